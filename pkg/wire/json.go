@@ -1,0 +1,170 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Heartbeat is the NDJSON heartbeat: an empty line.
+var Heartbeat = []byte{'\n'}
+
+// AppendMessage appends m as one NDJSON line:
+//
+//	{"position":"a.b@k3:18","time":1700000000000,"data":[1,2]}
+//	{"position":"a.b@k3:19","time":1700000000000,"type":"text/plain","text":"hi"}
+//	{"position":"a.b@k3:20","time":1700000000000,"type":"image/png","base64":"iVBO"}
+//
+// The position comes first and the payload last. id and key, where present, stand
+// after the time.
+func AppendMessage(dst []byte, m *Message) []byte {
+	dst = append(dst, `{"position":"`...)
+	dst = m.Position.Append(dst)
+	dst = append(dst, `","time":`...)
+	dst = strconv.AppendInt(dst, m.Time, 10)
+	if m.ID != "" {
+		dst = appendString(append(dst, `,"id":`...), m.ID)
+	}
+	if m.Key != "" {
+		dst = appendString(append(dst, `,"key":`...), m.Key)
+	}
+	return append(appendPayload(dst, m), '}', '\n')
+}
+
+func appendPayload(dst []byte, m *Message) []byte {
+	if m.Type == "" {
+		return append(append(dst, `,"data":`...), m.Data...)
+	}
+	dst = appendString(append(dst, `,"type":`...), m.Type)
+	if m.IsText() {
+		return appendString(append(dst, `,"text":`...), string(m.Data))
+	}
+	dst = append(dst, `,"base64":"`...)
+	dst = base64.StdEncoding.AppendEncode(dst, m.Data)
+	return append(dst, '"')
+}
+
+// jsonSizeHint is enough for the usual message in one allocation.
+func jsonSizeHint(m *Message) int {
+	const members = 96 // names, punctuation, time, offset
+	n := members + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
+	if m.Type != "" {
+		n += len(m.Data) / 2 // base64 or escapes
+	}
+	return n
+}
+
+// AppendGap appends g as one NDJSON line.
+func AppendGap(dst []byte, g *Gap) []byte {
+	dst = append(dst, `{"gap":{"topic":"`...)
+	dst = append(dst, g.Topic...)
+	dst = append(dst, `","reason":"`...)
+	dst = append(dst, g.Reason...)
+	dst = append(dst, `","after":"`...)
+	dst = g.After.Append(dst)
+	dst = append(dst, `","position":"`...)
+	dst = g.Position.Append(dst)
+	return append(dst, "\"}}\n"...)
+}
+
+// AppendHello appends h as one NDJSON line.
+func AppendHello(dst []byte, h *Hello) []byte {
+	return appendNamed(dst, "hello", h)
+}
+
+// AppendEnd appends the frame that says why a stream ends.
+func AppendEnd(dst []byte, p *Problem) []byte {
+	return appendNamed(dst, "end", p)
+}
+
+func appendNamed(dst []byte, name string, value any) []byte {
+	b, err := json.Marshal(value)
+	if err != nil {
+		panic("BUG: " + name + " does not marshal: " + err.Error())
+	}
+	dst = append(dst, `{"`...)
+	dst = append(dst, name...)
+	dst = append(dst, `":`...)
+	dst = append(dst, b...)
+	return append(dst, "}\n"...)
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends s as a JSON string. s is valid UTF-8; only what RFC 8259,
+// section 7, says must be escaped is.
+func appendString(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		start = i + 1
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+		}
+	}
+	dst = append(dst, s[start:]...)
+	return append(dst, '"')
+}
+
+// MaxJSONDepth is how deep a published JSON value may nest.
+const MaxJSONDepth = 64
+
+// CompactJSON checks that body is one JSON value (RFC 8259), valid UTF-8 and at
+// most MaxJSONDepth deep, and returns it without insignificant white space.
+// Numbers and escapes stay as they are. The result may share body's memory.
+func CompactJSON(body []byte) ([]byte, error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil, errors.New("the body is empty, which is not a JSON value")
+	}
+	if !utf8.Valid(body) {
+		return nil, errors.New("the body is not valid UTF-8")
+	}
+	if d := jsonDepth(body); d > MaxJSONDepth {
+		return nil, fmt.Errorf("the JSON value is more than %d deep", MaxJSONDepth)
+	}
+	var out bytes.Buffer
+	out.Grow(len(body))
+	if err := json.Compact(&out, body); err != nil {
+		return nil, fmt.Errorf("the body is not one JSON value: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// jsonDepth returns the deepest nesting of brackets outside strings. It looks at
+// nothing else: json.Compact judges the rest.
+func jsonDepth(b []byte) int {
+	depth, deepest, inString := 0, 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return deepest
+}

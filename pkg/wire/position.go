@@ -1,0 +1,167 @@
+package wire
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Position is the last message of a topic that a subscriber has, written
+// topic@epoch:offset. Offset 0 is before the first message of the epoch.
+type Position struct {
+	Topic  string
+	Epoch  string // base 36, lower case; the lifetime of the numbering
+	Offset uint64 // rises within an epoch, not necessarily by one
+}
+
+// maxEpochBytes bounds an epoch; the daemon's own have eight or nine.
+const maxEpochBytes = 16
+
+// maxOffset is the largest integer that every JSON reader keeps exactly
+// (RFC 8259, section 6).
+const maxOffset = 1<<53 - 1
+
+// String returns topic@epoch:offset.
+func (p Position) String() string { return string(p.Append(nil)) }
+
+// Append appends topic@epoch:offset to dst.
+func (p Position) Append(dst []byte) []byte {
+	dst = append(dst, p.Topic...)
+	dst = append(dst, '@')
+	dst = append(dst, p.Epoch...)
+	dst = append(dst, ':')
+	return strconv.AppendUint(dst, p.Offset, 10)
+}
+
+// MarshalText makes a position a JSON string.
+func (p Position) MarshalText() ([]byte, error) { return p.Append(nil), nil }
+
+// UnmarshalText reads topic@epoch:offset strictly.
+func (p *Position) UnmarshalText(text []byte) error {
+	parsed, err := ParsePosition(string(text))
+	if err != nil {
+		return err
+	}
+	*p = parsed
+	return nil
+}
+
+// ParsePosition reads topic@epoch:offset. Offsets have no sign, no leading zero,
+// and fit a JSON number.
+func ParsePosition(s string) (Position, error) {
+	topic, rest, ok := strings.Cut(s, "@")
+	if !ok {
+		return Position{}, fmt.Errorf("position %q has no '@': write topic@epoch:offset", s)
+	}
+	if err := CheckTopic(topic); err != nil {
+		return Position{}, fmt.Errorf("position %q: %w", s, err)
+	}
+	epoch, digits, ok := strings.Cut(rest, ":")
+	if !ok {
+		return Position{}, fmt.Errorf("position %q has no offset: write topic@epoch:offset", s)
+	}
+	if !isEpoch(epoch) {
+		return Position{}, fmt.Errorf("position %q: the epoch is 1 to %d lower-case letters and digits", s, maxEpochBytes)
+	}
+	offset, err := parseOffset(digits)
+	if err != nil {
+		return Position{}, fmt.Errorf("position %q: %w", s, err)
+	}
+	return Position{Topic: topic, Epoch: epoch, Offset: offset}, nil
+}
+
+func isEpoch(s string) bool {
+	if s == "" || len(s) > maxEpochBytes {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; !('a' <= c && c <= 'z' || '0' <= c && c <= '9') {
+			return false
+		}
+	}
+	return true
+}
+
+func parseOffset(s string) (uint64, error) {
+	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] == '+' {
+		return 0, fmt.Errorf("offset %q is not a plain decimal number", s)
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n > maxOffset {
+		return 0, fmt.Errorf("offset %q is not a decimal number up to 2^53-1", s)
+	}
+	return n, nil
+}
+
+// A Start is where a subscription to a topic begins: at now (the zero value of
+// From), at the oldest message held, or after a position. Its text is the
+// topic alone, topic@oldest, or topic@epoch:offset.
+type Start struct {
+	Topic string
+	From  From
+	Epoch string // FromPosition only
+	After uint64 // FromPosition only: the offset of the last message had
+}
+
+// From says which kind a Start is.
+type From uint8
+
+// The kinds of Start.
+const (
+	FromNow From = iota
+	FromOldest
+	FromPosition
+)
+
+// StartAfter returns the Start that resumes after p.
+func StartAfter(p Position) Start {
+	return Start{Topic: p.Topic, From: FromPosition, Epoch: p.Epoch, After: p.Offset}
+}
+
+// ParseStart reads a topic, topic@oldest or topic@epoch:offset.
+func ParseStart(s string) (Start, error) {
+	topic, rest, ok := strings.Cut(s, "@")
+	if err := CheckTopic(topic); err != nil {
+		return Start{}, err
+	}
+	switch {
+	case !ok:
+		return Start{Topic: topic}, nil
+	case rest == "oldest":
+		return Start{Topic: topic, From: FromOldest}, nil
+	}
+	p, err := ParsePosition(s)
+	if err != nil {
+		return Start{}, fmt.Errorf("%w; or topic@oldest, or the topic alone for now", err)
+	}
+	return StartAfter(p), nil
+}
+
+// Position returns the position of a FromPosition Start.
+func (s Start) Position() Position {
+	return Position{Topic: s.Topic, Epoch: s.Epoch, Offset: s.After}
+}
+
+// String returns the text that ParseStart reads.
+func (s Start) String() string {
+	switch s.From {
+	case FromOldest:
+		return s.Topic + "@oldest"
+	case FromPosition:
+		return s.Position().String()
+	}
+	return s.Topic
+}
+
+// MarshalText makes a Start a JSON string.
+func (s Start) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText is ParseStart.
+func (s *Start) UnmarshalText(text []byte) error {
+	parsed, err := ParseStart(string(text))
+	if err != nil {
+		return err
+	}
+	*s = parsed
+	return nil
+}

@@ -1,0 +1,121 @@
+package wire
+
+import (
+	"fmt"
+	"net/http"
+)
+
+// ProblemType is the media type of a problem (RFC 9457, section 3).
+const ProblemType = "application/problem+json"
+
+// A Problem is an error as told to a client (RFC 9457). Its type is
+// about:blank, so Title is the status's phrase; Code is for programs, Detail and
+// Remedy are for people.
+type Problem struct {
+	Title        string     `json:"title"`
+	Status       int        `json:"status"`
+	Code         Code       `json:"code"`
+	Detail       string     `json:"detail,omitempty"`
+	Remedy       string     `json:"remedy,omitempty"`
+	RetryAfterMS int64      `json:"retry_after_ms,omitempty"`
+	Positions    []Position `json:"positions,omitempty"` // where reopening goes on
+}
+
+// Code names a kind of problem. The list is frozen; it only grows.
+type Code string
+
+// The codes, each with the one status it goes with (see statuses).
+const (
+	CodeInvalidRequest       Code = "invalid_request"        // a member, parameter or header is wrong
+	CodeInvalidTopic         Code = "invalid_topic"          // a topic's name breaks the rules
+	CodeInvalidPosition      Code = "invalid_position"       // a position cannot be read
+	CodeInvalidBody          Code = "invalid_body"           // the published body is not what its type says
+	CodeAckBeyondSent        Code = "ack_beyond_sent"        // more frames acked than sent
+	CodeTooManySubscriptions Code = "too_many_subscriptions" // the session would hold more topics than allowed
+	CodeReservedTopic        Code = "reserved_topic"         // the topic is the daemon's own
+	CodeUnauthorized         Code = "unauthorized"           // who are you?
+	CodeForbidden            Code = "forbidden"              // you may not
+	CodeNotFound             Code = "not_found"              // no such path
+	CodeTopicUnknown         Code = "topic_unknown"          // nobody published or subscribed to it
+	CodeSessionUnknown       Code = "session_unknown"        // never existed, or ended too long ago to be remembered
+	CodeMethodNotAllowed     Code = "method_not_allowed"     // see the Allow header
+	CodeNotAcceptable        Code = "not_acceptable"         // no format that the client accepts
+	CodeStaleAck             Code = "stale_ack"              // an ack below one already made
+	CodePollReplaced         Code = "poll_replaced"          // a newer poll took this one's place; do not poll again
+	CodeSessionEnded         Code = "session_ended"          // it was; open another from your positions
+	CodeMessageTooLarge      Code = "message_too_large"      // the body exceeds the limit
+	CodeUnsupportedType      Code = "unsupported_type"       // a body of this type is not taken here
+	CodeLimited              Code = "limited"                // a limit was reached; later
+	CodeOverloaded           Code = "overloaded"             // the daemon cannot keep up; later
+	CodeDraining             Code = "draining"               // the daemon is going away; elsewhere or later
+	CodeInternal             Code = "internal"               // our fault
+)
+
+var statuses = map[Code]int{
+	CodeInvalidRequest:       http.StatusBadRequest,
+	CodeInvalidTopic:         http.StatusBadRequest,
+	CodeInvalidPosition:      http.StatusBadRequest,
+	CodeInvalidBody:          http.StatusBadRequest,
+	CodeAckBeyondSent:        http.StatusBadRequest,
+	CodeTooManySubscriptions: http.StatusBadRequest,
+	CodeReservedTopic:        http.StatusForbidden,
+	CodeUnauthorized:         http.StatusUnauthorized,
+	CodeForbidden:            http.StatusForbidden,
+	CodeNotFound:             http.StatusNotFound,
+	CodeTopicUnknown:         http.StatusNotFound,
+	CodeSessionUnknown:       http.StatusNotFound,
+	CodeMethodNotAllowed:     http.StatusMethodNotAllowed,
+	CodeNotAcceptable:        http.StatusNotAcceptable,
+	CodeStaleAck:             http.StatusConflict,
+	CodePollReplaced:         http.StatusConflict,
+	CodeSessionEnded:         http.StatusGone,
+	CodeMessageTooLarge:      http.StatusRequestEntityTooLarge,
+	CodeUnsupportedType:      http.StatusUnsupportedMediaType,
+	CodeLimited:              http.StatusTooManyRequests,
+	CodeOverloaded:           http.StatusServiceUnavailable,
+	CodeDraining:             http.StatusServiceUnavailable,
+	CodeInternal:             http.StatusInternalServerError,
+}
+
+// Codes returns every code with its status, for tests and documents.
+func Codes() map[Code]int {
+	copied := make(map[Code]int, len(statuses))
+	for c, s := range statuses {
+		copied[c] = s
+	}
+	return copied
+}
+
+// NewProblem returns a problem with its code's status and title.
+// It panics on a code that is not in the list.
+func NewProblem(code Code, remedy, detail string, args ...any) *Problem {
+	status, ok := statuses[code]
+	if !ok {
+		panic("BUG: problem code " + string(code) + " is not listed")
+	}
+	return &Problem{
+		Title:  http.StatusText(status),
+		Status: status,
+		Code:   code,
+		Detail: fmt.Sprintf(detail, args...),
+		Remedy: remedy,
+	}
+}
+
+// Error makes a problem an error: code, detail, remedy.
+func (p *Problem) Error() string {
+	s := string(p.Code)
+	if p.Detail != "" {
+		s += ": " + p.Detail
+	}
+	if p.Remedy != "" {
+		s += " (" + p.Remedy + ")"
+	}
+	return s
+}
+
+// Is makes errors.Is compare problems by code alone.
+func (p *Problem) Is(target error) bool {
+	other, ok := target.(*Problem)
+	return ok && other.Code == p.Code
+}
