@@ -1,0 +1,196 @@
+// Package broker orders messages by topic, retains the recent ones, and fans
+// them out to whoever subscribed.
+//
+// Three locks, always taken in this order and released before any call out of
+// the package: a shard's, then a topic's. A Subscriber's own lock is taken
+// before a topic's (a session that catches up reads the history under its
+// lock), never inside one: the fan-out offers without holding anything.
+package broker
+
+import (
+	"hash/maphash"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Subscriber is offered a topic's messages as they are published.
+type Subscriber interface {
+	// Offer hands over messages in offset order. It must not block and must not
+	// call back into the broker. Only one Offer runs at a time for one
+	// subscription. The subscriber must not keep the slice.
+	Offer(frames []*wire.Frame)
+}
+
+// shards is how many parts the topic map has: enough that two cores seldom want
+// the same one, few enough that a sweep is short.
+const shards = 64
+
+// A Broker is the daemon's topics. All methods may be called concurrently.
+//
+// Publish stores a message and returns; fan-outs run in goroutines of the
+// broker's own, at most one per topic, alive while there is something to hand
+// over. With several daemons Publish will end at a Bus and its second half will
+// be what the Bus calls on every node.
+type Broker struct {
+	cfg     Config // immutable
+	epoch   string // immutable; sorts by time
+	metrics *metrics.Metrics
+	seed    maphash.Seed
+	shards  [shards]shard
+
+	topics        atomic.Int64  // how many there are
+	floor         atomic.Uint64 // highest offset that a forgotten topic reached
+	historyBytes  atomic.Int64
+	frameBytes    atomic.Int64
+	subscriptions atomic.Int64
+
+	fanOuts sync.WaitGroup // one for each running fan-out
+}
+
+type shard struct {
+	mu     sync.RWMutex
+	topics map[string]*topic
+}
+
+// New returns an empty broker whose epoch begins at now. It needs Sweep about
+// each second, and Close at the end.
+func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
+	b := &Broker{
+		cfg:     cfg.withDefaults(),
+		epoch:   strconv.FormatInt(now.UnixMilli(), 36),
+		metrics: m,
+		seed:    maphash.MakeSeed(),
+	}
+	for i := range b.shards {
+		b.shards[i].topics = make(map[string]*topic)
+	}
+	return b
+}
+
+// Close waits until every fan-out has handed over what was published. Nothing may
+// be published any more.
+func (b *Broker) Close() { b.fanOuts.Wait() }
+
+// Publish gives m the next offset of its topic, retains it, and sets the fan-out
+// going; it never waits for a subscriber. m.Position needs only its Topic, and
+// m belongs to the broker from then on. The message lives for ttl, or as long
+// as the history keeps it if ttl is 0. The error is a *wire.Problem: overloaded.
+func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+	for {
+		t, err := b.topic(m.Position.Topic)
+		if err != nil {
+			return wire.Published{}, err
+		}
+		published, err := t.publish(m, ttl, now)
+		if err == errForgotten {
+			continue
+		}
+		if err == nil {
+			b.metrics.Published.Inc()
+			b.metrics.PublishedBytes.Add(float64(len(m.Data)))
+		}
+		return published, err
+	}
+}
+
+// Join makes to a subscriber of the start's topic. The error is a
+// *wire.Problem: overloaded.
+func (b *Broker) Join(start wire.Start, to Subscriber) (Joined, error) {
+	for {
+		t, err := b.topic(start.Topic)
+		if err != nil {
+			return Joined{}, err
+		}
+		joined, err := t.join(start, to)
+		if err == errForgotten {
+			continue
+		}
+		if err == nil {
+			b.subscriptions.Add(1)
+		}
+		return joined, err
+	}
+}
+
+// topic finds the topic of that name in its shard, or makes it.
+func (b *Broker) topic(name string) (*topic, error) {
+	s := b.shard(name)
+	s.mu.RLock()
+	t := s.topics[name]
+	s.mu.RUnlock()
+	if t != nil {
+		return t, nil
+	}
+	return b.makeTopic(s, name)
+}
+
+func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.topics[name]; t != nil {
+		return t, nil
+	}
+	if b.topics.Add(1) > int64(b.cfg.MaxTopics) {
+		b.topics.Add(-1)
+		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.topics",
+			"the daemon holds %d topics, as many as it may", b.cfg.MaxTopics)
+		p.RetryAfterMS = 1000
+		return nil, p
+	}
+	t := newTopic(b, name)
+	s.topics[name] = t
+	return t, nil
+}
+
+// find returns the topic of that name, or nil.
+func (b *Broker) find(name string) *topic {
+	s := b.shard(name)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.topics[name]
+}
+
+func (b *Broker) shard(name string) *shard {
+	return &b.shards[maphash.String(b.seed, name)%shards]
+}
+
+// Sweep lets go of messages whose age is over and forgets topics that hold
+// nothing and have no subscriber. A topic that is made again numbers on above
+// every offset ever forgotten, so no position becomes ambiguous.
+func (b *Broker) Sweep(now time.Time) {
+	for i := range b.shards {
+		s := &b.shards[i]
+		s.mu.Lock()
+		for name, t := range s.topics {
+			if t.sweep(now) {
+				delete(s.topics, name)
+				b.topics.Add(-1)
+				b.metrics.TopicsForgotten.Inc()
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// raiseFloor keeps the highest offset that was ever forgotten.
+func (b *Broker) raiseFloor(offset uint64) {
+	for {
+		floor := b.floor.Load()
+		if offset <= floor || b.floor.CompareAndSwap(floor, offset) {
+			return
+		}
+	}
+}
+
+// Gauges adds the broker's part to g.
+func (b *Broker) Gauges(g *metrics.Gauges) {
+	g.Topics = int(b.topics.Load())
+	g.Subscriptions = int(b.subscriptions.Load())
+	g.HistoryBytes = b.historyBytes.Load()
+	g.FrameBytes = b.frameBytes.Load()
+}

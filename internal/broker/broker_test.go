@@ -1,0 +1,300 @@
+package broker
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func newBroker(cfg Config) *Broker { return New(cfg, metrics.New("test"), time.Now()) }
+
+// publish publishes a one-letter message and returns its offset.
+func publish(t *testing.T, b *Broker, topic string) uint64 {
+	t.Helper()
+	p, err := b.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
+	require.NoError(t, err)
+	return p.Position.Offset
+}
+
+// A recorder is a Subscriber that notes the offsets it is offered.
+type recorder struct {
+	mu      sync.Mutex
+	offsets []uint64
+}
+
+func (r *recorder) Offer(frames []*wire.Frame) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range frames {
+		r.offsets = append(r.offsets, f.Position().Offset)
+	}
+}
+
+func (r *recorder) got() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]uint64(nil), r.offsets...)
+}
+
+// said writes frames as "1 2 gap(evicted 2-4) 5".
+func said(frames []*wire.Frame) string {
+	var words []string
+	for _, f := range frames {
+		if g := f.Gap(); g != nil {
+			words = append(words, fmt.Sprintf("gap(%s %d-%d)", g.Reason, g.After.Offset, g.Position.Offset))
+		} else {
+			words = append(words, fmt.Sprint(f.Position().Offset))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func read(t *testing.T, b *Broker, start string, limit int) string {
+	t.Helper()
+	s, err := wire.ParseStart(strings.ReplaceAll(start, "EPOCH", b.epoch))
+	require.NoError(t, err)
+	frames, ok := b.ReadTopic(s, Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
+	require.True(t, ok, "topic %q is there", s.Topic)
+	return said(frames)
+}
+
+func TestSubscribersGetWhatIsPublishedAfterTheyJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{})
+		publish(t, b, "a")
+		r := &recorder{}
+		j, err := b.Join(wire.Start{Topic: "a"}, r)
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), j.Position.Offset, "now is after the first message")
+		require.True(t, j.Live)
+		publish(t, b, "a")
+		publish(t, b, "other")
+		publish(t, b, "a")
+		synctest.Wait()
+		require.Equal(t, []uint64{2, 3}, r.got())
+		j.Leave()
+		j.Leave() // once is enough, twice does no harm
+		publish(t, b, "a")
+		b.Close()
+		require.Equal(t, []uint64{2, 3}, r.got(), "nothing after leaving")
+		state, ok := b.Topic("a")
+		require.True(t, ok)
+		require.Zero(t, state.Subscriptions)
+	})
+}
+
+func TestEverySubscriberSeesRisingOffsetsWhileOthersComeAndGo(t *testing.T) {
+	b := newBroker(Config{HistoryMessages: 1 << 20, HistoryBytes: 1 << 30})
+	const publishers, each, watchers = 4, 500, 8
+	recorders := make([]*recorder, watchers)
+	for i := range recorders {
+		recorders[i] = &recorder{}
+		_, err := b.Join(wire.Start{Topic: "a"}, recorders[i])
+		require.NoError(t, err)
+	}
+	var wg sync.WaitGroup
+	for range publishers {
+		wg.Go(func() {
+			for range each {
+				publish(t, b, "a")
+			}
+		})
+	}
+	wg.Go(func() {
+		for range each {
+			if j, err := b.Join(wire.Start{Topic: "a"}, &recorder{}); err == nil {
+				j.Leave()
+			}
+		}
+	})
+	wg.Wait()
+	b.Close()
+	for _, r := range recorders {
+		require.Len(t, r.got(), publishers*each)
+		for i, offset := range r.got() {
+			require.Equal(t, uint64(i+1), offset)
+		}
+	}
+}
+
+func TestHistoryIsBoundedByCount(t *testing.T) {
+	b := newBroker(Config{HistoryMessages: 3})
+	for range 5 {
+		publish(t, b, "a")
+	}
+	require.Equal(t, "3 4 5", read(t, b, "a@oldest", 9))
+	require.Equal(t, "gap(evicted 1-2) 3 4 5", read(t, b, "a@EPOCH:1", 9))
+	require.Equal(t, "5", read(t, b, "a@EPOCH:4", 9))
+	require.Equal(t, "", read(t, b, "a@EPOCH:5", 9))
+	require.Equal(t, "gap(evicted 0-2) 3", read(t, b, "a@EPOCH:0", 2), "the gap counts against the limit")
+	require.Equal(t, "", read(t, b, "a", 9), "now is after all")
+}
+
+func TestHistoryIsBoundedByBytesButKeepsTheNewest(t *testing.T) {
+	one := (&wire.Message{Data: []byte("1")}).Size()
+	b := newBroker(Config{HistoryBytes: 2 * one})
+	for range 4 {
+		publish(t, b, "a")
+	}
+	require.Equal(t, "3 4", read(t, b, "a@oldest", 9))
+	big := &wire.Message{Position: wire.Position{Topic: "a"}, Data: make([]byte, 10*one)}
+	_, err := b.Publish(big, 0, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "gap(evicted 3-4) 5", read(t, b, "a@EPOCH:3", 9))
+	require.EqualValues(t, big.Size(), b.historyBytes.Load())
+}
+
+func TestHistoryIsBoundedByAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{HistoryAge: time.Minute})
+		publish(t, b, "a")
+		time.Sleep(40 * time.Second)
+		publish(t, b, "a")
+		time.Sleep(20 * time.Second)
+		b.Sweep(time.Now())
+		require.Equal(t, "gap(expired 0-1) 2", read(t, b, "a@EPOCH:0", 9))
+	})
+}
+
+func TestAMessagePastItsOwnLifeIsAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{})
+		publish(t, b, "a")
+		for _, ttl := range []time.Duration{time.Second, 2 * time.Second} {
+			_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, ttl, time.Now())
+			require.NoError(t, err)
+		}
+		publish(t, b, "a")
+		require.Equal(t, "1 2 3 4", read(t, b, "a@oldest", 9))
+		time.Sleep(time.Second)
+		require.Equal(t, "1 gap(expired 1-2) 3 4", read(t, b, "a@oldest", 9))
+		time.Sleep(time.Second)
+		require.Equal(t, "1 gap(expired 1-3) 4", read(t, b, "a@oldest", 9), "losses in a row are one gap")
+	})
+}
+
+func TestAPositionThatCannotBeHonouredIsARestart(t *testing.T) {
+	b := newBroker(Config{HistoryMessages: 2})
+	for range 4 {
+		publish(t, b, "a")
+	}
+	require.Equal(t, "gap(restarted 1-2) 3 4", read(t, b, "a@another:1", 9), "another epoch")
+	require.Equal(t, "gap(restarted 9-2) 3 4", read(t, b, "a@EPOCH:9", 9), "ahead of the topic")
+}
+
+func TestAForgottenTopicNumbersOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{HistoryAge: time.Minute})
+		for range 7 {
+			publish(t, b, "long")
+		}
+		publish(t, b, "short")
+		r := &recorder{}
+		j, err := b.Join(wire.Start{Topic: "watched"}, r)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		b.Sweep(time.Now())
+		_, ok := b.Topic("short")
+		require.False(t, ok, "nothing held, nobody listening: forgotten")
+		_, ok = b.Topic("watched")
+		require.True(t, ok, "someone listens")
+		require.Equal(t, uint64(8), publish(t, b, "short"), "above every offset forgotten, or a position of it could lie")
+		require.Equal(t, "gap(evicted 1-7) 8", read(t, b, "short@EPOCH:1", 9), "at worst a gap is announced needlessly")
+		j.Leave()
+	})
+}
+
+func TestTopicsAreBounded(t *testing.T) {
+	b := newBroker(Config{MaxTopics: 2})
+	publish(t, b, "a")
+	publish(t, b, "b")
+	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "c"}}, 0, time.Now())
+	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+	_, err = b.Join(wire.Start{Topic: "c"}, &recorder{})
+	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+	publish(t, b, "a")
+}
+
+// stuck is a Subscriber that breaks the rule: its Offer waits.
+type stuck struct{ release chan struct{} }
+
+func (s *stuck) Offer([]*wire.Frame) { <-s.release }
+
+// A fan-out that hangs must not hold up publishers; once half of the history is
+// unsent they are refused, so that nothing unsent is ever evicted; other topics
+// notice nothing.
+func TestALaggingFanOutRefusesPublishersAndLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{HistoryMessages: 10})
+		s, r := &stuck{make(chan struct{})}, &recorder{}
+		for _, to := range []Subscriber{s, r} {
+			_, err := b.Join(wire.Start{Topic: "a"}, to)
+			require.NoError(t, err)
+		}
+		publish(t, b, "a")
+		synctest.Wait() // the fan-out hangs with the first message in hand
+		for range 4 {
+			publish(t, b, "a")
+		}
+		_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}}, 0, time.Now())
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+		publish(t, b, "other")
+		time.Sleep(2 * DefaultHistoryAge)
+		b.Sweep(time.Now()) // not even age takes what is unsent
+		close(s.release)
+		synctest.Wait()
+		publish(t, b, "a")
+		b.Close()
+		require.Equal(t, []uint64{1, 2, 3, 4, 5, 6}, r.got())
+	})
+}
+
+func TestTopicsAreListedInPages(t *testing.T) {
+	b := newBroker(Config{})
+	for _, name := range []string{"c", "a", "b", "hidden"} {
+		publish(t, b, name)
+	}
+	visible := func(name string) bool { return name != "hidden" }
+	page := b.Topics("", 2, visible)
+	require.Equal(t, "b", page.Next)
+	require.Equal(t, "a", page.Topics[0].Topic)
+	page = b.Topics(page.Next, 2, visible)
+	require.Empty(t, page.Next)
+	require.Len(t, page.Topics, 1)
+	require.Equal(t, "c", page.Topics[0].Topic)
+}
+
+func TestMemoryIsCountedAndGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{HistoryAge: time.Minute})
+		publish(t, b, "a")
+		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, Limit{Frames: 1}, time.Now())
+		n := len(frames[0].Bytes(wire.NDJSON))
+		var g metrics.Gauges
+		b.Gauges(&g)
+		require.EqualValues(t, n, g.FrameBytes)
+		require.EqualValues(t, frames[0].Size(), g.HistoryBytes)
+		time.Sleep(time.Minute)
+		b.Sweep(time.Now())
+		b.Gauges(&g)
+		require.Zero(t, g.FrameBytes)
+		require.Zero(t, g.HistoryBytes)
+	})
+}
+
+func BenchmarkPublish(b *testing.B) {
+	br := newBroker(Config{})
+	now := time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = br.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, now)
+	}
+}

@@ -1,0 +1,40 @@
+package broker
+
+import "time"
+
+// Config bounds what a Broker holds. The zero value of a field takes its default.
+type Config struct {
+	// HistoryMessages, HistoryBytes and HistoryAge bound what each topic retains;
+	// whichever is reached first counts. Defaults 1000, 1 MiB, 60 s.
+	HistoryMessages int
+	HistoryBytes    int
+	HistoryAge      time.Duration
+
+	// MaxTopics bounds the topics held at one time; publishing or subscribing to
+	// one more is answered with the problem overloaded. Default 1,000,000.
+	MaxTopics int
+}
+
+// Defaults of Config.
+const (
+	DefaultHistoryMessages = 1000
+	DefaultHistoryBytes    = 1 << 20
+	DefaultHistoryAge      = 60 * time.Second
+	DefaultMaxTopics       = 1_000_000
+)
+
+func (c Config) withDefaults() Config {
+	if c.HistoryMessages == 0 {
+		c.HistoryMessages = DefaultHistoryMessages
+	}
+	if c.HistoryBytes == 0 {
+		c.HistoryBytes = DefaultHistoryBytes
+	}
+	if c.HistoryAge == 0 {
+		c.HistoryAge = DefaultHistoryAge
+	}
+	if c.MaxTopics == 0 {
+		c.MaxTopics = DefaultMaxTopics
+	}
+	return c
+}

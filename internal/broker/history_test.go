@@ -1,0 +1,57 @@
+package broker
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func frameAt(offset uint64) *wire.Frame {
+	return wire.NewMessageFrame(&wire.Message{Position: wire.Position{Topic: "a", Epoch: "e", Offset: offset}}, time.Time{}, 0, nil)
+}
+
+// The ring does what a plain slice does, for any sequence of pushes and pops, and
+// with offsets that leave numbers out.
+func TestHistoryIsASliceThatForgetsItsFront(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var h history
+	var model []uint64
+	offset, size := uint64(0), frameAt(1).Size()
+	for range 20_000 {
+		if rng.IntN(100) < 52 || len(model) == 0 {
+			offset += 1 + rng.Uint64N(3)
+			h.push(frameAt(offset))
+			model = append(model, offset)
+		} else {
+			h.pop(wire.GapEvicted)
+			require.Equal(t, model[0], h.lost)
+			model = model[1:]
+		}
+		require.Equal(t, len(model), h.len())
+		require.Equal(t, len(model)*size, h.bytes)
+		probe := rng.Uint64N(offset + 2)
+		checkAgainst(t, &h, model, probe)
+		require.LessOrEqual(t, len(h.ring), max(16, 4*len(model)+4), "a ring shrinks with what it holds")
+	}
+}
+
+func checkAgainst(t *testing.T, h *history, model []uint64, probe uint64) {
+	var want []uint64
+	held := false
+	for _, offset := range model {
+		held = held || offset == probe
+		if offset > probe {
+			want = append(want, offset)
+		}
+	}
+	var got []uint64
+	for _, f := range h.appendAfter(nil, probe) {
+		got = append(got, f.Position().Offset)
+	}
+	require.Equal(t, want, got)
+	require.Equal(t, held, h.get(probe) != nil)
+}

@@ -1,0 +1,124 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Subscription is one Subscriber's place on a topic. Its methods may be called
+// concurrently, and after Leave, too: what was sent can still be looked up.
+type Subscription struct {
+	topic *topic     // immutable
+	to    Subscriber // immutable
+	index int        // in topic.subs, -1 once left; guarded by topic.mu
+}
+
+// Joined is what a new subscriber has to know. The fan-out offers it only what
+// comes after the messages that were in the topic when it joined.
+type Joined struct {
+	*Subscription
+	Position wire.Position  // to tell the client: as it gave it, or the one assigned
+	Cursor   uint64         // offset after which delivery goes on
+	Live     bool           // nothing is held above Cursor: offers continue from it
+	Restart  *wire.Position // the position that cannot be honoured, if so: send a gap, restarted
+}
+
+// join adds a subscriber and settles where it begins, in one step under the lock,
+// so that nothing falls between what is held and what is offered.
+func (t *topic) join(start wire.Start, to Subscriber) (Joined, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.forgotten {
+		return Joined{}, errForgotten
+	}
+	j := t.settleLocked(start)
+	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs)}
+	t.subs = append(t.subs, j.Subscription)
+	return j, nil
+}
+
+// settleLocked says where a subscription with that start begins.
+func (t *topic) settleLocked(start wire.Start) Joined {
+	var j Joined
+	switch {
+	case start.From == wire.FromNow:
+		j.Cursor = t.head
+	case start.From == wire.FromOldest:
+		j.Cursor = t.history.lost
+	case start.Epoch != t.broker.epoch || start.After > t.head:
+		given := start.Position()
+		j.Cursor, j.Restart = t.history.lost, &given
+	default:
+		j.Cursor = start.After
+	}
+	j.Position = t.positionLocked(j.Cursor)
+	if start.From == wire.FromPosition {
+		j.Position = start.Position()
+	}
+	j.Live = j.Cursor == t.head && j.Restart == nil
+	return j
+}
+
+// Leave ends the subscription. An Offer that is under way may still arrive.
+func (s *Subscription) Leave() {
+	t := s.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.index < 0 {
+		return
+	}
+	last := len(t.subs) - 1
+	t.subs[s.index] = t.subs[last]
+	t.subs[s.index].index = s.index
+	t.subs[last] = nil
+	t.subs = t.subs[:last]
+	s.index = -1
+	t.broker.subscriptions.Add(-1)
+}
+
+// Read appends what follows offset after: gaps and messages in order, within
+// limit. slow, if not empty, is the reason given for what the history let go of. It
+// returns the frames, the offset up to which they go, and whether that is the
+// topic's newest.
+func (s *Subscription) Read(dst []*wire.Frame, after uint64, slow wire.GapReason, limit Limit, now time.Time) (frames []*wire.Frame, cursor uint64, live bool) {
+	t := s.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	frames, cursor = t.history.read(dst, t.positionLocked(after), slow, limit, now)
+	return frames, cursor, cursor == t.head
+}
+
+// Lost returns the highest offset that the topic no longer holds.
+func (s *Subscription) Lost() uint64 {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	return s.topic.history.lost
+}
+
+// Get returns the message at that offset, or nil if it is no longer held or its
+// life is over.
+func (s *Subscription) Get(offset uint64, now time.Time) *wire.Frame {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	f := s.topic.history.get(offset)
+	if f == nil || f.Expired(now) {
+		return nil
+	}
+	return f
+}
+
+// Position returns the position of that offset on the subscription's topic.
+func (s *Subscription) Position(offset uint64) wire.Position {
+	return s.topic.positionLocked(offset) // name and epoch are immutable
+}
+
+// Topic returns the topic's name.
+func (s *Subscription) Topic() string { return s.topic.name }
+
+// Head returns the offset of the topic's newest message.
+func (s *Subscription) Head() uint64 {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	return s.topic.head
+}

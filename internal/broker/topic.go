@@ -1,0 +1,121 @@
+package broker
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// errForgotten says that the topic was forgotten between finding and locking it:
+// look it up again.
+var errForgotten = errors.New("topic forgotten")
+
+// A topic orders messages, retains the recent ones, and knows who listens.
+//
+// Messages leave in offset order for every subscriber; one may miss messages
+// (a gap tells it so) but never sees them out of order or twice.
+// publish holds mu only to append. One fan-out goroutine at a time reads the
+// history from mark on and offers it to a copy of subs, without the lock, so
+// no subscriber can slow a publisher or another topic.
+// What the fan-out has not handed over yet is never evicted; a topic whose
+// fan-out lags by half of the history refuses publishes instead, so healthy
+// subscribers are never made to lose.
+type topic struct {
+	name   string  // immutable
+	broker *Broker // immutable
+
+	mu          sync.Mutex // guards the fields below; taken after the shard's lock, never before
+	head        uint64     // offset of the newest message; 0 before the first
+	history     history    // held messages, oldest first
+	subs        []*Subscription
+	fanning     bool   // a fan-out goroutine is running, or about to
+	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
+	unsent      int    // messages above mark
+	unsentBytes int
+	forgotten   bool // the shard no longer holds it
+}
+
+func newTopic(b *Broker, name string) *topic {
+	floor := b.floor.Load()
+	return &topic{name: name, broker: b, head: floor, mark: floor, history: history{lost: floor, reason: wire.GapEvicted}}
+}
+
+// publish appends m and makes sure that a fan-out is going.
+func (t *topic) publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.forgotten:
+		return wire.Published{}, errForgotten
+	case t.overloadedLocked():
+		return wire.Published{}, overloaded(t.name)
+	}
+	t.head++
+	m.Position = t.positionLocked(t.head)
+	m.Time = now.UnixMilli()
+	t.history.push(wire.NewMessageFrame(m, now, ttl, &t.broker.frameBytes))
+	t.broker.historyBytes.Add(int64(m.Size()))
+	t.maybeFanOutLocked(m)
+	t.trimLocked(now)
+	return wire.Published{Position: m.Position, Time: m.Time}, nil
+}
+
+// overloadedLocked reports whether half of what the history may hold is unsent.
+func (t *topic) overloadedLocked() bool {
+	cfg := &t.broker.cfg
+	return t.unsent > 0 && (2*t.unsent >= cfg.HistoryMessages || 2*t.unsentBytes >= cfg.HistoryBytes)
+}
+
+func overloaded(name string) *wire.Problem {
+	p := wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
+		"the fan-out of topic %q lags by half of its history", name)
+	p.RetryAfterMS = 100
+	return p
+}
+
+func (t *topic) positionLocked(offset uint64) wire.Position {
+	return wire.Position{Topic: t.name, Epoch: t.broker.epoch, Offset: offset}
+}
+
+// trimLocked lets go of the oldest messages until the history is within its
+// bounds. The newest stays until its age is over, whatever its size.
+func (t *topic) trimLocked(now time.Time) {
+	for t.history.len() > 0 {
+		f := t.history.front()
+		reason := t.excessLocked(f, now)
+		if reason == "" || f.Position().Offset > t.mark {
+			return
+		}
+		t.history.pop(reason)
+		t.broker.historyBytes.Add(-int64(f.Size()))
+		t.broker.metrics.Evicted.WithLabelValues(string(reason)).Inc()
+		f.Release()
+	}
+}
+
+// excessLocked says why the oldest message has to go, or "".
+func (t *topic) excessLocked(f *wire.Frame, now time.Time) wire.GapReason {
+	cfg := &t.broker.cfg
+	switch {
+	case now.Sub(f.Accepted()) >= cfg.HistoryAge || f.Expired(now):
+		return wire.GapExpired
+	case t.history.len() > 1 && (t.history.len() > cfg.HistoryMessages || t.history.bytes > cfg.HistoryBytes):
+		return wire.GapEvicted
+	}
+	return ""
+}
+
+// sweep trims by age and reports whether the topic was forgotten.
+func (t *topic) sweep(now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.trimLocked(now)
+	if t.history.len() > 0 || len(t.subs) > 0 || t.fanning {
+		return false
+	}
+	t.forgotten = true
+	t.broker.raiseFloor(t.head)
+	return true
+}

@@ -1,0 +1,64 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Gauges is the daemon's state at one moment.
+type Gauges struct {
+	Topics        int
+	Subscriptions int
+	Sessions      int
+	Behind        int            // subscriptions that catch up from history
+	Queued        int            // frames in sessions' queues
+	Unacked       int            // frames sent and not yet acked
+	Parked        map[string]int // polls waiting, by transport
+	HistoryBytes  int64          // messages held by histories
+	FrameBytes    int64          // encodings of those messages
+	QueueBytes    int64          // sessions' queues and lists of unacked frames
+}
+
+// Gather registers gauges that call gather once per scrape.
+func (m *Metrics) Gather(gather func() Gauges) {
+	m.Registry.MustRegister(&gauges{gather: gather})
+}
+
+// gauges turns one Gauges value per scrape into samples, so that what is scraped
+// together was looked at together.
+type gauges struct{ gather func() Gauges }
+
+var (
+	descTopics        = describe("topics", "Topics held.")
+	descSubscriptions = describe("subscriptions", "Subscriptions of sessions and of stateless polls in progress.")
+	descSessions      = describe("sessions", "Open sessions.")
+	descBehind        = describe("subscriptions_behind", "Subscriptions that catch up from history.")
+	descQueued        = describe("session_queued_frames", "Frames in sessions' queues.")
+	descUnacked       = describe("session_unacked_frames", "Frames sent and not yet acked.")
+	descParked        = describe("polls_parked", "Polls waiting for a frame, by transport.", "transport")
+	descMemory        = describe("memory_bytes", "Memory in use, by kind.", "kind")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prefix+name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (g *gauges) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(g, ch) }
+
+// Collect implements prometheus.Collector.
+func (g *gauges) Collect(ch chan<- prometheus.Metric) {
+	now := g.gather()
+	send := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	send(descTopics, float64(now.Topics))
+	send(descSubscriptions, float64(now.Subscriptions))
+	send(descSessions, float64(now.Sessions))
+	send(descBehind, float64(now.Behind))
+	send(descQueued, float64(now.Queued))
+	send(descUnacked, float64(now.Unacked))
+	for transport, n := range now.Parked {
+		send(descParked, float64(n), transport)
+	}
+	send(descMemory, float64(now.HistoryBytes), "history")
+	send(descMemory, float64(now.FrameBytes), "frames")
+	send(descMemory, float64(now.QueueBytes), "queues")
+}

@@ -1,0 +1,126 @@
+// Package metrics holds every Prometheus collector of the daemon in one place.
+//
+// There are no globals: two daemons in one process have a Metrics each. What is
+// counted as it happens is a field here; what can be asked for is a Gauges value
+// that the daemon gathers when it is scraped.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Metrics are the daemon's counters and histograms. Everything may be used
+// concurrently.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	Published      prometheus.Counter
+	PublishedBytes prometheus.Counter
+	Refused        *prometheus.CounterVec // by code: problems answered
+
+	Evicted         *prometheus.CounterVec // by reason: messages that left a history
+	TopicsForgotten prometheus.Counter
+	FellBehind      prometheus.Counter
+	Gaps            *prometheus.CounterVec // by reason: gaps handed to subscribers
+	Resent          prometheus.Counter
+	SessionsOpened  prometheus.Counter
+	SessionsEnded   *prometheus.CounterVec // by reason
+	QueueDepth      prometheus.Histogram
+
+	BytesIn  prometheus.Counter
+	BytesOut prometheus.Counter
+
+	delivered, deliveredBytes *prometheus.CounterVec
+	polls                     *prometheus.CounterVec
+	framesPerAnswer           *prometheus.HistogramVec
+	publishToWrite            *prometheus.HistogramVec
+}
+
+// New returns the collectors of one daemon on a registry of their own, with the
+// Go runtime's and the process's beside them.
+func New(version string) *Metrics {
+	m := &Metrics{
+		Registry:        prometheus.NewRegistry(),
+		Published:       counter("messages_published_total", "Messages taken from publishers."),
+		PublishedBytes:  counter("messages_published_bytes_total", "Payload bytes of messages taken."),
+		Refused:         counters("requests_refused_total", "Problems answered, by code.", "code"),
+		Evicted:         counters("history_evicted_total", "Messages that left a topic's history, by reason.", "reason"),
+		TopicsForgotten: counter("topics_forgotten_total", "Idle topics that were forgotten."),
+		FellBehind:      counter("subscriptions_fell_behind_total", "Times that a topic did not fit a session's queue."),
+		Gaps:            counters("gaps_total", "Gaps handed to subscribers, by reason.", "reason"),
+		Resent:          counter("frames_resent_total", "Frames sent again because they were not acked."),
+		SessionsOpened:  counter("sessions_opened_total", "Sessions opened."),
+		SessionsEnded:   counters("sessions_ended_total", "Sessions ended, by reason.", "reason"),
+		QueueDepth:      prometheus.NewHistogram(histogram("session_queue_depth", "Frames found in a session's queue when a poll takes them.", prometheus.ExponentialBuckets(1, 2, 8))),
+		delivered:       counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
+		deliveredBytes:  counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
+		polls:           counters("polls_total", "Polls answered, by transport and outcome.", "transport", "outcome"),
+		framesPerAnswer: prometheus.NewHistogramVec(histogram("answer_frames", "Frames in one write of an answer, by transport.", prometheus.ExponentialBuckets(1, 4, 6)), []string{"transport"}),
+		publishToWrite:  prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
+	}
+	network := counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
+	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: prefix + "build_info", Help: "Always 1; the version is a label.",
+		ConstLabels: prometheus.Labels{"version": version},
+	})
+	build.Set(1)
+	m.Registry.MustRegister(build, network,
+		m.Published, m.PublishedBytes, m.Refused, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
+		m.SessionsOpened, m.SessionsEnded, m.QueueDepth,
+		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+const prefix = "pubsubd_"
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + name, Help: help})
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+}
+
+func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}
+}
+
+// A Transport counts what one transport delivers; its children are looked up
+// once, not per answer.
+type Transport struct {
+	Frames          prometheus.Counter
+	Bytes           prometheus.Counter
+	FramesPerAnswer prometheus.Observer
+	PublishToWrite  prometheus.Observer
+
+	polls *prometheus.CounterVec
+}
+
+// Transport returns the counters of the transport of that name.
+func (m *Metrics) Transport(name string) *Transport {
+	return &Transport{
+		Frames:          m.delivered.WithLabelValues(name),
+		Bytes:           m.deliveredBytes.WithLabelValues(name),
+		FramesPerAnswer: m.framesPerAnswer.WithLabelValues(name),
+		PublishToWrite:  m.publishToWrite.WithLabelValues(name),
+		polls:           m.polls.MustCurryWith(prometheus.Labels{"transport": name}),
+	}
+}
+
+// Polled counts one poll that ended with the given outcome.
+func (t *Transport) Polled(outcome string) { t.polls.WithLabelValues(outcome).Inc() }
+
+// Wrote counts one write of frames to a subscriber.
+func (t *Transport) Wrote(frames, bytes int) {
+	t.Frames.Add(float64(frames))
+	t.Bytes.Add(float64(bytes))
+	t.FramesPerAnswer.Observe(float64(frames))
+}
+
+// Waited records how long a message took from its acceptance to its write.
+func (t *Transport) Waited(d time.Duration) { t.PublishToWrite.Observe(d.Seconds()) }
