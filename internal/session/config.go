@@ -1,0 +1,61 @@
+package session
+
+import "time"
+
+// Config bounds sessions. The zero value of a field takes its default.
+type Config struct {
+	// Queue is how many frames a session buffers before a topic falls behind and
+	// waits in the history. Default 32: an idle session pays for all of them.
+	Queue int
+
+	// Unacked is how many frames are kept that were sent and not yet acked; an
+	// answer ends there. Default 1024.
+	Unacked int
+
+	// Subscriptions is how many topics one session may hold. Default 1000.
+	Subscriptions int
+
+	// InactivityTimeout ends a session that no poll was parked on or answered
+	// for that long. Default 60 s.
+	InactivityTimeout time.Duration
+
+	// EndedRemembered is how many ended sessions are answered 410 with the
+	// reason rather than 404. Default 10,000.
+	EndedRemembered int
+
+	// MaxSessions bounds the open sessions; opening one more is answered with
+	// the problem overloaded. Default 1,000,000.
+	MaxSessions int
+}
+
+// Defaults of Config.
+const (
+	DefaultQueue             = 32
+	DefaultUnacked           = 1024
+	DefaultSubscriptions     = 1000
+	DefaultInactivityTimeout = 60 * time.Second
+	DefaultEndedRemembered   = 10_000
+	DefaultMaxSessions       = 1_000_000
+)
+
+func (c Config) withDefaults() Config {
+	if c.Queue == 0 {
+		c.Queue = DefaultQueue
+	}
+	if c.Unacked == 0 {
+		c.Unacked = DefaultUnacked
+	}
+	if c.Subscriptions == 0 {
+		c.Subscriptions = DefaultSubscriptions
+	}
+	if c.InactivityTimeout == 0 {
+		c.InactivityTimeout = DefaultInactivityTimeout
+	}
+	if c.EndedRemembered == 0 {
+		c.EndedRemembered = DefaultEndedRemembered
+	}
+	if c.MaxSessions == 0 {
+		c.MaxSessions = DefaultMaxSessions
+	}
+	return c
+}

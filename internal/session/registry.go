@@ -1,0 +1,182 @@
+package session
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Registry holds the open sessions by id, and remembers why recent ones ended.
+// All methods may be called concurrently. It needs Sweep about each second.
+type Registry struct {
+	cfg     Config
+	broker  *broker.Broker
+	metrics *metrics.Metrics
+	tag     string // of this node, the first part of every id
+
+	sessions sync.Map     // id to *Session
+	open     atomic.Int64 // sessions that are not ephemeral
+
+	draining atomic.Pointer[wire.Problem] // why no session is opened any more
+
+	ended *endedSessions
+}
+
+// NewRegistry returns a registry without sessions.
+func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
+	cfg = cfg.withDefaults()
+	return &Registry{cfg: cfg, broker: b, metrics: m, tag: randomText(3), ended: newEndedSessions(cfg.EndedRemembered)}
+}
+
+// randomText returns n random bytes in base64url (RFC 4648, section 5).
+func randomText(n int) string {
+	b := make([]byte, n)
+	rand.Read(b) // never fails: crypto/rand
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// idBytes is how much of an id is random: 128 bits cannot be guessed.
+const idBytes = 16
+
+// Open opens a session with the given subscriptions, and returns the position of
+// each, in order. The error is a *wire.Problem.
+func (r *Registry) Open(topics []wire.Start, ack bool, now time.Time) (*Session, []wire.Position, error) {
+	if r.open.Add(1) > int64(r.cfg.MaxSessions) {
+		r.open.Add(-1)
+		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
+			"the daemon holds %d sessions, as many as it may", r.cfg.MaxSessions)
+		p.RetryAfterMS = 1000
+		return nil, nil, p
+	}
+	s, positions, err := r.start(newSession(r.tag+"."+randomText(idBytes), ack, r, now), topics)
+	if err != nil {
+		r.open.Add(-1)
+		return nil, nil, err
+	}
+	r.metrics.SessionsOpened.Inc()
+	return s, positions, nil
+}
+
+// OpenEphemeral is Open for one stateless poll: the session has no id that a
+// client could name, and the caller must End it.
+func (r *Registry) OpenEphemeral(topics []wire.Start, now time.Time) (*Session, []wire.Position, error) {
+	s := newSession("_"+randomText(idBytes), false, r, now)
+	s.ephemeral = true
+	return r.start(s, topics)
+}
+
+func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
+	positions, err := s.Change(topics, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.sessions.Store(s.id, s)
+	// After the store: either EndAll finds the session, or it is seen here that
+	// the daemon drains.
+	if why := r.draining.Load(); why != nil {
+		s.end(why)
+		r.sessions.Delete(s.id)
+		return nil, nil, why
+	}
+	return s, positions, nil
+}
+
+// Get returns the open session of that id. The error is a *wire.Problem:
+// session_ended, session_unknown, or draining.
+func (r *Registry) Get(id string) (*Session, error) {
+	if v, ok := r.sessions.Load(id); ok && !v.(*Session).ephemeral {
+		return v.(*Session), nil
+	}
+	if why := r.draining.Load(); why != nil {
+		return nil, why
+	}
+	if why := r.ended.why(id); why != nil {
+		return nil, why
+	}
+	return nil, wire.NewProblem(wire.CodeSessionUnknown, "open a session from your positions",
+		"no session has this id, or it ended too long ago to be remembered")
+}
+
+// Reasons for which a session ends, as metrics label them.
+const (
+	EndedClosed   = "closed"
+	EndedInactive = "inactive"
+	EndedDraining = "draining"
+)
+
+var (
+	closedProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions",
+		"the session was closed by its client")
+	inactiveProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and poll more often than inactivity_timeout_ms",
+		"no poll came for the inactivity timeout")
+)
+
+// End ends s because its client says so.
+func (r *Registry) End(s *Session) { r.end(s, closedProblem, EndedClosed) }
+
+func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
+	if !s.end(why) {
+		return
+	}
+	r.sessions.Delete(s.id)
+	if s.ephemeral {
+		return
+	}
+	r.open.Add(-1)
+	r.ended.remember(s.id, why)
+	r.metrics.SessionsEnded.WithLabelValues(reason).Inc()
+}
+
+// Sweep ends the sessions that no poll came to for the inactivity timeout.
+func (r *Registry) Sweep(now time.Time) {
+	deadline := now.Add(-r.cfg.InactivityTimeout)
+	r.sessions.Range(func(_, v any) bool {
+		if s := v.(*Session); !s.ephemeral && s.idleSince(deadline) {
+			r.end(s, inactiveProblem, EndedInactive)
+		}
+		return true
+	})
+}
+
+// Drain refuses new sessions from now on and ends those that are open, so that
+// their polls are answered. why is told to all, with the positions that each
+// session has acked.
+func (r *Registry) Drain(why *wire.Problem) {
+	r.draining.Store(why)
+	r.sessions.Range(func(_, v any) bool {
+		r.end(v.(*Session), why, EndedDraining)
+		return true
+	})
+}
+
+// Draining returns why no session is opened any more, or nil.
+func (r *Registry) Draining() *wire.Problem { return r.draining.Load() }
+
+// Config returns the bounds in force.
+func (r *Registry) Config() Config { return r.cfg }
+
+// Gauges adds the sessions' part to g.
+func (r *Registry) Gauges(g *metrics.Gauges) {
+	g.Sessions = int(r.open.Load())
+	r.sessions.Range(func(_, v any) bool {
+		v.(*Session).gauges(g)
+		return true
+	})
+}
+
+func (s *Session) gauges(g *metrics.Gauges) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g.Queued += len(s.queue)
+	g.Behind += len(s.behind)
+	g.Unacked += len(s.unacked)
+	g.QueueBytes += int64(cap(s.queue))*int64(unsafe.Sizeof(queued{})) +
+		int64(cap(s.unacked))*int64(unsafe.Sizeof(sent{}))
+}

@@ -1,0 +1,132 @@
+package session
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func TestASessionWithoutPollsEndsAndThatIsRemembered(t *testing.T) {
+	story(t, broker.Config{}, Config{InactivityTimeout: time.Minute}, func(k *kit) {
+		s := k.open("a")
+		time.Sleep(50 * time.Second)
+		k.registry.Sweep(time.Now())
+		k.park(s, 0).wantFrames("") // 25 s
+		time.Sleep(50 * time.Second)
+		k.registry.Sweep(time.Now())
+		_, err := k.registry.Get(s.ID())
+		require.NoError(k, err, "it was polled 50 s ago")
+		p := k.park(s, 0)
+		k.registry.Sweep(time.Now().Add(time.Hour))
+		k.publish("a")
+		p.wantFrames("a1") // a parked poll keeps its session
+		time.Sleep(time.Minute)
+		k.registry.Sweep(time.Now())
+		_, err = k.registry.Get(s.ID())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
+		require.Contains(k, err.Error(), "inactivity")
+		state, _ := k.broker.Topic("a")
+		require.Zero(k, state.Subscriptions)
+	})
+}
+
+func TestEndedSessionsAreRememberedUpToABound(t *testing.T) {
+	story(t, broker.Config{}, Config{EndedRemembered: 2}, func(k *kit) {
+		sessions := []*Session{k.open("a"), k.open("a"), k.open("a")}
+		for _, s := range sessions {
+			k.registry.End(s)
+			k.registry.End(s) // once is enough
+		}
+		_, err := k.registry.Get(sessions[0].ID())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionUnknown})
+		for _, s := range sessions[1:] {
+			_, err := k.registry.Get(s.ID())
+			require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
+		}
+		require.Len(k, k.registry.ended.reasons, 2)
+		require.Zero(k, k.registry.open.Load())
+	})
+}
+
+func TestEndingASessionAnswersItsPoll(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		p := k.park(s, 0)
+		k.registry.End(s)
+		p.wantProblem(wire.CodeSessionEnded)
+		_, err := s.Poll(0, false, time.Now())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
+		_, err = s.Change(k.starts("b"), nil)
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
+	})
+}
+
+func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a", "b")
+		k.publishN("a", 2)
+		k.poll(s, 0)
+		parkedPoll := k.park(s, 2)
+		unacked := k.open("a@oldest")
+		k.poll(unacked, 0)
+		stateless, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		require.NoError(k, err)
+		statelessPoll := k.park(stateless, 0)
+
+		k.registry.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
+		require.Equal(k, []wire.Position{
+			{Topic: "a", Epoch: k.epoch, Offset: 2}, {Topic: "b", Epoch: k.epoch, Offset: 0},
+		}, parkedPoll.wantProblem(wire.CodeDraining).Positions)
+		statelessPoll.wantProblem(wire.CodeDraining)
+		_, err = unacked.Poll(0, false, time.Now())
+		require.Zero(k, err.(*wire.Problem).Positions[0].Offset, "nothing was acked")
+		_, _, err = k.registry.Open(nil, true, time.Now())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
+		_, err = k.registry.Get(s.ID())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
+	})
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	story(t, broker.Config{}, Config{MaxSessions: 2}, func(k *kit) {
+		s := k.open("a")
+		k.open("a")
+		_, _, err := k.registry.Open(nil, true, time.Now())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
+		k.registry.End(s)
+		k.open("a")
+	})
+}
+
+func TestAStatelessSessionHasNoName(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		require.NoError(k, err)
+		require.Empty(k, s.ID())
+		_, err = k.registry.Get(s.id)
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionUnknown})
+		k.registry.End(s)
+		_, err = k.registry.Get(s.id)
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionUnknown}, "nor is it remembered")
+	})
+}
+
+func TestGaugesLookIntoEverySession(t *testing.T) {
+	story(t, broker.Config{}, Config{Queue: 4}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 6)
+		var g metrics.Gauges
+		k.registry.Gauges(&g)
+		require.Equal(k, []int{1, 4, 1, 0}, []int{g.Sessions, g.Queued, g.Behind, g.Unacked})
+		k.poll(s, 0)
+		g = metrics.Gauges{}
+		k.registry.Gauges(&g)
+		require.Equal(k, []int{1, 0, 0, 6}, []int{g.Sessions, g.Queued, g.Behind, g.Unacked})
+		require.Positive(k, g.QueueBytes)
+	})
+}

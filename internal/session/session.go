@@ -1,0 +1,143 @@
+// Package session is one subscriber's stay: what it subscribed to, the queue of
+// what is to be sent, and what was sent and not yet acked.
+//
+// A session's lock is taken before a topic's, never inside one. Offers come from
+// the broker's fan-outs; everything else is called by requests.
+package session
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Session is one subscriber's stay. All methods may be called concurrently.
+//
+// A poll parks on queue, a small buffered channel that fan-outs fill. What does
+// not fit turns its topic's subscription to behind: nothing more of it is
+// offered until the poll, having drained the queue, has read the rest from the
+// topic's history. So a fan-out never waits, an idle session costs little, and
+// only what the history let go of is lost, announced by a gap.
+//
+// One poll at a time takes frames. It holds reading while it takes or parks and
+// gives it up to write; a newer poll first tells it to stop and then waits for
+// reading, which a stopped poll gives up at once. Frames are numbered and noted
+// as unacked before they are written, so a write that fails, or a poll that was
+// replaced while it wrote, costs nothing: the next poll's ack decides what is
+// sent again.
+type Session struct {
+	id        string // immutable; a capability: never log it
+	acks      bool   // immutable; false: the client trusts its connections
+	ephemeral bool   // immutable; of one stateless poll: not listed, never swept
+	cfg       *Config
+	broker    *broker.Broker
+	metrics   *metrics.Metrics
+
+	// queue is filled by fan-outs under mu and drained by the poll that holds
+	// reading. Never closed.
+	queue chan queued
+
+	reading sync.Mutex // held by the poll that takes or parks; before mu
+	carried queued     // taken from queue by a poll that stopped; guarded by reading
+
+	mu      sync.Mutex // guards the fields below; before a topic's lock
+	subs    map[string]*subscription
+	behind  []*subscription // those that catch up, in turns
+	poll    *Poll           // the newest, until it ends
+	ended   *wire.Problem   // why the session ended; nil while it lives
+	active  time.Time       // when it was opened, or a poll last came or went
+	unacked []sent          // frames acked+1 .. sent, unless trusted
+	sent    uint64          // frames sent, ever
+	acked   uint64          // of those, how many the client has said it has
+}
+
+// queued is a frame waiting for a poll. The zero value only wakes the poll.
+type queued struct {
+	sub   *subscription
+	frame *wire.Frame
+}
+
+// sent notes one frame that was sent: a gap, which never changes, or a reference
+// into the topic's history.
+type sent struct {
+	sub    *subscription
+	offset uint64
+	gap    *wire.Gap
+}
+
+func newSession(id string, ack bool, r *Registry, now time.Time) *Session {
+	return &Session{
+		id: id, acks: ack, cfg: &r.cfg, broker: r.broker, metrics: r.metrics,
+		queue:  make(chan queued, r.cfg.Queue),
+		subs:   make(map[string]*subscription),
+		active: now,
+	}
+}
+
+// ID returns the session's id, a capability: never log it. It is empty for the
+// session of a stateless poll.
+func (s *Session) ID() string {
+	if s.ephemeral {
+		return ""
+	}
+	return s.id
+}
+
+// Acks reports whether the session keeps what it sent until it is acked.
+func (s *Session) Acks() bool { return s.acks }
+
+// end ends the session once: the poll is told why, and nothing is offered any
+// more. It reports whether it was this call that ended it.
+func (s *Session) end(why *wire.Problem) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return false
+	}
+	s.ended = why
+	if why.Code == wire.CodeDraining {
+		s.ended = withPositions(why, s.ackedPositionsLocked())
+	}
+	for _, sub := range s.subs {
+		sub.dropLocked()
+	}
+	s.behind, s.unacked = nil, nil
+	if s.poll != nil {
+		s.poll.stopLocked(s.ended)
+	}
+	return true
+}
+
+func withPositions(p *wire.Problem, positions []wire.Position) *wire.Problem {
+	q := *p
+	q.Positions = positions
+	return &q
+}
+
+// idleSince reports whether no poll is there and none was since the given time.
+func (s *Session) idleSince(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.poll == nil && !s.active.After(t)
+}
+
+// State describes the session for its client.
+func (s *Session) State(now time.Time) wire.SessionState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := wire.SessionState{
+		Session: s.id, Ack: s.acks, Sent: s.sent, Acked: s.acked,
+		Queued: len(s.queue), Polling: s.poll != nil,
+		Subscriptions: make([]wire.SubscriptionState, 0, len(s.subs)),
+	}
+	if s.poll == nil {
+		state.IdleMS = now.Sub(s.active).Milliseconds()
+	}
+	for _, sub := range s.sortedLocked() {
+		state.Subscriptions = append(state.Subscriptions, sub.stateLocked())
+	}
+	return state
+}
