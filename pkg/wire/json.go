@@ -62,9 +62,9 @@ func jsonSizeHint(m *Message) int {
 func AppendGap(dst []byte, g *Gap) []byte {
 	dst = append(dst, `{"gap":{"topic":"`...)
 	dst = append(dst, g.Topic...)
-	dst = append(dst, `","reason":"`...)
-	dst = append(dst, g.Reason...)
-	dst = append(dst, `","after":"`...)
+	dst = append(dst, `","reason":`...)
+	dst = appendString(dst, string(g.Reason)) // one to come may be any string
+	dst = append(dst, `,"after":"`...)
 	dst = g.After.Append(dst)
 	dst = append(dst, `","position":"`...)
 	dst = g.Position.Append(dst)

@@ -1,0 +1,160 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// answer is a stream with one of each frame.
+func answer() []byte {
+	b := AppendHello(nil, &Hello{Positions: []Position{someTopic}})
+	b = AppendMessage(b, someMessage())
+	b = append(b, Heartbeat...)
+	b = AppendGap(b, someGap(GapEvicted))
+	b = AppendMessage(b, &Message{Position: someTopic, Type: "text/plain", Data: []byte("h\u00e9\n")})
+	return AppendEnd(b, NewProblem(CodeDraining, "", ""))
+}
+
+// readAll returns the contents up to the error that ends them.
+func readAll(d *Decoder) ([]Content, error) {
+	var all []Content
+	for {
+		c, err := d.Next()
+		if err != nil {
+			return all, err
+		}
+		all = append(all, c)
+	}
+}
+
+func TestDecoderReadsInAnyPieces(t *testing.T) {
+	want, err := readAll(NewDecoder(bytes.NewReader(answer())))
+	require.Equal(t, io.EOF, err)
+	require.Len(t, want, 6)
+	require.NotNil(t, want[0].Hello)
+	require.NotNil(t, want[1].Message)
+	require.Equal(t, Content{}, want[2], "heartbeat")
+	require.NotNil(t, want[3].Gap)
+	require.Equal(t, "h\u00e9\n", string(want[4].Message.Data))
+	require.NotNil(t, want[5].End)
+
+	for name, pieces := range map[string]func(io.Reader) io.Reader{
+		"one byte": iotest.OneByteReader, "half": iotest.HalfReader, "error with the last": iotest.DataErrReader,
+	} {
+		got, err := readAll(NewDecoder(pieces(bytes.NewReader(answer()))))
+		require.Equal(t, io.EOF, err, name)
+		require.Equal(t, want, got, name)
+	}
+}
+
+// A lost connection: whole frames arrive, and half of one is never taken for one.
+func TestDecoderOfAnAnswerCutAtEveryByte(t *testing.T) {
+	whole := answer()
+	want, _ := readAll(NewDecoder(bytes.NewReader(whole)))
+	for cut := range len(whole) + 1 {
+		got, err := readAll(NewDecoder(bytes.NewReader(whole[:cut])))
+		frames := bytes.Count(whole[:cut], []byte("\n"))
+		require.Len(t, got, frames, "cut at %d", cut)
+		require.Equal(t, want[:frames], append([]Content{}, got...), "cut at %d", cut)
+		if cut == 0 || whole[cut-1] == '\n' {
+			require.Equal(t, io.EOF, err, "cut at %d", cut)
+		} else {
+			require.Equal(t, io.ErrUnexpectedEOF, err, "cut at %d", cut)
+		}
+	}
+}
+
+func TestDecoderPassesErrorsOn(t *testing.T) {
+	reset := errors.New("connection reset")
+	half := answer()[:len(answer())/2]
+	_, err := readAll(NewDecoder(io.MultiReader(bytes.NewReader(half), iotest.ErrReader(reset))))
+	require.ErrorIs(t, err, reset)
+
+	_, err = NewDecoder(strings.NewReader("what?\n")).Next()
+	require.ErrorContains(t, err, `frame "what?"`)
+}
+
+func TestDecoderKeepsNoMemoryOfTheLine(t *testing.T) {
+	d := NewDecoder(bytes.NewReader(append(AppendMessage(nil, someMessage()), `{"position":"x.y@zz:99","time":1,"data":[9,9,9]}`+"\n"...)))
+	c, err := d.Next()
+	require.NoError(t, err)
+	_, err = d.Next()
+	require.NoError(t, err)
+	require.Equal(t, someMessage(), c.Message)
+}
+
+func TestDecoderOfLongLines(t *testing.T) {
+	m := someMessage()
+	m.Data = []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	c, err := NewDecoder(bytes.NewReader(AppendMessage(nil, m))).Next()
+	require.NoError(t, err)
+	require.Equal(t, m, c.Message)
+
+	endless := iotest.DataErrReader(io.LimitReader(xs{}, 10*MaxFrameBytes))
+	_, err = NewDecoder(endless).Next()
+	require.ErrorContains(t, err, "is longer than")
+	require.Less(t, len(err.Error()), 200)
+}
+
+// xs reads as x without end.
+type xs struct{}
+
+func (xs) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+func TestCounts(t *testing.T) {
+	require.True(t, Content{Message: someMessage()}.Counts())
+	require.True(t, Content{Gap: someGap(GapSlow)}.Counts())
+	require.False(t, Content{Hello: &Hello{}}.Counts())
+	require.False(t, Content{End: &Problem{}}.Counts())
+	require.False(t, Content{}.Counts(), "heartbeat")
+}
+
+// appendContent writes what ParseLine read.
+func appendContent(c Content) []byte {
+	switch {
+	case c.Message != nil:
+		return AppendMessage(nil, c.Message)
+	case c.Gap != nil:
+		return AppendGap(nil, c.Gap)
+	case c.Hello != nil:
+		return AppendHello(nil, c.Hello)
+	case c.End != nil:
+		return AppendEnd(nil, c.End)
+	}
+	return Heartbeat
+}
+
+func FuzzParseLine(f *testing.F) {
+	for line := range bytes.Lines(answer()) {
+		f.Add(line)
+	}
+	for _, v := range frameVectors(f) {
+		f.Add([]byte(v.Line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		first, err := ParseLine(line)
+		if err != nil || bytes.Contains(bytes.TrimSpace(line), []byte("\n")) {
+			return
+		}
+		written := appendContent(first)
+		require.Equal(t, 1, bytes.Count(written, []byte("\n")), "%q", written)
+		second, err := ParseLine(written)
+		require.NoError(t, err, "%q", written)
+		require.Equal(t, string(written), string(appendContent(second)))
+		require.Equal(t, first.Counts(), second.Counts())
+		if first.Message != nil {
+			require.Equal(t, string(first.Message.Data), string(second.Message.Data))
+		}
+	})
+}

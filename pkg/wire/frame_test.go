@@ -1,0 +1,146 @@
+package wire
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+func someMessage() *Message {
+	return &Message{Position: someTopic, Time: 1700000000000, Data: []byte(`{"n":1}`)}
+}
+
+// A broadcast: all subscribers need the bytes at the same time, and all get the
+// same ones, counted once.
+func TestFrameIsEncodedOnce(t *testing.T) {
+	for range 100 {
+		var account atomic.Int64
+		f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+		first := make([]*byte, 8)
+		var start, done sync.WaitGroup
+		start.Add(1)
+		for i := range first {
+			done.Go(func() {
+				start.Wait()
+				first[i] = unsafe.SliceData(f.Bytes(NDJSON))
+			})
+		}
+		start.Done()
+		done.Wait()
+		for _, p := range first {
+			require.Same(t, first[0], p, "one backing array")
+		}
+		require.Equal(t, string(AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
+		require.Equal(t, int64(len(f.Bytes(NDJSON))), account.Load())
+	}
+}
+
+func TestBytesOfAnEncodedFrameAllocateNothing(t *testing.T) {
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, nil)
+	f.Bytes(NDJSON)
+	require.Zero(t, testing.AllocsPerRun(100, func() { f.Bytes(NDJSON) }))
+}
+
+func TestReleaseTakesEncodingsOffTheAccount(t *testing.T) {
+	var account atomic.Int64
+	account.Store(1000)
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	require.Equal(t, int64(1000), account.Load(), "nothing is encoded before it is needed")
+	f.Bytes(NDJSON)
+	require.Greater(t, account.Load(), int64(1000))
+	f.Release()
+	require.Equal(t, int64(1000), account.Load())
+	f.Release()
+	require.Equal(t, int64(1000), account.Load(), "twice is once")
+	require.NotEmpty(t, f.Bytes(NDJSON), "queues may still hold it")
+}
+
+// The history lets go of a frame that waits, never encoded, in a queue.
+func TestEncodedAfterRelease(t *testing.T) {
+	var account atomic.Int64
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	f.Release()
+	require.Equal(t, string(AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
+	require.Zero(t, account.Load())
+}
+
+func TestReleaseWhileEncoding(t *testing.T) {
+	var account atomic.Int64
+	for range 1000 {
+		f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+		var done sync.WaitGroup
+		done.Go(func() { f.Bytes(NDJSON) })
+		done.Go(f.Release)
+		done.Wait()
+	}
+	require.Zero(t, account.Load())
+}
+
+func TestFrameOfAMessage(t *testing.T) {
+	m, accepted := someMessage(), time.Unix(1700000000, 0)
+	f := NewMessageFrame(m, accepted, time.Second, nil)
+	require.Same(t, m, f.Message())
+	require.Nil(t, f.Gap())
+	require.Equal(t, accepted, f.Accepted())
+	require.Equal(t, someTopic, f.Position())
+	require.Equal(t, m.Size(), f.Size())
+	f.Release()
+}
+
+func TestFrameOfAGap(t *testing.T) {
+	g := someGap(GapSlow)
+	f := NewGapFrame(*g)
+	require.Nil(t, f.Message())
+	require.Equal(t, g, f.Gap())
+	require.NotSame(t, g, f.Gap(), "the caller keeps its own")
+	require.Equal(t, g.Position, f.Position())
+	require.True(t, f.Accepted().IsZero())
+	require.Positive(t, f.Size())
+	require.Equal(t, string(AppendGap(nil, g)), string(f.Bytes(NDJSON)))
+	f.Release()
+}
+
+func TestExpired(t *testing.T) {
+	accepted := time.Unix(1700000000, 0)
+	for _, tt := range []struct {
+		name string
+		f    *Frame
+		at   time.Duration // after it was accepted
+		want bool
+	}{
+		{"before its time", NewMessageFrame(someMessage(), accepted, time.Second, nil), time.Second - 1, false},
+		{"at its time", NewMessageFrame(someMessage(), accepted, time.Second, nil), time.Second, true},
+		{"clock set back", NewMessageFrame(someMessage(), accepted, time.Second, nil), -time.Hour, false},
+		{"no ttl", NewMessageFrame(someMessage(), accepted, 0, nil), 1000 * time.Hour, false},
+		{"gap", NewGapFrame(*someGap(GapSlow)), 1000 * time.Hour, false},
+	} {
+		require.Equal(t, tt.want, tt.f.Expired(accepted.Add(tt.at)), tt.name)
+	}
+}
+
+func TestContentType(t *testing.T) {
+	require.Equal(t, "application/x-ndjson", NDJSON.ContentType())
+}
+
+func BenchmarkFrameBytes(b *testing.B) {
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, nil)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			f.Bytes(NDJSON)
+		}
+	})
+}
+
+func BenchmarkAppendMessage(b *testing.B) {
+	m := someMessage()
+	dst := make([]byte, 0, 1024)
+	b.ReportAllocs()
+	for b.Loop() {
+		dst = AppendMessage(dst[:0], m)
+	}
+}

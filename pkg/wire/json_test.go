@@ -1,0 +1,202 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+var someTopic = Position{Topic: "a.b", Epoch: "k3", Offset: 18}
+
+func TestAppendMessage(t *testing.T) {
+	const head = `{"position":"a.b@k3:18","time":1700000000000`
+	for _, tt := range []struct {
+		name string
+		m    Message
+		want string // after the head
+	}{
+		{"JSON", Message{Data: []byte(`{"n":1.0}`)}, `,"data":{"n":1.0}}`},
+		{"JSON null", Message{Data: []byte(`null`)}, `,"data":null}`},
+		{"text", Message{Type: "text/plain", Data: []byte("hi")}, `,"type":"text/plain","text":"hi"}`},
+		{"empty text", Message{Type: "text/plain"}, `,"type":"text/plain","text":""}`},
+		{"bytes", Message{Type: "image/png", Data: []byte{0xff, 0}}, `,"type":"image/png","base64":"/wA="}`},
+		{"no bytes", Message{Type: "image/png"}, `,"type":"image/png","base64":""}`},
+		{"text that is no UTF-8", Message{Type: "text/plain", Data: []byte{0xff}}, `,"type":"text/plain","base64":"/w=="}`},
+		{"half a rune at the end", Message{Type: "text/plain", Data: []byte("h\xc3")}, `,"type":"text/plain","base64":"aMM="}`},
+		{"UTF-8 that is no text", Message{Type: "image/png", Data: []byte("hi")}, `,"type":"image/png","base64":"aGk="}`},
+		{"id and key", Message{Data: []byte(`1`), ID: "i", Key: "k"}, `,"id":"i","key":"k","data":1}`},
+		{"id and key with text", Message{Type: "text/plain", ID: "i", Key: "k"}, `,"id":"i","key":"k","type":"text/plain","text":""}`},
+		{"escapes in a key", Message{Data: []byte(`1`), Key: "a\"\\\n\r\t\x00\x1f/"}, `,"key":"a\"\\\n\r\t\u0000\u001f/","data":1}`},
+		{"escapes in a type", Message{Type: `text/plain; x="y"`}, `,"type":"text/plain; x=\"y\"","text":""}`},
+		{"text of all that must be escaped", Message{Type: "text/plain", Data: []byte("\x00\b\f\v\x1f \x7f\u2028\u00e9")},
+			`,"type":"text/plain","text":"\u0000\u0008\u000c\u000b\u001f ` + "\x7f\u2028\u00e9" + `"}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := tt.m
+			m.Position, m.Time = someTopic, 1700000000000
+			line := AppendMessage([]byte("before"), &m)
+			require.Equal(t, "before"+head+tt.want+"\n", string(line))
+
+			c, err := ParseLine(line[len("before"):])
+			require.NoError(t, err)
+			require.Equal(t, string(m.Data), string(c.Message.Data))
+			m.Data, c.Message.Data = nil, nil
+			require.Equal(t, &m, c.Message)
+		})
+	}
+}
+
+// What appendString writes is what encoding/json reads, for every byte.
+func TestEveryCharacterSurvives(t *testing.T) {
+	for r := range rune(0x300) {
+		m := &Message{Position: someTopic, Type: "text/plain", Data: []byte("<" + string(r) + ">"), Key: string(r)}
+		line := AppendMessage(nil, m)
+		require.Equal(t, 1, strings.Count(string(line), "\n"), "%q", r)
+		c, err := ParseLine(line)
+		require.NoError(t, err, "%q", r)
+		require.Equal(t, m, c.Message, "%q", r)
+	}
+}
+
+// Whatever is published under whatever type comes out of a Decoder as it was.
+func TestMessagesRoundTrip(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	types := []string{"", "text/plain", "text/plain; charset=utf-8", "text/plain; charset=utf-16", "image/png", "no type"}
+	values := []string{"null", "1.0", `"\u0000"`, `{"a":[{}]}`, "-0", "1e400"}
+	var want []*Message
+	var stream []byte
+	for range 2000 {
+		m := &Message{
+			Position: Position{Topic: "a.b", Epoch: "k3", Offset: random.Uint64N(maxOffset + 1)},
+			Time:     random.Int64(),
+			Type:     types[random.IntN(len(types))],
+			ID:       randomText(random),
+			Key:      randomText(random),
+			Data:     randomBytes(random),
+		}
+		if m.Type == "" {
+			m.Data = []byte(values[random.IntN(len(values))])
+		}
+		want = append(want, m)
+		stream = AppendMessage(stream, m)
+	}
+	got, err := readAll(NewDecoder(bytes.NewReader(stream)))
+	require.Equal(t, io.EOF, err)
+	require.Len(t, got, len(want))
+	for i, c := range got {
+		require.Equal(t, want[i], c.Message)
+	}
+}
+
+func randomBytes(random *rand.Rand) []byte {
+	b := make([]byte, random.IntN(20))
+	for i := range b {
+		b[i] = byte(random.Uint32())
+	}
+	return b
+}
+
+func randomText(random *rand.Rand) string {
+	return strings.ToValidUTF8(string(randomBytes(random)), "\u00e9\"")
+}
+
+func TestSizeHintSavesAllocations(t *testing.T) {
+	for _, m := range []*Message{
+		{Position: someTopic, Time: 1700000000000, Data: []byte(`{"price":12.5,"size":100}`)},
+		{Position: someTopic, Time: 1700000000000, Type: "application/octet-stream", Data: make([]byte, 10_000)},
+	} {
+		line := AppendMessage(make([]byte, 0, jsonSizeHint(m)), m)
+		require.LessOrEqual(t, len(line), jsonSizeHint(m))
+	}
+}
+
+func TestCompactJSON(t *testing.T) {
+	deep := func(open, inner, shut string, n int) string {
+		return strings.Repeat(open, n) + inner + strings.Repeat(shut, n)
+	}
+	for _, tt := range []struct {
+		name, body, want, wantErr string
+	}{
+		{"object", " { \"a\" : [ 1 , 2 ] }\r\n", `{"a":[1,2]}`, ""},
+		{"null", "null", "null", ""},
+		{"string keeps its spaces", `" a  b "`, `" a  b "`, ""},
+		{"escapes untouched", `"\u00e9\/\ud800\u2028<>&"`, `"\u00e9\/\ud800\u2028<>&"`, ""},
+		{"beyond ASCII untouched", "\"\u2028\u00e9<>&\"", "\"\u2028\u00e9<>&\"", ""},
+		{"doubled members", `{"a":1, "a":2}`, `{"a":1,"a":2}`, ""},
+		{"numbers untouched", "[1.0, 1e400, -0, 123456789012345678901234567890, 1E+2]", "[1.0,1e400,-0,123456789012345678901234567890,1E+2]", ""},
+		{"64 arrays", deep("[", "", "]", 64), deep("[", "", "]", 64), ""},
+		{"64 objects", deep(`{"a":`, "1", "}", 64), deep(`{"a":`, "1", "}", 64), ""},
+		{"65 arrays", deep("[", "", "]", 65), "", "more than 64 deep"},
+		{"65 objects", deep(`{"a":`, "1", "}", 65), "", "more than 64 deep"},
+		{"brackets in a string", `"` + strings.Repeat("[", 100) + `\"` + strings.Repeat("{", 100) + `"`, `"` + strings.Repeat("[", 100) + `\"` + strings.Repeat("{", 100) + `"`, ""},
+		{"many side by side", "[" + deep("[],", "", "", 100) + "[]]", "[" + deep("[],", "", "", 100) + "[]]", ""},
+		{"a million brackets", strings.Repeat("[", 1_000_000), "", "more than 64 deep"},
+
+		{"nothing", "", "", "empty"},
+		{"white space", " \t\r\n", "", "empty"},
+		{"two values", "1 2", "", "not one JSON value"},
+		{"two objects", "{}{}", "", "not one JSON value"},
+		{"trailing garbage", "{} x", "", "not one JSON value"},
+		{"trailing comma", "[1,]", "", "not one JSON value"},
+		{"cut off", `{"a":`, "", "not one JSON value"},
+		{"shut too often", "[]]", "", "not one JSON value"},
+		{"wrong bracket", "[}", "", "not one JSON value"},
+		{"no JSON", "hello", "", "not one JSON value"},
+		{"single quotes", "{'a':1}", "", "not one JSON value"},
+		{"NaN", "NaN", "", "not one JSON value"},
+		{"number with a leading zero", "01", "", "not one JSON value"},
+		{"number with a sign", "+1", "", "not one JSON value"},
+		{"byte order mark", "\ufeff1", "", "not one JSON value"},
+		{"line end in a string", "\"a\nb\"", "", "not one JSON value"},
+		{"NUL in a string", "\"a\x00b\"", "", "not one JSON value"},
+		{"unknown escape", `"\x41"`, "", "not one JSON value"},
+		{"invalid UTF-8", "\"\xff\"", "", "not valid UTF-8"},
+		{"surrogate in UTF-8", "\"\xed\xa0\x80\"", "", "not valid UTF-8"},
+		{"overlong UTF-8", "\"\xc0\xaf\"", "", "not valid UTF-8"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := CompactJSON([]byte(tt.body))
+			if tt.wantErr != "" {
+				require.ErrorContains(t, err, tt.wantErr)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, tt.want, string(got))
+		})
+	}
+}
+
+func FuzzCompactJSON(f *testing.F) {
+	for _, seed := range []string{`{"a": [1.0, 1e400]}`, "null", `"\ud800\\"`, "[[[]]]", `{"a":"]"}`, "1 2", "\"\xff\""} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		got, err := CompactJSON(body)
+		if err != nil {
+			return
+		}
+		require.True(t, utf8.Valid(got))
+		require.NotContains(t, string(got), "\n", "it would end a frame early")
+		require.Equal(t, numbersKept(t, body), numbersKept(t, got))
+
+		again, err := CompactJSON(got)
+		require.NoError(t, err)
+		require.Equal(t, string(got), string(again))
+	})
+}
+
+// numbersKept decodes a JSON value, each number as its text.
+func numbersKept(t *testing.T, text []byte) any {
+	t.Helper()
+	var v any
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.UseNumber()
+	require.NoError(t, d.Decode(&v))
+	return v
+}
