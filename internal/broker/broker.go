@@ -8,6 +8,7 @@
 package broker
 
 import (
+	"errors"
 	"hash/maphash"
 	"strconv"
 	"sync"
@@ -87,7 +88,7 @@ func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wir
 			return wire.Published{}, err
 		}
 		published, err := t.publish(m, ttl, now)
-		if err == errForgotten {
+		if errors.Is(err, errForgotten) {
 			continue
 		}
 		if err == nil {
@@ -107,7 +108,7 @@ func (b *Broker) Join(start wire.Start, to Subscriber) (Joined, error) {
 			return Joined{}, err
 		}
 		joined, err := t.join(start, to)
-		if err == errForgotten {
+		if errors.Is(err, errForgotten) {
 			continue
 		}
 		if err == nil {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -144,11 +145,13 @@ func (p *parked) wantFrames(want string) {
 	require.Equal(p.k, want, p.said)
 }
 
-func (p *parked) wantProblem(code wire.Code) *wire.Problem {
+func (p *parked) wantProblem(code wire.Code) wire.Problem {
 	p.k.Helper()
 	<-p.done
-	require.ErrorIs(p.k, p.err, &wire.Problem{Code: code})
-	return p.err.(*wire.Problem)
+	problem, ok := errors.AsType[*wire.Problem](p.err)
+	require.True(p.k, ok, "%v", p.err)
+	require.Equal(p.k, code, problem.Code)
+	return *problem
 }
 
 // said writes frames as "a1 gap(slow a2-5) b1".

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -84,7 +85,8 @@ func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
 		}, parkedPoll.wantProblem(wire.CodeDraining).Positions)
 		statelessPoll.wantProblem(wire.CodeDraining)
 		_, err = unacked.Poll(0, false, time.Now())
-		require.Zero(k, err.(*wire.Problem).Positions[0].Offset, "nothing was acked")
+		why, _ := errors.AsType[*wire.Problem](err)
+		require.Zero(k, why.Positions[0].Offset, "nothing was acked")
 		_, _, err = k.registry.Open(nil, true, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
 		_, err = k.registry.Get(s.ID())

@@ -1,0 +1,100 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// secretKeeper lets nobody near topics named secret, and knows one name.
+type secretKeeper struct{}
+
+func (secretKeeper) Identify(r *http.Request) (auth.Principal, error) {
+	if r.Header.Get("Authorization") == "bad" {
+		return auth.Principal{}, wire.NewProblem(wire.CodeUnauthorized, "say who you are", "unknown")
+	}
+	return auth.Principal{Name: "ann"}, nil
+}
+
+func (secretKeeper) Allow(_ auth.Principal, _ auth.Action, topic string) error {
+	if topic == "secret" {
+		return wire.NewProblem(wire.CodeForbidden, "ask for another topic", "not for you")
+	}
+	return nil
+}
+
+func TestTheAuthorityIsAskedOnEveryWayToATopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{authority: secretKeeper{}})
+		_, err := k.cfg.Broker.Join(wire.Start{Topic: "secret"}, nil)
+		require.NoError(t, err)
+		s := k.open(`{"topics":["a"]}`).Session
+		for _, c := range [][3]string{
+			{"POST", "/v1/topics/secret/messages", "1"},
+			{"GET", "/v1/topics/secret/messages", ""},
+			{"GET", "/v1/topics/secret", ""},
+			{"POST", "/v1/sessions", `{"topics":["secret"]}`},
+			{"PATCH", "/v1/sessions/" + s, `{"add":["secret"]}`},
+			{"GET", "/v1/poll?topic=secret", ""},
+			{"POST", "/v1/poll", `{"topics":["a","secret"]}`},
+		} {
+			k.wantProblem(wire.CodeForbidden, c[0], c[1], c[2], jsonType)
+			k.wantProblem(wire.CodeUnauthorized, c[0], c[1], c[2], jsonType, "Authorization: bad")
+		}
+		_, list := k.get("GET", "/v1/topics", "")
+		require.NotContains(t, list, "secret")
+		require.Contains(t, list, `"topic":"a"`)
+	})
+}
+
+// turnstile notes who was admitted for what, and who has not left.
+type turnstile struct {
+	admitted map[limit.Call]string
+	inside   int
+	refuse   bool
+}
+
+func (l *turnstile) Admit(_ context.Context, call limit.Call, principal string) (func(), error) {
+	if l.refuse {
+		return nil, wire.NewProblem(wire.CodeLimited, "later", "enough for now")
+	}
+	l.admitted[call] = principal
+	l.inside++
+	return func() { l.inside-- }, nil
+}
+
+func TestTheLimiterIsAskedForEveryCallAndToldWhenItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &turnstile{admitted: map[limit.Call]string{}}
+		k := newKit(t, settings{authority: secretKeeper{}, limiter: l})
+		k.get("POST", "/v1/topics/a/messages", "1", jsonType)
+		s := k.open(`{"topics":["a@oldest"]}`).Session
+		k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
+		k.get("GET", "/v1/topics", "")
+		require.Equal(t, map[limit.Call]string{
+			limit.Publish: "ann", limit.OpenSession: "ann", limit.Poll: "ann", limit.Other: "ann",
+		}, l.admitted)
+		require.Zero(t, l.inside)
+		l.refuse = true
+		for _, c := range [][3]string{
+			{"POST", "/v1/topics/a/messages", "1"},
+			{"GET", "/v1/topics/a/messages", ""},
+			{"GET", "/v1/topics/a", ""},
+			{"GET", "/v1/topics", ""},
+			{"POST", "/v1/sessions", `{}`},
+			{"GET", "/v1/sessions/" + s, ""},
+			{"PATCH", "/v1/sessions/" + s, `{}`},
+			{"GET", "/v1/sessions/" + s + "/poll?ack=0", ""},
+			{"GET", "/v1/poll?topic=a", ""},
+		} {
+			k.wantProblem(wire.CodeLimited, c[0], c[1], c[2], jsonType)
+		}
+	})
+}

@@ -1,0 +1,124 @@
+// Package httpapi is every HTTP path of the daemon: publishing, topics, sessions
+// and polls on the public listener, health and metrics on the admin one. It turns
+// requests into calls and errors into problem+json, each in one place.
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/mux"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// An Authority says who a request comes from and what that principal may do. Its
+// errors are *wire.Problems: unauthorized, forbidden.
+type Authority interface {
+	Identify(r *http.Request) (auth.Principal, error)
+	Allow(p auth.Principal, a auth.Action, topic string) error
+}
+
+// A Limiter admits a call, now or after a wait, or refuses it with a
+// *wire.Problem. release is called when the call is over.
+type Limiter interface {
+	Admit(ctx context.Context, call limit.Call, principal string) (release func(), err error)
+}
+
+// Config is what an API stands on. All fields are required.
+type Config struct {
+	Broker    *broker.Broker
+	Sessions  *session.Registry
+	Polls     *transport.Server
+	Authority Authority
+	Limiter   Limiter
+	Metrics   *metrics.Metrics
+	Log       *zap.Logger
+	Limits    wire.Limits // told to clients; MessageBytes and Subscriptions are held here
+
+	// WriteTimeout is how long one write to a client may take.
+	WriteTimeout time.Duration
+}
+
+// An API serves the public listener.
+type API struct {
+	Config
+}
+
+// New returns the handler of the public listener.
+func New(cfg Config) http.Handler {
+	a := &API{cfg}
+	r := mux.NewRouter().SkipClean(true)
+	v1 := r.PathPrefix("/v1").Subrouter()
+	a.route(v1, "/topics", methods{"GET": a.listTopics})
+	a.route(v1, "/topics/{topic}", methods{"GET": a.showTopic})
+	a.route(v1, "/topics/{topic}/messages", methods{"POST": a.publish, "GET": a.readTopic})
+	a.route(v1, "/sessions", methods{"POST": a.openSession})
+	a.route(v1, "/sessions/{id}", methods{"GET": a.showSession, "PATCH": a.changeSession, "DELETE": a.closeSession})
+	a.route(v1, "/sessions/{id}/close", methods{"POST": a.closeSession})
+	a.route(v1, "/sessions/{id}/poll", methods{"GET": a.poll})
+	a.route(v1, "/poll", methods{"GET": a.pollByQuery, "POST": a.pollByBody})
+	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {
+		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
+	})
+	return r
+}
+
+// A handler serves one method of one path; the error it returns is told to the
+// client.
+type handler func(w http.ResponseWriter, r *http.Request, p auth.Principal) error
+
+// methods is what a path serves.
+type methods map[string]handler
+
+func (a *API) route(r *mux.Router, path string, m methods) {
+	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+		if serve := m[r.Method]; serve != nil {
+			return serve(w, r, p)
+		}
+		w.Header().Set("Allow", m.allow())
+		return wire.NewProblem(wire.CodeMethodNotAllowed, "use "+m.allow(), "%s is not served here", r.Method)
+	}))
+}
+
+// handle is what every request passes: the headers all answers have, who it is,
+// and the problem told if there is one.
+func (a *API) handle(serve handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Cache-Control", "no-store, no-transform")
+		h.Set("X-Accel-Buffering", "no")
+		h.Set("X-Content-Type-Options", "nosniff")
+		expectBody(w, r)
+		principal, err := a.Authority.Identify(r)
+		if err == nil {
+			err = serve(w, r, principal)
+		}
+		if err != nil {
+			a.fail(w, r, err)
+		}
+	})
+}
+
+// admit asks the limiter, as a call of that kind.
+func (a *API) admit(r *http.Request, call limit.Call, p auth.Principal) (release func(), err error) {
+	return a.Limiter.Admit(r.Context(), call, p.Name)
+}
+
+// allowAll asks the authority for every topic of a subscription.
+func (a *API) allowAll(p auth.Principal, topics []wire.Start) error {
+	for _, start := range topics {
+		if err := a.Authority.Allow(p, auth.Subscribe, start.Topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}

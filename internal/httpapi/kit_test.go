@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A kit is an API behind a real http.Server on an in-memory network, so that a
+// bubble of fake time can hold it.
+type kit struct {
+	*testing.T
+	cfg    Config
+	client *http.Client
+}
+
+type settings struct {
+	broker    broker.Config
+	session   session.Config
+	transport transport.Config
+	authority Authority
+	limiter   Limiter
+}
+
+func newKit(t *testing.T, s settings) *kit {
+	if s.authority == nil {
+		s.authority = auth.Open{}
+	}
+	if s.limiter == nil {
+		s.limiter = limit.Unlimited{}
+	}
+	m := metrics.New("test")
+	b := broker.New(s.broker, m, time.Now())
+	sessions := session.NewRegistry(s.session, b, m)
+	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
+	k := &kit{T: t, cfg: Config{
+		Broker: b, Sessions: sessions, Polls: transport.New(s.transport, limits, m),
+		Authority: s.authority, Limiter: s.limiter,
+		Metrics: m, Log: zap.NewNop(), Limits: limits, WriteTimeout: transport.DefaultWriteTimeout,
+	}}
+	k.serve()
+	return k
+}
+
+func (k *kit) serve() {
+	l := newPipeListener()
+	server := &http.Server{Handler: New(k.cfg), ReadHeaderTimeout: time.Minute}
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(l) })
+	network := &http.Transport{DialContext: l.dial, DisableCompression: true}
+	k.client = &http.Client{Transport: network}
+	k.Cleanup(func() {
+		network.CloseIdleConnections()
+		require.NoError(k, server.Close())
+		running.Wait()
+		time.Sleep(time.Second) // of fake time: net/http lingers before it closes on an error
+		k.cfg.Broker.Close()
+	})
+}
+
+// pipeListener is a network of one server, in memory.
+type pipeListener struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case l.conns <- there:
+		return here, nil
+	case <-l.done:
+	case <-ctx.Done():
+	}
+	return nil, net.ErrClosed
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "memory"} }
+
+// do sends a request with the given headers ("Name: value") and body.
+func (k *kit) do(method, path, body string, headers ...string) *http.Response {
+	k.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), method, "http://pubsubd"+path, strings.NewReader(body))
+	require.NoError(k, err)
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Add(name, value)
+	}
+	resp, err := k.client.Do(r)
+	require.NoError(k, err)
+	return resp
+}
+
+// get is do, whole: the status and the body.
+func (k *kit) get(method, path, body string, headers ...string) (int, string) {
+	k.Helper()
+	resp := k.do(method, path, body, headers...)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(k, err)
+	return resp.StatusCode, string(text)
+}
+
+const jsonType = "Content-Type: application/json"

@@ -1,0 +1,138 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// maxAck is the largest integer that every JSON reader keeps exactly.
+const maxAck = 1<<53 - 1
+
+// poll answers a session's poll.
+func (a *API) poll(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	s, err := a.sessionOf(r)
+	if err != nil {
+		return err
+	}
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	req, err := pollRequest(q, s)
+	if err != nil {
+		return err
+	}
+	return a.servePoll(w, r, p, s, req)
+}
+
+// servePoll is where every poll ends up, with a session or without.
+func (a *API) servePoll(w http.ResponseWriter, r *http.Request, p auth.Principal, s *session.Session, req transport.Request) error {
+	release, err := a.admit(r, limit.Poll, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := acceptable(r); err != nil {
+		return err
+	}
+	return a.Polls.Poll(r.Context(), s, req, a.answer(w))
+}
+
+func pollRequest(q url.Values, s *session.Session) (transport.Request, error) {
+	mode, err := modeOf(q)
+	if err != nil || !s.Acks() {
+		return transport.Request{Mode: mode}, err
+	}
+	if !q.Has("ack") {
+		return transport.Request{}, wire.NewProblem(wire.CodeInvalidRequest,
+			`say ack=K, the number of frames you have had (0 at first), or open the session with "ack":false`, "ack is missing")
+	}
+	ack, err := number(q, "ack", 0, maxAck, 0)
+	return transport.Request{Ack: ack, Mode: mode}, err
+}
+
+func modeOf(q url.Values) (transport.Mode, error) {
+	text, err := one(q, "mode")
+	switch {
+	case err != nil:
+		return "", err
+	case text == "":
+		return transport.Batch, nil
+	case slices.Contains(transport.Modes(), transport.Mode(text)):
+		return transport.Mode(text), nil
+	}
+	return "", wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "there is no mode %.40q", text)
+}
+
+// pollByQuery is a stateless poll whose topics are in the query.
+func (a *API) pollByQuery(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	topics := make([]wire.Start, 0, len(q["topic"]))
+	for _, text := range q["topic"] {
+		start, err := wire.ParseStart(text)
+		if err != nil {
+			return wire.NewProblem(wire.CodeInvalidPosition, "write topic, topic@oldest or topic@epoch:offset", "%v", err)
+		}
+		topics = append(topics, start)
+	}
+	return a.pollTopics(w, r, p, q, topics)
+}
+
+// pollByBody is a stateless poll whose topics are in the body, for more of them
+// than a URL holds.
+func (a *API) pollByBody(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	var body struct {
+		Topics []wire.Start `json:"topics"`
+	}
+	if err := readJSON(w, r, &body); err != nil {
+		return err
+	}
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	return a.pollTopics(w, r, p, q, body.Topics)
+}
+
+// pollTopics serves a stateless poll by a session that lives as long as the
+// request.
+func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principal, q url.Values, topics []wire.Start) error {
+	if len(topics) == 0 {
+		return wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "the poll names no topic")
+	}
+	mode, err := modeOf(q)
+	if err != nil {
+		return err
+	}
+	if err := a.allowAll(p, topics); err != nil {
+		return err
+	}
+	s, positions, err := a.Sessions.OpenEphemeral(topics, time.Now())
+	if err != nil {
+		return err
+	}
+	defer a.Sessions.End(s)
+	return a.servePoll(w, r, p, s, transport.Request{Mode: mode, Hello: helloFor(topics, positions)})
+}
+
+// helloFor returns what a client must be told before anything else if it does
+// not know all of its positions.
+func helloFor(topics []wire.Start, positions []wire.Position) *wire.Hello {
+	for _, start := range topics {
+		if start.From != wire.FromPosition {
+			return &wire.Hello{Positions: positions}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// fail tells the client what went wrong: a *wire.Problem as it is; anything else is
+// our fault, logged here and hidden. If the client is gone its connection is closed,
+// so that nothing ever looks like an answer.
+func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
+	p, ok := errors.AsType[*wire.Problem](err)
+	switch {
+	case ok:
+	case errors.Is(err, errGone) || r.Context().Err() != nil:
+		panic(http.ErrAbortHandler)
+	default:
+		a.Log.Error("request failed", zap.String("method", r.Method), zap.Error(err))
+		p = wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
+	}
+	a.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
+	a.writeProblem(w, jittered(p))
+}
+
+// jittered spreads the time to retry over one to two times what the problem says,
+// so that those who were refused together do not return together.
+func jittered(p *wire.Problem) *wire.Problem {
+	if p.RetryAfterMS <= 0 {
+		return p
+	}
+	q := *p
+	q.RetryAfterMS += rand.Int64N(p.RetryAfterMS + 1)
+	return &q
+}
+
+func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {
+	h := w.Header()
+	if p.RetryAfterMS > 0 {
+		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10)) // whole seconds: RFC 9110, section 10.2.3
+	}
+	h.Set("Content-Type", wire.ProblemType)
+	a.writeBody(w, p.Status, p)
+}
+
+// writeJSON answers with a value.
+func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
+	w.Header().Set("Content-Type", "application/json")
+	a.writeBody(w, status, value)
+	return nil
+}
+
+func (a *API) writeBody(w http.ResponseWriter, status int, value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		panic("BUG: an answer does not marshal: " + err.Error())
+	}
+	body = append(body, '\n')
+	a.patience(w)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // a client that is gone is not an error
+}
+
+// patience gives a client the write timeout from now on to take what is written.
+func (a *API) patience(w http.ResponseWriter) {
+	// An error means that the writer knows no deadlines, as in some tests.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(a.WriteTimeout))
+}
+
+// allow lists the methods for the Allow header.
+func (m methods) allow() string {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,120 @@
+package httpapi
+
+import (
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// publish takes one message: the first room on its way.
+func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	topic, err := topicOf(r)
+	if err != nil {
+		return err
+	}
+	release, err := a.admitPublish(r, p, topic)
+	if err != nil {
+		return err
+	}
+	defer release()
+	m, ttl, err := a.readMessage(w, r, topic)
+	if err != nil {
+		return err
+	}
+	published, err := a.Broker.Publish(m, ttl, time.Now())
+	if err != nil {
+		return err
+	}
+	return a.writeJSON(w, http.StatusOK, published)
+}
+
+// admitPublish asks everyone who may refuse, before the body is read.
+func (a *API) admitPublish(r *http.Request, p auth.Principal, topic string) (release func(), err error) {
+	if why := a.Sessions.Draining(); why != nil {
+		return nil, why
+	}
+	if wire.ReservedTopic(topic) {
+		return nil, wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %q is the daemon's own", topic)
+	}
+	if err := a.Authority.Allow(p, auth.Publish, topic); err != nil {
+		return nil, err
+	}
+	return a.admit(r, limit.Publish, p)
+}
+
+// readMessage makes a message of the request, by the rules of PROTOCOL.md,
+// Publishing.
+func (a *API) readMessage(w http.ResponseWriter, r *http.Request, topic string) (*wire.Message, time.Duration, error) {
+	q, err := query(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	ttl, err := number(q, "ttl", 1, maxTTLSeconds, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	key, err := keyOf(q)
+	if err != nil {
+		return nil, 0, err
+	}
+	mediaType, isJSON, err := mediaTypeOf(r)
+	if err != nil {
+		return nil, 0, err
+	}
+	body, err := readBody(w, r, a.Limits.MessageBytes)
+	if err != nil {
+		return nil, 0, err
+	}
+	if isJSON {
+		if body, err = wire.CompactJSON(body); err != nil {
+			return nil, 0, wire.NewProblem(wire.CodeInvalidBody, "send one JSON value, or name another Content-Type", "%v", err)
+		}
+	}
+	m := &wire.Message{Position: wire.Position{Topic: topic}, Type: mediaType, Data: body, Key: key}
+	return m, time.Duration(ttl) * time.Second, nil
+}
+
+// maxTTLSeconds is a year: longer than any history.
+const maxTTLSeconds = 365 * 24 * 3600
+
+func keyOf(q url.Values) (string, error) {
+	key, err := one(q, "key")
+	if err == nil && (len(key) > wire.MaxKeyBytes || !utf8.ValidString(key)) {
+		err = wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key is not UTF-8 of at most %d bytes", wire.MaxKeyBytes)
+	}
+	return key, err
+}
+
+// mediaTypeOf returns the type that the message travels under: empty for JSON.
+func mediaTypeOf(r *http.Request) (mediaType string, isJSON bool, err error) {
+	given := r.Header["Content-Type"]
+	switch {
+	case len(given) > 1:
+		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Content-Type headers", len(given))
+	case len(given) == 0 || strings.TrimSpace(given[0]) == "":
+		return "application/octet-stream", false, nil // RFC 9110, section 8.3
+	}
+	mediaType = strings.TrimSpace(given[0])
+	base, params, err := mime.ParseMediaType(mediaType)
+	if err != nil || len(mediaType) > wire.MaxTypeBytes || !utf8.ValidString(mediaType) {
+		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "name a media type such as text/plain", "Content-Type %.80q cannot be read", mediaType)
+	}
+	switch base {
+	case "application/x-www-form-urlencoded":
+		return "", false, wire.NewProblem(wire.CodeUnsupportedType,
+			"say what the body is: with curl, --json '…', or -H 'Content-Type: text/plain' -d …", "the body's type is that of a form, which is seldom meant")
+	case "application/json":
+		if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
+			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON in %.40q is not taken (RFC 8259, section 8.1)", cs)
+		}
+		return "", true, nil
+	}
+	return mediaType, false, nil
+}

@@ -1,0 +1,108 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// bodyTimeout is how long a client may take to send a body: less than the write
+// timeout's default, so that it can still be told.
+const bodyTimeout = 20 * time.Second
+
+// maxRequestBytes bounds the bodies that are requests, not messages.
+const maxRequestBytes = 1 << 20
+
+// readBody reads a request's body of at most max bytes.
+func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(limit)))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
+	}
+	if err != nil {
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
+	}
+	// The rest of the request takes its time: it may be a poll.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return body, nil
+}
+
+// expectBody gives a client the body timeout from now on to send what it
+// announced. It holds for every request: net/http reads what a handler left
+// before it lets the answer go.
+func expectBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body != http.NoBody {
+		// An error means that the connection knows no deadlines, as in some tests.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	}
+}
+
+// readJSON reads a body that is one JSON value of v's shape, with no other
+// members. An empty body is v as it stands.
+func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
+	body, err := readBody(w, r, maxRequestBytes)
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+		return err
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
+	}
+	if dec.More() {
+		return wire.NewProblem(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
+	}
+	return nil
+}
+
+// query parses the query strictly: net/url's Query drops what it cannot read.
+func query(r *http.Request) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, "percent-encode the query", "the query cannot be read: %v", err)
+	}
+	return q, nil
+}
+
+// one returns the parameter's one value, or "" if it is not there.
+func one(q url.Values, name string) (string, error) {
+	switch values := q[name]; len(values) {
+	case 0:
+		return "", nil
+	case 1:
+		return values[0], nil
+	}
+	return "", wire.NewProblem(wire.CodeInvalidRequest, "give it once", "%s is given %d times", name, len(q[name]))
+}
+
+// number returns the parameter as a whole number between lo and hi, or otherwise.
+func number(q url.Values, name string, lo, hi, otherwise uint64) (uint64, error) {
+	text, err := one(q, name)
+	if err != nil || text == "" {
+		return otherwise, err
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n < lo || n > hi {
+		return 0, wire.NewProblem(wire.CodeInvalidRequest, "give a whole number from "+strconv.FormatUint(lo, 10)+" to "+strconv.FormatUint(hi, 10),
+			"%s=%.40q is not one", name, text)
+	}
+	return n, nil
+}
+
+// topicOf returns the topic in the path.
+func topicOf(r *http.Request) (string, error) {
+	topic := mux.Vars(r)["topic"]
+	if err := wire.CheckTopic(topic); err != nil {
+		return "", wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md, Words", "%v", err)
+	}
+	return topic, nil
+}

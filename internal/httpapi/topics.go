@@ -1,0 +1,123 @@
+package httpapi
+
+import (
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Bounds of a page.
+const (
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+func (a *API) listTopics(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	release, err := a.admit(r, limit.Other, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	after, err := one(q, "after")
+	if err != nil {
+		return err
+	}
+	n, err := number(q, "limit", 1, maxPage, defaultPage)
+	if err != nil {
+		return err
+	}
+	list := a.Broker.Topics(after, int(n), func(topic string) bool {
+		return a.Authority.Allow(p, auth.Subscribe, topic) == nil
+	})
+	return a.writeJSON(w, http.StatusOK, list)
+}
+
+// readable returns the topic in the path if the principal may read it and it is
+// there.
+func (a *API) readable(r *http.Request, p auth.Principal) (string, error) {
+	topic, err := topicOf(r)
+	if err == nil {
+		err = a.Authority.Allow(p, auth.Subscribe, topic)
+	}
+	return topic, err
+}
+
+func topicUnknown(topic string) *wire.Problem {
+	return wire.NewProblem(wire.CodeTopicUnknown, "publish or subscribe to it", "there is no topic %q now", topic)
+}
+
+func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	topic, err := a.readable(r, p)
+	if err != nil {
+		return err
+	}
+	release, err := a.admit(r, limit.Other, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	state, ok := a.Broker.Topic(topic)
+	if !ok {
+		return topicUnknown(topic)
+	}
+	return a.writeJSON(w, http.StatusOK, state)
+}
+
+// readTopic answers with what the topic holds, as frames.
+func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	topic, err := a.readable(r, p)
+	if err != nil {
+		return err
+	}
+	release, err := a.admit(r, limit.Other, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	start, n, err := readRange(r, topic)
+	if err != nil {
+		return err
+	}
+	if err := acceptable(r); err != nil {
+		return err
+	}
+	frames, ok := a.Broker.ReadTopic(start, broker.Limit{Frames: int(n), Bytes: math.MaxInt}, time.Now())
+	if !ok {
+		return topicUnknown(topic)
+	}
+	_, err = a.answer(w).Whole(nil, frames)
+	return err
+}
+
+// readRange returns where to read from and how much.
+func readRange(r *http.Request, topic string) (wire.Start, uint64, error) {
+	q, err := query(r)
+	if err != nil {
+		return wire.Start{}, 0, err
+	}
+	n, err := number(q, "limit", 1, maxPage, defaultPage)
+	if err != nil {
+		return wire.Start{}, 0, err
+	}
+	after, err := one(q, "after")
+	if err != nil || after == "" {
+		return wire.Start{Topic: topic, From: wire.FromOldest}, n, err
+	}
+	position, err := wire.ParsePosition(after)
+	if err != nil {
+		return wire.Start{}, 0, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "%v", err)
+	}
+	if position.Topic != topic {
+		return wire.Start{}, 0, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "position %q is of another topic than %q", after, topic)
+	}
+	return wire.StartAfter(position), n, nil
+}

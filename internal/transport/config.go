@@ -1,0 +1,67 @@
+package transport
+
+import "time"
+
+// Config says how long answers wait and how much they hold. The zero value of a
+// field takes its default.
+type Config struct {
+	// PollTimeout is how long a poll is held before it is answered empty.
+	// Default 25 s, below the 30 s after which many proxies give up.
+	PollTimeout time.Duration
+
+	// Heartbeat is how often a quiet stream sends an empty line. Default 15 s.
+	Heartbeat time.Duration
+
+	// MaxOutputDelay is how long a quiet "multiple" answer stays open.
+	// Default 200 ms, as in Silverlight 4.
+	MaxOutputDelay time.Duration
+
+	// MultipleTime is how long a "multiple" answer may last. Default 5 s.
+	MultipleTime time.Duration
+
+	// AnswerFrames and AnswerBytes bound an answer that ends. The bytes are
+	// approximate, and one frame always goes. Defaults 1000, 1 MiB.
+	AnswerFrames int
+	AnswerBytes  int
+
+	// WriteTimeout is how long one write may take before the connection of a
+	// client that does not read is closed. Default 30 s.
+	WriteTimeout time.Duration
+}
+
+// Defaults of Config.
+const (
+	DefaultPollTimeout    = 25 * time.Second
+	DefaultHeartbeat      = 15 * time.Second
+	DefaultMaxOutputDelay = 200 * time.Millisecond
+	DefaultMultipleTime   = 5 * time.Second
+	DefaultAnswerFrames   = 1000
+	DefaultAnswerBytes    = 1 << 20
+	DefaultWriteTimeout   = 30 * time.Second
+)
+
+// WithDefaults returns c with every zero field set to its default.
+func (c Config) WithDefaults() Config {
+	if c.PollTimeout == 0 {
+		c.PollTimeout = DefaultPollTimeout
+	}
+	if c.Heartbeat == 0 {
+		c.Heartbeat = DefaultHeartbeat
+	}
+	if c.MaxOutputDelay == 0 {
+		c.MaxOutputDelay = DefaultMaxOutputDelay
+	}
+	if c.MultipleTime == 0 {
+		c.MultipleTime = DefaultMultipleTime
+	}
+	if c.AnswerFrames == 0 {
+		c.AnswerFrames = DefaultAnswerFrames
+	}
+	if c.AnswerBytes == 0 {
+		c.AnswerBytes = DefaultAnswerBytes
+	}
+	if c.WriteTimeout == 0 {
+		c.WriteTimeout = DefaultWriteTimeout
+	}
+	return c
+}

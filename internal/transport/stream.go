@@ -1,0 +1,33 @@
+package transport
+
+import (
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// streamTo says hello and then writes what comes, at once, for as long as the
+// client and the session live. A quiet stream beats.
+func (t *Server) streamTo(w *writer, s *session.Session) (string, error) {
+	hello := wire.Hello{Positions: w.poll.Hello(), Session: s.ID(), Limits: &t.limits}
+	if _, err := w.answer.Send(wire.AppendHello(nil, &hello), nil); err != nil {
+		return outcomeGone, nil
+	}
+	limit := broker.Limit{Frames: t.cfg.AnswerFrames, Bytes: t.cfg.AnswerBytes}
+	for {
+		frames, err := w.take(limit, t.cfg.Heartbeat)
+		if err != nil {
+			return w.end(err), nil
+		}
+		if len(frames) == 0 {
+			_, err = w.answer.Send(wire.Heartbeat, nil)
+		} else {
+			var n int
+			n, err = w.answer.Send(nil, frames)
+			w.wrote(frames, n)
+		}
+		if err != nil {
+			return outcomeGone, nil
+		}
+	}
+}

@@ -1,0 +1,174 @@
+// Package transport is how a session's frames leave the daemon: the answers to
+// long polls, and streams. What it writes to is an Answer, which the HTTP side
+// implements over net/http.
+package transport
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// An Answer is where the bytes of one poll's answer go. Either Whole is called
+// once, or Send any number of times; the methods return how many bytes of
+// frames were written. They are called by one goroutine.
+type Answer interface {
+	// Whole writes a complete answer of known length: lead (which may be nil)
+	// and then the frames.
+	Whole(lead []byte, frames []*wire.Frame) (int, error)
+
+	// Send writes a part of an answer of unknown length, and sends it off.
+	Send(lead []byte, frames []*wire.Frame) (int, error)
+}
+
+// Mode is how an answer goes on.
+type Mode string
+
+// The modes; see PROTOCOL.md, Sessions and polls.
+const (
+	Single   Mode = "single"
+	Batch    Mode = "batch"
+	Multiple Mode = "multiple"
+	Stream   Mode = "stream"
+)
+
+// Modes returns every mode.
+func Modes() []Mode { return []Mode{Single, Batch, Multiple, Stream} }
+
+// A Request is what a poll asks for.
+type Request struct {
+	Ack  uint64 // frames of the session that the client has
+	Mode Mode
+
+	// Hello, if not nil, goes first; a poll that says hello does not park.
+	// A stream makes its own.
+	Hello *wire.Hello
+}
+
+// A Server answers polls. All methods may be called concurrently.
+type Server struct {
+	cfg    Config
+	limits wire.Limits
+
+	longpoll, stream meter
+}
+
+// A meter counts what one transport does.
+type meter struct {
+	*metrics.Transport
+	parked atomic.Int64
+}
+
+// New returns a Server. limits is what hello tells clients.
+func New(cfg Config, limits wire.Limits, m *metrics.Metrics) *Server {
+	s := &Server{cfg: cfg.WithDefaults(), limits: limits}
+	s.longpoll.Transport = m.Transport("longpoll")
+	s.stream.Transport = m.Transport("stream")
+	return s
+}
+
+// Gauges adds the transports' part to g.
+func (t *Server) Gauges(g *metrics.Gauges) {
+	g.Parked = map[string]int{
+		"longpoll": int(t.longpoll.parked.Load()),
+		"stream":   int(t.stream.parked.Load()),
+	}
+}
+
+// Poll answers one poll of s. An error means that nothing was written: a
+// *wire.Problem to tell the client, or anything else if the client is gone. Once
+// an answer has begun it ends with an end frame instead, and Poll returns nil.
+func (t *Server) Poll(ctx context.Context, s *session.Session, r Request, a Answer) error {
+	m := &t.longpoll
+	if r.Mode == Stream {
+		m = &t.stream
+	}
+	outcome, err := t.answer(ctx, s, r, a, m)
+	if err != nil {
+		outcome = outcomeOf(err)
+	}
+	m.Polled(outcome)
+	return err
+}
+
+func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a Answer, m *meter) (outcome string, err error) {
+	p, err := s.Poll(r.Ack, r.Mode == Stream, time.Now())
+	if err != nil {
+		return "", err
+	}
+	defer func() { p.Done(time.Now()) }()
+	w := &writer{ctx: ctx, poll: p, answer: a, meter: m}
+	switch r.Mode {
+	case Stream:
+		return t.streamTo(w, s)
+	case Multiple:
+		return t.multiple(w, r.Hello)
+	case Single:
+		return t.batch(w, r.Hello, broker.Limit{Frames: 1, Bytes: math.MaxInt})
+	default:
+		return t.batch(w, r.Hello, broker.Limit{Frames: t.cfg.AnswerFrames, Bytes: t.cfg.AnswerBytes})
+	}
+}
+
+// Outcomes of polls beside the codes of problems, as metrics label them.
+const (
+	outcomeFrames = "frames" // answered with at least one
+	outcomeEmpty  = "empty"
+	outcomeGone   = "gone" // the client left
+)
+
+func outcomeOf(err error) string {
+	if p, ok := errors.AsType[*wire.Problem](err); ok {
+		return string(p.Code)
+	}
+	return outcomeGone
+}
+
+// A writer is one answer under way.
+type writer struct {
+	ctx    context.Context // the request's
+	poll   *session.Poll
+	answer Answer
+	meter  *meter
+}
+
+// take is Poll.Take, counted as parked.
+func (w *writer) take(limit broker.Limit, wait time.Duration) ([]*wire.Frame, error) {
+	w.meter.parked.Add(1)
+	defer w.meter.parked.Add(-1)
+	return w.poll.Take(w.ctx, limit, wait)
+}
+
+// wrote counts frames that were written.
+func (w *writer) wrote(frames []*wire.Frame, n int) {
+	if len(frames) == 0 {
+		return
+	}
+	w.meter.Wrote(len(frames), n)
+	if m := frames[0]; m.Gap() == nil && rand.Uint32()%latencySample == 0 {
+		w.meter.Waited(time.Since(m.Accepted()))
+	}
+}
+
+// latencySample is of how many writes one is timed: a clock reading and a
+// histogram for each would show in a broadcast's profile.
+const latencySample = 16
+
+// end writes the end frame of an answer that has begun, if err is for the client.
+func (w *writer) end(err error) (outcome string) {
+	p, ok := errors.AsType[*wire.Problem](err)
+	if !ok {
+		return outcomeGone
+	}
+	// The answer is over either way; a client that is gone misses nothing.
+	_, _ = w.answer.Send(wire.AppendEnd(nil, p), nil)
+	return string(p.Code)
+}
