@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+// What a user is told about each mistake stands in testdata/broken.golden, to be
+// read by people: would you know what to change?
+func TestBrokenInput(t *testing.T) {
+	file, err := filepath.Abs("testdata/broken.golden")
+	require.NoError(t, err)
+	t.Chdir(t.TempDir())
+	var told strings.Builder
+	for _, tt := range broken {
+		fmt.Fprintf(&told, "== %s\n", tt.name)
+		for _, line := range strings.Split(strings.TrimSuffix(tt.yaml, "\n"), "\n") {
+			if tt.yaml != "" {
+				fmt.Fprintf(&told, "    %s\n", line)
+			}
+		}
+		if said := strings.TrimSpace(strings.Join(append(tt.environ, tt.args...), " ")); said != "" {
+			fmt.Fprintf(&told, "  $ %s\n", said)
+		}
+		fmt.Fprintf(&told, "%s\n\n", tt.told(t))
+	}
+	golden(t, file, told.String())
+}
+
+type brokenInput struct {
+	name    string
+	yaml    string
+	environ []string
+	args    []string
+}
+
+func (b brokenInput) told(t *testing.T) error {
+	t.Helper()
+	args := b.args
+	if b.yaml != "" {
+		require.NoError(t, os.WriteFile("pubsubd.yaml", []byte(b.yaml), 0o600))
+		args = append([]string{"--config=pubsubd.yaml"}, args...)
+	}
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	l := Bind(fs)
+	require.NoError(t, fs.Parse(args))
+	_, err := l.Load(b.environ)
+	require.Error(t, err, b.name)
+	return err
+}
+
+var broken = []brokenInput{
+	{name: "all at once, from all sources", yaml: "history:\n  age: soon\n  max_messages: 5\n",
+		environ: []string{"PUBSUBD_MESSAGE_BYTES=9MiB", "PUBSUBD_SESION_QUEUE=5"}, args: []string{"--poll-timeout=25", "--log-level=loud"}},
+
+	{name: "unknown key", yaml: "history:\n  aeg: 2m\n"},
+	{name: "unknown key, nothing like it", yaml: "colour: blue\n"},
+	{name: "unknown section", yaml: "log:\n  level: info\nhystory:\n  age: 2m\n"},
+	{name: "doubled key", yaml: "history:\n  age: 2m\n  bytes: 1MiB\n  age: 3m\n"},
+	{name: "doubled section", yaml: "history:\n  age: 2m\nhistory:\n  bytes: 1MiB\n"},
+	{name: "doubled across spellings", yaml: "history.age: 2m\nhistory:\n  age: 3m\n"},
+	{name: "value for a section", yaml: "history: 2m\n"},
+	{name: "list for a section", yaml: "history:\n- age: 2m\n"},
+	{name: "section for a value", yaml: "history:\n  age:\n    seconds: 5\n"},
+	{name: "list for a value", yaml: "listen:\n  public: [127.0.0.1:8080]\n"},
+	{name: "nothing for a value", yaml: "history:\n  age:\n"},
+	{name: "anchors", yaml: "history:\n  age: &a 2m\nsession:\n  inactivity_timeout: *a\n"},
+	{name: "two documents", yaml: "log:\n  level: info\n---\nlog:\n  level: warn\n"},
+	{name: "no mapping", yaml: "just words\n"},
+	{name: "no YAML", yaml: "log: {level: info\n"},
+	{name: "tabs", yaml: "log:\n\tlevel: info\n"},
+	{name: "missing file", args: []string{"--config=missing.yaml"}},
+	{name: "no file's name", args: []string{"--config="}},
+	{name: "no file's name in the environment", environ: []string{"PUBSUBD_CONFIG="}},
+
+	{name: "count: word", args: []string{"--history-messages=many"}},
+	{name: "count: zero", args: []string{"--history-messages=0"}},
+	{name: "count: fraction", yaml: "history:\n  messages: 1.5\n"},
+	{name: "count: too large", environ: []string{"PUBSUBD_SESSION_QUEUE=1025"}},
+	{name: "count: empty", environ: []string{"PUBSUBD_SESSION_QUEUE="}},
+	{name: "size: MB", environ: []string{"PUBSUBD_HISTORY_BYTES=5MB"}},
+	{name: "size: overflow", environ: []string{"PUBSUBD_HISTORY_BYTES=9999999999999GiB"}},
+	{name: "size: negative", args: []string{"--history-bytes=-1KiB"}},
+	{name: "size: too large", yaml: "message:\n  bytes: 8388609\n"},
+	{name: "duration: no unit", yaml: "poll:\n  heartbeat: 15\n"},
+	{name: "duration: zero", args: []string{"--poll-heartbeat=0s"}},
+	{name: "duration: negative", args: []string{"--drain-window=-1s"}},
+	{name: "bool", environ: []string{"PUBSUBD_INSECURE=maybe"}},
+	{name: "choice", yaml: "log:\n  format: xml\n"},
+	{name: "address: no port", args: []string{"--listen-public=localhost"}},
+	{name: "address: port too large", args: []string{"--listen-public=localhost:65536"}},
+	{name: "address: IPv6 without brackets", args: []string{"--listen-public=::1:8080"}},
+	{name: "address: URL", args: []string{"--listen-public=http://localhost:8080"}},
+	{name: "address: empty", args: []string{"--listen-public="}},
+
+	{name: "unknown variable", environ: []string{"PUBSUBD_HISTORY_AEG=2m", "PUBSUBD_COLOUR=blue"}},
+	{name: "history smaller than a message", environ: []string{"PUBSUBD_MESSAGE_BYTES=8MiB"}},
+	{name: "history smaller than a message, by file", yaml: "history:\n  bytes: 32KiB\n"},
+	{name: "one address twice", args: []string{"--listen-admin=127.0.0.1:8080"}},
+	{name: "public beyond loopback", args: []string{"--listen-public=:8080"}},
+	{name: "admin beyond loopback", yaml: "listen:\n  admin: 0.0.0.0:8081\n"},
+}

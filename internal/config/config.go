@@ -1,0 +1,65 @@
+// Package config reads the daemon's settings from a file, the environment and
+// flags into the packages' own Config structs.
+//
+// A flag beats the environment, which beats the file, which beats the default.
+// All of it is strict: a name that is not in the table (settings.go), or a value
+// that the setting cannot take, is an error that says where it came from and
+// what would do, and all such errors are told at once. SETTINGS.md beside this
+// file lists every setting.
+package config
+
+import (
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+)
+
+// Config is what the daemon is told. Default and Loader.Load make one with every
+// field set; it is a plain value and may be copied.
+type Config struct {
+	Listen Listen
+
+	// Insecure serves everyone who can connect, also beyond loopback, without
+	// authorisation. Default false: Validate refuses to listen there.
+	Insecure bool
+
+	Log       Log
+	Broker    broker.Config
+	Session   session.Config
+	Transport transport.Config
+
+	// MessageBytes is the largest payload that may be published. Default 64 KiB.
+	MessageBytes int
+
+	// DrainWindow is how long the daemon waits for answers to end once it is told
+	// to stop. Default 10 s; 0 does not wait.
+	DrainWindow time.Duration
+
+	// AddressesFile, if not empty, is written once the daemon is ready:
+	// {"public":"127.0.0.1:40123","admin":"127.0.0.1:40124"}, for scripts that let
+	// it listen on port 0.
+	AddressesFile string
+}
+
+// Listen has the addresses to listen on, as host:port. Port 0 is any free one.
+type Listen struct {
+	Public string // for clients; default 127.0.0.1:8080
+	Admin  string // for operators: metrics, health, profiles; default 127.0.0.1:8081
+}
+
+// Log says what is logged, and how.
+type Log struct {
+	Level  string // debug, info, warn or error; default info
+	Format string // json or console; default json
+}
+
+// Default returns the Config that nothing was said about.
+func Default() Config {
+	var c Config
+	for _, s := range settings(&c) {
+		s.field.reset()
+	}
+	return c
+}

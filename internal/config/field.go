@@ -1,0 +1,142 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A field is one field of a Config as text, with its default and its bounds.
+type field interface {
+	set(text string) error // an error says what the text should be
+	check() error          // the same error, for the field as it is
+	reset()                // to the default
+	text() string          // as set would read it
+	kind() string          // one word for --help
+	allowed() string       // what it may be, in words
+	target() any           // pointer to the field
+}
+
+// fieldOf is the only implementation of field: how values of one type are read,
+// written and bounded.
+type fieldOf[T any] struct {
+	to     *T
+	def    T
+	name   string // of the kind
+	may    string // what it may be, in words
+	parse  func(string) (T, error)
+	format func(T) string
+	valid  func(T) bool
+}
+
+func (f fieldOf[T]) set(text string) error {
+	v, err := f.parse(text)
+	if err != nil || !f.valid(v) {
+		return errors.New("want " + f.may)
+	}
+	*f.to = v
+	return nil
+}
+
+func (f fieldOf[T]) check() error {
+	if !f.valid(*f.to) {
+		return errors.New("want " + f.may)
+	}
+	return nil
+}
+
+func (f fieldOf[T]) reset()          { *f.to = f.def }
+func (f fieldOf[T]) text() string    { return f.format(*f.to) }
+func (f fieldOf[T]) kind() string    { return f.name }
+func (f fieldOf[T]) allowed() string { return f.may }
+func (f fieldOf[T]) target() any     { return f.to }
+
+// count is a whole number from 1 to most. Zero is left out, since it would mean
+// the default to the packages' Configs.
+func count(to *int, def, most int) field {
+	return fieldOf[int]{
+		to: to, def: def, name: "count",
+		may:    "a whole number " + upTo(strconv.Itoa, most),
+		parse:  strconv.Atoi,
+		format: strconv.Itoa,
+		valid:  func(n int) bool { return 1 <= n && n <= most },
+	}
+}
+
+// size is a count of bytes, which may be written in units.
+func size(to *int, def, most int) field {
+	return fieldOf[int]{
+		to: to, def: def, name: "bytes",
+		may:    "bytes, such as 4096, 64KiB or 1MiB, " + upTo(formatSize, most),
+		parse:  parseSize,
+		format: formatSize,
+		valid:  func(n int) bool { return 1 <= n && n <= most },
+	}
+}
+
+func upTo(format func(int) string, most int) string {
+	if most == math.MaxInt {
+		return "of at least 1"
+	}
+	return "from 1 to " + format(most)
+}
+
+func duration(to *time.Duration, def, least time.Duration) field {
+	return fieldOf[time.Duration]{
+		to: to, def: def, name: "duration",
+		may:    fmt.Sprintf("a duration, such as 250ms, 90s or 2m, of at least %s", least),
+		parse:  time.ParseDuration,
+		format: time.Duration.String,
+		valid:  func(d time.Duration) bool { return d >= least },
+	}
+}
+
+func truth(to *bool, def bool) field {
+	return fieldOf[bool]{
+		to: to, def: def, name: "bool",
+		may:    "true or false",
+		parse:  strconv.ParseBool,
+		format: strconv.FormatBool,
+		valid:  func(bool) bool { return true },
+	}
+}
+
+// choice takes the default or one of the others.
+func choice(to *string, def string, others ...string) field {
+	among := append([]string{def}, others...)
+	return fieldOf[string]{
+		to: to, def: def, name: "word",
+		may:    strings.Join(among[:len(among)-1], ", ") + " or " + among[len(among)-1],
+		parse:  asIs,
+		format: func(s string) string { return s },
+		valid:  func(s string) bool { return slices.Contains(among, s) },
+	}
+}
+
+// address is a host:port to listen on.
+func address(to *string, def string) field {
+	return fieldOf[string]{
+		to: to, def: def, name: "host:port",
+		may:    "host:port, such as " + def + ", [::1]:8080 or :0",
+		parse:  asIs,
+		format: func(s string) string { return s },
+		valid:  isAddress,
+	}
+}
+
+// path is a file's; empty is none.
+func path(to *string) field {
+	return fieldOf[string]{
+		to: to, name: "file",
+		may:    "a file's path",
+		parse:  asIs,
+		format: func(s string) string { return s },
+		valid:  func(string) bool { return true },
+	}
+}
+
+func asIs(s string) (string, error) { return s, nil }

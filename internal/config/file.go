@@ -1,0 +1,142 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// A yamlFile walks one file's tree. A setting is a leaf whose path of keys,
+// joined by dots, is its key:
+//
+//	history:
+//	  age: 2m
+type yamlFile struct {
+	*reading
+	name string
+	seen map[string]int // the line of each path that was met
+}
+
+func (r *reading) readYAML(name string, text []byte) {
+	f := yamlFile{reading: r, name: name, seen: make(map[string]int)}
+	// Doubled keys are found by us, because a.b beside a: {b} is one, too.
+	parsed, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		f.syntax(err)
+		return
+	}
+	if len(parsed.Docs) > 1 {
+		r.fail(f.at(parsed.Docs[1].Body), "", "a second document begins: put all settings into one")
+	}
+	if len(parsed.Docs) > 0 && parsed.Docs[0].Body != nil {
+		f.section("", parsed.Docs[0].Body)
+	}
+}
+
+func (f yamlFile) at(n ast.Node) string {
+	if n == nil || n.GetToken() == nil {
+		return f.name
+	}
+	return fmt.Sprintf("%s:%d", f.name, n.GetToken().Position.Line)
+}
+
+func (f yamlFile) syntax(err error) {
+	var at yaml.Error
+	if errors.As(err, &at) && at.GetToken() != nil {
+		f.fail(fmt.Sprintf("%s:%d", f.name, at.GetToken().Position.Line), "", "not YAML: %s", at.GetMessage())
+		return
+	}
+	f.fail(f.name, "", "not YAML: %s", err)
+}
+
+// section reads a mapping below path. An empty one is fine: all of it may be
+// commented out.
+func (f yamlFile) section(path string, n ast.Node) {
+	switch n := n.(type) {
+	case ast.MapNode:
+		for entries := n.MapRange(); entries.Next(); {
+			f.entry(path, entries.Key(), entries.Value())
+		}
+	case *ast.NullNode:
+	default:
+		f.fail(f.at(n), cmp.Or(path, "the file"), "is %s: want settings below it, as in \"name: value\"", describe(n))
+	}
+}
+
+func (f yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
+	name := k.GetToken().Value
+	if path != "" {
+		name = path + "." + name
+	}
+	s, isSetting := f.find(key, name)
+	switch {
+	case f.isDouble(name, k):
+	case isSetting:
+		f.leaf(s, k, v)
+	case f.isSection(name):
+		f.section(name, v)
+	default:
+		f.fail(f.at(k), name, "is not a setting%s", didYouMean(name, "", f.keysAndSections()))
+	}
+}
+
+func (f yamlFile) isDouble(name string, k ast.Node) bool {
+	if line, ok := f.seen[name]; ok {
+		f.fail(f.at(k), name, "is there already, in line %d", line)
+		return true
+	}
+	f.seen[name] = k.GetToken().Position.Line
+	return false
+}
+
+func (f yamlFile) isSection(name string) bool {
+	for _, s := range f.settings {
+		if strings.HasPrefix(s.key, name+".") {
+			return true
+		}
+	}
+	return false
+}
+
+func (f yamlFile) keysAndSections() []string {
+	names := f.names(key)
+	for _, k := range f.names(key) {
+		if section, _, ok := strings.Cut(k, "."); ok && !slices.Contains(names, section) {
+			names = append(names, section)
+		}
+	}
+	return names
+}
+
+func (f yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {
+	switch v := v.(type) {
+	case *ast.StringNode:
+		f.set(s, v.Value, f.at(k))
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		f.set(s, v.GetToken().Value, f.at(k))
+	default:
+		f.fail(f.at(k), s.key, "is %s: want %s", describe(v), s.field.allowed())
+	}
+}
+
+// describe says what a node is that should be something else.
+func describe(n ast.Node) string {
+	switch n := n.(type) {
+	case ast.MapNode:
+		return "a mapping"
+	case *ast.SequenceNode:
+		return "a list"
+	case *ast.NullNode:
+		return "empty"
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
+		return "an anchor, an alias or a tag, which are not read here"
+	default:
+		return fmt.Sprintf("%q", n.GetToken().Value)
+	}
+}

@@ -1,0 +1,25 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever the file holds, it is read or refused with a reason; and what was
+// read is within its bounds.
+func FuzzFile(f *testing.F) {
+	for _, b := range broken {
+		f.Add(b.yaml)
+	}
+	f.Add("history: {age: 2m, bytes: 1MiB}\n? complex\n: key\n<<: *a\n")
+	f.Fuzz(func(t *testing.T, yaml string) {
+		c := Default()
+		r := newReading(&c)
+		r.readYAML("pubsubd.yaml", []byte(yaml))
+		for _, e := range r.wrong {
+			require.Regexp(t, `(?s)^pubsubd\.yaml(:\d+)?: .`, e.Error())
+		}
+		require.Empty(t, outOfBounds(&c))
+	})
+}

@@ -1,0 +1,200 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+// load reads the three sources as the daemon does. No file is named if yaml is
+// empty.
+func load(t *testing.T, yaml string, environ []string, args ...string) (Config, error) {
+	t.Helper()
+	if yaml != "" {
+		file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600))
+		args = append(args, "--config", file)
+	}
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	l := Bind(fs)
+	require.NoError(t, fs.Parse(args))
+	return l.Load(environ)
+}
+
+// nested writes a dotted key as YAML levels.
+func nested(key, text string) string {
+	var b strings.Builder
+	levels := strings.Split(key, ".")
+	for i, level := range levels {
+		b.WriteString(strings.Repeat("  ", i) + level + ":")
+		if i < len(levels)-1 {
+			b.WriteString("\n")
+		}
+	}
+	return b.String() + " " + text + "\n"
+}
+
+// other returns a text that the setting takes and that is not its default.
+func other(t *testing.T, s setting) string {
+	t.Helper()
+	byKind := map[string]string{
+		"count": "77", "bytes": "123KiB", "duration": "77ms", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
+	}
+	byKey := map[string]string{"log.level": "warn", "log.format": "console", "history.bytes": "2MiB"}
+	text, ok := byKey[s.key]
+	if !ok {
+		text, ok = byKind[s.field.kind()]
+	}
+	require.True(t, ok, "%s: what may it be?", s.key)
+	require.NotEqual(t, s.field.text(), text)
+	return text
+}
+
+func TestEverySettingFromEverySource(t *testing.T) {
+	c := Default()
+	for _, s := range settings(&c) {
+		def, changed := s.field.text(), other(t, s)
+		file, env, arg := nested(s.key, changed), s.env()+"="+changed, "--"+s.flag()+"="+changed
+		envDefault := s.env() + "=" + def
+		for _, tt := range []struct {
+			name    string
+			file    string
+			environ []string
+			args    []string
+			want    string
+		}{
+			{"nothing", "", nil, nil, def},
+			{"file", file, nil, nil, changed},
+			{"environment", "", []string{env}, nil, changed},
+			{"flag", "", nil, []string{arg}, changed},
+			{"environment over file", file, []string{envDefault}, nil, def},
+			{"flag over environment", "", []string{envDefault}, []string{arg}, changed},
+			{"flag over environment over file", file, []string{envDefault}, []string{arg}, changed},
+		} {
+			t.Run(s.key+"/"+tt.name, func(t *testing.T) {
+				got, err := load(t, tt.file, tt.environ, tt.args...)
+				require.NoError(t, err)
+				require.Equal(t, tt.want, textOf(t, &got, s.key))
+			})
+		}
+	}
+}
+
+func textOf(t *testing.T, c *Config, key string) string {
+	t.Helper()
+	for _, s := range settings(c) {
+		if s.key == key {
+			return s.field.text()
+		}
+	}
+	t.Fatalf("no setting %s", key)
+	return ""
+}
+
+func TestPrecedence(t *testing.T) {
+	const file = "history:\n  age: 2m\n  messages: 20\n  bytes: 2MiB\n"
+	environ := []string{"PUBSUBD_HISTORY_AGE=3m", "PUBSUBD_HISTORY_MESSAGES=30", "HOME=/root"}
+	c, err := load(t, file, environ, "--history-age", "4m", "--insecure")
+	require.NoError(t, err)
+	require.Equal(t, 4*time.Minute, c.Broker.HistoryAge, "flag")
+	require.Equal(t, 30, c.Broker.HistoryMessages, "environment")
+	require.Equal(t, 2<<20, c.Broker.HistoryBytes, "file")
+	require.Equal(t, 64<<10, c.MessageBytes, "default")
+	require.True(t, c.Insecure, "a bare flag")
+}
+
+func TestPlainYAMLValues(t *testing.T) {
+	const file = "listen: # comment\n  public: \"[::1]:80\"  # quoted, as it begins with a bracket\n  admin: 'localhost:81'\n" +
+		"insecure: true\nhistory: {bytes: 2097152, age: 1h30m}\npoll:\n  timeout: \"5s\"\naddresses_file: /run/pubsubd/addresses.json\n"
+	c, err := load(t, file, nil)
+	require.NoError(t, err)
+	require.Equal(t, Listen{Public: "[::1]:80", Admin: "localhost:81"}, c.Listen)
+	require.True(t, c.Insecure)
+	require.Equal(t, 2<<20, c.Broker.HistoryBytes)
+	require.Equal(t, 90*time.Minute, c.Broker.HistoryAge)
+	require.Equal(t, 5*time.Second, c.Transport.PollTimeout)
+	require.Equal(t, "/run/pubsubd/addresses.json", c.AddressesFile)
+
+	c, err = load(t, "listen:\n  public: :80\n  admin: :0\ninsecure: true", nil)
+	require.NoError(t, err)
+	require.Equal(t, Listen{Public: ":80", Admin: ":0"}, c.Listen)
+}
+
+func TestFileNamedByEnvironmentOrFlag(t *testing.T) {
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "one.yaml"), filepath.Join(dir, "two.yaml")
+	require.NoError(t, os.WriteFile(one, []byte("log: {level: warn}"), 0o600))
+	require.NoError(t, os.WriteFile(two, []byte("log.level: error"), 0o600))
+
+	c, err := load(t, "", []string{"PUBSUBD_CONFIG=" + one})
+	require.NoError(t, err)
+	require.Equal(t, "warn", c.Log.Level)
+
+	c, err = load(t, "", []string{"PUBSUBD_CONFIG=" + one}, "--config", two)
+	require.NoError(t, err)
+	require.Equal(t, "error", c.Log.Level)
+}
+
+// A reload reads the file anew and forgets what it said before.
+func TestLoadAgain(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+	write := func(yaml string) { require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600)) }
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	l := Bind(fs)
+	require.NoError(t, fs.Parse([]string{"--config", file}))
+
+	write("history: {age: 2m}")
+	c, err := l.Load(nil)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Minute, c.Broker.HistoryAge)
+
+	write("log: {level: warn}")
+	c, err = l.Load(nil)
+	require.NoError(t, err)
+	require.Equal(t, Default().Broker, c.Broker)
+	require.Equal(t, "warn", c.Log.Level)
+}
+
+func TestEmptyFileAndSections(t *testing.T) {
+	for _, yaml := range []string{"\n", "# a\n# b\nhistory: # c\n  # d\n\n# e", "# nothing\n", "---\n", "history:\n", "history:\n  # age: 2m\nlog:\n", "{}", "history: {}"} {
+		c, err := load(t, yaml, nil)
+		require.NoError(t, err, "%q", yaml)
+		require.Equal(t, Default(), c, "%q", yaml)
+	}
+}
+
+// A pod beside a Service named pubsubd has these in its environment.
+func TestKubernetesVariablesAreNotOurs(t *testing.T) {
+	_, err := load(t, "", []string{
+		"PUBSUBD_PORT=tcp://10.0.0.1:80", "PUBSUBD_PORT_80_TCP=tcp://10.0.0.1:80", "PUBSUBD_PORT_80_TCP_ADDR=10.0.0.1",
+		"PUBSUBD_SERVICE_HOST=10.0.0.1", "PUBSUBD_SERVICE_PORT=80", "PUBSUBD_SERVICE_PORT_HTTP=80",
+	})
+	require.NoError(t, err)
+
+	for _, name := range []string{"PUBSUBD_PORTS", "PUBSUBD_SERVICE", "PUBSUBD_SERVICE_HOSTS", "PUBSUBD_HOST"} {
+		_, err = load(t, "", []string{name + "=x"})
+		require.ErrorContains(t, err, name+" is not known")
+	}
+}
+
+func TestFlagErrorSuggests(t *testing.T) {
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	l := Bind(fs)
+	err := l.FlagError(fs.Parse([]string{"--histroy-age", "2m"}))
+	require.EqualError(t, err, "unknown flag: --histroy-age; did you mean --history-age?")
+	require.NotContains(t, l.FlagError(fs.Parse([]string{"-x"})).Error(), "did you mean")
+	require.NotContains(t, l.FlagError(fs.Parse([]string{"--history-age"})).Error(), "did you mean")
+}
+
+func TestErrorsCanBeTakenApart(t *testing.T) {
+	_, err := load(t, "", []string{"PUBSUBD_HISTORY_AGE=soon"})
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "history.age", e.Key)
+	require.Equal(t, "environment variable PUBSUBD_HISTORY_AGE", e.Where)
+}

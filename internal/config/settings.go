@@ -1,0 +1,75 @@
+package config
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+)
+
+// maxMessageBytes is what message.bytes may be raised to: a history or an answer
+// of larger messages holds too few of them to be worth its name.
+const maxMessageBytes = 8 << 20
+
+// settings returns the table of all settings, bound to the fields of c: the key
+// in the file, the field with its default and bounds, and a line for --help. It
+// is the only place where a setting is named.
+func settings(c *Config) []setting {
+	const ms = time.Millisecond // protocol limits are told in whole milliseconds
+	b, s, t := &c.Broker, &c.Session, &c.Transport
+	return []setting{
+		{"listen.public", address(&c.Listen.Public, "127.0.0.1:8080"), "where clients connect"},
+		{"listen.admin", address(&c.Listen.Admin, "127.0.0.1:8081"), "where operators find metrics, health and profiles"},
+		{"insecure", truth(&c.Insecure, false), "serve everyone who can connect, also from other machines, without authorisation"},
+		{"log.level", choice(&c.Log.Level, "info", "debug", "warn", "error"), "the least severe entries that are logged"},
+		{"log.format", choice(&c.Log.Format, "json", "console"), "how log entries are written"},
+
+		{"history.messages", count(&b.HistoryMessages, broker.DefaultHistoryMessages, math.MaxInt), "messages that each topic retains"},
+		{"history.bytes", size(&b.HistoryBytes, broker.DefaultHistoryBytes, math.MaxInt), "bytes that each topic retains; at least message.bytes"},
+		{"history.age", duration(&b.HistoryAge, broker.DefaultHistoryAge, ms), "how long each topic retains a message"},
+		{"limits.topics", count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt), "topics held at one time"},
+		{"limits.sessions", count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt), "sessions open at one time"},
+		{"limits.subscriptions", count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt), "topics that one session may hold"},
+		{"message.bytes", size(&c.MessageBytes, 64<<10, maxMessageBytes), "the largest payload that may be published"},
+
+		{"session.queue", count(&s.Queue, session.DefaultQueue, 1024), "frames a session buffers before a topic falls behind; idle sessions pay for all of them"},
+		{"session.unacked", count(&s.Unacked, session.DefaultUnacked, math.MaxInt), "frames kept that were sent and not yet acked"},
+		{"session.inactivity_timeout", duration(&s.InactivityTimeout, session.DefaultInactivityTimeout, ms), "a session without a poll ends after this"},
+		{"session.ended_remembered", count(&s.EndedRemembered, session.DefaultEndedRemembered, math.MaxInt), "ended sessions whose reason is remembered"},
+
+		{"poll.timeout", duration(&t.PollTimeout, transport.DefaultPollTimeout, ms), "how long a poll is held before it is answered empty"},
+		{"poll.heartbeat", duration(&t.Heartbeat, transport.DefaultHeartbeat, ms), "how often a quiet stream sends an empty line"},
+		{"poll.max_output_delay", duration(&t.MaxOutputDelay, transport.DefaultMaxOutputDelay, ms), "how long a quiet \"multiple\" answer stays open"},
+		{"poll.multiple_time", duration(&t.MultipleTime, transport.DefaultMultipleTime, ms), "how long a \"multiple\" answer may last"},
+		{"poll.answer_frames", count(&t.AnswerFrames, transport.DefaultAnswerFrames, math.MaxInt), "frames in an answer that ends"},
+		{"poll.answer_bytes", size(&t.AnswerBytes, transport.DefaultAnswerBytes, math.MaxInt), "bytes in an answer that ends, about; one frame always goes"},
+		{"poll.write_timeout", duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms), "how long one write to a client may take"},
+
+		{"drain.window", duration(&c.DrainWindow, 10*time.Second, 0), "how long to wait for answers to end when told to stop"},
+		{"addresses_file", path(&c.AddressesFile), "write the addresses listened on to this file once ready, as JSON"},
+	}
+}
+
+// A setting is one row of the table.
+type setting struct {
+	key   string // in the file; dots are levels
+	field field
+	doc   string // one line
+}
+
+// envPrefix begins the names of our environment variables.
+const envPrefix = "PUBSUBD_"
+
+var (
+	flagNames = strings.NewReplacer(".", "-", "_", "-")
+	envNames  = strings.NewReplacer(".", "_")
+)
+
+// flag returns the flag's name: history-age for history.age.
+func (s setting) flag() string { return flagNames.Replace(s.key) }
+
+// env returns the environment variable: PUBSUBD_HISTORY_AGE for history.age.
+func (s setting) env() string { return envPrefix + strings.ToUpper(envNames.Replace(s.key)) }

@@ -1,0 +1,41 @@
+package config
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSizes(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want int
+		back string // how it is written; the text if empty
+	}{
+		{"0", 0, ""},
+		{"1", 1, ""},
+		{"1023", 1023, ""},
+		{"1024", 1024, "1KiB"},
+		{"0KiB", 0, "0"},
+		{"64KiB", 65536, ""},
+		{"1536KiB", 1572864, ""},
+		{"1024KiB", 1 << 20, "1MiB"},
+		{"8MiB", 8 << 20, ""},
+		{"2GiB", 2 << 30, ""},
+		{"9223372036854775807", math.MaxInt, ""},
+	} {
+		n, err := parseSize(tt.text)
+		require.NoError(t, err, tt.text)
+		require.Equal(t, tt.want, n, tt.text)
+		back := tt.back
+		if back == "" {
+			back = tt.text
+		}
+		require.Equal(t, back, formatSize(n))
+	}
+	for _, text := range []string{"", "KiB", "-1", "-1KiB", "1.5MiB", "1KB", "1kib", "1 KiB", "1K", "1B", "0x10", "9223372036854775808", "8589934592GiB", "1MiBKiB"} {
+		_, err := parseSize(text)
+		require.Error(t, err, "%q", text)
+	}
+}

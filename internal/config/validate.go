@@ -1,0 +1,66 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+)
+
+// Validate returns every reason why the daemon must not start with c, joined, or
+// nil: fields out of their bounds, settings that contradict each other, and
+// listeners that other machines can reach though nothing keeps anyone out.
+func (c Config) Validate() error {
+	return join(append(outOfBounds(&c), contradictions(&c)...))
+}
+
+func join(wrong []*Error) error {
+	errs := make([]error, len(wrong))
+	for i, e := range wrong {
+		errs[i] = e
+	}
+	return errors.Join(errs...)
+}
+
+func outOfBounds(c *Config) []*Error {
+	var wrong []*Error
+	for _, s := range settings(c) {
+		if err := s.field.check(); err != nil {
+			wrong = append(wrong, &Error{Key: s.key, Reason: fmt.Sprintf("is %q: %s", s.field.text(), err)})
+		}
+	}
+	return wrong
+}
+
+// contradictions looks at settings that are well by themselves.
+func contradictions(c *Config) []*Error {
+	var wrong []*Error
+	if c.Broker.HistoryBytes < c.MessageBytes {
+		wrong = append(wrong, &Error{Key: "history.bytes", Reason: fmt.Sprintf(
+			"is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
+			formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))})
+	}
+	if _, port, err := net.SplitHostPort(c.Listen.Admin); err == nil && port != "0" && c.Listen.Admin == c.Listen.Public {
+		wrong = append(wrong, &Error{Key: "listen.admin", Reason: fmt.Sprintf(
+			"is %q, which is listen.public too: choose another port", c.Listen.Admin)})
+	}
+	if c.Insecure {
+		return wrong
+	}
+	return append(wrong, exposed(c)...)
+}
+
+// exposed refuses what other machines can reach. It is no proof of being closed
+// (a proxy may forward anything), but the mistake that is made most.
+func exposed(c *Config) []*Error {
+	var wrong []*Error
+	refuse := func(key, address, whatAnyoneCould string) {
+		if isAddress(address) && !isLoopback(address) {
+			wrong = append(wrong, &Error{Key: key, Reason: fmt.Sprintf(
+				"is %q, which other machines may reach, and no authorisation is configured: anyone could %s. "+
+					"Listen on 127.0.0.1, or say --insecure (insecure: true) to serve everyone who can connect", address, whatAnyoneCould)})
+		}
+	}
+	refuse("listen.public", c.Listen.Public, "publish and subscribe to everything")
+	refuse("listen.admin", c.Listen.Admin, "read metrics and profiles")
+	return wrong
+}

@@ -1,0 +1,55 @@
+package config
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestValidateBeyondLoopback(t *testing.T) {
+	c := Default()
+	c.Listen.Public, c.Listen.Admin = ":8080", "10.0.0.1:8081"
+	err := c.Validate()
+	require.ErrorContains(t, err, "listen.public is \":8080\", which other machines may reach")
+	require.ErrorContains(t, err, "listen.admin is \"10.0.0.1:8081\", which other machines may reach")
+	require.ErrorContains(t, err, "--insecure")
+
+	c.Insecure = true
+	require.NoError(t, c.Validate())
+}
+
+// A Config made by hand is held to the same bounds as one that was read.
+func TestValidateBounds(t *testing.T) {
+	for _, tt := range []struct {
+		key    string
+		change func(*Config)
+	}{
+		{"history.messages", func(c *Config) { c.Broker.HistoryMessages = 0 }},
+		{"history.age", func(c *Config) { c.Broker.HistoryAge = -1 }},
+		{"history.bytes", func(c *Config) { c.Broker.HistoryBytes = c.MessageBytes - 1 }},
+		{"message.bytes", func(c *Config) { c.MessageBytes = 8<<20 + 1; c.Broker.HistoryBytes = 1 << 30 }},
+		{"session.queue", func(c *Config) { c.Session.Queue = 1025 }},
+		{"session.unacked", func(c *Config) { c.Session.Unacked = -5 }},
+		{"poll.heartbeat", func(c *Config) { c.Transport.Heartbeat = 0 }},
+		{"drain.window", func(c *Config) { c.DrainWindow = -1 }},
+		{"log.level", func(c *Config) { c.Log.Level = "" }},
+		{"listen.public", func(c *Config) { c.Listen.Public = "nowhere" }},
+		{"listen.admin", func(c *Config) { c.Listen.Admin = c.Listen.Public }},
+	} {
+		c := Default()
+		tt.change(&c)
+		var e *Error
+		require.ErrorAs(t, c.Validate(), &e, tt.key)
+		require.Equal(t, tt.key, e.Key)
+	}
+}
+
+func TestValidateEdges(t *testing.T) {
+	c := Default()
+	c.MessageBytes = 8 << 20
+	c.Broker.HistoryBytes = 8 << 20
+	c.Session.Queue = 1024
+	c.DrainWindow = 0
+	c.Listen.Public, c.Listen.Admin = "127.0.0.1:0", "127.0.0.1:0"
+	require.NoError(t, c.Validate())
+}
