@@ -1,0 +1,68 @@
+# make help lists the targets; make check is what CI runs. Go and make are all
+# that is needed: modules and tools come by themselves, tools into .tools/.
+
+GO       ?= go
+FUZZTIME ?= 10s
+VERSION  := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+LINT_VERSION := v2.15.0
+LINT         := .tools/golangci-lint-$(LINT_VERSION)
+
+# The race detector needs cgo, and so a C compiler.
+RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run build test check format vet lint darwin modules fuzz bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## build and serve on http://127.0.0.1:8080 (admin on :8081); ARGS="--flag …" adds flags
+	@echo "serving on http://127.0.0.1:8080, admin on http://127.0.0.1:8081 unless ARGS say otherwise; Ctrl-C stops"
+	@exec bin/pubsubd serve $(ARGS)
+
+build: ## build bin/pubsubd
+	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/pubsubd ./cmd/pubsubd
+
+test: ## run all tests, with the race detector if there is a C compiler
+ifeq ($(RACE),)
+	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
+endif
+	$(GO) test $(RACE) ./...
+
+check: format vet lint build darwin modules test ## all that must hold before a merge; CI runs this
+
+format: ## fail if a file is not formatted as gofmt does
+	@unformatted=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+
+vet: ## go vet
+	$(GO) vet ./...
+
+lint: $(LINT) ## run the linters of .golangci.yml
+	$(LINT) run ./...
+
+$(LINT):
+	@echo "building golangci-lint $(LINT_VERSION): about 90 s, once"
+	GOBIN=$(CURDIR)/.tools $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv .tools/golangci-lint $@
+
+darwin: ## build for macOS, where developers are
+	GOOS=darwin $(GO) build ./...
+
+modules: ## fail if go.mod or go.sum is out of date, or a module was tampered with
+	$(GO) mod tidy -diff
+	$(GO) mod verify
+
+fuzz: ## run each fuzz target for FUZZTIME (10s)
+	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal pkg loadtest | xargs -n 1 dirname | sort -u); do \
+		for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | cut -c 6-); do \
+			echo "$$dir $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$dir; \
+		done; \
+	done
+
+bench: ## run the benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+clean: ## remove what was built, tools too
+	rm -rf bin .tools

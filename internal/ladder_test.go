@@ -1,0 +1,200 @@
+// Package internal_test holds what no single package can: who imports whom.
+package internal_test
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/pubsubd/pubsubd"
+
+// floors are the ladder of imports, the top first. A room may import what stands
+// on a lower floor; rooms of one floor do not know each other. pkg/wire stands
+// alone below all, since everyone speaks it.
+var floors = [][]string{
+	{"cmd"},
+	{"internal/daemon"},
+	{"internal/config"},
+	{"internal/httpapi", "internal/console"},
+	{"internal/transport"},
+	{"internal/session"},
+	{"internal/broker", "internal/cluster", "internal/auth", "internal/limit", "internal/hook"},
+	{"internal/metrics", "pkg/pubsub", "pkg/pubsubjs"},
+	{"pkg/wire"},
+}
+
+// beside are rooms with a list of their own instead of a floor, or besides one.
+var beside = map[string][]string{
+	"cmd":      {"internal/daemon", "internal/config", "loadtest", "pkg/wire", "pkg/pubsub", "pkg/pubsubjs"},
+	"loadtest": {"pkg/wire", "pkg/pubsub", "pkg/pubsubjs"},
+}
+
+func TestImportsOnlyGoDown(t *testing.T) {
+	found, err := violations(os.DirFS(".."))
+	require.NoError(t, err)
+	require.Empty(t, found, "\n%s", strings.Join(found, "\n"))
+}
+
+// violations returns a line for each import in a non-test Go file, whatever its
+// build tags, that the ladder does not allow.
+func violations(tree fs.FS) ([]string, error) {
+	var found []string
+	err := fs.WalkDir(tree, ".", func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && outside(entry.Name()):
+			return fs.SkipDir
+		case entry.IsDir() || path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go"):
+			return nil
+		}
+		wrong, err := judgeFile(tree, file)
+		found = append(found, wrong...)
+		return err
+	})
+	return found, err
+}
+
+// outside holds for directories that the go command does not look into.
+func outside(dir string) bool {
+	return dir != "." && (strings.HasPrefix(dir, ".") || strings.HasPrefix(dir, "_") || dir == "testdata" || dir == "node_modules")
+}
+
+func judgeFile(tree fs.FS, file string) ([]string, error) {
+	source, err := fs.ReadFile(tree, file)
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.ImportsOnly)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, spec := range parsed.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return nil, err
+		}
+		target, ours := strings.CutPrefix(imported, module+"/")
+		if !ours {
+			continue
+		}
+		if why := judge(room(path.Dir(file)), room(target)); why != "" {
+			found = append(found, fmt.Sprintf("%s imports %s: %s", file, target, why))
+		}
+	}
+	return found, nil
+}
+
+// room returns the part of the house that a directory belongs to: internal/x and
+// pkg/x for all below them, else the top level.
+func room(dir string) string {
+	levels := strings.SplitN(dir, "/", 3)
+	if len(levels) > 1 && (levels[0] == "internal" || levels[0] == "pkg") {
+		return levels[0] + "/" + levels[1]
+	}
+	return levels[0]
+}
+
+func floor(room string) int {
+	return slices.IndexFunc(floors, func(rooms []string) bool { return slices.Contains(rooms, room) })
+}
+
+// judge returns why from must not import to, and what to do instead, or nothing.
+func judge(from, to string) string {
+	allowed, hasList := beside[from]
+	switch {
+	case from == to:
+		return ""
+	case hasList && slices.Contains(allowed, to):
+		return ""
+	case hasList:
+		return fmt.Sprintf("%s may know only %s. Let one of these offer what is needed, or take it as an argument", from, strings.Join(allowed, ", "))
+	case to == "loadtest":
+		return "only cmd may know loadtest: it measures servers from outside. Move what both need to pkg"
+	case floor(from) < 0:
+		return fmt.Sprintf("%s has no floor. Give it one, in floors here and in CONTRIBUTING.md, or put it where it belongs", from)
+	case floor(to) < 0:
+		return fmt.Sprintf("%s has no floor. Give it one, in floors here and in CONTRIBUTING.md, or put it where it belongs", to)
+	case strings.HasPrefix(from, "pkg/") && strings.HasPrefix(to, "internal/"):
+		return "others import pkg, and they cannot have internal. Move what is needed to pkg, or leave it in internal"
+	case floor(from) == floor(to):
+		return fmt.Sprintf("they stand on one floor and do not know each other. Declare an interface in %s, in types of pkg/wire, and let internal/daemon join the two", from)
+	case floor(from) > floor(to):
+		return fmt.Sprintf("imports only go down, and %s stands above. Declare an interface in %s, in types of pkg/wire, that %s satisfies", to, from, to)
+	}
+	return ""
+}
+
+// The checker itself: a tree with one of each mistake.
+func TestViolationsAreFound(t *testing.T) {
+	tree := fstest.MapFS{
+		"cmd/pubsubd/serve.go":                      importing("internal/daemon", "internal/config", "loadtest", "pkg/wire", "pkg/pubsub"),
+		"cmd/pubsubd/topics.go":                     importing("internal/broker"),
+		"internal/daemon/daemon.go":                 importing("internal/config", "internal/httpapi", "internal/metrics", "pkg/wire"),
+		"internal/daemon/measure.go":                importing("loadtest/stats"),
+		"internal/transport/longpoll.go":            importing("internal/session", "internal/transport/transporttest"),
+		"internal/transport/transporttest/suite.go": importing("internal/transport", "internal/httpapi"),
+		"internal/broker/topic.go":                  importing("internal/metrics", "pkg/wire", "internal/limit"),
+		"internal/broker/topic_linux.go":            tagged("//go:build linux", "internal/session"),
+		"internal/broker/topic_test.go":             importing("internal/daemon"),
+		"internal/broker/testdata/x/x.go":           importing("internal/daemon"),
+		"internal/metrics/metrics.go":               importing("pkg/wire"),
+		"internal/util/util.go":                     importing("pkg/wire"),
+		"internal/session/session.go":               importing("internal/util"),
+		"pkg/wire/wire.go":                          importing("pkg/pubsub"),
+		"pkg/pubsub/client.go":                      importing("pkg/wire", "internal/session"),
+		"loadtest/run.go":                           importing("pkg/wire", "loadtest/stats"),
+		"loadtest/floor/floor.go":                   importing("internal/metrics"),
+		"loadtest/stats/stats.go":                   importing(),
+		"internal/console/console.go":               importing("internal/httpapi"),
+	}
+	found, err := violations(tree)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"cmd/pubsubd/topics.go imports internal/broker: cmd may know only",
+		"internal/broker/topic.go imports internal/limit: they stand on one floor",
+		"internal/broker/topic_linux.go imports internal/session: imports only go down, and internal/session stands above",
+		"internal/console/console.go imports internal/httpapi: they stand on one floor",
+		"internal/daemon/measure.go imports loadtest/stats: only cmd may know loadtest",
+		"internal/session/session.go imports internal/util: internal/util has no floor",
+		"internal/transport/transporttest/suite.go imports internal/httpapi: imports only go down, and internal/httpapi stands above",
+		"internal/util/util.go imports pkg/wire: internal/util has no floor",
+		"loadtest/floor/floor.go imports internal/metrics: loadtest may know only",
+		"pkg/pubsub/client.go imports internal/session: others import pkg",
+		"pkg/wire/wire.go imports pkg/pubsub: imports only go down, and pkg/pubsub stands above",
+	}, beginnings(found))
+}
+
+func importing(targets ...string) *fstest.MapFile { return tagged("", targets...) }
+
+func tagged(tag string, targets ...string) *fstest.MapFile {
+	source := tag + "\n\npackage x\n\nimport (\n\t\"fmt\"\n"
+	for _, target := range targets {
+		source += "\t" + strconv.Quote(module+"/"+target) + "\n"
+	}
+	return &fstest.MapFile{Data: []byte(source + ")\n")}
+}
+
+// beginnings cuts each line where it begins to say what to do.
+func beginnings(lines []string) []string {
+	cut := make([]string, len(lines))
+	for i, line := range lines {
+		cut[i] = line
+		for _, end := range []string{". ", " internal/daemon, ", " pkg/wire, ", " and do not", ", and they", ": it measures"} {
+			cut[i], _, _ = strings.Cut(cut[i], end)
+		}
+	}
+	return cut
+}
