@@ -302,11 +302,14 @@ func manyTopics(s *scene) {
 func waitingForLong(s *scene) {
 	sub := s.Subscribe(now("a"))
 	defer sub.Close()
+	published := make(chan struct{})
 	go func() {
+		defer close(published)
 		time.Sleep(5 * time.Minute)
 		s.Publish("a", "", "1", 0)
 	}()
 	s.wants(sub, "a1")
+	<-published
 }
 
 func drain(s *scene) {
