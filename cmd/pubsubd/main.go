@@ -1,0 +1,82 @@
+// Command pubsubd pushes messages to web clients over HTTP long polling, and
+// measures how many of them a machine holds.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker; see the Makefile.
+var version = ""
+
+// Exit codes. Load tests have two more (see the package loadtest): 3 for an
+// objective that was missed and 4 for a generator that was the bottleneck.
+const (
+	exitRunTime = 1
+	exitUsage   = 2
+)
+
+func main() {
+	root := &cobra.Command{
+		Use:           "pubsubd",
+		Short:         "Push messages to web clients, and measure how many a server holds",
+		Version:       versionText(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          usageArgs(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(serveCommand(), versionCommand())
+	os.Exit(exitCode(root.Execute()))
+}
+
+// usageError is a command line that cannot be obeyed as it stands.
+type usageError struct{ error }
+
+// exitError ends the process with a code of its own; its text is on the terminal
+// already.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
+
+// exitCode tells people what went wrong, and programs by the code.
+func exitCode(err error) int {
+	if err == nil {
+		return 0
+	}
+	if exit, ok := errors.AsType[exitError](err); ok {
+		return exit.code
+	}
+	fmt.Fprintln(os.Stderr, "pubsubd:", err)
+	if _, ok := errors.AsType[usageError](err); ok {
+		return exitUsage
+	}
+	return exitRunTime
+}
+
+// usageArgs makes the error of a command's argument check a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// versionText is what was linked in, or what the go command knows.
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "dev"
+}

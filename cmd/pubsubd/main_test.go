@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// binary is the real thing, built once for all tests.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "pubsubd")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "pubsubd")
+	build := exec.Command("go", "build", "-ldflags", "-X main.version=v0.0.0-test", "-o", binary, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// ran is what a run of the binary came to.
+type ran struct {
+	code   int
+	stdout string
+	stderr string
+}
+
+// run runs the binary to its end with only the given environment.
+func run(t *testing.T, env []string, args ...string) ran {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+	}
+	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+func TestCommandLinesThatCannotBeObeyed(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("history:\n  mesages: 5\n"), 0o600))
+	for _, c := range []struct {
+		name string
+		env  []string
+		args []string
+		code int
+		says []string
+	}{
+		{"unknown command", nil, []string{"sreve"}, 2, []string{"sreve"}},
+		{"unknown flag", nil, []string{"serve", "--histry-age=1s"}, 2, []string{"histry-age", "--history-age"}},
+		{"an argument too many", nil, []string{"serve", "now"}, 2, []string{"now", "--help"}},
+		{"bad value", nil, []string{"serve", "--poll-timeout=soon"}, 2, []string{"poll.timeout", "soon"}},
+		{"bad environment", []string{"PUBSUBD_HISTORY_BYTES=lots"}, []string{"serve"}, 2, []string{"PUBSUBD_HISTORY_BYTES", "lots"}},
+		{"unknown environment", []string{"PUBSUBD_HISTORY_SIZE=1"}, []string{"serve"}, 2, []string{"PUBSUBD_HISTORY_SIZE"}},
+		{"bad file", nil, []string{"serve", "--config", file}, 2, []string{file + ":2", "mesages", "messages"}},
+		{"no file", nil, []string{"serve", "--config", file + ".gone"}, 2, []string{file + ".gone"}},
+		{"beyond loopback", nil, []string{"serve", "--listen-public=0.0.0.0:0"}, 2, []string{"0.0.0.0:0", "--insecure"}},
+		{"taken address", nil, []string{"serve", "--listen-public", taken.Addr().String()}, 1, []string{"listen.public", "in use"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := run(t, c.env, c.args...)
+			require.Equal(t, c.code, r.code, r.stderr)
+			require.Empty(t, r.stdout)
+			for _, words := range c.says {
+				require.Contains(t, r.stderr, words)
+			}
+		})
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	require.Contains(t, run(t, nil, "version").stdout, "pubsubd v0.0.0-test go1.")
+	for _, args := range [][]string{nil, {"--help"}, {"serve", "--help"}, {"loadtest", "--help"}, {"loadtest", "broadcast", "--help"}, {"loadtest", "collab", "--help"}} {
+		r := run(t, nil, args...)
+		require.Zero(t, r.code)
+		require.Contains(t, r.stdout, "Usage:")
+	}
+}
+
+// A served is a daemon running as a process of its own.
+type served struct {
+	*testing.T
+	cmd           *exec.Cmd
+	stderr        *bytes.Buffer
+	public, admin string
+}
+
+func serveProcess(t *testing.T, args ...string) *served {
+	t.Helper()
+	addresses := filepath.Join(t.TempDir(), "addresses")
+	args = append([]string{"serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file", addresses}, args...)
+	s := &served{T: t, cmd: exec.Command(binary, args...), stderr: &bytes.Buffer{}}
+	s.cmd.Env, s.cmd.Stderr = []string{}, s.stderr
+	require.NoError(t, s.cmd.Start())
+	t.Cleanup(func() { _ = s.cmd.Process.Kill() })
+	var text []byte
+	require.Eventually(t, func() (ok bool) {
+		var err error
+		text, err = os.ReadFile(addresses)
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
+	var at map[string]string
+	require.NoError(t, json.Unmarshal(text, &at))
+	s.public, s.admin = "http://"+at["public"], "http://"+at["admin"]
+	return s
+}
+
+func (s *served) post(path, body string) string {
+	s.Helper()
+	resp, err := http.Post(s.public+path, "application/json", strings.NewReader(body))
+	require.NoError(s, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(s, err)
+	require.Less(s, resp.StatusCode, 300, string(text))
+	return string(text)
+}
+
+func (s *served) signal(sig os.Signal) {
+	s.Helper()
+	require.NoError(s, s.cmd.Process.Signal(sig))
+}
+
+// exit waits for the process to end and returns its state.
+func (s *served) exit() *os.ProcessState {
+	s.Helper()
+	_ = s.cmd.Wait() // its state says it all
+	return s.cmd.ProcessState
+}
+
+func TestServePublishPollAndStop(t *testing.T) {
+	s := serveProcess(t)
+	var opened struct{ Session string }
+	require.NoError(t, json.Unmarshal([]byte(s.post("/v1/sessions", `{"topics":["a"]}`)), &opened))
+	s.post("/v1/topics/a/messages", `{"n":1}`)
+	poll := s.public + "/v1/sessions/" + opened.Session + "/poll?ack="
+	resp, err := http.Get(poll + "0")
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Contains(t, string(body), `"data":{"n":1}`)
+
+	answer := make(chan int)
+	go func() {
+		resp, err := http.Get(poll + "1")
+		if err != nil {
+			answer <- 0
+			return
+		}
+		resp.Body.Close()
+		answer <- resp.StatusCode
+	}()
+	s.waitForMetric(`pubsubd_polls_parked{transport="longpoll"} 1`)
+	s.signal(syscall.SIGTERM)
+	require.Equal(t, http.StatusServiceUnavailable, <-answer, "the parked poll was answered")
+	require.Zero(t, s.exit().ExitCode(), s.stderr)
+	require.Contains(t, s.stderr.String(), `"drained"`)
+	require.NotContains(t, s.stderr.String(), opened.Session)
+}
+
+// waitForMetric waits until /metrics has that line.
+func (s *served) waitForMetric(line string) {
+	s.Helper()
+	require.Eventually(s, func() bool {
+		resp, err := http.Get(s.admin + "/metrics")
+		require.NoError(s, err)
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(s, err)
+		return strings.Contains(string(body), line+"\n")
+	}, 10*time.Second, 5*time.Millisecond)
+}
+
+// A request that never ends holds the drain up for its window, unless a second
+// signal comes.
+func TestASecondSignalEndsItAtOnce(t *testing.T) {
+	s := serveProcess(t, "--drain-window=1h")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.public, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprint(conn, "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+	continues := make([]byte, len("HTTP/1.1 100"))
+	_, err = io.ReadFull(conn, continues)
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 100", string(continues))
+	s.signal(syscall.SIGTERM)
+	require.Eventually(t, func() bool {
+		resp, err := http.Get(s.admin + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		reason, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode == http.StatusServiceUnavailable && string(reason) == "draining\n"
+	}, 10*time.Second, 5*time.Millisecond)
+	s.signal(syscall.SIGTERM)
+	state := s.exit()
+	status, ok := state.Sys().(syscall.WaitStatus)
+	require.True(t, ok)
+	require.Equal(t, syscall.SIGTERM, status.Signal())
+}

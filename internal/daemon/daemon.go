@@ -1,0 +1,202 @@
+// Package daemon is the whole daemon as one value: it joins the rooms, runs them,
+// and lets clients leave in order at the end. It can be started on port 0 in a
+// test, several times in one process.
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/httpapi"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
+//
+// Run's goroutines are the two HTTP servers and the sweeper; the broker's
+// fan-outs are waited for by the broker. All have ended when Run returns.
+type Daemon struct {
+	cfg      config.Config
+	log      *zap.Logger
+	metrics  *metrics.Metrics
+	broker   *broker.Broker
+	sessions *session.Registry
+	polls    *transport.Server
+
+	public, admin               *http.Server
+	publicListener, adminSocket net.Listener
+
+	state atomic.Pointer[string] // why the daemon is not ready; nil when it is
+}
+
+// New joins a daemon's parts. cfg must have been validated.
+func New(cfg config.Config, log *zap.Logger, version string) *Daemon {
+	m := metrics.New(version)
+	b := broker.New(cfg.Broker, m, time.Now())
+	d := &Daemon{
+		cfg: cfg, log: log, metrics: m, broker: b,
+		sessions: session.NewRegistry(cfg.Session, b, m),
+	}
+	d.notReady("starting")
+	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), cfg.MessageBytes)
+	d.polls = transport.New(cfg.Transport, limits, m)
+	m.Gather(d.gauges)
+	d.public = d.server(httpapi.New(httpapi.Config{
+		Broker: b, Sessions: d.sessions, Polls: d.polls,
+		Authority: auth.Open{}, Limiter: limit.Unlimited{},
+		Metrics: m, Log: log, Limits: limits,
+		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
+	}))
+	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.whyNotReady))
+	return d
+}
+
+// limitsOf is what clients are told.
+func limitsOf(t transport.Config, s session.Config, messageBytes int) wire.Limits {
+	return wire.Limits{
+		PollTimeoutMS:       t.PollTimeout.Milliseconds(),
+		HeartbeatMS:         t.Heartbeat.Milliseconds(),
+		InactivityTimeoutMS: s.InactivityTimeout.Milliseconds(),
+		MaxOutputDelayMS:    t.MaxOutputDelay.Milliseconds(),
+		AnswerFrames:        t.AnswerFrames,
+		AnswerBytes:         t.AnswerBytes,
+		Queue:               s.Queue,
+		Unacked:             s.Unacked,
+		Subscriptions:       s.Subscriptions,
+		MessageBytes:        messageBytes,
+	}
+}
+
+// Timeouts and bounds of both HTTP servers. There is none for whole requests or
+// answers: polls wait, streams last. Bodies and writes have their own.
+const (
+	headTimeout  = 10 * time.Second
+	idleTimeout  = 2 * time.Minute
+	maxHeadBytes = 32 << 10
+)
+
+func (d *Daemon) server(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: headTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeadBytes - 4<<10, // net/http allows 4 KiB beyond
+		ErrorLog:          zap.NewStdLog(d.log.Named("http")),
+	}
+}
+
+// Listen binds both listeners.
+func (d *Daemon) Listen() error {
+	if d.cfg.Insecure {
+		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
+	} else {
+		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
+	}
+	public, err := net.Listen("tcp", d.cfg.Listen.Public)
+	if err != nil {
+		return fmt.Errorf("listen.public: %w", err)
+	}
+	admin, err := net.Listen("tcp", d.cfg.Listen.Admin)
+	if err != nil {
+		public.Close()
+		return fmt.Errorf("listen.admin: %w", err)
+	}
+	d.publicListener = &countingListener{Listener: public, in: d.metrics.BytesIn, out: d.metrics.BytesOut}
+	d.adminSocket = admin
+	return nil
+}
+
+// PublicAddr returns the address that clients connect to.
+func (d *Daemon) PublicAddr() string { return d.publicListener.Addr().String() }
+
+// AdminAddr returns the address for metrics and health.
+func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
+
+// Run serves until ctx ends, and then drains: readiness fails, no session is
+// opened and nothing is published any more, parked polls are answered and streams
+// ended with the reason, and whatever takes longer than the drain window is cut
+// off. It returns nil after a drain, or the error that stopped a server.
+func (d *Daemon) Run(ctx context.Context) error {
+	failed := make(chan error, 2) // one place for each server: nobody blocks
+	var running sync.WaitGroup
+	serve := func(s *http.Server, l net.Listener) {
+		if err := s.Serve(l); err != http.ErrServerClosed {
+			failed <- err
+		}
+	}
+	running.Go(func() { serve(d.public, d.publicListener) })
+	running.Go(func() { serve(d.admin, d.adminSocket) })
+	sweeping, stopSweeping := context.WithCancel(context.Background())
+	running.Go(func() { d.sweep(sweeping) })
+
+	err := d.announce()
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
+	}
+	d.drain()
+	stopSweeping()
+	running.Wait()
+	d.broker.Close()
+	return err
+}
+
+// announce says where the daemon listens, and that it is ready.
+func (d *Daemon) announce() error {
+	if err := writeAddresses(d.cfg.AddressesFile, d.PublicAddr(), d.AdminAddr()); err != nil {
+		return fmt.Errorf("addresses_file: %w", err)
+	}
+	d.state.Store(nil)
+	d.log.Info("ready", zap.String("public", "http://"+d.PublicAddr()), zap.String("admin", "http://"+d.AdminAddr()))
+	return nil
+}
+
+// sweepEvery is how late an expired message or session may be noticed.
+const sweepEvery = time.Second
+
+func (d *Daemon) sweep(ctx context.Context) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			d.sessions.Sweep(now)
+			d.broker.Sweep(now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (d *Daemon) notReady(why string) { d.state.Store(&why) }
+
+func (d *Daemon) whyNotReady() string {
+	if why := d.state.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+func (d *Daemon) gauges() metrics.Gauges {
+	var g metrics.Gauges
+	d.broker.Gauges(&g)
+	d.sessions.Gauges(&g)
+	d.polls.Gauges(&g)
+	return g
+}

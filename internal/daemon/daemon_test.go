@@ -1,0 +1,285 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A running is a daemon on free ports of the loopback interface.
+type running struct {
+	*testing.T
+	*Daemon
+	stop   context.CancelFunc
+	result chan error
+	ended  error // what Run returned, once it did
+	logged *observer.ObservedLogs
+	client *http.Client
+}
+
+func start(t *testing.T, change func(c *config.Config)) *running {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	cfg.DrainWindow = 2 * time.Second
+	if change != nil {
+		change(&cfg)
+	}
+	core, logged := observer.New(zapcore.InfoLevel)
+	ctx, stop := context.WithCancel(context.Background())
+	d := &running{
+		T: t, Daemon: New(cfg, zap.New(core), "test"), stop: stop, logged: logged,
+		result: make(chan error, 1), client: &http.Client{Transport: &http.Transport{}},
+	}
+	require.NoError(t, d.Listen())
+	go func() { d.result <- d.Daemon.Run(ctx) }()
+	t.Cleanup(func() { d.wait() })
+	d.waitReady()
+	return d
+}
+
+// wait stops the daemon and returns what Run returned.
+func (d *running) wait() error {
+	d.stop()
+	if d.result != nil {
+		d.ended = <-d.result
+		d.result = nil
+	}
+	d.client.CloseIdleConnections()
+	return d.ended
+}
+
+func (d *running) waitReady() {
+	d.Helper()
+	require.Eventually(d, func() bool {
+		status, _ := d.get("http://" + d.AdminAddr() + "/readyz")
+		return status == http.StatusOK
+	}, 5*time.Second, time.Millisecond)
+}
+
+func (d *running) get(url string) (int, string) {
+	d.Helper()
+	resp, err := d.client.Get(url)
+	require.NoError(d, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(d, err)
+	return resp.StatusCode, string(body)
+}
+
+func (d *running) post(path, body string) string {
+	d.Helper()
+	resp, err := d.client.Post("http://"+d.PublicAddr()+path, "application/json", strings.NewReader(body))
+	require.NoError(d, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(d, err)
+	require.Less(d, resp.StatusCode, 300, string(text))
+	return string(text)
+}
+
+func (d *running) open(topics string) wire.SessionOpened {
+	d.Helper()
+	var opened wire.SessionOpened
+	require.NoError(d, json.Unmarshal([]byte(d.post("/v1/sessions", `{"topics":[`+topics+`]}`)), &opened))
+	return opened
+}
+
+// metric returns one sample of /metrics, by name and labels as written there.
+func (d *running) metric(sample string) float64 {
+	d.Helper()
+	_, body := d.get("http://" + d.AdminAddr() + "/metrics")
+	for line := range strings.Lines(body) {
+		if value, ok := strings.CutPrefix(line, sample+" "); ok {
+			var v float64
+			_, err := fmt.Sscan(value, &v)
+			require.NoError(d, err)
+			return v
+		}
+	}
+	require.Fail(d, "no such sample", sample)
+	return 0
+}
+
+func TestItSaysThatItIsOpenInItsFirstLine(t *testing.T) {
+	d := start(t, nil)
+	require.Contains(t, d.logged.All()[0].Message, "open")
+	require.NoError(t, d.wait())
+}
+
+func TestAddressesAreWrittenOnceItIsReady(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "addresses")
+	d := start(t, func(c *config.Config) { c.AddressesFile = path })
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.JSONEq(t, fmt.Sprintf(`{"public":%q,"admin":%q}`, d.PublicAddr(), d.AdminAddr()), string(text))
+}
+
+func TestAnAddressInUseIsAnErrorThatNamesTheSetting(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	for _, listen := range []config.Listen{
+		{Public: taken.Addr().String(), Admin: "127.0.0.1:0"},
+		{Public: "127.0.0.1:0", Admin: taken.Addr().String()},
+	} {
+		cfg := config.Default()
+		cfg.Listen = listen
+		err := New(cfg, zap.NewNop(), "test").Listen()
+		require.ErrorContains(t, err, "address already in use")
+		require.ErrorContains(t, err, "listen.")
+	}
+}
+
+// Two daemons in one process share nothing.
+func TestTwoDaemonsDoNotKnowEachOther(t *testing.T) {
+	one, two := start(t, nil), start(t, nil)
+	one.post("/v1/topics/a/messages", "1")
+	require.EqualValues(t, 1, one.metric("pubsubd_topics"))
+	require.EqualValues(t, 0, two.metric("pubsubd_topics"))
+}
+
+func TestDrainAnswersEveryoneAndEnds(t *testing.T) {
+	d := start(t, nil)
+	session := d.open(`"a"`)
+	answers := make(chan string, 3)
+	poll := func(path string) {
+		resp, err := http.Get("http://" + d.PublicAddr() + path)
+		if err != nil {
+			answers <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		answers <- fmt.Sprint(resp.StatusCode, " ", string(body))
+	}
+	go poll("/v1/sessions/" + session.Session + "/poll?ack=0")
+	go poll("/v1/poll?topic=" + session.Positions[0].String())
+	go poll("/v1/sessions/" + d.open(`"b"`).Session + "/poll?ack=0&mode=stream")
+	require.Eventually(t, func() bool {
+		return d.metric(`pubsubd_polls_parked{transport="longpoll"}`) == 2 && d.metric(`pubsubd_polls_parked{transport="stream"}`) == 1
+	}, 5*time.Second, time.Millisecond)
+
+	begun := time.Now()
+	require.NoError(t, d.wait())
+	require.Less(t, time.Since(begun), 2*time.Second, "nobody was cut off")
+	streams := 0
+	for range 3 {
+		answer := <-answers
+		require.Contains(t, answer, `"code":"draining"`)
+		require.Contains(t, answer, `"positions":[`)
+		if strings.HasPrefix(answer, `200 {"hello"`) {
+			streams++
+			require.True(t, strings.HasSuffix(answer, "}}\n"), "the stream ends whole: %q", answer)
+		} else {
+			require.True(t, strings.HasPrefix(answer, "503 "), answer)
+		}
+	}
+	require.Equal(t, 1, streams)
+	_, err := http.Get("http://" + d.PublicAddr() + "/v1/topics")
+	require.Error(t, err)
+}
+
+// A client that does not read its stream cannot hold up the end.
+func TestDrainCutsOffWhoOutlastsTheWindow(t *testing.T) {
+	d := start(t, func(c *config.Config) { c.DrainWindow = 100 * time.Millisecond })
+	conn, err := net.Dial("tcp", d.PublicAddr())
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /v1/sessions/%s/poll?ack=0&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n", d.open(`"a"`).Session)
+	_, err = bufio.NewReader(conn).ReadString('\n')
+	require.NoError(t, err)
+	big := `"` + strings.Repeat("x", 60<<10) + `"`
+	require.Eventually(t, func() bool { // until the socket's buffers are full
+		d.post("/v1/topics/a/messages", big)
+		return d.metric("pubsubd_subscriptions_behind") == 1
+	}, 20*time.Second, time.Microsecond)
+	require.NoError(t, d.wait())
+	require.Len(t, d.logged.FilterMessageSnippet("cutting off").All(), 1)
+}
+
+func TestReadinessFailsWithItsReasonWhileDraining(t *testing.T) {
+	d := New(config.Default(), zap.NewNop(), "test")
+	require.Equal(t, "starting", d.whyNotReady())
+	d.notReady("draining")
+	require.Equal(t, "draining", d.whyNotReady())
+}
+
+func TestMetricsTellWhatHappened(t *testing.T) {
+	d := start(t, nil)
+	session := d.open(`"a","b@oldest"`)
+	d.post("/v1/topics/a/messages", "[1]")
+	d.post("/v1/topics/a/messages", "[2]")
+	poll := "http://" + d.PublicAddr() + "/v1/sessions/" + session.Session + "/poll?ack="
+	_, frames := d.get(poll + "0")
+	require.Equal(t, 2, strings.Count(frames, "\n"))
+	status, _ := d.get(poll + "9")
+	require.Equal(t, http.StatusBadRequest, status)
+	for sample, want := range map[string]float64{
+		`pubsubd_build_info{version="test"}`:                                  1,
+		`pubsubd_messages_published_total`:                                    2,
+		`pubsubd_messages_published_bytes_total`:                              6,
+		`pubsubd_sessions`:                                                    1,
+		`pubsubd_sessions_opened_total`:                                       1,
+		`pubsubd_topics`:                                                      2,
+		`pubsubd_subscriptions`:                                               2,
+		`pubsubd_frames_delivered_total{transport="longpoll"}`:                2,
+		`pubsubd_frames_delivered_bytes_total{transport="longpoll"}`:          float64(len(frames)),
+		`pubsubd_polls_total{outcome="frames",transport="longpoll"}`:          1,
+		`pubsubd_polls_total{outcome="ack_beyond_sent",transport="longpoll"}`: 1,
+		`pubsubd_requests_refused_total{code="ack_beyond_sent"}`:              1,
+		`pubsubd_answer_frames_count{transport="longpoll"}`:                   1,
+		`pubsubd_answer_frames_sum{transport="longpoll"}`:                     2,
+		`pubsubd_session_queue_depth_sum`:                                     2,
+		`pubsubd_session_unacked_frames`:                                      2,
+		`pubsubd_memory_bytes{kind="frames"}`:                                 float64(len(frames)),
+	} {
+		require.EqualValues(t, want, d.metric(sample), sample)
+	}
+	for _, kind := range []string{"history", "queues"} {
+		require.Positive(t, d.metric(`pubsubd_memory_bytes{kind="`+kind+`"}`), kind)
+	}
+	require.Greater(t, d.metric(`pubsubd_network_bytes_total{direction="out"}`), float64(len(frames)))
+	require.Positive(t, d.metric(`pubsubd_network_bytes_total{direction="in"}`))
+}
+
+func TestTheAdminListenerServesHealthAndProfiles(t *testing.T) {
+	d := start(t, nil)
+	for path, want := range map[string]string{"/livez": "ok\n", "/readyz": "ok\n"} {
+		status, body := d.get("http://" + d.AdminAddr() + path)
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, want, body)
+	}
+	status, _ := d.get("http://" + d.AdminAddr() + "/debug/pprof/goroutine?debug=1")
+	require.Equal(t, http.StatusOK, status)
+	status, _ = d.get("http://" + d.PublicAddr() + "/metrics")
+	require.Equal(t, http.StatusNotFound, status, "not on the public listener")
+}
+
+// Session ids are capabilities: nothing that is logged may hold one.
+func TestNoSessionIDIsEverLogged(t *testing.T) {
+	d := start(t, nil)
+	session := d.open(`"a"`)
+	d.get("http://" + d.PublicAddr() + "/v1/sessions/" + session.Session + "/poll?ack=7")
+	require.NoError(t, d.wait())
+	for _, entry := range d.logged.All() {
+		require.NotContains(t, fmt.Sprint(entry.Message, entry.ContextMap()), session.Session)
+	}
+}
