@@ -1,0 +1,172 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// The ways in which an answer ends that no problem explains.
+var (
+	errSilent = errors.New("the daemon has been silent for too long")
+	errCut    = errors.New("the stream was cut off")
+	errEarly  = errors.New("a poll was answered at once with nothing")
+)
+
+// patience is how long an answer may be quiet before its connection is taken for
+// dead: before its first byte, and between any two.
+type patience struct {
+	head time.Duration
+	body time.Duration
+}
+
+// slack is added to what the daemon said it would take: for the network, and for
+// a daemon or a machine under load.
+const slack = 10 * time.Second
+
+// patienceWith returns how long to wait for answers under the daemon's limits.
+//
+// A stream begins at once, and may lose one heartbeat. A poll is held for the poll
+// timeout; once begun its answer only pauses in mode multiple.
+func patienceWith(l wire.Limits, mode Mode) patience {
+	if mode == Stream {
+		quiet := 2*l.Heartbeat() + slack
+		return patience{head: quiet, body: quiet}
+	}
+	pause := time.Duration(l.MaxOutputDelayMS) * time.Millisecond
+	return patience{head: l.PollTimeout() + slack, body: pause + slack}
+}
+
+// defaultLimits are the daemon's defaults, for when it has not said others.
+var defaultLimits = wire.Limits{PollTimeoutMS: 25_000, HeartbeatMS: 15_000, MaxOutputDelayMS: 200}
+
+// maxLimitMS bounds a timeout that is believed: a day.
+const maxLimitMS = 24 * 60 * 60 * 1000
+
+// believe returns l with every timeout that makes no sense set to its default.
+func believe(l wire.Limits) wire.Limits {
+	for _, f := range []struct{ value, fallback *int64 }{
+		{&l.PollTimeoutMS, &defaultLimits.PollTimeoutMS},
+		{&l.HeartbeatMS, &defaultLimits.HeartbeatMS},
+		{&l.MaxOutputDelayMS, &defaultLimits.MaxOutputDelayMS},
+	} {
+		if *f.value <= 0 || *f.value > maxLimitMS {
+			*f.value = *f.fallback
+		}
+	}
+	return l
+}
+
+// An answer is one poll: a goroutine sends the request and reads the frames as
+// they come, one ahead at most, for whoever receives from contents. The receiver
+// owns it, and must stop it, which waits for the goroutine.
+type answer struct {
+	contents chan wire.Content // closed by the reader at the end
+	err      error             // why it ended, nil at its proper end; written before contents is closed
+	cancel   context.CancelCauseFunc
+	asked    time.Time
+	mode     Mode
+
+	useful bool // it brought something new; of the loop
+}
+
+// ask sends req, whose answer comes in mode, for as long as life lasts.
+func (c *Client) ask(life context.Context, req *http.Request, mode Mode, limits wire.Limits) *answer {
+	ctx, cancel := context.WithCancelCause(life)
+	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: time.Now(), mode: mode}
+	req.Header.Set("Accept", wire.NDJSON.ContentType())
+	go func() {
+		defer close(a.contents)
+		defer cancel(nil)
+		a.err = a.read(c, req.WithContext(ctx), patienceWith(limits, mode))
+	}()
+	return a
+}
+
+// stop gives the answer up and waits for its goroutine. What was read and not yet
+// received is as if it had never arrived.
+func (a *answer) stop() {
+	a.cancel(context.Canceled)
+	for range a.contents {
+	}
+}
+
+func (a *answer) read(c *Client, req *http.Request, p patience) error {
+	watchdog := time.AfterFunc(p.head, func() { a.cancel(errSilent) })
+	defer watchdog.Stop()
+	resp, err := c.send(req, http.StatusOK)
+	watchdog.Stop()
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	contentType := resp.Header.Get("Content-Type")
+	if mediaType, _, _ := mime.ParseMediaType(contentType); mediaType != wire.NDJSON.ContentType() {
+		return fmt.Errorf("%w: it is %q", errMalformed, contentType)
+	}
+	return a.relay(req.Context(), &watchedReader{resp.Body, watchdog, p.body})
+}
+
+// relay sends frame after frame to the receiver.
+func (a *answer) relay(ctx context.Context, body *watchedReader) error {
+	frames := wire.NewDecoder(body)
+	for {
+		content, err := frames.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return whyUnreadable(ctx, err)
+		case content.End != nil:
+			return content.End
+		case content.Hello != nil && content.Hello.Limits != nil:
+			body.limit = patienceWith(believe(*content.Hello.Limits), a.mode).body
+		}
+		select {
+		case a.contents <- content:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// whyUnreadable tells a connection that broke, which is passing, from a frame that
+// came whole and says nothing, which may be for ever.
+func whyUnreadable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if connectionError := (*readError)(nil); errors.As(err, &connectionError) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the answer was cut off: %w", err)
+	}
+	return fmt.Errorf("%w: %w", errMalformed, err)
+}
+
+// A watchedReader lets the watchdog run only while it waits for bytes, so that a
+// slow receiver of frames is not taken for a dead daemon.
+type watchedReader struct {
+	body     io.Reader
+	watchdog *time.Timer
+	limit    time.Duration // what a hello says of it holds from then on
+}
+
+// readError is an error of the connection, not of what came over it.
+type readError struct{ error }
+
+func (e *readError) Unwrap() error { return e.error }
+
+func (r *watchedReader) Read(p []byte) (int, error) {
+	r.watchdog.Reset(r.limit)
+	n, err := r.body.Read(p)
+	r.watchdog.Stop()
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = &readError{err}
+	}
+	return n, err
+}

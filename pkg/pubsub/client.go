@@ -1,0 +1,224 @@
+package pubsub
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// A Client speaks to one daemon, or to several behind one address. Any number of
+// goroutines may use it at once.
+//
+// It holds nothing but idle connections, which Close releases. Subscriptions have
+// their own Close, and come first.
+type Client struct {
+	base            *url.URL        // immutable
+	http            *http.Client    // immutable
+	own             *http.Transport // the one that Close cleans; nil if the caller brought a client
+	maxBackoff      time.Duration
+	publishAttempts int
+}
+
+// Defaults of the options of New.
+const (
+	DefaultMaxBackoff      = 10 * time.Second
+	DefaultPublishAttempts = 4
+)
+
+// requestTimeout bounds a request that the daemon answers at once. It is long for
+// a round trip, because a daemon that starts under load answers late.
+const requestTimeout = 10 * time.Second
+
+// maxAnswerBytes bounds an answer that is one JSON value. The largest, a session
+// opened with 1000 topics of 255 bytes, is below 1 MiB.
+const maxAnswerBytes = 4 << 20
+
+// An Option changes a Client from its defaults.
+type Option func(*Client) error
+
+// WithHTTPClient makes the Client use hc, for its TLS configuration, proxy,
+// cookies or a RoundTripper that authorises. hc.Timeout must be 0: it would cut
+// polls and streams. Close leaves its connections alone.
+func WithHTTPClient(hc *http.Client) Option {
+	return func(c *Client) error {
+		if hc.Timeout != 0 {
+			return fmt.Errorf("the HTTP client's Timeout is %v: it would cut polls, set it to 0 and bound calls by their context", hc.Timeout)
+		}
+		c.http, c.own = hc, nil
+		return nil
+	}
+}
+
+// WithMaxBackoff bounds the growing waits between a subscription's attempts to
+// reach the daemon. A longer wait that the daemon asks for is kept all the same.
+// d must be positive. Default DefaultMaxBackoff.
+func WithMaxBackoff(d time.Duration) Option {
+	return func(c *Client) error {
+		if d <= 0 {
+			return fmt.Errorf("the longest backoff is %v: it must be positive", d)
+		}
+		c.maxBackoff = d
+		return nil
+	}
+}
+
+// WithPublishAttempts bounds how often one message is offered to a daemon that
+// says "later"; 1 is without retry. n must be positive. Default
+// DefaultPublishAttempts.
+func WithPublishAttempts(n int) Option {
+	return func(c *Client) error {
+		if n < 1 {
+			return fmt.Errorf("%d attempts to publish: at least one is needed", n)
+		}
+		c.publishAttempts = n
+		return nil
+	}
+}
+
+// New returns a Client of the daemon at baseURL: http or https, a host, and maybe
+// the path under which a proxy offers the daemon. It does not connect.
+func New(baseURL string, opts ...Option) (*Client, error) {
+	base, err := parseBase(baseURL)
+	if err != nil {
+		return nil, err
+	}
+	own := newTransport()
+	c := &Client{
+		base:            base,
+		http:            &http.Client{Transport: own},
+		own:             own,
+		maxBackoff:      DefaultMaxBackoff,
+		publishAttempts: DefaultPublishAttempts,
+	}
+	for _, opt := range opts {
+		if err := opt(c); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func parseBase(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the daemon's address: %w", err)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, fmt.Errorf("the daemon's address is %q: write it as http://127.0.0.1:8080", u.Redacted())
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("the daemon's address %q has a query or a fragment: leave them out", u.Redacted())
+	}
+	return u, nil
+}
+
+// newTransport returns a transport fit for long polls.
+//
+// HTTP/1.1 alone: when a poll is given up its connection is closed, so that a dead
+// connection is not used again; with HTTP/2 the next poll would get the same one.
+// No compression: a proxy that compresses holds a stream back.
+func newTransport() *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	dialer := &net.Dialer{Timeout: requestTimeout, KeepAlive: 15 * time.Second}
+	return &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dialer.DialContext,
+		TLSHandshakeTimeout: requestTimeout,
+		Protocols:           &protocols,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 64, // every subscription polls the same host; the default of 2 would reconnect
+		IdleConnTimeout:     90 * time.Second,
+	}
+}
+
+// Close releases idle connections. The Client may still be used, and then makes
+// new ones.
+func (c *Client) Close() {
+	if c.own != nil {
+		c.own.CloseIdleConnections()
+	}
+}
+
+// request makes a request below the base. path must be escaped.
+func (c *Client) request(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Request, error) {
+	u := c.base.JoinPath(path)
+	u.RawQuery = query.Encode()
+	var content io.Reader
+	if body != nil {
+		content = bytes.NewReader(body)
+	}
+	return http.NewRequestWithContext(ctx, method, u.String(), content)
+}
+
+// send does one request. Every answer with a status other than want is an error:
+// what the daemon says is wrong, or the bare status. The caller closes the body.
+func (c *Client) send(req *http.Request, want int) (*http.Response, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, whyFailed(req.Context(), err)
+	}
+	if resp.StatusCode != want {
+		defer resp.Body.Close()
+		return nil, readProblem(resp)
+	}
+	return resp, nil
+}
+
+// whyFailed says what ended the context, if it has ended: that is why, whatever
+// err says. It takes off *url.Error, which quotes the URL: a session's id is a
+// capability and belongs in no log.
+func whyFailed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if withURL := (*url.Error)(nil); errors.As(err, &withURL) {
+		return withURL.Err
+	}
+	return err
+}
+
+// call sends body as JSON and reads the answer into answer, unless that is nil.
+func (c *Client) call(ctx context.Context, method, path string, body any, want int, answer any) error {
+	var content []byte
+	if body != nil {
+		var err error
+		if content, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	req, err := c.request(ctx, method, path, nil, content)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	return c.receive(req, want, answer)
+}
+
+// receive sends req and reads the answer into answer, unless that is nil.
+func (c *Client) receive(req *http.Request, want int, answer any) error {
+	resp, err := c.send(req, want)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if answer == nil {
+		return nil
+	}
+	content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
+	if err != nil {
+		return fmt.Errorf("the answer was cut off: %w", whyFailed(req.Context(), err))
+	}
+	if err := json.Unmarshal(content, answer); err != nil {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return nil
+}

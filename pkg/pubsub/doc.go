@@ -1,0 +1,15 @@
+// Package pubsub is the Go client of pubsubd: it publishes messages, and
+// subscribes to topics by long polling or by a stream, losing nothing silently.
+//
+// A Subscription goes on by position over every broken answer, lost connection
+// and restarted daemon. What the daemon cannot give any more it announces, and
+// Next returns that as a gap; there is no other loss. Whoever stores
+// Subscription.Positions with its own state resumes with After, across its own
+// restarts too.
+//
+// The words are those of the protocol (pkg/wire/PROTOCOL.md), and messages, gaps,
+// positions and problems are the types of package wire.
+//
+// The client does not log, does not publish twice (see Client.Publish), and has
+// no WebSocket or SSE.
+package pubsub

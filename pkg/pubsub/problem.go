@@ -1,0 +1,99 @@
+package pubsub
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// errMalformed is an answer that no daemon gives: a bug, a newer protocol, or
+// something between that speaks in the daemon's place.
+var errMalformed = errors.New("the answer is not one of pubsubd")
+
+// maxProblemBytes bounds what is read of an error: its detail may quote a request.
+const maxProblemBytes = 64 << 10
+
+// maxRetryAfter bounds what a daemon, or a proxy with a broken clock, can make a
+// subscription wait.
+const maxRetryAfter = time.Hour
+
+// A statusError is an answer with an unwanted status and without a problem: from
+// a proxy, or from something that is not pubsubd.
+type statusError struct {
+	status int
+	start  string // of the body
+}
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("answered %d %s: %q", e.status, http.StatusText(e.status), e.start)
+}
+
+// readProblem makes an error of an answer: a *wire.Problem if it holds one.
+func readProblem(resp *http.Response) error {
+	content, _ := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes)) // part of one is told as a statusError
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	var p wire.Problem
+	if mediaType != wire.ProblemType || json.Unmarshal(content, &p) != nil || p.Code == "" {
+		return &statusError{resp.StatusCode, string(content[:min(len(content), 80)])}
+	}
+	p.Status = resp.StatusCode
+	if p.RetryAfterMS == 0 {
+		seconds, _ := strconv.ParseInt(resp.Header.Get("Retry-After"), 10, 32)
+		p.RetryAfterMS = seconds * 1000
+	}
+	return &p
+}
+
+// statusOf returns the status that err was answered with, and 0 if there was no
+// answer, or half of one.
+func statusOf(err error) int {
+	if p := (*wire.Problem)(nil); errors.As(err, &p) {
+		return p.Status
+	}
+	if e := (*statusError)(nil); errors.As(err, &e) {
+		return e.status
+	}
+	return 0
+}
+
+// isTransient reports whether the same request may succeed later: there was no
+// answer, or one that says so. Anything else is the request's fault.
+func isTransient(err error) bool {
+	switch status := statusOf(err); status {
+	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	default:
+		return status >= 500
+	}
+}
+
+// hasCode reports whether err is a problem with one of the codes.
+func hasCode(err error, codes ...wire.Code) bool {
+	p := (*wire.Problem)(nil)
+	if !errors.As(err, &p) {
+		return false
+	}
+	for _, code := range codes {
+		if p.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// retryAfter returns how long the daemon asks to wait before the next attempt; 0
+// if it does not.
+func retryAfter(err error) time.Duration {
+	p := (*wire.Problem)(nil)
+	if !errors.As(err, &p) || p.RetryAfterMS <= 0 {
+		return 0
+	}
+	return time.Duration(min(p.RetryAfterMS, maxRetryAfter.Milliseconds())) * time.Millisecond
+}

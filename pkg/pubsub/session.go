@@ -1,0 +1,121 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A session is a stay that the daemon keeps: its subscriptions, and the frames
+// sent until they are acked. It is the loop's alone.
+type session struct {
+	client *Client
+	mode   Mode
+	path   string          // /v1/sessions/{id}, escaped; the id is a capability, never to be shown
+	frames uint64          // messages and gaps that arrived whole; the ack of the next poll
+	had    map[string]bool // every topic it ever had
+}
+
+// lostCodes are the problems after which a session is opened anew.
+var lostCodes = []wire.Code{
+	wire.CodeStaleAck,
+	wire.CodeAckBeyondSent,
+	wire.CodeSessionEnded,
+	wire.CodeSessionUnknown,
+	wire.CodeDraining,
+}
+
+// uncertainError wraps the error of a PATCH that may have been carried out: the
+// session can be trusted no longer to have the topics that we think it has.
+type uncertainError struct{ error }
+
+func (e *uncertainError) Unwrap() error { return e.error }
+
+func openSession(ctx context.Context, c *Client, mode Mode, starts []wire.Start) (*session, opened, error) {
+	var answer wire.SessionOpened
+	request := wire.OpenRequest{Topics: starts}
+	if err := c.call(ctx, http.MethodPost, "v1/sessions", request, http.StatusCreated, &answer); err != nil {
+		return nil, opened{}, err
+	}
+	if err := checkPositions(starts, answer.Positions); err != nil {
+		return nil, opened{}, err
+	}
+	s := &session{client: c, mode: mode, path: "v1/sessions/" + url.PathEscape(answer.Session), had: map[string]bool{}}
+	s.remember(starts)
+	return s, opened{answer.Positions, &answer.Limits}, nil
+}
+
+func (s *session) remember(starts []wire.Start) {
+	for _, start := range starts {
+		s.had[start.Topic] = true
+	}
+}
+
+// poll acks all frames that came whole; the daemon sends the rest again. The random
+// member keeps a cache between from making one poll wait for another's answer.
+func (s *session) poll(life context.Context, _ []wire.Start, limits wire.Limits) (*answer, error) {
+	query := url.Values{
+		"ack":  {strconv.FormatUint(s.frames, 10)},
+		"mode": {string(s.mode)},
+		"r":    {strconv.FormatUint(rand.Uint64(), 36)},
+	}
+	req, err := s.client.request(life, http.MethodGet, s.path+"/poll", query, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.client.ask(life, req, s.mode, limits), nil
+}
+
+func (s *session) counted() { s.frames++ }
+
+// canPatch reports whether the session can make the edit. It cannot take back a
+// topic that it once had: of the frames that arrive then, nothing tells which
+// belong to the earlier stay, and one of those would hide what comes below it.
+func (s *session) canPatch(e edit) bool {
+	for _, start := range e.add {
+		if s.had[start.Topic] {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *session) patch(ctx context.Context, e edit) ([]wire.Position, error) {
+	var answer wire.SessionChanged
+	request := wire.ChangeRequest{Add: e.add, Remove: e.remove}
+	err := s.client.call(ctx, http.MethodPatch, s.path, request, http.StatusOK, &answer)
+	if err == nil {
+		err = checkPositions(e.add, answer.Positions)
+	}
+	if status := statusOf(err); err != nil && (status == 0 || status >= 500 && status != http.StatusServiceUnavailable) {
+		err = &uncertainError{err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.remember(e.add)
+	return answer.Positions, nil
+}
+
+// lost reports whether err ends the session for us. The daemon has counted as acked
+// what it wrote to a stream, so a broken one is not gone on with.
+func (s *session) lost(err error) bool {
+	if hasCode(err, lostCodes...) {
+		return true
+	}
+	uncertain := (*uncertainError)(nil)
+	return isTransient(err) && (s.mode == Stream || errors.As(err, &uncertain))
+}
+
+// leave ends the session on the daemon. An error is of no use to anybody: the
+// daemon ends the session by itself when no poll comes.
+func (s *session) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	_ = s.client.call(ctx, http.MethodDelete, s.path, nil, http.StatusNoContent, nil)
+}

@@ -1,0 +1,127 @@
+package pubsub
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// maxQueryBytes is the longest query that a stateless poll is sent with; a longer
+// one goes in a body. Proxies take less in a request line than the daemon does.
+const maxQueryBytes = 2000
+
+// A stateless stay is polls that name all positions, and nothing between them. It
+// is the loop's alone.
+type stateless struct {
+	client *Client
+	mode   Mode
+	first  *answer // the poll that opened it, of which the hello has been read
+}
+
+// openStateless asks for the positions of starts, if there is one to ask for. The
+// poll that tells them is the first poll, and lives on for as long as life.
+func openStateless(life, ctx context.Context, c *Client, mode Mode, starts []wire.Start, limits wire.Limits) (*stateless, opened, error) {
+	s := &stateless{client: c, mode: mode}
+	if positions, all := positionsOf(starts); all && mode != Stream {
+		return s, opened{positions: positions}, nil
+	}
+	a, err := s.ask(life, starts, limits)
+	if err != nil {
+		return nil, opened{}, err
+	}
+	hello, err := awaitHello(ctx, a)
+	if err == nil {
+		err = checkPositions(starts, hello.Positions)
+	}
+	if err != nil {
+		a.stop()
+		return nil, opened{}, err
+	}
+	a.useful = true
+	s.first = a
+	return s, opened{hello.Positions, hello.Limits}, nil
+}
+
+// positionsOf returns the positions of starts, and whether all have one.
+func positionsOf(starts []wire.Start) ([]wire.Position, bool) {
+	positions := make([]wire.Position, len(starts))
+	for i, start := range starts {
+		if start.From != wire.FromPosition {
+			return nil, false
+		}
+		positions[i] = start.Position()
+	}
+	return positions, true
+}
+
+func awaitHello(ctx context.Context, a *answer) (*wire.Hello, error) {
+	select {
+	case content, open := <-a.contents:
+		switch {
+		case !open && a.err != nil:
+			return nil, a.err
+		case !open, content.Hello == nil:
+			return nil, fmt.Errorf("%w: it does not begin with hello", errMalformed)
+		}
+		return content.Hello, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (s *stateless) poll(life context.Context, starts []wire.Start, limits wire.Limits) (*answer, error) {
+	if first := s.first; first != nil {
+		s.first = nil
+		return first, nil
+	}
+	return s.ask(life, starts, limits)
+}
+
+func (s *stateless) ask(life context.Context, starts []wire.Start, limits wire.Limits) (*answer, error) {
+	req, err := s.request(life, starts)
+	if err != nil {
+		return nil, err
+	}
+	return s.client.ask(life, req, s.mode, limits), nil
+}
+
+func (s *stateless) request(ctx context.Context, starts []wire.Start) (*http.Request, error) {
+	query := url.Values{"mode": {string(s.mode)}}
+	long := url.Values{"mode": {string(s.mode)}}
+	for _, start := range starts {
+		long.Add("topic", start.String())
+	}
+	if len(long.Encode()) <= maxQueryBytes {
+		return s.client.request(ctx, http.MethodGet, "v1/poll", long, nil)
+	}
+	body, err := json.Marshal(wire.OpenRequest{Topics: starts})
+	if err != nil {
+		return nil, err
+	}
+	req, err := s.client.request(ctx, http.MethodPost, "v1/poll", query, body)
+	if err == nil {
+		req.Header.Set("Content-Type", jsonType)
+	}
+	return req, err
+}
+
+func (s *stateless) counted() {}
+
+func (s *stateless) canPatch(edit) bool { return false }
+
+func (s *stateless) patch(context.Context, edit) ([]wire.Position, error) {
+	panic("BUG: there is nothing to patch without a session")
+}
+
+// lost is never so: the next poll names our positions, like any.
+func (s *stateless) lost(error) bool { return false }
+
+func (s *stateless) leave(context.Context) {
+	if s.first != nil {
+		s.first.stop()
+	}
+}

@@ -1,0 +1,224 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// ErrClosed is what Next and Change return after Close.
+var ErrClosed = errors.New("pubsub: the subscription is closed")
+
+// errNoTopics is a stateless subscription to nothing, which could not be polled.
+var errNoTopics = errors.New("a stateless subscription needs a topic")
+
+// itemBuffer is how many items wait for Next before nothing more is asked for. It
+// covers the round trip of the next poll; history covers the rest.
+const itemBuffer = 64
+
+// An Item is what a subscription delivers: exactly one member is set.
+type Item struct {
+	Message *wire.Message
+	Gap     *wire.Gap // messages are lost, and which
+}
+
+// Position returns where a subscriber is in the topic once it has the item.
+func (i Item) Position() wire.Position {
+	if i.Gap != nil {
+		return i.Gap.Position
+	}
+	return i.Message.Position
+}
+
+// A Subscription delivers the messages of its topics, those of one topic in order,
+// each once, and the gaps between them.
+//
+// One goroutine at a time calls Next or ranges over All; any others may call
+// Positions, Change and Close meanwhile. If nobody takes items, the subscription
+// stops asking for more, and the daemon's history holds them as long as it can.
+//
+// Close must be called at the end, also after Next has failed or the context of
+// Subscribe has ended.
+type Subscription struct {
+	end     context.CancelCauseFunc // ends the loop
+	items   chan received           // closed by the loop when it ends
+	changes chan *change            // never closed
+	done    chan struct{}           // closed by the loop, last
+	err     error                   // why the loop ended; written before items is closed
+
+	mu     sync.Mutex // guards topics, and returned and removed of every mark
+	topics *topicList // replaced by the loop alone
+}
+
+// received is an item on its way to Next, with the mark that it moves.
+type received struct {
+	item Item
+	mark *topicMark
+}
+
+func newSubscription(topics *topicList, end context.CancelCauseFunc) *Subscription {
+	return &Subscription{
+		end:     end,
+		items:   make(chan received, itemBuffer),
+		changes: make(chan *change),
+		done:    make(chan struct{}),
+		topics:  topics,
+	}
+}
+
+// Next waits for the next item. An error of ctx leaves the subscription as it was.
+// Any other is the end: items that had arrived come before it, and every later
+// call returns the same. It is ErrClosed after Close, the cause of the end of
+// Subscribe's context, or what the daemon refused, as a *wire.Problem if it said
+// so (poll_replaced: someone else polls this session).
+func (s *Subscription) Next(ctx context.Context) (Item, error) {
+	for {
+		select {
+		case r, open := <-s.items:
+			if !open {
+				return Item{}, s.err
+			}
+			if s.returned(r) {
+				return r.item, nil
+			}
+		case <-ctx.Done():
+			return Item{}, context.Cause(ctx)
+		}
+	}
+}
+
+// returned moves the position of the item's topic, and reports whether the
+// topic is still subscribed to.
+func (s *Subscription) returned(r received) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.mark.removed {
+		return false
+	}
+	r.mark.returned = r.item.Position()
+	return true
+}
+
+// All ranges over the items, as Next returns them. It ends after an error, which
+// comes with the zero Item, or without one after Close. Leaving the range leaves
+// the subscription open.
+func (s *Subscription) All(ctx context.Context) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		for {
+			item, err := s.Next(ctx)
+			if errors.Is(err, ErrClosed) || !yield(item, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Positions returns where each topic is after all that Next has returned, in the
+// order the topics were added. A program that stores them together with what it
+// made of the items resumes from After(position) of each, and misses nothing and
+// gets nothing twice.
+func (s *Subscription) Positions() []wire.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	positions := make([]wire.Position, len(s.topics.marks))
+	for i, m := range s.topics.marks {
+		positions[i] = m.returned
+	}
+	return positions
+}
+
+// settle gives new topics their positions; for the loop.
+func (s *Subscription) settle(positions []wire.Position) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics.settle(positions)
+}
+
+// adopt makes the edit that the daemon has made; for the loop.
+func (s *Subscription) adopt(e edit, positions []wire.Position) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range e.removed {
+		m.removed = true
+	}
+	e.next.settle(positions)
+	s.topics = e.next
+}
+
+// positionsOf returns the positions of topics that are subscribed to; for the loop.
+func (s *Subscription) positionsOf(starts []wire.Start) []wire.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	positions := make([]wire.Position, len(starts))
+	for i, start := range starts {
+		positions[i] = s.topics.byName[start.Topic].returned
+	}
+	return positions
+}
+
+// A change is a call of Change on its way through the loop.
+type change struct {
+	ctx    context.Context // of the caller, who waits; not kept longer
+	add    []wire.Start
+	remove []string
+	answer chan changed // has room for the one answer; never closed
+}
+
+type changed struct {
+	positions []wire.Position
+	err       error
+}
+
+// Change removes and then adds topics, all of it or nothing, while the poll goes
+// on. It returns the position of each topic of add, in that order: delivery goes
+// on from there. Adding a present topic changes nothing; naming a topic in both
+// moves it to a new start. After Change has returned, Next returns nothing of a
+// removed topic.
+//
+// While the daemon cannot be reached, Change waits until it can or ctx ends. If
+// ctx ends first, Positions tells whether the change was made. A refusal is a
+// *wire.Problem, and the subscription goes on as it was.
+func (s *Subscription) Change(ctx context.Context, add []wire.Start, remove []string) ([]wire.Position, error) {
+	if _, err := newTopicList(add); err != nil {
+		return nil, fmt.Errorf("change topics: %w", err)
+	}
+	positions, err := s.change(&change{ctx: ctx, add: add, remove: remove, answer: make(chan changed, 1)})
+	if err != nil {
+		return nil, fmt.Errorf("change topics: %w", err)
+	}
+	return positions, nil
+}
+
+func (s *Subscription) change(ch *change) ([]wire.Position, error) {
+	select {
+	case s.changes <- ch:
+	case <-ch.ctx.Done():
+		return nil, context.Cause(ch.ctx)
+	case <-s.done:
+		return nil, s.err
+	}
+	select {
+	case a := <-ch.answer:
+		return a.positions, a.err
+	case <-ch.ctx.Done():
+		return nil, context.Cause(ch.ctx)
+	case <-s.done:
+		return nil, s.err
+	}
+}
+
+// closeTimeout bounds the farewell to the daemon, which forgets a session by itself.
+const closeTimeout = 2 * time.Second
+
+// Close ends the subscription: it tells the daemon, as far as that is possible
+// within closeTimeout (2 s), and waits for the goroutines. Closing again only
+// waits. What had arrived and was not taken is still there for Next.
+func (s *Subscription) Close() {
+	s.end(ErrClosed)
+	<-s.done
+}

@@ -1,0 +1,54 @@
+package pubsub
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func TestWhatASubscriberHas(t *testing.T) {
+	at := func(s string) wire.Position { return position(t, s) }
+	message := func(s string) Item { return Item{Message: &wire.Message{Position: at(s)}} }
+	gap := func(reason wire.GapReason, after, to string) Item {
+		return Item{Gap: &wire.Gap{Topic: "a", Reason: reason, After: at(after), Position: at(to)}}
+	}
+	mark := &topicMark{known: true, received: at("a@k3:10")}
+	for _, c := range []struct {
+		name string
+		item Item
+		has  bool
+	}{
+		{"the next message", message("a@k3:11"), false},
+		{"a message further on", message("a@k3:99"), false},
+		{"the last message again", message("a@k3:10"), true},
+		{"an older message", message("a@k3:1"), true},
+		{"a message of another epoch", message("a@k4:1"), false},
+		{"a gap that goes on", gap(wire.GapSlow, "a@k3:10", "a@k3:20"), false},
+		{"a gap that overlaps", gap(wire.GapSlow, "a@k3:5", "a@k3:20"), false},
+		{"a gap that was passed", gap(wire.GapSlow, "a@k3:5", "a@k3:10"), true},
+		{"a gap of nothing", gap(wire.GapExpired, "a@k3:10", "a@k3:10"), true},
+		{"a restart to another epoch", gap(wire.GapRestarted, "a@k3:10", "a@k4:0"), false},
+		{"a restart that leads back", gap(wire.GapRestarted, "a@k3:10", "a@k3:4"), false},
+		{"a restart that was passed", gap(wire.GapRestarted, "a@k3:50", "a@k3:4"), true},
+		{"a reason of the future", gap("tired", "a@k3:10", "a@k3:12"), false},
+	} {
+		require.Equal(t, c.has, mark.has(c.item), c.name)
+	}
+}
+
+func TestEditKeepsWhatStays(t *testing.T) {
+	list, err := newTopicList([]wire.Start{Now("a"), Now("b"), Now("c")})
+	require.NoError(t, err)
+	list.settle([]wire.Position{position(t, "a@k3:1"), position(t, "b@k3:2"), position(t, "c@k3:3")})
+
+	e := list.edit([]wire.Start{Oldest("b"), Now("c"), Oldest("d")}, []string{"b", "x"})
+	require.Equal(t, []string{"b"}, e.remove)
+	require.Equal(t, []wire.Start{Oldest("b"), Oldest("d")}, e.add)
+	require.Same(t, list.byName["a"], e.next.byName["a"])
+	require.Same(t, list.byName["c"], e.next.byName["c"])
+	require.NotSame(t, list.byName["b"], e.next.byName["b"], "it begins anew")
+	require.Equal(t, []wire.Start{After(position(t, "a@k3:1")), After(position(t, "c@k3:3")), Oldest("b"), Oldest("d")}, e.next.starts())
+	require.True(t, list.edit([]wire.Start{Oldest("a")}, []string{"x"}).empty())
+}
