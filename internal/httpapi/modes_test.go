@@ -75,13 +75,7 @@ func (s *system) Subscribe(topics ...wire.Start) transporttest.Subscriber {
 		sub.learnPositions()
 		return sub
 	}
-	body, err := json.Marshal(wire.OpenRequest{Topics: topics})
-	require.NoError(s, err)
-	status, text := s.get("POST", "/v1/sessions", string(body), jsonType)
-	require.Equal(s, http.StatusCreated, status, text)
-	var opened wire.SessionOpened
-	require.NoError(s, json.Unmarshal([]byte(text), &opened))
-	sub.id = opened.Session
+	sub.openSession(topics)
 	return sub
 }
 
@@ -92,9 +86,20 @@ type subscriber struct {
 	leave  context.CancelFunc
 	id     string                // of its session
 	got    uint64                // frames of the session that it has
-	at     map[string]wire.Start // stateless: where each topic goes on
+	at     map[string]wire.Start // where each topic goes on
 	answer *wire.Decoder         // of the answer that is being read
 	body   io.Closer
+}
+
+func (s *subscriber) openSession(topics []wire.Start) {
+	s.Helper()
+	body, err := json.Marshal(wire.OpenRequest{Topics: topics})
+	require.NoError(s, err)
+	opened := s.open(string(body))
+	s.id, s.got = opened.Session, 0
+	for _, p := range opened.Positions {
+		s.at[p.Topic] = wire.StartAfter(p)
+	}
 }
 
 // learnPositions polls once if a topic has no position: now means now.

@@ -1,0 +1,168 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// The connection is cut at each byte of a poll's answer in turn: in the head, in
+// the middle of a frame, between frames, in the chunks' framing. Whatever the
+// mode, every message comes once and in order, and no gap: to the Go client, and
+// to a plain one that keeps the protocol's rules and forgives nothing.
+func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
+	for _, mode := range transport.Modes() {
+		for _, stateless := range []bool{false, true} {
+			for name, subscribe := range map[string]subscribeFunc{"plain": subscribePlainly, "Go client": subscribeByClient} {
+				t.Run(fmt.Sprintf("%s stateless=%t %s", mode, stateless, name), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						k := newKit(t, settings{})
+						cuts := 0
+						for k.cutAnswerAt(cuts, mode, stateless, subscribe) {
+							cuts++
+						}
+						t.Logf("cut at each of %d bytes", cuts)
+						require.Greater(t, cuts, 250, "a head and a frame have more bytes")
+					})
+				})
+			}
+		}
+	}
+}
+
+// cutAnswerAt tells one story with a cut after the given number of bytes of the
+// first poll's answer, and reports whether the answer was that long.
+func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless bool, subscribe subscribeFunc) bool {
+	network := &scissors{dial: k.client.Transport.(*http.Transport).DialContext}
+	network.left.Store(int64(at))
+	hc := &http.Client{Transport: &http.Transport{DialContext: network.dialContext, DisableKeepAlives: true, DisableCompression: true}}
+
+	s := &system{kit: k, mode: mode, stateless: stateless}
+	topic := fmt.Sprintf("cut.at-%d", at)
+	say := func(n int) { s.Publish(topic, "", fmt.Sprintf("[%d]", n), 0) }
+	for n := 1; n <= 3; n++ {
+		say(n)
+	}
+	// From the oldest on, the first answer has three messages; stateless, hello too.
+	next, closeAll := subscribe(s, hc, pubsub.Oldest(topic))
+	defer closeAll()
+	for n := 1; n <= 5; n++ {
+		if n == 4 {
+			say(4)
+			say(5)
+		}
+		m := next()
+		require.NotNil(k, m, "cut at %d: a gap", at)
+		require.EqualValues(k, n, m.Position.Offset, "cut at %d", at)
+		require.Equal(k, fmt.Sprintf("[%d]", n), string(m.Data))
+	}
+	return network.cut.Load()
+}
+
+// A subscribeFunc subscribes and returns how to get the next message (nil for a
+// gap) over every cut, and how to leave.
+type subscribeFunc func(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func())
+
+func subscribeByClient(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func()) {
+	client, err := pubsub.New("http://pubsubd", pubsub.WithHTTPClient(hc))
+	require.NoError(s, err)
+	options := []pubsub.SubscribeOption{pubsub.WithMode(pubsub.Mode(s.mode))}
+	if s.stateless {
+		options = append(options, pubsub.Stateless())
+	}
+	sub, err := client.Subscribe(context.Background(), []wire.Start{start}, options...)
+	require.NoError(s, err)
+	next = func() *wire.Message {
+		item, err := sub.Next(context.Background())
+		require.NoError(s, err)
+		return item.Message
+	}
+	return next, sub.Close
+}
+
+// subscribePlainly polls again after a cut: a session's ended answers with the
+// count of frames it has, all else from the positions it has.
+func subscribePlainly(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func()) {
+	cuttable := *s.kit
+	cuttable.client = hc
+	mine := *s
+	mine.kit = &cuttable
+	sub := &subscriber{system: &mine, ctx: context.Background(), leave: func() {}, at: map[string]wire.Start{start.Topic: start}}
+	if !s.stateless {
+		sub.openSession([]wire.Start{start})
+	}
+	next = func() *wire.Message {
+		for {
+			c, err := sub.Next()
+			if err == nil {
+				return c.Message
+			}
+			_, refused := errors.AsType[*wire.Problem](err)
+			require.False(s, refused, "%v", err)
+			sub.answer = nil
+			if s.mode == transport.Stream && !s.stateless {
+				sub.openSession([]wire.Start{sub.at[start.Topic]})
+			}
+		}
+	}
+	return next, sub.Close
+}
+
+// scissors cut the first connection that polls after a number of bytes read from
+// it.
+type scissors struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	used atomic.Bool  // a poll has taken the scissors
+	left atomic.Int64 // bytes until the cut
+	cut  atomic.Bool
+}
+
+func (s *scissors) dialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := s.dial(ctx, network, address)
+	return &cuttable{Conn: c, scissors: s}, err
+}
+
+type cuttable struct {
+	net.Conn
+	scissors *scissors
+	armed    atomic.Bool
+}
+
+func (c *cuttable) Write(b []byte) (int, error) {
+	if line, _, _ := bytes.Cut(b, []byte("\r\n")); bytes.Contains(line, []byte("/poll")) && c.scissors.used.CompareAndSwap(false, true) {
+		c.armed.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+// Read cuts only once bytes have come: net/http reads before it has written.
+func (c *cuttable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if !c.armed.Load() || err != nil {
+		return n, err
+	}
+	left := int(c.scissors.left.Load())
+	if n <= left {
+		c.scissors.left.Add(-int64(n))
+		return n, nil
+	}
+	c.scissors.left.Store(0)
+	c.scissors.cut.Store(true)
+	c.Close()
+	if left == 0 {
+		return 0, net.ErrClosed
+	}
+	return left, nil
+}
