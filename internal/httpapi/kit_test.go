@@ -39,6 +39,13 @@ type settings struct {
 }
 
 func newKit(t *testing.T, s settings) *kit {
+	k := &kit{T: t, cfg: newConfig(s)}
+	k.serve()
+	return k
+}
+
+// newConfig joins what an API stands on.
+func newConfig(s settings) Config {
 	if s.authority == nil {
 		s.authority = auth.Open{}
 	}
@@ -49,13 +56,11 @@ func newKit(t *testing.T, s settings) *kit {
 	b := broker.New(s.broker, m, time.Now())
 	sessions := session.NewRegistry(s.session, b, m)
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
-	k := &kit{T: t, cfg: Config{
+	return Config{
 		Broker: b, Sessions: sessions, Polls: transport.New(s.transport, limits, m),
 		Authority: s.authority, Limiter: s.limiter,
 		Metrics: m, Log: zap.NewNop(), Limits: limits, WriteTimeout: transport.DefaultWriteTimeout,
-	}}
-	k.serve()
-	return k
+	}
 }
 
 func (k *kit) serve() {

@@ -1,0 +1,187 @@
+package daemon
+
+import (
+	"flag"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+)
+
+var update = flag.Bool("update", false, "write what happens into the transcripts")
+
+// The transcripts in our documents are what happens: each ```console block is
+// run line by line, its curl commands by a reader of the few options they use,
+// and what they print compared with what stands there. What differs from run to
+// run stands as ….
+func TestTranscriptsAreTrue(t *testing.T) {
+	for path, change := range map[string]func(c *config.Config){
+		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) { c.Broker.HistoryMessages, c.Session.Queue = 3, 2 },
+		"../../README.md":            nil,
+	} {
+		t.Run(path, func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			shell := &shell{running: start(t, change), vars: map[string]string{}}
+			blocks := 0
+			happened := consoleBlock.ReplaceAllStringFunc(string(text), func(block string) string {
+				blocks++
+				return shell.replay(block)
+			})
+			require.NotZero(t, blocks)
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(happened), 0o644))
+				return
+			}
+			require.Equal(t, string(text), happened, "if this is right, run the test with -update")
+		})
+	}
+}
+
+var consoleBlock = regexp.MustCompile("(?ms)^```console\n.*?^```")
+
+// shell runs the commands of a transcript.
+type shell struct {
+	*running
+	vars map[string]string
+}
+
+// replay runs a block and returns it with what its commands print.
+func (s *shell) replay(block string) string {
+	s.Helper()
+	var b strings.Builder
+	b.WriteString("```console\n")
+	for line := range strings.Lines(block) {
+		if command, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "$ "); ok {
+			b.WriteString("$ " + command + "\n" + alike(s.run(command)))
+		}
+	}
+	return b.String() + "```"
+}
+
+// alike makes what differs from run to run alike.
+func alike(text string) string {
+	for _, pattern := range []string{`@(\w{7,}):`, `"time":(\d+)`, `"session":"([^"]+)"`} {
+		re := regexp.MustCompile(pattern)
+		text = re.ReplaceAllStringFunc(text, func(match string) string {
+			return strings.Replace(match, re.FindStringSubmatch(match)[1], "…", 1)
+		})
+	}
+	return text
+}
+
+var assignment = regexp.MustCompile(`^(\w+)=\$\((curl .*) \| sed 's/\.\*"(\w+)":"\\\(\[\^"\]\*\\\)"\.\*/\\1/'\)$`)
+
+func (s *shell) run(command string) string {
+	s.Helper()
+	if a := assignment.FindStringSubmatch(command); a != nil {
+		found := regexp.MustCompile(`"` + a[3] + `":"([^"]*)"`).FindStringSubmatch(s.run(a[2]))
+		require.NotNil(s, found, command)
+		s.vars[a[1]] = found[1]
+		return ""
+	}
+	words := s.words(command)
+	switch words[0] {
+	case "sleep":
+		seconds, err := strconv.Atoi(words[1])
+		require.NoError(s, err)
+		time.Sleep(time.Duration(seconds) * time.Second)
+		return ""
+	case "curl":
+		return s.curl(words[1:])
+	}
+	require.Fail(s, "a transcript has a command that is not known here", command)
+	return ""
+}
+
+var word = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
+
+// words splits a command as a shell does, for words that are quoted whole.
+func (s *shell) words(command string) []string {
+	var words []string
+	for _, w := range word.FindAllString(command, -1) {
+		if single, ok := strings.CutPrefix(w, "'"); ok {
+			words = append(words, strings.TrimSuffix(single, "'"))
+			continue
+		}
+		words = append(words, os.Expand(strings.Trim(w, `"`), func(name string) string { return s.vars[name] }))
+	}
+	return words
+}
+
+func (s *shell) curl(args []string) string {
+	s.Helper()
+	method, body, url := "", "", ""
+	header := http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
+	for i := 0; i < len(args); i++ {
+		option := args[i]
+		if !strings.HasPrefix(option, "-") {
+			url = "http://" + option
+			continue
+		}
+		if option == "-s" {
+			continue
+		}
+		i++
+		switch option {
+		case "--json":
+			body = args[i]
+			header.Set("Content-Type", "application/json")
+		case "-d":
+			body = args[i]
+		case "-X":
+			method = args[i]
+		case "-H":
+			name, value, _ := strings.Cut(args[i], ": ")
+			header.Set(name, value)
+		default:
+			require.Fail(s, "a transcript has an option of curl that is not known here", option)
+		}
+	}
+	if method == "" && body != "" {
+		method = http.MethodPost
+	}
+	var printed strings.Builder
+	for _, each := range unglob(strings.NewReplacer("localhost:8080", s.PublicAddr(), "localhost:8081", s.AdminAddr()).Replace(url)) {
+		printed.WriteString(s.request(method, each, body, header))
+	}
+	return printed.String()
+}
+
+var glob = regexp.MustCompile(`\[(\d+)-(\d+)\]`)
+
+// unglob makes the URLs that curl makes of one with a range such as [1-4].
+func unglob(url string) []string {
+	r := glob.FindStringSubmatch(url)
+	if r == nil {
+		return []string{url}
+	}
+	from, _ := strconv.Atoi(r[1])
+	to, _ := strconv.Atoi(r[2])
+	var urls []string
+	for i := from; i <= to; i++ {
+		urls = append(urls, strings.Replace(url, r[0], strconv.Itoa(i), 1))
+	}
+	return urls
+}
+
+func (s *shell) request(method, url, body string, header http.Header) string {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), method, url, strings.NewReader(body))
+	require.NoError(s, err)
+	r.Header = header
+	resp, err := s.client.Do(r)
+	require.NoError(s, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(s, err)
+	return string(text)
+}
