@@ -1,0 +1,167 @@
+package client
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A headCache keeps the last head that was read, as bytes and as what they say.
+// Ten thousand answers to one broadcast have the same head.
+type headCache struct {
+	raw  []byte
+	head Head
+}
+
+func (c *headCache) isPrefixOf(b []byte) bool {
+	return len(c.raw) > 0 && bytes.HasPrefix(b, c.raw)
+}
+
+// parse reads a whole head, empty line included, and remembers it.
+func (c *headCache) parse(raw []byte) (Head, error) {
+	head, err := parseHead(string(raw))
+	if err != nil {
+		return Head{}, fmt.Errorf("answer's head %.200q: %w", raw, err)
+	}
+	c.raw = append(c.raw[:0], raw...)
+	c.head = head
+	return head, nil
+}
+
+// parseHead reads a status line and headers (RFC 9112, sections 4 and 5), each
+// ended by CRLF, and the empty line.
+func parseHead(raw string) (Head, error) {
+	lines := strings.Split(strings.TrimSuffix(raw, "\r\n\r\n"), "\r\n")
+	status, err := parseStatus(lines[0])
+	if err != nil {
+		return Head{}, err
+	}
+	h := headers{status: status}
+	for _, line := range lines[1:] {
+		if err := h.add(line); err != nil {
+			return Head{}, err
+		}
+	}
+	return h.head()
+}
+
+// parseStatus reads "HTTP/1.1 200 OK". The phrase may be empty.
+func parseStatus(line string) (int, error) {
+	rest, ok := strings.CutPrefix(line, "HTTP/1.1 ")
+	if !ok || len(rest) < 4 || rest[3] != ' ' || !isFieldText(rest[4:]) {
+		return 0, errors.New("is not an HTTP/1.1 status line")
+	}
+	status, err := decimal(rest[:3])
+	if err != nil || status < 200 || status > 599 {
+		return 0, fmt.Errorf("has status %.3q, which no answer here may have", rest)
+	}
+	return int(status), nil
+}
+
+// headers gathers what matters of an answer's headers.
+type headers struct {
+	status      int
+	contentType string
+	hasType     bool
+	length      int64
+	hasLength   bool
+	chunked     bool
+}
+
+func (h *headers) add(line string) error {
+	name, value, ok := strings.Cut(line, ":")
+	value = strings.Trim(value, " \t")
+	if !ok || !isToken(name) || !isFieldText(value) {
+		return fmt.Errorf("header line %.80q is malformed", line)
+	}
+	switch {
+	case strings.EqualFold(name, "Content-Length"):
+		return h.addLength(value)
+	case strings.EqualFold(name, "Transfer-Encoding"):
+		return h.addCoding(value)
+	case strings.EqualFold(name, "Content-Type"):
+		return h.addType(value)
+	case strings.EqualFold(name, "Content-Encoding"):
+		return fmt.Errorf("content coding %q: something between compresses what should come as it is", value)
+	case strings.EqualFold(name, "Connection") && !strings.EqualFold(value, "keep-alive"):
+		return fmt.Errorf("connection: %s, where the test needs it kept", value)
+	}
+	return nil
+}
+
+func (h *headers) addLength(value string) error {
+	n, err := decimal(value)
+	if err != nil || h.hasLength {
+		return fmt.Errorf("content length %q, doubled or not a number", value)
+	}
+	h.length, h.hasLength = n, true
+	return nil
+}
+
+func (h *headers) addCoding(value string) error {
+	if h.chunked || !strings.EqualFold(value, "chunked") {
+		return fmt.Errorf("transfer coding %q, doubled or not chunked", value)
+	}
+	h.chunked = true
+	return nil
+}
+
+func (h *headers) addType(value string) error {
+	if h.hasType {
+		return errors.New("two content types")
+	}
+	h.contentType, h.hasType = value, true
+	return nil
+}
+
+// head decides the framing. RFC 9112, section 6.3: a 204 has no body; a length
+// beside a transfer coding "ought to be handled as an error".
+func (h *headers) head() (Head, error) {
+	switch {
+	case h.status == 304:
+		return Head{}, errors.New("is 304, which nothing here asks for")
+	case h.status == 204 && (h.hasLength || h.chunked):
+		return Head{}, errors.New("is 204 with a body")
+	case h.status != 204 && h.hasLength == h.chunked:
+		return Head{}, errors.New("has not exactly one of content length and chunked coding")
+	}
+	return Head{Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length}, nil
+}
+
+// decimal reads 1 to 15 digits.
+func decimal(s string) (int64, error) {
+	if s == "" || len(s) > 15 {
+		return 0, errors.New("is not 1 to 15 digits")
+	}
+	var n int64
+	for i := 0; i < len(s); i++ {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, errors.New("is not all digits")
+		}
+		n = n*10 + int64(s[i]-'0')
+	}
+	return n, nil
+}
+
+// isToken reports whether s is a header's name (RFC 9110, section 5.6.2).
+func isToken(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !letter && (c < '0' || c > '9') && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isFieldText reports whether s has no control bytes but tabs.
+func isFieldText(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

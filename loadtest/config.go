@@ -1,0 +1,103 @@
+package loadtest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pubsubd/pubsubd/loadtest/client"
+)
+
+// Common is what every scenario is told. Begin with the scenario's Default
+// function: unless a field says so, zero is not a default but an error.
+type Common struct {
+	// Target is the server's base URL, such as http://127.0.0.1:8080. Only plain
+	// HTTP can be measured. Empty: ServerCommand is started.
+	Target string
+	// Admin is the base URL of the server's admin listener, for its /metrics. Empty:
+	// nothing is read from there; a started server says its own.
+	Admin string
+	// ServerPID is the server's process on this machine, whose CPU is then read from
+	// the kernel rather than from /metrics. 0: not known. Ignored without a Target.
+	ServerPID int
+	// ServerCommand starts a server as a child process; see server.go for what it
+	// must understand. Ignored with a Target.
+	ServerCommand []string
+
+	// Mode is how polls are answered. Default batch.
+	Mode client.Mode
+	// Stateless polls by position and opens no sessions. Default false.
+	Stateless bool
+
+	// Publishers is how many connections for publishing are opened before the test
+	// begins. Default 1 for broadcast, 1000 for collab, where at most one for each
+	// topic is of use, 100 for steady; what can be of no use is not opened.
+	Publishers int
+	// MaxPublishers bounds how many more are opened while all are busy. When none is
+	// free the publish waits, and the wait counts as latency and as schedule lag.
+	// Default 16 for broadcast, else 1000; never less than Publishers, nor more than
+	// there are clients.
+	MaxPublishers int
+	// Connecting bounds how many clients connect or open their session at the same
+	// time, so that the server's accept queue is not overrun. Default 128.
+	Connecting int
+	// Settle is how long everything rests between the last client's connecting and
+	// the test. Default 1 s; 0 does not rest.
+	Settle time.Duration
+	// Drain is how long missing deliveries are waited for at the end before they
+	// count as lost. Default 10 s.
+	Drain time.Duration
+
+	// MaxP99 is an objective: the 99th percentile of latency must not exceed it.
+	// Default 0: no objective.
+	MaxP99 time.Duration
+	// MaxLoss is an objective: so many deliveries may be lost. Default 0: none.
+	MaxLoss int64
+}
+
+// A ConfigError is a Config that no test can be made of: every fault, each named
+// by its flag.
+type ConfigError struct{ error }
+
+// Unwrap returns the faults.
+func (e ConfigError) Unwrap() error { return e.error }
+
+func defaultCommon() Common {
+	return Common{
+		Mode:          client.Batch,
+		Publishers:    100,
+		MaxPublishers: 1000,
+		Connecting:    128,
+		Settle:        time.Second,
+		Drain:         10 * time.Second,
+	}
+}
+
+// check returns every fault, each named by its flag.
+func (c *Common) check() error {
+	return errors.Join(
+		unless(c.Target != "" || len(c.ServerCommand) > 0, "--target: name a server, or give a command that starts one"),
+		unless(slices.Contains(client.Modes(), c.Mode), "--mode: %q is none of %v", c.Mode, client.Modes()),
+		unless(c.Publishers > 0, "--publishers: %d is not positive", c.Publishers),
+		unless(c.MaxPublishers > 0, "--max-publishers: %d is not positive", c.MaxPublishers),
+		unless(c.Connecting > 0, "--connecting: %d is not positive", c.Connecting),
+		unless(c.Settle >= 0, "--settle: %v is negative", c.Settle),
+		unless(c.Drain > 0, "--drain: %v is not positive", c.Drain),
+		unless(c.MaxP99 >= 0, "--max-p99: %v is negative", c.MaxP99),
+		unless(c.MaxLoss >= 0, "--max-loss: %d is negative", c.MaxLoss),
+	)
+}
+
+// publishers returns how many connections to open first and at most.
+func (c *Common) publishers(s shape) (first, most int) {
+	first = min(c.Publishers, s.publishes)
+	return first, max(min(c.MaxPublishers, s.clients()), first)
+}
+
+func unless(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}

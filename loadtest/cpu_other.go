@@ -1,0 +1,8 @@
+//go:build !linux
+
+package loadtest
+
+import "time"
+
+// processCPU is not known here; the server's own metrics say it.
+func processCPU(int) (time.Duration, bool) { return 0, false }

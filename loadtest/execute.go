@@ -1,0 +1,157 @@
+package loadtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/pubsubd/pubsubd/loadtest/client"
+	"github.com/pubsubd/pubsubd/loadtest/eventloop"
+	"github.com/pubsubd/pubsubd/loadtest/stats"
+)
+
+// newLoop is replaced by tests, to run everything over the portable loop too.
+type newLoop func(eventloop.Config) (eventloop.Loop, error)
+
+// execute is a whole test: limits, server, run, result.
+func execute(ctx context.Context, cfg Common, sc scenario, p Progress) (Result, error) {
+	return executeOn(ctx, eventloop.New, cfg, sc, p)
+}
+
+func executeOn(ctx context.Context, loop newLoop, cfg Common, sc scenario, p Progress) (r Result, err error) {
+	if p == nil {
+		p = silent{}
+	}
+	sh := sc.shape()
+	_, most := cfg.publishers(sh)
+	if err := checkOpenFiles(sh.clients() + most); err != nil {
+		return Result{}, err
+	}
+	started := cfg.Target == ""
+	if started {
+		c, err := startChild(ctx, cfg.ServerCommand)
+		if err != nil {
+			return Result{}, err
+		}
+		defer c.stop()
+		defer func() { err = errors.Join(err, c.ended()) }()
+		cfg.useChild(c)
+		p.Notice(fmt.Sprintf("started a server as process %d at %s (admin %s); it is stopped after the test",
+			cfg.ServerPID, cfg.Target, cfg.Admin))
+	}
+	r, err = measure(ctx, loop, cfg, sc, p)
+	r.Parameters.StartedServer = started
+	return r, err
+}
+
+func (c *Common) useChild(ch *child) {
+	c.Target = "http://" + ch.addresses.Public
+	c.ServerPID = ch.command.Process.Pid
+	if ch.addresses.Admin != "" {
+		c.Admin = "http://" + ch.addresses.Admin
+	}
+}
+
+// measure runs the scenario against cfg.Target.
+func measure(ctx context.Context, newLoop newLoop, cfg Common, sc scenario, p Progress) (Result, error) {
+	address, authority, err := resolve(ctx, cfg.Target)
+	if err != nil {
+		return Result{}, err
+	}
+	loop, err := newLoop(eventloop.Config{Target: address})
+	if err != nil {
+		return Result{}, err
+	}
+	defer loop.Close()
+	r := newRun(ctx, cfg, sc, loop, authority)
+	r.sampler.take(ctx, beforeClients)
+	if err := r.sampler.failure; err != nil {
+		return Result{}, err
+	}
+	r.reporter = startReporter(p)
+	started := time.Now()
+	err = errors.Join(loop.Run(ctx, r), r.fatal)
+	r.reporter.stop()
+	r.sampler.pending.Wait()
+	if err := r.sampler.failure; err != nil {
+		r.failures.add("server's metrics", err)
+	}
+	return r.result(started), err
+}
+
+// resolve returns the address behind a base URL, and what to call it in requests.
+func resolve(ctx context.Context, target string) (*net.TCPAddr, string, error) {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.User != nil {
+		return nil, "", fmt.Errorf("--target %q: write http://host:port (https cannot be measured yet)", target)
+	}
+	port := u.Port()
+	if port == "" {
+		port = "80"
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, "", fmt.Errorf("--target %q: port: %w", target, err)
+	}
+	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, u.Hostname())
+	if err != nil {
+		return nil, "", fmt.Errorf("--target %q: %w", target, err)
+	}
+	return &net.TCPAddr{IP: addresses[0].IP, Port: int(n), Zone: addresses[0].Zone}, u.Host, nil
+}
+
+// topicNames returns a test's topics. Part of each is random, so that neither
+// another test nor an earlier one is on them.
+func topicNames(n int) []string {
+	tag := rand.Text()[:8]
+	names := make([]string, n)
+	for i := range names {
+		names[i] = "loadtest." + tag + ".t" + strconv.Itoa(i)
+	}
+	return names
+}
+
+// result gathers everything and judges it.
+func (r *run) result(started time.Time) Result {
+	s := r.shape
+	first, most := r.cfg.publishers(s)
+	result := Result{
+		Scenario:    s.name,
+		Started:     started,
+		Environment: environment(),
+		Parameters: Parameters{
+			Target: r.cfg.Target, Mode: string(r.cfg.Mode), Stateless: r.cfg.Stateless,
+			Topics: s.topics, PerTopic: s.perTopic, Clients: s.clients(),
+			Publishers: first, MaxPublishers: most,
+			DrainMS: stats.Milliseconds(r.cfg.Drain), MaxP99MS: stats.Milliseconds(r.cfg.MaxP99), MaxLoss: r.cfg.MaxLoss,
+		},
+		Latency:       r.latency.Summary(),
+		LatencySeries: r.series.Points(),
+		Deliveries:    r.verifier.result(),
+		Publishes: Publishes{
+			Sent: r.pool.published, Refused: r.refused, Waited: r.pool.waited, Answer: r.pool.answer.Summary(),
+		},
+		Generator: r.watch.generator(),
+		Errors:    r.failures.list(),
+	}
+	result.Generator.ScheduleLag = r.pool.lag.Summary()
+	result.Generator.LagThresholdMS = stats.Milliseconds(lagThreshold(s.period, r.latency.Quantile(0.99)))
+	result.Server = r.sampler.server(s.clients(), result.Generator.Deliveries)
+	r.scenario.report(&result)
+	result.judge()
+	return result
+}
+
+// forms prepares publishes to each topic.
+func forms(authority string, topics []string, contentType string) []client.PublishForm {
+	made := make([]client.PublishForm, len(topics))
+	for i, topic := range topics {
+		made[i] = client.NewPublishForm(authority, topic, contentType)
+	}
+	return made
+}

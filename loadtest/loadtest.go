@@ -1,0 +1,13 @@
+// Package loadtest measures a publish/subscribe server over the network, as an
+// instrument: it publishes on schedule and not on answer, measures latency at
+// the receiver from the scheduled instant, accounts for every delivery of every
+// client, and watches itself, so that it can say when it was the bottleneck.
+//
+// What is sent is in the scenarios (broadcast.go, collab.go, steady.go), when in
+// schedule.go, by whom in run.go and publish.go over the packages client and
+// eventloop, what happened in verify.go and result.go, and what it means in
+// verdict.go. Scenarios do no I/O and take the time as an argument.
+//
+// A test is one call of RunBroadcast, RunCollab or RunSteady. Calls share
+// nothing, but two at once measure each other.
+package loadtest

@@ -1,0 +1,22 @@
+package loadtest
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// The test binary is also the server that tests start as a child.
+func TestMain(m *testing.M) {
+	if role := os.Getenv("LOADTEST_CHILD"); role != "" {
+		os.Exit(childMain(role))
+	}
+	// Tests wait for schedules more than they compute.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "12"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}

@@ -1,0 +1,119 @@
+package loadtest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pubsubd/pubsubd/loadtest/client"
+	"github.com/pubsubd/pubsubd/loadtest/eventloop"
+	"github.com/pubsubd/pubsubd/loadtest/stats"
+)
+
+// A pool publishes on schedule over a few connections. A publish takes a free
+// one; if there is none it waits for the first that becomes free, and one more
+// is opened meanwhile, up to a bound.
+type pool struct {
+	kit   *client.Kit
+	loop  eventloop.Loop
+	form  func(topic int) client.PublishForm
+	limit int
+
+	conns   map[*client.Publisher]*publisherConn
+	free    []*publisherConn
+	waiting []publication // first come, first served
+
+	recordFrom time.Duration  // publishes due from then on are recorded
+	lag        *stats.Latency // from the scheduled instant to the sending
+	answer     *stats.Latency // from the scheduled instant to the answer
+	published  int64          // sent, all of the test
+	waited     int64          // of them, those that found no connection free
+
+	refused func(err error) // a publish was not taken
+	failed  func(err error) // a connection ended
+}
+
+type publisherConn struct {
+	publisher *client.Publisher
+	conn      eventloop.Conn
+	due       time.Duration // of the publish under way
+}
+
+func newPool(kit *client.Kit, loop eventloop.Loop, limit int, form func(int) client.PublishForm) *pool {
+	return &pool{
+		kit:        kit,
+		loop:       loop,
+		form:       form,
+		limit:      limit,
+		conns:      map[*client.Publisher]*publisherConn{},
+		recordFrom: never,
+		lag:        stats.NewLatency(),
+		answer:     stats.NewLatency(),
+	}
+}
+
+// open dials one more connection.
+func (p *pool) open() {
+	c := &publisherConn{publisher: p.kit.NewPublisher(p)}
+	p.conns[c.publisher] = c
+	c.conn = p.loop.Dial(c.publisher)
+}
+
+// publish sends m, or has it wait.
+func (p *pool) publish(m publication) {
+	if last := len(p.free) - 1; last >= 0 {
+		c := p.free[last]
+		p.free = p.free[:last]
+		c.conn.Send(p.request(c, m))
+		return
+	}
+	p.waited++
+	p.waiting = append(p.waiting, m)
+	if len(p.conns) < p.limit {
+		p.open()
+	}
+}
+
+// request returns the bytes that publish m on c, at this moment.
+func (p *pool) request(c *publisherConn, m publication) []byte {
+	c.due = m.due
+	p.published++
+	if m.due >= p.recordFrom {
+		p.lag.Record(p.loop.Now() - m.due)
+	}
+	return c.publisher.Publish(p.form(m.topic), m.payload)
+}
+
+// next gives a free connection something to do, if there is.
+func (p *pool) next(c *publisherConn) []byte {
+	if len(p.waiting) == 0 {
+		p.free = append(p.free, c)
+		return nil
+	}
+	m := p.waiting[0]
+	p.waiting = p.waiting[1:]
+	return p.request(c, m)
+}
+
+// Opened is part of client.PublishEvents.
+func (p *pool) Opened(publisher *client.Publisher) []byte { return p.next(p.conns[publisher]) }
+
+// Answered is part of client.PublishEvents.
+func (p *pool) Answered(publisher *client.Publisher, refusal error, now time.Duration) []byte {
+	c := p.conns[publisher]
+	if refusal != nil {
+		p.refused(refusal)
+	} else if c.due >= p.recordFrom {
+		p.answer.Record(now - c.due)
+	}
+	return p.next(c)
+}
+
+// Closed is part of client.PublishEvents.
+func (p *pool) Closed(publisher *client.Publisher, err error) {
+	c := p.conns[publisher]
+	delete(p.conns, publisher)
+	if i := slices.Index(p.free, c); i >= 0 {
+		p.free = slices.Delete(p.free, i, i+1)
+	}
+	p.failed(err)
+}

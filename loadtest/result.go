@@ -1,0 +1,164 @@
+package loadtest
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/pubsubd/pubsubd/loadtest/stats"
+)
+
+// A Result is everything that a test found. Its JSON is for other programs:
+// members are added, never changed; units are in their names.
+type Result struct {
+	Scenario    string      `json:"scenario"` // broadcast, collab or steady
+	Started     time.Time   `json:"started"`
+	Parameters  Parameters  `json:"parameters"`
+	Environment Environment `json:"environment"`
+
+	// Latency is from the scheduled instant to the receiver, of the recorded part.
+	Latency       stats.Summary `json:"latency"`
+	LatencySeries []stats.Point `json:"latency_series"` // over the recorded part
+	Bursts        *Bursts       `json:"bursts,omitempty"`
+	Rounds        *Rounds       `json:"rounds,omitempty"`
+	Deliveries    Deliveries    `json:"deliveries"`
+	Publishes     Publishes     `json:"publishes"`
+	Server        *Server       `json:"server,omitempty"` // absent if nothing could be read
+	Generator     Generator     `json:"generator"`
+	Errors        []Failure     `json:"errors"`  // any fails the run
+	Verdict       Verdict       `json:"verdict"` // what all of it means
+}
+
+// Parameters are the scenario's, those that it has.
+type Parameters struct {
+	Target         string  `json:"target"`
+	StartedServer  bool    `json:"started_server"` // the target was started for the test
+	Mode           string  `json:"mode"`
+	Stateless      bool    `json:"stateless"`
+	Topics         int     `json:"topics"`
+	PerTopic       int     `json:"clients_per_topic"`
+	Clients        int     `json:"clients"`
+	Publishers     int     `json:"publishers"`
+	MaxPublishers  int     `json:"max_publishers"`
+	PeriodMS       float64 `json:"period_ms,omitempty"`
+	DelayMS        float64 `json:"delay_ms,omitempty"`
+	Bursts         int     `json:"bursts,omitempty"`
+	WarmupBursts   int     `json:"warmup_bursts,omitempty"`
+	Rounds         int     `json:"rounds,omitempty"`
+	RoundTimeoutMS float64 `json:"round_timeout_ms,omitempty"`
+	WarmupMS       float64 `json:"warmup_ms,omitempty"`
+	DurationMS     float64 `json:"duration_ms,omitempty"`
+	DrainMS        float64 `json:"drain_ms"`
+	MaxP99MS       float64 `json:"max_p99_ms,omitempty"`
+	MaxLoss        int64   `json:"max_loss"`
+}
+
+// Environment is where the generator ran.
+type Environment struct {
+	Cores      int    `json:"cores"`
+	GOMAXPROCS int    `json:"gomaxprocs"`
+	GoVersion  string `json:"go_version"`
+	OS         string `json:"os"`
+	Arch       string `json:"arch"`
+}
+
+func environment() Environment {
+	return Environment{
+		Cores:      runtime.NumCPU(),
+		GOMAXPROCS: runtime.GOMAXPROCS(0),
+		GoVersion:  runtime.Version(),
+		OS:         runtime.GOOS,
+		Arch:       runtime.GOARCH,
+	}
+}
+
+// Bursts are a broadcast's, warm-up excluded.
+type Bursts struct {
+	Total       int           `json:"total"`
+	InTime      int           `json:"in_time"`    // complete before the next was due
+	Incomplete  int           `json:"incomplete"` // some client never had it
+	Completion  stats.Summary `json:"completion"` // from the instant to the last delivery, of complete ones
+	Completions []float64     `json:"completions_ms"`
+}
+
+// Rounds are a collaboration's, over all topics.
+type Rounds struct {
+	Total    int64 `json:"total"`
+	Complete int64 `json:"complete"`
+	TimedOut int64 `json:"timed_out"`
+}
+
+// Deliveries are the account of the whole test, warm-up included: a message lost
+// then is lost, too. Expected = Delivered + Lost.
+type Deliveries struct {
+	Expected     int64            `json:"expected"`
+	Delivered    int64            `json:"delivered"` // the first of each message to each client
+	Lost         int64            `json:"lost"`
+	Late         int64            `json:"late"` // of the lost, those that came after their round was given up
+	Duplicates   int64            `json:"duplicates"`
+	Disordered   int64            `json:"disordered"`
+	EpochChanges int64            `json:"epoch_changes"` // that no gap announced
+	Gaps         map[string]int64 `json:"gaps"`          // announced, by reason
+}
+
+// Publishes are those of the whole test; the times, of its recorded part.
+type Publishes struct {
+	Sent    int64         `json:"sent"`
+	Refused int64         `json:"refused"` // answered other than 200
+	Waited  int64         `json:"waited"`  // no publisher connection was free when they were due
+	Answer  stats.Summary `json:"answer"`  // from the scheduled instant to the answer
+}
+
+// Server is what the server used. Window is the recorded part, up to the last
+// delivery. Figures that could not be read are zero, and then not in the table.
+type Server struct {
+	CPUSource              string            `json:"cpu_source"` // "kernel", "metrics", or empty: not known
+	CPUS                   float64           `json:"cpu_s"`      // in the window
+	CPUPerDeliveryUS       float64           `json:"cpu_per_delivery_us"`
+	ResidentBeforeBytes    int64             `json:"resident_before_bytes"`    // before the first client
+	ResidentConnectedBytes int64             `json:"resident_connected_bytes"` // with all clients, before the first message
+	ResidentEndBytes       int64             `json:"resident_end_bytes"`
+	ResidentPerClientBytes float64           `json:"resident_per_client_bytes"` // connected less before
+	BytesIn                int64             `json:"bytes_in"`                  // in the window
+	BytesOut               int64             `json:"bytes_out"`                 // in the window
+	Build                  map[string]string `json:"build,omitempty"`           // what it says of itself
+}
+
+// Generator is what the generator used in the window, and how well it kept its
+// schedule.
+type Generator struct {
+	WindowS        float64       `json:"window_s"`
+	Deliveries     int64         `json:"deliveries"` // that came in the window
+	CPUS           float64       `json:"cpu_s"`      // of the process
+	Thread         Thread        `json:"thread"`
+	ScheduleLag    stats.Summary `json:"schedule_lag"`
+	LagThresholdMS float64       `json:"lag_threshold_ms"` // above it the generator is bound
+	BytesIn        int64         `json:"bytes_in"`         // in the window
+	BytesOut       int64         `json:"bytes_out"`        // in the window
+}
+
+// Thread is how the thread that runs the event loop spent the window, and its
+// bursts: from a burst's instant to its last delivery. All are shares of that
+// time. On a machine that the server shares, the two sides wait for each other's
+// cores, and waiting slows the generator just as being busy does.
+type Thread struct {
+	Known          bool    `json:"known"` // else Busy is the whole process', over its cores, and nothing is known of waiting
+	Busy           float64 `json:"busy_ratio"`
+	Waited         float64 `json:"waited_for_core_ratio"`
+	BusyInBursts   float64 `json:"busy_in_bursts_ratio"` // 0 in scenarios without bursts
+	WaitedInBursts float64 `json:"waited_for_core_in_bursts_ratio"`
+}
+
+// A Failure is a kind of error that came, how often, and how the first read.
+type Failure struct {
+	Kind  string `json:"kind"`
+	Count int64  `json:"count"`
+	First string `json:"first"`
+}
+
+// A Verdict is what a Result means; see judge.
+type Verdict struct {
+	Failed         []string `json:"failed"`          // why the run failed
+	Missed         []string `json:"missed"`          // which objectives were missed
+	GeneratorBound []string `json:"generator_bound"` // why the figures are the generator's
+	ExitCode       int      `json:"exit_code"`
+}

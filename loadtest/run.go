@@ -1,0 +1,324 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pubsubd/pubsubd/loadtest/client"
+	"github.com/pubsubd/pubsubd/loadtest/eventloop"
+	"github.com/pubsubd/pubsubd/loadtest/stats"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A run carries one scenario through its phases: connect everyone, rest, run the
+// schedule, drain, linger. It is the event loop's Driver and hears of all clients
+// and publishers, all on the loop's goroutine, which owns every field.
+type run struct {
+	ctx      context.Context // the test's lifetime, for samples that are taken beside the loop
+	cfg      Common
+	scenario scenario
+	shape    shape
+	loop     eventloop.Loop
+	kit      *client.Kit
+	topics   []string
+	pool     *pool
+	sampler  *sampler
+	verifier *verifier
+	watch    watch
+	reporter *reporter
+
+	latency  *stats.Latency
+	series   *stats.Series
+	failures failures
+	refused  int64
+	fatal    error // why the test ended before its time
+
+	phase     phase
+	phaseEnds time.Duration // when the phase ends, if by time
+	dialled   int           // clients
+	ready     int
+	alive     int  // clients that have not closed
+	sampled   bool // the window's first sample is being taken
+	reported  time.Duration
+}
+
+type phase uint8
+
+const (
+	connecting phase = iota
+	settling
+	sampling // what everyone connected costs
+	opening  // the publishers' connections
+	running
+	draining
+	lingering // for duplicates of the last messages
+	over
+)
+
+// Times of a run that nobody needs to set.
+const (
+	connectPatience = 30 * time.Second       // without any client becoming ready
+	lead            = 300 * time.Millisecond // between starting the schedule and its first instant
+	sampleLead      = 200 * time.Millisecond // between the window's first sample and the window
+	linger          = 200 * time.Millisecond
+	look            = 10 * time.Millisecond // how often something without an instant is looked at
+)
+
+func newRun(ctx context.Context, cfg Common, sc scenario, loop eventloop.Loop, authority string) *run {
+	s := sc.shape()
+	r := &run{
+		ctx:      ctx,
+		cfg:      cfg,
+		scenario: sc,
+		shape:    s,
+		loop:     loop,
+		kit:      client.NewKit(authority, cfg.Mode, cfg.Stateless),
+		topics:   topicNames(s.topics),
+		sampler:  newSampler(cfg.ServerPID, cfg.Admin),
+		verifier: newVerifier(s),
+		watch:    watch{loop: loop},
+		latency:  stats.NewLatency(),
+		series:   stats.NewSeries(time.Second),
+	}
+	_, most := cfg.publishers(s)
+	prepared := forms(authority, r.topics, s.contentType)
+	r.pool = newPool(r.kit, loop, most, func(topic int) client.PublishForm { return prepared[topic] })
+	r.pool.refused, r.pool.failed = r.publishRefused, r.publisherFailed
+	return r
+}
+
+// Due is part of eventloop.Driver.
+func (r *run) Due(now time.Duration) (next time.Duration, done bool) {
+	next = r.step(now)
+	if r.fatal != nil || r.phase == over {
+		return 0, true
+	}
+	if now-r.reported >= progressEvery {
+		r.tell(now)
+	}
+	return min(next, now+progressEvery), false
+}
+
+func (r *run) step(now time.Duration) time.Duration {
+	switch r.phase {
+	case connecting:
+		return r.connect(now)
+	case settling:
+		return r.settle(now)
+	case sampling:
+		return r.sample(now)
+	case opening:
+		return r.openPublishers(now)
+	case running:
+		return r.play(now)
+	case draining:
+		return r.drain(now)
+	default:
+		return r.lingered(now)
+	}
+}
+
+// connect keeps a bounded number of clients between dialling and being ready, so
+// that the server's own pace is the pace.
+func (r *run) connect(now time.Duration) time.Duration {
+	clients := r.shape.clients()
+	for r.fatal == nil && r.dialled < clients && r.dialled-r.ready < r.cfg.Connecting {
+		number := r.dialled
+		r.dialled++
+		r.alive++
+		r.loop.Dial(r.kit.NewSubscriber(number, r.topics[number%r.shape.topics], r))
+	}
+	if r.ready == clients {
+		r.enter(settling, now+r.cfg.Settle)
+	}
+	r.impatient(now, "%d of %d clients were ready", r.ready, clients)
+	return now + look
+}
+
+// impatient ends the test if connecting takes too long. Each client that becomes
+// ready sets phaseEnds back to 0; publishers have one term for all.
+func (r *run) impatient(now time.Duration, format string, args ...any) {
+	switch {
+	case r.phase != connecting && r.phase != opening:
+	case r.phaseEnds == 0:
+		r.phaseEnds = now + connectPatience
+	case now >= r.phaseEnds:
+		r.fatal = fmt.Errorf(format+", and then none for %v", append(args, connectPatience)...)
+	}
+}
+
+func (r *run) enter(p phase, ends time.Duration) { r.phase, r.phaseEnds = p, ends }
+
+func (r *run) settle(now time.Duration) time.Duration {
+	if now >= r.phaseEnds {
+		r.sampler.begin(r.ctx, allConnected)
+		r.enter(sampling, never)
+	}
+	return min(r.phaseEnds, now+look)
+}
+
+func (r *run) sample(now time.Duration) time.Duration {
+	if r.sampler.has(allConnected) {
+		r.enter(opening, 0)
+	}
+	return now + look
+}
+
+// openPublishers opens connections at the pace of the server. It comes after the
+// sample, so that what a client costs does not include them.
+func (r *run) openPublishers(now time.Duration) time.Duration {
+	publishers, _ := r.cfg.publishers(r.shape)
+	open := len(r.pool.free)
+	if open == publishers {
+		return r.begin(now)
+	}
+	for r.fatal == nil && len(r.pool.conns) < min(publishers, open+r.cfg.Connecting) {
+		r.pool.open()
+	}
+	r.impatient(now, "%d of %d publishers were connected", open, publishers)
+	return now + look
+}
+
+// begin starts the schedule.
+func (r *run) begin(now time.Duration) time.Duration {
+	r.scenario.start(now + lead)
+	r.pool.recordFrom = r.scenario.window()
+	r.enter(running, r.scenario.window()-sampleLead)
+	return now
+}
+
+// play runs the schedule. phaseEnds is what comes next of the window: its first
+// sample, then its beginning, then nothing.
+func (r *run) play(now time.Duration) time.Duration {
+	if now >= r.phaseEnds {
+		r.approachWindow(now)
+	}
+	next := r.scenario.due(now, r.publish)
+	if next == never && r.phaseEnds == never {
+		// A burst is late only when the next would be due.
+		r.enter(draining, r.loop.Now()+max(r.cfg.Drain, r.shape.period))
+		return now
+	}
+	return min(next, r.phaseEnds)
+}
+
+func (r *run) approachWindow(now time.Duration) {
+	if !r.sampled {
+		r.sampled = true
+		r.sampler.begin(r.ctx, windowBegins)
+	}
+	if now < r.scenario.window() {
+		r.phaseEnds = r.scenario.window()
+		return
+	}
+	r.watch.begin(now)
+	r.watch.delivered = -r.verifier.delivered // what came before does not count
+	r.phaseEnds = never
+}
+
+func (r *run) drain(now time.Duration) time.Duration {
+	if r.verifier.missing() > 0 && now < r.phaseEnds {
+		return min(r.phaseEnds, now+look)
+	}
+	r.watch.underway(false, now)
+	r.watch.end(now)
+	r.watch.delivered += r.verifier.delivered
+	r.sampler.begin(r.ctx, windowEnds)
+	r.enter(lingering, now+linger)
+	return r.phaseEnds
+}
+
+func (r *run) lingered(now time.Duration) time.Duration {
+	if now >= r.phaseEnds && r.sampler.has(windowEnds) {
+		r.tell(now)
+		r.phase = over
+	}
+	return now + look
+}
+
+// publish hands a message to the pool and expects its deliveries.
+func (r *run) publish(m publication) {
+	r.verifier.publish(m.topic, m.sequence)
+	if r.shape.bursts {
+		r.watch.underway(true, r.loop.Now())
+	}
+	r.pool.publish(m)
+}
+
+func (r *run) publishRefused(err error) {
+	r.refused++
+	r.verifier.refuse()
+	r.failures.add("publish refused", err)
+}
+
+func (r *run) publisherFailed(err error) {
+	r.failures.add("publisher's connection", err)
+	if r.phase == opening {
+		r.fatal = fmt.Errorf("publisher: %w", err)
+	}
+}
+
+// Ready is part of client.Events.
+func (r *run) Ready(s *client.Subscriber, begin wire.Position) {
+	r.ready++
+	r.phaseEnds = 0 // patience begins anew; see impatient
+	r.verifier.begin(s.Number, begin)
+}
+
+// Message is part of client.Events.
+func (r *run) Message(s *client.Subscriber, f *client.Frame, now time.Duration) error {
+	topic := s.Number % r.shape.topics
+	sequence, ok := r.scenario.read(topic, f.Data)
+	if !ok || !r.verifier.knows(topic, sequence) {
+		return fmt.Errorf("message %q with payload %.80q, which this test did not publish", f.Position, f.Data)
+	}
+	if !r.verifier.message(s.Number, sequence, f.Position) {
+		return nil
+	}
+	o := r.scenario.delivered(delivery{client: s.Number, topic: topic, sequence: sequence, now: now})
+	if o.late {
+		r.verifier.late++
+	}
+	if o.recorded {
+		r.latency.Record(o.latency)
+		r.series.Record(now-r.scenario.window(), o.latency)
+	}
+	if r.shape.bursts && r.verifier.missing() == 0 {
+		r.watch.underway(false, now)
+	}
+	return nil
+}
+
+// Gap is part of client.Events.
+func (r *run) Gap(s *client.Subscriber, g *wire.Gap) { r.verifier.gap(s.Number, g) }
+
+// Closed is part of client.Events.
+func (r *run) Closed(s *client.Subscriber, err error) {
+	r.alive--
+	r.failures.add("client's connection", err)
+	switch {
+	case r.phase == connecting:
+		r.fatal = fmt.Errorf("client %d of %d: %w", s.Number+1, r.shape.clients(), err)
+	case r.alive == 0:
+		r.fatal = fmt.Errorf("every client's connection has ended, the last with: %w", err)
+	}
+}
+
+// tell reports where the run is.
+func (r *run) tell(now time.Duration) {
+	r.reported = now
+	s := Status{Deliveries: r.verifier.delivered, Failures: r.failures.count(), Elapsed: now}
+	switch r.phase {
+	case connecting:
+		s.Phase, s.Done, s.Total, s.Unit = "connecting", r.ready, r.shape.clients(), "clients"
+	case settling, sampling, opening:
+		s.Phase, s.Done, s.Total, s.Unit = "settling", r.ready, r.shape.clients(), "clients"
+	case running:
+		s.Phase = r.shape.name
+		s.Done, s.Total, s.Unit = r.scenario.progress(now)
+	default:
+		s.Phase, s.Done, s.Total, s.Unit = "draining", int(r.verifier.delivered), int(r.verifier.expected), "deliveries"
+	}
+	r.reporter.newest.Store(&s)
+}

@@ -1,0 +1,156 @@
+package loadtest
+
+import "github.com/pubsubd/pubsubd/pkg/wire"
+
+// A verifier accounts for every message of every client, by position and by
+// payload: positions must rise, and each published message must come to each
+// client of its topic exactly once. The two are independent, so neither a server
+// that renumbers nor one that mixes payloads goes unnoticed.
+type verifier struct {
+	shape     shape
+	clients   []progressOfClient
+	published []bitset // by topic: the sequences that were handed to the server
+
+	expected   int64
+	delivered  int64 // first deliveries, late ones included
+	late       int64
+	duplicates int64
+	disordered int64
+	epochs     int64 // changes of epoch that no gap announced
+	gaps       map[wire.GapReason]int64
+}
+
+// progressOfClient is where one client is in its topic.
+type progressOfClient struct {
+	begun  bool
+	epoch  string
+	last   uint64 // the highest offset had
+	recent uint64 // bit i: offset last-i was had, or is before the subscription
+	had    bitset // by sequence
+}
+
+func newVerifier(s shape) *verifier {
+	v := &verifier{
+		shape:     s,
+		clients:   make([]progressOfClient, s.clients()),
+		published: make([]bitset, s.topics),
+		gaps:      map[wire.GapReason]int64{},
+	}
+	for i := range v.clients {
+		v.clients[i].had = newBitset(s.messages)
+	}
+	for i := range v.published {
+		v.published[i] = newBitset(s.messages)
+	}
+	return v
+}
+
+// begin says that delivery to a client begins after p.
+func (v *verifier) begin(client int, p wire.Position) {
+	c := &v.clients[client]
+	c.begun = true
+	c.epoch, c.last, c.recent = p.Epoch, p.Offset, ^uint64(0)
+}
+
+// publish says that a message is on its way to every client of its topic.
+func (v *verifier) publish(topic, sequence int) {
+	v.published[topic].set(sequence)
+	v.expected += int64(v.shape.perTopic)
+}
+
+// refuse takes publish back: the server did not take the message.
+func (v *verifier) refuse() { v.expected -= int64(v.shape.perTopic) }
+
+// knows reports whether such a message was published.
+func (v *verifier) knows(topic, sequence int) bool {
+	return sequence >= 0 && sequence < v.shape.messages && v.published[topic].has(sequence)
+}
+
+// message takes one that came, and reports whether it is the client's first of
+// this sequence.
+func (v *verifier) message(client, sequence int, p wire.Position) bool {
+	c := &v.clients[client]
+	again := v.position(c, p)
+	if again || c.had.has(sequence) {
+		v.duplicates++
+		return false
+	}
+	c.had.set(sequence)
+	v.delivered++
+	return true
+}
+
+// position checks that offsets rise, and reports whether this one was had before.
+func (v *verifier) position(c *progressOfClient, p wire.Position) (again bool) {
+	switch {
+	case p.Epoch != c.epoch:
+		v.epochs++
+		c.epoch, c.last, c.recent = p.Epoch, p.Offset, 1
+		return false
+	case p.Offset > c.last:
+		c.advance(p.Offset)
+		return false
+	}
+	behind := c.last - p.Offset
+	if behind < 64 && c.recent&(1<<behind) != 0 {
+		return true
+	}
+	// Lower than the last and not had, or so far back that nobody knows: either way
+	// it is out of order.
+	v.disordered++
+	if behind < 64 {
+		c.recent |= 1 << behind
+	}
+	return false
+}
+
+func (c *progressOfClient) advance(offset uint64) {
+	c.recent = c.recent<<(offset-c.last) | 1 // a shift by 64 or more leaves nothing
+	c.last = offset
+}
+
+// gap takes an announced loss: what it covers stays expected, and so counts as
+// lost. Only a gap may change the epoch.
+func (v *verifier) gap(client int, g *wire.Gap) {
+	v.gaps[g.Reason]++
+	c := &v.clients[client]
+	switch p := g.Position; {
+	case p.Epoch != c.epoch:
+		c.epoch, c.last, c.recent = p.Epoch, p.Offset, 0
+	case p.Offset > c.last:
+		c.advance(p.Offset)
+		c.recent &^= 1 // the message at the gap's end was not had
+	case p.Offset < c.last:
+		v.disordered++
+	}
+}
+
+// missing returns how many deliveries have not come.
+func (v *verifier) missing() int64 { return v.expected - v.delivered }
+
+// result returns the account. What came too late counts as lost.
+func (v *verifier) result() Deliveries {
+	gaps := map[string]int64{}
+	for reason, n := range v.gaps {
+		gaps[string(reason)] = n
+	}
+	return Deliveries{
+		Expected:     v.expected,
+		Delivered:    v.delivered - v.late,
+		Lost:         v.missing() + v.late,
+		Late:         v.late,
+		Duplicates:   v.duplicates,
+		Disordered:   v.disordered,
+		EpochChanges: v.epochs,
+		Gaps:         gaps,
+	}
+}
+
+// A bitset is a set of small numbers.
+type bitset []uint64
+
+func newBitset(n int) bitset { return make(bitset, (n+63)/64) }
+
+func (b bitset) set(i int) { b[i/64] |= 1 << (i % 64) }
+
+func (b bitset) has(i int) bool { return b[i/64]&(1<<(i%64)) != 0 }
