@@ -32,7 +32,7 @@ func main() {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(serveCommand(), versionCommand())
+	root.AddCommand(serveCommand(), loadtestCommand(), versionCommand())
 	os.Exit(exitCode(root.Execute()))
 }
 

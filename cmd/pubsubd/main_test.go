@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	os.RemoveAll(dir)
+	_ = os.RemoveAll(dir)
 	os.Exit(code)
 }
 
@@ -97,8 +98,13 @@ func TestVersionAndHelp(t *testing.T) {
 	for _, args := range [][]string{nil, {"--help"}, {"serve", "--help"}, {"loadtest", "--help"}, {"loadtest", "broadcast", "--help"}, {"loadtest", "collab", "--help"}} {
 		r := run(t, nil, args...)
 		require.Zero(t, r.code)
-		require.Contains(t, r.stdout, "Usage:")
+		require.Contains(t, r.stdout, "Usage:\n  "+strings.Join(append([]string{"pubsubd"}, withoutFlags(args)...), " "))
 	}
+}
+
+// withoutFlags returns the words of a command line that name the command.
+func withoutFlags(args []string) []string {
+	return slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
 }
 
 // A served is a daemon running as a process of its own.

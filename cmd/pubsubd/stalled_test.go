@@ -80,6 +80,7 @@ func (s *served) stream(topic string) (net.Conn, *wire.Decoder) {
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(s, err)
 	require.Equal(s, http.StatusOK, resp.StatusCode)
+	s.Cleanup(func() { resp.Body.Close() })
 	frames := wire.NewDecoder(resp.Body)
 	hello, err := frames.Next()
 	require.NoError(s, err)
@@ -133,6 +134,7 @@ func (p *publisher) publish(topic string, n int) time.Duration {
 		require.NoError(p, err)
 		_, err = io.Copy(io.Discard, resp.Body)
 		require.NoError(p, err)
+		resp.Body.Close()
 		require.Equal(p, http.StatusOK, resp.StatusCode)
 	}
 	return time.Since(begun)

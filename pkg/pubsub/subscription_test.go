@@ -385,8 +385,8 @@ func TestCloseTellsTheDaemonAndEndsNext(t *testing.T) {
 		s.Close()
 		require.ErrorIs(t, <-waiting, ErrClosed)
 		require.Empty(t, f.sessions)
-		for range s.All(t.Context()) {
-			require.Fail(t, "All ends quietly")
+		for item, err := range s.All(t.Context()) {
+			require.Fail(t, "All ends quietly", "%v %v", item, err)
 		}
 		_, err := s.Change(t.Context(), []wire.Start{Now("b")}, nil)
 		require.ErrorIs(t, err, ErrClosed)

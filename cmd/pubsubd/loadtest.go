@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/report"
+)
+
+func loadtestCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "loadtest",
+		Short: "Measure how many clients a server holds",
+		Long: `Measure a server over the network: how many clients it holds, how fast messages
+reach them, and whether one was lost, came twice or out of order.
+
+Without --target a server is started on this machine for the test, with the
+settings that serve would have here. The exit code is 0 if all is well, 1 if
+the test went wrong, 2 for a command line that cannot be obeyed, 3 if an
+objective was missed (loss, duplicates, disorder, late bursts, --max-p99), and 4
+if the load generator was the bottleneck.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(broadcastCommand(), collabCommand())
+	return cmd
+}
+
+func broadcastCommand() *cobra.Command {
+	cfg := loadtest.DefaultBroadcast()
+	var out output
+	cmd := &cobra.Command{
+		Use:   "broadcast",
+		Short: "One topic, many clients: a burst of messages every period",
+		Long: `One topic, many clients. Every period one message of 20 short strings is
+published: a burst of one delivery to each client. The server holds so many
+clients at that period if each burst was complete before the next was due.`,
+		Example: "  pubsubd loadtest broadcast --clients 5000 --period 1s --bursts 100",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			return out.measure(&cfg.Common, func(ctx context.Context, p loadtest.Progress) (loadtest.Result, error) {
+				return loadtest.RunBroadcast(ctx, cfg, p)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&cfg.Clients, "clients", cfg.Clients, "clients on the topic")
+	f.DurationVar(&cfg.Period, "period", cfg.Period, "time from one burst to the next")
+	f.IntVar(&cfg.Bursts, "bursts", cfg.Bursts, "bursts that are recorded")
+	f.IntVar(&cfg.Warmup, "warmup-bursts", cfg.Warmup, "bursts before those")
+	bindCommon(f, &cfg.Common)
+	out.bind(f)
+	return cmd
+}
+
+func collabCommand() *cobra.Command {
+	rounds, steady := loadtest.DefaultCollab(), loadtest.DefaultSteady()
+	var out output
+	var pattern string
+	cmd := &cobra.Command{
+		Use:   "collab",
+		Short: "Many topics, few clients each, who publish to each other",
+		Long: `Many topics with few clients each.
+
+--pattern rounds: in every topic one client publishes, all topics at the same
+moment; once the others have it the topic rests for --delay, over --rounds rounds,
+each topic on its own. Latency is that of the others, not of the publisher.
+
+--pattern steady: every client publishes ten bytes every --period, and everyone on
+the topic gets them, the publisher too. After --warmup, --duration is recorded.`,
+		Example: `  pubsubd loadtest collab --topics 500 --clients-per-topic 2 --delay 1s --rounds 100
+  pubsubd loadtest collab --pattern steady --topics 200 --period 1s`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := cmd.Flags()
+	f.StringVar(&pattern, "pattern", "rounds", "rounds or steady")
+	f.IntVar(&rounds.Topics, "topics", rounds.Topics, "topics")
+	f.IntVar(&rounds.ClientsPerTopic, "clients-per-topic", rounds.ClientsPerTopic, "clients on each topic")
+	f.DurationVar(&rounds.Delay, "delay", rounds.Delay, "rounds: how long a topic rests between rounds")
+	f.IntVar(&rounds.Rounds, "rounds", rounds.Rounds, "rounds: how many, in each topic")
+	f.DurationVar(&rounds.RoundTimeout, "round-timeout", rounds.RoundTimeout, "rounds: when what is missing counts as lost")
+	f.DurationVar(&steady.Period, "period", steady.Period, "steady: time between two messages of one client")
+	f.DurationVar(&steady.Warmup, "warmup", steady.Warmup, "steady: time before the recorded part")
+	f.DurationVar(&steady.Duration, "duration", steady.Duration, "steady: how long is recorded")
+	bindCommon(f, &rounds.Common)
+	out.bind(f)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkPattern(cmd.Flags(), pattern); err != nil {
+			return usageError{err}
+		}
+		return out.measure(&rounds.Common, func(ctx context.Context, p loadtest.Progress) (loadtest.Result, error) {
+			if pattern == "rounds" {
+				return loadtest.RunCollab(ctx, rounds, p)
+			}
+			steady.Common, steady.Topics, steady.ClientsPerTopic = rounds.Common, rounds.Topics, rounds.ClientsPerTopic
+			return loadtest.RunSteady(ctx, steady, p)
+		})
+	}
+	return cmd
+}
+
+// checkPattern refuses flags that the pattern would ignore.
+func checkPattern(f *pflag.FlagSet, pattern string) error {
+	foreign := map[string][]string{
+		"rounds": {"period", "warmup", "duration"},
+		"steady": {"delay", "rounds", "round-timeout"},
+	}
+	flags, ok := foreign[pattern]
+	if !ok {
+		return fmt.Errorf("--pattern %q is neither rounds nor steady", pattern)
+	}
+	for _, name := range flags {
+		if f.Changed(name) {
+			return fmt.Errorf("--%s has no meaning with --pattern %s", name, pattern)
+		}
+	}
+	return nil
+}
+
+// bindCommon adds the flags that every scenario has.
+func bindCommon(f *pflag.FlagSet, c *loadtest.Common) {
+	f.StringVar(&c.Target, "target", "", "base URL of a server that runs; without it one is started")
+	f.StringVar(&c.Admin, "admin", "", "base URL of the target's admin listener, for its memory and bytes")
+	f.IntVar(&c.ServerPID, "server-pid", 0, "the target's process on this machine, for its CPU")
+	f.StringVar((*string)(&c.Mode), "mode", string(c.Mode), "how polls are answered: single, batch, multiple or stream")
+	f.BoolVar(&c.Stateless, "stateless", false, "poll by position, without sessions")
+	f.IntVar(&c.Publishers, "publishers", c.Publishers, "connections for publishing, opened first")
+	f.IntVar(&c.MaxPublishers, "max-publishers", c.MaxPublishers, "connections for publishing at most")
+	f.IntVar(&c.Connecting, "connecting", c.Connecting, "clients that connect at the same time")
+	f.DurationVar(&c.Settle, "settle", c.Settle, "rest between connecting and the test")
+	f.DurationVar(&c.Drain, "drain", c.Drain, "how long missing deliveries are waited for at the end")
+	f.DurationVar(&c.MaxP99, "max-p99", 0, "objective: the 99th percentile of latency; 0 is none")
+	f.Int64Var(&c.MaxLoss, "max-loss", 0, "objective: deliveries that may be lost")
+}
+
+// output is what becomes of a result.
+type output struct {
+	json  string
+	quiet bool
+}
+
+func (o *output) bind(f *pflag.FlagSet) {
+	f.StringVar(&o.json, "json", "", "write the result to this file as JSON; - is standard output, without the table")
+	f.BoolVar(&o.quiet, "quiet", false, "show no progress")
+}
+
+// measure runs a test, shows its result, and returns what the process exits with.
+func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.Progress) (loadtest.Result, error)) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	c.ServerCommand = []string{self, "serve", "--log-level=warn"}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+
+	progress := report.NewProgress(os.Stderr)
+	if o.quiet {
+		progress = report.Quiet(os.Stderr)
+	}
+	result, err := run(ctx, progress)
+	progress.Finish()
+	if fault, ok := errors.AsType[loadtest.ConfigError](err); ok {
+		return usageError{fault}
+	}
+	if result.Scenario == "" {
+		return err
+	}
+	if err := errors.Join(err, o.write(result)); err != nil {
+		return err
+	}
+	if code := loadtest.ExitCode(result); code != 0 {
+		return exitError{code}
+	}
+	return nil
+}
+
+func (o *output) write(result loadtest.Result) error {
+	if o.json == "-" {
+		return report.JSON(os.Stdout, result)
+	}
+	if err := report.Table(os.Stdout, result); err != nil || o.json == "" {
+		return err
+	}
+	var text strings.Builder
+	if err := report.JSON(&text, result); err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.json, []byte(text.String()), 0o644); err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	return nil
+}
