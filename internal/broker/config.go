@@ -1,6 +1,9 @@
 package broker
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Config bounds what a Broker holds. The zero value of a field takes its default.
 type Config struct {
@@ -24,17 +27,9 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.HistoryMessages == 0 {
-		c.HistoryMessages = DefaultHistoryMessages
-	}
-	if c.HistoryBytes == 0 {
-		c.HistoryBytes = DefaultHistoryBytes
-	}
-	if c.HistoryAge == 0 {
-		c.HistoryAge = DefaultHistoryAge
-	}
-	if c.MaxTopics == 0 {
-		c.MaxTopics = DefaultMaxTopics
-	}
+	c.HistoryMessages = cmp.Or(c.HistoryMessages, DefaultHistoryMessages)
+	c.HistoryBytes = cmp.Or(c.HistoryBytes, DefaultHistoryBytes)
+	c.HistoryAge = cmp.Or(c.HistoryAge, DefaultHistoryAge)
+	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
 	return c
 }

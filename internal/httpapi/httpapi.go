@@ -58,14 +58,14 @@ func New(cfg Config) http.Handler {
 	a := &API{cfg}
 	r := mux.NewRouter().SkipClean(true)
 	v1 := r.PathPrefix("/v1").Subrouter()
-	a.route(v1, "/topics", methods{"GET": a.listTopics})
-	a.route(v1, "/topics/{topic}", methods{"GET": a.showTopic})
-	a.route(v1, "/topics/{topic}/messages", methods{"POST": a.publish, "GET": a.readTopic})
-	a.route(v1, "/sessions", methods{"POST": a.openSession})
-	a.route(v1, "/sessions/{id}", methods{"GET": a.showSession, "PATCH": a.changeSession, "DELETE": a.closeSession})
-	a.route(v1, "/sessions/{id}/close", methods{"POST": a.closeSession})
-	a.route(v1, "/sessions/{id}/poll", methods{"GET": a.poll})
-	a.route(v1, "/poll", methods{"GET": a.pollByQuery, "POST": a.pollByBody})
+	a.route(v1, "/topics", methods{"GET": {limit.Other, a.listTopics}})
+	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Other, a.showTopic}})
+	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publish, a.publish}, "GET": {limit.Other, a.readTopic}})
+	a.route(v1, "/sessions", methods{"POST": {limit.OpenSession, a.openSession}})
+	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Other, a.showSession}, "PATCH": {limit.Other, a.changeSession}, "DELETE": {limit.Other, a.closeSession}})
+	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Other, a.closeSession}})
+	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Poll, a.poll}})
+	a.route(v1, "/poll", methods{"GET": {limit.Poll, a.pollByQuery}, "POST": {limit.Poll, a.pollByBody}})
 	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {
 		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
 	})
@@ -77,15 +77,27 @@ func New(cfg Config) http.Handler {
 type handler func(w http.ResponseWriter, r *http.Request, p auth.Principal) error
 
 // methods is what a path serves.
-type methods map[string]handler
+type methods map[string]method
 
-func (a *API) route(r *mux.Router, path string, m methods) {
+// A method is one of a path: what it counts as, and who serves it.
+type method struct {
+	call  limit.Call
+	serve handler
+}
+
+func (a *API) route(r *mux.Router, path string, served methods) {
 	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-		if serve := m[r.Method]; serve != nil {
-			return serve(w, r, p)
+		m, ok := served[r.Method]
+		if !ok {
+			w.Header().Set("Allow", served.allow())
+			return wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%s is not served here", r.Method)
 		}
-		w.Header().Set("Allow", m.allow())
-		return wire.NewProblem(wire.CodeMethodNotAllowed, "use "+m.allow(), "%s is not served here", r.Method)
+		release, err := a.Limiter.Admit(r.Context(), m.call, p.Name)
+		if err != nil {
+			return err
+		}
+		defer release()
+		return m.serve(w, r, p)
 	}))
 }
 
@@ -106,11 +118,6 @@ func (a *API) handle(serve handler) http.Handler {
 			a.fail(w, r, err)
 		}
 	})
-}
-
-// admit asks the limiter, as a call of that kind.
-func (a *API) admit(r *http.Request, call limit.Call, p auth.Principal) (release func(), err error) {
-	return a.Limiter.Admit(r.Context(), call, p.Name)
 }
 
 // allowAll asks the authority for every topic of a subscription.

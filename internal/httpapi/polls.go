@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -17,7 +16,7 @@ import (
 const maxAck = 1<<53 - 1
 
 // poll answers a session's poll.
-func (a *API) poll(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) poll(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
 	s, err := a.sessionOf(r)
 	if err != nil {
 		return err
@@ -30,16 +29,11 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, p auth.Principal) err
 	if err != nil {
 		return err
 	}
-	return a.servePoll(w, r, p, s, req)
+	return a.servePoll(w, r, s, req)
 }
 
 // servePoll is where every poll ends up, with a session or without.
-func (a *API) servePoll(w http.ResponseWriter, r *http.Request, p auth.Principal, s *session.Session, req transport.Request) error {
-	release, err := a.admit(r, limit.Poll, p)
-	if err != nil {
-		return err
-	}
-	defer release()
+func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
 	if err := acceptable(r); err != nil {
 		return err
 	}
@@ -123,7 +117,7 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principa
 		return err
 	}
 	defer a.Sessions.End(s)
-	return a.servePoll(w, r, p, s, transport.Request{Mode: mode, Hello: helloFor(topics, positions)})
+	return a.servePoll(w, r, s, transport.Request{Mode: mode, Hello: helloFor(topics, positions)})
 }
 
 // helloFor returns what a client must be told before anything else if it does

@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -19,11 +18,9 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	if err != nil {
 		return err
 	}
-	release, err := a.admitPublish(r, p, topic)
-	if err != nil {
+	if err := a.mayPublish(p, topic); err != nil {
 		return err
 	}
-	defer release()
 	m, ttl, err := a.readMessage(w, r, topic)
 	if err != nil {
 		return err
@@ -35,18 +32,15 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	return a.writeJSON(w, http.StatusOK, published)
 }
 
-// admitPublish asks everyone who may refuse, before the body is read.
-func (a *API) admitPublish(r *http.Request, p auth.Principal, topic string) (release func(), err error) {
+// mayPublish asks everyone who may refuse, before the body is read.
+func (a *API) mayPublish(p auth.Principal, topic string) error {
 	if why := a.Sessions.Draining(); why != nil {
-		return nil, why
+		return why
 	}
 	if wire.ReservedTopic(topic) {
-		return nil, wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %q is the daemon's own", topic)
+		return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %q is the daemon's own", topic)
 	}
-	if err := a.Authority.Allow(p, auth.Publish, topic); err != nil {
-		return nil, err
-	}
-	return a.admit(r, limit.Publish, p)
+	return a.Authority.Allow(p, auth.Publish, topic)
 }
 
 // readMessage makes a message of the request, by the rules of PROTOCOL.md,

@@ -7,17 +7,11 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 func (a *API) openSession(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-	release, err := a.admit(r, limit.OpenSession, p)
-	if err != nil {
-		return err
-	}
-	defer release()
 	var open wire.OpenRequest
 	if err := readJSON(w, r, &open); err != nil {
 		return err
@@ -41,11 +35,6 @@ func (a *API) changeSession(w http.ResponseWriter, r *http.Request, p auth.Princ
 	if err != nil {
 		return err
 	}
-	release, err := a.admit(r, limit.Other, p)
-	if err != nil {
-		return err
-	}
-	defer release()
 	var change wire.ChangeRequest
 	if err := readJSON(w, r, &change); err != nil {
 		return err
@@ -65,11 +54,6 @@ func (a *API) showSession(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if err != nil {
 		return err
 	}
-	release, err := a.admit(r, limit.Other, p)
-	if err != nil {
-		return err
-	}
-	defer release()
 	return a.writeJSON(w, http.StatusOK, s.State(time.Now()))
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -18,11 +17,6 @@ const (
 )
 
 func (a *API) listTopics(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-	release, err := a.admit(r, limit.Other, p)
-	if err != nil {
-		return err
-	}
-	defer release()
 	q, err := query(r)
 	if err != nil {
 		return err
@@ -60,11 +54,6 @@ func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 	if err != nil {
 		return err
 	}
-	release, err := a.admit(r, limit.Other, p)
-	if err != nil {
-		return err
-	}
-	defer release()
 	state, ok := a.Broker.Topic(topic)
 	if !ok {
 		return topicUnknown(topic)
@@ -78,11 +67,6 @@ func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 	if err != nil {
 		return err
 	}
-	release, err := a.admit(r, limit.Other, p)
-	if err != nil {
-		return err
-	}
-	defer release()
 	start, n, err := readRange(r, topic)
 	if err != nil {
 		return err

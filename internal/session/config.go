@@ -1,6 +1,9 @@
 package session
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Config bounds sessions. The zero value of a field takes its default.
 type Config struct {
@@ -39,23 +42,11 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.Queue == 0 {
-		c.Queue = DefaultQueue
-	}
-	if c.Unacked == 0 {
-		c.Unacked = DefaultUnacked
-	}
-	if c.Subscriptions == 0 {
-		c.Subscriptions = DefaultSubscriptions
-	}
-	if c.InactivityTimeout == 0 {
-		c.InactivityTimeout = DefaultInactivityTimeout
-	}
-	if c.EndedRemembered == 0 {
-		c.EndedRemembered = DefaultEndedRemembered
-	}
-	if c.MaxSessions == 0 {
-		c.MaxSessions = DefaultMaxSessions
-	}
+	c.Queue = cmp.Or(c.Queue, DefaultQueue)
+	c.Unacked = cmp.Or(c.Unacked, DefaultUnacked)
+	c.Subscriptions = cmp.Or(c.Subscriptions, DefaultSubscriptions)
+	c.InactivityTimeout = cmp.Or(c.InactivityTimeout, DefaultInactivityTimeout)
+	c.EndedRemembered = cmp.Or(c.EndedRemembered, DefaultEndedRemembered)
+	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
 	return c
 }

@@ -1,6 +1,9 @@
 package transport
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Config says how long answers wait and how much they hold. The zero value of a
 // field takes its default.
@@ -42,26 +45,12 @@ const (
 
 // WithDefaults returns c with every zero field set to its default.
 func (c Config) WithDefaults() Config {
-	if c.PollTimeout == 0 {
-		c.PollTimeout = DefaultPollTimeout
-	}
-	if c.Heartbeat == 0 {
-		c.Heartbeat = DefaultHeartbeat
-	}
-	if c.MaxOutputDelay == 0 {
-		c.MaxOutputDelay = DefaultMaxOutputDelay
-	}
-	if c.MultipleTime == 0 {
-		c.MultipleTime = DefaultMultipleTime
-	}
-	if c.AnswerFrames == 0 {
-		c.AnswerFrames = DefaultAnswerFrames
-	}
-	if c.AnswerBytes == 0 {
-		c.AnswerBytes = DefaultAnswerBytes
-	}
-	if c.WriteTimeout == 0 {
-		c.WriteTimeout = DefaultWriteTimeout
-	}
+	c.PollTimeout = cmp.Or(c.PollTimeout, DefaultPollTimeout)
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.MaxOutputDelay = cmp.Or(c.MaxOutputDelay, DefaultMaxOutputDelay)
+	c.MultipleTime = cmp.Or(c.MultipleTime, DefaultMultipleTime)
+	c.AnswerFrames = cmp.Or(c.AnswerFrames, DefaultAnswerFrames)
+	c.AnswerBytes = cmp.Or(c.AnswerBytes, DefaultAnswerBytes)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
 	return c
 }
