@@ -11,6 +11,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,20 +103,36 @@ func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wir
 // Join makes to a subscriber of the start's topic. The error is a
 // *wire.Problem: overloaded.
 func (b *Broker) Join(start wire.Start, to Subscriber) (Joined, error) {
+	if b.subscriptions.Add(1) > int64(b.cfg.MaxSubscriptions) {
+		b.subscriptions.Add(-1)
+		return Joined{}, full(b.cfg.MaxSubscriptions, "subscriptions", "limits.all_subscriptions")
+	}
+	joined, err := b.join(start, to)
+	if err != nil {
+		b.subscriptions.Add(-1)
+	}
+	return joined, err
+}
+
+func (b *Broker) join(start wire.Start, to Subscriber) (Joined, error) {
 	for {
 		t, err := b.topic(start.Topic)
 		if err != nil {
 			return Joined{}, err
 		}
 		joined, err := t.join(start, to)
-		if errors.Is(err, errForgotten) {
-			continue
+		if !errors.Is(err, errForgotten) {
+			return joined, err
 		}
-		if err == nil {
-			b.subscriptions.Add(1)
-		}
-		return joined, err
 	}
+}
+
+// full is the problem that the broker holds as many of something as it may.
+func full(n int, what, setting string) *wire.Problem {
+	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise "+setting,
+		"the daemon holds %d %s, as many as it may", n, what)
+	p.RetryAfterMS = 1000
+	return p
 }
 
 // topic finds the topic of that name in its shard, or makes it.
@@ -138,13 +155,10 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 	}
 	if b.topics.Add(1) > int64(b.cfg.MaxTopics) {
 		b.topics.Add(-1)
-		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.topics",
-			"the daemon holds %d topics, as many as it may", b.cfg.MaxTopics)
-		p.RetryAfterMS = 1000
-		return nil, p
+		return nil, full(b.cfg.MaxTopics, "topics", "limits.topics")
 	}
-	t := newTopic(b, name)
-	s.topics[name] = t
+	t := newTopic(b, strings.Clone(name)) // a substring would keep a whole request
+	s.topics[t.name] = t
 	return t, nil
 }
 

@@ -16,6 +16,11 @@ type Config struct {
 	// MaxTopics bounds the topics held at one time; publishing or subscribing to
 	// one more is answered with the problem overloaded. Default 1,000,000.
 	MaxTopics int
+
+	// MaxSubscriptions bounds the subscriptions of all sessions and stateless polls
+	// together; one more is answered with the problem overloaded. Default
+	// 4,000,000.
+	MaxSubscriptions int
 }
 
 // Defaults of Config.
@@ -24,6 +29,8 @@ const (
 	DefaultHistoryBytes    = 1 << 20
 	DefaultHistoryAge      = 60 * time.Second
 	DefaultMaxTopics       = 1_000_000
+
+	DefaultMaxSubscriptions = 4_000_000
 )
 
 func (c Config) withDefaults() Config {
@@ -31,5 +38,6 @@ func (c Config) withDefaults() Config {
 	c.HistoryBytes = cmp.Or(c.HistoryBytes, DefaultHistoryBytes)
 	c.HistoryAge = cmp.Or(c.HistoryAge, DefaultHistoryAge)
 	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
+	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, DefaultMaxSubscriptions)
 	return c
 }

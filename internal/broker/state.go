@@ -57,8 +57,7 @@ func (t *topic) state() wire.TopicState {
 // Topics lists at most limit topics that show lets through and whose names come
 // after the given one, in byte order.
 func (b *Broker) Topics(after string, limit int, show func(topic string) bool) wire.TopicList {
-	found := slices.DeleteFunc(b.topicsAfter(after), func(t *topic) bool { return !show(t.name) })
-	slices.SortFunc(found, func(x, y *topic) int { return strings.Compare(x.name, y.name) })
+	found := b.topicsAfter(after, limit+1, show)
 	list := wire.TopicList{Topics: []wire.TopicState{}}
 	if len(found) > limit {
 		found = found[:limit]
@@ -70,17 +69,28 @@ func (b *Broker) Topics(after string, limit int, show func(topic string) bool) w
 	return list
 }
 
-func (b *Broker) topicsAfter(after string) []*topic {
+// topicsAfter returns the first n topics after the given name, in order. It keeps
+// no more than a few pages of them while it looks at all.
+func (b *Broker) topicsAfter(after string, n int, show func(topic string) bool) []*topic {
 	var found []*topic
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.RLock()
 		for name, t := range s.topics {
-			if name > after {
+			if name > after && show(name) {
 				found = append(found, t)
+			}
+			if len(found) >= 4*n {
+				found = firstTopics(found, n)
 			}
 		}
 		s.mu.RUnlock()
 	}
-	return found
+	return firstTopics(found, n)
+}
+
+// firstTopics sorts topics by name and returns the first n.
+func firstTopics(topics []*topic, n int) []*topic {
+	slices.SortFunc(topics, func(x, y *topic) int { return strings.Compare(x.name, y.name) })
+	return topics[:min(n, len(topics))]
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"strings"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -47,17 +48,27 @@ func (t *topic) settleLocked(start wire.Start) Joined {
 	case start.From == wire.FromOldest:
 		j.Cursor = t.history.lost
 	case start.Epoch != t.broker.epoch || start.After > t.head:
-		given := start.Position()
+		given := t.given(start)
 		j.Cursor, j.Restart = t.history.lost, &given
 	default:
 		j.Cursor = start.After
 	}
 	j.Position = t.positionLocked(j.Cursor)
 	if start.From == wire.FromPosition {
-		j.Position = start.Position()
+		j.Position = t.given(start)
 	}
 	j.Live = j.Cursor == t.head && j.Restart == nil
 	return j
+}
+
+// given returns the position that a client gave. It shares no memory with the
+// request: a substring would keep the whole of it.
+func (t *topic) given(start wire.Start) wire.Position {
+	p := wire.Position{Topic: t.name, Epoch: t.broker.epoch, Offset: start.After}
+	if start.Epoch != p.Epoch {
+		p.Epoch = strings.Clone(start.Epoch)
+	}
+	return p
 }
 
 // Leave ends the subscription. An Offer that is under way may still arrive.
@@ -96,16 +107,19 @@ func (s *Subscription) Lost() uint64 {
 	return s.topic.history.lost
 }
 
-// Get returns the message at that offset, or nil if it is no longer held or its
-// life is over.
-func (s *Subscription) Get(offset uint64, now time.Time) *wire.Frame {
+// Get returns the message at that offset, or nil and why it is lost: it is no
+// longer held, or its life is over.
+func (s *Subscription) Get(offset uint64, now time.Time) (*wire.Frame, wire.GapReason) {
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()
 	f := s.topic.history.get(offset)
-	if f == nil || f.Expired(now) {
-		return nil
+	switch {
+	case f == nil:
+		return nil, s.topic.history.reason
+	case f.Expired(now):
+		return nil, wire.GapExpired
 	}
-	return f
+	return f, ""
 }
 
 // Position returns the position of that offset on the subscription's topic.

@@ -20,8 +20,8 @@ var errForgotten = errors.New("topic forgotten")
 // history from mark on and offers it to a copy of subs, without the lock, so
 // no subscriber can slow a publisher or another topic.
 // What the fan-out has not handed over yet is never evicted; a topic whose
-// fan-out lags by half of the history refuses publishes instead, so healthy
-// subscribers are never made to lose.
+// fan-out lags too far refuses publishes instead, so healthy subscribers are
+// never made to lose.
 type topic struct {
 	name   string  // immutable
 	broker *Broker // immutable
@@ -62,15 +62,23 @@ func (t *topic) publish(m *wire.Message, ttl time.Duration, now time.Time) (wire
 	return wire.Published{Position: m.Position, Time: m.Time}, nil
 }
 
-// overloadedLocked reports whether half of what the history may hold is unsent.
+// A fan-out may always lag by so much, however short the history is: a hundred
+// publishers at once get that far before the scheduler has begun it.
+const (
+	lagMessages = 1000
+	lagBytes    = 8 << 20
+)
+
+// overloadedLocked reports whether the fan-out lags too far: by half of what the
+// history may hold, and by more than it always may.
 func (t *topic) overloadedLocked() bool {
 	cfg := &t.broker.cfg
-	return t.unsent > 0 && (2*t.unsent >= cfg.HistoryMessages || 2*t.unsentBytes >= cfg.HistoryBytes)
+	return t.unsent >= max(cfg.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(cfg.HistoryBytes/2, lagBytes)
 }
 
 func overloaded(name string) *wire.Problem {
 	p := wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
-		"the fan-out of topic %q lags by half of its history", name)
+		"the fan-out of topic %q lags too far", name)
 	p.RetryAfterMS = 100
 	return p
 }

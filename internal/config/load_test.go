@@ -43,7 +43,7 @@ func nested(key, text string) string {
 func other(t *testing.T, s setting) string {
 	t.Helper()
 	byKind := map[string]string{
-		"count": "77", "bytes": "123KiB", "duration": "77ms", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
+		"count": "77", "bytes": "123KiB", "duration": "17s", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
 	}
 	byKey := map[string]string{"log.level": "warn", "log.format": "console", "history.bytes": "2MiB"}
 	text, ok := byKey[s.key]

@@ -33,6 +33,7 @@ func settings(c *Config) []setting {
 		{"limits.topics", count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt), "topics held at one time"},
 		{"limits.sessions", count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt), "sessions open at one time"},
 		{"limits.subscriptions", count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt), "topics that one session may hold"},
+		{"limits.all_subscriptions", count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions, math.MaxInt), "topics that all sessions together may hold"},
 		{"message.bytes", size(&c.MessageBytes, 64<<10, maxMessageBytes), "the largest payload that may be published"},
 
 		{"session.queue", count(&s.Queue, session.DefaultQueue, 1024), "frames a session buffers before a topic falls behind; idle sessions pay for all of them"},

@@ -43,6 +43,11 @@ func contradictions(c *Config) []*Error {
 		wrong = append(wrong, &Error{Key: "listen.admin", Reason: fmt.Sprintf(
 			"is %q, which is listen.public too: choose another port", c.Listen.Admin)})
 	}
+	if c.Transport.WriteTimeout <= c.Transport.MaxOutputDelay {
+		wrong = append(wrong, &Error{Key: "poll.write_timeout", Reason: fmt.Sprintf(
+			"is %v, not more than poll.max_output_delay (%v): raise it, or answers would be cut off before their end",
+			c.Transport.WriteTimeout, c.Transport.MaxOutputDelay)})
+	}
 	if c.Insecure {
 		return wrong
 	}

@@ -31,6 +31,7 @@ func TestValidateBounds(t *testing.T) {
 		{"session.queue", func(c *Config) { c.Session.Queue = 1025 }},
 		{"session.unacked", func(c *Config) { c.Session.Unacked = -5 }},
 		{"poll.heartbeat", func(c *Config) { c.Transport.Heartbeat = 0 }},
+		{"poll.write_timeout", func(c *Config) { c.Transport.WriteTimeout = c.Transport.MaxOutputDelay }},
 		{"drain.window", func(c *Config) { c.DrainWindow = -1 }},
 		{"log.level", func(c *Config) { c.Log.Level = "" }},
 		{"listen.public", func(c *Config) { c.Listen.Public = "nowhere" }},

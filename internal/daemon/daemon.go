@@ -27,8 +27,9 @@ import (
 
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
 //
-// Run's goroutines are the two HTTP servers and the sweeper; the broker's
-// fan-outs are waited for by the broker. All have ended when Run returns.
+// Run's goroutines are the two HTTP servers and the sweeper; the API waits for
+// the requests it serves, and the broker for its fan-outs. All have ended when
+// Run returns.
 type Daemon struct {
 	cfg      config.Config
 	log      *zap.Logger
@@ -37,6 +38,7 @@ type Daemon struct {
 	sessions *session.Registry
 	polls    *transport.Server
 
+	api                         *httpapi.API
 	public, admin               *http.Server
 	publicListener, adminSocket net.Listener
 
@@ -55,12 +57,13 @@ func New(cfg config.Config, log *zap.Logger, version string) *Daemon {
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, limits, m)
 	m.Gather(d.gauges)
-	d.public = d.server(httpapi.New(httpapi.Config{
+	d.api = httpapi.New(httpapi.Config{
 		Broker: b, Sessions: d.sessions, Polls: d.polls,
 		Authority: auth.Open{}, Limiter: limit.Unlimited{},
 		Metrics: m, Log: log, Limits: limits,
 		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
-	}))
+	})
+	d.public = d.server(d.api)
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.whyNotReady))
 	return d
 }

@@ -26,6 +26,7 @@ func (d *Daemon) drain() {
 	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.DrainWindow)
 	defer cancel()
 	d.shutdown(ctx, d.public, "public")
+	d.api.Wait() // only then can nothing be published any more
 	d.shutdown(ctx, d.admin, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
 }

@@ -82,24 +82,20 @@ func acceptable(r *http.Request) error {
 	return wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson, or say format=json", "the answer is application/x-ndjson, which is not accepted")
 }
 
-// accepted reports whether an Accept header (RFC 9110, section 12.5.1) takes
-// NDJSON. Weights matter only where they are zero: there is one format.
+// accepted reports whether an Accept header takes NDJSON: whether the most
+// specific range that matches it has a weight above zero (RFC 9110, section
+// 12.5.1). There is one format, so weights matter no further.
 func accepted(accept []string) bool {
-	if len(accept) == 0 {
-		return true
-	}
-	for _, header := range accept {
-		for part := range strings.SplitSeq(header, ",") {
-			mediaRange, params, _ := strings.Cut(strings.ToLower(strings.TrimSpace(part)), ";")
-			switch strings.TrimSpace(mediaRange) {
-			case "*/*", "application/*", "application/x-ndjson":
-				if !isZeroWeight(params) {
-					return true
-				}
-			}
+	ranges := map[string]int{"*/*": 1, "application/*": 2, "application/x-ndjson": 3}
+	header := strings.ToLower(strings.Join(accept, ","))
+	best, taken := 0, strings.Trim(header, ", \t") == ""
+	for part := range strings.SplitSeq(header, ",") {
+		mediaRange, params, _ := strings.Cut(part, ";")
+		if rank := ranges[strings.TrimSpace(mediaRange)]; rank > best {
+			best, taken = rank, !isZeroWeight(params)
 		}
 	}
-	return false
+	return taken
 }
 
 func isZeroWeight(params string) bool {

@@ -48,15 +48,17 @@ type Config struct {
 	WriteTimeout time.Duration
 }
 
-// An API serves the public listener.
+// An API is the handler of the public listener.
 type API struct {
 	Config
+	router  *mux.Router
+	serving serving
 }
 
-// New returns the handler of the public listener.
-func New(cfg Config) http.Handler {
-	a := &API{cfg}
-	r := mux.NewRouter().SkipClean(true)
+// New returns an API that stands on cfg.
+func New(cfg Config) *API {
+	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true)}
+	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
 	a.route(v1, "/topics", methods{"GET": {limit.Other, a.listTopics}})
 	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Other, a.showTopic}})
@@ -69,8 +71,21 @@ func New(cfg Config) http.Handler {
 	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {
 		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
 	})
-	return r
+	return a
 }
+
+// ServeHTTP implements http.Handler. After Wait it serves nothing any more.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !a.serving.begin() {
+		panic(http.ErrAbortHandler) // its connection has been cut off already
+	}
+	defer a.serving.end()
+	a.router.ServeHTTP(w, r)
+}
+
+// Wait returns when no request is being served any more, and none will be. It is
+// called once, after the http.Server was shut down or closed.
+func (a *API) Wait() { a.serving.wait() }
 
 // A handler serves one method of one path; the error it returns is told to the
 // client.
@@ -91,6 +106,10 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 		if !ok {
 			w.Header().Set("Allow", served.allow())
 			return wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%s is not served here", r.Method)
+		}
+		if r.Method == http.MethodGet && r.Body != http.NoBody {
+			// net/http would not notice the client leave while the body is unread.
+			return wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here")
 		}
 		release, err := a.Limiter.Admit(r.Context(), m.call, p.Name)
 		if err != nil {

@@ -117,16 +117,13 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principa
 		return err
 	}
 	defer a.Sessions.End(s)
-	return a.servePoll(w, r, s, transport.Request{Mode: mode, Hello: helloFor(topics, positions)})
+	req := transport.Request{Mode: mode}
+	if mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition) {
+		req.Hello = &wire.Hello{Positions: positions}
+	}
+	return a.servePoll(w, r, s, req)
 }
 
-// helloFor returns what a client must be told before anything else if it does
-// not know all of its positions.
-func helloFor(topics []wire.Start, positions []wire.Position) *wire.Hello {
-	for _, start := range topics {
-		if start.From != wire.FromPosition {
-			return &wire.Hello{Positions: positions}
-		}
-	}
-	return nil
-}
+// withoutPosition reports whether the client must be told where it begins, before
+// anything else.
+func withoutPosition(start wire.Start) bool { return start.From != wire.FromPosition }

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -29,18 +28,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		p = wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
 	}
 	a.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
-	a.writeProblem(w, jittered(p))
-}
-
-// jittered spreads the time to retry over one to two times what the problem says,
-// so that those who were refused together do not return together.
-func jittered(p *wire.Problem) *wire.Problem {
-	if p.RetryAfterMS <= 0 {
-		return p
-	}
-	q := *p
-	q.RetryAfterMS += rand.Int64N(p.RetryAfterMS + 1)
-	return &q
+	a.writeProblem(w, p.Spread())
 }
 
 func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {

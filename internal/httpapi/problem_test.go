@@ -96,12 +96,19 @@ func TestBadRequestsAreToldWhatToChange(t *testing.T) {
 			{wire.CodeInvalidRequest, "POST", "/v1/sessions", `{"topics":["a@7"]}`, []string{jsonType}},
 			{wire.CodeInvalidRequest, "POST", "/v1/sessions", `{"topics":["a","a@oldest"]}`, []string{jsonType}},
 			{wire.CodeInvalidRequest, "POST", "/v1/sessions", `{} {}`, []string{jsonType}},
+			{wire.CodeInvalidRequest, "POST", "/v1/sessions", `{"topics":["a"]}}}rubbish`, []string{jsonType}},
+			{wire.CodeInvalidTopic, "POST", "/v1/sessions", `{"topics":[null]}`, []string{jsonType}},
+			{wire.CodeInvalidTopic, "PATCH", strings.TrimSuffix(polls, "/poll"), `{"remove":[null]}`, []string{jsonType}},
+			{wire.CodeInvalidTopic, "PATCH", strings.TrimSuffix(polls, "/poll"), `{"remove":["not a topic"]}`, []string{jsonType}},
+			{wire.CodeTooManySubscriptions, "PATCH", strings.TrimSuffix(polls, "/poll"), `{"remove":["a"` + strings.Repeat(`,"a"`, 1000) + `]}`, []string{jsonType}},
 			{wire.CodeMessageTooLarge, "POST", "/v1/sessions", strings.Repeat(" ", 1<<20+1), []string{jsonType}},
 
 			{wire.CodeSessionUnknown, "GET", "/v1/sessions/none", "", nil},
 			{wire.CodeSessionUnknown, "DELETE", "/v1/sessions/none", "", nil},
 			{wire.CodeSessionUnknown, "GET", "/v1/sessions/none/poll?ack=0", "", nil},
 			{wire.CodeInvalidRequest, "GET", polls, "", nil},
+			{wire.CodeInvalidRequest, "GET", polls + "?ack=", "", nil},
+			{wire.CodeInvalidRequest, "GET", polls + "?ack=0", "a body", nil},
 			{wire.CodeInvalidRequest, "GET", polls + "?ack=-1", "", nil},
 			{wire.CodeInvalidRequest, "GET", polls + "?ack=0&ack=0", "", nil},
 			{wire.CodeInvalidRequest, "GET", polls + "?ack=0&mode=fast", "", nil},
@@ -117,6 +124,28 @@ func TestBadRequestsAreToldWhatToChange(t *testing.T) {
 			k.wantProblem(c.code, c.method, c.path, c.body, c.headers...)
 		}
 	})
+}
+
+func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
+	for accept, want := range map[string]bool{
+		"":                                    true,
+		"*/*":                                 true,
+		"text/html, */*;q=0.8":                true,
+		"application/json, text/plain, */*":   true,
+		"APPLICATION/X-NDJSON":                true,
+		"application/*;q=0.1":                 true,
+		"text/html":                           false,
+		"application/json":                    false,
+		"*/*;q=0":                             false,
+		"application/x-ndjson;q=0, */*":       false,
+		"application/x-ndjson, */*;q=0":       true,
+		"application/*;q=0.0, */*":            false,
+		"text/plain;q=0.5, application/x-ndj": false,
+	} {
+		require.Equal(t, want, accepted([]string{accept}), "Accept: %s", accept)
+	}
+	require.True(t, accepted(nil))
+	require.True(t, accepted([]string{"text/html", "*/*"}), "two headers are one list")
 }
 
 func TestTooManySubscriptionsAreRefused(t *testing.T) {

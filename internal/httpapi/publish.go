@@ -83,7 +83,7 @@ func keyOf(q url.Values) (string, error) {
 	if err == nil && (len(key) > wire.MaxKeyBytes || !utf8.ValidString(key)) {
 		err = wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key is not UTF-8 of at most %d bytes", wire.MaxKeyBytes)
 	}
-	return key, err
+	return strings.Clone(key), err // a substring would keep the whole request line
 }
 
 // mediaTypeOf returns the type that the message travels under: empty for JSON.
@@ -110,5 +110,5 @@ func mediaTypeOf(r *http.Request) (mediaType string, isJSON bool, err error) {
 		}
 		return "", true, nil
 	}
-	return mediaType, false, nil
+	return strings.Clone(mediaType), false, nil
 }

@@ -24,7 +24,7 @@ const maxRequestBytes = 1 << 20
 
 // readBody reads a request's body of at most max bytes.
 func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(limit)))
+	body, err := readAll(http.MaxBytesReader(w, r.Body, int64(limit)), min(r.ContentLength, int64(limit)))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
 	}
@@ -34,6 +34,18 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 	// The rest of the request takes its time: it may be a poll.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
+}
+
+// readAll reads r to its end, into no more memory than it takes if the size was
+// announced (it is negative if not): a message may be kept for long.
+func readAll(r io.Reader, size int64) ([]byte, error) {
+	if size < 0 {
+		body, err := io.ReadAll(r)
+		return bytes.Clone(body), err
+	}
+	body := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+	_, err := body.ReadFrom(r)
+	return body.Bytes(), err
 }
 
 // expectBody gives a client the body timeout from now on to send what it
@@ -58,7 +70,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if err := dec.Decode(v); err != nil {
 		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
 	}
-	if dec.More() {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return wire.NewProblem(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
 	}
 	return nil
@@ -86,9 +98,12 @@ func one(q url.Values, name string) (string, error) {
 
 // number returns the parameter as a whole number between lo and hi, or otherwise.
 func number(q url.Values, name string, lo, hi, otherwise uint64) (uint64, error) {
+	if !q.Has(name) {
+		return otherwise, nil
+	}
 	text, err := one(q, name)
-	if err != nil || text == "" {
-		return otherwise, err
+	if err != nil {
+		return 0, err
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < lo || n > hi {

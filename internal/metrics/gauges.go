@@ -13,7 +13,7 @@ type Gauges struct {
 	Parked        map[string]int // polls waiting, by transport
 	HistoryBytes  int64          // messages held by histories
 	FrameBytes    int64          // encodings of those messages
-	QueueBytes    int64          // sessions' queues and lists of unacked frames
+	QueueBytes    int64          // sessions' queues, with the frames in them, and lists of unacked frames
 }
 
 // Gather registers gauges that call gather once per scrape.

@@ -26,8 +26,9 @@ type Config struct {
 	// reason rather than 404. Default 10,000.
 	EndedRemembered int
 
-	// MaxSessions bounds the open sessions; opening one more is answered with
-	// the problem overloaded. Default 1,000,000.
+	// MaxSessions bounds the open sessions, and apart from them the stateless
+	// polls in progress; one more is answered with the problem overloaded.
+	// Default 1,000,000.
 	MaxSessions int
 }
 

@@ -17,6 +17,7 @@ type Poll struct {
 	stop    chan struct{} // closed once, under session.mu, when the poll must end
 	why     *wire.Problem // set before stop is closed
 	resent  int           // how many of session.unacked this poll has taken; guarded by session.mu
+	fresh   bool          // see Fresh; of the poll's goroutine
 }
 
 // Poll begins a poll that has the first ack frames of the session, and ends the
@@ -100,16 +101,30 @@ func (p *Poll) Hello() []wire.Position {
 // frames are noted as sent. The error is a *wire.Problem if the poll must end,
 // and ctx's if the client left.
 func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*wire.Frame, error) {
-	s := p.session
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	e := s.carried
-	s.carried = queued{}
-	frames, err := p.collect(ctx, e, limit)
-	if len(frames) > 0 || err != nil || wait <= 0 || p.full() {
+	if err := p.read(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-p.session.reading }()
+	p.fresh = false
+	e := p.session.carried
+	p.session.carried = queued{}
+	frames, full, err := p.collect(ctx, e, limit)
+	if len(frames) > 0 || full || err != nil || wait <= 0 {
 		return frames, err
 	}
 	return p.park(ctx, limit, wait)
+}
+
+// read gets hold of reading, unless the poll is over before.
+func (p *Poll) read(ctx context.Context) error {
+	select {
+	case p.session.reading <- struct{}{}:
+		return nil
+	case <-p.stop:
+		return p.why
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // park waits on the queue. It is the one place where a poll's goroutine spends
@@ -120,8 +135,9 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration)
 	for {
 		select {
 		case e := <-p.session.queue:
-			frames, err := p.collect(ctx, e, limit)
+			frames, _, err := p.collect(ctx, e, limit)
 			if len(frames) > 0 || err != nil {
+				p.fresh = err == nil
 				return frames, err
 			}
 		case <-p.stop:
@@ -134,16 +150,20 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration)
 	}
 }
 
+// Fresh reports whether the last Take had parked and was woken by what it returned:
+// the subscriber was there when it was published.
+func (p *Poll) Fresh() bool { return p.fresh }
+
 // collect takes what is there, e first. If the poll must end, e waits for the next
-// one.
-func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) ([]*wire.Frame, error) {
+// one. full says that nothing more can be sent before the client acks.
+func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*wire.Frame, full bool, err error) {
 	s := p.session
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := p.over(ctx); err != nil {
-		s.carried = e
-		return nil, err
+		s.carry(e)
+		return nil, false, err
 	}
 	t := taking{poll: p, now: now, limit: limit}
 	t.resend()
@@ -152,7 +172,7 @@ func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) ([]*wi
 	}
 	t.drain(e)
 	t.catchUp()
-	return t.frames, nil
+	return t.frames, !p.trust && len(s.unacked) >= s.cfg.Unacked, nil
 }
 
 // over returns why the poll must end, or nil.
@@ -161,12 +181,4 @@ func (p *Poll) over(ctx context.Context) error {
 		return p.why
 	}
 	return ctx.Err()
-}
-
-// full reports that nothing more can be sent before the client acks.
-func (p *Poll) full() bool {
-	s := p.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !p.trust && len(s.unacked) >= s.cfg.Unacked
 }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -65,6 +66,43 @@ func TestANewerPollEndsTheParkedOne(t *testing.T) {
 		older.wantProblem(wire.CodePollReplaced)
 		k.publish("a")
 		newer.wantFrames("a1")
+	})
+}
+
+// A poll that is writing while a newer one comes learns of it when it wants more,
+// at once, though the newer one is parked; and so does one whose client left.
+func TestAPollThatWroteWhileItWasReplacedIsToldAtOnce(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 1)
+		older, err := s.Poll(0, false, time.Now())
+		require.NoError(k, err)
+		frames, err := older.Take(context.Background(), everything, patience)
+		require.NoError(k, err)
+		require.Equal(k, "a1", said(frames))
+		newer := k.park(s, 1)
+		begun := time.Now()
+		_, err = older.Take(context.Background(), everything, patience)
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodePollReplaced})
+		require.Zero(k, time.Since(begun))
+		k.publish("a")
+		newer.wantFrames("a2")
+	})
+}
+
+func TestAGapForAResentMessageSaysWhy(t *testing.T) {
+	story(t, broker.Config{HistoryAge: time.Minute}, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 1)
+		_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, time.Second, time.Now())
+		require.NoError(k, err)
+		k.publishN("a", 1)
+		require.Equal(k, "a1 a2 a3", k.poll(s, 0))
+		time.Sleep(time.Second)
+		require.Equal(k, "a1 gap(expired a1-2) a3", k.poll(s, 0), "its own life is over")
+		time.Sleep(time.Minute)
+		k.broker.Sweep(time.Now())
+		require.Equal(k, "gap(expired a0-1) gap(expired a1-2) gap(expired a2-3)", k.poll(s, 0), "the history's age is over")
 	})
 }
 
@@ -144,7 +182,7 @@ func TestAPollThatIsOverTakesNothingAlong(t *testing.T) {
 					_, err = s.Poll(0, false, time.Now())
 					require.NoError(k, err)
 				}
-				_, err = p.collect(over.ctx, inHand, everything)
+				_, _, err = p.collect(over.ctx, inHand, everything)
 				require.ErrorIs(k, err, over.want)
 				p.Done(time.Now())
 				require.Equal(k, "a1 a2", k.poll(s, 0))
@@ -180,7 +218,13 @@ func TestAStreamTakesOverWhatAPollLeft(t *testing.T) {
 // whatever the order of events, acks by the count of frames in the answers that
 // arrived give every message once and in order.
 func TestPollsThatReplaceEachOtherLoseNothing(t *testing.T) {
-	story(t, broker.Config{HistoryMessages: 100_000, HistoryBytes: 1 << 30}, Config{Queue: 4}, func(k *kit) {
+	for _, cfg := range []Config{{Queue: 4}, {Queue: 2, Unacked: 3}} {
+		t.Run(fmt.Sprintf("unacked %d", cfg.Unacked), func(t *testing.T) { replaceEachOther(t, cfg) })
+	}
+}
+
+func replaceEachOther(t *testing.T, cfg Config) {
+	story(t, broker.Config{HistoryMessages: 100_000, HistoryBytes: 1 << 30}, cfg, func(k *kit) {
 		s := k.open("a")
 		const messages = 3000
 		var published atomic.Bool

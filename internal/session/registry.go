@@ -21,8 +21,9 @@ type Registry struct {
 	metrics *metrics.Metrics
 	tag     string // of this node, the first part of every id
 
-	sessions sync.Map     // id to *Session
-	open     atomic.Int64 // sessions that are not ephemeral
+	sessions  sync.Map     // id to *Session
+	open      atomic.Int64 // sessions that are not ephemeral
+	ephemeral atomic.Int64
 
 	draining atomic.Pointer[wire.Problem] // why no session is opened any more
 
@@ -48,20 +49,11 @@ const idBytes = 16
 // Open opens a session with the given subscriptions, and returns the position of
 // each, in order. The error is a *wire.Problem.
 func (r *Registry) Open(topics []wire.Start, ack bool, now time.Time) (*Session, []wire.Position, error) {
-	if r.open.Add(1) > int64(r.cfg.MaxSessions) {
-		r.open.Add(-1)
-		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
-			"the daemon holds %d sessions, as many as it may", r.cfg.MaxSessions)
-		p.RetryAfterMS = 1000
-		return nil, nil, p
-	}
 	s, positions, err := r.start(newSession(r.tag+"."+randomText(idBytes), ack, r, now), topics)
-	if err != nil {
-		r.open.Add(-1)
-		return nil, nil, err
+	if err == nil {
+		r.metrics.SessionsOpened.Inc()
 	}
-	r.metrics.SessionsOpened.Inc()
-	return s, positions, nil
+	return s, positions, err
 }
 
 // OpenEphemeral is Open for one stateless poll: the session has no id that a
@@ -72,17 +64,33 @@ func (r *Registry) OpenEphemeral(topics []wire.Start, now time.Time) (*Session, 
 	return r.start(s, topics)
 }
 
+// count returns the counter that s is counted in.
+func (r *Registry) count(s *Session) *atomic.Int64 {
+	if s.ephemeral {
+		return &r.ephemeral
+	}
+	return &r.open
+}
+
+// start subscribes a new session and lists it, if there is room for it.
 func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
+	if r.count(s).Add(1) > int64(r.cfg.MaxSessions) {
+		r.count(s).Add(-1)
+		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
+			"the daemon holds %d sessions, or stateless polls, as many as it may", r.cfg.MaxSessions)
+		p.RetryAfterMS = 1000
+		return nil, nil, p
+	}
 	positions, err := s.Change(topics, nil)
 	if err != nil {
+		r.count(s).Add(-1)
 		return nil, nil, err
 	}
 	r.sessions.Store(s.id, s)
 	// After the store: either EndAll finds the session, or it is seen here that
 	// the daemon drains.
 	if why := r.draining.Load(); why != nil {
-		s.end(why)
-		r.sessions.Delete(s.id)
+		r.end(s, why, EndedDraining)
 		return nil, nil, why
 	}
 	return s, positions, nil
@@ -126,10 +134,10 @@ func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 		return
 	}
 	r.sessions.Delete(s.id)
+	r.count(s).Add(-1)
 	if s.ephemeral {
 		return
 	}
-	r.open.Add(-1)
 	r.ended.remember(s.id, why)
 	r.metrics.SessionsEnded.WithLabelValues(reason).Inc()
 }
@@ -177,6 +185,6 @@ func (s *Session) gauges(g *metrics.Gauges) {
 	g.Queued += len(s.queue)
 	g.Behind += len(s.behind)
 	g.Unacked += len(s.unacked)
-	g.QueueBytes += int64(cap(s.queue))*int64(unsafe.Sizeof(queued{})) +
+	g.QueueBytes += int64(s.pinned) + int64(cap(s.queue))*int64(unsafe.Sizeof(queued{})) +
 		int64(cap(s.unacked))*int64(unsafe.Sizeof(sent{}))
 }

@@ -105,6 +105,19 @@ func TestSessionsAreBounded(t *testing.T) {
 	})
 }
 
+func TestStatelessPollsAreBoundedApart(t *testing.T) {
+	story(t, broker.Config{}, Config{MaxSessions: 1}, func(k *kit) {
+		k.open("a")
+		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		require.NoError(k, err)
+		_, _, err = k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
+		k.registry.End(s)
+		_, _, err = k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		require.NoError(k, err)
+	})
+}
+
 func TestAStatelessSessionHasNoName(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())

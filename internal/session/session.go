@@ -24,7 +24,7 @@ import (
 //
 // One poll at a time takes frames. It holds reading while it takes or parks and
 // gives it up to write; a newer poll first tells it to stop and then waits for
-// reading, which a stopped poll gives up at once. Frames are numbered and noted
+// reading, which a stopped poll gives up at once, or no longer asks for. Frames are numbered and noted
 // as unacked before they are written, so a write that fails, or a poll that was
 // replaced while it wrote, costs nothing: the next poll's ack decides what is
 // sent again.
@@ -40,10 +40,11 @@ type Session struct {
 	// reading. Never closed.
 	queue chan queued
 
-	reading sync.Mutex // held by the poll that takes or parks; before mu
-	carried queued     // taken from queue by a poll that stopped; guarded by reading
+	reading chan struct{} // holds one token, of the poll that takes or parks; before mu
+	carried queued        // taken from queue and not yet sent; guarded by reading
 
 	mu      sync.Mutex // guards the fields below; before a topic's lock
+	pinned  int        // bytes of the frames in queue and carried
 	subs    map[string]*subscription
 	behind  []*subscription // those that catch up, in turns
 	poll    *Poll           // the newest, until it ends
@@ -52,6 +53,20 @@ type Session struct {
 	unacked []sent          // frames acked+1 .. sent, unless trusted
 	sent    uint64          // frames sent, ever
 	acked   uint64          // of those, how many the client has said it has
+}
+
+// queueBytes is how many bytes of frames a session's queue may hold beyond one
+// frame: it must not keep alive what the histories have long let go of. Small
+// messages fill the queue's places before.
+const queueBytes = 256 << 10
+
+// carry keeps an entry that was taken from the queue for the next taking. Its
+// caller holds reading.
+func (s *Session) carry(e queued) {
+	if s.carried.frame != nil {
+		panic("BUG: a frame is carried already")
+	}
+	s.carried = e
 }
 
 // queued is a frame waiting for a poll. The zero value only wakes the poll.
@@ -71,9 +86,10 @@ type sent struct {
 func newSession(id string, ack bool, r *Registry, now time.Time) *Session {
 	return &Session{
 		id: id, acks: ack, cfg: &r.cfg, broker: r.broker, metrics: r.metrics,
-		queue:  make(chan queued, r.cfg.Queue),
-		subs:   make(map[string]*subscription),
-		active: now,
+		queue:   make(chan queued, r.cfg.Queue),
+		reading: make(chan struct{}, 1),
+		subs:    make(map[string]*subscription),
+		active:  now,
 	}
 }
 

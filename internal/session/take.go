@@ -46,11 +46,12 @@ func (t *taking) resend() {
 func (s *Session) resentLocked(i int, now time.Time) *wire.Frame {
 	u := &s.unacked[i]
 	if u.gap == nil {
-		if f := u.sub.joined.Get(u.offset, now); f != nil {
+		f, lost := u.sub.joined.Get(u.offset, now)
+		if f != nil {
 			return f
 		}
 		u.gap = &wire.Gap{
-			Topic: u.sub.joined.Topic(), Reason: wire.GapEvicted,
+			Topic: u.sub.joined.Topic(), Reason: lost,
 			After: s.beforeLocked(i), Position: u.sub.joined.Position(u.offset),
 		}
 		s.metrics.Gaps.WithLabelValues(string(u.gap.Reason)).Inc()
@@ -84,11 +85,14 @@ func (t *taking) drain(e queued) {
 		if e.frame != nil && !e.sub.dropped {
 			f := e.sub.currentLocked(e.frame, t.now)
 			if !t.limit.Take(f, len(t.frames) == 0) {
-				s.carried = e
+				s.carry(e)
 				t.limit.Frames = 0
 				return
 			}
 			t.send(e.sub, f)
+		}
+		if e.frame != nil {
+			s.pinned -= e.frame.Size()
 		}
 		select {
 		case e = <-s.queue:

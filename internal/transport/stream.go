@@ -8,9 +8,12 @@ import (
 
 // streamTo says hello and then writes what comes, at once, for as long as the
 // client and the session live. A quiet stream beats.
-func (t *Server) streamTo(w *writer, s *session.Session) (string, error) {
-	hello := wire.Hello{Positions: w.poll.Hello(), Session: s.ID(), Limits: &t.limits}
-	if _, err := w.answer.Send(wire.AppendHello(nil, &hello), nil); err != nil {
+func (t *Server) streamTo(w *writer, s *session.Session, hello *wire.Hello) (string, error) {
+	if hello == nil {
+		hello = &wire.Hello{Positions: w.poll.Hello(), Session: s.ID()}
+	}
+	hello.Limits = &t.limits
+	if _, err := w.answer.Send(wire.AppendHello(nil, hello), nil); err != nil {
 		return outcomeGone, nil
 	}
 	limit := broker.Limit{Frames: t.cfg.AnswerFrames, Bytes: t.cfg.AnswerBytes}

@@ -48,8 +48,8 @@ type Request struct {
 	Ack  uint64 // frames of the session that the client has
 	Mode Mode
 
-	// Hello, if not nil, goes first; a poll that says hello does not park.
-	// A stream makes its own.
+	// Hello, if not nil, goes first; a poll that says hello does not park. A stream
+	// that is given none makes its own.
 	Hello *wire.Hello
 }
 
@@ -108,7 +108,7 @@ func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a An
 	w := &writer{ctx: ctx, poll: p, answer: a, meter: m}
 	switch r.Mode {
 	case Stream:
-		return t.streamTo(w, s)
+		return t.streamTo(w, s, r.Hello)
 	case Multiple:
 		return t.multiple(w, r.Hello)
 	case Single:
@@ -153,7 +153,7 @@ func (w *writer) wrote(frames []*wire.Frame, n int) {
 		return
 	}
 	w.meter.Wrote(len(frames), n)
-	if m := frames[0]; m.Gap() == nil && rand.Uint32()%latencySample == 0 {
+	if m := frames[0]; w.poll.Fresh() && m.Gap() == nil && rand.Uint32()%latencySample == 0 {
 		w.meter.Waited(time.Since(m.Accepted()))
 	}
 }
@@ -169,6 +169,6 @@ func (w *writer) end(err error) (outcome string) {
 		return outcomeGone
 	}
 	// The answer is over either way; a client that is gone misses nothing.
-	_, _ = w.answer.Send(wire.AppendEnd(nil, p), nil)
+	_, _ = w.answer.Send(wire.AppendEnd(nil, p.Spread()), nil)
 	return string(p.Code)
 }

@@ -129,7 +129,8 @@ const MaxJSONDepth = 64
 
 // CompactJSON checks that body is one JSON value (RFC 8259), valid UTF-8 and at
 // most MaxJSONDepth deep, and returns it without insignificant white space.
-// Numbers and escapes stay as they are. The result may share body's memory.
+// Numbers and escapes stay as they are. The result is body itself if it was compact,
+// and otherwise no larger than it has to be: it may be kept for long.
 func CompactJSON(body []byte) ([]byte, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, errors.New("the body is empty, which is not a JSON value")
@@ -145,7 +146,10 @@ func CompactJSON(body []byte) ([]byte, error) {
 	if err := json.Compact(&out, body); err != nil {
 		return nil, fmt.Errorf("the body is not one JSON value: %w", err)
 	}
-	return out.Bytes(), nil
+	if out.Len() == len(body) {
+		return body, nil
+	}
+	return bytes.Clone(out.Bytes()), nil
 }
 
 // jsonDepth returns the deepest nesting of brackets outside strings. It looks at

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 )
 
@@ -100,6 +101,18 @@ func NewProblem(code Code, remedy, detail string, args ...any) *Problem {
 		Detail: fmt.Sprintf(detail, args...),
 		Remedy: remedy,
 	}
+}
+
+// Spread returns the problem with its time to retry spread at random over one to two
+// times what it says, so that those who are refused together do not come back
+// together. Without a time it returns p itself.
+func (p *Problem) Spread() *Problem {
+	if p.RetryAfterMS <= 0 {
+		return p
+	}
+	q := *p
+	q.RetryAfterMS += rand.Int64N(p.RetryAfterMS + 1)
+	return &q
 }
 
 // Error makes a problem an error: code, detail, remedy.
