@@ -134,7 +134,7 @@ func (r *run) result(started time.Time) Result {
 		LatencySeries: r.series.Points(),
 		Deliveries:    r.verifier.result(),
 		Publishes: Publishes{
-			Sent: r.pool.published, Refused: r.refused, Waited: r.pool.waited, Answer: r.pool.answer.Summary(),
+			Sent: r.pool.published, Refused: r.refused, Waited: r.pool.waited, IdleClosed: r.pool.idleClosed, Answer: r.pool.answer.Summary(),
 		},
 		Generator: r.watch.generator(),
 		Errors:    r.failures.list(),

@@ -9,9 +9,11 @@ import (
 	"github.com/pubsubd/pubsubd/loadtest/stats"
 )
 
-// A pool publishes on schedule over a few connections. A publish takes a free
-// one; if there is none it waits for the first that becomes free, and one more
-// is opened meanwhile, up to a bound.
+// A pool publishes on schedule over a few connections. A publish takes the one that
+// has been free for the longest, so that all are in use as those of many clients
+// are; if there is none it waits for the first that becomes free, and one more is
+// opened meanwhile, up to a bound. A server may close a connection that is free
+// (RFC 9112, section 9.5): that is counted, and no failure.
 type pool struct {
 	kit   *client.Kit
 	loop  eventloop.Loop
@@ -19,14 +21,15 @@ type pool struct {
 	limit int
 
 	conns   map[*client.Publisher]*publisherConn
-	free    []*publisherConn
-	waiting []publication // first come, first served
+	free    []*publisherConn // the one that is free for the longest first
+	waiting []publication    // first come, first served
 
 	recordFrom time.Duration  // publishes due from then on are recorded
 	lag        *stats.Latency // from the scheduled instant to the sending
 	answer     *stats.Latency // from the scheduled instant to the answer
 	published  int64          // sent, all of the test
 	waited     int64          // of them, those that found no connection free
+	idleClosed int64          // connections that the server closed while they were free
 
 	refused func(err error) // a publish was not taken
 	failed  func(err error) // a connection ended
@@ -36,6 +39,7 @@ type publisherConn struct {
 	publisher *client.Publisher
 	conn      eventloop.Conn
 	due       time.Duration // of the publish under way
+	opened    bool          // the connection was made
 }
 
 func newPool(kit *client.Kit, loop eventloop.Loop, limit int, form func(int) client.PublishForm) *pool {
@@ -60,9 +64,9 @@ func (p *pool) open() {
 
 // publish sends m, or has it wait.
 func (p *pool) publish(m publication) {
-	if last := len(p.free) - 1; last >= 0 {
-		c := p.free[last]
-		p.free = p.free[:last]
+	if len(p.free) > 0 {
+		c := p.free[0]
+		p.free = p.free[1:]
 		c.conn.Send(p.request(c, m))
 		return
 	}
@@ -95,7 +99,11 @@ func (p *pool) next(c *publisherConn) []byte {
 }
 
 // Opened is part of client.PublishEvents.
-func (p *pool) Opened(publisher *client.Publisher) []byte { return p.next(p.conns[publisher]) }
+func (p *pool) Opened(publisher *client.Publisher) []byte {
+	c := p.conns[publisher]
+	c.opened = true
+	return p.next(c)
+}
 
 // Answered is part of client.PublishEvents.
 func (p *pool) Answered(publisher *client.Publisher, refusal error, now time.Duration) []byte {
@@ -114,6 +122,10 @@ func (p *pool) Closed(publisher *client.Publisher, err error) {
 	delete(p.conns, publisher)
 	if i := slices.Index(p.free, c); i >= 0 {
 		p.free = slices.Delete(p.free, i, i+1)
+	}
+	if c.opened && !publisher.Busy() {
+		p.idleClosed++
+		return
 	}
 	p.failed(err)
 }

@@ -106,6 +106,8 @@ type Publishes struct {
 	Refused int64         `json:"refused"` // answered other than 200
 	Waited  int64         `json:"waited"`  // no publisher connection was free when they were due
 	Answer  stats.Summary `json:"answer"`  // from the scheduled instant to the answer
+
+	IdleClosed int64 `json:"idle_closed_connections"` // publishers' connections that the server closed while they were free
 }
 
 // Server is what the server used. Window is the recorded part, up to the last

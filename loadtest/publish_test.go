@@ -1,0 +1,87 @@
+package loadtest
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/loadtest/client"
+	"github.com/pubsubd/pubsubd/loadtest/eventloop"
+)
+
+// dialled is an event loop of which only Dial and Now are used: it notes the
+// connections, and what was sent on each.
+type dialled struct {
+	eventloop.Loop
+	machines []eventloop.Machine
+	sent     []int // by connection: how many requests
+}
+
+func (d *dialled) Now() time.Duration { return 0 }
+
+func (d *dialled) Dial(m eventloop.Machine) eventloop.Conn {
+	d.machines = append(d.machines, m)
+	d.sent = append(d.sent, 0)
+	return dialledConn{d, len(d.machines) - 1}
+}
+
+type dialledConn struct {
+	loop   *dialled
+	number int
+}
+
+func (c dialledConn) Send([]byte) { c.loop.sent[c.number]++ }
+
+const publishTaken = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+func newTestPool(t *testing.T, connections int) (*pool, *dialled, *[]error) {
+	t.Helper()
+	loop, failures := &dialled{}, &[]error{}
+	kit := client.NewKit("h", client.Batch, false)
+	form := client.NewPublishForm("h", "a", "text/plain")
+	p := newPool(kit, loop, connections, func(int) client.PublishForm { return form })
+	p.failed = func(err error) { *failures = append(*failures, err) }
+	for range connections {
+		p.open()
+	}
+	return p, loop, failures
+}
+
+func TestPublishesGoRoundAllConnections(t *testing.T) {
+	p, loop, failures := newTestPool(t, 3)
+	for _, m := range loop.machines {
+		require.Empty(t, m.Connected(0))
+	}
+	for i := range 6 {
+		p.publish(publication{})
+		_, err := loop.machines[i%3].Receive(0, []byte(publishTaken))
+		require.NoError(t, err, "the publish went over the connection that was free for the longest")
+	}
+	require.Equal(t, []int{2, 2, 2}, loop.sent)
+	require.Empty(t, *failures)
+}
+
+func TestOnlyAConnectionInUseFailsWhenItIsClosed(t *testing.T) {
+	p, loop, failures := newTestPool(t, 3)
+	loop.machines[0].Connected(0)
+	loop.machines[1].Connected(0)
+	p.publish(publication{}) // over the first
+
+	loop.machines[1].Closed(0, io.EOF)
+	require.Empty(t, *failures, "a server may close what is free")
+	require.EqualValues(t, 1, p.idleClosed)
+
+	loop.machines[2].Closed(0, errors.New("refused"))
+	require.Len(t, *failures, 1, "it was never there")
+	loop.machines[0].Closed(0, io.EOF)
+	require.Len(t, *failures, 2)
+	require.ErrorContains(t, (*failures)[1], "unanswered")
+
+	p.publish(publication{})
+	require.Len(t, loop.machines, 4, "a closed connection is replaced when it is needed")
+	require.NotEmpty(t, loop.machines[3].Connected(0))
+	require.EqualValues(t, 1, p.idleClosed)
+}
