@@ -55,26 +55,6 @@ type Session struct {
 	acked   uint64          // of those, how many the client has said it has
 }
 
-// queueBytes is how many bytes of frames a session's queue may hold beyond one
-// frame: it must not keep alive what the histories have long let go of. Small
-// messages fill the queue's places before.
-const queueBytes = 256 << 10
-
-// carry keeps an entry that was taken from the queue for the next taking. Its
-// caller holds reading.
-func (s *Session) carry(e queued) {
-	if s.carried.frame != nil {
-		panic("BUG: a frame is carried already")
-	}
-	s.carried = e
-}
-
-// queued is a frame waiting for a poll. The zero value only wakes the poll.
-type queued struct {
-	sub   *subscription
-	frame *wire.Frame
-}
-
 // sent notes one frame that was sent: a gap, which never changes, or a reference
 // into the topic's history.
 type sent struct {
