@@ -19,8 +19,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## build and serve on http://127.0.0.1:8080 (admin on :8081); ARGS="--flag …" adds flags
-	@echo "serving on http://127.0.0.1:8080, admin on http://127.0.0.1:8081 unless ARGS say otherwise; Ctrl-C stops"
-	@exec bin/pubsubd serve $(ARGS)
+	@exec bin/pubsubd serve --log-format=console $(ARGS)
 
 build: ## build bin/pubsubd
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/pubsubd ./cmd/pubsubd

@@ -31,7 +31,7 @@ func main() {
 		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(serveCommand(), loadtestCommand(), versionCommand())
 	os.Exit(exitCode(root.Execute()))
 }
@@ -64,10 +64,15 @@ func exitCode(err error) int {
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
+			return seeHelp(cmd, err)
 		}
 		return nil
 	}
+}
+
+// seeHelp makes err a usage error that says where the usage is.
+func seeHelp(cmd *cobra.Command, err error) error {
+	return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
 }
 
 // versionText is what was linked in, or what the go command knows.

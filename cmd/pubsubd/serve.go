@@ -22,11 +22,11 @@ func serveCommand() *cobra.Command {
 within the drain window. A second signal ends it at once.
 
 Every setting is a flag here, a variable PUBSUBD_… in the environment, and a key in
-the file that --config names; they count in this order.`,
+the file that --config names. The first of these that has it counts.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	loader := config.Bind(cmd.Flags())
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{loader.FlagError(err)} })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return seeHelp(cmd, loader.FlagError(err)) })
 	cmd.RunE = func(*cobra.Command, []string) error {
 		cfg, err := loader.Load(os.Environ())
 		if err != nil {

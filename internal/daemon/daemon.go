@@ -104,19 +104,19 @@ func (d *Daemon) server(h http.Handler) *http.Server {
 
 // Listen binds both listeners.
 func (d *Daemon) Listen() error {
-	if d.cfg.Insecure {
-		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
-	} else {
-		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
-	}
 	public, err := net.Listen("tcp", d.cfg.Listen.Public)
 	if err != nil {
-		return fmt.Errorf("listen.public: %w", err)
+		return fmt.Errorf("listen.public: %w (--listen-public chooses another address)", err)
 	}
 	admin, err := net.Listen("tcp", d.cfg.Listen.Admin)
 	if err != nil {
 		public.Close()
-		return fmt.Errorf("listen.admin: %w", err)
+		return fmt.Errorf("listen.admin: %w (--listen-admin chooses another address)", err)
+	}
+	if d.cfg.Insecure {
+		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
+	} else {
+		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
 	d.publicListener = &countingListener{Listener: public, in: d.metrics.BytesIn, out: d.metrics.BytesOut}
 	d.adminSocket = admin

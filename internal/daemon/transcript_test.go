@@ -69,7 +69,7 @@ func (s *shell) replay(block string) string {
 
 // alike makes what differs from run to run alike.
 func alike(text string) string {
-	for _, pattern := range []string{`@(\w{7,}):`, `"time":(\d+)`, `"session":"([^"]+)"`} {
+	for _, pattern := range []string{`@(\w{7,}):`, `"time":(\d+)`, `"session":"([^"]+)"`, `"limits":{([^}]+)}`} {
 		re := regexp.MustCompile(pattern)
 		text = re.ReplaceAllStringFunc(text, func(match string) string {
 			return strings.Replace(match, re.FindStringSubmatch(match)[1], "…", 1)

@@ -76,7 +76,9 @@ func acceptable(r *http.Request) error {
 	switch {
 	case err != nil:
 		return err
-	case format == "json", format == "" && accepted(r.Header["Accept"]):
+	case q.Has("format") && format != "json":
+		return wire.NewProblem(wire.CodeNotAcceptable, "say format=json", "there is no format %.40q", format)
+	case q.Has("format"), accepted(r.Header["Accept"]):
 		return nil
 	}
 	return wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson, or say format=json", "the answer is application/x-ndjson, which is not accepted")
@@ -84,9 +86,10 @@ func acceptable(r *http.Request) error {
 
 // accepted reports whether an Accept header takes NDJSON: whether the most
 // specific range that matches it has a weight above zero (RFC 9110, section
-// 12.5.1). There is one format, so weights matter no further.
+// 12.5.1). There is one format, so weights matter no further. application/json
+// matches: it is what curl --json and many libraries say without being asked.
 func accepted(accept []string) bool {
-	ranges := map[string]int{"*/*": 1, "application/*": 2, "application/x-ndjson": 3}
+	ranges := map[string]int{"*/*": 1, "application/*": 2, "application/json": 3, "application/x-ndjson": 4}
 	header := strings.ToLower(strings.Join(accept, ","))
 	best, taken := 0, strings.Trim(header, ", \t") == ""
 	for part := range strings.SplitSeq(header, ",") {

@@ -51,8 +51,9 @@ type Config struct {
 // An API is the handler of the public listener.
 type API struct {
 	Config
-	router  *mux.Router
-	serving serving
+	router      *mux.Router
+	serving     serving
+	crossOrigin http.CrossOriginProtection // a page elsewhere could publish in its reader's name
 }
 
 // New returns an API that stands on cfg.
@@ -129,6 +130,12 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("X-Accel-Buffering", "no")
 		h.Set("X-Content-Type-Options", "nosniff")
 		expectBody(w, r)
+		if a.crossOrigin.Check(r) != nil {
+			a.fail(w, r, wire.NewProblem(wire.CodeForbidden,
+				"serve the page from the daemon's own origin, through a proxy that passes Host on",
+				"a page of another origin may not change anything here"))
+			return
+		}
 		principal, err := a.Authority.Identify(r)
 		if err == nil {
 			err = serve(w, r, principal)

@@ -76,7 +76,7 @@ func (a *API) pollByQuery(w http.ResponseWriter, r *http.Request, p auth.Princip
 	for _, text := range q["topic"] {
 		start, err := wire.ParseStart(text)
 		if err != nil {
-			return wire.NewProblem(wire.CodeInvalidPosition, "write topic, topic@oldest or topic@epoch:offset", "%v", err)
+			return unreadable(err)
 		}
 		topics = append(topics, start)
 	}

@@ -50,6 +50,11 @@ func (a *API) readMessage(w http.ResponseWriter, r *http.Request, topic string) 
 	if err != nil {
 		return nil, 0, err
 	}
+	for name := range q {
+		if name != "ttl" && name != "key" {
+			return nil, 0, wire.NewProblem(wire.CodeInvalidRequest, "use ttl and key", "publishing knows no %.40q in the query", name)
+		}
+	}
 	ttl, err := number(q, "ttl", 1, maxTTLSeconds, 0)
 	if err != nil {
 		return nil, 0, err

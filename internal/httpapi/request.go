@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -24,7 +25,7 @@ const maxRequestBytes = 1 << 20
 
 // readBody reads a request's body of at most max bytes.
 func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
-	body, err := readAll(http.MaxBytesReader(w, r.Body, int64(limit)), min(r.ContentLength, int64(limit)))
+	body, err := readAll(http.MaxBytesReader(w, r.Body, int64(limit)))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
 	}
@@ -36,16 +37,11 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 	return body, nil
 }
 
-// readAll reads r to its end, into no more memory than it takes if the size was
-// announced (it is negative if not): a message may be kept for long.
-func readAll(r io.Reader, size int64) ([]byte, error) {
-	if size < 0 {
-		body, err := io.ReadAll(r)
-		return bytes.Clone(body), err
-	}
-	body := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
-	_, err := body.ReadFrom(r)
-	return body.Bytes(), err
+// readAll reads r to its end. It takes memory as bytes come, not as they are
+// announced, and returns no more than they need: a message may be kept for long.
+func readAll(r io.Reader) ([]byte, error) {
+	body, err := io.ReadAll(r)
+	return bytes.Clone(body), err
 }
 
 // expectBody gives a client the body timeout from now on to send what it
@@ -68,12 +64,24 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %v", err)
+		return unreadable(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return wire.NewProblem(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
 	}
 	return nil
+}
+
+// unreadable tells what is wrong with a body, in the client's words.
+func unreadable(err error) *wire.Problem {
+	if code := wire.CodeOf(err); code != "" {
+		return wire.NewProblem(code, "write topic, topic@oldest or topic@epoch:offset", "%v", err)
+	}
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%q may not be a %s", e.Field, e.Value)
+	}
+	return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members",
+		"the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 // query parses the query strictly: net/url's Query drops what it cannot read.

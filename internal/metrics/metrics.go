@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // Metrics are the daemon's counters and histograms. Everything may be used
@@ -40,7 +42,8 @@ type Metrics struct {
 }
 
 // New returns the collectors of one daemon on a registry of their own, with the
-// Go runtime's and the process's beside them.
+// Go runtime's and the process's beside them. What alerts watch is there from the
+// beginning, at zero.
 func New(version string) *Metrics {
 	m := &Metrics{
 		Registry:        prometheus.NewRegistry(),
@@ -62,6 +65,12 @@ func New(version string) *Metrics {
 		publishToWrite:  prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
 	}
 	network := counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
+	for _, reason := range wire.GapReasons() {
+		m.Gaps.WithLabelValues(string(reason))
+	}
+	for code := range wire.Codes() {
+		m.Refused.WithLabelValues(string(code))
+	}
 	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: prefix + "build_info", Help: "Always 1; the version is a label.",

@@ -10,9 +10,8 @@ import (
 // client and the session live. A quiet stream beats.
 func (t *Server) streamTo(w *writer, s *session.Session, hello *wire.Hello) (string, error) {
 	if hello == nil {
-		hello = &wire.Hello{Positions: w.poll.Hello(), Session: s.ID()}
+		hello = &wire.Hello{Positions: w.poll.Hello(), Session: s.ID(), Limits: &t.limits}
 	}
-	hello.Limits = &t.limits
 	if _, err := w.answer.Send(wire.AppendHello(nil, hello), nil); err != nil {
 		return outcomeGone, nil
 	}

@@ -105,6 +105,9 @@ func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a An
 		return "", err
 	}
 	defer func() { p.Done(time.Now()) }()
+	if r.Hello != nil {
+		r.Hello.Limits = &t.limits
+	}
 	w := &writer{ctx: ctx, poll: p, answer: a, meter: m}
 	switch r.Mode {
 	case Stream:

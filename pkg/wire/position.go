@@ -51,17 +51,17 @@ func (p *Position) UnmarshalText(text []byte) error {
 func ParsePosition(s string) (Position, error) {
 	topic, rest, ok := strings.Cut(s, "@")
 	if !ok {
-		return Position{}, fmt.Errorf("position %q has no '@': write topic@epoch:offset", s)
+		return Position{}, faultf(CodeInvalidPosition, "position %q has no '@': write topic@epoch:offset", s)
 	}
 	if err := CheckTopic(topic); err != nil {
 		return Position{}, fmt.Errorf("position %q: %w", s, err)
 	}
 	epoch, digits, ok := strings.Cut(rest, ":")
 	if !ok {
-		return Position{}, fmt.Errorf("position %q has no offset: write topic@epoch:offset", s)
+		return Position{}, faultf(CodeInvalidPosition, "position %q has no offset: write topic@epoch:offset", s)
 	}
 	if !isEpoch(epoch) {
-		return Position{}, fmt.Errorf("position %q: the epoch is 1 to %d lower-case letters and digits", s, maxEpochBytes)
+		return Position{}, faultf(CodeInvalidPosition, "position %q: the epoch is 1 to %d lower-case letters and digits", s, maxEpochBytes)
 	}
 	offset, err := parseOffset(digits)
 	if err != nil {
@@ -84,11 +84,11 @@ func isEpoch(s string) bool {
 
 func parseOffset(s string) (uint64, error) {
 	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] == '+' {
-		return 0, fmt.Errorf("offset %q is not a plain decimal number", s)
+		return 0, faultf(CodeInvalidPosition, "offset %q is not a plain decimal number", s)
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n > maxOffset {
-		return 0, fmt.Errorf("offset %q is not a decimal number up to 2^53-1", s)
+		return 0, faultf(CodeInvalidPosition, "offset %q is not a decimal number up to 2^53-1", s)
 	}
 	return n, nil
 }

@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // Bounds of a topic's name.
 const (
@@ -17,11 +14,11 @@ const (
 func CheckTopic(name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("the topic is empty: name one, such as prices.acme")
+		return faultf(CodeInvalidTopic, "the topic is empty: name one, such as prices.acme")
 	case len(name) > MaxTopicBytes:
-		return fmt.Errorf("the topic has %d bytes: at most %d are allowed", len(name), MaxTopicBytes)
+		return faultf(CodeInvalidTopic, "the topic has %d bytes: at most %d are allowed", len(name), MaxTopicBytes)
 	case strings.Count(name, ".") >= MaxTopicTokens:
-		return fmt.Errorf("the topic has more than %d tokens: join some", MaxTopicTokens)
+		return faultf(CodeInvalidTopic, "the topic has more than %d tokens: join some", MaxTopicTokens)
 	}
 	tokenStart := 0
 	for i := 0; i < len(name); i++ {
@@ -34,7 +31,7 @@ func CheckTopic(name string) error {
 			continue
 		}
 		if !isTokenByte(c) {
-			return fmt.Errorf("topic %q holds %q: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", name, c)
+			return faultf(CodeInvalidTopic, "topic %q holds %q: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", name, c)
 		}
 	}
 	if tokenStart == len(name) {
@@ -48,7 +45,7 @@ func CheckTopic(name string) error {
 func ReservedTopic(name string) bool { return strings.HasPrefix(name, "_") }
 
 func emptyToken(name string) error {
-	return fmt.Errorf("topic %q has an empty token: write something between the dots", name)
+	return faultf(CodeInvalidTopic, "topic %q has an empty token: write something between the dots", name)
 }
 
 func isTokenByte(c byte) bool {
