@@ -75,7 +75,8 @@ variable (` + "`PUBSUBD_HISTORY_AGE=2m`" + `), the YAML file that ` + "`--config
 
 Dots in the names below are levels in the file. In flags, dots and underscores become dashes. Sizes are bytes, or whole
 KiB, MiB or GiB (1024, 1024², 1024³ bytes); durations are numbers with ms, s, m or h. An unknown name, a name given twice
-in the file, or a value out of bounds keeps the daemon from starting. This table is made from settings.go by its test.
+in the file, or a value out of bounds keeps the daemon from starting. (` + "`PUBSUBD_PORT`" + `, ` + "`PUBSUBD_SERVICE_HOST`" + ` and their like are
+Kubernetes', not ours, and ignored.) This table is made from settings.go by its test.
 
 | setting | default | may be | |
 |---|---|---|---|
