@@ -121,7 +121,7 @@ func (b *broadcast) report(r *Result) {
 	r.Parameters.Bursts, r.Parameters.WarmupBursts = b.cfg.Bursts, b.cfg.Warmup
 	completion := stats.NewLatency()
 	bursts := Bursts{Total: b.cfg.Bursts}
-	for n := b.cfg.Warmup; n < len(b.bursts); n++ {
+	for n := b.cfg.Warmup; n < b.next; n++ { // all of them, unless the test ended early
 		if b.inTime(n) {
 			bursts.InTime++
 		}

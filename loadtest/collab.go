@@ -42,7 +42,7 @@ func DefaultCollab() CollabConfig {
 func (c *CollabConfig) check() error {
 	return errors.Join(
 		c.Common.check(),
-		unless(c.Topics > 0, "--topics: %d is not positive", c.Topics),
+		checkClients(c.Topics, c.ClientsPerTopic),
 		unless(c.ClientsPerTopic > 1, "--clients-per-topic: %d are not enough, somebody must receive", c.ClientsPerTopic),
 		unless(c.Delay >= 0, "--delay: %v is negative", c.Delay),
 		unless(c.Rounds > 0 && c.Rounds < 1_000_000, "--rounds: %d is not between 1 and a million", c.Rounds),

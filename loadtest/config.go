@@ -3,6 +3,7 @@ package loadtest
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"time"
 
@@ -15,11 +16,11 @@ type Common struct {
 	// Target is the server's base URL, such as http://127.0.0.1:8080. Only plain
 	// HTTP can be measured. Empty: ServerCommand is started.
 	Target string
-	// Admin is the base URL of the server's admin listener, for its /metrics. Empty:
+	// Admin is the base URL of the Target's admin listener, for its /metrics. Empty:
 	// nothing is read from there; a started server says its own.
 	Admin string
-	// ServerPID is the server's process on this machine, whose CPU is then read from
-	// the kernel rather than from /metrics. 0: not known. Ignored without a Target.
+	// ServerPID is the Target's process on this machine, whose CPU is then read from
+	// the kernel rather than from /metrics. 0: not known.
 	ServerPID int
 	// ServerCommand starts a server as a child process; see server.go for what it
 	// must understand. Ignored with a Target.
@@ -78,7 +79,11 @@ func defaultCommon() Common {
 func (c *Common) check() error {
 	return errors.Join(
 		unless(c.Target != "" || len(c.ServerCommand) > 0, "--target: name a server, or give a command that starts one"),
-		unless(slices.Contains(client.Modes(), c.Mode), "--mode: %q is none of %v", c.Mode, client.Modes()),
+		c.checkURLs(),
+		unless(c.Target != "" || c.Admin == "", "--admin: is that of a --target; a started server says its own"),
+		unless(c.Target != "" || c.ServerPID == 0, "--server-pid: is that of a --target; that of a started server is known"),
+		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
+		unless(slices.Contains(client.Modes(), c.Mode), "--mode: %q: use single, batch, multiple or stream", c.Mode),
 		unless(c.Publishers > 0, "--publishers: %d is not positive", c.Publishers),
 		unless(c.MaxPublishers > 0, "--max-publishers: %d is not positive", c.MaxPublishers),
 		unless(c.Connecting > 0, "--connecting: %d is not positive", c.Connecting),
@@ -87,6 +92,34 @@ func (c *Common) check() error {
 		unless(c.MaxP99 >= 0, "--max-p99: %v is negative", c.MaxP99),
 		unless(c.MaxLoss >= 0, "--max-loss: %d is negative", c.MaxLoss),
 	)
+}
+
+func (c *Common) checkURLs() error {
+	var target, admin error
+	if c.Target != "" {
+		_, target = parseTarget(c.Target)
+	}
+	if c.Admin != "" {
+		u, err := url.Parse(c.Admin)
+		ok := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
+		admin = unless(ok, "--admin %q: write http://host:port", c.Admin)
+	}
+	return errors.Join(target, admin)
+}
+
+// mostClients bounds topics, clients, and their product, far above what one
+// machine can open.
+const mostClients = 10_000_000
+
+func checkClients(topics, perTopic int) error {
+	err := errors.Join(
+		unless(topics > 0 && topics <= mostClients, "--topics: %d is not between 1 and %d", topics, mostClients),
+		unless(perTopic > 0 && perTopic <= mostClients, "--clients-per-topic: %d is not between 1 and %d", perTopic, mostClients),
+	)
+	if err != nil {
+		return err
+	}
+	return unless(topics*perTopic <= mostClients, "--topics: %d with %d clients each are more than %d clients", topics, perTopic, mostClients)
 }
 
 // publishers returns how many connections to open first and at most.

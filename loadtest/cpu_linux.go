@@ -29,3 +29,9 @@ func processCPU(pid int) (time.Duration, bool) {
 	}
 	return sum, true
 }
+
+// processKnown reports whether there is such a process that may be asked.
+func processKnown(pid int) bool {
+	_, ok := processCPU(pid)
+	return ok
+}

@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -32,6 +33,9 @@ func executeOn(ctx context.Context, loop newLoop, cfg Common, sc scenario, p Pro
 	if err := checkOpenFiles(sh.clients() + most); err != nil {
 		return Result{}, err
 	}
+	if cfg.ServerPID > 0 && !processKnown(cfg.ServerPID) {
+		return Result{}, fmt.Errorf("--server-pid: the CPU time of a process %d cannot be read", cfg.ServerPID)
+	}
 	started := cfg.Target == ""
 	if started {
 		c, err := startChild(ctx, cfg.ServerCommand)
@@ -39,13 +43,15 @@ func executeOn(ctx context.Context, loop newLoop, cfg Common, sc scenario, p Pro
 			return Result{}, err
 		}
 		defer c.stop()
-		defer func() { err = errors.Join(err, c.ended()) }()
+		defer func() { err = r.alsoFailed(err, c.ended()) }()
 		cfg.useChild(c)
 		p.Notice(fmt.Sprintf("started a server as process %d at %s (admin %s); it is stopped after the test",
 			cfg.ServerPID, cfg.Target, cfg.Admin))
 	}
 	r, err = measure(ctx, loop, cfg, sc, p)
-	r.Parameters.StartedServer = started
+	if r.Scenario != "" {
+		r.Parameters.StartedServer = started
+	}
 	return r, err
 }
 
@@ -75,35 +81,62 @@ func measure(ctx context.Context, newLoop newLoop, cfg Common, sc scenario, p Pr
 	}
 	r.reporter = startReporter(p)
 	started := time.Now()
-	err = errors.Join(loop.Run(ctx, r), r.fatal)
+	err = r.endEarly(errors.Join(loop.Run(ctx, r), r.fatal))
 	r.reporter.stop()
 	r.sampler.pending.Wait()
-	if err := r.sampler.failure; err != nil {
-		r.failures.add("server's metrics", err)
+	if err != nil && r.phase < running {
+		return Result{}, err
+	}
+	if failure := r.sampler.failure; err == nil && failure != nil {
+		r.failures.add("server's metrics", failure)
 	}
 	return r.result(started), err
 }
 
+// endEarly makes err, if any, the reason for which the test ended before its time.
+func (r *run) endEarly(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case r.ctx.Err() != nil:
+		err = fmt.Errorf("interrupted: %w", err)
+	}
+	r.failures.add(endedEarly, err)
+	if r.phase == running {
+		r.watch.cut(r.loop.Now())
+		r.watch.delivered += r.verifier.delivered
+	}
+	return err
+}
+
 // resolve returns the address behind a base URL, and what to call it in requests.
 func resolve(ctx context.Context, target string) (*net.TCPAddr, string, error) {
-	u, err := url.Parse(target)
-	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Path != "" && u.Path != "/" || u.User != nil {
-		return nil, "", fmt.Errorf("--target %q: write http://host:port (https cannot be measured yet)", target)
-	}
-	port := u.Port()
-	if port == "" {
-		port = "80"
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
+	u, err := parseTarget(target)
 	if err != nil {
-		return nil, "", fmt.Errorf("--target %q: port: %w", target, err)
+		return nil, "", err
 	}
+	n, _ := portOf(u) // parseTarget has seen it
 	addresses, err := net.DefaultResolver.LookupIPAddr(ctx, u.Hostname())
 	if err != nil {
 		return nil, "", fmt.Errorf("--target %q: %w", target, err)
 	}
 	return &net.TCPAddr{IP: addresses[0].IP, Port: int(n), Zone: addresses[0].Zone}, u.Host, nil
 }
+
+// parseTarget reads a base URL.
+func parseTarget(target string) (*url.URL, error) {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Path != "" && u.Path != "/" ||
+		u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("--target %q: write http://host:port (https cannot be measured yet)", target)
+	}
+	if _, err := portOf(u); err != nil {
+		return nil, fmt.Errorf("--target %q: port: %w", target, err)
+	}
+	return u, nil
+}
+
+func portOf(u *url.URL) (uint64, error) { return strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16) }
 
 // topicNames returns a test's topics. Part of each is random, so that neither
 // another test nor an earlier one is on them.
@@ -141,7 +174,7 @@ func (r *run) result(started time.Time) Result {
 	}
 	result.Generator.ScheduleLag = r.pool.lag.Summary()
 	result.Generator.LagThresholdMS = stats.Milliseconds(lagThreshold(s.period, r.latency.Quantile(0.99)))
-	result.Server = r.sampler.server(s.clients(), result.Generator.Deliveries)
+	result.Server = r.sampler.server(s.clients(), result.Generator, r.watch.began.at)
 	r.scenario.report(&result)
 	result.judge()
 	return result

@@ -48,6 +48,10 @@ type faults struct {
 	delay time.Duration
 	// hangUp closes subscriber n's connection in place of answering poll k.
 	hangUp func(subscriber, poll int) bool
+	// step is from one offset to the next; 0 is 1.
+	step int
+	// answer returns what a publish is answered with in place of its position.
+	answer func(p wire.Published) string
 }
 
 const fakeEpoch = "k3"
@@ -110,7 +114,7 @@ func (s *fakeServer) open(w http.ResponseWriter, r *http.Request) {
 	opened := wire.SessionOpened{
 		Session:   strconv.Itoa(session.number),
 		Ack:       true,
-		Positions: []wire.Position{{Topic: session.topic, Epoch: fakeEpoch, Offset: uint64(session.offset)}},
+		Positions: []wire.Position{s.position(session.topic, session.offset)},
 	}
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
@@ -140,8 +144,21 @@ func (s *fakeServer) publish(w http.ResponseWriter, r *http.Request, topic strin
 	}
 	m := s.append(topic, r.Header.Get("Content-Type"), body)
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(wire.Published{Position: m.Position, Time: m.Time})
+	published := wire.Published{Position: m.Position, Time: m.Time}
+	if s.faults.answer != nil {
+		_, _ = io.WriteString(w, s.faults.answer(published))
+		return
+	}
+	_ = json.NewEncoder(w).Encode(published)
 }
+
+// position is that of a topic's nth message, from 1.
+func (s *fakeServer) position(topic string, n int) wire.Position {
+	return wire.Position{Topic: topic, Epoch: fakeEpoch, Offset: uint64(n * max(s.faults.step, 1))}
+}
+
+// nth is the inverse of position.
+func (s *fakeServer) nth(offset uint64) int { return int(offset) / max(s.faults.step, 1) }
 
 func (s *fakeServer) append(topic, mediaType string, body []byte) *wire.Message {
 	s.mu.Lock()
@@ -149,7 +166,7 @@ func (s *fakeServer) append(topic, mediaType string, body []byte) *wire.Message 
 	if mediaType == "application/json" {
 		mediaType = ""
 	}
-	position := wire.Position{Topic: topic, Epoch: fakeEpoch, Offset: uint64(len(s.topics[topic]) + 1)}
+	position := s.position(topic, len(s.topics[topic])+1)
 	m := &wire.Message{Position: position, Time: 1700000000000, Type: mediaType, Data: body}
 	s.topics[topic] = append(s.topics[topic], m)
 	close(s.changed)
@@ -178,15 +195,15 @@ func (s *fakeServer) stateless(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	if start.From == wire.FromNow {
-		start = wire.StartAfter(wire.Position{Topic: start.Topic, Epoch: fakeEpoch, Offset: uint64(len(s.topics[start.Topic]))})
+		start = wire.StartAfter(s.position(start.Topic, len(s.topics[start.Topic])))
 		s.mu.Unlock()
 		hello := wire.AppendHello(nil, &wire.Hello{Positions: []wire.Position{start.Position()}})
-		session := &fakeSession{topic: start.Topic, offset: int(start.After)}
+		session := &fakeSession{topic: start.Topic, offset: s.nth(start.After)}
 		s.answer(w, r, session, string(hello))
 		return
 	}
 	s.mu.Unlock()
-	s.answer(w, r, &fakeSession{topic: start.Topic, offset: int(start.After)}, "")
+	s.answer(w, r, &fakeSession{topic: start.Topic, offset: s.nth(start.After)}, "")
 }
 
 func hangUp(w http.ResponseWriter) {
@@ -202,8 +219,7 @@ func (s *fakeServer) answer(w http.ResponseWriter, r *http.Request, session *fak
 	mode := r.URL.Query().Get("mode")
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	if mode == "stream" && first == "" {
-		first = string(wire.AppendHello(nil, &wire.Hello{Positions: []wire.Position{
-			{Topic: session.topic, Epoch: fakeEpoch, Offset: uint64(session.offset)}}}))
+		first = string(wire.AppendHello(nil, &wire.Hello{Positions: []wire.Position{s.position(session.topic, session.offset)}}))
 	}
 	if mode != "stream" && mode != "multiple" {
 		text := first

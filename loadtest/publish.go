@@ -1,12 +1,15 @@
 package loadtest
 
 import (
+	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/loadtest/eventloop"
 	"github.com/pubsubd/pubsubd/loadtest/stats"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A pool publishes on schedule over a few connections. A publish takes the one that
@@ -30,16 +33,18 @@ type pool struct {
 	published  int64          // sent, all of the test
 	waited     int64          // of them, those that found no connection free
 	idleClosed int64          // connections that the server closed while they were free
+	underway   int            // sent and not answered
 
-	refused func(err error) // a publish was not taken
-	failed  func(err error) // a connection ended
+	taken   func(m publication, p wire.Position) // a publish was, and has a position
+	refused func(m publication, err error)       // a publish was not taken
+	failed  func(err error)                      // a connection ended
 }
 
 type publisherConn struct {
 	publisher *client.Publisher
 	conn      eventloop.Conn
-	due       time.Duration // of the publish under way
-	opened    bool          // the connection was made
+	sent      publication // the last
+	opened    bool        // the connection was made
 }
 
 func newPool(kit *client.Kit, loop eventloop.Loop, limit int, form func(int) client.PublishForm) *pool {
@@ -79,8 +84,9 @@ func (p *pool) publish(m publication) {
 
 // request returns the bytes that publish m on c, at this moment.
 func (p *pool) request(c *publisherConn, m publication) []byte {
-	c.due = m.due
+	c.sent = m
 	p.published++
+	p.underway++
 	if m.due >= p.recordFrom {
 		p.lag.Record(p.loop.Now() - m.due)
 	}
@@ -98,22 +104,29 @@ func (p *pool) next(c *publisherConn) []byte {
 	return p.request(c, m)
 }
 
-// Opened is part of client.PublishEvents.
-func (p *pool) Opened(publisher *client.Publisher) []byte {
+// unanswered returns how many publishes were sent or are waiting, and have no
+// answer.
+func (p *pool) unanswered() int { return p.underway + len(p.waiting) }
+
+// Free is part of client.PublishEvents.
+func (p *pool) Free(publisher *client.Publisher) []byte {
 	c := p.conns[publisher]
 	c.opened = true
 	return p.next(c)
 }
 
 // Answered is part of client.PublishEvents.
-func (p *pool) Answered(publisher *client.Publisher, refusal error, now time.Duration) []byte {
-	c := p.conns[publisher]
+func (p *pool) Answered(publisher *client.Publisher, position wire.Position, refusal error, now time.Duration) {
+	p.underway--
+	m := p.conns[publisher].sent
 	if refusal != nil {
-		p.refused(refusal)
-	} else if c.due >= p.recordFrom {
-		p.answer.Record(now - c.due)
+		p.refused(m, refusal)
+		return
 	}
-	return p.next(c)
+	p.taken(m, position)
+	if m.due >= p.recordFrom {
+		p.answer.Record(now - m.due)
+	}
 }
 
 // Closed is part of client.PublishEvents.
@@ -123,9 +136,23 @@ func (p *pool) Closed(publisher *client.Publisher, err error) {
 	if i := slices.Index(p.free, c); i >= 0 {
 		p.free = slices.Delete(p.free, i, i+1)
 	}
-	if c.opened && !publisher.Busy() {
-		p.idleClosed++
-		return
+	if publisher.Busy() {
+		p.underway--
 	}
-	p.failed(err)
+	if c.opened && !publisher.Busy() && closedInOrder(err) {
+		p.idleClosed++
+	} else {
+		p.failed(err)
+	}
+	// What waits for this connection gets another. One that was never made is not
+	// tried again: whoever refuses it would refuse the next, without end.
+	if c.opened && len(p.waiting) > 0 && len(p.conns) < p.limit {
+		p.open()
+	}
+}
+
+// closedInOrder tells a server that does not want a free connection any more from
+// one that says what it should not.
+func closedInOrder(err error) bool {
+	return errors.Is(err, eventloop.ErrServerClosed) || errors.Is(err, syscall.ECONNRESET)
 }

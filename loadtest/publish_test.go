@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/loadtest/eventloop"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // dialled is an event loop of which only Dial and Now are used: it notes the
@@ -35,7 +36,8 @@ type dialledConn struct {
 
 func (c dialledConn) Send([]byte) { c.loop.sent[c.number]++ }
 
-const publishTaken = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+const publishTaken = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" +
+	`{"position":"a@k3:18","time":1}`
 
 func newTestPool(t *testing.T, connections int) (*pool, *dialled, *[]error) {
 	t.Helper()
@@ -43,6 +45,7 @@ func newTestPool(t *testing.T, connections int) (*pool, *dialled, *[]error) {
 	kit := client.NewKit("h", client.Batch, false)
 	form := client.NewPublishForm("h", "a", "text/plain")
 	p := newPool(kit, loop, connections, func(int) client.PublishForm { return form })
+	p.taken = func(publication, wire.Position) {}
 	p.failed = func(err error) { *failures = append(*failures, err) }
 	for range connections {
 		p.open()
@@ -70,7 +73,7 @@ func TestOnlyAConnectionInUseFailsWhenItIsClosed(t *testing.T) {
 	loop.machines[1].Connected(0)
 	p.publish(publication{}) // over the first
 
-	loop.machines[1].Closed(0, io.EOF)
+	loop.machines[1].Closed(0, eventloop.ErrServerClosed)
 	require.Empty(t, *failures, "a server may close what is free")
 	require.EqualValues(t, 1, p.idleClosed)
 
@@ -84,4 +87,34 @@ func TestOnlyAConnectionInUseFailsWhenItIsClosed(t *testing.T) {
 	require.Len(t, loop.machines, 4, "a closed connection is replaced when it is needed")
 	require.NotEmpty(t, loop.machines[3].Connected(0))
 	require.EqualValues(t, 1, p.idleClosed)
+}
+
+func TestWhatFollowsAnAnswerIsAFailure(t *testing.T) {
+	p, loop, failures := newTestPool(t, 1)
+	answered := 0
+	p.taken = func(publication, wire.Position) { answered++ }
+	loop.machines[0].Connected(0)
+	p.publish(publication{})
+	next, err := loop.machines[0].Receive(0, []byte(publishTaken+publishTaken))
+	require.ErrorContains(t, err, "nothing asked for")
+	require.Empty(t, next)
+	require.Equal(t, 1, answered, "the answer before it counts")
+	loop.machines[0].Closed(0, err)
+	require.Len(t, *failures, 1)
+	require.Zero(t, p.idleClosed)
+	require.Zero(t, p.unanswered())
+}
+
+func TestWhatWaitsForAConnectionThatEndsGetsAnother(t *testing.T) {
+	p, loop, _ := newTestPool(t, 1)
+	loop.machines[0].Connected(0)
+	p.publish(publication{})
+	p.publish(publication{sequence: 1}) // waits
+	require.Equal(t, 2, p.unanswered())
+	loop.machines[0].Closed(0, io.EOF)
+	require.Equal(t, 1, p.unanswered())
+	require.Len(t, loop.machines, 2)
+	require.NotEmpty(t, loop.machines[1].Connected(0))
+	loop.machines[1].Closed(0, errors.New("again"))
+	require.Len(t, loop.machines, 2, "nothing waits any more")
 }

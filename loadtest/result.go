@@ -93,9 +93,10 @@ type Deliveries struct {
 	Expected     int64            `json:"expected"`
 	Delivered    int64            `json:"delivered"` // the first of each message to each client
 	Lost         int64            `json:"lost"`
-	Late         int64            `json:"late"` // of the lost, those that came after their round was given up
+	Late         int64            `json:"late"`    // of the lost, those that came after their round was given up
+	Surplus      int64            `json:"surplus"` // of messages whose publish was refused; in none of the above
 	Duplicates   int64            `json:"duplicates"`
-	Disordered   int64            `json:"disordered"`
+	Disordered   int64            `json:"disordered"`    // against the offsets, or under another offset than elsewhere
 	EpochChanges int64            `json:"epoch_changes"` // that no gap announced
 	Gaps         map[string]int64 `json:"gaps"`          // announced, by reason
 }
@@ -110,11 +111,14 @@ type Publishes struct {
 	IdleClosed int64 `json:"idle_closed_connections"` // publishers' connections that the server closed while they were free
 }
 
-// Server is what the server used. Window is the recorded part, up to the last
-// delivery. Figures that could not be read are zero, and then not in the table.
+// Server is what the server used. Window is the recorded part, up to 200 ms after
+// the last delivery: the polls that follow the last messages are part of their
+// cost, as those that follow the others are. Figures that could not be read are
+// zero, and then not in the table.
 type Server struct {
-	CPUSource              string            `json:"cpu_source"` // "kernel", "metrics", or empty: not known
-	CPUS                   float64           `json:"cpu_s"`      // in the window
+	CPUSource              string            `json:"cpu_source"`         // "kernel", "metrics", or empty: not known
+	CPUNote                string            `json:"cpu_note,omitempty"` // why it is not known though there are metrics
+	CPUS                   float64           `json:"cpu_s"`              // in the window
 	CPUPerDeliveryUS       float64           `json:"cpu_per_delivery_us"`
 	ResidentBeforeBytes    int64             `json:"resident_before_bytes"`    // before the first client
 	ResidentConnectedBytes int64             `json:"resident_connected_bytes"` // with all clients, before the first message
@@ -125,8 +129,8 @@ type Server struct {
 	Build                  map[string]string `json:"build,omitempty"`           // what it says of itself
 }
 
-// Generator is what the generator used in the window, and how well it kept its
-// schedule.
+// Generator is what the generator used in the window, which ends with the last
+// delivery, and how well it kept its schedule.
 type Generator struct {
 	WindowS        float64       `json:"window_s"`
 	Deliveries     int64         `json:"deliveries"` // that came in the window

@@ -41,6 +41,10 @@ type run struct {
 	alive     int  // clients that have not closed
 	sampled   bool // the window's first sample is being taken
 	reported  time.Duration
+
+	seen   int64         // deliveries when the window was closed last
+	rested time.Duration // since when no delivery came, while draining
+	closed int64         // deliveries of which the server's closing sample is, or is being taken
 }
 
 type phase uint8
@@ -60,9 +64,9 @@ const (
 const (
 	connectPatience = 30 * time.Second       // without any client becoming ready
 	lead            = 300 * time.Millisecond // between starting the schedule and its first instant
-	sampleLead      = 200 * time.Millisecond // between the window's first sample and the window
-	linger          = 200 * time.Millisecond
-	look            = 10 * time.Millisecond // how often something without an instant is looked at
+	sampleLead      = 200 * time.Millisecond // between the window's first scrape and the window
+	linger          = 200 * time.Millisecond // after the last delivery; the polls that ack it are the server's work, too
+	look            = 10 * time.Millisecond  // how often something without an instant is looked at
 )
 
 func newRun(ctx context.Context, cfg Common, sc scenario, loop eventloop.Loop, authority string) *run {
@@ -75,8 +79,9 @@ func newRun(ctx context.Context, cfg Common, sc scenario, loop eventloop.Loop, a
 		loop:     loop,
 		kit:      client.NewKit(authority, cfg.Mode, cfg.Stateless),
 		topics:   topicNames(s.topics),
-		sampler:  newSampler(cfg.ServerPID, cfg.Admin),
+		sampler:  newSampler(cfg.ServerPID, cfg.Admin, loop.Now),
 		verifier: newVerifier(s),
+		closed:   -1,
 		watch:    watch{loop: loop},
 		latency:  stats.NewLatency(),
 		series:   stats.NewSeries(time.Second),
@@ -84,7 +89,7 @@ func newRun(ctx context.Context, cfg Common, sc scenario, loop eventloop.Loop, a
 	_, most := cfg.publishers(s)
 	prepared := forms(authority, r.topics, s.contentType)
 	r.pool = newPool(r.kit, loop, most, func(topic int) client.PublishForm { return prepared[topic] })
-	r.pool.refused, r.pool.failed = r.publishRefused, r.publisherFailed
+	r.pool.taken, r.pool.refused, r.pool.failed = r.publishTaken, r.publishRefused, r.publisherFailed
 	return r
 }
 
@@ -198,6 +203,7 @@ func (r *run) play(now time.Duration) time.Duration {
 	if next == never && r.phaseEnds == never {
 		// A burst is late only when the next would be due.
 		r.enter(draining, r.loop.Now()+max(r.cfg.Drain, r.shape.period))
+		r.closeWindow(now)
 		return now
 	}
 	return min(next, r.phaseEnds)
@@ -206,31 +212,56 @@ func (r *run) play(now time.Duration) time.Duration {
 func (r *run) approachWindow(now time.Duration) {
 	if !r.sampled {
 		r.sampled = true
-		r.sampler.begin(r.ctx, windowBegins)
+		r.sampler.begin(r.ctx, windowNears)
 	}
 	if now < r.scenario.window() {
 		r.phaseEnds = r.scenario.window()
 		return
 	}
+	r.sampler.begin(r.ctx, windowBegins)
 	r.watch.begin(now)
 	r.watch.delivered = -r.verifier.delivered // what came before does not count
 	r.phaseEnds = never
 }
 
+// drain waits for deliveries and for the publishes' answers. The window ends with
+// the last delivery, however long the wait for another is.
 func (r *run) drain(now time.Duration) time.Duration {
-	if r.verifier.missing() > 0 && now < r.phaseEnds {
+	if r.verifier.delivered != r.seen {
+		r.closeWindow(now)
+	}
+	r.sampleEnd(now)
+	if now < r.phaseEnds && (r.verifier.missing() > 0 || r.pool.unanswered() > 0) {
 		return min(r.phaseEnds, now+look)
 	}
-	r.watch.underway(false, now)
-	r.watch.end(now)
-	r.watch.delivered += r.verifier.delivered
-	r.sampler.begin(r.ctx, windowEnds)
+	for range r.pool.unanswered() {
+		r.failures.add("publish unanswered", fmt.Errorf("nothing came until the drain time of %v was over", r.cfg.Drain))
+	}
+	r.watch.finish()
+	r.watch.delivered += r.seen
 	r.enter(lingering, now+linger)
-	return r.phaseEnds
+	return now
+}
+
+// closeWindow ends the window for now: the deliveries that came may be the last.
+func (r *run) closeWindow(now time.Duration) {
+	r.seen, r.rested = r.verifier.delivered, now
+	r.watch.end(now)
+}
+
+// sampleEnd takes the server's closing sample when deliveries have rested for
+// linger, and anew if more came after that.
+func (r *run) sampleEnd(now time.Duration) {
+	if r.closed == r.seen || now < r.rested+linger || r.closed >= 0 && !r.sampler.has(windowEnds) {
+		return
+	}
+	r.closed = r.seen
+	r.sampler.begin(r.ctx, windowEnds)
 }
 
 func (r *run) lingered(now time.Duration) time.Duration {
-	if now >= r.phaseEnds && r.sampler.has(windowEnds) {
+	r.sampleEnd(now)
+	if now >= r.phaseEnds && r.closed == r.seen && r.sampler.has(windowEnds) {
 		r.tell(now)
 		r.phase = over
 	}
@@ -246,9 +277,13 @@ func (r *run) publish(m publication) {
 	r.pool.publish(m)
 }
 
-func (r *run) publishRefused(err error) {
+func (r *run) publishTaken(m publication, p wire.Position) {
+	r.verifier.number(m.topic, m.sequence, p)
+}
+
+func (r *run) publishRefused(m publication, err error) {
 	r.refused++
-	r.verifier.refuse()
+	r.verifier.refuse(m.topic, m.sequence)
 	r.failures.add("publish refused", err)
 }
 

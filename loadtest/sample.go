@@ -11,6 +11,8 @@ import (
 
 // A sample is what the server had used at one moment.
 type sample struct {
+	asked    time.Duration // when it was begun,
+	answered time.Duration // and when it was there; its figures are of some time between
 	cpu      time.Duration
 	source   string // of cpu; see Server
 	resident int64
@@ -20,8 +22,9 @@ type sample struct {
 
 // A sampler takes samples beside the event loop, which must not wait for them.
 type sampler struct {
-	pid    int    // 0: not known, or elsewhere
-	admin  string // base URL; empty: none
+	pid    int                  // 0: not known, or elsewhere
+	admin  string               // base URL; empty: none
+	now    func() time.Duration // the event loop's clock
 	client *http.Client
 
 	pending sync.WaitGroup // samples being taken
@@ -36,24 +39,30 @@ type moment uint8
 const (
 	beforeClients moment = iota
 	allConnected
-	windowBegins
-	windowEnds
+	windowNears  // soon: scraping must be over when it begins
+	windowBegins // the kernel's account alone
+	windowEnds   // linger after the last delivery
 )
 
 // sampleTimeout is generous: the server may be at its limit.
 const sampleTimeout = 10 * time.Second
 
-func newSampler(pid int, admin string) *sampler {
+func newSampler(pid int, admin string, now func() time.Duration) *sampler {
 	return &sampler{
 		pid:    pid,
 		admin:  strings.TrimSuffix(admin, "/"),
+		now:    now,
 		client: &http.Client{Timeout: sampleTimeout, Transport: &http.Transport{DisableKeepAlives: true}},
 		taken:  map[moment]sample{},
 	}
 }
 
-// begin takes a sample at the given moment, in the background.
+// begin takes a sample at the given moment, in the background, in place of one
+// taken before.
 func (s *sampler) begin(ctx context.Context, at moment) {
+	s.mu.Lock()
+	delete(s.taken, at)
+	s.mu.Unlock()
 	s.pending.Add(1)
 	go func() {
 		defer s.pending.Done()
@@ -64,14 +73,13 @@ func (s *sampler) begin(ctx context.Context, at moment) {
 // take takes a sample. Scraping costs the server CPU time, too; it is kept out of
 // the window.
 func (s *sampler) take(ctx context.Context, at moment) {
-	var taken sample
-	if at == windowEnds {
-		taken.readCPU(s.pid)
+	taken := sample{asked: s.now()}
+	taken.readCPU(s.pid)
+	var err error
+	if at != windowBegins {
+		err = s.scrape(ctx, &taken)
 	}
-	err := s.scrape(ctx, &taken)
-	if at != windowEnds {
-		taken.readCPU(s.pid)
-	}
+	taken.answered = s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken[at] = taken
@@ -112,10 +120,10 @@ func (s *sampler) scrape(ctx context.Context, into *sample) error {
 	return nil
 }
 
-// server returns what the samples say, or nil if nothing could be read.
-func (s *sampler) server(clients int, deliveries int64) *Server {
+// server returns what the samples say of a window, or nil if nothing could be read.
+func (s *sampler) server(clients int, window Generator, began time.Duration) *Server {
 	before, connected := s.taken[beforeClients], s.taken[allConnected]
-	begin, end := s.taken[windowBegins], s.taken[windowEnds]
+	begin, end := s.taken[windowNears], s.taken[windowEnds]
 	if end.source == "" && end.resident == 0 {
 		return nil
 	}
@@ -129,11 +137,34 @@ func (s *sampler) server(clients int, deliveries int64) *Server {
 		BytesOut:               end.out - begin.out,
 		Build:                  end.build,
 	}
-	if end.source == begin.source {
-		r.CPUS = (end.cpu - begin.cpu).Seconds()
+	if exact := s.taken[windowBegins]; exact.source != "" {
+		begin.cpu, begin.source = exact.cpu, exact.source
 	}
-	if deliveries > 0 {
-		r.CPUPerDeliveryUS = r.CPUS * 1e6 / float64(deliveries)
+	r.CPUNote = metricsFault(begin, end, window, began)
+	if r.CPUNote != "" || begin.source != end.source {
+		r.CPUSource = ""
+		return r
+	}
+	r.CPUS = (end.cpu - begin.cpu).Seconds()
+	if window.Deliveries > 0 {
+		r.CPUPerDeliveryUS = r.CPUS * 1e6 / float64(window.Deliveries)
 	}
 	return r
+}
+
+// imprecision is the share of the window by which the ends of what the metrics
+// account for may be off.
+const imprecision = 0.1
+
+// metricsFault says why the CPU time of two scrapes is not that of the window;
+// empty if it is.
+func metricsFault(begin, end sample, window Generator, began time.Duration) string {
+	if begin.source != "metrics" || end.source != "metrics" {
+		return ""
+	}
+	off := max(began-begin.asked, begin.answered-began, end.answered-end.asked)
+	if off.Seconds() <= imprecision*window.WindowS {
+		return ""
+	}
+	return fmt.Sprintf("its metrics were read up to %.1f s off the ends of a window of %.1f s", off.Seconds(), window.WindowS)
 }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -61,4 +62,42 @@ func TestTheTailKeepsTheLastLines(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 10, strings.Count(long.quote(), "\n  "))
 	require.True(t, strings.HasSuffix(long.quote(), "the last"))
+}
+
+// A scrape says little of a window's CPU time if it was asked or answered far from
+// the window's end; the kernel is asked at the very moment.
+func TestCPUTimeIsOfTheWindowOrOfNothing(t *testing.T) {
+	const begins = 10 * time.Second
+	near := func(early, took time.Duration, source string) sample {
+		return sample{asked: begins - early, answered: begins - early + took, cpu: time.Second, source: source, resident: 1}
+	}
+	for name, c := range map[string]struct {
+		begin, end sample
+		cpu        float64
+		source     string
+	}{
+		"metrics":             {near(sampleLead, ms, "metrics"), near(0, ms, "metrics"), 2, "metrics"},
+		"begun too early":     {near(600*ms, ms, "metrics"), near(0, ms, "metrics"), 0, ""},
+		"began too late":      {near(sampleLead, 800*ms, "metrics"), near(0, ms, "metrics"), 0, ""},
+		"ended too late":      {near(sampleLead, ms, "metrics"), near(0, 600*ms, "metrics"), 0, ""},
+		"kernel, slow scrape": {near(sampleLead, 3*time.Second, "kernel"), near(0, 3*time.Second, "kernel"), 2, "kernel"},
+		"two sources":         {near(sampleLead, ms, "kernel"), near(0, ms, "metrics"), 0, ""},
+		"no beginning":        {sample{}, near(0, ms, "metrics"), 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSampler(0, "", nil)
+			c.end.cpu = 3 * time.Second
+			s.taken[windowNears], s.taken[windowEnds] = c.begin, c.end
+			r := s.server(1, Generator{WindowS: 5, Deliveries: 1000}, begins)
+			require.InDelta(t, c.cpu, r.CPUS, 1e-9)
+			require.InDelta(t, 1000*c.cpu, r.CPUPerDeliveryUS, 1e-9)
+			require.Equal(t, c.source, r.CPUSource)
+			require.Equal(t, c.begin.source == "metrics" && c.cpu == 0, r.CPUNote != "")
+		})
+	}
+	s := newSampler(0, "", nil)
+	s.taken[windowNears] = sample{cpu: time.Second, source: "kernel"}
+	s.taken[windowBegins] = sample{cpu: 2 * time.Second, source: "kernel"}
+	s.taken[windowEnds] = sample{cpu: 5 * time.Second, source: "kernel"}
+	require.InDelta(t, 3, s.server(1, Generator{WindowS: 5}, begins).CPUS, 1e-9, "from the window's own beginning")
 }

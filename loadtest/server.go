@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -72,14 +73,24 @@ func (c *child) launch(command []string) error {
 	c.command = exec.Command(command[0], args...)
 	c.command.Stderr = c.stderr
 	c.command.SysProcAttr = ownGroup() // Ctrl-C is ours to handle; the child is stopped after the test
-	if err := c.command.Start(); err != nil {
-		return err
+	started := make(chan error)
+	go c.live(started)
+	return <-started
+}
+
+// live starts the process and waits for its end. It keeps its thread: where the
+// kernel stops a child with its parent, it takes the thread that started it for
+// the parent.
+func (c *child) live(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := c.command.Start()
+	started <- err
+	if err != nil {
+		return
 	}
-	go func() {
-		c.ending = c.command.Wait()
-		close(c.gone)
-	}()
-	return nil
+	c.ending = c.command.Wait()
+	close(c.gone)
 }
 
 func (c *child) awaitReady(ctx context.Context) error {

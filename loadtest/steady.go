@@ -3,6 +3,7 @@ package loadtest
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/stats"
@@ -38,21 +39,29 @@ const (
 	creationDigits = 10
 	longestSteady  = 9000 * time.Second
 	closestSteady  = 2 * time.Microsecond
+	longestPeriod  = math.MaxInt64 / mostClients * time.Nanosecond // instants are reckoned in products of both
 )
 
 func (c *SteadyConfig) check() error {
-	clients := c.Topics * c.ClientsPerTopic
 	return errors.Join(
 		c.Common.check(),
-		unless(c.Topics > 0, "--topics: %d is not positive", c.Topics),
-		unless(c.ClientsPerTopic > 0, "--clients-per-topic: %d is not positive", c.ClientsPerTopic),
-		unless(c.Period > 0, "--period: %v is not positive", c.Period),
-		unless(c.Period >= time.Duration(clients)*closestSteady,
-			"--period: %v is too short for %d clients, which publish at least %v apart", c.Period, clients, closestSteady),
+		checkClients(c.Topics, c.ClientsPerTopic),
+		unless(c.Period > 0 && c.Period <= longestPeriod, "--period: %v is not between 0 and %v", c.Period, longestPeriod),
+		c.checkSpacing(),
 		unless(c.Warmup >= 0, "--warmup: %v is negative", c.Warmup),
 		unless(c.Duration > 0, "--duration: %v is not positive", c.Duration),
 		unless(c.Warmup+c.Duration <= longestSteady, "--duration: with --warmup at most %v", longestSteady),
 	)
+}
+
+// checkSpacing is for numbers of clients that have passed their own check.
+func (c *SteadyConfig) checkSpacing() error {
+	clients := c.Topics * c.ClientsPerTopic
+	if checkClients(c.Topics, c.ClientsPerTopic) != nil {
+		return nil
+	}
+	return unless(c.Period >= time.Duration(clients)*closestSteady,
+		"--period: %v is too short for %d clients, which publish at least %v apart", c.Period, clients, closestSteady)
 }
 
 // RunSteady runs the scenario; see RunBroadcast.

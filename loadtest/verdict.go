@@ -1,7 +1,9 @@
 package loadtest
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -56,15 +58,41 @@ func ExitCode(r Result) int {
 	return ExitOK
 }
 
-// judge fills in the verdict from everything else.
+// endedEarly is the kind of failure that leaves nothing to compare with objectives.
+const endedEarly = "ended early"
+
+// EndedEarly reports whether the test was not run to its end.
+func (r *Result) EndedEarly() bool {
+	return slices.ContainsFunc(r.Errors, func(f Failure) bool { return f.Kind == endedEarly })
+}
+
+// judge fills in the verdict from everything else. Of a test that ended early
+// there is nothing to say but that.
 func (r *Result) judge() {
-	r.Verdict = Verdict{Failed: r.failures(), Missed: r.missed(), GeneratorBound: r.bound()}
+	r.Verdict = Verdict{Failed: r.failures(), Missed: []string{}, GeneratorBound: []string{}}
+	if !r.EndedEarly() {
+		r.Verdict.Missed, r.Verdict.GeneratorBound = r.missed(), r.bound()
+	}
 	r.Verdict.ExitCode = ExitCode(*r)
+}
+
+// alsoFailed adds a failure that was found after everything else, and returns both
+// errors.
+func (r *Result) alsoFailed(before, failure error) error {
+	if failure != nil && r.Scenario != "" {
+		r.Errors = append(r.Errors, Failure{Kind: "server", Count: 1, First: failure.Error()})
+		r.judge()
+	}
+	return errors.Join(before, failure)
 }
 
 func (r *Result) failures() []string {
 	reasons := []string{}
 	for _, f := range r.Errors {
+		if f.Kind == endedEarly {
+			reasons = append(reasons, fmt.Sprintf("%s: %s", f.Kind, f.First))
+			continue
+		}
 		reasons = append(reasons, fmt.Sprintf("%s: %d, the first: %s", f.Kind, f.Count, f.First))
 	}
 	if r.Deliveries.Expected == 0 {
@@ -84,6 +112,7 @@ func (r *Result) missed() []string {
 		}
 	}
 	add(d.Lost > r.Parameters.MaxLoss, "%d of %d deliveries lost, %d allowed", d.Lost, d.Expected, r.Parameters.MaxLoss)
+	add(d.Surplus > 0, "%d deliveries of messages whose publish was refused", d.Surplus)
 	add(d.Duplicates > 0, "%d duplicates", d.Duplicates)
 	add(d.Disordered > 0, "%d out of order", d.Disordered)
 	add(d.EpochChanges > 0, "%d changes of epoch that no gap announced", d.EpochChanges)

@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -75,4 +76,16 @@ func TestLagThreshold(t *testing.T) {
 	require.Equal(t, 50*time.Millisecond, lagThreshold(time.Second, 100*time.Millisecond), "half of the latency")
 	require.Equal(t, 100*time.Millisecond, lagThreshold(time.Second, time.Minute), "a tenth of the period")
 	require.Equal(t, 30*time.Second, lagThreshold(0, time.Minute), "no period")
+}
+
+func TestAServerThatIsFoundDeadAfterTheTestFailsIt(t *testing.T) {
+	r := good()
+	r.Scenario = "broadcast"
+	r.judge()
+	require.NoError(t, r.alsoFailed(nil, nil))
+	require.Equal(t, ExitOK, r.Verdict.ExitCode)
+	dead := errors.New("exit status 2")
+	require.ErrorIs(t, r.alsoFailed(nil, dead), dead)
+	require.Equal(t, ExitFailed, r.Verdict.ExitCode)
+	require.Equal(t, []string{"server: 1, the first: exit status 2"}, r.Verdict.Failed)
 }

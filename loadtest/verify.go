@@ -3,21 +3,32 @@ package loadtest
 import "github.com/pubsubd/pubsubd/pkg/wire"
 
 // A verifier accounts for every message of every client, by position and by
-// payload: positions must rise, and each published message must come to each
-// client of its topic exactly once. The two are independent, so neither a server
-// that renumbers nor one that mixes payloads goes unnoticed.
+// payload: positions must rise, each published message must come to each client
+// of its topic exactly once, and a message has one position: what the publish's
+// answer says and what every client sees. So rising offsets do not hide another
+// order of payloads.
 type verifier struct {
 	shape     shape
 	clients   []progressOfClient
-	published []bitset // by topic: the sequences that were handed to the server
+	published []bitset    // by topic: the sequences that were handed to the server
+	refused   []bitset    // by topic: of those, the ones that it did not take
+	numbers   []numbering // by topic
 
 	expected   int64
 	delivered  int64 // first deliveries, late ones included
+	surplus    int64 // deliveries of what was refused
 	late       int64
 	duplicates int64
 	disordered int64
 	epochs     int64 // changes of epoch that no gap announced
 	gaps       map[wire.GapReason]int64
+}
+
+// A numbering is which offset each message of a topic has, within the epoch that
+// was seen first: after another begins, rising offsets are all that is checked.
+type numbering struct {
+	epoch   string
+	offsets []uint64 // by sequence; 0: not seen
 }
 
 // progressOfClient is where one client is in its topic.
@@ -34,6 +45,8 @@ func newVerifier(s shape) *verifier {
 		shape:     s,
 		clients:   make([]progressOfClient, s.clients()),
 		published: make([]bitset, s.topics),
+		refused:   make([]bitset, s.topics),
+		numbers:   make([]numbering, s.topics),
 		gaps:      map[wire.GapReason]int64{},
 	}
 	for i := range v.clients {
@@ -41,6 +54,8 @@ func newVerifier(s shape) *verifier {
 	}
 	for i := range v.published {
 		v.published[i] = newBitset(s.messages)
+		v.refused[i] = newBitset(s.messages)
+		v.numbers[i].offsets = make([]uint64, s.messages)
 	}
 	return v
 }
@@ -58,8 +73,34 @@ func (v *verifier) publish(topic, sequence int) {
 	v.expected += int64(v.shape.perTopic)
 }
 
-// refuse takes publish back: the server did not take the message.
-func (v *verifier) refuse() { v.expected -= int64(v.shape.perTopic) }
+// refuse takes publish back: the server did not take the message. If it is
+// delivered nevertheless that is surplus, which must not make up for a loss.
+func (v *verifier) refuse(topic, sequence int) {
+	v.refused[topic].set(sequence)
+	v.expected -= int64(v.shape.perTopic)
+	for c := topic; c < len(v.clients); c += v.shape.topics {
+		if v.clients[c].had.has(sequence) {
+			v.delivered--
+			v.surplus++
+		}
+	}
+}
+
+// number takes a message's position, from a delivery or the publish's answer, and
+// counts disorder if it was another before.
+func (v *verifier) number(topic, sequence int, p wire.Position) {
+	n := &v.numbers[topic]
+	if n.epoch == "" {
+		n.epoch = p.Epoch
+	}
+	switch known := &n.offsets[sequence]; {
+	case p.Epoch != n.epoch || *known == p.Offset:
+	case *known == 0:
+		*known = p.Offset
+	default:
+		v.disordered++
+	}
+}
 
 // knows reports whether such a message was published.
 func (v *verifier) knows(topic, sequence int) bool {
@@ -70,12 +111,21 @@ func (v *verifier) knows(topic, sequence int) bool {
 // this sequence.
 func (v *verifier) message(client, sequence int, p wire.Position) bool {
 	c := &v.clients[client]
+	topic := client % v.shape.topics
+	ordered := v.disordered
 	again := v.position(c, p)
 	if again || c.had.has(sequence) {
 		v.duplicates++
 		return false
 	}
 	c.had.set(sequence)
+	if v.disordered == ordered { // one fault is counted once
+		v.number(topic, sequence, p)
+	}
+	if v.refused[topic].has(sequence) {
+		v.surplus++
+		return false
+	}
 	v.delivered++
 	return true
 }
@@ -139,6 +189,7 @@ func (v *verifier) result() Deliveries {
 		Delivered:    v.delivered - v.late,
 		Lost:         v.missing() + v.late,
 		Late:         v.late,
+		Surplus:      v.surplus,
 		Duplicates:   v.duplicates,
 		Disordered:   v.disordered,
 		EpochChanges: v.epochs,

@@ -97,8 +97,47 @@ func TestGapsMoveOn(t *testing.T) {
 
 func TestARefusedPublishIsNotExpected(t *testing.T) {
 	v := oneClient(2)
-	v.refuse()
+	v.refuse(0, 0)
 	require.EqualValues(t, 1, v.result().Expected)
+}
+
+// What was refused and came nevertheless does not make up for a loss, whether it
+// came before the refusal or after.
+func TestSurplusIsNoDelivery(t *testing.T) {
+	v := oneClient(3)
+	require.True(t, v.message(0, 0, position(11)))
+	v.refuse(0, 0)
+	v.refuse(0, 1)
+	require.False(t, v.message(0, 1, position(12)))
+	require.Equal(t, Deliveries{Expected: 1, Lost: 1, Surplus: 2, Gaps: map[string]int64{}}, v.result())
+}
+
+// Two clients see rising offsets, one of them with the payloads swapped.
+func TestAnotherOrderUnderRisingOffsetsIsDisorder(t *testing.T) {
+	v := newVerifier(shape{topics: 1, perTopic: 2, messages: 2})
+	for n := range 2 {
+		v.begin(n, position(10))
+		v.publish(0, n)
+	}
+	v.message(0, 0, position(11))
+	v.message(0, 1, position(12))
+	require.Zero(t, v.result().Disordered)
+	v.message(1, 1, position(11))
+	v.message(1, 0, position(12))
+	require.EqualValues(t, 2, v.result().Disordered)
+}
+
+// One client has nobody to disagree with but the publishes' answers.
+func TestADeliveryAgreesWithThePublishsAnswer(t *testing.T) {
+	v := oneClient(3)
+	v.number(0, 0, position(11))
+	v.message(0, 0, position(11))
+	v.message(0, 1, position(12))
+	v.number(0, 1, position(12))
+	require.Zero(t, v.result().Disordered)
+	v.message(0, 2, position(13))
+	v.number(0, 2, position(14))
+	require.EqualValues(t, 1, v.result().Disordered)
 }
 
 func TestOnlyPublishedMessagesAreKnown(t *testing.T) {

@@ -52,9 +52,31 @@ func (w *watch) underway(awaited bool, now time.Duration) {
 		w.burst = u
 		return
 	}
-	w.burstWall += u.at - w.burst.at
-	w.burstBusy += busy(w.burst, u)
-	w.burstWaited += u.thread.Waited - w.burst.thread.Waited
+	w.addBurst(u)
+}
+
+func (w *watch) addBurst(end usage) {
+	w.burstWall += max(end.at-w.burst.at, 0)
+	w.burstBusy += max(busy(w.burst, end), 0)
+	w.burstWaited += max(end.thread.Waited-w.burst.thread.Waited, 0)
+}
+
+// finish ends with the window the burst that was never complete.
+func (w *watch) finish() {
+	if w.inBurst {
+		w.inBurst = false
+		w.addBurst(w.ended)
+	}
+}
+
+// cut ends the window when the loop has ended before its time: nothing is known of
+// its thread any more.
+func (w *watch) cut(now time.Duration) {
+	if w.began.at == 0 || w.ended.at != 0 {
+		return
+	}
+	w.end(now)
+	w.ended.threadKnown, w.ended.thread = false, eventloop.Usage{}
 }
 
 // busy is the CPU time of the thread that runs the loop or, where that cannot be
@@ -67,6 +89,9 @@ func busy(from, to usage) time.Duration {
 }
 
 func (w *watch) generator() Generator {
+	if w.ended.at == 0 {
+		return Generator{}
+	}
 	wall := w.ended.at - w.began.at
 	return Generator{
 		WindowS:    wall.Seconds(),
@@ -75,7 +100,7 @@ func (w *watch) generator() Generator {
 		Thread: Thread{
 			Known:          w.ended.threadKnown,
 			Busy:           share(busy(w.began, w.ended), wall),
-			Waited:         share(w.ended.thread.Waited-w.began.thread.Waited, wall),
+			Waited:         share(max(w.ended.thread.Waited-w.began.thread.Waited, 0), wall),
 			BusyInBursts:   share(w.burstBusy, w.burstWall),
 			WaitedInBursts: share(w.burstWaited, w.burstWall),
 		},

@@ -146,6 +146,7 @@ func bindCommon(f *pflag.FlagSet, c *loadtest.Common) {
 type output struct {
 	json  string
 	quiet bool
+	file  *os.File // that json names, opened before the test; nil if none
 }
 
 func (o *output) bind(f *pflag.FlagSet) {
@@ -159,8 +160,16 @@ func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.
 	if err != nil {
 		return err
 	}
-	c.ServerCommand = []string{self, "serve", "--log-level=warn"}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	if err := o.open(); err != nil {
+		return usageError{err}
+	}
+	defer o.close()
+	if c.Target == "" {
+		c.ServerCommand = []string{self, "serve", "--log-level=warn"}
+	}
+	// A reader of our output who leaves must not end us before our server.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 
@@ -185,6 +194,16 @@ func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.
 	return nil
 }
 
+// endings are the signals that end a test. A terminal's going away is one, unless
+// nohup said otherwise.
+func endings() []os.Signal {
+	signals := []os.Signal{syscall.SIGTERM, os.Interrupt}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
 func (o *output) write(result loadtest.Result) error {
 	if o.json == "-" {
 		return report.JSON(os.Stdout, result)
@@ -196,8 +215,42 @@ func (o *output) write(result loadtest.Result) error {
 	if err := report.JSON(&text, result); err != nil {
 		return err
 	}
-	if err := os.WriteFile(o.json, []byte(text.String()), 0o644); err != nil {
+	return o.fill(text.String())
+}
+
+// open finds out before a long test whether its result can be kept. What the file
+// holds stays until there is a result.
+func (o *output) open() error {
+	if o.json == "" || o.json == "-" {
+		return nil
+	}
+	f, err := os.OpenFile(o.json, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	o.file = f
+	return nil
+}
+
+func (o *output) fill(text string) error {
+	if info, err := o.file.Stat(); err == nil && info.Mode().IsRegular() {
+		if err := o.file.Truncate(0); err != nil {
+			return fmt.Errorf("--json: %w", err)
+		}
+	}
+	if _, err := o.file.WriteString(text); err != nil {
 		return fmt.Errorf("--json: %w", err)
 	}
 	return nil
+}
+
+// close leaves no empty file behind.
+func (o *output) close() {
+	if o.file == nil {
+		return
+	}
+	if info, err := o.file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		_ = os.Remove(o.json)
+	}
+	_ = o.file.Close()
 }

@@ -1,14 +1,20 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -61,8 +67,17 @@ func TestLoadTestsExitAsTheyFound(t *testing.T) {
 		says string
 	}{
 		{"objective missed", append([]string{"broadcast", "--max-p99=1us"}, small...), loadtest.ExitMissed, "p99 of latency"},
-		{"nobody there", append([]string{"broadcast", "--target=http://127.0.0.1:1"}, small...), loadtest.ExitFailed, "refused"},
-		{"no such mode", []string{"broadcast", "--mode=fast"}, exitUsage, "--mode"},
+		{"nobody there", append([]string{"broadcast", "--target=http://127.0.0.1:1"}, small...), loadtest.ExitFailed, "connect to 127.0.0.1:1: connection refused"},
+		{"no such mode", []string{"broadcast", "--mode=fast"}, exitUsage, `--mode: "fast": use single, batch, multiple or stream`},
+		{"https", []string{"broadcast", "--target=https://127.0.0.1:1"}, exitUsage, "https cannot be measured yet"},
+		{"no scheme", []string{"broadcast", "--target=localhost:8080"}, exitUsage, "write http://host:port"},
+		{"no such port", []string{"broadcast", "--target=http://localhost:80800"}, exitUsage, "--target"},
+		{"an admin listener without scheme", []string{"broadcast", "--target=http://127.0.0.1:1", "--admin=localhost:1"}, exitUsage, "--admin"},
+		{"an admin listener of no target", []string{"broadcast", "--admin=http://127.0.0.1:1"}, exitUsage, "--admin"},
+		{"a process of no target", []string{"broadcast", "--server-pid=1"}, exitUsage, "--server-pid"},
+		{"nowhere to write", []string{"broadcast", "--json=/nowhere/result.json"}, exitUsage, "--json"},
+		{"more clients than there are numbers", []string{"collab", "--pattern=steady", "--topics=4294967296", "--clients-per-topic=4294967296"},
+			exitUsage, "--topics"},
 		{"no clients", []string{"broadcast", "--clients=0"}, exitUsage, "--clients"},
 		{"no such pattern", []string{"collab", "--pattern=chaos"}, exitUsage, "--pattern"},
 		{"a flag of the other pattern", []string{"collab", "--pattern=steady", "--rounds=3"}, exitUsage, "--rounds"},
@@ -74,6 +89,126 @@ func TestLoadTestsExitAsTheyFound(t *testing.T) {
 			require.Contains(t, r.stdout+r.stderr, c.says)
 		})
 	}
+}
+
+// An interrupted test says so everywhere, and judges nothing.
+func TestAnInterruptedLoadTestHasFailed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "result.json")
+	cmd, output := startLoadTest(t, "--bursts=10000", "--json="+file)
+	said := make(chan string, 1)
+	go func() {
+		var all strings.Builder
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			all.WriteString(lines.Text() + "\n")
+			if strings.HasPrefix(lines.Text(), "broadcast") {
+				_ = cmd.Process.Signal(os.Interrupt)
+			}
+		}
+		said <- all.String()
+	}()
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit)
+	require.Equal(t, exitRunTime, exit.ExitCode())
+	text := <-said
+	require.Contains(t, text, "FAILED\n")
+	require.Contains(t, text, "interrupted")
+	require.NotContains(t, text, "MISSED")
+	require.NotContains(t, text, "name its admin listener")
+	kept, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var result loadtest.Result
+	require.NoError(t, json.Unmarshal(kept, &result))
+	require.Equal(t, exitRunTime, result.Verdict.ExitCode)
+	require.Empty(t, result.Verdict.Missed)
+}
+
+// A test that cannot begin leaves the last result as it was, and no empty file.
+func TestAResultStaysUntilThereIsAnother(t *testing.T) {
+	dir := t.TempDir()
+	kept, none := filepath.Join(dir, "kept.json"), filepath.Join(dir, "none.json")
+	require.NoError(t, os.WriteFile(kept, []byte("{}"), 0o600))
+	for _, file := range []string{kept, none} {
+		r := run(t, nil, "loadtest", "broadcast", "--clients=1", "--target=http://127.0.0.1:1", "--json", file)
+		require.Equal(t, exitRunTime, r.code)
+		require.Empty(t, r.stdout, "there is nothing to show")
+	}
+	text, err := os.ReadFile(kept)
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(text))
+	require.NoFileExists(t, none)
+}
+
+func TestAProcessThatIsNotThereIsSaidBeforeTheTest(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no process is asked here")
+	}
+	r := run(t, nil, "loadtest", "broadcast", "--clients=1", "--target=http://127.0.0.1:1", "--server-pid=999999999")
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "--server-pid")
+}
+
+// However the generator ends, the server it started does not stay.
+func TestAStartedServerDoesNotOutliveItsLoadTest(t *testing.T) {
+	for _, end := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(end.String(), func(t *testing.T) {
+			t.Parallel()
+			if end == syscall.SIGKILL && runtime.GOOS != "linux" {
+				t.Skip("only Linux tells a child that its parent was killed")
+			}
+			cmd, stderr := startLoadTest(t)
+			server := serverOf(t, stderr)
+			go func() { _, _ = io.Copy(io.Discard, stderr) }()
+			require.NoError(t, cmd.Process.Signal(end))
+			_ = cmd.Wait()
+			wantGone(t, server)
+		})
+	}
+}
+
+// `2>&1 | head -1`: whoever read has left, and the test goes on to its end.
+func TestALoadTestNobodyReadsStopsItsServer(t *testing.T) {
+	cmd, stderr := startLoadTest(t, "--bursts=3", "--max-p99=1us")
+	server := serverOf(t, stderr)
+	require.NoError(t, stderr.Close())
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit)
+	require.Equal(t, exitRunTime, exit.ExitCode(), "the table could not be written")
+	wantGone(t, server)
+}
+
+// startLoadTest starts a small one whose output goes to the returned pipe.
+func startLoadTest(t *testing.T, args ...string) (*exec.Cmd, *os.File) {
+	t.Helper()
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	defer write.Close()
+	cmd := exec.CommandContext(t.Context(), binary,
+		append([]string{"loadtest", "broadcast", "--clients=5", "--period=100ms", "--settle=0s"}, args...)...)
+	cmd.Stdout, cmd.Stderr = write, write
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { read.Close() })
+	return cmd, read
+}
+
+// serverOf returns the process that the load test says it has started.
+func serverOf(t *testing.T, output io.Reader) int {
+	t.Helper()
+	var pid int
+	_, err := fmt.Fscanf(output, "started a server as process %d at", &pid)
+	require.NoError(t, err)
+	return pid
+}
+
+func wantGone(t *testing.T, pid int) {
+	t.Helper()
+	gone := func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil && strings.Contains(string(stat), ") Z ") {
+			return true // ended; nobody has asked how
+		}
+		return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	}
+	require.Eventually(t, gone, 15*time.Second, 10*time.Millisecond, "process %d is still there", pid)
 }
 
 // The load generator's lean connections see the same frames as the Go client, in

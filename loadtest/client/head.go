@@ -67,6 +67,7 @@ type headers struct {
 	length      int64
 	hasLength   bool
 	chunked     bool
+	closes      bool
 }
 
 func (h *headers) add(line string) error {
@@ -84,6 +85,8 @@ func (h *headers) add(line string) error {
 		return h.addType(value)
 	case strings.EqualFold(name, "Content-Encoding"):
 		return fmt.Errorf("content coding %q: something between compresses what should come as it is", value)
+	case strings.EqualFold(name, "Connection") && h.status >= 400 && strings.EqualFold(value, "close"):
+		h.closes = true
 	case strings.EqualFold(name, "Connection") && !strings.EqualFold(value, "keep-alive"):
 		return fmt.Errorf("connection: %s, where the test needs it kept", value)
 	}
@@ -126,7 +129,7 @@ func (h *headers) head() (Head, error) {
 	case h.status != 204 && h.hasLength == h.chunked:
 		return Head{}, errors.New("has not exactly one of content length and chunked coding")
 	}
-	return Head{Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length}, nil
+	return Head{Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length, Closes: h.closes}, nil
 }
 
 // decimal reads 1 to 15 digits.

@@ -124,9 +124,17 @@ func (k *Kit) endPoll(b []byte) []byte {
 func refused(what string, head Head, body []byte) error {
 	var p wire.Problem
 	if head.ContentType == wire.ProblemType && json.Unmarshal(body, &p) == nil && p.Code != "" {
-		return fmt.Errorf("%s: answered %d: %w", what, head.Status, &p)
+		return fmt.Errorf("%s: answered %d: %w", what, head.Status, plainly(&p))
 	}
 	return fmt.Errorf("%s: answered %d: %.200q", what, head.Status, body)
+}
+
+// plainly puts into words what would be taken for a fault of the connection.
+func plainly(p *wire.Problem) error {
+	if p.Code == wire.CodeDraining {
+		return fmt.Errorf("the server is draining: %w", p)
+	}
+	return p
 }
 
 // maxCollected bounds answers that are read as a whole: openings and problems.

@@ -12,6 +12,7 @@ type Head struct {
 	ContentType string
 	Chunked     bool
 	Length      int64 // of the body; without meaning if Chunked
+	Closes      bool  // the connection ends after this answer, which is a refusal
 }
 
 // A Receiver is told what a Parser reads, in order: one Head, any number of
@@ -31,10 +32,11 @@ const (
 // A Parser reads HTTP/1.1 answers from bytes in pieces of any size.
 //
 // It takes answers with one Content-Length or with plain chunked coding, and
-// 204. Everything else is an error: answers that nothing asked for, interim
+// 204; "Connection: close" with refusals alone, such as those of a server that
+// drains. Everything else is an error: answers that nothing asked for, interim
 // answers, folded or malformed header lines, a doubled or contradictory
 // framing, chunk extensions, trailers, content codings, and "Connection:
-// close", after which the server would close a connection that the test needs.
+// close" where all is well, since the test needs the connection.
 type Parser struct {
 	heads    *headCache
 	expected int // answers asked for and not ended

@@ -184,7 +184,7 @@ func (s *Subscriber) Frame(f *Frame) error {
 	case Hello:
 		return s.hello(f.Hello)
 	case End:
-		return fmt.Errorf("the server ended the answer: %w", f.End)
+		return fmt.Errorf("the server ended the answer: %w", plainly(f.End))
 	case Heartbeat:
 	}
 	return nil

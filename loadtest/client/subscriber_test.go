@@ -30,14 +30,13 @@ func (h *heard) Message(_ *Subscriber, f *Frame, _ time.Duration) error {
 
 func (h *heard) Gap(_ *Subscriber, g *wire.Gap)        { h.gaps = append(h.gaps, g.Reason) }
 func (h *heard) Closed(_ *Subscriber, err error)       { h.closed = err }
-func (h *publisherHeard) Opened(*Publisher) []byte     { return h.next }
+func (h *publisherHeard) Free(*Publisher) []byte       { return h.next }
 func (h *publisherHeard) Closed(_ *Publisher, e error) { h.closed = e }
 
 type publisherHeard struct{ heard }
 
-func (h *publisherHeard) Answered(_ *Publisher, refusal error, _ time.Duration) []byte {
+func (h *publisherHeard) Answered(_ *Publisher, _ wire.Position, refusal error, _ time.Duration) {
 	h.refusals = append(h.refusals, refusal)
-	return h.next
 }
 
 func answer(status, contentType, body string) []byte {
@@ -161,7 +160,7 @@ func TestAPublisherPublishesOneAtATime(t *testing.T) {
 	require.Panics(t, func() { p.Publish(form, nil) })
 
 	h.next = []byte("next")
-	text := answer("200 OK", "application/json", `{}`)
+	text := answer("200 OK", "application/json", `{"position":"a.b@k3:18","time":1}`)
 	for _, piece := range [][]byte{text[:20], text[20:]} {
 		request, err := p.Receive(0, piece)
 		require.NoError(t, err)
@@ -180,4 +179,47 @@ func TestAPublisherPublishesOneAtATime(t *testing.T) {
 	p.Publish(form, nil)
 	p.Closed(0, err)
 	require.ErrorContains(t, h.closed, "publish unanswered")
+}
+
+// A refusal may announce that the connection ends; the reason must not drown in it.
+func TestADrainingServerIsNamed(t *testing.T) {
+	const body = `{"status":503,"code":"draining"}`
+	draining := fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
+		wire.ProblemType, len(body), body)
+	kit := NewKit("h:1", Batch, false)
+	s := kit.NewSubscriber(0, "a", &heard{})
+	s.Connected(0)
+	_, err := s.Receive(0, draining)
+	require.ErrorContains(t, err, "the server is draining")
+
+	h := &publisherHeard{}
+	p := kit.NewPublisher(h)
+	p.Publish(NewPublishForm("h:1", "a", "text/plain"), nil)
+	next, err := p.Receive(0, draining)
+	require.ErrorContains(t, h.refusals[0], "the server is draining")
+	require.ErrorIs(t, err, errClosing)
+	require.Empty(t, next)
+}
+
+func TestAnAnswerCountsBeforeWhatIsWrongWithTheRest(t *testing.T) {
+	h := &publisherHeard{}
+	p := NewKit("h:1", Batch, false).NewPublisher(h)
+	h.next = []byte("next")
+	p.Publish(NewPublishForm("h:1", "a", "text/plain"), nil)
+	next, err := p.Receive(0, append(answer("503 Service Unavailable", "text/plain", ""), "GARBAGE"...))
+	require.ErrorContains(t, err, "nothing asked for")
+	require.Len(t, h.refusals, 1)
+	require.Empty(t, next)
+}
+
+func TestAPublishsAnswerMustNameAMessageOfItsTopic(t *testing.T) {
+	for _, body := range []string{"<html>", "{}", `{"position":"b@k3:1","time":1}`, `{"position":"a@k3:0","time":1}`, `{"position":"a@k3:1"}}`} {
+		h := &publisherHeard{}
+		p := NewKit("h:1", Batch, false).NewPublisher(h)
+		p.Publish(NewPublishForm("h:1", "a", "text/plain"), nil)
+		_, err := p.Receive(0, answer("200 OK", "application/json", body))
+		require.Error(t, err, body)
+		require.Empty(t, h.refusals, "neither taken nor refused")
+		require.True(t, p.Busy())
+	}
 }

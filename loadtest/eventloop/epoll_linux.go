@@ -241,7 +241,7 @@ func (c *epollConn) connected(now time.Duration) {
 		err = c.loop.control(unix.EPOLL_CTL_MOD, c.fd, c.number, unix.EPOLLIN)
 	}
 	if err != nil {
-		c.close(fmt.Errorf("connect: %w", err))
+		c.close(fmt.Errorf("connect to %s: %w", c.loop.dialer.name, err))
 		return
 	}
 	c.connecting = false
@@ -344,6 +344,7 @@ func (c *epollConn) release() {
 
 // A dialer makes sockets that connect to one address.
 type dialer struct {
+	name    string // of the target
 	family  int
 	target  unix.Sockaddr
 	sources bool // spread over the loopback network's addresses
@@ -356,12 +357,14 @@ const loopbackSources = 100
 func newDialer(target *net.TCPAddr) dialer {
 	if ip := target.IP.To4(); ip != nil {
 		return dialer{
+			name:    target.String(),
 			family:  unix.AF_INET,
 			target:  &unix.SockaddrInet4{Port: target.Port, Addr: [4]byte(ip)},
 			sources: ip.IsLoopback(),
 		}
 	}
 	return dialer{
+		name:   target.String(),
 		family: unix.AF_INET6,
 		target: &unix.SockaddrInet6{Port: target.Port, Addr: [16]byte(target.IP.To16())},
 	}
@@ -394,7 +397,7 @@ func (d dialer) begin(fd, n int) error {
 		}
 	}
 	if err := unix.Connect(fd, d.target); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return fmt.Errorf("connect: %w", err)
+		return fmt.Errorf("connect to %s: %w", d.name, err)
 	}
 	return nil
 }

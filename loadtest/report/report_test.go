@@ -92,11 +92,30 @@ func collab() loadtest.Result {
 	}
 }
 
+// interrupted is one that was ended in the middle.
+func interrupted() loadtest.Result {
+	r := collab()
+	r.Errors = []loadtest.Failure{{Kind: "ended early", Count: 1, First: "interrupted: context canceled"}}
+	r.Verdict = loadtest.Verdict{Failed: []string{"ended early: interrupted: context canceled"}, ExitCode: loadtest.ExitFailed}
+	return r
+}
+
+// imprecise is one whose server was slow to say what it had used, and delivered
+// what it had refused.
+func imprecise() loadtest.Result {
+	r := broadcast()
+	r.Server.CPUSource, r.Server.CPUNote = "", "its metrics were read up to 1.3 s off the ends of a window of 1.8 s"
+	r.Deliveries.Surplus = 5
+	return r
+}
+
 func TestTables(t *testing.T) {
 	for name, results := range map[string][]loadtest.Result{
-		"broadcast.txt": {broadcast()},
-		"collab.txt":    {collab()},
-		"two.txt":       {broadcast(), broadcast()},
+		"broadcast.txt":   {broadcast()},
+		"collab.txt":      {collab()},
+		"two.txt":         {broadcast(), broadcast()},
+		"interrupted.txt": {interrupted()},
+		"imprecise.txt":   {imprecise()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer

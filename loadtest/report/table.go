@@ -41,6 +41,14 @@ func writeRows(b *strings.Builder, results []loadtest.Result) {
 		fmt.Fprintln(t, strings.Join(row(&results[i]), "\t"))
 	}
 	_ = t.Flush() // a Builder takes everything
+	fmt.Fprintf(b, "(T topics, N clients a topic, %s)\n", pauseMeaning(results))
+}
+
+func pauseMeaning(results []loadtest.Result) string {
+	if pauseHeading(results) == "D s" {
+		return "D delay between rounds"
+	}
+	return "P period"
 }
 
 // pauseHeading is D, the articles' rest, or P, the period.
@@ -85,7 +93,7 @@ func writeDetails(b *strings.Builder, r *loadtest.Result) {
 	line("scenario", "%s, mode %s, %s", r.Scenario, r.Parameters.Mode, sessions(r.Parameters.Stateless))
 	line("target", "%s%s", r.Parameters.Target, startedText(r.Parameters.StartedServer))
 	writeWork(r, line)
-	writeServer(r.Server, line)
+	writeServer(r, line)
 	writeGenerator(r, line)
 	e := r.Environment
 	line("machine", "%d cores, GOMAXPROCS %d, %s %s/%s", e.Cores, e.GOMAXPROCS, e.GoVersion, e.OS, e.Arch)
@@ -117,7 +125,10 @@ func writeWork(r *loadtest.Result, line lineWriter) {
 		line("rounds", "%d of %d complete, %d given up", n.Complete, n.Total, n.TimedOut)
 	}
 	d := r.Deliveries
-	line("deliveries", "%d of %d (%d late); latency is of %d", d.Delivered, d.Expected, d.Late, r.Latency.Count)
+	line("deliveries", "%d of %d (%d late); latency of %d, %s", d.Delivered, d.Expected, d.Late, r.Latency.Count, leftOut(r))
+	if d.Surplus > 0 {
+		line("surplus", "%d of messages whose publish was refused", d.Surplus)
+	}
 	if len(d.Gaps) > 0 {
 		line("gaps", "%s", gaps(d.Gaps))
 	}
@@ -126,6 +137,14 @@ func writeWork(r *loadtest.Result, line lineWriter) {
 	}
 	p := r.Publishes
 	line("publishes", "%d, %d refused, %d waited for a connection; answered after %s", p.Sent, p.Refused, p.Waited, spread(p.Answer))
+}
+
+// leftOut is which deliveries have no latency.
+func leftOut(r *loadtest.Result) string {
+	if r.Scenario == "collab" {
+		return "publishers' own copies left out"
+	}
+	return "warm-up left out"
 }
 
 func gaps(byReason map[string]int64) string {
@@ -146,13 +165,21 @@ func spread(s stats.Summary) string {
 
 const mebibyte = 1 << 20
 
-func writeServer(s *loadtest.Server, line lineWriter) {
-	if s == nil {
+func writeServer(r *loadtest.Result, line lineWriter) {
+	s := r.Server
+	switch {
+	case s == nil && r.EndedEarly():
+		line("server", "not measured: the test ended early")
+		return
+	case s == nil:
 		line("server", "not measured: name its admin listener or its process")
 		return
 	}
 	if s.CPUSource != "" {
 		line("server CPU", "%.2f s, %.2f µs a delivery (by %s)", s.CPUS, s.CPUPerDeliveryUS, cpuSource(s.CPUSource))
+	}
+	if s.CPUNote != "" {
+		line("server CPU", "not measured: %s", s.CPUNote)
 	}
 	if s.ResidentEndBytes > 0 {
 		line("server memory", "resident %.1f MiB before, %.1f with all clients (%.0f bytes a client), %.1f at the end",
@@ -181,7 +208,7 @@ func writeGenerator(r *loadtest.Result, line lineWriter) {
 		inBursts = "; in bursts " + occupied(g.Thread.BusyInBursts, g.Thread.WaitedInBursts)
 	}
 	line("generator", "%.2f s CPU in %.1f s; thread %s%s", g.CPUS, g.WindowS, occupied(g.Thread.Busy, g.Thread.Waited), inBursts)
-	line("schedule lag", "%s (bound above %s)", spread(g.ScheduleLag), milliseconds(g.LagThresholdMS))
+	line("schedule lag", "%s (p99 above %s would be the generator's bound)", spread(g.ScheduleLag), milliseconds(g.LagThresholdMS))
 }
 
 func occupied(busy, waited float64) string {
