@@ -17,6 +17,8 @@ var (
 	errSilent = errors.New("the daemon has been silent for too long")
 	errCut    = errors.New("the stream was cut off")
 	errEarly  = errors.New("a poll was answered at once with nothing")
+
+	errRenumbered = errors.New("a poll was answered from another epoch")
 )
 
 // patience is how long an answer may be quiet before its connection is taken for
@@ -46,6 +48,15 @@ func patienceWith(l wire.Limits, mode Mode) patience {
 // defaultLimits are the daemon's defaults, for when it has not said others.
 var defaultLimits = wire.Limits{PollTimeoutMS: 25_000, HeartbeatMS: 15_000, MaxOutputDelayMS: 200}
 
+// untoldLimits hold until the daemon has said its own. A poll with all positions is
+// not told them, so its head is awaited for two minutes: a daemon that holds polls
+// for longer than the default must not look dead each time.
+var untoldLimits = wire.Limits{
+	PollTimeoutMS:    (2*time.Minute - slack).Milliseconds(),
+	HeartbeatMS:      defaultLimits.HeartbeatMS,
+	MaxOutputDelayMS: defaultLimits.MaxOutputDelayMS,
+}
+
 // maxLimitMS bounds a timeout that is believed: a day.
 const maxLimitMS = 24 * 60 * 60 * 1000
 
@@ -73,7 +84,9 @@ type answer struct {
 	asked    time.Time
 	mode     Mode
 
-	useful bool // it brought something new; of the loop
+	// Of the loop.
+	useful     bool // it brought something new
+	renumbered bool // it led a topic to another epoch, or back
 }
 
 // ask sends req, whose answer comes in mode, for as long as life lasts.

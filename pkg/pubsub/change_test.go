@@ -164,7 +164,7 @@ func TestAChangeOfUnknownOutcomeIsMadeInANewSession(t *testing.T) {
 					return false
 				}
 				lost = true
-				f.servePatch(discard{http.Header{}}, r)
+				f.route(discard{http.Header{}}, r)
 				panic(http.ErrAbortHandler)
 			}
 		})
@@ -236,5 +236,53 @@ func TestChangeChecksItsTopics(t *testing.T) {
 		_, err = s.Change(t.Context(), nil, []string{"a"})
 		require.ErrorIs(t, err, errNoTopics)
 		wantPositions(t, s, "a@k3:0")
+	})
+}
+
+// "Later" is the caller's to wait for; what is subscribed to already does not wait.
+func TestAChangeAnsweredLaterHoldsNothingUp(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, w way) {
+		f := newFake()
+		c := serveFake(t, f)
+		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
+		synctest.Wait()
+		overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too many topics")
+		overloaded.RetryAfterMS = 60_000
+		f.set(func() {
+			refuseOnce(f, func(r *http.Request) bool {
+				return r.Method == http.MethodPatch || r.URL.Path == "/v1/poll"
+			}, overloaded)
+		})
+		began := time.Now()
+		_, err := s.Change(t.Context(), []wire.Start{After(position(t, "b@k3:0"))}, nil)
+		require.ErrorIs(t, err, overloaded)
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+		require.Zero(t, time.Since(began))
+		wantPositions(t, s, "a@k3:1")
+	})
+}
+
+// A proxy's 503 may hide that the daemon has carried the change out.
+func TestAProxys503ToAChangeIsUncertain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f)
+		s := subscribe(t, c, []wire.Start{Now("a")})
+		synctest.Wait()
+		f.set(func() {
+			f.script = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodPatch {
+					return false
+				}
+				f.route(discard{http.Header{}}, r)
+				http.Error(w, "upstream reset", http.StatusServiceUnavailable)
+				return true
+			}
+		})
+		wantChange(t, s, []wire.Start{Now("b")}, nil, "b@k3:0")
+		require.Equal(t, 2, f.opened, "the session can be trusted no longer")
+		f.publish("b", 1)
+		wantNext(t, s, "b@k3:1")
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -108,6 +109,8 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 func parseBase(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
+	case err != nil && !strings.Contains(s, "://"):
+		return nil, fmt.Errorf("the daemon's address is %q: write it as http://127.0.0.1:8080", s)
 	case err != nil:
 		return nil, fmt.Errorf("the daemon's address: %w", err)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":

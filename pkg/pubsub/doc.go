@@ -7,6 +7,12 @@
 // Subscription.Positions with its own state resumes with After, across its own
 // restarts too.
 //
+//	c, err := pubsub.New("http://127.0.0.1:8080")
+//	s, err := c.Subscribe(ctx, []wire.Start{pubsub.Oldest("prices.acme")})
+//	defer s.Close()
+//	published, err := c.PublishJSON(ctx, "prices.acme", 17)
+//	item, err := s.Next(ctx) // item.Message, or item.Gap: what was lost, and why
+//
 // The words are those of the protocol (pkg/wire/PROTOCOL.md), and messages, gaps,
 // positions and problems are the types of package wire.
 //

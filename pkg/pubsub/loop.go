@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -23,12 +24,17 @@ type loop struct {
 	s       *Subscription
 	options subscribeOptions
 
-	stay     stay        // where frames come from at present
-	limits   wire.Limits // as the daemon told last
-	answer   *answer     // the poll under way
-	next     *received   // accepted, and to be handed over before more is taken; nil if none
-	changing *change     // to be tried again, or nil
-	backoff  backoff
+	stay    stay        // where frames come from at present
+	limits  wire.Limits // as the daemon told last
+	answer  *answer     // the poll under way
+	next    *received   // accepted, and to be handed over before more is taken; nil if none
+	backoff backoff
+
+	malformed int // answers in a row that made no sense
+
+	changing *change          // to be tried again, or nil
+	again    <-chan time.Time // when to try it, if no new stay makes it before
+	retries  backoff          // of changing
 }
 
 // A stay is what frames come from between two openings: a session, or polls
@@ -47,8 +53,12 @@ type stay interface {
 	// returns the positions of e.add.
 	patch(ctx context.Context, e edit) ([]wire.Position, error)
 
-	// lost reports whether to go on with a new stay after err.
+	// lost reports whether err ends the stay for us, so that a new one is needed.
 	lost(err error) bool
+
+	// cut reports whether err, of a poll, ends the stay: it is lost, or cannot be
+	// gone on with after such an answer.
+	cut(err error) bool
 
 	// leave ends the stay, as far as that can be done quickly.
 	leave(ctx context.Context)
@@ -61,7 +71,7 @@ type opened struct {
 }
 
 func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
-	return &loop{client: c, s: s, options: options, limits: defaultLimits, backoff: backoff{max: c.maxBackoff}}
+	return &loop{client: c, s: s, options: options, limits: untoldLimits, backoff: backoff{max: c.maxBackoff}, retries: backoff{max: c.maxBackoff}}
 }
 
 // main runs until life ends or something happens that retrying does not mend.
@@ -103,21 +113,21 @@ func (l *loop) turn(life context.Context) (err error) {
 		return err
 	}
 	defer func() { l.answer.stop() }() // not necessarily the one of now
-	if l.changing != nil {
-		if err := l.change(life, l.changing); err != nil {
-			return err
-		}
-	}
 	return l.relay(life)
 }
 
 // relay takes frames and hands items over until the answer has ended. While an item
-// waits to be taken no frame is: the answer, and so the daemon, waits too.
+// waits to be taken no frame is: the answer, and so the daemon, waits too. While a
+// change waits to be tried again no other is taken.
 func (l *loop) relay(life context.Context) error {
 	for {
 		in, out, item := l.answer.contents, chan<- received(nil), received{}
 		if l.next != nil {
 			in, out, item = nil, l.s.items, *l.next
+		}
+		changes, abandoned := l.s.changes, (<-chan struct{})(nil)
+		if l.changing != nil {
+			changes, abandoned = nil, l.changing.ctx.Done()
 		}
 		select {
 		case content, open := <-in:
@@ -127,10 +137,17 @@ func (l *loop) relay(life context.Context) error {
 			l.accept(content)
 		case out <- item:
 			l.next = nil
-		case ch := <-l.s.changes:
+		case ch := <-changes:
+			l.retries.reset()
 			if err := l.change(life, ch); err != nil {
 				return err
 			}
+		case <-l.again:
+			if err := l.change(life, l.changing); err != nil {
+				return err
+			}
+		case <-abandoned:
+			l.answerChange(nil, context.Cause(l.changing.ctx))
 		case <-life.Done():
 			return context.Cause(life)
 		}
@@ -152,10 +169,23 @@ func (l *loop) accept(content wire.Content) {
 	if mark == nil || mark.has(item) {
 		return
 	}
+	// Two daemons that take turns behind one address renumber the topic with every
+	// answer: all of it is new, and none of it is progress.
+	if item.Position().Epoch != mark.received.Epoch || item.Gap != nil && item.Gap.Reason == wire.GapRestarted {
+		l.answer.renumbered = true
+	}
 	mark.received = item.Position()
 	l.next = &received{item, mark}
 	l.answer.useful = true
+	if !l.answer.renumbered {
+		l.progress()
+	}
+}
+
+// progress ends a row of failures.
+func (l *loop) progress() {
 	l.backoff.reset()
+	l.malformed = 0
 }
 
 func (l *loop) learn(limits *wire.Limits) {
@@ -175,11 +205,14 @@ func (l *loop) ended() error {
 		return a.err
 	case l.options.mode == Stream:
 		return errCut
-	case !a.useful && time.Since(a.asked) < min(time.Second, l.limits.PollTimeout()/2):
+	case time.Since(a.asked) >= min(time.Second, l.limits.PollTimeout()/2):
+	case !a.useful:
 		// Something between answers in the daemon's place; do not ask it in a rush.
 		return errEarly
+	case a.renumbered:
+		return errRenumbered
 	}
-	l.backoff.reset()
+	l.progress()
 	return nil
 }
 
@@ -190,7 +223,7 @@ const maxMalformed = 5
 // resume waits and makes ready for the next poll, in a new stay if the present one
 // is lost. It returns err if neither would help.
 func (l *loop) resume(life context.Context, err error) error {
-	lost := l.stay.lost(err)
+	lost := l.stay.cut(err)
 	if !lost && !isTransient(err) {
 		return err
 	}
@@ -213,7 +246,9 @@ func (l *loop) pause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return whyGivenUp(ctx, err)
 	}
-	if errors.Is(err, errMalformed) && l.backoff.failures+1 >= maxMalformed {
+	if !errors.Is(err, errMalformed) {
+		l.malformed = 0
+	} else if l.malformed++; l.malformed >= maxMalformed {
 		return err
 	}
 	fresh := l.backoff.failures == 0
@@ -221,13 +256,17 @@ func (l *loop) pause(ctx context.Context, err error) error {
 	if fresh && !isTransient(err) {
 		wait = retryAfter(err)
 	}
-	if l.options.onRetry != nil {
-		l.options.onRetry(err, wait)
-	}
+	l.notify(err, wait)
 	if sleep(ctx, wait) != nil {
 		return whyGivenUp(ctx, err)
 	}
 	return nil
+}
+
+func (l *loop) notify(err error, wait time.Duration) {
+	if l.options.onRetry != nil {
+		l.options.onRetry(err, wait)
+	}
 }
 
 // whyGivenUp joins why ctx ended with the last error before, unless it is the same.
@@ -239,15 +278,24 @@ func whyGivenUp(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-// open begins a new stay where the topics are, and tries until ctx ends.
+// open begins a new stay where the topics are, and tries until ctx ends. A change
+// that waits is made with it; if it is refused the stay is opened without.
 func (l *loop) open(life, ctx context.Context) error {
 	for {
-		stay, o, err := l.openOnce(life, ctx, l.s.topics.starts())
+		e := l.waitingEdit()
+		stay, o, err := l.openOnce(life, ctx, e.next.starts())
 		if err == nil {
 			l.stay = stay
 			l.learn(o.limits)
-			l.s.settle(o.positions)
+			l.s.adopt(e, o.positions)
+			if ch := l.changing; ch != nil {
+				l.answerChange(l.s.positionsOf(ch.add), nil)
+			}
 			return nil
+		}
+		if l.changing != nil && isRefusal(err) {
+			l.answerChange(nil, err)
+			continue
 		}
 		if !isTransient(err) {
 			return err
@@ -269,25 +317,64 @@ func (l *loop) openOnce(life, ctx context.Context, starts []wire.Start) (stay, o
 	return openSession(ctx, l.client, l.options.mode, starts)
 }
 
-// change makes ch and answers it. An error is dealt with as one of the poll; ch is
-// tried again then.
+// change makes ch and answers it, unless the outcome is open: then ch waits to be
+// tried again, while the poll goes on. An error means that the stay is lost, and is
+// dealt with as one of the poll; a change that waits is then made with the new stay.
 func (l *loop) change(life context.Context, ch *change) error {
-	l.changing = nil
+	l.changing = ch
 	if ch.ctx.Err() != nil {
-		ch.answer <- changed{err: context.Cause(ch.ctx)}
+		l.answerChange(nil, context.Cause(ch.ctx))
 		return nil
 	}
 	err := l.make(life, ch)
 	switch {
 	case err == nil:
-		ch.answer <- changed{positions: l.s.positionsOf(ch.add)}
-	case errors.Is(err, errNoTopics), !isTransient(err) && !l.stay.lost(err):
-		ch.answer <- changed{err: err}
+		l.answerChange(l.s.positionsOf(ch.add), nil)
+		return nil
+	case isRefusal(err):
+		l.answerChange(nil, err)
 	default:
-		l.changing = ch
+		wait := l.retries.next(retryAfter(err))
+		l.again = time.After(wait)
+		if !l.stay.lost(err) {
+			l.notify(err, wait)
+		}
+	}
+	if l.stay.lost(err) {
 		return err
 	}
 	return nil
+}
+
+// answerChange answers the change that waits, if one does.
+func (l *loop) answerChange(positions []wire.Position, err error) {
+	if ch := l.changing; ch != nil {
+		l.changing, l.again = nil, nil
+		ch.answer <- changed{positions, err}
+	}
+}
+
+// waitingEdit returns what the change that waits comes to; nothing if none does, or
+// nobody waits for it.
+func (l *loop) waitingEdit() edit {
+	if l.changing != nil && l.changing.ctx.Err() != nil {
+		l.answerChange(nil, context.Cause(l.changing.ctx))
+	}
+	if l.changing == nil {
+		return l.s.topics.edit(nil, nil)
+	}
+	return l.s.topics.edit(l.changing.add, l.changing.remove)
+}
+
+// isRefusal reports whether a change that failed with err was not made and is not to
+// be tried again: whoever asked for it decides. "Later" is a refusal too, when it is
+// the daemon's word: for as long as it lasts the subscription goes on as it was.
+func isRefusal(err error) bool {
+	p := (*wire.Problem)(nil)
+	if errors.As(err, &p) && (p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable) {
+		return p.Code != wire.CodeDraining
+	}
+	return errors.Is(err, errNoTopics) || !isTransient(err) && !hasCode(err, lostCodes...)
 }
 
 func (l *loop) make(life context.Context, ch *change) error {
@@ -301,10 +388,17 @@ func (l *loop) make(life context.Context, ch *change) error {
 		return nil
 	case l.options.stateless && len(e.next.marks) == 0:
 		return errNoTopics
-	case l.stay.canPatch(e):
-		return l.patch(ctx, e)
+	case !l.stay.canPatch(e):
+		return l.replace(life, ctx, e)
 	}
-	return l.replace(life, ctx, e)
+	err := l.patch(ctx, e)
+	if !isUncertain(err) {
+		return err
+	}
+	if err := l.replace(life, ctx, e); err != nil {
+		return &uncertainError{err} // refused or not, the old session is not what it was
+	}
+	return nil
 }
 
 func (l *loop) patch(ctx context.Context, e edit) error {
@@ -319,6 +413,9 @@ func (l *loop) patch(ctx context.Context, e edit) error {
 // so that a refusal leaves all as it was. What the old poll read and the loop did
 // not take comes again in the new one.
 func (l *loop) replace(life, ctx context.Context, e edit) error {
+	if err := l.vet(life, ctx, e); err != nil {
+		return err
+	}
 	stay, o, err := l.openOnce(life, ctx, e.next.starts())
 	if err != nil {
 		return err
@@ -335,4 +432,23 @@ func (l *loop) replace(life, ctx context.Context, e edit) error {
 	}
 	l.answer = answer
 	return nil
+}
+
+// vet has a stateless subscription's new topics refused, if they are to be, before
+// they are polled for: that poll's refusal would end the subscription, and may come
+// late. Asked for without positions they are answered at once.
+func (l *loop) vet(life, ctx context.Context, e edit) error {
+	starts := e.next.starts()
+	if _, all := positionsOf(starts); !l.options.stateless || !all || len(e.add) == 0 {
+		return nil
+	}
+	added := starts[len(starts)-len(e.add):]
+	for i := range added {
+		added[i] = Now(added[i].Topic)
+	}
+	s, _, err := openStateless(life, ctx, l.client, Single, starts, l.limits)
+	if err == nil {
+		s.leave(life)
+	}
+	return err
 }

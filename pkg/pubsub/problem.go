@@ -25,14 +25,15 @@ const maxProblemBytes = 64 << 10
 const maxRetryAfter = time.Hour
 
 // A statusError is an answer with an unwanted status and without a problem: from
-// a proxy, or from something that is not pubsubd.
+// a proxy, or from something that is not pubsubd. The body is left out, because it
+// may quote the URL: a session's id is a capability and belongs in no log.
 type statusError struct {
-	status int
-	start  string // of the body
+	status     int
+	retryAfter time.Duration // 0: not said
 }
 
 func (e *statusError) Error() string {
-	return fmt.Sprintf("answered %d %s: %q", e.status, http.StatusText(e.status), e.start)
+	return fmt.Sprintf("answered %d %s, without a problem", e.status, http.StatusText(e.status))
 }
 
 // readProblem makes an error of an answer: a *wire.Problem if it holds one.
@@ -41,14 +42,26 @@ func readProblem(resp *http.Response) error {
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var p wire.Problem
 	if mediaType != wire.ProblemType || json.Unmarshal(content, &p) != nil || p.Code == "" {
-		return &statusError{resp.StatusCode, string(content[:min(len(content), 80)])}
+		return &statusError{resp.StatusCode, retryAfterOf(resp.Header)}
 	}
 	p.Status = resp.StatusCode
 	if p.RetryAfterMS == 0 {
-		seconds, _ := strconv.ParseInt(resp.Header.Get("Retry-After"), 10, 32)
-		p.RetryAfterMS = seconds * 1000
+		p.RetryAfterMS = retryAfterOf(resp.Header).Milliseconds()
 	}
 	return &p
+}
+
+// retryAfterOf returns what the header Retry-After says: seconds, or a date (RFC
+// 9110, section 10.2.3).
+func retryAfterOf(h http.Header) time.Duration {
+	said := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(said, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if date, err := http.ParseTime(said); err == nil {
+		return max(0, time.Until(date))
+	}
+	return 0
 }
 
 // statusOf returns the status that err was answered with, and 0 if there was no
@@ -91,9 +104,12 @@ func hasCode(err error, codes ...wire.Code) bool {
 // retryAfter returns how long the daemon asks to wait before the next attempt; 0
 // if it does not.
 func retryAfter(err error) time.Duration {
-	p := (*wire.Problem)(nil)
-	if !errors.As(err, &p) || p.RetryAfterMS <= 0 {
-		return 0
+	if p := (*wire.Problem)(nil); errors.As(err, &p) {
+		return time.Duration(min(max(0, p.RetryAfterMS), maxRetryAfter.Milliseconds())) * time.Millisecond
 	}
-	return time.Duration(min(p.RetryAfterMS, maxRetryAfter.Milliseconds())) * time.Millisecond
+	e := (*statusError)(nil)
+	if errors.As(err, &e) && (e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable) {
+		return min(e.retryAfter, maxRetryAfter)
+	}
+	return 0
 }

@@ -276,3 +276,36 @@ func TestAFrameEndsARowOfFailures(t *testing.T) {
 		require.LessOrEqual(t, after[len(before)], firstBackoff)
 	})
 }
+
+func TestAProxysRetryAfterIsHonoured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, said := range []string{"60", time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)} {
+			err := &statusError{http.StatusTooManyRequests, retryAfterOf(http.Header{"Retry-After": {said}})}
+			require.Equal(t, time.Minute, retryAfter(err), said)
+		}
+	})
+}
+
+// Two daemons that do not know each other take turns behind one address.
+func TestAlternatingEpochsAreNotARush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f)
+		var polls atomic.Int64
+		f.script = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodGet {
+				return false
+			}
+			epoch := []string{"k4", "k5"}[polls.Add(1)%2]
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			_, _ = w.Write([]byte(`{"position":"a@` + epoch + `:1","time":1,"data":1}` + "\n"))
+			return polls.Load() < 5000
+		}
+		s := subscribe(t, c, []wire.Start{Now("a")})
+		for began := time.Now(); time.Since(began) < 10*time.Minute; {
+			_, err := s.Next(t.Context())
+			require.NoError(t, err)
+		}
+		require.Less(t, polls.Load(), int64(200))
+	})
+}

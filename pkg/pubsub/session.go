@@ -18,8 +18,13 @@ type session struct {
 	mode   Mode
 	path   string          // /v1/sessions/{id}, escaped; the id is a capability, never to be shown
 	frames uint64          // messages and gaps that arrived whole; the ack of the next poll
-	had    map[string]bool // every topic it ever had
+	had    map[string]bool // every topic it ever had; see maxLeft
 }
+
+// maxLeft bounds the topics that a session had and has no more. Beyond it a change
+// opens a new session, which has to remember none: for a subscriber that goes
+// through topics without end, one in thousands of changes.
+const maxLeft = 4096
 
 // lostCodes are the problems after which a session is opened anew.
 var lostCodes = []wire.Code{
@@ -35,6 +40,11 @@ var lostCodes = []wire.Code{
 type uncertainError struct{ error }
 
 func (e *uncertainError) Unwrap() error { return e.error }
+
+func isUncertain(err error) bool {
+	uncertain := (*uncertainError)(nil)
+	return errors.As(err, &uncertain)
+}
 
 func openSession(ctx context.Context, c *Client, mode Mode, starts []wire.Start) (*session, opened, error) {
 	var answer wire.SessionOpened
@@ -77,6 +87,9 @@ func (s *session) counted() { s.frames++ }
 // topic that it once had: of the frames that arrive then, nothing tells which
 // belong to the earlier stay, and one of those would hide what comes below it.
 func (s *session) canPatch(e edit) bool {
+	if len(e.add) > 0 && len(s.had)+len(e.add)-len(e.next.marks) > maxLeft {
+		return false
+	}
 	for _, start := range e.add {
 		if s.had[start.Topic] {
 			return false
@@ -92,24 +105,34 @@ func (s *session) patch(ctx context.Context, e edit) ([]wire.Position, error) {
 	if err == nil {
 		err = checkPositions(e.add, answer.Positions)
 	}
-	if status := statusOf(err); err != nil && (status == 0 || status >= 500 && status != http.StatusServiceUnavailable) {
-		err = &uncertainError{err}
-	}
-	if err != nil {
+	switch {
+	case err != nil && mayBeDone(err):
+		return nil, &uncertainError{err}
+	case err != nil:
 		return nil, err
 	}
 	s.remember(e.add)
 	return answer.Positions, nil
 }
 
-// lost reports whether err ends the session for us. The daemon has counted as acked
-// what it wrote to a stream, so a broken one is not gone on with.
-func (s *session) lost(err error) bool {
-	if hasCode(err, lostCodes...) {
-		return true
+// mayBeDone reports whether a request that failed with err may have been carried
+// out: there was no answer, or one of 5xx. Only the daemon's own 503 is certain; a
+// proxy says that too of an answer which was lost behind it.
+func mayBeDone(err error) bool {
+	p := (*wire.Problem)(nil)
+	if errors.As(err, &p) && p.Status == http.StatusServiceUnavailable {
+		return false
 	}
-	uncertain := (*uncertainError)(nil)
-	return isTransient(err) && (s.mode == Stream || errors.As(err, &uncertain))
+	status := statusOf(err)
+	return status == 0 || status >= 500
+}
+
+func (s *session) lost(err error) bool { return isUncertain(err) || hasCode(err, lostCodes...) }
+
+// cut reports whether err ends the session for us. The daemon has counted as acked
+// what it wrote to a stream, so a broken one is not gone on with.
+func (s *session) cut(err error) bool {
+	return s.lost(err) || isTransient(err) && s.mode == Stream
 }
 
 // leave ends the session on the daemon. An error is of no use to anybody: the

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -90,8 +93,11 @@ func (s *stateless) ask(life context.Context, starts []wire.Start, limits wire.L
 }
 
 func (s *stateless) request(ctx context.Context, starts []wire.Start) (*http.Request, error) {
-	query := url.Values{"mode": {string(s.mode)}}
-	long := url.Values{"mode": {string(s.mode)}}
+	query := url.Values{
+		"mode": {string(s.mode)},
+		"r":    {strconv.FormatUint(rand.Uint64(), 36)}, // against caches, as a session's poll
+	}
+	long := maps.Clone(query)
 	for _, start := range starts {
 		long.Add("topic", start.String())
 	}
@@ -117,8 +123,9 @@ func (s *stateless) patch(context.Context, edit) ([]wire.Position, error) {
 	panic("BUG: there is nothing to patch without a session")
 }
 
-// lost is never so: the next poll names our positions, like any.
+// lost and cut are never so: the next poll names our positions, like any.
 func (s *stateless) lost(error) bool { return false }
+func (s *stateless) cut(error) bool  { return false }
 
 func (s *stateless) leave(context.Context) {
 	if s.first != nil {

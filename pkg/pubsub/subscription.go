@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -132,13 +133,6 @@ func (s *Subscription) Positions() []wire.Position {
 	return positions
 }
 
-// settle gives new topics their positions; for the loop.
-func (s *Subscription) settle(positions []wire.Position) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.topics.settle(positions)
-}
-
 // adopt makes the edit that the daemon has made; for the loop.
 func (s *Subscription) adopt(e edit, positions []wire.Position) {
 	s.mu.Lock()
@@ -156,7 +150,9 @@ func (s *Subscription) positionsOf(starts []wire.Start) []wire.Position {
 	defer s.mu.Unlock()
 	positions := make([]wire.Position, len(starts))
 	for i, start := range starts {
-		positions[i] = s.topics.byName[start.Topic].returned
+		if m := s.topics.byName[start.Topic]; m != nil {
+			positions[i] = m.returned
+		}
 	}
 	return positions
 }
@@ -182,12 +178,14 @@ type changed struct {
 //
 // While the daemon cannot be reached, Change waits until it can or ctx ends. If
 // ctx ends first, Positions tells whether the change was made. A refusal is a
-// *wire.Problem, and the subscription goes on as it was.
+// *wire.Problem, and the subscription goes on as it was; so it does if the daemon
+// says "later" (429 or 503), and when to try again is the caller's choice.
 func (s *Subscription) Change(ctx context.Context, add []wire.Start, remove []string) ([]wire.Position, error) {
 	if _, err := newTopicList(add); err != nil {
 		return nil, fmt.Errorf("change topics: %w", err)
 	}
-	positions, err := s.change(&change{ctx: ctx, add: add, remove: remove, answer: make(chan changed, 1)})
+	// Clones: the loop may be at it still when the caller has given up.
+	positions, err := s.change(&change{ctx: ctx, add: slices.Clone(add), remove: slices.Clone(remove), answer: make(chan changed, 1)})
 	if err != nil {
 		return nil, fmt.Errorf("change topics: %w", err)
 	}

@@ -56,7 +56,7 @@ type topicList struct {
 func newTopicList(starts []wire.Start) (*topicList, error) {
 	list := &topicList{byName: make(map[string]*topicMark, len(starts))}
 	for _, start := range starts {
-		if err := wire.CheckTopic(start.Topic); err != nil {
+		if _, err := wire.ParseStart(start.String()); err != nil {
 			return nil, err
 		}
 		if list.byName[start.Topic] != nil {
