@@ -40,6 +40,7 @@ func TestAStalledSubscriberHarmsNobody(t *testing.T) {
 	t.Logf("%d publishes, one at a time: %.1f µs each without the subscriber, %.1f µs with it (%.2f×); resident memory %.1f MiB before, %.1f MiB after",
 		*stalledMessages, perMessage(alone), perMessage(beside), float64(beside)/float64(alone), before, after)
 
+	require.NoError(t, stream.(*net.TCPConn).SetReadBuffer(1<<20)) // it reads on, in no small sips
 	got, gaps, at := 0, []*wire.Gap{}, uint64(0)
 	for at < uint64(*stalledMessages) {
 		c, err := frames.Next()
