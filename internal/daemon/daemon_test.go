@@ -283,3 +283,20 @@ func TestNoSessionIDIsEverLogged(t *testing.T) {
 		require.NotContains(t, fmt.Sprint(entry.Message, entry.ContextMap()), session.Session)
 	}
 }
+
+// The sweeper ends sessions that nobody polls, and forgets topics that hold
+// nothing.
+func TestWhatIsOverIsSweptAway(t *testing.T) {
+	d := start(t, func(c *config.Config) {
+		c.Session.InactivityTimeout = 100 * time.Millisecond
+		c.Broker.HistoryAge = 100 * time.Millisecond
+	})
+	d.post("/v1/topics/a/messages", "1")
+	session := d.open(`"a"`).Session
+	require.Eventually(t, func() bool {
+		return d.metric("pubsubd_sessions") == 0 && d.metric("pubsubd_topics") == 0
+	}, 10*time.Second, 20*time.Millisecond)
+	status, why := d.get("http://" + d.PublicAddr() + "/v1/sessions/" + session)
+	require.Equal(t, http.StatusGone, status)
+	require.Contains(t, why, "inactivity")
+}

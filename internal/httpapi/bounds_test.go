@@ -1,0 +1,152 @@
+package httpapi
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// say publishes n messages to topic a.
+func (k *kit) say(n int) {
+	k.Helper()
+	for range n {
+		status, text := k.get("POST", "/v1/topics/a/messages", "1", jsonType)
+		require.Equal(k, http.StatusOK, status, text)
+		synctest.Wait() // the fan-out is done
+	}
+}
+
+func TestAQuietStreamBeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		resp := k.do("GET", "/v1/sessions/"+k.open(`{"topics":["a"]}`).Session+"/poll?ack=0&mode=stream", "")
+		defer resp.Body.Close()
+		giveUp := time.AfterFunc(10*transport.DefaultHeartbeat, func() { resp.Body.Close() })
+		defer giveUp.Stop()
+		lines := bufio.NewReader(resp.Body)
+		hello, err := lines.ReadString('\n')
+		require.NoError(t, err)
+		require.Contains(t, hello, `"hello"`)
+		for range 3 {
+			begun := time.Now()
+			beat, err := lines.ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, "\n", beat)
+			require.Equal(t, transport.DefaultHeartbeat, time.Since(begun))
+		}
+	})
+}
+
+func TestABatchEndsAtItsBounds(t *testing.T) {
+	message := (&wire.Message{Data: []byte("1")}).Size()
+	for name, bounds := range map[string]transport.Config{
+		"frames": {AnswerFrames: 3},
+		"bytes":  {AnswerBytes: 3 * message},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newKit(t, settings{transport: bounds})
+				poll := "/v1/sessions/" + k.open(`{"topics":["a"]}`).Session + "/poll?ack="
+				k.say(5)
+				_, first := k.get("GET", poll+"0", "")
+				require.Equal(t, 3, strings.Count(first, "\n"))
+				_, rest := k.get("GET", poll+"3", "")
+				require.Equal(t, 2, strings.Count(rest, "\n"))
+			})
+		})
+	}
+}
+
+// A "multiple" answer ends when nothing came for a while; while something keeps
+// coming, at its time.
+func TestAMultipleAnswerEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		poll := "/v1/sessions/" + k.open(`{"topics":["a"]}`).Session + "/poll?mode=multiple&ack="
+		k.say(1)
+		begun := time.Now()
+		_, quiet := k.get("GET", poll+"0", "")
+		require.Equal(t, 1, strings.Count(quiet, "\n"))
+		require.Equal(t, transport.DefaultMaxOutputDelay, time.Since(begun))
+
+		stopped, stop := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(100 * time.Millisecond):
+					_, _ = k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+				}
+			}
+		}()
+		begun = time.Now()
+		_, busy := k.get("GET", poll+"1", "")
+		require.Greater(t, strings.Count(busy, "\n"), 40)
+		require.InDelta(t, transport.DefaultMultipleTime, time.Since(begun), float64(200*time.Millisecond))
+		close(stop)
+		<-stopped
+	})
+}
+
+// The streams of a daemon that drains are not all told to come back at once.
+func TestEndFramesAreSpreadInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		var bodies []io.ReadCloser
+		for range 10 {
+			path := "/v1/sessions/" + k.open(`{"topics":["a"]}`).Session + "/poll?ack=0&mode=stream"
+			resp := k.do("GET", path, "")
+			defer resp.Body.Close()
+			bodies = append(bodies, resp.Body)
+		}
+		why := wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")
+		why.RetryAfterMS = 1000
+		k.cfg.Sessions.Drain(why)
+		times := map[int64]bool{}
+		for _, body := range bodies {
+			text, err := io.ReadAll(body)
+			require.NoError(t, err)
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			var end struct{ End wire.Problem }
+			require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &end))
+			require.GreaterOrEqual(t, end.End.RetryAfterMS, int64(1000))
+			require.LessOrEqual(t, end.End.RetryAfterMS, int64(2000))
+			times[end.End.RetryAfterMS] = true
+		}
+		require.Greater(t, len(times), 3, fmt.Sprint(times))
+	})
+}
+
+func TestWaitReturnsAfterTheLastRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s serving
+		require.True(t, s.begin())
+		require.True(t, s.begin())
+		waited := make(chan struct{})
+		go func() { s.wait(); close(waited) }()
+		synctest.Wait()
+		require.False(t, s.begin(), "no request begins any more")
+		s.end()
+		synctest.Wait()
+		select {
+		case <-waited:
+			require.Fail(t, "one request is being served")
+		default:
+		}
+		s.end()
+		<-waited
+	})
+}
