@@ -3,25 +3,31 @@ package loadtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/stats"
 )
 
-// BroadcastConfig is one topic with many clients: every Period one message is
-// published, a burst of Clients deliveries. The server holds Clients at Period
-// if every burst was complete before the next was due.
+// BroadcastConfig is many clients on few topics: every Period one message is
+// published to each topic, a burst of Clients deliveries. The server holds Clients
+// at Period if every burst was complete before the next was due.
 type BroadcastConfig struct {
 	Common
-	Clients int           // default 5000
+	Clients int           // over all topics, as many on each; default 5000
+	Topics  int           // default 1
 	Period  time.Duration // default 10 s
 	Bursts  int           // recorded; default 100
 	Warmup  int           // bursts before the recorded ones; default 2, 0 is none
+
+	// MessageBytes is the exact size of each payload. Default 0: the articles' message
+	// of 20 short strings.
+	MessageBytes int
 }
 
 // DefaultBroadcast returns the article's setting.
 func DefaultBroadcast() BroadcastConfig {
-	c := BroadcastConfig{Common: defaultCommon(), Clients: 5000, Period: 10 * time.Second, Bursts: 100, Warmup: 2}
+	c := BroadcastConfig{Common: defaultCommon(), Clients: 5000, Topics: 1, Period: 10 * time.Second, Bursts: 100, Warmup: 2}
 	c.Publishers, c.MaxPublishers = 1, 16
 	return c
 }
@@ -30,11 +36,22 @@ func (c *BroadcastConfig) check() error {
 	return errors.Join(
 		c.Common.check(),
 		unless(c.Clients > 0, "--clients: %d is not positive", c.Clients),
+		c.checkTopics(),
 		unless(c.Period > 0, "--period: %v is not positive", c.Period),
 		unless(c.Bursts > 0, "--bursts: %d is not positive", c.Bursts),
-		unless(c.Warmup >= 0, "--warmup: %d is negative", c.Warmup),
+		unless(c.Warmup >= 0, "--warmup-bursts: %d is negative", c.Warmup),
 		unless(c.Bursts+c.Warmup < 1_000_000, "--bursts: a test has less than a million"),
+		unless(c.MessageBytes == 0 || c.MessageBytes >= leastMessageBytes && c.MessageBytes <= mostMessageBytes,
+			"--message-bytes: %d is not between %d, which the message's number takes, and %d",
+			c.MessageBytes, leastMessageBytes, mostMessageBytes),
 	)
+}
+
+func (c *BroadcastConfig) checkTopics() error {
+	if c.Topics < 1 {
+		return fmt.Errorf("--topics: %d is not positive", c.Topics)
+	}
+	return unless(c.Clients%c.Topics == 0, "--topics: %d clients are not as many on each of %d topics", c.Clients, c.Topics)
 }
 
 // RunBroadcast runs the scenario. progress may be nil. The error says why there
@@ -53,26 +70,34 @@ type broadcast struct {
 	schedule schedule
 	bursts   []burst // warm-up first
 	next     int     // the burst to publish next
+
+	// giveUp ends the test with the first recorded burst that is late, when all that
+	// is asked is whether one is.
+	giveUp bool
 }
 
-// A burst is one message on its way to every client.
+// A burst is one message of each topic on its way to every client.
 type burst struct {
 	delivered int
 	last      time.Duration // when the last delivery so far came
 }
 
 func newBroadcast(cfg BroadcastConfig) *broadcast {
-	return &broadcast{cfg: cfg, message: newNumberedMessage(), bursts: make([]burst, cfg.Warmup+cfg.Bursts)}
+	message := newNumberedMessage()
+	if cfg.MessageBytes > 0 {
+		message = newSizedMessage(cfg.MessageBytes)
+	}
+	return &broadcast{cfg: cfg, message: message, bursts: make([]burst, cfg.Warmup+cfg.Bursts)}
 }
 
 func (b *broadcast) shape() shape {
 	return shape{
 		name:        "broadcast",
-		topics:      1,
-		perTopic:    b.cfg.Clients,
+		topics:      b.cfg.Topics,
+		perTopic:    b.cfg.Clients / b.cfg.Topics,
 		messages:    len(b.bursts),
 		contentType: "application/json",
-		publishes:   1,
+		publishes:   b.cfg.Topics,
 		period:      b.cfg.Period,
 		bursts:      true,
 	}
@@ -90,7 +115,13 @@ func (b *broadcast) due(now time.Duration, publish func(publication)) time.Durat
 		if instant > now {
 			return instant
 		}
-		publish(publication{sequence: b.next, due: instant, payload: b.message.make(b.next)})
+		if b.giveUp && b.next > b.cfg.Warmup && !b.inTime(b.next-1) {
+			return never
+		}
+		payload := b.message.make(b.next)
+		for topic := range b.cfg.Topics {
+			publish(publication{topic: topic, sequence: b.next, due: instant, payload: payload})
+		}
 		b.next++
 	}
 	return never

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/client"
@@ -19,17 +20,34 @@ type Common struct {
 	// Admin is the base URL of the Target's admin listener, for its /metrics. Empty:
 	// nothing is read from there; a started server says its own.
 	Admin string
-	// ServerPID is the Target's process on this machine, whose CPU is then read from
-	// the kernel rather than from /metrics. 0: not known.
+	// ServerPID is the Target's process on this machine: its CPU and that of all its
+	// descendants is then read from the kernel rather than from /metrics, and so is
+	// their memory if there is no Admin. 0: not known.
 	ServerPID int
 	// ServerCommand starts a server as a child process; see server.go for what it
 	// must understand. Ignored with a Target.
 	ServerCommand []string
 
-	// Mode is how polls are answered. Default batch.
+	// Dialect is how the Target is spoken to, one of client.Dialects. Default pubsubd;
+	// any other needs a Target.
+	Dialect string
+	// SubscribePath and PublishPath are where a topic's messages come from and go to,
+	// with {topic} in them: for the dialect sse, which needs both, and nchan's, where
+	// the default is /sub/{topic} and /pub/{topic}.
+	SubscribePath, PublishPath string
+	// APIKey is that of Centrifugo's API. Default k.
+	APIKey string
+	// Token is the JWT with which to publish to Mercure; sse's publishes bear it, too,
+	// if there is one.
+	Token string
+
+	// Mode is how polls are answered, by pubsubd. Default batch.
 	Mode client.Mode
-	// Stateless polls by position and opens no sessions. Default false.
+	// Stateless polls pubsubd by position and opens no sessions. Default false.
 	Stateless bool
+	// Subscriptions is how many topics each session of pubsubd subscribes to: the
+	// client's own, and quiet ones that nobody else is on. Default 1.
+	Subscriptions int
 
 	// Publishers is how many connections for publishing are opened before the test
 	// begins. Default 1 for broadcast, 1000 for collab, where at most one for each
@@ -66,7 +84,10 @@ func (e ConfigError) Unwrap() error { return e.error }
 
 func defaultCommon() Common {
 	return Common{
+		Dialect:       client.Pubsubd,
+		APIKey:        "k",
 		Mode:          client.Batch,
+		Subscriptions: 1,
 		Publishers:    100,
 		MaxPublishers: 1000,
 		Connecting:    128,
@@ -80,6 +101,7 @@ func (c *Common) check() error {
 	return errors.Join(
 		unless(c.Target != "" || len(c.ServerCommand) > 0, "--target: name a server, or give a command that starts one"),
 		c.checkURLs(),
+		c.checkDialect(),
 		unless(c.Target != "" || c.Admin == "", "--admin: is that of a --target; a started server says its own"),
 		unless(c.Target != "" || c.ServerPID == 0, "--server-pid: is that of a --target; that of a started server is known"),
 		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
@@ -92,6 +114,58 @@ func (c *Common) check() error {
 		unless(c.MaxP99 >= 0, "--max-p99: %v is negative", c.MaxP99),
 		unless(c.MaxLoss >= 0, "--max-loss: %d is negative", c.MaxLoss),
 	)
+}
+
+// checkDialect refuses what a dialect lacks, and what it would ignore.
+func (c *Common) checkDialect() error {
+	own, sse := c.Dialect == client.Pubsubd, c.Dialect == "sse"
+	nchan := strings.HasPrefix(c.Dialect, "nchan-")
+	return errors.Join(
+		unless(slices.Contains(client.Dialects(), c.Dialect), "--dialect: %q: use one of %s", c.Dialect, strings.Join(client.Dialects(), ", ")),
+		unless(own || c.Target != "", "--dialect: with %s, --target must name the server", c.Dialect),
+		unless(own || c.Mode == client.Batch, "--mode: is of the dialect pubsubd"),
+		unless(own || !c.Stateless, "--stateless: is of the dialect pubsubd"),
+		unless(c.Subscriptions > 0, "--subscriptions: %d is not positive", c.Subscriptions),
+		unless(c.Subscriptions <= 1 || own && !c.Stateless, "--subscriptions: only a session of pubsubd has more than one topic"),
+		checkPath("--subscribe-path", c.SubscribePath, sse, sse || nchan),
+		checkPath("--publish-path", c.PublishPath, sse, sse || nchan),
+		unless(!strings.HasPrefix(c.Dialect, "centrifugo-") || isHeaderText(c.APIKey), "--api-key: is empty, or not plain ASCII"),
+		unless(c.Token == "" || isHeaderText(c.Token), "--token: is not plain ASCII"),
+		unless(c.Dialect != "mercure" || c.Token != "", "--token: Mercure wants a JWT that may publish"),
+	)
+}
+
+func checkPath(flag, path string, needed, allowed bool) error {
+	switch {
+	case path == "":
+		return unless(!needed, "%s: is needed, such as /topics/{topic}", flag)
+	case !allowed:
+		return fmt.Errorf("%s: has no meaning in this dialect", flag)
+	}
+	return unless(strings.HasPrefix(path, "/") && strings.Contains(path, "{topic}") && isHeaderText(path),
+		"%s: %q: begin with a slash and have {topic} in it", flag, path)
+}
+
+// isHeaderText reports whether s is printable ASCII without spaces, and not empty.
+func isHeaderText(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// dialect returns what the dialect is made of.
+func (c *Common) dialect(authority, contentType string) client.Options {
+	return client.Options{
+		Dialect: c.Dialect, Authority: authority, ContentType: contentType,
+		Mode: c.Mode, Stateless: c.Stateless, Subscriptions: c.Subscriptions,
+		SubscribePath: c.SubscribePath, PublishPath: c.PublishPath, APIKey: c.APIKey, Token: c.Token,
+	}
+}
+
+// modeName says how messages came.
+func (c *Common) modeName() string {
+	if c.Dialect == client.Pubsubd {
+		return string(c.Mode)
+	}
+	return c.Dialect
 }
 
 func (c *Common) checkURLs() error {

@@ -140,11 +140,11 @@ func portOf(u *url.URL) (uint64, error) { return strconv.ParseUint(cmp.Or(u.Port
 
 // topicNames returns a test's topics. Part of each is random, so that neither
 // another test nor an earlier one is on them.
-func topicNames(n int) []string {
+func topicNames(d client.Dialect, n int) []string {
 	tag := rand.Text()[:8]
 	names := make([]string, n)
 	for i := range names {
-		names[i] = "loadtest." + tag + ".t" + strconv.Itoa(i)
+		names[i] = d.TopicName(tag, i)
 	}
 	return names
 }
@@ -158,8 +158,9 @@ func (r *run) result(started time.Time) Result {
 		Started:     started,
 		Environment: environment(),
 		Parameters: Parameters{
-			Target: r.cfg.Target, Mode: string(r.cfg.Mode), Stateless: r.cfg.Stateless,
-			Topics: s.topics, PerTopic: s.perTopic, Clients: s.clients(),
+			Target: r.cfg.Target, Dialect: r.cfg.Dialect, Mode: r.cfg.modeName(), Stateless: r.cfg.Stateless,
+			Subscriptions: r.cfg.Subscriptions,
+			Topics:        s.topics, PerTopic: s.perTopic, Clients: s.clients(),
 			Publishers: first, MaxPublishers: most,
 			DrainMS: stats.Milliseconds(r.cfg.Drain), MaxP99MS: stats.Milliseconds(r.cfg.MaxP99), MaxLoss: r.cfg.MaxLoss,
 		},
@@ -181,10 +182,10 @@ func (r *run) result(started time.Time) Result {
 }
 
 // forms prepares publishes to each topic.
-func forms(authority string, topics []string, contentType string) []client.PublishForm {
+func forms(d client.Dialect, topics []string) []client.PublishForm {
 	made := make([]client.PublishForm, len(topics))
 	for i, topic := range topics {
-		made[i] = client.NewPublishForm(authority, topic, contentType)
+		made[i] = d.PublishForm(topic)
 	}
 	return made
 }

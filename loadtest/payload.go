@@ -8,33 +8,47 @@ import (
 // stringsPerMessage is what the articles' message had: "20 short strings".
 const stringsPerMessage = 20
 
-// A numberedMessage is a JSON array of short strings, the first of which is the
-// sequence: ["#000017","string 1",…,"string 19"].
-type numberedMessage struct{ rest []byte }
-
-func newNumberedMessage() numberedMessage {
-	var rest []byte
-	for i := 1; i < stringsPerMessage; i++ {
-		rest = append(rest, `,"string `...)
-		rest = strconv.AppendInt(rest, int64(i), 10)
-		rest = append(rest, '"')
-	}
-	return numberedMessage{rest: append(rest, ']')}
-}
+// A numberedMessage is JSON of which only the sequence differs.
+type numberedMessage struct{ before, after []byte }
 
 const sequenceDigits = 6
 
+// newNumberedMessage returns the articles' message: an array of short strings, the
+// first of which is the sequence: ["#000017","string 1",…,"string 19"].
+func newNumberedMessage() numberedMessage {
+	after := []byte(`"`)
+	for i := 1; i < stringsPerMessage; i++ {
+		after = append(after, `,"string `...)
+		after = strconv.AppendInt(after, int64(i), 10)
+		after = append(after, '"')
+	}
+	return numberedMessage{before: []byte(`["#`), after: append(after, ']')}
+}
+
+// Sizes that a message may be given. The least is the sequence in quotes; the most
+// is what a server can be told to take.
+const (
+	leastMessageBytes = sequenceDigits + 2
+	mostMessageBytes  = 8 << 20
+)
+
+// newSizedMessage returns a message of so many bytes, at least leastMessageBytes:
+// one string, "000017xxx…".
+func newSizedMessage(size int) numberedMessage {
+	filling := bytes.Repeat([]byte("x"), size-leastMessageBytes)
+	return numberedMessage{before: []byte(`"`), after: append(filling, '"')}
+}
+
 func (m numberedMessage) make(sequence int) []byte {
-	b := append(make([]byte, 0, len(m.rest)+16), `["#`...)
+	b := append(make([]byte, 0, len(m.before)+sequenceDigits+len(m.after)), m.before...)
 	b = appendPadded(b, int64(sequence), sequenceDigits)
-	b = append(b, '"')
-	return append(b, m.rest...)
+	return append(b, m.after...)
 }
 
 // read returns the sequence of exactly such a message.
 func (m numberedMessage) read(payload []byte) (int, bool) {
-	b, ok := bytes.CutPrefix(payload, []byte(`["#`))
-	if !ok || len(b) < sequenceDigits || b[sequenceDigits] != '"' || !bytes.Equal(b[sequenceDigits+1:], m.rest) {
+	b, ok := bytes.CutPrefix(payload, m.before)
+	if !ok || len(b) < sequenceDigits || !bytes.Equal(b[sequenceDigits:], m.after) {
 		return 0, false
 	}
 	n, ok := readDigits(b[:sequenceDigits])

@@ -18,7 +18,7 @@ import (
 // opened meanwhile, up to a bound. A server may close a connection that is free
 // (RFC 9112, section 9.5): that is counted, and no failure.
 type pool struct {
-	kit   *client.Kit
+	kit   publisherMaker
 	loop  eventloop.Loop
 	form  func(topic int) client.PublishForm
 	limit int
@@ -40,6 +40,11 @@ type pool struct {
 	failed  func(err error)                      // a connection ended
 }
 
+// A publisherMaker makes connections' publishers; a client.Dialect does.
+type publisherMaker interface {
+	NewPublisher(events client.PublishEvents) *client.Publisher
+}
+
 type publisherConn struct {
 	publisher *client.Publisher
 	conn      eventloop.Conn
@@ -47,7 +52,7 @@ type publisherConn struct {
 	opened    bool        // the connection was made
 }
 
-func newPool(kit *client.Kit, loop eventloop.Loop, limit int, form func(int) client.PublishForm) *pool {
+func newPool(kit publisherMaker, loop eventloop.Loop, limit int, form func(int) client.PublishForm) *pool {
 	return &pool{
 		kit:        kit,
 		loop:       loop,

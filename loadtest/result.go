@@ -32,8 +32,10 @@ type Result struct {
 type Parameters struct {
 	Target         string  `json:"target"`
 	StartedServer  bool    `json:"started_server"` // the target was started for the test
-	Mode           string  `json:"mode"`
+	Dialect        string  `json:"dialect"`
+	Mode           string  `json:"mode"` // of pubsubd's polls; else the dialect, which has no other
 	Stateless      bool    `json:"stateless"`
+	Subscriptions  int     `json:"subscriptions"` // of each client: its own topic, and quiet ones
 	Topics         int     `json:"topics"`
 	PerTopic       int     `json:"clients_per_topic"`
 	Clients        int     `json:"clients"`
@@ -96,7 +98,7 @@ type Deliveries struct {
 	Late         int64            `json:"late"`    // of the lost, those that came after their round was given up
 	Surplus      int64            `json:"surplus"` // of messages whose publish was refused; in none of the above
 	Duplicates   int64            `json:"duplicates"`
-	Disordered   int64            `json:"disordered"`    // against the offsets, or under another offset than elsewhere
+	Disordered   int64            `json:"disordered"`    // against the offsets, or under another offset than elsewhere; without offsets, see verifier
 	EpochChanges int64            `json:"epoch_changes"` // that no gap announced
 	Gaps         map[string]int64 `json:"gaps"`          // announced, by reason
 }
@@ -116,7 +118,7 @@ type Publishes struct {
 // cost, as those that follow the others are. Figures that could not be read are
 // zero, and then not in the table.
 type Server struct {
-	CPUSource              string            `json:"cpu_source"`         // "kernel", "metrics", or empty: not known
+	CPUSource              string            `json:"cpu_source"`         // "kernel" (its processes), "metrics", or empty: not known
 	CPUNote                string            `json:"cpu_note,omitempty"` // why it is not known though there are metrics
 	CPUS                   float64           `json:"cpu_s"`              // in the window
 	CPUPerDeliveryUS       float64           `json:"cpu_per_delivery_us"`

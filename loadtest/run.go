@@ -20,7 +20,7 @@ type run struct {
 	scenario scenario
 	shape    shape
 	loop     eventloop.Loop
-	kit      *client.Kit
+	dialect  client.Dialect
 	topics   []string
 	pool     *pool
 	sampler  *sampler
@@ -71,24 +71,25 @@ const (
 
 func newRun(ctx context.Context, cfg Common, sc scenario, loop eventloop.Loop, authority string) *run {
 	s := sc.shape()
+	dialect := client.NewDialect(cfg.dialect(authority, s.contentType))
 	r := &run{
 		ctx:      ctx,
 		cfg:      cfg,
 		scenario: sc,
 		shape:    s,
 		loop:     loop,
-		kit:      client.NewKit(authority, cfg.Mode, cfg.Stateless),
-		topics:   topicNames(s.topics),
+		dialect:  dialect,
+		topics:   topicNames(dialect, s.topics),
 		sampler:  newSampler(cfg.ServerPID, cfg.Admin, loop.Now),
-		verifier: newVerifier(s),
+		verifier: newVerifier(s, dialect.Positions()),
 		closed:   -1,
 		watch:    watch{loop: loop},
 		latency:  stats.NewLatency(),
 		series:   stats.NewSeries(time.Second),
 	}
 	_, most := cfg.publishers(s)
-	prepared := forms(authority, r.topics, s.contentType)
-	r.pool = newPool(r.kit, loop, most, func(topic int) client.PublishForm { return prepared[topic] })
+	prepared := forms(dialect, r.topics)
+	r.pool = newPool(dialect, loop, most, func(topic int) client.PublishForm { return prepared[topic] })
 	r.pool.taken, r.pool.refused, r.pool.failed = r.publishTaken, r.publishRefused, r.publisherFailed
 	return r
 }
@@ -132,7 +133,7 @@ func (r *run) connect(now time.Duration) time.Duration {
 		number := r.dialled
 		r.dialled++
 		r.alive++
-		r.loop.Dial(r.kit.NewSubscriber(number, r.topics[number%r.shape.topics], r))
+		r.loop.Dial(r.dialect.Subscriber(number, r.topics[number%r.shape.topics], r))
 	}
 	if r.ready == clients {
 		r.enter(settling, now+r.cfg.Settle)
@@ -278,7 +279,7 @@ func (r *run) publish(m publication) {
 }
 
 func (r *run) publishTaken(m publication, p wire.Position) {
-	r.verifier.number(m.topic, m.sequence, p)
+	r.verifier.answer(m.topic, m.sequence, p)
 }
 
 func (r *run) publishRefused(m publication, err error) {
@@ -295,23 +296,23 @@ func (r *run) publisherFailed(err error) {
 }
 
 // Ready is part of client.Events.
-func (r *run) Ready(s *client.Subscriber, begin wire.Position) {
+func (r *run) Ready(number int, begin wire.Position) {
 	r.ready++
 	r.phaseEnds = 0 // patience begins anew; see impatient
-	r.verifier.begin(s.Number, begin)
+	r.verifier.begin(number, begin)
 }
 
 // Message is part of client.Events.
-func (r *run) Message(s *client.Subscriber, f *client.Frame, now time.Duration) error {
-	topic := s.Number % r.shape.topics
+func (r *run) Message(number int, f *client.Frame, now time.Duration) error {
+	topic := number % r.shape.topics
 	sequence, ok := r.scenario.read(topic, f.Data)
 	if !ok || !r.verifier.knows(topic, sequence) {
 		return fmt.Errorf("message %q with payload %.80q, which this test did not publish", f.Position, f.Data)
 	}
-	if !r.verifier.message(s.Number, sequence, f.Position) {
+	if !r.verifier.message(number, sequence, f.Position) {
 		return nil
 	}
-	o := r.scenario.delivered(delivery{client: s.Number, topic: topic, sequence: sequence, now: now})
+	o := r.scenario.delivered(delivery{client: number, topic: topic, sequence: sequence, now: now})
 	if o.late {
 		r.verifier.late++
 	}
@@ -326,15 +327,15 @@ func (r *run) Message(s *client.Subscriber, f *client.Frame, now time.Duration) 
 }
 
 // Gap is part of client.Events.
-func (r *run) Gap(s *client.Subscriber, g *wire.Gap) { r.verifier.gap(s.Number, g) }
+func (r *run) Gap(number int, g *wire.Gap) { r.verifier.gap(number, g) }
 
 // Closed is part of client.Events.
-func (r *run) Closed(s *client.Subscriber, err error) {
+func (r *run) Closed(number int, err error) {
 	r.alive--
 	r.failures.add("client's connection", err)
 	switch {
 	case r.phase == connecting:
-		r.fatal = fmt.Errorf("client %d of %d: %w", s.Number+1, r.shape.clients(), err)
+		r.fatal = fmt.Errorf("client %d of %d: %w", number+1, r.shape.clients(), err)
 	case r.alive == 0:
 		r.fatal = fmt.Errorf("every client's connection has ended, the last with: %w", err)
 	}

@@ -75,6 +75,9 @@ func (s *sampler) begin(ctx context.Context, at moment) {
 func (s *sampler) take(ctx context.Context, at moment) {
 	taken := sample{asked: s.now()}
 	taken.readCPU(s.pid)
+	if s.admin == "" {
+		taken.resident = processesResident(s.pid)
+	}
 	var err error
 	if at != windowBegins {
 		err = s.scrape(ctx, &taken)
@@ -97,7 +100,7 @@ func (s *sampler) has(at moment) bool {
 }
 
 func (t *sample) readCPU(pid int) {
-	if cpu, ok := processCPU(pid); ok {
+	if cpu, ok := processesCPU(pid); ok {
 		t.cpu, t.source = cpu, "kernel"
 	}
 }

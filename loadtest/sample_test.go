@@ -31,12 +31,12 @@ nonsense
 }
 
 func TestTheKernelKnowsAProcess(t *testing.T) {
-	cpu, ok := processCPU(os.Getpid())
+	cpu, ok := processesCPU(os.Getpid())
 	require.Equal(t, runtime.GOOS == "linux", ok)
 	if ok {
 		require.Positive(t, cpu)
 	}
-	_, ok = processCPU(0)
+	_, ok = processesCPU(0)
 	require.False(t, ok)
 	require.Positive(t, ownCPU())
 }

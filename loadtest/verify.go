@@ -7,12 +7,19 @@ import "github.com/pubsubd/pubsubd/pkg/wire"
 // of its topic exactly once, and a message has one position: what the publish's
 // answer says and what every client sees. So rising offsets do not hide another
 // order of payloads.
+//
+// Of a server without positions the payload is all there is. What two publishers
+// send at the same time has no order there; but a message that was published when
+// another had been answered comes after that one.
 type verifier struct {
 	shape     shape
+	positions bool // messages have them
 	clients   []progressOfClient
 	published []bitset    // by topic: the sequences that were handed to the server
 	refused   []bitset    // by topic: of those, the ones that it did not take
-	numbers   []numbering // by topic
+	numbers   []numbering // by topic; if there are positions
+	times     []times     // by topic; if there are not
+	clock     int64       // counts publishes and answers
 
 	expected   int64
 	delivered  int64 // first deliveries, late ones included
@@ -31,6 +38,10 @@ type numbering struct {
 	offsets []uint64 // by sequence; 0: not seen
 }
 
+// times are when each message of a topic was sent and answered, by the verifier's
+// clock, by sequence; 0: not yet.
+type times struct{ sent, answered []int64 }
+
 // progressOfClient is where one client is in its topic.
 type progressOfClient struct {
 	begun  bool
@@ -38,15 +49,18 @@ type progressOfClient struct {
 	last   uint64 // the highest offset had
 	recent uint64 // bit i: offset last-i was had, or is before the subscription
 	had    bitset // by sequence
+	latest int64  // without positions: when the latest of those had was sent
 }
 
-func newVerifier(s shape) *verifier {
+func newVerifier(s shape, positions bool) *verifier {
 	v := &verifier{
 		shape:     s,
+		positions: positions,
 		clients:   make([]progressOfClient, s.clients()),
 		published: make([]bitset, s.topics),
 		refused:   make([]bitset, s.topics),
 		numbers:   make([]numbering, s.topics),
+		times:     make([]times, s.topics),
 		gaps:      map[wire.GapReason]int64{},
 	}
 	for i := range v.clients {
@@ -55,7 +69,11 @@ func newVerifier(s shape) *verifier {
 	for i := range v.published {
 		v.published[i] = newBitset(s.messages)
 		v.refused[i] = newBitset(s.messages)
-		v.numbers[i].offsets = make([]uint64, s.messages)
+		if positions {
+			v.numbers[i].offsets = make([]uint64, s.messages)
+		} else {
+			v.times[i] = times{sent: make([]int64, s.messages), answered: make([]int64, s.messages)}
+		}
 	}
 	return v
 }
@@ -70,6 +88,10 @@ func (v *verifier) begin(client int, p wire.Position) {
 // publish says that a message is on its way to every client of its topic.
 func (v *verifier) publish(topic, sequence int) {
 	v.published[topic].set(sequence)
+	if !v.positions {
+		v.clock++
+		v.times[topic].sent[sequence] = v.clock
+	}
 	v.expected += int64(v.shape.perTopic)
 }
 
@@ -84,6 +106,16 @@ func (v *verifier) refuse(topic, sequence int) {
 			v.surplus++
 		}
 	}
+}
+
+// answer says that the server took a message.
+func (v *verifier) answer(topic, sequence int, p wire.Position) {
+	if v.positions {
+		v.number(topic, sequence, p)
+		return
+	}
+	v.clock++
+	v.times[topic].answered[sequence] = v.clock
 }
 
 // number takes a message's position, from a delivery or the publish's answer, and
@@ -113,13 +145,16 @@ func (v *verifier) message(client, sequence int, p wire.Position) bool {
 	c := &v.clients[client]
 	topic := client % v.shape.topics
 	ordered := v.disordered
-	again := v.position(c, p)
+	again := v.positions && v.position(c, p)
 	if again || c.had.has(sequence) {
 		v.duplicates++
 		return false
 	}
 	c.had.set(sequence)
-	if v.disordered == ordered { // one fault is counted once
+	switch {
+	case !v.positions:
+		v.inOrder(c, topic, sequence)
+	case v.disordered == ordered: // one fault is counted once
 		v.number(topic, sequence, p)
 	}
 	if v.refused[topic].has(sequence) {
@@ -128,6 +163,15 @@ func (v *verifier) message(client, sequence int, p wire.Position) bool {
 	}
 	v.delivered++
 	return true
+}
+
+// inOrder checks that nothing was had that was sent after this one's answer.
+func (v *verifier) inOrder(c *progressOfClient, topic, sequence int) {
+	t := v.times[topic]
+	if answered := t.answered[sequence]; answered != 0 && answered < c.latest {
+		v.disordered++
+	}
+	c.latest = max(c.latest, t.sent[sequence])
 }
 
 // position checks that offsets rise, and reports whether this one was had before.

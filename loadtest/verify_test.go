@@ -16,7 +16,7 @@ func position(offset int) wire.Position {
 // oneClient is a verifier with one client that begins at offset 10, of a topic
 // on which every message was published.
 func oneClient(messages int) *verifier {
-	v := newVerifier(shape{topics: 1, perTopic: 1, messages: messages})
+	v := newVerifier(shape{topics: 1, perTopic: 1, messages: messages}, true)
 	v.begin(0, position(10))
 	for n := range messages {
 		v.publish(0, n)
@@ -114,7 +114,7 @@ func TestSurplusIsNoDelivery(t *testing.T) {
 
 // Two clients see rising offsets, one of them with the payloads swapped.
 func TestAnotherOrderUnderRisingOffsetsIsDisorder(t *testing.T) {
-	v := newVerifier(shape{topics: 1, perTopic: 2, messages: 2})
+	v := newVerifier(shape{topics: 1, perTopic: 2, messages: 2}, true)
 	for n := range 2 {
 		v.begin(n, position(10))
 		v.publish(0, n)
@@ -141,7 +141,7 @@ func TestADeliveryAgreesWithThePublishsAnswer(t *testing.T) {
 }
 
 func TestOnlyPublishedMessagesAreKnown(t *testing.T) {
-	v := newVerifier(shape{topics: 1, perTopic: 1, messages: 2})
+	v := newVerifier(shape{topics: 1, perTopic: 1, messages: 2}, true)
 	v.publish(0, 1)
 	require.True(t, v.knows(0, 1))
 	require.False(t, v.knows(0, 0))

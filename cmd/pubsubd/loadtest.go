@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/loadtest/report"
 )
 
@@ -32,33 +33,6 @@ if the load generator was the bottleneck.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(broadcastCommand(), collabCommand())
-	return cmd
-}
-
-func broadcastCommand() *cobra.Command {
-	cfg := loadtest.DefaultBroadcast()
-	var out output
-	cmd := &cobra.Command{
-		Use:   "broadcast",
-		Short: "One topic, many clients: a burst of messages every period",
-		Long: `One topic, many clients. Every period one message of 20 short strings is
-published: a burst of one delivery to each client. The server holds so many
-clients at that period if each burst was complete before the next was due.`,
-		Example: "  pubsubd loadtest broadcast --clients 5000 --period 1s --bursts 100",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(*cobra.Command, []string) error {
-			return out.measure(&cfg.Common, func(ctx context.Context, p loadtest.Progress) (loadtest.Result, error) {
-				return loadtest.RunBroadcast(ctx, cfg, p)
-			})
-		},
-	}
-	f := cmd.Flags()
-	f.IntVar(&cfg.Clients, "clients", cfg.Clients, "clients on the topic")
-	f.DurationVar(&cfg.Period, "period", cfg.Period, "time from one burst to the next")
-	f.IntVar(&cfg.Bursts, "bursts", cfg.Bursts, "bursts that are recorded")
-	f.IntVar(&cfg.Warmup, "warmup-bursts", cfg.Warmup, "bursts before those")
-	bindCommon(f, &cfg.Common)
-	out.bind(f)
 	return cmd
 }
 
@@ -130,9 +104,15 @@ func checkPattern(f *pflag.FlagSet, pattern string) error {
 func bindCommon(f *pflag.FlagSet, c *loadtest.Common) {
 	f.StringVar(&c.Target, "target", "", "base URL of a server that runs; without it one is started")
 	f.StringVar(&c.Admin, "admin", "", "base URL of the target's admin listener, for its memory and bytes")
-	f.IntVar(&c.ServerPID, "server-pid", 0, "the target's process on this machine, for its CPU")
+	f.IntVar(&c.ServerPID, "server-pid", 0, "the target's process on this machine, for the CPU of it and its descendants, and their memory without --admin")
+	f.StringVar(&c.Dialect, "dialect", c.Dialect, "how the target is spoken to: "+strings.Join(client.Dialects(), ", "))
+	f.StringVar(&c.SubscribePath, "subscribe-path", "", "sse, nchan: where a topic's messages come from, with {topic} in it")
+	f.StringVar(&c.PublishPath, "publish-path", "", "sse, nchan: where a topic's messages are posted to, with {topic} in it")
+	f.StringVar(&c.APIKey, "api-key", c.APIKey, "centrifugo: the key of its API")
+	f.StringVar(&c.Token, "token", "", "mercure, sse: the bearer token of publishes")
 	f.StringVar((*string)(&c.Mode), "mode", string(c.Mode), "how polls are answered: single, batch, multiple or stream")
 	f.BoolVar(&c.Stateless, "stateless", false, "poll by position, without sessions")
+	f.IntVar(&c.Subscriptions, "subscriptions", c.Subscriptions, "topics of each session: the client's own, and quiet ones")
 	f.IntVar(&c.Publishers, "publishers", c.Publishers, "connections for publishing, opened first")
 	f.IntVar(&c.MaxPublishers, "max-publishers", c.MaxPublishers, "connections for publishing at most")
 	f.IntVar(&c.Connecting, "connecting", c.Connecting, "clients that connect at the same time")

@@ -275,13 +275,13 @@ type leanEvents struct {
 	got   chan string
 }
 
-func (e *leanEvents) Ready(*client.Subscriber, wire.Position) { close(e.ready) }
-func (e *leanEvents) Message(_ *client.Subscriber, f *client.Frame, _ time.Duration) error {
+func (e *leanEvents) Ready(int, wire.Position) { close(e.ready) }
+func (e *leanEvents) Message(_ int, f *client.Frame, _ time.Duration) error {
 	e.got <- f.Position.String() + " " + string(f.Data)
 	return nil
 }
-func (e *leanEvents) Gap(_ *client.Subscriber, g *wire.Gap) { e.got <- "gap " + g.Position.String() }
-func (e *leanEvents) Closed(*client.Subscriber, error)      {}
+func (e *leanEvents) Gap(_ int, g *wire.Gap) { e.got <- "gap " + g.Position.String() }
+func (e *leanEvents) Closed(int, error)      {}
 
 func (s *served) subscribeLeanly(t *testing.T, topic string, mode client.Mode, stateless bool) func(n int) []string {
 	t.Helper()

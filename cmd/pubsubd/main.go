@@ -32,7 +32,7 @@ func main() {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(seeHelp)
-	root.AddCommand(serveCommand(), loadtestCommand(), versionCommand())
+	root.AddCommand(serveCommand(), loadtestCommand(), floorCommand(), versionCommand())
 	os.Exit(exitCode(root.Execute()))
 }
 

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 )
 
 // A headCache keeps the last head that was read, as bytes and as what they say.
 // Ten thousand answers to one broadcast have the same head.
 type headCache struct {
+	endless bool // an answer may last as long as its connection, without any framing
+
 	raw  []byte
 	head Head
 }
@@ -20,7 +23,7 @@ func (c *headCache) isPrefixOf(b []byte) bool {
 
 // parse reads a whole head, empty line included, and remembers it.
 func (c *headCache) parse(raw []byte) (Head, error) {
-	head, err := parseHead(string(raw))
+	head, err := parseHead(string(raw), c.endless)
 	if err != nil {
 		return Head{}, fmt.Errorf("answer's head %.200q: %w", raw, err)
 	}
@@ -31,13 +34,13 @@ func (c *headCache) parse(raw []byte) (Head, error) {
 
 // parseHead reads a status line and headers (RFC 9112, sections 4 and 5), each
 // ended by CRLF, and the empty line.
-func parseHead(raw string) (Head, error) {
+func parseHead(raw string, endless bool) (Head, error) {
 	lines := strings.Split(strings.TrimSuffix(raw, "\r\n\r\n"), "\r\n")
 	status, err := parseStatus(lines[0])
 	if err != nil {
 		return Head{}, err
 	}
-	h := headers{status: status}
+	h := headers{status: status, endless: endless && status == 200}
 	for _, line := range lines[1:] {
 		if err := h.add(line); err != nil {
 			return Head{}, err
@@ -61,6 +64,7 @@ func parseStatus(line string) (int, error) {
 
 // headers gathers what matters of an answer's headers.
 type headers struct {
+	endless     bool
 	status      int
 	contentType string
 	hasType     bool
@@ -68,6 +72,8 @@ type headers struct {
 	hasLength   bool
 	chunked     bool
 	closes      bool
+
+	lastModified, etag string
 }
 
 func (h *headers) add(line string) error {
@@ -85,6 +91,11 @@ func (h *headers) add(line string) error {
 		return h.addType(value)
 	case strings.EqualFold(name, "Content-Encoding"):
 		return fmt.Errorf("content coding %q: something between compresses what should come as it is", value)
+	case strings.EqualFold(name, "Last-Modified"):
+		h.lastModified = value
+	case strings.EqualFold(name, "Etag"):
+		h.etag = value
+	case strings.EqualFold(name, "Connection") && h.endless && strings.EqualFold(value, "close"):
 	case strings.EqualFold(name, "Connection") && h.status >= 400 && strings.EqualFold(value, "close"):
 		h.closes = true
 	case strings.EqualFold(name, "Connection") && !strings.EqualFold(value, "keep-alive"):
@@ -126,10 +137,17 @@ func (h *headers) head() (Head, error) {
 		return Head{}, errors.New("is 304, which nothing here asks for")
 	case h.status == 204 && (h.hasLength || h.chunked):
 		return Head{}, errors.New("is 204 with a body")
+	case h.endless && !h.hasLength && !h.chunked:
+		// RFC 9112, section 6.3: "the message body length is determined by the number of
+		// octets received prior to the server closing the connection."
+		h.length = math.MaxInt64
 	case h.status != 204 && h.hasLength == h.chunked:
 		return Head{}, errors.New("has not exactly one of content length and chunked coding")
 	}
-	return Head{Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length, Closes: h.closes}, nil
+	return Head{
+		Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length, Closes: h.closes,
+		LastModified: h.lastModified, ETag: h.etag,
+	}, nil
 }
 
 // decimal reads 1 to 15 digits.

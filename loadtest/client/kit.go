@@ -32,10 +32,14 @@ type Kit struct {
 	getEnd string // what ends a GET's head, from the version on
 	open   string // the head of a session's opening, up to before the length
 
+	subscriptions int // topics of a session
+
 	polls   headCache // heads of polls' answers
+	streams headCache // heads of foreign servers' answers without end
 	answers headCache // heads of publishes' answers
 	lines   lineCache
 
+	wrapped []byte // the body being made
 	scratch []byte // the request being made; valid until the next is
 }
 
@@ -46,10 +50,16 @@ func NewKit(authority string, mode Mode, stateless bool) *Kit {
 	return &Kit{
 		mode:      mode,
 		stateless: stateless,
-		getEnd:    " HTTP/1.1\r\n" + headers + "\r\n",
-		open:      "POST /v1/sessions HTTP/1.1\r\n" + headers + postHeaders(authority, "application/json"),
+
+		subscriptions: 1,
+
+		streams: headCache{endless: true},
+		getEnd:  " HTTP/1.1\r\n" + headers + "\r\n",
+		open:    "POST /v1/sessions HTTP/1.1\r\n" + headers + postHeaders(authority, "application/json"),
 	}
 }
+
+const userAgent = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36"
 
 // browserHeaders are those that Chromium sends with a fetch from a page of the
 // same origin: a server must not look good on requests that nobody makes.
@@ -57,7 +67,7 @@ func browserHeaders(authority string) string {
 	return "Host: " + authority + "\r\n" +
 		"Connection: keep-alive\r\n" +
 		"sec-ch-ua-platform: \"Linux\"\r\n" +
-		"User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.0.0 Safari/537.36\r\n" +
+		"User-Agent: " + userAgent + "\r\n" +
 		"sec-ch-ua: \"Chromium\";v=\"140\", \"Not=A?Brand\";v=\"24\"\r\n" +
 		"sec-ch-ua-mobile: ?0\r\n" +
 		"Accept: */*\r\n" +
@@ -74,9 +84,14 @@ func postHeaders(authority, contentType string) string {
 	return "Origin: http://" + authority + "\r\nContent-Type: " + contentType + "\r\nContent-Length: "
 }
 
-// openRequest opens a session that begins now.
-func (k *Kit) openRequest(topic string) []byte {
-	body, err := json.Marshal(wire.OpenRequest{Topics: []wire.Start{{Topic: topic}}})
+// openRequest opens a client's session that begins now. Nobody publishes to its
+// further topics, which are its alone.
+func (k *Kit) openRequest(topic string, client int) []byte {
+	topics := []wire.Start{{Topic: topic}}
+	for i := 1; i < k.subscriptions; i++ {
+		topics = append(topics, wire.Start{Topic: fmt.Sprintf("%s.quiet.%d.%d", topic, client, i)})
+	}
+	body, err := json.Marshal(wire.OpenRequest{Topics: topics})
 	if err != nil {
 		panic("BUG: a request without anything odd does not marshal: " + err.Error())
 	}

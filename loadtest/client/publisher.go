@@ -31,7 +31,8 @@ type Publisher struct {
 	head     Head
 	body     []byte
 	busy     bool          // a publish is on its way or unanswered
-	topic    string        // of the last publish
+	form     PublishForm   // of the last publish
+	taken    bool          // the last answer says so
 	position wire.Position // that the last answer gave it
 }
 
@@ -47,11 +48,19 @@ func (k *Kit) NewPublisher(events PublishEvents) *Publisher {
 func (p *Publisher) Busy() bool { return p.busy }
 
 // A PublishForm is the unchanging part of publishes to one topic.
-type PublishForm struct{ topic, head string }
+type PublishForm struct {
+	topic string
+	head  string // up to before the length
+	// wrap appends the body that publishes payload; nil if that is the body.
+	wrap func(b, payload []byte) []byte
+	// answer reads a whole answer: whether the message was taken, and its position if
+	// the server has such. An error is an answer that none may have.
+	answer func(topic string, head Head, body []byte) (p wire.Position, taken bool, err error)
+}
 
 // NewPublishForm prepares publishes of the given content type to topic.
 func NewPublishForm(authority, topic, contentType string) PublishForm {
-	return PublishForm{topic: topic, head: "POST /v1/topics/" + topic + "/messages HTTP/1.1\r\n" +
+	return PublishForm{topic: topic, answer: published, head: "POST /v1/topics/" + topic + "/messages HTTP/1.1\r\n" +
 		browserHeaders(authority) + postHeaders(authority, contentType)}
 }
 
@@ -62,8 +71,12 @@ func (p *Publisher) Publish(form PublishForm, payload []byte) []byte {
 		panic("BUG: a publish on a connection that has one unanswered")
 	}
 	p.busy = true
-	p.topic = form.topic
+	p.form = form
 	p.parser.Expect()
+	if form.wrap != nil {
+		p.kit.wrapped = form.wrap(p.kit.wrapped[:0], payload)
+		payload = p.kit.wrapped
+	}
 	return p.kit.withBody(form.head, payload)
 }
 
@@ -98,7 +111,7 @@ func (p *Publisher) Closed(_ time.Duration, err error) {
 }
 
 func (p *Publisher) refusal() error {
-	if p.head.Status == http.StatusOK {
+	if p.taken {
 		return nil
 	}
 	return refused("publish", p.head, p.body)
@@ -120,24 +133,31 @@ func (p *Publisher) Body(part []byte) error {
 
 // End is part of Receiver.
 func (p *Publisher) End() error {
-	if p.head.Status == http.StatusOK {
-		if err := p.published(); err != nil {
-			return err
-		}
+	var err error
+	p.position, p.taken, err = p.form.answer(p.form.topic, p.head, p.body)
+	if err != nil {
+		return err
 	}
 	p.busy = false
 	return nil
 }
 
-// published reads the answer to a publish that was taken.
-func (p *Publisher) published() error {
+// published reads the answer to a publish as PROTOCOL.md has it.
+func published(topic string, head Head, body []byte) (p wire.Position, taken bool, err error) {
+	if head.Status != http.StatusOK {
+		return p, false, nil
+	}
 	var answer wire.Published
-	if err := json.Unmarshal(p.body, &answer); err != nil {
-		return fmt.Errorf("answer %.200q: %w", p.body, err)
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return p, false, fmt.Errorf("answer %.200q: %w", body, err)
 	}
-	if answer.Position.Topic != p.topic || answer.Position.Offset == 0 {
-		return fmt.Errorf("answer %.200q is not the position of a message of topic %q", p.body, p.topic)
+	if answer.Position.Topic != topic || answer.Position.Offset == 0 {
+		return p, false, fmt.Errorf("answer %.200q is not the position of a message of topic %q", body, topic)
 	}
-	p.position = answer.Position
-	return nil
+	return answer.Position, true, nil
+}
+
+// anySuccess reads an answer of which only the status matters.
+func anySuccess(_ string, head Head, _ []byte) (p wire.Position, taken bool, err error) {
+	return p, head.Status >= 200 && head.Status < 300, nil
 }

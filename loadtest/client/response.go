@@ -13,6 +13,8 @@ type Head struct {
 	Chunked     bool
 	Length      int64 // of the body; without meaning if Chunked
 	Closes      bool  // the connection ends after this answer, which is a refusal
+
+	LastModified, ETag string // empty if there are none
 }
 
 // A Receiver is told what a Parser reads, in order: one Head, any number of

@@ -5,25 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Events are told what happens to Subscribers, on the loop's goroutine.
+// Events are told what happens to clients, by number, on the loop's goroutine.
 type Events interface {
 	// Ready: the subscription is made, and delivery begins after the position.
-	Ready(s *Subscriber, begin wire.Position)
+	Ready(client int, begin wire.Position)
 	// Message: f is valid until the method returns. An error ends the connection.
-	Message(s *Subscriber, f *Frame, now time.Duration) error
+	Message(client int, f *Frame, now time.Duration) error
 	// Gap: the server announced loss.
-	Gap(s *Subscriber, g *wire.Gap)
-	// Closed: the connection ended, and no more comes of this subscriber.
-	Closed(s *Subscriber, err error)
+	Gap(client int, g *wire.Gap)
+	// Closed: the connection ended, and no more comes of this client.
+	Closed(client int, err error)
 }
 
-// A Subscriber is one client with one topic on one connection: it opens a
+// A Subscriber is one client with one topic that matters on one connection: it opens a
 // session (unless stateless), then polls, acking the frames it has counted.
 //
 // It follows the protocol to the letter and never recovers: whatever would make
@@ -90,7 +91,7 @@ func (s *Subscriber) Receive(now time.Duration, b []byte) ([]byte, error) {
 }
 
 // Closed says that the connection ended for the given reason.
-func (s *Subscriber) Closed(_ time.Duration, err error) { s.events.Closed(s, err) }
+func (s *Subscriber) Closed(_ time.Duration, err error) { s.events.Closed(s.Number, err) }
 
 func (s *Subscriber) request() []byte {
 	s.idle = false
@@ -99,7 +100,7 @@ func (s *Subscriber) request() []byte {
 	case s.kit.stateless:
 		return s.kit.statelessPoll(s.position)
 	case s.session == "":
-		return s.kit.openRequest(s.Topic)
+		return s.kit.openRequest(s.Topic, s.Number)
 	default:
 		return s.kit.sessionPoll(s.session, s.frames)
 	}
@@ -158,13 +159,24 @@ func (s *Subscriber) opened() error {
 	if err := json.Unmarshal(s.body, &o); err != nil {
 		return fmt.Errorf("opened session %.200q: %w", s.body, err)
 	}
-	if o.Session == "" || len(o.Positions) != 1 || o.Positions[0].Topic != s.Topic || !o.Ack {
+	begin, ok := s.own(o.Positions)
+	if o.Session == "" || !ok || !o.Ack {
 		return fmt.Errorf("opened session %.200q is not the one asked for", s.body)
 	}
 	s.session = o.Session
 	s.body = nil
-	s.begin(o.Positions[0])
+	s.begin(begin)
 	return nil
+}
+
+// own finds the position of the subscriber's own topic among those of all that
+// were asked for; the others are quiet.
+func (s *Subscriber) own(positions []wire.Position) (wire.Position, bool) {
+	i := slices.IndexFunc(positions, func(p wire.Position) bool { return p.Topic == s.Topic })
+	if i < 0 || len(positions) != s.kit.subscriptions {
+		return wire.Position{}, false
+	}
+	return positions[i], true
 }
 
 func (s *Subscriber) polled() error {
@@ -194,14 +206,14 @@ func (s *Subscriber) message(f *Frame) error {
 	if err := s.has(f.Position); err != nil {
 		return err
 	}
-	return s.events.Message(s, f, s.now)
+	return s.events.Message(s.Number, f, s.now)
 }
 
 func (s *Subscriber) gap(g *wire.Gap) error {
 	if err := s.has(g.Position); err != nil {
 		return err
 	}
-	s.events.Gap(s, g)
+	s.events.Gap(s.Number, g)
 	return nil
 }
 
@@ -219,11 +231,12 @@ func (s *Subscriber) has(p wire.Position) error {
 }
 
 func (s *Subscriber) hello(h *wire.Hello) error {
-	if len(h.Positions) != 1 || h.Positions[0].Topic != s.Topic {
+	begin, ok := s.own(h.Positions)
+	if !ok {
 		return fmt.Errorf("hello names positions %v, where topic %q was asked for", h.Positions, s.Topic)
 	}
 	if !s.ready {
-		s.begin(h.Positions[0])
+		s.begin(begin)
 	}
 	return nil
 }
@@ -231,5 +244,5 @@ func (s *Subscriber) hello(h *wire.Hello) error {
 func (s *Subscriber) begin(p wire.Position) {
 	s.position = p
 	s.ready = true
-	s.events.Ready(s, p)
+	s.events.Ready(s.Number, p)
 }

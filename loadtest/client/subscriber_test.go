@@ -21,15 +21,15 @@ type heard struct {
 	closed   error
 }
 
-func (h *heard) Ready(_ *Subscriber, p wire.Position) { h.ready = append(h.ready, p) }
+func (h *heard) Ready(_ int, p wire.Position) { h.ready = append(h.ready, p) }
 
-func (h *heard) Message(_ *Subscriber, f *Frame, _ time.Duration) error {
+func (h *heard) Message(_ int, f *Frame, _ time.Duration) error {
 	h.messages = append(h.messages, string(f.Data))
 	return nil
 }
 
-func (h *heard) Gap(_ *Subscriber, g *wire.Gap)        { h.gaps = append(h.gaps, g.Reason) }
-func (h *heard) Closed(_ *Subscriber, err error)       { h.closed = err }
+func (h *heard) Gap(_ int, g *wire.Gap)                { h.gaps = append(h.gaps, g.Reason) }
+func (h *heard) Closed(_ int, err error)               { h.closed = err }
 func (h *publisherHeard) Free(*Publisher) []byte       { return h.next }
 func (h *publisherHeard) Closed(_ *Publisher, e error) { h.closed = e }
 

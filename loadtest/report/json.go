@@ -4,12 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-
-	"github.com/pubsubd/pubsubd/loadtest"
 )
 
-// JSON writes a result, indented, for other programs and for keeping.
-func JSON(w io.Writer, r loadtest.Result) error {
+// JSON writes a Result or a SearchResult, indented, for other programs and for keeping.
+func JSON(w io.Writer, r any) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("result as JSON: %w", err)

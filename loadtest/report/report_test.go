@@ -42,7 +42,7 @@ func broadcast() loadtest.Result {
 		Scenario: "broadcast",
 		Started:  time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Parameters: loadtest.Parameters{
-			Target: "http://127.0.0.1:41001", StartedServer: true, Mode: "batch", Topics: 1, PerTopic: 5000, Clients: 5000,
+			Target: "http://127.0.0.1:41001", StartedServer: true, Dialect: "pubsubd", Mode: "batch", Subscriptions: 10, Topics: 1, PerTopic: 5000, Clients: 5000,
 			Publishers: 1, MaxPublishers: 16, PeriodMS: 10_000, Bursts: 3, WarmupBursts: 2, DrainMS: 10_000,
 		},
 		Environment:   environment,
@@ -71,7 +71,7 @@ func collab() loadtest.Result {
 	return loadtest.Result{
 		Scenario: "collab",
 		Parameters: loadtest.Parameters{
-			Target: "http://10.0.0.7:8080", Mode: "stream", Stateless: true, Topics: 1000, PerTopic: 2, Clients: 2000,
+			Target: "http://10.0.0.7:8080", Dialect: "pubsubd", Mode: "stream", Stateless: true, Subscriptions: 1, Topics: 1000, PerTopic: 2, Clients: 2000,
 			Publishers: 100, MaxPublishers: 1000, DelayMS: 15_000, Rounds: 100, RoundTimeoutMS: 10_000, DrainMS: 10_000, MaxLoss: 1,
 		},
 		Environment: environment,
@@ -106,6 +106,7 @@ func imprecise() loadtest.Result {
 	r := broadcast()
 	r.Server.CPUSource, r.Server.CPUNote = "", "its metrics were read up to 1.3 s off the ends of a window of 1.8 s"
 	r.Deliveries.Surplus = 5
+	r.Parameters.Dialect, r.Parameters.Mode, r.Parameters.Subscriptions = "nchan-sse", "nchan-sse", 1
 	return r
 }
 

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/loadtest/stats"
 )
 
@@ -90,7 +91,8 @@ func writeDetails(b *strings.Builder, r *loadtest.Result) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
-	line("scenario", "%s, mode %s, %s", r.Scenario, r.Parameters.Mode, sessions(r.Parameters.Stateless))
+	p := &r.Parameters
+	line("scenario", "%s, %s", r.Scenario, spoken(p.Dialect, p.Mode, p.Stateless, p.Subscriptions))
 	line("target", "%s%s", r.Parameters.Target, startedText(r.Parameters.StartedServer))
 	writeWork(r, line)
 	writeServer(r, line)
@@ -102,6 +104,17 @@ func writeDetails(b *strings.Builder, r *loadtest.Result) {
 }
 
 type lineWriter func(name, format string, args ...any)
+
+// spoken says how the server is spoken to.
+func spoken(dialect, mode string, stateless bool, subscriptions int) string {
+	switch {
+	case dialect != client.Pubsubd:
+		return "dialect " + dialect
+	case subscriptions > 1:
+		return fmt.Sprintf("mode %s, sessions with %d topics each", mode, subscriptions)
+	}
+	return fmt.Sprintf("mode %s, %s", mode, sessions(stateless))
+}
 
 func sessions(stateless bool) string {
 	if stateless {

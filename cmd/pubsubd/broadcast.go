@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/report"
+)
+
+func broadcastCommand() *cobra.Command {
+	b := broadcastTest{cfg: loadtest.DefaultBroadcast()}
+	cmd := &cobra.Command{
+		Use:   "broadcast",
+		Short: "Few topics, many clients: a burst of messages every period",
+		Long: `One topic, many clients. Every period one message of 20 short strings is
+published: a burst of one delivery to each client. The server holds so many
+clients at that period if each burst was complete before the next was due.
+
+With --topics the clients are spread evenly, and each burst publishes one message
+to every topic.
+
+With --search it is found out how many clients the server holds at each --period:
+their number doubles from --clients until a burst is late, is bisected to 5 %, and
+must then hold over all --bursts; what is tried before that takes 25, and is tried
+twice before it counts as not held. Each trial has a server of its own. The exit code is 3 if at some period not one client was
+held, and 4 if the load generator was the limit at some.`,
+		Example: `  pubsubd loadtest broadcast --clients 5000 --period 1s --bursts 100
+  pubsubd loadtest broadcast --search --period 100ms,200ms,400ms,1s --svg clients.svg`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := cmd.Flags()
+	f.IntVar(&b.cfg.Clients, "clients", b.cfg.Clients, fmt.Sprintf("clients, over all topics; of the first trial of a search, %d if not given", searchBegins))
+	f.IntVar(&b.cfg.Topics, "topics", b.cfg.Topics, "topics, with as many clients on each; more --publishers keep a burst short")
+	f.IntVar(&b.cfg.MessageBytes, "message-bytes", 0, "size of each message's payload; 0 is 20 short strings")
+	f.DurationSliceVar(&b.periods, "period", []time.Duration{b.cfg.Period}, "time from one burst to the next; of a search, several")
+	f.IntVar(&b.cfg.Bursts, "bursts", b.cfg.Bursts, "bursts that are recorded")
+	f.IntVar(&b.cfg.Warmup, "warmup-bursts", b.cfg.Warmup, "bursts before those")
+	f.BoolVar(&b.search, "search", false, "find the most clients for each period")
+	f.StringVar(&b.svg, "svg", "", "write the search as a chart to this file")
+	bindCommon(f, &b.cfg.Common)
+	b.out.bind(f)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if b.search && !f.Changed("clients") {
+			b.cfg.Clients = searchBegins
+		}
+		return b.run()
+	}
+	return cmd
+}
+
+// searchBegins is fewer clients than any server worth a search holds.
+const searchBegins = 1000
+
+// A broadcastTest is what the command line asks for.
+type broadcastTest struct {
+	cfg     loadtest.BroadcastConfig
+	periods []time.Duration
+	search  bool
+	svg     string
+	out     output
+}
+
+func (b *broadcastTest) run() error {
+	switch {
+	case b.search:
+		return b.runSearch()
+	case len(b.periods) != 1:
+		return usageError{fmt.Errorf("--period: %d periods need --search", len(b.periods))}
+	case b.svg != "":
+		return usageError{errors.New("--svg: is the chart of a --search")}
+	}
+	b.cfg.Period = b.periods[0]
+	return b.out.measure(&b.cfg.Common, func(ctx context.Context, p loadtest.Progress) (loadtest.Result, error) {
+		return loadtest.RunBroadcast(ctx, b.cfg, p)
+	})
+}
+
+// runSearch is measure for a search: what was found is shown even if it is not all.
+func (b *broadcastTest) runSearch() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(b.out.open(), b.tryChart()); err != nil {
+		return usageError{err}
+	}
+	defer b.out.close()
+	if b.cfg.Target == "" {
+		b.cfg.ServerCommand = []string{self, "serve", "--log-level=warn"}
+	}
+	// A reader of our output who leaves must not end us before our server.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+
+	progress := report.NewProgress(os.Stderr)
+	if b.out.quiet {
+		progress = report.Quiet(os.Stderr)
+	}
+	found, err := loadtest.RunSearch(ctx, loadtest.SearchConfig{Broadcast: b.cfg, Periods: b.periods}, progress)
+	progress.Finish()
+	if fault, ok := errors.AsType[loadtest.ConfigError](err); ok {
+		return usageError{fault}
+	}
+	if len(found.Points) == 0 {
+		return err
+	}
+	if err := errors.Join(err, b.show(found), b.writeChart(found)); err != nil {
+		return err
+	}
+	if code := found.ExitCode(); code != 0 {
+		return exitError{code}
+	}
+	return nil
+}
+
+func (b *broadcastTest) show(found loadtest.SearchResult) error {
+	if b.out.json == "-" {
+		return report.JSON(os.Stdout, found)
+	}
+	if err := report.SearchTable(os.Stdout, found); err != nil || b.out.json == "" {
+		return err
+	}
+	var text strings.Builder
+	if err := report.JSON(&text, found); err != nil {
+		return err
+	}
+	return b.out.fill(text.String())
+}
+
+// tryChart finds out before a long search whether its chart can be kept. What the
+// file holds stays until there is another, and no empty file does.
+func (b *broadcastTest) tryChart() error {
+	if b.svg == "" {
+		return nil
+	}
+	f, err := os.OpenFile(b.svg, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("--svg: %w", err)
+	}
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		_ = os.Remove(b.svg)
+	}
+	return f.Close()
+}
+
+func (b *broadcastTest) writeChart(found loadtest.SearchResult) error {
+	if b.svg == "" {
+		return nil
+	}
+	var text bytes.Buffer
+	if err := report.SearchChart(found).SVG(&text); err != nil {
+		return err
+	}
+	if err := os.WriteFile(b.svg, text.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("--svg: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pubsubd/pubsubd/loadtest/floor"
+)
+
+func floorCommand() *cobra.Command {
+	listen, addressesFile := "127.0.0.1:8080", ""
+	cmd := &cobra.Command{
+		Use:   "floor",
+		Short: "Serve nothing but the physical limit, to compare with",
+		Long: `Serve polls, streams and publishes as one thread can that does nothing else: no
+sessions, no timeouts, no limits, no authorisation. What it costs is what no
+server can go below. Measure it with loadtest --dialect floor or floor-stream.`,
+		Hidden: true,
+		Args:   usageArgs(cobra.NoArgs),
+		RunE:   func(*cobra.Command, []string) error { return serveFloor(listen, addressesFile) },
+	}
+	cmd.Flags().StringVar(&listen, "listen", listen, "address to listen on")
+	cmd.Flags().StringVar(&addressesFile, "addresses-file", "", "write the address to this file, as JSON, once it is ready")
+	return cmd
+}
+
+func serveFloor(listen, addressesFile string) error {
+	server, err := floor.Listen(listen)
+	if err != nil {
+		return err
+	}
+	if err := writeFloorAddress(addressesFile, server.Addr().String()); err != nil {
+		return err
+	}
+	// Nothing is allocated once everyone is connected: a collection would be a cost
+	// that is not the kernel's.
+	debug.SetGCPercent(-1)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, server.Stop)()
+	return server.Serve()
+}
+
+// writeFloorAddress writes what the load test's child processes write.
+func writeFloorAddress(path, public string) error {
+	if path == "" {
+		fmt.Fprintln(os.Stderr, "pubsubd: floor listens on", public)
+		return nil
+	}
+	line, err := json.Marshal(map[string]string{"public": public})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, append(line, '\n'), 0o644); err != nil {
+		return fmt.Errorf("--addresses-file: %w", err)
+	}
+	return nil
+}
