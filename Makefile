@@ -13,7 +13,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test check format vet lint darwin modules fuzz bench clean
+.PHONY: help run build test check format vet lint darwin modules fuzz bench compare peers scale clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,12 +56,21 @@ modules: ## fail if go.mod or go.sum is out of date, or a module was tampered wi
 fuzz: ## run each fuzz target for FUZZTIME (10s)
 	@set -e; for dir in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd internal pkg loadtest | xargs -n 1 dirname | sort -u); do \
 		for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | cut -c 6-); do \
-			echo "$$dir $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$dir; \
+			echo "$$dir $$target"; $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x ./$$dir; \
 		done; \
 	done
 
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+compare: build ## measure pubsubd against the floor and other servers, about 35 min; ARGS="-resume" goes on
+	$(GO) run ./loadtest/compare $(ARGS)
+
+peers: ## get the servers for make compare: Nchan from Debian, Centrifugo and Mercure into .tools/
+	GO=$(GO) loadtest/compare/peers.sh
+
+scale: build ## measure how cost grows with clients, topics, bytes …, into loadtest/results, about 10 min; ARGS="-quick": 1 min, into bin/
+	$(GO) run ./loadtest/scale -pubsubd bin/pubsubd $(ARGS)
 
 clean: ## remove what was built, tools too
 	rm -rf bin .tools
