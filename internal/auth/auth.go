@@ -2,11 +2,14 @@
 // Today there is one answer, Open; it is asked in every place that matters.
 package auth
 
-import "net/http"
-
 // A Principal is who a request comes from.
 type Principal struct {
 	Name string // empty for anonymous
+}
+
+// Credentials are what a request says of who sends it. Secrets: never log them.
+type Credentials struct {
+	Authorization string // the header, as it came; empty: none
 }
 
 // Action is what a principal wants to do with a topic.
@@ -23,7 +26,7 @@ const (
 type Open struct{}
 
 // Identify returns the anonymous principal.
-func (Open) Identify(*http.Request) (Principal, error) { return Principal{}, nil }
+func (Open) Identify(Credentials) (Principal, error) { return Principal{}, nil }
 
 // Allow allows.
 func (Open) Allow(Principal, Action, string) error { return nil }

@@ -24,8 +24,8 @@ import (
 type Subscriber interface {
 	// Offer hands over messages in offset order. It must not block and must not
 	// call back into the broker. Only one Offer runs at a time for one
-	// subscription. The subscriber must not keep the slice.
-	Offer(frames []*wire.Frame)
+	// subscription. The subscriber must not keep the slice. now is about when.
+	Offer(frames []*wire.Frame, now time.Time)
 }
 
 // shards is how many parts the topic map has: enough that two cores seldom want

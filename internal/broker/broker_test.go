@@ -30,7 +30,7 @@ type recorder struct {
 	offsets []uint64
 }
 
-func (r *recorder) Offer(frames []*wire.Frame) {
+func (r *recorder) Offer(frames []*wire.Frame, _ time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range frames {
@@ -239,7 +239,7 @@ func TestSubscriptionsAreBoundedInAll(t *testing.T) {
 // stuck is a Subscriber that breaks the rule: its Offer waits.
 type stuck struct{ release chan struct{} }
 
-func (s *stuck) Offer([]*wire.Frame) { <-s.release }
+func (s *stuck) Offer([]*wire.Frame, time.Time) { <-s.release }
 
 // A fan-out that hangs must not hold up publishers; once it lags too far they are
 // refused, so that nothing unsent is ever evicted; other topics
@@ -248,7 +248,11 @@ func TestALaggingFanOutRefusesPublishersAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryMessages: 10})
 		s, r := &stuck{make(chan struct{})}, &recorder{}
-		for _, to := range []Subscriber{s, r} {
+		others := make([]Subscriber, fewSubscribers) // or the first publisher would fan out
+		for i := range others {
+			others[i] = &recorder{}
+		}
+		for _, to := range append(others, s, r) {
 			_, err := b.Join(wire.Start{Topic: "a"}, to)
 			require.NoError(t, err)
 		}

@@ -1,24 +1,72 @@
 package broker
 
 import (
+	"runtime"
+	"sync"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // maybeFanOutLocked sees to it that m, just appended, is offered: by the fan-out
-// that is running or by a new one. With no subscriber there is nothing to do.
-func (t *topic) maybeFanOutLocked(m *wire.Message) {
+// that is running, by a new one, or, if there are few subscribers, by its caller
+// once it has let go of the lock. With no subscriber there is nothing to do.
+func (t *topic) maybeFanOutLocked(m *wire.Message) (few bool) {
 	if len(t.subs) == 0 && !t.fanning {
 		t.mark = t.head
-		return
+		return false
 	}
 	t.unsent++
 	t.unsentBytes += m.Size()
-	if !t.fanning {
-		t.fanning = true
-		t.broker.fanOuts.Go(t.fanOut)
+	if t.fanning {
+		return false
 	}
+	t.fanning = true
+	if len(t.subs) <= fewSubscribers {
+		return true
+	}
+	t.broker.fanOuts.Go(t.fanOut)
+	return false
+}
+
+// fewSubscribers is how many a publisher offers to himself: for them, waking
+// another goroutine, and often another core, costs more than the offers do. In the
+// collaboration of two, it was a fifth of the daemon's CPU per message.
+const fewSubscribers = 8
+
+// A batch is what one round of a fan-out needs.
+type batch struct {
+	frames []*wire.Frame
+	subs   []*Subscription
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// fanOutHere offers what there is, once. If more came meanwhile, a fan-out goes on
+// with it: a publisher must not do others' work for ever.
+func (t *topic) fanOutHere() {
+	b := batches.Get().(*batch)
+	b.frames, b.subs = t.nextBatch(b.frames[:0], b.subs[:0])
+	if len(b.frames) > 0 {
+		offerTurn(b.subs, b.frames)
+		t.advance(b.frames)
+		if t.maybeRest() {
+			t.broker.fanOuts.Go(t.fanOut)
+		}
+	}
+	clear(b.frames)
+	clear(b.subs)
+	if cap(b.frames) <= lagMessages {
+		batches.Put(b)
+	}
+}
+
+// maybeRest ends the fan-out unless something is left to offer.
+func (t *topic) maybeRest() (left bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.fanning = t.unsent > 0
+	return t.fanning
 }
 
 // fanOut offers what is above the mark to every subscriber, many messages at a
@@ -33,10 +81,47 @@ func (t *topic) fanOut() {
 		if len(frames) == 0 {
 			return
 		}
-		for _, s := range subs {
-			s.to.Offer(frames)
-		}
+		offerAll(subs, frames)
 		t.advance(frames)
+	}
+}
+
+// A part is how many subscribers it takes to make another core worth its waking,
+// and a turn how many are offered to before others may have the core: writing to
+// ten thousand connections takes a tenth of a second, and another topic's burst,
+// or the answer to a publisher, should not wait for that.
+const (
+	part = 512
+	turn = 64
+)
+
+// offerAll offers frames to every subscriber, on half of the cores if there are
+// many: the others read what those who have them ask for next. On two cores, a
+// second fan-out cost 15 % more CPU per delivery and shortened no burst. It returns
+// when all have them, which keeps each one's order.
+func offerAll(subs []*Subscription, frames []*wire.Frame) {
+	var others sync.WaitGroup
+	for n := min(runtime.GOMAXPROCS(0)/2, len(subs)/part); n > 1; n-- {
+		mine := subs[:len(subs)/n]
+		subs = subs[len(mine):]
+		others.Go(func() { offer(mine, frames) })
+	}
+	offer(subs, frames)
+	others.Wait()
+}
+
+func offer(subs []*Subscription, frames []*wire.Frame) {
+	for ; len(subs) > turn; subs = subs[turn:] {
+		offerTurn(subs[:turn], frames)
+		runtime.Gosched()
+	}
+	offerTurn(subs, frames)
+}
+
+func offerTurn(subs []*Subscription, frames []*wire.Frame) {
+	now := time.Now()
+	for _, s := range subs {
+		s.to.Offer(frames, now)
 	}
 }
 
@@ -47,7 +132,7 @@ func (t *topic) nextBatch(frames []*wire.Frame, subs []*Subscription) ([]*wire.F
 	frames = t.history.appendAfter(frames, t.mark)
 	if len(frames) == 0 {
 		t.fanning = false
-		return nil, nil
+		return frames, subs
 	}
 	return frames, append(subs, t.subs...)
 }

@@ -42,24 +42,33 @@ func newTopic(b *Broker, name string) *topic {
 	return &topic{name: name, broker: b, head: floor, mark: floor, history: history{lost: floor, reason: wire.GapEvicted}}
 }
 
-// publish appends m and makes sure that a fan-out is going.
+// publish appends m and makes sure that a fan-out is going, or does it.
 func (t *topic) publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+	published, few, err := t.append(m, ttl, now)
+	if few {
+		t.fanOutHere()
+	}
+	return published, err
+}
+
+// append appends m. few says that its caller is to fan out.
+func (t *topic) append(m *wire.Message, ttl time.Duration, now time.Time) (published wire.Published, few bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.forgotten:
-		return wire.Published{}, errForgotten
+		return wire.Published{}, false, errForgotten
 	case t.overloadedLocked():
-		return wire.Published{}, overloaded(t.name)
+		return wire.Published{}, false, overloaded(t.name)
 	}
 	t.head++
 	m.Position = t.positionLocked(t.head)
 	m.Time = now.UnixMilli()
 	t.history.push(wire.NewMessageFrame(m, now, ttl, &t.broker.frameBytes))
 	t.broker.historyBytes.Add(int64(m.Size()))
-	t.maybeFanOutLocked(m)
+	few = t.maybeFanOutLocked(m)
 	t.trimLocked(now)
-	return wire.Published{Position: m.Position, Time: m.Time}, nil
+	return wire.Published{Position: m.Position, Time: m.Time}, few, nil
 }
 
 // A fan-out may always lag by so much, however short the history is: a hundred

@@ -30,6 +30,11 @@ type Config struct {
 	Session   session.Config
 	Transport transport.Config
 
+	// Lane says how polls and small publishes are served on plain HTTP/1.1:
+	// "handoff", the default, and "channel" take their connections over from
+	// net/http, see internal/httpapi/lane; "off" leaves them there.
+	Lane string
+
 	// MessageBytes is the largest payload that may be published. Default 64 KiB.
 	MessageBytes int
 

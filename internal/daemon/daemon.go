@@ -62,8 +62,10 @@ func New(cfg config.Config, log *zap.Logger, version string) *Daemon {
 		Authority: auth.Open{}, Limiter: limit.Unlimited{},
 		Metrics: m, Log: log, Limits: limits,
 		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
+		Lane:         httpapi.LaneWay(cfg.Lane),
 	})
 	d.public = d.server(d.api)
+	d.public.ConnContext = d.api.ConnContext
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.whyNotReady))
 	return d
 }
@@ -134,7 +136,7 @@ func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
 // ended with the reason, and whatever takes longer than the drain window is cut
 // off. It returns nil after a drain, or the error that stopped a server.
 func (d *Daemon) Run(ctx context.Context) error {
-	failed := make(chan error, 2) // one place for each server: nobody blocks
+	failed := make(chan error, 3) // one place for each listener: nobody blocks
 	var running sync.WaitGroup
 	serve := func(s *http.Server, l net.Listener) {
 		if err := s.Serve(l); err != http.ErrServerClosed {
@@ -143,6 +145,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	running.Go(func() { serve(d.public, d.publicListener) })
 	running.Go(func() { serve(d.admin, d.adminSocket) })
+	if back := d.api.Listener(); back != nil {
+		running.Go(func() { serve(d.public, back) })
+	}
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	running.Go(func() { d.sweep(sweeping) })
 
@@ -173,11 +178,21 @@ func (d *Daemon) announce() error {
 // sweepEvery is how late an expired message or session may be noticed.
 const sweepEvery = time.Second
 
+// tellEvery is how late a poll on the lane may be told that it has waited long
+// enough, as a share of what it waits.
+const tellEvery = 20
+
 func (d *Daemon) sweep(ctx context.Context) {
+	t := d.cfg.Transport.WithDefaults()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
+	tell := time.NewTicker(min(sweepEvery, max(min(t.PollTimeout, t.Heartbeat)/tellEvery, time.Millisecond)))
+	defer tell.Stop()
 	for {
 		select {
+		case now := <-tell.C:
+			d.api.Tick(now)
+			d.sessions.TellDue(now)
 		case now := <-tick.C:
 			d.sessions.Sweep(now)
 			d.broker.Sweep(now)

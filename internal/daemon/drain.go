@@ -22,10 +22,17 @@ func (d *Daemon) drain() {
 		"the daemon is going away")
 	why.RetryAfterMS = 1000
 	d.sessions.Drain(why)
+	laneDrained := d.api.DrainLane()
 
 	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.DrainWindow)
 	defer cancel()
 	d.shutdown(ctx, d.public, "public")
+	select {
+	case <-laneDrained:
+	case <-ctx.Done():
+		d.cutOff("public")
+	}
+	d.api.CloseLane()
 	d.api.Wait() // only then can nothing be published any more
 	d.shutdown(ctx, d.admin, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
@@ -35,7 +42,11 @@ func (d *Daemon) drain() {
 // longer than ctx.
 func (d *Daemon) shutdown(ctx context.Context, s *http.Server, name string) {
 	if err := s.Shutdown(ctx); err != nil {
-		d.log.Warn("cutting off answers that outlast the drain window", zap.String("listener", name))
+		d.cutOff(name)
 		_ = s.Close() // the listener is closed already
 	}
+}
+
+func (d *Daemon) cutOff(listener string) {
+	d.log.Warn("cutting off answers that outlast the drain window", zap.String("listener", listener))
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"net"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -17,7 +18,17 @@ func (l *countingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &countingConn{Conn: c, in: l.in, out: l.out}, nil
+	counting := countingConn{Conn: c, in: l.in, out: l.out}
+	if s, ok := c.(syscall.Conn); ok {
+		return &countingSocket{countingConn: counting, Conn: s}, nil
+	}
+	return &counting, nil
+}
+
+// A countingSocket has a descriptor, too. Who reads and writes by that has to count.
+type countingSocket struct {
+	countingConn
+	syscall.Conn
 }
 
 type countingConn struct {

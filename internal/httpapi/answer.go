@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -66,19 +67,15 @@ func (n *answer) write(lead []byte, frames []*wire.Frame) (int, error) {
 }
 
 // acceptable returns a problem unless the client takes NDJSON, the one format
-// there is: format= beats Accept.
-func acceptable(r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
+// there is: format= beats Accept, which accepts is about.
+func acceptable(q url.Values, accepts bool) error {
 	format, err := one(q, "format")
 	switch {
 	case err != nil:
 		return err
 	case q.Has("format") && format != "json":
 		return wire.NewProblem(wire.CodeNotAcceptable, "say format=json", "there is no format %.40q", format)
-	case q.Has("format"), accepted(r.Header["Accept"]):
+	case q.Has("format"), accepts:
 		return nil
 	}
 	return wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson, or say format=json", "the answer is application/x-ndjson, which is not accepted")

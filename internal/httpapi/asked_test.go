@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"testing"
 	"testing/synctest"
 
@@ -16,8 +15,8 @@ import (
 // secretKeeper lets nobody near topics named secret, and knows one name.
 type secretKeeper struct{}
 
-func (secretKeeper) Identify(r *http.Request) (auth.Principal, error) {
-	if r.Header.Get("Authorization") == "bad" {
+func (secretKeeper) Identify(c auth.Credentials) (auth.Principal, error) {
+	if c.Authorization == "bad" {
 		return auth.Principal{}, wire.NewProblem(wire.CodeUnauthorized, "say who you are", "unknown")
 	}
 	return auth.Principal{Name: "ann"}, nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -23,7 +24,7 @@ import (
 // An Authority says who a request comes from and what that principal may do. Its
 // errors are *wire.Problems: unauthorized, forbidden.
 type Authority interface {
-	Identify(r *http.Request) (auth.Principal, error)
+	Identify(c auth.Credentials) (auth.Principal, error)
 	Allow(p auth.Principal, a auth.Action, topic string) error
 }
 
@@ -46,6 +47,9 @@ type Config struct {
 
 	// WriteTimeout is how long one write to a client may take.
 	WriteTimeout time.Duration
+
+	// Lane says how polls wait on the lane; LaneOff is without it.
+	Lane LaneWay
 }
 
 // An API is the handler of the public listener.
@@ -54,9 +58,10 @@ type API struct {
 	router      *mux.Router
 	serving     serving
 	crossOrigin http.CrossOriginProtection // a page elsewhere could publish in its reader's name
+	lane        *lane.Lane                 // nil: off
 }
 
-// New returns an API that stands on cfg.
+// New returns an API that stands on cfg. It needs Tick about each second.
 func New(cfg Config) *API {
 	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true)}
 	r := a.router
@@ -72,6 +77,7 @@ func New(cfg Config) *API {
 	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {
 		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
 	})
+	a.openLane()
 	return a
 }
 
@@ -136,7 +142,7 @@ func (a *API) handle(serve handler) http.Handler {
 				"a page of another origin may not change anything here"))
 			return
 		}
-		principal, err := a.Authority.Identify(r)
+		principal, err := a.Authority.Identify(auth.Credentials{Authorization: r.Header.Get("Authorization")})
 		if err == nil {
 			err = serve(w, r, principal)
 		}

@@ -29,15 +29,25 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, _ auth.Principal) err
 	if err != nil {
 		return err
 	}
-	return a.servePoll(w, r, s, req)
-}
-
-// servePoll is where every poll ends up, with a session or without.
-func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
-	if err := acceptable(r); err != nil {
+	if err := acceptable(q, accepted(r.Header["Accept"])); err != nil {
 		return err
 	}
-	return a.Polls.Poll(r.Context(), s, req, a.answer(w))
+	_, err = a.servePoll(w, r, s, req)
+	return err
+}
+
+// servePoll is where every poll ends up that net/http has read. taken says that
+// the lane goes on with it.
+func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) (taken bool, err error) {
+	a.Metrics.HTTPPolls.Inc()
+	if a.lane != nil && a.lane.TakePoll(w, r, s, req) {
+		return true, nil
+	}
+	err = a.Polls.Poll(r.Context(), s, req, a.answer(w))
+	if err == nil && req.Mode == transport.Stream && r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // it must not look complete, nor the connection go on
+	}
+	return false, err
 }
 
 func pollRequest(q url.Values, s *session.Session) (transport.Request, error) {
@@ -72,15 +82,23 @@ func (a *API) pollByQuery(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if err != nil {
 		return err
 	}
+	topics, err := topicsOf(q)
+	if err != nil {
+		return err
+	}
+	return a.pollTopics(w, r, p, q, topics)
+}
+
+func topicsOf(q url.Values) ([]wire.Start, error) {
 	topics := make([]wire.Start, 0, len(q["topic"]))
 	for _, text := range q["topic"] {
 		start, err := wire.ParseStart(text)
 		if err != nil {
-			return unreadable(err)
+			return nil, unreadable(err)
 		}
 		topics = append(topics, start)
 	}
-	return a.pollTopics(w, r, p, q, topics)
+	return topics, nil
 }
 
 // pollByBody is a stateless poll whose topics are in the body, for more of them
@@ -102,26 +120,42 @@ func (a *API) pollByBody(w http.ResponseWriter, r *http.Request, p auth.Principa
 // pollTopics serves a stateless poll by a session that lives as long as the
 // request.
 func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principal, q url.Values, topics []wire.Start) error {
+	s, req, err := a.openStateless(p, q, topics, accepted(r.Header["Accept"]))
+	if err != nil {
+		return err
+	}
+	ours := true
+	defer func() {
+		if ours {
+			a.Sessions.End(s)
+		}
+	}()
+	taken, err := a.servePoll(w, r, s, req)
+	ours = !taken
+	return err
+}
+
+// openStateless opens the session of a stateless poll.
+func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start, accepts bool) (*session.Session, transport.Request, error) {
 	if len(topics) == 0 {
-		return wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "the poll names no topic")
+		return nil, transport.Request{}, wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "the poll names no topic")
 	}
 	mode, err := modeOf(q)
 	if err != nil {
-		return err
+		return nil, transport.Request{}, err
+	}
+	if err := acceptable(q, accepts); err != nil {
+		return nil, transport.Request{}, err
 	}
 	if err := a.allowAll(p, topics); err != nil {
-		return err
+		return nil, transport.Request{}, err
 	}
 	s, positions, err := a.Sessions.OpenEphemeral(topics, time.Now())
-	if err != nil {
-		return err
-	}
-	defer a.Sessions.End(s)
 	req := transport.Request{Mode: mode}
 	if mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition) {
 		req.Hello = &wire.Hello{Positions: positions}
 	}
-	return a.servePoll(w, r, s, req)
+	return s, req, err
 }
 
 // withoutPosition reports whether the client must be told where it begins, before

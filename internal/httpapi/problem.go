@@ -33,8 +33,8 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {
 	h := w.Header()
-	if p.RetryAfterMS > 0 {
-		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10)) // whole seconds: RFC 9110, section 10.2.3
+	if after := p.RetryAfter(); after > 0 {
+		h.Set("Retry-After", strconv.FormatInt(after, 10))
 	}
 	h.Set("Content-Type", wire.ProblemType)
 	a.writeBody(w, p.Status, p)

@@ -12,7 +12,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// publish takes one message: the first room on its way.
+// publish takes one message: the first room on its way. The lane's way in is
+// Publish, in lane.go; both go through mayPublish, makeMessage and the broker.
 func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	topic, err := topicOf(r)
 	if err != nil {
@@ -21,13 +22,21 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	if err := a.mayPublish(p, topic); err != nil {
 		return err
 	}
-	m, ttl, err := a.readMessage(w, r, topic)
+	m, err := messageOf(topic, r.URL.RawQuery, r.Header["Content-Type"])
 	if err != nil {
 		return err
 	}
-	published, err := a.Broker.Publish(m, ttl, time.Now())
+	body, err := readBody(w, r, a.Limits.MessageBytes)
 	if err != nil {
 		return err
+	}
+	published, err := a.takeMessage(m, body)
+	if err != nil {
+		return err
+	}
+	a.Metrics.HTTPPublishes.Inc()
+	if a.lane != nil && a.lane.TakePublish(w, r, published) {
+		return nil
 	}
 	return a.writeJSON(w, http.StatusOK, published)
 }
@@ -43,41 +52,49 @@ func (a *API) mayPublish(p auth.Principal, topic string) error {
 	return a.Authority.Allow(p, auth.Publish, topic)
 }
 
-// readMessage makes a message of the request, by the rules of PROTOCOL.md,
-// Publishing.
-func (a *API) readMessage(w http.ResponseWriter, r *http.Request, topic string) (*wire.Message, time.Duration, error) {
-	q, err := query(r)
+// A message is what a publish says, but for its body.
+type message struct {
+	wire.Message
+	ttl    time.Duration
+	isJSON bool
+}
+
+// messageOf reads what stands in the request line and the headers, by the rules of
+// PROTOCOL.md, Publishing.
+func messageOf(topic, rawQuery string, contentTypes []string) (*message, error) {
+	m := &message{Message: wire.Message{Position: wire.Position{Topic: topic}}}
+	var err error
+	if m.Type, m.isJSON, err = mediaTypeOf(contentTypes); err != nil || rawQuery == "" {
+		return m, err
+	}
+	q, err := parseQuery(rawQuery)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	for name := range q {
 		if name != "ttl" && name != "key" {
-			return nil, 0, wire.NewProblem(wire.CodeInvalidRequest, "use ttl and key", "publishing knows no %.40q in the query", name)
+			return nil, wire.NewProblem(wire.CodeInvalidRequest, "use ttl and key", "publishing knows no %.40q in the query", name)
 		}
 	}
 	ttl, err := number(q, "ttl", 1, maxTTLSeconds, 0)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	key, err := keyOf(q)
-	if err != nil {
-		return nil, 0, err
-	}
-	mediaType, isJSON, err := mediaTypeOf(r)
-	if err != nil {
-		return nil, 0, err
-	}
-	body, err := readBody(w, r, a.Limits.MessageBytes)
-	if err != nil {
-		return nil, 0, err
-	}
-	if isJSON {
-		if body, err = wire.CompactJSON(body); err != nil {
-			return nil, 0, wire.NewProblem(wire.CodeInvalidBody, "send one JSON value, or name another Content-Type", "%v", err)
+	m.ttl = time.Duration(ttl) * time.Second
+	m.Key, err = keyOf(q)
+	return m, err
+}
+
+// takeMessage publishes m with a body that nobody else changes.
+func (a *API) takeMessage(m *message, body []byte) (wire.Published, error) {
+	m.Data = body
+	if m.isJSON {
+		var err error
+		if m.Data, err = wire.CompactJSON(body); err != nil {
+			return wire.Published{}, wire.NewProblem(wire.CodeInvalidBody, "send one JSON value, or name another Content-Type", "%v", err)
 		}
 	}
-	m := &wire.Message{Position: wire.Position{Topic: topic}, Type: mediaType, Data: body, Key: key}
-	return m, time.Duration(ttl) * time.Second, nil
+	return a.Broker.Publish(&m.Message, m.ttl, time.Now())
 }
 
 // maxTTLSeconds is a year: longer than any history.
@@ -92,9 +109,10 @@ func keyOf(q url.Values) (string, error) {
 }
 
 // mediaTypeOf returns the type that the message travels under: empty for JSON.
-func mediaTypeOf(r *http.Request) (mediaType string, isJSON bool, err error) {
-	given := r.Header["Content-Type"]
+func mediaTypeOf(given []string) (mediaType string, isJSON bool, err error) {
 	switch {
+	case len(given) == 1 && given[0] == "application/json":
+		return "", true, nil // nearly all
 	case len(given) > 1:
 		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Content-Type headers", len(given))
 	case len(given) == 0 || strings.TrimSpace(given[0]) == "":

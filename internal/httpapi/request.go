@@ -27,7 +27,7 @@ const maxRequestBytes = 1 << 20
 func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
 	body, err := readAll(http.MaxBytesReader(w, r.Body, int64(limit)))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
+		return nil, tooLarge(limit)
 	}
 	if err != nil {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
@@ -35,6 +35,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 	// The rest of the request takes its time: it may be a poll.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
+}
+
+func tooLarge(limit int) *wire.Problem {
+	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
 }
 
 // readAll reads r to its end. It takes memory as bytes come, not as they are
@@ -85,8 +89,10 @@ func unreadable(err error) *wire.Problem {
 }
 
 // query parses the query strictly: net/url's Query drops what it cannot read.
-func query(r *http.Request) (url.Values, error) {
-	q, err := url.ParseQuery(r.URL.RawQuery)
+func query(r *http.Request) (url.Values, error) { return parseQuery(r.URL.RawQuery) }
+
+func parseQuery(raw string) (url.Values, error) {
+	q, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "percent-encode the query", "the query cannot be read: %v", err)
 	}
@@ -123,7 +129,10 @@ func number(q url.Values, name string, lo, hi, otherwise uint64) (uint64, error)
 
 // topicOf returns the topic in the path.
 func topicOf(r *http.Request) (string, error) {
-	topic := mux.Vars(r)["topic"]
+	return checkTopic(mux.Vars(r)["topic"])
+}
+
+func checkTopic(topic string) (string, error) {
 	if err := wire.CheckTopic(topic); err != nil {
 		return "", wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md, Words", "%v", err)
 	}

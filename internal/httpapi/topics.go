@@ -71,7 +71,11 @@ func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 	if err != nil {
 		return err
 	}
-	if err := acceptable(r); err != nil {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	if err := acceptable(q, accepted(r.Header["Accept"])); err != nil {
 		return err
 	}
 	frames, ok := a.Broker.ReadTopic(start, broker.Limit{Frames: int(n), Bytes: math.MaxInt}, time.Now())

@@ -35,6 +35,13 @@ type Metrics struct {
 	BytesIn  prometheus.Counter
 	BytesOut prometheus.Counter
 
+	// Polls and publishes, by the way they were served: the lane's or net/http's.
+	LanePolls, LanePublishes prometheus.Counter
+	HTTPPolls, HTTPPublishes prometheus.Counter
+
+	LaneConnections prometheus.Gauge   // taken over by the lane
+	LaneReturned    prometheus.Counter // given back to net/http
+
 	delivered, deliveredBytes *prometheus.CounterVec
 	polls                     *prometheus.CounterVec
 	framesPerAnswer           *prometheus.HistogramVec
@@ -65,6 +72,11 @@ func New(version string) *Metrics {
 		publishToWrite:  prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
 	}
 	network := counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
+	calls := counters("calls_total", "Polls and publishes, by call and by way: the lane's or net/http's.", "call", "way")
+	m.LanePolls, m.LanePublishes = calls.WithLabelValues("poll", "lane"), calls.WithLabelValues("publish", "lane")
+	m.HTTPPolls, m.HTTPPublishes = calls.WithLabelValues("poll", "net/http"), calls.WithLabelValues("publish", "net/http")
+	m.LaneConnections = prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."})
+	m.LaneReturned = counter("lane_returned_total", "Connections that the lane gave back to net/http, with a request that is not of its forms.")
 	for _, reason := range wire.GapReasons() {
 		m.Gaps.WithLabelValues(string(reason))
 	}
@@ -77,7 +89,7 @@ func New(version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.Registry.MustRegister(build, network,
+	m.Registry.MustRegister(build, network, calls, m.LaneConnections, m.LaneReturned,
 		m.Published, m.PublishedBytes, m.Refused, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
 		m.SessionsOpened, m.SessionsEnded, m.QueueDepth,
 		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,
@@ -107,22 +119,34 @@ type Transport struct {
 	FramesPerAnswer prometheus.Observer
 	PublishToWrite  prometheus.Observer
 
-	polls *prometheus.CounterVec
+	polls  *prometheus.CounterVec
+	frames prometheus.Counter // polls answered with frames, the most common outcome
 }
+
+// outcomeFrames is the outcome of a poll answered with frames.
+const outcomeFrames = "frames"
 
 // Transport returns the counters of the transport of that name.
 func (m *Metrics) Transport(name string) *Transport {
-	return &Transport{
+	t := &Transport{
 		Frames:          m.delivered.WithLabelValues(name),
 		Bytes:           m.deliveredBytes.WithLabelValues(name),
 		FramesPerAnswer: m.framesPerAnswer.WithLabelValues(name),
 		PublishToWrite:  m.publishToWrite.WithLabelValues(name),
 		polls:           m.polls.MustCurryWith(prometheus.Labels{"transport": name}),
 	}
+	t.frames = t.polls.WithLabelValues(outcomeFrames)
+	return t
 }
 
 // Polled counts one poll that ended with the given outcome.
-func (t *Transport) Polled(outcome string) { t.polls.WithLabelValues(outcome).Inc() }
+func (t *Transport) Polled(outcome string) {
+	if outcome == outcomeFrames {
+		t.frames.Inc() // without a look-up
+		return
+	}
+	t.polls.WithLabelValues(outcome).Inc()
+}
 
 // Wrote counts one write of frames to a subscriber.
 func (t *Transport) Wrote(frames, bytes int) {

@@ -10,14 +10,18 @@ import (
 )
 
 // A Poll is one request's hold on its session. It is for one goroutine, which
-// must call Done at the end.
+// must call Done at the end; then it may Begin anew, on any session.
 type Poll struct {
 	session *Session
 	trust   bool          // what is taken counts as acked
-	stop    chan struct{} // closed once, under session.mu, when the poll must end
-	why     *wire.Problem // set before stop is closed
+	stop    chan struct{} // closed, under session.mu, when the poll must end; nil before it parks
+	why     *wire.Problem // set before stop is closed; guarded by session.mu
 	resent  int           // how many of session.unacked this poll has taken; guarded by session.mu
 	fresh   bool          // see Fresh; of the poll's goroutine
+	timeout *time.Timer   // of park; made when it is first needed
+	frames  []*wire.Frame // what Take returned; reused
+
+	direct direct // see TakeOrPark
 }
 
 // Poll begins a poll that has the first ack frames of the session, and ends the
@@ -25,24 +29,39 @@ type Poll struct {
 // as acked. The error is a *wire.Problem: stale_ack or ack_beyond_sent, and then
 // nothing was touched, or the reason why the session ended.
 func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
+	p := &Poll{}
+	if err := p.Begin(s, ack, trust, now); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Begin is Session.Poll in the memory of a poll that is Done, or of a new one.
+func (p *Poll) Begin(s *Session, ack uint64, trust bool, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {
-		return nil, s.ended
+		return s.ended
 	}
 	if s.acks {
 		if err := s.ackLocked(ack); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if s.poll != nil {
-		s.poll.stopLocked(wire.NewProblem(wire.CodePollReplaced, "do not poll again: the newer poll gets the messages",
-			"a newer poll took this one's place"))
+		s.poll.stopLocked(replacedProblem)
 	}
-	s.poll = &Poll{session: s, trust: trust || !s.acks, stop: make(chan struct{})}
-	s.active = now
-	return s.poll, nil
+	if p.why != nil {
+		p.stop = nil // closed
+	}
+	p.session, p.trust, p.why, p.resent, p.fresh = s, trust || !s.acks, nil, 0, false
+	p.direct.over = false
+	s.poll, s.active = p, now
+	return nil
 }
+
+var replacedProblem = wire.NewProblem(wire.CodePollReplaced, "do not poll again: the newer poll gets the messages",
+	"a newer poll took this one's place")
 
 // ackLocked lets go of the frames that the client has.
 func (s *Session) ackLocked(ack uint64) error {
@@ -73,7 +92,12 @@ func (s *Session) letGoLocked(n int) {
 func (p *Poll) stopLocked(why *wire.Problem) {
 	if p.why == nil {
 		p.why = why
-		close(p.stop)
+		if p.stop != nil {
+			close(p.stop)
+		}
+		if p.session.parked == p {
+			p.session.wakeParkedLocked()
+		}
 	}
 }
 
@@ -84,9 +108,16 @@ func (p *Poll) Done(now time.Time) {
 	defer s.mu.Unlock()
 	if s.poll == p {
 		s.poll = nil
+		s.active = now
 	}
-	s.active = now
+	clear(p.frames)
+	if cap(p.frames) > keptFrames {
+		p.frames = nil
+	}
 }
+
+// keptFrames is how long a list of frames a poll keeps for the next Take.
+const keptFrames = 16
 
 // Hello says from where each topic goes on: what is not acked comes again.
 func (p *Poll) Hello() []wire.Position {
@@ -105,18 +136,31 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 		return nil, err
 	}
 	defer func() { <-p.session.reading }()
-	p.fresh = false
-	e := p.session.carried
-	p.session.carried = queued{}
-	frames, full, err := p.collect(ctx, e, limit)
+	frames, full, err := p.collect(ctx, p.uncarry(), limit)
 	if len(frames) > 0 || full || err != nil || wait <= 0 {
 		return frames, err
 	}
 	return p.park(ctx, limit, wait)
 }
 
+// uncarry takes up what the last taking could not. Its caller holds reading.
+func (p *Poll) uncarry() queued {
+	p.fresh = false
+	e := p.session.carried
+	p.session.carried = queued{}
+	return e
+}
+
 // read gets hold of reading, unless the poll is over before.
 func (p *Poll) read(ctx context.Context) error {
+	select {
+	case p.session.reading <- struct{}{}:
+		return nil
+	default:
+	}
+	if err := p.prepare(); err != nil {
+		return err
+	}
 	select {
 	case p.session.reading <- struct{}{}:
 		return nil
@@ -130,8 +174,11 @@ func (p *Poll) read(ctx context.Context) error {
 // park waits on the queue. It is the one place where a poll's goroutine spends
 // its life.
 func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*wire.Frame, error) {
-	timeout := time.NewTimer(wait)
-	defer timeout.Stop()
+	if err := p.prepare(); err != nil {
+		return nil, err
+	}
+	p.startTimeout(wait)
+	defer p.timeout.Stop()
 	for {
 		select {
 		case e := <-p.session.queue:
@@ -144,9 +191,33 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration)
 			return nil, p.why
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-timeout.C:
+		case <-p.timeout.C:
 			return nil, nil
 		}
+	}
+}
+
+// prepare makes what a poll waits on, unless it is over: a poll that parks on its
+// connection needs neither, and an idle session should not pay for it.
+func (p *Poll) prepare() error {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.why != nil {
+		return p.why
+	}
+	if p.stop == nil {
+		p.stop = make(chan struct{})
+	}
+	s.makeQueueLocked()
+	return nil
+}
+
+func (p *Poll) startTimeout(wait time.Duration) {
+	if p.timeout == nil {
+		p.timeout = time.NewTimer(wait)
+	} else {
+		p.timeout.Reset(wait)
 	}
 }
 
@@ -155,23 +226,28 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration)
 func (p *Poll) Fresh() bool { return p.fresh }
 
 // collect takes what is there, e first. If the poll must end, e waits for the next
-// one. full says that nothing more can be sent before the client acks.
+// one. full says that nothing more can be sent before the client acks. The frames
+// are valid until the next Take.
 func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*wire.Frame, full bool, err error) {
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	return p.collectLocked(ctx, e, limit, time.Now())
+}
+
+func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*wire.Frame, full bool, err error) {
 	s := p.session
-	now := time.Now()
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err := p.over(ctx); err != nil {
 		s.carry(e)
 		return nil, false, err
 	}
-	t := taking{poll: p, now: now, limit: limit}
+	t := taking{poll: p, now: now, limit: limit, frames: p.frames[:0]}
 	t.resend()
 	if !p.trust {
 		t.limit.Frames = min(t.limit.Frames, s.cfg.Unacked-len(s.unacked))
 	}
 	t.drain(e)
 	t.catchUp()
+	p.frames = t.frames
 	return t.frames, !p.trust && len(s.unacked) >= s.cfg.Unacked, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -252,6 +253,7 @@ func replaceEachOther(t *testing.T, cfg Config) {
 			p, err := s.Poll(got, false, time.Now())
 			require.NoError(k, err)
 			frames, err := p.Take(context.Background(), everything, 10*time.Millisecond)
+			frames = slices.Clone(frames) // Done lets go of them
 			p.Done(time.Now())
 			intruder.Wait()
 			if err != nil || rng.IntN(4) == 0 {

@@ -1,6 +1,10 @@
 package session
 
-import "github.com/pubsubd/pubsubd/pkg/wire"
+import (
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
 
 // queued is a frame waiting for a poll. The zero value only wakes the poll.
 type queued struct {
@@ -13,25 +17,41 @@ type queued struct {
 // messages fill the queue's places before.
 const queueBytes = 256 << 10
 
-// Offer implements broker.Subscriber: it queues what fits and leaves the rest in
-// the history.
-func (sub *subscription) Offer(frames []*wire.Frame) {
+// Offer implements broker.Subscriber: it hands over what a parked connection takes
+// at once, queues what fits, and leaves the rest in the history.
+func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 	s := sub.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub.behind || sub.dropped {
 		return
 	}
+	for len(frames) > 0 && frames[0].Position().Offset <= sub.cursor {
+		frames = frames[1:] // it was there when the subscription began, or was read from history
+	}
+	if len(frames) == 0 {
+		return
+	}
+	// Fast path: a poll is parked on its connection, and nothing goes before these.
+	if s.parked != nil {
+		frames = frames[s.handOverLocked(sub, frames, now):]
+	}
+	sub.enqueueLocked(frames)
+}
+
+// enqueueLocked queues what fits and wakes the poll, if one is parked on its
+// connection.
+func (sub *subscription) enqueueLocked(frames []*wire.Frame) {
+	s := sub.session
 	for _, f := range frames {
-		offset := f.Position().Offset
-		if offset <= sub.cursor {
-			continue // it was there when the subscription began, or was read from history
-		}
 		if !s.enqueueLocked(queued{sub, f}) {
 			sub.fallBehindLocked()
-			return
+			break
 		}
-		sub.cursor = offset
+		sub.cursor = f.Position().Offset
+	}
+	if len(frames) > 0 {
+		s.wakeParkedLocked()
 	}
 }
 
@@ -41,12 +61,20 @@ func (s *Session) enqueueLocked(e queued) bool {
 	if s.pinned > 0 && s.pinned+size > queueBytes {
 		return false
 	}
+	s.makeQueueLocked()
 	select {
 	case s.queue <- e:
 		s.pinned += size
 		return true
 	default:
 		return false
+	}
+}
+
+// makeQueueLocked makes the queue when something is first queued or waited for.
+func (s *Session) makeQueueLocked() {
+	if s.queue == nil {
+		s.queue = make(chan queued, s.cfg.Queue)
 	}
 }
 
@@ -63,6 +91,7 @@ func (s *Session) wakeLocked() {
 	if len(s.behind) == 0 {
 		return
 	}
+	s.wakeParkedLocked()
 	select {
 	case s.queue <- queued{}:
 	default:

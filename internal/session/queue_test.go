@@ -67,7 +67,7 @@ func TestWhatWasReadFromHistoryIsNotQueuedAgain(t *testing.T) {
 		late, ok := k.broker.ReadTopic(k.starts("a@oldest")[0], everything, time.Now())
 		require.True(k, ok)
 		require.Equal(k, span("a", 1, 3), k.poll(s, 0))
-		s.subs["a"].Offer(late)
+		s.subs["a"].Offer(late, time.Now())
 		k.publishN("a", 1)
 		require.Equal(k, "a4", k.poll(s, 3))
 	})

@@ -3,7 +3,6 @@ package session
 import (
 	"crypto/rand"
 	"encoding/base64"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -21,7 +20,7 @@ type Registry struct {
 	metrics *metrics.Metrics
 	tag     string // of this node, the first part of every id
 
-	sessions  sync.Map     // id to *Session
+	sessions  *sessions
 	open      atomic.Int64 // sessions that are not ephemeral
 	ephemeral atomic.Int64
 
@@ -33,7 +32,7 @@ type Registry struct {
 // NewRegistry returns a registry without sessions.
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.withDefaults()
-	return &Registry{cfg: cfg, broker: b, metrics: m, tag: randomText(3), ended: newEndedSessions(cfg.EndedRemembered)}
+	return &Registry{cfg: cfg, broker: b, metrics: m, tag: randomText(3), sessions: newSessions(), ended: newEndedSessions(cfg.EndedRemembered)}
 }
 
 // randomText returns n random bytes in base64url (RFC 4648, section 5).
@@ -86,7 +85,7 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 		r.count(s).Add(-1)
 		return nil, nil, err
 	}
-	r.sessions.Store(s.id, s)
+	r.sessions.put(s)
 	// After the store: either EndAll finds the session, or it is seen here that
 	// the daemon drains.
 	if why := r.draining.Load(); why != nil {
@@ -98,14 +97,17 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 
 // Get returns the open session of that id. The error is a *wire.Problem:
 // session_ended, session_unknown, or draining.
-func (r *Registry) Get(id string) (*Session, error) {
-	if v, ok := r.sessions.Load(id); ok && !v.(*Session).ephemeral {
-		return v.(*Session), nil
+func (r *Registry) Get(id string) (*Session, error) { return r.GetBytes([]byte(id)) }
+
+// GetBytes is Get for an id that is not a string yet. It allocates nothing.
+func (r *Registry) GetBytes(id []byte) (*Session, error) {
+	if s := r.sessions.get(id); s != nil && !s.ephemeral {
+		return s, nil
 	}
 	if why := r.draining.Load(); why != nil {
 		return nil, why
 	}
-	if why := r.ended.why(id); why != nil {
+	if why := r.ended.why(string(id)); why != nil {
 		return nil, why
 	}
 	return nil, wire.NewProblem(wire.CodeSessionUnknown, "open a session from your positions",
@@ -133,7 +135,7 @@ func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 	if !s.end(why) {
 		return
 	}
-	r.sessions.Delete(s.id)
+	r.sessions.remove(s)
 	r.count(s).Add(-1)
 	if s.ephemeral {
 		return
@@ -145,12 +147,17 @@ func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 // Sweep ends the sessions that no poll came to for the inactivity timeout.
 func (r *Registry) Sweep(now time.Time) {
 	deadline := now.Add(-r.cfg.InactivityTimeout)
-	r.sessions.Range(func(_, v any) bool {
-		if s := v.(*Session); !s.ephemeral && s.idleSince(deadline) {
-			r.end(s, inactiveProblem, EndedInactive)
-		}
-		return true
-	})
+	r.sessions.each(
+		func(s *Session) bool { return !s.ephemeral && s.idleSince(deadline) },
+		func(s *Session) { r.end(s, inactiveProblem, EndedInactive) })
+}
+
+// TellDue tells the polls that are parked on their connections long enough. One
+// look at all sessions costs less than a timer for each of them.
+func (r *Registry) TellDue(now time.Time) {
+	r.sessions.each(
+		func(s *Session) bool { return s.isDue(now) },
+		func(s *Session) { s.tellIfDue(now) })
 }
 
 // Drain refuses new sessions from now on and ends those that are open, so that
@@ -158,10 +165,7 @@ func (r *Registry) Sweep(now time.Time) {
 // session has acked.
 func (r *Registry) Drain(why *wire.Problem) {
 	r.draining.Store(why)
-	r.sessions.Range(func(_, v any) bool {
-		r.end(v.(*Session), why, EndedDraining)
-		return true
-	})
+	r.sessions.each(all, func(s *Session) { r.end(s, why, EndedDraining) })
 }
 
 // Draining returns why no session is opened any more, or nil.
@@ -173,10 +177,7 @@ func (r *Registry) Config() Config { return r.cfg }
 // Gauges adds the sessions' part to g.
 func (r *Registry) Gauges(g *metrics.Gauges) {
 	g.Sessions = int(r.open.Load())
-	r.sessions.Range(func(_, v any) bool {
-		v.(*Session).gauges(g)
-		return true
-	})
+	r.sessions.each(all, func(s *Session) { s.gauges(g) })
 }
 
 func (s *Session) gauges(g *metrics.Gauges) {

@@ -7,6 +7,7 @@ package session
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -37,17 +38,22 @@ type Session struct {
 	metrics   *metrics.Metrics
 
 	// queue is filled by fan-outs under mu and drained by the poll that holds
-	// reading. Never closed.
+	// reading. Never closed; made under mu and with reading, or before anyone reads.
 	queue chan queued
 
 	reading chan struct{} // holds one token, of the poll that takes or parks; before mu
 	carried queued        // taken from queue and not yet sent; guarded by reading
+
+	// due is when the parked poll has waited long enough, in unix nanoseconds; 0 if
+	// none is parked. Written under mu, read by the sweep without.
+	due atomic.Int64
 
 	mu      sync.Mutex // guards the fields below; before a topic's lock
 	pinned  int        // bytes of the frames in queue and carried
 	subs    map[string]*subscription
 	behind  []*subscription // those that catch up, in turns
 	poll    *Poll           // the newest, until it ends
+	parked  *Poll           // that poll, while frames may be handed to its connection; then queue and behind are empty
 	ended   *wire.Problem   // why the session ended; nil while it lives
 	active  time.Time       // when it was opened, or a poll last came or went
 	unacked []sent          // frames acked+1 .. sent, unless trusted
@@ -66,7 +72,6 @@ type sent struct {
 func newSession(id string, ack bool, r *Registry, now time.Time) *Session {
 	return &Session{
 		id: id, acks: ack, cfg: &r.cfg, broker: r.broker, metrics: r.metrics,
-		queue:   make(chan queued, r.cfg.Queue),
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 		active:  now,

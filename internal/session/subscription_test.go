@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -91,6 +92,7 @@ func TestFallingBehindAndCatchingUpNeverDoublesOrLoses(t *testing.T) {
 					p, err := s.Poll(got, false, time.Now())
 					require.NoError(k, err)
 					frames, err := p.Take(k.Context(), broker.Limit{Frames: 50, Bytes: 1 << 20}, time.Second)
+					frames = slices.Clone(frames) // Done lets go of them
 					p.Done(time.Now())
 					require.NoError(k, err)
 					for _, f := range frames {

@@ -136,7 +136,13 @@ func (t *taking) catchUp() {
 
 // send notes f as sent and appends it.
 func (t *taking) send(sub *subscription, f *wire.Frame) {
-	p, s := t.poll, t.poll.session
+	t.poll.noteSentLocked(sub, f)
+	t.frames = append(t.frames, f)
+}
+
+// noteSentLocked gives f its number, before it is written.
+func (p *Poll) noteSentLocked(sub *subscription, f *wire.Frame) {
+	s := p.session
 	s.sent++
 	sub.sentTo = f.Position()
 	if f.Gap() != nil {
@@ -145,9 +151,8 @@ func (t *taking) send(sub *subscription, f *wire.Frame) {
 	if p.trust {
 		s.acked++ // nothing is unacked before it: resend came first
 		sub.ackedTo = sub.sentTo
-	} else {
-		s.unacked = append(s.unacked, sent{sub: sub, offset: sub.sentTo.Offset, gap: f.Gap()})
-		p.resent++
+		return
 	}
-	t.frames = append(t.frames, f)
+	s.unacked = append(s.unacked, sent{sub: sub, offset: sub.sentTo.Offset, gap: f.Gap()})
+	p.resent++
 }

@@ -31,6 +31,8 @@ type Frame struct {
 	ttl      time.Duration // the message's own life; 0 is as long as history keeps it; immutable
 
 	encoded [formats]atomic.Pointer[[]byte] // each set once, under mu
+	chunk   atomic.Pointer[[]byte]          // see Chunk; set once, under mu
+	whole   atomic.Pointer[whole]           // see Whole; the newest, set under mu
 
 	mu      sync.Mutex    // guards first encodings and the account
 	account *atomic.Int64 // where bytes of encodings are counted; nil: nowhere
@@ -104,10 +106,14 @@ func (f *Frame) encode(format Format) []byte {
 		b = AppendMessage(make([]byte, 0, jsonSizeHint(f.message)), f.message)
 	}
 	f.encoded[format].Store(&b)
-	if f.account != nil {
-		f.account.Add(int64(len(b)))
-	}
+	f.countLocked(len(b))
 	return b
+}
+
+func (f *Frame) countLocked(bytes int) {
+	if f.account != nil {
+		f.account.Add(int64(bytes))
+	}
 }
 
 // Release takes the frame's encodings off the account, because the history no
@@ -119,9 +125,17 @@ func (f *Frame) Release() {
 		return
 	}
 	for i := range f.encoded {
-		if b := f.encoded[i].Load(); b != nil {
-			f.account.Add(-int64(len(*b)))
-		}
+		f.discountLocked(f.encoded[i].Load())
+	}
+	f.discountLocked(f.chunk.Load())
+	if w := f.whole.Load(); w != nil {
+		f.discountLocked(&w.bytes)
 	}
 	f.account = nil
+}
+
+func (f *Frame) discountLocked(b *[]byte) {
+	if b != nil {
+		f.account.Add(-int64(len(*b)))
+	}
 }

@@ -35,6 +35,15 @@ func AppendMessage(dst []byte, m *Message) []byte {
 	return append(appendPayload(dst, m), '}', '\n')
 }
 
+// AppendPublished appends p as one JSON line.
+func AppendPublished(dst []byte, p Published) []byte {
+	dst = append(dst, `{"position":"`...)
+	dst = p.Position.Append(dst)
+	dst = append(dst, `","time":`...)
+	dst = strconv.AppendInt(dst, p.Time, 10)
+	return append(dst, "}\n"...)
+}
+
 func appendPayload(dst []byte, m *Message) []byte {
 	if m.Type == "" {
 		return append(append(dst, `,"data":`...), m.Data...)

@@ -115,6 +115,10 @@ func (p *Problem) Spread() *Problem {
 	return &q
 }
 
+// RetryAfter returns the time to retry in the Retry-After header's unit, whole
+// seconds (RFC 9110, section 10.2.3), rounded up; 0 is no header.
+func (p *Problem) RetryAfter() int64 { return (p.RetryAfterMS + 999) / 1000 }
+
 // Error makes a problem an error: code, detail, remedy.
 func (p *Problem) Error() string {
 	s := string(p.Code)

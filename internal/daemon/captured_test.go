@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+)
+
+// lanes are the settings of lane that take connections over.
+var lanes = []string{"handoff", "channel"}
+
+// startLane is start with the lane set so.
+func startLane(t *testing.T, lane string, change func(c *config.Config)) *running {
+	t.Helper()
+	return start(t, func(c *config.Config) {
+		c.Lane = lane
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// calls returns how many calls came one way; a way that none came has no sample.
+func (d *running) calls(call, way string) int {
+	d.Helper()
+	_, body := d.get("http://" + d.AdminAddr() + "/metrics")
+	for line := range strings.Lines(body) {
+		var n float64
+		if got, _ := fmt.Sscanf(line, fmt.Sprintf("pubsubd_calls_total{call=%q,way=%q} %%g", call, way), &n); got == 1 {
+			return int(n)
+		}
+	}
+	return 0
+}
+
+// wantCalls waits for so many calls, each counted once it is answered.
+func (d *running) wantCalls(call string, viaHTTP, viaLane int) {
+	d.Helper()
+	tell := func(viaHTTP, viaLane int) string {
+		return fmt.Sprintf("%s: %d by net/http, %d by the lane", call, viaHTTP, viaLane)
+	}
+	want, got := tell(viaHTTP, viaLane), ""
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if got = tell(d.calls(call, "net/http"), d.calls(call, "lane")); got == want {
+			return
+		}
+	}
+	require.Equal(d, want, got, "pubsubd_calls_total")
+}
+
+// What real clients send is served by the lane from the second request on, and
+// answered as net/http answers it.
+func TestTheLaneServesWhatRealClientsSend(t *testing.T) {
+	for _, lane := range lanes {
+		for _, c := range captures(t) {
+			t.Run(lane+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				d := startLane(t, lane, func(cfg *config.Config) { cfg.Transport.PollTimeout = 10 * time.Second })
+				client := dialRaw(t, d.PublicAddr(), 20*time.Second)
+				switch {
+				case c.publishes():
+					d.publishesAsCaptured(client, c)
+				case c.stateless():
+					d.pollsWithoutSessionAsCaptured(client, c)
+				default:
+					d.pollsAsCaptured(client, c)
+				}
+			})
+		}
+	}
+}
+
+// again is how often a request is repeated on its connection.
+const again = 4
+
+func (d *running) publishesAsCaptured(client *rawConn, c capture) {
+	d.Helper()
+	request := of(c.text, d.PublicAddr(), "none")
+	first := ""
+	for n := range 1 + again {
+		head, body := client.exchange(request)
+		require.Regexp(d, fmt.Sprintf(`^{"position":"a\.b@\w+:%d","time":\d{13}}\n$`, n+1), body)
+		if n == 0 {
+			require.Contains(d, head, "200 OK")
+			first = head
+		}
+		require.Equal(d, first, head)
+	}
+	d.wantCalls("publish", 1, again)
+	_, held := d.get("http://" + d.PublicAddr() + capturedPublishPath)
+	require.Equal(d, 1+again, strings.Count(held, `,"data":{"n":1,"text":"hello"}}`+"\n"), held)
+}
+
+func (d *running) pollsAsCaptured(client *rawConn, c capture) {
+	d.Helper()
+	d.post("/v1/topics/t/messages", "1")
+	d.post("/v1/topics/t/messages", `"two"`)
+	session := d.open(`"t@oldest"`).Session
+	_, held := d.get("http://" + d.PublicAddr() + "/v1/topics/t/messages")
+	request := of(c.text, d.PublicAddr(), session)
+	d.wantSameAnswers(client, request, held)
+	d.wantCalls("poll", 1, again)
+
+	// The same client, up to date now: it is parked, and gets what comes.
+	client.send(strings.Replace(request, "ack=0", "ack=2", 1))
+	d.waitParked()
+	d.post("/v1/topics/t/messages", "3")
+	_, body := client.answer()
+	require.Regexp(d, `^{"position":"t@\w+:3","time":\d{13},"data":3}\n$`, body)
+	d.wantCalls("poll", 1, again+1)
+}
+
+func (d *running) pollsWithoutSessionAsCaptured(client *rawConn, c capture) {
+	d.Helper()
+	d.post("/v1/topics/a/messages", "1")
+	d.post("/v1/topics/a/messages", `"two"`)
+	_, held := d.get("http://" + d.PublicAddr() + "/v1/topics/a/messages")
+	_, epoch, _ := strings.Cut(held, "@")
+	epoch, _, _ = strings.Cut(epoch, ":")
+	gap := fmt.Sprintf(`{"gap":{"topic":"a","reason":"restarted","after":"a@k3:17","position":"a@%s:0"}}`+"\n", epoch)
+	d.wantSameAnswers(client, of(c.text, d.PublicAddr(), "none"), gap+held)
+	d.wantCalls("poll", 1, again)
+
+	client.send(strings.Replace(of(c.text, d.PublicAddr(), "none"), "a@k3:17", "a@"+epoch+":2", 1))
+	d.waitParked()
+	d.post("/v1/topics/a/messages", "3")
+	_, body := client.answer()
+	require.Regexp(d, `^{"position":"a@\w+:3","time":\d{13},"data":3}\n$`, body)
+	d.wantCalls("poll", 1, again+1)
+}
+
+// wantSameAnswers sends a poll again and again; each time all comes, since
+// nothing is acked.
+func (d *running) wantSameAnswers(client *rawConn, request, want string) {
+	d.Helper()
+	first, body := client.exchange(request)
+	require.Contains(d, first, "200 OK")
+	require.Contains(d, first, fmt.Sprintf("Content-Length: %d", len(want)))
+	require.Equal(d, want, body)
+	for range again {
+		head, body := client.exchange(request)
+		require.Equal(d, first, head)
+		require.Equal(d, want, body)
+	}
+}
+
+// waitParked waits until the daemon's one poll is parked.
+func (d *running) waitParked() {
+	d.Helper()
+	require.Eventually(d, func() bool {
+		return d.metric(`pubsubd_polls_parked{transport="longpoll"}`) == 1
+	}, 5*time.Second, time.Millisecond)
+}
+
+// With the lane off, nothing is taken over.
+func TestWithTheLaneOffNetHTTPServesAll(t *testing.T) {
+	d := startLane(t, "off", nil)
+	client := dialRaw(t, d.PublicAddr(), 20*time.Second)
+	for range 1 + again {
+		client.exchange("POST " + capturedPublishPath + " HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
+	}
+	require.Zero(t, d.calls("publish", "lane"))
+}

@@ -1,0 +1,310 @@
+package daemon
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A pair is two daemons that must answer alike, whatever they are sent: one
+// without the lane, and one with it.
+type pair struct{ off, on *side }
+
+func startPair(t testing.TB, lane string) *pair {
+	t.Helper()
+	return &pair{off: startSide(t, "off"), on: startSide(t, lane)}
+}
+
+// compare plays a scene to both at once and returns how what was seen differs,
+// or "".
+func (p *pair) compare(sc scene, token string) string {
+	var off, on sight
+	var offErr, onErr error
+	var both sync.WaitGroup
+	both.Go(func() { off, offErr = p.off.play(sc, token) })
+	both.Go(func() { on, onErr = p.on.play(sc, token) })
+	both.Wait()
+	switch {
+	case offErr != nil || onErr != nil:
+		return fmt.Sprintf("%s: without the lane: %v; with it: %v", sc.name, offErr, onErr)
+	case off != on:
+		return fmt.Sprintf("%s\nfirst %q\nthen %q\ncut at %v, pause %v, patient: %v\n== without the lane:\n%s\n== with it:\n%s", sc.name, sc.first, sc.odd, sc.cuts, sc.pause, sc.patient, off, on)
+	}
+	return ""
+}
+
+// atOnce is how many scenes go on at the same time: most of their time they wait.
+const atOnce = 64
+
+// A script makes a scene whose topics begin with token. Odd bytes must be made of
+// a request that has its topics already, or they could make a topic that is not
+// the scene's own.
+type script func(token string) scene
+
+// compareAll plays all scenes, many at once. Where two sights differ, the scene
+// is played once more, alone and with much more patience: on a busy machine a
+// client can take a late answer for none. Such second looks are told, and must
+// stay rare.
+func (p *pair) compareAll(t *testing.T, scenes []script) {
+	t.Helper()
+	var mu sync.Mutex // guards doubtful
+	doubtful := map[int]string{}
+	next := make(chan int)
+	var playing sync.WaitGroup
+	for range atOnce {
+		playing.Go(func() {
+			for i := range next {
+				if why := p.compare(scenes[i](token(i)), token(i)); why != "" {
+					mu.Lock()
+					doubtful[i] = why
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for i := range scenes {
+		next <- i
+	}
+	close(next)
+	playing.Wait()
+	p.lookAgain(t, scenes, doubtful)
+	if len(doubtful) == 0 {
+		require.Equal(t, p.off.published(), p.on.published(), "what was published, in all")
+	}
+}
+
+// Bounds of what is looked at again, and told.
+const (
+	maxSecondLooks  = 20
+	secondLookQuiet = 5 * sideQuiet
+)
+
+func (p *pair) lookAgain(t *testing.T, scenes []script, doubtful map[int]string) {
+	t.Helper()
+	patient := p.patiently()
+	looks := 0
+	for i, first := range doubtful {
+		if looks++; looks > maxSecondLooks {
+			require.Fail(t, "too many differences", "%d scenes of %d, of which the last is\n%s", len(doubtful), len(scenes), first)
+		}
+		again := token(i + len(scenes))
+		if why := patient.compare(scenes[i](again), again); why != "" {
+			t.Errorf("scene %d: %s", i, why)
+			continue
+		}
+		t.Logf("scene %d differed once, but not with more patience:\n%s", i, first)
+	}
+}
+
+// patiently is the same pair, with clients that wait longer.
+func (p *pair) patiently() *pair {
+	off, on := *p.off, *p.on
+	off.quiet, on.quiet = secondLookQuiet, secondLookQuiet
+	return &pair{off: &off, on: &on}
+}
+
+// token is the first token of the topics of scene i: no odd byte makes one of
+// another.
+func token(i int) string {
+	random := rand.New(rand.NewPCG(uint64(i), 1))
+	name := make([]byte, 12)
+	for j := range name {
+		name[j] = "abcdefghijklmnopqrstuvwxyz0123456789"[random.IntN(36)]
+	}
+	return string(name)
+}
+
+// The lane and net/http answer alike, whatever comes.
+func TestTheLaneAnswersAsNetHTTPDoes(t *testing.T) {
+	for seed, lane := range lanes {
+		t.Run(lane, func(t *testing.T) {
+			p := startPair(t, lane)
+			scripts := slices.Concat(oddScripts(), mutations(sceneCaptures(t), 1500, uint64(seed)))
+			p.compareAll(t, scripts)
+			require.Greater(t, p.on.laneCalls(), len(scripts)/4, "the scenes' calls that the lane has served: the comparison is of nothing else")
+			require.Zero(t, p.off.laneCalls())
+		})
+	}
+}
+
+// sceneCaptures are the captures with topics of a scene's own.
+func sceneCaptures(t testing.TB) []string {
+	t.Helper()
+	var all []string
+	for _, c := range captures(t) {
+		all = append(all, c.with("TOPIC.published", "TOPIC.stateless"))
+	}
+	return all
+}
+
+// mutations makes n scenes of captures that went wrong, the same each time for the
+// same seed.
+func mutations(captured []string, n int, seed uint64) []script {
+	scripts := make([]script, n)
+	for i := range scripts {
+		scripts[i] = func(token string) scene {
+			m := mutator{rand.New(rand.NewPCG(seed, uint64(i)))}
+			own := make([]string, len(captured))
+			for j, text := range captured {
+				own[j] = strings.ReplaceAll(text, "TOPIC", token)
+			}
+			return m.scene(fmt.Sprintf("mutation %d", i), own)
+		}
+	}
+	return scripts
+}
+
+// A mutator makes odd requests of good ones.
+type mutator struct{ *rand.Rand }
+
+func (m mutator) scene(name string, captured []string) scene {
+	text := m.mutate(pick(m, captured))
+	if m.IntN(3) == 0 { // another behind it, good or bad
+		behind := pick(m, captured)
+		if m.IntN(2) == 0 {
+			behind = m.mutate(behind)
+		}
+		text += behind
+	}
+	return scene{
+		name: name, first: pick(m, captured), odd: text, cuts: m.cuts(len(text)),
+		pause: time.Duration(m.IntN(2)) * time.Millisecond, patient: m.IntN(24) == 0,
+	}
+}
+
+func pick[T any](m mutator, from []T) T { return from[m.IntN(len(from))] }
+
+// mutate does one to three odd things to text.
+func (m mutator) mutate(text string) string {
+	for range 1 + m.IntN(3) {
+		at := m.place(text)
+		switch m.IntN(8) {
+		case 0: // another bit
+			text = text[:at] + string([]byte{text[at] ^ 1<<m.IntN(8)}) + text[at+1:]
+		case 1: // another byte
+			text = text[:at] + string([]byte{pick(m, []byte("\x00\r\n\t :,;/?&=%#@.\x7f\x80\xff09aZ"))}) + text[at+1:]
+		case 2, 3:
+			text = text[:at] + pick(m, tokens) + text[at:]
+		case 4: // a part is missing
+			text = text[:at] + text[min(len(text), at+1+m.IntN(12)):]
+		case 5: // a line comes twice, or is missing
+			lines := strings.SplitAfter(text, "\r\n")
+			line := m.IntN(len(lines))
+			if m.IntN(2) == 0 {
+				text = strings.Join(slices.Insert(lines, line, lines[line]), "")
+			} else {
+				text = strings.Join(slices.Delete(lines, line, line+1), "")
+			}
+		case 6: // a header that means something
+			lines := strings.SplitAfter(text, "\r\n")
+			text = strings.Join(slices.Insert(lines, min(1+m.IntN(len(lines)), len(lines)), pick(m, headerLines)+"\r\n"), "")
+		case 7: // the rest never comes
+			if m.IntN(4) == 0 {
+				text = text[:at]
+			}
+		}
+		if text == "" {
+			return "\r\n"
+		}
+	}
+	return text
+}
+
+// place is somewhere in text: anywhere, in its first line, or at a line's end.
+func (m mutator) place(text string) int {
+	switch m.IntN(3) {
+	case 0:
+		if first := strings.IndexByte(text, '\n'); first > 0 {
+			return m.IntN(first)
+		}
+	case 1:
+		from := m.IntN(len(text))
+		if end := strings.IndexByte(text[from:], '\r'); end >= 0 {
+			return from + end
+		}
+	}
+	return m.IntN(len(text))
+}
+
+// cuts returns up to four places to end a write at.
+func (m mutator) cuts(size int) []int {
+	var cuts []int
+	for m.IntN(2) == 0 && len(cuts) < 4 {
+		cuts = append(cuts, m.IntN(size))
+	}
+	slices.Sort(cuts)
+	return cuts
+}
+
+var tokens = []string{
+	"\r\n", "\n", "\r", "\r\n\r\n", "\n\n", "\x00", " ", "\t", ":", " : ", ",", ";", "#", "?", "&", "=", "/", "//", "/..", "/./", "%", "%2e", "%2F", "%00", "%zz", "+",
+	"HTTP/1.0", "HTTP/1.1", "HTTP/2.0", "HTTP/1.1 ", "http://other", "&ack=1", "&ack=2", "&ack=", "ack=3&", "&mode=multiple", "&mode=single", "&mode=",
+	"&format=json", "&format=cbor", "&_=8f2c", "&topic=TOPIC.stateless", "&ttl=60", "?key=k", "?ttl=60&key=%6b", "\r\n folded", "\xff", "\xc3\xa9", "\x7f",
+	"0", "00", "-", "1", "9999999999", "0\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", strings.Repeat("x", 300), strings.Repeat("y", 9000),
+}
+
+var headerLines = []string{
+	"Content-Length: 0", "Content-Length: 5", "Content-Length: 22", "Content-Length: 022", "Content-Length: +22", "Content-Length: 22, 22", "Content-Length:", "Content-Length: 65537",
+	"Transfer-Encoding: chunked", "Transfer-Encoding: identity", "Transfer-Encoding: gzip, chunked", "TE: trailers", "Trailer: X-After",
+	"Connection: close", "Connection: keep-alive", "Connection: Upgrade", "Connection: Keep-Alive, X-A", "connection: CLOSE", "Upgrade: websocket", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk",
+	"Expect: 100-continue", "Expect: 200-ok", "Host: other.example", "Host:", "host: pubsubd.example", "Accept: text/html", "Accept: application/json;q=0", "Accept: application/x-ndjson",
+	"Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Content-Type: text/plain", "Content-Type: application/json; charset=latin1",
+	"Content-Type: application/x-www-form-urlencoded", "Content-Type: x", "Content-Encoding: gzip", "Authorization: Bearer other", "Cookie: a=b; c=\"d\"", "X-Unknown: 1", "x-unknown : 1", " X-Space: 1", "X-Bytes: \xff\xfe\xe9",
+	"X-Nul: a\x00b", "X-Return: a\rb", "X-Long: " + strings.Repeat("z", 5000), "Range: bytes=0-1", "If-None-Match: *", "Cache-Control: no-cache", "Pragma: no-cache", "Via: 1.1 other", "Forwarded: for=192.0.2.1",
+	"X-HTTP-Method-Override: DELETE", "Priority: u=1, i", "Max-Forwards: 0", ": empty", "no colon", "Keep-Alive: timeout=5",
+}
+
+// The comparison sees what it is there for: each of these differs from net/http in
+// one thing only.
+func TestADifferenceIsSeen(t *testing.T) {
+	p := startPair(t, "off")
+	honest := scene{name: "honest", first: post("1"), odd: pollZero + post("5", "Content-Type: text/plain")}
+	played := 0
+	for name, lie := range lies {
+		played++
+		t.Run(name, func(t *testing.T) {
+			crooked := *p.on
+			crooked.addr = relay(t, p.on.PublicAddr(), lie)
+			differs := &pair{off: p.off, on: &crooked}
+			require.NotEmpty(t, differs.compare(honest, token(played)))
+		})
+	}
+	t.Run("and an honest relay passes", func(t *testing.T) {
+		honestly := *p.on
+		honestly.addr = relay(t, p.on.PublicAddr(), func(toDaemon, toClient string) (string, string, bool) { return toDaemon, toClient, false })
+		require.Empty(t, (&pair{off: p.off, on: &honestly}).compare(honest, token(0)))
+	})
+}
+
+// Fuzzing compares the two daemons on arbitrary bytes, after a poll or a publish
+// that gives the lane the connection.
+func FuzzLaneAgainstNetHTTP(f *testing.F) {
+	for i, text := range sceneCaptures(f) {
+		f.Add(text, uint16(i), i%2 == 0)
+	}
+	pairs := []*pair{startPair(f, "handoff"), startPair(f, "channel")}
+	plays := 0
+	f.Fuzz(func(t *testing.T, text string, split uint16, poll bool) {
+		if strings.Contains(text, "stream") {
+			t.Skip("a stream does not end by itself")
+		}
+		plays++
+		sc := scene{name: "fuzz", first: post("1"), odd: text, cuts: []int{int(split)}}
+		if poll {
+			sc.first = pollZero
+		}
+		for _, p := range pairs {
+			why := p.compare(sc, token(2*plays))
+			if why != "" { // as in compareAll, a late answer is none
+				why = p.patiently().compare(sc, token(2*plays+1))
+			}
+			require.Empty(t, why)
+		}
+	})
+}

@@ -1,0 +1,390 @@
+package daemon
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A scene is what one client does on one connection, the same to both daemons.
+// In its texts stand, as placeholders, HOST and SESSION, and TOPIC for the
+// first token of every topic that is the scene's own: scenes go on side by side
+// and must not see each other.
+type scene struct {
+	name string
+
+	// first is a legal request that is answered before anything else is sent, so
+	// that a lane has the connection. Empty: the odd bytes come first.
+	first string
+
+	// odd are the odd bytes; they are written in parts that end at cuts, offsets in
+	// what is sent, with pause between them.
+	odd   string
+	cuts  []int
+	pause time.Duration
+
+	// patient waits until nothing comes any more before it sends the last
+	// request; else that follows at once, behind the odd bytes.
+	patient bool
+}
+
+// The scene's last request is a publish of its own, whose answer tells that all
+// before it were answered, and that the connection is still good. If it is not
+// answered, what came before it has swallowed it, or the connection is closed.
+const (
+	lastTopic = "TOPIC.last"
+	last      = "POST /v1/topics/" + lastTopic + "/messages HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\n\r\nlast"
+)
+
+// sceneHost is no address of either daemon: these differ.
+const sceneHost = "pubsubd.example"
+
+// A sight is what the client of a scene saw, and what is left of it in the
+// daemon; masked, so that the same is equal.
+type sight struct {
+	answers string // all bytes that came
+	closed  bool   // by the daemon, before or after the client ended its side
+	state   string // of the scene's session and topics
+}
+
+func (s sight) String() string {
+	return fmt.Sprintf("%s\n-- closed: %v\n%s", s.answers, s.closed, s.state)
+}
+
+// A side is one of the two daemons that are compared, with the clients that play
+// scenes to it. It may be used concurrently.
+type side struct {
+	*Daemon
+	addr  string // where clients connect; PublicAddr unless something stands between
+	epoch string
+
+	// quiet is how long nothing must have come for a client to believe that the
+	// daemon waits for more: well above the poll timeout, which parks it.
+	quiet time.Duration
+}
+
+// Settings of both sides: nobody waits for long, nothing expires.
+const (
+	sidePollTimeout = 100 * time.Millisecond
+	sideQuiet       = 4 * sidePollTimeout
+
+	// What surely comes is waited for as long as a busy machine may need.
+	surely = 15 * time.Second
+	// After its client's last word a daemon closes, but for a stream.
+	endQuiet = 2 * time.Second
+)
+
+func startSide(t testing.TB, lane string) *side {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	cfg.Lane = lane
+	cfg.DrainWindow = 0
+	cfg.Transport.PollTimeout = sidePollTimeout
+	cfg.Transport.MaxOutputDelay = 20 * time.Millisecond
+	cfg.Broker.HistoryAge = time.Hour
+	cfg.Session.InactivityTimeout = time.Hour
+	d := New(cfg, zap.NewNop(), "test")
+	require.NoError(t, d.Listen())
+	ctx, stop := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-result)
+	})
+	s := &side{Daemon: d, addr: d.PublicAddr(), quiet: sideQuiet}
+	published, err := d.broker.Publish(&wire.Message{Position: wire.Position{Topic: "epoch"}, Data: []byte("1")}, 0, time.Now())
+	require.NoError(t, err)
+	s.epoch = published.Position.Epoch
+	return s
+}
+
+// laneCalls is how many calls the side's lane has served; net/http's are not
+// among them.
+func (s *side) laneCalls() int {
+	families, err := s.metrics.Registry.Gather()
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, family := range families {
+		if family.GetName() != "pubsubd_calls_total" {
+			continue
+		}
+		for _, sample := range family.GetMetric() {
+			for _, label := range sample.GetLabel() {
+				if label.GetName() == "way" && label.GetValue() == "lane" {
+					n += int(sample.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	return n
+}
+
+// play plays a scene whose topics begin with token, and returns what there was
+// to see.
+func (s *side) play(sc scene, token string) (sight, error) {
+	session, err := s.setStage(token)
+	if err != nil {
+		return sight{}, err
+	}
+	fill := func(text string) string { return fillIn(text, token, session) }
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		return sight{}, err
+	}
+	c := listenTo(conn)
+	defer c.end()
+	if sc.first != "" {
+		c.write(fill(sc.first))
+		if !c.await(surely, wholeAnswer) {
+			return sight{}, fmt.Errorf("the first request was not answered: %q", c.text())
+		}
+	}
+	c.writeCut(fill(sc.odd), sc.cuts, sc.pause)
+	answered := fill(`{"position":"` + lastTopic + "@")
+	if sc.patient {
+		c.await(s.quiet, never)
+	}
+	c.write(fill(last))
+	c.await(s.quiet, func(text string) bool { return strings.Contains(text, answered) })
+	c.endWrites()
+	c.await(max(endQuiet, s.quiet), never)
+	// With something behind a stream net/http does not see the client leave; the lane
+	// does, and that is well.
+	answers, closed := c.text(), c.isOver() || strings.Contains(sc.odd, "mode=stream")
+	c.end()
+	return sight{answers: s.mask(answers, session), closed: closed, state: s.mask(s.state(token, session), session)}, nil
+}
+
+var halfEscaped = regexp.MustCompile(`%(.?)SESSION`)
+
+// fillIn puts the scene's own in the place of what stands for it. All sessions'
+// ids are equally long, so cuts are at the same place on both sides.
+func fillIn(text, token, session string) string {
+	text = halfEscaped.ReplaceAllString(text, "%${1}SESS") // or whether it can be read would depend on the id
+	return strings.NewReplacer("HOST", sceneHost, "SESSION", session, "TOPIC", token).Replace(text)
+}
+
+// setStage publishes what the scene's polls find, and opens its session: its
+// polls with ack=0 are answered at once, with the same two frames each time.
+func (s *side) setStage(token string) (session string, err error) {
+	for _, name := range []string{".polled", ".stateless"} {
+		for _, text := range []string{"1", `"two"`} {
+			m := &wire.Message{Position: wire.Position{Topic: token + name}, Data: []byte(text)}
+			if _, err := s.broker.Publish(m, 0, time.Now()); err != nil {
+				return "", err
+			}
+		}
+	}
+	opened, _, err := s.sessions.Open([]wire.Start{{Topic: token + ".polled", From: wire.FromOldest}}, true, time.Now())
+	if err != nil {
+		return "", err
+	}
+	return opened.State(time.Now()).Session, nil
+}
+
+// state is what a scene has left: its acks, and each of its publishes once.
+func (s *side) state(token, session string) string {
+	var b strings.Builder
+	if found, err := s.sessions.Get(session); err != nil {
+		fmt.Fprintln(&b, err)
+	} else {
+		state := found.State(time.Now())
+		state.Polling = false // it may still be ending
+		text, _ := json.Marshal(state)
+		fmt.Fprintf(&b, "%s\n", text)
+	}
+	for _, name := range []string{".polled", ".stateless", ".published", ".last"} {
+		frames, _ := s.broker.ReadTopic(wire.Start{Topic: token + name, From: wire.FromOldest}, broker.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
+		for _, f := range frames {
+			b.Write(f.Bytes(wire.NDJSON))
+		}
+	}
+	return b.String()
+}
+
+// published lists the newest position of every topic that holds something.
+func (s *side) published() []string {
+	var all []string
+	for after := ""; ; {
+		list := s.broker.Topics(after, 1000, func(string) bool { return true })
+		for _, topic := range list.Topics {
+			if topic.Messages > 0 {
+				all = append(all, fmt.Sprintf("%s:%d, %d bytes", topic.Topic, topic.Position.Offset, topic.Bytes))
+			}
+		}
+		if after = list.Next; after == "" {
+			return all
+		}
+	}
+}
+
+// What differs from daemon to daemon, or from one moment to the next. Those of
+// varying length change Content-Length with them.
+var (
+	maskDates   = regexp.MustCompile(`(?m)^Date: [^\r\n]*`)
+	maskTimes   = regexp.MustCompile(`"time":\d{13}`)
+	maskIDs     = regexp.MustCompile(`"session":"[^"]{27}"`)
+	maskBytes   = regexp.MustCompile(`"base64":"[^"]+"`)
+	maskVarying = regexp.MustCompile(`"idle_ms":\d+|"retry_after_ms":\d+|(?m:^Retry-After: \d+)|"topics":\[[^\]]*\](,"next":"[^"]*")?`)
+	maskLengths = regexp.MustCompile(`(?m)^Content-Length: \d+`)
+	firstChunk  = regexp.MustCompile(`\r\n\r\n[1-9a-f][0-9a-f]*\r\n\{`)
+	nextChunk   = regexp.MustCompile(`\n\r\n[1-9a-f][0-9a-f]*\r\n\{`)
+	heads       = regexp.MustCompile(`HTTP/1\.[01] \d\d\d [^\r\n]*\r\n([^\r\n]+\r\n)*\r\n`)
+)
+
+// mask makes alike what may differ, and puts the lines of each head in order.
+func (s *side) mask(text, session string) string {
+	text = maskBytes.ReplaceAllStringFunc(text, func(payload string) string { // it may hold the session's id
+		_, encoded, _ := strings.Cut(payload, ":")
+		decoded, err := base64.StdEncoding.DecodeString(strings.Trim(encoded, `"`))
+		if err != nil {
+			return payload
+		}
+		return fmt.Sprintf(`"base64 of":%q`, decoded)
+	})
+	text = strings.NewReplacer(session, "SESSION", "@"+s.epoch+":", "@EPOCH:").Replace(text)
+	text = maskDates.ReplaceAllString(text, "Date: …")
+	text = maskTimes.ReplaceAllString(text, `"time":…`)
+	text = maskIDs.ReplaceAllString(text, `"session":"…"`)
+	if maskVarying.MatchString(text) {
+		text = maskVarying.ReplaceAllString(text, "…")
+		text = maskLengths.ReplaceAllString(text, "Content-Length: …")
+	}
+	// Where one chunk of a stream ends and the next begins says nothing.
+	text = firstChunk.ReplaceAllString(text, "\r\n\r\n…\r\n{")
+	text = nextChunk.ReplaceAllString(text, "\n{")
+	return heads.ReplaceAllStringFunc(text, func(head string) string {
+		lines := strings.SplitAfter(head, "\r\n")
+		slices.Sort(lines[1 : len(lines)-2])
+		return strings.Join(lines, "")
+	})
+}
+
+func never(string) bool { return false }
+
+var contentLength = regexp.MustCompile(`(?m)^Content-Length: (\d+)\r$`)
+
+// wholeAnswer reports whether text begins with a whole answer that has a
+// Content-Length.
+func wholeAnswer(text string) bool {
+	head, body, ok := strings.Cut(text, "\r\n\r\n")
+	length := contentLength.FindStringSubmatch(head)
+	var n int
+	if ok && length != nil {
+		_, _ = fmt.Sscan(length[1], &n)
+	}
+	return ok && length != nil && len(body) >= n
+}
+
+// A listened connection keeps all that comes.
+type listened struct {
+	net.Conn
+	changed chan struct{} // has one place; sent to after each change
+	reader  sync.WaitGroup
+
+	mu   sync.Mutex // guards the fields below
+	came []byte
+	over bool // nothing comes any more
+}
+
+func listenTo(conn net.Conn) *listened {
+	c := &listened{Conn: conn, changed: make(chan struct{}, 1)}
+	c.reader.Go(c.read)
+	return c
+}
+
+func (c *listened) read() {
+	buffer := make([]byte, 16<<10)
+	for {
+		n, err := c.Read(buffer)
+		c.mu.Lock()
+		c.came = append(c.came, buffer[:n]...)
+		c.over = err != nil
+		c.mu.Unlock()
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *listened) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return string(c.came)
+}
+
+func (c *listened) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+// write writes what the daemon still takes: it may have closed long ago, or not
+// read a word.
+func (c *listened) write(text string) {
+	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = io.WriteString(c.Conn, text)
+}
+
+// writeCut writes text in parts.
+func (c *listened) writeCut(text string, cuts []int, pause time.Duration) {
+	begin := 0
+	for _, cut := range cuts {
+		if begin < cut && cut < len(text) {
+			c.write(text[begin:cut])
+			begin = cut
+			time.Sleep(pause)
+		}
+	}
+	c.write(text[begin:])
+}
+
+func (c *listened) endWrites() { _ = c.Conn.(*net.TCPConn).CloseWrite() }
+
+// await reads until enough is there, nothing comes any more, or nothing came
+// for so long. It reports whether enough is there.
+func (c *listened) await(quiet time.Duration, enough func(text string) bool) bool {
+	for {
+		if enough(c.text()) {
+			return true
+		}
+		if c.isOver() {
+			return enough(c.text())
+		}
+		select {
+		case <-c.changed:
+		case <-time.After(quiet):
+			return false
+		}
+	}
+}
+
+// end closes the connection. It may be called twice.
+func (c *listened) end() {
+	c.Close()
+	c.reader.Wait()
+}

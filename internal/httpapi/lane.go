@@ -1,0 +1,212 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// LaneWay is how polls wait on the lane.
+type LaneWay string
+
+// The ways; see the package lane.
+const (
+	LaneOff     LaneWay = "off" // or empty
+	LaneChannel LaneWay = "channel"
+	LaneHandOff LaneWay = "handoff"
+)
+
+// laneIdle is how long a connection on the lane may be silent between requests, as
+// on net/http.
+const laneIdle = 2 * time.Minute
+
+func (a *API) openLane() {
+	if a.Lane == LaneOff || a.Lane == "" {
+		return
+	}
+	a.lane = lane.New(lane.Config{
+		API: (*laneAPI)(a), Polls: a.Polls, Metrics: a.Metrics, HandOff: a.Lane == LaneHandOff,
+		WriteTimeout: a.WriteTimeout, Idle: laneIdle,
+	})
+}
+
+// Listener returns where connections come back from the lane, or nil without one.
+// The http.Server must serve it beside its own, and have ConnContext.
+func (a *API) Listener() net.Listener {
+	if a.lane == nil {
+		return nil
+	}
+	return a.lane.Listener()
+}
+
+// ConnContext is for http.Server.ConnContext.
+func (a *API) ConnContext(ctx context.Context, c net.Conn) context.Context {
+	if a.lane == nil {
+		return ctx
+	}
+	return a.lane.ConnContext(ctx, c)
+}
+
+// Tick makes the lane's answers carry the second that now is in.
+func (a *API) Tick(now time.Time) {
+	if a.lane != nil {
+		a.lane.Tick(now)
+	}
+}
+
+// DrainLane closes the lane's connections, those with a poll after its answer. The
+// channel is closed when none is left.
+func (a *API) DrainLane() <-chan struct{} {
+	if a.lane == nil {
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
+	a.lane.Drain()
+	return a.lane.Drained()
+}
+
+// CloseLane closes what is left of the lane.
+func (a *API) CloseLane() {
+	if a.lane != nil {
+		a.lane.Close()
+	}
+}
+
+// laneAPI is what the lane calls: the same functions as the routes, for requests
+// that were read without net/http. What they refuse, they refuse alike.
+type laneAPI API
+
+// Poll finds the session of a poll and reads its query.
+func (a *laneAPI) Poll(id, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error) {
+	release, _, err := a.admit(limit.Poll, c)
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
+	release() // a parked poll is not a call in flight
+	s, err := a.Sessions.GetBytes(id)
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
+	// Fast path: what a client says that only polls.
+	if req, ok := plainPoll(query); ok && accepts && s.Acks() {
+		return s, req, nil
+	}
+	q, err := parseQuery(string(query))
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
+	req, err := pollRequest(q, s)
+	if err == nil {
+		err = acceptable(q, accepts)
+	}
+	return s, req, err
+}
+
+// PollTopics opens what a stateless poll has for a session.
+func (a *laneAPI) PollTopics(query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error) {
+	q, err := parseQuery(string(query))
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
+	if q.Get("mode") == string(transport.Multiple) {
+		return nil, transport.Request{}, errNotServed
+	}
+	topics, err := topicsOf(q)
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
+	release, p, err := a.admit(limit.Poll, c)
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
+	release()
+	return (*API)(a).openStateless(p, q, topics, accepts)
+}
+
+// errNotServed sends a request to net/http.
+var errNotServed = errors.New("not served on the lane")
+
+// End ends the session of a stateless poll.
+func (a *laneAPI) End(s *session.Session) { a.Sessions.End(s) }
+
+// admit asks who it is and whether the call may go on now.
+func (a *laneAPI) admit(call limit.Call, c auth.Credentials) (release func(), p auth.Principal, err error) {
+	if p, err = a.Authority.Identify(c); err != nil {
+		return nil, p, err
+	}
+	release, err = a.Limiter.Admit(context.Background(), call, p.Name)
+	return release, p, err
+}
+
+// plainPoll reads "ack=K&mode=M", in which nothing is escaped; anything else is for
+// the full reading.
+func plainPoll(query []byte) (transport.Request, bool) {
+	req := transport.Request{Mode: transport.Batch}
+	rest, ok := bytes.CutPrefix(query, []byte("ack="))
+	n := 0
+	for n < len(rest) && n < maxPlainDigits && rest[n] >= '0' && rest[n] <= '9' {
+		req.Ack = req.Ack*10 + uint64(rest[n]-'0')
+		n++
+	}
+	if !ok || n == 0 {
+		return req, false
+	}
+	if rest = rest[n:]; len(rest) == 0 {
+		return req, true
+	}
+	mode, ok := bytes.CutPrefix(rest, []byte("&mode="))
+	for _, m := range plainModes {
+		if ok && string(mode) == string(m) {
+			req.Mode = m
+			return req, true
+		}
+	}
+	return req, false
+}
+
+var plainModes = []transport.Mode{transport.Batch, transport.Stream, transport.Single}
+
+// maxPlainDigits keeps an ack below maxAck.
+const maxPlainDigits = 15
+
+// Publish takes one message.
+func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
+	api := (*API)(a)
+	release, p, err := a.admit(limit.Publish, in.Credentials)
+	if err != nil {
+		return wire.Published{}, err
+	}
+	defer release()
+	topic, err := checkTopic(string(in.Topic))
+	if err != nil {
+		return wire.Published{}, err
+	}
+	if err := api.mayPublish(p, topic); err != nil {
+		return wire.Published{}, err
+	}
+	var contentTypes []string
+	if in.ContentType != "" {
+		contentTypes = []string{in.ContentType}
+	}
+	m, err := messageOf(topic, string(in.Query), contentTypes)
+	if err != nil {
+		return wire.Published{}, err
+	}
+	if len(in.Body) > a.Limits.MessageBytes {
+		return wire.Published{}, tooLarge(a.Limits.MessageBytes)
+	}
+	return api.takeMessage(m, bytes.Clone(in.Body))
+}
+
+// Accepts reports whether an Accept header takes NDJSON.
+func (a *laneAPI) Accepts(accept string) bool { return accepted([]string{accept}) }

@@ -1,0 +1,83 @@
+package lane
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// A listener is how connections go back to net/http: an http.Server serves it
+// beside the real one. What the lane has read comes first, whole and once, and
+// the addresses are the connection's own.
+type listener struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newListener() *listener {
+	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// give hands c over and reports whether someone took it.
+func (l *listener) give(c net.Conn) bool {
+	select {
+	case l.conns <- c:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *listener) Addr() net.Addr { return laneAddr{} }
+
+type laneAddr struct{}
+
+func (laneAddr) Network() string { return "lane" }
+func (laneAddr) String() string  { return "lane" }
+
+// A prefixed connection is one of which something was read already. It can be
+// taken over again, once that was read anew. It hides the descriptor meanwhile.
+type prefixed struct {
+	net.Conn
+	prefix []byte      // read first; by one goroutine at a time, as net/http does
+	spent  atomic.Bool // the prefix was read
+}
+
+// Read implements net.Conn.
+func (c *prefixed) Read(b []byte) (int, error) {
+	if len(c.prefix) == 0 {
+		return c.Conn.Read(b)
+	}
+	n := copy(b, c.prefix)
+	if c.prefix = c.prefix[n:]; len(c.prefix) == 0 {
+		c.prefix = nil
+		c.spent.Store(true)
+	}
+	return n, nil
+}
+
+// unwrap returns the connection itself, unless some of the prefix is unread.
+func unwrap(c any) any {
+	if p, ok := c.(*prefixed); ok && p.spent.Load() {
+		return p.Conn
+	}
+	return c
+}

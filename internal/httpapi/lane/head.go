@@ -1,0 +1,67 @@
+package lane
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// heads are the heads of answers with today's date to the second, made once a
+// second and shared by all answers of that second. They are byte for byte what
+// net/http writes for the same answer: fields in the order of their names, then
+// those that net/http adds.
+type heads struct {
+	second int64 // unix
+	date   string
+
+	frames    wire.Head // 200 to a poll
+	published wire.Head // 200 to a publish
+	stream    []byte    // 200 to a stream, whole
+}
+
+const (
+	statusOK = "HTTP/1.1 200 OK\r\n"
+	noStore  = "Cache-Control: no-store, no-transform\r\n"
+	length   = "Content-Length: "
+	ofFrames = "Content-Type: application/x-ndjson\r\n"
+	ofJSON   = "Content-Type: application/json\r\n"
+	fixed    = "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\n"
+)
+
+func makeHeads(now time.Time) *heads {
+	date := "Date: " + now.UTC().Format(http.TimeFormat) + "\r\n"
+	before := []byte(statusOK + noStore + length)
+	return &heads{
+		second:    now.Unix(),
+		date:      date,
+		frames:    wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofFrames + fixed + date + "\r\n")},
+		published: wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofJSON + fixed + date + "\r\n")},
+		stream:    []byte(statusOK + noStore + ofFrames + fixed + date + "Transfer-Encoding: chunked\r\n\r\n"),
+	}
+}
+
+// appendProblem appends a whole answer that is a problem. closes says that the
+// connection is closed after it.
+func (h *heads) appendProblem(dst []byte, p *wire.Problem, body []byte, closes bool) []byte {
+	dst = append(dst, "HTTP/1.1 "...)
+	dst = strconv.AppendInt(dst, int64(p.Status), 10)
+	dst = append(dst, ' ')
+	dst = append(dst, http.StatusText(p.Status)...)
+	dst = append(dst, "\r\n"+noStore+length...)
+	dst = strconv.AppendInt(dst, int64(len(body)), 10)
+	dst = append(dst, "\r\nContent-Type: "+wire.ProblemType+"\r\n"...)
+	if after := p.RetryAfter(); after > 0 {
+		dst = append(dst, "Retry-After: "...)
+		dst = strconv.AppendInt(dst, after, 10)
+		dst = append(dst, "\r\n"...)
+	}
+	dst = append(dst, fixed...)
+	dst = append(dst, h.date...)
+	if closes {
+		dst = append(dst, "Connection: close\r\n"...)
+	}
+	dst = append(dst, "\r\n"...)
+	return append(dst, body...)
+}

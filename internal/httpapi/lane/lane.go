@@ -1,0 +1,271 @@
+// Package lane is the short way for polls and small publishes on plain HTTP/1.1.
+//
+// net/http parks a long poll with two goroutines, two buffers and a header map, and
+// takes four times as long to answer it as the system calls do
+// (loadtest/results/compare.md, pubsubd-nethttp). So after the first poll or
+// publish on a connection, which net/http and the router have read, the lane
+// takes the connection over: one goroutine, no buffer while it waits, head and
+// body in one write of bytes that all subscribers share.
+//
+// It reads two forms of requests by a grammar of its own that is narrower than
+// HTTP (grammar.go): what it accepts has one reading. Everything else goes back
+// to net/http with all that was read, whole and once, so that nothing is ever
+// parsed in two ways. What was read ahead is not looked at until the answer before
+// it is complete. Who asks for what is looked up for each request: a proxy
+// carries many clients' requests on one connection.
+//
+// Polls wait in one of two ways, "handoff" and "channel", of which session.Direct
+// tells. The lane needs Linux; elsewhere net/http serves everything.
+package lane
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Publish is one publish as it was read. It refers to memory that is reused when
+// API.Publish returns.
+type Publish struct {
+	Topic, Query []byte
+	ContentType  string // as the client wrote it; empty: it did not
+	Body         []byte
+	Credentials  auth.Credentials
+}
+
+// An API is what the lane calls: the functions that the routes call, too. An error
+// that is a *wire.Problem is told to the client. With any other the request goes
+// to net/http, and nothing must have been changed.
+type API interface {
+	Poll(session, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
+	// PollTopics opens what a poll without a session has for one; End ends it. It
+	// refuses, with an error that is no problem, modes that the lane does not serve.
+	PollTopics(query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
+	End(s *session.Session)
+	Publish(p Publish) (wire.Published, error)
+	// Accepts reports whether an Accept header takes NDJSON.
+	Accepts(accept string) bool
+}
+
+// A Conn is a connection that the lane can serve.
+type Conn interface {
+	net.Conn
+	syscall.Conn
+}
+
+// Config is what a Lane stands on. All fields are required.
+type Config struct {
+	API     API
+	Polls   *transport.Server
+	Metrics *metrics.Metrics
+
+	// HandOff parks polls on their connections; else they park on their sessions'
+	// queues.
+	HandOff bool
+
+	// WriteTimeout is how long a client may take to read what does not fit its
+	// socket's buffer.
+	WriteTimeout time.Duration
+
+	// Idle is how long a connection may be silent between requests.
+	Idle time.Duration
+}
+
+// A Lane serves the connections that it has taken over, each in a goroutine of
+// its own. All methods may be called concurrently. It needs Tick about each
+// second, an http.Server that serves Listener, and Close at the end.
+type Lane struct {
+	api          API
+	polls        *transport.Server
+	metrics      *metrics.Metrics
+	handOff      bool
+	writeTimeout time.Duration
+	idle         time.Duration
+
+	heads    atomic.Pointer[heads]
+	seen     *blocks
+	back     *listener
+	leavers  *leavers
+	draining atomic.Bool
+	drained  chan struct{}  // closed once, under mu
+	running  sync.WaitGroup // connections' goroutines
+
+	mu     sync.Mutex // guards the fields below
+	conns  conn       // anchor of the list of all
+	closed bool
+	once   sync.Once
+}
+
+// New returns a lane without connections.
+func New(cfg Config) *Lane {
+	l := &Lane{
+		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, handOff: cfg.HandOff,
+		writeTimeout: cfg.WriteTimeout, idle: cfg.Idle,
+		seen: newBlocks(), back: newListener(), leavers: newLeavers(), drained: make(chan struct{}),
+	}
+	l.conns.prev, l.conns.next = &l.conns, &l.conns
+	l.Tick(time.Now())
+	return l
+}
+
+// Listener is where connections go back to net/http.
+func (l *Lane) Listener() net.Listener { return l.back }
+
+// Tick makes new heads for answers if the second has changed, and wakes the
+// connections that have to look after themselves: those that were silent for too
+// long, and those that do not know whether their clients have ended their side.
+func (l *Lane) Tick(now time.Time) {
+	if h := l.heads.Load(); h != nil && h.second == now.Unix() {
+		return
+	}
+	l.heads.Store(makeHeads(now))
+	l.each(func(c *conn) {
+		if c.unsure.Load() && c.silent(now, askAfter) || c.silent(now, l.idle) {
+			c.Wake()
+		}
+	})
+}
+
+// askAfter is how long a poll is parked before its connection is asked whether the
+// client is there: busy subscribers have the next poll by then.
+const askAfter = 5 * time.Second
+
+// TakePoll takes over the connection of a poll that net/http has read, and answers
+// it; false if it cannot, and then nothing was touched. The session of a poll that
+// has none of its own is the lane's to end then.
+func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) bool {
+	if !transport.Serves(req.Mode) {
+		return false
+	}
+	c := l.take(w, r)
+	if c == nil {
+		return false
+	}
+	l.start(c, func() bool { return c.beginPoll(s, req) })
+	return true
+}
+
+// TakePublish takes over the connection of a publish that net/http has read, and
+// answers it; false if it cannot.
+func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published) bool {
+	c := l.take(w, r)
+	if c == nil {
+		return false
+	}
+	c.posted = true
+	l.start(c, func() bool { return c.answerPublish(published) })
+	return true
+}
+
+// connKey is where ConnContext keeps the connection.
+type connKey struct{}
+
+// ConnContext is for http.Server.ConnContext: without it the lane takes nothing.
+func (l *Lane) ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// take takes the connection of r away from net/http, or returns nil if it is not
+// one for the lane, or net/http has to end it.
+func (l *Lane) take(w http.ResponseWriter, r *http.Request) *conn {
+	nc, ok := unwrap(r.Context().Value(connKey{})).(Conn)
+	if !ok || !supported || l.draining.Load() || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
+		return nil
+	}
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	_, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil
+	}
+	c := &conn{output: output{lane: l, nc: nc, raw: raw}, parser: parser{lane: l}}
+	c.bind()
+	c.poller.Init(l.polls, c, l.handOff)
+	c.active.Store(l.heads.Load().second)
+	if n := buffered.Reader.Buffered(); n > 0 {
+		ahead, _ := buffered.Reader.Peek(n) // at most what net/http reads at a time, half of a buffer
+		c.buf = buffers.Get().(*[bufferBytes]byte)
+		c.filled = copy(c.buf[:], ahead)
+	}
+	return c
+}
+
+// start lets c run, unless the lane is closed.
+func (l *Lane) start(c *conn, first func() bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		_ = c.nc.Close()
+		return
+	}
+	last := l.conns.prev
+	c.prev, c.next = last, &l.conns
+	last.next, l.conns.prev = c, c
+	l.metrics.LaneConnections.Inc()
+	l.running.Add(1)
+	go c.run(first)
+}
+
+// forget takes c off the list.
+func (l *Lane) forget(c *conn) {
+	if c.gone != nil {
+		l.leavers.leave(c)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.prev.next, c.next.prev = c.next, c.prev
+	l.metrics.LaneConnections.Dec()
+	l.maybeDrainedLocked()
+}
+
+// maybeDrainedLocked says so once the lane drains and no connection is left.
+func (l *Lane) maybeDrainedLocked() {
+	if l.draining.Load() && l.conns.next == &l.conns {
+		l.once.Do(func() { close(l.drained) })
+	}
+}
+
+// Drain takes no connection over any more and closes those on which no poll waits;
+// the others close after their answers. Drained is closed when none is left.
+func (l *Lane) Drain() {
+	l.draining.Store(true)
+	l.each((*conn).Wake)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.maybeDrainedLocked()
+}
+
+// Drained is closed when the lane has drained.
+func (l *Lane) Drained() <-chan struct{} { return l.drained }
+
+// Close closes the connections that are left, and returns when no goroutine of the
+// lane is.
+func (l *Lane) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	_ = l.back.Close()
+	l.each(func(c *conn) { _ = c.nc.Close() })
+	l.running.Wait()
+	l.leavers.close()
+}
+
+func (l *Lane) each(f func(*conn)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := l.conns.next; c != &l.conns; c = c.next {
+		f(c)
+	}
+}

@@ -1,0 +1,164 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Direct is the connection that a poll is parked on. Its methods are called
+// under the session's lock: they must not block and must not call back.
+//
+// A poll has two ways to wait. The plain one, Take, parks its goroutine on the
+// session's queue: the fan-out sends, the goroutine wakes, takes what is there and
+// writes it. The other is this: the goroutine waits for its client's next request,
+// as it has to anyway to notice that the client leaves, and whoever offers a frame
+// writes it to the connection himself. That saves the waking of a goroutine that
+// has nothing to do but write and wait again. In one interleaved comparison of
+// 5000 long polls (loadtest/results/compare.md) it is the difference between the
+// rows pubsubd and pubsubd-channel. The queue stays the one way for whatever does
+// not fit: then, or when anything else happens to the poll, the goroutine is woken
+// and goes on the plain way.
+type Direct interface {
+	// HandOver writes frames, which have been noted as sent, or, if there are none,
+	// what a poll is told that has waited long enough. It says what becomes of the
+	// poll. The frames are valid until it returns.
+	HandOver(frames []*wire.Frame) HandedOver
+
+	// Wake makes the connection's goroutine look after its poll. It comes once, and
+	// the poll is no longer parked.
+	Wake()
+}
+
+// HandedOver is what becomes of a poll that something was handed over to.
+type HandedOver uint8
+
+const (
+	// Parked says that it may be handed more, as a stream.
+	Parked HandedOver = iota
+	// Answered says that it is over.
+	Answered
+	// Stuck says that it goes on, but its goroutine has to write first. Wake follows.
+	Stuck
+)
+
+// direct is the part of a poll that parks on its connection; guarded by
+// session.mu.
+type direct struct {
+	to    Direct
+	limit broker.Limit  // of what is handed over at a time
+	wait  time.Duration // how long the poll is parked before it is told something
+	over  bool          // the answer was handed over
+}
+
+// TakeOrPark takes frames within limit as Take does, or, if there are none, parks
+// the poll on the connection for wait and reports so; frames, or word that it
+// waited long enough, are then handed to the connection. Unpark ends that. With
+// no wait the poll does not park. full, as from Take, is no frames and no parking.
+func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now time.Time) (frames []*wire.Frame, parked bool, err error) {
+	ctx := context.Background()
+	if err := p.read(ctx); err != nil {
+		return nil, false, err
+	}
+	defer func() { <-p.session.reading }()
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	frames, full, err := p.collectLocked(ctx, p.uncarry(), limit, now)
+	if len(frames) > 0 || full || err != nil || wait <= 0 {
+		return frames, false, err
+	}
+	p.direct.to, p.direct.limit, p.direct.wait = to, limit, wait
+	s.parked = p
+	s.due.Store(now.Add(wait).UnixNano())
+	return nil, true, nil
+}
+
+// Unpark takes the poll back from the connection. over says that its answer was
+// handed over, and the poll is done; woken, that Wake was called.
+func (p *Poll) Unpark() (over, woken bool) {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parked != p {
+		return p.direct.over, !p.direct.over
+	}
+	s.unparkLocked()
+	return false, false
+}
+
+func (s *Session) unparkLocked() {
+	s.parked = nil
+	s.due.Store(0)
+}
+
+// wakeParkedLocked sends the poll that is parked on its connection, if any, to its
+// goroutine.
+func (s *Session) wakeParkedLocked() {
+	if p := s.parked; p != nil {
+		s.unparkLocked()
+		p.direct.to.Wake()
+	}
+}
+
+// handOverLocked hands the first of frames to the parked poll's connection: as
+// many as one answer takes. It returns how many.
+func (s *Session) handOverLocked(sub *subscription, frames []*wire.Frame, now time.Time) int {
+	p := s.parked
+	limit := p.direct.limit
+	if !p.trust {
+		limit.Frames = min(limit.Frames, s.cfg.Unacked-len(s.unacked))
+	}
+	n := 0
+	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
+		p.noteSentLocked(sub, frames[n])
+		sub.cursor = frames[n].Position().Offset
+		n++
+	}
+	if n > 0 {
+		s.tellParkedLocked(frames[:n], now)
+	}
+	return n
+}
+
+// tellParkedLocked hands frames, or word that there are none, to the parked poll.
+func (s *Session) tellParkedLocked(frames []*wire.Frame, now time.Time) {
+	p := s.parked
+	switch p.direct.to.HandOver(frames) {
+	case Parked:
+		s.due.Store(now.Add(p.direct.wait).UnixNano())
+	case Answered:
+		s.unparkLocked()
+		s.poll, s.active = nil, now
+		p.direct.over = true
+		s.maybeLeaveLocked()
+	case Stuck:
+		s.wakeParkedLocked()
+	}
+}
+
+// maybeLeaveLocked leaves the topics of a stateless poll that is over: its
+// connection's goroutine ends the session when it wakes, which may be never.
+func (s *Session) maybeLeaveLocked() {
+	if s.ephemeral {
+		for _, sub := range s.subs {
+			sub.dropLocked()
+		}
+	}
+}
+
+func (s *Session) isDue(now time.Time) bool {
+	due := s.due.Load()
+	return due != 0 && due <= now.UnixNano()
+}
+
+// tellIfDue tells a parked poll that it has waited long enough.
+func (s *Session) tellIfDue(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parked != nil && s.isDue(now) {
+		s.tellParkedLocked(nil, now)
+	}
+}

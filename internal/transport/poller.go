@@ -1,0 +1,257 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Connection is an Answer that may be written by whoever has something for it.
+type Connection interface {
+	// Whole and Send write what the connection takes at once and keep the rest; they
+	// never block.
+	Answer
+
+	// Flush writes what was kept, for as long as that takes. It is called by the
+	// connection's own goroutine alone.
+	Flush() error
+
+	// Kept reports whether something is kept.
+	Kept() bool
+
+	// Wake makes the connection's goroutine call Resume. It must not block.
+	Wake()
+}
+
+// A Poller answers the polls of one connection, one after the other, in the same
+// memory: nothing is allocated per poll. It serves the modes batch, single and
+// stream (Serves); the others need a Server.Poll each.
+//
+// All methods but HandOver and Wake are the connection's goroutine's. HandOver
+// and Wake come from fan-outs and the sweep, under the lock of the session whose
+// poll is parked, and while it is, the connection is theirs to write to.
+type Poller struct {
+	server *Server
+	to     Connection
+	direct bool // parks on the connection; else on the session's queue
+
+	poll   session.Poll
+	meter  *meter
+	stream bool
+	limit  broker.Limit
+	now    time.Time // when the poll began, for its first taking: reading the clock costs, too
+	until  time.Time // when a long poll is answered empty
+	lead   []byte    // hello, which goes before the frames and does not wait for them
+}
+
+// Init makes p a poller of to. With direct, polls park on the connection; see
+// session.Direct.
+func (p *Poller) Init(server *Server, to Connection, direct bool) {
+	p.server, p.to, p.direct = server, to, direct
+}
+
+// Serves reports whether a Poller answers polls of this mode.
+func Serves(m Mode) bool { return m != Multiple }
+
+// Poll begins a poll. The error is a *wire.Problem; then nothing was touched.
+func (p *Poller) Poll(s *session.Session, r Request) error {
+	now := time.Now()
+	p.now = now
+	p.stream = r.Mode == Stream
+	p.meter = &p.server.longpoll
+	if p.stream {
+		p.meter = &p.server.stream
+	}
+	if err := p.poll.Begin(s, r.Ack, p.stream, now); err != nil {
+		p.meter.Polled(outcomeOf(err))
+		return err
+	}
+	p.lead = nil
+	if r.Hello != nil {
+		r.Hello.Limits = &p.server.limits
+		p.lead = wire.AppendHello(nil, r.Hello)
+	} else if p.stream {
+		p.lead = wire.AppendHello(nil, &wire.Hello{Positions: p.poll.Hello(), Session: s.ID(), Limits: &p.server.limits})
+	}
+	cfg := &p.server.cfg
+	p.until = now.Add(cfg.PollTimeout)
+	p.limit = broker.Limit{Frames: cfg.AnswerFrames, Bytes: cfg.AnswerBytes}
+	if r.Mode == Single {
+		p.limit = broker.Limit{Frames: 1, Bytes: math.MaxInt}
+	}
+	return nil
+}
+
+// Go goes on with the poll: it writes what is there, or parks. It returns true once
+// the poll is parked on its connection, false when its answer is over, and an
+// error if the answer has to be another, a *wire.Problem, or the client is gone.
+// In that case, and in the second, the poll is done. While ahead, there are
+// requests behind this one, and the poll waits on its session's queue, so that
+// the connection need not be read.
+func (p *Poller) Go(ctx context.Context, ahead bool) (parked bool, err error) {
+	for {
+		frames, parked, err := p.take(ctx, ahead)
+		switch {
+		case parked:
+			return true, nil
+		case err != nil:
+			p.Done(outcomeOf(err))
+			return false, err
+		}
+		n, err := p.write(frames)
+		if err == nil {
+			err = p.to.Flush()
+		}
+		switch {
+		case err != nil:
+			p.Done(outcomeGone)
+			return false, err
+		case !p.stream:
+			p.wrote(frames, n)
+			p.Done(outcomeOfFrames(frames))
+			return false, nil
+		}
+		p.wrote(frames, n)
+	}
+}
+
+func (p *Poller) take(ctx context.Context, ahead bool) ([]*wire.Frame, bool, error) {
+	if !p.direct || ahead {
+		p.meter.parked.Add(1)
+		defer p.meter.parked.Add(-1)
+		// What is there is for a client that has left, too, if it left just now: its
+		// leaving may be known before its request was read.
+		frames, err := p.poll.Take(context.Background(), p.limit, 0)
+		if len(frames) == 0 && err == nil {
+			frames, err = p.poll.Take(ctx, p.limit, p.patience(time.Now()))
+		}
+		return frames, false, err
+	}
+	if p.now.IsZero() {
+		p.now = time.Now()
+	}
+	now := p.now
+	p.now = time.Time{}
+	p.meter.parked.Add(1)
+	frames, parked, err := p.poll.TakeOrPark(p, p.limit, p.patience(now), now)
+	if !parked {
+		p.meter.parked.Add(-1)
+	}
+	return frames, parked, err
+}
+
+func (p *Poller) patience(now time.Time) time.Duration {
+	switch {
+	case len(p.lead) > 0:
+		return 0
+	case p.stream:
+		return p.server.cfg.Heartbeat
+	}
+	return p.until.Sub(now)
+}
+
+// write writes one answer, or one part of a stream.
+func (p *Poller) write(frames []*wire.Frame) (int, error) {
+	lead := p.lead
+	p.lead = nil
+	switch {
+	case !p.stream:
+		return p.to.Whole(lead, frames)
+	case len(lead) > 0:
+		return p.to.Send(lead, frames)
+	case len(frames) == 0:
+		return p.to.Send(wire.Heartbeat, nil)
+	}
+	return p.to.Send(nil, frames)
+}
+
+// HandOver implements session.Direct. An error means that the client is gone: its
+// goroutine, which reads, will notice.
+func (p *Poller) HandOver(frames []*wire.Frame) session.HandedOver {
+	n, err := p.write(frames)
+	if err == nil {
+		p.wrote(frames, n)
+		p.waited(frames)
+	}
+	kept := p.to.Kept()
+	switch {
+	case !p.stream:
+		p.meter.parked.Add(-1)
+		p.meter.Polled(outcomeOfFrames(frames))
+		if kept {
+			p.to.Wake()
+		}
+		return session.Answered
+	case kept:
+		return session.Stuck
+	}
+	return session.Parked
+}
+
+// Wake implements session.Direct.
+func (p *Poller) Wake() {
+	p.meter.parked.Add(-1)
+	p.to.Wake()
+}
+
+// Unpark takes a poll back from its connection, because its client was heard of or
+// its goroutine was woken. over says that its answer was handed over, and the
+// poll is done.
+func (p *Poller) Unpark() (over bool) {
+	over, woken := p.poll.Unpark()
+	if !over && !woken {
+		p.meter.parked.Add(-1)
+	}
+	return over
+}
+
+// Done ends a poll that is not over.
+func (p *Poller) Done(outcome string) {
+	p.poll.Done(time.Now())
+	p.meter.Polled(outcome)
+}
+
+// Gone is Done because the client left.
+func (p *Poller) Gone() { p.Done(outcomeGone) }
+
+func outcomeOfFrames(frames []*wire.Frame) string {
+	if len(frames) == 0 {
+		return outcomeEmpty
+	}
+	return outcomeFrames
+}
+
+func (p *Poller) wrote(frames []*wire.Frame, n int) {
+	if len(frames) == 0 {
+		return
+	}
+	p.meter.Wrote(len(frames), n)
+	if p.poll.Fresh() {
+		p.waited(frames)
+	}
+}
+
+// waited times a sample of the answers that were waited for.
+func (p *Poller) waited(frames []*wire.Frame) {
+	if len(frames) > 0 && frames[0].Gap() == nil && rand.Uint32()%latencySample == 0 {
+		p.meter.Waited(time.Since(frames[0].Accepted()))
+	}
+}
+
+// EndStream tells a stream why it ends, if err is for the client.
+func (p *Poller) EndStream(err error) error {
+	problem, ok := errors.AsType[*wire.Problem](err)
+	if !ok {
+		return err
+	}
+	if _, err := p.to.Send(wire.AppendEnd(nil, problem.Spread()), nil); err != nil {
+		return err
+	}
+	return p.to.Flush()
+}
