@@ -86,16 +86,19 @@ func (a *API) CloseLane() {
 // that were read without net/http. What they refuse, they refuse alike.
 type laneAPI API
 
-// Poll finds the session of a poll and reads its query.
-func (a *laneAPI) Poll(id, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error) {
+// Poll finds the session of a poll and reads its query. A session that has ended
+// says so itself when it is polled.
+func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error) {
 	release, _, err := a.admit(limit.Poll, c)
 	if err != nil {
 		return nil, transport.Request{}, err
 	}
 	release() // a parked poll is not a call in flight
-	s, err := a.Sessions.GetBytes(id)
-	if err != nil {
-		return nil, transport.Request{}, err
+	s := known
+	if s == nil || s.ID() != string(id) {
+		if s, err = a.Sessions.GetBytes(id); err != nil {
+			return nil, transport.Request{}, err
+		}
 	}
 	// Fast path: what a client says that only polls.
 	if req, ok := plainPoll(query); ok && accepts && s.Acks() {

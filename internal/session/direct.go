@@ -70,6 +70,7 @@ func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now
 	if len(frames) > 0 || full || err != nil || wait <= 0 {
 		return frames, false, err
 	}
+	p.letGo()
 	p.direct.to, p.direct.limit, p.direct.wait = to, limit, wait
 	s.parked = p
 	s.due.Store(now.Add(wait).UnixNano())

@@ -110,10 +110,15 @@ func (p *Poll) Done(now time.Time) {
 		s.poll = nil
 		s.active = now
 	}
-	clear(p.frames)
+	p.letGo()
+}
+
+// letGo lets go of the frames that were taken, which the history may evict.
+func (p *Poll) letGo() {
 	if cap(p.frames) > keptFrames {
 		p.frames = nil
 	}
+	clear(p.frames[:cap(p.frames)])
 }
 
 // keptFrames is how long a list of frames a poll keeps for the next Take.
@@ -174,6 +179,7 @@ func (p *Poll) read(ctx context.Context) error {
 // park waits on the queue. It is the one place where a poll's goroutine spends
 // its life.
 func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*wire.Frame, error) {
+	p.letGo()
 	if err := p.prepare(); err != nil {
 		return nil, err
 	}

@@ -92,6 +92,7 @@ func (s *Session) wakeLocked() {
 		return
 	}
 	s.wakeParkedLocked()
+	s.makeQueueLocked() // a poll may be about to wait on it
 	select {
 	case s.queue <- queued{}:
 	default:

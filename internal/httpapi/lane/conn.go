@@ -39,9 +39,10 @@ type conn struct {
 	polling   bool             // a poll was parked here; only Unpark tells what became of it
 	stateless *session.Session // of the poll, if it has none of its own; ended with it
 	parser    parser
+	known     *session.Session   // of the last poll: most connections have one
 	buf       *[bufferBytes]byte // nil while there is nothing to serve
 	filled    int                // bytes of buf that are read and not served
-	posted    bool               // the last request was a POST
+	blanks    int                // bytes of line ends that may come before the next request
 	restBy    time.Time          // when the rest of an unfinished request must be there
 	fate      fate
 
@@ -132,7 +133,11 @@ func (c *conn) ready(fd uintptr) bool {
 		c.filled += n
 		c.lane.metrics.BytesIn.Add(float64(n))
 		c.active.Store(c.lane.heads.Load().second)
-		if !c.heard() || !c.serve() {
+		if !c.heard() {
+			return true
+		}
+		c.unwake() // nothing is parked now: only the lane itself can have called
+		if !c.serve() {
 			return true
 		}
 		// Fast path: the usual request, alone.
@@ -168,7 +173,6 @@ func (c *conn) heard() bool {
 // serve serves the requests that have been read. It returns true when there is
 // nothing more to do than to wait.
 func (c *conn) serve() bool {
-	c.unwake()
 	for c.filled > 0 {
 		var r request
 		switch kind := c.parser.read(c.buf[:c.filled], &r); kind {
@@ -187,13 +191,10 @@ func (c *conn) serve() bool {
 			c.fate = returning
 			return false
 		default:
-			if again, wait := c.skipEmptyLine(); again {
-				continue
-			} else if wait {
-				return c.awaitRest()
+			if !c.skipEmptyLine() {
+				c.fate = returning
+				return false
 			}
-			c.fate = returning
-			return false
 		}
 	}
 	c.release()
@@ -207,29 +208,28 @@ const restTimeout = 10 * time.Second
 func (c *conn) awaitRest() bool {
 	if c.restBy.IsZero() {
 		c.restBy = time.Now().Add(restTimeout)
-		return c.nc.SetReadDeadline(c.restBy) == nil
 	}
+	if c.lane.draining.Load() || c.nc.SetReadDeadline(c.restBy) != nil {
+		c.fate = closing
+	}
+	return c.fate == staying
+}
+
+// skipEmptyLine skips what some clients send behind the body of a POST, as net/http
+// does: line ends among the first four bytes. It reports whether there was one.
+func (c *conn) skipEmptyLine() bool {
+	first := c.buf[:min(c.blanks, c.filled)]
+	n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
+	if n == 0 {
+		return false
+	}
+	c.blanks -= n
+	c.consume(n)
 	return true
 }
 
-// skipEmptyLine skips what some clients send behind the body of a POST, and net/http
-// skips, too: line ends among the first four bytes. again says that it did; wait,
-// that more has to come before that can be known.
-func (c *conn) skipEmptyLine() (again, wait bool) {
-	if !c.posted {
-		return false, false
-	}
-	first := c.buf[:min(4, c.filled)]
-	n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
-	if n == c.filled && n < 4 {
-		return false, true
-	}
-	c.posted = false
-	if n > 0 {
-		c.consume(n)
-	}
-	return n > 0, false
-}
+// blanksBehindPost is how many bytes of line ends may follow a POST's body.
+const blanksBehindPost = 4
 
 // consume takes the first n bytes off what was read.
 func (c *conn) consume(n int) {
@@ -254,7 +254,7 @@ func (c *conn) release() {
 func (c *conn) servePoll(kind form, r *request) bool {
 	s, req, err := c.findPoll(kind, r)
 	if p, ok := errors.AsType[*wire.Problem](err); ok {
-		c.posted = false
+		c.blanks = 0
 		c.lane.metrics.LanePolls.Inc()
 		c.consume(r.length)
 		return c.problem(p)
@@ -263,6 +263,7 @@ func (c *conn) servePoll(kind form, r *request) bool {
 		c.fate = returning
 		return false
 	}
+	c.blanks = 0
 	c.lane.metrics.LanePolls.Inc()
 	c.consume(r.length)
 	return c.beginPoll(s, req)
@@ -276,16 +277,16 @@ func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Requ
 	if kind == pollTopics {
 		return c.lane.api.PollTopics(r.query, r.fields.accepts, credentials)
 	}
-	s, req, err := c.lane.api.Poll(r.name, r.query, r.fields.accepts, credentials)
+	s, req, err := c.lane.api.Poll(r.name, c.known, r.query, r.fields.accepts, credentials)
 	if err == nil && !transport.Serves(req.Mode) {
 		err = errForeign
 	}
+	c.known = s
 	return s, req, err
 }
 
 // beginPoll begins a poll of s and goes on with it.
 func (c *conn) beginPoll(s *session.Session, req transport.Request) bool {
-	c.posted = false
 	if s.ID() == "" {
 		c.stateless = s
 	}
@@ -349,6 +350,7 @@ func (c *conn) life(ahead bool) context.Context {
 
 // stay reports whether the connection may go on after an answer.
 func (c *conn) stay() bool {
+	c.active.Store(c.lane.heads.Load().second) // silence begins with the answer
 	if c.lane.draining.Load() {
 		c.fate = closing
 	}
@@ -384,7 +386,7 @@ func (c *conn) servePublish(r *request) bool {
 	})
 	if p, ok := errors.AsType[*wire.Problem](err); ok {
 		c.consume(r.length)
-		c.posted = true
+		c.blanks = blanksBehindPost
 		return c.problem(p)
 	}
 	if err != nil {
@@ -393,7 +395,7 @@ func (c *conn) servePublish(r *request) bool {
 	}
 	c.lane.metrics.LanePublishes.Inc()
 	c.consume(r.length)
-	c.posted = true
+	c.blanks = blanksBehindPost
 	return c.answerPublish(published)
 }
 
@@ -432,12 +434,13 @@ func (c *conn) resume() bool {
 	}
 	switch {
 	case !c.restBy.IsZero() && time.Now().Before(c.restBy):
-		return c.nc.SetReadDeadline(c.restBy) == nil
+		return c.awaitRest()
 	case !c.restBy.IsZero():
 		c.fate = returning
 		return false
 	}
-	return c.stay() && !c.silent(time.Now(), c.lane.idle)
+	silent := c.silent(time.Now(), c.lane.idle)
+	return c.stay() && !silent
 }
 
 // silent reports whether the client has not been heard of for so long.

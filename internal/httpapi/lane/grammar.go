@@ -2,6 +2,7 @@ package lane
 
 import (
 	"bytes"
+	"net/url"
 	"strings"
 )
 
@@ -73,12 +74,13 @@ func (p *parser) read(b []byte, r *request) form {
 	if kind == foreign {
 		return foreign
 	}
-	end := bytes.Index(rest, headEnd)
-	if end < 0 {
+	end := 0
+	if p.last != nil && bytes.HasPrefix(rest, p.last.block) {
+		// Fast path: the very fields that were read before, to their empty line.
+		end, r.fields = len(p.last.block), p.last
+	} else if end = bytes.Index(rest, headEnd) + len(headEnd); end < len(headEnd) {
 		return foreign
-	}
-	end += len(headEnd)
-	if r.fields = p.fieldsOf(rest[:end]); r.fields == nil {
+	} else if r.fields = p.fieldsOf(rest[:end]); r.fields == nil {
 		return foreign
 	}
 	length := r.fields.contentLength
@@ -188,10 +190,6 @@ type parser struct {
 // fieldsOf reads a block of fields with its empty line, or returns nil if it is not
 // of our grammar.
 func (p *parser) fieldsOf(block []byte) *fields {
-	// Fast path: the very bytes that were read before.
-	if p.last != nil && bytes.Equal(p.last.block, block) {
-		return p.last
-	}
 	f := p.lane.seen.get(block)
 	if f == nil {
 		if f = readFields(block); f == nil {
@@ -234,7 +232,7 @@ func readFields(block []byte) *fields {
 // readField returns which field a line is and its value.
 func readField(line []byte) (index int, value string, ok bool) {
 	colon := bytes.IndexByte(line, ':')
-	if colon < 0 || !only(line[colon+1:], &isValue) {
+	if colon < 0 || !only(line[:colon], &isToken) || !only(line[colon+1:], &isValue) {
 		return 0, "", false
 	}
 	index, ok = indexOf[strings.ToLower(string(line[:colon]))]
@@ -327,7 +325,11 @@ func (f *fields) sameOrigin() bool {
 	case "same-origin", "none":
 		return true
 	case "":
-		return f.origin == "" || f.origin == "http://"+f.host || f.origin == "https://"+f.host
+		if f.origin == "" {
+			return true
+		}
+		u, err := url.Parse(f.origin)
+		return err == nil && u.Host == f.host
 	}
 	return false
 }

@@ -47,7 +47,8 @@ type Publish struct {
 // that is a *wire.Problem is told to the client. With any other the request goes
 // to net/http, and nothing must have been changed.
 type API interface {
-	Poll(session, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
+	// Poll finds the session of a poll, which may be known, and reads the query.
+	Poll(id []byte, known *session.Session, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
 	// PollTopics opens what a poll without a session has for one; End ends it. It
 	// refuses, with an error that is no problem, modes that the lane does not serve.
 	PollTopics(query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
@@ -151,6 +152,9 @@ func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 	if c == nil {
 		return false
 	}
+	if r.Method == http.MethodPost {
+		c.blanks = blanksBehindPost
+	}
 	l.start(c, func() bool { return c.beginPoll(s, req) })
 	return true
 }
@@ -162,7 +166,7 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 	if c == nil {
 		return false
 	}
-	c.posted = true
+	c.blanks = blanksBehindPost
 	l.start(c, func() bool { return c.answerPublish(published) })
 	return true
 }

@@ -1,0 +1,150 @@
+package lane
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func newParser() *parser { return &parser{lane: &Lane{api: everything{}, seen: newBlocks()}} }
+
+// everything is an API of which the parser asks one thing.
+type everything struct{ API }
+
+func (everything) Accepts(accept string) bool { return accept == "" || accept == "*/*" }
+
+const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"
+
+var ours = map[string]form{
+	"GET /v1/sessions/n.id-_/poll?ack=1 HTTP/1.1\r\n" + someFields + "\r\n":                                                     poll,
+	"GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n\r\n":                                                                      poll,
+	"GET /v1/sessions/id/poll?a=%41&b=+ HTTP/1.1\r\nhost:h\r\n\r\n":                                                             poll,
+	"GET /v1/poll?topic=a@k3:17 HTTP/1.1\r\nHost: h\r\n\r\n":                                                                    pollTopics,
+	"POST /v1/topics/a.b/messages?key=k HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nhi":         publish,
+	"POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nIdempotency-Key: \"x\"\r\nDate:\r\n\r\n":            foreign,
+	"POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nIdempotency-Key: \"x\"\r\n\r\n":                     publish,
+	"POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nhi":                                             unfinished,
+	"GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 1.2.3.4\r\nAuthorization: Bearer x\r\nVia: 1.1 p\r\n\r\n": poll,
+}
+
+var notOurs = map[string]string{
+	"no end of the head":       "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n",
+	"no Host":                  "GET /v1/sessions/id/poll HTTP/1.1\r\n\r\n",
+	"two Hosts":                "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nhost: h\r\n\r\n",
+	"a Host with a slash":      "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h/\r\n\r\n",
+	"HTTP/1.0":                 "GET /v1/sessions/id/poll HTTP/1.0\r\nHost: h\r\n\r\n",
+	"a bare line feed":         "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\nAccept: */*\r\n\r\n",
+	"a bare carriage return":   "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\rx\r\n\r\n",
+	"a folded field":           "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept: a\r\n b\r\n\r\n",
+	"a space before the colon": "GET /v1/sessions/id/poll HTTP/1.1\r\nHost : h\r\n\r\n",
+	"a name beyond ASCII":      "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nauthor\u0130zation: x\r\n\r\n",
+	"no colon":                 "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept\r\n\r\n",
+	"a tab in a value":         "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept:\ta\r\n\r\n",
+	"a NUL":                    "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept: \x00\r\n\r\n",
+	"a byte above ASCII":       "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept: \xe4\r\n\r\n",
+	"an unlisted field":        "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nUpgrade: x\r\n\r\n",
+	"Connection: close":        "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+	"a transfer coding":        "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n",
+	"two lengths":              "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n1",
+	"a list of lengths":        "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1, 1\r\n\r\n1",
+	"a length with a sign":     "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: +1\r\n\r\n1",
+	"an empty length":          "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length:\r\n\r\n",
+	"a POST without length":    "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\n\r\n",
+	"a GET with a body":        "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
+	"an escaped name":          "GET /v1/sessions/i%64/poll HTTP/1.1\r\nHost: h\r\n\r\n",
+	"no name":                  "GET /v1/sessions//poll HTTP/1.1\r\nHost: h\r\n\r\n",
+	"a longer path":            "GET /v1/sessions/id/polls HTTP/1.1\r\nHost: h\r\n\r\n",
+	"a space in the query":     "GET /v1/sessions/id/poll?a= b HTTP/1.1\r\nHost: h\r\n\r\n",
+	"a fragment":               "GET /v1/sessions/id/poll?a#b HTTP/1.1\r\nHost: h\r\n\r\n",
+	"two spaces":               "GET  /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n\r\n",
+	"another method":           "HEAD /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n\r\n",
+	"a form of address":        "GET http://h/v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n\r\n",
+	"an empty line before it":  "\r\nGET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n\r\n",
+	"nothing":                  "",
+}
+
+func TestTheFormsOfTheLane(t *testing.T) {
+	for text, want := range ours {
+		behind := "more"
+		if want == unfinished {
+			behind = ""
+		}
+		p := newParser()
+		for range 2 { // the second time, the block of fields is known
+			var r request
+			require.Equal(t, want, p.read([]byte(text+behind), &r), "%q", text)
+		}
+	}
+	for name, text := range notOurs {
+		var r request
+		require.Equal(t, foreign, newParser().read([]byte(text), &r), name)
+	}
+}
+
+// What the lane reads, net/http reads alike.
+func TestTheLaneReadsAsNetHTTPDoes(t *testing.T) {
+	for text, form := range ours {
+		if form == foreign || form == unfinished {
+			continue
+		}
+		var mine request
+		newParser().read([]byte(text), &mine)
+		theirs, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
+		require.NoError(t, err, "%q", text)
+		require.Equal(t, theirs.URL.RawQuery, string(mine.query))
+		require.Equal(t, theirs.Host, mine.fields.host)
+		require.Equal(t, theirs.Header.Get("Authorization"), mine.fields.authorization)
+		require.Equal(t, theirs.Header.Get("Content-Type"), mine.fields.contentType)
+		if form != pollTopics {
+			require.Contains(t, theirs.URL.Path, "/"+string(mine.name)+"/")
+		}
+		body, err := io.ReadAll(theirs.Body)
+		require.NoError(t, err)
+		require.Equal(t, string(body), string(mine.body))
+		require.Len(t, text, mine.length)
+	}
+}
+
+// What http.CrossOriginProtection would stop goes to net/http, to be stopped.
+func TestOnlyWhatIsOfOneOriginIsPublishedOnTheLane(t *testing.T) {
+	for text, want := range map[string]bool{
+		"":                            true,
+		"Sec-Fetch-Site: same-origin": true,
+		"Sec-Fetch-Site: none":        true,
+		"Sec-Fetch-Site: cross-site":  false,
+		"Sec-Fetch-Site: same-site":   false,
+		"Origin: http://h":            true,
+		"Origin: http://evil":         false,
+		"Origin: null":                false,
+		"Origin: http://h:8080":       false,
+		"Sec-Fetch-Site: same-origin\r\nOrigin: http://evil": true, // browsers do not lie about the first
+	} {
+		block := "Host: h\r\n"
+		head := http.Header{}
+		for line := range strings.SplitSeq(text, "\r\n") {
+			if name, value, ok := strings.Cut(line, ": "); ok {
+				block += line + "\r\n"
+				head.Set(name, value)
+			}
+		}
+		f := readFields([]byte(block + "\r\n"))
+		require.NotNil(t, f, text)
+		require.Equal(t, want, f.sameOrigin(), text)
+		check := new(http.CrossOriginProtection).Check(&http.Request{Method: "POST", Host: "h", Header: head})
+		require.Equal(t, check == nil, want, "as net/http: %s", text)
+	}
+}
+
+// Five thousand clients of one browser share one block of fields.
+func TestBlocksOfFieldsAreShared(t *testing.T) {
+	lane := newParser().lane
+	text := []byte("GET /v1/sessions/id/poll HTTP/1.1\r\n" + someFields + "\r\n")
+	var one, two request
+	require.Equal(t, poll, (&parser{lane: lane}).read(text, &one))
+	require.Equal(t, poll, (&parser{lane: lane}).read(text, &two))
+	require.Same(t, one.fields, two.fields)
+}

@@ -1,0 +1,214 @@
+package session
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A line is a Direct that notes what it is handed. It does what its session is
+// locked for, as connections do.
+type line struct {
+	k     *kit
+	then  HandedOver // what HandOver answers
+	told  []string   // "a1 a2", or "" for word that the poll waited long enough
+	woken int
+}
+
+func (l *line) HandOver(frames []*wire.Frame) HandedOver {
+	l.told = append(l.told, said(frames))
+	return l.then
+}
+
+func (l *line) Wake() { l.woken++ }
+
+// wants says what the line was handed since the last time.
+func (l *line) wants(told ...string) {
+	l.k.Helper()
+	require.Equal(l.k, told, l.told)
+	l.told = nil
+}
+
+// parkOn begins a poll of s and parks it on l.
+func (k *kit) parkOn(l *line, s *Session, ack uint64, stream bool) *Poll {
+	k.Helper()
+	p := &Poll{}
+	require.NoError(k, p.Begin(s, ack, stream, time.Now()))
+	frames, parked, err := p.TakeOrPark(l, everything, patience, time.Now())
+	require.NoError(k, err)
+	require.Empty(k, frames)
+	require.True(k, parked)
+	return p
+}
+
+func TestAFrameIsHandedToTheParkedConnection(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		l := &line{k: k, then: Answered}
+		p := k.parkOn(l, s, 0, false)
+		k.publishN("a", 3)
+		l.wants("a1") // the answer is over: the others wait for the next poll
+		over, woken := p.Unpark()
+		require.True(k, over)
+		require.False(k, woken)
+		require.Equal(k, "a2 a3", k.poll(s, 1), "the first is acked, the others were queued")
+		require.Zero(k, l.woken)
+	})
+}
+
+func TestAnAnswerThatWasHandedOverAndLostIsSentAgain(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		l := &line{k: k, then: Answered}
+		k.parkOn(l, s, 0, false)
+		k.publishN("a", 2)
+		l.wants("a1")
+		require.Equal(k, "a1 a2", k.poll(s, 0))
+	})
+}
+
+func TestAStreamStaysParked(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		l := &line{k: k, then: Parked}
+		p := k.parkOn(l, s, 0, true)
+		k.publishN("a", 2)
+		l.wants("a1", "a2")
+		l.then = Stuck // its socket is full: from now on its goroutine writes
+		k.publishN("a", 2)
+		l.wants("a3")
+		require.Equal(k, 1, l.woken)
+		over, woken := p.Unpark()
+		require.False(k, over)
+		require.True(k, woken)
+		frames, parked, err := p.TakeOrPark(l, everything, patience, time.Now())
+		require.NoError(k, err)
+		require.False(k, parked)
+		require.Equal(k, "a4", said(frames))
+		p.Done(time.Now())
+	})
+}
+
+func TestAParkedPollIsToldWhenItHasWaitedLongEnough(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		l := &line{k: k, then: Answered}
+		p := k.parkOn(l, s, 0, false)
+		k.registry.TellDue(time.Now().Add(patience - time.Millisecond))
+		l.wants()
+		k.registry.TellDue(time.Now().Add(patience))
+		l.wants("")
+		over, _ := p.Unpark()
+		require.True(k, over)
+		k.registry.TellDue(time.Now().Add(2 * patience))
+		l.wants()
+	})
+}
+
+func TestAQuietStreamIsToldAgainAndAgain(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		l := &line{k: k, then: Parked}
+		p := k.parkOn(l, k.open("a"), 0, true)
+		for range 3 {
+			time.Sleep(patience)
+			k.registry.TellDue(time.Now())
+			l.wants("")
+		}
+		p.Unpark()
+		p.Done(time.Now())
+	})
+}
+
+// Whatever else happens to a parked poll is for its goroutine, which is woken once
+// and finds out by going on.
+func TestAParkedPollIsWoken(t *testing.T) {
+	for name, happening := range map[string]struct {
+		happen func(k *kit, s *Session)
+		want   wire.Code // empty: frames
+		frames string
+	}{
+		"by a newer poll": {happen: func(k *kit, s *Session) {
+			newer := &Poll{}
+			require.NoError(k, newer.Begin(s, 0, false, time.Now()))
+			newer.Done(time.Now())
+		}, want: wire.CodePollReplaced},
+		"by its session's end": {happen: func(k *kit, s *Session) { k.registry.End(s) }, want: wire.CodeSessionEnded},
+		"by a topic that has messages": {happen: func(k *kit, s *Session) {
+			k.publishN("b", 2)
+			_, err := s.Change(k.starts("b@oldest"), nil)
+			require.NoError(k, err)
+		}, frames: "b1 b2"},
+		"by a message whose life is over": {happen: func(k *kit, s *Session) {
+			f := wire.NewMessageFrame(&wire.Message{Position: s.subs["a"].joined.Position(1)}, time.Now().Add(-time.Hour), time.Second, nil)
+			s.subs["a"].Offer([]*wire.Frame{f}, time.Now())
+		}, frames: "gap(expired a0-1)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, broker.Config{}, Config{}, func(k *kit) {
+				s := k.open("a")
+				l := &line{k: k, then: Answered}
+				p := k.parkOn(l, s, 0, false)
+				happening.happen(k, s)
+				l.wants()
+				require.Equal(k, 1, l.woken)
+				over, woken := p.Unpark()
+				require.False(k, over)
+				require.True(k, woken)
+				frames, parked, err := p.TakeOrPark(l, everything, patience, time.Now())
+				require.False(k, parked)
+				require.Equal(k, happening.want, codeOf(err))
+				require.Equal(k, happening.frames, said(frames))
+				p.Done(time.Now())
+			})
+		})
+	}
+}
+
+func codeOf(err error) wire.Code {
+	if p, ok := err.(*wire.Problem); ok {
+		return p.Code
+	}
+	return ""
+}
+
+// One answer takes so much; what is beyond it waits in the queue.
+func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
+	story(t, broker.Config{}, Config{Unacked: 2}, func(k *kit) {
+		s := k.open("a")
+		l := &line{k: k, then: Answered}
+		k.parkOn(l, s, 0, false)
+		var many []*wire.Frame
+		for offset := range uint64(4) {
+			many = append(many, wire.NewMessageFrame(&wire.Message{Position: s.subs["a"].joined.Position(offset + 1)}, time.Now(), 0, nil))
+		}
+		s.subs["a"].Offer(many, time.Now())
+		l.wants("a1 a2") // as many as may be unacked
+		require.Equal(k, 2, len(s.queue))
+		require.Equal(k, "a3 a4", k.poll(s, 2))
+	})
+}
+
+// What a stateless poll subscribed to is left with its answer, though its
+// connection's goroutine may sleep for long before it ends the session.
+func TestAStatelessPollThatWasAnsweredIsOfferedNothing(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		require.NoError(k, err)
+		l := &line{k: k, then: Answered}
+		k.parkOn(l, s, 0, false)
+		k.publishN("a", 2)
+		l.wants("a1")
+		require.Empty(k, s.queue)
+		var g metrics.Gauges
+		k.broker.Gauges(&g)
+		require.Zero(k, g.Subscriptions)
+		k.registry.End(s)
+		synctest.Wait()
+	})
+}
