@@ -29,6 +29,7 @@ ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif
 	$(GO) test $(RACE) ./...
+	$(GO) test -run Allocates ./internal/httpapi
 
 check: format vet lint build darwin modules test ## all that must hold before a merge; CI runs this
 

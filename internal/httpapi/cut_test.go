@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -30,7 +32,7 @@ func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						k := newKit(t, settings{})
 						cuts := 0
-						for k.cutAnswerAt(cuts, mode, stateless, subscribe) {
+						for k.cutAnswerAt(cuts, mode, stateless, false, subscribe) {
 							cuts++
 						}
 						t.Logf("cut at each of %d bytes", cuts)
@@ -43,11 +45,16 @@ func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 }
 
 // cutAnswerAt tells one story with a cut after the given number of bytes of the
-// first poll's answer, and reports whether the answer was that long.
-func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless bool, subscribe subscribeFunc) bool {
+// first poll's answer, and reports whether the answer was that long. Each
+// request has a connection of its own, which it does not promise to close if the
+// lane is to take it.
+func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, subscribe subscribeFunc) bool {
 	network := &scissors{dial: k.client.Transport.(*http.Transport).DialContext}
 	network.left.Store(int64(at))
 	hc := &http.Client{Transport: &http.Transport{DialContext: network.dialContext, DisableKeepAlives: true, DisableCompression: true}}
+	if lane {
+		hc.Transport = onceEach{network}
+	}
 
 	s := &system{kit: k, mode: mode, stateless: stateless}
 	topic := fmt.Sprintf("cut.at-%d", at)
@@ -165,4 +172,29 @@ func (c *cuttable) Read(b []byte) (int, error) {
 		return 0, net.ErrClosed
 	}
 	return left, nil
+}
+
+// onceEach sends each request on a connection of its own, as if others would
+// follow, and never again: an http.Transport would repeat it.
+type onceEach struct{ *scissors }
+
+func (o onceEach) RoundTrip(r *http.Request) (*http.Response, error) {
+	conn, err := o.dialContext(r.Context(), "tcp", r.Host)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Write(conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), r)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{resp.Body, conn}
+	return resp, nil
 }

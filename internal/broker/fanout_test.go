@@ -1,0 +1,138 @@
+package broker
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A writer is a Subscriber that takes about as long as a write to a connection.
+type writer struct{ offered *atomic.Int64 }
+
+func (w *writer) Offer([]*wire.Frame, time.Time) {
+	for begun := time.Now(); time.Since(begun) < 5*time.Microsecond; {
+	}
+	w.offered.Add(1)
+}
+
+// crowd joins n writers to topic and returns how many offers they have had.
+func crowd(t testing.TB, b *Broker, topic string, n int) *atomic.Int64 {
+	t.Helper()
+	var offered atomic.Int64
+	for range n {
+		_, err := b.Join(wire.Start{Topic: topic}, &writer{&offered})
+		require.NoError(t, err)
+	}
+	return &offered
+}
+
+// Ten topics publish while one is busy with twenty thousand subscribers. They have
+// their messages long before it is done.
+func TestBusyTopicsDoNotQueueBehindAHugeOne(t *testing.T) {
+	b := newBroker(Config{})
+	const many, few = 20_000, 2 * fewSubscribers
+	huge := crowd(t, b, "huge", many)
+	var others []*atomic.Int64
+	for i := range 10 {
+		others = append(others, crowd(t, b, fmt.Sprint("busy", i), few))
+	}
+	publish(t, b, "huge")
+	for i := range others {
+		publish(t, b, fmt.Sprint("busy", i))
+	}
+	for _, offered := range others {
+		require.Eventually(t, func() bool { return offered.Load() == few }, 10*time.Second, 50*time.Microsecond)
+	}
+	require.Less(t, huge.Load(), int64(many), "the huge one is still at it")
+	b.Close()
+	require.EqualValues(t, many, huge.Load())
+}
+
+// Publishers of a small topic offer its messages themselves; together with those
+// that come meanwhile everyone gets all, in order, once.
+func TestPublishersThatFanOutLeaveNothingBehind(t *testing.T) {
+	b := newBroker(Config{HistoryMessages: 100_000})
+	readers := [2]recorder{}
+	for i := range readers {
+		_, err := b.Join(wire.Start{Topic: "a"}, &readers[i])
+		require.NoError(t, err)
+	}
+	const publishers, each = 8, 500
+	var publishing sync.WaitGroup
+	for range publishers {
+		publishing.Go(func() {
+			for range each {
+				for {
+					_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+					if err == nil {
+						break // else it lags, and says so
+					}
+				}
+			}
+		})
+	}
+	publishing.Wait()
+	b.Close()
+	for i := range readers {
+		got := readers[i].got()
+		require.Len(t, got, publishers*each)
+		for n, offset := range got {
+			require.EqualValues(t, n+1, offset)
+		}
+	}
+}
+
+// What a publisher waits for does not grow with the subscribers.
+func BenchmarkPublishTo(b *testing.B) {
+	for _, subscribers := range []int{10, 100, 1000, 10_000} {
+		b.Run(fmt.Sprintf("%d subscribers", subscribers), func(b *testing.B) {
+			br := newBroker(Config{})
+			offered := crowd(b, br, "a", subscribers)
+			var waited time.Duration
+			published := int64(0)
+			for b.Loop() {
+				begun := time.Now()
+				_, err := br.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, begun)
+				waited += time.Since(begun)
+				if err != nil {
+					b.Fatal(err)
+				}
+				published++
+				for offered.Load() < published*int64(subscribers) { // or it would be refused
+					time.Sleep(50 * time.Microsecond)
+				}
+			}
+			b.ReportMetric(float64(waited.Nanoseconds())/float64(published), "ns/publish")
+		})
+	}
+}
+
+// BenchmarkFanOut is what the broker adds to the offers themselves.
+func BenchmarkFanOut(b *testing.B) {
+	br := newBroker(Config{})
+	const subscribers = 10_000
+	var ignored recorder
+	for range subscribers {
+		if _, err := br.Join(wire.Start{Topic: "a"}, discard{&ignored}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	t := br.find("a")
+	frames := []*wire.Frame{wire.NewMessageFrame(&wire.Message{Position: wire.Position{Topic: "a", Offset: 1}}, time.Now(), 0, nil)}
+	b.ReportAllocs()
+	for b.Loop() {
+		offerAll(t.subs, frames)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/subscribers, "ns/offer")
+}
+
+// discard takes nothing and no time.
+type discard struct{ *recorder }
+
+func (discard) Offer([]*wire.Frame, time.Time) {}

@@ -1,0 +1,90 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// newLaneKit is a kit on real sockets, with the lane: raw system calls know no fake
+// network.
+func newLaneKit(t *testing.T, way LaneWay) *kit {
+	k := &kit{T: t, cfg: newConfig(settings{})}
+	k.cfg.Lane = way
+	api := New(k.cfg)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: api.ConnContext}
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(l) })
+	running.Go(func() { _ = server.Serve(api.Listener()) })
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+	}
+	network := &http.Transport{DialContext: dial, DisableCompression: true}
+	k.client = &http.Client{Transport: network}
+	k.Cleanup(func() {
+		network.CloseIdleConnections()
+		require.NoError(k, server.Close())
+		api.CloseLane()
+		running.Wait()
+		k.cfg.Broker.Close()
+	})
+	return k
+}
+
+// dial connects to the kit's server, by the network that its client uses.
+func (k *kit) dial() (net.Conn, error) {
+	return k.client.Transport.(*http.Transport).DialContext(context.Background(), "tcp", "pubsubd")
+}
+
+// As TestNothingIsLostWhereverAnAnswerIsCut, where the lane answers.
+func TestNothingIsLostWhereverAnAnswerOfTheLaneIsCut(t *testing.T) {
+	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
+		for _, mode := range []transport.Mode{transport.Single, transport.Batch, transport.Stream} {
+			for _, stateless := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s stateless=%t", way, mode, stateless), func(t *testing.T) {
+					k := newLaneKit(t, way)
+					cuts := 0
+					for k.cutAnswerAt(cuts, mode, stateless, true, subscribePlainly) {
+						cuts++
+					}
+					t.Logf("cut at each of %d bytes", cuts)
+					require.Greater(t, cuts, 250, "a head and a frame have more bytes")
+				})
+			}
+		}
+	}
+}
+
+func TestThePlainReadingOfAPollIsTheFullOne(t *testing.T) {
+	k := newKit(t, settings{})
+	s, _, err := k.cfg.Sessions.Open([]wire.Start{{Topic: "a"}}, true, time.Now())
+	require.NoError(t, err)
+	for _, query := range []string{
+		"ack=0", "ack=17&mode=batch", "ack=1&mode=stream", "ack=1&mode=single", "ack=007", "ack=999999999999999",
+	} {
+		plain, ok := plainPoll([]byte(query))
+		require.True(t, ok, query)
+		q, err := parseQuery(query)
+		require.NoError(t, err)
+		full, err := pollRequest(q, s)
+		require.NoError(t, err)
+		require.Equal(t, full, plain, query)
+	}
+	for _, query := range []string{
+		"", "ack=", "ack=-1", "ack=1000000000000000", "ack=1&", "ack=1&mode=", "ack=1&mode=multiple", "ack=1&x=2", "mode=batch&ack=1", "ack=1&ack=1", "ack=%31",
+	} {
+		_, ok := plainPoll([]byte(query))
+		require.False(t, ok, query)
+	}
+}
