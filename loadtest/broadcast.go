@@ -148,6 +148,7 @@ func (b *broadcast) progress(time.Duration) (done, total int, unit string) {
 }
 
 func (b *broadcast) report(r *Result) {
+	r.Parameters.MessageBytes = b.cfg.MessageBytes
 	r.Parameters.PeriodMS = stats.Milliseconds(b.cfg.Period)
 	r.Parameters.Bursts, r.Parameters.WarmupBursts = b.cfg.Bursts, b.cfg.Warmup
 	completion := stats.NewLatency()

@@ -41,6 +41,7 @@ type Parameters struct {
 	Clients        int     `json:"clients"`
 	Publishers     int     `json:"publishers"`
 	MaxPublishers  int     `json:"max_publishers"`
+	MessageBytes   int     `json:"message_bytes,omitempty"`
 	PeriodMS       float64 `json:"period_ms,omitempty"`
 	DelayMS        float64 `json:"delay_ms,omitempty"`
 	Bursts         int     `json:"bursts,omitempty"`
