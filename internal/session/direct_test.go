@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,11 +36,11 @@ func (l *line) wants(told ...string) {
 	l.told = nil
 }
 
-// parkOn begins a poll of s and parks it on l.
-func (k *kit) parkOn(l *line, s *Session, ack uint64, stream bool) *Poll {
+// parkOn begins the first poll of s and parks it on l.
+func (k *kit) parkOn(l *line, s *Session, stream bool) *Poll {
 	k.Helper()
 	p := &Poll{}
-	require.NoError(k, p.Begin(s, ack, stream, time.Now()))
+	require.NoError(k, p.Begin(s, 0, stream, time.Now()))
 	frames, parked, err := p.TakeOrPark(l, everything, patience, time.Now())
 	require.NoError(k, err)
 	require.Empty(k, frames)
@@ -51,7 +52,7 @@ func TestAFrameIsHandedToTheParkedConnection(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
-		p := k.parkOn(l, s, 0, false)
+		p := k.parkOn(l, s, false)
 		k.publishN("a", 3)
 		l.wants("a1") // the answer is over: the others wait for the next poll
 		over, woken := p.Unpark()
@@ -66,7 +67,7 @@ func TestAnAnswerThatWasHandedOverAndLostIsSentAgain(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
-		k.parkOn(l, s, 0, false)
+		k.parkOn(l, s, false)
 		k.publishN("a", 2)
 		l.wants("a1")
 		require.Equal(k, "a1 a2", k.poll(s, 0))
@@ -77,7 +78,7 @@ func TestAStreamStaysParked(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Parked}
-		p := k.parkOn(l, s, 0, true)
+		p := k.parkOn(l, s, true)
 		k.publishN("a", 2)
 		l.wants("a1", "a2")
 		l.then = Stuck // its socket is full: from now on its goroutine writes
@@ -99,7 +100,7 @@ func TestAParkedPollIsToldWhenItHasWaitedLongEnough(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
-		p := k.parkOn(l, s, 0, false)
+		p := k.parkOn(l, s, false)
 		k.registry.TellDue(time.Now().Add(patience - time.Millisecond))
 		l.wants()
 		k.registry.TellDue(time.Now().Add(patience))
@@ -114,7 +115,7 @@ func TestAParkedPollIsToldWhenItHasWaitedLongEnough(t *testing.T) {
 func TestAQuietStreamIsToldAgainAndAgain(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		l := &line{k: k, then: Parked}
-		p := k.parkOn(l, k.open("a"), 0, true)
+		p := k.parkOn(l, k.open("a"), true)
 		for range 3 {
 			time.Sleep(patience)
 			k.registry.TellDue(time.Now())
@@ -153,7 +154,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 			story(t, broker.Config{}, Config{}, func(k *kit) {
 				s := k.open("a")
 				l := &line{k: k, then: Answered}
-				p := k.parkOn(l, s, 0, false)
+				p := k.parkOn(l, s, false)
 				happening.happen(k, s)
 				l.wants()
 				require.Equal(k, 1, l.woken)
@@ -171,7 +172,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 }
 
 func codeOf(err error) wire.Code {
-	if p, ok := err.(*wire.Problem); ok {
+	if p, ok := errors.AsType[*wire.Problem](err); ok {
 		return p.Code
 	}
 	return ""
@@ -182,7 +183,7 @@ func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 2}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
-		k.parkOn(l, s, 0, false)
+		k.parkOn(l, s, false)
 		var many []*wire.Frame
 		for offset := range uint64(4) {
 			many = append(many, wire.NewMessageFrame(&wire.Message{Position: s.subs["a"].joined.Position(offset + 1)}, time.Now(), 0, nil))
@@ -201,7 +202,7 @@ func TestAStatelessPollThatWasAnsweredIsOfferedNothing(t *testing.T) {
 		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
 		require.NoError(k, err)
 		l := &line{k: k, then: Answered}
-		k.parkOn(l, s, 0, false)
+		k.parkOn(l, s, false)
 		k.publishN("a", 2)
 		l.wants("a1")
 		require.Empty(k, s.queue)
