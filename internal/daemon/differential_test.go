@@ -292,7 +292,7 @@ func FuzzLaneAgainstNetHTTP(f *testing.F) {
 	plays := 0
 	f.Fuzz(func(t *testing.T, text string, split uint16, poll bool) {
 		if strings.Contains(text, "stream") {
-			t.Skip("a stream does not end by itself")
+			return // a stream does not end by itself
 		}
 		plays++
 		sc := scene{name: "fuzz", first: post("1"), odd: text, cuts: []int{int(split)}}

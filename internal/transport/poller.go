@@ -25,7 +25,8 @@ type Connection interface {
 	// Kept reports whether something is kept.
 	Kept() bool
 
-	// Wake makes the connection's goroutine call Resume. It must not block.
+	// Wake makes the connection's goroutine Unpark the poll and Go on with it. It must
+	// not block.
 	Wake()
 }
 

@@ -2,12 +2,12 @@
 //
 // net/http parks a long poll with two goroutines, two buffers and a header map, and
 // takes four times as long to answer it as the system calls do
-// (loadtest/results/compare.md, pubsubd-nethttp). So after the first poll or
+// (loadtest/results/compare.md, baseline). So after the first poll or
 // publish on a connection, which net/http and the router have read, the lane
 // takes the connection over: one goroutine, no buffer while it waits, head and
 // body in one write of bytes that all subscribers share.
 //
-// It reads two forms of requests by a grammar of its own that is narrower than
+// It reads three forms of requests by a grammar of its own that is narrower than
 // HTTP (grammar.go): what it accepts has one reading. Everything else goes back
 // to net/http with all that was read, whole and once, so that nothing is ever
 // parsed in two ways. What was read ahead is not looked at until the answer before
