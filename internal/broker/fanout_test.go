@@ -136,3 +136,27 @@ func BenchmarkFanOut(b *testing.B) {
 type discard struct{ *recorder }
 
 func (discard) Offer([]*wire.Frame, time.Time) {}
+
+// A prompter has another message published while it is offered its first.
+type prompter struct {
+	recorder
+	publish func()
+	once    sync.Once
+}
+
+func (p *prompter) Offer(frames []*wire.Frame, now time.Time) {
+	p.recorder.Offer(frames, now)
+	p.once.Do(p.publish)
+}
+
+// What is published while a publisher fans out himself is not his to wait for, and
+// not left behind either.
+func TestWhatComesWhileAPublisherFansOutIsOffered(t *testing.T) {
+	b := newBroker(Config{})
+	p := &prompter{publish: func() { publish(t, b, "a") }}
+	_, err := b.Join(wire.Start{Topic: "a"}, p)
+	require.NoError(t, err)
+	publish(t, b, "a")
+	b.Close()
+	require.Equal(t, []uint64{1, 2}, p.got())
+}
