@@ -22,6 +22,7 @@ func ask(t *testing.T, conn net.Conn, answers *bufio.Reader, request string) str
 	require.NoError(t, err)
 	resp, err := http.ReadResponse(answers, nil)
 	require.NoError(t, err)
+	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, resp.StatusCode, string(body))
