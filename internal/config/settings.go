@@ -49,7 +49,7 @@ func settings(c *Config) []setting {
 		{"poll.answer_bytes", size(&t.AnswerBytes, transport.DefaultAnswerBytes, math.MaxInt), "bytes in an answer that ends, about; one frame always goes"},
 		{"poll.write_timeout", duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms), "how long one write to a client may take"},
 
-		{"lane", choice(&c.Lane, "handoff", "channel", "off"), "the short way for polls and small publishes: handoff, channel (each frame wakes its poll's goroutine) or off (net/http serves everything)"},
+		{"lane", choice(&c.Lane, "handoff", "channel", "off"), "the short way for polls and small publishes: handoff, channel (each poll has a goroutine, which a frame wakes) or off (net/http serves everything)"},
 		{"drain.window", duration(&c.DrainWindow, 10*time.Second, 0), "how long to wait for answers to end when told to stop"},
 		{"addresses_file", path(&c.AddressesFile), "write the addresses listened on to this file once ready, as JSON"},
 	}

@@ -11,24 +11,23 @@ import (
 // A Direct is the connection that a poll is parked on. Its methods are called
 // under the session's lock: they must not block and must not call back.
 //
-// A poll has two ways to wait. The plain one, Take, parks its goroutine on the
+// A poll has two ways to wait. The plain one, Take, parks a goroutine on the
 // session's queue: the fan-out sends, the goroutine wakes, takes what is there and
-// writes it. The other is this: the goroutine waits for its client's next request,
-// as it has to anyway to notice that the client leaves, and whoever offers a frame
-// writes it to the connection himself. That saves the waking of a goroutine that
-// has nothing to do but write and wait again. In one interleaved comparison of
-// 5000 long polls (loadtest/results/compare.md) it is the difference between the
-// rows pubsubd and pubsubd-channel. The queue stays the one way for whatever does
-// not fit: then, or when anything else happens to the poll, the goroutine is woken
-// and goes on the plain way.
+// writes it. The other is this: whoever offers a frame writes it to the connection
+// himself. That saves the waking of a goroutine that has nothing to do but write,
+// and its stack while it waits: in one interleaved comparison
+// (loadtest/results/compare.md) it is the difference between the rows pubsubd and
+// pubsubd-channel. The queue stays the one way for whatever does not fit: then, or
+// when anything else happens to the poll, the connection is woken and its poll
+// takes from the queue.
 type Direct interface {
 	// HandOver writes frames, which have been noted as sent, or, if there are none,
 	// what a poll is told that has waited long enough. It says what becomes of the
 	// poll. The frames are valid until it returns.
 	HandOver(frames []*wire.Frame) HandedOver
 
-	// Wake makes the connection's goroutine look after its poll. It comes once, and
-	// the poll is no longer parked.
+	// Wake makes the connection look after its poll. It comes once, and the poll is
+	// no longer parked.
 	Wake()
 }
 
@@ -40,7 +39,7 @@ const (
 	Parked HandedOver = iota
 	// Answered says that it is over.
 	Answered
-	// Stuck says that it goes on, but its goroutine has to write first. Wake follows.
+	// Stuck says that it goes on, but its connection has to write first. Wake follows.
 	Stuck
 )
 
@@ -95,8 +94,8 @@ func (s *Session) unparkLocked() {
 	s.due.Store(0)
 }
 
-// wakeParkedLocked sends the poll that is parked on its connection, if any, to its
-// goroutine.
+// wakeParkedLocked gives the poll that is parked on its connection, if any, back to
+// the connection.
 func (s *Session) wakeParkedLocked() {
 	if p := s.parked; p != nil {
 		s.unparkLocked()
@@ -141,7 +140,7 @@ func (s *Session) tellParkedLocked(frames []*wire.Frame, now time.Time) {
 }
 
 // maybeLeaveLocked leaves the topics of a stateless poll that is over: its
-// connection's goroutine ends the session when it wakes, which may be never.
+// connection ends the session when it hears of the client, which may be never.
 func (s *Session) maybeLeaveLocked() {
 	if s.ephemeral {
 		for _, sub := range s.subs {

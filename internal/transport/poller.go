@@ -12,21 +12,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Connection is an Answer that may be written by whoever has something for it.
+// A Connection is an Answer that never blocks: it writes what its client takes at
+// once and keeps the rest, which its owner flushes.
 type Connection interface {
-	// Whole and Send write what the connection takes at once and keep the rest; they
-	// never block.
 	Answer
-
-	// Flush writes what was kept, for as long as that takes. It is called by the
-	// connection's own goroutine alone.
-	Flush() error
 
 	// Kept reports whether something is kept.
 	Kept() bool
 
-	// Wake makes the connection's goroutine Unpark the poll and Go on with it. It must
-	// not block.
+	// Wake makes the connection's owner Unpark the poll and Go on with it, or with
+	// what is kept. It must not block.
 	Wake()
 }
 
@@ -34,9 +29,9 @@ type Connection interface {
 // memory: nothing is allocated per poll. It serves the modes batch, single and
 // stream (Serves); the others need a Server.Poll each.
 //
-// All methods but HandOver and Wake are the connection's goroutine's. HandOver
-// and Wake come from fan-outs and the sweep, under the lock of the session whose
-// poll is parked, and while it is, the connection is theirs to write to.
+// It belongs to the connection's owner, one goroutine at a time, but for HandOver
+// and Wake: they come from fan-outs and the sweep, under the lock of the session
+// whose poll is parked, and while it is, the connection is theirs to write to.
 type Poller struct {
 	server *Server
 	to     Connection
@@ -45,11 +40,26 @@ type Poller struct {
 	poll   session.Poll
 	meter  *meter
 	stream bool
+	ahead  bool // requests wait behind this one
 	limit  broker.Limit
 	now    time.Time // when the poll began, for its first taking: reading the clock costs, too
 	until  time.Time // when a long poll is answered empty
 	lead   []byte    // hello, which goes before the frames and does not wait for them
 }
+
+// A State is what became of a poll.
+type State uint8
+
+const (
+	// Over says that its answer is complete, or that there is none.
+	Over State = iota
+	// Parked says that it waits on its connection.
+	Parked
+	// Waiting says that there is nothing for it, and that Wait is to be called.
+	Waiting
+	// Stuck says that it goes on once what the connection keeps is flushed.
+	Stuck
+)
 
 // Init makes p a poller of to. With direct, polls park on the connection; see
 // session.Direct.
@@ -89,50 +99,59 @@ func (p *Poller) Poll(s *session.Session, r Request) error {
 	return nil
 }
 
-// Go goes on with the poll: it writes what is there, or parks. It returns true once
-// the poll is parked on its connection, false when its answer is over, and an
-// error if the answer has to be another, a *wire.Problem, or the client is gone.
-// In that case, and in the second, the poll is done. While ahead, there are
-// requests behind this one, and the poll waits on its session's queue, so that
-// the connection need not be read.
-func (p *Poller) Go(ctx context.Context, ahead bool) (parked bool, err error) {
+// Go goes on with the poll, without blocking: it writes what is there, or parks. An
+// error comes with Over if the answer has to be another, a *wire.Problem, or the
+// client is gone. While ahead, requests wait behind this one, and the connection
+// is woken when it is over.
+func (p *Poller) Go(ahead bool) (State, error) {
+	p.ahead = ahead
 	for {
-		frames, parked, err := p.take(ctx, ahead)
-		switch {
-		case parked:
-			return true, nil
-		case err != nil:
+		frames, state, err := p.take()
+		if err == nil && state == Over {
+			state, err = p.answer(frames)
+		}
+		if err != nil {
 			p.Done(outcomeOf(err))
-			return false, err
+			return Over, err
 		}
-		n, err := p.write(frames)
-		if err == nil {
-			err = p.to.Flush()
+		if state != goesOn {
+			return state, nil
 		}
-		switch {
-		case err != nil:
-			p.Done(outcomeGone)
-			return false, err
-		case !p.stream:
-			p.wrote(frames, n)
-			p.Done(outcomeOfFrames(frames))
-			return false, nil
-		}
-		p.wrote(frames, n)
 	}
 }
 
-func (p *Poller) take(ctx context.Context, ahead bool) ([]*wire.Frame, bool, error) {
-	if !p.direct || ahead {
-		p.meter.parked.Add(1)
-		defer p.meter.parked.Add(-1)
-		// What is there is for a client that has left, too, if it left just now: its
-		// leaving may be known before its request was read.
-		frames, err := p.poll.Take(context.Background(), p.limit, 0)
-		if len(frames) == 0 && err == nil {
-			frames, err = p.poll.Take(ctx, p.limit, p.patience(time.Now()))
+// goesOn is the state of a stream of which a part was written.
+const goesOn State = 255
+
+// Wait waits on the session's queue, until there is something or ctx, which is the
+// client's being there, is done. Then it is as Go, but writes once.
+func (p *Poller) Wait(ctx context.Context) (State, error) {
+	p.meter.parked.Add(1)
+	frames, err := p.poll.Take(ctx, p.limit, p.patience(time.Now()))
+	p.meter.parked.Add(-1)
+	state := Over
+	if err == nil {
+		state, err = p.answer(frames)
+	}
+	if err != nil {
+		p.Done(outcomeOf(err))
+		return Over, err
+	}
+	if state == goesOn {
+		state = Stuck
+	}
+	return state, nil
+}
+
+// take returns what is there, or where the poll waits, or Over if it has waited
+// long enough.
+func (p *Poller) take() (frames []*wire.Frame, state State, err error) {
+	if !p.direct {
+		frames, err = p.poll.Take(context.Background(), p.limit, 0)
+		if len(frames) == 0 && err == nil && len(p.lead) == 0 {
+			state = Waiting
 		}
-		return frames, false, err
+		return frames, state, err
 	}
 	if p.now.IsZero() {
 		p.now = time.Now()
@@ -141,10 +160,28 @@ func (p *Poller) take(ctx context.Context, ahead bool) ([]*wire.Frame, bool, err
 	p.now = time.Time{}
 	p.meter.parked.Add(1)
 	frames, parked, err := p.poll.TakeOrPark(p, p.limit, p.patience(now), now)
-	if !parked {
-		p.meter.parked.Add(-1)
+	if parked {
+		return nil, Parked, nil
 	}
-	return frames, parked, err
+	p.meter.parked.Add(-1)
+	return frames, Over, err
+}
+
+// answer writes what was taken.
+func (p *Poller) answer(frames []*wire.Frame) (State, error) {
+	n, err := p.write(frames)
+	if err != nil {
+		return Over, err
+	}
+	p.wrote(frames, n)
+	switch {
+	case !p.stream:
+		p.Done(outcomeOfFrames(frames))
+		return Over, nil
+	case p.to.Kept():
+		return Stuck, nil
+	}
+	return goesOn, nil
 }
 
 func (p *Poller) patience(now time.Time) time.Duration {
@@ -172,8 +209,8 @@ func (p *Poller) write(frames []*wire.Frame) (int, error) {
 	return p.to.Send(nil, frames)
 }
 
-// HandOver implements session.Direct. An error means that the client is gone: its
-// goroutine, which reads, will notice.
+// HandOver implements session.Direct. An error means that the client is gone: the
+// connection's owner, who reads, will notice.
 func (p *Poller) HandOver(frames []*wire.Frame) session.HandedOver {
 	n, err := p.write(frames)
 	if err == nil {
@@ -185,7 +222,7 @@ func (p *Poller) HandOver(frames []*wire.Frame) session.HandedOver {
 	case !p.stream:
 		p.meter.parked.Add(-1)
 		p.meter.Polled(outcomeOfFrames(frames))
-		if kept {
+		if kept || p.ahead {
 			p.to.Wake()
 		}
 		return session.Answered
@@ -202,7 +239,7 @@ func (p *Poller) Wake() {
 }
 
 // Unpark takes a poll back from its connection, because its client was heard of or
-// its goroutine was woken. over says that its answer was handed over, and the
+// the connection was woken. over says that its answer was handed over, and the
 // poll is done.
 func (p *Poller) Unpark() (over bool) {
 	over, woken := p.poll.Unpark()
@@ -251,8 +288,6 @@ func (p *Poller) EndStream(err error) error {
 	if !ok {
 		return err
 	}
-	if _, err := p.to.Send(wire.AppendEnd(nil, problem.Spread()), nil); err != nil {
-		return err
-	}
-	return p.to.Flush()
+	_, err = p.to.Send(wire.AppendEnd(nil, problem.Spread()), nil)
+	return err
 }

@@ -2,21 +2,38 @@ package lane
 
 import (
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 // A listener is how connections go back to net/http: an http.Server serves it
 // beside the real one. What the lane has read comes first, whole and once, and
 // the addresses are the connection's own.
 type listener struct {
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
+	metrics *metrics.Metrics
+	conns   chan net.Conn
+	done    chan struct{}
+	once    sync.Once
 }
 
-func newListener() *listener {
-	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
+func newListener(m *metrics.Metrics) *listener {
+	return &listener{metrics: m, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// giveBack hands the connection of fd over, of which prefix was read, or closes it.
+func (l *listener) giveBack(fd int, prefix []byte) {
+	file := os.NewFile(uintptr(fd), "connection")
+	defer file.Close() // FileConn has a descriptor of its own
+	nc, err := net.FileConn(file)
+	if err != nil {
+		return
+	}
+	if nc.RemoteAddr() == nil || !l.give(&prefixed{Conn: nc, metrics: l.metrics, prefix: prefix}) {
+		_ = nc.Close() // the client has gone, or the lane is closed
+	}
 }
 
 // give hands c over and reports whether someone took it.
@@ -54,17 +71,21 @@ func (laneAddr) Network() string { return "lane" }
 func (laneAddr) String() string  { return "lane" }
 
 // A prefixed connection is one of which something was read already. It can be
-// taken over again, once that was read anew. It hides the descriptor meanwhile.
+// taken over again, once that was read anew. It hides the descriptor meanwhile. It
+// counts what passes, but for the prefix, which was counted.
 type prefixed struct {
 	net.Conn
-	prefix []byte      // read first; by one goroutine at a time, as net/http does
-	spent  atomic.Bool // the prefix was read
+	metrics *metrics.Metrics
+	prefix  []byte      // read first; by one goroutine at a time, as net/http does
+	spent   atomic.Bool // the prefix was read
 }
 
 // Read implements net.Conn.
 func (c *prefixed) Read(b []byte) (int, error) {
 	if len(c.prefix) == 0 {
-		return c.Conn.Read(b)
+		n, err := c.Conn.Read(b)
+		c.metrics.BytesIn.Add(float64(n))
+		return n, err
 	}
 	n := copy(b, c.prefix)
 	if c.prefix = c.prefix[n:]; len(c.prefix) == 0 {
@@ -72,6 +93,13 @@ func (c *prefixed) Read(b []byte) (int, error) {
 		c.spent.Store(true)
 	}
 	return n, nil
+}
+
+// Write implements net.Conn.
+func (c *prefixed) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.metrics.BytesOut.Add(float64(n))
+	return n, err
 }
 
 // unwrap returns the connection itself, unless some of the prefix is unread.

@@ -4,8 +4,9 @@
 // takes four times as long to answer it as the system calls do
 // (loadtest/results/compare.md, baseline). So after the first poll or
 // publish on a connection, which net/http and the router have read, the lane
-// takes the connection over: one goroutine, no buffer while it waits, head and
-// body in one write of bytes that all subscribers share.
+// takes the connection over: no goroutine and no buffer while it waits, head and
+// body in one write of bytes that all subscribers share. Readers (reader_linux.go),
+// one for every second core, serve what comes on all connections.
 //
 // It reads three forms of requests by a grammar of its own that is narrower than
 // HTTP (grammar.go): what it accepts has one reading. Everything else goes back
@@ -22,6 +23,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -70,8 +72,8 @@ type Config struct {
 	Polls   *transport.Server
 	Metrics *metrics.Metrics
 
-	// HandOff parks polls on their connections; else they park on their sessions'
-	// queues.
+	// HandOff parks polls on their connections; else each parks in a goroutine on its
+	// session's queue. session.Direct tells of both.
 	HandOff bool
 
 	// WriteTimeout is how long a client may take to read what does not fit its
@@ -82,27 +84,26 @@ type Config struct {
 	Idle time.Duration
 }
 
-// A Lane serves the connections that it has taken over, each in a goroutine of
-// its own. All methods may be called concurrently. It needs Tick about each
+// A Lane serves the connections that it has taken over. All methods may be called concurrently. It needs Tick about each
 // second, an http.Server that serves Listener, and Close at the end.
 type Lane struct {
-	api          API
-	polls        *transport.Server
-	metrics      *metrics.Metrics
-	handOff      bool
-	writeTimeout time.Duration
-	idle         time.Duration
+	api      API
+	polls    *transport.Server
+	metrics  *metrics.Metrics
+	handOff  bool
+	patience [space + 1]int64 // seconds, by what is awaited; 0: for ever
 
 	heads    atomic.Pointer[heads]
 	seen     *blocks
 	back     *listener
-	leavers  *leavers
+	readers  []reader // for every second core; the others fan out
 	draining atomic.Bool
 	drained  chan struct{}  // closed once, under mu
-	running  sync.WaitGroup // connections' goroutines
+	running  sync.WaitGroup // connections, and goroutines that do something for one
 
-	mu     sync.Mutex // guards the fields below
+	mu     sync.Mutex // guards the fields below; after a connection's
 	conns  conn       // anchor of the list of all
+	next   int        // reader to join
 	closed bool
 	once   sync.Once
 }
@@ -111,35 +112,36 @@ type Lane struct {
 func New(cfg Config) *Lane {
 	l := &Lane{
 		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, handOff: cfg.HandOff,
-		writeTimeout: cfg.WriteTimeout, idle: cfg.Idle,
-		seen: newBlocks(), back: newListener(), leavers: newLeavers(), drained: make(chan struct{}),
+		seen: newBlocks(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
+		readers: make([]reader, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
+	l.patience[aRequest] = seconds(cfg.Idle)
+	l.patience[theRest] = seconds(restTimeout)
+	l.patience[space] = seconds(cfg.WriteTimeout)
 	l.conns.prev, l.conns.next = &l.conns, &l.conns
 	l.Tick(time.Now())
 	return l
 }
 
+// seconds is d in whole seconds, at least one.
+func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
+
 // Listener is where connections go back to net/http.
 func (l *Lane) Listener() net.Listener { return l.back }
 
-// Tick makes new heads for answers if the second has changed, and wakes the
-// connections that have to look after themselves: those that were silent for too
-// long, and those that do not know whether their clients have ended their side.
+// Tick makes new heads for answers if the second has changed, and ends what takes
+// too long.
 func (l *Lane) Tick(now time.Time) {
 	if h := l.heads.Load(); h != nil && h.second == now.Unix() {
 		return
 	}
 	l.heads.Store(makeHeads(now))
 	l.each(func(c *conn) {
-		if c.unsure.Load() && c.silent(now, askAfter) || c.silent(now, l.idle) {
-			c.Wake()
+		if due := c.due.Load(); due != 0 && due < now.Unix() {
+			c.attend((*conn).overdue)
 		}
 	})
 }
-
-// askAfter is how long a poll is parked before its connection is asked whether the
-// client is there: busy subscribers have the next poll by then.
-const askAfter = 5 * time.Second
 
 // TakePoll takes over the connection of a poll that net/http has read, and answers
 // it; false if it cannot, and then nothing was touched. The session of a poll that
@@ -152,10 +154,12 @@ func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 	if c == nil {
 		return false
 	}
+	defer c.mu.Unlock()
 	if r.Method == http.MethodPost {
 		c.blanks = blanksBehindPost
 	}
-	l.start(c, func() bool { return c.beginPoll(s, req) })
+	c.beginPoll(s, req)
+	c.proceed()
 	return true
 }
 
@@ -166,8 +170,10 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 	if c == nil {
 		return false
 	}
+	defer c.mu.Unlock()
 	c.blanks = blanksBehindPost
-	l.start(c, func() bool { return c.answerPublish(published) })
+	c.answerPublish(published)
+	c.proceed()
 	return true
 }
 
@@ -180,7 +186,7 @@ func (l *Lane) ConnContext(ctx context.Context, c net.Conn) context.Context {
 }
 
 // take takes the connection of r away from net/http, or returns nil if it is not
-// one for the lane, or net/http has to end it.
+// one for the lane, or net/http has to end it. The connection is locked.
 func (l *Lane) take(w http.ResponseWriter, r *http.Request) *conn {
 	nc, ok := unwrap(r.Context().Value(connKey{})).(Conn)
 	if !ok || !supported || l.draining.Load() || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
@@ -190,14 +196,24 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) *conn {
 	if err != nil {
 		return nil
 	}
-	_, buffered, err := http.NewResponseController(w).Hijack()
+	fd, err := duplicate(raw)
 	if err != nil {
 		return nil
 	}
-	c := &conn{output: output{lane: l, nc: nc, raw: raw}, parser: parser{lane: l}}
-	c.bind()
+	c := &conn{output: output{lane: l, fd: fd}, parser: parser{lane: l}, unread: true}
 	c.poller.Init(l.polls, c, l.handOff)
-	c.active.Store(l.heads.Load().second)
+	c.mu.Lock()
+	if !l.start(c) {
+		closeFD(fd)
+		return nil
+	}
+	_, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		c.fate = closing
+		c.leave()
+		return nil
+	}
+	_ = nc.Close() // the connection lives on in fd
 	if n := buffered.Reader.Buffered(); n > 0 {
 		ahead, _ := buffered.Reader.Peek(n) // at most what net/http reads at a time, half of a buffer
 		c.buf = buffers.Get().(*[bufferBytes]byte)
@@ -206,31 +222,34 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) *conn {
 	return c
 }
 
-// start lets c run, unless the lane is closed.
-func (l *Lane) start(c *conn, first func() bool) {
+// start lists c and lets it hear of what happens, unless the lane is closed.
+func (l *Lane) start(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		_ = c.nc.Close()
-		return
+		return false
+	}
+	l.next++
+	c.reader = &l.readers[l.next%len(l.readers)]
+	if c.reader.join(c) != nil {
+		c.reader.leave(c)
+		return false
 	}
 	last := l.conns.prev
 	c.prev, c.next = last, &l.conns
 	last.next, l.conns.prev = c, c
 	l.metrics.LaneConnections.Inc()
 	l.running.Add(1)
-	go c.run(first)
+	return true
 }
 
 // forget takes c off the list.
 func (l *Lane) forget(c *conn) {
-	if c.gone != nil {
-		l.leavers.leave(c)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.prev.next, c.next.prev = c.next, c.prev
 	l.metrics.LaneConnections.Dec()
+	l.running.Done()
 	l.maybeDrainedLocked()
 }
 
@@ -261,9 +280,11 @@ func (l *Lane) Close() {
 	l.closed = true
 	l.mu.Unlock()
 	_ = l.back.Close()
-	l.each(func(c *conn) { _ = c.nc.Close() })
+	l.each(func(c *conn) { c.attend((*conn).close) })
 	l.running.Wait()
-	l.leavers.close()
+	for i := range l.readers {
+		l.readers[i].close()
+	}
 }
 
 func (l *Lane) each(f func(*conn)) {

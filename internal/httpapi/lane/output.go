@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -12,26 +11,20 @@ import (
 // An output is the writing side of a connection. It implements the writing part of
 // transport.Connection.
 //
-// It belongs to one at a time: to the connection's goroutine or, while a poll is
-// parked on the connection, to whoever holds the lock of that poll's session.
-// What a write leaves over is kept, in order, and nothing is written past it: the
-// connection's goroutine flushes it.
+// It belongs to one at a time: to whoever holds the connection's lock or, while a
+// poll is parked on the connection, the lock of that poll's session or, while a
+// poll waits in a goroutine, to that. What a write leaves over is kept, in order,
+// and nothing is written past it until it is flushed.
 type output struct {
-	lane *Lane           // immutable
-	nc   Conn            // immutable
-	raw  syscall.RawConn // of nc; immutable
-
-	try, wait func(fd uintptr) bool // tryWrite and waitWrite, bound once
-	next      []byte                // what the two write from
-	failure   error                 // of the descriptor
+	lane *Lane // immutable
+	fd   int   // immutable; closed when nobody can write any more
 
 	chunked bool     // the head of an answer of unknown length was written
+	failed  bool     // nothing can be written any more
 	kept    [][]byte // not written yet
 }
 
 var errGone = errors.New("the client is gone")
-
-func (o *output) bind() { o.try, o.wait = o.tryWrite, o.waitWrite }
 
 // Whole implements transport.Answer.
 func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
@@ -74,16 +67,10 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	return n, o.writeScratch(b)
 }
 
-// endChunks ends an answer of unknown length, if one has begun.
+// endChunks ends an answer of unknown length.
 func (o *output) endChunks() error {
-	if !o.chunked {
-		return nil
-	}
 	o.chunked = false
-	if err := o.write(lastChunk); err != nil {
-		return err
-	}
-	return o.Flush()
+	return o.write(lastChunk)
 }
 
 var lastChunk = []byte("0\r\n\r\n")
@@ -91,81 +78,59 @@ var lastChunk = []byte("0\r\n\r\n")
 // write writes what the connection takes of b now and keeps the rest. b must not
 // change until it is flushed.
 func (o *output) write(b []byte) error {
-	if len(o.kept) > 0 {
+	if len(o.kept) == 0 {
+		b = o.put(b)
+	}
+	if o.failed {
+		return errGone
+	}
+	if len(b) > 0 {
 		o.kept = append(o.kept, b)
-		return nil
 	}
-	o.next = b
-	if err := o.through(o.try); err != nil {
-		return err
-	}
-	if len(o.next) > 0 {
-		o.kept = append(o.kept, o.next)
-	}
-	o.next = nil
 	return nil
 }
 
-// through lets f write from next.
-func (o *output) through(f func(fd uintptr) bool) error {
-	before := len(o.next)
-	err := o.raw.Write(f)
-	o.lane.metrics.BytesOut.Add(float64(before - len(o.next)))
-	if err == nil {
-		err = o.failure
-	}
-	if err != nil {
-		o.next, o.kept = nil, nil
-	}
-	return err
-}
-
-// tryWrite writes once.
-func (o *output) tryWrite(fd uintptr) bool {
-	o.writeNext(fd)
-	return true
-}
-
-// waitWrite writes until nothing is left.
-func (o *output) waitWrite(fd uintptr) bool {
-	o.writeNext(fd)
-	return o.failure != nil || len(o.next) == 0
-}
-
-func (o *output) writeNext(fd uintptr) {
-	for len(o.next) > 0 && o.failure == nil {
-		n, errno := rawWrite(fd, o.next)
-		switch {
-		case errno == syscall.EAGAIN:
-			return
-		case errno == syscall.EINTR:
-		case errno != 0:
-			o.failure = errGone
+// put writes what the connection takes of b now and returns the rest.
+func (o *output) put(b []byte) []byte {
+	before := len(b)
+	for len(b) > 0 && !o.failed {
+		n, errno := rawWrite(o.fd, b)
+		if errno == syscall.EAGAIN {
+			break
+		}
+		switch errno {
+		case 0:
+			b = b[n:]
+		case syscall.EINTR:
 		default:
-			o.next = o.next[n:]
+			o.failed, o.kept = true, nil
 		}
 	}
+	o.lane.metrics.BytesOut.Add(float64(before - len(b)))
+	return b
 }
 
 // Kept implements transport.Connection.
 func (o *output) Kept() bool { return len(o.kept) > 0 }
 
-// Flush implements transport.Connection.
-func (o *output) Flush() error {
-	if len(o.kept) == 0 {
-		return o.failure
-	}
-	if err := o.nc.SetWriteDeadline(time.Now().Add(o.lane.writeTimeout)); err != nil {
-		return err
-	}
-	for len(o.kept) > 0 {
-		o.next, o.kept = o.kept[0], o.kept[1:]
-		if err := o.through(o.wait); err != nil {
-			return err
+// flush writes what the connection takes now of what was kept.
+func (o *output) flush() error {
+	for len(o.kept) > 0 && !o.failed {
+		rest := o.put(o.kept[0])
+		switch {
+		case o.failed:
+		case len(rest) > 0:
+			o.kept[0] = rest
+			return nil
+		default:
+			o.kept = o.kept[1:]
 		}
 	}
-	o.kept, o.next = nil, nil
-	return o.nc.SetWriteDeadline(time.Time{})
+	o.kept = nil
+	if o.failed {
+		return errGone
+	}
+	return nil
 }
 
 // scratch is memory for an answer that is put together.

@@ -1,0 +1,145 @@
+package lane
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// serve serves the first of the requests that were read.
+func (c *conn) serve() {
+	var r request
+	switch kind := c.parser.read(c.buf[:c.filled], &r); kind {
+	case poll, pollTopics:
+		c.servePoll(kind, &r)
+	case publish:
+		c.servePublish(&r)
+	case unfinished:
+		c.partial = true
+		if r.length > bufferBytes {
+			c.fate = returning
+		}
+	default:
+		if !c.skipEmptyLine() {
+			c.fate = returning
+		}
+	}
+}
+
+// skipEmptyLine skips what some clients send behind the body of a POST, as net/http
+// does: line ends among the first four bytes. It reports whether there was one.
+func (c *conn) skipEmptyLine() bool {
+	first := c.buf[:min(c.blanks, c.filled)]
+	n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
+	c.blanks -= n
+	c.consume(n)
+	return n > 0
+}
+
+// blanksBehindPost is how many bytes of line ends may follow a POST's body.
+const blanksBehindPost = 4
+
+// servePoll begins one poll.
+func (c *conn) servePoll(kind form, r *request) {
+	s, req, err := c.findPoll(kind, r)
+	problem, ok := errors.AsType[*wire.Problem](err)
+	if err != nil && !ok {
+		c.fate = returning
+		return
+	}
+	c.blanks = 0
+	c.lane.metrics.LanePolls.Inc()
+	c.consume(r.length)
+	if ok {
+		c.problem(problem)
+		return
+	}
+	c.beginPoll(s, req)
+}
+
+// errForeign sends a request to net/http.
+var errForeign = errors.New("not for the lane")
+
+func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Request, error) {
+	credentials := auth.Credentials{Authorization: r.fields.authorization}
+	if kind == pollTopics {
+		return c.lane.api.PollTopics(r.query, r.fields.accepts, credentials)
+	}
+	s, req, err := c.lane.api.Poll(r.name, c.known, r.query, r.fields.accepts, credentials)
+	if err == nil && !transport.Serves(req.Mode) {
+		err = errForeign
+	}
+	c.known = s
+	return s, req, err
+}
+
+// beginPoll begins a poll of s.
+func (c *conn) beginPoll(s *session.Session, req transport.Request) {
+	if s.ID() == "" {
+		c.stateless = s
+	}
+	if err := c.poller.Poll(s, req); err != nil {
+		c.polled()
+		c.over(err)
+		return
+	}
+	c.polling = begun
+}
+
+// problem answers with p.
+func (c *conn) problem(p *wire.Problem) {
+	c.lane.metrics.Refused.WithLabelValues(string(p.Code)).Inc()
+	p = p.Spread()
+	body, err := json.Marshal(p)
+	if err != nil {
+		panic("BUG: a problem does not marshal: " + err.Error())
+	}
+	answer := c.lane.heads.Load().appendProblem(nil, p, append(body, '\n'), c.lane.draining.Load())
+	c.wrote(c.write(answer))
+}
+
+// wrote ends an answer that is no poll's.
+func (c *conn) wrote(err error) {
+	if err != nil {
+		c.fate = closing
+	}
+	c.answered()
+}
+
+// servePublish serves one publish.
+func (c *conn) servePublish(r *request) {
+	if !r.fields.sameOrigin() {
+		c.fate = returning
+		return
+	}
+	published, err := c.lane.api.Publish(Publish{
+		Topic: r.name, Query: r.query, ContentType: r.fields.contentType, Body: r.body,
+		Credentials: auth.Credentials{Authorization: r.fields.authorization},
+	})
+	problem, ok := errors.AsType[*wire.Problem](err)
+	if err != nil && !ok {
+		c.fate = returning
+		return
+	}
+	c.consume(r.length)
+	c.blanks = blanksBehindPost
+	if ok {
+		c.problem(problem)
+		return
+	}
+	c.lane.metrics.LanePublishes.Inc()
+	c.answerPublish(published)
+}
+
+func (c *conn) answerPublish(published wire.Published) {
+	s := takeScratch()
+	var body [512]byte
+	line := wire.AppendPublished(body[:0], published)
+	s.bytes = append(c.lane.heads.Load().published.Append(s.bytes, len(line)), line...)
+	c.wrote(c.writeScratch(s))
+}
