@@ -192,9 +192,8 @@ func (d *Daemon) sweep(ctx context.Context) {
 		select {
 		case now := <-tell.C:
 			d.api.Tick(now)
-			d.sessions.TellDue(now)
-		case now := <-tick.C:
 			d.sessions.Sweep(now)
+		case now := <-tick.C:
 			d.broker.Sweep(now)
 		case <-ctx.Done():
 			return

@@ -72,7 +72,7 @@ func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now
 	p.letGo()
 	p.direct.to, p.direct.limit, p.direct.wait = to, limit, wait
 	s.parked = p
-	s.due.Store(now.Add(wait).UnixNano())
+	s.dueAtLocked(now.Add(wait))
 	return nil, true, nil
 }
 
@@ -85,20 +85,22 @@ func (p *Poll) Unpark() (over, woken bool) {
 	if s.parked != p {
 		return p.direct.over, !p.direct.over
 	}
-	s.unparkLocked()
+	s.parked = nil
 	return false, false
 }
 
-func (s *Session) unparkLocked() {
-	s.parked = nil
-	s.due.Store(0)
+// dueAtLocked has the parked poll told at the given time that it has waited long
+// enough.
+func (s *Session) dueAtLocked(due time.Time) {
+	s.due = due
+	s.home.hurry(s, due)
 }
 
 // wakeParkedLocked gives the poll that is parked on its connection, if any, back to
 // the connection.
 func (s *Session) wakeParkedLocked() {
 	if p := s.parked; p != nil {
-		s.unparkLocked()
+		s.parked = nil
 		p.direct.to.Wake()
 	}
 }
@@ -128,9 +130,9 @@ func (s *Session) tellParkedLocked(frames []*wire.Frame, now time.Time) {
 	p := s.parked
 	switch p.direct.to.HandOver(frames) {
 	case Parked:
-		s.due.Store(now.Add(p.direct.wait).UnixNano())
+		s.dueAtLocked(now.Add(p.direct.wait))
 	case Answered:
-		s.unparkLocked()
+		s.parked = nil
 		s.poll, s.active = nil, now
 		p.direct.over = true
 		s.maybeLeaveLocked()
@@ -149,16 +151,9 @@ func (s *Session) maybeLeaveLocked() {
 	}
 }
 
-func (s *Session) isDue(now time.Time) bool {
-	due := s.due.Load()
-	return due != 0 && due <= now.UnixNano()
-}
-
-// tellIfDue tells a parked poll that it has waited long enough.
-func (s *Session) tellIfDue(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.parked != nil && s.isDue(now) {
+// tellIfDueLocked tells a parked poll that it has waited long enough.
+func (s *Session) tellIfDueLocked(now time.Time) {
+	if s.parked != nil && !s.due.After(now) {
 		s.tellParkedLocked(nil, now)
 	}
 }

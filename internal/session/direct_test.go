@@ -101,13 +101,13 @@ func TestAParkedPollIsToldWhenItHasWaitedLongEnough(t *testing.T) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
 		p := k.parkOn(l, s, false)
-		k.registry.TellDue(time.Now().Add(patience - time.Millisecond))
+		k.registry.Sweep(time.Now().Add(patience - time.Millisecond))
 		l.wants()
-		k.registry.TellDue(time.Now().Add(patience))
+		k.registry.Sweep(time.Now().Add(patience))
 		l.wants("")
 		over, _ := p.Unpark()
 		require.True(k, over)
-		k.registry.TellDue(time.Now().Add(2 * patience))
+		k.registry.Sweep(time.Now().Add(2 * patience))
 		l.wants()
 	})
 }
@@ -118,7 +118,7 @@ func TestAQuietStreamIsToldAgainAndAgain(t *testing.T) {
 		p := k.parkOn(l, k.open("a"), true)
 		for range 3 {
 			time.Sleep(patience)
-			k.registry.TellDue(time.Now())
+			k.registry.Sweep(time.Now())
 			l.wants("")
 		}
 		p.Unpark()

@@ -33,7 +33,7 @@ func story(t *testing.T, bc broker.Config, sc Config, tell func(k *kit)) {
 		k.epoch = k.publish("_epoch").Position.Epoch
 		tell(k)
 		b.Close()
-		k.registry.sessions.each(all, k.consistent)
+		k.registry.sessions.each(k.consistent)
 	})
 }
 

@@ -13,7 +13,8 @@ import (
 )
 
 // A Registry holds the open sessions by id, and remembers why recent ones ended.
-// All methods may be called concurrently. It needs Sweep about each second.
+// All methods may be called concurrently. It needs Sweep, so often as timeouts are
+// to be exact.
 type Registry struct {
 	cfg     Config
 	broker  *broker.Broker
@@ -32,7 +33,7 @@ type Registry struct {
 // NewRegistry returns a registry without sessions.
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.withDefaults()
-	return &Registry{cfg: cfg, broker: b, metrics: m, tag: randomText(3), sessions: newSessions(), ended: newEndedSessions(cfg.EndedRemembered)}
+	return &Registry{cfg: cfg, broker: b, metrics: m, tag: randomText(3), sessions: newSessions(min(lookEvery, cfg.InactivityTimeout), time.Now()), ended: newEndedSessions(cfg.EndedRemembered)}
 }
 
 // randomText returns n random bytes in base64url (RFC 4648, section 5).
@@ -144,28 +145,28 @@ func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 	r.metrics.SessionsEnded.WithLabelValues(reason).Inc()
 }
 
-// Sweep ends the sessions that no poll came to for the inactivity timeout.
+// Sweep tells the polls that are parked on their connections long enough, and ends
+// the sessions that no poll came to for the inactivity timeout.
 func (r *Registry) Sweep(now time.Time) {
-	deadline := now.Add(-r.cfg.InactivityTimeout)
-	r.sessions.each(
-		func(s *Session) bool { return !s.ephemeral && s.idleSince(deadline) },
-		func(s *Session) { r.end(s, inactiveProblem, EndedInactive) })
+	r.sessions.turn(now, func(s *Session) time.Time {
+		next, idle := s.look(now)
+		if idle {
+			r.end(s, inactiveProblem, EndedInactive)
+		}
+		return next
+	})
 }
 
-// TellDue tells the polls that are parked on their connections long enough. One
-// look at all sessions costs less than a timer for each of them.
-func (r *Registry) TellDue(now time.Time) {
-	r.sessions.each(
-		func(s *Session) bool { return s.isDue(now) },
-		func(s *Session) { s.tellIfDue(now) })
-}
+// lookEvery is how long a session may go without being looked at, at most: not so
+// long that an end of its activity is noticed late, which has its own timeout.
+const lookEvery = 16 * time.Second
 
 // Drain refuses new sessions from now on and ends those that are open, so that
 // their polls are answered. why is told to all, with the positions that each
 // session has acked.
 func (r *Registry) Drain(why *wire.Problem) {
 	r.draining.Store(why)
-	r.sessions.each(all, func(s *Session) { r.end(s, why, EndedDraining) })
+	r.sessions.each(func(s *Session) { r.end(s, why, EndedDraining) })
 }
 
 // Draining returns why no session is opened any more, or nil.
@@ -177,7 +178,7 @@ func (r *Registry) Config() Config { return r.cfg }
 // Gauges adds the sessions' part to g.
 func (r *Registry) Gauges(g *metrics.Gauges) {
 	g.Sessions = int(r.open.Load())
-	r.sessions.each(all, func(s *Session) { s.gauges(g) })
+	r.sessions.each(func(s *Session) { s.gauges(g) })
 }
 
 func (s *Session) gauges(g *metrics.Gauges) {

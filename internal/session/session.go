@@ -44,15 +44,16 @@ type Session struct {
 	reading chan struct{} // holds one token, of the poll that takes or parks; before mu
 	carried queued        // taken from queue and not yet sent; guarded by reading
 
-	// due is when the parked poll has waited long enough, in unix nanoseconds; 0 if
-	// none is parked. Written under mu, read by the sweep without.
-	due atomic.Int64
+	home  *sessions    // immutable
+	place place        // in home; guarded by the part's lock
+	slot  atomic.Int64 // in which place is
 
 	mu      sync.Mutex // guards the fields below; before a topic's lock
 	pinned  int        // bytes of the frames in queue and carried
 	subs    map[string]*subscription
 	behind  []*subscription // those that catch up, in turns
 	poll    *Poll           // the newest, until it ends
+	due     time.Time       // when the parked poll has waited long enough
 	parked  *Poll           // that poll, while frames may be handed to its connection; then queue and behind are empty
 	ended   *wire.Problem   // why the session ended; nil while it lives
 	active  time.Time       // when it was opened, or a poll last came or went
@@ -71,7 +72,7 @@ type sent struct {
 
 func newSession(id string, ack bool, r *Registry, now time.Time) *Session {
 	return &Session{
-		id: id, acks: ack, cfg: &r.cfg, broker: r.broker, metrics: r.metrics,
+		id: id, acks: ack, cfg: &r.cfg, broker: r.broker, metrics: r.metrics, home: r.sessions,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 		active:  now,
@@ -118,11 +119,21 @@ func withPositions(p *wire.Problem, positions []wire.Position) *wire.Problem {
 	return &q
 }
 
-// idleSince reports whether no poll is there and none was since the given time.
-func (s *Session) idleSince(t time.Time) bool {
+// look tells a parked poll that it has waited long enough, if it has. It returns
+// when to look again at the latest, and whether no poll was there for the
+// inactivity timeout.
+func (s *Session) look(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.poll == nil && !s.active.After(t)
+	s.tellIfDueLocked(now)
+	switch {
+	case s.parked != nil:
+		return s.due, false
+	case s.poll != nil || s.ephemeral:
+		return now.Add(lookEvery), false
+	}
+	next = s.active.Add(s.cfg.InactivityTimeout)
+	return next, !next.After(now)
 }
 
 // State describes the session for its client.
