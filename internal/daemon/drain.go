@@ -21,8 +21,8 @@ func (d *Daemon) drain() {
 	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
 		"the daemon is going away")
 	why.RetryAfterMS = 1000
+	laneDrained := d.api.DrainLane() // before the polls are answered: their connections close then
 	d.sessions.Drain(why)
-	laneDrained := d.api.DrainLane()
 
 	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.DrainWindow)
 	defer cancel()

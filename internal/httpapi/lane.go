@@ -142,14 +142,22 @@ var errNotServed = errors.New("not served on the lane")
 // End ends the session of a stateless poll.
 func (a *laneAPI) End(s *session.Session) { a.Sessions.End(s) }
 
-// admit asks who it is and whether the call may go on now.
+// admit asks who it is and whether the call may go on now: the lane cannot wait, and
+// what would have to goes to net/http.
 func (a *laneAPI) admit(call limit.Call, c auth.Credentials) (release func(), p auth.Principal, err error) {
 	if p, err = a.Authority.Identify(c); err != nil {
 		return nil, p, err
 	}
-	release, err = a.Limiter.Admit(context.Background(), call, p.Name)
+	release, err = a.Limiter.Admit(noPatience, call, p.Name)
 	return release, p, err
 }
+
+// noPatience is a context that is done.
+var noPatience = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // plainPoll reads "ack=K&mode=M", in which nothing is escaped; anything else is for
 // the full reading.

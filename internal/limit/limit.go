@@ -19,7 +19,8 @@ const (
 type Unlimited struct{}
 
 // Admit admits. A limiter that has to wait does so until ctx ends, and refuses
-// with a *wire.Problem; release is called when the call is over.
+// with a *wire.Problem; if ctx has ended before, it returns ctx's error instead of
+// waiting. release is called when the call is over.
 func (Unlimited) Admit(context.Context, Call, string) (release func(), err error) {
 	return func() {}, nil
 }

@@ -76,7 +76,7 @@ func New(version string) *Metrics {
 	m.LanePolls, m.LanePublishes = calls.WithLabelValues("poll", "lane"), calls.WithLabelValues("publish", "lane")
 	m.HTTPPolls, m.HTTPPublishes = calls.WithLabelValues("poll", "net/http"), calls.WithLabelValues("publish", "net/http")
 	m.LaneConnections = prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."})
-	m.LaneReturned = counter("lane_returned_total", "Connections that the lane gave back to net/http, with a request that is not of its forms.")
+	m.LaneReturned = counter("lane_returned_total", "Connections that the lane gave back to net/http, with a request that is not of its forms or did not come in time.")
 	for _, reason := range wire.GapReasons() {
 		m.Gaps.WithLabelValues(string(reason))
 	}

@@ -52,28 +52,46 @@ type direct struct {
 	over  bool          // the answer was handed over
 }
 
-// TakeOrPark takes frames within limit as Take does, or, if there are none, parks
-// the poll on the connection for wait and reports so; frames, or word that it
-// waited long enough, are then handed to the connection. Unpark ends that. With
-// no wait the poll does not park. full, as from Take, is no frames and no parking.
-func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now time.Time) (frames []*wire.Frame, parked bool, err error) {
-	ctx := context.Background()
-	if err := p.read(ctx); err != nil {
-		return nil, false, err
-	}
-	defer func() { <-p.session.reading }()
+// Became is what became of a poll that TakeOrPark was called for.
+type Became uint8
+
+const (
+	// IsServed says that it was given frames, or that it is not to wait: nothing more
+	// can be sent before an ack, it has no patience, or there is an error.
+	IsServed Became = iota
+	// IsParked says that it is parked on its connection.
+	IsParked
+	// MustWait says that there is nothing for it, or another poll is still at it: Take
+	// waits for either.
+	MustWait
+)
+
+// TakeOrPark takes frames within limit as Take does, but never waits. If there are
+// none, it parks the poll on the connection for wait; frames, or word that it
+// waited long enough, are then handed to the connection. Unpark ends that. Without
+// a connection (to is nil) the poll must wait.
+func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now time.Time) ([]*wire.Frame, Became, error) {
 	s := p.session
+	select {
+	case s.reading <- struct{}{}:
+		defer func() { <-s.reading }()
+	default:
+		return nil, MustWait, nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	frames, full, err := p.collectLocked(ctx, p.uncarry(), limit, now)
-	if len(frames) > 0 || full || err != nil || wait <= 0 {
-		return frames, false, err
+	frames, full, err := p.collectLocked(context.Background(), p.uncarry(), limit, now)
+	switch {
+	case len(frames) > 0 || full || err != nil || wait <= 0:
+		return frames, IsServed, err
+	case to == nil:
+		return nil, MustWait, nil
 	}
 	p.letGo()
 	p.direct.to, p.direct.limit, p.direct.wait = to, limit, wait
 	s.parked = p
 	s.dueAtLocked(now.Add(wait))
-	return nil, true, nil
+	return nil, IsParked, nil
 }
 
 // Unpark takes the poll back from the connection. over says that its answer was

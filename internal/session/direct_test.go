@@ -41,10 +41,10 @@ func (k *kit) parkOn(l *line, s *Session, stream bool) *Poll {
 	k.Helper()
 	p := &Poll{}
 	require.NoError(k, p.Begin(s, 0, stream, time.Now()))
-	frames, parked, err := p.TakeOrPark(l, everything, patience, time.Now())
+	frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 	require.NoError(k, err)
 	require.Empty(k, frames)
-	require.True(k, parked)
+	require.Equal(k, IsParked, became)
 	return p
 }
 
@@ -88,9 +88,9 @@ func TestAStreamStaysParked(t *testing.T) {
 		over, woken := p.Unpark()
 		require.False(k, over)
 		require.True(k, woken)
-		frames, parked, err := p.TakeOrPark(l, everything, patience, time.Now())
+		frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 		require.NoError(k, err)
-		require.False(k, parked)
+		require.Equal(k, IsServed, became)
 		require.Equal(k, "a4", said(frames))
 		p.Done(time.Now())
 	})
@@ -161,8 +161,8 @@ func TestAParkedPollIsWoken(t *testing.T) {
 				over, woken := p.Unpark()
 				require.False(k, over)
 				require.True(k, woken)
-				frames, parked, err := p.TakeOrPark(l, everything, patience, time.Now())
-				require.False(k, parked)
+				frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
+				require.Equal(k, IsServed, became)
 				require.Equal(k, happening.want, codeOf(err))
 				require.Equal(k, happening.frames, said(frames))
 				p.Done(time.Now())

@@ -57,8 +57,9 @@ const (
 	Parked
 	// Waiting says that there is nothing for it, and that Wait is to be called.
 	Waiting
-	// Stuck says that it goes on once what the connection keeps is flushed.
-	Stuck
+	// GoesOn says that a part was written, and that there may be more once what the
+	// connection keeps is flushed.
+	GoesOn
 )
 
 // Init makes p a poller of to. With direct, polls park on the connection; see
@@ -99,89 +100,69 @@ func (p *Poller) Poll(s *session.Session, r Request) error {
 	return nil
 }
 
-// Go goes on with the poll, without blocking: it writes what is there, or parks. An
-// error comes with Over if the answer has to be another, a *wire.Problem, or the
-// client is gone. While ahead, requests wait behind this one, and the connection
-// is woken when it is over.
+// Go goes on with the poll, without blocking: it writes what is there, once, or
+// parks. An error comes with Over if the answer has to be another, a
+// *wire.Problem, or the client is gone. While ahead, requests wait behind this one,
+// and the connection is woken when it is over.
 func (p *Poller) Go(ahead bool) (State, error) {
 	p.ahead = ahead
-	for {
-		frames, state, err := p.take()
-		if err == nil && state == Over {
-			state, err = p.answer(frames)
-		}
-		if err != nil {
-			p.Done(outcomeOf(err))
-			return Over, err
-		}
-		if state != goesOn {
-			return state, nil
-		}
+	frames, state, err := p.take()
+	if err == nil && state != Over {
+		return state, nil
 	}
+	return p.answer(frames, err)
 }
 
-// goesOn is the state of a stream of which a part was written.
-const goesOn State = 255
-
 // Wait waits on the session's queue, until there is something or ctx, which is the
-// client's being there, is done. Then it is as Go, but writes once.
+// client's being there, is done. Then it is as Go.
 func (p *Poller) Wait(ctx context.Context) (State, error) {
 	p.meter.parked.Add(1)
 	frames, err := p.poll.Take(ctx, p.limit, p.patience(time.Now()))
 	p.meter.parked.Add(-1)
-	state := Over
-	if err == nil {
-		state, err = p.answer(frames)
-	}
-	if err != nil {
-		p.Done(outcomeOf(err))
-		return Over, err
-	}
-	if state == goesOn {
-		state = Stuck
-	}
-	return state, nil
+	return p.answer(frames, err)
 }
 
 // take returns what is there, or where the poll waits, or Over if it has waited
 // long enough.
 func (p *Poller) take() (frames []*wire.Frame, state State, err error) {
-	if !p.direct {
-		frames, err = p.poll.Take(context.Background(), p.limit, 0)
-		if len(frames) == 0 && err == nil && len(p.lead) == 0 {
-			state = Waiting
-		}
-		return frames, state, err
-	}
-	if p.now.IsZero() {
-		p.now = time.Now()
-	}
 	now := p.now
-	p.now = time.Time{}
-	p.meter.parked.Add(1)
-	frames, parked, err := p.poll.TakeOrPark(p, p.limit, p.patience(now), now)
-	if parked {
-		return nil, Parked, nil
+	if p.now = (time.Time{}); now.IsZero() {
+		now = time.Now()
 	}
-	p.meter.parked.Add(-1)
+	var to session.Direct
+	if p.direct {
+		to = p
+		p.meter.parked.Add(1)
+	}
+	frames, became, err := p.poll.TakeOrPark(to, p.limit, p.patience(now), now)
+	if p.direct && became != session.IsParked {
+		p.meter.parked.Add(-1)
+	}
+	switch became {
+	case session.IsParked:
+		return nil, Parked, nil
+	case session.MustWait:
+		return nil, Waiting, nil
+	}
 	return frames, Over, err
 }
 
-// answer writes what was taken.
-func (p *Poller) answer(frames []*wire.Frame) (State, error) {
-	n, err := p.write(frames)
+// answer writes what was taken, or ends the poll with err.
+func (p *Poller) answer(frames []*wire.Frame, err error) (State, error) {
+	var n int
+	if err == nil {
+		n, err = p.write(frames)
+	}
 	if err != nil {
+		p.Done(outcomeOf(err))
 		return Over, err
 	}
 	p.wrote(frames, n)
-	switch {
-	case !p.stream:
-		p.Done(outcomeOfFrames(frames))
-		return Over, nil
-	case p.to.Kept():
-		return Stuck, nil
+	if p.stream {
+		return GoesOn, nil
 	}
-	return goesOn, nil
+	p.Done(outcomeOfFrames(frames))
+	return Over, nil
 }
 
 func (p *Poller) patience(now time.Time) time.Duration {
@@ -209,24 +190,26 @@ func (p *Poller) write(frames []*wire.Frame) (int, error) {
 	return p.to.Send(nil, frames)
 }
 
-// HandOver implements session.Direct. An error means that the client is gone: the
-// connection's owner, who reads, will notice.
+// HandOver implements session.Direct. An error means that the client is gone, which
+// is for the connection's owner to see.
 func (p *Poller) HandOver(frames []*wire.Frame) session.HandedOver {
 	n, err := p.write(frames)
+	outcome := outcomeGone
 	if err == nil {
+		outcome = outcomeOfFrames(frames)
 		p.wrote(frames, n)
 		p.waited(frames)
 	}
-	kept := p.to.Kept()
+	stuck := err != nil || p.to.Kept()
 	switch {
 	case !p.stream:
 		p.meter.parked.Add(-1)
-		p.meter.Polled(outcomeOfFrames(frames))
-		if kept || p.ahead {
+		p.meter.Polled(outcome)
+		if stuck || p.ahead {
 			p.to.Wake()
 		}
 		return session.Answered
-	case kept:
+	case stuck:
 		return session.Stuck
 	}
 	return session.Parked

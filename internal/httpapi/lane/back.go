@@ -13,25 +13,25 @@ import (
 // beside the real one. What the lane has read comes first, whole and once, and
 // the addresses are the connection's own.
 type listener struct {
-	metrics *metrics.Metrics
-	conns   chan net.Conn
-	done    chan struct{}
-	once    sync.Once
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
 }
 
-func newListener(m *metrics.Metrics) *listener {
-	return &listener{metrics: m, conns: make(chan net.Conn), done: make(chan struct{})}
+func newListener() *listener {
+	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// giveBack hands the connection of fd over, of which prefix was read, or closes it.
-func (l *listener) giveBack(fd int, prefix []byte) {
+// giveBack hands the connection of fd over as c, or closes it.
+func (l *listener) giveBack(fd int, c *prefixed) {
 	file := os.NewFile(uintptr(fd), "connection")
 	defer file.Close() // FileConn has a descriptor of its own
 	nc, err := net.FileConn(file)
 	if err != nil {
 		return
 	}
-	if nc.RemoteAddr() == nil || !l.give(&prefixed{Conn: nc, metrics: l.metrics, prefix: prefix}) {
+	c.Conn = nc
+	if nc.RemoteAddr() == nil || !l.give(c) {
 		_ = nc.Close() // the client has gone, or the lane is closed
 	}
 }
@@ -76,6 +76,7 @@ func (laneAddr) String() string  { return "lane" }
 type prefixed struct {
 	net.Conn
 	metrics *metrics.Metrics
+	strikes uint8       // see conn
 	prefix  []byte      // read first; by one goroutine at a time, as net/http does
 	spent   atomic.Bool // the prefix was read
 }
@@ -102,10 +103,12 @@ func (c *prefixed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// unwrap returns the connection itself, unless some of the prefix is unread.
-func unwrap(c any) any {
-	if p, ok := c.(*prefixed); ok && p.spent.Load() {
-		return p.Conn
+// unwrap returns the connection itself, unless some of the prefix is unread or it
+// came back too often.
+func unwrap(c any) (conn any, strikes uint8) {
+	p, ok := c.(*prefixed)
+	if ok && p.spent.Load() && p.strikes < maxStrikes {
+		return p.Conn, p.strikes
 	}
-	return c
+	return c, 0
 }

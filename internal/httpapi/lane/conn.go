@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -32,7 +31,9 @@ type conn struct {
 	reader *reader // immutable
 	number int32   // given by reader when it joined
 
-	mu sync.Mutex // guards the fields below; before a session's lock
+	heard atomic.Uint32 // what the reader heard and nobody has looked at
+
+	mu sync.Mutex // guards the fields below; before a session's lock; see unlock
 
 	fate    fate
 	gone    *gone              // done when the client has ended its side; made when a goroutine waits
@@ -50,9 +51,13 @@ type conn struct {
 	known     *session.Session // of the last poll: most connections have one
 	stateless *session.Session // of the poll, if it has none of its own; ended with it
 
-	awaited awaited
-	space   bool         // the reader tells of space for writing
-	due     atomic.Int64 // unix seconds until which awaited may take; 0: for ever
+	awaited  awaited
+	due      atomic.Int64 // until when, in seconds of the lane's age
+	space    bool         // the reader tells of space for writing
+	resuming bool         // a goroutine is about to go on with it
+
+	served  uint32 // requests since it came to the lane
+	strikes uint8  // how often it was taken over for next to nothing, in a row
 
 	prev, next *conn // in the lane's list; guarded by lane.mu
 }
@@ -78,24 +83,55 @@ const (
 	waiting         // in a goroutine, to which the output and the poller belong
 )
 
-// awaited is what a connection waits for, with a bound on how long.
+// awaited is what a connection waits for, each with a bound:
+//
+//	awaited    at most       counted from            and then
+//	nothing    Idle          its last turn           closing
+//	aFrame     Idle          when last heard of      closing, unless a poll waits
+//	aRequest   Idle          when last heard of      closing
+//	theRest    restTimeout   its request's begin     returning
+//	space      WriteTimeout  its write               closing
 type awaited uint8
 
 const (
-	aFrame awaited = iota // or anything else that ends a poll
+	nothing awaited = iota
+	aFrame          // or anything else that ends a poll
 	aRequest
 	theRest // of a request
 	space   // for the rest of an answer
+	awaits  // how many there are
 )
 
-// happened is told what the reader heard: whether something arrived, and whether
-// the client has ended its side. It may have been space for writing.
-func (c *conn) happened(arrived, ended bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.unread = c.unread || arrived || ended
-	c.ended = c.ended || ended
-	c.proceed()
+// What a reader hears: something arrived, the client has ended its side, or there
+// is space for writing.
+const (
+	heardArrival = 1 << iota
+	heardEnd
+	heardSpace
+)
+
+// happened is told what the reader heard. A reader has other connections to tend:
+// it does not wait for one that someone else is tending, who will look.
+func (c *conn) happened(what uint32) {
+	c.heard.Or(what)
+	if c.mu.TryLock() {
+		c.unlock()
+	}
+}
+
+// unlock is how mu is given up: not before what was heard meanwhile is dealt with.
+func (c *conn) unlock() {
+	for {
+		if what := c.heard.Swap(0); what != 0 {
+			c.unread = c.unread || what&(heardArrival|heardEnd) != 0
+			c.ended = c.ended || what&heardEnd != 0
+			c.proceed()
+		}
+		c.mu.Unlock()
+		if c.heard.Load() == 0 || !c.mu.TryLock() {
+			return
+		}
+	}
 }
 
 // Wake implements transport.Connection: what waits in the output, or behind a poll,
@@ -107,7 +143,7 @@ func (c *conn) Wake() { c.attend((*conn).takeBack) }
 func (c *conn) attend(f func(*conn)) {
 	c.lane.running.Go(func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		if c.fate != left {
 			f(c)
 			c.proceed()
@@ -127,19 +163,24 @@ func (c *conn) proceed() {
 // looked at before the answer before it is complete. It returns false when the
 // connection's time on the lane is over.
 func (c *conn) goOn() bool {
-	for c.fate <= finishing {
+	for step := 0; c.fate <= finishing; step++ {
 		switch {
 		case c.polling == waiting:
 			if c.ended {
 				c.gone.left()
 			}
 			return c.await(aFrame)
+		case step == atATime:
+			c.resumeLater()
+			return c.await(nothing)
+		case c.polling != parked && c.failed:
+			c.fate = closing
 		case c.polling != parked && c.Kept():
-			if c.flush() != nil {
-				c.fate = closing
-			} else if c.Kept() {
+			c.flush()
+			if c.Kept() {
 				return c.await(space)
 			}
+			c.awaited = nothing
 		case c.polling == begun:
 			c.became(c.poller.Go(c.filled > 0))
 		case c.polling == noPoll && c.fate == finishing:
@@ -148,11 +189,24 @@ func (c *conn) goOn() bool {
 			c.serve()
 		case c.unread && c.filled < bufferBytes:
 			c.read()
+		case c.ended && c.filled == bufferBytes: // and a poll is parked before it all
+			c.fate = closing
 		default:
 			return c.rest()
 		}
 	}
 	return false
+}
+
+// atATime is how many steps a connection makes before others have their turn: a
+// client may send requests, or take parts of a stream, as fast as they are served.
+const atATime = 64
+
+func (c *conn) resumeLater() {
+	if !c.resuming {
+		c.resuming = true
+		c.attend(func(c *conn) { c.resuming = false })
+	}
 }
 
 // rest is what a connection does that has nothing to do.
@@ -169,8 +223,7 @@ func (c *conn) rest() bool {
 	return !c.lane.draining.Load() && c.await(aRequest)
 }
 
-// await notes what the connection waits for. How long it may is counted from when
-// it began to wait, but for requests from when the client was last heard of.
+// await notes what the connection waits for; see awaited.
 func (c *conn) await(what awaited) bool {
 	if what == space && !c.space {
 		c.space = true
@@ -178,23 +231,24 @@ func (c *conn) await(what awaited) bool {
 			return false
 		}
 	}
-	if patience := c.lane.patience[what]; what != c.awaited || what == aRequest {
+	if what != c.awaited || what <= aRequest {
 		c.awaited = what
-		if patience == 0 {
-			c.due.Store(0)
-		} else {
-			c.due.Store(c.lane.heads.Load().second + patience)
-		}
+		c.due.Store(c.lane.heads.Load().age + c.lane.patience[what])
 	}
 	return true
 }
 
-// overdue is told that the connection has waited for too long.
+// overdue ends what the connection has waited for too long. It may have moved on.
 func (c *conn) overdue() {
-	due := c.due.Load()
-	switch {
-	case due == 0 || due >= c.lane.heads.Load().second: // something has come meanwhile
-	case c.awaited == theRest:
+	if c.due.Load() >= c.lane.heads.Load().age {
+		return
+	}
+	switch c.awaited {
+	case aFrame:
+		if c.takeBack(); c.polling == noPoll {
+			c.fate = closing // it was answered, and its client never heard of again
+		}
+	case theRest:
 		c.fate = returning
 	default:
 		c.fate = closing
@@ -297,11 +351,11 @@ func (c *conn) became(state transport.State, err error) {
 		}
 		c.lane.running.Add(1)
 		go c.waitFunc()
-	case transport.Stuck:
+	case transport.GoesOn:
 		c.polling = begun
 	case transport.Over:
 		c.polled()
-		c.over(err)
+		c.end(err)
 	}
 }
 
@@ -310,14 +364,14 @@ func (c *conn) wait() {
 	defer c.lane.running.Done()
 	state, err := c.poller.Wait(c.gone)
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.polling = begun
 	c.became(state, err)
 	c.proceed()
 }
 
-// over answers a poll that has ended with err, if anything is left to say.
-func (c *conn) over(err error) {
+// end answers a poll that has ended with err, if anything is left to say.
+func (c *conn) end(err error) {
 	problem, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case err == nil:
@@ -338,6 +392,7 @@ func (c *conn) over(err error) {
 // consume takes the first n bytes off what was read.
 func (c *conn) consume(n int) {
 	c.filled = copy(c.buf[:], c.buf[n:c.filled])
+	c.awaited = nothing
 }
 
 func (c *conn) release() {
@@ -349,12 +404,19 @@ func (c *conn) release() {
 
 // goBack gives the connection to net/http with what was read of it.
 func (c *conn) goBack() {
-	prefix := bytes.Clone(c.buf[:c.filled])
+	c.strikes++
+	if c.served >= worthwhile {
+		c.strikes = 0
+	}
+	back := &prefixed{metrics: c.lane.metrics, prefix: bytes.Clone(c.buf[:c.filled]), strikes: c.strikes}
 	c.release()
 	c.lane.metrics.LaneReturned.Inc()
-	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, prefix) })
+	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, back) })
 }
 
-// restTimeout is how long the rest of a request may take before net/http gets what
-// is there.
-const restTimeout = 10 * time.Second
+// A connection whose requests go back again and again is left there: taking it over
+// costs more than net/http does for a request.
+const (
+	worthwhile = 8 // requests on the lane that make up for a way there and back
+	maxStrikes = 3
+)

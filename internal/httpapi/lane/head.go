@@ -14,6 +14,7 @@ import (
 // those that net/http adds.
 type heads struct {
 	second int64 // unix
+	age    int64 // of the lane, in seconds, by a clock that nobody sets
 	date   string
 
 	frames    wire.Head // 200 to a poll
@@ -30,11 +31,12 @@ const (
 	fixed    = "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\n"
 )
 
-func makeHeads(now time.Time) *heads {
+func makeHeads(now time.Time, age int64) *heads {
 	date := "Date: " + now.UTC().Format(http.TimeFormat) + "\r\n"
 	before := []byte(statusOK + noStore + length)
 	return &heads{
 		second:    now.Unix(),
+		age:       age,
 		date:      date,
 		frames:    wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofFrames + fixed + date + "\r\n")},
 		published: wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofJSON + fixed + date + "\r\n")},

@@ -47,7 +47,8 @@ type Publish struct {
 
 // An API is what the lane calls: the functions that the routes call, too. An error
 // that is a *wire.Problem is told to the client. With any other the request goes
-// to net/http, and nothing must have been changed.
+// to net/http, and nothing must have been changed. No function may wait: what would
+// have to is for net/http.
 type API interface {
 	// Poll finds the session of a poll, which may be known, and reads the query.
 	Poll(id []byte, known *session.Session, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
@@ -91,19 +92,21 @@ type Lane struct {
 	polls    *transport.Server
 	metrics  *metrics.Metrics
 	handOff  bool
-	patience [space + 1]int64 // seconds, by what is awaited; 0: for ever
+	patience [awaits]int64 // in seconds
+	begun    time.Time
 
 	heads    atomic.Pointer[heads]
 	seen     *blocks
 	back     *listener
-	readers  []reader // for every second core; the others fan out
+	readers  []reader      // for every second core; the others fan out
+	next     atomic.Uint32 // reader to join, but for the modulus
+	looked   atomic.Int64  // age at which all connections were looked at last
 	draining atomic.Bool
 	drained  chan struct{}  // closed once, under mu
 	running  sync.WaitGroup // connections, and goroutines that do something for one
 
 	mu     sync.Mutex // guards the fields below; after a connection's
 	conns  conn       // anchor of the list of all
-	next   int        // reader to join
 	closed bool
 	once   sync.Once
 }
@@ -112,14 +115,17 @@ type Lane struct {
 func New(cfg Config) *Lane {
 	l := &Lane{
 		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, handOff: cfg.HandOff,
-		seen: newBlocks(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
+		seen: newBlocks(), back: newListener(), drained: make(chan struct{}),
 		readers: make([]reader, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
-	l.patience[aRequest] = seconds(cfg.Idle)
+	l.begun = time.Now()
+	for what := range l.patience {
+		l.patience[what] = seconds(cfg.Idle)
+	}
 	l.patience[theRest] = seconds(restTimeout)
 	l.patience[space] = seconds(cfg.WriteTimeout)
 	l.conns.prev, l.conns.next = &l.conns, &l.conns
-	l.Tick(time.Now())
+	l.Tick(l.begun)
 	return l
 }
 
@@ -132,16 +138,29 @@ func (l *Lane) Listener() net.Listener { return l.back }
 // Tick makes new heads for answers if the second has changed, and ends what takes
 // too long.
 func (l *Lane) Tick(now time.Time) {
-	if h := l.heads.Load(); h != nil && h.second == now.Unix() {
+	age := int64(now.Sub(l.begun) / time.Second)
+	if h := l.heads.Load(); h != nil && h.second == now.Unix() && h.age == age {
 		return
 	}
-	l.heads.Store(makeHeads(now))
+	l.heads.Store(makeHeads(now, age))
+	if age < l.looked.Load()+lookEvery {
+		return
+	}
+	l.looked.Store(age)
 	l.each(func(c *conn) {
-		if due := c.due.Load(); due != 0 && due < now.Unix() {
+		if c.due.Load() < age {
 			c.attend((*conn).overdue)
 		}
 	})
 }
+
+// lookEvery is how many seconds pass between two looks at all connections, and how
+// late one may be ended that takes too long.
+const lookEvery = 5
+
+// restTimeout is how long the rest of a request may take before net/http gets what
+// is there.
+const restTimeout = 10 * time.Second
 
 // TakePoll takes over the connection of a poll that net/http has read, and answers
 // it; false if it cannot, and then nothing was touched. The session of a poll that
@@ -150,11 +169,14 @@ func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 	if !transport.Serves(req.Mode) {
 		return false
 	}
-	c := l.take(w, r)
+	c, gone := l.take(w, r)
 	if c == nil {
-		return false
+		if gone && s.ID() == "" {
+			l.api.End(s)
+		}
+		return gone
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if r.Method == http.MethodPost {
 		c.blanks = blanksBehindPost
 	}
@@ -166,11 +188,11 @@ func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 // TakePublish takes over the connection of a publish that net/http has read, and
 // answers it; false if it cannot.
 func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published) bool {
-	c := l.take(w, r)
+	c, gone := l.take(w, r)
 	if c == nil {
-		return false
+		return gone
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.blanks = blanksBehindPost
 	c.answerPublish(published)
 	c.proceed()
@@ -186,53 +208,61 @@ func (l *Lane) ConnContext(ctx context.Context, c net.Conn) context.Context {
 }
 
 // take takes the connection of r away from net/http, or returns nil if it is not
-// one for the lane, or net/http has to end it. The connection is locked.
-func (l *Lane) take(w http.ResponseWriter, r *http.Request) *conn {
-	nc, ok := unwrap(r.Context().Value(connKey{})).(Conn)
+// one for the lane, or net/http has to end it; gone says that it is lost on the
+// way. The connection is locked.
+func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool) {
+	unwrapped, strikes := unwrap(r.Context().Value(connKey{}))
+	nc, ok := unwrapped.(Conn)
 	if !ok || !supported || l.draining.Load() || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
-		return nil
+		return nil, false
 	}
 	raw, err := nc.SyscallConn()
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	fd, err := duplicate(raw)
 	if err != nil {
-		return nil
+		return nil, false
 	}
-	c := &conn{output: output{lane: l, fd: fd}, parser: parser{lane: l}, unread: true}
+	c = &conn{output: output{lane: l, fd: fd}, parser: parser{lane: l}, unread: true, strikes: strikes}
 	c.poller.Init(l.polls, c, l.handOff)
 	c.mu.Lock()
 	if !l.start(c) {
-		closeFD(fd)
-		return nil
+		return nil, false
 	}
 	_, buffered, err := http.NewResponseController(w).Hijack()
+	_ = nc.Close() // the connection lives on in fd, or nobody can use it
 	if err != nil {
 		c.fate = closing
 		c.leave()
-		return nil
+		c.unlock()
+		return nil, true
 	}
-	_ = nc.Close() // the connection lives on in fd
 	if n := buffered.Reader.Buffered(); n > 0 {
 		ahead, _ := buffered.Reader.Peek(n) // at most what net/http reads at a time, half of a buffer
 		c.buf = buffers.Get().(*[bufferBytes]byte)
 		c.filled = copy(c.buf[:], ahead)
 	}
-	return c
+	return c, false
 }
 
-// start lists c and lets it hear of what happens, unless the lane is closed.
+// start has a reader hear of what happens to c and lists it, unless the lane is
+// closed; then its descriptor is.
 func (l *Lane) start(c *conn) bool {
+	c.reader = &l.readers[int(l.next.Add(1))%len(l.readers)]
+	ok := c.reader.join(c) == nil && l.list(c)
+	if !ok {
+		c.reader.leave(c)
+		closeFD(c.fd)
+		c.fate = left // the reader may have heard of it
+	}
+	return ok
+}
+
+func (l *Lane) list(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return false
-	}
-	l.next++
-	c.reader = &l.readers[l.next%len(l.readers)]
-	if c.reader.join(c) != nil {
-		c.reader.leave(c)
 		return false
 	}
 	last := l.conns.prev

@@ -33,16 +33,13 @@ func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
 	if len(frames) == 1 && len(lead) == 0 {
 		return len(frames[0].Bytes(wire.NDJSON)), o.write(frames[0].Whole(head))
 	}
-	size := len(lead)
+	n := 0
 	for _, f := range frames {
-		size += len(f.Bytes(wire.NDJSON))
+		n += len(f.Bytes(wire.NDJSON))
 	}
 	b := takeScratch()
-	b.bytes = append(head.Append(b.bytes, size), lead...)
-	for _, f := range frames {
-		b.bytes = append(b.bytes, f.Bytes(wire.NDJSON)...)
-	}
-	return size - len(lead), o.writeScratch(b)
+	b.bytes = append(head.Append(b.bytes, len(lead)+n), lead...)
+	return n, o.writeAll(b, frames, ofNDJSON)
 }
 
 // Send implements transport.Answer.
@@ -61,10 +58,34 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	}
 	n := 0
 	for _, f := range frames {
-		b.bytes = append(b.bytes, f.Chunk()...)
 		n += len(f.Bytes(wire.NDJSON))
 	}
-	return n, o.writeScratch(b)
+	return n, o.writeAll(b, frames, (*wire.Frame).Chunk)
+}
+
+func ofNDJSON(f *wire.Frame) []byte { return f.Bytes(wire.NDJSON) }
+
+// writeAll writes b and what bytes makes of frames. Once something has to be kept,
+// the frames' own bytes are, which many share: a copy for each client that does
+// not read would have no bound.
+func (o *output) writeAll(b *scratch, frames []*wire.Frame, bytes func(*wire.Frame) []byte) error {
+	for i, f := range frames {
+		b.bytes = append(b.bytes, bytes(f)...)
+		if len(b.bytes) < atOnceBytes || i == len(frames)-1 {
+			continue
+		}
+		if err := o.writeScratch(b); err != nil {
+			return err
+		}
+		if o.Kept() {
+			for _, f := range frames[i+1:] {
+				o.kept = append(o.kept, bytes(f))
+			}
+			return nil
+		}
+		b = takeScratch()
+	}
+	return o.writeScratch(b)
 }
 
 // endChunks ends an answer of unknown length.
@@ -90,11 +111,14 @@ func (o *output) write(b []byte) error {
 	return nil
 }
 
+// atOnceBytes is about how much is written at a time.
+const atOnceBytes = 64 << 10
+
 // put writes what the connection takes of b now and returns the rest.
 func (o *output) put(b []byte) []byte {
 	before := len(b)
 	for len(b) > 0 && !o.failed {
-		n, errno := rawWrite(o.fd, b)
+		n, errno := rawWrite(o.fd, b[:min(len(b), atOnceBytes)])
 		if errno == syscall.EAGAIN {
 			break
 		}
@@ -114,23 +138,20 @@ func (o *output) put(b []byte) []byte {
 func (o *output) Kept() bool { return len(o.kept) > 0 }
 
 // flush writes what the connection takes now of what was kept.
-func (o *output) flush() error {
-	for len(o.kept) > 0 && !o.failed {
+func (o *output) flush() {
+	for len(o.kept) > 0 {
 		rest := o.put(o.kept[0])
 		switch {
-		case o.failed:
+		case o.failed: // nothing is kept any more
 		case len(rest) > 0:
 			o.kept[0] = rest
-			return nil
+			return
 		default:
+			o.kept[0] = nil
 			o.kept = o.kept[1:]
 		}
 	}
 	o.kept = nil
-	if o.failed {
-		return errGone
-	}
-	return nil
 }
 
 // scratch is memory for an answer that is put together.
@@ -145,7 +166,7 @@ func takeScratch() *scratch {
 }
 
 // maxScratch is how large a scratch is kept for later.
-const maxScratch = 64 << 10
+const maxScratch = 2 * atOnceBytes
 
 // writeScratch writes s, whose memory goes back unless some of it is kept.
 func (o *output) writeScratch(s *scratch) error {

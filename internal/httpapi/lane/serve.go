@@ -13,6 +13,7 @@ import (
 
 // serve serves the first of the requests that were read.
 func (c *conn) serve() {
+	c.served++
 	var r request
 	switch kind := c.parser.read(c.buf[:c.filled], &r); kind {
 	case poll, pollTopics:
@@ -53,12 +54,12 @@ func (c *conn) servePoll(kind form, r *request) {
 		return
 	}
 	c.blanks = 0
-	c.lane.metrics.LanePolls.Inc()
 	c.consume(r.length)
 	if ok {
 		c.problem(problem)
 		return
 	}
+	c.lane.metrics.LanePolls.Inc()
 	c.beginPoll(s, req)
 }
 
@@ -85,7 +86,7 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 	}
 	if err := c.poller.Poll(s, req); err != nil {
 		c.polled()
-		c.over(err)
+		c.end(err)
 		return
 	}
 	c.polling = begun
