@@ -98,6 +98,13 @@ var broken = []brokenInput{
 	{name: "address: IPv6 without brackets", args: []string{"--listen-public=::1:8080"}},
 	{name: "address: URL", args: []string{"--listen-public=http://localhost:8080"}},
 	{name: "address: empty", args: []string{"--listen-public="}},
+	{name: "origin: a slash at the end", args: []string{"--cors-origins=https://app.example, https://other.example/"}},
+	{name: "origin: no scheme", environ: []string{"PUBSUBD_CORS_ORIGINS=app.example"}},
+	{name: "origin: null", yaml: "cors:\n  origins: [https://app.example, \"null\"]\n"},
+	{name: "origin: every one and another", yaml: "cors:\n  origins:\n  - \"*\"\n  - https://app.example\n"},
+	{name: "origin: every one, without quotes", yaml: "cors:\n  origins: *\n"},
+	{name: "origin: a list in the list", yaml: "cors:\n  origins:\n  - https://app.example\n  - [https://other.example]\n"},
+	{name: "origin: twice", args: []string{"--cors-origins=https://app.example,https://app.example"}},
 
 	{name: "unknown variable", environ: []string{"PUBSUBD_HISTORY_AEG=2m", "PUBSUBD_COLOUR=blue"}},
 	{name: "history smaller than a message", environ: []string{"PUBSUBD_MESSAGE_BYTES=8MiB"}},

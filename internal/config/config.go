@@ -35,6 +35,11 @@ type Config struct {
 	// net/http, see internal/httpapi/lane; "off" leaves them there.
 	Lane string
 
+	// Origins are those whose pages may use the daemon besides its own: as browsers
+	// send them, such as https://app.example, or "*" alone for every origin. Default
+	// none.
+	Origins []string
+
 	// MessageBytes is the largest payload that may be published. Default 64 KiB.
 	MessageBytes int
 

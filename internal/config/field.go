@@ -18,6 +18,7 @@ type field interface {
 	text() string          // as set would read it
 	kind() string          // one word for --help
 	allowed() string       // what it may be, in words
+	list() bool            // of texts without commas, which separate them
 	target() any           // pointer to the field
 }
 
@@ -31,28 +32,39 @@ type fieldOf[T any] struct {
 	parse  func(string) (T, error)
 	format func(T) string
 	valid  func(T) bool
+	wrong  func(T) string // which part is not valid, and why; nil: it has none
+	isList bool
 }
 
 func (f fieldOf[T]) set(text string) error {
 	v, err := f.parse(text)
-	if err != nil || !f.valid(v) {
+	if err != nil {
 		return errors.New("want " + f.may)
+	}
+	if err := f.judge(v); err != nil {
+		return err
 	}
 	*f.to = v
 	return nil
 }
 
-func (f fieldOf[T]) check() error {
-	if !f.valid(*f.to) {
-		return errors.New("want " + f.may)
+func (f fieldOf[T]) check() error { return f.judge(*f.to) }
+
+func (f fieldOf[T]) judge(v T) error {
+	switch {
+	case f.valid(v):
+		return nil
+	case f.wrong != nil:
+		return fmt.Errorf("%s; want %s", f.wrong(v), f.may)
 	}
-	return nil
+	return errors.New("want " + f.may)
 }
 
 func (f fieldOf[T]) reset()          { *f.to = f.def }
 func (f fieldOf[T]) text() string    { return f.format(*f.to) }
 func (f fieldOf[T]) kind() string    { return f.name }
 func (f fieldOf[T]) allowed() string { return f.may }
+func (f fieldOf[T]) list() bool      { return f.isList }
 func (f fieldOf[T]) target() any     { return f.to }
 
 // count is a whole number from 1 to most. Zero is left out, since it would mean

@@ -115,14 +115,40 @@ func (f yamlFile) keysAndSections() []string {
 }
 
 func (f yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {
-	switch v := v.(type) {
-	case *ast.StringNode:
-		f.set(s, v.Value, f.at(k))
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		f.set(s, v.GetToken().Value, f.at(k))
+	text, ok := textOfLeaf(v)
+	list, isList := v.(*ast.SequenceNode)
+	switch {
+	case ok:
+		f.set(s, text, f.at(k))
+	case isList && s.field.list():
+		f.list(s, k, list)
 	default:
 		f.fail(f.at(k), s.key, "is %s: want %s", describe(v), s.field.allowed())
 	}
+}
+
+func textOfLeaf(v ast.Node) (text string, ok bool) {
+	switch v := v.(type) {
+	case *ast.StringNode:
+		return v.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return v.GetToken().Value, true
+	}
+	return "", false
+}
+
+// list reads a list as if it were written in one line.
+func (f yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
+	texts := make([]string, len(n.Values))
+	for i, v := range n.Values {
+		text, ok := textOfLeaf(v)
+		if !ok || text == "" {
+			f.fail(f.at(v), s.key, "holds %s: want %s", describe(v), s.field.allowed())
+			return
+		}
+		texts[i] = text
+	}
+	f.set(s, strings.Join(texts, ","), f.at(k))
 }
 
 // describe says what a node is that should be something else.

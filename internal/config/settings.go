@@ -24,6 +24,7 @@ func settings(c *Config) []setting {
 		{"listen.public", address(&c.Listen.Public, "127.0.0.1:8080"), "where clients connect"},
 		{"listen.admin", address(&c.Listen.Admin, "127.0.0.1:8081"), "where operators find metrics, health and profiles"},
 		{"insecure", truth(&c.Insecure, false), "serve everyone who can connect, also from other machines, without authorisation"},
+		{"cors.origins", origins(&c.Origins), "pages of other origins that may use the daemon; in the file, * needs quotes"},
 		{"log.level", choice(&c.Log.Level, "info", "debug", "warn", "error"), "the least severe entries that are logged: debug, info, warn or error"},
 		{"log.format", choice(&c.Log.Format, "json", "console"), "how log entries are written: json or console"},
 

@@ -63,6 +63,7 @@ func New(cfg config.Config, log *zap.Logger, version string) *Daemon {
 		Metrics: m, Log: log, Limits: limits,
 		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
 		Lane:         httpapi.LaneWay(cfg.Lane),
+		Origins:      cfg.Origins,
 	})
 	d.public = d.server(d.api)
 	d.public.ConnContext = d.api.ConnContext

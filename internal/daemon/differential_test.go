@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +17,9 @@ import (
 // without the lane, and one with it.
 type pair struct{ off, on *side }
 
-func startPair(t testing.TB, lane string) *pair {
+func startPair(t testing.TB, lane string, origins ...string) *pair {
 	t.Helper()
-	return &pair{off: startSide(t, "off"), on: startSide(t, lane)}
+	return &pair{off: startSide(t, "off", origins...), on: startSide(t, lane, origins...)}
 }
 
 // compare plays a scene to both at once and returns how what was seen differs,
@@ -131,6 +132,34 @@ func TestTheLaneAnswersAsNetHTTPDoes(t *testing.T) {
 			require.Zero(t, p.off.laneCalls())
 		})
 	}
+}
+
+// So they do where pages of other origins are allowed, whoever sends a request.
+func TestTheLaneAnswersOtherOriginsAsNetHTTPDoes(t *testing.T) {
+	for seed, origins := range [][]string{someOrigins, {"*"}} {
+		t.Run(origins[0], func(t *testing.T) {
+			p := startPair(t, lanes[seed%len(lanes)], origins...)
+			captured := sentByPages(sceneCaptures(t), appPage, localPage, evilPage)
+			scripts := slices.Concat(originScripts(), mutations(captured, 400, uint64(seed)))
+			p.compareAll(t, scripts)
+			require.Greater(t, p.on.laneCalls(), len(scripts)/4)
+			require.Zero(t, p.off.laneCalls())
+		})
+	}
+}
+
+var sentFrom = regexp.MustCompile(`(?im)^(Origin|Sec-Fetch-Site): [^\r]*\r\n`)
+
+// sentByPages are requests as they are, and as pages send them.
+func sentByPages(captured []string, pages ...string) []string {
+	all := captured
+	for _, text := range captured {
+		line, rest, _ := strings.Cut(sentFrom.ReplaceAllString(text, ""), "\r\n")
+		for _, page := range pages {
+			all = append(all, line+"\r\nOrigin: "+page+"\r\n"+rest, line+"\r\nOrigin: "+page+"\r\nSec-Fetch-Site: cross-site\r\n"+rest)
+		}
+	}
+	return all
 }
 
 // sceneCaptures are the captures with topics of a scene's own.
@@ -254,7 +283,7 @@ var headerLines = []string{
 	"Transfer-Encoding: chunked", "Transfer-Encoding: identity", "Transfer-Encoding: gzip, chunked", "TE: trailers", "Trailer: X-After",
 	"Connection: close", "Connection: keep-alive", "Connection: Upgrade", "Connection: Keep-Alive, X-A", "connection: CLOSE", "Upgrade: websocket", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk",
 	"Expect: 100-continue", "Expect: 200-ok", "Host: other.example", "Host:", "host: pubsubd.example", "Accept: text/html", "Accept: application/json;q=0", "Accept: application/x-ndjson",
-	"Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Content-Type: text/plain", "Content-Type: application/json; charset=latin1",
+	"Origin: http://evil.example", "Origin: null", "Origin: " + appPage, "Origin: " + localPage, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Content-Type: text/plain", "Content-Type: application/json; charset=latin1",
 	"Content-Type: application/x-www-form-urlencoded", "Content-Type: x", "Content-Encoding: gzip", "Authorization: Bearer other", "Cookie: a=b; c=\"d\"", "X-Unknown: 1", "x-unknown : 1", " X-Space: 1", "X-Bytes: \xff\xfe\xe9",
 	"X-Nul: a\x00b", "X-Return: a\rb", "X-Long: " + strings.Repeat("z", 5000), "Range: bytes=0-1", "If-None-Match: *", "Cache-Control: no-cache", "Pragma: no-cache", "Via: 1.1 other", "Forwarded: for=192.0.2.1",
 	"X-HTTP-Method-Override: DELETE", "Priority: u=1, i", "Max-Forwards: 0", ": empty", "no colon", "Keep-Alive: timeout=5",

@@ -260,6 +260,29 @@ func oddHeads() map[string]string {
 	return odd
 }
 
+// originScripts play what pages of several origins send, one behind the other.
+func originScripts() []script {
+	var scripts []script
+	for _, header := range [][]string{
+		nil, {"Origin: " + appPage}, {"Origin: " + localPage}, {"Origin: " + evilPage}, {"Origin: null"}, {"Origin:"}, {"Origin: http://HOST"},
+		{"Origin: " + strings.ToUpper(appPage)}, {"Origin: " + appPage + "/"}, {"Origin: " + appPage + ", " + evilPage}, {"Origin: " + appPage + " "}, {"Origin:\t" + appPage},
+		{"Origin: " + appPage, "Origin: " + evilPage}, {"Origin: " + evilPage, "Origin: " + appPage}, {"ORIGIN: " + appPage, "Sec-Fetch-Site: cross-site"},
+		{"Origin: " + localPage, "Sec-Fetch-Site: same-site"}, {"Origin: " + evilPage, "Sec-Fetch-Site: cross-site"}, {"Origin: " + evilPage, "Sec-Fetch-Site: same-origin"}, {"Sec-Fetch-Site: cross-site"},
+	} {
+		sc := scene{
+			name: "pages: " + strings.Join(header, ", "),
+			odd: get(pollPath, header...) + get(pollPath, "Origin: "+localPage) + post("1", header...) + get("/v1/poll?topic=TOPIC.stateless@oldest", header...) +
+				get("/v1/sessions/none/poll?ack=0", header...) + get("/v1/topics", header...) + post("5", append(slices.Clone(header), "Content-Type: nonsense/")...) +
+				request("OPTIONS "+publishPath, "", append(slices.Clone(header), "Access-Control-Request-Method: POST")...) + pollZero,
+		}
+		for _, first := range []string{"", get(pollPath, header...), post(`{"first":1}`, "Origin: "+appPage), pollZero} {
+			sc.first = first
+			scripts = append(scripts, func(string) scene { return sc })
+		}
+	}
+	return scripts
+}
+
 func oddTargets() map[string]string {
 	odd := map[string]string{}
 	for _, target := range []string{

@@ -90,11 +90,12 @@ const (
 	endQuiet = 2 * time.Second
 )
 
-func startSide(t testing.TB, lane string) *side {
+func startSide(t testing.TB, lane string, origins ...string) *side {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 	cfg.Lane = lane
+	cfg.Origins = origins
 	cfg.DrainWindow = 0
 	cfg.Transport.PollTimeout = sidePollTimeout
 	cfg.Transport.MaxOutputDelay = 20 * time.Millisecond

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -19,13 +20,25 @@ import (
 // a few dozen times in all, and nobody's delivery. (The race detector makes pools
 // forget, so make check runs this without it.)
 func TestADeliveryOnTheLaneAllocatesNothing(t *testing.T) {
+	wantNoAllocationsByDelivery(t, "")
+}
+
+// Nor where they are pages of two origins in turn, whose answers differ by their
+// heads: the message is copied once for each.
+func TestADeliveryToPagesOfTwoOriginsAllocatesNothing(t *testing.T) {
+	wantNoAllocationsByDelivery(t, "https://app.example", "http://localhost:3000")
+}
+
+// wantNoAllocationsByDelivery has pollers of these origins in turn.
+func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
+	t.Helper()
 	const subscribers, ofAMessage = 100, 40
 	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
 		t.Run(string(way), func(t *testing.T) {
-			k := newLaneKit(t, way)
+			k := newLaneKit(t, way, slices.DeleteFunc(slices.Clone(origins), func(o string) bool { return o == "" })...)
 			pollers := make([]*poller, subscribers)
 			for i := range pollers {
-				pollers[i] = k.newPoller()
+				pollers[i] = k.newPoller(origins[i%len(origins)])
 			}
 			burst := func() {
 				_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
@@ -48,15 +61,16 @@ func TestADeliveryOnTheLaneAllocatesNothing(t *testing.T) {
 type poller struct {
 	*kit
 	conn    net.Conn
+	origin  string // empty: it is no page
 	begin   []byte // of its request, up to the count
 	request []byte
 	buf     [4096]byte
 	had     int64
 }
 
-func (k *kit) newPoller() *poller {
+func (k *kit) newPoller(origin string) *poller {
 	k.Helper()
-	p := &poller{kit: k, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.open(`{"topics":["a"]}`).Session))}
+	p := &poller{kit: k, origin: origin, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.open(`{"topics":["a"]}`).Session))}
 	var err error
 	p.conn, err = k.dial()
 	require.NoError(k, err)
@@ -68,7 +82,13 @@ func (k *kit) newPoller() *poller {
 func (p *poller) poll() {
 	p.request = append(p.request[:0], p.begin...)
 	p.request = strconv.AppendInt(p.request, p.had, 10)
-	p.request = append(p.request, " HTTP/1.1\r\nHost: h\r\n\r\n"...)
+	p.request = append(p.request, " HTTP/1.1\r\nHost: h\r\n"...)
+	if p.origin != "" {
+		p.request = append(p.request, "Origin: "...)
+		p.request = append(p.request, p.origin...)
+		p.request = append(p.request, "\r\n"...)
+	}
+	p.request = append(p.request, "\r\n"...)
 	if _, err := p.conn.Write(p.request); err != nil {
 		p.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
 	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -50,20 +51,23 @@ type Config struct {
 
 	// Lane says how polls wait on the lane; LaneOff is without it.
 	Lane LaneWay
+
+	// Origins are those whose pages may use the API besides its own; see cors.New.
+	Origins []string
 }
 
 // An API is the handler of the public listener.
 type API struct {
 	Config
-	router      *mux.Router
-	serving     serving
-	crossOrigin http.CrossOriginProtection // a page elsewhere could publish in its reader's name
-	lane        *lane.Lane                 // nil: off
+	router  *mux.Router
+	serving serving
+	origins *cors.Policy // a page elsewhere could publish in its reader's name
+	lane    *lane.Lane   // nil: off
 }
 
 // New returns an API that stands on cfg. It needs Tick about each second.
 func New(cfg Config) *API {
-	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true)}
+	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
 	a.route(v1, "/topics", methods{"GET": {limit.Other, a.listTopics}})
@@ -135,11 +139,14 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("Cache-Control", "no-store, no-transform")
 		h.Set("X-Accel-Buffering", "no")
 		h.Set("X-Content-Type-Options", "nosniff")
+		a.origins.Announce(h, r.Header.Get("Origin"))
 		expectBody(w, r)
-		if a.crossOrigin.Check(r) != nil {
-			a.fail(w, r, wire.NewProblem(wire.CodeForbidden,
-				"serve the page from the daemon's own origin, through a proxy that passes Host on",
-				"a page of another origin may not change anything here"))
+		if isPreflight(r) {
+			a.answerPreflight(w, r)
+			return
+		}
+		if a.origins.Check(r) != nil {
+			a.fail(w, r, errOrigin("change anything"))
 			return
 		}
 		principal, err := a.Authority.Identify(auth.Credentials{Authorization: r.Header.Get("Authorization")})

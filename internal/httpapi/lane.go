@@ -34,7 +34,7 @@ func (a *API) openLane() {
 		return
 	}
 	a.lane = lane.New(lane.Config{
-		API: (*laneAPI)(a), Polls: a.Polls, Metrics: a.Metrics, HandOff: a.Lane == LaneHandOff,
+		API: (*laneAPI)(a), Polls: a.Polls, Metrics: a.Metrics, Origins: a.origins, HandOff: a.Lane == LaneHandOff,
 		WriteTimeout: a.WriteTimeout, Idle: laneIdle,
 	})
 }

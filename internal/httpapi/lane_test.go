@@ -17,9 +17,9 @@ import (
 
 // newLaneKit is a kit on real sockets, with the lane: raw system calls know no fake
 // network.
-func newLaneKit(t *testing.T, way LaneWay) *kit {
+func newLaneKit(t *testing.T, way LaneWay, origins ...string) *kit {
 	k := &kit{T: t, cfg: newConfig(settings{})}
-	k.cfg.Lane = way
+	k.cfg.Lane, k.cfg.Origins = way, origins
 	api := New(k.cfg)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

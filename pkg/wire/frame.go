@@ -32,7 +32,7 @@ type Frame struct {
 
 	encoded [formats]atomic.Pointer[[]byte] // each set once, under mu
 	chunk   atomic.Pointer[[]byte]          // see Chunk; set once, under mu
-	whole   atomic.Pointer[whole]           // see Whole; the newest, set under mu
+	whole   atomic.Pointer[whole]           // see Whole; the newest, which leads to older ones; set under mu
 
 	mu      sync.Mutex    // guards first encodings and the account
 	account *atomic.Int64 // where bytes of encodings are counted; nil: nowhere
@@ -128,9 +128,7 @@ func (f *Frame) Release() {
 		f.discountLocked(f.encoded[i].Load())
 	}
 	f.discountLocked(f.chunk.Load())
-	if w := f.whole.Load(); w != nil {
-		f.discountLocked(&w.bytes)
-	}
+	f.discountWholesLocked(f.whole.Load())
 	f.account = nil
 }
 

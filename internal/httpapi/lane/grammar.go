@@ -50,6 +50,8 @@ type fields struct {
 	origin, fetchSite                        string
 	contentLength                            int  // -1: none
 	accepts                                  bool // NDJSON
+	originIndex                              int  // see cors.Policy
+	originAllowed                            bool
 }
 
 var (
@@ -196,6 +198,7 @@ func (p *parser) fieldsOf(block []byte) *fields {
 			return nil
 		}
 		f.accepts = p.lane.api.Accepts(f.accept)
+		f.originIndex, f.originAllowed = p.lane.origins.Index(f.origin), p.lane.origins.Allows(f.origin)
 		p.lane.seen.put(f)
 	}
 	p.last = f
@@ -318,9 +321,12 @@ func (f *fields) takeContentLength(v string) bool {
 	return true
 }
 
-// sameOrigin reports whether http.CrossOriginProtection is sure to let a publish
-// with these fields pass.
-func (f *fields) sameOrigin() bool {
+// passes reports whether cors.Policy's Check is sure to let a publish with these
+// fields pass.
+func (f *fields) passes() bool {
+	if f.originAllowed {
+		return true
+	}
 	switch f.fetchSite {
 	case "same-origin", "none":
 		return true

@@ -8,9 +8,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
 )
 
-func newParser() *parser { return &parser{lane: &Lane{api: everything{}, seen: newBlocks()}} }
+func newParser(origins ...string) *parser {
+	return &parser{lane: &Lane{api: everything{}, seen: newBlocks(), origins: cors.New(origins)}}
+}
 
 // everything is an API of which the parser asks one thing.
 type everything struct{ API }
@@ -109,34 +113,50 @@ func TestTheLaneReadsAsNetHTTPDoes(t *testing.T) {
 	}
 }
 
-// What http.CrossOriginProtection would stop goes to net/http, to be stopped.
-func TestOnlyWhatIsOfOneOriginIsPublishedOnTheLane(t *testing.T) {
-	for text, want := range map[string]bool{
-		"":                            true,
-		"Sec-Fetch-Site: same-origin": true,
-		"Sec-Fetch-Site: none":        true,
-		"Sec-Fetch-Site: cross-site":  false,
-		"Sec-Fetch-Site: same-site":   false,
-		"Origin: http://h":            true,
-		"Origin: http://evil":         false,
-		"Origin: null":                false,
-		"Origin: http://h:8080":       false,
-		"Sec-Fetch-Site: same-origin\r\nOrigin: http://evil": true, // browsers do not lie about the first
+// What cors.Policy would stop goes to net/http, to be stopped.
+func TestOnlyWhatMayPassIsPublishedOnTheLane(t *testing.T) {
+	some, every := []string{"https://app", "http://local:3000"}, []string{cors.Every}
+	for text, want := range map[string]struct{ none, some, every bool }{
+		"":                            {true, true, true},
+		"Sec-Fetch-Site: same-origin": {true, true, true},
+		"Sec-Fetch-Site: none":        {true, true, true},
+		"Sec-Fetch-Site: cross-site":  {false, false, true},
+		"Sec-Fetch-Site: same-site":   {false, false, true},
+		"Origin: http://h":            {true, true, true},
+		"Origin: http://evil":         {false, false, true},
+		"Origin: null":                {false, false, true},
+		"Origin: http://h:8080":       {false, false, true},
+		"Origin: https://app":         {false, true, true},
+		"Origin: https://App":         {false, false, true},
+		"Origin: https://app/":        {false, false, true},
+		"Origin: http://app":          {false, false, true},
+		"Origin: http://local:3000":   {false, true, true},
+		"Origin: http://local":        {false, false, true},
+		"Sec-Fetch-Site: same-origin\r\nOrigin: http://evil": {true, true, true}, // browsers do not lie about the first
+		"Sec-Fetch-Site: cross-site\r\nOrigin: https://app":  {false, true, true},
+		"Sec-Fetch-Site: cross-site\r\nOrigin: http://evil":  {false, false, true},
 	} {
-		block := "Host: h\r\n"
-		head := http.Header{}
-		for line := range strings.SplitSeq(text, "\r\n") {
-			if name, value, ok := strings.Cut(line, ": "); ok {
-				block += line + "\r\n"
-				head.Set(name, value)
-			}
-		}
-		f := readFields([]byte(block + "\r\n"))
-		require.NotNil(t, f, text)
-		require.Equal(t, want, f.sameOrigin(), text)
-		check := new(http.CrossOriginProtection).Check(&http.Request{Method: "POST", Host: "h", Header: head})
-		require.Equal(t, check == nil, want, "as net/http: %s", text)
+		wantPasses(t, text, nil, want.none)
+		wantPasses(t, text, some, want.some)
+		wantPasses(t, text, every, want.every)
 	}
+}
+
+func wantPasses(t *testing.T, lines string, origins []string, want bool) {
+	t.Helper()
+	block := "Host: h\r\n"
+	head := http.Header{}
+	for line := range strings.SplitSeq(lines, "\r\n") {
+		if name, value, ok := strings.Cut(line, ": "); ok {
+			block += line + "\r\n"
+			head.Set(name, value)
+		}
+	}
+	f := newParser(origins...).fieldsOf([]byte(block + "\r\n"))
+	require.NotNil(t, f, lines)
+	require.Equal(t, want, f.passes(), "%s, where %v may", lines, origins)
+	check := cors.New(origins).Check(&http.Request{Method: "POST", Host: "h", Header: head})
+	require.Equal(t, check == nil, want, "as net/http: %s, where %v may", lines, origins)
 }
 
 // Five thousand clients of one browser share one block of fields.

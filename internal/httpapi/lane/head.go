@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -15,11 +16,17 @@ import (
 type heads struct {
 	second int64 // unix
 	age    int64 // of the lane, in seconds, by a clock that nobody sets
-	date   string
+	of     []head
+}
 
-	frames    wire.Head // 200 to a poll
-	published wire.Head // 200 to a publish
-	stream    []byte    // 200 to a stream, whole
+// A head is of all answers to requests whose origin has one index, see
+// cors.Policy.
+type head struct {
+	begin, end string // of all of them: the fields before and after those of the body
+
+	frames    *wire.Head // 200 to a poll; by itself, since frames keep it for as long as they are held
+	published wire.Head  // 200 to a publish
+	stream    []byte     // 200 to a stream, whole
 }
 
 const (
@@ -31,27 +38,43 @@ const (
 	fixed    = "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\n"
 )
 
-func makeHeads(now time.Time, age int64) *heads {
-	date := "Date: " + now.UTC().Format(http.TimeFormat) + "\r\n"
-	before := []byte(statusOK + noStore + length)
-	return &heads{
-		second:    now.Unix(),
-		age:       age,
-		date:      date,
-		frames:    wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofFrames + fixed + date + "\r\n")},
-		published: wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofJSON + fixed + date + "\r\n")},
-		stream:    []byte(statusOK + noStore + ofFrames + fixed + date + "Transfer-Encoding: chunked\r\n\r\n"),
+func makeHeads(now time.Time, age int64, origins *cors.Policy) *heads {
+	h := &heads{second: now.Unix(), age: age, of: make([]head, origins.Indices())}
+	end := fixed + "Date: " + now.UTC().Format(http.TimeFormat) + "\r\n"
+	if origins.Varies() {
+		end = "Vary: Origin\r\n" + end
+	}
+	for i := range h.of {
+		begin := noStore
+		if allowed := origins.Allowed(i); allowed != "" {
+			begin = "Access-Control-Allow-Origin: " + allowed + "\r\nAccess-Control-Expose-Headers: " + cors.Expose + "\r\n" + begin
+		}
+		h.of[i] = makeHead(begin, end, h.second)
+	}
+	return h
+}
+
+func makeHead(begin, end string, second int64) head {
+	before := []byte(statusOK + begin + length)
+	return head{
+		begin:     begin,
+		end:       end,
+		frames:    &wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofFrames + end + "\r\n"), Second: second},
+		published: wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofJSON + end + "\r\n"), Second: second},
+		stream:    []byte(statusOK + begin + ofFrames + end + "Transfer-Encoding: chunked\r\n\r\n"),
 	}
 }
 
 // appendProblem appends a whole answer that is a problem. closes says that the
 // connection is closed after it.
-func (h *heads) appendProblem(dst []byte, p *wire.Problem, body []byte, closes bool) []byte {
+func (h *head) appendProblem(dst []byte, p *wire.Problem, body []byte, closes bool) []byte {
 	dst = append(dst, "HTTP/1.1 "...)
 	dst = strconv.AppendInt(dst, int64(p.Status), 10)
 	dst = append(dst, ' ')
 	dst = append(dst, http.StatusText(p.Status)...)
-	dst = append(dst, "\r\n"+noStore+length...)
+	dst = append(dst, "\r\n"...)
+	dst = append(dst, h.begin...)
+	dst = append(dst, length...)
 	dst = strconv.AppendInt(dst, int64(len(body)), 10)
 	dst = append(dst, "\r\nContent-Type: "+wire.ProblemType+"\r\n"...)
 	if after := p.RetryAfter(); after > 0 {
@@ -59,8 +82,7 @@ func (h *heads) appendProblem(dst []byte, p *wire.Problem, body []byte, closes b
 		dst = strconv.AppendInt(dst, after, 10)
 		dst = append(dst, "\r\n"...)
 	}
-	dst = append(dst, fixed...)
-	dst = append(dst, h.date...)
+	dst = append(dst, h.end...)
 	if closes {
 		dst = append(dst, "Connection: close\r\n"...)
 	}

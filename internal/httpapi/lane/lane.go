@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -72,6 +73,7 @@ type Config struct {
 	API     API
 	Polls   *transport.Server
 	Metrics *metrics.Metrics
+	Origins *cors.Policy
 
 	// HandOff parks polls on their connections; else each parks in a goroutine on its
 	// session's queue. session.Direct tells of both.
@@ -91,6 +93,7 @@ type Lane struct {
 	api      API
 	polls    *transport.Server
 	metrics  *metrics.Metrics
+	origins  *cors.Policy
 	handOff  bool
 	patience [awaits]int64 // in seconds
 	begun    time.Time
@@ -114,7 +117,7 @@ type Lane struct {
 // New returns a lane without connections.
 func New(cfg Config) *Lane {
 	l := &Lane{
-		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, handOff: cfg.HandOff,
+		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, origins: cfg.Origins, handOff: cfg.HandOff,
 		seen: newBlocks(), back: newListener(), drained: make(chan struct{}),
 		readers: make([]reader, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
@@ -142,7 +145,7 @@ func (l *Lane) Tick(now time.Time) {
 	if h := l.heads.Load(); h != nil && h.second == now.Unix() && h.age == age {
 		return
 	}
-	l.heads.Store(makeHeads(now, age))
+	l.heads.Store(makeHeads(now, age, l.origins))
 	if age < l.looked.Load()+lookEvery {
 		return
 	}
@@ -224,7 +227,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 	if err != nil {
 		return nil, false
 	}
-	c = &conn{output: output{lane: l, fd: fd}, parser: parser{lane: l}, unread: true, strikes: strikes}
+	c = &conn{output: output{lane: l, fd: fd, origin: l.origins.Index(r.Header.Get("Origin"))}, parser: parser{lane: l}, unread: true, strikes: strikes}
 	c.poller.Init(l.polls, c, l.handOff)
 	c.mu.Lock()
 	if !l.start(c) {

@@ -19,6 +19,7 @@ type output struct {
 	lane *Lane // immutable
 	fd   int   // immutable; closed when nobody can write any more
 
+	origin  int      // of the request that is answered; see cors.Policy
 	chunked bool     // the head of an answer of unknown length was written
 	failed  bool     // nothing can be written any more
 	kept    [][]byte // not written yet
@@ -28,7 +29,7 @@ var errGone = errors.New("the client is gone")
 
 // Whole implements transport.Answer.
 func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
-	head := &o.lane.heads.Load().frames
+	head := o.head().frames
 	// Fast path: one frame, whose bytes are shared with everyone who is sent it.
 	if len(frames) == 1 && len(lead) == 0 {
 		return len(frames[0].Bytes(wire.NDJSON)), o.write(frames[0].Whole(head))
@@ -42,6 +43,9 @@ func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
 	return n, o.writeAll(b, frames, ofNDJSON)
 }
 
+// head is of answers to the request, in this second.
+func (o *output) head() *head { return &o.lane.heads.Load().of[o.origin] }
+
 // Send implements transport.Answer.
 func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	// Fast path: one frame of a stream.
@@ -51,7 +55,7 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	b := takeScratch()
 	if !o.chunked {
 		o.chunked = true
-		b.bytes = append(b.bytes, o.lane.heads.Load().stream...)
+		b.bytes = append(b.bytes, o.head().stream...)
 	}
 	if len(lead) > 0 {
 		b.bytes = wire.AppendChunk(b.bytes, lead)

@@ -54,6 +54,7 @@ func (c *conn) servePoll(kind form, r *request) {
 		return
 	}
 	c.blanks = 0
+	c.origin = r.fields.originIndex
 	c.consume(r.length)
 	if ok {
 		c.problem(problem)
@@ -100,7 +101,7 @@ func (c *conn) problem(p *wire.Problem) {
 	if err != nil {
 		panic("BUG: a problem does not marshal: " + err.Error())
 	}
-	answer := c.lane.heads.Load().appendProblem(nil, p, append(body, '\n'), c.lane.draining.Load())
+	answer := c.head().appendProblem(nil, p, append(body, '\n'), c.lane.draining.Load())
 	c.wrote(c.write(answer))
 }
 
@@ -114,7 +115,7 @@ func (c *conn) wrote(err error) {
 
 // servePublish serves one publish.
 func (c *conn) servePublish(r *request) {
-	if !r.fields.sameOrigin() {
+	if !r.fields.passes() {
 		c.fate = returning
 		return
 	}
@@ -129,6 +130,7 @@ func (c *conn) servePublish(r *request) {
 	}
 	c.consume(r.length)
 	c.blanks = blanksBehindPost
+	c.origin = r.fields.originIndex
 	if ok {
 		c.problem(problem)
 		return
@@ -141,6 +143,6 @@ func (c *conn) answerPublish(published wire.Published) {
 	s := takeScratch()
 	var body [512]byte
 	line := wire.AppendPublished(body[:0], published)
-	s.bytes = append(c.lane.heads.Load().published.Append(s.bytes, len(line)), line...)
+	s.bytes = append(c.head().published.Append(s.bytes, len(line)), line...)
 	c.wrote(c.writeScratch(s))
 }

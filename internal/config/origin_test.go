@@ -1,0 +1,94 @@
+package config
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOrigins(t *testing.T) {
+	for origin, want := range map[string]bool{
+		"https://app.example":       true,
+		"https://app.example:8443":  true,
+		"http://localhost:3000":     true,
+		"http://127.0.0.1:3000":     true,
+		"http://[::1]:3000":         true,
+		"https://xn--bcher-kva.de":  true,
+		"https://app.example:80":    true,
+		"capacitor://localhost":     true,
+		"http://localhost:1":        true,
+		"http://localhost:65535":    true,
+		"chrome-extension://abcdef": true,
+
+		"":                          false,
+		"*":                         false, // as one of several; alone it is every origin
+		"null":                      false,
+		"app.example":               false,
+		"app.example:8443":          false,
+		"//app.example":             false,
+		"https://":                  false,
+		"https://:443":              false,
+		"https://app.example/":      false,
+		"https://app.example/page":  false,
+		"https://app.example?":      false,
+		"https://app.example#":      false,
+		"https://me@app.example":    false,
+		"https://App.example":       false,
+		"HTTPS://app.example":       false,
+		"https://app.example:443":   false,
+		"http://app.example:80":     false,
+		"https://app.example:":      false,
+		"https://app.example:08443": false,
+		"https://app.example:65536": false,
+		"https://app.example:http":  false,
+		"https://*.app.example":     false,
+		"https://bücher.de":         false,
+		"https://app example":       false,
+		"http://[::0:1]:3000":       false,
+		"http://[::1":               false,
+		"https://app.example\r\nA:": false,
+	} {
+		require.Equal(t, want, isOrigin(origin), "isOrigin(%q)", origin)
+		if want {
+			require.NoError(t, new(http.CrossOriginProtection).AddTrustedOrigin(origin), "net/http takes it, too")
+		}
+	}
+}
+
+// A list is written in the file as a list or in one line, elsewhere in one line.
+func TestAListOfOrigins(t *testing.T) {
+	two := []string{"https://app.example", "http://localhost:3000"}
+	for name, yaml := range map[string]string{
+		"a list":      "cors:\n  origins:\n  - https://app.example\n  - http://localhost:3000\n",
+		"in brackets": "cors:\n  origins: [https://app.example, \"http://localhost:3000\"]\n",
+		"in one line": "cors:\n  origins: https://app.example, http://localhost:3000\n",
+	} {
+		c, err := load(t, yaml, nil)
+		require.NoError(t, err, name)
+		require.Equal(t, two, c.Origins, name)
+	}
+	c, err := load(t, "", []string{"PUBSUBD_CORS_ORIGINS=https://app.example, http://localhost:3000"})
+	require.NoError(t, err)
+	require.Equal(t, two, c.Origins)
+
+	c, err = load(t, "cors:\n  origins: [\"*\"]\n", nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"*"}, c.Origins)
+	c, err = load(t, "cors:\n  origins: []\n", nil)
+	require.NoError(t, err)
+	require.Empty(t, c.Origins)
+}
+
+func TestOriginsAreBounded(t *testing.T) {
+	many := make([]string, maxOrigins)
+	for i := range many {
+		many[i] = fmt.Sprintf("http://localhost:%d", i+1000)
+	}
+	_, err := load(t, "", nil, "--cors-origins", strings.Join(many, ","))
+	require.NoError(t, err)
+	_, err = load(t, "", nil, "--cors-origins", strings.Join(many, ",")+",https://app.example")
+	require.ErrorContains(t, err, "101 are too many")
+}

@@ -1,0 +1,295 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+)
+
+// Pages, by their origins: two that are allowed, one that is not, and a client
+// that is no page.
+const (
+	appPage   = "https://app.example"
+	localPage = "http://localhost:3000"
+	evilPage  = "https://evil.example"
+	noPage    = ""
+)
+
+var someOrigins = []string{appPage, localPage}
+
+// everyWay is how requests may be served.
+var everyWay = append([]string{"off"}, lanes...)
+
+// startCORS is startLane with allowed origins and polls that do not wait for long.
+func startCORS(t *testing.T, lane string, origins ...string) *running {
+	t.Helper()
+	return startLane(t, lane, func(c *config.Config) {
+		c.Origins = origins
+		c.Transport.PollTimeout = 100 * time.Millisecond
+	})
+}
+
+// from is a request as a page sends it; lines are more of its header.
+func from(page, line, body string, lines ...string) string {
+	text := line + " HTTP/1.1\r\nHost: pubsubd.example\r\n"
+	if page != noPage {
+		text += "Origin: " + page + "\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: cors\r\n"
+	}
+	if body != "" {
+		lines = append(lines, "Content-Length: "+strconv.Itoa(len(body)))
+	}
+	for _, l := range lines {
+		text += l + "\r\n"
+	}
+	return text + "\r\n" + body
+}
+
+var dateField = regexp.MustCompile(`(?m)^Date: [^\r]*`)
+
+// exactly reads an answer to its last byte, or a stream's head. Only the date is
+// masked: not even the order of fields.
+func (c *rawConn) exactly() (head, body string) {
+	c.Helper()
+	for !strings.HasSuffix(head, "\r\n\r\n") {
+		line, err := c.in.ReadString('\n')
+		require.NoError(c, err)
+		head += line
+	}
+	if length := contentLength.FindStringSubmatch(head); length != nil {
+		n, err := strconv.Atoi(length[1])
+		require.NoError(c, err)
+		text := make([]byte, n)
+		_, err = io.ReadFull(c.in, text)
+		require.NoError(c, err)
+		body = string(text)
+	}
+	return dateField.ReplaceAllString(head, "Date: …"), body
+}
+
+func (c *rawConn) ask(request string) (head, body string) {
+	c.Helper()
+	c.send(request)
+	return c.exactly()
+}
+
+// mayRead is what an answer says to a page that may read it.
+func mayRead(page string) string {
+	return "Access-Control-Allow-Origin: " + page + "\r\nAccess-Control-Expose-Headers: Retry-After\r\n"
+}
+
+const varies = "Vary: Origin\r\n"
+
+// wantFor checks what an answer's head tells pages where someOrigins are allowed.
+func wantFor(t *testing.T, page, head string) {
+	t.Helper()
+	if page == appPage || page == localPage {
+		require.Contains(t, head, mayRead(page))
+	} else {
+		require.NotContains(t, head, "Access-Control")
+	}
+	require.Equal(t, 1, strings.Count(head, varies), "whoever asks: %q", head)
+}
+
+// A visit is what one page does on one connection, and the heads that it is
+// answered with, by what it asked for.
+func (d *running) visit(page string) map[string]string {
+	d.Helper()
+	session := d.open(`"a@oldest"`).Session
+	poll := "GET /v1/sessions/" + session + "/poll?ack="
+	c := dialRaw(d, d.PublicAddr(), 20*time.Second)
+	heads := map[string]string{}
+	for _, request := range []struct{ name, text string }{
+		{"publish", from(page, "POST /v1/topics/a/messages", "1")},
+		{"publish again", from(page, "POST /v1/topics/a/messages", "2")},
+		{"poll with frames", from(page, poll+"0", "")},
+		{"poll with one frame", from(page, poll+"0&mode=single", "")},
+		{"poll without a session", from(page, "GET /v1/poll?topic=a@oldest", "")},
+		{"problem of net/http's", from(page, poll+"0&mode=multiple&format=cbor", "")},
+		{"problem", from(page, poll+"99", "")},
+		{"empty poll", from(page, "GET /v1/sessions/"+d.open(`"nobody"`).Session+"/poll?ack=0", "")},
+		{"problem of a publish", from(page, "POST /v1/topics/a..b/messages", "3")},
+		{"unknown path", from(page, "GET /v1/nothing", "")},
+		{"topic", from(page, "GET /v1/topics/a", "")},
+		{"stream", from(page, poll+"0&mode=stream", "")},
+	} {
+		head, _ := c.ask(request.text)
+		heads[request.name] = head
+	}
+	return heads
+}
+
+// An allowed page reads every answer, a problem, too; another one reads none and
+// changes nothing. With the lane, the heads are the same to the byte.
+func TestAllowedPagesReadEveryAnswer(t *testing.T) {
+	for _, page := range []string{appPage, localPage, evilPage, noPage} {
+		t.Run(page, func(t *testing.T) {
+			plain := startCORS(t, "off", someOrigins...).visit(page)
+			for name, head := range plain {
+				wantFor(t, page, head)
+				refused := page == evilPage && strings.Contains(name, "publish")
+				require.Equal(t, refused, strings.Contains(head, "403 Forbidden"), "%s: %s", name, head)
+			}
+			for _, lane := range lanes {
+				d := startCORS(t, lane, someOrigins...)
+				require.Equal(t, plain, d.visit(page), lane)
+				require.Greater(t, d.calls("poll", "lane"), 3, "the lane had a part in it")
+				require.Equal(t, page != evilPage, d.calls("publish", "lane") > 0)
+			}
+		})
+	}
+}
+
+// Where no origin is allowed, nothing is said of any.
+func TestNothingIsToldOfOriginsUnlessSomeAreAllowed(t *testing.T) {
+	for _, lane := range everyWay {
+		for name, head := range startCORS(t, lane).visit(evilPage) {
+			require.NotContains(t, head, "Access-Control", name)
+			require.NotContains(t, head, "Vary", name)
+		}
+	}
+}
+
+// Where every origin is allowed all answers say so, so they do not vary.
+func TestEveryOriginMayBeAllowed(t *testing.T) {
+	for _, page := range []string{appPage, "null", noPage} {
+		plain := startCORS(t, "off", "*").visit(page)
+		for _, head := range plain {
+			require.Contains(t, head, mayRead("*"))
+			require.NotContains(t, head, "Vary")
+			require.NotContains(t, head, "403")
+		}
+		for _, lane := range lanes {
+			d := startCORS(t, lane, "*")
+			require.Equal(t, plain, d.visit(page), lane)
+			require.Positive(t, d.calls("publish", "lane"), "without Check, any origin's stay there")
+		}
+	}
+}
+
+// A proxy sends the requests of all pages on one connection. Each is answered for
+// its own origin, be the frame there before the poll or after it.
+func TestPagesBehindOneConnectionAreAnsweredEachForItsOrigin(t *testing.T) {
+	pages := []string{appPage, localPage, noPage, evilPage, localPage, appPage}
+	for _, lane := range everyWay {
+		t.Run(lane, func(t *testing.T) {
+			d := startLane(t, lane, func(c *config.Config) { c.Origins = someOrigins })
+			proxy := dialRaw(t, d.PublicAddr(), 20*time.Second)
+			for i, page := range pages {
+				session := d.open(`"a"`).Session
+				proxy.send(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
+				d.waitParked()
+				d.post("/v1/topics/a/messages", strconv.Itoa(i))
+				head, body := proxy.exactly()
+				wantFor(t, page, head)
+				require.Contains(t, body, fmt.Sprintf(`"data":%d}`, i))
+
+				head, again := proxy.ask(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
+				wantFor(t, page, head)
+				require.Equal(t, body, again)
+
+				head, _ = proxy.ask(from(page, "GET /v1/sessions/none/poll?ack=0", ""))
+				require.Contains(t, head, "404 Not Found")
+				wantFor(t, page, head)
+
+				head, _ = proxy.ask(from(page, "POST /v1/topics/b/messages", "1"))
+				require.Equal(t, page != evilPage, strings.Contains(head, "200 OK"), head)
+				wantFor(t, page, head)
+			}
+		})
+	}
+}
+
+// One message goes to pages of two origins and to a client that is no page. Their
+// bytes are shared, but for the heads.
+func TestOneMessageIsSentToPagesOfSeveralOrigins(t *testing.T) {
+	pages := []string{appPage, localPage, noPage, evilPage}
+	for _, lane := range everyWay {
+		t.Run(lane, func(t *testing.T) {
+			d := startLane(t, lane, func(c *config.Config) { c.Origins = someOrigins })
+			conns := make([]*rawConn, 3*len(pages))
+			for i := range conns {
+				conns[i] = dialRaw(t, d.PublicAddr(), 20*time.Second)
+				conns[i].send(from(pages[i%len(pages)], "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", ""))
+			}
+			require.Eventually(t, func() bool {
+				return d.metric(`pubsubd_polls_parked{transport="longpoll"}`) == float64(len(conns))
+			}, 5*time.Second, time.Millisecond)
+			d.post("/v1/topics/a/messages", `"for all"`)
+			for i, c := range conns {
+				head, body := c.exactly()
+				wantFor(t, pages[i%len(pages)], head)
+				require.Contains(t, body, `"for all"`)
+			}
+		})
+	}
+}
+
+// preflight asks whether a page may publish.
+func (d *running) preflight(page string) (head, body string) {
+	d.Helper()
+	return dialRaw(d, d.PublicAddr(), 20*time.Second).ask(from(page, "OPTIONS /v1/topics/a/messages", "",
+		"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type"))
+}
+
+func TestAPreflightTellsAnAllowedPageWhatItMaySend(t *testing.T) {
+	const may = "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key\r\nAccess-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\n"
+	d := startCORS(t, "handoff", someOrigins...)
+	head, body := d.preflight(appPage)
+	require.Equal(t, "HTTP/1.1 204 No Content\r\n"+may+
+		"Access-Control-Allow-Origin: https://app.example\r\nAccess-Control-Expose-Headers: Retry-After\r\nAccess-Control-Max-Age: 7200\r\n"+
+		"Cache-Control: no-store, no-transform\r\nVary: Origin\r\nX-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nDate: …\r\n\r\n", head)
+	require.Empty(t, body)
+
+	head, body = d.preflight(evilPage)
+	require.Contains(t, head, "403 Forbidden")
+	wantFor(t, evilPage, head)
+	require.Contains(t, body, "cors.origins")
+
+	head, _ = startCORS(t, "handoff", "*").preflight("null")
+	require.Contains(t, head, "204 No Content")
+	require.Contains(t, head, may+mayRead("*"))
+
+	head, body = startCORS(t, "handoff").preflight(appPage)
+	require.Contains(t, head, "403 Forbidden")
+	require.NotContains(t, head, "Access-Control")
+	require.Contains(t, body, "cors.origins")
+}
+
+// Other questions with OPTIONS are none of a browser's, and refused as ever.
+func TestOnlyAPreflightIsAnsweredAsOne(t *testing.T) {
+	c := dialRaw(t, startCORS(t, "handoff", someOrigins...).PublicAddr(), 20*time.Second)
+	for _, request := range []string{
+		from(appPage, "OPTIONS /v1/topics/a/messages", ""),
+		from(noPage, "OPTIONS /v1/topics/a/messages", "", "Access-Control-Request-Method: POST"),
+	} {
+		head, _ := c.ask(request)
+		require.Contains(t, head, "405 Method Not Allowed")
+	}
+	head, _ := c.ask(from(appPage, "OPTIONS /elsewhere", "", "Access-Control-Request-Method: POST"))
+	require.Contains(t, head, "404 Not Found")
+}
+
+// A preflight on a connection of the lane goes to net/http, and the poll behind it
+// is the lane's again.
+func TestAPreflightMayComeBetweenPolls(t *testing.T) {
+	for _, lane := range lanes {
+		d := startCORS(t, lane, someOrigins...)
+		c := dialRaw(t, d.PublicAddr(), 20*time.Second)
+		poll := from(appPage, "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", "")
+		preflight := from(appPage, "OPTIONS /v1/sessions", "", "Access-Control-Request-Method: POST")
+		for range 2 {
+			head, _ := c.ask(poll)
+			require.Contains(t, head, mayRead(appPage))
+			head, _ = c.ask(preflight)
+			require.Contains(t, head, "204 No Content")
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package wire
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// headsOf makes the heads of n origins in one second.
+func headsOf(second int64, n int) []*Head {
+	heads := make([]*Head, n)
+	for i := range heads {
+		heads[i] = &Head{BeforeLength: fmt.Appendf(nil, "%d, %d: ", second, i), AfterLength: []byte(" bytes: "), Second: second}
+	}
+	return heads
+}
+
+func wantWhole(t *testing.T, f *Frame, head *Head) {
+	t.Helper()
+	line := string(f.Bytes(NDJSON))
+	require.Equal(t, string(head.Append(nil, len(line)))+line, string(f.Whole(head)))
+}
+
+// sizes are the lengths of all that a frame with these heads holds.
+func sizes(f *Frame, heads ...*Head) int64 {
+	n := len(f.Bytes(NDJSON))
+	for _, head := range heads {
+		n += len(f.Whole(head))
+	}
+	return int64(n)
+}
+
+// A burst to pages of a few origins in turn: one copy for each, which is shared and
+// counted once.
+func TestAWholeAnswerIsMadeOncePerHead(t *testing.T) {
+	var account atomic.Int64
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	heads := headsOf(1, maxWholes)
+	first := make([]*byte, len(heads))
+	for i, head := range heads {
+		wantWhole(t, f, head)
+		first[i] = unsafe.SliceData(f.Whole(head))
+	}
+	for range 3 {
+		for i, head := range heads {
+			require.Same(t, first[i], unsafe.SliceData(f.Whole(head)))
+		}
+	}
+	require.Zero(t, testing.AllocsPerRun(100, func() { f.Whole(heads[0]); f.Whole(heads[1]) }))
+	require.Equal(t, sizes(f, heads...), account.Load())
+	f.Release()
+	require.Zero(t, account.Load())
+}
+
+// Of more origins the one goes that came first, and nothing is wrong but slower.
+func TestTheOldestWholeAnswerGoes(t *testing.T) {
+	var account atomic.Int64
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	heads := headsOf(1, maxWholes+1)
+	second := unsafe.SliceData(f.Whole(heads[0]))
+	for _, head := range heads {
+		wantWhole(t, f, head)
+		if head == heads[1] {
+			second = unsafe.SliceData(f.Whole(head))
+		}
+	}
+	require.Same(t, second, unsafe.SliceData(f.Whole(heads[1])), "it is still there")
+	require.Equal(t, sizes(f, heads[1:]...), account.Load())
+	wantWhole(t, f, heads[0])
+	require.NotSame(t, second, unsafe.SliceData(f.Whole(heads[1])), "now it had to go")
+}
+
+// A frame that is read for an hour is not kept under the heads of each second.
+func TestANewSecondReplacesAllWholeAnswers(t *testing.T) {
+	var account atomic.Int64
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	for second := range int64(10) {
+		heads := headsOf(second, 3)
+		for _, head := range heads {
+			wantWhole(t, f, head)
+		}
+		require.Equal(t, sizes(f, heads...), account.Load())
+	}
+}
+
+// While some are sent the answer, others make theirs, and the history lets go of
+// the frame: everyone gets their own, and the account is settled.
+func TestManyAskForWholeAnswersAtOnce(t *testing.T) {
+	var account atomic.Int64
+	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	heads := append(headsOf(1, maxWholes+2), headsOf(2, 2)...)
+	line := string(f.Bytes(NDJSON))
+	var asking sync.WaitGroup
+	for i := range 4 {
+		asking.Go(func() {
+			for n := range 500 {
+				head := heads[(n*(i+1)+i)%len(heads)]
+				if got := string(f.Whole(head)); got != string(head.Append(nil, len(line)))+line {
+					t.Errorf("got %q", got)
+				}
+			}
+		})
+	}
+	asking.Wait()
+	f.Release()
+	require.Zero(t, account.Load())
+}
