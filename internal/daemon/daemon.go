@@ -27,9 +27,10 @@ import (
 
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
 //
-// Run's goroutines are the two HTTP servers and the sweeper; the API waits for
-// the requests it serves, and the broker for its fan-outs. All have ended when
-// Run returns.
+// Run's goroutines are the HTTP servers of both listeners and of what comes back
+// from the lane, and the sweeper; the API waits for the requests it serves, the lane
+// for its connections, and the broker for its fan-outs. All have ended when Run
+// returns.
 type Daemon struct {
 	cfg      config.Config
 	log      *zap.Logger

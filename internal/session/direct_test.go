@@ -81,7 +81,7 @@ func TestAStreamStaysParked(t *testing.T) {
 		p := k.parkOn(l, s, true)
 		k.publishN("a", 2)
 		l.wants("a1", "a2")
-		l.then = Stuck // its socket is full: from now on its goroutine writes
+		l.then = Stuck // its socket is full: from now on its connection writes
 		k.publishN("a", 2)
 		l.wants("a3")
 		require.Equal(k, 1, l.woken)
@@ -126,7 +126,7 @@ func TestAQuietStreamIsToldAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Whatever else happens to a parked poll is for its goroutine, which is woken once
+// Whatever else happens to a parked poll is for its connection, which is woken once
 // and finds out by going on.
 func TestAParkedPollIsWoken(t *testing.T) {
 	for name, happening := range map[string]struct {
@@ -196,7 +196,7 @@ func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
 }
 
 // What a stateless poll subscribed to is left with its answer, though its
-// connection's goroutine may sleep for long before it ends the session.
+// connection may hear nothing for long before it ends the session.
 func TestAStatelessPollThatWasAnsweredIsOfferedNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())

@@ -9,7 +9,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Poll is one request's hold on its session. It is for one goroutine, which
+// A Poll is one request's hold on its session. It is for one goroutine at a time, which
 // must call Done at the end; then it may Begin anew, on any session.
 type Poll struct {
 	session *Session
@@ -17,7 +17,7 @@ type Poll struct {
 	stop    chan struct{} // closed, under session.mu, when the poll must end; nil before it parks
 	why     *wire.Problem // set before stop is closed; guarded by session.mu
 	resent  int           // how many of session.unacked this poll has taken; guarded by session.mu
-	fresh   bool          // see Fresh; of the poll's goroutine
+	fresh   bool          // see Fresh; of whoever takes
 	timeout *time.Timer   // of park; made when it is first needed
 	frames  []*wire.Frame // what Take returned; reused
 
