@@ -28,6 +28,7 @@ type kit struct {
 	*testing.T
 	cfg    Config
 	client *http.Client
+	api    *API // with the lane only
 }
 
 type settings struct {
@@ -36,6 +37,7 @@ type settings struct {
 	transport transport.Config
 	authority Authority
 	limiter   Limiter
+	origins   []string
 }
 
 func newKit(t *testing.T, s settings) *kit {
@@ -58,7 +60,7 @@ func newConfig(s settings) Config {
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
 	return Config{
 		Broker: b, Sessions: sessions, Polls: transport.New(s.transport, limits, m),
-		Authority: s.authority, Limiter: s.limiter,
+		Authority: s.authority, Limiter: s.limiter, Origins: s.origins,
 		Metrics: m, Log: zap.NewNop(), Limits: limits, WriteTimeout: transport.DefaultWriteTimeout,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,17 +19,26 @@ import (
 // newLaneKit is a kit on real sockets, with the lane: raw system calls know no fake
 // network.
 func newLaneKit(t *testing.T, way LaneWay, origins ...string) *kit {
-	k := &kit{T: t, cfg: newConfig(settings{})}
-	k.cfg.Lane, k.cfg.Origins = way, origins
+	return serveLane(t, way, settings{origins: origins}, nil)
+}
+
+// A controlFunc sets a socket up, as in net.Dialer and net.ListenConfig.
+type controlFunc func(network, address string, c syscall.RawConn) error
+
+// serveLane is newLaneKit with sockets that are set up, on both sides.
+func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit {
+	k := &kit{T: t, cfg: newConfig(s)}
+	k.cfg.Lane = way
 	api := New(k.cfg)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	k.api = api
+	l, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: api.ConnContext}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
 	running.Go(func() { _ = server.Serve(api.Listener()) })
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", l.Addr().String())
 	}
 	network := &http.Transport{DialContext: dial, DisableCompression: true}
 	k.client = &http.Client{Transport: network}

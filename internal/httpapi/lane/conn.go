@@ -87,7 +87,7 @@ const (
 //
 //	awaited    at most       counted from            and then
 //	nothing    Idle          its last turn           closing
-//	aFrame     Idle          when last heard of      closing, unless a poll waits
+//	aFrame     Idle          when last heard of      whichever it finds it waits for
 //	aRequest   Idle          when last heard of      closing
 //	theRest    restTimeout   its request's begin     returning
 //	space      WriteTimeout  its write               closing
@@ -245,9 +245,7 @@ func (c *conn) overdue() {
 	}
 	switch c.awaited {
 	case aFrame:
-		if c.takeBack(); c.polling == noPoll {
-			c.fate = closing // it was answered, and its client never heard of again
-		}
+		c.takeBack() // either it still waits, or it was answered, and a request is awaited
 	case theRest:
 		c.fate = returning
 	default:

@@ -1,0 +1,276 @@
+//go:build linux
+
+package httpapi
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// surely is how long what must come is waited for.
+const surely = 20 * time.Second
+
+// onBothWays tells a story once for each way to wait on the lane.
+func onBothWays(t *testing.T, story func(t *testing.T, way LaneWay)) {
+	t.Helper()
+	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
+		t.Run(string(way), func(t *testing.T) { story(t, way) })
+	}
+}
+
+// A caller is a client that says byte by byte what it wants: it may ask ahead,
+// leave in the middle, or not read.
+type caller struct {
+	*kit
+	conn    *net.TCPConn
+	answers *bufio.Reader
+}
+
+func (k *kit) call() *caller {
+	k.Helper()
+	conn, err := k.dial()
+	require.NoError(k, err)
+	k.Cleanup(func() { conn.Close() })
+	require.NoError(k, conn.SetDeadline(time.Now().Add(surely)))
+	return &caller{kit: k, conn: conn.(*net.TCPConn), answers: bufio.NewReader(conn)}
+}
+
+// callOnLane is a caller whose connection the lane has taken over.
+func (k *kit) callOnLane() *caller {
+	k.Helper()
+	before := k.onLane()
+	c := k.call()
+	c.send(publishing("lane.taken", "0"))
+	c.wantPublished("lane.taken")
+	require.Equal(k, before+1, k.onLane())
+	return c
+}
+
+func (c *caller) send(requests ...string) {
+	c.Helper()
+	_, err := io.WriteString(c.conn, strings.Join(requests, ""))
+	require.NoError(c, err)
+}
+
+// reset leaves without a word: what is under way is lost.
+func (c *caller) reset() {
+	c.Helper()
+	require.NoError(c, c.conn.SetLinger(0))
+	require.NoError(c, c.conn.Close())
+}
+
+// answer reads an answer, head only.
+func (c *caller) answer() *http.Response {
+	c.Helper()
+	resp, err := http.ReadResponse(c.answers, nil)
+	require.NoError(c, err)
+	return resp
+}
+
+// wantAnswer reads a whole answer.
+func (c *caller) wantAnswer(status int) string {
+	c.Helper()
+	resp := c.answer()
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(c, err)
+	require.Equal(c, status, resp.StatusCode, string(body))
+	return string(body)
+}
+
+// wantPublished reads the answer to a publish, and returns the message's offset.
+func (c *caller) wantPublished(topic string) uint64 {
+	c.Helper()
+	var published wire.Published
+	require.NoError(c, json.Unmarshal([]byte(c.wantAnswer(http.StatusOK)), &published))
+	require.Equal(c, topic, published.Position.Topic)
+	return published.Position.Offset
+}
+
+// wantMessages reads the answer to a poll: these messages of topic a, in order.
+func (c *caller) wantMessages(first, last int) {
+	c.Helper()
+	resp := c.answer()
+	defer resp.Body.Close()
+	require.Equal(c, http.StatusOK, resp.StatusCode)
+	frames := wire.NewDecoder(resp.Body)
+	c.wantNext(frames, first, last)
+	_, err := frames.Next()
+	require.ErrorIs(c, err, io.EOF, "nothing else is in the answer")
+}
+
+// wantNext reads these messages, as story.say has made them, and nothing between.
+func (c *caller) wantNext(frames *wire.Decoder, first, last int) {
+	c.Helper()
+	for n := first; n <= last; n++ {
+		got, err := frames.Next()
+		require.NoError(c, err, "message %d", n)
+		require.NotNil(c, got.Message, "%+v", got)
+		require.EqualValues(c, n, got.Message.Position.Offset)
+		require.True(c, strings.HasPrefix(string(got.Message.Data), fmt.Sprintf(`"%d `, n)), "%.20s", got.Message.Data)
+	}
+}
+
+// wantStream reads the head of a stream's answer and its hello.
+func (c *caller) wantStream() *wire.Decoder {
+	c.Helper()
+	resp := c.answer()
+	c.Cleanup(func() {
+		_ = c.conn.Close() // or the body would be read to its end
+		resp.Body.Close()
+	})
+	require.Equal(c, http.StatusOK, resp.StatusCode)
+	frames := wire.NewDecoder(resp.Body)
+	hello, err := frames.Next()
+	require.NoError(c, err)
+	require.NotNil(c, hello.Hello, "%+v", hello)
+	return frames
+}
+
+// wantClosed reads the rest and expects that the daemon has closed the connection.
+func (c *caller) wantClosed() {
+	c.Helper()
+	_, err := io.Copy(io.Discard, c.answers)
+	if !errors.Is(err, syscall.ECONNRESET) {
+		require.NoError(c, err)
+	}
+}
+
+// polling is a poll of a session with so many frames.
+func polling(session string, ack int, query ...string) string {
+	return fmt.Sprintf("GET /v1/sessions/%s/poll?ack=%d%s HTTP/1.1\r\nHost: h\r\n\r\n", session, ack, strings.Join(query, ""))
+}
+
+const streaming = "&mode=stream"
+
+// publishing publishes body.
+func publishing(topic, body string) string {
+	return fmt.Sprintf("POST /v1/topics/%s/messages HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", topic, len(body), body)
+}
+
+// openA opens a session on topic a.
+func (k *kit) openA() string {
+	k.Helper()
+	return k.open(`{"topics":["a"]}`).Session
+}
+
+// tell publishes the messages first to last of topic a, of so many bytes each, from
+// beside.
+func (k *kit) tell(first, last, size int) {
+	k.Helper()
+	for n := first; n <= last; n++ {
+		text := fmt.Sprintf("%d ", n)
+		text += strings.Repeat(".", max(0, size-len(text)))
+		published, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte(`"` + text + `"`)}, 0, time.Now())
+		require.NoError(k, err)
+		require.EqualValues(k, n, published.Position.Offset)
+	}
+}
+
+// counted is the sum of a metric's samples that have these labels' values.
+func (k *kit) counted(name string, labels ...string) float64 {
+	k.Helper()
+	families, err := k.cfg.Metrics.Registry.Gather()
+	require.NoError(k, err)
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, sample := range family.GetMetric() {
+			has := map[string]bool{}
+			for _, label := range sample.GetLabel() {
+				has[label.GetValue()] = true
+			}
+			matches := true
+			for _, label := range labels {
+				matches = matches && has[label]
+			}
+			if matches {
+				sum += sample.GetCounter().GetValue() + sample.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// onLane is how many connections the lane has.
+func (k *kit) onLane() int {
+	k.Helper()
+	return int(k.counted("pubsubd_lane_connections"))
+}
+
+// gone is how many polls were counted as gone.
+func (k *kit) gone() int {
+	k.Helper()
+	return int(k.counted("pubsubd_polls_total", "gone"))
+}
+
+// parked is how many polls wait.
+func (k *kit) parked() int {
+	var g metrics.Gauges
+	k.cfg.Polls.Gauges(&g)
+	return g.Parked["longpoll"] + g.Parked["stream"]
+}
+
+// delivered is how many frames were written, or are kept.
+func (k *kit) delivered() int {
+	k.Helper()
+	return int(k.counted("pubsubd_frames_delivered_total"))
+}
+
+// want waits until count is n.
+func (k *kit) want(n int, count func() int, what string) {
+	k.Helper()
+	got := 0
+	for deadline := time.Now().Add(surely); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if got = count(); got == n {
+			return
+		}
+	}
+	require.Equal(k, n, got, what)
+}
+
+func (k *kit) wantOnLane(n int) { k.Helper(); k.want(n, k.onLane, "connections on the lane") }
+func (k *kit) wantParked(n int) { k.Helper(); k.want(n, k.parked, "polls that wait") }
+func (k *kit) wantGone(n int)   { k.Helper(); k.want(n, k.gone, "polls that are gone") }
+
+// later lets so much time pass for the lane since the test began.
+func (k *kit) later(d time.Duration) { k.api.Tick(time.Now().Add(d)) }
+
+// wantPosition reads the answer to a poll that is only a hello, and returns where
+// its one topic begins, as a poll names it.
+func (c *caller) wantPosition() string {
+	c.Helper()
+	content, err := wire.ParseLine([]byte(c.wantAnswer(http.StatusOK)))
+	require.NoError(c, err)
+	require.NotNil(c, content.Hello)
+	return wire.StartAfter(content.Hello.Positions[0]).String()
+}
+
+// wantOnLaneAfter lets time pass for the lane, d and a little again and again,
+// until it has n connections: a client may have its answer before the lane counts
+// from it.
+func (k *kit) wantOnLaneAfter(d time.Duration, n int) {
+	k.Helper()
+	now := time.Now()
+	k.want(n, func() int {
+		now = now.Add(d + 2*time.Second)
+		k.api.Tick(now)
+		return k.onLane()
+	}, "connections on the lane, in time")
+}

@@ -1,0 +1,245 @@
+//go:build linux
+
+package httpapi
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Descriptors are closed and used anew all the time, while others poll: passers-by
+// come, ask or do not, and leave in every way; some subscribers leave in the middle
+// of a poll and come back. Every subscriber gets every message once and in order,
+// and nobody's connection ends but by his own will.
+func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
+	const subscribers, passersBy, messages = 24, 8, 150
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := newLaneKit(t, way)
+		var subscribing, passing sync.WaitGroup
+		left := make(chan struct{})
+		failed := make(chan error, subscribers+passersBy)
+		for i := range subscribers {
+			v := visitor{kit: k, random: rand.New(rand.NewPCG(1, uint64(i))), leaves: i%2 == 0}
+			session := k.openA()
+			subscribing.Go(func() {
+				if err := v.subscribe(session, messages); err != nil {
+					failed <- fmt.Errorf("subscriber %d: %w", i, err)
+				}
+			})
+		}
+		for i := range passersBy {
+			v := visitor{kit: k, random: rand.New(rand.NewPCG(2, uint64(i)))}
+			session := k.open(`{"topics":["nothing"]}`).Session
+			passing.Go(func() {
+				for {
+					select {
+					case <-left:
+						return
+					default:
+					}
+					if err := v.passBy(session); err != nil {
+						failed <- fmt.Errorf("passer-by %d: %w", i, err)
+						return
+					}
+				}
+			})
+		}
+		done := make(chan struct{})
+		go func() { subscribing.Wait(); close(done) }()
+		for n := 1; n <= messages; n++ {
+			k.tell(n, n, 10)
+			select {
+			case <-done: // all have failed
+			case <-time.After(5 * time.Millisecond): // the pace
+			}
+		}
+		<-done
+		close(left)
+		passing.Wait()
+		close(failed)
+		for err := range failed {
+			require.NoError(t, err)
+		}
+		k.wantOnLane(0)
+		require.Zero(t, k.parked())
+	})
+}
+
+// A visitor comes and goes by chance.
+type visitor struct {
+	*kit
+	random *rand.Rand
+	leaves bool // in the middle of polls, too
+	conn   *net.TCPConn
+	reader *bufio.Reader
+}
+
+func (v *visitor) come() error {
+	conn, err := v.dial()
+	if err != nil {
+		return err
+	}
+	v.conn, v.reader = conn.(*net.TCPConn), bufio.NewReader(conn)
+	return conn.SetDeadline(time.Now().Add(surely))
+}
+
+// leave leaves in one of three ways.
+func (v *visitor) leave() error {
+	var err error
+	switch v.random.IntN(3) {
+	case 0:
+		err = v.conn.SetLinger(0)
+	case 1:
+		err = v.conn.CloseWrite()
+	}
+	return errors.Join(err, v.conn.Close())
+}
+
+// subscribe polls until it has all the messages of topic a, each once.
+func (v *visitor) subscribe(session string, messages int) error {
+	if err := v.come(); err != nil {
+		return err
+	}
+	for had := 0; had < messages; {
+		if _, err := io.WriteString(v.conn, polling(session, had)); err != nil {
+			return err
+		}
+		if v.leaves && v.random.IntN(4) == 0 {
+			time.Sleep(time.Duration(v.random.IntN(3000)) * time.Microsecond) // the poll is read, parked or answered
+			if err := errors.Join(v.leave(), v.come()); err != nil {
+				return err
+			}
+			continue
+		}
+		n, err := v.readMessages(had)
+		if err != nil {
+			return fmt.Errorf("after message %d: %w", had, err)
+		}
+		had += n
+	}
+	return v.leave()
+}
+
+// readMessages reads one answer: messages that follow the one numbered had.
+func (v *visitor) readMessages(had int) (n int, err error) {
+	resp, err := http.ReadResponse(v.reader, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(resp.Body)
+		if v.leaves && strings.Contains(string(text), string(wire.CodePollReplaced)) {
+			return 0, nil // the poll that it had left was read after this one
+		}
+		return 0, fmt.Errorf("answered %s", text)
+	}
+	frames := wire.NewDecoder(resp.Body)
+	for {
+		content, err := frames.Next()
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		if content.Message == nil || int(content.Message.Position.Offset) != had+n+1 {
+			return n, fmt.Errorf("got %+v instead of message %d", content, had+n+1)
+		}
+		n++
+	}
+}
+
+// passBy publishes a few times, perhaps polls, perhaps stops in the middle of a
+// request, and leaves.
+func (v *visitor) passBy(session string) error {
+	if err := v.come(); err != nil {
+		return err
+	}
+	for range v.random.IntN(4) {
+		if _, err := io.WriteString(v.conn, publishing("b", "1")); err != nil {
+			return err
+		}
+		resp, err := http.ReadResponse(v.reader, nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %w", resp.Status, err)
+		}
+	}
+	last := ""
+	switch v.random.IntN(4) {
+	case 0:
+		last = polling(session, 0)
+	case 1:
+		last = publishing("b", "1")[:40]
+	case 2:
+		last = polling(session, 0) + publishing("b", "1")
+	}
+	if _, err := io.WriteString(v.conn, last); err != nil {
+		return err
+	}
+	return v.leave()
+}
+
+// A reader is held up by one request. Meanwhile more connections than it takes
+// events at a time have something to say: all are answered afterwards.
+func TestAReaderHearsOfAllThatCameAtOnce(t *testing.T) {
+	readers := max(1, runtime.GOMAXPROCS(0)/2)
+	slow := &slowOnce{begun: make(chan struct{}, readers), goOn: make(chan struct{})}
+	k := serveLane(t, LaneHandOff, settings{authority: slow}, nil)
+	var holding, others []*caller
+	for range readers { // connections go to the readers in turns
+		holding = append(holding, k.callOnLane())
+	}
+	for range 150 * readers {
+		others = append(others, k.callOnLane())
+	}
+	for _, c := range holding {
+		c.send(publishing("slow", "1"))
+		<-slow.begun
+	}
+	for _, c := range others {
+		c.send(publishing("b", "1"))
+	}
+	close(slow.goOn)
+	for _, c := range others {
+		c.wantPublished("b")
+	}
+	for _, c := range holding {
+		c.wantPublished("slow")
+	}
+}
+
+// slowOnce takes its time to allow topic slow.
+type slowOnce struct {
+	auth.Open
+	begun chan struct{}
+	goOn  chan struct{} // closed
+}
+
+func (s *slowOnce) Allow(p auth.Principal, a auth.Action, topic string) error {
+	if topic == "slow" {
+		s.begun <- struct{}{}
+		<-s.goOn
+	}
+	return s.Open.Allow(p, a, topic)
+}

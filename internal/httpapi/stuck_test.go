@@ -1,0 +1,278 @@
+//go:build linux
+
+package httpapi
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// small is a socket that holds a few kilobytes, in each direction.
+func small(_, _ string, c syscall.RawConn) error {
+	var err error
+	controlErr := c.Control(func(fd uintptr) {
+		for _, buffer := range []int{syscall.SO_SNDBUF, syscall.SO_RCVBUF} {
+			if err == nil {
+				err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, buffer, 8<<10)
+			}
+		}
+	})
+	if controlErr != nil {
+		return controlErr
+	}
+	return err
+}
+
+// A large message does not fit small sockets.
+const large = 60 << 10
+
+// readsOn makes room for what follows: with small buffers on the loopback
+// interface, TCP waits 40 ms or more for every few segments.
+func (c *caller) readsOn() {
+	c.Helper()
+	require.NoError(c, c.conn.SetReadBuffer(1<<20))
+}
+
+// wantStuck waits until so many frames were written, and not all of their bytes.
+func (c *caller) wantStuck(frames int) {
+	c.Helper()
+	c.want(frames, c.delivered, "frames delivered")
+	require.Less(c, int(c.counted("pubsubd_network_bytes_total", "out")), large*frames, "the sockets hold it all: nobody is stuck")
+}
+
+// A client asks, asks ahead, and does not read for long. It has all the answers in
+// the end, and in order; no request is served before the answer to the one before
+// it was written.
+func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
+	for name, frames := range map[string]int{"one frame": 1, "many frames": 12} {
+		for _, when := range []string{"from the history", "parked", "parked, asking ahead"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				onBothWays(t, func(t *testing.T, way LaneWay) {
+					k := serveLane(t, way, settings{}, small)
+					session := k.openA()
+					c := k.callOnLane()
+					ahead := publishing("b", "1") + publishing("b", "2") + polling(session, frames)
+					first := frames // how many the first poll gets
+					switch when {
+					case "from the history":
+						k.tell(1, frames, large)
+						c.send(polling(session, 0), ahead)
+					case "parked":
+						c.send(polling(session, 0))
+						k.wantParked(1)
+						k.tell(1, 1, large)
+						c.wantStuck(1)
+						first = 1
+						k.tell(2, frames, large)
+						c.send(publishing("b", "1"), publishing("b", "2"), polling(session, 1))
+					default:
+						c.send(polling(session, 0), publishing("b", "1"), publishing("b", "2"), polling(session, 1))
+						k.wantParked(1)
+						first = 1
+						k.tell(1, 1, large)
+						c.wantStuck(1)
+						k.tell(2, frames, large)
+					}
+					c.wantStuck(first)
+					require.Zero(t, k.counted("pubsubd_calls_total", "publish", "lane"), "what was asked ahead is served in its turn")
+
+					c.readsOn()
+					c.wantMessages(1, first)
+					require.EqualValues(t, 1, c.wantPublished("b"))
+					require.EqualValues(t, 2, c.wantPublished("b"))
+					if first < frames {
+						c.wantMessages(first+1, frames)
+						c.send(polling(session, frames))
+					}
+					k.wantParked(1)
+					k.tell(frames+1, frames+1, 10)
+					c.wantMessages(frames+1, frames+1)
+				})
+			})
+		}
+	}
+}
+
+// A stream's client pauses while more is published than its sockets take, and more
+// again; it reads on and misses nothing. Twice, for it may pause again.
+func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{}, small)
+		c := k.call()
+		c.send(polling(k.openA(), 0, streaming), publishing("b", "1"))
+		frames := c.wantStream()
+		for said := 0; said < 20; said += 10 {
+			k.wantParked(1)
+			k.tell(said+1, said+1, large)
+			k.wantParked(0)
+			k.tell(said+2, said+5, 3<<10)
+			k.tell(said+6, said+8, large)
+			k.tell(said+9, said+10, 10)
+			require.Less(t, k.delivered(), said+10)
+			c.readsOn()
+			c.wantNext(frames, said+1, said+10)
+			require.NoError(t, c.conn.SetReadBuffer(8<<10))
+		}
+		k.wantParked(1)
+		k.tell(21, 21, 10)
+		c.wantNext(frames, 21, 21)
+		k.wantOnLane(1)
+		require.Zero(t, k.gone())
+	})
+}
+
+// A client that never reads is closed, but only after the time that a write may
+// take. Its session's next poll gets everything.
+func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
+	for _, mode := range []string{"batch", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			onBothWays(t, func(t *testing.T, way LaneWay) {
+				k := serveLane(t, way, settings{}, small)
+				session := k.openA()
+				c := k.call()
+				c.send(polling(session, 0, "&mode="+mode))
+				if mode == "stream" {
+					c.wantStream()
+				}
+				k.wantParked(1)
+				k.tell(1, 1, large)
+				c.wantStuck(1)
+				k.wantParked(0)
+
+				k.later(transport.DefaultWriteTimeout - 5*time.Second)
+				k.tell(2, 3, large)
+				require.Equal(t, 1, k.onLane())
+				k.wantOnLaneAfter(transport.DefaultWriteTimeout, 0)
+				c.wantClosed()
+				if mode == "stream" {
+					require.Equal(t, 1, k.gone())
+					return // what a stream was sent counts as had
+				}
+				again := k.call()
+				again.readsOn()
+				again.send(polling(session, 0))
+				again.wantMessages(1, 3)
+			})
+		})
+	}
+}
+
+// As above, with the poll's whole answer kept.
+func TestABatchThatNeverArrivesEndsItsConnection(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{}, small)
+		c := k.callOnLane()
+		k.tell(1, 1, large)
+		c.send("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
+		c.wantStuck(1)
+		k.wantOnLaneAfter(transport.DefaultWriteTimeout, 0)
+	})
+}
+
+// A client that reads slowly, but reads, is left alone: each write has its own time.
+func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{}, small)
+		c := k.call()
+		c.send(polling(k.openA(), 0, streaming))
+		frames := c.wantStream()
+		k.wantParked(1)
+		k.tell(1, 1, large)
+		c.wantStuck(1)
+		k.wantParked(0)
+		k.tell(2, 3, large)
+
+		k.later(transport.DefaultWriteTimeout - 10*time.Second)
+		c.wantNext(frames, 1, 1)
+		k.want(3, k.delivered, "frames: the next write has begun")
+		k.later(transport.DefaultWriteTimeout + 10*time.Second)
+		c.wantNext(frames, 2, 3)
+		require.Equal(t, 1, k.onLane())
+	})
+}
+
+// A client that is stuck leaves, and is not waited for. One that only ends its side
+// may still read what was kept for it.
+func TestAClientLeavesWhileItIsStuck(t *testing.T) {
+	for _, mode := range []string{"batch", "stream"} {
+		t.Run(mode, func(t *testing.T) {
+			onBothWays(t, func(t *testing.T, way LaneWay) {
+				k := serveLane(t, way, settings{}, small)
+				session := k.openA()
+				resets, ends := k.call(), k.call()
+				k.tell(1, 3, large)
+				for _, c := range []*caller{resets, ends} {
+					c.send("GET /v1/poll?topic=a@oldest&mode=" + mode + " HTTP/1.1\r\nHost: h\r\n\r\n")
+				}
+				k.want(6, k.delivered, "frames delivered")
+				k.wantParked(0)
+				require.NoError(t, ends.conn.CloseWrite())
+				resets.reset()
+				k.wantOnLane(1)
+				ends.readsOn()
+				resp := ends.answer()
+				frames := wire.NewDecoder(resp.Body)
+				hello, err := frames.Next()
+				require.NoError(t, err)
+				require.NotNil(t, hello.Hello)
+				ends.wantNext(frames, 1, 3)
+				k.wantOnLane(0)
+				require.NoError(t, ends.conn.Close())
+				resp.Body.Close()
+
+				again := k.call()
+				again.readsOn()
+				again.send(polling(session, 0))
+				again.wantMessages(1, 3)
+			})
+		})
+	}
+}
+
+// The lane closes while polls are parked, in goroutines, or stuck, and while
+// others are silent. That nothing is left is TestMain's to see.
+func TestTheLaneClosesWhateverItsConnectionsDo(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{}, small)
+		var all []*caller
+		for _, first := range []string{
+			publishing("b", "1"), "GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", polling(k.openA(), 0), polling(k.openA(), 0, streaming),
+		} {
+			c := k.call()
+			c.send(first)
+			all = append(all, c)
+		}
+		k.want(len(all), func() int { return int(k.counted("pubsubd_calls_total", "net/http")) }, "calls")
+		k.wantParked(2) // one that has a hello is answered at once
+		k.tell(1, 1, large)
+		k.want(2, k.delivered, "frames delivered")
+		k.wantParked(0) // both are stuck
+		for range 2 {
+			c := k.callOnLane()
+			c.send(polling(k.openA(), 0), publishing("b", "2"))
+			all = append(all, c)
+		}
+		k.wantParked(2)
+		closed := make(chan struct{})
+		go func() { k.api.CloseLane(); close(closed) }()
+		select {
+		case <-closed:
+		case <-time.After(surely):
+			require.Fail(t, "the lane does not close")
+		}
+		require.Zero(t, k.onLane())
+		require.Zero(t, k.parked())
+		for _, c := range all {
+			c.wantClosed()
+		}
+		status, _ := k.get("GET", "/v1/topics/a", "")
+		require.Equal(t, http.StatusOK, status, "net/http goes on")
+	})
+}
