@@ -56,11 +56,11 @@ type direct struct {
 type Became uint8
 
 const (
-	// IsServed says that it was given frames, or that it is not to wait: nothing more
+	// Served says that it was given frames, or that it is not to wait: nothing more
 	// can be sent before an ack, it has no patience, or there is an error.
-	IsServed Became = iota
-	// IsParked says that it is parked on its connection.
-	IsParked
+	Served Became = iota
+	// DidPark says that it is parked on its connection.
+	DidPark
 	// MustWait says that there is nothing for it, or another poll is still at it: Take
 	// waits for either.
 	MustWait
@@ -83,7 +83,7 @@ func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now
 	frames, full, err := p.collectLocked(context.Background(), p.uncarry(), limit, now)
 	switch {
 	case len(frames) > 0 || full || err != nil || wait <= 0:
-		return frames, IsServed, err
+		return frames, Served, err
 	case to == nil:
 		return nil, MustWait, nil
 	}
@@ -91,7 +91,7 @@ func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now
 	p.direct.to, p.direct.limit, p.direct.wait = to, limit, wait
 	s.parked = p
 	s.dueAtLocked(now.Add(wait))
-	return nil, IsParked, nil
+	return nil, DidPark, nil
 }
 
 // Unpark takes the poll back from the connection. over says that its answer was
@@ -112,6 +112,13 @@ func (p *Poll) Unpark() (over, woken bool) {
 func (s *Session) dueAtLocked(due time.Time) {
 	s.due = due
 	s.home.hurry(s, due)
+}
+
+// IsParked reports whether the poll still waits on its connection.
+func (p *Poll) IsParked() bool {
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	return p.session.parked == p
 }
 
 // wakeParkedLocked gives the poll that is parked on its connection, if any, back to

@@ -44,7 +44,7 @@ func (k *kit) parkOn(l *line, s *Session, stream bool) *Poll {
 	frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 	require.NoError(k, err)
 	require.Empty(k, frames)
-	require.Equal(k, IsParked, became)
+	require.Equal(k, DidPark, became)
 	return p
 }
 
@@ -90,7 +90,7 @@ func TestAStreamStaysParked(t *testing.T) {
 		require.True(k, woken)
 		frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 		require.NoError(k, err)
-		require.Equal(k, IsServed, became)
+		require.Equal(k, Served, became)
 		require.Equal(k, "a4", said(frames))
 		p.Done(time.Now())
 	})
@@ -162,7 +162,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 				require.False(k, over)
 				require.True(k, woken)
 				frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
-				require.Equal(k, IsServed, became)
+				require.Equal(k, Served, became)
 				require.Equal(k, happening.want, codeOf(err))
 				require.Equal(k, happening.frames, said(frames))
 				p.Done(time.Now())

@@ -35,6 +35,9 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 	// Fast path: a poll is parked on its connection, and nothing goes before these.
 	if s.parked != nil {
 		frames = frames[s.handOverLocked(sub, frames, now):]
+		if sub.dropped {
+			return // it was a stateless poll's, which is over
+		}
 	}
 	sub.enqueueLocked(frames)
 }

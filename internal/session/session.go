@@ -32,7 +32,7 @@ import (
 type Session struct {
 	id        string // immutable; a capability: never log it
 	acks      bool   // immutable; false: the client trusts its connections
-	ephemeral bool   // immutable; of one stateless poll: not listed, never swept
+	ephemeral bool   // immutable; of one stateless poll, which alone ends it
 	cfg       *Config
 	broker    *broker.Broker
 	metrics   *metrics.Metrics

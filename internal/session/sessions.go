@@ -2,6 +2,7 @@ package session
 
 import (
 	"hash/maphash"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,6 +143,7 @@ func (p *part) take(some []*Session, from, to int64) []*Session {
 		for anchor.next != anchor {
 			s := anchor.next.session
 			s.place.unlink()
+			s.slot.Store(math.MaxInt64) // who hurries meanwhile finds it a place
 			some = append(some, s)
 		}
 	}

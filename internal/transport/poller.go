@@ -135,11 +135,11 @@ func (p *Poller) take() (frames []*wire.Frame, state State, err error) {
 		p.meter.parked.Add(1)
 	}
 	frames, became, err := p.poll.TakeOrPark(to, p.limit, p.patience(now), now)
-	if p.direct && became != session.IsParked {
+	if p.direct && became != session.DidPark {
 		p.meter.parked.Add(-1)
 	}
 	switch became {
-	case session.IsParked:
+	case session.DidPark:
 		return nil, Parked, nil
 	case session.MustWait:
 		return nil, Waiting, nil
@@ -231,6 +231,9 @@ func (p *Poller) Unpark() (over bool) {
 	}
 	return over
 }
+
+// IsParked reports whether a poll that has parked still is.
+func (p *Poller) IsParked() bool { return p.poll.IsParked() }
 
 // Done ends a poll that is not over.
 func (p *Poller) Done(outcome string) {

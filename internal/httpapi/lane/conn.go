@@ -182,7 +182,7 @@ func (c *conn) goOn() bool {
 			}
 			c.awaited = nothing
 		case c.polling == begun:
-			c.became(c.poller.Go(c.filled > 0))
+			c.became(c.poller.Go(c.filled > 0 || c.lane.draining.Load()))
 		case c.polling == noPoll && c.fate == finishing:
 			c.fate = closing
 		case c.polling == noPoll && c.filled > 0 && !c.partial:
@@ -245,7 +245,10 @@ func (c *conn) overdue() {
 	}
 	switch c.awaited {
 	case aFrame:
-		c.takeBack() // either it still waits, or it was answered, and a request is awaited
+		// To take back a poll that still waits would put its heartbeat off.
+		if c.polling == parked && !c.poller.IsParked() {
+			c.takeBack()
+		}
 	case theRest:
 		c.fate = returning
 	default:

@@ -38,7 +38,11 @@ const (
 	fixed    = "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\n"
 )
 
-func makeHeads(now time.Time, age int64, origins *cors.Policy) *heads {
+// makeHeads makes the heads of now's second, or takes them from last.
+func makeHeads(now time.Time, age int64, origins *cors.Policy, last *heads) *heads {
+	if last != nil && last.second == now.Unix() {
+		return &heads{second: last.second, age: age, of: last.of}
+	}
 	h := &heads{second: now.Unix(), age: age, of: make([]head, origins.Indices())}
 	end := fixed + "Date: " + now.UTC().Format(http.TimeFormat) + "\r\n"
 	if origins.Varies() {

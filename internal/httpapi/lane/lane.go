@@ -142,10 +142,11 @@ func (l *Lane) Listener() net.Listener { return l.back }
 // too long.
 func (l *Lane) Tick(now time.Time) {
 	age := int64(now.Sub(l.begun) / time.Second)
-	if h := l.heads.Load(); h != nil && h.second == now.Unix() && h.age == age {
+	h := l.heads.Load()
+	if h != nil && h.second == now.Unix() && h.age == age {
 		return
 	}
-	l.heads.Store(makeHeads(now, age, l.origins))
+	l.heads.Store(makeHeads(now, age, l.origins, h))
 	if age < l.looked.Load()+lookEvery {
 		return
 	}

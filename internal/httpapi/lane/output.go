@@ -69,23 +69,21 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 
 func ofNDJSON(f *wire.Frame) []byte { return f.Bytes(wire.NDJSON) }
 
-// writeAll writes b and what bytes makes of frames. Once something has to be kept,
-// the frames' own bytes are, which many share: a copy for each client that does
-// not read would have no bound.
+// writeAll writes b and what bytes makes of frames. A large frame's bytes are not
+// copied, nor is any once something has to be kept: many share them, and a copy
+// for each client that does not read would have no bound.
 func (o *output) writeAll(b *scratch, frames []*wire.Frame, bytes func(*wire.Frame) []byte) error {
-	for i, f := range frames {
-		b.bytes = append(b.bytes, bytes(f)...)
-		if len(b.bytes) < atOnceBytes || i == len(frames)-1 {
+	for _, f := range frames {
+		part := bytes(f)
+		if len(b.bytes)+len(part) < atOnceBytes && !o.Kept() {
+			b.bytes = append(b.bytes, part...)
 			continue
 		}
 		if err := o.writeScratch(b); err != nil {
 			return err
 		}
-		if o.Kept() {
-			for _, f := range frames[i+1:] {
-				o.kept = append(o.kept, bytes(f))
-			}
-			return nil
+		if err := o.write(part); err != nil {
+			return err
 		}
 		b = takeScratch()
 	}
@@ -174,6 +172,10 @@ const maxScratch = 2 * atOnceBytes
 
 // writeScratch writes s, whose memory goes back unless some of it is kept.
 func (o *output) writeScratch(s *scratch) error {
+	if len(s.bytes) == 0 {
+		scratches.Put(s)
+		return nil
+	}
 	err := o.write(s.bytes)
 	if err == nil && len(o.kept) == 0 && cap(s.bytes) <= maxScratch {
 		scratches.Put(s)

@@ -13,7 +13,6 @@ import (
 
 // serve serves the first of the requests that were read.
 func (c *conn) serve() {
-	c.served++
 	var r request
 	switch kind := c.parser.read(c.buf[:c.filled], &r); kind {
 	case poll, pollTopics:
@@ -53,6 +52,7 @@ func (c *conn) servePoll(kind form, r *request) {
 		c.fate = returning
 		return
 	}
+	c.served++
 	c.blanks = 0
 	c.origin = r.fields.originIndex
 	c.consume(r.length)
@@ -128,6 +128,7 @@ func (c *conn) servePublish(r *request) {
 		c.fate = returning
 		return
 	}
+	c.served++
 	c.consume(r.length)
 	c.blanks = blanksBehindPost
 	c.origin = r.fields.originIndex
