@@ -39,10 +39,10 @@ func scenarios(quick bool) []scenario {
 	all := []scenario{
 		broadcast(byPoll, 1000, 25, warmup, 150*time.Millisecond),
 		broadcast(byPoll, 5000, 25, warmup, 400*time.Millisecond),
-		broadcast(byPoll, 10000, 12, warmup, 800*time.Millisecond),
+		broadcast(byPoll, 10000, 25, warmup, 600*time.Millisecond),
 		broadcast(byStream, 1000, 25, warmup, 100*time.Millisecond),
 		broadcast(byStream, 5000, 25, warmup, 300*time.Millisecond),
-		broadcast(byStream, 10000, 12, warmup, 600*time.Millisecond),
+		broadcast(byStream, 10000, 25, warmup, 400*time.Millisecond),
 		collaboration(1000, 100, 5*time.Second),
 		memory(byPoll, 15000),
 		memory(byStream, 15000),
@@ -65,10 +65,9 @@ var words = map[manner]struct{ name, title string }{
 	byStream: {"stream", "Stream"},
 }
 
-// broadcast is one topic with many clients. Above 5000 clients a burst takes so
-// long that fewer make a run; such a run has as many deliveries as one of 5000.
+// broadcast is one topic with many clients.
 func broadcast(m manner, clients, bursts, warmup int, period time.Duration) scenario {
-	s := scenario{
+	return scenario{
 		name:    fmt.Sprintf("%s-%d", words[m].name, clients),
 		title:   fmt.Sprintf("%s, one topic, %d clients", words[m].title, clients),
 		manner:  m,
@@ -78,10 +77,6 @@ func broadcast(m manner, clients, bursts, warmup int, period time.Duration) scen
 		long:    clients == 1000 || clients > 5000,
 		lasts:   time.Duration(bursts+warmup)*period + overhead(clients),
 	}
-	if clients > 5000 {
-		s.rounds = 3
-	}
-	return s
 }
 
 func broadcastArgs(clients, bursts, warmup int, period, settle time.Duration) []string {
