@@ -13,6 +13,9 @@ type Config struct {
 	HistoryBytes    int
 	HistoryAge      time.Duration
 
+	// Rules say otherwise for topics of some patterns.
+	Rules []Rule
+
 	// MaxTopics bounds the topics held at one time; publishing or subscribing to
 	// one more is answered with the problem overloaded. Default 1,000,000.
 	MaxTopics int

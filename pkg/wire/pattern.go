@@ -1,0 +1,96 @@
+package wire
+
+import (
+	"iter"
+	"strings"
+)
+
+// A pattern stands for topics: it is a topic's name in which '*' may stand for a
+// token, and a last '>' for one or more tokens. No wildcard stands for a first
+// token that begins with '_', which is the daemon's own.
+const (
+	anyToken = "*"
+	anyRest  = ">"
+)
+
+// IsPattern reports whether s, a topic's name or a pattern, is a pattern.
+func IsPattern(s string) bool { return strings.ContainsAny(s, anyToken+anyRest) }
+
+// CheckPattern returns nil if s is a pattern or a topic's name, which stands for
+// itself. The error says what to change.
+func CheckPattern(s string) error {
+	for i, token := range Tokens(s) {
+		switch {
+		case token == anyToken:
+		case token == anyRest && i == strings.Count(s, "."):
+		case token == anyRest:
+			return faultf(CodeInvalidTopic, "pattern %q goes on behind '>': it stands for all that follows, so it comes last", s)
+		case IsPattern(token):
+			return faultf(CodeInvalidTopic, "pattern %q has a wildcard within the token %q: '*' and '>' stand for whole tokens", s, token)
+		}
+	}
+	// What is left has the bounds and the letters of a topic.
+	return CheckTopic(wildcardsOut.Replace(s))
+}
+
+var wildcardsOut = strings.NewReplacer(anyToken, "x", anyRest, "x")
+
+// Matches reports whether the pattern, which must be a good one, stands for the
+// topic.
+func Matches(pattern, topic string) bool {
+	if ReservedTopic(topic) && (strings.HasPrefix(pattern, anyToken) || strings.HasPrefix(pattern, anyRest)) {
+		return false
+	}
+	for {
+		want, restOfPattern, moreWanted := strings.Cut(pattern, ".")
+		token, restOfTopic, more := strings.Cut(topic, ".")
+		switch {
+		case want == anyRest:
+			return true
+		case want != anyToken && want != token, moreWanted != more:
+			return false
+		case !more:
+			return true
+		}
+		pattern, topic = restOfPattern, restOfTopic
+	}
+}
+
+// MoreSpecific reports whether x, a pattern, is to be preferred to y where both
+// match: token by token from the first, a name comes before '*' and that before
+// '>'. Of two different patterns that match the same topic, one always is.
+func MoreSpecific(x, y string) bool {
+	for {
+		a, restOfX, moreX := strings.Cut(x, ".")
+		b, restOfY, moreY := strings.Cut(y, ".")
+		if rank(a) != rank(b) || !moreX || !moreY {
+			return rank(a) > rank(b)
+		}
+		x, y = restOfX, restOfY
+	}
+}
+
+// rank orders what may stand in a token's place.
+func rank(token string) int {
+	switch token {
+	case anyRest:
+		return 0
+	case anyToken:
+		return 1
+	}
+	return 2
+}
+
+// Tokens iterates over the tokens of a topic's name or a pattern, with their
+// indices.
+func Tokens(s string) iter.Seq2[int, string] {
+	return func(yield func(int, string) bool) {
+		i := 0
+		for token := range strings.SplitSeq(s, ".") {
+			if !yield(i, token) {
+				return
+			}
+			i++
+		}
+	}
+}
