@@ -8,10 +8,16 @@ package wire
 type OpenRequest struct {
 	Topics []Start `json:"topics"`
 	Ack    *bool   `json:"ack,omitempty"` // default true; false trusts the connection
+
+	// Client is the subscriber's own id, the one that it publishes with. With Echo
+	// false it is not sent what it published itself. Echo's default is true.
+	Client string `json:"client,omitempty"`
+	Echo   *bool  `json:"echo,omitempty"`
 }
 
 // SessionOpened answers POST /v1/sessions. Positions has one entry for each
-// topic asked for, in that order: the position as given, or the one assigned.
+// topic or pattern asked for, in that order: the position as given, or the one
+// assigned; and then one for each topic that a pattern stands for.
 type SessionOpened struct {
 	Session   string     `json:"session"`
 	Ack       bool       `json:"ack"`
@@ -26,8 +32,8 @@ type ChangeRequest struct {
 	Remove []string `json:"remove,omitempty"`
 }
 
-// SessionChanged answers a ChangeRequest: the position of each topic in Add, in
-// that order.
+// SessionChanged answers a ChangeRequest: the position of each topic or pattern in
+// Add, in that order, and then of each topic that a new pattern stands for.
 type SessionChanged struct {
 	Positions []Position `json:"positions"`
 }
@@ -47,6 +53,7 @@ type SessionState struct {
 	Queued        int                 `json:"queued"`  // frames waiting for a poll
 	Polling       bool                `json:"polling"` // a poll is parked or being answered
 	IdleMS        int64               `json:"idle_ms"` // since the last poll
+	Patterns      []string            `json:"patterns,omitempty"`
 	Subscriptions []SubscriptionState `json:"subscriptions"`
 }
 

@@ -15,6 +15,7 @@ type Message struct {
 	Data     []byte // for JSON one compact value; else the published bytes
 	ID       string // the publisher's Idempotency-Key; may be empty
 	Key      string // what conflation goes by; may be empty
+	Client   string // the publisher's own id, for those who leave their own out; may be empty; not in frames
 }
 
 // MaxTypeBytes and MaxKeyBytes bound what a publisher says about a message.
@@ -30,7 +31,7 @@ const messageOverhead = 256
 
 // Size returns the bytes that a held message counts for.
 func (m *Message) Size() int {
-	return messageOverhead + len(m.Data) + len(m.Type) + len(m.ID) + len(m.Key)
+	return messageOverhead + len(m.Data) + len(m.Type) + len(m.ID) + len(m.Key) + len(m.Client)
 }
 
 // IsText reports whether Data travels as a JSON string rather than in base64: it

@@ -7,7 +7,9 @@ import (
 )
 
 // A Position is the last message of a topic that a subscriber has, written
-// topic@epoch:offset. Offset 0 is before the first message of the epoch.
+// topic@epoch:offset. Offset 0 is before the first message of the epoch. A pattern
+// has a position, too, of offset 0: that of every topic it stands for that has no
+// other.
 type Position struct {
 	Topic  string
 	Epoch  string // base 36, lower case; the lifetime of the numbering
@@ -53,7 +55,7 @@ func ParsePosition(s string) (Position, error) {
 	if !ok {
 		return Position{}, faultf(CodeInvalidPosition, "position %q has no '@': write topic@epoch:offset", s)
 	}
-	if err := CheckTopic(topic); err != nil {
+	if err := CheckPattern(topic); err != nil {
 		return Position{}, fmt.Errorf("position %q: %w", s, err)
 	}
 	epoch, digits, ok := strings.Cut(rest, ":")
@@ -66,6 +68,9 @@ func ParsePosition(s string) (Position, error) {
 	offset, err := parseOffset(digits)
 	if err != nil {
 		return Position{}, fmt.Errorf("position %q: %w", s, err)
+	}
+	if IsPattern(topic) && offset != 0 {
+		return Position{}, faultf(CodeInvalidPosition, "position %q is of a pattern, whose offset is 0: topics have others", s)
 	}
 	return Position{Topic: topic, Epoch: epoch, Offset: offset}, nil
 }
@@ -91,77 +96,4 @@ func parseOffset(s string) (uint64, error) {
 		return 0, faultf(CodeInvalidPosition, "offset %q is not a decimal number up to 2^53-1", s)
 	}
 	return n, nil
-}
-
-// A Start is where a subscription to a topic begins: at now (the zero value of
-// From), at the oldest message held, or after a position. Its text is the
-// topic alone, topic@oldest, or topic@epoch:offset.
-type Start struct {
-	Topic string
-	From  From
-	Epoch string // FromPosition only
-	After uint64 // FromPosition only: the offset of the last message had
-}
-
-// From says which kind a Start is.
-type From uint8
-
-// The kinds of Start.
-const (
-	FromNow From = iota
-	FromOldest
-	FromPosition
-)
-
-// StartAfter returns the Start that resumes after p.
-func StartAfter(p Position) Start {
-	return Start{Topic: p.Topic, From: FromPosition, Epoch: p.Epoch, After: p.Offset}
-}
-
-// ParseStart reads a topic, topic@oldest or topic@epoch:offset.
-func ParseStart(s string) (Start, error) {
-	topic, rest, ok := strings.Cut(s, "@")
-	if err := CheckTopic(topic); err != nil {
-		return Start{}, err
-	}
-	switch {
-	case !ok:
-		return Start{Topic: topic}, nil
-	case rest == "oldest":
-		return Start{Topic: topic, From: FromOldest}, nil
-	}
-	p, err := ParsePosition(s)
-	if err != nil {
-		return Start{}, fmt.Errorf("%w; or topic@oldest, or the topic alone for now", err)
-	}
-	return StartAfter(p), nil
-}
-
-// Position returns the position of a FromPosition Start.
-func (s Start) Position() Position {
-	return Position{Topic: s.Topic, Epoch: s.Epoch, Offset: s.After}
-}
-
-// String returns the text that ParseStart reads.
-func (s Start) String() string {
-	switch s.From {
-	case FromOldest:
-		return s.Topic + "@oldest"
-	case FromPosition:
-		return s.Position().String()
-	}
-	return s.Topic
-}
-
-// MarshalText makes a Start a JSON string.
-func (s Start) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText is ParseStart.
-func (s *Start) UnmarshalText(text []byte) error {
-	parsed, err := ParseStart(string(text))
-	if err != nil {
-		return err
-	}
-	*s = parsed
-	return nil
 }
