@@ -19,6 +19,7 @@ type Action string
 const (
 	Publish   Action = "publish"
 	Subscribe Action = "subscribe" // and read
+	Delete    Action = "delete"    // what a topic's history holds
 )
 
 // Open is the authority of a daemon without authorisation: everyone is anonymous

@@ -26,6 +26,10 @@ type Subscriber interface {
 	// call back into the broker. Only one Offer runs at a time for one
 	// subscription. The subscriber must not keep the slice. now is about when.
 	Offer(frames []*wire.Frame, now time.Time)
+
+	// Emptied says that the history was emptied, and that there is a gap to be read
+	// from it. It may come during an Offer, and has the same duties.
+	Emptied()
 }
 
 // shards is how many parts the topic map has: enough that two cores seldom want
@@ -39,11 +43,12 @@ const shards = 64
 // over. With several daemons Publish will end at a Bus and its second half will
 // be what the Bus calls on every node.
 type Broker struct {
-	cfg     Config // immutable
-	epoch   string // immutable; sorts by time
+	force   atomic.Pointer[force] // what is in force
+	epoch   string                // immutable; sorts by time
 	metrics *metrics.Metrics
 	seed    maphash.Seed
 	shards  [shards]shard
+	follows follows
 
 	topics        atomic.Int64  // how many there are
 	floor         atomic.Uint64 // highest offset that a forgotten topic reached
@@ -63,15 +68,46 @@ type shard struct {
 // each second, and Close at the end.
 func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 	b := &Broker{
-		cfg:     cfg.withDefaults(),
 		epoch:   strconv.FormatInt(now.UnixMilli(), 36),
 		metrics: m,
 		seed:    maphash.MakeSeed(),
 	}
+	b.force.Store(newForce(cfg))
 	for i := range b.shards {
 		b.shards[i].topics = make(map[string]*topic)
 	}
 	return b
+}
+
+// A force is the settings in force.
+type force struct {
+	Config
+	rules *rules
+}
+
+func newForce(cfg Config) *force {
+	cfg = cfg.withDefaults()
+	return &force{Config: cfg, rules: newRules(cfg)}
+}
+
+// Reload puts cfg in force, also for the topics that there are: what they hold
+// beyond it goes at once.
+func (b *Broker) Reload(cfg Config, now time.Time) {
+	f := newForce(cfg)
+	b.force.Store(f) // before looking: a topic made meanwhile goes by it
+	b.each(func(t *topic) { t.rule(f.rules.of(t.name), now) })
+}
+
+// each calls do for every topic, under its shard's lock.
+func (b *Broker) each(do func(*topic)) {
+	for i := range b.shards {
+		s := &b.shards[i]
+		s.mu.RLock()
+		for _, t := range s.topics {
+			do(t)
+		}
+		s.mu.RUnlock()
+	}
 }
 
 // Close waits until every fan-out has handed over what was published. Nothing may
@@ -88,6 +124,7 @@ func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wir
 		if err != nil {
 			return wire.Published{}, err
 		}
+		b.tell(t)
 		published, err := t.publish(m, ttl, now)
 		if errors.Is(err, errForgotten) {
 			continue
@@ -100,27 +137,28 @@ func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wir
 	}
 }
 
-// Join makes to a subscriber of the start's topic. The error is a
+// Join makes to a subscriber of the start's topic. A subscription that pins keeps
+// the topic from being forgotten; one that does not ends then (Gone). The error is a
 // *wire.Problem: overloaded.
-func (b *Broker) Join(start wire.Start, to Subscriber) (Joined, error) {
-	if b.subscriptions.Add(1) > int64(b.cfg.MaxSubscriptions) {
+func (b *Broker) Join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
+	if most := b.force.Load().MaxSubscriptions; b.subscriptions.Add(1) > int64(most) {
 		b.subscriptions.Add(-1)
-		return Joined{}, full(b.cfg.MaxSubscriptions, "subscriptions", "limits.all_subscriptions")
+		return Joined{}, full(most, "subscriptions", "limits.all_subscriptions")
 	}
-	joined, err := b.join(start, to)
+	joined, err := b.join(start, to, pins)
 	if err != nil {
 		b.subscriptions.Add(-1)
 	}
 	return joined, err
 }
 
-func (b *Broker) join(start wire.Start, to Subscriber) (Joined, error) {
+func (b *Broker) join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
 	for {
 		t, err := b.topic(start.Topic)
 		if err != nil {
 			return Joined{}, err
 		}
-		joined, err := t.join(start, to)
+		joined, err := t.join(start, to, pins)
 		if !errors.Is(err, errForgotten) {
 			return joined, err
 		}
@@ -153,9 +191,9 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 	if t := s.topics[name]; t != nil {
 		return t, nil
 	}
-	if b.topics.Add(1) > int64(b.cfg.MaxTopics) {
+	if most := b.force.Load().MaxTopics; b.topics.Add(1) > int64(most) {
 		b.topics.Add(-1)
-		return nil, full(b.cfg.MaxTopics, "topics", "limits.topics")
+		return nil, full(most, "topics", "limits.topics")
 	}
 	t := newTopic(b, strings.Clone(name)) // a substring would keep a whole request
 	s.topics[t.name] = t

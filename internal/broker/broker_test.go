@@ -30,6 +30,8 @@ type recorder struct {
 	offsets []uint64
 }
 
+func (*recorder) Emptied() {}
+
 func (r *recorder) Offer(frames []*wire.Frame, _ time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +73,7 @@ func TestSubscribersGetWhatIsPublishedAfterTheyJoined(t *testing.T) {
 		b := newBroker(Config{})
 		publish(t, b, "a")
 		r := &recorder{}
-		j, err := b.Join(wire.Start{Topic: "a"}, r)
+		j, err := b.Join(wire.Start{Topic: "a"}, r, true)
 		require.NoError(t, err)
 		require.Equal(t, uint64(1), j.Position.Offset, "now is after the first message")
 		require.True(t, j.Live)
@@ -97,7 +99,7 @@ func TestEverySubscriberSeesRisingOffsetsWhileOthersComeAndGo(t *testing.T) {
 	recorders := make([]*recorder, watchers)
 	for i := range recorders {
 		recorders[i] = &recorder{}
-		_, err := b.Join(wire.Start{Topic: "a"}, recorders[i])
+		_, err := b.Join(wire.Start{Topic: "a"}, recorders[i], true)
 		require.NoError(t, err)
 	}
 	var wg sync.WaitGroup
@@ -110,7 +112,7 @@ func TestEverySubscriberSeesRisingOffsetsWhileOthersComeAndGo(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range each {
-			if j, err := b.Join(wire.Start{Topic: "a"}, &recorder{}); err == nil {
+			if j, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, true); err == nil {
 				j.Leave()
 			}
 		}
@@ -198,7 +200,7 @@ func TestAForgottenTopicNumbersOn(t *testing.T) {
 		}
 		publish(t, b, "short")
 		r := &recorder{}
-		j, err := b.Join(wire.Start{Topic: "watched"}, r)
+		j, err := b.Join(wire.Start{Topic: "watched"}, r, true)
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
 		b.Sweep(time.Now())
@@ -218,26 +220,28 @@ func TestTopicsAreBounded(t *testing.T) {
 	publish(t, b, "b")
 	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "c"}}, 0, time.Now())
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
-	_, err = b.Join(wire.Start{Topic: "c"}, &recorder{})
+	_, err = b.Join(wire.Start{Topic: "c"}, &recorder{}, true)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 	publish(t, b, "a")
 }
 
 func TestSubscriptionsAreBoundedInAll(t *testing.T) {
 	b := newBroker(Config{MaxSubscriptions: 2})
-	j, err := b.Join(wire.Start{Topic: "a"}, &recorder{})
+	j, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
 	require.NoError(t, err)
-	_, err = b.Join(wire.Start{Topic: "b"}, &recorder{})
+	_, err = b.Join(wire.Start{Topic: "b"}, &recorder{}, true)
 	require.NoError(t, err)
-	_, err = b.Join(wire.Start{Topic: "a"}, &recorder{})
+	_, err = b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 	j.Leave()
-	_, err = b.Join(wire.Start{Topic: "a"}, &recorder{})
+	_, err = b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
 	require.NoError(t, err)
 }
 
 // stuck is a Subscriber that breaks the rule: its Offer waits.
 type stuck struct{ release chan struct{} }
+
+func (*stuck) Emptied() {}
 
 func (s *stuck) Offer([]*wire.Frame, time.Time) { <-s.release }
 
@@ -253,7 +257,7 @@ func TestALaggingFanOutRefusesPublishersAndLosesNothing(t *testing.T) {
 			others[i] = &recorder{}
 		}
 		for _, to := range append(others, s, r) {
-			_, err := b.Join(wire.Start{Topic: "a"}, to)
+			_, err := b.Join(wire.Start{Topic: "a"}, to, true)
 			require.NoError(t, err)
 		}
 		publish(t, b, "a")

@@ -141,7 +141,11 @@ func (t *topic) nextBatch(frames []*wire.Frame, subs []*Subscription) ([]*wire.F
 func (t *topic) advance(frames []*wire.Frame) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.mark = frames[len(frames)-1].Position().Offset
+	newest := frames[len(frames)-1].Position().Offset
+	if newest <= t.mark {
+		return // the history was emptied meanwhile
+	}
+	t.mark = newest
 	t.unsent -= len(frames)
 	for _, f := range frames {
 		t.unsentBytes -= f.Size()

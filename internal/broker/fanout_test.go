@@ -15,6 +15,8 @@ import (
 // A writer is a Subscriber that takes about as long as a write to a connection.
 type writer struct{ offered *atomic.Int64 }
 
+func (*writer) Emptied() {}
+
 func (w *writer) Offer([]*wire.Frame, time.Time) {
 	for begun := time.Now(); time.Since(begun) < 5*time.Microsecond; {
 	}
@@ -26,7 +28,7 @@ func crowd(t testing.TB, b *Broker, topic string, n int) *atomic.Int64 {
 	t.Helper()
 	var offered atomic.Int64
 	for range n {
-		_, err := b.Join(wire.Start{Topic: topic}, &writer{&offered})
+		_, err := b.Join(wire.Start{Topic: topic}, &writer{&offered}, true)
 		require.NoError(t, err)
 	}
 	return &offered
@@ -60,7 +62,7 @@ func TestPublishersThatFanOutLeaveNothingBehind(t *testing.T) {
 	b := newBroker(Config{HistoryMessages: 100_000})
 	readers := [2]recorder{}
 	for i := range readers {
-		_, err := b.Join(wire.Start{Topic: "a"}, &readers[i])
+		_, err := b.Join(wire.Start{Topic: "a"}, &readers[i], true)
 		require.NoError(t, err)
 	}
 	const publishers, each = 8, 500
@@ -123,7 +125,7 @@ func BenchmarkFanOut(b *testing.B) {
 	const subscribers = 10_000
 	var ignored recorder
 	for range subscribers {
-		if _, err := br.Join(wire.Start{Topic: "a"}, discard{&ignored}); err != nil {
+		if _, err := br.Join(wire.Start{Topic: "a"}, discard{&ignored}, true); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -138,6 +140,8 @@ func BenchmarkFanOut(b *testing.B) {
 
 // discard takes nothing and no time.
 type discard struct{ *recorder }
+
+func (discard) Emptied() {}
 
 func (discard) Offer([]*wire.Frame, time.Time) {}
 
@@ -158,7 +162,7 @@ func (p *prompter) Offer(frames []*wire.Frame, now time.Time) {
 func TestWhatComesWhileAPublisherFansOutIsOffered(t *testing.T) {
 	b := newBroker(Config{})
 	p := &prompter{publish: func() { publish(t, b, "a") }}
-	_, err := b.Join(wire.Start{Topic: "a"}, p)
+	_, err := b.Join(wire.Start{Topic: "a"}, p, true)
 	require.NoError(t, err)
 	publish(t, b, "a")
 	b.Close()

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"sort"
-	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -80,92 +79,4 @@ func (h *history) get(offset uint64) *wire.Frame {
 		return nil
 	}
 	return h.at(i)
-}
-
-// A Limit bounds how much one read takes: at most Frames frames and about Bytes
-// bytes, but always one frame.
-type Limit struct {
-	Frames int
-	Bytes  int
-}
-
-// Take uses up what f needs and reports whether it fits.
-func (l *Limit) Take(f *wire.Frame, first bool) bool {
-	if l.Frames <= 0 || (!first && f.Size() > l.Bytes) {
-		return false
-	}
-	l.Frames--
-	l.Bytes -= f.Size()
-	return true
-}
-
-// read appends what follows position from, in order: a gap for each range that
-// is no longer there (with the reason given, if any, for what the history let
-// go of), then the messages. It returns the offset up to which it read.
-func (h *history) read(dst []*wire.Frame, from wire.Position, slow wire.GapReason, limit Limit, now time.Time) ([]*wire.Frame, uint64) {
-	r := reader{frames: dst, first: len(dst), at: from, limit: limit}
-	if from.Offset < h.lost {
-		reason := h.reason
-		if slow != "" {
-			reason = slow
-		}
-		r.skip(reason, h.lost)
-	}
-	for i := h.after(r.at.Offset); i < h.count; i++ {
-		f := h.at(i)
-		if f.Expired(now) {
-			r.skip(wire.GapExpired, f.Position().Offset)
-		} else if !r.add(f) {
-			break
-		}
-	}
-	return r.finish()
-}
-
-// A reader builds what one read returns; consecutive losses become one gap.
-type reader struct {
-	frames []*wire.Frame
-	first  int
-	at     wire.Position
-	limit  Limit
-	gap    *wire.Gap // not yet appended
-}
-
-func (r *reader) skip(reason wire.GapReason, offset uint64) {
-	if r.gap == nil {
-		r.gap = &wire.Gap{Topic: r.at.Topic, Reason: reason, After: r.at}
-	}
-	r.at.Offset = offset
-	r.gap.Position = r.at
-}
-
-func (r *reader) add(f *wire.Frame) bool {
-	if !r.flush() || !r.limit.Take(f, len(r.frames) == r.first) {
-		return false
-	}
-	r.frames = append(r.frames, f)
-	r.at.Offset = f.Position().Offset
-	return true
-}
-
-// flush appends the gap that is pending; if it does not fit, the read ends before
-// it.
-func (r *reader) flush() bool {
-	if r.gap == nil {
-		return true
-	}
-	f := wire.NewGapFrame(*r.gap)
-	if !r.limit.Take(f, len(r.frames) == r.first) {
-		r.at.Offset = r.gap.After.Offset
-		r.limit.Frames = 0
-		return false
-	}
-	r.frames = append(r.frames, f)
-	r.gap = nil
-	return true
-}
-
-func (r *reader) finish() ([]*wire.Frame, uint64) {
-	r.flush()
-	return r.frames, r.at.Offset
 }

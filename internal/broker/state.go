@@ -22,7 +22,8 @@ func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames
 		frames = append(frames, wire.NewGapFrame(RestartedGap(*j.Restart, t.positionLocked(j.Cursor))))
 		limit.Frames--
 	}
-	frames, _ = t.history.read(frames, t.positionLocked(j.Cursor), "", limit, now)
+	how := Reading{Had: j.Cursor, After: j.Cursor, Limit: limit}
+	frames, _ = t.history.read(frames, t.positionLocked(0), how, now)
 	return frames, true
 }
 

@@ -12,8 +12,12 @@ import (
 type Subscription struct {
 	topic *topic     // immutable
 	to    Subscriber // immutable
-	index int        // in topic.subs, -1 once left; guarded by topic.mu
+	index int        // in topic.subs, or gone; guarded by topic.mu
+	pins  bool       // keeps the topic from being forgotten; guarded by topic.mu
 }
+
+// gone is the index of a subscription that has left, or whose topic was forgotten.
+const gone = -1
 
 // Joined is what a new subscriber has to know. The fan-out offers it only what
 // comes after the messages that were in the topic when it joined.
@@ -27,7 +31,7 @@ type Joined struct {
 
 // join adds a subscriber and settles where it begins, in one step under the lock,
 // so that nothing falls between what is held and what is offered.
-func (t *topic) join(start wire.Start, to Subscriber) (Joined, error) {
+func (t *topic) join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.forgotten {
@@ -36,6 +40,7 @@ func (t *topic) join(start wire.Start, to Subscriber) (Joined, error) {
 	j := t.settleLocked(start)
 	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs)}
 	t.subs = append(t.subs, j.Subscription)
+	j.Subscription.pinLocked(pins)
 	return j, nil
 }
 
@@ -76,28 +81,62 @@ func (s *Subscription) Leave() {
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.index < 0 {
+	if s.index == gone {
 		return
 	}
+	s.pinLocked(false)
 	last := len(t.subs) - 1
 	t.subs[s.index] = t.subs[last]
 	t.subs[s.index].index = s.index
 	t.subs[last] = nil
 	t.subs = t.subs[:last]
-	s.index = -1
+	s.index = gone
 	t.broker.subscriptions.Add(-1)
 }
 
-// Read appends what follows offset after: gaps and messages in order, within
-// limit. slow, if not empty, is the reason given for what the history let go of. It
-// returns the frames, the offset up to which they go, and whether that is the
-// topic's newest.
-func (s *Subscription) Read(dst []*wire.Frame, after uint64, slow wire.GapReason, limit Limit, now time.Time) (frames []*wire.Frame, cursor uint64, live bool) {
+// Pin keeps the topic from being forgotten, or no longer does. It reports false if
+// the subscription is gone.
+func (s *Subscription) Pin(pins bool) bool {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	if s.index != gone {
+		s.pinLocked(pins)
+	}
+	return s.index != gone
+}
+
+func (s *Subscription) pinLocked(pins bool) {
+	switch {
+	case pins && !s.pins:
+		s.topic.pinned++
+	case s.pins && !pins:
+		s.topic.pinned--
+	}
+	s.pins = pins
+}
+
+// Gone reports whether the subscription has left, or its topic was forgotten.
+func (s *Subscription) Gone() bool {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	return s.index == gone
+}
+
+// Read appends what how asks for, gaps and messages in order. It returns the
+// frames, the offset up to which they go, and that of the topic's newest message.
+func (s *Subscription) Read(dst []*wire.Frame, how Reading, now time.Time) (frames []*wire.Frame, cursor, head uint64) {
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	frames, cursor = t.history.read(dst, t.positionLocked(after), slow, limit, now)
-	return frames, cursor, cursor == t.head
+	frames, cursor = t.history.read(dst, t.positionLocked(0), how.under(t.limits), now)
+	return frames, cursor, t.head
+}
+
+// Slow returns the policy for those who fall behind.
+func (s *Subscription) Slow() Slow {
+	s.topic.mu.Lock()
+	defer s.topic.mu.Unlock()
+	return s.topic.limits.Slow
 }
 
 // Lost returns the highest offset that the topic no longer holds.

@@ -23,13 +23,16 @@ var errForgotten = errors.New("topic forgotten")
 // fan-out lags too far refuses publishes instead, so healthy subscribers are
 // never made to lose.
 type topic struct {
-	name   string  // immutable
-	broker *Broker // immutable
+	name   string    // immutable
+	broker *Broker   // immutable
+	told   sync.Once // the followers of its name; before the first message
 
 	mu          sync.Mutex // guards the fields below; taken after the shard's lock, never before
+	limits      *Rule      // immutable itself; another when the settings change
 	head        uint64     // offset of the newest message; 0 before the first
 	history     history    // held messages, oldest first
 	subs        []*Subscription
+	pinned      int    // of subs, how many keep it from being forgotten
 	fanning     bool   // a fan-out goroutine is running, or about to
 	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
 	unsent      int    // messages above mark
@@ -39,7 +42,18 @@ type topic struct {
 
 func newTopic(b *Broker, name string) *topic {
 	floor := b.floor.Load()
-	return &topic{name: name, broker: b, head: floor, mark: floor, history: history{lost: floor, reason: wire.GapEvicted}}
+	return &topic{
+		name: name, broker: b, limits: b.force.Load().rules.of(name),
+		head: floor, mark: floor, history: history{lost: floor, reason: wire.GapEvicted},
+	}
+}
+
+// rule puts other limits in force.
+func (t *topic) rule(limits *Rule, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limits = limits
+	t.trimLocked(now)
 }
 
 // publish appends m and makes sure that a fan-out is going, or does it.
@@ -81,8 +95,7 @@ const (
 // overloadedLocked reports whether the fan-out lags too far: by half of what the
 // history may hold, and by more than it always may.
 func (t *topic) overloadedLocked() bool {
-	cfg := &t.broker.cfg
-	return t.unsent >= max(cfg.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(cfg.HistoryBytes/2, lagBytes)
+	return t.unsent >= max(t.limits.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(t.limits.HistoryBytes/2, lagBytes)
 }
 
 func overloaded(name string) *wire.Problem {
@@ -105,20 +118,26 @@ func (t *topic) trimLocked(now time.Time) {
 		if reason == "" || f.Position().Offset > t.mark {
 			return
 		}
-		t.history.pop(reason)
-		t.broker.historyBytes.Add(-int64(f.Size()))
-		t.broker.metrics.Evicted.WithLabelValues(string(reason)).Inc()
-		f.Release()
+		t.evictLocked(reason)
 	}
+}
+
+// evictLocked lets go of the oldest message.
+func (t *topic) evictLocked(reason wire.GapReason) {
+	f := t.history.front()
+	t.history.pop(reason)
+	t.broker.historyBytes.Add(-int64(f.Size()))
+	t.broker.metrics.Evicted.WithLabelValues(string(reason)).Inc()
+	f.Release()
 }
 
 // excessLocked says why the oldest message has to go, or "".
 func (t *topic) excessLocked(f *wire.Frame, now time.Time) wire.GapReason {
-	cfg := &t.broker.cfg
+	most := t.limits
 	switch {
-	case now.Sub(f.Accepted()) >= cfg.HistoryAge || f.Expired(now):
+	case now.Sub(f.Accepted()) >= most.HistoryAge || f.Expired(now):
 		return wire.GapExpired
-	case t.history.len() > 1 && (t.history.len() > cfg.HistoryMessages || t.history.bytes > cfg.HistoryBytes):
+	case t.history.len() > 1 && (t.history.len() > most.HistoryMessages || t.history.bytes > most.HistoryBytes):
 		return wire.GapEvicted
 	}
 	return ""
@@ -129,10 +148,15 @@ func (t *topic) sweep(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.trimLocked(now)
-	if t.history.len() > 0 || len(t.subs) > 0 || t.fanning {
+	if t.history.len() > 0 || t.pinned > 0 || t.fanning {
 		return false
 	}
 	t.forgotten = true
+	for _, s := range t.subs {
+		s.index = gone
+	}
+	t.broker.subscriptions.Add(-int64(len(t.subs)))
+	t.subs = nil
 	t.broker.raiseFloor(t.head)
 	return true
 }

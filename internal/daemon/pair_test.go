@@ -19,6 +19,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
+	sess "github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -196,7 +197,7 @@ func (s *side) setStage(token string) (session string, err error) {
 			}
 		}
 	}
-	opened, _, err := s.sessions.Open([]wire.Start{{Topic: token + ".polled", From: wire.FromOldest}}, true, time.Now())
+	opened, _, err := s.sessions.Open(sess.Opening{Topics: []wire.Start{{Topic: token + ".polled", From: wire.FromOldest}}, Ack: true}, time.Now())
 	if err != nil {
 		return "", err
 	}

@@ -32,13 +32,14 @@ func (secretKeeper) Allow(_ auth.Principal, _ auth.Action, topic string) error {
 func TestTheAuthorityIsAskedOnEveryWayToATopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{authority: secretKeeper{}})
-		_, err := k.cfg.Broker.Join(wire.Start{Topic: "secret"}, nil)
+		_, err := k.cfg.Broker.Join(wire.Start{Topic: "secret"}, nil, true)
 		require.NoError(t, err)
 		s := k.open(`{"topics":["a"]}`).Session
 		for _, c := range [][3]string{
 			{"POST", "/v1/topics/secret/messages", "1"},
 			{"GET", "/v1/topics/secret/messages", ""},
 			{"GET", "/v1/topics/secret", ""},
+			{"DELETE", "/v1/topics/secret", ""},
 			{"POST", "/v1/sessions", `{"topics":["secret"]}`},
 			{"PATCH", "/v1/sessions/" + s, `{"add":["secret"]}`},
 			{"GET", "/v1/poll?topic=secret", ""},
@@ -86,6 +87,7 @@ func TestTheLimiterIsAskedForEveryCallAndToldWhenItIsOver(t *testing.T) {
 			{"POST", "/v1/topics/a/messages", "1"},
 			{"GET", "/v1/topics/a/messages", ""},
 			{"GET", "/v1/topics/a", ""},
+			{"DELETE", "/v1/topics/a", ""},
 			{"GET", "/v1/topics", ""},
 			{"POST", "/v1/sessions", `{}`},
 			{"GET", "/v1/sessions/" + s, ""},

@@ -23,7 +23,8 @@ import (
 )
 
 // An Authority says who a request comes from and what that principal may do. Its
-// errors are *wire.Problems: unauthorized, forbidden.
+// errors are *wire.Problems: unauthorized, forbidden. Where it is asked for a
+// pattern, it allows all that the pattern stands for, or refuses.
 type Authority interface {
 	Identify(c auth.Credentials) (auth.Principal, error)
 	Allow(p auth.Principal, a auth.Action, topic string) error
@@ -71,7 +72,7 @@ func New(cfg Config) *API {
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
 	a.route(v1, "/topics", methods{"GET": {limit.Other, a.listTopics}})
-	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Other, a.showTopic}})
+	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Other, a.showTopic}, "DELETE": {limit.Other, a.deleteTopic}})
 	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publish, a.publish}, "GET": {limit.Other, a.readTopic}})
 	a.route(v1, "/sessions", methods{"POST": {limit.OpenSession, a.openSession}})
 	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Other, a.showSession}, "PATCH": {limit.Other, a.changeSession}, "DELETE": {limit.Other, a.closeSession}})

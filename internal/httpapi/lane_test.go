@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -78,7 +79,7 @@ func TestNothingIsLostWhereverAnAnswerOfTheLaneIsCut(t *testing.T) {
 
 func TestThePlainReadingOfAPollIsTheFullOne(t *testing.T) {
 	k := newKit(t, settings{})
-	s, _, err := k.cfg.Sessions.Open([]wire.Start{{Topic: "a"}}, true, time.Now())
+	s, _, err := k.cfg.Sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 	require.NoError(t, err)
 	for _, query := range []string{
 		"ack=0", "ack=17&mode=batch", "ack=1&mode=stream", "ack=1&mode=single", "ack=007", "ack=999999999999999",

@@ -150,7 +150,14 @@ func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start,
 	if err := a.allowAll(p, topics); err != nil {
 		return nil, transport.Request{}, err
 	}
-	s, positions, err := a.Sessions.OpenEphemeral(topics, time.Now())
+	except, err := exceptOfQuery(q)
+	if err == nil {
+		err = paceTopics(q, topics, mode)
+	}
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
+	s, positions, err := a.Sessions.OpenEphemeral(session.Opening{Topics: topics, Except: except}, time.Now())
 	req := transport.Request{Mode: mode}
 	if mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition) {
 		req.Hello = &wire.Hello{Positions: positions}

@@ -47,9 +47,13 @@ func (a *API) mayPublish(p auth.Principal, topic string) error {
 		return why
 	}
 	if wire.ReservedTopic(topic) {
-		return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %q is the daemon's own", topic)
+		return reserved(topic)
 	}
 	return a.Authority.Allow(p, auth.Publish, topic)
+}
+
+func reserved(topic string) *wire.Problem {
+	return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %q is the daemon's own", topic)
 }
 
 // A message is what a publish says, but for its body.

@@ -78,7 +78,11 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 
 // unreadable tells what is wrong with a body, in the client's words.
 func unreadable(err error) *wire.Problem {
-	if code := wire.CodeOf(err); code != "" {
+	switch code := wire.CodeOf(err); code {
+	case "":
+	case wire.CodeInvalidRequest:
+		return wire.NewProblem(code, "see PROTOCOL.md, Sessions and polls", "%v", err)
+	default:
 		return wire.NewProblem(code, "write topic, topic@oldest or topic@epoch:offset", "%v", err)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {

@@ -19,8 +19,12 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if err := a.allowAll(p, open.Topics); err != nil {
 		return err
 	}
+	except, err := exceptOf(open.Client, open.Echo == nil || *open.Echo)
+	if err != nil {
+		return err
+	}
 	ack := open.Ack == nil || *open.Ack
-	s, positions, err := a.Sessions.Open(open.Topics, ack, time.Now())
+	s, positions, err := a.Sessions.Open(session.Opening{Topics: open.Topics, Ack: ack, Except: except}, time.Now())
 	if err != nil {
 		return err
 	}

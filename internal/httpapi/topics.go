@@ -61,6 +61,25 @@ func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 	return a.writeJSON(w, http.StatusOK, state)
 }
 
+// deleteTopic empties the topic's history, and tells its subscribers.
+func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	topic, err := topicOf(r)
+	if err != nil {
+		return err
+	}
+	if wire.ReservedTopic(topic) {
+		return reserved(topic)
+	}
+	if err := a.Authority.Allow(p, auth.Delete, topic); err != nil {
+		return err
+	}
+	state, ok := a.Broker.Delete(topic, time.Now())
+	if !ok {
+		return topicUnknown(topic)
+	}
+	return a.writeJSON(w, http.StatusOK, state)
+}
+
 // readTopic answers with what the topic holds, as frames.
 func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	topic, err := a.readable(r, p)

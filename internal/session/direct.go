@@ -111,7 +111,7 @@ func (p *Poll) Unpark() (over, woken bool) {
 // enough.
 func (s *Session) dueAtLocked(due time.Time) {
 	s.due = due
-	s.home.hurry(s, due)
+	s.in.sessions.hurry(s, due)
 }
 
 // IsParked reports whether the poll still waits on its connection.
@@ -136,7 +136,7 @@ func (s *Session) handOverLocked(sub *subscription, frames []*wire.Frame, now ti
 	p := s.parked
 	limit := p.direct.limit
 	if !p.trust {
-		limit.Frames = min(limit.Frames, s.cfg.Unacked-len(s.unacked))
+		limit.Frames = min(limit.Frames, s.config().Unacked-len(s.unacked))
 	}
 	n := 0
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
@@ -169,10 +169,14 @@ func (s *Session) tellParkedLocked(frames []*wire.Frame, now time.Time) {
 // maybeLeaveLocked leaves the topics of a stateless poll that is over: its
 // connection ends the session when it hears of the client, which may be never.
 func (s *Session) maybeLeaveLocked() {
-	if s.ephemeral {
-		for _, sub := range s.subs {
-			sub.dropLocked()
-		}
+	if !s.ephemeral {
+		return
+	}
+	for _, f := range s.follows {
+		f.dropLocked()
+	}
+	for _, sub := range s.subs {
+		sub.dropLocked()
 	}
 }
 

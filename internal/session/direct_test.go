@@ -199,7 +199,7 @@ func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
 // connection may hear nothing for long before it ends the session.
 func TestAStatelessPollThatWasAnsweredIsOfferedNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
-		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
 		l := &line{k: k, then: Answered}
 		k.parkOn(l, s, false)

@@ -43,7 +43,7 @@ func (k *kit) consistent(s *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	require.EqualValues(k, s.sent, s.acked+uint64(len(s.unacked)), "what was sent is acked or kept")
-	require.LessOrEqual(k, len(s.unacked), s.cfg.Unacked)
+	require.LessOrEqual(k, len(s.unacked), s.config().Unacked)
 	for _, sub := range s.behind {
 		require.True(k, sub.behind && !sub.dropped)
 	}
@@ -82,7 +82,7 @@ func (k *kit) starts(texts ...string) []wire.Start {
 
 func (k *kit) open(topics ...string) *Session {
 	k.Helper()
-	s, positions, err := k.registry.Open(k.starts(topics...), true, time.Now())
+	s, positions, err := k.registry.Open(Opening{Topics: k.starts(topics...), Ack: true}, time.Now())
 	require.NoError(k, err)
 	require.Len(k, positions, len(topics))
 	return s

@@ -249,12 +249,12 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 	t := taking{poll: p, now: now, limit: limit, frames: p.frames[:0]}
 	t.resend()
 	if !p.trust {
-		t.limit.Frames = min(t.limit.Frames, s.cfg.Unacked-len(s.unacked))
+		t.limit.Frames = min(t.limit.Frames, s.config().Unacked-len(s.unacked))
 	}
 	t.drain(e)
 	t.catchUp()
 	p.frames = t.frames
-	return t.frames, !p.trust && len(s.unacked) >= s.cfg.Unacked, nil
+	return t.frames, !p.trust && len(s.unacked) >= s.config().Unacked, nil
 }
 
 // over returns why the poll must end, or nil.

@@ -1,8 +1,10 @@
 package session
 
 import (
+	"slices"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -29,7 +31,14 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 	for len(frames) > 0 && frames[0].Position().Offset <= sub.cursor {
 		frames = frames[1:] // it was there when the subscription began, or was read from history
 	}
+	if s.except != "" {
+		frames = others(frames, s.except)
+	}
 	if len(frames) == 0 {
+		return
+	}
+	if sub.pace != nil {
+		sub.pace.comeLocked(sub, now)
 		return
 	}
 	// Fast path: a poll is parked on its connection, and nothing goes before these.
@@ -40,6 +49,16 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 		}
 	}
 	sub.enqueueLocked(frames)
+}
+
+// others returns the frames that are not of the client of that name. The cursor need
+// not pass those: from history, too, they are left out.
+func others(frames []*wire.Frame, client string) []*wire.Frame {
+	isOwn := func(f *wire.Frame) bool { return f.Message().Client == client }
+	if !slices.ContainsFunc(frames, isOwn) {
+		return frames
+	}
+	return slices.DeleteFunc(slices.Clone(frames), isOwn)
 }
 
 // enqueueLocked queues what fits and wakes the poll, if one is parked on its
@@ -77,15 +96,44 @@ func (s *Session) enqueueLocked(e queued) bool {
 // makeQueueLocked makes the queue when something is first queued or waited for.
 func (s *Session) makeQueueLocked() {
 	if s.queue == nil {
-		s.queue = make(chan queued, s.cfg.Queue)
+		s.queue = make(chan queued, s.config().Queue)
 	}
 }
 
+// fallBehindLocked leaves the rest to the history, or ends the session, as the
+// topic's policy says.
 func (sub *subscription) fallBehindLocked() {
 	s := sub.session
-	s.metrics.FellBehind.Inc()
-	sub.behind, sub.lost = true, wire.GapSlow
-	s.behind = append(s.behind, sub)
+	s.in.metrics.FellBehind.Inc()
+	if sub.joined.Slow() == broker.Disconnect {
+		s.in.endLocked(s, tooSlow(sub.joined.Topic()), EndedSlow)
+		return
+	}
+	sub.slow, sub.lost = true, wire.GapSlow
+	sub.comesBehindLocked()
+}
+
+// comesBehindLocked has the poll read what the history holds for the subscription,
+// in its turn.
+func (sub *subscription) comesBehindLocked() {
+	sub.behind = true
+	sub.session.behind = append(sub.session.behind, sub)
+}
+
+// Emptied implements broker.Subscriber: what is queued goes before the gap.
+func (sub *subscription) Emptied() {
+	s := sub.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !sub.behind && !sub.dropped {
+		sub.comesBehindLocked()
+		s.wakeLocked()
+	}
+}
+
+func tooSlow(topic string) *wire.Problem {
+	return wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and read faster or subscribe to less",
+		"the session fell behind on topic %q, which ends those that do", topic)
 }
 
 // wakeLocked wakes a parked poll to look at what is behind. A queue that is full

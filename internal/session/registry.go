@@ -16,7 +16,7 @@ import (
 // All methods may be called concurrently. It needs Sweep, so often as timeouts are
 // to be exact.
 type Registry struct {
-	cfg     Config
+	cfg     atomic.Pointer[Config] // in force
 	broker  *broker.Broker
 	metrics *metrics.Metrics
 	tag     string // of this node, the first part of every id
@@ -33,7 +33,17 @@ type Registry struct {
 // NewRegistry returns a registry without sessions.
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.withDefaults()
-	return &Registry{cfg: cfg, broker: b, metrics: m, tag: randomText(3), sessions: newSessions(min(lookEvery, cfg.InactivityTimeout), time.Now()), ended: newEndedSessions(cfg.EndedRemembered)}
+	r := &Registry{broker: b, metrics: m, tag: randomText(3), sessions: newSessions(min(lookEvery, cfg.InactivityTimeout), time.Now()), ended: newEndedSessions(cfg.EndedRemembered)}
+	r.cfg.Store(&cfg)
+	return r
+}
+
+// Reload puts cfg in force, but for what a session has taken already: the room of
+// its queue; and for EndedRemembered. A shorter inactivity timeout is noticed within
+// the longer of both.
+func (r *Registry) Reload(cfg Config) {
+	cfg = cfg.withDefaults()
+	r.cfg.Store(&cfg)
 }
 
 // randomText returns n random bytes in base64url (RFC 4648, section 5).
@@ -46,10 +56,17 @@ func randomText(n int) string {
 // idBytes is how much of an id is random: 128 bits cannot be guessed.
 const idBytes = 16
 
-// Open opens a session with the given subscriptions, and returns the position of
-// each, in order. The error is a *wire.Problem.
-func (r *Registry) Open(topics []wire.Start, ack bool, now time.Time) (*Session, []wire.Position, error) {
-	s, positions, err := r.start(newSession(r.tag+"."+randomText(idBytes), ack, r, now), topics)
+// An Opening is what a session begins with.
+type Opening struct {
+	Topics []wire.Start
+	Ack    bool   // it keeps what was sent until that is acked
+	Except string // the client whose messages it is not sent; empty: none
+}
+
+// Open opens a session, and returns the positions that its client has to know, as
+// Change does. The error is a *wire.Problem.
+func (r *Registry) Open(o Opening, now time.Time) (*Session, []wire.Position, error) {
+	s, positions, err := r.start(newSession(r.tag+"."+randomText(idBytes), o, r, now), o.Topics)
 	if err == nil {
 		r.metrics.SessionsOpened.Inc()
 	}
@@ -57,11 +74,12 @@ func (r *Registry) Open(topics []wire.Start, ack bool, now time.Time) (*Session,
 }
 
 // OpenEphemeral is Open for one stateless poll: the session has no id that a
-// client could name, and the caller must End it.
-func (r *Registry) OpenEphemeral(topics []wire.Start, now time.Time) (*Session, []wire.Position, error) {
-	s := newSession("_"+randomText(idBytes), false, r, now)
+// client could name, acks nothing, and the caller must End it.
+func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Position, error) {
+	o.Ack = false
+	s := newSession("_"+randomText(idBytes), o, r, now)
 	s.ephemeral = true
-	return r.start(s, topics)
+	return r.start(s, o.Topics)
 }
 
 // count returns the counter that s is counted in.
@@ -74,10 +92,10 @@ func (r *Registry) count(s *Session) *atomic.Int64 {
 
 // start subscribes a new session and lists it, if there is room for it.
 func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
-	if r.count(s).Add(1) > int64(r.cfg.MaxSessions) {
+	if most := r.cfg.Load().MaxSessions; r.count(s).Add(1) > int64(most) {
 		r.count(s).Add(-1)
 		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
-			"the daemon holds %d sessions, or stateless polls, as many as it may", r.cfg.MaxSessions)
+			"the daemon holds %d sessions, or stateless polls, as many as it may", most)
 		p.RetryAfterMS = 1000
 		return nil, nil, p
 	}
@@ -120,6 +138,8 @@ const (
 	EndedClosed   = "closed"
 	EndedInactive = "inactive"
 	EndedDraining = "draining"
+	EndedSlow     = "slow"   // it fell behind on a topic whose policy is to disconnect
+	EndedTopics   = "topics" // its patterns match more topics than it may hold
 )
 
 var (
@@ -133,7 +153,14 @@ var (
 func (r *Registry) End(s *Session) { r.end(s, closedProblem, EndedClosed) }
 
 func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
-	if !s.end(why) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.endLocked(s, why, reason)
+}
+
+// endLocked is end under the session's lock.
+func (r *Registry) endLocked(s *Session, why *wire.Problem, reason string) {
+	if !s.endLocked(why) {
 		return
 	}
 	r.sessions.remove(s)
@@ -173,7 +200,7 @@ func (r *Registry) Drain(why *wire.Problem) {
 func (r *Registry) Draining() *wire.Problem { return r.draining.Load() }
 
 // Config returns the bounds in force.
-func (r *Registry) Config() Config { return r.cfg }
+func (r *Registry) Config() Config { return *r.cfg.Load() }
 
 // Gauges adds the sessions' part to g.
 func (r *Registry) Gauges(g *metrics.Gauges) {

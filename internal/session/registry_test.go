@@ -75,7 +75,7 @@ func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
 		parkedPoll := k.park(s, 2)
 		unacked := k.open("a@oldest")
 		k.poll(unacked, 0)
-		stateless, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		stateless, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
 		statelessPoll := k.park(stateless, 0)
 
@@ -87,7 +87,7 @@ func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
 		_, err = unacked.Poll(0, false, time.Now())
 		why, _ := errors.AsType[*wire.Problem](err)
 		require.Zero(k, why.Positions[0].Offset, "nothing was acked")
-		_, _, err = k.registry.Open(nil, true, time.Now())
+		_, _, err = k.registry.Open(Opening{Ack: true}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
 		_, err = k.registry.Get(s.ID())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
@@ -98,7 +98,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	story(t, broker.Config{}, Config{MaxSessions: 2}, func(k *kit) {
 		s := k.open("a")
 		k.open("a")
-		_, _, err := k.registry.Open(nil, true, time.Now())
+		_, _, err := k.registry.Open(Opening{Ack: true}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 		k.registry.End(s)
 		k.open("a")
@@ -108,19 +108,19 @@ func TestSessionsAreBounded(t *testing.T) {
 func TestStatelessPollsAreBoundedApart(t *testing.T) {
 	story(t, broker.Config{}, Config{MaxSessions: 1}, func(k *kit) {
 		k.open("a")
-		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
-		_, _, err = k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		_, _, err = k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 		k.registry.End(s)
-		_, _, err = k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		_, _, err = k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
 	})
 }
 
 func TestAStatelessSessionHasNoName(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
-		s, _, err := k.registry.OpenEphemeral(k.starts("a"), time.Now())
+		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
 		require.Empty(k, s.ID())
 		_, err = k.registry.Get(s.id)

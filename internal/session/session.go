@@ -6,12 +6,13 @@
 package session
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -33,9 +34,8 @@ type Session struct {
 	id        string // immutable; a capability: never log it
 	acks      bool   // immutable; false: the client trusts its connections
 	ephemeral bool   // immutable; of one stateless poll, which alone ends it
-	cfg       *Config
-	broker    *broker.Broker
-	metrics   *metrics.Metrics
+	except    string // immutable; the client whose messages it is not sent; empty: none
+	in        *Registry
 
 	// queue is filled by fan-outs under mu and drained by the poll that holds
 	// reading. Never closed; made under mu and with reading, or before anyone reads.
@@ -44,22 +44,22 @@ type Session struct {
 	reading chan struct{} // holds one token, of the poll that takes or parks; before mu
 	carried queued        // taken from queue and not yet sent; guarded by reading
 
-	home  *sessions    // immutable
-	place place        // in home; guarded by the part's lock
+	place place        // in in.sessions; guarded by the part's lock
 	slot  atomic.Int64 // in which place is
 
 	mu      sync.Mutex // guards the fields below; before a topic's lock
 	pinned  int        // bytes of the frames in queue and carried
 	subs    map[string]*subscription
-	behind  []*subscription // those that catch up, in turns
-	poll    *Poll           // the newest, until it ends
-	due     time.Time       // when the parked poll has waited long enough
-	parked  *Poll           // that poll, while frames may be handed to its connection; then queue and behind are empty
-	ended   *wire.Problem   // why the session ended; nil while it lives
-	active  time.Time       // when it was opened, or a poll last came or went
-	unacked []sent          // frames acked+1 .. sent, unless trusted
-	sent    uint64          // frames sent, ever
-	acked   uint64          // of those, how many the client has said it has
+	follows map[string]*following // by pattern; nil: none
+	behind  []*subscription       // those that catch up, in turns
+	poll    *Poll                 // the newest, until it ends
+	due     time.Time             // when the parked poll has waited long enough
+	parked  *Poll                 // that poll, while frames may be handed to its connection; then queue and behind are empty
+	ended   *wire.Problem         // why the session ended; nil while it lives
+	active  time.Time             // when it was opened, or a poll last came or went
+	unacked []sent                // frames acked+1 .. sent, unless trusted
+	sent    uint64                // frames sent, ever
+	acked   uint64                // of those, how many the client has said it has
 }
 
 // sent notes one frame that was sent: a gap, which never changes, or a reference
@@ -70,9 +70,9 @@ type sent struct {
 	gap    *wire.Gap
 }
 
-func newSession(id string, ack bool, r *Registry, now time.Time) *Session {
+func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	return &Session{
-		id: id, acks: ack, cfg: &r.cfg, broker: r.broker, metrics: r.metrics, home: r.sessions,
+		id: id, acks: o.Ack, except: strings.Clone(o.Except), in: r,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 		active:  now,
@@ -91,17 +91,20 @@ func (s *Session) ID() string {
 // Acks reports whether the session keeps what it sent until it is acked.
 func (s *Session) Acks() bool { return s.acks }
 
-// end ends the session once: the poll is told why, and nothing is offered any
-// more. It reports whether it was this call that ended it.
-func (s *Session) end(why *wire.Problem) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *Session) config() *Config { return s.in.cfg.Load() }
+
+// endLocked ends the session once: the poll is told why, and nothing is offered
+// any more. It reports whether it was this call that ended it.
+func (s *Session) endLocked(why *wire.Problem) bool {
 	if s.ended != nil {
 		return false
 	}
 	s.ended = why
-	if why.Code == wire.CodeDraining {
+	if why != closedProblem && why != inactiveProblem {
 		s.ended = withPositions(why, s.ackedPositionsLocked())
+	}
+	for _, f := range s.follows {
+		f.dropLocked()
 	}
 	for _, sub := range s.subs {
 		sub.dropLocked()
@@ -132,7 +135,7 @@ func (s *Session) look(now time.Time) (next time.Time, idle bool) {
 	case s.poll != nil || s.ephemeral:
 		return now.Add(lookEvery), false
 	}
-	next = s.active.Add(s.cfg.InactivityTimeout)
+	next = s.active.Add(s.config().InactivityTimeout)
 	return next, !next.After(now)
 }
 
@@ -148,6 +151,7 @@ func (s *Session) State(now time.Time) wire.SessionState {
 	if s.poll == nil {
 		state.IdleMS = now.Sub(s.active).Milliseconds()
 	}
+	state.Patterns = slices.Sorted(maps.Keys(s.follows))
 	for _, sub := range s.sortedLocked() {
 		state.Subscriptions = append(state.Subscriptions, sub.stateLocked())
 	}

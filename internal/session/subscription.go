@@ -1,6 +1,7 @@
 package session
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,9 +20,12 @@ type subscription struct {
 
 	cursor  uint64         // offset up to which frames were queued or taken
 	behind  bool           // is in session.behind
+	slow    bool           // fell behind: the topic's policy holds until it is live again
 	lost    wire.GapReason // what to call a loss: slow, once it was live; else whatever the history says
 	restart *wire.Position // announce first that this position cannot be honoured
 	dropped bool           // unsubscribed: what was not sent is not sent any more
+	named   bool           // by the client; else only a pattern matches it
+	pace    *pace          // how often it takes; nil: whenever something comes
 
 	sentTo  wire.Position // of the last frame sent, or where it began
 	ackedTo wire.Position // of the last frame acked, or where it began
@@ -29,6 +33,7 @@ type subscription struct {
 
 func (sub *subscription) dropLocked() {
 	sub.joined.Leave()
+	sub.pace.stopLocked()
 	sub.dropped = true
 }
 
@@ -41,9 +46,21 @@ func (sub *subscription) catchUpLocked(limit broker.Limit, now time.Time) []*wir
 	if sub.restart != nil {
 		return sub.announceRestartLocked()
 	}
-	frames, cursor, live := sub.joined.Read(nil, sub.cursor, sub.lost, limit, now)
-	sub.cursor, sub.behind, sub.lost = cursor, !live, wire.GapSlow
+	if sub.pace != nil {
+		return sub.pace.readLocked(sub, limit, now)
+	}
+	frames, cursor, head := sub.joined.Read(nil, sub.reading(limit), now)
+	sub.cursor, sub.behind, sub.lost = cursor, cursor < head, wire.GapSlow
+	sub.slow = sub.slow && sub.behind
 	return frames
+}
+
+// reading says what is to be read from history next.
+func (sub *subscription) reading(limit broker.Limit) broker.Reading {
+	return broker.Reading{
+		Had: sub.sentTo.Offset, After: sub.cursor, Lost: sub.lost, Slow: sub.slow,
+		Except: sub.session.except, Limit: limit,
+	}
 }
 
 // announceRestartLocked returns the gap for the position that could not be
@@ -74,8 +91,13 @@ func (s *Session) sortedLocked() []*subscription {
 	return subs
 }
 
+// ackedPositionsLocked returns what to reopen from: the position of each pattern, and
+// of each topic what is acked of it.
 func (s *Session) ackedPositionsLocked() []wire.Position {
-	positions := make([]wire.Position, 0, len(s.subs))
+	positions := make([]wire.Position, 0, len(s.follows)+len(s.subs))
+	for _, pattern := range slices.Sorted(maps.Keys(s.follows)) {
+		positions = append(positions, s.in.broker.PatternPosition(pattern))
+	}
 	for _, sub := range s.sortedLocked() {
 		positions = append(positions, sub.ackedTo)
 	}

@@ -32,7 +32,7 @@ func (t *taking) resend() {
 			return
 		}
 		t.frames = append(t.frames, f)
-		s.metrics.Resent.Inc()
+		s.in.metrics.Resent.Inc()
 		if p.trust {
 			s.letGoLocked(1)
 		} else {
@@ -54,7 +54,7 @@ func (s *Session) resentLocked(i int, now time.Time) *wire.Frame {
 			Topic: u.sub.joined.Topic(), Reason: lost,
 			After: s.beforeLocked(i), Position: u.sub.joined.Position(u.offset),
 		}
-		s.metrics.Gaps.WithLabelValues(string(u.gap.Reason)).Inc()
+		s.in.metrics.Gaps.WithLabelValues(string(u.gap.Reason)).Inc()
 	}
 	return wire.NewGapFrame(*u.gap)
 }
@@ -79,7 +79,7 @@ func (t *taking) drain(e queued) {
 		depth++
 	}
 	if depth > 0 {
-		s.metrics.QueueDepth.Observe(float64(depth))
+		s.in.metrics.QueueDepth.Observe(float64(depth))
 	}
 	for {
 		if e.frame != nil && !e.sub.dropped {
@@ -146,7 +146,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *wire.Frame) {
 	s.sent++
 	sub.sentTo = f.Position()
 	if f.Gap() != nil {
-		s.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
+		s.in.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
 	}
 	if p.trust {
 		s.acked++ // nothing is unacked before it: resend came first

@@ -1,0 +1,144 @@
+package broker
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Follower hears of the topics that a pattern stands for and that are made
+// while it follows. Made comes before the topic's first message, from whoever
+// publishes that; it may call Join, but must not wait for a publisher.
+//
+// A topic that a subscription makes is told of with its first message, too: who
+// subscribes may hold the very lock that a Follower needs.
+type Follower interface {
+	Made(topic string)
+}
+
+// follows has the followers by the tokens of their patterns, so that a new topic
+// is not held against each of them.
+type follows struct {
+	mu   sync.RWMutex // taken after everything else, and never held over Made
+	root follow
+}
+
+// A follow is where the patterns that begin with the same tokens go on.
+type follow struct {
+	next      map[string]*follow
+	followers map[Follower]struct{} // of the pattern that ends here
+}
+
+// Follow has f told of topics that are made. A pattern is followed once by each
+// follower.
+func (b *Broker) Follow(pattern string, f Follower) {
+	b.follows.mu.Lock()
+	defer b.follows.mu.Unlock()
+	at := &b.follows.root
+	for _, token := range wire.Tokens(pattern) {
+		next := at.next[token]
+		if next == nil {
+			next = &follow{}
+			if at.next == nil {
+				at.next = make(map[string]*follow)
+			}
+			at.next[token] = next
+		}
+		at = next
+	}
+	if at.followers == nil {
+		at.followers = make(map[Follower]struct{})
+	}
+	at.followers[f] = struct{}{}
+}
+
+// Unfollow ends Follow. A call of Made that is under way may still arrive.
+func (b *Broker) Unfollow(pattern string, f Follower) {
+	b.follows.mu.Lock()
+	defer b.follows.mu.Unlock()
+	path := []*follow{&b.follows.root}
+	var tokens []string
+	for _, token := range wire.Tokens(pattern) {
+		at := path[len(path)-1].next[token]
+		if at == nil {
+			return
+		}
+		path, tokens = append(path, at), append(tokens, token)
+	}
+	delete(path[len(path)-1].followers, f)
+	for i := len(path) - 1; i > 0 && path[i].empty(); i-- {
+		delete(path[i-1].next, tokens[i-1])
+	}
+}
+
+func (f *follow) empty() bool { return len(f.next) == 0 && len(f.followers) == 0 }
+
+// of returns the followers of the patterns that stand for the topic.
+func (f *follows) of(topic string) []Follower {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	var tokens []string
+	for _, token := range wire.Tokens(topic) {
+		tokens = append(tokens, token)
+	}
+	return f.root.appendMatching(nil, tokens, wire.ReservedTopic(topic))
+}
+
+// appendMatching appends the followers of what matches the tokens that are left.
+// With named, the first of them is matched by its name alone.
+func (f *follow) appendMatching(dst []Follower, tokens []string, named bool) []Follower {
+	if f == nil {
+		return dst
+	}
+	if len(tokens) == 0 {
+		return f.appendFollowers(dst)
+	}
+	dst = f.next[tokens[0]].appendMatching(dst, tokens[1:], false)
+	if named {
+		return dst
+	}
+	dst = f.next["*"].appendMatching(dst, tokens[1:], false)
+	return f.next[">"].appendFollowers(dst)
+}
+
+func (f *follow) appendFollowers(dst []Follower) []Follower {
+	if f != nil {
+		for follower := range f.followers {
+			dst = append(dst, follower)
+		}
+	}
+	return dst
+}
+
+// tell tells the followers of a topic that it was made, once; whoever publishes
+// meanwhile waits for that.
+func (b *Broker) tell(t *topic) {
+	t.told.Do(func() {
+		for _, f := range b.follows.of(t.name) {
+			f.Made(t.name)
+		}
+	})
+}
+
+// Followers returns who follows a pattern that stands for the topic.
+func (b *Broker) Followers(topic string) []Follower { return b.follows.of(topic) }
+
+// Matching returns the names of at most limit topics that the pattern stands for, in
+// order.
+func (b *Broker) Matching(pattern string, limit int) []string {
+	var names []string
+	b.each(func(t *topic) {
+		if len(names) < limit && wire.Matches(pattern, t.name) {
+			names = append(names, t.name)
+		}
+	})
+	slices.Sort(names)
+	return names
+}
+
+// PatternPosition returns the position that stands for every topic of the pattern
+// from the epoch's begin.
+func (b *Broker) PatternPosition(pattern string) wire.Position {
+	return wire.Position{Topic: pattern, Epoch: b.epoch}
+}

@@ -1,0 +1,183 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Limit bounds how much one read takes: at most Frames frames and about Bytes
+// bytes, but always one frame.
+type Limit struct {
+	Frames int
+	Bytes  int
+}
+
+// Take uses up what f needs and reports whether it fits.
+func (l *Limit) Take(f *wire.Frame, first bool) bool {
+	if l.Frames <= 0 || (!first && f.Size() > l.Bytes) {
+		return false
+	}
+	l.Frames--
+	l.Bytes -= f.Size()
+	return true
+}
+
+// A Reading says what a subscriber is to be given of a topic's history.
+type Reading struct {
+	Had   uint64 // offset of the last message or gap that it was sent, where a gap begins
+	After uint64 // offset after which to read; beyond Had if its own messages were passed over
+	UpTo  uint64 // offset up to which to read; 0 is the newest
+
+	// Lost is the reason for what the history has let go of, but for a deletion;
+	// empty is the history's own.
+	Lost wire.GapReason
+
+	// Slow says that the subscriber fell behind, so that the topic's policy applies.
+	Slow bool
+
+	// Newest, if not 0, leaves out all but so many. Conflate leaves out what a newer
+	// message with the same key follows.
+	Newest   int
+	Conflate bool
+
+	// Except leaves out, without a gap, messages of the client of that name.
+	Except string
+
+	Limit Limit
+}
+
+// A stretch is the part of a history that one reading is about.
+type stretch struct {
+	from, to int            // indices in the history, the second exclusive
+	newest   map[string]int // index of the newest message of each key; nil: all are read
+}
+
+// A reader builds what one reading returns; consecutive losses become one gap.
+type reader struct {
+	history *history
+	how     Reading
+	now     time.Time
+	frames  []*wire.Frame
+	first   int           // where this reading's frames begin
+	had     wire.Position // of the last frame
+	at      wire.Position // up to where it has read
+	gap     *wire.Gap     // not yet appended
+}
+
+// read appends what how asks for, in order: a gap for each range that is lost or
+// left out, then the messages. It returns the offset up to which it read.
+func (h *history) read(dst []*wire.Frame, topic wire.Position, how Reading, now time.Time) ([]*wire.Frame, uint64) {
+	r := reader{history: h, how: how, now: now, frames: dst, first: len(dst), had: topic, at: topic}
+	r.had.Offset, r.at.Offset = how.Had, how.After
+	if how.After < h.lost {
+		r.skip(r.lost(), h.lost)
+	}
+	r.readAll(r.stretch())
+	r.flush()
+	return r.frames, r.at.Offset
+}
+
+// lost is why messages are gone from the history.
+func (r *reader) lost() wire.GapReason {
+	if r.how.Lost != "" && r.history.reason != wire.GapDeleted {
+		return r.how.Lost
+	}
+	return r.history.reason
+}
+
+func (r *reader) stretch() stretch {
+	s := stretch{from: r.history.after(r.at.Offset), to: r.history.count}
+	if r.how.UpTo > 0 {
+		s.to = max(s.from, r.history.after(r.how.UpTo))
+	}
+	if n := r.how.Newest; n > 0 && s.to-s.from > n {
+		s.from = s.to - n
+		r.skip(wire.GapSlow, r.history.at(s.from-1).Position().Offset)
+	}
+	if r.how.Conflate {
+		s.newest = r.history.newestByKey(s.from, s.to)
+	}
+	return s
+}
+
+// under returns how with the policy of a rule, if it applies.
+func (how Reading) under(rule *Rule) Reading {
+	switch {
+	case !how.Slow:
+	case rule.Slow == DropOldest:
+		how.Newest = rule.Keep
+	case rule.Slow == Conflate:
+		how.Conflate = true
+	}
+	return how
+}
+
+// newestByKey returns the index of the newest message of each key between two
+// indices. Messages without a key share one.
+func (h *history) newestByKey(from, to int) map[string]int {
+	newest := make(map[string]int)
+	for i := from; i < to; i++ {
+		newest[h.at(i).Message().Key] = i
+	}
+	return newest
+}
+
+// readAll reads a stretch as far as the limit goes.
+func (r *reader) readAll(s stretch) {
+	for i := s.from; i < s.to; i++ {
+		f := r.history.at(i)
+		m := f.Message()
+		switch {
+		case f.Expired(r.now):
+			r.skip(wire.GapExpired, m.Position.Offset)
+		case s.newest != nil && s.newest[m.Key] != i:
+			r.skip(wire.GapConflated, m.Position.Offset)
+		case r.how.Except != "" && m.Client == r.how.Except:
+			r.at.Offset = m.Position.Offset
+		case !r.add(f):
+			return
+		}
+	}
+}
+
+func (r *reader) skip(reason wire.GapReason, offset uint64) {
+	if r.gap == nil {
+		r.gap = &wire.Gap{Topic: r.at.Topic, Reason: reason, After: r.had}
+	}
+	r.at.Offset = offset
+	r.gap.Position = r.at
+}
+
+func (r *reader) add(f *wire.Frame) bool {
+	if !r.flush() || !r.how.Limit.Take(f, len(r.frames) == r.first) {
+		return false
+	}
+	r.append(f)
+	return true
+}
+
+// flush appends the gap that is pending; if it does not fit, the reading ends
+// before it.
+func (r *reader) flush() bool {
+	if r.gap == nil {
+		return true
+	}
+	f := wire.NewGapFrame(*r.gap)
+	r.gap = nil
+	if !r.how.Limit.Take(f, len(r.frames) == r.first) {
+		r.at = r.had
+		r.how.Limit.Frames = 0
+		return false
+	}
+	at := r.at // its own messages may have been passed over behind the gap
+	r.append(f)
+	r.at.Offset = max(at.Offset, r.at.Offset)
+	return true
+}
+
+func (r *reader) append(f *wire.Frame) {
+	r.frames = append(r.frames, f)
+	r.had = f.Position()
+	r.at = r.had
+}

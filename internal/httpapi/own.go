@@ -1,0 +1,59 @@
+package httpapi
+
+import (
+	"net/url"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// exceptOf returns the client whose messages a subscriber is not sent: its own, if
+// it does not want them back.
+func exceptOf(client string, echo bool) (string, error) {
+	if err := wire.CheckClient(client); client != "" && err != nil {
+		return "", wire.NewProblem(wire.CodeInvalidRequest, "choose another id", "%v", err)
+	}
+	switch {
+	case echo:
+		return "", nil
+	case client == "":
+		return "", wire.NewProblem(wire.CodeInvalidRequest, "say client, the id that you publish with", "echo is false, but whose messages are your own is not said")
+	}
+	return client, nil
+}
+
+// exceptOfQuery is exceptOf for a stateless poll.
+func exceptOfQuery(q url.Values) (string, error) {
+	client, err := one(q, "client")
+	if err != nil {
+		return "", err
+	}
+	echo, err := one(q, "echo")
+	if err != nil {
+		return "", err
+	}
+	if echo != "" && echo != "true" && echo != "false" {
+		return "", wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "echo=%.40q is neither", echo)
+	}
+	return exceptOf(client, echo != "false")
+}
+
+// paceTopics gives each topic of a stateless poll the max_rate in the query. Only a
+// stream lasts long enough for it.
+func paceTopics(q url.Values, topics []wire.Start, mode transport.Mode) error {
+	rate, err := one(q, "max_rate")
+	if err != nil || rate == "" {
+		return err
+	}
+	every, err := wire.ParseRate(rate)
+	switch {
+	case err != nil:
+		return unreadable(err)
+	case mode != transport.Stream:
+		return wire.NewProblem(wire.CodeInvalidRequest, "say mode=stream, or open a session", "max_rate has no meaning for a poll that ends")
+	}
+	for i := range topics {
+		topics[i].Every = every
+	}
+	return nil
+}

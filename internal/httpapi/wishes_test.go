@@ -1,0 +1,151 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func (k *kit) publishAs(topic, client string) {
+	k.Helper()
+	_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Client: client, Data: []byte(`"` + client + `"`)}, 0, time.Now())
+	require.NoError(k, err)
+	synctest.Wait()
+}
+
+// payloads is what an answer's messages hold, and "gap" for each gap.
+func payloads(answer string) (said []string) {
+	for line := range strings.Lines(answer) {
+		var f struct {
+			Data json.RawMessage
+			Gap  *wire.Gap
+		}
+		switch err := json.Unmarshal([]byte(line), &f); {
+		case err != nil:
+			said = append(said, "unreadable: "+line)
+		case f.Gap != nil:
+			said = append(said, "gap "+string(f.Gap.Reason))
+		case f.Data != nil:
+			said = append(said, string(f.Data))
+		}
+	}
+	return said
+}
+
+func TestASubscriberMayLeaveItsOwnMessagesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		s := k.open(`{"topics":["a"],"client":"me","echo":false}`).Session
+		heard := k.open(`{"topics":["a"],"client":"me"}`).Session
+		for _, client := range []string{"you", "me", "they", "me"} {
+			k.publishAs("a", client)
+		}
+		_, answer := k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
+		require.Equal(t, []string{`"you"`, `"they"`}, payloads(answer))
+		_, answer = k.get("GET", "/v1/sessions/"+heard+"/poll?ack=0", "")
+		require.Len(t, payloads(answer), 4)
+		_, answer = k.get("GET", "/v1/poll?topic=a@oldest&client=me&echo=false", "")
+		require.Equal(t, []string{`"you"`, `"they"`}, payloads(answer))
+		_, answer = k.get("GET", "/v1/poll?topic=a@oldest&client=me&echo=true", "")
+		require.Len(t, payloads(answer), 4)
+	})
+}
+
+func TestASubscriptionMayHaveAPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		s := k.open(`{"topics":["quick",{"topic":"a","max_rate":"2/s"}]}`).Session
+		k.publishAs("a", "one")
+		_, answer := k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
+		require.Equal(t, []string{`"one"`}, payloads(answer))
+		for _, client := range []string{"two", "three"} {
+			k.publishAs("a", client)
+		}
+		k.publishAs("quick", "now")
+		_, answer = k.get("GET", "/v1/sessions/"+s+"/poll?ack=1", "")
+		require.Equal(t, []string{`"now"`}, payloads(answer))
+		begun := time.Now()
+		_, answer = k.get("GET", "/v1/sessions/"+s+"/poll?ack=2", "")
+		require.Equal(t, []string{"gap conflated", `"three"`}, payloads(answer))
+		require.InDelta(t, 0.5, time.Since(begun).Seconds(), 0.01)
+	})
+}
+
+func TestPatternsAreNamedLikeTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		k.publishAs("room.go", "old")
+		opened := k.open(`{"topics":["room.*"]}`)
+		epoch := opened.Positions[0].Epoch
+		require.Equal(t, "room.*@"+epoch+":0", opened.Positions[0].String())
+		require.Equal(t, "room.go@"+epoch+":1", opened.Positions[1].String())
+		k.publishAs("room.c", "new")
+		_, answer := k.get("GET", "/v1/sessions/"+opened.Session+"/poll?ack=0", "")
+		require.Equal(t, []string{`"new"`}, payloads(answer))
+		_, answer = k.get("GET", "/v1/poll?topic=room.%3E@"+epoch+":0&topic=room.go@"+epoch+":1", "")
+		require.Equal(t, []string{`"new"`}, payloads(answer), "from the positions it has, and from the begin")
+		_, answer = k.get("GET", "/v1/poll?topic=room.*@oldest", "")
+		require.True(t, strings.HasPrefix(answer, `{"hello":{"positions":["room.*@`+epoch+`:0","room.c@`+epoch+`:0","room.go@`+epoch+`:0"]`), answer)
+		require.ElementsMatch(t, []string{`"old"`, `"new"`}, payloads(answer))
+	})
+}
+
+func TestATopicIsDeletedAndItsSubscribersAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		s := k.open(`{"topics":["a"]}`).Session
+		k.publishAs("a", "one")
+		_, answer := k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
+		require.Equal(t, []string{`"one"`}, payloads(answer))
+		status, text := k.get("DELETE", "/v1/topics/a", "")
+		require.Equal(t, 200, status)
+		var state wire.TopicState
+		require.NoError(t, json.Unmarshal([]byte(text), &state))
+		require.EqualValues(t, 2, state.Position.Offset)
+		require.Zero(t, state.Messages+state.Bytes)
+		_, answer = k.get("GET", "/v1/sessions/"+s+"/poll?ack=1", "")
+		require.Equal(t, []string{"gap deleted"}, payloads(answer))
+		k.wantProblem(wire.CodeTopicUnknown, "DELETE", "/v1/topics/b", "")
+		k.wantProblem(wire.CodeReservedTopic, "DELETE", "/v1/topics/_b", "")
+	})
+}
+
+func TestWishesThatCannotBeMet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		for _, c := range []struct {
+			code          wire.Code
+			path, body    string
+			detail        string
+			remedyTellsOf string
+		}{
+			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":["a"],"echo":false}`, "is not said", "say client"},
+			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":["a"],"client":"a b"}`, `' '`, "another id"},
+			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[{"topic":"a","max_rate":"fast"}]}`, "such as 5/s", "PROTOCOL.md"},
+			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[{"topic":"a","rate":"5/s"}]}`, "max_rate", "PROTOCOL.md"},
+			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[7]}`, "neither a start", "PROTOCOL.md"},
+			{wire.CodeInvalidTopic, "/v1/sessions", `{"topics":["a.>.b"]}`, "comes last", "topic@oldest"},
+			{wire.CodeInvalidPosition, "/v1/sessions", `{"topics":["a.>@k3:1"]}`, "whose offset is 0", "topic@oldest"},
+			{wire.CodeInvalidRequest, "/v1/poll?topic=a&echo=false", "", "is not said", "say client"},
+			{wire.CodeInvalidRequest, "/v1/poll?topic=a&echo=no", "", "neither", "true or false"},
+			{wire.CodeInvalidRequest, "/v1/poll?topic=a&client=x&client=y", "", "2 times", "once"},
+			{wire.CodeInvalidRequest, "/v1/poll?topic=a&max_rate=5/s", "", "ends", "mode=stream"},
+			{wire.CodeInvalidRequest, "/v1/poll?topic=a&mode=stream&max_rate=5", "", "such as 5/s", "PROTOCOL.md"},
+			{wire.CodeInvalidTopic, "/v1/topics/a.*/messages", "1", "only ASCII", "PROTOCOL.md"},
+		} {
+			method := "POST"
+			if c.body == "" {
+				method = "GET"
+			}
+			p := k.wantProblem(c.code, method, c.path, c.body, jsonType)
+			require.Contains(t, p.Detail, c.detail, c.path+c.body)
+			require.Contains(t, p.Remedy, c.remedyTellsOf, c.path+c.body)
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package session
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// texts writes positions as "a.*:0 a.b:3".
+func texts(positions []wire.Position) (said []string) {
+	for _, p := range positions {
+		said = append(said, fmt.Sprintf("%s:%d", p.Topic, p.Offset))
+	}
+	return said
+}
+
+func (k *kit) openAll(topics ...string) (*Session, []string) {
+	k.Helper()
+	s, positions, err := k.registry.Open(Opening{Topics: k.starts(topics...), Ack: true}, time.Now())
+	require.NoError(k, err)
+	return s, texts(positions)
+}
+
+func TestAPatternGetsTopicsThatThereAreAndThoseToCome(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.publishN("chat.go", 2)
+		k.publishN("chat.go.deep", 1)
+		s, positions := k.openAll("chat.*", "news")
+		require.Equal(k, []string{"chat.*:0", "news:0", "chat.go:2"}, positions)
+		waiting := k.park(s, 0)
+		k.publishN("chat.rust", 1)
+		waiting.wantFrames("chat.rust1")
+		k.publishN("chat.go", 1)
+		k.publishN("chat", 1)
+		k.publishN("chat.rust", 1)
+		require.Equal(k, "chat.go3 chat.rust2", k.poll(s, 1))
+		require.Equal(k, []string{"chat.*"}, s.State(time.Now()).Patterns)
+	})
+}
+
+func TestAPatternIsResumedFromItsPositionAndThoseOfItsTopics(t *testing.T) {
+	story(t, broker.Config{HistoryMessages: 2}, Config{}, func(k *kit) {
+		k.publishN("a.x", 1)
+		s, _ := k.openAll("a.>")
+		k.publishN("a.x", 1)
+		require.Equal(k, "a.x2", k.poll(s, 0))
+		k.registry.End(s)
+		k.publishN("a.x", 1)
+		k.publishN("a.y", 3)
+		s, positions := k.openAll("a.>@EPOCH:0", "a.x@EPOCH:2")
+		require.Equal(k, []string{"a.>:0", "a.x:2", "a.y:0"}, positions)
+		require.Equal(k, "a.x3 gap(evicted a.y0-1) a.y2 a.y3", k.poll(s, 0), "what it could not know of, it gets from the begin")
+		s, _ = k.openAll("a.>@k3:0")
+		require.Equal(k, "gap(restarted a.x0-1) gap(restarted a.y0-1) a.x2 a.x3 a.y2 a.y3", k.poll(s, 0))
+	})
+}
+
+func TestTopicsOfAPatternMayBeForgottenAndComeAgain(t *testing.T) {
+	story(t, broker.Config{HistoryAge: time.Minute}, Config{Subscriptions: 3, InactivityTimeout: time.Hour}, func(k *kit) {
+		s, _ := k.openAll("job.*")
+		acked := uint64(0)
+		for i := range 10 {
+			k.publishN(fmt.Sprintf("job.%d", i), 1)
+			require.NotEmpty(k, k.poll(s, acked))
+			acked++
+			time.Sleep(time.Hour / 30)
+			k.broker.Sweep(time.Now())
+		}
+		require.Nil(k, s.ended, "it holds three, but not at the same time")
+		k.publishN("job.9", 1)
+		got := k.poll(s, acked)
+		require.Regexp(k, `^job\.9\d+$`, got, "made again, and no gap")
+		require.LessOrEqual(k, len(s.subs), 2)
+	})
+}
+
+func TestASessionEndsRatherThanMissATopic(t *testing.T) {
+	story(t, broker.Config{}, Config{Subscriptions: 3}, func(k *kit) {
+		s, _ := k.openAll("job.*")
+		k.publishN("job.1", 1)
+		k.publishN("job.2", 1)
+		require.Equal(k, "job.11 job.21", k.poll(s, 0))
+		waiting := k.park(s, 2)
+		k.publishN("job.3", 1)
+		problem := waiting.wantProblem(wire.CodeSessionEnded)
+		require.Contains(k, problem.Remedy, "limits.subscriptions")
+		require.Equal(k, []string{"job.*:0", "job.1:1", "job.2:1"}, texts(problem.Positions))
+		_, _, err := k.registry.Open(Opening{Topics: k.starts("job.*")}, time.Now())
+		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+		require.Empty(k, k.followers("job.1"), "what failed leaves nothing behind")
+	})
+}
+
+// followers returns who would be told of a topic of that name.
+func (k *kit) followers(topic string) []broker.Follower { return k.broker.Followers(topic) }
+
+func TestPatternsComeAndGoWhileAPollWaits(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.publishN("a.x", 1)
+		k.publishN("a.y", 1)
+		s, _ := k.openAll("a.x")
+		positions, err := s.Change(k.starts("a.*", "a.>"), nil)
+		require.NoError(k, err)
+		require.Equal(k, []string{"a.*:0", "a.>:0", "a.y:1"}, texts(positions))
+		positions, err = s.Change(k.starts("a.*", "a.y@oldest"), []string{"a.>", "a.x"})
+		require.NoError(k, err)
+		require.Equal(k, []string{"a.*:0", "a.y:1"}, texts(positions), "both are there already")
+		k.publishN("a.x", 1)
+		k.publishN("a.z.deep", 1)
+		require.Equal(k, "a.x2", k.poll(s, 0), "the topic stays for the pattern that is left")
+		_, err = s.Change(nil, []string{"a.*"})
+		require.NoError(k, err)
+		k.publishN("a.x", 1)
+		k.publishN("a.new", 1)
+		k.publishN("a.y", 1)
+		require.Equal(k, "a.y2", k.poll(s, 1), "the topic that was named stays")
+		require.Empty(k, k.followers("a.x"))
+	})
+}
+
+// The first messages of many topics race with sessions that open, change and end.
+func TestNoFirstMessageIsMissed(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		const topics, sessions = 50, 20
+		var all sync.WaitGroup
+		opened := make([]*Session, sessions)
+		for i := range sessions {
+			all.Go(func() {
+				s, _ := k.openAll("race.*@oldest", fmt.Sprintf("race.%d", i))
+				opened[i] = s
+			})
+		}
+		for i := range topics {
+			all.Go(func() {
+				_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: fmt.Sprintf("race.%d", i)}, Data: []byte("1")}, 0, time.Now())
+				require.NoError(k, err)
+			})
+		}
+		all.Wait()
+		synctest.Wait()
+		for i, s := range opened {
+			acked, got := uint64(0), map[string]bool{}
+			for len(got) < topics-1 {
+				p, err := s.Poll(acked, false, time.Now())
+				require.NoError(k, err)
+				frames, err := p.Take(t.Context(), everything, time.Second)
+				require.NoError(k, err)
+				require.NotEmpty(k, frames, "session %d has %d topics", i, len(got))
+				acked += uint64(len(frames))
+				for _, f := range frames {
+					require.False(k, got[f.Position().Topic], "twice")
+					got[f.Position().Topic] = true
+				}
+				p.Done(time.Now())
+			}
+		}
+	})
+}

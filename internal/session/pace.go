@@ -1,0 +1,86 @@
+package session
+
+import (
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A pace bounds how often a subscription takes from its topic (max_rate): what
+// comes too early is left to the history, from which the newest message of each
+// key is read when the time has come. Its session's mu guards it.
+type pace struct {
+	every time.Duration // immutable
+	next  time.Time     // before which nothing is taken
+	upTo  uint64        // where the taking that is under way ends; 0: none is
+	timer *time.Timer   // fires at next; nil until something came too early
+	armed bool          // it will
+}
+
+// newPace returns the pace of a subscription, or nil if it has none.
+func newPace(every time.Duration) *pace {
+	if every <= 0 {
+		return nil
+	}
+	return &pace{every: every}
+}
+
+// comeLocked is told that messages came.
+func (p *pace) comeLocked(sub *subscription, now time.Time) {
+	if now.Before(p.next) {
+		p.armLocked(sub, now)
+		return
+	}
+	sub.comesBehindLocked()
+	sub.session.wakeLocked()
+}
+
+func (p *pace) armLocked(sub *subscription, now time.Time) {
+	switch {
+	case p.armed:
+		return
+	case p.timer == nil:
+		p.timer = time.AfterFunc(p.next.Sub(now), func() { p.due(sub) })
+	default:
+		p.timer.Reset(p.next.Sub(now))
+	}
+	p.armed = true
+}
+
+// due is when the timer fires.
+func (p *pace) due(sub *subscription) {
+	s := sub.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.armed = false
+	if !sub.dropped && !sub.behind {
+		sub.comesBehindLocked()
+		s.wakeLocked()
+	}
+}
+
+func (p *pace) stopLocked() {
+	if p != nil && p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+// readLocked reads on in a taking, or begins one. It ends with what was there when
+// it began: what came since is too early.
+func (p *pace) readLocked(sub *subscription, limit broker.Limit, now time.Time) []*wire.Frame {
+	how := sub.reading(limit)
+	how.Conflate, how.UpTo = true, p.upTo
+	frames, cursor, head := sub.joined.Read(nil, how, now)
+	if p.upTo == 0 {
+		p.upTo, p.next = head, now.Add(p.every)
+	}
+	sub.cursor, sub.lost = cursor, wire.GapSlow
+	if sub.behind = cursor < p.upTo; !sub.behind {
+		p.upTo = 0
+		if cursor < head {
+			p.armLocked(sub, now)
+		}
+	}
+	return frames
+}
