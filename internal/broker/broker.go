@@ -52,9 +52,8 @@ type Broker struct {
 
 	topics        atomic.Int64  // how many there are
 	floor         atomic.Uint64 // highest offset that a forgotten topic reached
-	historyBytes  atomic.Int64
-	frameBytes    atomic.Int64
 	subscriptions atomic.Int64
+	memory        memory
 
 	fanOuts sync.WaitGroup // one for each running fan-out
 }
@@ -119,6 +118,9 @@ func (b *Broker) Close() { b.fanOuts.Wait() }
 // m belongs to the broker from then on. The message lives for ttl, or as long
 // as the history keeps it if ttl is 0. The error is a *wire.Problem: overloaded.
 func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+	if err := b.admit(m.Size()); err != nil {
+		return wire.Published{}, err
+	}
 	for {
 		t, err := b.topic(m.Position.Topic)
 		if err != nil {
@@ -145,7 +147,11 @@ func (b *Broker) Join(start wire.Start, to Subscriber, pins bool) (Joined, error
 		b.subscriptions.Add(-1)
 		return Joined{}, full(most, "subscriptions", "limits.all_subscriptions")
 	}
-	joined, err := b.join(start, to, pins)
+	err := b.admit(subscriptionBytes)
+	var joined Joined
+	if err == nil {
+		joined, err = b.join(start, to, pins)
+	}
 	if err != nil {
 		b.subscriptions.Add(-1)
 	}
@@ -215,7 +221,10 @@ func (b *Broker) shard(name string) *shard {
 // Sweep lets go of messages whose age is over and forgets topics that hold
 // nothing and have no subscriber. A topic that is made again numbers on above
 // every offset ever forgotten, so no position becomes ambiguous.
+//
+// It also holds the memory budget: encodings are made without asking.
 func (b *Broker) Sweep(now time.Time) {
+	b.reclaim(0)
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
@@ -244,6 +253,7 @@ func (b *Broker) raiseFloor(offset uint64) {
 func (b *Broker) Gauges(g *metrics.Gauges) {
 	g.Topics = int(b.topics.Load())
 	g.Subscriptions = int(b.subscriptions.Load())
-	g.HistoryBytes = b.historyBytes.Load()
-	g.FrameBytes = b.frameBytes.Load()
+	b.memory.gauges(g)
+	g.TopicBytes = b.overhead()
+	g.MemoryBudget = int64(b.force.Load().MemoryBudget)
 }

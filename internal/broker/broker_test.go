@@ -151,7 +151,7 @@ func TestHistoryIsBoundedByBytesButKeepsTheNewest(t *testing.T) {
 	_, err := b.Publish(big, 0, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "gap(evicted 3-4) 5", read(t, b, "a@EPOCH:3", 9))
-	require.EqualValues(t, big.Size(), b.historyBytes.Load())
+	require.EqualValues(t, big.Size(), b.memory.history.Load())
 }
 
 func TestHistoryIsBoundedByAge(t *testing.T) {

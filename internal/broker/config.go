@@ -13,6 +13,14 @@ type Config struct {
 	HistoryBytes    int
 	HistoryAge      time.Duration
 
+	// MemoryBudget bounds the bytes of all histories, of queues and of cached frames,
+	// with what topics and subscriptions take by themselves: about that, for a
+	// moment a little more. Default 512 MiB. When it is reached, cached frames go
+	// first, and then the oldest messages of all topics; a message, topic or
+	// subscription for which there is no room even so is answered with the problem
+	// overloaded.
+	MemoryBudget int
+
 	// Rules say otherwise for topics of some patterns.
 	Rules []Rule
 
@@ -31,6 +39,7 @@ const (
 	DefaultHistoryMessages = 1000
 	DefaultHistoryBytes    = 1 << 20
 	DefaultHistoryAge      = 60 * time.Second
+	DefaultMemoryBudget    = 512 << 20
 	DefaultMaxTopics       = 1_000_000
 
 	DefaultMaxSubscriptions = 4_000_000
@@ -40,6 +49,7 @@ func (c Config) withDefaults() Config {
 	c.HistoryMessages = cmp.Or(c.HistoryMessages, DefaultHistoryMessages)
 	c.HistoryBytes = cmp.Or(c.HistoryBytes, DefaultHistoryBytes)
 	c.HistoryAge = cmp.Or(c.HistoryAge, DefaultHistoryAge)
+	c.MemoryBudget = cmp.Or(c.MemoryBudget, DefaultMemoryBudget)
 	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
 	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, DefaultMaxSubscriptions)
 	return c

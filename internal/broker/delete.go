@@ -28,7 +28,7 @@ func (t *topic) empty() []*Subscription {
 	t.head++
 	t.mark, t.unsent, t.unsentBytes = t.head, 0, 0
 	for t.history.len() > 0 {
-		t.evictLocked(wire.GapDeleted)
+		t.evictLocked(wire.GapDeleted, string(wire.GapDeleted))
 	}
 	t.history.lost, t.history.reason = t.head, wire.GapDeleted
 	return append([]*Subscription(nil), t.subs...)

@@ -78,8 +78,8 @@ func (t *topic) append(m *wire.Message, ttl time.Duration, now time.Time) (publi
 	t.head++
 	m.Position = t.positionLocked(t.head)
 	m.Time = now.UnixMilli()
-	t.history.push(wire.NewMessageFrame(m, now, ttl, &t.broker.frameBytes))
-	t.broker.historyBytes.Add(int64(m.Size()))
+	t.history.push(wire.NewMessageFrame(m, now, ttl, &t.broker.memory.frames))
+	t.broker.memory.history.Add(int64(m.Size()))
 	few = t.maybeFanOutLocked(m)
 	t.trimLocked(now)
 	return wire.Published{Position: m.Position, Time: m.Time}, few, nil
@@ -118,16 +118,16 @@ func (t *topic) trimLocked(now time.Time) {
 		if reason == "" || f.Position().Offset > t.mark {
 			return
 		}
-		t.evictLocked(reason)
+		t.evictLocked(reason, string(reason))
 	}
 }
 
-// evictLocked lets go of the oldest message.
-func (t *topic) evictLocked(reason wire.GapReason) {
+// evictLocked lets go of the oldest message. why is what metrics say.
+func (t *topic) evictLocked(reason wire.GapReason, why string) {
 	f := t.history.front()
 	t.history.pop(reason)
-	t.broker.historyBytes.Add(-int64(f.Size()))
-	t.broker.metrics.Evicted.WithLabelValues(string(reason)).Inc()
+	t.broker.memory.history.Add(-int64(f.Size()))
+	t.broker.metrics.Evicted.WithLabelValues(why).Inc()
 	f.Release()
 }
 

@@ -46,7 +46,7 @@ func other(t *testing.T, s setting) string {
 		"count": "77", "bytes": "123KiB", "duration": "17s", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
 		"origins": "https://app.example,http://localhost:3000",
 	}
-	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB"}
+	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB", "memory.budget": "64MiB"}
 	text, ok := byKey[s.key]
 	if !ok {
 		text, ok = byKind[s.field.kind()]

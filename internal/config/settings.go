@@ -31,6 +31,7 @@ func settings(c *Config) []setting {
 		{"history.messages", count(&b.HistoryMessages, broker.DefaultHistoryMessages, math.MaxInt), "messages that each topic retains"},
 		{"history.bytes", size(&b.HistoryBytes, broker.DefaultHistoryBytes, math.MaxInt), "bytes that each topic retains; at least message.bytes"},
 		{"history.age", duration(&b.HistoryAge, broker.DefaultHistoryAge, ms), "how long each topic retains a message"},
+		{"memory.budget", size(&b.MemoryBudget, broker.DefaultMemoryBudget, math.MaxInt), "bytes that all histories, queues and cached frames may take; at least history.bytes"},
 		{"limits.topics", count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt), "topics held at one time"},
 		{"limits.sessions", count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt), "sessions open at one time"},
 		{"limits.subscriptions", count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt), "topics that one session may hold"},

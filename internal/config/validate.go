@@ -39,6 +39,11 @@ func contradictions(c *Config) []*Error {
 			"is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
 			formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))})
 	}
+	if c.Broker.MemoryBudget < c.Broker.HistoryBytes {
+		wrong = append(wrong, &Error{Key: "memory.budget", Reason: fmt.Sprintf(
+			"is %s, less than history.bytes (%s): raise it, or one topic may exceed it",
+			formatSize(c.Broker.MemoryBudget), formatSize(c.Broker.HistoryBytes))})
+	}
 	if _, port, err := net.SplitHostPort(c.Listen.Admin); err == nil && port != "0" && c.Listen.Admin == c.Listen.Public {
 		wrong = append(wrong, &Error{Key: "listen.admin", Reason: fmt.Sprintf(
 			"is %q, which is listen.public too: choose another port", c.Listen.Admin)})

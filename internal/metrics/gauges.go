@@ -13,7 +13,9 @@ type Gauges struct {
 	Parked        map[string]int // polls waiting, by transport
 	HistoryBytes  int64          // messages held by histories
 	FrameBytes    int64          // encodings of those messages
-	QueueBytes    int64          // sessions' queues, with the frames in them, and lists of unacked frames
+	QueueBytes    int64          // sessions' queues, messages that only they hold, and lists of unacked frames
+	TopicBytes    int64          // topics and subscriptions by themselves
+	MemoryBudget  int64          // that all of these may take
 }
 
 // Gather registers gauges that call gather once per scrape.
@@ -34,6 +36,7 @@ var (
 	descUnacked       = describe("session_unacked_frames", "Frames sent and not yet acked.")
 	descParked        = describe("polls_parked", "Polls waiting for a frame, by transport.", "transport")
 	descMemory        = describe("memory_bytes", "Memory in use, by kind.", "kind")
+	descBudget        = describe("memory_budget_bytes", "Memory that all kinds together may use.")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -61,4 +64,6 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(descMemory, float64(now.HistoryBytes), "history")
 	send(descMemory, float64(now.FrameBytes), "frames")
 	send(descMemory, float64(now.QueueBytes), "queues")
+	send(descMemory, float64(now.TopicBytes), "topics")
+	send(descBudget, float64(now.MemoryBudget))
 }

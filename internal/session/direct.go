@@ -80,7 +80,8 @@ func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	frames, full, err := p.collectLocked(context.Background(), p.uncarry(), limit, now)
+	p.fresh = false
+	frames, full, err := p.collectLocked(context.Background(), queued{}, limit, now)
 	switch {
 	case len(frames) > 0 || full || err != nil || wait <= 0:
 		return frames, Served, err

@@ -86,6 +86,7 @@ func (s *Session) letGoLocked(n int) {
 	s.unacked = slices.Delete(s.unacked, 0, n)
 	if len(s.unacked) == 0 && cap(s.unacked) > 64 {
 		s.unacked = nil // a burst's list should not stay with an idle session
+		s.countLocked()
 	}
 }
 
@@ -141,19 +142,12 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 		return nil, err
 	}
 	defer func() { <-p.session.reading }()
-	frames, full, err := p.collect(ctx, p.uncarry(), limit)
+	p.fresh = false
+	frames, full, err := p.collect(ctx, queued{}, limit)
 	if len(frames) > 0 || full || err != nil || wait <= 0 {
 		return frames, err
 	}
 	return p.park(ctx, limit, wait)
-}
-
-// uncarry takes up what the last taking could not. Its caller holds reading.
-func (p *Poll) uncarry() queued {
-	p.fresh = false
-	e := p.session.carried
-	p.session.carried = queued{}
-	return e
 }
 
 // read gets hold of reading, unless the poll is over before.
@@ -231,8 +225,8 @@ func (p *Poll) startTimeout(wait time.Duration) {
 // the subscriber was there when it was published.
 func (p *Poll) Fresh() bool { return p.fresh }
 
-// collect takes what is there, e first. If the poll must end, e waits for the next
-// one. full says that nothing more can be sent before the client acks. The frames
+// collect takes what is there, e first, which was taken from the queue; without it,
+// what the last taking could not send. If the poll must end, e waits for the next one. full says that nothing more can be sent before the client acks. The frames
 // are valid until the next Take.
 func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*wire.Frame, full bool, err error) {
 	p.session.mu.Lock()
@@ -243,8 +237,11 @@ func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frame
 func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*wire.Frame, full bool, err error) {
 	s := p.session
 	if err := p.over(ctx); err != nil {
-		s.carry(e)
+		s.carryLocked(e)
 		return nil, false, err
+	}
+	if e.frame == nil {
+		e, s.carried = s.carried, queued{}
 	}
 	t := taking{poll: p, now: now, limit: limit, frames: p.frames[:0]}
 	t.resend()
@@ -253,6 +250,7 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 	}
 	t.drain(e)
 	t.catchUp()
+	s.countLocked()
 	p.frames = t.frames
 	return t.frames, !p.trust && len(s.unacked) >= s.config().Unacked, nil
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -87,9 +88,46 @@ func (s *Session) enqueueLocked(e queued) bool {
 	select {
 	case s.queue <- e:
 		s.pinned += size
+		e.frame.Pin()
 		return true
 	default:
 		return false
+	}
+}
+
+// unpinLocked takes an entry off the queue's account.
+func (s *Session) unpinLocked(e queued) {
+	if e.frame != nil {
+		s.pinned -= e.frame.Size()
+		e.frame.Unpin()
+	}
+}
+
+// emptyQueueLocked lets go of what an ended session holds. An entry that a poll has
+// just taken comes back to carry.
+func (s *Session) emptyQueueLocked() {
+	s.unpinLocked(s.carried)
+	s.carried = queued{}
+	for {
+		select {
+		case e := <-s.queue:
+			s.unpinLocked(e)
+		default:
+			return
+		}
+	}
+}
+
+// countLocked tells the broker's budget what the queue and the list of unacked
+// frames take.
+func (s *Session) countLocked() {
+	takes := cap(s.queue)*int(unsafe.Sizeof(queued{})) + cap(s.unacked)*int(unsafe.Sizeof(sent{}))
+	if s.ended != nil {
+		takes = 0
+	}
+	if takes != s.counted {
+		s.in.broker.CountQueues(takes - s.counted)
+		s.counted = takes
 	}
 }
 
@@ -97,6 +135,7 @@ func (s *Session) enqueueLocked(e queued) bool {
 func (s *Session) makeQueueLocked() {
 	if s.queue == nil {
 		s.queue = make(chan queued, s.config().Queue)
+		s.countLocked()
 	}
 }
 
@@ -150,14 +189,15 @@ func (s *Session) wakeLocked() {
 	}
 }
 
-// carry keeps an entry that was taken from the queue for the next taking. Its
-// caller holds reading.
-func (s *Session) carry(e queued) {
-	if e.frame == nil {
-		return // it only woke the poll
-	}
-	if s.carried.frame != nil {
+// carryLocked keeps an entry that was taken from the queue for the next taking.
+func (s *Session) carryLocked(e queued) {
+	switch {
+	case e.frame == nil: // it only woke the poll
+	case s.ended != nil:
+		s.unpinLocked(e)
+	case s.carried.frame != nil:
 		panic("BUG: a frame is carried already")
+	default:
+		s.carried = e
 	}
-	s.carried = e
 }

@@ -4,10 +4,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -70,5 +72,45 @@ func TestWhatWasReadFromHistoryIsNotQueuedAgain(t *testing.T) {
 		s.subs["a"].Offer(late, time.Now())
 		k.publishN("a", 1)
 		require.Equal(k, "a4", k.poll(s, 3))
+	})
+}
+
+func TestAMessageThatOnlyAQueueHoldsIsCounted(t *testing.T) {
+	story(t, broker.Config{HistoryMessages: 1}, Config{Queue: 4}, func(k *kit) {
+		memory := func() int64 {
+			var g metrics.Gauges
+			k.broker.Gauges(&g)
+			return g.QueueBytes
+		}
+		s, gone, idle := k.open("a"), k.open("a"), k.open("b")
+		k.publishN("a", 4)
+		one := (&wire.Message{Data: []byte("1")}).Size()
+		places := int64(2 * 4 * unsafe.Sizeof(queued{}))
+		require.EqualValues(k, places+int64(3*one), memory(), "three that two queues share; the history has the fourth")
+		require.Equal(k, span("a", 1, 4), k.poll(s, 0))
+		require.GreaterOrEqual(k, memory(), places+int64(3*one), "the other queue has them still")
+		k.registry.End(gone)
+		k.registry.End(s)
+		require.Zero(k, memory())
+		waiting := k.park(idle, 0)
+		k.registry.End(idle)
+		waiting.wantProblem(wire.CodeSessionEnded)
+		require.Zero(k, memory())
+	})
+}
+
+// What an answer has no room for is carried to the next; a session may end between.
+func TestWhatIsCarriedIsCountedToTheEnd(t *testing.T) {
+	story(t, broker.Config{HistoryMessages: 1}, Config{Queue: 4}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 4)
+		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
+		require.NoError(k, err)
+		require.Equal(k, "a1", got)
+		require.NotNil(k, s.carried.frame)
+		k.registry.End(s)
+		var g metrics.Gauges
+		k.broker.Gauges(&g)
+		require.Zero(k, g.QueueBytes)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -214,6 +213,4 @@ func (s *Session) gauges(g *metrics.Gauges) {
 	g.Queued += len(s.queue)
 	g.Behind += len(s.behind)
 	g.Unacked += len(s.unacked)
-	g.QueueBytes += int64(s.pinned) + int64(cap(s.queue))*int64(unsafe.Sizeof(queued{})) +
-		int64(cap(s.unacked))*int64(unsafe.Sizeof(sent{}))
 }

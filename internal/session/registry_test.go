@@ -142,6 +142,7 @@ func TestGaugesLookIntoEverySession(t *testing.T) {
 		g = metrics.Gauges{}
 		k.registry.Gauges(&g)
 		require.Equal(k, []int{1, 0, 0, 6}, []int{g.Sessions, g.Queued, g.Behind, g.Unacked})
+		k.broker.Gauges(&g)
 		require.Positive(k, g.QueueBytes)
 	})
 }

@@ -42,13 +42,14 @@ type Session struct {
 	queue chan queued
 
 	reading chan struct{} // holds one token, of the poll that takes or parks; before mu
-	carried queued        // taken from queue and not yet sent; guarded by reading
 
 	place place        // in in.sessions; guarded by the part's lock
 	slot  atomic.Int64 // in which place is
 
 	mu      sync.Mutex // guards the fields below; before a topic's lock
-	pinned  int        // bytes of the frames in queue and carried
+	pinned  int        // bytes of the frames in queue and carried, which are pinned
+	carried queued     // taken from queue and not sent; goes first
+	counted int        // bytes of queue and unacked that the broker's budget has
 	subs    map[string]*subscription
 	follows map[string]*following // by pattern; nil: none
 	behind  []*subscription       // those that catch up, in turns
@@ -110,6 +111,8 @@ func (s *Session) endLocked(why *wire.Problem) bool {
 		sub.dropLocked()
 	}
 	s.behind, s.unacked = nil, nil
+	s.emptyQueueLocked()
+	s.countLocked()
 	if s.poll != nil {
 		s.poll.stopLocked(s.ended)
 	}

@@ -85,15 +85,13 @@ func (t *taking) drain(e queued) {
 		if e.frame != nil && !e.sub.dropped {
 			f := e.sub.currentLocked(e.frame, t.now)
 			if !t.limit.Take(f, len(t.frames) == 0) {
-				s.carry(e)
+				s.carryLocked(e)
 				t.limit.Frames = 0
 				return
 			}
 			t.send(e.sub, f)
 		}
-		if e.frame != nil {
-			s.pinned -= e.frame.Size()
-		}
+		s.unpinLocked(e)
 		select {
 		case e = <-s.queue:
 		default:

@@ -30,19 +30,28 @@ type Frame struct {
 	accepted time.Time     // when the daemon took the message; immutable
 	ttl      time.Duration // the message's own life; 0 is as long as history keeps it; immutable
 
-	encoded [formats]atomic.Pointer[[]byte] // each set once, under mu
-	chunk   atomic.Pointer[[]byte]          // see Chunk; set once, under mu
+	encoded [formats]atomic.Pointer[[]byte] // set under mu, until Forget
+	chunk   atomic.Pointer[[]byte]          // see Chunk; set under mu, until Forget
 	whole   atomic.Pointer[whole]           // see Whole; the newest, which leads to older ones; set under mu
+	pins    atomic.Int64                    // see Pin; with released, once the history let go of it
 
-	mu      sync.Mutex    // guards first encodings and the account
-	account *atomic.Int64 // where bytes of encodings are counted; nil: nowhere
+	account *Account // where its memory is counted; nil: nowhere; immutable
+
+	mu      sync.Mutex // guards first encodings, and settled
+	settled bool       // nothing is counted any more
+}
+
+// An Account is where the memory of frames is counted, in bytes.
+type Account struct {
+	Encodings atomic.Int64 // made so far
+	Pinned    atomic.Int64 // messages that no history holds, but queues do
 }
 
 // NewMessageFrame returns the frame of m, which the caller must not change any
 // more. The message was accepted at the given instant and lives for ttl, or as
-// long as it is held if ttl is 0. Bytes of encodings are added to account, if
-// it is not nil, until Release.
-func NewMessageFrame(m *Message, accepted time.Time, ttl time.Duration, account *atomic.Int64) *Frame {
+// long as it is held if ttl is 0. Its memory is counted in account, if that is not
+// nil: encodings until Release and the last Unpin, the message between the two.
+func NewMessageFrame(m *Message, accepted time.Time, ttl time.Duration, account *Account) *Frame {
 	return &Frame{message: m, accepted: accepted, ttl: ttl, account: account}
 }
 
@@ -111,29 +120,58 @@ func (f *Frame) encode(format Format) []byte {
 }
 
 func (f *Frame) countLocked(bytes int) {
-	if f.account != nil {
-		f.account.Add(int64(bytes))
+	if f.account != nil && !f.settled {
+		f.account.Encodings.Add(int64(bytes))
 	}
 }
 
-// Release takes the frame's encodings off the account, because the history no
-// longer holds it. Queues may hold the frame for a while yet.
+// released is in Frame.pins once the history let go of the frame.
+const released = 1 << 32
+
+// Pin says that a queue holds the frame, until Unpin.
+func (f *Frame) Pin() { f.pins.Add(1) }
+
+// Unpin ends a Pin.
+func (f *Frame) Unpin() {
+	if f.pins.Add(-1) == released {
+		f.settle(-f.Size())
+	}
+}
+
+// Release says that the history no longer holds the frame, which is called once.
+// Queues may hold it for a while yet.
 func (f *Frame) Release() {
+	if f.pins.Add(released) == released {
+		f.settle(0)
+	} else if f.account != nil {
+		f.account.Pinned.Add(int64(f.Size())) // the last Unpin may have taken it off before
+	}
+}
+
+// settle takes the frame off the account. Whoever still writes it keeps its bytes.
+func (f *Frame) settle(pinned int) {
+	f.Forget()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.account == nil {
-		return
+	f.settled = true
+	if f.account != nil {
+		f.account.Pinned.Add(int64(pinned))
 	}
-	for i := range f.encoded {
-		f.discountLocked(f.encoded[i].Load())
-	}
-	f.discountLocked(f.chunk.Load())
-	f.discountWholesLocked(f.whole.Load())
-	f.account = nil
 }
 
-func (f *Frame) discountLocked(b *[]byte) {
-	if b != nil {
-		f.account.Add(-int64(len(*b)))
+// Forget lets go of the encodings, for want of memory: who needs one makes it anew.
+func (f *Frame) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.encoded {
+		f.forgetLocked(&f.encoded[i])
+	}
+	f.forgetLocked(&f.chunk)
+	f.discountWholesLocked(f.whole.Swap(nil))
+}
+
+func (f *Frame) forgetLocked(encoding *atomic.Pointer[[]byte]) {
+	if b := encoding.Swap(nil); b != nil {
+		f.countLocked(-len(*b))
 	}
 }

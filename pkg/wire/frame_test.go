@@ -2,7 +2,6 @@ package wire
 
 import (
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -18,7 +17,7 @@ func someMessage() *Message {
 // same ones, counted once.
 func TestFrameIsEncodedOnce(t *testing.T) {
 	for range 100 {
-		var account atomic.Int64
+		var account Account
 		f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
 		first := make([]*byte, 8)
 		var start, done sync.WaitGroup
@@ -35,7 +34,7 @@ func TestFrameIsEncodedOnce(t *testing.T) {
 			require.Same(t, first[0], p, "one backing array")
 		}
 		require.Equal(t, string(AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
-		require.Equal(t, int64(len(f.Bytes(NDJSON))), account.Load())
+		require.Equal(t, int64(len(f.Bytes(NDJSON))), account.Encodings.Load())
 	}
 }
 
@@ -46,30 +45,30 @@ func TestBytesOfAnEncodedFrameAllocateNothing(t *testing.T) {
 }
 
 func TestReleaseTakesEncodingsOffTheAccount(t *testing.T) {
-	var account atomic.Int64
-	account.Store(1000)
+	var account Account
+	account.Encodings.Store(1000)
 	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
-	require.Equal(t, int64(1000), account.Load(), "nothing is encoded before it is needed")
+	require.Equal(t, int64(1000), account.Encodings.Load(), "nothing is encoded before it is needed")
 	f.Bytes(NDJSON)
-	require.Greater(t, account.Load(), int64(1000))
+	require.Greater(t, account.Encodings.Load(), int64(1000))
 	f.Release()
-	require.Equal(t, int64(1000), account.Load())
+	require.Equal(t, int64(1000), account.Encodings.Load())
 	f.Release()
-	require.Equal(t, int64(1000), account.Load(), "twice is once")
+	require.Equal(t, int64(1000), account.Encodings.Load(), "twice is once")
 	require.NotEmpty(t, f.Bytes(NDJSON), "queues may still hold it")
 }
 
 // The history lets go of a frame that waits, never encoded, in a queue.
 func TestEncodedAfterRelease(t *testing.T) {
-	var account atomic.Int64
+	var account Account
 	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
 	f.Release()
 	require.Equal(t, string(AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
-	require.Zero(t, account.Load())
+	require.Zero(t, account.Encodings.Load())
 }
 
 func TestReleaseWhileEncoding(t *testing.T) {
-	var account atomic.Int64
+	var account Account
 	for range 1000 {
 		f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
 		var done sync.WaitGroup
@@ -77,7 +76,7 @@ func TestReleaseWhileEncoding(t *testing.T) {
 		done.Go(f.Release)
 		done.Wait()
 	}
-	require.Zero(t, account.Load())
+	require.Zero(t, account.Encodings.Load())
 }
 
 func TestFrameOfAMessage(t *testing.T) {

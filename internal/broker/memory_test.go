@@ -1,0 +1,136 @@
+package broker
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// holds is what a topic's history holds, by offset, and why it lost what it lost.
+func holds(b *Broker, topic string) (offsets []uint64, reason wire.GapReason) {
+	t := b.find(topic)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.history.len() {
+		offsets = append(offsets, t.history.at(i).Position().Offset)
+	}
+	return offsets, t.history.reason
+}
+
+func publishSized(t *testing.T, b *Broker, topic string, bytes int) error {
+	t.Helper()
+	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: make([]byte, bytes)}, 0, time.Now())
+	return err
+}
+
+func TestTheOldestMessagesOfAllTopicsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New("test")
+		b := New(Config{MemoryBudget: 64 << 10}, m, time.Now())
+		for i := range 8 {
+			time.Sleep(time.Millisecond)
+			require.NoError(t, publishSized(t, b, "old", 1000))
+			time.Sleep(time.Millisecond)
+			require.NoError(t, publishSized(t, b, fmt.Sprintf("other.%d", i), 1000))
+		}
+		require.Zero(t, evicted(t, m, "memory"))
+		time.Sleep(time.Millisecond)
+		for range 34 {
+			require.NoError(t, publishSized(t, b, "new", 1000))
+			require.LessOrEqual(t, b.used(), int64(64<<10))
+		}
+		require.Positive(t, evicted(t, m, "memory"))
+		old, why := holds(b, "old")
+		require.NotContains(t, old, uint64(1))
+		require.Equal(t, wire.GapEvicted, why)
+		others, _ := holds(b, "other.0")
+		require.Empty(t, others, "of both, the oldest went")
+		for i := range 8 {
+			held, _ := holds(b, fmt.Sprintf("other.%d", i))
+			require.Equal(t, len(held) == 1, len(old) >= 8-i, "none went before an older one: %d %v", i, old)
+		}
+		newest, _ := holds(b, "new")
+		require.Len(t, newest, 34)
+	})
+}
+
+func evicted(t *testing.T, m *metrics.Metrics, why string) float64 {
+	t.Helper()
+	families, err := m.Registry.Gather()
+	require.NoError(t, err)
+	for _, f := range families {
+		for _, sample := range f.GetMetric() {
+			if f.GetName() == "pubsubd_history_evicted_total" && sample.GetLabel()[0].GetValue() == why {
+				return sample.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+func TestEncodingsMakeRoomBeforeMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New("test")
+		b := New(Config{MemoryBudget: 64 << 10}, m, time.Now())
+		for range 20 {
+			require.NoError(t, publishSized(t, b, "a", 1000))
+		}
+		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
+		for _, f := range frames {
+			f.Chunk()
+			f.Whole(&wire.Head{})
+		}
+		require.Greater(t, b.used(), int64(64<<10))
+		b.Sweep(time.Now())
+		held, _ := holds(b, "a")
+		require.Len(t, held, 20)
+		require.Zero(t, b.memory.frames.Encodings.Load())
+		require.NotEmpty(t, frames[0].Bytes(wire.NDJSON), "it is made anew")
+	})
+}
+
+func TestWhatIsNotOfferedYetMakesNoRoom(t *testing.T) {
+	b := New(Config{MemoryBudget: 64 << 10}, metrics.New("test"), time.Now())
+	release := make(chan struct{})
+	for range fewSubscribers + 1 { // more than a publisher offers to himself
+		_, err := b.Join(wire.Start{Topic: "a"}, &stuck{release: release}, true)
+		require.NoError(t, err)
+	}
+	var err error
+	taken := 0
+	for ; err == nil && taken < 1000; taken++ {
+		err = publishSized(t, b, "a", 1000)
+	}
+	require.ErrorContains(t, err, "memory.budget")
+	require.Greater(t, taken, 40, "up to the budget all was taken")
+	close(release)
+	b.Close()
+	require.NoError(t, publishSized(t, b, "a", 1000), "there is room again")
+}
+
+func TestTopicsAndSubscriptionsCountByThemselves(t *testing.T) {
+	b := New(Config{MemoryBudget: 64 << 10}, metrics.New("test"), time.Now())
+	var subs []Joined
+	for i := range 1000 {
+		j, err := b.Join(wire.Start{Topic: fmt.Sprintf("hostile.%d", i)}, &recorder{}, true)
+		if err != nil {
+			require.ErrorContains(t, err, "memory.budget")
+			break
+		}
+		subs = append(subs, j)
+	}
+	require.InDelta(t, 64<<10/(topicBytes+subscriptionBytes), len(subs), 2)
+	require.ErrorContains(t, publishSized(t, b, "mine", 10), "memory.budget")
+	for _, j := range subs {
+		j.Leave()
+	}
+	b.Sweep(time.Now())
+	require.Zero(t, b.used(), "topics that were left are forgotten")
+	require.NoError(t, publishSized(t, b, "mine", 10))
+}
