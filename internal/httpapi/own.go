@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/url"
+	"slices"
 
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -38,22 +39,24 @@ func exceptOfQuery(q url.Values) (string, error) {
 	return exceptOf(client, echo != "false")
 }
 
-// paceTopics gives each topic of a stateless poll the max_rate in the query. Only a
-// stream lasts long enough for it.
+// paceTopics gives each topic of a stateless poll the max_rate in the query, if
+// there is one. Only a stream lasts long enough for it.
 func paceTopics(q url.Values, topics []wire.Start, mode transport.Mode) error {
 	rate, err := one(q, "max_rate")
-	if err != nil || rate == "" {
+	if err != nil {
 		return err
 	}
-	every, err := wire.ParseRate(rate)
-	switch {
-	case err != nil:
-		return unreadable(err)
-	case mode != transport.Stream:
-		return wire.NewProblem(wire.CodeInvalidRequest, "say mode=stream, or open a session", "max_rate has no meaning for a poll that ends")
+	if rate != "" {
+		every, err := wire.ParseRate(rate)
+		if err != nil {
+			return unreadable(err)
+		}
+		for i := range topics {
+			topics[i].Every = every
+		}
 	}
-	for i := range topics {
-		topics[i].Every = every
+	if mode != transport.Stream && slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Every > 0 }) {
+		return wire.NewProblem(wire.CodeInvalidRequest, "say mode=stream, or open a session", "max_rate has no meaning for a poll that ends")
 	}
 	return nil
 }

@@ -136,6 +136,7 @@ func TestWishesThatCannotBeMet(t *testing.T) {
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&echo=no", "", "neither", "true or false"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&client=x&client=y", "", "2 times", "once"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&max_rate=5/s", "", "ends", "mode=stream"},
+			{wire.CodeInvalidRequest, "/v1/poll", `{"topics":[{"topic":"a","max_rate":"5/s"}]}`, "ends", "mode=stream"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&mode=stream&max_rate=5", "", "such as 5/s", "PROTOCOL.md"},
 			{wire.CodeInvalidTopic, "/v1/topics/a.*/messages", "1", "only ASCII", "PROTOCOL.md"},
 		} {

@@ -165,7 +165,7 @@ func (l *loop) accept(content wire.Content) {
 	}
 	l.stay.counted()
 	item := Item{content.Message, content.Gap}
-	mark := l.s.topics.byName[item.Position().Topic]
+	mark := l.s.markOf(item.Position().Topic)
 	if mark == nil || mark.has(item) {
 		return
 	}
@@ -312,9 +312,9 @@ func (l *loop) openOnce(life, ctx context.Context, starts []wire.Start) (stay, o
 	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSilent)
 	defer cancel()
 	if l.options.stateless {
-		return openStateless(life, ctx, l.client, l.options.mode, starts, l.limits)
+		return openStateless(life, ctx, l.client, l.options, starts, l.limits)
 	}
-	return openSession(ctx, l.client, l.options.mode, starts)
+	return openSession(ctx, l.client, l.options, starts)
 }
 
 // change makes ch and answers it, unless the outcome is open: then ch waits to be
@@ -446,7 +446,12 @@ func (l *loop) vet(life, ctx context.Context, e edit) error {
 	for i := range added {
 		added[i] = Now(added[i].Topic)
 	}
-	s, _, err := openStateless(life, ctx, l.client, Single, starts, l.limits)
+	for i := range starts {
+		starts[i].Every = 0
+	}
+	options := l.options
+	options.mode = Single
+	s, _, err := openStateless(life, ctx, l.client, options, starts, l.limits)
 	if err == nil {
 		s.leave(life)
 	}

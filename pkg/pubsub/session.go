@@ -46,16 +46,19 @@ func isUncertain(err error) bool {
 	return errors.As(err, &uncertain)
 }
 
-func openSession(ctx context.Context, c *Client, mode Mode, starts []wire.Start) (*session, opened, error) {
+func openSession(ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start) (*session, opened, error) {
 	var answer wire.SessionOpened
-	request := wire.OpenRequest{Topics: starts}
+	request := wire.OpenRequest{Topics: starts, Client: o.except}
+	if o.except != "" {
+		request.Echo = new(bool) // false
+	}
 	if err := c.call(ctx, http.MethodPost, "v1/sessions", request, http.StatusCreated, &answer); err != nil {
 		return nil, opened{}, err
 	}
 	if err := checkPositions(starts, answer.Positions); err != nil {
 		return nil, opened{}, err
 	}
-	s := &session{client: c, mode: mode, path: "v1/sessions/" + url.PathEscape(answer.Session), had: map[string]bool{}}
+	s := &session{client: c, mode: o.mode, path: "v1/sessions/" + url.PathEscape(answer.Session), had: map[string]bool{}}
 	s.remember(starts)
 	return s, opened{answer.Positions, &answer.Limits}, nil
 }

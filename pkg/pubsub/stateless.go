@@ -22,14 +22,15 @@ const maxQueryBytes = 2000
 type stateless struct {
 	client *Client
 	mode   Mode
+	except string  // the client whose messages are left out
 	first  *answer // the poll that opened it, of which the hello has been read
 }
 
 // openStateless asks for the positions of starts, if there is one to ask for. The
 // poll that tells them is the first poll, and lives on for as long as life.
-func openStateless(life, ctx context.Context, c *Client, mode Mode, starts []wire.Start, limits wire.Limits) (*stateless, opened, error) {
-	s := &stateless{client: c, mode: mode}
-	if positions, all := positionsOf(starts); all && mode != Stream {
+func openStateless(life, ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start, limits wire.Limits) (*stateless, opened, error) {
+	s := &stateless{client: c, mode: o.mode, except: o.except}
+	if positions, all := positionsOf(starts); all && o.mode != Stream {
 		return s, opened{positions: positions}, nil
 	}
 	a, err := s.ask(life, starts, limits)
@@ -97,11 +98,15 @@ func (s *stateless) request(ctx context.Context, starts []wire.Start) (*http.Req
 		"mode": {string(s.mode)},
 		"r":    {strconv.FormatUint(rand.Uint64(), 36)}, // against caches, as a session's poll
 	}
-	long := maps.Clone(query)
+	if s.except != "" {
+		query["client"], query["echo"] = []string{s.except}, []string{"false"}
+	}
+	long, paced := maps.Clone(query), false
 	for _, start := range starts {
 		long.Add("topic", start.String())
+		paced = paced || start.Every > 0
 	}
-	if len(long.Encode()) <= maxQueryBytes {
+	if !paced && len(long.Encode()) <= maxQueryBytes {
 		return s.client.request(ctx, http.MethodGet, "v1/poll", long, nil)
 	}
 	body, err := json.Marshal(wire.OpenRequest{Topics: starts})

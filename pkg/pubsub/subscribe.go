@@ -19,6 +19,14 @@ func Oldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wir
 // history no longer holds of it is announced by a gap.
 func After(position wire.Position) wire.Start { return wire.StartAfter(position) }
 
+// Paced returns start with at most one delivery in the given time, from a
+// millisecond to an hour, and then of the newest message of each key; what those
+// replace is a gap, conflated. Without a session it needs the mode Stream.
+func Paced(start wire.Start, every time.Duration) wire.Start {
+	start.Every = every
+	return start
+}
+
 // A Mode says how the daemon answers a subscription's requests.
 type Mode string
 
@@ -42,6 +50,7 @@ type subscribeOptions struct {
 	stateless   bool
 	openTimeout time.Duration
 	onRetry     func(err error, wait time.Duration)
+	except      string // the client whose messages are left out
 }
 
 // A SubscribeOption changes a subscription from its defaults.
@@ -57,6 +66,12 @@ func WithMode(mode Mode) SubscribeOption {
 // Change then restarts the poll. At least one topic is needed. Default: a session.
 func Stateless() SubscribeOption {
 	return func(o *subscribeOptions) { o.stateless = true }
+}
+
+// WithoutOwn leaves out what was published WithClient(client): one's own messages, live
+// and from history. Default: they are delivered like all others.
+func WithoutOwn(client string) SubscribeOption {
+	return func(o *subscribeOptions) { o.except = client }
 }
 
 // WithOpenTimeout bounds how long Subscribe tries to reach the daemon before it
@@ -77,7 +92,8 @@ func WithRetryNotify(notify func(err error, wait time.Duration)) SubscribeOption
 // errOpenTimeout is why an opening ended that took longer than WithOpenTimeout.
 var errOpenTimeout = errors.New("the daemon could not be reached in time")
 
-// Subscribe subscribes to topics, each from its own start, and returns once the
+// Subscribe subscribes to topics, each from its own start, or to all that a pattern
+// (chat.*, prices.>) stands for, and returns once the
 // daemon has said from which positions delivery goes on: whatever is published
 // after that is delivered, or announced as a gap.
 //
@@ -116,6 +132,9 @@ func (o *subscribeOptions) check(topics *topicList) error {
 	}
 	if o.stateless && len(topics.marks) == 0 {
 		return errNoTopics
+	}
+	if o.except != "" {
+		return wire.CheckClient(o.except)
 	}
 	return nil
 }

@@ -120,15 +120,18 @@ func (s *Subscription) All(ctx context.Context) iter.Seq2[Item, error] {
 }
 
 // Positions returns where each topic is after all that Next has returned, in the
-// order the topics were added. A program that stores them together with what it
+// order the topics were added, and with patterns among them, met. A pattern's
+// position is part of it: it stands for the topics that were not met. A program that stores them together with what it
 // made of the items resumes from After(position) of each, and misses nothing and
 // gets nothing twice.
 func (s *Subscription) Positions() []wire.Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	positions := make([]wire.Position, len(s.topics.marks))
-	for i, m := range s.topics.marks {
-		positions[i] = m.returned
+	positions := make([]wire.Position, 0, len(s.topics.marks))
+	for _, m := range s.topics.marks {
+		if m.named || m.returned.Epoch != "" {
+			positions = append(positions, m.returned)
+		}
 	}
 	return positions
 }
@@ -142,6 +145,17 @@ func (s *Subscription) adopt(e edit, positions []wire.Position) {
 	}
 	e.next.settle(positions)
 	s.topics = e.next
+}
+
+// markOf returns the mark of a topic that is subscribed to, by its name or by a
+// pattern, or nil; for the loop.
+func (s *Subscription) markOf(topic string) *topicMark {
+	if m := s.topics.byName[topic]; m != nil {
+		return m
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.topics.matched(topic)
 }
 
 // positionsOf returns the positions of topics that are subscribed to; for the loop.

@@ -13,10 +13,14 @@ import (
 //
 // A topic that is removed and added again gets a new mark, so that an item which
 // waits in the buffer with the old one is known as stale.
+//
+// A pattern has a mark, too, and so has every topic that it stands for and that
+// something was heard of.
 type topicMark struct {
 	start wire.Start // immutable; where it began
 
 	// Owned by the loop.
+	named    bool // by the caller; else only a pattern stands for it
 	known    bool // the position is: the daemon has answered
 	received wire.Position
 
@@ -38,10 +42,12 @@ func (m *topicMark) has(item Item) bool {
 
 // resume returns where a new session or poll begins.
 func (m *topicMark) resume() wire.Start {
-	if m.known {
-		return wire.StartAfter(m.received)
+	if !m.known {
+		return m.start
 	}
-	return m.start
+	start := wire.StartAfter(m.received)
+	start.Every = m.start.Every
+	return start
 }
 
 // A topicList is the topics of a subscription, in the order they were added. It is
@@ -68,9 +74,39 @@ func newTopicList(starts []wire.Start) (*topicList, error) {
 }
 
 func (l *topicList) add(start wire.Start) {
-	m := &topicMark{start: start}
+	l.keep(&topicMark{start: start, named: true})
+}
+
+func (l *topicList) keep(m *topicMark) {
 	l.marks = append(l.marks, m)
-	l.byName[start.Topic] = m
+	l.byName[m.start.Topic] = m
+}
+
+// matched returns the mark of a topic, which is made if a pattern stands for the
+// topic; else nil. A topic that is met for the first time begins before its epoch.
+// The caller holds Subscription.mu if the subscription has begun.
+func (l *topicList) matched(topic string) *topicMark {
+	if m := l.byName[topic]; m != nil {
+		return m
+	}
+	pattern := l.patternOf(topic)
+	if pattern == nil {
+		return nil
+	}
+	m := &topicMark{start: wire.Start{Topic: topic, Every: pattern.start.Every}, known: true}
+	m.received.Topic, m.returned.Topic = topic, topic
+	l.keep(m)
+	return m
+}
+
+// patternOf returns the mark of a pattern that stands for the topic, or nil.
+func (l *topicList) patternOf(topic string) *topicMark {
+	for _, m := range l.marks {
+		if wire.IsPattern(m.start.Topic) && !wire.IsPattern(topic) && wire.Matches(m.start.Topic, topic) {
+			return m
+		}
+	}
+	return nil
 }
 
 // An edit is what a Change comes to: topics that are present and stay, and topics
@@ -86,14 +122,16 @@ type edit struct {
 // in both moves it to a new start.
 func (l *topicList) edit(add []wire.Start, remove []string) edit {
 	e := edit{next: &topicList{byName: make(map[string]*topicMark, len(l.marks)+len(add))}}
+	var matched []*topicMark // which stay as long as a pattern does that stands for them
 	for _, m := range l.marks {
-		if slices.Contains(remove, m.start.Topic) {
-			e.remove = append(e.remove, m.start.Topic)
-			e.removed = append(e.removed, m)
-			continue
+		switch {
+		case slices.Contains(remove, m.start.Topic):
+			e.drop(m)
+		case !m.named:
+			matched = append(matched, m)
+		default:
+			e.next.keep(m)
 		}
-		e.next.marks = append(e.next.marks, m)
-		e.next.byName[m.start.Topic] = m
 	}
 	for _, start := range add {
 		if e.next.byName[start.Topic] == nil {
@@ -101,7 +139,22 @@ func (l *topicList) edit(add []wire.Start, remove []string) edit {
 			e.add = append(e.add, start)
 		}
 	}
+	for _, m := range matched {
+		switch {
+		case e.next.byName[m.start.Topic] != nil: // named now, and anew
+			e.drop(m)
+		case e.next.patternOf(m.start.Topic) != nil:
+			e.next.keep(m)
+		default:
+			e.drop(m)
+		}
+	}
 	return e
+}
+
+func (e *edit) drop(m *topicMark) {
+	e.remove = append(e.remove, m.start.Topic)
+	e.removed = append(e.removed, m)
 }
 
 // empty reports whether the edit changes nothing.
@@ -117,19 +170,25 @@ func (l *topicList) starts() []wire.Start {
 }
 
 // settle gives the topics that are new in the list the positions that the daemon
-// answered. The caller holds Subscription.mu if the subscription has begun.
+// answered, and patterns the latest. The caller holds Subscription.mu if the
+// subscription has begun.
 func (l *topicList) settle(positions []wire.Position) {
 	for _, position := range positions {
-		if m := l.byName[position.Topic]; m != nil && !m.known {
+		m := l.matched(position.Topic)
+		if m != nil && (!m.known || m.received.Epoch == "" || wire.IsPattern(position.Topic)) {
 			m.known, m.received, m.returned = true, position, position
 		}
 	}
 }
 
 // checkPositions returns an error unless positions answer starts: one for each,
-// in order.
+// in order, and behind them only those of topics that patterns stand for.
 func checkPositions(starts []wire.Start, positions []wire.Position) error {
-	same := slices.EqualFunc(starts, positions, func(s wire.Start, p wire.Position) bool { return s.Topic == p.Topic })
+	n := min(len(starts), len(positions))
+	same := n == len(starts) && slices.EqualFunc(starts, positions[:n], func(s wire.Start, p wire.Position) bool { return s.Topic == p.Topic })
+	for _, p := range positions[n:] {
+		same = same && slices.ContainsFunc(starts, func(s wire.Start) bool { return wire.Matches(s.Topic, p.Topic) })
+	}
 	if !same {
 		return fmt.Errorf("%w: %d positions of other topics than the %d asked for", errMalformed, len(positions), len(starts))
 	}
