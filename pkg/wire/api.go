@@ -1,5 +1,7 @@
 package wire
 
+import "encoding/json"
+
 // The bodies of requests and answers under /v1 that are not frames. The daemon
 // refuses a request with a member it does not know; clients ignore unknown
 // members of answers.
@@ -36,6 +38,27 @@ type ChangeRequest struct {
 // Add, in that order, and then of each topic that a new pattern stands for.
 type SessionChanged struct {
 	Positions []Position `json:"positions"`
+}
+
+// PublishItem is one message in the body of POST /v1/messages: Data, any JSON value,
+// or Type with either Text or Base64.
+type PublishItem struct {
+	Topic  string          `json:"topic"`
+	Data   json.RawMessage `json:"data,omitempty"`
+	Type   string          `json:"type,omitempty"`
+	Text   *string         `json:"text,omitempty"`
+	Base64 *[]byte         `json:"base64,omitempty"`
+	Key    string          `json:"key,omitempty"`
+	TTL    *uint64         `json:"ttl,omitempty"` // whole seconds
+	Client *string         `json:"client,omitempty"`
+	ID     *string         `json:"id,omitempty"` // the idempotency key
+}
+
+// PublishResult is what became of one message of POST /v1/messages: where it was put
+// or, if Problem is there, why it was not.
+type PublishResult struct {
+	*Published
+	Problem *Problem `json:"problem,omitempty"`
 }
 
 // Published answers POST /v1/topics/{topic}/messages.

@@ -1,17 +1,20 @@
 package wire
 
-// MaxClientBytes bounds a client's id.
+import "fmt"
+
+// MaxClientBytes bounds what a client calls itself.
 const MaxClientBytes = 64
 
-// CheckClient returns nil if id may be a client's own id: 1 to MaxClientBytes of
-// ASCII letters, digits and "-_.:". The error says what to change.
+// CheckClient returns nil if id is what a client may call itself: 1 to
+// MaxClientBytes ASCII letters, digits, '-', '_', '.' and ':'. The error says what
+// to change.
 func CheckClient(id string) error {
-	if id == "" || len(id) > MaxClientBytes {
-		return faultf(CodeInvalidRequest, "a client's id has 1 to %d characters, not %d", MaxClientBytes, len(id))
+	if len(id) == 0 || len(id) > MaxClientBytes {
+		return fmt.Errorf("the client's id has %d bytes: 1 to %d are allowed", len(id), MaxClientBytes)
 	}
-	for i := 0; i < len(id); i++ {
+	for i := range len(id) {
 		if c := id[i]; !isTokenByte(c) && c != '.' && c != ':' {
-			return faultf(CodeInvalidRequest, "the client's id %q holds %q: ASCII letters, digits and -_.: are allowed", id, c)
+			return fmt.Errorf("the client's id holds %q: only ASCII letters, digits, '-', '_', '.' and ':' are allowed", c)
 		}
 	}
 	return nil

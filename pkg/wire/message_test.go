@@ -44,6 +44,12 @@ func TestIsText(t *testing.T) {
 func TestSizeCountsEverything(t *testing.T) {
 	empty := &Message{}
 	require.Positive(t, empty.Size(), "a history of empty messages is bounded, too")
-	full := &Message{Type: "ab", Data: []byte("cde"), ID: "fghi", Key: "jklmn"}
-	require.Equal(t, empty.Size()+2+3+4+5, full.Size())
+	full := &Message{Type: "ab", Data: []byte("cde"), ID: "fghi", Key: "jklmn", Client: "opqrst"}
+	require.Equal(t, empty.Size()+2+3+4+5+6, full.Size())
+}
+
+// Who published is between the publisher and the daemon.
+func TestNoFrameNamesTheClient(t *testing.T) {
+	m := Message{Position: someTopic, Data: []byte("1"), Client: "secret"}
+	require.NotContains(t, string(AppendMessage(nil, &m)), "secret")
 }

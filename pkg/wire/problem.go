@@ -46,6 +46,7 @@ const (
 	CodeSessionEnded         Code = "session_ended"          // it was; open another from your positions
 	CodeMessageTooLarge      Code = "message_too_large"      // the body exceeds the limit
 	CodeUnsupportedType      Code = "unsupported_type"       // a body of this type is not taken here
+	CodeIdempotencyMismatch  Code = "idempotency_mismatch"   // the key was used for another message
 	CodeLimited              Code = "limited"                // a limit was reached; later
 	CodeOverloaded           Code = "overloaded"             // the daemon cannot keep up; later
 	CodeDraining             Code = "draining"               // the daemon is going away; elsewhere or later
@@ -72,6 +73,7 @@ var statuses = map[Code]int{
 	CodeSessionEnded:         http.StatusGone,
 	CodeMessageTooLarge:      http.StatusRequestEntityTooLarge,
 	CodeUnsupportedType:      http.StatusUnsupportedMediaType,
+	CodeIdempotencyMismatch:  http.StatusUnprocessableEntity,
 	CodeLimited:              http.StatusTooManyRequests,
 	CodeOverloaded:           http.StatusServiceUnavailable,
 	CodeDraining:             http.StatusServiceUnavailable,
