@@ -55,6 +55,7 @@ type Broker struct {
 	subscriptions atomic.Int64
 	memory        memory
 
+	results *Results       // immutable
 	fanOuts sync.WaitGroup // one for each running fan-out
 }
 
@@ -72,6 +73,7 @@ func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 		seed:    maphash.MakeSeed(),
 	}
 	b.force.Store(newForce(cfg))
+	b.results = newResults(b.force.Load().Config, m)
 	for i := range b.shards {
 		b.shards[i].topics = make(map[string]*topic)
 	}
@@ -220,11 +222,13 @@ func (b *Broker) shard(name string) *shard {
 
 // Sweep lets go of messages whose age is over and forgets topics that hold
 // nothing and have no subscriber. A topic that is made again numbers on above
-// every offset ever forgotten, so no position becomes ambiguous.
+// every offset ever forgotten, so no position becomes ambiguous. Idempotency keys
+// go whose window has passed.
 //
 // It also holds the memory budget: encodings are made without asking.
 func (b *Broker) Sweep(now time.Time) {
 	b.reclaim(0)
+	b.results.sweep(now)
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
@@ -256,4 +260,5 @@ func (b *Broker) Gauges(g *metrics.Gauges) {
 	b.memory.gauges(g)
 	g.TopicBytes = b.overhead()
 	g.MemoryBudget = int64(b.force.Load().MemoryBudget)
+	g.IdempotencyKeys = b.results.count()
 }

@@ -32,6 +32,12 @@ type Config struct {
 	// together; one more is answered with the problem overloaded. Default
 	// 4,000,000.
 	MaxSubscriptions int
+
+	// IdempotencyKeys bounds the idempotency keys whose results are remembered, and
+	// IdempotencyWindow for how long. When there are more the oldest go. Defaults
+	// 100,000, 2 min.
+	IdempotencyKeys   int
+	IdempotencyWindow time.Duration
 }
 
 // Defaults of Config.
@@ -43,6 +49,9 @@ const (
 	DefaultMaxTopics       = 1_000_000
 
 	DefaultMaxSubscriptions = 4_000_000
+
+	DefaultIdempotencyKeys   = 100_000
+	DefaultIdempotencyWindow = 2 * time.Minute
 )
 
 func (c Config) withDefaults() Config {
@@ -52,5 +61,7 @@ func (c Config) withDefaults() Config {
 	c.MemoryBudget = cmp.Or(c.MemoryBudget, DefaultMemoryBudget)
 	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
 	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, DefaultMaxSubscriptions)
+	c.IdempotencyKeys = cmp.Or(c.IdempotencyKeys, DefaultIdempotencyKeys)
+	c.IdempotencyWindow = cmp.Or(c.IdempotencyWindow, DefaultIdempotencyWindow)
 	return c
 }

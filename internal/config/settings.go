@@ -37,6 +37,8 @@ func settings(c *Config) []setting {
 		{"limits.subscriptions", count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt), "topics that one session may hold"},
 		{"limits.all_subscriptions", count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions, math.MaxInt), "topics that all sessions together may hold"},
 		{"message.bytes", size(&c.MessageBytes, 64<<10, maxMessageBytes), "the largest payload that may be published"},
+		{"idempotency.window", duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms), "how long the result of a publish with an idempotency key is repeated"},
+		{"idempotency.keys", count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys, math.MaxInt), "idempotency keys whose results are remembered; the oldest go first"},
 
 		{"session.queue", count(&s.Queue, session.DefaultQueue, 1024), "frames a session buffers before a topic falls behind; idle sessions pay for all of them"},
 		{"session.unacked", count(&s.Unacked, session.DefaultUnacked, math.MaxInt), "frames kept that were sent and not yet acked"},

@@ -16,6 +16,8 @@ type Gauges struct {
 	QueueBytes    int64          // sessions' queues, messages that only they hold, and lists of unacked frames
 	TopicBytes    int64          // topics and subscriptions by themselves
 	MemoryBudget  int64          // that all of these may take
+
+	IdempotencyKeys int // whose results are remembered
 }
 
 // Gather registers gauges that call gather once per scrape.
@@ -35,6 +37,7 @@ var (
 	descQueued        = describe("session_queued_frames", "Frames in sessions' queues.")
 	descUnacked       = describe("session_unacked_frames", "Frames sent and not yet acked.")
 	descParked        = describe("polls_parked", "Polls waiting for a frame, by transport.", "transport")
+	descKeys          = describe("idempotency_keys", "Idempotency keys whose results are remembered.")
 	descMemory        = describe("memory_bytes", "Memory in use, by kind.", "kind")
 	descBudget        = describe("memory_budget_bytes", "Memory that all kinds together may use.")
 )
@@ -61,6 +64,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	for transport, n := range now.Parked {
 		send(descParked, float64(n), transport)
 	}
+	send(descKeys, float64(now.IdempotencyKeys))
 	send(descMemory, float64(now.HistoryBytes), "history")
 	send(descMemory, float64(now.FrameBytes), "frames")
 	send(descMemory, float64(now.QueueBytes), "queues")

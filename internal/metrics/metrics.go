@@ -32,12 +32,18 @@ type Metrics struct {
 	SessionsEnded   *prometheus.CounterVec // by reason
 	QueueDepth      prometheus.Histogram
 
+	// What became of idempotency keys: a result repeated, another message refused, a
+	// result forgotten before its window had passed.
+	IdempotencyRepeated, IdempotencyMismatched, IdempotencyEvicted prometheus.Counter
+
 	BytesIn  prometheus.Counter
 	BytesOut prometheus.Counter
 
-	// Polls and publishes, by the way they were served: the lane's or net/http's.
+	// Polls and publishes, by the way they were served: the lane's or net/http's,
+	// where alone many are published with one request.
 	LanePolls, LanePublishes prometheus.Counter
 	HTTPPolls, HTTPPublishes prometheus.Counter
+	HTTPPublishesOfMany      prometheus.Counter
 
 	LaneConnections prometheus.Gauge   // taken over by the lane
 	LaneReturned    prometheus.Counter // given back to net/http
@@ -75,6 +81,10 @@ func New(version string) *Metrics {
 	calls := counters("calls_total", "Polls and publishes, by call and by way: the lane's or net/http's.", "call", "way")
 	m.LanePolls, m.LanePublishes = calls.WithLabelValues("poll", "lane"), calls.WithLabelValues("publish", "lane")
 	m.HTTPPolls, m.HTTPPublishes = calls.WithLabelValues("poll", "net/http"), calls.WithLabelValues("publish", "net/http")
+	m.HTTPPublishesOfMany = calls.WithLabelValues("publish_many", "net/http")
+	idempotency := counters("idempotency_results_total", "Results remembered by idempotency key, by what became of them: repeated, mismatched with another message, evicted before their window had passed.", "outcome")
+	m.IdempotencyRepeated, m.IdempotencyMismatched = idempotency.WithLabelValues("repeated"), idempotency.WithLabelValues("mismatched")
+	m.IdempotencyEvicted = idempotency.WithLabelValues("evicted")
 	m.LaneConnections = prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."})
 	m.LaneReturned = counter("lane_returned_total", "Connections that the lane gave back to net/http, with a request that is not of its forms or did not come in time.")
 	for _, reason := range wire.GapReasons() {
@@ -89,7 +99,7 @@ func New(version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.Registry.MustRegister(build, network, calls, m.LaneConnections, m.LaneReturned,
+	m.Registry.MustRegister(build, network, calls, idempotency, m.LaneConnections, m.LaneReturned,
 		m.Published, m.PublishedBytes, m.Refused, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
 		m.SessionsOpened, m.SessionsEnded, m.QueueDepth,
 		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,
