@@ -42,6 +42,7 @@ func captures(t testing.TB) []capture {
 }
 
 func (c capture) publishes() bool { return strings.HasPrefix(c.text, "POST ") }
+func (c capture) once() bool      { return strings.Contains(c.text, "\r\nIdempotency-Key: ") }
 func (c capture) stateless() bool { return strings.HasPrefix(c.text, "GET /v1/poll?") }
 
 // The captures' own topics: where they publish, and where they poll without a

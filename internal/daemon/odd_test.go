@@ -80,7 +80,7 @@ func oddScripts() []script {
 // oddRequests are single requests, or several in one write, by name.
 func oddRequests() map[string]string {
 	odd := map[string]string{}
-	for _, more := range []map[string]string{pipelined(), oddBodies(), oddHeads(), oddTargets(), oddMethods()} {
+	for _, more := range []map[string]string{pipelined(), oddBodies(), oddKeys(), oddHeads(), oddTargets(), oddMethods()} {
 		for name, text := range more {
 			odd[name] = text
 		}
@@ -187,6 +187,50 @@ func oddBodies() map[string]string {
 		"two types":                        post("1", "Content-Type: text/plain", "Content-Type: application/json"),
 		"the body never comes":             request(publish, "", "Content-Length: 10"),
 		"a content coding":                 post("1", "Content-Encoding: gzip", "Content-Type: application/json"),
+	}
+}
+
+// oddKeys are publishes with idempotency keys, most of which repeat one.
+func oddKeys() map[string]string {
+	once := func(body string, keys ...string) string {
+		lines := []string{"Content-Type: text/plain"}
+		for _, key := range keys {
+			lines = append(lines, "Idempotency-Key:"+key)
+		}
+		return post(body, lines...)
+	}
+	long := strings.Repeat("k", 255)
+	return map[string]string{
+		"a key":                       once("1", " k"),
+		"a key twice":                 once("1", " k") + once("1", " k"),
+		"a key twice, a poll between": once("1", " k") + pollZero + once("1", " k"),
+		"a key in quotes and without": once("1", ` "k"`) + once("1", "k ") + once("1", ` "k" `),
+		"a key for another body":      once("1", " k") + once("2", " k") + once("1", " k"),
+		"a key for another type":      once("1", " k") + post("1", "Idempotency-Key: k") + post("1", "Content-Type: application/json", "Idempotency-Key: k"),
+		"a key for another query":     once("1", " k") + strings.Replace(once("1", " k"), publishPath, publishPath+"?client=c", 1),
+		"a key of another topic":      once("1", " k") + strings.Replace(once("1", " k"), "TOPIC.published", "TOPIC.last", 1),
+		"JSON with a key, spaced":     post("[1]", "Content-Type: application/json", "Idempotency-Key: k") + post("[ 1 ]", "Content-Type: application/json", "Idempotency-Key: k"),
+		"a key that was refused":      post("{", "Content-Type: application/json", "Idempotency-Key: k") + once("1", " k"),
+		"a hundred keys":              strings.Repeat(once("1", " a")+once("1", " b"), 50),
+		"a long key":                  once("1", long) + once("1", `"`+long+`"`),
+		"too long a key":              once("1", long+"k"),
+		"an escaped key":              once("1", ` "a\"b\\"`) + once("1", ` a"b`),
+		"an empty key":                once("1", "") + once("1", " "),
+		"an empty key in quotes":      once("1", `""`),
+		"a key with a comma":          once("1", " a, b") + once("1", ` "a, b"`),
+		"a key with a space":          once("1", " a b"),
+		"a key with a parameter":      once("1", ` "a";b=c`),
+		"a key in half quotes":        once("1", ` "a`) + once("1", ` a"`),
+		"a key after a tab":           once("1", "\tk") + once("1", "k\t"),
+		"a key with a tab":            once("1", "a\tb"),
+		"a key with obs-text":         once("1", "\xe9"),
+		"two keys":                    once("1", " a", " b"),
+		"two keys that are one":       once("1", " a", " a"),
+		"a poll with a key":           get(pollPath, "Idempotency-Key: k") + get(pollPath, "Idempotency-Key:") + get(pollPath, "Idempotency-Key: a, b"),
+		"a client":                    strings.Replace(post("1"), publishPath, publishPath+"?client=a.b:c", 1),
+		"an empty client":             strings.Replace(post("1"), publishPath, publishPath+"?client=", 1),
+		"a client that may not be":    strings.Replace(post("1"), publishPath, publishPath+"?client=a%2Fb", 1),
+		"two clients":                 strings.Replace(post("1"), publishPath, publishPath+"?client=a&client=b", 1),
 	}
 }
 

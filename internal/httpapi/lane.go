@@ -205,18 +205,19 @@ func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
 	if err := api.mayPublish(p, topic); err != nil {
 		return wire.Published{}, err
 	}
-	var contentTypes []string
-	if in.ContentType != "" {
-		contentTypes = []string{in.ContentType}
-	}
-	m, err := messageOf(topic, string(in.Query), contentTypes)
+	m, err := messageOf(topic, string(in.Query), header(in.ContentType), header(in.IdempotencyKey))
 	if err != nil {
 		return wire.Published{}, err
 	}
-	if len(in.Body) > a.Limits.MessageBytes {
-		return wire.Published{}, tooLarge(a.Limits.MessageBytes)
+	return api.takeMessage(noPatience, p, m, bytes.Clone(in.Body))
+}
+
+// header is a header's values, as net/http has them.
+func header(value string) []string {
+	if value == "" {
+		return nil
 	}
-	return api.takeMessage(m, bytes.Clone(in.Body))
+	return []string{value}
 }
 
 // Accepts reports whether an Accept header takes NDJSON.

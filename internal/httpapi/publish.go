@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"mime"
 	"net/http"
 	"net/url"
@@ -13,7 +14,8 @@ import (
 )
 
 // publish takes one message: the first room on its way. The lane's way in is
-// Publish, in lane.go; both go through mayPublish, makeMessage and the broker.
+// Publish, in lane.go, and that of many publishMany, in many.go; all go through
+// mayPublish, takeMessage and the broker.
 func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	topic, err := topicOf(r)
 	if err != nil {
@@ -22,7 +24,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	if err := a.mayPublish(p, topic); err != nil {
 		return err
 	}
-	m, err := messageOf(topic, r.URL.RawQuery, r.Header["Content-Type"])
+	m, err := messageOf(topic, r.URL.RawQuery, r.Header["Content-Type"], r.Header["Idempotency-Key"])
 	if err != nil {
 		return err
 	}
@@ -30,7 +32,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	if err != nil {
 		return err
 	}
-	published, err := a.takeMessage(m, body)
+	published, err := a.takeMessage(r.Context(), p, m, body)
 	if err != nil {
 		return err
 	}
@@ -65,38 +67,59 @@ type message struct {
 
 // messageOf reads what stands in the request line and the headers, by the rules of
 // PROTOCOL.md, Publishing.
-func messageOf(topic, rawQuery string, contentTypes []string) (*message, error) {
-	m := &message{Message: wire.Message{Position: wire.Position{Topic: topic}}}
+func messageOf(topic, rawQuery string, contentTypes, idempotencyKeys []string) (*message, error) {
+	m := newMessage(topic)
 	var err error
-	if m.Type, m.isJSON, err = mediaTypeOf(contentTypes); err != nil || rawQuery == "" {
-		return m, err
-	}
-	q, err := parseQuery(rawQuery)
-	if err != nil {
+	if m.Type, m.isJSON, err = mediaTypeOf(contentTypes); err != nil {
 		return nil, err
 	}
+	if m.ID, err = idOf(idempotencyKeys); err != nil || rawQuery == "" {
+		return m, err
+	}
+	return m, m.readQuery(rawQuery)
+}
+
+func newMessage(topic string) *message {
+	return &message{Message: wire.Message{Position: wire.Position{Topic: topic}}}
+}
+
+func (m *message) readQuery(raw string) error {
+	q, err := parseQuery(raw)
+	if err != nil {
+		return err
+	}
 	for name := range q {
-		if name != "ttl" && name != "key" {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "use ttl and key", "publishing knows no %.40q in the query", name)
+		if name != "ttl" && name != "key" && name != "client" {
+			return wire.NewProblem(wire.CodeInvalidRequest, "use ttl, key and client", "publishing knows no %.40q in the query", name)
 		}
 	}
 	ttl, err := number(q, "ttl", 1, maxTTLSeconds, 0)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	m.ttl = time.Duration(ttl) * time.Second
-	m.Key, err = keyOf(q)
-	return m, err
+	if m.Key, err = keyOf(q); err != nil {
+		return err
+	}
+	m.Client, err = clientOf(q)
+	return err
 }
 
-// takeMessage publishes m with a body that nobody else changes.
-func (a *API) takeMessage(m *message, body []byte) (wire.Published, error) {
+// takeMessage publishes m with a body that nobody else changes. If another publish
+// with its idempotency key is under way it waits for that, at most until ctx ends.
+func (a *API) takeMessage(ctx context.Context, p auth.Principal, m *message, body []byte) (wire.Published, error) {
+	if len(body) > a.Limits.MessageBytes {
+		return wire.Published{}, tooLarge(a.Limits.MessageBytes)
+	}
 	m.Data = body
 	if m.isJSON {
 		var err error
 		if m.Data, err = wire.CompactJSON(body); err != nil {
 			return wire.Published{}, wire.NewProblem(wire.CodeInvalidBody, "send one JSON value, or name another Content-Type", "%v", err)
 		}
+	}
+	if m.ID != "" {
+		return a.Broker.PublishOnce(ctx, p.Name, &m.Message, m.ttl, time.Now())
 	}
 	return a.Broker.Publish(&m.Message, m.ttl, time.Now())
 }
@@ -106,10 +129,53 @@ const maxTTLSeconds = 365 * 24 * 3600
 
 func keyOf(q url.Values) (string, error) {
 	key, err := one(q, "key")
-	if err == nil && (len(key) > wire.MaxKeyBytes || !utf8.ValidString(key)) {
-		err = wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key is not UTF-8 of at most %d bytes", wire.MaxKeyBytes)
+	if err == nil {
+		err = checkKey(key)
 	}
 	return strings.Clone(key), err // a substring would keep the whole request line
+}
+
+func checkKey(key string) error {
+	if len(key) > wire.MaxKeyBytes || !utf8.ValidString(key) {
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key is not UTF-8 of at most %d bytes", wire.MaxKeyBytes)
+	}
+	return nil
+}
+
+// clientOf returns what the client calls itself, or "" if it does not.
+func clientOf(q url.Values) (string, error) {
+	client, err := one(q, "client")
+	if err == nil && q.Has("client") {
+		err = checkClient(client)
+	}
+	return strings.Clone(client), err
+}
+
+func checkClient(client string) error {
+	if err := wire.CheckClient(client); err != nil {
+		return wire.NewProblem(wire.CodeInvalidRequest, "choose another client, such as a UUID, or leave it out", "%v", err)
+	}
+	return nil
+}
+
+// idOf returns the idempotency key, or "" if there is none.
+func idOf(given []string) (string, error) {
+	switch len(given) {
+	case 0:
+		return "", nil
+	case 1:
+		id, err := wire.ParseIdempotencyKey(given[0])
+		return id, badID(err)
+	}
+	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Idempotency-Key headers", len(given))
+}
+
+// badID makes a problem of what is wrong with an idempotency key, if anything is.
+func badID(err error) error {
+	if err == nil {
+		return nil
+	}
+	return wire.NewProblem(wire.CodeInvalidRequest, "make a new key for each message, such as a UUID, and send it again with each attempt", "%v", err)
 }
 
 // mediaTypeOf returns the type that the message travels under: empty for JSON.

@@ -47,7 +47,7 @@ type fields struct {
 	block []byte // as it came, from after the request line to its empty line
 
 	host, accept, contentType, authorization string
-	origin, fetchSite                        string
+	origin, fetchSite, idempotencyKey        string
 	contentLength                            int  // -1: none
 	accepts                                  bool // NDJSON
 	originIndex                              int  // see cors.Policy
@@ -199,6 +199,9 @@ func (p *parser) fieldsOf(block []byte) *fields {
 		}
 		f.accepts = p.lane.api.Accepts(f.accept)
 		f.originIndex, f.originAllowed = p.lane.origins.Index(f.origin), p.lane.origins.Allows(f.origin)
+		if f.idempotencyKey != "" {
+			return f // it is of one message: to remember it would take the place of one that comes again
+		}
 		p.lane.seen.put(f)
 	}
 	p.last = f
@@ -260,7 +263,7 @@ var known = []field{
 	{"authorization", func(f *fields, v string) bool { f.authorization = v; return true }},
 	{"origin", func(f *fields, v string) bool { f.origin = v; return true }},
 	{"sec-fetch-site", func(f *fields, v string) bool { f.fetchSite = v; return true }},
-	{name: "idempotency-key"},
+	{"idempotency-key", func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" }},
 	{name: "user-agent"},
 	{name: "accept-encoding"},
 	{name: "accept-language"},

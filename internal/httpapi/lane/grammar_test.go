@@ -47,6 +47,8 @@ var notOurs = map[string]string{
 	"a space before the colon": "GET /v1/sessions/id/poll HTTP/1.1\r\nHost : h\r\n\r\n",
 	"a name beyond ASCII":      "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nauthor\u0130zation: x\r\n\r\n",
 	"no colon":                 "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept\r\n\r\n",
+	"an empty key":             "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nIdempotency-Key: \r\n\r\n",
+	"two keys":                 "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nIdempotency-Key: a\r\nIdempotency-Key: a\r\n\r\n",
 	"a tab in a value":         "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept:\ta\r\n\r\n",
 	"a NUL":                    "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept: \x00\r\n\r\n",
 	"a byte above ASCII":       "GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nAccept: \xe4\r\n\r\n",
@@ -103,6 +105,7 @@ func TestTheLaneReadsAsNetHTTPDoes(t *testing.T) {
 		require.Equal(t, theirs.Host, mine.fields.host)
 		require.Equal(t, theirs.Header.Get("Authorization"), mine.fields.authorization)
 		require.Equal(t, theirs.Header.Get("Content-Type"), mine.fields.contentType)
+		require.Equal(t, theirs.Header.Get("Idempotency-Key"), mine.fields.idempotencyKey)
 		if form != pollTopics {
 			require.Contains(t, theirs.URL.Path, "/"+string(mine.name)+"/")
 		}
@@ -167,4 +170,19 @@ func TestBlocksOfFieldsAreShared(t *testing.T) {
 	require.Equal(t, poll, (&parser{lane: lane}).read(text, &one))
 	require.Equal(t, poll, (&parser{lane: lane}).read(text, &two))
 	require.Same(t, one.fields, two.fields)
+}
+
+// A block with an idempotency key is of one message: remembered, it would take the
+// place of one that comes again.
+func TestBlocksWithAKeyAreNotRemembered(t *testing.T) {
+	p := newParser()
+	begin := "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
+	var plain, keyed request
+	require.Equal(t, publish, p.read([]byte(begin+"\r\n"), &plain))
+	for range 2 {
+		require.Equal(t, publish, p.read([]byte(begin+"Idempotency-Key: k\r\n\r\n"), &keyed))
+		require.Equal(t, "k", keyed.fields.idempotencyKey)
+		require.Same(t, plain.fields, p.last)
+		require.Nil(t, p.lane.seen.get(keyed.fields.block))
+	}
 }

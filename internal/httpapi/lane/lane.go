@@ -44,6 +44,8 @@ type Publish struct {
 	ContentType  string // as the client wrote it; empty: it did not
 	Body         []byte
 	Credentials  auth.Credentials
+
+	IdempotencyKey string // as the client wrote it; empty: it did not
 }
 
 // An API is what the lane calls: the functions that the routes call, too. An error

@@ -121,7 +121,7 @@ func (c *conn) servePublish(r *request) {
 	}
 	published, err := c.lane.api.Publish(Publish{
 		Topic: r.name, Query: r.query, ContentType: r.fields.contentType, Body: r.body,
-		Credentials: auth.Credentials{Authorization: r.fields.authorization},
+		IdempotencyKey: r.fields.idempotencyKey, Credentials: auth.Credentials{Authorization: r.fields.authorization},
 	})
 	problem, ok := errors.AsType[*wire.Problem](err)
 	if err != nil && !ok {
