@@ -231,6 +231,7 @@ func oddKeys() map[string]string {
 		"an empty client":             strings.Replace(post("1"), publishPath, publishPath+"?client=", 1),
 		"a client that may not be":    strings.Replace(post("1"), publishPath, publishPath+"?client=a%2Fb", 1),
 		"two clients":                 strings.Replace(post("1"), publishPath, publishPath+"?client=a&client=b", 1),
+		"many in between":             once("1", " k") + request("POST /v1/messages", `[{"topic":"TOPIC.published","data":1}]`, "Content-Type: application/json", fmt.Sprint("Content-Length: ", len(`[{"topic":"TOPIC.published","data":1}]`)-len("TOPIC")+12)) + once("1", " k"),
 	}
 }
 

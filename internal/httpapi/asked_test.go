@@ -92,6 +92,7 @@ func TestTheLimiterIsAskedForEveryCallAndToldWhenItIsOver(t *testing.T) {
 		l.refuse = true
 		for _, c := range [][3]string{
 			{"POST", "/v1/topics/a/messages", "1"},
+			{"POST", "/v1/messages", "[]"},
 			{"GET", "/v1/topics/a/messages", ""},
 			{"GET", "/v1/topics/a", ""},
 			{"DELETE", "/v1/topics/a", ""},

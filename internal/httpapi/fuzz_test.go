@@ -20,6 +20,8 @@ func FuzzRequests(f *testing.F) {
 	for _, seed := range [][4]string{
 		{"POST", "/v1/topics/a/messages?ttl=1&key=k", "application/json", `{"a":[1,"x"]}`},
 		{"POST", "/v1/topics/a/messages", "text/plain; charset=utf-8", "hello"},
+		{"POST", "/v1/messages", "application/json", `[{"topic":"a","data":1,"id":"k"},{"topic":"b","type":"a/b","base64":"AA==","ttl":1}]`},
+		{"POST", "/v1/messages", "application/x-ndjson", "{\"topic\":\"a\",\"type\":\"text/plain\",\"text\":\"x\",\"client\":\"c\"}\n{"},
 		{"POST", "/v1/sessions", "application/json", `{"topics":["a@oldest","b@k3:17"],"ack":false}`},
 		{"POST", "/v1/sessions", "application/json", `{"topics":null,"ack":null}`},
 		{"GET", "/v1/poll?topic=a&topic=b@oldest&mode=multiple&format=json", "", ""},

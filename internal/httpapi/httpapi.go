@@ -74,6 +74,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/topics", methods{"GET": {limit.Other, a.listTopics}})
 	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Other, a.showTopic}, "DELETE": {limit.Other, a.deleteTopic}})
 	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publish, a.publish}, "GET": {limit.Other, a.readTopic}})
+	a.route(v1, "/messages", methods{"POST": {limit.Other, a.publishMany}})
 	a.route(v1, "/sessions", methods{"POST": {limit.OpenSession, a.openSession}})
 	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Other, a.showSession}, "PATCH": {limit.Other, a.changeSession}, "DELETE": {limit.Other, a.closeSession}})
 	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Other, a.closeSession}})

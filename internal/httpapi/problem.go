@@ -14,10 +14,15 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// fail tells the client what went wrong: a *wire.Problem as it is; anything else is
-// our fault, logged here and hidden. If the client is gone its connection is closed,
-// so that nothing ever looks like an answer.
+// fail tells the client what went wrong.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
+	a.writeProblem(w, a.problemOf(r, err))
+}
+
+// problemOf is what the client is told of err, counted: a *wire.Problem as it is;
+// anything else is our fault, logged here and hidden. If the client is gone its
+// connection is closed, so that nothing ever looks like an answer.
+func (a *API) problemOf(r *http.Request, err error) *wire.Problem {
 	p, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case ok:
@@ -28,7 +33,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		p = wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
 	}
 	a.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
-	a.writeProblem(w, p.Spread())
+	return p.Spread()
 }
 
 func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {
@@ -48,11 +53,19 @@ func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
 }
 
 func (a *API) writeBody(w http.ResponseWriter, status int, value any) {
+	a.writeWhole(w, status, lineOf(value))
+}
+
+// lineOf is a value in JSON, on one line.
+func lineOf(value any) []byte {
 	body, err := json.Marshal(value)
 	if err != nil {
 		panic("BUG: an answer does not marshal: " + err.Error())
 	}
-	body = append(body, '\n')
+	return append(body, '\n')
+}
+
+func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
 	a.patience(w)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)

@@ -65,6 +65,11 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil || len(bytes.TrimSpace(body)) == 0 {
 		return err
 	}
+	return decode(body, v)
+}
+
+// decode reads one JSON value of v's shape, with no other members.
+func decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
@@ -125,10 +130,15 @@ func number(q url.Values, name string, lo, hi, otherwise uint64) (uint64, error)
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < lo || n > hi {
-		return 0, wire.NewProblem(wire.CodeInvalidRequest, "give a whole number from "+strconv.FormatUint(lo, 10)+" to "+strconv.FormatUint(hi, 10),
-			"%s=%.40q is not one", name, text)
+		return 0, outside(name, text, lo, hi)
 	}
 	return n, nil
+}
+
+// outside tells that what is given is not a whole number between lo and hi.
+func outside(name, text string, lo, hi uint64) *wire.Problem {
+	return wire.NewProblem(wire.CodeInvalidRequest, "give a whole number from "+strconv.FormatUint(lo, 10)+" to "+strconv.FormatUint(hi, 10),
+		"%s=%.40q is not one", name, text)
 }
 
 // topicOf returns the topic in the path.

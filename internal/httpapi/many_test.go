@@ -1,0 +1,270 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+const (
+	linesType = "Content-Type: application/x-ndjson"
+	manyPath  = "/v1/messages"
+)
+
+// publishMany publishes items as an array and as lines, to daemons of their own, and
+// returns what both are told alike, with the first of the daemons.
+func publishMany(t *testing.T, s settings, items ...string) (k *kit, results []wire.PublishResult) {
+	t.Helper()
+	k = newKit(t, s)
+	array := k.wantOK(manyPath, "["+strings.Join(items, ", ")+"]", jsonType)
+	require.NoError(t, json.Unmarshal([]byte(array), &results))
+	require.Len(t, results, len(items))
+
+	lines := newKit(t, s).wantOK(manyPath, strings.Join(items, "\n"), linesType)
+	require.Equal(t, len(items), strings.Count(lines, "\n"))
+	for i, line := range strings.Split(strings.TrimSuffix(lines, "\n"), "\n")[:len(items)] {
+		var result wire.PublishResult
+		require.NoError(t, json.Unmarshal([]byte(line), &result))
+		require.Equal(t, told(results[i]), told(result))
+	}
+	return k, results
+}
+
+// told is a result in few words: "a:3", or a problem's code.
+func told(r wire.PublishResult) string {
+	if r.Problem != nil {
+		return string(r.Problem.Code)
+	}
+	return fmt.Sprintf("%s:%d", r.Position.Topic, r.Position.Offset)
+}
+
+func TestManyMessagesAreEachAsIfTheyCameByThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, results := publishMany(t, settings{},
+			`{"topic":"a","data":{"n": 1.50, "s":"<é>"},"key":"k","client":"c","id":"one"}`,
+			`{"topic":"b","type":"text/plain","text":"hé"}`,
+			`{"topic":"a","type":"image/png","base64":"AAH/"}`,
+			`{"topic":"a","data":null,"ttl":1}`,
+			`{"topic":"a","type":"application/json","text":" [1, 2]"}`,
+			`{"topic":"a","data":{"n":1.50,"s":"<é>"},"key":"k","client":"c","id":"one"}`,
+		)
+		for i, want := range []string{"a:1", "b:1", "a:2", "a:3", "a:4", "a:1"} {
+			require.Equal(t, want, told(results[i]))
+		}
+		require.Equal(t, results[0], results[5], "it was published before")
+		messages := k.held("a")
+		require.Len(t, messages, 4)
+		require.Equal(t, `{"n":1.50,"s":"<é>"}`, string(messages[0].Data))
+		require.Equal(t, []string{"one", "k"}, []string{messages[0].ID, messages[0].Key})
+		require.Equal(t, results[0].Time, messages[0].Time)
+		require.Equal(t, wire.Message{Position: messages[1].Position, Time: messages[1].Time, Type: "image/png", Data: []byte{0, 1, 255}}, *messages[1])
+		require.Equal(t, "null", string(messages[2].Data))
+		require.Equal(t, "[1,2]", string(messages[3].Data))
+		require.Equal(t, "hé", string(k.held("b")[0].Data))
+		time.Sleep(time.Second)
+		_, left := k.get("GET", "/v1/topics/a/messages", "")
+		require.Contains(t, left, `"reason":"expired"`, "the third has lived its second")
+	})
+}
+
+// What is wrong with one message is its own result; the others are published.
+func TestOneOfManyThatIsWrongStopsNoOther(t *testing.T) {
+	good := `{"topic":"a","data":1}`
+	for _, c := range []struct {
+		code wire.Code
+		item string
+	}{
+		{wire.CodeInvalidRequest, `1`},
+		{wire.CodeInvalidRequest, `null`},
+		{wire.CodeInvalidRequest, `[` + good + `]`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"tll":5}`},
+		{wire.CodeInvalidRequest, `{"topic":7,"data":1}`},
+		{wire.CodeInvalidRequest, `{"topic":"a"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","text":"x"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","base64":"AA=="}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"text/plain"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"text/plain","data":1}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"text/plain","text":"x","base64":"AA=="}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"text/plain","text":"x","data":1}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"text":"x"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"nonsense/","text":"x"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","type":"image/png","base64":"%"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"ttl":0}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"ttl":1.5}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"ttl":99999999999}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"ttl":-1}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"ttl":"1"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"key":"` + strings.Repeat("k", wire.MaxKeyBytes+1) + `"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"client":""}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"client":"a b"}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"id":""}`},
+		{wire.CodeInvalidRequest, `{"topic":"a","data":1,"id":"é"}`},
+		{wire.CodeInvalidTopic, `{"data":1}`},
+		{wire.CodeInvalidTopic, `{"topic":"a..b","data":1}`},
+		{wire.CodeReservedTopic, `{"topic":"_a","data":1}`},
+		{wire.CodeForbidden, `{"topic":"secret","data":1}`},
+		{wire.CodeUnsupportedType, `{"topic":"a","type":"application/x-www-form-urlencoded","text":"a=b"}`},
+		{wire.CodeInvalidBody, `{"topic":"a","type":"application/json","text":"{"}`},
+		{wire.CodeInvalidBody, `{"topic":"a","data":` + strings.Repeat("[", 65) + strings.Repeat("]", 65) + `}`},
+		{wire.CodeInvalidBody, "{\"topic\":\"a\",\"data\":\"\xff\"}"},
+		{wire.CodeInvalidBody, "{\"topic\":\"a\",\"data\":1,\"key\":\"\xff\"}"},
+		{wire.CodeMessageTooLarge, `{"topic":"a","data":"` + strings.Repeat("x", 64<<10) + `"}`},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k, results := publishMany(t, settings{authority: secretKeeper{}}, good, c.item, good)
+			require.Equal(t, []string{"a:1", string(c.code), "a:2"}, []string{told(results[0]), told(results[1]), told(results[2])}, "%.80s", c.item)
+			require.Equal(t, wire.Codes()[c.code], results[1].Problem.Status)
+			require.NotEmpty(t, results[1].Problem.Remedy)
+			require.Len(t, k.held("a"), 2)
+			require.Equal(t, 1.0, k.refused(c.code))
+		})
+	}
+}
+
+// refused is how often a problem with this code was answered.
+func (k *kit) refused(code wire.Code) float64 {
+	k.Helper()
+	families, err := k.cfg.Metrics.Registry.Gather()
+	require.NoError(k, err)
+	for _, family := range families {
+		for _, sample := range family.GetMetric() {
+			if family.GetName() == "pubsubd_requests_refused_total" && sample.GetLabel()[0].GetValue() == string(code) {
+				return sample.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// What is wrong with the request is its answer, and nothing is published.
+func TestManyThatCannotBeReadAreNotPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		good := `{"topic":"a","data":1}`
+		for i, c := range []struct {
+			code    wire.Code
+			body    string
+			headers []string
+		}{
+			{wire.CodeInvalidRequest, ``, []string{jsonType}},
+			{wire.CodeInvalidRequest, good, []string{jsonType}},
+			{wire.CodeInvalidRequest, `[` + good, []string{jsonType}},
+			{wire.CodeInvalidRequest, `[` + good + `,{]`, []string{jsonType}},
+			{wire.CodeInvalidRequest, `[` + good + `] 1`, []string{jsonType}},
+			{wire.CodeInvalidRequest, good + "\n" + good, []string{jsonType}},
+			{wire.CodeInvalidRequest, "[]", []string{jsonType, "Idempotency-Key: k"}},
+			{wire.CodeInvalidRequest, "[]", []string{jsonType, jsonType}},
+			{wire.CodeUnsupportedType, "[]", nil},
+			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: text/plain"}},
+			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: application/json-seq"}},
+			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: application/json; charset=latin1"}},
+			{wire.CodeUnsupportedType, "[]", []string{"Content-Type: application/x-www-form-urlencoded"}},
+			{wire.CodeForbidden, "[" + good + "]", []string{jsonType, "Origin: http://evil.example"}},
+			{wire.CodeMessageTooLarge, `[` + strings.Repeat(good+",", maxMany) + good + `]`, []string{jsonType}},
+			{wire.CodeMessageTooLarge, strings.Repeat(good+"\n", maxMany+1), []string{linesType}},
+			{wire.CodeMessageTooLarge, `[` + good + strings.Repeat(" ", maxRequestBytes) + `]`, []string{jsonType}},
+			{wire.CodeMessageTooLarge, good + strings.Repeat("\n", maxRequestBytes), []string{linesType}},
+		} {
+			t.Log(i)
+			k.wantProblem(c.code, "POST", manyPath, c.body, c.headers...)
+			require.Empty(t, k.held("a"))
+		}
+		k.wantProblem(wire.CodeInvalidRequest, "POST", manyPath+"?ttl=1", "[]", jsonType)
+		k.wantProblem(wire.CodeMethodNotAllowed, "GET", manyPath, "")
+	})
+}
+
+func TestAsManyAsMayBeArePublishedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		var lines bytes.Buffer
+		for n := range maxMany {
+			fmt.Fprintf(&lines, "\r\n {\"topic\":\"a\",\"data\":%d}\r\n\n", n)
+		}
+		answer := k.wantOK(manyPath, lines.String(), linesType)
+		require.Equal(t, maxMany, strings.Count(answer, "\n"), "empty lines are nothing")
+		for n, m := range k.held("a") {
+			require.Equal(t, fmt.Sprint(n), string(m.Data))
+		}
+		require.Equal(t, "[]\n", k.wantOK(manyPath, " [ ] ", jsonType))
+		require.Empty(t, k.wantOK(manyPath, "\n", linesType))
+	})
+}
+
+// A line that is no JSON is that line's fault.
+func TestABadLineStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		for _, bad := range []string{`{`, `{"topic":"a","data":1} 2`, `{"topic":"a","data":{}`, `[]`, "\x1e", "}"} {
+			answer := k.wantOK(manyPath, `{"topic":"a","data":1}`+"\n"+bad+"\n"+`{"topic":"a","data":2}`, "Content-Type: application/x-ndjson; charset=utf-8")
+			lines := strings.Split(answer, "\n")
+			require.Len(t, lines, 3+1)
+			require.Contains(t, lines[1], wire.CodeInvalidRequest)
+			require.Contains(t, lines[2], `"position":"a@`)
+		}
+		resp := k.do("POST", manyPath, "", linesType)
+		resp.Body.Close()
+		require.Equal(t, "application/x-ndjson", resp.Header.Get("Content-Type"))
+	})
+}
+
+func TestTheLimiterIsAskedForEachOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &limitedTo{calls: map[limit.Call]int{}, most: 2}
+		k := newKit(t, settings{limiter: l})
+		answer := k.wantOK(manyPath, strings.Repeat(`{"topic":"a","data":1}`+"\n", 3), linesType)
+		require.Equal(t, map[limit.Call]int{limit.Other: 1, limit.Publish: 3}, l.calls)
+		require.Zero(t, l.inside)
+		require.Equal(t, 1, strings.Count(answer, string(wire.CodeLimited)))
+		require.Len(t, k.held("a"), 2)
+	})
+}
+
+// limitedTo admits so many publishes.
+type limitedTo struct {
+	calls        map[limit.Call]int
+	inside, most int
+}
+
+func (l *limitedTo) Admit(_ context.Context, call limit.Call, _ string) (func(), error) {
+	if l.calls[call]++; call == limit.Publish && l.calls[call] > l.most {
+		return nil, wire.NewProblem(wire.CodeLimited, "later", "enough for now")
+	}
+	l.inside++
+	return func() { l.inside-- }, nil
+}
+
+func TestADrainingDaemonTakesNoneOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		k.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "elsewhere", "going away"))
+		k.wantProblem(wire.CodeDraining, "POST", manyPath, `[{"topic":"a","data":1}]`, jsonType)
+	})
+}
+
+// Nobody knows what a request that failed in the daemon has done: it is told as a
+// result, too.
+func TestOurFaultIsAResultOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, results := publishMany(t, settings{authority: broken{}}, `{"topic":"a","data":1}`)
+		require.Equal(t, string(wire.CodeInternal), told(results[0]))
+		require.NotContains(t, results[0].Problem.Error(), "secret")
+	})
+}
+
+// broken fails whenever it is asked.
+type broken struct{ auth.Open }
+
+func (broken) Allow(auth.Principal, auth.Action, string) error { return errors.New("a secret") }
