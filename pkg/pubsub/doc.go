@@ -16,6 +16,6 @@
 // The words are those of the protocol (pkg/wire/PROTOCOL.md), and messages, gaps,
 // positions and problems are the types of package wire.
 //
-// The client does not log, does not publish twice (see Client.Publish), and has
-// no WebSocket or SSE.
+// The client does not log, does not publish twice (see Client.Publish, and
+// WithIdempotencyKey for when an answer is lost), and has no WebSocket or SSE.
 package pubsub

@@ -149,3 +149,35 @@ func ExampleClient_Publish() {
 	fmt.Println(published.Position, err)
 	// Output: prices.acme@k3:1 <nil>
 }
+
+// What may be published again has a key of its own; what is wrong with one message is
+// its own result.
+func ExampleClient_PublishMany() {
+	address, stop := startDaemon()
+	defer stop()
+	client, err := pubsub.New(address)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	results, err := client.PublishMany(context.Background(), []pubsub.Publication{
+		{Topic: "orders", Body: []byte(`{"n":17}`), Options: []pubsub.PublishOption{pubsub.WithIdempotencyKey("order-17")}},
+		{Topic: "orders", Body: []byte(`{"n":17}`), Options: []pubsub.PublishOption{pubsub.WithIdempotencyKey("order-17")}},
+		{Topic: "refused", Type: "text/plain", Body: []byte("not for you"), Options: []pubsub.PublishOption{pubsub.WithIdempotencyKey("18")}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Problem != nil {
+			fmt.Println("not published:", r.Problem.Code)
+			continue
+		}
+		fmt.Println(r.Position)
+	}
+	// Output:
+	// orders@k3:1
+	// orders@k3:1
+	// not published: forbidden
+}

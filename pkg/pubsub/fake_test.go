@@ -254,6 +254,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *fake) route(w http.ResponseWriter, r *http.Request) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/topics/{topic}/messages", f.servePublish)
+	mux.HandleFunc("POST /v1/messages", f.serveMany)
 	mux.HandleFunc("POST /v1/sessions", f.serveOpen)
 	mux.HandleFunc("PATCH /v1/sessions/{id}", f.servePatch)
 	mux.HandleFunc("DELETE /v1/sessions/{id}", f.serveDelete)
@@ -273,11 +274,63 @@ func (f *fake) servePublish(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	m := wire.Message{Data: body, Key: r.URL.Query().Get("key")}
+	query := r.URL.Query()
+	m := wire.Message{Data: body, Key: query.Get("key"), Client: query.Get("client")}
 	if m.Type = r.Header.Get("Content-Type"); m.Type == jsonType {
 		m.Type = ""
 	}
-	_ = json.NewEncoder(w).Encode(f.add(r.PathValue("topic"), m))
+	if key := r.Header.Get("Idempotency-Key"); key != "" {
+		if m.ID, err = wire.ParseIdempotencyKey(key); err != nil {
+			refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
+			return
+		}
+	}
+	_ = json.NewEncoder(w).Encode(f.addOnce(r.PathValue("topic"), m))
+}
+
+// addOnce is add, but for a message whose ID the topic holds.
+func (f *fake) addOnce(topic string, m wire.Message) wire.Published {
+	f.mu.Lock()
+	for _, held := range f.topicLocked(topic).messages {
+		if m.ID != "" && held.ID == m.ID {
+			defer f.mu.Unlock()
+			return wire.Published{Position: held.Position, Time: held.Time}
+		}
+	}
+	f.mu.Unlock()
+	return f.add(topic, m)
+}
+
+// serveMany refuses what is published to topics named refused.
+func (f *fake) serveMany(w http.ResponseWriter, r *http.Request) {
+	var items []wire.PublishItem
+	if err := json.NewDecoder(r.Body).Decode(&items); err != nil {
+		refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
+		return
+	}
+	results := make([]wire.PublishResult, len(items))
+	for i, item := range items {
+		if item.Topic == "refused" {
+			results[i].Problem = wire.NewProblem(wire.CodeForbidden, "", "refused")
+			continue
+		}
+		m := wire.Message{Type: item.Type, Data: item.Data, Key: item.Key}
+		switch {
+		case item.Text != nil:
+			m.Data = []byte(*item.Text)
+		case item.Base64 != nil:
+			m.Data = *item.Base64
+		}
+		if item.Client != nil {
+			m.Client = *item.Client
+		}
+		if item.ID != nil {
+			m.ID = *item.ID
+		}
+		published := f.addOnce(item.Topic, m)
+		results[i].Published = &published
+	}
+	_ = json.NewEncoder(w).Encode(results)
 }
 
 func (f *fake) serveOpen(w http.ResponseWriter, r *http.Request) {
@@ -653,7 +706,7 @@ func (p *pipeNet) dial(ctx context.Context) (net.Conn, error) {
 	case p.conns <- far:
 		return near, nil
 	case <-p.closed:
-		return nil, syscall.ECONNREFUSED
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -675,7 +728,7 @@ func serveFake(t *testing.T, f *fake, opts ...Option) *Client {
 		down := f.down
 		f.mu.Unlock()
 		if down {
-			return nil, syscall.ECONNREFUSED
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 		}
 		return network.dial(ctx)
 	}

@@ -26,9 +26,9 @@ func TestPublish(t *testing.T) {
 		require.Equal(t, int64(1_700_000_000_000), p.Time)
 		require.Empty(t, query)
 
-		_, err = c.Publish(t.Context(), "a.b", "text/plain", []byte("hi"), WithTTL(90*time.Second), WithKey("k&y"))
+		_, err = c.Publish(t.Context(), "a.b", "text/plain", []byte("hi"), WithTTL(90*time.Second), WithKey("k&y"), WithClient("c:1"))
 		require.NoError(t, err)
-		require.Equal(t, "key=k%26y&ttl=90", query)
+		require.Equal(t, "client=c%3A1&key=k%26y&ttl=90", query)
 		_, err = c.Publish(t.Context(), "a.b", "", []byte("[1]"))
 		require.NoError(t, err)
 		_, err = c.Publish(t.Context(), "a.b", "image/png", nil)
@@ -55,6 +55,10 @@ func TestPublishRefusesWhatCannotWork(t *testing.T) {
 			_, err = c.Publish(t.Context(), "a", "", nil, WithTTL(ttl))
 			require.ErrorContains(t, err, "whole seconds")
 		}
+		_, err = c.Publish(t.Context(), "a", "", nil, WithClient("a b"))
+		require.ErrorContains(t, err, "client's id")
+		_, err = c.Publish(t.Context(), "a", "", nil, WithIdempotencyKey(""))
+		require.ErrorContains(t, err, "idempotency key")
 		_, err = c.PublishJSON(t.Context(), "a", math.Inf(1))
 		require.ErrorContains(t, err, `publish "a": `)
 		require.Empty(t, f.topics)

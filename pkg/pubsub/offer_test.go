@@ -1,0 +1,170 @@
+package pubsub
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// losing serves publishes, and loses the answers to the first n.
+func losing(f *fake, n int) *[]time.Time {
+	var at []time.Time
+	f.script = func(_ http.ResponseWriter, r *http.Request) bool {
+		at = append(at, time.Now())
+		if len(at) > n {
+			return false
+		}
+		r.SetPathValue("topic", "a") // the script comes before the mux
+		f.servePublish(nowhere{}, r)
+		panic(http.ErrAbortHandler)
+	}
+	return &at
+}
+
+// nowhere is where a lost answer goes.
+type nowhere struct{ http.ResponseWriter }
+
+func (nowhere) Header() http.Header         { return http.Header{} }
+func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
+
+// With a key a publish whose answer is lost is repeated, and published once.
+func TestWithAKeyALostAnswerIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f)
+		at := losing(f, 2)
+		p, err := c.Publish(t.Context(), "a", "text/plain", []byte("once"), WithIdempotencyKey(`k "1"`))
+		require.NoError(t, err)
+		require.Equal(t, uint64(1), p.Position.Offset)
+		require.Len(t, f.topics["a"].messages, 1)
+		require.Equal(t, `k "1"`, f.topics["a"].messages[0].ID)
+		require.Len(t, *at, 3)
+		require.GreaterOrEqual(t, (*at)[1].Sub((*at)[0]), firstBackoff/2, "not at once")
+	})
+}
+
+// A proxy that had no answer for us leaves it as open as a lost one.
+func TestWithAKeyWhatAProxyCouldNotReachIsTriedAgain(t *testing.T) {
+	for _, status := range []int{500, 502, 503, 504, 408} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			c := serveFake(t, f)
+			calls := 0
+			f.script = func(w http.ResponseWriter, _ *http.Request) bool {
+				if calls++; calls == 1 {
+					w.WriteHeader(status)
+				}
+				return calls == 1
+			}
+			_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+			require.NoError(t, err)
+			require.Equal(t, 2, calls)
+		})
+	}
+}
+
+// What was refused, or answered with nonsense, is not mended by trying again.
+func TestWithAKeyWhatWaitingDoesNotMendIsNotRepeated(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"the key is another's":     later(wire.CodeIdempotencyMismatch, 100),
+		"the body is refused":      later(wire.CodeInvalidBody, 100),
+		"no word of when":          later(wire.CodeOverloaded, 0),
+		"the answer is nonsense":   func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) },
+		"a proxy knows no such":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
+		"a proxy wants to be told": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				c := serveFake(t, f)
+				at := answerPublish(f, answer)
+				_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+				require.Error(t, err)
+				require.Len(t, *at, 1)
+			})
+		})
+	}
+}
+
+// Attempts are bounded by their number, and by how long the daemon surely knows the
+// key since the first that it may have taken.
+func TestWithAKeyTryingEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f, WithPublishAttempts(3))
+		at := losing(f, 100)
+		_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+		require.ErrorContains(t, err, `publish "a": `)
+		require.Len(t, *at, 3)
+		require.Len(t, f.topics["a"].messages, 1)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f)
+		calls := 0
+		f.script = func(w http.ResponseWriter, _ *http.Request) bool {
+			if calls++; calls == 1 {
+				time.Sleep(safeToRepeat)
+			}
+			panic(http.ErrAbortHandler)
+		}
+		_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+		require.Error(t, err)
+		require.Equal(t, 1, calls, "it was on its way for too long")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f)
+		calls := 0
+		f.script = func(w http.ResponseWriter, r *http.Request) bool {
+			if calls++; calls < 3 {
+				later(wire.CodeOverloaded, 2*safeToRepeat.Milliseconds())(w, r)
+			}
+			return calls < 3
+		}
+		_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+		require.NoError(t, err, "what was not taken may wait for as long as the daemon says")
+	})
+}
+
+// Once an answer was lost, a refusal of the next attempt does not mean that nothing
+// was published.
+func TestARefusalAfterALostAnswerLeavesItOpen(t *testing.T) {
+	overloaded := &wire.Problem{Code: wire.CodeOverloaded}
+	for name, lost := range map[string]bool{"an answer was lost": true, "no connection was made": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				c := serveFake(t, f)
+				calls := 0
+				f.script = func(w http.ResponseWriter, r *http.Request) bool {
+					if calls++; calls == 1 && lost {
+						panic(http.ErrAbortHandler)
+					}
+					later(wire.CodeOverloaded, 0)(w, r)
+					return true
+				}
+				if f.down = !lost; f.down {
+					go func() {
+						time.Sleep(firstBackoff / 4)
+						f.mu.Lock()
+						defer f.mu.Unlock()
+						f.down = false
+					}()
+				}
+				_, err := c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+				require.ErrorContains(t, err, string(wire.CodeOverloaded))
+				if lost {
+					require.NotErrorIs(t, err, overloaded)
+				} else {
+					require.ErrorIs(t, err, overloaded)
+				}
+			})
+		})
+	}
+}
