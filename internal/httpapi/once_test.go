@@ -51,7 +51,7 @@ func TestOfTwoAtOnceTheSecondWaitsForTheFirst(t *testing.T) {
 					first, second = second, first
 				}
 				hold := make(chan struct{})
-				joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}) // whoever publishes offers to it
+				joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // whoever publishes offers to it
 				require.NoError(t, err)
 				defer joined.Leave()
 
@@ -75,6 +75,8 @@ func TestOfTwoAtOnceTheSecondWaitsForTheFirst(t *testing.T) {
 
 // A holder is a subscriber that holds those up who publish.
 type holder struct{ hold chan struct{} }
+
+func (holder) Emptied() {}
 
 func (h holder) Offer([]*wire.Frame, time.Time) { <-h.hold }
 
