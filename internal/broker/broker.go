@@ -50,6 +50,7 @@ type Broker struct {
 	shards  [shards]shard
 	follows follows
 
+	keepUntil     atomic.Int64  // Unix nanoseconds; see KeepTopics
 	topics        atomic.Int64  // how many there are
 	floor         atomic.Uint64 // highest offset that a forgotten topic reached
 	subscriptions atomic.Int64
@@ -242,6 +243,12 @@ func (b *Broker) Sweep(now time.Time) {
 		s.mu.Unlock()
 	}
 }
+
+// KeepTopics has Sweep forget no topic before the given time: whoever is away
+// until then, because daemons take turns, finds its topics as it left them.
+func (b *Broker) KeepTopics(until time.Time) { b.keepUntil.Store(until.UnixNano()) }
+
+func (b *Broker) keepsTopics(now time.Time) bool { return now.UnixNano() < b.keepUntil.Load() }
 
 // raiseFloor keeps the highest offset that was ever forgotten.
 func (b *Broker) raiseFloor(offset uint64) {

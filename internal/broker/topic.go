@@ -148,7 +148,7 @@ func (t *topic) sweep(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.trimLocked(now)
-	if t.history.len() > 0 || t.pinned > 0 || t.fanning {
+	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.broker.keepsTopics(now) {
 		return false
 	}
 	t.forgotten = true

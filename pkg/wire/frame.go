@@ -67,6 +67,10 @@ func (f *Frame) Gap() *Gap { return f.gap }
 // Accepted returns when the daemon took the message; zero for a gap.
 func (f *Frame) Accepted() time.Time { return f.accepted }
 
+// TTL returns the message's own life, counted from Accepted; 0 is as long as it is
+// held.
+func (f *Frame) TTL() time.Duration { return f.ttl }
+
 // Position returns where a subscriber is once it has this frame.
 func (f *Frame) Position() Position {
 	if f.gap != nil {
