@@ -37,7 +37,9 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: api.ConnContext}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
-	running.Go(func() { _ = server.Serve(api.Listener()) })
+	if back := api.Listener(); back != nil {
+		running.Go(func() { _ = server.Serve(back) })
+	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", l.Addr().String())
 	}

@@ -14,9 +14,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// fail tells the client what went wrong.
+// fail tells the client what went wrong. Who is told that the daemon drains comes
+// back on another connection, which may be another daemon's.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
-	a.writeProblem(w, a.problemOf(r, err))
+	p := a.problemOf(r, err)
+	if p.Code == wire.CodeDraining {
+		w.Header().Set("Connection", "close")
+	}
+	a.writeProblem(w, p)
 }
 
 // problemOf is what the client is told of err, counted: a *wire.Problem as it is;

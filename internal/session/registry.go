@@ -104,7 +104,7 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 		return nil, nil, err
 	}
 	r.sessions.put(s)
-	// After the store: either EndAll finds the session, or it is seen here that
+	// After the store: either BeginDrain finds the session, or it is seen here that
 	// the daemon drains.
 	if why := r.draining.Load(); why != nil {
 		r.end(s, why, EndedDraining)
@@ -122,10 +122,11 @@ func (r *Registry) GetBytes(id []byte) (*Session, error) {
 	if s := r.sessions.get(id); s != nil && !s.ephemeral {
 		return s, nil
 	}
-	if why := r.draining.Load(); why != nil {
-		return nil, why
-	}
-	if why := r.ended.why(string(id)); why != nil {
+	why, draining := r.ended.why(string(id)), r.draining.Load()
+	switch {
+	case draining != nil && (why == nil || why.Code != draining.Code):
+		return nil, draining
+	case why != nil:
 		return nil, why
 	}
 	return nil, wire.NewProblem(wire.CodeSessionUnknown, "open a session from your positions",
@@ -167,7 +168,7 @@ func (r *Registry) endLocked(s *Session, why *wire.Problem, reason string) {
 	if s.ephemeral {
 		return
 	}
-	r.ended.remember(s.id, why)
+	r.ended.remember(s.id, s.ended)
 	r.metrics.SessionsEnded.WithLabelValues(reason).Inc()
 }
 
@@ -186,14 +187,6 @@ func (r *Registry) Sweep(now time.Time) {
 // lookEvery is how long a session may go without being looked at, at most: not so
 // long that an end of its activity is noticed late, which has its own timeout.
 const lookEvery = 16 * time.Second
-
-// Drain refuses new sessions from now on and ends those that are open, so that
-// their polls are answered. why is told to all, with the positions that each
-// session has acked.
-func (r *Registry) Drain(why *wire.Problem) {
-	r.draining.Store(why)
-	r.sessions.each(func(s *Session) { r.end(s, why, EndedDraining) })
-}
 
 // Draining returns why no session is opened any more, or nil.
 func (r *Registry) Draining() *wire.Problem { return r.draining.Load() }

@@ -333,8 +333,11 @@ func (c *conn) polled() {
 }
 
 // answered ends the connection's time after an answer, if the lane drains.
-func (c *conn) answered() {
-	if c.lane.draining.Load() && c.fate == staying {
+func (c *conn) answered() { c.maybeFinish(c.lane.draining.Load()) }
+
+// maybeFinish ends the connection's time if its answer was the last.
+func (c *conn) maybeFinish(last bool) {
+	if last && c.fate == staying {
 		c.fate = finishing
 	}
 }
@@ -383,6 +386,7 @@ func (c *conn) end(err error) {
 			return
 		}
 		c.answered()
+		c.maybeFinish(ok && problem.Code == wire.CodeDraining)
 	case ok:
 		c.problem(problem)
 	default:

@@ -93,7 +93,8 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 	c.polling = begun
 }
 
-// problem answers with p.
+// problem answers with p. Who is told that the daemon drains comes back on another
+// connection, which may be another daemon's.
 func (c *conn) problem(p *wire.Problem) {
 	c.lane.metrics.Refused.WithLabelValues(string(p.Code)).Inc()
 	p = p.Spread()
@@ -101,8 +102,10 @@ func (c *conn) problem(p *wire.Problem) {
 	if err != nil {
 		panic("BUG: a problem does not marshal: " + err.Error())
 	}
-	answer := c.head().appendProblem(nil, p, append(body, '\n'), c.lane.draining.Load())
+	closes := c.lane.draining.Load() || p.Code == wire.CodeDraining
+	answer := c.head().appendProblem(nil, p, append(body, '\n'), closes)
 	c.wrote(c.write(answer))
+	c.maybeFinish(closes)
 }
 
 // wrote ends an answer that is no poll's.
