@@ -43,9 +43,14 @@ type Config struct {
 	// MessageBytes is the largest payload that may be published. Default 64 KiB.
 	MessageBytes int
 
-	// DrainWindow is how long the daemon waits for answers to end once it is told
-	// to stop. Default 10 s; 0 does not wait.
+	// DrainWindow is how long the daemon lets its clients leave once it is told to
+	// stop: they are told within three quarters of it. Default 10 s; 0 tells all at
+	// once and does not wait.
 	DrainWindow time.Duration
+
+	// StateFile, if not empty, is where the daemon's state is between its end and its
+	// successor's start: written at the end of a drain, loaded and removed at start.
+	StateFile string
 
 	// AddressesFile, if not empty, is written once the daemon is ready:
 	// {"public":"127.0.0.1:40123","admin":"127.0.0.1:40124"}, for scripts that let

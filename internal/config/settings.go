@@ -54,7 +54,8 @@ func settings(c *Config) []setting {
 		{"poll.write_timeout", duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms), "how long one write to a client may take"},
 
 		{"lane", choice(&c.Lane, "handoff", "channel", "off"), "the short way for polls and small publishes: handoff, channel (each poll has a goroutine, which a frame wakes) or off (net/http serves everything)"},
-		{"drain.window", duration(&c.DrainWindow, 10*time.Second, 0), "how long to wait for answers to end when told to stop"},
+		{"drain.window", duration(&c.DrainWindow, 10*time.Second, 0), "how long clients may take to leave when the daemon is told to stop; sessions are ended within three quarters of it"},
+		{"state", path(&c.StateFile), "keep topics over a planned restart in this file: written when the daemon has drained, loaded and removed when it starts"},
 		{"addresses_file", path(&c.AddressesFile), "write the addresses listened on to this file once ready, as JSON"},
 	}
 }
