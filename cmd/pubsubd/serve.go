@@ -19,7 +19,8 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGTERM or SIGINT, and then let its clients leave in order
-within the drain window. A second signal ends it at once.
+within the drain window. A second signal ends it at once. With --state its topics
+and positions outlast a planned restart.
 
 Every setting is a flag here, a variable PUBSUBD_… in the environment, and a key in
 the file that --config names. The first of these that has it counts.`,
@@ -47,7 +48,10 @@ func serve(cfg config.Config) error {
 	defer stop()
 	context.AfterFunc(ctx, stop) // from then on a signal ends the process at once
 
-	d := daemon.New(cfg, log, versionText())
+	d, err := daemon.New(cfg, log, versionText())
+	if err != nil {
+		return err
+	}
 	if err := d.Listen(); err != nil {
 		return err
 	}

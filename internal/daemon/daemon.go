@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -35,6 +36,7 @@ type Daemon struct {
 	cfg      config.Config
 	log      *zap.Logger
 	metrics  *metrics.Metrics
+	kept     *stateFile
 	broker   *broker.Broker
 	sessions *session.Registry
 	polls    *transport.Server
@@ -46,12 +48,17 @@ type Daemon struct {
 	state atomic.Pointer[string] // why the daemon is not ready; nil when it is
 }
 
-// New joins a daemon's parts. cfg must have been validated.
-func New(cfg config.Config, log *zap.Logger, version string) *Daemon {
+// New joins a daemon's parts. cfg must have been validated. The error is of the
+// state file: it cannot be read, or could not be written.
+func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m := metrics.New(version)
-	b := broker.New(cfg.Broker, m, time.Now())
+	kept := &stateFile{path: cfg.StateFile}
+	b, err := kept.load(cfg.Broker, m, time.Now())
+	if err != nil {
+		return nil, err
+	}
 	d := &Daemon{
-		cfg: cfg, log: log, metrics: m, broker: b,
+		cfg: cfg, log: log, metrics: m, kept: kept, broker: b,
 		sessions: session.NewRegistry(cfg.Session, b, m),
 	}
 	d.notReady("starting")
@@ -69,7 +76,7 @@ func New(cfg config.Config, log *zap.Logger, version string) *Daemon {
 	d.public = d.server(d.api)
 	d.public.ConnContext = d.api.ConnContext
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.whyNotReady))
-	return d
+	return d, nil
 }
 
 // limitsOf is what clients are told.
@@ -136,8 +143,12 @@ func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
 // Run serves until ctx ends, and then drains: readiness fails, no session is
 // opened and nothing is published any more, parked polls are answered and streams
 // ended with the reason, and whatever takes longer than the drain window is cut
-// off. It returns nil after a drain, or the error that stopped a server.
+// off. At the end it writes the state file, if there is one. It returns nil after
+// that, or the error that stopped a server or kept the state from being written.
 func (d *Daemon) Run(ctx context.Context) error {
+	if err := d.kept.takeOver(d.log, d.broker); err != nil {
+		return errors.Join(err, d.publicListener.Close(), d.adminSocket.Close())
+	}
 	failed := make(chan error, 3) // one place for each listener: nobody blocks
 	var running sync.WaitGroup
 	serve := func(s *http.Server, l net.Listener) {
@@ -163,8 +174,22 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.drain()
 	stopSweeping()
 	running.Wait()
-	d.broker.Close()
-	return err
+	d.broker.Close() // the drain has waited for every publish
+	return errors.Join(err, d.save())
+}
+
+// save writes the state file, if there is one. Nothing can be published any more.
+func (d *Daemon) save() error {
+	if d.kept.path == "" {
+		return nil
+	}
+	begun := time.Now()
+	if err := d.kept.save(d.broker); err != nil {
+		d.log.Error("the state could not be written", zap.Error(err)) // and is the process's end, for scripts
+		return err
+	}
+	d.log.Info("the state was written", zap.String("file", d.kept.path), zap.Duration("took", time.Since(begun)))
+	return nil
 }
 
 // announce says where the daemon listens, and that it is ready.

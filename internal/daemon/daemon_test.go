@@ -43,9 +43,11 @@ func start(t *testing.T, change func(c *config.Config)) *running {
 		change(&cfg)
 	}
 	core, logged := observer.New(zapcore.InfoLevel)
+	made, err := New(cfg, zap.New(core), "test")
+	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	d := &running{
-		T: t, Daemon: New(cfg, zap.New(core), "test"), stop: stop, logged: logged,
+		T: t, Daemon: made, stop: stop, logged: logged,
 		result: make(chan error, 1), client: &http.Client{Transport: &http.Transport{}},
 	}
 	require.NoError(t, d.Listen())
@@ -142,7 +144,9 @@ func TestAnAddressInUseIsAnErrorThatNamesTheSetting(t *testing.T) {
 	} {
 		cfg := config.Default()
 		cfg.Listen = listen
-		err := New(cfg, zap.NewNop(), "test").Listen()
+		d, err := New(cfg, zap.NewNop(), "test")
+		require.NoError(t, err)
+		err = d.Listen()
 		require.ErrorContains(t, err, "address already in use")
 		require.ErrorContains(t, err, "listen.")
 	}
@@ -216,7 +220,8 @@ func TestDrainCutsOffWhoOutlastsTheWindow(t *testing.T) {
 }
 
 func TestReadinessFailsWithItsReasonWhileDraining(t *testing.T) {
-	d := New(config.Default(), zap.NewNop(), "test")
+	d, err := New(config.Default(), zap.NewNop(), "test")
+	require.NoError(t, err)
 	require.Equal(t, "starting", d.whyNotReady())
 	d.notReady("draining")
 	require.Equal(t, "draining", d.whyNotReady())

@@ -102,7 +102,8 @@ func startSide(t testing.TB, lane string, origins ...string) *side {
 	cfg.Transport.MaxOutputDelay = 20 * time.Millisecond
 	cfg.Broker.HistoryAge = time.Hour
 	cfg.Session.InactivityTimeout = time.Hour
-	d := New(cfg, zap.NewNop(), "test")
+	d, err := New(cfg, zap.NewNop(), "test")
+	require.NoError(t, err)
 	require.NoError(t, d.Listen())
 	ctx, stop := context.WithCancel(context.Background())
 	result := make(chan error, 1)

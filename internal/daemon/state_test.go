@@ -1,0 +1,163 @@
+package daemon
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func keptIn(path string) func(c *config.Config) {
+	return func(c *config.Config) { c.StateFile = path }
+}
+
+// published returns the position of a message published to topic a.
+func (d *running) published() wire.Position {
+	d.Helper()
+	p, err := d.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+	require.NoError(d, err)
+	return p.Position
+}
+
+func (d *running) wantLogged(message string) {
+	d.Helper()
+	require.Len(d, d.logged.FilterMessageSnippet(message).All(), 1, message)
+}
+
+// filesIn lists a folder.
+func filesIn(t *testing.T, folder string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	names := []string{}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "state")
+	one := start(t, keptIn(path))
+	one.wantLogged("no state file: a new epoch begins")
+	had := one.published()
+	last := one.published()
+	require.Empty(t, filesIn(t, folder), "a crash now leaves none")
+	require.NoError(t, one.wait())
+	one.wantLogged("the state was written")
+	require.Equal(t, []string{"state"}, filesIn(t, folder))
+	s, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), s.Mode(), "it holds payloads")
+
+	two := start(t, keptIn(path))
+	two.wantLogged("the state was restored")
+	require.Empty(t, filesIn(t, folder), "a crash now must not go on from there again")
+	status, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?topic=" + had.String())
+	require.Equal(t, 200, status)
+	require.Contains(t, frames, `{"position":"`+last.String()+`"`)
+	require.NotContains(t, frames, "gap")
+	last.Offset++
+	require.Equal(t, last, two.published())
+	require.NoError(t, two.wait())
+	require.Equal(t, []string{"state"}, filesIn(t, folder))
+}
+
+// What is damaged is nobody's state, but somebody may want to look at it.
+func TestADamagedStateIsMovedAsideAndToldOf(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "state")
+	require.NoError(t, os.WriteFile(path, []byte("listen:\n  public: :8080\n"), 0o600))
+	require.NoError(t, os.WriteFile(path+".new", []byte("half of a st"), 0o644))
+	d := start(t, keptIn(path))
+	d.wantLogged("cannot be read and was moved aside")
+	entry := d.logged.FilterMessageSnippet("moved aside").All()[0]
+	require.Equal(t, zap.WarnLevel, entry.Level)
+	require.Contains(t, entry.ContextMap()["error"], "line 1: it is no state of pubsubd")
+	require.Equal(t, []string{"state.unreadable"}, filesIn(t, folder))
+	aside, err := os.ReadFile(path + ".unreadable")
+	require.NoError(t, err)
+	require.Equal(t, "listen:\n  public: :8080\n", string(aside))
+	require.NoError(t, d.wait())
+	require.Equal(t, []string{"state", "state.unreadable"}, filesIn(t, folder))
+}
+
+func TestAStateFileThatCannotBeIsToldAtStart(t *testing.T) {
+	folder := t.TempDir()
+	for path, why := range map[string]string{
+		filepath.Join(folder, "none", "state"): "no such file or directory",
+		folder:                                 "is not a regular file",
+		"/proc/state":                          "state: ",
+	} {
+		cfg := config.Default()
+		cfg.StateFile = path
+		_, err := New(cfg, zap.NewNop(), "test")
+		require.ErrorContains(t, err, why)
+		require.ErrorContains(t, err, "--state")
+	}
+	require.Empty(t, filesIn(t, folder))
+}
+
+// A daemon that does not get as far as serving leaves the state to one that does.
+func TestADaemonThatCannotListenLeavesTheState(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	one := start(t, keptIn(path))
+	had := one.published()
+	require.NoError(t, one.wait())
+
+	other := start(t, nil)
+	cfg := config.Default()
+	cfg.StateFile, cfg.Listen = path, config.Listen{Public: other.PublicAddr(), Admin: "127.0.0.1:0"}
+	d, err := New(cfg, zap.NewNop(), "test")
+	require.NoError(t, err)
+	require.Error(t, d.Listen())
+
+	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch)
+}
+
+// The folder is gone when the daemon ends.
+func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "folder")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	d := start(t, keptIn(filepath.Join(folder, "state")))
+	require.NoError(t, os.Remove(folder))
+	require.ErrorContains(t, d.wait(), "state: ")
+	d.wantLogged("the state could not be written")
+}
+
+func TestHalfAStateIsNone(t *testing.T) {
+	folder := t.TempDir()
+	f := &stateFile{path: filepath.Join(folder, "state")}
+	full := errors.New("no space left")
+	require.ErrorIs(t, f.write(func(w io.Writer) error {
+		_, _ = io.WriteString(w, "half")
+		return full
+	}), full)
+	require.Empty(t, filesIn(t, folder))
+}
+
+// A state file that cannot be removed would be gone on from twice.
+func TestAStateThatCannotBeRemovedIsNotServed(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "state")
+	one := start(t, keptIn(path))
+	require.NoError(t, one.wait())
+	cfg := config.Default()
+	cfg.StateFile, cfg.Listen = path, config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	d, err := New(cfg, zap.NewNop(), "test")
+	require.NoError(t, err)
+	require.NoError(t, d.Listen())
+	require.NoError(t, os.Remove(path)) // as good as not being allowed to
+	require.ErrorContains(t, d.Run(t.Context()), "state: ")
+	_, err = os.Stat(path)
+	require.ErrorIs(t, err, os.ErrNotExist, "nor is another written")
+}
