@@ -141,10 +141,11 @@ func (d *Daemon) PublicAddr() string { return d.publicListener.Addr().String() }
 func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
 
 // Run serves until ctx ends, and then drains: readiness fails, no session is
-// opened and nothing is published any more, parked polls are answered and streams
-// ended with the reason, and whatever takes longer than the drain window is cut
-// off. At the end it writes the state file, if there is one. It returns nil after
-// that, or the error that stopped a server or kept the state from being written.
+// opened and nothing is published any more, the sessions are ended one after the
+// other, their polls answered and their streams ended with the reason, and whatever
+// takes longer than the drain window is cut off. At the end it writes the state file,
+// if there is one. It returns nil after that, or the error that stopped a server or
+// kept the state from being written.
 func (d *Daemon) Run(ctx context.Context) error {
 	if err := d.kept.takeOver(d.log, d.broker); err != nil {
 		return errors.Join(err, d.publicListener.Close(), d.adminSocket.Close())
@@ -242,5 +243,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 	d.broker.Gauges(&g)
 	d.sessions.Gauges(&g)
 	d.polls.Gauges(&g)
+	g.Draining = d.sessions.Draining() != nil
 	return g
 }

@@ -10,22 +10,18 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// drain lets the clients go. The admin listener closes last, so that readiness
-// can be seen to fail meanwhile.
+// drain lets the clients go: what is new is refused at once, the sessions are ended
+// one after the other, and then the servers shut down. The admin listener closes
+// last, so that readiness can be seen to fail meanwhile.
 func (d *Daemon) drain() {
 	begun := time.Now()
-	d.notReady("draining")
-	g := d.gauges()
-	d.log.Info("draining", zap.Int("sessions", g.Sessions), zap.Duration("window", d.cfg.DrainWindow))
-
-	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
-		"the daemon is going away")
-	why.RetryAfterMS = 1000
-	laneDrained := d.api.DrainLane() // before the polls are answered: their connections close then
-	d.sessions.Drain(why)
-
-	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.DrainWindow)
+	ctx, cancel := context.WithDeadline(context.Background(), begun.Add(d.cfg.DrainWindow))
 	defer cancel()
+	d.notReady("draining")
+	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and mean to come back
+	d.endSessions(begun)
+
+	laneDrained := d.api.DrainLane()
 	d.shutdown(ctx, d.public, "public")
 	select {
 	case <-laneDrained:
@@ -36,6 +32,50 @@ func (d *Daemon) drain() {
 	d.api.Wait() // only then can nothing be published any more
 	d.shutdown(ctx, d.admin, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
+}
+
+// endSessions ends the sessions, with the polls that wait, spread over time: clients
+// that are told together come back together. Until its turn comes each is
+// served as ever, and the listener takes those that are between two polls.
+func (d *Daemon) endSessions(begun time.Time) {
+	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
+		"the daemon is going away")
+	why.RetryAfterMS = 1000
+	leaving := d.sessions.BeginDrain(why)
+	all := leaving.Left()
+	d.log.Info("draining", zap.Int("sessions", all), zap.Duration("window", d.cfg.DrainWindow))
+
+	tick := time.NewTicker(leaveEvery)
+	defer tick.Stop()
+	said := begun
+	for {
+		leaving.End(gone(all, d.cfg.DrainWindow, time.Since(begun)) - (all - leaving.Left()))
+		if leaving.Left() == 0 {
+			return
+		}
+		if now := <-tick.C; now.Sub(said) >= time.Second {
+			said = now
+			d.log.Info("draining", zap.Int("sessions_left", leaving.Left()))
+		}
+	}
+}
+
+const (
+	// leaveRate is how many sessions are ended a second, if the window is long enough.
+	leaveRate = 1000
+	// leaveEvery is how often some are.
+	leaveEvery = 10 * time.Millisecond
+)
+
+// gone is how many of all sessions have been ended when the drain has gone on for
+// so long: leaveRate a second, or more if that would take longer than three quarters
+// of the window. The rest of it is for the answers, and for those who come late.
+func gone(all int, window, elapsed time.Duration) int {
+	spread := min(time.Duration(all)*time.Second/leaveRate, window/4*3)
+	if elapsed+leaveEvery >= spread {
+		return all
+	}
+	return int(float64(all) * (elapsed + leaveEvery).Seconds() / spread.Seconds())
 }
 
 // shutdown waits for the server's answers to end, and cuts off those that last

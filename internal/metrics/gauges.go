@@ -16,6 +16,7 @@ type Gauges struct {
 	QueueBytes    int64          // sessions' queues, messages that only they hold, and lists of unacked frames
 	TopicBytes    int64          // topics and subscriptions by themselves
 	MemoryBudget  int64          // that all of these may take
+	Draining      bool           // clients are told to leave
 
 	IdempotencyKeys int // whose results are remembered
 }
@@ -40,6 +41,7 @@ var (
 	descKeys          = describe("idempotency_keys", "Idempotency keys whose results are remembered.")
 	descMemory        = describe("memory_bytes", "Memory in use, by kind.", "kind")
 	descBudget        = describe("memory_budget_bytes", "Memory that all kinds together may use.")
+	descDraining      = describe("draining", "1 while the daemon lets its clients leave, else 0.")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -70,4 +72,13 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(descMemory, float64(now.QueueBytes), "queues")
 	send(descMemory, float64(now.TopicBytes), "topics")
 	send(descBudget, float64(now.MemoryBudget))
+	send(descDraining, one(now.Draining))
+}
+
+// one is 1 if it is so.
+func one(so bool) float64 {
+	if so {
+		return 1
+	}
+	return 0
 }

@@ -1,0 +1,130 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func TestHowManyAreGoneByWhen(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
+	for _, tt := range []struct {
+		all             int
+		window, elapsed time.Duration
+		want            int
+	}{
+		{0, 10 * s, 0, 0},
+		{5, 10 * s, 0, 5},
+		{100, 10 * s, 0, 10},
+		{100, 10 * s, 50 * ms, 60},
+		{100, 10 * s, 90 * ms, 100},
+		{3000, 10 * s, 990 * ms, 1000},
+		{3000, time.Hour, 990 * ms, 1000},
+		{30_000, 10 * s, 990 * ms, 4000}, // within 7.5 s
+		{30_000, 10 * s, 7490 * ms, 30_000},
+		{1_000_000, 10 * s, 7490 * ms, 1_000_000},
+		{1_000_000, 0, 0, 1_000_000},
+		{1_000_000, ms, 0, 1_000_000},
+	} {
+		require.Equal(t, tt.want, gone(tt.all, tt.window, tt.elapsed), "%+v", tt)
+	}
+}
+
+// A client polls all the while others are told to leave, over net/http and over the
+// lane, on the connection that it has and on new ones. Nobody new is taken.
+func TestADrainIsSpreadAndServesWhoIsLeft(t *testing.T) {
+	d := start(t, func(c *config.Config) {
+		c.DrainWindow = 20 * time.Second
+		c.Transport.PollTimeout = 50 * time.Millisecond
+	})
+	const all, clients = 3000, 10
+	for range all - clients {
+		_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+		require.NoError(t, err)
+	}
+	stays := make(chan stay, clients)
+	for i := range clients {
+		id := d.open(`"a"`).Session
+		go func() { stays <- d.stayPolling(id, i%2 == 0) }()
+	}
+	require.Zero(t, d.metric("pubsubd_draining"))
+	begun := time.Now()
+	d.stop()
+	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, 5*time.Second, time.Millisecond)
+
+	require.EqualValues(t, 1, d.metric("pubsubd_draining"))
+	for _, path := range []string{"/v1/sessions", "/v1/topics/a/messages"} {
+		resp, err := http.Post("http://"+d.PublicAddr()+path, "application/json", strings.NewReader("{}"))
+		require.NoError(t, err, "somebody listens")
+		resp.Body.Close()
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		require.True(t, resp.Close)
+	}
+	left := d.metric("pubsubd_sessions")
+	require.Positive(t, left, "some at a time")
+	require.Less(t, left, float64(all), "some at a time")
+
+	require.NoError(t, d.wait())
+	took := time.Since(begun)
+	require.Greater(t, took, 2*time.Second, "a thousand a second")
+	require.Less(t, took, 20*time.Second, "nobody was cut off")
+	longest, told := 0, 0
+	for range clients {
+		s := <-stays
+		longest = max(longest, s.polls)
+		if s.status == http.StatusServiceUnavailable {
+			told++
+			require.Contains(t, s.body, `"positions":["a@`)
+		}
+	}
+	require.GreaterOrEqual(t, told, clients-1, "but for one that is between two polls at the very end, all are told")
+	require.Greater(t, longest, 5, "polls are renewed until the session's turn comes")
+	require.GreaterOrEqual(t, d.logged.FilterMessage("draining").Len(), 2, "its begin, and once a second")
+	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
+}
+
+// A stay is what came of polling until something else than frames was answered.
+type stay struct {
+	polls, status int
+	body          string
+}
+
+// stayPolling polls a session again and again, on one connection or on many.
+func (d *running) stayPolling(session string, keep bool) (s stay) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: !keep}}
+	defer client.CloseIdleConnections()
+	for {
+		req, _ := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+d.PublicAddr()+"/v1/sessions/"+session+"/poll?ack=0", nil)
+		resp, err := client.Do(req)
+		if err != nil {
+			s.body = err.Error()
+			return s
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		s.polls, s.status, s.body = s.polls+1, resp.StatusCode, string(body)
+		if s.status != http.StatusOK {
+			return s
+		}
+	}
+}
+
+func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
+	d := start(t, func(c *config.Config) { c.DrainWindow = 0 })
+	for range 20_000 {
+		_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+		require.NoError(t, err)
+	}
+	begun := time.Now()
+	require.NoError(t, d.wait())
+	require.Less(t, time.Since(begun), 5*time.Second)
+}
