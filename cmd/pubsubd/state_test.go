@@ -1,0 +1,255 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A crowd is subscribers of all topics, of every kind, each with all that it was
+// handed.
+type crowd struct {
+	*testing.T
+	topics []string
+
+	mu  sync.Mutex
+	had []map[string][]pubsub.Item // by subscriber and topic
+}
+
+func gather(t *testing.T, s *served, subscribers, topics int) *crowd {
+	t.Helper()
+	c := &crowd{T: t}
+	var starts []wire.Start
+	for i := range topics {
+		c.topics = append(c.topics, fmt.Sprintf("room.%d", i))
+		starts = append(starts, pubsub.Now(c.topics[i]))
+	}
+	client, err := pubsub.New(s.public, pubsub.WithMaxBackoff(500*time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	kinds := [][]pubsub.SubscribeOption{
+		{}, {pubsub.WithMode(pubsub.Stream)}, {pubsub.WithMode(pubsub.Multiple)}, {pubsub.Stateless()},
+		{pubsub.Stateless(), pubsub.WithMode(pubsub.Stream)},
+	}
+	for i := range subscribers {
+		sub, err := client.Subscribe(context.Background(), starts, kinds[i%len(kinds)]...)
+		require.NoError(t, err)
+		c.had = append(c.had, map[string][]pubsub.Item{})
+		var listening sync.WaitGroup
+		listening.Go(func() { c.listen(i, sub) })
+		t.Cleanup(func() { sub.Close(); listening.Wait() })
+	}
+	return c
+}
+
+func (c *crowd) listen(i int, sub *pubsub.Subscription) {
+	for item, err := range sub.All(context.Background()) {
+		if err != nil {
+			if !errors.Is(err, pubsub.ErrClosed) {
+				c.Errorf("subscriber %d: %v", i, err)
+			}
+			return
+		}
+		c.mu.Lock()
+		topic := item.Position().Topic
+		c.had[i][topic] = append(c.had[i][topic], item)
+		c.mu.Unlock()
+	}
+}
+
+// saying is what a subscriber had of a topic: "1=1 2=2 gap(restarted) 1=3", the
+// offset and the payload of each message.
+func saying(items []pubsub.Item) string {
+	var words []string
+	for _, item := range items {
+		if item.Gap != nil {
+			words = append(words, fmt.Sprintf("gap(%s)", item.Gap.Reason))
+		} else {
+			words = append(words, fmt.Sprintf("%d=%s", item.Message.Position.Offset, item.Message.Data))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// wantHad waits until every subscriber has had exactly this of every topic.
+func (c *crowd) wantHad(want map[string]string) {
+	c.Helper()
+	var wrong string
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if wrong = c.wrong(want); wrong == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			require.Fail(c, "not everyone has had all, and nothing else", wrong)
+		}
+	}
+}
+
+func (c *crowd) wrong(want map[string]string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, had := range c.had {
+		for _, topic := range c.topics {
+			if got := saying(had[topic]); got != want[topic] {
+				return fmt.Sprintf("subscriber %d, %s:\ngot  %s\nwant %s", i, topic, got, want[topic])
+			}
+		}
+	}
+	return ""
+}
+
+// A speaker publishes the numbers 1, 2, 3, … to every topic, and knows what
+// subscribers must have had.
+type speaker struct {
+	*testing.T
+	topics []string
+	n      int
+	want   map[string]string
+}
+
+func newSpeaker(c *crowd) *speaker {
+	return &speaker{T: c.T, topics: c.topics, want: map[string]string{}}
+}
+
+// say publishes the next number to all topics, and returns why it could not.
+func (s *speaker) say(client *pubsub.Client) error {
+	s.n++
+	for _, topic := range s.topics {
+		published, err := client.PublishJSON(context.Background(), topic, s.n)
+		if err != nil {
+			return err
+		}
+		s.heard(topic, fmt.Sprintf("%d=%d", published.Position.Offset, s.n))
+	}
+	return nil
+}
+
+func (s *speaker) heard(topic, word string) {
+	s.want[topic] = strings.TrimSpace(s.want[topic] + " " + word)
+}
+
+// gap says that every topic's subscribers are to be told that the daemon restarted.
+func (s *speaker) gap() {
+	for _, topic := range s.topics {
+		s.heard(topic, "gap(restarted)")
+	}
+}
+
+func (s *speaker) mustSay(s2 *served, times int) {
+	s.Helper()
+	client, err := pubsub.New(s2.public)
+	require.NoError(s, err)
+	defer client.Close()
+	for range times {
+		require.NoError(s, s.say(client))
+	}
+}
+
+// successor starts a daemon where another was.
+func (s *served) successor(args ...string) *served {
+	s.Helper()
+	return serveProcess(s.T, append([]string{
+		"--listen-public=" + strings.TrimPrefix(s.public, "http://"), "--listen-admin=" + strings.TrimPrefix(s.admin, "http://"),
+	}, args...)...)
+}
+
+// Fifty subscribers, in sessions and without, long polling and streaming, live
+// through a planned restart in the middle of everything, and lose nothing; then
+// through a crash, and each is told of it once for each of its topics.
+func TestARestartLosesNothingAndACrashIsToldOnce(t *testing.T) {
+	settings := []string{"--state", filepath.Join(t.TempDir(), "state"), "--history-messages=100000", "--history-bytes=100MiB"}
+	one := serveProcess(t, settings...)
+	crowd := gather(t, one, 50, 10)
+	speaker := newSpeaker(crowd)
+
+	speaking := make(chan error)
+	go func() {
+		client, err := pubsub.New(one.public, pubsub.WithPublishAttempts(1))
+		for err == nil {
+			err = speaker.say(client)
+		}
+		client.Close()
+		speaking <- err
+	}()
+	one.waitForMetric(`pubsubd_sessions 30`)
+	require.Eventually(t, func() bool { return crowd.wrong(nil) != "" }, 10*time.Second, time.Millisecond)
+	one.signal(syscall.SIGTERM)
+	require.Error(t, <-speaking, "it publishes until it is refused")
+	one.wantEnd("the state was written")
+
+	two := one.successor(settings...)
+	speaker.mustSay(two, 5)
+	crowd.wantHad(speaker.want)
+	two.signal(syscall.SIGKILL)
+	two.exit()
+	require.Contains(t, two.stderr.String(), "the state was restored")
+
+	three := two.successor(settings...)
+	speaker.gap()
+	speaker.mustSay(three, 5)
+	crowd.wantHad(speaker.want)
+	three.signal(syscall.SIGTERM)
+	three.wantEnd("no state file: a new epoch begins")
+}
+
+// wantEnd waits for the process to end well, and for words in its log.
+func (s *served) wantEnd(words string) {
+	s.Helper()
+	require.Zero(s, s.exit().ExitCode(), s.stderr)
+	require.Contains(s, s.stderr.String(), words)
+}
+
+// A state file that something has damaged is told of in the log, and its loss to
+// the subscribers.
+func TestADamagedStateIsTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	one := serveProcess(t, "--state", path)
+	crowd := gather(t, one, 5, 2)
+	speaker := newSpeaker(crowd)
+	speaker.mustSay(one, 3)
+	crowd.wantHad(speaker.want)
+	one.signal(syscall.SIGTERM)
+	one.wantEnd("the state was written")
+
+	state, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, state[:len(state)-100], 0o600))
+	two := one.successor("--state", path)
+	speaker.gap()
+	speaker.mustSay(two, 3)
+	crowd.wantHad(speaker.want)
+	two.signal(syscall.SIGTERM)
+	two.wantEnd("moved aside")
+
+	var entry struct{ Level, Msg, Error string }
+	for line := range strings.Lines(two.stderr.String()) {
+		if strings.Contains(line, "moved aside") {
+			require.NoError(t, json.Unmarshal([]byte(line), &entry))
+		}
+	}
+	require.Equal(t, "warn", entry.Level, two.stderr)
+	require.Contains(t, entry.Error, "it is cut")
+	aside, err := os.ReadFile(path + ".unreadable")
+	require.NoError(t, err)
+	require.Equal(t, state[:len(state)-100], aside)
+}
+
+func TestAStateThatCannotBeWrittenKeepsItFromStarting(t *testing.T) {
+	r := run(t, nil, "serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--state="+filepath.Join(t.TempDir(), "none", "state"))
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.stderr, "no such file or directory")
+	require.Contains(t, r.stderr, "--state")
+}
