@@ -2,8 +2,11 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +40,28 @@ func TestHowManyAreGoneByWhen(t *testing.T) {
 	} {
 		require.Equal(t, tt.want, gone(tt.all, tt.window, tt.elapsed), "%+v", tt)
 	}
+}
+
+// Topics that hold nothing are kept by their subscribers. These leave one after the
+// other, and want to find them again.
+func TestNoTopicIsForgottenWhileItsSubscribersLeave(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	d := start(t, func(c *config.Config) {
+		c.DrainWindow, c.StateFile, c.Broker.HistoryAge = 4*time.Second, path, time.Millisecond
+	})
+	const quiet, others = 40, 1500
+	for i := range quiet + others {
+		topic := "loud"
+		if i < quiet {
+			topic = fmt.Sprint("quiet.", i)
+		}
+		_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: topic}}, Ack: true}, time.Now())
+		require.NoError(t, err)
+	}
+	require.NoError(t, d.wait())
+	state, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, quiet, strings.Count(string(state), `"quiet.`))
 }
 
 // A client polls all the while others are told to leave, over net/http and over the
