@@ -36,6 +36,7 @@ func Restore(cfg Config, m *metrics.Metrics, r io.Reader, now time.Time) (*Broke
 		return nil, fmt.Errorf("line %d: %w", s.lines.count+1, err)
 	}
 	s.broker.reclaim(0)
+	s.broker.results.sweep(now)
 	s.broker.KeepTopics(now.Add(awayTime))
 	return s.broker, nil
 }
@@ -102,6 +103,8 @@ func (s *restoring) take(saved *savedLine, line []byte) error {
 		return s.takeTopic(saved.Topic)
 	case saved.Message != nil:
 		return s.takeMessage(saved.Message)
+	case saved.Result != nil:
+		return s.takeResult(saved.Result)
 	case saved.End != nil:
 		return s.takeEnd(saved.End, line)
 	}
@@ -180,6 +183,17 @@ func (t *topic) regain(saved *savedMessage, now time.Time) {
 	t.history.push(wire.NewMessageFrame(m, now.Add(-age), ttl, &t.broker.memory.frames))
 	t.broker.memory.history.Add(int64(m.Size()))
 	t.trimLocked(now)
+}
+
+func (s *restoring) takeResult(saved *savedResult) error {
+	if err := saved.check(s.broker.epoch); err != nil {
+		return err
+	}
+	s.broker.results.Add(Result{
+		Scope: Digest(saved.Scope), Fingerprint: Digest(saved.Fingerprint),
+		Published: wire.Published{Position: saved.Position, Time: saved.Time},
+	})
+	return nil
 }
 
 // takeEnd takes the last line, which is as Save writes it or not the end.

@@ -42,6 +42,26 @@ func TestTimeInBetweenCounts(t *testing.T) {
 	})
 }
 
+// A publisher that lost the answer to the daemon's restart asks the successor.
+func TestASuccessorAnswersIdempotencyKeysAlike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{})
+		require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "old", "1")))
+		time.Sleep(DefaultIdempotencyWindow / 2)
+		first, err := b.PublishOnce(t.Context(), "", keyed("a", "k", "2"), 0, time.Now())
+		require.NoError(t, err)
+		time.Sleep(DefaultIdempotencyWindow / 2)
+		next := successor(t, b, Config{})
+		require.Equal(t, 1, next.results.count(), "the other's window has passed")
+		again, err := next.PublishOnce(t.Context(), "", keyed("a", "k", "2"), 0, time.Now())
+		require.NoError(t, err)
+		require.Equal(t, first, again)
+		require.Zero(t, publishOnce(t, next, "", keyed("a", "k", "another")))
+		require.Equal(t, uint64(3), publishOnce(t, next, "", keyed("a", "old", "1")))
+		require.Equal(t, 1, successor(t, b, Config{IdempotencyKeys: 1}).results.count())
+	})
+}
+
 // A clock that was set back makes no message younger than it is by more than that.
 func TestAMessageOfTheFutureIsOfNow(t *testing.T) {
 	b := newBroker(Config{})
@@ -107,11 +127,12 @@ func sealed(lines string) []byte {
 
 const (
 	savedBegin  = `{"pubsubd_state":1,"epoch":"k3","floor":5,"saved":1}` + "\n"
+	savedKey    = `{"result":{"scope":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","fingerprint":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","position":"a@k3:7","time":1700000000000}}` + "\n"
 	savedTopicA = `{"topic":{"name":"a","head":9,"lost":6,"reason":"evicted"}}` + "\n"
 )
 
 func TestWhatIsNoStateIsToldFromOne(t *testing.T) {
-	_, err := restore(Config{}, sealed(savedBegin+savedTopicA+`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n"))
+	_, err := restore(Config{}, sealed(savedBegin+savedTopicA+`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n"+savedKey))
 	require.NoError(t, err)
 	whole := string(sealed(savedBegin + savedTopicA))
 	for name, tt := range map[string]struct{ text, why string }{
@@ -140,6 +161,9 @@ func TestWhatIsNoStateIsToldFromOne(t *testing.T) {
 		"no JSON in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MSA="}}` + "\n")), "not the JSON"},
 		"endless life":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"ttl_ms":9223372036854775807,"data":"MQ=="}}` + "\n")), "no time"},
 		"long key":            {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","key":"` + strings.Repeat("k", 256) + `"}}` + "\n")), "too long"},
+		"no digests":          {string(sealed(savedBegin + `{"result":{"scope":"MQ==","fingerprint":"MQ==","position":"a@k3:1","time":1}}` + "\n")), "result is none"},
+		"no position":         {string(sealed(savedBegin + `{"result":{"position":"a@k3:01"}}` + "\n")), "line 2: it cannot be read"},
+		"another epoch's key": {string(sealed(savedBegin + strings.Replace(savedKey, "k3", "k4", 1))), "result is none"},
 		"endless line":        {savedBegin + strings.Repeat("x", maxSavedLine+1), "line 2: it is longer"},
 	} {
 		b, err := restore(Config{}, []byte(tt.text))
@@ -168,7 +192,7 @@ func TestDamageIsNoticed(t *testing.T) {
 func FuzzRestore(f *testing.F) {
 	message := `{"message":{"offset":7,"time":1700000000000,"ttl_ms":1000,"type":"a/b","data":"MQ==","id":"i","key":"k"}}` + "\n"
 	f.Add(savedBegin)
-	f.Add(savedBegin + savedTopicA + message)
+	f.Add(savedBegin + savedTopicA + message + savedKey)
 	f.Add(savedBegin + savedTopicA + strings.Replace(savedTopicA, `"a"`, `"b"`, 1) + message)
 	f.Fuzz(func(t *testing.T, lines string) {
 		cfg := Config{HistoryMessages: 3, MaxTopics: 2, HistoryAge: 100 * 365 * 24 * time.Hour}

@@ -13,7 +13,8 @@ import (
 )
 
 // Save writes all that another daemon needs to go on as this broker: its epoch,
-// its topics with what they hold, and from where it numbers. Close must have
+// its topics with what they hold, from where it numbers, and what it answered to
+// idempotency keys. Close must have
 // returned: what is published meanwhile may be missing. The error is w's.
 //
 // Topics that hold nothing are saved, too: without its head, a topic would begin
@@ -26,6 +27,7 @@ func (b *Broker) Save(w io.Writer, now time.Time) error {
 			s.topic(t)
 		}
 	}
+	b.results.Each(s.result)
 	return s.end()
 }
 
@@ -92,6 +94,12 @@ func (s *saving) message(f *wire.Frame) {
 	s.write(savedLine{Message: &savedMessage{
 		Offset: m.Position.Offset, Time: m.Time, TTL: f.TTL().Milliseconds(),
 		Type: m.Type, Data: m.Data, ID: m.ID, Key: m.Key, Client: m.Client,
+	}})
+}
+
+func (s *saving) result(r Result) {
+	s.write(savedLine{Result: &savedResult{
+		Scope: r.Scope[:], Fingerprint: r.Fingerprint[:], Position: r.Published.Position, Time: r.Published.Time,
 	}})
 }
 

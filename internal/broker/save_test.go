@@ -58,7 +58,7 @@ func consistent(t testing.TB, b *Broker) {
 
 // contents is all that a broker holds, as text: messages with their ages and lives.
 func contents(b *Broker, now time.Time) map[string]string {
-	all := map[string]string{"": fmt.Sprint(b.epoch, " ", b.floor.Load())}
+	all := map[string]string{"": fmt.Sprint(b.epoch, " ", b.floor.Load(), " ", b.results.held())}
 	for i := range b.shards {
 		for _, t := range b.shards[i].all() {
 			topic, frames := t.saved()
@@ -168,8 +168,15 @@ func anything(t *testing.T, b *Broker, random *rand.Rand) {
 				m.Data[i] = byte(random.Uint32())
 			}
 		}
-		_, err := b.Publish(m, time.Duration(random.IntN(3))*time.Second, time.Now())
-		require.NoError(t, err)
+		ttl := time.Duration(random.IntN(3)) * time.Second
+		if random.IntN(4) > 0 {
+			_, err := b.Publish(m, ttl, time.Now())
+			require.NoError(t, err)
+			return
+		}
+		m.ID = fmt.Sprint(random.IntN(20))
+		_, err := b.PublishOnce(t.Context(), "", m, ttl, time.Now())
+		require.True(t, err == nil || errors.Is(err, &wire.Problem{Code: wire.CodeIdempotencyMismatch}), "%v", err)
 	}
 }
 

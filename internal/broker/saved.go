@@ -21,9 +21,11 @@ import (
 //	{"topic":{"name":"a.b","head":18,"lost":16,"reason":"evicted"}}
 //	{"message":{"offset":17,"time":1700000000000,"data":"MQ=="}}
 //	{"message":{"offset":18,"time":1700000000001,"ttl_ms":1000,"type":"text/plain","data":"dHdv","key":"k"}}
-//	{"end":{"lines":4,"sha256":"…"}}
+//	{"result":{"scope":"…","fingerprint":"…","position":"a.b@k3:18","time":1700000000001}}
+//	{"end":{"lines":5,"sha256":"…"}}
 //
-// A message belongs to the topic before it. The end counts the lines above it and
+// A message belongs to the topic before it. A result is of an idempotency key, the
+// oldest first. The end counts the lines above it and
 // has their SHA-256, line ends included. Whatever else there will be is another
 // kind of line: a member of savedLine, a writer in Save, and a case in
 // restoring.take. A change of what is here is another stateVersion.
@@ -43,6 +45,7 @@ type savedHead struct {
 type savedLine struct {
 	Topic   *savedTopic   `json:"topic,omitempty"`
 	Message *savedMessage `json:"message,omitempty"`
+	Result  *savedResult  `json:"result,omitempty"`
 	End     *savedEnd     `json:"end,omitempty"`
 }
 
@@ -63,6 +66,14 @@ type savedMessage struct {
 	ID     string `json:"id,omitempty"`
 	Key    string `json:"key,omitempty"`
 	Client string `json:"client,omitempty"`
+}
+
+// savedResult is a Result.
+type savedResult struct {
+	Scope       []byte        `json:"scope"`
+	Fingerprint []byte        `json:"fingerprint"`
+	Position    wire.Position `json:"position"`
+	Time        int64         `json:"time"`
 }
 
 type savedEnd struct {
@@ -125,6 +136,13 @@ func (m *savedMessage) check() error {
 		return wire.CheckClient(m.Client)
 	case m.Type == "" && !isCompact(m.Data):
 		return errors.New("the message is not the JSON that it says")
+	}
+	return nil
+}
+
+func (r *savedResult) check(epoch string) error {
+	if len(r.Scope) != len(Digest{}) || len(r.Fingerprint) != len(Digest{}) || r.Time < 0 || r.Position.Epoch != epoch {
+		return errors.New("the idempotency key's result is none")
 	}
 	return nil
 }
