@@ -75,7 +75,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	})
 	d.public = d.server(d.api)
 	d.public.ConnContext = d.api.ConnContext
-	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.whyNotReady))
+	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady))
 	return d, nil
 }
 

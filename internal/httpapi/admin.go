@@ -1,21 +1,34 @@
 package httpapi
 
 import (
+	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
+	"slices"
+	"time"
 
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// NewAdmin returns the handler of the admin listener: metrics, health and
-// profiles. ready returns why the daemon is not ready, or "".
-func NewAdmin(metrics *prometheus.Registry, ready func() string) http.Handler {
+// NewAdmin returns the handler of the admin listener: metrics, health, the list of
+// sessions, and profiles. ready returns why the daemon is not ready, or "".
+func NewAdmin(metrics *prometheus.Registry, sessions *session.Registry, ready func() string) http.Handler {
+	return adminRouter(metrics, sessions, ready)
+}
+
+func adminRouter(metrics *prometheus.Registry, sessions *session.Registry, ready func() string) *mux.Router {
 	r := mux.NewRouter()
 	r.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})).Methods("GET")
 	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
 	r.Handle("/readyz", health(ready)).Methods("GET")
+	r.Handle("/sessions", listSessions(sessions)).Methods("GET")
 	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	r.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
@@ -36,4 +49,55 @@ func health(why func() string) http.Handler {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(text + "\n"))
 	})
+}
+
+// listSessions answers with the open sessions that need a look most. Nothing in it
+// lets anyone poll for another.
+func listSessions(sessions *session.Registry) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, by, err := sessionsAsked(r)
+		if err != nil {
+			writeAdmin(w, err.Status, wire.ProblemType, err)
+			return
+		}
+		writeAdmin(w, http.StatusOK, "application/json", sessions.List(n, by, time.Now()))
+	})
+}
+
+// sessionsAsked reads how many sessions are asked for, and which.
+func sessionsAsked(r *http.Request) (n int, by session.Order, problem *wire.Problem) {
+	q, err := query(r)
+	var limit uint64
+	if err == nil {
+		limit, err = number(q, "limit", 1, maxPage, defaultPage)
+	}
+	if err == nil {
+		by, err = orderOf(q)
+	}
+	problem, _ = errors.AsType[*wire.Problem](err)
+	return int(limit), by, problem
+}
+
+func orderOf(q url.Values) (session.Order, error) {
+	text, err := one(q, "sort")
+	switch {
+	case err != nil:
+		return "", err
+	case text == "":
+		return session.ByLag, nil
+	case slices.Contains(session.Orders(), session.Order(text)):
+		return session.Order(text), nil
+	}
+	return "", wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %.40q", text)
+}
+
+func writeAdmin(w http.ResponseWriter, status int, contentType string, value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		panic("BUG: an answer does not marshal: " + err.Error())
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // a client that is gone is not an error
 }

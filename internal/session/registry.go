@@ -21,7 +21,8 @@ type Registry struct {
 	tag     string // of this node, the first part of every id
 
 	sessions  *sessions
-	open      atomic.Int64 // sessions that are not ephemeral
+	numbers   atomic.Uint64 // of sessions that were opened or refused, ever
+	open      atomic.Int64  // sessions that are not ephemeral
 	ephemeral atomic.Int64
 
 	draining atomic.Pointer[wire.Problem] // why no session is opened any more
@@ -65,7 +66,9 @@ type Opening struct {
 // Open opens a session, and returns the positions that its client has to know, as
 // Change does. The error is a *wire.Problem.
 func (r *Registry) Open(o Opening, now time.Time) (*Session, []wire.Position, error) {
-	s, positions, err := r.start(newSession(r.tag+"."+randomText(idBytes), o, r, now), o.Topics)
+	s := newSession(r.tag+"."+randomText(idBytes), o, r, now)
+	s.number, s.opened = r.numbers.Add(1), now
+	s, positions, err := r.start(s, o.Topics)
 	if err == nil {
 		r.metrics.SessionsOpened.Inc()
 	}

@@ -31,10 +31,12 @@ import (
 // replaced while it wrote, costs nothing: the next poll's ack decides what is
 // sent again.
 type Session struct {
-	id        string // immutable; a capability: never log it
-	acks      bool   // immutable; false: the client trusts its connections
-	ephemeral bool   // immutable; of one stateless poll, which alone ends it
-	except    string // immutable; the client whose messages it is not sent; empty: none
+	id        string    // immutable; a capability: never log it
+	acks      bool      // immutable; false: the client trusts its connections
+	ephemeral bool      // immutable; of one stateless poll, which alone ends it
+	except    string    // immutable; the client whose messages it is not sent; empty: none
+	number    uint64    // immutable; in place of the id for operators; 0 of a stateless poll
+	opened    time.Time // immutable; as number
 	in        *Registry
 
 	// queue is filled by fan-outs under mu and drained by the poll that holds
