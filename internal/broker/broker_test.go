@@ -296,6 +296,23 @@ func TestTopicsAreListedInPages(t *testing.T) {
 	require.Equal(t, "c", page.Topics[0].Topic)
 }
 
+func TestATopicTellsWhenItsNewestMessageWasPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(Config{HistoryAge: time.Minute})
+		publish(t, b, "a")
+		time.Sleep(time.Second)
+		publish(t, b, "a")
+		state, _ := b.Topic("a")
+		require.Equal(t, time.Now().UnixMilli(), state.Time)
+		_, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, true) // so that it is not forgotten
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		b.Sweep(time.Now())
+		state, _ = b.Topic("a")
+		require.Zero(t, state.Time, "it is not held any more")
+	})
+}
+
 func TestMemoryIsCountedAndGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryAge: time.Minute})

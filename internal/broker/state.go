@@ -45,7 +45,7 @@ func (b *Broker) Topic(name string) (state wire.TopicState, ok bool) {
 func (t *topic) state() wire.TopicState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return wire.TopicState{
+	state := wire.TopicState{
 		Topic:         t.name,
 		Position:      t.positionLocked(t.head),
 		Oldest:        t.positionLocked(t.history.lost),
@@ -53,6 +53,10 @@ func (t *topic) state() wire.TopicState {
 		Bytes:         t.history.bytes,
 		Subscriptions: len(t.subs),
 	}
+	if n := t.history.len(); n > 0 {
+		state.Time = t.history.at(n - 1).Message().Time
+	}
+	return state
 }
 
 // Topics lists at most limit topics that show lets through and whose names come

@@ -92,11 +92,12 @@ type SubscriptionState struct {
 // TopicState answers GET /v1/topics/{topic}.
 type TopicState struct {
 	Topic         string   `json:"topic"`
-	Position      Position `json:"position"`      // of the newest message
-	Oldest        Position `json:"oldest"`        // just before the oldest message held
-	Messages      int      `json:"messages"`      // held
-	Bytes         int      `json:"bytes"`         // held
-	Subscriptions int      `json:"subscriptions"` // of sessions and of polls in progress
+	Position      Position `json:"position"`       // of the newest message
+	Oldest        Position `json:"oldest"`         // just before the oldest message held
+	Messages      int      `json:"messages"`       // held
+	Bytes         int      `json:"bytes"`          // held
+	Subscriptions int      `json:"subscriptions"`  // of sessions and of polls in progress
+	Time          int64    `json:"time,omitempty"` // of the newest message, in Unix milliseconds; none if none is held
 }
 
 // TopicList answers GET /v1/topics?after=&limit=: topics in byte order of their
