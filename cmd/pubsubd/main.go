@@ -32,7 +32,8 @@ func main() {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(seeHelp)
-	root.AddCommand(serveCommand(), loadtestCommand(), floorCommand(), versionCommand())
+	root.AddCommand(serveCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(), healthCommand(),
+		loadtestCommand(), floorCommand(), versionCommand())
 	os.Exit(exitCode(root.Execute()))
 }
 

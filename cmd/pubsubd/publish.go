@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// jsonType is what is published unless --type says otherwise.
+const jsonType = "application/json"
+
+func publishCommand() *cobra.Command {
+	p := publishing{}
+	cmd := &cobra.Command{
+		Use:   "publish TOPIC [DATA|-]",
+		Short: "Publish a message, or each line of standard input as one",
+		Long: `Publish DATA, or what standard input holds (with -, or without DATA in a pipe),
+and print the message's position. It is JSON unless --type says what else it is.
+
+With --lines each line of standard input is a message; they are published in
+order, one after the other's answer, and counted at the end. The first that fails
+ends it: all lines before it are published, and none after it. Of JSON, empty
+lines are passed over.
+
+With --idempotency-key the daemon repeats the first answer to a publish that comes
+again within two minutes, in place of publishing twice. With --lines each line's
+key is KEY:N, N being the line's number, so that the whole may be run again.`,
+		Example: `  pubsubd publish prices.acme '{"price": 41.50}'
+  echo 'closing bell' | pubsubd publish news --type text/plain
+  pubsubd publish prices.acme --lines < prices.ndjson`,
+		Args:              usageArgs(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	p.server = bindServer(f)
+	f.StringVar(&p.mediaType, "type", jsonType, "media type of the data")
+	f.StringVar(&p.key, "key", "", "what conflation goes by: of two messages with one key the newer may stand for both")
+	f.DurationVar(&p.ttl, "ttl", 0, "the message is not delivered later than this; whole seconds; 0 is as long as the topic holds it")
+	f.StringVar(&p.client, "client", "", "whose message it is: subscribers of that client may leave it out")
+	f.StringVar(&p.idempotencyKey, "idempotency-key", "", "publish once, however often this is tried")
+	f.BoolVar(&p.lines, "lines", false, "each line of standard input is a message")
+	f.DurationVar(&p.timeout, "timeout", 10*time.Second, "how long each message may take")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p.in, p.out, p.notes = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+		return p.run(args)
+	}
+	return cmd
+}
+
+// publishing is what the command line asks for.
+type publishing struct {
+	server         *address
+	mediaType      string
+	key            string
+	ttl            time.Duration
+	client         string
+	idempotencyKey string
+	lines          bool
+	timeout        time.Duration
+
+	in         io.Reader
+	out, notes io.Writer
+
+	daemon *pubsub.Client
+	topic  string
+}
+
+func (p *publishing) run(args []string) error {
+	if err := p.check(args); err != nil {
+		return usageError{err}
+	}
+	base, err := p.server.url()
+	if err != nil {
+		return err
+	}
+	p.daemon, err = pubsub.New(base.String())
+	if err != nil {
+		return usageError{err}
+	}
+	defer p.daemon.Close()
+	if p.lines {
+		return p.publishLines()
+	}
+	body, err := p.data(args[1:])
+	if err == nil {
+		err = p.checkData(body)
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	return p.publish(body, p.idempotencyKey)
+}
+
+func (p *publishing) check(args []string) error {
+	p.topic = args[0]
+	_, _, err := mime.ParseMediaType(p.mediaType)
+	switch {
+	case err != nil:
+		return fmt.Errorf("--type %q: %w: name one such as text/plain", p.mediaType, err)
+	case p.ttl < 0 || p.ttl%time.Second != 0:
+		return fmt.Errorf("--ttl %v: whole seconds are needed, such as 30s", p.ttl)
+	case p.client != "" && wire.CheckClient(p.client) != nil:
+		return fmt.Errorf("--client: %w", wire.CheckClient(p.client))
+	case p.idempotencyKey != "" && wire.CheckID(p.idempotencyKey) != nil:
+		return fmt.Errorf("--idempotency-key: %w", wire.CheckID(p.idempotencyKey))
+	case p.lines && len(args) == 2 && args[1] != "-":
+		return errors.New("--lines: the messages come from standard input, so leave DATA out")
+	}
+	return wire.CheckTopic(p.topic)
+}
+
+// maxDataBytes is the largest message that a daemon can be set to take.
+const maxDataBytes = 8 << 20
+
+// data returns what to publish: the argument, or all of standard input.
+func (p *publishing) data(args []string) ([]byte, error) {
+	switch {
+	case len(args) == 1 && args[0] != "-":
+		return []byte(args[0]), nil
+	case len(args) == 0 && isTerminal(p.in):
+		return nil, errors.New("there is nothing to publish: give DATA, or - to type it and end it with Ctrl-D")
+	}
+	body, err := io.ReadAll(io.LimitReader(p.in, maxDataBytes+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("standard input: %w", err)
+	case len(body) > maxDataBytes:
+		return nil, fmt.Errorf("standard input holds more than the %d bytes of the largest message: --lines publishes each line by itself", maxDataBytes)
+	}
+	return body, nil
+}
+
+// isTerminal reports whether someone would have to type what is read. It holds for
+// /dev/null, too, where there is nothing to read either.
+func isTerminal(in io.Reader) bool {
+	f, ok := in.(*os.File)
+	if !ok {
+		return false
+	}
+	state, err := f.Stat()
+	return err == nil && state.Mode()&os.ModeCharDevice != 0
+}
+
+// isJSON reports whether the data is published as JSON.
+func (p *publishing) isJSON() bool {
+	mediaType, _, _ := mime.ParseMediaType(p.mediaType) // was checked
+	return mediaType == jsonType
+}
+
+// checkData finds out what the daemon would refuse, in the words of this command.
+func (p *publishing) checkData(body []byte) error {
+	if !p.isJSON() {
+		return nil
+	}
+	if _, err := wire.CompactJSON(body); err != nil {
+		return fmt.Errorf("%w: to publish what is not JSON, say --type text/plain", err)
+	}
+	return nil
+}
+
+// publish publishes one message and prints its position.
+func (p *publishing) publish(body []byte, idempotencyKey string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), p.timeout)
+	defer cancel()
+	published, err := p.daemon.Publish(ctx, p.topic, p.mediaType, body, p.options(idempotencyKey)...)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("publish %q: no answer within %v, so it may be published or not; --timeout gives it more", p.topic, p.timeout)
+	case err != nil:
+		return p.server.unreached(err)
+	}
+	_, err = fmt.Fprintln(p.out, published.Position)
+	return err
+}
+
+func (p *publishing) options(idempotencyKey string) []pubsub.PublishOption {
+	options := []pubsub.PublishOption{pubsub.WithKey(p.key)}
+	if p.ttl > 0 {
+		options = append(options, pubsub.WithTTL(p.ttl))
+	}
+	if p.client != "" {
+		options = append(options, pubsub.WithClient(p.client))
+	}
+	if idempotencyKey != "" {
+		options = append(options, pubsub.WithIdempotencyKey(idempotencyKey))
+	}
+	return options
+}
+
+// publishLines publishes each line, and says how many were published.
+func (p *publishing) publishLines() error {
+	lines := bufio.NewScanner(p.in)
+	lines.Buffer(nil, maxDataBytes)
+	published, number := 0, 0
+	defer func() { fmt.Fprintln(p.notes, "pubsubd: messages published:", published) }()
+	for lines.Scan() {
+		number++
+		if p.isJSON() && len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		if err := p.publishLine(lines.Bytes(), number); err != nil {
+			return fmt.Errorf("line %d: %w", number, err)
+		}
+		published++
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("line %d: %w", number+1, err)
+	}
+	return nil
+}
+
+func (p *publishing) publishLine(line []byte, number int) error {
+	if err := p.checkData(line); err != nil {
+		return err
+	}
+	key := ""
+	if p.idempotencyKey != "" {
+		key = p.idempotencyKey + ":" + strconv.Itoa(number)
+	}
+	return p.publish(line, key)
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// runReading is run with a standard input.
+func runReading(t *testing.T, in string, args ...string) ran {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = []string{}, strings.NewReader(in), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+	}
+	return ran{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// do runs a command against the daemon, which must do it.
+func (s *served) do(args ...string) ran {
+	s.Helper()
+	r := run(s.T, []string{serverEnv + "=" + s.public, adminEnv + "=" + s.admin}, args...)
+	require.Zero(s, r.code, "%v: %s", args, r.stderr)
+	return r
+}
+
+// held returns what a topic holds, as frames.
+func (s *served) held(topic string) string {
+	s.Helper()
+	resp, err := http.Get(s.public + "/v1/topics/" + topic + "/messages?limit=1000")
+	require.NoError(s, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(s, err)
+	return string(text)
+}
+
+func TestPublishTakesDataFromTheCommandLineOrStandardInput(t *testing.T) {
+	s := serveProcess(t)
+	server := "--server=" + s.public
+	r := s.do("publish", "a", `{"n": 1}`)
+	require.Regexp(t, `^a@[a-z0-9]+:1\n$`, r.stdout)
+	require.Empty(t, r.stderr)
+	s.do("publish", "a", "two", "--type", "text/plain", "--key", "k", "--ttl", "1h")
+	for in, args := range map[string][]string{
+		"[3]":          {"publish", "a", "-", server},
+		"four\nlines ": {"publish", "a", "--type=text/plain", server},
+	} {
+		r := runReading(t, in, args...)
+		require.Zero(t, r.code, r.stderr)
+	}
+	held := s.held("a")
+	require.Contains(t, held, `"data":{"n":1}}`)
+	require.Contains(t, held, `"key":"k","type":"text/plain","text":"two"}`)
+	require.Contains(t, held, `"data":[3]}`)
+	require.Contains(t, held, `"text":"four\nlines "}`)
+}
+
+func TestPublishLinesPublishesEachInOrder(t *testing.T) {
+	s := serveProcess(t)
+	r := runReading(t, "1\n\n2\r\n3", "publish", "a", "--lines", "--server", s.public)
+	require.Zero(t, r.code, r.stderr)
+	require.Equal(t, 3, strings.Count(r.stdout, "\n"))
+	require.Contains(t, r.stderr, "messages published: 3\n")
+	held := s.held("a")
+	require.Regexp(t, `(?s)"data":1}.*"data":2}.*"data":3}`, held)
+
+	r = runReading(t, "4\nfive\n6\n", "publish", "a", "--lines", "--server", s.public)
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "line 2: ")
+	require.Contains(t, r.stderr, "--type text/plain")
+	require.Contains(t, r.stderr, "messages published: 1\n")
+	require.NotContains(t, s.held("a"), `"data":6`, "nothing after the line that failed")
+
+	r = runReading(t, "seven\n\n", "publish", "text", "--lines", "--type=text/plain", "--server", s.public)
+	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, s.held("text"), `"text":""`, "an empty line is a text, too")
+}
+
+func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no topic":          {nil, "--help"},
+		"too much":          {[]string{"a", "1", "2"}, "--help"},
+		"not JSON":          {[]string{"a", "closing bell"}, "--type text/plain"},
+		"no topic's name":   {[]string{"a..b", "1"}, "empty token"},
+		"no type":           {[]string{"a", "1", "--type=te xt"}, "text/plain"},
+		"no client":         {[]string{"a", "1", "--client=a b"}, "letters"},
+		"no key":            {[]string{"a", "1", "--idempotency-key=\n"}, "ASCII"},
+		"no whole seconds":  {[]string{"a", "1", "--ttl=1500ms"}, "30s"},
+		"data beside lines": {[]string{"a", "1", "--lines"}, "leave DATA out"},
+		"no data":           {[]string{"a"}, "Ctrl-D"},
+		"no URL":            {[]string{"a", "1", "--server=localhost:8080"}, "http://127.0.0.1:8080"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, nil, append([]string{"publish"}, c.args...)...)
+			require.Equal(t, exitUsage, r.code, r.stderr)
+			require.Contains(t, r.stderr, c.says)
+			require.Empty(t, r.stdout)
+		})
+	}
+}
+
+func TestPublishSaysWhatToDoWhenItFails(t *testing.T) {
+	r := run(t, nil, "publish", "a", "1", "--server=http://127.0.0.1:1")
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "PUBSUB_SERVER")
+
+	s := serveProcess(t, "--message-bytes=10")
+	r = run(t, nil, "publish", "a", `"more than ten bytes"`, "--server", s.public)
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "message_too_large")
+	r = run(t, []string{serverEnv + "=nowhere"}, "publish", "a", "1")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.stderr, serverEnv)
+	r = run(t, []string{serverEnv + "=nowhere"}, "publish", "a", "1", "--server", s.public)
+	require.Zero(t, r.code, "the flag counts before the environment")
+
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	defer silent.Close()
+	r = run(t, nil, "publish", "a", "1", "--timeout=50ms", "--server", silent.URL)
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "published or not")
+}
+
+func TestPublishWithAKeyMayBeTriedAgain(t *testing.T) {
+	s := serveProcess(t)
+	once := s.do("publish", "a", "1", "--idempotency-key=k").stdout
+	require.Equal(t, once, s.do("publish", "a", "1", "--idempotency-key=k").stdout)
+	r := run(t, nil, "publish", "a", "2", "--idempotency-key=k", "--server", s.public)
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "idempotency_mismatch")
+	lines := []string{"publish", "b", "--lines", "--idempotency-key=k", "--server", s.public}
+	require.Equal(t, runReading(t, "1\n2\n", lines...).stdout, runReading(t, "1\n2\n", lines...).stdout)
+	require.Equal(t, 2, strings.Count(s.held("b"), "\n"))
+}
+
+// A recorder is a server that answers every publish, and keeps what was asked.
+type recorder struct {
+	mu       sync.Mutex
+	requests []*http.Request
+}
+
+func (s *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, r)
+	_, _ = io.WriteString(w, `{"position":"a@k3:1","time":1}`)
+}
+
+func TestPublishSaysWhoAndWhichItIs(t *testing.T) {
+	var daemon recorder
+	server := httptest.NewServer(&daemon)
+	defer server.Close()
+	r := run(t, nil, "publish", "a", "1", "--client=me", "--key=k", "--ttl=30s", "--idempotency-key=once", "--server", server.URL)
+	require.Zero(t, r.code, r.stderr)
+	r = runReading(t, "1\n\n2\n", "publish", "a", "--lines", "--idempotency-key=all", "--server", server.URL)
+	require.Zero(t, r.code, r.stderr)
+	s := run(t, nil, "publish", "a", "1", "--server", server.URL+"/below")
+	require.Zero(t, s.code, s.stderr)
+
+	keys := []string{}
+	for _, r := range daemon.requests {
+		keys = append(keys, r.Header.Get("Idempotency-Key"))
+	}
+	require.Equal(t, []string{`"once"`, `"all:1"`, `"all:3"`, ""}, keys)
+	require.Equal(t, "client=me&key=k&ttl=30", daemon.requests[0].URL.RawQuery)
+	require.Equal(t, "/below/v1/topics/a/messages", daemon.requests[3].URL.Path)
+	require.Equal(t, "application/json", daemon.requests[0].Header.Get("Content-Type"))
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Variables that name a daemon for all commands that speak to one. PUBSUBD_… are
+// the settings of serve, which refuses those that it does not know.
+const (
+	serverEnv = "PUBSUB_SERVER"
+	adminEnv  = "PUBSUB_ADMIN"
+)
+
+// An address is the base URL of one of a daemon's listeners: what the flag says,
+// else the environment, else the default.
+type address struct {
+	text string
+	env  string
+	flag *pflag.Flag
+}
+
+// bindServer adds --server, the listener for clients.
+func bindServer(f *pflag.FlagSet) *address {
+	return bindAddress(f, "server", serverEnv, "http://127.0.0.1:8080", "base `URL` of the daemon")
+}
+
+// bindAdmin adds --admin, the listener for operators.
+func bindAdmin(f *pflag.FlagSet) *address {
+	return bindAddress(f, "admin", adminEnv, "http://127.0.0.1:8081", "base `URL` of the daemon's admin listener")
+}
+
+func bindAddress(f *pflag.FlagSet, name, env, otherwise, usage string) *address {
+	a := &address{env: env}
+	f.StringVar(&a.text, name, otherwise, usage+"; without it $"+env+" counts")
+	a.flag = f.Lookup(name)
+	return a
+}
+
+// url returns the base URL, which ends in no slash. The error is a usage error.
+func (a *address) url() (*url.URL, error) {
+	text, where := a.text, "--"+a.flag.Name
+	if said := os.Getenv(a.env); said != "" && !a.flag.Changed {
+		text, where = said, a.env
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, usageError{fmt.Errorf("%s is %q: write it as %s", where, text, a.flag.DefValue)}
+	}
+	return u, nil
+}
+
+// unreached adds to an error of a connection how to name another daemon.
+func (a *address) unreached(err error) error {
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+		return fmt.Errorf("%w: is the daemon there? --%s or %s names another", err, a.flag.Name, a.env)
+	}
+	return err
+}
+
+// ask sends a request to the listener and reads what it answers with 200 as JSON.
+// The error is a *wire.Problem if the daemon explained it.
+func (a *address) ask(ctx context.Context, method string, u *url.URL, answer any) error {
+	resp, err := a.send(ctx, method, u)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return refusal(resp)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
+		return fmt.Errorf("%s %s: the answer is not one of pubsubd (%w): does --%s name the right listener?", method, u.Redacted(), err, a.flag.Name)
+	}
+	return nil
+}
+
+// send sends a request without a body. The caller closes the answer's.
+func (a *address) send(ctx context.Context, method string, u *url.URL) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("%s %s: no answer in time; --timeout gives it more", method, u.Redacted())
+	}
+	return resp, a.unreached(err)
+}
+
+// maxRefusalBytes bounds what is read of an error.
+const maxRefusalBytes = 64 << 10
+
+// refusal makes an error of an answer that is not 200.
+func refusal(resp *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusalBytes)) // part of one is told as its status
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	var p wire.Problem
+	if mediaType == wire.ProblemType && json.Unmarshal(text, &p) == nil && p.Code != "" {
+		return &p
+	}
+	return fmt.Errorf("%s %s answered %s, which pubsubd does not: does the address name the right listener?", resp.Request.Method, resp.Request.URL.Redacted(), resp.Status)
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func subscribeCommand() *cobra.Command {
+	s := subscribing{}
+	cmd := &cobra.Command{
+		Use:   "subscribe TOPIC...",
+		Short: "Print the messages of topics as they come",
+		Long: `Print the messages of topics until SIGINT or SIGTERM, over every reconnect and
+restart of the daemon. What is lost is said on standard error; with --json it is a
+frame among the others. At the end standard error has the positions to go on from.
+
+A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, or
+--from says where. In a topic's place may stand a pattern: 'chat.*' for any one token,
+'prices.>' for one or more.`,
+		Example: `  pubsubd subscribe prices.acme
+  pubsubd subscribe prices.acme news --from oldest --json
+  pubsubd subscribe prices.acme@k3x9f2ab:17 --count 1 --timeout 30s`,
+		Args:              usageArgs(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	s.server = bindServer(f)
+	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with all that the topics hold; a position: begin after it, for its topic")
+	f.BoolVar(&s.json, "json", false, "print frames as they are in the protocol, one a line")
+	f.IntVar(&s.count, "count", 0, "end after so many messages; 0 is never")
+	f.DurationVar(&s.timeout, "timeout", 0, "end after this time, and fail if --count messages have not come; 0 is never")
+	f.StringVar(&s.client, "client", "", "who subscribes, for --no-echo")
+	f.BoolVar(&s.noEcho, "no-echo", false, "leave out what --client has published")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s.out, s.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
+		return s.run(args)
+	}
+	return cmd
+}
+
+// subscribing is what the command line asks for.
+type subscribing struct {
+	server  *address
+	from    []string
+	json    bool
+	count   int
+	timeout time.Duration
+	client  string
+	noEcho  bool
+
+	out, notes io.Writer
+	came       int // messages
+}
+
+func (s *subscribing) run(args []string) error {
+	starts, err := s.check(args)
+	if err != nil {
+		return usageError{err}
+	}
+	base, err := s.server.url()
+	if err != nil {
+		return err
+	}
+	client, err := pubsub.New(base.String())
+	if err != nil {
+		return usageError{err}
+	}
+	defer client.Close()
+
+	signal.Ignore(syscall.SIGPIPE) // a reader who leaves is seen when something is written
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	return s.subscribe(ctx, client, starts)
+}
+
+func (s *subscribing) check(args []string) ([]wire.Start, error) {
+	switch {
+	case s.count < 0:
+		return nil, fmt.Errorf("--count %d: it cannot be below 0", s.count)
+	case s.timeout < 0:
+		return nil, fmt.Errorf("--timeout %v: it cannot be below 0", s.timeout)
+	case s.noEcho && s.client == "":
+		return nil, errors.New("--no-echo: whose messages? --client says")
+	case s.client != "" && wire.CheckClient(s.client) != nil:
+		return nil, fmt.Errorf("--client: %w", wire.CheckClient(s.client))
+	}
+	return s.starts(args)
+}
+
+// starts returns where each topic begins: where it says itself, else where --from
+// says.
+func (s *subscribing) starts(args []string) ([]wire.Start, error) {
+	starts := make([]wire.Start, len(args))
+	for i, text := range args {
+		var err error
+		if starts[i], err = wire.ParseStart(text); err != nil {
+			return nil, err
+		}
+	}
+	for _, text := range s.from {
+		if err := moveStarts(starts, text); err != nil {
+			return nil, fmt.Errorf("--from %s: %w", text, err)
+		}
+	}
+	return starts, nil
+}
+
+// moveStarts has the topics that begin now begin where from says.
+func moveStarts(starts []wire.Start, from string) error {
+	oldest := from == "oldest"
+	position, err := wire.ParsePosition(from)
+	if err != nil && !oldest {
+		return fmt.Errorf("%w; or oldest", err)
+	}
+	found := oldest
+	for i, start := range starts {
+		switch {
+		case start.From != wire.FromNow:
+		case oldest:
+			starts[i].From = wire.FromOldest
+		case start.Topic == position.Topic:
+			starts[i], found = wire.StartAfter(position), true
+		}
+	}
+	if !found {
+		return fmt.Errorf("no topic %s begins now: name it, or leave this out", position.Topic)
+	}
+	return nil
+}
+
+// errTimeout is why a subscription ends that has lasted for --timeout.
+var errTimeout = errors.New("--timeout is over")
+
+// subscribe prints what comes until ctx ends, and then where to go on.
+func (s *subscribing) subscribe(ctx context.Context, client *pubsub.Client, starts []wire.Start) error {
+	if s.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, s.timeout, errTimeout)
+		defer cancel()
+	}
+	sub, err := client.Subscribe(ctx, starts, s.options()...)
+	if err != nil {
+		return s.ended(ctx, s.server.unreached(err))
+	}
+	defer sub.Close()
+	err = s.print(ctx, sub)
+	if errors.Is(err, syscall.EPIPE) {
+		return nil // nobody reads on, so nobody goes on
+	}
+	fmt.Fprintln(s.notes, "pubsubd: to go on from here:", positions(sub.Positions()))
+	return s.ended(ctx, err)
+}
+
+func (s *subscribing) options() []pubsub.SubscribeOption {
+	options := []pubsub.SubscribeOption{pubsub.WithRetryNotify(s.notifyRetry)}
+	if s.noEcho {
+		options = append(options, pubsub.WithoutOwn(s.client))
+	}
+	return options
+}
+
+// ended returns what a subscription that ended with err comes to: an end that was
+// asked for is none.
+func (s *subscribing) ended(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() == nil:
+		return err
+	case s.came < s.count && errors.Is(context.Cause(ctx), errTimeout):
+		return fmt.Errorf("%d of %d messages came within %v", s.came, s.count, s.timeout)
+	}
+	return nil
+}
+
+// print prints items until there are enough.
+func (s *subscribing) print(ctx context.Context, sub *pubsub.Subscription) error {
+	for s.count == 0 || s.came < s.count {
+		item, err := sub.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if item.Message != nil {
+			s.came++
+		}
+		if err := s.printItem(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *subscribing) printItem(item pubsub.Item) error {
+	var err error
+	switch {
+	case s.json && item.Gap != nil:
+		_, err = s.out.Write(wire.AppendGap(nil, item.Gap))
+	case s.json:
+		_, err = s.out.Write(wire.AppendMessage(nil, item.Message))
+	case item.Gap != nil:
+		fmt.Fprintf(s.notes, "pubsubd: gap (%s): the messages after %s up to %s are lost\n", item.Gap.Reason, item.Gap.After, item.Gap.Position)
+	default:
+		_, err = fmt.Fprintln(s.out, line(item.Message))
+	}
+	return err
+}
+
+// line is a message for people: where, when and what.
+func line(m *wire.Message) string {
+	at := time.UnixMilli(m.Time).Format("15:04:05.000")
+	words := []string{m.Position.String(), at}
+	if m.Key != "" {
+		words = append(words, "key="+printable(m.Key))
+	}
+	payload := printable(string(m.Data))
+	if m.Type != "" && !m.IsText() {
+		payload = fmt.Sprintf("(%s, %d bytes)", printable(m.Type), len(m.Data))
+	}
+	return strings.Join(append(words, payload), "  ")
+}
+
+func (s *subscribing) notifyRetry(err error, wait time.Duration) {
+	fmt.Fprintf(s.notes, "pubsubd: %v; trying again in %v\n", err, wait.Round(time.Millisecond))
+}
+
+// positions lists positions as arguments of another subscribe. A shell would read the
+// wildcards of patterns.
+func positions(list []wire.Position) string {
+	words := make([]string, len(list))
+	for i, p := range list {
+		words[i] = p.String()
+		if wire.IsPattern(p.Topic) {
+			words[i] = "'" + words[i] + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}

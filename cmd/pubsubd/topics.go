@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func topicsCommand() *cobra.Command {
+	t := topicsListing{}
+	cmd := &cobra.Command{
+		Use:   "topics",
+		Short: "List topics: newest offset, what is held, subscriptions",
+		Long: `List topics by name: the offset of the newest message, how many messages and
+bytes are held, how many subscriptions there are, and how long ago the newest
+message that is held was published.`,
+		Example: `  pubsubd topics --prefix prices.
+  pubsubd topics --json | jq -r 'select(.subscriptions == 0).topic'`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := cmd.Flags()
+	t.server = bindServer(f)
+	f.StringVar(&t.prefix, "prefix", "", "only topics whose names begin so")
+	f.BoolVar(&t.json, "json", false, "print each topic's state as the daemon tells it, one a line")
+	f.DurationVar(&t.timeout, "timeout", 10*time.Second, "how long each page of 1000 topics may take")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		t.out = cmd.OutOrStdout()
+		return t.run()
+	}
+	cmd.AddCommand(deleteTopicCommand())
+	return cmd
+}
+
+// topicsListing is what the command line asks for.
+type topicsListing struct {
+	server  *address
+	prefix  string
+	json    bool
+	timeout time.Duration
+	out     io.Writer
+}
+
+func (t *topicsListing) run() error {
+	base, err := t.server.url()
+	if err != nil {
+		return err
+	}
+	show := t.table()
+	if t.json {
+		show = t.lines
+	}
+	after := before(t.prefix)
+	for {
+		page, err := t.page(base, after)
+		if err != nil {
+			return err
+		}
+		topics, all := t.withPrefix(page.Topics)
+		if err := show(topics); err != nil {
+			return err
+		}
+		if page.Next == "" || !all {
+			return nil
+		}
+		after = page.Next
+	}
+}
+
+// before returns a text that comes before all names that begin with prefix, and
+// after all names that come before those: '~' comes after what names are made of.
+func before(prefix string) string {
+	if prefix == "" {
+		return ""
+	}
+	last := len(prefix) - 1
+	return prefix[:last] + string(rune(prefix[last]-1)) + "~"
+}
+
+// topicsPage is as many topics as the daemon gives at a time.
+const topicsPage = 1000
+
+func (t *topicsListing) page(base *url.URL, after string) (wire.TopicList, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
+	defer cancel()
+	u := base.JoinPath("v1/topics")
+	u.RawQuery = url.Values{"after": {after}, "limit": {strconv.Itoa(topicsPage)}}.Encode()
+	var page wire.TopicList
+	err := t.server.ask(ctx, http.MethodGet, u, &page)
+	return page, err
+}
+
+// withPrefix returns those of a page that are asked for, and whether that is all of
+// it: in the order of names those with a prefix stand together.
+func (t *topicsListing) withPrefix(topics []wire.TopicState) (some []wire.TopicState, all bool) {
+	for i, topic := range topics {
+		if !strings.HasPrefix(topic.Topic, t.prefix) {
+			return topics[:i], false
+		}
+	}
+	return topics, true
+}
+
+func (t *topicsListing) lines(topics []wire.TopicState) error {
+	lines := json.NewEncoder(t.out)
+	for _, topic := range topics {
+		if err := lines.Encode(topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// table shows page after page under one head.
+func (t *topicsListing) table() func(topics []wire.TopicState) error {
+	table := newTable(t.out)
+	fmt.Fprintln(table, "TOPIC\tOFFSET\tMESSAGES\tBYTES\tSUBSCRIPTIONS\tNEWEST")
+	return func(topics []wire.TopicState) error {
+		for _, topic := range topics {
+			fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\n", topic.Topic, topic.Position.Offset, topic.Messages, topic.Bytes, topic.Subscriptions, newest(topic))
+		}
+		return table.Flush()
+	}
+}
+
+func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
+
+// newest tells how long ago the newest message was published, by this machine's
+// clock.
+func newest(t wire.TopicState) string {
+	if t.Time == 0 {
+		return "-"
+	}
+	return roughly(time.Since(time.UnixMilli(t.Time))) + " ago"
+}
+
+// roughly writes a time in whole seconds.
+func roughly(d time.Duration) string { return max(0, d).Round(time.Second).String() }
+
+func deleteTopicCommand() *cobra.Command {
+	var server *address
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "delete TOPIC",
+		Short: "Empty a topic's history",
+		Long: `Empty a topic's history. Its subscribers are told by a gap, deleted, and stay;
+the numbering goes on. It cannot be undone.`,
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	server = bindServer(cmd.Flags())
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long the daemon may take")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		state, err := deleteTopic(server, args[0], timeout)
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is empty; it goes on after %s\n", state.Topic, state.Position)
+		}
+		return err
+	}
+	return cmd
+}
+
+func deleteTopic(server *address, topic string, timeout time.Duration) (wire.TopicState, error) {
+	var state wire.TopicState
+	if err := wire.CheckTopic(topic); err != nil {
+		return state, usageError{err}
+	}
+	base, err := server.url()
+	if err != nil {
+		return state, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	err = server.ask(ctx, http.MethodDelete, base.JoinPath("v1/topics", topic), &state)
+	if errors.Is(err, &wire.Problem{Code: wire.CodeMethodNotAllowed}) {
+		err = fmt.Errorf("delete %q: the daemon at %s is older than this command and cannot delete: update it, or let the history expire", topic, base.Redacted())
+	}
+	return state, err
+}
