@@ -33,7 +33,7 @@ func main() {
 	}
 	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(serveCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(), healthCommand(),
-		loadtestCommand(), floorCommand(), versionCommand())
+		loadtestCommand(), floorCommand(), versionCommand(), manCommand())
 	os.Exit(exitCode(root.Execute()))
 }
 
