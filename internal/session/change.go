@@ -23,7 +23,7 @@ func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, er
 	if s.ended != nil {
 		return nil, s.ended
 	}
-	c := &change{session: s, dropped: dropped}
+	c := &change{session: s, dropped: dropped, positions: make([]wire.Position, 0, len(add))}
 	if err := c.makeLocked(add); err != nil {
 		c.undoLocked()
 		return nil, err
