@@ -1,0 +1,172 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A reader of the document asks a daemon, and holds what it is answered to the
+// document.
+type reader struct {
+	*testing.T
+	doc     *openapi3.T
+	routes  routers.Router
+	daemon  http.Handler
+	asked   map[string]bool // operations that were done as asked
+	session string
+}
+
+func newReader(t *testing.T) *reader {
+	cfg := newConfig(settings{})
+	t.Cleanup(cfg.Broker.Close)
+	both := http.NewServeMux()
+	both.Handle("/v1/", New(cfg))
+	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }))
+	doc := document(t)
+	for _, item := range doc.Paths.Map() {
+		item.Servers = nil // the listeners are one here
+	}
+	router, err := gorillamux.NewRouter(doc)
+	require.NoError(t, err)
+	return &reader{T: t, doc: doc, routes: router, daemon: both, asked: map[string]bool{}}
+}
+
+// ask sends a request, which must be answered with the status as the document says.
+func (r *reader) ask(status int, method, path, body string, headers ...string) string {
+	r.Helper()
+	path = strings.ReplaceAll(path, "SESSION", r.session)
+	route, vars, err := r.routes.FindRoute(newRequest(method, path, body, headers))
+	require.NoError(r, err, "%s %s", method, path)
+	w := httptest.NewRecorder()
+	r.daemon.ServeHTTP(w, newRequest(method, path, body, headers))
+	require.Equal(r, status, w.Code, "%s %s: %s", method, path, w.Body)
+	r.judge(newRequest(method, path, body, headers), route, vars, w)
+	if status < 300 {
+		r.asked[method+" "+route.Path] = true
+	}
+	return w.Body.String()
+}
+
+func newRequest(method, path, body string, headers []string) *http.Request {
+	r := httptest.NewRequest(method, path, nil)
+	if body != "" {
+		r = httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+// judge holds an answer to the document, and a request that was done as asked.
+func (r *reader) judge(request *http.Request, route *routers.Route, vars map[string]string, w *httptest.ResponseRecorder) {
+	r.Helper()
+	lines := w.Header().Get("Content-Type") == wire.NDJSON.ContentType()
+	in := &openapi3filter.RequestValidationInput{
+		Request: request, PathParams: vars, Route: route,
+		Options: &openapi3filter.Options{ExcludeRequestBody: request.Header.Get("Content-Type") != "application/json"},
+	}
+	if w.Code < 300 {
+		require.NoError(r, openapi3filter.ValidateRequest(context.Background(), in))
+	}
+	out := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: in, Status: w.Code, Header: w.Header(),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeResponseBody: lines},
+	}
+	out.SetBodyBytes(w.Body.Bytes())
+	require.NoError(r, openapi3filter.ValidateResponse(context.Background(), out), "%s %s", request.Method, request.URL)
+	if lines {
+		line := route.Operation.Responses.Status(w.Code).Value.Content[wire.NDJSON.ContentType()].Schema.Value
+		for text := range strings.Lines(w.Body.String()) {
+			fits(r.T, line, text)
+		}
+	}
+}
+
+// open opens the session that SESSION stands for in paths.
+func (r *reader) open(body string) {
+	r.Helper()
+	var opened wire.SessionOpened
+	require.NoError(r, json.Unmarshal([]byte(r.ask(201, "POST", "/v1/sessions", body)), &opened))
+	r.session = opened.Session
+}
+
+func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
+	r := newReader(t)
+	messages := "/v1/topics/a.b/messages"
+	r.ask(200, "POST", messages, `{"n":1}`)
+	r.ask(200, "POST", messages+"?ttl=60&key=k", "two", "Content-Type: text/plain")
+	r.ask(200, "POST", messages, "\x00", "Content-Type: image/png")
+	once := "Idempotency-Key: \"once\""
+	require.Equal(t, r.ask(200, "POST", messages+"?client=me", `1`, once), r.ask(200, "POST", messages+"?client=me", `1`, once))
+	r.ask(422, "POST", messages, `2`, once)
+	r.ask(400, "POST", messages, `{`)
+	r.ask(400, "POST", messages+"?tll=1", `1`)
+	r.ask(403, "POST", "/v1/topics/_own/messages", `1`)
+	r.ask(403, "POST", messages, `1`, "Origin: https://elsewhere.example")
+	r.ask(413, "POST", messages, `"`+strings.Repeat("x", 65<<10)+`"`)
+	r.ask(415, "POST", messages, `a=b`, "Content-Type: application/x-www-form-urlencoded")
+
+	many := `{"topic":"a.b","data":{"n":2},"key":"k","client":"me","id":"each","ttl":60}`
+	r.ask(200, "POST", "/v1/messages", "["+many+`,{"topic":"_own","type":"text/plain","text":"x"}]`)
+	r.ask(200, "POST", "/v1/messages", many+"\n"+`{"topic":"a.b","type":"image/png","base64":"AA=="}`, "Content-Type: application/x-ndjson")
+	r.ask(400, "POST", "/v1/messages", `{}`)
+	r.ask(415, "POST", "/v1/messages", `1`, "Content-Type: text/csv")
+
+	require.Contains(t, r.ask(200, "GET", messages+"?limit=10&format=json", ""), `"base64":"AA=="`)
+	r.ask(200, "GET", messages+"?after=a.b@k3:17", "")
+	r.ask(406, "GET", messages, "", "Accept: text/html")
+	r.ask(200, "GET", "/v1/topics?limit=1", "")
+	r.ask(400, "GET", "/v1/topics?limit=0", "")
+	r.ask(200, "GET", "/v1/topics/a.b", "")
+	r.ask(404, "GET", "/v1/topics/c", "")
+
+	r.open(`{"topics":["a.b@oldest","c"]}`)
+	r.ask(400, "POST", "/v1/sessions", `{"topics":["a..b"]}`)
+	r.ask(200, "GET", "/v1/sessions/SESSION", "")
+	r.ask(200, "PATCH", "/v1/sessions/SESSION", `{"add":["d"],"remove":["c"]}`)
+	require.Contains(t, r.ask(200, "GET", "/v1/sessions/SESSION/poll?ack=0&mode=batch", ""), `"n":1`)
+	r.ask(200, "GET", "/v1/sessions/SESSION/poll?ack=1&r=1", "")
+	r.ask(409, "GET", "/v1/sessions/SESSION/poll?ack=0", "")
+	r.ask(400, "GET", "/v1/sessions/SESSION/poll?ack=17", "")
+	r.ask(200, "GET", "/sessions?sort=idle&limit=1", "")
+	r.ask(200, "DELETE", "/v1/topics/a.b", "")
+	require.Contains(t, r.ask(200, "GET", "/v1/sessions/SESSION/poll?ack=3", ""), `"deleted"`)
+	r.ask(404, "DELETE", "/v1/topics/nobodys", "")
+	r.ask(200, "PATCH", "/v1/sessions/SESSION", `{"remove":["d"]}`)
+	r.ask(204, "DELETE", "/v1/sessions/SESSION", "")
+	r.ask(410, "GET", "/v1/sessions/SESSION/poll?ack=1", "")
+	r.ask(404, "GET", "/v1/sessions/nobody", "")
+	r.open(`{"topics":[{"topic":"a.*","max_rate":"5/s"},"rest.>@oldest"],"ack":false,"client":"me","echo":false}`)
+	r.ask(200, "GET", "/v1/sessions/SESSION", "")
+	r.open(`{}`)
+	r.ask(204, "POST", "/v1/sessions/SESSION/close", "")
+
+	r.ask(200, "POST", messages, `3`)
+	require.Contains(t, r.ask(200, "GET", "/v1/poll?topic=a.*@oldest&topic=c&client=me&echo=false", ""), `{"hello":`)
+	require.Contains(t, r.ask(200, "GET", "/v1/poll?topic=a.b@k3:17", ""), `{"gap":`)
+	r.ask(200, "POST", "/v1/poll?mode=single", `{"topics":["a.b@oldest"]}`)
+	r.ask(400, "GET", "/v1/poll?topic=a.b&mode=all", "")
+
+	for _, path := range []string{"/v1/openapi.yaml", "/livez", "/readyz", "/metrics"} {
+		r.ask(200, "GET", path, "")
+	}
+	r.ask(400, "GET", "/sessions?sort=size", "")
+	for at := range operations(r.doc) {
+		require.True(t, r.asked[at], "no test asks %s", at)
+	}
+}

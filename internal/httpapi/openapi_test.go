@@ -1,0 +1,286 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/gorilla/mux"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// document reads what the daemon serves.
+func document(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
+	require.NoError(t, err)
+	return doc
+}
+
+func TestTheOpenAPIDocumentIsValid(t *testing.T) {
+	doc := document(t)
+	require.Equal(t, "3.1.0", doc.OpenAPI)
+	require.NoError(t, doc.Validate(context.Background(), openapi3.IsOpenAPI31OrLater()))
+	ids := map[string]bool{}
+	for at, op := range operations(doc) {
+		require.NotEmpty(t, op.OperationID, at)
+		require.False(t, ids[op.OperationID], "%s: %s is there twice", at, op.OperationID)
+		ids[op.OperationID] = true
+	}
+}
+
+// operations returns what is documented, by "GET /v1/topics".
+func operations(doc *openapi3.T) map[string]*openapi3.Operation {
+	found := map[string]*openapi3.Operation{}
+	for path, item := range doc.Paths.Map() {
+		for method, op := range item.Operations() {
+			found[method+" "+path] = op
+		}
+	}
+	return found
+}
+
+func TestTheOpenAPIDocumentHasEveryRouteAndNoOther(t *testing.T) {
+	cfg := newConfig(settings{})
+	defer cfg.Broker.Close()
+	served := append(routes(t, New(cfg).router), routes(t, adminRouter(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }))...)
+	documented := []string{}
+	for at := range operations(document(t)) {
+		documented = append(documented, at)
+	}
+	requireSame(t, documented, served)
+}
+
+// requireSame requires that the document has what the code has, and says what is
+// missing in which.
+func requireSame[S ~string](t *testing.T, documented, there []S) {
+	t.Helper()
+	for _, name := range there {
+		require.Contains(t, documented, name, "describe it in openapi.yaml")
+	}
+	for _, name := range documented {
+		require.Contains(t, there, name, "openapi.yaml describes what is not there")
+	}
+}
+
+// routes walks a router, but for profiles. A route of the API serves all methods and
+// names those it knows when it is asked with another.
+func routes(t *testing.T, r *mux.Router) []string {
+	found := []string{}
+	err := r.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+		path, err := route.GetPathTemplate()
+		if err != nil || route.GetHandler() == nil || strings.HasPrefix(path, "/debug/pprof/") {
+			return err
+		}
+		methods, err := route.GetMethods()
+		if err != nil {
+			methods = methodsOf(route.GetHandler(), path)
+		}
+		require.NotEmpty(t, methods, path)
+		for _, method := range methods {
+			found = append(found, method+" "+path)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return found
+}
+
+func methodsOf(h http.Handler, path string) []string {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("BREW", path, nil))
+	return strings.Split(w.Header().Get("Allow"), ", ")
+}
+
+func TestTheOpenAPIDocumentHasEveryCodeAtItsStatus(t *testing.T) {
+	doc := document(t)
+	codes, byStatus := []wire.Code{}, map[int][]wire.Code{}
+	for code, status := range wire.Codes() {
+		codes = append(codes, code)
+		byStatus[status] = append(byStatus[status], code)
+	}
+	requireSame(t, enum[wire.Code](schema(t, doc, "Code")), codes)
+	for name, response := range doc.Components.Responses {
+		digits, isProblem := strings.CutPrefix(name, "Problem")
+		if !isProblem {
+			continue
+		}
+		status, err := strconv.Atoi(digits)
+		require.NoError(t, err)
+		narrowed := response.Value.Content[wire.ProblemType].Schema.Value.AllOf[1].Value.Properties
+		require.EqualValues(t, status, narrowed["status"].Value.Const, name)
+		requireSame(t, enum[wire.Code](narrowed["code"].Value), byStatus[status])
+		delete(byStatus, status)
+	}
+	require.Empty(t, byStatus, "these statuses have no response in openapi.yaml")
+	for at, op := range operations(doc) {
+		for status, response := range op.Responses.Map() {
+			if strings.Contains(at, " /v1/") && status >= "400" {
+				require.Equal(t, "#/components/responses/Problem"+status, response.Ref, at)
+			}
+		}
+	}
+}
+
+func TestTheOpenAPIDocumentListsWhatTheCodeLists(t *testing.T) {
+	doc := document(t)
+	require.ElementsMatch(t, wire.GapReasons(), enum[wire.GapReason](schema(t, doc, "GapReason")))
+	require.ElementsMatch(t, wire.Waits(), enum[wire.Wait](schema(t, doc, "Wait")))
+	require.ElementsMatch(t, transport.Modes(), enum[transport.Mode](doc.Components.Parameters["mode"].Value.Schema.Value))
+	sort := operations(doc)["GET /sessions"].Parameters.GetByInAndName("query", "sort")
+	require.ElementsMatch(t, session.Orders(), enum[session.Order](sort.Schema.Value))
+	limit := doc.Components.Parameters["limit"].Value.Schema.Value
+	require.EqualValues(t, maxPage, *limit.Max)
+	require.EqualValues(t, defaultPage, limit.Default)
+	ttl := operations(doc)["POST /v1/topics/{topic}/messages"].Parameters.GetByInAndName("query", "ttl")
+	require.EqualValues(t, maxTTLSeconds, *ttl.Schema.Value.Max)
+	require.EqualValues(t, wire.MaxTopicBytes, *schema(t, doc, "Topic").MaxLength)
+}
+
+func schema(t *testing.T, doc *openapi3.T, name string) *openapi3.Schema {
+	t.Helper()
+	s := doc.Components.Schemas[name]
+	require.NotNil(t, s, name)
+	return s.Value
+}
+
+// enum returns the values that a schema lists. A list that may grow stands beside
+// what is to come.
+func enum[S ~string](s *openapi3.Schema) []S {
+	if len(s.AnyOf) > 0 {
+		s = s.AnyOf[0].Value
+	}
+	values := make([]S, len(s.Enum))
+	for i, v := range s.Enum {
+		values[i] = S(fmt.Sprint(v))
+	}
+	return values
+}
+
+// bound are the schemas that describe a struct. Requests have no required members
+// but where a struct of an answer would have them, too.
+var bound = map[string]struct {
+	of      any
+	request bool
+}{
+	"Gap":               {of: wire.Gap{}},
+	"Hello":             {of: wire.Hello{}},
+	"Limits":            {of: wire.Limits{}},
+	"Published":         {of: wire.Published{}},
+	"PublishItem":       {of: wire.PublishItem{}},
+	"TopicState":        {of: wire.TopicState{}},
+	"TopicList":         {of: wire.TopicList{}},
+	"OpenRequest":       {of: wire.OpenRequest{}, request: true},
+	"SessionOpened":     {of: wire.SessionOpened{}},
+	"ChangeRequest":     {of: wire.ChangeRequest{}, request: true},
+	"SessionChanged":    {of: wire.SessionChanged{}},
+	"SessionState":      {of: wire.SessionState{}},
+	"SubscriptionState": {of: wire.SubscriptionState{}},
+	"SessionList":       {of: wire.SessionList{}},
+	"ListedSession":     {of: wire.ListedSession{}},
+	"Problem":           {of: wire.Problem{}},
+}
+
+// unbound are the schemas of objects that are read or written without a struct that
+// could be looked at here. Frames are held to the vectors, and PublishResult, which
+// is one of two, to answers.
+var unbound = []string{"PublishResult", "MessageFrame", "GapFrame", "HelloFrame", "EndFrame", "PacedStart", "PollRequest"}
+
+func TestTheOpenAPIDocumentHasEveryMember(t *testing.T) {
+	doc := document(t)
+	for name, b := range bound {
+		t.Run(name, func(t *testing.T) {
+			members, always := membersOf(reflect.TypeOf(b.of))
+			s := schema(t, doc, name)
+			documented := []string{}
+			for member := range s.Properties {
+				documented = append(documented, member)
+			}
+			requireSame(t, documented, members)
+			if !b.request {
+				require.ElementsMatch(t, always, s.Required, "what is always there is required")
+			}
+		})
+	}
+	for name, s := range doc.Components.Schemas {
+		if _, ok := bound[name]; !ok && s.Value.Type.Is("object") {
+			require.Contains(t, unbound, name, "say which struct it describes")
+		}
+	}
+}
+
+// membersOf returns the JSON members of a struct, and those that are always there.
+func membersOf(t reflect.Type) (members, always []string) {
+	for i := range t.NumField() {
+		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		members = append(members, name)
+		if !strings.Contains(options, "omitempty") {
+			always = append(always, name)
+		}
+	}
+	return members, always
+}
+
+// What clients in other languages are held to fits the document, too.
+func TestTheOpenAPIDocumentFitsTheVectors(t *testing.T) {
+	doc := document(t)
+	var frames []struct {
+		Name, Line string
+		Content    *struct{ Kind string }
+	}
+	readVectors(t, "frames.json", &frames)
+	seen := 0
+	for _, v := range frames {
+		if v.Content != nil && strings.TrimSpace(v.Line) != "" {
+			fits(t, schema(t, doc, "Frame"), v.Line)
+			seen++
+		}
+	}
+	require.Greater(t, seen, 20)
+	var positions struct{ Positions, Starts []struct{ Text string } }
+	readVectors(t, "positions.json", &positions)
+	for _, v := range positions.Positions {
+		fits(t, schema(t, doc, "Position"), strconv.Quote(v.Text))
+	}
+	for _, v := range positions.Starts {
+		fits(t, schema(t, doc, "Start"), strconv.Quote(v.Text))
+	}
+	var topics struct{ Valid, Reserved, Invalid []string }
+	readVectors(t, "topics.json", &topics)
+	for _, topic := range slices.Concat(topics.Valid, topics.Reserved) {
+		fits(t, schema(t, doc, "Topic"), strconv.Quote(topic))
+	}
+	for _, topic := range topics.Invalid {
+		require.Error(t, schema(t, doc, "Topic").VisitJSON(topic, openapi3.EnableJSONSchema2020()), "%q", topic)
+	}
+}
+
+func readVectors(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile("../../pkg/wire/testdata/" + file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, into))
+}
+
+// fits requires that a JSON text is what the schema says.
+func fits(t *testing.T, s *openapi3.Schema, text string) {
+	t.Helper()
+	var value any
+	numbers := json.NewDecoder(strings.NewReader(text))
+	numbers.UseNumber() // no float64 holds 1e400
+	require.NoError(t, numbers.Decode(&value), text)
+	require.NoError(t, s.VisitJSON(value, openapi3.EnableJSONSchema2020()), text)
+}
