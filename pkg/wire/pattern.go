@@ -21,6 +21,8 @@ func IsPattern(s string) bool { return strings.ContainsAny(s, anyToken+anyRest) 
 func CheckPattern(s string) error {
 	for i, token := range Tokens(s) {
 		switch {
+		case token == "" && s != "":
+			return faultf(CodeInvalidTopic, "pattern %q has an empty token: write something between the dots", s)
 		case token == anyToken:
 		case token == anyRest && i == strings.Count(s, "."):
 		case token == anyRest:

@@ -51,7 +51,7 @@ func TestPatternsThatAreNone(t *testing.T) {
 		"a*":                            "whole tokens",
 		"a.b>":                          "whole tokens",
 		"a.**":                          "whole tokens",
-		"a..*":                          "empty token",
+		"a..*":                          `"a..*" has an empty token`,
 		"*.":                            "empty token",
 		"a b.*":                         "only ASCII letters",
 		strings.Repeat("*.", 16) + ">":  "tokens",
