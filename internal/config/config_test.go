@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
 )
 
 func TestDefaultIsValidAndComplete(t *testing.T) {
@@ -23,17 +25,28 @@ func TestDefaultIsValidAndComplete(t *testing.T) {
 // nobody could set it.
 func TestEveryFieldHasASetting(t *testing.T) {
 	var c Config
-	bound := make(map[any]string)
-	for _, s := range settings(&c) {
+	wantSettingForEach(t, reflect.ValueOf(&c).Elem(), settings(&c), &c.Broker.Rules)
+}
+
+func TestEveryFieldOfARuleHasASetting(t *testing.T) {
+	var r broker.Rule
+	wantSettingForEach(t, reflect.ValueOf(&r).Elem(), ruleSettings(&r), &r.Name)
+}
+
+// wantSettingForEach checks that each field of v but one is set by one row.
+func wantSettingForEach(t *testing.T, v reflect.Value, rows []setting, but any) {
+	t.Helper()
+	bound := map[any]string{but: "another table"}
+	for _, s := range rows {
 		require.Empty(t, bound[s.field.target()], "%s sets a field that has a setting", s.key)
 		bound[s.field.target()] = s.key
 	}
-	leaves(reflect.ValueOf(&c).Elem(), "Config", func(path string, field reflect.Value) {
+	leaves(v, v.Type().Name(), func(path string, field reflect.Value) {
 		pointer := field.Addr().Interface()
 		require.NotEmpty(t, bound[pointer], "%s has no setting: add a row to settings.go", path)
 		delete(bound, pointer)
 	})
-	require.Empty(t, bound, "settings of no field of Config")
+	require.Empty(t, bound, "settings of no field")
 }
 
 func leaves(v reflect.Value, path string, visit func(string, reflect.Value)) {

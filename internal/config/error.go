@@ -7,6 +7,8 @@ type Error struct {
 	Where  string // pubsubd.yaml:3, environment variable PUBSUBD_…, flag --…; empty if nobody said it
 	Key    string // the setting, or the source if that itself is wrong; may be empty
 	Reason string // what is wrong, and what would do
+
+	with string // another setting that has to do with it, whose origin counts if Key is a default
 }
 
 // Error returns "where: key reason".
@@ -19,12 +21,18 @@ func (e *Error) Error() string {
 }
 
 // didYouMean completes the error of an unknown name with the nearest known one,
-// if one is near. The prefix, which all of them have, counts for nothing.
+// if one is near, or one that ends so: history.age for age. The prefix, which all
+// of them have, and case count for nothing.
 func didYouMean(name, prefix string, known []string) string {
-	name = strings.TrimPrefix(name, prefix)
+	name = strings.ToLower(strings.TrimPrefix(name, prefix))
 	best, bestAt := "", max(2, len(name)/3)+1
 	for _, k := range known {
-		if d := editDistance(name, strings.TrimPrefix(k, prefix)); d < bestAt {
+		low := strings.ToLower(strings.TrimPrefix(k, prefix))
+		d := editDistance(name, low)
+		if isLastPart(name, low) {
+			d = 1
+		}
+		if d < bestAt {
 			best, bestAt = k, d
 		}
 	}
@@ -32,6 +40,12 @@ func didYouMean(name, prefix string, known []string) string {
 		return ""
 	}
 	return "; did you mean " + best + "?"
+}
+
+// isLastPart reports whether whole is a longer name that ends in name.
+func isLastPart(name, whole string) bool {
+	rest, ok := strings.CutSuffix(whole, name)
+	return ok && name != "" && strings.TrimRight(rest, ".-_") != rest
 }
 
 // editDistance returns how many bytes must be put in, taken out or replaced to

@@ -20,6 +20,9 @@ type field interface {
 	allowed() string       // what it may be, in words
 	list() bool            // of texts without commas, which separate them
 	target() any           // pointer to the field
+	said() bool            // it has a value of its own
+	live() bool            // it may change while the daemon runs
+	secret() bool          // nobody is shown its text
 }
 
 // fieldOf is the only implementation of field: how values of one type are read,
@@ -66,6 +69,9 @@ func (f fieldOf[T]) kind() string    { return f.name }
 func (f fieldOf[T]) allowed() string { return f.may }
 func (f fieldOf[T]) list() bool      { return f.isList }
 func (f fieldOf[T]) target() any     { return f.to }
+func (f fieldOf[T]) said() bool      { return true }
+func (f fieldOf[T]) live() bool      { return false }
+func (f fieldOf[T]) secret() bool    { return false }
 
 // count is a whole number from 1 to most. Zero is left out, since it would mean
 // the default to the packages' Configs.
@@ -118,15 +124,27 @@ func truth(to *bool, def bool) field {
 }
 
 // choice takes the default or one of the others.
-func choice(to *string, def string, others ...string) field {
-	among := append([]string{def}, others...)
-	return fieldOf[string]{
-		to: to, def: def, name: "word",
-		may:    strings.Join(among[:len(among)-1], ", ") + " or " + among[len(among)-1],
-		parse:  asIs,
-		format: func(s string) string { return s },
-		valid:  func(s string) bool { return slices.Contains(among, s) },
+func choice[T ~string](to *T, def T, others ...T) field {
+	among := []string{string(def)}
+	for _, other := range others {
+		among = append(among, string(other))
 	}
+	return fieldOf[T]{
+		to: to, def: def, name: "word",
+		may:    orList(among),
+		parse:  func(s string) (T, error) { return T(s), nil },
+		format: func(s T) string { return string(s) },
+		valid:  func(s T) bool { return slices.Contains(among, string(s)) },
+	}
+}
+
+// orList is "a, b or c", andList "a, b and c".
+func orList(of []string) string  { return listed(of, " or ") }
+func andList(of []string) string { return listed(of, " and ") }
+
+func listed(of []string, last string) string {
+	n := len(of) - 1
+	return strings.Join(of[:n], ", ") + last + of[n]
 }
 
 // address is a host:port to listen on.

@@ -49,10 +49,21 @@ func (f yamlFile) at(n ast.Node) string {
 func (f yamlFile) syntax(err error) {
 	var at yaml.Error
 	if errors.As(err, &at) && at.GetToken() != nil {
-		f.fail(fmt.Sprintf("%s:%d", f.name, at.GetToken().Position.Line), "", "not YAML: %s", at.GetMessage())
+		f.fail(fmt.Sprintf("%s:%d", f.name, at.GetToken().Position.Line), "", "not YAML: %s%s", at.GetMessage(), hint(at.GetMessage()))
 		return
 	}
 	f.fail(f.name, "", "not YAML: %s", err)
+}
+
+// hint says what would do in place of what is most often not YAML.
+func hint(message string) string {
+	switch {
+	case strings.Contains(message, "alias"):
+		return `: put quotes around what begins with *, as in "*"`
+	case strings.Contains(message, "\t"):
+		return ": indent with spaces, not with tabs"
+	}
+	return ""
 }
 
 // section reads a mapping below path. An empty one is fine: all of it may be
@@ -75,14 +86,39 @@ func (f yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 		name = path + "." + name
 	}
 	s, isSetting := f.find(key, name)
+	rule, member, isRule := splitRuleKey(name)
 	switch {
 	case f.isDouble(name, k):
+	case isRule:
+		f.ruleEntry(name, rule, member, k, v)
 	case isSetting:
 		f.leaf(s, k, v)
 	case f.isSection(name):
 		f.section(name, v)
 	default:
-		f.fail(f.at(k), name, "is not a setting%s", didYouMean(name, "", f.keysAndSections()))
+		f.fail(f.at(k), name, "is not a setting%s", f.nearKey(name))
+	}
+}
+
+// nearKey says what would do in place of an unknown key. It may be a variable's name.
+func (f yamlFile) nearKey(name string) string {
+	if s, ok := f.find(setting.env, strings.ToUpper(name)); ok {
+		return "; did you mean " + s.key + "?"
+	}
+	return didYouMean(name, "", f.keysAndSections())
+}
+
+// ruleEntry reads one below topics: a rule, or something of a rule.
+func (f yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.Node) {
+	s, isSetting := f.ruleSetting(name, f.at(k))
+	switch {
+	case isSetting:
+		f.leaf(s, k, v)
+	case isRuleName(rule) && (member == "" || isSectionOf(members(), member)):
+		f.rule(rule, f.at(k))
+		f.section(name, v)
+	default:
+		f.fail(f.at(k), name, "is not a setting: %s", wrongMember(rule, member))
 	}
 }
 
@@ -96,16 +132,15 @@ func (f yamlFile) isDouble(name string, k ast.Node) bool {
 }
 
 func (f yamlFile) isSection(name string) bool {
-	for _, s := range f.settings {
-		if strings.HasPrefix(s.key, name+".") {
-			return true
-		}
-	}
-	return false
+	return name == rulesKey || isSectionOf(f.names(key), name)
+}
+
+func isSectionOf(names []string, section string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, section+".") })
 }
 
 func (f yamlFile) keysAndSections() []string {
-	names := f.names(key)
+	names := append(f.names(key), rulesKey)
 	for _, k := range f.names(key) {
 		if section, _, ok := strings.Cut(k, "."); ok && !slices.Contains(names, section) {
 			names = append(names, section)
@@ -162,6 +197,8 @@ func describe(n ast.Node) string {
 		return "empty"
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
 		return "an anchor, an alias or a tag, which are not read here"
+	case *ast.LiteralNode:
+		return `a text of several lines (put quotes around ">")`
 	default:
 		return fmt.Sprintf("%q", n.GetToken().Value)
 	}

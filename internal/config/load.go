@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
 )
 
 // A Loader reads the configuration from the flags it was bound to, the
@@ -23,8 +26,8 @@ const (
 	configEnv  = envPrefix + "CONFIG"
 )
 
-// Bind adds a flag for every setting, and --config, to fs. The flags only take
-// down what was said; Load judges it.
+// Bind adds a flag for every setting, --topics, which sets those of rules, and
+// --config to fs. The flags only take down what was said; Load judges it.
 func Bind(fs *pflag.FlagSet) *Loader {
 	fs.Var(&said{kind: "file"}, configFlag, "read settings from this YAML file")
 	defaults := Default()
@@ -34,6 +37,7 @@ func Bind(fs *pflag.FlagSet) *Loader {
 			f.NoOptDefVal = "true"
 		}
 	}
+	fs.Var(&saidOften{}, rulesFlag, "set one member of a rule for topics, as in prices.pattern=prices.>; may be given often")
 	return &Loader{flags: fs}
 }
 
@@ -43,6 +47,13 @@ type said struct{ text, kind string }
 func (s *said) Set(text string) error { s.text = text; return nil }
 func (s *said) String() string        { return s.text }
 func (s *said) Type() string          { return s.kind }
+
+// saidOften is the pflag.Value of a flag that adds to what it said before.
+type saidOften struct{ texts []string }
+
+func (s *saidOften) Set(text string) error { s.texts = append(s.texts, text); return nil }
+func (s *saidOften) String() string        { return strings.Join(s.texts, " ") }
+func (s *saidOften) Type() string          { return "name.member=value" }
 
 // FlagError adds the nearest known flag to pflag's error about an unknown one.
 // It is for cobra's SetFlagErrorFunc.
@@ -60,27 +71,35 @@ func (l *Loader) FlagError(err error) error {
 // os.Environ returns it. The error joins an *Error for everything wrong; the
 // Config is of no use then. Load may be called again, to read the file anew.
 func (l *Loader) Load(environ []string) (Config, error) {
+	said, err := l.Read(environ)
+	return said.Config, err
+}
+
+// Read is Load that also tells where each setting came from.
+func (l *Loader) Read(environ []string) (Said, error) {
 	c := Default()
 	r := newReading(&c)
 	variables := ours(environ)
-	if file := r.fileName(l.flags, variables); file != "" {
-		r.readFile(file)
+	if file, where := r.fileName(l.flags, variables); file != "" {
+		r.readFile(file, where)
 	}
 	r.readEnvironment(variables)
 	r.readFlags(l.flags)
+	c.Broker.Rules = r.sortedRules()
 	r.complain(contradictions(&c)...)
-	return c, join(r.wrong)
+	return Said{Config: c, origin: r.origin}, join(r.wrong)
 }
 
 // A reading collects what the sources say, the weakest first.
 type reading struct {
 	settings []setting
-	origin   map[string]string // where each setting that was given came from, by key
+	rules    map[string]*broker.Rule // by name
+	origin   map[string]string       // where each setting that was given came from, by key
 	wrong    []*Error
 }
 
 func newReading(c *Config) *reading {
-	return &reading{settings: settings(c), origin: make(map[string]string)}
+	return &reading{settings: settings(c), rules: make(map[string]*broker.Rule), origin: make(map[string]string)}
 }
 
 // find returns the setting that name picks, which is one of key, flag and env.
@@ -106,7 +125,7 @@ func key(s setting) string { return s.key }
 func (r *reading) set(s setting, text, where string) {
 	r.origin[s.key] = where
 	if err := s.field.set(text); err != nil {
-		r.fail(where, s.key, "is %q: %s", text, err)
+		r.fail(where, s.key, "is %q: %s", shown(s.field, text), err)
 	}
 }
 
@@ -114,36 +133,50 @@ func (r *reading) fail(where, key, reason string, args ...any) {
 	r.wrong = append(r.wrong, &Error{Where: where, Key: key, Reason: fmt.Sprintf(reason, args...)})
 }
 
-// complain takes errors that do not know where their settings came from.
+// complain takes errors that do not know where their settings came from. What
+// contradicts a setting that could not be read, itself or its section, is left out.
 func (r *reading) complain(wrong ...*Error) {
+	unread := r.wrong
 	for _, e := range wrong {
-		e.Where = r.origin[e.Key]
-		r.wrong = append(r.wrong, e)
+		e.Where = cmp.Or(r.originOf(e.Key), r.originOf(e.with))
+		if !slices.ContainsFunc(unread, func(u *Error) bool { return u.Key != "" && strings.HasPrefix(e.Key+".", u.Key+".") }) {
+			r.wrong = append(r.wrong, e)
+		}
 	}
 }
 
-// fileName returns the file to read; empty if none was named.
-func (r *reading) fileName(flags *pflag.FlagSet, variables map[string]string) string {
-	if f := flags.Lookup(configFlag); f.Changed {
-		return r.named(f.Value.String(), "flag --"+configFlag)
+// originOf returns where a setting came from, or where its rule did.
+func (r *reading) originOf(key string) string {
+	if where, ok := r.origin[key]; ok {
+		return where
 	}
-	if name, ok := variables[configEnv]; ok {
-		return r.named(name, "environment variable "+configEnv)
+	if name, _, ok := splitRuleKey(key); ok {
+		return r.origin[rulesKey+"."+name]
 	}
 	return ""
 }
 
-func (r *reading) named(file, where string) string {
+// fileName returns the file to read, and who named it; empty if nobody did.
+func (r *reading) fileName(flags *pflag.FlagSet, variables map[string]string) (file, where string) {
+	variable, ok := variables[configEnv]
+	switch f := flags.Lookup(configFlag); {
+	case f.Changed:
+		file, where = f.Value.String(), "flag --"+configFlag
+	case ok:
+		file, where = variable, "environment variable "+configEnv
+	default:
+		return "", ""
+	}
 	if file == "" {
 		r.fail("", where, "is empty: name a file, or leave it out")
 	}
-	return file
+	return file, where
 }
 
-func (r *reading) readFile(name string) {
+func (r *reading) readFile(name, where string) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		r.fail("", "configuration file", "cannot be read: %s", err)
+		r.fail(where, "configuration file", "cannot be read: %s", err)
 		return
 	}
 	r.readYAML(name, text)
@@ -154,18 +187,40 @@ func (r *reading) readEnvironment(variables map[string]string) {
 	for _, name := range sortedKeys(variables) {
 		where := "environment variable " + name
 		s, ok := r.find(setting.env, name)
+		if key, isRule := ruleKeyOf(name); isRule {
+			s, ok = r.ruleSetting(key, where)
+		}
 		if !ok {
-			r.fail("", where, "is not known%s", didYouMean(name, envPrefix, append(r.names(setting.env), configEnv)))
+			r.fail("", where, "is not known%s", r.nearVariable(name))
 			continue
 		}
 		r.set(s, variables[name], where)
 	}
 }
 
+// nearVariable says what would do in place of an unknown variable.
+func (r *reading) nearVariable(name string) string {
+	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
+	if !strings.HasPrefix(name, begin) {
+		return didYouMean(name, envPrefix, append(r.names(setting.env), configEnv))
+	}
+	var ends []string
+	for _, member := range members() {
+		ends = append(ends, "_"+strings.ToUpper(envNames.Replace(member)))
+	}
+	return fmt.Sprintf(": a rule's are %s<NAME> and then %s; <NAME> is the rule's in capitals, with underscores for dashes (%s)",
+		begin, orList(ends), ruleNameMay)
+}
+
 func (r *reading) readFlags(flags *pflag.FlagSet) {
 	for _, s := range r.settings {
 		if f := flags.Lookup(s.flag()); f.Changed {
 			r.set(s, f.Value.String(), "flag --"+s.flag())
+		}
+	}
+	if often, ok := flags.Lookup(rulesFlag).Value.(*saidOften); ok {
+		for _, text := range often.texts {
+			r.readRuleFlag(text)
 		}
 	}
 }
@@ -175,21 +230,14 @@ func ours(environ []string) map[string]string {
 	variables := make(map[string]string)
 	for _, entry := range environ {
 		name, text, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, envPrefix) && !fromKubernetes(name) {
+		if strings.HasPrefix(name, envPrefix) && !fromKubernetes(name, text) {
 			variables[name] = text
 		}
 	}
 	return variables
 }
 
-// fromKubernetes holds for the variables that Kubernetes sets in every pod
-// beside a Service that is named pubsubd.
-func fromKubernetes(name string) bool {
-	rest := strings.TrimPrefix(strings.TrimPrefix(name, envPrefix), "SERVICE_")
-	return name == envPrefix+"SERVICE_HOST" || rest == "PORT" || strings.HasPrefix(rest, "PORT_")
-}
-
-func sortedKeys(m map[string]string) []string {
+func sortedKeys[T any](m map[string]T) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)

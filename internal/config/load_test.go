@@ -46,7 +46,7 @@ func other(t *testing.T, s setting) string {
 		"count": "77", "bytes": "123KiB", "duration": "17s", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
 		"origins": "https://app.example,http://localhost:3000",
 	}
-	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB", "memory.budget": "64MiB"}
+	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB", "listen.admin": "127.0.0.1:7778", "poll.write_timeout": "40s", "memory.budget": "64MiB"}
 	text, ok := byKey[s.key]
 	if !ok {
 		text, ok = byKind[s.field.kind()]
@@ -174,10 +174,12 @@ func TestKubernetesVariablesAreNotOurs(t *testing.T) {
 	_, err := load(t, "", []string{
 		"PUBSUBD_PORT=tcp://10.0.0.1:80", "PUBSUBD_PORT_80_TCP=tcp://10.0.0.1:80", "PUBSUBD_PORT_80_TCP_ADDR=10.0.0.1",
 		"PUBSUBD_SERVICE_HOST=10.0.0.1", "PUBSUBD_SERVICE_PORT=80", "PUBSUBD_SERVICE_PORT_HTTP=80",
+		"PUBSUBD_ADMIN_PORT=tcp://10.0.0.1:80", "PUBSUBD_ADMIN_PORT_80_TCP=tcp://10.0.0.1:80", "PUBSUBD_ADMIN_PORT_80_TCP_PROTO=tcp",
+		"PUBSUBD_ADMIN_SERVICE_HOST=10.0.0.1", "PUBSUBD_TOPICS_A_SERVICE_PORT=80", "PUBSUBD_ADMIN_SERVICE_PORT_HTTP=80",
 	})
 	require.NoError(t, err)
 
-	for _, name := range []string{"PUBSUBD_PORTS", "PUBSUBD_SERVICE", "PUBSUBD_SERVICE_HOSTS", "PUBSUBD_HOST"} {
+	for _, name := range []string{"PUBSUBD_PORTS", "PUBSUBD_SERVICE", "PUBSUBD_SERVICE_HOSTS", "PUBSUBD_HOST", "PUBSUBD_LISTEN_PORT", "PUBSUBD_ADMIN_PORT_NAME"} {
 		_, err = load(t, "", []string{name + "=x"})
 		require.ErrorContains(t, err, name+" is not known")
 	}

@@ -15,8 +15,9 @@ import (
 const maxMessageBytes = 8 << 20
 
 // settings returns the table of all settings, bound to the fields of c: the key
-// in the file, the field with its default and bounds, and a line for --help. It
-// is the only place where a setting is named.
+// in the file, the field with its default and bounds, marked live if a reload
+// reaches it, and a line for --help. Beside rules.go it is the only place where a
+// setting is named.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // protocol limits are told in whole milliseconds
 	b, s, t := &c.Broker, &c.Session, &c.Transport
@@ -25,36 +26,36 @@ func settings(c *Config) []setting {
 		{"listen.admin", address(&c.Listen.Admin, "127.0.0.1:8081"), "where operators find metrics, health and profiles"},
 		{"insecure", truth(&c.Insecure, false), "serve everyone who can connect, also from other machines, without authorisation"},
 		{"cors.origins", origins(&c.Origins), "pages of other origins that may use the daemon; in the file, * needs quotes"},
-		{"log.level", choice(&c.Log.Level, "info", "debug", "warn", "error"), "the least severe entries that are logged: debug, info, warn or error"},
+		{"log.level", live(choice(&c.Log.Level, "info", "debug", "warn", "error")), "the least severe entries that are logged: debug, info, warn or error"},
 		{"log.format", choice(&c.Log.Format, "json", "console"), "how log entries are written: json or console"},
 
-		{"history.messages", count(&b.HistoryMessages, broker.DefaultHistoryMessages, math.MaxInt), "messages that each topic retains"},
-		{"history.bytes", size(&b.HistoryBytes, broker.DefaultHistoryBytes, math.MaxInt), "bytes that each topic retains; at least message.bytes"},
-		{"history.age", duration(&b.HistoryAge, broker.DefaultHistoryAge, ms), "how long each topic retains a message"},
-		{"memory.budget", size(&b.MemoryBudget, broker.DefaultMemoryBudget, math.MaxInt), "bytes that all histories, queues and cached frames may take; at least history.bytes"},
-		{"limits.topics", count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt), "topics held at one time"},
-		{"limits.sessions", count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt), "sessions open at one time"},
-		{"limits.subscriptions", count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt), "topics that one session may hold"},
-		{"limits.all_subscriptions", count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions, math.MaxInt), "topics that all sessions together may hold"},
-		{"message.bytes", size(&c.MessageBytes, 64<<10, maxMessageBytes), "the largest payload that may be published"},
-		{"idempotency.window", duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms), "how long the result of a publish with an idempotency key is repeated"},
-		{"idempotency.keys", count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys, math.MaxInt), "idempotency keys whose results are remembered; the oldest go first"},
+		{"history.messages", live(count(&b.HistoryMessages, broker.DefaultHistoryMessages, math.MaxInt)), "messages that each topic retains"},
+		{"history.bytes", live(size(&b.HistoryBytes, broker.DefaultHistoryBytes, math.MaxInt)), "bytes that each topic retains; at least message.bytes"},
+		{"history.age", live(duration(&b.HistoryAge, broker.DefaultHistoryAge, ms)), "how long each topic retains a message"},
+		{"memory.budget", live(size(&b.MemoryBudget, broker.DefaultMemoryBudget, math.MaxInt)), "bytes that all histories, queues and cached frames may take; at least history.bytes"},
+		{"limits.topics", live(count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt)), "topics held at one time"},
+		{"limits.sessions", live(count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt)), "sessions open at one time"},
+		{"limits.subscriptions", live(count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt)), "topics that one session may hold"},
+		{"limits.all_subscriptions", live(count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions, math.MaxInt)), "topics that all sessions together may hold"},
+		{"message.bytes", live(size(&c.MessageBytes, 64<<10, maxMessageBytes)), "the largest payload that may be published"},
+		{"idempotency.window", live(duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms)), "how long the result of a publish with an idempotency key is repeated"},
+		{"idempotency.keys", live(count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys, math.MaxInt)), "idempotency keys whose results are remembered; the oldest go first"},
 
 		{"session.queue", count(&s.Queue, session.DefaultQueue, 1024), "frames a session buffers before a topic falls behind; idle sessions pay for all of them"},
 		{"session.unacked", count(&s.Unacked, session.DefaultUnacked, math.MaxInt), "frames kept that were sent and not yet acked"},
-		{"session.inactivity_timeout", duration(&s.InactivityTimeout, session.DefaultInactivityTimeout, ms), "a session without a poll ends after this"},
+		{"session.inactivity_timeout", live(duration(&s.InactivityTimeout, session.DefaultInactivityTimeout, ms)), "a session without a poll ends after this"},
 		{"session.ended_remembered", count(&s.EndedRemembered, session.DefaultEndedRemembered, math.MaxInt), "ended sessions whose reason is remembered"},
 
-		{"poll.timeout", duration(&t.PollTimeout, transport.DefaultPollTimeout, ms), "how long a poll is held before it is answered empty"},
-		{"poll.heartbeat", duration(&t.Heartbeat, transport.DefaultHeartbeat, ms), "how often a quiet stream sends an empty line"},
-		{"poll.max_output_delay", duration(&t.MaxOutputDelay, transport.DefaultMaxOutputDelay, ms), "how long a quiet \"multiple\" answer stays open"},
-		{"poll.multiple_time", duration(&t.MultipleTime, transport.DefaultMultipleTime, ms), "how long a \"multiple\" answer may last"},
-		{"poll.answer_frames", count(&t.AnswerFrames, transport.DefaultAnswerFrames, math.MaxInt), "frames in an answer that ends"},
-		{"poll.answer_bytes", size(&t.AnswerBytes, transport.DefaultAnswerBytes, math.MaxInt), "bytes in an answer that ends, about; one frame always goes"},
-		{"poll.write_timeout", duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms), "how long one write to a client may take"},
+		{"poll.timeout", live(duration(&t.PollTimeout, transport.DefaultPollTimeout, ms)), "how long a poll is held before it is answered empty"},
+		{"poll.heartbeat", live(duration(&t.Heartbeat, transport.DefaultHeartbeat, ms)), "how often a quiet stream sends an empty line"},
+		{"poll.max_output_delay", live(duration(&t.MaxOutputDelay, transport.DefaultMaxOutputDelay, ms)), "how long a quiet \"multiple\" answer stays open"},
+		{"poll.multiple_time", live(duration(&t.MultipleTime, transport.DefaultMultipleTime, ms)), "how long a \"multiple\" answer may last"},
+		{"poll.answer_frames", live(count(&t.AnswerFrames, transport.DefaultAnswerFrames, math.MaxInt)), "frames in an answer that ends"},
+		{"poll.answer_bytes", live(size(&t.AnswerBytes, transport.DefaultAnswerBytes, math.MaxInt)), "bytes in an answer that ends, about; one frame always goes"},
+		{"poll.write_timeout", live(duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms)), "how long one write to a client may take"},
 
 		{"lane", choice(&c.Lane, "handoff", "channel", "off"), "the short way for polls and small publishes: handoff, channel (each poll has a goroutine, which a frame wakes) or off (net/http serves everything)"},
-		{"drain.window", duration(&c.DrainWindow, 10*time.Second, 0), "how long clients may take to leave when the daemon is told to stop; sessions are ended within three quarters of it"},
+		{"drain.window", live(duration(&c.DrainWindow, 10*time.Second, 0)), "how long clients may take to leave when the daemon is told to stop; sessions are ended within three quarters of it"},
 		{"state", path(&c.StateFile), "keep topics over a planned restart in this file: written when the daemon has drained, loaded and removed when it starts"},
 		{"addresses_file", path(&c.AddressesFile), "write the addresses listened on to this file once ready, as JSON"},
 	}
@@ -72,7 +73,7 @@ const envPrefix = "PUBSUBD_"
 
 var (
 	flagNames = strings.NewReplacer(".", "-", "_", "-")
-	envNames  = strings.NewReplacer(".", "_")
+	envNames  = strings.NewReplacer(".", "_", "-", "_")
 )
 
 // flag returns the flag's name: history-age for history.age.

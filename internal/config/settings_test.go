@@ -2,7 +2,6 @@ package config
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -33,7 +32,7 @@ func TestNamesAreDerivedAndUnique(t *testing.T) {
 			seen[name] = true
 		}
 		require.NotEqual(t, configEnv, s.env())
-		require.False(t, fromKubernetes(s.env()), "%s would be taken for one of Kubernetes' own", s.env())
+		require.False(t, fromKubernetes(s.env(), "tcp://10.0.0.1:80"), "%s would be taken for one of Kubernetes' own", s.env())
 	}
 	require.True(t, seen["history.age"] && seen["--history-age"] && seen["PUBSUBD_HISTORY_AGE"])
 	require.True(t, seen["--session-inactivity-timeout"] && seen["PUBSUBD_SESSION_INACTIVITY_TIMEOUT"])
@@ -50,37 +49,7 @@ func TestDefaultsReadBack(t *testing.T) {
 	require.Equal(t, Default(), c)
 }
 
-func TestSettingsDocument(t *testing.T) {
-	c := Default()
-	var doc strings.Builder
-	doc.WriteString(settingsHead)
-	for _, s := range settings(&c) {
-		text := s.field.text()
-		if text == "" {
-			text = "none"
-		}
-		fmt.Fprintf(&doc, "| `%s` | %s | %s | %s |\n", s.key, text, s.field.allowed(), s.doc)
-	}
-	golden(t, "SETTINGS.md", doc.String())
-}
-
-const settingsHead = `# Settings
-
-Each setting can be given in three places; the first that has it counts: a flag (` + "`--history-age 2m`" + `), an environment
-variable (` + "`PUBSUBD_HISTORY_AGE=2m`" + `), the YAML file that ` + "`--config`" + ` or ` + "`PUBSUBD_CONFIG`" + ` names:
-
-    history:
-      age: 2m
-      bytes: 4MiB
-
-Dots in the names below are levels in the file. In flags, dots and underscores become dashes. Sizes are bytes, or whole
-KiB, MiB or GiB (1024, 1024², 1024³ bytes); durations are numbers with ms, s, m or h. An unknown name, a name given twice
-in the file, or a value out of bounds keeps the daemon from starting. (` + "`PUBSUBD_PORT`" + `, ` + "`PUBSUBD_SERVICE_HOST`" + ` and their like are
-Kubernetes', not ours, and ignored.) This table is made from settings.go by its test.
-
-| setting | default | may be | |
-|---|---|---|---|
-`
+func TestSettingsDocument(t *testing.T) { golden(t, "SETTINGS.md", Document()) }
 
 func TestFlagHelpShowsDefaults(t *testing.T) {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)

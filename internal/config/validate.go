@@ -23,9 +23,9 @@ func join(wrong []*Error) error {
 
 func outOfBounds(c *Config) []*Error {
 	var wrong []*Error
-	for _, s := range settings(c) {
+	for _, s := range allSettings(c) {
 		if err := s.field.check(); err != nil {
-			wrong = append(wrong, &Error{Key: s.key, Reason: fmt.Sprintf("is %q: %s", s.field.text(), err)})
+			wrong = append(wrong, &Error{Key: s.key, Reason: fmt.Sprintf("is %q: %s", shown(s.field, s.field.text()), err)})
 		}
 	}
 	return wrong
@@ -35,24 +35,25 @@ func outOfBounds(c *Config) []*Error {
 func contradictions(c *Config) []*Error {
 	var wrong []*Error
 	if c.Broker.HistoryBytes < c.MessageBytes {
-		wrong = append(wrong, &Error{Key: "history.bytes", Reason: fmt.Sprintf(
+		wrong = append(wrong, &Error{Key: "history.bytes", with: "message.bytes", Reason: fmt.Sprintf(
 			"is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
 			formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))})
 	}
 	if c.Broker.MemoryBudget < c.Broker.HistoryBytes {
-		wrong = append(wrong, &Error{Key: "memory.budget", Reason: fmt.Sprintf(
+		wrong = append(wrong, &Error{Key: "memory.budget", with: "history.bytes", Reason: fmt.Sprintf(
 			"is %s, less than history.bytes (%s): raise it, or one topic may exceed it",
 			formatSize(c.Broker.MemoryBudget), formatSize(c.Broker.HistoryBytes))})
 	}
 	if _, port, err := net.SplitHostPort(c.Listen.Admin); err == nil && port != "0" && c.Listen.Admin == c.Listen.Public {
-		wrong = append(wrong, &Error{Key: "listen.admin", Reason: fmt.Sprintf(
+		wrong = append(wrong, &Error{Key: "listen.admin", with: "listen.public", Reason: fmt.Sprintf(
 			"is %q, which is listen.public too: choose another port", c.Listen.Admin)})
 	}
 	if c.Transport.WriteTimeout <= c.Transport.MaxOutputDelay {
-		wrong = append(wrong, &Error{Key: "poll.write_timeout", Reason: fmt.Sprintf(
+		wrong = append(wrong, &Error{Key: "poll.write_timeout", with: "poll.max_output_delay", Reason: fmt.Sprintf(
 			"is %v, not more than poll.max_output_delay (%v): raise it, or answers would be cut off before their end",
 			c.Transport.WriteTimeout, c.Transport.MaxOutputDelay)})
 	}
+	wrong = append(wrong, wrongRules(c)...)
 	if c.Insecure {
 		return wrong
 	}
