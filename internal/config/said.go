@@ -1,8 +1,139 @@
 package config
 
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
 // Said is a Config and where each of its settings came from, as Loader.Read
 // returns it.
 type Said struct {
 	Config
 	origin map[string]string // by key; what is not there is a default
+}
+
+// Summary says in a few lines how much was said where.
+func (s Said) Summary() string {
+	var given, live int
+	rows := allSettings(&s.Config)
+	places := make(map[string]int)
+	for _, row := range rows {
+		if where, ok := s.origin[row.key]; ok {
+			given++
+			places[placeOf(where)]++
+		}
+		if row.field.live() {
+			live++
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "listens   %s for clients, %s for operators\n", s.Listen.Public, s.Listen.Admin)
+	fmt.Fprintf(&b, "settings  %d given", given)
+	for _, place := range sortedKeys(places) {
+		fmt.Fprintf(&b, ", %d by %s", places[place], place)
+	}
+	fmt.Fprintf(&b, "; a reload reaches %d of %d\n", live, len(rows))
+	fmt.Fprintf(&b, "rules     %d for topics\n", len(s.Broker.Rules))
+	return b.String()
+}
+
+// placeOf is an origin without its line or name.
+func placeOf(where string) string {
+	switch {
+	case strings.HasPrefix(where, "flag "):
+		return "flags"
+	case strings.HasPrefix(where, "environment variable "):
+		return "the environment"
+	}
+	return where[:strings.LastIndex(where, ":")]
+}
+
+// YAML returns a file that says all of it, defaults too, each setting that was
+// given with its origin. A secret is masked.
+func (s Said) YAML() string { return yamlOf(allSettings(&s.Config), s.origin) }
+
+func yamlOf(rows []setting, origin map[string]string) string {
+	var b strings.Builder
+	var open []string // sections
+	for _, row := range rows {
+		if !row.field.said() {
+			continue
+		}
+		levels := strings.Split(row.key, ".")
+		last := len(levels) - 1
+		for depth := range last {
+			if len(open) <= depth || !slices.Equal(levels[:depth+1], open[:depth+1]) {
+				fmt.Fprintf(&b, "%*s%s:\n", 2*depth, "", levels[depth])
+			}
+		}
+		open = levels[:last]
+		fmt.Fprintf(&b, "%*s%s: %s", 2*last, "", levels[last], yamlValue(row.field))
+		if where, ok := origin[row.key]; ok {
+			fmt.Fprintf(&b, " # %s", strings.Join(strings.Fields(where), " "))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+func yamlValue(f field) string {
+	text := shown(f, f.text())
+	if !f.list() || f.secret() {
+		return yamlScalar(text)
+	}
+	var parts []string
+	if text != "" {
+		parts = strings.Split(text, ",")
+	}
+	for i := range parts {
+		parts[i] = yamlScalar(parts[i])
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
+}
+
+// plainBytes begin and go on with what means the text itself in YAML and in a shell
+// alike, but for the words below.
+const (
+	plainFirst = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/"
+	plainRest  = plainFirst + "._-:"
+)
+
+func isPlain(text string) bool {
+	return text != "" && strings.Contains(plainFirst, text[:1]) && strings.Trim(text, plainRest) == "" && !strings.HasSuffix(text, ":")
+}
+
+// yamlScalar quotes what YAML might take for something else: null is the one word
+// without quotes that is no text, number or truth.
+func yamlScalar(text string) string {
+	if isPlain(text) && !strings.EqualFold(text, "null") {
+		return text
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+// Environment returns a file of variables that say all of it, quoted for a shell
+// and for systemd. A secret is a comment.
+func (s Said) Environment() string { return environmentOf(allSettings(&s.Config)) }
+
+func environmentOf(rows []setting) string {
+	var b strings.Builder
+	for _, row := range rows {
+		switch {
+		case !row.field.said():
+		case row.field.secret():
+			fmt.Fprintf(&b, "# %s is a secret: set it yourself\n", row.env())
+		default:
+			fmt.Fprintf(&b, "%s=%s\n", row.env(), shellWord(row.field.text()))
+		}
+	}
+	return b.String()
+}
+
+// shellWord quotes what a shell would not leave as it is.
+func shellWord(text string) string {
+	if text == "" || isPlain(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

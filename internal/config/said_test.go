@@ -1,0 +1,94 @@
+package config
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+)
+
+func read(t *testing.T, environ []string, args ...string) Said {
+	t.Helper()
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	l := Bind(fs)
+	require.NoError(t, fs.Parse(args))
+	said, err := l.Read(environ)
+	require.NoError(t, err)
+	return said
+}
+
+// everything has every setting otherwise than the default, and rules.
+func everything(t *testing.T) Config {
+	c := Default()
+	for _, s := range settings(&c) {
+		require.NoError(t, s.field.set(other(t, s)))
+	}
+	c.Broker.Rules = []broker.Rule{
+		{Name: "all", Pattern: ">"}, {Name: "one", Pattern: "*"},
+		{Name: "x-pattern", Pattern: "a.*.>", HistoryMessages: 1, HistoryBytes: 1 << 20, HistoryAge: 1e6, Slow: broker.DropOldest, Keep: 2},
+	}
+	require.NoError(t, c.Validate())
+	return c
+}
+
+// oddPaths are values that YAML or a shell would take for something else.
+var oddPaths = []string{"null", "~", "true", "0x10", "1e3", "a: b", "a #b", "#a", " a ", "it's", `"quoted"`, `back\slash`, "two\nlines", "$HOME `id`", "-", "*a", "&a", "a:", "ä", "\x01", "{}", "[a, b]", "@"}
+
+func TestWhatIsPrintedReadsBack(t *testing.T) {
+	configs := []Config{Default(), everything(t)}
+	for _, path := range oddPaths {
+		c := Default()
+		c.AddressesFile = path
+		configs = append(configs, c)
+	}
+	for _, c := range configs {
+		said := Said{Config: c, origin: map[string]string{"log.level": "a\nfile:1", "addresses_file": "flag --addresses-file"}}
+		got, err := load(t, said.YAML(), nil)
+		require.NoError(t, err, said.YAML())
+		require.Equal(t, c, got, said.YAML())
+	}
+}
+
+// A shell that reads the file has what the daemon would have.
+func TestTheEnvironmentReadsBack(t *testing.T) {
+	configs := []Config{Default(), everything(t)}
+	for _, path := range oddPaths {
+		c := Default()
+		c.AddressesFile = path
+		configs = append(configs, c)
+	}
+	for _, c := range configs {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "set -a; "+Said{Config: c}.Environment()+"env -0")
+		cmd.Env = []string{"PATH=/usr/bin:/bin"}
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		got, err := load(t, "", strings.Split(string(out), "\x00"))
+		require.NoError(t, err)
+		require.Equal(t, c, got)
+	}
+}
+
+func TestWhatWasGivenIsPrintedWithItsOrigin(t *testing.T) {
+	yaml := read(t, []string{"PUBSUBD_LOG_LEVEL=warn", "PUBSUBD_TOPICS_A_PATTERN=a.>"}, "--history-age=2m", "--topics=a.keep=3", "--topics=a.slow=drop_oldest", "--cors-origins=https://a.example,https://b.example").YAML()
+	for _, line := range []string{
+		"log:\n  level: warn # environment variable PUBSUBD_LOG_LEVEL\n  format: json\n",
+		"  age: 2m0s # flag --history-age\n",
+		"cors:\n  origins: [https://a.example, https://b.example] # flag --cors-origins\n",
+		"topics:\n  a:\n    pattern: \"a.>\" # environment variable PUBSUBD_TOPICS_A_PATTERN\n    slow: drop_oldest # flag --topics a.slow\n    keep: 3 # flag --topics a.keep\n",
+		"addresses_file: \"\"\n",
+	} {
+		require.Contains(t, yaml, line)
+	}
+	require.Contains(t, read(t, nil, "--config=../../deploy/pubsubd.yaml").YAML(), "  messages: 1000 # ../../deploy/pubsubd.yaml:")
+}
+
+func TestSummary(t *testing.T) {
+	s := read(t, []string{"PUBSUBD_LOG_LEVEL=warn", "PUBSUBD_TOPICS_A_PATTERN=a.>"}, "--config=../../deploy/pubsubd.yaml", "--history-age=2m").Summary()
+	require.Contains(t, s, "listens   127.0.0.1:8080 for clients, 127.0.0.1:8081 for operators\n")
+	require.Regexp(t, `settings  \d+ given, \d+ by ../../deploy/pubsubd.yaml, 1 by flags, 2 by the environment; a reload reaches \d+ of \d+\n`, s)
+	require.Contains(t, s, "rules     1 for topics\n")
+}
