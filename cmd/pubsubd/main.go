@@ -32,8 +32,8 @@ func main() {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(seeHelp)
-	root.AddCommand(serveCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(), healthCommand(),
-		loadtestCommand(), floorCommand(), versionCommand(), manCommand())
+	root.AddCommand(serveCommand(), configCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(),
+		healthCommand(), loadtestCommand(), floorCommand(), versionCommand(), manCommand())
 	os.Exit(exitCode(root.Execute()))
 }
 

@@ -26,8 +26,7 @@ Every setting is a flag here, a variable PUBSUBD_… in the environment, and a k
 the file that --config names. The first of these that has it counts.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
-	loader := config.Bind(cmd.Flags())
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return seeHelp(cmd, loader.FlagError(err)) })
+	loader := bind(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		cfg, err := loader.Load(os.Environ())
 		if err != nil {

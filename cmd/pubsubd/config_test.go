@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfigCheckSaysOkOrEverythingThatIsWrong(t *testing.T) {
+	good := run(t, []string{"PUBSUBD_LOG_LEVEL=warn"}, "config", "check", "--history-age=2m", "--topics=prices.pattern=prices.>")
+	require.Zero(t, good.code, good.stderr)
+	require.Regexp(t, `^ok\nlistens .*127\.0\.0\.1:8080.*\nsettings  3 given, 2 by flags, 1 by the environment; .*\nrules     1 for topics\n$`, good.stdout)
+
+	bad := run(t, []string{"PUBSUBD_LOG_LEVEL=loud"}, "config", "check", "--topics=prices.slow=drop", "--poll-timeout=soon")
+	require.Equal(t, exitUsage, bad.code)
+	require.Empty(t, bad.stdout)
+	for _, key := range []string{"log.level", "topics.prices.slow", "topics.prices.pattern", "poll.timeout"} {
+		require.Contains(t, bad.stderr, key)
+	}
+	require.Equal(t, exitUsage, run(t, nil, "config", "check", "--histroy-age=2m").code)
+}
+
+// What is printed is a file, and the variables are a file for a shell: with either,
+// everything is as before.
+func TestConfigPrintAndEnvSayTheSame(t *testing.T) {
+	args := []string{"--history-age=2m", "--topics=prices.pattern=prices.>", "--addresses-file=/run/it's here"}
+	printed := run(t, nil, append([]string{"config", "print"}, args...)...)
+	require.Zero(t, printed.code, printed.stderr)
+	require.Contains(t, printed.stdout, "age: 2m0s # flag --history-age\n")
+	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(printed.stdout), 0o600))
+
+	env := run(t, nil, append([]string{"config", "env"}, args...)...)
+	require.Contains(t, env.stdout, "PUBSUBD_TOPICS_PRICES_PATTERN='prices.>'\n")
+	require.Contains(t, env.stdout, `PUBSUBD_ADDRESSES_FILE='/run/it'\''s here'`+"\n")
+	require.Equal(t, env.stdout, run(t, nil, "config", "env", "--config", file).stdout)
+}
+
+func TestConfigDocIsSettingsMD(t *testing.T) {
+	want, err := os.ReadFile("../../internal/config/SETTINGS.md")
+	require.NoError(t, err)
+	require.Equal(t, string(want), run(t, nil, "config", "doc").stdout)
+}
