@@ -6,6 +6,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -45,9 +46,9 @@ type Config struct {
 	Limiter   Limiter
 	Metrics   *metrics.Metrics
 	Log       *zap.Logger
-	Limits    wire.Limits // told to clients; MessageBytes and Subscriptions are held here
+	Limits    wire.Limits // told to clients; MessageBytes and Subscriptions are held here; until a Reload
 
-	// WriteTimeout is how long one write to a client may take.
+	// WriteTimeout is how long one write to a client may take, until a Reload.
 	WriteTimeout time.Duration
 
 	// Lane says how polls wait on the lane; LaneOff is without it.
@@ -64,11 +65,16 @@ type API struct {
 	serving serving
 	origins *cors.Policy // a page elsewhere could publish in its reader's name
 	lane    *lane.Lane   // nil: off
+
+	limits       atomic.Pointer[wire.Limits]
+	writeTimeout atomic.Int64 // a time.Duration
 }
 
 // New returns an API that stands on cfg. It needs Tick about each second.
 func New(cfg Config) *API {
 	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
+	a.limits.Store(&cfg.Limits)
+	a.writeTimeout.Store(int64(cfg.WriteTimeout))
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
 	a.route(v1, "/topics", methods{"GET": {limit.Other, a.listTopics}})
@@ -87,6 +93,20 @@ func New(cfg Config) *API {
 	a.openLane()
 	return a
 }
+
+// Reload puts other limits and another write timeout in force. Answers under way
+// end as they began.
+func (a *API) Reload(limits wire.Limits, writeTimeout time.Duration) {
+	a.limits.Store(&limits)
+	a.writeTimeout.Store(int64(writeTimeout))
+	if a.lane != nil {
+		a.lane.Reload(writeTimeout)
+	}
+}
+
+// Limits returns the limits in force. It hides the field of Config, which only has
+// what they began as.
+func (a *API) Limits() *wire.Limits { return a.limits.Load() }
 
 // ServeHTTP implements http.Handler. After Wait it serves nothing any more.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {

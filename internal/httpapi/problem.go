@@ -80,7 +80,7 @@ func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
 // patience gives a client the write timeout from now on to take what is written.
 func (a *API) patience(w http.ResponseWriter) {
 	// An error means that the writer knows no deadlines, as in some tests.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(a.WriteTimeout))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Duration(a.writeTimeout.Load())))
 }
 
 // allow lists the methods for the Allow header.

@@ -28,7 +28,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	if err != nil {
 		return err
 	}
-	body, err := readBody(w, r, a.Limits.MessageBytes)
+	body, err := readBody(w, r, a.Limits().MessageBytes)
 	if err != nil {
 		return err
 	}
@@ -108,8 +108,8 @@ func (m *message) readQuery(raw string) error {
 // takeMessage publishes m with a body that nobody else changes. If another publish
 // with its idempotency key is under way it waits for that, at most until ctx ends.
 func (a *API) takeMessage(ctx context.Context, p auth.Principal, m *message, body []byte) (wire.Published, error) {
-	if len(body) > a.Limits.MessageBytes {
-		return wire.Published{}, tooLarge(a.Limits.MessageBytes)
+	if len(body) > a.Limits().MessageBytes {
+		return wire.Published{}, tooLarge(a.Limits().MessageBytes)
 	}
 	m.Data = body
 	if m.isJSON {

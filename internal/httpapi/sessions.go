@@ -30,7 +30,7 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, p auth.Princip
 	}
 	w.Header().Set("Location", "/v1/sessions/"+s.ID())
 	return a.writeJSON(w, http.StatusCreated, wire.SessionOpened{
-		Session: s.ID(), Ack: ack, Positions: positions, Limits: a.Limits,
+		Session: s.ID(), Ack: ack, Positions: positions, Limits: *a.Limits(),
 	})
 }
 

@@ -29,7 +29,7 @@ func (t *Server) batch(w *writer, hello *wire.Hello, limit broker.Limit) (string
 // multiple leaves at once with what is there and stays open while more keeps
 // coming: until nothing came for MaxOutputDelay, or the bounds are reached.
 func (t *Server) multiple(w *writer, hello *wire.Hello) (string, error) {
-	limit := broker.Limit{Frames: math.MaxInt, Bytes: t.cfg.AnswerBytes}
+	limit := broker.Limit{Frames: math.MaxInt, Bytes: t.config().AnswerBytes}
 	frames, err := w.take(limit, t.patience(hello))
 	if err != nil {
 		return "", err
@@ -48,7 +48,7 @@ func (t *Server) multiple(w *writer, hello *wire.Hello) (string, error) {
 		w.wrote(frames, n)
 		first = nil
 		limit.Bytes -= n
-		wait := min(t.cfg.MaxOutputDelay, t.cfg.MultipleTime-time.Since(begun))
+		wait := min(t.config().MaxOutputDelay, t.config().MultipleTime-time.Since(begun))
 		if limit.Bytes <= 0 || wait <= 0 {
 			return outcomeFrames, nil
 		}
@@ -66,7 +66,7 @@ func (t *Server) patience(hello *wire.Hello) time.Duration {
 	if hello != nil {
 		return 0
 	}
-	return t.cfg.PollTimeout
+	return t.config().PollTimeout
 }
 
 func lead(hello *wire.Hello) []byte {

@@ -86,12 +86,12 @@ func (p *Poller) Poll(s *session.Session, r Request) error {
 	}
 	p.lead = nil
 	if r.Hello != nil {
-		r.Hello.Limits = &p.server.limits
+		r.Hello.Limits = &p.server.config().limits
 		p.lead = wire.AppendHello(nil, r.Hello)
 	} else if p.stream {
-		p.lead = wire.AppendHello(nil, &wire.Hello{Positions: p.poll.Hello(), Session: s.ID(), Limits: &p.server.limits})
+		p.lead = wire.AppendHello(nil, &wire.Hello{Positions: p.poll.Hello(), Session: s.ID(), Limits: &p.server.config().limits})
 	}
-	cfg := &p.server.cfg
+	cfg := p.server.config()
 	p.until = now.Add(cfg.PollTimeout)
 	p.limit = broker.Limit{Frames: cfg.AnswerFrames, Bytes: cfg.AnswerBytes}
 	if r.Mode == Single {
@@ -170,7 +170,7 @@ func (p *Poller) patience(now time.Time) time.Duration {
 	case len(p.lead) > 0:
 		return 0
 	case p.stream:
-		return p.server.cfg.Heartbeat
+		return p.server.config().Heartbeat
 	}
 	return p.until.Sub(now)
 }

@@ -10,14 +10,14 @@ import (
 // client and the session live. A quiet stream beats.
 func (t *Server) streamTo(w *writer, s *session.Session, hello *wire.Hello) (string, error) {
 	if hello == nil {
-		hello = &wire.Hello{Positions: w.poll.Hello(), Session: s.ID(), Limits: &t.limits}
+		hello = &wire.Hello{Positions: w.poll.Hello(), Session: s.ID(), Limits: &t.config().limits}
 	}
 	if _, err := w.answer.Send(wire.AppendHello(nil, hello), nil); err != nil {
 		return outcomeGone, nil
 	}
-	limit := broker.Limit{Frames: t.cfg.AnswerFrames, Bytes: t.cfg.AnswerBytes}
+	limit := broker.Limit{Frames: t.config().AnswerFrames, Bytes: t.config().AnswerBytes}
 	for {
-		frames, err := w.take(limit, t.cfg.Heartbeat)
+		frames, err := w.take(limit, t.config().Heartbeat)
 		if err != nil {
 			return w.end(err), nil
 		}

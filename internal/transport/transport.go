@@ -55,10 +55,15 @@ type Request struct {
 
 // A Server answers polls. All methods may be called concurrently.
 type Server struct {
-	cfg    Config
-	limits wire.Limits
+	now atomic.Pointer[inForce]
 
 	longpoll, stream meter
+}
+
+// inForce is what a Server goes by, until a Reload.
+type inForce struct {
+	Config
+	limits wire.Limits
 }
 
 // A meter counts what one transport does.
@@ -69,11 +74,20 @@ type meter struct {
 
 // New returns a Server. limits is what hello tells clients.
 func New(cfg Config, limits wire.Limits, m *metrics.Metrics) *Server {
-	s := &Server{cfg: cfg.WithDefaults(), limits: limits}
+	s := &Server{}
+	s.Reload(cfg, limits)
 	s.longpoll.Transport = m.Transport("longpoll")
 	s.stream.Transport = m.Transport("stream")
 	return s
 }
+
+// Reload puts cfg and limits in force. A poll that is parked keeps its timeout; a
+// stream takes over the heartbeat with its next.
+func (t *Server) Reload(cfg Config, limits wire.Limits) {
+	t.now.Store(&inForce{Config: cfg.WithDefaults(), limits: limits})
+}
+
+func (t *Server) config() *inForce { return t.now.Load() }
 
 // Gauges adds the transports' part to g.
 func (t *Server) Gauges(g *metrics.Gauges) {
@@ -106,7 +120,7 @@ func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a An
 	}
 	defer func() { p.Done(time.Now()) }()
 	if r.Hello != nil {
-		r.Hello.Limits = &t.limits
+		r.Hello.Limits = &t.config().limits
 	}
 	w := &writer{ctx: ctx, poll: p, answer: a, meter: m}
 	switch r.Mode {
@@ -117,7 +131,7 @@ func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a An
 	case Single:
 		return t.batch(w, r.Hello, broker.Limit{Frames: 1, Bytes: math.MaxInt})
 	default:
-		return t.batch(w, r.Hello, broker.Limit{Frames: t.cfg.AnswerFrames, Bytes: t.cfg.AnswerBytes})
+		return t.batch(w, r.Hello, broker.Limit{Frames: t.config().AnswerFrames, Bytes: t.config().AnswerBytes})
 	}
 }
 

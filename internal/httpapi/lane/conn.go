@@ -233,7 +233,7 @@ func (c *conn) await(what awaited) bool {
 	}
 	if what != c.awaited || what <= aRequest {
 		c.awaited = what
-		c.due.Store(c.lane.heads.Load().age + c.lane.patience[what])
+		c.due.Store(c.lane.heads.Load().age + c.lane.patience[what].Load())
 	}
 	return true
 }

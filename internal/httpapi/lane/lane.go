@@ -97,7 +97,7 @@ type Lane struct {
 	metrics  *metrics.Metrics
 	origins  *cors.Policy
 	handOff  bool
-	patience [awaits]int64 // in seconds
+	patience [awaits]atomic.Int64 // in seconds
 	begun    time.Time
 
 	heads    atomic.Pointer[heads]
@@ -125,14 +125,17 @@ func New(cfg Config) *Lane {
 	}
 	l.begun = time.Now()
 	for what := range l.patience {
-		l.patience[what] = seconds(cfg.Idle)
+		l.patience[what].Store(seconds(cfg.Idle))
 	}
-	l.patience[theRest] = seconds(restTimeout)
-	l.patience[space] = seconds(cfg.WriteTimeout)
+	l.patience[theRest].Store(seconds(restTimeout))
+	l.Reload(cfg.WriteTimeout)
 	l.conns.prev, l.conns.next = &l.conns, &l.conns
 	l.Tick(l.begun)
 	return l
 }
+
+// Reload puts another write timeout in force, for what waits from now on.
+func (l *Lane) Reload(writeTimeout time.Duration) { l.patience[space].Store(seconds(writeTimeout)) }
 
 // seconds is d in whole seconds, at least one.
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
