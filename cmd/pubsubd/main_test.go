@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -107,11 +108,29 @@ func withoutFlags(args []string) []string {
 	return slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
 }
 
+// wrote is what a process has written so far.
+type wrote struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (w *wrote) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(b)
+}
+
+func (w *wrote) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
 // A served is a daemon running as a process of its own.
 type served struct {
 	*testing.T
 	cmd           *exec.Cmd
-	stderr        *bytes.Buffer
+	stderr        *wrote
 	public, admin string
 }
 
@@ -119,7 +138,7 @@ func serveProcess(t *testing.T, args ...string) *served {
 	t.Helper()
 	addresses := filepath.Join(t.TempDir(), "addresses")
 	args = append([]string{"serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file", addresses}, args...)
-	s := &served{T: t, cmd: exec.Command(binary, args...), stderr: &bytes.Buffer{}}
+	s := &served{T: t, cmd: exec.Command(binary, args...), stderr: &wrote{}}
 	s.cmd.Env, s.cmd.Stderr = []string{}, s.stderr
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(func() { _ = s.cmd.Process.Kill() })

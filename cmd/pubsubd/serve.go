@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,9 @@ func serveCommand() *cobra.Command {
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGTERM or SIGINT, and then let its clients leave in order
 within the drain window. A second signal ends it at once. With --state its topics
-and positions outlast a planned restart.
+and positions outlast a planned restart. On SIGHUP it reads its settings again and
+takes over what can change without a connection lost; what is wrong, or needs a
+restart, is logged.
 
 Every setting is a flag here, a variable PUBSUBD_… in the environment, and a key in
 the file that --config names. The first of these that has it counts.`,
@@ -28,16 +31,19 @@ the file that --config names. The first of these that has it counts.`,
 	}
 	loader := bind(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		cfg, err := loader.Load(os.Environ())
-		if err != nil {
-			return usageError{err}
-		}
-		return serve(cfg)
+		return serve(func() (config.Config, error) { return loader.Load(os.Environ()) })
 	}
 	return cmd
 }
 
-func serve(cfg config.Config) error {
+func serve(load func() (config.Config, error)) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	cfg, err := load()
+	if err != nil {
+		return usageError{err}
+	}
 	log, err := newLogger(cfg.Log)
 	if err != nil {
 		return err
@@ -54,17 +60,31 @@ func serve(cfg config.Config) error {
 	if err := d.Listen(); err != nil {
 		return err
 	}
+	over := make(chan struct{})
+	var reloads sync.WaitGroup
+	defer reloads.Wait()
+	defer close(over)
+	reloads.Go(func() { reloadOn(hangups, over, func() { d.Reload(load) }) })
 	return d.Run(ctx)
 }
 
-// newLogger logs to standard error, in the form that cfg says.
-func newLogger(cfg config.Log) (*zap.Logger, error) {
-	level, err := zap.ParseAtomicLevel(cfg.Level)
-	if err != nil {
-		return nil, err
+// reloadOn reloads at each signal, until it is over.
+func reloadOn(hangups <-chan os.Signal, over <-chan struct{}, reload func()) {
+	for {
+		select {
+		case <-hangups:
+			reload()
+		case <-over:
+			return
+		}
 	}
+}
+
+// newLogger logs to standard error, in the form that cfg says, and at every level:
+// the daemon holds to the one that is in force.
+func newLogger(cfg config.Log) (*zap.Logger, error) {
 	c := zap.NewProductionConfig()
-	c.Level = level
+	c.Level = zap.NewAtomicLevelAt(zap.DebugLevel)
 	c.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	c.EncoderConfig.EncodeDuration = zapcore.StringDurationEncoder
 	c.DisableCaller, c.DisableStacktrace = true, true

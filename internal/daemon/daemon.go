@@ -33,7 +33,12 @@ import (
 // for its connections, and the broker for its fan-outs. All have ended when Run
 // returns.
 type Daemon struct {
-	cfg      config.Config
+	// OnReload, if not nil, is called as a reload begins; what it returns, as it is
+	// over, whatever came of it. It is set before Run, for a supervisor that is to know.
+	OnReload func() (over func())
+
+	cfg      config.Config // as it began; see Config
+	reload   *reloading
 	log      *zap.Logger
 	metrics  *metrics.Metrics
 	kept     *stateFile
@@ -48,9 +53,12 @@ type Daemon struct {
 	state atomic.Pointer[string] // why the daemon is not ready; nil when it is
 }
 
-// New joins a daemon's parts. cfg must have been validated. The error is of the
-// state file: it cannot be read, or could not be written.
+// New joins a daemon's parts. cfg must have been validated. log takes every entry:
+// cfg says which there are. The error is of the state file: it cannot be read, or
+// could not be written.
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
+	reload := newReloading(cfg)
+	log = log.WithOptions(zap.IncreaseLevel(reload.level))
 	m := metrics.New(version)
 	kept := &stateFile{path: cfg.StateFile}
 	b, err := kept.load(cfg.Broker, m, time.Now())
@@ -58,7 +66,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{
-		cfg: cfg, log: log, metrics: m, kept: kept, broker: b,
+		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
 		sessions: session.NewRegistry(cfg.Session, b, m),
 	}
 	d.notReady("starting")
@@ -75,7 +83,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	})
 	d.public = d.server(d.api)
 	d.public.ConnContext = d.api.ConnContext
-	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady))
+	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.reload.level))
 	return d, nil
 }
 
@@ -206,15 +214,19 @@ func (d *Daemon) announce() error {
 // sweepEvery is how late an expired message or session may be noticed.
 const sweepEvery = time.Second
 
-// tellEvery is how late a poll on the lane may be told that it has waited long
+// tellShare is how late a poll on the lane may be told that it has waited long
 // enough, as a share of what it waits.
-const tellEvery = 20
+const tellShare = 20
+
+func (d *Daemon) tellEvery() time.Duration {
+	t := d.Config().Transport.WithDefaults()
+	return min(sweepEvery, max(min(t.PollTimeout, t.Heartbeat)/tellShare, time.Millisecond))
+}
 
 func (d *Daemon) sweep(ctx context.Context) {
-	t := d.cfg.Transport.WithDefaults()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
-	tell := time.NewTicker(min(sweepEvery, max(min(t.PollTimeout, t.Heartbeat)/tellEvery, time.Millisecond)))
+	tell := time.NewTicker(d.tellEvery())
 	defer tell.Stop()
 	for {
 		select {
@@ -223,6 +235,8 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
 			d.broker.Sweep(now)
+		case <-d.reload.told:
+			tell.Reset(d.tellEvery())
 		case <-ctx.Done():
 			return
 		}

@@ -42,7 +42,7 @@ func start(t *testing.T, change func(c *config.Config)) *running {
 	if change != nil {
 		change(&cfg)
 	}
-	core, logged := observer.New(zapcore.InfoLevel)
+	core, logged := observer.New(zapcore.DebugLevel) // the daemon holds to its own
 	made, err := New(cfg, zap.New(core), "test")
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())

@@ -15,7 +15,7 @@ import (
 // last, so that readiness can be seen to fail meanwhile.
 func (d *Daemon) drain() {
 	begun := time.Now()
-	ctx, cancel := context.WithDeadline(context.Background(), begun.Add(d.cfg.DrainWindow))
+	ctx, cancel := context.WithDeadline(context.Background(), begun.Add(d.Config().DrainWindow))
 	defer cancel()
 	d.notReady("draining")
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and mean to come back
@@ -43,13 +43,13 @@ func (d *Daemon) endSessions(begun time.Time) {
 	why.RetryAfterMS = 1000
 	leaving := d.sessions.BeginDrain(why)
 	all := leaving.Left()
-	d.log.Info("draining", zap.Int("sessions", all), zap.Duration("window", d.cfg.DrainWindow))
+	d.log.Info("draining", zap.Int("sessions", all), zap.Duration("window", d.Config().DrainWindow))
 
 	tick := time.NewTicker(leaveEvery)
 	defer tick.Stop()
 	said := begun
 	for {
-		leaving.End(gone(all, d.cfg.DrainWindow, time.Since(begun)) - (all - leaving.Left()))
+		leaving.End(gone(all, d.Config().DrainWindow, time.Since(begun)) - (all - leaving.Left()))
 		if leaving.Left() == 0 {
 			return
 		}

@@ -18,17 +18,20 @@ import (
 )
 
 // NewAdmin returns the handler of the admin listener: metrics, health, the list of
-// sessions, and profiles. ready returns why the daemon is not ready, or "".
-func NewAdmin(metrics *prometheus.Registry, sessions *session.Registry, ready func() string) http.Handler {
-	return adminRouter(metrics, sessions, ready)
+// sessions, profiles and the log's level. ready returns why the daemon is not ready,
+// or "". logLevel answers GET with the level and lets PUT set it, as a
+// zap.AtomicLevel does.
+func NewAdmin(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, logLevel http.Handler) http.Handler {
+	return adminRouter(metrics, sessions, ready, logLevel)
 }
 
-func adminRouter(metrics *prometheus.Registry, sessions *session.Registry, ready func() string) *mux.Router {
+func adminRouter(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, logLevel http.Handler) *mux.Router {
 	r := mux.NewRouter()
 	r.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})).Methods("GET")
 	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
 	r.Handle("/readyz", health(ready)).Methods("GET")
 	r.Handle("/sessions", listSessions(sessions)).Methods("GET")
+	r.Handle("/loglevel", logLevel)
 	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	r.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol)

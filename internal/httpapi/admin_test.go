@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -15,7 +16,7 @@ import (
 
 // askAdmin asks the admin listener of a daemon that stands on cfg.
 func askAdmin(cfg Config, path string) *httptest.ResponseRecorder {
-	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "draining" })
+	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "draining" }, zap.NewAtomicLevel())
 	w := httptest.NewRecorder()
 	admin.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w

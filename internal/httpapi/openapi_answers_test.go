@@ -13,6 +13,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -33,7 +34,7 @@ func newReader(t *testing.T) *reader {
 	t.Cleanup(cfg.Broker.Close)
 	both := http.NewServeMux()
 	both.Handle("/v1/", New(cfg))
-	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }))
+	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))
 	doc := document(t)
 	for _, item := range doc.Paths.Map() {
 		item.Servers = nil // the listeners are one here

@@ -16,6 +16,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/gorilla/mux"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -56,7 +57,7 @@ func operations(doc *openapi3.T) map[string]*openapi3.Operation {
 func TestTheOpenAPIDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	cfg := newConfig(settings{})
 	defer cfg.Broker.Close()
-	served := append(routes(t, New(cfg).router), routes(t, adminRouter(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }))...)
+	served := append(routes(t, New(cfg).router), routes(t, adminRouter(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))...)
 	documented := []string{}
 	for at := range operations(document(t)) {
 		documented = append(documented, at)

@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+)
+
+// reloading is what changes while a daemon runs.
+type reloading struct {
+	once    sync.Mutex // held by a reload
+	inForce atomic.Pointer[config.Config]
+	level   zap.AtomicLevel // the operators' too, on the admin listener
+	told    chan struct{}   // holds a token for the sweeper once something changed; never closed
+}
+
+func newReloading(cfg config.Config) *reloading {
+	r := &reloading{level: zap.NewAtomicLevelAt(levelOf(cfg)), told: make(chan struct{}, 1)}
+	r.inForce.Store(&cfg)
+	return r
+}
+
+// levelOf is log.level, or info if a Config that nobody validated has another.
+func levelOf(cfg config.Config) zapcore.Level {
+	level, err := zapcore.ParseLevel(cfg.Log.Level)
+	if err != nil {
+		return zapcore.InfoLevel
+	}
+	return level
+}
+
+// Config returns the settings in force.
+func (d *Daemon) Config() config.Config { return *d.reload.inForce.Load() }
+
+// Reload takes over from load what can change while clients are served, and no
+// connection is lost over it; the rest stays until a restart. The log says which is
+// which, key by key. If load fails, or what it returns is not valid, nothing
+// changes, and the log has every reason. It may be called at any time, also
+// before Run.
+func (d *Daemon) Reload(load func() (config.Config, error)) {
+	d.reload.once.Lock()
+	defer d.reload.once.Unlock()
+	if d.OnReload != nil {
+		defer d.OnReload()()
+	}
+	said, err := load()
+	if err == nil {
+		err = said.Validate()
+	}
+	if err != nil {
+		d.logWrong(err)
+		return
+	}
+	was, level := d.Config(), d.reload.level.Level()
+	is := was.Reloaded(said)
+	d.reload.level.SetLevel(min(level, levelOf(is))) // what is said of the level is to be read
+	d.apply(is)
+	d.logChanges(was.Changes(said))
+	if level != levelOf(was) {
+		d.log.Info("log level is as configured again", zap.Stringer("was", level), zap.String("is", is.Log.Level))
+	}
+	d.reload.level.SetLevel(levelOf(is))
+}
+
+// logWrong logs each error that err joins.
+func (d *Daemon) logWrong(err error) {
+	wrong := []error{err}
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		wrong = joined.Unwrap()
+	}
+	for _, e := range wrong {
+		d.log.Error("cannot reload", zap.Error(e))
+	}
+	d.log.Error("nothing was reloaded: every setting stays as it was", zap.Int("errors", len(wrong)))
+}
+
+func (d *Daemon) logChanges(changes []config.Change) {
+	changed := 0
+	for _, c := range changes {
+		if c.Live {
+			changed++
+			d.log.Info("setting changed", zap.String("key", c.Key), zap.String("was", c.Old), zap.String("is", c.New))
+			continue
+		}
+		d.log.Warn("setting needs a restart and stays as it was", zap.String("key", c.Key), zap.String("is", c.Old), zap.String("said", c.New))
+	}
+	d.log.Info("reloaded", zap.Int("changed", changed), zap.Int("need_restart", len(changes)-changed))
+}
+
+// apply puts cfg in force, room by room.
+func (d *Daemon) apply(cfg config.Config) {
+	d.reload.inForce.Store(&cfg)
+	d.broker.Reload(cfg.Broker, time.Now())
+	d.sessions.Reload(cfg.Session)
+	polls := cfg.Transport.WithDefaults()
+	limits := limitsOf(polls, d.sessions.Config(), cfg.MessageBytes)
+	d.polls.Reload(cfg.Transport, limits)
+	d.api.Reload(limits, polls.WriteTimeout)
+	select {
+	case d.reload.told <- struct{}{}:
+	default: // the sweeper has not looked yet, and will see this
+	}
+}
