@@ -28,7 +28,7 @@ type kit struct {
 	*testing.T
 	cfg    Config
 	client *http.Client
-	api    *API // with the lane only
+	api    *API
 }
 
 type settings struct {
@@ -67,7 +67,8 @@ func newConfig(s settings) Config {
 
 func (k *kit) serve() {
 	l := newPipeListener()
-	server := &http.Server{Handler: New(k.cfg), ReadHeaderTimeout: time.Minute}
+	k.api = New(k.cfg)
+	server := &http.Server{Handler: k.api, ReadHeaderTimeout: time.Minute}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
 	network := &http.Transport{DialContext: l.dial, DisableCompression: true}

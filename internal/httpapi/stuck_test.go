@@ -164,6 +164,24 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 	}
 }
 
+// Who is given more time by a reload has it.
+func TestAWriteTimeoutThatWasReloadedIsGivenOnTheLane(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{}, small)
+		k.api.Reload(*k.api.Limits(), time.Hour)
+		session := k.openA()
+		c := k.callOnLane()
+		k.tell(1, 1, large)
+		c.send(polling(session, 0))
+		c.wantStuck(1)
+		for n := range time.Duration(5) {
+			k.later((n + 1) * (transport.DefaultWriteTimeout + 10*time.Second))
+		}
+		c.readsOn()
+		c.wantMessages(1, 1)
+	})
+}
+
 // As above, with the poll's whole answer kept.
 func TestABatchThatNeverArrivesEndsItsConnection(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {

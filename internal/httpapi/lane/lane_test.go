@@ -1,0 +1,30 @@
+package lane
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+)
+
+// Only what waits for a client to read waits otherwise after a reload.
+func TestReloadIsForWhatWaitsForSpace(t *testing.T) {
+	l := New(Config{Metrics: metrics.New("test"), Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: 30 * time.Second})
+	defer l.Close()
+	for _, timeout := range []time.Duration{30 * time.Second, 7 * time.Second} {
+		l.Reload(timeout)
+		for what := range l.patience {
+			want := time.Minute
+			switch awaited(what) {
+			case space:
+				want = timeout
+			case theRest:
+				want = restTimeout
+			}
+			require.EqualValues(t, want/time.Second, l.patience[what].Load())
+		}
+	}
+}

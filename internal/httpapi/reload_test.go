@@ -1,0 +1,28 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A client that does not take its answer in the time that a reload says has none.
+func TestAWriteTimeoutThatWasReloadedEndsAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		k.api.Reload(*k.api.Limits(), time.Second)
+		conn, err := k.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		n, err := conn.Read(make([]byte, 1))
+		require.Zero(t, n)
+		require.ErrorIs(t, err, io.EOF)
+	})
+}
