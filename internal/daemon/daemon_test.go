@@ -278,17 +278,6 @@ func TestTheAdminListenerServesHealthAndProfiles(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status, "not on the public listener")
 }
 
-// Session ids are capabilities: nothing that is logged may hold one.
-func TestNoSessionIDIsEverLogged(t *testing.T) {
-	d := start(t, nil)
-	session := d.open(`"a"`)
-	d.get("http://" + d.PublicAddr() + "/v1/sessions/" + session.Session + "/poll?ack=7")
-	require.NoError(t, d.wait())
-	for _, entry := range d.logged.All() {
-		require.NotContains(t, fmt.Sprint(entry.Message, entry.ContextMap()), session.Session)
-	}
-}
-
 // The sweeper ends sessions that nobody polls, and forgets topics that hold
 // nothing.
 func TestWhatIsOverIsSweptAway(t *testing.T) {
