@@ -98,6 +98,7 @@ func (b *Broker) Reload(cfg Config, now time.Time) {
 	f := newForce(cfg)
 	b.force.Store(f) // before looking: a topic made meanwhile goes by it
 	b.each(func(t *topic) { t.rule(f.rules.of(t.name), now) })
+	b.results.reload(f.Config)
 }
 
 // each calls do for every topic, under its shard's lock.

@@ -17,11 +17,11 @@ import (
 // stay until the window has passed, and at most so many: the oldest go first.
 // All methods may be called concurrently.
 type Results struct {
-	window  time.Duration    // immutable
-	most    int              // immutable
 	metrics *metrics.Metrics // immutable
 
 	mu             sync.Mutex // guards the fields below; no call out is made under it
+	window         time.Duration
+	most           int
 	byScope        map[Digest]*result
 	oldest, newest *result // of those that are over
 	over           int     // how many of them there are
@@ -36,6 +36,14 @@ type result struct {
 
 func newResults(cfg Config, m *metrics.Metrics) *Results {
 	return &Results{window: cfg.IdempotencyWindow, most: cfg.IdempotencyKeys, metrics: m, byScope: make(map[Digest]*result)}
+}
+
+// reload puts another window and another bound in force.
+func (r *Results) reload(cfg Config) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.window, r.most = cfg.IdempotencyWindow, cfg.IdempotencyKeys
+	r.boundLocked()
 }
 
 // do returns what publish returns, or what it returned before for the same.
@@ -110,7 +118,12 @@ func (r *Results) linkLocked(n *result) {
 		r.newest.next = n
 	}
 	r.newest = n
-	if r.over++; r.over > r.most {
+	r.over++
+	r.boundLocked()
+}
+
+func (r *Results) boundLocked() {
+	for r.over > r.most {
 		r.dropLocked()
 		r.metrics.IdempotencyEvicted.Inc()
 	}

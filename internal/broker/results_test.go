@@ -204,3 +204,19 @@ func TestResultsAreRestored(t *testing.T) {
 	_, err = after.do(t.Context(), asked, now, func() (wire.Published, error) { panic("published") })
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
+
+// A reload that leaves room for fewer takes the oldest at once, and its window counts
+// for those that are held.
+func TestResultsGoByWhatIsReloaded(t *testing.T) {
+	b := New(Config{}, metrics.New("test"), time.Now())
+	now := time.Now()
+	for n := range byte(5) {
+		fill(t, b.results, n, now)
+	}
+	b.Reload(Config{IdempotencyKeys: 2, IdempotencyWindow: time.Second}, now)
+	require.Equal(t, []byte{3, 4}, scopes(t, b.results))
+	fill(t, b.results, 5, now)
+	require.Equal(t, []byte{4, 5}, scopes(t, b.results))
+	b.results.sweep(now.Add(time.Second))
+	require.Empty(t, scopes(t, b.results))
+}
