@@ -2,7 +2,6 @@ package loadtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -32,8 +31,9 @@ func DefaultBroadcast() BroadcastConfig {
 	return c
 }
 
-func (c *BroadcastConfig) check() error {
-	return errors.Join(
+// Check returns a ConfigError of every fault, or nil.
+func (c *BroadcastConfig) Check() error {
+	return asConfigError(
 		c.Common.check(),
 		unless(c.Clients > 0, "--clients: %d is not positive", c.Clients),
 		c.checkTopics(),
@@ -57,8 +57,8 @@ func (c *BroadcastConfig) checkTopics() error {
 // RunBroadcast runs the scenario. progress may be nil. The error says why there
 // is no result, or an incomplete one; what the server did wrong is in the Result.
 func RunBroadcast(ctx context.Context, cfg BroadcastConfig, progress Progress) (Result, error) {
-	if err := cfg.check(); err != nil {
-		return Result{}, ConfigError{err}
+	if err := cfg.Check(); err != nil {
+		return Result{}, err
 	}
 	return execute(ctx, cfg.Common, newBroadcast(cfg), progress)
 }

@@ -75,7 +75,7 @@ func TestBroadcastsAreCheckedWithTheirFlags(t *testing.T) {
 		c := DefaultBroadcast()
 		c.Target = "http://127.0.0.1:1"
 		spoil(&c)
-		require.ErrorContains(t, c.check(), flag)
+		require.ErrorContains(t, c.Check(), flag)
 	}
 }
 

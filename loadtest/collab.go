@@ -3,7 +3,6 @@ package loadtest
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/stats"
@@ -39,8 +38,9 @@ func DefaultCollab() CollabConfig {
 	return c
 }
 
-func (c *CollabConfig) check() error {
-	return errors.Join(
+// Check returns a ConfigError of every fault, or nil.
+func (c *CollabConfig) Check() error {
+	return asConfigError(
 		c.Common.check(),
 		checkClients(c.Topics, c.ClientsPerTopic),
 		unless(c.ClientsPerTopic > 1, "--clients-per-topic: %d are not enough, somebody must receive", c.ClientsPerTopic),
@@ -52,8 +52,8 @@ func (c *CollabConfig) check() error {
 
 // RunCollab runs the scenario; see RunBroadcast.
 func RunCollab(ctx context.Context, cfg CollabConfig, progress Progress) (Result, error) {
-	if err := cfg.check(); err != nil {
-		return Result{}, ConfigError{err}
+	if err := cfg.Check(); err != nil {
+		return Result{}, err
 	}
 	return execute(ctx, cfg.Common, newCollab(cfg), progress)
 }

@@ -82,6 +82,13 @@ type ConfigError struct{ error }
 // Unwrap returns the faults.
 func (e ConfigError) Unwrap() error { return e.error }
 
+func asConfigError(faults ...error) error {
+	if err := errors.Join(faults...); err != nil {
+		return ConfigError{err}
+	}
+	return nil
+}
+
 func defaultCommon() Common {
 	return Common{
 		Dialect:       client.Pubsubd,

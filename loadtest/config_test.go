@@ -29,7 +29,7 @@ func TestTheLongestPeriodHasInstants(t *testing.T) {
 	require.Positive(t, s.instant(mostClients-1))
 	c := DefaultSteady()
 	c.Target, c.Period = "http://h", longestPeriod+time.Nanosecond
-	require.ErrorContains(t, c.check(), "--period")
+	require.ErrorContains(t, c.Check(), "--period")
 }
 
 func TestTargetsAreBaseURLs(t *testing.T) {

@@ -156,17 +156,17 @@ func TestPayloadsOfOthersAreNotRead(t *testing.T) {
 func TestConfigsAreCheckedWithTheirFlags(t *testing.T) {
 	b := BroadcastConfig{}
 	for _, flag := range []string{"--target", "--mode", "--publishers", "--max-publishers", "--connecting", "--drain", "--clients", "--period", "--bursts"} {
-		require.ErrorContains(t, b.check(), flag)
+		require.ErrorContains(t, b.Check(), flag)
 	}
-	require.Error(t, (&CollabConfig{}).check())
-	require.Error(t, (&SteadyConfig{}).check())
+	require.Error(t, (&CollabConfig{}).Check())
+	require.Error(t, (&SteadyConfig{}).Check())
 	crowded := DefaultSteady()
 	crowded.Target, crowded.Topics, crowded.Period = "http://127.0.0.1:1", 1000, ms
-	require.ErrorContains(t, crowded.check(), "--period")
+	require.ErrorContains(t, crowded.Check(), "--period")
 	for _, good := range []func(*Common) error{
-		func(c *Common) error { d := DefaultBroadcast(); d.Target = c.Target; return d.check() },
-		func(c *Common) error { d := DefaultCollab(); d.Target = c.Target; return d.check() },
-		func(c *Common) error { d := DefaultSteady(); d.Target = c.Target; return d.check() },
+		func(c *Common) error { d := DefaultBroadcast(); d.Target = c.Target; return d.Check() },
+		func(c *Common) error { d := DefaultCollab(); d.Target = c.Target; return d.Check() },
+		func(c *Common) error { d := DefaultSteady(); d.Target = c.Target; return d.Check() },
 	} {
 		require.NoError(t, good(&Common{Target: "http://127.0.0.1:1"}))
 	}

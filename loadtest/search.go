@@ -93,15 +93,20 @@ func RunSearch(ctx context.Context, cfg SearchConfig, p Progress) (SearchResult,
 	return searchAll(ctx, cfg, most, p, runTrial)
 }
 
-// check returns the most clients that open files allow.
-func (c *SearchConfig) check() (int, error) {
+// Check returns a ConfigError of every fault, or nil.
+func (c *SearchConfig) Check() error {
 	fault := unless(len(c.Periods) > 0, "--period: name at least one")
 	each := c.Broadcast
 	for _, period := range c.Periods {
 		each.Period = min(each.Period, period)
 	}
-	if fault = errors.Join(fault, each.check()); fault != nil {
-		return 0, ConfigError{fault}
+	return asConfigError(fault, each.Check())
+}
+
+// check returns the most clients that open files allow.
+func (c *SearchConfig) check() (int, error) {
+	if err := c.Check(); err != nil {
+		return 0, err
 	}
 	limit, err := raiseOpenFiles(2 * mostClients)
 	if err != nil {

@@ -2,7 +2,6 @@ package loadtest
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -42,8 +41,9 @@ const (
 	longestPeriod  = math.MaxInt64 / mostClients * time.Nanosecond // instants are reckoned in products of both
 )
 
-func (c *SteadyConfig) check() error {
-	return errors.Join(
+// Check returns a ConfigError of every fault, or nil.
+func (c *SteadyConfig) Check() error {
+	return asConfigError(
 		c.Common.check(),
 		checkClients(c.Topics, c.ClientsPerTopic),
 		unless(c.Period > 0 && c.Period <= longestPeriod, "--period: %v is not between 0 and %v", c.Period, longestPeriod),
@@ -66,8 +66,8 @@ func (c *SteadyConfig) checkSpacing() error {
 
 // RunSteady runs the scenario; see RunBroadcast.
 func RunSteady(ctx context.Context, cfg SteadyConfig, progress Progress) (Result, error) {
-	if err := cfg.check(); err != nil {
-		return Result{}, ConfigError{err}
+	if err := cfg.Check(); err != nil {
+		return Result{}, err
 	}
 	return execute(ctx, cfg.Common, newSteady(cfg), progress)
 }

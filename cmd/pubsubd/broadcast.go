@@ -39,15 +39,12 @@ held, and 4 if the load generator was the limit at some.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
-	f.IntVar(&b.cfg.Clients, "clients", b.cfg.Clients, fmt.Sprintf("clients, over all topics; of the first trial of a search, %d if not given", searchBegins))
-	f.IntVar(&b.cfg.Topics, "topics", b.cfg.Topics, "topics, with as many clients on each; more --publishers keep a burst short")
-	f.IntVar(&b.cfg.MessageBytes, "message-bytes", 0, "size of each message's payload; 0 is 20 short strings")
+	loadtest.BindBroadcast(f, &b.cfg)
 	f.DurationSliceVar(&b.periods, "period", []time.Duration{b.cfg.Period}, "time from one burst to the next; of a search, several")
-	f.IntVar(&b.cfg.Bursts, "bursts", b.cfg.Bursts, "bursts that are recorded")
-	f.IntVar(&b.cfg.Warmup, "warmup-bursts", b.cfg.Warmup, "bursts before those")
 	f.BoolVar(&b.search, "search", false, "find the most clients for each period")
 	f.StringVar(&b.svg, "svg", "", "write the search as a chart to this file")
-	bindCommon(f, &b.cfg.Common)
+	f.Lookup("clients").Usage += fmt.Sprintf(", %d if not given", searchBegins)
+	loadtest.BindCommon(f, &b.cfg.Common)
 	b.out.bind(f)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if b.search && !f.Changed("clients") {

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pubsubd/pubsubd/loadtest"
-	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/loadtest/report"
 )
 
@@ -57,15 +56,10 @@ the topic gets them, the publisher too. After --warmup, --duration is recorded.`
 	}
 	f := cmd.Flags()
 	f.StringVar(&pattern, "pattern", "rounds", "rounds or steady")
-	f.IntVar(&rounds.Topics, "topics", rounds.Topics, "topics")
-	f.IntVar(&rounds.ClientsPerTopic, "clients-per-topic", rounds.ClientsPerTopic, "clients on each topic")
-	f.DurationVar(&rounds.Delay, "delay", rounds.Delay, "rounds: how long a topic rests between rounds")
-	f.IntVar(&rounds.Rounds, "rounds", rounds.Rounds, "rounds: how many, in each topic")
-	f.DurationVar(&rounds.RoundTimeout, "round-timeout", rounds.RoundTimeout, "rounds: when what is missing counts as lost")
-	f.DurationVar(&steady.Period, "period", steady.Period, "steady: time between two messages of one client")
-	f.DurationVar(&steady.Warmup, "warmup", steady.Warmup, "steady: time before the recorded part")
-	f.DurationVar(&steady.Duration, "duration", steady.Duration, "steady: how long is recorded")
-	bindCommon(f, &rounds.Common)
+	loadtest.BindTopics(f, &rounds.Topics, &rounds.ClientsPerTopic)
+	loadtest.BindRounds(f, &rounds)
+	loadtest.BindSteady(f, &steady)
+	loadtest.BindCommon(f, &rounds.Common)
 	out.bind(f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := checkPattern(cmd.Flags(), pattern); err != nil {
@@ -98,28 +92,6 @@ func checkPattern(f *pflag.FlagSet, pattern string) error {
 		}
 	}
 	return nil
-}
-
-// bindCommon adds the flags that every scenario has.
-func bindCommon(f *pflag.FlagSet, c *loadtest.Common) {
-	f.StringVar(&c.Target, "target", "", "base URL of a server that runs; without it one is started")
-	f.StringVar(&c.Admin, "admin", "", "base URL of the target's admin listener, for its memory and bytes")
-	f.IntVar(&c.ServerPID, "server-pid", 0, "the target's process on this machine, for the CPU of it and its descendants, and their memory without --admin")
-	f.StringVar(&c.Dialect, "dialect", c.Dialect, "how the target is spoken to: "+strings.Join(client.Dialects(), ", "))
-	f.StringVar(&c.SubscribePath, "subscribe-path", "", "sse, nchan: where a topic's messages come from, with {topic} in it")
-	f.StringVar(&c.PublishPath, "publish-path", "", "sse, nchan: where a topic's messages are posted to, with {topic} in it")
-	f.StringVar(&c.APIKey, "api-key", c.APIKey, "centrifugo: the key of its API")
-	f.StringVar(&c.Token, "token", "", "mercure, sse: the bearer token of publishes")
-	f.StringVar((*string)(&c.Mode), "mode", string(c.Mode), "how polls are answered: single, batch, multiple or stream")
-	f.BoolVar(&c.Stateless, "stateless", false, "poll by position, without sessions")
-	f.IntVar(&c.Subscriptions, "subscriptions", c.Subscriptions, "topics of each session: the client's own, and quiet ones")
-	f.IntVar(&c.Publishers, "publishers", c.Publishers, "connections for publishing, opened first")
-	f.IntVar(&c.MaxPublishers, "max-publishers", c.MaxPublishers, "connections for publishing at most")
-	f.IntVar(&c.Connecting, "connecting", c.Connecting, "clients that connect at the same time")
-	f.DurationVar(&c.Settle, "settle", c.Settle, "rest between connecting and the test")
-	f.DurationVar(&c.Drain, "drain", c.Drain, "how long missing deliveries are waited for at the end")
-	f.DurationVar(&c.MaxP99, "max-p99", 0, "objective: the 99th percentile of latency; 0 is none")
-	f.Int64Var(&c.MaxLoss, "max-loss", 0, "objective: deliveries that may be lost")
 }
 
 // output is what becomes of a result.
