@@ -156,7 +156,7 @@ func (r *run) result(started time.Time) Result {
 	result := Result{
 		Scenario:    s.name,
 		Started:     started,
-		Environment: environment(),
+		Environment: Here(),
 		Parameters: Parameters{
 			Target: r.cfg.Target, Dialect: r.cfg.Dialect, Mode: r.cfg.modeName(), Stateless: r.cfg.Stateless,
 			Subscriptions: r.cfg.Subscriptions,

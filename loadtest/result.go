@@ -64,7 +64,8 @@ type Environment struct {
 	Arch       string `json:"arch"`
 }
 
-func environment() Environment {
+// Here returns the environment of this process.
+func Here() Environment {
 	return Environment{
 		Cores:      runtime.NumCPU(),
 		GOMAXPROCS: runtime.GOMAXPROCS(0),

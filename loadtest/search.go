@@ -3,7 +3,6 @@ package loadtest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -139,7 +138,7 @@ func runTrial(ctx context.Context, cfg BroadcastConfig, exploring bool, p Progre
 func searchAll(ctx context.Context, cfg SearchConfig, most int, p Progress, run trialRunner) (SearchResult, error) {
 	b := cfg.Broadcast
 	r := SearchResult{
-		Scenario: "broadcast-search", Started: time.Now(), Environment: environment(),
+		Scenario: "broadcast-search", Started: time.Now(), Environment: Here(),
 		Dialect: b.Dialect, Mode: b.modeName(), Stateless: b.Stateless, Subscriptions: b.Subscriptions, Topics: b.Topics, MessageBytes: b.MessageBytes,
 		Bursts: b.Bursts, Exploring: min(exploringBursts, b.Bursts), Precision: searchPrecision, Points: []SearchPoint{},
 	}

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,27 +82,20 @@ func (b *broadcastTest) run() error {
 
 // runSearch is measure for a search: what was found is shown even if it is not all.
 func (b *broadcastTest) runSearch() error {
-	self, err := os.Executable()
+	command, err := serverCommand()
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(b.out.open(), b.tryChart()); err != nil {
+	if err := errors.Join(b.out.open(), tryFile("--svg", b.svg)); err != nil {
 		return usageError{err}
 	}
 	defer b.out.close()
 	if b.cfg.Target == "" {
-		b.cfg.ServerCommand = []string{self, "serve", "--log-level=warn"}
+		b.cfg.ServerCommand = command
 	}
-	// A reader of our output who leaves must not end us before our server.
-	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	ctx, stop := testContext()
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-
-	progress := report.NewProgress(os.Stderr)
-	if b.out.quiet {
-		progress = report.Quiet(os.Stderr)
-	}
+	progress := b.out.progress()
 	found, err := loadtest.RunSearch(ctx, loadtest.SearchConfig{Broadcast: b.cfg, Periods: b.periods}, progress)
 	progress.Finish()
 	if fault, ok := errors.AsType[loadtest.ConfigError](err); ok {
@@ -136,18 +127,18 @@ func (b *broadcastTest) show(found loadtest.SearchResult) error {
 	return b.out.fill(text.String())
 }
 
-// tryChart finds out before a long search whether its chart can be kept. What the
-// file holds stays until there is another, and no empty file does.
-func (b *broadcastTest) tryChart() error {
-	if b.svg == "" {
+// tryFile finds out before a long test whether a file can be kept. What it holds
+// stays until there is another, and no empty file does.
+func tryFile(flag, path string) error {
+	if path == "" {
 		return nil
 	}
-	f, err := os.OpenFile(b.svg, os.O_WRONLY|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
-		return fmt.Errorf("--svg: %w", err)
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		_ = os.Remove(b.svg)
+		_ = os.Remove(path)
 	}
 	return f.Close()
 }

@@ -27,11 +27,21 @@ Without --target a server is started on this machine for the test, with the
 settings that serve would have here. The exit code is 0 if all is well, 1 if
 the test went wrong, 2 for a command line that cannot be obeyed, 3 if an
 objective was missed (loss, duplicates, disorder, late bursts, --max-p99), and 4
-if the load generator was the bottleneck.`,
+if the load generator was the bottleneck.
+
+A --preset or a --scenario file is several tests, one after the other, each with
+a server of its own, and with the figures of another system beside ours. One that
+fails does not keep the others from being made; the exit code is that of the
+worst. What --rounds, --bursts, --duration or --warmup shorten is said.`,
+		Example: `  pubsubd loadtest broadcast --clients 5000 --period 1s --bursts 100
+  pubsubd loadtest --preset silverlight3 --rounds 5
+  pubsubd loadtest --scenario mine.yaml --html mine.html`,
 		Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(broadcastCommand(), collabCommand())
+	var suite suiteTest
+	suite.bind(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return suite.run(cmd) }
+	cmd.AddCommand(broadcastCommand(), collabCommand(), scenariosCommand())
 	return cmd
 }
 
@@ -108,27 +118,20 @@ func (o *output) bind(f *pflag.FlagSet) {
 
 // measure runs a test, shows its result, and returns what the process exits with.
 func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.Progress) (loadtest.Result, error)) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	if err := o.open(); err != nil {
 		return usageError{err}
 	}
 	defer o.close()
 	if c.Target == "" {
-		c.ServerCommand = []string{self, "serve", "--log-level=warn"}
+		command, err := serverCommand()
+		if err != nil {
+			return err
+		}
+		c.ServerCommand = command
 	}
-	// A reader of our output who leaves must not end us before our server.
-	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	ctx, stop := testContext()
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-
-	progress := report.NewProgress(os.Stderr)
-	if o.quiet {
-		progress = report.Quiet(os.Stderr)
-	}
+	progress := o.progress()
 	result, err := run(ctx, progress)
 	progress.Finish()
 	if fault, ok := errors.AsType[loadtest.ConfigError](err); ok {
@@ -144,6 +147,28 @@ func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.
 		return exitError{code}
 	}
 	return nil
+}
+
+// serverCommand starts the server of a test that names none.
+func serverCommand() ([]string, error) {
+	self, err := os.Executable()
+	return []string{self, "serve", "--log-level=warn"}, err
+}
+
+// testContext ends with the first signal to end; a second one ends the process at
+// once. A reader of our output who leaves must not end us before our server.
+func testContext() (context.Context, context.CancelFunc) {
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+func (o *output) progress() *report.Progress {
+	if o.quiet {
+		return report.Quiet(os.Stderr)
+	}
+	return report.NewProgress(os.Stderr)
 }
 
 // endings are the signals that end a test. A terminal's going away is one, unless

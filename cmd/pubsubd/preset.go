@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/report"
+	"github.com/pubsubd/pubsubd/loadtest/scenarios"
+)
+
+// A suiteTest is a preset or a scenario file on the command line.
+type suiteTest struct {
+	preset, scenario string
+	svg, html        string
+	where            loadtest.Common // the server, for all runs
+	changed          *pflag.FlagSet  // what is not to be as the file says
+	out              output
+}
+
+// bind adds the flags to f, which is kept.
+func (t *suiteTest) bind(f *pflag.FlagSet) {
+	defaults := loadtest.DefaultBroadcast()
+	t.where, t.changed = loadtest.Common{Dialect: defaults.Dialect, APIKey: defaults.APIKey}, f
+	f.StringVar(&t.preset, "preset", "", "run what comes with the binary: "+strings.Join(scenarios.Names(), ", "))
+	f.StringVar(&t.scenario, "scenario", "", "run a scenario file, or a preset")
+	f.StringVar(&t.svg, "svg", "", "write charts into this folder")
+	f.StringVar(&t.html, "html", "", "write a page with tables and charts to this file")
+	f.Int("rounds", 0, "rounds of each collaboration, and bursts of each broadcast, in place of the file's")
+	f.Int("bursts", 0, "bursts of each broadcast, in place of the file's")
+	f.Duration("duration", 0, "recorded time of each steady run, in place of the file's")
+	f.Duration("warmup", 0, "time before that, in place of the file's")
+	f.Duration("settle", time.Second, "rest between connecting and each test, in place of the file's")
+	f.String("mode", "", "how polls are answered, in place of the file's")
+	f.Bool("stateless", false, "poll by position, without sessions, in place of the file's")
+	loadtest.BindTarget(f, &t.where)
+	t.out.bind(f)
+}
+
+func (t *suiteTest) run(cmd *cobra.Command) error {
+	switch {
+	case t.preset == "" && t.scenario == "" && t.changed.NFlag() == 0:
+		return cmd.Help()
+	case (t.preset == "") == (t.scenario == ""):
+		return seeHelp(cmd, errors.New("name either a --preset or a --scenario, or a command below loadtest"))
+	}
+	suite, err := t.load()
+	if err != nil {
+		return usageError{err}
+	}
+	if err := errors.Join(t.apply(suite), t.tryFiles()); err != nil {
+		return usageError{err}
+	}
+	if err := t.out.open(); err != nil {
+		return usageError{err}
+	}
+	defer t.out.close()
+	return t.measure(suite)
+}
+
+func (t *suiteTest) load() (*scenarios.Suite, error) {
+	if t.preset != "" {
+		return scenarios.Preset(t.preset)
+	}
+	return scenarios.Load(t.scenario)
+}
+
+// apply makes of the file's runs those that the command line asks for.
+func (t *suiteTest) apply(suite *scenarios.Suite) error {
+	command, err := serverCommand()
+	if err != nil {
+		return err
+	}
+	for _, r := range suite.Runs {
+		c := r.Common()
+		c.Target, c.Admin, c.ServerPID, c.Token, c.APIKey = t.where.Target, t.where.Admin, t.where.ServerPID, t.where.Token, t.where.APIKey
+		if t.where.Target == "" {
+			c.ServerCommand = command
+		}
+	}
+	for _, key := range []string{"rounds", "bursts", "duration", "warmup", "settle", "mode", "stateless", "dialect", "subscribe-path", "publish-path"} {
+		if f := t.changed.Lookup(key); f.Changed {
+			err = errors.Join(err, t.change(suite, key, f.Value.String()))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return suite.Check()
+}
+
+// change sets a parameter of all runs that have it. Rounds are a broadcast's
+// bursts, unless those are given.
+func (t *suiteTest) change(suite *scenarios.Suite, key, value string) error {
+	if key == "rounds" && !t.changed.Changed("bursts") {
+		return suite.Change(value, "rounds", "bursts")
+	}
+	return suite.Change(value, key)
+}
+
+// tryFiles finds out before a long test whether its page and charts can be kept.
+func (t *suiteTest) tryFiles() error {
+	if t.svg != "" {
+		if err := os.MkdirAll(t.svg, 0o755); err != nil {
+			return fmt.Errorf("--svg: %w", err)
+		}
+	}
+	return tryFile("--html", t.html)
+}
+
+func (t *suiteTest) measure(suite *scenarios.Suite) error {
+	ctx, stop := testContext()
+	defer stop()
+	progress := t.out.progress()
+	result, interrupted := suite.Run(ctx, progress)
+	progress.Finish()
+	if err := errors.Join(t.show(result), t.writeCharts(result), t.writePage(result), interrupted); err != nil {
+		return err
+	}
+	if result.ExitCode != loadtest.ExitOK {
+		return exitError{result.ExitCode}
+	}
+	return nil
+}
+
+func (t *suiteTest) show(result scenarios.Result) error {
+	if t.out.json == "-" {
+		return report.JSON(os.Stdout, result)
+	}
+	if err := report.SuiteTable(os.Stdout, result); err != nil || t.out.json == "" {
+		return err
+	}
+	var text strings.Builder
+	if err := report.JSON(&text, result); err != nil {
+		return err
+	}
+	return t.out.fill(text.String())
+}
+
+func (t *suiteTest) writeCharts(result scenarios.Result) error {
+	if t.svg == "" {
+		return nil
+	}
+	for _, c := range report.SuiteCharts(result) {
+		var text bytes.Buffer
+		if err := c.Chart.SVG(&text); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(t.svg, c.Name+".svg"), text.Bytes(), 0o644); err != nil {
+			return fmt.Errorf("--svg: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t *suiteTest) writePage(result scenarios.Result) error {
+	if t.html == "" {
+		return nil
+	}
+	var text bytes.Buffer
+	if err := report.SuiteHTML(&text, result); err != nil {
+		return err
+	}
+	if err := os.WriteFile(t.html, text.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("--html: %w", err)
+	}
+	return nil
+}
