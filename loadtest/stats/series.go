@@ -61,3 +61,19 @@ func (s *Series) Points() []Point {
 	}
 	return points
 }
+
+// Merge adds everything that other has recorded, which must be of the same
+// interval.
+func (s *Series) Merge(other *Series) {
+	if s.interval != other.interval {
+		panic("BUG: series of different intervals do not merge")
+	}
+	for i, p := range other.points {
+		if i == len(s.points) {
+			s.points = append(s.points, seriesPoint{})
+		}
+		s.points[i].count += p.count
+		s.points[i].sum += p.sum
+		s.points[i].maximum = max(s.points[i].maximum, p.maximum)
+	}
+}
