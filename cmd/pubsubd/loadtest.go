@@ -14,6 +14,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/report"
+	"github.com/pubsubd/pubsubd/loadtest/scenarios"
 )
 
 func loadtestCommand() *cobra.Command {
@@ -48,7 +49,7 @@ worst. What --rounds, --bursts, --duration or --warmup shorten is said.`,
 func collabCommand() *cobra.Command {
 	rounds, steady := loadtest.DefaultCollab(), loadtest.DefaultSteady()
 	var out output
-	var pattern string
+	var pattern, preset string
 	cmd := &cobra.Command{
 		Use:   "collab",
 		Short: "Many topics, few clients each, who publish to each other",
@@ -65,6 +66,7 @@ the topic gets them, the publisher too. After --warmup, --duration is recorded.`
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
+	f.StringVar(&preset, "preset", "", "as loadtest --preset: "+strings.Join(scenarios.Names(), ", "))
 	f.StringVar(&pattern, "pattern", "rounds", "rounds or steady")
 	loadtest.BindTopics(f, &rounds.Topics, &rounds.ClientsPerTopic)
 	loadtest.BindRounds(f, &rounds)
@@ -72,6 +74,13 @@ the topic gets them, the publisher too. After --warmup, --duration is recorded.`
 	loadtest.BindCommon(f, &rounds.Common)
 	out.bind(f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if preset != "" {
+			suite, err := presetOf(f, preset, rounds.Common, out)
+			if err != nil {
+				return err
+			}
+			return suite.run(cmd)
+		}
 		if err := checkPattern(cmd.Flags(), pattern); err != nil {
 			return usageError{err}
 		}

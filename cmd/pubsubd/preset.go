@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,6 +74,25 @@ func (t *suiteTest) load() (*scenarios.Suite, error) {
 	return scenarios.Load(t.scenario)
 }
 
+// changeable are the parameters of a file that the command line may change.
+var changeable = []string{"rounds", "bursts", "duration", "warmup", "settle", "mode", "stateless", "dialect", "subscribe-path", "publish-path"}
+
+// presetOf is a preset that was asked for below loadtest, with the flags of a
+// command that has more of its own: what would be ignored is refused.
+func presetOf(f *pflag.FlagSet, preset string, where loadtest.Common, out output) (*suiteTest, error) {
+	known := append([]string{"preset", "target", "admin", "server-pid", "api-key", "token", "json", "quiet"}, changeable...)
+	var ignored []string
+	f.Visit(func(each *pflag.Flag) {
+		if !slices.Contains(known, each.Name) {
+			ignored = append(ignored, "--"+each.Name)
+		}
+	})
+	if len(ignored) > 0 {
+		return nil, usageError{fmt.Errorf("%s: has no meaning with --preset, which says what is run", strings.Join(ignored, ", "))}
+	}
+	return &suiteTest{preset: preset, where: where, changed: f, out: out}, nil
+}
+
 // apply makes of the file's runs those that the command line asks for.
 func (t *suiteTest) apply(suite *scenarios.Suite) error {
 	command, err := serverCommand()
@@ -86,8 +106,8 @@ func (t *suiteTest) apply(suite *scenarios.Suite) error {
 			c.ServerCommand = command
 		}
 	}
-	for _, key := range []string{"rounds", "bursts", "duration", "warmup", "settle", "mode", "stateless", "dialect", "subscribe-path", "publish-path"} {
-		if f := t.changed.Lookup(key); f.Changed {
+	for _, key := range changeable {
+		if f := t.changed.Lookup(key); f != nil && f.Changed {
 			err = errors.Join(err, t.change(suite, key, f.Value.String()))
 		}
 	}

@@ -69,6 +69,10 @@ func TestPresetsOfTheCommandLine(t *testing.T) {
 		{"a file with faults", []string{"--scenario", broken}, exitUsage, []string{broken + ":4: topic: is not known", broken + `:5: rounds: is "some"`}},
 		{"no place for a page", []string{"--preset=example", "--html=/nowhere/x.html"}, exitUsage, []string{"--html"}},
 		{"no place for charts", []string{"--preset=example", "--svg=/dev/null/x"}, exitUsage, []string{"--svg"}},
+		{"below collab", []string{"collab", "--preset=example", "--target=http://127.0.0.1:1", "--quiet", "--rounds=3"}, exitRunTime,
+			[]string{"3 of 3 runs are not all well", "rounds 3 instead of 5"}},
+		{"below collab, with what it would ignore", []string{"collab", "--preset=silverlight3", "--topics=3", "--delay=1s"}, exitUsage,
+			[]string{"--delay, --topics: has no meaning with --preset"}},
 		{"nobody there", []string{"--preset=example", "--target=http://127.0.0.1:1", "--quiet"}, exitRunTime,
 			[]string{"ours     broadcast: client ", "ours     steady: client ", "connection refused", "3 of 3 runs are not all well"}},
 	} {
