@@ -37,6 +37,7 @@ func (c *BroadcastConfig) Check() error {
 		c.Common.check(),
 		unless(c.Clients > 0, "--clients: %d is not positive", c.Clients),
 		c.checkTopics(),
+		c.checkCrew(c.Clients/max(c.Topics, 1)),
 		unless(c.Period > 0, "--period: %v is not positive", c.Period),
 		unless(c.Bursts > 0, "--bursts: %d is not positive", c.Bursts),
 		unless(c.Warmup >= 0, "--warmup-bursts: %d is negative", c.Warmup),

@@ -68,6 +68,10 @@ type Common struct {
 	// count as lost. Default 10 s.
 	Drain time.Duration
 
+	// Crew are the processes that have the clients, of broadcast and steady. Default:
+	// this one.
+	Crew CrewConfig
+
 	// MaxP99 is an objective: the 99th percentile of latency must not exceed it.
 	// Default 0: no objective.
 	MaxP99 time.Duration

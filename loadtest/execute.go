@@ -29,13 +29,18 @@ func executeOn(ctx context.Context, loop newLoop, cfg Common, sc scenario, p Pro
 		p = silent{}
 	}
 	sh := sc.shape()
-	_, most := cfg.publishers(sh)
-	if err := checkOpenFiles(sh.clients() + most); err != nil {
+	if err := checkOpenFiles(cfg.connections(sh)); err != nil {
 		return Result{}, err
 	}
 	if cfg.ServerPID > 0 && !processKnown(cfg.ServerPID) {
 		return Result{}, fmt.Errorf("--server-pid: the CPU time of a process %d cannot be read", cfg.ServerPID)
 	}
+	crew, err := gatherCrew(ctx, &cfg.Crew)
+	if err != nil {
+		return Result{}, err
+	}
+	defer crew.dismiss()
+	crew.introduce(p)
 	started := cfg.Target == ""
 	if started {
 		c, err := startChild(ctx, cfg.ServerCommand)
@@ -48,11 +53,21 @@ func executeOn(ctx context.Context, loop newLoop, cfg Common, sc scenario, p Pro
 		p.Notice(fmt.Sprintf("started a server as process %d at %s (admin %s); it is stopped after the test",
 			cfg.ServerPID, cfg.Target, cfg.Admin))
 	}
-	r, err = measure(ctx, loop, cfg, sc, p)
+	r, err = measure(ctx, loop, cfg, sc, crew, p)
 	if r.Scenario != "" {
 		r.Parameters.StartedServer = started
 	}
 	return r, err
+}
+
+// connections returns how many this process has, or a server that it starts, which
+// may have as many files open.
+func (c *Common) connections(s shape) int {
+	_, most := c.publishers(s)
+	if c.Crew.size() > 0 && c.Target != "" {
+		return most + c.Crew.size()
+	}
+	return s.clients() + most
 }
 
 func (c *Common) useChild(ch *child) {
@@ -64,7 +79,7 @@ func (c *Common) useChild(ch *child) {
 }
 
 // measure runs the scenario against cfg.Target.
-func measure(ctx context.Context, newLoop newLoop, cfg Common, sc scenario, p Progress) (Result, error) {
+func measure(ctx context.Context, newLoop newLoop, cfg Common, sc scenario, crew *crew, p Progress) (Result, error) {
 	address, authority, err := resolve(ctx, cfg.Target)
 	if err != nil {
 		return Result{}, err
@@ -79,6 +94,12 @@ func measure(ctx context.Context, newLoop newLoop, cfg Common, sc scenario, p Pr
 	if err := r.sampler.failure; err != nil {
 		return Result{}, err
 	}
+	if crew != nil {
+		r.crew = crew
+		if err := crew.order(ctx, r); err != nil {
+			return Result{}, err
+		}
+	}
 	r.reporter = startReporter(p)
 	started := time.Now()
 	err = r.endEarly(errors.Join(loop.Run(ctx, r), r.fatal))
@@ -86,6 +107,11 @@ func measure(ctx context.Context, newLoop newLoop, cfg Common, sc scenario, p Pr
 	r.sampler.pending.Wait()
 	if err != nil && r.phase < running {
 		return Result{}, err
+	}
+	if crew != nil {
+		if failure := crew.reap(r, err != nil); failure != nil {
+			r.failures.add("agents", failure)
+		}
 	}
 	if failure := r.sampler.failure; err == nil && failure != nil {
 		r.failures.add("server's metrics", failure)
@@ -104,7 +130,7 @@ func (r *run) endEarly(err error) error {
 	r.failures.add(endedEarly, err)
 	if r.phase == running {
 		r.watch.cut(r.loop.Now())
-		r.watch.delivered += r.verifier.delivered
+		r.watch.delivered += r.delivered()
 	}
 	return err
 }
@@ -171,8 +197,10 @@ func (r *run) result(started time.Time) Result {
 			Sent: r.pool.published, Refused: r.refused, Waited: r.pool.waited, IdleClosed: r.pool.idleClosed, Answer: r.pool.answer.Summary(),
 		},
 		Generator: r.watch.generator(),
+		Agents:    r.agents,
 		Errors:    r.failures.list(),
 	}
+	result.addAgents()
 	result.Generator.ScheduleLag = r.pool.lag.Summary()
 	result.Generator.LagThresholdMS = stats.Milliseconds(lagThreshold(s.period, r.latency.Quantile(0.99)))
 	result.Server = r.sampler.server(s.clients(), result.Generator, r.watch.began.at)

@@ -8,6 +8,10 @@
 // eventloop, what happened in verify.go and result.go, and what it means in
 // verdict.go. Scenarios do no I/O and take the time as an argument.
 //
+// The clients may be in several processes: crew.go is the side that publishes,
+// agent.go and portion.go are the side that has clients, control.go is what they
+// say to each other, and divide.go how a test is divided.
+//
 // A test is one call of RunBroadcast, RunCollab or RunSteady. Calls share
 // nothing, but two at once measure each other.
 package loadtest

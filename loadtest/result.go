@@ -24,8 +24,9 @@ type Result struct {
 	Publishes     Publishes     `json:"publishes"`
 	Server        *Server       `json:"server,omitempty"` // absent if nothing could be read
 	Generator     Generator     `json:"generator"`
-	Errors        []Failure     `json:"errors"`  // any fails the run
-	Verdict       Verdict       `json:"verdict"` // what all of it means
+	Agents        []AgentResult `json:"agents,omitempty"` // the processes that had the clients, if not this one
+	Errors        []Failure     `json:"errors"`           // any fails the run
+	Verdict       Verdict       `json:"verdict"`          // what all of it means
 }
 
 // Parameters are the scenario's, those that it has.
@@ -134,7 +135,9 @@ type Server struct {
 }
 
 // Generator is what the generator used in the window, which ends with the last
-// delivery, and how well it kept its schedule.
+// delivery, and how well it kept its schedule. With agents the CPU and the bytes
+// are of all processes, the thread is that of the one that publishes, and each
+// agent has a Generator of its own.
 type Generator struct {
 	WindowS        float64       `json:"window_s"`
 	Deliveries     int64         `json:"deliveries"` // that came in the window
@@ -156,6 +159,43 @@ type Thread struct {
 	Waited         float64 `json:"waited_for_core_ratio"`
 	BusyInBursts   float64 `json:"busy_in_bursts_ratio"` // 0 in scenarios without bursts
 	WaitedInBursts float64 `json:"waited_for_core_in_bursts_ratio"`
+}
+
+// An AgentResult is what one of several processes had of the test.
+type AgentResult struct {
+	Address   string        `json:"address"`
+	PID       int           `json:"pid"`
+	Started   bool          `json:"started"` // for the test
+	Clients   int           `json:"clients"`
+	Latency   stats.Summary `json:"latency"`
+	Generator Generator     `json:"generator"` // it keeps no schedule, and so has no lag
+	Clock     AgentClock    `json:"clock"`
+}
+
+// AgentClock is how well the agent's clock is known by that of the process that
+// publishes, and so how well the agent's latencies are. The difference is corrected.
+type AgentClock struct {
+	Shared        bool    `json:"shared"`         // both read the kernel's clock of one machine
+	UncertaintyMS float64 `json:"uncertainty_ms"` // either way; with what it drifted
+	DriftMS       float64 `json:"drift_ms"`       // from the beginning to the end
+}
+
+// addAgents adds to the Generator what the agents used. It sees deliveries later
+// than they do, so the window's end and what came in it are theirs.
+func (r *Result) addAgents() {
+	if len(r.Agents) == 0 {
+		return
+	}
+	sum := &r.Generator
+	sum.Deliveries, sum.WindowS = 0, 0
+	for i := range r.Agents {
+		g := &r.Agents[i].Generator
+		sum.WindowS = max(sum.WindowS, g.WindowS)
+		sum.Deliveries += g.Deliveries
+		sum.CPUS += g.CPUS
+		sum.BytesIn += g.BytesIn
+		sum.BytesOut += g.BytesOut
+	}
 }
 
 // A Failure is a kind of error that came, how often, and how the first read.

@@ -27,6 +27,8 @@ type run struct {
 	verifier *verifier
 	watch    watch
 	reporter *reporter
+	crew     *crew         // nil: all clients are here
+	agents   []AgentResult // of the crew
 
 	latency  *stats.Latency
 	series   *stats.Series
@@ -97,6 +99,9 @@ func newRun(ctx context.Context, cfg Common, sc scenario, loop eventloop.Loop, a
 // Due is part of eventloop.Driver.
 func (r *run) Due(now time.Duration) (next time.Duration, done bool) {
 	next = r.step(now)
+	if r.crew != nil && r.fatal == nil {
+		r.fatal = r.crew.failed()
+	}
 	if r.fatal != nil || r.phase == over {
 		return 0, true
 	}
@@ -129,7 +134,10 @@ func (r *run) step(now time.Duration) time.Duration {
 // that the server's own pace is the pace.
 func (r *run) connect(now time.Duration) time.Duration {
 	clients := r.shape.clients()
-	for r.fatal == nil && r.dialled < clients && r.dialled-r.ready < r.cfg.Connecting {
+	if r.crew != nil {
+		r.connectCrew()
+	}
+	for r.crew == nil && r.fatal == nil && r.dialled < clients && r.dialled-r.ready < r.cfg.Connecting {
 		number := r.dialled
 		r.dialled++
 		r.alive++
@@ -157,11 +165,14 @@ func (r *run) impatient(now time.Duration, format string, args ...any) {
 func (r *run) enter(p phase, ends time.Duration) { r.phase, r.phaseEnds = p, ends }
 
 func (r *run) settle(now time.Duration) time.Duration {
-	if now >= r.phaseEnds {
+	if now >= r.phaseEnds && (r.crew == nil || r.crew.tuned.Load()) {
 		r.sampler.begin(r.ctx, allConnected)
 		r.enter(sampling, never)
 	}
-	return min(r.phaseEnds, now+look)
+	if now < r.phaseEnds {
+		return min(r.phaseEnds, now+look)
+	}
+	return now + look
 }
 
 func (r *run) sample(now time.Duration) time.Duration {
@@ -188,7 +199,7 @@ func (r *run) openPublishers(now time.Duration) time.Duration {
 
 // begin starts the schedule.
 func (r *run) begin(now time.Duration) time.Duration {
-	r.scenario.start(now + lead)
+	r.scenario.start(r.firstInstant(now))
 	r.pool.recordFrom = r.scenario.window()
 	r.enter(running, r.scenario.window()-sampleLead)
 	return now
@@ -204,6 +215,7 @@ func (r *run) play(now time.Duration) time.Duration {
 	if next == never && r.phaseEnds == never {
 		// A burst is late only when the next would be due.
 		r.enter(draining, r.loop.Now()+max(r.cfg.Drain, r.shape.period))
+		r.awaitCrew()
 		r.closeWindow(now)
 		return now
 	}
@@ -221,18 +233,18 @@ func (r *run) approachWindow(now time.Duration) {
 	}
 	r.sampler.begin(r.ctx, windowBegins)
 	r.watch.begin(now)
-	r.watch.delivered = -r.verifier.delivered // what came before does not count
+	r.watch.delivered = -r.delivered() // what came before does not count
 	r.phaseEnds = never
 }
 
 // drain waits for deliveries and for the publishes' answers. The window ends with
 // the last delivery, however long the wait for another is.
 func (r *run) drain(now time.Duration) time.Duration {
-	if r.verifier.delivered != r.seen {
+	if r.delivered() != r.seen {
 		r.closeWindow(now)
 	}
 	r.sampleEnd(now)
-	if now < r.phaseEnds && (r.verifier.missing() > 0 || r.pool.unanswered() > 0) {
+	if now < r.phaseEnds && (r.missing() > 0 || r.pool.unanswered() > 0) {
 		return min(r.phaseEnds, now+look)
 	}
 	for range r.pool.unanswered() {
@@ -246,7 +258,7 @@ func (r *run) drain(now time.Duration) time.Duration {
 
 // closeWindow ends the window for now: the deliveries that came may be the last.
 func (r *run) closeWindow(now time.Duration) {
-	r.seen, r.rested = r.verifier.delivered, now
+	r.seen, r.rested = r.delivered(), now
 	r.watch.end(now)
 }
 
@@ -272,7 +284,7 @@ func (r *run) lingered(now time.Duration) time.Duration {
 // publish hands a message to the pool and expects its deliveries.
 func (r *run) publish(m publication) {
 	r.verifier.publish(m.topic, m.sequence)
-	if r.shape.bursts {
+	if r.shape.bursts && r.crew == nil {
 		r.watch.underway(true, r.loop.Now())
 	}
 	r.pool.publish(m)
@@ -344,7 +356,7 @@ func (r *run) Closed(number int, err error) {
 // tell reports where the run is.
 func (r *run) tell(now time.Duration) {
 	r.reported = now
-	s := Status{Deliveries: r.verifier.delivered, Failures: r.failures.count(), Elapsed: now}
+	s := Status{Deliveries: r.delivered(), Failures: r.failuresSoFar(), Elapsed: now}
 	switch r.phase {
 	case connecting:
 		s.Phase, s.Done, s.Total, s.Unit = "connecting", r.ready, r.shape.clients(), "clients"
@@ -354,7 +366,7 @@ func (r *run) tell(now time.Duration) {
 		s.Phase = r.shape.name
 		s.Done, s.Total, s.Unit = r.scenario.progress(now)
 	default:
-		s.Phase, s.Done, s.Total, s.Unit = "draining", int(r.verifier.delivered), int(r.verifier.expected), "deliveries"
+		s.Phase, s.Done, s.Total, s.Unit = "draining", int(r.delivered()), int(r.verifier.expected), "deliveries"
 	}
 	r.reporter.newest.Store(&s)
 }

@@ -99,7 +99,7 @@ func (c *SearchConfig) Check() error {
 	for _, period := range c.Periods {
 		each.Period = min(each.Period, period)
 	}
-	return asConfigError(fault, each.Check())
+	return asConfigError(fault, each.Check(), each.checkAlone("a search takes what one process may have open"))
 }
 
 // check returns the most clients that open files allow.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +25,11 @@ import (
 //
 //	--listen-public 127.0.0.1:0 --listen-admin 127.0.0.1:0 --addresses-file PATH
 //	{"public":"127.0.0.1:41001","admin":"127.0.0.1:41002"}
+//
+// An agent is started in the same way, with --listen 127.0.0.1:0 in place of the
+// two, and writes its address as the public one.
 type child struct {
+	what      string // "server" or "agent"
 	command   *exec.Cmd
 	folder    string        // holds the addresses file; removed once read
 	stderr    *tail         // what it said last
@@ -47,18 +52,23 @@ const (
 
 // startChild returns when the server is ready. Whoever gets a child must stop it.
 func startChild(ctx context.Context, command []string) (*child, error) {
+	return startProcess(ctx, "server", command, nil, "--listen-public", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0")
+}
+
+// startProcess starts a child with more in its environment and further flags.
+func startProcess(ctx context.Context, what string, command, environment []string, flags ...string) (*child, error) {
 	folder, err := os.MkdirTemp("", "pubsubd-loadtest-")
 	if err != nil {
-		return nil, fmt.Errorf("start the server: %w", err)
+		return nil, fmt.Errorf("start the %s: %w", what, err)
 	}
-	c := &child{folder: folder, stderr: &tail{}, gone: make(chan struct{})}
+	c := &child{what: what, folder: folder, stderr: &tail{}, gone: make(chan struct{})}
 	defer c.forgetFolder()
-	if err := c.launch(command); err != nil {
-		return nil, fmt.Errorf("start the server %q: %w", command[0], err)
+	if err := c.launch(command, environment, flags); err != nil {
+		return nil, fmt.Errorf("start the %s %q: %w", what, command[0], err)
 	}
 	if err := c.awaitReady(ctx); err != nil {
 		c.stop()
-		return nil, fmt.Errorf("start the server %q: %w%s", command[0], err, c.stderr.quote())
+		return nil, fmt.Errorf("start the %s %q: %w%s", what, command[0], err, c.stderr.quote())
 	}
 	return c, nil
 }
@@ -67,10 +77,10 @@ func (c *child) addressesFile() string { return filepath.Join(c.folder, "address
 
 func (c *child) forgetFolder() { _ = os.RemoveAll(c.folder) }
 
-func (c *child) launch(command []string) error {
-	args := append(append([]string{}, command[1:]...),
-		"--listen-public", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0", "--addresses-file", c.addressesFile())
+func (c *child) launch(command, environment, flags []string) error {
+	args := slices.Concat(command[1:], flags, []string{"--addresses-file", c.addressesFile()})
 	c.command = exec.Command(command[0], args...)
+	c.command.Env = append(os.Environ(), environment...)
 	c.command.Stderr = c.stderr
 	c.command.SysProcAttr = ownGroup() // Ctrl-C is ours to handle; the child is stopped after the test
 	started := make(chan error)
@@ -134,7 +144,7 @@ func (c *child) readAddresses() (bool, error) {
 func (c *child) ended() error {
 	select {
 	case <-c.gone:
-		return fmt.Errorf("the server ended during the test: %s%s", c.howEnded(), c.stderr.quote())
+		return fmt.Errorf("the %s ended during the test: %s%s", c.what, c.howEnded(), c.stderr.quote())
 	default:
 		return nil
 	}

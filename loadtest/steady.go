@@ -46,6 +46,7 @@ func (c *SteadyConfig) Check() error {
 	return asConfigError(
 		c.Common.check(),
 		checkClients(c.Topics, c.ClientsPerTopic),
+		c.checkCrew(c.ClientsPerTopic),
 		unless(c.Period > 0 && c.Period <= longestPeriod, "--period: %v is not between 0 and %v", c.Period, longestPeriod),
 		c.checkSpacing(),
 		unless(c.Warmup >= 0, "--warmup: %v is negative", c.Warmup),

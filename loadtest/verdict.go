@@ -137,9 +137,29 @@ func (r *Result) bound() []string {
 	if t := g.Thread; late && t.BusyInBursts+t.WaitedInBursts > busyThreshold {
 		reasons = append(reasons, fmt.Sprintf("bursts were late, and in them its thread was %s", occupied(t.BusyInBursts, t.WaitedInBursts)))
 	}
+	for i := range r.Agents {
+		reasons = append(reasons, r.Agents[i].bound(late, g.LagThresholdMS)...)
+	}
 	if g.ScheduleLag.P99MS > g.LagThresholdMS {
 		reasons = append(reasons, fmt.Sprintf("p99 of its schedule lag %.3f ms is above %.3f (%d publishes found no connection free)",
 			g.ScheduleLag.P99MS, g.LagThresholdMS, r.Publishes.Waited))
+	}
+	return reasons
+}
+
+// bound judges an agent as bound does its coordinator. A clock that is known less
+// well than the schedule's lag must be would blur latencies as much.
+func (a *AgentResult) bound(late bool, threshold float64) []string {
+	reasons := []string{}
+	t := &a.Generator.Thread
+	if t.Busy+t.Waited > busyThreshold {
+		reasons = append(reasons, fmt.Sprintf("the thread of agent %s was %s", a.Address, occupied(t.Busy, t.Waited)))
+	}
+	if late && t.BusyInBursts+t.WaitedInBursts > busyThreshold {
+		reasons = append(reasons, fmt.Sprintf("bursts were late, and in them the thread of agent %s was %s", a.Address, occupied(t.BusyInBursts, t.WaitedInBursts)))
+	}
+	if a.Clock.UncertaintyMS > threshold {
+		reasons = append(reasons, fmt.Sprintf("the clock of agent %s is known to ± %.3f ms, above %.3f", a.Address, a.Clock.UncertaintyMS, threshold))
 	}
 	return reasons
 }

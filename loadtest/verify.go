@@ -14,6 +14,7 @@ import "github.com/pubsubd/pubsubd/pkg/wire"
 type verifier struct {
 	shape     shape
 	positions bool // messages have them
+	foretold  bool // another process publishes: a message may come before publish is told of it
 	clients   []progressOfClient
 	published []bitset    // by topic: the sequences that were handed to the server
 	refused   []bitset    // by topic: of those, the ones that it did not take
@@ -136,7 +137,7 @@ func (v *verifier) number(topic, sequence int, p wire.Position) {
 
 // knows reports whether such a message was published.
 func (v *verifier) knows(topic, sequence int) bool {
-	return sequence >= 0 && sequence < v.shape.messages && v.published[topic].has(sequence)
+	return sequence >= 0 && sequence < v.shape.messages && (v.foretold || v.published[topic].has(sequence))
 }
 
 // message takes one that came, and reports whether it is the client's first of
@@ -219,7 +220,21 @@ func (v *verifier) gap(client int, g *wire.Gap) {
 	}
 }
 
-// missing returns how many deliveries have not come.
+// absorb adds the account of another process' clients. What was expected of them
+// was expected here.
+func (v *verifier) absorb(d Deliveries) {
+	v.delivered += d.Delivered
+	v.surplus += d.Surplus
+	v.duplicates += d.Duplicates
+	v.disordered += d.Disordered
+	v.epochs += d.EpochChanges
+	for reason, n := range d.Gaps {
+		v.gaps[wire.GapReason(reason)] += n
+	}
+}
+
+// missing returns how many deliveries have not come; negative while messages that
+// were foretold come before publish is told of them.
 func (v *verifier) missing() int64 { return v.expected - v.delivered }
 
 // result returns the account. What came too late counts as lost.

@@ -33,6 +33,7 @@ must then hold over all --bursts; what is tried before that takes 25, and is tri
 twice before it counts as not held. Each trial has a server of its own. The exit code is 3 if at some period not one client was
 held, and 4 if the load generator was the limit at some.`,
 		Example: `  pubsubd loadtest broadcast --clients 5000 --period 1s --bursts 100
+  pubsubd loadtest broadcast --clients 60000 --processes 4 --target http://10.0.0.7:8080
   pubsubd loadtest broadcast --search --period 100ms,200ms,400ms,1s --svg clients.svg`,
 		Args: usageArgs(cobra.NoArgs),
 	}
@@ -43,6 +44,7 @@ held, and 4 if the load generator was the limit at some.`,
 	f.StringVar(&b.svg, "svg", "", "write the search as a chart to this file")
 	f.Lookup("clients").Usage += fmt.Sprintf(", %d if not given", searchBegins)
 	loadtest.BindCommon(f, &b.cfg.Common)
+	loadtest.BindCrew(f, &b.cfg.Crew)
 	b.out.bind(f)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if b.search && !f.Changed("clients") {
@@ -66,6 +68,9 @@ type broadcastTest struct {
 }
 
 func (b *broadcastTest) run() error {
+	if err := completeCrew(&b.cfg.Crew); err != nil {
+		return err
+	}
 	switch {
 	case b.search:
 		return b.runSearch()

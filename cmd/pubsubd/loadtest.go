@@ -42,7 +42,7 @@ worst. What --rounds, --bursts, --duration or --warmup shorten is said.`,
 	var suite suiteTest
 	suite.bind(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return suite.run(cmd) }
-	cmd.AddCommand(broadcastCommand(), collabCommand(), scenariosCommand())
+	cmd.AddCommand(broadcastCommand(), collabCommand(), scenariosCommand(), agentCommand())
 	return cmd
 }
 
@@ -72,6 +72,7 @@ the topic gets them, the publisher too. After --warmup, --duration is recorded.`
 	loadtest.BindRounds(f, &rounds)
 	loadtest.BindSteady(f, &steady)
 	loadtest.BindCommon(f, &rounds.Common)
+	loadtest.BindCrew(f, &rounds.Crew) // steady alone can be divided; the check says so
 	out.bind(f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if preset != "" {
@@ -83,6 +84,9 @@ the topic gets them, the publisher too. After --warmup, --duration is recorded.`
 		}
 		if err := checkPattern(cmd.Flags(), pattern); err != nil {
 			return usageError{err}
+		}
+		if err := completeCrew(&rounds.Crew); err != nil {
+			return err
 		}
 		return out.measure(&rounds.Common, func(ctx context.Context, p loadtest.Progress) (loadtest.Result, error) {
 			if pattern == "rounds" {

@@ -49,9 +49,16 @@ type ran struct {
 // run runs the binary to its end with only the given environment.
 func run(t *testing.T, env []string, args ...string) ran {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), binary, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, &stdout, &stderr
+	cmd.Env = env
+	return runCommand(t, cmd)
+}
+
+// runCommand runs a command to its end.
+func runCommand(t *testing.T, cmd *exec.Cmd) ran {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
 		require.ErrorAs(t, err, &exit)

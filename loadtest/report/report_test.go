@@ -110,6 +110,21 @@ func imprecise() loadtest.Result {
 	return r
 }
 
+// shared is one whose clients were in two processes, one of them elsewhere.
+func shared() loadtest.Result {
+	r := broadcast()
+	r.Parameters.Subscriptions = 1
+	agent := loadtest.AgentResult{
+		Address: "127.0.0.1:40001", PID: 77, Started: true, Clients: 2500, Latency: summary(7500, 30), Generator: r.Generator,
+		Clock: loadtest.AgentClock{Shared: true, UncertaintyMS: 0.001},
+	}
+	other := agent
+	other.Address, other.PID, other.Started = "10.0.0.8:9000", 4711, false
+	other.Clock = loadtest.AgentClock{UncertaintyMS: 0.312, DriftMS: 0.021}
+	r.Agents = []loadtest.AgentResult{agent, other}
+	return r
+}
+
 func TestTables(t *testing.T) {
 	for name, results := range map[string][]loadtest.Result{
 		"broadcast.txt":   {broadcast()},
@@ -117,6 +132,7 @@ func TestTables(t *testing.T) {
 		"two.txt":         {broadcast(), broadcast()},
 		"interrupted.txt": {interrupted()},
 		"imprecise.txt":   {imprecise()},
+		"agents.txt":      {shared()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
@@ -128,7 +144,7 @@ func TestTables(t *testing.T) {
 
 // The JSON's members are a promise to other programs.
 func TestJSON(t *testing.T) {
-	for name, r := range map[string]loadtest.Result{"broadcast.json": broadcast(), "collab.json": collab()} {
+	for name, r := range map[string]loadtest.Result{"broadcast.json": broadcast(), "collab.json": collab(), "agents.json": shared()} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
 			require.NoError(t, JSON(&b, r))

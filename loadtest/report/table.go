@@ -217,11 +217,37 @@ func cpuSource(source string) string {
 func writeGenerator(r *loadtest.Result, line lineWriter) {
 	g := &r.Generator
 	inBursts := ""
-	if r.Bursts != nil {
+	whose := "; thread"
+	switch {
+	case len(r.Agents) > 0:
+		whose = fmt.Sprintf(", %d processes; the publisher's thread", len(r.Agents)+1)
+	case r.Bursts != nil:
 		inBursts = "; in bursts " + occupied(g.Thread.BusyInBursts, g.Thread.WaitedInBursts)
 	}
-	line("generator", "%.2f s CPU in %.1f s; thread %s%s", g.CPUS, g.WindowS, occupied(g.Thread.Busy, g.Thread.Waited), inBursts)
+	line("generator", "%.2f s CPU in %.1f s%s %s%s", g.CPUS, g.WindowS, whose, occupied(g.Thread.Busy, g.Thread.Waited), inBursts)
+	writeAgents(r, line)
 	line("schedule lag", "%s (p99 above %s would be the generator's bound)", spread(g.ScheduleLag), milliseconds(g.LagThresholdMS))
+}
+
+// writeAgents writes what each process had that had clients, if it was not one.
+func writeAgents(r *loadtest.Result, line lineWriter) {
+	for i := range r.Agents {
+		a := &r.Agents[i]
+		t := &a.Generator.Thread
+		inBursts := ""
+		if r.Bursts != nil {
+			inBursts = "; in bursts " + occupied(t.BusyInBursts, t.WaitedInBursts)
+		}
+		line(fmt.Sprintf("agent %d", i+1), "%s, process %d: %d clients, mean %s ms; thread %s%s; %s",
+			a.Address, a.PID, a.Clients, milliseconds(a.Latency.MeanMS), occupied(t.Busy, t.Waited), inBursts, clockText(&a.Clock))
+	}
+}
+
+func clockText(c *loadtest.AgentClock) string {
+	if c.Shared {
+		return fmt.Sprintf("this machine's clock, ± %s ms", milliseconds(c.UncertaintyMS))
+	}
+	return fmt.Sprintf("its clock corrected, ± %s ms (drift %s)", milliseconds(c.UncertaintyMS), milliseconds(c.DriftMS))
 }
 
 func occupied(busy, waited float64) string {
