@@ -17,7 +17,8 @@ func checkOpenFiles(connections int) error {
 	}
 	if limit < needed {
 		return fmt.Errorf("the test needs %d open files (%d connections and %d others), but the limit in force is %d: "+
-			"raise it with `ulimit -n %d`, or LimitNOFILE=%d in a systemd unit, or take fewer clients",
+			"raise it with `ulimit -n %d`, or LimitNOFILE=%d in a systemd unit, take fewer clients, "+
+			"or spread a broadcast's or a steady run's with --processes or --agents, on a --target that may have so many",
 			needed, connections, spareFiles, limit, needed, needed)
 	}
 	return nil

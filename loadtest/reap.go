@@ -3,6 +3,7 @@ package loadtest
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/stats"
 )
@@ -56,7 +57,10 @@ func (r *run) absorb(m *member, part *portionResult, after clock) error {
 // comparison found otherwise.
 func (c clock) result(after clock) AgentClock {
 	drift := (after.ahead - c.ahead).Abs()
+	uncertainty := max(c.uncertainty, after.uncertainty) + drift
 	return AgentClock{
-		Shared: c.shared && after.shared, UncertaintyMS: stats.Milliseconds(max(c.uncertainty, after.uncertainty) + drift), DriftMS: stats.Milliseconds(drift),
+		Shared:        c.shared && after.shared,
+		UncertaintyMS: stats.Milliseconds(max(uncertainty, time.Microsecond)), // nothing is known better than it is said
+		DriftMS:       stats.Milliseconds(drift),
 	}
 }
