@@ -28,9 +28,9 @@ import (
 // Each scenario, small, against a server that the command starts itself.
 func TestLoadTestsStartTheirOwnServer(t *testing.T) {
 	for name, args := range map[string][]string{
-		"broadcast":           {"broadcast", "--clients=20", "--period=50ms", "--bursts=3"},
-		"broadcast stream":    {"broadcast", "--clients=20", "--period=50ms", "--bursts=3", "--mode=stream"},
-		"broadcast stateless": {"broadcast", "--clients=20", "--period=50ms", "--bursts=3", "--mode=multiple", "--stateless"},
+		"broadcast":           {"broadcast", "--clients=20", "--period=300ms", "--bursts=3"},
+		"broadcast stream":    {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--mode=stream"},
+		"broadcast stateless": {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--mode=multiple", "--stateless"},
 		"collab":              {"collab", "--topics=5", "--clients-per-topic=3", "--delay=20ms", "--rounds=3"},
 		"steady":              {"collab", "--pattern=steady", "--topics=5", "--period=100ms", "--warmup=100ms", "--duration=500ms"},
 	} {
