@@ -28,8 +28,12 @@ type Subscriber interface {
 	Offer(frames []*wire.Frame, now time.Time)
 
 	// Emptied says that the history was emptied, and that there is a gap to be read
-	// from it. It may come during an Offer, and has the same duties.
+	// from it. It comes in order with the offers, and has the same duties.
 	Emptied()
+
+	// Forgotten says that the topic was forgotten: the subscription, which did not pin
+	// it, is gone.
+	Forgotten()
 }
 
 // shards is how many parts the topic map has: enough that two cores seldom want
@@ -49,12 +53,15 @@ type Broker struct {
 	seed    maphash.Seed
 	shards  [shards]shard
 	follows follows
+	names   names
+	reloads sync.Mutex // held by a reload
 
 	keepUntil     atomic.Int64  // Unix nanoseconds; see KeepTopics
 	topics        atomic.Int64  // how many there are
 	floor         atomic.Uint64 // highest offset that a forgotten topic reached
 	subscriptions atomic.Int64
 	memory        memory
+	forgotten     forgotten
 
 	results *Results       // immutable
 	fanOuts sync.WaitGroup // one for each running fan-out
@@ -95,6 +102,8 @@ func newForce(cfg Config) *force {
 // Reload puts cfg in force, also for the topics that there are: what they hold
 // beyond it goes at once.
 func (b *Broker) Reload(cfg Config, now time.Time) {
+	b.reloads.Lock()
+	defer b.reloads.Unlock()
 	f := newForce(cfg)
 	b.force.Store(f) // before looking: a topic made meanwhile goes by it
 	b.each(func(t *topic) { t.rule(f.rules.of(t.name), now) })
@@ -144,17 +153,38 @@ func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wir
 }
 
 // Join makes to a subscriber of the start's topic. A subscription that pins keeps
-// the topic from being forgotten; one that does not ends then (Gone). The error is a
-// *wire.Problem: overloaded.
+// the topic from being forgotten; another does only until it has Settled all of it.
+// The error is a *wire.Problem: overloaded.
 func (b *Broker) Join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
+	return b.joinCounted(func() (Joined, error) { return b.join(start, to, pins) })
+}
+
+// JoinIfThere is Join, without pinning, for a topic that there is; else ok is false.
+// With born, the subscription begins where the topic did, whatever the start says.
+func (b *Broker) JoinIfThere(start wire.Start, born bool, to Subscriber) (j Joined, ok bool, err error) {
+	j, err = b.joinCounted(func() (Joined, error) {
+		t := b.find(start.Topic)
+		if t == nil {
+			return Joined{}, errForgotten
+		}
+		return t.join(start, to, false, born)
+	})
+	if errors.Is(err, errForgotten) {
+		return Joined{}, false, nil
+	}
+	return j, err == nil, err
+}
+
+// joinCounted joins if there is room for one more subscription.
+func (b *Broker) joinCounted(join func() (Joined, error)) (Joined, error) {
 	if most := b.force.Load().MaxSubscriptions; b.subscriptions.Add(1) > int64(most) {
 		b.subscriptions.Add(-1)
 		return Joined{}, full(most, "subscriptions", "limits.all_subscriptions")
 	}
-	err := b.admit(subscriptionBytes)
+	err := b.admitOverhead()
 	var joined Joined
 	if err == nil {
-		joined, err = b.join(start, to, pins)
+		joined, err = join()
 	}
 	if err != nil {
 		b.subscriptions.Add(-1)
@@ -168,7 +198,7 @@ func (b *Broker) join(start wire.Start, to Subscriber, pins bool) (Joined, error
 		if err != nil {
 			return Joined{}, err
 		}
-		joined, err := t.join(start, to, pins)
+		joined, err := t.join(start, to, pins, false)
 		if !errors.Is(err, errForgotten) {
 			return joined, err
 		}
@@ -205,8 +235,13 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 		b.topics.Add(-1)
 		return nil, full(most, "topics", "limits.topics")
 	}
+	if err := b.admitOverhead(); err != nil {
+		b.topics.Add(-1)
+		return nil, err
+	}
 	t := newTopic(b, strings.Clone(name)) // a substring would keep a whole request
 	s.topics[t.name] = t
+	b.names.put(t.name)
 	return t, nil
 }
 
@@ -232,17 +267,27 @@ func (b *Broker) Sweep(now time.Time) {
 	b.reclaim(0)
 	b.results.sweep(now)
 	for i := range b.shards {
-		s := &b.shards[i]
-		s.mu.Lock()
-		for name, t := range s.topics {
-			if t.sweep(now) {
-				delete(s.topics, name)
-				b.topics.Add(-1)
-				b.metrics.TopicsForgotten.Inc()
-			}
+		for _, s := range b.shards[i].sweep(b, now) {
+			s.to.Forgotten()
 		}
-		s.mu.Unlock()
 	}
+}
+
+// sweep returns the subscriptions that are gone with their topics.
+func (s *shard) sweep(b *Broker, now time.Time) (left []*Subscription) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, t := range s.topics {
+		if !t.sweep(now) {
+			continue
+		}
+		delete(s.topics, name)
+		b.names.remove(name)
+		b.topics.Add(-1)
+		b.metrics.TopicsForgotten.Inc()
+		left = append(left, t.subs...) // it is nobody's any more
+	}
+	return left
 }
 
 // KeepTopics has Sweep forget no topic before the given time: whoever is away

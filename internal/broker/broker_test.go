@@ -32,6 +32,8 @@ type recorder struct {
 
 func (*recorder) Emptied() {}
 
+func (*recorder) Forgotten() {}
+
 func (r *recorder) Offer(frames []*wire.Frame, _ time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,6 +244,8 @@ func TestSubscriptionsAreBoundedInAll(t *testing.T) {
 type stuck struct{ release chan struct{} }
 
 func (*stuck) Emptied() {}
+
+func (*stuck) Forgotten() {}
 
 func (s *stuck) Offer([]*wire.Frame, time.Time) { <-s.release }
 

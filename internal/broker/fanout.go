@@ -21,11 +21,11 @@ func (t *topic) maybeFanOutLocked(m *wire.Message) (few bool) {
 	if t.fanning {
 		return false
 	}
-	t.fanning = true
 	if len(t.subs) <= fewSubscribers {
+		t.fanning = true
 		return true
 	}
-	t.broker.fanOuts.Go(t.fanOut)
+	t.maybeStartLocked()
 	return false
 }
 
@@ -36,8 +36,21 @@ const fewSubscribers = 8
 
 // A batch is what one round of a fan-out needs.
 type batch struct {
-	frames []*wire.Frame
-	subs   []*Subscription
+	frames  []*wire.Frame
+	subs    []*Subscription
+	emptied bool // the history was, before these frames
+}
+
+// offer tells the subscribers what the batch holds.
+func (b *batch) offer(to func([]*Subscription, []*wire.Frame)) {
+	if b.emptied {
+		for _, s := range b.subs {
+			s.to.Emptied()
+		}
+	}
+	if len(b.frames) > 0 {
+		to(b.subs, b.frames)
+	}
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -46,9 +59,8 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 // with it: a publisher must not do others' work for ever.
 func (t *topic) fanOutHere() {
 	b := batches.Get().(*batch)
-	b.frames, b.subs = t.nextBatch(b.frames[:0], b.subs[:0])
-	if len(b.frames) > 0 {
-		offerTurn(b.subs, b.frames)
+	if t.nextBatch(b) {
+		b.offer(offerTurn)
 		t.advance(b.frames)
 		if t.maybeRest() {
 			t.broker.fanOuts.Go(t.fanOut)
@@ -65,7 +77,7 @@ func (t *topic) fanOutHere() {
 func (t *topic) maybeRest() (left bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.fanning = t.unsent > 0
+	t.fanning = t.unsent > 0 || t.emptied
 	return t.fanning
 }
 
@@ -74,15 +86,10 @@ func (t *topic) maybeRest() (left bool) {
 // whoever joins meanwhile begins above what is being offered, and whoever left
 // ignores it.
 func (t *topic) fanOut() {
-	var frames []*wire.Frame
-	var subs []*Subscription
-	for {
-		frames, subs = t.nextBatch(frames[:0], subs[:0])
-		if len(frames) == 0 {
-			return
-		}
-		offerAll(subs, frames)
-		t.advance(frames)
+	var b batch
+	for t.nextBatch(&b) {
+		b.offer(offerAll)
+		t.advance(b.frames)
 	}
 }
 
@@ -126,19 +133,24 @@ func offerTurn(subs []*Subscription, frames []*wire.Frame) {
 }
 
 // nextBatch copies what is unsent and who is to get it, or ends the fan-out.
-func (t *topic) nextBatch(frames []*wire.Frame, subs []*Subscription) ([]*wire.Frame, []*Subscription) {
+func (t *topic) nextBatch(b *batch) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	frames = t.history.appendAfter(frames, t.mark)
-	if len(frames) == 0 {
-		t.fanning = false
-		return frames, subs
+	b.frames = t.history.appendAfter(b.frames[:0], t.mark)
+	b.emptied, t.emptied = t.emptied, false
+	t.fanning = len(b.frames) > 0 || b.emptied
+	b.subs = b.subs[:0]
+	if t.fanning {
+		b.subs = append(b.subs, t.subs...)
 	}
-	return frames, append(subs, t.subs...)
+	return t.fanning
 }
 
 // advance moves the mark over what was offered, which may then be evicted.
 func (t *topic) advance(frames []*wire.Frame) {
+	if len(frames) == 0 {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	newest := frames[len(frames)-1].Position().Offset

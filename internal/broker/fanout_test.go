@@ -17,6 +17,8 @@ type writer struct{ offered *atomic.Int64 }
 
 func (*writer) Emptied() {}
 
+func (*writer) Forgotten() {}
+
 func (w *writer) Offer([]*wire.Frame, time.Time) {
 	for begun := time.Now(); time.Since(begun) < 5*time.Microsecond; {
 	}
@@ -142,6 +144,8 @@ func BenchmarkFanOut(b *testing.B) {
 type discard struct{ *recorder }
 
 func (discard) Emptied() {}
+
+func (discard) Forgotten() {}
 
 func (discard) Offer([]*wire.Frame, time.Time) {}
 

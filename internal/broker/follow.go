@@ -1,15 +1,14 @@
 package broker
 
 import (
-	"slices"
 	"sync"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A Follower hears of the topics that a pattern stands for and that are made
-// while it follows. Made comes before the topic's first message, from whoever
-// publishes that; it may call Join, but must not wait for a publisher.
+// while it follows: when the topic gets its first message. It may join from the
+// topic's beginning (Born), but must not wait for a publisher.
 //
 // A topic that a subscription makes is told of with its first message, too: who
 // subscribes may hold the very lock that a Follower needs.
@@ -29,6 +28,15 @@ type follow struct {
 	next      map[string]*follow
 	followers map[Follower]struct{} // of the pattern that ends here
 }
+
+// The wildcards of patterns; see wire.CheckPattern.
+const (
+	anyToken = "*"
+	anyRest  = ">"
+)
+
+// Followers returns who follows a pattern that stands for the topic.
+func (b *Broker) Followers(topic string) []Follower { return b.follows.of(topic) }
 
 // Follow has f told of topics that are made. A pattern is followed once by each
 // follower.
@@ -98,8 +106,8 @@ func (f *follow) appendMatching(dst []Follower, tokens []string, named bool) []F
 	if named {
 		return dst
 	}
-	dst = f.next["*"].appendMatching(dst, tokens[1:], false)
-	return f.next[">"].appendFollowers(dst)
+	dst = f.next[anyToken].appendMatching(dst, tokens[1:], false)
+	return f.next[anyRest].appendFollowers(dst)
 }
 
 func (f *follow) appendFollowers(dst []Follower) []Follower {
@@ -111,34 +119,26 @@ func (f *follow) appendFollowers(dst []Follower) []Follower {
 	return dst
 }
 
-// tell tells the followers of a topic that it was made, once; whoever publishes
-// meanwhile waits for that.
+// tell has the followers of a topic told, once, when it gets its first message. A
+// few are told by whoever publishes that, before it is there, so that they are live
+// from the beginning. More are told beside: they read it from history.
 func (b *Broker) tell(t *topic) {
 	t.told.Do(func() {
-		for _, f := range b.follows.of(t.name) {
-			f.Made(t.name)
+		followers := b.follows.of(t.name)
+		if len(followers) <= fewSubscribers {
+			t.tell(followers)
+			return
 		}
+		t.telling.Store(true) // until then it must not be forgotten
+		b.fanOuts.Go(func() {
+			t.tell(followers)
+			t.telling.Store(false)
+		})
 	})
 }
 
-// Followers returns who follows a pattern that stands for the topic.
-func (b *Broker) Followers(topic string) []Follower { return b.follows.of(topic) }
-
-// Matching returns the names of at most limit topics that the pattern stands for, in
-// order.
-func (b *Broker) Matching(pattern string, limit int) []string {
-	var names []string
-	b.each(func(t *topic) {
-		if len(names) < limit && wire.Matches(pattern, t.name) {
-			names = append(names, t.name)
-		}
-	})
-	slices.Sort(names)
-	return names
-}
-
-// PatternPosition returns the position that stands for every topic of the pattern
-// from the epoch's begin.
-func (b *Broker) PatternPosition(pattern string) wire.Position {
-	return wire.Position{Topic: pattern, Epoch: b.epoch}
+func (t *topic) tell(followers []Follower) {
+	for _, f := range followers {
+		f.Made(t.name)
+	}
 }

@@ -152,4 +152,6 @@ type holder struct{ hold chan struct{} }
 
 func (holder) Emptied() {}
 
+func (holder) Forgotten() {}
+
 func (h holder) Offer([]*wire.Frame, time.Time) { <-h.hold }

@@ -17,7 +17,8 @@ type memory struct {
 	frames  wire.Account // their encodings; messages that only queues hold
 	queues  atomic.Int64 // the queues themselves, and lists of unacked frames
 
-	reclaiming sync.Mutex // held by whoever makes room; before a shard's lock
+	reclaiming sync.Mutex   // held by whoever makes room; before a shard's lock
+	fullUntil  atomic.Int64 // Unix nanoseconds; looking for room is of no use before
 }
 
 // What a topic and a subscription take by themselves: their structs, their names,
@@ -52,14 +53,33 @@ func (b *Broker) CountQueues(bytes int) { b.memory.queues.Add(int64(bytes)) }
 // *wire.Problem: overloaded.
 func (b *Broker) admit(bytes int) error {
 	// Fast path: there is room.
-	if b.used()+int64(bytes) <= int64(b.force.Load().MemoryBudget) || b.reclaim(int64(bytes)) {
+	if b.used()+int64(bytes) <= int64(b.force.Load().MemoryBudget) {
 		return nil
 	}
+	if time.Now().UnixNano() >= b.memory.fullUntil.Load() && b.reclaim(int64(bytes)) {
+		return nil
+	}
+	return usedUp("by what it may not let go of")
+}
+
+// admitOverhead makes sure that topics and subscriptions, which cannot make room, take
+// no more than their share of the budget: half. The error is as admit's.
+func (b *Broker) admitOverhead() error {
+	if b.overhead() <= int64(b.force.Load().MemoryBudget)/2 {
+		return nil
+	}
+	return usedUp("by topics and subscriptions, as far as they may")
+}
+
+func usedUp(how string) *wire.Problem {
 	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise memory.budget",
-		"the daemon's memory budget is used up by what it may not let go of")
+		"the daemon's memory budget is used up %s", how)
 	p.RetryAfterMS = 1000
 	return p
 }
+
+// fullFor is for how long it is not tried again to make room where there was none.
+const fullFor = 100 * time.Millisecond
 
 // slack is which part of the budget is made free beyond what is needed, so that not
 // every publish has to look for room.
@@ -79,7 +99,11 @@ func (b *Broker) reclaim(need int64) bool {
 	if b.used()+need > budget {
 		b.evictOldest(budget - budget/slack - need)
 	}
-	return b.used()+need <= budget
+	if b.used()+need > budget {
+		b.memory.fullUntil.Store(time.Now().Add(fullFor).UnixNano())
+		return false
+	}
+	return true
 }
 
 func (t *topic) forgetEncodings() {

@@ -76,6 +76,7 @@ func (s *restoring) begin() error {
 	}
 	s.broker.epoch = head.Epoch
 	s.broker.floor.Store(head.Floor)
+	s.broker.forgotten.restore(head.Forgotten)
 	s.lines.taken(line)
 	return nil
 }
@@ -123,6 +124,7 @@ func (s *restoring) takeTopic(saved *savedTopic) error {
 	t, err := b.makeTopic(b.shard(saved.Name), saved.Name)
 	if err != nil {
 		b.raiseFloor(saved.Head) // there is no room: it is as if it had been forgotten
+		b.forgotten.add(saved.Name, saved.Head)
 		return nil
 	}
 	t.begin(saved)
@@ -134,7 +136,7 @@ func (s *restoring) takeTopic(saved *savedTopic) error {
 func (t *topic) begin(saved *savedTopic) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.head, t.mark = saved.Head, saved.Head // all that comes was fanned out
+	t.born, t.head, t.mark = 0, saved.Head, saved.Head // all that comes was fanned out
 	t.history.lost, t.history.reason = saved.Lost, saved.Reason
 }
 

@@ -21,7 +21,7 @@ import (
 // above the floor, and its subscribers would be told of a loss that was none.
 func (b *Broker) Save(w io.Writer, now time.Time) error {
 	s := newSaving(w)
-	s.write(savedHead{Version: stateVersion, Epoch: b.epoch, Floor: b.floor.Load(), Saved: now.UnixMilli()})
+	s.write(savedHead{Version: stateVersion, Epoch: b.epoch, Floor: b.floor.Load(), Forgotten: b.forgotten.total(), Saved: now.UnixMilli()})
 	for i := range b.shards {
 		for _, t := range b.shards[i].all() {
 			s.topic(t)

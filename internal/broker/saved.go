@@ -39,6 +39,9 @@ type savedHead struct {
 	Epoch   string `json:"epoch"`
 	Floor   uint64 `json:"floor"`
 	Saved   int64  `json:"saved"` // Unix milliseconds; for people
+
+	// Forgotten is how many topics were forgotten with messages.
+	Forgotten uint64 `json:"forgotten,omitempty"`
 }
 
 // savedLine is any other line; one member is set.
@@ -99,6 +102,9 @@ func (h *savedHead) check() error {
 	}
 	if _, err := wire.ParsePosition("a@" + h.Epoch + ":0"); err != nil {
 		return fmt.Errorf("the epoch %.40q is none", h.Epoch)
+	}
+	if err := checkOffset("forgotten", h.Forgotten); err != nil {
+		return err
 	}
 	return checkOffset("floor", h.Floor)
 }

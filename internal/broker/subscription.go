@@ -2,6 +2,7 @@ package broker
 
 import (
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -14,6 +15,8 @@ type Subscription struct {
 	to    Subscriber // immutable
 	index int        // in topic.subs, or gone; guarded by topic.mu
 	pins  bool       // keeps the topic from being forgotten; guarded by topic.mu
+
+	settled atomic.Uint64 // see Settle
 }
 
 // gone is the index of a subscription that has left, or whose topic was forgotten.
@@ -31,16 +34,20 @@ type Joined struct {
 
 // join adds a subscriber and settles where it begins, in one step under the lock,
 // so that nothing falls between what is held and what is offered.
-func (t *topic) join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
+func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (Joined, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.forgotten {
 		return Joined{}, errForgotten
 	}
 	j := t.settleLocked(start)
+	if born {
+		j = t.fromLocked(t.born)
+	}
 	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs)}
 	t.subs = append(t.subs, j.Subscription)
 	j.Subscription.pinLocked(pins)
+	j.Settle(j.Cursor)
 	return j, nil
 }
 
@@ -64,6 +71,11 @@ func (t *topic) settleLocked(start wire.Start) Joined {
 	}
 	j.Live = j.Cursor == t.head && j.Restart == nil
 	return j
+}
+
+// fromLocked begins after an offset that the topic has had.
+func (t *topic) fromLocked(offset uint64) Joined {
+	return Joined{Position: t.positionLocked(offset), Cursor: offset, Live: offset == t.head}
 }
 
 // given returns the position that a client gave. It shares no memory with the
@@ -114,6 +126,10 @@ func (s *Subscription) pinLocked(pins bool) {
 	}
 	s.pins = pins
 }
+
+// Settle says that the subscriber has dealt with everything up to offset: the topic
+// may be forgotten for all of it.
+func (s *Subscription) Settle(offset uint64) { s.settled.Store(offset) }
 
 // Gone reports whether the subscription has left, or its topic was forgotten.
 func (s *Subscription) Gone() bool {

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -25,7 +26,10 @@ var errForgotten = errors.New("topic forgotten")
 type topic struct {
 	name   string    // immutable
 	broker *Broker   // immutable
+	born   uint64    // offset before its first message; immutable
 	told   sync.Once // the followers of its name; before the first message
+
+	telling atomic.Bool // they are being told
 
 	mu          sync.Mutex // guards the fields below; taken after the shard's lock, never before
 	limits      *Rule      // immutable itself; another when the settings change
@@ -37,6 +41,7 @@ type topic struct {
 	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
 	unsent      int    // messages above mark
 	unsentBytes int
+	emptied     bool // and the fan-out has to tell so before it goes on
 	forgotten   bool // the shard no longer holds it
 }
 
@@ -44,7 +49,7 @@ func newTopic(b *Broker, name string) *topic {
 	floor := b.floor.Load()
 	return &topic{
 		name: name, broker: b, limits: b.force.Load().rules.of(name),
-		head: floor, mark: floor, history: history{lost: floor, reason: wire.GapEvicted},
+		born: floor, head: floor, mark: floor, history: history{lost: floor, reason: wire.GapEvicted},
 	}
 }
 
@@ -148,7 +153,7 @@ func (t *topic) sweep(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.trimLocked(now)
-	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.broker.keepsTopics(now) {
+	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.telling.Load() || t.broker.keepsTopics(now) || !t.settledLocked() {
 		return false
 	}
 	t.forgotten = true
@@ -156,7 +161,19 @@ func (t *topic) sweep(now time.Time) bool {
 		s.index = gone
 	}
 	t.broker.subscriptions.Add(-int64(len(t.subs)))
-	t.subs = nil
 	t.broker.raiseFloor(t.head)
+	if t.head > t.born {
+		t.broker.forgotten.add(t.name, t.head)
+	}
+	return true
+}
+
+// settledLocked reports whether nobody has anything of the topic to come.
+func (t *topic) settledLocked() bool {
+	for _, s := range t.subs {
+		if s.settled.Load() < t.head {
+			return false
+		}
+	}
 	return true
 }

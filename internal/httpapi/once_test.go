@@ -78,6 +78,8 @@ type holder struct{ hold chan struct{} }
 
 func (holder) Emptied() {}
 
+func (holder) Forgotten() {}
+
 func (h holder) Offer([]*wire.Frame, time.Time) { <-h.hold }
 
 // Many clients, each of which sends what all send: as often as there are keys, it is

@@ -29,14 +29,11 @@ func exceptOfQuery(q url.Values) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	echo, err := one(q, "echo")
+	echo, err := truth(q, "echo", true)
 	if err != nil {
 		return "", err
 	}
-	if echo != "" && echo != "true" && echo != "false" {
-		return "", wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "echo=%.40q is neither", echo)
-	}
-	return exceptOf(client, echo != "false")
+	return exceptOf(client, echo)
 }
 
 // paceTopics gives each topic of a stateless poll the max_rate in the query, if

@@ -150,6 +150,10 @@ func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start,
 	if err := a.allowAll(p, topics); err != nil {
 		return nil, transport.Request{}, err
 	}
+	hello, err := truth(q, "hello", false)
+	if err != nil {
+		return nil, transport.Request{}, err
+	}
 	except, err := exceptOfQuery(q)
 	if err == nil {
 		err = paceTopics(q, topics, mode)
@@ -159,7 +163,7 @@ func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start,
 	}
 	s, positions, err := a.Sessions.OpenEphemeral(session.Opening{Topics: topics, Except: except}, time.Now())
 	req := transport.Request{Mode: mode}
-	if mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition) {
+	if mode == transport.Stream || hello || slices.ContainsFunc(topics, withoutPosition) {
 		req.Hello = &wire.Hello{Positions: positions}
 	}
 	return s, req, err

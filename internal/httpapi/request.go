@@ -141,6 +141,20 @@ func outside(name, text string, lo, hi uint64) *wire.Problem {
 		"%s=%.40q is not one", name, text)
 }
 
+// truth returns the parameter as true or false, or otherwise.
+func truth(q url.Values, name string, otherwise bool) (bool, error) {
+	text, err := one(q, name)
+	switch {
+	case err != nil:
+		return false, err
+	case text == "":
+		return otherwise, nil
+	case text == "true", text == "false":
+		return text == "true", nil
+	}
+	return false, wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "%s=%.40q is neither", name, text)
+}
+
 // topicOf returns the topic in the path.
 func topicOf(r *http.Request) (string, error) {
 	return checkTopic(mux.Vars(r)["topic"])

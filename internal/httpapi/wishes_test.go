@@ -131,7 +131,6 @@ func TestWishesThatCannotBeMet(t *testing.T) {
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[{"topic":"a","rate":"5/s"}]}`, "max_rate", "PROTOCOL.md"},
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[7]}`, "neither a start", "PROTOCOL.md"},
 			{wire.CodeInvalidTopic, "/v1/sessions", `{"topics":["a.>.b"]}`, "comes last", "topic@oldest"},
-			{wire.CodeInvalidPosition, "/v1/sessions", `{"topics":["a.>@k3:1"]}`, "whose offset is 0", "topic@oldest"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&echo=false", "", "is not said", "say client"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&echo=no", "", "neither", "true or false"},
 			{wire.CodeInvalidRequest, "/v1/poll?topic=a&client=x&client=y", "", "2 times", "once"},

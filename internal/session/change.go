@@ -3,7 +3,6 @@ package session
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -14,8 +13,7 @@ import (
 // them those of the topics that the patterns stand for and the session did not
 // have. The error is a *wire.Problem.
 func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
-	dropped, err := s.checkChange(add, remove)
-	if err != nil {
+	if err := s.checkChange(add, remove); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -23,53 +21,71 @@ func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, er
 	if s.ended != nil {
 		return nil, s.ended
 	}
-	c := &change{session: s, dropped: dropped, positions: make([]wire.Position, 0, len(add))}
+	c := s.planLocked(add, remove)
 	if err := c.makeLocked(add); err != nil {
 		c.undoLocked()
 		return nil, err
 	}
-	s.removeLocked(dropped)
 	c.adoptLocked()
 	return append(c.positions, c.matched...), nil
 }
 
-// A change is what one Change adds: joined, but not yet the session's.
+// A change is what one Change does. What leaves stays until all that is added is
+// joined.
 type change struct {
-	session   *Session
-	dropped   map[string]bool // topics and patterns to be removed
+	session *Session
+
+	// The plan: see planLocked.
+	kept     map[string]*following    // patterns that stay
+	leaving  map[string]*subscription // by topic
+	unnamed  []*subscription          // stay, but only by a pattern
+	patterns []string                 // that stay or come
+	resumed  []string                 // of those, the ones that come from a position
+	had      map[string]uint64        // offsets of this epoch that the client names
+
+	// What was joined.
 	fresh     []*subscription
-	named     []*subscription // there already, by a pattern, and named now
+	joined    map[string]bool // their topics
 	followed  []*following
 	positions []wire.Position // of what was asked for
 	matched   []wire.Position // of the topics that patterns stand for
-	leaving   int             // of dropped, how many are there
 }
 
 // checkChange checks what can be checked without the lock, which fan-outs wait
-// for, and returns what to remove as a set.
-func (s *Session) checkChange(add []wire.Start, remove []string) (map[string]bool, error) {
-	if most := s.config().Subscriptions; len(add) > most || len(remove) > most {
-		return nil, s.tooMany(max(len(add), len(remove)))
-	}
+// for.
+func (s *Session) checkChange(add []wire.Start, remove []string) error {
+	patterns := 0
 	asked := make(map[string]bool, len(add))
 	for _, start := range add {
 		if err := checkName(start.Topic); err != nil {
-			return nil, err
+			return err
 		}
 		if asked[start.Topic] {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "name it once", "topic %q is named twice", start.Topic)
+			return wire.NewProblem(wire.CodeInvalidRequest, "name it once", "topic %q is named twice", start.Topic)
 		}
 		asked[start.Topic] = true
+		if wire.IsPattern(start.Topic) {
+			patterns++
+		}
 	}
-	dropped := make(map[string]bool, len(remove))
+	most := s.config().Subscriptions
+	if patterns > 0 {
+		most *= namedForPatterns
+	}
+	if n := max(len(add), len(remove)); n > most {
+		return s.tooMany(n)
+	}
 	for _, name := range remove {
 		if err := checkName(name); err != nil {
-			return nil, err
+			return err
 		}
-		dropped[name] = true
 	}
-	return dropped, nil
+	return nil
 }
+
+// namedForPatterns is how many times as many topics as a session holds may be named
+// beside a pattern: a client may have met many that were forgotten since.
+const namedForPatterns = 10
 
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {
@@ -85,38 +101,91 @@ func (s *Session) tooMany(n int) error {
 		"%d topics are more than a session may hold", n)
 }
 
-// makeLocked joins what add names and the session does not have or is about to
+// planLocked says what leaves. Removals come first: what is named in both, or is
+// there by a pattern that is removed, leaves and begins anew. A topic that was named
+// stays without its name if a pattern stands for it.
+func (s *Session) planLocked(add []wire.Start, remove []string) *change {
+	added := make(map[string]bool, len(add))
+	for _, start := range add {
+		added[start.Topic] = true
+	}
+	c := &change{session: s, kept: make(map[string]*following), leaving: make(map[string]*subscription), had: make(map[string]uint64), joined: make(map[string]bool), positions: make([]wire.Position, 0, len(add))}
+	for pattern, f := range s.follows {
+		if !slices.Contains(remove, pattern) {
+			c.kept[pattern] = f
+			c.patterns = append(c.patterns, pattern)
+		}
+	}
+	kept := len(c.patterns)
+	c.planAdd(add)
+	for _, name := range remove {
+		sub := s.subs[name]
+		switch {
+		case sub == nil || !sub.named:
+		case !added[name] && matches(c.patterns[:kept], name):
+			c.unnamed = append(c.unnamed, sub)
+		default:
+			c.leaving[name] = sub
+		}
+	}
+	if kept < len(s.follows) {
+		c.planUnmatchedLocked(c.patterns[:kept])
+	}
+	return c
+}
+
+// planAdd notes what the patterns in add go by.
+func (c *change) planAdd(add []wire.Start) {
+	for _, start := range add {
+		switch {
+		case wire.IsPattern(start.Topic) && c.kept[start.Topic] == nil:
+			c.patterns = append(c.patterns, start.Topic)
+			if start.From == wire.FromPosition {
+				c.resumed = append(c.resumed, start.Topic)
+			}
+		case start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch():
+			c.had[start.Topic] = start.After
+		}
+	}
+}
+
+// planUnmatchedLocked has the topics leave that were there by a pattern alone, which
+// is removed.
+func (c *change) planUnmatchedLocked(kept []string) {
+	for topic, sub := range c.session.subs {
+		if !sub.named && !matches(kept, topic) {
+			c.leaving[topic] = sub
+		}
+	}
+}
+
+func matches(patterns []string, topic string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return wire.Matches(pattern, topic) })
+}
+
+// makeLocked joins what add names and the session does not have, or is about to
 // drop.
 func (c *change) makeLocked(add []wire.Start) error {
-	if err := c.checkRoomLocked(add); err != nil {
-		return err
+	if n := len(c.patterns); n > maxPatterns {
+		return wire.NewProblem(wire.CodeTooManySubscriptions, fmt.Sprintf("name at most %d, or open more sessions", maxPatterns),
+			"%d patterns are more than a session may hold", n)
 	}
 	for _, start := range add {
 		if err := c.addLocked(start); err != nil {
 			return err
 		}
 	}
-	return c.followLocked(add)
-}
-
-// checkRoomLocked holds the bound on subscriptions.
-func (c *change) checkRoomLocked(add []wire.Start) error {
-	s := c.session
-	for name := range c.dropped {
-		if s.subs[name] != nil || s.follows[name] != nil {
-			c.leaving++
+	for i, start := range add { // after what was named, which begins where it says
+		if !wire.IsPattern(start.Topic) || c.kept[start.Topic] != nil {
+			continue
 		}
-	}
-	n := -c.leaving
-	for _, start := range add {
-		if c.dropped[start.Topic] || s.subs[start.Topic] == nil && s.follows[start.Topic] == nil {
-			n++
+		f, err := c.follow(start)
+		if err != nil {
+			return err
 		}
+		c.positions[i] = f.told.ackedTo
 	}
-	if n <= 0 {
-		return nil
-	}
-	return s.makeRoomLocked(n)
+	return nil
 }
 
 // addLocked adds what one start names, but for the topics that a pattern stands
@@ -124,35 +193,76 @@ func (c *change) checkRoomLocked(add []wire.Start) error {
 func (c *change) addLocked(start wire.Start) error {
 	s := c.session
 	if wire.IsPattern(start.Topic) {
-		c.positions = append(c.positions, s.in.broker.PatternPosition(strings.Clone(start.Topic)))
+		position := wire.Position{} // see makeLocked
+		if f := c.kept[start.Topic]; f != nil {
+			position = f.positionLocked()
+		}
+		c.positions = append(c.positions, position)
 		return nil
 	}
-	if sub := s.subs[start.Topic]; sub != nil && !c.dropped[start.Topic] && sub.joined.Pin(true) {
-		c.named = append(c.named, sub)
+	if sub := s.subs[start.Topic]; sub != nil && c.leaving[start.Topic] == nil && !sub.joined.Gone() {
 		c.positions = append(c.positions, sub.ackedTo)
 		return nil
 	}
-	sub, err := s.join(start, true)
+	if err := c.checkRoomLocked(); err != nil {
+		return err
+	}
+	if matches(c.resumed, start.Topic) {
+		return c.addMatched(start)
+	}
+	sub, err := s.join(start, !matches(c.patterns, start.Topic))
 	if err != nil {
 		return err
 	}
-	c.fresh = append(c.fresh, sub)
+	c.add(sub)
 	c.positions = append(c.positions, sub.ackedTo)
 	return nil
 }
 
+// addMatched joins a topic that is named beside a pattern that is resumed. One that
+// was forgotten is not made again for that: if something was lost with it the pattern
+// tells so, and whatever is to come is new.
+func (c *change) addMatched(start wire.Start) error {
+	sub, there, err := c.session.joinMatching(start, false)
+	if err != nil {
+		return err
+	}
+	position := wire.Position{Topic: start.Topic, Epoch: c.session.in.broker.Epoch()}
+	if there {
+		c.add(sub)
+		position = sub.ackedTo
+	}
+	c.positions = append(c.positions, position)
+	return nil
+}
+
+func (c *change) add(sub *subscription) {
+	c.fresh = append(c.fresh, sub)
+	c.joined[sub.joined.Topic()] = true
+}
+
+// checkRoomLocked holds the bound on subscriptions for one more.
+func (c *change) checkRoomLocked() error {
+	s := c.session
+	return s.checkRoomLocked(len(c.fresh) + 1 - len(c.leaving) + len(c.patterns) - len(s.follows))
+}
+
+// checkRoomLocked returns an error unless so many subscriptions may be added.
+func (s *Session) checkRoomLocked(n int) error {
+	if n += len(s.subs) + len(s.follows); n > s.config().Subscriptions {
+		return s.tooMany(n)
+	}
+	return nil
+}
+
+// join joins a topic, which is made if need be.
 func (s *Session) join(start wire.Start, named bool) (*subscription, error) {
-	sub := &subscription{session: s, named: named, pace: newPace(start.Every)}
+	sub := newSubscription(s, start, named)
 	j, err := s.in.broker.Join(start, sub, named)
 	if err != nil {
 		return nil, err
 	}
-	sub.joined = j.Subscription
-	sub.cursor, sub.restart, sub.behind = j.Cursor, j.Restart, !j.Live
-	sub.sentTo, sub.ackedTo = j.Position, j.Position
-	if j.Live {
-		sub.lost = wire.GapSlow
-	}
+	sub.begin(j)
 	return sub, nil
 }
 
@@ -164,24 +274,39 @@ func (c *change) undoLocked() {
 	for _, sub := range c.fresh {
 		sub.dropLocked()
 	}
-	for _, sub := range c.named {
-		sub.joined.Pin(sub.named)
-	}
 }
 
-// adoptLocked makes what was added the session's.
+// adoptLocked lets go of what leaves, and makes what was added the session's.
 func (c *change) adoptLocked() {
 	s := c.session
-	for _, f := range c.followed {
-		if s.follows == nil {
-			s.follows = make(map[string]*following)
+	for pattern, f := range s.follows {
+		if c.kept[pattern] == nil {
+			f.dropLocked()
+			delete(s.follows, pattern)
 		}
-		s.follows[f.pattern] = f
 	}
-	for _, sub := range c.named {
-		sub.named = true
+	for topic := range c.leaving {
+		s.dropTopicLocked(topic)
+	}
+	for _, sub := range c.unnamed {
+		sub.named = false
+		sub.joined.Pin(false)
+		sub.settleLocked()
+	}
+	for _, f := range c.followed {
+		s.followLocked(f)
 	}
 	s.adoptLocked(c.fresh)
+}
+
+func (s *Session) followLocked(f *following) {
+	if s.follows == nil {
+		s.follows = make(map[string]*following)
+	}
+	s.follows[f.pattern] = f
+	if f.told.behind {
+		s.behind = append(s.behind, f.told)
+	}
 }
 
 // adoptLocked makes subscriptions the session's, in the place of those whose topics
@@ -194,57 +319,8 @@ func (s *Session) adoptLocked(fresh []*subscription) {
 			s.behind = append(s.behind, sub)
 		}
 	}
+	s.behind = slices.DeleteFunc(s.behind, func(sub *subscription) bool { return sub.dropped })
 	s.wakeLocked()
-}
-
-// removeLocked removes topics and patterns. A topic that a pattern stands for stays
-// for that; with a pattern go the topics that are there by it alone.
-func (s *Session) removeLocked(names map[string]bool) {
-	unfollowed := false
-	for name := range names {
-		if f := s.follows[name]; f != nil {
-			f.dropLocked()
-			delete(s.follows, name)
-			unfollowed = true
-		}
-	}
-	for name := range names {
-		if sub := s.subs[name]; sub != nil && sub.named {
-			s.unnameLocked(name, sub)
-		}
-	}
-	if unfollowed {
-		s.dropUnmatchedLocked()
-	}
-}
-
-// dropUnmatchedLocked drops the topics that were there by a pattern alone.
-func (s *Session) dropUnmatchedLocked() {
-	for topic, sub := range s.subs {
-		if !sub.named && !s.followsLocked(topic) {
-			s.dropTopicLocked(topic)
-		}
-	}
-}
-
-// unnameLocked takes the client's naming from a subscription.
-func (s *Session) unnameLocked(topic string, sub *subscription) {
-	if !s.followsLocked(topic) {
-		s.dropTopicLocked(topic)
-		return
-	}
-	sub.named = false
-	sub.joined.Pin(false)
-}
-
-// followsLocked reports whether one of the session's patterns stands for the topic.
-func (s *Session) followsLocked(topic string) bool {
-	for pattern := range s.follows {
-		if wire.Matches(pattern, topic) {
-			return true
-		}
-	}
-	return false
 }
 
 // dropTopicLocked drops the subscription to a topic, if there is one.
@@ -255,5 +331,7 @@ func (s *Session) dropTopicLocked(topic string) {
 	}
 	sub.dropLocked()
 	delete(s.subs, topic)
-	s.behind = slices.DeleteFunc(s.behind, func(b *subscription) bool { return b == sub })
+	if sub.behind {
+		s.behind = slices.DeleteFunc(s.behind, func(b *subscription) bool { return b == sub })
+	}
 }

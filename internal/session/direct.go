@@ -141,8 +141,9 @@ func (s *Session) handOverLocked(sub *subscription, frames []*wire.Frame, now ti
 	}
 	n := 0
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
-		p.noteSentLocked(sub, frames[n])
 		sub.cursor = frames[n].Position().Offset
+		sub.last = sub.cursor
+		p.noteSentLocked(sub, frames[n])
 		n++
 	}
 	if n > 0 {

@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -10,16 +11,24 @@ import (
 
 // A following is one pattern of one session: every topic that it stands for, also
 // those to come, has a subscription. Those do not keep their topics from being
-// forgotten; one whose topic was is replaced when the topic is made again. The
-// session's mu guards it.
+// forgotten once the client has had all of them, and go with them. The session's mu
+// guards it.
 type following struct {
-	session *Session // immutable
-	pattern string   // immutable
-	start   wire.Start
+	session *Session      // immutable
+	pattern string        // immutable
+	every   time.Duration // of its topics, see pace; immutable
 	dropped bool
+
+	// told is the position that the client has, and tells of topics that were made and
+	// forgotten while it was away, as a topic's tells of its messages.
+	told *subscription
 }
 
-// Made implements broker.Follower: a topic is about to get its first message.
+// maxPatterns bounds the patterns of a session: each is looked up when the session
+// changes, while fan-outs to it wait.
+const maxPatterns = 64
+
+// Made implements broker.Follower: a topic gets its first message.
 func (f *following) Made(topic string) {
 	s := f.session
 	s.mu.Lock()
@@ -27,16 +36,17 @@ func (f *following) Made(topic string) {
 	if f.dropped || s.ended != nil || !s.lacksLocked(topic) {
 		return
 	}
-	if err := s.makeRoomLocked(1); err != nil {
+	if err := s.checkRoomLocked(1); err != nil {
 		s.in.endLocked(s, tooManyMade(f.pattern, s.config().Subscriptions), EndedTopics)
 		return
 	}
-	sub, err := s.join(wire.Start{Topic: topic, Every: f.start.Every}, false)
-	if err != nil {
+	sub, there, err := s.joinMatching(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
+	switch {
+	case err != nil:
 		s.in.endLocked(s, cannotFollow(f.pattern, err), EndedTopics)
-		return
+	case there:
+		s.adoptLocked([]*subscription{sub})
 	}
-	s.adoptLocked([]*subscription{sub})
 }
 
 func tooManyMade(pattern string, most int) *wire.Problem {
@@ -56,77 +66,125 @@ func (s *Session) lacksLocked(topic string) bool {
 	return sub == nil || sub.joined.Gone()
 }
 
-// makeRoomLocked makes sure that so many subscriptions may be added, if need be by
-// letting go of those whose topics were forgotten.
-func (s *Session) makeRoomLocked(n int) error {
-	most := s.config().Subscriptions - len(s.follows)
-	if len(s.subs)+n <= most {
-		return nil
-	}
-	for topic, sub := range s.subs {
-		if !sub.named && sub.joined.Gone() {
-			s.dropTopicLocked(topic)
+// everyLocked is the pace of a topic that is there by patterns: that of the most
+// specific.
+func (s *Session) everyLocked(topic string) time.Duration {
+	var best *following
+	for pattern, f := range s.follows {
+		if wire.Matches(pattern, topic) && (best == nil || wire.MoreSpecific(pattern, best.pattern)) {
+			best = f
 		}
 	}
-	if n += len(s.subs); n > most {
-		return s.tooMany(n + len(s.follows))
+	if best == nil {
+		return 0
 	}
-	return nil
+	return best.every
+}
+
+// Forgotten implements broker.Subscriber: nothing of the topic is to come any more.
+func (sub *subscription) Forgotten() {
+	s := sub.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if topic := sub.joined.Topic(); s.subs[topic] == sub {
+		s.dropTopicLocked(topic)
+	}
+}
+
+// settleLocked lets the topic be forgotten as far as the client has had it. A
+// subscription of its own that the client named keeps it anyway.
+func (sub *subscription) settleLocked() {
+	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last {
+		sub.joined.Settle(sub.cursor)
+	}
 }
 
 func (f *following) dropLocked() {
 	f.dropped = true
 	f.session.in.broker.Unfollow(f.pattern, f)
+	f.told.dropped = true
 }
 
-// startOf returns where a topic that the pattern stands for begins.
-func (f *following) startOf(topic string) wire.Start {
-	start := f.start
+// positionLocked is what the client is to resume from: what it has of what was
+// forgotten, or, if it was told all of that, as of now.
+func (f *following) positionLocked() wire.Position {
+	if f.told.behind || f.told.sentTo != f.told.ackedTo {
+		return f.told.ackedTo
+	}
+	return f.session.in.broker.PatternPosition(f.pattern)
+}
+
+// follow follows the pattern that a start names, and joins the topics that there
+// are.
+func (c *change) follow(start wire.Start) (*following, error) {
+	s, b := c.session, c.session.in.broker
+	f := &following{session: s, pattern: strings.Clone(start.Topic), every: start.Every}
+	now := b.PatternPosition(f.pattern) // before following: what is forgotten from then on, comes after it
+	f.told = &subscription{session: s, joined: b.Detached(now), cursor: now.Offset, sentTo: now, ackedTo: now}
+	if start.From == wire.FromPosition {
+		c.resume(f, wire.Position{Topic: f.pattern, Epoch: strings.Clone(start.Epoch), Offset: start.After}, now)
+	}
+	b.Follow(f.pattern, f) // before looking: what is made from now on is told
+	c.followed = append(c.followed, f)
+	for _, topic := range b.Matching(f.pattern, s.config().Subscriptions+1) {
+		if err := c.joinTopic(topic, start); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// resume has the client told what was lost since its position.
+func (c *change) resume(f *following, position, now wire.Position) {
+	b := c.session.in.broker
+	f.told.sentTo, f.told.ackedTo = position, position
+	switch {
+	case position.Epoch != now.Epoch:
+		f.told.restart = &position
+	case b.ForgottenSince(position, c.had):
+		f.told.cursor = min(position.Offset, now.Offset)
+		if position.Offset > now.Offset {
+			f.told.restart = &position
+		}
+	default:
+		f.told.sentTo, f.told.ackedTo = now, now
+		return
+	}
+	f.told.behind = true
+}
+
+// joinTopic joins a topic, if the session lacks it, that a new pattern stands for. If
+// the pattern is resumed, the topic is new to the client: it begins where the topic
+// does, unless that is of another epoch.
+func (c *change) joinTopic(topic string, start wire.Start) error {
+	s := c.session
+	if c.joined[topic] || c.leaving[topic] == nil && !s.lacksLocked(topic) {
+		return nil
+	}
 	start.Topic = topic
-	return start
-}
-
-// followLocked follows the patterns in add, and joins the topics that they stand
-// for, as far as the session lacks them. It must come after what add names. If a
-// topic cannot be joined, nothing is followed.
-func (c *change) followLocked(add []wire.Start) error {
-	s := c.session
-	for _, start := range add {
-		if !wire.IsPattern(start.Topic) || s.follows[start.Topic] != nil && !c.dropped[start.Topic] {
-			continue
-		}
-		f := &following{session: s, pattern: strings.Clone(start.Topic), start: start}
-		s.in.broker.Follow(f.pattern, f) // before looking: what is made from now on is told
-		c.followed = append(c.followed, f)
-		if err := c.joinMatching(f); err != nil {
-			return err
-		}
+	born := start.From == wire.FromPosition && start.Epoch == s.in.broker.Epoch()
+	if start.From == wire.FromPosition {
+		start.From = wire.FromOldest
 	}
-	return nil
-}
-
-// joinMatching joins the topics that there are.
-func (c *change) joinMatching(f *following) error {
-	s := c.session
-	joined := make(map[string]bool, len(c.fresh))
-	for _, sub := range c.fresh {
-		joined[sub.joined.Topic()] = true
+	if err := c.checkRoomLocked(); err != nil {
+		return err
 	}
-	for _, topic := range s.in.broker.Matching(f.pattern, s.config().Subscriptions+1) {
-		if joined[topic] || !c.dropped[topic] && !s.lacksLocked(topic) {
-			continue
-		}
-		if err := s.makeRoomLocked(len(c.fresh) + 1 + len(c.followed) - c.leaving); err != nil {
-			return err
-		}
-		sub, err := s.join(f.startOf(topic), false)
-		if err != nil {
-			return err
-		}
-		c.fresh = append(c.fresh, sub)
+	sub, there, err := s.joinMatching(start, born)
+	if err == nil && there {
+		c.add(sub)
 		c.matched = append(c.matched, sub.ackedTo)
 	}
-	return nil
+	return err
+}
+
+// joinMatching joins a topic that there is for a pattern.
+func (s *Session) joinMatching(start wire.Start, born bool) (sub *subscription, there bool, err error) {
+	sub = newSubscription(s, start, false)
+	j, there, err := s.in.broker.JoinIfThere(start, born, sub)
+	if there {
+		sub.begin(j)
+	}
+	return sub, there, err
 }
 
 var _ broker.Follower = (*following)(nil)

@@ -58,7 +58,7 @@ func TestAPatternIsResumedFromItsPositionAndThoseOfItsTopics(t *testing.T) {
 		require.Equal(k, []string{"a.>:0", "a.x:2", "a.y:0"}, positions)
 		require.Equal(k, "a.x3 gap(evicted a.y0-1) a.y2 a.y3", k.poll(s, 0), "what it could not know of, it gets from the begin")
 		s, _ = k.openAll("a.>@k3:0")
-		require.Equal(k, "gap(restarted a.x0-1) gap(restarted a.y0-1) a.x2 a.x3 a.y2 a.y3", k.poll(s, 0))
+		require.Equal(k, "gap(restarted a.>0-0) a.x2 a.x3 a.y2 a.y3", k.poll(s, 0), "one gap for all that it does not name")
 	})
 }
 
@@ -109,9 +109,9 @@ func TestPatternsComeAndGoWhileAPollWaits(t *testing.T) {
 		positions, err := s.Change(k.starts("a.*", "a.>"), nil)
 		require.NoError(k, err)
 		require.Equal(k, []string{"a.*:0", "a.>:0", "a.y:1"}, texts(positions))
-		positions, err = s.Change(k.starts("a.*", "a.y@oldest"), []string{"a.>", "a.x"})
+		positions, err = s.Change(k.starts("a.*", "a.y@oldest", "b.y"), []string{"a.>", "a.x"})
 		require.NoError(k, err)
-		require.Equal(k, []string{"a.*:0", "a.y:1"}, texts(positions), "both are there already")
+		require.Equal(k, []string{"a.*:0", "a.y:1", "b.y:0"}, texts(positions), "the first two are there already")
 		k.publishN("a.x", 1)
 		k.publishN("a.z.deep", 1)
 		require.Equal(k, "a.x2", k.poll(s, 0), "the topic stays for the pattern that is left")
@@ -120,7 +120,9 @@ func TestPatternsComeAndGoWhileAPollWaits(t *testing.T) {
 		k.publishN("a.x", 1)
 		k.publishN("a.new", 1)
 		k.publishN("a.y", 1)
-		require.Equal(k, "a.y2", k.poll(s, 1), "the topic that was named stays")
+		k.publishN("b.y", 1)
+		require.Equal(k, "b.y1", k.poll(s, 1), "with the pattern goes what it stands for")
+		require.Len(k, s.State(time.Now()).Subscriptions, 1)
 		require.Empty(k, k.followers("a.x"))
 	})
 }
@@ -160,6 +162,132 @@ func TestNoFirstMessageIsMissed(t *testing.T) {
 				}
 				p.Done(time.Now())
 			}
+		}
+	})
+}
+
+func (s *Session) ackedPositions() []wire.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ackedPositionsLocked()
+}
+
+func TestAPatternTakesAnothersPlace(t *testing.T) {
+	for _, add := range []string{"a.>", "a.*", "a.x"} {
+		story(t, broker.Config{}, Config{}, func(k *kit) {
+			k.publishN("a.x", 1)
+			s, _ := k.openAll("a.*")
+			k.publishN("a.x", 1)
+			_, err := s.Change(k.starts(add), []string{"a.*"})
+			require.NoError(k, err)
+			k.publishN("a.x", 1)
+			require.Equal(k, "a.x3", k.poll(s, 0), "removals come first: what was not sent goes with them")
+			require.Len(k, s.State(time.Now()).Subscriptions, 1)
+		})
+	}
+}
+
+// What a client has not had keeps the topic, however long it does not poll.
+func TestATopicIsNotForgottenBeforeEveryoneHadIt(t *testing.T) {
+	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
+		forget := func() {
+			time.Sleep(6 * time.Second)
+			k.broker.Sweep(time.Now())
+		}
+		s, _ := k.openAll("job.*")
+		k.publishN("job.1", 3)
+		forget()
+		k.publishN("job.1", 1)
+		require.Equal(k, span("job.1", 1, 4), k.poll(s, 0), "queued")
+		forget()
+		require.NotEmpty(k, s.subs, "sent, but not acked")
+		require.Empty(k, k.poll(s, 4))
+		forget()
+		require.Empty(k, s.subs, "nobody has anything of it to come")
+		require.Equal(k, []string{"job.*:2"}, texts(s.ackedPositions()), "two were forgotten, of which one is the kit's")
+		k.publishN("job.1", 1)
+		require.Equal(k, "job.15", k.poll(s, 4), "made again, and no gap")
+	})
+}
+
+func TestAClientsOwnMessagesKeepNoTopic(t *testing.T) {
+	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
+		s, _, err := k.registry.Open(Opening{Topics: k.starts("job.*"), Ack: true, Except: "me"}, time.Now())
+		require.NoError(k, err)
+		for _, client := range []string{"you", "me"} {
+			_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "job.1"}, Client: client}, 0, time.Now())
+			require.NoError(k, err)
+			synctest.Wait()
+		}
+		require.Equal(k, "job.11", k.poll(s, 0))
+		require.Empty(k, k.poll(s, 1))
+		time.Sleep(6 * time.Second)
+		k.broker.Sweep(time.Now())
+		require.Empty(k, s.subs)
+	})
+}
+
+func TestWhatCameAndWentWhileAClientWasAwayIsAGapOfItsPattern(t *testing.T) {
+	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
+		forget := func() {
+			time.Sleep(6 * time.Second)
+			k.broker.Sweep(time.Now())
+		}
+		s, positions := k.openAll("a.*", "b.*")
+		require.Equal(k, []string{"a.*:0", "b.*:0"}, positions)
+		k.publishN("a.had", 2)
+		require.Equal(k, "a.had1 a.had2", k.poll(s, 0))
+		k.registry.End(s)
+		forget()
+		k.publishN("a.missed", 3)
+		forget()
+		k.publishN("a.new", 1)
+
+		s, positions = k.openAll("a.*@EPOCH:0", "b.*@EPOCH:0", "a.had@EPOCH:2")
+		require.Equal(k, []string{"a.*:0", "b.*:3", "a.had:0", "a.new:5"}, positions, "a.had was forgotten; what comes of it is new")
+		require.Equal(k, "gap(evicted a.*0-3) a.new6", k.poll(s, 0), "of b.* nothing was lost, of a.* what is not there any more")
+		require.Equal(k, []string{"a.*:0", "b.*:3", "a.new:5"}, texts(s.ackedPositions()))
+		require.Empty(k, k.poll(s, 2))
+		require.Equal(k, []string{"a.*:3", "b.*:3", "a.new:6"}, texts(s.ackedPositions()))
+
+		s, _ = k.openAll("a.*@EPOCH:2", "a.missed@EPOCH:5", "a.new@EPOCH:6")
+		k.publishN("a.missed", 1)
+		require.Equal(k, "a.missed6", k.poll(s, 0), "who had all of it lost nothing")
+		s, _ = k.openAll("a.*@EPOCH:99")
+		require.Contains(k, k.poll(s, 0), "gap(restarted a.*99-3)")
+	})
+}
+
+func TestPatternsAreBounded(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		var starts []string
+		for i := range maxPatterns + 1 {
+			starts = append(starts, fmt.Sprintf("p%d.*", i))
+		}
+		_, _, err := k.registry.Open(Opening{Topics: k.starts(starts...)}, time.Now())
+		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+		s, _ := k.openAll(starts[1:]...)
+		_, err = s.Change(k.starts(starts[0]), nil)
+		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+		require.Empty(k, k.followers("p0.x"))
+	})
+}
+
+// Many followers are told beside the publisher, and still miss nothing.
+func TestManyFollowersReadTheFirstMessageFromHistory(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		var all []*Session
+		for range 20 {
+			s, _ := k.openAll("a.*")
+			all = append(all, s)
+		}
+		waiting := k.park(all[0], 0)
+		k.publish("a.x")
+		k.publish("a.x")
+		synctest.Wait()
+		waiting.wantFrames("a.x1 a.x2")
+		for _, s := range all[1:] {
+			require.Equal(k, "a.x1 a.x2", k.poll(s, 0))
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -153,5 +154,36 @@ func TestEveryoneIsToldThatATopicWasDeleted(t *testing.T) {
 		require.Equal(k, "gap(deleted a2-4) a5", k.poll(k.open("a@EPOCH:2"), 0))
 		_, ok = k.broker.Delete("nowhere", time.Now())
 		require.False(k, ok)
+	})
+}
+
+// A gate holds the fan-out up.
+type gate chan struct{}
+
+func (g gate) Offer([]*wire.Frame, time.Time) { <-g }
+func (gate) Emptied()                         {}
+func (gate) Forgotten()                       {}
+
+func TestADeletionKeepsItsPlaceAmongMessages(t *testing.T) {
+	story(t, broker.Config{}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
+		g := make(gate)
+		_, err := k.broker.Join(wire.Start{Topic: "a"}, g, true)
+		require.NoError(k, err)
+		sessions := []*Session{k.open("a"), k.open("a"), k.open("a")}
+		go k.publish("a") // 1, whose fan-out waits in the gate
+		synctest.Wait()
+		k.publish("a")
+		k.publish("a") // 2 and 3 are not offered yet
+		k.broker.Delete("a", time.Now())
+		k.publish("a") // 5
+		close(g)
+		synctest.Wait()
+		for _, s := range sessions {
+			require.Equal(k, "a1 gap(deleted a1-4) a5", k.poll(s, 0))
+			k.registry.End(s)
+		}
+		var gauges metrics.Gauges
+		k.broker.Gauges(&gauges)
+		require.Zero(k, gauges.QueueBytes, "what came to queues after it was let go of is off the account again")
 	})
 }

@@ -81,6 +81,7 @@ func (s *Session) ackLocked(ack uint64) error {
 func (s *Session) letGoLocked(n int) {
 	for _, f := range s.unacked[:n] {
 		f.sub.ackedTo = f.sub.joined.Position(f.offset)
+		f.sub.settleLocked()
 	}
 	s.acked += uint64(n)
 	s.unacked = slices.Delete(s.unacked, 0, n)

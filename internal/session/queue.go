@@ -32,11 +32,13 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 	for len(frames) > 0 && frames[0].Position().Offset <= sub.cursor {
 		frames = frames[1:] // it was there when the subscription began, or was read from history
 	}
-	if s.except != "" {
-		frames = others(frames, s.except)
-	}
 	if len(frames) == 0 {
 		return
+	}
+	if s.except != "" {
+		if frames = sub.othersLocked(frames); len(frames) == 0 {
+			return
+		}
 	}
 	if sub.pace != nil {
 		sub.pace.comeLocked(sub, now)
@@ -52,10 +54,15 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 	sub.enqueueLocked(frames)
 }
 
-// others returns the frames that are not of the client of that name. The cursor need
-// not pass those: from history, too, they are left out.
-func others(frames []*wire.Frame, client string) []*wire.Frame {
-	isOwn := func(f *wire.Frame) bool { return f.Message().Client == client }
+// othersLocked returns the frames that are not the client's own, and passes those that
+// come before.
+func (sub *subscription) othersLocked(frames []*wire.Frame) []*wire.Frame {
+	isOwn := func(f *wire.Frame) bool { return f.Message().Client == sub.session.except }
+	for len(frames) > 0 && isOwn(frames[0]) && sub.pace == nil {
+		sub.cursor = frames[0].Position().Offset
+		frames = frames[1:]
+	}
+	sub.settleLocked()
 	if !slices.ContainsFunc(frames, isOwn) {
 		return frames
 	}
@@ -72,6 +79,7 @@ func (sub *subscription) enqueueLocked(frames []*wire.Frame) {
 			break
 		}
 		sub.cursor = f.Position().Offset
+		sub.last = sub.cursor
 	}
 	if len(frames) > 0 {
 		s.wakeParkedLocked()

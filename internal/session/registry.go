@@ -113,7 +113,22 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 		r.end(s, why, EndedDraining)
 		return nil, nil, why
 	}
+	if why := r.unlistEnded(s); why != nil {
+		return nil, nil, why
+	}
 	return s, positions, nil
+}
+
+// unlistEnded takes a session off the list that ended before it was there: its topics
+// may have too much for it at once. It returns why.
+func (r *Registry) unlistEnded(s *Session) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		return nil
+	}
+	r.sessions.remove(s)
+	return s.ended
 }
 
 // Get returns the open session of that id. The error is a *wire.Problem:

@@ -18,7 +18,8 @@ type subscription struct {
 	session *Session
 	joined  *broker.Subscription
 
-	cursor  uint64         // offset up to which frames were queued or taken
+	cursor  uint64         // offset up to which frames were queued or taken, or are the client's own
+	last    uint64         // offset of the last that was queued or taken
 	behind  bool           // is in session.behind
 	slow    bool           // fell behind: the topic's policy holds until it is live again
 	lost    wire.GapReason // what to call a loss: slow, once it was live; else whatever the history says
@@ -29,6 +30,21 @@ type subscription struct {
 
 	sentTo  wire.Position // of the last frame sent, or where it began
 	ackedTo wire.Position // of the last frame acked, or where it began
+}
+
+func newSubscription(s *Session, start wire.Start, named bool) *subscription {
+	return &subscription{session: s, named: named, pace: newPace(start.Every)}
+}
+
+// begin begins where the broker says, before any offer is looked at: its session's mu
+// is held, or nobody else has the session.
+func (sub *subscription) begin(j broker.Joined) {
+	sub.joined = j.Subscription
+	sub.cursor, sub.last, sub.restart, sub.behind = j.Cursor, j.Cursor, j.Restart, !j.Live
+	sub.sentTo, sub.ackedTo = j.Position, j.Position
+	if j.Live {
+		sub.lost = wire.GapSlow
+	}
 }
 
 func (sub *subscription) dropLocked() {
@@ -96,7 +112,7 @@ func (s *Session) sortedLocked() []*subscription {
 func (s *Session) ackedPositionsLocked() []wire.Position {
 	positions := make([]wire.Position, 0, len(s.follows)+len(s.subs))
 	for _, pattern := range slices.Sorted(maps.Keys(s.follows)) {
-		positions = append(positions, s.in.broker.PatternPosition(pattern))
+		positions = append(positions, s.follows[pattern].positionLocked())
 	}
 	for _, sub := range s.sortedLocked() {
 		positions = append(positions, sub.ackedTo)

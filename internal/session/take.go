@@ -118,10 +118,15 @@ func (t *taking) catchUp() {
 	for len(s.behind) > 0 && t.limit.Frames > 0 && t.limit.Bytes > 0 {
 		sub := s.behind[0]
 		limit := broker.Limit{Frames: min(turn, t.limit.Frames), Bytes: t.limit.Bytes}
-		for _, f := range sub.catchUpLocked(limit, t.now) {
+		frames := sub.catchUpLocked(limit, t.now)
+		if n := len(frames); n > 0 {
+			sub.last = frames[n-1].Position().Offset
+		}
+		for _, f := range frames {
 			t.limit.Take(f, true)
 			t.send(sub, f)
 		}
+		sub.settleLocked()
 		s.behind = slices.Delete(s.behind, 0, 1)
 		if sub.behind {
 			s.behind = append(s.behind, sub)
@@ -149,6 +154,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *wire.Frame) {
 	if p.trust {
 		s.acked++ // nothing is unacked before it: resend came first
 		sub.ackedTo = sub.sentTo
+		sub.settleLocked()
 		return
 	}
 	s.unacked = append(s.unacked, sent{sub: sub, offset: sub.sentTo.Offset, gap: f.Gap()})

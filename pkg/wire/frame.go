@@ -133,7 +133,11 @@ func (f *Frame) countLocked(bytes int) {
 const released = 1 << 32
 
 // Pin says that a queue holds the frame, until Unpin.
-func (f *Frame) Pin() { f.pins.Add(1) }
+func (f *Frame) Pin() {
+	if f.pins.Add(1) == released+1 && f.account != nil {
+		f.account.Pinned.Add(int64(f.Size())) // it came to the queue late
+	}
+}
 
 // Unpin ends a Pin.
 func (f *Frame) Unpin() {
@@ -154,9 +158,9 @@ func (f *Frame) Release() {
 
 // settle takes the frame off the account. Whoever still writes it keeps its bytes.
 func (f *Frame) settle(pinned int) {
-	f.Forget()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.forgetAllLocked()
 	f.settled = true
 	if f.account != nil {
 		f.account.Pinned.Add(int64(pinned))
@@ -167,6 +171,10 @@ func (f *Frame) settle(pinned int) {
 func (f *Frame) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.forgetAllLocked()
+}
+
+func (f *Frame) forgetAllLocked() {
 	for i := range f.encoded {
 		f.forgetLocked(&f.encoded[i])
 	}

@@ -8,8 +8,7 @@ import (
 
 // A Position is the last message of a topic that a subscriber has, written
 // topic@epoch:offset. Offset 0 is before the first message of the epoch. A pattern
-// has a position, too, of offset 0: that of every topic it stands for that has no
-// other.
+// has a position, too: of what was forgotten among the topics that it stands for.
 type Position struct {
 	Topic  string
 	Epoch  string // base 36, lower case; the lifetime of the numbering
@@ -68,9 +67,6 @@ func ParsePosition(s string) (Position, error) {
 	offset, err := parseOffset(digits)
 	if err != nil {
 		return Position{}, fmt.Errorf("position %q: %w", s, err)
-	}
-	if IsPattern(topic) && offset != 0 {
-		return Position{}, faultf(CodeInvalidPosition, "position %q is of a pattern, whose offset is 0: topics have others", s)
 	}
 	return Position{Topic: topic, Epoch: epoch, Offset: offset}, nil
 }

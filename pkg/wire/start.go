@@ -11,7 +11,7 @@ import (
 // A Start is where a subscription to a topic begins: at now (the zero value of
 // From), at the oldest message held, or after a position. Its text is the
 // topic alone, topic@oldest, or topic@epoch:offset. In the topic's place there may
-// be a pattern, which has the offset 0.
+// be a pattern.
 type Start struct {
 	Topic string // or a pattern
 	From  From
