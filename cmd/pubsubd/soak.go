@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pubsubd/pubsubd/loadtest/soak"
+)
+
+func soakCommand() *cobra.Command {
+	cfg := soak.Default()
+	var out output
+	cmd := &cobra.Command{
+		Use:   "soak",
+		Short: "Prove that nothing is lost silently while everything goes wrong",
+		Long: `Start a server and let everything go wrong around it: connections are cut at
+random bytes, delayed and reset, subscribers come, go, read slowly and change their
+topics, acks repeat, and the server is stopped, killed and started again. Afterwards
+every subscriber must have had every message exactly once and in order, or have been
+told of a gap that is exactly right.
+
+The exit code is 0 if that is so, 1 if the soak could not be run, 2 for a command
+line that cannot be obeyed, and 3 if a promise was not kept. Ctrl-C ends it early,
+with its report.`,
+		Example: `  pubsubd loadtest soak --duration 2m --seed 7`,
+		Args:    usageArgs(cobra.NoArgs),
+		RunE:    func(*cobra.Command, []string) error { return runSoak(cfg, &out) },
+	}
+	f := cmd.Flags()
+	f.DurationVar(&cfg.Duration, "duration", cfg.Duration, "how long everything goes wrong")
+	f.DurationVar(&cfg.Settle, "settle", cfg.Settle, "how long subscribers may take at the end to have everything")
+	f.Uint64Var(&cfg.Seed, "seed", cfg.Seed, "of the random choices; the same makes the same")
+	f.IntVar(&cfg.Topics, "topics", cfg.Topics, "topics")
+	f.IntVar(&cfg.Subscribers, "subscribers", cfg.Subscribers, "subscribers at a time")
+	f.IntVar(&cfg.Publishers, "publishers", cfg.Publishers, "publishers")
+	f.Float64Var(&cfg.Rate, "rate", cfg.Rate, "messages a second, beside bursts")
+	f.DurationVar(&cfg.Restart, "restart", cfg.Restart, "how long each server runs, on average")
+	out.bind(f)
+	return cmd
+}
+
+// runSoak runs a soak, shows its result, and returns what the process exits with.
+func runSoak(cfg soak.Config, out *output) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := out.open(); err != nil {
+		return usageError{err}
+	}
+	defer out.close()
+	cfg.ServerCommand = []string{self, "serve"}
+	signal.Ignore(syscall.SIGPIPE) // a reader of our output who leaves must not end us before our server
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+
+	result, err := soak.Run(ctx, cfg, out.say)
+	if fault, ok := errors.AsType[soak.ConfigError](err); ok {
+		return usageError{fault}
+	}
+	if result == nil {
+		return err
+	}
+	if failure := out.writeSoak(result); failure != nil {
+		return errors.Join(err, failure)
+	}
+	if code := result.ExitCode(); code != 0 {
+		return exitError{code}
+	}
+	return err
+}
+
+// say shows a line of progress.
+func (o *output) say(line string) {
+	if !o.quiet {
+		fmt.Fprintln(os.Stderr, line)
+	}
+}
+
+func (o *output) writeSoak(result *soak.Result) error {
+	if o.json == "-" {
+		return result.JSON(os.Stdout)
+	}
+	if err := result.Text(os.Stdout); err != nil || o.json == "" {
+		return err
+	}
+	var text strings.Builder
+	if err := result.JSON(&text); err != nil {
+		return err
+	}
+	return o.fill(text.String())
+}

@@ -1,0 +1,170 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A publisher publishes at a steady rate and in bursts, and enters into the ledger
+// what became of each message. It is one goroutine's.
+type publisher struct {
+	number   int
+	world    *world
+	client   *pubsub.Client
+	rng      *rand.Rand
+	sequence uint64
+}
+
+// published counts what became of publishes. It is safe for concurrent use.
+type published struct {
+	accepted, refused, unknown, bursts atomic.Int64
+}
+
+// publishTimeout bounds one publish: a cut is noticed by its connection, a stall
+// by this.
+const publishTimeout = 10 * time.Second
+
+func newPublisher(w *world, number int) (*publisher, error) {
+	client, err := pubsub.New("http://" + w.proxy.address())
+	if err != nil {
+		return nil, err
+	}
+	return &publisher{number: number, world: w, client: client, rng: w.lot('p', number)}, nil
+}
+
+// run publishes rate messages a second until ctx ends.
+func (p *publisher) run(ctx context.Context, rate float64) {
+	defer p.client.Close()
+	next := time.Now()
+	for ctx.Err() == nil {
+		next = next.Add(time.Duration(p.rng.ExpFloat64() / rate * float64(time.Second)))
+		if late := time.Since(next); late > time.Second {
+			next = time.Now() // no burst for the time that nobody took anything
+		}
+		if sleep(ctx, time.Until(next)) != nil {
+			return
+		}
+		if !p.publish(ctx, p.rng.IntN(len(p.world.ledger.names))) {
+			_ = sleep(ctx, time.Duration(100+p.rng.IntN(400))*time.Millisecond) // nobody may be there
+		}
+		if p.rng.Float64() < burstsPerSecond/rate {
+			p.burst(ctx)
+		}
+	}
+}
+
+const (
+	burstsPerSecond = 0.1 // of one publisher
+	longestBurst    = 120
+)
+
+// burst publishes to one topic without a pause.
+func (p *publisher) burst(ctx context.Context) {
+	p.world.published.bursts.Add(1)
+	topic := p.rng.IntN(len(p.world.ledger.names))
+	for range 10 + p.rng.IntN(longestBurst-10) {
+		if ctx.Err() != nil || !p.publish(ctx, topic) {
+			return
+		}
+	}
+}
+
+// publish publishes one message and reports whether it was accepted.
+func (p *publisher) publish(ctx context.Context, topic int) bool {
+	p.sequence++
+	id := newIdentity(topic, p.number, p.sequence)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
+	defer cancel()
+	answer, err := publish(ctx, p.world, p.client, id)
+	switch {
+	case err == nil:
+		p.world.published.accepted.Add(1)
+		p.world.ledger.accepted(id, answer)
+		return true
+	case wasRefused(err):
+		p.world.published.refused.Add(1)
+		p.world.ledger.refusedBy(id)
+		p.judgeRefusal(id, err)
+	default:
+		p.world.published.unknown.Add(1)
+		p.world.ledger.lostAnswer(id)
+	}
+	return false
+}
+
+func publish(ctx context.Context, w *world, client *pubsub.Client, id identity) (wire.Published, error) {
+	f := w.payloads.formOf(id)
+	var options []pubsub.PublishOption
+	if f.ttl > 0 {
+		options = append(options, pubsub.WithTTL(f.ttl))
+	}
+	return client.Publish(ctx, w.ledger.names[id.topic()], f.mediaType, w.payloads.body(id, f), options...)
+}
+
+// wasRefused reports whether the daemon said that it did not take the message.
+func wasRefused(err error) bool {
+	problem, ok := errors.AsType[*wire.Problem](err)
+	return ok && (problem.Status < 500 || problem.Status == http.StatusServiceUnavailable)
+}
+
+// judgeRefusal finds fault unless the daemon said "later".
+func (p *publisher) judgeRefusal(id identity, err error) {
+	problem, _ := errors.AsType[*wire.Problem](err)
+	if problem.Status != http.StatusServiceUnavailable && problem.Status != http.StatusTooManyRequests {
+		p.world.fault(Protocol, fmt.Sprintf("publisher %d", p.number), p.world.ledger.names[id.topic()], "%v was refused: %v", id, err)
+	}
+}
+
+// probe publishes the last message of each topic: whoever has it, and all before,
+// has everything.
+func probe(ctx context.Context, w *world) error {
+	client, err := pubsub.New("http://" + w.proxy.address())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for topic := range w.ledger.names {
+		if err := probeTopic(ctx, w, client, topic); err != nil {
+			return fmt.Errorf("publish the last message of %s: %w", w.ledger.names[topic], err)
+		}
+	}
+	return nil
+}
+
+func probeTopic(ctx context.Context, w *world, client *pubsub.Client, topic int) (err error) {
+	for attempt := range uint64(20) {
+		id := newIdentity(topic, probePublisher, attempt)
+		var answer wire.Published
+		if answer, err = publish(ctx, w, client, id); err == nil {
+			w.ledger.accepted(id, answer)
+			return nil
+		}
+		if !wasRefused(err) {
+			w.ledger.lostAnswer(id)
+		}
+		if sleep(ctx, 200*time.Millisecond) != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// sleep waits for d, or for the end of ctx, and then returns why it ended.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

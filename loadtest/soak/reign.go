@@ -1,0 +1,233 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// An ending is how a daemon's time is over.
+type ending uint8
+
+const (
+	kept    ending = iota // told to stop, and started again with what it wrote to its state file: the epoch stays
+	planned               // told to stop, and started again without: a new epoch
+	killed                // kill -9: a new epoch, whatever state file is left
+)
+
+// An environment is one daemon's settings, which only a restart changes.
+type environment struct {
+	Retention
+	queue, unacked, answerFrames int
+	lane                         string
+}
+
+// drawEnvironment draws settings, half of the time such as make subscribers that
+// are late lose messages.
+func drawEnvironment(rng *rand.Rand) environment {
+	histories := []Retention{
+		{1000, 1 << 20, time.Minute}, {1000, 1 << 20, time.Minute},
+		{200, 512 << 10, 10 * time.Second}, {60, 256 << 10, 4 * time.Second},
+	}
+	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
+	e := environment{
+		Retention: histories[rng.IntN(len(histories))],
+		queue:     pick(32, 32, 4, 1), unacked: pick(1024, 64), answerFrames: pick(1000, 1000, 10),
+		lane: "handoff",
+	}
+	if rng.IntN(4) == 0 {
+		e.lane = "channel"
+	}
+	return e
+}
+
+func (e *environment) flags() []string {
+	return []string{
+		"--log-level=warn", "--lane=" + e.lane,
+		"--history-messages=" + strconv.Itoa(e.Messages), "--history-bytes=" + strconv.Itoa(e.Bytes), "--history-age=" + e.Age.String(),
+		"--session-queue=" + strconv.Itoa(e.queue), "--session-unacked=" + strconv.Itoa(e.unacked),
+		"--poll-answer-frames=" + strconv.Itoa(e.answerFrames),
+	}
+}
+
+// A reign is the daemons that run one after the other behind the proxy. One
+// goroutine stages it; number may be read by any.
+type reign struct {
+	command    []string
+	folder     string // holds the addresses and the state; removed by end
+	proxy      *proxy
+	ledger     *ledger
+	retentions *retentions
+	rng        *rand.Rand
+	state      bool // the daemon has a state file
+
+	server *server
+	epoch  string       // of server, and what a kept epoch must be
+	number atomic.Int64 // rises when a daemon is about to end, and when the next is ready
+	staged map[ending]int
+}
+
+func newReign(ctx context.Context, command []string, p *proxy, l *ledger, r *retentions, seed uint64) (*reign, error) {
+	folder, err := os.MkdirTemp("", "pubsubd-soak-")
+	if err != nil {
+		return nil, fmt.Errorf("start the server: %w", err)
+	}
+	k := &reign{
+		command: command, folder: folder, proxy: p, ledger: l, retentions: r,
+		rng: rand.New(rand.NewPCG(seed, 'r')), state: true, staged: map[ending]int{},
+	}
+	if err := k.begin(ctx); err != nil {
+		k.end()
+		return nil, err
+	}
+	return k, nil
+}
+
+// begin starts a daemon. The first one tells whether there are state files.
+func (k *reign) begin(ctx context.Context) error {
+	e := drawEnvironment(k.rng)
+	k.retentions.add(k.ledger.since(time.Now()), e.Retention)
+	s, err := startServer(ctx, k.folder, k.arguments(e))
+	if err != nil && s != nil && k.state && k.number.Load() == 0 && s.refusedFlags() {
+		k.state = false
+		s, err = startServer(ctx, k.folder, k.arguments(e))
+	}
+	if err != nil {
+		return err
+	}
+	k.server = s
+	if k.epoch, err = askEpoch(ctx, s.public, k.ledger.names[0]); err != nil {
+		return fmt.Errorf("ask the server's epoch: %w", err)
+	}
+	k.number.Add(1)
+	k.proxy.lead(s.public)
+	return nil
+}
+
+func (k *reign) arguments(e environment) []string {
+	args := append(append([]string{}, k.command...), e.flags()...)
+	if k.state {
+		args = append(args, "--state", k.stateFile())
+	}
+	return args
+}
+
+func (k *reign) stateFile() string { return filepath.Join(k.folder, "state") }
+
+// run ends one daemon after another, each after about every, until ctx ends; the
+// last one runs on.
+func (k *reign) run(ctx context.Context, every time.Duration) error {
+	var bag []ending
+	for {
+		wait := every/2 + time.Duration(k.rng.Int64N(int64(every)))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.server.gone:
+			k.fault(Daemon, "it ended by itself: %v%s", k.server.howEnded(), k.server.stderr.quote())
+			return errors.New("the daemon ended by itself")
+		case <-time.After(wait):
+		}
+		if len(bag) == 0 {
+			bag = k.fillBag()
+		}
+		if err := k.change(context.WithoutCancel(ctx), bag[0]); err != nil {
+			return err
+		}
+		bag = bag[1:]
+	}
+}
+
+// fillBag returns every ending there is, in an order of its own.
+func (k *reign) fillBag() []ending {
+	bag := []ending{killed, planned}
+	if k.state {
+		bag = append(bag, kept, kept)
+	}
+	k.rng.Shuffle(len(bag), func(i, j int) { bag[i], bag[j] = bag[j], bag[i] })
+	return bag
+}
+
+// change ends the daemon and starts the next, and judges its epoch.
+func (k *reign) change(ctx context.Context, how ending) error {
+	before := k.epoch
+	k.number.Add(1)
+	if how == killed {
+		k.server.kill()
+	} else if err := k.server.stop(); err != nil {
+		k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.stderr.quote())
+	}
+	k.proxy.lead("")
+	k.listen()
+	if how == planned {
+		_ = os.Remove(k.stateFile())
+	}
+	time.Sleep(time.Duration(k.rng.IntN(500)) * time.Millisecond) // for how long nobody serves
+	if err := k.begin(ctx); err != nil {
+		k.fault(Daemon, "it did not start again: %v", err)
+		return err
+	}
+	k.staged[how]++
+	switch {
+	case how == kept && k.epoch != before:
+		k.fault(Epoch, "the daemon was stopped and started with its state file, and its epoch %s became %s", before, k.epoch)
+	case how != kept && !olderEpoch(before, k.epoch):
+		k.fault(Epoch, "after epoch %s the daemon began anew and has epoch %s", before, k.epoch)
+	}
+	return nil
+}
+
+// listen looks for what a daemon must never say.
+func (k *reign) listen() {
+	if alarm := k.server.stderr.alarm(); alarm != "" {
+		k.fault(Daemon, "it said: %s", alarm)
+	}
+}
+
+func (k *reign) fault(kind Kind, format string, args ...any) {
+	k.ledger.faults.add(Fault{Kind: kind, Who: "daemon", AtMS: int64(k.ledger.since(time.Now())), Detail: fmt.Sprintf(format, args...)})
+}
+
+// end stops the last daemon and leaves nothing behind.
+func (k *reign) end() {
+	if k.server != nil && !k.server.isGone() {
+		if err := k.server.stop(); err != nil {
+			k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.stderr.quote())
+		}
+		k.listen()
+	}
+	_ = os.RemoveAll(k.folder)
+}
+
+// askEpoch asks the daemon at address for its epoch: a stateless poll without a
+// position is answered at once.
+func askEpoch(ctx context.Context, address, topic string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/v1/poll?topic="+topic, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	content, err := wire.NewDecoder(resp.Body).Next()
+	if err != nil {
+		return "", err
+	}
+	if content.Hello == nil || len(content.Hello.Positions) != 1 {
+		return "", errors.New("it did not begin with hello")
+	}
+	return content.Hello.Positions[0].Epoch, nil
+}

@@ -1,0 +1,13 @@
+//go:build !unix
+
+package soak
+
+import (
+	"os"
+	"syscall"
+)
+
+func ownGroup() *syscall.SysProcAttr { return nil }
+
+// askToStop cannot ask here.
+func askToStop(p *os.Process) error { return p.Kill() }
