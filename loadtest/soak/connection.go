@@ -39,7 +39,7 @@ func dial(ctx context.Context, address string, rng *rand.Rand) (*connection, err
 	}
 	r := &reader{Conn: conn, most: 64 << 10}
 	if rng.IntN(5) == 0 {
-		r.most = 1 + rng.IntN(200)
+		r.most = 20 + rng.IntN(200)
 	}
 	return &connection{conn: r, buffer: bufio.NewReader(r), stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}, nil
 }
@@ -109,9 +109,13 @@ func (c *connection) call(method, path string, body any, want int, answer any) e
 // errNotOurs is an answer that the daemon never gives.
 var errNotOurs = errors.New("the answer is not one of pubsubd")
 
-// isHalfRequest reports whether err is what net/http answers a request of which only
-// a part came, followed by the end of what the client sends.
+// isHalfRequest reports whether err is what a request is answered of which only a
+// part came, followed by the end of what the client sends: by net/http if the head
+// was cut, by the daemon if the body was.
 func isHalfRequest(err error) bool {
+	if problem, ok := errors.AsType[*wire.Problem](err); ok {
+		return problem.Code == wire.CodeInvalidRequest && strings.Contains(problem.Detail, "the body did not arrive")
+	}
 	return err != nil && strings.Contains(err.Error(), "400 Bad Request") && !strings.Contains(err.Error(), "{")
 }
 

@@ -176,7 +176,7 @@ func (h *handworker) poll(line *connection, s *stay) error {
 	}
 	resp, err := line.ask(http.MethodGet, fmt.Sprintf("/v1/sessions/%s/poll?ack=%d&mode=%s&r=%d", s.id, k, mode, h.rng.Uint64()), nil)
 	if err != nil {
-		return err
+		return h.cut(err)
 	}
 	defer resp.Body.Close()
 	h.staged.polls.Add(1)
@@ -432,7 +432,7 @@ func (h *handworker) change(ctx context.Context, s *stay, request wire.ChangeReq
 	case h.session != s || ctx.Err() != nil:
 	case err == nil:
 		h.changedLocked(s, request, positions)
-	case explained && problem.Status == http.StatusBadRequest:
+	case explained && problem.Status == http.StatusBadRequest && !isHalfRequest(err):
 		h.fault(Protocol, h.who, "", "a change was refused: %v", problem)
 	default:
 		h.staged.uncertain.Add(1)
@@ -481,7 +481,7 @@ func (h *handworker) judge(err error) {
 	case errors.Is(err, errNotOurs):
 		h.fault(Protocol, h.who, "", "%v", err)
 	}
-	if !explained {
+	if !explained || isHalfRequest(err) {
 		return
 	}
 	h.mu.Lock()

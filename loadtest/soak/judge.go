@@ -130,11 +130,11 @@ func (j *judge) gap(t *trail, s step) {
 	if s.gap == wire.GapRestarted {
 		return
 	}
-	if first == end && !j.mayBeEmpty(s, b, first) {
+	if first < end || s.gap == wire.GapDeleted {
+		j.reason(t, s, b, first, why)
+	} else if !j.mayBeEmpty(s, b, first) {
 		t.fault(NeedlessGap, s.when, "the gap %s covers no message", j.describe(s))
-		return
 	}
-	j.reason(t, s, b, first, why)
 }
 
 func (j *judge) describe(s step) string {
@@ -142,11 +142,10 @@ func (j *judge) describe(s step) string {
 }
 
 // mayBeEmpty reports whether a gap may cover nothing that the ledger knows of: it
-// may cover a message whose publisher got no answer, the deletion itself, or be of
-// a topic that was forgotten and made again, when there was a time with nothing
-// held. next is the index of the first message after the gap.
+// may cover a message whose publisher got no answer, or be of a topic that was
+// forgotten and made again, when there was a time with nothing held. next is the index of the first message after the gap.
 func (j *judge) mayBeEmpty(s step, b *book, next int) bool {
-	if j.past.unseen > 0 || s.gap == wire.GapDeleted {
+	if j.past.unseen > 0 {
 		return true
 	}
 	if s.gap != wire.GapEvicted {
@@ -166,14 +165,14 @@ func (j *judge) reason(t *trail, s step, b *book, first int, why cause) {
 		}
 		// What was sent and not acked is announced with the reason of what the history
 		// let go of last.
-		for k := first; why&want == 0 && b != nil && k < len(b.offsets); k++ {
+		for k := first; why&want == 0 && k < len(b.offsets); k++ {
 			lost := j.past.lost(b, k, s.when)
 			if lost == 0 {
 				break
 			}
 			why |= lost
 		}
-		if why&want == 0 && first < len(bookOffsets(b)) && j.past.unseen == 0 {
+		if why&want == 0 && j.past.unseen == 0 {
 			t.fault(GapReason, s.when, "the gap %s cannot be for that reason", j.describe(s))
 		}
 	case wire.GapDeleted:
@@ -184,13 +183,6 @@ func (j *judge) reason(t *trail, s step, b *book, first int, why cause) {
 	default:
 		t.fault(GapReason, s.when, "the gap %s has a reason that was not staged", j.describe(s))
 	}
-}
-
-func bookOffsets(b *book) []uint64 {
-	if b == nil {
-		return nil
-	}
-	return b.offsets
 }
 
 func (j *judge) deletedBefore(then int32) bool {

@@ -56,8 +56,8 @@ func (p *proxy) address() string { return p.listener.Addr().String() }
 // lead sends connections that come from now on to address; empty is nowhere.
 func (p *proxy) lead(address string) { p.upstream.Store(&address) }
 
-// calm ends all misfortune: connections that it would befall are closed, and
-// nothing happens to new ones.
+// calm ends all misfortune: connections that it would befall, or that are narrow,
+// are closed, and nothing happens to new ones.
 func (p *proxy) calm() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *proxy) calm() {
 	p.still = true
 	close(p.calmed)
 	for l := range p.open {
-		if l.fate.what != noMisfortune {
+		if l.fate.what != noMisfortune || l.fate.narrow {
 			l.end(false)
 		}
 	}

@@ -118,6 +118,9 @@ func wasRefused(err error) bool {
 // judgeRefusal finds fault unless the daemon said "later".
 func (p *publisher) judgeRefusal(id identity, err error) {
 	problem, _ := errors.AsType[*wire.Problem](err)
+	if isHalfRequest(err) {
+		return
+	}
 	if problem.Status != http.StatusServiceUnavailable && problem.Status != http.StatusTooManyRequests {
 		p.world.fault(Protocol, fmt.Sprintf("publisher %d", p.number), p.world.ledger.names[id.topic()], "%v was refused: %v", id, err)
 	}
