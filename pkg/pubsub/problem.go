@@ -36,9 +36,14 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("answered %d %s, without a problem", e.status, http.StatusText(e.status))
 }
 
-// readProblem makes an error of an answer: a *wire.Problem if it holds one.
+// readProblem makes an error of an answer: a *wire.Problem if it holds one. One that
+// was cut off says nothing but that: the same status may go with a problem that a new
+// session mends, or with one that nothing does.
 func readProblem(resp *http.Response) error {
-	content, _ := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes)) // part of one is told as a statusError
+	content, err := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes))
+	if err != nil {
+		return fmt.Errorf("the answer %d %s was cut off: %w", resp.StatusCode, http.StatusText(resp.StatusCode), err)
+	}
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var p wire.Problem
 	if mediaType != wire.ProblemType || json.Unmarshal(content, &p) != nil || p.Code == "" {
