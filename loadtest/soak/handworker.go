@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -256,6 +257,7 @@ func (h *handworker) readAnswer(resp *http.Response, takeLocked func(wire.Conten
 			h.pause() // in the middle of an answer
 		}
 		if h.way.mode == pubsub.Stream && (time.Now().After(leave) || h.mayLeave()) {
+			h.hangUp() // or the body's Close would read on to its end
 			return h.cut(errLeft)
 		}
 	}
@@ -326,12 +328,7 @@ func (h *handworker) repeatedLocked(t *trail, a arrival, c wire.Content) {
 }
 
 func (s *stay) isAdding(topic string) bool {
-	for _, start := range s.adding {
-		if start.Topic == topic {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.adding, func(start wire.Start) bool { return start.Topic == topic })
 }
 
 // pollStateless is one poll without a session.
@@ -385,7 +382,10 @@ func (h *handworker) maybeOther(starts []wire.Start) []wire.Start {
 	if len(starts) >= mostTopicsEach {
 		return starts
 	}
-	return append(starts, h.drawStarts(h.rng, 1, h.hasLocked)...)
+	named := func(topic string) bool {
+		return slices.ContainsFunc(starts, func(s wire.Start) bool { return s.Topic == topic })
+	}
+	return slices.Concat(starts, h.drawStarts(h.rng, 1, named))
 }
 
 func (h *handworker) hasLocked(topic string) bool { return h.trails[topic] != nil }
