@@ -65,6 +65,18 @@ func (b *book) between(after, upTo uint64) (i, j int) {
 	return i, max(i, j)
 }
 
+// missing returns how many messages lie above after, up to and including upTo, that
+// are not of the publisher own, and the index of the first.
+func (b *book) missing(after, upTo uint64, own int) (first, n int) {
+	i, j := b.between(after, upTo)
+	for k := j - 1; k >= i; k-- {
+		if b.ids[k].publisher() != own {
+			first, n = k, n+1
+		}
+	}
+	return first, n
+}
+
 // newestAt returns the index of the newest message taken up to then, or -1.
 func (b *book) newestAt(then int32) int {
 	return sort.Search(len(b.latest), func(k int) bool { return b.latest[k] > then }) - 1

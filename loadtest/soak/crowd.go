@@ -46,6 +46,7 @@ type member struct {
 	who     string
 	way     way
 	rng     *rand.Rand
+	own     int               // the publisher whose messages it does not want; noOwn for none
 	leaving time.Time         // when it is to leave, unless all is calm by then
 	trails  map[string]*trail // by topic: those that it is subscribed to
 }
@@ -76,13 +77,14 @@ func (w *world) one(ctx context.Context, slot, n int, rng *rand.Rand, stay time.
 	form := (slot + n) % subscriberForms
 	w.staged.subscribers[form].Add(1)
 	m := &member{
-		world: w, way: ways[form%len(ways)], rng: rng, trails: map[string]*trail{},
+		world: w, way: ways[form%len(ways)], rng: rng, trails: map[string]*trail{}, own: noOwn,
 		who:     fmt.Sprintf("subscriber %d.%d (%s)", slot, n, formName(form)),
 		leaving: time.Now().Add(time.Duration((0.2 + rng.ExpFloat64()) * float64(stay))),
 	}
 	var s subscriber = &librarian{member: m}
 	if form >= len(ways) {
 		s = &handworker{member: m}
+		m.maybeDisown()
 	}
 	s.live(ctx)
 	if ctx.Err() == nil {
@@ -90,6 +92,15 @@ func (w *world) one(ctx context.Context, slot, n int, rng *rand.Rand, stay time.
 		for _, t := range m.trails {
 			t.leave()
 		}
+	}
+}
+
+// maybeDisown makes the subscriber, now and then, one that publishes, too, and does
+// not want its own messages.
+func (m *member) maybeDisown() {
+	if m.features.echo && m.rng.IntN(3) == 0 {
+		m.own = m.rng.IntN(m.publishers)
+		m.staged.strangers.Add(1)
 	}
 }
 

@@ -22,6 +22,7 @@ const (
 	Epoch         Kind = "epoch"          // the daemon kept its epoch, or did not, against its word
 	Repeat        Kind = "repeat"         // a frame that was sent again is not the same
 	Protocol      Kind = "protocol"       // an answer that the protocol does not allow
+	Echo          Kind = "echo"           // a subscriber's own message came back to it
 	Daemon        Kind = "daemon"         // it ended by itself, or badly
 )
 

@@ -133,7 +133,7 @@ func (h *handworker) open(line *connection, starts []wire.Start) (*stay, error) 
 	starts = h.resume(starts)
 	number := h.reign.number.Load()
 	var answer wire.SessionOpened
-	if err := line.call(http.MethodPost, "/v1/sessions", wire.OpenRequest{Topics: starts}, http.StatusCreated, &answer); err != nil {
+	if err := line.call(http.MethodPost, "/v1/sessions", h.opening(starts), http.StatusCreated, &answer); err != nil {
 		return nil, err
 	}
 	h.staged.sessions.Add(1)
@@ -142,6 +142,14 @@ func (h *handworker) open(line *connection, starts []wire.Start) (*stay, error) 
 	h.adoptLocked(starts, answer.Positions)
 	h.session = &stay{id: answer.Session, number: number, left: map[string]bool{}}
 	return h.session, nil
+}
+
+// opening returns the body that opens a session.
+func (h *handworker) opening(starts []wire.Start) any {
+	if h.own == noOwn {
+		return wire.OpenRequest{Topics: starts}
+	}
+	return map[string]any{"topics": starts, "client": clientName(h.own), "echo": false}
 }
 
 // adoptLocked begins the trails of topics that are new.
@@ -155,7 +163,7 @@ func (h *handworker) adoptLocked(starts []wire.Start, positions []wire.Position)
 		case p.Topic != starts[i].Topic:
 			h.fault(Protocol, h.who, p.Topic, "asked for %v, and was told %v", starts[i], p)
 		case t == nil:
-			h.trails[p.Topic] = h.follow(h.who, starts[i], p)
+			h.trails[p.Topic] = h.follow(h.who, starts[i], p, h.own)
 		case t.position() != p:
 			h.fault(Protocol, h.who, p.Topic, "asked to go on after %v, and was told %v", t.position(), p)
 		}
@@ -337,6 +345,10 @@ func (h *handworker) pollStateless(line *connection, starts []wire.Start) error 
 	query := url.Values{"mode": {string(h.way.mode)}}
 	for _, start := range starts {
 		query.Add("topic", start.String())
+	}
+	if h.own != noOwn {
+		query.Set("client", clientName(h.own))
+		query.Set("echo", "false")
 	}
 	resp, err := line.ask(http.MethodGet, "/v1/poll?"+query.Encode(), nil)
 	if err != nil {

@@ -90,9 +90,9 @@ func (j *judge) hole(t *trail, at place, run step) {
 		return // was told at once
 	}
 	b := j.books[at.epoch()]
-	if first, end := b.between(at.offset(), run.from.offset()-1); first < end {
+	if first, n := b.missing(at.offset(), run.from.offset()-1, t.own); n > 0 {
 		t.fault(Loss, run.when, "%d messages between offsets %d and %d never came, the first %v, taken at %d ms",
-			end-first, at.offset(), run.from.offset(), b.ids[first], b.times[first])
+			n, at.offset(), run.from.offset(), b.ids[first], b.times[first])
 	}
 }
 
@@ -105,8 +105,8 @@ func (j *judge) ending(t *trail, at place) {
 		}
 		return
 	}
-	if first, end := b.between(at.offset(), math.MaxUint64); first < end {
-		t.fault(Loss, b.times[first], "the last %d messages never came: it is at %v", end-first, t.at)
+	if first, n := b.missing(at.offset(), math.MaxUint64, t.own); n > 0 {
+		t.fault(Loss, b.times[first], "the last %d messages never came: it is at %v", n, t.at)
 	}
 }
 

@@ -308,3 +308,14 @@ func TestARepeatedMessageBecomesAGapOnlyWhenItIsLost(t *testing.T) {
 		})
 	}
 }
+
+// Who does not want its own messages misses none of them, and gets none.
+func TestOwnMessagesDoNotComeBack(t *testing.T) {
+	c := newCourt(t)
+	c.published("e1", 1, 4, 0)
+	s := c.subscriber("0")
+	s.own = 0 // who published all of them
+	require.Empty(t, c.judge())
+	c.saw(s, 100, "2")
+	require.Equal(t, string(Echo), c.judge())
+}

@@ -129,27 +129,34 @@ func (l *ledger) lostAnswer(id identity) {
 	}
 }
 
-// asked notes a DELETE: asked for at from, answered at to.
-func (l *ledger) asked(topic int, from, to int32) {
+// asked notes a DELETE: asked for at from, done by to. The returned function says
+// when it was answered, which is to.
+func (l *ledger) asked(topic int, from, to int32) (answered func(at int32)) {
 	t := &l.topics[topic]
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	n := len(t.deletions)
 	t.deletions = append(t.deletions, deletion{from, to})
+	return func(at int32) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.deletions[n].to = at
+	}
 }
 
-// delivered notes what a subscriber got, and reports whether it has the form of a
-// message at all.
-func (l *ledger) delivered(who string, m *wire.Message) bool {
+// delivered notes what a subscriber got, and returns which message it is; false if it
+// is none that was published.
+func (l *ledger) delivered(who string, m *wire.Message) (identity, bool) {
 	id, err := l.payloads.read(m)
 	if err == nil && l.names[id.topic()%len(l.names)] != m.Position.Topic {
 		err = fmt.Errorf("%v arrived on another topic", id)
 	}
 	if err != nil {
 		l.faults.add(Fault{Kind: Payload, Who: who, Topic: m.Position.Topic, AtMS: m.Time - l.began.UnixMilli(), Detail: fmt.Sprintf("%v: %v", m.Position, err)})
-		return false
+		return id, false
 	}
 	l.claim(who, id, m.Position, m.Time)
-	return true
+	return id, true
 }
 
 // claim notes that id is at p, taken at unixMS, and finds fault if another claim

@@ -72,7 +72,7 @@ func (l *librarian) resume() []wire.Start {
 func (l *librarian) follow(starts []wire.Start, positions []wire.Position) {
 	for i, p := range positions {
 		if l.trails[p.Topic] == nil {
-			l.trails[p.Topic] = l.world.follow(l.who, starts[i], p)
+			l.trails[p.Topic] = l.world.follow(l.who, starts[i], p, noOwn)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -106,8 +107,21 @@ func publish(ctx context.Context, w *world, client *pubsub.Client, id identity) 
 	if f.ttl > 0 {
 		options = append(options, pubsub.WithTTL(f.ttl))
 	}
+	if w.features.echo {
+		options = append(options, asClient(id.publisher()))
+	}
 	return client.Publish(ctx, w.ledger.names[id.topic()], f.mediaType, w.payloads.body(id, f), options...)
 }
+
+// asClient names the publisher.
+func asClient(publisher int) pubsub.PublishOption {
+	return func(query url.Values) error {
+		query.Set("client", clientName(publisher))
+		return nil
+	}
+}
+
+func clientName(publisher int) string { return fmt.Sprintf("publisher-%d", publisher) }
 
 // wasRefused reports whether the daemon said that it did not take the message.
 func wasRefused(err error) bool {

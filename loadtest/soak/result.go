@@ -56,6 +56,7 @@ func (w *world) result(cfg Config, took time.Duration, interrupted bool) *Result
 	if !w.reign.state {
 		r.NotStaged = append(r.NotStaged, "restarts that keep the epoch: serve has no --state")
 	}
+	r.NotStaged = append(r.NotStaged, w.features.missing()...)
 	return r
 }
 
@@ -83,6 +84,8 @@ func (w *world) countStaged() []Count {
 		Count{"readers that paused", s.pauses.Load()},
 		Count{"changes of topics", s.changes.Load()},
 		Count{"changes whose answer was lost", s.uncertain.Load()},
+		Count{"deletions of topics", s.deletions.Load()},
+		Count{"subscribers without their own messages", s.strangers.Load()},
 		Count{"sessions by hand", s.sessions.Load()},
 		Count{"polls by hand", s.polls.Load()},
 		Count{"acks below what was had", s.earlierAcks.Load()},

@@ -47,11 +47,16 @@ func newWorld(ctx context.Context, cfg Config) (*world, error) {
 	}
 	w := &world{
 		seed: cfg.Seed, payloads: p, ledger: newLedger(topicNames(cfg.Topics), p, f, began), proxy: proxy,
-		calm: make(chan struct{}), trails: make([][]*trail, cfg.Topics), retentions: &retentions{},
+		calm: make(chan struct{}), trails: make([][]*trail, cfg.Topics), retentions: &retentions{}, publishers: cfg.Publishers,
 	}
 	if w.reign, err = newReign(ctx, cfg.ServerCommand, proxy, w.ledger, w.retentions, cfg.Seed); err != nil {
 		proxy.close()
 		return nil, err
+	}
+	if w.features, err = askFeatures(ctx, w.reign.server.public, w.ledger.names[0]); err != nil {
+		w.reign.end()
+		proxy.close()
+		return nil, fmt.Errorf("ask what the server offers: %w", err)
 	}
 	return w, nil
 }
@@ -86,6 +91,9 @@ func (w *world) rage(ctx context.Context, cfg Config) (failure error) {
 			return err
 		}
 		writers.Go(func() { p.run(ctx, cfg.Rate/float64(cfg.Publishers)) })
+	}
+	if w.features.deletion {
+		writers.Go(func() { w.erase(ctx) })
 	}
 	failure = w.reign.run(ctx, min(cfg.Restart, cfg.Duration/3))
 	cancel()

@@ -22,6 +22,7 @@ type trail struct {
 	from   place      // immutable: what was answered
 	told   int32      // immutable: when
 	ledger *ledger    // immutable
+	own    int        // the publisher whose messages do not come; noOwn for none
 
 	mu      sync.Mutex // guards the fields below
 	epochs  epochCache
@@ -51,10 +52,13 @@ type epochCache struct {
 	index epochIndex
 }
 
+// noOwn is for a subscriber that gets everyone's messages.
+const noOwn = -1
+
 // newTrail begins at the position that the daemon answered at told.
 func newTrail(l *ledger, who string, start wire.Start, answered wire.Position, told time.Time) *trail {
 	t := &trail{
-		who: who, topic: l.index[answered.Topic], name: answered.Topic, start: start, told: l.since(told), ledger: l,
+		who: who, topic: l.index[answered.Topic], name: answered.Topic, start: start, own: noOwn, told: l.since(told), ledger: l,
 		at: answered, live: true, counted: counts{gaps: map[wire.GapReason]int64{}},
 	}
 	t.from = t.place(answered)
@@ -81,7 +85,10 @@ func (t *trail) frame(c wire.Content, now time.Time) {
 		t.gap(c.Gap, t.ledger.since(now))
 		return
 	}
-	if t.ledger.delivered(t.who, c.Message) {
+	if id, ok := t.ledger.delivered(t.who, c.Message); ok {
+		if id.publisher() == t.own {
+			t.fault(Echo, t.ledger.since(now), "%v is its own, and came at %v", id, c.Message.Position)
+		}
 		t.message(c.Message.Position, t.ledger.since(now))
 	}
 }

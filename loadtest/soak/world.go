@@ -21,6 +21,8 @@ type world struct {
 	calm       chan struct{} // closed when nothing is to go wrong any more
 	published  published
 	staged     staged
+	features   features
+	publishers int
 	settled    atomic.Bool // every subscriber had everything at the end
 
 	mu     sync.Mutex // guards trails
@@ -44,6 +46,8 @@ type staged struct {
 	repeats       atomic.Int64 // frames that came again by their ack
 	became        atomic.Int64 // of these, messages that had become a gap
 	halfRequests  atomic.Int64 // requests cut in half, whose end arrived, that were answered 400
+	deletions     atomic.Int64 // of topics, answered
+	strangers     atomic.Int64 // subscriptions without the messages of a publisher of their own
 	replaced      atomic.Int64 // polls that a newer one took the place of
 }
 
@@ -71,9 +75,11 @@ func (w *world) rest(d time.Duration) {
 	}
 }
 
-// follow makes the trail of a subscription that has just begun.
-func (w *world) follow(who string, start wire.Start, answered wire.Position) *trail {
+// follow makes the trail of a subscription that has just begun. Messages of
+// the publisher own are not to come.
+func (w *world) follow(who string, start wire.Start, answered wire.Position, own int) *trail {
 	t := newTrail(w.ledger, who, start, answered, time.Now())
+	t.own = own
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trails[t.topic] = append(w.trails[t.topic], t)
