@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -17,11 +16,12 @@ import (
 // A publisher publishes at a steady rate and in bursts, and enters into the ledger
 // what became of each message. It is one goroutine's.
 type publisher struct {
-	number   int
-	world    *world
-	client   *pubsub.Client
-	rng      *rand.Rand
-	sequence uint64
+	number    int
+	world     *world
+	client    *pubsub.Client
+	transport *http.Transport
+	rng       *rand.Rand
+	sequence  uint64
 }
 
 // published counts what became of publishes. It is safe for concurrent use.
@@ -34,16 +34,19 @@ type published struct {
 const publishTimeout = 10 * time.Second
 
 func newPublisher(w *world, number int) (*publisher, error) {
-	client, err := pubsub.New("http://" + w.proxy.address())
-	if err != nil {
-		return nil, err
+	p := &publisher{number: number, world: w, rng: w.lot('p', number), transport: &http.Transport{}}
+	hc := &http.Client{Transport: p.transport}
+	if w.features.echo {
+		hc.Transport = namedPublisher{p.transport, clientName(number)}
 	}
-	return &publisher{number: number, world: w, client: client, rng: w.lot('p', number)}, nil
+	var err error
+	p.client, err = pubsub.New("http://"+w.proxy.address(), pubsub.WithHTTPClient(hc))
+	return p, err
 }
 
 // run publishes rate messages a second until ctx ends.
 func (p *publisher) run(ctx context.Context, rate float64) {
-	defer p.client.Close()
+	defer p.transport.CloseIdleConnections()
 	next := time.Now()
 	for ctx.Err() == nil {
 		next = next.Add(time.Duration(p.rng.ExpFloat64() / rate * float64(time.Second)))
@@ -107,18 +110,23 @@ func publish(ctx context.Context, w *world, client *pubsub.Client, id identity) 
 	if f.ttl > 0 {
 		options = append(options, pubsub.WithTTL(f.ttl))
 	}
-	if w.features.echo {
-		options = append(options, asClient(id.publisher()))
-	}
 	return client.Publish(ctx, w.ledger.names[id.topic()], f.mediaType, w.payloads.body(id, f), options...)
 }
 
-// asClient names the publisher.
-func asClient(publisher int) pubsub.PublishOption {
-	return func(query url.Values) error {
-		query.Set("client", clientName(publisher))
-		return nil
-	}
+// A namedPublisher says with each publish whose it is. It belongs to one publisher,
+// whose name the daemon is told as client=.
+type namedPublisher struct {
+	http.RoundTripper
+	name string
+}
+
+// RoundTrip is part of http.RoundTripper.
+func (p namedPublisher) RoundTrip(req *http.Request) (*http.Response, error) {
+	named := req.Clone(req.Context())
+	query := named.URL.Query()
+	query.Set("client", p.name)
+	named.URL.RawQuery = query.Encode()
+	return p.RoundTripper.RoundTrip(named)
 }
 
 func clientName(publisher int) string { return fmt.Sprintf("publisher-%d", publisher) }
