@@ -194,6 +194,8 @@ func (h *handworker) poll(line *connection, s *stay) error {
 	}
 	if impossible {
 		h.fault(Protocol, h.who, "", "ack=%d was taken, with %d frames acked before and %d had", k, s.window.acked, s.window.had())
+		h.hangUp()
+		return h.cut(errNotOurs)
 	}
 	number := k
 	return h.readAnswer(resp, func(c wire.Content) {
@@ -291,11 +293,12 @@ func (h *handworker) properEnd() error {
 	return nil
 }
 
-// cut gives a session's stream up: its frames count as acked when they are written.
+// cut gives a session's stream up, whose frames count as acked when they are written,
+// and a session that makes no sense.
 func (h *handworker) cut(err error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.way.mode == pubsub.Stream {
+	if h.way.mode == pubsub.Stream || errors.Is(err, errNotOurs) {
 		h.session = nil
 	}
 	return err

@@ -48,9 +48,12 @@ const (
 	gone          // a message that is a gap from now on
 )
 
-// take notes frame number n, from acked+1 to had+1. An error says how it differs
-// from what it was.
+// take notes frame number n. An error says how it differs from what it was, or that
+// it cannot have that number.
 func (w *window) take(n uint64, f frame) (arrival, error) {
+	if n <= w.acked || n > w.had()+1 {
+		return again, fmt.Errorf("frame %d is %v, and %d frames were acked, and %d had", n, f, w.acked, w.had())
+	}
 	i := n - w.acked - 1
 	if i == uint64(len(w.frames)) {
 		w.frames = append(w.frames, f)

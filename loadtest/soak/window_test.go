@@ -50,4 +50,8 @@ func TestAFrameThatComesAgainIsTheSame(t *testing.T) {
 	}
 	w.ack(4)
 	take(5, message("7"), isNew)
+	for _, n := range []uint64{4, 7} {
+		_, err := w.take(n, message("8"))
+		require.Error(t, err, "frame %d is acked, or too far", n)
+	}
 }
