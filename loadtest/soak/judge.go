@@ -110,7 +110,8 @@ func (j *judge) ending(t *trail, at place) {
 	}
 }
 
-// gap judges what a gap covers, and why.
+// gap judges what a gap covers, and why. It begins at the last frame, so it covers
+// the subscriber's own messages that were passed over since, too.
 func (j *judge) gap(t *trail, s step) {
 	after := s.from.offset()
 	if s.from.epoch() != s.to.epoch() {
@@ -121,7 +122,7 @@ func (j *judge) gap(t *trail, s step) {
 	var why cause
 	for k := first; k < end; k++ {
 		lost := j.past.lost(b, k, s.when)
-		if lost == 0 && s.gap != wire.GapConflated {
+		if lost == 0 && s.gap != wire.GapConflated && b.ids[k].publisher() != t.own {
 			t.fault(NeedlessGap, s.when, "the gap %s covers offset %d, taken at %d ms, which the history still held", j.describe(s), b.offsets[k], b.times[k])
 			return
 		}

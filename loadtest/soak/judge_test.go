@@ -319,3 +319,20 @@ func TestOwnMessagesDoNotComeBack(t *testing.T) {
 	c.saw(s, 100, "2")
 	require.Equal(t, string(Echo), c.judge())
 }
+
+// A gap begins at the last frame that a subscriber has, and so covers its own
+// messages, too, that were passed over.
+func TestAGapMayCoverOwnMessages(t *testing.T) {
+	c := newCourt(t)
+	c.published("e1", 1, 2, 0)
+	id := newIdentity(0, 7, 0)
+	for ; c.ledger.payloads.formOf(id).ttl == 0; id++ {
+	}
+	c.ledger.accepted(id, wire.Published{Position: at("3"), Time: 20})
+	s := c.subscriber("0")
+	s.own = 0
+	c.saw(s, 5000, "expired(0-3)")
+	require.Empty(t, c.judge(), c.ledger.faults.kept)
+	s.own = noOwn
+	require.Equal(t, string(NeedlessGap), c.judge())
+}

@@ -103,6 +103,9 @@ func (w *world) rage(ctx context.Context, cfg Config) (failure error) {
 	if failure == nil {
 		failure = w.settle(living, cfg.Settle)
 	}
+	if failure == nil {
+		failure = w.readHistories(living)
+	}
 	die()
 	crowd.Wait()
 	return failure
