@@ -16,6 +16,7 @@ import (
 type features struct {
 	deletion bool // DELETE of a topic
 	echo     bool // client= on publish, and echo=false: own messages do not come back
+	patterns bool // a.* subscribes to all topics a.x, also those made later
 }
 
 // askFeatures asks the daemon at address, on a topic that nobody uses.
@@ -26,11 +27,15 @@ func askFeatures(ctx context.Context, address, topic string) (f features, err er
 	}
 	// The topic is there: askEpoch has made it.
 	f.deletion = status == http.StatusOK || status == http.StatusNoContent
-	status, err = request(ctx, http.MethodPost, "http://"+address+"/v1/sessions", `{"topics":[],"client":"soak","echo":false}`)
-	if err != nil {
-		return f, err
+	for body, there := range map[string]*bool{
+		`{"topics":[],"client":"soak","echo":false}`: &f.echo,
+		`{"topics":["soak-none.*"]}`:                 &f.patterns,
+	} {
+		if status, err = request(ctx, http.MethodPost, "http://"+address+"/v1/sessions", body); err != nil {
+			return f, err
+		}
+		*there = status == http.StatusCreated
 	}
-	f.echo = status == http.StatusCreated
 	return f, nil
 }
 
@@ -42,7 +47,10 @@ func (f *features) missing() (what []string) {
 	if !f.echo {
 		what = append(what, "echo=false: sessions do not know it")
 	}
-	return append(what, "patterns, max_rate and the policies of slow consumers: this soak does not know them yet")
+	if !f.patterns {
+		what = append(what, "patterns: sessions refuse them")
+	}
+	return append(what, "max_rate and the policies of slow consumers: this soak does not know them yet")
 }
 
 // request makes a request and returns the status that it is answered with.

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +24,10 @@ import (
 type handworker struct {
 	*member
 
-	mu      sync.Mutex // guards the fields below, trails and the world's member
+	pattern string // that it subscribes to besides; empty for none
+
+	mu      sync.Mutex // guards the fields below, and the member's trails
+	told    string     // the pattern's position; empty before it is known
 	session *stay      // nil for none
 	line    *connection
 }
@@ -50,7 +55,7 @@ func (h *handworker) live(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer h.hangUp()
-	starts := h.drawStarts(h.rng, 1+h.rng.IntN(4), func(string) bool { return false })
+	starts := h.begin()
 	for ctx.Err() == nil && !h.mayLeave() {
 		if !h.isCalm() && h.rng.IntN(20) == 0 {
 			h.pause()
@@ -61,6 +66,16 @@ func (h *handworker) live(ctx context.Context) {
 			_ = sleep(ctx, time.Duration(50+h.rng.IntN(400))*time.Millisecond)
 		}
 	}
+}
+
+// begin draws what it subscribes to: now and then all topics there are, by a pattern.
+func (h *handworker) begin() []wire.Start {
+	if h.features.patterns && !h.way.stateless && h.rng.IntN(8) == 0 {
+		h.staged.patterns.Add(1)
+		h.pattern = strings.SplitAfter(h.ledger.names[0], ".")[0] + "*"
+		return nil
+	}
+	return h.drawStarts(h.rng, 1+h.rng.IntN(4), func(string) bool { return false })
 }
 
 // turn is one poll, with what it needs before.
@@ -139,17 +154,63 @@ func (h *handworker) open(line *connection, starts []wire.Start) (*stay, error) 
 	h.staged.sessions.Add(1)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.adoptLocked(starts, answer.Positions)
+	h.adoptAllLocked(starts, answer.Positions)
 	h.session = &stay{id: answer.Session, number: number, left: map[string]bool{}}
 	return h.session, nil
 }
 
 // opening returns the body that opens a session.
-func (h *handworker) opening(starts []wire.Start) any {
-	if h.own == noOwn {
-		return wire.OpenRequest{Topics: starts}
+func (h *handworker) opening(starts []wire.Start) map[string]any {
+	topics := make([]string, 0, len(starts)+1)
+	if h.pattern != "" {
+		topics = append(topics, cmp.Or(h.told, h.pattern))
 	}
-	return map[string]any{"topics": starts, "client": clientName(h.own), "echo": false}
+	for _, start := range starts {
+		topics = append(topics, start.String())
+	}
+	body := map[string]any{"topics": topics}
+	if h.own != noOwn {
+		body["client"], body["echo"] = clientName(h.own), false
+	}
+	return body
+}
+
+// adoptAllLocked takes over the positions of a new session: the pattern's, if there
+// is one, those asked for, and those of other topics that the pattern matches.
+func (h *handworker) adoptAllLocked(starts []wire.Start, positions []wire.Position) {
+	if h.pattern == "" {
+		h.adoptLocked(starts, positions)
+		return
+	}
+	if len(positions) < 1+len(starts) || positions[0].Topic != h.pattern {
+		h.fault(Protocol, h.who, h.pattern, "asked for the pattern and %d topics, and was told %v", len(starts), positions)
+		return
+	}
+	first := h.told == ""
+	h.told = positions[0].String()
+	rest := positions[1+len(starts):]
+	h.adoptLocked(starts, positions[1:1+len(starts)])
+	for _, p := range rest {
+		start := wire.StartAfter(p)
+		if first {
+			start = wire.Start{Topic: p.Topic}
+		}
+		h.adoptLocked([]wire.Start{start}, []wire.Position{p})
+	}
+}
+
+// joinedLocked begins the trail of a topic that the pattern matches and that was made
+// later: with its first message, so from the beginning of its epoch.
+func (h *handworker) joinedLocked(f frame) *trail {
+	if h.pattern == "" || !strings.HasPrefix(f.position.Topic, strings.TrimSuffix(h.pattern, "*")) {
+		return nil
+	}
+	begin := wire.Position{Topic: f.position.Topic, Epoch: f.position.Epoch}
+	if f.gap != "" {
+		begin.Epoch = f.after.Epoch
+	}
+	h.trails[begin.Topic] = h.follow(h.who, wire.StartAfter(begin), begin, h.own)
+	return h.trails[begin.Topic]
 }
 
 // adoptLocked begins the trails of topics that are new.
@@ -313,6 +374,9 @@ func (h *handworker) takeLocked(s *stay, n uint64, c wire.Content) {
 		return
 	}
 	t := h.trails[f.position.Topic]
+	if t == nil {
+		t = h.joinedLocked(f)
+	}
 	switch {
 	case arrival != isNew:
 		h.repeatedLocked(t, arrival, c)
@@ -410,7 +474,7 @@ func (h *handworker) hasLocked(topic string) bool { return h.trails[topic] != ni
 func (h *handworker) maybeChange(ctx context.Context, s *stay, changes *sync.WaitGroup) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s.changes > 0 {
+	if s.changes > 0 || h.pattern != "" {
 		return
 	}
 	request := wire.ChangeRequest{Add: h.drawStarts(h.rng, h.rng.IntN(3), func(topic string) bool { return h.hasLocked(topic) || s.left[topic] })}

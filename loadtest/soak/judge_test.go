@@ -68,9 +68,9 @@ func (c *court) number(p wire.Position) uint64 {
 	return 1000*n + p.Offset
 }
 
-// subscriber begins after a position, and is at the end to have everything.
-func (c *court) subscriber(after string) *trail {
-	t := newTrail(c.ledger, "s", wire.StartAfter(at(after)), at(after), time.UnixMilli(0))
+// subscriber begins before the first message, and is at the end to have everything.
+func (c *court) subscriber() *trail {
+	t := newTrail(c.ledger, "s", wire.StartAfter(at("0")), at("0"), time.UnixMilli(0))
 	c.trails = append(c.trails, t)
 	return t
 }
@@ -124,7 +124,7 @@ func TestWhatIsRightIsNotAFault(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			court := newCourt(t)
 			court.published("e1", 1, 8, 0)
-			court.saw(court.subscriber("0"), 1000, c.saw...)
+			court.saw(court.subscriber(), 1000, c.saw...)
 			require.Empty(t, court.judge(), court.ledger.faults.kept)
 		})
 	}
@@ -158,7 +158,7 @@ func TestEachKindOfFaultIsFound(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			court := newCourt(t)
 			court.published("e1", 1, 8, 0)
-			court.saw(court.subscriber("0"), 1000, c.saw...)
+			court.saw(court.subscriber(), 1000, c.saw...)
 			require.Contains(t, court.judge(), string(c.want), court.ledger.faults.kept)
 		})
 	}
@@ -169,7 +169,7 @@ func TestExpiredIsForWhatIsOldEnough(t *testing.T) {
 		t.Run(fmt.Sprint(then), func(t *testing.T) {
 			c := newCourt(t)
 			c.published("e1", 1, 2, 0)
-			s := c.subscriber("0")
+			s := c.subscriber()
 			c.saw(s, then, "expired(0-2)")
 			require.Equal(t, want, c.judge())
 		})
@@ -183,7 +183,7 @@ func TestAMessagesOwnLifeEndsBeforeTheHistorys(t *testing.T) {
 	}
 	life := c.ledger.payloads.formOf(id).ttl.Milliseconds()
 	c.ledger.accepted(id, wire.Published{Position: at("1"), Time: 0})
-	late, early := c.subscriber("0"), c.subscriber("0")
+	late, early := c.subscriber(), c.subscriber()
 	c.saw(late, life, "expired(0-1)")
 	require.Empty(t, func() string { c.trails = c.trails[:1]; return c.judge() }())
 	c.trails = []*trail{early}
@@ -214,7 +214,7 @@ func TestRestarts(t *testing.T) {
 			court := newCourt(t)
 			court.published("e1", 1, 2, 0)
 			court.published("e2", 1, 2, 500)
-			court.saw(court.subscriber("0"), 1000, c.saw...)
+			court.saw(court.subscriber(), 1000, c.saw...)
 			if got := court.judge(); c.want == "" {
 				require.Empty(t, got, court.ledger.faults.kept)
 			} else {
@@ -232,7 +232,7 @@ func TestAForgottenTopicMayAnnounceAGapNeedlessly(t *testing.T) {
 			c := newCourt(t)
 			c.published("e1", 1, 1, 0)
 			c.published("e1", 9, 9, then)
-			c.saw(c.subscriber("0"), then+10, "1", "evicted(1-8)", "9")
+			c.saw(c.subscriber(), then+10, "1", "evicted(1-8)", "9")
 			require.Equal(t, want, c.judge(), c.ledger.faults.kept)
 		})
 	}
@@ -244,10 +244,10 @@ func TestADeletedTopic(t *testing.T) {
 	c.published("e1", 1, 2, 0)
 	c.ledger.asked(0, 500, 510)
 	c.published("e1", 4, 4, 900)
-	c.saw(c.subscriber("0"), 950, "deleted(0-3)", "4")
-	c.saw(c.subscriber("0"), 950, "1", "2", "deleted(2-3)", "4")
+	c.saw(c.subscriber(), 950, "deleted(0-3)", "4")
+	c.saw(c.subscriber(), 950, "1", "2", "deleted(2-3)", "4")
 	require.Empty(t, c.judge(), c.ledger.faults.kept)
-	c.saw(c.subscriber("0"), 950, "deleted(0-4)")
+	c.saw(c.subscriber(), 950, "deleted(0-4)")
 	require.Equal(t, string(NeedlessGap), c.judge())
 }
 
@@ -282,7 +282,7 @@ func TestWhereASubscriptionBeginsIsJudged(t *testing.T) {
 func TestASubscriberThatLeftMissesNothing(t *testing.T) {
 	c := newCourt(t)
 	c.published("e1", 1, 8, 0)
-	s := c.subscriber("0")
+	s := c.subscriber()
 	c.saw(s, 100, "1", "2")
 	s.leave()
 	require.Empty(t, c.judge())
@@ -300,7 +300,7 @@ func TestARepeatedMessageBecomesAGapOnlyWhenItIsLost(t *testing.T) {
 		t.Run(fmt.Sprint(offset), func(t *testing.T) {
 			c := newCourt(t)
 			c.published("e1", 1, 8, 0)
-			s := c.subscriber("0")
+			s := c.subscriber()
 			c.saw(s, 100, "1", "2", "3", "4", "5", "6", "7", "8")
 			p := at(fmt.Sprint(offset))
 			s.became(&wire.Gap{Topic: "a", Reason: wire.GapEvicted, After: at(fmt.Sprint(offset - 1)), Position: p}, time.UnixMilli(200))
@@ -313,7 +313,7 @@ func TestARepeatedMessageBecomesAGapOnlyWhenItIsLost(t *testing.T) {
 func TestOwnMessagesDoNotComeBack(t *testing.T) {
 	c := newCourt(t)
 	c.published("e1", 1, 4, 0)
-	s := c.subscriber("0")
+	s := c.subscriber()
 	s.own = 0 // who published all of them
 	require.Empty(t, c.judge())
 	c.saw(s, 100, "2")
@@ -329,7 +329,7 @@ func TestAGapMayCoverOwnMessages(t *testing.T) {
 	for ; c.ledger.payloads.formOf(id).ttl == 0; id++ {
 	}
 	c.ledger.accepted(id, wire.Published{Position: at("3"), Time: 20})
-	s := c.subscriber("0")
+	s := c.subscriber()
 	s.own = 0
 	c.saw(s, 5000, "expired(0-3)")
 	require.Empty(t, c.judge(), c.ledger.faults.kept)

@@ -42,7 +42,7 @@ func TestClaimsThatDisagreeAreFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			court := newCourt(t)
 			court.published("e1", 1, 1, 0)
-			court.saw(court.subscriber("0"), 10, "1")
+			court.saw(court.subscriber(), 10, "1")
 			c.claim(court)
 			require.Equal(t, map[Kind]int{c.want: 1}, court.ledger.faults.count, court.ledger.faults.kept)
 		})
@@ -55,7 +55,7 @@ func TestALostAnswerIsSettledByADelivery(t *testing.T) {
 	c.ledger.lostAnswer(c.lasting(1001))
 	c.ledger.lostAnswer(c.lasting(1002))
 	require.Positive(t, c.ledger.unseen(0))
-	c.saw(c.subscriber("0"), 10, "1", "2")
+	c.saw(c.subscriber(), 10, "1", "2")
 	require.Zero(t, c.ledger.unseen(0))
 	require.EqualValues(t, 2, c.ledger.head(0, c.ledger.epoch("e1")))
 	require.Empty(t, c.judge())

@@ -85,6 +85,7 @@ func (w *world) countStaged() []Count {
 		Count{"changes of topics", s.changes.Load()},
 		Count{"changes whose answer was lost", s.uncertain.Load()},
 		Count{"deletions of topics", s.deletions.Load()},
+		Count{"subscribers by a pattern", s.patterns.Load()},
 		Count{"subscribers without their own messages", s.strangers.Load()},
 		Count{"sessions by hand", s.sessions.Load()},
 		Count{"polls by hand", s.polls.Load()},

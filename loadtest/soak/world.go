@@ -47,6 +47,7 @@ type staged struct {
 	became        atomic.Int64 // of these, messages that had become a gap
 	halfRequests  atomic.Int64 // requests cut in half, whose end arrived, that were answered 400
 	deletions     atomic.Int64 // of topics, answered
+	patterns      atomic.Int64 // subscribers to all topics by a pattern
 	strangers     atomic.Int64 // subscriptions without the messages of a publisher of their own
 	replaced      atomic.Int64 // polls that a newer one took the place of
 }
