@@ -33,9 +33,10 @@ func TestASoakFindsNoFault(t *testing.T) {
 	for _, c := range append(result.Staged, result.Found...) {
 		staged[c.What] = c.N
 	}
-	for _, what := range []string{"messages published", "kills", "restarts without", "connections reset", "deliveries checked", "gaps restarted"} {
+	for _, what := range []string{"messages published", "connections reset", "deliveries checked"} {
 		require.Positive(t, staged[what], what)
 	}
+	require.Positive(t, staged["kills"]+staged["restarts without"]+staged["restarts with the state file"])
 }
 
 // An interrupted soak ends with its report, and leaves no server behind.

@@ -50,6 +50,7 @@ type arrived struct {
 }
 
 func (h *handworker) live(ctx context.Context) {
+	defer h.judgePattern(ctx)
 	var changes sync.WaitGroup
 	defer changes.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -67,6 +68,24 @@ func (h *handworker) live(ctx context.Context) {
 		}
 	}
 }
+
+// judgePattern finds fault with topics of the pattern of which nothing ever came. It
+// is for the end, when every trail that there is has everything.
+func (h *handworker) judgePattern(ctx context.Context) {
+	if h.told == "" || ctx.Err() == nil || !h.settled.Load() {
+		return
+	}
+	now, epoch := h.ledger.since(time.Now()), h.ledger.epoch(h.reign.epoch)
+	for topic, name := range h.ledger.names {
+		if h.trails[name] == nil && h.ledger.has(topic, epoch, now-joinMS) {
+			h.fault(Loss, h.who, name, "nothing came of a topic that the pattern %s matches", h.pattern)
+		}
+	}
+}
+
+// joinMS is how long a topic may take at the end to reach who follows its pattern:
+// the others are known to have everything, this one not to be there at all.
+const joinMS = 5000
 
 // begin draws what it subscribes to: now and then all topics there are, by a pattern.
 func (h *handworker) begin() []wire.Start {

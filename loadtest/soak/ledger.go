@@ -208,6 +208,25 @@ func (n *numbering) at(offset uint64) *entry {
 	return &chunk[offset%chunkEntries]
 }
 
+// has reports whether the topic has a message in an epoch that was taken by then.
+func (l *ledger) has(topic int, e epochIndex, then int32) bool {
+	t := &l.topics[topic]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.numberings[e]
+	if n == nil {
+		return false
+	}
+	for _, chunk := range n.chunks {
+		for _, e := range chunk {
+			if e.set && e.time <= then {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // head returns the newest offset of the topic in an epoch; 0 if there is none.
 func (l *ledger) head(topic int, e epochIndex) uint64 {
 	t := &l.topics[topic]

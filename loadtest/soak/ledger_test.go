@@ -63,6 +63,16 @@ func TestALostAnswerIsSettledByADelivery(t *testing.T) {
 	require.Zero(t, c.ledger.unseen(0))
 }
 
+func TestTheLedgerKnowsWhatATopicHad(t *testing.T) {
+	c := newCourt(t)
+	c.published("e1", 1, 2, 100)
+	e := c.ledger.epoch("e1")
+	require.True(t, c.ledger.has(0, e, 100))
+	require.False(t, c.ledger.has(0, e, 99))
+	require.False(t, c.ledger.has(1, e, 100))
+	require.Zero(t, c.ledger.head(1, e))
+}
+
 func TestEpochsSortByTime(t *testing.T) {
 	require.True(t, olderEpoch("zz", "100"))
 	require.True(t, olderEpoch("k3", "k4"))
