@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -147,14 +148,15 @@ func (k *reign) run(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// fillBag returns every ending there is, in an order of its own.
-func (k *reign) fillBag() []ending {
-	bag := []ending{killed, planned}
+// fillBag returns every ending there is, in an order of its own. A kill comes after a
+// start with the state file: it must not come to life a second time.
+func (k *reign) fillBag() (bag []ending) {
+	groups := [][]ending{{killed}, {planned}}
 	if k.state {
-		bag = append(bag, kept, kept)
+		groups = [][]ending{{kept, killed}, {planned}, {kept}}
 	}
-	k.rng.Shuffle(len(bag), func(i, j int) { bag[i], bag[j] = bag[j], bag[i] })
-	return bag
+	k.rng.Shuffle(len(groups), func(i, j int) { groups[i], groups[j] = groups[j], groups[i] })
+	return slices.Concat(groups...)
 }
 
 // change ends the daemon and starts the next, and judges its epoch.
