@@ -100,10 +100,11 @@ func (t *trail) message(p wire.Position, now int32) {
 	switch {
 	case p.Epoch != t.at.Epoch:
 		t.fault(NotRestarted, now, "%v follows %v without a gap", p, t.at)
+	case p.Offset > t.at.Offset:
 	case t.hadLocked(p):
 		t.fault(Double, now, "%v came again, after %v", p, t.at)
 		return
-	case p.Offset <= t.at.Offset:
+	default:
 		t.fault(Disorder, now, "%v came after %v", p, t.at)
 		return
 	}
