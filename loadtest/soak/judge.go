@@ -24,23 +24,25 @@ type judge struct {
 // judgeTopic finds the faults of the topic's trails. epoch is the daemon's last.
 func judgeTopic(l *ledger, r *retentions, topic int, epoch epochIndex, trails []*trail) {
 	j := &judge{ledger: l, topic: topic, books: l.close(topic), newest: epoch}
-	j.past = past{retentions: r, deletions: l.topics[topic].deletions, unseen: l.unseen(topic)}
+	j.past = past{retentions: r, deletions: l.topics[topic].deletions}
+	j.past.unseen, j.past.mortal = l.unseen(topic)
 	for _, t := range trails {
 		j.trail(t)
 	}
 }
 
 // unseen returns the bytes of the messages that nobody knows of whether they were
-// taken.
-func (l *ledger) unseen(topic int) (bytes int64) {
+// taken, and whether one of them has a life of its own.
+func (l *ledger) unseen(topic int) (bytes int64, mortal bool) {
 	t := &l.topics[topic]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id := range t.unknown {
 		f := l.payloads.formOf(id)
 		bytes += int64(f.held())
+		mortal = mortal || f.ttl > 0
 	}
-	return bytes
+	return bytes, mortal
 }
 
 func (j *judge) trail(t *trail) {
@@ -173,7 +175,7 @@ func (j *judge) reason(t *trail, s step, b *book, first int, why cause) {
 			}
 			why |= lost
 		}
-		if why&want == 0 && j.past.unseen == 0 {
+		if why&want == 0 && !(j.past.mortal && s.gap == wire.GapExpired) {
 			t.fault(GapReason, s.when, "the gap %s cannot be for that reason", j.describe(s))
 		}
 	case wire.GapDeleted:

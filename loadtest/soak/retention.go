@@ -58,6 +58,7 @@ type past struct {
 	retentions *retentions
 	deletions  []deletion
 	unseen     int64 // bytes of the messages that may be there and nobody saw
+	mortal     bool  // one of these has a life of its own
 }
 
 // lost returns why the k-th message of b may have been let go of by then; 0 if the
