@@ -31,7 +31,7 @@ func adminRouter(metrics *prometheus.Registry, sessions *session.Registry, ready
 	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
 	r.Handle("/readyz", health(ready)).Methods("GET")
 	r.Handle("/sessions", listSessions(sessions)).Methods("GET")
-	r.Handle("/loglevel", logLevel)
+	r.Handle("/loglevel", asJSON(logLevel)).Methods("GET", "PUT")
 	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	r.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
@@ -92,6 +92,15 @@ func orderOf(q url.Values) (session.Order, error) {
 		return session.Order(text), nil
 	}
 	return "", wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %.40q", text)
+}
+
+// asJSON says of what h answers that it is JSON, which h does not say itself.
+func asJSON(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		h.ServeHTTP(w, r)
+	})
 }
 
 func writeAdmin(w http.ResponseWriter, status int, contentType string, value any) {

@@ -167,6 +167,10 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 		r.ask(200, "GET", path, "")
 	}
 	r.ask(400, "GET", "/sessions?sort=size", "")
+	r.ask(200, "GET", "/loglevel", "")
+	r.ask(200, "PUT", "/loglevel", `{"level":"debug"}`)
+	r.ask(400, "PUT", "/loglevel", `{"level":"loud"}`)
+	require.JSONEq(t, `{"level":"warn"}`, r.ask(200, "PUT", "/loglevel", "level=warn", "Content-Type: application/x-www-form-urlencoded"))
 	for at := range operations(r.doc) {
 		require.True(t, r.asked[at], "no test asks %s", at)
 	}
