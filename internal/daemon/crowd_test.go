@@ -1,14 +1,9 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -66,126 +61,38 @@ func (m *member) wantOwnFrames(t *testing.T, n int) {
 	}
 }
 
-// Behind nginx, many clients share few connections to the daemon: at most one idle
-// one is kept, and whoever comes next has it. Everyone polls and publishes through
-// it, and gets exactly their own.
-func TestBehindNginxEveryoneGetsTheirOwn(t *testing.T) {
-	nginx := findNginx(t)
-	for _, lane := range append(lanes, "off") {
-		t.Run(lane, func(t *testing.T) {
-			d := startLane(t, lane, func(c *config.Config) { c.Transport.PollTimeout = time.Second })
-			proxy := startNginx(t, nginx, d.PublicAddr())
-			members := d.gatherCrowd()
-			var all sync.WaitGroup
-			for _, m := range members {
-				all.Go(func() { m.pollThrough(t, proxy) })
-				all.Go(func() { m.publishThrough(t, proxy) })
-			}
-			all.Wait()
-			for _, m := range members {
-				m.wantOwnFrames(t, rounds)
-			}
-			if lane != "off" {
-				require.Positive(t, d.calls("poll", "lane"))
-				require.Positive(t, d.calls("publish", "lane"))
-			}
-		})
-	}
-}
-
-// findNginx returns nginx's path, or skips the test where nobody asked for nginx.
-func findNginx(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"nginx", "/usr/sbin/nginx", "/usr/local/sbin/nginx"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
+// Behind a proxy, many clients share few connections to the daemon: whoever comes
+// next has one that is idle. Everyone polls and publishes through it, and gets
+// exactly their own.
+func TestBehindAProxyEveryoneGetsTheirOwn(t *testing.T) {
+	for _, kind := range proxyKinds {
+		for _, lane := range append(lanes, "off") {
+			t.Run(kind.name+"/"+lane, func(t *testing.T) {
+				d := startLane(t, lane, func(c *config.Config) { c.Transport.PollTimeout = time.Second })
+				proxy := startProxy(t, kind, asShipped, d)
+				members := d.gatherCrowd()
+				var all sync.WaitGroup
+				for _, m := range members {
+					all.Go(func() { m.pollThrough(t, proxy) })
+					all.Go(func() { m.publishThrough(t, proxy) })
+				}
+				all.Wait()
+				for _, m := range members {
+					m.wantOwnFrames(t, rounds)
+				}
+				if lane != "off" {
+					require.Positive(t, d.calls("poll", "lane"))
+					require.Positive(t, d.calls("publish", "lane"))
+				}
+			})
 		}
 	}
-	if os.Getenv("CI") != "" {
-		t.Fatal("nginx is not installed, and CI must have it: apt-get install nginx-light")
-	}
-	t.Skip("nginx is not installed: apt-get install nginx-light")
-	return ""
-}
-
-const nginxConfig = `
-daemon off;
-worker_processes 1;
-pid DIR/pid;
-error_log DIR/errors;
-events { worker_connections 256; }
-http {
-	access_log off;
-	client_body_temp_path DIR/body;
-	proxy_temp_path DIR/proxy;
-	fastcgi_temp_path DIR/fastcgi;
-	uwsgi_temp_path DIR/uwsgi;
-	scgi_temp_path DIR/scgi;
-	upstream pubsubd {
-		server DAEMON;
-		keepalive 1;
-	}
-	server {
-		listen unix:DIR/socket;
-		location / {
-			proxy_pass http://pubsubd;
-			proxy_http_version 1.1;
-			proxy_set_header Connection "";
-			proxy_set_header Host $http_host;
-			proxy_set_header X-Real-IP $remote_addr;
-			proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-			proxy_set_header X-Forwarded-Proto $scheme;
-			proxy_next_upstream off;
-		}
-	}
-}
-`
-
-// startNginx starts an nginx in front of a daemon and returns a client of it.
-func startNginx(t *testing.T, nginx, daemon string) *http.Client {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "nginx") // t.TempDir's name may be too long for a socket
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o755)) // nginx started by root runs as another user
-	file := filepath.Join(dir, "conf")
-	text := strings.NewReplacer("DIR", dir, "DAEMON", daemon).Replace(nginxConfig)
-	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
-
-	ctx, stop := context.WithCancel(context.Background())
-	command := exec.CommandContext(ctx, nginx, "-e", filepath.Join(dir, "errors"), "-p", dir, "-c", file)
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // it ends its workers
-	command.WaitDelay = 5 * time.Second
-	var said strings.Builder
-	command.Stdout, command.Stderr = &said, &said
-	require.NoError(t, command.Start())
-
-	socket := filepath.Join(dir, "socket")
-	network := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
-	t.Cleanup(func() {
-		network.CloseIdleConnections()
-		stop()
-		_ = command.Wait()
-		if errors, _ := os.ReadFile(filepath.Join(dir, "errors")); t.Failed() {
-			t.Logf("nginx said %s%s", said.String(), errors)
-		}
-	})
-	require.Eventually(t, func() bool {
-		conn, err := net.Dial("unix", socket)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	}, 5*time.Second, 5*time.Millisecond)
-	return &http.Client{Transport: network, Timeout: 20 * time.Second}
 }
 
 // pollThrough polls until all is there.
-func (m *member) pollThrough(t *testing.T, proxy *http.Client) {
+func (m *member) pollThrough(t *testing.T, proxy *proxied) {
 	for polls := 0; len(m.frames) < rounds && polls < 10*rounds; polls++ {
-		resp, err := proxy.Get("http://pubsubd.example" + m.pollTarget())
+		resp, err := proxy.client.Get(proxy.url + m.pollTarget())
 		if err != nil {
 			t.Errorf("%s: %v", m.topic, err)
 			return
@@ -200,9 +107,9 @@ func (m *member) pollThrough(t *testing.T, proxy *http.Client) {
 	}
 }
 
-func (m *member) publishThrough(t *testing.T, proxy *http.Client) {
+func (m *member) publishThrough(t *testing.T, proxy *proxied) {
 	for round := range rounds {
-		resp, err := proxy.Post("http://pubsubd.example/v1/topics/"+m.topic+"/messages", "application/json", strings.NewReader(m.payload(round)))
+		resp, err := proxy.client.Post(proxy.url+"/v1/topics/"+m.topic+"/messages", "application/json", strings.NewReader(m.payload(round)))
 		if err != nil {
 			t.Errorf("%s: %v", m.topic, err)
 			return

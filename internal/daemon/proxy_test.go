@@ -1,0 +1,412 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// behindEach runs a story behind each proxy.
+func behindEach(t *testing.T, story func(t *testing.T, kind proxyKind)) {
+	for _, kind := range proxyKinds {
+		t.Run(kind.name, func(t *testing.T) { story(t, kind) })
+	}
+}
+
+// An answer is one that is read line by line while it goes on.
+type answer struct {
+	*testing.T
+	*http.Response
+	lines *bufio.Reader
+	leave context.CancelFunc
+}
+
+// ask begins a request on a connection of its own and returns once the answer has
+// begun.
+func (p *proxied) ask(path string) *answer {
+	p.Helper()
+	ctx, leave := context.WithCancel(p.Context())
+	p.Cleanup(leave)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	require.NoError(p, err)
+	resp, err := newClient(p.T).Do(req)
+	require.NoError(p, err)
+	p.Cleanup(func() { resp.Body.Close() })
+	require.Equal(p, http.StatusOK, resp.StatusCode)
+	return &answer{T: p.T, Response: resp, lines: bufio.NewReader(resp.Body), leave: leave}
+}
+
+func (a *answer) line() string {
+	a.Helper()
+	line, err := a.lines.ReadString('\n')
+	require.NoError(a, err)
+	return line
+}
+
+// skipping returns the first line that is no heartbeat, and how many those were.
+func (a *answer) skippingHeartbeats() (string, int) {
+	a.Helper()
+	for n := 0; ; n++ {
+		if line := a.line(); line != "\n" {
+			return line, n
+		}
+	}
+}
+
+// open opens a session through the proxy.
+func (p *proxied) open(topics string) wire.SessionOpened {
+	p.Helper()
+	var opened wire.SessionOpened
+	require.NoError(p, json.Unmarshal([]byte(p.post("/v1/sessions", `{"topics":[`+topics+`]}`)), &opened))
+	return opened
+}
+
+func (p *proxied) publish(topic, body string) wire.Position {
+	p.Helper()
+	var published struct{ Position wire.Position }
+	require.NoError(p, json.Unmarshal([]byte(p.post("/v1/topics/"+topic+"/messages", body)), &published))
+	return published.Position
+}
+
+func wantData(t *testing.T, line, data string) {
+	t.Helper()
+	require.Contains(t, line, `"data":`+data+"}\n")
+}
+
+// Every mode, session or not. In the modes that go on, the next message is
+// published only when the one before has been read: who holds a frame back until
+// more comes waits for ever.
+func TestThroughAProxyFramesComeAtOnce(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		d := start(t, func(c *config.Config) {
+			c.Transport.MaxOutputDelay, c.Transport.MultipleTime = 20*time.Second, 20*time.Second
+			c.Transport.Heartbeat = time.Hour
+		})
+		p := startProxy(t, kind, asShipped, d)
+		for _, mode := range []string{"single", "batch"} {
+			session := p.open(`"` + mode + `"`)
+			p.publish(mode, "1")
+			p.publish(mode, "2")
+			want := map[string]int{"single": 1, "batch": 2}[mode]
+			status, body := p.get(fmt.Sprintf("/v1/sessions/%s/poll?ack=0&mode=%s", session.Session, mode))
+			require.Equal(t, http.StatusOK, status)
+			require.Equal(t, want, strings.Count(body, "\n"), body)
+		}
+		for _, mode := range []string{"multiple", "stream"} {
+			session := p.open(`"` + mode + `"`)
+			p.publish(mode, "0")
+			p.readsOneByOne(fmt.Sprintf("/v1/sessions/%s/poll?ack=0&mode=%s", session.Session, mode), mode)
+			p.publish(mode, "0")
+			from := strings.Replace(session.Positions[0].String(), ":0", ":4", 1)
+			p.readsOneByOne("/v1/poll?mode="+mode+"&topic="+from, mode)
+		}
+	})
+}
+
+// readsOneByOne reads a 0, and then three messages, each published when the one
+// before was read.
+func (p *proxied) readsOneByOne(path, mode string) {
+	p.Helper()
+	a := p.ask(path)
+	if mode == "stream" {
+		require.Contains(p, a.line(), `{"hello":`)
+	}
+	wantData(p.T, a.line(), "0")
+	for n := range 3 {
+		p.publish(mode, fmt.Sprint(n+1))
+		wantData(p.T, a.line(), fmt.Sprint(n+1))
+	}
+	a.leave()
+}
+
+// A client whose connection is cut goes on from the positions that it has: nothing
+// is lost, nothing comes twice.
+func TestThroughAProxyACutClientGoesOnFromItsPosition(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		d := start(t, nil)
+		p := startProxy(t, kind, asShipped, d)
+		p.publish("a", "0")
+		a := p.ask("/v1/poll?mode=stream&topic=a")
+		var hello struct {
+			Hello struct{ Positions []string }
+		}
+		require.NoError(t, json.Unmarshal([]byte(a.line()), &hello))
+		last := p.publish("a", "1")
+		wantData(t, a.line(), "1")
+		a.leave()
+		p.publish("a", "2")
+		p.publish("a", "3")
+
+		status, body := p.get("/v1/poll?topic=" + last.String())
+		require.Equal(t, http.StatusOK, status)
+		lines := strings.SplitAfter(body, "\n")
+		require.Len(t, lines, 3, body)
+		wantData(t, lines[0], "2")
+		wantData(t, lines[1], "3")
+
+		// And by a session from where the stream began, over a lost answer.
+		session := p.open(`"` + hello.Hello.Positions[0] + `"`).Session
+		for range 2 {
+			_, body = p.get("/v1/sessions/" + session + "/poll?ack=0")
+			require.Equal(t, 3, strings.Count(body, `"data"`), body)
+		}
+	})
+}
+
+// When the daemon is told to stop, those who wait are told so through the proxy,
+// and who comes back is served by the second daemon.
+func TestThroughAProxyADrainSendsClientsToTheSecondDaemon(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		first := start(t, nil)
+		second := start(t, func(c *config.Config) {
+			if kind.samePorts {
+				c.Listen = config.Listen{Public: "127.0.0.2:" + port(first.PublicAddr()), Admin: "127.0.0.2:" + port(first.AdminAddr())}
+			}
+		})
+		p := startProxy(t, kind, asShipped, first, second)
+		session := p.open(`"a"`)
+		require.EqualValues(t, 1, first.metric("pubsubd_sessions"), "the second is a backup")
+		stream := p.ask("/v1/poll?mode=stream&topic=a")
+		stream.line()
+		polled := make(chan string, 1)
+		go func() {
+			resp, err := newClient(t).Get(p.url + "/v1/sessions/" + session.Session + "/poll?ack=0")
+			if err != nil {
+				polled <- err.Error()
+				return
+			}
+			defer resp.Body.Close()
+			body, _ := io.ReadAll(resp.Body)
+			polled <- fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Retry-After"), " ", string(body))
+		}()
+		first.waitParked()
+		require.NoError(t, first.wait())
+
+		got := <-polled
+		require.Regexp(t, `^503 \d {"title":.*"code":"draining".*"positions":\["a@\w+:0"\]`, got)
+		require.Contains(t, stream.line(), `{"end":{`)
+		p.goesOnAt(second, session.Positions[0].String())
+	})
+}
+
+// goesOnAt opens the session anew, from where it was, and is served by d.
+func (p *proxied) goesOnAt(d *running, position string) {
+	p.Helper()
+	again := ""
+	require.Eventually(p, func() bool { // until the proxy sees that the first is gone
+		status, text := p.do(p.client, http.MethodPost, "/v1/sessions", `{"topics":["`+position+`"]}`)
+		again = text
+		return status == http.StatusCreated
+	}, 10*time.Second, 10*time.Millisecond)
+	require.EqualValues(p, 1, d.metric("pubsubd_sessions"))
+	var opened wire.SessionOpened
+	require.NoError(p, json.Unmarshal([]byte(again), &opened))
+	p.publish("a", "1")
+	status, body := p.get("/v1/sessions/" + opened.Session + "/poll?ack=0")
+	require.Equal(p, http.StatusOK, status)
+	lines := strings.SplitAfter(body, "\n")
+	require.Contains(p, lines[0], `{"gap":{"topic":"a","reason":"restarted"`, "another daemon, and it says so")
+	wantData(p.T, lines[1], "1")
+}
+
+// scaledDown are the proxies' time-outs for silence, made so short that a test can
+// wait for them: 3 s in place of 60 s.
+func scaledDown(kind proxyKind) []string {
+	return map[string][]string{
+		"nginx":   {"proxy_read_timeout 60s;", "proxy_read_timeout 3s;"},
+		"haproxy": {"timeout client 60s", "timeout client 3s", "timeout server 60s", "timeout server 3s"},
+		"caddy":   {"response_header_timeout 60s", "response_header_timeout 3s", "read_timeout 60s", "read_timeout 3s"},
+	}[kind.name]
+}
+
+// A poll waits for as long as the daemon holds it, and a quiet stream lasts beyond
+// the proxy's time-out, as long as heartbeats come.
+func TestAProxySuffersSilence(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		t.Parallel()
+		d := start(t, func(c *config.Config) {
+			c.Transport.PollTimeout, c.Transport.Heartbeat = 1500*time.Millisecond, 750*time.Millisecond
+		})
+		p := startProxy(t, kind, scaledDown(kind), d)
+		stream := p.ask("/v1/poll?mode=stream&topic=a")
+		stream.line()
+		session := p.open(`"b"`).Session
+		for range 3 { // longer than the proxy's time-out in sum
+			status, body := p.get("/v1/sessions/" + session + "/poll?ack=0")
+			require.Equal(t, http.StatusOK, status, body)
+			require.Empty(t, body)
+		}
+		p.publish("a", "1")
+		line, heartbeats := stream.skippingHeartbeats()
+		wantData(t, line, "1")
+		require.GreaterOrEqual(t, heartbeats, 4)
+	})
+}
+
+// The test above would notice: silence that is longer than the proxy suffers ends
+// in the proxy's own answer.
+func TestAProxyEndsSilenceThatIsLongerThanItSays(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		t.Parallel()
+		p := startProxy(t, kind, scaledDown(kind), start(t, nil))
+		session := p.open(`"b"`).Session
+		status, _ := p.get("/v1/sessions/" + session + "/poll?ack=0")
+		require.Contains(t, []int{http.StatusBadGateway, http.StatusGatewayTimeout}, status)
+	})
+}
+
+// The time-outs of the examples suffer the daemon's default settings.
+func TestTheTimeoutsOfTheExamplesFitTheDefaults(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		text, err := os.ReadFile(filepath.Join("../../deploy", kind.example))
+		require.NoError(t, err)
+		swaps := scaledDown(kind)
+		for i := 0; i < len(swaps); i += 2 {
+			require.Contains(t, string(text), swaps[i])
+			silence, err := time.ParseDuration(regexp.MustCompile(`\d+s`).FindString(swaps[i]))
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, silence, transport.DefaultPollTimeout+10*time.Second, swaps[i])
+			require.Greater(t, silence, 2*transport.DefaultHeartbeat, swaps[i])
+		}
+	})
+}
+
+// Clients come and go, each on a connection of its own; to the daemon they share
+// few, and the lane serves them all there.
+func TestThroughAProxyManyClientsShareConnections(t *testing.T) {
+	const clients = 20
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		d := start(t, nil)
+		p := startProxy(t, kind, asShipped, d)
+		var sessions [clients]string
+		for n := range clients {
+			sessions[n] = d.open(fmt.Sprintf(`"shared.t%d"`, n)).Session
+		}
+		for n, session := range sessions {
+			client := newClient(t)
+			status, _ := p.do(client, http.MethodPost, fmt.Sprintf("/v1/topics/shared.t%d/messages", n), "1")
+			require.Equal(t, http.StatusOK, status)
+			status, body := p.do(client, http.MethodGet, "/v1/sessions/"+session+"/poll?ack=0", "")
+			require.Equal(t, http.StatusOK, status)
+			wantData(t, body, "1")
+		}
+		const few = 3 // connections; the first call on each is net/http's
+		require.LessOrEqual(t, d.metric("pubsubd_lane_connections"), float64(few))
+		require.GreaterOrEqual(t, d.calls("publish", "lane"), clients-few)
+		require.GreaterOrEqual(t, d.calls("poll", "lane"), clients-few)
+	})
+}
+
+// Nothing but the connection tells the daemon that a client has left: the next
+// heartbeat would be in an hour, and so would the poll's end.
+func TestThroughAProxyAClientThatLeavesIsNoticed(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		d := start(t, func(c *config.Config) {
+			c.Transport.PollTimeout, c.Transport.Heartbeat = time.Hour, time.Hour
+		})
+		p := startProxy(t, kind, asShipped, d)
+		parked := func(transport string, want int) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				return d.metric(fmt.Sprintf("pubsubd_polls_parked{transport=%q}", transport)) == float64(want)
+			}, 5*time.Second, time.Millisecond, "%d %s parked", want, transport)
+		}
+		stream := p.ask("/v1/poll?mode=stream&topic=a")
+		parked("stream", 1)
+		stream.leave()
+		parked("stream", 0)
+
+		session := p.open(`"b"`).Session
+		ctx, leave := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/sessions/"+session+"/poll?ack=0", nil)
+		require.NoError(t, err)
+		go func() {
+			_, err := newClient(t).Do(req) //nolint:bodyclose // it fails
+			ended <- err
+		}()
+		parked("longpoll", 1)
+		leave()
+		require.Error(t, <-ended)
+		parked("longpoll", 0)
+	})
+}
+
+// What a proxy makes of a request: its client's address, whatever the client said
+// of that, the host, and a connection that is kept. Other paths stay outside.
+func TestWhatAProxyPassesOn(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		passed := make(chan *http.Request, 100)
+		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			passed <- r
+			_, _ = io.WriteString(w, "[]\n")
+		}))
+		t.Cleanup(upstream.Close)
+		at := strings.TrimPrefix(upstream.URL, "http://")
+		p := startProxyTo(t, kind, asShipped, address{public: at, admin: at})
+
+		for _, path := range []string{"/metrics", "/livez", "/readyz", "/debug/pprof/", "/console", "/", "/v1/../metrics"} {
+			status, _ := p.get(path)
+			require.Equal(t, http.StatusNotFound, status, path)
+		}
+		req, err := http.NewRequest(http.MethodGet, p.url+"/v1/topics?limit=7", nil)
+		require.NoError(t, err)
+		req.Host = "push.example:8443"
+		req.Header.Set("X-Forwarded-For", "203.0.113.9")
+		req.Header.Set("X-Real-IP", "203.0.113.9")
+		req.Header.Set("X-Forwarded-Proto", "gopher")
+		resp, err := p.client.Do(req)
+		require.NoError(t, err)
+		resp.Body.Close()
+
+		close(passed)
+		var last *http.Request
+		for r := range passed {
+			require.Contains(t, []string{"/v1/topics", "/readyz"}, r.URL.Path)
+			if r.URL.RawQuery != "" {
+				last = r
+			}
+		}
+		require.NotNil(t, last)
+		require.Equal(t, "HTTP/1.1", last.Proto)
+		require.Equal(t, "push.example:8443", last.Host)
+		require.Equal(t, []string{"127.0.0.1"}, last.Header.Values("X-Forwarded-For"))
+		require.Equal(t, []string{"127.0.0.1"}, last.Header.Values("X-Real-IP"))
+		require.Equal(t, []string{"http"}, last.Header.Values("X-Forwarded-Proto"))
+		require.Empty(t, last.Header.Values("Connection"))
+		require.False(t, last.Close)
+	})
+}
+
+// A session's id is a capability: no proxy writes it into its access log.
+func TestNoProxyLogsASessionID(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		d := start(t, nil)
+		p := startProxy(t, kind, asShipped, d)
+		session := p.open(`"a"`).Session
+		p.publish("a", "1")
+		p.get("/v1/sessions/" + session + "/poll?ack=0&token=secret")
+		p.get("/v1/sessions/" + session)
+		require.Eventually(t, func() bool { // what it logs, it logs after the answer
+			return kind.logs == "" || strings.Contains(p.output.String(), kind.logs)
+		}, 5*time.Second, 10*time.Millisecond, p.output)
+		require.NotContains(t, p.output.String(), session)
+		require.NotContains(t, p.output.String(), "secret")
+	})
+}
