@@ -50,7 +50,8 @@ type Daemon struct {
 	public, admin               *http.Server
 	publicListener, adminSocket net.Listener
 
-	state atomic.Pointer[string] // why the daemon is not ready; nil when it is
+	state   atomic.Pointer[string] // why the daemon is not ready; nil when it is
+	manager *notifier
 }
 
 // New joins a daemon's parts. cfg must have been validated. log takes every entry:
@@ -68,6 +69,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
 		sessions: session.NewRegistry(cfg.Session, b, m),
+		manager:  newNotifier(log),
 	}
 	d.notReady("starting")
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), cfg.MessageBytes)
@@ -207,6 +209,7 @@ func (d *Daemon) announce() error {
 		return fmt.Errorf("addresses_file: %w", err)
 	}
 	d.state.Store(nil)
+	d.manager.ready()
 	d.log.Info("ready", zap.String("public", "http://"+d.PublicAddr()), zap.String("admin", "http://"+d.AdminAddr()))
 	return nil
 }
@@ -235,6 +238,7 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
 			d.broker.Sweep(now)
+			d.manager.alive(now) // as long as what is swept can be had
 		case <-d.reload.told:
 			tell.Reset(d.tellEvery())
 		case <-ctx.Done():

@@ -15,9 +15,11 @@ import (
 // last, so that readiness can be seen to fail meanwhile.
 func (d *Daemon) drain() {
 	begun := time.Now()
-	ctx, cancel := context.WithDeadline(context.Background(), begun.Add(d.Config().DrainWindow))
+	window := d.Config().DrainWindow
+	ctx, cancel := context.WithDeadline(context.Background(), begun.Add(window))
 	defer cancel()
 	d.notReady("draining")
+	d.manager.stopping(window)
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and mean to come back
 	d.endSessions(begun)
 
