@@ -1,0 +1,71 @@
+// Package deploy_test tries what is in this directory, as it stands: the image's
+// root, the unit, and that the settings they give are ones that the daemon takes.
+// The proxies' examples are tried in internal/daemon, rules, dashboard and chart in
+// deploy/checks, a module of its own.
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+)
+
+// missing ends a test that needs what this machine has not: CI must have it.
+func missing(t *testing.T, what, remedy string) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("%s, and CI must: %s", what, remedy)
+	}
+	t.Skipf("%s: %s", what, remedy)
+}
+
+// toCome are settings that are given here and that the daemon does not have yet.
+var toCome = []string{"PUBSUBD_STATE"}
+
+// load is what the daemon makes of an environment and its arguments after serve.
+func load(t *testing.T, environment []string, arguments ...string) (config.Config, error) {
+	t.Helper()
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	loader := config.Bind(flags)
+	require.NoError(t, flags.Parse(arguments))
+	var known []string
+	for _, variable := range environment {
+		if _, err := config.Bind(pflag.NewFlagSet("", 0)).Load([]string{variable}); err != nil && isToCome(variable) {
+			continue
+		}
+		known = append(known, variable)
+	}
+	return loader.Load(known)
+}
+
+func isToCome(variable string) bool {
+	name, _, _ := strings.Cut(variable, "=")
+	for _, s := range toCome {
+		if s == name {
+			return true
+		}
+	}
+	return false
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// run runs a command and returns what it said.
+func run(t *testing.T, environment []string, name string, arguments ...string) (string, error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), name, arguments...)
+	command.Env = append(os.Environ(), environment...)
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
