@@ -1,0 +1,288 @@
+package checks
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v3/pkg/releaseutil"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+const chartDir = deploy + "helm/pubsubd"
+
+// everything turns every option on, and sets what may be set.
+const everything = `
+image: {repository: registry.example/pubsubd, digest: "sha256:0123456789012345678901234567890123456789012345678901234567890123"}
+imagePullSecrets: [{name: pull}]
+settings: {history: {age: 2m}, session: {queue: 16}, cors: {origins: [https://app.example]}}
+drainSeconds: 30
+service: {type: LoadBalancer, port: 8000, annotations: {a: b}}
+state: {persistent: true, size: 2Gi, storageClass: fast}
+podDisruptionBudget: {enabled: true}
+serviceMonitor: {enabled: true, interval: 5s, labels: {release: prometheus}}
+prometheusRule: {enabled: true, labels: {release: prometheus}}
+dashboard: {enabled: true}
+podAnnotations: {c: d}
+podLabels: {e: f}
+nodeSelector: {g: h}
+tolerations: [{key: i, operator: Exists}]
+affinity: {nodeAffinity: {}}
+priorityClassName: high
+`
+
+// render is helm template: manifests by kind and name.
+func render(t *testing.T, values string) (map[string]string, error) {
+	t.Helper()
+	chart, err := loader.Load(chartDir)
+	require.NoError(t, err)
+	given, err := chartutil.ReadValues([]byte(values))
+	require.NoError(t, err)
+	release := chartutil.ReleaseOptions{Name: "push", Namespace: "web", IsInstall: true}
+	all, err := chartutil.ToRenderValues(chart, given, release, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(chart, all)
+	if err != nil {
+		return nil, err
+	}
+	manifests := map[string]string{}
+	for name, text := range files {
+		if strings.HasSuffix(name, "NOTES.txt") {
+			manifests["notes"] = text
+			continue
+		}
+		for _, manifest := range releaseutil.SplitManifests(text) {
+			var head struct {
+				Kind     string
+				Metadata struct{ Name string }
+			}
+			require.NoError(t, yaml.Unmarshal([]byte(manifest), &head), manifest)
+			if head.Kind != "" {
+				manifests[head.Kind+" "+head.Metadata.Name] = manifest
+			}
+		}
+	}
+	return manifests, nil
+}
+
+func mustRender(t *testing.T, values string) map[string]string {
+	t.Helper()
+	manifests, err := render(t, values)
+	require.NoError(t, err)
+	return manifests
+}
+
+// decode reads a manifest as the cluster would that refuses unknown fields.
+func decode[T any](t *testing.T, manifests map[string]string, name string) T {
+	t.Helper()
+	require.Contains(t, manifests, name)
+	var object T
+	text, err := yaml.YAMLToJSONStrict([]byte(manifests[name]))
+	require.NoError(t, err, manifests[name])
+	strict, err := json.UnmarshalStrict(text, &object) // case counts, as it does for the cluster
+	require.NoError(t, err, manifests[name])
+	require.Empty(t, strict, manifests[name])
+	return object
+}
+
+func names(manifests map[string]string) []string {
+	var all []string
+	for name := range manifests {
+		all = append(all, name)
+	}
+	return all
+}
+
+func TestTheChartIsCleanToHelmLint(t *testing.T) {
+	for _, values := range []string{"", everything} {
+		given, err := chartutil.ReadValues([]byte(values))
+		require.NoError(t, err)
+		for _, message := range lint.All(chartDir, given, "web", true).Messages {
+			require.LessOrEqual(t, message.Severity, support.InfoSev, message.Error())
+		}
+	}
+}
+
+func TestWhatTheChartMakes(t *testing.T) {
+	always := []string{"notes", "ConfigMap push-pubsubd", "StatefulSet push-pubsubd", "Service push-pubsubd", "Service push-pubsubd-admin", "NetworkPolicy push-pubsubd"}
+	require.ElementsMatch(t, always, names(mustRender(t, "")))
+	require.ElementsMatch(t, append(always, "PodDisruptionBudget push-pubsubd", "ServiceMonitor push-pubsubd",
+		"PrometheusRule push-pubsubd-alerts", "PrometheusRule push-pubsubd-recording", "ConfigMap push-pubsubd-dashboard"),
+		names(mustRender(t, everything)))
+}
+
+// Whatever the options: one pod, as nobody, who may do nothing but serve.
+func TestThePodHasNoMoreRightsThanItNeeds(t *testing.T) {
+	for _, values := range []string{"", everything} {
+		set := decode[apps.StatefulSet](t, mustRender(t, values), "StatefulSet push-pubsubd")
+		require.EqualValues(t, 1, *set.Spec.Replicas)
+		pod := set.Spec.Template.Spec
+		require.False(t, *pod.AutomountServiceAccountToken)
+		require.False(t, *pod.EnableServiceLinks)
+		require.True(t, *pod.SecurityContext.RunAsNonRoot)
+		require.EqualValues(t, 65532, *pod.SecurityContext.RunAsUser)
+		require.Equal(t, core.SeccompProfileTypeRuntimeDefault, pod.SecurityContext.SeccompProfile.Type)
+		require.Len(t, pod.Containers, 1)
+		rights := pod.Containers[0].SecurityContext
+		require.False(t, *rights.AllowPrivilegeEscalation)
+		require.True(t, *rights.ReadOnlyRootFilesystem)
+		require.Equal(t, []core.Capability{"ALL"}, rights.Capabilities.Drop)
+		require.Empty(t, rights.Capabilities.Add)
+		require.False(t, pod.HostNetwork || pod.HostPID || pod.HostIPC)
+		require.Contains(t, pod.Containers[0].Resources.Limits, core.ResourceMemory)
+	}
+}
+
+func TestThePodIsAskedOnTheAdminPort(t *testing.T) {
+	container := decode[apps.StatefulSet](t, mustRender(t, ""), "StatefulSet push-pubsubd").Spec.Template.Spec.Containers[0]
+	require.Equal(t, "/readyz", container.ReadinessProbe.HTTPGet.Path)
+	require.Equal(t, "admin", container.ReadinessProbe.HTTPGet.Port.String())
+	require.Equal(t, "/livez", container.LivenessProbe.HTTPGet.Path)
+	require.Equal(t, "admin", container.LivenessProbe.HTTPGet.Port.String())
+	require.Contains(t, container.Ports, core.ContainerPort{Name: "admin", ContainerPort: 8081})
+}
+
+// settings are those that the pod's daemon gets.
+func settings(t *testing.T, manifests map[string]string) string {
+	t.Helper()
+	return decode[core.ConfigMap](t, manifests, "ConfigMap push-pubsubd").Data["pubsubd.yaml"]
+}
+
+// A daemon starts with the settings that the chart makes; only where it listens is
+// another.
+func TestTheDaemonTakesTheSettings(t *testing.T) {
+	for _, values := range []string{"", everything} {
+		file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+		text := settings(t, mustRender(t, values))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		d := serve(t, "--config", file)
+		require.Equal(t, "ok\n", d.do("GET", d.admin+"/readyz", ""))
+	}
+}
+
+func TestThePodOutlastsTheDrain(t *testing.T) {
+	for values, window := range map[string]string{"": "10s", everything: "30s"} {
+		manifests := mustRender(t, values)
+		var s struct {
+			Insecure bool
+			Drain    struct{ Window string }
+			Listen   struct{ Public, Admin string }
+		}
+		require.NoError(t, yaml.Unmarshal([]byte(settings(t, manifests)), &s))
+		require.Equal(t, window, s.Drain.Window)
+		require.Equal(t, ":8080", s.Listen.Public)
+		require.True(t, s.Insecure, "who may connect is the NetworkPolicy's")
+		grace := *decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec.TerminationGracePeriodSeconds
+		require.EqualValues(t, map[string]int{"10s": 20, "30s": 40}[window], grace)
+	}
+}
+
+func TestTheStateIsWhereItIsAskedFor(t *testing.T) {
+	set := decode[apps.StatefulSet](t, mustRender(t, ""), "StatefulSet push-pubsubd")
+	require.Empty(t, set.Spec.VolumeClaimTemplates)
+	require.NotNil(t, set.Spec.Template.Spec.Volumes[1].EmptyDir)
+	set = decode[apps.StatefulSet](t, mustRender(t, everything), "StatefulSet push-pubsubd")
+	require.Len(t, set.Spec.Template.Spec.Volumes, 1)
+	require.Len(t, set.Spec.VolumeClaimTemplates, 1)
+	claim := set.Spec.VolumeClaimTemplates[0].Spec
+	require.Equal(t, "fast", *claim.StorageClassName)
+	require.Equal(t, "2Gi", claim.Resources.Requests.Storage().String())
+}
+
+// The admin port is on no Service that is reached from outside, and each port is
+// for its own peers.
+func TestWhoMayConnect(t *testing.T) {
+	manifests := mustRender(t, everything)
+	public := decode[core.Service](t, manifests, "Service push-pubsubd")
+	require.Len(t, public.Spec.Ports, 1)
+	require.Equal(t, "http", public.Spec.Ports[0].TargetPort.String())
+	admin := decode[core.Service](t, manifests, "Service push-pubsubd-admin")
+	require.Equal(t, core.ClusterIPNone, admin.Spec.ClusterIP)
+
+	spec := decode[networking.NetworkPolicy](t, manifests, "NetworkPolicy push-pubsubd").Spec
+	require.ElementsMatch(t, []networking.PolicyType{"Ingress", "Egress"}, spec.PolicyTypes)
+	require.Empty(t, spec.Egress)
+	require.Len(t, spec.Ingress, 2)
+	for _, rule := range spec.Ingress {
+		require.NotEmpty(t, rule.From, "a rule for nobody in particular is one for everyone")
+		require.Len(t, rule.Ports, 1)
+	}
+	require.Equal(t, "http", spec.Ingress[0].Ports[0].Port.String())
+	require.Equal(t, "admin", spec.Ingress[1].Ports[0].Port.String())
+
+	nobody := mustRender(t, "networkPolicy: {clients: [], monitoring: []}")
+	require.Empty(t, decode[networking.NetworkPolicy](t, nobody, "NetworkPolicy push-pubsubd").Spec.Ingress)
+}
+
+// Nobody opens the daemon to everyone by leaving something out.
+func TestTheChartIsOpenedOnPurposeOnly(t *testing.T) {
+	_, err := render(t, "networkPolicy: {enabled: false}")
+	require.ErrorContains(t, err, "openToTheCluster")
+	manifests := mustRender(t, "{networkPolicy: {enabled: false}, openToTheCluster: true}")
+	require.NotContains(t, manifests, "NetworkPolicy push-pubsubd")
+	require.Contains(t, manifests["notes"], "EVERYONE")
+}
+
+func TestMistypedValuesAreRefused(t *testing.T) {
+	for _, values := range []string{
+		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "drainSeconds: 10s",
+		"networkPolicy: {client: []}", "image: {digest: latest}",
+	} {
+		_, err := render(t, values)
+		require.Error(t, err, values)
+	}
+}
+
+func TestTheOptionalManifestsAreWhole(t *testing.T) {
+	manifests := mustRender(t, everything)
+	budget := decode[policy.PodDisruptionBudget](t, manifests, "PodDisruptionBudget push-pubsubd")
+	require.Equal(t, "0", budget.Spec.MaxUnavailable.String())
+
+	board := decode[core.ConfigMap](t, manifests, "ConfigMap push-pubsubd-dashboard").Data["pubsubd.json"]
+	shipped, err := os.ReadFile(deploy + "grafana/pubsubd.json")
+	require.NoError(t, err)
+	require.JSONEq(t, string(shipped), board)
+
+	for _, name := range []string{"alerts", "recording"} {
+		var manifest, file struct {
+			Spec   struct{ Groups []any }
+			Groups []any
+		}
+		require.NoError(t, yaml.Unmarshal([]byte(manifests["PrometheusRule push-pubsubd-"+name]), &manifest))
+		text, err := os.ReadFile(deploy + "prometheus/" + name + ".yaml")
+		require.NoError(t, err)
+		require.NoError(t, yaml.Unmarshal(text, &file))
+		require.NotEmpty(t, manifest.Spec.Groups)
+		require.Equal(t, file.Groups, manifest.Spec.Groups)
+	}
+
+	var monitor struct {
+		Spec struct {
+			Selector  struct{ MatchLabels map[string]string }
+			Endpoints []struct {
+				Port, Path  string
+				Relabelings []map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(manifests["ServiceMonitor push-pubsubd"]), &monitor))
+	require.Equal(t, "admin", monitor.Spec.Endpoints[0].Port)
+	require.Equal(t, []map[string]string{{"targetLabel": "job", "replacement": "pubsubd"}}, monitor.Spec.Endpoints[0].Relabelings)
+	admin := decode[core.Service](t, manifests, "Service push-pubsubd-admin")
+	require.Subset(t, admin.Labels, monitor.Spec.Selector.MatchLabels)
+	require.NotSubset(t, decode[core.Service](t, manifests, "Service push-pubsubd").Labels, monitor.Spec.Selector.MatchLabels)
+}
