@@ -13,7 +13,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test check format vet lint darwin modules fuzz bench compare peers scale clean
+.PHONY: help run build test deploy check format vet lint darwin modules fuzz bench compare peers scale clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +31,11 @@ endif
 	$(GO) test $(RACE) ./...
 	$(GO) test -run Allocates ./internal/httpapi
 
-check: format vet lint build darwin modules test ## all that must hold before a merge; CI runs this
+deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, in a module of their own
+	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
+	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
+
+check: format vet lint build darwin modules test deploy ## all that must hold before a merge; CI runs this
 
 format: ## fail if a file is not formatted as gofmt does
 	@unformatted=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
