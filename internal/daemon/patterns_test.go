@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -78,4 +79,88 @@ func TestTheClientFollowsPatterns(t *testing.T) {
 			f.want(topic("other 8"))
 		})
 	}
+}
+
+func TestTheClientPollsOnWhenATopicIsMade(t *testing.T) {
+	d := start(t, nil)
+	client, err := pubsub.New("http://" + d.PublicAddr())
+	require.NoError(t, err)
+	defer client.Close()
+	retried := make(chan error, 100)
+	f := follower{T: t}
+	f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.Now("job.*")}, pubsub.WithRetryNotify(func(err error, _ time.Duration) { retried <- err }))
+	require.NoError(t, err)
+	defer f.sub.Close()
+	for i := range 6 {
+		topic := fmt.Sprintf("job.%d", i)
+		_, err := client.Publish(t.Context(), topic, "", []byte("1"))
+		require.NoError(t, err)
+		f.want(topic + " 1")
+	}
+	require.Empty(t, retried, "a topic that is new is no failure")
+}
+
+func TestNamingATopicThatAPatternBroughtChangesNothing(t *testing.T) {
+	d := start(t, nil)
+	client, err := pubsub.New("http://" + d.PublicAddr())
+	require.NoError(t, err)
+	defer client.Close()
+	f := follower{T: t}
+	f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.Now("a.*")})
+	require.NoError(t, err)
+	defer f.sub.Close()
+	var all []string
+	for i := range 200 {
+		_, err := client.Publish(t.Context(), "a.x", "", fmt.Append(nil, i))
+		require.NoError(t, err)
+		all = append(all, fmt.Sprintf("a.x %d", i))
+	}
+	_, err = f.sub.Change(t.Context(), []wire.Start{pubsub.Now("a.x")}, []string{"a.y"})
+	require.NoError(t, err)
+	f.want(all...)
+	_, err = f.sub.Change(t.Context(), nil, []string{"a.x"})
+	require.NoError(t, err)
+	_, err = client.Publish(t.Context(), "a.x", "", []byte("200"))
+	require.NoError(t, err)
+	f.want("a.x 200")
+}
+
+// Topics come and go without end; the client must not remember them all.
+func TestTheClientForgetsTopicsThatTheDaemonHasForgotten(t *testing.T) {
+	for name, options := range map[string][]pubsub.SubscribeOption{
+		"session": nil, "stream": {pubsub.WithMode(pubsub.Stream)}, "stateless": {pubsub.Stateless()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := start(t, func(c *config.Config) { c.Broker.HistoryAge = time.Millisecond })
+			client, err := pubsub.New("http://" + d.PublicAddr())
+			require.NoError(t, err)
+			defer client.Close()
+			f := follower{T: t}
+			f.sub, err = client.Subscribe(t.Context(), []wire.Start{pubsub.Now("job.*")}, options...)
+			require.NoError(t, err)
+			defer f.sub.Close()
+			var jobs, most int
+			for jobs < 4000 {
+				if jobs%200 == 199 {
+					d.wantFewTopics()
+				}
+				_, err := client.Publish(t.Context(), fmt.Sprintf("job.%d", jobs), "", []byte("1"))
+				require.NoError(t, err)
+				_, err = f.sub.Next(t.Context()) // a message, or that it has expired
+				require.NoError(t, err)
+				jobs++
+				now := len(f.sub.Positions())
+				if most = max(most, now); now < most/2 {
+					return
+				}
+			}
+			require.Fail(t, "none was forgotten", "%d jobs, %d positions", jobs, most)
+		})
+	}
+}
+
+// wantFewTopics waits until the daemon has forgotten what was had.
+func (d *running) wantFewTopics() {
+	d.Helper()
+	require.Eventually(d, func() bool { return d.gauges().Topics < 10 }, 10*time.Second, 10*time.Millisecond)
 }

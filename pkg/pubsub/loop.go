@@ -27,6 +27,7 @@ type loop struct {
 	stay    stay        // where frames come from at present
 	limits  wire.Limits // as the daemon told last
 	answer  *answer     // the poll under way
+	crowd   int         // of more topics than this, some may be forgotten; see crowded
 	next    *received   // accepted, and to be handed over before more is taken; nil if none
 	backoff backoff
 
@@ -98,8 +99,11 @@ func (l *loop) run(life context.Context) error {
 		if life.Err() != nil {
 			return context.Cause(life)
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			err = l.resume(life, err)
+		case l.crowded():
+			err = l.renew(life)
 		}
 		if err != nil {
 			return err
@@ -135,6 +139,9 @@ func (l *loop) relay(life context.Context) error {
 				return l.ended()
 			}
 			l.accept(content)
+			if l.crowded() {
+				return nil
+			}
 		case out <- item:
 			l.next = nil
 		case ch := <-changes:
@@ -171,7 +178,8 @@ func (l *loop) accept(content wire.Content) {
 	}
 	// Two daemons that take turns behind one address renumber the topic with every
 	// answer: all of it is new, and none of it is progress.
-	if item.Position().Epoch != mark.received.Epoch || item.Gap != nil && item.Gap.Reason == wire.GapRestarted {
+	met := mark.received.Epoch == ""
+	if !met && item.Position().Epoch != mark.received.Epoch || item.Gap != nil && item.Gap.Reason == wire.GapRestarted {
 		l.answer.renumbered = true
 	}
 	mark.received = item.Position()
@@ -237,6 +245,28 @@ func (l *loop) resume(life context.Context, err error) error {
 	if !hasCode(err, wire.CodeSessionEnded, wire.CodeSessionUnknown, wire.CodeDraining) {
 		old.leave(life)
 	}
+	return nil
+}
+
+// crowded reports whether so many topics were met by patterns that it is time to
+// hear which of them the daemon has forgotten: it refuses too many, and we should
+// not remember them for ever.
+func (l *loop) crowded() bool {
+	return len(l.s.topics.patterns) > 0 && len(l.s.topics.marks) > max(l.crowd, minCrowd)
+}
+
+// minCrowd is half of the topics that a daemon lets a session have by default.
+const minCrowd = 500
+
+// renew opens a new stay, from which the forgotten topics are known, in place of one
+// that is well.
+func (l *loop) renew(life context.Context) error {
+	old := l.stay
+	if err := l.open(life, life); err != nil {
+		return err
+	}
+	l.crowd = 2 * len(l.s.topics.marks)
+	old.leave(life)
 	return nil
 }
 
@@ -442,7 +472,7 @@ func (l *loop) vet(life, ctx context.Context, e edit) error {
 	if _, all := positionsOf(starts); !l.options.stateless || !all || len(e.add) == 0 {
 		return nil
 	}
-	added := starts[len(starts)-len(e.add):]
+	added := starts[len(starts)-len(e.add):] // see topicList.edit
 	for i := range added {
 		added[i] = Now(added[i].Topic)
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -18,7 +19,7 @@ type session struct {
 	mode   Mode
 	path   string          // /v1/sessions/{id}, escaped; the id is a capability, never to be shown
 	frames uint64          // messages and gaps that arrived whole; the ack of the next poll
-	had    map[string]bool // every topic it ever had; see maxLeft
+	had    map[string]bool // every topic it ever had by name; see maxLeft
 }
 
 // maxLeft bounds the topics that a session had and has no more. Beyond it a change
@@ -88,17 +89,18 @@ func (s *session) counted() { s.frames++ }
 
 // canPatch reports whether the session can make the edit. It cannot take back a
 // topic that it once had: of the frames that arrive then, nothing tells which
-// belong to the earlier stay, and one of those would hide what comes below it.
+// belong to the earlier stay, and one of those would hide what comes below it. A
+// pattern may have had any.
 func (s *session) canPatch(e edit) bool {
 	if len(e.add) > 0 && len(s.had)+len(e.add)-len(e.next.marks) > maxLeft {
 		return false
 	}
 	for _, start := range e.add {
-		if s.had[start.Topic] {
+		if s.had[start.Topic] || wire.IsPattern(start.Topic) || e.next.patternOf(start.Topic) != nil {
 			return false
 		}
 	}
-	return true
+	return !slices.ContainsFunc(e.remove, wire.IsPattern)
 }
 
 func (s *session) patch(ctx context.Context, e edit) ([]wire.Position, error) {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -30,10 +31,11 @@ type stateless struct {
 // poll that tells them is the first poll, and lives on for as long as life.
 func openStateless(life, ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start, limits wire.Limits) (*stateless, opened, error) {
 	s := &stateless{client: c, mode: o.mode, except: o.except}
-	if positions, all := positionsOf(starts); all && o.mode != Stream {
+	patterned := slices.ContainsFunc(starts, func(start wire.Start) bool { return wire.IsPattern(start.Topic) })
+	if positions, all := positionsOf(starts); all && o.mode != Stream && !patterned {
 		return s, opened{positions: positions}, nil
 	}
-	a, err := s.ask(life, starts, limits)
+	a, err := s.ask(life, starts, limits, true)
 	if err != nil {
 		return nil, opened{}, err
 	}
@@ -82,21 +84,25 @@ func (s *stateless) poll(life context.Context, starts []wire.Start, limits wire.
 		s.first = nil
 		return first, nil
 	}
-	return s.ask(life, starts, limits)
+	return s.ask(life, starts, limits, false)
 }
 
-func (s *stateless) ask(life context.Context, starts []wire.Start, limits wire.Limits) (*answer, error) {
-	req, err := s.request(life, starts)
+// ask polls. With hello, the answer begins with the positions that there are.
+func (s *stateless) ask(life context.Context, starts []wire.Start, limits wire.Limits, hello bool) (*answer, error) {
+	req, err := s.request(life, starts, hello)
 	if err != nil {
 		return nil, err
 	}
 	return s.client.ask(life, req, s.mode, limits), nil
 }
 
-func (s *stateless) request(ctx context.Context, starts []wire.Start) (*http.Request, error) {
+func (s *stateless) request(ctx context.Context, starts []wire.Start, hello bool) (*http.Request, error) {
 	query := url.Values{
 		"mode": {string(s.mode)},
 		"r":    {strconv.FormatUint(rand.Uint64(), 36)}, // against caches, as a session's poll
+	}
+	if hello {
+		query.Set("hello", "true")
 	}
 	if s.except != "" {
 		query["client"], query["echo"] = []string{s.except}, []string{"false"}
@@ -128,9 +134,10 @@ func (s *stateless) patch(context.Context, edit) ([]wire.Position, error) {
 	panic("BUG: there is nothing to patch without a session")
 }
 
-// lost and cut are never so: the next poll names our positions, like any.
-func (s *stateless) lost(error) bool { return false }
-func (s *stateless) cut(error) bool  { return false }
+// lost and cut are seldom so: the next poll names our positions, like any. But the
+// daemon may have ended this one for a topic that it fell behind on.
+func (s *stateless) lost(err error) bool { return hasCode(err, wire.CodeSessionEnded) }
+func (s *stateless) cut(err error) bool  { return s.lost(err) }
 
 func (s *stateless) leave(context.Context) {
 	if s.first != nil {

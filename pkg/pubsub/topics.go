@@ -54,13 +54,14 @@ func (m *topicMark) resume() wire.Start {
 // immutable but for its marks; a change makes a new list, which shares the marks
 // of the topics that stay.
 type topicList struct {
-	marks  []*topicMark
-	byName map[string]*topicMark
+	marks    []*topicMark
+	byName   map[string]*topicMark
+	patterns []*topicMark // of marks
 }
 
 // newTopicList checks the starts: each topic once, and by the rules.
 func newTopicList(starts []wire.Start) (*topicList, error) {
-	list := &topicList{byName: make(map[string]*topicMark, len(starts))}
+	list := newList(len(starts))
 	for _, start := range starts {
 		if _, err := wire.ParseStart(start.String()); err != nil {
 			return nil, err
@@ -68,22 +69,32 @@ func newTopicList(starts []wire.Start) (*topicList, error) {
 		if list.byName[start.Topic] != nil {
 			return nil, fmt.Errorf("topic %q is named twice", start.Topic)
 		}
-		list.add(start)
+		list.keep(&topicMark{start: start})
 	}
+	list.name(list.marks)
 	return list, nil
 }
 
-func (l *topicList) add(start wire.Start) {
-	l.keep(&topicMark{start: start, named: true})
-}
+func newList(n int) *topicList { return &topicList{byName: make(map[string]*topicMark, n)} }
 
 func (l *topicList) keep(m *topicMark) {
 	l.marks = append(l.marks, m)
 	l.byName[m.start.Topic] = m
+	if wire.IsPattern(m.start.Topic) {
+		l.patterns = append(l.patterns, m)
+	}
+}
+
+// name makes new marks the caller's own, but for topics that a pattern stands for:
+// those belong to that.
+func (l *topicList) name(fresh []*topicMark) {
+	for _, m := range fresh {
+		m.named = l.patternOf(m.start.Topic) == nil
+	}
 }
 
 // matched returns the mark of a topic, which is made if a pattern stands for the
-// topic; else nil. A topic that is met for the first time begins before its epoch.
+// topic; else nil. A topic that is met for the first time has no position yet.
 // The caller holds Subscription.mu if the subscription has begun.
 func (l *topicList) matched(topic string) *topicMark {
 	if m := l.byName[topic]; m != nil {
@@ -99,14 +110,18 @@ func (l *topicList) matched(topic string) *topicMark {
 	return m
 }
 
-// patternOf returns the mark of a pattern that stands for the topic, or nil.
-func (l *topicList) patternOf(topic string) *topicMark {
-	for _, m := range l.marks {
-		if wire.IsPattern(m.start.Topic) && !wire.IsPattern(topic) && wire.Matches(m.start.Topic, topic) {
-			return m
+// patternOf returns the mark of the most specific pattern that stands for the topic,
+// or nil. No pattern stands for a pattern.
+func (l *topicList) patternOf(topic string) (best *topicMark) {
+	if wire.IsPattern(topic) {
+		return nil
+	}
+	for _, m := range l.patterns {
+		if wire.Matches(m.start.Topic, topic) && (best == nil || wire.MoreSpecific(m.start.Topic, best.start.Topic)) {
+			best = m
 		}
 	}
-	return nil
+	return best
 }
 
 // An edit is what a Change comes to: topics that are present and stay, and topics
@@ -115,46 +130,43 @@ type edit struct {
 	next    *topicList
 	add     []wire.Start
 	remove  []string
-	removed []*topicMark // the marks of remove
+	removed []*topicMark // those of remove, and of what is there by a removed pattern
 }
 
 // edit returns what removing and then adding these topics changes. Naming a topic
-// in both moves it to a new start.
+// in both moves it to a new start; removing a topic that is there by a pattern
+// changes nothing.
 func (l *topicList) edit(add []wire.Start, remove []string) edit {
-	e := edit{next: &topicList{byName: make(map[string]*topicMark, len(l.marks)+len(add))}}
-	var matched []*topicMark // which stay as long as a pattern does that stands for them
+	e := edit{next: newList(len(l.marks) + len(add))}
+	var matched []*topicMark
 	for _, m := range l.marks {
 		switch {
-		case slices.Contains(remove, m.start.Topic):
-			e.drop(m)
 		case !m.named:
 			matched = append(matched, m)
+		case slices.Contains(remove, m.start.Topic):
+			e.remove = append(e.remove, m.start.Topic)
+			e.removed = append(e.removed, m)
 		default:
 			e.next.keep(m)
 		}
 	}
+	for _, m := range matched { // which stay as long as a pattern does that was there
+		if e.next.patternOf(m.start.Topic) != nil {
+			e.next.keep(m)
+		} else {
+			e.removed = append(e.removed, m)
+		}
+	}
+	var fresh []*topicMark
 	for _, start := range add {
 		if e.next.byName[start.Topic] == nil {
-			e.next.add(start)
+			fresh = append(fresh, &topicMark{start: start})
+			e.next.keep(fresh[len(fresh)-1])
 			e.add = append(e.add, start)
 		}
 	}
-	for _, m := range matched {
-		switch {
-		case e.next.byName[m.start.Topic] != nil: // named now, and anew
-			e.drop(m)
-		case e.next.patternOf(m.start.Topic) != nil:
-			e.next.keep(m)
-		default:
-			e.drop(m)
-		}
-	}
+	e.next.name(fresh)
 	return e
-}
-
-func (e *edit) drop(m *topicMark) {
-	e.remove = append(e.remove, m.start.Topic)
-	e.removed = append(e.removed, m)
 }
 
 // empty reports whether the edit changes nothing.
@@ -170,15 +182,28 @@ func (l *topicList) starts() []wire.Start {
 }
 
 // settle gives the topics that are new in the list the positions that the daemon
-// answered, and patterns the latest. The caller holds Subscription.mu if the
-// subscription has begun.
+// answered, and patterns the latest, and lets go of topics that it has forgotten. The
+// caller holds Subscription.mu if the subscription has begun.
 func (l *topicList) settle(positions []wire.Position) {
 	for _, position := range positions {
 		m := l.matched(position.Topic)
-		if m != nil && (!m.known || m.received.Epoch == "" || wire.IsPattern(position.Topic)) {
+		switch {
+		case m == nil:
+		case !m.known || m.received.Epoch == "":
 			m.known, m.received, m.returned = true, position, position
+		case wire.IsPattern(position.Topic):
+			m.received = position // returned is older, and goes as well
+		case !m.named && position.Offset == 0 && m.received.Offset > 0:
+			l.forget(m)
 		}
 	}
+}
+
+// forget lets go of a topic that a pattern stands for: the daemon has nothing of it,
+// and the pattern's position is enough to resume from.
+func (l *topicList) forget(m *topicMark) {
+	delete(l.byName, m.start.Topic)
+	l.marks = slices.DeleteFunc(l.marks, func(other *topicMark) bool { return other == m })
 }
 
 // checkPositions returns an error unless positions answer starts: one for each,
