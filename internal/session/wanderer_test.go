@@ -1,0 +1,242 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Topics are made, emptied and forgotten while clients of a pattern poll, lose
+// answers, leave, and come back from their positions: every message that was
+// published while a client had the pattern came to it once, or is in a gap of its
+// topic, or went with its topic before a gap of the pattern.
+func TestWhateverComesAndGoesAPatternLosesNothingUnannounced(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			story(t, broker.Config{HistoryMessages: 10, HistoryAge: 5 * time.Millisecond}, Config{Queue: 2, Unacked: 5, InactivityTimeout: time.Hour}, func(k *kit) {
+				w := &world{kit: k}
+				var others, clients sync.WaitGroup
+				done := make(chan struct{})
+				for i := range uint64(3) {
+					others.Go(func() { w.publish(rand.New(rand.NewPCG(seed, i)), done) })
+				}
+				others.Go(func() { w.upset(rand.New(rand.NewPCG(seed, 50)), done) })
+				for i := range uint64(4) {
+					clients.Go(func() { w.wander(rand.New(rand.NewPCG(seed, 100+i))) })
+				}
+				clients.Wait()
+				close(done)
+				others.Wait()
+				var g metrics.Gauges
+				k.broker.Gauges(&g)
+				k.broker.Close()
+				require.Positive(k, w.gaps, "nothing was lost with its topic: what is this story about?")
+				require.Zero(k, g.QueueBytes, "nobody is left")
+				require.Zero(k, g.Subscriptions)
+				require.Empty(k, k.broker.Followers("p.1"))
+			})
+		})
+	}
+}
+
+// rareTopics are so many that each is often idle for long enough to be forgotten.
+const rareTopics = 60
+
+// A world is what happened, by topic.
+type world struct {
+	*kit
+	mu   sync.Mutex
+	had  map[string][]wire.Published // in order
+	gaps int                         // of patterns
+}
+
+func (w *world) publish(rng *rand.Rand, done chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Duration(rng.IntN(1500)) * time.Microsecond):
+		}
+		topic := fmt.Sprint("p.", rng.IntN(rareTopics))
+		w.mu.Lock() // so that the order is known
+		p, err := w.broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
+		if err == nil {
+			if w.had == nil {
+				w.had = map[string][]wire.Published{}
+			}
+			w.had[topic] = append(w.had[topic], p)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// upset empties topics and forgets them.
+func (w *world) upset(rng *rand.Rand, done chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Duration(rng.IntN(3000)) * time.Microsecond):
+		}
+		w.broker.Sweep(time.Now())
+		if rng.IntN(4) == 0 {
+			w.broker.Delete(fmt.Sprint("p.", rng.IntN(rareTopics)), time.Now())
+		}
+	}
+}
+
+// published is how many messages of each topic there were.
+func (w *world) published() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := map[string]int{}
+	for topic, had := range w.had {
+		n[topic] = len(had)
+	}
+	return n
+}
+
+// A wanderer is a client of the pattern.
+type wanderer struct {
+	*world
+	rng   *rand.Rand
+	s     *Session
+	count uint64
+	at    map[string]wire.Position  // of the pattern, and of topics that it met
+	got   map[string]map[uint64]int // offsets of messages, by topic
+	gaps  map[string][]wire.Gap
+	over  map[string]int // messages of each topic when the pattern last had a gap
+}
+
+func (w *world) wander(rng *rand.Rand) {
+	c := &wanderer{world: w, rng: rng, at: map[string]wire.Position{}, got: map[string]map[uint64]int{}, gaps: map[string][]wire.Gap{}}
+	w.mu.Lock() // what was published before is not expected
+	begun := map[string]int{}
+	for topic, had := range w.had {
+		begun[topic] = len(had)
+	}
+	c.open(w.starts("p.*"))
+	w.mu.Unlock()
+	for range 150 {
+		c.poll()
+		if rng.IntN(15) == 0 {
+			w.registry.End(c.s)
+			time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
+			c.open(c.resume())
+		}
+	}
+	seen := w.published()
+	for range 1000 { // what was published until now
+		if c.poll() == 0 {
+			break
+		}
+	}
+	c.judge(begun, seen)
+	w.registry.End(c.s)
+}
+
+func (c *wanderer) resume() []wire.Start {
+	starts := []wire.Start{wire.StartAfter(c.at["p.*"])}
+	for topic, at := range c.at {
+		if topic != "p.*" {
+			starts = append(starts, wire.StartAfter(at))
+		}
+	}
+	return starts
+}
+
+func (c *wanderer) open(starts []wire.Start) {
+	s, positions, err := c.registry.Open(Opening{Topics: starts, Ack: true}, time.Now())
+	require.NoError(c, err)
+	c.s, c.count = s, 0
+	for i, p := range positions {
+		_, met := c.at[p.Topic]
+		switch {
+		case i < len(starts) && met && p.Offset == 0 && p.Topic != "p.*":
+			delete(c.at, p.Topic) // it was forgotten
+		case p.Topic == "p.*" || !met:
+			c.at[p.Topic] = p
+		}
+	}
+}
+
+// poll polls once and counts some or all of what came.
+func (c *wanderer) poll() int {
+	p, err := c.s.Poll(c.count, false, time.Now())
+	require.NoError(c, err)
+	defer func() { p.Done(time.Now()) }()
+	limit := broker.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}
+	frames, err := p.Take(context.Background(), limit, time.Duration(c.rng.IntN(4000))*time.Microsecond)
+	require.NoError(c, err)
+	came := len(frames)
+	if c.rng.IntN(3) == 0 {
+		frames = frames[:c.rng.IntN(came+1)]
+	}
+	for _, f := range frames {
+		c.take(f)
+		c.count++
+	}
+	return came
+}
+
+func (c *wanderer) take(f *wire.Frame) {
+	at := f.Position()
+	had, met := c.at[at.Topic]
+	if met {
+		require.Greater(c, at.Offset, had.Offset, "%s", at.Topic)
+	}
+	c.at[at.Topic] = at
+	switch g := f.Gap(); {
+	case g == nil:
+		if c.got[at.Topic] == nil {
+			c.got[at.Topic] = map[uint64]int{}
+		}
+		c.got[at.Topic][at.Offset]++
+	case at.Topic == "p.*":
+		c.over = c.published()
+		c.mu.Lock()
+		c.world.gaps++
+		c.mu.Unlock()
+	default:
+		if met {
+			require.Equal(c, had, g.After)
+		}
+		c.gaps[at.Topic] = append(c.gaps[at.Topic], *g)
+	}
+}
+
+// judge holds what came against what was published from begun to seen.
+func (c *wanderer) judge(begun, seen map[string]int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for topic, n := range seen {
+		for i, p := range c.had[topic][:n] {
+			at := p.Position.Offset
+			got := c.got[topic][at]
+			require.LessOrEqual(c, got, 1, "%s came twice", p.Position)
+			inGap := c.inGap(topic, at)
+			require.False(c, got == 1 && inGap, "%s came, and is in a gap: %v", p.Position, c.gaps[topic])
+			if i >= begun[topic] && got == 0 && !inGap {
+				require.Less(c, i, c.over[topic], "%s is lost, and no gap says so", p.Position)
+			}
+		}
+	}
+}
+
+func (c *wanderer) inGap(topic string, at uint64) bool {
+	for _, g := range c.gaps[topic] {
+		if g.After.Offset < at && at <= g.Position.Offset {
+			return true
+		}
+	}
+	return false
+}
