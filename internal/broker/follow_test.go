@@ -104,3 +104,26 @@ func TestATopicThatIsForgottenLeavesThoseWhoDoNotPinIt(t *testing.T) {
 	require.Zero(t, b.subscriptions.Load())
 	require.Zero(t, b.topics.Load())
 }
+
+// A slowTeller is told, and takes its time.
+type slowTeller chan struct{}
+
+func (s slowTeller) Made(string) { <-s }
+
+func TestATopicIsNotForgottenBeforeItsFollowersHeardOfIt(t *testing.T) {
+	now := time.Now()
+	b := New(Config{HistoryAge: time.Second}, metrics.New("test"), now)
+	held := make(slowTeller)
+	b.Follow("a.*", held)
+	for range fewSubscribers {
+		b.Follow("a.*", &heard{})
+	}
+	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a.x"}}, 0, now)
+	require.NoError(t, err, "nobody holds a publisher up")
+	b.Sweep(now.Add(time.Minute))
+	require.EqualValues(t, 1, b.topics.Load())
+	close(held)
+	b.Close()
+	b.Sweep(now.Add(time.Minute))
+	require.Zero(t, b.topics.Load())
+}

@@ -199,12 +199,13 @@ func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
 // connection may hear nothing for long before it ends the session.
 func TestAStatelessPollThatWasAnsweredIsOfferedNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
-		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
+		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a", "p.*")}, time.Now())
 		require.NoError(k, err)
 		l := &line{k: k, then: Answered}
 		k.parkOn(l, s, false)
 		k.publishN("a", 2)
 		l.wants("a1")
+		require.Empty(k, k.followers("p.1"))
 		require.Empty(k, s.queue)
 		var g metrics.Gauges
 		k.broker.Gauges(&g)

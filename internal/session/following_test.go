@@ -291,3 +291,42 @@ func TestManyFollowersReadTheFirstMessageFromHistory(t *testing.T) {
 		}
 	})
 }
+
+// Acks come one by one, of what was queued and of what was read from history.
+func TestATopicIsKeptForTheLastThatIsNotAcked(t *testing.T) {
+	for _, queue := range []int{1, 8} {
+		story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{Queue: queue, InactivityTimeout: time.Hour}, func(k *kit) {
+			s, _ := k.openAll("job.*")
+			k.publishN("job.1", 3)
+			require.Equal(k, span("job.1", 1, 3), k.poll(s, 0))
+			require.Equal(k, span("job.1", 2, 3), k.poll(s, 1))
+			time.Sleep(6 * time.Second)
+			k.broker.Sweep(time.Now())
+			require.Len(k, s.subs, 1, "two are not acked")
+			require.Equal(k, "gap(expired job.11-2) gap(expired job.12-3)", k.poll(s, 1))
+		})
+	}
+}
+
+func TestANameThatComesAgainMovesThoughAPatternStays(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.publishN("a.x", 2)
+		s := k.open("a.x")
+		_, err := s.Change(k.starts("a.*"), nil)
+		require.NoError(k, err)
+		positions, err := s.Change(k.starts("a.x@oldest"), []string{"a.x"})
+		require.NoError(k, err)
+		require.Equal(k, []string{"a.x:0"}, texts(positions))
+		require.Equal(k, "a.x1 a.x2", k.poll(s, 0))
+	})
+}
+
+func TestASessionThatEndedBeforeItWasListedIsNot(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.registry.End(s)
+		k.registry.sessions.put(s) // as if it came only now
+		require.ErrorIs(k, k.registry.unlistEnded(s), closedProblem)
+		k.registry.sessions.each(func(*Session) { require.Fail(k, "it is listed") })
+	})
+}

@@ -49,6 +49,18 @@ func TestAGapBeginsWithWhatTheSubscriberHad(t *testing.T) {
 	})
 }
 
+func TestAGapBehindOwnMessagesBeginsBeforeThem(t *testing.T) {
+	story(t, broker.Config{}, Config{Queue: 1}, func(k *kit) {
+		s := k.openExcept("me", "a")
+		k.publishAs("you", "you", "me")
+		_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Client: "you"}, time.Millisecond, time.Now())
+		require.NoError(k, err)
+		k.publishAs("you")
+		time.Sleep(time.Second)
+		require.Equal(k, "a1 a2 gap(expired a2-4) a5", k.poll(s, 0))
+	})
+}
+
 // A newer message of one's own stands above an older one of somebody else.
 func TestConflationGoesByOwnMessagesToo(t *testing.T) {
 	story(t, slow(broker.Conflate, 0), Config{Queue: 1}, func(k *kit) {
