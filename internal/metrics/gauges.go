@@ -39,8 +39,8 @@ var (
 	descUnacked       = describe("session_unacked_frames", "Frames sent and not yet acked.")
 	descParked        = describe("polls_parked", "Polls waiting for a frame, by transport.", "transport")
 	descKeys          = describe("idempotency_keys", "Idempotency keys whose results are remembered.")
-	descMemory        = describe("memory_bytes", "Memory in use, by kind.", "kind")
-	descBudget        = describe("memory_budget_bytes", "Memory that all kinds together may use.")
+	descMemory        = describe("memory_bytes", "Memory that counts against the budget, by kind.", "kind")
+	descBudget        = describe("memory_budget_bytes", "The budget of all kinds of pubsubd_memory_bytes together.")
 	descDraining      = describe("draining", "1 while the daemon lets its clients leave, else 0.")
 )
 

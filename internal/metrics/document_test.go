@@ -1,0 +1,78 @@
+package metrics
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+const documentHead = `# Metrics
+
+What the admin listener has at ` + "`/metrics`" + `, beside the Go runtime's and the process's own (` + "`go_…`, `process_…`" + `). Reasons of
+gaps and codes are those of [PROTOCOL.md](../../pkg/wire/PROTOCOL.md).
+
+| metric | | by | |
+|---|---|---|---|
+`
+
+// What operators read has every metric, and each says what it is.
+func TestMetricsDocument(t *testing.T) {
+	m := New("test")
+	m.Gather(func() Gauges { return Gauges{Parked: map[string]int{"longpoll": 0}} })
+	m.Evicted.WithLabelValues("")
+	m.SessionsEnded.WithLabelValues("")
+	m.Transport("longpoll")
+	got, told := document(t, m)
+	require.Equal(t, described(m), told, "give every metric a sample here")
+	if *update {
+		require.NoError(t, os.WriteFile("METRICS.md", []byte(got), 0o644))
+	}
+	want, err := os.ReadFile("METRICS.md")
+	require.NoError(t, err)
+	require.Equal(t, string(want), got, "METRICS.md is out of date: run go test ./internal/metrics -update")
+}
+
+// document tells of our metrics by name, and how many there are.
+func document(t *testing.T, m *Metrics) (text string, told int) {
+	t.Helper()
+	families, err := m.Registry.Gather()
+	require.NoError(t, err)
+	b := strings.Builder{}
+	b.WriteString(documentHead)
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), prefix) {
+			continue
+		}
+		told++
+		require.NotEmpty(t, f.GetHelp(), f.GetName())
+		var by []string
+		for _, label := range f.GetMetric()[0].GetLabel() {
+			by = append(by, label.GetName())
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(by, ", "), f.GetHelp())
+	}
+	return b.String(), told
+}
+
+// described counts our metrics, those without samples too.
+func described(m *Metrics) int {
+	all := make(chan *prometheus.Desc)
+	go func() {
+		defer close(all)
+		m.Registry.Describe(all)
+	}()
+	names := map[string]bool{}
+	for d := range all {
+		if name, _, ok := strings.Cut(strings.TrimPrefix(d.String(), `Desc{fqName: "`), `"`); ok && strings.HasPrefix(name, prefix) {
+			names[name] = true
+		}
+	}
+	return len(names)
+}
