@@ -11,8 +11,10 @@ import (
 // exceptOf returns the client whose messages a subscriber is not sent: its own, if
 // it does not want them back.
 func exceptOf(client string, echo bool) (string, error) {
-	if err := wire.CheckClient(client); client != "" && err != nil {
-		return "", wire.NewProblem(wire.CodeInvalidRequest, "choose another id", "%v", err)
+	if client != "" {
+		if err := checkClient(client); err != nil {
+			return "", err
+		}
 	}
 	switch {
 	case echo:

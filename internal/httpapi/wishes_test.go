@@ -126,7 +126,7 @@ func TestWishesThatCannotBeMet(t *testing.T) {
 			remedyTellsOf string
 		}{
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":["a"],"echo":false}`, "is not said", "say client"},
-			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":["a"],"client":"a b"}`, `' '`, "another id"},
+			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":["a"],"client":"a b"}`, `' '`, "another client"},
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[{"topic":"a","max_rate":"fast"}]}`, "such as 5/s", "PROTOCOL.md"},
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[{"topic":"a","rate":"5/s"}]}`, "max_rate", "PROTOCOL.md"},
 			{wire.CodeInvalidRequest, "/v1/sessions", `{"topics":[7]}`, "neither a start", "PROTOCOL.md"},
