@@ -132,7 +132,7 @@ func TestWhoWaitsForAPublishGivesUpWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{})
 		hold := make(chan struct{})
-		_, err := b.Join(wire.Start{Topic: "a"}, holder{hold}, true) // who publishes offers to it
+		_, err := b.Join(wire.Start{Topic: "a"}, &stuck{hold}, true) // who publishes offers to it
 		require.NoError(t, err)
 		go publishOnce(t, b, "", keyed("a", "k", "1"))
 		synctest.Wait()
@@ -146,12 +146,3 @@ func TestWhoWaitsForAPublishGivesUpWithItsContext(t *testing.T) {
 		require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
 	})
 }
-
-// A holder is a subscriber that holds those up who publish.
-type holder struct{ hold chan struct{} }
-
-func (holder) Emptied() {}
-
-func (holder) Forgotten() {}
-
-func (h holder) Offer([]*wire.Frame, time.Time) { <-h.hold }

@@ -38,14 +38,20 @@ func everything(t *testing.T) Config {
 // oddPaths are values that YAML or a shell would take for something else.
 var oddPaths = []string{"null", "~", "true", "0x10", "1e3", "a: b", "a #b", "#a", " a ", "it's", `"quoted"`, `back\slash`, "two\nlines", "$HOME `id`", "-", "*a", "&a", "a:", "ä", "\x01", "{}", "[a, b]", "@"}
 
-func TestWhatIsPrintedReadsBack(t *testing.T) {
+// awkward are configurations that are not easily written down.
+func awkward(t *testing.T) []Config {
+	t.Helper()
 	configs := []Config{Default(), everything(t)}
 	for _, path := range oddPaths {
 		c := Default()
 		c.AddressesFile = path
 		configs = append(configs, c)
 	}
-	for _, c := range configs {
+	return configs
+}
+
+func TestWhatIsPrintedReadsBack(t *testing.T) {
+	for _, c := range awkward(t) {
 		said := Said{Config: c, origin: map[string]string{"log.level": "a\nfile:1", "addresses_file": "flag --addresses-file"}}
 		got, err := load(t, said.YAML(), nil)
 		require.NoError(t, err, said.YAML())
@@ -55,13 +61,7 @@ func TestWhatIsPrintedReadsBack(t *testing.T) {
 
 // A shell that reads the file has what the daemon would have.
 func TestTheEnvironmentReadsBack(t *testing.T) {
-	configs := []Config{Default(), everything(t)}
-	for _, path := range oddPaths {
-		c := Default()
-		c.AddressesFile = path
-		configs = append(configs, c)
-	}
-	for _, c := range configs {
+	for _, c := range awkward(t) {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", "set -a; "+Said{Config: c}.Environment()+"env -0")
 		cmd.Env = []string{"PATH=/usr/bin:/bin"}
 		out, err := cmd.Output()

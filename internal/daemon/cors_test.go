@@ -185,7 +185,7 @@ func TestPagesBehindOneConnectionAreAnsweredEachForItsOrigin(t *testing.T) {
 			for i, page := range pages {
 				session := d.open(`"a"`).Session
 				proxy.send(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
-				d.waitParked()
+				d.waitParked(1)
 				d.post("/v1/topics/a/messages", strconv.Itoa(i))
 				head, body := proxy.exactly()
 				wantFor(t, page, head)
@@ -219,9 +219,7 @@ func TestOneMessageIsSentToPagesOfSeveralOrigins(t *testing.T) {
 				conns[i] = dialRaw(t, d.PublicAddr(), 20*time.Second)
 				conns[i].send(from(pages[i%len(pages)], "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", ""))
 			}
-			require.Eventually(t, func() bool {
-				return d.metric(`pubsubd_polls_parked{transport="longpoll"}`) == float64(len(conns))
-			}, 5*time.Second, time.Millisecond)
+			d.waitParked(len(conns))
 			d.post("/v1/topics/a/messages", `"for all"`)
 			for i, c := range conns {
 				head, body := c.exactly()

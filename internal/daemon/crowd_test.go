@@ -158,7 +158,7 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 				}
 				if i == 0 {
 					shared.send(get(m.pollTarget()))
-					d.waitParked()
+					d.waitParked(1)
 					d.post("/v1/topics/"+m.topic+"/messages", m.payload(1))
 				} else {
 					shared.send(get(m.pollTarget()))
@@ -170,7 +170,7 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 			// All at once behind a parked poll: nothing is answered before it is, and
 			// then all in order.
 			shared.send(get(members[0].pollTarget()))
-			d.waitParked()
+			d.waitParked(1)
 			for _, m := range members[1:] {
 				shared.send(publish(m, 2))
 			}

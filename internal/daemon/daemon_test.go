@@ -120,6 +120,14 @@ func (d *running) metric(sample string) float64 {
 	return 0
 }
 
+// waitParked waits until n polls are parked, streams among them.
+func (d *running) waitParked(n int) {
+	d.Helper()
+	require.Eventually(d, func() bool {
+		return d.metric(`pubsubd_polls_parked{transport="longpoll"}`)+d.metric(`pubsubd_polls_parked{transport="stream"}`) == float64(n)
+	}, 5*time.Second, time.Millisecond)
+}
+
 func TestItSaysThatItIsOpenInItsFirstLine(t *testing.T) {
 	d := start(t, nil)
 	require.Contains(t, d.logged.All()[0].Message, "open")

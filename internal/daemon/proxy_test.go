@@ -195,7 +195,7 @@ func TestThroughAProxyADrainSendsClientsToTheSecondDaemon(t *testing.T) {
 			body, _ := io.ReadAll(resp.Body)
 			polled <- fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Retry-After"), " ", string(body))
 		}()
-		first.waitParked()
+		first.waitParked(2)
 		require.NoError(t, first.wait())
 
 		got := <-polled

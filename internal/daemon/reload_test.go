@@ -40,13 +40,6 @@ func (d *running) said(message, was, is string) []string {
 	return lines
 }
 
-func (d *running) parked(n int) {
-	d.Helper()
-	require.Eventually(d, func() bool {
-		return d.metric(`pubsubd_polls_parked{transport="longpoll"}`)+d.metric(`pubsubd_polls_parked{transport="stream"}`) == float64(n)
-	}, 5*time.Second, time.Millisecond)
-}
-
 // A poll and a stream wait while everything about them changes. They get what is
 // published afterwards, on the connections that they came on.
 func TestAReloadDisturbsNobodyWhoWaits(t *testing.T) {
@@ -55,7 +48,7 @@ func TestAReloadDisturbsNobodyWhoWaits(t *testing.T) {
 			d := start(t, func(c *config.Config) { c.Lane = lane })
 			poll, stream := d.dial("/poll?ack=0"), d.dial("/poll?ack=0&mode=stream")
 			require.Contains(t, stream.line(), `{"hello"`)
-			d.parked(2)
+			d.waitParked(2)
 
 			d.reloadWith(func(c *config.Config) {
 				c.Transport.PollTimeout, c.Transport.Heartbeat, c.Transport.WriteTimeout = time.Minute, time.Minute, time.Minute
@@ -65,12 +58,12 @@ func TestAReloadDisturbsNobodyWhoWaits(t *testing.T) {
 				c.MessageBytes, c.Log.Level = 100, "debug"
 			})
 			require.Len(t, d.said("setting changed", "was", "is"), 12)
-			d.parked(2)
+			d.waitParked(2)
 			d.post("/v1/topics/a/messages", `"m1"`)
 			require.Contains(t, stream.line(), `"data":"m1"`)
 			require.Contains(t, poll.line(), `"data":"m1"`)
 			poll.send("/poll?ack=1")
-			d.parked(2)
+			d.waitParked(2)
 			d.post("/v1/topics/a/messages", `"m2"`)
 			require.Contains(t, poll.line(), `"data":"m2"`, "on the same connection")
 			require.Contains(t, stream.line(), `"data":"m2"`)

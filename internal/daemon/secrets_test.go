@@ -183,5 +183,5 @@ func (d *running) leaveInTheMiddle(session string) {
 		_, err = io.WriteString(conn, begin)
 		require.NoError(d, err)
 	}
-	d.parked(1)
+	d.waitParked(1)
 }

@@ -181,33 +181,6 @@ func (k *kit) tell(first, last, size int) {
 	}
 }
 
-// counted is the sum of a metric's samples that have these labels' values.
-func (k *kit) counted(name string, labels ...string) float64 {
-	k.Helper()
-	families, err := k.cfg.Metrics.Registry.Gather()
-	require.NoError(k, err)
-	sum := 0.0
-	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-		for _, sample := range family.GetMetric() {
-			has := map[string]bool{}
-			for _, label := range sample.GetLabel() {
-				has[label.GetValue()] = true
-			}
-			matches := true
-			for _, label := range labels {
-				matches = matches && has[label]
-			}
-			if matches {
-				sum += sample.GetCounter().GetValue() + sample.GetGauge().GetValue()
-			}
-		}
-	}
-	return sum
-}
-
 // onLane is how many connections the lane has.
 func (k *kit) onLane() int {
 	k.Helper()

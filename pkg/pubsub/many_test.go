@@ -75,7 +75,7 @@ func TestPublishManyIsRepeatedIfEveryMessageHasAKey(t *testing.T) {
 				if calls++; calls == 2 {
 					return false
 				}
-				f.serveMany(nowhere{}, r)
+				f.serveMany(discard{http.Header{}}, r)
 				panic(http.ErrAbortHandler)
 			}
 			messages := []Publication{

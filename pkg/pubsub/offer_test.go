@@ -19,18 +19,12 @@ func losing(f *fake, n int) *[]time.Time {
 		if len(at) > n {
 			return false
 		}
-		r.SetPathValue("topic", "a") // the script comes before the mux
-		f.servePublish(nowhere{}, r)
+		r.SetPathValue("topic", "a")              // the script comes before the mux
+		f.servePublish(discard{http.Header{}}, r) // where a lost answer goes
 		panic(http.ErrAbortHandler)
 	}
 	return &at
 }
-
-// nowhere is where a lost answer goes.
-type nowhere struct{ http.ResponseWriter }
-
-func (nowhere) Header() http.Header         { return http.Header{} }
-func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
 
 // With a key a publish whose answer is lost is repeated, and published once.
 func TestWithAKeyALostAnswerIsAskedForAgain(t *testing.T) {
