@@ -48,7 +48,7 @@ func serveAgent(listen, addressesFile string) error {
 	if err := checkAgentListen(listen, token); err != nil {
 		return usageError{err}
 	}
-	ctx, stop := testContext()
+	ctx, stop := untilSignal()
 	defer stop()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", listen)
 	if err != nil {
@@ -59,7 +59,7 @@ func serveAgent(listen, addressesFile string) error {
 	server := &http.Server{Handler: agent, ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	fmt.Fprintf(os.Stderr, "agent %s listens on %s\n", versionText(), listener.Addr())
-	if err := tellAddress(addressesFile, listener.Addr()); err != nil {
+	if err := tellAddress(addressesFile, listener.Addr().String()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -81,12 +81,12 @@ func checkAgentListen(listen, token string) error {
 	return nil
 }
 
-// tellAddress writes the line that whoever started the agent waits for.
-func tellAddress(file string, address net.Addr) error {
+// tellAddress writes the line that a load test waits for which started this process.
+func tellAddress(file, public string) error {
 	if file == "" {
 		return nil
 	}
-	line, err := json.Marshal(map[string]string{"public": address.String()})
+	line, err := json.Marshal(map[string]string{"public": public})
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,18 +85,14 @@ func (b *broadcastTest) run() error {
 
 // runSearch is measure for a search: what was found is shown even if it is not all.
 func (b *broadcastTest) runSearch() error {
-	command, err := serverCommand()
-	if err != nil {
+	if err := completeServer(&b.cfg.Common); err != nil {
 		return err
 	}
 	if err := errors.Join(b.out.open(), tryFile("--svg", b.svg)); err != nil {
 		return usageError{err}
 	}
 	defer b.out.close()
-	if b.cfg.Target == "" {
-		b.cfg.ServerCommand = command
-	}
-	ctx, stop := testContext()
+	ctx, stop := untilSignal()
 	defer stop()
 	progress := b.out.progress()
 	found, err := loadtest.RunSearch(ctx, loadtest.SearchConfig{Broadcast: b.cfg, Periods: b.periods}, progress)
@@ -109,55 +103,9 @@ func (b *broadcastTest) runSearch() error {
 	if len(found.Points) == 0 {
 		return err
 	}
-	if err := errors.Join(err, b.show(found), b.writeChart(found)); err != nil {
+	table := func(w io.Writer) error { return report.SearchTable(w, found) }
+	if err := errors.Join(err, b.out.show(found, table), writeFile("--svg", b.svg, report.SearchChart(found).SVG)); err != nil {
 		return err
 	}
-	if code := found.ExitCode(); code != 0 {
-		return exitError{code}
-	}
-	return nil
-}
-
-func (b *broadcastTest) show(found loadtest.SearchResult) error {
-	if b.out.json == "-" {
-		return report.JSON(os.Stdout, found)
-	}
-	if err := report.SearchTable(os.Stdout, found); err != nil || b.out.json == "" {
-		return err
-	}
-	var text strings.Builder
-	if err := report.JSON(&text, found); err != nil {
-		return err
-	}
-	return b.out.fill(text.String())
-}
-
-// tryFile finds out before a long test whether a file can be kept. What it holds
-// stays until there is another, and no empty file does.
-func tryFile(flag, path string) error {
-	if path == "" {
-		return nil
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return fmt.Errorf("%s: %w", flag, err)
-	}
-	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		_ = os.Remove(path)
-	}
-	return f.Close()
-}
-
-func (b *broadcastTest) writeChart(found loadtest.SearchResult) error {
-	if b.svg == "" {
-		return nil
-	}
-	var text bytes.Buffer
-	if err := report.SearchChart(found).SVG(&text); err != nil {
-		return err
-	}
-	if err := os.WriteFile(b.svg, text.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("--svg: %w", err)
-	}
-	return nil
+	return exitWith(found.ExitCode())
 }

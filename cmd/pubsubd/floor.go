@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -36,30 +33,17 @@ func serveFloor(listen, addressesFile string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFloorAddress(addressesFile, server.Addr().String()); err != nil {
+	if addressesFile == "" {
+		fmt.Fprintln(os.Stderr, "pubsubd: floor listens on", server.Addr())
+	}
+	if err := tellAddress(addressesFile, server.Addr().String()); err != nil {
 		return err
 	}
 	// Nothing is allocated once everyone is connected: a collection would be a cost
 	// that is not the kernel's.
 	debug.SetGCPercent(-1)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
 	defer context.AfterFunc(ctx, server.Stop)()
 	return server.Serve()
-}
-
-// writeFloorAddress writes what the load test's child processes write.
-func writeFloorAddress(path, public string) error {
-	if path == "" {
-		fmt.Fprintln(os.Stderr, "pubsubd: floor listens on", public)
-		return nil
-	}
-	line, err := json.Marshal(map[string]string{"public": public})
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, append(line, '\n'), 0o644); err != nil {
-		return fmt.Errorf("--addresses-file: %w", err)
-	}
-	return nil
 }

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -117,32 +116,16 @@ func checkPattern(f *pflag.FlagSet, pattern string) error {
 	return nil
 }
 
-// output is what becomes of a result.
-type output struct {
-	json  string
-	quiet bool
-	file  *os.File // that json names, opened before the test; nil if none
-}
-
-func (o *output) bind(f *pflag.FlagSet) {
-	f.StringVar(&o.json, "json", "", "write the result to this file as JSON; - is standard output, without the table")
-	f.BoolVar(&o.quiet, "quiet", false, "show no progress")
-}
-
 // measure runs a test, shows its result, and returns what the process exits with.
 func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.Progress) (loadtest.Result, error)) error {
 	if err := o.open(); err != nil {
 		return usageError{err}
 	}
 	defer o.close()
-	if c.Target == "" {
-		command, err := serverCommand()
-		if err != nil {
-			return err
-		}
-		c.ServerCommand = command
+	if err := completeServer(c); err != nil {
+		return err
 	}
-	ctx, stop := testContext()
+	ctx, stop := untilSignal()
 	defer stop()
 	progress := o.progress()
 	result, err := run(ctx, progress)
@@ -153,94 +136,19 @@ func (o *output) measure(c *loadtest.Common, run func(context.Context, loadtest.
 	if result.Scenario == "" {
 		return err
 	}
-	if err := errors.Join(err, o.write(result)); err != nil {
+	table := func(w io.Writer) error { return report.Table(w, result) }
+	if err := errors.Join(err, o.show(result, table)); err != nil {
 		return err
 	}
-	if code := loadtest.ExitCode(result); code != 0 {
-		return exitError{code}
-	}
-	return nil
+	return exitWith(loadtest.ExitCode(result))
 }
 
-// serverCommand starts the server of a test that names none.
-func serverCommand() ([]string, error) {
-	self, err := os.Executable()
-	return []string{self, "serve", "--log-level=warn"}, err
-}
-
-// testContext ends with the first signal to end; a second one ends the process at
-// once. A reader of our output who leaves must not end us before our server.
-func testContext() (context.Context, context.CancelFunc) {
-	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
-	context.AfterFunc(ctx, stop)
-	return ctx, stop
-}
-
-func (o *output) progress() *report.Progress {
-	if o.quiet {
-		return report.Quiet(os.Stderr)
-	}
-	return report.NewProgress(os.Stderr)
-}
-
-// endings are the signals that end a test. A terminal's going away is one, unless
-// nohup said otherwise.
-func endings() []os.Signal {
-	signals := []os.Signal{syscall.SIGTERM, os.Interrupt}
-	if !signal.Ignored(syscall.SIGHUP) {
-		signals = append(signals, syscall.SIGHUP)
-	}
-	return signals
-}
-
-func (o *output) write(result loadtest.Result) error {
-	if o.json == "-" {
-		return report.JSON(os.Stdout, result)
-	}
-	if err := report.Table(os.Stdout, result); err != nil || o.json == "" {
-		return err
-	}
-	var text strings.Builder
-	if err := report.JSON(&text, result); err != nil {
-		return err
-	}
-	return o.fill(text.String())
-}
-
-// open finds out before a long test whether its result can be kept. What the file
-// holds stays until there is a result.
-func (o *output) open() error {
-	if o.json == "" || o.json == "-" {
+// completeServer has a server started for a test that names none.
+func completeServer(c *loadtest.Common) error {
+	if c.Target != "" {
 		return nil
 	}
-	f, err := os.OpenFile(o.json, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return fmt.Errorf("--json: %w", err)
-	}
-	o.file = f
-	return nil
-}
-
-func (o *output) fill(text string) error {
-	if info, err := o.file.Stat(); err == nil && info.Mode().IsRegular() {
-		if err := o.file.Truncate(0); err != nil {
-			return fmt.Errorf("--json: %w", err)
-		}
-	}
-	if _, err := o.file.WriteString(text); err != nil {
-		return fmt.Errorf("--json: %w", err)
-	}
-	return nil
-}
-
-// close leaves no empty file behind.
-func (o *output) close() {
-	if o.file == nil {
-		return
-	}
-	if info, err := o.file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		_ = os.Remove(o.json)
-	}
-	_ = o.file.Close()
+	self, err := os.Executable()
+	c.ServerCommand = []string{self, "serve", "--log-level=warn"}
+	return err
 }

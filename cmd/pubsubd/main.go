@@ -46,6 +46,14 @@ type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
+// exitWith ends the process with the code.
+func exitWith(code int) error {
+	if code == 0 {
+		return nil
+	}
+	return exitError{code}
+}
+
 // exitCode tells people what went wrong, and programs by the code.
 func exitCode(err error) int {
 	if err == nil {

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,16 +95,11 @@ func presetOf(f *pflag.FlagSet, preset string, where loadtest.Common, out output
 
 // apply makes of the file's runs those that the command line asks for.
 func (t *suiteTest) apply(suite *scenarios.Suite) error {
-	command, err := serverCommand()
-	if err != nil {
-		return err
-	}
+	var err error
 	for _, r := range suite.Runs {
 		c := r.Common()
 		c.Target, c.Admin, c.ServerPID, c.Token, c.APIKey = t.where.Target, t.where.Admin, t.where.ServerPID, t.where.Token, t.where.APIKey
-		if t.where.Target == "" {
-			c.ServerCommand = command
-		}
+		err = errors.Join(err, completeServer(c))
 	}
 	for _, key := range changeable {
 		if f := t.changed.Lookup(key); f != nil && f.Changed {
@@ -137,32 +132,17 @@ func (t *suiteTest) tryFiles() error {
 }
 
 func (t *suiteTest) measure(suite *scenarios.Suite) error {
-	ctx, stop := testContext()
+	ctx, stop := untilSignal()
 	defer stop()
 	progress := t.out.progress()
 	result, interrupted := suite.Run(ctx, progress)
 	progress.Finish()
-	if err := errors.Join(t.show(result), t.writeCharts(result), t.writePage(result), interrupted); err != nil {
+	table := func(w io.Writer) error { return report.SuiteTable(w, result) }
+	page := func(w io.Writer) error { return report.SuiteHTML(w, result) }
+	if err := errors.Join(t.out.show(result, table), t.writeCharts(result), writeFile("--html", t.html, page), interrupted); err != nil {
 		return err
 	}
-	if result.ExitCode != loadtest.ExitOK {
-		return exitError{result.ExitCode}
-	}
-	return nil
-}
-
-func (t *suiteTest) show(result scenarios.Result) error {
-	if t.out.json == "-" {
-		return report.JSON(os.Stdout, result)
-	}
-	if err := report.SuiteTable(os.Stdout, result); err != nil || t.out.json == "" {
-		return err
-	}
-	var text strings.Builder
-	if err := report.JSON(&text, result); err != nil {
-		return err
-	}
-	return t.out.fill(text.String())
+	return exitWith(result.ExitCode)
 }
 
 func (t *suiteTest) writeCharts(result scenarios.Result) error {
@@ -170,27 +150,9 @@ func (t *suiteTest) writeCharts(result scenarios.Result) error {
 		return nil
 	}
 	for _, c := range report.SuiteCharts(result) {
-		var text bytes.Buffer
-		if err := c.Chart.SVG(&text); err != nil {
+		if err := writeFile("--svg", filepath.Join(t.svg, c.Name+".svg"), c.Chart.SVG); err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(t.svg, c.Name+".svg"), text.Bytes(), 0o644); err != nil {
-			return fmt.Errorf("--svg: %w", err)
-		}
-	}
-	return nil
-}
-
-func (t *suiteTest) writePage(result scenarios.Result) error {
-	if t.html == "" {
-		return nil
-	}
-	var text bytes.Buffer
-	if err := report.SuiteHTML(&text, result); err != nil {
-		return err
-	}
-	if err := os.WriteFile(t.html, text.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("--html: %w", err)
 	}
 	return nil
 }

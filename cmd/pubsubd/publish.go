@@ -81,13 +81,9 @@ func (p *publishing) run(args []string) error {
 	if err := p.check(args); err != nil {
 		return usageError{err}
 	}
-	base, err := p.server.url()
-	if err != nil {
+	var err error
+	if p.daemon, err = p.server.client(); err != nil {
 		return err
-	}
-	p.daemon, err = pubsub.New(base.String())
-	if err != nil {
-		return usageError{err}
 	}
 	defer p.daemon.Close()
 	if p.lines {

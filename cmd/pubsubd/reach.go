@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -60,6 +61,20 @@ func (a *address) url() (*url.URL, error) {
 		return nil, usageError{fmt.Errorf("%s is %q: write it as %s", where, text, a.flag.DefValue)}
 	}
 	return u, nil
+}
+
+// client returns a client of the listener, which the caller closes. The error is a
+// usage error.
+func (a *address) client() (*pubsub.Client, error) {
+	base, err := a.url()
+	if err != nil {
+		return nil, err
+	}
+	c, err := pubsub.New(base.String())
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return c, nil
 }
 
 // unreached adds to an error of a connection how to name another daemon.

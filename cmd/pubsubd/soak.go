@@ -1,13 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -57,11 +53,8 @@ func runSoak(cfg soak.Config, out *output) error {
 	}
 	defer out.close()
 	cfg.ServerCommand = []string{self, "serve"}
-	signal.Ignore(syscall.SIGPIPE) // a reader of our output who leaves must not end us before our server
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	ctx, stop := untilSignal()
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-
 	result, err := soak.Run(ctx, cfg, out.say)
 	if fault, ok := errors.AsType[soak.ConfigError](err); ok {
 		return usageError{fault}
@@ -69,7 +62,7 @@ func runSoak(cfg soak.Config, out *output) error {
 	if result == nil {
 		return err
 	}
-	if failure := out.writeSoak(result); failure != nil {
+	if failure := out.show(result, result.Text); failure != nil {
 		return errors.Join(err, failure)
 	}
 	if code := result.ExitCode(); code != 0 {
@@ -83,18 +76,4 @@ func (o *output) say(line string) {
 	if !o.quiet {
 		fmt.Fprintln(os.Stderr, line)
 	}
-}
-
-func (o *output) writeSoak(result *soak.Result) error {
-	if o.json == "-" {
-		return result.JSON(os.Stdout)
-	}
-	if err := result.Text(os.Stdout); err != nil || o.json == "" {
-		return err
-	}
-	var text strings.Builder
-	if err := result.JSON(&text); err != nil {
-		return err
-	}
-	return o.fill(text.String())
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"strings"
 	"syscall"
 	"time"
@@ -68,20 +67,13 @@ func (s *subscribing) run(args []string) error {
 	if err != nil {
 		return usageError{err}
 	}
-	base, err := s.server.url()
+	client, err := s.server.client()
 	if err != nil {
 		return err
 	}
-	client, err := pubsub.New(base.String())
-	if err != nil {
-		return usageError{err}
-	}
 	defer client.Close()
-
-	signal.Ignore(syscall.SIGPIPE) // a reader who leaves is seen when something is written
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	ctx, stop := untilSignal()
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	return s.subscribe(ctx, client, starts)
 }
 

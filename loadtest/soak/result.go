@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -181,11 +180,4 @@ func (p *printer) faults(r *Result) {
 		p.line("  %v", f)
 	}
 	p.line("\nverdict  FAULT")
-}
-
-// JSON writes the result for programs.
-func (r *Result) JSON(out io.Writer) error {
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
