@@ -10,6 +10,7 @@ package broker
 import (
 	"errors"
 	"hash/maphash"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -76,7 +77,7 @@ type shard struct {
 // each second, and Close at the end.
 func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 	b := &Broker{
-		epoch:   strconv.FormatInt(now.UnixMilli(), 36),
+		epoch:   newEpoch(now),
 		metrics: m,
 		seed:    maphash.MakeSeed(),
 	}
@@ -86,6 +87,14 @@ func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 		b.shards[i].topics = make(map[string]*topic)
 	}
 	return b
+}
+
+// newEpoch returns an epoch that sorts by time. Daemons that begin in the same
+// millisecond must not take each other's positions for their own, so four more
+// digits are random.
+func newEpoch(now time.Time) string {
+	const fourDigits, base = 36 * 36 * 36, 36 // the least number that has four
+	return strconv.FormatInt(now.UnixMilli(), base) + strconv.FormatUint(fourDigits+rand.Uint64N((base-1)*fourDigits), base)
 }
 
 // A force is the settings in force.

@@ -15,7 +15,7 @@ type Position struct {
 	Offset uint64 // rises within an epoch, not necessarily by one
 }
 
-// maxEpochBytes bounds an epoch; the daemon's own have eight or nine.
+// maxEpochBytes bounds an epoch; the daemon's own have twelve or thirteen.
 const maxEpochBytes = 16
 
 // maxOffset is the largest integer that every JSON reader keeps exactly

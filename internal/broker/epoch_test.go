@@ -1,0 +1,21 @@
+package broker
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDaemonsThatBeginTogetherHaveEpochsOfTheirOwn(t *testing.T) {
+	now := time.Now()
+	first, later := newEpoch(now), newEpoch(now.Add(time.Millisecond))
+	require.Less(t, first, later, "epochs sort by time")
+	require.Regexp(t, `^[0-9a-z]{12}$`, first)
+	for range 3 { // in case chance has it
+		if newEpoch(now) != first {
+			return
+		}
+	}
+	require.Fail(t, "all have the same epoch")
+}
