@@ -11,9 +11,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/loadtest/child"
 )
 
-// childMain is a server process as the contract in server.go wants it, or one
+// childMain is a server process as the contract of package child wants it, or one
 // that fails in the given way.
 func childMain(role string) int {
 	flags := flag.NewFlagSet("child", flag.ExitOnError)
@@ -28,7 +30,7 @@ func childMain(role string) int {
 	server := httptest.NewServer(newFake(faults{}))
 	defer server.Close()
 	address := server.Listener.Addr().String()
-	line, _ := json.Marshal(addresses{Public: address, Admin: address})
+	line, _ := json.Marshal(child.Addresses{Public: address, Admin: address})
 	if err := os.WriteFile(*file, append(line, '\n'), 0o600); err != nil {
 		return 1
 	}

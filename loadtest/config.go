@@ -24,7 +24,7 @@ type Common struct {
 	// descendants is then read from the kernel rather than from /metrics, and so is
 	// their memory if there is no Admin. 0: not known.
 	ServerPID int
-	// ServerCommand starts a server as a child process; see server.go for what it
+	// ServerCommand starts a server as a child process; see package child for what it
 	// must understand. Ignored with a Target.
 	ServerCommand []string
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pubsubd/pubsubd/loadtest/child"
 )
 
 // A crew is the agents of one test, as the coordinator sees them. The event loop
@@ -59,11 +61,11 @@ func gatherCrew(ctx context.Context, cfg *CrewConfig) (*crew, error) {
 func (c *crew) startChildren(ctx context.Context, cfg *CrewConfig) error {
 	for range cfg.Processes {
 		token := rand.Text()
-		started, err := startProcess(ctx, "agent", cfg.Command, []string{AgentTokenVariable + "=" + token}, "--listen", "127.0.0.1:0")
+		started, err := child.Agent(ctx, cfg.Command, AgentTokenVariable+"="+token)
 		if err != nil {
 			return err
 		}
-		m := newMember(started.addresses.Public, token)
+		m := newMember(started.Addresses().Public, token)
 		m.child = started
 		c.members = append(c.members, m)
 	}
@@ -228,7 +230,7 @@ func (c *crew) dismiss() {
 	_ = c.each(func(m *member) error {
 		defer m.http.CloseIdleConnections()
 		if m.child != nil {
-			m.child.stop()
+			_ = m.child.Stop()
 			return nil
 		}
 		return m.call(ctx, http.MethodDelete, c.path(""), nil, nil) // it may have ended

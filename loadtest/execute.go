@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pubsubd/pubsubd/loadtest/child"
 	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/loadtest/eventloop"
 	"github.com/pubsubd/pubsubd/loadtest/stats"
@@ -43,12 +44,12 @@ func executeOn(ctx context.Context, loop newLoop, cfg Common, sc scenario, p Pro
 	crew.introduce(p)
 	started := cfg.Target == ""
 	if started {
-		c, err := startChild(ctx, cfg.ServerCommand)
+		c, err := child.Server(ctx, cfg.ServerCommand)
 		if err != nil {
 			return Result{}, err
 		}
-		defer c.stop()
-		defer func() { err = r.alsoFailed(err, c.ended()) }()
+		defer func() { _ = c.Stop() }()
+		defer func() { err = r.alsoFailed(err, c.Ended()) }()
 		cfg.useChild(c)
 		p.Notice(fmt.Sprintf("started a server as process %d at %s (admin %s); it is stopped after the test",
 			cfg.ServerPID, cfg.Target, cfg.Admin))
@@ -70,11 +71,12 @@ func (c *Common) connections(s shape) int {
 	return s.clients() + most
 }
 
-func (c *Common) useChild(ch *child) {
-	c.Target = "http://" + ch.addresses.Public
-	c.ServerPID = ch.command.Process.Pid
-	if ch.addresses.Admin != "" {
-		c.Admin = "http://" + ch.addresses.Admin
+func (c *Common) useChild(server *child.Child) {
+	at := server.Addresses()
+	c.Target = "http://" + at.Public
+	c.ServerPID = server.PID()
+	if at.Admin != "" {
+		c.Admin = "http://" + at.Admin
 	}
 }
 

@@ -12,13 +12,15 @@ import (
 	"net/url"
 	"sync/atomic"
 	"time"
+
+	"github.com/pubsubd/pubsubd/loadtest/child"
 )
 
 // A member is one agent.
 type member struct {
 	address string
 	token   string
-	child   *child // nil: it ran before
+	child   *child.Child // nil: it ran before
 	http    *http.Client
 
 	// Set once, before the loop runs, or by tune.
@@ -62,10 +64,10 @@ func (m *member) gone(err error) error {
 		return err
 	}
 	select {
-	case <-m.child.gone:
+	case <-m.child.Gone():
 	case <-time.After(time.Second): // a connection breaks before its process has ended
 	}
-	return errors.Join(err, m.child.ended())
+	return errors.Join(err, m.child.Ended())
 }
 
 func (m *member) compare(c *crew) (clock, error) {

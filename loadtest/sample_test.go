@@ -50,20 +50,6 @@ func TestTooFewOpenFilesAreSaidBeforehand(t *testing.T) {
 	require.ErrorContains(t, err, "LimitNOFILE=1099511627840")
 }
 
-func TestTheTailKeepsTheLastLines(t *testing.T) {
-	var nothing tail
-	require.Contains(t, nothing.quote(), "wrote nothing")
-	var long tail
-	for range 3000 {
-		_, err := long.Write([]byte("line\n"))
-		require.NoError(t, err)
-	}
-	_, err := long.Write([]byte("the last\n"))
-	require.NoError(t, err)
-	require.Equal(t, 10, strings.Count(long.quote(), "\n  "))
-	require.True(t, strings.HasSuffix(long.quote(), "the last"))
-}
-
 // A scrape says little of a window's CPU time if it was asked or answered far from
 // the window's end; the kernel is asked at the very moment.
 func TestCPUTimeIsOfTheWindowOrOfNothing(t *testing.T) {

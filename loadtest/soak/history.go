@@ -27,7 +27,7 @@ func (w *world) readHistories(ctx context.Context) error {
 const historyPage = 1000
 
 func (w *world) readHistory(ctx context.Context, topic string) error {
-	url := "http://" + w.reign.server.public + "/v1/topics/" + topic
+	url := "http://" + w.reign.server.Addresses().Public + "/v1/topics/" + topic
 	resp, err := get(ctx, url)
 	if err != nil {
 		return err

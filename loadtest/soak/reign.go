@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/loadtest/child"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -64,14 +65,14 @@ func (e *environment) flags() []string {
 // goroutine stages it; number may be read by any.
 type reign struct {
 	command    []string
-	folder     string // holds the addresses and the state; removed by end
+	folder     string // holds the state; removed by end
 	proxy      *proxy
 	ledger     *ledger
 	retentions *retentions
 	rng        *rand.Rand
 	state      bool // the daemon has a state file
 
-	server *server
+	server *child.Child
 	epoch  string       // of server, and what a kept epoch must be
 	number atomic.Int64 // rises when a daemon is about to end, and when the next is ready
 	staged map[ending]int
@@ -97,20 +98,20 @@ func newReign(ctx context.Context, command []string, p *proxy, l *ledger, r *ret
 func (k *reign) begin(ctx context.Context) error {
 	e := drawEnvironment(k.rng)
 	k.retentions.add(k.ledger.since(time.Now()), e.Retention)
-	s, err := startServer(ctx, k.folder, k.arguments(e))
-	if err != nil && s != nil && k.state && k.number.Load() == 0 && s.refusedFlags() {
+	s, err := child.Server(ctx, k.arguments(e))
+	if err != nil && s != nil && k.state && k.number.Load() == 0 && s.ExitCode() == 2 {
 		k.state = false
-		s, err = startServer(ctx, k.folder, k.arguments(e))
+		s, err = child.Server(ctx, k.arguments(e))
 	}
 	if err != nil {
 		return err
 	}
 	k.server = s
-	if k.epoch, err = askEpoch(ctx, s.public, k.ledger.names[0]); err != nil {
+	if k.epoch, err = askEpoch(ctx, s.Addresses().Public, k.ledger.names[0]); err != nil {
 		return fmt.Errorf("ask the server's epoch: %w", err)
 	}
 	k.number.Add(1)
-	k.proxy.lead(s.public)
+	k.proxy.lead(s.Addresses().Public)
 	return nil
 }
 
@@ -133,8 +134,8 @@ func (k *reign) run(ctx context.Context, every time.Duration) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.server.gone:
-			k.fault(Daemon, "it ended by itself: %v%s", k.server.howEnded(), k.server.stderr.quote())
+		case <-k.server.Gone():
+			k.fault(Daemon, "%v", k.server.Ended())
 			return errors.New("the daemon ended by itself")
 		case <-time.After(wait):
 		}
@@ -164,9 +165,9 @@ func (k *reign) change(ctx context.Context, how ending) error {
 	before := k.epoch
 	k.number.Add(1)
 	if how == killed {
-		k.server.kill()
-	} else if err := k.server.stop(); err != nil {
-		k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.stderr.quote())
+		k.server.Kill()
+	} else if err := k.server.Stop(); err != nil {
+		k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.LastWords())
 	}
 	k.proxy.lead("")
 	k.listen()
@@ -190,7 +191,7 @@ func (k *reign) change(ctx context.Context, how ending) error {
 
 // listen looks for what a daemon must never say.
 func (k *reign) listen() {
-	if alarm := k.server.stderr.alarm(); alarm != "" {
+	if alarm := k.server.Alarm(); alarm != "" {
 		k.fault(Daemon, "it said: %s", alarm)
 	}
 }
@@ -201,9 +202,9 @@ func (k *reign) fault(kind Kind, format string, args ...any) {
 
 // end stops the last daemon and leaves nothing behind.
 func (k *reign) end() {
-	if k.server != nil && !k.server.isGone() {
-		if err := k.server.stop(); err != nil {
-			k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.stderr.quote())
+	if k.server != nil && !k.server.IsGone() {
+		if err := k.server.Stop(); err != nil {
+			k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.LastWords())
 		}
 		k.listen()
 	}

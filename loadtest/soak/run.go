@@ -27,7 +27,7 @@ func Run(ctx context.Context, cfg Config, say Progress) (*Result, error) {
 		return nil, err
 	}
 	defer w.proxy.close()
-	say(fmt.Sprintf("seed %d; started a server as process %d, and a proxy at %s", cfg.Seed, w.reign.server.command.Process.Pid, w.proxy.address()))
+	say(fmt.Sprintf("seed %d; started a server as process %d, and a proxy at %s", cfg.Seed, w.reign.server.PID(), w.proxy.address()))
 	began := time.Now()
 	stop := w.report(say)
 	failure := w.rage(ctx, cfg)
@@ -53,7 +53,7 @@ func newWorld(ctx context.Context, cfg Config) (*world, error) {
 		proxy.close()
 		return nil, err
 	}
-	if w.features, err = askFeatures(ctx, w.reign.server.public, w.ledger.names[0]); err != nil {
+	if w.features, err = askFeatures(ctx, w.reign.server.Addresses().Public, w.ledger.names[0]); err != nil {
 		w.reign.end()
 		proxy.close()
 		return nil, fmt.Errorf("ask what the server offers: %w", err)

@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package loadtest
+package child
 
 import "syscall"
 

@@ -1,7 +1,6 @@
-package soak
+package child
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,19 +18,9 @@ func TestAServerThatDoesNotStartSaysWhy(t *testing.T) {
 			"names no public address"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := startServer(context.Background(), t.TempDir(), c.command)
+			s, err := Server(t.Context(), c.command)
 			require.ErrorContains(t, err, c.says)
-			require.True(t, s == nil || s.isGone())
+			require.True(t, s == nil || s.IsGone())
 		})
 	}
-}
-
-func TestAnAlarmIsHeard(t *testing.T) {
-	var said tail
-	_, _ = said.Write([]byte(`{"level":"warn","msg":"all is well"}` + "\n"))
-	require.Empty(t, said.alarm())
-	_, _ = said.Write([]byte("WARNING: DATA RACE\nWrite at 0x00c0\n"))
-	require.Contains(t, said.alarm(), "Write at")
-	_, _ = said.Write(make([]byte, 2*tailBytes))
-	require.Len(t, said.kept, tailBytes)
 }

@@ -1,7 +1,0 @@
-//go:build unix && !linux
-
-package soak
-
-import "syscall"
-
-func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
