@@ -33,10 +33,6 @@ import (
 // for its connections, and the broker for its fan-outs. All have ended when Run
 // returns.
 type Daemon struct {
-	// OnReload, if not nil, is called as a reload begins; what it returns, as it is
-	// over, whatever came of it. It is set before Run, for a supervisor that is to know.
-	OnReload func() (over func())
-
 	cfg      config.Config // as it began; see Config
 	reload   *reloading
 	log      *zap.Logger

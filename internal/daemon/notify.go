@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
@@ -10,12 +11,15 @@ import (
 )
 
 // A notifier tells the service manager how the daemon is (sd_notify(3)). Where
-// there is none, that is where NOTIFY_SOCKET is not set, it does nothing. It is for
-// the goroutine of Run, but for alive, which is for the sweeper's.
+// there is none, that is where NOTIFY_SOCKET is not set, it does nothing. It may be
+// used concurrently, but for alive, which is for the sweeper's goroutine.
 type notifier struct {
 	log      *zap.Logger
 	watchdog time.Duration // within which the manager wants to hear; 0: never
 	heard    time.Time     // owned by the sweeper
+
+	mu      sync.Mutex // held while it is told, so that it hears in the order of what happens
+	serving bool       // from ready until stopping
 }
 
 func newNotifier(log *zap.Logger) *notifier {
@@ -26,18 +30,36 @@ func newNotifier(log *zap.Logger) *notifier {
 	return &notifier{log: log, watchdog: watchdog}
 }
 
-// ready tells that the start is over, or the reload.
-func (n *notifier) ready() { n.tell(systemd.SdNotifyReady) }
+// ready tells that the start is over.
+func (n *notifier) ready() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.serving = true
+	n.tell(systemd.SdNotifyReady)
+}
 
-// reloading tells that a reload has begun; ready must follow, whether it went well
-// or not.
-func (n *notifier) reloading() {
-	n.tell(systemd.SdNotifyReloading + "\n" + systemd.SdNotifyMonotonicUsec())
+// reloading tells that a reload has begun; what it returns, that it is over, whatever
+// came of it. The manager knows three states: a reload before ready would end the
+// start too early, and one after stopping would take that back.
+func (n *notifier) reloading() (over func()) {
+	n.tellServing(systemd.SdNotifyReloading + "\n" + systemd.SdNotifyMonotonicUsec())
+	return func() { n.tellServing(systemd.SdNotifyReady) } // if the start ended meanwhile it is told twice, which is well
+}
+
+func (n *notifier) tellServing(state string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.serving {
+		n.tell(state)
+	}
 }
 
 // stopping tells that the drain has begun, and that it may take that long, whatever
 // TimeoutStopSec says.
 func (n *notifier) stopping(window time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.serving = false
 	n.tell(systemd.SdNotifyStopping + "\nEXTEND_TIMEOUT_USEC=" + strconv.FormatInt((window+stopMargin).Microseconds(), 10))
 }
 

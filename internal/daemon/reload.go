@@ -42,13 +42,11 @@ func (d *Daemon) Config() config.Config { return *d.reload.inForce.Load() }
 // connection is lost over it; the rest stays until a restart. The log says which is
 // which, key by key. If load fails, or what it returns is not valid, nothing
 // changes, and the log has every reason. It may be called at any time, also
-// before Run.
+// before Run; the service manager hears of it only while the daemon serves.
 func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.reload.once.Lock()
 	defer d.reload.once.Unlock()
-	if d.OnReload != nil {
-		defer d.OnReload()()
-	}
+	defer d.manager.reloading()()
 	said, err := load()
 	if err == nil {
 		err = said.Validate()

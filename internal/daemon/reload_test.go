@@ -286,17 +286,23 @@ func TestTheLevelIsReloadedAndSetByHand(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status, "not on the public listener")
 }
 
+// As it begins, and as it is over, whatever came of it.
 func TestASupervisorIsToldOfAReload(t *testing.T) {
-	d, err := New(config.Default(), zap.NewNop(), "test")
-	require.NoError(t, err)
-	var told []string
-	d.OnReload = func() func() {
-		told = append(told, "begins")
-		return func() { told = append(told, "over") }
+	m := listenAsManager(t)
+	d := start(t, nil)
+	require.Equal(t, "READY=1", m.hears())
+	for _, wrong := range []error{nil, errors.New("wrong")} {
+		d.Reload(func() (config.Config, error) {
+			m.hearsReloading()
+			d.manager.tell("X_LOADING=1")
+			return d.Config(), wrong
+		})
+		require.Equal(t, "X_LOADING=1", m.hears())
+		require.Equal(t, "READY=1", m.hears())
 	}
-	d.Reload(func() (config.Config, error) {
-		told = append(told, "loads")
-		return config.Config{}, errors.New("wrong")
-	})
-	require.Equal(t, []string{"begins", "loads", "over"}, told)
+	require.NoError(t, d.wait())
+	require.Contains(t, m.hears(), "STOPPING=1")
+	d.reloadWith(func(*config.Config) {})
+	d.manager.tell("X_LAST=1")
+	require.Equal(t, "X_LAST=1", m.hears())
 }
