@@ -21,7 +21,9 @@ func healthCommand() *cobra.Command {
 		Short: "Tell by the exit code whether the daemon is ready",
 		Long: `Ask the daemon whether it is ready to serve clients, or with --live whether it is
 there at all. The exit code is 0 if so, and otherwise 1 with the reason on standard
-error. It is for containers whose image has no other client.`,
+error. It is for containers whose image has no other client, and finds the daemon
+by the environment that the container has: PUBSUBD_LISTEN_ADMIN. If the daemon is
+told by a flag or a file where its admin listener is, tell --admin or PUBSUB_ADMIN.`,
 		Example: `  HEALTHCHECK CMD ["pubsubd", "health"]`,
 		Args:    usageArgs(cobra.NoArgs),
 	}

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 
@@ -25,37 +26,69 @@ const (
 	adminEnv  = "PUBSUB_ADMIN"
 )
 
+// Where serve listens if the environment says so. In a container its commands have
+// the same, and so find the daemon that they are beside.
+const (
+	listenPublicEnv = "PUBSUBD_LISTEN_PUBLIC"
+	listenAdminEnv  = "PUBSUBD_LISTEN_ADMIN"
+)
+
 // An address is the base URL of one of a daemon's listeners: what the flag says,
-// else the environment, else the default.
+// else the environment by a variable for it, else by serve's, else the default.
 type address struct {
-	text string
-	env  string
-	flag *pflag.Flag
+	text      string
+	env       string
+	listenEnv string
+	flag      *pflag.Flag
 }
 
 // bindServer adds --server, the listener for clients.
 func bindServer(f *pflag.FlagSet) *address {
-	return bindAddress(f, "server", serverEnv, "http://127.0.0.1:8080", "base `URL` of the daemon")
+	return bindAddress(f, "server", serverEnv, listenPublicEnv, "http://127.0.0.1:8080", "base `URL` of the daemon")
 }
 
 // bindAdmin adds --admin, the listener for operators.
 func bindAdmin(f *pflag.FlagSet) *address {
-	return bindAddress(f, "admin", adminEnv, "http://127.0.0.1:8081", "base `URL` of the daemon's admin listener")
+	return bindAddress(f, "admin", adminEnv, listenAdminEnv, "http://127.0.0.1:8081", "base `URL` of the daemon's admin listener")
 }
 
-func bindAddress(f *pflag.FlagSet, name, env, otherwise, usage string) *address {
-	a := &address{env: env}
-	f.StringVar(&a.text, name, otherwise, usage+"; without it $"+env+" counts")
+func bindAddress(f *pflag.FlagSet, name, env, listenEnv, otherwise, usage string) *address {
+	a := &address{env: env, listenEnv: listenEnv}
+	f.StringVar(&a.text, name, otherwise, usage+"; without it $"+env+" counts, and then $"+listenEnv)
 	a.flag = f.Lookup(name)
 	return a
 }
 
+// said returns what counts, and what said it.
+func (a *address) said() (text, where string) {
+	if a.flag.Changed {
+		return a.text, "--" + a.flag.Name
+	}
+	if said := os.Getenv(a.env); said != "" {
+		return said, a.env
+	}
+	if listens := os.Getenv(a.listenEnv); listens != "" {
+		return "http://" + reachable(listens), a.listenEnv
+	}
+	return a.text, "--" + a.flag.Name
+}
+
+// reachable returns an address that reaches who listens on one from the same machine:
+// loopback, if it listens on every interface.
+func reachable(listens string) string {
+	host, port, err := net.SplitHostPort(listens)
+	if err != nil {
+		return listens
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.Unmap().IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return listens
+}
+
 // url returns the base URL, which ends in no slash. The error is a usage error.
 func (a *address) url() (*url.URL, error) {
-	text, where := a.text, "--"+a.flag.Name
-	if said := os.Getenv(a.env); said != "" && !a.flag.Changed {
-		text, where = said, a.env
-	}
+	text, where := a.said()
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, usageError{fmt.Errorf("%s is %q: write it as %s", where, text, a.flag.DefValue)}

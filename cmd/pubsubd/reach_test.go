@@ -1,0 +1,62 @@
+package main
+
+import (
+	"net"
+	"net/url"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatNamesADaemon(t *testing.T) {
+	for _, c := range []struct {
+		name, env, listens string
+		args               []string
+		is                 string
+	}{
+		{"nothing", "", "", nil, "http://127.0.0.1:8081"},
+		{"where it listens", "", "127.0.0.1:1", nil, "http://127.0.0.1:1"},
+		{"for commands", "https://h/x", "127.0.0.1:1", nil, "https://h/x"},
+		{"the flag", "http://h", "127.0.0.1:1", []string{"--admin=http://flag"}, "http://flag"},
+		{"the flag with the default", "http://h", "127.0.0.1:1", []string{"--admin=http://127.0.0.1:8081"}, "http://127.0.0.1:8081"},
+		{"every interface", "", ":1", nil, "http://127.0.0.1:1"},
+		{"every interface of IPv4", "", "0.0.0.0:1", nil, "http://127.0.0.1:1"},
+		{"every interface of IPv6", "", "[::]:1", nil, "http://127.0.0.1:1"},
+		{"one of IPv6", "", "[::1]:1", nil, "http://[::1]:1"},
+		{"a name", "", "localhost:1", nil, "http://localhost:1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv(adminEnv, c.env)
+			t.Setenv(listenAdminEnv, c.listens)
+			f := pflag.NewFlagSet("", pflag.ContinueOnError)
+			admin := bindAdmin(f)
+			require.NoError(t, f.Parse(c.args))
+			u, err := admin.url()
+			require.NoError(t, err)
+			require.Equal(t, c.is, u.String())
+		})
+	}
+}
+
+// In a container, say: serve and the commands beside it have one environment.
+func TestCommandsFindTheDaemonByItsEnvironment(t *testing.T) {
+	s := serveProcess(t)
+	env := []string{listenPublicEnv + "=:" + port(t, s.public), listenAdminEnv + "=0.0.0.0:" + port(t, s.admin)}
+	require.Equal(t, "ok\n", run(t, env, "health").stdout)
+	require.Zero(t, run(t, env, "publish", "a", "1").code)
+	require.Contains(t, run(t, env, "topics").stdout, "a")
+
+	r := run(t, []string{listenAdminEnv + "=nowhere at all"}, "health")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.stderr, listenAdminEnv)
+}
+
+func port(t *testing.T, base string) string {
+	t.Helper()
+	u, err := url.Parse(base)
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(u.Host)
+	require.NoError(t, err)
+	return port
+}
