@@ -7,7 +7,6 @@ package deploy_test
 import (
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -25,33 +24,13 @@ func missing(t *testing.T, what, remedy string) {
 	t.Skipf("%s: %s", what, remedy)
 }
 
-// toCome are settings that are given here and that the daemon does not have yet.
-var toCome = []string{"PUBSUBD_STATE"}
-
 // load is what the daemon makes of an environment and its arguments after serve.
 func load(t *testing.T, environment []string, arguments ...string) (config.Config, error) {
 	t.Helper()
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	loader := config.Bind(flags)
 	require.NoError(t, flags.Parse(arguments))
-	var known []string
-	for _, variable := range environment {
-		if _, err := config.Bind(pflag.NewFlagSet("", 0)).Load([]string{variable}); err != nil && isToCome(variable) {
-			continue
-		}
-		known = append(known, variable)
-	}
-	return loader.Load(known)
-}
-
-func isToCome(variable string) bool {
-	name, _, _ := strings.Cut(variable, "=")
-	for _, s := range toCome {
-		if s == name {
-			return true
-		}
-	}
-	return false
+	return loader.Load(environment)
 }
 
 func read(t *testing.T, file string) string {

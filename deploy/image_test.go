@@ -128,7 +128,8 @@ func TestTheImageRuns(t *testing.T) {
 	i.wantHealth(at["admin"], false)
 }
 
-// wantHealth runs the health check, with where the daemon is.
+// wantHealth runs the health check, in an environment that says where the daemon
+// listens, as the container's would.
 func (i *image) wantHealth(admin string, well bool) {
 	i.Helper()
 	check := i.command(i.health)

@@ -110,19 +110,12 @@ func (d *daemon) live() {
 
 var sample = regexp.MustCompile(`(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*)[ {]`)
 
-// metrics are the names of all samples that the daemon has, and of toCome.
+// metrics are the names of all samples that the daemon has.
 func (d *daemon) metrics() map[string]bool {
 	d.Helper()
 	names := map[string]bool{}
 	for _, found := range sample.FindAllStringSubmatch(d.do("GET", d.admin+"/metrics", ""), -1) {
 		names[found[1]] = true
 	}
-	for _, name := range toCome {
-		names[name] = true
-	}
 	return names
 }
-
-// toCome are metrics that rules and dashboard name and that the daemon does not have
-// yet, or not at once.
-var toCome = []string{"pubsubd_draining", "pubsubd_memory_budget_bytes"}
