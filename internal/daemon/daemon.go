@@ -258,5 +258,7 @@ func (d *Daemon) gauges() metrics.Gauges {
 	d.sessions.Gauges(&g)
 	d.polls.Gauges(&g)
 	g.Draining = d.sessions.Draining() != nil
+	cfg := d.Config()
+	g.MaxTopics, g.MaxSessions, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Session.MaxSessions, cfg.Broker.MaxSubscriptions
 	return g
 }

@@ -197,6 +197,9 @@ func TestALimitThatWasReloadedIsToldAndHeld(t *testing.T) {
 		_, state = d.get("http://" + d.PublicAddr() + "/v1/topics/a")
 		require.Contains(t, state, `"messages":1`, "a rule is for topics that there are, too")
 		d.reloadWith(func(c *config.Config) { c.Session.MaxSessions, c.Broker.MaxTopics, c.Broker.MaxSubscriptions = 1, 1, 2 })
+		for limit, is := range map[string]float64{"sessions": 1, "topics": 1, "all_subscriptions": 2} {
+			require.Equal(t, is, d.metric(`pubsubd_limit{limit="`+limit+`"}`), limit)
+		}
 		require.Equal(t, http.StatusServiceUnavailable, d.status("/v1/sessions", `{"topics":["a"]}`))
 		require.Equal(t, http.StatusServiceUnavailable, d.status("/v1/topics/another/messages", "1"))
 		require.NoError(t, d.wait())

@@ -19,6 +19,9 @@ type Gauges struct {
 	Draining      bool           // clients are told to leave
 
 	IdempotencyKeys int // whose results are remembered
+
+	// What Topics, Sessions and Subscriptions may come to: the settings in force.
+	MaxTopics, MaxSessions, MaxSubscriptions int
 }
 
 // Gather registers gauges that call gather once per scrape.
@@ -41,6 +44,7 @@ var (
 	descKeys          = describe("idempotency_keys", "Idempotency keys whose results are remembered.")
 	descMemory        = describe("memory_bytes", "Memory that counts against the budget, by kind.", "kind")
 	descBudget        = describe("memory_budget_bytes", "The budget of all kinds of pubsubd_memory_bytes together.")
+	descLimit         = describe("limit", "How many there may be, by the setting limits.… in force.", "limit")
 	descDraining      = describe("draining", "1 while the daemon lets its clients leave, else 0.")
 )
 
@@ -72,6 +76,9 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(descMemory, float64(now.QueueBytes), "queues")
 	send(descMemory, float64(now.TopicBytes), "topics")
 	send(descBudget, float64(now.MemoryBudget))
+	send(descLimit, float64(now.MaxTopics), "topics")
+	send(descLimit, float64(now.MaxSessions), "sessions")
+	send(descLimit, float64(now.MaxSubscriptions), "all_subscriptions")
 	send(descDraining, one(now.Draining))
 }
 
