@@ -60,4 +60,17 @@ func TestTheUnitFitsTheDaemon(t *testing.T) {
 	stop, err := time.ParseDuration(values(text, "TimeoutStopSec")[0])
 	require.NoError(t, err)
 	require.Greater(t, stop, cfg.DrainWindow+5*time.Second)
+	require.Equal(t, []string{"kill -HUP $MAINPID"}, values(text, "ExecReload"))
+}
+
+// The collector's limit leaves room for the budget and for as many clients as the
+// unit says.
+func TestTheUnitsMemoryIsEnough(t *testing.T) {
+	text := read(t, "systemd/pubsubd.service")
+	require.Contains(t, text, "for 6 KiB a client, here 50,000 of them")
+	const limit = 1 << 30
+	require.Contains(t, values(text, "Environment"), "GOMEMLIMIT=1GiB")
+	cfg, err := load(t, nil, "--config", "pubsubd.yaml")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, limit, cfg.Broker.MemoryBudget/8*11+50_000*6<<10)
 }

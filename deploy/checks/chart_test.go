@@ -3,6 +3,7 @@ package checks
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
@@ -145,6 +147,27 @@ func TestThePodHasNoMoreRightsThanItNeeds(t *testing.T) {
 		require.False(t, pod.HostNetwork || pod.HostPID || pod.HostIPC)
 		require.Contains(t, pod.Containers[0].Resources.Limits, core.ResourceMemory)
 	}
+}
+
+// The collector's limit is four fifths of the pod's memory, however that is written.
+func TestTheCollectorKnowsThePodsMemory(t *testing.T) {
+	limit := func(memory string) string {
+		manifests := mustRender(t, "resources: {limits: {memory: "+memory+"}}")
+		for _, variable := range decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec.Containers[0].Env {
+			if variable.Name == "GOMEMLIMIT" {
+				return variable.Value
+			}
+		}
+		return ""
+	}
+	for _, memory := range []string{"1Gi", "1.5Gi", "1536Mi", "2000000Ki", "1G", "500M", "900000k", "1Ti", "1073741824", `"1073741824"`} {
+		quantity, err := resource.ParseQuantity(strings.Trim(memory, `"`))
+		require.NoError(t, err)
+		require.Equal(t, strconv.FormatInt(quantity.Value()/5*4+quantity.Value()%5*4/5, 10), limit(memory), memory)
+	}
+	require.Empty(t, limit("null"), "nothing is known of it")
+	_, err := render(t, "resources: {limits: {memory: plenty}}")
+	require.ErrorContains(t, err, `resources.limits.memory is "plenty"`)
 }
 
 func TestThePodIsAskedOnTheAdminPort(t *testing.T) {
