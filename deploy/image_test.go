@@ -133,7 +133,7 @@ func TestTheImageRuns(t *testing.T) {
 func (i *image) wantHealth(admin string, well bool) {
 	i.Helper()
 	check := i.command(i.health)
-	check.Env = []string{"PUBSUB_ADMIN=http://" + admin}
+	check.Env = []string{"PUBSUBD_LISTEN_ADMIN=" + admin}
 	out, err := check.CombinedOutput()
 	require.Equal(i, well, err == nil, "%s", out)
 }
