@@ -40,7 +40,7 @@ type change struct {
 	leaving  map[string]*subscription // by topic
 	unnamed  []*subscription          // stay, but only by a pattern
 	patterns []string                 // that stay or come
-	resumed  []string                 // of those, the ones that come from a position
+	resumed  []wire.Start             // those that come from a position
 	had      map[string]uint64        // offsets of this epoch that the client names
 
 	// What was joined.
@@ -141,7 +141,7 @@ func (c *change) planAdd(add []wire.Start) {
 		case wire.IsPattern(start.Topic) && c.kept[start.Topic] == nil:
 			c.patterns = append(c.patterns, start.Topic)
 			if start.From == wire.FromPosition {
-				c.resumed = append(c.resumed, start.Topic)
+				c.resumed = append(c.resumed, start)
 			}
 		case start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch():
 			c.had[start.Topic] = start.After
@@ -207,7 +207,7 @@ func (c *change) addLocked(start wire.Start) error {
 	if err := c.checkRoomLocked(); err != nil {
 		return err
 	}
-	if matches(c.resumed, start.Topic) {
+	if c.tellsOf(start) {
 		return c.addMatched(start)
 	}
 	sub, err := s.join(start, !matches(c.patterns, start.Topic))
@@ -217,6 +217,15 @@ func (c *change) addLocked(start wire.Start) error {
 	c.add(sub)
 	c.positions = append(c.positions, sub.ackedTo)
 	return nil
+}
+
+// tellsOf reports whether a pattern that is resumed tells of what was lost of the
+// topic, should that be forgotten: of this epoch, or with it of another.
+func (c *change) tellsOf(start wire.Start) bool {
+	epoch := c.session.in.broker.Epoch()
+	return slices.ContainsFunc(c.resumed, func(pattern wire.Start) bool {
+		return wire.Matches(pattern.Topic, start.Topic) && (start.From != wire.FromPosition || start.Epoch == epoch || pattern.Epoch != epoch)
+	})
 }
 
 // addMatched joins a topic that is named beside a pattern that is resumed. One that
@@ -305,7 +314,7 @@ func (s *Session) followLocked(f *following) {
 	}
 	s.follows[f.pattern] = f
 	if f.told.behind {
-		s.behind = append(s.behind, f.told)
+		s.notices = append(s.notices, f.told)
 	}
 }
 
@@ -319,7 +328,7 @@ func (s *Session) adoptLocked(fresh []*subscription) {
 			s.behind = append(s.behind, sub)
 		}
 	}
-	s.behind = slices.DeleteFunc(s.behind, func(sub *subscription) bool { return sub.dropped })
+	s.notices = slices.DeleteFunc(s.notices, func(told *subscription) bool { return told.dropped })
 	s.wakeLocked()
 }
 

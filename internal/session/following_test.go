@@ -330,3 +330,17 @@ func TestASessionThatEndedBeforeItWasListedIsNot(t *testing.T) {
 		k.registry.sessions.each(func(*Session) { require.Fail(k, "it is listed") })
 	})
 }
+
+// After a crash, what the client had is told of once: by the pattern, or by the topic
+// if the pattern's position is of the new epoch already.
+func TestATopicOfAnotherEpochIsToldOfBesideItsPattern(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s, positions := k.openAll("a.*@k3:7", "a.x@k3:16")
+		require.Equal(k, []string{"a.*:7", "a.x:0"}, positions)
+		k.publishN("a.x", 1)
+		require.Equal(k, "gap(restarted a.*7-0) a.x1", k.poll(s, 0))
+		s, _ = k.openAll("a.*@EPOCH:0", "a.y@k3:16")
+		k.publishN("a.y", 1)
+		require.Equal(k, "gap(restarted a.y16-0) a.x1 a.y1", k.poll(s, 0))
+	})
+}

@@ -249,6 +249,7 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 	if !p.trust {
 		t.limit.Frames = min(t.limit.Frames, s.config().Unacked-len(s.unacked))
 	}
+	t.tellPatterns()
 	t.drain(e)
 	t.catchUp()
 	s.countLocked()

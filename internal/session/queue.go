@@ -186,7 +186,7 @@ func tooSlow(topic string) *wire.Problem {
 // wakeLocked wakes a parked poll to look at what is behind. A queue that is full
 // needs no waking.
 func (s *Session) wakeLocked() {
-	if len(s.behind) == 0 {
+	if len(s.behind)+len(s.notices) == 0 {
 		return
 	}
 	s.wakeParkedLocked()

@@ -54,6 +54,7 @@ type Session struct {
 	counted int        // bytes of queue and unacked that the broker's budget has
 	subs    map[string]*subscription
 	follows map[string]*following // by pattern; nil: none
+	notices []*subscription       // of patterns that have a gap to tell; before anything else
 	behind  []*subscription       // those that catch up, in turns
 	poll    *Poll                 // the newest, until it ends
 	due     time.Time             // when the parked poll has waited long enough
@@ -112,7 +113,7 @@ func (s *Session) endLocked(why *wire.Problem) bool {
 	for _, sub := range s.subs {
 		sub.dropLocked()
 	}
-	s.behind, s.unacked = nil, nil
+	s.notices, s.behind, s.unacked = nil, nil, nil
 	s.emptyQueueLocked()
 	s.countLocked()
 	if s.poll != nil {

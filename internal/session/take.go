@@ -71,6 +71,20 @@ func (s *Session) beforeLocked(i int) wire.Position {
 	return sub.ackedTo
 }
 
+// tellPatterns takes the gaps of patterns, before anything of the topics that they
+// stand for.
+func (t *taking) tellPatterns() {
+	s := t.poll.session
+	for len(s.notices) > 0 && t.limit.Frames > 0 {
+		t.catchUpWith(s.notices[0], broker.Limit{Frames: 1, Bytes: t.limit.Bytes})
+		s.notices[0].behind = false
+		s.notices = slices.Delete(s.notices, 0, 1)
+	}
+	if len(s.notices) > 0 {
+		t.limit.Frames = 0
+	}
+}
+
 // drain takes e and what is queued.
 func (t *taking) drain(e queued) {
 	s := t.poll.session
@@ -117,16 +131,7 @@ func (t *taking) catchUp() {
 	s := t.poll.session
 	for len(s.behind) > 0 && t.limit.Frames > 0 && t.limit.Bytes > 0 {
 		sub := s.behind[0]
-		limit := broker.Limit{Frames: min(turn, t.limit.Frames), Bytes: t.limit.Bytes}
-		frames := sub.catchUpLocked(limit, t.now)
-		if n := len(frames); n > 0 {
-			sub.last = frames[n-1].Position().Offset
-		}
-		for _, f := range frames {
-			t.limit.Take(f, true)
-			t.send(sub, f)
-		}
-		sub.settleLocked()
+		t.catchUpWith(sub, broker.Limit{Frames: min(turn, t.limit.Frames), Bytes: t.limit.Bytes})
 		s.behind = slices.Delete(s.behind, 0, 1)
 		if sub.behind {
 			s.behind = append(s.behind, sub)
@@ -135,6 +140,19 @@ func (t *taking) catchUp() {
 	if len(s.behind) == 0 {
 		s.behind = nil
 	}
+}
+
+// catchUpWith takes what the history has next for a subscription.
+func (t *taking) catchUpWith(sub *subscription, limit broker.Limit) {
+	frames := sub.catchUpLocked(limit, t.now)
+	if n := len(frames); n > 0 {
+		sub.last = frames[n-1].Position().Offset
+	}
+	for _, f := range frames {
+		t.limit.Take(f, true)
+		t.send(sub, f)
+	}
+	sub.settleLocked()
 }
 
 // send notes f as sent and appends it.
