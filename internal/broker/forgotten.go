@@ -15,7 +15,8 @@ import (
 type forgotten struct {
 	mu    sync.Mutex // after a topic's lock
 	count uint64
-	last  []forgottenTopic // of number n at n modulo forgottenRemembered
+	begun uint64           // the count of which last remembers the next
+	last  []forgottenTopic // number n at n-begun, modulo forgottenRemembered
 }
 
 type forgottenTopic struct {
@@ -34,7 +35,7 @@ func (f *forgotten) add(name string, head uint64) {
 	if len(f.last) < forgottenRemembered {
 		f.last = append(f.last, t)
 	} else {
-		f.last[f.count%forgottenRemembered] = t
+		f.last[(f.count-f.begun)%forgottenRemembered] = t
 	}
 	f.count++
 }
@@ -49,7 +50,7 @@ func (f *forgotten) total() uint64 {
 func (f *forgotten) restore(count uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count, f.last = count, nil
+	f.count, f.begun, f.last = count, count, nil
 }
 
 // since reports whether a topic that the pattern stands for was forgotten after the
@@ -64,7 +65,7 @@ func (f *forgotten) since(pattern string, count uint64, had map[string]uint64) b
 		return true
 	}
 	for n := count; n < f.count; n++ {
-		t := f.last[n%forgottenRemembered]
+		t := f.last[(n-f.begun)%forgottenRemembered]
 		if wire.Matches(pattern, t.name) && t.head > had[t.name] {
 			return true
 		}

@@ -55,62 +55,79 @@ func (n *names) remove(topic string) {
 	}
 }
 
-// Matching returns the names of at most limit topics that the pattern stands for, in
-// order.
-func (b *Broker) Matching(pattern string, limit int) []string {
+// A Search bounds what looking for the topics of patterns may cost, for all that one
+// caller looks for. It is for one goroutine.
+type Search struct {
+	limit  int // topics found
+	visits int // steps from token to token
+	found  []string
+}
+
+// visitsPerTopic is how many steps may be made for each topic that may be found: a
+// wildcard before other tokens leads to many topics that do not match.
+const visitsPerTopic = 64
+
+// NewSearch returns a Search for at most so many topics.
+func NewSearch(topics int) *Search { return &Search{limit: topics, visits: topics * visitsPerTopic} }
+
+// Matching returns the names of the topics that the pattern stands for, in order. ok
+// is false if there are more than the search may find, or too many to look at.
+func (b *Broker) Matching(pattern string, s *Search) (topics []string, ok bool) {
 	tokens := make([]string, 0, wire.MaxTopicTokens)
 	for _, token := range wire.Tokens(pattern) {
 		tokens = append(tokens, token)
 	}
+	s.found = nil
 	b.names.mu.RLock()
-	found := b.names.root.appendMatching(nil, tokens, limit, true)
+	s.match(&b.names.root, tokens, true)
 	b.names.mu.RUnlock()
-	slices.Sort(found)
-	return found
+	slices.Sort(s.found)
+	return s.found, !s.over()
 }
 
-// appendMatching appends the topics that the tokens left of a pattern stand for,
-// until there are as many as limit. first says that they are all of it: then no
-// wildcard stands for what is the daemon's own.
-func (n *name) appendMatching(dst []string, tokens []string, limit int, first bool) []string {
+func (s *Search) over() bool { return s.visits <= 0 || len(s.found) > s.limit }
+
+// match finds the topics from n on that the tokens left of a pattern stand for. first
+// says that they are all of it: then no wildcard stands for what is the daemon's own.
+func (s *Search) match(n *name, tokens []string, first bool) {
+	s.visits--
 	switch {
-	case n == nil || len(dst) >= limit:
-		return dst
+	case n == nil || s.over():
+		return
 	case len(tokens) == 0:
-		return n.appendWhole(dst)
+		s.take(n)
+		return
 	case tokens[0] != anyToken && tokens[0] != anyRest:
-		return n.next[tokens[0]].appendMatching(dst, tokens[1:], limit, false)
+		s.match(n.next[tokens[0]], tokens[1:], false)
+		return
 	}
 	for token, next := range n.next {
 		switch {
+		case s.over():
+			return
 		case first && wire.ReservedTopic(token):
 		case tokens[0] == anyRest:
-			dst = next.appendAll(dst, limit)
+			s.takeAll(next)
 		default:
-			dst = next.appendMatching(dst, tokens[1:], limit, false)
-		}
-		if len(dst) >= limit {
-			break
+			s.match(next, tokens[1:], false)
 		}
 	}
-	return dst
 }
 
-func (n *name) appendWhole(dst []string) []string {
-	if n.whole == "" {
-		return dst
+func (s *Search) take(n *name) {
+	if n.whole != "" {
+		s.found = append(s.found, n.whole)
 	}
-	return append(dst, n.whole)
 }
 
-// appendAll appends every topic from here on.
-func (n *name) appendAll(dst []string, limit int) []string {
-	dst = n.appendWhole(dst)
+// takeAll finds every topic from n on.
+func (s *Search) takeAll(n *name) {
+	s.visits--
+	s.take(n)
 	for _, next := range n.next {
-		if len(dst) >= limit {
-			return dst
+		if s.over() {
+			return
 		}
-		dst = next.appendAll(dst, limit)
+		s.takeAll(next)
 	}
-	return dst
 }

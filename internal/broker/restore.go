@@ -37,7 +37,6 @@ func Restore(cfg Config, m *metrics.Metrics, r io.Reader, now time.Time) (*Broke
 	}
 	s.broker.reclaim(0)
 	s.broker.results.sweep(now)
-	s.broker.KeepTopics(now.Add(awayTime))
 	return s.broker, nil
 }
 
@@ -127,16 +126,18 @@ func (s *restoring) takeTopic(saved *savedTopic) error {
 		b.forgotten.add(saved.Name, saved.Head)
 		return nil
 	}
-	t.begin(saved)
+	t.begin(saved, s.now.Add(awayTime))
 	s.topic = t
 	return nil
 }
 
-// begin makes a new topic the saved one, as yet without messages.
-func (t *topic) begin(saved *savedTopic) {
+// begin makes a new topic the saved one, as yet without messages, which is not
+// forgotten before the given time.
+func (t *topic) begin(saved *savedTopic, keepUntil time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.born, t.head, t.mark = 0, saved.Head, saved.Head // all that comes was fanned out
+	t.born, t.head, t.mark = saved.Born, saved.Head, saved.Head // all that comes was fanned out
+	t.keepUntil = keepUntil
 	t.history.lost, t.history.reason = saved.Lost, saved.Reason
 }
 

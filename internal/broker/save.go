@@ -82,7 +82,7 @@ func (s *saving) topic(t *topic) {
 func (t *topic) saved() (savedTopic, []*wire.Frame) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	saved := savedTopic{Name: t.name, Head: t.head, Lost: t.history.lost, Reason: t.history.reason}
+	saved := savedTopic{Name: t.name, Head: t.head, Lost: t.history.lost, Born: t.born, Reason: t.history.reason}
 	return saved, t.history.appendAfter(nil, t.history.lost)
 }
 

@@ -56,6 +56,7 @@ type savedTopic struct {
 	Name   string         `json:"name"`
 	Head   uint64         `json:"head"`
 	Lost   uint64         `json:"lost"`
+	Born   uint64         `json:"born,omitempty"`
 	Reason wire.GapReason `json:"reason"`
 }
 
@@ -122,6 +123,9 @@ func (t *savedTopic) check() error {
 	}
 	if t.Lost > t.Head {
 		return fmt.Errorf("topic %q has lost more (%d) than it had (%d)", t.Name, t.Lost, t.Head)
+	}
+	if t.Born > t.Lost {
+		return fmt.Errorf("topic %q began at %d, and lost what came before %d", t.Name, t.Born, t.Lost)
 	}
 	if !slices.Contains(wire.GapReasons(), t.Reason) {
 		return fmt.Errorf("topic %q has lost messages for the reason %.40q, which is none", t.Name, t.Reason)

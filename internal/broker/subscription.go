@@ -16,7 +16,7 @@ type Subscription struct {
 	index int        // in topic.subs, or gone; guarded by topic.mu
 	pins  bool       // keeps the topic from being forgotten; guarded by topic.mu
 
-	settled atomic.Uint64 // see Settle
+	settled atomic.Uint64 // one above the offset; see Settle
 }
 
 // gone is the index of a subscription that has left, or whose topic was forgotten.
@@ -47,7 +47,9 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (Joined, 
 	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs)}
 	t.subs = append(t.subs, j.Subscription)
 	j.Subscription.pinLocked(pins)
-	j.Settle(j.Cursor)
+	if j.Restart == nil {
+		j.Settle(j.Cursor)
+	}
 	return j, nil
 }
 
@@ -129,7 +131,7 @@ func (s *Subscription) pinLocked(pins bool) {
 
 // Settle says that the subscriber has dealt with everything up to offset: the topic
 // may be forgotten for all of it.
-func (s *Subscription) Settle(offset uint64) { s.settled.Store(offset) }
+func (s *Subscription) Settle(offset uint64) { s.settled.Store(offset + 1) }
 
 // Gone reports whether the subscription has left, or its topic was forgotten.
 func (s *Subscription) Gone() bool {

@@ -26,7 +26,7 @@ var errForgotten = errors.New("topic forgotten")
 type topic struct {
 	name   string    // immutable
 	broker *Broker   // immutable
-	born   uint64    // offset before its first message; immutable
+	born   uint64    // offset before its first message; immutable once it is in its shard
 	told   sync.Once // the followers of its name; before the first message
 
 	telling atomic.Bool // they are being told
@@ -41,8 +41,9 @@ type topic struct {
 	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
 	unsent      int    // messages above mark
 	unsentBytes int
-	emptied     bool // and the fan-out has to tell so before it goes on
-	forgotten   bool // the shard no longer holds it
+	emptied     bool      // and the fan-out has to tell so before it goes on
+	forgotten   bool      // the shard no longer holds it
+	keepUntil   time.Time // before which it is not forgotten
 }
 
 func newTopic(b *Broker, name string) *topic {
@@ -153,7 +154,7 @@ func (t *topic) sweep(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.trimLocked(now)
-	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.telling.Load() || t.broker.keepsTopics(now) || !t.settledLocked() {
+	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.telling.Load() || t.broker.keepsTopics(now) || now.Before(t.keepUntil) || !t.settledLocked() {
 		return false
 	}
 	t.forgotten = true
@@ -171,7 +172,7 @@ func (t *topic) sweep(now time.Time) bool {
 // settledLocked reports whether nobody has anything of the topic to come.
 func (t *topic) settledLocked() bool {
 	for _, s := range t.subs {
-		if s.settled.Load() < t.head {
+		if s.settled.Load() <= t.head {
 			return false
 		}
 	}

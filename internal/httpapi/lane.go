@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -128,6 +129,9 @@ func (a *laneAPI) PollTopics(query []byte, accepts bool, c auth.Credentials) (*s
 	if err != nil {
 		return nil, transport.Request{}, err
 	}
+	if slices.ContainsFunc(topics, isPattern) {
+		return nil, transport.Request{}, errNotServed // to look for its topics may take long
+	}
 	release, p, err := a.admit(limit.Poll, c)
 	if err != nil {
 		return nil, transport.Request{}, err
@@ -135,6 +139,8 @@ func (a *laneAPI) PollTopics(query []byte, accepts bool, c auth.Credentials) (*s
 	release()
 	return (*API)(a).openStateless(p, q, topics, accepts)
 }
+
+func isPattern(start wire.Start) bool { return wire.IsPattern(start.Topic) }
 
 // errNotServed sends a request to net/http.
 var errNotServed = errors.New("not served on the lane")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -44,6 +45,7 @@ type change struct {
 	had      map[string]uint64        // offsets of this epoch that the client names
 
 	// What was joined.
+	search    *broker.Search
 	fresh     []*subscription
 	joined    map[string]bool // their topics
 	followed  []*following
@@ -109,7 +111,7 @@ func (s *Session) planLocked(add []wire.Start, remove []string) *change {
 	for _, start := range add {
 		added[start.Topic] = true
 	}
-	c := &change{session: s, kept: make(map[string]*following), leaving: make(map[string]*subscription), had: make(map[string]uint64), joined: make(map[string]bool), positions: make([]wire.Position, 0, len(add))}
+	c := &change{session: s, kept: make(map[string]*following), leaving: make(map[string]*subscription), had: make(map[string]uint64), joined: make(map[string]bool), search: broker.NewSearch(s.config().Subscriptions), positions: make([]wire.Position, 0, len(add))}
 	for pattern, f := range s.follows {
 		if !slices.Contains(remove, pattern) {
 			c.kept[pattern] = f
@@ -200,8 +202,8 @@ func (c *change) addLocked(start wire.Start) error {
 		c.positions = append(c.positions, position)
 		return nil
 	}
-	if sub := s.subs[start.Topic]; sub != nil && c.leaving[start.Topic] == nil && !sub.joined.Gone() {
-		c.positions = append(c.positions, sub.ackedTo)
+	if c.leaving[start.Topic] == nil && !s.lacksLocked(start.Topic) {
+		c.positions = append(c.positions, s.subs[start.Topic].ackedTo)
 		return nil
 	}
 	if err := c.checkRoomLocked(); err != nil {

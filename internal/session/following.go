@@ -59,11 +59,15 @@ func cannotFollow(pattern string, err error) *wire.Problem {
 		"a topic that matches %q could not be subscribed to: %v", pattern, err)
 }
 
-// lacksLocked reports whether the session has no subscription to the topic, or one
-// whose topic was forgotten.
+// lacksLocked reports whether the session has no subscription to the topic. One whose
+// topic was forgotten goes at once.
 func (s *Session) lacksLocked(topic string) bool {
 	sub := s.subs[topic]
-	return sub == nil || sub.joined.Gone()
+	if sub != nil && sub.joined.Gone() {
+		s.dropTopicLocked(topic)
+		return true
+	}
+	return sub == nil
 }
 
 // everyLocked is the pace of a topic that is there by patterns: that of the most
@@ -94,7 +98,7 @@ func (sub *subscription) Forgotten() {
 // settleLocked lets the topic be forgotten as far as the client has had it. A
 // subscription of its own that the client named keeps it anyway.
 func (sub *subscription) settleLocked() {
-	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last {
+	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.session.in.broker.Epoch() {
 		sub.joined.Settle(sub.cursor)
 	}
 }
@@ -126,12 +130,21 @@ func (c *change) follow(start wire.Start) (*following, error) {
 	}
 	b.Follow(f.pattern, f) // before looking: what is made from now on is told
 	c.followed = append(c.followed, f)
-	for _, topic := range b.Matching(f.pattern, s.config().Subscriptions+1) {
+	topics, ok := b.Matching(f.pattern, c.search)
+	if !ok {
+		return nil, tooBroad(f.pattern, s.config().Subscriptions)
+	}
+	for _, topic := range topics {
 		if err := c.joinTopic(topic, start); err != nil {
 			return nil, err
 		}
 	}
 	return f, nil
+}
+
+func tooBroad(pattern string, most int) *wire.Problem {
+	return wire.NewProblem(wire.CodeTooManySubscriptions, fmt.Sprintf("name more of its tokens, the first above all, or raise limits.subscriptions (%d)", most),
+		"%q matches more topics than a session may hold, or too many have to be looked at", pattern)
 }
 
 // resume has the client told what was lost since its position.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -342,5 +344,150 @@ func TestATopicOfAnotherEpochIsToldOfBesideItsPattern(t *testing.T) {
 		s, _ = k.openAll("a.*@EPOCH:0", "a.y@k3:16")
 		k.publishN("a.y", 1)
 		require.Equal(k, "gap(restarted a.y16-0) a.x1 a.y1", k.poll(s, 0))
+	})
+}
+
+func (k *kit) wantForgotten(topic string) {
+	k.Helper()
+	time.Sleep(time.Hour)
+	k.broker.Sweep(time.Now())
+	_, there := k.broker.Topic(topic)
+	require.False(k, there, "%s should have been forgotten", topic)
+}
+
+// Own messages behind others, in one offer, or before their pace has come.
+func TestOwnMessagesWhereverTheyComeKeepNoTopic(t *testing.T) {
+	for _, every := range []time.Duration{0, time.Second} {
+		story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
+			starts := k.starts("a.*")
+			starts[0].Every = every
+			s, _, err := k.registry.Open(Opening{Topics: starts, Ack: true, Except: "me"}, time.Now())
+			require.NoError(k, err)
+			g := make(gate)
+			held, err := k.broker.Join(wire.Start{Topic: "a.x"}, g, true)
+			require.NoError(k, err)
+			for key, client := range []string{"me", "you", "me"} { // the first is held, the others come together
+				go func() {
+					_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a.x"}, Client: client, Key: fmt.Sprint(key)}, 0, time.Now())
+					require.NoError(k, err)
+				}()
+				synctest.Wait()
+			}
+			close(g)
+			synctest.Wait()
+			require.Equal(k, "a.x2", k.poll(s, 0))
+			go func() { _, _ = k.tryPoll(s, 1, everything) }() // acks
+			held.Leave()
+			k.wantForgotten("a.x")
+
+			_, err = k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a.own"}, Client: "me"}, 0, time.Now())
+			require.NoError(k, err)
+			k.wantForgotten("a.own")
+		})
+	}
+}
+
+func TestAGapThatIsToComeKeepsItsTopic(t *testing.T) {
+	story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
+		k.publishN("a.x", 2)
+		pin := k.open("a.x")
+		time.Sleep(2 * time.Minute)
+		k.broker.Sweep(time.Now()) // all is expired, but the topic is there
+		s, _ := k.openAll("a.*@EPOCH:0", "a.x@k3:7")
+		k.registry.End(pin)
+		k.broker.Sweep(time.Now())
+		require.Equal(k, "gap(restarted a.x7-2)", k.poll(s, 0))
+		go func() { _, _ = k.tryPoll(s, 1, everything) }()
+		k.wantForgotten("a.x")
+	})
+}
+
+// What is acked of another epoch says nothing of this one.
+func TestAnAckOfAnotherEpochSettlesNothing(t *testing.T) {
+	story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
+		k.publishN("a.x", 1)
+		s, _, err := k.registry.Open(Opening{Topics: k.starts("a.*@EPOCH:0", "a.x@k3:1000"), Ack: true, Except: "me"}, time.Now())
+		require.NoError(k, err)
+		require.Equal(k, "gap(restarted a.x1000-0) a.x1", k.poll(s, 0))
+		for _, client := range []string{"you", "me"} { // the first is queued, and not sent
+			_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a.x"}, Client: client}, 0, time.Now())
+			require.NoError(k, err)
+			synctest.Wait()
+		}
+		time.Sleep(2 * time.Minute)
+		k.broker.Sweep(time.Now())
+		require.NotEmpty(k, k.poll(s, 2))
+	})
+}
+
+// goesOn returns the kit of a broker that goes on where k's ends.
+func (k *kit) goesOn(bc broker.Config, sc Config) *kit {
+	k.Helper()
+	var state bytes.Buffer
+	k.broker.Close()
+	require.NoError(k, k.broker.Save(&state, time.Now()))
+	m := metrics.New("test")
+	b, err := broker.Restore(bc, m, &state, time.Now())
+	require.NoError(k, err)
+	return &kit{T: k.T, broker: b, registry: NewRegistry(sc, b, m), epoch: k.epoch}
+}
+
+func TestPatternsOutlastAPlannedRestart(t *testing.T) {
+	bc, sc := broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour, Subscriptions: 20}
+	story(t, bc, sc, func(k *kit) {
+		k.publishN("old", 5)
+		k.wantForgotten("old")
+		at := fmt.Sprintf("a.*@EPOCH:%d", k.broker.PatternPosition("a.*").Offset)
+		k.publishN("a.x", 1)
+		k = k.goesOn(bc, sc)
+		s, _ := k.openAll(at)
+		require.Equal(k, "a.x6", k.poll(s, 0), "it began above the floor, so nothing is missing")
+		k.registry.End(s)
+
+		k.publishN("a.missed", 1)
+		k.wantForgotten("a.missed")
+		s, _ = k.openAll(at, "a.x@EPOCH:6")
+		require.Regexp(k, `^gap\(evicted a\.\*`, k.poll(s, 0), "what is forgotten after a restart is remembered, too")
+		k.registry.End(s)
+
+		k = k.goesOn(bc, sc)
+		s, _ = k.openAll("job.*")
+		for i := range 60 { // short-lived topics are forgotten at once, also in the first minute
+			k.publishN(fmt.Sprintf("job.%d", i), 1)
+			_, err := k.tryPoll(s, s.sent, everything)
+			require.NoError(k, err)
+			if i%2 == 1 {
+				require.Empty(k, k.poll(s, s.sent)) // acks, and waits
+			}
+			k.broker.Sweep(time.Now())
+		}
+	})
+}
+
+func TestATopicThatIsMadeAgainTakesItsOwnPlace(t *testing.T) {
+	story(t, broker.Config{}, Config{Subscriptions: 2}, func(k *kit) {
+		s, _ := k.openAll("job.*")
+		k.publishN("job.1", 1)
+		gone := s.subs["job.1"]
+		gone.joined.Leave() // as if it were forgotten, and the session not told yet
+		s.follows["job.*"].Made("job.1")
+		require.Nil(k, s.ended)
+		require.NotSame(k, gone, s.subs["job.1"])
+	})
+}
+
+// A pattern that finds little among much is refused rather than looked up for long.
+func TestAPatternThatIsTooBroadIsRefused(t *testing.T) {
+	story(t, broker.Config{}, Config{Subscriptions: 3}, func(k *kit) {
+		for i := range 300 {
+			k.publish(fmt.Sprintf("user.%d.inbox", i))
+		}
+		synctest.Wait()
+		for _, pattern := range []string{"*.*.never", "user.*.*", ">"} {
+			_, _, err := k.registry.Open(Opening{Topics: k.starts(pattern)}, time.Now())
+			require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
+			require.ErrorContains(k, err, "limits.subscriptions")
+		}
+		k.openAll("user.7.*")
 	})
 }

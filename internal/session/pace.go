@@ -60,6 +60,10 @@ func (p *pace) due(sub *subscription) {
 	}
 }
 
+// waits reports whether something came too early and is still to be read. A
+// subscription without a pace waits for nothing.
+func (p *pace) waits() bool { return p != nil && (p.armed || p.upTo > 0) }
+
 func (p *pace) stopLocked() {
 	if p != nil && p.timer != nil {
 		p.timer.Stop()

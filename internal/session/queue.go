@@ -36,7 +36,8 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 		return
 	}
 	if s.except != "" {
-		if frames = sub.othersLocked(frames); len(frames) == 0 {
+		defer sub.passLocked(frames[len(frames)-1].Position().Offset)
+		if frames = others(frames, s.except); len(frames) == 0 {
 			return
 		}
 	}
@@ -54,19 +55,23 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 	sub.enqueueLocked(frames)
 }
 
-// othersLocked returns the frames that are not the client's own, and passes those that
-// come before.
-func (sub *subscription) othersLocked(frames []*wire.Frame) []*wire.Frame {
-	isOwn := func(f *wire.Frame) bool { return f.Message().Client == sub.session.except }
-	for len(frames) > 0 && isOwn(frames[0]) && sub.pace == nil {
-		sub.cursor = frames[0].Position().Offset
-		frames = frames[1:]
-	}
-	sub.settleLocked()
+// others returns the frames that are not of the client of that name.
+func others(frames []*wire.Frame, client string) []*wire.Frame {
+	isOwn := func(f *wire.Frame) bool { return f.Message().Client == client }
 	if !slices.ContainsFunc(frames, isOwn) {
 		return frames
 	}
 	return slices.DeleteFunc(slices.Clone(frames), isOwn)
+}
+
+// passLocked passes the client's own messages up to offset, unless something waits in
+// the history: they are passed there.
+func (sub *subscription) passLocked(offset uint64) {
+	if sub.dropped || sub.behind || sub.pace.waits() {
+		return
+	}
+	sub.cursor = offset
+	sub.settleLocked()
 }
 
 // enqueueLocked queues what fits and wakes the poll, if one is parked on its

@@ -109,11 +109,11 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 	r.sessions.put(s)
 	// After the store: either BeginDrain finds the session, or it is seen here that
 	// the daemon drains.
-	if why := r.draining.Load(); why != nil {
-		r.end(s, why, EndedDraining)
+	if why := r.unlistEnded(s); why != nil {
 		return nil, nil, why
 	}
-	if why := r.unlistEnded(s); why != nil {
+	if why := r.draining.Load(); why != nil {
+		r.end(s, why, EndedDraining)
 		return nil, nil, why
 	}
 	return s, positions, nil

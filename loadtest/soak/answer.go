@@ -100,6 +100,8 @@ func (h *handworker) takeLocked(s *stay, n uint64, c wire.Content) {
 		t = h.joinedLocked(f)
 	}
 	switch {
+	case h.pattern != "" && f.position.Topic == h.pattern:
+		h.patternGapLocked(arrival, c)
 	case arrival != isNew:
 		h.repeatedLocked(t, arrival, c)
 	case t != nil:

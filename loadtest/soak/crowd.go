@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A way is how a subscriber asks.
@@ -83,7 +84,7 @@ func (w *world) one(ctx context.Context, slot, n int, rng *rand.Rand, stay time.
 	}
 	var s subscriber = &librarian{member: m}
 	if form >= len(ways) {
-		s = &handworker{member: m}
+		s = &handworker{member: m, anew: map[*trail]wire.Position{}}
 		m.maybeDisown()
 	}
 	s.live(ctx)

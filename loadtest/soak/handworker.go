@@ -24,9 +24,11 @@ type handworker struct {
 
 	pattern string // that it subscribes to besides; empty for none
 
-	mu      sync.Mutex // guards the fields below, and the member's trails
-	told    string     // the pattern's position; empty before it is known
-	session *stay      // nil for none
+	mu      sync.Mutex               // guards the fields below, and the member's trails
+	told    string                   // the pattern's position; empty before it is known
+	evicted bool                     // the pattern had a gap: topics went that were not had
+	anew    map[*trail]wire.Position // topics that were had in another epoch, and where they begin in this
+	session *stay                    // nil for none
 	line    *connection
 }
 
@@ -186,6 +188,7 @@ func (h *handworker) adoptLocked(starts []wire.Start, positions []wire.Position)
 			h.fault(Protocol, h.who, p.Topic, "asked for %v, and was told %v", starts[i], p)
 		case t == nil:
 			h.trails[p.Topic] = h.follow(h.who, starts[i], p, h.own)
+		case h.beginsAnewLocked(t, p):
 		case t.position() != p:
 			h.fault(Protocol, h.who, p.Topic, "asked to go on after %v, and was told %v", t.position(), p)
 		}

@@ -37,6 +37,7 @@ func (h *handworker) adoptAllLocked(starts []wire.Start, positions []wire.Positi
 		h.fault(Protocol, h.who, h.pattern, "asked for the pattern and %d topics, and was told %v", len(starts), positions)
 		return
 	}
+	clear(h.anew)
 	first := h.told == ""
 	h.told = positions[0].String()
 	rest := positions[1+len(starts):]
@@ -57,9 +58,55 @@ func (h *handworker) joinedLocked(f frame) *trail {
 		return nil
 	}
 	begin := wire.Position{Topic: f.position.Topic, Epoch: f.position.Epoch}
+	if h.evicted {
+		begin.Offset = f.position.Offset - 1 // what went before went with its topic, and was told of
+	}
 	if f.gap != "" {
 		begin.Epoch = f.after.Epoch
 	}
 	h.trails[begin.Topic] = h.follow(h.who, wire.StartAfter(begin), begin, h.own)
 	return h.trails[begin.Topic]
+}
+
+// beginsAnewLocked reports whether the daemon answers that a topic of the pattern is
+// not there any more: whatever comes of it is new. If it was of another epoch, the
+// pattern's gap is to say so.
+func (h *handworker) beginsAnewLocked(t *trail, p wire.Position) bool {
+	if h.pattern == "" || p.Offset != 0 {
+		return false
+	}
+	if p.Epoch != t.position().Epoch {
+		h.anew[t] = p
+	}
+	return true
+}
+
+// patternGapLocked takes a gap of the pattern itself.
+func (h *handworker) patternGapLocked(a arrival, c wire.Content) {
+	if a != isNew {
+		h.staged.repeats.Add(1)
+		return
+	}
+	now := time.Now()
+	fault := func(kind Kind, format string, args ...any) { h.fault(kind, h.who, h.pattern, format, args...) }
+	switch g := c.Gap; {
+	case g == nil:
+		fault(Protocol, "a message is of the pattern itself: %v", c.Message.Position)
+		return
+	case g.After.String() != h.told:
+		fault(GapRange, "the gap %s (%v, %v] does not begin where the subscriber is, at %s", g.Reason, g.After, g.Position, h.told)
+	case g.Reason == wire.GapRestarted && g.After.Epoch == g.Position.Epoch:
+		fault(RestartedMore, "the gap (%v, %v] says restarted within one epoch", g.After, g.Position)
+	case g.Reason == wire.GapEvicted && g.After.Epoch == g.Position.Epoch && g.After.Offset < g.Position.Offset:
+		h.evicted = true
+	case g.Reason != wire.GapRestarted:
+		fault(GapReason, "the gap %s (%v, %v] is none that a pattern can have", g.Reason, g.After, g.Position)
+	}
+	h.told = c.Gap.Position.String()
+	for t, p := range h.anew {
+		if at := t.position(); at.Epoch != p.Epoch {
+			t.gap(&wire.Gap{Topic: p.Topic, Reason: c.Gap.Reason, After: at, Position: p}, h.ledger.since(now))
+		}
+	}
+	clear(h.anew)
 }
