@@ -95,13 +95,15 @@ func (h *handworker) takeLocked(s *stay, n uint64, c wire.Content) {
 		h.fault(Repeat, h.who, f.position.Topic, "%v", err)
 		return
 	}
+	if h.pattern != "" && f.position.Topic == h.pattern {
+		h.patternGapLocked(arrival, c)
+		return
+	}
 	t := h.trails[f.position.Topic]
 	if t == nil {
 		t = h.joinedLocked(f)
 	}
 	switch {
-	case h.pattern != "" && f.position.Topic == h.pattern:
-		h.patternGapLocked(arrival, c)
 	case arrival != isNew:
 		h.repeatedLocked(t, arrival, c)
 	case t != nil:
