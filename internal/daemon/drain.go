@@ -21,7 +21,7 @@ func (d *Daemon) drain() {
 	d.notReady("draining")
 	d.manager.stopping(window)
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and mean to come back
-	d.endSessions(begun)
+	d.endSessions(begun, window)
 
 	laneDrained := d.api.DrainLane()
 	d.shutdown(ctx, d.public, "public")
@@ -38,20 +38,22 @@ func (d *Daemon) drain() {
 
 // endSessions ends the sessions, with the polls that wait, spread over time: clients
 // that are told together come back together. Until its turn comes each is
-// served as ever, and the listener takes those that are between two polls.
-func (d *Daemon) endSessions(begun time.Time) {
+// served as ever, and the listener takes those that are between two polls. The window
+// is that of the begin, whatever is reloaded meanwhile: it is what the service manager
+// was told, and when the rest of the drain ends.
+func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
 	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
 		"the daemon is going away")
 	why.RetryAfterMS = 1000
 	leaving := d.sessions.BeginDrain(why)
 	all := leaving.Left()
-	d.log.Info("draining", zap.Int("sessions", all), zap.Duration("window", d.Config().DrainWindow))
+	d.log.Info("draining", zap.Int("sessions", all), zap.Duration("window", window))
 
 	tick := time.NewTicker(leaveEvery)
 	defer tick.Stop()
 	said := begun
 	for {
-		leaving.End(gone(all, d.Config().DrainWindow, time.Since(begun)) - (all - leaving.Left()))
+		leaving.End(gone(all, window, time.Since(begun)) - (all - leaving.Left()))
 		if leaving.Left() == 0 {
 			return
 		}

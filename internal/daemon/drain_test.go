@@ -143,6 +143,33 @@ func (d *running) stayPolling(session string, keep bool) (s stay) {
 	}
 }
 
+// An operator reloads a longer window, and then a shorter one, while clients leave. The
+// service manager has been told the window of the begin, and waits no longer.
+func TestAReloadDoesNotChangeTheDrainThatGoesOn(t *testing.T) {
+	for _, tt := range []struct{ window, reloaded, least, most time.Duration }{
+		{window: 2 * time.Second, reloaded: time.Hour, least: time.Second, most: 4 * time.Second},
+		{window: 20 * time.Second, reloaded: 0, least: 4 * time.Second, most: 20 * time.Second},
+	} {
+		d := start(t, func(c *config.Config) { c.DrainWindow = tt.window })
+		for range 5000 {
+			_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+			require.NoError(t, err)
+		}
+		begun := time.Now()
+		d.stop()
+		require.Eventually(t, func() bool { return d.sessions.Draining() != nil }, 5*time.Second, time.Millisecond)
+		d.Reload(func() (config.Config, error) {
+			cfg := d.Config()
+			cfg.DrainWindow = tt.reloaded
+			return cfg, nil
+		})
+		d.wantLogged("setting changed")
+		require.NoError(t, d.wait())
+		require.Greater(t, time.Since(begun), tt.least, "%+v", tt)
+		require.Less(t, time.Since(begun), tt.most, "%+v", tt)
+	}
+}
+
 func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = 0 })
 	for range 20_000 {
