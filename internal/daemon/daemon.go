@@ -151,8 +151,13 @@ func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
 // other, their polls answered and their streams ended with the reason, and whatever
 // takes longer than the drain window is cut off. At the end it writes the state file,
 // if there is one. It returns nil after that, or the error that stopped a server or
-// kept the state from being written.
+// kept the state from being written. If ctx has ended before, it serves nobody and
+// leaves the state file as it is.
 func (d *Daemon) Run(ctx context.Context) error {
+	if ctx.Err() != nil { // told to stop while the state was read: to write all of it anew may take longer than a manager waits
+		d.log.Info("told to stop before it served anyone")
+		return errors.Join(d.publicListener.Close(), d.adminSocket.Close())
+	}
 	if err := d.kept.takeOver(d.log, d.broker); err != nil {
 		return errors.Join(err, d.publicListener.Close(), d.adminSocket.Close())
 	}

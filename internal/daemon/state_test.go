@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -124,6 +126,42 @@ func TestADaemonThatCannotListenLeavesTheState(t *testing.T) {
 	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch)
 }
 
+// A daemon is told to stop while it still restores. It has served nobody, so what it
+// found stays there, as the same file, for the next one; nobody listens any more.
+func TestADaemonThatIsStoppedBeforeItServesLeavesTheState(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "state")
+	one := start(t, keptIn(path))
+	had := one.published()
+	require.NoError(t, one.wait())
+	before, err := os.Stat(path)
+	require.NoError(t, err)
+
+	d := listening(t, path)
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	require.NoError(t, d.Run(stopped))
+	after, err := os.Stat(path)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after), "it was not removed and written again")
+	for _, address := range []string{d.PublicAddr(), d.AdminAddr()} {
+		_, err = net.Dial("tcp", address)
+		require.Error(t, err, "nobody listens")
+	}
+	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch)
+}
+
+// listening returns a daemon that has read the state and listens, but does not run.
+func listening(t *testing.T, path string) *Daemon {
+	t.Helper()
+	cfg := config.Default()
+	cfg.StateFile, cfg.Listen = path, config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+	d, err := New(cfg, zap.NewNop(), "test")
+	require.NoError(t, err)
+	require.NoError(t, d.Listen())
+	return d
+}
+
 // The folder is gone when the daemon ends.
 func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "folder")
@@ -151,13 +189,9 @@ func TestAStateThatCannotBeRemovedIsNotServed(t *testing.T) {
 	path := filepath.Join(folder, "state")
 	one := start(t, keptIn(path))
 	require.NoError(t, one.wait())
-	cfg := config.Default()
-	cfg.StateFile, cfg.Listen = path, config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
-	d, err := New(cfg, zap.NewNop(), "test")
-	require.NoError(t, err)
-	require.NoError(t, d.Listen())
+	d := listening(t, path)
 	require.NoError(t, os.Remove(path)) // as good as not being allowed to
 	require.ErrorContains(t, d.Run(t.Context()), "state: ")
-	_, err = os.Stat(path)
+	_, err := os.Stat(path)
 	require.ErrorIs(t, err, os.ErrNotExist, "nor is another written")
 }
