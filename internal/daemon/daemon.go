@@ -51,8 +51,9 @@ type Daemon struct {
 }
 
 // New joins a daemon's parts. cfg must have been validated. log takes every entry:
-// cfg says which there are. The error is of the state file: it cannot be read, or
-// could not be written.
+// cfg says which there are. The error is of the state file: it cannot be read,
+// could not be written, or is that of another daemon which runs. It is this one's
+// until Listen fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	reload := newReloading(cfg)
 	log = log.WithOptions(zap.IncreaseLevel(reload.level))
@@ -119,8 +120,13 @@ func (d *Daemon) server(h http.Handler) *http.Server {
 	}
 }
 
-// Listen binds both listeners.
-func (d *Daemon) Listen() error {
+// Listen binds both listeners. If it fails the daemon is over.
+func (d *Daemon) Listen() (err error) {
+	defer func() {
+		if err != nil {
+			d.kept.release()
+		}
+	}()
 	public, err := net.Listen("tcp", d.cfg.Listen.Public)
 	if err != nil {
 		return fmt.Errorf("listen.public: %w (--listen-public chooses another address)", err)
@@ -154,6 +160,7 @@ func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
 // kept the state from being written. If ctx has ended before, it serves nobody and
 // leaves the state file as it is.
 func (d *Daemon) Run(ctx context.Context) error {
+	defer d.kept.release()
 	if ctx.Err() != nil { // told to stop while the state was read: to write all of it anew may take longer than a manager waits
 		d.log.Info("told to stop before it served anyone")
 		return errors.Join(d.publicListener.Close(), d.adminSocket.Close())

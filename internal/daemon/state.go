@@ -18,29 +18,42 @@ import (
 // A stateFile is where a daemon's state is between its end and its successor's
 // start, and only then: it is written whole or not at all, and gone before the
 // successor serves anyone. A daemon that crashes so leaves none, and nobody ever
-// goes on from a state that others went on from.
+// goes on from a state that others went on from. From load until release no other
+// daemon can have the same one.
 type stateFile struct {
-	path   string // empty: there is none, and nothing is kept
-	found  bool
-	damage error // why what was found cannot be gone on with
+	path    string // empty: there is none, and nothing is kept
+	found   bool
+	damage  error    // why what was found cannot be gone on with
+	claimed *os.File // its lock is held; nil: nobody's, or another's
 }
 
 // load returns a broker that goes on where the state file says, or else a new one.
 // It changes nothing: takeOver does, once it is sure that this daemon serves. The
-// error is of a file that could never be written.
+// error is of a file that could never be written, or is another daemon's; it is
+// released then.
 func (f *stateFile) load(cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
 	if f.path == "" {
 		return broker.New(cfg, m, now), nil
 	}
 	if err := f.probe(); err != nil {
-		return nil, fmt.Errorf("state: %w (--state names a file in a folder that the daemon may write to)", err)
+		f.release()
+		return nil, fmt.Errorf("state: %w", err)
 	}
+	b, err := f.read(cfg, m, now)
+	if err != nil {
+		f.release()
+		return nil, fmt.Errorf("state: %w (let the daemon read it, or move it away)", err)
+	}
+	return b, nil
+}
+
+func (f *stateFile) read(cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
 	state, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return broker.New(cfg, m, now), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("state: %w (let the daemon read it, or move it away)", err)
+		return nil, err
 	}
 	defer state.Close()
 	f.found = true
@@ -52,20 +65,26 @@ func (f *stateFile) load(cfg broker.Config, m *metrics.Metrics, now time.Time) (
 	return b, nil
 }
 
-// probe reports why the file could not be written.
+// writable is the remedy where the file cannot be.
+const writable = "(--state names a file in a folder that the daemon may write to)"
+
+// probe claims the file, or reports why it could not be written.
 func (f *stateFile) probe() error {
 	if s, err := os.Stat(f.path); err == nil && !s.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a regular file", f.path)
+		return fmt.Errorf("%s is not a regular file %s", f.path, writable)
+	}
+	if err := f.claim(); err != nil {
+		return err
 	}
 	temporary, err := f.create()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w %s", err, writable)
 	}
 	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
 }
 
 // create makes an empty file beside the state file, in the place of one that a
-// daemon left there which was killed while it wrote.
+// daemon left there which was killed while it wrote: one that lives holds the claim.
 func (f *stateFile) create() (*os.File, error) {
 	path := f.path + ".new"
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -53,17 +53,17 @@ func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
 	one.wantLogged("no state file: a new epoch begins")
 	had := one.published()
 	last := one.published()
-	require.Empty(t, filesIn(t, folder), "a crash now leaves none")
+	require.Equal(t, []string{"state.lock"}, filesIn(t, folder), "a crash now leaves none")
 	require.NoError(t, one.wait())
 	one.wantLogged("the state was written")
-	require.Equal(t, []string{"state"}, filesIn(t, folder))
+	require.Equal(t, []string{"state", "state.lock"}, filesIn(t, folder))
 	s, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), s.Mode(), "it holds payloads")
 
 	two := start(t, keptIn(path))
 	two.wantLogged("the state was restored")
-	require.Empty(t, filesIn(t, folder), "a crash now must not go on from there again")
+	require.Equal(t, []string{"state.lock"}, filesIn(t, folder), "a crash now must not go on from there again")
 	status, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?topic=" + had.String())
 	require.Equal(t, 200, status)
 	require.Contains(t, frames, `{"position":"`+last.String()+`"`)
@@ -71,7 +71,7 @@ func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
 	last.Offset++
 	require.Equal(t, last, two.published())
 	require.NoError(t, two.wait())
-	require.Equal(t, []string{"state"}, filesIn(t, folder))
+	require.Equal(t, []string{"state", "state.lock"}, filesIn(t, folder))
 }
 
 // What is damaged is nobody's state, but somebody may want to look at it.
@@ -85,12 +85,12 @@ func TestADamagedStateIsMovedAsideAndToldOf(t *testing.T) {
 	entry := d.logged.FilterMessageSnippet("moved aside").All()[0]
 	require.Equal(t, zap.WarnLevel, entry.Level)
 	require.Contains(t, entry.ContextMap()["error"], "line 1: it is no state of pubsubd")
-	require.Equal(t, []string{"state.unreadable"}, filesIn(t, folder))
+	require.Equal(t, []string{"state.lock", "state.unreadable"}, filesIn(t, folder))
 	aside, err := os.ReadFile(path + ".unreadable")
 	require.NoError(t, err)
 	require.Equal(t, "listen:\n  public: :8080\n", string(aside))
 	require.NoError(t, d.wait())
-	require.Equal(t, []string{"state", "state.unreadable"}, filesIn(t, folder))
+	require.Equal(t, []string{"state", "state.lock", "state.unreadable"}, filesIn(t, folder))
 }
 
 func TestAStateFileThatCannotBeIsToldAtStart(t *testing.T) {
@@ -167,7 +167,7 @@ func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "folder")
 	require.NoError(t, os.Mkdir(folder, 0o700))
 	d := start(t, keptIn(filepath.Join(folder, "state")))
-	require.NoError(t, os.Remove(folder))
+	require.NoError(t, os.RemoveAll(folder))
 	require.ErrorContains(t, d.wait(), "state: ")
 	d.wantLogged("the state could not be written")
 }
