@@ -58,7 +58,8 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	reload := newReloading(cfg)
 	log = log.WithOptions(zap.IncreaseLevel(reload.level))
 	m := metrics.New(version)
-	kept := &stateFile{path: cfg.StateFile}
+	manager := newNotifier(log)
+	kept := &stateFile{path: cfg.StateFile, manager: manager}
 	b, err := kept.load(cfg.Broker, m, time.Now())
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
 		sessions: session.NewRegistry(cfg.Session, b, m),
-		manager:  newNotifier(log),
+		manager:  manager,
 	}
 	d.notReady("starting")
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), cfg.MessageBytes)

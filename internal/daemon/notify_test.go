@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -67,6 +68,60 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 		said = m.hears()
 	}
 	require.Equal(t, fmt.Sprintf("STOPPING=1\nEXTEND_TIMEOUT_USEC=%d", 25_000_000), said)
+}
+
+// A unit's time-outs know nothing of how much state there is. So the manager is asked
+// for more time while it is written, and while the next daemon reads it.
+func TestTheServiceManagerIsAskedForTheTimeThatTheStateTakes(t *testing.T) {
+	m := listenAsManager(t)
+	path := filepath.Join(t.TempDir(), "state")
+	const more = "EXTEND_TIMEOUT_USEC=30000000"
+	one := start(t, keptIn(path))
+	require.Equal(t, "READY=1", m.hears(), "there is nothing to read")
+	one.published()
+	require.NoError(t, one.wait())
+	require.Contains(t, m.hears(), "STOPPING=1")
+	require.Equal(t, more, m.hears())
+
+	two := start(t, keptIn(path))
+	require.Equal(t, more, m.hears())
+	require.Equal(t, "READY=1", m.hears())
+	require.NoError(t, two.wait())
+}
+
+// Every five seconds while it lasts, and not for ever: a disk may hang.
+func TestMoreTimeIsAskedForUntilItIsOver(t *testing.T) {
+	for lasts, want := range map[time.Duration]int{
+		0: 1, 4 * time.Second: 1, 23 * time.Second: 5, busyAtMost - time.Second: 120, time.Hour: 120,
+	} {
+		m := listenAsManager(t)
+		heard := make(chan int)
+		go func() { heard <- m.counts("EXTEND_TIMEOUT_USEC=30000000") }()
+		synctest.Test(t, func(*testing.T) {
+			n := newNotifier(zap.NewNop())
+			over := n.busy()
+			time.Sleep(lasts)
+			over()
+			n.tell("X_LAST=1")
+		})
+		got := <-heard
+		require.GreaterOrEqual(t, got, want, lasts)
+		require.LessOrEqual(t, got, want+int(lasts/time.Hour), "%v: the last may be asked for with the end", lasts)
+	}
+}
+
+// counts returns how often it was told so, and nothing else, until X_LAST=1; or -1.
+func (m *manager) counts(so string) int {
+	text := make([]byte, 1000)
+	for times := 0; ; times++ {
+		n, err := m.Read(text)
+		if err != nil || string(text[:n]) == "X_LAST=1" {
+			return times
+		}
+		if string(text[:n]) != so {
+			return -1
+		}
+	}
 }
 
 // hearsReloading waits for the beginning of a reload, with its time.

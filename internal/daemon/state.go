@@ -21,7 +21,8 @@ import (
 // goes on from a state that others went on from. From load until release no other
 // daemon can have the same one.
 type stateFile struct {
-	path    string // empty: there is none, and nothing is kept
+	path    string    // empty: there is none, and nothing is kept
+	manager *notifier // hears that to read and to write it takes time
 	found   bool
 	damage  error    // why what was found cannot be gone on with
 	claimed *os.File // its lock is held; nil: nobody's, or another's
@@ -57,6 +58,7 @@ func (f *stateFile) read(cfg broker.Config, m *metrics.Metrics, now time.Time) (
 	}
 	defer state.Close()
 	f.found = true
+	defer f.manager.busy()()
 	b, err := broker.Restore(cfg, m, state, now)
 	if err != nil {
 		f.damage = err
@@ -121,6 +123,7 @@ func (f *stateFile) takeOver(log *zap.Logger, b *broker.Broker) error {
 
 // save writes b's state, of which nothing may change any more.
 func (f *stateFile) save(b *broker.Broker) error {
+	defer f.manager.busy()()
 	err := f.write(func(w io.Writer) error { return b.Save(w, time.Now()) })
 	if err != nil {
 		return fmt.Errorf("state: %w; the next daemon begins a new epoch", err)
