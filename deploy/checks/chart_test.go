@@ -32,7 +32,7 @@ imagePullSecrets: [{name: pull}]
 settings: {history: {age: 2m}, session: {queue: 16}, cors: {origins: [https://app.example]}}
 drainSeconds: 30
 service: {type: LoadBalancer, port: 8000, annotations: {a: b}}
-state: {persistent: true, size: 2Gi, storageClass: fast}
+state: {persistent: true, size: 2Gi, storageClass: fast, seconds: 300}
 podDisruptionBudget: {enabled: true}
 serviceMonitor: {enabled: true, interval: 5s, labels: {release: prometheus}}
 prometheusRule: {enabled: true, labels: {release: prometheus}}
@@ -197,7 +197,8 @@ func TestTheDaemonTakesTheSettings(t *testing.T) {
 	}
 }
 
-func TestThePodOutlastsTheDrain(t *testing.T) {
+// The pod is not killed while it drains, writes its state or reads it.
+func TestThePodOutlastsTheDrainAndTheState(t *testing.T) {
 	for values, window := range map[string]string{"": "10s", everything: "30s"} {
 		manifests := mustRender(t, values)
 		var s struct {
@@ -209,8 +210,12 @@ func TestThePodOutlastsTheDrain(t *testing.T) {
 		require.Equal(t, window, s.Drain.Window)
 		require.Equal(t, ":8080", s.Listen.Public)
 		require.True(t, s.Insecure, "who may connect is the NetworkPolicy's")
-		grace := *decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec.TerminationGracePeriodSeconds
-		require.EqualValues(t, map[string]int{"10s": 20, "30s": 40}[window], grace)
+		pod := decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec
+		require.EqualValues(t, map[string]int{"10s": 130, "30s": 330}[window], *pod.TerminationGracePeriodSeconds)
+		start := pod.Containers[0].StartupProbe
+		require.Equal(t, "/livez", start.HTTPGet.Path)
+		require.Equal(t, "admin", start.HTTPGet.Port.String())
+		require.EqualValues(t, map[string]int{"10s": 120, "30s": 300}[window], start.PeriodSeconds*start.FailureThreshold)
 	}
 }
 
@@ -262,7 +267,7 @@ func TestTheChartIsOpenedOnPurposeOnly(t *testing.T) {
 
 func TestMistypedValuesAreRefused(t *testing.T) {
 	for _, values := range []string{
-		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "drainSeconds: 10s",
+		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "drainSeconds: 10s", "state: {seconds: 0}",
 		"networkPolicy: {client: []}", "image: {digest: latest}",
 	} {
 		_, err := render(t, values)
