@@ -24,10 +24,10 @@ func (r *Registry) BeginDrain(why *wire.Problem) *Drain {
 // themselves.
 func (d *Drain) Left() int { return len(d.left) }
 
-// End ends n of the sessions that are left, or all there are. Their polls are told
-// why, with the positions that each has acked.
+// End ends n of the sessions that are left, or all there are; none if n is negative.
+// Their polls are told why, with the positions that each has acked.
 func (d *Drain) End(n int) {
-	n = min(n, len(d.left))
+	n = min(max(n, 0), len(d.left))
 	for _, s := range d.left[:n] {
 		d.registry.end(s, d.why, EndedDraining)
 	}

@@ -55,6 +55,7 @@ func TestASessionIsServedUntilItsTurnComes(t *testing.T) {
 		}
 		require.Zero(k, d.Left())
 		d.End(1) // is nothing
+		d.End(-1)
 	})
 }
 
