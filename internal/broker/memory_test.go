@@ -131,11 +131,15 @@ func TestTopicsAndSubscriptionsCountByThemselves(t *testing.T) {
 		subs = append(subs, j)
 	}
 	require.InDelta(t, 64<<10/2/(topicBytes+subscriptionBytes), len(subs), 2, "half of the budget is for messages")
-	require.ErrorContains(t, publishSized(t, b, "mine", 10), "memory.budget")
+	var err error
+	for i := 0; i < 3 && err == nil; i++ { // a topic alone may fit yet
+		err = publishSized(t, b, fmt.Sprintf("mine.%d", i), 10)
+	}
+	require.ErrorContains(t, err, "memory.budget")
 	for _, j := range subs {
 		j.Leave()
 	}
-	b.Sweep(time.Now())
+	b.Sweep(time.Now().Add(time.Hour))
 	require.Zero(t, b.used(), "topics that were left are forgotten")
 	require.NoError(t, publishSized(t, b, "mine", 10))
 }
