@@ -1,10 +1,12 @@
 // Package broker orders messages by topic, retains the recent ones, and fans
 // them out to whoever subscribed.
 //
-// Three locks, always taken in this order and released before any call out of
-// the package: a shard's, then a topic's. A Subscriber's own lock is taken
-// before a topic's (a session that catches up reads the history under its
-// lock), never inside one: the fan-out offers without holding anything.
+// Locks are taken in this order and released before any call out of the package:
+// that of whoever makes room (memory.go), a shard's, a topic's, a frame's. Those of
+// the names, of what was forgotten and of the follows come last, one at a time. A
+// Subscriber's own lock is taken before all of them (a session that catches up reads
+// the history under its lock), never inside one: the fan-out offers, and followers
+// are told, without holding anything.
 package broker
 
 import (
