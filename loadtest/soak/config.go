@@ -52,7 +52,7 @@ func (e ConfigError) Unwrap() error { return e.error }
 // Bounds of what one machine is asked for. A subscriber has up to three
 // connections, of which this process has both ends and the proxy's.
 const (
-	mostSubscribers = 1500
+	mostSubscribers = 2000 // at nine files each, within the 20,000 that many machines allow
 	mostRate        = 20_000
 )
 
