@@ -37,6 +37,7 @@ type stay struct {
 	id      string
 	number  int64 // of the reign, when it was opened
 	window  window
+	arrived uint64          // the highest ack that surely reached the daemon: its poll was answered
 	left    map[string]bool // topics that were removed
 	pending []arrived       // frames of topics whose addition is not answered yet
 	adding  []wire.Start    // which are these
@@ -222,6 +223,7 @@ func (h *handworker) poll(line *connection, s *stay) error {
 		h.hangUp()
 		return h.cut(errNotOurs)
 	}
+	h.locked(func() { s.arrived = k })
 	number := k
 	return h.readAnswer(resp, func(c wire.Content) {
 		if c.Counts() {
@@ -239,9 +241,9 @@ func (h *handworker) drawAckLocked(s *stay) uint64 {
 		return w.had()
 	}
 	switch draw := h.rng.IntN(200); {
-	case draw == 0 && w.acked > 0:
+	case draw == 0 && s.arrived > 0:
 		h.staged.impossibleAck.Add(1)
-		return h.rng.Uint64N(w.acked)
+		return h.rng.Uint64N(s.arrived)
 	case draw == 1:
 		h.staged.impossibleAck.Add(1)
 		return w.had() + 1_000_000
