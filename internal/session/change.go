@@ -87,7 +87,7 @@ func (s *Session) checkChange(add []wire.Start, remove []string) error {
 
 // namedForPatterns is how many times as many topics as a session holds may be named
 // beside a pattern: a client may have met many that were forgotten since.
-const namedForPatterns = 10
+const namedForPatterns = 4
 
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {

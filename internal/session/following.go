@@ -122,12 +122,7 @@ func (f *following) positionLocked() wire.Position {
 // are.
 func (c *change) follow(start wire.Start) (*following, error) {
 	s, b := c.session, c.session.in.broker
-	f := &following{session: s, pattern: strings.Clone(start.Topic), every: start.Every}
-	now := b.PatternPosition(f.pattern) // before following: what is forgotten from then on, comes after it
-	f.told = &subscription{session: s, joined: b.Detached(now), cursor: now.Offset, sentTo: now, ackedTo: now}
-	if start.From == wire.FromPosition {
-		c.resume(f, wire.Position{Topic: f.pattern, Epoch: strings.Clone(start.Epoch), Offset: start.After}, now)
-	}
+	f := &following{session: s, pattern: strings.Clone(start.Topic), every: start.Every, told: &subscription{session: s}}
 	b.Follow(f.pattern, f) // before looking: what is made from now on is told
 	c.followed = append(c.followed, f)
 	topics, ok := b.Matching(f.pattern, c.search)
@@ -138,6 +133,11 @@ func (c *change) follow(start wire.Start) (*following, error) {
 		if err := c.joinTopic(topic, start); err != nil {
 			return nil, err
 		}
+	}
+	now := b.PatternPosition(f.pattern) // after joining: what is forgotten from then on, the client has had
+	*f.told = subscription{session: s, joined: b.Detached(now), cursor: now.Offset, sentTo: now, ackedTo: now}
+	if start.From == wire.FromPosition {
+		c.resume(f, wire.Position{Topic: f.pattern, Epoch: strings.Clone(start.Epoch), Offset: start.After}, now)
 	}
 	return f, nil
 }
