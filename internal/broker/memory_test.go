@@ -83,7 +83,7 @@ func TestEncodingsMakeRoomBeforeMessages(t *testing.T) {
 		}
 		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
 		for _, f := range frames {
-			f.Chunk()
+			f.Chunk(wire.NDJSON)
 			f.Whole(&wire.Head{})
 		}
 		require.Greater(t, b.used(), int64(64<<10))

@@ -89,7 +89,7 @@ type laneAPI API
 
 // Poll finds the session of a poll and reads its query. A session that has ended
 // says so itself when it is polled.
-func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error) {
+func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts lane.Accepts, c auth.Credentials) (*session.Session, transport.Request, error) {
 	release, _, err := a.admit(limit.Poll, c)
 	if err != nil {
 		return nil, transport.Request{}, err
@@ -102,7 +102,8 @@ func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts 
 		}
 	}
 	// Fast path: what a client says that only polls.
-	if req, ok := plainPoll(query); ok && accepts && s.Acks() {
+	if req, ok := plainPoll(query); ok && !accepts.None && s.Acks() {
+		req.Format = accepts.Format
 		return s, req, nil
 	}
 	q, err := parseQuery(string(query))
@@ -111,19 +112,16 @@ func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts 
 	}
 	req, err := pollRequest(q, s)
 	if err == nil {
-		err = acceptable(q, accepts)
+		req.Format, err = formatOf(q, accepts)
 	}
 	return s, req, err
 }
 
 // PollTopics opens what a stateless poll has for a session.
-func (a *laneAPI) PollTopics(query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error) {
+func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, c auth.Credentials) (*session.Session, transport.Request, error) {
 	q, err := parseQuery(string(query))
 	if err != nil {
 		return nil, transport.Request{}, err
-	}
-	if q.Get("mode") == string(transport.Multiple) {
-		return nil, transport.Request{}, errNotServed
 	}
 	topics, err := topicsOf(q)
 	if err != nil {
@@ -191,7 +189,7 @@ func plainPoll(query []byte) (transport.Request, bool) {
 	return req, false
 }
 
-var plainModes = []transport.Mode{transport.Batch, transport.Stream, transport.Single}
+var plainModes = []transport.Mode{transport.Batch, transport.Stream, transport.Single, transport.Multiple}
 
 // maxPlainDigits keeps an ack below maxAck.
 const maxPlainDigits = 15
@@ -226,5 +224,5 @@ func header(value string) []string {
 	return []string{value}
 }
 
-// Accepts reports whether an Accept header takes NDJSON.
-func (a *laneAPI) Accepts(accept string) bool { return accepted([]string{accept}) }
+// Accepts reads an Accept header.
+func (a *laneAPI) Accepts(accept string) lane.Accepts { return accepted([]string{accept}) }

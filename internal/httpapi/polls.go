@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -29,7 +30,7 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, _ auth.Principal) err
 	if err != nil {
 		return err
 	}
-	if err := acceptable(q, accepted(r.Header["Accept"])); err != nil {
+	if req.Format, err = formatOf(q, accepted(r.Header["Accept"])); err != nil {
 		return err
 	}
 	_, err = a.servePoll(w, r, s, req)
@@ -43,7 +44,7 @@ func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 	if a.lane != nil && a.lane.TakePoll(w, r, s, req) {
 		return true, nil
 	}
-	err = a.Polls.Poll(r.Context(), s, req, a.answer(w))
+	err = a.Polls.Poll(r.Context(), s, req, a.answer(w, req.Format))
 	if err == nil && req.Mode == transport.Stream && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // it must not look complete, nor the connection go on
 	}
@@ -136,7 +137,7 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principa
 }
 
 // openStateless opens the session of a stateless poll.
-func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start, accepts bool) (*session.Session, transport.Request, error) {
+func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start, accepts lane.Accepts) (*session.Session, transport.Request, error) {
 	if len(topics) == 0 {
 		return nil, transport.Request{}, wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "the poll names no topic")
 	}
@@ -144,7 +145,8 @@ func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start,
 	if err != nil {
 		return nil, transport.Request{}, err
 	}
-	if err := acceptable(q, accepts); err != nil {
+	format, err := formatOf(q, accepts)
+	if err != nil {
 		return nil, transport.Request{}, err
 	}
 	if err := a.allowAll(p, topics); err != nil {
@@ -162,7 +164,7 @@ func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start,
 		return nil, transport.Request{}, err
 	}
 	s, positions, err := a.Sessions.OpenEphemeral(session.Opening{Topics: topics, Except: except}, time.Now())
-	req := transport.Request{Mode: mode}
+	req := transport.Request{Mode: mode, Format: format}
 	if mode == transport.Stream || hello || slices.ContainsFunc(topics, withoutPosition) {
 		req.Hello = &wire.Hello{Positions: positions}
 	}

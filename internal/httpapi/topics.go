@@ -94,14 +94,15 @@ func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 	if err != nil {
 		return err
 	}
-	if err := acceptable(q, accepted(r.Header["Accept"])); err != nil {
+	format, err := formatOf(q, accepted(r.Header["Accept"]))
+	if err != nil {
 		return err
 	}
 	frames, ok := a.Broker.ReadTopic(start, broker.Limit{Frames: int(n), Bytes: math.MaxInt}, time.Now())
 	if !ok {
 		return topicUnknown(topic)
 	}
-	_, err = a.answer(w).Whole(nil, frames)
+	_, err = a.answer(w, format).Whole(nil, frames)
 	return err
 }
 

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"math"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -15,7 +14,7 @@ func (t *Server) batch(w *writer, hello *wire.Hello, limit broker.Limit) (string
 	if err != nil {
 		return "", err
 	}
-	n, err := w.answer.Whole(lead(hello), frames)
+	n, err := w.answer.Whole(w.lead(hello), frames)
 	if err != nil {
 		return "", err
 	}
@@ -29,7 +28,7 @@ func (t *Server) batch(w *writer, hello *wire.Hello, limit broker.Limit) (string
 // multiple leaves at once with what is there and stays open while more keeps
 // coming: until nothing came for MaxOutputDelay, or the bounds are reached.
 func (t *Server) multiple(w *writer, hello *wire.Hello) (string, error) {
-	limit := broker.Limit{Frames: math.MaxInt, Bytes: t.config().AnswerBytes}
+	limit := t.config().limitOf(Multiple)
 	frames, err := w.take(limit, t.patience(hello))
 	if err != nil {
 		return "", err
@@ -39,7 +38,7 @@ func (t *Server) multiple(w *writer, hello *wire.Hello) (string, error) {
 		return outcomeEmpty, err
 	}
 	begun := time.Now()
-	first := lead(hello)
+	first := w.lead(hello)
 	for {
 		n, err := w.answer.Send(first, frames)
 		if err != nil {
@@ -69,9 +68,9 @@ func (t *Server) patience(hello *wire.Hello) time.Duration {
 	return t.config().PollTimeout
 }
 
-func lead(hello *wire.Hello) []byte {
+func (w *writer) lead(hello *wire.Hello) []byte {
 	if hello == nil {
 		return nil
 	}
-	return wire.AppendHello(nil, hello)
+	return w.format.AppendHello(nil, hello)
 }

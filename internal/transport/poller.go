@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"math"
 	"math/rand/v2"
 	"time"
 
@@ -26,8 +25,7 @@ type Connection interface {
 }
 
 // A Poller answers the polls of one connection, one after the other, in the same
-// memory: nothing is allocated per poll. It serves the modes batch, single and
-// stream (Serves); the others need a Server.Poll each.
+// memory: nothing is allocated per poll.
 //
 // It belongs to the connection's owner, one goroutine at a time, but for HandOver
 // and Wake: they come from fan-outs and the sweep, under the lock of the session
@@ -39,11 +37,14 @@ type Poller struct {
 
 	poll   session.Poll
 	meter  *meter
-	stream bool
+	mode   Mode
+	format wire.Format
 	ahead  bool // requests wait behind this one
+	begun  bool // a part of an answer that ends, of unknown length, was written
+	more   bool // and there may be another
 	limit  broker.Limit
 	now    time.Time // when the poll began, for its first taking: reading the clock costs, too
-	until  time.Time // when a long poll is answered empty
+	until  time.Time // when a long poll is answered empty or, once begun, an answer in parts ends
 	lead   []byte    // hello, which goes before the frames and does not wait for them
 }
 
@@ -68,35 +69,26 @@ func (p *Poller) Init(server *Server, to Connection, direct bool) {
 	p.server, p.to, p.direct = server, to, direct
 }
 
-// Serves reports whether a Poller answers polls of this mode.
-func Serves(m Mode) bool { return m != Multiple }
-
 // Poll begins a poll. The error is a *wire.Problem; then nothing was touched.
 func (p *Poller) Poll(s *session.Session, r Request) error {
 	now := time.Now()
 	p.now = now
-	p.stream = r.Mode == Stream
-	p.meter = &p.server.longpoll
-	if p.stream {
-		p.meter = &p.server.stream
-	}
-	if err := p.poll.Begin(s, r.Ack, p.stream, now); err != nil {
+	p.mode, p.format, p.begun = r.Mode, r.Format, false
+	p.meter = p.server.meters[r.via()]
+	if err := p.poll.Begin(s, r.Ack, p.mode == Stream, now); err != nil {
 		p.meter.Polled(outcomeOf(err))
 		return err
 	}
 	p.lead = nil
 	if r.Hello != nil {
 		r.Hello.Limits = &p.server.config().limits
-		p.lead = wire.AppendHello(nil, r.Hello)
-	} else if p.stream {
-		p.lead = wire.AppendHello(nil, &wire.Hello{Positions: p.poll.Hello(), Session: s.ID(), Limits: &p.server.config().limits})
+		p.lead = p.format.AppendHello(nil, r.Hello)
+	} else if p.mode == Stream {
+		p.lead = p.format.AppendHello(nil, &wire.Hello{Positions: p.poll.Hello(), Session: s.ID(), Limits: &p.server.config().limits})
 	}
 	cfg := p.server.config()
 	p.until = now.Add(cfg.PollTimeout)
-	p.limit = broker.Limit{Frames: cfg.AnswerFrames, Bytes: cfg.AnswerBytes}
-	if r.Mode == Single {
-		p.limit = broker.Limit{Frames: 1, Bytes: math.MaxInt}
-	}
+	p.limit = cfg.limitOf(r.Mode)
 	return nil
 }
 
@@ -106,6 +98,10 @@ func (p *Poller) Poll(s *session.Session, r Request) error {
 // and the connection is woken when it is over.
 func (p *Poller) Go(ahead bool) (State, error) {
 	p.ahead = ahead
+	if p.begun && !p.more {
+		p.Done(outcomeFrames)
+		return Over, nil
+	}
 	frames, state, err := p.take()
 	if err == nil && state != Over {
 		return state, nil
@@ -130,12 +126,12 @@ func (p *Poller) take() (frames []*wire.Frame, state State, err error) {
 		now = time.Now()
 	}
 	var to session.Direct
-	if p.direct {
+	if p.direct && !p.begun {
 		to = p
 		p.meter.parked.Add(1)
 	}
 	frames, became, err := p.poll.TakeOrPark(to, p.limit, p.patience(now), now)
-	if p.direct && became != session.DidPark {
+	if to != nil && became != session.DidPark {
 		p.meter.parked.Add(-1)
 	}
 	switch became {
@@ -158,36 +154,58 @@ func (p *Poller) answer(frames []*wire.Frame, err error) (State, error) {
 		return Over, err
 	}
 	p.wrote(frames, n)
-	if p.stream {
+	if p.more = p.goesOn(frames, n); p.more {
 		return GoesOn, nil
 	}
-	p.Done(outcomeOfFrames(frames))
+	p.Done(p.outcome(frames))
 	return Over, nil
 }
 
+// goesOn reports whether more of the answer may come, after a part of so many bytes.
+func (p *Poller) goesOn(frames []*wire.Frame, n int) bool {
+	if p.mode == Multiple {
+		p.limit.Bytes -= n
+		return p.begun && len(frames) > 0 && p.limit.Bytes > 0 && time.Now().Before(p.until)
+	}
+	return p.mode == Stream
+}
+
+// patience is how long the poll waits for what comes next.
 func (p *Poller) patience(now time.Time) time.Duration {
 	switch {
 	case len(p.lead) > 0:
 		return 0
-	case p.stream:
+	case p.mode == Stream:
 		return p.server.config().Heartbeat
+	case p.begun:
+		return min(p.server.config().MaxOutputDelay, p.until.Sub(now))
 	}
 	return p.until.Sub(now)
 }
 
-// write writes one answer, or one part of a stream.
+// write writes one answer, or one part of it.
 func (p *Poller) write(frames []*wire.Frame) (int, error) {
 	lead := p.lead
 	p.lead = nil
 	switch {
-	case !p.stream:
+	case p.mode == Stream && len(lead)+len(frames) == 0:
+		lead = p.format.Heartbeat()
+	case p.begun && len(frames) == 0:
+		return 0, nil // nothing more came
+	case p.mode == Multiple && len(lead)+len(frames) > 0:
+		p.begin()
+	case p.mode != Stream:
 		return p.to.Whole(lead, frames)
-	case len(lead) > 0:
-		return p.to.Send(lead, frames)
-	case len(frames) == 0:
-		return p.to.Send(wire.Heartbeat, nil)
 	}
-	return p.to.Send(nil, frames)
+	return p.to.Send(lead, frames)
+}
+
+// begin begins an answer that leaves at once and stays open for more.
+func (p *Poller) begin() {
+	if !p.begun {
+		p.begun = true
+		p.until = time.Now().Add(p.server.config().MultipleTime)
+	}
 }
 
 // HandOver implements session.Direct. An error means that the client is gone, which
@@ -196,13 +214,16 @@ func (p *Poller) HandOver(frames []*wire.Frame) session.HandedOver {
 	n, err := p.write(frames)
 	outcome := outcomeGone
 	if err == nil {
-		outcome = outcomeOfFrames(frames)
+		outcome = p.outcome(frames)
 		p.wrote(frames, n)
 		p.waited(frames)
 	}
+	p.more = p.goesOn(frames, n)
 	stuck := err != nil || p.to.Kept()
 	switch {
-	case !p.stream:
+	case p.begun: // its owner goes on with it: what comes next is waited for in fractions of a sweep
+		return session.Stuck
+	case !p.more:
 		p.meter.parked.Add(-1)
 		p.meter.Polled(outcome)
 		if stuck || p.ahead {
@@ -244,8 +265,9 @@ func (p *Poller) Done(outcome string) {
 // Gone is Done because the client left.
 func (p *Poller) Gone() { p.Done(outcomeGone) }
 
-func outcomeOfFrames(frames []*wire.Frame) string {
-	if len(frames) == 0 {
+// outcome is that of a poll whose last part has these frames.
+func (p *Poller) outcome(frames []*wire.Frame) string {
+	if len(frames) == 0 && !p.begun {
 		return outcomeEmpty
 	}
 	return outcomeFrames
@@ -274,6 +296,6 @@ func (p *Poller) EndStream(err error) error {
 	if !ok {
 		return err
 	}
-	_, err = p.to.Send(wire.AppendEnd(nil, problem.Spread()), nil)
+	_, err = p.to.Send(p.format.AppendEnd(nil, problem.Spread()), nil)
 	return err
 }

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -12,17 +11,17 @@ func (t *Server) streamTo(w *writer, s *session.Session, hello *wire.Hello) (str
 	if hello == nil {
 		hello = &wire.Hello{Positions: w.poll.Hello(), Session: s.ID(), Limits: &t.config().limits}
 	}
-	if _, err := w.answer.Send(wire.AppendHello(nil, hello), nil); err != nil {
+	if _, err := w.answer.Send(w.lead(hello), nil); err != nil {
 		return outcomeGone, nil
 	}
-	limit := broker.Limit{Frames: t.config().AnswerFrames, Bytes: t.config().AnswerBytes}
+	limit := t.config().limitOf(Stream)
 	for {
 		frames, err := w.take(limit, t.config().Heartbeat)
 		if err != nil {
 			return w.end(err), nil
 		}
 		if len(frames) == 0 {
-			_, err = w.answer.Send(wire.Heartbeat, nil)
+			_, err = w.answer.Send(w.format.Heartbeat(), nil)
 		} else {
 			var n int
 			n, err = w.answer.Send(nil, frames)

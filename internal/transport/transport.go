@@ -43,10 +43,31 @@ const (
 // Modes returns every mode.
 func Modes() []Mode { return []Mode{Single, Batch, Multiple, Stream} }
 
+// Via is which transport frames leave by, as metrics label it.
+type Via string
+
+// The transports.
+const (
+	ViaLongPoll Via = "longpoll"
+	ViaStream   Via = "stream"
+)
+
+func (r Request) via() Via {
+	switch {
+	case r.Via != "":
+		return r.Via
+	case r.Mode == Stream:
+		return ViaStream
+	}
+	return ViaLongPoll
+}
+
 // A Request is what a poll asks for.
 type Request struct {
-	Ack  uint64 // frames of the session that the client has
-	Mode Mode
+	Ack    uint64 // frames of the session that the client has
+	Mode   Mode
+	Format wire.Format // of all that the Answer writes
+	Via    Via         // empty: stream or longpoll, as the mode says
 
 	// Hello, if not nil, goes first; a poll that says hello does not park. A stream
 	// that is given none makes its own.
@@ -57,7 +78,7 @@ type Request struct {
 type Server struct {
 	now atomic.Pointer[inForce]
 
-	longpoll, stream meter
+	meters map[Via]*meter // immutable
 }
 
 // inForce is what a Server goes by, until a Reload.
@@ -74,10 +95,11 @@ type meter struct {
 
 // New returns a Server. limits is what hello tells clients.
 func New(cfg Config, limits wire.Limits, m *metrics.Metrics) *Server {
-	s := &Server{}
+	s := &Server{meters: make(map[Via]*meter)}
 	s.Reload(cfg, limits)
-	s.longpoll.Transport = m.Transport("longpoll")
-	s.stream.Transport = m.Transport("stream")
+	for _, via := range []Via{ViaLongPoll, ViaStream} {
+		s.meters[via] = &meter{Transport: m.Transport(string(via))}
+	}
 	return s
 }
 
@@ -91,9 +113,9 @@ func (t *Server) config() *inForce { return t.now.Load() }
 
 // Gauges adds the transports' part to g.
 func (t *Server) Gauges(g *metrics.Gauges) {
-	g.Parked = map[string]int{
-		"longpoll": int(t.longpoll.parked.Load()),
-		"stream":   int(t.stream.parked.Load()),
+	g.Parked = make(map[string]int, len(t.meters))
+	for via, m := range t.meters {
+		g.Parked[string(via)] = int(m.parked.Load())
 	}
 }
 
@@ -101,10 +123,7 @@ func (t *Server) Gauges(g *metrics.Gauges) {
 // *wire.Problem to tell the client, or anything else if the client is gone. Once
 // an answer has begun it ends with an end frame instead, and Poll returns nil.
 func (t *Server) Poll(ctx context.Context, s *session.Session, r Request, a Answer) error {
-	m := &t.longpoll
-	if r.Mode == Stream {
-		m = &t.stream
-	}
+	m := t.meters[r.via()]
 	outcome, err := t.answer(ctx, s, r, a, m)
 	if err != nil {
 		outcome = outcomeOf(err)
@@ -122,17 +141,27 @@ func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a An
 	if r.Hello != nil {
 		r.Hello.Limits = &t.config().limits
 	}
-	w := &writer{ctx: ctx, poll: p, answer: a, meter: m}
+	w := &writer{ctx: ctx, poll: p, answer: a, format: r.Format, meter: m}
 	switch r.Mode {
 	case Stream:
 		return t.streamTo(w, s, r.Hello)
 	case Multiple:
 		return t.multiple(w, r.Hello)
-	case Single:
-		return t.batch(w, r.Hello, broker.Limit{Frames: 1, Bytes: math.MaxInt})
 	default:
-		return t.batch(w, r.Hello, broker.Limit{Frames: t.config().AnswerFrames, Bytes: t.config().AnswerBytes})
+		return t.batch(w, r.Hello, t.config().limitOf(r.Mode))
 	}
+}
+
+// limitOf is how much a poll of this mode takes at a time; of one that is multiple,
+// in all.
+func (c *inForce) limitOf(m Mode) broker.Limit {
+	switch m {
+	case Single:
+		return broker.Limit{Frames: 1, Bytes: math.MaxInt}
+	case Multiple:
+		return broker.Limit{Frames: math.MaxInt, Bytes: c.AnswerBytes}
+	}
+	return broker.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes}
 }
 
 // Outcomes of polls beside the codes of problems, as metrics label them.
@@ -154,6 +183,7 @@ type writer struct {
 	ctx    context.Context // the request's
 	poll   *session.Poll
 	answer Answer
+	format wire.Format
 	meter  *meter
 }
 
@@ -186,6 +216,6 @@ func (w *writer) end(err error) (outcome string) {
 		return outcomeGone
 	}
 	// The answer is over either way; a client that is gone misses nothing.
-	_, _ = w.answer.Send(wire.AppendEnd(nil, p.Spread()), nil)
+	_, _ = w.answer.Send(w.format.AppendEnd(nil, p.Spread()), nil)
 	return string(p.Code)
 }

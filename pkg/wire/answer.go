@@ -9,6 +9,7 @@ import (
 // and around that length. It is immutable: an answer with another date, format or
 // origin has another Head.
 type Head struct {
+	Format                    Format // of the body
 	BeforeLength, AfterLength []byte
 
 	Second int64 // of its date; heads of one second are in use side by side
@@ -33,7 +34,7 @@ type whole struct {
 // sent the same message, of more in turn it is copied anew.
 const maxWholes = 8
 
-// Whole returns the frame in NDJSON as a whole answer under head. The bytes are
+// Whole returns the frame as a whole answer under head. The bytes are
 // made when a head is first asked for, and shared: a burst asks for one head for
 // each origin whose pages are sent it. Heads of another second replace those
 // before. The caller must not change the bytes.
@@ -54,7 +55,7 @@ func (f *Frame) wholeUnder(head *Head) *whole {
 }
 
 func (f *Frame) makeWhole(head *Head) []byte {
-	line := f.Bytes(NDJSON)
+	line := f.Bytes(head.Format)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if w := f.wholeUnder(head); w != nil {
@@ -89,32 +90,4 @@ func (f *Frame) discountWholesLocked(w *whole) {
 	for ; w != nil; w = w.older.Load() {
 		f.countLocked(-len(w.bytes))
 	}
-}
-
-// Chunk returns the frame in NDJSON as one chunk (RFC 9112, section 7.1), made
-// once and shared. The caller must not change the bytes.
-func (f *Frame) Chunk() []byte {
-	// Fast path: someone was sent it before.
-	if b := f.chunk.Load(); b != nil {
-		return *b
-	}
-	line := f.Bytes(NDJSON)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if b := f.chunk.Load(); b != nil {
-		return *b
-	}
-	b := AppendChunk(make([]byte, 0, len(line)+8), line)
-	f.chunk.Store(&b)
-	f.countLocked(len(b))
-	return b
-}
-
-// AppendChunk appends data as one chunk. It must not be empty: an empty chunk is
-// the end.
-func AppendChunk(dst, data []byte) []byte {
-	dst = strconv.AppendInt(dst, int64(len(data)), 16)
-	dst = append(dst, "\r\n"...)
-	dst = append(dst, data...)
-	return append(dst, "\r\n"...)
 }

@@ -6,18 +6,6 @@ import (
 	"time"
 )
 
-// Format is how frames are written.
-type Format uint8
-
-// The formats.
-const (
-	NDJSON  Format = iota // application/x-ndjson: one JSON value a line
-	formats               // how many there are
-)
-
-// ContentType returns the media type of an answer in this format.
-func (f Format) ContentType() string { return "application/x-ndjson" }
-
 // A Frame is one message or one gap with its bytes, which are encoded once per
 // format on first need and shared by everyone they are sent to.
 //
@@ -30,14 +18,13 @@ type Frame struct {
 	accepted time.Time     // when the daemon took the message; immutable
 	ttl      time.Duration // the message's own life; 0 is as long as history keeps it; immutable
 
-	encoded [formats]atomic.Pointer[[]byte] // set under mu, until Forget
-	chunk   atomic.Pointer[[]byte]          // see Chunk; set under mu, until Forget
-	whole   atomic.Pointer[whole]           // see Whole; the newest, which leads to older ones; set under mu
-	pins    atomic.Int64                    // see Pin; with released, once the history let go of it
+	encoded atomic.Pointer[encoding] // the newest, which leads to older ones; set under mu, until Forget
+	whole   atomic.Pointer[whole]    // see Whole; the newest, which leads to older ones; set under mu
+	pins    atomic.Int64             // see Pin; with released, once the history let go of it
 
 	account *Account // where its memory is counted; nil: nowhere; immutable
 
-	mu      sync.Mutex // guards first encodings, and settled
+	mu      sync.Mutex // guards changes of the two lists, and settled
 	settled bool       // nothing is counted any more
 }
 
@@ -96,29 +83,43 @@ func (f *Frame) Size() int {
 	return f.message.Size()
 }
 
-// Bytes returns the frame in the given format, terminator included. The caller
-// must not change them.
-func (f *Frame) Bytes(format Format) []byte {
-	// Fast path: someone encoded it before.
-	if b := f.encoded[format].Load(); b != nil {
-		return *b
-	}
-	return f.encode(format)
+// An encoding is a frame's bytes in one form. It is immutable.
+type encoding struct {
+	form  form
+	bytes []byte
+	older *encoding
 }
 
-func (f *Frame) encode(format Format) []byte {
+// Bytes returns the frame in the given format. The caller must not change them.
+func (f *Frame) Bytes(format Format) []byte { return f.in(form{format: format}) }
+
+// Chunk returns the frame in the given format as one chunk (RFC 9112, section 7.1).
+// The caller must not change the bytes.
+func (f *Frame) Chunk(format Format) []byte { return f.in(form{format: format, chunk: true}) }
+
+func (f *Frame) in(form form) []byte {
+	// Fast path: someone encoded it before. A frame has few forms.
+	for e := f.encoded.Load(); e != nil; e = e.older {
+		if e.form == form {
+			return e.bytes
+		}
+	}
+	return f.encode(form)
+}
+
+// encode makes the bytes of a form. Who asks for the same at the same time may make
+// them too: the first that are put on the list are everyone's.
+func (f *Frame) encode(form form) []byte {
+	b := form.encode(f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if b := f.encoded[format].Load(); b != nil {
-		return *b
+	newest := f.encoded.Load()
+	for e := newest; e != nil; e = e.older {
+		if e.form == form {
+			return e.bytes
+		}
 	}
-	var b []byte
-	if f.gap != nil {
-		b = AppendGap(nil, f.gap)
-	} else {
-		b = AppendMessage(make([]byte, 0, jsonSizeHint(f.message)), f.message)
-	}
-	f.encoded[format].Store(&b)
+	f.encoded.Store(&encoding{form, b, newest})
 	f.countLocked(len(b))
 	return b
 }
@@ -175,15 +176,8 @@ func (f *Frame) Forget() {
 }
 
 func (f *Frame) forgetAllLocked() {
-	for i := range f.encoded {
-		f.forgetLocked(&f.encoded[i])
+	for e := f.encoded.Swap(nil); e != nil; e = e.older {
+		f.countLocked(-len(e.bytes))
 	}
-	f.forgetLocked(&f.chunk)
 	f.discountWholesLocked(f.whole.Swap(nil))
-}
-
-func (f *Frame) forgetLocked(encoding *atomic.Pointer[[]byte]) {
-	if b := encoding.Swap(nil); b != nil {
-		f.countLocked(-len(*b))
-	}
 }

@@ -378,20 +378,25 @@ func (c *conn) wait() {
 func (c *conn) end(err error) {
 	problem, ok := errors.AsType[*wire.Problem](err)
 	switch {
+	case c.chunked:
+		c.endInParts(err)
+		c.maybeFinish(ok && problem.Code == wire.CodeDraining)
 	case err == nil:
 		c.answered()
-	case c.chunked:
-		if c.poller.EndStream(err) != nil || c.endChunks() != nil {
-			c.fate = closing
-			return
-		}
-		c.answered()
-		c.maybeFinish(ok && problem.Code == wire.CodeDraining)
 	case ok:
 		c.problem(problem)
 	default:
 		c.fate = closing
 	}
+}
+
+// endInParts ends an answer of unknown length, with the reason if there is one.
+func (c *conn) endInParts(why error) {
+	if why != nil && c.poller.EndStream(why) != nil || c.endChunks() != nil {
+		c.fate = closing
+		return
+	}
+	c.answered()
 }
 
 // consume takes the first n bytes off what was read.

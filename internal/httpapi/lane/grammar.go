@@ -48,9 +48,9 @@ type fields struct {
 
 	host, accept, contentType, authorization string
 	origin, fetchSite, idempotencyKey        string
-	contentLength                            int  // -1: none
-	accepts                                  bool // NDJSON
-	originIndex                              int  // see cors.Policy
+	contentLength                            int // -1: none
+	accepts                                  Accepts
+	originIndex                              int // see cors.Policy
 	originAllowed                            bool
 }
 

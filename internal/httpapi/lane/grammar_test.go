@@ -19,7 +19,9 @@ func newParser(origins ...string) *parser {
 // everything is an API of which the parser asks one thing.
 type everything struct{ API }
 
-func (everything) Accepts(accept string) bool { return accept == "" || accept == "*/*" }
+func (everything) Accepts(accept string) Accepts {
+	return Accepts{None: accept != "" && accept != "*/*"}
+}
 
 const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"
 

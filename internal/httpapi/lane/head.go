@@ -24,17 +24,20 @@ type heads struct {
 type head struct {
 	begin, end string // of all of them: the fields before and after those of the body
 
-	frames    *wire.Head // 200 to a poll; by itself, since frames keep it for as long as they are held
-	published wire.Head  // 200 to a publish
-	stream    []byte     // 200 to a stream, whole
+	frames    [polled]*wire.Head // 200 to a poll, by format; by itself, since frames keep it for as long as they are held
+	published wire.Head          // 200 to a publish
+	streams   [polled][]byte     // 200 to an answer of unknown length, whole, by format
 }
+
+// polled is how many formats answers have, which come first of all.
+const polled = wire.EventStream + 1
 
 const (
 	statusOK = "HTTP/1.1 200 OK\r\n"
 	noStore  = "Cache-Control: no-store, no-transform\r\n"
 	length   = "Content-Length: "
-	ofFrames = "Content-Type: application/x-ndjson\r\n"
-	ofJSON   = "Content-Type: application/json\r\n"
+	typed    = "Content-Type: "
+	ofJSON   = typed + "application/json\r\n"
 	fixed    = "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\n"
 )
 
@@ -60,13 +63,17 @@ func makeHeads(now time.Time, age int64, origins *cors.Policy, last *heads) *hea
 
 func makeHead(begin, end string, second int64) head {
 	before := []byte(statusOK + begin + length)
-	return head{
+	h := head{
 		begin:     begin,
 		end:       end,
-		frames:    &wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofFrames + end + "\r\n"), Second: second},
 		published: wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofJSON + end + "\r\n"), Second: second},
-		stream:    []byte(statusOK + begin + ofFrames + end + "Transfer-Encoding: chunked\r\n\r\n"),
 	}
+	for format := range polled {
+		ofFrames := typed + format.ContentType() + "\r\n"
+		h.frames[format] = &wire.Head{Format: format, BeforeLength: before, AfterLength: []byte("\r\n" + ofFrames + end + "\r\n"), Second: second}
+		h.streams[format] = []byte(statusOK + begin + ofFrames + end + "Transfer-Encoding: chunked\r\n\r\n")
+	}
+	return h
 }
 
 // appendProblem appends a whole answer that is a problem. closes says that the

@@ -54,14 +54,19 @@ type Publish struct {
 // have to is for net/http.
 type API interface {
 	// Poll finds the session of a poll, which may be known, and reads the query.
-	Poll(id []byte, known *session.Session, query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
-	// PollTopics opens what a poll without a session has for one; End ends it. It
-	// refuses, with an error that is no problem, modes that the lane does not serve.
-	PollTopics(query []byte, accepts bool, c auth.Credentials) (*session.Session, transport.Request, error)
+	Poll(id []byte, known *session.Session, query []byte, a Accepts, c auth.Credentials) (*session.Session, transport.Request, error)
+	// PollTopics opens what a poll without a session has for one; End ends it.
+	PollTopics(query []byte, a Accepts, c auth.Credentials) (*session.Session, transport.Request, error)
 	End(s *session.Session)
 	Publish(p Publish) (wire.Published, error)
-	// Accepts reports whether an Accept header takes NDJSON.
-	Accepts(accept string) bool
+	// Accepts reads an Accept header.
+	Accepts(accept string) Accepts
+}
+
+// Accepts is what a request's headers say of the answer.
+type Accepts struct {
+	Format wire.Format // that is liked best
+	None   bool        // there is none that is acceptable
 }
 
 // A Conn is a connection that the lane can serve.
@@ -175,9 +180,6 @@ const restTimeout = 10 * time.Second
 // it; false if it cannot, and then nothing was touched. The session of a poll that
 // has none of its own is the lane's to end then.
 func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) bool {
-	if !transport.Serves(req.Mode) {
-		return false
-	}
 	c, gone := l.take(w, r)
 	if c == nil {
 		if gone && s.ID() == "" {

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"errors"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -19,28 +20,35 @@ type output struct {
 	lane *Lane // immutable
 	fd   int   // immutable; closed when nobody can write any more
 
-	origin  int      // of the request that is answered; see cors.Policy
-	chunked bool     // the head of an answer of unknown length was written
-	failed  bool     // nothing can be written any more
-	kept    [][]byte // not written yet
+	origin  int         // of the request that is answered; see cors.Policy
+	format  wire.Format // of the frames of its answer
+	chunked bool        // the head of an answer of unknown length was written
+	failed  bool        // nothing can be written any more
+	kept    [][]byte    // not written yet
 }
 
 var errGone = errors.New("the client is gone")
 
 // Whole implements transport.Answer.
 func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
-	head := o.head().frames
+	head := o.head().frames[o.format]
 	// Fast path: one frame, whose bytes are shared with everyone who is sent it.
 	if len(frames) == 1 && len(lead) == 0 {
-		return len(frames[0].Bytes(wire.NDJSON)), o.write(frames[0].Whole(head))
+		return len(frames[0].Bytes(o.format)), o.write(frames[0].Whole(head))
 	}
-	n := 0
-	for _, f := range frames {
-		n += len(f.Bytes(wire.NDJSON))
-	}
+	n := o.size(frames)
 	b := takeScratch()
 	b.bytes = append(head.Append(b.bytes, len(lead)+n), lead...)
-	return n, o.writeAll(b, frames, ofNDJSON)
+	return n, o.writeAll(b, frames)
+}
+
+// size is how many bytes frames have by themselves.
+func (o *output) size(frames []*wire.Frame) int {
+	n := 0
+	for _, f := range frames {
+		n += len(f.Bytes(o.format))
+	}
+	return n
 }
 
 // head is of answers to the request, in this second.
@@ -50,29 +58,77 @@ func (o *output) head() *head { return &o.lane.heads.Load().of[o.origin] }
 func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	// Fast path: one frame of a stream.
 	if o.chunked && len(frames) == 1 && len(lead) == 0 {
-		return len(frames[0].Bytes(wire.NDJSON)), o.write(frames[0].Chunk())
+		return len(frames[0].Bytes(o.format)), o.write(frames[0].Chunk(o.format))
 	}
 	b := takeScratch()
 	if !o.chunked {
 		o.chunked = true
-		b.bytes = append(b.bytes, o.head().stream...)
+		b.bytes = append(b.bytes, o.head().streams[o.format]...)
 	}
 	if len(lead) > 0 {
 		b.bytes = wire.AppendChunk(b.bytes, lead)
 	}
 	n := 0
-	for _, f := range frames {
-		n += len(f.Bytes(wire.NDJSON))
+	for len(frames) > 0 {
+		together, size := o.together(frames)
+		n += size
+		var err error
+		if b, err = o.writeChunk(b, frames[:together], size); err != nil {
+			return n, err
+		}
+		frames = frames[together:]
 	}
-	return n, o.writeAll(b, frames, (*wire.Frame).Chunk)
+	return n, o.writeScratch(b)
 }
 
-func ofNDJSON(f *wire.Frame) []byte { return f.Bytes(wire.NDJSON) }
+// together is how many of frames are written as one chunk, which is less to read for
+// the client than a chunk for each; and their size. Large ones stand alone.
+func (o *output) together(frames []*wire.Frame) (count, size int) {
+	size = len(frames[0].Bytes(o.format))
+	for count = 1; count < len(frames); count++ {
+		next := len(frames[count].Bytes(o.format))
+		if size+next > chunkBytes {
+			break
+		}
+		size += next
+	}
+	return count, size
+}
 
-// writeAll writes b and what bytes makes of frames. A large frame's bytes are not
-// copied, nor is any once something has to be kept: many share them, and a copy
-// for each client that does not read would have no bound.
-func (o *output) writeAll(b *scratch, frames []*wire.Frame, bytes func(*wire.Frame) []byte) error {
+// chunkBytes is how many bytes of several frames are copied into one chunk.
+const chunkBytes = 16 << 10
+
+// writeChunk writes frames as one chunk, behind what b holds. It returns the scratch
+// to go on with, which has yet to be written.
+func (o *output) writeChunk(b *scratch, frames []*wire.Frame, size int) (*scratch, error) {
+	if len(frames) == 1 || o.Kept() {
+		return o.writeParts(b, frames, func(f *wire.Frame) []byte { return f.Chunk(o.format) })
+	}
+	b.bytes = append(strconv.AppendInt(b.bytes, int64(size), 16), "\r\n"...)
+	for _, f := range frames {
+		b.bytes = append(b.bytes, f.Bytes(o.format)...)
+	}
+	b.bytes = append(b.bytes, "\r\n"...)
+	if len(b.bytes) < atOnceBytes {
+		return b, nil
+	}
+	return takeScratch(), o.writeScratch(b)
+}
+
+// writeAll writes b and frames.
+func (o *output) writeAll(b *scratch, frames []*wire.Frame) error {
+	b, err := o.writeParts(b, frames, func(f *wire.Frame) []byte { return f.Bytes(o.format) })
+	if err != nil {
+		return err
+	}
+	return o.writeScratch(b)
+}
+
+// writeParts writes b and what bytes makes of frames, but for what the scratch that it
+// returns holds. A large frame's bytes are not copied, nor is any once something has
+// to be kept: many share them, and a copy for each client that does not read would
+// have no bound.
+func (o *output) writeParts(b *scratch, frames []*wire.Frame, bytes func(*wire.Frame) []byte) (*scratch, error) {
 	for _, f := range frames {
 		part := bytes(f)
 		if len(b.bytes)+len(part) < atOnceBytes && !o.Kept() {
@@ -80,14 +136,14 @@ func (o *output) writeAll(b *scratch, frames []*wire.Frame, bytes func(*wire.Fra
 			continue
 		}
 		if err := o.writeScratch(b); err != nil {
-			return err
+			return b, err
 		}
 		if err := o.write(part); err != nil {
-			return err
+			return b, err
 		}
 		b = takeScratch()
 	}
-	return o.writeScratch(b)
+	return b, nil
 }
 
 // endChunks ends an answer of unknown length.

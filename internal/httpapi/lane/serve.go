@@ -64,18 +64,12 @@ func (c *conn) servePoll(kind form, r *request) {
 	c.beginPoll(s, req)
 }
 
-// errForeign sends a request to net/http.
-var errForeign = errors.New("not for the lane")
-
 func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Request, error) {
 	credentials := auth.Credentials{Authorization: r.fields.authorization}
 	if kind == pollTopics {
 		return c.lane.api.PollTopics(r.query, r.fields.accepts, credentials)
 	}
 	s, req, err := c.lane.api.Poll(r.name, c.known, r.query, r.fields.accepts, credentials)
-	if err == nil && !transport.Serves(req.Mode) {
-		err = errForeign
-	}
 	c.known = s
 	return s, req, err
 }
@@ -85,6 +79,7 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 	if s.ID() == "" {
 		c.stateless = s
 	}
+	c.format = req.Format
 	if err := c.poller.Poll(s, req); err != nil {
 		c.polled()
 		c.end(err)

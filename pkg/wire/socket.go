@@ -1,0 +1,35 @@
+package wire
+
+import "encoding/binary"
+
+// The heads of WebSocket frames that a server sends (RFC 6455, section 5.2):
+//
+//	 0               1
+//	 7 6 5 4 3 2 1 0 7 6 5 4 3 2 1 0
+//	+-+-+-+-+-------+-+-------------+----------------------------+
+//	|F|R|0|0|opcode |0| length      | length as 2 or 8 bytes, if |
+//	|I|S| | |       | | or 126, 127 | it is 126 or 127           |
+//	|N|V| | |       | |             |                            |
+//	+-+-+-+-+-------+-+-------------+----------------------------+
+const (
+	finalFrame = 0x80 // FIN: the message is whole
+
+	opText = 0x1
+	opPing = 0x9
+)
+
+// maxSocketHead is the longest head.
+const maxSocketHead = 10
+
+// appendSocketHead appends the head of a whole message of so many bytes. first is the
+// opcode, and what else its byte has beside FIN.
+func appendSocketHead(dst []byte, first byte, length int) []byte {
+	dst = append(dst, finalFrame|first)
+	switch {
+	case length <= 125:
+		return append(dst, byte(length))
+	case length <= 0xffff:
+		return binary.BigEndian.AppendUint16(append(dst, 126), uint16(length))
+	}
+	return binary.BigEndian.AppendUint64(append(dst, 127), uint64(length))
+}
