@@ -50,7 +50,7 @@ func appendPayload(dst []byte, m *Message) []byte {
 	}
 	dst = appendString(append(dst, `,"type":`...), m.Type)
 	if m.IsText() {
-		return appendString(append(dst, `,"text":`...), string(m.Data))
+		return appendString(append(dst, `,"text":`...), m.Data)
 	}
 	dst = append(dst, `,"base64":"`...)
 	dst = base64.StdEncoding.AppendEncode(dst, m.Data)
@@ -106,7 +106,7 @@ const hexDigits = "0123456789abcdef"
 
 // appendString appends s as a JSON string. s is valid UTF-8; only what RFC 8259,
 // section 7, says must be escaped is.
-func appendString(dst []byte, s string) []byte {
+func appendString[T string | []byte](dst []byte, s T) []byte {
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(s); i++ {

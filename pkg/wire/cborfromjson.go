@@ -1,0 +1,227 @@
+package wire
+
+import (
+	"bytes"
+	"math"
+	"math/big"
+	"strconv"
+	"sync"
+)
+
+// AppendCBORFromJSON appends the JSON value of text, which is valid, as one CBOR
+// item. Maps keep their order, lengths are definite, heads the shortest. If not all
+// of it would survive (a number that is no integer of up to 400 bytes and no
+// shortest decimal of a float64, half a surrogate pair, a key that comes twice), the
+// item is tag 262 on a byte string: text itself.
+func AppendCBORFromJSON(dst, text []byte) []byte {
+	c := cborWriters.Get().(*cborWriter)
+	c.text, c.at, c.dst = text, 0, dst
+	ok := c.value(0) && c.next() == 0
+	out := c.dst
+	c.text, c.dst, c.keys = nil, nil, c.keys.emptied()
+	cborWriters.Put(c)
+	if !ok {
+		return appendCBORBytes(appendHead(out[:len(dst)], cborTag, tagJSON), text)
+	}
+	return out
+}
+
+// A cborWriter writes what it reads of text to dst. Its methods report whether
+// that went well.
+type cborWriter struct {
+	text []byte
+	at   int
+	dst  []byte
+	keys mapKeys // in CBOR
+}
+
+var cborWriters = sync.Pool{New: func() any { return new(cborWriter) }}
+
+// next returns the byte that something begins with, or 0 at the end.
+func (c *cborWriter) next() byte {
+	for c.at < len(c.text) {
+		switch b := c.text[c.at]; b {
+		case ' ', '\t', '\r', '\n':
+			c.at++
+		default:
+			return b
+		}
+	}
+	return 0
+}
+
+func (c *cborWriter) value(depth int) bool {
+	switch b := c.next(); b {
+	case '"':
+		return c.string()
+	case '{':
+		return depth < MaxJSONDepth && c.object(depth+1)
+	case '[':
+		return depth < MaxJSONDepth && c.array(depth+1)
+	case 't':
+		return c.word("true", cborTrue)
+	case 'f':
+		return c.word("false", cborFalse)
+	case 'n':
+		return c.word("null", cborNull)
+	}
+	return c.number()
+}
+
+func (c *cborWriter) word(word string, item byte) bool {
+	if !bytes.HasPrefix(c.text[c.at:], []byte(word)) {
+		return false
+	}
+	c.at += len(word)
+	c.dst = append(c.dst, item)
+	return true
+}
+
+func (c *cborWriter) array(depth int) bool {
+	return c.elements(cborArray, ']', func() bool { return c.value(depth) })
+}
+
+func (c *cborWriter) object(depth int) bool {
+	mine := len(c.keys)
+	return c.elements(cborMap, '}', func() bool { return c.member(depth) }) && c.keys.shut(mine)
+}
+
+func (c *cborWriter) member(depth int) bool {
+	from := len(c.dst)
+	if c.next() != '"' || !c.string() {
+		return false
+	}
+	c.keys = append(c.keys, c.dst[from:]) // what is written later leaves it as it is
+	if c.next() != ':' {
+		return false
+	}
+	c.at++
+	return c.value(depth)
+}
+
+// elements reads what stands between brackets and commas.
+func (c *cborWriter) elements(major, shut byte, element func() bool) bool {
+	head := len(c.dst)
+	c.dst = append(c.dst, major)
+	c.at++
+	n := uint64(0)
+	for c.next() != shut || n > 0 {
+		if !element() {
+			return false
+		}
+		n++
+		b := c.next()
+		c.at++
+		if b == shut {
+			c.dst = closeHead(c.dst, head, major, n)
+			return true
+		}
+		if b != ',' {
+			return false
+		}
+	}
+	c.at++
+	return true
+}
+
+func (c *cborWriter) string() bool {
+	rest := c.text[c.at+1:]
+	end := bytes.IndexByte(rest, '"')
+	if end < 0 {
+		return false
+	}
+	if s := rest[:end]; bytes.IndexByte(s, '\\') < 0 {
+		c.dst = appendCBORText(c.dst, s)
+		c.at += end + 2
+		return true
+	}
+	head := len(c.dst)
+	text, n, ok := appendUnescaped(append(c.dst, cborText), rest)
+	c.dst = closeHead(text, head, cborText, uint64(len(text)-head-1))
+	c.at += n + 1
+	return ok
+}
+
+func (c *cborWriter) number() bool {
+	from, whole := c.at, true
+	for ; c.at < len(c.text); c.at++ {
+		switch b := c.text[c.at]; {
+		case b >= '0' && b <= '9' || b == '-':
+		case b == '.' || b|0x20 == 'e' || b == '+':
+			whole = false
+		default:
+			return c.numeral(c.text[from:c.at], whole)
+		}
+	}
+	return c.numeral(c.text[from:], whole)
+}
+
+func (c *cborWriter) numeral(number []byte, whole bool) bool {
+	switch {
+	case len(number) == 0:
+		return false
+	case whole && string(number) != "-0":
+		return c.integer(number)
+	}
+	return c.float(number)
+}
+
+// uint64Digits is how many digits surely fit a uint64.
+const uint64Digits = 19
+
+func (c *cborWriter) integer(number []byte) bool {
+	digits, major := number, byte(cborUint)
+	if number[0] == '-' {
+		digits, major = number[1:], cborNegative
+	}
+	if len(digits) == 0 || len(digits) > uint64Digits {
+		return c.bignum(digits, major)
+	}
+	n := uint64(0)
+	for _, b := range digits {
+		if b == '-' {
+			return false
+		}
+		n = n*10 + uint64(b-'0')
+	}
+	if major == cborNegative {
+		n-- // it is not 0
+	}
+	c.dst = appendHead(c.dst, major, n)
+	return true
+}
+
+func (c *cborWriter) bignum(digits []byte, major byte) bool {
+	if len(digits) > maxIntegerDigits {
+		return false
+	}
+	n, ok := new(big.Int).SetString(string(digits), 10)
+	if !ok {
+		return false
+	}
+	tag := uint64(tagBignum)
+	if major == cborNegative {
+		n.Sub(n, big.NewInt(1))
+		tag = tagNegativeBignum
+	}
+	if n.IsUint64() {
+		c.dst = appendHead(c.dst, major, n.Uint64())
+		return true
+	}
+	magnitude := n.Bytes()
+	c.dst = appendCBORBytes(appendHead(c.dst, cborTag, tag), magnitude)
+	return len(magnitude) <= maxBignumBytes
+}
+
+func (c *cborWriter) float(number []byte) bool {
+	d, ok := decimalOf(number)
+	if !ok {
+		return false
+	}
+	f, err := strconv.ParseFloat(string(number), 64)
+	if err != nil || math.IsInf(f, 0) || !d.isShortestOf(f) {
+		return false
+	}
+	c.dst = appendCBORFloat(c.dst, f)
+	return true
+}
