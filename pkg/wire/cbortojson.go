@@ -46,12 +46,16 @@ func (r *cborReader) embedded() (text []byte, ok bool) {
 // come twice.
 func (r *cborReader) appendPayload(dst []byte) ([]byte, error) {
 	if text, ok := r.embedded(); ok {
-		if !json.Valid(text) || !utf8.Valid(text) {
-			return dst, errCBORNotJSON
-		}
-		return append(dst, text...), nil
+		return append(dst, text...), validJSON(text)
 	}
 	return r.appendJSON(dst, 0)
+}
+
+func validJSON(text []byte) error {
+	if !json.Valid(text) || !utf8.Valid(text) {
+		return errCBORNotJSON
+	}
+	return nil
 }
 
 func (r *cborReader) appendJSON(dst []byte, depth int) ([]byte, error) {

@@ -16,6 +16,7 @@ type Content struct {
 	Gap     *Gap
 	Hello   *Hello
 	End     *Problem
+	Reply   *Reply
 }
 
 // Counts reports whether the frame is one that acks count: a message or a gap.
@@ -35,6 +36,7 @@ type jsonFrame struct {
 	Gap      *Gap            `json:"gap"`
 	Hello    *Hello          `json:"hello"`
 	End      *Problem        `json:"end"`
+	Reply    *Reply          `json:"reply"`
 }
 
 // ParseLine reads one NDJSON frame, with or without its newline. The result
@@ -57,20 +59,22 @@ func ParseLine(line []byte) (Content, error) {
 
 func (f *jsonFrame) content() (Content, error) {
 	kinds := 0
-	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Hello != nil, f.End != nil} {
+	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Hello != nil, f.End != nil, f.Reply != nil} {
 		if present {
 			kinds++
 		}
 	}
 	switch {
 	case kinds != 1:
-		return Content{}, errors.New("is not exactly one of message, gap, hello and end")
+		return Content{}, errors.New("is not exactly one of message, gap, hello, end and reply")
 	case f.Gap != nil:
 		return Content{Gap: f.Gap}, f.Gap.check()
 	case f.Hello != nil:
 		return Content{Hello: f.Hello}, nil
 	case f.End != nil:
 		return Content{End: f.End}, nil
+	case f.Reply != nil:
+		return Content{Reply: f.Reply}, nil
 	}
 	m, err := f.message()
 	return Content{Message: m}, err

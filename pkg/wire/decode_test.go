@@ -131,8 +131,27 @@ func appendContent(c Content) []byte {
 		return AppendHello(nil, c.Hello)
 	case c.End != nil:
 		return AppendEnd(nil, c.End)
+	case c.Reply != nil:
+		return AppendReply(nil, c.Reply)
 	}
 	return Heartbeat
+}
+
+// appendContentCBOR writes what ParseItem read.
+func appendContentCBOR(c Content) []byte {
+	switch {
+	case c.Message != nil:
+		return AppendMessageCBOR(nil, c.Message)
+	case c.Gap != nil:
+		return AppendGapCBOR(nil, c.Gap)
+	case c.Hello != nil:
+		return AppendHelloCBOR(nil, c.Hello)
+	case c.End != nil:
+		return AppendEndCBOR(nil, c.End)
+	case c.Reply != nil:
+		return AppendReplyCBOR(nil, c.Reply)
+	}
+	return HeartbeatCBOR
 }
 
 func FuzzParseLine(f *testing.F) {

@@ -46,7 +46,7 @@ func AppendPublished(dst []byte, p Published) []byte {
 
 func appendPayload(dst []byte, m *Message) []byte {
 	if m.Type == "" {
-		return append(append(dst, `,"data":`...), m.Data...)
+		return appendData(append(dst, `,"data":`...), m)
 	}
 	dst = appendString(append(dst, `,"type":`...), m.Type)
 	if m.IsText() {
@@ -57,12 +57,20 @@ func appendPayload(dst []byte, m *Message) []byte {
 	return append(dst, '"')
 }
 
+// appendData appends a JSON payload, which came in JSON or in CBOR.
+func appendData(dst []byte, m *Message) []byte {
+	if m.CBOR {
+		return AppendJSONFromCBOR(dst, m.Data)
+	}
+	return append(dst, m.Data...)
+}
+
 // jsonSizeHint is enough for the usual message in one allocation.
 func jsonSizeHint(m *Message) int {
 	const members = 96 // names, punctuation, time, offset
 	n := members + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
-	if m.Type != "" {
-		n += len(m.Data) / 2 // base64 or escapes
+	if m.Type != "" || m.CBOR {
+		n += len(m.Data) / 2 // base64, escapes, or digits
 	}
 	return n
 }
@@ -91,15 +99,20 @@ func AppendEnd(dst []byte, p *Problem) []byte {
 }
 
 func appendNamed(dst []byte, name string, value any) []byte {
+	dst = append(dst, `{"`...)
+	dst = append(dst, name...)
+	dst = append(dst, `":`...)
+	dst = appendValue(dst, name, value)
+	return append(dst, "}\n"...)
+}
+
+// appendValue appends what is sent seldom.
+func appendValue(dst []byte, name string, value any) []byte {
 	b, err := json.Marshal(value)
 	if err != nil {
 		panic("BUG: " + name + " does not marshal: " + err.Error())
 	}
-	dst = append(dst, `{"`...)
-	dst = append(dst, name...)
-	dst = append(dst, `":`...)
-	dst = append(dst, b...)
-	return append(dst, "}\n"...)
+	return append(dst, b...)
 }
 
 const hexDigits = "0123456789abcdef"

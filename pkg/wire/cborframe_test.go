@@ -1,0 +1,265 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAppendMessageCBOR(t *testing.T) {
+	const head = "89 00 63612e62 626b33 12 1b0000018bcfe56800"
+	for _, tt := range []struct {
+		name string
+		m    Message
+		want string // after the time
+	}{
+		{"JSON", Message{Data: []byte(`{"n":1.0}`)}, "f6 a1616ef93c00 f6f6"},
+		{"JSON null", Message{Data: []byte(`null`)}, "f6 f6 f6f6"},
+		{"JSON that would not survive", Message{Data: []byte(`1e400`)}, "f6 d90106 453165343030 f6f6"},
+		{"JSON that came in CBOR", Message{Data: []byte{0x9f, 0x18, 1, 0xff}, CBOR: true}, "f6 9f1801ff f6f6"},
+		{"text", Message{Type: "text/plain", Data: []byte("hi")}, "6a746578742f706c61696e 626869 f6f6"},
+		{"bytes", Message{Type: "image/png", Data: []byte{0xff, 0}}, "69696d6167652f706e67 42ff00 f6f6"},
+		{"no bytes", Message{Type: "image/png"}, "69696d6167652f706e67 40 f6f6"},
+		{"text that is no UTF-8", Message{Type: "text/plain", Data: []byte{0xff}}, "6a746578742f706c61696e 41ff f6f6"},
+		{"id and key", Message{Data: []byte(`1`), ID: "i", Key: "k"}, "f6 01 6169 616b"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := tt.m
+			m.Position, m.Time = someTopic, 1700000000000
+			item := AppendMessageCBOR([]byte("before"), &m)[len("before"):]
+			require.Equal(t, unhex(t, head+tt.want), item)
+
+			inCBOR, n, err := ParseItem(item)
+			require.NoError(t, err)
+			require.Equal(t, len(item), n)
+			inJSON, err := ParseLine(AppendMessage(nil, &m))
+			require.NoError(t, err)
+			require.Equal(t, inJSON, inCBOR)
+			require.LessOrEqual(t, len(item), cborSizeHint(&m))
+		})
+	}
+}
+
+// cborAnswer is a stream with one of each frame.
+func cborAnswer() []byte {
+	ref := uint64(7)
+	b := AppendHelloCBOR(nil, &Hello{Positions: []Position{someTopic}})
+	b = AppendMessageCBOR(b, someMessage())
+	b = append(b, HeartbeatCBOR...)
+	b = AppendGapCBOR(b, someGap(GapEvicted))
+	b = AppendMessageCBOR(b, &Message{Position: someTopic, Type: "text/plain", Data: []byte("h\u00e9\n")})
+	b = AppendReplyCBOR(b, &Reply{Ref: &ref, Position: &someTopic, Time: 5})
+	return AppendEndCBOR(b, NewProblem(CodeDraining, "", ""))
+}
+
+func readAllCBOR(d *CBORDecoder) ([]Content, error) {
+	var all []Content
+	for {
+		c, err := d.Next()
+		if err != nil {
+			return all, err
+		}
+		all = append(all, c)
+	}
+}
+
+func TestCBORDecoderReadsInAnyPieces(t *testing.T) {
+	want, err := readAllCBOR(NewCBORDecoder(bytes.NewReader(cborAnswer())))
+	require.Equal(t, io.EOF, err)
+	require.Len(t, want, 7)
+	require.NotNil(t, want[0].Hello)
+	require.NotNil(t, want[1].Message)
+	require.Equal(t, Content{}, want[2], "heartbeat")
+	require.NotNil(t, want[3].Gap)
+	require.Equal(t, "h\u00e9\n", string(want[4].Message.Data))
+	require.EqualValues(t, 7, *want[5].Reply.Ref)
+	require.False(t, want[5].Counts())
+	require.NotNil(t, want[6].End)
+
+	for name, pieces := range map[string]func(io.Reader) io.Reader{
+		"one byte": iotest.OneByteReader, "half": iotest.HalfReader, "error with the last": iotest.DataErrReader,
+	} {
+		got, err := readAllCBOR(NewCBORDecoder(pieces(bytes.NewReader(cborAnswer()))))
+		require.Equal(t, io.EOF, err, name)
+		require.Equal(t, want, got, name)
+	}
+}
+
+// A lost connection: whole frames arrive, and half of one is never taken for one.
+func TestCBORDecoderOfAnAnswerCutAtEveryByte(t *testing.T) {
+	whole := cborAnswer()
+	want, _ := readAllCBOR(NewCBORDecoder(bytes.NewReader(whole)))
+	ends := map[int]int{0: 0} // where frames end, and how many have
+	for at := 0; at < len(whole); {
+		_, n, err := ParseItem(whole[at:])
+		require.NoError(t, err)
+		at += n
+		ends[at] = len(ends)
+	}
+	frames := 0
+	for cut := range len(whole) + 1 {
+		got, err := readAllCBOR(NewCBORDecoder(bytes.NewReader(whole[:cut])))
+		wantErr := io.ErrUnexpectedEOF
+		if n, ok := ends[cut]; ok {
+			frames, wantErr = n, io.EOF
+		}
+		require.Equal(t, wantErr, err, "cut at %d", cut)
+		require.Equal(t, want[:frames], append([]Content{}, got...), "cut at %d", cut)
+	}
+}
+
+func TestParseItemOfHalfAnItem(t *testing.T) {
+	item := AppendMessageCBOR(nil, someMessage())
+	for cut := range len(item) {
+		_, _, err := ParseItem(item[:cut])
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF, "cut at %d", cut)
+	}
+}
+
+func TestCBORDecoderPassesErrorsOn(t *testing.T) {
+	reset := errors.New("connection reset")
+	half := cborAnswer()[:len(cborAnswer())/2]
+	_, err := readAllCBOR(NewCBORDecoder(io.MultiReader(bytes.NewReader(half), iotest.ErrReader(reset))))
+	require.ErrorIs(t, err, reset)
+}
+
+// A payload stays in CBOR for who asks for that, whichever way it was written.
+func TestKeepCBOR(t *testing.T) {
+	var stream []byte
+	payloads := []string{"9f1801ff", "d90106453165343030", "f6"}
+	for _, p := range payloads {
+		stream = AppendMessageCBOR(stream, &Message{Position: someTopic, Data: unhex(t, p), CBOR: true})
+	}
+	d := NewCBORDecoder(bytes.NewReader(stream))
+	d.KeepCBOR = true
+	got, err := readAllCBOR(d)
+	require.Equal(t, io.EOF, err)
+	for i, c := range got {
+		require.True(t, c.Message.CBOR)
+		require.Equal(t, unhex(t, payloads[i]), c.Message.Data)
+		_, err := ParseLine(AppendMessage(nil, c.Message))
+		require.NoError(t, err)
+	}
+	for _, beyond := range []string{"4100", "f7", "d901064178", "a10101"} {
+		d := NewCBORDecoder(bytes.NewReader(AppendMessageCBOR(nil, &Message{Position: someTopic, Data: unhex(t, beyond), CBOR: true})))
+		d.KeepCBOR = true
+		_, err := d.Next()
+		require.ErrorIs(t, err, errCBORNotJSON, beyond)
+	}
+}
+
+// Frames of any size pass one after another, and a large one's memory is let go.
+func TestCBORDecoderOfSmallAndLargeFrames(t *testing.T) {
+	sizes := []int{0, 100, readAhead, 3 * keptRoom, 1, 100_000, 0, 0, 5 * readAhead}
+	var stream []byte
+	for _, n := range sizes {
+		stream = AppendMessageCBOR(stream, &Message{Position: someTopic, Type: "a/b", Data: make([]byte, n)})
+	}
+	d := NewCBORDecoder(bytes.NewReader(append(stream, bytes.Repeat(HeartbeatCBOR, 5*readAhead)...)))
+	for _, n := range sizes {
+		c, err := d.Next()
+		require.NoError(t, err)
+		require.Len(t, c.Message.Data, n)
+	}
+	_, err := readAllCBOR(d)
+	require.Equal(t, io.EOF, err)
+	require.LessOrEqual(t, len(d.room), keptRoom)
+}
+
+// A lie about the length takes no memory, and a frame without an end little more
+// than a frame may have.
+func TestCBORDecoderIsBounded(t *testing.T) {
+	for _, announced := range []string{
+		"89 00 5b000000ffffffffff", "89 00 5a7fffffff", "9bffffffffffffffff", "89 00 9affffffff", "bbffffffffffffffff",
+	} {
+		d := NewCBORDecoder(bytes.NewReader(unhex(t, announced)))
+		_, err := d.Next()
+		require.Error(t, err, announced)
+		require.LessOrEqual(t, len(d.room), 2*readAhead, announced)
+	}
+	_, err := NewCBORDecoder(strings.NewReader(strings.Repeat("\x81", 1000))).Next()
+	require.ErrorIs(t, err, errCBORFrameDeep)
+
+	endless := io.MultiReader(strings.NewReader("\x9f"), zeros{})
+	d := NewCBORDecoder(endless)
+	_, err = d.Next()
+	require.ErrorContains(t, err, "longer than")
+	require.LessOrEqual(t, len(d.room), 4*MaxFrameBytes)
+}
+
+// zeros is a stream of them.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// A message's strings are those of the one before, and its payload is one more.
+func TestCBORDecoderAllocations(t *testing.T) {
+	item := AppendMessageCBOR(nil, &Message{Position: someTopic, Time: 5, Data: []byte(someJSON)})
+	stream := bytes.Repeat(item, 3000)
+	d := NewCBORDecoder(bytes.NewReader(stream))
+	_, err := d.Next()
+	require.NoError(t, err)
+	require.LessOrEqual(t, testing.AllocsPerRun(1000, func() { _, _ = d.Next() }), 3.0)
+}
+
+func FuzzCBORDecoder(f *testing.F) {
+	f.Add(cborAnswer())
+	f.Add([]byte("\x81\x18\x63\x9f\xff\xf6"))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		want, wantErr := readAllCBOR(NewCBORDecoder(bytes.NewReader(stream)))
+		got, err := readAllCBOR(NewCBORDecoder(iotest.OneByteReader(bytes.NewReader(stream))))
+		require.Equal(t, want, got)
+		require.Equal(t, wantErr == io.EOF, err == io.EOF)
+		for _, c := range want {
+			requireSurvives(t, c)
+		}
+	})
+}
+
+// requireSurvives has a content written and read in both formats.
+func requireSurvives(t *testing.T, c Content) {
+	t.Helper()
+	again, n, err := ParseItem(appendContentCBOR(c))
+	require.NoError(t, err)
+	require.Equal(t, len(appendContentCBOR(c)), n)
+	inJSON, err := ParseLine(appendContent(c))
+	require.NoError(t, err)
+	require.Equal(t, string(appendContent(c)), string(appendContent(inJSON)))
+	if c.Message != nil && c.Message.Type == "" {
+		requireSameJSON(t, c.Message.Data, again.Message.Data)
+		c.Message.Data, again.Message.Data = nil, nil
+	}
+	require.Equal(t, appendContentCBOR(c), appendContentCBOR(again))
+}
+
+func BenchmarkAppendMessageCBOR(b *testing.B) {
+	m, dst := &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)}, make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for b.Loop() {
+		AppendMessageCBOR(dst, m)
+	}
+}
+
+func BenchmarkParseItem(b *testing.B) {
+	item := AppendMessageCBOR(nil, &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)})
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _, _ = ParseItem(item)
+	}
+}
+
+func BenchmarkParseLine(b *testing.B) {
+	line := AppendMessage(nil, &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)})
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = ParseLine(line)
+	}
+}

@@ -1,0 +1,124 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+type cborVectors struct {
+	Frames     []cborFrame     `json:"frames"`
+	DecodeOnly []cborFrame     `json:"decode_only"`
+	Refused    []cborRefused   `json:"refused"`
+	Payloads   []cborPayload   `json:"payloads"`
+	Published  []cborPublished `json:"published"`
+	Invalid    []cborRefused   `json:"invalid"`
+}
+
+type cborFrame struct {
+	Name string `json:"name"`
+	Line string `json:"line"`
+	Hex  string `json:"hex"`
+}
+
+type cborRefused struct {
+	Name string `json:"name"`
+	Hex  string `json:"hex"`
+}
+
+type cborPayload struct {
+	JSON string `json:"json"`
+	Hex  string `json:"hex"`
+	Back string `json:"back,omitempty"`
+}
+
+type cborPublished struct {
+	Name string `json:"name"`
+	Hex  string `json:"hex"`
+	JSON string `json:"json,omitempty"`
+}
+
+func readCBORVectors(t testing.TB) (v cborVectors) {
+	t.Helper()
+	readVectors(t, "cbor.json", &v)
+	for _, n := range []int{len(v.Frames), len(v.DecodeOnly), len(v.Refused), len(v.Payloads), len(v.Published), len(v.Invalid)} {
+		require.Positive(t, n)
+	}
+	return v
+}
+
+// A frame says the same in both formats, and is written byte for byte.
+func TestCBORFrameVectors(t *testing.T) {
+	vectors := readCBORVectors(t)
+	for _, v := range vectors.Frames {
+		t.Run(v.Name, func(t *testing.T) {
+			inJSON, inCBOR := requireSameFrame(t, v)
+			require.Equal(t, v.Line, string(appendContent(inCBOR)))
+			require.Equal(t, unhex(t, v.Hex), appendContentCBOR(inJSON))
+		})
+	}
+	for _, v := range vectors.DecodeOnly {
+		t.Run(v.Name, func(t *testing.T) { requireSameFrame(t, v) })
+	}
+	for _, v := range vectors.Refused {
+		_, _, err := ParseItem(unhex(t, v.Hex))
+		require.Error(t, err, v.Name)
+	}
+}
+
+// requireSameFrame reads both forms. Of numbers, the text may be another.
+func requireSameFrame(t *testing.T, v cborFrame) (inJSON, inCBOR Content) {
+	t.Helper()
+	inJSON, err := ParseLine([]byte(v.Line))
+	require.NoError(t, err)
+	inCBOR, n, err := ParseItem(unhex(t, v.Hex))
+	require.NoError(t, err)
+	require.Equal(t, len(unhex(t, v.Hex)), n)
+	if m := inCBOR.Message; m != nil && m.Type == "" {
+		requireSameJSON(t, inJSON.Message.Data, m.Data)
+		m.Data = inJSON.Message.Data
+	}
+	require.Equal(t, inJSON, inCBOR)
+	return inJSON, inCBOR
+}
+
+// Every frame that is in the NDJSON vectors is in these.
+func TestCBORFrameVectorsHaveAll(t *testing.T) {
+	lines := make(map[string]bool)
+	for _, v := range readCBORVectors(t).Frames {
+		lines[v.Line] = true
+	}
+	for _, v := range frameVectors(t) {
+		require.True(t, v.Content == nil || v.DecodeOnly || lines[v.Line], v.Name)
+	}
+}
+
+func TestCBORPayloadVectors(t *testing.T) {
+	for _, v := range readCBORVectors(t).Payloads {
+		item := AppendCBORFromJSON(nil, []byte(v.JSON))
+		require.Equal(t, unhex(t, v.Hex), item, v.JSON)
+		want := v.JSON
+		if v.Back != "" {
+			want = v.Back
+		}
+		require.Equal(t, want, string(AppendJSONFromCBOR(nil, item)))
+	}
+}
+
+func TestCBORPublishVectors(t *testing.T) {
+	vectors := readCBORVectors(t)
+	for _, v := range vectors.Published {
+		var m Message
+		require.NoError(t, m.SetCBOR(unhex(t, v.Hex)), v.Name)
+		if v.JSON == "" {
+			require.Equal(t, CBORType, m.Type, v.Name)
+			require.Equal(t, unhex(t, v.Hex), m.Data, v.Name)
+			continue
+		}
+		require.Empty(t, m.Type, v.Name)
+		require.Equal(t, v.JSON, string(appendData(nil, &m)), v.Name)
+	}
+	for _, v := range vectors.Invalid {
+		require.Error(t, new(Message).SetCBOR(unhex(t, v.Hex)), v.Name)
+	}
+}
