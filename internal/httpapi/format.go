@@ -19,6 +19,7 @@ var formats = []struct {
 }{
 	// curl --json and many libraries say application/json without being asked.
 	{"json", wire.NDJSON, []string{"*/*", "application/*", "application/json", "application/x-ndjson"}},
+	{"cbor", wire.CBOR, []string{"*/*", "application/*", "application/cbor-seq"}},
 }
 
 // formatOf returns the format that a request wants: format= beats Accept. There may be
@@ -35,9 +36,9 @@ func formatOf(q url.Values, accepts lane.Accepts) (wire.Format, error) {
 	}
 	switch {
 	case q.Has("format"):
-		return 0, wire.NewProblem(wire.CodeNotAcceptable, "say format=json", "there is no format %.40q", name)
+		return 0, wire.NewProblem(wire.CodeNotAcceptable, "say format=json or format=cbor", "there is no format %.40q", name)
 	case accepts.None:
-		return 0, wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson, or say format=json", "the answer is application/x-ndjson, which is not accepted")
+		return 0, wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or say format=json or format=cbor", "no format that there is is accepted")
 	}
 	return accepts.Format, nil
 }

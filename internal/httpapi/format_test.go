@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
@@ -16,9 +18,9 @@ func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
 		"application/*;q=0.1":                 true,
 		"text/html":                           false,
 		"application/json":                    true,
-		"application/cbor-seq":                false,
+		"application/cbor-seq":                true,
 		"*/*;q=0":                             false,
-		"application/x-ndjson;q=0, */*":       false,
+		"application/x-ndjson;q=0, */*":       true, // in CBOR
 		"application/x-ndjson, */*;q=0":       true,
 		"application/*;q=0.0, */*":            false,
 		"text/plain;q=0.5, application/x-ndj": false,
@@ -27,4 +29,21 @@ func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
 	}
 	require.False(t, accepted(nil).None)
 	require.False(t, accepted([]string{"text/html", "*/*"}).None, "two headers are one list")
+}
+
+func TestTheFormatThatIsLikedBestIsTaken(t *testing.T) {
+	for accept, want := range map[string]wire.Format{
+		"":                     wire.NDJSON,
+		"*/*":                  wire.NDJSON,
+		"application/cbor-seq": wire.CBOR,
+		"application/cbor-seq, application/x-ndjson":         wire.NDJSON,
+		"application/x-ndjson;q=0.5, application/cbor-seq":   wire.CBOR,
+		"application/cbor-seq;q=0.2, */*;q=0.1":              wire.CBOR,
+		"application/x-ndjson;q=0, */*":                      wire.CBOR,
+		"application/cbor-seq;q=0.2, application/json;q=0.2": wire.NDJSON,
+	} {
+		got := accepted([]string{accept})
+		require.False(t, got.None, accept)
+		require.Equal(t, want, got.Format, accept)
+	}
 }

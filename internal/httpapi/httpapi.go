@@ -65,6 +65,7 @@ type API struct {
 	serving serving
 	origins *cors.Policy // a page elsewhere could publish in its reader's name
 	lane    *lane.Lane   // nil: off
+	lines   lines
 
 	limits       atomic.Pointer[wire.Limits]
 	writeTimeout atomic.Int64 // a time.Duration
@@ -86,6 +87,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Other, a.closeSession}})
 	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Poll, a.poll}})
 	a.route(v1, "/poll", methods{"GET": {limit.Poll, a.pollByQuery}, "POST": {limit.Poll, a.pollByBody}})
+	a.route(v1, "/ws", methods{"GET": {limit.OpenSession, a.openSocket}})
 	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Other, a.describe}})
 	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {
 		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")

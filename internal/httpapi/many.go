@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"mime"
 	"net/http"
@@ -38,7 +39,7 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, p auth.Princip
 	}
 	results := make([]wire.PublishResult, len(items))
 	for i, item := range items {
-		results[i] = a.publishItem(r, p, item)
+		results[i] = a.publishOne(r, p, item)
 	}
 	a.Metrics.HTTPPublishesOfMany.Inc()
 	answer(w, results)
@@ -107,25 +108,27 @@ func tooMany() *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body has more than %d messages", maxMany)
 }
 
-// publishItem publishes one of many.
-func (a *API) publishItem(r *http.Request, p auth.Principal, raw []byte) wire.PublishResult {
-	published, err := a.takeItem(r, p, raw)
+// publishOne publishes one of many.
+func (a *API) publishOne(r *http.Request, p auth.Principal, raw []byte) wire.PublishResult {
+	item, err := readItem(raw)
+	var published wire.Published
+	if err == nil {
+		published, err = a.takeItem(r.Context(), p, item)
+	}
 	if err != nil {
 		return wire.PublishResult{Problem: a.problemOf(r, err)}
 	}
 	return wire.PublishResult{Published: &published}
 }
 
-func (a *API) takeItem(r *http.Request, p auth.Principal, raw []byte) (wire.Published, error) {
-	release, err := a.Limiter.Admit(r.Context(), limit.Publish, p.Name)
+// takeItem publishes a message that came with others, or on a connection that goes
+// both ways.
+func (a *API) takeItem(ctx context.Context, p auth.Principal, item *wire.PublishItem) (wire.Published, error) {
+	release, err := a.Limiter.Admit(ctx, limit.Publish, p.Name)
 	if err != nil {
 		return wire.Published{}, err
 	}
 	defer release()
-	item, err := readItem(raw)
-	if err != nil {
-		return wire.Published{}, err
-	}
 	topic, err := checkTopic(item.Topic)
 	if err != nil {
 		return wire.Published{}, err
@@ -137,7 +140,7 @@ func (a *API) takeItem(r *http.Request, p auth.Principal, raw []byte) (wire.Publ
 	if err != nil {
 		return wire.Published{}, err
 	}
-	return a.takeMessage(r.Context(), p, m, body)
+	return a.takeMessage(ctx, p, m, body)
 }
 
 func readItem(raw []byte) (*wire.PublishItem, error) {

@@ -163,6 +163,9 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(200, "POST", "/v1/poll?mode=single", `{"topics":["a.b@oldest"]}`)
 	r.ask(400, "GET", "/v1/poll?topic=a.b&mode=all", "")
 
+	r.ask(400, "GET", "/v1/ws?topic=a.b", "")
+	r.asked["GET /v1/ws"] = true // but for what no test of HTTP gets; TestAWebSocketTellsTheSame does
+
 	for _, path := range []string{"/v1/openapi.yaml", "/livez", "/readyz", "/metrics"} {
 		r.ask(200, "GET", path, "")
 	}

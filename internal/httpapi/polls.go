@@ -57,11 +57,15 @@ func pollRequest(q url.Values, s *session.Session) (transport.Request, error) {
 		return transport.Request{Mode: mode}, err
 	}
 	if !q.Has("ack") {
-		return transport.Request{}, wire.NewProblem(wire.CodeInvalidRequest,
-			`say ack=K, the number of frames you have had (0 at first), or open the session with "ack":false`, "ack is missing")
+		return transport.Request{}, ackMissing()
 	}
 	ack, err := number(q, "ack", 0, maxAck, 0)
 	return transport.Request{Ack: ack, Mode: mode}, err
+}
+
+func ackMissing() *wire.Problem {
+	return wire.NewProblem(wire.CodeInvalidRequest,
+		`say ack=K, the number of frames you have had (0 at first), or open the session with "ack":false`, "ack is missing")
 }
 
 func modeOf(q url.Values) (transport.Mode, error) {

@@ -120,7 +120,7 @@ func TestBadRequestsAreToldWhatToChange(t *testing.T) {
 			{wire.CodeInvalidRequest, "GET", polls + "?ack=0&mode=fast", "", nil},
 			{wire.CodeAckBeyondSent, "GET", polls + "?ack=1", "", nil},
 			{wire.CodeNotAcceptable, "GET", polls + "?ack=0", "", []string{"Accept: text/html, application/x-ndjson;q=0"}},
-			{wire.CodeNotAcceptable, "GET", polls + "?ack=0&format=cbor", "", nil},
+			{wire.CodeNotAcceptable, "GET", polls + "?ack=0&format=xml", "", nil},
 
 			{wire.CodeInvalidRequest, "GET", "/v1/poll", "", nil},
 			{wire.CodeInvalidPosition, "GET", "/v1/poll?topic=a@", "", nil},

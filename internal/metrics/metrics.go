@@ -40,10 +40,11 @@ type Metrics struct {
 	BytesOut prometheus.Counter
 
 	// Polls and publishes, by the way they were served: the lane's or net/http's,
-	// where alone many are published with one request.
+	// where alone many are published with one request, or commands'.
 	LanePolls, LanePublishes prometheus.Counter
 	HTTPPolls, HTTPPublishes prometheus.Counter
 	HTTPPublishesOfMany      prometheus.Counter
+	CommandPublishes         prometheus.Counter // on connections that go both ways
 
 	LaneConnections prometheus.Gauge   // taken over by the lane
 	LaneReturned    prometheus.Counter // given back to net/http
@@ -78,10 +79,11 @@ func New(version string) *Metrics {
 		publishToWrite:  prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
 	}
 	network := counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
-	calls := counters("calls_total", "Polls and publishes, by call and by way: the lane's or net/http's.", "call", "way")
+	calls := counters("calls_total", "Polls and publishes, by call and by way: the lane's, net/http's, or a command's on a connection that goes both ways.", "call", "way")
 	m.LanePolls, m.LanePublishes = calls.WithLabelValues("poll", "lane"), calls.WithLabelValues("publish", "lane")
 	m.HTTPPolls, m.HTTPPublishes = calls.WithLabelValues("poll", "net/http"), calls.WithLabelValues("publish", "net/http")
 	m.HTTPPublishesOfMany = calls.WithLabelValues("publish_many", "net/http")
+	m.CommandPublishes = calls.WithLabelValues("publish", "command")
 	idempotency := counters("idempotency_results_total", "Results remembered by idempotency key, by what became of them: repeated, mismatched with another message, evicted before their window had passed.", "outcome")
 	m.IdempotencyRepeated, m.IdempotencyMismatched = idempotency.WithLabelValues("repeated"), idempotency.WithLabelValues("mismatched")
 	m.IdempotencyEvicted = idempotency.WithLabelValues("evicted")

@@ -48,9 +48,14 @@ type Via string
 
 // The transports.
 const (
-	ViaLongPoll Via = "longpoll"
-	ViaStream   Via = "stream"
+	ViaLongPoll  Via = "longpoll"
+	ViaStream    Via = "stream"
+	ViaWebSocket Via = "websocket"
+	ViaTCP       Via = "tcp"
 )
+
+// Vias returns every transport.
+func Vias() []Via { return []Via{ViaLongPoll, ViaStream, ViaWebSocket, ViaTCP} }
 
 func (r Request) via() Via {
 	switch {
@@ -97,7 +102,7 @@ type meter struct {
 func New(cfg Config, limits wire.Limits, m *metrics.Metrics) *Server {
 	s := &Server{meters: make(map[Via]*meter)}
 	s.Reload(cfg, limits)
-	for _, via := range []Via{ViaLongPoll, ViaStream} {
+	for _, via := range Vias() {
 		s.meters[via] = &meter{Transport: m.Transport(string(via))}
 	}
 	return s
@@ -214,6 +219,10 @@ func (w *writer) end(err error) (outcome string) {
 	p, ok := errors.AsType[*wire.Problem](err)
 	if !ok {
 		return outcomeGone
+	}
+	if last, ok := w.answer.(interface{ End(*wire.Problem) }); ok {
+		last.End(p.Spread())
+		return string(p.Code)
 	}
 	// The answer is over either way; a client that is gone misses nothing.
 	_, _ = w.answer.Send(w.format.AppendEnd(nil, p.Spread()), nil)

@@ -8,40 +8,72 @@ type Format uint8
 // The formats. Every frame of an answer, or of a connection, is in the same one.
 const (
 	NDJSON      Format = iota // application/x-ndjson: one JSON value a line
+	CBOR                      // application/cbor-seq (RFC 8742): one item each
 	EventStream               // text/event-stream: events for any EventSource
 
 	// One WebSocket message a frame (RFC 6455), as a server sends it: with its head,
-	// unmasked.
+	// unmasked. Text holds a line of NDJSON, binary a CBOR item.
 	SocketText
+	SocketBinary
 )
 
 // ContentType returns the media type of an answer in this format.
 func (f Format) ContentType() string {
-	if f == EventStream {
+	switch f {
+	case EventStream:
 		return "text/event-stream"
+	case CBOR:
+		return "application/cbor-seq"
 	}
 	return "application/x-ndjson"
 }
 
+// OnSocket returns how a WebSocket has what an answer has in this format.
+func (f Format) OnSocket() Format {
+	if f == CBOR {
+		return SocketBinary
+	}
+	return SocketText
+}
+
+// IsBinary reports whether frames are CBOR, and so what their receiver says.
+func (f Format) IsBinary() bool { return f == CBOR || f == SocketBinary }
+
 // AppendHello appends h as a frame.
 func (f Format) AppendHello(dst []byte, h *Hello) []byte {
-	return f.appendLine(dst, "hello", AppendHello(nil, h))
+	if f.IsBinary() {
+		return f.framed(dst, "", AppendHelloCBOR(nil, h))
+	}
+	return f.framed(dst, "hello", AppendHello(nil, h))
 }
 
 // AppendEnd appends the frame that says why there are no more.
 func (f Format) AppendEnd(dst []byte, p *Problem) []byte {
-	return f.appendLine(dst, "end", AppendEnd(nil, p))
+	if f.IsBinary() {
+		return f.framed(dst, "", AppendEndCBOR(nil, p))
+	}
+	return f.framed(dst, "end", AppendEnd(nil, p))
 }
 
-// appendLine appends a frame whose NDJSON is line.
-func (f Format) appendLine(dst []byte, event string, line []byte) []byte {
+// AppendReply appends r as a frame.
+func (f Format) AppendReply(dst []byte, r *Reply) []byte {
+	if f.IsBinary() {
+		return f.framed(dst, "", AppendReplyCBOR(nil, r))
+	}
+	return f.framed(dst, "reply", AppendReply(nil, r))
+}
+
+// framed appends a line of NDJSON, or a CBOR item, as this format has it.
+func (f Format) framed(dst []byte, event string, b []byte) []byte {
 	switch f {
 	case EventStream:
-		return appendEvent(dst, event, "", line)
+		return appendEvent(dst, event, "", b)
 	case SocketText:
-		return append(appendSocketHead(dst, opText, len(line)), line...)
+		dst = appendSocketHead(dst, opText, len(b))
+	case SocketBinary:
+		dst = appendSocketHead(dst, opBinary, len(b))
 	}
-	return append(dst, line...)
+	return append(dst, b...)
 }
 
 // Heartbeat returns what says nothing but that the connection lives. The caller must
@@ -49,9 +81,11 @@ func (f Format) appendLine(dst []byte, event string, line []byte) []byte {
 func (f Format) Heartbeat() []byte { return heartbeats[f] }
 
 var heartbeats = [...][]byte{
-	NDJSON:      Heartbeat,
-	EventStream: []byte(":\n\n"),
-	SocketText:  {finalFrame | opPing, 0},
+	NDJSON:       Heartbeat,
+	CBOR:         {cborNull},
+	EventStream:  []byte(":\n\n"),
+	SocketText:   ping,
+	SocketBinary: ping,
 }
 
 // A form is what a frame's bytes are kept as: a format, bare or as a chunk.
@@ -70,13 +104,27 @@ func (o form) encode(f *Frame) []byte {
 	case EventStream:
 		return encodeEvent(f)
 	case SocketText:
-		line := f.Bytes(NDJSON)
-		return append(appendSocketHead(make([]byte, 0, len(line)+maxSocketHead), opText, len(line)), line...)
+		return o.format.framed(nil, "", f.Bytes(NDJSON))
+	case SocketBinary:
+		return o.format.framed(nil, "", f.Bytes(CBOR))
+	case CBOR:
+		return encodeCBOR(f)
 	}
+	return encodeJSON(f)
+}
+
+func encodeJSON(f *Frame) []byte {
 	if f.gap != nil {
 		return AppendGap(nil, f.gap)
 	}
 	return AppendMessage(make([]byte, 0, jsonSizeHint(f.message)), f.message)
+}
+
+func encodeCBOR(f *Frame) []byte {
+	if f.gap != nil {
+		return AppendGapCBOR(nil, f.gap)
+	}
+	return AppendMessageCBOR(make([]byte, 0, jsonSizeHint(f.message)), f.message)
 }
 
 // AppendChunk appends data as one chunk (RFC 9112, section 7.1). It must not be

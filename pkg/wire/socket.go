@@ -14,12 +14,13 @@ import "encoding/binary"
 const (
 	finalFrame = 0x80 // FIN: the message is whole
 
-	opText = 0x1
-	opPing = 0x9
+	opText   = 0x1
+	opBinary = 0x2
+	opPing   = 0x9
 )
 
-// maxSocketHead is the longest head.
-const maxSocketHead = 10
+// ping is the heartbeat of a WebSocket. Its receiver answers.
+var ping = []byte{finalFrame | opPing, 0}
 
 // appendSocketHead appends the head of a whole message of so many bytes. first is the
 // opcode, and what else its byte has beside FIN.

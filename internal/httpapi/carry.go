@@ -1,0 +1,137 @@
+package httpapi
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// connect finds or opens the session that a connection carries which goes both ways.
+// The error is a *wire.Problem; without one, release must follow.
+func (a *API) connect(p auth.Principal, c wire.ConnectRequest) (transport.Duplex, error) {
+	d := transport.Duplex{
+		Request:  transport.Request{Mode: transport.Stream},
+		Commands: &requester{api: a, principal: p, read: readCommand},
+	}
+	var err error
+	if c.Session != "" {
+		d.Session, err = a.Sessions.Get(c.Session)
+		if err == nil {
+			d.Request.Ack, err = ackOf(c, d.Session)
+		}
+		return d, err
+	}
+	if c.Ack != nil {
+		return d, wire.NewProblem(wire.CodeInvalidRequest, "name the session, or leave ack out", "ack is said, but of no session")
+	}
+	if err := a.allowAll(p, c.Topics); err != nil {
+		return d, err
+	}
+	except, err := exceptOf(c.Client, c.Echo == nil || *c.Echo)
+	if err != nil {
+		return d, err
+	}
+	var positions []wire.Position
+	d.Session, positions, err = a.Sessions.OpenEphemeral(session.Opening{Topics: c.Topics, Except: except}, time.Now())
+	d.Request.Hello = &wire.Hello{Positions: positions}
+	return d, err
+}
+
+// ackOf returns how many frames the client has of a session that it goes on with.
+func ackOf(c wire.ConnectRequest, s *session.Session) (uint64, error) {
+	if slices.ContainsFunc(c.Topics, func(wire.Start) bool { return true }) || c.Client != "" {
+		return 0, wire.NewProblem(wire.CodeInvalidRequest, "subscribe when it is open", "a session is named, and topics or a client besides")
+	}
+	switch {
+	case !s.Acks():
+		return 0, nil
+	case c.Ack == nil:
+		return 0, ackMissing()
+	}
+	return *c.Ack, nil
+}
+
+// release ends what connect has opened.
+func (a *API) release(d transport.Duplex) {
+	if d.Session.ID() == "" {
+		a.Sessions.End(d.Session)
+	}
+}
+
+// carry serves a connection that goes both ways, and returns when that is over.
+func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+	if !a.lines.add(c) {
+		c.Close()
+		return
+	}
+	defer a.lines.remove(c)
+	a.Polls.Serve(ctx, c, d)
+}
+
+// Greet serves a bare connection, whose first item says what it carries. The item has
+// to come within a time.
+func (a *API) Greet(ctx context.Context, c net.Conn) {
+	return
+}
+
+// lines are the connections that go both ways and that no server of net/http ends.
+type lines struct {
+	mu     sync.Mutex // guards the fields below
+	open   map[net.Conn]bool
+	closed bool
+	none   chan struct{} // made when there are to be no more; closed when none is left
+}
+
+func (l *lines) add(c net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	if l.open == nil {
+		l.open = make(map[net.Conn]bool)
+	}
+	l.open[c] = true
+	return true
+}
+
+func (l *lines) remove(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, c)
+	l.maybeDrainedLocked()
+}
+
+func (l *lines) maybeDrainedLocked() {
+	if l.none != nil && len(l.open) == 0 {
+		close(l.none)
+		l.none = nil
+	}
+}
+
+// drain returns what is closed when no connection is left. It is called once.
+func (l *lines) drain() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	none := make(chan struct{})
+	l.none = none
+	l.maybeDrainedLocked()
+	return none
+}
+
+// close closes what is left, and whatever comes.
+func (l *lines) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for c := range l.open {
+		c.Close()
+	}
+}

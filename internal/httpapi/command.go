@@ -1,0 +1,137 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A requester is the client of one connection that goes both ways. It implements
+// transport.Commands.
+type requester struct {
+	api       *API
+	principal auth.Principal
+	read      func([]byte) (*wire.Command, error)
+}
+
+// Do implements transport.Commands.
+func (c *requester) Do(ctx context.Context, s *session.Session, raw []byte) (*wire.Reply, error) {
+	command, err := c.read(raw)
+	reply := &wire.Reply{}
+	if command != nil {
+		reply.Ref = command.Ref
+	}
+	switch {
+	case err != nil && command == nil:
+		return nil, err
+	case err == nil:
+		err = c.carryOut(ctx, s, command, reply)
+	}
+	if err != nil {
+		return &wire.Reply{Ref: reply.Ref, Problem: c.api.problemOfCommand(ctx, err)}, nil
+	}
+	if reply.Ref == nil {
+		return nil, nil
+	}
+	return reply, nil
+}
+
+// problemOfCommand is problemOf where there is no request.
+func (a *API) problemOfCommand(ctx context.Context, err error) *wire.Problem {
+	p, ok := errors.AsType[*wire.Problem](err)
+	if !ok {
+		if ctx.Err() == nil {
+			a.Log.Error("command failed", zap.Error(err))
+		}
+		p = wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
+	}
+	a.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
+	return p.Spread()
+}
+
+// carryOut does what a command says, and notes in the reply what came of it.
+func (c *requester) carryOut(ctx context.Context, s *session.Session, command *wire.Command, reply *wire.Reply) error {
+	if err := checkCommand(command); err != nil {
+		return err
+	}
+	if command.Ping {
+		return nil
+	}
+	if command.Ack != nil {
+		return s.Ack(*command.Ack)
+	}
+	if command.Publish != nil {
+		return c.publish(ctx, command.Publish, reply)
+	}
+	return c.change(ctx, s, command, reply)
+}
+
+// checkCommand returns an error unless a command says one thing.
+func checkCommand(c *wire.Command) error {
+	says := 0
+	for _, so := range []bool{c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping} {
+		if so {
+			says++
+		}
+	}
+	switch {
+	case says != 1:
+		return wire.NewProblem(wire.CodeInvalidRequest, "say one of subscribe (and unsubscribe), publish, ack and ping", "the command says %d things", says)
+	case c.Ref != nil && *c.Ref > wire.MaxRef:
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a whole number up to 2^53-1", "ref is too large")
+	}
+	return nil
+}
+
+// publish publishes one message.
+func (c *requester) publish(ctx context.Context, item *wire.PublishItem, reply *wire.Reply) error {
+	if why := c.api.Sessions.Draining(); why != nil {
+		return why
+	}
+	published, err := c.api.takeItem(ctx, c.principal, item)
+	if err != nil {
+		return err
+	}
+	c.api.Metrics.CommandPublishes.Inc()
+	reply.Position, reply.Time = &published.Position, published.Time
+	return nil
+}
+
+// change changes the session's subscriptions.
+func (c *requester) change(ctx context.Context, s *session.Session, command *wire.Command, reply *wire.Reply) error {
+	release, err := c.api.Limiter.Admit(ctx, limit.Other, c.principal.Name)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := c.api.allowAll(c.principal, command.Subscribe); err != nil {
+		return err
+	}
+	reply.Positions, err = s.Change(command.Subscribe, command.Unsubscribe)
+	return err
+}
+
+// readCommand reads a command in JSON. With an error comes what there is of the
+// command, if it is one at all, for its ref.
+func readCommand(raw []byte) (*wire.Command, error) {
+	if !json.Valid(raw) || !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "what was sent is not an object")
+	}
+	command := &wire.Command{}
+	if err := decode(raw, command); err != nil {
+		var named struct {
+			Ref *uint64 `json:"ref"`
+		}
+		_ = json.Unmarshal(raw, &named) // whatever else is wrong with it
+		return &wire.Command{Ref: named.Ref}, err
+	}
+	return command, nil
+}

@@ -1,0 +1,118 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsflate"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// openSocket opens a WebSocket. What is wrong with the request is told in HTTP.
+func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	if err := a.checkUpgrade(r); err != nil {
+		return err
+	}
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	format, err := formatOf(q, accepted(r.Header["Accept"]))
+	if err != nil {
+		return err
+	}
+	request, err := connectRequestOf(q)
+	if err != nil {
+		return err
+	}
+	d, err := a.connect(p, request)
+	if err != nil {
+		return err
+	}
+	defer a.release(d)
+	compression := wsflate.Extension{Parameters: withoutContext}
+	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate}
+	conn, buffered, _, err := upgrader.Upgrade(r, w)
+	if err != nil {
+		return errGone // the upgrade has answered, and net/http lets go of the connection
+	}
+	_, compressed := compression.Accepted()
+	d.Request.Format, d.Request.Via, d.Answers = format.OnSocket(), transport.ViaWebSocket, true
+	d.Reader = transport.NewWebSocket(d.Request.Format, compressed, a.Limits().MessageBytes)
+	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
+	a.carry(r.Context(), conn, d)
+	return nil
+}
+
+// withoutContext is compression in which each message stands by itself (RFC 7692,
+// section 7.1.1), so that what is sent to many is compressed once, and nothing is
+// remembered for a connection.
+var withoutContext = wsflate.Parameters{ServerNoContextTakeover: true, ClientNoContextTakeover: true}
+
+// headTimeout is how long the answer that opens a WebSocket may take to write.
+const headTimeout = 10 * time.Second
+
+// checkUpgrade returns a problem unless r can become a WebSocket (RFC 6455, section
+// 4.2.1), for a page that may.
+func (a *API) checkUpgrade(r *http.Request) error {
+	h := r.Header
+	upgrades := r.ProtoMajor == 1 && r.ProtoMinor >= 1 && hasToken(h["Connection"], "upgrade") && hasToken(h["Upgrade"], "websocket")
+	switch {
+	case !upgrades || len(h.Get("Sec-WebSocket-Key")) != socketKeyLength || h.Get("Sec-WebSocket-Version") != "13":
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, through proxies that pass Upgrade and Connection on; or long polling, at /v1/poll",
+			"the request does not ask for a WebSocket of version 13 on HTTP/1.1")
+	}
+	asked := *r
+	asked.Method = http.MethodPost // who has a WebSocket can publish on it
+	if a.origins.Check(&asked) != nil {
+		return errOrigin("open a WebSocket")
+	}
+	return nil
+}
+
+// socketKeyLength is that of 16 bytes in base64.
+const socketKeyLength = 24
+
+// connectRequestOf reads the query that opens a WebSocket.
+func connectRequestOf(q url.Values) (wire.ConnectRequest, error) {
+	topics, err := topicsOf(q)
+	if err != nil {
+		return wire.ConnectRequest{}, err
+	}
+	if err := paceTopics(q, topics, transport.Stream); err != nil {
+		return wire.ConnectRequest{}, err
+	}
+	c := wire.ConnectRequest{Topics: topics}
+	if c.Client, err = one(q, "client"); err != nil {
+		return c, err
+	}
+	echo, err := truth(q, "echo", true)
+	if err != nil {
+		return c, err
+	}
+	c.Echo = &echo
+	if c.Session, err = one(q, "session"); err != nil || !q.Has("ack") {
+		return c, err
+	}
+	ack, err := number(q, "ack", 0, maxAck, 0)
+	c.Ack = &ack
+	return c, err
+}
+
+// hasToken reports whether a list in a header has a token, in any case.
+func hasToken(values []string, token string) bool {
+	for _, value := range values {
+		for part := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), token) {
+				return true
+			}
+		}
+	}
+	return false
+}

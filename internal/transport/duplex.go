@@ -1,0 +1,219 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Commands carries out what the client of one connection asks for.
+type Commands interface {
+	// Do carries out one command of the session's client. The reply, if there is one,
+	// is to be told; the error, a *wire.Problem, ends the connection. It may wait, and
+	// gives up when ctx is done.
+	Do(ctx context.Context, s *session.Session, command []byte) (*wire.Reply, error)
+}
+
+// A Duplex is what a connection carries that goes both ways: the frames of one session
+// out, the commands of its client in.
+type Duplex struct {
+	Session  *session.Session
+	Request  Request // mode Stream
+	Reader   Reader
+	Commands Commands
+	Ahead    []byte // what was read of the connection before
+
+	// Answers says that the client answers heartbeats, so that one from which nothing
+	// comes for long is taken for dead.
+	Answers bool
+}
+
+// Serve serves a connection that goes both ways, until either side ends it, and closes
+// it. It is the plain way, for every kind of connection: a goroutine reads, another
+// waits for frames and writes them. The lane has a shorter one.
+func (t *Server) Serve(ctx context.Context, c net.Conn, d Duplex) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l := &line{server: t, conn: c, duplex: d}
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		defer cancel() // whoever reads has nobody left to answer
+		if problem := asProblem(t.Poll(ctx, d.Session, d.Request, l)); problem != nil {
+			l.End(problem.Spread())
+		}
+	})
+	stop := context.AfterFunc(ctx, l.endWriting)
+	if why := l.read(ctx); why != nil {
+		l.End(why)
+		cancel()
+		l.discard()
+	}
+	cancel()
+	stop()
+	writing.Wait()
+	c.Close()
+}
+
+// A line is a connection that goes both ways as Serve has it. Its writer and its
+// reader both write to it.
+type line struct {
+	server *Server
+	conn   net.Conn
+	duplex Duplex // immutable
+
+	mu   sync.Mutex // held by who writes: whole frames
+	over bool       // the last was written
+}
+
+// Whole implements Answer: there is no answer that ends.
+func (l *line) Whole([]byte, []*wire.Frame) (int, error) {
+	panic("BUG: a connection that goes both ways has no whole answers")
+}
+
+// Send implements Answer.
+func (l *line) Send(lead []byte, frames []*wire.Frame) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writeLocked(lead, frames)
+}
+
+var errOver = errors.New("the connection is over")
+
+func (l *line) writeLocked(lead []byte, frames []*wire.Frame) (n int, err error) {
+	if l.over {
+		return 0, errOver
+	}
+	parts := make(net.Buffers, 0, 1+len(frames))
+	if len(lead) > 0 {
+		parts = append(parts, lead)
+	}
+	for _, f := range frames {
+		b := f.Bytes(l.duplex.Request.Format)
+		n += len(b)
+		parts = append(parts, b)
+	}
+	if err := l.conn.SetWriteDeadline(time.Now().Add(l.server.config().WriteTimeout)); err != nil {
+		return 0, err
+	}
+	if _, err = parts.WriteTo(l.conn); err != nil {
+		l.over = true
+	}
+	return n, err
+}
+
+// End tells why the connection ends, and that it does.
+func (l *line) End(why *wire.Problem) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last := l.duplex.Request.Format.AppendEnd(nil, why)
+	_, _ = l.writeLocked(l.duplex.Reader.Bye(last, why), nil) // a client that is gone misses nothing
+	l.over = true
+}
+
+// endWriting tells the client that nothing comes any more, who gets a moment to hear
+// it: to close a socket that has something to be read throws away what it was last
+// sent.
+func (l *line) endWriting() {
+	if half, ok := l.conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	_ = l.conn.SetReadDeadline(time.Now().Add(farewell))
+}
+
+// farewell is how long a client may take to close a connection that has ended.
+const farewell = time.Second
+
+// discard reads what the client still sends, until it closes, or for a moment.
+func (l *line) discard() { _, _ = io.Copy(io.Discard, l.conn) }
+
+// readBytes is how much is read of a connection at a time: more than any head, so that
+// each reading brings a Reader on.
+const readBytes = 4 << 10
+
+// read carries out what the client says, until it says no more, or something that
+// ends the connection, which is the problem that it returns.
+func (l *line) read(ctx context.Context) *wire.Problem {
+	buf := make([]byte, max(readBytes, 2*len(l.duplex.Ahead)))
+	filled := copy(buf, l.duplex.Ahead)
+	for {
+		n, closed, err := l.readAll(ctx, buf[:filled])
+		if closed || err != nil {
+			return asProblem(err)
+		}
+		filled = copy(buf, buf[n:filled])
+		if err := l.await(ctx); err != nil {
+			return nil
+		}
+		m, err := l.conn.Read(buf[filled:])
+		if err != nil {
+			return nil
+		}
+		filled += m
+	}
+}
+
+// await bounds how long the next reading may take.
+func (l *line) await(ctx context.Context) error {
+	if l.duplex.Answers {
+		if err := l.conn.SetReadDeadline(time.Now().Add(l.server.config().silence())); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return l.conn.SetReadDeadline(time.Now().Add(farewell)) // which endWriting may have set before
+	}
+	return nil
+}
+
+// silence is how long nothing may come from a client that answers heartbeats.
+func (c *inForce) silence() time.Duration { return 2*c.Heartbeat + 10*time.Second }
+
+// readAll carries out all that is whole in b, and returns how much it took.
+func (l *line) readAll(ctx context.Context, b []byte) (taken int, closed bool, err error) {
+	for {
+		if ctx.Err() != nil {
+			return len(b), false, nil // it is over
+		}
+		n, in, err := l.duplex.Reader.Read(b[taken:])
+		if err == nil {
+			err = l.serve(ctx, in)
+		}
+		taken += n
+		if err != nil || n == 0 || in.Closed {
+			return taken, in.Closed, err
+		}
+	}
+}
+
+// serve does what was read. Nothing else is written before the answer to a change of
+// subscriptions: no frame may come of what its client does not know it has.
+func (l *line) serve(ctx context.Context, in Incoming) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	answer := in.Answer
+	if in.Command != nil {
+		reply, err := l.duplex.Commands.Do(ctx, l.duplex.Session, in.Command)
+		if err != nil {
+			return err
+		}
+		if reply != nil {
+			answer = l.duplex.Request.Format.AppendReply(answer, reply)
+		}
+	}
+	if len(answer) > 0 {
+		_, _ = l.writeLocked(answer, nil) // whoever writes frames hears of it, too
+	}
+	l.over = l.over || in.Closed
+	return nil
+}
+
+func asProblem(err error) *wire.Problem {
+	problem, _ := errors.AsType[*wire.Problem](err)
+	return problem
+}

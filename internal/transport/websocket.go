@@ -1,0 +1,202 @@
+package transport
+
+import (
+	"bytes"
+	"compress/flate"
+	"errors"
+	"io"
+	"unicode/utf8"
+
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsflate"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A socket reads what comes on a WebSocket (RFC 6455): commands as messages of one
+// kind, which may be in fragments and deflated (RFC 7692, each by itself), with
+// control frames between them.
+type socket struct {
+	kind     ws.OpCode // of messages: text or binary
+	inflates bool      // compression was negotiated
+	most     int       // bytes of a message
+
+	head     ws.Header
+	inside   bool  // the frame whose head it is has not been read to its end
+	read     int64 // of that frame's payload
+	state    ws.State
+	deflated wsflate.MessageState // whether the message is
+	message  []byte               // what is there of it
+	control  []byte               // what is there of a control frame's payload
+	scratch  [ws.MaxHeaderSize]byte
+}
+
+// NewWebSocket returns a Reader of a WebSocket whose frames are of the given format,
+// and whose commands may carry messages of so many bytes. With inflates, compression
+// without context takeover was negotiated.
+func NewWebSocket(format wire.Format, inflates bool, messageBytes int) Reader {
+	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), state: ws.StateServerSide}
+	if format.IsBinary() {
+		s.kind = ws.OpBinary
+	}
+	if inflates {
+		s.state = s.state.Set(ws.StateExtended)
+	}
+	return s
+}
+
+// Read implements Reader.
+func (s *socket) Read(b []byte) (n int, in Incoming, err error) {
+	if !s.inside {
+		if n, err = s.readHead(b); n == 0 || err != nil {
+			return 0, Incoming{}, err
+		}
+	}
+	part := b[n:][:min(s.head.Length-s.read, int64(len(b)-n))]
+	n += len(part)
+	if s.head.OpCode.IsControl() {
+		s.control = s.unmask(s.control, part)
+	} else {
+		s.message = s.unmask(s.message, part)
+	}
+	if s.read < s.head.Length {
+		return n, Incoming{}, nil
+	}
+	s.inside = false
+	in, err = s.frameEnded()
+	return n, in, err
+}
+
+// unmask appends part, which is the next of the frame's payload, without its mask.
+func (s *socket) unmask(dst, part []byte) []byte {
+	begin := len(dst)
+	dst = append(dst, part...)
+	ws.Cipher(dst[begin:], s.head.Mask, int(s.read))
+	s.read += int64(len(part))
+	return dst
+}
+
+// readHead reads a frame's head. It takes nothing while the head is not all there.
+func (s *socket) readHead(b []byte) (int, error) {
+	r := bytes.NewReader(b)
+	head, err := ws.ReadHeaderBuffer(r, s.scratch[:])
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return 0, nil
+	}
+	if err == nil {
+		err = ws.CheckHeader(head, s.state)
+	}
+	if err == nil && s.inflates {
+		head, err = s.deflated.UnsetBits(head)
+		if err == nil && head.Rsv != 0 {
+			err = ws.ErrProtocolNonZeroRsv
+		}
+	}
+	if err != nil {
+		return 0, badSocket(err)
+	}
+	switch {
+	case head.OpCode.IsControl():
+		s.control = s.control[:0]
+	case head.OpCode != ws.OpContinuation && head.OpCode != s.kind:
+		return 0, wire.NewProblem(wire.CodeInvalidRequest, "send text with format=json, binary with format=cbor", "a command came as the other kind of message")
+	case head.Length > int64(s.most-len(s.message)):
+		return 0, commandTooLarge(s.most)
+	}
+	s.head, s.inside, s.read = head, true, 0
+	return len(b) - r.Len(), nil
+}
+
+func badSocket(err error) *wire.Problem {
+	return wire.NewProblem(wire.CodeInvalidRequest, "keep to RFC 6455", "the WebSocket cannot be read: %v", err)
+}
+
+// frameEnded returns what a whole frame comes to.
+func (s *socket) frameEnded() (Incoming, error) {
+	switch s.head.OpCode {
+	case ws.OpPing:
+		return Incoming{Answer: ws.MustCompileFrame(ws.NewPongFrame(s.control))}, nil
+	case ws.OpPong:
+		return Incoming{}, nil
+	case ws.OpClose:
+		return s.closed()
+	}
+	if !s.head.Fin {
+		s.state = s.state.Set(ws.StateFragmented)
+		return Incoming{}, nil
+	}
+	s.state = s.state.Clear(ws.StateFragmented)
+	command, err := s.whole()
+	if err == nil && s.kind == ws.OpText && !utf8.Valid(command) {
+		err = badSocket(ws.ErrProtocolInvalidUTF8)
+	}
+	if err != nil {
+		return Incoming{}, err
+	}
+	return Incoming{Command: command}, nil
+}
+
+// keptMessage is how large a message's memory is kept for the next.
+const keptMessage = 4 << 10
+
+// whole returns the message that has come, which is valid until the next Read.
+func (s *socket) whole() ([]byte, error) {
+	message := s.message
+	if s.message = s.message[:0]; cap(s.message) > keptMessage {
+		s.message = nil
+	}
+	if !s.deflated.IsCompressed() {
+		return message, nil
+	}
+	return inflate(message, s.most)
+}
+
+// closed answers the client's farewell with its own code (RFC 6455, section 5.5.1).
+func (s *socket) closed() (Incoming, error) {
+	code, reason := ws.ParseCloseFrameData(s.control)
+	answer := ws.NewCloseFrame(nil)
+	if len(s.control) > 0 {
+		if err := ws.CheckCloseFrameData(code, reason); err != nil || len(s.control) == 1 {
+			return Incoming{}, badSocket(errors.New("the close frame is malformed"))
+		}
+		answer = ws.NewCloseFrame(ws.NewCloseFrameBody(code, ""))
+	}
+	return Incoming{Answer: ws.MustCompileFrame(answer), Closed: true}, nil
+}
+
+// closings is the status with which a WebSocket closes for a problem (RFC 6455,
+// section 7.4.1); that of any other is a broken rule.
+var closings = map[wire.Code]ws.StatusCode{
+	wire.CodeDraining:        ws.StatusGoingAway,
+	wire.CodeSessionEnded:    ws.StatusNormalClosure,
+	wire.CodeMessageTooLarge: ws.StatusMessageTooBig,
+	wire.CodeInternal:        ws.StatusInternalServerError,
+	wire.CodeOverloaded:      1013, // try again later (IANA's registry of close codes)
+}
+
+// Bye implements Reader.
+func (s *socket) Bye(dst []byte, why *wire.Problem) []byte {
+	code, ok := closings[why.Code]
+	if !ok {
+		code = ws.StatusPolicyViolation
+	}
+	return append(dst, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(code, string(why.Code))))...)
+}
+
+// The tail of a deflated message that its sender leaves out (RFC 7692, section
+// 7.2.2), and an end.
+const inflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
+
+// inflate returns what was deflated into message, of at most so many bytes.
+func inflate(message []byte, most int) ([]byte, error) {
+	r := flate.NewReader(io.MultiReader(bytes.NewReader(message), bytes.NewReader([]byte(inflateTail))))
+	defer r.Close()
+	all, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, badSocket(err)
+	case len(all) > most:
+		return nil, commandTooLarge(most)
+	}
+	return all, nil
+}
