@@ -65,8 +65,12 @@ func (a *API) release(d transport.Duplex) {
 	}
 }
 
-// carry serves a connection that goes both ways, and returns when that is over.
+// carry serves a connection that goes both ways, with what connect has opened for it.
 func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+	if a.lane != nil && a.lane.Carry(c, d) {
+		return
+	}
+	defer a.release(d)
 	if !a.lines.add(c) {
 		c.Close()
 		return

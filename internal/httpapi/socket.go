@@ -35,11 +35,11 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p auth.Principa
 	if err != nil {
 		return err
 	}
-	defer a.release(d)
 	compression := wsflate.Extension{Parameters: withoutContext}
 	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate}
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
 	if err != nil {
+		a.release(d)
 		return errGone // the upgrade has answered, and net/http lets go of the connection
 	}
 	_, compressed := compression.Accepted()

@@ -161,7 +161,7 @@ func (l *line) read(ctx context.Context) *wire.Problem {
 // await bounds how long the next reading may take.
 func (l *line) await(ctx context.Context) error {
 	if l.duplex.Answers {
-		if err := l.conn.SetReadDeadline(time.Now().Add(l.server.config().silence())); err != nil {
+		if err := l.conn.SetReadDeadline(time.Now().Add(l.server.Silence())); err != nil {
 			return err
 		}
 	}
@@ -171,8 +171,8 @@ func (l *line) await(ctx context.Context) error {
 	return nil
 }
 
-// silence is how long nothing may come from a client that answers heartbeats.
-func (c *inForce) silence() time.Duration { return 2*c.Heartbeat + 10*time.Second }
+// Silence is how long nothing may come from a client that answers heartbeats.
+func (t *Server) Silence() time.Duration { return 2*t.config().Heartbeat + 10*time.Second }
 
 // readAll carries out all that is whole in b, and returns how much it took.
 func (l *line) readAll(ctx context.Context, b []byte) (taken int, closed bool, err error) {

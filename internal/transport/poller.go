@@ -112,8 +112,12 @@ func (p *Poller) Go(ahead bool) (State, error) {
 // Wait waits on the session's queue, until there is something or ctx, which is the
 // client's being there, is done. Then it is as Go.
 func (p *Poller) Wait(ctx context.Context) (State, error) {
+	wait := p.patience(time.Now())
+	if p.direct && p.mode == Stream {
+		wait = 0 // another poll was at it: now it can park on its connection
+	}
 	p.meter.parked.Add(1)
-	frames, err := p.poll.Take(ctx, p.limit, p.patience(time.Now()))
+	frames, err := p.poll.Take(ctx, p.limit, wait)
 	p.meter.parked.Add(-1)
 	return p.answer(frames, err)
 }

@@ -56,8 +56,9 @@ type conn struct {
 	space    bool         // the reader tells of space for writing
 	resuming bool         // a goroutine is about to go on with it
 
-	served  uint32 // requests since it came to the lane
-	strikes uint8  // how often it was taken over for next to nothing, in a row
+	served  uint32  // requests since it came to the lane
+	strikes uint8   // how often it was taken over for next to nothing, in a row
+	duplex  *duplex // nil: it carries requests
 
 	prev, next *conn // in the lane's list; guarded by lane.mu
 }
@@ -88,17 +89,21 @@ const (
 //	awaited    at most       counted from            and then
 //	nothing    Idle          its last turn           closing
 //	aFrame     Idle          when last heard of      whichever it finds it waits for
+//	anAnswer   see Silence   when last heard of      asking for one, or closing
 //	aRequest   Idle          when last heard of      closing
 //	theRest    restTimeout   its request's begin     returning
 //	space      WriteTimeout  its write               closing
+//	itsEnd     farewell      when it was over        closing
 type awaited uint8
 
 const (
-	nothing awaited = iota
-	aFrame          // or anything else that ends a poll
+	nothing  awaited = iota
+	aFrame           // or anything else that ends a poll
+	anAnswer         // to a heartbeat
 	aRequest
 	theRest // of a request
 	space   // for the rest of an answer
+	itsEnd  // by its client
 	awaits  // how many there are
 )
 
@@ -181,11 +186,16 @@ func (c *conn) goOn() bool {
 				return c.await(space)
 			}
 			c.awaited = nothing
+		case c.duplex != nil && c.duplex.over && c.filled > 0:
+			c.consume(c.filled)
+		case c.duplex != nil && c.polling != parked && c.filled > 0 && !c.partial:
+			c.hear()
+			return c.await(nothing)
 		case c.polling == begun:
 			c.became(c.poller.Go(c.filled > 0 || c.lane.draining.Load()))
-		case c.polling == noPoll && c.fate == finishing:
+		case c.polling == noPoll && c.fate == finishing && !c.lingers():
 			c.fate = closing
-		case c.polling == noPoll && c.filled > 0 && !c.partial:
+		case c.duplex == nil && c.polling == noPoll && c.filled > 0 && !c.partial:
 			c.serve()
 		case c.unread && c.filled < bufferBytes:
 			c.read()
@@ -211,13 +221,15 @@ func (c *conn) resumeLater() {
 
 // rest is what a connection does that has nothing to do.
 func (c *conn) rest() bool {
-	switch {
-	case c.filled == 0:
+	if c.filled == 0 {
 		c.release()
-	case c.polling == noPoll:
-		return !c.lane.draining.Load() && c.await(theRest)
 	}
-	if c.polling == parked {
+	switch {
+	case c.duplex != nil:
+		return c.restDuplex()
+	case c.filled > 0 && c.polling == noPoll:
+		return !c.lane.draining.Load() && c.await(theRest)
+	case c.polling == parked:
 		return c.await(aFrame)
 	}
 	return !c.lane.draining.Load() && c.await(aRequest)
@@ -233,7 +245,7 @@ func (c *conn) await(what awaited) bool {
 	}
 	if what != c.awaited || what <= aRequest {
 		c.awaited = what
-		c.due.Store(c.lane.heads.Load().age + c.lane.patience[what].Load())
+		c.due.Store(c.lane.heads.Load().age + c.lane.patienceFor(what))
 	}
 	return true
 }
@@ -249,6 +261,8 @@ func (c *conn) overdue() {
 		if c.polling == parked && !c.poller.IsParked() {
 			c.takeBack()
 		}
+	case anAnswer:
+		c.silent()
 	case theRest:
 		c.fate = returning
 	default:
@@ -304,6 +318,9 @@ func (c *conn) read() {
 	}
 	c.filled += n
 	c.partial = false
+	if c.duplex != nil {
+		c.duplex.asked = false
+	}
 	// The reader tells of what comes after this; of an end that was there, it has told.
 	c.unread = c.ended || c.filled == bufferBytes
 	c.lane.metrics.BytesIn.Add(float64(n))
@@ -378,6 +395,8 @@ func (c *conn) wait() {
 func (c *conn) end(err error) {
 	problem, ok := errors.AsType[*wire.Problem](err)
 	switch {
+	case c.duplex != nil:
+		c.endDuplex(err)
 	case c.chunked:
 		c.endInParts(err)
 		c.maybeFinish(ok && problem.Code == wire.CodeDraining)

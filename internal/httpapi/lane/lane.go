@@ -107,6 +107,8 @@ type Lane struct {
 
 	heads    atomic.Pointer[heads]
 	seen     *blocks
+	life     context.Context // done when it closes: of commands that wait
+	endLife  context.CancelFunc
 	back     *listener
 	readers  []reader      // for every second core; the others fan out
 	next     atomic.Uint32 // reader to join, but for the modulus
@@ -128,11 +130,13 @@ func New(cfg Config) *Lane {
 		seen: newBlocks(), back: newListener(), drained: make(chan struct{}),
 		readers: make([]reader, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
+	l.life, l.endLife = context.WithCancel(context.Background())
 	l.begun = time.Now()
 	for what := range l.patience {
 		l.patience[what].Store(seconds(cfg.Idle))
 	}
 	l.patience[theRest].Store(seconds(restTimeout))
+	l.patience[itsEnd].Store(farewell)
 	l.Reload(cfg.WriteTimeout)
 	l.conns.prev, l.conns.next = &l.conns, &l.conns
 	l.Tick(l.begun)
@@ -141,6 +145,14 @@ func New(cfg Config) *Lane {
 
 // Reload puts another write timeout in force, for what waits from now on.
 func (l *Lane) Reload(writeTimeout time.Duration) { l.patience[space].Store(seconds(writeTimeout)) }
+
+// patienceFor is how many seconds something is awaited.
+func (l *Lane) patienceFor(what awaited) int64 {
+	if what == anAnswer {
+		return seconds(l.polls.Silence())
+	}
+	return l.patience[what].Load()
+}
 
 // seconds is d in whole seconds, at least one.
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
@@ -227,20 +239,10 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 	if !ok || !supported || l.draining.Load() || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
 		return nil, false
 	}
-	raw, err := nc.SyscallConn()
-	if err != nil {
+	if c = l.adopt(nc, l.origins.Index(r.Header.Get("Origin"))); c == nil {
 		return nil, false
 	}
-	fd, err := duplicate(raw)
-	if err != nil {
-		return nil, false
-	}
-	c = &conn{output: output{lane: l, fd: fd, origin: l.origins.Index(r.Header.Get("Origin"))}, parser: parser{lane: l}, unread: true, strikes: strikes}
-	c.poller.Init(l.polls, c, l.handOff)
-	c.mu.Lock()
-	if !l.start(c) {
-		return nil, false
-	}
+	c.strikes = strikes
 	_, buffered, err := http.NewResponseController(w).Hijack()
 	_ = nc.Close() // the connection lives on in fd, or nobody can use it
 	if err != nil {
@@ -249,12 +251,37 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 		c.unlock()
 		return nil, true
 	}
-	if n := buffered.Reader.Buffered(); n > 0 {
-		ahead, _ := buffered.Reader.Peek(n) // at most what net/http reads at a time, half of a buffer
-		c.buf = buffers.Get().(*[bufferBytes]byte)
-		c.filled = copy(c.buf[:], ahead)
-	}
+	ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // at most what net/http reads at a time, half of a buffer
+	c.readAhead(ahead)
 	return c, false
+}
+
+// adopt makes a connection of the lane that is nc, or nil if that fails. It is locked.
+// nc is to be closed, but not before nobody else reads it.
+func (l *Lane) adopt(nc syscall.Conn, origin int) *conn {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	fd, err := duplicate(raw)
+	if err != nil {
+		return nil
+	}
+	c := &conn{output: output{lane: l, fd: fd, origin: origin}, parser: parser{lane: l}, unread: true}
+	c.poller.Init(l.polls, c, l.handOff)
+	c.mu.Lock()
+	if !l.start(c) {
+		return nil
+	}
+	return c
+}
+
+// readAhead takes over what was read of the connection before.
+func (c *conn) readAhead(b []byte) {
+	if len(b) > 0 {
+		c.buf = buffers.Get().(*[bufferBytes]byte)
+		c.filled = copy(c.buf[:], b)
+	}
 }
 
 // start has a reader hear of what happens to c and lists it, unless the lane is
@@ -320,6 +347,7 @@ func (l *Lane) Close() {
 	l.mu.Lock()
 	l.closed = true
 	l.mu.Unlock()
+	l.endLife()
 	_ = l.back.Close()
 	l.each(func(c *conn) { c.attend((*conn).close) })
 	l.running.Wait()

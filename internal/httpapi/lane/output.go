@@ -22,6 +22,7 @@ type output struct {
 
 	origin  int         // of the request that is answered; see cors.Policy
 	format  wire.Format // of the frames of its answer
+	bare    bool        // there are no heads and no chunks, only frames
 	chunked bool        // the head of an answer of unknown length was written
 	failed  bool        // nothing can be written any more
 	kept    [][]byte    // not written yet
@@ -56,6 +57,9 @@ func (o *output) head() *head { return &o.lane.heads.Load().of[o.origin] }
 
 // Send implements transport.Answer.
 func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
+	if o.bare {
+		return o.sendBare(lead, frames)
+	}
 	// Fast path: one frame of a stream.
 	if o.chunked && len(frames) == 1 && len(lead) == 0 {
 		return len(frames[0].Bytes(o.format)), o.write(frames[0].Chunk(o.format))
@@ -79,6 +83,18 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 		frames = frames[together:]
 	}
 	return n, o.writeScratch(b)
+}
+
+// sendBare is Send where a connection has nothing but frames.
+func (o *output) sendBare(lead []byte, frames []*wire.Frame) (int, error) {
+	// Fast path: one frame.
+	if len(frames) == 1 && len(lead) == 0 {
+		b := frames[0].Bytes(o.format)
+		return len(b), o.write(b)
+	}
+	b := takeScratch()
+	b.bytes = append(b.bytes, lead...)
+	return o.size(frames), o.writeAll(b, frames)
 }
 
 // together is how many of frames are written as one chunk, which is less to read for

@@ -211,3 +211,5 @@ func duplicate(raw syscall.RawConn) (fd int, err error) {
 }
 
 func closeFD(fd int) { _ = syscall.Close(fd) }
+
+func shutWriting(fd int) { _ = syscall.Shutdown(fd, syscall.SHUT_WR) }

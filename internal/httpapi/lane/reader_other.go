@@ -19,6 +19,7 @@ func (*reader) awaitSpace(*conn) error       { return errUnsupported }
 func (*reader) leave(*conn)                  {}
 func (*reader) close()                       {}
 func closeFD(int)                            {}
+func shutWriting(int)                        {}
 func duplicate(syscall.RawConn) (int, error) { return 0, errUnsupported }
 
 func rawRead(int, []byte) (int, syscall.Errno)  { return 0, syscall.ENOTSUP }

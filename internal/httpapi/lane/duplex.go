@@ -1,0 +1,163 @@
+package lane
+
+import (
+	"errors"
+	"net"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A duplex is what a connection has besides that goes both ways: a WebSocket, or a
+// bare one. Its poll is a stream that is parked on it like any; what its client says
+// is no request but commands, which do not wait for an end of the stream.
+//
+// Commands are carried out in a goroutine, never by the reader, who has other
+// connections to tend: they may take long, or wait. The connection is locked
+// meanwhile, and its poll taken back, so nothing is written before the reply, and no
+// further command is read before the client has taken what it was answered.
+type duplex struct {
+	transport.Duplex
+
+	hears bool // a goroutine is about to carry out what was read
+	asked bool // the client was asked for a sign of life, and has given none
+	over  bool // the last was written: what the client still says is thrown away
+	shut  bool // and it can see that
+}
+
+// farewell is how many seconds a client may take to close a connection that is over.
+const farewell = 2
+
+// Carry takes over a connection that goes both ways and serves it, until either side
+// ends it; false if it is not one for the lane, and then nothing was touched. A session
+// of the connection's own is the lane's to end then.
+func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
+	unwrapped, _ := unwrap(nc)
+	socket, ok := unwrapped.(Conn)
+	if !ok || !supported || !l.handOff || len(d.Ahead) > bufferBytes || l.draining.Load() {
+		return false
+	}
+	c := l.adopt(socket, 0)
+	if c == nil {
+		return false
+	}
+	_ = nc.Close() // the connection lives on in fd
+	c.readAhead(d.Ahead)
+	d.Ahead = nil
+	c.duplex, c.bare = &duplex{Duplex: d}, true
+	defer c.unlock()
+	c.beginPoll(d.Session, d.Request)
+	c.proceed()
+	return true
+}
+
+// hear has what was read carried out.
+func (c *conn) hear() {
+	if !c.duplex.hears {
+		c.duplex.hears = true
+		c.attend((*conn).carryOut)
+	}
+}
+
+// carryOut carries out the commands that were read. After some of them others have
+// their turn.
+func (c *conn) carryOut() {
+	c.duplex.hears = false
+	c.takeBack()
+	for range atATime {
+		if c.filled == 0 || c.partial || c.duplex.over || c.failed || c.Kept() {
+			return
+		}
+		n, in, err := c.duplex.Reader.Read(c.buf[:c.filled])
+		if err != nil {
+			c.endDuplex(err)
+			return
+		}
+		c.consume(n)
+		c.partial = n == 0
+		c.answer(in)
+	}
+}
+
+// answer carries out one command, if it is one, and writes what is to be answered.
+func (c *conn) answer(in transport.Incoming) {
+	answer := in.Answer
+	if in.Command != nil {
+		reply, err := c.duplex.Commands.Do(c.lane.life, c.duplex.Session, in.Command)
+		if err != nil {
+			c.endDuplex(err)
+			return
+		}
+		if reply != nil {
+			answer = c.format.AppendReply(answer, reply)
+		}
+	}
+	if len(answer) > 0 {
+		_ = c.write(answer) // goOn looks whether it failed
+	}
+	if in.Closed {
+		c.finishDuplex()
+	}
+}
+
+// endDuplex tells the client why the connection ends, if that is for it to know.
+func (c *conn) endDuplex(err error) {
+	problem, ok := errors.AsType[*wire.Problem](err)
+	if !ok {
+		c.fate = closing
+		return
+	}
+	last := c.format.AppendEnd(nil, problem.Spread())
+	_ = c.write(c.duplex.Reader.Bye(last, problem))
+	c.finishDuplex()
+}
+
+// finishDuplex ends the connection's time once all is written.
+func (c *conn) finishDuplex() {
+	c.duplex.over = true
+	c.maybeFinish(true)
+	if c.polling == begun {
+		c.poller.Gone()
+		c.polled()
+	}
+}
+
+// lingers reports whether the client of a connection that is over has yet to close
+// its side: to close a socket that has something to be read throws away what its
+// client was last sent.
+func (c *conn) lingers() bool {
+	if c.duplex == nil || c.ended || c.failed {
+		return false
+	}
+	if !c.duplex.shut {
+		c.duplex.shut = true
+		c.awaited = nothing
+		shutWriting(c.fd)
+	}
+	return true
+}
+
+// restDuplex is rest where the connection goes both ways.
+func (c *conn) restDuplex() bool {
+	switch {
+	case c.duplex.over:
+		return c.await(itsEnd)
+	case c.duplex.Answers:
+		return c.await(anAnswer)
+	}
+	return c.await(aFrame)
+}
+
+// silent is told that nothing was heard for long from a client that answers
+// heartbeats. While it is sent messages it gets none, so it is asked once.
+func (c *conn) silent() {
+	if c.duplex.asked {
+		c.fate = closing
+		return
+	}
+	c.duplex.asked = true
+	c.takeBack()
+	if !c.Kept() {
+		_ = c.write(c.format.Heartbeat())
+	}
+}

@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws/wsutil"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// wantFrame receives a message and compares.
+func (s *socketSubscriber) wantFrame(position, data string) {
+	s.Helper()
+	c, err := s.Next()
+	require.NoError(s, err)
+	require.NotNil(s, c.Message)
+	require.Equal(s, position, fmt.Sprintf("%s%d", c.Message.Position.Topic, c.Message.Position.Offset))
+	require.Equal(s, data, string(c.Message.Data))
+}
+
+func (s *socketSubscriber) wantReply(ref uint64) wire.Reply {
+	s.Helper()
+	reply := <-s.replies
+	require.NotNil(s, reply.Ref)
+	require.Equal(s, ref, *reply.Ref)
+	return reply
+}
+
+func item(topic, data string) *wire.PublishItem {
+	return &wire.PublishItem{Topic: topic, Data: json.RawMessage(data)}
+}
+
+// The lane carries a WebSocket: nobody waits for it, and nothing of what it says or is
+// told differs.
+func TestTheLaneCarriesWebSockets(t *testing.T) {
+	k := newLaneKit(t, LaneHandOff)
+	s := k.connect(wire.Start{Topic: "a"})
+	require.Equal(t, uint64(0), s.hello().Positions[0].Offset)
+	k.wantOnLane(1)
+	k.publish("a", `1`)
+	s.wantFrame("a1", "1")
+	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("a", `{"n":2}`)})
+	require.Equal(t, uint64(2), s.wantReply(1).Position.Offset)
+	s.wantFrame("a2", `{"n":2}`)
+
+	s.send(wire.Command{Publish: item("a..b", `3`)})
+	require.Equal(t, wire.CodeInvalidTopic, (<-s.replies).Problem.Code, "without a ref only what is wrong is told")
+	s.send(wire.Command{Ping: true, Ref: new(uint64(4))})
+	require.Nil(t, s.wantReply(4).Problem)
+
+	s.send(wire.Command{Ref: new(uint64(5)), Subscribe: []wire.Start{{Topic: "b"}}, Unsubscribe: []string{"a"}})
+	require.Len(t, s.wantReply(5).Positions, 1)
+	k.publish("a", `4`)
+	k.publish("b", `5`)
+	s.wantFrame("b1", "5")
+	big := `"` + strings.Repeat("x", 60<<10) + `"`
+	s.send(wire.Command{Ref: new(uint64(6)), Publish: item("b", big)})
+	s.wantReply(6)
+	s.wantFrame("b2", big)
+	s.Close()
+	k.wantNoLaneConnections()
+}
+
+func (k *kit) wantNoLaneConnections() {
+	k.client.CloseIdleConnections()
+	k.Helper()
+	require.Eventually(k, func() bool {
+		return testutil.ToFloat64(k.cfg.Metrics.LaneConnections) == 0
+	}, 5*time.Second, time.Millisecond)
+}
+
+// Many commands and many messages at once, to a client that reads.
+func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
+	k := newLaneKit(t, LaneHandOff)
+	s := k.connect(wire.Start{Topic: "a"})
+	s.hello()
+	const count = 3000
+	go func() {
+		for n := range uint64(count) {
+			s.send(wire.Command{Ref: new(n), Publish: item("a", fmt.Sprint(n))})
+		}
+	}()
+	go func() {
+		for range count {
+			<-s.replies
+		}
+	}()
+	for n := range count {
+		s.wantFrame(fmt.Sprintf("a%d", n+1), fmt.Sprint(n))
+	}
+	s.Close()
+	k.wantNoLaneConnections()
+}
+
+// A session that ends tells why, and closes as WebSockets do.
+func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
+	k := newLaneKit(t, LaneHandOff)
+	s := k.connect(wire.Start{Topic: "a"})
+	s.hello()
+	k.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
+	_, err := s.Next()
+	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
+	_, err = s.Next()
+	closed := wsutil.ClosedError{}
+	require.ErrorAs(t, err, &closed)
+	require.EqualValues(t, 1001, closed.Code)
+	s.Close()
+	k.wantNoLaneConnections()
+}
+
+// Who breaks the rules is told, on the lane and elsewhere.
+func TestAWebSocketThatBreaksTheRulesIsTold(t *testing.T) {
+	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+		k := newLaneKit(t, way)
+		for text, code := range map[string]int{`[1]`: 1008, "{": 1008, "\"\xff\"": 1008, strings.Repeat(" ", 1<<20+1): 1009} {
+			s := k.connect()
+			s.hello()
+			require.NoError(t, wsutil.WriteClientText(s.conn, []byte(text)))
+			_, err := s.Next()
+			require.ErrorAs(t, err, new(*wire.Problem), "%s %.10q", way, text)
+			_, err = s.Next()
+			closed := wsutil.ClosedError{}
+			require.ErrorAs(t, err, &closed, "%s %.10q", way, text)
+			require.EqualValues(t, code, closed.Code)
+			s.Close()
+		}
+		k.wantNoLaneConnections()
+	}
+}
+
+// A client that goes on with a session by WebSocket, and then by long polling.
+func TestASessionMovesBetweenTransports(t *testing.T) {
+	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+		k := newLaneKit(t, way)
+		id := k.open(`{"topics":["a"]}`).Session
+		k.publish("a", `1`)
+		s := k.dialSocket("/v1/ws?session=" + id + "&ack=0")
+		require.Equal(t, id, s.hello().Session)
+		s.wantFrame("a1", "1")
+		k.publish("a", `2`)
+		s.wantFrame("a2", "2")
+		polled := make(chan string)
+		go func() {
+			_, body := k.get("GET", "/v1/sessions/"+id+"/poll?ack=2", "")
+			polled <- body
+		}()
+		_, err := s.Next()
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodePollReplaced})
+		k.publish("a", `3`)
+		require.Contains(t, <-polled, `"data":3`)
+		s.Close()
+	}
+}
+
+func (k *kit) publish(topic, data string) {
+	k.Helper()
+	status, body := k.get("POST", "/v1/topics/"+topic+"/messages", data, jsonType)
+	require.Equal(k, 200, status, body)
+}
