@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -128,7 +129,8 @@ func TestCompactJSON(t *testing.T) {
 		{"string keeps its spaces", `" a  b "`, `" a  b "`, ""},
 		{"escapes untouched", `"\u00e9\/\ud800\u2028<>&"`, `"\u00e9\/\ud800\u2028<>&"`, ""},
 		{"beyond ASCII untouched", "\"\u2028\u00e9<>&\"", "\"\u2028\u00e9<>&\"", ""},
-		{"doubled members", `{"a":1, "a":2}`, `{"a":1,"a":2}`, ""},
+		{"members of two objects", `{"a":{"a":1},"b":[{"a":1},{"a":1}]}`, `{"a":{"a":1},"b":[{"a":1},{"a":1}]}`, ""},
+		{"members of other spellings", `{"a":1,"A":2,"a ":3,"\u0041a":4}`, `{"a":1,"A":2,"a ":3,"\u0041a":4}`, ""},
 		{"numbers untouched", "[1.0, 1e400, -0, 123456789012345678901234567890, 1E+2]", "[1.0,1e400,-0,123456789012345678901234567890,1E+2]", ""},
 		{"64 arrays", deep("[", "", "]", 64), deep("[", "", "]", 64), ""},
 		{"64 objects", deep(`{"a":`, "1", "}", 64), deep(`{"a":`, "1", "}", 64), ""},
@@ -137,6 +139,14 @@ func TestCompactJSON(t *testing.T) {
 		{"brackets in a string", `"` + strings.Repeat("[", 100) + `\"` + strings.Repeat("{", 100) + `"`, `"` + strings.Repeat("[", 100) + `\"` + strings.Repeat("{", 100) + `"`, ""},
 		{"many side by side", "[" + deep("[],", "", "", 100) + "[]]", "[" + deep("[],", "", "", 100) + "[]]", ""},
 		{"a million brackets", strings.Repeat("[", 1_000_000), "", "more than 64 deep"},
+
+		{"member twice", `{"a":1, "a":2}`, "", `the member "a" twice`},
+		{"member twice, in another spelling", `{"a":1,"\u0061":2}`, "", `the member "a" twice`},
+		{"member twice, beyond the basic plane", `{"\ud83d\ude00":1,"😀":2}`, "", `the member "😀" twice`},
+		{"member twice, both empty", `{"":1,"":1}`, "", `the member "" twice`},
+		{"member twice, deep within", `{"x":[{"y":{"b":1,"c":{},"b":1}}]}`, "", `the member "b" twice`},
+		{"member twice, around an object", `{"a":{"b":1},"b":{},"a":1}`, "", `the member "a" twice`},
+		{"half surrogate pairs", `{"\ud800":1,"\ud801":2}`, "", "twice"},
 
 		{"nothing", "", "", "empty"},
 		{"white space", " \t\r\n", "", "empty"},
@@ -168,6 +178,40 @@ func TestCompactJSON(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.Equal(t, tt.want, string(got))
+		})
+	}
+}
+
+// The last of many members is compared with all of them.
+func TestCompactJSONOfManyMembers(t *testing.T) {
+	var body []byte
+	for i := range 2000 {
+		body = fmt.Appendf(body, `"m%d":0,`, i)
+	}
+	_, err := CompactJSON([]byte("{" + string(body) + `"x":0}`))
+	require.NoError(t, err)
+	for _, twice := range []string{"m0", "m7", "m1000", "m1999"} {
+		_, err := CompactJSON([]byte("{" + string(body) + `"` + twice + `":0}`))
+		require.ErrorContains(t, err, twice)
+	}
+}
+
+// What an older daemon took is still read.
+func TestIsCompactJSON(t *testing.T) {
+	for data, want := range map[string]bool{`{"a":1,"a":2}`: true, `[1.0]`: true, `{"a": 1}`: false, ` 1`: false, "1\n": false, ``: false, `{"a":}`: false, "\"\xff\"": false} {
+		require.Equal(t, want, IsCompactJSON([]byte(data)), data)
+	}
+}
+
+func BenchmarkCompactJSON(b *testing.B) {
+	large := "[" + strings.TrimSuffix(strings.Repeat(someJSON+",", 60), ",") + "]"
+	for name, body := range map[string]string{"10 bytes": `{"n":1234}`, "10 KB": large} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				_, _ = CompactJSON([]byte(body))
+			}
 		})
 	}
 }
