@@ -22,7 +22,8 @@ var errCBORDeep = fmt.Errorf("it is more than %d deep", MaxJSONDepth)
 
 // CheckCBOR checks that body is one well-formed CBOR item (RFC 8949, appendix C)
 // with valid UTF-8, at most MaxJSONDepth deep (a number's tag is not counted),
-// whose maps have no key twice, in whatever way they are written; and says whether
+// whose maps have no key twice, in whatever way they are written, and are keys of
+// maps at most maxKeysInKeys times over; and says whether
 // it is in JSON's model: text keys, no byte strings, no tags but those of bignums of
 // up to 400 bytes, no simple values but false, true and null, only finite floats.
 func CheckCBOR(body []byte) (CBORModel, error) {
@@ -30,7 +31,7 @@ func CheckCBOR(body []byte) (CBORModel, error) {
 		return CBOROnly, errors.New("the body is empty, which is not a CBOR item")
 	}
 	c := cborChecks.Get().(*cborCheck)
-	c.b, c.at, c.beyond = body, 0, false
+	c.b, c.at, c.within, c.beyond = body, 0, 0, false
 	model, err := c.whole()
 	c.b, c.spare, c.keys = nil, nil, c.keys.emptied()
 	cborChecks.Put(c)
@@ -46,7 +47,14 @@ type cborCheck struct {
 	beyond bool    // something was beyond JSON
 	keys   mapKeys // each in its one form
 	spare  []byte  // of keys that were written in another form
+	within int     // how many keys what is read is part of, one in another
 }
+
+// maxKeysInKeys bounds within how many keys something may be: each is written once
+// more to be compared.
+const maxKeysInKeys = 4
+
+var errCBORKeys = fmt.Errorf("maps are in keys of maps more than %d times over", maxKeysInKeys)
 
 var cborChecks = sync.Pool{New: func() any { return new(cborCheck) }}
 
@@ -132,7 +140,7 @@ func (c *cborCheck) elements(h cborHead, depth int) error {
 }
 
 func (c *cborCheck) members(h cborHead, depth int) error {
-	mine := len(c.keys)
+	mine, spare := len(c.keys), len(c.spare)
 	for n := uint64(0); c.more(h, n); n++ {
 		if err := c.key(depth); err != nil {
 			return err
@@ -144,13 +152,20 @@ func (c *cborCheck) members(h cborHead, depth int) error {
 	if !c.keys.shut(mine) {
 		return errCBORDuplicate
 	}
+	c.spare = c.spare[:spare]
 	return nil
 }
 
 // key checks a key, and keeps it in its one form.
 func (c *cborCheck) key(depth int) error {
+	if c.within == maxKeysInKeys {
+		return errCBORKeys
+	}
 	from := c.at
-	if err := c.item(depth); err != nil {
+	c.within++
+	err := c.item(depth)
+	c.within--
+	if err != nil {
 		return err
 	}
 	key := cborReader{b: c.b[:c.at], at: from}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/hex"
 	"strings"
 	"testing"
@@ -96,7 +97,9 @@ func TestCheckCBOR(t *testing.T) {
 		{"a character in two parts", "7f 61c3 61a9 ff", 0, "UTF-8"},
 		{"65 deep", strings.Repeat("81", 65) + "00", 0, "more than 64 deep"},
 		{"65 maps deep", strings.Repeat("a16161", 65) + "00", 0, "more than 64 deep"},
-		{"65 keys deep", strings.Repeat("a1", 65) + "00", 0, "more than 64 deep"},
+		{"4 keys deep", "a1a1a1a1 00 00 00 00 00", CBOROnly, ""},
+		{"5 keys deep", "a1a1a1a1a1 00 00 00 00 00 00", 0, "more than 4 times over"},
+		{"5 keys deep, with arrays between", "a181a181a181a181a1 00 00 00 00 00 00", 0, "more than 4 times over"},
 		{"65 tags", strings.Repeat("c1", 65) + "00", 0, "more than 64 deep"},
 		{"a million arrays", strings.Repeat("81", 1_000_000), 0, "more than 64 deep"},
 
@@ -147,6 +150,19 @@ func TestManyKeys(t *testing.T) {
 		_, err := CheckCBOR(item(twice))
 		require.ErrorIs(t, err, errCBORDuplicate, "%d", twice)
 	}
+}
+
+// Keys that have to be written anew to be compared take memory once, however they are
+// nested.
+func TestKeysTakeMemoryOnce(t *testing.T) {
+	long := append(appendHead(nil, cborBytes, 1<<16), make([]byte, 1<<16)...)
+	item := append(bytes.Repeat([]byte{cborMap | 1, cborArray | 1}, maxKeysInKeys), long...)
+	item = append(item, bytes.Repeat([]byte{cborNull}, maxKeysInKeys)...)
+	all := append(appendHead(nil, cborArray, 100), bytes.Repeat(item, 100)...)
+	c := cborCheck{cborReader: cborReader{b: all}}
+	require.NoError(t, c.item(0))
+	require.Equal(t, len(all), c.at)
+	require.Less(t, cap(c.spare), 4*len(item))
 }
 
 // What is announced costs nothing, and neither does reading what is there. (With the
