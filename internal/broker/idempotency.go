@@ -44,7 +44,15 @@ func scopeOf(owner string, m *wire.Message) Digest {
 // fingerprintOf stands for everything else that a publisher says.
 func fingerprintOf(m *wire.Message, ttl time.Duration) Digest {
 	life := binary.BigEndian.AppendUint64(nil, uint64(ttl))
-	return digestOf([]byte(m.Type), life, []byte(m.Key), []byte(m.Client), m.Data)
+	return digestOf([]byte(typeOf(m)), life, []byte(m.Key), []byte(m.Client), m.Data)
+}
+
+// typeOf tells JSON from JSON that came in CBOR: the same bytes are other values.
+func typeOf(m *wire.Message) string {
+	if m.CBOR {
+		return wire.CBORType
+	}
+	return m.Type
 }
 
 // A Result is what a publish with an idempotency key was answered with. It is over

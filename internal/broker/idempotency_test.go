@@ -78,6 +78,7 @@ func TestTheFingerprintCoversWhatAPublisherSays(t *testing.T) {
 	for name, change := range map[string]func(m *wire.Message, ttl *time.Duration){
 		"type":            func(m *wire.Message, _ *time.Duration) { m.Type = "text/html" },
 		"JSON":            func(m *wire.Message, _ *time.Duration) { m.Type = "" },
+		"JSON in CBOR":    func(m *wire.Message, _ *time.Duration) { m.Type, m.CBOR = "", true },
 		"key":             func(m *wire.Message, _ *time.Duration) { m.Key = "y" },
 		"no key":          func(m *wire.Message, _ *time.Duration) { m.Key = "" },
 		"client":          func(m *wire.Message, _ *time.Duration) { m.Client = "d" },
@@ -105,6 +106,15 @@ func TestTheFingerprintCoversWhatAPublisherSays(t *testing.T) {
 			require.Equal(t, uint64(1), again.Position.Offset)
 		})
 	}
+}
+
+// The same byte is 1 in JSON and -18 in CBOR.
+func TestTheFingerprintTellsCBORFromJSON(t *testing.T) {
+	b := newBroker(Config{})
+	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
+	inCBOR := keyed("a", "k", "1")
+	inCBOR.CBOR = true
+	require.Zero(t, publishOnce(t, b, "", inCBOR))
 }
 
 // What was refused was not published: the same key may try again.

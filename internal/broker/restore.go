@@ -177,10 +177,7 @@ func (s *restoring) holdBudget() {
 func (t *topic) regain(saved *savedMessage, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m := &wire.Message{
-		Position: t.positionLocked(saved.Offset), Time: saved.Time,
-		Type: saved.Type, Data: saved.Data, ID: saved.ID, Key: saved.Key, Client: saved.Client,
-	}
+	m := saved.message(t.positionLocked(saved.Offset))
 	age := max(0, now.Sub(time.UnixMilli(saved.Time)))
 	ttl := time.Duration(saved.TTL) * time.Millisecond
 	t.history.push(wire.NewMessageFrame(m, now.Add(-age), ttl, &t.broker.memory.frames))

@@ -159,6 +159,11 @@ func TestWhatIsNoStateIsToldFromOne(t *testing.T) {
 		"message ahead":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":10}}` + "\n")), "offset 10"},
 		"offsets do not rise": {string(sealed(savedBegin + savedTopicA + strings.Repeat(`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n", 2))), "line 4"},
 		"no JSON in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MSA="}}` + "\n")), "not the JSON"},
+		"no CBOR in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"AQE="}}` + "\n")), "not the CBOR"},
+		"CBOR beyond JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"QQE="}}` + "\n")), "not the CBOR"},
+		"empty CBOR":          {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":""}}` + "\n")), "not the CBOR"},
+		"CBOR with a type":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"type":"a/b","cbor":"AQ=="}}` + "\n")), "two payloads"},
+		"CBOR beside JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","cbor":"AQ=="}}` + "\n")), "two payloads"},
 		"endless life":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"ttl_ms":9223372036854775807,"data":"MQ=="}}` + "\n")), "no time"},
 		"long key":            {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","key":"` + strings.Repeat("k", 256) + `"}}` + "\n")), "too long"},
 		"no digests":          {string(sealed(savedBegin + `{"result":{"scope":"MQ==","fingerprint":"MQ==","position":"a@k3:1","time":1}}` + "\n")), "result is none"},
@@ -193,6 +198,7 @@ func FuzzRestore(f *testing.F) {
 	message := `{"message":{"offset":7,"time":1700000000000,"ttl_ms":1000,"type":"a/b","data":"MQ==","id":"i","key":"k"}}` + "\n"
 	f.Add(savedBegin)
 	f.Add(savedBegin + savedTopicA + message + savedKey)
+	f.Add(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1700000000000,"cbor":"AQ=="}}` + "\n")
 	f.Add(savedBegin + savedTopicA + strings.Replace(savedTopicA, `"a"`, `"b"`, 1) + message)
 	f.Fuzz(func(t *testing.T, lines string) {
 		cfg := Config{HistoryMessages: 3, MaxTopics: 2, HistoryAge: 100 * 365 * 24 * time.Hour}

@@ -91,10 +91,14 @@ func (s *saving) message(f *wire.Frame) {
 	if s.err == nil && !savable(m) {
 		s.err = fmt.Errorf("BUG: message %s says something that is not UTF-8", m.Position)
 	}
-	s.write(savedLine{Message: &savedMessage{
+	saved := savedMessage{
 		Offset: m.Position.Offset, Time: m.Time, TTL: f.TTL().Milliseconds(),
 		Type: m.Type, Data: m.Data, ID: m.ID, Key: m.Key, Client: m.Client,
-	}})
+	}
+	if m.CBOR {
+		saved.Data, saved.CBOR = nil, m.Data
+	}
+	s.write(savedLine{Message: &saved})
 }
 
 func (s *saving) result(r Result) {

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -18,11 +17,12 @@ import (
 // more of it than a line:
 //
 //	{"pubsubd_state":1,"epoch":"k3","floor":17,"saved":1700000000000}
-//	{"topic":{"name":"a.b","head":18,"lost":16,"reason":"evicted"}}
+//	{"topic":{"name":"a.b","head":19,"lost":16,"reason":"evicted"}}
 //	{"message":{"offset":17,"time":1700000000000,"data":"MQ=="}}
 //	{"message":{"offset":18,"time":1700000000001,"ttl_ms":1000,"type":"text/plain","data":"dHdv","key":"k"}}
+//	{"message":{"offset":19,"time":1700000000001,"cbor":"AQ=="}}
 //	{"result":{"scope":"…","fingerprint":"…","position":"a.b@k3:18","time":1700000000001}}
-//	{"end":{"lines":5,"sha256":"…"}}
+//	{"end":{"lines":6,"sha256":"…"}}
 //
 // A message belongs to the topic before it. A result is of an idempotency key, the
 // oldest first. The end counts the lines above it and
@@ -67,6 +67,7 @@ type savedMessage struct {
 	TTL    int64  `json:"ttl_ms,omitempty"`
 	Type   string `json:"type,omitempty"`
 	Data   []byte `json:"data,omitempty"` // in base64: every byte counts
+	CBOR   []byte `json:"cbor,omitempty"` // the data, if wire.Message.CBOR; a daemon that does not know it misses data
 	ID     string `json:"id,omitempty"`
 	Key    string `json:"key,omitempty"`
 	Client string `json:"client,omitempty"`
@@ -144,10 +145,33 @@ func (m *savedMessage) check() error {
 		return errors.New("the message's type, key or id is too long")
 	case m.Client != "" && wire.CheckClient(m.Client) != nil:
 		return wire.CheckClient(m.Client)
-	case m.Type == "" && !isCompact(m.Data):
+	case m.CBOR != nil:
+		return m.checkCBOR()
+	case m.Type == "" && !wire.IsCompactJSON(m.Data):
 		return errors.New("the message is not the JSON that it says")
 	}
 	return nil
+}
+
+func (m *savedMessage) checkCBOR() error {
+	if m.Type != "" || m.Data != nil {
+		return errors.New("the message has two payloads")
+	}
+	if model, err := wire.CheckCBOR(m.CBOR); err != nil || model != wire.CBORIsJSON {
+		return errors.New("the message is not the CBOR that it says")
+	}
+	return nil
+}
+
+// message returns what was saved of a message, at its position.
+func (m *savedMessage) message(at wire.Position) *wire.Message {
+	restored := &wire.Message{
+		Position: at, Time: m.Time, Type: m.Type, Data: m.Data, ID: m.ID, Key: m.Key, Client: m.Client,
+	}
+	if m.CBOR != nil {
+		restored.Data, restored.CBOR = m.CBOR, true
+	}
+	return restored
 }
 
 func (r *savedResult) check(epoch string) error {
@@ -155,12 +179,6 @@ func (r *savedResult) check(epoch string) error {
 		return errors.New("the idempotency key's result is none")
 	}
 	return nil
-}
-
-// isCompact reports whether data is JSON as it is published.
-func isCompact(data []byte) bool {
-	compact, err := wire.CompactJSON(data)
-	return err == nil && bytes.Equal(compact, data)
 }
 
 // savable reports whether what a publisher said of m survives: JSON has no
