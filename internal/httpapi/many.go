@@ -25,7 +25,7 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if why := a.Sessions.Draining(); why != nil {
 		return why
 	}
-	split, answer, err := a.formOfMany(r)
+	form, err := formOfMany(r)
 	if err != nil {
 		return err
 	}
@@ -33,42 +33,62 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if err != nil {
 		return err
 	}
-	items, err := split(body)
+	items, err := form.split(body)
 	if err != nil {
 		return err
 	}
 	results := make([]wire.PublishResult, len(items))
 	for i, item := range items {
-		results[i] = a.publishOne(r, p, item)
+		results[i] = a.publishOne(r, p, form, item)
 	}
 	a.Metrics.HTTPPublishesOfMany.Inc()
-	answer(w, results)
+	form.answer(a, w, results)
 	return nil
 }
 
+// A manyForm is how many messages are written in a body, and their results in the
+// answer.
+type manyForm struct {
+	split  func(body []byte) (items [][]byte, err error)
+	read   func(item []byte) (*wire.PublishItem, error)
+	answer func(a *API, w http.ResponseWriter, results []wire.PublishResult)
+}
+
+var (
+	manyInArray    = &manyForm{splitArray, readItem, (*API).answerArray}
+	manyInLines    = &manyForm{splitLines, readItem, (*API).answerLines}
+	manyInSequence = &manyForm{splitSequence, readCBORItem, (*API).answerSequence}
+)
+
+// sequenceType is the media type of a CBOR sequence (RFC 8742).
+const sequenceType = "application/cbor-seq"
+
 // formOfMany returns how the body is read and answered. What would be said of one
 // message is not said of the request: it would seem to hold for all.
-func (a *API) formOfMany(r *http.Request) (split func([]byte) ([]json.RawMessage, error), answer func(http.ResponseWriter, []wire.PublishResult), err error) {
+func formOfMany(r *http.Request) (*manyForm, error) {
 	if r.URL.RawQuery != "" || r.Header["Idempotency-Key"] != nil {
-		return nil, nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
 			"publishing many has no query and no Idempotency-Key header")
 	}
 	mediaType, isJSON, err := mediaTypeOf(r.Header["Content-Type"])
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if isJSON {
-		return splitArray, a.answerArray, nil
+		return manyInArray, nil
 	}
-	if base, _, err := mime.ParseMediaType(mediaType); err != nil || base != wire.NDJSON.ContentType() {
-		return nil, nil, wire.NewProblem(wire.CodeUnsupportedType, "send an array as application/json, or lines as application/x-ndjson",
-			"many messages do not come as %.80q", mediaType)
+	switch base, _, _ := mime.ParseMediaType(mediaType); base {
+	case wire.NDJSON.ContentType():
+		return manyInLines, nil
+	case sequenceType:
+		return manyInSequence, nil
 	}
-	return splitLines, a.answerLines, nil
+	return nil, wire.NewProblem(wire.CodeUnsupportedType, "send an array as application/json, lines as application/x-ndjson, or a sequence as "+sequenceType,
+		"many messages do not come as %.80q", mediaType)
 }
 
 // splitArray returns the elements of body, once all of it is known to be an array.
-func splitArray(body []byte) (items []json.RawMessage, err error) {
+func splitArray(body []byte) (items [][]byte, err error) {
 	var whole json.RawMessage
 	if err := json.Unmarshal(body, &whole); err != nil {
 		return nil, unreadable(err)
@@ -91,7 +111,7 @@ func splitArray(body []byte) (items []json.RawMessage, err error) {
 }
 
 // splitLines returns the lines of body, but for empty ones.
-func splitLines(body []byte) (items []json.RawMessage, err error) {
+func splitLines(body []byte) (items [][]byte, err error) {
 	for line := range bytes.Lines(body) {
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
@@ -104,13 +124,28 @@ func splitLines(body []byte) (items []json.RawMessage, err error) {
 	return items, nil
 }
 
+// splitSequence returns the items of body, which are whole, and not checked further.
+func splitSequence(body []byte) (items [][]byte, err error) {
+	for len(body) > 0 {
+		if len(items) == maxMany {
+			return nil, tooMany()
+		}
+		item, rest, err := wire.CutCBOR(body)
+		if err != nil {
+			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send one map after another, whole", "item %d is no CBOR: %v", len(items)+1, err)
+		}
+		items, body = append(items, item), rest
+	}
+	return items, nil
+}
+
 func tooMany() *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body has more than %d messages", maxMany)
 }
 
 // publishOne publishes one of many.
-func (a *API) publishOne(r *http.Request, p auth.Principal, raw []byte) wire.PublishResult {
-	item, err := readItem(raw)
+func (a *API) publishOne(r *http.Request, p auth.Principal, form *manyForm, raw []byte) wire.PublishResult {
+	item, err := form.read(raw)
 	var published wire.Published
 	if err == nil {
 		published, err = a.takeItem(r.Context(), p, item)
@@ -154,6 +189,15 @@ func readItem(raw []byte) (*wire.PublishItem, error) {
 	return item, decode(raw, item)
 }
 
+func readCBORItem(raw []byte) (*wire.PublishItem, error) {
+	item, err := wire.ParsePublishItem(raw)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	item.CBOR = bytes.Clone(item.CBOR) // of the body, it would keep the rest
+	return item, nil
+}
+
 // messageOfItem is messageOf for one of many.
 func messageOfItem(item *wire.PublishItem) (m *message, body []byte, err error) {
 	m = newMessage(item.Topic)
@@ -169,16 +213,19 @@ func messageOfItem(item *wire.PublishItem) (m *message, body []byte, err error) 
 
 // payloadOf returns what is published, and its type.
 func payloadOf(item *wire.PublishItem) (mediaType string, body []byte, err error) {
-	typed := item.Data == nil && item.Type != ""
+	value, typed := item.Data != nil || item.CBOR != nil, item.Type != ""
 	switch {
-	case item.Data != nil && item.Type == "" && item.Text == nil && item.Base64 == nil:
+	case value && (typed || item.Text != nil || item.Base64 != nil):
+	case item.CBOR != nil:
+		return wire.CBORType, item.CBOR, nil
+	case value:
 		return "application/json", item.Data, nil
 	case typed && item.Text != nil && item.Base64 == nil:
 		return item.Type, []byte(*item.Text), nil
 	case typed && item.Base64 != nil && item.Text == nil:
 		return item.Type, *item.Base64, nil
 	}
-	return "", nil, wire.NewProblem(wire.CodeInvalidRequest, `give data, or type with either text or base64`, "the message has no payload, or more than one")
+	return "", nil, wire.NewProblem(wire.CodeInvalidRequest, "give data, or type with either text or base64 (in CBOR, bytes)", "the message has no payload, or more than one")
 }
 
 // takeMembers takes what else is said of a message.
@@ -217,4 +264,13 @@ func (a *API) answerLines(w http.ResponseWriter, results []wire.PublishResult) {
 	}
 	w.Header().Set("Content-Type", wire.NDJSON.ContentType())
 	a.writeWhole(w, http.StatusOK, lines)
+}
+
+func (a *API) answerSequence(w http.ResponseWriter, results []wire.PublishResult) {
+	var items []byte
+	for _, result := range results {
+		items = wire.AppendPublishResult(items, result)
+	}
+	w.Header().Set("Content-Type", sequenceType)
+	a.writeWhole(w, http.StatusOK, items)
 }

@@ -111,17 +111,30 @@ func (a *API) takeMessage(ctx context.Context, p auth.Principal, m *message, bod
 	if len(body) > a.Limits().MessageBytes {
 		return wire.Published{}, tooLarge(a.Limits().MessageBytes)
 	}
-	m.Data = body
-	if m.isJSON {
-		var err error
-		if m.Data, err = wire.CompactJSON(body); err != nil {
-			return wire.Published{}, wire.NewProblem(wire.CodeInvalidBody, "send one JSON value, or name another Content-Type", "%v", err)
-		}
+	if err := m.setPayload(body); err != nil {
+		return wire.Published{}, err
 	}
 	if m.ID != "" {
 		return a.Broker.PublishOnce(ctx, p.Name, &m.Message, m.ttl, time.Now())
 	}
 	return a.Broker.Publish(&m.Message, m.ttl, time.Now())
+}
+
+// setPayload makes body what is published, if it is what its type says.
+func (m *message) setPayload(body []byte) (err error) {
+	switch {
+	case m.isJSON:
+		if m.Data, err = wire.CompactJSON(body); err != nil {
+			return wire.NewProblem(wire.CodeInvalidBody, "send one JSON value, or name another Content-Type", "%v", err)
+		}
+	case m.Type == wire.CBORType:
+		if err := m.SetCBOR(body); err != nil {
+			return wire.NewProblem(wire.CodeInvalidBody, "send one CBOR item, or name another Content-Type", "%v", err)
+		}
+	default:
+		m.Data = body
+	}
+	return nil
 }
 
 // maxTTLSeconds is a year: longer than any history.
@@ -178,7 +191,8 @@ func badID(err error) error {
 	return wire.NewProblem(wire.CodeInvalidRequest, "make a new key for each message, such as a UUID, and send it again with each attempt", "%v", err)
 }
 
-// mediaTypeOf returns the type that the message travels under: empty for JSON.
+// mediaTypeOf returns the type that the message travels under: empty for JSON. CBOR
+// may turn out to be JSON, too.
 func mediaTypeOf(given []string) (mediaType string, isJSON bool, err error) {
 	switch {
 	case len(given) == 1 && given[0] == "application/json":
@@ -202,6 +216,8 @@ func mediaTypeOf(given []string) (mediaType string, isJSON bool, err error) {
 			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON in %.40q is not taken (RFC 8259, section 8.1)", cs)
 		}
 		return "", true, nil
+	case wire.CBORType:
+		return wire.CBORType, false, nil
 	}
 	return strings.Clone(mediaType), false, nil
 }

@@ -41,7 +41,7 @@ type SessionChanged struct {
 }
 
 // PublishItem is one message in the body of POST /v1/messages: Data, any JSON value,
-// or Type with either Text or Base64.
+// or Type with either Text or Base64. In CBOR it is what ParsePublishItem reads.
 type PublishItem struct {
 	Topic  string          `json:"topic"`
 	Data   json.RawMessage `json:"data,omitempty"`
@@ -52,6 +52,8 @@ type PublishItem struct {
 	TTL    *uint64         `json:"ttl,omitempty"` // whole seconds
 	Client *string         `json:"client,omitempty"`
 	ID     *string         `json:"id,omitempty"` // the idempotency key
+
+	CBOR []byte `json:"-"` // in place of Data, if the message came in CBOR; not checked
 }
 
 // PublishResult is what became of one message of POST /v1/messages: where it was put
