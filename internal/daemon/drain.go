@@ -23,14 +23,14 @@ func (d *Daemon) drain() {
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and mean to come back
 	d.endSessions(begun, window)
 
-	laneDrained := d.api.DrainLane()
+	laneDrained := d.api.Drain()
 	d.shutdown(ctx, d.public, "public")
 	select {
 	case <-laneDrained:
 	case <-ctx.Done():
 		d.cutOff("public")
 	}
-	d.api.CloseLane()
+	d.api.Close()
 	d.api.Wait() // only then can nothing be published any more
 	d.shutdown(ctx, d.admin, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))

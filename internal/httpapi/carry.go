@@ -3,11 +3,11 @@ package httpapi
 import (
 	"context"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -15,11 +15,12 @@ import (
 
 // connect finds or opens the session that a connection carries which goes both ways.
 // The error is a *wire.Problem; without one, release must follow.
-func (a *API) connect(p auth.Principal, c wire.ConnectRequest) (transport.Duplex, error) {
-	d := transport.Duplex{
-		Request:  transport.Request{Mode: transport.Stream},
-		Commands: &requester{api: a, principal: p, read: readCommand},
+func (a *API) connect(p auth.Principal, c wire.ConnectRequest, format wire.Format) (transport.Duplex, error) {
+	commands := &requester{api: a, principal: p, read: readCommand}
+	if format.IsBinary() {
+		commands.read = readCBORCommand
 	}
+	d := transport.Duplex{Request: transport.Request{Mode: transport.Stream}, Commands: commands}
 	var err error
 	if c.Session != "" {
 		d.Session, err = a.Sessions.Get(c.Session)
@@ -46,7 +47,7 @@ func (a *API) connect(p auth.Principal, c wire.ConnectRequest) (transport.Duplex
 
 // ackOf returns how many frames the client has of a session that it goes on with.
 func ackOf(c wire.ConnectRequest, s *session.Session) (uint64, error) {
-	if slices.ContainsFunc(c.Topics, func(wire.Start) bool { return true }) || c.Client != "" {
+	if len(c.Topics) > 0 || c.Client != "" {
 		return 0, wire.NewProblem(wire.CodeInvalidRequest, "subscribe when it is open", "a session is named, and topics or a client besides")
 	}
 	switch {
@@ -79,10 +80,52 @@ func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	a.Polls.Serve(ctx, c, d)
 }
 
-// Greet serves a bare connection, whose first item says what it carries. The item has
-// to come within a time.
-func (a *API) Greet(ctx context.Context, c net.Conn) {
-	return
+// bareHost is the API to the clients of bare connections.
+type bareHost API
+
+// BareHost returns who takes in the clients of bare connections.
+func (a *API) BareHost() transport.Host { return (*bareHost)(a) }
+
+// Open implements transport.Host.
+func (h *bareHost) Open(opening []byte) (transport.Duplex, error) {
+	a := (*API)(h)
+	if why := a.Sessions.Draining(); why != nil {
+		return transport.Duplex{}, why
+	}
+	request, err := readConnectRequest(opening)
+	if err != nil {
+		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
+	}
+	p, err := a.Authority.Identify(auth.Credentials{})
+	if err != nil {
+		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
+	}
+	release, err := a.Limiter.Admit(context.Background(), limit.OpenSession, p.Name)
+	if err != nil {
+		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
+	}
+	defer release()
+	d, err := a.connect(p, request, wire.CBOR)
+	if err != nil {
+		return d, a.problemOfCommand(context.Background(), err)
+	}
+	return d, nil
+}
+
+// Carry implements transport.Host.
+func (h *bareHost) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+	(*API)(h).carry(ctx, c, d)
+}
+
+// MessageBytes implements transport.Host.
+func (h *bareHost) MessageBytes() int { return (*API)(h).Limits().MessageBytes }
+
+func readConnectRequest(opening []byte) (request wire.ConnectRequest, err error) {
+	object, _, err := wire.CBORMapToJSON(opening)
+	if err != nil {
+		return request, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "what the connection opens cannot be read: %v", err)
+	}
+	return request, decode(object, &request)
 }
 
 // lines are the connections that go both ways and that no server of net/http ends.

@@ -119,6 +119,22 @@ func (c *requester) change(ctx context.Context, s *session.Session, command *wir
 	return err
 }
 
+// readCBORCommand reads a command in CBOR, as readCommand does.
+func readCBORCommand(raw []byte) (*wire.Command, error) {
+	object, kept, err := wire.CBORMapToJSON(raw, "publish")
+	if err != nil {
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "what was sent is not a map: %v", err)
+	}
+	command, err := readCommand(object)
+	if err != nil || kept["publish"] == nil {
+		return command, err
+	}
+	if command.Publish, err = readCBORItem(kept["publish"]); err != nil {
+		return &wire.Command{Ref: command.Ref}, err
+	}
+	return command, nil
+}
+
 // readCommand reads a command in JSON. With an error comes what there is of the
 // command, if it is one at all, for its ref.
 func readCommand(raw []byte) (*wire.Command, error) {

@@ -22,7 +22,7 @@ func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 			c := k.call()
 			c.send(polling(k.openA(), 0))
 			k.wantParked(1)
-			drained := k.api.DrainLane()
+			drained := k.api.Drain()
 			k.tell(1, 1, 10)
 			c.wantMessages(1, 1)
 			select {

@@ -64,20 +64,27 @@ func (a *API) Tick(now time.Time) {
 	}
 }
 
-// DrainLane closes the lane's connections, those with a poll after its answer. The
-// channel is closed when none is left.
-func (a *API) DrainLane() <-chan struct{} {
+// Drain closes the lane's connections, those with a poll after its answer; those that
+// go both ways end with their sessions. The channel is closed when none of either is
+// left.
+func (a *API) Drain() <-chan struct{} {
+	none := a.lines.drain()
 	if a.lane == nil {
-		none := make(chan struct{})
-		close(none)
 		return none
 	}
 	a.lane.Drain()
-	return a.lane.Drained()
+	all := make(chan struct{})
+	go func() {
+		<-none
+		<-a.lane.Drained()
+		close(all)
+	}()
+	return all
 }
 
-// CloseLane closes what is left of the lane.
-func (a *API) CloseLane() {
+// Close closes what Drain has left. The channel of that is closed then, too.
+func (a *API) Close() {
+	a.lines.close()
 	if a.lane != nil {
 		a.lane.Close()
 	}

@@ -48,7 +48,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	k.Cleanup(func() {
 		network.CloseIdleConnections()
 		require.NoError(k, server.Close())
-		api.CloseLane()
+		api.Close()
 		running.Wait()
 		k.cfg.Broker.Close()
 	})

@@ -31,7 +31,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p auth.Principa
 	if err != nil {
 		return err
 	}
-	d, err := a.connect(p, request)
+	d, err := a.connect(p, request, format)
 	if err != nil {
 		return err
 	}

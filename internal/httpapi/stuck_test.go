@@ -279,7 +279,7 @@ func TestTheLaneClosesWhateverItsConnectionsDo(t *testing.T) {
 		}
 		k.wantParked(2)
 		closed := make(chan struct{})
-		go func() { k.api.CloseLane(); close(closed) }()
+		go func() { k.api.Close(); close(closed) }()
 		select {
 		case <-closed:
 		case <-time.After(surely):

@@ -19,7 +19,7 @@ type CBORDecoder struct {
 	err  error  // of from; after it nothing is read
 	b    []byte // read and not yet returned
 	room []byte // what b is part of
-	item itemScan
+	item ItemScan
 
 	frames frameReader
 }
@@ -39,7 +39,7 @@ const (
 // item is cut off, io.ErrUnexpectedEOF.
 func (d *CBORDecoder) Next() (Content, error) {
 	for {
-		switch whole, err := d.item.next(d.b); {
+		switch whole, err := d.item.Next(d.b); {
 		case err != nil:
 			return Content{}, fmt.Errorf("frame %.40x: %w", d.b, err)
 		case whole:
@@ -87,8 +87,8 @@ func (d *CBORDecoder) makeRoom() {
 // it has. If that is more than there are, the error is io.ErrUnexpectedEOF. A JSON
 // payload becomes JSON text. The result shares no memory with b.
 func ParseItem(b []byte) (Content, int, error) {
-	var s itemScan
-	whole, err := s.next(b)
+	var s ItemScan
+	whole, err := s.Next(b)
 	if err == nil && !whole {
 		return Content{}, 0, io.ErrUnexpectedEOF
 	}
@@ -100,9 +100,9 @@ func ParseItem(b []byte) (Content, int, error) {
 	return c, s.at, err
 }
 
-// An itemScan finds the end of an item of which more and more is there, and looks at
+// An ItemScan finds the end of an item of which more and more is there, and looks at
 // each byte once. It judges no more than it needs to.
-type itemScan struct {
+type ItemScan struct {
 	at   int      // how far it is
 	open []uint64 // how many items each container that is open still has
 }
@@ -116,9 +116,9 @@ const maxOpen = 2*MaxJSONDepth + 4
 
 var errCBORFrameDeep = errors.New("it is too deep for a frame")
 
-// next goes on in b, which begins as it did before, and reports whether the whole
+// Next goes on in b, which begins as it did before, and reports whether the whole
 // item is there: its end is s.at then.
-func (s *itemScan) next(b []byte) (whole bool, err error) {
+func (s *ItemScan) Next(b []byte) (whole bool, err error) {
 	for s.at == 0 || len(s.open) > 0 {
 		r := cborReader{b: b, at: s.at}
 		h, err := r.head()
@@ -144,8 +144,11 @@ func (s *itemScan) next(b []byte) (whole bool, err error) {
 	return true, nil
 }
 
+// Length returns how long the item is, once all of it is there.
+func (s *ItemScan) Length() int { return s.at }
+
 // count counts an item whose head, or if it is a string all of it, was read.
-func (s *itemScan) count(h cborHead) error {
+func (s *ItemScan) count(h cborHead) error {
 	n := len(s.open)
 	switch {
 	case h.major == cborOther && h.indefinite():
@@ -166,7 +169,7 @@ func (s *itemScan) count(h cborHead) error {
 }
 
 // enter opens what the item with head h holds.
-func (s *itemScan) enter(h cborHead) error {
+func (s *ItemScan) enter(h cborHead) error {
 	holds := h.arg
 	switch {
 	case h.major == cborOther:

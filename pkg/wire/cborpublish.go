@@ -39,8 +39,8 @@ func (m *Message) SetCBOR(body []byte) error {
 // and what stands behind it. If the item is cut off, the error is
 // io.ErrUnexpectedEOF.
 func CutCBOR(sequence []byte) (item, rest []byte, err error) {
-	var s itemScan
-	whole, err := s.next(sequence)
+	var s ItemScan
+	whole, err := s.Next(sequence)
 	if err == nil && !whole {
 		err = io.ErrUnexpectedEOF
 	}
