@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
 // What a user is told about each mistake stands in testdata/broken.golden, to be
@@ -17,6 +19,8 @@ func TestBrokenInput(t *testing.T) {
 	file, err := filepath.Abs("testdata/broken.golden")
 	require.NoError(t, err)
 	t.Chdir(t.TempDir())
+	certtest.Pair{Cert: "cert.pem", Key: "key.pem"}.Write(t)
+	certtest.Pair{Cert: "other-cert.pem", Key: "other-key.pem"}.Write(t)
 	var told strings.Builder
 	for _, tt := range broken {
 		fmt.Fprintf(&told, "== %s\n", tt.name)
@@ -149,6 +153,14 @@ var broken = []brokenInput{
 	{name: "a file's name in lower case", environ: []string{"PUBSUBD_history_age=2m"}},
 	{name: "a directory for a file", args: []string{"--config=."}},
 	{name: "JSON with a comma too many", yaml: "{\"history\": {\"age\": \"2m\",},,}\n"},
+	{name: "TLS: no key", yaml: "tls:\n  cert: cert.pem\n"},
+	{name: "TLS: no certificate", environ: []string{"PUBSUBD_TLS_KEY=key.pem"}},
+	{name: "TLS: no such certificate", yaml: "tls:\n  cert: missing.pem\n  key: key.pem\n"},
+	{name: "TLS: a directory for a key", args: []string{"--tls-cert=cert.pem", "--tls-key=."}},
+	{name: "TLS: another's key", yaml: "tls:\n  cert: cert.pem\n", args: []string{"--tls-key=other-key.pem"}},
+	{name: "TLS: the wrong way round", args: []string{"--tls-cert=key.pem", "--tls-key=cert.pem"}},
+	{name: "TLS: no PEM", environ: []string{"PUBSUBD_TLS_CERT=pubsubd.yaml", "PUBSUBD_TLS_KEY=key.pem"}},
+	{name: "TLS: the key within the certificate's file only", environ: []string{"PUBSUBD_TLS_CERT=cert.pem", "PUBSUBD_TLS_KEY=cert.pem"}},
 	{name: "one address twice", args: []string{"--listen-admin=127.0.0.1:8080"}},
 	{name: "public beyond loopback", args: []string{"--listen-public=:8080"}},
 	{name: "admin beyond loopback", yaml: "listen:\n  admin: 0.0.0.0:8081\n"},

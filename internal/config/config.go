@@ -20,6 +20,8 @@ import (
 // field set; it is a plain value and may be copied.
 type Config struct {
 	Listen Listen
+	TLS    TLS
+	HTTP2  HTTP2
 
 	// Insecure serves everyone who can connect, also beyond loopback, without
 	// authorisation. Default false: Validate refuses to listen there.
@@ -62,6 +64,13 @@ type Config struct {
 type Listen struct {
 	Public string // for clients; default 127.0.0.1:8080
 	Admin  string // for operators: metrics, health, profiles; default 127.0.0.1:8081
+}
+
+// HTTP2 says where HTTP/2 is spoken besides TLS, on which clients may always choose it.
+type HTTP2 struct {
+	// Cleartext also takes it where there is no TLS, from clients that know beforehand
+	// (RFC 9113, section 3.3). Default false.
+	Cleartext bool
 }
 
 // Log says what is logged, and how.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
 func read(t *testing.T, environ []string, args ...string) Said {
@@ -27,6 +28,8 @@ func everything(t *testing.T) Config {
 	for _, s := range settings(&c) {
 		require.NoError(t, s.field.set(other(t, s)))
 	}
+	pair := certtest.New(t)
+	c.TLS = TLS{Cert: pair.Cert, Key: pair.Key}
 	c.Broker.Rules = []broker.Rule{
 		{Name: "all", Pattern: ">"}, {Name: "one", Pattern: "*"},
 		{Name: "x-pattern", Pattern: "a.*.>", HistoryMessages: 1, HistoryBytes: 1 << 20, HistoryAge: 1e6, Slow: broker.DropOldest, Keep: 2},

@@ -24,6 +24,9 @@ func settings(c *Config) []setting {
 	return []setting{
 		{"listen.public", address(&c.Listen.Public, "127.0.0.1:8080"), "where clients connect"},
 		{"listen.admin", address(&c.Listen.Admin, "127.0.0.1:8081"), "where operators find metrics, health and profiles"},
+		{"tls.cert", path(&c.TLS.Cert), "serve clients over TLS, HTTP/2 if they like, with the certificate in this file, in PEM, and then those between it and its authority; a reload reads the file again"},
+		{"tls.key", path(&c.TLS.Key), "the private key of tls.cert, in PEM; a reload reads the file again"},
+		{"http2.cleartext", truth(&c.HTTP2.Cleartext, false), "without tls.cert, take HTTP/2, too, from proxies that are told to speak it (h2c with prior knowledge)"},
 		{"insecure", truth(&c.Insecure, false), "serve everyone who can connect, also from other machines, without authorisation"},
 		{"cors.origins", origins(&c.Origins), "pages of other origins that may use the daemon; in the file, * needs quotes"},
 		{"log.level", live(choice(&c.Log.Level, "info", "debug", "warn", "error")), "the least severe entries that are logged: debug, info, warn or error"},

@@ -7,8 +7,8 @@ import (
 )
 
 // Validate returns every reason why the daemon must not start with c, joined, or
-// nil: fields out of their bounds, settings that contradict each other, and
-// listeners that other machines can reach though nothing keeps anyone out.
+// nil: fields out of their bounds, settings that contradict each other, a
+// certificate that cannot be used, as its files are now, and listeners that other machines can reach though nothing keeps anyone out.
 func (c Config) Validate() error {
 	return join(append(outOfBounds(&c), contradictions(&c)...))
 }
@@ -53,6 +53,7 @@ func contradictions(c *Config) []*Error {
 			"is %v, not more than poll.max_output_delay (%v): raise it, or answers would be cut off before their end",
 			c.Transport.WriteTimeout, c.Transport.MaxOutputDelay)})
 	}
+	wrong = append(wrong, wrongTLS(c)...)
 	wrong = append(wrong, wrongRules(c)...)
 	if c.Insecure {
 		return wrong

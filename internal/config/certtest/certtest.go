@@ -1,0 +1,74 @@
+// Package certtest makes certificates for tests.
+package certtest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A Pair is a certificate for 127.0.0.1 and localhost and its private key, in files.
+// It is its own authority: who trusts Cert trusts it.
+type Pair struct {
+	Cert, Key string // files' names
+}
+
+// New writes a pair into a folder of the test.
+func New(t testing.TB) Pair {
+	t.Helper()
+	dir := t.TempDir()
+	p := Pair{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	p.Write(t)
+	return p
+}
+
+// Write makes a pair and writes it over what the files had.
+func (p Pair) Write(t testing.TB) {
+	t.Helper()
+	cert, key := newPair(t)
+	for file, text := range map[string][]byte{p.Cert: cert, p.Key: key} {
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+	}
+}
+
+func newPair(t testing.TB) (cert, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: serial.String()},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	require.NoError(t, err)
+	raw, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+}
+
+// Trusted returns the configuration of a client that trusts the pair, as it is in its
+// file now, and nobody else.
+func (p Pair) Trusted(t testing.TB) *tls.Config {
+	t.Helper()
+	text, err := os.ReadFile(p.Cert)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(text))
+	return &tls.Config{RootCAs: roots}
+}

@@ -1,0 +1,43 @@
+package config
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
+)
+
+// A certificate may be replaced at any time; what counts is what the files hold when
+// somebody looks.
+func TestACertificateIsReadAnew(t *testing.T) {
+	pair := certtest.New(t)
+	c := Default()
+	require.False(t, c.TLS.On())
+	c.TLS = TLS{Cert: pair.Cert, Key: pair.Key}
+	require.True(t, c.TLS.On())
+	require.NoError(t, c.Validate())
+	old, err := c.TLS.Load()
+	require.NoError(t, err)
+	pair.Write(t)
+	renewed, err := c.TLS.Load()
+	require.NoError(t, err)
+	require.NotEqual(t, old.Certificate, renewed.Certificate)
+
+	require.NoError(t, os.Remove(pair.Key))
+	_, err = c.TLS.Load()
+	require.ErrorContains(t, err, "tls.key is")
+	require.ErrorContains(t, c.Validate(), "tls.key is")
+}
+
+// TLS keeps nobody out.
+func TestTLSIsNoAuthorisation(t *testing.T) {
+	pair := certtest.New(t)
+	c := Default()
+	c.TLS = TLS{Cert: pair.Cert, Key: pair.Key}
+	c.Listen.Public = "0.0.0.0:8443"
+	require.ErrorContains(t, c.Validate(), "no authorisation is configured")
+	c.Insecure = true
+	require.NoError(t, c.Validate())
+}
