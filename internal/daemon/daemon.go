@@ -5,6 +5,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -45,18 +46,23 @@ type Daemon struct {
 	api                         *httpapi.API
 	public, admin               *http.Server
 	publicListener, adminSocket net.Listener
+	certificate                 atomic.Pointer[tls.Certificate] // nil without TLS, for good
 
 	state   atomic.Pointer[string] // why the daemon is not ready; nil when it is
 	manager *notifier
 }
 
 // New joins a daemon's parts. cfg must have been validated. log takes every entry:
-// cfg says which there are. The error is of the state file: it cannot be read,
-// could not be written, or is that of another daemon which runs. It is this one's
-// until Listen fails or Run returns.
+// cfg says which there are. The error is of the certificate, or of the state file: it
+// cannot be read, could not be written, or is that of another daemon which runs. It is
+// this one's until Listen fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	reload := newReloading(cfg)
 	log = log.WithOptions(zap.IncreaseLevel(reload.level))
+	certificate, err := loadCertificate(cfg.TLS)
+	if err != nil {
+		return nil, err
+	}
 	m := metrics.New(version)
 	manager := newNotifier(log)
 	kept := &stateFile{path: cfg.StateFile, manager: manager}
@@ -69,6 +75,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		sessions: session.NewRegistry(cfg.Session, b, m),
 		manager:  manager,
 	}
+	d.useCertificate(certificate)
 	d.notReady("starting")
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, limits, m)
@@ -83,6 +90,8 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	})
 	d.public = d.server(d.api)
 	d.public.ConnContext = d.api.ConnContext
+	d.public.Protocols = protocolsOf(cfg)
+	d.public.HTTP2 = http2Config(cfg.Transport.WithDefaults().WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.reload.level))
 	return d, nil
 }
@@ -142,7 +151,8 @@ func (d *Daemon) Listen() (err error) {
 	} else {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
-	d.publicListener = &countingListener{Listener: public, in: d.metrics.BytesIn, out: d.metrics.BytesOut}
+	counting := &countingListener{Listener: public, in: d.metrics.BytesIn, out: d.metrics.BytesOut}
+	d.publicListener = d.secure(counting, alpn...) // what is counted is on the wire
 	d.adminSocket = admin
 	return nil
 }
@@ -219,7 +229,11 @@ func (d *Daemon) announce() error {
 	}
 	d.state.Store(nil)
 	d.manager.ready()
-	d.log.Info("ready", zap.String("public", "http://"+d.PublicAddr()), zap.String("admin", "http://"+d.AdminAddr()))
+	scheme := "http://"
+	if d.cfg.TLS.On() {
+		scheme = "https://"
+	}
+	d.log.Info("ready", zap.String("public", scheme+d.PublicAddr()), zap.String("admin", "http://"+d.AdminAddr()))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"crypto/tls"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -39,10 +40,11 @@ func levelOf(cfg config.Config) zapcore.Level {
 func (d *Daemon) Config() config.Config { return *d.reload.inForce.Load() }
 
 // Reload takes over from load what can change while clients are served, and no
-// connection is lost over it; the rest stays until a restart. The log says which is
-// which, key by key. If load fails, or what it returns is not valid, nothing
-// changes, and the log has every reason. It may be called at any time, also
-// before Run; the service manager hears of it only while the daemon serves.
+// connection is lost over it; the rest stays until a restart. A certificate is read
+// again from its files. The log says which is which, key by key. If load fails, or
+// what it returns is not valid, nothing changes, and the log has every reason. It may
+// be called at any time, also before Run; the service manager hears of it only while
+// the daemon serves.
 func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.reload.once.Lock()
 	defer d.reload.once.Unlock()
@@ -51,6 +53,10 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	if err == nil {
 		err = said.Validate()
 	}
+	var certificate *tls.Certificate
+	if err == nil {
+		certificate, err = d.renewedCertificate(said.TLS) // the last that can fail
+	}
 	if err != nil {
 		d.logWrong(err)
 		return
@@ -58,6 +64,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	was, level := d.Config(), d.reload.level.Level()
 	is := was.Reloaded(said)
 	d.reload.level.SetLevel(min(level, levelOf(is))) // what is said of the level is to be read
+	d.useCertificate(certificate)
 	d.apply(is)
 	d.logChanges(was.Changes(said))
 	if level != levelOf(was) {

@@ -44,6 +44,7 @@ func (n *answer) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	if n.flush.Flush() != nil {
 		return written, errGone
 	}
+	n.api.noHurry(n.w)
 	return written, nil
 }
 

@@ -143,7 +143,7 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 			w.Header().Set("Allow", served.allow())
 			return wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%s is not served here", r.Method)
 		}
-		if r.Method == http.MethodGet && r.Body != http.NoBody {
+		if r.Method == http.MethodGet && hasBody(r) {
 			// net/http would not notice the client leave while the body is unread.
 			return wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here")
 		}

@@ -83,6 +83,12 @@ func (a *API) patience(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Duration(a.writeTimeout.Load())))
 }
 
+// noHurry ends what patience began, once all is written: HTTP/2 ends a stream at its
+// deadline, even if nobody writes then.
+func (a *API) noHurry(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as in patience
+}
+
 // allow lists the methods for the Allow header.
 func (m methods) allow() string {
 	names := make([]string, 0, len(m))

@@ -1,0 +1,152 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+)
+
+// A framed is a connection that speaks HTTP/2 in clear, frame by frame (RFC 9113,
+// section 4.1).
+type framed struct {
+	*testing.T
+	net.Conn
+}
+
+// Types of frames.
+const (
+	frameSettings = 4
+	frameGoAway   = 7
+	frameWindow   = 8
+)
+
+// preface is what a client begins with, and empty settings.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+func (d *running) dialHTTP2() *framed {
+	d.Helper()
+	conn, err := net.Dial("tcp", d.PublicAddr())
+	require.NoError(d, err)
+	d.Cleanup(func() { conn.Close() })
+	require.NoError(d, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(conn, preface)
+	require.NoError(d, err)
+	return &framed{d.T, conn}
+}
+
+// next returns the payload of the next frame of the type.
+func (f *framed) next(kind byte) []byte {
+	f.Helper()
+	for {
+		var head [9]byte
+		_, err := io.ReadFull(f, head[:])
+		require.NoError(f, err)
+		payload := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		_, err = io.ReadFull(f, payload)
+		require.NoError(f, err)
+		if head[3] == kind {
+			return payload
+		}
+	}
+}
+
+func cleartext(c *config.Config) { c.HTTP2.Cleartext = true }
+
+// What a connection may cost is said to its client at once.
+func TestTheBoundsOfAConnectionAreSaid(t *testing.T) {
+	f := start(t, cleartext).dialHTTP2()
+	settings := make(map[uint16]uint32)
+	for said := f.next(frameSettings); len(said) > 0; said = said[6:] {
+		settings[binary.BigEndian.Uint16(said)] = binary.BigEndian.Uint32(said[2:])
+	}
+	const maxConcurrentStreams, initialWindow, maxFrameSize, maxHeaderListSize = 3, 4, 5, 6
+	require.EqualValues(t, maxStreams, settings[maxConcurrentStreams])
+	require.EqualValues(t, streamWindow, settings[initialWindow])
+	require.EqualValues(t, maxFrameBytes, settings[maxFrameSize])
+	require.LessOrEqual(t, settings[maxHeaderListSize], uint32(maxHeadBytes))
+	require.Positive(t, settings[maxHeaderListSize])
+	const beganWith = 1<<16 - 1
+	require.EqualValues(t, connectionWindow, binary.BigEndian.Uint32(f.next(frameWindow))+beganWith)
+}
+
+// A connection on which nothing is asked is told to go, and does not hold the drain up.
+func TestADrainSaysGoAway(t *testing.T) {
+	d := start(t, cleartext)
+	f := d.dialHTTP2()
+	f.next(frameSettings)
+	require.NoError(t, d.wait())
+	goAway := f.next(frameGoAway)
+	require.Zero(t, binary.BigEndian.Uint32(goAway[4:]), "no error")
+	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
+}
+
+func TestAHeadThatIsTooLargeIsRefusedInEveryTongue(t *testing.T) {
+	eachTongue(t, nil, func(s *spoken) {
+		req, err := http.NewRequest(http.MethodGet, s.base+"/v1/topics", nil)
+		require.NoError(s, err)
+		req.Header.Set("X-Large", strings.Repeat("x", maxHeadBytes))
+		resp, err := s.speaker.Do(req)
+		if err != nil { // a client of HTTP/2 is told the bound, and need not try
+			require.True(s, s.h2, err)
+			return
+		}
+		resp.Body.Close()
+		require.Equal(s, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
+	})
+}
+
+// Who was not told to take HTTP/2 in clear does not.
+func TestHTTP2InClearIsForThoseWhoAskForIt(t *testing.T) {
+	d := start(t, nil)
+	conn, err := net.Dial("tcp", d.PublicAddr())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = io.WriteString(conn, preface)
+	require.NoError(t, err)
+	answer, _ := io.ReadAll(conn)
+	require.True(t, strings.HasPrefix(string(answer), "HTTP/1.1 "), "%q", answer)
+}
+
+// Beside HTTP/2 in clear HTTP/1.1 goes on as ever: by the lane.
+func TestTheLaneGoesOnBesideHTTP2InClear(t *testing.T) {
+	d := start(t, cleartext)
+	poll := d.dial("/poll?ack=0")
+	d.waitParked(1)
+	d.post("/v1/topics/a/messages", `"m1"`)
+	require.Contains(t, poll.line(), "m1")
+	poll.send("/poll?ack=1")
+	d.waitParked(1)
+	require.GreaterOrEqual(t, d.metric("pubsubd_lane_connections"), 1.0)
+	d.dialHTTP2().next(frameSettings)
+	_, err := io.WriteString(poll.conn, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
+	require.NoError(t, err)
+	d.post("/v1/topics/a/messages", `"m2"`)
+	require.Contains(t, poll.line(), "m2")
+	require.Contains(t, poll.line(), `{"topics":[`, "the connection went back to net/http")
+}
+
+// More requests than a connection may have wait for each other on other connections.
+func TestMoreRequestsThanStreamsAreAllServed(t *testing.T) {
+	eachTongue(t, nil, func(s *spoken) {
+		const polls = maxStreams + 20
+		var answers []<-chan string
+		from := "a@" + s.epoch() + ":0"
+		for range polls {
+			answers = append(answers, s.later("/v1/poll?topic="+from))
+		}
+		s.waitParked(polls)
+		s.publish("a", `"m1"`)
+		for _, answer := range answers {
+			require.Contains(s, <-answer, "m1")
+		}
+	})
+}

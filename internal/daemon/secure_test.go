@@ -1,0 +1,202 @@
+package daemon
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
+)
+
+// A shown is what a client learns from a handshake.
+type shown struct {
+	certificate string
+	protocol    string
+	version     uint16
+}
+
+// shake makes a connection and shakes hands, as a client that trusts everyone.
+func (d *running) shake(cfg *tls.Config) (shown, error) {
+	cfg.InsecureSkipVerify = true //nolint:gosec // which certificate it is, is the question
+	conn, err := tls.Dial("tcp", d.PublicAddr(), cfg)
+	if err != nil {
+		return shown{}, err
+	}
+	defer conn.Close()
+	is := conn.ConnectionState()
+	return shown{string(is.PeerCertificates[0].Raw), is.NegotiatedProtocol, is.Version}, nil
+}
+
+func startSecure(t *testing.T, pair certtest.Pair) *running {
+	return start(t, func(c *config.Config) { c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key} })
+}
+
+func TestWhatAHandshakeAgreesOn(t *testing.T) {
+	d := startSecure(t, certtest.New(t))
+	for _, tt := range []struct {
+		offers []string
+		agreed string
+	}{
+		{nil, ""},
+		{[]string{"http/1.1"}, "http/1.1"},
+		{[]string{"h2"}, "h2"},
+		{[]string{"http/1.1", "h2"}, "h2"},
+	} {
+		got, err := d.shake(&tls.Config{NextProtos: tt.offers})
+		require.NoError(t, err)
+		require.Equal(t, tt.agreed, got.protocol)
+		require.EqualValues(t, tls.VersionTLS13, got.version)
+	}
+	_, err := d.shake(&tls.Config{NextProtos: []string{"gopher"}})
+	require.ErrorContains(t, err, "no application protocol")
+	got, err := d.shake(&tls.Config{MaxVersion: tls.VersionTLS12})
+	require.NoError(t, err)
+	require.EqualValues(t, tls.VersionTLS12, got.version)
+	_, err = d.shake(&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // it must be refused
+	require.ErrorContains(t, err, "protocol version")
+
+	status, text := d.get("http://" + d.PublicAddr() + "/v1/topics")
+	require.Equal(t, http.StatusBadRequest, status)
+	require.Contains(t, text, "HTTPS")
+	require.Contains(t, fmt.Sprint(d.logged.FilterMessage("ready").All()[0].ContextMap()), "https://"+d.PublicAddr())
+}
+
+// A certificate is renewed while a stream goes on. Who comes later sees the new one.
+func TestAReloadRenewsTheCertificate(t *testing.T) {
+	for _, tongue := range tongues[:2] {
+		t.Run(tongue.name, func(t *testing.T) {
+			s := startSpeaking(t, tongue, nil)
+			stream := s.listen("/v1/poll?topic=a&mode=stream")
+			first, err := s.shake(&tls.Config{})
+			require.NoError(t, err)
+			s.reloadWith(func(*config.Config) {})
+			require.Len(t, s.logged.FilterMessage("certificate").All(), 1, "at the start; it is the same")
+
+			s.pair.Write(t)
+			unchanged, err := s.shake(&tls.Config{})
+			require.NoError(t, err)
+			require.Equal(t, first.certificate, unchanged.certificate, "nobody said anything")
+			s.reloadWith(func(*config.Config) {})
+			renewed, err := s.shake(&tls.Config{})
+			require.NoError(t, err)
+			require.NotEqual(t, first.certificate, renewed.certificate)
+			require.Len(t, s.logged.FilterMessage("certificate").All(), 2)
+
+			s.speaker = &http.Client{Transport: s.transport()} // which trusts the new one alone
+			defer s.speaker.CloseIdleConnections()
+			s.publish("a", `"m1"`)
+			require.Contains(t, stream.frame(), "m1", "on the connection that it has")
+		})
+	}
+}
+
+// A key that does not fit, or a file that is away, keeps the certificate that there is,
+// and with it every other setting.
+func TestABrokenCertificateIsNotTakenOver(t *testing.T) {
+	pair, other := certtest.New(t), certtest.New(t)
+	d := startSecure(t, pair)
+	was, err := d.shake(&tls.Config{})
+	require.NoError(t, err)
+	foreign, err := os.ReadFile(other.Key)
+	require.NoError(t, err)
+	for _, breaks := range []func() error{
+		func() error { return os.WriteFile(pair.Key, foreign, 0o600) },
+		func() error { return os.WriteFile(pair.Cert, []byte("half a fi"), 0o600) },
+		func() error { return os.Remove(pair.Cert) },
+	} {
+		require.NoError(t, breaks())
+		d.logged.TakeAll()
+		d.reloadWith(func(c *config.Config) { c.MessageBytes = 5 })
+		require.Contains(t, fmt.Sprint(d.logged.FilterMessage("cannot reload").All()), "tls.")
+		require.Len(t, d.logged.FilterMessageSnippet("nothing was reloaded").All(), 1)
+		is, err := d.shake(&tls.Config{})
+		require.NoError(t, err)
+		require.Equal(t, was.certificate, is.certificate)
+		require.Equal(t, 64<<10, d.Config().MessageBytes)
+	}
+	pair.Write(t)
+	d.reloadWith(func(*config.Config) {})
+	is, err := d.shake(&tls.Config{})
+	require.NoError(t, err)
+	require.NotEqual(t, was.certificate, is.certificate)
+}
+
+// Which files they are needs a restart, and so does whether there is TLS at all.
+func TestOtherFilesForTheCertificateNeedARestart(t *testing.T) {
+	pair, other := certtest.New(t), certtest.New(t)
+	d := startSecure(t, pair)
+	was, err := d.shake(&tls.Config{})
+	require.NoError(t, err)
+	for _, said := range []config.TLS{{Cert: other.Cert, Key: other.Key}, {}} {
+		d.logged.TakeAll()
+		d.reloadWith(func(c *config.Config) { c.TLS, c.MessageBytes = said, 5 })
+		require.Len(t, d.said("setting needs a restart and stays as it was", "is", "said"), 2)
+		is, err := d.shake(&tls.Config{})
+		require.NoError(t, err)
+		require.Equal(t, was, is)
+		require.Equal(t, 5, d.Config().MessageBytes)
+	}
+	clear := start(t, nil)
+	clear.reloadWith(func(c *config.Config) { c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key} })
+	require.Len(t, clear.said("setting needs a restart and stays as it was", "is", "said"), 2)
+	clear.post("/v1/topics/a/messages", "1")
+}
+
+func TestADaemonDoesNotStartWithoutItsCertificate(t *testing.T) {
+	cfg := config.Default()
+	pair := certtest.New(t)
+	cfg.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key}
+	require.NoError(t, os.Remove(pair.Key))
+	_, err := New(cfg, zap.NewNop(), "test")
+	require.ErrorContains(t, err, "tls.key")
+}
+
+// Any listener can be made secure, for what is no HTTP.
+func TestAListenerIsSecuredWithoutProtocols(t *testing.T) {
+	pair := certtest.New(t)
+	d := startSecure(t, pair)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	secured := d.secure(l)
+	go func() {
+		conn, err := secured.Accept()
+		if err == nil {
+			_, _ = io.Copy(conn, conn)
+			conn.Close()
+		}
+	}()
+	conn, err := tls.Dial("tcp", l.Addr().String(), pair.Trusted(t))
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = io.WriteString(conn, "echo")
+	require.NoError(t, err)
+	require.NoError(t, conn.CloseWrite())
+	text, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Equal(t, "echo", string(text))
+	require.Empty(t, conn.ConnectionState().NegotiatedProtocol)
+
+	require.Equal(t, l, start(t, nil).secure(l), "without a certificate it stays as it is")
+}
+
+// What goes wrong in a handshake is no secret, and nothing that a client sends is
+// logged.
+func TestAHandshakeThatFailsTellsNoSecrets(t *testing.T) {
+	d := startSecure(t, certtest.New(t))
+	d.sendRaw("GET /v1/sessions/" + secretToken + "/poll HTTP/1.1\r\nHost: h\r\n\r\n")
+	d.sendRaw(strings.Repeat(secretPayload, 100))
+	require.NoError(t, d.wait())
+	d.wantNone([]string{secretToken, secretPayload})
+}

@@ -1,0 +1,302 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A tongue is a way to speak HTTP that the lane knows nothing of.
+type tongue struct {
+	name      string
+	tls, h2   bool
+	protoName string
+}
+
+var tongues = []tongue{
+	{"HTTP/1.1 over TLS", true, false, "HTTP/1.1"},
+	{"HTTP/2 over TLS", true, true, "HTTP/2.0"},
+	{"HTTP/2 in clear", false, true, "HTTP/2.0"},
+}
+
+// A spoken is a daemon and a client that speaks to it in one tongue.
+type spoken struct {
+	*running
+	tongue
+	pair     certtest.Pair
+	base     string
+	speaker  *http.Client
+	transfer *transfer
+}
+
+// A transfer counts the bytes on a client's connections.
+type transfer struct{ in, out atomic.Int64 }
+
+type transferred struct {
+	net.Conn
+	*transfer
+}
+
+func (c *transferred) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.in.Add(int64(n))
+	return n, err
+}
+
+func (c *transferred) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.out.Add(int64(n))
+	return n, err
+}
+
+// eachTongue runs test with a daemon for each tongue.
+func eachTongue(t *testing.T, change func(*config.Config), test func(s *spoken)) {
+	for _, tongue := range tongues {
+		t.Run(tongue.name, func(t *testing.T) { test(startSpeaking(t, tongue, change)) })
+	}
+}
+
+func startSpeaking(t *testing.T, tongue tongue, change func(*config.Config)) *spoken {
+	t.Helper()
+	s := &spoken{tongue: tongue, pair: certtest.New(t), transfer: &transfer{}}
+	s.running = start(t, func(c *config.Config) {
+		if tongue.tls {
+			c.TLS = config.TLS{Cert: s.pair.Cert, Key: s.pair.Key}
+		}
+		c.HTTP2.Cleartext = tongue.h2 && !tongue.tls
+		if change != nil {
+			change(c)
+		}
+	})
+	s.base = "http://" + s.PublicAddr()
+	if tongue.tls {
+		s.base = "https://" + s.PublicAddr()
+	}
+	s.speaker = &http.Client{Transport: s.transport()}
+	t.Cleanup(s.speaker.CloseIdleConnections)
+	return s
+}
+
+// transport speaks the tongue on connections of its own.
+func (s *spoken) transport() *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP1(!s.h2)
+	protocols.SetHTTP2(s.h2 && s.tls)
+	protocols.SetUnencryptedHTTP2(s.h2 && !s.tls)
+	return &http.Transport{
+		Protocols: &protocols, TLSClientConfig: s.pair.Trusted(s),
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &transferred{c, s.transfer}, err
+		},
+	}
+}
+
+// ask returns the answer's status and body, whatever it is.
+func (s *spoken) ask(ctx context.Context, method, path, body string) (*http.Response, string) {
+	s.Helper()
+	resp := s.begin(ctx, method, path, body)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(s, err)
+	return resp, string(text)
+}
+
+// begin returns an answer that has begun.
+func (s *spoken) begin(ctx context.Context, method, path, body string) *http.Response {
+	s.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, s.base+path, strings.NewReader(body))
+	require.NoError(s, err)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := s.speaker.Do(req)
+	require.NoError(s, err)
+	require.Equal(s, s.protoName, resp.Proto)
+	return resp
+}
+
+func (s *spoken) publish(topic, body string) {
+	s.Helper()
+	resp, text := s.ask(s.Context(), http.MethodPost, "/v1/topics/"+topic+"/messages", body)
+	require.Equal(s, http.StatusOK, resp.StatusCode, text)
+}
+
+func (s *spoken) openSession(topics string) (id string) {
+	s.Helper()
+	_, text := s.ask(s.Context(), http.MethodPost, "/v1/sessions", `{"topics":[`+topics+`]}`)
+	var opened wire.SessionOpened
+	require.NoError(s, json.Unmarshal([]byte(text), &opened), text)
+	return opened.Session
+}
+
+// later asks, and hands over what is answered.
+func (s *spoken) later(path string) <-chan string {
+	answered := make(chan string, 1)
+	go func() {
+		resp, err := s.speaker.Get(s.base + path)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			text = append(text, err.Error()...)
+		}
+		answered <- resp.Status + " " + string(text)
+	}()
+	return answered
+}
+
+// A heard is a stream, read line by line.
+type heard struct {
+	*spoken
+	lines *bufio.Reader
+	leave context.CancelFunc
+}
+
+func (s *spoken) listen(path string) *heard {
+	s.Helper()
+	ctx, leave := context.WithCancel(s.Context())
+	s.Cleanup(leave)
+	resp := s.begin(ctx, http.MethodGet, path, "")
+	s.Cleanup(func() { resp.Body.Close() })
+	require.Equal(s, http.StatusOK, resp.StatusCode)
+	l := &heard{s, bufio.NewReader(resp.Body), leave}
+	require.Contains(s, l.frame(), `{"hello"`)
+	return l
+}
+
+// frame returns the next line that is one.
+func (l *heard) frame() string {
+	l.Helper()
+	for {
+		line, err := l.lines.ReadString('\n')
+		require.NoError(l, err)
+		if line != "\n" {
+			return line
+		}
+	}
+}
+
+// What the lane would serve on HTTP/1.1 in clear is served all the same, by net/http.
+func TestPollsStreamsAndPublishesInEveryTongue(t *testing.T) {
+	eachTongue(t, nil, func(s *spoken) {
+		id := s.openSession(`"a"`)
+		poll := s.later("/v1/sessions/" + id + "/poll?ack=0")
+		stateless := s.later("/v1/poll?topic=a@" + s.epoch() + ":0")
+		stream := s.listen("/v1/poll?topic=a&mode=stream")
+		s.waitParked(3)
+		s.publish("a", `"m1"`)
+		for _, frames := range []string{<-poll, <-stateless, stream.frame()} {
+			require.Contains(s, frames, `"data":"m1"`)
+		}
+		again := s.later("/v1/sessions/" + id + "/poll?ack=0")
+		require.Contains(s, <-again, `"data":"m1"`)
+		resp, _ := s.ask(s.Context(), http.MethodPatch, "/v1/sessions/"+id, `{"add":["b"],"remove":["a"]}`)
+		require.Equal(s, http.StatusOK, resp.StatusCode)
+		next := s.later("/v1/sessions/" + id + "/poll?ack=1&mode=multiple")
+		s.publish("b", `"m2"`)
+		require.Contains(s, <-next, `"data":"m2"`)
+		require.Zero(s, s.metric("pubsubd_lane_connections"))
+
+		resp, text := s.ask(s.Context(), http.MethodGet, "/v1/sessions/"+strings.Repeat("x", 20), "")
+		require.Equal(s, http.StatusNotFound, resp.StatusCode, text)
+		require.Equal(s, wire.ProblemType, resp.Header.Get("Content-Type"))
+		resp, _ = s.ask(s.Context(), http.MethodPost, "/v1/topics/a/messages", `"`+strings.Repeat("x", 65<<10)+`"`)
+		require.Equal(s, http.StatusRequestEntityTooLarge, resp.StatusCode)
+	})
+}
+
+func (s *spoken) epoch() string {
+	s.Helper()
+	s.publish("epoch", "1")
+	_, text := s.ask(s.Context(), http.MethodGet, "/v1/topics/epoch", "")
+	var state wire.TopicState
+	require.NoError(s, json.Unmarshal([]byte(text), &state), text)
+	return state.Position.Epoch
+}
+
+// A client that leaves is noticed, and those who share its connection are not
+// disturbed.
+func TestAClientLeavesInTheMiddleInEveryTongue(t *testing.T) {
+	eachTongue(t, nil, func(s *spoken) {
+		leaves, stays := s.listen("/v1/poll?topic=a&mode=stream"), s.listen("/v1/poll?topic=a&mode=stream")
+		s.publish("a", `"m1"`)
+		require.Contains(s, leaves.frame(), "m1")
+		require.Contains(s, stays.frame(), "m1")
+		leaves.leave()
+		s.waitParked(1)
+		s.publish("a", `"m2"`)
+		require.Contains(s, stays.frame(), "m2")
+		stays.leave()
+		require.Eventually(s, func() bool { return s.metric("pubsubd_subscriptions") == 0 }, 10*time.Second, time.Millisecond)
+	})
+}
+
+// A quiet stream writes nothing for longer than one write may take.
+func TestAQuietStreamOutlastsTheWriteTimeoutInEveryTongue(t *testing.T) {
+	const timeout = 300 * time.Millisecond
+	eachTongue(t, func(c *config.Config) {
+		c.Transport.WriteTimeout, c.Transport.MaxOutputDelay, c.Transport.Heartbeat = timeout, timeout/3, time.Hour
+	}, func(s *spoken) {
+		stream := s.listen("/v1/poll?topic=a&mode=stream")
+		begun := time.Now()
+		poll := s.later("/v1/sessions/" + s.openSession(`"a"`) + "/poll?ack=0")
+		require.Never(s, func() bool { return s.metric(`pubsubd_polls_parked{transport="stream"}`) == 0 }, 4*timeout, timeout/4)
+		require.Greater(s, time.Since(begun), 2*timeout)
+		s.publish("a", `"m1"`)
+		require.Contains(s, stream.frame(), "m1")
+		require.Contains(s, <-poll, "m1")
+	})
+}
+
+// What is counted is what is on the wire, handshakes, records and frames too.
+func TestBytesAreCountedInEveryTongue(t *testing.T) {
+	eachTongue(t, nil, func(s *spoken) {
+		id := s.openSession(`"a"`)
+		for range 50 {
+			s.publish("a", `"`+strings.Repeat("x", 1000)+`"`)
+		}
+		_, text := s.ask(s.Context(), http.MethodGet, "/v1/sessions/"+id+"/poll?ack=0", "")
+		require.Greater(s, len(text), 50_000)
+		require.Eventually(s, func() bool {
+			return s.metric(`pubsubd_network_bytes_total{direction="in"}`) == float64(s.transfer.out.Load()) &&
+				s.metric(`pubsubd_network_bytes_total{direction="out"}`) == float64(s.transfer.in.Load())
+		}, 10*time.Second, 10*time.Millisecond)
+		require.Greater(s, s.transfer.in.Load(), int64(50_000))
+	})
+}
+
+func TestADrainAnswersEveryoneInEveryTongue(t *testing.T) {
+	eachTongue(t, func(c *config.Config) { c.DrainWindow = 10 * time.Second }, func(s *spoken) {
+		poll := s.later("/v1/sessions/" + s.openSession(`"a"`) + "/poll?ack=0")
+		stateless := s.later("/v1/poll?topic=a@" + s.epoch() + ":0")
+		stream := s.listen("/v1/poll?topic=a&mode=stream")
+		s.waitParked(3)
+		s.speaker.CloseIdleConnections() // one on which nothing was asked keeps net/http for 5 s
+		require.NoError(s, s.wait())
+		require.Empty(s, s.logged.FilterMessageSnippet("cutting off").All())
+		for _, answer := range []string{<-poll, <-stateless} {
+			require.True(s, strings.HasPrefix(answer, "503 "), answer)
+			require.Contains(s, answer, `"code":"draining"`)
+		}
+		require.Contains(s, stream.frame(), `{"end":{`)
+		_, err := stream.lines.ReadByte()
+		require.ErrorIs(s, err, io.EOF, "it ends whole")
+	})
+}
