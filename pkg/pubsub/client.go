@@ -3,6 +3,7 @@ package pubsub
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type Client struct {
 	base            *url.URL        // immutable
 	http            *http.Client    // immutable
 	own             *http.Transport // the one that Close cleans; nil if the caller brought a client
+	tls             *tls.Config     // immutable; nil: Go's defaults, or the caller's client has another
 	maxBackoff      time.Duration
 	publishAttempts int
 }
@@ -53,6 +55,16 @@ func WithHTTPClient(hc *http.Client) Option {
 			return fmt.Errorf("the HTTP client's Timeout is %v: it would cut polls, set it to 0 and bound calls by their context", hc.Timeout)
 		}
 		c.http, c.own = hc, nil
+		return nil
+	}
+}
+
+// WithTLSConfig makes the Client go by cfg where the daemon's address is https, to
+// trust a private authority above all. It does not go with WithHTTPClient, which
+// brings its own. Default: Go's.
+func WithTLSConfig(cfg *tls.Config) Option {
+	return func(c *Client) error {
+		c.tls = cfg.Clone()
 		return nil
 	}
 }
@@ -103,6 +115,10 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 			return nil, err
 		}
 	}
+	if c.tls != nil && c.own == nil {
+		return nil, errors.New("an HTTP client and a TLS configuration are given: put the one into the other's Transport")
+	}
+	own.TLSClientConfig = c.tls
 	return c, nil
 }
 
