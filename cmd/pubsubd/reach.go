@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,11 +27,12 @@ const (
 	adminEnv  = "PUBSUB_ADMIN"
 )
 
-// Where serve listens if the environment says so. In a container its commands have
-// the same, and so find the daemon that they are beside.
+// Where serve listens if the environment says so, and whether it speaks TLS there. In
+// a container its commands have the same, and so find the daemon that they are beside.
 const (
 	listenPublicEnv = "PUBSUBD_LISTEN_PUBLIC"
 	listenAdminEnv  = "PUBSUBD_LISTEN_ADMIN"
+	certEnv         = "PUBSUBD_TLS_CERT" // of the listener for clients
 )
 
 // An address is the base URL of one of a daemon's listeners: what the flag says,
@@ -40,6 +42,8 @@ type address struct {
 	env       string
 	listenEnv string
 	flag      *pflag.Flag
+	authority *authority
+	http      *http.Client // made on first need
 }
 
 // bindServer adds --server, the listener for clients.
@@ -53,7 +57,7 @@ func bindAdmin(f *pflag.FlagSet) *address {
 }
 
 func bindAddress(f *pflag.FlagSet, name, env, listenEnv, otherwise, usage string) *address {
-	a := &address{env: env, listenEnv: listenEnv}
+	a := &address{env: env, listenEnv: listenEnv, authority: bindAuthority(f)}
 	f.StringVar(&a.text, name, otherwise, usage+"; without it $"+env+" counts, and then $"+listenEnv)
 	a.flag = f.Lookup(name)
 	return a
@@ -68,9 +72,17 @@ func (a *address) said() (text, where string) {
 		return said, a.env
 	}
 	if listens := os.Getenv(a.listenEnv); listens != "" {
-		return "http://" + reachable(listens), a.listenEnv
+		return a.scheme() + "://" + reachable(listens), a.listenEnv
 	}
 	return a.text, "--" + a.flag.Name
+}
+
+// scheme is what serve speaks on the listener if the environment says where that is.
+func (a *address) scheme() string {
+	if a.listenEnv == listenPublicEnv && os.Getenv(certEnv) != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // reachable returns an address that reaches who listens on one from the same machine:
@@ -103,15 +115,23 @@ func (a *address) client() (*pubsub.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := pubsub.New(base.String())
+	trusts, err := a.authority.tls()
+	if err != nil {
+		return nil, err
+	}
+	c, err := pubsub.New(base.String(), pubsub.WithTLSConfig(trusts))
 	if err != nil {
 		return nil, usageError{err}
 	}
 	return c, nil
 }
 
-// unreached adds to an error of a connection how to name another daemon.
+// unreached adds to an error of a connection how to name another daemon, or whom to
+// trust.
 func (a *address) unreached(err error) error {
+	if verify := (*tls.CertificateVerificationError)(nil); errors.As(err, &verify) {
+		return fmt.Errorf("%w: --%s or %s names the file of a private authority", err, authorityFlag, authorityEnv)
+	}
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return fmt.Errorf("%w: is the daemon there? --%s or %s names another", err, a.flag.Name, a.env)
 	}
@@ -141,11 +161,26 @@ func (a *address) send(ctx context.Context, method string, u *url.URL) (*http.Re
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(r)
+	if err := a.makeHTTP(); err != nil {
+		return nil, err
+	}
+	resp, err := a.http.Do(r)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%s %s: no answer in time; --timeout gives it more", method, u.Redacted())
 	}
 	return resp, a.unreached(err)
+}
+
+// makeHTTP makes a client that trusts whom the authority says, if there is none yet.
+func (a *address) makeHTTP() error {
+	if a.http != nil {
+		return nil
+	}
+	trusts, err := a.authority.tls()
+	if err == nil {
+		a.http = &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: trusts}}
+	}
+	return err
 }
 
 // maxRefusalBytes bounds what is read of an error.

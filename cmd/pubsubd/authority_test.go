@@ -1,0 +1,95 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
+)
+
+// serveSecure starts a daemon that speaks TLS, with a certificate that this machine
+// does not know.
+func serveSecure(t *testing.T) (*served, certtest.Pair) {
+	t.Helper()
+	pair := certtest.New(t)
+	s := serveProcess(t, "--tls-cert", pair.Cert, "--tls-key", pair.Key)
+	s.public = strings.Replace(s.public, "http://", "https://", 1)
+	return s, pair
+}
+
+func TestCommandsTrustAPrivateAuthority(t *testing.T) {
+	s, pair := serveSecure(t)
+	env := []string{serverEnv + "=" + s.public, adminEnv + "=" + s.admin}
+	trusting := append([]string{authorityEnv + "=" + pair.Cert}, env...)
+	for _, command := range [][]string{
+		{"publish", "a", `"m1"`},
+		{"subscribe", "a", "--from=oldest", "--count=1"},
+		{"topics"},
+		{"topics", "delete", "a"},
+		{"sessions"}, // of the admin listener, which speaks no TLS
+		{"health"},
+	} {
+		r := run(t, trusting, command...)
+		require.Zero(t, r.code, "%v: %s", command, r.stderr)
+		r = run(t, env, append(command, "--ca", pair.Cert)...)
+		require.Zero(t, r.code, "%v: %s", command, r.stderr)
+	}
+
+	other := certtest.New(t)
+	for _, command := range [][]string{{"publish", "a", "1"}, {"topics"}, {"topics", "delete", "a", "--ca", other.Cert}} {
+		r := run(t, env, command...)
+		require.Equal(t, exitRunTime, r.code)
+		require.Contains(t, r.stderr, "certificate signed by unknown authority")
+		require.Contains(t, r.stderr, "--ca or PUBSUB_CA")
+	}
+	for file, says := range map[string]string{pair.Key: "no certificate in PEM", pair.Cert + ".gone": "no such file", "": "--ca"} {
+		for _, command := range [][]string{{"publish", "a", "1"}, {"topics"}} {
+			r := run(t, trusting, append(command, "--ca="+file)...)
+			require.Equal(t, exitUsage, r.code, "%v %s", command, r.stderr)
+			require.Contains(t, r.stderr, says)
+		}
+	}
+}
+
+// In a container serve and the commands beside it have one environment.
+func TestCommandsFindADaemonThatSpeaksTLSByItsEnvironment(t *testing.T) {
+	s, pair := serveSecure(t)
+	r := run(t, []string{
+		listenPublicEnv + "=:" + port(t, s.public), listenAdminEnv + "=:" + port(t, s.admin), certEnv + "=" + pair.Cert, authorityEnv + "=" + pair.Cert,
+	}, "publish", "a", "1")
+	require.Zero(t, r.code, r.stderr)
+}
+
+// As a certificate is renewed: new files, then SIGHUP.
+func TestSIGHUPRenewsTheCertificate(t *testing.T) {
+	s, pair := serveSecure(t)
+	pair.Write(t)
+	publish := []string{"publish", "a", "1", "--ca", pair.Cert, "--server", s.public}
+	require.Equal(t, exitRunTime, run(t, nil, publish...).code, "it has the old one")
+	s.signal(syscall.SIGHUP)
+	require.Eventually(t, func() bool { return run(t, nil, publish...).code == 0 }, 20*time.Second, 10*time.Millisecond)
+
+	require.NoError(t, os.WriteFile(pair.Key, nil, 0o600))
+	s.signal(syscall.SIGHUP)
+	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "nothing was reloaded") }, 20*time.Second, time.Millisecond)
+	require.Contains(t, s.stderr.String(), "tls.key")
+	require.Zero(t, run(t, nil, publish...).code)
+}
+
+func TestConfigCheckLooksAtTheCertificate(t *testing.T) {
+	pair := certtest.New(t)
+	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("tls:\n  cert: "+pair.Cert+"\n  key: "+pair.Key+"\n"), 0o600))
+	check := []string{"config", "check", "--config", file}
+	require.Contains(t, run(t, nil, check...).stdout, "ok\n")
+	require.NoError(t, os.Remove(pair.Key))
+	r := run(t, nil, check...)
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.stderr, file+":3: tls.key")
+}
