@@ -31,7 +31,7 @@ endif
 	$(GO) test $(RACE) ./...
 	$(GO) test -run Allocates ./internal/httpapi
 
-deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, in a module of their own
+deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec, in a module of their own
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
 

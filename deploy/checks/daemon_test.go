@@ -1,7 +1,8 @@
 // Package checks tries what in deploy is for other programs: rules for Prometheus, a
-// dashboard for Grafana, a chart for Helm. It is a module of its own, since these
-// programs are large, and the daemon's should not know them. It sees the daemon as
-// they do: as a binary with its metrics.
+// dashboard for Grafana, a chart for Helm; and what the daemon speaks by a program that
+// knows better: HTTP/2 by h2spec. It is a module of its own, since these programs are
+// large, and the daemon's should not know them. It sees the daemon as they do: as a
+// binary with its listeners.
 package checks
 
 import (
