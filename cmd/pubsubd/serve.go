@@ -22,8 +22,8 @@ func serveCommand() *cobra.Command {
 		Long: `Run the daemon until SIGTERM or SIGINT, and then let its clients leave in order
 within the drain window. A second signal ends it at once. With --state its topics
 and positions outlast a planned restart. On SIGHUP it reads its settings again and
-takes over what can change without a connection lost; what is wrong, or needs a
-restart, is logged.
+takes over what can change without a connection lost, a renewed certificate too;
+what is wrong, or needs a restart, is logged.
 
 Every setting is a flag here, a variable PUBSUBD_… in the environment, and a key in
 the file that --config names. The first of these that has it counts.`,
