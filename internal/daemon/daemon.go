@@ -126,7 +126,7 @@ func (d *Daemon) server(h http.Handler) *http.Server {
 		ReadHeaderTimeout: headTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeadBytes - 4<<10, // net/http allows 4 KiB beyond
-		ErrorLog:          zap.NewStdLog(d.log.Named("http")),
+		ErrorLog:          errorLog(d.log.Named("http")),
 	}
 }
 

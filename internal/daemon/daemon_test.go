@@ -36,6 +36,12 @@ type running struct {
 
 func start(t *testing.T, change func(c *config.Config)) *running {
 	t.Helper()
+	return startWith(t, change, func(*Daemon) {})
+}
+
+// startWith is start that changes the daemon, too, before it listens.
+func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *Daemon)) *running {
+	t.Helper()
 	cfg := config.Default()
 	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 	cfg.DrainWindow = 2 * time.Second
@@ -45,6 +51,7 @@ func start(t *testing.T, change func(c *config.Config)) *running {
 	core, logged := observer.New(zapcore.DebugLevel) // the daemon holds to its own
 	made, err := New(cfg, zap.New(core), "test")
 	require.NoError(t, err)
+	changeMade(made)
 	ctx, stop := context.WithCancel(context.Background())
 	d := &running{
 		T: t, Daemon: made, stop: stop, logged: logged,

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
 // A framed is a connection that speaks HTTP/2 in clear, frame by frame (RFC 9113,
@@ -86,6 +88,62 @@ func TestADrainSaysGoAway(t *testing.T) {
 	goAway := f.next(frameGoAway)
 	require.Zero(t, binary.BigEndian.Uint32(goAway[4:]), "no error")
 	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
+}
+
+// wantCutOff waits until the daemon has closed the connection.
+func wantCutOff(t *testing.T, conn net.Conn) {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	_, err := io.Copy(io.Discard, conn)
+	var late net.Error
+	require.False(t, errors.As(err, &late) && late.Timeout(), "it is open still")
+}
+
+// A client that connects and says nothing, or half of what it begins with.
+func TestWhoDoesNotBeginIsCutOff(t *testing.T) {
+	soon := func(d *Daemon) {
+		require.Equal(t, headTimeout, d.public.ReadHeaderTimeout)
+		d.public.ReadHeaderTimeout = 50 * time.Millisecond
+	}
+	pair := certtest.New(t)
+	secured := startWith(t, func(c *config.Config) { c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key} }, soon)
+	clear := startWith(t, cleartext, soon)
+	for _, d := range []*running{secured, clear} {
+		for _, begin := range []string{"", preface[:14], "\x16\x03\x01"} {
+			conn, err := net.Dial("tcp", d.PublicAddr())
+			require.NoError(t, err)
+			defer conn.Close()
+			_, err = io.WriteString(conn, begin)
+			require.NoError(t, err)
+			wantCutOff(t, conn)
+		}
+	}
+}
+
+// A client that has gone without a word: it answers no ping. Its poll ends with it.
+func TestWhoAnswersNoPingHasLeft(t *testing.T) {
+	d := startWith(t, cleartext, func(d *Daemon) {
+		require.Equal(t, pingAfter, d.public.HTTP2.SendPingTimeout)
+		require.Equal(t, pingPatience, d.public.HTTP2.PingTimeout)
+		d.public.HTTP2.SendPingTimeout, d.public.HTTP2.PingTimeout = 50*time.Millisecond, 50*time.Millisecond
+	})
+	const (
+		frameHeaders       = 1
+		endsStream, isHead = 0x1, 0x4
+	)
+	path := "/v1/poll?topic=a&mode=stream"
+	head := append([]byte{0x82, 0x86, 0x04, byte(len(path))}, path...) // GET, http, and the path (RFC 7541)
+	head = append(head, 0x01, 1, 'h')                                  // the authority
+	for _, flags := range []byte{endsStream | isHead, endsStream} {    // whole, and the head not
+		f := d.dialHTTP2()
+		_, err := f.Write(append([]byte{0, 0, byte(len(head)), frameHeaders, flags, 0, 0, 0, 1}, head...))
+		require.NoError(t, err)
+		if flags&isHead != 0 {
+			d.waitParked(1)
+		}
+		wantCutOff(t, f)
+		d.waitParked(0)
+	}
 }
 
 func TestAHeadThatIsTooLargeIsRefusedInEveryTongue(t *testing.T) {

@@ -191,12 +191,17 @@ func TestAListenerIsSecuredWithoutProtocols(t *testing.T) {
 	require.Equal(t, l, start(t, nil).secure(l), "without a certificate it stays as it is")
 }
 
-// What goes wrong in a handshake is no secret, and nothing that a client sends is
-// logged.
+// What goes wrong in a handshake is the client's affair, and tells no secrets.
 func TestAHandshakeThatFailsTellsNoSecrets(t *testing.T) {
-	d := startSecure(t, certtest.New(t))
+	pair := certtest.New(t)
+	d := start(t, func(c *config.Config) { c.TLS, c.Log.Level = config.TLS{Cert: pair.Cert, Key: pair.Key}, "debug" })
 	d.sendRaw("GET /v1/sessions/" + secretToken + "/poll HTTP/1.1\r\nHost: h\r\n\r\n")
 	d.sendRaw(strings.Repeat(secretPayload, 100))
 	require.NoError(t, d.wait())
+	failures := d.logged.FilterMessageSnippet("TLS handshake error").All()
+	require.NotEmpty(t, failures)
+	for _, e := range failures {
+		require.Equal(t, zap.DebugLevel, e.Level, "or whoever connects fills the log")
+	}
 	d.wantNone([]string{secretToken, secretPayload})
 }
