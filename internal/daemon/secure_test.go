@@ -27,12 +27,12 @@ type shown struct {
 
 // shake makes a connection and shakes hands, as a client that trusts everyone.
 func (d *running) shake(cfg *tls.Config) (shown, error) {
-	cfg.InsecureSkipVerify = true //nolint:gosec // which certificate it is, is the question
+	cfg.InsecureSkipVerify = true // which certificate it is, is the question
 	conn, err := tls.Dial("tcp", d.PublicAddr(), cfg)
 	if err != nil {
 		return shown{}, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	is := conn.ConnectionState()
 	return shown{string(is.PeerCertificates[0].Raw), is.NegotiatedProtocol, is.Version}, nil
 }
@@ -59,7 +59,7 @@ func TestWhatAHandshakeAgreesOn(t *testing.T) {
 	}
 	_, err := d.shake(&tls.Config{NextProtos: []string{"gopher"}})
 	require.ErrorContains(t, err, "no application protocol")
-	got, err := d.shake(&tls.Config{MaxVersion: tls.VersionTLS12})
+	got, err := d.shake(&tls.Config{MaxVersion: tls.VersionTLS12}) //nolint:gosec // older clients are served
 	require.NoError(t, err)
 	require.EqualValues(t, tls.VersionTLS12, got.version)
 	_, err = d.shake(&tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}) //nolint:gosec // it must be refused
@@ -76,7 +76,7 @@ func TestAReloadRenewsTheCertificate(t *testing.T) {
 	for _, tongue := range tongues[:2] {
 		t.Run(tongue.name, func(t *testing.T) {
 			s := startSpeaking(t, tongue, nil)
-			stream := s.listen("/v1/poll?topic=a&mode=stream")
+			stream := s.listen()
 			first, err := s.shake(&tls.Config{})
 			require.NoError(t, err)
 			s.reloadWith(func(*config.Config) {})
@@ -178,7 +178,7 @@ func TestAListenerIsSecuredWithoutProtocols(t *testing.T) {
 	}()
 	conn, err := tls.Dial("tcp", l.Addr().String(), pair.Trusted(t))
 	require.NoError(t, err)
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
 	_, err = io.WriteString(conn, "echo")
 	require.NoError(t, err)

@@ -106,13 +106,13 @@ func (s *spoken) transport() *http.Transport {
 }
 
 // ask returns the answer's status and body, whatever it is.
-func (s *spoken) ask(ctx context.Context, method, path, body string) (*http.Response, string) {
+func (s *spoken) ask(method, path, body string) (status int, text string) {
 	s.Helper()
-	resp := s.begin(ctx, method, path, body)
+	resp := s.begin(s.Context(), method, path, body)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	all, err := io.ReadAll(resp.Body)
 	require.NoError(s, err)
-	return resp, string(text)
+	return resp.StatusCode, string(all)
 }
 
 // begin returns an answer that has begun.
@@ -131,13 +131,13 @@ func (s *spoken) begin(ctx context.Context, method, path, body string) *http.Res
 
 func (s *spoken) publish(topic, body string) {
 	s.Helper()
-	resp, text := s.ask(s.Context(), http.MethodPost, "/v1/topics/"+topic+"/messages", body)
-	require.Equal(s, http.StatusOK, resp.StatusCode, text)
+	status, text := s.ask(http.MethodPost, "/v1/topics/"+topic+"/messages", body)
+	require.Equal(s, http.StatusOK, status, text)
 }
 
-func (s *spoken) openSession(topics string) (id string) {
+func (s *spoken) openSession() (id string) {
 	s.Helper()
-	_, text := s.ask(s.Context(), http.MethodPost, "/v1/sessions", `{"topics":[`+topics+`]}`)
+	_, text := s.ask(http.MethodPost, "/v1/sessions", `{"topics":["a"]}`)
 	var opened wire.SessionOpened
 	require.NoError(s, json.Unmarshal([]byte(text), &opened), text)
 	return opened.Session
@@ -169,11 +169,11 @@ type heard struct {
 	leave context.CancelFunc
 }
 
-func (s *spoken) listen(path string) *heard {
+func (s *spoken) listen() *heard {
 	s.Helper()
 	ctx, leave := context.WithCancel(s.Context())
 	s.Cleanup(leave)
-	resp := s.begin(ctx, http.MethodGet, path, "")
+	resp := s.begin(ctx, http.MethodGet, "/v1/poll?topic=a&mode=stream", "")
 	s.Cleanup(func() { resp.Body.Close() })
 	require.Equal(s, http.StatusOK, resp.StatusCode)
 	l := &heard{s, bufio.NewReader(resp.Body), leave}
@@ -196,10 +196,10 @@ func (l *heard) frame() string {
 // What the lane would serve on HTTP/1.1 in clear is served all the same, by net/http.
 func TestPollsStreamsAndPublishesInEveryTongue(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
-		id := s.openSession(`"a"`)
+		id := s.openSession()
 		poll := s.later("/v1/sessions/" + id + "/poll?ack=0")
 		stateless := s.later("/v1/poll?topic=a@" + s.epoch() + ":0")
-		stream := s.listen("/v1/poll?topic=a&mode=stream")
+		stream := s.listen()
 		s.waitParked(3)
 		s.publish("a", `"m1"`)
 		for _, frames := range []string{<-poll, <-stateless, stream.frame()} {
@@ -207,25 +207,25 @@ func TestPollsStreamsAndPublishesInEveryTongue(t *testing.T) {
 		}
 		again := s.later("/v1/sessions/" + id + "/poll?ack=0")
 		require.Contains(s, <-again, `"data":"m1"`)
-		resp, _ := s.ask(s.Context(), http.MethodPatch, "/v1/sessions/"+id, `{"add":["b"],"remove":["a"]}`)
-		require.Equal(s, http.StatusOK, resp.StatusCode)
+		status, _ := s.ask(http.MethodPatch, "/v1/sessions/"+id, `{"add":["b"],"remove":["a"]}`)
+		require.Equal(s, http.StatusOK, status)
 		next := s.later("/v1/sessions/" + id + "/poll?ack=1&mode=multiple")
 		s.publish("b", `"m2"`)
 		require.Contains(s, <-next, `"data":"m2"`)
 		require.Zero(s, s.metric("pubsubd_lane_connections"))
 
-		resp, text := s.ask(s.Context(), http.MethodGet, "/v1/sessions/"+strings.Repeat("x", 20), "")
-		require.Equal(s, http.StatusNotFound, resp.StatusCode, text)
-		require.Equal(s, wire.ProblemType, resp.Header.Get("Content-Type"))
-		resp, _ = s.ask(s.Context(), http.MethodPost, "/v1/topics/a/messages", `"`+strings.Repeat("x", 65<<10)+`"`)
-		require.Equal(s, http.StatusRequestEntityTooLarge, resp.StatusCode)
+		status, text := s.ask(http.MethodGet, "/v1/sessions/"+strings.Repeat("x", 20), "")
+		require.Equal(s, http.StatusNotFound, status, text)
+		require.Contains(s, text, `"code":"session_unknown"`)
+		status, _ = s.ask(http.MethodPost, "/v1/topics/a/messages", `"`+strings.Repeat("x", 65<<10)+`"`)
+		require.Equal(s, http.StatusRequestEntityTooLarge, status)
 	})
 }
 
 func (s *spoken) epoch() string {
 	s.Helper()
 	s.publish("epoch", "1")
-	_, text := s.ask(s.Context(), http.MethodGet, "/v1/topics/epoch", "")
+	_, text := s.ask(http.MethodGet, "/v1/topics/epoch", "")
 	var state wire.TopicState
 	require.NoError(s, json.Unmarshal([]byte(text), &state), text)
 	return state.Position.Epoch
@@ -235,7 +235,7 @@ func (s *spoken) epoch() string {
 // disturbed.
 func TestAClientLeavesInTheMiddleInEveryTongue(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
-		leaves, stays := s.listen("/v1/poll?topic=a&mode=stream"), s.listen("/v1/poll?topic=a&mode=stream")
+		leaves, stays := s.listen(), s.listen()
 		s.publish("a", `"m1"`)
 		require.Contains(s, leaves.frame(), "m1")
 		require.Contains(s, stays.frame(), "m1")
@@ -254,9 +254,9 @@ func TestAQuietStreamOutlastsTheWriteTimeoutInEveryTongue(t *testing.T) {
 	eachTongue(t, func(c *config.Config) {
 		c.Transport.WriteTimeout, c.Transport.MaxOutputDelay, c.Transport.Heartbeat = timeout, timeout/3, time.Hour
 	}, func(s *spoken) {
-		stream := s.listen("/v1/poll?topic=a&mode=stream")
+		stream := s.listen()
 		begun := time.Now()
-		poll := s.later("/v1/sessions/" + s.openSession(`"a"`) + "/poll?ack=0")
+		poll := s.later("/v1/sessions/" + s.openSession() + "/poll?ack=0")
 		require.Never(s, func() bool { return s.metric(`pubsubd_polls_parked{transport="stream"}`) == 0 }, 4*timeout, timeout/4)
 		require.Greater(s, time.Since(begun), 2*timeout)
 		s.publish("a", `"m1"`)
@@ -268,11 +268,11 @@ func TestAQuietStreamOutlastsTheWriteTimeoutInEveryTongue(t *testing.T) {
 // What is counted is what is on the wire, handshakes, records and frames too.
 func TestBytesAreCountedInEveryTongue(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
-		id := s.openSession(`"a"`)
+		id := s.openSession()
 		for range 50 {
 			s.publish("a", `"`+strings.Repeat("x", 1000)+`"`)
 		}
-		_, text := s.ask(s.Context(), http.MethodGet, "/v1/sessions/"+id+"/poll?ack=0", "")
+		_, text := s.ask(http.MethodGet, "/v1/sessions/"+id+"/poll?ack=0", "")
 		require.Greater(s, len(text), 50_000)
 		require.Eventually(s, func() bool {
 			return s.metric(`pubsubd_network_bytes_total{direction="in"}`) == float64(s.transfer.out.Load()) &&
@@ -284,9 +284,9 @@ func TestBytesAreCountedInEveryTongue(t *testing.T) {
 
 func TestADrainAnswersEveryoneInEveryTongue(t *testing.T) {
 	eachTongue(t, func(c *config.Config) { c.DrainWindow = 10 * time.Second }, func(s *spoken) {
-		poll := s.later("/v1/sessions/" + s.openSession(`"a"`) + "/poll?ack=0")
+		poll := s.later("/v1/sessions/" + s.openSession() + "/poll?ack=0")
 		stateless := s.later("/v1/poll?topic=a@" + s.epoch() + ":0")
-		stream := s.listen("/v1/poll?topic=a&mode=stream")
+		stream := s.listen()
 		s.waitParked(3)
 		s.speaker.CloseIdleConnections() // one on which nothing was asked keeps net/http for 5 s
 		require.NoError(s, s.wait())
