@@ -143,6 +143,7 @@ func TestManyMessagesInCBOR(t *testing.T) {
 			{item{"topic": "a", "data": 1, "bytes": []byte{}}, "invalid_request"},
 			{item{"topic": "a", "type": "a/b", "bytes": "text"}, "invalid_request"},
 			{item{"topic": "a", "type": "a/b", "base64": "AA=="}, "invalid_request"},
+			{item{"topic": "a", "data": 1, "base64": "AA=="}, "invalid_request"},
 			{item{"topic": "a", "data": 1, "ttl": 1.5}, "invalid_request"},
 			{item{"topic": "a", "data": 1, "key": []byte("k")}, "invalid_request"},
 			{map[any]any{1: 2, "topic": "a", "data": 1}, "invalid_request"},

@@ -217,12 +217,16 @@ func BenchmarkCompactJSON(b *testing.B) {
 }
 
 func FuzzCompactJSON(f *testing.F) {
-	for _, seed := range []string{`{"a": [1.0, 1e400]}`, "null", `"\ud800\\"`, "[[[]]]", `{"a":"]"}`, "1 2", "\"\xff\""} {
+	for _, seed := range []string{`{"a": [1.0, 1e400]}`, "null", `"\ud800\\"`, "[[[]]]", `{"a":"]"}`, "1 2", "\"\xff\"", `{"a":{"b":1,"\u0062":2}}`, `[{"a":{"a":1}},{"a":1,"b":[],"a":1}]`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		got, err := CompactJSON(body)
+		require.Equal(t, err == nil, IsCompactJSON(got) && !memberTwice(got))
 		if err != nil {
+			refusedForTwice := strings.Contains(err.Error(), " twice")
+			require.Equal(t, refusedForTwice, json.Valid(body) && utf8.Valid(body) && jsonDepth(body) <= MaxJSONDepth, "%v", err)
+			require.Equal(t, refusedForTwice, refusedForTwice && memberTwice(body))
 			return
 		}
 		require.True(t, utf8.Valid(got))
@@ -233,6 +237,30 @@ func FuzzCompactJSON(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(got), string(again))
 	})
+}
+
+// memberTwice looks for an object with a member twice in valid JSON, by encoding/json.
+func memberTwice(text []byte) bool {
+	d := json.NewDecoder(bytes.NewReader(text))
+	return valueHasMemberTwice(d)
+}
+
+func valueHasMemberTwice(d *json.Decoder) (twice bool) {
+	begin, _ := d.Token()
+	names := make(map[any]bool)
+	for begin == json.Delim('{') && d.More() {
+		name, _ := d.Token()
+		twice = twice || names[name]
+		names[name] = true
+		twice = valueHasMemberTwice(d) || twice
+	}
+	for begin == json.Delim('[') && d.More() {
+		twice = valueHasMemberTwice(d) || twice
+	}
+	if _, isDelim := begin.(json.Delim); isDelim {
+		_, _ = d.Token()
+	}
+	return twice
 }
 
 // numbersKept decodes a JSON value, each number as its text.
