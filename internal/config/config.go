@@ -64,6 +64,7 @@ type Config struct {
 type Listen struct {
 	Public string // for clients; default 127.0.0.1:8080
 	Admin  string // for operators: metrics, health, profiles; default 127.0.0.1:8081
+	TCP    string // for clients without HTTP; empty, the default: none
 }
 
 // HTTP2 says where HTTP/2 is spoken besides TLS, on which clients may always choose it.

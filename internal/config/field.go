@@ -158,6 +158,17 @@ func address(to *string, def string) field {
 	}
 }
 
+// maybeAddress is a host:port to listen on, or nothing.
+func maybeAddress(to *string) field {
+	return fieldOf[string]{
+		to: to, name: "host:port",
+		may:    "host:port, such as 127.0.0.1:8082, or nothing",
+		parse:  asIs,
+		format: func(s string) string { return s },
+		valid:  func(s string) bool { return s == "" || isAddress(s) },
+	}
+}
+
 // path is a file's; empty is none.
 func path(to *string) field {
 	return fieldOf[string]{

@@ -29,6 +29,9 @@ func (s Said) Summary() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "listens   %s for clients, %s for operators\n", s.Listen.Public, s.Listen.Admin)
+	if s.Listen.TCP != "" {
+		fmt.Fprintf(&b, "          %s for clients without HTTP\n", s.Listen.TCP)
+	}
 	fmt.Fprintf(&b, "settings  %d given", given)
 	for _, place := range sortedKeys(places) {
 		fmt.Fprintf(&b, ", %d by %s", places[place], place)

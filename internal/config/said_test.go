@@ -28,6 +28,7 @@ func everything(t *testing.T) Config {
 	for _, s := range settings(&c) {
 		require.NoError(t, s.field.set(other(t, s)))
 	}
+	c.Listen = Listen{Public: "127.0.0.1:7771", Admin: "127.0.0.1:7772", TCP: "127.0.0.1:7773"}
 	pair := certtest.New(t)
 	c.TLS = TLS{Cert: pair.Cert, Key: pair.Key}
 	c.Broker.Rules = []broker.Rule{

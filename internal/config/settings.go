@@ -24,6 +24,7 @@ func settings(c *Config) []setting {
 	return []setting{
 		{"listen.public", address(&c.Listen.Public, "127.0.0.1:8080"), "where clients connect"},
 		{"listen.admin", address(&c.Listen.Admin, "127.0.0.1:8081"), "where operators find metrics, health and profiles"},
+		{"listen.tcp", maybeAddress(&c.Listen.TCP), "where clients connect without HTTP, speaking CBOR sequences; 127.0.0.1:8082 is usual"},
 		{"tls.cert", path(&c.TLS.Cert), "serve clients over TLS, HTTP/2 if they like, with the certificate in this file, in PEM, and then those between it and its authority; a reload reads the file again"},
 		{"tls.key", path(&c.TLS.Key), "the private key of tls.cert, in PEM; a reload reads the file again"},
 		{"http2.cleartext", truth(&c.HTTP2.Cleartext, false), "without tls.cert, take HTTP/2, too, from proxies that are told to speak it (h2c with prior knowledge)"},

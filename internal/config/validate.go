@@ -44,10 +44,7 @@ func contradictions(c *Config) []*Error {
 			"is %s, less than history.bytes (%s): raise it, or one topic may exceed it",
 			formatSize(c.Broker.MemoryBudget), formatSize(c.Broker.HistoryBytes))})
 	}
-	if _, port, err := net.SplitHostPort(c.Listen.Admin); err == nil && port != "0" && c.Listen.Admin == c.Listen.Public {
-		wrong = append(wrong, &Error{Key: "listen.admin", with: "listen.public", Reason: fmt.Sprintf(
-			"is %q, which is listen.public too: choose another port", c.Listen.Admin)})
-	}
+	wrong = append(wrong, sharedAddresses(c)...)
 	if c.Transport.WriteTimeout <= c.Transport.MaxOutputDelay {
 		wrong = append(wrong, &Error{Key: "poll.write_timeout", with: "poll.max_output_delay", Reason: fmt.Sprintf(
 			"is %v, not more than poll.max_output_delay (%v): raise it, or answers would be cut off before their end",
@@ -59,6 +56,20 @@ func contradictions(c *Config) []*Error {
 		return wrong
 	}
 	return append(wrong, exposed(c)...)
+}
+
+// sharedAddresses refuses one address for two listeners.
+func sharedAddresses(c *Config) []*Error {
+	var wrong []*Error
+	refuse := func(key, address, with, other string) {
+		if _, port, err := net.SplitHostPort(address); err == nil && port != "0" && address == other {
+			wrong = append(wrong, &Error{Key: key, with: with, Reason: fmt.Sprintf("is %q, which is %s too: choose another port", address, with)})
+		}
+	}
+	refuse("listen.admin", c.Listen.Admin, "listen.public", c.Listen.Public)
+	refuse("listen.tcp", c.Listen.TCP, "listen.public", c.Listen.Public)
+	refuse("listen.tcp", c.Listen.TCP, "listen.admin", c.Listen.Admin)
+	return wrong
 }
 
 // exposed refuses what other machines can reach. It is no proof of being closed
@@ -73,6 +84,7 @@ func exposed(c *Config) []*Error {
 		}
 	}
 	refuse("listen.public", c.Listen.Public, "publish and subscribe to everything")
+	refuse("listen.tcp", c.Listen.TCP, "publish and subscribe to everything")
 	refuse("listen.admin", c.Listen.Admin, "read metrics and profiles")
 	return wrong
 }

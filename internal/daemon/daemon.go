@@ -46,6 +46,8 @@ type Daemon struct {
 	api                         *httpapi.API
 	public, admin               *http.Server
 	publicListener, adminSocket net.Listener
+	tcpListener                 net.Listener // nil: none
+	tcp                         *transport.Port
 	certificate                 atomic.Pointer[tls.Certificate] // nil without TLS, for good
 
 	state   atomic.Pointer[string] // why the daemon is not ready; nil when it is
@@ -88,6 +90,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		Lane:         httpapi.LaneWay(cfg.Lane),
 		Origins:      cfg.Origins,
 	})
+	d.tcp = transport.NewPort(d.api.BareHost())
 	d.public = d.server(d.api)
 	d.public.ConnContext = d.api.ConnContext
 	d.public.Protocols = protocolsOf(cfg)
@@ -130,31 +133,56 @@ func (d *Daemon) server(h http.Handler) *http.Server {
 	}
 }
 
-// Listen binds both listeners. If it fails the daemon is over.
+// Listen binds the listeners. If it fails the daemon is over.
 func (d *Daemon) Listen() (err error) {
 	defer func() {
 		if err != nil {
 			d.kept.release()
+			_ = d.closeListeners()
 		}
 	}()
-	public, err := net.Listen("tcp", d.cfg.Listen.Public)
-	if err != nil {
-		return fmt.Errorf("listen.public: %w (--listen-public chooses another address)", err)
+	if d.publicListener, err = listen("public", d.cfg.Listen.Public); err != nil {
+		return err
 	}
-	admin, err := net.Listen("tcp", d.cfg.Listen.Admin)
-	if err != nil {
-		public.Close()
-		return fmt.Errorf("listen.admin: %w (--listen-admin chooses another address)", err)
+	if d.adminSocket, err = listen("admin", d.cfg.Listen.Admin); err != nil {
+		return err
+	}
+	if d.cfg.Listen.TCP != "" {
+		if d.tcpListener, err = listen("tcp", d.cfg.Listen.TCP); err != nil {
+			return err
+		}
+		d.tcpListener = d.secure(d.counting(d.tcpListener))
 	}
 	if d.cfg.Insecure {
 		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
 	} else {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
-	counting := &countingListener{Listener: public, in: d.metrics.BytesIn, out: d.metrics.BytesOut}
-	d.publicListener = d.secure(counting, alpn...) // what is counted is on the wire
-	d.adminSocket = admin
+	d.publicListener = d.secure(d.counting(d.publicListener), alpn...) // what is counted is on the wire
 	return nil
+}
+
+func listen(name, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", name, err)
+	}
+	return l, nil
+}
+
+func (d *Daemon) counting(l net.Listener) net.Listener {
+	return &countingListener{Listener: l, in: d.metrics.BytesIn, out: d.metrics.BytesOut}
+}
+
+// closeListeners closes those that there are.
+func (d *Daemon) closeListeners() error {
+	var failed []error
+	for _, l := range []net.Listener{d.publicListener, d.adminSocket, d.tcpListener} {
+		if l != nil {
+			failed = append(failed, l.Close())
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // PublicAddr returns the address that clients connect to.
@@ -162,6 +190,14 @@ func (d *Daemon) PublicAddr() string { return d.publicListener.Addr().String() }
 
 // AdminAddr returns the address for metrics and health.
 func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
+
+// TCPAddr returns the address for clients without HTTP, or "" if there is none.
+func (d *Daemon) TCPAddr() string {
+	if d.tcpListener == nil {
+		return ""
+	}
+	return d.tcpListener.Addr().String()
+}
 
 // Run serves until ctx ends, and then drains: readiness fails, no session is
 // opened and nothing is published any more, the sessions are ended one after the
@@ -174,12 +210,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer d.kept.release()
 	if ctx.Err() != nil { // told to stop while the state was read: to write all of it anew may take longer than a manager waits
 		d.log.Info("told to stop before it served anyone")
-		return errors.Join(d.publicListener.Close(), d.adminSocket.Close())
+		return d.closeListeners()
 	}
 	if err := d.kept.takeOver(d.log, d.broker); err != nil {
-		return errors.Join(err, d.publicListener.Close(), d.adminSocket.Close())
+		return errors.Join(err, d.closeListeners())
 	}
-	failed := make(chan error, 3) // one place for each listener: nobody blocks
+	failed := make(chan error, 4) // one place for each listener: nobody blocks
 	var running sync.WaitGroup
 	serve := func(s *http.Server, l net.Listener) {
 		if err := s.Serve(l); err != http.ErrServerClosed {
@@ -190,6 +226,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 	running.Go(func() { serve(d.admin, d.adminSocket) })
 	if back := d.api.Listener(); back != nil {
 		running.Go(func() { serve(d.public, back) })
+	}
+	if d.tcpListener != nil {
+		running.Go(func() {
+			if err := d.tcp.Serve(d.tcpListener); !errors.Is(err, net.ErrClosed) {
+				failed <- err
+			}
+		})
 	}
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	running.Go(func() { d.sweep(sweeping) })
@@ -224,7 +267,7 @@ func (d *Daemon) save() error {
 
 // announce says where the daemon listens, and that it is ready.
 func (d *Daemon) announce() error {
-	if err := writeAddresses(d.cfg.AddressesFile, d.PublicAddr(), d.AdminAddr()); err != nil {
+	if err := writeAddresses(d.cfg.AddressesFile, addresses{Public: d.PublicAddr(), Admin: d.AdminAddr(), TCP: d.TCPAddr()}); err != nil {
 		return fmt.Errorf("addresses_file: %w", err)
 	}
 	d.state.Store(nil)
@@ -233,7 +276,11 @@ func (d *Daemon) announce() error {
 	if d.cfg.TLS.On() {
 		scheme = "https://"
 	}
-	d.log.Info("ready", zap.String("public", scheme+d.PublicAddr()), zap.String("admin", "http://"+d.AdminAddr()))
+	ready := []zap.Field{zap.String("public", scheme+d.PublicAddr()), zap.String("admin", "http://"+d.AdminAddr())}
+	if at := d.TCPAddr(); at != "" {
+		ready = append(ready, zap.String("tcp", at))
+	}
+	d.log.Info("ready", ready...)
 	return nil
 }
 

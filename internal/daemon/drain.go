@@ -23,14 +23,18 @@ func (d *Daemon) drain() {
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and mean to come back
 	d.endSessions(begun, window)
 
-	laneDrained := d.api.Drain()
+	if d.tcpListener != nil {
+		_ = d.tcpListener.Close()
+	}
+	drained := d.api.Drain()
 	d.shutdown(ctx, d.public, "public")
 	select {
-	case <-laneDrained:
+	case <-drained:
 	case <-ctx.Done():
 		d.cutOff("public")
 	}
 	d.api.Close()
+	d.tcp.Close()
 	d.api.Wait() // only then can nothing be published any more
 	d.shutdown(ctx, d.admin, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))

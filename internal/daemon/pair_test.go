@@ -265,6 +265,7 @@ func (s *side) mask(text, session string) string {
 		}
 		return fmt.Sprintf(`"base64 of":%q`, decoded)
 	})
+	text = s.maskCBOR(text)
 	text = strings.NewReplacer(session, "SESSION", "@"+s.epoch+":", "@EPOCH:").Replace(text)
 	text = maskDates.ReplaceAllString(text, "Date: …")
 	text = maskTimes.ReplaceAllString(text, `"time":…`)
@@ -281,6 +282,20 @@ func (s *side) mask(text, session string) string {
 		slices.Sort(lines[1 : len(lines)-2])
 		return strings.Join(lines, "")
 	})
+}
+
+// maskCBOR is mask for frames in CBOR: their epoch is a text of its own, and the time
+// an integer of eight bytes that begins with those of this century.
+func (s *side) maskCBOR(text string) string {
+	text = strings.ReplaceAll(text, string([]byte{0x60 + byte(len(s.epoch))})+s.epoch, "EPOCH")
+	const begin, length = "\x1b\x00\x00\x01", 9
+	for {
+		i := strings.Index(text, begin)
+		if i < 0 || len(text) < i+length {
+			return text
+		}
+		text = text[:i] + "TIME" + text[i+length:]
+	}
 }
 
 func never(string) bool { return false }
