@@ -12,6 +12,7 @@ import (
 // Ten thousand answers to one broadcast have the same head.
 type headCache struct {
 	endless bool // an answer may last as long as its connection, without any framing
+	gzip    bool // an answer may be compressed
 
 	raw  []byte
 	head Head
@@ -23,7 +24,7 @@ func (c *headCache) isPrefixOf(b []byte) bool {
 
 // parse reads a whole head, empty line included, and remembers it.
 func (c *headCache) parse(raw []byte) (Head, error) {
-	head, err := parseHead(string(raw), c.endless)
+	head, err := parseHead(string(raw), headers{endless: c.endless, gzip: c.gzip})
 	if err != nil {
 		return Head{}, fmt.Errorf("answer's head %.200q: %w", raw, err)
 	}
@@ -33,14 +34,15 @@ func (c *headCache) parse(raw []byte) (Head, error) {
 }
 
 // parseHead reads a status line and headers (RFC 9112, sections 4 and 5), each
-// ended by CRLF, and the empty line.
-func parseHead(raw string, endless bool) (Head, error) {
+// ended by CRLF, and the empty line, into h, which says what they may be.
+func parseHead(raw string, h headers) (Head, error) {
 	lines := strings.Split(strings.TrimSuffix(raw, "\r\n\r\n"), "\r\n")
 	status, err := parseStatus(lines[0])
 	if err != nil {
 		return Head{}, err
 	}
-	h := headers{status: status, endless: endless && status == 200}
+	h.status = status
+	h.endless = h.endless && status == 200
 	for _, line := range lines[1:] {
 		if err := h.add(line); err != nil {
 			return Head{}, err
@@ -65,6 +67,7 @@ func parseStatus(line string) (int, error) {
 // headers gathers what matters of an answer's headers.
 type headers struct {
 	endless     bool
+	gzip        bool
 	status      int
 	contentType string
 	hasType     bool
@@ -72,6 +75,7 @@ type headers struct {
 	hasLength   bool
 	chunked     bool
 	closes      bool
+	compressed  bool
 
 	lastModified, etag string
 }
@@ -89,6 +93,8 @@ func (h *headers) add(line string) error {
 		return h.addCoding(value)
 	case strings.EqualFold(name, "Content-Type"):
 		return h.addType(value)
+	case strings.EqualFold(name, "Content-Encoding") && h.gzip && value == "gzip" && !h.compressed:
+		h.compressed = true
 	case strings.EqualFold(name, "Content-Encoding"):
 		return fmt.Errorf("content coding %q: something between compresses what should come as it is", value)
 	case strings.EqualFold(name, "Last-Modified"):
@@ -145,7 +151,7 @@ func (h *headers) head() (Head, error) {
 		return Head{}, errors.New("has not exactly one of content length and chunked coding")
 	}
 	return Head{
-		Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length, Closes: h.closes,
+		Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length, Closes: h.closes, Gzip: h.compressed,
 		LastModified: h.lastModified, ETag: h.etag,
 	}, nil
 }

@@ -13,6 +13,7 @@ type Head struct {
 	Chunked     bool
 	Length      int64 // of the body; without meaning if Chunked
 	Closes      bool  // the connection ends after this answer, which is a refusal
+	Gzip        bool  // the body is compressed; only of a NewParser that takes such
 
 	LastModified, ETag string // empty if there are none
 }
@@ -37,8 +38,8 @@ const (
 // 204; "Connection: close" with refusals alone, such as those of a server that
 // drains. Everything else is an error: answers that nothing asked for, interim
 // answers, folded or malformed header lines, a doubled or contradictory
-// framing, chunk extensions, trailers, content codings, and "Connection:
-// close" where all is well, since the test needs the connection.
+// framing, chunk extensions, trailers, content codings that were not asked for,
+// and "Connection: close" where all is well, since the test needs the connection.
 type Parser struct {
 	heads    *headCache
 	expected int // answers asked for and not ended
@@ -58,6 +59,10 @@ const (
 	inChunkEnd
 	inLastLine
 )
+
+// NewParser returns a Parser for one connection. With gzip it takes compressed
+// answers, too, whose Body is as it came.
+func NewParser(gzip bool) *Parser { return &Parser{heads: &headCache{gzip: gzip}} }
 
 // Expect tells the parser that one more request is on its way.
 func (p *Parser) Expect() { p.expected++ }

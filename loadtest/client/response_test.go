@@ -176,3 +176,39 @@ func netHTTP(in *bufio.Reader) (int, string, error) {
 	body, err := io.ReadAll(r.Body)
 	return r.StatusCode, string(body), err
 }
+
+// A parser that asked for compressed answers says which are, and passes them on as
+// they came; one that did not takes none.
+func TestCompressedAnswersAreTakenByWhoAskedForThem(t *testing.T) {
+	const answer = "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello"
+	heads := func(gzip bool, text string) (*headsOf, error) {
+		p, h := NewParser(gzip), &headsOf{}
+		p.Expect()
+		return h, p.Feed([]byte(text), h)
+	}
+	h, err := heads(true, answer)
+	require.NoError(t, err)
+	require.True(t, h.head.Gzip)
+	h, err = heads(true, lengthAnswer)
+	require.NoError(t, err)
+	require.False(t, h.head.Gzip)
+	for _, c := range []struct {
+		gzip bool
+		text string
+	}{
+		{false, answer},
+		{true, strings.Replace(answer, "gzip", "br", 1)},
+		{true, strings.Replace(answer, "gzip", "gzip, gzip", 1)},
+		{true, strings.Replace(answer, "Content-Length", "Content-Encoding: gzip\r\nContent-Length", 1)},
+	} {
+		_, err = heads(c.gzip, c.text)
+		require.ErrorContains(t, err, "content coding", c.text)
+	}
+}
+
+// headsOf keeps the head alone.
+type headsOf struct{ head Head }
+
+func (h *headsOf) Head(head Head) error { h.head = head; return nil }
+func (h *headsOf) Body([]byte) error    { return nil }
+func (h *headsOf) End() error           { return nil }
