@@ -1,0 +1,27 @@
+package loadtest
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// What the tests beside the scenarios need of this package.
+
+// ProcessCPU returns the CPU time of a process and its descendants, and whether it
+// is known here. Those of their threads that have ended are left out.
+func ProcessCPU(pid int) (time.Duration, bool) { return processesCPU(pid) }
+
+// OwnCPU returns the CPU time of this process, and 0 where that is not known.
+func OwnCPU() time.Duration { return ownCPU() }
+
+// CheckTarget returns what is wrong with a server's base URL, as --target.
+func CheckTarget(target string) error {
+	_, err := parseTarget(target)
+	return err
+}
+
+// Resolve returns the address behind a base URL, and what to call it in requests.
+func Resolve(ctx context.Context, target string) (*net.TCPAddr, string, error) {
+	return resolve(ctx, target)
+}
