@@ -5,6 +5,7 @@ import (
 	"html"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/scenarios"
@@ -105,16 +106,28 @@ func course(run *scenarios.RunResult) NamedChart {
 // SuiteHTML writes a suite as a page that needs nothing else: the table as it is on
 // a terminal, and the charts. The error is the writer's.
 func SuiteHTML(w io.Writer, r scenarios.Result) error {
+	var table strings.Builder
+	_ = SuiteTable(&table, r) // a Builder takes everything
+	var charts []drawing
+	for _, c := range SuiteCharts(r) {
+		charts = append(charts, c.Chart)
+	}
+	return writePage(w, r.Title, r.Started, table.String(), charts)
+}
+
+// A drawing is a Chart or Bars.
+type drawing interface{ SVG(w io.Writer) error }
+
+// writePage writes a table and charts as a page that needs nothing else.
+func writePage(w io.Writer, title string, made time.Time, table string, charts []drawing) error {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n"+
 		"<title>%s</title>\n<style>\n:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:2em auto;max-width:110em;padding:0 1em}\n"+
 		"pre{overflow-x:auto;font-size:13px}svg{max-width:100%%;height:auto;margin:0 1em 1em 0}\n</style>\n<h1>%s</h1>\n<p>Made %s.</p>\n<pre>",
-		html.EscapeString(r.Title), html.EscapeString(r.Title), r.Started.UTC().Format("2006-01-02 15:04 UTC"))
-	var table strings.Builder
-	_ = SuiteTable(&table, r) // a Builder takes everything
-	b.WriteString(html.EscapeString(table.String()) + "</pre>\n")
-	for _, c := range SuiteCharts(r) {
-		_ = c.Chart.SVG(b)
+		html.EscapeString(title), html.EscapeString(title), made.UTC().Format("2006-01-02 15:04 UTC"))
+	b.WriteString(html.EscapeString(table) + "</pre>\n")
+	for _, c := range charts {
+		_ = c.SVG(b)
 	}
 	b.WriteString("</html>\n")
 	_, err := io.WriteString(w, b.String())
