@@ -136,7 +136,7 @@ func payloads(s *scene) {
 	sub := s.Subscribe(now("a"))
 	defer sub.Close()
 	for _, p := range []struct{ mediaType, data string }{
-		{"", `{"a":[1,2.50,"ü"]}`},
+		{"", `{"a":[1,2.5,"ü"]}`},
 		{"", `null`},
 		{"text/plain; charset=utf-8", "line\nline \"quoted\" \x00"},
 		{"text/plain", ""},
