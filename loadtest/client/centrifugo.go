@@ -90,7 +90,7 @@ func newCentrifugo(k *Kit, o Options, subscriber func(number int, topic string, 
 			return subscriber(number, topic, d, events)
 		},
 		form: func(topic string) PublishForm {
-			f := plainForm(topic, postTo(o.Authority, "/api/publish", "application/json", "X-API-Key: "+o.APIKey+"\r\n"))
+			f := plainForm(topic, PostTo(o.Authority, "/api/publish", "application/json", "X-API-Key: "+o.APIKey+"\r\n"))
 			f.answer = centrifugoAnswer
 			f.wrap = func(b, payload []byte) []byte {
 				b = append(b, `{"channel":"`+topic+`","data":`...)
@@ -125,7 +125,7 @@ func newCentrifugoSSE(k *Kit, o Options) Dialect {
 	shared := &sseKit{kit: k}
 	return newCentrifugo(k, o, func(number int, topic string, d decoder, events Events) Machine {
 		path := "/connection/uni_sse?cf_connect=" + url.QueryEscape(centrifugoConnect(topic))
-		return shared.newClient(number, topic, eventSource(o.Authority, path), d, false, events)
+		return shared.newClient(number, topic, EventSource(o.Authority, path), d, false, events)
 	})
 }
 
@@ -134,7 +134,7 @@ func newCentrifugoStream(k *Kit, o Options) Dialect {
 		body := centrifugoConnect(topic)
 		return &streamer{
 			listener: listener{number: number, topic: topic, events: events, decoder: d},
-			request: []byte(postTo(o.Authority, "/connection/uni_http_stream", "application/json", "") +
+			request: []byte(PostTo(o.Authority, "/connection/uni_http_stream", "application/json", "") +
 				strconv.Itoa(len(body)) + "\r\n\r\n" + body),
 			splitter: &lineSplitter{},
 			parser:   Parser{heads: &k.streams},
@@ -146,8 +146,8 @@ func newCentrifugoWS(k *Kit, o Options) Dialect {
 	return newCentrifugo(k, o, func(number int, topic string, d decoder, events Events) Machine {
 		return &socket{
 			listener: listener{number: number, topic: topic, events: events, decoder: d},
-			request:  upgrade(o.Authority, "/connection/uni_websocket"),
-			hello:    appendFrame(nil, finText, []byte(centrifugoConnect(topic))),
+			request:  Upgrade(o.Authority, "/connection/uni_websocket"),
+			hello:    AppendFrame(nil, FinText, []byte(centrifugoConnect(topic))),
 			lines:    true,
 		}
 	})

@@ -135,19 +135,19 @@ func (d *foreignDialect) Positions() bool { return false }
 // at puts a topic into a path.
 func at(path, topic string) string { return strings.ReplaceAll(path, "{topic}", topic) }
 
-// get is a fetch's request.
-func get(authority, path string) []byte {
+// Get is a fetch's request.
+func Get(authority, path string) []byte {
 	return []byte("GET " + path + " HTTP/1.1\r\n" + browserHeaders(authority) + "\r\n")
 }
 
-// eventSource is the request that a browser's EventSource makes.
-func eventSource(authority, path string) []byte {
+// EventSource is the request that a browser's EventSource makes.
+func EventSource(authority, path string) []byte {
 	headers := strings.Replace(browserHeaders(authority), "Accept: */*\r\n", "Accept: text/event-stream\r\nCache-Control: no-cache\r\n", 1)
 	return []byte("GET " + path + " HTTP/1.1\r\n" + headers + "\r\n")
 }
 
-// postTo is a fetch's head, for NewForm. more are whole header lines.
-func postTo(authority, path, contentType, more string) string {
+// PostTo is a fetch's head, for NewForm. more are whole header lines.
+func PostTo(authority, path, contentType, more string) string {
 	return "POST " + path + " HTTP/1.1\r\n" + browserHeaders(authority) + more + postHeaders(authority, contentType)
 }
 

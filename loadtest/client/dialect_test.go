@@ -31,7 +31,7 @@ func appendHexChunk(text string) []byte {
 }
 
 func text(payload string) string {
-	return string([]byte{finText, byte(len(payload))}) + payload
+	return string([]byte{FinText, byte(len(payload))}) + payload
 }
 
 // What each server says, in pieces of every size: the messages are the same.

@@ -14,11 +14,11 @@ func newMercure(k *Kit, o Options) Dialect {
 	return &foreignDialect{
 		Kit: k,
 		subscriber: func(number int, topic string, events Events) Machine {
-			request := eventSource(o.Authority, mercureHub+"?topic="+mercureTopic(topic))
+			request := EventSource(o.Authority, mercureHub+"?topic="+mercureTopic(topic))
 			return shared.newClient(number, topic, request, rawDecoder{}, true, events)
 		},
 		form: func(topic string) PublishForm {
-			f := plainForm(topic, postTo(o.Authority, mercureHub, "application/x-www-form-urlencoded", bearer(o.Token)))
+			f := plainForm(topic, PostTo(o.Authority, mercureHub, "application/x-www-form-urlencoded", bearer(o.Token)))
 			f.wrap = func(b, payload []byte) []byte {
 				b = append(b, "topic="+mercureTopic(topic)+"&data="...)
 				return append(b, url.QueryEscape(string(payload))...)
@@ -35,10 +35,10 @@ func newSSE(k *Kit, o Options) Dialect {
 	return &foreignDialect{
 		Kit: k,
 		subscriber: func(number int, topic string, events Events) Machine {
-			return shared.newClient(number, topic, eventSource(o.Authority, at(o.SubscribePath, topic)), rawDecoder{}, true, events)
+			return shared.newClient(number, topic, EventSource(o.Authority, at(o.SubscribePath, topic)), rawDecoder{}, true, events)
 		},
 		form: func(topic string) PublishForm {
-			return plainForm(topic, postTo(o.Authority, at(o.PublishPath, topic), o.ContentType, bearer(o.Token)))
+			return plainForm(topic, PostTo(o.Authority, at(o.PublishPath, topic), o.ContentType, bearer(o.Token)))
 		},
 	}
 }

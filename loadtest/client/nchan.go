@@ -19,7 +19,7 @@ func newNchan(k *Kit, o Options, subscriber func(number int, topic, path string,
 			return subscriber(number, topic, at(subscribe, topic), events)
 		},
 		form: func(topic string) PublishForm {
-			return plainForm(topic, postTo(o.Authority, at(publish, topic), o.ContentType, ""))
+			return plainForm(topic, PostTo(o.Authority, at(publish, topic), o.ContentType, ""))
 		},
 	}
 }
@@ -27,14 +27,14 @@ func newNchan(k *Kit, o Options, subscriber func(number int, topic, path string,
 func newNchanPoll(k *Kit, o Options) Dialect {
 	shared := &pollerKit{kit: k, byIDs: true}
 	return newNchan(k, o, func(number int, _, path string, events Events) Machine {
-		return shared.newPoller(number, get(o.Authority, path), events)
+		return shared.newPoller(number, Get(o.Authority, path), events)
 	})
 }
 
 func newNchanSSE(k *Kit, o Options) Dialect {
 	shared := &sseKit{kit: k}
 	return newNchan(k, o, func(number int, topic, path string, events Events) Machine {
-		return shared.newClient(number, topic, eventSource(o.Authority, path), rawDecoder{}, true, events)
+		return shared.newClient(number, topic, EventSource(o.Authority, path), rawDecoder{}, true, events)
 	})
 }
 
@@ -42,7 +42,7 @@ func newNchanWS(k *Kit, o Options) Dialect {
 	return newNchan(k, o, func(number int, topic, path string, events Events) Machine {
 		return &socket{
 			listener: listener{number: number, topic: topic, events: events, decoder: rawDecoder{}},
-			request:  upgrade(o.Authority, path),
+			request:  Upgrade(o.Authority, path),
 		}
 	})
 }
@@ -51,13 +51,13 @@ func newNchanWS(k *Kit, o Options) Dialect {
 func newFloor(k *Kit, o Options, stream bool) Dialect {
 	shared := &pollerKit{kit: k}
 	subscriber := func(number int, topic string, events Events) Machine {
-		return shared.newPoller(number, get(o.Authority, "/poll?t="+topic), events)
+		return shared.newPoller(number, Get(o.Authority, "/poll?t="+topic), events)
 	}
 	if stream {
 		subscriber = func(number int, topic string, events Events) Machine {
 			return &streamer{
 				listener: listener{number: number, topic: topic, events: events, decoder: rawDecoder{}},
-				request:  get(o.Authority, "/stream?t="+topic),
+				request:  Get(o.Authority, "/stream?t="+topic),
 				silent:   true,
 				splitter: &lineSplitter{},
 				parser:   Parser{heads: &k.streams},
@@ -65,6 +65,6 @@ func newFloor(k *Kit, o Options, stream bool) Dialect {
 		}
 	}
 	return &foreignDialect{Kit: k, subscriber: subscriber, form: func(topic string) PublishForm {
-		return plainForm(topic, postTo(o.Authority, "/pub?t="+topic, o.ContentType, ""))
+		return plainForm(topic, PostTo(o.Authority, "/pub?t="+topic, o.ContentType, ""))
 	}}
 }

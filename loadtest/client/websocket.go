@@ -31,9 +31,9 @@ const (
 	socketAccept = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 )
 
-// upgrade is the request that a browser's WebSocket makes, without its offer to
+// Upgrade is the request that a browser's WebSocket makes, without its offer to
 // compress.
-func upgrade(authority, path string) []byte {
+func Upgrade(authority, path string) []byte {
 	return []byte("GET " + path + " HTTP/1.1\r\nHost: " + authority + "\r\n" +
 		"Connection: Upgrade\r\nPragma: no-cache\r\nCache-Control: no-cache\r\n" +
 		"User-Agent: " + userAgent + "\r\n" +
@@ -84,7 +84,7 @@ func (s *socket) step(b []byte, now time.Duration) (int, error) {
 	if !ok {
 		return 0, nil
 	}
-	if err := checkUpgraded(string(head)); err != nil {
+	if err := CheckUpgraded(string(head)); err != nil {
 		return 0, fmt.Errorf("handshake %.300q: %w", b, err)
 	}
 	s.open = true
@@ -95,9 +95,9 @@ func (s *socket) step(b []byte, now time.Duration) (int, error) {
 	return len(head) + len("\r\n\r\n"), nil
 }
 
-// checkUpgraded follows RFC 6455, section 4.1: "If the status code received from
+// CheckUpgraded follows RFC 6455, section 4.1: "If the status code received from
 // the server is not 101 …", and what comes after it.
-func checkUpgraded(head string) error {
+func CheckUpgraded(head string) error {
 	lines := strings.Split(head, "\r\n")
 	if !strings.HasPrefix(lines[0], "HTTP/1.1 101 ") {
 		return errors.New("was refused")
@@ -119,27 +119,28 @@ func checkUpgraded(head string) error {
 	return nil
 }
 
-// Opcodes and bits of a frame (RFC 6455, section 5.2).
+// How a frame that is whole begins, and a bit of it (RFC 6455, section 5.2).
 const (
-	finText  = 0x81
-	finClose = 0x88
-	finPing  = 0x89
-	finPong  = 0x8a
-	masked   = 0x80
+	FinText   = 0x81
+	FinBinary = 0x82
+	FinClose  = 0x88
+	FinPing   = 0x89
+	FinPong   = 0x8a
+	masked    = 0x80
 )
 
 func (s *socket) frame(b []byte, now time.Duration) (int, error) {
-	payload, n, err := cutFrame(b)
+	payload, n, err := CutFrame(b)
 	if err != nil || n == 0 {
 		return 0, err
 	}
 	switch b[0] {
-	case finText:
+	case FinText:
 		return n, s.text(payload, now)
-	case finPing:
-		s.replies = appendFrame(s.replies, finPong, payload)
-	case finPong:
-	case finClose:
+	case FinPing:
+		s.replies = AppendFrame(s.replies, FinPong, payload)
+	case FinPong:
+	case FinClose:
 		return 0, fmt.Errorf("the server closed the WebSocket with %q: %w", payload, io.ErrUnexpectedEOF)
 	default:
 		return 0, fmt.Errorf("frame begins with %#x: neither a whole text nor ping, pong or close", b[0])
@@ -162,9 +163,9 @@ func (s *socket) text(payload []byte, now time.Duration) error {
 	return nil
 }
 
-// cutFrame returns the payload of the frame that b begins with, and the frame's
+// CutFrame returns the payload of the frame that b begins with, and the frame's
 // length; 0 if it is not all there.
-func cutFrame(b []byte) (payload []byte, n int, err error) {
+func CutFrame(b []byte) (payload []byte, n int, err error) {
 	if len(b) < 2 {
 		return nil, 0, nil
 	}
@@ -189,9 +190,9 @@ func cutFrame(b []byte) (payload []byte, n int, err error) {
 	return b[begin:end], end, nil
 }
 
-// appendFrame appends a client's frame. It must be masked; the key is zero, which
+// AppendFrame appends a client's frame. It must be masked; the key is zero, which
 // leaves the bytes as they are: nothing here is hidden from a proxy.
-func appendFrame(b []byte, first byte, payload []byte) []byte {
+func AppendFrame(b []byte, first byte, payload []byte) []byte {
 	b = append(b, first)
 	if len(payload) < 126 {
 		b = append(b, masked|byte(len(payload)))
