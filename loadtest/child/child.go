@@ -43,6 +43,7 @@ type Child struct {
 type Addresses struct {
 	Public string `json:"public"`
 	Admin  string `json:"admin"` // may be empty
+	TCP    string `json:"tcp"`   // may be empty
 }
 
 // Bounds of a child's life.
@@ -56,6 +57,12 @@ const (
 // stop or kill it. One that comes with an error is gone already.
 func Server(ctx context.Context, command []string) (*Child, error) {
 	return start(ctx, "server", command, nil, "--listen-public", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0")
+}
+
+// Floor starts a floor, which is told where to listen as an agent is. All else is as
+// with Server.
+func Floor(ctx context.Context, command []string) (*Child, error) {
+	return start(ctx, "floor", command, nil, "--listen", "127.0.0.1:0")
 }
 
 // Agent starts an agent, with more in its environment. All else is as with Server.
