@@ -15,6 +15,10 @@ func ProcessCPU(pid int) (time.Duration, bool) { return processesCPU(pid) }
 // OwnCPU returns the CPU time of this process, and 0 where that is not known.
 func OwnCPU() time.Duration { return ownCPU() }
 
+// CheckOpenFiles returns an error unless this process, and a child that it starts,
+// may have so many connections.
+func CheckOpenFiles(connections int) error { return checkOpenFiles(connections) }
+
 // CheckTarget returns what is wrong with a server's base URL, as --target.
 func CheckTarget(target string) error {
 	_, err := parseTarget(target)

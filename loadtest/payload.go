@@ -13,6 +13,16 @@ type numberedMessage struct{ before, after []byte }
 
 const sequenceDigits = 6
 
+// SequenceDigits are those by which messages of ShortStrings differ.
+const SequenceDigits = sequenceDigits
+
+// ShortStrings returns what stands before and after the SequenceDigits of the
+// articles' message, which is JSON.
+func ShortStrings() (before, after string) {
+	m := newNumberedMessage()
+	return string(m.before), string(m.after)
+}
+
 // newNumberedMessage returns the articles' message: an array of short strings, the
 // first of which is the sequence: ["#000017","string 1",…,"string 19"].
 func newNumberedMessage() numberedMessage {
