@@ -9,20 +9,28 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pubsubd/pubsubd/loadtest/floor"
+	"github.com/pubsubd/pubsubd/loadtest/floor/bare"
 )
 
 func floorCommand() *cobra.Command {
-	listen, addressesFile := "127.0.0.1:8080", ""
+	listen, addressesFile, bareOne := "127.0.0.1:8080", "", false
 	cmd := &cobra.Command{
 		Use:   "floor",
 		Short: "Serve nothing but the physical limit, to compare with",
 		Long: `Serve polls, streams and publishes as one thread can that does nothing else: no
 sessions, no timeouts, no limits, no authorisation. What it costs is what no
-server can go below. Measure it with loadtest --dialect floor or floor-stream.`,
+server can go below. Measure it with loadtest --dialect floor or floor-stream. With
+--bare it is that of loadtest transports, which starts it by itself.`,
 		Hidden: true,
 		Args:   usageArgs(cobra.NoArgs),
-		RunE:   func(*cobra.Command, []string) error { return serveFloor(listen, addressesFile) },
+		RunE: func(*cobra.Command, []string) error {
+			if bareOne {
+				return serveBare(listen, addressesFile)
+			}
+			return serveFloor(listen, addressesFile)
+		},
 	}
+	cmd.Flags().BoolVar(&bareOne, "bare", false, "the floor for one fast connection, made of goroutines and a channel")
 	cmd.Flags().StringVar(&listen, "listen", listen, "address to listen on")
 	cmd.Flags().StringVar(&addressesFile, "addresses-file", "", "write the address to this file, as JSON, once it is ready")
 	return cmd
@@ -42,6 +50,20 @@ func serveFloor(listen, addressesFile string) error {
 	// Nothing is allocated once everyone is connected: a collection would be a cost
 	// that is not the kernel's.
 	debug.SetGCPercent(-1)
+	ctx, stop := untilSignal()
+	defer stop()
+	defer context.AfterFunc(ctx, server.Stop)()
+	return server.Serve()
+}
+
+func serveBare(listen, addressesFile string) error {
+	server, err := bare.Listen(listen)
+	if err != nil {
+		return err
+	}
+	if err := tellAddress(addressesFile, server.Addr().String()); err != nil {
+		return err
+	}
 	ctx, stop := untilSignal()
 	defer stop()
 	defer context.AfterFunc(ctx, server.Stop)()
