@@ -45,7 +45,11 @@ const (
 // SVG writes the bars. The error is the writer's.
 func (c Bars) SVG(w io.Writer) error {
 	group := float64(len(c.Series))*barHeight + groupGap
-	legend := barsTop + float64(len(c.Groups))*group + legendRow
+	bottom := barsTop + float64(len(c.Groups))*group
+	legend := bottom + legendRow
+	if c.Log {
+		legend += legendRow
+	}
 	height := legend + legendRow*float64((len(c.Series)+legendColumns-1)/legendColumns)
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %s %s\" width=\"%s\" height=\"%s\" role=\"img\" aria-label=\"%s\">\n",
@@ -54,6 +58,7 @@ func (c Bars) SVG(w io.Writer) error {
 	fmt.Fprintf(b, "<style>.bar{fill:currentColor}%s</style>\n<rect class=\"page\" width=\"%s\" height=\"%s\"/>\n", c.hollow(), short(chartWidth), short(height))
 	writeText(b, "title", chartWidth/2, 26, "middle", c.Title)
 	x := c.scale()
+	c.writeTicks(b, x, bottom)
 	for i, g := range c.Groups {
 		var spreads []Spread
 		if i < len(c.Spreads) {
@@ -94,6 +99,13 @@ func (c Bars) scale() scale {
 			}
 		}
 	}
+	for _, group := range c.Spreads {
+		for _, s := range group {
+			if isBar(s.High) {
+				x.include(s.High)
+			}
+		}
+	}
 	if c.Log {
 		x.low = math.Floor(x.low - logSlack)
 		x.top = max(x.top, x.low+1)
@@ -102,6 +114,16 @@ func (c Bars) scale() scale {
 }
 
 func isBar(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
+
+// writeTicks writes the decades of a logarithmic scale; a linear one has none, since
+// each bar has its figure.
+func (c Bars) writeTicks(b *strings.Builder, x scale, bottom float64) {
+	for decade := x.low; c.Log && decade <= x.top; decade++ {
+		at := x.place(math.Pow(10, decade))
+		writeStroke(b, "grid", at, barsTop-2, at, bottom-groupGap)
+		writeText(b, "", at, bottom+4, "middle", Number(math.Pow(10, decade)))
+	}
+}
 
 func (c Bars) writeGroup(b *strings.Builder, g Group, spreads []Spread, top float64, x scale) {
 	middle := top + float64(len(c.Series))*barHeight/2

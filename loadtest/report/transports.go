@@ -78,7 +78,7 @@ func orNothing(v float64) string {
 func remark(r *transports.Ratio) string {
 	var words []string
 	if r.Want > 0 {
-		words = append(words, map[bool]string{true: "reached", false: "MISSED"}[r.Met()])
+		words = append(words, map[bool]string{true: "reached", false: "below"}[r.Met()])
 	}
 	if r.Bound {
 		words = append(words, "client-bound")
@@ -99,6 +99,7 @@ func writeTransportsDetails(b *strings.Builder, r *transports.Result) {
 		line("", "with %s", strings.Join(p.ServerFlags, " "))
 	}
 	line("message", "20 short strings: %d bytes as JSON, %d as CBOR; published as JSON", r.Payload.JSON, r.Payload.CBOR)
+	writeWhy(r, line)
 	e := r.Environment
 	line("machine", "%d cores, GOMAXPROCS %d, %s %s/%s", e.Cores, e.GOMAXPROCS, e.GoVersion, e.OS, e.Arch)
 	line("took", "%.0f s", r.TookS)
@@ -114,6 +115,34 @@ func writeTransportsDetails(b *strings.Builder, r *transports.Result) {
 		line("", "%s", reason)
 	}
 	_ = t.Flush() // a Builder takes everything
+}
+
+// writeWhy says why ratios differ from the article's.
+func writeWhy(r *transports.Result, line lineWriter) {
+	p := &r.Payload
+	line("why", "many ÷ one: there a poll crossed the browser's UI thread; here %s", pollCost(r.Rows))
+	line("", "bytes: there text was XML; here the strings themselves are %d of the message's %d bytes of JSON, and of its %d of CBOR", p.Text, p.JSON, p.CBOR)
+	line("", "binary ÷ text: a message is encoded once, whatever the format, so that sending it saves the bytes alone")
+	if r.PublishPerSecond > 0 {
+		line("", "live: nobody is sent more than is published; with nobody subscribed %s messages/s were taken, 1000 with each request", Number(r.PublishPerSecond))
+	}
+}
+
+// pollCost is what one poll takes, beside the bare loop.
+func pollCost(rows []transports.Row) string {
+	took := func(transport string) float64 {
+		for i := range rows {
+			if r := &rows[i]; r.Transport == transport && r.Way == transports.Filled && r.PerSecond.Mean > 0 {
+				return 1e6 / r.PerSecond.Mean
+			}
+		}
+		return 0
+	}
+	poll, loop := took(transports.Single), took(transports.BareLoop)
+	if poll == 0 || loop == 0 {
+		return "a request and its answer on an open connection are all that it takes"
+	}
+	return fmt.Sprintf("it takes %s µs, of which a bare request and answer take %s", Number(poll), Number(loop))
 }
 
 // TransportsBars draws messages a second, a group of bars for each transport, over a

@@ -25,7 +25,7 @@ type measurement struct {
 	subscribers []*subscriber
 	sessions    []string
 	publisher   *publisher // nil if filled
-	helper      *exchange  // for what is not measured
+	aside       *exchange  // for what is not measured
 }
 
 // measure measures a subject once. With an error there may be a Sample of what was
@@ -46,7 +46,7 @@ func (m *runner) measure(ctx context.Context, s subject) (Sample, error) {
 
 // prepare says where delivery begins.
 func (r *measurement) prepare(ctx context.Context) (err error) {
-	if r.helper, err = newExchange(ctx, r.authority); err != nil {
+	if r.aside, err = newExchange(ctx, r.authority); err != nil {
 		return err
 	}
 	if r.way == Filled {
@@ -99,7 +99,7 @@ func (r *measurement) openSession() (string, error) {
 	default:
 		return r.runner.session, nil
 	}
-	session, err := openSession(r.helper, r.authority, r.start)
+	session, err := openSession(r.aside, r.authority, r.start)
 	if err == nil {
 		r.sessions = append(r.sessions, session)
 	}
@@ -201,7 +201,7 @@ func asLoss(err error) error {
 // forget leaves the server as it was.
 func (r *measurement) forget() error {
 	for _, s := range r.sessions {
-		if err := r.helper.remove(r.authority, "/v1/sessions/"+s); err != nil {
+		if err := r.aside.remove(r.authority, "/v1/sessions/"+s); err != nil {
 			return fmt.Errorf("end a session: %w", err)
 		}
 	}
@@ -222,7 +222,7 @@ func (r *measurement) closeConnections() {
 
 func (r *measurement) close() {
 	r.closeConnections()
-	if r.helper != nil {
-		r.helper.conn.Close()
+	if r.aside != nil {
+		r.aside.conn.Close()
 	}
 }

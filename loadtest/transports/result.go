@@ -19,10 +19,15 @@ type Result struct {
 	Parameters  Parameters           `json:"parameters"`
 	Payload     PayloadBytes         `json:"payload_bytes"`
 	Rows        []Row                `json:"rows"`
-	Ratios      []Ratio              `json:"ratios"`
-	Failed      []string             `json:"failed"` // why the figures do not count
-	Missed      []string             `json:"missed"` // what was lost, doubled or out of order
-	ExitCode    int                  `json:"exit_code"`
+
+	// PublishPerSecond is how many messages a second were taken when nobody subscribed:
+	// no live transport is quicker. 0: nothing was filled.
+	PublishPerSecond float64 `json:"publish_messages_per_s"`
+
+	Ratios   []Ratio  `json:"ratios"`
+	Failed   []string `json:"failed"` // why the figures do not count
+	Missed   []string `json:"missed"` // what was lost, doubled or out of order
+	ExitCode int      `json:"exit_code"`
 }
 
 // Parameters are what was asked for.
@@ -36,8 +41,10 @@ type Parameters struct {
 	Repeats        int      `json:"repeats"`
 }
 
-// PayloadBytes are those of the message without anything around it.
+// PayloadBytes are those of the message without anything around it, and of its
+// strings without quotes, heads and commas.
 type PayloadBytes struct {
+	Text int `json:"text"`
 	JSON int `json:"json"`
 	CBOR int `json:"cbor"`
 }

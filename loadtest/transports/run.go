@@ -29,7 +29,10 @@ type runner struct {
 
 	tag    string // of the topics' names
 	topics int
-	filled wire.Position // of the first message of the topic that is filled, less one
+
+	filled     wire.Position // just before the messages of the topic that is filled
+	publishing float64       // messages a second while it was
+	delivered  int64         // messages, to all clients
 }
 
 // Run makes the whole measurement. It returns when everything has stopped that it
@@ -131,9 +134,11 @@ func (m *runner) prepare(ctx context.Context) error {
 		return err
 	}
 	defer p.conn.Close()
+	begun := time.Now()
 	if err := p.run(ctx); err != nil {
 		return err
 	}
+	m.publishing = float64(m.cfg.Messages) / time.Since(begun).Seconds()
 	if err := p.held(); err != nil {
 		return err
 	}
@@ -165,6 +170,7 @@ func (m *runner) rounds(ctx context.Context) Result {
 			}
 			m.tell(subjects[i], round*len(subjects)+turn, (m.cfg.Repeats+1)*len(subjects))
 			s, err := m.measure(ctx, subjects[i])
+			m.delivered += int64(m.cfg.messages(subjects[i])*m.cfg.Clients) - s.lost
 			if err != nil && ctx.Err() == nil {
 				given[i] = true
 				r.note(subjects[i], err, &s)
@@ -184,7 +190,7 @@ func (m *runner) rounds(ctx context.Context) Result {
 
 func (m *runner) newResult() Result {
 	return Result{
-		Scenario: "transports", Started: m.began, Environment: loadtest.Here(), Payload: payloadBytes(),
+		Scenario: "transports", Started: m.began, Environment: loadtest.Here(), Payload: payloadBytes(), PublishPerSecond: m.publishing,
 		Parameters: Parameters{
 			Target: "http://" + m.authority, StartedServer: m.cfg.Target == "", ServerFlags: m.flags,
 			Clients: m.cfg.Clients, Messages: m.cfg.Messages, SingleMessages: m.cfg.messages(subject{transport: Single}), Repeats: m.cfg.Repeats,
@@ -196,12 +202,14 @@ func (m *runner) newResult() Result {
 func payloadBytes() PayloadBytes {
 	before, after := loadtest.ShortStrings()
 	head, rest := cborStrings()
-	return PayloadBytes{JSON: len(before) + len(after) + loadtest.SequenceDigits, CBOR: len(head) + len(rest) + loadtest.SequenceDigits}
+	const quotes, commas, brackets = 2 * 20, 19, 2
+	whole := len(before) + len(after) + loadtest.SequenceDigits
+	return PayloadBytes{Text: whole - quotes - commas - brackets, JSON: whole, CBOR: len(head) + len(rest) + loadtest.SequenceDigits}
 }
 
 func (m *runner) tell(s subject, done, total int) {
 	m.progress.Update(loadtest.Status{
 		Phase: s.String(), Done: done, Total: total, Unit: "measurements",
-		Deliveries: int64(done) * int64(m.cfg.Clients), Elapsed: time.Since(m.began),
+		Deliveries: m.delivered, Elapsed: time.Since(m.began),
 	})
 }

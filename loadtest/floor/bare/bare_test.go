@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func start(t *testing.T) (*Server, string) {
+func start(t *testing.T) string {
 	t.Helper()
 	s, err := Listen("127.0.0.1:0")
 	require.NoError(t, err)
@@ -22,7 +22,7 @@ func start(t *testing.T) (*Server, string) {
 		s.Stop()
 		require.NoError(t, <-ended)
 	})
-	return s, s.Addr().String()
+	return s.Addr().String()
 }
 
 func dial(t *testing.T, address, first string) net.Conn {
@@ -53,7 +53,7 @@ func load(t *testing.T, address string, number byte, frames ...string) {
 }
 
 func TestFramesComeInOrderThroughTheChannel(t *testing.T) {
-	_, address := start(t)
+	address := start(t)
 	var frames []string
 	all := ""
 	for i := range 5 * buffered {
@@ -67,7 +67,7 @@ func TestFramesComeInOrderThroughTheChannel(t *testing.T) {
 }
 
 func TestEachRequestIsAnsweredWithTheNextFrame(t *testing.T) {
-	_, address := start(t)
+	address := start(t)
 	load(t, address, 1, "one", "two", "three")
 	conn := dial(t, address, "A\x01GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 	wantRead(t, conn, "one")
@@ -80,7 +80,7 @@ func TestEachRequestIsAnsweredWithTheNextFrame(t *testing.T) {
 
 // A client that goes away, or a stop, leaves nobody behind: goleak looks.
 func TestAClientMayLeaveAtAnyTime(t *testing.T) {
-	_, address := start(t)
+	address := start(t)
 	load(t, address, 0, make([]string, 100*buffered)...)
 	for _, first := range []string{"", "W", "W\x00", "A\x00GET", "L\x00\x00\x00\x00\x09", "?\x00", "L\x00\xff\xff\xff\xff\xff\xff\xff\xff"} {
 		dial(t, address, first).Close()
