@@ -67,7 +67,7 @@ func (f Format) AppendReply(dst []byte, r *Reply) []byte {
 func (f Format) framed(dst []byte, event string, b []byte) []byte {
 	switch f {
 	case EventStream:
-		return appendEvent(dst, event, "", b)
+		return Event{}.append(dst, event, b)
 	case SocketText:
 		dst = appendSocketHead(dst, opText, len(b))
 	case SocketBinary:

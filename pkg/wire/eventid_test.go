@@ -1,0 +1,56 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEventIDsAreReadStrictly(t *testing.T) {
+	for text, want := range map[string]EventID{
+		"a@k3:18":          {Positions: []Position{{"a", "k3", 18}}},
+		"a.b@k3:18,c@k4:0": {Positions: []Position{{"a.b", "k3", 18}, {"c", "k4", 0}}},
+		"prices.>@k3:1":    {Positions: []Position{{"prices.>", "k3", 1}}},
+		"~x1.aB-_9:0":      {Session: "x1.aB-_9"},
+		"~s:1024":          {Session: "s", Count: 1024},
+	} {
+		id, err := ParseEventID(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, id, text)
+		require.Equal(t, text, string(id.Append(nil)))
+	}
+	for _, text := range []string{
+		"", ",", "a", "a@oldest", "17", "a@k3:18,", ",a@k3:18", "a@k3:18, b@k3:4", "a@k3:18,a@k3:19", "a@k3:018",
+		"~", "~s", "~s:", "~:1", "~s:-1", "~s:01", "~s:1:2", "~s:9007199254740992", "~s s:1", "~s\n:1", "~ä:1", "~" + strings.Repeat("s", 65) + ":1",
+		strings.Repeat("a", 200) + "@k3:1" + strings.Repeat(",b@k3:1", 300),
+	} {
+		_, err := ParseEventID(text)
+		require.NotEmpty(t, CodeOf(err), "%q: %v", text, err)
+	}
+}
+
+// What a client says that it had is not trusted: what can be read has one text, in
+// which nothing ends a line or an event.
+func FuzzParseEventID(f *testing.F) {
+	for _, text := range []string{"", "a@k3:18", "a@k3:18,b.c@0:4", "~x1.aB-_9:17", "~s:", "a@k3:1,a@k3:2", "prices.>@k3:7", "a\n@k3:1", "~\x00:1"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		id, err := ParseEventID(text)
+		if err != nil {
+			require.NotEmpty(t, CodeOf(err), "%q: %v", text, err)
+			return
+		}
+		require.Equal(t, text, string(id.Append(nil)))
+		require.NotContains(t, text, "\n")
+		require.Equal(t, id.Session == "", len(id.Positions) > 0)
+	})
+}
+
+func TestNoPositionIsLongerThanItMayBecome(t *testing.T) {
+	longest := Position{"a.b", "0123456789abcdef", maxOffset}
+	require.Equal(t, len(longest.String()), LongestPosition("a.b"))
+	_, err := ParsePosition(longest.String())
+	require.NoError(t, err)
+}
