@@ -135,10 +135,7 @@ func (s *Session) wakeParkedLocked() {
 // many as one answer takes. It returns how many.
 func (s *Session) handOverLocked(sub *subscription, frames []*wire.Frame, now time.Time) int {
 	p := s.parked
-	limit := p.direct.limit
-	if !p.trust {
-		limit.Frames = min(limit.Frames, s.config().Unacked-len(s.unacked))
-	}
+	limit := p.roomLocked(p.direct.limit)
 	n := 0
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
 		sub.cursor = frames[n].Position().Offset

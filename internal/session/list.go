@@ -103,7 +103,7 @@ func (sub *subscription) lacksLocked() uint64 {
 // nothing if it is being served.
 func (s *Session) waitsForLocked() wire.Wait {
 	switch {
-	case len(s.unacked) >= s.config().Unacked:
+	case len(s.unacked) >= s.config().Unacked && (s.poll == nil || !s.poll.slides):
 		return wire.WaitAck // whatever polls come
 	case s.poll == nil:
 		return wire.WaitPoll

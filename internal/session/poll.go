@@ -14,6 +14,7 @@ import (
 type Poll struct {
 	session *Session
 	trust   bool          // what is taken counts as acked
+	slides  bool          // see Slide; not if trust
 	stop    chan struct{} // closed, under session.mu, when the poll must end; nil before it parks
 	why     *wire.Problem // set before stop is closed; guarded by session.mu
 	resent  int           // how many of session.unacked this poll has taken; guarded by session.mu
@@ -54,7 +55,7 @@ func (p *Poll) Begin(s *Session, ack uint64, trust bool, now time.Time) error {
 	if p.why != nil {
 		p.stop = nil // closed
 	}
-	p.session, p.trust, p.why, p.resent, p.fresh = s, trust || !s.acks, nil, 0, false
+	p.session, p.trust, p.slides, p.why, p.resent, p.fresh = s, trust || !s.acks, false, nil, 0, false
 	p.direct.over = false
 	s.poll, s.active = p, now
 	return nil
@@ -246,15 +247,13 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 	}
 	t := taking{poll: p, now: now, limit: limit, frames: p.frames[:0]}
 	t.resend()
-	if !p.trust {
-		t.limit.Frames = min(t.limit.Frames, s.config().Unacked-len(s.unacked))
-	}
+	t.limit = p.roomLocked(t.limit)
 	t.tellPatterns()
 	t.drain(e)
 	t.catchUp()
 	s.countLocked()
 	p.frames = t.frames
-	return t.frames, !p.trust && len(s.unacked) >= s.config().Unacked, nil
+	return t.frames, p.waitsForAckLocked(), nil
 }
 
 // over returns why the poll must end, or nil.

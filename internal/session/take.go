@@ -175,6 +175,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *wire.Frame) {
 		sub.settleLocked()
 		return
 	}
+	p.slideLocked()
 	s.unacked = append(s.unacked, sent{sub: sub, offset: sub.sentTo.Offset, gap: f.Gap()})
 	p.resent++
 }
