@@ -197,7 +197,7 @@ func (k *kit) gone() int {
 func (k *kit) parked() int {
 	var g metrics.Gauges
 	k.cfg.Polls.Gauges(&g)
-	return g.Parked["longpoll"] + g.Parked["stream"]
+	return g.Parked["longpoll"] + g.Parked["stream"] + g.Parked["sse"]
 }
 
 // delivered is how many frames were written, or are kept.

@@ -148,7 +148,7 @@ type cuttable struct {
 }
 
 func (c *cuttable) Write(b []byte) (int, error) {
-	if line, _, _ := bytes.Cut(b, []byte("\r\n")); bytes.Contains(line, []byte("/poll")) && c.scissors.used.CompareAndSwap(false, true) {
+	if line, _, _ := bytes.Cut(b, []byte("\r\n")); (bytes.Contains(line, []byte("/poll")) || bytes.Contains(line, []byte(ssePath))) && c.scissors.used.CompareAndSwap(false, true) {
 		c.armed.Store(true)
 	}
 	return c.Conn.Write(b)

@@ -25,6 +25,25 @@ func TestEveryModeOfAnsweringTellsTheSame(t *testing.T) {
 		t.Run("session "+string(mode), func(t *testing.T) { suite(t, mode, false) })
 		t.Run("stateless "+string(mode), func(t *testing.T) { suite(t, mode, true) })
 	}
+	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
+		t.Run("SSE by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
+		t.Run("SSE cut often, by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 3) })
+	}
+}
+
+// sseSuite has each subscriber come back after so many events; but not who is slow,
+// for what was sent and is not held any more would be a gap again and again.
+func sseSuite(t *testing.T, ids idKind, every int) {
+	transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+		k := newKit(t, settings{
+			broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge},
+			session: session.Config{Queue: b.Queue},
+		})
+		if b.Queue > 0 {
+			every = 0
+		}
+		return &sseSystem{system: system{kit: k}, ids: ids, every: every}
+	})
 }
 
 func suite(t *testing.T, mode transport.Mode, stateless bool) {

@@ -129,21 +129,30 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principa
 	if err != nil {
 		return err
 	}
-	ours := true
+	return a.serveOpened(w, r, s, req)
+}
+
+// serveOpened is servePoll in a session that, unless it has an id, is the poll's own.
+func (a *API) serveOpened(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
+	ours := s.ID() == ""
 	defer func() {
 		if ours {
 			a.Sessions.End(s)
 		}
 	}()
 	taken, err := a.servePoll(w, r, s, req)
-	ours = !taken
+	ours = ours && !taken
 	return err
+}
+
+func errNoTopic(who string) error {
+	return wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "%s names no topic", who)
 }
 
 // openStateless opens the session of a stateless poll.
 func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start, accepts lane.Accepts) (*session.Session, transport.Request, error) {
 	if len(topics) == 0 {
-		return nil, transport.Request{}, wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "the poll names no topic")
+		return nil, transport.Request{}, errNoTopic("the poll")
 	}
 	mode, err := modeOf(q)
 	if err != nil {

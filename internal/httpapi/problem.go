@@ -21,6 +21,10 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p.Code == wire.CodeDraining {
 		w.Header().Set("Connection", "close")
 	}
+	if mayComeBack(r, p) {
+		a.endEventStream(w, r, p)
+		return
+	}
 	a.writeProblem(w, p)
 }
 

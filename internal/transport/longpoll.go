@@ -27,8 +27,7 @@ func (t *Server) batch(w *writer, hello *wire.Hello, limit broker.Limit) (string
 
 // multiple leaves at once with what is there and stays open while more keeps
 // coming: until nothing came for MaxOutputDelay, or the bounds are reached.
-func (t *Server) multiple(w *writer, hello *wire.Hello) (string, error) {
-	limit := t.config().limitOf(Multiple)
+func (t *Server) multiple(w *writer, hello *wire.Hello, limit broker.Limit) (string, error) {
 	frames, err := w.take(limit, t.patience(hello))
 	if err != nil {
 		return "", err
@@ -72,5 +71,5 @@ func (w *writer) lead(hello *wire.Hello) []byte {
 	if hello == nil {
 		return nil
 	}
-	return w.format.AppendHello(nil, hello)
+	return w.events.hello(w.format, hello)
 }

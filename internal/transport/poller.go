@@ -39,6 +39,7 @@ type Poller struct {
 	meter  *meter
 	mode   Mode
 	format wire.Format
+	events *Events
 	ahead  bool // requests wait behind this one
 	begun  bool // a part of an answer that ends, of unknown length, was written
 	more   bool // and there may be another
@@ -73,22 +74,25 @@ func (p *Poller) Init(server *Server, to Connection, direct bool) {
 func (p *Poller) Poll(s *session.Session, r Request) error {
 	now := time.Now()
 	p.now = now
-	p.mode, p.format, p.begun = r.Mode, r.Format, false
+	p.mode, p.format, p.events, p.begun = r.Mode, r.Format, r.Events, false
 	p.meter = p.server.meters[r.via()]
-	if err := p.poll.Begin(s, r.Ack, p.mode == Stream, now); err != nil {
+	if err := p.poll.Begin(s, r.Ack, r.trusts(), now); err != nil {
 		p.meter.Polled(outcomeOf(err))
 		return err
+	}
+	if r.Events.refer() {
+		p.poll.Slide()
 	}
 	p.lead = nil
 	if r.Hello != nil {
 		r.Hello.Limits = &p.server.config().limits
-		p.lead = p.format.AppendHello(nil, r.Hello)
+		p.lead = p.events.hello(p.format, r.Hello)
 	} else if p.mode == Stream {
-		p.lead = p.format.AppendHello(nil, &wire.Hello{Positions: p.poll.Hello(), Session: s.ID(), Limits: &p.server.config().limits})
+		p.lead = p.events.hello(p.format, &wire.Hello{Positions: p.poll.Hello(), Session: s.ID(), Limits: &p.server.config().limits})
 	}
 	cfg := p.server.config()
 	p.until = now.Add(cfg.PollTimeout)
-	p.limit = cfg.limitOf(r.Mode)
+	p.limit = cfg.limitOf(r)
 	return nil
 }
 
@@ -201,7 +205,7 @@ func (p *Poller) write(frames []*wire.Frame) (int, error) {
 	case p.mode != Stream:
 		return p.to.Whole(lead, frames)
 	}
-	return p.to.Send(lead, frames)
+	return p.events.send(p.to, lead, frames)
 }
 
 // begin begins an answer that leaves at once and stays open for more.
@@ -300,6 +304,6 @@ func (p *Poller) EndStream(err error) error {
 	if !ok {
 		return err
 	}
-	_, err = p.to.Send(p.format.AppendEnd(nil, problem.Spread()), nil)
+	_, err = p.to.Send(p.events.end(p.format, problem.Spread()), nil)
 	return err
 }

@@ -7,14 +7,15 @@ import (
 
 // streamTo says hello and then writes what comes, at once, for as long as the
 // client and the session live. A quiet stream beats.
-func (t *Server) streamTo(w *writer, s *session.Session, hello *wire.Hello) (string, error) {
+func (t *Server) streamTo(w *writer, s *session.Session, r Request) (string, error) {
+	hello := r.Hello
 	if hello == nil {
 		hello = &wire.Hello{Positions: w.poll.Hello(), Session: s.ID(), Limits: &t.config().limits}
 	}
 	if _, err := w.answer.Send(w.lead(hello), nil); err != nil {
 		return outcomeGone, nil
 	}
-	limit := t.config().limitOf(Stream)
+	limit := t.config().limitOf(r)
 	for {
 		frames, err := w.take(limit, t.config().Heartbeat)
 		if err != nil {
@@ -24,7 +25,7 @@ func (t *Server) streamTo(w *writer, s *session.Session, hello *wire.Hello) (str
 			_, err = w.answer.Send(w.format.Heartbeat(), nil)
 		} else {
 			var n int
-			n, err = w.answer.Send(nil, frames)
+			n, err = w.events.send(w.answer, nil, frames)
 			w.wrote(frames, n)
 		}
 		if err != nil {

@@ -50,17 +50,20 @@ type Via string
 const (
 	ViaLongPoll  Via = "longpoll"
 	ViaStream    Via = "stream"
+	ViaSSE       Via = "sse"
 	ViaWebSocket Via = "websocket"
 	ViaTCP       Via = "tcp"
 )
 
 // Vias returns every transport.
-func Vias() []Via { return []Via{ViaLongPoll, ViaStream, ViaWebSocket, ViaTCP} }
+func Vias() []Via { return []Via{ViaLongPoll, ViaStream, ViaSSE, ViaWebSocket, ViaTCP} }
 
 func (r Request) via() Via {
 	switch {
 	case r.Via != "":
 		return r.Via
+	case r.Events != nil:
+		return ViaSSE
 	case r.Mode == Stream:
 		return ViaStream
 	}
@@ -77,7 +80,14 @@ type Request struct {
 	// Hello, if not nil, goes first; a poll that says hello does not park. A stream
 	// that is given none makes its own.
 	Hello *wire.Hello
+
+	// Events are the ids of an event stream's events; then Mode is Stream, and Format
+	// EventStream. Else nil.
+	Events *Events
 }
+
+// trusts reports whether what is written counts as had.
+func (r Request) trusts() bool { return r.Mode == Stream && !r.Events.refer() }
 
 // A Server answers polls. All methods may be called concurrently.
 type Server struct {
@@ -138,35 +148,39 @@ func (t *Server) Poll(ctx context.Context, s *session.Session, r Request, a Answ
 }
 
 func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a Answer, m *meter) (outcome string, err error) {
-	p, err := s.Poll(r.Ack, r.Mode == Stream, time.Now())
+	p, err := s.Poll(r.Ack, r.trusts(), time.Now())
 	if err != nil {
 		return "", err
 	}
 	defer func() { p.Done(time.Now()) }()
+	if r.Events.refer() {
+		p.Slide()
+	}
 	if r.Hello != nil {
 		r.Hello.Limits = &t.config().limits
 	}
-	w := &writer{ctx: ctx, poll: p, answer: a, format: r.Format, meter: m}
+	w := &writer{ctx: ctx, poll: p, answer: a, format: r.Format, events: r.Events, meter: m}
 	switch r.Mode {
 	case Stream:
-		return t.streamTo(w, s, r.Hello)
+		return t.streamTo(w, s, r)
 	case Multiple:
-		return t.multiple(w, r.Hello)
+		return t.multiple(w, r.Hello, t.config().limitOf(r))
 	default:
-		return t.batch(w, r.Hello, t.config().limitOf(r.Mode))
+		return t.batch(w, r.Hello, t.config().limitOf(r))
 	}
 }
 
 // limitOf is how much a poll of this mode takes at a time; of one that is multiple,
 // in all.
-func (c *inForce) limitOf(m Mode) broker.Limit {
-	switch m {
+func (c *inForce) limitOf(r Request) broker.Limit {
+	switch r.Mode {
 	case Single:
 		return broker.Limit{Frames: 1, Bytes: math.MaxInt}
 	case Multiple:
 		return broker.Limit{Frames: math.MaxInt, Bytes: c.AnswerBytes}
 	}
-	return broker.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes}
+	frames, bytes := r.Events.limit(c)
+	return broker.Limit{Frames: frames, Bytes: bytes}
 }
 
 // Outcomes of polls beside the codes of problems, as metrics label them.
@@ -189,6 +203,7 @@ type writer struct {
 	poll   *session.Poll
 	answer Answer
 	format wire.Format
+	events *Events
 	meter  *meter
 }
 
@@ -225,6 +240,6 @@ func (w *writer) end(err error) (outcome string) {
 		return string(p.Code)
 	}
 	// The answer is over either way; a client that is gone misses nothing.
-	_, _ = w.answer.Send(w.format.AppendEnd(nil, p.Spread()), nil)
+	_, _ = w.answer.Send(w.events.end(w.format, p.Spread()), nil)
 	return string(p.Code)
 }

@@ -397,7 +397,7 @@ func (c *conn) end(err error) {
 	switch {
 	case c.duplex != nil:
 		c.endDuplex(err)
-	case c.chunked:
+	case c.chunked, c.format == wire.EventStream: // also one that has not begun; see mayComeBack in httpapi
 		c.endInParts(err)
 		c.maybeFinish(ok && problem.Code == wire.CodeDraining)
 	case err == nil:

@@ -1,0 +1,315 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// An eventSource is what a browser has (HTML, section "Server-sent events"), but
+// strict: what a browser would forgive fails the test.
+type eventSource struct {
+	*kit
+	http  *http.Client
+	ctx   context.Context
+	leave context.CancelFunc
+	query url.Values
+
+	ids     idKind
+	lastID  string        // of the last event, over all connections
+	retry   time.Duration // how long it waits before it comes back
+	stopped int           // the status that it stopped at for good
+	body    io.Closer     // of the connection; nil: none
+	lines   *bufio.Reader
+	begun   bool // the connection has had its first event
+	count   uint64
+	session string // that the last hello named
+	every   int    // it cuts its connection after so many events; 0: never
+	events  int
+}
+
+// idKind is which ids the daemon is to give a stream.
+type idKind string
+
+const (
+	ofOneTopic idKind = "one topic"
+	ofSeveral  idKind = "several topics"
+	referring  idKind = "a reference"
+)
+
+func (k *kit) eventSource(query url.Values) *eventSource {
+	e := &eventSource{kit: k, http: k.client, query: query, retry: 3 * time.Second}
+	e.ctx, e.leave = context.WithCancel(context.Background())
+	return e
+}
+
+// An event is one that was dispatched.
+type event struct{ name, id, data string }
+
+// next returns the next event, over as many connections as that takes, or the
+// status at which the client has stopped.
+func (e *eventSource) next() (event, error) {
+	e.Helper()
+	for e.stopped == 0 {
+		if e.body == nil {
+			if err := e.connect(); err != nil {
+				return event{}, err
+			}
+			continue
+		}
+		ev, err := e.read()
+		if err == nil {
+			e.check(ev)
+			e.lastID = ev.id
+			if e.events++; e.every > 0 && e.events%e.every == 0 {
+				e.cut()
+			}
+			return ev, nil
+		}
+		e.cut()
+		if e.ctx.Err() != nil {
+			return event{}, e.ctx.Err()
+		}
+		time.Sleep(e.retry)
+	}
+	return event{}, fmt.Errorf("stopped at status %d", e.stopped)
+}
+
+func (e *eventSource) connect() error {
+	r, err := http.NewRequestWithContext(e.ctx, "GET", "http://pubsubd/v1/sse?"+e.query.Encode(), nil)
+	require.NoError(e, err)
+	r.Header.Set("Accept", "text/event-stream")
+	if e.lastID != "" {
+		r.Header.Set("Last-Event-ID", e.lastID)
+	}
+	resp, err := e.http.Do(r)
+	if err != nil {
+		if e.ctx.Err() == nil {
+			time.Sleep(e.retry)
+			return nil
+		}
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		e.stopped = resp.StatusCode
+		return resp.Body.Close()
+	}
+	require.Equal(e, "text/event-stream", resp.Header.Get("Content-Type"))
+	e.body, e.lines, e.begun = resp.Body, bufio.NewReader(resp.Body), false
+	return nil
+}
+
+func (e *eventSource) cut() {
+	if e.body != nil {
+		e.body.Close()
+		e.body = nil
+	}
+}
+
+// read reads one event. Without its empty line it is none: the connection was cut in
+// it.
+func (e *eventSource) read() (event, error) {
+	e.Helper()
+	var ev event
+	lines := map[string]bool{}
+	for {
+		line, err := e.lines.ReadString('\n')
+		if err != nil {
+			return event{}, err
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" && len(lines) > 0 {
+			return ev, nil
+		}
+		if line == ":" {
+			require.Empty(e, lines, "a heartbeat within an event")
+			_, err = e.lines.ReadString('\n')
+			if err != nil {
+				return event{}, err
+			}
+			continue
+		}
+		field, value, ok := strings.Cut(line, ": ")
+		require.True(e, ok && !lines[field], "%q", line)
+		lines[field] = true
+		switch field {
+		case "event":
+			ev.name = value
+		case "id":
+			ev.id = value
+		case "data":
+			ev.data = value
+		case "retry":
+			ms, err := strconv.Atoi(value)
+			require.NoError(e, err)
+			require.Positive(e, ms)
+			e.retry = time.Duration(ms) * time.Millisecond
+		default:
+			require.Fail(e, "no such field", "%q", line)
+		}
+	}
+}
+
+// check holds an event to what it must be.
+func (e *eventSource) check(ev event) {
+	e.Helper()
+	require.NotEmpty(e, ev.id, "%+v: a client would forget what it has", ev)
+	c := content(e, ev)
+	require.Equal(e, ev.name, map[bool]string{c.Hello != nil: "hello", c.Gap != nil: "gap", c.End != nil: "end"}[true], "%+v", ev)
+	require.Equal(e, !e.begun, c.Hello != nil || c.End != nil && !e.begun, "hello is the first: %+v", ev)
+	e.begun = true
+	switch {
+	case c.Hello != nil:
+		e.session = c.Hello.Session
+		if e.ids == referring {
+			e.recount(ev.id)
+			return
+		}
+		require.Empty(e, c.Hello.Session)
+		for _, p := range c.Hello.Positions {
+			require.Contains(e, strings.Split(ev.id, ","), p.String())
+		}
+	case c.End != nil:
+		require.Equal(e, e.lastID, ev.id, "it has no more than it had")
+	case e.ids == referring:
+		e.count++
+		require.Equal(e, fmt.Sprintf("~%s:%d", e.session, e.count), ev.id)
+	case e.ids == ofOneTopic:
+		_, p := position(c)
+		require.Equal(e, p.String(), ev.id)
+	default:
+		_, p := position(c)
+		require.Contains(e, strings.Split(ev.id, ","), p.String())
+		require.Len(e, strings.Split(ev.id, ","), len(e.query["topic"]))
+	}
+}
+
+// recount takes the count of a hello: what the client has of the session that it
+// refers to, which may be a new one.
+func (e *eventSource) recount(id string) {
+	e.Helper()
+	if strings.HasPrefix(e.lastID, "~"+e.session+":") {
+		require.Equal(e, e.lastID, id)
+	}
+	had, err := wire.ParseEventID(id)
+	require.NoError(e, err)
+	require.Equal(e, e.session, had.Session)
+	e.count = had.Count
+}
+
+func content(t require.TestingT, ev event) wire.Content {
+	c, err := wire.ParseLine([]byte(ev.data))
+	require.NoError(t, err, ev.data)
+	return c
+}
+
+// nextFrame returns the next message or gap.
+func (e *eventSource) nextFrame() (wire.Content, error) {
+	e.Helper()
+	for {
+		ev, err := e.next()
+		if err != nil {
+			return wire.Content{}, err
+		}
+		c := content(e, ev)
+		if c.End != nil {
+			return c, c.End
+		}
+		if c.Counts() {
+			return c, nil
+		}
+	}
+}
+
+// hello connects and returns the first event's content.
+func (e *eventSource) hello() *wire.Hello {
+	e.Helper()
+	ev, err := e.next()
+	require.NoError(e, err)
+	require.Equal(e, "hello", ev.name, "%+v", ev)
+	return content(e, ev).Hello
+}
+
+// want receives as many frames as there are words: "a1 gap(slow a2-5)".
+func (e *eventSource) want(words ...string) {
+	e.Helper()
+	for i, word := range words {
+		c, err := e.nextFrame()
+		require.NoError(e, err, "%q", words[i:])
+		got := ""
+		if g := c.Gap; g != nil {
+			got = fmt.Sprintf("gap(%s %s%d-%d)", g.Reason, g.Topic, g.After.Offset, g.Position.Offset)
+		} else {
+			got = fmt.Sprintf("%s%d", c.Message.Position.Topic, c.Message.Position.Offset)
+		}
+		require.Equal(e, word, got, "of %q", words)
+	}
+}
+
+// sseSystem implements transporttest.System.
+type sseSystem struct {
+	system
+	ids   idKind
+	every int
+}
+
+func (s *sseSystem) Subscribe(topics ...wire.Start) transporttest.Subscriber {
+	s.Helper()
+	e := s.kit.eventSource(queryOf(s.ids, topics...))
+	e.ids, e.every = s.ids, s.every
+	if len(topics) > 1 && e.ids == ofOneTopic {
+		e.ids = ofSeveral
+	}
+	if len(e.query.Encode()) > wire.MaxEventID {
+		e.ids = referring
+	}
+	e.hello()
+	return &sseSubscriber{e}
+}
+
+// queryOf names topics, and what makes their stream have ids of this kind.
+func queryOf(ids idKind, topics ...wire.Start) url.Values {
+	q := url.Values{}
+	for _, start := range topics {
+		q.Add("topic", start.String())
+	}
+	switch ids {
+	case ofSeveral:
+		q.Add("topic", "nobody.publishes-here")
+	case referring:
+		q.Add("topic", "nobody.publishes.>")
+	}
+	return q
+}
+
+type sseSubscriber struct{ *eventSource }
+
+func (s *sseSubscriber) Next() (wire.Content, error) { s.Helper(); return s.nextFrame() }
+
+func (s *sseSubscriber) Change(add []wire.Start, remove []string) bool {
+	if s.ids != referring {
+		return false
+	}
+	body, err := json.Marshal(wire.ChangeRequest{Add: add, Remove: remove})
+	require.NoError(s, err)
+	status, text := s.get("PATCH", "/v1/sessions/"+s.session, string(body), jsonType)
+	require.Equal(s, http.StatusOK, status, text)
+	return true
+}
+
+func (s *sseSubscriber) Close() {
+	s.leave()
+	s.cut()
+}

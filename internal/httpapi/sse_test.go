@@ -1,0 +1,456 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// sseStory has a kit in a bubble of fake time.
+func sseStory(t *testing.T, s settings, tell func(k *kit)) {
+	synctest.Test(t, func(t *testing.T) { tell(newKit(t, s)) })
+}
+
+// speak publishes a message to each topic, and has it delivered.
+func (k *kit) speak(topics ...string) {
+	k.Helper()
+	for _, topic := range topics {
+		_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
+		require.NoError(k, err)
+		synctest.Wait()
+	}
+}
+
+// follow begins to follow topics, as the URL names them.
+func (k *kit) follow(ids idKind, topics ...string) *eventSource {
+	k.Helper()
+	e := k.eventSource(url.Values{"topic": topics})
+	e.ids = ids
+	k.Cleanup(func() { e.leave(); e.cut() })
+	return e
+}
+
+// refused asks for a stream as a client does that had an event, and returns how the
+// answer is no stream.
+func (k *kit) refused(query, lastEventID string) (status int, answer string) {
+	k.Helper()
+	if lastEventID == "" {
+		return k.get("GET", "/v1/sse?"+query, "")
+	}
+	return k.get("GET", "/v1/sse?"+query, "", "Last-Event-ID: "+lastEventID)
+}
+
+// The connection is cut at each byte of a stream's answer in turn. Whichever ids its
+// events have, every message comes once and in order, and no gap.
+func TestNothingIsLostWhereverAnEventStreamIsCut(t *testing.T) {
+	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
+		t.Run(string(ids), func(t *testing.T) {
+			sseStory(t, settings{}, func(k *kit) { k.cutEventsEverywhere(ids, false) })
+		})
+	}
+}
+
+func (k *kit) cutEventsEverywhere(ids idKind, lane bool) {
+	k.Helper()
+	cuts := 0
+	for k.cutAnswerAt(cuts, transport.Stream, true, lane, subscribeToEvents(ids)) {
+		cuts++
+	}
+	k.Logf("cut at each of %d bytes", cuts)
+	require.Greater(k, cuts, 500, "a head, a hello and three events have more bytes")
+}
+
+func subscribeToEvents(ids idKind) subscribeFunc {
+	return func(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func()) {
+		e := s.kit.eventSource(queryOf(ids, start))
+		e.http, e.ids, e.retry = hc, ids, time.Millisecond
+		next = func() *wire.Message {
+			c, err := e.nextFrame()
+			require.NoError(s, err)
+			return c.Message
+		}
+		return next, func() { e.leave(); e.cut() }
+	}
+}
+
+// An EventSource stops for good at any other status, so what it could not be served
+// for ever is told so.
+func TestAnEventStreamThatCannotBeIsRefused(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		for query, code := range map[string]wire.Code{
+			"":                                   wire.CodeInvalidRequest,
+			"topic=a..b":                         wire.CodeInvalidTopic,
+			"topic=a@17":                         wire.CodeInvalidPosition,
+			"topic=a&topic=a":                    wire.CodeInvalidRequest,
+			"topic=a&echo=false":                 wire.CodeInvalidRequest,
+			"topic=a&max_rate=often":             wire.CodeInvalidRequest,
+			"topic=a&last_event_id=17":           wire.CodeInvalidPosition,
+			"topic=a&last_event_id=~x:":          wire.CodeInvalidPosition,
+			"topic=a&last_event_id=":             "",
+			"topic=" + strings.Repeat("a.", 20):  wire.CodeInvalidTopic,
+			"topic=a&last_event_id=a@k3:1,,":     wire.CodeInvalidPosition,
+			"topic=a&last_event_id=a@k3:1%0Ax:y": wire.CodeInvalidPosition,
+		} {
+			if code != "" {
+				k.wantProblem(code, "GET", "/v1/sse?"+query, "")
+			}
+		}
+		k.wantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a", "", "Last-Event-ID: a@k3:1, b@k3:1")
+		k.wantProblem(wire.CodeMethodNotAllowed, "POST", "/v1/sse?topic=a", "")
+		k.wantProblem(wire.CodeTooManySubscriptions, "GET", "/v1/sse?topic=a"+manyMore(1000), "")
+	})
+}
+
+func manyMore(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "&topic=t%d", i)
+	}
+	return b.String()
+}
+
+// A client goes on after what it had, on each of its topics. What its event says of
+// topics that it does not ask for is nothing to it.
+func TestAnEventStreamGoesOnAfterTheLastEvent(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		k.speak("a", "a", "b", "b", "c", "c")
+		epoch := k.cfg.Broker.Epoch()
+		id := strings.ReplaceAll("b@E:1,c@E:1,a@E:1", "E", epoch)
+		e := k.follow(ofSeveral, "a@oldest", "b")
+		e.query.Set("last_event_id", id)
+		e.want("a2", "b2")
+
+		e = k.follow(ofSeveral, "a@oldest", "b")
+		e.query.Set("last_event_id", id)
+		e.lastID = strings.ReplaceAll("a@E:2", "E", epoch)
+		hello := e.hello()
+		require.EqualValues(k, 2, hello.Positions[0].Offset)
+		require.EqualValues(k, 2, hello.Positions[1].Offset, "a topic that is not named in the header begins as the URL says")
+		k.speak("b", "a")
+		e.want("b3", "a3")
+
+		e = k.follow(ofOneTopic, "a")
+		e.lastID = "a@k3:17"
+		e.want("gap(restarted a17-0)", "a1", "a2", "a3")
+	})
+}
+
+// What came while a client was away, it gets from its session as if it had been there:
+// the topics of a pattern, too, that were made meanwhile.
+func TestAPatternIsFollowedOverCuts(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		e := k.follow(referring, "room.*", "a")
+		require.NotEmpty(k, e.hello().Session)
+		k.speak("room.one", "a", "room.two")
+		e.want("room.one1", "a1")
+		first := e.session
+		e.cut() // the third is lost on its way
+		k.speak("room.three", "room.one", "a")
+		e.want("room.two1")
+		e.cut()
+		e.want("room.three1", "room.one2", "a2")
+		require.Equal(k, first, e.session)
+		require.EqualValues(k, 6, e.count)
+	})
+}
+
+func TestAThousandTopicsAreFollowedByReference(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		topics := make([]string, 1000)
+		for i := range topics {
+			topics[i] = fmt.Sprintf("many.t%d@oldest", i)
+		}
+		e := k.follow(referring, topics...)
+		e.every = 300 // events, and then it comes back
+		require.Len(k, e.hello().Positions, 1000)
+		session := e.session
+		seen := map[string]bool{}
+		for range 2 {
+			for i := range topics {
+				k.speak(fmt.Sprintf("many.t%d", i))
+			}
+			for range topics {
+				c, err := e.nextFrame()
+				require.NoError(k, err)
+				require.NotNil(k, c.Message)
+				require.False(k, seen[c.Message.Position.String()], "twice")
+				seen[c.Message.Position.String()] = true
+			}
+		}
+		require.Len(k, seen, 2000)
+		require.Equal(k, session, e.session)
+	})
+}
+
+// A session that is gone cannot say what its client had: each topic says that
+// something may be lost, and goes on with all that is held.
+func TestAReferenceToWhatIsGoneIsAGapOnEveryTopic(t *testing.T) {
+	for name, c := range map[string]struct {
+		settings settings
+		lose     func(k *kit, e *eventSource)
+	}{
+		"inactive": {settings{session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit, _ *eventSource) {
+			time.Sleep(2 * time.Minute)
+			k.cfg.Sessions.Sweep(time.Now())
+		}},
+		"beyond its window": {settings{session: session.Config{Unacked: 1}}, func(k *kit, e *eventSource) {
+			e.lastID = fmt.Sprintf("~%s:0", e.session)
+		}},
+		"of another daemon": {settings{}, func(k *kit, e *eventSource) { e.lastID = "~elsewhere.AAAA:7" }},
+		"never sent":        {settings{}, func(k *kit, e *eventSource) { e.lastID = fmt.Sprintf("~%s:99", e.session) }},
+		"keeps nothing": {settings{}, func(k *kit, e *eventSource) {
+			e.lastID = fmt.Sprintf("~%s:0", k.open(`{"topics":["a"],"ack":false}`).Session)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sseStory(t, c.settings, func(k *kit) {
+				e := k.follow(referring, "a", "b", "x.>")
+				e.hello()
+				k.speak("a", "b", "a")
+				e.want("a1", "b1", "a2")
+				first := e.session
+				e.cut()
+				synctest.Wait()
+				c.lose(k, e)
+				require.NotEqual(k, first, e.hello().Session)
+				got := map[string][]string{}
+				for range 6 {
+					c, err := e.nextFrame()
+					require.NoError(k, err)
+					_, p := position(c)
+					word := "message"
+					if c.Gap != nil {
+						word = string(c.Gap.Reason)
+					}
+					got[p.Topic] = append(got[p.Topic], word)
+				}
+				require.Equal(k, map[string][]string{"a": {"restarted", "message", "message"}, "b": {"restarted", "message"}, "x.>": {"restarted"}}, got)
+			})
+		})
+	}
+}
+
+// A client that reads on and on and never comes back is not held up by the bound on
+// what is kept for it.
+func TestAStreamThatRefersToASessionIsNotHeldUp(t *testing.T) {
+	sseStory(t, settings{session: session.Config{Unacked: 8}}, func(k *kit) {
+		e := k.follow(referring, "a", "x.>")
+		e.hello()
+		for n := 1; n <= 50; n++ {
+			k.speak("a")
+			e.want(fmt.Sprintf("a%d", n))
+		}
+		e.cut()
+		k.speak("a")
+		e.want("a51")
+	})
+}
+
+// 204 is told to a client whose session was closed by its page: it need not come back.
+func TestAClientThatClosedItsSessionStops(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		e := k.follow(referring, "a", "x.>")
+		e.hello()
+		status, _ := k.get("DELETE", "/v1/sessions/"+e.session, "")
+		require.Equal(k, http.StatusNoContent, status)
+		_, err := e.nextFrame()
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded}, "the end of the stream that was")
+		_, err = e.next()
+		require.EqualError(k, err, "stopped at status 204")
+	})
+}
+
+// A daemon that has no room says so in a stream: the client comes back, with what it
+// had.
+func TestAnOverloadedDaemonIsComeBackTo(t *testing.T) {
+	sseStory(t, settings{session: session.Config{MaxSessions: 1}}, func(k *kit) {
+		e, other := k.follow(ofSeveral, "a", "b"), k.follow(ofOneTopic, "a")
+		e.hello()
+		k.speak("a")
+		e.want("a1")
+		e.cut()
+		synctest.Wait()
+		other.hello()
+		for range 3 {
+			_, err := e.nextFrame()
+			require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
+			require.True(k, time.Second <= e.retry && e.retry <= 2*time.Second, "%s", e.retry)
+		}
+		k.speak("a", "b")
+		other.cut()
+		synctest.Wait()
+		e.want("a2", "b1")
+
+		status, answer := k.refused("topic=a", "")
+		require.Equal(k, http.StatusOK, status)
+		require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "a client that is new has no id to be given again")
+	})
+}
+
+// full is a Limiter that admits nothing.
+type full struct{ status wire.Code }
+
+func (f full) Admit(context.Context, limit.Call, string) (func(), error) {
+	return nil, wire.NewProblem(f.status, "later", "no more")
+}
+
+func TestWhoeverIsLimitedComesBackToAnEventStream(t *testing.T) {
+	for _, code := range []wire.Code{wire.CodeLimited, wire.CodeOverloaded, wire.CodeInternal} {
+		sseStory(t, settings{limiter: full{code}}, func(k *kit) {
+			status, answer := k.refused("topic=a", "a@k3:1")
+			require.Equal(k, http.StatusOK, status)
+			require.Regexp(k, `^retry: \d+\nevent: end\nid: a@k3:1\ndata: \{"end":\{.*"code":"`+string(code)+`".*\}\}\n\n$`, answer)
+			_, answer = k.refused("topic=a", "malformed")
+			require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "nothing is given back that was not read")
+			k.wantProblem(code, "GET", "/v1/poll?topic=a", "")
+		})
+	}
+	sseStory(t, settings{limiter: full{wire.CodeForbidden}}, func(k *kit) {
+		k.wantProblem(wire.CodeForbidden, "GET", "/v1/sse?topic=a", "")
+	})
+}
+
+// While the daemon drains, streams end one after the other and whoever comes is sent
+// away, each with the id that it had.
+func TestADrainEndsEventStreams(t *testing.T) {
+	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
+		t.Run(string(ids), func(t *testing.T) {
+			sseStory(t, settings{}, func(k *kit) {
+				e := k.eventSource(queryOf(ids, wire.Start{Topic: "a"}))
+				e.ids = ids
+				defer e.leave()
+				e.hello()
+				k.speak("a")
+				e.want("a1")
+				going := goingAway()
+				going.RetryAfterMS = 5000
+				k.cfg.Sessions.Drain(going)
+				for range 2 { // of the stream, and of an answer that is none
+					_, err := e.nextFrame()
+					require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
+					require.True(k, 5*time.Second <= e.retry && e.retry <= 10*time.Second, "%s", e.retry)
+				}
+			})
+		})
+	}
+}
+
+func TestAQuietEventStreamBeats(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		resp := k.do("GET", "/v1/sse?topic=a", "")
+		defer resp.Body.Close()
+		begun := time.Now()
+		lines := bufio.NewReader(resp.Body)
+		for text := ""; text != "\n"; { // the end of hello
+			var err error
+			text, err = lines.ReadString('\n')
+			require.NoError(k, err)
+		}
+		beats := make([]byte, 6)
+		_, err := io.ReadFull(lines, beats)
+		require.NoError(k, err)
+		require.Equal(k, ":\n\n:\n\n", string(beats))
+		require.Equal(k, 2*transport.DefaultHeartbeat, time.Since(begun))
+	})
+}
+
+// A client that has left is noticed, and what it had for a session goes; the session
+// that its events refer to stays for a while.
+func TestAClientThatLeavesItsEventStreamIsNoticed(t *testing.T) {
+	for ids, left := range map[idKind]int{ofOneTopic: 0, ofSeveral: 0, referring: 1} {
+		t.Run(string(ids), func(t *testing.T) {
+			sseStory(t, settings{}, func(k *kit) {
+				e := k.eventSource(queryOf(ids, wire.Start{Topic: "a"}))
+				e.ids = ids
+				e.hello()
+				synctest.Wait()
+				e.leave()
+				e.cut()
+				synctest.Wait()
+				require.EqualValues(k, 1, k.counted("pubsubd_polls_total", "sse", "gone"))
+				var g metrics.Gauges
+				k.cfg.Broker.Gauges(&g)
+				require.Equal(k, left, g.Subscriptions)
+			})
+		})
+	}
+}
+
+// A page of another origin needs no preflight and may read the stream.
+func TestAnEventStreamMayBeReadByPagesOfAllowedOrigins(t *testing.T) {
+	sseStory(t, settings{origins: []string{"https://app.example"}}, func(k *kit) {
+		resp := k.do("GET", "/v1/sse?topic=a", "", "Origin: https://app.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors")
+		defer resp.Body.Close()
+		require.Equal(k, http.StatusOK, resp.StatusCode)
+		require.Equal(k, "https://app.example", resp.Header.Get("Access-Control-Allow-Origin"))
+		require.Equal(k, "no", resp.Header.Get("X-Accel-Buffering"))
+		require.Equal(k, "no-store, no-transform", resp.Header.Get("Cache-Control"))
+	})
+}
+
+// What a subscription wishes for, a stream of events may wish for, too.
+func TestAnEventStreamLeavesOwnMessagesOutAndMayHaveAPace(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		e := k.follow(ofSeveral, "a", "b")
+		e.query.Set("client", "me")
+		e.query.Set("echo", "false")
+		e.hello()
+		for _, client := range []string{"me", "you", "me"} {
+			k.publishAs("a", client)
+		}
+		k.publishAs("b", "you")
+		e.want("a2", "b1")
+
+		e = k.follow(ofOneTopic, "c")
+		e.query.Set("max_rate", "1/s")
+		e.hello()
+		k.speak("c", "c", "c")
+		e.want("c1", "gap(conflated c1-2)", "c3")
+	})
+}
+
+// A position is told for each topic, and no id is longer than it may be.
+func TestOwnIDsStayBelowTheirBound(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		topics := make([]string, 0, 100)
+		starts := []wire.Start{}
+		for i := 0; ; i++ {
+			start := wire.Start{Topic: fmt.Sprintf("a.topic-%d", i)}
+			if transport.NeedSession(append(starts, start)) {
+				break
+			}
+			starts, topics = append(starts, start), append(topics, start.Topic)
+		}
+		require.Greater(k, len(topics), 40)
+		e := k.follow(ofSeveral, topics...)
+		e.hello()
+		for range 12 {
+			k.speak(topics...)
+			for range topics {
+				_, err := e.nextFrame()
+				require.NoError(k, err)
+				require.Less(k, len(e.lastID), wire.MaxEventID)
+			}
+		}
+		e.cut()
+		k.speak(topics[0])
+		e.want(topics[0] + "13")
+		e = k.follow(referring, append(topics, "one.more")...)
+		require.NotEmpty(k, e.hello().Session)
+	})
+}
