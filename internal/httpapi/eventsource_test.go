@@ -36,6 +36,7 @@ type eventSource struct {
 	begun   bool // the connection has had its first event
 	count   uint64
 	session string // that the last hello named
+	hurries bool   // it comes back at once
 	every   int    // it cuts its connection after so many events; 0: never
 	events  int
 }
@@ -82,9 +83,16 @@ func (e *eventSource) next() (event, error) {
 		if e.ctx.Err() != nil {
 			return event{}, e.ctx.Err()
 		}
-		time.Sleep(e.retry)
+		e.wait()
 	}
 	return event{}, fmt.Errorf("stopped at status %d", e.stopped)
+}
+
+// wait waits until it is time to come back.
+func (e *eventSource) wait() {
+	if !e.hurries {
+		time.Sleep(e.retry)
+	}
 }
 
 func (e *eventSource) connect() error {
@@ -96,11 +104,11 @@ func (e *eventSource) connect() error {
 	}
 	resp, err := e.http.Do(r)
 	if err != nil {
-		if e.ctx.Err() == nil {
-			time.Sleep(e.retry)
-			return nil
+		if e.ctx.Err() != nil {
+			return err
 		}
-		return err
+		e.wait()
+		return nil
 	}
 	if resp.StatusCode != http.StatusOK {
 		e.stopped = resp.StatusCode

@@ -78,7 +78,7 @@ func (k *kit) cutEventsEverywhere(ids idKind, lane bool) {
 func subscribeToEvents(ids idKind) subscribeFunc {
 	return func(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func()) {
 		e := s.kit.eventSource(queryOf(ids, start))
-		e.http, e.ids, e.retry = hc, ids, time.Millisecond
+		e.http, e.ids, e.hurries = hc, ids, true
 		next = func() *wire.Message {
 			c, err := e.nextFrame()
 			require.NoError(s, err)

@@ -1,0 +1,193 @@
+package httpapi
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// kinds are the ids that a stream may have.
+var kinds = []idKind{ofOneTopic, ofSeveral, referring}
+
+// asking asks for topic a's events.
+func asking(ids idKind) string {
+	return "GET /v1/sse?" + queryOf(ids, wire.Start{Topic: "a"}).Encode() + " HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n"
+}
+
+// events reads the head of a stream's answer and its hello, and returns how to read
+// on.
+func (c *caller) events(ids idKind) *eventSource {
+	c.Helper()
+	resp := c.answer()
+	c.Cleanup(func() {
+		_ = c.conn.Close() // or the body would be read to its end
+		resp.Body.Close()
+	})
+	require.Equal(c, http.StatusOK, resp.StatusCode)
+	e := c.eventSource(queryOf(ids, wire.Start{Topic: "a"}))
+	c.Cleanup(e.leave)
+	e.ids, e.body, e.lines = ids, c.conn, bufio.NewReader(resp.Body)
+	e.hello()
+	return e
+}
+
+// onBothWaysOfAllKinds tells a story for each way to wait and each kind of ids.
+func onBothWaysOfAllKinds(t *testing.T, story func(t *testing.T, way LaneWay, ids idKind)) {
+	t.Helper()
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		for _, ids := range kinds {
+			t.Run(string(ids), func(t *testing.T) { story(t, way, ids) })
+		}
+	})
+}
+
+// The lane takes an event stream over with its first request, and what comes is
+// handed to it as to any stream: it is counted there, and costs what a stream costs.
+func TestAnEventStreamIsTakenOverByTheLane(t *testing.T) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+		k := newLaneKit(t, way)
+		c := k.call()
+		c.send(asking(ids))
+		e := c.events(ids)
+		require.Equal(t, 1, k.onLane())
+		k.wantParked(1)
+		var g metrics.Gauges
+		k.cfg.Polls.Gauges(&g)
+		require.Equal(t, 1, g.Parked["sse"])
+		for n := 1; n <= 20; n++ {
+			k.tell(n, n, 10)
+			e.want("a" + strconv.Itoa(n))
+		}
+		k.tell(21, 30, 10)
+		for n := 21; n <= 30; n++ {
+			e.want("a" + strconv.Itoa(n))
+		}
+		require.EqualValues(t, 30, k.counted("pubsubd_frames_delivered_total", "sse"))
+		require.Equal(t, 1, k.onLane())
+		require.Zero(t, k.counted("pubsubd_lane_returned_total"))
+
+		c.reset()
+		k.wantGone(1)
+		k.wantOnLane(0)
+		require.Zero(t, k.parked())
+	})
+}
+
+// As TestNothingIsLostWhereverAnEventStreamIsCut, where the lane answers.
+func TestNothingIsLostWhereverAnEventStreamOfTheLaneIsCut(t *testing.T) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+		newLaneKit(t, way).cutEventsEverywhere(ids, true)
+	})
+}
+
+// A client pauses while more is published than its sockets take; it reads on and
+// misses nothing. What was put together for it alone meanwhile is little.
+func TestAnEventStreamWaitsForAClientThatReadsLate(t *testing.T) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+		k := serveLane(t, way, settings{}, small)
+		c := k.call()
+		c.send(asking(ids))
+		e := c.events(ids)
+		k.wantParked(1)
+		k.tell(1, 1, large)
+		k.wantParked(0)
+		k.tell(2, 200, 4<<10)
+		if ids != ofOneTopic {
+			require.LessOrEqual(t, k.delivered(), 1+64<<10/(4<<10), "frames put together")
+		}
+		c.readsOn()
+		for n := 1; n <= 200; n++ {
+			e.want("a" + strconv.Itoa(n))
+		}
+		k.wantParked(1)
+		require.Zero(t, k.gone())
+	})
+}
+
+// A client that never reads is closed in time, and finds what it had when it comes
+// back.
+func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+		k := serveLane(t, way, settings{}, small)
+		c := k.call()
+		c.send(asking(ids))
+		e := c.events(ids)
+		k.wantParked(1)
+		k.tell(1, 1, large)
+		c.wantStuck(1)
+		k.wantOnLaneAfter(transport.DefaultWriteTimeout, 0)
+		c.wantClosed()
+
+		k.tell(2, 3, large)
+		again := k.eventSource(e.query)
+		again.ids, again.lastID = ids, e.lastID
+		defer func() { again.leave(); again.cut() }()
+		again.want("a1", "a2", "a3")
+	})
+}
+
+// A session may end between its being found and its poll, when the connection is the
+// lane's already. The client is told to come back.
+func TestAnEventStreamThatEndsBeforeItBeginsIsComeBackTo(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := newLaneKit(t, way)
+		s, _, err := k.cfg.Sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+		require.NoError(t, err)
+		k.cfg.Sessions.End(s)
+		c := k.callServed(func(w http.ResponseWriter, r *http.Request) {
+			req := transport.Request{Mode: transport.Stream, Format: wire.EventStream, Events: transport.EventsReferringTo(s, 0)}
+			taken, err := k.api.servePoll(w, r, s, req)
+			if err != nil || !taken {
+				panic(http.ErrAbortHandler)
+			}
+		})
+		c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+		require.Regexp(t, `^retry: \d+\nevent: end\nid: ~.*:0\ndata: \{"end":.*"session_ended".*\n\n$`, c.wantAnswer(http.StatusOK))
+		require.Equal(t, 1, k.onLane(), "and may do so on this connection")
+	})
+}
+
+// callServed calls a server of its own, whose connections the kit's lane may take.
+func (k *kit) callServed(serve http.HandlerFunc) *caller {
+	k.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(k, err)
+	server := &http.Server{Handler: serve, ReadHeaderTimeout: time.Minute, ConnContext: k.api.ConnContext}
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(l) })
+	k.Cleanup(func() { require.NoError(k, server.Close()); running.Wait() })
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(k, err)
+	k.Cleanup(func() { conn.Close() })
+	require.NoError(k, conn.SetDeadline(time.Now().Add(surely)))
+	return &caller{kit: k, conn: conn.(*net.TCPConn), answers: bufio.NewReader(conn)}
+}
+
+// Who is told that the daemon drains comes back on another connection.
+func TestADrainEndsEventStreamsOfTheLane(t *testing.T) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+		k := newLaneKit(t, way)
+		c := k.call()
+		c.send(asking(ids))
+		e := c.events(ids)
+		k.wantParked(1)
+		k.tell(1, 1, 10)
+		e.want("a1")
+		k.cfg.Sessions.Drain(goingAway())
+		_, err := e.nextFrame()
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
+		c.wantClosed()
+		k.wantOnLane(0)
+	})
+}
