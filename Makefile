@@ -24,7 +24,14 @@ run: build ## build and serve on http://127.0.0.1:8080 (admin on :8081); ARGS="-
 build: ## build bin/pubsubd
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/pubsubd ./cmd/pubsubd
 
-test: ## run all tests, with the race detector if there is a C compiler
+# Tests ask clients for Node that others wrote, at the versions that a lockfile pins.
+NODE_CLIENTS := internal/daemon/testdata/node
+NODE_INSTALLED := $(if $(shell command -v npm),$(NODE_CLIENTS)/node_modules/.package-lock.json)
+
+$(NODE_CLIENTS)/node_modules/.package-lock.json: $(NODE_CLIENTS)/package-lock.json
+	cd $(NODE_CLIENTS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+
+test: $(NODE_INSTALLED) ## run all tests, with the race detector if there is a C compiler
 ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif

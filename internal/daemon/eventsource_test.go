@@ -1,0 +1,131 @@
+package daemon
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// nodeEvents are the event streams that an EventSource of another project follows,
+// the npm package eventsource, one for each kind of ids.
+type nodeEvents struct {
+	*testing.T
+	lines <-chan []byte
+	words map[int][]string // what came of each stream and was not wanted yet
+	ids   map[int]string   // of each stream's last event
+}
+
+// followByNode follows what there is at address, from now on.
+func followByNode(t *testing.T, address string, queries ...string) *nodeEvents {
+	t.Helper()
+	urls := make([]string, len(queries))
+	for i, q := range queries {
+		urls[i] = "http://" + address + "/v1/sse?" + q
+	}
+	return &nodeEvents{T: t, lines: node(t, "events.mjs", urls...), words: map[int][]string{}, ids: map[int]string{}}
+}
+
+// want waits until each stream was told these words, in order and nothing else: "hello",
+// "a1", "gap(restarted a2-0)", "end(draining)". That a connection was lost is no word, but
+// it must be one that the client comes back from, unless it is to stop.
+func (n *nodeEvents) want(words map[int][]string) {
+	n.Helper()
+	for source, want := range words {
+		for len(n.words[source]) < len(want) {
+			n.read()
+		}
+		require.Equal(n, want, n.words[source][:len(want)], "of stream %d", source)
+		n.words[source] = n.words[source][len(want):]
+	}
+}
+
+// wantAll is want of all streams.
+func (n *nodeEvents) wantAll(words ...string) {
+	n.Helper()
+	n.want(map[int][]string{0: words, 1: words, 2: words})
+}
+
+func (n *nodeEvents) read() {
+	n.Helper()
+	var e struct {
+		Source         int
+		Type, ID, Data string
+		Status         int
+		Closed         bool
+	}
+	nextLine(n.T, n.lines, &e)
+	if e.Type == "error" {
+		if e.Closed {
+			n.words[e.Source] = append(n.words[e.Source], fmt.Sprintf("stopped(%d)", e.Status))
+		}
+		return
+	}
+	require.NotEmpty(n, e.ID, "%+v", e)
+	n.ids[e.Source] = e.ID
+	c, err := wire.ParseLine([]byte(e.Data))
+	require.NoError(n, err, "%+v", e)
+	word := e.Type
+	switch {
+	case c.Gap != nil:
+		word = fmt.Sprintf("%s(%s %s%d-%d)", e.Type, c.Gap.Reason, c.Gap.Topic, c.Gap.After.Offset, c.Gap.Position.Offset)
+	case c.End != nil:
+		word = fmt.Sprintf("%s(%s)", e.Type, c.End.Code)
+	case c.Message != nil:
+		require.Equal(n, "message", e.Type)
+		word = fmt.Sprintf("%s%d", c.Message.Position.Topic, c.Message.Position.Offset)
+	}
+	n.words[e.Source] = append(n.words[e.Source], word)
+}
+
+// An EventSource that this project did not write goes on after its last event when its
+// connection was cut, over a planned restart and over a crash, as often as it takes. What
+// is lost it is told.
+func TestAnEventSourceOfOthersComesBack(t *testing.T) {
+	r := newLine(t)
+	path := filepath.Join(t.TempDir(), "state")
+	d := start(t, keptIn(path))
+	r.passTo(d.PublicAddr())
+	n := followByNode(t, r.Addr().String(), "topic=a", "topic=a&topic=b", "topic=a&topic=b.>")
+	n.wantAll("hello")
+	d.published()
+	n.wantAll("a1")
+	require.Contains(t, n.ids[0], "a@")
+	require.Contains(t, n.ids[1], ",b@")
+	require.Contains(t, n.ids[2], "~")
+
+	r.passTo("") // cut; nobody is there for a while
+	d.published()
+	d.published()
+	r.passTo(d.PublicAddr())
+	n.wantAll("hello", "a2", "a3")
+
+	require.NoError(t, d.wait()) // a planned restart
+	n.wantAll("end(draining)")
+	d = start(t, keptIn(path))
+	d.published()
+	r.passTo(d.PublicAddr())
+	n.want(map[int][]string{
+		0: {"hello", "a4"}, 1: {"hello", "a4"},
+		2: {"hello", "gap(restarted b.>0-0)", "gap(restarted a0-0)", "a1", "a2", "a3", "a4"}, // sessions do not outlast it
+	})
+
+	r.passTo("") // a crash: nothing is left
+	require.NoError(t, d.wait())
+	d = start(t, nil)
+	d.published()
+	r.passTo(d.PublicAddr())
+	n.want(map[int][]string{
+		0: {"hello", "gap(restarted a4-0)", "a1"},
+		1: {"hello", "gap(restarted a4-0)", "gap(restarted b0-0)", "a1"},
+		2: {"hello", "gap(restarted b.>0-0)", "gap(restarted a0-0)", "a1"},
+	})
+
+	hello, err := wire.ParseEventID(n.ids[2])
+	require.NoError(t, err)
+	d.post("/v1/sessions/"+hello.Session+"/close", "")
+	n.want(map[int][]string{2: {"end(session_ended)", "stopped(204)"}})
+}
