@@ -238,7 +238,7 @@ func (d *running) preflight(page string) (head, body string) {
 }
 
 func TestAPreflightTellsAnAllowedPageWhatItMaySend(t *testing.T) {
-	const may = "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key\r\nAccess-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\n"
+	const may = "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, Last-Event-ID\r\nAccess-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\n"
 	d := startCORS(t, "handoff", someOrigins...)
 	head, body := d.preflight(appPage)
 	require.Equal(t, "HTTP/1.1 204 No Content\r\n"+may+

@@ -116,6 +116,9 @@ func TestThroughAProxyFramesComeAtOnce(t *testing.T) {
 			from := strings.Replace(session.Positions[0].String(), ":0", ":4", 1)
 			p.readsOneByOne("/v1/poll?mode="+mode+"&topic="+from, mode)
 		}
+		for _, topics := range []string{"topic=events", "topic=events&topic=other", "topic=events&topic=others.*"} {
+			p.readsEventsOneByOne("/v1/sse?"+topics, "events")
+		}
 	})
 }
 
@@ -133,6 +136,30 @@ func (p *proxied) readsOneByOne(path, mode string) {
 		wantData(p.T, a.line(), fmt.Sprint(n+1))
 	}
 	a.leave()
+}
+
+// readsEventsOneByOne reads the hello of an event stream, and then as readsOneByOne.
+func (p *proxied) readsEventsOneByOne(path, topic string) {
+	p.Helper()
+	a := p.ask(path)
+	require.Equal(p, "text/event-stream", a.Header.Get("Content-Type"))
+	require.Contains(p, a.datum(), `{"hello":`)
+	for n := range 3 {
+		p.publish(topic, fmt.Sprint(n+1))
+		wantData(p.T, a.datum(), fmt.Sprint(n+1))
+	}
+	a.leave()
+}
+
+// datum returns the data of the next event.
+func (a *answer) datum() string {
+	a.Helper()
+	for {
+		if data, ok := strings.CutPrefix(a.line(), "data: "); ok {
+			require.Equal(a, "\n", a.line(), "the event is whole")
+			return data
+		}
+	}
 }
 
 // A client whose connection is cut goes on from the positions that it has: nothing
