@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -453,4 +454,33 @@ func TestOwnIDsStayBelowTheirBound(t *testing.T) {
 		e = k.follow(referring, append(topics, "one.more")...)
 		require.NotEmpty(k, e.hello().Session)
 	})
+}
+
+// HTTP/2 is net/http's: a stream among others on one connection.
+func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
+	cfg := newConfig(settings{})
+	defer cfg.Broker.Close()
+	api := New(cfg)
+	server := httptest.NewUnstartedServer(api)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/v1/sse?topic=a&topic=b", nil)
+	require.NoError(t, err)
+	resp, err := server.Client().Do(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, 2, resp.ProtoMajor)
+	k := &kit{T: t, cfg: cfg, api: api}
+	e := k.eventSource(url.Values{"topic": {"a", "b"}})
+	defer e.leave()
+	e.ids, e.body, e.lines = ofSeveral, resp.Body, bufio.NewReader(resp.Body)
+	e.hello()
+	for n := 1; n <= 3; n++ {
+		_, err := cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+		require.NoError(t, err)
+		e.want(fmt.Sprintf("a%d", n))
+	}
 }

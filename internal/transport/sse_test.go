@@ -1,0 +1,98 @@
+package transport
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// sink is an Answer that remembers what it was sent last.
+type sink struct {
+	lead   []byte
+	frames int
+}
+
+func (s *sink) Whole([]byte, []*wire.Frame) (int, error) { panic("BUG: a stream has no length") }
+
+func (s *sink) Send(lead []byte, frames []*wire.Frame) (int, error) {
+	s.lead, s.frames = append(s.lead[:0], lead...), len(frames)
+	return 0, nil
+}
+
+func frameAt(topic, epoch string, offset uint64) *wire.Frame {
+	p := wire.Position{Topic: topic, Epoch: epoch, Offset: offset}
+	return wire.NewMessageFrame(&wire.Message{Position: p, Time: 1, Data: []byte("1")}, time.Now(), 0, nil)
+}
+
+// Positions get longer and shorter, and of another epoch; each id has all of them.
+func TestAnOwnIDHasThePositionsOfAllTopics(t *testing.T) {
+	positions := []wire.Position{{Topic: "b", Epoch: "k3", Offset: 9}, {Topic: "a", Epoch: "k3", Offset: 0}, {Topic: "c.d", Epoch: "old", Offset: 123}}
+	e := EventsOf(positions)
+	var to sink
+	for _, f := range []*wire.Frame{
+		frameAt("b", "k3", 10), frameAt("c.d", "k3", 1), frameAt("a", "k3", 100000), frameAt("b", "k4", 1), frameAt("c.d", "k3", 2), frameAt("a", "k3", 100001),
+	} {
+		want := make([]string, len(positions))
+		for i := range positions {
+			if positions[i].Topic == f.Position().Topic {
+				positions[i] = f.Position()
+			}
+			want[i] = positions[i].String()
+		}
+		n, err := e.send(&to, []byte("lead\n"), []*wire.Frame{f})
+		require.NoError(t, err)
+		require.Zero(t, to.frames)
+		rest, ok := strings.CutPrefix(string(to.lead), "lead\nid: "+strings.Join(want, ",")+"\n")
+		require.True(t, ok, "%s", to.lead)
+		require.Equal(t, "data: "+string(f.Bytes(wire.NDJSON))+"\n", rest)
+		require.Equal(t, len(to.lead)-len("lead\n"), n)
+	}
+}
+
+func TestAnEventOfOneTopicIsShared(t *testing.T) {
+	e := EventsOf([]wire.Position{{Topic: "a", Epoch: "k3", Offset: 9}})
+	var to sink
+	_, err := e.send(&to, nil, []*wire.Frame{frameAt("a", "k3", 10), frameAt("a", "k3", 11)})
+	require.NoError(t, err)
+	require.Equal(t, 2, to.frames)
+	require.Empty(t, to.lead)
+	require.Equal(t, "a@k3:11", string(e.last()))
+}
+
+func TestALongIDIsAReference(t *testing.T) {
+	starts := []wire.Start{{Topic: "a"}}
+	length := wire.LongestPosition("a")
+	for i := 0; ; i++ {
+		start := wire.Start{Topic: fmt.Sprintf("topic.%d", i)}
+		length += len(",") + wire.LongestPosition(start.Topic)
+		starts = append(starts, start)
+		require.Equal(t, length >= wire.MaxEventID, NeedSession(starts))
+		if NeedSession(starts) {
+			break
+		}
+	}
+	require.True(t, NeedSession([]wire.Start{{Topic: "a.*"}}))
+	require.False(t, NeedSession([]wire.Start{{Topic: strings.Repeat("a", 200)}}))
+}
+
+// An event that is put together for one client allocates nothing, with as many topics
+// as an id may name.
+func TestAnEventWithAnOwnIDAllocatesNothing(t *testing.T) {
+	positions := make([]wire.Position, 40)
+	for i := range positions {
+		positions[i] = wire.Position{Topic: fmt.Sprintf("topic.%d", i), Epoch: "mabcdefghijkl", Offset: 1}
+	}
+	e := EventsOf(positions)
+	frames := []*wire.Frame{frameAt("topic.3", "mabcdefghijkl", 7), frameAt("topic.39", "mabcdefghijkl", 1<<40)}
+	var to sink
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if _, err := e.send(&to, nil, frames); err != nil {
+			t.Fatal(err)
+		}
+	}))
+}
