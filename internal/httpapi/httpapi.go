@@ -87,7 +87,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Other, a.closeSession}})
 	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Poll, a.poll}})
 	a.route(v1, "/poll", methods{"GET": {limit.Poll, a.pollByQuery}, "POST": {limit.Poll, a.pollByBody}})
-	a.route(r, ssePath, methods{"GET": {limit.Poll, a.sse}})
+	a.route(v1, "/sse", methods{"GET": {limit.Poll, a.sse}})
 	a.route(v1, "/ws", methods{"GET": {limit.OpenSession, a.openSocket}})
 	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Other, a.describe}})
 	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {

@@ -73,7 +73,7 @@ func TestAnEventStreamIsTakenOverByTheLane(t *testing.T) {
 		for n := 21; n <= 30; n++ {
 			e.want("a" + strconv.Itoa(n))
 		}
-		require.EqualValues(t, 30, k.counted("pubsubd_frames_delivered_total", "sse"))
+		k.want(30, func() int { return int(k.counted("pubsubd_frames_delivered_total", "sse")) }, "frames delivered")
 		require.Equal(t, 1, k.onLane())
 		require.Zero(t, k.counted("pubsubd_lane_returned_total"))
 
