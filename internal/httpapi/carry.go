@@ -20,7 +20,7 @@ func (a *API) connect(p auth.Principal, c wire.ConnectRequest, format wire.Forma
 	if format.IsBinary() {
 		commands.read = readCBORCommand
 	}
-	d := transport.Duplex{Request: transport.Request{Mode: transport.Stream}, Commands: commands}
+	d := transport.Duplex{Request: transport.Request{Mode: transport.Stream, Acks: true}, Commands: commands}
 	var err error
 	if c.Session != "" {
 		d.Session, err = a.Sessions.Get(c.Session)

@@ -1,5 +1,19 @@
 package session
 
+// HearAcks makes the poll one whose client acks while it lasts, see Session.Ack: when
+// nothing more can be sent before an ack, it waits for one. It is called before
+// anything is taken. A poll that trusts its connection has no use for acks.
+func (p *Poll) HearAcks() {
+	if !p.trust {
+		p.acks = make(chan struct{}, 1)
+	}
+}
+
+// fullLocked reports whether nothing more can be sent before the client acks.
+func (p *Poll) fullLocked() bool {
+	return !p.trust && !p.slides && len(p.session.unacked) >= p.session.config().Unacked
+}
+
 // Ack says, while a poll goes on, that the client has the first n frames. What was
 // acked before, or counts as acked since, it may say again. The error is a
 // *wire.Problem: ack_beyond_sent.
@@ -15,6 +29,22 @@ func (s *Session) Ack(n uint64) error {
 	}
 	if p := s.poll; p != nil {
 		p.resent = max(0, p.resent-(before-len(s.unacked)))
+		p.ackedLocked(before)
 	}
 	return nil
+}
+
+// ackedLocked has a poll go on that was full with so many unacked frames.
+func (p *Poll) ackedLocked(before int) {
+	s := p.session
+	if p.acks == nil || before < s.config().Unacked {
+		return
+	}
+	select {
+	case p.acks <- struct{}{}:
+	default:
+	}
+	if s.parked == p {
+		s.wakeParkedLocked()
+	}
 }

@@ -83,7 +83,7 @@ func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now
 	p.fresh = false
 	frames, full, err := p.collectLocked(context.Background(), queued{}, limit, now)
 	switch {
-	case len(frames) > 0 || full || err != nil || wait <= 0:
+	case len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0:
 		return frames, Served, err
 	case to == nil:
 		return nil, MustWait, nil

@@ -18,6 +18,7 @@ type Poll struct {
 	stop    chan struct{} // closed, under session.mu, when the poll must end; nil before it parks
 	why     *wire.Problem // set before stop is closed; guarded by session.mu
 	resent  int           // how many of session.unacked this poll has taken; guarded by session.mu
+	acks    chan struct{} // told of acks that make room; nil unless HearAcks
 	fresh   bool          // see Fresh; of whoever takes
 	timeout *time.Timer   // of park; made when it is first needed
 	frames  []*wire.Frame // what Take returned; reused
@@ -56,6 +57,7 @@ func (p *Poll) Begin(s *Session, ack uint64, trust bool, now time.Time) error {
 		p.stop = nil // closed
 	}
 	p.session, p.trust, p.slides, p.why, p.resent, p.fresh = s, trust || !s.acks, false, nil, 0, false
+	p.acks = nil
 	p.direct.over = false
 	s.poll, s.active = p, now
 	return nil
@@ -146,10 +148,10 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 	defer func() { <-p.session.reading }()
 	p.fresh = false
 	frames, full, err := p.collect(ctx, queued{}, limit)
-	if len(frames) > 0 || full || err != nil || wait <= 0 {
+	if len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0 {
 		return frames, err
 	}
-	return p.park(ctx, limit, wait)
+	return p.park(ctx, limit, wait, full)
 }
 
 // read gets hold of reading, unless the poll is over before.
@@ -173,8 +175,8 @@ func (p *Poll) read(ctx context.Context) error {
 }
 
 // park waits on the queue. It is the one place where a poll's goroutine spends
-// its life.
-func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*wire.Frame, error) {
+// its life. While the poll is full it leaves the queue as it is.
+func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration, full bool) ([]*wire.Frame, error) {
 	p.letGo()
 	if err := p.prepare(); err != nil {
 		return nil, err
@@ -182,19 +184,26 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration)
 	p.startTimeout(wait)
 	defer p.timeout.Stop()
 	for {
+		queue := p.session.queue
+		if full {
+			queue = nil
+		}
+		var e queued
 		select {
-		case e := <-p.session.queue:
-			frames, _, err := p.collect(ctx, e, limit)
-			if len(frames) > 0 || err != nil {
-				p.fresh = err == nil
-				return frames, err
-			}
+		case e = <-queue:
+		case <-p.acks:
 		case <-p.stop:
 			return nil, p.why
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-p.timeout.C:
 			return nil, nil
+		}
+		var frames []*wire.Frame
+		var err error
+		if frames, full, err = p.collect(ctx, e, limit); len(frames) > 0 || err != nil {
+			p.fresh = err == nil
+			return frames, err
 		}
 	}
 }
@@ -253,7 +262,7 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 	t.catchUp()
 	s.countLocked()
 	p.frames = t.frames
-	return t.frames, p.waitsForAckLocked(), nil
+	return t.frames, p.fullLocked(), nil
 }
 
 // over returns why the poll must end, or nil.

@@ -86,7 +86,7 @@ func (sub *subscription) enqueueLocked(frames []*wire.Frame) {
 		sub.cursor = f.Position().Offset
 		sub.last = sub.cursor
 	}
-	if len(frames) > 0 {
+	if len(frames) > 0 && (s.parked == nil || !s.parked.fullLocked()) {
 		s.wakeParkedLocked()
 	}
 }

@@ -59,9 +59,3 @@ func (p *Poll) roomLocked(limit broker.Limit) broker.Limit {
 	}
 	return limit
 }
-
-// waitsForAckLocked reports whether nothing more can be sent before the client acks.
-func (p *Poll) waitsForAckLocked() bool {
-	s := p.session
-	return !p.trust && !p.slides && len(s.unacked) >= s.config().Unacked
-}

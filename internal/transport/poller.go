@@ -80,6 +80,9 @@ func (p *Poller) Poll(s *session.Session, r Request) error {
 		p.meter.Polled(outcomeOf(err))
 		return err
 	}
+	if r.Acks {
+		p.poll.HearAcks()
+	}
 	if r.Events.refer() {
 		p.poll.Slide()
 	}

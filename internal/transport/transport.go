@@ -76,6 +76,7 @@ type Request struct {
 	Mode   Mode
 	Format wire.Format // of all that the Answer writes
 	Via    Via         // empty: stream or longpoll, as the mode says
+	Acks   bool        // of a stream: its client acks while it lasts, if the session acks at all
 
 	// Hello, if not nil, goes first; a poll that says hello does not park. A stream
 	// that is given none makes its own.
@@ -87,7 +88,7 @@ type Request struct {
 }
 
 // trusts reports whether what is written counts as had.
-func (r Request) trusts() bool { return r.Mode == Stream && !r.Events.refer() }
+func (r Request) trusts() bool { return r.Mode == Stream && !r.Acks && !r.Events.refer() }
 
 // A Server answers polls. All methods may be called concurrently.
 type Server struct {
@@ -151,6 +152,9 @@ func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a An
 	p, err := s.Poll(r.Ack, r.trusts(), time.Now())
 	if err != nil {
 		return "", err
+	}
+	if r.Acks {
+		p.HearAcks()
 	}
 	defer func() { p.Done(time.Now()) }()
 	if r.Events.refer() {
