@@ -10,6 +10,7 @@ import (
 // origin has another Head.
 type Head struct {
 	Format                    Format // of the body
+	Gzip                      bool   // and it is one gzip member
 	BeforeLength, AfterLength []byte
 
 	Second int64 // of its date; heads of one second are in use side by side
@@ -55,17 +56,24 @@ func (f *Frame) wholeUnder(head *Head) *whole {
 }
 
 func (f *Frame) makeWhole(head *Head) []byte {
-	line := f.Bytes(head.Format)
+	body := f.body(head)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if w := f.wholeUnder(head); w != nil {
 		return w.bytes
 	}
 	const digits = 8
-	b := make([]byte, 0, len(head.BeforeLength)+digits+len(head.AfterLength)+len(line))
-	b = append(head.Append(b, len(line)), line...)
+	b := make([]byte, 0, len(head.BeforeLength)+digits+len(head.AfterLength)+len(body))
+	b = append(head.Append(b, len(body)), body...)
 	f.addWholeLocked(&whole{head: head, bytes: b})
 	return b
+}
+
+func (f *Frame) body(head *Head) []byte {
+	if head.Gzip {
+		return f.inGzip(head.Format)
+	}
+	return f.Bytes(head.Format)
 }
 
 // addWholeLocked puts w before the others, of which the oldest goes when there are

@@ -88,17 +88,21 @@ var heartbeats = [...][]byte{
 	SocketBinary: ping,
 }
 
-// A form is what a frame's bytes are kept as: a format, bare or as a chunk.
+// A form is what a frame's bytes are kept as: a format, bare, as a chunk or deflated.
 type form struct {
-	format Format
-	chunk  bool
+	format   Format
+	chunk    bool
+	deflated bool
 }
 
 // encode makes the bytes of f in this form.
 func (o form) encode(f *Frame) []byte {
-	if o.chunk {
+	switch {
+	case o.chunk:
 		b := f.Bytes(o.format)
 		return AppendChunk(make([]byte, 0, len(b)+8), b)
+	case o.deflated:
+		return deflated(f.Bytes(o.format))
 	}
 	switch o.format {
 	case EventStream:

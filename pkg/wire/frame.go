@@ -24,6 +24,8 @@ type Frame struct {
 
 	account *Account // where its memory is counted; nil: nowhere; immutable
 
+	deflating sync.Mutex // see deflate; before mu
+
 	mu      sync.Mutex // guards changes of the two lists, and settled
 	settled bool       // nothing is counted any more
 }
@@ -86,7 +88,7 @@ func (f *Frame) Size() int {
 // An encoding is a frame's bytes in one form. It is immutable.
 type encoding struct {
 	form  form
-	bytes []byte
+	bytes []byte // nil: deflated, they are not worth it
 	older *encoding
 }
 
@@ -98,13 +100,21 @@ func (f *Frame) Bytes(format Format) []byte { return f.in(form{format: format}) 
 func (f *Frame) Chunk(format Format) []byte { return f.in(form{format: format, chunk: true}) }
 
 func (f *Frame) in(form form) []byte {
-	// Fast path: someone encoded it before. A frame has few forms.
-	for e := f.encoded.Load(); e != nil; e = e.older {
-		if e.form == form {
-			return e.bytes
-		}
+	// Fast path: someone encoded it before.
+	if b, made := f.find(form); made {
+		return b
 	}
 	return f.encode(form)
+}
+
+// find returns the bytes of a form if they were made. A frame has few forms.
+func (f *Frame) find(form form) (b []byte, made bool) {
+	for e := f.encoded.Load(); e != nil; e = e.older {
+		if e.form == form {
+			return e.bytes, true
+		}
+	}
+	return nil, false
 }
 
 // encode makes the bytes of a form. Who asks for the same at the same time may make
@@ -113,13 +123,10 @@ func (f *Frame) encode(form form) []byte {
 	b := form.encode(f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	newest := f.encoded.Load()
-	for e := newest; e != nil; e = e.older {
-		if e.form == form {
-			return e.bytes
-		}
+	if first, made := f.find(form); made {
+		return first
 	}
-	f.encoded.Store(&encoding{form, b, newest})
+	f.encoded.Store(&encoding{form, b, f.encoded.Load()})
 	f.countLocked(len(b))
 	return b
 }

@@ -1,0 +1,17 @@
+//go:build !race
+
+package wire
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Answers are put together in the same memory. (The race detector makes pools
+// forget, so make check runs this without it.)
+func TestAMemberAllocatesNothing(t *testing.T) {
+	frames := []*Frame{textFrame(chatter(2000), nil), textFrame("short", nil), textFrame(chatter(3000), nil)}
+	lead := []byte(someLead)
+	require.Less(t, testing.AllocsPerRun(200, func() { TakeMember(NDJSON, 1<<10, lead, frames).Release() }), 1.0)
+}
