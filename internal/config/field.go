@@ -96,6 +96,29 @@ func size(to *int, def, most int) field {
 	}
 }
 
+// sizeOrOff is a size from least on, or "off", which is -1: zero would mean the
+// default to the packages' Configs.
+func sizeOrOff(to *int, def, least int) field {
+	const off, never = "off", -1
+	return fieldOf[int]{
+		to: to, def: def, name: "bytes",
+		may: "bytes, such as 4096, 64KiB or 1MiB, of at least " + formatSize(least) + ", or off",
+		parse: func(s string) (int, error) {
+			if s == off {
+				return never, nil
+			}
+			return parseSize(s)
+		},
+		format: func(n int) string {
+			if n == never {
+				return off
+			}
+			return formatSize(n)
+		},
+		valid: func(n int) bool { return n >= least || n == never },
+	}
+}
+
 func upTo(format func(int) string, most int) string {
 	if most == math.MaxInt {
 		return "of at least 1"

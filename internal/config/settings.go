@@ -14,6 +14,10 @@ import (
 // of larger messages holds too few of them to be worth its name.
 const maxMessageBytes = 8 << 20
 
+// leastCompressed is what compression.min_bytes may be lowered to: of less a tenth,
+// which has to be saved, is less than what gzip puts around it.
+const leastCompressed = 256
+
 // settings returns the table of all settings, bound to the fields of c: the key
 // in the file, the field with its default and bounds, marked live if a reload
 // reaches it, and a line for --help. Beside rules.go it is the only place where a
@@ -57,6 +61,8 @@ func settings(c *Config) []setting {
 		{"poll.answer_frames", live(count(&t.AnswerFrames, transport.DefaultAnswerFrames, math.MaxInt)), "frames in an answer that ends"},
 		{"poll.answer_bytes", live(size(&t.AnswerBytes, transport.DefaultAnswerBytes, math.MaxInt)), "bytes in an answer that ends, about; one frame always goes"},
 		{"poll.write_timeout", live(duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms)), "how long one write to a client may take"},
+
+		{"compression.min_bytes", live(sizeOrOff(&t.CompressionMinBytes, transport.DefaultCompressionMinBytes, leastCompressed)), "messages that take at least so much are compressed, once for all whose clients accept it; off compresses nothing"},
 
 		{"lane", choice(&c.Lane, "handoff", "channel", "off"), "the short way for polls and small publishes: handoff, channel (each poll has a goroutine, which a frame wakes) or off (net/http serves everything)"},
 		{"drain.window", live(duration(&c.DrainWindow, 10*time.Second, 0)), "how long clients may take to leave when the daemon is told to stop; sessions are ended within three quarters of it"},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,8 +30,26 @@ func TestADeliveryToPagesOfTwoOriginsAllocatesNothing(t *testing.T) {
 	wantNoAllocationsByDelivery(t, "https://app.example", "http://localhost:3000")
 }
 
+// Nor where what is delivered is compressed, to some of them: that is once, too.
+func TestACompressedDeliveryAllocatesNothing(t *testing.T) {
+	wantNoAllocationsByDeliveryOf(t, []byte(strconv.Quote(long(2000))), func(i int) string {
+		return []string{"", takesGzip}[i%2]
+	})
+}
+
 // wantNoAllocationsByDelivery has pollers of these origins in turn.
 func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
+	t.Helper()
+	wantNoAllocationsByDeliveryOf(t, []byte("1"), func(i int) string {
+		if origin := origins[i%len(origins)]; origin != "" {
+			return "Origin: " + origin + "\r\n"
+		}
+		return ""
+	}, origins...)
+}
+
+// wantNoAllocationsByDeliveryOf has pollers who send the i-th headers.
+func wantNoAllocationsByDeliveryOf(t *testing.T, payload []byte, headers func(i int) string, origins ...string) {
 	t.Helper()
 	const subscribers, ofAMessage = 100, 40
 	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
@@ -38,10 +57,10 @@ func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
 			k := newLaneKit(t, way, slices.DeleteFunc(slices.Clone(origins), func(o string) bool { return o == "" })...)
 			pollers := make([]*poller, subscribers)
 			for i := range pollers {
-				pollers[i] = k.newPoller(origins[i%len(origins)])
+				pollers[i] = k.newPoller(headers(i))
 			}
 			burst := func() {
-				_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+				_, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: payload}, 0, time.Now())
 				require.NoError(t, err)
 				for _, p := range pollers {
 					p.answer()
@@ -52,6 +71,7 @@ func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
 				burst()
 			}
 			require.Less(t, testing.AllocsPerRun(100, burst), float64(ofAMessage))
+			require.Equal(t, strings.Contains(headers(1), "gzip"), k.compressed()[0] != "0")
 		})
 	}
 }
@@ -61,16 +81,16 @@ func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
 type poller struct {
 	*kit
 	conn    net.Conn
-	origin  string // empty: it is no page
+	headers string // that it sends beside Host
 	begin   []byte // of its request, up to the count
 	request []byte
 	buf     [4096]byte
 	had     int64
 }
 
-func (k *kit) newPoller(origin string) *poller {
+func (k *kit) newPoller(headers string) *poller {
 	k.Helper()
-	p := &poller{kit: k, origin: origin, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.open(`{"topics":["a"]}`).Session))}
+	p := &poller{kit: k, headers: headers, begin: []byte(fmt.Sprintf("GET /v1/sessions/%s/poll?ack=", k.open(`{"topics":["a"]}`).Session))}
 	var err error
 	p.conn, err = k.dial()
 	require.NoError(k, err)
@@ -83,12 +103,7 @@ func (p *poller) poll() {
 	p.request = append(p.request[:0], p.begin...)
 	p.request = strconv.AppendInt(p.request, p.had, 10)
 	p.request = append(p.request, " HTTP/1.1\r\nHost: h\r\n"...)
-	if p.origin != "" {
-		p.request = append(p.request, "Origin: "...)
-		p.request = append(p.request, p.origin...)
-		p.request = append(p.request, "\r\n"...)
-	}
-	p.request = append(p.request, "\r\n"...)
+	p.request = append(append(p.request, p.headers...), "\r\n"...)
 	if _, err := p.conn.Write(p.request); err != nil {
 		p.Fatal(err)
 	}

@@ -19,20 +19,43 @@ type answer struct {
 	w      http.ResponseWriter
 	flush  *http.ResponseController
 	format wire.Format
+	gzip   bool // it may be in gzip, if it is whole
 }
 
-func (a *API) answer(w http.ResponseWriter, format wire.Format) transport.Answer {
-	return &answer{api: a, w: w, flush: http.NewResponseController(w), format: format}
+func (a *API) answer(w http.ResponseWriter, format wire.Format, gzip bool) transport.Answer {
+	return &answer{api: a, w: w, flush: http.NewResponseController(w), format: format, gzip: gzip}
 }
 
 // Whole implements transport.Answer.
 func (n *answer) Whole(lead []byte, frames []*wire.Frame) (int, error) {
+	if n.gzip {
+		if m := wire.TakeMember(n.format, n.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
+			defer m.Release()
+			return m.Raw() - len(lead), n.writeMember(m)
+		}
+	}
 	size := len(lead)
 	for _, f := range frames {
 		size += len(f.Bytes(n.format))
 	}
 	n.w.Header().Set("Content-Length", strconv.Itoa(size))
 	return n.write(lead, frames)
+}
+
+// writeMember writes a whole answer that is m.
+func (n *answer) writeMember(m *wire.Member) error {
+	n.api.Metrics.Compressed(m.Raw(), m.Size())
+	n.api.patience(n.w)
+	h := n.w.Header()
+	h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
+	h.Set("Content-Length", strconv.Itoa(m.Size()))
+	h.Set("Content-Type", n.format.ContentType())
+	for _, p := range m.Parts() {
+		if _, err := n.w.Write(p.Bytes); err != nil {
+			return errGone
+		}
+	}
+	return nil
 }
 
 // Send implements transport.Answer.

@@ -46,15 +46,10 @@ func formatOf(q url.Values, accepts lane.Accepts) (wire.Format, error) {
 // accepted reads an Accept header: of the formats the one counts whose weight is the
 // highest, by the most specific range that takes it (RFC 9110, section 12.5.1).
 func accepted(accept []string) lane.Accepts {
-	header := strings.ToLower(strings.Join(accept, ","))
-	if strings.Trim(header, ", \t") == "" {
+	if strings.Trim(strings.Join(accept, ","), ", \t") == "" {
 		return lane.Accepts{}
 	}
-	weights := make(map[string]float64)
-	for part := range strings.SplitSeq(header, ",") {
-		mediaRange, params, _ := strings.Cut(part, ";")
-		weights[strings.TrimSpace(mediaRange)] = weightOf(params)
-	}
+	weights := weightsOf(accept)
 	best, likes := lane.Accepts{None: true}, 0.0
 	for _, f := range formats {
 		weight := 0.0

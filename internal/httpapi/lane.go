@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"slices"
 	"time"
 
@@ -110,7 +111,7 @@ func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts 
 	}
 	// Fast path: what a client says that only polls.
 	if req, ok := plainPoll(query); ok && !accepts.None && s.Acks() {
-		req.Format = accepts.Format
+		req.Format, req.Gzip = accepts.Format, accepts.Gzip
 		return s, req, nil
 	}
 	q, err := parseQuery(string(query))
@@ -119,6 +120,7 @@ func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts 
 	}
 	req, err := pollRequest(q, s)
 	if err == nil {
+		req.Gzip = accepts.Gzip
 		req.Format, err = formatOf(q, accepts)
 	}
 	return s, req, err
@@ -231,5 +233,7 @@ func header(value string) []string {
 	return []string{value}
 }
 
-// Accepts reads an Accept header.
-func (a *laneAPI) Accepts(accept string) lane.Accepts { return accepted([]string{accept}) }
+// Accepts reads an Accept and an Accept-Encoding header.
+func (a *laneAPI) Accepts(accept, encoding string) lane.Accepts {
+	return acceptsOf(http.Header{"Accept": header(accept), "Accept-Encoding": header(encoding)})
+}

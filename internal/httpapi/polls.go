@@ -30,9 +30,11 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, _ auth.Principal) err
 	if err != nil {
 		return err
 	}
-	if req.Format, err = formatOf(q, accepted(r.Header["Accept"])); err != nil {
+	accepts := acceptsOf(r.Header)
+	if req.Format, err = formatOf(q, accepts); err != nil {
 		return err
 	}
+	req.Gzip = accepts.Gzip
 	_, err = a.servePoll(w, r, s, req)
 	return err
 }
@@ -44,7 +46,7 @@ func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 	if a.lane != nil && a.lane.TakePoll(w, r, s, req) {
 		return true, nil
 	}
-	err = a.Polls.Poll(r.Context(), s, req, a.answer(w, req.Format))
+	err = a.Polls.Poll(r.Context(), s, req, a.answer(w, req.Format, req.Gzip))
 	if err == nil && req.Mode == transport.Stream && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // it must not look complete, nor the connection go on
 	}
@@ -125,7 +127,7 @@ func (a *API) pollByBody(w http.ResponseWriter, r *http.Request, p auth.Principa
 // pollTopics serves a stateless poll by a session that lives as long as the
 // request.
 func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principal, q url.Values, topics []wire.Start) error {
-	s, req, err := a.openStateless(p, q, topics, accepted(r.Header["Accept"]))
+	s, req, err := a.openStateless(p, q, topics, acceptsOf(r.Header))
 	if err != nil {
 		return err
 	}
@@ -177,7 +179,7 @@ func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start,
 		return nil, transport.Request{}, err
 	}
 	s, positions, err := a.Sessions.OpenEphemeral(session.Opening{Topics: topics, Except: except}, time.Now())
-	req := transport.Request{Mode: mode, Format: format}
+	req := transport.Request{Mode: mode, Format: format, Gzip: accepts.Gzip}
 	if mode == transport.Stream || hello || slices.ContainsFunc(topics, withoutPosition) {
 		req.Hello = &wire.Hello{Positions: positions}
 	}

@@ -94,7 +94,8 @@ func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 	if err != nil {
 		return err
 	}
-	format, err := formatOf(q, accepted(r.Header["Accept"]))
+	accepts := acceptsOf(r.Header)
+	format, err := formatOf(q, accepts)
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 	if !ok {
 		return topicUnknown(topic)
 	}
-	_, err = a.answer(w, format).Whole(nil, frames)
+	_, err = a.answer(w, format, accepts.Gzip).Whole(nil, frames)
 	return err
 }
 

@@ -49,6 +49,8 @@ type Metrics struct {
 	LaneConnections prometheus.Gauge   // taken over by the lane
 	LaneReturned    prometheus.Counter // given back to net/http
 
+	compressedBefore, compressedAfter prometheus.Counter
+
 	delivered, deliveredBytes *prometheus.CounterVec
 	polls                     *prometheus.CounterVec
 	framesPerAnswer           *prometheus.HistogramVec
@@ -78,6 +80,8 @@ func New(version string) *Metrics {
 		framesPerAnswer: prometheus.NewHistogramVec(histogram("answer_frames", "Frames in one write of an answer, by transport.", prometheus.ExponentialBuckets(1, 4, 6)), []string{"transport"}),
 		publishToWrite:  prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
 	}
+	compressed := counters("compressed_bytes_total", "Bytes of answers that were sent compressed, by stage: before and after.", "stage")
+	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
 	network := counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
 	calls := counters("calls_total", "Polls and publishes, by call and by way: the lane's, net/http's, or a command's on a connection that goes both ways.", "call", "way")
 	m.LanePolls, m.LanePublishes = calls.WithLabelValues("poll", "lane"), calls.WithLabelValues("publish", "lane")
@@ -101,12 +105,18 @@ func New(version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.Registry.MustRegister(build, network, calls, idempotency, m.LaneConnections, m.LaneReturned,
+	m.Registry.MustRegister(build, network, calls, idempotency, compressed, m.LaneConnections, m.LaneReturned,
 		m.Published, m.PublishedBytes, m.Refused, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
 		m.SessionsOpened, m.SessionsEnded, m.QueueDepth,
 		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// Compressed counts what is sent compressed.
+func (m *Metrics) Compressed(before, after int) {
+	m.compressedBefore.Add(float64(before))
+	m.compressedAfter.Add(float64(after))
 }
 
 const prefix = "pubsubd_"

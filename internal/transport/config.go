@@ -27,6 +27,10 @@ type Config struct {
 	AnswerFrames int
 	AnswerBytes  int
 
+	// CompressionMinBytes is how long a message's bytes are at least that are
+	// compressed for clients which take that. Default 1 KiB; negative: none are.
+	CompressionMinBytes int
+
 	// WriteTimeout is how long one write may take before the connection of a
 	// client that does not read is closed. Default 30 s.
 	WriteTimeout time.Duration
@@ -34,13 +38,14 @@ type Config struct {
 
 // Defaults of Config.
 const (
-	DefaultPollTimeout    = 25 * time.Second
-	DefaultHeartbeat      = 15 * time.Second
-	DefaultMaxOutputDelay = 200 * time.Millisecond
-	DefaultMultipleTime   = 5 * time.Second
-	DefaultAnswerFrames   = 1000
-	DefaultAnswerBytes    = 1 << 20
-	DefaultWriteTimeout   = 30 * time.Second
+	DefaultPollTimeout         = 25 * time.Second
+	DefaultHeartbeat           = 15 * time.Second
+	DefaultMaxOutputDelay      = 200 * time.Millisecond
+	DefaultMultipleTime        = 5 * time.Second
+	DefaultAnswerFrames        = 1000
+	DefaultAnswerBytes         = 1 << 20
+	DefaultCompressionMinBytes = 1 << 10
+	DefaultWriteTimeout        = 30 * time.Second
 )
 
 // WithDefaults returns c with every zero field set to its default.
@@ -51,6 +56,7 @@ func (c Config) WithDefaults() Config {
 	c.MultipleTime = cmp.Or(c.MultipleTime, DefaultMultipleTime)
 	c.AnswerFrames = cmp.Or(c.AnswerFrames, DefaultAnswerFrames)
 	c.AnswerBytes = cmp.Or(c.AnswerBytes, DefaultAnswerBytes)
+	c.CompressionMinBytes = cmp.Or(c.CompressionMinBytes, DefaultCompressionMinBytes)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
 	return c
 }

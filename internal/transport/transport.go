@@ -75,8 +75,13 @@ type Request struct {
 	Ack    uint64 // frames of the session that the client has
 	Mode   Mode
 	Format wire.Format // of all that the Answer writes
-	Via    Via         // empty: stream or longpoll, as the mode says
-	Acks   bool        // of a stream: its client acks while it lasts, if the session acks at all
+
+	// Gzip says that a whole answer may be a gzip member, if that pays. What is sent in
+	// parts stays as it is: a proxy or a client that decompresses may hold a part back
+	// until it has more, and a part has to arrive at once.
+	Gzip bool
+	Via  Via  // empty: stream or longpoll, as the mode says
+	Acks bool // of a stream: its client acks while it lasts, if the session acks at all
 
 	// Hello, if not nil, goes first; a poll that says hello does not park. A stream
 	// that is given none makes its own.
@@ -126,6 +131,9 @@ func (t *Server) Reload(cfg Config, limits wire.Limits) {
 }
 
 func (t *Server) config() *inForce { return t.now.Load() }
+
+// CompressionMinBytes is that of the Config in force; see wire.Frame.Deflated.
+func (t *Server) CompressionMinBytes() int { return t.config().CompressionMinBytes }
 
 // Gauges adds the transports' part to g.
 func (t *Server) Gauges(g *metrics.Gauges) {

@@ -46,12 +46,13 @@ type request struct {
 type fields struct {
 	block []byte // as it came, from after the request line to its empty line
 
-	host, accept, contentType, authorization string
-	origin, fetchSite, idempotencyKey        string
-	contentLength                            int // -1: none
-	accepts                                  Accepts
-	originIndex                              int // see cors.Policy
-	originAllowed                            bool
+	host, contentType, authorization  string
+	accept, acceptEncoding            string
+	origin, fetchSite, idempotencyKey string
+	contentLength                     int // -1: none
+	accepts                           Accepts
+	originIndex                       int // see cors.Policy
+	originAllowed                     bool
 }
 
 var (
@@ -197,7 +198,7 @@ func (p *parser) fieldsOf(block []byte) *fields {
 		if f = readFields(block); f == nil {
 			return nil
 		}
-		f.accepts = p.lane.api.Accepts(f.accept)
+		f.accepts = p.lane.api.Accepts(f.accept, f.acceptEncoding)
 		f.originIndex, f.originAllowed = p.lane.origins.Index(f.origin), p.lane.origins.Allows(f.origin)
 		if f.idempotencyKey != "" {
 			return f // it is of one message: to remember it would take the place of one that comes again
@@ -260,12 +261,12 @@ var known = []field{
 	{"content-length", (*fields).takeContentLength},
 	{"content-type", func(f *fields, v string) bool { f.contentType = v; return true }},
 	{"accept", func(f *fields, v string) bool { f.accept = v; return true }},
+	{"accept-encoding", func(f *fields, v string) bool { f.acceptEncoding = v; return true }},
 	{"authorization", func(f *fields, v string) bool { f.authorization = v; return true }},
 	{"origin", func(f *fields, v string) bool { f.origin = v; return true }},
 	{"sec-fetch-site", func(f *fields, v string) bool { f.fetchSite = v; return true }},
 	{"idempotency-key", func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" }},
 	{name: "user-agent"},
-	{name: "accept-encoding"},
 	{name: "accept-language"},
 	{name: "referer"},
 	{name: "cookie"},

@@ -19,7 +19,7 @@ func newParser(origins ...string) *parser {
 // everything is an API of which the parser asks one thing.
 type everything struct{ API }
 
-func (everything) Accepts(accept string) Accepts {
+func (everything) Accepts(accept, _ string) Accepts {
 	return Accepts{None: accept != "" && accept != "*/*"}
 }
 

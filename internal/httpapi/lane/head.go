@@ -25,6 +25,7 @@ type head struct {
 	begin, end string // of all of them: the fields before and after those of the body
 
 	frames    [polled]*wire.Head // 200 to a poll, by format; by itself, since frames keep it for as long as they are held
+	gzipped   [polled]*wire.Head // the same in gzip
 	published wire.Head          // 200 to a publish
 	streams   [polled][]byte     // 200 to an answer of unknown length, whole, by format
 }
@@ -37,6 +38,7 @@ const (
 	noStore  = "Cache-Control: no-store, no-transform\r\n"
 	length   = "Content-Length: "
 	typed    = "Content-Type: "
+	gzipped  = "Content-Encoding: gzip\r\n"
 	ofJSON   = typed + "application/json\r\n"
 	fixed    = "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\n"
 )
@@ -62,7 +64,7 @@ func makeHeads(now time.Time, age int64, origins *cors.Policy, last *heads) *hea
 }
 
 func makeHead(begin, end string, second int64) head {
-	before := []byte(statusOK + begin + length)
+	before, beforeGzip := []byte(statusOK+begin+length), []byte(statusOK+begin+gzipped+length)
 	h := head{
 		begin:     begin,
 		end:       end,
@@ -70,7 +72,9 @@ func makeHead(begin, end string, second int64) head {
 	}
 	for format := range polled {
 		ofFrames := typed + format.ContentType() + "\r\n"
-		h.frames[format] = &wire.Head{Format: format, BeforeLength: before, AfterLength: []byte("\r\n" + ofFrames + end + "\r\n"), Second: second}
+		after := []byte("\r\n" + ofFrames + end + "\r\n")
+		h.frames[format] = &wire.Head{Format: format, BeforeLength: before, AfterLength: after, Second: second}
+		h.gzipped[format] = &wire.Head{Format: format, Gzip: true, BeforeLength: beforeGzip, AfterLength: after, Second: second}
 		h.streams[format] = []byte(statusOK + begin + ofFrames + end + "Transfer-Encoding: chunked\r\n\r\n")
 	}
 	return h

@@ -59,14 +59,15 @@ type API interface {
 	PollTopics(query []byte, a Accepts, c auth.Credentials) (*session.Session, transport.Request, error)
 	End(s *session.Session)
 	Publish(p Publish) (wire.Published, error)
-	// Accepts reads an Accept header.
-	Accepts(accept string) Accepts
+	// Accepts reads an Accept and an Accept-Encoding header; empty ones are not there.
+	Accepts(accept, encoding string) Accepts
 }
 
 // Accepts is what a request's headers say of the answer.
 type Accepts struct {
 	Format wire.Format // that is liked best
 	None   bool        // there is none that is acceptable
+	Gzip   bool        // it may be in gzip
 }
 
 // A Conn is a connection that the lane can serve.

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"bytes"
 	"errors"
 	"strconv"
 	"sync"
@@ -23,6 +24,7 @@ type output struct {
 	origin  int         // of the request that is answered; see cors.Policy
 	format  wire.Format // of the frames of its answer
 	bare    bool        // there are no heads and no chunks, only frames
+	gzip    bool        // which may be in gzip, if it is whole
 	chunked bool        // the head of an answer of unknown length was written
 	failed  bool        // nothing can be written any more
 	kept    [][]byte    // not written yet
@@ -32,15 +34,31 @@ var errGone = errors.New("the client is gone")
 
 // Whole implements transport.Answer.
 func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
-	head := o.head().frames[o.format]
 	// Fast path: one frame, whose bytes are shared with everyone who is sent it.
 	if len(frames) == 1 && len(lead) == 0 {
-		return len(frames[0].Bytes(o.format)), o.write(frames[0].Whole(head))
+		return len(frames[0].Bytes(o.format)), o.write(frames[0].Whole(o.headOf(frames[0])))
 	}
 	n := o.size(frames)
+	if o.gzip {
+		if m := wire.TakeMember(o.format, o.lane.polls.CompressionMinBytes(), lead, frames); m != nil {
+			defer m.Release()
+			return n, o.writeMember(m)
+		}
+	}
 	b := takeScratch()
-	b.bytes = append(head.Append(b.bytes, len(lead)+n), lead...)
+	b.bytes = append(o.head().frames[o.format].Append(b.bytes, len(lead)+n), lead...)
 	return n, o.writeAll(b, frames)
+}
+
+// headOf is the head of the answer that is f alone.
+func (o *output) headOf(f *wire.Frame) *wire.Head {
+	if o.gzip {
+		if block, pays := f.Deflated(o.format, o.lane.polls.CompressionMinBytes()); pays {
+			o.lane.metrics.Compressed(len(f.Bytes(o.format)), wire.MemberSize(block))
+			return o.head().gzipped[o.format]
+		}
+	}
+	return o.head().frames[o.format]
 }
 
 // size is how many bytes frames have by themselves.
@@ -146,20 +164,49 @@ func (o *output) writeAll(b *scratch, frames []*wire.Frame) error {
 // have no bound.
 func (o *output) writeParts(b *scratch, frames []*wire.Frame, bytes func(*wire.Frame) []byte) (*scratch, error) {
 	for _, f := range frames {
-		part := bytes(f)
-		if len(b.bytes)+len(part) < atOnceBytes && !o.Kept() {
-			b.bytes = append(b.bytes, part...)
-			continue
-		}
-		if err := o.writeScratch(b); err != nil {
+		var err error
+		if b, err = o.writePart(b, bytes(f)); err != nil {
 			return b, err
 		}
-		if err := o.write(part); err != nil {
-			return b, err
-		}
-		b = takeScratch()
 	}
 	return b, nil
+}
+
+// writePart is writeParts for bytes that many share.
+func (o *output) writePart(b *scratch, part []byte) (*scratch, error) {
+	if len(b.bytes)+len(part) < atOnceBytes && !o.Kept() {
+		b.bytes = append(b.bytes, part...)
+		return b, nil
+	}
+	if err := o.writeScratch(b); err != nil {
+		return b, err
+	}
+	if err := o.write(part); err != nil {
+		return b, err
+	}
+	return takeScratch(), nil
+}
+
+// writeMember writes a whole answer that is m.
+func (o *output) writeMember(m *wire.Member) error {
+	o.lane.metrics.Compressed(m.Raw(), m.Size())
+	b := takeScratch()
+	b.bytes = o.head().gzipped[o.format].Append(b.bytes, m.Size())
+	for _, p := range m.Parts() {
+		var err error
+		switch {
+		case p.Shared:
+			b, err = o.writePart(b, p.Bytes)
+		case o.Kept():
+			err = o.write(bytes.Clone(p.Bytes)) // a few; m is released before they are flushed
+		default:
+			b.bytes = append(b.bytes, p.Bytes...)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return o.writeScratch(b)
 }
 
 // endChunks ends an answer of unknown length.

@@ -1,13 +1,22 @@
 package lane
 
 import (
+	"bufio"
 	"bytes"
+	"compress/gzip"
+	"io"
+	"math/rand/v2"
+	"net/http"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A client reads a part of an answer that did not fit. What is written next comes
@@ -41,6 +50,58 @@ func TestWhatIsKeptComesFirst(t *testing.T) {
 	}
 	require.False(t, o.failed)
 	require.True(t, bytes.Equal(want, got))
+}
+
+// An answer in gzip is put together in memory that the next one uses, also where a
+// client has read nothing of it yet, or a part.
+func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
+	for name, before := range map[string]int{"all of it is kept": 4 << 20, "a part of it is kept": 0} {
+		t.Run(name, func(t *testing.T) {
+			pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+			require.NoError(t, err)
+			defer closeFD(pair[0])
+			defer closeFD(pair[1])
+			m := metrics.New("test")
+			l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, m)}
+			l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
+			o := &output{lane: l, fd: pair[0], gzip: true}
+
+			require.NoError(t, o.write(bytes.Repeat([]byte("x"), before)))
+			require.Equal(t, before > 0, o.Kept())
+			lead, want := []byte("{}\n"), "{}\n"
+			var frames []*wire.Frame
+			for i := range 60 { // every other one is stored, and too large to be copied
+				kind, data := "text/plain", bytes.Repeat([]byte{'a' + byte(i%26)}, 2000)
+				if i%2 == 0 {
+					kind, data = "image/png", make([]byte, 90_000)
+					_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(data)
+				}
+				f := wire.NewMessageFrame(&wire.Message{Type: kind, Data: data}, time.Time{}, 0, nil)
+				frames, want = append(frames, f), want+string(f.Bytes(wire.NDJSON))
+			}
+			_, err = o.Whole(lead, frames)
+			require.NoError(t, err)
+			require.True(t, o.Kept())
+			for range 8 { // others' answers
+				wire.TakeMember(wire.NDJSON, 1, []byte("others'\n"), frames[:8]).Release()
+			}
+
+			var got []byte
+			for got = appendAll(t, got, pair[1]); o.Kept(); got = appendAll(t, got, pair[1]) {
+				o.flush()
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(got[before:])), nil)
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			require.Equal(t, "gzip", resp.Header.Get("Content-Encoding"))
+			r, err := gzip.NewReader(resp.Body)
+			require.NoError(t, err)
+			r.Multistream(false)
+			text, err := io.ReadAll(r)
+			require.NoError(t, err)
+			require.True(t, want == string(text))
+		})
+	}
 }
 
 // appendAll appends what fd has to read now.

@@ -79,7 +79,7 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 	if s.ID() == "" {
 		c.stateless = s
 	}
-	c.format = req.Format
+	c.format, c.gzip = req.Format, req.Gzip
 	if err := c.poller.Poll(s, req); err != nil {
 		c.polled()
 		c.end(err)

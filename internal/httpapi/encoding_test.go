@@ -1,0 +1,235 @@
+package httpapi
+
+import (
+	"bufio"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func TestAcceptEncodingIsReadAsRFC9110Says(t *testing.T) {
+	for header, want := range map[string]bool{
+		"":                           false,
+		"gzip":                       true,
+		"GZIP":                       true,
+		"x-gzip":                     true, // "SHOULD consider it equivalent"
+		"gzip, deflate, br, zstd":    true,
+		"deflate, gzip;q=1.0, *;q=0": true,
+		"br, deflate":                false,
+		"*":                          true,
+		"*;q=0":                      false,
+		"gzip;q=0":                   false,
+		"gzip;q=0.000, *":            false,
+		"gzip ; q=0.001":             true,
+		"identity":                   false,
+		"identity, gzip":             true,
+		"gzip;q=0.5, identity":       false, // it likes the other better
+		"gzip;q=0.5, identity;q=0.5": true,
+		"gzip;q=0.5, *":              false, // which takes identity, too
+		"gzip;q=1, *;q=0.5":          true,
+		"identity;q=0":               false, // it is sent what there is
+		"gzipped":                    false,
+	} {
+		require.Equal(t, want, acceptsGzip([]string{header}), "Accept-Encoding: %s", header)
+	}
+	require.False(t, acceptsGzip(nil))
+	require.True(t, acceptsGzip([]string{"br", "gzip"}), "two headers are one list")
+}
+
+// twin serves the same topics and sessions by net/http alone.
+func (k *kit) twin() *kit {
+	cfg := k.cfg
+	cfg.Lane = LaneOff
+	twin := &kit{T: k.T, cfg: cfg}
+	twin.serve()
+	return twin
+}
+
+// fill publishes long and short messages to topic a, and returns the positions'
+// epoch.
+func (k *kit) fill(texts ...string) (epoch string) {
+	k.Helper()
+	for _, text := range texts {
+		published, err := k.cfg.Broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Type: "text/plain", Data: []byte(text)}, 0, time.Now())
+		require.NoError(k, err)
+		epoch = published.Position.Epoch
+	}
+	return epoch
+}
+
+// long is a payload that compresses well, of at least n bytes.
+func long(n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "line %d of a long message; ", i)
+	}
+	return b.String()
+}
+
+var dateLine = regexp.MustCompile(`Date: [^\r]*\r\n`)
+
+// answerTo returns the bytes of the answer to a request on a connection of its own,
+// which the lane has from an earlier one, but for its date.
+func (k *kit) answerTo(target string, headers ...string) (raw string) {
+	k.Helper()
+	conn, err := k.dial()
+	require.NoError(k, err)
+	defer conn.Close()
+	require.NoError(k, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	var read strings.Builder
+	in := bufio.NewReader(io.TeeReader(conn, &read))
+	for range 2 {
+		read.Reset()
+		_, err = io.WriteString(conn, "GET "+target+" HTTP/1.1\r\nHost: h\r\n"+strings.Join(headers, "")+"\r\n")
+		require.NoError(k, err)
+		resp, err := http.ReadResponse(in, nil)
+		require.NoError(k, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(k, err)
+		require.NoError(k, resp.Body.Close())
+	}
+	return dateLine.ReplaceAllString(read.String(), "")
+}
+
+// packed takes an answer apart; ok says that its body was in gzip, and that was all
+// of it.
+func packed(t *testing.T, raw string) (body string, ok bool) {
+	t.Helper()
+	head, body, _ := strings.Cut(raw, "\r\n\r\n")
+	require.Contains(t, head, "200 OK")
+	require.Contains(t, head, fmt.Sprintf("Content-Length: %d\r\n", len(body)))
+	if !strings.Contains(head, "Content-Encoding: gzip\r\n") {
+		return body, false
+	}
+	rest := strings.NewReader(body)
+	r, err := gzip.NewReader(rest)
+	require.NoError(t, err)
+	r.Multistream(false) // browsers stop after the first member
+	text, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.Zero(t, rest.Len())
+	return string(text), true
+}
+
+const takesGzip = "Accept-Encoding: gzip, deflate, br, zstd\r\n"
+
+// The lane and net/http put the same bytes together, and a client that decompresses
+// them has what the others have.
+func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
+	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
+		t.Run(string(way), func(t *testing.T) {
+			k := newLaneKit(t, way, "https://app.example", "https://other.example")
+			twin := k.twin()
+			epoch := k.fill(long(2000), "short", long(90_000), "shorter", "short again", long(3000))
+			poll := "/v1/sessions/" + k.open(`{"topics":["a@oldest"]}`).Session + "/poll?ack=0"
+			for target, whole := range map[string]bool{
+				poll:                                                          true,
+				poll + "&mode=single":                                         true,
+				poll + "&_=1":                                                 true,
+				"/v1/poll?topic=a@" + epoch + ":0":                            true,
+				"/v1/poll?topic=a@" + epoch + ":5":                            true, // one frame, shared as an answer
+				"/v1/poll?topic=a@" + epoch + ":2":                            true,
+				"/v1/poll?topic=a@oldest":                                     true, // hello first
+				"/v1/poll?topic=a@oldest&mode=single":                         true,
+				"/v1/poll?topic=a@k3:17":                                      true, // a gap first
+				"/v1/poll?mode=single&topic=a@" + epoch + ":1":                false,
+				"/v1/topics/a/messages":                                       true,
+				"/v1/topics/a/messages?limit=1&after=a@" + epoch + "%3A1":     false,
+				"/v1/topics/a/messages?limit=1&after=a@" + epoch + "%3A2":     true,
+				"/v1/topics/a/messages?after=a@" + epoch + "%3A6":             false, // none
+				"/v1/openapi.yaml":                                            false, // long, but of no frames
+				"/v1/poll?topic=a@" + epoch + ":0&format=json&mode=batch&_=1": true,
+			} {
+				for _, origin := range []string{"", "Origin: https://app.example\r\n", "Origin: https://evil.example\r\n"} {
+					plain, got := k.answerTo(target, origin), k.answerTo(target, origin+takesGzip)
+					require.Equal(t, twin.answerTo(target, origin), plain, target)
+					require.Equal(t, twin.answerTo(target, origin+takesGzip), got, target)
+					want, isPacked := packed(t, plain)
+					require.False(t, isPacked)
+					text, isPacked := packed(t, got)
+					require.Equal(t, whole, isPacked, target)
+					require.Equal(t, want, text, target)
+					if whole {
+						require.Less(t, len(got), len(plain), target)
+					}
+				}
+			}
+		})
+	}
+}
+
+// What is sent in parts has to arrive part by part.
+func TestAnswersInPartsAreNotCompressed(t *testing.T) {
+	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+		k := newLaneKit(t, way)
+		target := "/v1/poll?mode=multiple&topic=a@" + k.fill(long(2000)) + ":0"
+		got := k.answerTo(target, takesGzip)
+		require.NotContains(t, got, "Content-Encoding")
+		require.Equal(t, k.answerTo(target), got, way)
+	}
+}
+
+// From the setting on, to the byte; a reload is felt by the next answer.
+func TestMessagesAreCompressedFromTheLeastOn(t *testing.T) {
+	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+		t.Run(string(way), func(t *testing.T) {
+			k := newLaneKit(t, way)
+			target := "/v1/poll?topic=a@" + k.fill(long(2000)) + ":0"
+			line, _ := packed(t, k.answerTo(target))
+			for least, want := range map[int]bool{len(line): true, len(line) + 1: false, -1: false, 0: true} {
+				k.cfg.Polls.Reload(transport.Config{CompressionMinBytes: least}, k.cfg.Limits)
+				text, isPacked := packed(t, k.answerTo(target, takesGzip))
+				require.Equal(t, want, isPacked, "at least %d", least)
+				require.Equal(t, line, text)
+			}
+		})
+	}
+}
+
+// Operators see what it saves.
+func TestCompressedBytesAreCounted(t *testing.T) {
+	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+		t.Run(string(way), func(t *testing.T) {
+			k := newLaneKit(t, way)
+			epoch := k.fill(long(2000), long(3000))
+			before, after := 0, 0
+			for _, target := range []string{"/v1/poll?topic=a@" + epoch + ":0", "/v1/poll?topic=a@" + epoch + ":1", "/v1/poll?topic=a@oldest"} {
+				raw := k.answerTo(target, takesGzip)
+				text, isPacked := packed(t, raw)
+				require.True(t, isPacked)
+				_, body, _ := strings.Cut(raw, "\r\n\r\n")
+				before, after = before+2*len(text), after+2*len(body) // each is asked for twice
+			}
+			k.answerTo("/v1/poll?topic=a@" + epoch + ":0")
+			require.Equal(t, [2]string{strconv.Itoa(before), strconv.Itoa(after)}, k.compressed())
+		})
+	}
+}
+
+// compressed are the bytes counted before and after.
+func (k *kit) compressed() (bytes [2]string) {
+	k.Helper()
+	families, err := k.cfg.Metrics.Registry.Gather()
+	require.NoError(k, err)
+	for _, family := range families {
+		if family.GetName() != "pubsubd_compressed_bytes_total" {
+			continue
+		}
+		for _, sample := range family.GetMetric() {
+			stage := map[string]int{"before": 0, "after": 1}[sample.GetLabel()[0].GetValue()]
+			bytes[stage] = strconv.FormatFloat(sample.GetCounter().GetValue(), 'f', -1, 64)
+		}
+	}
+	return bytes
+}
