@@ -283,7 +283,7 @@ var headerLines = []string{
 	"Content-Length: 0", "Content-Length: 5", "Content-Length: 22", "Content-Length: 022", "Content-Length: +22", "Content-Length: 22, 22", "Content-Length:", "Content-Length: 65537",
 	"Transfer-Encoding: chunked", "Transfer-Encoding: identity", "Transfer-Encoding: gzip, chunked", "TE: trailers", "Trailer: X-After",
 	"Connection: close", "Connection: keep-alive", "Connection: Upgrade", "Connection: Keep-Alive, X-A", "connection: CLOSE", "Upgrade: websocket", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk",
-	"Expect: 100-continue", "Expect: 200-ok", "Host: other.example", "Host:", "host: pubsubd.example", "Accept: text/html", "Accept: application/json;q=0", "Accept: application/x-ndjson",
+	"Expect: 100-continue", "Expect: 200-ok", "Host: other.example", "Host:", "host: pubsubd.example", "Accept: text/html", "Accept: application/json;q=0", "Accept: application/x-ndjson", "Accept-Encoding: gzip", "Accept-Encoding: *;q=0.5, br",
 	"Origin: http://evil.example", "Origin: null", "Origin: " + appPage, "Origin: " + localPage, "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Content-Type: text/plain", "Content-Type: application/json; charset=latin1",
 	"Content-Type: application/x-www-form-urlencoded", "Content-Type: x", "Content-Encoding: gzip", "Authorization: Bearer other", "Cookie: a=b; c=\"d\"", "X-Unknown: 1", "x-unknown : 1", " X-Space: 1", "X-Bytes: \xff\xfe\xe9",
 	"X-Nul: a\x00b", "X-Return: a\rb", "X-Long: " + strings.Repeat("z", 5000), "Range: bytes=0-1", "If-None-Match: *", "Cache-Control: no-cache", "Pragma: no-cache", "Via: 1.1 other", "Forwarded: for=192.0.2.1",

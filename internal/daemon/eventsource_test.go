@@ -26,7 +26,7 @@ func followByNode(t *testing.T, address string, queries ...string) *nodeEvents {
 	for i, q := range queries {
 		urls[i] = "http://" + address + "/v1/sse?" + q
 	}
-	return &nodeEvents{T: t, lines: node(t, "events.mjs", urls...), words: map[int][]string{}, ids: map[int]string{}}
+	return &nodeEvents{T: t, lines: runNode(t, "events.mjs", urls...), words: map[int][]string{}, ids: map[int]string{}}
 }
 
 // want waits until each stream was told these words, in order and nothing else: "hello",

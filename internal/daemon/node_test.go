@@ -17,9 +17,9 @@ import (
 // nodeFolder has clients that others wrote, at the versions that its lockfile pins.
 const nodeFolder = "testdata/node"
 
-// node runs a script there until the test ends, and returns what it prints, line by
+// runNode runs a script there until the test ends, and returns what it prints, line by
 // line. Where nobody asked for Node the test is skipped.
-func node(t *testing.T, script string, arguments ...string) <-chan []byte {
+func runNode(t *testing.T, script string, arguments ...string) <-chan []byte {
 	t.Helper()
 	path, err := exec.LookPath("node")
 	if err == nil {

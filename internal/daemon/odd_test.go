@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -80,7 +81,7 @@ func oddScripts() []script {
 // oddRequests are single requests, or several in one write, by name.
 func oddRequests() map[string]string {
 	odd := map[string]string{}
-	for _, more := range []map[string]string{pipelined(), oddBodies(), oddKeys(), oddHeads(), oddTargets(), oddMethods()} {
+	for _, more := range []map[string]string{pipelined(), oddBodies(), oddKeys(), oddEncodings(), oddHeads(), oddTargets(), oddMethods()} {
 		for name, text := range more {
 			odd[name] = text
 		}
@@ -233,6 +234,39 @@ func oddKeys() map[string]string {
 		"two clients":                 strings.Replace(post("1"), publishPath, publishPath+"?client=a&client=b", 1),
 		"many in between":             once("1", " k") + request("POST /v1/messages", `[{"topic":"TOPIC.published","data":1}]`, "Content-Type: application/json", fmt.Sprint("Content-Length: ", len(`[{"topic":"TOPIC.published","data":1}]`)-len("TOPIC")+12)) + once("1", " k"),
 	}
+}
+
+// oddEncodings are polls for what is long enough to be compressed, among what is not.
+func oddEncodings() map[string]string {
+	publish := func(topic string) string {
+		text := strings.Repeat("a line of what is said again and again\n", 30) // net/http makes chunks of what is more than 2 KiB
+		return request("POST /v1/topics/TOPIC."+topic+"/messages", text, "Content-Type: text/plain", fmt.Sprint("Content-Length: ", len(text)))
+	}
+	odd := map[string]string{}
+	for _, value := range []string{
+		" gzip", " gzip, deflate, br, zstd", "gzip", " GZIP", " x-gzip", " *", " *;q=0", " gzip;q=0", " gzip;q=0.001", " gzip;q=0.5, identity", " gzip;q=x",
+		" identity;q=0", " identity", " br", "", " ", " ,gzip,", " gzip\t", "\tgzip", " gzip\x00", " \xff, gzip", " gzip; q=0 ; x=\"a, gzip\"",
+	} {
+		line := "Accept-Encoding:" + value
+		odd[fmt.Sprintf("it accepts %q", value)] = publish("polled") + get(pollPath, line) + publish("published") + get("/v1/poll?topic=TOPIC.published@oldest", line)
+	}
+	taken := "Accept-Encoding: gzip"
+	maps.Copy(odd, map[string]string{
+		"gzip in two headers":     publish("polled") + get(pollPath, "Accept-Encoding: br", taken),
+		"gzip, one at a time":     publish("polled") + get(pollPath, taken) + get("/v1/sessions/SESSION/poll?ack=2&mode=single", taken),
+		"gzip, multiple":          publish("polled") + get(pollPath+"&mode=multiple", taken) + pollZero,
+		"gzip, a stream":          publish("polled") + get(pollPath+"&mode=stream", taken),
+		"gzip, history":           publish("published") + get("/v1/topics/TOPIC.published/messages", taken) + get("/v1/topics/TOPIC.polled/messages", taken),
+		"gzip behind plain":       publish("polled") + pollZero + get(pollPath, taken) + pollZero + get(pollPath, taken),
+		"gzip, HTTP/1.0":          publish("polled") + strings.Replace(get(pollPath, taken, "Connection: keep-alive"), "HTTP/1.1", "HTTP/1.0", 1),
+		"gzip, and close":         publish("polled") + get(pollPath, taken, "Connection: close"),
+		"a problem, gzip":         publish("_x") + get("/v1/sessions/SESSION/poll?ack=99", taken) + get("/v1/poll?topic=", taken),
+		"a thousand lines, gzip":  strings.Repeat(publish("published"), 20) + get("/v1/topics/TOPIC.published/messages", taken) + get("/v1/poll?topic=TOPIC.published@oldest", taken),
+		"published, gzip":         request("POST "+publishPath, "1", taken, "Content-Length: 1"),
+		"nothing to say, gzip":    get(pollPath, taken) + get("/v1/sessions/SESSION/poll?ack=2", taken),
+		"gzip, a body and a poll": publish("polled") + request("POST /v1/poll", `{"topics":["TOPIC.polled@oldest"]}`, taken, fmt.Sprint("Content-Length: ", len(`{"topics":["TOPIC.polled@oldest"]}`)-len("TOPIC")+12)) + get(pollPath, taken),
+	})
+	return odd
 }
 
 func oddHeads() map[string]string {

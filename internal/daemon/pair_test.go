@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -252,11 +253,13 @@ var (
 	maskLengths = regexp.MustCompile(`(?m)^Content-Length: \d+`)
 	firstChunk  = regexp.MustCompile(`\r\n\r\n[1-9a-f][0-9a-f]*\r\n\{`)
 	nextChunk   = regexp.MustCompile(`\n\r\n[1-9a-f][0-9a-f]*\r\n\{`)
+	gzipHead    = regexp.MustCompile(`Content-Encoding: gzip\r\nContent-Length: (\d+)\r\n([^\r\n]+\r\n)*\r\n`)
 	heads       = regexp.MustCompile(`HTTP/1\.[01] \d\d\d [^\r\n]*\r\n([^\r\n]+\r\n)*\r\n`)
 )
 
 // mask makes alike what may differ, and puts the lines of each head in order.
 func (s *side) mask(text, session string) string {
+	text = unpack(text)
 	text = maskBytes.ReplaceAllStringFunc(text, func(payload string) string { // it may hold the session's id
 		_, encoded, _ := strings.Cut(payload, ":")
 		decoded, err := base64.StdEncoding.DecodeString(strings.Trim(encoded, `"`))
@@ -295,6 +298,31 @@ func (s *side) maskCBOR(text string) string {
 			return text
 		}
 		text = text[:i] + "TIME" + text[i+length:]
+	}
+}
+
+// unpack puts what stands in gzip in the place of each body that is; how long that is
+// varies with what it says.
+func unpack(text string) string {
+	for {
+		at := gzipHead.FindStringSubmatchIndex(text)
+		if at == nil {
+			return text
+		}
+		head, rest := text[at[0]:at[1]], text[at[1]:]
+		var n int
+		_, _ = fmt.Sscan(text[at[2]:at[3]], &n)
+		n = min(n, len(rest))
+		body := "not one gzip member"
+		in := strings.NewReader(rest[:n])
+		if r, err := gzip.NewReader(in); err == nil {
+			r.Multistream(false)
+			if all, err := io.ReadAll(r); err == nil && in.Len() == 0 {
+				body = string(all)
+			}
+		}
+		head = strings.Replace(head, "Content-Encoding: gzip", "Content-Encoding: …", 1)
+		text = text[:at[0]] + maskLengths.ReplaceAllString(head, "Content-Length: …") + body + rest[n:]
 	}
 }
 

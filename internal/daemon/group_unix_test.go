@@ -1,0 +1,30 @@
+//go:build unix
+
+package daemon
+
+import (
+	"bytes"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// startGroup runs a program that starts others, until stop, which ends them all.
+func startGroup(t *testing.T, path string, arguments ...string) (stop func()) {
+	t.Helper()
+	var said bytes.Buffer
+	cmd := exec.Command(path, arguments...)
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = surely // for one that left the group and holds its output
+	require.NoError(t, cmd.Start())
+	return func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s: %s", path, &said)
+		}
+	}
+}
