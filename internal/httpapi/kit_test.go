@@ -168,3 +168,5 @@ func (k *kit) counted(name string, labels ...string) float64 {
 	}
 	return sum
 }
+
+func goingAway() *wire.Problem { return wire.NewProblem(wire.CodeDraining, "elsewhere", "going away") }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -136,4 +137,32 @@ func (s *socketSubscriber) Close() {
 	s.conn.Close()
 	for range s.frames {
 	}
+}
+
+// wantFrame receives a message and compares.
+func (s *socketSubscriber) wantFrame(position, data string) {
+	s.Helper()
+	c, err := s.Next()
+	require.NoError(s, err)
+	require.NotNil(s, c.Message)
+	require.Equal(s, position, fmt.Sprintf("%s%d", c.Message.Position.Topic, c.Message.Position.Offset))
+	require.Equal(s, data, string(c.Message.Data))
+}
+
+func (s *socketSubscriber) wantReply(ref uint64) wire.Reply {
+	s.Helper()
+	reply := <-s.replies
+	require.NotNil(s, reply.Ref)
+	require.Equal(s, ref, *reply.Ref)
+	return reply
+}
+
+func item(topic, data string) *wire.PublishItem {
+	return &wire.PublishItem{Topic: topic, Data: json.RawMessage(data)}
+}
+
+func (k *kit) publish(topic, data string) {
+	k.Helper()
+	status, body := k.get("POST", "/v1/topics/"+topic+"/messages", data, jsonType)
+	require.Equal(k, 200, status, body)
 }

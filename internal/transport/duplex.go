@@ -32,6 +32,9 @@ type Duplex struct {
 	// Answers says that the client answers heartbeats, so that one from which nothing
 	// comes for long is taken for dead.
 	Answers bool
+
+	// Deflates says that the messages of a WebSocket may be deflated.
+	Deflates bool
 }
 
 // Serve serves a connection that goes both ways, until either side ends it, and closes
@@ -40,7 +43,7 @@ type Duplex struct {
 func (t *Server) Serve(ctx context.Context, c net.Conn, d Duplex) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l := &line{server: t, conn: c, duplex: d}
+	l := &line{server: t, conn: c, duplex: d, asked: time.Now()}
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		defer cancel() // whoever reads has nobody left to answer
@@ -67,8 +70,10 @@ type line struct {
 	conn   net.Conn
 	duplex Duplex // immutable
 
-	mu   sync.Mutex // held by who writes: whole frames
-	over bool       // the last was written
+	mu    sync.Mutex // held by who writes: whole frames
+	over  bool       // the last was written
+	out   []byte     // memory to put small frames together
+	asked time.Time  // when the last heartbeat went
 }
 
 // Whole implements Answer: there is no answer that ends.
@@ -85,26 +90,67 @@ func (l *line) Send(lead []byte, frames []*wire.Frame) (int, error) {
 
 var errOver = errors.New("the connection is over")
 
+// writeLocked writes lead and frames, small ones together. A client that is sent
+// messages all the time is asked for signs of life between them.
 func (l *line) writeLocked(lead []byte, frames []*wire.Frame) (n int, err error) {
 	if l.over {
 		return 0, errOver
 	}
-	parts := make(net.Buffers, 0, 1+len(frames))
-	if len(lead) > 0 {
-		parts = append(parts, lead)
+	out := append(l.out[:0], lead...)
+	if l.duplex.Answers && time.Since(l.asked) > l.server.config().Heartbeat {
+		l.asked = time.Now()
+		out = append(out, l.duplex.Request.Format.Heartbeat()...)
 	}
 	for _, f := range frames {
-		b := f.Bytes(l.duplex.Request.Format)
-		n += len(b)
-		parts = append(parts, b)
+		b := l.bytesOf(f)
+		n += len(f.Bytes(l.duplex.Request.Format.OffSocket()))
+		if len(out)+len(b) > atOnceBytes && len(out) > 0 {
+			if err := l.putLocked(out); err != nil {
+				return n, err
+			}
+			out = out[:0]
+		}
+		if len(b) < atOnceBytes {
+			out = append(out, b...)
+		} else if err := l.putLocked(b); err != nil {
+			return n, err
+		}
 	}
-	if err := l.conn.SetWriteDeadline(time.Now().Add(l.server.config().WriteTimeout)); err != nil {
-		return 0, err
+	if cap(out) <= keptMessage {
+		l.out = out[:0]
 	}
-	if _, err = parts.WriteTo(l.conn); err != nil {
-		l.over = true
+	return n, l.putLocked(out)
+}
+
+// atOnceBytes is about how much is written at a time.
+const atOnceBytes = 64 << 10
+
+func (l *line) bytesOf(f *wire.Frame) []byte {
+	if l.duplex.Deflates {
+		return l.server.SocketMessage(f, l.duplex.Request.Format, l.server.CompressionMinBytes())
 	}
-	return n, err
+	return f.Bytes(l.duplex.Request.Format)
+}
+
+func (l *line) putLocked(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	err := l.conn.SetWriteDeadline(time.Now().Add(l.server.config().WriteTimeout))
+	if err == nil {
+		_, err = l.conn.Write(b)
+	}
+	l.over = l.over || err != nil
+	return err
+}
+
+// SocketMessage is wire.Frame's, counted if it is compressed.
+func (t *Server) SocketMessage(f *wire.Frame, format wire.Format, least int) []byte {
+	b := f.SocketMessage(format, least)
+	if plain := len(f.Bytes(format.OffSocket())); len(b) < plain {
+		t.metrics.Compressed(plain, len(b))
+	}
+	return b
 }
 
 // End tells why the connection ends, and that it does.

@@ -99,7 +99,8 @@ func (r Request) trusts() bool { return r.Mode == Stream && !r.Acks && !r.Events
 type Server struct {
 	now atomic.Pointer[inForce]
 
-	meters map[Via]*meter // immutable
+	meters  map[Via]*meter // immutable
+	metrics *metrics.Metrics
 }
 
 // inForce is what a Server goes by, until a Reload.
@@ -116,7 +117,7 @@ type meter struct {
 
 // New returns a Server. limits is what hello tells clients.
 func New(cfg Config, limits wire.Limits, m *metrics.Metrics) *Server {
-	s := &Server{meters: make(map[Via]*meter)}
+	s := &Server{meters: make(map[Via]*meter), metrics: m}
 	s.Reload(cfg, limits)
 	for _, via := range Vias() {
 		s.meters[via] = &meter{Transport: m.Transport(string(via))}

@@ -36,6 +36,17 @@ func (f Format) OnSocket() Format {
 	return SocketText
 }
 
+// OffSocket returns how an answer has what a WebSocket has in this format.
+func (f Format) OffSocket() Format {
+	switch f {
+	case SocketText:
+		return NDJSON
+	case SocketBinary:
+		return CBOR
+	}
+	return f
+}
+
 // IsBinary reports whether frames are CBOR, and so what their receiver says.
 func (f Format) IsBinary() bool { return f == CBOR || f == SocketBinary }
 
@@ -101,20 +112,31 @@ func (o form) encode(f *Frame) []byte {
 	case o.chunk:
 		b := f.Bytes(o.format)
 		return AppendChunk(make([]byte, 0, len(b)+8), b)
-	case o.deflated:
+	case o.deflated && o.format == o.format.OffSocket():
 		return deflated(f.Bytes(o.format))
+	case o.deflated:
+		return o.encodeDeflated(f)
 	}
 	switch o.format {
 	case EventStream:
 		return encodeEvent(f)
-	case SocketText:
-		return o.format.framed(nil, "", f.Bytes(NDJSON))
-	case SocketBinary:
-		return o.format.framed(nil, "", f.Bytes(CBOR))
+	case SocketText, SocketBinary:
+		return o.format.framed(nil, "", f.Bytes(o.format.OffSocket()))
 	case CBOR:
 		return encodeCBOR(f)
 	}
 	return encodeJSON(f)
+}
+
+// encodeDeflated makes a WebSocket message of the block that is shared with answers.
+func (o form) encodeDeflated(f *Frame) []byte {
+	block := f.in(form{format: o.format.OffSocket(), deflated: true})
+	block = block[:len(block)-len(syncTail)]
+	opcode := byte(opText)
+	if o.format.IsBinary() {
+		opcode = opBinary
+	}
+	return append(appendSocketHead(nil, compressed|opcode, len(block)), block...)
 }
 
 func encodeJSON(f *Frame) []byte {

@@ -13,11 +13,26 @@ import "encoding/binary"
 //	+-+-+-+-+-------+-+-------------+----------------------------+
 const (
 	finalFrame = 0x80 // FIN: the message is whole
+	compressed = 0x40 // RSV1: it is deflated (RFC 7692, section 7.2.3.1)
 
 	opText   = 0x1
 	opBinary = 0x2
 	opPing   = 0x9
 )
+
+// syncTail is what a block ends with and a message goes without (RFC 7692, section
+// 7.2.1).
+const syncTail = "\x00\x00\xff\xff"
+
+// SocketMessage returns the frame as a message of a WebSocket on which messages may be
+// deflated, each by itself; of those for which that pays, see Deflated. The caller must
+// not change the bytes.
+func (f *Frame) SocketMessage(format Format, least int) []byte {
+	if _, pays := f.Deflated(format.OffSocket(), least); !pays {
+		return f.Bytes(format)
+	}
+	return f.in(form{format: format, deflated: true})
+}
 
 // ping is the heartbeat of a WebSocket. Its receiver answers.
 var ping = []byte{finalFrame | opPing, 0}

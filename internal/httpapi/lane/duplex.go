@@ -44,7 +44,7 @@ func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 	_ = nc.Close() // the connection lives on in fd
 	c.readAhead(d.Ahead)
 	d.Ahead = nil
-	c.duplex, c.bare = &duplex{Duplex: d}, true
+	c.duplex, c.bare, c.deflates = &duplex{Duplex: d}, true, d.Deflates
 	defer c.unlock()
 	c.beginPoll(d.Session, d.Request)
 	c.proceed()

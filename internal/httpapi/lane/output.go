@@ -21,13 +21,14 @@ type output struct {
 	lane *Lane // immutable
 	fd   int   // immutable; closed when nobody can write any more
 
-	origin  int         // of the request that is answered; see cors.Policy
-	format  wire.Format // of the frames of its answer
-	bare    bool        // there are no heads and no chunks, only frames
-	gzip    bool        // which may be in gzip, if it is whole
-	chunked bool        // the head of an answer of unknown length was written
-	failed  bool        // nothing can be written any more
-	kept    [][]byte    // not written yet
+	origin   int         // of the request that is answered; see cors.Policy
+	format   wire.Format // of the frames of its answer
+	bare     bool        // there are no heads and no chunks, only frames
+	deflates bool        // which may be deflated, as a WebSocket's messages
+	gzip     bool        // which may be in gzip, if it is whole
+	chunked  bool        // the head of an answer of unknown length was written
+	failed   bool        // nothing can be written any more
+	kept     [][]byte    // not written yet
 }
 
 var errGone = errors.New("the client is gone")
@@ -105,6 +106,9 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 
 // sendBare is Send where a connection has nothing but frames.
 func (o *output) sendBare(lead []byte, frames []*wire.Frame) (int, error) {
+	if o.deflates {
+		return o.sendDeflated(lead, frames)
+	}
 	// Fast path: one frame.
 	if len(frames) == 1 && len(lead) == 0 {
 		b := frames[0].Bytes(o.format)
@@ -113,6 +117,22 @@ func (o *output) sendBare(lead []byte, frames []*wire.Frame) (int, error) {
 	b := takeScratch()
 	b.bytes = append(b.bytes, lead...)
 	return o.size(frames), o.writeAll(b, frames)
+}
+
+// sendDeflated is sendBare where a WebSocket's messages may be deflated. What it
+// returns is how large they are if they are not.
+func (o *output) sendDeflated(lead []byte, frames []*wire.Frame) (n int, err error) {
+	for _, f := range frames {
+		n += len(f.Bytes(o.format.OffSocket()))
+	}
+	b := takeScratch()
+	b.bytes = append(b.bytes, lead...)
+	least := o.lane.polls.CompressionMinBytes()
+	b, err = o.writeParts(b, frames, func(f *wire.Frame) []byte { return o.lane.polls.SocketMessage(f, o.format, least) })
+	if err != nil {
+		return n, err
+	}
+	return n, o.writeScratch(b)
 }
 
 // together is how many of frames are written as one chunk, which is less to read for

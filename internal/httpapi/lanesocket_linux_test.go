@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,28 +12,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
-
-// wantFrame receives a message and compares.
-func (s *socketSubscriber) wantFrame(position, data string) {
-	s.Helper()
-	c, err := s.Next()
-	require.NoError(s, err)
-	require.NotNil(s, c.Message)
-	require.Equal(s, position, fmt.Sprintf("%s%d", c.Message.Position.Topic, c.Message.Position.Offset))
-	require.Equal(s, data, string(c.Message.Data))
-}
-
-func (s *socketSubscriber) wantReply(ref uint64) wire.Reply {
-	s.Helper()
-	reply := <-s.replies
-	require.NotNil(s, reply.Ref)
-	require.Equal(s, ref, *reply.Ref)
-	return reply
-}
-
-func item(topic, data string) *wire.PublishItem {
-	return &wire.PublishItem{Topic: topic, Data: json.RawMessage(data)}
-}
 
 // The lane carries a WebSocket: nobody waits for it, and nothing of what it says or is
 // told differs.
@@ -156,10 +133,4 @@ func TestASessionMovesBetweenTransports(t *testing.T) {
 		require.Contains(t, <-polled, `"data":3`)
 		s.Close()
 	}
-}
-
-func (k *kit) publish(topic, data string) {
-	k.Helper()
-	status, body := k.get("POST", "/v1/topics/"+topic+"/messages", data, jsonType)
-	require.Equal(k, 200, status, body)
 }

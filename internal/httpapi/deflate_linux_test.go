@@ -1,0 +1,88 @@
+package httpapi
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/gobwas/httphead"
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsflate"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// dialDeflating opens a WebSocket on which messages may be deflated.
+func (k *kit) dialDeflating(path string) (net.Conn, io.Reader) {
+	k.Helper()
+	d := ws.Dialer{
+		NetDial:    func(context.Context, string, string) (net.Conn, error) { return k.dial() },
+		Extensions: []httphead.Option{withoutContext.Option()},
+	}
+	conn, buffered, hs, err := d.Dial(context.Background(), "ws://pubsubd"+path)
+	require.NoError(k, err)
+	require.Len(k, hs.Extensions, 1, "compression is negotiated")
+	if buffered != nil {
+		return conn, buffered
+	}
+	return conn, conn
+}
+
+// inflated reads one message, and whether it was deflated.
+func inflated(t *testing.T, r io.Reader) (string, bool) {
+	t.Helper()
+	frame, err := ws.ReadFrame(r)
+	require.NoError(t, err)
+	deflated, err := wsflate.IsCompressed(frame.Header)
+	require.NoError(t, err)
+	if !deflated {
+		return string(frame.Payload), false
+	}
+	const tail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
+	text, err := io.ReadAll(flate.NewReader(io.MultiReader(bytes.NewReader(frame.Payload), strings.NewReader(tail))))
+	require.NoError(t, err)
+	return string(text), true
+}
+
+// A long message is deflated once, for WebSockets that take it and for polls; a short
+// one stays as it is. What the client sends may be deflated, too.
+func TestMessagesOfAWebSocketAreDeflated(t *testing.T) {
+	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+		k := newLaneKit(t, way)
+		conn, r := k.dialDeflating("/v1/ws?topic=a")
+		_, deflated := inflated(t, r) // hello
+		require.False(t, deflated)
+		long := `"` + strings.Repeat("deflated ", 500) + `"`
+		for _, data := range []string{"1", long, "2", long} {
+			k.publish("a", data)
+			text, deflated := inflated(t, r)
+			require.Contains(t, text, `"data":`+data)
+			require.Equal(t, data == long, deflated, way)
+		}
+		require.Less(t, k.counted("pubsubd_compressed_bytes_total", "after"), k.counted("pubsubd_compressed_bytes_total", "before")/10)
+
+		command, err := json.Marshal(wire.Command{Ref: new(uint64(1)), Publish: item("a", long)})
+		require.NoError(t, err)
+		frame, err := wsflate.CompressFrame(ws.NewTextFrame(command))
+		require.NoError(t, err)
+		require.NoError(t, ws.WriteFrame(conn, ws.MaskFrameInPlace(frame)))
+		text, _ := inflated(t, r)
+		require.Contains(t, text, `{"reply":{"ref":1,"position":"a@`)
+		text, deflated = inflated(t, r)
+		require.Contains(t, text, `"data":`+long)
+		require.True(t, deflated)
+
+		bomb, err := wsflate.CompressFrame(ws.NewTextFrame(bytes.Repeat([]byte(" "), 8<<20)))
+		require.NoError(t, err)
+		require.NoError(t, ws.WriteFrame(conn, ws.MaskFrameInPlace(bomb)))
+		text, _ = inflated(t, r)
+		require.Contains(t, text, string(wire.CodeMessageTooLarge))
+		conn.Close()
+	}
+}
