@@ -35,7 +35,6 @@ func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 	})
 }
 
-
 // Whoever is told to leave comes back on another connection: it may be another
 // daemon's. Whoever has not been told yet keeps its own, and is answered as ever.
 func TestWhoIsToldToLeaveLosesItsConnection(t *testing.T) {
