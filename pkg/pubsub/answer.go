@@ -89,15 +89,15 @@ type answer struct {
 	renumbered bool // it led a topic to another epoch, or back
 }
 
-// ask sends req, whose answer comes in mode, for as long as life lasts.
-func (c *Client) ask(life context.Context, req *http.Request, mode Mode, limits wire.Limits) *answer {
+// ask sends req, whose answer comes in mode and as e, for as long as life lasts.
+func (c *Client) ask(life context.Context, req *http.Request, mode Mode, e encoding, limits wire.Limits) *answer {
 	ctx, cancel := context.WithCancelCause(life)
 	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: time.Now(), mode: mode}
-	req.Header.Set("Accept", wire.NDJSON.ContentType())
+	req.Header.Set("Accept", e.contentType)
 	go func() {
 		defer close(a.contents)
 		defer cancel(nil)
-		a.err = a.read(c, req.WithContext(ctx), patienceWith(limits, mode))
+		a.err = a.read(c, req.WithContext(ctx), e, patienceWith(limits, mode))
 	}()
 	return a
 }
@@ -110,7 +110,7 @@ func (a *answer) stop() {
 	}
 }
 
-func (a *answer) read(c *Client, req *http.Request, p patience) error {
+func (a *answer) read(c *Client, req *http.Request, e encoding, p patience) error {
 	watchdog := time.AfterFunc(p.head, func() { a.cancel(errSilent) })
 	defer watchdog.Stop()
 	resp, err := c.send(req, http.StatusOK)
@@ -120,15 +120,15 @@ func (a *answer) read(c *Client, req *http.Request, p patience) error {
 	}
 	defer resp.Body.Close()
 	contentType := resp.Header.Get("Content-Type")
-	if mediaType, _, _ := mime.ParseMediaType(contentType); mediaType != wire.NDJSON.ContentType() {
+	if mediaType, _, _ := mime.ParseMediaType(contentType); mediaType != e.contentType {
 		return fmt.Errorf("%w: it is %q", errMalformed, contentType)
 	}
-	return a.relay(req.Context(), &watchedReader{resp.Body, watchdog, p.body})
+	body := &watchedReader{resp.Body, watchdog, p.body}
+	return a.relay(req.Context(), e.decoder(body), body)
 }
 
-// relay sends frame after frame to the receiver.
-func (a *answer) relay(ctx context.Context, body *watchedReader) error {
-	frames := wire.NewDecoder(body)
+// relay sends frame after frame to the receiver. They are read from body.
+func (a *answer) relay(ctx context.Context, frames decoder, body *watchedReader) error {
 	for {
 		content, err := frames.Next()
 		switch {

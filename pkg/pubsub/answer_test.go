@@ -32,7 +32,7 @@ func TestPollsAreHeldAsLongAsTheDaemonSays(t *testing.T) {
 		f.limits.PollTimeoutMS = 300_000
 		c := serveFake(t, f)
 		var waited waits
-		subscribe(t, c, []wire.Start{Now("a")}, waited.notify())
+		subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
 		time.Sleep(61 * time.Minute)
 		require.Len(t, f.seen(), 13)
 		errs, _ := waited.seen()
@@ -110,7 +110,7 @@ func TestASlowCallerIsNotSilence(t *testing.T) {
 		c := serveFake(t, f)
 		f.publish("a", 10*itemBuffer)
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Oldest("a")}, waited.notify())
+		s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(Batch), waited.notify())
 		time.Sleep(time.Hour)
 		for range 10 * itemBuffer {
 			_, err := s.Next(t.Context())

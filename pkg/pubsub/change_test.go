@@ -103,7 +103,7 @@ func TestALateFrameOfAnEarlierStayHidesNothing(t *testing.T) {
 			_, _ = w.Write(sent.Body.Bytes())
 			return true
 		}
-		s := subscribe(t, c, []wire.Start{Now("a")})
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:6")
 		f.publish("a", 1)
@@ -129,6 +129,11 @@ func refuseOnce(f *fake, matches func(r *http.Request) bool, p *wire.Problem) *i
 	return times
 }
 
+// changes reports whether a request changes topics, when no subscription begins.
+func changes(r *http.Request) bool {
+	return r.Method == http.MethodPatch || r.URL.Path == "/v1/poll" || r.URL.Path == "/v1/sse"
+}
+
 func TestARefusedChangeLeavesAllAsItWas(t *testing.T) {
 	inEveryWay(t, func(t *testing.T, w way) {
 		f := newFake()
@@ -136,9 +141,7 @@ func TestARefusedChangeLeavesAllAsItWas(t *testing.T) {
 		s := subscribe(t, c, []wire.Start{Now("a")}, w.options...)
 		synctest.Wait()
 		f.set(func() {
-			refuseOnce(f, func(r *http.Request) bool {
-				return r.Method == http.MethodPatch || r.URL.Path == "/v1/poll"
-			}, wire.NewProblem(wire.CodeForbidden, "", "not b"))
+			refuseOnce(f, changes, wire.NewProblem(wire.CodeForbidden, "", "not b"))
 		})
 		_, err := s.Change(t.Context(), []wire.Start{Now("b")}, []string{"a"})
 		problem := (*wire.Problem)(nil)
@@ -155,7 +158,7 @@ func TestAChangeOfUnknownOutcomeIsMadeInANewSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a"), Now("b")})
+		s := subscribe(t, c, []wire.Start{Now("a"), Now("b")}, WithMode(Batch))
 		synctest.Wait()
 		f.set(func() {
 			lost := false
@@ -191,7 +194,7 @@ func TestAChangeOutlivesItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")})
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		synctest.Wait()
 		f.set(func() { delete(f.sessions, "session-1") })
 		wantChange(t, s, []wire.Start{Now("b")}, nil, "b@k3:0")
@@ -249,9 +252,7 @@ func TestAChangeAnsweredLaterHoldsNothingUp(t *testing.T) {
 		overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too many topics")
 		overloaded.RetryAfterMS = 60_000
 		f.set(func() {
-			refuseOnce(f, func(r *http.Request) bool {
-				return r.Method == http.MethodPatch || r.URL.Path == "/v1/poll"
-			}, overloaded)
+			refuseOnce(f, changes, overloaded)
 		})
 		began := time.Now()
 		_, err := s.Change(t.Context(), []wire.Start{After(position(t, "b@k3:0"))}, nil)
@@ -268,7 +269,7 @@ func TestAProxys503ToAChangeIsUncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")})
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		synctest.Wait()
 		f.set(func() {
 			f.script = func(w http.ResponseWriter, r *http.Request) bool {

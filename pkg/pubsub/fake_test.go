@@ -260,6 +260,7 @@ func (f *fake) route(w http.ResponseWriter, r *http.Request) {
 	mux.HandleFunc("DELETE /v1/sessions/{id}", f.serveDelete)
 	mux.HandleFunc("GET /v1/sessions/{id}/poll", f.servePoll)
 	mux.HandleFunc("/v1/poll", f.serveStateless)
+	mux.HandleFunc("GET /v1/sse", f.serveEvents)
 	mux.ServeHTTP(w, r)
 }
 
@@ -439,7 +440,7 @@ func (f *fake) servePoll(w http.ResponseWriter, r *http.Request) {
 		close(s.parked)
 	}
 	s.parked = make(chan struct{})
-	a := &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: cut, replaced: s.parked, ended: &s.ended}
+	a := &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: cut, replaced: s.parked, ended: &s.ended, encode: line}
 	a.again = s.unacked
 	mode := Mode(cmp.Or(r.FormValue("mode"), "batch"))
 	a.take = func(limit int) []wire.Content {
@@ -467,36 +468,44 @@ func (f *fake) positionsLocked(order []string, sent map[string]wire.Position) []
 }
 
 func (f *fake) serveStateless(w http.ResponseWriter, r *http.Request) {
+	if a, atOnce := f.stateless(w, r); a != nil {
+		a.serve(Mode(cmp.Or(r.FormValue("mode"), "batch")), atOnce)
+	}
+}
+
+// stateless returns the answer to a poll that names all topics, or nil if it was
+// refused, and whether it is to begin at once.
+func (f *fake) stateless(w http.ResponseWriter, r *http.Request) (a *fakeAnswer, atOnce bool) {
 	var request wire.OpenRequest
 	for _, text := range r.URL.Query()["topic"] {
 		start, err := wire.ParseStart(text)
 		if err != nil {
 			refuse(w, wire.NewProblem(wire.CodeInvalidTopic, "", "%v", err))
-			return
+			return nil, false
 		}
 		request.Topics = append(request.Topics, start)
 	}
 	if r.Method == http.MethodPost {
 		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
 			refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
-			return
+			return nil, false
 		}
 	}
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	poll := fakePoll{method: r.Method, at: time.Now()}
-	order, sent, atOnce := []string{}, map[string]wire.Position{}, false
+	order, sent := []string{}, map[string]wire.Position{}
 	for _, start := range request.Topics {
 		poll.topics = append(poll.topics, start.String())
 		order = append(order, start.Topic)
 		sent[start.Topic] = f.startLocked(start)
 		atOnce = atOnce || start.From != wire.FromPosition
 	}
-	a := &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: f.cut(len(f.polls))}
+	a = &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: f.cut(len(f.polls)), encode: line}
 	f.polls = append(f.polls, poll)
 	a.take = func(limit int) []wire.Content { return f.takeLocked(order, sent, limit) }
 	a.hello = func() *wire.Hello { return &wire.Hello{Positions: f.positionsLocked(order, sent), Limits: &f.limits} }
-	f.mu.Unlock()
-	a.serve(Mode(cmp.Or(r.FormValue("mode"), "batch")), atOnce)
+	return a, atOnce
 }
 
 // A fakeAnswer writes one poll's answer.
@@ -511,6 +520,7 @@ type fakeAnswer struct {
 	hello    func() *wire.Hello             // f.mu is held
 	replaced chan struct{}
 	ended    *bool
+	encode   func(wire.Content) []byte
 }
 
 var errPollEnded = errors.New("the poll's time is over")
@@ -586,7 +596,7 @@ func (a *fakeAnswer) write(b []byte) {
 }
 
 func (a *fakeAnswer) flush(c wire.Content) {
-	a.write(line(c))
+	a.write(a.encode(c))
 	_ = http.NewResponseController(a.w).Flush()
 }
 
@@ -614,7 +624,7 @@ func (a *fakeAnswer) serveWhole(limit int, atOnce bool) {
 	held := a.f.limits.PollTimeout()
 	var body []byte
 	if atOnce {
-		held, body = 0, line(a.helloContent())
+		held, body = 0, a.encode(a.helloContent())
 	}
 	frames, err := a.wait(limit, held)
 	if p := (*wire.Problem)(nil); errors.As(err, &p) {
@@ -622,7 +632,7 @@ func (a *fakeAnswer) serveWhole(limit int, atOnce bool) {
 		return
 	}
 	for _, c := range frames {
-		body = append(body, line(c)...)
+		body = append(body, a.encode(c)...)
 	}
 	a.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	a.write(body)

@@ -24,11 +24,13 @@ type loop struct {
 	s       *Subscription
 	options subscribeOptions
 
+	ladder  []Transport // those that may be used, the next opening's first
+	settled bool        // the first of them has worked
 	stay    stay        // where frames come from at present
 	limits  wire.Limits // as the daemon told last
 	answer  *answer     // the poll under way
 	crowd   int         // of more topics than this, some may be forgotten; see crowded
-	next    *received   // accepted, and to be handed over before more is taken; nil if none
+	waiting []received  // accepted, and to be handed over before more is taken
 	backoff backoff
 
 	malformed int // answers in a row that made no sense
@@ -51,8 +53,9 @@ type stay interface {
 	canPatch(e edit) bool
 
 	// patch makes the edit while a poll is under way, all of it or nothing, and
-	// returns the positions of e.add.
-	patch(ctx context.Context, e edit) ([]wire.Position, error)
+	// returns the positions of e.add. What of the poll it must read meanwhile it gives
+	// to take; if that fails, so does patch.
+	patch(ctx context.Context, e edit, take func(wire.Content) error) ([]wire.Position, error)
 
 	// lost reports whether err ends the stay for us, so that a new one is needed.
 	lost(err error) bool
@@ -72,7 +75,7 @@ type opened struct {
 }
 
 func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
-	return &loop{client: c, s: s, options: options, limits: untoldLimits, backoff: backoff{max: c.maxBackoff}, retries: backoff{max: c.maxBackoff}}
+	return &loop{client: c, s: s, options: options, ladder: options.ladder(), limits: untoldLimits, backoff: backoff{max: c.maxBackoff}, retries: backoff{max: c.maxBackoff}}
 }
 
 // main runs until life ends or something happens that retrying does not mend.
@@ -126,8 +129,8 @@ func (l *loop) turn(life context.Context) (err error) {
 func (l *loop) relay(life context.Context) error {
 	for {
 		in, out, item := l.answer.contents, chan<- received(nil), received{}
-		if l.next != nil {
-			in, out, item = nil, l.s.items, *l.next
+		if len(l.waiting) > 0 {
+			in, out, item = nil, l.s.items, l.waiting[0]
 		}
 		changes, abandoned := l.s.changes, (<-chan struct{})(nil)
 		if l.changing != nil {
@@ -143,7 +146,7 @@ func (l *loop) relay(life context.Context) error {
 				return nil
 			}
 		case out <- item:
-			l.next = nil
+			l.waiting = l.waiting[1:]
 		case ch := <-changes:
 			l.retries.reset()
 			if err := l.change(life, ch); err != nil {
@@ -183,7 +186,7 @@ func (l *loop) accept(content wire.Content) {
 		l.answer.renumbered = true
 	}
 	mark.received = item.Position()
-	l.next = &received{item, mark}
+	l.waiting = append(l.waiting, received{item, mark})
 	l.answer.useful = true
 	if !l.answer.renumbered {
 		l.progress()
@@ -211,7 +214,7 @@ func (l *loop) ended() error {
 	switch {
 	case a.err != nil:
 		return a.err
-	case l.options.mode == Stream:
+	case a.mode == Stream:
 		return errCut
 	case time.Since(a.asked) >= min(time.Second, l.limits.PollTimeout()/2):
 	case !a.useful:
@@ -336,15 +339,16 @@ func (l *loop) open(life, ctx context.Context) error {
 	}
 }
 
-// openOnce makes one attempt, bounded by ctx and by requestTimeout. What it opened
-// lives as long as life.
-func (l *loop) openOnce(life, ctx context.Context, starts []wire.Start) (stay, opened, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSilent)
-	defer cancel()
-	if l.options.stateless {
-		return openStateless(life, ctx, l.client, l.options, starts, l.limits)
+// openBy makes one attempt by a transport, bounded by ctx. What it opened lives as
+// long as life. With proof something must have come over it before.
+func (l *loop) openBy(life, ctx context.Context, t Transport, starts []wire.Start, proof bool) (stay, opened, error) {
+	o := l.options.by(t)
+	switch {
+	case o.stateless:
+		return openStateless(life, ctx, l.client, o, starts, l.limits)
+	default:
+		return openSession(life, ctx, l.client, o, starts, proof)
 	}
-	return openSession(ctx, l.client, l.options, starts)
 }
 
 // change makes ch and answers it, unless the outcome is open: then ch waits to be
@@ -432,11 +436,35 @@ func (l *loop) make(life context.Context, ch *change) error {
 }
 
 func (l *loop) patch(ctx context.Context, e edit) error {
-	positions, err := l.stay.patch(ctx, e)
+	positions, err := l.stay.patch(ctx, e, l.keep())
 	if err == nil {
 		l.s.adopt(e, positions)
 	}
 	return err
+}
+
+// maxWaitingBytes bounds what waits to be handed over: what comes in a round trip.
+const maxWaitingBytes = 8 << 20
+
+var errBacklog = errors.New("too much came before the answer to a change")
+
+// keep returns what accepts the frames that a change must read on its way. Nothing
+// else takes frames while items wait, so it is changes alone that make them many.
+func (l *loop) keep() func(wire.Content) error {
+	left := maxWaitingBytes
+	for _, r := range l.waiting {
+		left -= r.item.size()
+	}
+	return func(content wire.Content) error {
+		if content.Counts() {
+			left -= Item{content.Message, content.Gap}.size()
+		}
+		if left < 0 {
+			return errBacklog
+		}
+		l.accept(content)
+		return nil
+	}
 }
 
 // replace opens a new stay with the edited topics before it gives the old one up,
@@ -469,7 +497,8 @@ func (l *loop) replace(life, ctx context.Context, e edit) error {
 // late. Asked for without positions they are answered at once.
 func (l *loop) vet(life, ctx context.Context, e edit) error {
 	starts := e.next.starts()
-	if _, all := positionsOf(starts); !l.options.stateless || !all || len(e.add) == 0 {
+	polled := l.options.stateless && l.ladder[0] == LongPoll
+	if _, all := positionsOf(starts); !polled || !all || len(e.add) == 0 {
 		return nil
 	}
 	added := starts[len(starts)-len(e.add):] // see topicList.edit
@@ -479,7 +508,7 @@ func (l *loop) vet(life, ctx context.Context, e edit) error {
 	for i := range starts {
 		starts[i].Every = 0
 	}
-	options := l.options
+	options := l.options.by(LongPoll)
 	options.mode = Single
 	s, _, err := openStateless(life, ctx, l.client, options, starts, l.limits)
 	if err == nil {

@@ -81,9 +81,17 @@ func statusOf(err error) int {
 	return 0
 }
 
+// A hopelessError is a request that cannot be made, now or later.
+type hopelessError struct{ error }
+
+func (e *hopelessError) Unwrap() error { return e.error }
+
 // isTransient reports whether the same request may succeed later: there was no
 // answer, or one that says so. Anything else is the request's fault.
 func isTransient(err error) bool {
+	if hopeless := (*hopelessError)(nil); errors.As(err, &hopeless) {
+		return false
+	}
 	switch status := statusOf(err); status {
 	case 0, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return true

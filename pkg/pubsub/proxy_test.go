@@ -19,7 +19,7 @@ import (
 func TestOneMaintenancePageDoesNotEndASubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithMode(Batch))
 		synctest.Wait()
 		answered := 0
 		f.set(func() {
@@ -45,7 +45,7 @@ func TestOneMaintenancePageDoesNotEndASubscription(t *testing.T) {
 func TestAnErrorDoesNotQuoteTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithMode(Batch))
 		synctest.Wait()
 		path := ""
 		f.set(func() {
@@ -143,7 +143,7 @@ func TestChangeDoesNotKeepTheCallersSlices(t *testing.T) {
 		}
 		c, err := New("http://daemon", WithHTTPClient(&http.Client{Transport: roundTrip(through)}))
 		require.NoError(t, err)
-		s := subscribe(t, c, []wire.Start{Now("a")})
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		add := []wire.Start{Now("b")}
 		_, err = s.Change(ctx, add, nil)
 		require.ErrorIs(t, err, context.Canceled)

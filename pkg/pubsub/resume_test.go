@@ -122,7 +122,7 @@ func TestSubscribeGivesUpAfterItsOpenTimeout(t *testing.T) {
 		f.down = true
 		c := serveFake(t, f)
 		began := time.Now()
-		_, err := c.Subscribe(t.Context(), []wire.Start{Now("a")})
+		_, err := c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithMode(Batch))
 		require.ErrorContains(t, err, "connection refused")
 		require.ErrorIs(t, err, errOpenTimeout)
 		require.Equal(t, DefaultOpenTimeout, time.Since(began))
@@ -191,7 +191,7 @@ func TestAnotherServersAnswersEndTheSubscription(t *testing.T) {
 					return true
 				}
 				var waited waits
-				s := subscribe(t, c, []wire.Start{Now("a")}, waited.notify())
+				s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
 				wantEnd(t, s, errMalformed)
 				_, all := waited.seen()
 				require.Len(t, all, maxMalformed-1)
@@ -213,7 +213,7 @@ func TestEmptyAnswersAreNotARush(t *testing.T) {
 			if polls.Add(1) == 1 {
 				return false // it opens a stateless subscription
 			}
-			w.Header().Set("Content-Type", "application/x-ndjson")
+			w.Header().Set("Content-Type", r.Header.Get("Accept"))
 			return true
 		}
 		subscribe(t, c, []wire.Start{Now("a")}, w.options...)
@@ -240,7 +240,7 @@ func TestPollsThatAProxyCutsDoNotSlowDown(t *testing.T) {
 			return true
 		}
 		var waited waits
-		s := subscribe(t, c, []wire.Start{Now("a")}, waited.notify())
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch), waited.notify())
 		time.Sleep(time.Hour)
 		s.Close()
 		_, all := waited.seen()
@@ -301,7 +301,7 @@ func TestAlternatingEpochsAreNotARush(t *testing.T) {
 			_, _ = w.Write([]byte(`{"position":"a@` + epoch + `:1","time":1,"data":1}` + "\n"))
 			return polls.Load() < 5000
 		}
-		s := subscribe(t, c, []wire.Start{Now("a")})
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		for began := time.Now(); time.Since(began) < 10*time.Minute; {
 			_, err := s.Next(t.Context())
 			require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -17,15 +16,11 @@ import (
 type session struct {
 	client *Client
 	mode   Mode
-	path   string          // /v1/sessions/{id}, escaped; the id is a capability, never to be shown
-	frames uint64          // messages and gaps that arrived whole; the ack of the next poll
-	had    map[string]bool // every topic it ever had by name; see maxLeft
+	path   string // /v1/sessions/{id}, escaped; the id is a capability, never to be shown
+	frames uint64 // messages and gaps that arrived whole; the ack of the next poll
+	had    hadTopics
+	first  *answer // the poll that its opening waited for, of which the hello has been read
 }
-
-// maxLeft bounds the topics that a session had and has no more. Beyond it a change
-// opens a new session, which has to remember none: for a subscriber that goes
-// through topics without end, one in thousands of changes.
-const maxLeft = 4096
 
 // lostCodes are the problems after which a session is opened anew.
 var lostCodes = []wire.Code{
@@ -47,7 +42,9 @@ func isUncertain(err error) bool {
 	return errors.As(err, &uncertain)
 }
 
-func openSession(ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start) (*session, opened, error) {
+// openSession opens a session. With proof its first poll, a stream that lives as long
+// as life, must say something before ctx ends.
+func openSession(life, ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start, proof bool) (*session, opened, error) {
 	var answer wire.SessionOpened
 	request := wire.OpenRequest{Topics: starts, Client: o.except}
 	if o.except != "" {
@@ -59,20 +56,43 @@ func openSession(ctx context.Context, c *Client, o subscribeOptions, starts []wi
 	if err := checkPositions(starts, answer.Positions); err != nil {
 		return nil, opened{}, err
 	}
-	s := &session{client: c, mode: o.mode, path: "v1/sessions/" + url.PathEscape(answer.Session), had: map[string]bool{}}
-	s.remember(starts)
+	s := &session{client: c, mode: o.mode, path: "v1/sessions/" + url.PathEscape(answer.Session), had: hadTopics{}}
+	s.had.remember(starts)
+	if proof {
+		if err := s.prove(life, ctx, answer.Limits); err != nil {
+			s.leave(life)
+			return nil, opened{}, err
+		}
+	}
 	return s, opened{answer.Positions, &answer.Limits}, nil
 }
 
-func (s *session) remember(starts []wire.Start) {
-	for _, start := range starts {
-		s.had[start.Topic] = true
+// prove makes the first poll, and waits until it says something: what stands between
+// may keep a stream back.
+func (s *session) prove(life, ctx context.Context, limits wire.Limits) error {
+	first, err := s.ask(life, believe(limits))
+	if err != nil {
+		return err
 	}
+	if _, err := awaitHello(ctx, first); err != nil {
+		first.stop()
+		return err
+	}
+	s.first = first
+	return nil
 }
 
-// poll acks all frames that came whole; the daemon sends the rest again. The random
-// member keeps a cache between from making one poll wait for another's answer.
 func (s *session) poll(life context.Context, _ []wire.Start, limits wire.Limits) (*answer, error) {
+	if first := s.first; first != nil {
+		s.first = nil
+		return first, nil
+	}
+	return s.ask(life, limits)
+}
+
+// ask polls. It acks all frames that came whole; the daemon sends the rest again. The
+// random member keeps a cache between from making one poll wait for another's answer.
+func (s *session) ask(life context.Context, limits wire.Limits) (*answer, error) {
 	query := url.Values{
 		"ack":  {strconv.FormatUint(s.frames, 10)},
 		"mode": {string(s.mode)},
@@ -82,28 +102,14 @@ func (s *session) poll(life context.Context, _ []wire.Start, limits wire.Limits)
 	if err != nil {
 		return nil, err
 	}
-	return s.client.ask(life, req, s.mode, limits), nil
+	return s.client.ask(life, req, s.mode, ndjson, limits), nil
 }
 
 func (s *session) counted() { s.frames++ }
 
-// canPatch reports whether the session can make the edit. It cannot take back a
-// topic that it once had: of the frames that arrive then, nothing tells which
-// belong to the earlier stay, and one of those would hide what comes below it. A
-// pattern may have had any.
-func (s *session) canPatch(e edit) bool {
-	if len(e.add) > 0 && len(s.had)+len(e.add)-len(e.next.marks) > maxLeft {
-		return false
-	}
-	for _, start := range e.add {
-		if s.had[start.Topic] || wire.IsPattern(start.Topic) || e.next.patternOf(start.Topic) != nil {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(e.remove, wire.IsPattern)
-}
+func (s *session) canPatch(e edit) bool { return s.had.permit(e) }
 
-func (s *session) patch(ctx context.Context, e edit) ([]wire.Position, error) {
+func (s *session) patch(ctx context.Context, e edit, _ func(wire.Content) error) ([]wire.Position, error) {
 	var answer wire.SessionChanged
 	request := wire.ChangeRequest{Add: e.add, Remove: e.remove}
 	err := s.client.call(ctx, http.MethodPatch, s.path, request, http.StatusOK, &answer)
@@ -116,7 +122,7 @@ func (s *session) patch(ctx context.Context, e edit) ([]wire.Position, error) {
 	case err != nil:
 		return nil, err
 	}
-	s.remember(e.add)
+	s.had.remember(e.add)
 	return answer.Positions, nil
 }
 
@@ -143,6 +149,9 @@ func (s *session) cut(err error) bool {
 // leave ends the session on the daemon. An error is of no use to anybody: the
 // daemon ends the session by itself when no poll comes.
 func (s *session) leave(ctx context.Context) {
+	if s.first != nil {
+		s.first.stop()
+	}
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	_ = s.client.call(ctx, http.MethodDelete, s.path, nil, http.StatusNoContent, nil)

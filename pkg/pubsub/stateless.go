@@ -21,16 +21,17 @@ const maxQueryBytes = 2000
 // A stateless stay is polls that name all positions, and nothing between them. It
 // is the loop's alone.
 type stateless struct {
-	client *Client
-	mode   Mode
-	except string  // the client whose messages are left out
-	first  *answer // the poll that opened it, of which the hello has been read
+	client    *Client
+	transport Transport
+	mode      Mode
+	except    string  // the client whose messages are left out
+	first     *answer // the poll that opened it, of which the hello has been read
 }
 
 // openStateless asks for the positions of starts, if there is one to ask for. The
 // poll that tells them is the first poll, and lives on for as long as life.
 func openStateless(life, ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start, limits wire.Limits) (*stateless, opened, error) {
-	s := &stateless{client: c, mode: o.mode, except: o.except}
+	s := &stateless{client: c, transport: o.transport, mode: o.mode, except: o.except}
 	patterned := slices.ContainsFunc(starts, func(start wire.Start) bool { return wire.IsPattern(start.Topic) })
 	if positions, all := positionsOf(starts); all && o.mode != Stream && !patterned {
 		return s, opened{positions: positions}, nil
@@ -89,11 +90,14 @@ func (s *stateless) poll(life context.Context, starts []wire.Start, limits wire.
 
 // ask polls. With hello, the answer begins with the positions that there are.
 func (s *stateless) ask(life context.Context, starts []wire.Start, limits wire.Limits, hello bool) (*answer, error) {
+	if s.transport == SSE {
+		return s.askForEvents(life, starts, limits)
+	}
 	req, err := s.request(life, starts, hello)
 	if err != nil {
 		return nil, err
 	}
-	return s.client.ask(life, req, s.mode, limits), nil
+	return s.client.ask(life, req, s.mode, ndjson, limits), nil
 }
 
 func (s *stateless) request(ctx context.Context, starts []wire.Start, hello bool) (*http.Request, error) {
@@ -104,9 +108,7 @@ func (s *stateless) request(ctx context.Context, starts []wire.Start, hello bool
 	if hello {
 		query.Set("hello", "true")
 	}
-	if s.except != "" {
-		query["client"], query["echo"] = []string{s.except}, []string{"false"}
-	}
+	leaveOut(query, s.except)
 	long, paced := maps.Clone(query), false
 	for _, start := range starts {
 		long.Add("topic", start.String())
@@ -126,11 +128,18 @@ func (s *stateless) request(ctx context.Context, starts []wire.Start, hello bool
 	return req, err
 }
 
+// leaveOut asks not to be sent what a client has published, if one is named.
+func leaveOut(query url.Values, client string) {
+	if client != "" {
+		query["client"], query["echo"] = []string{client}, []string{"false"}
+	}
+}
+
 func (s *stateless) counted() {}
 
 func (s *stateless) canPatch(edit) bool { return false }
 
-func (s *stateless) patch(context.Context, edit) ([]wire.Position, error) {
+func (s *stateless) patch(context.Context, edit, func(wire.Content) error) ([]wire.Position, error) {
 	panic("BUG: there is nothing to patch without a session")
 }
 

@@ -41,11 +41,12 @@ const (
 // Defaults of the options of Subscribe.
 const (
 	DefaultMode        = Batch
-	DefaultOpenTimeout = 10 * time.Second
+	DefaultOpenTimeout = 15 * time.Second // enough for what Auto gives up, and then some
 )
 
 // subscribeOptions are what a subscription can be told at its beginning.
 type subscribeOptions struct {
+	transport   Transport
 	mode        Mode
 	stateless   bool
 	openTimeout time.Duration
@@ -56,14 +57,17 @@ type subscribeOptions struct {
 // A SubscribeOption changes a subscription from its defaults.
 type SubscribeOption func(*subscribeOptions)
 
-// WithMode sets the mode. Default DefaultMode.
+// WithMode sets the mode. Default DefaultMode, where there is one; Stream is that of
+// the transport HTTPStream alone.
 func WithMode(mode Mode) SubscribeOption {
 	return func(o *subscribeOptions) { o.mode = mode }
 }
 
 // Stateless subscribes without a session: every poll names all topics with their
 // positions, so any daemon behind one address serves it, and none remembers it.
-// Change then restarts the poll. At least one topic is needed. Default: a session.
+// Change then restarts the poll. At least one topic is needed. SSE is always so; a
+// WebSocket's or TCP's session is the connection's, and nothing else remembers it.
+// Default: a session.
 func Stateless() SubscribeOption {
 	return func(o *subscribeOptions) { o.stateless = true }
 }
@@ -106,7 +110,7 @@ var errOpenTimeout = errors.New("the daemon could not be reached in time")
 // positions alone needs no question, so there the daemon may be unreachable still,
 // and its refusal comes from Next.
 func (c *Client) Subscribe(ctx context.Context, starts []wire.Start, opts ...SubscribeOption) (*Subscription, error) {
-	options := subscribeOptions{mode: DefaultMode, openTimeout: DefaultOpenTimeout}
+	options := subscribeOptions{openTimeout: DefaultOpenTimeout}
 	for _, opt := range opts {
 		opt(&options)
 	}
@@ -127,8 +131,12 @@ func (c *Client) Subscribe(ctx context.Context, starts []wire.Start, opts ...Sub
 func (o *subscribeOptions) check(topics *topicList) error {
 	switch o.mode {
 	case Batch, Single, Multiple, Stream:
+	case "":
 	default:
 		return fmt.Errorf("there is no mode %q", o.mode)
+	}
+	if err := o.resolve(); err != nil {
+		return err
 	}
 	if o.stateless && len(topics.marks) == 0 {
 		return errNoTopics

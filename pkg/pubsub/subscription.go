@@ -36,6 +36,17 @@ func (i Item) Position() wire.Position {
 	return i.Message.Position
 }
 
+// size returns about how many bytes the item takes in memory.
+func (i Item) size() int {
+	if i.Gap != nil {
+		return gapSize
+	}
+	return i.Message.Size()
+}
+
+// gapSize is about what a gap takes.
+const gapSize = 160
+
 // A Subscription delivers the messages of its topics, those of one topic in order,
 // each once, and the gaps between them.
 //
@@ -52,8 +63,9 @@ type Subscription struct {
 	done    chan struct{}           // closed by the loop, last
 	err     error                   // why the loop ended; written before items is closed
 
-	mu     sync.Mutex // guards topics, and returned and removed of every mark
-	topics *topicList // replaced by the loop alone
+	mu        sync.Mutex // guards the rest, and returned and removed of every mark
+	topics    *topicList // replaced by the loop alone
+	transport Transport  // of the stay
 }
 
 // received is an item on its way to Next, with the mark that it moves.
@@ -134,6 +146,20 @@ func (s *Subscription) Positions() []wire.Position {
 		}
 	}
 	return positions
+}
+
+// Transport returns what the messages come over at present: which one it is of those
+// that Auto tries.
+func (s *Subscription) Transport() Transport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.transport
+}
+
+func (s *Subscription) over(t Transport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.transport = t
 }
 
 // adopt makes the edit that the daemon has made; for the loop.

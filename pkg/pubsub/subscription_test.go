@@ -28,6 +28,9 @@ func ways() []way {
 			way{"session " + string(mode), []SubscribeOption{WithMode(mode)}},
 			way{"stateless " + string(mode), []SubscribeOption{WithMode(mode), Stateless()}})
 	}
+	for _, t := range []Transport{SSE} {
+		all = append(all, way{string(t), []SubscribeOption{WithTransport(t)}})
+	}
 	return all
 }
 
@@ -175,7 +178,7 @@ func TestALostAnswerIsAskedForAgainWithTheSameAck(t *testing.T) {
 			}
 			return -1
 		}
-		s := subscribe(t, c, []wire.Start{Oldest("a")})
+		s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(Batch))
 		wantNext(t, s, "a@k3:1", "a@k3:2")
 		f.publish("a", 3)
 		wantNext(t, s, "a@k3:3", "a@k3:4", "a@k3:5")
@@ -229,7 +232,7 @@ func TestASessionThatIsLostIsReopened(t *testing.T) {
 					return true
 				}
 				began := time.Now()
-				s := subscribe(t, c, []wire.Start{Now("a")})
+				s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 				f.publish("a", 1)
 				wantNext(t, s, "a@k3:1")
 				require.True(t, refused)
@@ -298,7 +301,7 @@ func TestRepeatedAndForeignFramesAreDroppedAndCounted(t *testing.T) {
 			_, _ = w.Write([]byte(body))
 			return true
 		}
-		s := subscribe(t, c, []wire.Start{Now("a")})
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		wantNext(t, s, "a@k3:1", "slow a@k3:1-a@k3:4", "a@k3:5")
 		synctest.Wait()
 		require.Equal(t, []string{"0", "6"}, acks)
@@ -398,7 +401,7 @@ func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		s := subscribe(t, c, []wire.Start{Now("a")})
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
 		f.set(func() {
 			f.script = hang
 		})
@@ -429,7 +432,7 @@ func TestAllRanges(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
 		f.publish("a", 3)
-		s := subscribe(t, c, []wire.Start{Oldest("a")})
+		s := subscribe(t, c, []wire.Start{Oldest("a")}, WithMode(Batch))
 		var got []string
 		for item, err := range s.All(t.Context()) {
 			require.NoError(t, err)

@@ -1,0 +1,150 @@
+package pubsub
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// holdsBack is a script of a proxy that passes requests on, and keeps streams until
+// they end, which they do not.
+func holdsBack(f *fake) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.FormValue("mode") != string(Stream) {
+			return false
+		}
+		f.route(discard{http.Header{}}, r)
+		return true
+	}
+}
+
+func TestAStreamThatIsHeldBackIsGivenUpForPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.script = holdsBack(f)
+		began := time.Now()
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		require.Equal(t, LongPoll, s.Transport())
+		require.GreaterOrEqual(t, time.Since(began), helloPatience)
+		require.Less(t, time.Since(began), 2*helloPatience)
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+		f.set(func() { require.Len(t, f.sessions, 1, "that of the stream was closed") })
+	})
+}
+
+// Little time is shared by the transports.
+func TestAutoLeavesTimeForPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.script = holdsBack(f)
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithOpenTimeout(3*time.Second))
+		require.Equal(t, LongPoll, s.Transport())
+	})
+}
+
+func TestAutoKeepsWhatWorked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		first := s.Transport()
+		require.NotEqual(t, LongPoll, first)
+		f.goDown()
+		time.Sleep(time.Hour)
+		f.set(func() { f.down, f.script = false, nil })
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+		require.Equal(t, first, s.Transport())
+		f.restart("k4")
+		wantNext(t, s, "restarted a@k3:1-a@k4:0")
+		require.Equal(t, first, s.Transport())
+	})
+}
+
+// The machine is carried into a network that lets less through.
+func TestATransportThatIsBlockedLaterIsGivenUp(t *testing.T) {
+	for name, status := range map[string]int{"at once": http.StatusForbidden, "after a while": http.StatusBadGateway} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+				require.NotEqual(t, LongPoll, s.Transport())
+				f.set(func() {
+					f.script = func(w http.ResponseWriter, r *http.Request) bool {
+						blocked := isStream(r)
+						if blocked {
+							http.Error(w, "not here", status)
+						}
+						return blocked
+					}
+				})
+				f.breakOff()
+				f.publish("a", 1)
+				wantNext(t, s, "a@k3:1")
+				require.Equal(t, LongPoll, s.Transport())
+				f.publish("a", 1)
+				wantNext(t, s, "a@k3:2")
+			})
+		})
+	}
+}
+
+// isStream reports whether a request is for what does not end.
+func isStream(r *http.Request) bool {
+	return r.FormValue("mode") == string(Stream) || strings.HasPrefix(r.URL.Path, "/v1/ws")
+}
+
+// "Later", and no connection at all, are no fault of the transport.
+func TestAutoDoesNotGiveUpWhatTheDaemonPutsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c := serveFake(t, f)
+		overloaded := wire.NewProblem(wire.CodeOverloaded, "", "too much")
+		overloaded.RetryAfterMS = 3_000
+		refuseOnce(f, isStream, overloaded)
+		f.down = true
+		var waited waits
+		time.AfterFunc(time.Second, func() { f.set(func() { f.down = false }) })
+		s := subscribe(t, c, []wire.Start{Now("a")}, waited.notify())
+		require.NotEqual(t, LongPoll, s.Transport())
+		_, all := waited.seen()
+		require.Contains(t, all, 3*time.Second)
+	})
+}
+
+// What the daemon refuses by any transport is told as it says it, without a wait.
+func TestAutoTellsARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		var asked atomic.Int64
+		forbidden := wire.NewProblem(wire.CodeForbidden, "", "not you")
+		f.script = func(w http.ResponseWriter, _ *http.Request) bool {
+			asked.Add(1)
+			refuse(w, forbidden)
+			return true
+		}
+		began := time.Now()
+		_, err := serveFake(t, f).Subscribe(t.Context(), []wire.Start{Now("a")})
+		require.ErrorIs(t, err, forbidden)
+		require.Zero(t, time.Since(began))
+		require.LessOrEqual(t, asked.Load(), int64(3))
+	})
+}
+
+// Auto without sessions is without them by all transports.
+func TestAutoMayBeStateless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.script = holdsBack(f)
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(Auto), Stateless())
+		require.Equal(t, LongPoll, s.Transport())
+		require.Zero(t, f.opened)
+	})
+}
