@@ -41,8 +41,8 @@ func gather(t *testing.T, s *served, subscribers, topics int) *crowd {
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 	kinds := [][]pubsub.SubscribeOption{
-		{}, {pubsub.WithMode(pubsub.Stream)}, {pubsub.WithMode(pubsub.Multiple)}, {pubsub.Stateless()},
-		{pubsub.Stateless(), pubsub.WithMode(pubsub.Stream)},
+		{pubsub.WithMode(pubsub.Batch)}, {pubsub.WithMode(pubsub.Stream)}, {pubsub.WithMode(pubsub.Multiple)},
+		{pubsub.Stateless()}, {pubsub.Stateless(), pubsub.WithMode(pubsub.Stream)}, {pubsub.WithTransport(pubsub.WebSocket)},
 	}
 	for i := range subscribers {
 		sub, err := client.Subscribe(context.Background(), starts, kinds[i%len(kinds)]...)
@@ -166,13 +166,13 @@ func (s *served) successor(args ...string) *served {
 	}, args...)...)
 }
 
-// Fifty subscribers, in sessions and without, long polling and streaming, live
+// Sixty subscribers, in sessions and without, long polling, streaming and over WebSockets, live
 // through a planned restart in the middle of everything, and lose nothing; then
 // through a crash, and each is told of it once for each of its topics.
 func TestARestartLosesNothingAndACrashIsToldOnce(t *testing.T) {
 	settings := []string{"--state", filepath.Join(t.TempDir(), "state"), "--history-messages=100000", "--history-bytes=100MiB"}
 	one := serveProcess(t, settings...)
-	crowd := gather(t, one, 50, 10)
+	crowd := gather(t, one, 60, 10)
 	speaker := newSpeaker(crowd)
 
 	speaking := make(chan error)
@@ -217,7 +217,7 @@ func (s *served) wantEnd(words string) {
 func TestADamagedStateIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	one := serveProcess(t, "--state", path)
-	crowd := gather(t, one, 5, 2)
+	crowd := gather(t, one, 6, 2)
 	speaker := newSpeaker(crowd)
 	speaker.mustSay(one, 3)
 	crowd.wantHad(speaker.want)

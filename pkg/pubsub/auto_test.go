@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -8,17 +9,22 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// holdsBack is a script of a proxy that passes requests on, and keeps streams until
-// they end, which they do not.
+// holdsBack is a script of a proxy that knows requests and answers, of which it keeps
+// streams until they end, which they do not.
 func holdsBack(f *fake) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
-		if r.FormValue("mode") != string(Stream) {
+		switch {
+		case !isStream(r):
 			return false
+		case r.Header.Get("Upgrade") != "":
+			http.Error(w, "what is that?", http.StatusBadRequest)
+			return true
 		}
 		f.route(discard{http.Header{}}, r)
 		return true
@@ -50,21 +56,79 @@ func TestAutoLeavesTimeForPolls(t *testing.T) {
 	})
 }
 
+// A WebSocket is refused, passed on as something else, broken off, or opened and then
+// held back.
+func TestAWebSocketThatDoesNotGetThroughIsGivenUpForAStream(t *testing.T) {
+	status := func(code int) func(http.ResponseWriter, *http.Request) {
+		return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", code) }
+	}
+	for name, c := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request)
+		wait   time.Duration
+	}{
+		"200": {status(200), 0},
+		"400": {status(400), 0},
+		"403": {status(403), 0},
+		"426": {status(426), 0},
+		"502": {status(502), 0},
+		"a daemon without": {func(w http.ResponseWriter, _ *http.Request) {
+			refuse(w, wire.NewProblem(wire.CodeNotFound, "", "no such path"))
+		}, 0},
+		"broken off": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 0},
+		"the answer to another": {func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")
+			conn, _, _, _ := ws.UpgradeHTTP(r, w)
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+		}, 0},
+		"another language": {func(w http.ResponseWriter, r *http.Request) {
+			conn, _, _, _ := ws.UpgradeHTTP(r, w)
+			_ = ws.WriteFrame(conn, ws.NewTextFrame([]byte("welcome!\n")))
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+		}, 0},
+		"no answer": {func(w http.ResponseWriter, r *http.Request) { hang(w, r) }, helloPatience},
+		"no hello": {func(w http.ResponseWriter, r *http.Request) {
+			conn, _, _, _ := ws.UpgradeHTTP(r, w)
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+		}, helloPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.script = func(w http.ResponseWriter, r *http.Request) bool {
+					upgrade := r.Header.Get("Upgrade") != ""
+					if upgrade {
+						c.answer(w, r)
+					}
+					return upgrade
+				}
+				began := time.Now()
+				s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+				require.Equal(t, HTTPStream, s.Transport())
+				require.Equal(t, c.wait, time.Since(began))
+				f.publish("a", 1)
+				wantNext(t, s, "a@k3:1")
+			})
+		})
+	}
+}
+
 func TestAutoKeepsWhatWorked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
-		first := s.Transport()
-		require.NotEqual(t, LongPoll, first)
+		require.Equal(t, WebSocket, s.Transport())
 		f.goDown()
 		time.Sleep(time.Hour)
 		f.set(func() { f.down, f.script = false, nil })
 		f.publish("a", 1)
 		wantNext(t, s, "a@k3:1")
-		require.Equal(t, first, s.Transport())
+		require.Equal(t, WebSocket, s.Transport())
 		f.restart("k4")
 		wantNext(t, s, "restarted a@k3:1-a@k4:0")
-		require.Equal(t, first, s.Transport())
+		require.Equal(t, WebSocket, s.Transport())
 	})
 }
 

@@ -30,6 +30,9 @@ type fake struct {
 	epoch    string
 	topics   map[string]*fakeTopic
 	sessions map[string]*fakeSession
+	sockets  []*fakeSession // every one there ever was
+	goodbyes int            // said by sockets' clients
+	pongs    int
 	opened   int
 	polls    []fakePoll
 	patches  int
@@ -140,6 +143,9 @@ func (f *fake) endSessions() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.sessions {
+		s.ended = true
+	}
+	for _, s := range f.sockets {
 		s.ended = true
 	}
 	f.changedLocked()
@@ -261,6 +267,7 @@ func (f *fake) route(w http.ResponseWriter, r *http.Request) {
 	mux.HandleFunc("GET /v1/sessions/{id}/poll", f.servePoll)
 	mux.HandleFunc("/v1/poll", f.serveStateless)
 	mux.HandleFunc("GET /v1/sse", f.serveEvents)
+	mux.HandleFunc("GET /v1/ws", f.serveWebSocket)
 	mux.ServeHTTP(w, r)
 }
 
@@ -511,7 +518,7 @@ func (f *fake) stateless(w http.ResponseWriter, r *http.Request) (a *fakeAnswer,
 // A fakeAnswer writes one poll's answer.
 type fakeAnswer struct {
 	f        *fake
-	w        http.ResponseWriter
+	w        http.ResponseWriter // or what stands for one
 	r        *http.Request
 	breaks   int
 	left     int // bytes that still get through; negative: all
@@ -576,6 +583,9 @@ func line(c wire.Content) []byte {
 		return append(b, '\n')
 	case c.End != nil:
 		b, _ := json.Marshal(map[string]any{"end": c.End})
+		return append(b, '\n')
+	case c.Reply != nil:
+		b, _ := json.Marshal(map[string]any{"reply": c.Reply})
 		return append(b, '\n')
 	}
 	return wire.Heartbeat

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -212,6 +213,12 @@ func TestEmptyAnswersAreNotARush(t *testing.T) {
 			}
 			if polls.Add(1) == 1 {
 				return false // it opens a stateless subscription
+			}
+			if r.Header.Get("Upgrade") != "" {
+				conn, _, _, err := ws.UpgradeHTTP(r, w)
+				require.NoError(t, err)
+				conn.Close()
+				return true
 			}
 			w.Header().Set("Content-Type", r.Header.Get("Accept"))
 			return true

@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
@@ -18,10 +17,7 @@ func TestTheTopicsOfEventsMustFitAURL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		var many []wire.Start
-		for i := range 500 {
-			many = append(many, Now(fmt.Sprintf("topic.number-%d", i)))
-		}
+		many := manyStarts(500)
 		_, err := c.Subscribe(t.Context(), many, WithTransport(SSE))
 		require.ErrorContains(t, err, "use another")
 

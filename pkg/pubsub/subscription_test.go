@@ -28,7 +28,7 @@ func ways() []way {
 			way{"session " + string(mode), []SubscribeOption{WithMode(mode)}},
 			way{"stateless " + string(mode), []SubscribeOption{WithMode(mode), Stateless()}})
 	}
-	for _, t := range []Transport{SSE} {
+	for _, t := range []Transport{SSE, WebSocket} {
 		all = append(all, way{string(t), []SubscribeOption{WithTransport(t)}})
 	}
 	return all
@@ -469,15 +469,19 @@ func TestSubscribeRefusesWhatCannotWork(t *testing.T) {
 	})
 }
 
+func manyStarts(n int) (starts []wire.Start) {
+	for i := range n {
+		starts = append(starts, Now(fmt.Sprintf("topic.number-%d", i)))
+	}
+	return starts
+}
+
 // Many topics do not fit a request line.
 func TestAStatelessPollOfManyTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		c := serveFake(t, f)
-		var starts []wire.Start
-		for i := range 500 {
-			starts = append(starts, Now(fmt.Sprintf("topic.number-%d", i)))
-		}
+		starts := manyStarts(500)
 		s := subscribe(t, c, starts, Stateless())
 		f.publish("topic.number-499", 1)
 		wantNext(t, s, "topic.number-499@k3:1")

@@ -206,15 +206,31 @@ func (l *topicList) forget(m *topicMark) {
 	l.marks = slices.DeleteFunc(l.marks, func(other *topicMark) bool { return other == m })
 }
 
-// checkPositions returns an error unless positions answer starts: one for each,
-// in order, and behind them only those of topics that patterns stand for.
+// checkPositions returns an error unless positions answer starts: one for each, and
+// besides them only those of topics that patterns stand for. A session's hello has
+// them by name, all else in the order asked for.
 func checkPositions(starts []wire.Start, positions []wire.Position) error {
-	n := min(len(starts), len(positions))
-	same := n == len(starts) && slices.EqualFunc(starts, positions[:n], func(s wire.Start, p wire.Position) bool { return s.Topic == p.Topic })
-	for _, p := range positions[n:] {
-		same = same && slices.ContainsFunc(starts, func(s wire.Start) bool { return wire.Matches(s.Topic, p.Topic) })
+	told := make(map[string]bool, len(positions))
+	for _, p := range positions {
+		told[p.Topic] = true
 	}
-	if !same {
+	var patterns []string
+	wrong := 0
+	for _, s := range starts {
+		if !told[s.Topic] {
+			wrong++
+		}
+		delete(told, s.Topic)
+		if wire.IsPattern(s.Topic) {
+			patterns = append(patterns, s.Topic)
+		}
+	}
+	for topic := range told {
+		if !slices.ContainsFunc(patterns, func(pattern string) bool { return wire.Matches(pattern, topic) }) {
+			wrong++
+		}
+	}
+	if wrong > 0 {
 		return fmt.Errorf("%w: %d positions of other topics than the %d asked for", errMalformed, len(positions), len(starts))
 	}
 	return nil

@@ -72,7 +72,7 @@ func (o subscribeOptions) by(t Transport) subscribeOptions {
 // ladder returns the transports to be tried, in order.
 func (o *subscribeOptions) ladder() []Transport {
 	if o.transport == Auto {
-		return []Transport{HTTPStream, LongPoll}
+		return []Transport{WebSocket, HTTPStream, LongPoll}
 	}
 	return []Transport{o.transport}
 }

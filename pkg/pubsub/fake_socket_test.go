@@ -1,0 +1,201 @@
+package pubsub
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"time"
+
+	"github.com/gobwas/ws"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A fakeSocket is the daemon's end of a connection that carries frames one way and
+// commands the other.
+type fakeSocket struct {
+	f       *fake
+	conn    net.Conn
+	session *fakeSession  // guarded by f.mu
+	answer  *fakeAnswer   // its again has replies, too; guarded by f.mu
+	gone    chan struct{} // closed when the client is
+
+	next func() (command, error) // reads a command
+}
+
+// socketLocked begins a session that is the connection's, and in no book.
+func (f *fake) socketLocked(r *http.Request, conn net.Conn, starts []wire.Start, encode func(wire.Content) []byte) *fakeSocket {
+	f.opened++
+	s := &fakeSocket{f: f, conn: conn, session: &fakeSession{sent: map[string]wire.Position{}}, gone: make(chan struct{})}
+	f.sockets = append(f.sockets, s.session)
+	f.subscribeLocked(s.session, starts)
+	a := &fakeAnswer{f: f, w: connWriter{conn}, r: r, breaks: f.breaks, left: f.cut(len(f.polls)), replaced: s.gone, ended: &s.session.ended, encode: encode}
+	f.polls = append(f.polls, fakePoll{method: r.Method, at: time.Now()})
+	a.take = func(limit int) []wire.Content { return f.takeLocked(s.session.order, s.session.sent, limit) }
+	a.hello = func() *wire.Hello {
+		return &wire.Hello{Positions: f.positionsLocked(s.session.order, s.session.sent), Limits: &f.limits}
+	}
+	s.answer = a
+	return s
+}
+
+// serve serves the connection until its end, however it comes.
+func (s *fakeSocket) serve() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.answer.r = s.answer.r.WithContext(ctx)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer cancel()
+		s.obey()
+	}()
+	defer func() {
+		_ = recover() // what ends an answer of HTTP
+		s.conn.Close()
+		<-read
+	}()
+	s.answer.serveStream()
+}
+
+// obey takes commands until the client is gone.
+func (s *fakeSocket) obey() {
+	for {
+		c, err := s.next()
+		if err != nil {
+			return
+		}
+		if reply := s.reply(c); reply != nil {
+			s.f.set(func() {
+				s.answer.again = append(s.answer.again, wire.Content{Reply: reply})
+				s.f.changedLocked()
+			})
+		}
+	}
+}
+
+// reply makes a change. A script of the test's answers as if it had come as a PATCH;
+// if it breaks the connection, or never answers, there is no reply.
+func (s *fakeSocket) reply(c command) (reply *wire.Reply) {
+	s.f.mu.Lock()
+	script := s.f.script
+	s.f.mu.Unlock()
+	if script != nil {
+		answer := httptest.NewRecorder()
+		request := httptest.NewRequestWithContext(s.answer.r.Context(), http.MethodPatch, "/v1/ws", http.NoBody)
+		defer func() {
+			if recover() != nil {
+				s.conn.Close()
+			}
+		}()
+		if script(answer, request) {
+			return refusal(c, answer)
+		}
+	}
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.f.patches++
+	return s.changeLocked(c)
+}
+
+func refusal(c command, answer *httptest.ResponseRecorder) *wire.Reply {
+	var p wire.Problem
+	if json.Unmarshal(answer.Body.Bytes(), &p) != nil {
+		return nil
+	}
+	return &wire.Reply{Ref: &c.Ref, Problem: &p}
+}
+
+func (s *fakeSocket) changeLocked(c command) *wire.Reply {
+	for _, topic := range c.Unsubscribe {
+		s.session.order = slices.DeleteFunc(s.session.order, func(t string) bool { return t == topic })
+		delete(s.session.sent, topic)
+	}
+	return &wire.Reply{Ref: &c.Ref, Positions: s.f.subscribeLocked(s.session, c.Subscribe)}
+}
+
+// connWriter makes a connection what a fakeAnswer writes to.
+type connWriter struct{ net.Conn }
+
+func (connWriter) Header() http.Header { return http.Header{} }
+func (connWriter) WriteHeader(int)     {}
+
+// serveWebSocket is the daemon's /v1/ws.
+func (f *fake) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	starts, err := startsOf(r)
+	if err != nil {
+		refuse(w, wire.NewProblem(wire.CodeInvalidTopic, "", "%v", err))
+		return
+	}
+	conn, buffered, _, err := ws.UpgradeHTTP(r, w)
+	if err != nil {
+		return
+	}
+	f.mu.Lock()
+	s := f.socketLocked(r, conn, starts, webSocketText)
+	f.mu.Unlock()
+	s.next = func() (command, error) { return s.nextMessage(buffered) }
+	s.serve()
+}
+
+func startsOf(r *http.Request) (starts []wire.Start, err error) {
+	for _, text := range r.URL.Query()["topic"] {
+		start, err := wire.ParseStart(text)
+		if err != nil {
+			return nil, err
+		}
+		starts = append(starts, start)
+	}
+	return starts, nil
+}
+
+var errClosed = errors.New("the client has said good-bye")
+
+func (s *fakeSocket) nextMessage(r io.Reader) (command, error) {
+	for {
+		code, payload, err := readMasked(r)
+		switch {
+		case err != nil:
+			return command{}, err
+		case code == ws.OpClose:
+			s.f.set(func() { s.f.goodbyes++ })
+			return command{}, errClosed
+		case code == ws.OpPong:
+			s.f.set(func() { s.f.pongs++ })
+		case code == ws.OpText:
+			var c command
+			return c, json.Unmarshal(payload, &c)
+		}
+	}
+}
+
+// readMasked reads what a client sent, which has to be masked.
+func readMasked(r io.Reader) (ws.OpCode, []byte, error) {
+	head, err := ws.ReadHeader(r)
+	if err == nil {
+		err = ws.CheckHeader(head, ws.StateServerSide)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	payload := make([]byte, head.Length)
+	_, err = io.ReadFull(r, payload)
+	ws.Cipher(payload, head.Mask, 0)
+	return head.OpCode, payload, err
+}
+
+func webSocketText(c wire.Content) []byte {
+	if !c.Counts() && c.Hello == nil && c.End == nil && c.Reply == nil {
+		return ws.MustCompileFrame(ws.NewPingFrame([]byte("there?")))
+	}
+	frames := ws.MustCompileFrame(ws.NewTextFrame(line(c)))
+	if c.End != nil {
+		frames = append(frames, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(ws.StatusGoingAway, "")))...)
+	}
+	return bytes.Clone(frames)
+}

@@ -1,0 +1,173 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A socket is a stay that is one connection: frames come over it, and changes go the
+// other way. On the daemon it is a session that lives no longer, so what is lost with it
+// is asked for by position over the next. It is the loop's alone.
+type socket struct {
+	link   link
+	answer *answer
+	polled bool   // the loop has the answer
+	ref    uint64 // of the last command
+	had    hadTopics
+}
+
+// A link is the connection of a socket.
+type link interface {
+	io.Reader // of what comes as it comes; for one goroutine
+
+	// decoder returns what reads the frames of r, which reads the link.
+	decoder(r io.Reader) decoder
+
+	// send writes a command. If ctx ends first, so does the link. It may be called
+	// while others read.
+	send(ctx context.Context, c command) error
+
+	// Close ends the connection, and what reads or writes. It may be called at any time,
+	// and again.
+	Close()
+}
+
+// A command is what a client says over a socket.
+type command struct {
+	Subscribe   []wire.Start `json:"subscribe,omitempty"`
+	Unsubscribe []string     `json:"unsubscribe,omitempty"`
+	Ref         uint64       `json:"ref"`
+}
+
+// openSocket makes a stay of what dial connects, which tells whether it has asked for
+// starts. The stay lives as long as life; its opening is bounded by ctx.
+func openSocket(life, ctx context.Context, dial func() (link, bool, error), starts []wire.Start, limits wire.Limits) (*socket, opened, error) {
+	link, asked, err := dial()
+	if err != nil {
+		return nil, opened{}, err
+	}
+	s := &socket{link: link, answer: listen(life, link, limits), had: hadTopics{}}
+	o, err := s.begin(ctx, starts, asked)
+	if err == nil {
+		err = checkPositions(starts, o.positions)
+	}
+	if err != nil {
+		s.leave(life)
+		return nil, opened{}, err
+	}
+	s.had.remember(starts)
+	s.answer.useful = true
+	return s, o, nil
+}
+
+// begin reads where the topics begin: in the hello, or the reply if they are asked
+// for only now.
+func (s *socket) begin(ctx context.Context, starts []wire.Start, asked bool) (opened, error) {
+	hello, err := awaitHello(ctx, s.answer)
+	if err != nil {
+		return opened{}, err
+	}
+	o := opened{hello.Positions, hello.Limits}
+	if !asked {
+		o.positions, err = s.command(ctx, command{Subscribe: starts}, func(wire.Content) error { return nil })
+	}
+	return o, err
+}
+
+// listen reads what comes over the link until it ends, or life does, and closes it.
+func listen(life context.Context, l link, limits wire.Limits) *answer {
+	ctx, cancel := context.WithCancelCause(life)
+	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: time.Now(), mode: Stream}
+	watchdog := time.AfterFunc(requestTimeout, func() { cancel(errSilent) })
+	go func() {
+		defer close(a.contents)
+		defer cancel(nil)
+		defer watchdog.Stop()
+		defer l.Close()
+		defer context.AfterFunc(ctx, l.Close)()
+		body := &watchedReader{l, watchdog, patienceWith(limits, Stream).body}
+		if a.err = a.relay(ctx, l.decoder(body), body); a.err == nil {
+			a.err = errCut
+		}
+		if ctx.Err() != nil {
+			a.err = context.Cause(ctx) // whatever came of closing the link
+		}
+	}()
+	return a
+}
+
+// poll returns the one answer that there is.
+func (s *socket) poll(context.Context, []wire.Start, wire.Limits) (*answer, error) {
+	if s.polled {
+		return nil, errCut
+	}
+	s.polled = true
+	return s.answer, nil
+}
+
+func (s *socket) counted() {}
+
+// canPatch is true of as little as with a session, though replies come in order: that a reply
+// comes after all frames of what was removed is not promised.
+func (s *socket) canPatch(e edit) bool { return s.had.permit(e) }
+
+func (s *socket) patch(ctx context.Context, e edit, take func(wire.Content) error) ([]wire.Position, error) {
+	positions, err := s.command(ctx, command{Subscribe: e.add, Unsubscribe: e.remove}, take)
+	if err == nil {
+		err = checkPositions(e.add, positions)
+	}
+	switch problem := (*wire.Problem)(nil); {
+	case err == nil:
+		s.had.remember(e.add)
+		return positions, nil
+	case errors.As(err, &problem):
+		return nil, err
+	default:
+		return nil, &uncertainError{err}
+	}
+}
+
+// command sends c and waits for its reply. Frames that come before it go to take.
+func (s *socket) command(ctx context.Context, c command, take func(wire.Content) error) ([]wire.Position, error) {
+	s.ref++
+	c.Ref = s.ref
+	if err := s.link.send(ctx, c); err != nil {
+		return nil, err
+	}
+	for {
+		select {
+		case content, open := <-s.answer.contents:
+			if !open {
+				return nil, fmt.Errorf("before the reply to a command: %w", s.answer.err)
+			}
+			reply := content.Reply
+			if reply == nil {
+				if err := take(content); err != nil {
+					return nil, err
+				}
+			} else if reply.Ref != nil && *reply.Ref == c.Ref {
+				return positionsIn(reply)
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func positionsIn(r *wire.Reply) ([]wire.Position, error) {
+	if r.Problem != nil {
+		return nil, r.Problem
+	}
+	return r.Positions, nil
+}
+
+// A connection that is no more is not gone on with.
+func (s *socket) lost(err error) bool { return isUncertain(err) || hasCode(err, lostCodes...) }
+func (s *socket) cut(err error) bool  { return s.lost(err) || isTransient(err) }
+
+func (s *socket) leave(context.Context) { s.answer.stop() }
