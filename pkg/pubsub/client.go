@@ -25,6 +25,7 @@ type Client struct {
 	http            *http.Client    // immutable
 	own             *http.Transport // the one that Close cleans; nil if the caller brought a client
 	tls             *tls.Config     // immutable; nil: Go's defaults, or the caller's client has another
+	tcp             tcpPort
 	maxBackoff      time.Duration
 	publishAttempts int
 }
@@ -107,6 +108,7 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 		base:            base,
 		http:            &http.Client{Transport: own},
 		own:             own,
+		tcp:             tcpPort{dial: newDialer().DialContext},
 		maxBackoff:      DefaultMaxBackoff,
 		publishAttempts: DefaultPublishAttempts,
 	}
@@ -145,16 +147,19 @@ func parseBase(s string) (*url.URL, error) {
 func newTransport() *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	dialer := &net.Dialer{Timeout: requestTimeout, KeepAlive: 15 * time.Second}
 	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dialer.DialContext,
+		DialContext:         newDialer().DialContext,
 		TLSHandshakeTimeout: requestTimeout,
 		Protocols:           &protocols,
 		DisableCompression:  true,
 		MaxIdleConnsPerHost: 64, // every subscription polls the same host; the default of 2 would reconnect
 		IdleConnTimeout:     90 * time.Second,
 	}
+}
+
+func newDialer() *net.Dialer {
+	return &net.Dialer{Timeout: requestTimeout, KeepAlive: 15 * time.Second}
 }
 
 // Close releases idle connections. The Client may still be used, and then makes

@@ -1,10 +1,44 @@
 package pubsub
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
+
+// A Format is how frames are written on their way. What is delivered is the same in
+// both: a payload that is JSON is JSON text in Message.Data.
+type Format string
+
+// The formats.
+const (
+	JSON Format = "json"
+	CBOR Format = "cbor" // shorter: RFC 8949
+)
+
+// WithFormat sets the format. Default JSON, and with TCP CBOR, the only one there. SSE
+// has only JSON.
+func WithFormat(f Format) SubscribeOption {
+	return func(o *subscribeOptions) { o.format = f }
+}
+
+// resolveFormat says what was left open, once the transport is known.
+func (o *subscribeOptions) resolveFormat() error {
+	otherwise := JSON
+	if o.transport == TCP {
+		otherwise = CBOR
+	}
+	switch {
+	case o.format == "":
+		o.format = otherwise
+	case o.format != JSON && o.format != CBOR:
+		return fmt.Errorf("there is no format %q", o.format)
+	case o.format != otherwise && (o.transport == TCP || o.transport == SSE):
+		return fmt.Errorf("the transport %q has only the format %q", o.transport, otherwise)
+	}
+	return nil
+}
 
 // A decoder reads frames. Next returns the next one's content, the zero Content for
 // what says nothing, io.EOF at a clean end, and io.ErrUnexpectedEOF if a frame was
@@ -13,13 +47,26 @@ type decoder interface {
 	Next() (wire.Content, error)
 }
 
+// decoder returns a decoder of frames in the format.
+func (f Format) decoder(r io.Reader) decoder {
+	if f == CBOR {
+		return wire.NewCBORDecoder(r)
+	}
+	return wire.NewDecoder(r)
+}
+
 // An encoding is how the frames of an answer are written.
 type encoding struct {
 	contentType string
 	decoder     func(io.Reader) decoder
 }
 
-var (
-	ndjson = encoding{wire.NDJSON.ContentType(), func(r io.Reader) decoder { return wire.NewDecoder(r) }}
-	events = encoding{"text/event-stream", func(r io.Reader) decoder { return newEventDecoder(r) }}
-)
+func (o *subscribeOptions) encoding() encoding {
+	switch {
+	case o.transport == SSE:
+		return encoding{"text/event-stream", func(r io.Reader) decoder { return newEventDecoder(r) }}
+	case o.format == CBOR:
+		return encoding{"application/cbor-seq", o.format.decoder}
+	}
+	return encoding{"application/x-ndjson", o.format.decoder}
+}

@@ -1,7 +1,7 @@
 package pubsub
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/gobwas/ws"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -26,16 +27,17 @@ type fakeSocket struct {
 	answer  *fakeAnswer   // its again has replies, too; guarded by f.mu
 	gone    chan struct{} // closed when the client is
 
+	open func() *wire.Problem    // says why not to begin, if there is a reason
 	next func() (command, error) // reads a command
 }
 
 // socketLocked begins a session that is the connection's, and in no book.
-func (f *fake) socketLocked(r *http.Request, conn net.Conn, starts []wire.Start, encode func(wire.Content) []byte) *fakeSocket {
+func (f *fake) socketLocked(r *http.Request, conn net.Conn, starts []wire.Start, format fakeFormat) *fakeSocket {
 	f.opened++
-	s := &fakeSocket{f: f, conn: conn, session: &fakeSession{sent: map[string]wire.Position{}}, gone: make(chan struct{})}
+	s := &fakeSocket{f: f, conn: conn, session: &fakeSession{sent: map[string]wire.Position{}}, gone: make(chan struct{}), open: func() *wire.Problem { return nil }}
 	f.sockets = append(f.sockets, s.session)
 	f.subscribeLocked(s.session, starts)
-	a := &fakeAnswer{f: f, w: connWriter{conn}, r: r, breaks: f.breaks, left: f.cut(len(f.polls)), replaced: s.gone, ended: &s.session.ended, encode: encode}
+	a := &fakeAnswer{f: f, w: connWriter{conn}, r: r, breaks: f.breaks, left: f.cut(len(f.polls)), replaced: s.gone, ended: &s.session.ended, format: format}
 	f.polls = append(f.polls, fakePoll{method: r.Method, at: time.Now()})
 	a.take = func(limit int) []wire.Content { return f.takeLocked(s.session.order, s.session.sent, limit) }
 	a.hello = func() *wire.Hello {
@@ -60,6 +62,10 @@ func (s *fakeSocket) serve() {
 		s.conn.Close()
 		<-read
 	}()
+	if p := s.open(); p != nil {
+		_, _ = s.conn.Write(s.answer.format.encode(wire.Content{End: p}))
+		return
+	}
 	s.answer.serveStream()
 }
 
@@ -82,20 +88,14 @@ func (s *fakeSocket) obey() {
 // reply makes a change. A script of the test's answers as if it had come as a PATCH;
 // if it breaks the connection, or never answers, there is no reply.
 func (s *fakeSocket) reply(c command) (reply *wire.Reply) {
-	s.f.mu.Lock()
-	script := s.f.script
-	s.f.mu.Unlock()
-	if script != nil {
-		answer := httptest.NewRecorder()
-		request := httptest.NewRequestWithContext(s.answer.r.Context(), http.MethodPatch, "/v1/ws", http.NoBody)
-		defer func() {
-			if recover() != nil {
-				s.conn.Close()
-			}
-		}()
-		if script(answer, request) {
-			return refusal(c, answer)
+	defer func() {
+		if recover() != nil {
+			s.conn.Close()
 		}
+	}()
+	request := httptest.NewRequestWithContext(s.answer.r.Context(), http.MethodPatch, "/v1/ws", http.NoBody)
+	if problem, answered := s.f.scripted(request); answered {
+		return &wire.Reply{Ref: &c.Ref, Problem: problem}
 	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -103,12 +103,20 @@ func (s *fakeSocket) reply(c command) (reply *wire.Reply) {
 	return s.changeLocked(c)
 }
 
-func refusal(c command, answer *httptest.ResponseRecorder) *wire.Reply {
-	var p wire.Problem
-	if json.Unmarshal(answer.Body.Bytes(), &p) != nil {
-		return nil
+// scripted has the test's script answer a request that is none of HTTP; what is not a
+// problem breaks the connection.
+func (f *fake) scripted(r *http.Request) (p *wire.Problem, answered bool) {
+	f.mu.Lock()
+	script := f.script
+	f.mu.Unlock()
+	answer := httptest.NewRecorder()
+	if script == nil || !script(answer, r) {
+		return nil, false
 	}
-	return &wire.Reply{Ref: &c.Ref, Problem: &p}
+	if json.Unmarshal(answer.Body.Bytes(), &p) != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return p, true
 }
 
 func (s *fakeSocket) changeLocked(c command) *wire.Reply {
@@ -137,9 +145,10 @@ func (f *fake) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.mu.Lock()
-	s := f.socketLocked(r, conn, starts, webSocketText)
+	format := Format(cmp.Or(r.FormValue("format"), "json"))
+	s := f.socketLocked(r, conn, starts, webSocketFormat(format))
 	f.mu.Unlock()
-	s.next = func() (command, error) { return s.nextMessage(buffered) }
+	s.next = func() (command, error) { return s.nextMessage(buffered, format) }
 	s.serve()
 }
 
@@ -156,7 +165,7 @@ func startsOf(r *http.Request) (starts []wire.Start, err error) {
 
 var errClosed = errors.New("the client has said good-bye")
 
-func (s *fakeSocket) nextMessage(r io.Reader) (command, error) {
+func (s *fakeSocket) nextMessage(r io.Reader, format Format) (command, error) {
 	for {
 		code, payload, err := readMasked(r)
 		switch {
@@ -167,7 +176,10 @@ func (s *fakeSocket) nextMessage(r io.Reader) (command, error) {
 			return command{}, errClosed
 		case code == ws.OpPong:
 			s.f.set(func() { s.f.pongs++ })
-		case code == ws.OpText:
+		case code == format.message():
+			if format == CBOR {
+				payload = wire.AppendJSONFromCBOR(nil, payload)
+			}
 			var c command
 			return c, json.Unmarshal(payload, &c)
 		}
@@ -189,13 +201,31 @@ func readMasked(r io.Reader) (ws.OpCode, []byte, error) {
 	return head.OpCode, payload, err
 }
 
-func webSocketText(c wire.Content) []byte {
-	if !c.Counts() && c.Hello == nil && c.End == nil && c.Reply == nil {
-		return ws.MustCompileFrame(ws.NewPingFrame([]byte("there?")))
+// serveTCP is the daemon's TCP port.
+func (f *fake) serveTCP(conn net.Conn) {
+	defer conn.Close()
+	items := cbor.NewDecoder(conn)
+	var request wire.OpenRequest
+	if decodeItem(items, &request) != nil {
+		return
 	}
-	frames := ws.MustCompileFrame(ws.NewTextFrame(line(c)))
-	if c.End != nil {
-		frames = append(frames, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(ws.StatusGoingAway, "")))...)
+	r := httptest.NewRequest(http.MethodGet, "/v1/tcp", http.NoBody)
+	f.mu.Lock()
+	s := f.socketLocked(r, conn, nil, fakeFormat{encode: item})
+	f.mu.Unlock()
+	s.next = func() (c command, err error) { return c, decodeItem(items, &c) }
+	s.open = func() *wire.Problem {
+		p, _ := f.scripted(s.answer.r)
+		f.set(func() { f.subscribeLocked(s.session, request.Topics) })
+		return p
 	}
-	return bytes.Clone(frames)
+	s.serve()
+}
+
+func decodeItem(items *cbor.Decoder, into any) error {
+	var item cbor.RawMessage
+	if err := items.Decode(&item); err != nil {
+		return err
+	}
+	return json.Unmarshal(wire.AppendJSONFromCBOR(nil, item), into)
 }

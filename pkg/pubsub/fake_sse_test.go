@@ -14,8 +14,8 @@ func (f *fake) serveEvents(w http.ResponseWriter, r *http.Request) {
 	if a == nil {
 		return
 	}
-	a.encode = encodeEvent
-	w.Header().Set("Content-Type", "text/event-stream")
+	a.format = fakeFormat{"text/event-stream", encodeEvent}
+	w.Header().Set("Content-Type", a.format.contentType)
 	a.serveStream()
 }
 

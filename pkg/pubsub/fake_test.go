@@ -447,7 +447,7 @@ func (f *fake) servePoll(w http.ResponseWriter, r *http.Request) {
 		close(s.parked)
 	}
 	s.parked = make(chan struct{})
-	a := &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: cut, replaced: s.parked, ended: &s.ended, encode: line}
+	a := &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: cut, replaced: s.parked, ended: &s.ended, format: formatOf(r)}
 	a.again = s.unacked
 	mode := Mode(cmp.Or(r.FormValue("mode"), "batch"))
 	a.take = func(limit int) []wire.Content {
@@ -508,7 +508,7 @@ func (f *fake) stateless(w http.ResponseWriter, r *http.Request) (a *fakeAnswer,
 		sent[start.Topic] = f.startLocked(start)
 		atOnce = atOnce || start.From != wire.FromPosition
 	}
-	a = &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: f.cut(len(f.polls)), encode: line}
+	a = &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: f.cut(len(f.polls)), format: formatOf(r)}
 	f.polls = append(f.polls, poll)
 	a.take = func(limit int) []wire.Content { return f.takeLocked(order, sent, limit) }
 	a.hello = func() *wire.Hello { return &wire.Hello{Positions: f.positionsLocked(order, sent), Limits: &f.limits} }
@@ -527,7 +527,7 @@ type fakeAnswer struct {
 	hello    func() *wire.Hello             // f.mu is held
 	replaced chan struct{}
 	ended    *bool
-	encode   func(wire.Content) []byte
+	format   fakeFormat
 }
 
 var errPollEnded = errors.New("the poll's time is over")
@@ -606,12 +606,12 @@ func (a *fakeAnswer) write(b []byte) {
 }
 
 func (a *fakeAnswer) flush(c wire.Content) {
-	a.write(a.encode(c))
+	a.write(a.format.encode(c))
 	_ = http.NewResponseController(a.w).Flush()
 }
 
 func (a *fakeAnswer) serve(mode Mode, atOnce bool) {
-	a.w.Header().Set("Content-Type", "application/x-ndjson")
+	a.w.Header().Set("Content-Type", a.format.contentType)
 	switch mode {
 	case Stream:
 		a.serveStream()
@@ -634,7 +634,7 @@ func (a *fakeAnswer) serveWhole(limit int, atOnce bool) {
 	held := a.f.limits.PollTimeout()
 	var body []byte
 	if atOnce {
-		held, body = 0, a.encode(a.helloContent())
+		held, body = 0, a.format.encode(a.helloContent())
 	}
 	frames, err := a.wait(limit, held)
 	if p := (*wire.Problem)(nil); errors.As(err, &p) {
@@ -642,7 +642,7 @@ func (a *fakeAnswer) serveWhole(limit int, atOnce bool) {
 		return
 	}
 	for _, c := range frames {
-		body = append(body, a.encode(c)...)
+		body = append(body, a.format.encode(c)...)
 	}
 	a.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	a.write(body)
@@ -732,32 +732,57 @@ func (p *pipeNet) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
+// acceptTCP serves the TCP port until it is closed, and every connection to its end.
+func (f *fake) acceptTCP(port net.Listener) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		var conns sync.WaitGroup
+		defer conns.Wait()
+		for {
+			conn, err := port.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { f.serveTCP(conn) })
+		}
+	}()
+	return done
+}
+
 // serveFake returns a client of f. Both end with the test, inside its bubble.
 func serveFake(t *testing.T, f *fake, opts ...Option) *Client {
-	network := newPipeNet()
+	network, port := newPipeNet(), newPipeNet()
+	ported := f.acceptTCP(port)
 	server := &http.Server{Handler: f, ReadHeaderTimeout: time.Hour}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		_ = server.Serve(network)
 	}()
-	transport := newTransport()
-	transport.Proxy = nil
-	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		f.mu.Lock()
 		down := f.down
 		f.mu.Unlock()
-		if down {
+		switch {
+		case down:
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		case addr == "daemon:8082":
+			return port.dial(ctx)
 		}
 		return network.dial(ctx)
 	}
+	transport := newTransport()
+	transport.Proxy, transport.DialContext = nil, dial
+	opts = append(opts, WithTCPAddr("daemon:8082", nil), func(c *Client) error { c.tcp.dial = dial; return nil })
 	c, err := New("http://daemon", append([]Option{WithHTTPClient(&http.Client{Transport: transport})}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		_ = server.Close()
+		_ = port.Close()
 		<-served
+		<-ported
 	})
 	return c
 }

@@ -344,6 +344,9 @@ func (l *loop) open(life, ctx context.Context) error {
 func (l *loop) openBy(life, ctx context.Context, t Transport, starts []wire.Start, proof bool) (stay, opened, error) {
 	o := l.options.by(t)
 	switch {
+	case t == TCP:
+		dial := func() (link, bool, error) { return l.client.dialTCP(ctx, o, starts) }
+		return openSocket(life, ctx, dial, starts, l.limits)
 	case t == WebSocket:
 		dial := func() (link, bool, error) { return l.client.dialWebSocket(ctx, o, starts) }
 		return openSocket(life, ctx, dial, starts, l.limits)

@@ -14,12 +14,13 @@ import (
 // A session is a stay that the daemon keeps: its subscriptions, and the frames
 // sent until they are acked. It is the loop's alone.
 type session struct {
-	client *Client
-	mode   Mode
-	path   string // /v1/sessions/{id}, escaped; the id is a capability, never to be shown
-	frames uint64 // messages and gaps that arrived whole; the ack of the next poll
-	had    hadTopics
-	first  *answer // the poll that its opening waited for, of which the hello has been read
+	client   *Client
+	mode     Mode
+	encoding encoding
+	path     string // /v1/sessions/{id}, escaped; the id is a capability, never to be shown
+	frames   uint64 // messages and gaps that arrived whole; the ack of the next poll
+	had      hadTopics
+	first    *answer // the poll that its opening waited for, of which the hello has been read
 }
 
 // lostCodes are the problems after which a session is opened anew.
@@ -46,17 +47,13 @@ func isUncertain(err error) bool {
 // as life, must say something before ctx ends.
 func openSession(life, ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start, proof bool) (*session, opened, error) {
 	var answer wire.SessionOpened
-	request := wire.OpenRequest{Topics: starts, Client: o.except}
-	if o.except != "" {
-		request.Echo = new(bool) // false
-	}
-	if err := c.call(ctx, http.MethodPost, "v1/sessions", request, http.StatusCreated, &answer); err != nil {
+	if err := c.call(ctx, http.MethodPost, "v1/sessions", openRequest(o, starts), http.StatusCreated, &answer); err != nil {
 		return nil, opened{}, err
 	}
 	if err := checkPositions(starts, answer.Positions); err != nil {
 		return nil, opened{}, err
 	}
-	s := &session{client: c, mode: o.mode, path: "v1/sessions/" + url.PathEscape(answer.Session), had: hadTopics{}}
+	s := &session{client: c, mode: o.mode, encoding: o.encoding(), path: "v1/sessions/" + url.PathEscape(answer.Session), had: hadTopics{}}
 	s.had.remember(starts)
 	if proof {
 		if err := s.prove(life, ctx, answer.Limits); err != nil {
@@ -65,6 +62,14 @@ func openSession(life, ctx context.Context, c *Client, o subscribeOptions, start
 		}
 	}
 	return s, opened{answer.Positions, &answer.Limits}, nil
+}
+
+func openRequest(o subscribeOptions, starts []wire.Start) wire.OpenRequest {
+	request := wire.OpenRequest{Topics: starts, Client: o.except}
+	if o.except != "" {
+		request.Echo = new(bool) // false
+	}
+	return request
 }
 
 // prove makes the first poll, and waits until it says something: what stands between
@@ -102,7 +107,7 @@ func (s *session) ask(life context.Context, limits wire.Limits) (*answer, error)
 	if err != nil {
 		return nil, err
 	}
-	return s.client.ask(life, req, s.mode, ndjson, limits), nil
+	return s.client.ask(life, req, s.mode, s.encoding, limits), nil
 }
 
 func (s *session) counted() { s.frames++ }

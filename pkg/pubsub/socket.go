@@ -37,13 +37,6 @@ type link interface {
 	Close()
 }
 
-// A command is what a client says over a socket.
-type command struct {
-	Subscribe   []wire.Start `json:"subscribe,omitempty"`
-	Unsubscribe []string     `json:"unsubscribe,omitempty"`
-	Ref         uint64       `json:"ref"`
-}
-
 // openSocket makes a stay of what dial connects, which tells whether it has asked for
 // starts. The stay lives as long as life; its opening is bounded by ctx.
 func openSocket(life, ctx context.Context, dial func() (link, bool, error), starts []wire.Start, limits wire.Limits) (*socket, opened, error) {

@@ -24,6 +24,7 @@ type stateless struct {
 	client    *Client
 	transport Transport
 	mode      Mode
+	encoding  encoding
 	except    string  // the client whose messages are left out
 	first     *answer // the poll that opened it, of which the hello has been read
 }
@@ -31,7 +32,7 @@ type stateless struct {
 // openStateless asks for the positions of starts, if there is one to ask for. The
 // poll that tells them is the first poll, and lives on for as long as life.
 func openStateless(life, ctx context.Context, c *Client, o subscribeOptions, starts []wire.Start, limits wire.Limits) (*stateless, opened, error) {
-	s := &stateless{client: c, transport: o.transport, mode: o.mode, except: o.except}
+	s := &stateless{client: c, transport: o.transport, mode: o.mode, encoding: o.encoding(), except: o.except}
 	patterned := slices.ContainsFunc(starts, func(start wire.Start) bool { return wire.IsPattern(start.Topic) })
 	if positions, all := positionsOf(starts); all && o.mode != Stream && !patterned {
 		return s, opened{positions: positions}, nil
@@ -97,7 +98,7 @@ func (s *stateless) ask(life context.Context, starts []wire.Start, limits wire.L
 	if err != nil {
 		return nil, err
 	}
-	return s.client.ask(life, req, s.mode, ndjson, limits), nil
+	return s.client.ask(life, req, s.mode, s.encoding, limits), nil
 }
 
 func (s *stateless) request(ctx context.Context, starts []wire.Start, hello bool) (*http.Request, error) {

@@ -48,6 +48,7 @@ const (
 type subscribeOptions struct {
 	transport   Transport
 	mode        Mode
+	format      Format
 	stateless   bool
 	openTimeout time.Duration
 	onRetry     func(err error, wait time.Duration)

@@ -47,7 +47,7 @@ func (o *subscribeOptions) resolve() error {
 		o.mode = DefaultMode
 	}
 	o.stateless = o.stateless || o.transport == SSE
-	return nil
+	return o.resolveFormat()
 }
 
 func (o *subscribeOptions) implied() Transport {

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha1" //nolint:gosec // RFC 6455, section 1.3; it keeps no secret
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,14 +50,17 @@ func (c *Client) dialWebSocket(ctx context.Context, o subscribeOptions, starts [
 		resp.Body.Close()
 		return nil, false, &hopelessError{errNoUpgrade}
 	}
-	return &webSocket{conn: conn}, asked, nil
+	return &webSocket{conn: conn, format: o.format}, asked, nil
 }
 
-func webSocketQuery(o subscribeOptions, starts []wire.Start) (query url.Values, asked bool) {
-	query = url.Values{}
-	leaveOut(query, o.except)
-	full := url.Values{}
-	leaveOut(full, o.except)
+func webSocketQuery(o subscribeOptions, starts []wire.Start) (_ url.Values, asked bool) {
+	query, full := url.Values{}, url.Values{}
+	for _, q := range []url.Values{query, full} {
+		leaveOut(q, o.except)
+		if o.format != JSON {
+			q.Set("format", string(o.format))
+		}
+	}
 	for _, start := range starts {
 		full.Add("topic", start.String())
 	}
@@ -88,7 +90,8 @@ func upgraded(h http.Header, key string) bool {
 // A webSocket is the client's end of a WebSocket (RFC 6455). A frame of pubsubd is one
 // message in it; "frame" is our word, and its frames are called so nowhere else.
 type webSocket struct {
-	conn io.ReadWriteCloser
+	conn   io.ReadWriteCloser
+	format Format // immutable
 
 	mu     sync.Mutex // held to write
 	closed bool       // we have said good-bye; guarded by mu
@@ -97,15 +100,23 @@ type webSocket struct {
 func (w *webSocket) Read(p []byte) (int, error) { return w.conn.Read(p) }
 
 func (w *webSocket) decoder(r io.Reader) decoder {
-	return wire.NewDecoder(&webSocketReader{link: w, conn: bufio.NewReader(r)})
+	return w.format.decoder(&webSocketReader{link: w, conn: bufio.NewReader(r), kind: w.format.message()})
+}
+
+// message returns the kind of message that has frames or commands in the format.
+func (f Format) message() ws.OpCode {
+	if f == CBOR {
+		return ws.OpBinary
+	}
+	return ws.OpText
 }
 
 func (w *webSocket) send(ctx context.Context, c command) error {
-	text, err := json.Marshal(c)
+	payload, err := w.format.encode(c)
 	if err != nil {
 		return err
 	}
-	return w.write(ctx, ws.OpText, text)
+	return w.write(ctx, w.format.message(), payload)
 }
 
 // write writes one message, masked (section 5.3), and closes the connection if it
@@ -158,6 +169,7 @@ func closeFrame() []byte {
 type webSocketReader struct {
 	link  *webSocket
 	conn  *bufio.Reader // of link, at some remove
+	kind  ws.OpCode     // of messages
 	state ws.State
 	left  int64 // bytes of the part that is being read
 }
@@ -191,11 +203,12 @@ func (r *webSocketReader) next() error {
 	if err := ws.CheckHeader(head, r.state.Set(ws.StateClientSide)); err != nil {
 		return fmt.Errorf("WebSocket: %w", err)
 	}
-	if head.OpCode.IsControl() {
+	switch head.OpCode {
+	case r.kind, ws.OpContinuation:
+	case ws.OpText, ws.OpBinary:
+		return errOtherKind
+	default:
 		return r.control(head)
-	}
-	if head.OpCode == ws.OpBinary {
-		return errBinary
 	}
 	r.left, r.state = head.Length, r.state.Set(ws.StateFragmented)
 	if head.Fin {
@@ -204,7 +217,7 @@ func (r *webSocketReader) next() error {
 	return nil
 }
 
-var errBinary = errors.New("a binary message where there should be text")
+var errOtherKind = errors.New("a WebSocket message of text where it should be binary, or the other way round")
 
 // control reads what is not a message; CheckHeader has bounded it.
 func (r *webSocketReader) control(head ws.Header) error {

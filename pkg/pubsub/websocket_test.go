@@ -32,7 +32,7 @@ func (c *capture) Close() error               { c.closed = true; return nil }
 // readWebSocket reads what a daemon sent, and returns what was answered as well.
 func readWebSocket(sent []byte) (text []byte, answered []byte, err error) {
 	conn := &capture{Reader: iotest.HalfReader(bytes.NewReader(sent))}
-	r := &webSocketReader{link: &webSocket{conn: conn}, conn: bufio.NewReader(conn)}
+	r := &webSocketReader{link: &webSocket{conn: conn}, conn: bufio.NewReader(conn), kind: ws.OpText}
 	text, err = io.ReadAll(r)
 	return text, conn.Bytes(), err
 }
@@ -232,7 +232,7 @@ func TestAStuckSocketCloses(t *testing.T) {
 		f.script = func(w http.ResponseWriter, r *http.Request) bool {
 			conn, _, _, err := ws.UpgradeHTTP(r, w)
 			require.NoError(t, err)
-			_, _ = conn.Write(webSocketText(wire.Content{Hello: &wire.Hello{Positions: []wire.Position{{Topic: "a", Epoch: "k3"}}}}))
+			_, _ = conn.Write(webSocketFormat(JSON).encode(wire.Content{Hello: &wire.Hello{Positions: []wire.Position{{Topic: "a", Epoch: "k3"}}}}))
 			time.Sleep(time.Hour)
 			conn.Close()
 			return true

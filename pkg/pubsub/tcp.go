@@ -1,0 +1,95 @@
+package pubsub
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A tcpPort is where a daemon speaks without HTTP.
+type tcpPort struct {
+	addr string
+	tls  *tls.Config // nil: in the clear
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+var errNoTCPAddr = errors.New("the transport tcp needs the daemon's TCP port: WithTCPAddr")
+
+// WithTCPAddr says where the daemon's TCP port is (its setting listen.tcp), as
+// host:port, for the transport TCP. With a config the connection is TLS, for host
+// unless the config says for whom. What WithHTTPClient brings has no part in it.
+func WithTCPAddr(addr string, config *tls.Config) Option {
+	return func(c *Client) error {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return fmt.Errorf("the daemon's TCP port: %w", err)
+		}
+		if config != nil && config.ServerName == "" {
+			config = config.Clone()
+			config.ServerName = host
+		}
+		c.tcp.addr, c.tcp.tls = addr, config
+		return nil
+	}
+}
+
+// dialTCP connects and asks for starts.
+func (c *Client) dialTCP(ctx context.Context, o subscribeOptions, starts []wire.Start) (link, bool, error) {
+	if c.tcp.addr == "" {
+		return nil, false, &hopelessError{errNoTCPAddr}
+	}
+	conn, err := c.tcp.connect(ctx)
+	if err != nil {
+		return nil, false, whyFailed(ctx, err)
+	}
+	l := &tcpLink{conn}
+	if err := l.write(ctx, openRequest(o, starts)); err != nil {
+		conn.Close()
+		return nil, false, err
+	}
+	return l, true, nil
+}
+
+func (p *tcpPort) connect(ctx context.Context) (net.Conn, error) {
+	conn, err := p.dial(ctx, "tcp", p.addr)
+	if err != nil || p.tls == nil {
+		return conn, err
+	}
+	secured := tls.Client(conn, p.tls)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return secured, nil
+}
+
+// A tcpLink is a connection whose two directions are sequences of CBOR items (RFC
+// 8742).
+type tcpLink struct{ conn net.Conn }
+
+func (l *tcpLink) Read(p []byte) (int, error) { return l.conn.Read(p) }
+
+func (l *tcpLink) decoder(r io.Reader) decoder { return CBOR.decoder(r) }
+
+func (l *tcpLink) send(ctx context.Context, c command) error { return l.write(ctx, c) }
+
+// write is for one goroutine: the loop's, which opens as well.
+func (l *tcpLink) write(ctx context.Context, value any) error {
+	item, err := CBOR.encode(value)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { l.conn.Close() })()
+	if _, err := l.conn.Write(item); err != nil {
+		l.conn.Close() // half of an item may be out
+		return whyFailed(ctx, err)
+	}
+	return nil
+}
+
+func (l *tcpLink) Close() { l.conn.Close() }
