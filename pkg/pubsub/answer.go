@@ -83,6 +83,7 @@ type answer struct {
 	cancel   context.CancelCauseFunc
 	asked    time.Time
 	mode     Mode
+	presence *presence // nil: nobody has to be told that we are there
 
 	// Of the loop.
 	useful     bool // it brought something new
@@ -141,12 +142,48 @@ func (a *answer) relay(ctx context.Context, frames decoder, body *watchedReader)
 		case content.Hello != nil && content.Hello.Limits != nil:
 			body.limit = patienceWith(believe(*content.Hello.Limits), a.mode).body
 		}
-		select {
-		case a.contents <- content:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := a.handOver(ctx, content); err != nil {
+			return err
 		}
 	}
+}
+
+// handOver waits for the receiver. What the daemon asks meanwhile is not read.
+func (a *answer) handOver(ctx context.Context, content wire.Content) error {
+	for {
+		select {
+		case a.contents <- content:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-a.presence.due():
+			a.presence.tell()
+		}
+	}
+}
+
+// A presence tells the daemon that the client is there while it does not read. It is
+// for one goroutine.
+type presence struct {
+	tell  func()
+	timer *time.Timer
+}
+
+// presenceInterval is shorter than any time after which a daemon gives up a client
+// that says nothing: two heartbeats and 10 s.
+const presenceInterval = 8 * time.Second
+
+func newPresence(tell func()) *presence {
+	return &presence{tell: tell, timer: time.NewTimer(presenceInterval)}
+}
+
+// due returns what is ready once it is time to tell.
+func (p *presence) due() <-chan time.Time {
+	if p == nil {
+		return nil
+	}
+	p.timer.Reset(presenceInterval)
+	return p.timer.C
 }
 
 // whyUnreadable tells a connection that broke, which is passing, from a frame that

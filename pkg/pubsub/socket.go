@@ -32,6 +32,9 @@ type link interface {
 	// while others read.
 	send(ctx context.Context, c command) error
 
+	// tellPresence says that the client is there, though it reads nothing now.
+	tellPresence()
+
 	// Close ends the connection, and what reads or writes. It may be called at any time,
 	// and again.
 	Close()
@@ -75,7 +78,7 @@ func (s *socket) begin(ctx context.Context, starts []wire.Start, asked bool) (op
 // listen reads what comes over the link until it ends, or life does, and closes it.
 func listen(life context.Context, l link, limits wire.Limits) *answer {
 	ctx, cancel := context.WithCancelCause(life)
-	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: time.Now(), mode: Stream}
+	a := &answer{contents: make(chan wire.Content), cancel: cancel, asked: time.Now(), mode: Stream, presence: newPresence(l.tellPresence)}
 	watchdog := time.AfterFunc(requestTimeout, func() { cancel(errSilent) })
 	go func() {
 		defer close(a.contents)

@@ -92,4 +92,7 @@ func (l *tcpLink) write(ctx context.Context, value any) error {
 	return nil
 }
 
+// tellPresence says nothing: only WebSockets have pings that go unanswered.
+func (l *tcpLink) tellPresence() {}
+
 func (l *tcpLink) Close() { l.conn.Close() }

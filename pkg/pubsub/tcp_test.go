@@ -104,7 +104,8 @@ func TestTCPMaySpeakTLS(t *testing.T) {
 
 	c, err = New("http://daemon", WithTCPAddr("example.com:8082", &tls.Config{}), port)
 	require.NoError(t, err)
-	_, err = c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithTransport(TCP), WithOpenTimeout(300*time.Millisecond))
+	ctx, giveUp := context.WithCancelCause(t.Context())
+	_, err = c.Subscribe(ctx, []wire.Start{Now("a")}, WithTransport(TCP), WithRetryNotify(func(err error, _ time.Duration) { giveUp(err) }))
 	require.ErrorContains(t, err, "certificate")
 }
 

@@ -227,7 +227,7 @@ func (r *webSocketReader) control(head ws.Header) error {
 	}
 	switch head.OpCode {
 	case ws.OpPing:
-		return r.pong(payload)
+		return r.link.pong(payload)
 	case ws.OpClose:
 		return io.EOF
 	}
@@ -235,11 +235,15 @@ func (r *webSocketReader) control(head ws.Header) error {
 }
 
 // pong answers a ping. If it cannot be written the connection is of no more use.
-func (r *webSocketReader) pong(payload []byte) error {
+func (w *webSocket) pong(payload []byte) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), requestTimeout, errSilent)
 	defer cancel()
-	if err := r.link.write(ctx, ws.OpPong, payload); err != nil {
+	if err := w.write(ctx, ws.OpPong, payload); err != nil {
 		return &readError{err}
 	}
 	return nil
 }
+
+// tellPresence sends a pong to no ping (RFC 6455, section 5.5.3). If it cannot be
+// written the connection has been closed, as who reads it will find.
+func (w *webSocket) tellPresence() { _ = w.pong(nil) }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -143,6 +144,25 @@ func TestAnEndedSocketIsReopenedFromThePositions(t *testing.T) {
 		require.Zero(t, time.Since(began))
 		require.Equal(t, 2, f.opened)
 		wantQuiet(t, s)
+	})
+}
+
+// A client whose subscriber takes its time reads no pings, and says all the same that
+// it is there.
+func TestASlowCallersSocketSaysThatItIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.publish("a", 3*itemBuffer)
+		s := subscribe(t, serveFake(t, f), []wire.Start{Oldest("a")}, WithTransport(WebSocket))
+		time.Sleep(time.Hour)
+		f.set(func() {
+			require.InDelta(t, time.Hour/presenceInterval, f.pongs, 2)
+			f.pongs = 0
+		})
+		for i := range 3 * itemBuffer {
+			wantNext(t, s, fmt.Sprintf("a@k3:%d", i+1))
+		}
+		require.Len(t, f.seen(), 1)
 	})
 }
 
