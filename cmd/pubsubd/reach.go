@@ -110,7 +110,7 @@ func (a *address) url() (*url.URL, error) {
 
 // client returns a client of the listener, which the caller closes. The error is a
 // usage error.
-func (a *address) client() (*pubsub.Client, error) {
+func (a *address) client(options ...pubsub.Option) (*pubsub.Client, error) {
 	base, err := a.url()
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (a *address) client() (*pubsub.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := pubsub.New(base.String(), pubsub.WithTLSConfig(trusts))
+	c, err := pubsub.New(base.String(), append(options, pubsub.WithTLSConfig(trusts))...)
 	if err != nil {
 		return nil, usageError{err}
 	}

@@ -34,7 +34,7 @@ A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, 
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
-	s.server = bindServer(f)
+	s.server, s.carriage = bindServer(f), bindCarriage(cmd, f)
 	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with all that the topics hold; a position: begin after it, for its topic")
 	f.BoolVar(&s.json, "json", false, "print frames as they are in the protocol, one a line")
 	f.IntVar(&s.count, "count", 0, "end after so many messages; 0 is never")
@@ -50,13 +50,14 @@ A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, 
 
 // subscribing is what the command line asks for.
 type subscribing struct {
-	server  *address
-	from    []string
-	json    bool
-	count   int
-	timeout time.Duration
-	client  string
-	noEcho  bool
+	server   *address
+	carriage *carriage
+	from     []string
+	json     bool
+	count    int
+	timeout  time.Duration
+	client   string
+	noEcho   bool
 
 	out, notes io.Writer
 	came       int // messages
@@ -67,7 +68,11 @@ func (s *subscribing) run(args []string) error {
 	if err != nil {
 		return usageError{err}
 	}
-	client, err := s.server.client()
+	reach, err := s.carriage.reach(s.server)
+	if err != nil {
+		return err
+	}
+	client, err := s.server.client(reach...)
 	if err != nil {
 		return err
 	}
@@ -87,6 +92,9 @@ func (s *subscribing) check(args []string) ([]wire.Start, error) {
 		return nil, errors.New("--no-echo: whose messages? --client says")
 	case s.client != "" && wire.CheckClient(s.client) != nil:
 		return nil, fmt.Errorf("--client: %w", wire.CheckClient(s.client))
+	}
+	if err := s.carriage.check(); err != nil {
+		return nil, err
 	}
 	return s.starts(args)
 }
@@ -156,7 +164,7 @@ func (s *subscribing) subscribe(ctx context.Context, client *pubsub.Client, star
 }
 
 func (s *subscribing) options() []pubsub.SubscribeOption {
-	options := []pubsub.SubscribeOption{pubsub.WithRetryNotify(s.notifyRetry)}
+	options := append(s.carriage.options(), pubsub.WithRetryNotify(s.notifyRetry))
 	if s.noEcho {
 		options = append(options, pubsub.WithoutOwn(s.client))
 	}

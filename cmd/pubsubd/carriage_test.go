@@ -1,0 +1,84 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The same comes over every transport and in every format, over a restart too.
+func TestSubscribeOverEveryTransport(t *testing.T) {
+	for _, c := range []struct{ args, over string }{
+		{"--transport=longpoll", "longpoll"},
+		{"--transport=longpoll --format=cbor", "longpoll"},
+		{"--transport=stream", "stream"},
+		{"--transport=stream --format=cbor", "stream"},
+		{"--transport=websocket", "websocket"},
+		{"--transport=websocket --format=cbor", "websocket"},
+		{"--transport=auto --format=json", "websocket"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			s := serveProcess(t)
+			s.do("publish", "a", `{"n":[1,2.5]}`)
+			s.do("publish", "a", "two", "--type=text/plain")
+			sub := subscribe(s, append(strings.Fields(c.args), "a@oldest", "b.*")...)
+			require.Regexp(t, `  {"n":\[1,2\.5\]}$`, sub.line())
+			require.Regexp(t, `  two$`, sub.line())
+			s.do("publish", "b.c", "3")
+			require.Regexp(t, `^b\.c@\w+:1 .*  3$`, sub.line())
+			s.waitForMetric(`pubsubd_frames_delivered_total{transport="` + c.over + `"} 3`)
+
+			s.signal(syscall.SIGINT)
+			require.Zero(t, s.exit().ExitCode())
+			again := serveProcess(t, "--listen-public", strings.TrimPrefix(s.public, "http://"))
+			again.do("publish", "a", "4")
+			require.Regexp(t, `  4$`, sub.line())
+			require.NoError(t, sub.cmd.Process.Signal(syscall.SIGTERM))
+			code, said := sub.exit()
+			require.Zero(t, code, said)
+			again.waitForMetric("pubsubd_sessions 0")
+		})
+	}
+}
+
+// Whoever says nothing of the TCP port finds it where serve has it, or usually has it.
+func TestWhereTheTCPPortIs(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	asked := make(chan string, 8)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				close(asked)
+				return
+			}
+			b := make([]byte, 64)
+			n, _ := conn.Read(b)
+			asked <- string(b[:n])
+			conn.Close()
+		}
+	}()
+	at := listener.Addr().String()
+	_, port, err := net.SplitHostPort(at)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		env  []string
+		args []string
+	}{
+		{nil, []string{"--tcp", at}},
+		{[]string{listenTCPEnv + "=:" + port}, nil},
+	} {
+		r := run(t, c.env, append([]string{"subscribe", "a@oldest", "--transport=tcp", "--timeout=100ms"}, c.args...)...)
+		require.Zero(t, r.code, r.stderr)
+		require.Contains(t, <-asked, "a@oldest")
+	}
+	listener.Close()
+	for range asked {
+		continue
+	}
+	require.Equal(t, "h:8082", (&carriage{}).port("h"))
+}
