@@ -1,5 +1,6 @@
 // Package pubsub is the Go client of pubsubd: it publishes messages, and
-// subscribes to topics by long polling or by a stream, losing nothing silently.
+// subscribes to topics, losing nothing silently. Messages come over a WebSocket if
+// that gets through, else a stream or long polls; see WithTransport.
 //
 // A Subscription goes on by position over every broken answer, lost connection
 // and restarted daemon. What the daemon cannot give any more it announces, and
@@ -16,6 +17,7 @@
 // The words are those of the protocol (pkg/wire/PROTOCOL.md), and messages, gaps,
 // positions and problems are the types of package wire.
 //
-// The client does not log, does not publish twice (see Client.Publish, and
-// WithIdempotencyKey for when an answer is lost), and has no WebSocket or SSE.
+// The client does not log, and does not publish twice (see Client.Publish, and
+// WithIdempotencyKey for when an answer is lost). It publishes by HTTP, whatever
+// messages come over. It deflates nothing.
 package pubsub
