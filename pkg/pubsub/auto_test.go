@@ -110,6 +110,12 @@ func TestAWebSocketThatDoesNotGetThroughIsGivenUpForAStream(t *testing.T) {
 				require.Equal(t, c.wait, time.Since(began))
 				f.publish("a", 1)
 				wantNext(t, s, "a@k3:1")
+
+				f.set(func() { f.script = nil })
+				f.breakOff()
+				f.publish("a", 1)
+				wantNext(t, s, "a@k3:2")
+				require.Equal(t, HTTPStream, s.Transport(), "what worked is kept")
 			})
 		})
 	}
@@ -129,6 +135,42 @@ func TestAutoKeepsWhatWorked(t *testing.T) {
 		f.restart("k4")
 		wantNext(t, s, "restarted a@k3:1-a@k4:0")
 		require.Equal(t, WebSocket, s.Transport())
+	})
+}
+
+// What passes is no reason to give up what has worked.
+func TestATransportThatFailsOnceIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")})
+		failed := false
+		f.set(func() {
+			f.script = func(w http.ResponseWriter, _ *http.Request) bool {
+				again := failed
+				if failed = true; !again {
+					http.Error(w, "restarting", http.StatusBadGateway)
+				}
+				return !again
+			}
+		})
+		f.breakOff()
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+		require.True(t, failed)
+		require.Equal(t, WebSocket, s.Transport())
+	})
+}
+
+// Where nobody is there is nothing to be tried by other transports.
+func TestAutoDialsOnceAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.down = true
+		var waited waits
+		_, err := serveFake(t, f).Subscribe(t.Context(), []wire.Start{Now("a")}, waited.notify())
+		require.ErrorIs(t, err, errOpenTimeout)
+		_, all := waited.seen()
+		require.Equal(t, len(all), f.dials)
 	})
 }
 

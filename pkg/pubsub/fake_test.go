@@ -44,6 +44,7 @@ type fake struct {
 	breaks int                                               // every answer under way that began at a lower number breaks off
 	muted  bool                                              // answers under way say nothing more and stay open
 	down   bool                                              // refuse connections
+	dials  int                                               // connections asked for
 }
 
 // A fakePoll is what one poll asked for, and when.
@@ -763,6 +764,7 @@ func serveFake(t *testing.T, f *fake, opts ...Option) *Client {
 	dial := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		f.mu.Lock()
 		down := f.down
+		f.dials++
 		f.mu.Unlock()
 		switch {
 		case down:

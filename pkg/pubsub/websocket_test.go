@@ -222,6 +222,24 @@ func TestAChangeOverASocketPassesWhatWaits(t *testing.T) {
 	}
 }
 
+// Frames of what was removed may follow the reply, as far as the daemon has promised,
+// and would hide what a topic that is taken back is owed.
+func TestATopicIsTakenBackOverAnotherSocket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.publish("a", 2)
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a"), Now("b")}, WithTransport(WebSocket))
+		wantChange(t, s, []wire.Start{Now("c")}, []string{"a"}, "c@k3:0")
+		require.Equal(t, 1, f.opened)
+		wantChange(t, s, []wire.Start{Oldest("a")}, nil, "a@k3:0")
+		require.Equal(t, 2, f.opened)
+		wantNext(t, s, "a@k3:1", "a@k3:2")
+		wantChange(t, s, []wire.Start{Now("d")}, []string{"c"}, "d@k3:0")
+		wantChange(t, s, []wire.Start{Now("c")}, nil, "c@k3:0")
+		require.Equal(t, 3, f.opened, "what was added by a change counts as well")
+	})
+}
+
 // The connection breaks before the reply: the change is made on the next.
 func TestAChangeOutlivesItsSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
