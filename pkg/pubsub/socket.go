@@ -57,7 +57,6 @@ func openSocket(life, ctx context.Context, dial func() (link, bool, error), star
 		return nil, opened{}, err
 	}
 	s.had.remember(starts)
-	s.answer.useful = true
 	return s, o, nil
 }
 

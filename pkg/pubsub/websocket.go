@@ -93,8 +93,7 @@ type webSocket struct {
 	conn   io.ReadWriteCloser
 	format Format // immutable
 
-	mu     sync.Mutex // held to write
-	closed bool       // we have said good-bye; guarded by mu
+	mu sync.Mutex // held to write
 }
 
 func (w *webSocket) Read(p []byte) (int, error) { return w.conn.Read(p) }
@@ -132,9 +131,6 @@ func (w *webSocket) write(ctx context.Context, kind ws.OpCode, payload []byte) e
 }
 
 func (w *webSocket) writeLocked(ctx context.Context, frame []byte) error {
-	if w.closed {
-		return errCut
-	}
 	defer context.AfterFunc(ctx, func() { w.conn.Close() })()
 	if _, err := w.conn.Write(frame); err != nil {
 		w.conn.Close() // half of a frame may be out
@@ -154,7 +150,6 @@ func (w *webSocket) Close() {
 		ctx, cancel := context.WithTimeout(context.Background(), goodbyeTimeout)
 		defer cancel()
 		_ = w.writeLocked(ctx, closeFrame()) // it may be too late for it
-		w.closed = true
 	}
 	w.conn.Close()
 }

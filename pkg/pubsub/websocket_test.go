@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -93,6 +94,16 @@ func TestAWebSocketCutAtAnyByteIsCutOff(t *testing.T) {
 		}
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF, "at %d: %q", at, text)
 	}
+}
+
+// A pong that cannot be written is the connection's fault, not another language.
+func TestAPongThatCannotBeWrittenIsACut(t *testing.T) {
+	near, far := net.Pipe()
+	far.Close()
+	r := &webSocketReader{link: &webSocket{conn: near}, conn: bufio.NewReader(bytes.NewReader(frame(ws.OpPing, true, ""))), kind: ws.OpText}
+	_, err := r.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.ErrClosedPipe)
+	require.NotErrorIs(t, whyUnreadable(t.Context(), err), errMalformed)
 }
 
 // A length is believed only as far as bytes come.
@@ -263,26 +274,59 @@ func TestAChangeOutlivesItsSocket(t *testing.T) {
 	})
 }
 
-// A daemon that reads nothing any more does not hold Close up.
-func TestAStuckSocketCloses(t *testing.T) {
+// readsNothing is a script of a daemon that says something on the first WebSocket, and
+// never reads it.
+func readsNothing(t *testing.T, says ...wire.Content) func(http.ResponseWriter, *http.Request) bool {
+	met := false
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if met {
+			return false
+		}
+		met = true
+		conn, _, _, err := ws.UpgradeHTTP(r, w)
+		require.NoError(t, err)
+		for _, c := range says {
+			_, _ = conn.Write(webSocketFormat(JSON).encode(c))
+		}
+		time.Sleep(time.Hour)
+		conn.Close()
+		return true
+	}
+}
+
+// A change that nobody reads is given up with its connection, which holds nothing else
+// up.
+func TestAStuckSocketIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.script = func(w http.ResponseWriter, r *http.Request) bool {
-			conn, _, _, err := ws.UpgradeHTTP(r, w)
-			require.NoError(t, err)
-			_, _ = conn.Write(webSocketFormat(JSON).encode(wire.Content{Hello: &wire.Hello{Positions: []wire.Position{{Topic: "a", Epoch: "k3"}}}}))
-			time.Sleep(time.Hour)
-			conn.Close()
-			return true
-		}
+		hello := wire.Content{Hello: &wire.Hello{Positions: []wire.Position{{Topic: "a", Epoch: "k3"}}}}
+		f.script = readsNothing(t, hello)
 		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(WebSocket))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
+		began := time.Now()
 		_, err := s.Change(ctx, []wire.Start{Now("b")}, nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+		require.Less(t, time.Since(began), 2*time.Second)
+		wantPositions(t, s, "a@k3:1")
+		s.Close()
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+// Close does not wait for a pong that nobody reads.
+func TestAStuckSocketCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		hello := wire.Content{Hello: &wire.Hello{Positions: []wire.Position{{Topic: "a", Epoch: "k3"}}}}
+		f.script = readsNothing(t, hello, wire.Content{})
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(WebSocket))
+		synctest.Wait()
 		began := time.Now()
 		s.Close()
-		require.LessOrEqual(t, time.Since(began), closeTimeout)
+		require.LessOrEqual(t, time.Since(began), goodbyeTimeout)
 		time.Sleep(2 * time.Hour)
 	})
 }
