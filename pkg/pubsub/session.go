@@ -154,9 +154,6 @@ func (s *session) cut(err error) bool {
 // leave ends the session on the daemon. An error is of no use to anybody: the
 // daemon ends the session by itself when no poll comes.
 func (s *session) leave(ctx context.Context) {
-	if s.first != nil {
-		s.first.stop()
-	}
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	_ = s.client.call(ctx, http.MethodDelete, s.path, nil, http.StatusNoContent, nil)

@@ -52,6 +52,23 @@ func TestWhatAnEventStreamIsAskedFor(t *testing.T) {
 	})
 }
 
+// A change of events is asked for once: its answer begins at once, and tells.
+func TestAChangeOfEventsIsOneRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.publish("b", 1)
+		var asked []string
+		f.script = func(_ http.ResponseWriter, r *http.Request) bool {
+			f.set(func() { asked = append(asked, r.URL.Path) })
+			return false
+		}
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(SSE))
+		wantChange(t, s, []wire.Start{After(position(t, "b@k3:0"))}, nil, "b@k3:0")
+		wantNext(t, s, "b@k3:1")
+		f.set(func() { require.Equal(t, []string{"/v1/sse", "/v1/sse"}, asked) })
+	})
+}
+
 // The daemon says "later" in an event, since a browser would take a status for "never".
 func TestAnEndWithoutAHelloIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -86,6 +86,18 @@ func TestATCPPortOfAnotherLanguage(t *testing.T) {
 	}
 }
 
+// What is never read is given up in time.
+func TestATCPPortThatReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := New("http://daemon", WithTCPAddr("daemon:8082", nil), dialsTo(t, func(net.Conn) { time.Sleep(time.Hour) }))
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = c.Subscribe(t.Context(), []wire.Start{Now("a")}, WithTransport(TCP), WithOpenTimeout(time.Second))
+		require.ErrorIs(t, err, errOpenTimeout)
+		require.Equal(t, time.Second, time.Since(began))
+	})
+}
+
 func TestTCPMaySpeakTLS(t *testing.T) {
 	authority := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
 	defer authority.Close()

@@ -52,3 +52,33 @@ func TestEditKeepsWhatStays(t *testing.T) {
 	require.Equal(t, []wire.Start{After(position(t, "a@k3:1")), After(position(t, "c@k3:3")), Oldest("b"), Oldest("d")}, e.next.starts())
 	require.True(t, list.edit([]wire.Start{Oldest("a")}, []string{"x"}).empty())
 }
+
+func TestPositionsThatAnswerStarts(t *testing.T) {
+	for _, c := range []struct {
+		starts, positions []string
+		ok                bool
+	}{
+		{nil, nil, true},
+		{[]string{"a", "b@oldest"}, []string{"a@k3:1", "b@k3:0"}, true},
+		{[]string{"a", "b@oldest"}, []string{"b@k3:0", "a@k3:1"}, true},
+		{[]string{"a", "x.*"}, []string{"a@k3:1", "x.*@k3:0", "x.y@k3:4"}, true},
+		{[]string{"x.y", "x.*"}, []string{"x.*@k3:0", "x.y@k3:4", "x.z@k3:4"}, true},
+		{[]string{"a"}, nil, false},
+		{[]string{"a", "b"}, []string{"a@k3:1"}, false},
+		{[]string{"a"}, []string{"a@k3:1", "b@k3:1"}, false},
+		{[]string{"a", "x.*"}, []string{"a@k3:1", "x.*@k3:0", "x.y.z@k3:4"}, false},
+		{nil, []string{"a@k3:1"}, false},
+	} {
+		var starts []wire.Start
+		for _, text := range c.starts {
+			start, err := wire.ParseStart(text)
+			require.NoError(t, err)
+			starts = append(starts, start)
+		}
+		var positions []wire.Position
+		for _, text := range c.positions {
+			positions = append(positions, position(t, text))
+		}
+		require.Equal(t, c.ok, checkPositions(starts, positions) == nil, "%v %v", c.starts, c.positions)
+	}
+}
