@@ -16,15 +16,17 @@ func TestSubscribeOverEveryTransport(t *testing.T) {
 		{"--transport=longpoll --format=cbor", "longpoll"},
 		{"--transport=stream", "stream"},
 		{"--transport=stream --format=cbor", "stream"},
+		{"--transport=sse", "sse"},
+		{"--transport=tcp --tcp=TCP", "tcp"},
 		{"--transport=websocket", "websocket"},
 		{"--transport=websocket --format=cbor", "websocket"},
 		{"--transport=auto --format=json", "websocket"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
-			s := serveProcess(t)
+			s := serveProcess(t, "--listen-tcp=127.0.0.1:0")
 			s.do("publish", "a", `{"n":[1,2.5]}`)
 			s.do("publish", "a", "two", "--type=text/plain")
-			sub := subscribe(s, append(strings.Fields(c.args), "a@oldest", "b.*")...)
+			sub := subscribe(s, append(strings.Fields(strings.Replace(c.args, "TCP", s.tcp, 1)), "a@oldest", "b.*")...)
 			require.Regexp(t, `  {"n":\[1,2\.5\]}$`, sub.line())
 			require.Regexp(t, `  two$`, sub.line())
 			s.do("publish", "b.c", "3")
@@ -33,13 +35,12 @@ func TestSubscribeOverEveryTransport(t *testing.T) {
 
 			s.signal(syscall.SIGINT)
 			require.Zero(t, s.exit().ExitCode())
-			again := serveProcess(t, "--listen-public", strings.TrimPrefix(s.public, "http://"))
+			again := serveProcess(t, "--listen-public", strings.TrimPrefix(s.public, "http://"), "--listen-tcp", s.tcp)
 			again.do("publish", "a", "4")
 			require.Regexp(t, `  4$`, sub.line())
 			require.NoError(t, sub.cmd.Process.Signal(syscall.SIGTERM))
 			code, said := sub.exit()
 			require.Zero(t, code, said)
-			again.waitForMetric("pubsubd_sessions 0")
 		})
 	}
 }

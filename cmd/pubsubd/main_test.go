@@ -139,6 +139,7 @@ type served struct {
 	cmd           *exec.Cmd
 	stderr        *wrote
 	public, admin string
+	tcp           string // host:port, if it listens there
 }
 
 func serveProcess(t *testing.T, args ...string) *served {
@@ -157,7 +158,7 @@ func serveProcess(t *testing.T, args ...string) *served {
 	}, 10*time.Second, time.Millisecond)
 	var at map[string]string
 	require.NoError(t, json.Unmarshal(text, &at))
-	s.public, s.admin = "http://"+at["public"], "http://"+at["admin"]
+	s.public, s.admin, s.tcp = "http://"+at["public"], "http://"+at["admin"], at["tcp"]
 	return s
 }
 
