@@ -1,0 +1,89 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// ways are all ways in which the Go client subscribes.
+var ways = map[string][]pubsub.SubscribeOption{
+	"long poll":             {pubsub.WithTransport(pubsub.LongPoll)},
+	"long poll, CBOR":       {pubsub.WithTransport(pubsub.LongPoll), pubsub.WithFormat(pubsub.CBOR)},
+	"multiple, CBOR":        {pubsub.WithMode(pubsub.Multiple), pubsub.WithFormat(pubsub.CBOR)},
+	"stream":                {pubsub.WithTransport(pubsub.HTTPStream)},
+	"stateless stream":      {pubsub.WithTransport(pubsub.HTTPStream), pubsub.Stateless()},
+	"stream, CBOR":          {pubsub.WithTransport(pubsub.HTTPStream), pubsub.WithFormat(pubsub.CBOR)},
+	"server-sent events":    {pubsub.WithTransport(pubsub.SSE)},
+	"WebSocket":             {pubsub.WithTransport(pubsub.WebSocket)},
+	"WebSocket, CBOR":       {pubsub.WithTransport(pubsub.WebSocket), pubsub.WithFormat(pubsub.CBOR)},
+	"TCP":                   {pubsub.WithTransport(pubsub.TCP)},
+	"whatever gets through": nil,
+}
+
+// Connections are cut again and again while two topics are published to, and then one of
+// them is left: whatever the transport, everything comes once and in order.
+func TestNothingIsLostOverAnyTransportThatIsCut(t *testing.T) {
+	for _, lane := range []string{"handoff", "off"} {
+		d := start(t, func(c *config.Config) { c.Listen.TCP, c.Lane = "127.0.0.1:0", lane })
+		for name, options := range ways {
+			t.Run(lane+"/"+name, func(t *testing.T) { d.cutWhileSubscribed(t, options) })
+		}
+	}
+}
+
+func (d *running) cutWhileSubscribed(t *testing.T, options []pubsub.SubscribeOption) {
+	public, tcp := newLine(t), newLine(t)
+	public.passTo(d.PublicAddr())
+	tcp.passTo(d.TCPAddr())
+	client, err := pubsub.New("http://"+public.Addr().String(), pubsub.WithTCPAddr(tcp.Addr().String(), nil), pubsub.WithMaxBackoff(20*time.Millisecond))
+	require.NoError(t, err)
+	defer client.Close()
+	a, b := fmt.Sprintf("cut.a%d", rand.Uint64()), fmt.Sprintf("cut.b%d", rand.Uint64())
+	sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now(a), pubsub.Now(b)}, options...)
+	require.NoError(t, err)
+	defer sub.Close()
+
+	const messages = 120
+	ahead := make(chan struct{}, 12) // of the subscriber
+	go func() {
+		for n := range messages {
+			for _, topic := range []string{a, b} {
+				ahead <- struct{}{}
+				d.post("/v1/topics/"+topic+"/messages", fmt.Sprint(n))
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	next := map[string]uint64{a: 1, b: 1}
+	for n := range 2 * messages {
+		if n%20 == 7 {
+			public.passTo(d.PublicAddr())
+			tcp.passTo(d.TCPAddr())
+		}
+		item, err := sub.Next(ctx)
+		require.NoError(t, err, "%v", next)
+		require.Nil(t, item.Gap, "%v", item.Gap)
+		p := item.Message.Position
+		require.Equal(t, next[p.Topic], p.Offset, p.Topic)
+		require.Equal(t, fmt.Sprint(p.Offset-1), string(item.Message.Data))
+		next[p.Topic]++
+		<-ahead
+	}
+	_, err = sub.Change(ctx, nil, []string{a})
+	require.NoError(t, err)
+	d.post("/v1/topics/"+a+"/messages", "1")
+	d.post("/v1/topics/"+b+"/messages", "2")
+	item, err := sub.Next(ctx)
+	require.NoError(t, err)
+	require.Equal(t, b, item.Message.Position.Topic)
+}
