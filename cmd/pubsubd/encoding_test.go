@@ -27,7 +27,8 @@ func TestTheEncodingsAreCompared(t *testing.T) {
 	var result encoding.Result
 	require.NoError(t, json.Unmarshal(text, &result))
 	require.Equal(t, "v0.0.0-test", result.Parameters.Build)
-	for _, name := range []string{encoding.JSON, encoding.CBOR} {
+	require.Empty(t, result.Missing)
+	for _, name := range []string{encoding.JSON, encoding.GzipJSON, encoding.CBOR} {
 		row := result.Row(40, name)
 		require.NotNil(t, row, name)
 		require.Positive(t, row.All.Trips)

@@ -16,8 +16,7 @@ import (
 func TestTransportsAreMeasured(t *testing.T) {
 	dir := t.TempDir()
 	file, svg, html := filepath.Join(dir, "t.json"), filepath.Join(dir, "t.svg"), filepath.Join(dir, "t.html")
-	r := run(t, nil, "loadtest", "transports", "--messages=1500", "--repeats=1", "--clients=2",
-		"--transports=single,batch,multiple,stream,websocket", "--json", file, "--svg", svg, "--html", html)
+	r := run(t, nil, "loadtest", "transports", "--messages=1500", "--repeats=1", "--clients=2", "--json", file, "--svg", svg, "--html", html)
 	require.Zero(t, r.code, "%s\n%s", r.stdout, r.stderr)
 	require.Contains(t, r.stdout, "many ÷ one per poll, CBOR")
 	require.Contains(t, r.stdout, "verdict   ok")
@@ -26,7 +25,7 @@ func TestTransportsAreMeasured(t *testing.T) {
 	require.NoError(t, err)
 	var result transports.Result
 	require.NoError(t, json.Unmarshal(text, &result))
-	require.Len(t, result.Rows, 5*2*2+2)
+	require.Len(t, result.Rows, 5*2*2+2+2+2+1)
 	for _, row := range result.Rows {
 		require.Positive(t, row.PerSecond.Mean, "%+v", row)
 		require.Greater(t, row.BytesIn, 200.0, "%+v", row)
