@@ -195,10 +195,10 @@ func (e *eventSource) check(ev event) {
 		e.count++
 		require.Equal(e, fmt.Sprintf("~%s:%d", e.session, e.count), ev.id)
 	case e.ids == ofOneTopic:
-		_, p := position(c)
+		p := position(c)
 		require.Equal(e, p.String(), ev.id)
 	default:
-		_, p := position(c)
+		p := position(c)
 		require.Contains(e, strings.Split(ev.id, ","), p.String())
 		require.Len(e, strings.Split(ev.id, ","), len(e.query["topic"]))
 	}

@@ -142,17 +142,17 @@ func (s *subscriber) learn(c wire.Content) {
 		}
 	}
 	if c.Counts() {
-		_, p := position(c)
+		p := position(c)
 		s.at[p.Topic] = wire.StartAfter(p)
 		s.got++
 	}
 }
 
-func position(c wire.Content) (string, wire.Position) {
+func position(c wire.Content) wire.Position {
 	if c.Gap != nil {
-		return "gap", c.Gap.Position
+		return c.Gap.Position
 	}
-	return "message", c.Message.Position
+	return c.Message.Position
 }
 
 func (s *subscriber) Next() (wire.Content, error) {

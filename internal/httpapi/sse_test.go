@@ -233,7 +233,7 @@ func TestAReferenceToWhatIsGoneIsAGapOnEveryTopic(t *testing.T) {
 				for range 6 {
 					c, err := e.nextFrame()
 					require.NoError(k, err)
-					_, p := position(c)
+					p := position(c)
 					word := "message"
 					if c.Gap != nil {
 						word = string(c.Gap.Reason)

@@ -40,7 +40,7 @@ func newBareKit(t *testing.T, s settings) *bareKit {
 	var running sync.WaitGroup
 	running.Go(func() { require.ErrorIs(t, port.Serve(k.port), net.ErrClosed) })
 	t.Cleanup(func() {
-		k.port.Close()
+		require.NoError(t, k.port.Close())
 		k.api.Close()
 		port.Close()
 		running.Wait()
