@@ -278,21 +278,49 @@ func (o *output) put(b []byte) []byte {
 // Kept implements transport.Connection.
 func (o *output) Kept() bool { return len(o.kept) > 0 }
 
-// flush writes what the connection takes now of what was kept.
+// flush writes what the connection takes now of what was kept. Small parts, of which a
+// slow client may have thousands, are written together.
 func (o *output) flush() {
 	for len(o.kept) > 0 {
-		rest := o.put(o.kept[0])
-		switch {
-		case o.failed: // nothing is kept any more
-		case len(rest) > 0:
-			o.kept[0] = rest
+		together := takeScratch()
+		b := o.kept[0]
+		if len(b) < chunkBytes {
+			b = together.gather(o.kept)
+		}
+		took := len(b) - len(o.put(b))
+		scratches.Put(together)
+		if o.failed {
+			return // nothing is kept any more
+		}
+		o.taken(took)
+		if took < len(b) {
 			return
-		default:
-			o.kept[0] = nil
-			o.kept = o.kept[1:]
 		}
 	}
 	o.kept = nil
+}
+
+// gather returns what parts begin with, as much as is written at a time.
+func (s *scratch) gather(parts [][]byte) []byte {
+	for _, part := range parts {
+		if len(s.bytes)+len(part) > atOnceBytes {
+			break
+		}
+		s.bytes = append(s.bytes, part...)
+	}
+	return s.bytes
+}
+
+// taken takes the first n bytes off what is kept.
+func (o *output) taken(n int) {
+	for n > 0 && n >= len(o.kept[0]) {
+		n -= len(o.kept[0])
+		o.kept[0] = nil
+		o.kept = o.kept[1:]
+	}
+	if n > 0 {
+		o.kept[0] = o.kept[0][n:]
+	}
 }
 
 // scratch is memory for an answer that is put together.
