@@ -31,6 +31,9 @@ func (s *Session) Ack(n uint64) error {
 		p.resent = max(0, p.resent-(before-len(s.unacked)))
 		p.ackedLocked(before)
 	}
+	if s.parked != nil {
+		s.shrinkLocked()
+	}
 	return nil
 }
 

@@ -89,6 +89,7 @@ func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now
 		return nil, MustWait, nil
 	}
 	p.letGo()
+	s.shrinkLocked()
 	p.direct.to, p.direct.limit, p.direct.wait = to, limit, wait
 	s.parked = p
 	s.dueAtLocked(now.Add(wait))

@@ -82,14 +82,22 @@ func (s *Session) ackLocked(ack uint64) error {
 
 // letGoLocked counts the n oldest unacked frames as acked.
 func (s *Session) letGoLocked(n int) {
-	for _, f := range s.unacked[:n] {
+	for i, f := range s.unacked[:n] {
+		if i+1 < n && s.unacked[i+1].sub == f.sub {
+			continue // the next says more
+		}
 		f.sub.ackedTo = f.sub.joined.Position(f.offset)
 		f.sub.settleLocked()
 	}
 	s.acked += uint64(n)
 	s.unacked = slices.Delete(s.unacked, 0, n)
+}
+
+// shrinkLocked lets go of the list of a burst, which should not stay with a session
+// that waits. One that is catching up needs it again.
+func (s *Session) shrinkLocked() {
 	if len(s.unacked) == 0 && cap(s.unacked) > 64 {
-		s.unacked = nil // a burst's list should not stay with an idle session
+		s.unacked = nil
 		s.countLocked()
 	}
 }
@@ -217,6 +225,7 @@ func (p *Poll) prepare() error {
 	if p.why != nil {
 		return p.why
 	}
+	s.shrinkLocked()
 	if p.stop == nil {
 		p.stop = make(chan struct{})
 	}

@@ -183,14 +183,14 @@ func (t *Server) answer(ctx context.Context, s *session.Session, r Request, a An
 	}
 }
 
-// limitOf is how much a poll of this mode takes at a time; of one that is multiple,
-// in all.
+// limitOf is how much a poll of this mode takes at a time. The bytes of one that is
+// multiple are those of its whole answer.
 func (c *inForce) limitOf(r Request) broker.Limit {
 	switch r.Mode {
 	case Single:
 		return broker.Limit{Frames: 1, Bytes: math.MaxInt}
 	case Multiple:
-		return broker.Limit{Frames: math.MaxInt, Bytes: c.AnswerBytes}
+		return broker.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes} // the client reads the first while the next are taken
 	}
 	frames, bytes := r.Events.limit(c)
 	return broker.Limit{Frames: frames, Bytes: bytes}
