@@ -98,13 +98,19 @@ const (
 	madeBytes = 4 << 10
 )
 
+// answerBytes is how long an answer of many messages may be, which is 1 MiB by
+// default: long enough for its end to weigh little.
+const answerBytes = 16 << 20
+
 // raisedLimits lets the server hold all messages of two topics: the one that is
-// filled, and one that is live.
+// filled, and one that is live; and answer with as many as it can.
 func raisedLimits(c *Config) []string {
 	n := c.Messages + 1
 	flags := []string{
 		"--history-messages=" + strconv.Itoa(n), "--history-bytes=" + strconv.Itoa(max(n*heldBytes, 1<<20)), "--history-age=24h",
 		"--memory-budget=" + strconv.Itoa(2*n*madeBytes+512<<20),
+		// An answer of many messages ends at these, and the next poll is a round trip.
+		"--session-unacked=" + strconv.Itoa(n), "--poll-answer-bytes=" + strconv.Itoa(answerBytes),
 	}
 	if slices.Contains(c.Transports, TCP) {
 		flags = append(flags, "--listen-tcp=127.0.0.1:0")
