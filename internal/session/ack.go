@@ -37,10 +37,11 @@ func (s *Session) Ack(n uint64) error {
 	return nil
 }
 
-// ackedLocked has a poll go on that was full with so many unacked frames.
+// ackedLocked has a poll go on that was full with so many unacked frames, or when a
+// reload has widened its window since.
 func (p *Poll) ackedLocked(before int) {
 	s := p.session
-	if p.acks == nil || before < s.config().Unacked {
+	if p.acks == nil || before < s.config().Unacked && !s.waitsLocked() {
 		return
 	}
 	select {

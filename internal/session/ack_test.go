@@ -115,3 +115,26 @@ func TestAnAckMayComeWhileFramesAreSentAgain(t *testing.T) {
 		p.Done(time.Now())
 	})
 }
+
+// A window that a reload widens while a poll is full does not let what comes overtake
+// what waits.
+func TestAFullPollKeepsTheOrderThoughItsWindowWidens(t *testing.T) {
+	story(t, broker.Config{}, Config{Unacked: 2, Queue: 8}, func(k *kit) {
+		s := k.open("a")
+		l := &line{k: k, then: Parked}
+		p := k.hearing(s, 0)
+		_, became, err := p.TakeOrPark(l, everything, patience, time.Now())
+		require.NoError(k, err)
+		require.Equal(k, DidPark, became)
+		k.publishN("a", 4)
+		l.wants("a1", "a2")
+		k.registry.Reload(Config{Unacked: 100, Queue: 8})
+		k.publishN("a", 1)
+		require.Empty(k, l.told)
+		require.Equal(k, 1, l.woken)
+		frames, _, err := p.TakeOrPark(l, everything, patience, time.Now())
+		require.NoError(k, err)
+		require.Equal(k, "a3 a4 a5", said(frames))
+		p.Done(time.Now())
+	})
+}

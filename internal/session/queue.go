@@ -46,7 +46,7 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 		return
 	}
 	// Fast path: a poll is parked on its connection, and nothing goes before these.
-	if s.parked != nil {
+	if s.parked != nil && !s.waitsLocked() {
 		frames = frames[s.handOverLocked(sub, frames, now):]
 		if sub.dropped {
 			return // it was a stateless poll's, which is over
@@ -89,6 +89,11 @@ func (sub *subscription) enqueueLocked(frames []*wire.Frame) {
 	if len(frames) > 0 && (s.parked == nil || !s.parked.fullLocked()) {
 		s.wakeParkedLocked()
 	}
+}
+
+// waitsLocked reports whether something waits to be taken, before what comes now.
+func (s *Session) waitsLocked() bool {
+	return len(s.queue) > 0 || s.carried.frame != nil || len(s.behind)+len(s.notices) > 0
 }
 
 // enqueueLocked reports whether the entry fitted the queue.

@@ -58,7 +58,7 @@ type Session struct {
 	behind  []*subscription       // those that catch up, in turns
 	poll    *Poll                 // the newest, until it ends
 	due     time.Time             // when the parked poll has waited long enough
-	parked  *Poll                 // that poll, while frames may be handed to its connection; then queue and behind are empty, or it is full
+	parked  *Poll                 // that poll, while frames may be handed to its connection; then queue and behind are empty, or it was full when it parked
 	ended   *wire.Problem         // why the session ended; nil while it lives
 	active  time.Time             // when it was opened, or a poll last came or went
 	unacked []sent                // frames acked+1 .. sent, unless trusted
