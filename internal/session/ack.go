@@ -4,6 +4,8 @@ package session
 // nothing more can be sent before an ack, it waits for one. It is called before
 // anything is taken. A poll that trusts its connection has no use for acks.
 func (p *Poll) HearAcks() {
+	p.session.mu.Lock() // an older connection may bring an ack already
+	defer p.session.mu.Unlock()
 	if !p.trust {
 		p.acks = make(chan struct{}, 1)
 	}

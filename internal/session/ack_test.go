@@ -138,3 +138,20 @@ func TestAFullPollKeepsTheOrderThoughItsWindowWidens(t *testing.T) {
 		p.Done(time.Now())
 	})
 }
+
+// An older connection may bring an ack in the moment that a newer poll begins.
+func TestAnAckMayComeWhileAPollBegins(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 2)
+		require.Equal(k, "a1 a2", k.poll(s, 0))
+		p, err := s.Poll(0, false, time.Now())
+		require.NoError(k, err)
+		go func() { require.NoError(k, s.Ack(1)) }()
+		p.HearAcks()
+		synctest.Wait()
+		got, _ := k.waitsFor(p)
+		require.Equal(k, "a2", got)
+		p.Done(time.Now())
+	})
+}
