@@ -43,7 +43,7 @@ type Duplex struct {
 func (t *Server) Serve(ctx context.Context, c net.Conn, d Duplex) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l := &line{server: t, conn: c, duplex: d, asked: time.Now()}
+	l := &line{server: t, conn: c, duplex: d, asked: time.Now(), greeted: make(chan struct{})}
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		defer cancel() // whoever reads has nobody left to answer
@@ -70,6 +70,9 @@ type line struct {
 	conn   net.Conn
 	duplex Duplex // immutable
 
+	greet   sync.Once
+	greeted chan struct{} // closed when hello was written
+
 	mu    sync.Mutex // held by who writes: whole frames
 	over  bool       // the last was written
 	out   []byte     // memory to put small frames together
@@ -85,6 +88,7 @@ func (l *line) Whole([]byte, []*wire.Frame) (int, error) {
 func (l *line) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer l.greet.Do(func() { close(l.greeted) })
 	return l.writeLocked(lead, frames)
 }
 
@@ -185,6 +189,10 @@ const readBytes = 4 << 10
 // read carries out what the client says, until it says no more, or something that
 // ends the connection, which is the problem that it returns.
 func (l *line) read(ctx context.Context) *wire.Problem {
+	select {
+	case <-l.greeted: // before the replies to what was read ahead
+	case <-ctx.Done():
+	}
 	buf := make([]byte, max(readBytes, 2*len(l.duplex.Ahead)))
 	filled := copy(buf, l.duplex.Ahead)
 	for {

@@ -47,6 +47,9 @@ func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 	c.duplex, c.bare, c.deflates = &duplex{Duplex: d}, true, d.Deflates
 	defer c.unlock()
 	c.beginPoll(d.Session, d.Request)
+	if c.polling == begun { // hello goes before the replies to what was read ahead
+		c.became(c.poller.Go(false))
+	}
 	c.proceed()
 	return true
 }

@@ -1,0 +1,70 @@
+package httpapi
+
+import (
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// onBothWaysToCarry runs a test with connections that go both ways on the lane, and
+// without it.
+func onBothWaysToCarry(t *testing.T, test func(t *testing.T, way LaneWay)) {
+	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+		t.Run(string(way), func(t *testing.T) { test(t, way) })
+	}
+}
+
+// openPort has the kit listen for bare connections, and returns where.
+func (k *kit) openPort() string {
+	k.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(k, err)
+	port := transport.NewPort(k.api.BareHost())
+	var running sync.WaitGroup
+	running.Go(func() { require.ErrorIs(k, port.Serve(l), net.ErrClosed) })
+	k.Cleanup(func() {
+		l.Close()
+		k.api.Close()
+		port.Close()
+		running.Wait()
+	})
+	return l.Addr().String()
+}
+
+func asCBOR(texts ...string) (all []byte) {
+	for _, text := range texts {
+		all = wire.AppendCBORFromJSON(all, []byte(text))
+	}
+	return all
+}
+
+// A client need not wait for hello before it says more: it is told that first anyway.
+func TestHelloGoesBeforeTheRepliesToWhatWasSentWithTheOpening(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		k := newLaneKit(t, way)
+		at := k.openPort()
+		for range 50 {
+			conn, err := net.Dial("tcp", at)
+			require.NoError(t, err)
+			_, err = conn.Write(asCBOR(`{"topics":["a"]}`, `{"subscribe":["b"],"ref":1}`, `{"ping":true,"ref":2}`))
+			require.NoError(t, err)
+			frames := wire.NewCBORDecoder(conn)
+			c, err := frames.Next()
+			require.NoError(t, err)
+			require.NotNil(t, c.Hello)
+			require.Len(t, c.Hello.Positions, 1)
+			for ref := range uint64(2) {
+				c, err = frames.Next()
+				require.NoError(t, err)
+				require.NotNil(t, c.Reply)
+				require.Equal(t, ref+1, *c.Reply.Ref)
+			}
+			conn.Close()
+		}
+	})
+}
