@@ -78,12 +78,24 @@ func (c *cborWriter) word(word string, item byte) bool {
 }
 
 func (c *cborWriter) array(depth int) bool {
-	return c.elements(cborArray, ']', func() bool { return c.value(depth) })
+	head := c.open(cborArray)
+	n, ok := c.elements(']', func() bool { return c.value(depth) })
+	c.dst = closeHead(c.dst, head, cborArray, n)
+	return ok
 }
 
 func (c *cborWriter) object(depth int) bool {
-	mine := len(c.keys)
-	return c.elements(cborMap, '}', func() bool { return c.member(depth) }) && c.keys.shut(mine)
+	head, mine := c.open(cborMap), len(c.keys)
+	n, ok := c.elements('}', func() bool { return c.member(depth) })
+	ok = c.keys.shut(mine) && ok // before they move
+	c.dst = closeHead(c.dst, head, cborMap, n)
+	return ok
+}
+
+// open leaves one byte for a head, and returns where it is.
+func (c *cborWriter) open(major byte) (head int) {
+	c.dst = append(c.dst, major)
+	return len(c.dst) - 1
 }
 
 func (c *cborWriter) member(depth int) bool {
@@ -91,7 +103,7 @@ func (c *cborWriter) member(depth int) bool {
 	if c.next() != '"' || !c.string() {
 		return false
 	}
-	c.keys = append(c.keys, c.dst[from:]) // what is written later leaves it as it is
+	c.keys = append(c.keys, c.dst[from:]) // it stays where it is until the object is shut
 	if c.next() != ':' {
 		return false
 	}
@@ -99,29 +111,22 @@ func (c *cborWriter) member(depth int) bool {
 	return c.value(depth)
 }
 
-// elements reads what stands between brackets and commas.
-func (c *cborWriter) elements(major, shut byte, element func() bool) bool {
-	head := len(c.dst)
-	c.dst = append(c.dst, major)
+// elements reads what stands between brackets and commas, and counts it.
+func (c *cborWriter) elements(shut byte, element func() bool) (n uint64, ok bool) {
 	c.at++
-	n := uint64(0)
 	for c.next() != shut || n > 0 {
 		if !element() {
-			return false
+			return n, false
 		}
 		n++
 		b := c.next()
 		c.at++
-		if b == shut {
-			c.dst = closeHead(c.dst, head, major, n)
-			return true
-		}
-		if b != ',' {
-			return false
+		if b == shut || b != ',' {
+			return n, b == shut
 		}
 	}
 	c.at++
-	return true
+	return n, true
 }
 
 func (c *cborWriter) string() bool {

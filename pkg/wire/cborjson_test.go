@@ -91,6 +91,28 @@ func TestLengthsThatAreKnownLate(t *testing.T) {
 	}
 }
 
+// The head of a map with many members is longer, and its keys move when it is written:
+// they are told apart as they were, whatever room there is.
+func TestManyMembersAreToldApart(t *testing.T) {
+	for _, n := range []int{2, fewKeys + 1, 23, 24, 255, 256, 65536} {
+		members := make([]string, n)
+		for i := range members {
+			members[i] = `"key ` + strconv.Itoa(i) + `":0`
+		}
+		once := `[{` + strings.Join(members, ",") + `}]`
+		twice := once[:len(once)-2] + `,"\u006bey 0":1}]`
+		for _, room := range []int{0, 3 * len(once)} {
+			item := AppendCBORFromJSON(make([]byte, 0, room), []byte(once))
+			model, err := CheckCBOR(item)
+			require.NoError(t, err)
+			require.Equal(t, CBORIsJSON, model, "%d members, room for %d bytes", n, room)
+			require.Equal(t, once, string(AppendJSONFromCBOR(nil, item)))
+			_, embedded := EmbeddedJSON(AppendCBORFromJSON(make([]byte, 0, room), []byte(twice)))
+			require.True(t, embedded, "%d members, room for %d bytes", n, room)
+		}
+	}
+}
+
 // What is no JSON, which it should not be given, is wrapped as it is.
 func TestAppendCBORFromWhatIsNoJSON(t *testing.T) {
 	for _, text := range []string{
