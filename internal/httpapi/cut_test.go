@@ -58,7 +58,7 @@ func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, sub
 
 	s := &system{kit: k, mode: mode, stateless: stateless}
 	topic := fmt.Sprintf("cut.at-%d", at)
-	say := func(n int) { s.Publish(topic, "", fmt.Sprintf("[%d]", n), 0) }
+	say := func(n int) { s.Publish(*item(topic, fmt.Sprintf("[%d]", n))) }
 	for n := 1; n <= 3; n++ {
 		say(n)
 	}
@@ -106,9 +106,10 @@ func subscribePlainly(s *system, hc *http.Client, start wire.Start) (next func()
 	cuttable.client = hc
 	mine := *s
 	mine.kit = &cuttable
-	sub := &subscriber{system: &mine, ctx: context.Background(), leave: func() {}, at: map[string]wire.Start{start.Topic: start}}
+	sub := mine.newSubscriber("")
+	sub.begin([]wire.Start{start})
 	if !s.stateless {
-		sub.openSession([]wire.Start{start})
+		require.NoError(s, sub.openSession(sub.starts()))
 	}
 	next = func() *wire.Message {
 		for {
@@ -120,7 +121,7 @@ func subscribePlainly(s *system, hc *http.Client, start wire.Start) (next func()
 			require.False(s, refused, "%v", err)
 			sub.answer = nil
 			if s.mode == transport.Stream && !s.stateless {
-				sub.openSession([]wire.Start{sub.at[start.Topic]})
+				require.NoError(s, sub.openSession(sub.starts()))
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -31,6 +32,7 @@ type eventSource struct {
 	lastID  string        // of the last event, over all connections
 	retry   time.Duration // how long it waits before it comes back
 	stopped int           // the status that it stopped at for good
+	problem *wire.Problem // and why
 	body    io.Closer     // of the connection; nil: none
 	lines   *bufio.Reader
 	begun   bool // the connection has had its first event
@@ -111,7 +113,8 @@ func (e *eventSource) connect() error {
 		return nil
 	}
 	if resp.StatusCode != http.StatusOK {
-		e.stopped = resp.StatusCode
+		e.stopped, e.problem = resp.StatusCode, &wire.Problem{}
+		_ = json.NewDecoder(resp.Body).Decode(e.problem) // of a 204 there is none
 		return resp.Body.Close()
 	}
 	require.Equal(e, "text/event-stream", resp.Header.Get("Content-Type"))
@@ -173,8 +176,10 @@ func (e *eventSource) read() (event, error) {
 // check holds an event to what it must be.
 func (e *eventSource) check(ev event) {
 	e.Helper()
-	require.NotEmpty(e, ev.id, "%+v: a client would forget what it has", ev)
 	c := content(e, ev)
+	if c.End == nil || e.lastID != "" {
+		require.NotEmpty(e, ev.id, "%+v: a client would forget what it has", ev)
+	}
 	require.Equal(e, ev.name, map[bool]string{c.Hello != nil: "hello", c.Gap != nil: "gap", c.End != nil: "end"}[true], "%+v", ev)
 	require.Equal(e, !e.begun, c.Hello != nil || c.End != nil && !e.begun, "hello is the first: %+v", ev)
 	e.begun = true
@@ -273,26 +278,38 @@ type sseSystem struct {
 	every int
 }
 
-func (s *sseSystem) Subscribe(topics ...wire.Start) transporttest.Subscriber {
+func (s *sseSystem) Subscribe(o transporttest.Opening) (transporttest.Subscriber, error) {
 	s.Helper()
-	e := s.kit.eventSource(queryOf(s.ids, topics...))
-	e.ids, e.every = s.ids, s.every
-	if len(topics) > 1 && e.ids == ofOneTopic {
+	e := s.kit.eventSource(queryOf(s.ids, o.Topics...))
+	addWishes(e.query, o.Topics, o.Client)
+	e.ids, e.every, e.hurries = s.ids, s.every, true
+	if len(o.Topics) > 1 && e.ids == ofOneTopic {
 		e.ids = ofSeveral
 	}
 	if len(e.query.Encode()) > wire.MaxEventID {
 		e.ids = referring
 	}
-	e.hello()
-	return &sseSubscriber{e}
+	sub := &sseSubscriber{eventSource: e}
+	ev, err := e.next()
+	switch {
+	case e.problem != nil:
+		return nil, e.problem
+	case err != nil:
+		return nil, err
+	}
+	c := content(e, ev)
+	if c.End != nil {
+		sub.Close()
+		return nil, c.End
+	}
+	sub.told, sub.had = c.Hello.Positions, []string{e.lastID}
+	return sub, nil
 }
 
 // queryOf names topics, and what makes their stream have ids of this kind.
 func queryOf(ids idKind, topics ...wire.Start) url.Values {
 	q := url.Values{}
-	for _, start := range topics {
-		q.Add("topic", start.String())
-	}
+	addTopics(q, topics)
 	switch ids {
 	case ofSeveral:
 		q.Add("topic", "nobody.publishes-here")
@@ -302,19 +319,38 @@ func queryOf(ids idKind, topics ...wire.Start) url.Values {
 	return q
 }
 
-type sseSubscriber struct{ *eventSource }
+// sseSubscriber implements transporttest.Subscriber.
+type sseSubscriber struct {
+	*eventSource
+	told []wire.Position
+	had  []string // the id after hello, and after each frame
+}
 
-func (s *sseSubscriber) Next() (wire.Content, error) { s.Helper(); return s.nextFrame() }
+func (s *sseSubscriber) Positions() []wire.Position { return s.told }
 
-func (s *sseSubscriber) Change(add []wire.Start, remove []string) bool {
-	if s.ids != referring {
-		return false
+func (s *sseSubscriber) Next() (wire.Content, error) {
+	s.Helper()
+	c, err := s.nextFrame()
+	if err == nil {
+		s.had = append(s.had, s.lastID)
 	}
-	body, err := json.Marshal(wire.ChangeRequest{Add: add, Remove: remove})
-	require.NoError(s, err)
-	status, text := s.get("PATCH", "/v1/sessions/"+s.session, string(body), jsonType)
-	require.Equal(s, http.StatusOK, status, text)
-	return true
+	return c, err
+}
+
+func (s *sseSubscriber) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
+	s.Helper()
+	if s.ids != referring {
+		return nil, errors.ErrUnsupported
+	}
+	return s.changeSession(s.session, add, remove)
+}
+
+// Return comes back when something is asked for next, as one whose last event was an
+// earlier one.
+func (s *sseSubscriber) Return(lost int) {
+	s.cut()
+	s.had = s.had[:len(s.had)-lost]
+	s.lastID = s.had[len(s.had)-1]
 }
 
 func (s *sseSubscriber) Close() {

@@ -1,9 +1,11 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -21,131 +24,181 @@ import (
 )
 
 func TestEveryModeOfAnsweringTellsTheSame(t *testing.T) {
-	for _, mode := range transport.Modes() {
-		t.Run("session "+string(mode), func(t *testing.T) { suite(t, mode, false) })
-		t.Run("stateless "+string(mode), func(t *testing.T) { suite(t, mode, true) })
+	for _, s := range everyPoll() {
+		t.Run(s.String(), func(t *testing.T) {
+			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				return s.on(newKit(t, boundsOf(b)))
+			})
+		})
 	}
+}
+
+func TestAnEventStreamTellsTheSame(t *testing.T) {
 	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
-		t.Run("SSE by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
-		t.Run("SSE cut often, by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 3) })
+		t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
+		t.Run("cut often, by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 3) })
 	}
 }
 
 // sseSuite has each subscriber come back after so many events; but not who is slow,
-// for what was sent and is not held any more would be a gap again and again.
+// for what was sent and is not held any more would be a gap again and again. Nobody
+// acks, and so the bound on what is unacked is how far back a reference may go.
 func sseSuite(t *testing.T, ids idKind, every int) {
 	transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
-		k := newKit(t, settings{
-			broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge},
-			session: session.Config{Queue: b.Queue},
-		})
 		if b.Queue > 0 {
 			every = 0
 		}
-		return &sseSystem{system: system{kit: k}, ids: ids, every: every}
+		b.Unacked = 0
+		return &sseSystem{system: system{kit: newKit(t, boundsOf(b))}, ids: ids, every: every}
 	})
 }
 
-func suite(t *testing.T, mode transport.Mode, stateless bool) {
-	transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
-		k := newKit(t, settings{
-			broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge},
-			session: session.Config{Queue: b.Queue},
-		})
-		return &system{kit: k, mode: mode, stateless: stateless}
-	})
+// everyPoll returns a system, with no kit yet, for each way to poll.
+func everyPoll() (all []system) {
+	for _, mode := range transport.Modes() {
+		for _, format := range []wire.Format{wire.NDJSON, wire.CBOR} {
+			all = append(all, system{mode: mode, format: format}, system{mode: mode, format: format, stateless: true})
+		}
+	}
+	return all
+}
+
+// boundsOf is what a kit needs to have the bounds of a story.
+func boundsOf(b transporttest.Bounds) settings {
+	return settings{
+		broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge, Rules: b.Rules},
+		session: session.Config{Queue: b.Queue, Unacked: b.Unacked, Subscriptions: b.Subscriptions},
+	}
 }
 
 // system implements transporttest.System over HTTP.
 type system struct {
 	*kit
 	mode      transport.Mode
+	format    wire.Format
 	stateless bool
 }
 
-func (s *system) Publish(topic, mediaType, data string, ttl time.Duration) wire.Position {
+func (s system) on(k *kit) *system { s.kit = k; return &s }
+
+func (s system) String() string {
+	kind := "session"
+	if s.stateless {
+		kind = "stateless"
+	}
+	return fmt.Sprintf("%s %s %s", kind, s.mode, formats[s.format].name)
+}
+
+// Publish publishes without HTTP, which is not what is under test.
+func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
-	path := "/v1/topics/" + topic + "/messages"
-	if ttl > 0 {
-		path += "?ttl=" + strconv.Itoa(int(ttl/time.Second))
-	}
-	if mediaType == "" {
-		mediaType = "application/json"
-	}
-	status, body := s.get("POST", path, data, "Content-Type: "+mediaType)
-	require.Equal(s, http.StatusOK, status, body)
-	var p wire.Published
-	require.NoError(s, json.Unmarshal([]byte(body), &p))
-	return p.Position
+	published, err := s.api.takeItem(context.Background(), auth.Principal{}, &item)
+	require.NoError(s, err)
+	return published.Position
+}
+
+func (s *system) Delete(topic string) {
+	s.Helper()
+	_, ok := s.cfg.Broker.Delete(topic, time.Now())
+	require.True(s, ok)
 }
 
 func (s *system) Drain() {
 	s.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
 }
 
-func (s *system) Subscribe(topics ...wire.Start) transporttest.Subscriber {
-	s.Helper()
-	sub := &subscriber{system: s, at: map[string]wire.Start{}}
-	sub.ctx, sub.leave = context.WithCancel(context.Background())
+func (s *system) Sweep() { s.cfg.Sessions.Sweep(time.Now()) }
+
+func (s *system) Subscribe(o transporttest.Opening) (transporttest.Subscriber, error) {
+	sub := s.newSubscriber(o.Client)
+	sub.begin(o.Topics)
 	if s.stateless {
-		for _, start := range topics {
-			sub.at[start.Topic] = start
-		}
-		sub.learnPositions()
-		return sub
+		return sub, sub.learnPositions()
 	}
-	sub.openSession(topics)
+	return sub, sub.openSession(o.Topics)
+}
+
+func (s *system) newSubscriber(client string) *subscriber {
+	sub := &subscriber{system: s, self: client}
+	sub.ctx, sub.leave = context.WithCancel(context.Background())
 	return sub
 }
 
 // subscriber is the simplest client that keeps the protocol's promises.
 type subscriber struct {
 	*system
-	ctx    context.Context // of its polls; it lives as long as the subscriber
+	progress
+	self   string          // whose messages it does not want; empty: it wants all
+	ctx    context.Context // of its polls; it lives as long as the connection
 	leave  context.CancelFunc
-	id     string                // of its session
-	got    uint64                // frames of the session that it has
-	at     map[string]wire.Start // where each topic goes on
-	answer *wire.Decoder         // of the answer that is being read
+	id     string      // of its session
+	answer frameReader // of the answer that is being read
 	body   io.Closer
 }
 
-func (s *subscriber) openSession(topics []wire.Start) {
-	s.Helper()
-	body, err := json.Marshal(wire.OpenRequest{Topics: topics})
-	require.NoError(s, err)
-	opened := s.open(string(body))
-	s.id, s.got = opened.Session, 0
-	for _, p := range opened.Positions {
-		s.at[p.Topic] = wire.StartAfter(p)
+// A frameReader reads the frames of an answer.
+type frameReader interface {
+	Next() (wire.Content, error)
+}
+
+func (s *subscriber) openSession(topics []wire.Start) error {
+	opened, err := s.openFor(topics, s.self)
+	if err != nil {
+		return err
 	}
+	s.id, s.got = opened.Session, 0
+	s.told = opened.Positions
+	s.learn(opened.Positions)
+	return nil
+}
+
+// openFor opens a session that acks. The error is a *wire.Problem.
+func (k *kit) openFor(topics []wire.Start, client string) (opened wire.SessionOpened, err error) {
+	k.Helper()
+	request := wire.OpenRequest{Topics: topics, Client: client}
+	if client != "" {
+		request.Echo = new(false)
+	}
+	body, err := json.Marshal(request)
+	require.NoError(k, err)
+	status, text := k.get("POST", "/v1/sessions", string(body), jsonType)
+	return opened, k.understand(status, text, &opened)
+}
+
+// understand reads an answer, or the problem that it is.
+func (k *kit) understand(status int, text string, into any) error {
+	k.Helper()
+	if status >= http.StatusBadRequest {
+		p := &wire.Problem{}
+		require.NoError(k, json.Unmarshal([]byte(text), p), text)
+		return p
+	}
+	if into != nil {
+		require.NoError(k, json.Unmarshal([]byte(text), into), text)
+	}
+	return nil
 }
 
 // learnPositions polls once if a topic has no position: now means now.
-func (s *subscriber) learnPositions() {
+func (s *subscriber) learnPositions() error {
 	for _, start := range s.at {
-		if start.From != wire.FromPosition {
-			require.NoError(s, s.poll())
-			c, err := s.answer.Next()
-			require.NoError(s, err)
-			require.NotNil(s, c.Hello)
-			s.learn(c)
-			return
+		if start.From == wire.FromPosition {
+			s.told = append(s.told, start.Position())
+			continue
 		}
-	}
-}
-
-func (s *subscriber) learn(c wire.Content) {
-	if c.Hello != nil {
-		for _, p := range c.Hello.Positions {
-			s.at[p.Topic] = wire.StartAfter(p)
+		if err := s.poll(); err != nil {
+			return err
 		}
+		c, err := s.answer.Next()
+		if err != nil {
+			return err
+		}
+		require.NotNil(s, c.Hello)
+		s.told = c.Hello.Positions
+		s.learn(s.told)
+		return nil
 	}
-	if c.Counts() {
-		p := position(c)
-		s.at[p.Topic] = wire.StartAfter(p)
-		s.got++
-	}
+	return nil
 }
 
 func position(c wire.Content) wire.Position {
@@ -172,18 +225,19 @@ func (s *subscriber) Next() (wire.Content, error) {
 			return c, err
 		case c.End != nil:
 			return c, c.End
+		case c.Hello != nil:
+			s.learn(c.Hello.Positions)
 		}
-		s.learn(c)
-		if c.Counts() {
+		if s.take(c); c.Counts() {
 			return c, nil
 		}
 	}
 }
 
 func (s *subscriber) poll() error {
-	r, err := http.NewRequestWithContext(s.ctx, "GET", "http://pubsubd"+s.path(), nil)
+	r, err := s.request()
 	require.NoError(s, err)
-	resp, err := s.client.Do(r)
+	resp, err := s.system.client.Do(r)
 	if err != nil {
 		return err
 	}
@@ -193,40 +247,142 @@ func (s *subscriber) poll() error {
 		require.NoError(s, json.NewDecoder(resp.Body).Decode(&p))
 		return &p
 	}
+	require.Equal(s, s.format.ContentType(), resp.Header.Get("Content-Type"))
 	s.answer, s.body = wire.NewDecoder(resp.Body), resp.Body
+	if s.format == wire.CBOR {
+		s.answer = wire.NewCBORDecoder(resp.Body)
+	}
 	return nil
 }
 
-func (s *subscriber) path() string {
+// manyStarts is how many topics make a poll name them in its body.
+const manyStarts = 100
+
+func (s *subscriber) request() (*http.Request, error) {
 	q := url.Values{"mode": {string(s.mode)}}
+	if s.format == wire.CBOR {
+		q.Set("format", "cbor")
+	}
 	if !s.stateless {
 		q.Set("ack", strconv.FormatUint(s.got, 10))
-		return "/v1/sessions/" + s.id + "/poll?" + q.Encode()
+		return http.NewRequestWithContext(s.ctx, "GET", "http://pubsubd/v1/sessions/"+s.id+"/poll?"+q.Encode(), nil)
 	}
-	for _, start := range s.at {
+	starts := s.starts()
+	addWishes(q, starts, s.self)
+	if len(starts) < manyStarts {
+		addTopics(q, starts)
+		return http.NewRequestWithContext(s.ctx, "GET", "http://pubsubd/v1/poll?"+q.Encode(), nil)
+	}
+	body, err := json.Marshal(map[string]any{"topics": starts})
+	require.NoError(s, err)
+	r, err := http.NewRequestWithContext(s.ctx, "POST", "http://pubsubd/v1/poll?"+q.Encode(), bytes.NewReader(body))
+	if err == nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return r, err
+}
+
+func addTopics(q url.Values, starts []wire.Start) {
+	for _, start := range starts {
 		q.Add("topic", start.String())
 	}
-	return "/v1/poll?" + q.Encode()
 }
 
-func (s *subscriber) Change(add []wire.Start, remove []string) bool {
-	if s.stateless {
-		return false
+// addWishes adds what a query says of all its topics.
+func addWishes(q url.Values, starts []wire.Start, client string) {
+	if rate := everywhere(starts); rate != "" {
+		q.Set("max_rate", rate)
 	}
-	body, err := json.Marshal(wire.ChangeRequest{Add: add, Remove: remove})
-	require.NoError(s, err)
-	status, text := s.get("PATCH", "/v1/sessions/"+s.id, string(body), jsonType)
-	require.Equal(s, http.StatusOK, status, text)
-	return true
+	if client != "" {
+		q.Set("client", client)
+		q.Set("echo", "false")
+	}
 }
 
-func (s *subscriber) Close() {
+func (s *subscriber) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
+	if s.stateless {
+		return nil, errors.ErrUnsupported
+	}
+	told, err := s.changeSession(s.id, add, remove)
+	if err == nil {
+		s.change(add, remove, told)
+	}
+	return told, err
+}
+
+// changeSession changes a session's subscriptions. The error is a *wire.Problem.
+func (k *kit) changeSession(id string, add []wire.Start, remove []string) ([]wire.Position, error) {
+	k.Helper()
+	body, err := json.Marshal(wire.ChangeRequest{Add: add, Remove: remove})
+	require.NoError(k, err)
+	status, text := k.get("PATCH", "/v1/sessions/"+id, string(body), jsonType)
+	var changed wire.SessionChanged
+	err = k.understand(status, text, &changed)
+	return changed.Positions, err
+}
+
+// Return polls again. What a stream of a session was sent counts as had, so who lost
+// some of it opens another.
+func (s *subscriber) Return(lost int) {
+	s.Helper()
+	s.drop()
+	s.lose(lost)
+	s.ctx, s.leave = context.WithCancel(context.Background())
+	if !s.stateless && s.mode == transport.Stream {
+		s.closeSession()
+		require.NoError(s, s.openSession(s.starts()))
+	}
+}
+
+func (s *subscriber) drop() {
 	s.leave()
 	if s.body != nil {
 		s.body.Close()
 	}
-	if !s.stateless {
-		status, _ := s.get("DELETE", "/v1/sessions/"+s.id, "")
-		require.Contains(s, []int{http.StatusNoContent, http.StatusGone, http.StatusServiceUnavailable}, status)
+	s.answer = nil
+}
+
+// IsAway implements transporttest.Away.
+func (s *subscriber) IsAway() bool { return s.stateless && s.isWhole() }
+
+// isWhole reports whether answers are over when they have begun.
+func (s *subscriber) isWhole() bool { return s.mode == transport.Single || s.mode == transport.Batch }
+
+// Leaves implements transporttest.Seated.
+func (s *subscriber) Leaves() bool { return s.isWhole() && !s.stateless }
+
+// End implements transporttest.Seated.
+func (s *subscriber) End() error {
+	if s.stateless {
+		return errors.ErrUnsupported
+	}
+	s.closeSession()
+	return nil
+}
+
+// Rival implements transporttest.Seated.
+func (s *subscriber) Rival() (transporttest.Subscriber, error) {
+	if s.stateless {
+		return nil, errors.ErrUnsupported
+	}
+	rival := s.newSubscriber(s.self)
+	rival.begin(nil)
+	rival.id, rival.got = s.id, s.got
+	return rival, nil
+}
+
+func (k *kit) endSession(id string) {
+	k.Helper()
+	k.client.CloseIdleConnections() // which a drain may be about to end
+	status, _ := k.get("DELETE", "/v1/sessions/"+id, "")
+	require.Contains(k, []int{http.StatusNoContent, http.StatusGone, http.StatusServiceUnavailable}, status)
+}
+
+func (s *subscriber) closeSession() { s.endSession(s.id) }
+
+func (s *subscriber) Close() {
+	s.drop()
+	if !s.stateless && s.id != "" {
+		s.closeSession()
 	}
 }

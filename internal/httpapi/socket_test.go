@@ -1,49 +1,78 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
+	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 func TestAWebSocketTellsTheSame(t *testing.T) {
-	transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
-		k := newKit(t, settings{
-			broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge},
-			session: session.Config{Queue: b.Queue},
+	for _, w := range everySocket() {
+		t.Run(w.String(), func(t *testing.T) {
+			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				return w.on(newKit(t, boundsOf(b)))
+			})
 		})
-		return &socketSystem{system{kit: k}}
-	})
+	}
 }
 
-// socketSystem implements transporttest.System over WebSockets.
-type socketSystem struct{ system }
-
-func (s *socketSystem) Subscribe(topics ...wire.Start) transporttest.Subscriber {
-	s.Helper()
-	sub := s.connect(topics...)
-	sub.hello()
-	return sub
+// A socketWay is one to have a WebSocket.
+type socketWay struct {
+	format   wire.Format
+	attached bool // it carries a session that was opened before
 }
 
-// socketSubscriber is the client of one WebSocket.
+func everySocket() (all []socketWay) {
+	for _, format := range []wire.Format{wire.NDJSON, wire.CBOR} {
+		all = append(all, socketWay{format, false}, socketWay{format, true})
+	}
+	return all
+}
+
+func (w socketWay) String() string {
+	if w.attached {
+		return formats[w.format].name + " of a session"
+	}
+	return formats[w.format].name
+}
+
+func (w socketWay) on(k *kit) *duplexSystem {
+	return &duplexSystem{system: system{kit: k}, attached: w.attached, dial: func(request wire.ConnectRequest) (duplexConn, error) {
+		k.Helper()
+		q := url.Values{"format": {formats[w.format].name}}
+		addTopics(q, request.Topics)
+		addWishes(q, request.Topics, request.Client)
+		if request.Session != "" {
+			q.Set("session", request.Session)
+			q.Set("ack", strconv.FormatUint(*request.Ack, 10))
+		}
+		return k.tryDialSocket("/v1/ws?" + q.Encode())
+	}}
+}
+
+// socketSubscriber is the client of one WebSocket. It implements duplexConn.
 type socketSubscriber struct {
 	*kit
 	conn    net.Conn
+	format  wire.Format // of its frames
 	read    io.Reader
+	writing sync.Mutex // of a command
 	replies chan wire.Reply
 	frames  chan wire.Content // closed at the end
 	err     error
@@ -53,37 +82,53 @@ type socketSubscriber struct {
 func (k *kit) connect(topics ...wire.Start) *socketSubscriber {
 	k.Helper()
 	q := url.Values{}
-	for _, start := range topics {
-		q.Add("topic", start.String())
-	}
+	addTopics(q, topics)
 	return k.dialSocket("/v1/ws?" + q.Encode())
 }
 
 func (k *kit) dialSocket(path string) *socketSubscriber {
 	k.Helper()
-	d := ws.Dialer{NetDial: func(ctx context.Context, _, _ string) (net.Conn, error) { return k.dial() }}
+	s, err := k.tryDialSocket(path)
+	require.NoError(k, err)
+	return s
+}
+
+// tryDialSocket opens a WebSocket. If it is refused, the error is a *wire.Problem.
+func (k *kit) tryDialSocket(path string) (*socketSubscriber, error) {
+	k.Helper()
+	var refused *wire.Problem
+	d := ws.Dialer{
+		NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() },
+		OnStatusError: func(status int, _ []byte, answer io.Reader) {
+			resp, err := http.ReadResponse(bufio.NewReader(answer), nil)
+			require.NoError(k, err)
+			defer resp.Body.Close()
+			refused = &wire.Problem{}
+			require.NoError(k, json.NewDecoder(resp.Body).Decode(refused))
+			require.Equal(k, status, refused.Status)
+		},
+	}
 	conn, buffered, _, err := d.Dial(context.Background(), "ws://pubsubd"+path)
+	if refused != nil {
+		return nil, refused
+	}
 	require.NoError(k, err)
 	s := &socketSubscriber{kit: k, conn: conn, read: conn, replies: make(chan wire.Reply, 100), frames: make(chan wire.Content), done: make(chan struct{})}
+	if u, err := url.Parse(path); err == nil && u.Query().Get("format") == "cbor" {
+		s.format = wire.CBOR
+	}
 	if buffered != nil {
 		s.read = buffered
 	}
 	go s.receive()
-	return s
+	return s, nil
 }
 
 func (s *socketSubscriber) receive() {
 	defer close(s.frames)
 	for {
-		var text []byte
-		if text, s.err = wsutil.ReadServerText(struct {
-			io.Reader
-			io.Writer
-		}{s.read, s.conn}); s.err != nil {
-			return
-		}
 		var c wire.Content
-		if c, s.err = wire.ParseLine(text); s.err != nil {
+		if c, s.err = s.receiveOne(); s.err != nil {
 			return
 		}
 		if c.Reply != nil {
@@ -98,10 +143,44 @@ func (s *socketSubscriber) receive() {
 	}
 }
 
+// receiveOne reads one message, and answers the control frames before it.
+func (s *socketSubscriber) receiveOne() (wire.Content, error) {
+	both := struct {
+		io.Reader
+		io.Writer
+	}{s.read, lockedWriter{s}}
+	if s.format != wire.CBOR {
+		text, err := wsutil.ReadServerText(both)
+		if err != nil {
+			return wire.Content{}, err
+		}
+		return wire.ParseLine(text)
+	}
+	item, err := wsutil.ReadServerBinary(both)
+	if err != nil {
+		return wire.Content{}, err
+	}
+	c, n, err := wire.ParseItem(item)
+	if err == nil && n != len(item) {
+		err = errors.New("a message has more than one frame")
+	}
+	return c, err
+}
+
+// lockedWriter writes what answers control frames between commands.
+type lockedWriter struct{ s *socketSubscriber }
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.s.writing.Lock()
+	defer w.s.writing.Unlock()
+	return w.s.conn.Write(b)
+}
+
 func (s *socketSubscriber) hello() *wire.Hello {
 	s.Helper()
-	c := <-s.frames
-	require.NotNil(s, c.Hello)
+	c, ok := <-s.frames
+	require.True(s, ok, "%v", s.err)
+	require.NotNil(s, c.Hello, "%+v", c)
 	return c.Hello
 }
 
@@ -116,21 +195,26 @@ func (s *socketSubscriber) Next() (wire.Content, error) {
 	return c, nil
 }
 
-func (s *socketSubscriber) send(command wire.Command) {
+func (s *socketSubscriber) send(command any) {
 	s.Helper()
-	text, err := json.Marshal(command)
-	require.NoError(s, err)
-	require.NoError(s, wsutil.WriteClientText(s.conn, text))
+	require.NoError(s, s.trySend(command))
 }
 
-func (s *socketSubscriber) Change(add []wire.Start, remove []string) bool {
+func (s *socketSubscriber) trySend(command any) error {
 	s.Helper()
-	s.send(wire.Command{Ref: new(uint64(7)), Subscribe: add, Unsubscribe: remove})
-	reply := <-s.replies
-	require.Nil(s, reply.Problem)
-	require.Equal(s, uint64(7), *reply.Ref)
-	return true
+	said, err := json.Marshal(command)
+	require.NoError(s, err)
+	kind := ws.OpText
+	if s.format == wire.CBOR {
+		kind, said = ws.OpBinary, wire.AppendCBORFromJSON(nil, said)
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return wsutil.WriteClientMessage(s.conn, kind, said)
 }
+
+func (s *socketSubscriber) received() <-chan wire.Content { return s.frames }
+func (s *socketSubscriber) replied() <-chan wire.Reply    { return s.replies }
 
 func (s *socketSubscriber) Close() {
 	close(s.done)

@@ -4,7 +4,6 @@ package httpapi
 
 import (
 	"net/http"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,20 +14,7 @@ import (
 )
 
 // small is a socket that holds a few kilobytes, in each direction.
-func small(_, _ string, c syscall.RawConn) error {
-	var err error
-	controlErr := c.Control(func(fd uintptr) {
-		for _, buffer := range []int{syscall.SO_SNDBUF, syscall.SO_RCVBUF} {
-			if err == nil {
-				err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, buffer, 8<<10)
-			}
-		}
-	})
-	if controlErr != nil {
-		return controlErr
-	}
-	return err
-}
+var small = buffers(8 << 10)
 
 // A large message does not fit small sockets.
 const large = 60 << 10

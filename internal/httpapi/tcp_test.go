@@ -12,20 +12,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 func TestABareConnectionTellsTheSame(t *testing.T) {
-	transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
-		return &bareSystem{newBareKit(t, settings{
-			broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge},
-			session: session.Config{Queue: b.Queue},
-		})}
-	})
+	for name, attached := range map[string]bool{"of its own": false, "of a session": true} {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				k := newBareKit(t, boundsOf(b))
+				return &duplexSystem{system: k.system, attached: attached, dial: k.dialFor}
+			})
+		})
+	}
 }
 
 // A bareKit is a kit with a port for bare connections besides.
@@ -48,21 +48,17 @@ func newBareKit(t *testing.T, s settings) *bareKit {
 	return k
 }
 
-// bareSystem implements transporttest.System over bare connections.
-type bareSystem struct{ *bareKit }
-
-func (s *bareSystem) Subscribe(topics ...wire.Start) transporttest.Subscriber {
-	s.Helper()
-	sub := s.openBare(wire.ConnectRequest{Topics: topics})
-	c := <-sub.frames
-	require.NotNil(s, c.Hello)
-	return sub
+// dialFor opens a connection of the suite's.
+func (k *bareKit) dialFor(request wire.ConnectRequest) (duplexConn, error) {
+	k.Helper()
+	return k.openBare(request), nil
 }
 
 // bareSubscriber is the client of one bare connection.
 type bareSubscriber struct {
 	*bareKit
 	conn    net.Conn
+	writing sync.Mutex
 	replies chan wire.Reply
 	frames  chan wire.Content // closed at the end
 	err     error
@@ -86,11 +82,21 @@ func (k *bareKit) openBare(request wire.ConnectRequest) *bareSubscriber {
 
 func (s *bareSubscriber) send(v any) {
 	s.Helper()
+	require.NoError(s, s.trySend(v))
+}
+
+func (s *bareSubscriber) trySend(v any) error {
+	s.Helper()
 	text, err := json.Marshal(v)
 	require.NoError(s, err)
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	_, err = s.conn.Write(wire.AppendCBORFromJSON(nil, text))
-	require.NoError(s, err)
+	return err
 }
+
+func (s *bareSubscriber) received() <-chan wire.Content { return s.frames }
+func (s *bareSubscriber) replied() <-chan wire.Reply    { return s.replies }
 
 func (s *bareSubscriber) receive() {
 	defer close(s.frames)
@@ -124,14 +130,6 @@ func (s *bareSubscriber) Next() (wire.Content, error) {
 		return c, c.End
 	}
 	return c, nil
-}
-
-func (s *bareSubscriber) Change(add []wire.Start, remove []string) bool {
-	s.Helper()
-	s.send(wire.Command{Ref: new(uint64(3)), Subscribe: add, Unsubscribe: remove})
-	reply := <-s.replies
-	require.Nil(s, reply.Problem)
-	return true
 }
 
 func (s *bareSubscriber) Close() {

@@ -1,8 +1,13 @@
 // Package transporttest is one suite of stories for every transport and every
 // mode of answering: what a subscriber sees must not depend on how it is told.
+//
+// A transport joins by a System of its own and a call of Run. What not every transport
+// can do is an optional interface, or returns errors.ErrUnsupported: each story says
+// what must hold instead.
 package transporttest
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,60 +16,141 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Bounds is what a story wants of the system it is told on.
+// A Bounds is what a story wants of the system it is told on. The zero value of a field
+// is the default.
 type Bounds struct {
-	HistoryMessages int           // zero: the default
-	HistoryAge      time.Duration // zero: the default
-	Queue           int           // zero: the default
+	HistoryMessages int
+	HistoryAge      time.Duration
+	Queue           int
+	Unacked         int
+	Subscriptions   int
+	Rules           []broker.Rule
 }
 
 // A System is a fresh daemon and a way to subscribe to it.
 type System interface {
-	// Publish publishes a payload of the given type (empty for JSON).
-	Publish(topic, mediaType, data string, ttl time.Duration) wire.Position
-	// Subscribe subscribes, by the transport under test.
-	Subscribe(topics ...wire.Start) Subscriber
+	// Publish publishes a message.
+	Publish(item wire.PublishItem) wire.Position
+	// Delete empties a topic.
+	Delete(topic string)
+	// Subscribe subscribes, by the transport under test. The error is a *wire.Problem.
+	Subscribe(o Opening) (Subscriber, error)
 	// Drain ends the daemon's sessions.
 	Drain()
+	// Sweep does what the daemon does each second.
+	Sweep()
+}
+
+// An Opening is what a subscriber asks for.
+type Opening struct {
+	Topics []wire.Start
+	Client string // whose messages it is not sent, as its own; empty: none
 }
 
 // A Subscriber is one subscriber on the transport under test.
 type Subscriber interface {
+	// Positions are those that it was told when it began.
+	Positions() []wire.Position
+
 	// Next waits for the next message or gap.
 	Next() (wire.Content, error)
-	// Change changes the subscriptions while the subscriber waits.
-	// ok is false if the transport has no way to.
-	Change(add []wire.Start, remove []string) (ok bool)
+
+	// Change changes the subscriptions, also while the subscriber waits, and returns the
+	// positions that it was told.
+	Change(add []wire.Start, remove []string) ([]wire.Position, error)
+
+	// Return loses the connection and comes back, by what the transport has for that, as
+	// one whom the last frames that Next returned, so many, did not reach.
+	Return(lost int)
+
 	// Close leaves.
 	Close()
 }
 
+// Away may be implemented by a Subscriber. Of one that is away between answers the
+// daemon keeps nothing then: it is never slow, for it comes back from its positions.
+type Away interface{ IsAway() bool }
+
+// Seated may be implemented by a Subscriber whose session outlives its connections.
+type Seated interface {
+	// End ends the session, as another connection of the same client's may.
+	End() error
+	// Rival returns another subscriber, which takes this one's place.
+	Rival() (Subscriber, error)
+	// Leaves reports whether a subscriber that is not asked for its Next has left its
+	// session alone.
+	Leaves() bool
+}
+
+// A story is told on a system of its own.
+type story struct {
+	bounds Bounds
+	tell   func(s *scene)
+	clock  bool // it needs fake time
+}
+
+func stories() map[string]story {
+	return map[string]story{
+		"order":                   {tell: order},
+		"payloads":                {tell: payloads},
+		"message metadata":        {tell: metadata},
+		"hello":                   {tell: hello},
+		"many topics":             {tell: manyTopics},
+		"resume by position":      {tell: resume},
+		"connection lost":         {tell: connectionLost},
+		"connection lost often":   {tell: connectionLostOften},
+		"gap sent again":          {bounds: Bounds{HistoryMessages: 3}, tell: gapSentAgain},
+		"few unacked":             {bounds: Bounds{Unacked: 3, Queue: 4}, tell: fewUnacked},
+		"gap evicted":             {bounds: Bounds{HistoryMessages: 3}, tell: gapEvicted},
+		"gap expired":             {bounds: Bounds{HistoryAge: time.Minute}, tell: gapExpired, clock: true},
+		"gap restarted":           {tell: gapRestarted},
+		"gap for a short life":    {tell: gapTTL, clock: true},
+		"gap deleted":             {tell: gapDeleted},
+		"slow resumes":            {bounds: Bounds{HistoryMessages: 10, Queue: 4}, tell: slowResumes},
+		"slow drops the oldest":   {bounds: slowBounds(broker.DropOldest), tell: slowDropsOldest},
+		"slow conflates":          {bounds: slowBounds(broker.Conflate), tell: slowConflates},
+		"slow is disconnected":    {bounds: slowBounds(broker.Disconnect), tell: slowIsDisconnected},
+		"max rate":                {tell: maxRate, clock: true},
+		"own messages":            {tell: ownMessages},
+		"change while waiting":    {tell: changeWhileWaiting},
+		"pattern added":           {tell: patternAdded},
+		"change that is refused":  {bounds: Bounds{Subscriptions: 3}, tell: changeRefused},
+		"what is there is kept":   {tell: changePresent},
+		"too many subscriptions":  {bounds: Bounds{Subscriptions: 3}, tell: tooManySubscriptions},
+		"waiting for long":        {tell: waitingForLong, clock: true},
+		"away for too long":       {tell: awayForTooLong, clock: true},
+		"ended by its client":     {tell: endedByClient},
+		"taken over by another":   {tell: takenOver},
+		"drain":                   {tell: drain},
+		"drain and come back not": {tell: drained},
+	}
+}
+
 // Run tells every story, each in a bubble of fake time on a system of its own.
 func Run(t *testing.T, start func(t *testing.T, b Bounds) System) {
-	for name, story := range map[string]struct {
-		bounds Bounds
-		tell   func(s *scene)
-	}{
-		"order":                {tell: order},
-		"payloads":             {tell: payloads},
-		"resume by position":   {tell: resume},
-		"gap evicted":          {Bounds{HistoryMessages: 3}, gapEvicted},
-		"gap expired":          {Bounds{HistoryAge: time.Minute}, gapExpired},
-		"gap restarted":        {tell: gapRestarted},
-		"gap for a short life": {tell: gapTTL},
-		"slow subscriber":      {Bounds{HistoryMessages: 10, Queue: 4}, slowSubscriber},
-		"change while waiting": {tell: changeWhileWaiting},
-		"many topics":          {tell: manyTopics},
-		"waiting for long":     {tell: waitingForLong},
-		"drain":                {tell: drain},
-	} {
+	for name, story := range stories() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				story.tell(&scene{T: t, System: start(t, story.bounds)})
+				story.tell(&scene{T: t, System: start(t, story.bounds), settle: synctest.Wait})
 			})
+		})
+	}
+}
+
+// RunInRealTime tells the stories that need no fake time, on a system that cannot have
+// it: one on real sockets.
+func RunInRealTime(t *testing.T, start func(t *testing.T, b Bounds) System) {
+	for name, story := range stories() {
+		if story.clock {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			settle := func() { time.Sleep(time.Millisecond) } // no story depends on it
+			story.tell(&scene{T: t, System: start(t, story.bounds), settle: settle, real: true})
 		})
 	}
 }
@@ -73,16 +159,40 @@ func Run(t *testing.T, start func(t *testing.T, b Bounds) System) {
 type scene struct {
 	*testing.T
 	System
+	real   bool   // it is told in real time
+	settle func() // lets what has begun come to its end; in real time it may not have
 }
 
+// subscribe subscribes to topics, until the story's end.
+func (s *scene) subscribe(topics ...wire.Start) Subscriber {
+	s.Helper()
+	return s.open(Opening{Topics: topics})
+}
+
+func (s *scene) open(o Opening) Subscriber {
+	s.Helper()
+	sub, err := s.Subscribe(o)
+	require.NoError(s, err)
+	s.Cleanup(sub.Close)
+	return sub
+}
+
+// say publishes a number.
 func (s *scene) say(topic string, n int) wire.Position {
 	s.Helper()
-	p := s.Publish(topic, "", fmt.Sprint(n), 0)
-	synctest.Wait() // the fan-out is done
+	return s.publish(wire.PublishItem{Topic: topic, Data: json.RawMessage(fmt.Sprint(n))})
+}
+
+func (s *scene) publish(item wire.PublishItem) wire.Position {
+	s.Helper()
+	p := s.Publish(item)
+	if !s.real {
+		s.settle() // the fan-out is done
+	}
 	return p
 }
 
-// wants receives as many frames as want has words and compares: "a1 gap(slow a1-5)".
+// wants receives as many frames as want has words and compares: "a1 gap(slow:a1-5)".
 func (s *scene) wants(sub Subscriber, want string) wire.Position {
 	s.Helper()
 	var got []string
@@ -98,161 +208,28 @@ func (s *scene) wants(sub Subscriber, want string) wire.Position {
 	return last
 }
 
-// describe writes a frame as one word, and returns the position after it.
-func describe(c wire.Content) (string, wire.Position) {
-	if g := c.Gap; g != nil {
-		return fmt.Sprintf("gap(%s:%s%d-%d)", g.Reason, g.Topic, g.After.Offset, g.Position.Offset), g.Position
-	}
-	p := c.Message.Position
-	return fmt.Sprintf("%s%d", p.Topic, p.Offset), p
+// wantsEnd receives the end, and returns why.
+func (s *scene) wantsEnd(sub Subscriber, code wire.Code) *wire.Problem {
+	s.Helper()
+	c, err := sub.Next()
+	return s.wantsProblem(err, code, "%+v came", c)
 }
 
-func now(topic string) wire.Start    { return wire.Start{Topic: topic} }
-func oldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wire.FromOldest} }
-
-func order(s *scene) {
-	s.say("a", 0)
-	sub := s.Subscribe(now("a"), oldest("b"))
-	defer sub.Close()
-	s.say("a", 1)
-	s.wants(sub, "a2")
-	s.say("b", 0)
-	s.wants(sub, "b1")
-	next := map[string]uint64{"a": 3, "b": 2}
-	for i := range 300 {
-		s.say("ab"[i%2:i%2+1], i)
-	}
-	for range 300 {
-		c, err := sub.Next()
-		require.NoError(s, err)
-		require.NotNil(s, c.Message)
-		p := c.Message.Position
-		require.Equal(s, next[p.Topic], p.Offset)
-		next[p.Topic]++
-	}
+func (s *scene) wantsProblem(err error, code wire.Code, context ...any) *wire.Problem {
+	s.Helper()
+	var p *wire.Problem
+	require.ErrorAs(s, err, &p, context...)
+	require.Equal(s, code, p.Code, p.Detail)
+	return p
 }
 
-func payloads(s *scene) {
-	sub := s.Subscribe(now("a"))
-	defer sub.Close()
-	for _, p := range []struct{ mediaType, data string }{
-		{"", `{"a":[1,2.5,"ü"]}`},
-		{"", `null`},
-		{"text/plain; charset=utf-8", "line\nline \"quoted\" \x00"},
-		{"text/plain", ""},
-		{"application/octet-stream", "\xff\x00binary"},
-		{"", `"` + strings.Repeat("x", 64<<10-2) + `"`}, // the largest
-	} {
-		s.Publish("a", p.mediaType, p.data, 0)
-		c, err := sub.Next()
-		require.NoError(s, err)
-		require.Equal(s, p.mediaType, c.Message.Type)
-		require.Equal(s, p.data, string(c.Message.Data))
-	}
-}
-
-func resume(s *scene) {
-	sub := s.Subscribe(now("a"))
-	s.say("a", 1)
-	s.say("a", 2)
-	at := s.wants(sub, "a1")
-	sub.Close()
-	s.say("a", 3)
-	sub = s.Subscribe(wire.StartAfter(at))
-	s.wants(sub, "a2 a3")
-	s.say("a", 4)
-	at = s.wants(sub, "a4")
-	sub.Close()
-	sub = s.Subscribe(wire.StartAfter(at))
-	defer sub.Close()
-	s.say("a", 5)
-	s.wants(sub, "a5")
-}
-
-func gapEvicted(s *scene) {
-	at := s.say("a", 1)
-	for i := range 5 {
-		s.say("a", i)
-	}
-	sub := s.Subscribe(wire.StartAfter(at))
-	defer sub.Close()
-	s.wants(sub, "gap(evicted:a1-3) a4 a5 a6")
-	s.say("a", 7)
-	s.wants(sub, "a7")
-}
-
-func gapExpired(s *scene) {
-	at := s.say("a", 1)
-	s.say("a", 2)
-	time.Sleep(time.Minute)
-	s.say("a", 3)
-	sub := s.Subscribe(wire.StartAfter(at))
-	defer sub.Close()
-	s.wants(sub, "gap(expired:a1-2) a3")
-}
-
-func gapRestarted(s *scene) {
-	at := s.say("a", 1)
-	old := at
-	old.Epoch = "before"
-	ahead := at
-	ahead.Offset = 77
-	for given, want := range map[wire.Position]string{
-		old:   "gap(restarted:a1-0) a1",
-		ahead: "gap(restarted:a77-0) a1",
-	} {
-		sub := s.Subscribe(wire.StartAfter(given))
-		s.wants(sub, want)
-		sub.Close()
-	}
-}
-
-func gapTTL(s *scene) {
-	at := s.say("a", 1)
-	s.Publish("a", "", "2", time.Second)
-	s.say("a", 3)
-	time.Sleep(time.Second)
-	sub := s.Subscribe(wire.StartAfter(at))
-	defer sub.Close()
-	s.wants(sub, "gap(expired:a1-2) a3")
-}
-
-// A subscriber that does not come back for a while gets what was buffered for it,
-// one gap, and the rest. How much was buffered is the transport's affair.
-func slowSubscriber(s *scene) {
-	sub := s.Subscribe(now("a"))
-	defer sub.Close()
-	s.say("a", 1)
-	s.wants(sub, "a1")
-	const last = 2000
-	for i := 2; i <= last; i++ {
-		// Too large for the buffers on the way to hold them all.
-		s.Publish("a", "", `"`+strings.Repeat("x", 1000)+`"`, 0)
-		synctest.Wait()
-	}
-	at, gaps := uint64(1), 0
-	for at < last {
-		c, err := sub.Next()
-		require.NoError(s, err)
-		if g := c.Gap; g != nil {
-			gaps++
-			require.Equal(s, at, g.After.Offset, "the gap begins where the subscriber is")
-			at = g.Position.Offset
-			continue
-		}
-		at++
-		require.Equal(s, at, c.Message.Position.Offset)
-	}
-	require.Equal(s, 1, gaps, "gaps")
-}
-
-func changeWhileWaiting(s *scene) {
-	s.say("b", 1)
-	sub := s.Subscribe(now("a"))
-	defer sub.Close()
-	got := make(chan string)
+// waits begins to receive as many frames, while the story goes on, and returns how to
+// get what each was, or what was wrong.
+func (s *scene) waits(sub Subscriber, frames int) <-chan string {
+	got := make(chan string, frames)
 	go func() {
-		for range 2 {
+		defer close(got)
+		for range frames {
 			c, err := sub.Next()
 			if err != nil {
 				got <- err.Error()
@@ -262,67 +239,32 @@ func changeWhileWaiting(s *scene) {
 			got <- word
 		}
 	}()
-	synctest.Wait()
-	if !sub.Change([]wire.Start{oldest("b")}, []string{"a"}) {
-		s.say("a", 1)
-		s.say("a", 2)
-		<-got
-		<-got
-		return
-	}
-	require.Equal(s, "b1", <-got)
-	s.say("a", 1)
-	s.say("b", 2)
-	require.Equal(s, "b2", <-got, "a was dropped")
+	s.settle()
+	return got
 }
 
-func manyTopics(s *scene) {
-	const topics = 200
-	starts := make([]wire.Start, topics)
-	for i := range starts {
-		starts[i] = oldest(fmt.Sprintf("many.t%d", i))
+// describe writes a frame as one word, and returns the position after it.
+func describe(c wire.Content) (string, wire.Position) {
+	if g := c.Gap; g != nil {
+		return fmt.Sprintf("gap(%s:%s%d-%d)", g.Reason, g.Topic, g.After.Offset, g.Position.Offset), g.Position
 	}
-	sub := s.Subscribe(starts...)
-	defer sub.Close()
-	want := map[string]bool{}
-	for _, start := range starts {
-		s.Publish(start.Topic, "", "1", 0)
-		want[start.Topic] = true
-	}
-	for range topics {
-		c, err := sub.Next()
-		require.NoError(s, err)
-		require.NotNil(s, c.Message)
-		delete(want, c.Message.Position.Topic)
-	}
-	require.Empty(s, want)
+	p := c.Message.Position
+	return fmt.Sprintf("%s%d", p.Topic, p.Offset), p
 }
 
-// Nothing comes for longer than any timeout on the way, and then something does.
-func waitingForLong(s *scene) {
-	sub := s.Subscribe(now("a"))
-	defer sub.Close()
-	published := make(chan struct{})
-	go func() {
-		defer close(published)
-		time.Sleep(5 * time.Minute)
-		s.Publish("a", "", "1", 0)
-	}()
-	s.wants(sub, "a1")
-	<-published
+// span is "a3 a4 a5" for span("a", 3, 5).
+func span(topic string, from, to int) string {
+	words := make([]string, 0, to-from+1)
+	for n := from; n <= to; n++ {
+		words = append(words, fmt.Sprintf("%s%d", topic, n))
+	}
+	return strings.Join(words, " ")
 }
 
-func drain(s *scene) {
-	sub := s.Subscribe(now("d"))
-	defer sub.Close()
-	s.say("d", 1)
-	s.wants(sub, "d1")
-	ended := make(chan error)
-	go func() {
-		_, err := sub.Next()
-		ended <- err
-	}()
-	synctest.Wait()
-	s.Drain()
-	require.ErrorIs(s, <-ended, &wire.Problem{Code: wire.CodeDraining})
+func isAway(sub Subscriber) bool {
+	a, ok := sub.(Away)
+	return ok && a.IsAway()
 }
+
+func now(topic string) wire.Start    { return wire.Start{Topic: topic} }
+func oldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wire.FromOldest} }

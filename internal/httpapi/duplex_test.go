@@ -1,0 +1,241 @@
+package httpapi
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A duplexConn is a connection that goes both ways, from the client's side. A goroutine
+// of its own receives.
+type duplexConn interface {
+	trySend(command any) error
+	received() <-chan wire.Content // closed at the end, after which Next tells why
+	replied() <-chan wire.Reply
+	Next() (wire.Content, error)
+	Close()
+}
+
+// duplexSystem implements transporttest.System over connections that go both ways,
+// whatever they are.
+type duplexSystem struct {
+	system
+	attached bool // each carries a session that was opened before, and acks
+
+	// dial opens a connection. If that is refused otherwise than by a frame, the error is
+	// a *wire.Problem.
+	dial func(wire.ConnectRequest) (duplexConn, error)
+}
+
+func (s *duplexSystem) Subscribe(o transporttest.Opening) (transporttest.Subscriber, error) {
+	s.Helper()
+	d := &duplexClient{system: s, self: o.Client}
+	d.begin(o.Topics)
+	if s.attached {
+		opened, err := s.openFor(o.Topics, o.Client)
+		if err != nil {
+			return nil, err
+		}
+		d.session = opened.Session
+		d.told = opened.Positions
+		d.learn(opened.Positions)
+	}
+	told, err := d.connect()
+	if !s.attached {
+		d.told = told
+	}
+	if err != nil {
+		d.Close()
+	}
+	return d, err
+}
+
+// duplexClient is the client of one connection that goes both ways after the other.
+type duplexClient struct {
+	progress
+	system  *duplexSystem
+	self    string // whose messages it does not want; empty: it wants all
+	session string // that each connection carries; empty: one of its own
+
+	conn    duplexConn
+	had     chan uint64    // what is to be acked
+	reading sync.Mutex     // held by who receives
+	early   []wire.Content // received while a reply was waited for; guarded by reading
+}
+
+// connect connects, and returns the positions that it was told.
+func (d *duplexClient) connect() ([]wire.Position, error) {
+	d.system.Helper()
+	request := wire.ConnectRequest{Session: d.session, Ack: &d.got}
+	starts := d.starts()
+	many := len(starts) > manyStarts
+	if d.session == "" {
+		request = wire.ConnectRequest{Client: d.self}
+		if d.self != "" {
+			request.Echo = new(false)
+		}
+		if !many {
+			request.Topics = starts
+		}
+	}
+	conn, err := d.system.dial(request)
+	if err != nil {
+		return nil, err
+	}
+	d.carry(conn)
+	c, err := conn.Next()
+	if err != nil {
+		return nil, err
+	}
+	require.NotNil(d.system, c.Hello, "%+v", c)
+	told := c.Hello.Positions
+	if many && d.session == "" {
+		told, err = d.command(starts, nil)
+	}
+	d.learn(told)
+	return told, err
+}
+
+// Return implements transporttest.Subscriber.
+func (d *duplexClient) Return(lost int) {
+	d.system.Helper()
+	d.leave()
+	d.lose(lost)
+	_, err := d.connect()
+	require.NoError(d.system, err)
+}
+
+// Leaves implements transporttest.Seated.
+func (d *duplexClient) Leaves() bool { return false }
+
+// End implements transporttest.Seated.
+func (d *duplexClient) End() error {
+	if d.session == "" {
+		return errors.ErrUnsupported
+	}
+	d.system.endSession(d.session)
+	return nil
+}
+
+// Rival implements transporttest.Seated.
+func (d *duplexClient) Rival() (transporttest.Subscriber, error) {
+	if d.session == "" {
+		return nil, errors.ErrUnsupported
+	}
+	rival := &duplexClient{system: d.system, session: d.session}
+	rival.begin(nil)
+	rival.got = d.got
+	_, err := rival.connect()
+	return rival, err
+}
+
+// Close implements transporttest.Subscriber.
+func (d *duplexClient) Close() {
+	d.leave()
+	if d.session != "" {
+		d.system.endSession(d.session)
+	}
+}
+
+// carry goes on with a connection.
+func (d *duplexClient) carry(conn duplexConn) {
+	d.leave()
+	d.conn, d.early = conn, nil
+	if d.session == "" {
+		return
+	}
+	had := make(chan uint64, 1)
+	d.had = had
+	go func() { // a client that waits for its ack to be read, and does not read meanwhile, may wait for ever
+		for n := range had {
+			_ = conn.trySend(wire.Command{Ack: &n}) // whoever receives hears of it, too
+		}
+	}()
+}
+
+// leave closes the connection, if there is one.
+func (d *duplexClient) leave() {
+	if d.conn != nil {
+		d.conn.Close()
+	}
+	if d.had != nil {
+		close(d.had)
+	}
+	d.conn, d.had = nil, nil
+}
+
+// ack says how many frames have come. The last that was said counts.
+func (d *duplexClient) ack() {
+	if d.had == nil || d.got == 0 {
+		return
+	}
+	select {
+	case <-d.had:
+	default:
+	}
+	d.had <- d.got
+}
+
+// Next implements transporttest.Subscriber.
+func (d *duplexClient) Next() (wire.Content, error) {
+	d.reading.Lock()
+	defer d.reading.Unlock()
+	d.ack()
+	if len(d.early) > 0 {
+		c := d.early[0]
+		d.early = d.early[1:]
+		if c.End != nil {
+			return c, c.End
+		}
+		d.take(c)
+		return c, nil
+	}
+	c, err := d.conn.Next()
+	if err == nil {
+		d.take(c)
+	}
+	return c, err
+}
+
+// Change implements transporttest.Subscriber.
+func (d *duplexClient) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
+	d.system.Helper()
+	told, err := d.command(add, remove)
+	if err == nil {
+		d.change(add, remove, told)
+	}
+	return told, err
+}
+
+// command changes the subscriptions, and receives what comes before the reply, unless
+// somebody does. The error is a *wire.Problem.
+func (d *duplexClient) command(add []wire.Start, remove []string) ([]wire.Position, error) {
+	d.system.Helper()
+	sent := make(chan error, 1)
+	conn := d.conn
+	go func() { sent <- conn.trySend(wire.Command{Ref: new(uint64(7)), Subscribe: add, Unsubscribe: remove}) }()
+	var received <-chan wire.Content
+	if d.reading.TryLock() {
+		defer d.reading.Unlock()
+		received = d.conn.received()
+	}
+	for {
+		select {
+		case reply := <-d.conn.replied():
+			require.NoError(d.system, <-sent)
+			require.NotNil(d.system, reply.Ref)
+			require.Equal(d.system, uint64(7), *reply.Ref)
+			if reply.Problem != nil {
+				return nil, reply.Problem
+			}
+			return reply.Positions, nil
+		case c, ok := <-received:
+			require.True(d.system, ok, "the connection ended before the reply")
+			d.early = append(d.early, c)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package transporttest
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// changes changes the subscriptions; false if the transport has no way to.
+func (s *scene) changes(sub Subscriber, add []wire.Start, remove ...string) (told []wire.Position, ok bool) {
+	s.Helper()
+	told, err := sub.Change(add, remove)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, false
+	}
+	require.NoError(s, err)
+	return told, true
+}
+
+// wantsUnchanged is for who cannot change: what it has goes on.
+func (s *scene) wantsUnchanged(got <-chan string) {
+	s.Helper()
+	n := 0
+	for len(got) < cap(got) && n < cap(got) {
+		n++
+		s.say("a", n)
+		require.Equal(s, fmt.Sprintf("a%d", n), <-got)
+	}
+}
+
+func changeWhileWaiting(s *scene) {
+	s.say("b", 1)
+	sub := s.subscribe(now("a"))
+	got := s.waits(sub, 2)
+	told, ok := s.changes(sub, []wire.Start{oldest("b")}, "a")
+	if !ok {
+		s.wantsUnchanged(got)
+		return
+	}
+	require.Len(s, told, 1)
+	require.EqualValues(s, 0, told[0].Offset)
+	require.Equal(s, "b1", <-got)
+	s.say("a", 1)
+	s.say("b", 2)
+	require.Equal(s, "b2", <-got, "a was dropped")
+	sub.Return(0)
+	s.say("a", 2)
+	s.say("b", 3)
+	s.wants(sub, "b3")
+}
+
+// A pattern stands for topics that there are, and for those to come.
+func patternAdded(s *scene) {
+	there := s.say("p.there", 1)
+	sub := s.subscribe(now("a"))
+	got := s.waits(sub, 3)
+	told, ok := s.changes(sub, []wire.Start{now("p.>")})
+	if !ok {
+		s.wantsUnchanged(got)
+		return
+	}
+	require.Len(s, told, 2)
+	require.Equal(s, "p.>", told[0].Topic)
+	require.Equal(s, there, told[1])
+	s.say("p.there", 2)
+	require.Equal(s, "p.there2", <-got)
+	s.say("p.new", 1)
+	require.Equal(s, "p.new1", <-got)
+	s.say("a", 1)
+	require.Equal(s, "a1", <-got)
+	sub.Return(1)
+	s.wants(sub, "a1")
+	s.say("p.new", 2)
+	s.wants(sub, "p.new2")
+	_, ok = s.changes(sub, nil, "p.>")
+	require.True(s, ok)
+	s.say("p.new", 3)
+	s.say("a", 2)
+	s.wants(sub, "a2")
+}
+
+// What is refused is refused wholly, and what there was goes on.
+func changeRefused(s *scene) {
+	sub := s.subscribe(now("a"), now("b"))
+	for code, add := range map[wire.Code][]wire.Start{
+		wire.CodeTooManySubscriptions: {now("c"), now("d")},
+		wire.CodeInvalidRequest:       {now("c"), now("c")},
+	} {
+		_, err := sub.Change(add, nil)
+		if errors.Is(err, errors.ErrUnsupported) {
+			break
+		}
+		s.wantsProblem(err, code)
+	}
+	s.say("c", 1)
+	s.say("b", 1)
+	s.wants(sub, "b1")
+}
+
+// Who adds what there is, or drops what there is not, changes nothing.
+func changePresent(s *scene) {
+	sub := s.subscribe(now("a"))
+	s.say("a", 1)
+	s.say("a", 2)
+	at := s.wants(sub, "a1")
+	told, ok := s.changes(sub, []wire.Start{oldest("a")}, "nothing")
+	if ok {
+		require.Len(s, told, 1)
+		require.Equal(s, at.Topic, told[0].Topic)
+	}
+	s.wants(sub, "a2")
+	if _, ok = s.changes(sub, []wire.Start{oldest("a")}, "a"); ok {
+		s.wants(sub, "a1 a2") // in both: it begins anew
+	}
+}
+
+func tooManySubscriptions(s *scene) {
+	_, err := s.Subscribe(Opening{Topics: []wire.Start{now("a"), now("b"), now("c"), now("d")}})
+	s.wantsProblem(err, wire.CodeTooManySubscriptions)
+}

@@ -1,0 +1,127 @@
+package transporttest
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func order(s *scene) {
+	s.say("a", 0)
+	sub := s.subscribe(now("a"), oldest("b"))
+	s.say("a", 1)
+	s.wants(sub, "a2")
+	s.say("b", 0)
+	s.wants(sub, "b1")
+	next := map[string]uint64{"a": 3, "b": 2}
+	for i := range 300 {
+		s.say("ab"[i%2:i%2+1], i)
+	}
+	for range 300 {
+		c, err := sub.Next()
+		require.NoError(s, err)
+		require.NotNil(s, c.Message)
+		p := c.Message.Position
+		require.Equal(s, next[p.Topic], p.Offset)
+		next[p.Topic]++
+	}
+}
+
+func payloads(s *scene) {
+	sub := s.subscribe(now("a"))
+	for _, item := range []wire.PublishItem{
+		{Data: json.RawMessage(`{"a":[1,-2.5,"ü",18446744073709551615,true],"":{}}`)},
+		{Data: json.RawMessage(`null`)},
+		{Data: json.RawMessage(`0.1000000000000000000001`)},
+		{Type: "text/plain; charset=utf-8", Text: new("line\nline \"quoted\" \x00")},
+		{Type: "text/plain", Text: new("")},
+		{Type: "application/octet-stream", Base64: new([]byte("\xff\x00binary"))},
+		{Type: "application/octet-stream", Base64: new([]byte{})},
+		{Data: json.RawMessage(`"` + strings.Repeat("x", 64<<10-2) + `"`)}, // the largest
+		{Type: "application/octet-stream", Base64: new([]byte(strings.Repeat("\xff", 64<<10)))},
+	} {
+		item.Topic = "a"
+		s.Publish(item)
+		c, err := sub.Next()
+		require.NoError(s, err)
+		require.Equal(s, item.Type, c.Message.Type)
+		switch {
+		case item.Text != nil:
+			require.Equal(s, *item.Text, string(c.Message.Data))
+		case item.Base64 != nil:
+			require.Equal(s, string(*item.Base64), string(c.Message.Data))
+		default:
+			require.Equal(s, string(item.Data), string(c.Message.Data))
+		}
+	}
+}
+
+// What is said of a message comes with it, but for who published it.
+func metadata(s *scene) {
+	sub := s.subscribe(now("a"))
+	s.Publish(wire.PublishItem{Topic: "a", Data: json.RawMessage("1"), Key: "k ü", ID: new("id-1"), Client: new("me")})
+	c, err := sub.Next()
+	require.NoError(s, err)
+	require.Equal(s, "k ü", c.Message.Key)
+	require.Equal(s, "id-1", c.Message.ID)
+	require.Empty(s, c.Message.Client)
+	require.NotZero(s, c.Message.Time)
+}
+
+// A subscriber knows where it begins before anything comes, and nothing falls between.
+func hello(s *scene) {
+	s.say("a", 1)
+	at := s.say("a", 2)
+	s.say("b", 1)
+	c := s.say("c", 1)
+	s.say("c", 2)
+	sub := s.subscribe(now("a"), oldest("b"), wire.StartAfter(c), now("new"))
+	told := map[string]wire.Position{}
+	for _, p := range sub.Positions() {
+		told[p.Topic] = p
+	}
+	require.Equal(s, at, told["a"])
+	require.EqualValues(s, 0, told["b"].Offset)
+	require.EqualValues(s, 1, told["c"].Offset)
+	require.EqualValues(s, 0, told["new"].Offset)
+	require.Equal(s, at.Epoch, told["new"].Epoch)
+	got := s.wantsBoth(sub, 2)
+	require.Equal(s, map[string]int{"b": 1, "c": 1}, got)
+	s.say("a", 3)
+	s.wants(sub, "a3")
+	s.say("new", 1)
+	s.wants(sub, "new1")
+}
+
+// wantsBoth receives messages and counts them by topic: between topics there is no order.
+func (s *scene) wantsBoth(sub Subscriber, messages int) map[string]int {
+	s.Helper()
+	got := map[string]int{}
+	for range messages {
+		c, err := sub.Next()
+		require.NoError(s, err)
+		require.NotNil(s, c.Message, "%+v", c)
+		got[c.Message.Position.Topic]++
+	}
+	return got
+}
+
+// Nearly as many topics as a session may have, of which a few have something.
+func manyTopics(s *scene) {
+	const topics = 990
+	starts := make([]wire.Start, topics)
+	for i := range starts {
+		starts[i] = oldest(fmt.Sprintf("many.t%d", i))
+	}
+	sub := s.subscribe(starts...)
+	want := map[string]int{}
+	for i := 0; i < topics; i += 100 {
+		s.say(starts[i].Topic, i)
+		want[starts[i].Topic] = 1
+	}
+	require.Equal(s, want, s.wantsBoth(sub, len(want)))
+}
