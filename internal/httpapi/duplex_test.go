@@ -3,6 +3,9 @@ package httpapi
 import (
 	"errors"
 	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -238,4 +241,25 @@ func (d *duplexClient) command(add []wire.Start, remove []string) ([]wire.Positi
 			d.early = append(d.early, c)
 		}
 	}
+}
+
+// A connection is over when its end was told: who goes on talking gets no more than a
+// moment, however much there is to say.
+func TestAClientThatGoesOnTalkingIsLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		s := k.connect(wire.Start{Topic: "a"})
+		s.hello()
+		k.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
+		_, err := s.Next()
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
+		begun := time.Now()
+		for err = s.trySend(wire.Command{Ping: true}); err == nil && time.Since(begun) < time.Minute; {
+			time.Sleep(100 * time.Millisecond)
+			err = s.trySend(wire.Command{Ping: true})
+		}
+		require.Error(t, err)
+		require.Less(t, time.Since(begun), 3*time.Second)
+		s.Close()
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -13,6 +14,7 @@ import (
 // progress is how far a client is: what it needs to go on after any of its frames, on
 // whichever transport.
 type progress struct {
+	mu     sync.Mutex               // who changes the subscriptions is not who receives
 	told   []wire.Position          // at first
 	named  map[string]time.Duration // topics and patterns that it asked for, with their pace
 	at     map[string]wire.Start    // where each goes on
@@ -30,6 +32,8 @@ func (p *progress) Positions() []wire.Position { return p.told }
 
 // learn notes where topics go on.
 func (p *progress) learn(positions []wire.Position) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, position := range positions {
 		p.at[position.Topic] = wire.StartAfter(position)
 	}
@@ -37,6 +41,8 @@ func (p *progress) learn(positions []wire.Position) {
 
 // take notes a frame.
 func (p *progress) take(c wire.Content) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !c.Counts() {
 		return
 	}
@@ -61,6 +67,9 @@ func (p *progress) lose(n int) {
 
 // change notes other subscriptions, with the positions that were told.
 func (p *progress) change(add []wire.Start, remove []string, told []wire.Position) {
+	defer p.learn(told)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, name := range remove {
 		delete(p.named, name)
 		maps.DeleteFunc(p.at, func(topic string, _ wire.Start) bool {
@@ -73,11 +82,12 @@ func (p *progress) change(add []wire.Start, remove []string, told []wire.Positio
 			p.named[start.Topic], p.at[start.Topic] = start.Every, start
 		}
 	}
-	p.learn(told)
 }
 
 // starts are where to subscribe anew.
 func (p *progress) starts() []wire.Start {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	starts := slices.SortedFunc(maps.Values(p.at), func(x, y wire.Start) int { return strings.Compare(x.Topic, y.Topic) })
 	for i := range starts {
 		starts[i].Every = p.named[starts[i].Topic]

@@ -179,8 +179,13 @@ func (l *line) endWriting() {
 // farewell is how long a client may take to close a connection that has ended.
 const farewell = time.Second
 
-// discard reads what the client still sends, until it closes, or for a moment.
-func (l *line) discard() { _, _ = io.Copy(io.Discard, l.conn) }
+// discard reads what the client still sends, until it closes, or for a moment: however
+// much it sends.
+func (l *line) discard() {
+	if l.conn.SetReadDeadline(time.Now().Add(farewell)) == nil {
+		_, _ = io.Copy(io.Discard, l.conn)
+	}
+}
 
 // readBytes is how much is read of a connection at a time: more than any head, so that
 // each reading brings a Reader on.
@@ -212,7 +217,8 @@ func (l *line) read(ctx context.Context) *wire.Problem {
 	}
 }
 
-// await bounds how long the next reading may take.
+// await bounds how long the next reading may take. There is none when the connection is
+// over.
 func (l *line) await(ctx context.Context) error {
 	if l.duplex.Answers {
 		if err := l.conn.SetReadDeadline(time.Now().Add(l.server.Silence())); err != nil {
@@ -220,7 +226,8 @@ func (l *line) await(ctx context.Context) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return l.conn.SetReadDeadline(time.Now().Add(farewell)) // which endWriting may have set before
+		l.discard()
+		return errOver
 	}
 	return nil
 }

@@ -145,10 +145,13 @@ func (s *socket) whole() ([]byte, error) {
 	if s.message = s.message[:0]; cap(s.message) > keptMessage {
 		s.message = nil
 	}
-	if !s.deflated.IsCompressed() {
-		return message, nil
+	switch {
+	case s.deflated.IsCompressed():
+		return inflate(message, s.most)
+	case message == nil:
+		return []byte{}, nil // it is empty, but it has come
 	}
-	return inflate(message, s.most)
+	return message, nil
 }
 
 // closed answers the client's farewell with its own code (RFC 6455, section 5.5.1).

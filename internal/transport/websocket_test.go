@@ -1,0 +1,197 @@
+package transport
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/binary"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gobwas/ws"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Bits of a frame's first byte.
+const (
+	fin  = 0x80
+	rsv1 = 0x40
+
+	text, binaryKind, continued, closing, ping, pong = 1, 2, 0, 8, 9, 10
+)
+
+// A frame as clients send it, masked with a mask that changes with its length.
+func frameOf(first byte, payload string) []byte {
+	b := []byte{first}
+	switch n := len(payload); {
+	case n <= 125:
+		b = append(b, 0x80|byte(n))
+	case n <= 0xffff:
+		b = binary.BigEndian.AppendUint16(append(b, 0x80|126), uint16(n))
+	default:
+		b = binary.BigEndian.AppendUint64(append(b, 0x80|127), uint64(n))
+	}
+	mask := []byte{0xde, 0xad, byte(len(payload)), 0x01}
+	b = append(b, mask...)
+	for i := range len(payload) {
+		b = append(b, payload[i]^mask[i%4])
+	}
+	return b
+}
+
+func join(frames ...[]byte) []byte { return slices.Concat(frames...) }
+
+// deflated is text as a client sends it that compresses (RFC 7692, section 7.2.1).
+func deflated(text string) string {
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.BestCompression)
+	if err == nil {
+		_, err = w.Write([]byte(text))
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSuffix(b.String(), "\x00\x00\xff\xff")
+}
+
+func newTextSocket() Reader      { return NewWebSocket(wire.NDJSON, false, 64<<10) }
+func newBinarySocket() Reader    { return NewWebSocket(wire.CBOR, false, 64<<10) }
+func newInflatingSocket() Reader { return NewWebSocket(wire.NDJSON, true, 64<<10) }
+
+// mostCommand is the limit of the sockets above.
+var mostCommand = maxCommand(64 << 10)
+
+func TestAWebSocketIsRead(t *testing.T) {
+	long := strings.Repeat("long ", 200)
+	longer := strings.Repeat("x", 70_000)
+	closed := string([]byte{fin | closing, 2, 0x03, 0xe8})
+	for name, story := range map[string]struct {
+		of   func() Reader
+		b    []byte
+		want heard
+	}{
+		"one command":             {newTextSocket, frameOf(fin|text, `{"ping":true}`), heard{commands: []string{`{"ping":true}`}}},
+		"an empty one":            {newTextSocket, frameOf(fin|text, ""), heard{commands: []string{""}}},
+		"several, of all lengths": {newTextSocket, join(frameOf(fin|text, "a"), frameOf(fin|text, long), frameOf(fin|text, longer), frameOf(fin|text, "ü")), heard{commands: []string{"a", long, longer, "ü"}}},
+		"binary":                  {newBinarySocket, frameOf(fin|binaryKind, "\xff\x00"), heard{commands: []string{"\xff\x00"}}},
+		"in fragments": {newTextSocket, join(frameOf(text, "ab"), frameOf(continued, ""), frameOf(continued, "\xc3"), frameOf(fin|continued, "\xbc!"), frameOf(fin|text, "next")),
+			heard{commands: []string{"abü!", "next"}}},
+		"pings between fragments": {newTextSocket, join(frameOf(text, "ab"), frameOf(fin|ping, "1"), frameOf(fin|pong, "late"), frameOf(continued, "cd"), frameOf(fin|ping, ""), frameOf(fin|continued, "ef")),
+			heard{commands: []string{"abcdef"}, answers: "\x8a\x011\x8a\x00"}},
+		"a close, and nothing behind it": {newTextSocket, join(frameOf(fin|closing, "\x03\xe8bye"), frameOf(fin|text, "too late")), heard{answers: closed, closed: true}},
+		"a close without a code":         {newTextSocket, frameOf(fin|closing, ""), heard{answers: "\x88\x00", closed: true}},
+		"a close between fragments":      {newTextSocket, join(frameOf(text, "ab"), frameOf(fin|closing, "\x0f\xa0")), heard{answers: "\x88\x02\x0f\xa0", closed: true}},
+		"deflated":                       {newInflatingSocket, join(frameOf(fin|rsv1|text, deflated(long)), frameOf(fin|text, "plain"), frameOf(fin|rsv1|text, deflated("again"))), heard{commands: []string{long, "plain", "again"}}},
+		"deflated in fragments": {newInflatingSocket, join(frameOf(rsv1|text, deflated(long)[:5]), frameOf(fin|ping, "?"), frameOf(fin|continued, deflated(long)[5:])),
+			heard{commands: []string{long}, answers: "\x8a\x01?"}},
+		"deflated and empty": {newInflatingSocket, frameOf(fin|rsv1|text, "\x00"), heard{commands: []string{""}}},
+		"the largest":        {newTextSocket, frameOf(fin|text, strings.Repeat(" ", mostCommand)), heard{commands: []string{strings.Repeat(" ", mostCommand)}}},
+
+		"a message of the other kind":      {newTextSocket, frameOf(fin|binaryKind, "{}"), heard{code: wire.CodeInvalidRequest}},
+		"text where binary is meant":       {newBinarySocket, frameOf(fin|text, "{}"), heard{code: wire.CodeInvalidRequest}},
+		"no UTF-8":                         {newTextSocket, frameOf(fin|text, "\xff"), heard{code: wire.CodeInvalidRequest}},
+		"half a character at the end":      {newTextSocket, join(frameOf(text, "a"), frameOf(fin|continued, "\xc3")), heard{code: wire.CodeInvalidRequest}},
+		"no UTF-8 when inflated":           {newInflatingSocket, frameOf(fin|rsv1|text, deflated("\xff")), heard{code: wire.CodeInvalidRequest}},
+		"unmasked":                         {newTextSocket, []byte("\x81\x02{}"), heard{code: wire.CodeInvalidRequest}},
+		"compressed, but not negotiated":   {newTextSocket, frameOf(fin|rsv1|text, deflated("a")), heard{code: wire.CodeInvalidRequest}},
+		"another reserved bit":             {newTextSocket, frameOf(fin|0x20|text, "a"), heard{code: wire.CodeInvalidRequest}},
+		"another, of who inflates":         {newInflatingSocket, frameOf(fin|0x10|text, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a compressed ping":                {newInflatingSocket, frameOf(fin|rsv1|ping, "a"), heard{code: wire.CodeInvalidRequest}},
+		"compression begins in the middle": {newInflatingSocket, join(frameOf(text, "a"), frameOf(fin|rsv1|continued, "b")), heard{code: wire.CodeInvalidRequest}},
+		"a ping in fragments":              {newTextSocket, frameOf(ping, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a long ping":                      {newTextSocket, frameOf(fin|ping, strings.Repeat("x", 126)), heard{code: wire.CodeInvalidRequest}},
+		"an opcode of nobody":              {newTextSocket, frameOf(fin|3, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a control opcode of nobody":       {newTextSocket, frameOf(fin|11, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a fragment of nothing":            {newTextSocket, frameOf(fin|continued, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a message within another":         {newTextSocket, join(frameOf(text, "a"), frameOf(fin|text, "b")), heard{code: wire.CodeInvalidRequest}},
+		"half a close code":                {newTextSocket, frameOf(fin|closing, "\x03"), heard{code: wire.CodeInvalidRequest}},
+		"a close code that nobody sends":   {newTextSocket, frameOf(fin|closing, "\x03\xed"), heard{code: wire.CodeInvalidRequest}}, // 1005
+		"a close reason that is no UTF-8":  {newTextSocket, frameOf(fin|closing, "\x03\xe8\xff"), heard{code: wire.CodeInvalidRequest}},
+		"what cannot be inflated":          {newInflatingSocket, frameOf(fin|rsv1|text, "\x07nonsense"), heard{code: wire.CodeInvalidRequest}},
+		"too large":                        {newTextSocket, frameOf(fin|text, strings.Repeat("x", mostCommand+1)), heard{code: wire.CodeMessageTooLarge}},
+		"too large in fragments":           {newTextSocket, join(frameOf(text, strings.Repeat("x", mostCommand)), frameOf(fin|continued, "x")), heard{code: wire.CodeMessageTooLarge}},
+		"a length that only it believes":   {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge}},
+		"a length with its highest bit":    {newTextSocket, []byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest}},
+		"a bomb":                           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 64<<20))), heard{code: wire.CodeMessageTooLarge}},
+		"one that is just small enough":    {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{commands: []string{strings.Repeat("x", mostCommand)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if len(story.b) > 10_000 && story.want.code == "" {
+				require.Equal(t, story.want, hear(t, story.of(), story.b, inChunks))
+				require.Equal(t, story.want, hear(t, story.of(), story.b, whole))
+				return
+			}
+			wantsHeard(t, story.of, story.b, story.want)
+		})
+	}
+}
+
+// Pings cost their answers, which their sender has to take, and nothing stays.
+func TestManyPingsLeaveNothingBehind(t *testing.T) {
+	s := newTextSocket().(*socket)
+	one := frameOf(fin|ping, strings.Repeat("p", 125))
+	h := hear(t, s, bytes.Repeat(one, 10_000), inChunks)
+	require.Len(t, h.answers, 10_000*127)
+	require.LessOrEqual(t, cap(s.control), 256)
+	require.Empty(t, s.message)
+}
+
+// Memory grows with what comes, not with what is announced.
+func TestAnAnnouncedCommandTakesNoMemory(t *testing.T) {
+	begin := frameOf(text, strings.Repeat("x", mostCommand))[:20]
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var readers []Reader
+	for range 100 {
+		r := newTextSocket()
+		hear(t, r, begin, whole)
+		readers = append(readers, r)
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+	runtime.KeepAlive(readers)
+}
+
+// A large command's memory does not stay with a connection.
+func TestALargeCommandIsForgotten(t *testing.T) {
+	s := newTextSocket().(*socket)
+	hear(t, s, join(frameOf(fin|text, strings.Repeat("x", 1<<20)), frameOf(fin|text, "{}")), inChunks)
+	require.LessOrEqual(t, cap(s.message), keptMessage)
+}
+
+// Each end of a session has its close code.
+func TestTheByeOfAWebSocket(t *testing.T) {
+	for code, status := range map[wire.Code]ws.StatusCode{
+		wire.CodeDraining: 1001, wire.CodeSessionEnded: 1000, wire.CodePollReplaced: 1008, wire.CodeInvalidRequest: 1008,
+		wire.CodeMessageTooLarge: 1009, wire.CodeInternal: 1011, wire.CodeOverloaded: 1013,
+	} {
+		f, err := ws.ReadFrame(bytes.NewReader(newTextSocket().Bye([]byte{}, &wire.Problem{Code: code})))
+		require.NoError(t, err)
+		require.False(t, f.Header.Masked)
+		got, reason := ws.ParseCloseFrameData(f.Payload)
+		require.Equal(t, status, got, code)
+		require.Equal(t, string(code), reason)
+	}
+}
+
+func FuzzWebSocket(f *testing.F) {
+	f.Add(join(frameOf(text, "ab"), frameOf(fin|ping, "1"), frameOf(fin|continued, "cd"), frameOf(fin|closing, "\x03\xe8")), uint64(1))
+	f.Add(join(frameOf(fin|rsv1|text, deflated("a command")), frameOf(fin|text, "{}")), uint64(2))
+	f.Add([]byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), uint64(3))
+	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
+		for _, newReader := range []func() Reader{newTextSocket, newBinarySocket, newInflatingSocket} {
+			want := hear(t, newReader(), b, whole)
+			require.Equal(t, want, hear(t, newReader(), b, bytewise))
+			wantsHeardInParts(t, newReader, b, want, seed)
+			for _, command := range want.commands {
+				require.LessOrEqual(t, len(command), mostCommand)
+			}
+		}
+	})
+}
