@@ -255,6 +255,9 @@ func (l *line) readAll(ctx context.Context, b []byte) (taken int, closed bool, e
 // serve does what was read. Nothing else is written before the answer to a change of
 // subscriptions: no frame may come of what its client does not know it has.
 func (l *line) serve(ctx context.Context, in Incoming) error {
+	if in.Command == nil && len(in.Answer) == 0 && !in.Closed {
+		return nil // who writes may be waiting for a client that is still saying this
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	answer := in.Answer
