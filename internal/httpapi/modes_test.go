@@ -201,6 +201,7 @@ func (s *subscriber) learnPositions() error {
 	return nil
 }
 
+// position is that of a message or a gap.
 func position(c wire.Content) wire.Position {
 	if c.Gap != nil {
 		return c.Gap.Position

@@ -139,7 +139,7 @@ func drain(s *scene) {
 // wantsReopening looks for the position from which the end of a session says to go on
 // with a topic: it must not pass over anything. It returns what the client has, of
 // that epoch.
-func (s *scene) wantsReopening(p *wire.Problem, topic string, had wire.Position) wire.Position {
+func (s *scene) wantsReopening(p wire.Problem, topic string, had wire.Position) wire.Position {
 	s.Helper()
 	for _, position := range p.Positions {
 		if position.Topic == topic {

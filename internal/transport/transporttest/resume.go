@@ -77,13 +77,13 @@ func fewUnacked(s *scene) {
 	for n := range 40 {
 		s.say("a", n)
 	}
-	s.wants(sub, span("a", 1, 20))
+	s.wants(sub, span(1, 20))
 	sub.Return(1)
-	s.wants(sub, span("a", 20, 30))
+	s.wants(sub, span(20, 30))
 	for n := range 10 {
 		s.say("a", n)
 	}
-	s.wants(sub, span("a", 31, 50))
+	s.wants(sub, span(31, 50))
 }
 
 func gapEvicted(s *scene) {

@@ -82,7 +82,7 @@ func slowResumes(s *scene) {
 }
 
 // wantsAllOf is for who is away: it was not slow, but left.
-func (s *scene) wantsAllOf(sub Subscriber) { s.Helper(); s.wants(sub, span("a", 2, flooded)) }
+func (s *scene) wantsAllOf(sub Subscriber) { s.Helper(); s.wants(sub, span(2, flooded)) }
 
 func slowDropsOldest(s *scene) {
 	sub := s.flood()
@@ -123,7 +123,7 @@ func slowIsDisconnected(s *scene) {
 		at = c.Message.Position
 	}
 	require.Less(s, at.Offset, uint64(flooded))
-	s.wants(s.subscribe(wire.StartAfter(at)), span("a", int(at.Offset)+1, flooded))
+	s.wants(s.subscribe(wire.StartAfter(at)), span(int(at.Offset)+1, flooded))
 }
 
 // The first comes at once, and then the newest of each key, so often.

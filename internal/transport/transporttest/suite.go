@@ -209,18 +209,18 @@ func (s *scene) wants(sub Subscriber, want string) wire.Position {
 }
 
 // wantsEnd receives the end, and returns why.
-func (s *scene) wantsEnd(sub Subscriber, code wire.Code) *wire.Problem {
+func (s *scene) wantsEnd(sub Subscriber, code wire.Code) wire.Problem {
 	s.Helper()
 	c, err := sub.Next()
 	return s.wantsProblem(err, code, "%+v came", c)
 }
 
-func (s *scene) wantsProblem(err error, code wire.Code, context ...any) *wire.Problem {
+func (s *scene) wantsProblem(err error, code wire.Code, context ...any) wire.Problem {
 	s.Helper()
 	var p *wire.Problem
 	require.ErrorAs(s, err, &p, context...)
 	require.Equal(s, code, p.Code, p.Detail)
-	return p
+	return *p
 }
 
 // waits begins to receive as many frames, while the story goes on, and returns how to
@@ -252,11 +252,11 @@ func describe(c wire.Content) (string, wire.Position) {
 	return fmt.Sprintf("%s%d", p.Topic, p.Offset), p
 }
 
-// span is "a3 a4 a5" for span("a", 3, 5).
-func span(topic string, from, to int) string {
+// span is "a3 a4 a5" for span(3, 5).
+func span(from, to int) string {
 	words := make([]string, 0, to-from+1)
 	for n := from; n <= to; n++ {
-		words = append(words, fmt.Sprintf("%s%d", topic, n))
+		words = append(words, fmt.Sprintf("a%d", n))
 	}
 	return strings.Join(words, " ")
 }
