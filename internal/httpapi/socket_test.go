@@ -179,7 +179,9 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 func (s *socketSubscriber) hello() *wire.Hello {
 	s.Helper()
 	c, ok := <-s.frames
-	require.True(s, ok, "%v", s.err)
+	if !ok {
+		require.NoError(s, s.err)
+	}
 	require.NotNil(s, c.Hello, "%+v", c)
 	return c.Hello
 }
