@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -65,6 +66,34 @@ func TestHelloGoesBeforeTheRepliesToWhatWasSentWithTheOpening(t *testing.T) {
 				require.Equal(t, ref+1, *c.Reply.Ref)
 			}
 			conn.Close()
+		}
+	})
+}
+
+// Whose connection is over has a moment to close it, whatever it goes on to say.
+func TestAConnectionThatIsOverIsClosedThoughItsClientTalksOn(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		k := newLaneKit(t, way)
+		conn, err := net.Dial("tcp", k.openPort())
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Write(asCBOR(`{"topics":["a"]}`))
+		require.NoError(t, err)
+		frames := wire.NewCBORDecoder(conn)
+		c, err := frames.Next()
+		require.NoError(t, err)
+		require.NotNil(t, c.Hello)
+		k.cfg.Sessions.Drain(goingAway())
+		for c.End == nil {
+			c, err = frames.Next()
+			require.NoError(t, err)
+		}
+		begun := time.Now()
+		for now := begun; err == nil; now = now.Add(time.Second) {
+			require.Less(t, time.Since(begun), 10*time.Second, "it is still there")
+			k.api.Tick(now)
+			time.Sleep(100 * time.Millisecond)
+			_, err = conn.Write(asCBOR(`null`))
 		}
 	})
 }

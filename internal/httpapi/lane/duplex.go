@@ -19,10 +19,11 @@ import (
 type duplex struct {
 	transport.Duplex
 
-	hears bool // a goroutine is about to carry out what was read
-	asked bool // the client was asked for a sign of life, and has given none
-	over  bool // the last was written: what the client still says is thrown away
-	shut  bool // and it can see that
+	hears bool  // a goroutine is about to carry out what was read
+	asked bool  // the client was asked for a sign of life, and has given none
+	over  bool  // the last was written: what the client still says is thrown away
+	shut  bool  // and it can see that
+	until int64 // by when, in seconds of the lane's age, it has to close its side then
 }
 
 // farewell is how many seconds a client may take to close a connection that is over.
@@ -134,10 +135,11 @@ func (c *conn) lingers() bool {
 	}
 	if !c.duplex.shut {
 		c.duplex.shut = true
+		c.duplex.until = c.lane.heads.Load().age + farewell
 		c.awaited = nothing
 		shutWriting(c.fd)
 	}
-	return true
+	return c.lane.heads.Load().age <= c.duplex.until // whatever it goes on to say
 }
 
 // restDuplex is rest where the connection goes both ways.
