@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
@@ -251,4 +252,19 @@ func (k *kit) publish(topic, data string) {
 	k.Helper()
 	status, body := k.get("POST", "/v1/topics/"+topic+"/messages", data, jsonType)
 	require.Equal(k, 200, status, body)
+}
+
+// A client answers a heartbeat before it reads on, however much is written to it.
+func TestASignOfLifeIsReadWhileMuchIsWritten(t *testing.T) {
+	k := newKit(t, settings{})
+	s := k.connect(wire.Start{Topic: "a"})
+	s.hello()
+	for range 3 {
+		k.publish("a", `1`) // of which the receiver holds one, and the connection none
+	}
+	require.NoError(t, s.conn.SetWriteDeadline(time.Now().Add(10*time.Second)))
+	for range 50 {
+		require.NoError(t, ws.WriteFrame(s.conn, ws.MaskFrame(ws.NewPongFrame(nil))))
+	}
+	s.Close()
 }
