@@ -2,12 +2,14 @@ package httpapi
 
 import (
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -95,5 +97,31 @@ func TestAConnectionThatIsOverIsClosedThoughItsClientTalksOn(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			_, err = conn.Write(asCBOR(`null`))
 		}
+	})
+}
+
+// A client that has more to read than it can hears its own commands answered
+// meanwhile.
+func TestCommandsHaveTheirTurnWhileThereIsMuchToRead(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		const messages = 400
+		k := serveLane(t, way, settings{broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, small)
+		for range messages {
+			k.publish("a", `"`+strings.Repeat("x", large-100)+`"`)
+		}
+		s := k.connect(wire.Start{Topic: "a", From: wire.FromOldest})
+		s.hello()
+		s.send(wire.Command{Ref: new(uint64(1)), Ping: true})
+		for read := range messages {
+			select {
+			case reply := <-s.replies:
+				require.Equal(t, uint64(1), *reply.Ref)
+				require.Less(t, read, messages/2)
+				s.Close()
+				return
+			case <-s.frames:
+			}
+		}
+		t.Fatal("all was read before the reply")
 	})
 }

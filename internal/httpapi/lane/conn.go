@@ -165,8 +165,8 @@ func (c *conn) proceed() {
 
 // goOn does what can be done now: it writes what was kept, goes on with the poll,
 // serves requests and reads, in this order, so that nothing that was read ahead is
-// looked at before the answer before it is complete. It returns false when the
-// connection's time on the lane is over.
+// looked at before the answer before it is complete. Commands and frames take turns.
+// It returns false when the connection's time on the lane is over.
 func (c *conn) goOn() bool {
 	for step := 0; c.fate <= finishing; step++ {
 		switch {
@@ -191,6 +191,8 @@ func (c *conn) goOn() bool {
 		case c.duplex != nil && c.polling != parked && c.filled > 0 && !c.partial:
 			c.hear()
 			return c.await(nothing)
+		case c.duplex != nil && c.duplex.told && c.polling == begun && c.unread && c.filled < bufferBytes:
+			c.read() // commands have their turn while there is more to send than the client reads
 		case c.polling == begun:
 			c.became(c.poller.Go(c.filled > 0 || c.lane.draining.Load()))
 		case c.polling == noPoll && c.fate == finishing && !c.lingers():
@@ -319,7 +321,7 @@ func (c *conn) read() {
 	c.filled += n
 	c.partial = false
 	if c.duplex != nil {
-		c.duplex.asked = false
+		c.duplex.asked, c.duplex.told = false, false
 	}
 	// The reader tells of what comes after this; of an end that was there, it has told.
 	c.unread = c.ended || c.filled == bufferBytes
@@ -374,6 +376,9 @@ func (c *conn) became(state transport.State, err error) {
 		go c.waitFunc()
 	case transport.GoesOn:
 		c.polling = begun
+		if c.duplex != nil {
+			c.duplex.told = true
+		}
 	case transport.Over:
 		c.polled()
 		c.end(err)

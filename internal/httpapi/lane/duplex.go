@@ -19,6 +19,7 @@ import (
 type duplex struct {
 	transport.Duplex
 
+	told  bool  // it was sent frames since it was read
 	hears bool  // a goroutine is about to carry out what was read
 	asked bool  // the client was asked for a sign of life, and has given none
 	over  bool  // the last was written: what the client still says is thrown away
