@@ -1,7 +1,10 @@
 package httpapi
 
 import (
+	"bufio"
+	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -123,5 +126,32 @@ func TestCommandsHaveTheirTurnWhileThereIsMuchToRead(t *testing.T) {
 			}
 		}
 		t.Fatal("all was read before the reply")
+	})
+}
+
+// An upgrade that is refused late, when net/http has let go of the connection, ends it.
+func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		k := newLaneKit(t, way)
+		for _, fields := range []string{
+			"Host: h\r\nConnection: Upgrade\r\nSec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=99\r\n",
+			"Host: h\r\nConnection: Upgrade\r\nSec-WebSocket-Extensions: ;;=\r\n",
+			"Host: h\r\nConnection: keep-alive\r\nConnection: Upgrade\r\n",
+			"Host:\r\nConnection: Upgrade\r\n",
+		} {
+			conn, err := k.dial()
+			require.NoError(t, err)
+			require.NoError(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+			_, err = io.WriteString(conn, "GET /v1/ws HTTP/1.1\r\n"+fields+
+				"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+strings.Repeat("x", 24)+"\r\n\r\n")
+			require.NoError(t, err)
+			r := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(r, nil)
+			require.NoError(t, err, fields)
+			require.NotEqual(t, http.StatusSwitchingProtocols, resp.StatusCode, fields)
+			_, err = io.Copy(io.Discard, r)
+			require.NoError(t, err, fields)
+			conn.Close()
+		}
 	})
 }

@@ -40,7 +40,10 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p auth.Principa
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
 	if err != nil {
 		a.release(d)
-		return errGone // the upgrade has answered, and net/http lets go of the connection
+		if conn != nil {
+			conn.Close() // net/http has let go of it
+		}
+		return errGone // the upgrade has answered
 	}
 	_, compressed := compression.Accepted()
 	d.Request.Format, d.Request.Via, d.Answers = format.OnSocket(), transport.ViaWebSocket, true
