@@ -136,7 +136,6 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 		for _, fields := range []string{
 			"Host: h\r\nConnection: Upgrade\r\nSec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=99\r\n",
 			"Host: h\r\nConnection: Upgrade\r\nSec-WebSocket-Extensions: ;;=\r\n",
-			"Host: h\r\nConnection: keep-alive\r\nConnection: Upgrade\r\n",
 			"Host:\r\nConnection: Upgrade\r\n",
 		} {
 			conn, err := k.dial()
@@ -154,4 +153,18 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 			conn.Close()
 		}
 	})
+}
+
+// Fields may come in several lines.
+func TestAnUpgradeMayBeAskedForInSeveralLines(t *testing.T) {
+	k := newLaneKit(t, LaneHandOff)
+	conn, err := k.dial()
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /v1/ws HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\nConnection: Upgrade\r\nUpgrade: h2c, websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+strings.Repeat("x", 24)+"\r\n\r\n")
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
 }

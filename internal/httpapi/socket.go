@@ -35,6 +35,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p auth.Principa
 	if err != nil {
 		return err
 	}
+	r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"} // the upgrader reads one line of each
 	compression := wsflate.Extension{Parameters: withoutContext}
 	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate}
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
