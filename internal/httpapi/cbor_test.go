@@ -144,6 +144,9 @@ func TestManyMessagesInCBOR(t *testing.T) {
 			{item{"topic": "a", "type": "a/b", "bytes": "text"}, "invalid_request"},
 			{item{"topic": "a", "type": "a/b", "base64": "AA=="}, "invalid_request"},
 			{item{"topic": "a", "data": 1, "base64": "AA=="}, "invalid_request"},
+			{item{"topic": "a", "data": 1, "Data": 2}, "invalid_request"},
+			{item{"topic": "a", "Data": 2}, "invalid_request"},
+			{item{"topic": "a", "type": "a/b", "Base64": "AA=="}, "invalid_request"},
 			{item{"topic": "a", "data": 1, "ttl": 1.5}, "invalid_request"},
 			{item{"topic": "a", "data": 1, "key": []byte("k")}, "invalid_request"},
 			{map[any]any{1: 2, "topic": "a", "data": 1}, "invalid_request"},
@@ -206,4 +209,15 @@ func TestASequenceThatCannotBeReadIsNotPublished(t *testing.T) {
 		require.Empty(t, k.held("a"))
 		require.Empty(t, k.wantOK(manyPath, "", sequenceBody))
 	})
+}
+
+// A publish is in CBOR, or none: it is not taken by way of JSON because of its case.
+func TestAPublishCommandInCBORIsWrittenAsItIs(t *testing.T) {
+	publish := map[string]any{"topic": "a", "data": 1}
+	for _, command := range []map[string]any{{"Publish": publish}, {"publish": publish, "Publish": publish}} {
+		command["ref"] = 7
+		read, err := readCBORCommand([]byte(inCBOR(t, command)))
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest})
+		require.Equal(t, uint64(7), *read.Ref)
+	}
 }

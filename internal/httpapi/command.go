@@ -126,6 +126,9 @@ func readCBORCommand(raw []byte) (*wire.Command, error) {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "what was sent is not a map: %v", err)
 	}
 	command, err := readCommand(object)
+	if err == nil && command.Publish != nil { // in another case, which encoding/json takes for the same
+		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: write "publish"`)
+	}
 	if err != nil || kept["publish"] == nil {
 		return command, err
 	}

@@ -128,6 +128,9 @@ func ParsePublishItem(item []byte) (*PublishItem, error) {
 	if err := members.Decode(p); err != nil {
 		return nil, err
 	}
+	if p.Data != nil || p.Base64 != nil {
+		return nil, errors.New("data is written in another case") // which encoding/json takes for the same
+	}
 	if b := kept["bytes"]; b != nil {
 		p.Base64, err = byteString(b)
 	}
