@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -44,9 +45,11 @@ type Options struct {
 	Authority   string // host:port
 	ContentType string // of payloads: application/json, or text/plain for plain ASCII
 
-	Mode          Mode // of pubsubd's polls
+	Transport     Transport // of pubsubd's; empty: polls, as Mode says
+	Format        Format    // of pubsubd's; empty: JSON
+	Mode          Mode      // of pubsubd's polls
 	Stateless     bool
-	Subscriptions int // topics of a session; all but the client's own are quiet. 0 means 1
+	Subscriptions int // topics of a client; all but its own are quiet. 0 means 1
 
 	// Paths with {topic} in them, of nchan and plain SSE. Empty: nchan's usual ones.
 	SubscribePath, PublishPath string
@@ -81,19 +84,37 @@ func Dialects() []string {
 func NewDialect(o Options) Dialect {
 	k := NewKit(o.Authority, o.Mode, o.Stateless)
 	k.subscriptions = max(o.Subscriptions, 1)
+	k.format = cmp.Or(o.Format, JSON)
 	if make, ok := foreign[o.Dialect]; ok {
 		return make(k, o)
 	}
 	if o.Dialect != Pubsubd {
 		panic(fmt.Sprintf("BUG: dialect %q was not checked", o.Dialect))
 	}
-	return ownDialect{k, o}
+	return ownDialect{k, o, k.subscribers(o)}
+}
+
+// subscribers returns what makes clients of pubsubd.
+func (k *Kit) subscribers(o Options) func(number int, topic string, events Events) Machine {
+	switch o.Transport {
+	case SSE:
+		return eventsOf(k, o)
+	case WebSocket:
+		return socketsOf(k, o)
+	case Streaming:
+		k.mode = Stream
+	case LongPoll:
+	}
+	return func(number int, topic string, events Events) Machine {
+		return k.NewSubscriber(number, topic, events)
+	}
 }
 
 // ownDialect is PROTOCOL.md's.
 type ownDialect struct {
 	*Kit
-	options Options
+	options    Options
+	subscriber func(number int, topic string, events Events) Machine
 }
 
 func (d ownDialect) TopicName(tag string, n int) string {
@@ -101,7 +122,7 @@ func (d ownDialect) TopicName(tag string, n int) string {
 }
 
 func (d ownDialect) Subscriber(number int, topic string, events Events) Machine {
-	return d.NewSubscriber(number, topic, events)
+	return d.subscriber(number, topic, events)
 }
 
 func (d ownDialect) PublishForm(topic string) PublishForm {

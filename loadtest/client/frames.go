@@ -18,6 +18,7 @@ type Frame struct {
 	Gap      *wire.Gap
 	Hello    *wire.Hello
 	End      *wire.Problem
+	Reply    *wire.Reply
 }
 
 // Kind is what a frame is.
@@ -30,6 +31,7 @@ const (
 	Gap
 	Hello
 	End
+	Reply
 )
 
 // A FrameSink takes frames in order. An error stops the Scanner for good.
@@ -112,19 +114,26 @@ func (c *lineCache) parse(line []byte) (*Frame, error) {
 // fullFrame reads a line as every client does.
 func fullFrame(line []byte) (Frame, error) {
 	c, err := wire.ParseLine(line)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Frame{}, err
-	case c.Message != nil:
-		return Frame{Kind: Message, Position: c.Message.Position, Data: c.Message.Data}, nil
-	case c.Gap != nil:
-		return Frame{Kind: Gap, Gap: c.Gap}, nil
-	case c.Hello != nil:
-		return Frame{Kind: Hello, Hello: c.Hello}, nil
-	case c.End != nil:
-		return Frame{Kind: End, End: c.End}, nil
 	}
-	return Frame{Kind: Heartbeat}, nil
+	return frameOf(c), nil
+}
+
+func frameOf(c wire.Content) Frame {
+	switch {
+	case c.Message != nil:
+		return Frame{Kind: Message, Position: c.Message.Position, Data: c.Message.Data}
+	case c.Gap != nil:
+		return Frame{Kind: Gap, Gap: c.Gap}
+	case c.Hello != nil:
+		return Frame{Kind: Hello, Hello: c.Hello}
+	case c.End != nil:
+		return Frame{Kind: End, End: c.End}
+	case c.Reply != nil:
+		return Frame{Kind: Reply, Reply: c.Reply}
+	}
+	return Frame{Kind: Heartbeat}
 }
 
 // maxLeanBytes keeps leanMessage far from encoding/json's bound on nesting,

@@ -3,6 +3,7 @@ package client
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -28,6 +29,7 @@ func Modes() []Mode { return []Mode{Single, Batch, Multiple, Stream} }
 type Kit struct {
 	mode      Mode
 	stateless bool
+	format    Format
 
 	getEnd string // what ends a GET's head, from the version on
 	open   string // the head of a session's opening, up to before the length
@@ -38,6 +40,7 @@ type Kit struct {
 	streams headCache // heads of foreign servers' answers without end
 	answers headCache // heads of publishes' answers
 	lines   lineCache
+	items   itemCache
 
 	wrapped []byte // the body being made
 	scratch []byte // the request being made; valid until the next is
@@ -52,6 +55,7 @@ func NewKit(authority string, mode Mode, stateless bool) *Kit {
 		stateless: stateless,
 
 		subscriptions: 1,
+		format:        JSON,
 
 		streams: headCache{endless: true},
 		getEnd:  " HTTP/1.1\r\n" + headers + "\r\n",
@@ -84,14 +88,33 @@ func postHeaders(authority, contentType string) string {
 	return "Origin: http://" + authority + "\r\nContent-Type: " + contentType + "\r\nContent-Length: "
 }
 
-// openRequest opens a client's session that begins now. Nobody publishes to its
-// further topics, which are its alone.
-func (k *Kit) openRequest(topic string, client int) []byte {
-	topics := []wire.Start{{Topic: topic}}
+// topicsOf returns the client's own topic and, if there are to be more, others that
+// are its alone, and to which nobody publishes.
+func (k *Kit) topicsOf(topic string, client int) []string {
+	topics := []string{topic}
 	for i := 1; i < k.subscriptions; i++ {
-		topics = append(topics, wire.Start{Topic: fmt.Sprintf("%s.quiet.%d.%d", topic, client, i)})
+		topics = append(topics, fmt.Sprintf("%s.quiet.%d.%d", topic, client, i))
 	}
-	body, err := json.Marshal(wire.OpenRequest{Topics: topics})
+	return topics
+}
+
+// own finds the position of a client's own topic among those of all that were
+// asked for.
+func (k *Kit) own(topic string, positions []wire.Position) (wire.Position, bool) {
+	i := slices.IndexFunc(positions, func(p wire.Position) bool { return p.Topic == topic })
+	if i < 0 || len(positions) != k.subscriptions {
+		return wire.Position{}, false
+	}
+	return positions[i], true
+}
+
+// openRequest opens a client's session that begins now.
+func (k *Kit) openRequest(topic string, client int) []byte {
+	var starts []wire.Start
+	for _, name := range k.topicsOf(topic, client) {
+		starts = append(starts, wire.Start{Topic: name})
+	}
+	body, err := json.Marshal(wire.OpenRequest{Topics: starts})
 	if err != nil {
 		panic("BUG: a request without anything odd does not marshal: " + err.Error())
 	}
@@ -130,6 +153,7 @@ func (k *Kit) statelessPoll(from wire.Position) []byte {
 func (k *Kit) endPoll(b []byte) []byte {
 	b = append(b, "&mode="...)
 	b = append(b, k.mode...)
+	b = append(b, k.format.query()...)
 	b = append(b, k.getEnd...)
 	k.scratch = b
 	return b
@@ -156,9 +180,16 @@ func plainly(p *wire.Problem) error {
 const maxCollected = 64 << 10
 
 // collect appends part to a body that is read as a whole.
-func collect(body, part []byte) ([]byte, error) {
-	if len(body)+len(part) > maxCollected {
-		return nil, fmt.Errorf("answer is longer than %d bytes: %.80q", maxCollected, body)
+func collect(body, part []byte) ([]byte, error) { return collectTo(maxCollected, body, part) }
+
+// collectPush appends part to a push whose end has not come.
+func collectPush(push, part []byte) ([]byte, error) {
+	return collectTo(wire.MaxFrameBytes, push, part)
+}
+
+func collectTo(limit int, body, part []byte) ([]byte, error) {
+	if len(body)+len(part) > limit {
+		return nil, fmt.Errorf("answer is longer than %d bytes: %.80q", limit, body)
 	}
 	return append(body, part...), nil
 }

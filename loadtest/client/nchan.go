@@ -43,6 +43,7 @@ func newNchanWS(k *Kit, o Options) Dialect {
 		return &socket{
 			listener: listener{number: number, topic: topic, events: events, decoder: rawDecoder{}},
 			request:  Upgrade(o.Authority, path),
+			silent:   true,
 		}
 	})
 }

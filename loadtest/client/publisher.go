@@ -26,6 +26,8 @@ type PublishEvents interface {
 type Publisher struct {
 	kit    *Kit
 	events PublishEvents
+	socket *socket // on which it publishes; nil: requests on a connection of its own
+	ref    uint64  // of the last publish there
 
 	parser   Parser
 	head     Head
@@ -49,8 +51,9 @@ func (p *Publisher) Busy() bool { return p.busy }
 
 // A PublishForm is the unchanging part of publishes to one topic.
 type PublishForm struct {
-	topic string
-	head  string // up to before the length
+	topic       string
+	contentType string
+	head        string // up to before the length
 	// wrap appends the body that publishes payload; nil if that is the body.
 	wrap func(b, payload []byte) []byte
 	// answer reads a whole answer: whether the message was taken, and its position if
@@ -60,7 +63,7 @@ type PublishForm struct {
 
 // NewPublishForm prepares publishes of the given content type to topic.
 func NewPublishForm(authority, topic, contentType string) PublishForm {
-	return PublishForm{topic: topic, answer: published, head: "POST /v1/topics/" + topic + "/messages HTTP/1.1\r\n" +
+	return PublishForm{topic: topic, contentType: contentType, answer: published, head: "POST /v1/topics/" + topic + "/messages HTTP/1.1\r\n" +
 		browserHeaders(authority) + postHeaders(authority, contentType)}
 }
 
@@ -72,6 +75,10 @@ func (p *Publisher) Publish(form PublishForm, payload []byte) []byte {
 	}
 	p.busy = true
 	p.form = form
+	if p.socket != nil {
+		p.ref++
+		return p.kit.command(form, payload, p.ref)
+	}
 	p.parser.Expect()
 	if form.wrap != nil {
 		p.kit.wrapped = form.wrap(p.kit.wrapped[:0], payload)

@@ -19,12 +19,22 @@ type eventSplitter struct {
 type eventCache struct {
 	raw  []byte // up to and including the empty line
 	data []byte
-	ok   bool // it is a message
+	ok   bool // it is a push
+	// check judges events, all of which with data are pushes; nil: only messages are.
+	check func(e event) error
+}
+
+// An event is what one says of itself.
+type event struct {
+	name string
+	id   string
+	data []byte // the lines of data, if there are any
+	some bool   // there are
 }
 
 func (s *eventSplitter) feed(b []byte, sink func([]byte) error) error {
 	if len(s.carry) > 0 {
-		all, err := collect(s.carry, b)
+		all, err := collectPush(s.carry, b)
 		if err != nil {
 			return err
 		}
@@ -37,7 +47,7 @@ func (s *eventSplitter) feed(b []byte, sink func([]byte) error) error {
 			n = len(s.cache.raw)
 		} else if n = eventEnd(b); n == 0 {
 			var err error
-			s.carry, err = collect(nil, b)
+			s.carry, err = collectPush(nil, b)
 			return err
 		} else if err := s.cache.parse(b[:n]); err != nil {
 			return err
@@ -71,28 +81,41 @@ func eventEnd(b []byte) int {
 // parse reads one whole event.
 func (c *eventCache) parse(raw []byte) error {
 	c.raw = c.raw[:0]
-	c.data, c.ok = nil, false
-	message, lines := true, 0
+	e := event{data: c.data[:0]}
 	for line := range bytes.SplitSeq(raw, []byte("\n")) {
-		line = bytes.TrimSuffix(line, []byte("\r"))
-		field, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimPrefix(value, []byte(" "))
-		switch string(field) {
-		case "": // an empty line, or a comment
-		case "data":
-			if lines++; lines > 1 {
-				c.data = append(c.data, '\n')
-			}
-			c.data = append(c.data, value...)
-		case "event":
-			message = len(value) == 0 || string(value) == "message"
-		case "id", "retry":
-		default:
-			return fmt.Errorf("event %.200q: unknown field %.40q", raw, field)
+		if err := e.add(bytes.TrimSuffix(line, []byte("\r"))); err != nil {
+			return fmt.Errorf("event %.200q: %w", raw, err)
 		}
 	}
-	c.ok = message && lines > 0
+	c.data, c.ok = e.data, e.some && (c.check != nil || e.name == "" || e.name == "message")
+	if c.ok && c.check != nil {
+		if err := c.check(e); err != nil {
+			return err
+		}
+	}
 	c.raw = append(c.raw, raw...)
+	return nil
+}
+
+// add takes one of an event's lines.
+func (e *event) add(line []byte) error {
+	field, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(field) {
+	case "": // an empty line, or a comment
+	case "data":
+		if e.some {
+			e.data = append(e.data, '\n')
+		}
+		e.data, e.some = append(e.data, value...), true
+	case "event":
+		e.name = string(value)
+	case "id":
+		e.id = string(value)
+	case "retry":
+	default:
+		return fmt.Errorf("unknown field %.40q", field)
+	}
 	return nil
 }
 
@@ -104,7 +127,7 @@ type sseKit struct {
 
 func (k *sseKit) newClient(number int, topic string, request []byte, d decoder, silent bool, events Events) Machine {
 	return &streamer{
-		listener:  listener{number: number, topic: topic, events: events, decoder: d},
+		listener:  listener{number: number, topic: topic, events: events, decoder: d, kit: k.kit},
 		request:   request,
 		mediaType: "text/event-stream",
 		silent:    silent,

@@ -20,6 +20,9 @@ type push struct {
 	kind  pushKind
 	topic string // of a message; empty if it need not be said
 	data  []byte // of a message
+
+	// frame is what pubsubd says, in place of the above; nil: another server.
+	frame *Frame
 }
 
 type pushKind uint8
@@ -55,13 +58,17 @@ type listener struct {
 	decoder decoder
 	ready   bool
 	message Frame
+
+	kit       *Kit       // of pubsubd's
+	publisher *Publisher // publishes on this connection; nil: nobody does
+	commands  []byte     // to be sent, that it made; see socket
 }
 
-// begin says that the subscription is made.
-func (l *listener) begin() {
+// begin says that the subscription is made, and delivers what comes after p.
+func (l *listener) begin(p wire.Position) {
 	if !l.ready {
 		l.ready = true
-		l.events.Ready(l.number, noPosition)
+		l.events.Ready(l.number, p)
 	}
 }
 
@@ -70,9 +77,12 @@ func (l *listener) take(b []byte, now time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("push %.200q: %w", b, err)
 	}
+	if p.frame != nil {
+		return l.frame(p.frame, now)
+	}
 	switch p.kind {
 	case pushReady:
-		l.begin()
+		l.begin(noPosition)
 	case pushMessage:
 		if !l.ready || p.topic != "" && p.topic != l.topic {
 			return fmt.Errorf("push %.200q is not for a subscriber of %q, or comes before the subscription", b, l.topic)
@@ -95,12 +105,14 @@ type streamer struct {
 	parser Parser
 	now    time.Duration
 	head   Head
-	body   []byte // of a refusal
+	body   []byte             // of a refusal
+	sink   func([]byte) error // push, made once
 }
 
 // Connected is part of Machine.
 func (s *streamer) Connected(time.Duration) []byte {
 	s.parser.Expect()
+	s.sink = s.push
 	return s.request
 }
 
@@ -129,7 +141,7 @@ func (s *streamer) Head(h Head) error {
 		return fmt.Errorf("stream has content type %q, not %s", h.ContentType, s.mediaType)
 	}
 	if s.silent {
-		s.begin()
+		s.begin(noPosition)
 	}
 	return nil
 }
@@ -137,7 +149,7 @@ func (s *streamer) Head(h Head) error {
 // Body is part of Receiver.
 func (s *streamer) Body(part []byte) error {
 	if s.head.Status == http.StatusOK {
-		return s.splitter.feed(part, s.push)
+		return s.splitter.feed(part, s.sink)
 	}
 	var err error
 	s.body, err = collect(s.body, part)
@@ -162,7 +174,7 @@ func (s *lineSplitter) feed(b []byte, sink func([]byte) error) error {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			var err error
-			s.carry, err = collect(s.carry, b)
+			s.carry, err = collectPush(s.carry, b)
 			return err
 		}
 		line := b[:i]

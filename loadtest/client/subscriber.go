@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +36,7 @@ type Subscriber struct {
 	events Events
 
 	parser  Parser
-	scanner Scanner
+	scanner frameReader
 	now     time.Duration // when the bytes being read arrived
 
 	session  string        // empty: not opened yet, or stateless
@@ -67,9 +66,16 @@ func (k *Kit) NewSubscriber(number int, topic string, events Events) *Subscriber
 		kit:      k,
 		events:   events,
 		parser:   Parser{heads: &k.polls},
-		scanner:  Scanner{lines: &k.lines},
+		scanner:  k.newScanner(),
 		position: wire.Position{Topic: topic},
 	}
+}
+
+func (k *Kit) newScanner() frameReader {
+	if k.format == CBOR {
+		return &itemScanner{items: &k.items}
+	}
+	return &Scanner{lines: &k.lines}
 }
 
 // Connected returns the first request. Like what Receive returns, it is valid
@@ -116,17 +122,17 @@ func (s *Subscriber) Head(h Head) error {
 		s.answer = opening
 	case !isOpening && h.Status == http.StatusOK:
 		s.answer = frames
-		return checkFrames(h)
+		return checkFrames(h, s.kit.format.wire())
 	default:
 		s.answer = refusal
 	}
 	return nil
 }
 
-func checkFrames(h Head) error {
+func checkFrames(h Head, format wire.Format) error {
 	mediaType, _, _ := strings.Cut(h.ContentType, ";")
-	if mediaType != wire.NDJSON.ContentType() && (h.Chunked || h.Length > 0) {
-		return fmt.Errorf("poll answered with content type %q, not %s", h.ContentType, wire.NDJSON.ContentType())
+	if mediaType != format.ContentType() && (h.Chunked || h.Length > 0) {
+		return fmt.Errorf("poll answered with content type %q, not %s", h.ContentType, format.ContentType())
 	}
 	return nil
 }
@@ -159,7 +165,7 @@ func (s *Subscriber) opened() error {
 	if err := json.Unmarshal(s.body, &o); err != nil {
 		return fmt.Errorf("opened session %.200q: %w", s.body, err)
 	}
-	begin, ok := s.own(o.Positions)
+	begin, ok := s.kit.own(s.Topic, o.Positions)
 	if o.Session == "" || !ok || !o.Ack {
 		return fmt.Errorf("opened session %.200q is not the one asked for", s.body)
 	}
@@ -167,16 +173,6 @@ func (s *Subscriber) opened() error {
 	s.body = nil
 	s.begin(begin)
 	return nil
-}
-
-// own finds the position of the subscriber's own topic among those of all that
-// were asked for; the others are quiet.
-func (s *Subscriber) own(positions []wire.Position) (wire.Position, bool) {
-	i := slices.IndexFunc(positions, func(p wire.Position) bool { return p.Topic == s.Topic })
-	if i < 0 || len(positions) != s.kit.subscriptions {
-		return wire.Position{}, false
-	}
-	return positions[i], true
 }
 
 func (s *Subscriber) polled() error {
@@ -197,6 +193,8 @@ func (s *Subscriber) Frame(f *Frame) error {
 		return s.hello(f.Hello)
 	case End:
 		return fmt.Errorf("the server ended the answer: %w", plainly(f.End))
+	case Reply:
+		return errUnasked
 	case Heartbeat:
 	}
 	return nil
@@ -231,7 +229,7 @@ func (s *Subscriber) has(p wire.Position) error {
 }
 
 func (s *Subscriber) hello(h *wire.Hello) error {
-	begin, ok := s.own(h.Positions)
+	begin, ok := s.kit.own(s.Topic, h.Positions)
 	if !ok {
 		return fmt.Errorf("hello names positions %v, where topic %q was asked for", h.Positions, s.Topic)
 	}

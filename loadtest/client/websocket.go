@@ -8,17 +8,21 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A socket is a client over a WebSocket (RFC 6455), with as much of it as pushes
-// need: whole text frames in, and pings, which it answers. It offers no
+// need: whole messages in, and pings, which it answers. It offers no
 // extension, so frames are as they were published; a fragmented message is an
 // error.
 type socket struct {
 	listener
 	request []byte
 	hello   []byte // the frame to send once it is open, if any
-	lines   bool   // a frame may hold several pushes, one a line
+	silent  bool   // the handshake is all that is said of the subscription
+	lines   bool   // a message may hold several pushes, one a line
+	binary  bool   // messages are binary, not text
 	replies []byte // frames to send
 	carry   []byte // bytes of a head or frame whose end has not come
 	open    bool
@@ -50,6 +54,9 @@ func (s *socket) Closed(_ time.Duration, err error) {
 	if !s.open && len(s.carry) > 0 {
 		err = fmt.Errorf("handshake %.200q: %w", s.carry, err)
 	}
+	if s.publisher != nil {
+		s.publisher.Closed(0, err)
+	}
 	s.events.Closed(s.number, err)
 }
 
@@ -66,7 +73,7 @@ func (s *socket) Receive(now time.Duration, b []byte) ([]byte, error) {
 			return nil, err
 		}
 		if n == 0 {
-			s.carry, err = collect(nil, b)
+			s.carry, err = collectPush(nil, b)
 			return s.replies, err
 		}
 		b = b[n:]
@@ -89,8 +96,8 @@ func (s *socket) step(b []byte, now time.Duration) (int, error) {
 	}
 	s.open = true
 	s.replies = append(s.replies, s.hello...)
-	if s.hello == nil {
-		s.begin() // the handshake is all that is said
+	if s.silent {
+		s.begin(noPosition) // the handshake is all that is said
 	}
 	return len(head) + len("\r\n\r\n"), nil
 }
@@ -135,22 +142,32 @@ func (s *socket) frame(b []byte, now time.Duration) (int, error) {
 		return 0, err
 	}
 	switch b[0] {
-	case FinText:
-		return n, s.text(payload, now)
+	case s.whole():
+		return n, s.pushes(payload, now)
 	case FinPing:
 		s.replies = AppendFrame(s.replies, FinPong, payload)
 	case FinPong:
 	case FinClose:
 		return 0, fmt.Errorf("the server closed the WebSocket with %q: %w", payload, io.ErrUnexpectedEOF)
 	default:
-		return 0, fmt.Errorf("frame begins with %#x: neither a whole text nor ping, pong or close", b[0])
+		return 0, fmt.Errorf("frame begins with %#x: neither a whole message as expected nor ping, pong or close", b[0])
 	}
 	return n, nil
 }
 
-func (s *socket) text(payload []byte, now time.Duration) error {
+// whole is how a frame begins that is a whole message.
+func (s *socket) whole() byte {
+	if s.binary {
+		return FinBinary
+	}
+	return FinText
+}
+
+func (s *socket) pushes(payload []byte, now time.Duration) error {
 	if !s.lines {
-		return s.take(payload, now)
+		err := s.take(payload, now)
+		s.replies, s.commands = append(s.replies, s.commands...), nil
+		return err
 	}
 	for line := range bytes.SplitSeq(payload, []byte("\n")) {
 		if len(line) == 0 {
@@ -180,8 +197,8 @@ func CutFrame(b []byte) (payload []byte, n int, err error) {
 	case length == 127:
 		begin, length = 10, binary.BigEndian.Uint64(b[2:])
 	}
-	if length > maxCollected {
-		return nil, 0, fmt.Errorf("frame of %d bytes is longer than %d", length, maxCollected)
+	if length > wire.MaxFrameBytes {
+		return nil, 0, fmt.Errorf("frame of %d bytes is longer than %d", length, wire.MaxFrameBytes)
 	}
 	end := begin + int(length)
 	if len(b) < end {
