@@ -29,7 +29,7 @@ func ask(t *testing.T, a *Agent, method, path string, body any, headers ...strin
 
 func order(target string) portionOrder {
 	return portionOrder{
-		Run: "r1", Target: target, Topics: []string{"t"}, PerTopic: 2, Mode: "batch", Connecting: 5,
+		Run: "r1", Target: target, Topics: []string{"t"}, PerTopic: 2, Format: "json", Mode: "batch", Connecting: 5,
 		Broadcast: &broadcastOrder{Clients: 5, Period: time.Second, Bursts: 1},
 	}
 }

@@ -35,6 +35,7 @@ func DefaultBroadcast() BroadcastConfig {
 func (c *BroadcastConfig) Check() error {
 	return asConfigError(
 		c.Common.check(),
+		c.checkSilent(),
 		unless(c.Clients > 0, "--clients: %d is not positive", c.Clients),
 		c.checkTopics(),
 		c.checkCrew(c.Clients/max(c.Topics, 1)),

@@ -124,7 +124,7 @@ func (c *collab) due(now time.Duration, publish func(publication)) time.Duration
 func (c *collab) beginRound(cy *cycle, publish func(publication)) {
 	cy.missing = c.cfg.ClientsPerTopic - 1
 	c.wakeAt(cy, cy.due+c.cfg.RoundTimeout)
-	publish(publication{topic: cy.topic, sequence: cy.round, due: cy.due, payload: c.message.make(cy.round)})
+	publish(publication{client: c.publisher(cy.topic, cy.round), topic: cy.topic, sequence: cy.round, due: cy.due, payload: c.message.make(cy.round)})
 }
 
 func (c *collab) endRound(cy *cycle, now time.Duration) {

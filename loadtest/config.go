@@ -41,6 +41,15 @@ type Common struct {
 	// if there is one.
 	Token string
 
+	// Transport is over what clients of pubsubd get their messages. Default: polls, as
+	// Mode says.
+	Transport client.Transport
+	// Format is how pubsubd's frames come. Publishes are the same in each. Default json.
+	Format client.Format
+	// Voices has each client of pubsubd's WebSockets publish on its own connection what
+	// is its to publish; only clients of a collaboration do. Default false: publishes
+	// are requests on connections of their own.
+	Voices bool
 	// Mode is how polls are answered, by pubsubd. Default batch.
 	Mode client.Mode
 	// Stateless polls pubsubd by position and opens no sessions. Default false.
@@ -98,6 +107,7 @@ func defaultCommon() Common {
 		Dialect:       client.Pubsubd,
 		APIKey:        "k",
 		Mode:          client.Batch,
+		Format:        client.JSON,
 		Subscriptions: 1,
 		Publishers:    100,
 		MaxPublishers: 1000,
@@ -135,6 +145,7 @@ func (c *Common) checkDialect() error {
 		unless(slices.Contains(client.Dialects(), c.Dialect), "--dialect: %q: use one of %s", c.Dialect, strings.Join(client.Dialects(), ", ")),
 		unless(own || c.Target != "", "--dialect: with %s, --target must name the server", c.Dialect),
 		unless(own || c.Mode == client.Batch, "--mode: is of the dialect pubsubd"),
+		c.checkTransport(),
 		unless(own || !c.Stateless, "--stateless: is of the dialect pubsubd"),
 		unless(c.Subscriptions > 0, "--subscriptions: %d is not positive", c.Subscriptions),
 		unless(c.Subscriptions <= 1 || own && !c.Stateless, "--subscriptions: only a session of pubsubd has more than one topic"),
@@ -144,6 +155,30 @@ func (c *Common) checkDialect() error {
 		unless(c.Token == "" || isHeaderText(c.Token), "--token: is not plain ASCII"),
 		unless(c.Dialect != "mercure" || c.Token != "", "--token: Mercure wants a JWT that may publish"),
 	)
+}
+
+// checkTransport refuses what a transport lacks.
+func (c *Common) checkTransport() error {
+	own, pushed := c.Dialect == client.Pubsubd, c.Transport.IsPushed()
+	known := c.Transport == "" || slices.Contains(client.Transports(), c.Transport)
+	return errors.Join(
+		unless(known, "--transport: %q: use longpoll, stream, sse or websocket", c.Transport),
+		unless(own || c.Transport == "", "--transport: is of the dialect pubsubd"),
+		unless(c.Transport != client.LongPoll || c.Mode != client.Stream, "--transport: longpoll is not --mode stream"),
+		unless(c.Transport != client.Streaming || c.Mode == client.Batch || c.Mode == client.Stream, "--mode: %s is not --transport stream", c.Mode),
+		unless(!pushed || c.Mode == client.Batch, "--mode: is of polls, not of --transport %s", c.Transport),
+		unless(!pushed || !c.Stateless, "--stateless: is of polls, not of --transport %s", c.Transport),
+		unless(slices.Contains(client.Formats(), c.Format), "--format: %q: use json or cbor", c.Format),
+		unless(own || c.Format == client.JSON, "--format: is of the dialect pubsubd"),
+		unless(c.Transport != client.SSE || c.Format == client.JSON, "--format: events are JSON"),
+		unless(!c.Voices || own && c.Transport == client.WebSocket, "--publish-on-socket: is of --transport websocket"),
+		unless(!c.Voices || c.Crew.size() == 0, "--publish-on-socket: agents' clients do not publish"),
+	)
+}
+
+// checkSilent is for scenarios whose clients do not publish.
+func (c *Common) checkSilent() error {
+	return unless(!c.Voices, "--publish-on-socket: none of these clients publishes")
 }
 
 func checkPath(flag, path string, needed, allowed bool) error {
@@ -166,17 +201,28 @@ func isHeaderText(s string) bool {
 func (c *Common) dialect(authority, contentType string) client.Options {
 	return client.Options{
 		Dialect: c.Dialect, Authority: authority, ContentType: contentType,
-		Mode: c.Mode, Stateless: c.Stateless, Subscriptions: c.Subscriptions,
+		Transport: c.Transport, Format: c.Format, Mode: c.Mode, Stateless: c.Stateless, Subscriptions: c.Subscriptions,
 		SubscribePath: c.SubscribePath, PublishPath: c.PublishPath, APIKey: c.APIKey, Token: c.Token,
 	}
 }
 
 // modeName says how messages came.
 func (c *Common) modeName() string {
-	if c.Dialect == client.Pubsubd {
+	switch {
+	case c.Dialect != client.Pubsubd:
+		return c.Dialect
+	case c.Transport == "" || c.Transport == client.LongPoll:
 		return string(c.Mode)
 	}
-	return c.Dialect
+	return string(c.Transport)
+}
+
+// formatName is empty for JSON, which needs not be said.
+func (c *Common) formatName() string {
+	if c.Format == client.JSON {
+		return ""
+	}
+	return string(c.Format)
 }
 
 func (c *Common) checkURLs() error {
@@ -209,6 +255,9 @@ func checkClients(topics, perTopic int) error {
 
 // publishers returns how many connections to open first and at most.
 func (c *Common) publishers(s shape) (first, most int) {
+	if c.Voices {
+		return 0, 0
+	}
 	first = min(c.Publishers, s.publishes)
 	return first, max(min(c.MaxPublishers, s.clients()), first)
 }

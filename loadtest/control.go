@@ -34,15 +34,17 @@ type agentHello struct {
 // portionOrder is what an agent is to do: the whole test, of which it has PerTopic
 // clients on each topic.
 type portionOrder struct {
-	Run        string          `json:"run"`
-	Target     string          `json:"target"`
-	Topics     []string        `json:"topics"`
-	PerTopic   int             `json:"clients_per_topic"`
-	Mode       client.Mode     `json:"mode"`
-	Stateless  bool            `json:"stateless"`
-	Connecting int             `json:"connecting"` // clients at the same time
-	Broadcast  *broadcastOrder `json:"broadcast,omitempty"`
-	Steady     *steadyOrder    `json:"steady,omitempty"`
+	Run        string           `json:"run"`
+	Target     string           `json:"target"`
+	Topics     []string         `json:"topics"`
+	PerTopic   int              `json:"clients_per_topic"`
+	Transport  client.Transport `json:"transport,omitempty"`
+	Format     client.Format    `json:"format"`
+	Mode       client.Mode      `json:"mode"`
+	Stateless  bool             `json:"stateless"`
+	Connecting int              `json:"connecting"` // clients at the same time
+	Broadcast  *broadcastOrder  `json:"broadcast,omitempty"`
+	Steady     *steadyOrder     `json:"steady,omitempty"`
 }
 
 type broadcastOrder struct {

@@ -99,7 +99,8 @@ func (c *crew) introduce(p Progress) {
 func (c *crew) order(ctx context.Context, r *run) error {
 	c.now = r.loop.Now
 	order := portionOrder{
-		Run: c.run, Target: r.cfg.Target, Topics: r.topics, Mode: r.cfg.Mode, Stateless: r.cfg.Stateless,
+		Run: c.run, Target: r.cfg.Target, Topics: r.topics,
+		Transport: r.cfg.Transport, Format: r.cfg.Format, Mode: r.cfg.Mode, Stateless: r.cfg.Stateless,
 		Connecting: max(r.cfg.Connecting/len(c.members), 1),
 	}
 	r.scenario.(divisible).describe(&order)

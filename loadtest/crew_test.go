@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -76,6 +77,25 @@ func TestBroadcastOfSeveralProcesses(t *testing.T) {
 	require.Equal(t, []int{6, 4, 4}, clients)
 	require.Equal(t, r.Latency.Count, latencies)
 	require.LessOrEqual(t, r.Latency.MaxMS, r.Bursts.Completion.MaxMS+0.01, "both are of the last delivery")
+}
+
+// Agents' clients are on the transport, and in the format, that were asked for.
+func TestSeveralProcessesOverEveryTransport(t *testing.T) {
+	t.Parallel()
+	for name, set := range pushedWays {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			served := startFake(t, faults{})
+			c := smallBroadcast(served)
+			set(&c.Common)
+			withAgents(t, &c.Common, 2)
+			wantEverything(t, runBroadcast(t, c), 6*5)
+			require.EqualValues(t, 5, served.pushed.Load())
+			served.mu.Lock()
+			defer served.mu.Unlock()
+			require.Equal(t, c.Format == client.CBOR, served.binaries == 5)
+		})
+	}
 }
 
 func TestSteadyOfSeveralProcesses(t *testing.T) {

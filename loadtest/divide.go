@@ -98,7 +98,7 @@ func (d divided) shape() shape {
 // scenario returns what is to be run.
 func (o *portionOrder) scenario() (divided, Common, error) {
 	c := defaultCommon()
-	c.Target, c.Mode, c.Stateless = o.Target, o.Mode, o.Stateless
+	c.Target, c.Transport, c.Format, c.Mode, c.Stateless = o.Target, o.Transport, o.Format, o.Mode, o.Stateless
 	c.Connecting = o.Connecting
 	sc, err := o.whole(c)
 	if err != nil {

@@ -73,6 +73,19 @@ func forEveryWay(t *testing.T, test func(t *testing.T, loop newLoop, set func(*C
 			}
 		}
 	}
+	for name, set := range pushedWays {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, eventloop.New, set)
+		})
+	}
+}
+
+// pushedWays are those in which clients of pubsubd are not polled.
+var pushedWays = map[string]func(*Common){
+	"sse":              func(c *Common) { c.Transport = client.SSE },
+	"websocket":        func(c *Common) { c.Transport = client.WebSocket },
+	"websocket/binary": func(c *Common) { c.Transport, c.Format = client.WebSocket, client.CBOR },
 }
 
 func TestBroadcastOfAGoodServer(t *testing.T) {

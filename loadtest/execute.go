@@ -187,8 +187,8 @@ func (r *run) result(started time.Time) Result {
 		Environment: Here(),
 		Parameters: Parameters{
 			Target: r.cfg.Target, Dialect: r.cfg.Dialect, Mode: r.cfg.modeName(), Stateless: r.cfg.Stateless,
-			Subscriptions: r.cfg.Subscriptions,
-			Topics:        s.topics, PerTopic: s.perTopic, Clients: s.clients(),
+			Format: r.cfg.formatName(), OnSocket: r.cfg.Voices, Subscriptions: r.cfg.Subscriptions,
+			Topics: s.topics, PerTopic: s.perTopic, Clients: s.clients(),
 			Publishers: first, MaxPublishers: most,
 			DrainMS: stats.Milliseconds(r.cfg.Drain), MaxP99MS: stats.Milliseconds(r.cfg.MaxP99), MaxLoss: r.cfg.MaxLoss,
 		},

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,13 +21,16 @@ import (
 // as told. It keeps all messages of all topics for ever.
 type fakeServer struct {
 	faults faults
+	pushed atomic.Int64 // connections that were not polled
 	http   *httptest.Server
 
 	mu       sync.Mutex // guards the fields below
 	changed  chan struct{}
 	topics   map[string][]*wire.Message
 	sessions []*fakeSession
-	publishN int // publishes seen
+	publishN int         // publishes seen
+	spoken   map[int]int // of them, those on sockets, by subscriber
+	binaries int         // sockets that are binary
 	scrapes  int
 }
 
@@ -65,7 +69,7 @@ func startFake(t *testing.T, f faults) *fakeServer {
 }
 
 func newFake(f faults) *fakeServer {
-	return &fakeServer{faults: f, changed: make(chan struct{}), topics: map[string][]*wire.Message{}}
+	return &fakeServer{faults: f, changed: make(chan struct{}), topics: map[string][]*wire.Message{}, spoken: map[int]int{}}
 }
 
 func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -75,6 +79,10 @@ func (s *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.metrics(w)
 	case r.URL.Path == "/v1/sessions":
 		s.open(w, r)
+	case r.URL.Path == "/v1/sse":
+		s.events(w, r)
+	case r.URL.Path == "/v1/ws":
+		s.socket(w, r)
 	case r.URL.Path == "/v1/poll":
 		s.stateless(w, r)
 	case len(path) == 4 && path[1] == "topics" && path[3] == "messages":

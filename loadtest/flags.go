@@ -16,8 +16,10 @@ import (
 func BindCommon(f *pflag.FlagSet, c *Common) {
 	BindTarget(f, c)
 	f.StringVar((*string)(&c.Mode), "mode", string(c.Mode), "how polls are answered: single, batch, multiple or stream")
+	f.StringVar((*string)(&c.Transport), "transport", string(c.Transport), "over what: longpoll, stream, sse or websocket; if not given, polls as --mode says")
+	f.StringVar((*string)(&c.Format), "format", string(c.Format), "how frames come: json or cbor")
 	f.BoolVar(&c.Stateless, "stateless", c.Stateless, "poll by position, without sessions")
-	f.IntVar(&c.Subscriptions, "subscriptions", c.Subscriptions, "topics of each session: the client's own, and quiet ones")
+	f.IntVar(&c.Subscriptions, "subscriptions", c.Subscriptions, "topics of each client: the client's own, and quiet ones")
 	f.IntVar(&c.Publishers, "publishers", c.Publishers, "connections for publishing, opened first")
 	f.IntVar(&c.MaxPublishers, "max-publishers", c.MaxPublishers, "connections for publishing at most")
 	f.IntVar(&c.Connecting, "connecting", c.Connecting, "clients that connect at the same time")
@@ -52,6 +54,11 @@ func BindBroadcast(f *pflag.FlagSet, c *BroadcastConfig) {
 func BindTopics(f *pflag.FlagSet, topics, clientsPerTopic *int) {
 	f.IntVar(topics, "topics", *topics, "topics")
 	f.IntVar(clientsPerTopic, "clients-per-topic", *clientsPerTopic, "clients on each topic")
+}
+
+// BindVoices binds what is of clients that publish.
+func BindVoices(f *pflag.FlagSet, c *Common) {
+	f.BoolVar(&c.Voices, "publish-on-socket", c.Voices, "websocket: each client publishes on its own connection, not by HTTP on others")
 }
 
 // BindRounds binds what the pattern rounds has besides.

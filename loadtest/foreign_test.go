@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/loadtest/client"
 )
 
 // A foreignServer speaks as the other servers do, as simply as possible. It
@@ -295,12 +297,29 @@ func TestOrderWithoutPositionsIsThatOfAnswers(t *testing.T) {
 	require.Zero(t, v.missing())
 }
 
+func TestABroadcastsClientsDoNotPublish(t *testing.T) {
+	c := smallBroadcast(&fakeServer{http: &httptest.Server{URL: "http://127.0.0.1:1"}})
+	onSockets(&c.Common, client.JSON)
+	require.ErrorContains(t, c.Check(), "--publish-on-socket: none of these")
+}
+
 func TestDialectsAreCheckedBeforehand(t *testing.T) {
 	for want, set := range map[string]func(*Common){
 		`--dialect: "x"`:               func(c *Common) { c.Dialect = "x" },
 		"--target must name":           func(c *Common) { c.Dialect, c.Target, c.ServerCommand = "floor", "", []string{"x"} },
 		"--mode: is of the dialect":    func(c *Common) { c.Dialect, c.Mode = "floor", "stream" },
-		"--stateless: is of":           func(c *Common) { c.Dialect, c.Stateless = "floor", true },
+		"--mode: is of polls":          func(c *Common) { c.Transport, c.Mode = client.SSE, "single" },
+		"--mode: single is not":        func(c *Common) { c.Transport, c.Mode = client.Streaming, "single" },
+		"--transport: longpoll is not": func(c *Common) { c.Transport, c.Mode = client.LongPoll, "stream" },
+		`--transport: "x"`:             func(c *Common) { c.Transport = "x" },
+		"--transport: is of":           func(c *Common) { c.Dialect, c.Transport = "floor", client.WebSocket },
+		"--stateless: is of polls":     func(c *Common) { c.Transport, c.Stateless = client.WebSocket, true },
+		`--format: "x"`:                func(c *Common) { c.Format = "x" },
+		"--format: is of":              func(c *Common) { c.Dialect, c.Format = "floor", client.CBOR },
+		"--format: events are JSON":    func(c *Common) { c.Transport, c.Format = client.SSE, client.CBOR },
+		"--publish-on-socket: is of":   func(c *Common) { c.Transport, c.Voices = client.SSE, true },
+		"--publish-on-socket: agents'": func(c *Common) { c.Transport, c.Voices, c.Crew.Processes = client.WebSocket, true, 2 },
+		"--stateless: is of the":       func(c *Common) { c.Dialect, c.Stateless = "floor", true },
 		"--subscriptions: 0":           func(c *Common) { c.Subscriptions = 0 },
 		"only a session of pubsubd":    func(c *Common) { c.Subscriptions, c.Stateless = 2, true },
 		"--subscribe-path: is needed":  func(c *Common) { c.Dialect, c.PublishPath = "sse", "/{topic}" },

@@ -34,6 +34,7 @@ type pool struct {
 	waited     int64          // of them, those that found no connection free
 	idleClosed int64          // connections that the server closed while they were free
 	underway   int            // sent and not answered
+	held       int            // waiting for a connection of their own; see voices
 
 	taken   func(m publication, p wire.Position) // a publish was, and has a position
 	refused func(m publication, err error)       // a publish was not taken
@@ -111,7 +112,7 @@ func (p *pool) next(c *publisherConn) []byte {
 
 // unanswered returns how many publishes were sent or are waiting, and have no
 // answer.
-func (p *pool) unanswered() int { return p.underway + len(p.waiting) }
+func (p *pool) unanswered() int { return p.underway + p.held + len(p.waiting) }
 
 // Free is part of client.PublishEvents.
 func (p *pool) Free(publisher *client.Publisher) []byte {

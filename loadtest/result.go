@@ -34,7 +34,9 @@ type Parameters struct {
 	Target         string  `json:"target"`
 	StartedServer  bool    `json:"started_server"` // the target was started for the test
 	Dialect        string  `json:"dialect"`
-	Mode           string  `json:"mode"` // of pubsubd's polls; else the dialect, which has no other
+	Mode           string  `json:"mode"`                        // of pubsubd's polls, or its transport; of others the dialect, which has no other
+	Format         string  `json:"format,omitempty"`            // of pubsubd's frames, if not JSON
+	OnSocket       bool    `json:"publish_on_socket,omitempty"` // clients published on their own connections
 	Stateless      bool    `json:"stateless"`
 	Subscriptions  int     `json:"subscriptions"` // of each client: its own topic, and quiet ones
 	Topics         int     `json:"topics"`

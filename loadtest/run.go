@@ -23,6 +23,7 @@ type run struct {
 	dialect  client.Dialect
 	topics   []string
 	pool     *pool
+	voices   *voices // nil: clients do not publish themselves
 	sampler  *sampler
 	verifier *verifier
 	watch    watch
@@ -93,6 +94,9 @@ func newRun(ctx context.Context, cfg Common, sc scenario, loop eventloop.Loop, a
 	prepared := forms(dialect, r.topics)
 	r.pool = newPool(dialect, loop, most, func(topic int) client.PublishForm { return prepared[topic] })
 	r.pool.taken, r.pool.refused, r.pool.failed = r.publishTaken, r.publishRefused, r.publisherFailed
+	if cfg.Voices {
+		r.voices = newVoices(r.pool)
+	}
 	return r
 }
 
@@ -141,13 +145,21 @@ func (r *run) connect(now time.Duration) time.Duration {
 		number := r.dialled
 		r.dialled++
 		r.alive++
-		r.loop.Dial(r.dialect.Subscriber(number, r.topics[number%r.shape.topics], r))
+		r.dial(r.dialect.Subscriber(number, r.topics[number%r.shape.topics], r))
 	}
 	if r.ready == clients {
 		r.enter(settling, now+r.cfg.Settle)
 	}
 	r.impatient(now, "%d of %d clients were ready", r.ready, clients)
 	return now + look
+}
+
+func (r *run) dial(m client.Machine) {
+	if r.voices != nil {
+		r.voices.dial(r.loop, m.(client.Speaker))
+		return
+	}
+	r.loop.Dial(m)
 }
 
 // impatient ends the test if connecting takes too long. Each client that becomes
@@ -286,6 +298,10 @@ func (r *run) publish(m publication) {
 	r.verifier.publish(m.topic, m.sequence)
 	if r.shape.bursts && r.crew == nil {
 		r.watch.underway(true, r.loop.Now())
+	}
+	if r.voices != nil {
+		r.voices.publish(m)
+		return
 	}
 	r.pool.publish(m)
 }

@@ -43,6 +43,7 @@ func (s shape) clients() int { return s.topics * s.perTopic }
 
 // A publication is one message that is due.
 type publication struct {
+	client   int // who publishes, if a client does
 	topic    int
 	sequence int
 	due      time.Duration

@@ -46,6 +46,7 @@ type SearchResult struct {
 	Environment   Environment   `json:"environment"`
 	Dialect       string        `json:"dialect"`
 	Mode          string        `json:"mode"` // see Parameters
+	Format        string        `json:"format,omitempty"`
 	Stateless     bool          `json:"stateless"`
 	Subscriptions int           `json:"subscriptions"` // of each client
 	Topics        int           `json:"topics"`
@@ -139,7 +140,7 @@ func searchAll(ctx context.Context, cfg SearchConfig, most int, p Progress, run 
 	b := cfg.Broadcast
 	r := SearchResult{
 		Scenario: "broadcast-search", Started: time.Now(), Environment: Here(),
-		Dialect: b.Dialect, Mode: b.modeName(), Stateless: b.Stateless, Subscriptions: b.Subscriptions, Topics: b.Topics, MessageBytes: b.MessageBytes,
+		Dialect: b.Dialect, Mode: b.modeName(), Format: b.formatName(), Stateless: b.Stateless, Subscriptions: b.Subscriptions, Topics: b.Topics, MessageBytes: b.MessageBytes,
 		Bursts: b.Bursts, Exploring: min(exploringBursts, b.Bursts), Precision: searchPrecision, Points: []SearchPoint{},
 	}
 	begin := b.Clients

@@ -113,6 +113,7 @@ func (s *steady) due(now time.Duration, publish func(publication)) time.Duration
 			return instant
 		}
 		publish(publication{
+			client:   s.next % s.schedule.perPeriod,
 			topic:    s.topic(s.next),
 			sequence: s.sequence(s.next),
 			due:      instant,

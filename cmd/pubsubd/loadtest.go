@@ -71,6 +71,7 @@ the topic gets them, the publisher too. After --warmup, --duration is recorded.`
 	loadtest.BindRounds(f, &rounds)
 	loadtest.BindSteady(f, &steady)
 	loadtest.BindCommon(f, &rounds.Common)
+	loadtest.BindVoices(f, &rounds.Common)
 	loadtest.BindCrew(f, &rounds.Crew) // steady alone can be divided; the check says so
 	out.bind(f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

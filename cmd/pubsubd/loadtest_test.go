@@ -31,8 +31,14 @@ func TestLoadTestsStartTheirOwnServer(t *testing.T) {
 		"broadcast":           {"broadcast", "--clients=20", "--period=300ms", "--bursts=3"},
 		"broadcast stream":    {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--mode=stream"},
 		"broadcast stateless": {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--mode=multiple", "--stateless"},
-		"collab":              {"collab", "--topics=5", "--clients-per-topic=3", "--delay=20ms", "--rounds=3"},
-		"steady":              {"collab", "--pattern=steady", "--topics=5", "--period=100ms", "--warmup=100ms", "--duration=500ms"},
+		"broadcast events":    {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--transport=sse"},
+		"broadcast socket":    {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--transport=websocket", "--subscriptions=3"},
+		"broadcast CBOR":      {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--transport=stream", "--format=cbor"},
+		"collab CBOR":         {"collab", "--topics=5", "--clients-per-topic=3", "--delay=20ms", "--rounds=3", "--format=cbor"},
+		"steady socket": {"collab", "--pattern=steady", "--topics=5", "--period=100ms", "--warmup=100ms", "--duration=500ms",
+			"--transport=websocket", "--format=cbor", "--publish-on-socket"},
+		"collab": {"collab", "--topics=5", "--clients-per-topic=3", "--delay=20ms", "--rounds=3"},
+		"steady": {"collab", "--pattern=steady", "--topics=5", "--period=100ms", "--warmup=100ms", "--duration=500ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "result.json")
@@ -68,6 +74,7 @@ func TestLoadTestsExitAsTheyFound(t *testing.T) {
 		{"objective missed", append([]string{"broadcast", "--max-p99=1us"}, small...), loadtest.ExitMissed, "p99 of latency"},
 		{"nobody there", append([]string{"broadcast", "--target=http://127.0.0.1:1"}, small...), loadtest.ExitFailed, "connect to 127.0.0.1:1: connection refused"},
 		{"no such mode", []string{"broadcast", "--mode=fast"}, exitUsage, `--mode: "fast": use single, batch, multiple or stream`},
+		{"a mode of no poll", []string{"broadcast", "--mode=single", "--transport=sse"}, exitUsage, "--mode: is of polls, not of --transport sse"},
 		{"https", []string{"broadcast", "--target=https://127.0.0.1:1"}, exitUsage, "https cannot be measured yet"},
 		{"no scheme", []string{"broadcast", "--target=localhost:8080"}, exitUsage, "write http://host:port"},
 		{"no such port", []string{"broadcast", "--target=http://localhost:80800"}, exitUsage, "--target"},

@@ -40,6 +40,8 @@ func (t *suiteTest) bind(f *pflag.FlagSet) {
 	f.Duration("duration", 0, "recorded time of each steady run, in place of the file's")
 	f.Duration("warmup", 0, "time before that, in place of the file's")
 	f.Duration("settle", time.Second, "rest between connecting and each test, in place of the file's")
+	f.String("transport", "", "over what clients get their messages, in place of the file's")
+	f.String("format", "", "how frames come, in place of the file's")
 	f.String("mode", "", "how polls are answered, in place of the file's")
 	f.Bool("stateless", false, "poll by position, without sessions, in place of the file's")
 	loadtest.BindTarget(f, &t.where)
@@ -75,7 +77,7 @@ func (t *suiteTest) load() (*scenarios.Suite, error) {
 }
 
 // changeable are the parameters of a file that the command line may change.
-var changeable = []string{"rounds", "bursts", "duration", "warmup", "settle", "mode", "stateless", "dialect", "subscribe-path", "publish-path"}
+var changeable = []string{"rounds", "bursts", "duration", "warmup", "settle", "transport", "format", "mode", "stateless", "dialect", "subscribe-path", "publish-path"}
 
 // presetOf is a preset that was asked for below loadtest, with the flags of a
 // command that has more of its own: what would be ignored is refused.

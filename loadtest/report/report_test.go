@@ -92,6 +92,19 @@ func collab() loadtest.Result {
 	}
 }
 
+func TestHowTheServerIsSpokenTo(t *testing.T) {
+	for want, p := range map[string]loadtest.Parameters{
+		"mode batch, sessions":                                   {Mode: "batch", Subscriptions: 1},
+		"mode stream, stateless, cbor":                           {Mode: "stream", Stateless: true, Format: "cbor"},
+		"mode batch, sessions with 10 topics each":               {Mode: "batch", Subscriptions: 10},
+		"sse, 3 topics each":                                     {Mode: "sse", Subscriptions: 3},
+		"websocket, cbor, published on the clients' connections": {Mode: "websocket", Format: "cbor", OnSocket: true},
+	} {
+		p.Dialect = "pubsubd"
+		require.Equal(t, want, spoken(p))
+	}
+}
+
 // interrupted is one that was ended in the middle.
 func interrupted() loadtest.Result {
 	r := collab()

@@ -66,7 +66,9 @@ func writeSearchDetails(b *strings.Builder, r *loadtest.SearchResult) {
 	if r.MessageBytes > 0 {
 		message = fmt.Sprintf("%d bytes", r.MessageBytes)
 	}
-	line("scenario", "broadcast, %s, %d topics, messages of %s", spoken(r.Dialect, r.Mode, r.Stateless, r.Subscriptions), r.Topics, message)
+	line("scenario", "broadcast, %s, %d topics, messages of %s", spoken(loadtest.Parameters{
+		Dialect: r.Dialect, Mode: r.Mode, Format: r.Format, Stateless: r.Stateless, Subscriptions: r.Subscriptions,
+	}), r.Topics, message)
 	e := r.Environment
 	line("machine", "%d cores, GOMAXPROCS %d, %s %s/%s", e.Cores, e.GOMAXPROCS, e.GoVersion, e.OS, e.Arch)
 	for i := range r.Points {

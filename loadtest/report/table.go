@@ -92,7 +92,7 @@ func writeDetails(b *strings.Builder, r *loadtest.Result) {
 		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	p := &r.Parameters
-	line("scenario", "%s, %s", r.Scenario, spoken(p.Dialect, p.Mode, p.Stateless, p.Subscriptions))
+	line("scenario", "%s, %s", r.Scenario, spoken(*p))
 	line("target", "%s%s", r.Parameters.Target, startedText(r.Parameters.StartedServer))
 	writeWork(r, line)
 	writeServer(r, line)
@@ -106,14 +106,25 @@ func writeDetails(b *strings.Builder, r *loadtest.Result) {
 type lineWriter func(name, format string, args ...any)
 
 // spoken says how the server is spoken to.
-func spoken(dialect, mode string, stateless bool, subscriptions int) string {
-	switch {
-	case dialect != client.Pubsubd:
-		return "dialect " + dialect
-	case subscriptions > 1:
-		return fmt.Sprintf("mode %s, sessions with %d topics each", mode, subscriptions)
+func spoken(p loadtest.Parameters) string {
+	if p.Dialect != client.Pubsubd {
+		return "dialect " + p.Dialect
 	}
-	return fmt.Sprintf("mode %s, %s", mode, sessions(stateless))
+	how := "mode " + p.Mode + ", " + sessions(p.Stateless)
+	topics := " with %d topics each"
+	if client.Transport(p.Mode).IsPushed() {
+		how, topics = p.Mode, ", %d topics each"
+	}
+	if p.Subscriptions > 1 {
+		how += fmt.Sprintf(topics, p.Subscriptions)
+	}
+	if p.Format != "" {
+		how += ", " + p.Format
+	}
+	if p.OnSocket {
+		how += ", published on the clients' connections"
+	}
+	return how
 }
 
 func sessions(stateless bool) string {

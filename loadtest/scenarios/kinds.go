@@ -80,6 +80,7 @@ type collabTest struct{ cfg loadtest.CollabConfig }
 func (t *collabTest) bind(f *pflag.FlagSet) {
 	loadtest.BindTopics(f, &t.cfg.Topics, &t.cfg.ClientsPerTopic)
 	loadtest.BindRounds(f, &t.cfg)
+	loadtest.BindVoices(f, &t.cfg.Common)
 }
 
 func (t *collabTest) common() *loadtest.Common { return &t.cfg.Common }
@@ -94,6 +95,7 @@ type steadyTest struct{ cfg loadtest.SteadyConfig }
 func (t *steadyTest) bind(f *pflag.FlagSet) {
 	loadtest.BindTopics(f, &t.cfg.Topics, &t.cfg.ClientsPerTopic)
 	loadtest.BindSteady(f, &t.cfg)
+	loadtest.BindVoices(f, &t.cfg.Common)
 }
 
 func (t *steadyTest) common() *loadtest.Common { return &t.cfg.Common }
