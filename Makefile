@@ -75,7 +75,7 @@ fuzz: ## run each fuzz target for FUZZTIME (10s)
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
-compare: build ## measure pubsubd against the floor and other servers, about 40 min; ARGS="-resume" goes on
+compare: build ## measure pubsubd against the floor and other servers, about 50 min; ARGS="-resume" goes on
 	$(GO) run ./loadtest/compare $(ARGS)
 
 peers: ## get the servers for make compare: Nchan from Debian, Centrifugo and Mercure into .tools/

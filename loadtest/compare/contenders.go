@@ -54,6 +54,10 @@ func contenders(p programs) []contender {
 		byStream: dialect("pubsubd", "--mode", "stream"),
 		inCollab: dialect("pubsubd"),
 	}
+	// Those that are named for their transport take part with it alone.
+	pushed := func(transport string, more ...string) []string {
+		return append(dialect("pubsubd", "--transport", transport), more...)
+	}
 	stream := func(name string) map[manner][]string { return map[manner][]string{byStream: dialect(name)} }
 	both := func(name string) map[manner][]string {
 		return map[manner][]string{byStream: dialect(name), inCollab: dialect(name)}
@@ -66,6 +70,21 @@ func contenders(p programs) []contender {
 		{name: "pubsubd-channel", product: "pubsubd", speaks: pubsubd, command: p.serve(p.pubsubd, "--lane=channel")},
 		{name: "pubsubd-nethttp", product: "pubsubd", speaks: pubsubd, brief: true, command: p.serve(p.pubsubd, "--lane=off")},
 	}
+	all = append(all,
+		contender{name: "pubsubd-sse", product: "pubsubd", command: p.serve(p.pubsubd), speaks: map[manner][]string{byStream: pushed("sse")}},
+		contender{name: "pubsubd-ws", product: "pubsubd", command: p.serve(p.pubsubd), speaks: map[manner][]string{
+			byStream: pushed("websocket"), inCollab: pushed("websocket"),
+		}},
+		contender{name: "pubsubd-ws-cbor", product: "pubsubd", brief: true, command: p.serve(p.pubsubd), speaks: map[manner][]string{
+			byStream: pushed("websocket", "--format", "cbor"), inCollab: pushed("websocket", "--format", "cbor"),
+		}},
+		contender{name: "pubsubd-ws-duplex", product: "pubsubd", brief: true, command: p.serve(p.pubsubd), speaks: map[manner][]string{
+			inCollab: pushed("websocket", "--publish-on-socket"),
+		}},
+		contender{name: "pubsubd-cbor", product: "pubsubd", brief: true, command: p.serve(p.pubsubd), speaks: map[manner][]string{
+			byStream: pushed("stream", "--format", "cbor"),
+		}},
+	)
 	if p.baseline != "" {
 		all = append(all, contender{name: "baseline", product: "baseline", speaks: pubsubd, brief: true, command: p.serve(p.baseline)})
 	}

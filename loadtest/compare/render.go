@@ -50,6 +50,10 @@ Differences below about a tenth are noise. Bursts are those of all rounds taken
 together, latencies the medians of the rounds' figures. Runs that failed are in
 no figure. Where the load generator was bound, bursts and latencies are its own
 limits, and the CPU of the server is still the server's.
+
+Messages are published by HTTP requests on connections of their own, to every
+server; only in pubsubd-ws-duplex each client publishes on its own WebSocket, with
+a command and its reply.
 `
 
 func (c Comparison) targetRows() [][]string {
