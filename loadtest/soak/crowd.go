@@ -15,30 +15,68 @@ import (
 type way struct {
 	mode      pubsub.Mode
 	stateless bool
+	transport pubsub.Transport // empty: polls
+	format    pubsub.Format    // empty: JSON
 }
 
+// ways are those of polls, and then those that the Go client alone has here.
 var ways = []way{
-	{pubsub.Batch, false}, {pubsub.Single, false}, {pubsub.Multiple, false}, {pubsub.Stream, false},
-	{pubsub.Batch, true}, {pubsub.Single, true}, {pubsub.Multiple, true}, {pubsub.Stream, true},
+	{mode: pubsub.Batch}, {mode: pubsub.Single}, {mode: pubsub.Multiple}, {mode: pubsub.Stream},
+	{mode: pubsub.Batch, stateless: true}, {mode: pubsub.Single, stateless: true},
+	{mode: pubsub.Multiple, stateless: true}, {mode: pubsub.Stream, stateless: true},
+	{transport: pubsub.SSE}, {transport: pubsub.WebSocket},
+	{transport: pubsub.WebSocket, format: pubsub.CBOR}, {mode: pubsub.Batch, format: pubsub.CBOR},
 }
 
 func (w way) String() string {
-	if w.stateless {
-		return string(w.mode) + ", stateless"
+	name := string(w.transport)
+	if name == "" {
+		name = string(w.mode)
 	}
-	return string(w.mode)
+	if w.stateless {
+		name += ", stateless"
+	}
+	if w.format == pubsub.CBOR {
+		name += ", CBOR"
+	}
+	return name
+}
+
+// options are those of the Go client.
+func (w way) options() (all []pubsub.SubscribeOption) {
+	if w.transport != "" {
+		all = append(all, pubsub.WithTransport(w.transport))
+	}
+	if w.mode != "" {
+		all = append(all, pubsub.WithMode(w.mode))
+	}
+	if w.format != "" {
+		all = append(all, pubsub.WithFormat(w.format))
+	}
+	if w.stateless {
+		all = append(all, pubsub.Stateless())
+	}
+	return all
 }
 
 // subscriberForms is how many kinds of subscribers there are: every way by the Go
-// client, and every way by hand.
-const subscriberForms = 16
+// client, and those of polls by hand.
+const subscriberForms = 20
+
+// formOf returns the way of a form, and whether it is done by hand.
+func formOf(form int) (w way, byHand bool) {
+	if form < len(ways) {
+		return ways[form], false
+	}
+	return ways[form-len(ways)], true
+}
 
 func formName(form int) string {
-	by := "Go client"
-	if form >= len(ways) {
-		by = "by hand"
+	w, byHand := formOf(form)
+	if byHand {
+		return fmt.Sprintf("by hand, %v", w)
 	}
-	return fmt.Sprintf("%s, %v", by, ways[form%len(ways)])
+	return fmt.Sprintf("Go client, %v", w)
 }
 
 // A member is what every subscriber has, however it asks. It is one goroutine's.
@@ -77,13 +115,14 @@ func (w *world) populate(ctx context.Context, subscribers int, stay time.Duratio
 func (w *world) one(ctx context.Context, slot, n int, rng *rand.Rand, stay time.Duration) {
 	form := (slot + n) % subscriberForms
 	w.staged.subscribers[form].Add(1)
+	how, byHand := formOf(form)
 	m := &member{
-		world: w, way: ways[form%len(ways)], rng: rng, trails: map[string]*trail{}, own: noOwn,
+		world: w, way: how, rng: rng, trails: map[string]*trail{}, own: noOwn,
 		who:     fmt.Sprintf("subscriber %d.%d (%s)", slot, n, formName(form)),
 		leaving: time.Now().Add(time.Duration((0.2 + rng.ExpFloat64()) * float64(stay))),
 	}
 	var s subscriber = &librarian{member: m}
-	if form >= len(ways) {
+	if byHand {
 		s = &handworker{member: m, anew: map[*trail]wire.Position{}}
 		m.maybeDisown()
 	}

@@ -36,13 +36,8 @@ func (l *librarian) live(ctx context.Context) {
 
 // stay is one subscription, from where the trails are.
 func (l *librarian) stay(ctx context.Context, client *pubsub.Client) {
-	options := []pubsub.SubscribeOption{
-		pubsub.WithMode(l.way.mode), pubsub.WithOpenTimeout(0),
-		pubsub.WithRetryNotify(func(error, time.Duration) { l.staged.reconnects.Add(1) }),
-	}
-	if l.way.stateless {
-		options = append(options, pubsub.Stateless())
-	}
+	options := append(l.way.options(), pubsub.WithOpenTimeout(0),
+		pubsub.WithRetryNotify(func(error, time.Duration) { l.staged.reconnects.Add(1) }))
 	starts := l.resume()
 	sub, err := client.Subscribe(ctx, starts, options...)
 	if err != nil {
