@@ -148,6 +148,7 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 			resp, err := http.ReadResponse(r, nil)
 			require.NoError(t, err, fields)
 			require.NotEqual(t, http.StatusSwitchingProtocols, resp.StatusCode, fields)
+			resp.Body.Close()
 			_, err = io.Copy(io.Discard, r)
 			require.NoError(t, err, fields)
 			conn.Close()
@@ -166,5 +167,6 @@ func TestAnUpgradeMayBeAskedForInSeveralLines(t *testing.T) {
 	require.NoError(t, err)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
+	resp.Body.Close()
 	require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
 }
