@@ -141,16 +141,24 @@ func readCBORCommand(raw []byte) (*wire.Command, error) {
 // readCommand reads a command in JSON. With an error comes what there is of the
 // command, if it is one at all, for its ref.
 func readCommand(raw []byte) (*wire.Command, error) {
-	if !json.Valid(raw) || !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "what was sent is not an object")
+	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
+		return nil, noCommand()
 	}
 	command := &wire.Command{}
-	if err := decode(raw, command); err != nil {
-		var named struct {
-			Ref *uint64 `json:"ref"`
-		}
-		_ = json.Unmarshal(raw, &named) // whatever else is wrong with it
-		return &wire.Command{Ref: named.Ref}, err
+	err := decode(raw, command)
+	switch {
+	case err == nil:
+		return command, nil
+	case !json.Valid(raw):
+		return nil, noCommand()
 	}
-	return command, nil
+	var named struct {
+		Ref *uint64 `json:"ref"`
+	}
+	_ = json.Unmarshal(raw, &named) // whatever else is wrong with it
+	return &wire.Command{Ref: named.Ref}, err
+}
+
+func noCommand() *wire.Problem {
+	return wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "what was sent is not an object")
 }
