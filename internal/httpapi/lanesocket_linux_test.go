@@ -1,11 +1,16 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsutil"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
@@ -133,4 +138,54 @@ func TestASessionMovesBetweenTransports(t *testing.T) {
 		require.Contains(t, <-polled, `"data":3`)
 		s.Close()
 	}
+}
+
+// A client that was heard of long ago is asked for a sign of life, and only who gives
+// none is taken for dead.
+func TestTheLaneAsksSilentWebSocketsOnce(t *testing.T) {
+	k := newLaneKit(t, LaneHandOff)
+	dial := func() (net.Conn, io.Reader) {
+		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() }}
+		conn, buffered, _, err := d.Dial(context.Background(), "ws://pubsubd/v1/ws?topic=a")
+		require.NoError(t, err)
+		if buffered != nil {
+			return conn, buffered
+		}
+		return conn, conn
+	}
+	silence := k.cfg.Polls.Silence()
+	alive, fromAlive := dial()
+	defer alive.Close()
+	dead, fromDead := dial()
+	defer dead.Close()
+	for _, r := range []io.Reader{fromAlive, fromDead} {
+		require.Equal(t, ws.OpText, socketFrame(t, r).Header.OpCode, "hello")
+	}
+	k.wantOnLane(2)
+	passed := silence + 10*time.Second
+	for _, c := range []struct {
+		conn net.Conn
+		from io.Reader
+	}{{alive, fromAlive}, {dead, fromDead}} {
+		for { // it may not have come to rest before the lane looked
+			k.later(passed)
+			require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+			head, err := ws.ReadHeader(c.from)
+			if err == nil {
+				require.Equal(t, ws.OpPing, head.OpCode)
+				break
+			}
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			passed += 6 * time.Second
+			require.Less(t, passed, 2*silence, "nobody asks")
+		}
+		require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	}
+	require.NoError(t, ws.WriteFrame(alive, ws.MaskFrame(ws.NewPongFrame(nil))))
+	require.NoError(t, wsutil.WriteClientText(alive, []byte(`{"ping":true,"ref":1}`)))
+	require.Contains(t, string(socketFrame(t, fromAlive).Payload), `"ref":1`, "it was heard")
+	k.later(passed + 2*silence)
+	k.wantOnLane(1)
+	_, err := fromDead.Read(make([]byte, 1))
+	require.Error(t, err)
 }
