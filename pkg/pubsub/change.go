@@ -1,0 +1,176 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// change makes ch and answers it, unless the outcome is open: then ch waits to be
+// tried again, while the poll goes on. An error means that the stay is lost, and is
+// dealt with as one of the poll; a change that waits is then made with the new stay.
+func (l *loop) change(life context.Context, ch *change) error {
+	l.changing = ch
+	if ch.ctx.Err() != nil {
+		l.answerChange(nil, context.Cause(ch.ctx))
+		return nil
+	}
+	err := l.make(life, ch)
+	switch {
+	case err == nil:
+		l.answerChange(l.s.positionsOf(ch.add), nil)
+		return nil
+	case isRefusal(err):
+		l.answerChange(nil, err)
+	default:
+		wait := l.retries.next(retryAfter(err))
+		l.again = time.After(wait)
+		if !l.stay.lost(err) {
+			l.notify(err, wait)
+		}
+	}
+	if l.stay.lost(err) {
+		return err
+	}
+	return nil
+}
+
+// answerChange answers the change that waits, if one does.
+func (l *loop) answerChange(positions []wire.Position, err error) {
+	if ch := l.changing; ch != nil {
+		l.changing, l.again = nil, nil
+		ch.answer <- changed{positions, err}
+	}
+}
+
+// waitingEdit returns what the change that waits comes to; nothing if none does, or
+// nobody waits for it.
+func (l *loop) waitingEdit() edit {
+	if l.changing != nil && l.changing.ctx.Err() != nil {
+		l.answerChange(nil, context.Cause(l.changing.ctx))
+	}
+	if l.changing == nil {
+		return l.s.topics.edit(nil, nil)
+	}
+	return l.s.topics.edit(l.changing.add, l.changing.remove)
+}
+
+// isRefusal reports whether a change that failed with err was not made and is not to
+// be tried again: whoever asked for it decides. "Later" is a refusal too, when it is
+// the daemon's word: for as long as it lasts the subscription goes on as it was.
+func isRefusal(err error) bool {
+	p := (*wire.Problem)(nil)
+	if errors.As(err, &p) && (p.Status == http.StatusTooManyRequests || p.Status == http.StatusServiceUnavailable) {
+		return p.Code != wire.CodeDraining
+	}
+	return errors.Is(err, errNoTopics) || !isTransient(err) && !hasCode(err, lostCodes...)
+}
+
+func (l *loop) make(life context.Context, ch *change) error {
+	ctx, cancel := context.WithTimeoutCause(ch.ctx, requestTimeout, errSilent)
+	defer cancel()
+	defer context.AfterFunc(life, cancel)()
+
+	e := l.s.topics.edit(ch.add, ch.remove)
+	switch {
+	case e.empty():
+		return nil
+	case l.options.stateless && len(e.next.marks) == 0:
+		return errNoTopics
+	case !l.stay.canPatch(e):
+		return l.replace(life, ctx, e)
+	}
+	err := l.patch(ctx, e)
+	if !isUncertain(err) {
+		return err
+	}
+	if err := l.replace(life, ctx, e); err != nil {
+		return &uncertainError{err} // refused or not, the old session is not what it was
+	}
+	return nil
+}
+
+func (l *loop) patch(ctx context.Context, e edit) error {
+	positions, err := l.stay.patch(ctx, e, l.keep())
+	if err == nil {
+		l.s.adopt(e, positions)
+	}
+	return err
+}
+
+// maxWaitingBytes bounds what waits to be handed over: what comes in a round trip.
+const maxWaitingBytes = 8 << 20
+
+var errBacklog = errors.New("too much came before the answer to a change")
+
+// keep returns what accepts the frames that a change must read on its way. Nothing
+// else takes frames while items wait, so it is changes alone that make them many.
+func (l *loop) keep() func(wire.Content) error {
+	left := maxWaitingBytes
+	for _, r := range l.waiting {
+		left -= r.item.size()
+	}
+	return func(content wire.Content) error {
+		if content.Counts() {
+			left -= Item{content.Message, content.Gap}.size()
+		}
+		if left < 0 {
+			return errBacklog
+		}
+		l.accept(content)
+		return nil
+	}
+}
+
+// replace opens a new stay with the edited topics before it gives the old one up,
+// so that a refusal leaves all as it was. What the old poll read and the loop did
+// not take comes again in the new one.
+func (l *loop) replace(life, ctx context.Context, e edit) error {
+	if err := l.vet(life, ctx, e); err != nil {
+		return err
+	}
+	stay, o, err := l.openOnce(life, ctx, e.next.starts())
+	if err != nil {
+		return err
+	}
+	old := l.stay
+	l.answer.stop()
+	l.stay = stay
+	l.learn(o.limits)
+	l.s.adopt(e, o.positions)
+	old.leave(life)
+	answer, err := l.stay.poll(life, e.next.starts(), l.limits)
+	if err != nil {
+		return err
+	}
+	l.answer = answer
+	return nil
+}
+
+// vet has a stateless subscription's new topics refused, if they are to be, before
+// they are polled for: that poll's refusal would end the subscription, and may come
+// late. Asked for without positions they are answered at once.
+func (l *loop) vet(life, ctx context.Context, e edit) error {
+	starts := e.next.starts()
+	polled := l.options.stateless && l.ladder[0] == LongPoll
+	if _, all := positionsOf(starts); !polled || !all || len(e.add) == 0 {
+		return nil
+	}
+	added := starts[len(starts)-len(e.add):] // see topicList.edit
+	for i := range added {
+		added[i] = Now(added[i].Topic)
+	}
+	for i := range starts {
+		starts[i].Every = 0
+	}
+	options := l.options.by(LongPoll)
+	options.mode = Single
+	s, _, err := openStateless(life, ctx, l.client, options, starts, l.limits)
+	if err == nil {
+		s.leave(life)
+	}
+	return err
+}
