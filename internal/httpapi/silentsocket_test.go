@@ -1,0 +1,51 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Who answers no heartbeat is taken for dead, off the lane too.
+func TestASilentWebSocketIsTakenForDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() }}
+		conn, buffered, _, err := d.Dial(context.Background(), "ws://pubsubd/v1/ws?topic=a")
+		require.NoError(t, err)
+		defer conn.Close()
+		begun := time.Now()
+		if buffered != nil {
+			_, err = io.Copy(io.Discard, buffered)
+		} else {
+			_, err = io.Copy(io.Discard, conn)
+		}
+		require.NoError(t, err)
+		require.Equal(t, k.cfg.Polls.Silence(), time.Since(begun))
+	})
+}
+
+// A client that is sent messages all the time is asked for signs of life between them,
+// and stays as long as it gives them.
+func TestAWebSocketThatIsSentMessagesStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		s := k.connect(wire.Start{Topic: "a"})
+		defer s.Close()
+		s.hello()
+		for range 60 {
+			time.Sleep(5 * time.Second)
+			k.publish("a", "1")
+			_, err := s.Next()
+			require.NoError(t, err)
+		}
+	})
+}
