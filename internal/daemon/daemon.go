@@ -333,6 +333,7 @@ func (d *Daemon) gauges() metrics.Gauges {
 	d.polls.Gauges(&g)
 	g.Draining = d.sessions.Draining() != nil
 	cfg := d.Config()
-	g.MaxTopics, g.MaxSessions, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Session.MaxSessions, cfg.Broker.MaxSubscriptions
+	g.MaxTopics, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Broker.MaxSubscriptions
+	g.Limits = append(g.Limits, metrics.Limit{Name: "sessions", Most: cfg.Session.MaxSessions, InUse: g.Sessions})
 	return g
 }

@@ -63,12 +63,12 @@ func TestTheAuthorityIsAskedOnEveryWayToATopic(t *testing.T) {
 
 // turnstile notes who was admitted for what, and who has not left.
 type turnstile struct {
-	admitted map[limit.Call]string
+	admitted map[limit.Kind]string
 	inside   int
 	refuse   bool
 }
 
-func (l *turnstile) Admit(_ context.Context, call limit.Call, principal string) (func(), error) {
+func (l *turnstile) Admit(_ context.Context, call limit.Kind, principal string) (func(), error) {
 	if l.refuse {
 		return nil, wire.NewProblem(wire.CodeLimited, "later", "enough for now")
 	}
@@ -79,14 +79,14 @@ func (l *turnstile) Admit(_ context.Context, call limit.Call, principal string) 
 
 func TestTheLimiterIsAskedForEveryCallAndToldWhenItIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &turnstile{admitted: map[limit.Call]string{}}
+		l := &turnstile{admitted: map[limit.Kind]string{}}
 		k := newKit(t, settings{authority: secretKeeper{}, limiter: l})
 		k.get("POST", "/v1/topics/a/messages", "1", jsonType)
 		s := k.open(`{"topics":["a@oldest"]}`).Session
 		k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
 		k.get("GET", "/v1/topics", "")
-		require.Equal(t, map[limit.Call]string{
-			limit.Publish: "ann", limit.OpenSession: "ann", limit.Poll: "ann", limit.Other: "ann",
+		require.Equal(t, map[limit.Kind]string{
+			limit.Publishes: "ann", limit.Sessions: "ann", limit.Polls: "ann", limit.Requests: "ann",
 		}, l.admitted)
 		require.Zero(t, l.inside)
 		l.refuse = true

@@ -100,7 +100,7 @@ func (h *bareHost) Open(opening []byte) (transport.Duplex, error) {
 	if err != nil {
 		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
 	}
-	release, err := a.Limiter.Admit(context.Background(), limit.OpenSession, p.Name)
+	release, err := a.Limiter.Admit(context.Background(), limit.Sessions, p.Name)
 	if err != nil {
 		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
 	}

@@ -107,7 +107,7 @@ func (c *requester) publish(ctx context.Context, item *wire.PublishItem, reply *
 
 // change changes the session's subscriptions.
 func (c *requester) change(ctx context.Context, s *session.Session, command *wire.Command, reply *wire.Reply) error {
-	release, err := c.api.Limiter.Admit(ctx, limit.Other, c.principal.Name)
+	release, err := c.api.Limiter.Admit(ctx, limit.Requests, c.principal.Name)
 	if err != nil {
 		return err
 	}

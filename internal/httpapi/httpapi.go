@@ -34,7 +34,7 @@ type Authority interface {
 // A Limiter admits a call, now or after a wait, or refuses it with a
 // *wire.Problem. release is called when the call is over.
 type Limiter interface {
-	Admit(ctx context.Context, call limit.Call, principal string) (release func(), err error)
+	Admit(ctx context.Context, call limit.Kind, principal string) (release func(), err error)
 }
 
 // Config is what an API stands on. All fields are required.
@@ -78,18 +78,18 @@ func New(cfg Config) *API {
 	a.writeTimeout.Store(int64(cfg.WriteTimeout))
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
-	a.route(v1, "/topics", methods{"GET": {limit.Other, a.listTopics}})
-	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Other, a.showTopic}, "DELETE": {limit.Other, a.deleteTopic}})
-	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publish, a.publish}, "GET": {limit.Other, a.readTopic}})
-	a.route(v1, "/messages", methods{"POST": {limit.Other, a.publishMany}})
-	a.route(v1, "/sessions", methods{"POST": {limit.OpenSession, a.openSession}})
-	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Other, a.showSession}, "PATCH": {limit.Other, a.changeSession}, "DELETE": {limit.Other, a.closeSession}})
-	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Other, a.closeSession}})
-	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Poll, a.poll}})
-	a.route(v1, "/poll", methods{"GET": {limit.Poll, a.pollByQuery}, "POST": {limit.Poll, a.pollByBody}})
-	a.route(v1, "/sse", methods{"GET": {limit.Poll, a.sse}})
-	a.route(v1, "/ws", methods{"GET": {limit.OpenSession, a.openSocket}})
-	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Other, a.describe}})
+	a.route(v1, "/topics", methods{"GET": {limit.Requests, a.listTopics}})
+	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Requests, a.showTopic}, "DELETE": {limit.Requests, a.deleteTopic}})
+	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publishes, a.publish}, "GET": {limit.Requests, a.readTopic}})
+	a.route(v1, "/messages", methods{"POST": {limit.Requests, a.publishMany}})
+	a.route(v1, "/sessions", methods{"POST": {limit.Sessions, a.openSession}})
+	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Requests, a.showSession}, "PATCH": {limit.Requests, a.changeSession}, "DELETE": {limit.Requests, a.closeSession}})
+	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Requests, a.closeSession}})
+	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Polls, a.poll}})
+	a.route(v1, "/poll", methods{"GET": {limit.Polls, a.pollByQuery}, "POST": {limit.Polls, a.pollByBody}})
+	a.route(v1, "/sse", methods{"GET": {limit.Polls, a.sse}})
+	a.route(v1, "/ws", methods{"GET": {limit.Sessions, a.openSocket}})
+	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Requests, a.describe}})
 	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {
 		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
 	})
@@ -133,7 +133,7 @@ type methods map[string]method
 
 // A method is one of a path: what it counts as, and who serves it.
 type method struct {
-	call  limit.Call
+	call  limit.Kind
 	serve handler
 }
 

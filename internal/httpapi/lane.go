@@ -98,7 +98,7 @@ type laneAPI API
 // Poll finds the session of a poll and reads its query. A session that has ended
 // says so itself when it is polled.
 func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts lane.Accepts, c auth.Credentials) (*session.Session, transport.Request, error) {
-	release, _, err := a.admit(limit.Poll, c)
+	release, _, err := a.admit(limit.Polls, c)
 	if err != nil {
 		return nil, transport.Request{}, err
 	}
@@ -139,7 +139,7 @@ func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, c auth.Credenti
 	if slices.ContainsFunc(topics, isPattern) {
 		return nil, transport.Request{}, errNotServed // to look for its topics may take long
 	}
-	release, p, err := a.admit(limit.Poll, c)
+	release, p, err := a.admit(limit.Polls, c)
 	if err != nil {
 		return nil, transport.Request{}, err
 	}
@@ -157,7 +157,7 @@ func (a *laneAPI) End(s *session.Session) { a.Sessions.End(s) }
 
 // admit asks who it is and whether the call may go on now: the lane cannot wait, and
 // what would have to goes to net/http.
-func (a *laneAPI) admit(call limit.Call, c auth.Credentials) (release func(), p auth.Principal, err error) {
+func (a *laneAPI) admit(call limit.Kind, c auth.Credentials) (release func(), p auth.Principal, err error) {
 	if p, err = a.Authority.Identify(c); err != nil {
 		return nil, p, err
 	}
@@ -206,7 +206,7 @@ const maxPlainDigits = 15
 // Publish takes one message.
 func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
 	api := (*API)(a)
-	release, p, err := a.admit(limit.Publish, in.Credentials)
+	release, p, err := a.admit(limit.Publishes, in.Credentials)
 	if err != nil {
 		return wire.Published{}, err
 	}

@@ -159,7 +159,7 @@ func (a *API) publishOne(r *http.Request, p auth.Principal, form *manyForm, raw 
 // takeItem publishes a message that came with others, or on a connection that goes
 // both ways.
 func (a *API) takeItem(ctx context.Context, p auth.Principal, item *wire.PublishItem) (wire.Published, error) {
-	release, err := a.Limiter.Admit(ctx, limit.Publish, p.Name)
+	release, err := a.Limiter.Admit(ctx, limit.Publishes, p.Name)
 	if err != nil {
 		return wire.Published{}, err
 	}

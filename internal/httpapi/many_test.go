@@ -207,10 +207,10 @@ func TestABadLineStopsNoOther(t *testing.T) {
 
 func TestTheLimiterIsAskedForEachOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &limitedTo{calls: map[limit.Call]int{}, most: 2}
+		l := &limitedTo{calls: map[limit.Kind]int{}, most: 2}
 		k := newKit(t, settings{limiter: l})
 		answer := k.wantOK(manyPath, strings.Repeat(`{"topic":"a","data":1}`+"\n", 3), linesType)
-		require.Equal(t, map[limit.Call]int{limit.Other: 1, limit.Publish: 3}, l.calls)
+		require.Equal(t, map[limit.Kind]int{limit.Requests: 1, limit.Publishes: 3}, l.calls)
 		require.Zero(t, l.inside)
 		require.Equal(t, 1, strings.Count(answer, string(wire.CodeLimited)))
 		require.Len(t, k.held("a"), 2)
@@ -219,12 +219,12 @@ func TestTheLimiterIsAskedForEachOfMany(t *testing.T) {
 
 // limitedTo admits so many publishes.
 type limitedTo struct {
-	calls        map[limit.Call]int
+	calls        map[limit.Kind]int
 	inside, most int
 }
 
-func (l *limitedTo) Admit(_ context.Context, call limit.Call, _ string) (func(), error) {
-	if l.calls[call]++; call == limit.Publish && l.calls[call] > l.most {
+func (l *limitedTo) Admit(_ context.Context, call limit.Kind, _ string) (func(), error) {
+	if l.calls[call]++; call == limit.Publishes && l.calls[call] > l.most {
 		return nil, wire.NewProblem(wire.CodeLimited, "later", "enough for now")
 	}
 	l.inside++

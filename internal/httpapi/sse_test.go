@@ -306,7 +306,7 @@ func TestAnOverloadedDaemonIsComeBackTo(t *testing.T) {
 // full is a Limiter that admits nothing.
 type full struct{ status wire.Code }
 
-func (f full) Admit(context.Context, limit.Call, string) (func(), error) {
+func (f full) Admit(context.Context, limit.Kind, string) (func(), error) {
 	return nil, wire.NewProblem(f.status, "later", "no more")
 }
 

@@ -1,26 +1,169 @@
-// Package limit answers whether a call may go on now. Today there is one answer,
-// Unlimited; it is asked in every place that matters.
+// Package limit answers whether a call may go on now: how many there may be at one
+// time, and how often they may come, from one address, of one principal, to the
+// topics of one pattern, and in all.
+//
+// There are two kinds of answer. What is scarce for everyone (places for calls, for
+// sessions) is waited for in order, up to a stated time (Gate). What one client has
+// too much of is refused at once, and a client that goes on without waiting as it was
+// told hears of it late (Refusal), so that its loop costs nobody else.
 package limit
 
-import "context"
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+	"time"
 
-// Call is a kind of request that can be limited.
-type Call string
-
-// The calls.
-const (
-	Publish     Call = "publish"
-	OpenSession Call = "open_session"
-	Poll        Call = "poll"
-	Other       Call = "other"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// Unlimited admits every call at once.
-type Unlimited struct{}
+// A Limiter holds the limits of one daemon. All methods may be called concurrently.
+// It needs Sweep now and then.
+type Limiter struct {
+	metrics *metrics.Metrics
 
-// Admit admits. A limiter that has to wait does so until ctx ends, and refuses
-// with a *wire.Problem; if ctx has ended before, it returns ctx's error instead of
-// waiting. release is called when the call is over.
-func (Unlimited) Admit(context.Context, Call, string) (release func(), err error) {
-	return func() {}, nil
+	force       atomic.Pointer[force]
+	calls       *Gate
+	sessions    *Gate
+	connections atomic.Int64
+	held        atomic.Int64
+
+	addresses  table[netip.Addr]
+	principals table[string]
+}
+
+// A force is the settings in force.
+type force struct {
+	Config
+	rates *rates
+}
+
+// New returns a Limiter. Its metrics are to be registered with m.
+func New(cfg Config, m *metrics.Metrics) *Limiter {
+	cfg = cfg.withDefaults()
+	l := &Limiter{
+		metrics:  m,
+		calls:    NewGate("calls", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
+		sessions: NewGate("sessions", "limits.sessions", cfg.Sessions, cfg.PendingSessions, cfg.Wait, m),
+	}
+	l.addresses.init()
+	l.principals.init()
+	l.force.Store(&force{Config: cfg, rates: newRates(cfg)})
+	return l
+}
+
+// Reload puts cfg in force, also for what waits. Who has more than it allows keeps
+// that. If rates are others, everyone's begin anew.
+func (l *Limiter) Reload(cfg Config) {
+	cfg = cfg.withDefaults()
+	f := &force{Config: cfg, rates: l.force.Load().rates}
+	if !f.rates.are(cfg) {
+		f.rates = newRates(cfg)
+	}
+	l.force.Store(f)
+	l.calls.Set(cfg.Calls, cfg.WaitingCalls, cfg.Wait)
+	l.sessions.Set(cfg.Sessions, cfg.PendingSessions, cfg.Wait)
+}
+
+// Sessions returns the gate whose places are those of sessions.
+func (l *Limiter) Sessions() *Gate { return l.sessions }
+
+// Config returns the limits in force.
+func (l *Limiter) Config() Config { return l.force.Load().Config }
+
+// Who is whom a call is counted for. The zero Who is nobody, who has no limits of its
+// own.
+type Who struct {
+	source    *Source // its address; nil: of none
+	principal string  // empty: anonymous
+}
+
+// Admit spends one of what w may do of a kind, or returns a *Refusal. It does not
+// wait.
+func (l *Limiter) Admit(kind Kind, w Who) error {
+	r := l.force.Load().rates
+	// Fast path: nothing is said of its kind.
+	if !r.limits[kind] {
+		return nil
+	}
+	now := time.Now()
+	for scope := Address; scope <= All; scope++ {
+		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, 1) {
+			return l.refuse(w, now, tooOften(kind, scope, b, now))
+		}
+	}
+	return nil
+}
+
+// Limits reports whether anything is said of a kind: Admit could refuse it.
+func (l *Limiter) Limits(kind Kind) bool { return l.force.Load().rates.limits[kind] }
+
+// AdmitTopic spends one publish to a topic of what the rule that the topic goes by
+// allows, or returns a *Refusal.
+func (l *Limiter) AdmitTopic(topic string, w Who) error {
+	r := l.force.Load().rates
+	// Fast path: no rule has a rate.
+	if !r.byTopic {
+		return nil
+	}
+	rule := r.of(topic)
+	if rule == nil {
+		return nil
+	}
+	now := time.Now()
+	if rule.bucket.AllowN(now, 1) {
+		return nil
+	}
+	return l.refuse(w, now, tooOftenToTopics(rule, now))
+}
+
+// A Call is one in flight. The zero Call is none.
+type Call struct {
+	limiter *Limiter
+	source  *Source
+}
+
+// Begin begins a call of w's, and waits for a place in order, as Gate.Enter does. The
+// error is a *wire.Problem or a *Refusal, or ctx's; without one, End must follow.
+func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
+	f := l.force.Load()
+	if s := w.source; s != nil {
+		if n := s.calls.Add(1); f.AddressCalls > 0 && n > int64(f.AddressCalls) {
+			s.calls.Add(-1)
+			return Call{}, l.refuse(w, time.Now(), tooMany("address_calls", "calls in flight", f.AddressCalls))
+		}
+	}
+	if err := l.calls.Enter(ctx); err != nil {
+		w.source.endCall()
+		return Call{}, err
+	}
+	return Call{l, w.source}, nil
+}
+
+// End ends the call.
+func (c Call) End() {
+	if c.limiter != nil {
+		c.limiter.calls.Leave()
+		c.source.endCall()
+	}
+}
+
+// Sweep forgets the addresses and principals that would begin anew as they are.
+func (l *Limiter) Sweep(now time.Time) {
+	l.addresses.sweep(now)
+	l.principals.sweep(now)
+}
+
+// Gauges adds the limits' part to g.
+func (l *Limiter) Gauges(g *metrics.Gauges) {
+	f := l.force.Load()
+	g.Limits = append(g.Limits, l.calls.Gauge(), l.sessions.Gauge(),
+		metrics.Limit{Name: "connections", Most: f.Connections, InUse: int(l.connections.Load())},
+		metrics.Limit{Name: "address_connections", Most: f.AddressConnections},
+		metrics.Limit{Name: "address_calls", Most: f.AddressCalls},
+		metrics.Limit{Name: "pending_sessions", Most: f.PendingSessions, InUse: l.sessions.Gauge().Waiting},
+		metrics.Limit{Name: "waiting_calls", Most: f.WaitingCalls, InUse: l.calls.Gauge().Waiting},
+		metrics.Limit{Name: "pending_messages_per_session", Most: f.PendingMessages},
+	)
+	g.Addresses = l.addresses.len()
 }

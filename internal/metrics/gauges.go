@@ -20,8 +20,19 @@ type Gauges struct {
 
 	IdempotencyKeys int // whose results are remembered
 
-	// What Topics, Sessions and Subscriptions may come to: the settings in force.
-	MaxTopics, MaxSessions, MaxSubscriptions int
+	// What Topics and Subscriptions may come to: the settings in force.
+	MaxTopics, MaxSubscriptions int
+
+	Limits    []Limit // the others
+	Addresses int     // that limits keep an account of
+}
+
+// A Limit is how many there may be of something, and how many there are.
+type Limit struct {
+	Name    string
+	Most    int // 0: no bound
+	InUse   int
+	Waiting int // for one in use to end
 }
 
 // Gather registers gauges that call gather once per scrape.
@@ -44,7 +55,10 @@ var (
 	descKeys          = describe("idempotency_keys", "Idempotency keys whose results are remembered.")
 	descMemory        = describe("memory_bytes", "Memory that counts against the budget, by kind.", "kind")
 	descBudget        = describe("memory_budget_bytes", "The budget of all kinds of pubsubd_memory_bytes together.")
-	descLimit         = describe("limit", "How many there may be, by the setting limits.… in force.", "limit")
+	descLimit         = describe("limit", "How many there may be, by the setting in force; 0 is no bound.", "limit")
+	descInUse         = describe("in_use", "How many there are of what is limited, by limit.", "limit")
+	descWaiting       = describe("waiting", "Calls and session openings that wait for a place, by limit.", "limit")
+	descAddresses     = describe("addresses", "Addresses of clients that limits keep an account of.")
 	descDraining      = describe("draining", "1 while the daemon lets its clients leave, else 0.")
 )
 
@@ -77,8 +91,13 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(descMemory, float64(now.TopicBytes), "topics")
 	send(descBudget, float64(now.MemoryBudget))
 	send(descLimit, float64(now.MaxTopics), "topics")
-	send(descLimit, float64(now.MaxSessions), "sessions")
 	send(descLimit, float64(now.MaxSubscriptions), "all_subscriptions")
+	for _, l := range now.Limits {
+		send(descLimit, float64(l.Most), l.Name)
+		send(descInUse, float64(l.InUse), l.Name)
+		send(descWaiting, float64(l.Waiting), l.Name)
+	}
+	send(descAddresses, float64(now.Addresses))
 	send(descDraining, one(now.Draining))
 }
 

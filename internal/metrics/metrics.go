@@ -23,6 +23,10 @@ type Metrics struct {
 	PublishedBytes prometheus.Counter
 	Refused        *prometheus.CounterVec // by code: problems answered
 
+	Limited          *prometheus.CounterVec   // by limit: what was refused because of it
+	WaitSeconds      *prometheus.HistogramVec // by limit: how long was waited for a place
+	ConnectionsEnded *prometheus.CounterVec   // by reason: connections that the daemon ended because of what their clients did
+
 	Evicted         *prometheus.CounterVec // by reason: messages that left a history
 	TopicsForgotten prometheus.Counter
 	FellBehind      prometheus.Counter
@@ -62,23 +66,26 @@ type Metrics struct {
 // beginning, at zero.
 func New(version string) *Metrics {
 	m := &Metrics{
-		Registry:        prometheus.NewRegistry(),
-		Published:       counter("messages_published_total", "Messages taken from publishers."),
-		PublishedBytes:  counter("messages_published_bytes_total", "Payload bytes of messages taken."),
-		Refused:         counters("requests_refused_total", "Problems answered, by code.", "code"),
-		Evicted:         counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted by newer ones of the topic, deleted, or for want of memory.", "reason"),
-		TopicsForgotten: counter("topics_forgotten_total", "Idle topics that were forgotten."),
-		FellBehind:      counter("subscriptions_fell_behind_total", "Times that a topic did not fit a session's queue."),
-		Gaps:            counters("gaps_total", "Gaps handed to subscribers, by reason.", "reason"),
-		Resent:          counter("frames_resent_total", "Frames sent again because they were not acked."),
-		SessionsOpened:  counter("sessions_opened_total", "Sessions opened."),
-		SessionsEnded:   counters("sessions_ended_total", "Sessions ended, by reason: closed by the client, inactive, draining, slow where the policy is to disconnect, or with more topics than a session may hold.", "reason"),
-		QueueDepth:      prometheus.NewHistogram(histogram("session_queue_depth", "Frames found in a session's queue when a poll takes them.", prometheus.ExponentialBuckets(1, 2, 8))),
-		delivered:       counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
-		deliveredBytes:  counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
-		polls:           counters("polls_total", "Polls answered, by transport and outcome: with frames, empty, the client gone, or a problem's code.", "transport", "outcome"),
-		framesPerAnswer: prometheus.NewHistogramVec(histogram("answer_frames", "Frames in one write of an answer, by transport.", prometheus.ExponentialBuckets(1, 4, 6)), []string{"transport"}),
-		publishToWrite:  prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
+		Registry:         prometheus.NewRegistry(),
+		Published:        counter("messages_published_total", "Messages taken from publishers."),
+		PublishedBytes:   counter("messages_published_bytes_total", "Payload bytes of messages taken."),
+		Refused:          counters("requests_refused_total", "Problems answered, by code.", "code"),
+		Limited:          counters("limited_total", "What was refused because of a limit, by limit.", "limit"),
+		WaitSeconds:      prometheus.NewHistogramVec(histogram("wait_seconds", "How long calls and session openings waited for a place that had to wait, by limit.", prometheus.ExponentialBuckets(1e-3, 4, 8)), []string{"limit"}),
+		ConnectionsEnded: counters("connections_ended_total", "Connections that the daemon ended because of what their clients did, by reason: refused, slow_head, slow_body, slow_reader, silent.", "reason"),
+		Evicted:          counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted by newer ones of the topic, deleted, or for want of memory.", "reason"),
+		TopicsForgotten:  counter("topics_forgotten_total", "Idle topics that were forgotten."),
+		FellBehind:       counter("subscriptions_fell_behind_total", "Times that a topic did not fit a session's queue."),
+		Gaps:             counters("gaps_total", "Gaps handed to subscribers, by reason.", "reason"),
+		Resent:           counter("frames_resent_total", "Frames sent again because they were not acked."),
+		SessionsOpened:   counter("sessions_opened_total", "Sessions opened."),
+		SessionsEnded:    counters("sessions_ended_total", "Sessions ended, by reason: closed by the client, inactive, draining, slow where the policy is to disconnect, or with more topics than a session may hold.", "reason"),
+		QueueDepth:       prometheus.NewHistogram(histogram("session_queue_depth", "Frames found in a session's queue when a poll takes them.", prometheus.ExponentialBuckets(1, 2, 8))),
+		delivered:        counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
+		deliveredBytes:   counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
+		polls:            counters("polls_total", "Polls answered, by transport and outcome: with frames, empty, the client gone, or a problem's code.", "transport", "outcome"),
+		framesPerAnswer:  prometheus.NewHistogramVec(histogram("answer_frames", "Frames in one write of an answer, by transport.", prometheus.ExponentialBuckets(1, 4, 6)), []string{"transport"}),
+		publishToWrite:   prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
 	}
 	compressed := counters("compressed_bytes_total", "Bytes of answers that were sent compressed, by stage: before and after.", "stage")
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
@@ -106,7 +113,7 @@ func New(version string) *Metrics {
 	})
 	build.Set(1)
 	m.Registry.MustRegister(build, network, calls, idempotency, compressed, m.LaneConnections, m.LaneReturned,
-		m.Published, m.PublishedBytes, m.Refused, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
+		m.Published, m.PublishedBytes, m.Refused, m.Limited, m.WaitSeconds, m.ConnectionsEnded, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
 		m.SessionsOpened, m.SessionsEnded, m.QueueDepth,
 		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

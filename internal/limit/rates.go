@@ -1,0 +1,120 @@
+package limit
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// rates are the rates in force, with the buckets of those that are for all.
+type rates struct {
+	each    Rates
+	limits  [kinds]bool // one of its scopes has a rate
+	all     [kinds]*rate.Limiter
+	byTopic bool // some rule has a rate
+	said    []Rule
+	rules   []*ruled
+
+	mu    sync.Mutex // guards known
+	known map[string]*ruled
+}
+
+// A ruled is a rule with its bucket.
+type ruled struct {
+	Rule
+	bucket *rate.Limiter // nil: as often as you like
+}
+
+func newRates(cfg Config) *rates {
+	r := &rates{each: cfg.Rates, said: cfg.Rules, known: make(map[string]*ruled)}
+	for kind := range r.each {
+		for scope, each := range r.each[kind] {
+			r.limits[kind] = r.limits[kind] || each.PerSecond > 0
+			if Scope(scope) == All && each.PerSecond > 0 {
+				r.all[kind] = each.bucket()
+			}
+		}
+	}
+	for _, rule := range cfg.Rules {
+		rd := &ruled{Rule: rule}
+		if rule.Rate.PerSecond > 0 {
+			rd.bucket = rule.Rate.bucket()
+			r.byTopic = true
+		}
+		r.rules = append(r.rules, rd)
+	}
+	return r
+}
+
+// are reports whether cfg says the same rates.
+func (r *rates) are(cfg Config) bool {
+	return r.each == cfg.Rates && slices.Equal(r.said, cfg.Rules)
+}
+
+// of returns the rule that a topic goes by, or nil if that has no rate.
+func (r *rates) of(topic string) *ruled {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rule, ok := r.known[topic]
+	if !ok {
+		rule = r.find(topic)
+		if len(r.known) >= maxKnown {
+			clear(r.known)
+		}
+		r.known[topic] = rule
+	}
+	return rule
+}
+
+// maxKnown bounds the topics of which is remembered by which rule they go.
+const maxKnown = 10_000
+
+func (r *rates) find(topic string) *ruled {
+	var best *ruled
+	for _, rule := range r.rules {
+		if wire.Matches(rule.Pattern, topic) && (best == nil || wire.MoreSpecific(rule.Pattern, best.Pattern)) {
+			best = rule
+		}
+	}
+	if best == nil || best.bucket == nil {
+		return nil
+	}
+	return best
+}
+
+// bucket returns what a kind of call by w is taken from in a scope, or nil if nothing
+// is said of that.
+func (l *Limiter) bucket(r *rates, kind Kind, scope Scope, w Who, now time.Time) *rate.Limiter {
+	switch {
+	case r.each[kind][scope].PerSecond == 0:
+		return nil
+	case scope == All:
+		return r.all[kind]
+	case scope == Address && w.source != nil:
+		return w.source.bucket(r, kind, Address)
+	case scope == Principal && w.principal != "":
+		return l.principals.get(w.principal, now).bucket(r, kind, Principal)
+	}
+	return nil
+}
+
+// buckets are one source's, under the rates that they were made for.
+type buckets struct {
+	rates *rates
+	of    [kinds]atomic.Pointer[rate.Limiter]
+}
+
+// full reports whether nothing is missing in any of them.
+func (b *buckets) full(now time.Time) bool {
+	for kind := range b.of {
+		if l := b.of[kind].Load(); l != nil && l.TokensAt(now) < float64(l.Burst()) {
+			return false
+		}
+	}
+	return true
+}

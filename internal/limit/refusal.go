@@ -1,0 +1,96 @@
+package limit
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Refusal is a problem for a client that has too much of something. It is to be
+// told after Hold: a client that goes on as if it had not been told comes back at
+// once, and would make refusing it the daemon's main occupation.
+type Refusal struct {
+	*wire.Problem
+	Limit string // its name, as metrics label it
+	Hold  time.Duration
+}
+
+// Unwrap returns the problem.
+func (r *Refusal) Unwrap() error { return r.Problem }
+
+// refuse counts a refusal of w, and says when it is to be told.
+func (l *Limiter) refuse(w Who, now time.Time, r *Refusal) error {
+	l.metrics.Limited.WithLabelValues(r.Limit).Inc()
+	if w.source != nil && !w.source.heeds(now) {
+		r.Hold = l.force.Load().Wait
+	}
+	return r
+}
+
+// Hold waits until r is to be told. It reports false if ctx has ended before, or so
+// many are held that the client has to go without an answer.
+func (l *Limiter) Hold(ctx context.Context, r *Refusal) bool {
+	if r.Hold <= 0 {
+		return true
+	}
+	defer l.held.Add(-1)
+	if l.held.Add(1) > int64(l.force.Load().WaitingCalls) {
+		return false
+	}
+	timer := time.NewTimer(r.Hold)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// tooOften is the refusal of a call for which a bucket holds too little.
+func tooOften(kind Kind, scope Scope, b *rate.Limiter, now time.Time) *Refusal {
+	name := "rates." + kind.String() + "." + scope.String()
+	whose := map[Scope]string{Address: "from your address", Principal: "of yours", All: "of all clients together"}[scope]
+	return &Refusal{Limit: name, Problem: later(untilToken(b, now), "wait as retry_after_ms says, or raise "+name,
+		"%s come too often %s: %s", kind, whose, rateOf(b))}
+}
+
+func tooOftenToTopics(rule *ruled, now time.Time) *Refusal {
+	name := "topics." + rule.Name + ".rate"
+	return &Refusal{Limit: name, Problem: later(untilToken(rule.bucket, now), "wait as retry_after_ms says, or raise "+name,
+		"messages come too often to the topics of %s: %s", rule.Pattern, rateOf(rule.bucket))}
+}
+
+// tooMany is the refusal of one more of what an address has.
+func tooMany(limit, what string, most int) *Refusal {
+	return &Refusal{Limit: limit, Problem: later(time.Second, "use fewer at a time, or raise limits."+limit,
+		"your address has %d %s, as many as it may", most, what)}
+}
+
+// full is the refusal of one more of what all have.
+func full(limit, what string, most int) *Refusal {
+	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit, "the daemon has %d %s, as many as it may", most, what)
+	p.RetryAfterMS = time.Second.Milliseconds()
+	return &Refusal{Limit: limit, Problem: p}
+}
+
+func later(after time.Duration, remedy, detail string, args ...any) *wire.Problem {
+	p := wire.NewProblem(wire.CodeLimited, remedy, detail, args...)
+	p.RetryAfterMS = max(1, int64(math.Ceil(float64(after)/float64(time.Millisecond))))
+	return p
+}
+
+// untilToken is how long it takes until a bucket holds enough for one more.
+func untilToken(b *rate.Limiter, now time.Time) time.Duration {
+	missing := max(0, 1-b.TokensAt(now))
+	return time.Duration(missing / float64(b.Limit()) * float64(time.Second))
+}
+
+// rateOf is a bucket's rate in words.
+func rateOf(b *rate.Limiter) string {
+	return Rate{PerSecond: float64(b.Limit()), Burst: b.Burst()}.String()
+}
