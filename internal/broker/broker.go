@@ -256,6 +256,9 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 	return t, nil
 }
 
+// Has reports whether there is a topic of that name.
+func (b *Broker) Has(topic string) bool { return b.find(topic) != nil }
+
 // find returns the topic of that name, or nil.
 func (b *Broker) find(name string) *topic {
 	s := b.shard(name)

@@ -40,6 +40,7 @@ type Daemon struct {
 	metrics  *metrics.Metrics
 	kept     *stateFile
 	broker   *broker.Broker
+	limiter  *limit.Limiter
 	sessions *session.Registry
 	polls    *transport.Server
 
@@ -72,9 +73,13 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	limiter := limit.New(limitConfig(cfg), m)
+	places := cfg.Session
+	places.Places = limiter.Sessions()
 	d := &Daemon{
 		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
-		sessions: session.NewRegistry(cfg.Session, b, m),
+		limiter:  limiter,
+		sessions: session.NewRegistry(places, b, m),
 		manager:  manager,
 	}
 	d.useCertificate(certificate)
@@ -84,7 +89,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m.Gather(d.gauges)
 	d.api = httpapi.New(httpapi.Config{
 		Broker: b, Sessions: d.sessions, Polls: d.polls,
-		Authority: auth.Open{}, Limiter: limit.Unlimited{},
+		Authority: auth.Open{}, Limiter: limiter,
 		Metrics: m, Log: log, Limits: limits,
 		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
 		Lane:         httpapi.LaneWay(cfg.Lane),
@@ -97,6 +102,11 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.public.HTTP2 = http2Config(cfg.Transport.WithDefaults().WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.reload.level))
 	return d, nil
+}
+
+// limitConfig is the limits of which cfg speaks in several places.
+func limitConfig(cfg config.Config) limit.Config {
+	return limit.Config{Sessions: cfg.Session.MaxSessions}
 }
 
 // limitsOf is what clients are told.
@@ -308,6 +318,7 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
 			d.broker.Sweep(now)
+			d.limiter.Sweep(now)
 			d.manager.alive(now) // as long as what is swept can be had
 		case <-d.reload.told:
 			tell.Reset(d.tellEvery())
@@ -334,6 +345,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 	g.Draining = d.sessions.Draining() != nil
 	cfg := d.Config()
 	g.MaxTopics, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Broker.MaxSubscriptions
-	g.Limits = append(g.Limits, metrics.Limit{Name: "sessions", Most: cfg.Session.MaxSessions, InUse: g.Sessions})
+	d.limiter.Gauges(&g)
 	return g
 }

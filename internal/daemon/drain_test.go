@@ -55,7 +55,7 @@ func TestNoTopicIsForgottenWhileItsSubscribersLeave(t *testing.T) {
 		if i < quiet {
 			topic = fmt.Sprint("quiet.", i)
 		}
-		_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: topic}}, Ack: true}, time.Now())
+		_, _, err := d.sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: topic}}, Ack: true}, time.Now())
 		require.NoError(t, err)
 	}
 	require.NoError(t, d.wait())
@@ -73,7 +73,7 @@ func TestADrainIsSpreadAndServesWhoIsLeft(t *testing.T) {
 	})
 	const all, clients = 3000, 10
 	for range all - clients {
-		_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+		_, _, err := d.sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 		require.NoError(t, err)
 	}
 	stays := make(chan stay, clients)
@@ -152,7 +152,7 @@ func TestAReloadDoesNotChangeTheDrainThatGoesOn(t *testing.T) {
 	} {
 		d := start(t, func(c *config.Config) { c.DrainWindow = tt.window })
 		for range 5000 {
-			_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+			_, _, err := d.sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 			require.NoError(t, err)
 		}
 		begun := time.Now()
@@ -173,7 +173,7 @@ func TestAReloadDoesNotChangeTheDrainThatGoesOn(t *testing.T) {
 func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = 0 })
 	for range 20_000 {
-		_, _, err := d.sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+		_, _, err := d.sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 		require.NoError(t, err)
 	}
 	begun := time.Now()

@@ -199,7 +199,7 @@ func (s *side) setStage(token string) (session string, err error) {
 			}
 		}
 	}
-	opened, _, err := s.sessions.Open(sess.Opening{Topics: []wire.Start{{Topic: token + ".polled", From: wire.FromOldest}}, Ack: true}, time.Now())
+	opened, _, err := s.sessions.Open(context.Background(), sess.Opening{Topics: []wire.Start{{Topic: token + ".polled", From: wire.FromOldest}}, Ack: true}, time.Now())
 	if err != nil {
 		return "", err
 	}

@@ -103,6 +103,7 @@ func (d *Daemon) logChanges(changes []config.Change) {
 func (d *Daemon) apply(cfg config.Config) {
 	d.reload.inForce.Store(&cfg)
 	d.broker.Reload(cfg.Broker, time.Now())
+	d.limiter.Reload(limitConfig(cfg))
 	d.sessions.Reload(cfg.Session)
 	polls := cfg.Transport.WithDefaults()
 	limits := limitsOf(polls, d.sessions.Config(), cfg.MessageBytes)

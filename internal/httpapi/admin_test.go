@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -25,9 +26,9 @@ func askAdmin(cfg Config, path string) *httptest.ResponseRecorder {
 func TestOperatorsSeeSessionsWithoutTheirIDs(t *testing.T) {
 	cfg := newConfig(settings{})
 	defer cfg.Broker.Close()
-	first, _, err := cfg.Sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}}, time.Now())
+	first, _, err := cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}}, time.Now())
 	require.NoError(t, err)
-	_, _, err = cfg.Sessions.Open(session.Opening{}, time.Now())
+	_, _, err = cfg.Sessions.Open(context.Background(), session.Opening{}, time.Now())
 	require.NoError(t, err)
 
 	w := askAdmin(cfg, "/sessions")

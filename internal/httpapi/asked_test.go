@@ -1,14 +1,12 @@
 package httpapi
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -58,52 +56,5 @@ func TestTheAuthorityIsAskedOnEveryWayToATopic(t *testing.T) {
 		_, list := k.get("GET", "/v1/topics", "")
 		require.NotContains(t, list, "secret")
 		require.Contains(t, list, `"topic":"a"`)
-	})
-}
-
-// turnstile notes who was admitted for what, and who has not left.
-type turnstile struct {
-	admitted map[limit.Kind]string
-	inside   int
-	refuse   bool
-}
-
-func (l *turnstile) Admit(_ context.Context, call limit.Kind, principal string) (func(), error) {
-	if l.refuse {
-		return nil, wire.NewProblem(wire.CodeLimited, "later", "enough for now")
-	}
-	l.admitted[call] = principal
-	l.inside++
-	return func() { l.inside-- }, nil
-}
-
-func TestTheLimiterIsAskedForEveryCallAndToldWhenItIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &turnstile{admitted: map[limit.Kind]string{}}
-		k := newKit(t, settings{authority: secretKeeper{}, limiter: l})
-		k.get("POST", "/v1/topics/a/messages", "1", jsonType)
-		s := k.open(`{"topics":["a@oldest"]}`).Session
-		k.get("GET", "/v1/sessions/"+s+"/poll?ack=0", "")
-		k.get("GET", "/v1/topics", "")
-		require.Equal(t, map[limit.Kind]string{
-			limit.Publishes: "ann", limit.Sessions: "ann", limit.Polls: "ann", limit.Requests: "ann",
-		}, l.admitted)
-		require.Zero(t, l.inside)
-		l.refuse = true
-		for _, c := range [][3]string{
-			{"POST", "/v1/topics/a/messages", "1"},
-			{"POST", "/v1/messages", "[]"},
-			{"GET", "/v1/topics/a/messages", ""},
-			{"GET", "/v1/topics/a", ""},
-			{"DELETE", "/v1/topics/a", ""},
-			{"GET", "/v1/topics", ""},
-			{"POST", "/v1/sessions", `{}`},
-			{"GET", "/v1/sessions/" + s, ""},
-			{"PATCH", "/v1/sessions/" + s, `{}`},
-			{"GET", "/v1/sessions/" + s + "/poll?ack=0", ""},
-			{"GET", "/v1/poll?topic=a", ""},
-		} {
-			k.wantProblem(wire.CodeLimited, c[0], c[1], c[2], jsonType)
-		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -15,15 +15,15 @@ import (
 
 // connect finds or opens the session that a connection carries which goes both ways.
 // The error is a *wire.Problem; without one, release must follow.
-func (a *API) connect(p auth.Principal, c wire.ConnectRequest, format wire.Format) (transport.Duplex, error) {
-	commands := &requester{api: a, principal: p, read: readCommand}
+func (a *API) connect(p asker, c wire.ConnectRequest, format wire.Format) (transport.Duplex, error) {
+	commands := &requester{api: a, asker: p, read: readCommand}
 	if format.IsBinary() {
 		commands.read = readCBORCommand
 	}
 	d := transport.Duplex{Request: transport.Request{Mode: transport.Stream, Acks: true}, Commands: commands}
 	var err error
 	if c.Session != "" {
-		d.Session, err = a.Sessions.Get(c.Session)
+		d.Session, err = a.session(p, c.Session)
 		if err == nil {
 			d.Request.Ack, err = ackOf(c, d.Session)
 		}
@@ -87,7 +87,7 @@ type bareHost API
 func (a *API) BareHost() transport.Host { return (*bareHost)(a) }
 
 // Open implements transport.Host.
-func (h *bareHost) Open(opening []byte) (transport.Duplex, error) {
+func (h *bareHost) Open(c net.Conn, opening []byte) (transport.Duplex, error) {
 	a := (*API)(h)
 	if why := a.Sessions.Draining(); why != nil {
 		return transport.Duplex{}, why
@@ -96,15 +96,13 @@ func (h *bareHost) Open(opening []byte) (transport.Duplex, error) {
 	if err != nil {
 		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
 	}
-	p, err := a.Authority.Identify(auth.Credentials{})
+	p, err := a.askerFrom(lane.From{Seat: seatOf(c)})
+	if err == nil {
+		err = a.Limiter.Admit(limit.Sessions, p.Who)
+	}
 	if err != nil {
 		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
 	}
-	release, err := a.Limiter.Admit(context.Background(), limit.Sessions, p.Name)
-	if err != nil {
-		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
-	}
-	defer release()
 	d, err := a.connect(p, request, wire.CBOR)
 	if err != nil {
 		return d, a.problemOfCommand(context.Background(), err)

@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -17,9 +16,9 @@ import (
 // A requester is the client of one connection that goes both ways. It implements
 // transport.Commands.
 type requester struct {
-	api       *API
-	principal auth.Principal
-	read      func([]byte) (*wire.Command, error)
+	api   *API
+	asker asker
+	read  func([]byte) (*wire.Command, error)
 }
 
 // Do implements transport.Commands.
@@ -34,6 +33,9 @@ func (c *requester) Do(ctx context.Context, s *session.Session, raw []byte) (*wi
 		return nil, err
 	case err == nil:
 		err = c.carryOut(ctx, s, command, reply)
+	}
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !c.api.Limiter.Hold(ctx, refusal) {
+		return nil, refusal.Problem // its connection is over, or it is one of too many
 	}
 	if err != nil {
 		return &wire.Reply{Ref: reply.Ref, Problem: c.api.problemOfCommand(ctx, err)}, nil
@@ -62,14 +64,11 @@ func (c *requester) carryOut(ctx context.Context, s *session.Session, command *w
 	if err := checkCommand(command); err != nil {
 		return err
 	}
-	if command.Ping {
-		return nil
-	}
-	if command.Ack != nil {
-		return s.Ack(*command.Ack)
-	}
 	if command.Publish != nil {
 		return c.publish(ctx, command.Publish, reply)
+	}
+	if command.Ping || command.Ack != nil {
+		return c.hear(s, command)
 	}
 	return c.change(ctx, s, command, reply)
 }
@@ -91,12 +90,24 @@ func checkCommand(c *wire.Command) error {
 	return nil
 }
 
+// hear hears of what a poll would say by being there.
+func (c *requester) hear(s *session.Session, command *wire.Command) error {
+	if err := c.api.Limiter.Admit(limit.Polls, c.asker.Who); err != nil || command.Ping {
+		return err
+	}
+	return s.Ack(*command.Ack)
+}
+
 // publish publishes one message.
 func (c *requester) publish(ctx context.Context, item *wire.PublishItem, reply *wire.Reply) error {
 	if why := c.api.Sessions.Draining(); why != nil {
 		return why
 	}
-	published, err := c.api.takeItem(ctx, c.principal, item)
+	var published wire.Published
+	err := c.api.call(ctx, c.asker, func() (err error) {
+		published, err = c.api.takeItem(ctx, c.asker, item)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -107,16 +118,16 @@ func (c *requester) publish(ctx context.Context, item *wire.PublishItem, reply *
 
 // change changes the session's subscriptions.
 func (c *requester) change(ctx context.Context, s *session.Session, command *wire.Command, reply *wire.Reply) error {
-	release, err := c.api.Limiter.Admit(ctx, limit.Requests, c.principal.Name)
-	if err != nil {
+	if err := c.api.Limiter.Admit(limit.Requests, c.asker.Who); err != nil {
 		return err
 	}
-	defer release()
-	if err := c.api.allowAll(c.principal, command.Subscribe); err != nil {
+	if err := c.api.allowAll(c.asker, command.Subscribe); err != nil {
 		return err
 	}
-	reply.Positions, err = s.Change(command.Subscribe, command.Unsubscribe)
-	return err
+	return c.api.call(ctx, c.asker, func() (err error) {
+		reply.Positions, err = s.Change(command.Subscribe, command.Unsubscribe)
+		return err
+	})
 }
 
 // readCBORCommand reads a command in CBOR, as readCommand does.

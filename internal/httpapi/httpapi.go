@@ -4,7 +4,7 @@
 package httpapi
 
 import (
-	"context"
+	"errors"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -31,19 +31,13 @@ type Authority interface {
 	Allow(p auth.Principal, a auth.Action, topic string) error
 }
 
-// A Limiter admits a call, now or after a wait, or refuses it with a
-// *wire.Problem. release is called when the call is over.
-type Limiter interface {
-	Admit(ctx context.Context, call limit.Kind, principal string) (release func(), err error)
-}
-
 // Config is what an API stands on. All fields are required.
 type Config struct {
 	Broker    *broker.Broker
 	Sessions  *session.Registry
 	Polls     *transport.Server
 	Authority Authority
-	Limiter   Limiter
+	Limiter   *limit.Limiter
 	Metrics   *metrics.Metrics
 	Log       *zap.Logger
 	Limits    wire.Limits // told to clients; MessageBytes and Subscriptions are held here; until a Reload
@@ -90,7 +84,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/sse", methods{"GET": {limit.Polls, a.sse}})
 	a.route(v1, "/ws", methods{"GET": {limit.Sessions, a.openSocket}})
 	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Requests, a.describe}})
-	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, auth.Principal) error {
+	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, asker) error {
 		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
 	})
 	a.openLane()
@@ -126,19 +120,19 @@ func (a *API) Wait() { a.serving.wait() }
 
 // A handler serves one method of one path; the error it returns is told to the
 // client.
-type handler func(w http.ResponseWriter, r *http.Request, p auth.Principal) error
+type handler func(w http.ResponseWriter, r *http.Request, p asker) error
 
 // methods is what a path serves.
 type methods map[string]method
 
-// A method is one of a path: what it counts as, and who serves it.
+// A method is one of a path: by which rate it is limited, and who serves it.
 type method struct {
-	call  limit.Kind
+	kind  limit.Kind
 	serve handler
 }
 
 func (a *API) route(r *mux.Router, path string, served methods) {
-	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, p asker) error {
 		m, ok := served[r.Method]
 		if !ok {
 			w.Header().Set("Allow", served.allow())
@@ -148,12 +142,13 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 			// net/http would not notice the client leave while the body is unread.
 			return wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here")
 		}
-		release, err := a.Limiter.Admit(r.Context(), m.call, p.Name)
-		if err != nil {
+		if err := a.Limiter.Admit(m.kind, p.Who); err != nil {
 			return err
 		}
-		defer release()
-		return m.serve(w, r, p)
+		if m.kind != limit.Requests || hasBody(r) {
+			return m.serve(w, r, p) // no call, or one that begins when its body is there
+		}
+		return a.call(r.Context(), p, func() error { return m.serve(w, r, p) })
 	}))
 }
 
@@ -175,22 +170,15 @@ func (a *API) handle(serve handler) http.Handler {
 			a.fail(w, r, errOrigin("change anything"))
 			return
 		}
-		principal, err := a.Authority.Identify(auth.Credentials{Authorization: r.Header.Get("Authorization")})
+		asker, err := a.askerOf(r)
 		if err == nil {
-			err = serve(w, r, principal)
+			err = serve(w, r, asker)
+		}
+		if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !a.Limiter.Hold(r.Context(), refusal) {
+			panic(http.ErrAbortHandler) // it is gone, or it is one of too many
 		}
 		if err != nil {
 			a.fail(w, r, err)
 		}
 	})
-}
-
-// allowAll asks the authority for every topic of a subscription.
-func (a *API) allowAll(p auth.Principal, topics []wire.Start) error {
-	for _, start := range topics {
-		if err := a.Authority.Allow(p, auth.Subscribe, start.Topic); err != nil {
-			return err
-		}
-	}
-	return nil
 }

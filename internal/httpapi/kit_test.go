@@ -36,7 +36,7 @@ type settings struct {
 	session   session.Config
 	transport transport.Config
 	authority Authority
-	limiter   Limiter
+	limits    limit.Config
 	origins   []string
 }
 
@@ -51,16 +51,16 @@ func newConfig(s settings) Config {
 	if s.authority == nil {
 		s.authority = auth.Open{}
 	}
-	if s.limiter == nil {
-		s.limiter = limit.Unlimited{}
-	}
 	m := metrics.New("test")
 	b := broker.New(s.broker, m, time.Now())
+	s.limits.Sessions = s.session.MaxSessions
+	limiter := limit.New(s.limits, m)
+	s.session.Places = limiter.Sessions()
 	sessions := session.NewRegistry(s.session, b, m)
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
 	return Config{
 		Broker: b, Sessions: sessions, Polls: transport.New(s.transport, limits, m),
-		Authority: s.authority, Limiter: s.limiter, Origins: s.origins,
+		Authority: s.authority, Limiter: limiter, Origins: s.origins,
 		Metrics: m, Log: zap.NewNop(), Limits: limits, WriteTimeout: transport.DefaultWriteTimeout,
 	}
 }

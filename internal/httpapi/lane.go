@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -52,6 +51,9 @@ func (a *API) Listener() net.Listener {
 
 // ConnContext is for http.Server.ConnContext.
 func (a *API) ConnContext(ctx context.Context, c net.Conn) context.Context {
+	if seat := seatOf(c); seat != nil {
+		ctx = context.WithValue(ctx, seatKey{}, seat)
+	}
 	if a.lane == nil {
 		return ctx
 	}
@@ -97,16 +99,15 @@ type laneAPI API
 
 // Poll finds the session of a poll and reads its query. A session that has ended
 // says so itself when it is polled.
-func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts lane.Accepts, c auth.Credentials) (*session.Session, transport.Request, error) {
-	release, _, err := a.admit(limit.Polls, c)
+func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts lane.Accepts, from lane.From) (*session.Session, transport.Request, error) {
+	p, err := a.admit(limit.Polls, from)
 	if err != nil {
 		return nil, transport.Request{}, err
 	}
-	release() // a parked poll is not a call in flight
 	s := known
 	if s == nil || s.ID() != string(id) {
 		if s, err = a.Sessions.GetBytes(id); err != nil {
-			return nil, transport.Request{}, err
+			return nil, transport.Request{}, (*API)(a).maybeMissed(p, err)
 		}
 	}
 	// Fast path: what a client says that only polls.
@@ -127,7 +128,7 @@ func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts 
 }
 
 // PollTopics opens what a stateless poll has for a session.
-func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, c auth.Credentials) (*session.Session, transport.Request, error) {
+func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, from lane.From) (*session.Session, transport.Request, error) {
 	q, err := parseQuery(string(query))
 	if err != nil {
 		return nil, transport.Request{}, err
@@ -139,11 +140,10 @@ func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, c auth.Credenti
 	if slices.ContainsFunc(topics, isPattern) {
 		return nil, transport.Request{}, errNotServed // to look for its topics may take long
 	}
-	release, p, err := a.admit(limit.Polls, c)
+	p, err := a.admit(limit.Polls, from)
 	if err != nil {
 		return nil, transport.Request{}, err
 	}
-	release()
 	return (*API)(a).openStateless(p, q, topics, accepts)
 }
 
@@ -155,17 +155,17 @@ var errNotServed = errors.New("not served on the lane")
 // End ends the session of a stateless poll.
 func (a *laneAPI) End(s *session.Session) { a.Sessions.End(s) }
 
-// admit asks who it is and whether the call may go on now: the lane cannot wait, and
-// what would have to goes to net/http.
-func (a *laneAPI) admit(call limit.Kind, c auth.Credentials) (release func(), p auth.Principal, err error) {
-	if p, err = a.Authority.Identify(c); err != nil {
-		return nil, p, err
+// admit asks who it is, and whether that may come now.
+func (a *laneAPI) admit(kind limit.Kind, from lane.From) (asker, error) {
+	p, err := (*API)(a).askerFrom(from)
+	if err != nil {
+		return p, err
 	}
-	release, err = a.Limiter.Admit(noPatience, call, p.Name)
-	return release, p, err
+	return p, a.Limiter.Admit(kind, p.Who)
 }
 
-// noPatience is a context that is done.
+// noPatience is a context that is done: the lane cannot wait, and what would have to
+// goes to net/http.
 var noPatience = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -206,11 +206,18 @@ const maxPlainDigits = 15
 // Publish takes one message.
 func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
 	api := (*API)(a)
-	release, p, err := a.admit(limit.Publishes, in.Credentials)
+	p, err := api.askerFrom(in.From)
 	if err != nil {
 		return wire.Published{}, err
 	}
-	defer release()
+	call, err := a.Limiter.Begin(noPatience, p.Who) // first: what goes to net/http must have spent nothing
+	if err != nil {
+		return wire.Published{}, err
+	}
+	defer call.End()
+	if err := a.Limiter.Admit(limit.Publishes, p.Who); err != nil {
+		return wire.Published{}, err
+	}
 	topic, err := checkTopic(string(in.Topic))
 	if err != nil {
 		return wire.Published{}, err
@@ -222,7 +229,12 @@ func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
 	if err != nil {
 		return wire.Published{}, err
 	}
-	return api.takeMessage(noPatience, p, m, bytes.Clone(in.Body))
+	done, err := api.publishing(p, m.session)
+	if err != nil {
+		return wire.Published{}, err
+	}
+	defer done()
+	return api.takeMessage(noPatience, p.Principal, m, bytes.Clone(in.Body))
 }
 
 // header is a header's values, as net/http has them.

@@ -81,7 +81,7 @@ func TestNothingIsLostWhereverAnAnswerOfTheLaneIsCut(t *testing.T) {
 
 func TestThePlainReadingOfAPollIsTheFullOne(t *testing.T) {
 	k := newKit(t, settings{})
-	s, _, err := k.cfg.Sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+	s, _, err := k.cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 	require.NoError(t, err)
 	for _, query := range []string{
 		"ack=0", "ack=17&mode=batch", "ack=1&mode=stream", "ack=1&mode=single", "ack=1&mode=multiple", "ack=007", "ack=999999999999999",

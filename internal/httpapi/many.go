@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -21,7 +20,7 @@ const maxMany = 1000
 
 // publishMany takes many messages, in their order, each as if it came by itself:
 // what is wrong with one is its own result. The body is an array, or lines.
-func (a *API) publishMany(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) publishMany(w http.ResponseWriter, r *http.Request, p asker) error {
 	if why := a.Sessions.Draining(); why != nil {
 		return why
 	}
@@ -38,8 +37,14 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, p auth.Princip
 		return err
 	}
 	results := make([]wire.PublishResult, len(items))
-	for i, item := range items {
-		results[i] = a.publishOne(r, p, form, item)
+	err = a.call(r.Context(), p, func() error { // one, whatever is in it
+		for i, item := range items {
+			results[i] = a.publishOne(r, p, form, item)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	a.Metrics.HTTPPublishesOfMany.Inc()
 	form.answer(a, w, results)
@@ -144,7 +149,7 @@ func tooMany() *wire.Problem {
 }
 
 // publishOne publishes one of many.
-func (a *API) publishOne(r *http.Request, p auth.Principal, form *manyForm, raw []byte) wire.PublishResult {
+func (a *API) publishOne(r *http.Request, p asker, form *manyForm, raw []byte) wire.PublishResult {
 	item, err := form.read(raw)
 	var published wire.Published
 	if err == nil {
@@ -158,12 +163,10 @@ func (a *API) publishOne(r *http.Request, p auth.Principal, form *manyForm, raw 
 
 // takeItem publishes a message that came with others, or on a connection that goes
 // both ways.
-func (a *API) takeItem(ctx context.Context, p auth.Principal, item *wire.PublishItem) (wire.Published, error) {
-	release, err := a.Limiter.Admit(ctx, limit.Publishes, p.Name)
-	if err != nil {
+func (a *API) takeItem(ctx context.Context, p asker, item *wire.PublishItem) (wire.Published, error) {
+	if err := a.Limiter.Admit(limit.Publishes, p.Who); err != nil {
 		return wire.Published{}, err
 	}
-	defer release()
 	topic, err := checkTopic(item.Topic)
 	if err != nil {
 		return wire.Published{}, err
@@ -175,7 +178,7 @@ func (a *API) takeItem(ctx context.Context, p auth.Principal, item *wire.Publish
 	if err != nil {
 		return wire.Published{}, err
 	}
-	return a.takeMessage(ctx, p, m, body)
+	return a.takeMessage(ctx, p.Principal, m, body)
 }
 
 func readItem(raw []byte) (*wire.PublishItem, error) {

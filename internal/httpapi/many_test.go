@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -205,30 +204,14 @@ func TestABadLineStopsNoOther(t *testing.T) {
 	})
 }
 
-func TestTheLimiterIsAskedForEachOfMany(t *testing.T) {
+func TestEachOfManyIsCountedAsAPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &limitedTo{calls: map[limit.Kind]int{}, most: 2}
-		k := newKit(t, settings{limiter: l})
+		rates := limit.Rates{limit.Publishes: {limit.All: {PerSecond: 1, Burst: 2}}}
+		k := newKit(t, settings{limits: limit.Config{Rates: rates, Calls: 1}})
 		answer := k.wantOK(manyPath, strings.Repeat(`{"topic":"a","data":1}`+"\n", 3), linesType)
-		require.Equal(t, map[limit.Kind]int{limit.Requests: 1, limit.Publishes: 3}, l.calls)
-		require.Zero(t, l.inside)
 		require.Equal(t, 1, strings.Count(answer, string(wire.CodeLimited)))
 		require.Len(t, k.held("a"), 2)
 	})
-}
-
-// limitedTo admits so many publishes.
-type limitedTo struct {
-	calls        map[limit.Kind]int
-	inside, most int
-}
-
-func (l *limitedTo) Admit(_ context.Context, call limit.Kind, _ string) (func(), error) {
-	if l.calls[call]++; call == limit.Publishes && l.calls[call] > l.most {
-		return nil, wire.NewProblem(wire.CodeLimited, "later", "enough for now")
-	}
-	l.inside++
-	return func() { l.inside-- }, nil
 }
 
 func TestADrainingDaemonTakesNoneOfMany(t *testing.T) {

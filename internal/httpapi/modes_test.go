@@ -15,7 +15,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -92,7 +91,7 @@ func (s system) String() string {
 // Publish publishes without HTTP, which is not what is under test.
 func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
-	published, err := s.api.takeItem(context.Background(), auth.Principal{}, &item)
+	published, err := s.api.takeItem(context.Background(), asker{}, &item)
 	require.NoError(s, err)
 	return published.Position
 }

@@ -4,8 +4,6 @@ import (
 	_ "embed" // the document
 	"net/http"
 	"strconv"
-
-	"github.com/pubsubd/pubsubd/internal/auth"
 )
 
 // openAPI describes every route of both listeners for programs that make clients,
@@ -15,7 +13,7 @@ import (
 var openAPI []byte
 
 // describe answers with the document. RFC 9512 names its type.
-func (a *API) describe(w http.ResponseWriter, _ *http.Request, _ auth.Principal) error {
+func (a *API) describe(w http.ResponseWriter, _ *http.Request, _ asker) error {
 	a.patience(w)
 	w.Header().Set("Content-Type", "application/yaml")
 	w.Header().Set("Content-Length", strconv.Itoa(len(openAPI)))

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -17,8 +16,8 @@ import (
 const maxAck = 1<<53 - 1
 
 // poll answers a session's poll.
-func (a *API) poll(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-	s, err := a.sessionOf(r)
+func (a *API) poll(w http.ResponseWriter, r *http.Request, p asker) error {
+	s, err := a.sessionOf(r, p)
 	if err != nil {
 		return err
 	}
@@ -84,7 +83,7 @@ func modeOf(q url.Values) (transport.Mode, error) {
 }
 
 // pollByQuery is a stateless poll whose topics are in the query.
-func (a *API) pollByQuery(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) pollByQuery(w http.ResponseWriter, r *http.Request, p asker) error {
 	q, err := query(r)
 	if err != nil {
 		return err
@@ -110,7 +109,7 @@ func topicsOf(q url.Values) ([]wire.Start, error) {
 
 // pollByBody is a stateless poll whose topics are in the body, for more of them
 // than a URL holds.
-func (a *API) pollByBody(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) pollByBody(w http.ResponseWriter, r *http.Request, p asker) error {
 	var body struct {
 		Topics []wire.Start `json:"topics"`
 	}
@@ -126,7 +125,7 @@ func (a *API) pollByBody(w http.ResponseWriter, r *http.Request, p auth.Principa
 
 // pollTopics serves a stateless poll by a session that lives as long as the
 // request.
-func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p auth.Principal, q url.Values, topics []wire.Start) error {
+func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, p asker, q url.Values, topics []wire.Start) error {
 	s, req, err := a.openStateless(p, q, topics, acceptsOf(r.Header))
 	if err != nil {
 		return err
@@ -152,7 +151,7 @@ func errNoTopic(who string) error {
 }
 
 // openStateless opens the session of a stateless poll.
-func (a *API) openStateless(p auth.Principal, q url.Values, topics []wire.Start, accepts lane.Accepts) (*session.Session, transport.Request, error) {
+func (a *API) openStateless(p asker, q url.Values, topics []wire.Start, accepts lane.Accepts) (*session.Session, transport.Request, error) {
 	if len(topics) == 0 {
 		return nil, transport.Request{}, errNoTopic("the poll")
 	}

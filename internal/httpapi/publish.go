@@ -5,6 +5,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -16,7 +17,7 @@ import (
 // publish takes one message: the first room on its way. The lane's way in is
 // Publish, in lane.go, and that of many publishMany, in many.go; all go through
 // mayPublish, takeMessage and the broker.
-func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) publish(w http.ResponseWriter, r *http.Request, p asker) error {
 	topic, err := topicOf(r)
 	if err != nil {
 		return err
@@ -32,7 +33,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 	if err != nil {
 		return err
 	}
-	published, err := a.takeMessage(r.Context(), p, m, body)
+	published, err := a.takeInTurn(r.Context(), p, m, body)
 	if err != nil {
 		return err
 	}
@@ -44,14 +45,20 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p auth.Principal) 
 }
 
 // mayPublish asks everyone who may refuse, before the body is read.
-func (a *API) mayPublish(p auth.Principal, topic string) error {
+func (a *API) mayPublish(p asker, topic string) error {
 	if why := a.Sessions.Draining(); why != nil {
 		return why
 	}
 	if wire.ReservedTopic(topic) {
 		return reserved(topic)
 	}
-	return a.Authority.Allow(p, auth.Publish, topic)
+	if err := a.Authority.Allow(p.Principal, auth.Publish, topic); err != nil {
+		return err
+	}
+	if err := a.Limiter.AdmitTopic(topic, p.Who); err != nil {
+		return err
+	}
+	return a.mayMake(p, topic)
 }
 
 func reserved(topic string) *wire.Problem {
@@ -61,8 +68,9 @@ func reserved(topic string) *wire.Problem {
 // A message is what a publish says, but for its body.
 type message struct {
 	wire.Message
-	ttl    time.Duration
-	isJSON bool
+	ttl     time.Duration
+	isJSON  bool
+	session string // of the publisher, if it says so
 }
 
 // messageOf reads what stands in the request line and the headers, by the rules of
@@ -89,8 +97,8 @@ func (m *message) readQuery(raw string) error {
 		return err
 	}
 	for name := range q {
-		if name != "ttl" && name != "key" && name != "client" {
-			return wire.NewProblem(wire.CodeInvalidRequest, "use ttl, key and client", "publishing knows no %.40q in the query", name)
+		if !slices.Contains(publishParameters, name) {
+			return wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "publishing knows no %.40q in the query", name)
 		}
 	}
 	ttl, err := number(q, "ttl", 1, maxTTLSeconds, 0)
@@ -101,8 +109,28 @@ func (m *message) readQuery(raw string) error {
 	if m.Key, err = keyOf(q); err != nil {
 		return err
 	}
+	if m.session, err = one(q, "session"); err != nil {
+		return err
+	}
 	m.Client, err = clientOf(q)
 	return err
+}
+
+var publishParameters = []string{"ttl", "key", "client", "session"}
+
+// takeInTurn is takeMessage once there is a place for the call.
+func (a *API) takeInTurn(ctx context.Context, p asker, m *message, body []byte) (wire.Published, error) {
+	done, err := a.publishing(p, m.session) // those that wait, too
+	if err != nil {
+		return wire.Published{}, err
+	}
+	defer done()
+	call, err := a.Limiter.Begin(ctx, p.Who)
+	if err != nil {
+		return wire.Published{}, err
+	}
+	defer call.End()
+	return a.takeMessage(ctx, p.Principal, m, body)
 }
 
 // takeMessage publishes m with a body that nobody else changes. If another publish

@@ -6,12 +6,11 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func (a *API) openSession(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) openSession(w http.ResponseWriter, r *http.Request, p asker) error {
 	var open wire.OpenRequest
 	if err := readJSON(w, r, &open); err != nil {
 		return err
@@ -24,7 +23,7 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, p auth.Princip
 		return err
 	}
 	ack := open.Ack == nil || *open.Ack
-	s, positions, err := a.Sessions.Open(session.Opening{Topics: open.Topics, Ack: ack, Except: except}, time.Now())
+	s, positions, err := a.Sessions.Open(r.Context(), session.Opening{Topics: open.Topics, Ack: ack, Except: except}, time.Now())
 	if err != nil {
 		return err
 	}
@@ -34,8 +33,8 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, p auth.Princip
 	})
 }
 
-func (a *API) changeSession(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-	s, err := a.sessionOf(r)
+func (a *API) changeSession(w http.ResponseWriter, r *http.Request, p asker) error {
+	s, err := a.sessionOf(r, p)
 	if err != nil {
 		return err
 	}
@@ -46,23 +45,27 @@ func (a *API) changeSession(w http.ResponseWriter, r *http.Request, p auth.Princ
 	if err := a.allowAll(p, change.Add); err != nil {
 		return err
 	}
-	positions, err := s.Change(change.Add, change.Remove)
+	var positions []wire.Position
+	err = a.call(r.Context(), p, func() error {
+		positions, err = s.Change(change.Add, change.Remove)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	return a.writeJSON(w, http.StatusOK, wire.SessionChanged{Positions: positions})
 }
 
-func (a *API) showSession(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
-	s, err := a.sessionOf(r)
+func (a *API) showSession(w http.ResponseWriter, r *http.Request, p asker) error {
+	s, err := a.sessionOf(r, p)
 	if err != nil {
 		return err
 	}
 	return a.writeJSON(w, http.StatusOK, s.State(time.Now()))
 }
 
-func (a *API) closeSession(w http.ResponseWriter, r *http.Request, _ auth.Principal) error {
-	s, err := a.sessionOf(r)
+func (a *API) closeSession(w http.ResponseWriter, r *http.Request, p asker) error {
+	s, err := a.sessionOf(r, p)
 	if err != nil {
 		return err
 	}
@@ -74,6 +77,6 @@ func (a *API) closeSession(w http.ResponseWriter, r *http.Request, _ auth.Princi
 
 // sessionOf returns the session named in the path. Its id is the capability: who
 // has it is the subscriber.
-func (a *API) sessionOf(r *http.Request) (*session.Session, error) {
-	return a.Sessions.Get(mux.Vars(r)["id"])
+func (a *API) sessionOf(r *http.Request, p asker) (*session.Session, error) {
+	return a.session(p, mux.Vars(r)["id"])
 }

@@ -9,13 +9,12 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsflate"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // openSocket opens a WebSocket. What is wrong with the request is told in HTTP.
-func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p asker) error {
 	if err := a.checkUpgrade(r); err != nil {
 		return err
 	}

@@ -1,12 +1,12 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -16,7 +16,7 @@ const ssePath = "/v1/sse"
 
 // sse answers an EventSource: a stream that its client comes back to with the id of the
 // last event it has, as often as it is cut.
-func (a *API) sse(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) sse(w http.ResponseWriter, r *http.Request, p asker) error {
 	o, err := readEventStream(r)
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (a *API) sse(w http.ResponseWriter, r *http.Request, p auth.Principal) erro
 	if err := a.allowAll(p, o.Topics); err != nil {
 		return err
 	}
-	s, req, err := a.openEventStream(o)
+	s, req, err := a.openEventStream(r.Context(), p, o)
 	if session.ClosedByClient(err) {
 		// The one status beside errors that an EventSource takes for the end (HTML,
 		// section "Processing model").
@@ -84,10 +84,10 @@ func lastEventID(h http.Header, q url.Values) (wire.EventID, error) {
 }
 
 // openEventStream opens the session of a stream, or finds the one that it goes on with.
-func (a *API) openEventStream(o eventStream) (*session.Session, transport.Request, error) {
+func (a *API) openEventStream(ctx context.Context, p asker, o eventStream) (*session.Session, transport.Request, error) {
 	req := transport.Request{Mode: transport.Stream, Format: wire.EventStream}
 	if o.had.Session != "" {
-		s, err := a.Sessions.Get(o.had.Session)
+		s, err := a.session(p, o.had.Session)
 		switch {
 		case err == nil && s.GoesBackTo(o.had.Count):
 			req.Ack, req.Events = o.had.Count, transport.EventsReferringTo(s, o.had.Count)
@@ -99,7 +99,7 @@ func (a *API) openEventStream(o eventStream) (*session.Session, transport.Reques
 	resume(o.Topics, o.had)
 	if transport.NeedSession(o.Topics) {
 		o.Ack = true
-		s, _, err := a.Sessions.Open(o.Opening, time.Now())
+		s, _, err := a.Sessions.Open(ctx, o.Opening, time.Now())
 		if err == nil {
 			req.Events = transport.EventsReferringTo(s, 0)
 		}

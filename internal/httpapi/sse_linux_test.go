@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"net/http"
 	"strconv"
@@ -154,7 +155,7 @@ func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
 func TestAnEventStreamThatEndsBeforeItBeginsIsComeBackTo(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
-		s, _, err := k.cfg.Sessions.Open(session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
+		s, _, err := k.cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 		require.NoError(t, err)
 		k.cfg.Sessions.End(s)
 		c := k.callServed(func(w http.ResponseWriter, r *http.Request) {

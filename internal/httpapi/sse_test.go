@@ -303,26 +303,16 @@ func TestAnOverloadedDaemonIsComeBackTo(t *testing.T) {
 	})
 }
 
-// full is a Limiter that admits nothing.
-type full struct{ status wire.Code }
-
-func (f full) Admit(context.Context, limit.Kind, string) (func(), error) {
-	return nil, wire.NewProblem(f.status, "later", "no more")
-}
-
 func TestWhoeverIsLimitedComesBackToAnEventStream(t *testing.T) {
-	for _, code := range []wire.Code{wire.CodeLimited, wire.CodeOverloaded, wire.CodeInternal} {
-		sseStory(t, settings{limiter: full{code}}, func(k *kit) {
-			status, answer := k.refused("topic=a", "a@k3:1")
-			require.Equal(k, http.StatusOK, status)
-			require.Regexp(k, `^retry: \d+\nevent: end\nid: a@k3:1\ndata: \{"end":\{.*"code":"`+string(code)+`".*\}\}\n\n$`, answer)
-			_, answer = k.refused("topic=a", "malformed")
-			require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "nothing is given back that was not read")
-			k.wantProblem(code, "GET", "/v1/poll?topic=a", "")
-		})
-	}
-	sseStory(t, settings{limiter: full{wire.CodeForbidden}}, func(k *kit) {
-		k.wantProblem(wire.CodeForbidden, "GET", "/v1/sse?topic=a", "")
+	rates := limit.Rates{limit.Polls: {limit.All: {PerSecond: 0.1, Burst: 1}}}
+	sseStory(t, settings{limits: limit.Config{Rates: rates}}, func(k *kit) {
+		k.get("GET", "/v1/poll?topic=a", "")
+		status, answer := k.refused("topic=a", "a@k3:1")
+		require.Equal(k, http.StatusOK, status)
+		require.Regexp(k, `^retry: 1\d{4}\nevent: end\nid: a@k3:1\ndata: \{"end":\{.*"code":"limited".*\}\}\n\n$`, answer)
+		_, answer = k.refused("topic=a", "malformed")
+		require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "nothing is given back that was not read")
+		k.wantProblem(wire.CodeLimited, "GET", "/v1/poll?topic=a", "")
 	})
 }
 

@@ -16,7 +16,7 @@ const (
 	maxPage     = 1000
 )
 
-func (a *API) listTopics(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) listTopics(w http.ResponseWriter, r *http.Request, p asker) error {
 	q, err := query(r)
 	if err != nil {
 		return err
@@ -30,17 +30,17 @@ func (a *API) listTopics(w http.ResponseWriter, r *http.Request, p auth.Principa
 		return err
 	}
 	list := a.Broker.Topics(after, int(n), func(topic string) bool {
-		return a.Authority.Allow(p, auth.Subscribe, topic) == nil
+		return a.Authority.Allow(p.Principal, auth.Subscribe, topic) == nil
 	})
 	return a.writeJSON(w, http.StatusOK, list)
 }
 
 // readable returns the topic in the path if the principal may read it and it is
 // there.
-func (a *API) readable(r *http.Request, p auth.Principal) (string, error) {
+func (a *API) readable(r *http.Request, p asker) (string, error) {
 	topic, err := topicOf(r)
 	if err == nil {
-		err = a.Authority.Allow(p, auth.Subscribe, topic)
+		err = a.Authority.Allow(p.Principal, auth.Subscribe, topic)
 	}
 	return topic, err
 }
@@ -49,7 +49,7 @@ func topicUnknown(topic string) *wire.Problem {
 	return wire.NewProblem(wire.CodeTopicUnknown, "publish or subscribe to it", "there is no topic %q now", topic)
 }
 
-func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p asker) error {
 	topic, err := a.readable(r, p)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p auth.Principal
 }
 
 // deleteTopic empties the topic's history, and tells its subscribers.
-func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, p asker) error {
 	topic, err := topicOf(r)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, p auth.Princip
 	if wire.ReservedTopic(topic) {
 		return reserved(topic)
 	}
-	if err := a.Authority.Allow(p, auth.Delete, topic); err != nil {
+	if err := a.Authority.Allow(p.Principal, auth.Delete, topic); err != nil {
 		return err
 	}
 	state, ok := a.Broker.Delete(topic, time.Now())
@@ -81,7 +81,7 @@ func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, p auth.Princip
 }
 
 // readTopic answers with what the topic holds, as frames.
-func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p asker) error {
 	topic, err := a.readable(r, p)
 	if err != nil {
 		return err

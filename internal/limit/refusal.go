@@ -71,6 +71,14 @@ func tooMany(limit, what string, most int) *Refusal {
 		"your address has %d %s, as many as it may", most, what)}
 }
 
+// TooManyPending is the refusal of one more publish of a session's.
+func (l *Limiter) TooManyPending(w Who) error {
+	const name = "pending_messages_per_session"
+	most := l.force.Load().PendingMessages
+	return l.refuse(w, time.Now(), &Refusal{Limit: name, Problem: later(time.Second, "await the answers to some of them, or raise limits."+name,
+		"the session has %d publishes in flight, as many as it may", most)})
+}
+
 // full is the refusal of one more of what all have.
 func full(limit, what string, most int) *Refusal {
 	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit, "the daemon has %d %s, as many as it may", most, what)

@@ -48,15 +48,18 @@ func (s *Source) bucket(r *rates, kind Kind, scope Scope) *rate.Limiter {
 func (s *Source) heeds(now time.Time) bool {
 	h := s.heed.Load()
 	if h == nil {
-		s.heed.CompareAndSwap(nil, rate.NewLimiter(toldAtOnce, toldAtOnce))
+		s.heed.CompareAndSwap(nil, rate.NewLimiter(toldASecond, toldAtOnce))
 		h = s.heed.Load()
 	}
 	return h.AllowN(now, 1)
 }
 
-// toldAtOnce is how many refusals a second a source is told without delay. One that
-// waits as it is told has one a second; many clients may share an address.
-const toldAtOnce = 20
+// A source is told so many refusals without delay, and some more each second: clients
+// that wait as they are told have one now and then, and many may share an address.
+const (
+	toldAtOnce  = 20
+	toldASecond = 1
+)
 
 // idle reports whether the source, made anew, would be as it is.
 func (s *Source) idle(now time.Time) bool {

@@ -25,8 +25,11 @@ gaps and codes are those of [PROTOCOL.md](../../pkg/wire/PROTOCOL.md).
 // What operators read has every metric, and each says what it is.
 func TestMetricsDocument(t *testing.T) {
 	m := New("test")
-	m.Gather(func() Gauges { return Gauges{Parked: map[string]int{"longpoll": 0}} })
-	m.Evicted.WithLabelValues("")
+	m.Gather(func() Gauges { return Gauges{Parked: map[string]int{"longpoll": 0}, Limits: []Limit{{}}} })
+	for _, v := range []*prometheus.CounterVec{m.Evicted, m.Limited, m.ConnectionsEnded} {
+		v.WithLabelValues("")
+	}
+	m.WaitSeconds.WithLabelValues("")
 	m.SessionsEnded.WithLabelValues("")
 	m.Transport("longpoll")
 	got, told := document(t, m)

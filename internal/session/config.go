@@ -2,6 +2,7 @@ package session
 
 import (
 	"cmp"
+	"context"
 	"time"
 )
 
@@ -26,11 +27,27 @@ type Config struct {
 	// reason rather than 404. Default 10,000.
 	EndedRemembered int
 
-	// MaxSessions bounds the open sessions, and apart from them the stateless
-	// polls in progress; one more is answered with the problem overloaded.
-	// Default 1,000,000.
+	// MaxSessions bounds the sessions without an id: of stateless polls, and of
+	// connections that go both ways. One more is answered with the problem
+	// overloaded. Default 1,000,000.
 	MaxSessions int
+
+	// Places are what all other sessions take up. Default: any number.
+	Places Places
 }
+
+// Places are taken by sessions, one each, from their opening to their end.
+type Places interface {
+	// Enter takes a place, now or after a wait. The error is a *wire.Problem, or ctx's.
+	Enter(ctx context.Context) error
+	Leave()
+}
+
+// anyNumber is Places without a bound.
+type anyNumber struct{}
+
+func (anyNumber) Enter(context.Context) error { return nil }
+func (anyNumber) Leave()                      {}
 
 // Defaults of Config.
 const (

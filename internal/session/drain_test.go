@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestASessionIsServedUntilItsTurnComes(t *testing.T) {
 		}
 		d := k.registry.BeginDrain(draining())
 		require.Equal(k, all, d.Left())
-		_, _, err := k.registry.Open(Opening{Topics: k.starts("a")}, time.Now())
+		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.ErrorIs(k, err, draining())
 		_, _, err = k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.ErrorIs(k, err, draining())

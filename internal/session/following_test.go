@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -25,7 +26,7 @@ func texts(positions []wire.Position) (said []string) {
 
 func (k *kit) openAll(topics ...string) (*Session, []string) {
 	k.Helper()
-	s, positions, err := k.registry.Open(Opening{Topics: k.starts(topics...), Ack: true}, time.Now())
+	s, positions, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(topics...), Ack: true}, time.Now())
 	require.NoError(k, err)
 	return s, texts(positions)
 }
@@ -94,7 +95,7 @@ func TestASessionEndsRatherThanMissATopic(t *testing.T) {
 		problem := waiting.wantProblem(wire.CodeSessionEnded)
 		require.Contains(k, problem.Remedy, "limits.subscriptions")
 		require.Equal(k, []string{"job.*:0", "job.1:1", "job.2:1"}, texts(problem.Positions))
-		_, _, err := k.registry.Open(Opening{Topics: k.starts("job.*")}, time.Now())
+		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("job.*")}, time.Now())
 		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
 		require.Empty(k, k.followers("job.1"), "what failed leaves nothing behind")
 	})
@@ -214,7 +215,7 @@ func TestATopicIsNotForgottenBeforeEveryoneHadIt(t *testing.T) {
 
 func TestAClientsOwnMessagesKeepNoTopic(t *testing.T) {
 	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
-		s, _, err := k.registry.Open(Opening{Topics: k.starts("job.*"), Ack: true, Except: "me"}, time.Now())
+		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("job.*"), Ack: true, Except: "me"}, time.Now())
 		require.NoError(k, err)
 		for _, client := range []string{"you", "me"} {
 			_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "job.1"}, Client: client}, 0, time.Now())
@@ -266,7 +267,7 @@ func TestPatternsAreBounded(t *testing.T) {
 		for i := range maxPatterns + 1 {
 			starts = append(starts, fmt.Sprintf("p%d.*", i))
 		}
-		_, _, err := k.registry.Open(Opening{Topics: k.starts(starts...)}, time.Now())
+		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(starts...)}, time.Now())
 		require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
 		s, _ := k.openAll(starts[1:]...)
 		_, err = s.Change(k.starts(starts[0]), nil)
@@ -361,7 +362,7 @@ func TestOwnMessagesWhereverTheyComeKeepNoTopic(t *testing.T) {
 		story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
 			starts := k.starts("a.*")
 			starts[0].Every = every
-			s, _, err := k.registry.Open(Opening{Topics: starts, Ack: true, Except: "me"}, time.Now())
+			s, _, err := k.registry.Open(context.Background(), Opening{Topics: starts, Ack: true, Except: "me"}, time.Now())
 			require.NoError(k, err)
 			g := make(gate)
 			held, err := k.broker.Join(wire.Start{Topic: "a.x"}, g, true)
@@ -406,7 +407,7 @@ func TestAGapThatIsToComeKeepsItsTopic(t *testing.T) {
 func TestAnAckOfAnotherEpochSettlesNothing(t *testing.T) {
 	story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
 		k.publishN("a.x", 1)
-		s, _, err := k.registry.Open(Opening{Topics: k.starts("a.*@EPOCH:0", "a.x@k3:1000"), Ack: true, Except: "me"}, time.Now())
+		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a.*@EPOCH:0", "a.x@k3:1000"), Ack: true, Except: "me"}, time.Now())
 		require.NoError(k, err)
 		require.Equal(k, "gap(restarted a.x1000-0) a.x1", k.poll(s, 0))
 		for _, client := range []string{"you", "me"} { // the first is queued, and not sent
@@ -484,7 +485,7 @@ func TestAPatternThatIsTooBroadIsRefused(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, pattern := range []string{"*.*.never", "user.*.*", ">"} {
-			_, _, err := k.registry.Open(Opening{Topics: k.starts(pattern)}, time.Now())
+			_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(pattern)}, time.Now())
 			require.ErrorIs(k, err, wire.NewProblem(wire.CodeTooManySubscriptions, "", ""))
 			require.ErrorContains(k, err, "limits.subscriptions")
 		}

@@ -82,7 +82,7 @@ func (k *kit) starts(texts ...string) []wire.Start {
 
 func (k *kit) open(topics ...string) *Session {
 	k.Helper()
-	s, positions, err := k.registry.Open(Opening{Topics: k.starts(topics...), Ack: true}, time.Now())
+	s, positions, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(topics...), Ack: true}, time.Now())
 	require.NoError(k, err)
 	require.Len(k, positions, len(topics))
 	return s

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 
 func (k *kit) openExcept(client string, topics ...string) *Session {
 	k.Helper()
-	s, _, err := k.registry.Open(Opening{Topics: k.starts(topics...), Ack: true, Except: client}, time.Now())
+	s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(topics...), Ack: true, Except: client}, time.Now())
 	require.NoError(k, err)
 	return s
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func (k *kit) openPaced(every time.Duration, topics ...string) *Session {
 	for i := range starts {
 		starts[i].Every = every
 	}
-	s, _, err := k.registry.Open(Opening{Topics: starts, Ack: true}, time.Now())
+	s, _, err := k.registry.Open(context.Background(), Opening{Topics: starts, Ack: true}, time.Now())
 	require.NoError(k, err)
 	return s
 }

@@ -149,7 +149,7 @@ func TestUnackedFramesAreBounded(t *testing.T) {
 
 func TestASessionThatTrustsItsConnectionKeepsNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
-		s, _, err := k.registry.Open(Opening{Topics: k.starts("a"), Ack: false}, time.Now())
+		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a"), Ack: false}, time.Now())
 		require.NoError(k, err)
 		k.publishN("a", 2)
 		require.Equal(k, "a1 a2", k.poll(s, 0))
@@ -173,7 +173,7 @@ func TestAPollThatIsOverTakesNothingAlong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			story(t, broker.Config{}, Config{}, func(k *kit) {
-				s, _, err := k.registry.Open(Opening{Topics: k.starts("a"), Ack: false}, time.Now())
+				s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a"), Ack: false}, time.Now())
 				require.NoError(k, err)
 				p, err := s.Poll(0, false, time.Now())
 				require.NoError(k, err)

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"sync/atomic"
@@ -18,6 +19,7 @@ type Registry struct {
 	cfg     atomic.Pointer[Config] // in force
 	broker  *broker.Broker
 	metrics *metrics.Metrics
+	places  Places
 	tag     string // of this node, the first part of every id
 
 	sessions  *sessions
@@ -34,12 +36,15 @@ type Registry struct {
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.withDefaults()
 	r := &Registry{broker: b, metrics: m, tag: randomText(3), sessions: newSessions(min(lookEvery, cfg.InactivityTimeout), time.Now()), ended: newEndedSessions(cfg.EndedRemembered)}
+	if r.places = cfg.Places; r.places == nil {
+		r.places = anyNumber{}
+	}
 	r.cfg.Store(&cfg)
 	return r
 }
 
 // Reload puts cfg in force, but for what a session has taken already: the room of
-// its queue; and for EndedRemembered. A shorter inactivity timeout is noticed within
+// its queue; and for EndedRemembered and Places. A shorter inactivity timeout is noticed within
 // the longer of both.
 func (r *Registry) Reload(cfg Config) {
 	cfg = cfg.withDefaults()
@@ -63,9 +68,14 @@ type Opening struct {
 	Except string // the client whose messages it is not sent; empty: none
 }
 
-// Open opens a session, and returns the positions that its client has to know, as
-// Change does. The error is a *wire.Problem.
-func (r *Registry) Open(o Opening, now time.Time) (*Session, []wire.Position, error) {
+// Open opens a session, once there is a place for it, and returns the positions that
+// its client has to know, as Change does. The error is a *wire.Problem, or ctx's, if
+// that ends while a place is waited for.
+func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session, []wire.Position, error) {
+	if err := r.places.Enter(ctx); err != nil {
+		return nil, nil, err
+	}
+	r.open.Add(1)
 	s := newSession(r.tag+"."+randomText(idBytes), o, r, now)
 	s.number, s.opened = r.numbers.Add(1), now
 	s, positions, err := r.start(s, o.Topics)
@@ -78,32 +88,34 @@ func (r *Registry) Open(o Opening, now time.Time) (*Session, []wire.Position, er
 // OpenEphemeral is Open for one stateless poll: the session has no id that a
 // client could name, acks nothing, and the caller must End it.
 func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Position, error) {
+	if most := r.cfg.Load().MaxSessions; r.ephemeral.Add(1) > int64(most) {
+		r.ephemeral.Add(-1)
+		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
+			"the daemon holds %d stateless polls and connections that go both ways, as many as it may", most)
+		p.RetryAfterMS = 1000
+		return nil, nil, p
+	}
 	o.Ack = false
 	s := newSession("_"+randomText(idBytes), o, r, now)
 	s.ephemeral = true
 	return r.start(s, o.Topics)
 }
 
-// count returns the counter that s is counted in.
-func (r *Registry) count(s *Session) *atomic.Int64 {
+// gone gives the place of s up.
+func (r *Registry) gone(s *Session) {
 	if s.ephemeral {
-		return &r.ephemeral
+		r.ephemeral.Add(-1)
+		return
 	}
-	return &r.open
+	r.open.Add(-1)
+	r.places.Leave()
 }
 
-// start subscribes a new session and lists it, if there is room for it.
+// start subscribes a new session, which has its place, and lists it.
 func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
-	if most := r.cfg.Load().MaxSessions; r.count(s).Add(1) > int64(most) {
-		r.count(s).Add(-1)
-		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
-			"the daemon holds %d sessions, or stateless polls, as many as it may", most)
-		p.RetryAfterMS = 1000
-		return nil, nil, p
-	}
 	positions, err := s.Change(topics, nil)
 	if err != nil {
-		r.count(s).Add(-1)
+		r.gone(s)
 		return nil, nil, err
 	}
 	r.sessions.put(s)
@@ -182,7 +194,7 @@ func (r *Registry) endLocked(s *Session, why *wire.Problem, reason string) {
 		return
 	}
 	r.sessions.remove(s)
-	r.count(s).Add(-1)
+	r.gone(s)
 	if s.ephemeral {
 		return
 	}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -87,21 +88,43 @@ func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
 		_, err = unacked.Poll(0, false, time.Now())
 		why, _ := errors.AsType[*wire.Problem](err)
 		require.Zero(k, why.Positions[0].Offset, "nothing was acked")
-		_, _, err = k.registry.Open(Opening{Ack: true}, time.Now())
+		_, _, err = k.registry.Open(context.Background(), Opening{Ack: true}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
 		_, err = k.registry.Get(s.ID())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
 	})
 }
 
-func TestSessionsAreBounded(t *testing.T) {
-	story(t, broker.Config{}, Config{MaxSessions: 2}, func(k *kit) {
+// seats are places of which one is never waited for.
+type seats struct{ free int }
+
+func (s *seats) Enter(context.Context) error {
+	if s.free == 0 {
+		return wire.NewProblem(wire.CodeOverloaded, "later", "full")
+	}
+	s.free--
+	return nil
+}
+
+func (s *seats) Leave() { s.free++ }
+
+func TestEachSessionTakesOnePlaceUntilItEnds(t *testing.T) {
+	places := &seats{free: 2}
+	story(t, broker.Config{}, Config{Places: places, Subscriptions: 2}, func(k *kit) {
 		s := k.open("a")
+		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a", "b", "c")}, time.Now())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeTooManySubscriptions})
+		require.Equal(k, 1, places.free, "who could not be opened has none")
 		k.open("a")
-		_, _, err := k.registry.Open(Opening{Ack: true}, time.Now())
+		_, _, err = k.registry.Open(context.Background(), Opening{Ack: true}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 		k.registry.End(s)
+		k.registry.End(s)
+		require.Equal(k, 1, places.free)
 		k.open("a")
+		time.Sleep(2 * DefaultInactivityTimeout)
+		k.registry.Sweep(time.Now())
+		require.Equal(k, 2, places.free, "whose client left, has none")
 	})
 }
 

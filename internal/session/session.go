@@ -45,6 +45,9 @@ type Session struct {
 
 	reading chan struct{} // holds one token, of the poll that takes or parks; before mu
 
+	// Pending is how many publishes that name the session are in flight.
+	Pending atomic.Int64
+
 	place place        // in in.sessions; guarded by the part's lock
 	slot  atomic.Int64 // in which place is
 

@@ -89,7 +89,7 @@ func TestAWindowShrinksWithItsBound(t *testing.T) {
 
 func TestOnlyASessionThatKeepsWhatItSentGoesBack(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
-		trusting, _, err := k.registry.Open(Opening{Topics: k.starts("a")}, time.Now())
+		trusting, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
 		require.False(k, trusting.GoesBackTo(0))
 		s := k.open("a")

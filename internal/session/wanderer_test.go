@@ -155,7 +155,7 @@ func (c *wanderer) resume() []wire.Start {
 }
 
 func (c *wanderer) open(starts []wire.Start) {
-	s, positions, err := c.registry.Open(Opening{Topics: starts, Ack: true}, time.Now())
+	s, positions, err := c.registry.Open(context.Background(), Opening{Topics: starts, Ack: true}, time.Now())
 	require.NoError(c, err)
 	c.s, c.count = s, 0
 	for i, p := range positions {

@@ -14,7 +14,7 @@ import (
 type Host interface {
 	// Open reads what a client opens its connection with, and opens that. The error is
 	// a *wire.Problem, and ends the connection.
-	Open(opening []byte) (Duplex, error)
+	Open(c net.Conn, opening []byte) (Duplex, error)
 
 	// Carry serves the connection with what was opened for it, and closes it. It may
 	// return before that is over.
@@ -126,7 +126,7 @@ func (p *Port) open(c net.Conn) (Duplex, error) {
 			if rest = rest[n:]; in.Command == nil {
 				continue
 			}
-			d, err := p.host.Open(in.Command)
+			d, err := p.host.Open(c, in.Command)
 			d.Request.Via, d.Request.Format = ViaTCP, wire.CBOR
 			d.Reader, d.Ahead = reader, rest
 			return d, err

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -28,8 +29,9 @@ var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 type conn struct {
 	output // of whom output tells
 
-	reader *reader // immutable
-	number int32   // given by reader when it joined
+	reader *reader     // immutable
+	number int32       // given by reader when it joined
+	seat   *limit.Seat // its place; nil: none was asked for
 
 	heard atomic.Uint32 // what the reader heard and nobody has looked at
 
@@ -56,6 +58,7 @@ type conn struct {
 	space    bool         // the reader tells of space for writing
 	resuming bool         // a goroutine is about to go on with it
 
+	held    *held   // nil: no answer is held back
 	served  uint32  // requests since it came to the lane
 	strikes uint8   // how often it was taken over for next to nothing, in a row
 	duplex  *duplex // nil: it carries requests
@@ -197,6 +200,12 @@ func (c *conn) goOn() bool {
 			c.became(c.poller.Go(c.filled > 0 || c.lane.draining.Load()))
 		case c.polling == noPoll && c.fate == finishing && !c.lingers():
 			c.fate = closing
+		case c.held != nil && c.ended:
+			c.fate = closing
+		case c.held != nil && c.lane.draining.Load():
+			c.tell()
+		case c.held != nil:
+			return c.await(nothing)
 		case c.duplex == nil && c.polling == noPoll && c.filled > 0 && !c.partial:
 			c.serve()
 		case c.unread && c.filled < bufferBytes:

@@ -47,6 +47,7 @@ type fields struct {
 	block []byte // as it came, from after the request line to its empty line
 
 	host, contentType, authorization  string
+	forwardedFor                      string
 	accept, acceptEncoding            string
 	origin, fetchSite, idempotencyKey string
 	contentLength                     int // -1: none
@@ -283,7 +284,7 @@ var known = []field{
 	{name: "sec-ch-ua-mobile"},
 	{name: "sec-ch-ua-platform"},
 	{name: "x-requested-with"},
-	{name: "x-forwarded-for"},
+	{"x-forwarded-for", func(f *fields, v string) bool { f.forwardedFor = v; return true }},
 	{name: "x-forwarded-host"},
 	{name: "x-forwarded-port"},
 	{name: "x-forwarded-proto"},

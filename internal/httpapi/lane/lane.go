@@ -31,6 +31,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -43,9 +44,16 @@ type Publish struct {
 	Topic, Query []byte
 	ContentType  string // as the client wrote it; empty: it did not
 	Body         []byte
-	Credentials  auth.Credentials
+	From         From
 
 	IdempotencyKey string // as the client wrote it; empty: it did not
+}
+
+// A From is where a request comes from, as far as that shows.
+type From struct {
+	auth.Credentials
+	Seat      *limit.Seat // of its connection
+	Forwarded string      // X-Forwarded-For; empty: it is not there
 }
 
 // An API is what the lane calls: the functions that the routes call, too. An error
@@ -54,9 +62,9 @@ type Publish struct {
 // have to is for net/http.
 type API interface {
 	// Poll finds the session of a poll, which may be known, and reads the query.
-	Poll(id []byte, known *session.Session, query []byte, a Accepts, c auth.Credentials) (*session.Session, transport.Request, error)
+	Poll(id []byte, known *session.Session, query []byte, a Accepts, from From) (*session.Session, transport.Request, error)
 	// PollTopics opens what a poll without a session has for one; End ends it.
-	PollTopics(query []byte, a Accepts, c auth.Credentials) (*session.Session, transport.Request, error)
+	PollTopics(query []byte, a Accepts, from From) (*session.Session, transport.Request, error)
 	End(s *session.Session)
 	Publish(p Publish) (wire.Published, error)
 	// Accepts reads an Accept and an Accept-Encoding header; empty ones are not there.
@@ -118,8 +126,9 @@ type Lane struct {
 	drained  chan struct{}  // closed once, under mu
 	running  sync.WaitGroup // connections, and goroutines that do something for one
 
-	mu     sync.Mutex // guards the fields below; after a connection's
-	conns  conn       // anchor of the list of all
+	mu     sync.Mutex          // guards the fields below; after a connection's
+	conns  conn                // anchor of the list of all
+	held   map[*conn]time.Time // until when their answers are held back
 	closed bool
 	once   sync.Once
 }
@@ -140,6 +149,7 @@ func New(cfg Config) *Lane {
 	l.patience[itsEnd].Store(farewell)
 	l.Reload(cfg.WriteTimeout)
 	l.conns.prev, l.conns.next = &l.conns, &l.conns
+	l.held = make(map[*conn]time.Time)
 	l.Tick(l.begun)
 	return l
 }
@@ -164,6 +174,7 @@ func (l *Lane) Listener() net.Listener { return l.back }
 // Tick makes new heads for answers if the second has changed, and ends what takes
 // too long.
 func (l *Lane) Tick(now time.Time) {
+	l.tellHeld(now)
 	age := int64(now.Sub(l.begun) / time.Second)
 	h := l.heads.Load()
 	if h != nil && h.second == now.Unix() && h.age == age {
@@ -317,6 +328,7 @@ func (l *Lane) forget(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.prev.next, c.next.prev = c.next, c.prev
+	delete(l.held, c)
 	l.metrics.LaneConnections.Dec()
 	l.running.Done()
 	l.maybeDrainedLocked()

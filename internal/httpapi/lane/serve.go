@@ -3,7 +3,6 @@ package lane
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -47,8 +46,7 @@ const blanksBehindPost = 4
 // servePoll begins one poll.
 func (c *conn) servePoll(kind form, r *request) {
 	s, req, err := c.findPoll(kind, r)
-	problem, ok := errors.AsType[*wire.Problem](err)
-	if err != nil && !ok {
+	if refused(err) == nil && err != nil {
 		c.fate = returning
 		return
 	}
@@ -56,8 +54,8 @@ func (c *conn) servePoll(kind form, r *request) {
 	c.blanks = 0
 	c.origin = r.fields.originIndex
 	c.consume(r.length)
-	if ok {
-		c.problem(problem)
+	if err != nil {
+		c.refuse(err)
 		return
 	}
 	c.lane.metrics.LanePolls.Inc()
@@ -65,13 +63,20 @@ func (c *conn) servePoll(kind form, r *request) {
 }
 
 func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Request, error) {
-	credentials := auth.Credentials{Authorization: r.fields.authorization}
 	if kind == pollTopics {
-		return c.lane.api.PollTopics(r.query, r.fields.accepts, credentials)
+		return c.lane.api.PollTopics(r.query, r.fields.accepts, c.from(r))
 	}
-	s, req, err := c.lane.api.Poll(r.name, c.known, r.query, r.fields.accepts, credentials)
+	s, req, err := c.lane.api.Poll(r.name, c.known, r.query, r.fields.accepts, c.from(r))
 	c.known = s
 	return s, req, err
+}
+
+// from is where a request comes from.
+func (c *conn) from(r *request) From {
+	return From{
+		Credentials: auth.Credentials{Authorization: r.fields.authorization},
+		Seat:        c.seat, Forwarded: r.fields.forwardedFor,
+	}
 }
 
 // beginPoll begins a poll of s.
@@ -119,10 +124,9 @@ func (c *conn) servePublish(r *request) {
 	}
 	published, err := c.lane.api.Publish(Publish{
 		Topic: r.name, Query: r.query, ContentType: r.fields.contentType, Body: r.body,
-		IdempotencyKey: r.fields.idempotencyKey, Credentials: auth.Credentials{Authorization: r.fields.authorization},
+		IdempotencyKey: r.fields.idempotencyKey, From: c.from(r),
 	})
-	problem, ok := errors.AsType[*wire.Problem](err)
-	if err != nil && !ok {
+	if refused(err) == nil && err != nil {
 		c.fate = returning
 		return
 	}
@@ -130,8 +134,8 @@ func (c *conn) servePublish(r *request) {
 	c.consume(r.length)
 	c.blanks = blanksBehindPost
 	c.origin = r.fields.originIndex
-	if ok {
-		c.problem(problem)
+	if err != nil {
+		c.refuse(err)
 		return
 	}
 	c.lane.metrics.LanePublishes.Inc()

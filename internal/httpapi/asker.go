@@ -1,0 +1,132 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// An asker is who a request comes from: a principal, by what it says, and an address,
+// by its connection. The one has rights, and both have limits.
+type asker struct {
+	auth.Principal
+	limit.Who
+}
+
+// askerOf returns who r comes from.
+func (a *API) askerOf(r *http.Request) (asker, error) {
+	p, err := a.Authority.Identify(auth.Credentials{Authorization: r.Header.Get("Authorization")})
+	if err != nil {
+		return asker{}, err
+	}
+	if seat, ok := r.Context().Value(seatKey{}).(*limit.Seat); ok {
+		return asker{p, seat.Who(r.Header["X-Forwarded-For"], p.Name)}, nil
+	}
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // who has none shares one
+	return asker{p, a.Limiter.WhoAt(at.Addr(), p.Name)}, nil
+}
+
+// askerFrom returns who something comes from that net/http has not read.
+func (a *API) askerFrom(from lane.From) (asker, error) {
+	p, err := a.Authority.Identify(from.Credentials)
+	if err != nil {
+		return asker{}, err
+	}
+	return asker{p, from.Seat.Who(header(from.Forwarded), p.Name)}, nil
+}
+
+// seatKey is where ConnContext keeps a connection's seat.
+type seatKey struct{}
+
+// seatOf returns the seat of a connection, or nil.
+func seatOf(c net.Conn) *limit.Seat {
+	switch c := c.(type) {
+	case interface{ Seat() *limit.Seat }:
+		return c.Seat()
+	case interface{ NetConn() net.Conn }: // TLS
+		return seatOf(c.NetConn())
+	}
+	return nil
+}
+
+// allowAll asks for every topic of a subscription who may refuse it.
+func (a *API) allowAll(p asker, topics []wire.Start) error {
+	for _, start := range topics {
+		if err := a.Authority.Allow(p.Principal, auth.Subscribe, start.Topic); err != nil {
+			return err
+		}
+	}
+	if !a.Limiter.Limits(limit.Topics) {
+		return nil
+	}
+	for _, start := range topics {
+		if err := a.mayMake(p, start.Topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayMake asks the limits if a topic would be made.
+func (a *API) mayMake(p asker, topic string) error {
+	if !a.Limiter.Limits(limit.Topics) || wire.IsPattern(topic) || a.Broker.Has(topic) {
+		return nil
+	}
+	return a.Limiter.Admit(limit.Topics, p.Who)
+}
+
+// session returns the session of that id. Who often names one that is not there is
+// limited.
+func (a *API) session(p asker, id string) (*session.Session, error) {
+	s, err := a.Sessions.Get(id)
+	return s, a.maybeMissed(p, err)
+}
+
+// maybeMissed returns err, or in its place a refusal, if err says that no session has
+// an id.
+func (a *API) maybeMissed(p asker, err error) error {
+	if errors.Is(err, errSessionUnknown) {
+		if refused := a.Limiter.Admit(limit.Misses, p.Who); refused != nil {
+			return refused
+		}
+	}
+	return err
+}
+
+var errSessionUnknown = &wire.Problem{Code: wire.CodeSessionUnknown}
+
+// publishing counts a publish among those that a session has pending, if it names one;
+// done is told when it is over.
+func (a *API) publishing(p asker, id string) (done func(), err error) {
+	if id == "" {
+		return func() {}, nil
+	}
+	s, err := a.session(p, id)
+	if err != nil {
+		return nil, err
+	}
+	done = func() { s.Pending.Add(-1) }
+	if n := s.Pending.Add(1); n > int64(a.Limiter.Config().PendingMessages) {
+		done()
+		return nil, a.Limiter.TooManyPending(p.Who)
+	}
+	return done, nil
+}
+
+// call does what a call is for, once there is a place for it.
+func (a *API) call(ctx context.Context, p asker, do func() error) error {
+	call, err := a.Limiter.Begin(ctx, p.Who)
+	if err != nil {
+		return err
+	}
+	defer call.End()
+	return do()
+}

@@ -1,0 +1,222 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// once is a rate of one call an hour.
+var once = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
+
+func TestEveryWayInIsCounted(t *testing.T) {
+	for kind, ways := range map[limit.Kind][][3]string{
+		limit.Publishes: {{"POST", "/v1/topics/a/messages", "1"}},
+		limit.Sessions:  {{"POST", "/v1/sessions", `{"topics":["a"]}`}},
+		limit.Polls: {
+			{"GET", "/v1/sessions/SESSION/poll?ack=0", ""}, {"GET", "/v1/poll?topic=a", ""},
+			{"POST", "/v1/poll", `{"topics":["a"]}`},
+		},
+		limit.Requests: {
+			{"POST", "/v1/messages", `[{"topic":"a","data":1}]`}, {"GET", "/v1/topics/a/messages", ""}, {"GET", "/v1/topics/a", ""},
+			{"DELETE", "/v1/topics/a", ""}, {"GET", "/v1/topics", ""}, {"GET", "/v1/sessions/SESSION", ""},
+			{"PATCH", "/v1/sessions/SESSION", `{"add":["b"]}`}, {"DELETE", "/v1/sessions/SESSION", ""},
+			{"POST", "/v1/sessions/SESSION/close", ""}, {"GET", "/v1/openapi.yaml", ""},
+		},
+		limit.Topics: {
+			{"POST", "/v1/topics/NEW/messages", "1"}, {"POST", "/v1/sessions", `{"topics":["NEW"]}`},
+			{"PATCH", "/v1/sessions/SESSION", `{"add":["NEW"]}`}, {"GET", "/v1/poll?topic=NEW", ""},
+		},
+		limit.Misses: {{"GET", "/v1/sessions/none", ""}, {"GET", "/v1/sessions/none/poll?ack=0", ""}},
+	} {
+		for _, scope := range kind.Scopes() {
+			for _, way := range ways {
+				synctest.Test(t, func(t *testing.T) { wantCounted(t, kind, scope, way) })
+			}
+		}
+	}
+}
+
+// wantCounted does the same twice, of which the second is once too often; an hour later
+// it may be done again.
+func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string) {
+	var rates limit.Rates
+	k := newKit(t, settings{authority: everyName{}, session: longStay()})
+	k.get("POST", "/v1/topics/a/messages", "1", jsonType)
+	id := k.open(`{"topics":["a@oldest"]}`).Session
+	rates[kind][scope] = once
+	k.cfg.Limiter.Reload(limit.Config{Rates: rates})
+	n := 0
+	do := func(name string) (int, string) {
+		n++
+		return k.get(way[0], filled(way[1], id, n), filled(way[2], id, n), jsonType, "Authorization: "+name)
+	}
+	status, answer := do("ann")
+	require.NotEqual(t, http.StatusTooManyRequests, status, answer)
+	status, answer = do("ann")
+	require.Equal(t, http.StatusTooManyRequests, status, "%s %s by %s: %s", way[0], way[1], scope, answer)
+	require.Contains(t, answer, `"code":"limited"`)
+	require.Contains(t, answer, "rates."+kind.String()+"."+scope.String())
+	require.EqualValues(t, 1, k.counted("pubsubd_limited_total", "rates."+kind.String()+"."+scope.String()))
+	if scope == limit.Principal {
+		status, answer = do("bob")
+		require.NotEqual(t, http.StatusTooManyRequests, status, answer)
+	}
+}
+
+func TestACallWaitsForAPlaceAndIsToldWhenNoneComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: 3 * time.Second}})
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		require.NoError(t, err)
+		begun := time.Now()
+		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/topics/a/messages", "1", jsonType)
+		require.Equal(t, 3*time.Second, time.Since(begun), "as long as is stated")
+		require.Contains(t, p.Detail, "3s")
+		require.Contains(t, p.Remedy, "limits.calls")
+		require.Positive(t, p.RetryAfterMS)
+
+		answered := make(chan int, 1)
+		go func() {
+			status, _ := k.get("GET", "/v1/topics", "")
+			answered <- status
+		}()
+		synctest.Wait()
+		begun = time.Now()
+		k.wantProblem(wire.CodeOverloaded, "GET", "/v1/topics", "")
+		require.Zero(t, time.Since(begun), "no more wait than may")
+		held.End()
+		require.Equal(t, http.StatusOK, <-answered)
+		require.EqualValues(t, 2, k.counted("pubsubd_limited_total", "calls"))
+	})
+}
+
+// Polls wait for messages, which is no call: they would keep all others out.
+func TestPollsThatWaitTakeNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
+		id := k.open(`{"topics":["a"]}`).Session
+		polled := make(chan string, 1)
+		go func() {
+			_, answer := k.get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+			polled <- answer
+		}()
+		synctest.Wait()
+		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		require.Contains(t, <-polled, `"data":1`)
+	})
+}
+
+func TestASessionWaitsForAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{session: twoAtOnce(), limits: limit.Config{PendingSessions: 1, Wait: 2 * time.Second}})
+		first := k.open(`{"topics":["a"]}`).Session
+		k.open(`{"topics":["a"]}`)
+		begun := time.Now()
+		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		require.Contains(t, p.Remedy, "limits.sessions")
+		opened := make(chan int, 1)
+		go func() {
+			status, _ := k.get("POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+			opened <- status
+		}()
+		synctest.Wait()
+		k.wantProblem(wire.CodeOverloaded, "POST", "/v1/sessions", `{}`, jsonType)
+		k.get("DELETE", "/v1/sessions/"+first, "")
+		require.Equal(t, http.StatusCreated, <-opened)
+	})
+}
+
+// A publisher whose publishes are not answered may have only so many of them.
+func TestThePendingPublishesOfASessionAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute, PendingMessages: 2}})
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		require.NoError(t, err)
+		id := k.open(`{"topics":["a"]}`).Session
+		path := "/v1/topics/a/messages?session=" + id
+		answered := make(chan int, 2)
+		for range 2 {
+			go func() {
+				status, _ := k.get("POST", path, "1", jsonType)
+				answered <- status
+			}()
+		}
+		synctest.Wait()
+		p := k.wantProblem(wire.CodeLimited, "POST", path, "1", jsonType)
+		require.Contains(t, p.Remedy, "limits.pending_messages_per_session")
+		held.End()
+		require.Equal(t, http.StatusOK, <-answered)
+		require.Equal(t, http.StatusOK, <-answered)
+		k.wantOK(path, "1", jsonType)
+		k.wantProblem(wire.CodeSessionUnknown, "POST", "/v1/topics/a/messages?session=none", "1", jsonType)
+	})
+}
+
+func TestARuleLimitsWhatIsPublishedToItsTopics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Rules: []limit.Rule{{Name: "chat", Pattern: "chat.>", Rate: once}, {Name: "news", Pattern: "chat.news"}}}})
+		k.wantOK("/v1/topics/chat.a/messages", "1", jsonType)
+		p := k.wantProblem(wire.CodeLimited, "POST", "/v1/topics/chat.b/messages", "1", jsonType)
+		require.Contains(t, p.Remedy, "topics.chat.rate")
+		for range 3 {
+			k.wantOK("/v1/topics/chat.news/messages", "1", jsonType)
+			k.wantOK("/v1/topics/other/messages", "1", jsonType)
+		}
+	})
+}
+
+// Who does not wait as it is told hears of it late, so that its loop is slow.
+func TestARefusalIsHeldBackFromWhoDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rates := limit.Rates{limit.Requests: {limit.Address: once}}
+		k := newKit(t, settings{limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})
+		begun := time.Now()
+		for range 100 {
+			k.get("GET", "/v1/topics", "")
+		}
+		require.Greater(t, time.Since(begun), 50*time.Second, "some at once, and the others few a second")
+		time.Sleep(time.Hour)
+		begun = time.Now()
+		status, _ := k.get("GET", "/v1/topics", "")
+		require.Equal(t, http.StatusOK, status)
+		k.wantProblem(wire.CodeLimited, "GET", "/v1/topics", "")
+		require.Zero(t, time.Since(begun), "it has waited, and is told at once again")
+	})
+}
+
+// A body that comes slowly holds no place.
+func TestASlowBodyTakesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
+		nc, err := k.dial()
+		require.NoError(t, err)
+		defer nc.Close()
+		_, err = nc.Write([]byte("POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n"))
+		require.NoError(t, err)
+		synctest.Wait()
+		for i := range 3 {
+			k.wantOK("/v1/topics/b/messages", strconv.Itoa(i), jsonType)
+		}
+	})
+}
+
+// longStay is sessions that nobody polls.
+func longStay() session.Config { return session.Config{InactivityTimeout: 24 * time.Hour} }
+
+func twoAtOnce() session.Config { return session.Config{MaxSessions: 2} }
+
+// filled puts a session's id, and a topic that is not there, in their places.
+func filled(text, id string, n int) string {
+	return strings.NewReplacer("SESSION", id, "NEW", "new-"+strconv.Itoa(n)).Replace(text)
+}
