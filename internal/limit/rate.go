@@ -21,49 +21,66 @@ func ParseRate(text string) (Rate, error) {
 		return Rate{}, nil
 	}
 	often, burst, bursts := strings.Cut(text, " burst ")
-	count, per, ok := strings.Cut(often, "/")
-	n, err := strconv.ParseFloat(count, 64)
-	seconds, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[per]
-	if !ok || err != nil || !known || !(n > 0) || n > maxRate || strings.TrimLeft(count, "0123456789.") != "" {
+	count, per, _ := strings.Cut(often, "/")
+	seconds, known := rateUnits[per]
+	if !known || !isDecimal(count) || bursts && !isDecimal(burst) {
 		return Rate{}, errRate
 	}
+	n, err := strconv.ParseFloat(count, 64)
 	r := Rate{PerSecond: n / seconds}
-	if bursts {
-		if r.Burst, err = strconv.Atoi(burst); err != nil || r.Burst < 1 || r.Burst > maxRate {
-			return Rate{}, errRate
-		}
+	if err == nil && bursts {
+		r.Burst, err = strconv.Atoi(burst)
+	}
+	if err != nil || !r.Valid() || r.PerSecond == 0 || bursts && r.Burst == 0 {
+		return Rate{}, errRate
 	}
 	return r, nil
 }
 
-// maxRate bounds rates and bursts: more is none.
-const maxRate = 1e9
-
 var errRate = errors.New("not a rate")
+
+// isDecimal reports whether s has digits and a point only: no sign, no exponent.
+func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
+
+// What rates may be. More often is without bound, and more seldom is never.
+const (
+	maxPerSecond = 1e9
+	minPerSecond = 1.0 / 3600
+	maxBurst     = 1e9
+)
+
+// Valid reports whether r is off, or from once an hour to a billion times a second
+// with at most a billion at once.
+func (r Rate) Valid() bool {
+	if r.PerSecond == 0 {
+		return r.Burst == 0
+	}
+	return minPerSecond <= r.PerSecond && r.PerSecond <= maxPerSecond && 0 <= r.Burst && r.Burst <= maxBurst
+}
 
 // String writes r as ParseRate reads it.
 func (r Rate) String() string {
-	if r.PerSecond == 0 {
+	switch {
+	case r.PerSecond == 0:
 		return "off"
+	case r.Burst == 0:
+		return r.often()
 	}
-	text := ""
-	for _, unit := range rateUnits {
-		text = strconv.FormatFloat(r.PerSecond*unit.seconds, 'g', 12, 64) + unit.name
-		if n := r.PerSecond * unit.seconds; n >= 1 && math.Abs(n-math.Round(n)) < 1e-9*n {
-			text = strconv.FormatFloat(math.Round(n), 'f', -1, 64) + unit.name
-			break
-		}
-	}
-	if r.Burst > 0 {
-		text += " burst " + strconv.Itoa(r.Burst)
-	}
-	return text
+	return r.often() + " burst " + strconv.Itoa(r.Burst)
 }
 
-var rateUnits = []struct {
-	name    string
-	seconds float64
-}{{"/s", 1}, {"/m", 60}, {"/h", 3600}}
+// often is how often, in the unit that makes it a whole number if there is one.
+func (r Rate) often() string {
+	for _, unit := range []string{"s", "m", "h"} {
+		if n := math.Round(r.PerSecond * rateUnits[unit]); n/rateUnits[unit] == r.PerSecond {
+			return strconv.FormatFloat(n, 'f', -1, 64) + "/" + unit
+		}
+	}
+	return strconv.FormatFloat(r.PerSecond, 'f', -1, 64) + "/s"
+}
+
+// rateUnits has the seconds of the units.
+var rateUnits = map[string]float64{"s": 1, "m": 60, "h": 3600}
 
 // burst is how many may come at once.
 func (r Rate) burst() int {
