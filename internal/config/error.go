@@ -21,7 +21,7 @@ func (e *Error) Error() string {
 }
 
 // didYouMean completes the error of an unknown name with the nearest known one,
-// if one is near, or one that ends so: history.age for age. The prefix, which all
+// if one is near, or one that ends or begins so: history.age for age. The prefix, which all
 // of them have, and case count for nothing.
 func didYouMean(name, prefix string, known []string) string {
 	name = strings.ToLower(strings.TrimPrefix(name, prefix))
@@ -29,7 +29,7 @@ func didYouMean(name, prefix string, known []string) string {
 	for _, k := range known {
 		low := strings.ToLower(strings.TrimPrefix(k, prefix))
 		d := editDistance(name, low)
-		if isLastPart(name, low) {
+		if isPart(name, low) {
 			d = 1
 		}
 		if d < bestAt {
@@ -42,10 +42,12 @@ func didYouMean(name, prefix string, known []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// isLastPart reports whether whole is a longer name that ends in name.
-func isLastPart(name, whole string) bool {
-	rest, ok := strings.CutSuffix(whole, name)
-	return ok && name != "" && strings.TrimRight(rest, ".-_") != rest
+// isPart reports whether whole is a longer name that ends in name, or goes on after it.
+func isPart(name, whole string) bool {
+	const marks = ".-_"
+	before, ends := strings.CutSuffix(whole, name)
+	after, begins := strings.CutPrefix(whole, name)
+	return name != "" && (ends && strings.TrimRight(before, marks) != before || begins && strings.TrimLeft(after, marks) != after)
 }
 
 // editDistance returns how many bytes must be put in, taken out or replaced to

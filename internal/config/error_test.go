@@ -24,6 +24,8 @@ func TestDidYouMean(t *testing.T) {
 	require.Equal(t, "; did you mean history.age?", didYouMean("history.aeg", "", known))
 	require.Equal(t, "; did you mean history.bytes?", didYouMean("history.byte", "", known))
 	require.Equal(t, "; did you mean log?", didYouMean("logs", "", known))
+	require.Equal(t, "; did you mean history.age?", didYouMean("age", "", known))
+	require.Equal(t, "; did you mean limits.pending_messages_per_session?", didYouMean("limits.pending_messages", "", []string{"limits.pending_sessions", "limits.pending_messages_per_session"}))
 	require.Empty(t, didYouMean("colour", "", known))
 	require.Empty(t, didYouMean("--colour", "--", []string{"--config"}))
 }

@@ -142,8 +142,8 @@ func isSectionOf(names []string, section string) bool {
 func (f yamlFile) keysAndSections() []string {
 	names := append(f.names(key), rulesKey)
 	for _, k := range f.names(key) {
-		if section, _, ok := strings.Cut(k, "."); ok && !slices.Contains(names, section) {
-			names = append(names, section)
+		for at := strings.LastIndexByte(k, '.'); at > 0 && !slices.Contains(names, k[:at]); at = strings.LastIndexByte(k[:at], '.') {
+			names = append(names, k[:at])
 		}
 	}
 	return names
