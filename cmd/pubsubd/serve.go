@@ -26,7 +26,9 @@ takes over what can change without a connection lost, a renewed certificate too;
 what is wrong, or needs a restart, is logged.
 
 Every setting is a flag here, a variable PUBSUBD_… in the environment, and a key in
-the file that --config names. The first of these that has it counts.`,
+the file that --config names. The first of these that has it counts. Rates have
+flags that are not listed below, --rates-KIND-SCOPE, such as --rates-polls-address 10/s:
+see pubsubd config doc.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	loader := bind(cmd)

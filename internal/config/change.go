@@ -57,6 +57,6 @@ func (c Config) Reloaded(to Config) Config {
 			reflect.ValueOf(s.field.target()).Elem().Set(reflect.ValueOf(from[i].field.target()).Elem())
 		}
 	}
-	c.Broker.Rules = to.Broker.Rules
+	c.Broker.Rules, c.Limit.Rules = to.Broker.Rules, to.Limit.Rules
 	return c
 }

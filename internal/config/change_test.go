@@ -1,25 +1,37 @@
 package config
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 func TestChangesAreToldKeyByKey(t *testing.T) {
 	was, is := Default(), Default()
 	was.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a.>", Slow: broker.Conflate}, {Name: "gone", Pattern: "b"}}
 	is.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a.>", HistoryAge: time.Second}, {Name: "new", Pattern: "c"}}
+	was.Limit.Rules = []limit.Rule{{Name: "a", Pattern: "a.>"}, {Name: "gone", Pattern: "b", Rate: limit.Rate{PerSecond: 5}}}
+	is.Limit.Rules = []limit.Rule{{Name: "a", Pattern: "a.>", Rate: limit.Rate{PerSecond: 0.5, Burst: 7}}, {Name: "new", Pattern: "c"}}
+	is.Limit.Rates[limit.Polls][limit.Address] = limit.Rate{PerSecond: 10}
+	is.Limit.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	is.Limit.Connections = 500
 	is.Log.Level, is.Lane = "debug", "off"
 	require.Equal(t, []Change{
 		{"log.level", "info", "debug", true},
+		{"limits.connections", "auto", "500", true},
+		{"trusted_proxies", "", "10.0.0.0/8,::1", true},
 		{"lane", "handoff", "off", false},
+		{"rates.polls.address", "off", "10/s", true},
 		{"topics.a.history.age", "", "1s", true},
 		{"topics.a.slow", "conflate", "", true},
+		{"topics.a.rate", "", "30/m burst 7", true},
 		{"topics.gone.pattern", "b", "", true},
+		{"topics.gone.rate", "5/s", "", true},
 		{"topics.new.pattern", "", "c", true},
 	}, was.Changes(is))
 	require.Empty(t, is.Changes(is))
@@ -39,6 +51,7 @@ func TestAReloadTakesOverWhatIsLive(t *testing.T) {
 		require.Equal(t, want.field.text(), s.field.text(), s.key)
 	}
 	require.Equal(t, to.Broker.Rules, is.Broker.Rules)
+	require.Equal(t, to.Limit, is.Limit, "all of it is live")
 	for _, change := range is.Changes(to) {
 		require.False(t, change.Live, change.Key)
 	}

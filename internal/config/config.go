@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
@@ -31,6 +32,11 @@ type Config struct {
 	Broker    broker.Config
 	Session   session.Config
 	Transport transport.Config
+
+	// Limit has how much clients may do. Its Sessions are unused: Session.MaxSessions
+	// counts. Load makes its Rules of all that Broker.Rules has, and the rates that
+	// they say.
+	Limit limit.Config
 
 	// Lane says how polls and small publishes are served on plain HTTP/1.1:
 	// "handoff", the default, and "channel" take their connections over from

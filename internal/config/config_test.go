@@ -1,13 +1,14 @@
 package config
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 func TestDefaultIsValidAndComplete(t *testing.T) {
@@ -25,36 +26,49 @@ func TestDefaultIsValidAndComplete(t *testing.T) {
 // nobody could set it.
 func TestEveryFieldHasASetting(t *testing.T) {
 	var c Config
-	wantSettingForEach(t, reflect.ValueOf(&c).Elem(), settings(&c), &c.Broker.Rules)
+	r := &c.Limit.Rates
+	wantSettingForEach(t, reflect.ValueOf(&c).Elem(), settings(&c), &c.Broker.Rules, &c.Limit.Rules, &c.Limit.Sessions,
+		&r[limit.Connections][limit.Principal], &r[limit.Misses][limit.Principal])
 }
 
 func TestEveryFieldOfARuleHasASetting(t *testing.T) {
-	var r broker.Rule
-	wantSettingForEach(t, reflect.ValueOf(&r).Elem(), ruleSettings(&r), &r.Name)
+	var r rule
+	wantSettingForEach(t, reflect.ValueOf(&r).Elem(), ruleSettings(&r.Rule, &r.Rate), &r.Name)
 }
 
-// wantSettingForEach checks that each field of v but one is set by one row.
-func wantSettingForEach(t *testing.T, v reflect.Value, rows []setting, but any) {
+// wantSettingForEach checks that each field of v but some is set by one row.
+func wantSettingForEach(t *testing.T, v reflect.Value, rows []setting, but ...any) {
 	t.Helper()
-	bound := map[any]string{but: "another table"}
+	bound := make(map[any]string)
+	for _, field := range but {
+		bound[field] = "another table, or nobody"
+	}
 	for _, s := range rows {
 		require.Empty(t, bound[s.field.target()], "%s sets a field that has a setting", s.key)
 		bound[s.field.target()] = s.key
 	}
-	leaves(v, v.Type().Name(), func(path string, field reflect.Value) {
+	leaves(v, v.Type().Name(), func(path string, field reflect.Value, isLeaf bool) (found bool) {
 		pointer := field.Addr().Interface()
-		require.NotEmpty(t, bound[pointer], "%s has no setting: add a row to settings.go", path)
+		_, found = bound[pointer]
+		require.True(t, found || !isLeaf, "%s has no setting: add a row to settings.go", path)
 		delete(bound, pointer)
+		return found
 	})
 	require.Empty(t, bound, "settings of no field")
 }
 
-func leaves(v reflect.Value, path string, visit func(string, reflect.Value)) {
-	if v.Kind() != reflect.Struct {
-		visit(path, v)
-		return
-	}
-	for i := range v.NumField() {
-		leaves(v.Field(i), path+"."+v.Type().Field(i).Name, visit)
+// leaves visits v, and what is in it unless visit found it.
+func leaves(v reflect.Value, path string, visit func(path string, v reflect.Value, isLeaf bool) (found bool)) {
+	isStruct, isArray := v.Kind() == reflect.Struct, v.Kind() == reflect.Array
+	switch {
+	case visit(path, v, !isStruct && !isArray):
+	case isStruct:
+		for i := range v.NumField() {
+			leaves(v.Field(i), path+"."+v.Type().Field(i).Name, visit)
+		}
+	case isArray:
+		for i := range v.Len() {
+			leaves(v.Index(i), fmt.Sprintf("%s[%d]", path, i), visit)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 // Document returns what SETTINGS.md says: every setting, with its default, what it
@@ -21,7 +22,7 @@ func Document() string {
 		documentRow(&doc, s, text)
 	}
 	fmt.Fprintf(&doc, documentRules, ruleNameMay, maxRules)
-	for _, s := range ruleSettings(&broker.Rule{Name: "<name>"}) {
+	for _, s := range ruleSettings(&broker.Rule{Name: "<name>"}, new(limit.Rate)) {
 		documentRow(&doc, s, "")
 	}
 	return doc.String()
@@ -45,7 +46,9 @@ variable (` + "`PUBSUBD_HISTORY_AGE=2m`" + `), the YAML file that ` + "`--config
       bytes: 4MiB
 
 Dots in the names below are levels in the file. In flags, dots and underscores become dashes. Sizes are bytes, or whole
-KiB, MiB or GiB (1024, 1024², 1024³ bytes); durations are numbers with ms, s, m or h. An unknown name, a name given twice
+KiB, MiB or GiB (1024, 1024², 1024³ bytes); durations are numbers with ms, s, m or h; rates are numbers with /s, /m or /h,
+and perhaps how many may come at once after a pause (` + "`10/s burst 50`" + `), which else is as many as in a second, and at least one. The flags
+of rates (` + "`--rates-polls-address 10/s`" + `) are too many for ` + "`--help`" + `, and not in it. An unknown name, a name given twice
 in the file, or a value out of bounds keeps the daemon from starting. (` + "`PUBSUBD_PORT`" + `, ` + "`PUBSUBD_SERVICE_HOST`" + ` and their like are
 Kubernetes', not ours, and ignored.)
 

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
-
-	"github.com/pubsubd/pubsubd/internal/broker"
 )
 
 // A Loader reads the configuration from the flags it was bound to, the
@@ -36,6 +34,7 @@ func Bind(fs *pflag.FlagSet) *Loader {
 		if s.field.kind() == "bool" {
 			f.NoOptDefVal = "true"
 		}
+		f.Hidden = s.isRate() // they would be a third of --help, and are all alike
 	}
 	fs.Var(&saidOften{}, rulesFlag, "set one member of a rule for topics, as in prices.pattern=prices.>; may be given often")
 	return &Loader{flags: fs}
@@ -85,7 +84,7 @@ func (l *Loader) Read(environ []string) (Said, error) {
 	}
 	r.readEnvironment(variables)
 	r.readFlags(l.flags)
-	c.Broker.Rules = r.sortedRules()
+	r.putRules(&c)
 	r.complain(contradictions(&c)...)
 	return Said{Config: c, origin: r.origin}, join(r.wrong)
 }
@@ -93,13 +92,13 @@ func (l *Loader) Read(environ []string) (Said, error) {
 // A reading collects what the sources say, the weakest first.
 type reading struct {
 	settings []setting
-	rules    map[string]*broker.Rule // by name
-	origin   map[string]string       // where each setting that was given came from, by key
+	rules    map[string]*rule  // by name
+	origin   map[string]string // where each setting that was given came from, by key
 	wrong    []*Error
 }
 
 func newReading(c *Config) *reading {
-	return &reading{settings: settings(c), rules: make(map[string]*broker.Rule), origin: make(map[string]string)}
+	return &reading{settings: settings(c), rules: make(map[string]*rule), origin: make(map[string]string)}
 }
 
 // find returns the setting that name picks, which is one of key, flag and env.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -35,8 +36,15 @@ const maxRuleName = 32
 // underscores for dashes, which is why it has none itself.
 const ruleNameMay = "lower-case letters, digits and single dashes between them, a letter first, at most 32"
 
-// ruleSettings returns the table of a rule's settings, bound to the fields of r.
-func ruleSettings(r *broker.Rule) []setting {
+// A rule is what was said of a pattern's topics, to the broker and to the limiter.
+type rule struct {
+	broker.Rule
+	Rate limit.Rate
+}
+
+// ruleSettings returns the table of a rule's settings, bound to the fields of r and to
+// its rate.
+func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 	const ms = time.Millisecond
 	row := func(member string, f field, doc string) setting {
 		return setting{rulesKey + "." + r.Name + "." + member, live(optional(f)), doc}
@@ -48,6 +56,7 @@ func ruleSettings(r *broker.Rule) []setting {
 		row("history.age", duration(&r.HistoryAge, 0, ms), "how long each of them retains a message; else history.age"),
 		row("slow", choice(&r.Slow, broker.Slows()[0], broker.Slows()[1:]...), "what a subscriber gets that fell behind: all that is held (resume, if nothing is said), the newest few, the newest of each key, or the end of its session"),
 		row("keep", count(&r.Keep, 0, math.MaxInt), fmt.Sprintf("how many of the newest messages drop_oldest leaves, and only with it; else %d", broker.DefaultKeep)),
+		row("rate", rate(often), "how often may be published to all of them together, by all clients; else as often as rates.publishes allows"),
 	}
 }
 
@@ -73,15 +82,26 @@ func pattern(to *string) field {
 func allSettings(c *Config) []setting {
 	all := settings(c)
 	for i := range c.Broker.Rules {
-		all = append(all, ruleSettings(&c.Broker.Rules[i])...)
+		r := &c.Broker.Rules[i]
+		all = append(all, ruleSettings(r, rateOf(c, r.Name))...)
 	}
 	return all
+}
+
+// rateOf returns the rate of a rule, which has none if c was made by hand.
+func rateOf(c *Config, rule string) *limit.Rate {
+	for i := range c.Limit.Rules {
+		if r := &c.Limit.Rules[i]; r.Name == rule {
+			return &r.Rate
+		}
+	}
+	return new(limit.Rate)
 }
 
 // members returns the names of what a rule has.
 func members() []string {
 	var names []string
-	for _, s := range ruleSettings(&broker.Rule{}) {
+	for _, s := range ruleSettings(new(broker.Rule), new(limit.Rate)) {
 		names = append(names, strings.TrimPrefix(s.key, rulesKey+".."))
 	}
 	return names
@@ -119,9 +139,9 @@ func isRuleName(s string) bool {
 }
 
 // rule returns the rule of that name, which begins to be where it is first named.
-func (r *reading) rule(name, where string) *broker.Rule {
+func (r *reading) rule(name, where string) *rule {
 	if r.rules[name] == nil {
-		r.rules[name] = &broker.Rule{Name: name}
+		r.rules[name] = &rule{Rule: broker.Rule{Name: name}}
 		r.origin[rulesKey+"."+name] = where
 		if len(r.rules) == maxRules+1 {
 			r.origin[rulesKey] = where
@@ -137,7 +157,8 @@ func (r *reading) ruleSetting(key, where string) (setting, bool) {
 	if !ok || !isRuleName(name) || !slices.Contains(members(), member) {
 		return setting{}, false
 	}
-	for _, s := range ruleSettings(r.rule(name, where)) {
+	rule := r.rule(name, where)
+	for _, s := range ruleSettings(&rule.Rule, &rule.Rate) {
 		if s.key == key {
 			return s, true
 		}
@@ -145,13 +166,14 @@ func (r *reading) ruleSetting(key, where string) (setting, bool) {
 	return setting{}, false
 }
 
-// sortedRules returns the rules that were read, by name.
-func (r *reading) sortedRules() []broker.Rule {
-	var sorted []broker.Rule
+// putRules puts the rules that were read into c, by name. The limiter gets those
+// without a rate, too: one of them may be the most specific.
+func (r *reading) putRules(c *Config) {
 	for _, name := range sortedKeys(r.rules) {
-		sorted = append(sorted, *r.rules[name])
+		rule := r.rules[name]
+		c.Broker.Rules = append(c.Broker.Rules, rule.Rule)
+		c.Limit.Rules = append(c.Limit.Rules, limit.Rule{Name: name, Pattern: rule.Pattern, Rate: rule.Rate})
 	}
-	return sorted
 }
 
 // readRuleFlag takes one --topics name.member=value.

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 func TestARuleFromEverySource(t *testing.T) {
@@ -16,33 +17,38 @@ func TestARuleFromEverySource(t *testing.T) {
 		{Name: "chat-rooms", Pattern: "chat.*", Slow: broker.DropOldest, Keep: 3},
 		{Name: "prices", Pattern: "prices.>", HistoryMessages: 10, HistoryBytes: 2 << 20, HistoryAge: 5 * time.Second, Slow: broker.Conflate},
 	}
+	wantRates := []limit.Rule{
+		{Name: "chat-rooms", Pattern: "chat.*"},
+		{Name: "prices", Pattern: "prices.>", Rate: limit.Rate{PerSecond: 100, Burst: 500}},
+	}
 	for name, said := range map[string]struct {
 		yaml    string
 		environ []string
 		args    []string
 	}{
-		"file": {yaml: "topics:\n  prices:\n    pattern: prices.>\n    history: {messages: 10, bytes: 2MiB, age: 5s}\n    slow: conflate\n" +
+		"file": {yaml: "topics:\n  prices:\n    pattern: prices.>\n    history: {messages: 10, bytes: 2MiB, age: 5s}\n    slow: conflate\n    rate: 100/s burst 500\n" +
 			"  chat-rooms: {pattern: chat.*, slow: drop_oldest, keep: 3}\n"},
-		"file, dotted": {yaml: "topics.prices: {pattern: prices.>, history.messages: 10, slow: conflate}\ntopics.prices.history: {bytes: 2MiB, age: 5s}\n" +
+		"file, dotted": {yaml: "topics.prices: {pattern: prices.>, history.messages: 10, slow: conflate, rate: 100/s burst 500}\ntopics.prices.history: {bytes: 2MiB, age: 5s}\n" +
 			"topics:\n  chat-rooms.pattern: chat.*\n  chat-rooms.slow: drop_oldest\n  chat-rooms.keep: 3\n"},
 		"environment": {environ: []string{
 			"PUBSUBD_TOPICS_PRICES_PATTERN=prices.>", "PUBSUBD_TOPICS_PRICES_HISTORY_MESSAGES=10", "PUBSUBD_TOPICS_PRICES_HISTORY_BYTES=2MiB",
 			"PUBSUBD_TOPICS_PRICES_HISTORY_AGE=5s", "PUBSUBD_TOPICS_PRICES_SLOW=conflate", "PUBSUBD_TOPICS_CHAT_ROOMS_PATTERN=chat.*",
-			"PUBSUBD_TOPICS_CHAT_ROOMS_SLOW=drop_oldest", "PUBSUBD_TOPICS_CHAT_ROOMS_KEEP=3",
+			"PUBSUBD_TOPICS_CHAT_ROOMS_SLOW=drop_oldest", "PUBSUBD_TOPICS_CHAT_ROOMS_KEEP=3", "PUBSUBD_TOPICS_PRICES_RATE=100/s burst 500",
 		}},
 		"flags": {args: []string{
 			"--topics=prices.pattern=prices.>", "--topics", "prices.history.messages=10", "--topics=prices.history.bytes=2MiB", "--topics=prices.history.age=5s",
-			"--topics=prices.slow=conflate", "--topics=chat-rooms.pattern=chat.*", "--topics=chat-rooms.slow=drop_oldest", "--topics=chat-rooms.keep=3",
+			"--topics=prices.slow=conflate", "--topics=chat-rooms.pattern=chat.*", "--topics=chat-rooms.slow=drop_oldest", "--topics=chat-rooms.keep=3", "--topics=prices.rate=100/s burst 500",
 		}},
 		"each over the weaker": {
 			yaml:    "topics:\n  prices: {pattern: file.>, history: {messages: 1, bytes: 2MiB, age: 1s}}\n  chat-rooms: {pattern: chat.*, slow: drop_oldest}\n",
-			environ: []string{"PUBSUBD_TOPICS_PRICES_PATTERN=environment.>", "PUBSUBD_TOPICS_PRICES_HISTORY_MESSAGES=10", "PUBSUBD_TOPICS_CHAT_ROOMS_KEEP=5"},
-			args:    []string{"--topics=prices.pattern=prices.>", "--topics=prices.history.age=5s", "--topics=prices.slow=conflate", "--topics=chat-rooms.keep=4", "--topics=chat-rooms.keep=3"},
+			environ: []string{"PUBSUBD_TOPICS_PRICES_PATTERN=environment.>", "PUBSUBD_TOPICS_PRICES_HISTORY_MESSAGES=10", "PUBSUBD_TOPICS_CHAT_ROOMS_KEEP=5", "PUBSUBD_TOPICS_PRICES_RATE=100/s burst 500", "PUBSUBD_TOPICS_CHAT_ROOMS_RATE=1/s"},
+			args:    []string{"--topics=prices.pattern=prices.>", "--topics=prices.history.age=5s", "--topics=prices.slow=conflate", "--topics=chat-rooms.keep=4", "--topics=chat-rooms.keep=3", "--topics=chat-rooms.rate=off"},
 		},
 	} {
 		c, err := load(t, said.yaml, said.environ, said.args...)
 		require.NoError(t, err, name)
 		require.Equal(t, want, c.Broker.Rules, name)
+		require.Equal(t, wantRates, c.Limit.Rules, name)
 		require.NoError(t, c.Validate(), name)
 	}
 }
@@ -72,8 +78,8 @@ func TestVariablesOfRulesAreUnambiguous(t *testing.T) {
 	for _, s := range settings(new(Config)) {
 		of[s.env()] = s.key
 	}
-	for _, name := range []string{"a", "a-b", "pattern", "x-pattern", "history", "x-history", "history-age", "age", "keep-slow", "service", "port"} {
-		for _, s := range ruleSettings(&broker.Rule{Name: name}) {
+	for _, name := range []string{"a", "a-b", "pattern", "x-pattern", "history", "x-history", "history-age", "age", "keep-slow", "rate", "x-rate", "service", "port"} {
+		for _, s := range ruleSettings(&broker.Rule{Name: name}, new(limit.Rate)) {
 			require.Empty(t, of[s.env()], "%s and %s", of[s.env()], s.key)
 			of[s.env()] = s.key
 			key, ok := ruleKeyOf(s.env())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 func read(t *testing.T, environ []string, args ...string) Said {
@@ -35,6 +36,10 @@ func everything(t *testing.T) Config {
 		{Name: "all", Pattern: ">"}, {Name: "one", Pattern: "*"},
 		{Name: "x-pattern", Pattern: "a.*.>", HistoryMessages: 1, HistoryBytes: 1 << 20, HistoryAge: 1e6, Slow: broker.DropOldest, Keep: 2},
 	}
+	for _, r := range c.Broker.Rules {
+		c.Limit.Rules = append(c.Limit.Rules, limit.Rule{Name: r.Name, Pattern: r.Pattern})
+	}
+	c.Limit.Rules[1].Rate = limit.Rate{PerSecond: 1.0 / 60, Burst: 9}
 	require.NoError(t, c.Validate())
 	return c
 }

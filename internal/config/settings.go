@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
@@ -24,8 +25,8 @@ const leastCompressed = 256
 // setting is named.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // protocol limits are told in whole milliseconds
-	b, s, t := &c.Broker, &c.Session, &c.Transport
-	return []setting{
+	b, s, t, l := &c.Broker, &c.Session, &c.Transport, &c.Limit
+	rows := []setting{
 		{"listen.public", address(&c.Listen.Public, "127.0.0.1:8080"), "where clients connect"},
 		{"listen.admin", address(&c.Listen.Admin, "127.0.0.1:8081"), "where operators find metrics, health and profiles"},
 		{"listen.tcp", maybeAddress(&c.Listen.TCP), "where clients connect without HTTP, speaking CBOR sequences; 127.0.0.1:8082 is usual"},
@@ -43,8 +44,17 @@ func settings(c *Config) []setting {
 		{"memory.budget", live(size(&b.MemoryBudget, broker.DefaultMemoryBudget, math.MaxInt)), "bytes that all histories, queues and cached frames may take; at least history.bytes; the process takes up to about twice that, unless GOMEMLIMIT says less"},
 		{"limits.topics", live(count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt)), "topics held at one time"},
 		{"limits.sessions", live(count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt)), "sessions open at one time"},
+		{"limits.pending_sessions", live(count(&l.PendingSessions, limit.DefaultPendingSessions, math.MaxInt)), "requests for a session that wait, in order, when limits.sessions are open"},
+		{"limits.calls", live(count(&l.Calls, limit.DefaultCalls, math.MaxInt)), "publishes and other requests, but for polls, in flight at one time"},
+		{"limits.waiting_calls", live(count(&l.WaitingCalls, limit.DefaultWaitingCalls, math.MaxInt)), "requests that wait, in order, when limits.calls are in flight"},
+		{"limits.wait", live(duration(&l.Wait, limit.DefaultWait, ms)), "how long a request waits for a place, of a call or a session, until it is refused"},
+		{"limits.pending_messages_per_session", live(count(&l.PendingMessages, limit.DefaultPendingMessages, math.MaxInt)), "publishes that name one session (session=) and are in flight or wait"},
+		{"limits.connections", live(countOr("auto", &l.Connections)), "connections of clients at one time; auto is as many as the process may open files, less a reserve"},
+		{"limits.address_connections", live(countOr("off", &l.AddressConnections)), "connections at one time from each address, but for trusted_proxies; an IPv6 network of 64 bits is one"},
+		{"limits.address_calls", live(countOr("off", &l.AddressCalls)), "requests, but for polls, in flight or waiting from each address; an IPv6 network of 64 bits is one"},
 		{"limits.subscriptions", live(count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt)), "topics that one session may hold"},
 		{"limits.all_subscriptions", live(count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions, math.MaxInt)), "topics that all sessions together may hold"},
+		{"trusted_proxies", live(proxies(&l.TrustedProxies)), "proxies whose X-Forwarded-For is believed; limits by address are those of the last address in it that is not theirs"},
 		{"message.bytes", live(size(&c.MessageBytes, 64<<10, maxMessageBytes)), "the largest payload that may be published"},
 		{"idempotency.window", live(duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms)), "how long the result of a publish with an idempotency key is repeated"},
 		{"idempotency.keys", live(count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys, math.MaxInt)), "idempotency keys whose results are remembered; the oldest go first"},
@@ -69,6 +79,7 @@ func settings(c *Config) []setting {
 		{"state", path(&c.StateFile), "keep topics over a planned restart in this file: written when the daemon has drained, loaded and removed when it starts"},
 		{"addresses_file", path(&c.AddressesFile), "write the addresses listened on to this file once ready, as JSON"},
 	}
+	return append(rows, rateSettings(&l.Rates)...)
 }
 
 // A setting is one row of the table.

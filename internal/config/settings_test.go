@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -58,4 +60,16 @@ func TestFlagHelpShowsDefaults(t *testing.T) {
 	require.Contains(t, fs.FlagUsages(), "(default 1m0s)")
 	require.Contains(t, fs.FlagUsages(), "(default 64KiB)")
 	require.NotContains(t, fs.FlagUsages(), "(default false)")
+}
+
+// Nineteen flags of one kind would hide the others. They are there all the same.
+func TestFlagHelpLeavesRatesOut(t *testing.T) {
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	l := Bind(fs)
+	require.NotContains(t, fs.FlagUsages(), "--rates-")
+	require.NoError(t, fs.Parse([]string{"--rates-polls-address=10/s"}))
+	c, err := l.Load(nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, c.Limit.Rates[limit.Polls][limit.Address].PerSecond)
+	require.ErrorContains(t, l.FlagError(fs.Parse([]string{"--rates-poll-address=10/s"})), "did you mean --rates-polls-address?")
 }

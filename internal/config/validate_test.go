@@ -1,9 +1,12 @@
 package config
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 func TestValidateBeyondLoopback(t *testing.T) {
@@ -33,6 +36,17 @@ func TestValidateBounds(t *testing.T) {
 		{"poll.heartbeat", func(c *Config) { c.Transport.Heartbeat = 0 }},
 		{"poll.write_timeout", func(c *Config) { c.Transport.WriteTimeout = c.Transport.MaxOutputDelay }},
 		{"drain.window", func(c *Config) { c.DrainWindow = -1 }},
+		{"limits.calls", func(c *Config) { c.Limit.Calls = 0 }},
+		{"limits.wait", func(c *Config) { c.Limit.Wait = c.Transport.WriteTimeout }},
+		{"limits.connections", func(c *Config) { c.Limit.Connections = -1 }},
+		{"limits.address_connections", func(c *Config) { c.Limit.Connections, c.Limit.AddressConnections = 10, 11 }},
+		{"limits.address_calls", func(c *Config) { c.Limit.AddressCalls = c.Limit.Calls + c.Limit.WaitingCalls + 1 }},
+		{"rates.polls.all", func(c *Config) { c.Limit.Rates[limit.Polls][limit.All].Burst = 5 }},
+		{"rates.misses.address", func(c *Config) {
+			c.Limit.Rates[limit.Misses] = [3]limit.Rate{limit.All: {PerSecond: 1}, limit.Address: {PerSecond: 2}}
+		}},
+		{"trusted_proxies", func(c *Config) { c.Limit.TrustedProxies = make([]netip.Prefix, 1) }},
+		{"trusted_proxies", func(c *Config) { c.Limit.TrustedProxies = proxiesOf(maxProxies + 1) }},
 		{"log.level", func(c *Config) { c.Log.Level = "" }},
 		{"listen.public", func(c *Config) { c.Listen.Public = "nowhere" }},
 		{"listen.admin", func(c *Config) { c.Listen.Admin = c.Listen.Public }},
@@ -51,6 +65,18 @@ func TestValidateEdges(t *testing.T) {
 	c.Broker.HistoryBytes = 8 << 20
 	c.Session.Queue = 1024
 	c.DrainWindow = 0
+	c.Limit.Connections, c.Limit.AddressConnections = 10, 10
+	c.Limit.AddressCalls = c.Limit.Calls + c.Limit.WaitingCalls
+	c.Limit.Rates[limit.Polls] = [3]limit.Rate{limit.All: {PerSecond: 1}, limit.Address: {PerSecond: 1, Burst: 5}, limit.Principal: {PerSecond: 1}}
+	c.Limit.TrustedProxies = proxiesOf(maxProxies)
 	c.Listen.Public, c.Listen.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	require.NoError(t, c.Validate())
+}
+
+func proxiesOf(n int) []netip.Prefix {
+	list := make([]netip.Prefix, n)
+	for i := range list {
+		list[i] = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 32)
+	}
+	return list
 }
