@@ -106,6 +106,9 @@ func New(version string) *Metrics {
 	for code := range wire.Codes() {
 		m.Refused.WithLabelValues(string(code))
 	}
+	for _, reason := range []string{"refused", "slow_head", "slow_body", "slow_reader", "silent"} {
+		m.ConnectionsEnded.WithLabelValues(reason)
+	}
 	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: prefix + "build_info", Help: "Always 1; the version is a label.",
