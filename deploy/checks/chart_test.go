@@ -29,7 +29,7 @@ const chartDir = deploy + "helm/pubsubd"
 const everything = `
 image: {repository: registry.example/pubsubd, digest: "sha256:0123456789012345678901234567890123456789012345678901234567890123"}
 imagePullSecrets: [{name: pull}]
-settings: {history: {age: 2m}, session: {queue: 16}, cors: {origins: [https://app.example]}}
+settings: {history: {age: 2m}, session: {queue: 16}, cors: {origins: [https://app.example]}, trusted_proxies: [10.244.0.0/16], rates: {publishes: {address: 50/s burst 200}}}
 drainSeconds: 30
 service: {type: LoadBalancer, port: 8000, annotations: {a: b}}
 state: {persistent: true, size: 2Gi, storageClass: fast, seconds: 300}

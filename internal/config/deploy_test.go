@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
 // The example is what it says: the defaults.
@@ -21,7 +22,31 @@ func TestTheExampleConfigurationIsTheDefaults(t *testing.T) {
 	require.Equal(t, Default(), cfg)
 }
 
-// What is commented out in it can be put in.
+// The example for the Internet is one, and leaves no way open for one address to take
+// what is everyone's. What is commented out in it can be put in.
+func TestTheExampleForTheInternetBoundsEachAddress(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/internet.yaml")
+	require.NoError(t, err)
+	yaml := string(text)
+	for _, off := range []string{"# address_connections:", "# connections:"} {
+		require.Contains(t, yaml, off)
+		yaml = strings.Replace(yaml, off, strings.TrimPrefix(off, "# "), 1)
+	}
+	for _, said := range []string{string(text), yaml} {
+		c, err := load(t, said, nil)
+		require.NoError(t, err)
+		require.Len(t, c.Limit.TrustedProxies, 2)
+		require.NotZero(t, c.Limit.AddressCalls)
+		for _, kind := range limit.Kinds() {
+			if kind != limit.Connections || said == yaml {
+				require.NotZero(t, c.Limit.Rates[kind][limit.Address], kind)
+			}
+		}
+		require.NotZero(t, c.Limit.Rules[0].Rate)
+	}
+}
+
+// What is commented out in the defaults can be put in.
 func TestTheExampleOfARuleIsOne(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/pubsubd.yaml")
 	require.NoError(t, err)
