@@ -100,9 +100,24 @@ const calls = `pubsubd_calls_total{call="poll",way="lane"} 0+6000x100`
 // subscriptions.
 func near(sessions, topics, subscriptions int) string {
 	return load(
-		fmt.Sprintf(`pubsubd_sessions{} %dx100`, sessions), `pubsubd_limit{limit="sessions"} 100x100`,
+		fmt.Sprintf(`pubsubd_in_use{limit="sessions"} %dx100`, sessions), `pubsubd_limit{limit="sessions"} 100x100`,
 		fmt.Sprintf(`pubsubd_topics{} %dx100`, topics), `pubsubd_limit{limit="topics"} 200x100`,
-		fmt.Sprintf(`pubsubd_subscriptions{} %dx100`, subscriptions), `pubsubd_limit{limit="all_subscriptions"} 400x100`)
+		fmt.Sprintf(`pubsubd_subscriptions{} %dx100`, subscriptions), `pubsubd_limit{limit="all_subscriptions"} 400x100`,
+		`pubsubd_in_use{limit="connections"} 1000x100`, `pubsubd_limit{limit="connections"} 0x100`)
+}
+
+// waits are wait_seconds's: of so many that waited each minute, nine in ten over half
+// a second, or none.
+func waits(perMinute int, long bool) string {
+	short := perMinute
+	if long {
+		short = 0
+	}
+	return load(
+		fmt.Sprintf(`pubsubd_wait_seconds_bucket{limit="calls",le="0.256"} 0+%dx100`, short),
+		fmt.Sprintf(`pubsubd_wait_seconds_bucket{limit="calls",le="1.024"} 0+%dx100`, perMinute),
+		fmt.Sprintf(`pubsubd_wait_seconds_bucket{limit="calls",le="+Inf"} 0+%dx100`, perMinute),
+		fmt.Sprintf(`pubsubd_wait_seconds_count{limit="calls"} 0+%dx100`, perMinute))
 }
 
 // buckets are publish_to_write_seconds's: of 60 messages a minute, so many within
@@ -135,6 +150,18 @@ var trials = []trial{
 	{"PubsubdFails", load(`pubsubd_requests_refused_total{code="internal"} 3x100`), false, ""},
 	{"PubsubdRefusalsRise", load(`pubsubd_requests_refused_total{code="unauthorized"} 0x60 0+600x40`), true, on + `,code="unauthorized"`},
 	{"PubsubdRefusalsRise", load(`pubsubd_requests_refused_total{code="unauthorized"} 0+600x100`), false, ""},
+	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="calls"} 0+1x100`), true, on + `,limit="calls"`},
+	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="rates.polls.all"} 0+1x100`), true, on + `,limit="rates.polls.all"`},
+	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="hooks.publish"} 0+1x100`), true, on + `,limit="hooks.publish"`},
+	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="rates.polls.principal"} 0+9x100`, `pubsubd_limited_total{limit="topics.chat.rate"} 0+9x100`,
+		`pubsubd_limited_total{limit="address_calls"} 0+9x100`, `pubsubd_limited_total{limit="pending_messages_per_session"} 0+9x100`, `pubsubd_limited_total{limit="calls"} 7x100`), false, ""},
+	{"PubsubdCallsWait", waits(600, true), true, on + `,limit="calls"`},
+	{"PubsubdCallsWait", waits(600, false), false, ""},
+	{"PubsubdCallsWait", waits(6, true), false, ""},
+	{"PubsubdClientsLimited", load(`pubsubd_limited_total{limit="rates.polls.address"} 0+120x100`), true, on + `,limit="rates.polls.address"`},
+	{"PubsubdClientsLimited", load(`pubsubd_limited_total{limit="rates.polls.address"} 0+6x100`, `pubsubd_limited_total{limit="calls"} 0+600x100`), false, ""},
+	{"PubsubdEndsConnections", load(`pubsubd_connections_ended_total{reason="slow_head"} 0+1200x100`), true, on + `,reason="slow_head"`},
+	{"PubsubdEndsConnections", load(`pubsubd_connections_ended_total{reason="slow_head"} 0+60x100`, `pubsubd_connections_ended_total{reason="silent"} 0+60x100`), false, ""},
 	{"PubsubdNearLimit", near(90, 100, 200), true, on + `,limit="sessions"`},
 	{"PubsubdNearLimit", near(70, 180, 200), true, on + `,limit="topics"`},
 	{"PubsubdNearLimit", near(70, 100, 360), true, on + `,limit="all_subscriptions"`},
