@@ -1,0 +1,127 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A bounded is a request that has so many of something, of which the daemon takes
+// only so many.
+type bounded struct {
+	what    string
+	most    int
+	slack   int // so many less are taken and so many more are not: net/http counts a head no more closely
+	request func(n int) *http.Request
+	code    wire.Code // of one more; empty: net/http answers, which knows no codes
+}
+
+const small = "/v1/topics/a/messages"
+
+// sizes are the bounds of all that a request is made of.
+var sizes = []bounded{
+	{"bytes of a message", 64 << 10, 0, func(n int) *http.Request { return asking("POST", small, strings.Repeat("x", n), "text/plain") }, wire.CodeMessageTooLarge},
+	{"messages of a request", 1000, 0, func(n int) *http.Request {
+		return asking("POST", "/v1/messages", "["+strings.Repeat(`{"topic":"a","data":1},`, n-1)+`{"topic":"a","data":1}]`, jsonText)
+	}, wire.CodeMessageTooLarge},
+	{"bytes of a request of many", 1 << 20, 0, func(n int) *http.Request {
+		return asking("POST", "/v1/messages", padded(`[{"topic":"a","data":1}]`, n), jsonText)
+	}, wire.CodeMessageTooLarge},
+	{"bytes of another request", 1 << 20, 0, func(n int) *http.Request {
+		return asking("POST", "/v1/sessions", padded(`{"topics":["a"]}`, n), jsonText)
+	}, wire.CodeMessageTooLarge},
+	{"subscriptions of a session", 1000, 0, func(n int) *http.Request {
+		return asking("POST", "/v1/sessions", `{"topics":[`+topicsNamed(n)+`]}`, jsonText)
+	}, wire.CodeTooManySubscriptions},
+	{"bytes of a topic", 255, 0, func(n int) *http.Request {
+		return asking("POST", "/v1/topics/"+strings.Repeat("a", n)+"/messages", "1", jsonText)
+	}, wire.CodeInvalidTopic},
+	{"tokens of a topic", 16, 0, func(n int) *http.Request {
+		return asking("POST", "/v1/topics/a"+strings.Repeat(".a", n-1)+"/messages", "1", jsonText)
+	}, wire.CodeInvalidTopic},
+	{"levels of a message in JSON", 64, 0, func(n int) *http.Request {
+		return asking("POST", small, strings.Repeat("[", n)+strings.Repeat("]", n), jsonText)
+	}, wire.CodeInvalidBody},
+	{"bytes of a key", 255, 0, func(n int) *http.Request { return asking("POST", small+"?key="+strings.Repeat("k", n), "1", jsonText) }, wire.CodeInvalidRequest},
+	{"bytes of a client's name", 64, 0, func(n int) *http.Request {
+		return asking("POST", small+"?client="+strings.Repeat("c", n), "1", jsonText)
+	}, wire.CodeInvalidRequest},
+	{"bytes of an idempotency key", 255, 0, func(n int) *http.Request {
+		return asking("POST", small, "1", jsonText, "Idempotency-Key", strings.Repeat("i", n))
+	}, wire.CodeInvalidRequest},
+	{"bytes of a URL", maxHeadBytes, 5 << 10, func(n int) *http.Request {
+		return asking("GET", "/v1/poll?topic=a@oldest&_="+strings.Repeat("u", n), "", "")
+	}, ""},
+	{"bytes of a head", maxHeadBytes, 5 << 10, func(n int) *http.Request {
+		return asking("GET", "/v1/poll?topic=a@oldest", "", "", "X-Large", strings.Repeat("h", n))
+	}, ""},
+}
+
+const jsonText = "application/json"
+
+func asking(method, target, body, contentType string, header ...string) *http.Request {
+	req, err := http.NewRequest(method, target, strings.NewReader(body))
+	if err != nil {
+		panic(err)
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if len(header) == 2 {
+		req.Header.Set(header[0], header[1])
+	}
+	return req
+}
+
+func padded(text string, bytes int) string { return text + strings.Repeat(" ", bytes-len(text)) }
+
+func topicsNamed(n int) string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%q", fmt.Sprint("t", i))
+	}
+	return strings.Join(names, ",")
+}
+
+// What is as large as it may be is taken, and what is one larger is refused with its
+// code, on the lane and off it; and then the daemon goes on.
+func TestEverySizeHasABound(t *testing.T) {
+	for _, lane := range []string{"handoff", "off"} {
+		d := start(t, func(c *config.Config) { c.Lane = lane })
+		d.post(small, "1")
+		for _, s := range sizes {
+			status, _ := d.sized(s, s.most-s.slack)
+			require.Less(t, status, 300, "%s: %d", s.what, s.most-s.slack)
+			status, code := d.sized(s, s.most+max(1, s.slack))
+			require.Equal(t, s.code, code, s.what)
+			if s.code == "" {
+				require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, status, s.what)
+			}
+			d.post(small, "1")
+		}
+		require.NoError(t, d.wait())
+	}
+}
+
+// sized makes a request of that size, and returns its answer's status and code.
+func (d *running) sized(s bounded, n int) (int, wire.Code) {
+	d.Helper()
+	req := s.request(n)
+	req.URL.Scheme, req.URL.Host = "http", d.PublicAddr()
+	resp, err := d.client.Do(req)
+	require.NoError(d, err, s.what)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(d, err, s.what)
+	var problem wire.Problem
+	_ = json.Unmarshal(text, &problem) // an answer that is none has no code
+	return resp.StatusCode, problem.Code
+}
