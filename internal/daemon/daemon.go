@@ -106,7 +106,9 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 
 // limitConfig is the limits of which cfg speaks in several places.
 func limitConfig(cfg config.Config) limit.Config {
-	return limit.Config{Sessions: cfg.Session.MaxSessions}
+	c := cfg.Limit
+	c.Sessions = cfg.Session.MaxSessions
+	return c
 }
 
 // limitsOf is what clients are told.
