@@ -20,6 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -45,6 +46,7 @@ type Daemon struct {
 	polls    *transport.Server
 
 	api                         *httpapi.API
+	spare                       spare
 	public, admin               *http.Server
 	publicListener, adminSocket net.Listener
 	tcpListener                 net.Listener // nil: none
@@ -97,7 +99,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	})
 	d.tcp = transport.NewPort(d.api.BareHost())
 	d.public = d.server(d.api)
-	d.public.ConnContext = d.api.ConnContext
+	d.public.ConnContext, d.public.ConnState = d.api.ConnContext, inbound.ConnState
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WithDefaults().WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.reload.level))
@@ -153,41 +155,38 @@ func (d *Daemon) Listen() (err error) {
 			_ = d.closeListeners()
 		}
 	}()
-	if d.publicListener, err = listen("public", d.cfg.Listen.Public); err != nil {
+	d.spare.open()
+	if d.publicListener, err = d.listen("public", d.cfg.Listen.Public, d.publicDoor); err != nil {
 		return err
 	}
-	if d.adminSocket, err = listen("admin", d.cfg.Listen.Admin); err != nil {
+	if d.adminSocket, err = d.listen("admin", d.cfg.Listen.Admin, d.adminDoor); err != nil {
 		return err
 	}
 	if d.cfg.Listen.TCP != "" {
-		if d.tcpListener, err = listen("tcp", d.cfg.Listen.TCP); err != nil {
+		if d.tcpListener, err = d.listen("tcp", d.cfg.Listen.TCP, d.bareDoor); err != nil {
 			return err
 		}
-		d.tcpListener = d.secure(d.counting(d.tcpListener))
 	}
 	if d.cfg.Insecure {
 		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
 	} else {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
-	d.publicListener = d.secure(d.counting(d.publicListener), alpn...) // what is counted is on the wire
 	return nil
 }
 
-func listen(name, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+// listen binds a listener, and has its clients come in through a door.
+func (d *Daemon) listen(name, address string, door func(*net.TCPListener) net.Listener) (net.Listener, error) {
+	l, err := listen(name, address, d.cfg.Transport.WithDefaults().WriteTimeout)
 	if err != nil {
-		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", name, err)
+		return nil, err
 	}
-	return l, nil
-}
-
-func (d *Daemon) counting(l net.Listener) net.Listener {
-	return &countingListener{Listener: l, in: d.metrics.BytesIn, out: d.metrics.BytesOut}
+	return door(l), nil
 }
 
 // closeListeners closes those that there are.
 func (d *Daemon) closeListeners() error {
+	d.spare.close()
 	var failed []error
 	for _, l := range []net.Listener{d.publicListener, d.adminSocket, d.tcpListener} {
 		if l != nil {
@@ -259,6 +258,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.drain()
 	stopSweeping()
 	running.Wait()
+	d.spare.close()
 	d.broker.Close() // the drain has waited for every publish
 	return errors.Join(err, d.save())
 }

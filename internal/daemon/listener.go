@@ -1,49 +1,112 @@
 package daemon
 
 import (
+	"errors"
 	"net"
-	"syscall"
+	"net/netip"
+	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A countingListener counts the bytes on the connections it accepts.
-type countingListener struct {
-	net.Listener
-	in, out prometheus.Counter
+// A door is a listener that lets in the clients who find a seat. The others are
+// refused in passing: they cost no goroutine and no wait.
+type door struct {
+	*steady
+	limiter *limit.Limiter
+	metrics *metrics.Metrics
+	letIn   func(net.Conn, *limit.Seat, *metrics.Metrics) *inbound.Conn
 }
 
-func (l *countingListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+// Accept implements net.Listener.
+func (l *door) Accept() (net.Conn, error) {
+	for {
+		c, err := l.steady.Accept()
+		if err != nil {
+			return nil, err
+		}
+		seat, err := l.limiter.Seat(addressOf(c))
+		if err == nil {
+			return l.letIn(c, seat, l.metrics), nil
+		}
+		refusal, _ := errors.AsType[*limit.Refusal](err)
+		l.refuse(c, refusal)
 	}
-	counting := countingConn{Conn: c, in: l.in, out: l.out}
-	if s, ok := c.(syscall.Conn); ok {
-		return &countingSocket{countingConn: counting, Conn: s}, nil
+}
+
+// addressOf is where a client is.
+func addressOf(c *net.TCPConn) netip.Addr {
+	at, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{} // it has gone
 	}
-	return &counting, nil
+	return at.AddrPort().Addr()
 }
 
-// A countingSocket has a descriptor, too. Who reads and writes by that has to count.
-type countingSocket struct {
-	countingConn
-	syscall.Conn
+// publicDoor is where clients come in that speak HTTP; within TLS, those who are
+// refused cannot be told.
+func (d *Daemon) publicDoor(l *net.TCPListener) net.Listener {
+	entrance := &door{limiter: d.limiter, metrics: d.metrics, letIn: inbound.New}
+	tell := tellProblem
+	if d.certificate.Load() != nil {
+		tell = tellNothing
+	}
+	entrance.steady = d.steady(l, "public", tell)
+	return d.secure(entrance, alpn...) // what is counted is on the wire
 }
 
-type countingConn struct {
+// bareDoor is where clients come in without HTTP.
+func (d *Daemon) bareDoor(l *net.TCPListener) net.Listener {
+	return d.secure(&door{
+		steady: d.steady(l, "tcp", tellNothing), limiter: d.limiter, metrics: d.metrics, letIn: inbound.NewBare,
+	})
+}
+
+// adminDoor is where operators come in, for whom there is always room: what clients do
+// is bounded by itself.
+func (d *Daemon) adminDoor(l *net.TCPListener) net.Listener {
+	return &bounded{steady: d.steady(l, "admin", tellNothing), places: make(chan struct{}, adminConnections)}
+}
+
+// adminConnections is how many there may be on the admin listener: more than scrapers,
+// probes and people make.
+const adminConnections = 100
+
+// A bounded listener has a place for each connection, and closes what has none.
+type bounded struct {
+	*steady
+	places chan struct{} // as full as places are taken
+}
+
+// Accept implements net.Listener.
+func (l *bounded) Accept() (net.Conn, error) {
+	for {
+		c, err := l.steady.Accept()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case l.places <- struct{}{}:
+			return &placed{Conn: c, places: l.places}, nil
+		default:
+			l.refuse(c, nil)
+		}
+	}
+}
+
+// A placed connection leaves its place when it is closed.
+type placed struct {
 	net.Conn
-	in, out prometheus.Counter
+	places chan struct{}
+	closed atomic.Bool
 }
 
-func (c *countingConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.in.Add(float64(n))
-	return n, err
-}
-
-func (c *countingConn) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.out.Add(float64(n))
-	return n, err
+// Close implements net.Conn.
+func (c *placed) Close() error {
+	if c.closed.CompareAndSwap(false, true) {
+		defer func() { <-c.places }()
+	}
+	return c.Conn.Close()
 }

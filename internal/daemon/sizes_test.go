@@ -14,9 +14,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A bounded is a request that has so many of something, of which the daemon takes
+// A sized is a request that has so many of something, of which the daemon takes
 // only so many.
-type bounded struct {
+type sized struct {
 	what    string
 	most    int
 	slack   int // so many less are taken and so many more are not: net/http counts a head no more closely
@@ -27,7 +27,7 @@ type bounded struct {
 const small = "/v1/topics/a/messages"
 
 // sizes are the bounds of all that a request is made of.
-var sizes = []bounded{
+var sizes = []sized{
 	{"bytes of a message", 64 << 10, 0, func(n int) *http.Request { return asking("POST", small, strings.Repeat("x", n), "text/plain") }, wire.CodeMessageTooLarge},
 	{"messages of a request", 1000, 0, func(n int) *http.Request {
 		return asking("POST", "/v1/messages", "["+strings.Repeat(`{"topic":"a","data":1},`, n-1)+`{"topic":"a","data":1}]`, jsonText)
@@ -112,7 +112,7 @@ func TestEverySizeHasABound(t *testing.T) {
 }
 
 // sized makes a request of that size, and returns its answer's status and code.
-func (d *running) sized(s bounded, n int) (int, wire.Code) {
+func (d *running) sized(s sized, n int) (int, wire.Code) {
 	d.Helper()
 	req := s.request(n)
 	req.URL.Scheme, req.URL.Host = "http", d.PublicAddr()

@@ -3,11 +3,11 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/netip"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -27,7 +27,7 @@ func (a *API) askerOf(r *http.Request) (asker, error) {
 	if err != nil {
 		return asker{}, err
 	}
-	if seat, ok := r.Context().Value(seatKey{}).(*limit.Seat); ok {
+	if seat := inbound.SeatOf(inbound.FromContext(r.Context())); seat != nil {
 		return asker{p, seat.Who(r.Header["X-Forwarded-For"], p.Name)}, nil
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // who has none shares one
@@ -41,20 +41,6 @@ func (a *API) askerFrom(from lane.From) (asker, error) {
 		return asker{}, err
 	}
 	return asker{p, from.Seat.Who(header(from.Forwarded), p.Name)}, nil
-}
-
-// seatKey is where ConnContext keeps a connection's seat.
-type seatKey struct{}
-
-// seatOf returns the seat of a connection, or nil.
-func seatOf(c net.Conn) *limit.Seat {
-	switch c := c.(type) {
-	case interface{ Seat() *limit.Seat }:
-		return c.Seat()
-	case interface{ NetConn() net.Conn }: // TLS
-		return seatOf(c.NetConn())
-	}
-	return nil
 }
 
 // allowAll asks for every topic of a subscription who may refuse it.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -96,7 +97,7 @@ func (h *bareHost) Open(c net.Conn, opening []byte) (transport.Duplex, error) {
 	if err != nil {
 		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
 	}
-	p, err := a.askerFrom(lane.From{Seat: seatOf(c)})
+	p, err := a.askerFrom(lane.From{Seat: inbound.SeatOf(c)})
 	if err == nil {
 		err = a.Limiter.Admit(limit.Sessions, p.Who)
 	}

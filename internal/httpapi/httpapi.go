@@ -15,6 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -111,6 +112,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // its connection has been cut off already
 	}
 	defer a.serving.end()
+	inbound.Of(inbound.FromContext(r.Context())).Serving()
 	a.router.ServeHTTP(w, r)
 }
 

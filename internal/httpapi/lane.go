@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -51,13 +52,7 @@ func (a *API) Listener() net.Listener {
 
 // ConnContext is for http.Server.ConnContext.
 func (a *API) ConnContext(ctx context.Context, c net.Conn) context.Context {
-	if seat := seatOf(c); seat != nil {
-		ctx = context.WithValue(ctx, seatKey{}, seat)
-	}
-	if a.lane == nil {
-		return ctx
-	}
-	return a.lane.ConnContext(ctx, c)
+	return inbound.NewContext(ctx, c)
 }
 
 // Tick makes the lane's answers carry the second that now is in.

@@ -106,8 +106,8 @@ func New(version string) *Metrics {
 	for code := range wire.Codes() {
 		m.Refused.WithLabelValues(string(code))
 	}
-	for _, reason := range []string{"refused", "slow_head", "slow_body", "slow_reader", "silent"} {
-		m.ConnectionsEnded.WithLabelValues(reason)
+	for _, why := range endings {
+		m.ConnectionsEnded.WithLabelValues(string(why))
 	}
 	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
 	build := prometheus.NewGauge(prometheus.GaugeOpts{

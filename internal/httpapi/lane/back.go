@@ -1,11 +1,15 @@
 package lane
 
 import (
+	"errors"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -13,26 +17,28 @@ import (
 // beside the real one. What the lane has read comes first, whole and once, and
 // the addresses are the connection's own.
 type listener struct {
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
+	metrics *metrics.Metrics
+	conns   chan net.Conn
+	done    chan struct{}
+	once    sync.Once
 }
 
-func newListener() *listener {
-	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
+func newListener(m *metrics.Metrics) *listener {
+	return &listener{metrics: m, conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// giveBack hands the connection of fd over as c, or closes it.
-func (l *listener) giveBack(fd int, c *prefixed) {
+// giveBack hands the connection of fd, which has that seat, over as c, or closes it.
+func (l *listener) giveBack(fd int, seat *limit.Seat, c *prefixed) {
 	file := os.NewFile(uintptr(fd), "connection")
 	defer file.Close() // FileConn has a descriptor of its own
 	nc, err := net.FileConn(file)
 	if err != nil {
+		seat.Leave()
 		return
 	}
-	c.Conn = nc
+	c.Conn = inbound.NewBegun(nc, seat, l.metrics)
 	if nc.RemoteAddr() == nil || !l.give(c) {
-		_ = nc.Close() // the client has gone, or the lane is closed
+		_ = c.Close() // the client has gone, or the lane is closed
 	}
 }
 
@@ -71,11 +77,9 @@ func (laneAddr) Network() string { return "lane" }
 func (laneAddr) String() string  { return "lane" }
 
 // A prefixed connection is one of which something was read already. It can be
-// taken over again, once that was read anew. It hides the descriptor meanwhile. It
-// counts what passes, but for the prefix, which was counted.
+// taken over again, once that was read anew. It hides the descriptor meanwhile.
 type prefixed struct {
-	net.Conn
-	metrics *metrics.Metrics
+	*inbound.Conn
 	strikes uint8       // see conn
 	prefix  []byte      // read first; by one goroutine at a time, as net/http does
 	spent   atomic.Bool // the prefix was read
@@ -84,9 +88,7 @@ type prefixed struct {
 // Read implements net.Conn.
 func (c *prefixed) Read(b []byte) (int, error) {
 	if len(c.prefix) == 0 {
-		n, err := c.Conn.Read(b)
-		c.metrics.BytesIn.Add(float64(n))
-		return n, err
+		return c.Conn.Read(b)
 	}
 	n := copy(b, c.prefix)
 	if c.prefix = c.prefix[n:]; len(c.prefix) == 0 {
@@ -96,16 +98,15 @@ func (c *prefixed) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write implements net.Conn.
-func (c *prefixed) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
-	c.metrics.BytesOut.Add(float64(n))
-	return n, err
-}
+// SyscallConn hides the descriptor.
+func (c *prefixed) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
+
+// NetConn returns the connection itself, of which the prefix is no part.
+func (c *prefixed) NetConn() net.Conn { return c.Conn }
 
 // unwrap returns the connection itself, unless some of the prefix is unread or it
 // came back too often.
-func unwrap(c any) (conn any, strikes uint8) {
+func unwrap(c net.Conn) (conn net.Conn, strikes uint8) {
 	p, ok := c.(*prefixed)
 	if ok && p.spent.Load() && p.strikes < maxStrikes {
 		return p.Conn, p.strikes

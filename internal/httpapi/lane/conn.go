@@ -31,7 +31,7 @@ type conn struct {
 
 	reader *reader     // immutable
 	number int32       // given by reader when it joined
-	seat   *limit.Seat // its place; nil: none was asked for
+	seat   *limit.Seat // immutable; goes with the descriptor
 
 	heard atomic.Uint32 // what the reader heard and nobody has looked at
 
@@ -304,10 +304,16 @@ func (c *conn) leave() {
 		c.goBack()
 	} else {
 		c.release()
-		closeFD(c.fd)
+		c.hangUp()
 	}
 	c.fate = left
 	c.lane.forget(c)
+}
+
+// hangUp closes the descriptor, which nobody uses any more.
+func (c *conn) hangUp() {
+	closeFD(c.fd)
+	c.seat.Leave()
 }
 
 // read reads once. A poll that is parked is taken back: its client sent something,
@@ -451,10 +457,10 @@ func (c *conn) goBack() {
 	if c.served >= worthwhile {
 		c.strikes = 0
 	}
-	back := &prefixed{metrics: c.lane.metrics, prefix: bytes.Clone(c.buf[:c.filled]), strikes: c.strikes}
+	back := &prefixed{prefix: bytes.Clone(c.buf[:c.filled]), strikes: c.strikes}
 	c.release()
 	c.lane.metrics.LaneReturned.Inc()
-	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, back) })
+	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, c.seat, back) })
 }
 
 // A connection whose requests go back again and again is left there: taking it over

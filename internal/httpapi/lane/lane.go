@@ -31,6 +31,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -137,7 +138,7 @@ type Lane struct {
 func New(cfg Config) *Lane {
 	l := &Lane{
 		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, origins: cfg.Origins, handOff: cfg.HandOff,
-		seen: newBlocks(), back: newListener(), drained: make(chan struct{}),
+		seen: newBlocks(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
 		readers: make([]reader, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	l.life, l.endLife = context.WithCancel(context.Background())
@@ -234,19 +235,11 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 	return true
 }
 
-// connKey is where ConnContext keeps the connection.
-type connKey struct{}
-
-// ConnContext is for http.Server.ConnContext: without it the lane takes nothing.
-func (l *Lane) ConnContext(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, c)
-}
-
 // take takes the connection of r away from net/http, or returns nil if it is not
-// one for the lane, or net/http has to end it; gone says that it is lost on the
+// one for the lane, as one without inbound.NewContext, or net/http has to end it; gone says that it is lost on the
 // way. The connection is locked.
 func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool) {
-	unwrapped, strikes := unwrap(r.Context().Value(connKey{}))
+	unwrapped, strikes := unwrap(inbound.FromContext(r.Context()))
 	nc, ok := unwrapped.(Conn)
 	if !ok || !supported || l.draining.Load() || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
 		return nil, false
@@ -270,7 +263,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 
 // adopt makes a connection of the lane that is nc, or nil if that fails. It is locked.
 // nc is to be closed, but not before nobody else reads it.
-func (l *Lane) adopt(nc syscall.Conn, origin int) *conn {
+func (l *Lane) adopt(nc Conn, origin int) *conn {
 	raw, err := nc.SyscallConn()
 	if err != nil {
 		return nil
@@ -279,7 +272,7 @@ func (l *Lane) adopt(nc syscall.Conn, origin int) *conn {
 	if err != nil {
 		return nil
 	}
-	c := &conn{output: output{lane: l, fd: fd, origin: origin}, parser: parser{lane: l}, unread: true}
+	c := &conn{output: output{lane: l, fd: fd, origin: origin}, seat: inbound.SeatOf(nc).Share(), parser: parser{lane: l}, unread: true}
 	c.poller.Init(l.polls, c, l.handOff)
 	c.mu.Lock()
 	if !l.start(c) {
@@ -303,7 +296,7 @@ func (l *Lane) start(c *conn) bool {
 	ok := c.reader.join(c) == nil && l.list(c)
 	if !ok {
 		c.reader.leave(c)
-		closeFD(c.fd)
+		c.hangUp()
 		c.fate = left // the reader may have heard of it
 	}
 	return ok

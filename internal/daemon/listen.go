@@ -1,0 +1,31 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+)
+
+// A client that vanished, without a word, is noticed when it is asked: keepAlive is for
+// connections on which nothing is sent.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
+
+// giveUpBehind is how much longer than a write may take the kernel waits for a client
+// to acknowledge what was written: a client that is there and does not read is the
+// daemon's to end, who looks at some connections each five seconds only.
+const giveUpBehind = 15 * time.Second
+
+// listen binds a listener. writeTimeout is how long a write to a client may take.
+func listen(name, address string, writeTimeout time.Duration) (*net.TCPListener, error) {
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
+	l, err := lc.Listen(context.Background(), "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", name, err)
+	}
+	bound := l.(*net.TCPListener) //nolint:forcetypeassert // it is what listens on "tcp"
+	if raw, err := bound.SyscallConn(); err == nil {
+		giveUpAfter(raw, writeTimeout+giveUpBehind)
+	}
+	return bound, nil
+}

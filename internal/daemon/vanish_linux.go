@@ -1,0 +1,36 @@
+package daemon
+
+import (
+	"net"
+	"syscall"
+	"time"
+)
+
+// TCP options that package syscall does not name.
+const (
+	tcpUserTimeout = 0x12 // linux/tcp.h
+	tcpLinger2     = syscall.TCP_LINGER2
+)
+
+// giveUpAfter has the kernel give a connection of the listener up when nothing that
+// was sent was acknowledged for so long, or its client has not read for so long
+// (tcp(7), TCP_USER_TIMEOUT). Without it, what a client that vanished was sent is sent
+// again for a quarter of an hour. Connections inherit it.
+func giveUpAfter(raw syscall.RawConn, d time.Duration) {
+	_ = raw.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(d.Milliseconds())) // else as ever
+	})
+}
+
+// forgetSoon has the kernel keep nothing of a connection that is closed, once its
+// client has all that was written: no FIN-WAIT-2, in which it would wait for a client
+// that does not close.
+func forgetSoon(c *net.TCPConn) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpLinger2, -1)
+	})
+}
