@@ -50,6 +50,7 @@ const (
 	CodeLimited              Code = "limited"                // a limit was reached; later
 	CodeOverloaded           Code = "overloaded"             // the daemon cannot keep up; later
 	CodeDraining             Code = "draining"               // the daemon is going away; elsewhere or later
+	CodeHookFailed           Code = "hook_failed"            // the application did not say what to do with the message; later
 	CodeInternal             Code = "internal"               // our fault
 )
 
@@ -77,6 +78,7 @@ var statuses = map[Code]int{
 	CodeLimited:              http.StatusTooManyRequests,
 	CodeOverloaded:           http.StatusServiceUnavailable,
 	CodeDraining:             http.StatusServiceUnavailable,
+	CodeHookFailed:           http.StatusServiceUnavailable,
 	CodeInternal:             http.StatusInternalServerError,
 }
 

@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatAnApplicationIsAsked(t *testing.T) {
+	at := Position{Topic: "a.b"}
+	for want, asked := range map[string]struct {
+		principal string
+		m         Message
+		ttl       time.Duration
+	}{
+		`{"type":"publish","topic":"a.b","principal":"","message":{"data":1}}`: {
+			m: Message{Position: at, Data: []byte("1")},
+		},
+		`{"type":"publish","topic":"a.b","principal":"ann \"1\"","message":{"id":"k","key":"\"","client":"c","ttl":60,"type":"text/plain","text":"h\ni"}}`: {
+			principal: `ann "1"`, ttl: time.Minute,
+			m: Message{Position: at, ID: "k", Key: `"`, Client: "c", Type: "text/plain", Data: []byte("h\ni")},
+		},
+		`{"type":"publish","topic":"a.b","principal":"\ufffd","message":{"ttl":1,"type":"image/png","base64":"/w=="}}`: {
+			principal: "\xff", ttl: time.Second,
+			m: Message{Position: at, Type: "image/png", Data: []byte{0xff}},
+		},
+		`{"type":"publish","topic":"a.b","principal":"","message":{"data":[1,2]}}`: {
+			m: Message{Position: at, CBOR: true, Data: []byte{0x82, 1, 2}},
+		},
+	} {
+		got := AppendHookPublish(nil, asked.principal, &asked.m, asked.ttl)
+		require.Equal(t, want+"\n", string(got))
+		require.True(t, json.Valid(got))
+	}
+}
+
+func TestWhatAnApplicationAnswers(t *testing.T) {
+	for body, want := range map[string]HookAnswer{
+		"":                                      {},
+		" \r\n":                                 {},
+		`{}`:                                    {},
+		`{"message":{"data":null}}`:             {Message: &PublishItem{Data: json.RawMessage("null")}},
+		`{"message":{"topic":"a","data":[1] }}`: {Message: &PublishItem{Topic: "a", Data: json.RawMessage("[1]")}},
+		`{"refuse":{"detail":"no"}}`:            {Refuse: &HookRefusal{Detail: "no"}},
+		"\n{\"refuse\":{}}\n":                   {Refuse: &HookRefusal{}},
+	} {
+		got, err := ParseHookAnswer([]byte(body))
+		require.NoError(t, err, "%s", body)
+		require.Equal(t, want, got, "%s", body)
+	}
+}
+
+// What is not understood is neither consent nor refusal.
+func TestAnAnswerThatIsNotUnderstood(t *testing.T) {
+	for _, body := range []string{
+		"null", "[]", `"refuse"`, "ok", `{"refused":{}}`, `{"refuse":true}`, `{"refuse":{"why":"no"}}`, `{"refuse":{}`, `{}{}`, `{} x`,
+		`{"message":{"data":1},"refuse":{}}`, `{"message":{"dada":1}}`, `{"message":1}`,
+		"{\"refuse\":{\"detail\":\"\xff\"}}",
+	} {
+		_, err := ParseHookAnswer([]byte(body))
+		require.Error(t, err, "%s", body)
+	}
+}
+
+func FuzzHookAnswer(f *testing.F) {
+	for _, seed := range []string{"", `{"message":{"data":1,"ttl":2,"key":"k"}}`, `{"refuse":{"detail":"no"}}`, `{"message":{"type":"a/b","base64":"AA=="}}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		answer, err := ParseHookAnswer(body)
+		if err != nil {
+			require.Zero(t, answer)
+			return
+		}
+		require.False(t, answer.Message != nil && answer.Refuse != nil)
+		written, err := json.Marshal(answer)
+		require.NoError(t, err)
+		_, err = ParseHookAnswer(written)
+		require.NoError(t, err, "%s", written)
+	})
+}
