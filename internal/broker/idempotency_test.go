@@ -156,3 +156,25 @@ func TestWhoWaitsForAPublishGivesUpWithItsContext(t *testing.T) {
 		require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
 	})
 }
+
+// What is published may be another message than the one that the key is for.
+func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
+	b := newBroker(Config{})
+	calls := 0
+	once := func(data string) (wire.Published, error) {
+		m := keyed("a", "k", data)
+		return b.Once(t.Context(), "", m, time.Second, time.Now(), func() (wire.Published, error) {
+			calls++
+			m.Data, m.Key = []byte("another"), "x"
+			return b.Publish(m, time.Minute, time.Now())
+		})
+	}
+	first, err := once("1")
+	require.NoError(t, err)
+	again, err := once("1")
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+	require.Equal(t, 1, calls)
+	_, err = once("another")
+	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
+}
