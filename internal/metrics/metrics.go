@@ -59,6 +59,9 @@ type Metrics struct {
 	polls                     *prometheus.CounterVec
 	framesPerAnswer           *prometheus.HistogramVec
 	publishToWrite            *prometheus.HistogramVec
+
+	hookCalls   *prometheus.CounterVec
+	hookSeconds *prometheus.HistogramVec
 }
 
 // New returns the collectors of one daemon on a registry of their own, with the
@@ -110,12 +113,14 @@ func New(version string) *Metrics {
 		m.ConnectionsEnded.WithLabelValues(string(why))
 	}
 	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
+	m.hookCalls = counters("hook_calls_total", "Messages that the application was to be asked about, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded, where there was no place for the call.", "hook", "outcome")
+	m.hookSeconds = prometheus.NewHistogramVec(histogram("hook_seconds", "How long the application took to answer, by hook.", prometheus.ExponentialBuckets(1e-3, 2.5, 12)), []string{"hook"})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: prefix + "build_info", Help: "Always 1; the version is a label.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
-	m.Registry.MustRegister(build, network, calls, idempotency, compressed, m.LaneConnections, m.LaneReturned,
+	m.Registry.MustRegister(build, network, calls, idempotency, compressed, m.hookCalls, m.hookSeconds, m.LaneConnections, m.LaneReturned,
 		m.Published, m.PublishedBytes, m.Refused, m.Limited, m.WaitSeconds, m.ConnectionsEnded, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
 		m.SessionsOpened, m.SessionsEnded, m.QueueDepth,
 		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,

@@ -1,0 +1,336 @@
+package hook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+const secret = "a secret of more than 24 bytes"
+
+// A desk is a hook before an application, which answers as a test has it.
+type desk struct {
+	*testing.T
+	*Hook
+	cfg    Config
+	answer atomic.Pointer[http.HandlerFunc]
+	asked  atomic.Pointer[string] // the newest body
+	logged *observer.ObservedLogs
+	all    *metrics.Metrics
+}
+
+func newDesk(t *testing.T, cfg Config) *desk {
+	core, logged := observer.New(zap.DebugLevel)
+	d := &desk{T: t, cfg: cfg, logged: logged, all: metrics.New("test")}
+	app := httptest.NewServer(d)
+	d.cfg.URL, d.cfg.Secret = app.URL+"/hook?token=query-secret", secret
+	d.Hook = New(d.cfg, free{}, d.all, zap.New(core))
+	t.Cleanup(func() {
+		d.Close()
+		app.Close()
+	})
+	return d
+}
+
+// ServeHTTP is the application, which believes only what is signed.
+func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	library, badSecret := webhooks.NewWebhookRaw([]byte(secret))
+	if err != nil || badSecret != nil || library.Verify(body, r.Header) != nil {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	d.asked.Store(new(string(body)))
+	(*d.answer.Load())(w, r)
+}
+
+func (d *desk) answers(f http.HandlerFunc) { d.answer.Store(&f) }
+
+// says is what an application answers that says no more.
+func says(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func message(topic string) *wire.Message {
+	return &wire.Message{Position: wire.Position{Topic: topic}, Data: []byte(`{"n":1}`), Client: "c", ID: "k"}
+}
+
+// publish asks about a message, and returns what it was changed to.
+func (d *desk) publish(topic string) (taken *wire.PublishItem, err error) {
+	err = d.Publish(d.Context(), "ann", message(topic), 0, func(item *wire.PublishItem) error {
+		taken = item
+		return nil
+	})
+	return taken, err
+}
+
+// wantCalls wants so many calls with the outcome.
+func (d *desk) wantCalls(outcome string, want int) {
+	d.Helper()
+	require.Equal(d, want, called(d.T, d.all, outcome), outcome)
+}
+
+func called(t *testing.T, m *metrics.Metrics, outcome string) int {
+	families, err := m.Registry.Gather()
+	require.NoError(t, err)
+	n := 0.0
+	for _, f := range families {
+		for _, sample := range f.GetMetric() {
+			if l := sample.GetLabel(); f.GetName() == "pubsubd_hook_calls_total" && l[1].GetValue() == outcome {
+				require.Equal(t, "publish", l[0].GetValue())
+				n += sample.GetCounter().GetValue()
+			}
+		}
+	}
+	return int(n)
+}
+
+// free are places without a bound.
+type free struct{}
+
+func (free) Enter(context.Context) error { return nil }
+func (free) Leave()                      {}
+
+func TestAnApplicationLetsAMessageGo(t *testing.T) {
+	d := newDesk(t, Config{})
+	for _, answer := range []http.HandlerFunc{says(http.StatusNoContent, ""), says(http.StatusOK, ""), says(http.StatusOK, "{}\n")} {
+		d.answers(answer)
+		taken, err := d.publish("a")
+		require.NoError(t, err)
+		require.Nil(t, taken)
+	}
+	require.JSONEq(t, `{"type":"publish","topic":"a","principal":"ann","message":{"id":"k","client":"c","data":{"n":1}}}`, *d.asked.Load())
+	d.wantCalls(passed, 3)
+}
+
+func TestAnApplicationChangesAMessage(t *testing.T) {
+	d := newDesk(t, Config{})
+	d.answers(says(200, `{"message":{"data":{"n":2},"key":"x","ttl":5}}`))
+	taken, err := d.publish("a")
+	require.NoError(t, err)
+	require.Equal(t, &wire.PublishItem{Data: json.RawMessage(`{"n":2}`), Key: "x", TTL: new(uint64(5))}, taken)
+
+	d.answers(says(200, `{"message":{"topic":"a","id":"k","client":"c","type":"text/plain","text":""}}`))
+	taken, err = d.publish("a")
+	require.NoError(t, err, "what stays may be repeated")
+	require.Equal(t, "text/plain", taken.Type)
+	d.wantCalls(changed, 2)
+}
+
+func TestAnApplicationRefusesAMessage(t *testing.T) {
+	d := newDesk(t, Config{})
+	for body, want := range map[string]string{
+		`{"refuse":{"detail":"no \"%s\" here"}}`: `no "%s" here`,
+		`{"refuse":{}}`:                          "the application refuses the message",
+		`{"refuse":{"detail":"` + strings.Repeat("ü", 2*maxDetail) + `"}}`: strings.Repeat("ü", maxDetail),
+	} {
+		d.answers(says(200, body))
+		_, err := d.publish("a")
+		problem, ok := errors.AsType[*wire.Problem](err)
+		require.True(t, ok)
+		require.Equal(t, wire.CodeForbidden, problem.Code)
+		require.Equal(t, want, problem.Detail)
+	}
+	d.wantCalls(refused, 3)
+}
+
+// wantFailed wants err to be told as it is to a publisher who may try again, and who
+// learns nothing of the application.
+func wantFailed(t *testing.T, err error) {
+	t.Helper()
+	problem, ok := errors.AsType[*wire.Problem](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, wire.CodeHookFailed, problem.Code)
+	require.Equal(t, http.StatusServiceUnavailable, problem.Status)
+	require.Equal(t, int64(1000), problem.RetryAfterMS)
+	require.Contains(t, []string{"the application did not say what to do with the message", "the application did not answer in time"}, problem.Detail)
+}
+
+// Whatever an application answers that is neither consent nor refusal: nothing is
+// published, and only the log tells why.
+func TestWhatSaysNothingFails(t *testing.T) {
+	d := newDesk(t, Config{MessageBytes: 1000})
+	wrong := map[string]http.HandlerFunc{
+		"an error":           says(500, `{}`),
+		"another success":    says(202, ""),
+		"a redirect":         func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", 307) },
+		"no JSON":            says(200, "ok"),
+		"a member not known": says(200, `{"refused":true}`),
+		"another topic":      says(200, `{"message":{"topic":"b","data":1}}`),
+		"another client":     says(200, `{"message":{"client":"d","data":1}}`),
+		"another id":         says(200, `{"message":{"id":"l","data":1}}`),
+		"too much":           says(200, `{"message":{"data":"`+strings.Repeat("x", 70_000)+`"}}`),
+		"no end of heads":    func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 40_000)) },
+		"half an answer": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9")
+			_, _ = w.Write([]byte("{}"))
+		},
+		"no answer":            func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"what is not a switch": says(101, ""),
+	}
+	for name, answer := range wrong {
+		d.answers(answer)
+		taken, err := d.publish("a")
+		require.Nil(t, taken, name)
+		require.Error(t, err, name)
+		wantFailed(t, err)
+	}
+	d.wantCalls(failed, len(wrong))
+	require.Len(t, d.logged.FilterMessage("the publish hook failed").All(), len(wrong))
+	for _, e := range d.logged.All() {
+		require.NotContains(t, fmt.Sprint(e.Message, e.ContextMap()), "secret")
+	}
+}
+
+// A change that cannot be published is the application's fault.
+func TestAChangeThatIsNotTakenFails(t *testing.T) {
+	d := newDesk(t, Config{})
+	d.answers(says(200, `{"message":{"data":1}}`))
+	err := d.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error {
+		return wire.NewProblem(wire.CodeMessageTooLarge, "", "too large")
+	})
+	wantFailed(t, err)
+	d.wantCalls(failed, 1)
+}
+
+func TestNobodyIsAskedAboutOtherTopics(t *testing.T) {
+	d := newDesk(t, Config{Topics: []string{"chat.*", "orders.>"}})
+	d.answers(says(500, ""))
+	for topic, wanted := range map[string]bool{"chat.a": true, "chat.a.b": false, "orders.a.b": true, "a": false} {
+		require.Equal(t, wanted, d.Wants(topic), topic)
+		_, err := d.publish(topic)
+		require.Equal(t, wanted, err != nil, topic)
+	}
+	d.Reload(Config{})
+	require.False(t, d.Wants("chat.a"))
+	_, err := d.publish("chat.a")
+	require.NoError(t, err)
+	d.Reload(d.cfg)
+	require.True(t, d.Wants("chat.a"))
+	require.False(t, None{}.Wants("chat.a"))
+	require.NoError(t, None{}.Publish(t.Context(), "", message("a"), 0, nil))
+}
+
+// Calls that follow each other share a connection, also over a reload that says
+// nothing new; another secret is another application.
+func TestConnectionsAreKept(t *testing.T) {
+	d := newDesk(t, Config{})
+	var from atomic.Pointer[string]
+	d.answers(func(w http.ResponseWriter, r *http.Request) { from.Store(&r.RemoteAddr) })
+	ask := func() string {
+		_, err := d.publish("a")
+		require.NoError(t, err)
+		return *from.Load()
+	}
+	first := ask()
+	require.Equal(t, first, ask())
+	d.Reload(d.cfg)
+	require.Equal(t, first, ask())
+	d.cfg.Calls = 7
+	d.Reload(d.cfg)
+	require.NotEqual(t, first, ask())
+	d.cfg.Secret = "another secret of 24 bytes or more"
+	d.Reload(d.cfg)
+	_, err := d.publish("a")
+	wantFailed(t, err)
+}
+
+// few are so many places, without a wait.
+type few chan struct{}
+
+func (f few) Enter(ctx context.Context) error {
+	select {
+	case f <- struct{}{}:
+		return nil
+	default:
+		return wire.NewProblem(wire.CodeOverloaded, "later", "no place")
+	}
+}
+
+func (f few) Leave() { <-f }
+
+// A stage is a hook before an application in memory, that never answers, in a bubble
+// of fake time.
+func newStage(t *testing.T, cfg Config, places Places) (*Hook, *metrics.Metrics) {
+	cfg.URL, cfg.Secret = "http://app/", secret
+	m := metrics.New("test")
+	h := newHook(cfg, places, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+		here, there := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, there) }()
+		return here, nil
+	})
+	return h, m
+}
+
+func TestAnApplicationThatDoesNotAnswerInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, m := newStage(t, Config{}, free{})
+		defer h.Close()
+		begun := time.Now()
+		wantFailed(t, h.Publish(t.Context(), "", message("a"), 0, nil))
+		require.Equal(t, DefaultTimeout, time.Since(begun))
+		require.Equal(t, 1, called(t, m, timeout))
+	})
+}
+
+// Beyond the places nobody is asked; who had one gives it back.
+func TestNoMoreCallsThanPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		places := make(few, 2)
+		h, m := newStage(t, Config{}, places)
+		defer h.Close()
+		over := make(chan error)
+		for range 2 {
+			go func() { over <- h.Publish(t.Context(), "", message("a"), 0, nil) }()
+		}
+		synctest.Wait()
+		err := h.Publish(t.Context(), "", message("a"), 0, nil)
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+		require.Equal(t, 1, called(t, m, overloaded))
+		for range 2 {
+			wantFailed(t, <-over)
+		}
+		require.Empty(t, places)
+	})
+}
+
+// Who is asked is not asked in vain: the publisher may be gone, the answer counts.
+// Only the daemon's end ends it.
+func TestOnlyTheDaemonEndsACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, m := newStage(t, Config{Timeout: time.Hour}, free{})
+		ctx, leave := context.WithCancel(t.Context())
+		over := make(chan error, 1)
+		go func() { over <- h.Publish(ctx, "", message("a"), 0, nil) }()
+		synctest.Wait()
+		leave()
+		time.Sleep(time.Minute)
+		require.Empty(t, over)
+		h.Close()
+		wantFailed(t, <-over)
+		wantFailed(t, h.Publish(t.Context(), "", message("a"), 0, nil))
+		require.Equal(t, 2, called(t, m, failed))
+	})
+}
