@@ -1,0 +1,270 @@
+package limit
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+var limited = &wire.Problem{Code: wire.CodeLimited}
+
+func at(addr string) netip.Addr { return netip.MustParseAddr(addr) }
+
+// counted is how many an account may do at once before it is refused.
+func counted(admit func() error) int {
+	n := 0
+	for admit() == nil {
+		n++
+	}
+	return n
+}
+
+func TestEachAddressHasAnAccountOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 2, Burst: 5}, All: {PerSecond: 1, Burst: 8}}}}, metrics.New("test"))
+		ann, bob := l.WhoAt(at("192.0.2.1"), ""), l.WhoAt(at("192.0.2.2"), "")
+		require.Equal(t, 5, counted(func() error { return l.Admit(Polls, ann) }))
+		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, bob) }), "and all have one together")
+		require.NoError(t, l.Admit(Publishes, ann), "of which nothing is said")
+		time.Sleep(time.Second)
+		err := l.Admit(Polls, bob)
+		require.NoError(t, err)
+		err = l.Admit(Polls, ann)
+		require.ErrorIs(t, err, limited)
+		var refusal *Refusal
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, "rates.polls.all", refusal.Limit)
+		require.EqualValues(t, 1000, refusal.RetryAfterMS, "until there is one more")
+	})
+}
+
+// What one client has too much of is not taken from all.
+func TestWhoIsRefusedTakesNothingFromOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1, Burst: 1}, All: {PerSecond: 1, Burst: 2}}}}, metrics.New("test"))
+		ann, bob := l.WhoAt(at("192.0.2.1"), ""), l.WhoAt(at("192.0.2.2"), "")
+		require.NoError(t, l.Admit(Polls, ann))
+		for range 1000 {
+			require.ErrorIs(t, l.Admit(Polls, ann), limited)
+		}
+		require.NoError(t, l.Admit(Polls, bob))
+	})
+}
+
+func TestPrincipalsHaveAccountsWhereverTheyAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Rates: Rates{Publishes: {Principal: {PerSecond: 1, Burst: 3}}}}, metrics.New("test"))
+		n := 0
+		require.Equal(t, 3, counted(func() error {
+			n++
+			return l.Admit(Publishes, l.WhoAt(at("192.0.2."+strconv.Itoa(n)), "ann"))
+		}))
+		require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1"), "bob")))
+		for range 10 {
+			require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1"), "")), "the anonymous have none")
+		}
+	})
+}
+
+func TestANetworkIsOneAddress(t *testing.T) {
+	for same, of := range map[string]string{
+		"2001:db8:1:2::1":          "2001:db8:1:2:ffff::9",
+		"::ffff:192.0.2.1":         "192.0.2.1",
+		"fe80::1%eth0":             "fe80::2",
+		"2001:db8:1:2:3:4:5:6%en1": "2001:db8:1:2::",
+	} {
+		require.Equal(t, keyOf(at(same)), keyOf(at(of)), same)
+	}
+	require.NotEqual(t, keyOf(at("2001:db8:1:2::1")), keyOf(at("2001:db8:1:3::1")))
+	require.NotEqual(t, keyOf(at("192.0.2.1")), keyOf(at("192.0.2.2")))
+}
+
+func TestTheWordOfATrustedProxyIsTaken(t *testing.T) {
+	l := New(Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48")}}, metrics.New("test"))
+	who := func(peer string, forwarded ...string) *Source {
+		seat, err := l.Seat(at(peer))
+		require.NoError(t, err)
+		defer seat.Leave()
+		return seat.Who(forwarded, "").source
+	}
+	client := l.WhoAt(at("192.0.2.7"), "").source
+	require.Same(t, client, who("10.0.0.1", "192.0.2.7"))
+	require.Same(t, client, who("10.0.0.1", "8.8.8.8, 192.0.2.7"), "what the client said itself is not believed")
+	require.Same(t, client, who("10.0.0.1", "8.8.8.8, 192.0.2.7 ,10.1.2.3", "10.4.5.6"), "through several proxies")
+	require.Same(t, client, who("10.0.0.1", "192.0.2.7:4711"))
+	require.Same(t, client, who("2001:db8:ffff::1", "192.0.2.7"))
+	require.Same(t, client, who("10.0.0.1", "nonsense, 192.0.2.7"))
+	require.Same(t, l.WhoAt(at("10.9.9.9"), "").source, who("10.0.0.1", "10.9.9.9"), "a proxy's own")
+	for _, nothing := range [][]string{nil, {""}, {"nonsense"}, {"192.0.2.7, nonsense"}, {"192.0.2.7,"}} {
+		require.Same(t, l.WhoAt(at("10.0.0.1"), "").source, who("10.0.0.1", nothing...), "%q", nothing)
+	}
+	require.Same(t, l.WhoAt(at("203.0.113.1"), "").source, who("203.0.113.1", "192.0.2.7"), "nobody else's")
+}
+
+func TestConnectionsAreBoundedByAddressAndInAll(t *testing.T) {
+	l := New(Config{Connections: 5, AddressConnections: 3, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, metrics.New("test"))
+	var seats []*Seat
+	sit := func(addr string) func() error {
+		return func() error {
+			seat, err := l.Seat(at(addr))
+			if err == nil {
+				seats = append(seats, seat)
+			}
+			return err
+		}
+	}
+	require.Equal(t, 3, counted(sit("192.0.2.1")))
+	require.ErrorIs(t, sit("192.0.2.1")(), limited)
+	require.Equal(t, 2, counted(sit("192.0.2.2")))
+	require.ErrorIs(t, sit("192.0.2.2")(), overloaded)
+	for _, seat := range seats {
+		shared := seat.Share()
+		seat.Leave()
+		require.Positive(t, l.connections.Load(), "one who has it still sits")
+		shared.Leave()
+	}
+	require.Zero(t, l.connections.Load())
+	require.Equal(t, 5, counted(sit("10.0.0.1")), "a proxy has many clients")
+}
+
+func TestCallsAreBoundedByAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Calls: 1, AddressCalls: 2, Wait: time.Minute}, metrics.New("test"))
+		ann := l.WhoAt(at("192.0.2.1"), "")
+		first, err := l.Begin(t.Context(), ann)
+		require.NoError(t, err)
+		second := make(chan Call, 1)
+		go func() {
+			call, _ := l.Begin(t.Context(), ann)
+			second <- call
+		}()
+		synctest.Wait()
+		_, err = l.Begin(t.Context(), ann)
+		require.ErrorIs(t, err, limited, "those that wait count, too")
+		first.End()
+		(<-second).End()
+		third, err := l.Begin(t.Context(), ann)
+		require.NoError(t, err)
+		third.End()
+		require.Zero(t, ann.source.calls.Load())
+		require.Zero(t, l.calls.Gauge().InUse)
+	})
+}
+
+func TestAReloadThatSaysTheSameRatesForgivesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := Config{
+			Rates: Rates{Polls: {Address: {PerSecond: 1, Burst: 1}}},
+			Rules: []Rule{{Name: "chat", Pattern: "chat.>", Rate: Rate{PerSecond: 1, Burst: 1}}},
+		}
+		l := New(cfg, metrics.New("test"))
+		ann := l.WhoAt(at("192.0.2.1"), "")
+		require.NoError(t, l.Admit(Polls, ann))
+		require.NoError(t, l.AdmitTopic("chat.a", ann))
+		cfg.Calls = 7
+		l.Reload(cfg)
+		require.ErrorIs(t, l.Admit(Polls, ann), limited)
+		require.ErrorIs(t, l.AdmitTopic("chat.b", ann), limited)
+		cfg.Rates[Polls][Address].Burst = 3
+		l.Reload(cfg)
+		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, ann) }))
+		l.Reload(Config{})
+		require.NoError(t, l.Admit(Polls, ann))
+		require.NoError(t, l.AdmitTopic("chat.b", ann))
+	})
+}
+
+// Whoever would begin anew as it is is forgotten; who has something to wait for is not.
+func TestAccountsAreForgottenAndBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1.0 / 60, Burst: 1}}}}, metrics.New("test"))
+		ann := l.WhoAt(at("192.0.2.1"), "")
+		require.NoError(t, l.Admit(Polls, ann))
+		seat, err := l.Seat(at("192.0.2.2"))
+		require.NoError(t, err)
+		l.WhoAt(at("192.0.2.3"), "")
+		time.Sleep(30 * time.Second)
+		l.Sweep(time.Now())
+		require.Equal(t, 2, l.addresses.len())
+		require.ErrorIs(t, l.Admit(Polls, l.WhoAt(at("192.0.2.1"), "")), limited)
+		seat.Leave()
+		time.Sleep(5 * time.Minute)
+		l.Sweep(time.Now())
+		require.Zero(t, l.addresses.len())
+
+		for i := range maxSources {
+			l.addresses.get(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), time.Now())
+		}
+		one, other := l.WhoAt(at("192.0.2.1"), ""), l.WhoAt(at("192.0.2.2"), "")
+		require.Same(t, one.source, other.source, "once there are too many the rest share an account")
+		require.Equal(t, maxSources, l.addresses.len())
+	})
+}
+
+func TestWhoDoesNotWaitHearsOfItLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1.0 / 3600, Burst: 1}}}, Wait: 2 * time.Second, WaitingCalls: 1}, metrics.New("test"))
+		ann := l.WhoAt(at("192.0.2.1"), "")
+		refusal := func() *Refusal {
+			r, _ := errors.AsType[*Refusal](l.Admit(Polls, ann))
+			return r
+		}
+		require.Nil(t, refusal())
+		for range toldAtOnce {
+			require.Zero(t, refusal().Hold)
+		}
+		late := refusal()
+		require.Equal(t, 2*time.Second, late.Hold)
+		begun := time.Now()
+		held := make(chan bool, 1)
+		go func() { held <- l.Hold(t.Context(), late) }()
+		synctest.Wait()
+		require.False(t, l.Hold(t.Context(), late), "no more are held than calls may wait")
+		require.True(t, <-held)
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		require.True(t, l.Hold(t.Context(), &Refusal{}))
+	})
+}
+
+func TestTheMostSpecificRuleCounts(t *testing.T) {
+	r := newRates(Config{Rules: []Rule{
+		{Name: "all", Pattern: ">", Rate: Rate{PerSecond: 1}},
+		{Name: "chat", Pattern: "chat.>", Rate: Rate{PerSecond: 2}},
+		{Name: "news", Pattern: "chat.news"},
+	}})
+	require.Equal(t, "all", r.of("prices.a").Name)
+	require.Equal(t, "chat", r.of("chat.a").Name)
+	require.Nil(t, r.of("chat.news"), "which has no rate")
+	for i := range maxKnown + 10 {
+		r.of("chat." + strconv.Itoa(i))
+	}
+	require.LessOrEqual(t, len(r.known), maxKnown)
+	require.Equal(t, "chat", r.of("chat.a").Name)
+}
+
+// Asking the limits is part of every poll and publish.
+func BenchmarkAdmit(b *testing.B) {
+	r := Rate{PerSecond: 1e9, Burst: 1e9}
+	for name, rates := range map[string]Rates{"unlimited": {}, "address": {Polls: {Address: r}}, "address and all": {Polls: {Address: r, All: r}}} {
+		b.Run(name, func(b *testing.B) {
+			l := New(Config{Rates: rates}, metrics.New("test"))
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				who := l.WhoAt(at("192.0.2.1"), "")
+				for pb.Next() {
+					if err := l.Admit(Polls, who); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
