@@ -148,7 +148,7 @@ var broken = []brokenInput{
 	{name: "rate: a burst without its word", yaml: "rates.requests.all: 100/s 500\n"},
 	{name: "rate: a burst of none", args: []string{"--rates-polls-address=100/s burst 0"}},
 	{name: "rate: too seldom", args: []string{"--rates-topics-principal=0.5/h"}},
-	{name: "rate: a scope that is none", yaml: "rates:\n  publishes:\n    adress: 5/s\n"},
+	{name: "rate: a scope that is none", yaml: "rates:\n  publishes:\n    addresses: 5/s\n"},
 	{name: "rate: a kind that is none", yaml: "rates:\n  publish:\n    address: 5/s\n"},
 	{name: "rate: of principals, for what has none yet", environ: []string{"PUBSUBD_RATES_CONNECTIONS_PRINCIPAL=5/s"}},
 	{name: "rate: a kind without its scope", yaml: "rates:\n  polls: 5/s\n"},
