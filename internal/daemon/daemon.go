@@ -86,7 +86,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	}
 	d.useCertificate(certificate)
 	d.notReady("starting")
-	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), cfg.MessageBytes)
+	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limiter.Config(), cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, limits, m)
 	m.Gather(d.gauges)
 	d.api = httpapi.New(httpapi.Config{
@@ -114,7 +114,7 @@ func limitConfig(cfg config.Config) limit.Config {
 }
 
 // limitsOf is what clients are told.
-func limitsOf(t transport.Config, s session.Config, messageBytes int) wire.Limits {
+func limitsOf(t transport.Config, s session.Config, l limit.Config, messageBytes int) wire.Limits {
 	return wire.Limits{
 		PollTimeoutMS:       t.PollTimeout.Milliseconds(),
 		HeartbeatMS:         t.Heartbeat.Milliseconds(),
@@ -126,6 +126,8 @@ func limitsOf(t transport.Config, s session.Config, messageBytes int) wire.Limit
 		Unacked:             s.Unacked,
 		Subscriptions:       s.Subscriptions,
 		MessageBytes:        messageBytes,
+		WaitMS:              l.Wait.Milliseconds(),
+		PendingMessages:     l.PendingMessages,
 	}
 }
 

@@ -106,7 +106,7 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.limiter.Reload(limitConfig(cfg))
 	d.sessions.Reload(cfg.Session)
 	polls := cfg.Transport.WithDefaults()
-	limits := limitsOf(polls, d.sessions.Config(), cfg.MessageBytes)
+	limits := limitsOf(polls, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)
 	d.polls.Reload(cfg.Transport, limits)
 	d.api.Reload(limits, polls.WriteTimeout)
 	select {

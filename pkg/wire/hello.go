@@ -23,6 +23,9 @@ type Limits struct {
 	Unacked             int   `json:"unacked"`               // frames sent and not acked that are kept
 	Subscriptions       int   `json:"subscriptions"`         // topics a session may hold
 	MessageBytes        int   `json:"message_bytes"`         // largest message
+
+	WaitMS          int64 `json:"wait_ms,omitempty"`                      // a call or a session waits so long for a place
+	PendingMessages int   `json:"pending_messages_per_session,omitempty"` // publishes under way that name the session
 }
 
 // PollTimeout returns PollTimeoutMS as a duration.
