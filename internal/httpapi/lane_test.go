@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -32,8 +33,9 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	k.cfg.Lane = way
 	api := New(k.cfg)
 	k.api = api
-	l, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	l := &seatedListener{socket, k.cfg}
 	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: api.ConnContext}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
@@ -53,6 +55,24 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 		k.cfg.Broker.Close()
 	})
 	return k
+}
+
+// A seatedListener gives every client a seat.
+type seatedListener struct {
+	net.Listener
+	cfg Config
+}
+
+func (l *seatedListener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	seat, err := l.cfg.Limiter.Seat(nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())
+	if err != nil {
+		return nil, err
+	}
+	return inbound.New(nc, seat, l.cfg.Metrics), nil
 }
 
 // dial connects to the kit's server, by the network that its client uses.

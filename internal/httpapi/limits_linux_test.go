@@ -1,0 +1,148 @@
+//go:build linux
+
+package httpapi
+
+import (
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// limitedLane is a kit whose clients are refused after so many publishes.
+func limitedLane(t *testing.T, way LaneWay, publishes int) *kit {
+	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: publishes}}}
+	return serveLane(t, way, settings{limits: limit.Config{Rates: rates, Wait: 10 * time.Second}}, nil)
+}
+
+// refuseUntilHeld publishes until the answer is held back.
+func (c *caller) refuseUntilHeld() {
+	c.Helper()
+	for range 20 {
+		c.send(publishing("a", "1"))
+		require.Contains(c, c.wantAnswer(http.StatusTooManyRequests), "rates.publishes.address")
+	}
+	c.send(publishing("a", "1"))
+	c.want(21, func() int { return int(c.counted("pubsubd_limited_total", "rates.publishes.address")) }, "refusals")
+	require.NoError(c, c.conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err := c.answers.Peek(1)
+	require.ErrorContains(c, err, "timeout", "nothing is said yet")
+	require.NoError(c, c.conn.SetDeadline(time.Now().Add(surely)))
+}
+
+func TestTheLaneHoldsRefusalsBackWithoutAGoroutine(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := limitedLane(t, way, 1)
+		c := k.callOnLane()
+		c.refuseUntilHeld()
+		k.later(9 * time.Second)
+		c.send(publishing("b", "1")) // ahead
+		k.later(11 * time.Second)
+		require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), `"code":"limited"`)
+		k.want(22, func() int { return int(k.counted("pubsubd_limited_total", "rates.publishes.address")) }, "refusals")
+		k.later(22 * time.Second)
+		require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), `"code":"limited"`)
+		require.Zero(t, k.counted("pubsubd_lane_returned_total"))
+	})
+}
+
+func TestWhoseRefusalIsHeldMayLeave(t *testing.T) {
+	k := limitedLane(t, LaneHandOff, 1)
+	c := k.callOnLane()
+	c.refuseUntilHeld()
+	require.NoError(t, c.conn.Close())
+	k.wantOnLane(0)
+	k.later(11 * time.Second)
+}
+
+func TestWhoseRefusalIsHeldIsToldWhenTheDaemonDrains(t *testing.T) {
+	k := limitedLane(t, LaneHandOff, 1)
+	c := k.callOnLane()
+	c.refuseUntilHeld()
+	k.api.Drain()
+	c.wantAnswer(http.StatusTooManyRequests)
+	c.wantClosed()
+	k.wantOnLane(0)
+}
+
+// On the lane as on net/http.
+func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{limits: limit.Config{PendingMessages: 1}, session: session.Config{InactivityTimeout: time.Hour}}, nil)
+		id := k.openA()
+		k.tell(1, 1, 10)
+		reload := func(cfg limit.Config) {
+			cfg.Sessions = 1000
+			k.cfg.Limiter.Reload(cfg)
+		}
+		c := k.callOnLane()
+		for _, story := range []struct {
+			limit string
+			cfg   limit.Config
+			ask   string
+		}{
+			{"rates.publishes.address", limit.Config{Rates: limit.Rates{limit.Publishes: {limit.Address: once}}}, publishing("a", "1")},
+			{"rates.publishes.all", limit.Config{Rates: limit.Rates{limit.Publishes: {limit.All: once}}}, publishing("a", "1")},
+			{"rates.polls.address", limit.Config{Rates: limit.Rates{limit.Polls: {limit.Address: once}}}, polling(id, 0)},
+			{"rates.polls.all", limit.Config{Rates: limit.Rates{limit.Polls: {limit.All: once}}}, "GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n"},
+			{"topics.a.rate", limit.Config{Rules: []limit.Rule{{Name: "a", Pattern: "a", Rate: once}}}, publishing("a", "1")},
+		} {
+			reload(story.cfg)
+			c.send(story.ask)
+			c.wantAnswer(http.StatusOK)
+			c.send(story.ask)
+			require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), story.limit)
+		}
+		reload(limit.Config{Rates: limit.Rates{limit.Misses: {limit.Address: once}}})
+		c.send(polling("none", 0))
+		c.wantAnswer(http.StatusNotFound)
+		c.send(polling("none", 0))
+		require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), "rates.misses.address")
+		reload(limit.Config{Rates: limit.Rates{limit.Topics: {limit.Address: once}}})
+		c.send(publishing("new.1", "1"), publishing("new.1", "1"))
+		c.wantAnswer(http.StatusOK)
+		c.wantAnswer(http.StatusOK)
+		c.send(publishing("new.2", "1"))
+		require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), "rates.topics.address")
+		require.Zero(t, k.counted("pubsubd_lane_returned_total"))
+	})
+}
+
+// A call that has to wait for its place does so on net/http, having spent nothing.
+func TestWhatHasToWaitLeavesTheLane(t *testing.T) {
+	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 2}}}
+	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{Calls: 1, Wait: surely, Rates: rates}}, nil)
+	c := k.callOnLane()
+	call, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+	require.NoError(t, err)
+	c.send(publishing("a", "1"))
+	k.want(1, func() int { return int(k.counted("pubsubd_lane_returned_total")) }, "connections that went back")
+	call.End()
+	require.EqualValues(t, 1, c.wantPublished("a"))
+	c.send(publishing("a", "1"))
+	c.wantAnswer(http.StatusTooManyRequests)
+}
+
+func TestTheLaneBelievesTrustedProxies(t *testing.T) {
+	rates := limit.Rates{limit.Publishes: {limit.Address: once}}
+	trusted := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{Rates: rates, TrustedProxies: trusted}}, nil)
+	c := k.callOnLane()
+	from := func(addr string) string {
+		return strings.Replace(publishing("a", "1"), "Host: h", "Host: h\r\nX-Forwarded-For: "+addr, 1)
+	}
+	for _, addr := range []string{"192.0.2.1", "192.0.2.2", "203.0.113.9, 192.0.2.3"} {
+		c.send(from(addr))
+		c.wantPublished("a")
+	}
+	c.send(from("198.51.100.1, 192.0.2.1"))
+	require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), string(wire.CodeLimited))
+	require.Equal(t, 1, k.onLane())
+}
