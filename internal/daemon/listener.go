@@ -67,21 +67,21 @@ func (d *Daemon) bareDoor(l *net.TCPListener) net.Listener {
 // adminDoor is where operators come in, for whom there is always room: what clients do
 // is bounded by itself.
 func (d *Daemon) adminDoor(l *net.TCPListener) net.Listener {
-	return &bounded{steady: d.steady(l, "admin", tellNothing), places: make(chan struct{}, adminConnections)}
+	return &capped{steady: d.steady(l, "admin", tellNothing), places: make(chan struct{}, adminConnections)}
 }
 
 // adminConnections is how many there may be on the admin listener: more than scrapers,
 // probes and people make.
 const adminConnections = 100
 
-// A bounded listener has a place for each connection, and closes what has none.
-type bounded struct {
+// A capped listener has a place for each connection, and closes what has none.
+type capped struct {
 	*steady
 	places chan struct{} // as full as places are taken
 }
 
 // Accept implements net.Listener.
-func (l *bounded) Accept() (net.Conn, error) {
+func (l *capped) Accept() (net.Conn, error) {
 	for {
 		c, err := l.steady.Accept()
 		if err != nil {

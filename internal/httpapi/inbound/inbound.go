@@ -139,7 +139,8 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// CloseWrite ends this side, if the connection has sides.
+// CloseWrite ends this side, if the connection has sides, as net/http does after the
+// answer to a request that it does not read to its end.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
