@@ -59,8 +59,8 @@ func settings(c *Config) []setting {
 		{"idempotency.window", live(duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms)), "how long the result of a publish with an idempotency key is repeated"},
 		{"idempotency.keys", live(count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys, math.MaxInt)), "idempotency keys whose results are remembered; the oldest go first"},
 
-		{"session.queue", count(&s.Queue, session.DefaultQueue, 1024), "frames a session buffers before a topic falls behind; idle sessions pay for all of them"},
-		{"session.unacked", count(&s.Unacked, session.DefaultUnacked, math.MaxInt), "frames kept that were sent and not yet acked"},
+		{"session.queue", live(count(&s.Queue, session.DefaultQueue, 1024)), "frames a session buffers before a topic falls behind; idle sessions pay for all of them; a session that has buffered something keeps its own"},
+		{"session.unacked", live(count(&s.Unacked, session.DefaultUnacked, math.MaxInt)), "frames kept that were sent and not yet acked"},
 		{"session.inactivity_timeout", live(duration(&s.InactivityTimeout, session.DefaultInactivityTimeout, ms)), "a session without a poll ends after this"},
 		{"session.ended_remembered", count(&s.EndedRemembered, session.DefaultEndedRemembered, math.MaxInt), "ended sessions whose reason is remembered"},
 

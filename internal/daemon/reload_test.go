@@ -173,11 +173,11 @@ func TestALimitThatWasReloadedIsToldAndHeld(t *testing.T) {
 			c.Transport.AnswerFrames, c.Transport.AnswerBytes = 5, 4
 			c.Broker.HistoryMessages = 2
 			c.Limit.Wait, c.Limit.PendingMessages = 20*time.Millisecond, 9
-			c.Session.Queue, c.Session.Unacked = 3, 3 // not live
+			c.Session.Queue, c.Session.Unacked = 3, 3
 		})
 		want := wire.Limits{
 			MessageBytes: 10, Subscriptions: 2, InactivityTimeoutMS: 7000, PollTimeoutMS: 9000, HeartbeatMS: 8000, MaxOutputDelayMS: 6000,
-			AnswerFrames: 5, AnswerBytes: 4, Queue: 32, Unacked: 1024, WaitMS: 20, PendingMessages: 9,
+			AnswerFrames: 5, AnswerBytes: 4, Queue: 3, Unacked: 3, WaitMS: 20, PendingMessages: 9,
 		}
 		require.Equal(t, want, d.limitsTold())
 		_, hello := d.get("http://" + d.PublicAddr() + "/v1/poll?topic=a")
