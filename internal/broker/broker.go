@@ -82,6 +82,7 @@ func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 		epoch:   newEpoch(now),
 		metrics: m,
 		seed:    maphash.MakeSeed(),
+		memory:  memory{pressed: make(chan struct{}, 1)},
 	}
 	b.force.Store(newForce(cfg))
 	b.results = newResults(b.force.Load().Config, m)
@@ -326,6 +327,7 @@ func (b *Broker) Gauges(g *metrics.Gauges) {
 	g.Subscriptions = int(b.subscriptions.Load())
 	b.memory.gauges(g)
 	g.TopicBytes = b.overhead()
-	g.MemoryBudget = int64(b.force.Load().MemoryBudget)
+	g.MemoryBudget = b.said()
+	g.MemoryPressure = int(b.Pressure())
 	g.IdempotencyKeys = b.results.count()
 }

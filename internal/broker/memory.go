@@ -19,6 +19,10 @@ type memory struct {
 
 	reclaiming sync.Mutex   // held by whoever makes room; before a shard's lock
 	fullUntil  atomic.Int64 // Unix nanoseconds; looking for room is of no use before
+
+	pressure atomic.Int32  // see Press
+	pressed  chan struct{} // see Pressed; immutable
+	shrunk   atomic.Int64  // the budget for now, if that is less than the settings say; 0: it is not
 }
 
 // What a topic and a subscription take by themselves: their structs, their names,
@@ -52,8 +56,9 @@ func (b *Broker) CountQueues(bytes int) { b.memory.queues.Add(int64(bytes)) }
 // admit makes sure that the budget has room for so many bytes. The error is a
 // *wire.Problem: overloaded.
 func (b *Broker) admit(bytes int) error {
+	b.noticePressure()
 	// Fast path: there is room.
-	if b.used()+int64(bytes) <= int64(b.force.Load().MemoryBudget) {
+	if b.used()+int64(bytes) <= b.budget() {
 		return nil
 	}
 	if time.Now().UnixNano() >= b.memory.fullUntil.Load() && b.reclaim(int64(bytes)) {
@@ -65,7 +70,7 @@ func (b *Broker) admit(bytes int) error {
 // admitOverhead makes sure that topics and subscriptions, which cannot make room, take
 // no more than their share of the budget: half. The error is as admit's.
 func (b *Broker) admitOverhead() error {
-	if b.overhead() <= int64(b.force.Load().MemoryBudget)/2 {
+	if b.overhead() <= b.said()/2 {
 		return nil
 	}
 	return usedUp("by topics and subscriptions, as far as they may")
@@ -91,7 +96,7 @@ const slack = 16
 func (b *Broker) reclaim(need int64) bool {
 	b.memory.reclaiming.Lock()
 	defer b.memory.reclaiming.Unlock()
-	budget := int64(b.force.Load().MemoryBudget)
+	budget := b.budget()
 	if b.used()+need <= budget {
 		return true // someone else made room
 	}

@@ -168,7 +168,7 @@ func (s *restoring) holdBudget() {
 		return
 	}
 	b.reclaim(0)
-	budget := int64(b.force.Load().MemoryBudget)
+	budget := b.said()
 	s.reclaimAt = max(budget, b.used()) + budget/slack
 }
 

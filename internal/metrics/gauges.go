@@ -16,7 +16,10 @@ type Gauges struct {
 	QueueBytes    int64          // sessions' queues, messages that only they hold, and lists of unacked frames
 	TopicBytes    int64          // topics and subscriptions by themselves
 	MemoryBudget  int64          // that all of these may take
-	Draining      bool           // clients are told to leave
+
+	MemoryPressure int // 0, 1 or 2: none, high, critical
+
+	Draining bool // clients are told to leave
 
 	IdempotencyKeys int // whose results are remembered
 
@@ -55,6 +58,7 @@ var (
 	descKeys          = describe("idempotency_keys", "Idempotency keys whose results are remembered.")
 	descMemory        = describe("memory_bytes", "Memory that counts against the budget, by kind.", "kind")
 	descBudget        = describe("memory_budget_bytes", "The budget of all kinds of pubsubd_memory_bytes together.")
+	descPressure      = describe("memory_pressure", "How short of memory the daemon is: 0 not, 1 new sessions are refused, 2 sessions that do not read are trimmed, too.")
 	descLimit         = describe("limit", "How many there may be, by the setting in force; 0 is no bound.", "limit")
 	descInUse         = describe("in_use", "How many there are of what is limited, by limit.", "limit")
 	descWaiting       = describe("waiting", "Calls and session openings that wait for a place, by limit.", "limit")
@@ -90,6 +94,7 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(descMemory, float64(now.QueueBytes), "queues")
 	send(descMemory, float64(now.TopicBytes), "topics")
 	send(descBudget, float64(now.MemoryBudget))
+	send(descPressure, float64(now.MemoryPressure))
 	send(descLimit, float64(now.MaxTopics), "topics")
 	send(descLimit, float64(now.MaxSubscriptions), "all_subscriptions")
 	for _, l := range now.Limits {

@@ -34,6 +34,7 @@ type Metrics struct {
 	Resent          prometheus.Counter
 	SessionsOpened  prometheus.Counter
 	SessionsEnded   *prometheus.CounterVec // by reason
+	SessionsTrimmed prometheus.Counter
 	QueueDepth      prometheus.Histogram
 
 	// What became of idempotency keys: a result repeated, another message refused, a
@@ -83,6 +84,7 @@ func New(version string) *Metrics {
 		Resent:           counter("frames_resent_total", "Frames sent again because they were not acked."),
 		SessionsOpened:   counter("sessions_opened_total", "Sessions opened."),
 		SessionsEnded:    counters("sessions_ended_total", "Sessions ended, by reason: closed by the client, inactive, draining, slow where the policy is to disconnect, or with more topics than a session may hold.", "reason"),
+		SessionsTrimmed:  counter("sessions_trimmed_total", "Times that a session which did not read had to let go of what it had queued, for want of memory: it reads on from history, or ends, as its topics' policies say."),
 		QueueDepth:       prometheus.NewHistogram(histogram("session_queue_depth", "Frames found in a session's queue when a poll takes them.", prometheus.ExponentialBuckets(1, 2, 8))),
 		delivered:        counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
 		deliveredBytes:   counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
@@ -122,7 +124,7 @@ func New(version string) *Metrics {
 	build.Set(1)
 	m.Registry.MustRegister(build, network, calls, idempotency, compressed, m.hookCalls, m.hookSeconds, m.LaneConnections, m.LaneReturned,
 		m.Published, m.PublishedBytes, m.Refused, m.Limited, m.WaitSeconds, m.ConnectionsEnded, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
-		m.SessionsOpened, m.SessionsEnded, m.QueueDepth,
+		m.SessionsOpened, m.SessionsEnded, m.SessionsTrimmed, m.QueueDepth,
 		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m

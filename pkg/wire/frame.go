@@ -33,7 +33,8 @@ type Frame struct {
 // An Account is where the memory of frames is counted, in bytes.
 type Account struct {
 	Encodings atomic.Int64 // made so far
-	Pinned    atomic.Int64 // messages that no history holds, but queues do
+	Queued    atomic.Int64 // messages that queues hold
+	Pinned    atomic.Int64 // those of them that no history holds
 }
 
 // NewMessageFrame returns the frame of m, which the caller must not change any
@@ -142,14 +143,23 @@ const released = 1 << 32
 
 // Pin says that a queue holds the frame, until Unpin.
 func (f *Frame) Pin() {
-	if f.pins.Add(1) == released+1 && f.account != nil {
+	pins := f.pins.Add(1)
+	if f.account == nil || pins%released != 1 {
+		return
+	}
+	f.account.Queued.Add(int64(f.Size()))
+	if pins == released+1 {
 		f.account.Pinned.Add(int64(f.Size())) // it came to the queue late
 	}
 }
 
 // Unpin ends a Pin.
 func (f *Frame) Unpin() {
-	if f.pins.Add(-1) == released {
+	pins := f.pins.Add(-1)
+	if f.account != nil && pins%released == 0 {
+		f.account.Queued.Add(-int64(f.Size()))
+	}
+	if pins == released {
 		f.settle(-f.Size())
 	}
 }
