@@ -15,9 +15,10 @@ import (
 )
 
 // Publishers with short-lived messages, a history and bounds that are far too
-// small, answers that are lost or cut, polls that replace each other, and topics
-// that come and go: whatever happens, what a client counts continues exactly
-// where it was, by a message or by a gap, and frames that come again are the same.
+// small, answers that are lost or cut, polls that replace each other, topics that
+// come and go, and memory that runs out: whatever happens, what a client counts
+// continues exactly where it was, by a message or by a gap, and frames that come again
+// are the same.
 func TestWhateverHappensNothingIsLostUnannounced(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -30,6 +31,7 @@ func TestWhateverHappensNothingIsLostUnannounced(t *testing.T) {
 				for i := range uint64(4) {
 					clients.Go(func() { newTraveller(k, rand.New(rand.NewPCG(seed, 100+i))).travel(300) })
 				}
+				publishers.Go(func() { k.pressAtRandom(rand.New(rand.NewPCG(seed, 99)), done) })
 				clients.Wait()
 				close(done)
 				publishers.Wait()

@@ -267,7 +267,11 @@ func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, 
 	t.resend()
 	t.limit = p.roomLocked(t.limit)
 	t.tellPatterns()
+	pinned := s.pinned
 	t.drain(e)
+	if s.pinned < pinned {
+		s.waiting = now.UnixNano()
+	}
 	t.catchUp()
 	s.countLocked()
 	p.frames = t.frames

@@ -52,7 +52,7 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 			return // it was a stateless poll's, which is over
 		}
 	}
-	sub.enqueueLocked(frames)
+	sub.enqueueLocked(frames, now)
 }
 
 // others returns the frames that are not of the client of that name.
@@ -76,8 +76,15 @@ func (sub *subscription) passLocked(offset uint64) {
 
 // enqueueLocked queues what fits and wakes the poll, if one is parked on its
 // connection.
-func (sub *subscription) enqueueLocked(frames []*wire.Frame) {
+func (sub *subscription) enqueueLocked(frames []*wire.Frame, now time.Time) {
 	s := sub.session
+	if len(frames) > 0 && s.in.broker.Tight() {
+		sub.tightenLocked()
+		return
+	}
+	if s.pinned == 0 {
+		s.waiting = now.UnixNano()
+	}
 	for _, f := range frames {
 		if !s.enqueueLocked(queued{sub, f}) {
 			sub.fallBehindLocked()

@@ -72,6 +72,9 @@ type Opening struct {
 // its client has to know, as Change does. The error is a *wire.Problem, or ctx's, if
 // that ends while a place is waited for.
 func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session, []wire.Position, error) {
+	if err := r.checkMemory(); err != nil { // and again once it has waited
+		return nil, nil, err
+	}
 	if err := r.places.Enter(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -113,6 +116,10 @@ func (r *Registry) gone(s *Session) {
 
 // start subscribes a new session, which has its place, and lists it.
 func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
+	if err := r.checkMemory(); err != nil {
+		r.gone(s)
+		return nil, nil, err
+	}
 	positions, err := s.Change(topics, nil)
 	if err != nil {
 		r.gone(s)
@@ -129,6 +136,19 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 		return nil, nil, why
 	}
 	return s, positions, nil
+}
+
+// checkMemory returns an error while the daemon is short of memory. Those sessions that
+// are open go on.
+func (r *Registry) checkMemory() error {
+	if r.broker.Pressure() < broker.High {
+		return nil
+	}
+	r.metrics.Limited.WithLabelValues("memory").Inc()
+	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget, GOMEMLIMIT)",
+		"the daemon is short of memory and opens no sessions")
+	p.RetryAfterMS = 5000
+	return p
 }
 
 // unlistEnded takes a session off the list that ended before it was there: its topics

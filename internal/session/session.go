@@ -53,6 +53,7 @@ type Session struct {
 
 	mu      sync.Mutex // guards the fields below; before a topic's lock
 	pinned  int        // bytes of the frames in queue and carried, which are pinned
+	waiting int64      // Unix nanoseconds; since when none of those was taken
 	carried queued     // taken from queue and not sent; goes first
 	counted int        // bytes of queue and unacked that the broker's budget has
 	subs    map[string]*subscription
