@@ -144,10 +144,16 @@ type served struct {
 
 func serveProcess(t *testing.T, args ...string) *served {
 	t.Helper()
+	return serveProcessIn(t, []string{}, args...)
+}
+
+// serveProcessIn is serveProcess with only the given environment.
+func serveProcessIn(t *testing.T, env []string, args ...string) *served {
+	t.Helper()
 	addresses := filepath.Join(t.TempDir(), "addresses")
 	args = append([]string{"serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file", addresses}, args...)
 	s := &served{T: t, cmd: exec.Command(binary, args...), stderr: &wrote{}}
-	s.cmd.Env, s.cmd.Stderr = []string{}, s.stderr
+	s.cmd.Env, s.cmd.Stderr = env, s.stderr
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(func() { _ = s.cmd.Process.Kill() })
 	var text []byte

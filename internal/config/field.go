@@ -119,6 +119,32 @@ func sizeOrOff(to *int, def, least int) field {
 	}
 }
 
+// sizeOrAuto is a size, or "auto", the default, which is 0: the daemon chooses.
+func sizeOrAuto(to *int) field {
+	const auto, chosen = "auto", 0
+	return fieldOf[int]{
+		to: to, def: chosen, name: "bytes",
+		may: "bytes, such as 4096, 64KiB or 1MiB, of at least 1, or auto",
+		parse: func(s string) (int, error) {
+			if s == auto {
+				return chosen, nil
+			}
+			n, err := parseSize(s)
+			if err == nil && n < 1 {
+				err = errors.New("too small")
+			}
+			return n, err
+		},
+		format: func(n int) string {
+			if n == chosen {
+				return auto
+			}
+			return formatSize(n)
+		},
+		valid: func(n int) bool { return n >= chosen },
+	}
+}
+
 func upTo(format func(int) string, most int) string {
 	if most == math.MaxInt {
 		return "of at least 1"

@@ -229,9 +229,9 @@ func wrongRules(c *Config) []*Error {
 			fail(at+".history.bytes", "is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
 				formatSize(rule.HistoryBytes), formatSize(c.MessageBytes))
 		}
-		if rule.HistoryBytes > c.Broker.MemoryBudget {
+		if rule.HistoryBytes > c.mostBudget() {
 			fail(at+".history.bytes", "is %s, more than memory.budget (%s): lower it, or raise that",
-				formatSize(rule.HistoryBytes), formatSize(c.Broker.MemoryBudget))
+				formatSize(rule.HistoryBytes), formatSize(c.mostBudget()))
 		}
 		if rule.Keep > 0 && rule.Slow != broker.DropOldest {
 			fail(at+".keep", "is %d, but slow is not %s, and only that keeps some: say slow: %[2]s, or leave keep out", rule.Keep, broker.DropOldest)

@@ -41,7 +41,7 @@ func settings(c *Config) []setting {
 		{"history.messages", live(count(&b.HistoryMessages, broker.DefaultHistoryMessages, math.MaxInt)), "messages that each topic retains"},
 		{"history.bytes", live(size(&b.HistoryBytes, broker.DefaultHistoryBytes, math.MaxInt)), "bytes that each topic retains; at least message.bytes"},
 		{"history.age", live(duration(&b.HistoryAge, broker.DefaultHistoryAge, ms)), "how long each topic retains a message"},
-		{"memory.budget", live(size(&b.MemoryBudget, broker.DefaultMemoryBudget, math.MaxInt)), "bytes that all histories, queues and cached frames may take; at least history.bytes; the process takes up to about twice that, unless GOMEMLIMIT says less"},
+		{"memory.budget", live(sizeOrAuto(&b.MemoryBudget)), "bytes that all histories, queues and cached frames may take; at least history.bytes; auto is 512MiB, or half of GOMEMLIMIT if that is less; the process takes up to about twice that, unless GOMEMLIMIT says less"},
 		{"limits.topics", live(count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt)), "topics held at one time"},
 		{"limits.sessions", live(count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt)), "sessions open at one time"},
 		{"limits.pending_sessions", live(count(&l.PendingSessions, limit.DefaultPendingSessions, math.MaxInt)), "requests for a session that wait, in order, when limits.sessions are open"},

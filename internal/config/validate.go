@@ -1,9 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
 )
 
 // Validate returns every reason why the daemon must not start with c, joined, or
@@ -39,10 +42,10 @@ func contradictions(c *Config) []*Error {
 			"is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
 			formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))})
 	}
-	if c.Broker.MemoryBudget < c.Broker.HistoryBytes {
+	if c.mostBudget() < c.Broker.HistoryBytes {
 		wrong = append(wrong, &Error{Key: "memory.budget", with: "history.bytes", Reason: fmt.Sprintf(
 			"is %s, less than history.bytes (%s): raise it, or one topic may exceed it",
-			formatSize(c.Broker.MemoryBudget), formatSize(c.Broker.HistoryBytes))})
+			formatSize(c.mostBudget()), formatSize(c.Broker.HistoryBytes))})
 	}
 	wrong = append(wrong, sharedAddresses(c)...)
 	if c.Transport.WriteTimeout <= c.Transport.MaxOutputDelay {
@@ -57,6 +60,11 @@ func contradictions(c *Config) []*Error {
 		return wrong
 	}
 	return append(wrong, exposed(c)...)
+}
+
+// mostBudget is memory.budget, or what it is at most where the daemon chooses.
+func (c *Config) mostBudget() int {
+	return cmp.Or(c.Broker.MemoryBudget, broker.DefaultMemoryBudget)
 }
 
 // sharedAddresses refuses one address for two listeners.

@@ -71,7 +71,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m := metrics.New(version)
 	manager := newNotifier(log)
 	kept := &stateFile{path: cfg.StateFile, manager: manager}
-	b, err := kept.load(cfg.Broker, m, time.Now())
+	b, err := kept.load(fitted(cfg, memoryLimit()), m, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +174,7 @@ func (d *Daemon) Listen() (err error) {
 	} else {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
+	d.tellBudget(d.cfg, memoryLimit())
 	return nil
 }
 

@@ -67,6 +67,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.useCertificate(certificate)
 	d.apply(is)
 	d.logChanges(was.Changes(said))
+	d.tellBudget(is, memoryLimit())
 	if level != levelOf(was) {
 		d.log.Info("log level is as configured again", zap.Stringer("was", level), zap.String("is", is.Log.Level))
 	}
@@ -102,7 +103,7 @@ func (d *Daemon) logChanges(changes []config.Change) {
 // apply puts cfg in force, room by room.
 func (d *Daemon) apply(cfg config.Config) {
 	d.reload.inForce.Store(&cfg)
-	d.broker.Reload(cfg.Broker, time.Now())
+	d.broker.Reload(fitted(cfg, memoryLimit()), time.Now())
 	d.limiter.Reload(limitConfig(cfg))
 	d.sessions.Reload(cfg.Session)
 	polls := cfg.Transport.WithDefaults()
