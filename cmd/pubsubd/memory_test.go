@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,6 +26,32 @@ func (s *served) metric(sample string) (value float64) {
 	}
 	require.Fail(s, "no such sample", sample)
 	return 0
+}
+
+// A budget far above GOMEMLIMIT is filled. The daemon has said so at its start, cuts
+// histories short before the collector runs without end, refuses no publish, and lets
+// sessions in again.
+func TestAProcessStaysWithinGOMEMLIMIT(t *testing.T) {
+	const limit, mib = 96 << 20, 1 << 20
+	s := serveProcessIn(t, []string{"GOMEMLIMIT=96MiB"}, "--memory-budget=256MiB", "--history-bytes=256MiB",
+		"--history-messages=1000000", "--history-age=1h", "--message-bytes=1MiB")
+	require.Contains(t, s.stderr.String(), "more than three quarters of GOMEMLIMIT")
+	body := `"` + strings.Repeat("x", mib/2) + `"`
+	most := 0.0
+	for i := range 600 {
+		s.post(fmt.Sprintf("/v1/topics/a.%d/messages", i%50), body)
+		if i%20 == 0 {
+			most = max(most, s.metric("process_resident_memory_bytes"))
+		}
+	}
+	require.Less(t, most, 1.5*limit, "the binary itself, and what comes between two looks, besides")
+	require.Positive(t, s.metric(`pubsubd_history_evicted_total{reason="memory"}`))
+	require.Greater(t, s.metric(`pubsubd_memory_bytes{kind="history"}`), 0.25*limit, "no more than needed went")
+	s.waitForMetric("pubsubd_memory_pressure 0")
+	s.post("/v1/sessions", `{"topics":["a.1"]}`)
+	cpu := s.metric("process_cpu_seconds_total")
+	time.Sleep(time.Second) // the interval that is measured
+	require.Less(t, s.metric("process_cpu_seconds_total")-cpu, 0.5, "the collector has ended")
 }
 
 // Who says no budget has one that fits.

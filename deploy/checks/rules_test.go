@@ -170,6 +170,8 @@ var trials = []trial{
 	{"PubsubdFilesNearLimit", load(`process_open_fds{} 700x100`, `process_max_fds{} 1000x100`), false, ""},
 	{"PubsubdMemoryNearBudget", load(`pubsubd_memory_bytes{kind="history"} 80x100`, `pubsubd_memory_bytes{kind="topics"} 15x100`, `pubsubd_memory_budget_bytes{} 100x100`), true, on},
 	{"PubsubdMemoryNearBudget", load(`pubsubd_memory_bytes{kind="history"} 80x100`, `pubsubd_memory_bytes{kind="topics"} 5x100`, `pubsubd_memory_budget_bytes{} 100x100`), false, ""},
+	{"PubsubdMemoryPresses", load(`pubsubd_memory_pressure{} 0x90 1x10`), true, on},
+	{"PubsubdMemoryPresses", load(`pubsubd_memory_pressure{} 0x99 2`), false, ""},
 	{"PubsubdDeliversLate", buckets(30), true, on + `,transport="longpoll"`},
 	{"PubsubdDeliversLate", buckets(60), false, ""},
 	{"PubsubdTakesTheLongWay", load(`pubsubd_calls_total{call="poll",way="lane"} 0+600x100`, `pubsubd_calls_total{call="poll",way="net/http"} 0+6000x100`), true, on},

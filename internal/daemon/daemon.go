@@ -31,7 +31,7 @@ import (
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
 //
 // Run's goroutines are the HTTP servers of both listeners and of what comes back
-// from the lane, and the sweeper; the API waits for the requests it serves, the lane
+// from the lane, the sweeper, and who watches memory; the API waits for the requests it serves, the lane
 // for its connections, and the broker for its fan-outs. All have ended when Run
 // returns.
 type Daemon struct {
@@ -43,6 +43,7 @@ type Daemon struct {
 	broker   *broker.Broker
 	limiter  *limit.Limiter
 	sessions *session.Registry
+	pressure *pressure
 	polls    *transport.Server
 
 	api                         *httpapi.API
@@ -84,6 +85,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		sessions: session.NewRegistry(places, b, m),
 		manager:  manager,
 	}
+	d.pressure = newPressure(b, d.sessions, log)
 	d.useCertificate(certificate)
 	d.notReady("starting")
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limiter.Config(), cfg.MessageBytes)
@@ -250,6 +252,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	running.Go(func() { d.sweep(sweeping) })
+	running.Go(func() { d.pressure.watch(sweeping) })
 
 	err := d.announce()
 	if err == nil {
