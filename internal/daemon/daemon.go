@@ -19,6 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
 	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -93,7 +94,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m.Gather(d.gauges)
 	d.api = httpapi.New(httpapi.Config{
 		Broker: b, Sessions: d.sessions, Polls: d.polls,
-		Authority: auth.Open{}, Limiter: limiter,
+		Authority: auth.Open{}, Limiter: limiter, Hook: hook.None{},
 		Metrics: m, Log: log, Limits: limits,
 		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
 		Lane:         httpapi.LaneWay(cfg.Lane),

@@ -212,7 +212,7 @@ func refusal(r *wire.HookRefusal) *wire.Problem {
 	if r.Detail == "" {
 		r.Detail = "the application refuses the message"
 	}
-	return wire.NewProblem(wire.CodeForbidden, "", "%.*s", maxDetail, r.Detail)
+	return wire.NewProblem(wire.CodeForbidden, "change the message", "%.*s", maxDetail, r.Detail)
 }
 
 // None is no hook: every message goes as it is.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -21,29 +22,50 @@ type requester struct {
 	read  func([]byte) (*wire.Command, error)
 }
 
-// Do implements transport.Commands.
-func (c *requester) Do(ctx context.Context, s *session.Session, raw []byte) (*wire.Reply, error) {
+// Do implements transport.Commands. It does not wait: what has to is done later.
+func (c *requester) Do(ctx context.Context, s *session.Session, raw []byte) (*wire.Reply, transport.Later, error) {
 	command, err := c.read(raw)
 	reply := &wire.Reply{}
 	if command != nil {
 		reply.Ref = command.Ref
 	}
+	later := func(ctx context.Context) *wire.Reply {
+		return c.replyInTime(ctx, reply, c.carryOut(ctx, s, command, reply))
+	}
 	switch {
 	case err != nil && command == nil:
-		return nil, err
+		return nil, nil, err
+	case err == nil && command.Publish != nil && c.api.Hook.Wants(command.Publish.Topic):
+		return nil, later, nil
 	case err == nil:
-		err = c.carryOut(ctx, s, command, reply)
+		err = c.carryOut(noPatience, s, command, reply)
 	}
-	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !c.api.Limiter.Hold(ctx, refusal) {
-		return nil, refusal.Problem // its connection is over, or it is one of too many
+	if errors.Is(err, context.Canceled) { // it would have to wait
+		return nil, later, nil
 	}
-	if err != nil {
-		return &wire.Reply{Ref: reply.Ref, Problem: c.api.problemOfCommand(ctx, err)}, nil
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
+		return nil, func(ctx context.Context) *wire.Reply { return c.replyInTime(ctx, reply, refusal) }, nil
 	}
-	if reply.Ref == nil {
-		return nil, nil
+	return c.replyWith(ctx, reply, err), nil, nil
+}
+
+// replyInTime is replyWith once it is to be told.
+func (c *requester) replyInTime(ctx context.Context, reply *wire.Reply, err error) *wire.Reply {
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok {
+		c.api.Limiter.Hold(ctx, refusal)
 	}
-	return reply, nil
+	return c.replyWith(ctx, reply, err)
+}
+
+// replyWith returns the reply to a command, or nil if there is none.
+func (c *requester) replyWith(ctx context.Context, reply *wire.Reply, err error) *wire.Reply {
+	switch {
+	case err != nil:
+		return &wire.Reply{Ref: reply.Ref, Problem: c.api.problemOfCommand(ctx, err)}
+	case reply.Ref == nil:
+		return nil
+	}
+	return reply
 }
 
 // problemOfCommand is problemOf where there is no request.
@@ -118,13 +140,13 @@ func (c *requester) publish(ctx context.Context, item *wire.PublishItem, reply *
 
 // change changes the session's subscriptions.
 func (c *requester) change(ctx context.Context, s *session.Session, command *wire.Command, reply *wire.Reply) error {
-	if err := c.api.Limiter.Admit(limit.Requests, c.asker.Who); err != nil {
-		return err
-	}
-	if err := c.api.allowAll(c.asker, command.Subscribe); err != nil {
-		return err
-	}
 	return c.api.call(ctx, c.asker, func() (err error) {
+		if err := c.api.Limiter.Admit(limit.Requests, c.asker.Who); err != nil {
+			return err
+		}
+		if err := c.api.allowAll(c.asker, command.Subscribe); err != nil {
+			return err
+		}
 		reply.Positions, err = s.Change(command.Subscribe, command.Unsubscribe)
 		return err
 	})

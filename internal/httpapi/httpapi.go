@@ -39,6 +39,7 @@ type Config struct {
 	Polls     *transport.Server
 	Authority Authority
 	Limiter   *limit.Limiter
+	Hook      Hook
 	Metrics   *metrics.Metrics
 	Log       *zap.Logger
 	Limits    wire.Limits // told to clients; MessageBytes and Subscriptions are held here; until a Reload

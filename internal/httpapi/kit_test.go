@@ -15,6 +15,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -37,6 +38,7 @@ type settings struct {
 	transport transport.Config
 	authority Authority
 	limits    limit.Config
+	hook      Hook
 	origins   []string
 }
 
@@ -51,6 +53,9 @@ func newConfig(s settings) Config {
 	if s.authority == nil {
 		s.authority = auth.Open{}
 	}
+	if s.hook == nil {
+		s.hook = hook.None{}
+	}
 	m := metrics.New("test")
 	b := broker.New(s.broker, m, time.Now())
 	s.limits.Sessions = s.session.MaxSessions
@@ -60,7 +65,7 @@ func newConfig(s settings) Config {
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
 	return Config{
 		Broker: b, Sessions: sessions, Polls: transport.New(s.transport, limits, m),
-		Authority: s.authority, Limiter: limiter, Origins: s.origins,
+		Authority: s.authority, Limiter: limiter, Hook: s.hook, Origins: s.origins,
 		Metrics: m, Log: zap.NewNop(), Limits: limits, WriteTimeout: transport.DefaultWriteTimeout,
 	}
 }

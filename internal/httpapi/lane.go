@@ -198,9 +198,13 @@ var plainModes = []transport.Mode{transport.Batch, transport.Stream, transport.S
 // maxPlainDigits keeps an ack below maxAck.
 const maxPlainDigits = 15
 
-// Publish takes one message.
+// Publish takes one message, unless the application has to be asked about it.
 func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
 	api := (*API)(a)
+	topic, badTopic := checkTopic(string(in.Topic))
+	if api.Hook.Wants(topic) {
+		return wire.Published{}, errNotServed
+	}
 	p, err := api.askerFrom(in.From)
 	if err != nil {
 		return wire.Published{}, err
@@ -213,9 +217,8 @@ func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
 	if err := a.Limiter.Admit(limit.Publishes, p.Who); err != nil {
 		return wire.Published{}, err
 	}
-	topic, err := checkTopic(string(in.Topic))
-	if err != nil {
-		return wire.Published{}, err
+	if badTopic != nil {
+		return wire.Published{}, badTopic
 	}
 	if err := api.mayPublish(p, topic); err != nil {
 		return wire.Published{}, err

@@ -38,7 +38,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, p asker) error {
 		return err
 	}
 	a.Metrics.HTTPPublishes.Inc()
-	if a.lane != nil && a.lane.TakePublish(w, r, published) {
+	if a.lane != nil && !a.Hook.Wants(topic) && a.lane.TakePublish(w, r, published) { // the next would come back
 		return nil
 	}
 	return a.writeJSON(w, http.StatusOK, published)
@@ -133,14 +133,18 @@ func (a *API) takeInTurn(ctx context.Context, p asker, m *message, body []byte) 
 	return a.takeMessage(ctx, p.Principal, m, body)
 }
 
-// takeMessage publishes m with a body that nobody else changes. If another publish
-// with its idempotency key is under way it waits for that, at most until ctx ends.
+// takeMessage publishes m with a body that nobody else changes, once the application
+// was asked, if a hook is for the topic. If another publish with its idempotency key is
+// under way it waits for that, at most until ctx ends.
 func (a *API) takeMessage(ctx context.Context, p auth.Principal, m *message, body []byte) (wire.Published, error) {
 	if len(body) > a.Limits().MessageBytes {
 		return wire.Published{}, tooLarge(a.Limits().MessageBytes)
 	}
 	if err := m.setPayload(body); err != nil {
 		return wire.Published{}, err
+	}
+	if a.Hook.Wants(m.Position.Topic) {
+		return a.publishAsked(ctx, p, m)
 	}
 	if m.ID != "" {
 		return a.Broker.PublishOnce(ctx, p.Name, &m.Message, m.ttl, time.Now())

@@ -16,9 +16,15 @@ import (
 type Commands interface {
 	// Do carries out one command of the session's client. The reply, if there is one,
 	// is to be told; the error, a *wire.Problem, ends the connection. It may wait, and
-	// gives up when ctx is done.
-	Do(ctx context.Context, s *session.Session, command []byte) (*wire.Reply, error)
+	// gives up when ctx is done. A command that may have to wait for long is returned
+	// as later, not carried out.
+	Do(ctx context.Context, s *session.Session, command []byte) (reply *wire.Reply, later Later, err error)
 }
+
+// Later carries out a command, as Do does, while the frames of the session go on. No
+// other command is carried out before its reply, if there is one, was told. It is
+// called once.
+type Later func(ctx context.Context) *wire.Reply
 
 // A Duplex is what a connection carries that goes both ways: the frames of one session
 // out, the commands of its client in.
@@ -262,9 +268,12 @@ func (l *line) serve(ctx context.Context, in Incoming) error {
 	defer l.mu.Unlock()
 	answer := in.Answer
 	if in.Command != nil {
-		reply, err := l.duplex.Commands.Do(ctx, l.duplex.Session, in.Command)
+		reply, later, err := l.duplex.Commands.Do(ctx, l.duplex.Session, in.Command)
 		if err != nil {
 			return err
+		}
+		if later != nil {
+			reply = l.asideLocked(ctx, later)
 		}
 		if reply != nil {
 			answer = l.duplex.Request.Format.AppendReply(answer, reply)
@@ -275,6 +284,13 @@ func (l *line) serve(ctx context.Context, in Incoming) error {
 	}
 	l.over = l.over || in.Closed
 	return nil
+}
+
+// asideLocked carries out a command while others write.
+func (l *line) asideLocked(ctx context.Context, command Later) *wire.Reply {
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	return command(ctx)
 }
 
 func asProblem(err error) *wire.Problem {

@@ -189,12 +189,14 @@ func (c *conn) goOn() bool {
 				return c.await(space)
 			}
 			c.awaited = nothing
+		case c.duplex != nil && c.duplex.pending != nil && c.duplex.pending.over:
+			c.reply()
 		case c.duplex != nil && c.duplex.over && c.filled > 0:
 			c.consume(c.filled)
-		case c.duplex != nil && c.polling != parked && c.filled > 0 && !c.partial:
+		case c.duplex != nil && c.duplex.pending == nil && c.polling != parked && c.filled > 0 && !c.partial:
 			c.hear()
 			return c.await(nothing)
-		case c.duplex != nil && c.duplex.told && c.polling == begun && c.unread && c.filled < bufferBytes:
+		case c.duplex != nil && c.duplex.told && c.polling == begun && c.mayRead():
 			c.read() // commands have their turn while there is more to send than the client reads
 		case c.polling == begun:
 			c.became(c.poller.Go(c.filled > 0 || c.lane.draining.Load()))
@@ -208,7 +210,7 @@ func (c *conn) goOn() bool {
 			return c.await(nothing)
 		case c.duplex == nil && c.polling == noPoll && c.filled > 0 && !c.partial:
 			c.serve()
-		case c.unread && c.filled < bufferBytes:
+		case c.mayRead():
 			c.read()
 		case c.ended && c.filled == bufferBytes: // and a poll is parked before it all
 			c.fate = closing
@@ -217,6 +219,12 @@ func (c *conn) goOn() bool {
 		}
 	}
 	return false
+}
+
+// mayRead reports whether there is something to read, and a use for it: what comes
+// behind commands that wait for their turn can wait with them.
+func (c *conn) mayRead() bool {
+	return c.unread && c.filled < bufferBytes && (c.duplex == nil || c.duplex.pending == nil || c.filled == 0)
 }
 
 // atATime is how many steps a connection makes before others have their turn: a
@@ -299,6 +307,9 @@ func (c *conn) leave() {
 		c.poller.Gone()
 	}
 	c.polled()
+	if c.duplex != nil {
+		c.duplex.giveUp()
+	}
 	c.reader.leave(c)
 	if c.fate == returning {
 		c.goBack()

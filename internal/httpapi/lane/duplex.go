@@ -15,9 +15,13 @@ import (
 // Commands are carried out in a goroutine, never by the reader, who has other
 // connections to tend: they may take long, or wait. The connection is locked
 // meanwhile, and its poll taken back, so nothing is written before the reply, and no
-// further command is read before the client has taken what it was answered.
+// further command is read before the client has taken what it was answered. One that
+// may have to wait for long leaves the connection unlocked, and its poll goes on; see
+// pending.
 type duplex struct {
 	transport.Duplex
+
+	pending *pending // nil: no command is being carried out without the lock
 
 	told  bool  // it was sent frames since it was read
 	hears bool  // a goroutine is about to carry out what was read
@@ -70,7 +74,7 @@ func (c *conn) carryOut() {
 	c.duplex.hears = false
 	c.takeBack()
 	for range atATime {
-		if c.filled == 0 || c.partial || c.duplex.over || c.failed || c.Kept() {
+		if c.filled == 0 || c.partial || c.duplex.over || c.failed || c.Kept() || c.duplex.pending != nil {
 			return
 		}
 		n, in, err := c.duplex.Reader.Read(c.buf[:c.filled])
@@ -88,10 +92,13 @@ func (c *conn) carryOut() {
 func (c *conn) answer(in transport.Incoming) {
 	answer := in.Answer
 	if in.Command != nil {
-		reply, err := c.duplex.Commands.Do(c.lane.life, c.duplex.Session, in.Command)
+		reply, later, err := c.duplex.Commands.Do(c.lane.life, c.duplex.Session, in.Command)
 		if err != nil {
 			c.endDuplex(err)
 			return
+		}
+		if later != nil {
+			c.carryOutLater(later)
 		}
 		if reply != nil {
 			answer = c.format.AppendReply(answer, reply)
@@ -120,6 +127,7 @@ func (c *conn) endDuplex(err error) {
 // finishDuplex ends the connection's time once all is written.
 func (c *conn) finishDuplex() {
 	c.duplex.over = true
+	c.duplex.giveUp()
 	c.maybeFinish(true)
 	if c.polling == begun {
 		c.poller.Gone()
@@ -157,6 +165,9 @@ func (c *conn) restDuplex() bool {
 // silent is told that nothing was heard for long from a client that answers
 // heartbeats. While it is sent messages it gets none, so it is asked once.
 func (c *conn) silent() {
+	if c.duplex.pending != nil {
+		return // what it says may not be read yet
+	}
 	if c.duplex.asked {
 		c.fate = closing
 		return

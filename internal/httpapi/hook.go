@@ -1,0 +1,56 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Hook asks the application about messages before they are published.
+type Hook interface {
+	// Wants reports whether the application is asked about messages to the topic. Then
+	// a publish may take long.
+	Wants(topic string) bool
+
+	// Publish asks about m, and returns nil if it may be published: as it is or, if take
+	// was called, as that has taken it from what the application made of it. The error
+	// is a *wire.Problem, or ctx's.
+	Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error
+}
+
+// publishAsked publishes m if the application consents, once for an idempotency key.
+func (a *API) publishAsked(ctx context.Context, p auth.Principal, m *message) (wire.Published, error) {
+	publish := func() (wire.Published, error) {
+		err := a.Hook.Publish(ctx, p.Name, &m.Message, m.ttl, func(item *wire.PublishItem) error {
+			return m.become(item, a.Limits().MessageBytes)
+		})
+		if err != nil {
+			return wire.Published{}, err
+		}
+		return a.Broker.Publish(&m.Message, m.ttl, time.Now())
+	}
+	if m.ID == "" {
+		return publish()
+	}
+	return a.Broker.Once(ctx, p.Name, &m.Message, m.ttl, time.Now(), publish)
+}
+
+// become makes m what the application has made of it, under the rules for what is
+// published. Topic, client and id stay. With an error m is as it was.
+func (m *message) become(item *wire.PublishItem, most int) error {
+	other, body, err := messageOfItem(item)
+	if err != nil {
+		return err
+	}
+	if len(body) > most {
+		return tooLarge(most)
+	}
+	if err := other.setPayload(body); err != nil {
+		return err
+	}
+	other.Position, other.Client, other.ID = m.Position, m.Client, m.ID
+	*m = *other
+	return nil
+}

@@ -1,0 +1,203 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A gatekeeper is a hook for the topics below asked.
+type gatekeeper struct {
+	calls   atomic.Int32
+	answers func(m *wire.Message) (*wire.PublishItem, error)
+}
+
+// says is a gatekeeper that answers alike, whatever it is asked.
+func says(item *wire.PublishItem, err error) *gatekeeper {
+	return &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) { return item, err }}
+}
+
+func (g *gatekeeper) Wants(topic string) bool { return strings.HasPrefix(topic, "asked.") }
+
+func (g *gatekeeper) Publish(_ context.Context, _ string, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
+	g.calls.Add(1)
+	item, err := g.answers(m)
+	if err != nil || item == nil {
+		return err
+	}
+	return take(item)
+}
+
+func no() error { return wire.NewProblem(wire.CodeForbidden, "change it", "no") }
+
+func TestAMessageThatTheApplicationLetsGoGoesAsItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := says(nil, nil)
+		k := newKit(t, settings{hook: g})
+		k.wantOK("/v1/topics/asked.a/messages?key=x&client=c", `{"n": 1}`, jsonType)
+		k.wantOK("/v1/topics/b/messages", `2`, jsonType)
+		require.Equal(t, int32(1), g.calls.Load(), "nobody is asked about b")
+		got := k.held("asked.a")
+		require.Len(t, got, 1)
+		require.Equal(t, `{"n":1}`, string(got[0].Data))
+		require.Equal(t, "x", got[0].Key)
+		require.Len(t, k.held("b"), 1)
+	})
+}
+
+func TestAMessageThatTheApplicationRefusesIsNotPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{hook: says(nil, no())})
+		p := k.wantProblem(wire.CodeForbidden, "POST", "/v1/topics/asked.a/messages", `1`, jsonType)
+		require.Equal(t, "no", p.Detail)
+		results := k.wantOK("/v1/messages", `[{"topic":"asked.a","data":1},{"topic":"b","data":2}]`, jsonType)
+		require.Contains(t, results, `"forbidden"`)
+		require.Empty(t, k.held("asked.a"))
+		require.Len(t, k.held("b"), 1)
+	})
+}
+
+// What the application makes of a message is published under the rules for what
+// clients publish.
+func TestAnApplicationMayChangeAMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for answer, want := range map[string]wire.Message{
+			`{"data":{"n": 2}}`:                                           {Data: []byte(`{"n":2}`)},
+			`{"data":null,"key":"y"}`:                                     {Data: []byte(`null`), Key: "y"},
+			`{"type":"text/plain","text":"hi"}`:                           {Data: []byte("hi"), Type: "text/plain"},
+			`{"type":"application/json","text":" [1]"}`:                   {Data: []byte("[1]")},
+			`{"type":"image/png","base64":"AAE="}`:                        {Data: []byte{0, 1}, Type: "image/png"},
+			`{"type":"application/cbor","base64":"ggEC"}`:                 {Data: []byte("[1,2]")},
+			`{"topic":"asked.a","client":"c","id":"k","data":1,"ttl":60}`: {Data: []byte("1")},
+		} {
+			item := &wire.PublishItem{}
+			require.NoError(t, json.Unmarshal([]byte(answer), item))
+			k := newKit(t, settings{hook: says(item, nil)})
+			k.wantOK("/v1/topics/asked.a/messages?key=x&client=c&ttl=5", `1`, jsonType, "Idempotency-Key: k")
+			got := k.held("asked.a")
+			require.Len(t, got, 1, answer)
+			require.Equal(t, want.Data, got[0].Data, answer)
+			require.Equal(t, want.Type, got[0].Type, answer)
+			require.Equal(t, want.Key, got[0].Key, answer)
+			require.Equal(t, "k", got[0].ID, answer)
+			time.Sleep(10 * time.Second)
+			require.Len(t, k.held("asked.a"), 1, "%s: the ttl is as the application said, or none", answer)
+		}
+	})
+}
+
+func TestAnApplicationIsHeldToTheRules(t *testing.T) {
+	large := strings.Repeat("x", 64<<10)
+	for name, item := range map[string]*wire.PublishItem{
+		"no payload":  {Key: "x"},
+		"two":         {Data: []byte("1"), Type: "text/plain", Text: new("")},
+		"a long key":  {Data: []byte("1"), Key: strings.Repeat("x", 256)},
+		"no ttl":      {Data: []byte("1"), TTL: new(uint64)},
+		"too large":   {Type: "text/plain", Text: new(large + "x")},
+		"twice":       {Data: []byte(`{"a":1,"a":2}`)},
+		"a bad type":  {Type: "; text", Text: new("")},
+		"a form":      {Type: "application/x-www-form-urlencoded", Text: new("")},
+		"broken CBOR": {Type: wire.CBORType, Base64: new([]byte{0x82})},
+	} {
+		m := newMessage("a")
+		m.Data, m.Client, m.ttl = []byte("1"), "c", time.Second
+		before := *m
+		require.Error(t, m.become(item, len(large)), name)
+		require.Equal(t, before, *m, name)
+	}
+	m := newMessage("a")
+	require.NoError(t, m.become(&wire.PublishItem{Type: "text/plain", Text: &large}, len(large)))
+}
+
+// A key stands for what its publisher said, and the application is asked once for it.
+func TestTheApplicationIsAskedOnceForAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refuses := true
+		g := &gatekeeper{answers: func(m *wire.Message) (*wire.PublishItem, error) {
+			if refuses {
+				return nil, no()
+			}
+			time.Sleep(5 * time.Second)
+			return item("", `"changed"`), nil
+		}}
+		k := newKit(t, settings{hook: g})
+		const path, key = "/v1/topics/asked.a/messages", "Idempotency-Key: k"
+		k.wantProblem(wire.CodeForbidden, "POST", path, `1`, jsonType, key)
+		refuses = false
+
+		answers := make([]string, 3)
+		var running sync.WaitGroup
+		for i := range answers {
+			running.Go(func() { answers[i] = k.wantOK(path, `1`, jsonType, key) })
+		}
+		begun := time.Now()
+		running.Wait()
+		require.Equal(t, 5*time.Second, time.Since(begun), "the others wait for the first")
+		require.Equal(t, answers[0], answers[1])
+		require.Equal(t, answers[0], answers[2])
+		k.wantProblem(wire.CodeIdempotencyMismatch, "POST", path, `"changed"`, jsonType, key)
+		require.Equal(t, int32(2), g.calls.Load())
+		require.Len(t, k.held("asked.a"), 1)
+	})
+}
+
+// Everyone who publishes is sent by the application, however they speak.
+func TestEveryWayToPublishPassesTheHook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newBareKit(t, settings{hook: says(item("", `"changed"`), nil)})
+		k.wantOK("/v1/topics/asked.one/messages", `1`, jsonType)
+		k.wantOK("/v1/messages", `[{"topic":"asked.array","data":1}]`, jsonType)
+		k.wantOK("/v1/messages", `{"topic":"asked.lines","data":1}`, linesType)
+		k.wantOK("/v1/messages", string(asItems(`{"topic":"asked.sequence","data":1}`)), "Content-Type: application/cbor-seq")
+		for format, topic := range map[string]string{"json": "asked.text", "cbor": "asked.binary"} {
+			s := k.dialSocket("/v1/ws?format=" + format)
+			s.hello()
+			s.send(wire.Command{Ref: new(uint64(1)), Publish: item(topic, "1")})
+			require.Nil(t, s.wantReply(1).Problem)
+			s.Close()
+		}
+		bare := k.openBare(wire.ConnectRequest{})
+		_, err := bare.Next() // hello
+		require.NoError(t, err)
+		require.NoError(t, bare.trySend(wire.Command{Ref: new(uint64(1)), Publish: item("asked.bare", "1")}))
+		reply := <-bare.replied()
+		require.Nil(t, reply.Problem)
+		bare.Close()
+		for _, way := range []string{"one", "array", "lines", "sequence", "text", "binary", "bare"} {
+			got := k.held("asked." + way)
+			require.Len(t, got, 1, way)
+			require.Equal(t, `"changed"`, string(got[0].Data), way)
+		}
+	})
+}
+
+func asItems(texts ...string) (all []byte) {
+	for _, text := range texts {
+		all = wire.AppendCBORFromJSON(all, []byte(text))
+	}
+	return all
+}
+
+// What a publisher does not get as it asked is said in the words of PROTOCOL.md.
+func TestAHookThatFailsIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := wire.NewProblem(wire.CodeHookFailed, "", "no answer")
+		failed.RetryAfterMS = 1000
+		k := newKit(t, settings{hook: says(nil, failed)})
+		resp := k.do("POST", "/v1/topics/asked.a/messages", `1`, jsonType)
+		resp.Body.Close()
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		require.NotEmpty(t, resp.Header.Get("Retry-After"))
+		require.Equal(t, 1.0, k.counted("pubsubd_requests_refused_total", "hook_failed"))
+	})
+}

@@ -1,0 +1,208 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A slowHook lets messages go when a test has it so, one after the other.
+type slowHook struct {
+	asked chan string // what, as it comes
+	let   chan struct{}
+}
+
+func newSlowHook() *slowHook {
+	return &slowHook{asked: make(chan string, 100), let: make(chan struct{})}
+}
+
+func (h *slowHook) Wants(topic string) bool { return strings.HasPrefix(topic, "asked.") }
+
+func (h *slowHook) Publish(ctx context.Context, _ string, m *wire.Message, _ time.Duration, _ func(*wire.PublishItem) error) error {
+	h.asked <- string(m.Data)
+	select {
+	case <-h.let:
+		return nil
+	case <-ctx.Done():
+		h.asked <- "gone"
+		return ctx.Err()
+	}
+}
+
+// The lane cannot wait for the application: such a publish goes to net/http, before
+// anything was done for it, and its connection stays there.
+func TestAPublishThatIsAskedAboutLeavesTheLane(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		g := says(nil, nil)
+		k := serveLane(t, way, settings{hook: g}, nil)
+		c := k.callOnLane()
+		for n := range 3 {
+			c.send(publishing("asked.a", "1"))
+			require.EqualValues(t, n+1, c.wantPublished("asked.a"))
+			require.EqualValues(t, n+1, g.calls.Load())
+		}
+		k.wantOnLane(0)
+		require.Equal(t, 1.0, k.counted("pubsubd_lane_returned_total"))
+		require.Zero(t, k.counted("pubsubd_calls_total", "publish", "lane"))
+		c.send(publishing("b", "1"))
+		require.EqualValues(t, 1, c.wantPublished("b"))
+		k.wantOnLane(1)
+	})
+}
+
+// While the application thinks about a client's message, others' go on to that
+// client; its own other commands wait for their turn.
+func TestFramesGoOnWhileACommandWaitsForTheApplication(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		h := newSlowHook()
+		k := serveLane(t, way, settings{hook: h}, nil)
+		s := k.connect(wire.Start{Topic: "a"})
+		s.hello()
+		for n := range uint64(3) {
+			s.send(wire.Command{Ref: new(n), Publish: item("asked.a", fmt.Sprint(n))})
+		}
+		s.send(wire.Command{Ref: new(uint64(3)), Publish: item("a", `"own"`)})
+		s.send(wire.Command{Ref: new(uint64(4)), Ping: true})
+		offset := 0
+		for n := range uint64(3) {
+			require.Equal(t, fmt.Sprint(n), <-h.asked)
+			for range 5 {
+				offset++
+				k.publish("a", fmt.Sprint(offset))
+				s.wantFrame(fmt.Sprint("a", offset), fmt.Sprint(offset))
+			}
+			require.Empty(t, s.replies)
+			require.Empty(t, h.asked, "one after the other")
+			h.let <- struct{}{}
+			require.EqualValues(t, n+1, s.wantReply(n).Position.Offset)
+		}
+		s.wantFrame(fmt.Sprint("a", offset+1), `"own"`)
+		require.Nil(t, s.wantReply(3).Problem)
+		s.wantReply(4)
+		s.Close()
+		k.wantNoLaneConnections()
+	})
+}
+
+// Many at it at once: commands that wait, commands that do not, and frames, for the
+// race detector.
+func TestCommandsThatWaitAmongMany(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		const clients, each = 8, 100
+		h := newSlowHook()
+		close(h.let)
+		h.asked = make(chan string, clients*each)
+		k := serveLane(t, way, settings{hook: h}, nil)
+		sockets := make([]*socketSubscriber, clients)
+		for i := range sockets {
+			sockets[i] = k.connect(wire.Start{Topic: fmt.Sprint("asked.", i)}, wire.Start{Topic: "a"})
+			sockets[i].hello()
+		}
+		var running sync.WaitGroup
+		for i, s := range sockets {
+			topic := fmt.Sprint("asked.", i)
+			running.Go(func() {
+				for n := range uint64(each) {
+					s.send(wire.Command{Ref: new(2 * n), Publish: item(topic, fmt.Sprint(n))})
+					s.send(wire.Command{Ref: new(2*n + 1), Publish: item("a", fmt.Sprint(n))})
+				}
+			})
+			running.Go(func() {
+				for ref := range uint64(2 * each) {
+					require.Nil(t, s.wantReply(ref).Problem)
+				}
+			})
+			running.Go(func() {
+				own := uint64(0)
+				for range (clients + 1) * each {
+					c, err := s.Next()
+					require.NoError(t, err)
+					if c.Message.Position.Topic == topic {
+						require.Equal(t, fmt.Sprint(own), string(c.Message.Data))
+						own++
+					}
+				}
+			})
+		}
+		running.Wait()
+		for _, s := range sockets {
+			s.Close()
+		}
+		k.wantNoLaneConnections()
+	})
+}
+
+// A client that leaves is not waited for, and its command hears that it has.
+func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
+	h := newSlowHook()
+	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
+	s := k.connect(wire.Start{Topic: "a"})
+	s.hello()
+	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
+	require.Equal(t, "1", <-h.asked)
+	s.Close()
+	k.wantNoLaneConnections()
+	require.Equal(t, "gone", <-h.asked)
+	require.Empty(t, k.held("asked.a"))
+}
+
+// A drain does not wait for the application, nor for those who wait for it.
+func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		h := newSlowHook()
+		k := serveLane(t, way, settings{hook: h}, nil)
+		s := k.connect(wire.Start{Topic: "a"})
+		s.hello()
+		s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
+		s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
+		require.Equal(t, "1", <-h.asked)
+		k.cfg.Sessions.Drain(goingAway())
+		_, err := s.Next()
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
+		require.Equal(t, "gone", <-h.asked)
+		s.Close()
+		require.Empty(t, s.replies, "nothing comes behind an end")
+		k.wantNoLaneConnections()
+	})
+}
+
+// A connection whose client is silent, since it waits, is not taken for dead.
+func TestAClientThatWaitsForAReplyMayBeSilent(t *testing.T) {
+	h := newSlowHook()
+	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
+	s := k.connect(wire.Start{Topic: "a"})
+	s.hello()
+	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
+	s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
+	require.Equal(t, "1", <-h.asked)
+	for n := range 10 {
+		k.later(time.Duration(n) * time.Minute)
+	}
+	h.let <- struct{}{}
+	require.Nil(t, s.wantReply(1).Problem)
+	s.wantReply(2)
+	s.Close()
+}
+
+// Who leaves while the application is asked over HTTP is not answered, and nobody
+// minds.
+func TestAPublisherLeavesWhileTheApplicationIsAsked(t *testing.T) {
+	h := newSlowHook()
+	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
+	c := k.call()
+	c.send(publishing("asked.a", "1"))
+	require.Equal(t, "1", <-h.asked)
+	c.reset()
+	require.Equal(t, "gone", <-h.asked)
+	other := k.call()
+	other.send(publishing("b", "1"))
+	other.wantAnswer(http.StatusOK)
+}
