@@ -1,0 +1,174 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A storm is one address that asks for the same as fast as it is answered.
+type storm struct {
+	limit string // that is to stop it
+	ask   func(a *attacker, n int) (method, path, body string)
+	most  int // how many may have passed
+}
+
+// An attacker has a session of its own, and a topic with it.
+type attacker struct {
+	*running
+	client  *http.Client
+	session string
+}
+
+// stormRates allow each address so much of everything, and others no less for it.
+func stormRates(c *config.Config) {
+	for _, kind := range limit.Kinds() {
+		c.Limit.Rates[kind][limit.Address] = limit.Rate{PerSecond: 10, Burst: 50}
+	}
+	c.Limit.Rates[limit.Connections][limit.Address] = limit.Rate{}
+	c.Limit.AddressCalls = 4
+	c.Limit.Wait = 200 * time.Millisecond
+}
+
+func storms() map[string]storm {
+	guess := func() string {
+		id := make([]byte, 16)
+		rand.Read(id)
+		return fmt.Sprintf("%x", id)
+	}
+	get := func(path string) (string, string, string) { return http.MethodGet, path, "" }
+	return map[string]storm{
+		"polls of one session": {"rates.polls.address", func(a *attacker, _ int) (string, string, string) {
+			return get("/v1/sessions/" + a.session + "/poll?ack=0")
+		}, 70},
+		"polls without one": {"rates.polls.address", func(*attacker, int) (string, string, string) {
+			return get("/v1/poll?topic=a&hello=true")
+		}, 70},
+		"topics that are published to": {"rates.topics.address", func(_ *attacker, n int) (string, string, string) {
+			return http.MethodPost, fmt.Sprintf("/v1/topics/storm.%d/messages", n), "1"
+		}, 70},
+		"topics that are subscribed to": {"rates.topics.address", func(a *attacker, n int) (string, string, string) {
+			return http.MethodPatch, "/v1/sessions/" + a.session, fmt.Sprintf(`{"add":["storm.%d"]}`, n)
+		}, 70},
+		"guessed ids": {"rates.misses.address", func(_ *attacker, n int) (string, string, string) {
+			if n%2 == 0 {
+				return get("/v1/sessions/" + guess())
+			}
+			return get("/v1/sessions/" + guess() + "/poll?ack=0")
+		}, 70},
+		"changes": {"rates.requests.address", func(a *attacker, n int) (string, string, string) {
+			names := topicsNamed(20)
+			if n%2 == 0 {
+				return http.MethodPatch, "/v1/sessions/" + a.session, `{"add":[` + names + `]}`
+			}
+			return http.MethodPatch, "/v1/sessions/" + a.session, `{"remove":[` + names + `]}`
+		}, 70},
+		"sessions": {"rates.sessions.address", func(*attacker, int) (string, string, string) {
+			return http.MethodPost, "/v1/sessions", `{"topics":["a"]}`
+		}, 70},
+		"publishes": {"rates.publishes.address", func(*attacker, int) (string, string, string) {
+			return http.MethodPost, "/v1/topics/noise/messages", `"` + strings.Repeat("x", 10<<10) + `"`
+		}, 70},
+	}
+}
+
+// Whatever one address asks for, as fast as it can, others have all that is theirs.
+func TestNoStormKeepsOthersFromTheirMessages(t *testing.T) {
+	for name, s := range storms() {
+		t.Run(name, func(t *testing.T) {
+			d := start(t, stormRates)
+			client, err := pubsub.New("http://" + d.PublicAddr())
+			require.NoError(t, err)
+			defer client.Close()
+			sub, err := client.Subscribe(t.Context(), []wire.Start{pubsub.Now("calm")}, pubsub.WithTransport(pubsub.LongPoll))
+			require.NoError(t, err)
+			defer sub.Close()
+			a := d.attacker()
+			ctx, over := context.WithTimeout(t.Context(), 400*time.Millisecond)
+			defer over()
+			passed := make(chan int, 1)
+			go func() { passed <- a.rage(ctx, s) }()
+			for n := range 20 {
+				_, err := client.PublishJSON(t.Context(), "calm", n)
+				require.NoError(t, err)
+				m, err := sub.Next(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, fmt.Sprint(n), string(m.Message.Data))
+				time.Sleep(10 * time.Millisecond) // over which the storm goes on
+			}
+			require.LessOrEqual(t, <-passed, s.most)
+			require.Positive(t, d.metric(`pubsubd_limited_total{limit="`+s.limit+`"}`))
+		})
+	}
+}
+
+// attacker comes from another address of this machine.
+func (d *running) attacker() *attacker {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	network := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4}
+	d.Cleanup(network.CloseIdleConnections)
+	a := &attacker{running: d, client: &http.Client{Transport: network}}
+	resp, err := a.client.Post("http://"+d.PublicAddr()+"/v1/sessions", "application/json", strings.NewReader(`{"topics":["a"]}`))
+	require.NoError(d, err)
+	defer resp.Body.Close()
+	var opened wire.SessionOpened
+	require.NoError(d, json.NewDecoder(resp.Body).Decode(&opened))
+	a.session = opened.Session
+	return a
+}
+
+// rage asks on four connections, and returns how many were not refused.
+func (a *attacker) rage(ctx context.Context, s storm) (passed int) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	asked := 0
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				mu.Lock()
+				asked++
+				n := asked
+				mu.Unlock()
+				if status := a.ask(ctx, s, n); status != 0 && status != http.StatusTooManyRequests {
+					mu.Lock()
+					passed++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	return passed
+}
+
+func (a *attacker) ask(ctx context.Context, s storm, n int) (status int) {
+	method, path, body := s.ask(a, n)
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+a.PublicAddr()+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return 0
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := a.client.Do(r)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
