@@ -43,12 +43,13 @@ type Daemon struct {
 	kept     *stateFile
 	broker   *broker.Broker
 	limiter  *limit.Limiter
+	files    openFiles
 	sessions *session.Registry
 	pressure *pressure
 	polls    *transport.Server
 
 	api                         *httpapi.API
-	spare                       spare
+	spare                       spare // descriptor; open from Listen to the end
 	public, admin               *http.Server
 	publicListener, adminSocket net.Listener
 	tcpListener                 net.Listener // nil: none
@@ -77,12 +78,14 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	limiter := limit.New(limitConfig(cfg), m)
+	files := raiseOpenFiles()
+	limiter := limit.New(limitConfig(cfg, files), m)
 	places := cfg.Session
 	places.Places = limiter.Sessions()
 	d := &Daemon{
 		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
 		limiter:  limiter,
+		files:    files,
 		sessions: session.NewRegistry(places, b, m),
 		manager:  manager,
 	}
@@ -110,9 +113,10 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 }
 
 // limitConfig is the limits of which cfg speaks in several places.
-func limitConfig(cfg config.Config) limit.Config {
+func limitConfig(cfg config.Config, files openFiles) limit.Config {
 	c := cfg.Limit
 	c.Sessions = cfg.Session.MaxSessions
+	c.Connections = files.connections(c.Connections)
 	return c
 }
 
@@ -178,6 +182,7 @@ func (d *Daemon) Listen() (err error) {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
 	d.tellBudget(d.cfg, memoryLimit())
+	d.files.tell(d.log, d.cfg.Limit.Connections)
 	return nil
 }
 

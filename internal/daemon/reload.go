@@ -68,6 +68,9 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.apply(is)
 	d.logChanges(was.Changes(said))
 	d.tellBudget(is, memoryLimit())
+	if is.Limit.Connections != was.Limit.Connections {
+		d.files.tell(d.log, is.Limit.Connections)
+	}
 	if level != levelOf(was) {
 		d.log.Info("log level is as configured again", zap.Stringer("was", level), zap.String("is", is.Log.Level))
 	}
@@ -104,7 +107,7 @@ func (d *Daemon) logChanges(changes []config.Change) {
 func (d *Daemon) apply(cfg config.Config) {
 	d.reload.inForce.Store(&cfg)
 	d.broker.Reload(fitted(cfg, memoryLimit()), time.Now())
-	d.limiter.Reload(limitConfig(cfg))
+	d.limiter.Reload(limitConfig(cfg, d.files))
 	d.sessions.Reload(cfg.Session)
 	polls := cfg.Transport.WithDefaults()
 	limits := limitsOf(polls, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package daemon
+
+func raiseOpenFiles() openFiles { return 0 }
