@@ -53,10 +53,11 @@ const (
 	look   = 5 * time.Millisecond
 )
 
-// Server starts a server, and returns when it is ready. Whoever gets a Child must
-// stop or kill it. One that comes with an error is gone already.
-func Server(ctx context.Context, command []string) (*Child, error) {
-	return start(ctx, "server", command, nil, "--listen-public", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0")
+// Server starts a server, with more in its environment, and returns when it is ready.
+// Whoever gets a Child must stop or kill it. One that comes with an error is gone
+// already.
+func Server(ctx context.Context, command []string, environment ...string) (*Child, error) {
+	return start(ctx, "server", command, environment, "--listen-public", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0")
 }
 
 // Floor starts a floor, which is told where to listen as an agent is. All else is as
