@@ -64,7 +64,7 @@ var colours = []struct{ light, dark, dashes string }{
 // SVG writes the chart. The error is the writer's.
 func (c Chart) SVG(w io.Writer) error {
 	x, y := c.scales()
-	height := chartHeight + legendRow*float64((len(c.Series)-1)/legendColumns)
+	height := c.height()
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %s %s\" width=\"%s\" height=\"%s\" role=\"img\" aria-label=\"%s\">\n",
 		short(chartWidth), short(height), short(chartWidth), short(height), escape(c.Title))
@@ -79,6 +79,11 @@ func (c Chart) SVG(w io.Writer) error {
 	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// height has room for the legend.
+func (c Chart) height() float64 {
+	return chartHeight + legendRow*float64((len(c.Series)-1)/legendColumns)
 }
 
 func writeStyle(b *strings.Builder) {

@@ -1,0 +1,140 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/throttle"
+)
+
+// ThrottleTable writes the experiment as plain text: a row for each setting beside the
+// article's, then what was behind it. The error is the writer's.
+func ThrottleTable(w io.Writer, r throttle.Result) error {
+	b := &strings.Builder{}
+	writeThrottle(b, &r)
+	writeThrottleWaits(b, r.Rows)
+	writeThrottleDetails(b, &r)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeThrottle(b *strings.Builder, r *throttle.Result) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "sessions/calls\twithin\ttheirs\tat most\tcompleted\tmean s\ttheirs\tp95 s\tserved s\tunfinished\tmean s with them\tloss\tdup\tdisorder\tgaps\tserver CPU s\tour CPU s\t")
+	for i := range r.Rows {
+		fmt.Fprintln(t, strings.Join(throttleCells(&r.Rows[i]), "\t"))
+	}
+	fmt.Fprintf(t, "ideal\t%d\t\t\t%d\t%s\t\t\t\t\t\t\t\t\t\t\t\t\n", r.Ideal.Within, r.Ideal.Completed, seconds(r.Ideal.MeanMS))
+	_ = t.Flush() // a Builder takes everything
+	b.WriteString("(within: calls completed within the run; at most: what its limits let through; completed: with those under way at its\n" +
+		"end; mean and p95: of completed calls, from when the user wanted them; served: from when the back end was asked; unfinished:\n" +
+		"calls that were wanted and not completed, with how long they were until the run's end; theirs: \"WCF Instancing, Concurrency,\n" +
+		"and Throttling\", part 3)\n\n")
+}
+
+func throttleCells(r *throttle.Row) []string {
+	completed, mean, cpu := "", "", ""
+	if r.Theirs != nil {
+		completed, mean = fmt.Sprint(r.Theirs.Completed), fmt.Sprint(r.Theirs.MeanS)
+	}
+	if r.ServerCPU {
+		cpu = fmt.Sprintf("%.2f", r.ServerS)
+	}
+	d := &r.Delivered
+	return []string{
+		r.Setting.String(), fmt.Sprint(r.Within.Count), completed, fmt.Sprint(r.Most), fmt.Sprint(r.Completed.Count),
+		seconds(r.Completed.MeanMS), mean, seconds(r.Completed.P95MS), seconds(r.Served.MeanMS), fmt.Sprint(r.Unfinished.Count), seconds(r.WithUnfinished),
+		fmt.Sprint(d.Lost), fmt.Sprint(d.Duplicates), fmt.Sprint(d.Disordered), fmt.Sprint(d.Gaps), cpu, fmt.Sprintf("%.2f", r.GeneratorS), "",
+	}
+}
+
+// seconds writes milliseconds as seconds, to the hundredth where a call takes that
+// long.
+func seconds(ms float64) string {
+	if ms < 1000 {
+		return fmt.Sprintf("%.3f", ms/1000)
+	}
+	return fmt.Sprintf("%.2f", ms/1000)
+}
+
+func writeThrottleWaits(b *strings.Builder, rows []throttle.Row) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "sessions/calls\tusers with a session\trefused openings\trefused calls\ttold after s\tat latest\tlongest silence s\tlate\tuntold\tback end at a time\tits lag ms\tat most\t")
+	for i := range rows {
+		r := &rows[i]
+		fmt.Fprintf(t, "%v\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t\n", r.Setting, r.Users, r.Refused.Sessions, r.Refused.Calls,
+			seconds(r.Told.MeanMS), seconds(r.Told.MaxMS), seconds(r.Silent.MaxMS), r.Late, r.Untold,
+			r.Hook.Most, milliseconds(r.Hook.Late.MeanMS), milliseconds(r.Hook.Late.MaxMS))
+	}
+	_ = t.Flush() // a Builder takes everything
+	b.WriteString("(told: refusals, which say when to come again; silence: until a request was let in or refused; its lag: by how much the back end's\n" +
+		"own answers were late)\n\n")
+}
+
+func writeThrottleDetails(b *strings.Builder, r *throttle.Result) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("scenario", "throttle: %s", throttleScenario(&r.Parameters))
+	line("promise", "%s", throttlePromise(&r.Parameters))
+	line("target", "%s", throttleTarget(&r.Parameters))
+	writeMachine(line, r.Environment)
+	line("took", "%.0f s", r.TookS)
+	writeThrottleVerdict(line, &r.Verdict)
+	_ = t.Flush() // a Builder takes everything
+}
+
+func writeMachine(line lineWriter, e loadtest.Environment) {
+	line("machine", "%d cores, GOMAXPROCS %d, %s %s/%s", e.Cores, e.GOMAXPROCS, e.GoVersion, e.OS, e.Arch)
+}
+
+func throttleScenario(p *throttle.Parameters) string {
+	words := []string{fmt.Sprintf("%d users for %g s, calls of %g s", p.Users, p.DurationMS/1000, p.CallTimeMS/1000)}
+	if p.Step != "" {
+		words = append(words, p.Step+" more")
+	}
+	if p.ThinkMS > 0 {
+		words = append(words, fmt.Sprintf("pauses of %g s on average", p.ThinkMS/1000))
+	}
+	if p.CallsPerSession > 0 {
+		words = append(words, fmt.Sprintf("%d calls a session", p.CallsPerSession))
+	}
+	if p.BackendWorkers > 0 {
+		words = append(words, fmt.Sprintf("a back end that serves %d at a time", p.BackendWorkers))
+	}
+	return strings.Join(words, ", ")
+}
+
+func throttlePromise(p *throttle.Parameters) string {
+	return fmt.Sprintf("let in or told within %g s, and %g s of grace; %d openings and %d calls may wait",
+		p.WaitMS/1000, p.ToleranceMS/1000, p.PendingSessions, p.WaitingCalls)
+}
+
+func throttleTarget(p *throttle.Parameters) string {
+	if p.Target != "" {
+		return p.Target
+	}
+	return "a server of its own for each run, started for the test"
+}
+
+func writeThrottleVerdict(line lineWriter, v *throttle.Verdict) {
+	line("verdict", "%s", map[int]string{
+		loadtest.ExitOK: "ok", loadtest.ExitFailed: "FAILED", loadtest.ExitMissed: "MISSED", loadtest.ExitGeneratorBound: "GENERATOR-BOUND",
+	}[v.ExitCode])
+	for _, reason := range slices.Concat(v.Failed, v.Missed, v.GeneratorBound) {
+		line("", "%s", reason)
+	}
+}
+
+// ThrottleHTML writes the experiment as a page that needs nothing else. The error is
+// the writer's.
+func ThrottleHTML(w io.Writer, r throttle.Result) error {
+	var table strings.Builder
+	_ = ThrottleTable(&table, r) // a Builder takes everything
+	return writePage(w, "pubsubd loadtest throttle", r.Started, table.String(), []drawing{ThrottleCharts(r)})
+}
