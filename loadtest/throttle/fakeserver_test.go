@@ -27,12 +27,17 @@ import (
 // A fakeServer is as much of the daemon as the experiment needs, with faults. Its
 // sessions are their topics' names.
 type fakeServer struct {
-	// pass returns what a poll gets in place of a message's frame.
-	pass func(number uint64, frame string) string
+	// pass returns what polls get in place of a message's frame.
+	pass func(number uint64, frame string) []string
 	// refuse answers who has waited in vain, in place of the fake.
 	refuse func(w http.ResponseWriter, r *http.Request)
-	// unhooked messages do not pass the hook; unsigned calls of it have another secret.
-	unhooked, unsigned bool
+	// asks is how often the hook is asked about a message, if not once; unsigned calls of
+	// it have another secret.
+	asks     func() int
+	unsigned bool
+	// dawdle is how long publishes (or openings) that found a place are kept waiting even
+	// so; delay is what messages are under way to polls.
+	dawdle, dawdleOpening, delay time.Duration
 
 	wait            time.Duration
 	hook            string
@@ -45,7 +50,7 @@ type fakeServer struct {
 }
 
 type fakeTopic struct {
-	open   bool
+	newest uint64
 	frames []string
 	more   chan struct{} // closed when there are others
 }
@@ -124,14 +129,14 @@ func (f *fakeServer) openSession(w http.ResponseWriter, r *http.Request) {
 	if !f.enter(w, r, f.sessions) {
 		return
 	}
+	sleep(r.Context(), f.dawdleOpening)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	topic := f.topic(o.Topics[0].Topic)
-	topic.open = true
 	session := fmt.Sprintf("%s~%d", o.Topics[0].Topic, o.Topics[0].After)
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(wire.SessionOpened{Session: session, Ack: true,
-		Positions: []wire.Position{{Topic: o.Topics[0].Topic, Epoch: "e1", Offset: uint64(len(topic.frames))}}, Limits: wire.Limits{PollTimeoutMS: 100}})
+		Positions: []wire.Position{{Topic: o.Topics[0].Topic, Epoch: "e1", Offset: topic.newest}}, Limits: wire.Limits{PollTimeoutMS: 100}})
 }
 
 func (f *fakeServer) endSession(w http.ResponseWriter, _ *http.Request) {
@@ -147,16 +152,16 @@ func (f *fakeServer) poll(w http.ResponseWriter, r *http.Request) {
 	acked, _ := strconv.Atoi(r.URL.Query().Get("ack"))
 	f.mu.Lock()
 	topic := f.topic(name)
-	more := topic.more
 	f.mu.Unlock()
 	held, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
 	defer cancel()
 	for {
 		f.mu.Lock()
 		frames := topic.frames[min(at+acked, len(topic.frames)):]
-		more = topic.more
+		more := topic.more
 		f.mu.Unlock()
 		if len(frames) > 0 {
+			sleep(r.Context(), f.delay)
 			_, _ = io.WriteString(w, frames[0])
 			return
 		}
@@ -174,32 +179,35 @@ func (f *fakeServer) publish(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-f.calls }()
+	sleep(r.Context(), f.dawdle)
 	name := r.PathValue("topic")
-	if status := f.ask(r.Context(), name, body); status != http.StatusNoContent {
-		http.Error(w, fmt.Sprintf("the hook answered %d", status), http.StatusServiceUnavailable)
-		return
+	asks := 1
+	if f.asks != nil {
+		asks = f.asks()
+	}
+	for range asks {
+		if status := f.ask(r.Context(), name, body); status != http.StatusNoContent {
+			http.Error(w, fmt.Sprintf("the hook answered %d", status), http.StatusServiceUnavailable)
+			return
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	topic := f.topic(name)
-	at := wire.Position{Topic: name, Epoch: "e1", Offset: uint64(len(topic.frames) + 1)}
-	frame := fmt.Sprintf(`{"position":"%v","time":1,"data":%s}`+"\n", at, body)
+	topic.newest++
+	at := wire.Position{Topic: name, Epoch: "e1", Offset: topic.newest}
+	frames := []string{fmt.Sprintf(`{"position":"%v","time":1,"data":%s}`+"\n", at, body)}
 	if f.pass != nil {
-		frame = f.pass(at.Offset, frame)
+		frames = f.pass(at.Offset, frames[0])
 	}
-	if frame != "" {
-		topic.frames = append(topic.frames, frame)
-		close(topic.more)
-		topic.more = make(chan struct{})
-	}
+	topic.frames = append(topic.frames, frames...)
+	close(topic.more)
+	topic.more = make(chan struct{})
 	_ = json.NewEncoder(w).Encode(wire.Published{Position: at, Time: 1})
 }
 
 // ask calls the hook as the daemon does.
 func (f *fakeServer) ask(ctx context.Context, topic string, data []byte) (status int) {
-	if f.unhooked {
-		return http.StatusNoContent
-	}
 	secret := f.secret
 	if f.unsigned {
 		secret = "another secret of 24 bytes"

@@ -86,7 +86,7 @@ func TestUsersThatStarve(t *testing.T) {
 // With sessions that end after a call everyone has its turn, and every message comes
 // though nobody subscribes meanwhile.
 func TestSessionsThatAreShared(t *testing.T) {
-	cfg := startFake(t, &fakeServer{}, Setting{2, 8})
+	cfg := startFake(t, &fakeServer{delay: 50 * time.Millisecond}, Setting{2, 8})
 	cfg.CallsPerSession = 1
 	row, v := measured(t, cfg)
 	wantSound(t, v)
@@ -117,30 +117,34 @@ func TestABackendWithFewWorkers(t *testing.T) {
 
 // Whatever a server does that it must not fails the run.
 func TestServersThatBreakTheirPromises(t *testing.T) {
+	third := func(instead func(frame string) []string) *fakeServer {
+		return &fakeServer{pass: func(n uint64, frame string) []string {
+			if n != 3 {
+				return []string{frame}
+			}
+			return instead(frame)
+		}}
+	}
 	tell := func(r func(w http.ResponseWriter, r *http.Request)) *fakeServer { return &fakeServer{refuse: r} }
 	for name, c := range map[string]struct {
 		server *fakeServer
 		code   int
 		says   string
 	}{
-		"loses a message": {&fakeServer{pass: func(n uint64, frame string) string {
-			return map[bool]string{true: "", false: frame}[n == 3]
-		}}, loadtest.ExitMissed, "lost"},
-		"doubles a message": {&fakeServer{pass: func(n uint64, frame string) string {
-			return map[bool]string{true: frame + frame, false: frame}[n == 3]
-		}}, loadtest.ExitMissed, "duplicates"},
-		"announces a gap": {&fakeServer{pass: func(n uint64, frame string) string {
-			if n != 3 {
-				return frame
-			}
+		"loses a message":   {third(func(string) []string { return nil }), loadtest.ExitMissed, ", 0 duplicates, 0 out of order, 0 gaps, 0 surplus"},
+		"doubles a message": {third(func(frame string) []string { return []string{frame, frame} }), loadtest.ExitMissed, "0 lost, "},
+		"announces a gap": {third(func(frame string) []string {
 			topic := strings.Split(strings.Split(frame, `"`)[3], "@")[0]
-			return strings.ReplaceAll(`{"gap":{"topic":"T","reason":"slow","after":"T@e1:2","position":"T@e1:3"}}`, "T", topic) + "\n"
-		}}, loadtest.ExitMissed, "gaps"},
-		"tells nobody":       {tell(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), loadtest.ExitMissed, "neither answer nor refusal"},
-		"tells late":         {tell(func(w http.ResponseWriter, r *http.Request) { sleep(r.Context(), 400*time.Millisecond); refuse(w, 10) }), loadtest.ExitMissed, "heard nothing for more than 300ms"},
-		"says not when":      {tell(func(w http.ResponseWriter, _ *http.Request) { refuse(w, 0) }), loadtest.ExitFailed, "answered 503"},
-		"passes the hook by": {&fakeServer{unhooked: true}, loadtest.ExitMissed, "did not pass the hook"},
-		"signs badly":        {&fakeServer{unsigned: true}, loadtest.ExitFailed, "answered 503"},
+			return []string{strings.ReplaceAll(`{"gap":{"topic":"T","reason":"slow","after":"T@e1:2","position":"T@e1:3"}}`, "T", topic) + "\n"}
+		}), loadtest.ExitMissed, " gaps, 0 surplus"},
+		"tells nobody":        {tell(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), loadtest.ExitMissed, "neither answer nor refusal"},
+		"tells late":          {tell(func(w http.ResponseWriter, r *http.Request) { sleep(r.Context(), 400*time.Millisecond); refuse(w, 10) }), loadtest.ExitMissed, "heard nothing for more than 300ms, the first: told after"},
+		"lets in late":        {&fakeServer{dawdle: 400 * time.Millisecond}, loadtest.ExitMissed, "heard nothing for more than 300ms, the first: let in after"},
+		"opens late":          {&fakeServer{dawdleOpening: 400 * time.Millisecond}, loadtest.ExitMissed, "the first: given a session after"},
+		"says not when":       {tell(func(w http.ResponseWriter, _ *http.Request) { refuse(w, 0) }), loadtest.ExitFailed, "answered 503"},
+		"passes the hook by":  {&fakeServer{asks: func() int { return 0 }}, loadtest.ExitMissed, "let pass 0 times"},
+		"asks the hook twice": {&fakeServer{asks: func() int { return 2 }}, loadtest.ExitMissed, "let pass 2 times"},
+		"signs badly":         {&fakeServer{unsigned: true}, loadtest.ExitFailed, "were not signed well"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,29 @@
+package throttle
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/stats"
+)
+
+// A generator whose own answers come late measures itself.
+func TestLateBackendsAreSaid(t *testing.T) {
+	cfg := Default()
+	judged := func(late time.Duration, busy float64) Verdict {
+		b := &backend{late: stats.NewLatency()}
+		b.late.Record(late)
+		r := Row{Setting: Setting{1, 1}, Busy: busy, Completed: Times{Count: 1}}
+		r.judge(&trial{cfg: &cfg, backend: b}, newBook(time.Second, time.Second))
+		r.verdict.conclude()
+		return r.verdict
+	}
+	require.Zero(t, judged(20*time.Millisecond, 0.5).ExitCode)
+	late := judged(40*time.Millisecond, 0.5)
+	require.Equal(t, loadtest.ExitGeneratorBound, late.ExitCode)
+	require.Equal(t, []string{"1/1: the back end's own answers were late by 40.0 ms on average, above 25.0"}, late.GeneratorBound)
+	require.Contains(t, judged(0, 0.95).GeneratorBound[0], "95 % busy")
+}
