@@ -94,7 +94,7 @@ func (c *Config) check() error {
 		unless(c.Users > 0 && c.Users <= mostUsers, "--users: %d is not between 1 and %d", c.Users, mostUsers),
 		within("--duration", c.Duration), within("--call-time", c.CallTime), within("--wait", c.Wait), within("--tolerance", c.Tolerance),
 		unless(c.Think >= 0, "--think: %v is negative", c.Think),
-		unless(c.Step.begin(c.Users-1) < c.Duration, "--step: the last of %d users would begin after --duration", c.Users),
+		unless(c.Step.Every <= mostDuration && c.Step.begin(c.Users-1) < c.Duration, "--step: the last of %d users would begin after --duration", c.Users),
 		unless(c.CallsPerSession >= 0, "--calls-per-session: %d is negative", c.CallsPerSession),
 		unless(c.BackendWorkers >= 0, "--backend-workers: %d is negative", c.BackendWorkers),
 		unless(c.PendingSessions > 0, "--pending-sessions: %d is not positive", c.PendingSessions),

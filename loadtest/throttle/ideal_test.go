@@ -51,3 +51,23 @@ func TestSettingsAndStepsAreRead(t *testing.T) {
 	require.Empty(t, none.String())
 	require.Zero(t, none.begin(99))
 }
+
+// What is read is written as it can be read again.
+func FuzzSettingsAndSteps(f *testing.F) {
+	for _, text := range []string{"10/16", "010/+16", "1/0", "/", "10/5s", "2/1h3m", "9223372036854775807/1ns"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, err := ParseSetting(text); err == nil {
+			again, err := ParseSetting(s.String())
+			require.NoError(t, err)
+			require.Equal(t, s, again)
+		}
+		if s, err := ParseStep(text); err == nil {
+			again, err := ParseStep(s.String())
+			require.NoError(t, err)
+			require.Equal(t, s, again)
+			require.GreaterOrEqual(t, s.begin(3), time.Duration(0))
+		}
+	})
+}

@@ -181,6 +181,7 @@ func TestConfigsThatCannotBeMeasured(t *testing.T) {
 		"--tolerance":         func(c *Config) { c.Tolerance = 0 },
 		"--think":             func(c *Config) { c.Think = -1 },
 		"--step":              func(c *Config) { c.Step = Step{1, time.Second} },
+		"--step: the":         func(c *Config) { c.Step = Step{1, 1 << 62} },
 		"--calls-per-session": func(c *Config) { c.CallsPerSession = -1 },
 		"--backend-workers":   func(c *Config) { c.BackendWorkers = -1 },
 		"--pending-sessions":  func(c *Config) { c.PendingSessions = 0 },
