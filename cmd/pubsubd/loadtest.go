@@ -41,7 +41,7 @@ worst. What --rounds, --bursts, --duration or --warmup shorten is said.`,
 	var suite suiteTest
 	suite.bind(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return suite.run(cmd) }
-	cmd.AddCommand(broadcastCommand(), collabCommand(), scenariosCommand(), agentCommand(), soakCommand(), transportsCommand(), encodingCommand())
+	cmd.AddCommand(broadcastCommand(), collabCommand(), scenariosCommand(), agentCommand(), soakCommand(), transportsCommand(), encodingCommand(), throttleCommand())
 	return cmd
 }
 
