@@ -38,13 +38,12 @@ var errUntold = errors.New("neither answered nor refused")
 
 // An answer is one that came whole.
 type answer struct {
-	status       int
-	body         []byte
-	sent, had    time.Time
-	retryHeader  bool // Retry-After is there
-	refused      bool
-	comeAgain    time.Duration // after which it may be tried again, if refused
-	refusalCause string        // the code of the refusal
+	status      int
+	body        []byte
+	sent, had   time.Time
+	retryHeader bool // Retry-After is there
+	refused     bool
+	comeAgain   time.Duration // after which it may be tried again, if refused
 }
 
 // took is how long it was under way.
@@ -105,7 +104,6 @@ func (a *answer) readRefusal() {
 	told := a.retryHeader && p.RetryAfterMS > 0
 	a.refused = told && (p.Code == wire.CodeOverloaded || p.Code == wire.CodeLimited)
 	a.comeAgain = time.Duration(p.RetryAfterMS) * time.Millisecond
-	a.refusalCause = string(p.Code)
 }
 
 // want returns an error unless the answer has the status.

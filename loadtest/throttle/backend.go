@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/stats"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A backend is the application behind the publish hook: it checks who asks, takes
@@ -113,7 +114,7 @@ func (b *backend) enter(h http.Header, body []byte, now time.Time) error {
 	var a asked
 	signed := checkSignature(h, body, b.key, now)
 	err := json.Unmarshal(body, &a)
-	if err == nil && (a.Type != "publish" || a.Message.Data.Number < 1) {
+	if err == nil && (a.Type != wire.HookPublish || a.Message.Data.Number < 1) {
 		err = fmt.Errorf("the back end is asked %.200s, which no user published", body)
 	}
 	b.mu.Lock()
@@ -161,8 +162,8 @@ func (b *backend) serve(ctx context.Context) bool {
 	return true
 }
 
-// asked tells when the call of a message came through, and how often.
-func (b *backend) asked(topic string, number int) (at time.Time, times int) {
+// passed tells when the call of a message came through, and how often.
+func (b *backend) passed(topic string, number int) (at time.Time, times int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	in := b.letIn[topic]

@@ -23,7 +23,7 @@ type trial struct {
 	begin, end time.Time
 	users      []*user
 
-	completed, refused atomic.Int64 // so far, for whoever looks on
+	completed atomic.Int64 // calls so far, for whoever looks on
 }
 
 // startTrial makes everything ready. Who gets a trial must stop it.

@@ -163,7 +163,7 @@ func (u *user) publish(ctx context.Context, number int, wanted time.Time) (bool,
 	}
 	u.ledger.took()
 	u.calls++
-	at, times := u.trial.backend.asked(u.ledger.topic, number)
+	at, times := u.trial.backend.passed(u.ledger.topic, number)
 	if times != 1 {
 		u.book.hook.note(fmt.Errorf("a message was taken that the hook had let pass %d times", times))
 		at = a.sent
@@ -186,7 +186,6 @@ func (u *user) insist(ctx context.Context, refused *int64, method, path string, 
 			return a, err == nil, err
 		}
 		u.book.refusal(refused, a.took())
-		u.trial.refused.Add(1)
 		if !u.until(ctx, a.had.Add(a.comeAgain)) {
 			return a, false, nil
 		}
