@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -37,6 +38,10 @@ type Config struct {
 	// counts. Load makes its Rules of all that Broker.Rules has, and the rates that
 	// they say.
 	Limit limit.Config
+
+	// PublishHook says which application is asked before messages are published. Its
+	// MessageBytes is unused: that of this Config counts. Default none.
+	PublishHook hook.Config
 
 	// Lane says how polls and small publishes are served on plain HTTP/1.1:
 	// "handoff", the default, and "channel" take their connections over from

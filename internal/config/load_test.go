@@ -44,7 +44,7 @@ func other(t *testing.T, s setting) string {
 	t.Helper()
 	byKind := map[string]string{
 		"count": "77", "bytes": "123KiB", "duration": "17s", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
-		"origins": "https://app.example,http://localhost:3000", "rate": "2/m burst 9", "addresses": "10.1.0.0/16,192.0.2.7,::1,fd00::/8",
+		"origins": "https://app.example,http://localhost:3000", "rate": "2/m burst 9", "url": "http://127.0.0.1:9000/?a=b", "secret": "24 bytes, more or a few more", "patterns": "chat.*,prices.>", "addresses": "10.1.0.0/16,192.0.2.7,::1,fd00::/8",
 	}
 	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB", "listen.admin": "127.0.0.1:7778", "poll.write_timeout": "40s", "memory.budget": "64MiB"}
 	text, ok := byKey[s.key]
@@ -79,7 +79,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		} {
 			t.Run(s.key+"/"+tt.name, func(t *testing.T) {
 				got, err := load(t, tt.file, tt.environ, tt.args...)
-				if !strings.HasPrefix(s.key, "tls.") { // half of a pair is read, and then wrong
+				if !strings.HasPrefix(s.key, "tls.") && s.key != "hooks.publish.url" { // half of a pair is read, and then wrong
 					require.NoError(t, err)
 				}
 				require.Equal(t, tt.want, textOf(t, &got, s.key))

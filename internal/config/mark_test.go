@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No setting is a secret today. One that becomes it is shown nowhere.
+// A setting that is a secret is shown nowhere.
 func TestASecretIsShownNowhere(t *testing.T) {
 	token, level := "hunter2", "info"
 	rows := []setting{
@@ -23,6 +23,20 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	r := newReading(new(Config))
 	r.set(setting{"auth.token", strict, ""}, "hunter2", "flag --auth-token")
 	require.EqualError(t, join(r.wrong), `flag --auth-token: auth.token is "(secret)": want info or warn`)
+}
+
+func TestTheHooksSecretIsOne(t *testing.T) {
+	c := Default()
+	c.PublishHook.URL, c.PublishHook.Secret = "http://127.0.0.1:9000/", "hunter2 hunter2 hunter2 hunter2"
+	require.NoError(t, c.Validate())
+	said := Said{Config: c}
+	require.NotContains(t, said.YAML()+said.Environment()+said.Summary(), "hunter2")
+	for _, change := range Default().Changes(c) {
+		require.NotContains(t, change.New+change.Old, "hunter2")
+	}
+	c.PublishHook.Secret = "hunter2"
+	require.ErrorContains(t, c.Validate(), "24 are needed")
+	require.NotContains(t, c.Validate().Error(), "hunter2")
 }
 
 func TestAnOptionalFieldCanOnlyBeLeftOut(t *testing.T) {

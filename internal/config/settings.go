@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +22,7 @@ const leastCompressed = 256
 
 // settings returns the table of all settings, bound to the fields of c: the key
 // in the file, the field with its default and bounds, marked live if a reload
-// reaches it, and a line for --help. Beside rules.go it is the only place where a
+// reaches it, and a line for --help. With what it joins and rules.go it is the only place where a
 // setting is named.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // protocol limits are told in whole milliseconds
@@ -79,7 +80,7 @@ func settings(c *Config) []setting {
 		{"state", path(&c.StateFile), "keep topics over a planned restart in this file: written when the daemon has drained, loaded and removed when it starts"},
 		{"addresses_file", path(&c.AddressesFile), "write the addresses listened on to this file once ready, as JSON"},
 	}
-	return append(rows, rateSettings(&l.Rates)...)
+	return slices.Concat(rows, hookSettings(&c.PublishHook), rateSettings(&l.Rates))
 }
 
 // A setting is one row of the table.

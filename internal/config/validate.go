@@ -55,6 +55,7 @@ func contradictions(c *Config) []*Error {
 	}
 	wrong = append(wrong, wrongTLS(c)...)
 	wrong = append(wrong, wrongRules(c)...)
+	wrong = append(wrong, wrongHook(c)...)
 	wrong = append(wrong, wrongLimits(c)...)
 	if c.Insecure {
 		return wrong

@@ -19,7 +19,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
-	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
 	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -44,6 +43,7 @@ type Daemon struct {
 	broker   *broker.Broker
 	limiter  *limit.Limiter
 	files    openFiles
+	hook     *publishHook
 	sessions *session.Registry
 	pressure *pressure
 	polls    *transport.Server
@@ -86,6 +86,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
 		limiter:  limiter,
 		files:    files,
+		hook:     newPublishHook(cfg, limiter.Config(), m, log),
 		sessions: session.NewRegistry(places, b, m),
 		manager:  manager,
 	}
@@ -97,7 +98,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m.Gather(d.gauges)
 	d.api = httpapi.New(httpapi.Config{
 		Broker: b, Sessions: d.sessions, Polls: d.polls,
-		Authority: auth.Open{}, Limiter: limiter, Hook: hook.None{},
+		Authority: auth.Open{}, Limiter: limiter, Hook: d.hook,
 		Metrics: m, Log: log, Limits: limits,
 		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
 		Lane:         httpapi.LaneWay(cfg.Lane),
@@ -360,5 +361,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 	cfg := d.Config()
 	g.MaxTopics, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Broker.MaxSubscriptions
 	d.limiter.Gauges(&g)
+	g.Limits = append(g.Limits, d.hook.calls.Gauge())
 	return g
 }

@@ -33,6 +33,7 @@ func (d *Daemon) drain() {
 	case <-ctx.Done():
 		d.cutOff("public")
 	}
+	d.hook.Close() // whoever waits for the application is done with
 	d.api.Close()
 	d.tcp.Close()
 	d.api.Wait() // only then can nothing be published any more

@@ -108,6 +108,7 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.reload.inForce.Store(&cfg)
 	d.broker.Reload(fitted(cfg, memoryLimit()), time.Now())
 	d.limiter.Reload(limitConfig(cfg, d.files))
+	d.hook.reload(cfg, d.limiter.Config())
 	d.sessions.Reload(cfg.Session)
 	polls := cfg.Transport.WithDefaults()
 	limits := limitsOf(polls, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)

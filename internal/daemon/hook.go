@@ -1,0 +1,34 @@
+package daemon
+
+import (
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+)
+
+// A publishHook has a gate of its own: a slow application takes no places from those
+// who do not need it. Its calls wait as others do.
+type publishHook struct {
+	*hook.Hook
+	calls *limit.Gate
+}
+
+func newPublishHook(cfg config.Config, l limit.Config, m *metrics.Metrics, log *zap.Logger) *publishHook {
+	calls := limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, l.WaitingCalls, l.Wait, m)
+	return &publishHook{hook.New(hookConfig(cfg), calls, m, log), calls}
+}
+
+func (h *publishHook) reload(cfg config.Config, l limit.Config) {
+	h.calls.Set(cfg.PublishHook.Calls, l.WaitingCalls, l.Wait)
+	h.Reload(hookConfig(cfg))
+}
+
+// hookConfig is the publish hook of which cfg speaks in two places.
+func hookConfig(cfg config.Config) hook.Config {
+	c := cfg.PublishHook
+	c.MessageBytes = cfg.MessageBytes
+	return c
+}

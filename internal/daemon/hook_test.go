@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+const hookSecret = "the hook's own secret, hunter2"
+
+// An application is asked about messages, and does as it pleases.
+type application struct {
+	*httptest.Server
+	answer  atomic.Pointer[http.HandlerFunc]
+	refused atomic.Int32 // that were not signed by the secret
+}
+
+func newApplication(t *testing.T, answer http.HandlerFunc) *application {
+	library, err := webhooks.NewWebhookRaw([]byte(hookSecret))
+	require.NoError(t, err)
+	app := &application{}
+	app.answer.Store(&answer)
+	app.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || library.Verify(body, r.Header) != nil {
+			app.refused.Add(1)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		(*app.answer.Load())(w, r)
+	}))
+	t.Cleanup(app.Close)
+	return app
+}
+
+func (app *application) hooked(c *config.Config) {
+	c.PublishHook.URL, c.PublishHook.Secret = app.URL+"/publish", hookSecret
+}
+
+func answers(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// An operator has the application asked, over a reload, with another secret, and not
+// any more; publishers see what it says, and nothing of the secrets.
+func TestAHookIsReloaded(t *testing.T) {
+	app := newApplication(t, answers(200, `{"message":{"data":"changed"}}`))
+	d := start(t, nil)
+	c := d.goClient()
+	defer c.Close()
+	publish := func() error {
+		_, err := c.PublishJSON(t.Context(), "a", "as it was")
+		return err
+	}
+	require.NoError(t, publish())
+	d.reloadWith(func(c *config.Config) {
+		app.hooked(c)
+		c.PublishHook.Calls = 7
+	})
+	require.NoError(t, publish())
+	require.Equal(t, 1.0, d.metric(`pubsubd_hook_calls_total{hook="publish",outcome="changed"}`))
+	require.Equal(t, 7.0, d.metric(`pubsubd_limit{limit="hooks.publish"}`))
+	_, held := d.get("http://" + d.PublicAddr() + "/v1/topics/a/messages")
+	require.Contains(t, held, `"as it was"`)
+	require.Contains(t, held, `"changed"`)
+
+	refuses := answers(200, `{"refuse":{"detail":"not today"}}`)
+	app.answer.Store(&refuses)
+	require.ErrorContains(t, publish(), "not today")
+	d.reloadWith(func(c *config.Config) { c.PublishHook.Secret = strings.ToUpper(hookSecret) })
+	require.ErrorIs(t, publish(), &wire.Problem{Code: wire.CodeHookFailed})
+	require.Positive(t, app.refused.Load())
+	d.reloadWith(func(c *config.Config) { c.PublishHook.Topics = []string{"b.>"} })
+	require.NoError(t, publish())
+	d.reloadWith(func(c *config.Config) { c.PublishHook.URL = "" })
+	require.NoError(t, publish())
+	require.Contains(t, d.said("setting changed", "was", "is"), "hooks.publish.secret: (secret) → (secret)")
+	require.NoError(t, d.wait())
+	d.wantNone([]string{hookSecret, strings.ToUpper(hookSecret)})
+}
+
+// goClient is one that asks once.
+func (d *running) goClient() *pubsub.Client {
+	c, err := pubsub.New("http://"+d.PublicAddr(), pubsub.WithPublishAttempts(1))
+	require.NoError(d, err)
+	return c
+}
+
+// The application's slowness is bounded by a gate of its own: who finds no place in
+// time is told so, and topics that it is not asked about know nothing of it.
+func TestASlowApplicationHoldsUpNobodyElse(t *testing.T) {
+	for _, lane := range []string{"handoff", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			let := make(chan struct{})
+			app := newApplication(t, func(http.ResponseWriter, *http.Request) { <-let })
+			d := start(t, func(c *config.Config) {
+				app.hooked(c)
+				c.Lane, c.PublishHook.Topics, c.PublishHook.Calls = lane, []string{"slow.*"}, 2
+				c.Limit.Wait = 50 * time.Millisecond
+			})
+			c := d.goClient()
+			defer c.Close()
+			over := make(chan error)
+			for n := range 2 {
+				go func() {
+					_, err := c.PublishJSON(t.Context(), fmt.Sprint("slow.", n), 1)
+					over <- err
+				}()
+			}
+			require.Eventually(t, func() bool { return d.metric(`pubsubd_in_use{limit="hooks.publish"}`) == 2 }, 10*time.Second, time.Millisecond)
+			_, err := c.PublishJSON(t.Context(), "slow.c", 1)
+			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+			_, err = c.PublishJSON(t.Context(), "fast", 1)
+			require.NoError(t, err)
+			close(let)
+			require.NoError(t, <-over)
+			require.NoError(t, <-over)
+			require.Equal(t, 1.0, d.metric(`pubsubd_hook_calls_total{hook="publish",outcome="overloaded"}`))
+			require.Equal(t, 1.0, d.metric(`pubsubd_limited_total{limit="hooks.publish"}`))
+		})
+	}
+}
+
+// A daemon that is told to stop waits for the application as long as it drains, and
+// no longer.
+func TestADrainEndsCallsOfTheHook(t *testing.T) {
+	for _, window := range []time.Duration{50 * time.Millisecond, 10 * time.Second} {
+		t.Run(window.String(), func(t *testing.T) {
+			let := make(chan struct{})
+			asked := make(chan struct{}, 1)
+			app := newApplication(t, func(http.ResponseWriter, *http.Request) {
+				asked <- struct{}{}
+				<-let
+			})
+			d := start(t, func(c *config.Config) {
+				app.hooked(c)
+				c.DrainWindow, c.PublishHook.Timeout = window, time.Hour
+			})
+			c := d.goClient()
+			defer c.Close()
+			over := make(chan error)
+			go func() {
+				_, err := c.PublishJSON(t.Context(), "a", 1)
+				over <- err
+			}()
+			<-asked
+			d.stop()
+			if window > time.Second {
+				require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, 10*time.Second, time.Millisecond)
+				close(let)
+				require.NoError(t, <-over)
+				require.NoError(t, d.wait())
+				return
+			}
+			require.NoError(t, d.wait())
+			require.Error(t, <-over)
+			close(let)
+		})
+	}
+}
