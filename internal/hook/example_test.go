@@ -1,0 +1,58 @@
+package hook
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"github.com/stretchr/testify/require"
+)
+
+// What stands between the lines is in HOOKS.md.
+// ---8<---
+func publishHook(verifier *webhooks.Webhook) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+		if err != nil || verifier.Verify(body, r.Header) != nil {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		if bytes.Contains(bytes.ToLower(body), []byte("casino")) {
+			_ = json.NewEncoder(w).Encode(map[string]any{"refuse": map[string]string{"detail": "no advertisements here"}})
+		}
+	}
+}
+
+// ---8<---
+
+func TestTheExampleOfTheDocument(t *testing.T) {
+	source, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	document, err := os.ReadFile("HOOKS.md")
+	require.NoError(t, err)
+	example := strings.TrimSpace(strings.Split(string(source), "// ---8<---\n")[1])
+	require.Contains(t, string(document), example)
+
+	verifier, err := webhooks.NewWebhookRaw([]byte(secret))
+	require.NoError(t, err)
+	app := httptest.NewServer(publishHook(verifier))
+	defer app.Close()
+	d := newDesk(t, Config{})
+	d.cfg.URL = app.URL
+	d.Reload(d.cfg)
+	_, err = d.publish("a")
+	require.NoError(t, err)
+	m := message("a")
+	m.Data = []byte(`"Casino!"`)
+	require.ErrorContains(t, d.Publish(t.Context(), "", m, 0, nil), "no advertisements here")
+	resp, err := http.Post(app.URL, "application/json", strings.NewReader(`{}`))
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+}
