@@ -39,7 +39,7 @@ type fakeServer struct {
 	// so; delay is what messages are under way to polls.
 	dawdle, dawdleOpening, delay time.Duration
 
-	wait            time.Duration
+	wait, says      time.Duration // says is what it says of wait; 0: nothing
 	hook            string
 	secret          string
 	sessions, calls chan struct{}
@@ -136,7 +136,7 @@ func (f *fakeServer) openSession(w http.ResponseWriter, r *http.Request) {
 	session := fmt.Sprintf("%s~%d", o.Topics[0].Topic, o.Topics[0].After)
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(wire.SessionOpened{Session: session, Ack: true,
-		Positions: []wire.Position{{Topic: o.Topics[0].Topic, Epoch: "e1", Offset: topic.newest}}, Limits: wire.Limits{PollTimeoutMS: 100}})
+		Positions: []wire.Position{{Topic: o.Topics[0].Topic, Epoch: "e1", Offset: topic.newest}}, Limits: wire.Limits{PollTimeoutMS: 100, WaitMS: f.says.Milliseconds()}})
 }
 
 func (f *fakeServer) endSession(w http.ResponseWriter, _ *http.Request) {

@@ -141,6 +141,7 @@ func TestServersThatBreakTheirPromises(t *testing.T) {
 		"tells late":          {tell(func(w http.ResponseWriter, r *http.Request) { sleep(r.Context(), 400*time.Millisecond); refuse(w, 10) }), loadtest.ExitMissed, "heard nothing for more than 300ms, the first: told after"},
 		"lets in late":        {&fakeServer{dawdle: 400 * time.Millisecond}, loadtest.ExitMissed, "heard nothing for more than 300ms, the first: let in after"},
 		"opens late":          {&fakeServer{dawdleOpening: 400 * time.Millisecond}, loadtest.ExitMissed, "the first: given a session after"},
+		"promises less":       {&fakeServer{says: time.Second}, loadtest.ExitFailed, "say so with --wait"},
 		"says not when":       {tell(func(w http.ResponseWriter, _ *http.Request) { refuse(w, 0) }), loadtest.ExitFailed, "answered 503"},
 		"passes the hook by":  {&fakeServer{asks: func() int { return 0 }}, loadtest.ExitMissed, "let pass 0 times"},
 		"asks the hook twice": {&fakeServer{asks: func() int { return 2 }}, loadtest.ExitMissed, "let pass 2 times"},

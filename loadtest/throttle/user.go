@@ -113,6 +113,9 @@ func (u *user) open(ctx context.Context) (bool, error) {
 	if err := json.Unmarshal(a.body, &opened); err != nil || len(opened.Positions) != 1 {
 		return false, fmt.Errorf("open a session: answered %.300q", a.body)
 	}
+	if told := time.Duration(opened.Limits.WaitMS) * time.Millisecond; told > u.trial.cfg.Wait {
+		return false, fmt.Errorf("open a session: the server lets requests wait for %v: say so with --wait", told)
+	}
 	u.ledger.opened(opened.Positions[0])
 	u.session, u.calls = opened.Session, 0
 	if a.had.Before(u.trial.end) {
