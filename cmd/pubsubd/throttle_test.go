@@ -1,10 +1,113 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/throttle"
 )
+
+// throttleShort are flags of a run of two seconds, with calls that take so long that
+// a busy machine's delays do not matter.
+var throttleShort = []string{"loadtest", "throttle", "--users=10", "--duration=2s", "--call-time=200ms", "--wait=300ms", "--tolerance=1s"}
+
+// wantMeasured requires that no promise was broken. A busy machine may make the
+// figures the generator's.
+func wantMeasured(t *testing.T, r ran) {
+	t.Helper()
+	require.Contains(t, []int{loadtest.ExitOK, loadtest.ExitGeneratorBound}, r.code, "%s\n%s", r.stdout, r.stderr)
+}
+
+// The article's experiment in small, on the real daemon: who has no place is told so,
+// who has one is served, and no message is lost.
+func TestLimitsAreMeasured(t *testing.T) {
+	dir := t.TempDir()
+	file, svg, html := filepath.Join(dir, "t.json"), filepath.Join(dir, "t.svg"), filepath.Join(dir, "t.html")
+	r := run(t, nil, append(throttleShort, "--settings=2/4,10/4,10/10", "--json", file, "--svg", svg, "--html", html)...)
+	wantMeasured(t, r)
+	require.Contains(t, r.stdout, "2/4")
+	require.NotContains(t, r.stdout+r.stderr, "whsec_")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "whsec_")
+	var result throttle.Result
+	require.NoError(t, json.Unmarshal(text, &result))
+	require.Len(t, result.Rows, 3)
+	starved, turns, free := result.Rows[0], result.Rows[1], result.Rows[2]
+	require.EqualValues(t, 2, starved.Users)
+	require.Positive(t, starved.Refused.Sessions)
+	require.GreaterOrEqual(t, starved.Unfinished.Count, int64(8))
+	require.EqualValues(t, 10, turns.Users)
+	require.Positive(t, turns.Refused.Calls)
+	require.LessOrEqual(t, turns.Hook.Most, 4)
+	require.EqualValues(t, 10, free.Users)
+	require.Zero(t, free.Told.Count)
+	require.Greater(t, free.Within.Count, turns.Within.Count)
+	require.Greater(t, turns.Within.Count, starved.Within.Count)
+	for _, row := range result.Rows {
+		require.LessOrEqual(t, row.Within.Count, int64(row.Most))
+		require.Equal(t, row.Completed.Count, row.Delivered.Delivered)
+		require.Equal(t, row.Completed.Count, row.Hook.Calls)
+	}
+	for _, path := range []string{svg, html} {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Contains(t, string(page), "Mean time of calls")
+	}
+}
+
+func TestSessionsAreShared(t *testing.T) {
+	r := run(t, nil, append(throttleShort, "--settings=3/10", "--calls-per-session=1", "--json=-", "--quiet")...)
+	wantMeasured(t, r)
+	var result throttle.Result
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &result))
+	require.Greater(t, result.Rows[0].Users, int64(3))
+}
+
+// The back end serves three at a time: more calls would only wait in it.
+func TestTheBestLimitIsFound(t *testing.T) {
+	r := run(t, nil, append(throttleShort, "--search", "--backend-workers=3", "--max-mean=500ms", "--json=-", "--quiet")...)
+	wantMeasured(t, r)
+	var found throttle.SearchResult
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &found))
+	require.InDelta(t, 3, found.Calls, 1)
+}
+
+func TestAnObjectiveOfCallsThatIsMissed(t *testing.T) {
+	r := run(t, nil, append(throttleShort, "--settings=10/2", "--max-mean=250ms")...)
+	require.Equal(t, loadtest.ExitMissed, r.code, "%s\n%s", r.stdout, r.stderr)
+	require.Contains(t, r.stdout, "10/2: calls took")
+	require.Contains(t, r.stdout, "verdict   MISSED")
+}
+
+// A server that runs is measured as it is, with its hook where we listen.
+func TestLimitsOfATargetAreMeasured(t *testing.T) {
+	secret, backend := strings.Repeat("secret", 6), freeAddress(t)
+	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "hooks:\n  publish:\n    url: http://%s/publish\n    secret: %s\n", backend, secret), 0o600))
+	d := serveProcess(t, "--config", file, "--limits-calls=5", "--limits-wait=300ms")
+	env := []string{throttle.SecretVariable + "=" + secret}
+	r := run(t, env, append(throttleShort, "--settings=10000/5", "--target", d.public, "--backend-listen", backend)...)
+	wantMeasured(t, r)
+	require.Contains(t, r.stdout, d.public)
+}
+
+// freeAddress is one that nobody listens at.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
 
 func TestThrottleCommandLinesThatCannotBeObeyed(t *testing.T) {
 	for _, args := range [][]string{
