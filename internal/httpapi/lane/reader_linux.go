@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -30,6 +31,7 @@ type reader struct {
 	running sync.WaitGroup
 
 	mu     sync.Mutex      // guards the fields below, which are set once, and conns
+	closed bool            // it cannot be opened any more
 	file   *os.File        // the epoll instance; closing it ends run; nil: not open
 	raw    syscall.RawConn // of file
 	epoll  int
@@ -65,9 +67,10 @@ func (r *reader) openLocked() error {
 	return nil
 }
 
-// close returns when run has ended. No connection may be left, and none joins.
+// close returns when run has ended. No connection may be left, and none can join.
 func (r *reader) close() {
 	r.mu.Lock()
+	r.closed = true
 	file := r.file
 	r.mu.Unlock()
 	if file != nil {
@@ -87,6 +90,9 @@ const (
 func (r *reader) join(c *conn) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return net.ErrClosed
+	}
 	if err := r.openLocked(); err != nil {
 		return err
 	}

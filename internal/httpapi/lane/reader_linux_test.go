@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"net"
 	"syscall"
 	"testing"
 
@@ -70,4 +71,18 @@ func TestEachOfManyEventsFindsItsOwner(t *testing.T) {
 		r.leave(c)
 	}
 	r.close()
+}
+
+// A connection may come just as the lane closes: an upgrade, once it was answered.
+func TestNobodyJoinsWhatIsClosed(t *testing.T) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer closeFD(pair[0])
+	defer closeFD(pair[1])
+	r := new(reader)
+	r.close()
+	c := &conn{output: output{fd: pair[0]}}
+	require.ErrorIs(t, r.join(c), net.ErrClosed)
+	r.leave(c) // as who could not join does
+	r.running.Wait()
 }
