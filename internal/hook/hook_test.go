@@ -273,7 +273,7 @@ func (f few) Leave() { <-f }
 
 // A stage is a hook before an application in memory, that never answers, in a bubble
 // of fake time.
-func newStage(t *testing.T, cfg Config, places Places) (*Hook, *metrics.Metrics) {
+func newStage(cfg Config, places Places) (*Hook, *metrics.Metrics) {
 	cfg.URL, cfg.Secret = "http://app/", secret
 	m := metrics.New("test")
 	h := newHook(cfg, places, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
@@ -286,7 +286,7 @@ func newStage(t *testing.T, cfg Config, places Places) (*Hook, *metrics.Metrics)
 
 func TestAnApplicationThatDoesNotAnswerInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, m := newStage(t, Config{}, free{})
+		h, m := newStage(Config{}, free{})
 		defer h.Close()
 		begun := time.Now()
 		wantFailed(t, h.Publish(t.Context(), "", message("a"), 0, nil))
@@ -299,7 +299,7 @@ func TestAnApplicationThatDoesNotAnswerInTime(t *testing.T) {
 func TestNoMoreCallsThanPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		places := make(few, 2)
-		h, m := newStage(t, Config{}, places)
+		h, m := newStage(Config{}, places)
 		defer h.Close()
 		over := make(chan error)
 		for range 2 {
@@ -320,7 +320,7 @@ func TestNoMoreCallsThanPlaces(t *testing.T) {
 // Only the daemon's end ends it.
 func TestOnlyTheDaemonEndsACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, m := newStage(t, Config{Timeout: time.Hour}, free{})
+		h, m := newStage(Config{Timeout: time.Hour}, free{})
 		ctx, leave := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- h.Publish(ctx, "", message("a"), 0, nil) }()
