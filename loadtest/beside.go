@@ -3,6 +3,8 @@ package loadtest
 import (
 	"context"
 	"net"
+	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -28,4 +30,23 @@ func CheckTarget(target string) error {
 // Resolve returns the address behind a base URL, and what to call it in requests.
 func Resolve(ctx context.Context, target string) (*net.TCPAddr, string, error) {
 	return resolve(ctx, target)
+}
+
+// Metrics are a daemon's, by name with labels as they are written.
+type Metrics map[string]float64
+
+// Scrape reads the metrics of the daemon whose admin listener has that base URL.
+func Scrape(ctx context.Context, admin string) (Metrics, error) {
+	client := &http.Client{Timeout: sampleTimeout, Transport: &http.Transport{DisableKeepAlives: true}} // no proxy
+	lines, err := scrapeMetrics(ctx, client, admin+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	m := Metrics{}
+	for key, text := range lines {
+		if value, err := strconv.ParseFloat(text, 64); err == nil {
+			m[key] = value
+		}
+	}
+	return m, nil
 }
