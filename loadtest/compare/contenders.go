@@ -71,6 +71,7 @@ func contenders(p programs) []contender {
 		{name: "pubsubd-nethttp", product: "pubsubd", speaks: pubsubd, brief: true, command: p.serve(p.pubsubd, "--lane=off")},
 	}
 	all = append(all,
+		contender{name: judged + withLimits, product: "pubsubd", speaks: pubsubd, brief: true, command: p.serve(p.pubsubd, everyLimit...)},
 		contender{name: "pubsubd-sse", product: "pubsubd", command: p.serve(p.pubsubd), speaks: map[manner][]string{byStream: pushed("sse")}},
 		contender{name: "pubsubd-ws", product: "pubsubd", command: p.serve(p.pubsubd), speaks: map[manner][]string{
 			byStream: pushed("websocket"), inCollab: pushed("websocket"),
@@ -100,6 +101,20 @@ func contenders(p programs) []contender {
 		contender{name: "mercure", product: "mercure", command: p.mercureHub, speaks: both("mercure")},
 	)
 }
+
+// everyLimit has the daemon count all that it can count, and refuse nothing.
+var everyLimit = func() []string {
+	const most = "1000000"
+	flags := []string{
+		"--trusted-proxies=192.0.2.0/24", // documentation's, which nobody has
+		"--limits-calls=" + most, "--limits-waiting-calls=" + most, "--limits-pending-sessions=" + most,
+		"--limits-address-connections=" + most, "--limits-address-calls=" + most,
+	}
+	for _, kind := range []string{"publishes", "sessions", "polls", "requests", "topics", "connections", "misses"} {
+		flags = append(flags, "--rates-"+kind+"-all="+most+"/s", "--rates-"+kind+"-address="+most+"/s")
+	}
+	return flags
+}()
 
 func (p programs) floor(l *launch) error {
 	port, err := freePort()

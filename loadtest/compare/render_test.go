@@ -26,11 +26,11 @@ func measured(scenario, server string, round int, cpu float64) Measurement {
 	}
 }
 
-// comparison is of three servers; one failed once, one was bound, one is missing.
+// comparison is of a few servers; one failed once, one was bound, one is missing.
 func comparison() Comparison {
 	present := contenders(programs{})[:3]
 	for _, c := range contenders(programs{}) {
-		if c.product == "nchan" {
+		if c.product == "nchan" || c.name == judged+withLimits {
 			present = append(present, c)
 		}
 	}
@@ -42,7 +42,7 @@ func comparison() Comparison {
 		Scenarios: headings(scenarios(false), present),
 	}
 	for round, scale := range []float64{1, 1.1, 1.3} {
-		for server, cpu := range map[string]float64{"floor": 10, "pubsubd": 13, "pubsubd-channel": 18, "nchan": 20} {
+		for server, cpu := range map[string]float64{"floor": 10, "pubsubd": 13, "pubsubd-channel": 18, "pubsubd-limits": 13.5, "nchan": 20} {
 			for _, scenario := range []string{"long-poll-5000", "collab", "memory-long-poll"} {
 				m := measured(scenario, server, round+1, cpu*scale)
 				m.Steal = 0.06

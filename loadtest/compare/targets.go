@@ -10,6 +10,9 @@ const (
 	judged   = "pubsubd"
 	theFloor = "floor"
 	theNchan = "nchan" // in long poll
+
+	// withLimits ends the name of a contender that but for its limits is another.
+	withLimits = "-limits"
 )
 
 // A target is a figure of pubsubd that is to be reached.
@@ -28,6 +31,9 @@ var targets = []target{
 	{"Collaboration: median latency ÷ nchan", 0.9, "%.2f", latencyRatio},
 	{"Resident bytes of a long poll that waits", 6500, "%.0f", residentBytes},
 	{"Long poll, 5000 clients: burst p95 ÷ nchan", 1, "%.2f", burstRatio},
+	{"Long poll, 5000 clients: CPU per delivery, with limits ÷ without", 1.05, "%.2f", limitsRatio("long-poll-5000", figures.cpuOf)},
+	{"Stream, 5000 clients: CPU per delivery, with limits ÷ without", 1.05, "%.2f", limitsRatio("stream-5000", figures.cpuOf)},
+	{"Collaboration: CPU per message, with limits ÷ without", 1.05, "%.2f", limitsRatio("collab", figures.cpuMessageOf)},
 }
 
 func cpuRatio(scenario, by string) func(Comparison, string) spread {
@@ -43,6 +49,15 @@ func messageRatio(c Comparison, server string) spread {
 func latencyRatio(c Comparison, server string) spread {
 	return spread{c.figuresOf("collab", server).median / c.figuresOf("collab", theNchan).median, math.NaN()}
 }
+
+func limitsRatio(scenario string, of func(figures) spread) func(Comparison, string) spread {
+	return func(c Comparison, server string) spread {
+		return of(c.figuresOf(scenario, server+withLimits)).ratio(of(c.figuresOf(scenario, server)))
+	}
+}
+
+func (f figures) cpuOf() spread        { return f.cpu }
+func (f figures) cpuMessageOf() spread { return f.cpuMessage }
 
 func residentBytes(c Comparison, server string) spread {
 	return spread{c.figuresOf("memory-long-poll", server).resident, math.NaN()}
