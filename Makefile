@@ -13,7 +13,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deploy check format vet lint darwin modules fuzz bench compare peers scale clean
+.PHONY: help run build test deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ peers: ## get the servers for make compare: Nchan from Debian, Centrifugo and Me
 
 scale: build ## measure how cost grows with clients, topics, bytes …, into loadtest/results, about 10 min; ARGS="-quick": 1 min, into bin/
 	$(GO) run ./loadtest/scale -pubsubd bin/pubsubd $(ARGS)
+
+abuse: build ## attack pubsubd in twelve ways while 2000 clients listen, into loadtest/results, about 8 min; ARGS="-quick": 2 min, into bin/
+	$(GO) run ./loadtest/abuse -pubsubd bin/pubsubd $(ARGS)
 
 clean: ## remove what was built, tools too
 	rm -rf bin .tools

@@ -1,0 +1,45 @@
+package main
+
+import "slices"
+
+// attacks returns all, in the order in which they are made. Paces and crowds are
+// what one core of a small machine can keep up against a sink that refuses nothing.
+func attacks() []attack {
+	all := []attack{
+		{name: "slow-heads", what: "connections that say a request's head, a byte a second", sources: 50, pace: 2000, crowd: 4000, run: slowHeads},
+		{name: "slow-bodies", what: "publishes whose body comes a byte a second", sources: 50, pace: 2000, crowd: 3000, run: slowBodies},
+		{name: "slow-readers", what: "streams of a busy topic that nobody reads, into tiny buffers", sources: 50, pace: 500, crowd: 1000, tiny: true, run: slowReaders},
+		{name: "half-open", what: "connections that say nothing, half-closed polls, abandoned polls", sources: 50, pace: 2000, crowd: 3000, run: halfOpen},
+		{name: "connections", what: "connections made and closed, others held beyond what may be open", sources: 200, pace: 4000, crowd: 12000, run: connections},
+		{name: "poll-flood", what: "many connections that poll one session", sources: 4, pace: 3000, crowd: 200, unhurried: true, run: pollFlood},
+		{name: "topics", what: "new topics, published and subscribed to by one client", sources: 1, pace: 3000, crowd: 50, run: newTopics},
+		{name: "guesses", what: "polls, PATCHes and GETs of guessed session ids", sources: 10, pace: 3000, crowd: 100, run: guesses},
+		{name: "patches", what: "PATCHes that add 100 topics to one session and remove them", sources: 1, pace: 500, crowd: 20, run: patches},
+		{name: "large-messages", what: "messages of 64 KiB, published by one address", sources: 1, pace: 500, crowd: 20, run: largeMessages},
+		{name: "oversized", what: "heads, URLs and bodies that are too large", sources: 10, pace: 300, crowd: 30, run: oversized},
+		{name: "hoarders", what: "sessions of 100 topics each that never poll, while 64 KiB messages come", sources: 20, pace: 400, crowd: 40, run: hoarders},
+	}
+	next := 0
+	for i := range all {
+		all[i].first = next
+		next += all[i].sources + besideSources
+	}
+	return all
+}
+
+// besideSources are kept for a raid beside an attack's own; see publishBeside. No
+// attack has addresses of another, which may be known to the server already.
+const besideSources = 4
+
+// attackNamed finds an attack; small is one that only shows that it works.
+func attackNamed(name string, small bool) (attack, bool) {
+	all := attacks()
+	i := slices.IndexFunc(all, func(a attack) bool { return a.name == name })
+	if i < 0 {
+		return attack{}, false
+	}
+	if small {
+		return all[i].small(), true
+	}
+	return all[i], true
+}

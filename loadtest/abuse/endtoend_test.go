@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// buildDaemon builds the real one.
+func buildDaemon(t *testing.T) string {
+	file := filepath.Join(t.TempDir(), "pubsubd")
+	said, err := exec.Command("go", "build", "-o", file, "../../cmd/pubsubd").CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	return file
+}
+
+// A quick run attacks the real daemon and the sink in two ways. What is not
+// demanded here is speed, of which a machine that tests has none to give.
+func TestVictimsOfARealDaemonLoseNothing(t *testing.T) {
+	folder := t.TempDir()
+	var out, log bytes.Buffer
+	code := start(t.Context(), []string{
+		"-pubsubd", buildDaemon(t), "-quick", "-lasts", "2s", "-settle", "100ms", "-only", "slow-heads,guesses", "-out", folder,
+	}, nil, &out, &log)
+	require.Contains(t, []int{0, exitMissed}, code, "%s", log.String())
+	text, err := os.ReadFile(filepath.Join(folder, jsonName))
+	require.NoError(t, err)
+	var r Result
+	require.NoError(t, json.Unmarshal(text, &r))
+	for _, v := range []Verdict{r.nothingLost(), r.withinBudget(), r.carriedOut()} {
+		require.True(t, v.Met, "%s: %s", v.Demand, v.Found)
+	}
+	require.Len(t, r.Attacks, 2)
+	require.Positive(t, r.Attacks[0].Live.Server.CPUSeconds)
+	for _, a := range r.Attacks {
+		for _, p := range []Phase{a.Sink, a.Live} {
+			require.Equal(t, int64(2*r.Victims), p.Victims.Delivered, a.Name)
+			require.Positive(t, p.Server.ResidentBytes, a.Name)
+		}
+	}
+	require.Positive(t, r.Attacks[1].Live.Server.Refused["session_unknown"])
+	require.Positive(t, r.Attacks[1].Live.Server.Limited["rates.misses.address"])
+	require.Positive(t, r.Attacks[1].Live.Raid.Answers["429"])
+	require.Less(t, r.Attacks[1].Live.Raid.PerSecond, r.Attacks[1].Sink.Raid.PerSecond/2, "who goes on is held back")
+	require.Empty(t, r.Attacks[1].Sink.Server.Refused, "the sink was attacked, not the daemon")
+	kept, err := os.ReadFile(filepath.Join(folder, textName))
+	require.NoError(t, err)
+	require.Equal(t, string(kept), out.String())
+}
+
+func TestADaemonThatDoesNotStart(t *testing.T) {
+	var log bytes.Buffer
+	require.Equal(t, exitFailed, start(t.Context(), []string{"-pubsubd", "no-such-program", "-out", t.TempDir()}, nil, nil, &log))
+	require.Contains(t, log.String(), "start the server")
+}
