@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -153,46 +152,45 @@ func TestTheLaneAsksSilentWebSocketsOnce(t *testing.T) {
 		}
 		return conn, conn
 	}
-	silence := k.cfg.Polls.Silence()
 	alive, fromAlive := dial()
-	defer alive.Close()
 	dead, fromDead := dial()
 	defer dead.Close()
 	for _, r := range []io.Reader{fromAlive, fromDead} {
 		require.Equal(t, ws.OpText, socketFrame(t, r).Header.OpCode, "hello")
 	}
 	k.wantOnLane(2)
-	passed := silence + 10*time.Second
-	for _, c := range []struct {
-		conn net.Conn
-		from io.Reader
-	}{{alive, fromAlive}, {dead, fromDead}} {
-		for { // it may not have come to rest before the lane looked
-			k.later(passed)
-			require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
-			head, err := ws.ReadHeader(c.from)
-			if err == nil {
-				require.Equal(t, ws.OpPing, head.OpCode)
-				break
+	pings, ended := 0, make(chan struct{})
+	go func() { // answers whenever it is asked
+		defer close(ended)
+		for {
+			head, err := ws.ReadHeader(fromAlive)
+			if err != nil || head.OpCode != ws.OpPing || ws.WriteFrame(alive, ws.MaskFrame(ws.NewPongFrame(nil))) != nil {
+				return
 			}
-			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-			passed += 6 * time.Second
-			require.Less(t, passed, 2*silence, "nobody asks")
+			pings++
 		}
-		require.NoError(t, c.conn.SetReadDeadline(time.Now().Add(10*time.Second)))
-	}
-	require.NoError(t, ws.WriteFrame(alive, ws.MaskFrame(ws.NewPongFrame(nil))))
-	require.NoError(t, wsutil.WriteClientText(alive, []byte(`{"ping":true,"ref":1}`)))
-	require.Contains(t, string(socketFrame(t, fromAlive).Payload), `"ref":1`, "it was heard")
-	passed += 2 * silence
-	for end := passed + silence/2; k.onLane() == 2; passed += 6 * time.Second { // as above
-		require.Less(t, passed, end, "nobody is taken for dead")
+	}()
+	asked := make(chan int, 1)
+	go func() { // says nothing
+		n := 0
+		for {
+			head, err := ws.ReadHeader(fromDead)
+			if err != nil || head.OpCode != ws.OpPing {
+				asked <- n
+				return
+			}
+			n++
+		}
+	}()
+	silence, passed := k.cfg.Polls.Silence(), time.Duration(0)
+	k.want(1, func() int { // whoever has not come to rest is asked in a later round
+		passed += silence / 2
 		k.later(passed)
-		for deadline := time.Now().Add(200 * time.Millisecond); k.onLane() == 2 && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond)
-		}
-	}
-	require.Equal(t, 1, k.onLane())
-	_, err := fromDead.Read(make([]byte, 1))
-	require.Error(t, err)
+		time.Sleep(20 * time.Millisecond) // between two rounds, for an answer to be heard
+		return k.onLane()
+	}, "connections on the lane, of which one answers")
+	require.Equal(t, 1, <-asked, "it is asked once")
+	require.NoError(t, alive.Close())
+	<-ended
+	require.Positive(t, pings)
 }
