@@ -182,7 +182,11 @@ func TestWhatSaysNothingFails(t *testing.T) {
 		"another client":     says(200, `{"message":{"client":"d","data":1}}`),
 		"another id":         says(200, `{"message":{"id":"l","data":1}}`),
 		"too much":           says(200, `{"message":{"data":"`+strings.Repeat("x", 70_000)+`"}}`),
-		"no end of heads":    func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 40_000)) },
+		"an endless answer": func(w http.ResponseWriter, _ *http.Request) {
+			for err := error(nil); err == nil; _, err = io.WriteString(w, strings.Repeat(" ", 10_000)) {
+			}
+		},
+		"no end of heads": func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 40_000)) },
 		"half an answer": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "9")
 			_, _ = w.Write([]byte("{}"))

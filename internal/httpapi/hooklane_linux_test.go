@@ -183,8 +183,10 @@ func TestAClientThatWaitsForAReplyMayBeSilent(t *testing.T) {
 	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
 	s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
 	require.Equal(t, "1", <-h.asked)
-	for n := range 10 {
+	for n := range 20 {
 		k.later(time.Duration(n) * time.Minute)
+		k.publish("a", fmt.Sprint(n))
+		s.wantFrame(fmt.Sprint("a", n+1), fmt.Sprint(n))
 	}
 	h.let <- struct{}{}
 	require.Nil(t, s.wantReply(1).Problem)
