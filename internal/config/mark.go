@@ -1,6 +1,9 @@
 package config
 
-import "reflect"
+import (
+	"net/url"
+	"reflect"
+)
 
 // live marks a setting that may change while the daemon runs. The others wait for a
 // restart.
@@ -24,6 +27,9 @@ const masked = "(secret)"
 func shown(f field, text string) string {
 	if f.secret() && text != "" {
 		return masked
+	}
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		return u.Redacted() // it is refused, and not to be logged
 	}
 	return text
 }

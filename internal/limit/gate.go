@@ -125,7 +125,7 @@ func (g *Gate) Gauge() metrics.Limit {
 func (g *Gate) refuseLocked(why string) error {
 	g.limited.Inc()
 	p := wire.NewProblem(wire.CodeOverloaded, "wait as retry_after_ms says, or raise "+g.setting,
-		"all of the daemon's %d %s are taken, %s", g.places, g.name, why)
+		"%s allows %d at a time, %s", g.setting, g.places, why)
 	p.RetryAfterMS = max(time.Second, g.wait/2).Milliseconds()
 	return p
 }
