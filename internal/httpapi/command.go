@@ -22,8 +22,15 @@ type requester struct {
 	read  func([]byte) (*wire.Command, error)
 }
 
-// Do implements transport.Commands. It does not wait: what has to is done later.
-func (c *requester) Do(ctx context.Context, s *session.Session, raw []byte) (*wire.Reply, transport.Later, error) {
+// Do implements transport.Commands. It does not wait: what has to is done later. If it
+// panics that is the connection's end, and not the daemon's, as net/http has it for
+// requests.
+func (c *requester) Do(ctx context.Context, s *session.Session, raw []byte) (reply *wire.Reply, later transport.Later, err error) {
+	defer c.api.survive(&err)
+	return c.do(ctx, s, raw)
+}
+
+func (c *requester) do(ctx context.Context, s *session.Session, raw []byte) (*wire.Reply, transport.Later, error) {
 	command, err := c.read(raw)
 	reply := &wire.Reply{}
 	if command != nil {
@@ -36,17 +43,41 @@ func (c *requester) Do(ctx context.Context, s *session.Session, raw []byte) (*wi
 	case err != nil && command == nil:
 		return nil, nil, err
 	case err == nil && command.Publish != nil && c.api.Hook.Wants(command.Publish.Topic):
-		return nil, later, nil
+		return nil, c.surviving(reply.Ref, later), nil
 	case err == nil:
 		err = c.carryOut(noPatience, s, command, reply)
 	}
 	if errors.Is(err, context.Canceled) { // it would have to wait
-		return nil, later, nil
+		return nil, c.surviving(reply.Ref, later), nil
 	}
 	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
-		return nil, func(ctx context.Context) *wire.Reply { return c.replyInTime(ctx, reply, refusal) }, nil
+		return nil, c.surviving(reply.Ref, func(ctx context.Context) *wire.Reply { return c.replyInTime(ctx, reply, refusal) }), nil
 	}
 	return c.replyWith(ctx, reply, err), nil, nil
+}
+
+// surviving is later, but that a panic is the command's failure.
+func (c *requester) surviving(ref *uint64, later transport.Later) transport.Later {
+	return func(ctx context.Context) (reply *wire.Reply) {
+		var err error
+		defer func() {
+			if err != nil {
+				reply = &wire.Reply{Ref: ref, Problem: c.api.problemOfCommand(ctx, err)}
+			}
+		}()
+		defer c.api.survive(&err)
+		return later(ctx)
+	}
+}
+
+var errPanicked = errors.New("the command panicked")
+
+// survive is deferred: it logs a panic, and sets err.
+func (a *API) survive(err *error) {
+	if why := recover(); why != nil {
+		a.Log.Error("panic in a command", zap.Any("panic", why), zap.Stack("stack"))
+		*err = errPanicked
+	}
 }
 
 // replyInTime is replyWith once it is to be told.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gobwas/httphead"
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsflate"
 
@@ -72,10 +73,30 @@ func (a *API) checkUpgrade(r *http.Request) error {
 		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, through proxies that pass Upgrade and Connection on; or long polling, at /v1/poll",
 			"the request does not ask for a WebSocket of version 13 on HTTP/1.1")
 	}
+	if err := checkExtensions(h["Sec-Websocket-Extensions"]); err != nil {
+		return err
+	}
 	asked := *r
 	asked.Method = http.MethodPost // who has a WebSocket can publish on it
 	if a.origins.Check(&asked) != nil {
 		return errOrigin("open a WebSocket")
+	}
+	return nil
+}
+
+// checkExtensions returns a problem unless what is said of extensions can be read: the
+// upgrader would take it for its own fault.
+func checkExtensions(offers []string) error {
+	var compression wsflate.Extension
+	for _, offer := range offers {
+		options, ok := httphead.ParseOptions([]byte(offer), nil)
+		for _, option := range options {
+			_, err := compression.Negotiate(option)
+			ok = ok && err == nil
+		}
+		if !ok {
+			return wire.NewProblem(wire.CodeInvalidRequest, "offer permessage-deflate as RFC 7692 has it, or nothing", "Sec-WebSocket-Extensions cannot be read")
+		}
 	}
 	return nil
 }

@@ -1,0 +1,48 @@
+package httpapi
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A panicking authority is one that does not expect some topic.
+type panicking struct{ auth.Open }
+
+func (panicking) Allow(_ auth.Principal, _ auth.Action, topic string) error {
+	if topic == "boom" {
+		panic("boom")
+	}
+	return nil
+}
+
+// A command that panics ends its connection, as a request that does; nobody else
+// notices.
+func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{authority: panicking{}}, nil)
+		good, bad := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
+		good.hello()
+		bad.hello()
+		bad.send(wire.Command{Ref: new(uint64(1)), Subscribe: []wire.Start{{Topic: "boom"}}})
+		_, err := bad.Next()
+		require.Error(t, err)
+		k.publish("a", "1")
+		good.wantFrame("a1", "1")
+		good.Close()
+		bad.Close()
+		require.Eventually(t, func() bool { return k.subscriptions() == 0 }, 5*time.Second, time.Millisecond)
+	})
+}
+
+// subscriptions is how many there are.
+func (k *kit) subscriptions() int {
+	var g metrics.Gauges
+	k.cfg.Broker.Gauges(&g)
+	return g.Subscriptions
+}
