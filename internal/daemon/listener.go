@@ -17,7 +17,6 @@ type door struct {
 	*steady
 	limiter *limit.Limiter
 	metrics *metrics.Metrics
-	letIn   func(net.Conn, *limit.Seat, *metrics.Metrics) *inbound.Conn
 }
 
 // Accept implements net.Listener.
@@ -29,7 +28,7 @@ func (l *door) Accept() (net.Conn, error) {
 		}
 		seat, err := l.limiter.Seat(addressOf(c))
 		if err == nil {
-			return l.letIn(c, seat, l.metrics), nil
+			return inbound.New(c, seat, l.metrics), nil
 		}
 		refusal, _ := errors.AsType[*limit.Refusal](err)
 		l.refuse(c, refusal)
@@ -48,20 +47,20 @@ func addressOf(c *net.TCPConn) netip.Addr {
 // publicDoor is where clients come in that speak HTTP; within TLS, those who are
 // refused cannot be told.
 func (d *Daemon) publicDoor(l *net.TCPListener) net.Listener {
-	entrance := &door{limiter: d.limiter, metrics: d.metrics, letIn: inbound.New}
 	tell := tellProblem
 	if d.certificate.Load() != nil {
 		tell = tellNothing
 	}
-	entrance.steady = d.steady(l, "public", tell)
-	return d.secure(entrance, alpn...) // what is counted is on the wire
+	return d.secure(d.door(l, "public", tell), alpn...) // what is counted is on the wire
 }
 
 // bareDoor is where clients come in without HTTP.
 func (d *Daemon) bareDoor(l *net.TCPListener) net.Listener {
-	return d.secure(&door{
-		steady: d.steady(l, "tcp", tellNothing), limiter: d.limiter, metrics: d.metrics, letIn: inbound.NewBare,
-	})
+	return d.secure(d.door(l, "tcp", tellNothing))
+}
+
+func (d *Daemon) door(l *net.TCPListener, name string, tell telling) *door {
+	return &door{steady: d.steady(l, name, tell), limiter: d.limiter, metrics: d.metrics}
 }
 
 // adminDoor is where operators come in, for whom there is always room: what clients do

@@ -69,6 +69,7 @@ func (a *API) release(d transport.Duplex) {
 
 // carry serves a connection that goes both ways, with what connect has opened for it.
 func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+	inbound.Of(c).Opened()
 	if a.lane != nil && a.lane.Carry(c, d) {
 		return
 	}

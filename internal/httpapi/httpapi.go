@@ -164,7 +164,7 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("X-Accel-Buffering", "no")
 		h.Set("X-Content-Type-Options", "nosniff")
 		a.origins.Announce(h, r.Header.Get("Origin"))
-		expectBody(w, r)
+		a.expectBody(w, r)
 		if isPreflight(r) {
 			a.answerPreflight(w, r)
 			return

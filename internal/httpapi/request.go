@@ -16,10 +16,6 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// bodyTimeout is how long a client may take to send a body: less than the write
-// timeout's default, so that it can still be told.
-const bodyTimeout = 20 * time.Second
-
 // maxRequestBytes bounds the bodies that are requests, not messages.
 const maxRequestBytes = 1 << 20
 
@@ -48,13 +44,13 @@ func readAll(r io.Reader) ([]byte, error) {
 	return bytes.Clone(body), err
 }
 
-// expectBody gives a client the body timeout from now on to send what it
+// expectBody gives a client the rest timeout from now on to send what it
 // announced. It holds for every request: net/http reads what a handler left
 // before it lets the answer go.
-func expectBody(w http.ResponseWriter, r *http.Request) {
+func (a *API) expectBody(w http.ResponseWriter, r *http.Request) {
 	if hasBody(r) {
 		// An error means that the connection knows no deadlines, as in some tests.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
 	}
 }
 

@@ -34,6 +34,11 @@ type Config struct {
 	// WriteTimeout is how long one write may take before the connection of a
 	// client that does not read is closed. Default 30 s.
 	WriteTimeout time.Duration
+
+	// RestTimeout is how long a client may take to send the rest of what it has begun:
+	// a request's body, or a command. Default 20 s, less than WriteTimeout's, so that it
+	// can still be told.
+	RestTimeout time.Duration
 }
 
 // Defaults of Config.
@@ -46,6 +51,7 @@ const (
 	DefaultAnswerBytes         = 1 << 20
 	DefaultCompressionMinBytes = 1 << 10
 	DefaultWriteTimeout        = 30 * time.Second
+	DefaultRestTimeout         = 20 * time.Second
 )
 
 // WithDefaults returns c with every zero field set to its default.
@@ -58,5 +64,6 @@ func (c Config) WithDefaults() Config {
 	c.AnswerBytes = cmp.Or(c.AnswerBytes, DefaultAnswerBytes)
 	c.CompressionMinBytes = cmp.Or(c.CompressionMinBytes, DefaultCompressionMinBytes)
 	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
+	c.RestTimeout = cmp.Or(c.RestTimeout, DefaultRestTimeout)
 	return c
 }

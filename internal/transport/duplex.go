@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -75,6 +77,11 @@ type line struct {
 	server *Server
 	conn   net.Conn
 	duplex Duplex // immutable
+
+	// Owned by who reads.
+	restBy  time.Time // when the rest of a command has to be there; zero: all is there
+	whole   bool      // a command was read to its end
+	bounded bool      // there is a deadline for reading
 
 	greet   sync.Once
 	greeted chan struct{} // closed when hello was written
@@ -212,12 +219,13 @@ func (l *line) read(ctx context.Context) *wire.Problem {
 			return asProblem(err)
 		}
 		filled = copy(buf, buf[n:filled])
+		l.noteRest(filled > 0 || l.duplex.Reader.Partial())
 		if err := l.await(ctx); err != nil {
 			return nil
 		}
 		m, err := l.conn.Read(buf[filled:])
 		if err != nil {
-			return nil
+			return l.late(ctx, err)
 		}
 		filled += m
 	}
@@ -226,8 +234,9 @@ func (l *line) read(ctx context.Context) *wire.Problem {
 // await bounds how long the next reading may take. There is none when the connection is
 // over.
 func (l *line) await(ctx context.Context) error {
-	if l.duplex.Answers {
-		if err := l.conn.SetReadDeadline(time.Now().Add(l.server.Silence())); err != nil {
+	if until := l.until(); l.bounded || !until.IsZero() {
+		l.bounded = !until.IsZero()
+		if err := l.conn.SetReadDeadline(until); err != nil {
 			return err
 		}
 	}
@@ -235,6 +244,42 @@ func (l *line) await(ctx context.Context) error {
 		l.discard()
 		return errOver
 	}
+	return nil
+}
+
+// until is when something has to come; zero: whenever the client likes.
+func (l *line) until() time.Time {
+	if !l.duplex.Answers {
+		return l.restBy
+	}
+	until := time.Now().Add(l.server.Silence())
+	if !l.restBy.IsZero() && l.restBy.Before(until) {
+		return l.restBy
+	}
+	return until
+}
+
+// noteRest notes by when the rest of a command has to be there, if a part is.
+func (l *line) noteRest(part bool) {
+	switch {
+	case !part:
+		l.restBy = time.Time{}
+	case l.restBy.IsZero() || l.whole:
+		l.restBy = time.Now().Add(l.server.RestTimeout())
+	}
+	l.whole = false
+}
+
+// late returns what a client is told that let a deadline pass.
+func (l *line) late(ctx context.Context, err error) *wire.Problem {
+	switch {
+	case ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded):
+		return nil
+	case !l.restBy.IsZero() && !time.Now().Before(l.restBy):
+		l.server.metrics.Ended(metrics.SlowBody)
+		return l.server.TooSlow()
+	}
+	l.server.metrics.Ended(metrics.Silent)
 	return nil
 }
 
@@ -268,6 +313,7 @@ func (l *line) serve(ctx context.Context, in Incoming) error {
 	defer l.mu.Unlock()
 	answer := in.Answer
 	if in.Command != nil {
+		l.whole = true
 		reply, later, err := l.duplex.Commands.Do(ctx, l.duplex.Session, in.Command)
 		if err != nil {
 			return err

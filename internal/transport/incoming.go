@@ -1,6 +1,10 @@
 package transport
 
-import "github.com/pubsubd/pubsubd/pkg/wire"
+import (
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
 
 // A Reader takes apart what a client says on a connection that goes both ways, from
 // the bytes as they come: it does no I/O. It is for one goroutine.
@@ -9,6 +13,9 @@ type Reader interface {
 	// bytes it took: none if it cannot go on without more. An error, a *wire.Problem,
 	// is the connection's end; nothing may be read after it, nor after Closed.
 	Read(b []byte) (n int, in Incoming, err error)
+
+	// Partial reports whether a part was taken of something of which the rest is to come.
+	Partial() bool
 
 	// Bye appends what a connection ends with, after the frame that says why: nothing,
 	// where the end speaks for itself.
@@ -25,6 +32,14 @@ type Incoming struct {
 // maxCommand is how long a command may be, with messages of so many bytes: in base64,
 // or a long list of topics.
 func maxCommand(messageBytes int) int { return max(1<<20, 2*messageBytes+64<<10) }
+
+// TooSlow is the end of a connection whose client does not send the rest of a command.
+func (t *Server) TooSlow() *wire.Problem {
+	return wire.NewProblem(wire.CodeInvalidRequest, "send a command in one go", "the rest of a command did not come within %v", t.RestTimeout())
+}
+
+// RestTimeout is that of the Config in force.
+func (t *Server) RestTimeout() time.Duration { return t.config().RestTimeout }
 
 func commandTooLarge(limit int) *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "a command exceeds %d bytes", limit)

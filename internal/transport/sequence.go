@@ -20,6 +20,9 @@ func NewSequence(messageBytes int) Reader { return &sequence{most: maxCommand(me
 // Bye implements Reader: the end frame says all.
 func (s *sequence) Bye(dst []byte, _ *wire.Problem) []byte { return dst }
 
+// Partial implements Reader.
+func (s *sequence) Partial() bool { return len(s.item) > 0 }
+
 // Read implements Reader.
 func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
 	had := len(s.item)

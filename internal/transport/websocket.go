@@ -67,6 +67,9 @@ func (s *socket) Read(b []byte) (n int, in Incoming, err error) {
 	return n, in, err
 }
 
+// Partial implements Reader.
+func (s *socket) Partial() bool { return s.inside || s.state.Fragmented() }
+
 // unmask appends part, which is the next of the frame's payload, without its mask.
 func (s *socket) unmask(dst, part []byte) []byte {
 	begin := len(dst)

@@ -21,7 +21,7 @@ import (
 // writes by its descriptor has to count, and to share the seat.
 //
 // net/http ends what takes too long by deadlines, and tells nobody which it was. So a
-// Conn knows what is awaited of the client: ConnState and Serving tell it.
+// Conn knows what is awaited of the client: ConnState, Serving and Opened tell it.
 type Conn struct {
 	net.Conn // immutable, like the next two
 	seat     *limit.Seat
@@ -38,23 +38,15 @@ type Conn struct {
 type awaited = int32
 
 const (
-	aHead     awaited = iota // of a request; a handshake, too
+	aHead     awaited = iota // of a request; a handshake, or the opening of a bare connection
 	aRequest                 // whenever it likes
 	aBody                    // of the request that is served
-	elsewhere                // what net/http does not await
+	elsewhere                // what others count
 )
 
-// New returns the connection nc of a client who has that seat, or none. net/http is to
-// serve it.
+// New returns the connection nc of a client who has that seat, or none.
 func New(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
 	return &Conn{Conn: nc, seat: seat, metrics: m}
-}
-
-// NewBare is New for a connection without HTTP.
-func NewBare(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
-	c := New(nc, seat, m)
-	c.awaits.Store(elsewhere)
-	return c
 }
 
 // NewBegun is New for a connection of whose request a part was read.
@@ -142,6 +134,7 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 // CloseWrite ends this side, if the connection has sides, as net/http does after the
 // answer to a request that it does not read to its end.
 func (c *Conn) CloseWrite() error {
+	c.awaits.Store(elsewhere)
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -161,6 +154,14 @@ func (c *Conn) Close() error {
 func (c *Conn) Serving() {
 	if c != nil {
 		c.awaits.Store(aBody)
+	}
+}
+
+// Opened is told that who serves the connection now counts for itself what it awaits.
+// It may be called on nil.
+func (c *Conn) Opened() {
+	if c != nil {
+		c.awaits.Store(elsewhere)
 	}
 }
 

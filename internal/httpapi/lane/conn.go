@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -92,6 +93,7 @@ const (
 //	awaited    at most       counted from            and then
 //	nothing    Idle          its last turn           closing
 //	aFrame     Idle          when last heard of      whichever it finds it waits for
+//	 or        RestTimeout   a command's begin       closing, if its rest has not come
 //	anAnswer   see Silence   when last heard of      asking for one, or closing
 //	aRequest   Idle          when last heard of      closing
 //	theRest    restTimeout   its request's begin     returning
@@ -264,9 +266,19 @@ func (c *conn) await(what awaited) bool {
 	}
 	if what != c.awaited || what <= aRequest {
 		c.awaited = what
-		c.due.Store(c.lane.heads.Load().age + c.lane.patienceFor(what))
+		c.due.Store(c.dueFor(what))
 	}
 	return true
+}
+
+// dueFor is until when something is awaited. The rest of a command is, too, while the
+// connection is read.
+func (c *conn) dueFor(what awaited) int64 {
+	due := c.lane.heads.Load().age + c.lane.patienceFor(what)
+	if (what == aFrame || what == anAnswer) && c.duplex != nil && c.duplex.rest > 0 {
+		due = min(due, c.duplex.rest)
+	}
+	return due
 }
 
 // overdue ends what the connection has waited for too long. It may have moved on.
@@ -274,16 +286,21 @@ func (c *conn) overdue() {
 	if c.due.Load() >= c.lane.heads.Load().age {
 		return
 	}
-	switch c.awaited {
-	case aFrame:
+	switch {
+	case (c.awaited == aFrame || c.awaited == anAnswer) && c.owes():
+		c.tooSlow()
+	case c.awaited == aFrame:
 		// To take back a poll that still waits would put its heartbeat off.
 		if c.polling == parked && !c.poller.IsParked() {
 			c.takeBack()
 		}
-	case anAnswer:
+	case c.awaited == anAnswer:
 		c.silent()
-	case theRest:
+	case c.awaited == theRest:
 		c.fate = returning
+	case c.awaited == space:
+		c.lane.metrics.Ended(metrics.SlowReader)
+		c.fate = closing
 	default:
 		c.fate = closing
 	}

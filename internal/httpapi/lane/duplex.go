@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -28,6 +29,7 @@ type duplex struct {
 	asked bool  // the client was asked for a sign of life, and has given none
 	over  bool  // the last was written: what the client still says is thrown away
 	shut  bool  // and it can see that
+	rest  int64 // by when, in seconds of the lane's age, the rest of a command has to be there; 0: all is
 	until int64 // by when, in seconds of the lane's age, it has to close its side then
 }
 
@@ -84,8 +86,32 @@ func (c *conn) carryOut() {
 		}
 		c.consume(n)
 		c.partial = n == 0
+		c.noteRest(in)
 		c.answer(in)
 	}
+}
+
+// noteRest notes by when the rest of a command has to be there, if a part is.
+func (c *conn) noteRest(in transport.Incoming) {
+	d := c.duplex
+	switch {
+	case !d.Reader.Partial() && !(c.partial && c.filled > 0):
+		d.rest = 0
+	case d.rest == 0 || in.Command != nil:
+		d.rest = c.lane.heads.Load().age + seconds(c.lane.polls.RestTimeout())
+	}
+}
+
+// owes reports whether the rest of a command should have come.
+func (c *conn) owes() bool {
+	return c.duplex != nil && c.duplex.rest > 0 && c.duplex.rest < c.lane.heads.Load().age
+}
+
+// tooSlow ends a connection on which the rest of a command does not come.
+func (c *conn) tooSlow() {
+	c.lane.metrics.Ended(metrics.SlowBody)
+	c.takeBack()
+	c.endDuplex(c.lane.polls.TooSlow())
 }
 
 // answer carries out one command, if it is one, and writes what is to be answered.
@@ -169,6 +195,7 @@ func (c *conn) silent() {
 		return // what it says may not be read yet
 	}
 	if c.duplex.asked {
+		c.lane.metrics.Ended(metrics.Silent)
 		c.fate = closing
 		return
 	}

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// ended is how many connections were ended for that.
+func (k *kit) ended(why metrics.Ending) int {
+	return int(testutil.ToFloat64(k.cfg.Metrics.ConnectionsEnded.WithLabelValues(string(why))))
+}
+
+// halves are ways to say the half of a command.
+var halves = map[string][]byte{
+	"half a frame":      ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`))))[:9],
+	"half a head":       ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`))))[:3],
+	"half a message":    ws.MustCompileFrame(ws.MaskFrame(ws.NewFrame(ws.OpText, false, []byte(`{"ping":`)))),
+	"one and a half":    append(ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`)))), 0x81),
+	"one, half another": append(ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`)))), ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{}`))))[:7]...),
+}
+
+// Who begins a command has to end it in time: the connection would hold what is there
+// for as long as its client likes. Whose commands are whole stays.
+func TestTheRestOfACommandHasToComeInTime(t *testing.T) {
+	for name, half := range halves {
+		t.Run(name, func(t *testing.T) {
+			onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+				k := serveLane(t, way, settings{transport: transport.Config{RestTimeout: time.Second}}, nil)
+				good, slow := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
+				good.hello()
+				slow.hello()
+				k.wantSlow(slow.conn, half, func() {
+					good.send(wire.Command{Ping: true, Ref: new(uint64(1))})
+					good.wantReply(1)
+				})
+				_, err := slow.Next()
+				require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest})
+				k.publish("a", "1")
+				good.wantFrame("a1", "1")
+				good.Close()
+				slow.Close()
+			})
+		})
+	}
+}
+
+// wantSlow sends half a command, and waits until its connection is ended for that.
+func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
+	k.Helper()
+	_, err := conn.Write(half)
+	require.NoError(k, err)
+	begun := time.Now()
+	for now := begun; k.ended(metrics.SlowBody) == 0; now = now.Add(time.Second) {
+		require.Less(k, time.Since(begun), 10*time.Second, "it is still there")
+		k.api.Tick(now) // the lane's time goes faster
+		meanwhile()
+		time.Sleep(20 * time.Millisecond)
+	}
+	require.Equal(k, 1, k.ended(metrics.SlowBody))
+	require.Zero(k, k.ended(metrics.Silent))
+}
+
+// As on a WebSocket, on a connection without HTTP.
+func TestTheRestOfAnItemHasToComeInTime(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{transport: transport.Config{RestTimeout: time.Second}}, nil)
+		conn, err := net.Dial("tcp", k.openPort())
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = conn.Write(asCBOR(`{"topics":["a"]}`))
+		require.NoError(t, err)
+		frames := wire.NewCBORDecoder(conn)
+		c, err := frames.Next()
+		require.NoError(t, err)
+		require.NotNil(t, c.Hello)
+		whole := asCBOR(`{"publish":{"topic":"a","data":"` + strings.Repeat("x", 1000) + `"}}`)
+		k.wantSlow(conn, whole[:900], func() {})
+		for c.End == nil {
+			c, err = frames.Next()
+			require.NoError(t, err)
+		}
+		require.Equal(t, wire.CodeInvalidRequest, c.End.Code)
+		_, err = io.Copy(io.Discard, conn)
+		require.NoError(t, err)
+	})
+}
