@@ -9,4 +9,5 @@ import (
 )
 
 func giveUpAfter(syscall.RawConn, time.Duration) {}
+func keepUnsent(syscall.RawConn, int)            {}
 func forgetSoon(*net.TCPConn)                    {}
