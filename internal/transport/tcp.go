@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"time"
@@ -41,18 +40,11 @@ func NewPort(host Host) *Port { return &Port{host: host, opening: make(map[net.C
 
 // Serve takes connections from l until it is closed. The error is never nil.
 func (p *Port) Serve(l net.Listener) error {
-	pause := time.Duration(0)
 	for {
 		c, err := l.Accept()
-		if temporary, ok := errors.AsType[net.Error](err); ok && !errors.Is(err, net.ErrClosed) && temporary != nil {
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second) // as net/http: no descriptor may be free
-			time.Sleep(pause)
-			continue
-		}
 		if err != nil {
 			return err
 		}
-		pause = 0
 		if p.add(c) {
 			go p.take(c)
 		}

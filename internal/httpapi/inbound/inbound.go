@@ -39,6 +39,7 @@ type awaited = int32
 
 const (
 	aHead     awaited = iota // of a request; a handshake, or the opening of a bare connection
+	noRequest                // yet: one has ended
 	aRequest                 // whenever it likes
 	aBody                    // of the request that is served
 	elsewhere                // what others count
@@ -111,8 +112,15 @@ func (c *Conn) End(why metrics.Ending) {
 	}
 }
 
-// SetReadDeadline implements net.Conn.
+// SetReadDeadline implements net.Conn. After a request net/http sets it twice: for the
+// wait, and when there is something of the next request, which may have come with the
+// one before.
 func (c *Conn) SetReadDeadline(t time.Time) error {
+	switch {
+	case c.awaits.CompareAndSwap(noRequest, aRequest):
+	case c.awaits.CompareAndSwap(aRequest, aHead):
+		c.heard.Store(true)
+	}
 	c.recalled.Store(!t.IsZero() && !t.After(time.Now()))
 	return c.Conn.SetReadDeadline(t)
 }
@@ -174,7 +182,7 @@ func ConnState(nc net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateIdle:
 		c.heard.Store(false)
-		c.awaits.Store(aRequest)
+		c.awaits.Store(noRequest)
 	case http.StateHijacked:
 		c.awaits.Store(elsewhere)
 	}

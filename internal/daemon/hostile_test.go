@@ -1,0 +1,375 @@
+package daemon
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// An attacked daemon has a subscriber who behaves well, and must not notice anything.
+type attacked struct {
+	*running
+	stream  *wire.Decoder
+	offsets uint64
+}
+
+// attack starts a daemon that waits half a second where it would wait longer, and its
+// subscriber.
+func attack(t *testing.T, change func(c *config.Config)) *attacked {
+	t.Helper()
+	return attackWith(t, briefly, change)
+}
+
+// attackWith is attack that says how long a head may take.
+func attackWith(t *testing.T, head time.Duration, change func(c *config.Config)) *attacked {
+	t.Helper()
+	d := startWith(t, func(c *config.Config) {
+		c.Listen.TCP = "127.0.0.1:0"
+		c.Transport.RestTimeout, c.Transport.WriteTimeout = briefly, briefly
+		if change != nil {
+			change(c)
+		}
+	}, func(d *Daemon) { d.public.ReadHeaderTimeout = head })
+	conn := d.say("GET /v1/poll?topic=good&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Time{}))
+	a := &attacked{running: d, stream: wire.NewDecoder(resp.Body)}
+	hello, err := a.stream.Next()
+	require.NoError(t, err)
+	require.NotNil(t, hello.Hello)
+	return a
+}
+
+// briefly is the patience of daemons under attack.
+const briefly = 500 * time.Millisecond
+
+// say connects and says something.
+func (d *running) say(text string) net.Conn {
+	d.Helper()
+	conn, err := net.Dial("tcp", d.PublicAddr())
+	require.NoError(d, err)
+	d.Cleanup(func() { conn.Close() })
+	_, err = io.WriteString(conn, text)
+	require.NoError(d, err)
+	require.NoError(d, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	return conn
+}
+
+// wantServed publishes, and has the subscriber get it.
+func (a *attacked) wantServed() {
+	a.Helper()
+	a.post("/v1/topics/good/messages", "1")
+	a.offsets++
+	for {
+		c, err := a.stream.Next()
+		require.NoError(a, err)
+		if c.Message != nil {
+			require.Equal(a, a.offsets, c.Message.Position.Offset)
+			return
+		}
+	}
+}
+
+// wantEnded waits until so many connections were ended for that, while the subscriber
+// is served.
+func (a *attacked) wantEnded(why metrics.Ending, n int) {
+	a.Helper()
+	begun := time.Now()
+	for a.endings(why) < n {
+		a.wantServed()
+		require.Less(a, time.Since(begun), 20*time.Second, "%d are ended: %s", a.endings(why), why)
+		time.Sleep(10 * time.Millisecond)
+	}
+	require.Equal(a, n, a.endings(why), why)
+}
+
+func (d *running) endings(why metrics.Ending) int {
+	d.Helper()
+	return int(d.metric(`pubsubd_connections_ended_total{reason="` + string(why) + `"}`))
+}
+
+// wantSeats waits until so many connections have a seat.
+func (d *running) wantSeats(n int) {
+	d.Helper()
+	d.client.CloseIdleConnections()
+	require.Eventually(d, func() bool { return d.seats() == n }, 10*time.Second, time.Millisecond, "connections: %d", n)
+}
+
+func (d *running) seats() int {
+	var g metrics.Gauges
+	d.limiter.Gauges(&g)
+	for _, l := range g.Limits {
+		if l.Name == "connections" {
+			return l.InUse
+		}
+	}
+	return -1
+}
+
+// wantClosed reads until the daemon closes a connection.
+func wantClosed(t *testing.T, conns ...net.Conn) {
+	t.Helper()
+	for _, conn := range conns {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+		_, err := io.Copy(io.Discard, conn)
+		if timeout, ok := err.(net.Error); ok {
+			require.False(t, timeout.Timeout(), "it is open")
+		}
+	}
+}
+
+// Hundreds begin requests and do not go on, on new connections and on such as were
+// well served before, by net/http and by the lane.
+func TestSlowHeadsAreEnded(t *testing.T) {
+	for _, lane := range []string{"handoff", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			a := attack(t, func(c *config.Config) { c.Lane = lane })
+			const each = 100
+			var conns []net.Conn
+			for range each {
+				conns = append(conns, a.say("GET /v1/po"), a.say("GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\nGET /v1/topics HTTP/1.1\r\nX-"))
+			}
+			a.wantEnded(metrics.SlowHead, 2*each)
+			wantClosed(t, conns...)
+			a.wantSeats(1)
+			require.Zero(t, a.endings(metrics.SlowBody)+a.endings(metrics.Silent))
+		})
+	}
+}
+
+// Who connects and says nothing is ended, with HTTP and without, in TLS and in clear.
+// Who keeps a connection that it has used is no such.
+func TestSilentConnectionsAreEnded(t *testing.T) {
+	a := attack(t, nil)
+	const many = 200
+	idle := a.say("GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
+	_, err := http.ReadResponse(bufio.NewReader(idle), nil)
+	require.NoError(t, err)
+	for range many {
+		a.say("")
+	}
+	a.wantEnded(metrics.Silent, many)
+	a.wantSeats(2)
+	require.Zero(t, a.endings(metrics.SlowHead))
+
+	secure := startWith(t, func(c *config.Config) {
+		pair := certtest.New(t)
+		c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key}
+	}, func(d *Daemon) { d.public.ReadHeaderTimeout = briefly })
+	wantClosed(t, secure.say(""), secure.say("\x16\x03\x01"))
+	require.Equal(t, 1, secure.endings(metrics.Silent))
+	require.Equal(t, 1, secure.endings(metrics.SlowHead))
+	secure.wantSeats(0)
+}
+
+// Bodies that come a byte at a time, to those who read them and those who do not.
+func TestSlowBodiesAreEnded(t *testing.T) {
+	a := attack(t, nil)
+	var conns []net.Conn
+	for _, path := range []string{"/v1/topics/a/messages", "/v1/sessions", "/nowhere"} {
+		for range 50 {
+			conns = append(conns, a.say("POST "+path+" HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n["))
+		}
+	}
+	for range 5 {
+		a.wantServed()
+		for _, conn := range conns {
+			_, err := io.WriteString(conn, "1")
+			require.NoError(t, err)
+		}
+		time.Sleep(briefly / 20)
+	}
+	a.wantEnded(metrics.SlowBody, len(conns))
+	wantClosed(t, conns...)
+	a.wantSeats(1)
+	require.Zero(t, a.endings(metrics.SlowHead)+a.endings(metrics.Silent))
+}
+
+// Subscribers who never read, on every transport that goes on.
+func TestSlowReadersAreEnded(t *testing.T) {
+	for _, lane := range []string{"handoff", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			a := attack(t, func(c *config.Config) { c.Lane, c.MessageBytes, c.Broker.HistoryBytes = lane, 8<<20, 64<<20 })
+			ways := []string{
+				"GET /v1/poll?topic=big&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n",
+				"GET /v1/sse?topic=big HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n",
+				"GET /v1/ws?topic=big HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n\r\n",
+			}
+			for _, way := range ways {
+				_, err := a.say(way).Read(make([]byte, 1))
+				require.NoError(t, err)
+			}
+			a.waitSubscriptions(1 + len(ways))
+			big := `"` + strings.Repeat("x", 7<<20) + `"`
+			for range 3 {
+				a.post("/v1/topics/big/messages", big)
+			}
+			a.wantEnded(metrics.SlowReader, len(ways))
+			a.wantSeats(1)
+		})
+	}
+}
+
+func (d *running) waitSubscriptions(n int) {
+	d.Helper()
+	require.Eventually(d, func() bool { return d.metric("pubsubd_subscriptions") == float64(n) }, 5*time.Second, time.Millisecond)
+}
+
+// A client that ends its side, or goes, while its poll waits frees the place at once.
+func TestHalfClosedAndAbandonedPollsFreeTheirSeats(t *testing.T) {
+	for _, lane := range []string{"handoff", "channel", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			a := attack(t, func(c *config.Config) { c.Lane = lane })
+			for i := range 100 {
+				conn := a.say("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
+				if i%2 == 0 {
+					require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+				} else {
+					require.NoError(t, conn.Close())
+				}
+			}
+			a.wantSeats(1)
+			a.wantServed()
+		})
+	}
+}
+
+// Beyond limits.connections everyone is told, and nobody who is in notices. A client
+// that goes on and on is not told any more.
+func TestAFloodOfConnectionsIsRefused(t *testing.T) {
+	const most = 50
+	a := attackWith(t, time.Minute, func(c *config.Config) { c.Limit.Connections = most })
+	a.wantServed() // its publisher has a seat
+	var held []net.Conn
+	for range most - 2 {
+		held = append(held, a.say(""))
+	}
+	refused, told := 300, 0
+	require.Eventually(t, func() bool { return a.seats() == most }, 5*time.Second, time.Millisecond)
+	for range refused {
+		conn, err := net.Dial("tcp", a.PublicAddr())
+		if err != nil {
+			continue // it was reset before it saw that it is one
+		}
+		answer, _ := io.ReadAll(conn)
+		conn.Close()
+		if len(answer) > 0 {
+			told++
+			resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(string(answer))), nil)
+			require.NoError(t, err)
+			body, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+			require.NotEmpty(t, resp.Header.Get("Retry-After"))
+			require.Equal(t, wire.ProblemType, resp.Header.Get("Content-Type"))
+			require.Contains(t, string(body), wire.CodeOverloaded)
+		}
+	}
+	require.Positive(t, told)
+	require.Less(t, told, refused)
+	a.wantServed()
+	require.Equal(t, refused, a.endings(metrics.Refused))
+	require.EqualValues(t, refused, a.metric(`pubsubd_limited_total{limit="connections"}`))
+	for _, conn := range held {
+		conn.Close()
+	}
+	a.wantSeats(1)
+	require.Contains(t, a.post("/v1/topics/a/messages", "1"), "position", "there is room again")
+}
+
+// One address has its share of the connections, and no more. The port for bare
+// connections counts with the other.
+func TestAnAddressHasItsShareOfConnections(t *testing.T) {
+	a := attackWith(t, time.Minute, func(c *config.Config) { c.Limit.AddressConnections = 20 })
+	a.wantServed()
+	for range 18 {
+		a.say("")
+	}
+	conn, err := net.Dial("tcp", a.PublicAddr())
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+	conn.Close()
+	bareConn, err := net.Dial("tcp", a.TCPAddr())
+	require.NoError(t, err)
+	wantClosed(t, bareConn)
+	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	neighbour, err := other.Dial("tcp", a.PublicAddr())
+	require.NoError(t, err)
+	defer neighbour.Close()
+	_, err = io.WriteString(neighbour, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
+	require.NoError(t, err)
+	resp, err = http.ReadResponse(bufio.NewReader(neighbour), nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	resp.Body.Close()
+	a.wantServed()
+	require.Equal(t, 2, a.endings(metrics.Refused))
+}
+
+// However a connection ends, and wherever it was, its seat is free again.
+func TestEverySeatIsFreeAgain(t *testing.T) {
+	for _, lane := range []string{"handoff", "channel", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			a := attack(t, func(c *config.Config) { c.Lane, c.Limit.Connections = lane, 12 })
+			const poll, odd = "GET /v1/poll?topic=a HTTP/1.1\r\nHost: h\r\n\r\n", "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n"
+			for _, said := range []string{
+				poll, odd, poll + odd, poll + odd + poll + odd + poll, // there and back
+				poll + "GET /v1/", "nonsense\r\n\r\n", "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
+				"GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n",
+				"GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n\r\n",
+			} {
+				conn := a.say(said)
+				_, err := conn.Read(make([]byte, 1))
+				require.NoError(t, err, said)
+				conn.Close()
+				a.wantSeats(1)
+			}
+			b, err := net.Dial("tcp", a.TCPAddr())
+			require.NoError(t, err)
+			a.connect(b, `{"topics":["a"]}`)
+			b.Close()
+			a.wantSeats(1)
+			for range 20 {
+				a.say("")
+			}
+			a.wantSeats(1)
+			a.say(poll)
+			a.say("GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n")
+			b, err = net.Dial("tcp", a.TCPAddr())
+			require.NoError(t, err)
+			a.connect(b, `{"topics":["a"]}`)
+			_ = a.wait()
+			a.wantSeats(0)
+		})
+	}
+	t.Run("within TLS", func(t *testing.T) {
+		pair := certtest.New(t)
+		d := startSecure(t, pair)
+		for _, protocol := range alpn {
+			conn, err := tls.Dial("tcp", d.PublicAddr(), &tls.Config{RootCAs: poolOf(t, pair), NextProtos: []string{protocol}})
+			require.NoError(t, err)
+			require.Equal(t, 1, d.seats(), protocol)
+			_, err = fmt.Fprint(conn, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
+			require.NoError(t, err)
+			_, _ = conn.Read(make([]byte, 1)) // it is no request of HTTP/2
+			conn.Close()
+			d.wantSeats(0)
+		}
+	})
+}
