@@ -1,0 +1,131 @@
+//go:build unix
+
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+)
+
+// fewFiles names the environment variable by which a process is told to be a daemon
+// with few files, and where to write its addresses.
+const fewFiles = "PUBSUBD_TEST_FEW_FILES"
+
+// few is how many files that daemon may open.
+const few = 64
+
+// A daemon that is told to take more connections than it has files for, and gets them,
+// turns away those that come too many, at no great cost; and once some have gone it is
+// as before.
+func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
+	if path := os.Getenv(fewFiles); path != "" {
+		serveWithFewFiles(t, path)
+		return
+	}
+	d := startWithFewFiles(t)
+	var held []net.Conn
+	for range 4 * few {
+		if conn, err := net.Dial("tcp", d.PublicAddr()); err == nil {
+			held = append(held, conn)
+		}
+	}
+	told := 0
+	for _, conn := range held {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+		if n, _ := conn.Read(make([]byte, 12)); n == 12 {
+			told++
+		}
+	}
+	require.Greater(t, told, 2*few, "who is turned away is told")
+	time.Sleep(500 * time.Millisecond) // in which a listener that spins would take half a second of CPU
+	for _, conn := range held[few/2:] {
+		conn.Close()
+	}
+	require.Eventually(t, func() bool {
+		resp, err := d.client.Get("http://" + d.PublicAddr() + "/v1/topics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}, 10*time.Second, 10*time.Millisecond, "there is room again")
+	require.GreaterOrEqual(t, d.endings(metrics.Refused), told)
+	require.Positive(t, d.metric(`pubsubd_limited_total{limit="open_files"}`))
+	require.Less(t, d.metric("process_cpu_seconds_total"), 0.4)
+	for _, conn := range held {
+		conn.Close()
+	}
+}
+
+// startWithFewFiles starts that daemon in a process of its own.
+func startWithFewFiles(t *testing.T) *running {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "addresses")
+	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=60s")
+	child.Env = append(os.Environ(), fewFiles+"="+path)
+	stdin, err := child.StdinPipe()
+	require.NoError(t, err)
+	said := &strings.Builder{}
+	child.Stdout, child.Stderr = said, said
+	require.NoError(t, child.Start())
+	t.Cleanup(func() {
+		stdin.Close()
+		require.NoError(t, child.Wait(), "%s", said)
+	})
+	var at addresses
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(path)
+		return err == nil && json.Unmarshal(text, &at) == nil
+	}, 10*time.Second, time.Millisecond)
+	d := &running{T: t, Daemon: &Daemon{}, client: &http.Client{Transport: &http.Transport{}}}
+	d.publicListener, d.adminSocket = elsewhere{at.Public}, elsewhere{at.Admin}
+	t.Cleanup(d.client.CloseIdleConnections)
+	return d
+}
+
+// elsewhere is the address of a listener of another process.
+type elsewhere struct{ at string }
+
+func (l elsewhere) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (l elsewhere) Close() error              { return nil }
+func (l elsewhere) Addr() net.Addr            { return l }
+func (l elsewhere) Network() string           { return "tcp" }
+func (l elsewhere) String() string            { return l.at }
+
+// serveWithFewFiles is that daemon, until nobody wants it any more.
+func serveWithFewFiles(t *testing.T, path string) {
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: few, Max: few}))
+	d := start(t, func(c *config.Config) { c.AddressesFile, c.Limit.Connections = path, 10*few })
+	require.Len(t, d.logged.FilterMessageSnippet("more than there are files for").All(), 1)
+	_, err := io.Copy(io.Discard, os.Stdin)
+	require.NoError(t, err)
+}
+
+// By default there are fewer connections than files, so that whatever else needs one
+// has one.
+func TestConnectionsLeaveFilesToOthers(t *testing.T) {
+	for files, want := range map[openFiles]int{64: 48, 1024: 768, 20_000: 19_432, 1_048_576: 1_031_936, 0: 0} {
+		require.Equal(t, want, files.connections(0), fmt.Sprint(files))
+		require.Equal(t, 7, files.connections(7))
+	}
+	var limit syscall.Rlimit
+	files := raiseOpenFiles()
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	require.Equal(t, limit.Max, limit.Cur, "the soft limit is the hard one")
+	require.Contains(t, []openFiles{0, openFiles(limit.Max)}, files)
+}
