@@ -12,7 +12,7 @@ import (
 func TestTheKernelKeepsLittleForWhoDoesNotRead(t *testing.T) {
 	l, err := listen("public", "127.0.0.1:0", time.Minute)
 	require.NoError(t, err)
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	client, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer client.Close()
