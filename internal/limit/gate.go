@@ -78,7 +78,10 @@ func (g *Gate) await(ctx context.Context, place *list.Element, ready <-chan stru
 	defer g.mu.Unlock()
 	select {
 	case <-ready: // at the last moment
-		return nil
+		if err != nil {
+			g.leaveLocked()
+		}
+		return err
 	default:
 	}
 	g.waiting.Remove(place)
@@ -92,6 +95,10 @@ func (g *Gate) await(ctx context.Context, place *list.Element, ready <-chan stru
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.leaveLocked()
+}
+
+func (g *Gate) leaveLocked() {
 	g.taken--
 	if g.taken < 0 {
 		panic("BUG: more left the gate of " + g.name + " than entered")

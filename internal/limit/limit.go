@@ -78,6 +78,15 @@ type Who struct {
 	principal string  // empty: anonymous
 }
 
+// current returns w with the source that its address has now: a connection through a
+// proxy may last longer than the source that it began with.
+func (l *Limiter) current(w Who) Who {
+	if s := w.source; s != nil && s.forgotten.Load() {
+		w.source = l.addresses.get(s.addr, time.Now())
+	}
+	return w
+}
+
 // Admit spends one of what w may do of a kind, or returns a *Refusal. It does not
 // wait.
 func (l *Limiter) Admit(kind Kind, w Who) error {
@@ -87,6 +96,7 @@ func (l *Limiter) Admit(kind Kind, w Who) error {
 		return nil
 	}
 	now := time.Now()
+	w = l.current(w)
 	for scope := Address; scope <= All; scope++ {
 		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, 1) {
 			return l.refuse(w, now, tooOften(kind, scope, b, now))
@@ -127,6 +137,7 @@ type Call struct {
 // error is a *wire.Problem or a *Refusal, or ctx's; without one, End must follow.
 func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
 	f := l.force.Load()
+	w = l.current(w)
 	if s := w.source; s != nil {
 		if n := s.calls.Add(1); f.AddressCalls > 0 && n > int64(f.AddressCalls) {
 			s.calls.Add(-1)

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,7 +67,7 @@ func (r *rates) of(topic string) *ruled {
 		if len(r.known) >= maxKnown {
 			clear(r.known)
 		}
-		r.known[topic] = rule
+		r.known[strings.Clone(topic)] = rule // a substring would keep a whole request
 	}
 	return rule
 }

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,8 @@ import (
 // A Source is where calls come from: an address, or a principal. Its methods may be
 // called concurrently.
 type Source struct {
+	addr        netip.Addr  // that stands for it in its table; zero: it is none of an address
+	forgotten   atomic.Bool // another may be in its place
 	connections atomic.Int64
 	calls       atomic.Int64 // in flight, or waiting to be
 	asked       atomic.Int64 // when it was asked for last, in Unix nanoseconds
@@ -74,8 +77,8 @@ func (s *Source) idle(now time.Time) bool {
 	return bs == nil || bs.full(now)
 }
 
-// linger is how long a source stays that was asked for: longer than anybody has it
-// in hand who counts nothing in it.
+// linger is how long a source stays that was asked for: longer than it takes to count
+// something in it.
 const linger = 10 * time.Second
 
 // A table is the sources of one kind. It is bounded: once it is full, those that have
@@ -121,6 +124,7 @@ func (t *table[K]) make(key K, now time.Time) *Source {
 			return t.others
 		}
 		s = &Source{}
+		s.addr, _ = any(key).(netip.Addr)
 		if text, ok := any(key).(string); ok {
 			key, _ = any(strings.Clone(text)).(K) // a substring would keep a whole request
 		}
@@ -140,6 +144,7 @@ func (t *table[K]) sweep(now time.Time) {
 	t.swept = now
 	for key, s := range t.byKey {
 		if s.idle(now) {
+			s.forgotten.Store(true)
 			delete(t.byKey, key)
 		}
 	}
