@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"mime"
 	"net/http"
 	"strconv"
@@ -36,13 +37,8 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, p asker) error
 	if err != nil {
 		return err
 	}
-	results := make([]wire.PublishResult, len(items))
-	err = a.call(r.Context(), p, func() error { // one, whatever is in it
-		for i, item := range items {
-			results[i] = a.publishOne(r, p, form, item)
-		}
-		return nil
-	})
+	e := &publishingEach{api: a, request: r, asker: p, form: form}
+	results, err := e.publish(items)
 	if err != nil {
 		return err
 	}
@@ -148,17 +144,74 @@ func tooMany() *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body has more than %d messages", maxMany)
 }
 
-// publishOne publishes one of many.
-func (a *API) publishOne(r *http.Request, p asker, form *manyForm, raw []byte) wire.PublishResult {
-	item, err := form.read(raw)
-	var published wire.Published
-	if err == nil {
-		published, err = a.takeItem(r.Context(), p, item)
+// publishingEach publishes many messages, one after the other. They are one call,
+// whatever is in it; but the application takes its time over each that it is asked
+// about, and before the next of those others who wait for a place have their turn.
+type publishingEach struct {
+	api     *API
+	request *http.Request
+	asker   asker
+	form    *manyForm
+
+	call  limit.Call // none, if none could begin
+	asked bool       // in this call, about a message
+	late  *limit.Refusal
+}
+
+// publish returns a result each, or an error if the first cannot have a place. If some
+// are refused to a client that does not wait as it is told, it hears of all late.
+func (e *publishingEach) publish(items [][]byte) ([]wire.PublishResult, error) {
+	if err := e.takeTurn(); err != nil {
+		return nil, err
 	}
+	defer func() { e.call.End() }()
+	results := make([]wire.PublishResult, len(items))
+	for i, raw := range items {
+		results[i] = e.publishOne(raw)
+	}
+	e.giveUp()
+	if e.late != nil {
+		e.api.Limiter.Hold(e.request.Context(), e.late) // what was published is told in any case
+	}
+	return results, nil
+}
+
+func (e *publishingEach) takeTurn() (err error) {
+	e.giveUp()
+	e.call, err = e.api.Limiter.Begin(e.request.Context(), e.asker.Who)
+	return err
+}
+
+func (e *publishingEach) giveUp() {
+	e.call.End()
+	e.call, e.asked = limit.Call{}, false
+}
+
+// publishOne publishes one of many.
+func (e *publishingEach) publishOne(raw []byte) wire.PublishResult {
+	published, err := e.take(raw)
 	if err != nil {
-		return wire.PublishResult{Problem: a.problemOf(r, err)}
+		if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
+			e.late = refusal
+		}
+		return wire.PublishResult{Problem: e.api.problemOf(e.request, err)}
 	}
 	return wire.PublishResult{Published: &published}
+}
+
+func (e *publishingEach) take(raw []byte) (wire.Published, error) {
+	item, err := e.form.read(raw)
+	if err != nil {
+		return wire.Published{}, err
+	}
+	asks := e.api.Hook.Wants(item.Topic)
+	if asks && e.asked || e.call == (limit.Call{}) {
+		if err := e.takeTurn(); err != nil {
+			return wire.Published{}, err
+		}
+	}
+	e.asked = e.asked || asks
+	return e.api.takeItem(e.request.Context(), e.asker, item)
 }
 
 // takeItem publishes a message that came with others, or on a connection that goes

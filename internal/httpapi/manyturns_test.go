@@ -1,0 +1,52 @@
+package httpapi
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Many messages that the application is asked about take long, and whoever else waits
+// for a place has it between them.
+func TestManyThatAreAskedAboutLetOthersHaveTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
+			time.Sleep(time.Second)
+			return nil, nil
+		}}
+		k := newKit(t, settings{hook: g, limits: limit.Config{Calls: 1, Wait: 2 * time.Second}})
+		many := make(chan string, 1)
+		go func() {
+			many <- k.wantOK("/v1/messages", "["+strings.Repeat(`{"topic":"asked.a","data":1},`, 99)+`{"topic":"b","data":1}]`, jsonType)
+		}()
+		synctest.Wait()
+		for range 10 {
+			begun := time.Now()
+			k.wantOK("/v1/topics/b/messages", "1", jsonType)
+			require.LessOrEqual(t, time.Since(begun), time.Second)
+		}
+		require.Equal(t, 100, strings.Count(<-many, `"position"`))
+		require.Equal(t, int32(99), g.calls.Load())
+	})
+}
+
+// Who publishes many and does not wait as it is told hears of it late, too, but for
+// what was published.
+func TestARefusalAmongManyIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1, Burst: 10}}}, Wait: 2 * time.Second}})
+		body := "[" + strings.Repeat(`{"topic":"a","data":1},`, 99) + `{"topic":"a","data":1}]`
+		begun := time.Now()
+		for range 10 {
+			results := k.wantOK("/v1/messages", body, jsonType)
+			require.Equal(t, 100, strings.Count(results, `"position"`)+strings.Count(results, `"limited"`))
+		}
+		require.GreaterOrEqual(t, time.Since(begun), 20*time.Second)
+	})
+}
