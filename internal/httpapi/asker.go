@@ -50,23 +50,30 @@ func (a *API) allowAll(p asker, topics []wire.Start) error {
 			return err
 		}
 	}
+	names := make([]string, len(topics))
+	for i, start := range topics {
+		names[i] = start.Topic
+	}
+	return a.mayMake(p, names...)
+}
+
+// mayMake asks the limits if topics would be made: all together, so that who is refused
+// and waits may have them all.
+func (a *API) mayMake(p asker, topics ...string) error {
+	// Fast path: nothing is said of them.
 	if !a.Limiter.Limits(limit.Topics) {
 		return nil
 	}
-	for _, start := range topics {
-		if err := a.mayMake(p, start.Topic); err != nil {
-			return err
+	fresh := 0
+	for _, topic := range topics {
+		if !wire.IsPattern(topic) && !a.Broker.Has(topic) {
+			fresh++
 		}
 	}
-	return nil
-}
-
-// mayMake asks the limits if a topic would be made.
-func (a *API) mayMake(p asker, topic string) error {
-	if !a.Limiter.Limits(limit.Topics) || wire.IsPattern(topic) || a.Broker.Has(topic) {
+	if fresh == 0 {
 		return nil
 	}
-	return a.Limiter.Admit(limit.Topics, p.Who)
+	return a.Limiter.AdmitMany(limit.Topics, fresh, p.Who)
 }
 
 // session returns the session of that id. Who often names one that is not there is

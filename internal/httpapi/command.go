@@ -46,6 +46,8 @@ func (c *requester) do(ctx context.Context, s *session.Session, raw []byte) (*wi
 		return nil, c.surviving(reply.Ref, later), nil
 	case err == nil:
 		err = c.carryOut(noPatience, s, command, reply)
+	default:
+		err = c.badCommand(err)
 	}
 	if errors.Is(err, context.Canceled) { // it would have to wait
 		return nil, c.surviving(reply.Ref, later), nil
@@ -99,14 +101,16 @@ func (c *requester) replyWith(ctx context.Context, reply *wire.Reply, err error)
 	return reply
 }
 
-// problemOfCommand is problemOf where there is no request.
+// problemOfCommand is problemOf where there is no request. If ctx has ended nobody is
+// left to be told.
 func (a *API) problemOfCommand(ctx context.Context, err error) *wire.Problem {
 	p, ok := errors.AsType[*wire.Problem](err)
 	if !ok {
-		if ctx.Err() == nil {
-			a.Log.Error("command failed", zap.Error(err))
-		}
 		p = wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
+		if ctx.Err() != nil {
+			return p
+		}
+		a.Log.Error("command failed", zap.Error(err))
 	}
 	a.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
 	return p.Spread()
@@ -115,7 +119,7 @@ func (a *API) problemOfCommand(ctx context.Context, err error) *wire.Problem {
 // carryOut does what a command says, and notes in the reply what came of it.
 func (c *requester) carryOut(ctx context.Context, s *session.Session, command *wire.Command, reply *wire.Reply) error {
 	if err := checkCommand(command); err != nil {
-		return err
+		return c.badCommand(err)
 	}
 	if command.Publish != nil {
 		return c.publish(ctx, command.Publish, reply)
@@ -124,6 +128,14 @@ func (c *requester) carryOut(ctx context.Context, s *session.Session, command *w
 		return c.hear(s, command)
 	}
 	return c.change(ctx, s, command, reply)
+}
+
+// badCommand returns err, or a refusal: what says nothing has to be answered, too.
+func (c *requester) badCommand(err error) error {
+	if refused := c.api.Limiter.Admit(limit.Requests, c.asker.Who); refused != nil {
+		return refused
+	}
+	return err
 }
 
 // checkCommand returns an error unless a command says one thing.

@@ -6,6 +6,7 @@ package httpapi
 import (
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -86,7 +87,10 @@ func New(cfg Config) *API {
 	a.route(v1, "/sse", methods{"GET": {limit.Polls, a.sse}})
 	a.route(v1, "/ws", methods{"GET": {limit.Sessions, a.openSocket}})
 	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Requests, a.describe}})
-	r.NotFoundHandler = a.handle(func(http.ResponseWriter, *http.Request, asker) error {
+	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, p asker) error {
+		if err := a.Limiter.Admit(limit.Requests, p.Who); err != nil {
+			return err
+		}
 		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
 	})
 	a.openLane()
@@ -138,6 +142,12 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, p asker) error {
 		m, ok := served[r.Method]
 		if !ok {
+			m.kind = limit.Requests
+		}
+		if err := a.Limiter.Admit(m.kind, p.Who); err != nil {
+			return err
+		}
+		if !ok {
 			w.Header().Set("Allow", served.allow())
 			return wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%s is not served here", r.Method)
 		}
@@ -145,15 +155,45 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 			// net/http would not notice the client leave while the body is unread.
 			return wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here")
 		}
-		if err := a.Limiter.Admit(m.kind, p.Who); err != nil {
-			return err
-		}
 		if m.kind != limit.Requests || hasBody(r) {
 			return m.serve(w, r, p) // no call, or one that begins when its body is there
 		}
-		return a.call(r.Context(), p, func() error { return m.serve(w, r, p) })
+		return a.serveInCall(w, r, p, m.serve)
 	}))
 }
+
+// serveInCall serves a request once there is a place for the call.
+func (a *API) serveInCall(w http.ResponseWriter, r *http.Request, p asker, serve handler) error {
+	call, err := a.Limiter.Begin(r.Context(), p.Who)
+	if err != nil {
+		return err
+	}
+	end := sync.OnceFunc(call.End)
+	defer end()
+	return serve(&callAnswer{w, end}, r, p)
+}
+
+// A callAnswer is the answer to a call, which is over when that is about to be written:
+// a client that reads slowly holds no place.
+type callAnswer struct {
+	http.ResponseWriter
+	end func()
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (c *callAnswer) WriteHeader(status int) {
+	c.end()
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (c *callAnswer) Write(b []byte) (int, error) {
+	c.end()
+	return c.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (c *callAnswer) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // handle is what every request passes: the headers all answers have, who it is,
 // and the problem told if there is one.

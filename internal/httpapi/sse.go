@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -98,6 +99,9 @@ func (a *API) openEventStream(ctx context.Context, p asker, o eventStream) (*ses
 	}
 	resume(o.Topics, o.had)
 	if transport.NeedSession(o.Topics) {
+		if err := a.Limiter.Admit(limit.Sessions, p.Who); err != nil {
+			return nil, req, err
+		}
 		o.Ack = true
 		s, _, err := a.Sessions.Open(ctx, o.Opening, time.Now())
 		if err == nil {

@@ -89,7 +89,10 @@ func (l *Limiter) current(w Who) Who {
 
 // Admit spends one of what w may do of a kind, or returns a *Refusal. It does not
 // wait.
-func (l *Limiter) Admit(kind Kind, w Who) error {
+func (l *Limiter) Admit(kind Kind, w Who) error { return l.AdmitMany(kind, 1, w) }
+
+// AdmitMany is Admit for n at once, all or none.
+func (l *Limiter) AdmitMany(kind Kind, n int, w Who) error {
 	r := l.force.Load().rates
 	// Fast path: nothing is said of its kind.
 	if !r.limits[kind] {
@@ -98,8 +101,8 @@ func (l *Limiter) Admit(kind Kind, w Who) error {
 	now := time.Now()
 	w = l.current(w)
 	for scope := Address; scope <= All; scope++ {
-		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, 1) {
-			return l.refuse(w, now, tooOften(kind, scope, b, now))
+		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, n) {
+			return l.refuse(w, now, tooOften(kind, n, scope, b, now))
 		}
 	}
 	return nil

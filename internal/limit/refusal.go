@@ -2,6 +2,7 @@ package limit
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -51,17 +52,21 @@ func (l *Limiter) Hold(ctx context.Context, r *Refusal) bool {
 	}
 }
 
-// tooOften is the refusal of a call for which a bucket holds too little.
-func tooOften(kind Kind, scope Scope, b *rate.Limiter, now time.Time) *Refusal {
+// tooOften is the refusal of n calls for which a bucket holds too little.
+func tooOften(kind Kind, n int, scope Scope, b *rate.Limiter, now time.Time) *Refusal {
 	name := "rates." + kind.String() + "." + scope.String()
 	whose := map[Scope]string{Address: "from your address", Principal: "of yours", All: "of all clients together"}[scope]
-	return &Refusal{Limit: name, Problem: later(untilToken(b, now), "wait as retry_after_ms says, or raise "+name,
+	if most := b.Burst(); n > most {
+		return &Refusal{Limit: name, Problem: later(untilTokens(b, most, now), fmt.Sprintf("name at most %d at a time, or raise %s", most, name),
+			"%d %s are more than may come at once %s: %s", n, kind, whose, rateOf(b))}
+	}
+	return &Refusal{Limit: name, Problem: later(untilTokens(b, n, now), "wait as retry_after_ms says, or raise "+name,
 		"%s come too often %s: %s", kind, whose, rateOf(b))}
 }
 
 func tooOftenToTopics(rule *ruled, now time.Time) *Refusal {
 	name := "topics." + rule.Name + ".rate"
-	return &Refusal{Limit: name, Problem: later(untilToken(rule.bucket, now), "wait as retry_after_ms says, or raise "+name,
+	return &Refusal{Limit: name, Problem: later(untilTokens(rule.bucket, 1, now), "wait as retry_after_ms says, or raise "+name,
 		"messages come too often to the topics of %s: %s", rule.Pattern, rateOf(rule.bucket))}
 }
 
@@ -92,9 +97,9 @@ func later(after time.Duration, remedy, detail string, args ...any) *wire.Proble
 	return p
 }
 
-// untilToken is how long it takes until a bucket holds enough for one more.
-func untilToken(b *rate.Limiter, now time.Time) time.Duration {
-	missing := max(0, 1-b.TokensAt(now))
+// untilTokens is how long it takes until a bucket holds enough for n more.
+func untilTokens(b *rate.Limiter, n int, now time.Time) time.Duration {
+	missing := max(0, float64(n)-b.TokensAt(now))
 	return time.Duration(missing / float64(b.Limit()) * float64(time.Second))
 }
 

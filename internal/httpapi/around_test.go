@@ -1,0 +1,127 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A client that does not read its answer holds no place.
+func TestASlowReaderTakesNoPlace(t *testing.T) {
+	for _, ask := range []string{"GET /v1/openapi.yaml", "GET /v1/topics/large/messages", "GET /v1/topics?limit=1000"} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
+			k.wantOK("/v1/topics/large/messages", `"`+strings.Repeat("x", 60_000)+`"`, jsonType)
+			for range 100 {
+				k.wantOK("/v1/topics/"+strings.Repeat("long", 60)+time.Now().Format("150405")+"/messages", "1", jsonType)
+				time.Sleep(time.Second)
+			}
+			nc, err := k.dial()
+			require.NoError(t, err)
+			defer nc.Close()
+			_, err = nc.Write([]byte(ask + " HTTP/1.1\r\nHost: x\r\n\r\n"))
+			require.NoError(t, err)
+			synctest.Wait()
+			begun := time.Now()
+			k.wantOK("/v1/topics/b/messages", "1", jsonType)
+			require.Zero(t, time.Since(begun), ask)
+		})
+	}
+}
+
+// An EventSource that needs a session has one that stays.
+func TestASessionOfAnEventSourceIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Sessions: {limit.All: once}}}})
+		open := func() string {
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://pubsubd/v1/sse?topic=a.*", nil)
+			require.NoError(t, err)
+			resp, err := k.client.Do(r)
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			begin := make([]byte, 1000)
+			n, _ := resp.Body.Read(begin)
+			return string(begin[:n])
+		}
+		require.NotContains(t, open(), "limited")
+		require.Contains(t, open(), "rates.sessions.all")
+		require.Equal(t, 1.0, k.counted("pubsubd_sessions_opened_total"))
+	})
+}
+
+// What cannot be served has to be read and answered all the same.
+func TestWhatIsNotServedIsCounted(t *testing.T) {
+	for _, way := range [][3]string{
+		{"GET", "/nowhere", ""}, {"POST", "/v1/nowhere", "1"}, {"PUT", "/v1/topics/a/messages", "1"}, {"HEAD", "/v1/topics", ""},
+		{"GET", "/v1/topics", "1"}, {"GET", "/v1/poll", "1"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Requests: {limit.Address: once}, limit.Polls: {limit.Address: once}}}})
+			status, _ := k.get(way[0], way[1], way[2])
+			require.NotEqual(t, http.StatusTooManyRequests, status)
+			status, _ = k.get(way[0], way[1], way[2])
+			require.Equal(t, http.StatusTooManyRequests, status, way)
+		})
+	}
+}
+
+func TestCommandsThatSayNothingAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Requests: {limit.Address: once}}}})
+		for i, command := range []map[string]any{{}, {"unknown": 1}, {"ping": true, "ack": 1}, {"subscribe": 1}} {
+			k.cfg.Limiter.Reload(limit.Config{Rates: limit.Rates{limit.Requests: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 1 + i%2}}}})
+			s := k.dialSocket("/v1/ws")
+			s.hello()
+			command["ref"] = 1
+			for range 1 + i%2 {
+				s.send(command)
+				require.Equal(t, wire.CodeInvalidRequest, s.wantReply(1).Problem.Code, command)
+			}
+			s.send(command)
+			require.Equal(t, wire.CodeLimited, s.wantReply(1).Problem.Code, command)
+			s.Close()
+		}
+	})
+}
+
+// A client that leaves while its command waits is no fault of the daemon's.
+func TestWhoLeavesWhileItsCommandWaitsIsNoFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute}})
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		require.NoError(t, err)
+		s := k.dialSocket("/v1/ws")
+		s.hello()
+		s.send(wire.Command{Ref: new(uint64(1)), Publish: item("a", "1")})
+		synctest.Wait()
+		k.cfg.Sessions.BeginDrain(goingAway()).End(1)
+		s.Close()
+		time.Sleep(5 * time.Second)
+		held.End()
+		require.Zero(t, k.counted("pubsubd_requests_refused_total", "internal"))
+	})
+}
+
+// New topics are counted together: a refusal that tells to wait is not told for ever.
+func TestNewTopicsThatCannotBeMadeAtOnceAreToldSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Topics: {limit.Address: {PerSecond: 1, Burst: 3}}}}})
+		k.open(`{"topics":["a","b"]}`)
+		p := k.wantProblem(wire.CodeLimited, "POST", "/v1/sessions", `{"topics":["c","d","a"]}`, jsonType)
+		time.Sleep(time.Duration(p.RetryAfterMS) * time.Millisecond)
+		k.open(`{"topics":["c","d","a"]}`)
+		p = k.wantProblem(wire.CodeLimited, "POST", "/v1/sessions", `{"topics":["e","f","g","h","a"]}`, jsonType)
+		require.Contains(t, p.Detail, "4")
+		require.Contains(t, p.Remedy, "at most 3")
+	})
+}
