@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -65,6 +66,7 @@ type Hook struct {
 	places  Places          // immutable, as are those below
 	metrics *metrics.Hook   // of the publish hook
 	log     *zap.Logger     // why calls fail: publishers are not told
+	logged  rate.Sometimes  // not of each: as many may fail as clients like
 	dial    dialer          // of all connections
 	life    context.Context // of all calls; done by Close
 	end     context.CancelFunc
@@ -86,7 +88,7 @@ func New(cfg Config, places Places, m *metrics.Metrics, log *zap.Logger) *Hook {
 }
 
 func newHook(cfg Config, places Places, m *metrics.Metrics, log *zap.Logger, dial dialer) *Hook {
-	h := &Hook{places: places, metrics: m.Hook(wire.HookPublish, outcomes...), log: log.Named("hook"), dial: dial}
+	h := &Hook{places: places, metrics: m.Hook(wire.HookPublish, outcomes...), log: log.Named("hook"), logged: rate.Sometimes{First: loggedAtFirst, Interval: time.Second}, dial: dial}
 	h.life, h.end = context.WithCancel(context.Background())
 	h.inForce.Store(&inForce{Config: cfg, application: newApplication(cfg, dial)})
 	return h
@@ -148,6 +150,9 @@ func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, t
 	if !app.wants(m.Position.Topic) {
 		return nil
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if err := h.places.Enter(ctx); err != nil {
 		if _, ok := errors.AsType[*wire.Problem](err); ok {
 			h.metrics.Called(overloaded)
@@ -184,13 +189,18 @@ func (h *Hook) judge(answer wire.HookAnswer, err error, m *wire.Message, take fu
 	if errors.Is(err, context.DeadlineExceeded) {
 		outcome, said = timeout, "the application did not answer in time"
 	}
-	h.log.Warn("the publish hook failed", zap.String("outcome", outcome), zap.Error(err))
+	h.logged.Do(func() {
+		h.log.Warn("the publish hook failed", zap.String("outcome", outcome), zap.Error(err))
+	})
 	problem := wire.NewProblem(wire.CodeHookFailed, "publish it again after the stated time", "%s", said)
 	problem.RetryAfterMS = retryAfter.Milliseconds()
 	return outcome, problem
 }
 
 const retryAfter = time.Second
+
+// loggedAtFirst is how many failures are logged, before that is one each second.
+const loggedAtFirst = 20
 
 // keeps returns an error if item says of m what an application cannot change.
 func keeps(item *wire.PublishItem, m *wire.Message) error {

@@ -338,3 +338,27 @@ func TestOnlyTheDaemonEndsACall(t *testing.T) {
 		require.Equal(t, 2, called(t, m, failed))
 	})
 }
+
+// Who has left before is not asked for, though there is a place: a request with many
+// messages would go on and on for nobody.
+func TestNobodyIsAskedForWhoHasLeft(t *testing.T) {
+	d := newDesk(t, Config{})
+	d.answers(says(200, ""))
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	require.ErrorIs(t, d.Publish(ctx, "", message("a"), 0, nil), context.Canceled)
+	require.Nil(t, d.asked.Load())
+}
+
+// An application that is away is logged, and not once for each publish.
+func TestFailuresDoNotFloodTheLog(t *testing.T) {
+	d := newDesk(t, Config{})
+	d.answers(says(500, ""))
+	for range 200 {
+		_, err := d.publish("a")
+		wantFailed(t, err)
+	}
+	require.GreaterOrEqual(t, d.logged.Len(), loggedAtFirst)
+	require.Less(t, d.logged.Len(), 100)
+	d.wantCalls(failed, 200)
+}
