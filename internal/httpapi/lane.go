@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -124,19 +125,13 @@ func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts 
 
 // PollTopics opens what a stateless poll has for a session.
 func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, from lane.From) (*session.Session, transport.Request, error) {
-	q, err := parseQuery(string(query))
-	if err != nil {
-		return nil, transport.Request{}, err
-	}
-	topics, err := topicsOf(q)
-	if err != nil {
-		return nil, transport.Request{}, err
-	}
+	q, unreadable := parseQuery(string(query))
+	topics, badTopic := topicsOf(q)
 	if slices.ContainsFunc(topics, isPattern) {
 		return nil, transport.Request{}, errNotServed // to look for its topics may take long
 	}
-	p, err := a.admit(limit.Polls, from)
-	if err != nil {
+	p, err := a.admit(limit.Polls, from) // whatever is asked
+	if err = cmp.Or(err, unreadable, badTopic); err != nil {
 		return nil, transport.Request{}, err
 	}
 	return (*API)(a).openStateless(p, q, topics, accepts)

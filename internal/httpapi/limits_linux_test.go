@@ -100,6 +100,11 @@ func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
 			c.send(story.ask)
 			require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), story.limit)
 		}
+		reload(limit.Config{Rates: limit.Rates{limit.Polls: {limit.Address: once}}})
+		wrong := "GET /v1/poll?topic=a@none HTTP/1.1\r\nHost: h\r\n\r\n"
+		c.send(wrong, wrong)
+		c.wantAnswer(http.StatusBadRequest)
+		require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), "rates.polls.address")
 		reload(limit.Config{Rates: limit.Rates{limit.Misses: {limit.Address: once}}})
 		c.send(polling("none", 0))
 		c.wantAnswer(http.StatusNotFound)
