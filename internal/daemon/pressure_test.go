@@ -125,6 +125,20 @@ func TestAProcessNearItsLimitLetsHistoriesGo(t *testing.T) {
 	})
 }
 
+// What shrank does not grow while that would bring it back at once.
+func TestHistoriesDoNotGrowNearTheLimit(t *testing.T) {
+	short(t, func(p *process) {
+		p.publish(3000)
+		p.base = 700 << 10
+		p.looks(broker.Critical)
+		p.looks(broker.Calm)
+		for range 100 {
+			p.publish(100)
+			p.looks(broker.Calm)
+		}
+	})
+}
+
 // What fills the limit for long, just below what is critical, keeps others out for no
 // longer than the patience.
 func TestAPressureThatStaysIsCritical(t *testing.T) {

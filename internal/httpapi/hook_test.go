@@ -116,7 +116,9 @@ func TestAnApplicationIsHeldToTheRules(t *testing.T) {
 		require.Equal(t, before, *m, name)
 	}
 	m := newMessage("a")
+	m.Client, m.ID = "c", "k"
 	require.NoError(t, m.become(&wire.PublishItem{Type: "text/plain", Text: &large}, len(large)))
+	require.Equal(t, []string{"a", "c", "k"}, []string{m.Position.Topic, m.Client, m.ID}, "these stay")
 }
 
 // A key stands for what its publisher said, and the application is asked once for it.

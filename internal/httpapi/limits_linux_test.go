@@ -120,6 +120,17 @@ func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
 	})
 }
 
+func TestAPublishOnTheLaneIsNoLongerPendingOnceItIsAnswered(t *testing.T) {
+	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{PendingMessages: 1}}, nil)
+	id := k.openA()
+	c := k.callOnLane()
+	for range 3 {
+		c.send(strings.Replace(publishing("a", "1"), "/messages", "/messages?session="+id, 1))
+		c.wantPublished("a")
+	}
+	require.Equal(t, 1, k.onLane())
+}
+
 // A call that has to wait for its place does so on net/http, having spent nothing.
 func TestWhatHasToWaitLeavesTheLane(t *testing.T) {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 2}}}

@@ -86,3 +86,71 @@ func TestWhoLeavesAtTheLastMomentTakesNoPlace(t *testing.T) {
 		require.Zero(t, g.Gauge().InUse)
 	})
 }
+
+// Who is refused has taken nothing, whichever limit it was.
+func TestWhoIsRefusedHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Calls: 1, AddressCalls: 3, AddressConnections: 2, Connections: 3, Wait: time.Second}, metrics.New("test"))
+		ann := l.WhoAt(at("192.0.2.1"), "")
+		held, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.2"), ""))
+		require.NoError(t, err)
+		for range 10 {
+			_, err := l.Begin(t.Context(), ann)
+			require.ErrorIs(t, err, overloaded, "of all, not of its address")
+		}
+		held.End()
+		require.Zero(t, ann.source.calls.Load())
+
+		var seats []*Seat
+		for range 2 {
+			seat, err := l.Seat(at("192.0.2.1"))
+			require.NoError(t, err)
+			seats = append(seats, seat)
+		}
+		for range 10 {
+			_, err := l.Seat(at("192.0.2.1"))
+			require.ErrorIs(t, err, limited)
+		}
+		for _, seat := range seats {
+			seat.Leave()
+		}
+		require.Zero(t, ann.source.connections.Load())
+		var rates Rates
+		rates[Connections][Address] = Rate{PerSecond: 1, Burst: 1}
+		l.Reload(Config{Connections: 2, Rates: rates})
+		seat, err := l.Seat(at("192.0.2.1"))
+		require.NoError(t, err)
+		for range 10 {
+			_, err := l.Seat(at("192.0.2.1"))
+			require.ErrorIs(t, err, limited)
+		}
+		seat.Leave()
+		require.Zero(t, ann.source.connections.Load())
+		require.Zero(t, l.connections.Load())
+	})
+}
+
+// Who was told late makes room for the next who is.
+func TestWhoIsToldMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{WaitingCalls: 1}, metrics.New("test"))
+		for range 3 {
+			require.True(t, l.Hold(t.Context(), &Refusal{Hold: time.Second}))
+		}
+		require.Zero(t, l.held.Load())
+	})
+}
+
+// Who has a call that takes long is not forgotten with it.
+func TestWhoHasACallIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{AddressCalls: 1}, metrics.New("test"))
+		call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1"), ""))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		l.Sweep(time.Now())
+		_, err = l.Begin(t.Context(), l.WhoAt(at("192.0.2.1"), ""))
+		require.ErrorIs(t, err, limited)
+		call.End()
+	})
+}

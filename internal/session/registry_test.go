@@ -128,6 +128,32 @@ func TestEachSessionTakesOnePlaceUntilItEnds(t *testing.T) {
 	})
 }
 
+// pressed are places that come free when memory has run short meanwhile.
+type pressed struct {
+	seats
+	press func()
+}
+
+func (p *pressed) Enter(ctx context.Context) error {
+	p.press()
+	return p.seats.Enter(ctx)
+}
+
+func TestWhoHasWaitedForAPlaceIsNotOpenedWithoutMemory(t *testing.T) {
+	places := &pressed{seats: seats{free: 1}, press: func() {}}
+	story(t, broker.Config{}, Config{Places: places}, func(k *kit) {
+		places.press = func() { k.broker.Press(broker.High) }
+		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
+		require.Equal(k, 1, places.free)
+		_, ok := k.broker.Topic("a")
+		require.False(k, ok)
+		k.broker.Press(broker.Calm)
+		places.press = func() {}
+		k.open("a")
+	})
+}
+
 func TestStatelessPollsAreBoundedApart(t *testing.T) {
 	story(t, broker.Config{}, Config{MaxSessions: 1}, func(k *kit) {
 		k.open("a")
