@@ -72,12 +72,12 @@ func (c *requester) surviving(ref *uint64, later transport.Later) transport.Late
 	}
 }
 
-var errPanicked = errors.New("the command panicked")
+var errPanicked = errors.New("what was asked panicked")
 
 // survive is deferred: it logs a panic, and sets err.
 func (a *API) survive(err *error) {
 	if why := recover(); why != nil {
-		a.Log.Error("panic in a command", zap.Any("panic", why), zap.Stack("stack"))
+		a.Log.Error("panic", zap.Any("panic", why), zap.Stack("stack"))
 		*err = errPanicked
 	}
 }

@@ -90,12 +90,18 @@ func (a *API) Close() {
 }
 
 // laneAPI is what the lane calls: the same functions as the routes, for requests
-// that were read without net/http. What they refuse, they refuse alike.
+// that were read without net/http. What they refuse, they refuse alike. One that panics
+// goes to net/http, which ends its connection if it panics again.
 type laneAPI API
 
 // Poll finds the session of a poll and reads its query. A session that has ended
 // says so itself when it is polled.
-func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts lane.Accepts, from lane.From) (*session.Session, transport.Request, error) {
+func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts lane.Accepts, from lane.From) (s *session.Session, req transport.Request, err error) {
+	defer (*API)(a).survive(&err)
+	return a.poll(id, known, query, accepts, from)
+}
+
+func (a *laneAPI) poll(id []byte, known *session.Session, query []byte, accepts lane.Accepts, from lane.From) (*session.Session, transport.Request, error) {
 	p, err := a.admit(limit.Polls, from)
 	if err != nil {
 		return nil, transport.Request{}, err
@@ -124,7 +130,12 @@ func (a *laneAPI) Poll(id []byte, known *session.Session, query []byte, accepts 
 }
 
 // PollTopics opens what a stateless poll has for a session.
-func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, from lane.From) (*session.Session, transport.Request, error) {
+func (a *laneAPI) PollTopics(query []byte, accepts lane.Accepts, from lane.From) (s *session.Session, req transport.Request, err error) {
+	defer (*API)(a).survive(&err)
+	return a.pollTopics(query, accepts, from)
+}
+
+func (a *laneAPI) pollTopics(query []byte, accepts lane.Accepts, from lane.From) (*session.Session, transport.Request, error) {
 	q, unreadable := parseQuery(string(query))
 	topics, badTopic := topicsOf(q)
 	if slices.ContainsFunc(topics, isPattern) {
@@ -194,7 +205,12 @@ var plainModes = []transport.Mode{transport.Batch, transport.Stream, transport.S
 const maxPlainDigits = 15
 
 // Publish takes one message, unless the application has to be asked about it.
-func (a *laneAPI) Publish(in lane.Publish) (wire.Published, error) {
+func (a *laneAPI) Publish(in lane.Publish) (published wire.Published, err error) {
+	defer (*API)(a).survive(&err)
+	return a.publish(in)
+}
+
+func (a *laneAPI) publish(in lane.Publish) (wire.Published, error) {
 	api := (*API)(a)
 	topic, badTopic := checkTopic(string(in.Topic))
 	if api.Hook.Wants(topic) {

@@ -46,3 +46,18 @@ func (k *kit) subscriptions() int {
 	k.cfg.Broker.Gauges(&g)
 	return g.Subscriptions
 }
+
+// As net/http has it: what panics ends its own connection, and nobody else's.
+func TestAPanicOnTheLaneEndsOneConnection(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{authority: panicking{}}, nil)
+		for _, ask := range []string{publishing("boom", "1"), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
+			c, other := k.callOnLane(), k.callOnLane()
+			c.send(ask)
+			c.wantClosed()
+			other.send(publishing("a", "1"))
+			other.wantPublished("a")
+		}
+		require.Zero(t, k.cfg.Limiter.Sessions().Gauge().InUse)
+	})
+}
