@@ -63,6 +63,7 @@ type API struct {
 	origins *cors.Policy // a page elsewhere could publish in its reader's name
 	lane    *lane.Lane   // nil: off
 	lines   lines
+	bodies  bodies
 
 	limits       atomic.Pointer[wire.Limits]
 	writeTimeout atomic.Int64 // a time.Duration
@@ -204,7 +205,7 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("X-Accel-Buffering", "no")
 		h.Set("X-Content-Type-Options", "nosniff")
 		a.origins.Announce(h, r.Header.Get("Origin"))
-		a.expectBody(w, r)
+		defer a.expectBody(w, r)()
 		if isPreflight(r) {
 			a.answerPreflight(w, r)
 			return

@@ -25,6 +25,9 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge(limit)
 	}
+	if problem, ok := errors.AsType[*wire.Problem](err); ok {
+		return nil, problem
+	}
 	if err != nil {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
 	}
@@ -45,13 +48,17 @@ func readAll(r io.Reader) ([]byte, error) {
 }
 
 // expectBody gives a client the rest timeout from now on to send what it
-// announced. It holds for every request: net/http reads what a handler left
-// before it lets the answer go.
-func (a *API) expectBody(w http.ResponseWriter, r *http.Request) {
-	if hasBody(r) {
-		// An error means that the connection knows no deadlines, as in some tests.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
+// announced, and counts what comes until over is called. It holds for every request:
+// net/http reads what a handler left before it lets the answer go.
+func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
+	if !hasBody(r) {
+		return func() {}
 	}
+	// An error means that the connection knows no deadlines, as in some tests.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
+	b := &body{ReadCloser: r.Body, api: a}
+	r.Body = b
+	return b.over
 }
 
 // hasBody reports whether a body comes with r. What http.Request says of Body for
@@ -61,11 +68,14 @@ func hasBody(r *http.Request) bool { return r.ContentLength != 0 }
 // readJSON reads a body that is one JSON value of v's shape, with no other
 // members. An empty body is v as it stands.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
-	body, err := readBody(w, r, maxRequestBytes)
-	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+	text, err := readBody(w, r, maxRequestBytes)
+	if held, ok := r.Body.(*body); ok {
+		defer held.over() // the request may be a poll, and last
+	}
+	if err != nil || len(bytes.TrimSpace(text)) == 0 {
 		return err
 	}
-	return decode(body, v)
+	return decode(text, v)
 }
 
 // decode reads one JSON value of v's shape, with no other members.

@@ -1,0 +1,69 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Who sends large bodies and never their ends takes a bounded part of the memory, and
+// nothing of what others need for small ones.
+func TestBodiesThatNeverEndAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		var conns []net.Conn
+		for range 100 {
+			nc, err := k.dial()
+			require.NoError(t, err)
+			conns = append(conns, nc)
+			go func() {
+				_, _ = nc.Write([]byte("POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n["))
+				_, _ = nc.Write([]byte(strings.Repeat(" ", 900_000)))
+			}()
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(8<<20+100*1000), "a quarter, and a reading each")
+		require.Greater(t, k.api.bodies.taken.Load(), int64(6<<20))
+		large := "[" + strings.Repeat(" ", 800_000) + "]"
+		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/messages", large, jsonType)
+		require.Contains(t, p.Remedy, "memory.budget")
+		k.wantOK("/v1/topics/a/messages", `"`+strings.Repeat("x", 15_000)+`"`, jsonType)
+		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
+
+		time.Sleep(2 * transport.DefaultRestTimeout)
+		for _, nc := range conns {
+			nc.Close()
+		}
+		synctest.Wait()
+		require.Zero(t, k.api.bodies.taken.Load())
+		k.wantOK("/v1/messages", large, jsonType)
+	})
+}
+
+func TestAPollThatWaitsHoldsNoBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		from := k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		var published wire.Published
+		require.NoError(t, json.Unmarshal([]byte(from), &published))
+		polled := make(chan string, 1)
+		go func() {
+			_, answer := k.get("POST", "/v1/poll", `{"topics":["`+published.Position.String()+`"`+strings.Repeat(" ", 500_000)+`]}`, jsonType)
+			polled <- answer
+		}()
+		synctest.Wait()
+		require.Empty(t, polled)
+		require.Zero(t, k.api.bodies.taken.Load())
+		k.wantOK("/v1/topics/a/messages", "2", jsonType)
+		require.Contains(t, <-polled, `"data":2`)
+	})
+}
