@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -172,4 +173,30 @@ func TestADrainEndsCallsOfTheHook(t *testing.T) {
 			close(let)
 		})
 	}
+}
+
+// Who sends many messages and leaves has the application asked about one more at most,
+// and holds no place for the others.
+func TestTheApplicationIsNotAskedForWhoHasLeft(t *testing.T) {
+	var asked atomic.Int32
+	let := make(chan struct{})
+	app := newApplication(t, func(http.ResponseWriter, *http.Request) {
+		asked.Add(1)
+		<-let
+	})
+	d := start(t, func(c *config.Config) {
+		app.hooked(c)
+		c.Limit.Calls = 1
+	})
+	conn, err := net.Dial("tcp", d.PublicAddr())
+	require.NoError(t, err)
+	body := "[" + strings.Repeat(`{"topic":"a","data":1},`, 99) + `{"topic":"a","data":1}]`
+	fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	require.Eventually(t, func() bool { return asked.Load() == 1 }, 20*time.Second, time.Millisecond)
+	require.NoError(t, conn.Close())
+	time.Sleep(100 * time.Millisecond) // until the daemon has heard of it: else it asks once more
+	close(let)
+	require.Eventually(t, func() bool { return d.metric(`pubsubd_in_use{limit="calls"}`) == 0 }, 20*time.Second, time.Millisecond)
+	require.LessOrEqual(t, asked.Load(), int32(10))
+	require.Zero(t, d.metric(`pubsubd_requests_refused_total{code="internal"}`))
 }
