@@ -55,7 +55,7 @@ func settings(c *Config) []setting {
 		{"limits.address_calls", live(countOr("off", &l.AddressCalls)), "requests, but for polls, in flight or waiting from each address; an IPv6 network of 64 bits is one"},
 		{"limits.subscriptions", live(count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt)), "topics that one session may hold"},
 		{"limits.all_subscriptions", live(count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions, math.MaxInt)), "topics that all sessions together may hold"},
-		{"trusted_proxies", live(proxies(&l.TrustedProxies)), "proxies whose X-Forwarded-For is believed; limits by address are those of the last address in it that is not theirs"},
+		{"trusted_proxies", live(proxies(&l.TrustedProxies)), "proxies whose X-Forwarded-For is believed; limits by address are those of the last address in it that is not theirs; a reload is for connections from then on"},
 		{"message.bytes", live(size(&c.MessageBytes, 64<<10, maxMessageBytes)), "the largest payload that may be published"},
 		{"idempotency.window", live(duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms)), "how long the result of a publish with an idempotency key is repeated"},
 		{"idempotency.keys", live(count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys, math.MaxInt)), "idempotency keys whose results are remembered; the oldest go first"},

@@ -17,12 +17,16 @@ type publishHook struct {
 }
 
 func newPublishHook(cfg config.Config, l limit.Config, m *metrics.Metrics, log *zap.Logger) *publishHook {
-	calls := limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, l.WaitingCalls, l.Wait, m)
+	calls := limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, hookWaiting(l), l.Wait, m)
 	return &publishHook{hook.New(hookConfig(cfg), calls, m, log), calls}
 }
 
+// hookWaiting is how many calls may wait for the hook: they have their places among all
+// calls meanwhile, of which others need some.
+func hookWaiting(l limit.Config) int { return min(l.WaitingCalls, max(1, l.Calls/2)) }
+
 func (h *publishHook) reload(cfg config.Config, l limit.Config) {
-	h.calls.Set(cfg.PublishHook.Calls, l.WaitingCalls, l.Wait)
+	h.calls.Set(cfg.PublishHook.Calls, hookWaiting(l), l.Wait)
 	h.Reload(hookConfig(cfg))
 }
 

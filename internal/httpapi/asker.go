@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
@@ -74,6 +75,16 @@ func (a *API) mayMake(p asker, topics ...string) error {
 		return nil
 	}
 	return a.Limiter.AdmitMany(limit.Topics, fresh, p.Who)
+}
+
+// open opens a session, for which there may have to be waited.
+func (a *API) open(ctx context.Context, p asker, o session.Opening) (*session.Session, []wire.Position, error) {
+	call, err := a.Limiter.BeginElsewhere(p.Who)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer call.End()
+	return a.Sessions.Open(ctx, o, time.Now())
 }
 
 // session returns the session of that id. Who often names one that is not there is

@@ -137,6 +137,27 @@ func TestASessionWaitsForAPlace(t *testing.T) {
 	})
 }
 
+// Who opens sessions and waits for their places takes those of its address.
+func TestOpeningsThatWaitAreAnAddressesCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{session: twoAtOnce(), limits: limit.Config{AddressCalls: 2, Wait: time.Second}})
+		k.open(`{"topics":["a"]}`)
+		k.open(`{"topics":["a"]}`)
+		told := make(chan int, 2)
+		for range 2 {
+			go func() {
+				status, _ := k.get("POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+				told <- status
+			}()
+		}
+		synctest.Wait()
+		k.wantProblem(wire.CodeLimited, "POST", "/v1/sessions", `{"topics":["a"]}`, jsonType)
+		require.Equal(t, http.StatusServiceUnavailable, <-told)
+		require.Equal(t, http.StatusServiceUnavailable, <-told)
+		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+	})
+}
+
 // A publisher whose publishes are not answered may have only so many of them.
 func TestThePendingPublishesOfASessionAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, p asker) error
 		return err
 	}
 	ack := open.Ack == nil || *open.Ack
-	s, positions, err := a.Sessions.Open(r.Context(), session.Opening{Topics: open.Topics, Ack: ack, Except: except}, time.Now())
+	s, positions, err := a.open(r.Context(), p, session.Opening{Topics: open.Topics, Ack: ack, Except: except})
 	if err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func (a *API) openEventStream(ctx context.Context, p asker, o eventStream) (*ses
 			return nil, req, err
 		}
 		o.Ack = true
-		s, _, err := a.Sessions.Open(ctx, o.Opening, time.Now())
+		s, _, err := a.open(ctx, p, o.Opening)
 		if err == nil {
 			req.Events = transport.EventsReferringTo(s, 0)
 		}

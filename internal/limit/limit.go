@@ -132,34 +132,45 @@ func (l *Limiter) AdmitTopic(topic string, w Who) error {
 
 // A Call is one in flight. The zero Call is none.
 type Call struct {
-	limiter *Limiter
-	source  *Source
+	places *Gate // nil: it takes none
+	source *Source
 }
 
 // Begin begins a call of w's, and waits for a place in order, as Gate.Enter does. The
 // error is a *wire.Problem or a *Refusal, or ctx's; without one, End must follow.
 func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
-	f := l.force.Load()
-	w = l.current(w)
-	if s := w.source; s != nil {
-		if n := s.calls.Add(1); f.AddressCalls > 0 && n > int64(f.AddressCalls) {
-			s.calls.Add(-1)
-			return Call{}, l.refuse(w, time.Now(), tooMany("address_calls", "calls in flight", f.AddressCalls))
-		}
-	}
-	if err := l.calls.Enter(ctx); err != nil {
-		w.source.endCall()
+	call, err := l.BeginElsewhere(w)
+	if err != nil {
 		return Call{}, err
 	}
-	return Call{l, w.source}, nil
+	if err := l.calls.Enter(ctx); err != nil {
+		call.End()
+		return Call{}, err
+	}
+	call.places = l.calls
+	return call, nil
+}
+
+// BeginElsewhere is Begin for a call that waits for a place of another kind: it counts
+// among those that its address has.
+func (l *Limiter) BeginElsewhere(w Who) (Call, error) {
+	most := l.force.Load().AddressCalls
+	w = l.current(w)
+	if s := w.source; s != nil {
+		if n := s.calls.Add(1); most > 0 && n > int64(most) {
+			s.calls.Add(-1)
+			return Call{}, l.refuse(w, time.Now(), tooMany("address_calls", "calls in flight", most))
+		}
+	}
+	return Call{source: w.source}, nil
 }
 
 // End ends the call.
 func (c Call) End() {
-	if c.limiter != nil {
-		c.limiter.calls.Leave()
-		c.source.endCall()
+	if c.places != nil {
+		c.places.Leave()
 	}
+	c.source.endCall()
 }
 
 // Sweep forgets the addresses and principals that would begin anew as they are.

@@ -72,7 +72,7 @@ type Opening struct {
 // its client has to know, as Change does. The error is a *wire.Problem, or ctx's, if
 // that ends while a place is waited for.
 func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session, []wire.Position, error) {
-	if err := r.checkMemory(); err != nil { // and again once it has waited
+	if err := r.checkMemory(broker.High); err != nil { // and again once it has waited
 		return nil, nil, err
 	}
 	if err := r.places.Enter(ctx); err != nil {
@@ -116,7 +116,11 @@ func (r *Registry) gone(s *Session) {
 
 // start subscribes a new session, which has its place, and lists it.
 func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
-	if err := r.checkMemory(); err != nil {
+	refused := broker.High
+	if s.ephemeral { // who comes back with its positions may have been here for long
+		refused = broker.Critical
+	}
+	if err := r.checkMemory(refused); err != nil {
 		r.gone(s)
 		return nil, nil, err
 	}
@@ -138,10 +142,10 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 	return s, positions, nil
 }
 
-// checkMemory returns an error while the daemon is short of memory. Those sessions that
-// are open go on.
-func (r *Registry) checkMemory() error {
-	if r.broker.Pressure() < broker.High {
+// checkMemory returns an error while the daemon is so short of memory, or shorter. Those
+// sessions that are open go on.
+func (r *Registry) checkMemory(short broker.Pressure) error {
+	if r.broker.Pressure() < short {
 		return nil
 	}
 	r.metrics.Limited.WithLabelValues("memory").Inc()

@@ -222,8 +222,13 @@ func TestUnderPressureNoSessionIsOpenedAndThoseThatAreGoOn(t *testing.T) {
 			k.broker.Press(p)
 			_, _, err := k.registry.Open(k.Context(), Opening{Topics: k.starts("a"), Ack: true}, time.Now())
 			require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
-			_, _, err = k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
-			require.ErrorContains(k, err, "short of memory")
+			poll, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
+			if p == broker.Critical {
+				require.ErrorContains(k, err, "short of memory")
+				continue
+			}
+			require.NoError(k, err, "who polls without a session may have done so for long")
+			k.registry.End(poll)
 		}
 		k.publishN("a", 1)
 		require.Equal(k, "a1", k.poll(s, 0))
