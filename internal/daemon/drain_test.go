@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -179,4 +182,33 @@ func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
 	begun := time.Now()
 	require.NoError(t, d.wait())
 	require.Less(t, time.Since(begun), 5*time.Second)
+}
+
+// Who is refused and does not wait as told hears of it late. Where the body is still
+// unread net/http does not notice that the connection was cut off, so the drain would
+// last as long as that.
+func TestHeldRefusalsDoNotOutlastTheDrain(t *testing.T) {
+	for _, lane := range []string{"off", "handoff"} {
+		d := startLane(t, lane, func(c *config.Config) {
+			c.Limit.Wait = 20 * time.Second
+			c.Limit.Rates[limit.Publishes][limit.Address] = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
+		})
+		const publish = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n1"
+		var held []net.Conn
+		for range 30 { // of which the first goes, and some hear at once
+			held = append(held, d.say(publish))
+		}
+		require.Eventually(t, func() bool {
+			return d.metric(`pubsubd_limited_total{limit="rates.publishes.address"}`) == 29
+		}, 5*time.Second, 10*time.Millisecond)
+		begun := time.Now()
+		require.NoError(t, d.wait())
+		require.Less(t, time.Since(begun), 5*time.Second, lane)
+		for _, c := range held[1:] {
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			require.NoError(t, err, lane)
+			require.Equal(t, http.StatusTooManyRequests, resp.StatusCode, lane)
+			resp.Body.Close()
+		}
+	}
 }

@@ -65,8 +65,10 @@ func (a *API) Tick(now time.Time) {
 
 // Drain closes the lane's connections, those with a poll after its answer; those that
 // go both ways end with their sessions. The channel is closed when none of either is
-// left.
+// left. Refusals are held no more: while one is, with the body unread, net/http does
+// not notice that its connection was cut off.
 func (a *API) Drain() <-chan struct{} {
+	a.Limiter.Release()
 	none := a.lines.drain()
 	if a.lane == nil {
 		return none

@@ -11,6 +11,7 @@ package limit
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +28,8 @@ type Limiter struct {
 	sessions    *Gate
 	connections atomic.Int64
 	held        atomic.Int64
+	released    chan struct{} // closed once, by release
+	release     func()
 
 	addresses  table[netip.Addr]
 	principals table[string]
@@ -46,6 +49,8 @@ func New(cfg Config, m *metrics.Metrics) *Limiter {
 		calls:    NewGate("calls", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
 		sessions: NewGate("sessions", "limits.sessions", cfg.Sessions, cfg.PendingSessions, cfg.Wait, m),
 	}
+	l.released = make(chan struct{})
+	l.release = sync.OnceFunc(func() { close(l.released) })
 	l.addresses.init()
 	l.principals.init()
 	l.force.Store(&force{Config: cfg, rates: newRates(cfg)})

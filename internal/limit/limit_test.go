@@ -234,6 +234,23 @@ func TestWhoDoesNotWaitHearsOfItLate(t *testing.T) {
 	})
 }
 
+// A daemon that ends has no time to keep anybody waiting.
+func TestAfterReleaseNothingIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{}, metrics.New("test"))
+		late := &Refusal{Hold: time.Hour}
+		begun := time.Now()
+		held := make(chan bool, 1)
+		go func() { held <- l.Hold(t.Context(), late) }()
+		synctest.Wait()
+		l.Release()
+		l.Release()
+		require.True(t, <-held)
+		require.True(t, l.Hold(t.Context(), late))
+		require.Equal(t, begun, time.Now())
+	})
+}
+
 func TestTheMostSpecificRuleCounts(t *testing.T) {
 	r := newRates(Config{Rules: []Rule{
 		{Name: "all", Pattern: ">", Rate: Rate{PerSecond: 1}},

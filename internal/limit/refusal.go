@@ -32,8 +32,8 @@ func (l *Limiter) refuse(w Who, now time.Time, r *Refusal) error {
 	return r
 }
 
-// Hold waits until r is to be told. It reports false if ctx has ended before, or so
-// many are held that the client has to go without an answer.
+// Hold waits until r is to be told, or Release. It reports false if ctx has ended
+// before, or so many are held that the client has to go without an answer.
 func (l *Limiter) Hold(ctx context.Context, r *Refusal) bool {
 	if r.Hold <= 0 {
 		return true
@@ -47,10 +47,16 @@ func (l *Limiter) Hold(ctx context.Context, r *Refusal) bool {
 	select {
 	case <-timer.C:
 		return true
+	case <-l.released:
+		return true
 	case <-ctx.Done():
 		return false
 	}
 }
+
+// Release has every refusal told at once from now on, also those that are held: their
+// clients are to go.
+func (l *Limiter) Release() { l.release() }
 
 // tooOften is the refusal of n calls for which a bucket holds too little.
 func tooOften(kind Kind, n int, scope Scope, b *rate.Limiter, now time.Time) *Refusal {
