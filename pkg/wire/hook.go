@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // HookPublish is the type of what an application is asked before a message is
@@ -75,6 +77,8 @@ func ParseHookAnswer(body []byte) (HookAnswer, error) {
 	switch {
 	case dec.InputOffset() != int64(len(body)):
 		return HookAnswer{}, errors.New("something stands behind the object")
+	case !jsontext.Value(body).IsValid(membersOnce, jsontext.AllowInvalidUTF8(true)): // of two, encoding/json takes the last
+		return HookAnswer{}, errors.New("an object in it has a member twice")
 	case answer.Message != nil && answer.Refuse != nil:
 		return HookAnswer{}, errors.New("it has a message and refuses it, too")
 	}

@@ -56,7 +56,7 @@ func TestWhatAnApplicationAnswers(t *testing.T) {
 func TestAnAnswerThatIsNotUnderstood(t *testing.T) {
 	for _, body := range []string{
 		"null", "[]", `"refuse"`, "ok", `{"refused":{}}`, `{"refuse":true}`, `{"refuse":{"why":"no"}}`, `{"refuse":{}`, `{}{}`, `{} x`,
-		`{"message":{"data":1},"refuse":{}}`, `{"message":{"dada":1}}`, `{"message":1}`,
+		`{"refuse":{},"refuse":null}`, `{"message":{"data":1,"d\u0061ta":2}}`, `{"message":{"data":1},"refuse":{}}`, `{"message":{"dada":1}}`, `{"message":1}`,
 		"{\"refuse\":{\"detail\":\"\xff\"}}",
 	} {
 		_, err := ParseHookAnswer([]byte(body))
