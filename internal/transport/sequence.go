@@ -26,6 +26,11 @@ func (s *sequence) Partial() bool { return len(s.item) > 0 }
 // Read implements Reader.
 func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
 	had := len(s.item)
+	if had == 0 {
+		if n := nulls(b); n > 0 {
+			return n, Incoming{}, nil
+		}
+	}
 	all := b
 	if had > 0 {
 		s.item = append(s.item, b...)
@@ -47,16 +52,21 @@ func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
 	return n, Incoming{Command: s.whole(all)}, nil
 }
 
-// whole returns the item that all begins with, which is valid until the next Read; nil
-// if it is null.
+// nulls is how many of them b begins with. No limit counts those, so however many
+// there are cost no more than to be read.
+func nulls(b []byte) (n int) {
+	for n < len(b) && b[n] == wire.HeartbeatCBOR[0] {
+		n++
+	}
+	return n
+}
+
+// whole returns the item that all begins with, which is valid until the next Read.
 func (s *sequence) whole(all []byte) []byte {
 	item := append(s.item[:0], all[:s.scan.Length()]...)
 	s.scan, s.item = wire.ItemScan{}, item[:0]
 	if cap(item) > keptMessage {
 		s.item = nil
-	}
-	if len(item) == 1 && item[0] == wire.CBOR.Heartbeat()[0] {
-		return nil
 	}
 	return item
 }

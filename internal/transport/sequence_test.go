@@ -39,6 +39,9 @@ func TestHeartbeatsOfASequence(t *testing.T) {
 	s := newSequence().(*sequence)
 	require.Equal(t, heard{}, hear(t, s, bytes.Repeat([]byte{0xf6}, 100_000), inChunks))
 	require.LessOrEqual(t, cap(s.item), keptMessage)
+	n, _, err := s.Read(bytes.Repeat([]byte{0xf6}, readBytes))
+	require.NoError(t, err)
+	require.Equal(t, readBytes, n, "one after the other they cost a core, and no limit counts them")
 }
 
 func TestWhatIsNoSequenceEndsIt(t *testing.T) {
