@@ -45,8 +45,32 @@ func NewWebSocket(format wire.Format, inflates bool, messageBytes int) Reader {
 	return s
 }
 
-// Read implements Reader.
+// Read implements Reader. Frames that ask for nothing, and pings, are read as many as
+// there are: no limit counts them, so however many come they cost little, and are
+// answered together.
 func (s *socket) Read(b []byte) (n int, in Incoming, err error) {
+	n, in, err = s.readFrame(b)
+	for err == nil && n < len(b) && in.Command == nil && !in.Closed && !s.inside && asksNothing(b[n]) {
+		m, next, wrong := s.readFrame(b[n:])
+		if m == 0 || wrong != nil {
+			return n, in, nil // it is found again
+		}
+		n += m
+		in.Answer = append(in.Answer, next.Answer...)
+	}
+	return n, in, err
+}
+
+// asksNothing reports whether a frame that begins so is none to be carried out when
+// it ends: a ping, a pong or a part of a message but its last. What is wrong with one
+// of those is in its head.
+func asksNothing(begins byte) bool {
+	fin, code := begins&0x80 != 0, ws.OpCode(begins&0x0f)
+	return code == ws.OpPing || code == ws.OpPong || !fin && !code.IsControl()
+}
+
+// readFrame reads a frame, or the part of one that is there.
+func (s *socket) readFrame(b []byte) (n int, in Incoming, err error) {
 	if !s.inside {
 		if n, err = s.readHead(b); n == 0 || err != nil {
 			return 0, Incoming{}, err

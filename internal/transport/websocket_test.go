@@ -142,6 +142,20 @@ func TestManyPingsLeaveNothingBehind(t *testing.T) {
 	require.Empty(t, s.message)
 }
 
+// A write for each pong would have a client of a few Mbit/s keep a core busy.
+func TestPingsAreAnsweredTogether(t *testing.T) {
+	s := newTextSocket()
+	small := join(frameOf(fin|ping, ""), frameOf(fin|pong, ""), frameOf(text, ""), frameOf(continued, ""), frameOf(fin|ping, "p"))
+	n, in, err := s.Read(join(small, frameOf(fin|continued, "x"), frameOf(fin|ping, "")))
+	require.NoError(t, err)
+	require.Equal(t, len(small), n, "commands are by themselves")
+	require.Equal(t, "\x8a\x00\x8a\x01p", string(in.Answer))
+	n, in, err = s.Read(join(frameOf(fin|continued, "x"), frameOf(fin|ping, "")))
+	require.NoError(t, err)
+	require.Equal(t, len(frameOf(fin|continued, "x")), n)
+	require.Equal(t, "x", string(in.Command))
+}
+
 // Memory grows with what comes, not with what is announced.
 func TestAnAnnouncedCommandTakesNoMemory(t *testing.T) {
 	begin := frameOf(text, strings.Repeat("x", mostCommand))[:20]
