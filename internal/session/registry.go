@@ -93,6 +93,7 @@ func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session
 func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Position, error) {
 	if most := r.cfg.Load().MaxSessions; r.ephemeral.Add(1) > int64(most) {
 		r.ephemeral.Add(-1)
+		r.metrics.Limited.WithLabelValues(statelessSessions).Inc()
 		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
 			"the daemon holds %d stateless polls and connections that go both ways, as many as it may", most)
 		p.RetryAfterMS = 1000
@@ -103,6 +104,10 @@ func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Pos
 	s.ephemeral = true
 	return r.start(s, o.Topics)
 }
+
+// statelessSessions is how metrics label the bound of ephemeral sessions, which is
+// that of the others.
+const statelessSessions = "stateless_sessions"
 
 // gone gives the place of s up.
 func (r *Registry) gone(s *Session) {
@@ -251,6 +256,7 @@ func (r *Registry) Config() Config { return *r.cfg.Load() }
 // Gauges adds the sessions' part to g.
 func (r *Registry) Gauges(g *metrics.Gauges) {
 	g.Sessions = int(r.open.Load())
+	g.Limits = append(g.Limits, metrics.Limit{Name: statelessSessions, Most: r.cfg.Load().MaxSessions, InUse: int(r.ephemeral.Load())})
 	r.sessions.each(func(s *Session) { s.gauges(g) })
 }
 

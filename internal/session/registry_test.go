@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -92,6 +93,30 @@ func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
 		_, err = k.registry.Get(s.ID())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
+	})
+}
+
+// Who has a session for one poll or connection is bounded, too, and it shows.
+func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
+	story(t, broker.Config{}, Config{MaxSessions: 1}, func(k *kit) {
+		open := func() (*Session, error) {
+			s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
+			return s, err
+		}
+		held := func() metrics.Limit {
+			var g metrics.Gauges
+			k.registry.Gauges(&g)
+			return g.Limits[0]
+		}
+		k.open("a") // counts by itself
+		s, err := open()
+		require.NoError(k, err)
+		_, err = open()
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
+		require.Equal(k, metrics.Limit{Name: "stateless_sessions", Most: 1, InUse: 1}, held())
+		require.InDelta(k, 1, testutil.ToFloat64(k.registry.metrics.Limited.WithLabelValues("stateless_sessions")), 0)
+		k.registry.End(s)
+		require.Zero(k, held().InUse)
 	})
 }
 
