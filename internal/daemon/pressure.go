@@ -35,6 +35,8 @@ type pressure struct {
 	collect  func()
 
 	level     broker.Pressure
+	logged    broker.Pressure // the level, as the log has it
+	loggedAt  time.Time
 	budget    bound
 	process   bound
 	relieved  time.Time // when something was last done about it
@@ -90,7 +92,7 @@ func (p *pressure) look(now time.Time) time.Duration {
 		p.collect() // what was let go of since the last collection is not known to be gone
 		memory = p.see(now)
 	}
-	p.tell(p.found(), memory)
+	p.tell(p.found(), memory, now)
 	if due {
 		p.relieved, p.collected = now, memory.collections
 		p.relieve(now)
@@ -112,25 +114,28 @@ func (p *pressure) see(now time.Time) processMemory {
 // found is the pressure that was last seen.
 func (p *pressure) found() broker.Pressure { return max(p.budget.level, p.process.level) }
 
-// tell puts a level in force, and logs it if it is another.
-func (p *pressure) tell(level broker.Pressure, memory processMemory) {
+// tell puts a level in force, and logs what is new to the log: that it falls only a
+// while after what was logged last, as who fills what was just trimmed would have it
+// rise and fall many times a second.
+func (p *pressure) tell(level broker.Pressure, memory processMemory, now time.Time) {
 	p.broker.Press(level)
-	if level == p.level {
+	p.level = level
+	if level == p.logged || level < p.logged && now.Sub(p.loggedAt) < warnEvery {
 		return
 	}
 	log := p.log.Warn
-	if level < p.level {
+	if level < p.logged {
 		log = p.log.Info
 	}
 	fields := []zap.Field{
-		zap.Stringer("was", p.level), zap.Stringer("is", level),
+		zap.Stringer("was", p.logged), zap.Stringer("is", level),
 		zap.Int64("clients_hold", p.budget.taken), zap.Int64("budget", p.budget.most),
 	}
 	if memory.limit != math.MaxInt64 {
 		fields = append(fields, zap.Int64("process_keeps", memory.kept), zap.Int64("memory_limit", memory.limit))
 	}
 	log("memory pressure", fields...)
-	p.level = level
+	p.logged, p.loggedAt = level, now
 }
 
 // relieve does what the pressure asks for.

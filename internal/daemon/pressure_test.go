@@ -27,7 +27,7 @@ import (
 type process struct {
 	*testing.T
 	*pressure
-	logged    *observer.ObservedLogs
+	observed  *observer.ObservedLogs
 	base      int64 // what it keeps besides what the broker has
 	stale     int64 // what was known to be kept at the last collection; -1: nothing
 	collected int
@@ -39,7 +39,7 @@ func short(t *testing.T, tell func(p *process)) {
 		m := metrics.New("test")
 		b := broker.New(broker.Config{MemoryBudget: 1 << 20, HistoryMessages: 10_000, HistoryBytes: 1 << 20, HistoryAge: time.Hour}, m, time.Now())
 		core, logged := observer.New(zapcore.InfoLevel)
-		p := &process{T: t, pressure: newPressure(b, session.NewRegistry(session.Config{}, b, m), zap.New(core)), logged: logged, stale: -1}
+		p := &process{T: t, pressure: newPressure(b, session.NewRegistry(session.Config{}, b, m), zap.New(core)), observed: logged, stale: -1}
 		p.memory = func() processMemory {
 			if p.stale >= 0 {
 				return processMemory{kept: p.stale, limit: 1600 << 10}
@@ -88,7 +88,7 @@ func TestHistoriesThatFillTheBudgetDoNotPress(t *testing.T) {
 			p.looks(broker.Calm)
 		}
 		require.Greater(t, p.history(), 800)
-		require.Zero(t, p.logged.Len())
+		require.Zero(t, p.observed.Len())
 		require.Zero(t, p.collected)
 	})
 }
@@ -118,7 +118,7 @@ func TestAProcessNearItsLimitLetsHistoriesGo(t *testing.T) {
 		p.publish(1000)
 		require.Greater(t, p.history(), full-full/8, "all of the budget is there again")
 		var said []string
-		for _, e := range p.logged.All() {
+		for _, e := range p.observed.All() {
 			said = append(said, fmt.Sprint(e.Level, " ", e.ContextMap()["was"], " ", e.ContextMap()["is"]))
 		}
 		require.Equal(t, []string{"warn none high", "warn high critical", "info critical none"}, said)
@@ -136,6 +136,24 @@ func TestHistoriesDoNotGrowNearTheLimit(t *testing.T) {
 			p.publish(100)
 			p.looks(broker.Calm)
 		}
+	})
+}
+
+// What is trimmed is filled again at once by who attacks, and the log is not for that.
+func TestAPressureThatRisesAndFallsIsLoggedNowAndThen(t *testing.T) {
+	short(t, func(p *process) {
+		for range 15 {
+			p.base = 1480 << 10
+			p.looks(broker.High)
+			p.base = 0
+			p.looks(broker.Calm)
+		}
+		require.LessOrEqual(t, p.observed.Len(), 6)
+		p.looks(broker.Calm)
+		time.Sleep(warnEvery)
+		p.looks(broker.Calm)
+		last := p.observed.All()[p.observed.Len()-1]
+		require.Equal(t, broker.Calm.String(), last.ContextMap()["is"], "in the end the log is right")
 	})
 }
 
@@ -175,7 +193,7 @@ func TestWithoutALimitOnlyTheBudgetPresses(t *testing.T) {
 		p.looks(broker.Calm)
 		p.broker.CountQueues(700 << 10)
 		p.looks(broker.High)
-		require.NotContains(t, p.logged.All()[0].ContextMap(), "memory_limit")
+		require.NotContains(t, p.observed.All()[0].ContextMap(), "memory_limit")
 		p.broker.CountQueues(-700 << 10)
 		p.looks(broker.Calm)
 	})
