@@ -22,18 +22,26 @@ func ThrottleTable(w io.Writer, r throttle.Result) error {
 	return err
 }
 
+var throttleHeads = []string{
+	"sessions/calls", "within", "theirs", "at most", "completed", "mean s", "theirs", "p95 s", "served s", "unfinished", "mean s with them",
+	"loss", "dup", "disorder", "gaps", "server CPU s", "our CPU s", "",
+}
+
 func writeThrottle(b *strings.Builder, r *throttle.Result) {
-	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "sessions/calls\twithin\ttheirs\tat most\tcompleted\tmean s\ttheirs\tp95 s\tserved s\tunfinished\tmean s with them\tloss\tdup\tdisorder\tgaps\tserver CPU s\tour CPU s\t")
+	rows := [][]string{throttleHeads}
 	for i := range r.Rows {
-		fmt.Fprintln(t, strings.Join(throttleCells(&r.Rows[i]), "\t"))
+		rows = append(rows, throttleCells(&r.Rows[i]))
 	}
-	fmt.Fprintf(t, "ideal\t%d\t\t\t%d\t%s\t\t\t\t\t\t\t\t\t\t\t\t\n", r.Ideal.Within, r.Ideal.Completed, seconds(r.Ideal.MeanMS))
-	_ = t.Flush() // a Builder takes everything
+	ideal := make([]string, len(throttleHeads))
+	ideal[0], ideal[1], ideal[4], ideal[5] = "ideal", fmt.Sprint(r.Ideal.Within), fmt.Sprint(r.Ideal.Completed), seconds(r.Ideal.MeanMS)
+	writeFilled(b, append(rows, ideal))
 	b.WriteString("(within: calls completed within the run; at most: what its limits let through; completed: with those under way at its\n" +
 		"end; mean and p95: of completed calls, from when the user wanted them; served: from when the back end was asked; unfinished:\n" +
-		"calls that were wanted and not completed, with how long they were until the run's end; theirs: \"WCF Instancing, Concurrency,\n" +
-		"and Throttling\", part 3)\n\n")
+		"calls that were wanted and not completed, with how long they were until the run's end")
+	if slices.ContainsFunc(r.Rows, func(r throttle.Row) bool { return r.Theirs != nil }) {
+		b.WriteString("; theirs: \"WCF Instancing, Concurrency,\nand Throttling\", part 3")
+	}
+	b.WriteString(")\n\n")
 }
 
 func throttleCells(r *throttle.Row) []string {

@@ -53,6 +53,17 @@ func TestThrottle(t *testing.T) {
 	require.Contains(t, page.String(), charts.String())
 }
 
+// Other calls than the article's are beside nothing of its.
+func TestThrottleOfOtherCalls(t *testing.T) {
+	var table bytes.Buffer
+	r := measuredThrottle()
+	for i := range r.Rows {
+		r.Rows[i].Theirs = nil
+	}
+	require.NoError(t, ThrottleTable(&table, r))
+	require.NotContains(t, table.String(), "theirs")
+}
+
 // A run in which no call was completed has a table and charts, too.
 func TestThrottleOfNothing(t *testing.T) {
 	var table, charts bytes.Buffer
