@@ -51,6 +51,7 @@ func serve(load func() (config.Config, error)) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // a terminal cannot be synced, and says so
+	defer zap.RedirectStdLog(log)()   // net/http's client has no other log
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // from then on a signal ends the process at once
