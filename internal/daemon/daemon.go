@@ -332,8 +332,7 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.api.Tick(now)
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
-			d.broker.Sweep(now)
-			d.limiter.Sweep(now)
+			d.letGo(now)
 			d.manager.alive(now) // as long as what is swept can be had
 		case <-d.reload.told:
 			tell.Reset(d.tellEvery())
@@ -341,6 +340,12 @@ func (d *Daemon) sweep(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// letGo forgets what nobody needs any more.
+func (d *Daemon) letGo(now time.Time) {
+	d.broker.Sweep(now)
+	d.limiter.Sweep(now)
 }
 
 func (d *Daemon) notReady(why string) { d.state.Store(&why) }

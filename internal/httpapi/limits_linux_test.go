@@ -146,19 +146,27 @@ func TestWhatHasToWaitLeavesTheLane(t *testing.T) {
 	c.wantAnswer(http.StatusTooManyRequests)
 }
 
-func TestTheLaneBelievesTrustedProxies(t *testing.T) {
+func TestTrustedProxiesAreBelieved(t *testing.T) {
+	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+		t.Run(string(way), func(t *testing.T) { wantBelieved(t, way) })
+	}
+}
+
+func wantBelieved(t *testing.T, way LaneWay) {
 	rates := limit.Rates{limit.Publishes: {limit.Address: once}}
 	trusted := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{Rates: rates, TrustedProxies: trusted}}, nil)
-	c := k.callOnLane()
+	k := serveLane(t, way, settings{limits: limit.Config{Rates: rates, TrustedProxies: trusted}}, nil)
+	c := k.call()
 	from := func(addr string) string {
 		return strings.Replace(publishing("a", "1"), "Host: h", "Host: h\r\nX-Forwarded-For: "+addr, 1)
 	}
-	for _, addr := range []string{"192.0.2.1", "192.0.2.2", "203.0.113.9, 192.0.2.3"} {
+	for _, addr := range []string{"192.0.2.1", "192.0.2.2", "203.0.113.9, 192.0.2.3", "192.0.2.4"} {
 		c.send(from(addr))
 		c.wantPublished("a")
 	}
 	c.send(from("198.51.100.1, 192.0.2.1"))
 	require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), string(wire.CodeLimited))
-	require.Equal(t, 1, k.onLane())
+	c.send(publishing("a", "1"))
+	c.wantPublished("a") // of the proxy itself
+	require.Equal(t, way != LaneOff, k.onLane() == 1)
 }
