@@ -76,18 +76,18 @@ func New(cfg Config) *API {
 	a.writeTimeout.Store(int64(cfg.WriteTimeout))
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
-	a.route(v1, "/topics", methods{"GET": {limit.Requests, a.listTopics}})
-	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Requests, a.showTopic}, "DELETE": {limit.Requests, a.deleteTopic}})
-	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publishes, a.publish}, "GET": {limit.Requests, a.readTopic}})
-	a.route(v1, "/messages", methods{"POST": {limit.Requests, a.publishMany}})
-	a.route(v1, "/sessions", methods{"POST": {limit.Sessions, a.openSession}})
-	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Requests, a.showSession}, "PATCH": {limit.Requests, a.changeSession}, "DELETE": {limit.Requests, a.closeSession}})
-	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Requests, a.closeSession}})
-	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Polls, a.poll}})
-	a.route(v1, "/poll", methods{"GET": {limit.Polls, a.pollByQuery}, "POST": {limit.Polls, a.pollByBody}})
-	a.route(v1, "/sse", methods{"GET": {limit.Polls, a.sse}})
-	a.route(v1, "/ws", methods{"GET": {limit.Sessions, a.openSocket}})
-	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Requests, a.describe}})
+	a.route(v1, "/topics", methods{"GET": {limit.Requests, a.listTopics, inCall}})
+	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Requests, a.showTopic, inCall}, "DELETE": {limit.Requests, a.deleteTopic, inCall}})
+	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publishes, a.publish, itself}, "GET": {limit.Requests, a.readTopic, inCall}})
+	a.route(v1, "/messages", methods{"POST": {limit.Requests, a.publishMany, itself}})
+	a.route(v1, "/sessions", methods{"POST": {limit.Sessions, a.openSession, itself}})
+	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Requests, a.showSession, inCall}, "PATCH": {limit.Requests, a.changeSession, itself}, "DELETE": {limit.Requests, a.closeSession, inCall}})
+	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Requests, a.closeSession, inCall}})
+	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Polls, a.poll, itself}})
+	a.route(v1, "/poll", methods{"GET": {limit.Polls, a.pollByQuery, itself}, "POST": {limit.Polls, a.pollByBody, itself}})
+	a.route(v1, "/sse", methods{"GET": {limit.Polls, a.sse, itself}})
+	a.route(v1, "/ws", methods{"GET": {limit.Sessions, a.openSocket, itself}})
+	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Requests, a.describe, inCall}})
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, p asker) error {
 		if err := a.Limiter.Admit(limit.Requests, p.Who); err != nil {
 			return err
@@ -133,11 +133,22 @@ type handler func(w http.ResponseWriter, r *http.Request, p asker) error
 // methods is what a path serves.
 type methods map[string]method
 
-// A method is one of a path: by which rate it is limited, and who serves it.
+// A method is one of a path: by which rate it is limited, who serves it, and who begins
+// the call.
 type method struct {
 	kind  limit.Kind
 	serve handler
+	calls begins
 }
+
+// A begins says who begins the call that a request is: a request must not wait for a
+// second place while it has one.
+type begins bool
+
+const (
+	inCall begins = false // it is served in one, whatever comes with it
+	itself begins = true  // whoever serves it, once the body is there; or it is none
+)
 
 func (a *API) route(r *mux.Router, path string, served methods) {
 	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, p asker) error {
@@ -156,8 +167,8 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 			// net/http would not notice the client leave while the body is unread.
 			return wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here")
 		}
-		if m.kind != limit.Requests || hasBody(r) {
-			return m.serve(w, r, p) // no call, or one that begins when its body is there
+		if m.calls == itself {
+			return m.serve(w, r, p)
 		}
 		return a.serveInCall(w, r, p, m.serve)
 	}))

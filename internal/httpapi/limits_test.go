@@ -241,3 +241,59 @@ func twoAtOnce() session.Config { return session.Config{MaxSessions: 2} }
 func filled(text, id string, n int) string {
 	return strings.NewReplacer("SESSION", id, "NEW", "new-"+strconv.Itoa(n)).Replace(text)
 }
+
+// A request that waits for a second place while it has one would wait for itself.
+func TestAPatchWithoutABodyTakesOnePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 2, Wait: 2 * time.Second}})
+		id := k.open(`{"topics":["a"]}`).Session
+		calls := make([]limit.Call, 2)
+		for i := range calls {
+			var err error
+			calls[i], err = k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+			require.NoError(t, err)
+		}
+		done := make(chan int, 2)
+		for range 2 {
+			go func() {
+				status, _ := k.get("PATCH", "/v1/sessions/"+id, "")
+				done <- status
+			}()
+		}
+		synctest.Wait()
+		go func() {
+			time.Sleep(time.Second)
+			calls[0].End()
+			calls[1].End()
+		}()
+		begun := time.Now()
+		status, text := k.get("POST", "/v1/topics/b/messages", "1", jsonType)
+		require.Equal(t, http.StatusOK, status, text)
+		require.Equal(t, time.Second, time.Since(begun))
+		require.Equal(t, []int{http.StatusOK, http.StatusOK}, []int{<-done, <-done})
+	})
+}
+
+func TestManyMessagesThatAreNoneTakeOnePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 1}})
+		status, text := k.get("POST", "/v1/messages", "", "Content-Type: application/x-ndjson")
+		require.Equal(t, http.StatusOK, status, text)
+	})
+}
+
+// Whatever comes with a request, it needs a place as any.
+func TestARequestWithABodyThatNobodyReadsNeedsAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 1}})
+		k.wantOK("/v1/topics/a/messages", "1", jsonType)
+		id := k.open(`{"topics":["a"]}`).Session
+		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+		require.NoError(t, err)
+		defer held.End()
+		for _, way := range [][2]string{{"DELETE", "/v1/topics/a"}, {"DELETE", "/v1/sessions/" + id}, {"POST", "/v1/sessions/" + id + "/close"}} {
+			status, text := k.get(way[0], way[1], "x")
+			require.Equal(t, http.StatusServiceUnavailable, status, "%s: %s", way, text)
+		}
+	})
+}
