@@ -155,6 +155,7 @@ type publishingEach struct {
 
 	call  limit.Call // none, if none could begin
 	asked bool       // in this call, about a message
+	full  error      // why no other could begin: what is left does not wait for one, too
 	late  *limit.Refusal
 }
 
@@ -176,10 +177,12 @@ func (e *publishingEach) publish(items [][]byte) ([]wire.PublishResult, error) {
 	return results, nil
 }
 
-func (e *publishingEach) takeTurn() (err error) {
+func (e *publishingEach) takeTurn() error {
 	e.giveUp()
-	e.call, err = e.api.Limiter.Begin(e.request.Context(), e.asker.Who)
-	return err
+	if e.full == nil {
+		e.call, e.full = e.api.Limiter.Begin(e.request.Context(), e.asker.Who)
+	}
+	return e.full
 }
 
 func (e *publishingEach) giveUp() {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -48,5 +49,24 @@ func TestARefusalAmongManyIsHeldBack(t *testing.T) {
 			require.Equal(t, 100, strings.Count(results, `"position"`)+strings.Count(results, `"limited"`))
 		}
 		require.GreaterOrEqual(t, time.Since(begun), 20*time.Second)
+	})
+}
+
+// Once one of many was refused for want of a place, the others are, too: each would wait
+// as long.
+func TestManyAreToldInTimeThatThereIsNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var k *kit
+		g := &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
+			go func() { _, _ = k.cfg.Limiter.Begin(context.Background(), limit.Who{}) }() // who keeps the place that it gets
+			time.Sleep(time.Second)
+			return nil, nil
+		}}
+		k = newKit(t, settings{hook: g, limits: limit.Config{Calls: 1, Wait: 2 * time.Second}})
+		begun := time.Now()
+		results := k.wantOK("/v1/messages", "["+strings.Repeat(`{"topic":"asked.a","data":1},`, 99)+`{"topic":"b","data":1}]`, jsonType)
+		require.Equal(t, 3*time.Second, time.Since(begun))
+		require.Equal(t, 1, strings.Count(results, `"position"`))
+		require.Equal(t, 99, strings.Count(results, `"overloaded"`))
 	})
 }
