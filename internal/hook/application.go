@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -35,7 +36,7 @@ func newApplication(cfg Config, dial dialer) *application {
 	return &application{
 		url: cfg.URL, key: key, timeout: cmp.Or(cfg.Timeout, DefaultTimeout),
 		longest: 2*int64(cmp.Or(cfg.MessageBytes, defaultMessageBytes)) + 64<<10,
-		network: newNetwork(cmp.Or(cfg.Calls, DefaultCalls), dial),
+		network: newNetwork(cmp.Or(cfg.Calls, DefaultCalls), cmp.Or(cfg.Timeout, DefaultTimeout), dial),
 	}
 }
 
@@ -45,15 +46,26 @@ func newApplication(cfg Config, dial dialer) *application {
 const idleTimeout = 4 * time.Second
 
 // newNetwork goes to the application and nowhere else: no proxy of the environment,
-// and of HTTP only 1.1, where a call has a connection of its own.
-func newNetwork(calls int, dial dialer) *http.Transport {
+// and of HTTP only 1.1, where a call has a connection of its own. To connect takes no
+// longer than a call may: net/http goes on with it when the call is over, for minutes
+// where nobody answers, and it is one of so many meanwhile.
+func newNetwork(calls int, timeout time.Duration, dial dialer) *http.Transport {
 	t := &http.Transport{
-		DialContext: dial, Protocols: new(http.Protocols),
+		DialContext: dial.within(timeout), TLSHandshakeTimeout: timeout, Protocols: new(http.Protocols),
 		MaxConnsPerHost: calls, MaxIdleConns: calls, MaxIdleConnsPerHost: calls, IdleConnTimeout: idleTimeout,
 		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
 	}
 	t.Protocols.SetHTTP1(true)
 	return t
+}
+
+// within returns a dialer that gives up after so long.
+func (d dialer) within(timeout time.Duration) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return d(ctx, network, address)
+	}
 }
 
 // retire lets go of the connections, those of calls under way at their end.

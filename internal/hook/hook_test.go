@@ -362,3 +362,28 @@ func TestFailuresDoNotFloodTheLog(t *testing.T) {
 	require.Less(t, d.logged.Len(), 100)
 	d.wantCalls(failed, 200)
 }
+
+// The application's machine is away: to connect takes as long as the kernel tries. Once it
+// is back it is asked, whoever tried meanwhile.
+func TestAnApplicationThatComesBackIsAsked(t *testing.T) {
+	d := newDesk(t, Config{Calls: 2, Timeout: 100 * time.Millisecond})
+	d.answers(says(http.StatusOK, "{}"))
+	var away atomic.Bool
+	away.Store(true)
+	h := newHook(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(ctx context.Context, network, address string) (net.Conn, error) {
+		if away.Load() {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	})
+	defer h.Close()
+	ask := func() error {
+		return h.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error { return nil })
+	}
+	for range 3 {
+		require.Error(t, ask())
+	}
+	away.Store(false)
+	require.Eventually(t, func() bool { return ask() == nil }, 5*time.Second, time.Millisecond)
+}
