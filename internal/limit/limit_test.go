@@ -203,8 +203,8 @@ func TestAccountsAreForgottenAndBounded(t *testing.T) {
 		for i := range maxSources {
 			l.addresses.get(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), time.Now())
 		}
-		one, other := l.WhoAt(at("192.0.2.1"), ""), l.WhoAt(at("192.0.2.2"), "")
-		require.Same(t, one.source, other.source, "once there are too many the rest share an account")
+		one, other := l.WhoAt(at("2001:db8:1::1"), ""), l.WhoAt(at("2001:db8:2::1"), "")
+		require.Same(t, one.source, other.source, "once there are too many, the rest of an allocation share an account")
 		require.Equal(t, maxSources, l.addresses.len())
 	})
 }

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"hash/maphash"
 	"net/netip"
 	"strings"
 	"sync"
@@ -82,18 +83,32 @@ func (s *Source) idle(now time.Time) bool {
 const linger = 10 * time.Second
 
 // A table is the sources of one kind. It is bounded: once it is full, those that have
-// no place share one Source.
+// no place share few. An owner of many IPv6 networks, who can fill it, has those of one
+// allocation in the same one, and so does not share with everybody.
 type table[K comparable] struct {
 	mu     sync.RWMutex
 	byKey  map[K]*Source
-	others *Source
+	others [sharedSources]Source
+	seed   maphash.Seed
 	swept  time.Time
 }
+
+const sharedSources = 1024
 
 // maxSources bounds a table: some 60 MB, with every rate limited.
 const maxSources = 100_000
 
-func (t *table[K]) init() { t.byKey, t.others = make(map[K]*Source), &Source{} }
+func (t *table[K]) init() { t.byKey, t.seed = make(map[K]*Source), maphash.MakeSeed() }
+
+// shared returns the source of a key that has no place.Providers are
+// allocated 32 bits of IPv6, and their clients more of them.
+func (t *table[K]) shared(key K) *Source {
+	whose := any(key)
+	if addr, ok := whose.(netip.Addr); ok && addr.Is6() {
+		whose, _ = addr.Prefix(32)
+	}
+	return &t.others[maphash.Comparable(t.seed, whose)%sharedSources]
+}
 
 func (t *table[K]) len() int {
 	t.mu.RLock()
@@ -121,7 +136,7 @@ func (t *table[K]) make(key K, now time.Time) *Source {
 	s := t.byKey[key]
 	if s == nil {
 		if len(t.byKey) >= maxSources {
-			return t.others
+			return t.shared(key)
 		}
 		s = &Source{}
 		s.addr, _ = any(key).(netip.Addr)
