@@ -191,7 +191,7 @@ func (b *Broker) JoinIfThere(start wire.Start, born bool, to Subscriber) (j Join
 func (b *Broker) joinCounted(join func() (Joined, error)) (Joined, error) {
 	if most := b.force.Load().MaxSubscriptions; b.subscriptions.Add(1) > int64(most) {
 		b.subscriptions.Add(-1)
-		return Joined{}, full(most, "subscriptions", "limits.all_subscriptions")
+		return Joined{}, b.full(most, "subscriptions", "all_subscriptions")
 	}
 	err := b.admitOverhead()
 	var joined Joined
@@ -217,9 +217,10 @@ func (b *Broker) join(start wire.Start, to Subscriber, pins bool) (Joined, error
 	}
 }
 
-// full is the problem that the broker holds as many of something as it may.
-func full(n int, what, setting string) *wire.Problem {
-	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise "+setting,
+// full is the problem that the broker holds as many of something as it may, counted.
+func (b *Broker) full(n int, what, limit string) *wire.Problem {
+	b.metrics.Limited.WithLabelValues(limit).Inc()
+	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
 		"the daemon holds %d %s, as many as it may", n, what)
 	p.RetryAfterMS = 1000
 	return p
@@ -245,7 +246,7 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 	}
 	if most := b.force.Load().MaxTopics; b.topics.Add(1) > int64(most) {
 		b.topics.Add(-1)
-		return nil, full(most, "topics", "limits.topics")
+		return nil, b.full(most, "topics", "topics")
 	}
 	if err := b.admitOverhead(); err != nil {
 		b.topics.Add(-1)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -224,7 +225,13 @@ func TestTopicsAreBounded(t *testing.T) {
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 	_, err = b.Join(wire.Start{Topic: "c"}, &recorder{}, true)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+	require.Equal(t, 2.0, limited(b, "topics"))
 	publish(t, b, "a")
+}
+
+// limited is how often something was refused because of a limit.
+func limited(b *Broker, limit string) float64 {
+	return testutil.ToFloat64(b.metrics.Limited.WithLabelValues(limit))
 }
 
 func TestSubscriptionsAreBoundedInAll(t *testing.T) {
@@ -235,6 +242,7 @@ func TestSubscriptionsAreBoundedInAll(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+	require.Equal(t, 1.0, limited(b, "all_subscriptions"))
 	j.Leave()
 	_, err = b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
 	require.NoError(t, err)

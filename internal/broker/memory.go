@@ -64,7 +64,7 @@ func (b *Broker) admit(bytes int) error {
 	if time.Now().UnixNano() >= b.memory.fullUntil.Load() && b.reclaim(int64(bytes)) {
 		return nil
 	}
-	return usedUp("by what it may not let go of")
+	return b.usedUp("by what it may not let go of")
 }
 
 // admitOverhead makes sure that topics and subscriptions, which cannot make room, take
@@ -73,10 +73,11 @@ func (b *Broker) admitOverhead() error {
 	if b.overhead() <= b.said()/2 {
 		return nil
 	}
-	return usedUp("by topics and subscriptions, as far as they may")
+	return b.usedUp("by topics and subscriptions, as far as they may")
 }
 
-func usedUp(how string) *wire.Problem {
+func (b *Broker) usedUp(how string) *wire.Problem {
+	b.metrics.Limited.WithLabelValues("memory").Inc()
 	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise memory.budget",
 		"the daemon's memory budget is used up %s", how)
 	p.RetryAfterMS = 1000
