@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"math"
+	"runtime/debug"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,4 +28,11 @@ func TestTheBudgetFitsTheCollectorsLimit(t *testing.T) {
 	d.tellBudget(said, math.MaxInt64)
 	d.tellBudget(config.Default(), 1<<30)
 	require.Empty(t, d.logged.TakeAll())
+}
+
+// A limit of zero is one of Go's, and no reason to divide by it.
+func TestALimitOfNothingIsALimit(t *testing.T) {
+	was := debug.SetMemoryLimit(0)
+	defer debug.SetMemoryLimit(was)
+	require.Positive(t, newMemoryReader()().limit)
 }

@@ -185,7 +185,7 @@ func (b *bound) excess() int64 { return b.taken - b.most/16*(b.steps.Calm-1) }
 // A processMemory is what the process has, against what it may have.
 type processMemory struct {
 	kept  int64 // that no collection frees, as of the last
-	limit int64 // math.MaxInt64: none
+	limit int64 // math.MaxInt64: none; at least 1, though GOMEMLIMIT may be 0
 
 	collections uint64 // so far
 }
@@ -214,6 +214,6 @@ func newMemoryReader() func() processMemory {
 		runtimemetrics.Read(samples)
 		value := func(i int) int64 { return int64(min(samples[i].Value.Uint64(), math.MaxInt64)) }
 		besides := value(2) - value(3) - value(4) - value(5) - value(6)
-		return processMemory{kept: value(0) + besides, limit: value(1), collections: samples[7].Value.Uint64()}
+		return processMemory{kept: value(0) + besides, limit: max(1, value(1)), collections: samples[7].Value.Uint64()}
 	}
 }
