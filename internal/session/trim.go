@@ -37,8 +37,9 @@ func (s *Session) trim(now time.Time, also func(*Session) bool) bool {
 	if !s.stalledLocked(now) || !also(s) {
 		return false
 	}
-	s.leaveLocked(s.carried)
-	s.carried = queued{}
+	carried := s.carried
+	s.carried = queued{} // first: if this ends the session, what it holds is let go of
+	s.leaveLocked(carried)
 	for {
 		select {
 		case e := <-s.queue:

@@ -154,6 +154,23 @@ func TestWhatIsCarriedIsTrimmedToo(t *testing.T) {
 	})
 }
 
+func TestATrimThatEndsASessionLetsGoOfWhatIsCarriedOnce(t *testing.T) {
+	cfg := slow(broker.Disconnect, 0)
+	cfg.HistoryMessages = 2
+	story(t, cfg, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 2)
+		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
+		require.NoError(k, err)
+		require.Equal(k, "a1", got)
+		require.NotNil(k, s.carried.frame)
+		require.Equal(k, 1, k.trimAll())
+		require.Zero(k, s.pinned)
+		k.publishN("a", 4)
+		require.Zero(k, k.queueBytes(), "history has let go of it, too")
+	})
+}
+
 // A poll that waits for acks, and one on its connection, go on where a trim left them.
 func TestATrimDisturbsNoPollThatIsFull(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 2}, func(k *kit) {
