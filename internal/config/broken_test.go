@@ -165,6 +165,8 @@ var broken = []brokenInput{
 	{name: "hook: no secret", yaml: "hooks:\n  publish:\n    url: http://127.0.0.1:9000/publish\n"},
 	{name: "hook: a secret that is short", environ: []string{"PUBSUBD_HOOKS_PUBLISH_SECRET=whsec_c2hvcnQ="}},
 	{name: "hook: a secret that is no base64", args: []string{"--hooks-publish-secret=whsec_hunter2 hunter2 hunter2"}},
+	{name: "hook: a URL with a password that is not escaped", args: []string{"--hooks-publish-url=http://daemon:hun%ter2@app/"}},
+	{name: "hook: no URL, with a password", args: []string{"--hooks-publish-url=daemon:hunter2@app/"}},
 	{name: "hook: a URL with a password", args: []string{"--hooks-publish-url=http://daemon:hunter2@app/"}},
 	{name: "hook: no URL", yaml: "hooks: {publish: {url: app.example/publish, secret: a secret of more than 24 bytes}}\n"},
 	{name: "hook: no topics", environ: []string{"PUBSUBD_HOOKS_PUBLISH_TOPICS="}},

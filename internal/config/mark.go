@@ -3,6 +3,7 @@ package config
 import (
 	"net/url"
 	"reflect"
+	"strings"
 )
 
 // live marks a setting that may change while the daemon runs. The others wait for a
@@ -30,6 +31,10 @@ func shown(f field, text string) string {
 	}
 	if u, err := url.Parse(text); err == nil && u.User != nil {
 		return u.Redacted() // it is refused, and not to be logged
+	}
+	// A password that is not escaped, or an URL without its scheme: not to be logged, too.
+	if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") {
+		return "xxxxx" + text[at:]
 	}
 	return text
 }
