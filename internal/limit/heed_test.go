@@ -1,0 +1,29 @@
+package limit
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+)
+
+// Who was refused often is remembered until it could have been told as often at once: a
+// pause of some seconds does not make it one that waits as it is told.
+func TestWhoGoesOnRegardlessIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 100, Burst: 1}}}}, metrics.New("test"))
+		addr := at("192.0.2.1")
+		for range 2 + toldAtOnce {
+			_ = l.Admit(Polls, l.WhoAt(addr, ""))
+		}
+		time.Sleep(linger + time.Second)
+		l.Sweep(time.Now())
+		require.Equal(t, 1, l.addresses.len())
+		time.Sleep(toldAtOnce * time.Second)
+		l.Sweep(time.Now())
+		require.Zero(t, l.addresses.len())
+	})
+}
