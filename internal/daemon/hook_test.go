@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -203,4 +204,11 @@ func TestTheApplicationIsNotAskedForWhoHasLeft(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 	require.Less(t, asked.Load(), int32(50))
 	require.Zero(t, d.metric(`pubsubd_requests_refused_total{code="internal"}`))
+}
+
+// Of all places for calls, half are for those who do not need the application.
+func TestWhoWaitsForTheApplicationTakesHalfOfTheCalls(t *testing.T) {
+	require.Equal(t, 8, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 1000}))
+	require.Equal(t, 1, hookWaiting(limit.Config{Calls: 1, WaitingCalls: 1000}))
+	require.Equal(t, 3, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 3}))
 }
