@@ -209,6 +209,7 @@ func (c *conn) goOn() bool {
 		case c.held != nil && c.lane.draining.Load():
 			c.tell()
 		case c.held != nil:
+			c.maybeRelease()
 			return c.await(nothing)
 		case c.duplex == nil && c.polling == noPoll && c.filled > 0 && !c.partial:
 			c.serve()
@@ -242,9 +243,7 @@ func (c *conn) resumeLater() {
 
 // rest is what a connection does that has nothing to do.
 func (c *conn) rest() bool {
-	if c.filled == 0 {
-		c.release()
-	}
+	c.maybeRelease()
 	switch {
 	case c.duplex != nil:
 		return c.restDuplex()
@@ -470,6 +469,13 @@ func (c *conn) endInParts(why error) {
 func (c *conn) consume(n int) {
 	c.filled = copy(c.buf[:], c.buf[n:c.filled])
 	c.awaited = nothing
+}
+
+// maybeRelease gives the buffer back, unless there is something in it.
+func (c *conn) maybeRelease() {
+	if c.filled == 0 {
+		c.release()
+	}
 }
 
 func (c *conn) release() {
