@@ -28,11 +28,16 @@ func (a *API) askerOf(r *http.Request) (asker, error) {
 	if err != nil {
 		return asker{}, err
 	}
+	return asker{p, a.whoOf(r, p.Name)}, nil
+}
+
+// whoOf returns whom r is counted for, which principal has sent.
+func (a *API) whoOf(r *http.Request, principal string) limit.Who {
 	if seat := inbound.SeatOf(inbound.FromContext(r.Context())); seat != nil {
-		return asker{p, seat.Who(r.Header["X-Forwarded-For"], p.Name)}, nil
+		return seat.Who(r.Header["X-Forwarded-For"], principal)
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // who has none shares one
-	return asker{p, a.Limiter.WhoAt(at.Addr(), p.Name)}, nil
+	return a.Limiter.WhoAt(at.Addr(), principal)
 }
 
 // askerFrom returns who something comes from that net/http has not read.

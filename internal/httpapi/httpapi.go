@@ -217,18 +217,7 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		a.origins.Announce(h, r.Header.Get("Origin"))
 		defer a.expectBody(w, r)()
-		if isPreflight(r) {
-			a.answerPreflight(w, r)
-			return
-		}
-		if a.origins.Check(r) != nil {
-			a.fail(w, r, errOrigin("change anything"))
-			return
-		}
-		asker, err := a.askerOf(r)
-		if err == nil {
-			err = serve(w, r, asker)
-		}
+		err := a.serveWhoever(w, r, serve)
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !a.Limiter.Hold(r.Context(), refusal) {
 			panic(http.ErrAbortHandler) // it is gone, or it is one of too many
 		}
@@ -236,4 +225,27 @@ func (a *API) handle(serve handler) http.Handler {
 			a.fail(w, r, err)
 		}
 	})
+}
+
+// serveWhoever serves a request, once it is known whose it is. What a page asks that may
+// not, or asks whether it may, is a request, too.
+func (a *API) serveWhoever(w http.ResponseWriter, r *http.Request, serve handler) error {
+	asks, strange := isPreflight(r), a.origins.Check(r) != nil
+	if asks || strange {
+		if err := a.Limiter.Admit(limit.Requests, a.whoOf(r, "")); err != nil {
+			return err
+		}
+	}
+	switch {
+	case asks:
+		a.answerPreflight(w, r)
+		return nil
+	case strange:
+		return errOrigin("change anything")
+	}
+	p, err := a.askerOf(r)
+	if err != nil {
+		return err
+	}
+	return serve(w, r, p)
 }

@@ -297,3 +297,21 @@ func TestARequestWithABodyThatNobodyReadsNeedsAPlace(t *testing.T) {
 		}
 	})
 }
+
+// What a page asks that may not, or whether it may, is counted as any request.
+func TestPagesOfOtherOriginsAreCounted(t *testing.T) {
+	for _, headers := range [][]string{{"Access-Control-Request-Method: POST"}, {"Sec-Fetch-Site: cross-site"}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Requests: {limit.Address: once}}}})
+			method := "OPTIONS"
+			if headers[0] == "Sec-Fetch-Site: cross-site" {
+				method = "DELETE"
+			}
+			headers = append(headers, "Origin: https://elsewhere.example")
+			status, _ := k.get(method, "/v1/topics/a", "", headers...)
+			require.Equal(t, http.StatusForbidden, status)
+			status, _ = k.get(method, "/v1/topics/a", "", headers...)
+			require.Equal(t, http.StatusTooManyRequests, status)
+		})
+	}
+}
