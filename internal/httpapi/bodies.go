@@ -4,18 +4,19 @@ import (
 	"io"
 	"sync/atomic"
 
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// bodies counts what the bodies take of requests that are being read, and held:
-// whoever has many connections could fill the memory with requests that never end.
+// bodies counts what the bodies take of requests that are being read, and held, and the
+// parts of commands whose rest is to come: whoever has many connections could fill the
+// memory with what never ends.
 type bodies struct{ taken atomic.Int64 }
 
-// A body is one of them.
-type body struct {
-	io.ReadCloser
-	api  *API
-	read int64
+// A part is one of them.
+type part struct {
+	api     *API
+	counted int64
 }
 
 // freeBody is what each body may have uncounted. So much a connection takes anyway, and
@@ -23,27 +24,56 @@ type body struct {
 // ones.
 const freeBody = 16 << 10
 
+// is says how many bytes there are of it now. The error is a *wire.Problem.
+func (p *part) is(bytes int64) error {
+	more := max(0, bytes-freeBody) - p.counted
+	if more == 0 {
+		return nil
+	}
+	p.counted += more
+	if p.api.bodies.taken.Add(more) <= p.api.mostBodies() || more < 0 {
+		return nil
+	}
+	p.api.Metrics.Limited.WithLabelValues("memory").Inc()
+	problem := wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget)",
+		"the daemon has no memory for more large bodies at one time")
+	problem.RetryAfterMS = 1000
+	return problem
+}
+
+// over is told that it is no longer held. It may be called again.
+func (p *part) over() { _ = p.is(0) }
+
+// A body is that of a request.
+type body struct {
+	io.ReadCloser
+	part
+	read int64
+}
+
 // Read implements io.Reader. The error may be a *wire.Problem.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	before := b.counted()
 	b.read += int64(n)
-	if more := b.counted() - before; more > 0 && b.api.bodies.taken.Add(more) > b.api.mostBodies() {
-		b.api.Metrics.Limited.WithLabelValues("memory").Inc()
-		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget)",
-			"the daemon has no memory for more large bodies at one time")
-		p.RetryAfterMS = 1000
-		return 0, p
+	if full := b.is(b.read); full != nil {
+		return 0, full
 	}
 	return n, err
 }
 
-func (b *body) counted() int64 { return max(0, b.read-freeBody) }
+// A commandReader reads the commands of a connection that goes both ways.
+type commandReader struct {
+	transport.Reader
+	part
+}
 
-// over is told that the body is no longer held. It may be called again.
-func (b *body) over() {
-	b.api.bodies.taken.Add(-b.counted())
-	b.read = 0
+// Read implements transport.Reader.
+func (c *commandReader) Read(b []byte) (int, transport.Incoming, error) {
+	n, in, err := c.Reader.Read(b)
+	if full := c.is(int64(c.Held())); full != nil && err == nil {
+		return 0, transport.Incoming{}, full
+	}
+	return n, in, err
 }
 
 // mostBodies is what all may take together: a quarter of the memory budget, or what a

@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"encoding/binary"
 	"encoding/json"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -66,4 +68,38 @@ func TestAPollThatWaitsHoldsNoBody(t *testing.T) {
 		k.wantOK("/v1/topics/a/messages", "2", jsonType)
 		require.Contains(t, <-polled, `"data":2`)
 	})
+}
+
+// A command of which the rest does not come is held as a body is.
+func TestCommandsThatNeverEndAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		var conns []net.Conn
+		for range 20 {
+			conns = append(conns, k.talkOn(900_000, 1_000_000))
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(8<<20+20*5000), "a quarter, and a reading each")
+		require.Greater(t, k.api.bodies.taken.Load(), int64(6<<20))
+		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
+		for _, nc := range conns {
+			nc.Close()
+		}
+		synctest.Wait()
+		require.Zero(t, k.api.bodies.taken.Load())
+	})
+}
+
+// talkOn opens a WebSocket on which so many bytes come of a command that is longer.
+func (k *kit) talkOn(bytes int, length uint64) net.Conn {
+	nc, err := k.dial()
+	require.NoError(k, err)
+	go func() { _, _ = io.Copy(io.Discard, nc) }()
+	_, _ = io.WriteString(nc, "GET /v1/ws?topic=a HTTP/1.1\r\nHost: pubsubd\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	go func() {
+		head := binary.BigEndian.AppendUint64([]byte{0x81, 0xff}, length)
+		_, _ = nc.Write(append(append(head, 0, 0, 0, 0), strings.Repeat(" ", bytes)...))
+	}()
+	return nc
 }

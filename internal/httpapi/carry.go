@@ -70,10 +70,13 @@ func (a *API) release(d transport.Duplex) {
 // carry serves a connection that goes both ways, with what connect has opened for it.
 func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	inbound.Of(c).Opened()
+	commands := &commandReader{Reader: d.Reader, part: part{api: a}}
+	d.Reader, d.Over = commands, commands.over
 	if a.lane != nil && a.lane.Carry(c, d) {
 		return
 	}
 	defer a.release(d)
+	defer commands.over()
 	if !a.lines.add(c) {
 		c.Close()
 		return

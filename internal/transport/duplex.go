@@ -36,6 +36,7 @@ type Duplex struct {
 	Reader   Reader
 	Commands Commands
 	Ahead    []byte // what was read of the connection before
+	Over     func() // called once by who carries it, when nothing is read any more; nil: nobody has to know
 
 	// Answers says that the client answers heartbeats, so that one from which nothing
 	// comes for long is taken for dead.

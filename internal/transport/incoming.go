@@ -17,6 +17,9 @@ type Reader interface {
 	// Partial reports whether a part was taken of something of which the rest is to come.
 	Partial() bool
 
+	// Held is how many bytes are kept of that.
+	Held() int
+
 	// Bye appends what a connection ends with, after the frame that says why: nothing,
 	// where the end speaks for itself.
 	Bye(dst []byte, why *wire.Problem) []byte

@@ -23,6 +23,9 @@ func (s *sequence) Bye(dst []byte, _ *wire.Problem) []byte { return dst }
 // Partial implements Reader.
 func (s *sequence) Partial() bool { return len(s.item) > 0 }
 
+// Held implements Reader.
+func (s *sequence) Held() int { return len(s.item) }
+
 // Read implements Reader.
 func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
 	had := len(s.item)

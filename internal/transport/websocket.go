@@ -94,6 +94,9 @@ func (s *socket) readFrame(b []byte) (n int, in Incoming, err error) {
 // Partial implements Reader.
 func (s *socket) Partial() bool { return s.inside || s.state.Fragmented() }
 
+// Held implements Reader.
+func (s *socket) Held() int { return len(s.message) }
+
 // unmask appends part, which is the next of the frame's payload, without its mask.
 func (s *socket) unmask(dst, part []byte) []byte {
 	begin := len(dst)
