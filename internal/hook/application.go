@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -81,11 +79,11 @@ func (a *application) ask(ctx context.Context, body []byte) (wire.HookAnswer, er
 	defer cancel()
 	r, err := a.request(ctx, body)
 	if err != nil {
-		return wire.HookAnswer{}, bare(err)
+		return wire.HookAnswer{}, err
 	}
-	resp, err := a.network.RoundTrip(r) // which follows no redirects
+	resp, err := a.network.RoundTrip(r) // which follows no redirects, and does not name the URL
 	if err != nil {
-		return wire.HookAnswer{}, bare(err)
+		return wire.HookAnswer{}, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent {
@@ -118,12 +116,4 @@ func (a *application) read(body io.Reader) (wire.HookAnswer, error) {
 		return answer, fmt.Errorf("its answer is not understood: %w", err)
 	}
 	return answer, nil
-}
-
-// bare takes the URL off an error: its query may be a secret.
-func bare(err error) error {
-	if e, ok := errors.AsType[*url.Error](err); ok {
-		return e.Err
-	}
-	return err
 }

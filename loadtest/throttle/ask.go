@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/client"
@@ -65,7 +66,12 @@ func (a *asker) ask(ctx context.Context, method, path, contentType string, body 
 
 // withoutURL leaves out what net/http says of the URL, which may have a session's
 // id.
-func withoutURL(err error) error { return errors.Unwrap(err) }
+func withoutURL(err error) error {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return e.Err
+	}
+	return err
+}
 
 func (a *asker) exchange(ctx context.Context, method, path, contentType string, body []byte) (answer, error) {
 	request, err := http.NewRequestWithContext(ctx, method, a.base+path, bytes.NewReader(body))
