@@ -25,7 +25,7 @@ func hookSettings(h *hook.Config) []setting {
 		{"hooks.publish.url", live(hookURL(&h.URL)), "where the application is asked about each message before it is published (internal/hook/HOOKS.md)"},
 		{"hooks.publish.secret", live(secret(hookSecret(&h.Secret))), "the key that signs what it is asked; required with hooks.publish.url"},
 		{"hooks.publish.timeout", live(duration(&h.Timeout, hook.DefaultTimeout, time.Millisecond)), "how long the application may take to answer"},
-		{"hooks.publish.calls", live(count(&h.Calls, hook.DefaultCalls, math.MaxInt)), "messages that the application is asked about at one time; others wait in order, up to half of limits.calls, as long as limits.wait"},
+		{"hooks.publish.calls", live(count(&h.Calls, hook.DefaultCalls, math.MaxInt)), "messages that the application is asked about at one time, which are among limits.calls: fewer than those leave places to others; more wait in order, up to half of limits.calls, as long as limits.wait"},
 		{"hooks.publish.topics", live(patterns(&h.Topics, everyTopic)), "the topics that it is asked about; in the file, > and * need quotes"},
 	}
 }

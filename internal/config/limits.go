@@ -33,8 +33,8 @@ var (
 	ratedKinds = map[limit.Kind]string{
 		limit.Publishes:   "messages may be published",
 		limit.Sessions:    "sessions may be opened",
-		limit.Polls:       "polls, and streams of messages, may begin",
-		limit.Requests:    "other requests may come, and commands on WebSockets and TCP connections",
+		limit.Polls:       "polls, and streams of messages, may begin; an ack or a ping on a WebSocket or TCP connection is one",
+		limit.Requests:    "other requests may come, and changes of subscriptions on WebSockets and TCP connections",
 		limit.Topics:      "topics may be made, by a publish or a subscription",
 		limit.Connections: "connections may be made",
 		limit.Misses:      "requests may name a session that is not there",
