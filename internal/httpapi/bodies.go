@@ -4,6 +4,7 @@ import (
 	"io"
 	"sync/atomic"
 
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -16,11 +17,12 @@ type bodies struct{ taken atomic.Int64 }
 // A part is one of them.
 type part struct {
 	api     *API
+	who     limit.Who // whose it is
 	counted int64
 }
 
 // freeBody is what each body may have uncounted. So much a connection takes anyway, and
-// most publishes have less: who fills what there is for large bodies keeps out no small
+// most messages are smaller: large bodies that fill the memory must not keep out small
 // ones.
 const freeBody = 16 << 10
 
@@ -31,12 +33,20 @@ func (p *part) is(bytes int64) error {
 		return nil
 	}
 	p.counted += more
-	if p.api.bodies.taken.Add(more) <= p.api.mostBodies() || more < 0 {
+	all, its, most := p.api.bodies.taken.Add(more), p.who.Unfinished(more), p.api.mostBodies()
+	switch {
+	case more < 0 || all <= most && its <= most/2:
 		return nil
+	case all <= most:
+		return p.tooMuch(wire.NewProblem(wire.CodeLimited, "send less at a time; if many share the address of a proxy, name that in trusted_proxies",
+			"your address has sent as much of large bodies as the daemon holds for one, and the end of none"))
 	}
+	return p.tooMuch(wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget)",
+		"the daemon has no memory for more large bodies at one time"))
+}
+
+func (p *part) tooMuch(problem *wire.Problem) error {
 	p.api.Metrics.Limited.WithLabelValues("memory").Inc()
-	problem := wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget)",
-		"the daemon has no memory for more large bodies at one time")
 	problem.RetryAfterMS = 1000
 	return problem
 }
@@ -76,8 +86,8 @@ func (c *commandReader) Read(b []byte) (int, transport.Incoming, error) {
 	return n, in, err
 }
 
-// mostBodies is what all may take together: a quarter of the memory budget, or what a
-// few of the largest need.
+// mostBodies is what all may take together, and those of one address half of it: a
+// quarter of the memory budget, or what a few of the largest need.
 func (a *API) mostBodies() int64 {
 	_, budget := a.Broker.Held()
 	return max(budget/4, 4*int64(max(a.Limits().MessageBytes, maxRequestBytes)))

@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"bufio"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -23,14 +25,8 @@ func TestBodiesThatNeverEndAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
-		for range 100 {
-			nc, err := k.dial()
-			require.NoError(t, err)
-			conns = append(conns, nc)
-			go func() {
-				_, _ = nc.Write([]byte("POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n["))
-				_, _ = nc.Write([]byte(strings.Repeat(" ", 900_000)))
-			}()
+		for i := range 100 {
+			conns = append(conns, k.postOn(i%5, 900_000, 1_000_000))
 		}
 		synctest.Wait()
 		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(8<<20+100*1000), "a quarter, and a reading each")
@@ -49,6 +45,43 @@ func TestBodiesThatNeverEndAreBounded(t *testing.T) {
 		require.Zero(t, k.api.bodies.taken.Load())
 		k.wantOK("/v1/messages", large, jsonType)
 	})
+}
+
+// Who sends them all from one address leaves a half to others.
+func TestBodiesOfOneAddressAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		var conns []net.Conn
+		for range 60 {
+			conns = append(conns, k.postOn(1, 900_000, 1_000_000))
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(4<<20+60*1000), "half of a quarter, and a reading each")
+		require.Greater(t, k.api.bodies.taken.Load(), int64(3<<20))
+
+		one := k.postOn(1, 800_000, 800_000)
+		text, err := bufio.NewReader(one).ReadString('}')
+		require.NoError(t, err)
+		require.Contains(t, text, "HTTP/1.1 429 ")
+		require.Contains(t, text, "trusted_proxies")
+		k.wantOK("/v1/messages", "["+strings.Repeat(" ", 800_000)+"]", jsonType)
+		for _, nc := range append(conns, one) {
+			nc.Close()
+		}
+		synctest.Wait()
+		require.Zero(t, k.api.bodies.taken.Load())
+	})
+}
+
+// postOn begins to publish many, from an address of its own: so many bytes come of a body
+// of that length.
+func (k *kit) postOn(from, bytes, length int) net.Conn {
+	nc := k.dialFrom(from)
+	go func() {
+		fmt.Fprintf(nc, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n[", length)
+		_, _ = io.WriteString(nc, strings.Repeat(" ", bytes-1))
+	}()
+	return nc
 }
 
 func TestAPollThatWaitsHoldsNoBody(t *testing.T) {
@@ -75,8 +108,8 @@ func TestCommandsThatNeverEndAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
-		for range 20 {
-			conns = append(conns, k.talkOn(900_000, 1_000_000))
+		for i := range 20 {
+			conns = append(conns, k.talkOn(i%4, 900_000, 1_000_000))
 		}
 		synctest.Wait()
 		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(8<<20+20*5000), "a quarter, and a reading each")
@@ -90,10 +123,10 @@ func TestCommandsThatNeverEndAreBounded(t *testing.T) {
 	})
 }
 
-// talkOn opens a WebSocket on which so many bytes come of a command that is longer.
-func (k *kit) talkOn(bytes int, length uint64) net.Conn {
-	nc, err := k.dial()
-	require.NoError(k, err)
+// talkOn opens a WebSocket, from an address of its own, on which so many bytes come of a
+// command that is longer.
+func (k *kit) talkOn(from, bytes int, length uint64) net.Conn {
+	nc := k.dialFrom(from)
 	go func() { _, _ = io.Copy(io.Discard, nc) }()
 	_, _ = io.WriteString(nc, "GET /v1/ws?topic=a HTTP/1.1\r\nHost: pubsubd\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -67,10 +68,11 @@ func (a *API) release(d transport.Duplex) {
 	}
 }
 
-// carry serves a connection that goes both ways, with what connect has opened for it.
-func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+// carry serves a connection of w's that goes both ways, with what connect has opened for
+// it.
+func (a *API) carry(ctx context.Context, c net.Conn, w limit.Who, d transport.Duplex) {
 	inbound.Of(c).Opened()
-	commands := &commandReader{Reader: d.Reader, part: part{api: a}}
+	commands := &commandReader{Reader: d.Reader, part: part{api: a, who: w}}
 	d.Reader, d.Over = commands, commands.over
 	if a.lane != nil && a.lane.Carry(c, d) {
 		return
@@ -105,19 +107,22 @@ func (h *bareHost) Open(c net.Conn, opening []byte) (transport.Duplex, error) {
 	if err == nil {
 		err = a.Limiter.Admit(limit.Sessions, p.Who)
 	}
-	if err != nil {
-		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
+	var d transport.Duplex
+	if err == nil {
+		d, err = a.connect(p, request, wire.CBOR)
 	}
-	d, err := a.connect(p, request, wire.CBOR)
-	if err != nil {
-		return d, a.problemOfCommand(context.Background(), err)
+	if err == nil {
+		return d, nil
 	}
-	return d, nil
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !a.Limiter.Hold(context.Background(), refusal) {
+		return d, errGone
+	}
+	return d, a.problemOfCommand(context.Background(), err)
 }
 
 // Carry implements transport.Host.
 func (h *bareHost) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
-	(*API)(h).carry(ctx, c, d)
+	(*API)(h).carry(ctx, c, inbound.SeatOf(c).Who(nil, ""), d)
 }
 
 // MessageBytes implements transport.Host.

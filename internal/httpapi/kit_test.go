@@ -100,6 +100,9 @@ func newPipeListener() *pipeListener {
 
 func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	here, there := net.Pipe()
+	if from, ok := ctx.Value(fromKey{}).(net.Addr); ok {
+		there = addressed{there, from}
+	}
 	select {
 	case l.conns <- there:
 		return here, nil
@@ -108,6 +111,17 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 	}
 	return nil, net.ErrClosed
 }
+
+// fromKey is that of the address, a net.Addr, that a connection is made from.
+type fromKey struct{}
+
+// An addressed is a connection of a client with an address.
+type addressed struct {
+	net.Conn
+	from net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.from }
 
 func (l *pipeListener) Accept() (net.Conn, error) {
 	select {

@@ -80,6 +80,14 @@ func (k *kit) dial() (net.Conn, error) {
 	return k.client.Transport.(*http.Transport).DialContext(context.Background(), "tcp", "pubsubd")
 }
 
+// dialFrom is dial from an address of the caller's own, which ends so.
+func (k *kit) dialFrom(last int) net.Conn {
+	from := &net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(last)), Port: 1}
+	nc, err := k.client.Transport.(*http.Transport).DialContext(context.WithValue(k.Context(), fromKey{}, net.Addr(from)), "tcp", "pubsubd")
+	require.NoError(k, err)
+	return nc
+}
+
 // As TestNothingIsLostWhereverAnAnswerIsCut, where the lane answers.
 func TestNothingIsLostWhereverAnAnswerOfTheLaneIsCut(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {

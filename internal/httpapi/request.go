@@ -56,7 +56,7 @@ func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
 	}
 	// An error means that the connection knows no deadlines, as in some tests.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
-	b := &body{ReadCloser: r.Body, part: part{api: a}}
+	b := &body{ReadCloser: r.Body, part: part{api: a, who: a.whoOf(r, "")}}
 	r.Body = b
 	return b.over
 }

@@ -51,7 +51,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p asker) error 
 	d.Deflates = compressed
 	d.Reader = transport.NewWebSocket(d.Request.Format, compressed, a.Limits().MessageBytes)
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	a.carry(r.Context(), conn, d)
+	a.carry(r.Context(), conn, p.Who, d)
 	return nil
 }
 

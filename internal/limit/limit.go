@@ -83,6 +83,15 @@ type Who struct {
 	principal string  // empty: anonymous
 }
 
+// Unfinished notes that so many bytes more, or fewer, are held of what w's address has
+// not sent to its end, and returns how many those are.
+func (w Who) Unfinished(more int64) int64 {
+	if w.source == nil {
+		return 0
+	}
+	return w.source.unfinished.Add(more)
+}
+
 // current returns w with the source that its address has now: a connection through a
 // proxy may last longer than the source that it began with.
 func (l *Limiter) current(w Who) Who {
@@ -189,11 +198,11 @@ func (l *Limiter) Gauges(g *metrics.Gauges) {
 	f := l.force.Load()
 	g.Limits = append(g.Limits, l.calls.Gauge(), l.sessions.Gauge(),
 		metrics.Limit{Name: "connections", Most: f.Connections, InUse: int(l.connections.Load())},
-		metrics.Limit{Name: "address_connections", Most: f.AddressConnections},
-		metrics.Limit{Name: "address_calls", Most: f.AddressCalls},
+		metrics.Limit{Name: "address_connections", Most: f.AddressConnections, OfOne: true},
+		metrics.Limit{Name: "address_calls", Most: f.AddressCalls, OfOne: true},
 		metrics.Limit{Name: "pending_sessions", Most: f.PendingSessions, InUse: l.sessions.Gauge().Waiting},
 		metrics.Limit{Name: "waiting_calls", Most: f.WaitingCalls, InUse: l.calls.Gauge().Waiting},
-		metrics.Limit{Name: "pending_messages_per_session", Most: f.PendingMessages},
+		metrics.Limit{Name: "pending_messages_per_session", Most: f.PendingMessages, OfOne: true},
 	)
 	g.Addresses = l.addresses.len()
 }

@@ -18,6 +18,7 @@ type Source struct {
 	forgotten   atomic.Bool // another may be in its place
 	connections atomic.Int64
 	calls       atomic.Int64 // in flight, or waiting to be
+	unfinished  atomic.Int64 // bytes, see Who.Unfinished
 	asked       atomic.Int64 // when it was asked for last, in Unix nanoseconds
 	buckets     atomic.Pointer[buckets]
 	heed        atomic.Pointer[rate.Limiter] // how many refusals are told at once; nil: none was yet
@@ -67,7 +68,7 @@ const (
 
 // idle reports whether the source, made anew, would be as it is.
 func (s *Source) idle(now time.Time) bool {
-	if s.connections.Load() > 0 || s.calls.Load() > 0 || now.UnixNano()-s.asked.Load() < int64(linger) {
+	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.unfinished.Load() > 0 || now.UnixNano()-s.asked.Load() < int64(linger) {
 		return false
 	}
 	h := s.heed.Load()
@@ -100,8 +101,8 @@ const maxSources = 100_000
 
 func (t *table[K]) init() { t.byKey, t.seed = make(map[K]*Source), maphash.MakeSeed() }
 
-// shared returns the source of a key that has no place.Providers are
-// allocated 32 bits of IPv6, and their clients more of them.
+// shared returns the source of a key that has no place. Of IPv6, providers are allocated
+// 32 bits, and their clients more of them.
 func (t *table[K]) shared(key K) *Source {
 	whose := any(key)
 	if addr, ok := whose.(netip.Addr); ok && addr.Is6() {

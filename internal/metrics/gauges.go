@@ -33,7 +33,8 @@ type Gauges struct {
 // A Limit is how many there may be of something, and how many there are.
 type Limit struct {
 	Name    string
-	Most    int // 0: no bound
+	Most    int  // 0: no bound
+	OfOne   bool // client, or session: of all together nothing is to be said
 	InUse   int
 	Waiting int // for one in use to end
 }
@@ -99,6 +100,9 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(descLimit, float64(now.MaxSubscriptions), "all_subscriptions")
 	for _, l := range now.Limits {
 		send(descLimit, float64(l.Most), l.Name)
+		if l.OfOne {
+			continue
+		}
 		send(descInUse, float64(l.InUse), l.Name)
 		send(descWaiting, float64(l.Waiting), l.Name)
 	}
