@@ -54,14 +54,15 @@ func (f *forgotten) restore(count uint64) {
 }
 
 // since reports whether a topic that the pattern stands for was forgotten after the
-// given count with messages above those had, or may have been.
-func (f *forgotten) since(pattern string, count uint64, had map[string]uint64) bool {
+// given count with messages above those had, or may have been: it is no longer
+// remembered, or the search has looked at as many as it may.
+func (f *forgotten) since(pattern string, count uint64, had map[string]uint64, s *Search) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if count >= f.count {
 		return count > f.count // it is of no count of ours
 	}
-	if f.count-count > uint64(len(f.last)) {
+	if passed := f.count - count; passed > uint64(len(f.last)) || !s.recall(passed) {
 		return true
 	}
 	for n := count; n < f.count; n++ {
@@ -82,8 +83,8 @@ func (b *Broker) PatternPosition(pattern string) wire.Position {
 // ForgottenSince reports whether something was lost, or may have been, that the
 // pattern stood for after its position, which is of this epoch, and that had, offsets
 // by topic, has not.
-func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64) bool {
-	return b.forgotten.since(position.Topic, position.Offset, had)
+func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s *Search) bool {
+	return b.forgotten.since(position.Topic, position.Offset, had, s)
 }
 
 // Detached returns a subscription to no topic, for telling a gap: its history has

@@ -58,17 +58,24 @@ func (n *names) remove(topic string) {
 // A Search bounds what looking for the topics of patterns may cost, for all that one
 // caller looks for. It is for one goroutine.
 type Search struct {
-	limit  int // topics found
-	visits int // steps from token to token
-	found  []string
+	limit   int // topics found
+	visits  int // steps from token to token
+	recalls int // looks at topics that were forgotten
+	found   []string
 }
 
 // visitsPerTopic is how many steps may be made for each topic that may be found: a
 // wildcard before other tokens leads to many topics that do not match.
 const visitsPerTopic = 64
 
+// recallsOfAll is how many patterns may each be held against all topics that were
+// forgotten, as far as they are remembered.
+const recallsOfAll = 8
+
 // NewSearch returns a Search for at most so many topics.
-func NewSearch(topics int) *Search { return &Search{limit: topics, visits: topics * visitsPerTopic} }
+func NewSearch(topics int) *Search {
+	return &Search{limit: topics, visits: topics * visitsPerTopic, recalls: recallsOfAll * forgottenRemembered}
+}
 
 // Matching returns the names of the topics that the pattern stands for, in order. ok
 // is false if there are more than the search may find, or too many to look at.
@@ -112,6 +119,15 @@ func (s *Search) match(n *name, tokens []string, first bool) {
 			s.match(next, tokens[1:], false)
 		}
 	}
+}
+
+// recall reports whether so many topics that were forgotten may be looked at.
+func (s *Search) recall(topics uint64) bool {
+	if topics > uint64(s.recalls) {
+		return false
+	}
+	s.recalls -= int(topics)
+	return true
 }
 
 func (s *Search) take(n *name) {

@@ -154,7 +154,7 @@ func (c *change) resume(f *following, position, now wire.Position) {
 	switch {
 	case position.Epoch != now.Epoch:
 		f.told.restart = &position
-	case b.ForgottenSince(position, c.had):
+	case b.ForgottenSince(position, c.had, c.search):
 		f.told.cursor = min(position.Offset, now.Offset)
 		if position.Offset > now.Offset {
 			f.told.restart = &position
