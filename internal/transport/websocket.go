@@ -20,6 +20,7 @@ type socket struct {
 	kind     ws.OpCode // of messages: text or binary
 	inflates bool      // compression was negotiated
 	most     int       // bytes of a message
+	freely   int       // and that however little was sent
 
 	head     ws.Header
 	inside   bool  // the frame whose head it is has not been read to its end
@@ -35,7 +36,7 @@ type socket struct {
 // and whose commands may carry messages of so many bytes. With inflates, compression
 // without context takeover was negotiated.
 func NewWebSocket(format wire.Format, inflates bool, messageBytes int) Reader {
-	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), state: ws.StateServerSide}
+	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), freely: 2 * messageBytes, state: ws.StateServerSide}
 	if format.IsBinary() {
 		s.kind = ws.OpBinary
 	}
@@ -177,7 +178,7 @@ func (s *socket) whole() ([]byte, error) {
 	}
 	switch {
 	case s.deflated.IsCompressed():
-		return inflate(message, s.most)
+		return inflate(message, s.most, min(s.most, s.freely+inflatedTimes*len(message)))
 	case message == nil:
 		return []byte{}, nil // it is empty, but it has come
 	}
@@ -220,16 +221,24 @@ func (s *socket) Bye(dst []byte, why *wire.Problem) []byte {
 // 7.2.2), and an end.
 const inflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
-// inflate returns what was deflated into message, of at most so many bytes.
-func inflate(message []byte, most int) ([]byte, error) {
+// inflatedTimes is how many times larger a message may get beyond what is free: to read
+// a MiB that came as 1 KiB costs whoever sent it nothing, and no rate counts bytes.
+const inflatedTimes = 32
+
+// inflate returns what was deflated into message, of at most so many bytes, or as many
+// as what was sent is good for.
+func inflate(message []byte, most, earned int) ([]byte, error) {
 	r := flate.NewReader(io.MultiReader(bytes.NewReader(message), bytes.NewReader([]byte(inflateTail))))
 	defer r.Close()
-	all, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
+	all, err := io.ReadAll(io.LimitReader(r, int64(earned)+1))
 	switch {
 	case err != nil:
 		return nil, badSocket(err)
 	case len(all) > most:
 		return nil, commandTooLarge(most)
+	case len(all) > earned:
+		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send it as it is, without compression",
+			"a command of %d bytes inflates to more than %d", len(message), earned)
 	}
 	return all, nil
 }

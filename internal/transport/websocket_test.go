@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/flate"
 	"encoding/binary"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -58,6 +59,15 @@ func deflated(text string) string {
 		panic(err)
 	}
 	return strings.TrimSuffix(b.String(), "\x00\x00\xff\xff")
+}
+
+// diverse is a text of so many bytes that gets a few times smaller when deflated.
+func diverse(n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "topic.%d ", i)
+	}
+	return b.String()[:n]
 }
 
 func newTextSocket() Reader      { return NewWebSocket(wire.NDJSON, false, 64<<10) }
@@ -119,7 +129,9 @@ func TestAWebSocketIsRead(t *testing.T) {
 		"a length that only it believes":   {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge}},
 		"a length with its highest bit":    {newTextSocket, []byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest}},
 		"a bomb":                           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 64<<20))), heard{code: wire.CodeMessageTooLarge}},
-		"one that is just small enough":    {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{commands: []string{strings.Repeat("x", mostCommand)}}},
+		"a small bomb":                     {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{code: wire.CodeMessageTooLarge}},
+		"one that is just small enough":    {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 128<<10))), heard{commands: []string{strings.Repeat("x", 128<<10)}}},
+		"one that was worth sending":       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(mostCommand))), heard{commands: []string{diverse(mostCommand)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if len(story.b) > 10_000 && story.want.code == "" {
