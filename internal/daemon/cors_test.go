@@ -271,8 +271,10 @@ func TestOnlyAPreflightIsAnsweredAsOne(t *testing.T) {
 		head, _ := c.ask(request)
 		require.Contains(t, head, "405 Method Not Allowed")
 	}
-	head, _ := c.ask(from(appPage, "OPTIONS /elsewhere", "", "Access-Control-Request-Method: POST"))
-	require.Contains(t, head, "404 Not Found")
+	for _, nowhere := range []string{"/elsewhere", "*"} {
+		head, _ := c.ask(from(appPage, "OPTIONS "+nowhere, "", "Access-Control-Request-Method: POST"))
+		require.Contains(t, head, "404 Not Found", nowhere)
+	}
 }
 
 // A preflight on a connection of the lane goes to net/http, and the poll behind it

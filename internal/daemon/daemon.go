@@ -154,6 +154,8 @@ func (d *Daemon) server(h http.Handler) *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeadBytes - 4<<10, // net/http allows 4 KiB beyond
 		ErrorLog:          errorLog(d.log.Named("http")),
+
+		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * past every limit and metric
 	}
 }
 
