@@ -39,8 +39,11 @@ const (
 func (b *Broker) Followers(topic string) []Follower { return b.follows.of(topic) }
 
 // Follow has f told of topics that are made. A pattern is followed once by each
-// follower.
-func (b *Broker) Follow(pattern string, f Follower) {
+// follower. The error is a *wire.Problem: there is no memory for more patterns.
+func (b *Broker) Follow(pattern string, f Follower) error {
+	if err := b.admitOverhead(); err != nil {
+		return err
+	}
 	b.follows.mu.Lock()
 	defer b.follows.mu.Unlock()
 	at := &b.follows.root
@@ -48,6 +51,7 @@ func (b *Broker) Follow(pattern string, f Follower) {
 		next := at.next[token]
 		if next == nil {
 			next = &follow{}
+			b.memory.follows.Add(tokenBytes)
 			if at.next == nil {
 				at.next = make(map[string]*follow)
 			}
@@ -59,6 +63,8 @@ func (b *Broker) Follow(pattern string, f Follower) {
 		at.followers = make(map[Follower]struct{})
 	}
 	at.followers[f] = struct{}{}
+	b.memory.follows.Add(patternBytes)
+	return nil
 }
 
 // Unfollow ends Follow. A call of Made that is under way may still arrive.
@@ -74,9 +80,15 @@ func (b *Broker) Unfollow(pattern string, f Follower) {
 		}
 		path, tokens = append(path, at), append(tokens, token)
 	}
-	delete(path[len(path)-1].followers, f)
+	last := path[len(path)-1]
+	if _, follows := last.followers[f]; !follows {
+		return
+	}
+	delete(last.followers, f)
+	b.memory.follows.Add(-patternBytes)
 	for i := len(path) - 1; i > 0 && path[i].empty(); i-- {
 		delete(path[i-1].next, tokens[i-1])
+		b.memory.follows.Add(-tokenBytes)
 	}
 }
 

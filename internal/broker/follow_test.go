@@ -49,7 +49,7 @@ func TestFollowersAreThoseWhosePatternMatches(t *testing.T) {
 			places = append(places[:i], places[i+1:]...)
 		} else if pattern := name("a", "b", "_c", "*", ">"); wire.CheckPattern(pattern) == nil {
 			places = append(places, place{pattern, &heard{}})
-			b.Follow(pattern, places[len(places)-1].to)
+			require.NoError(t, b.Follow(pattern, places[len(places)-1].to))
 		}
 		topic := name("a", "b", "_c")
 		var want []Follower
@@ -64,13 +64,15 @@ func TestFollowersAreThoseWhosePatternMatches(t *testing.T) {
 		b.Unfollow(p.pattern, p.to)
 	}
 	require.True(t, b.follows.root.empty(), "nothing is left of patterns that nobody follows")
+	require.Zero(t, b.memory.follows.Load())
 	b.Unfollow("never.followed", &heard{})
+	require.Zero(t, b.memory.follows.Load())
 }
 
 func TestATopicIsToldOfOnceAndBeforeItsFirstMessage(t *testing.T) {
 	b := New(Config{}, metrics.New("test"), time.Now())
 	h := &heard{}
-	b.Follow("a.*", h)
+	require.NoError(t, b.Follow("a.*", h))
 	_, err := b.Join(wire.Start{Topic: "a.joined"}, &recorder{}, true)
 	require.NoError(t, err)
 	require.Empty(t, h.topics, "nobody has published to it")
@@ -114,9 +116,9 @@ func TestATopicIsNotForgottenBeforeItsFollowersHeardOfIt(t *testing.T) {
 	now := time.Now()
 	b := New(Config{HistoryAge: time.Second}, metrics.New("test"), now)
 	held := make(slowTeller)
-	b.Follow("a.*", held)
+	require.NoError(t, b.Follow("a.*", held))
 	for range fewSubscribers {
-		b.Follow("a.*", &heard{})
+		require.NoError(t, b.Follow("a.*", &heard{}))
 	}
 	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a.x"}}, 0, now)
 	require.NoError(t, err, "nobody holds a publisher up")

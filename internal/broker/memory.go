@@ -16,6 +16,7 @@ type memory struct {
 	history atomic.Int64 // messages that histories hold
 	frames  wire.Account // their encodings; messages that only queues hold
 	queues  atomic.Int64 // the queues themselves, and lists of unacked frames
+	follows atomic.Int64 // patterns that are followed
 
 	reclaiming sync.Mutex   // held by whoever makes room; before a shard's lock
 	fullUntil  atomic.Int64 // Unix nanoseconds; looking for room is of no use before
@@ -33,9 +34,17 @@ const (
 	subscriptionBytes = 288
 )
 
-// overhead is what topics and subscriptions take by themselves.
+// What a pattern takes that a session follows, and each token of it that no other
+// pattern begins with. Measured with 90,000 of sixteen tokens: 6.1 KB each, and 1.0 KB
+// where they shared all tokens.
+const (
+	patternBytes = 1024
+	tokenBytes   = 352
+)
+
+// overhead is what topics, subscriptions and patterns take by themselves.
 func (b *Broker) overhead() int64 {
-	return b.topics.Load()*topicBytes + b.subscriptions.Load()*subscriptionBytes
+	return b.topics.Load()*topicBytes + b.subscriptions.Load()*subscriptionBytes + b.memory.follows.Load()
 }
 
 // used is what counts against the budget.

@@ -143,3 +143,20 @@ func TestTopicsAndSubscriptionsCountByThemselves(t *testing.T) {
 	require.Zero(t, b.used(), "topics that were left are forgotten")
 	require.NoError(t, publishSized(t, b, "mine", 10))
 }
+
+func TestPatternsCountByThemselves(t *testing.T) {
+	b := New(Config{MemoryBudget: 1 << 20}, metrics.New("test"), time.Now())
+	var h heard
+	n, err := 0, error(nil)
+	for ; err == nil; n++ {
+		err = b.Follow(fmt.Sprintf("*.a%d.b.c", n), &h)
+	}
+	require.ErrorContains(t, err, "memory.budget")
+	require.InDelta(t, 1<<20/2/(patternBytes+3*tokenBytes), n, 3, "half of the budget is for messages")
+	require.ErrorContains(t, publishSized(t, b, "mine", 10), "memory.budget")
+	for i := range n {
+		b.Unfollow(fmt.Sprintf("*.a%d.b.c", i), &h)
+	}
+	require.Zero(t, b.used())
+	require.NoError(t, publishSized(t, b, "mine", 10))
+}

@@ -123,7 +123,9 @@ func (f *following) positionLocked() wire.Position {
 func (c *change) follow(start wire.Start) (*following, error) {
 	s, b := c.session, c.session.in.broker
 	f := &following{session: s, pattern: strings.Clone(start.Topic), every: start.Every, told: &subscription{session: s}}
-	b.Follow(f.pattern, f) // before looking: what is made from now on is told
+	if err := b.Follow(f.pattern, f); err != nil { // before looking: what is made from now on is told
+		return nil, err
+	}
 	c.followed = append(c.followed, f)
 	topics, ok := b.Matching(f.pattern, c.search)
 	if !ok {
