@@ -17,12 +17,14 @@ func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, er
 	if err := s.checkChange(add, remove); err != nil {
 		return nil, err
 	}
+	beside := besides(add)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {
 		return nil, s.ended
 	}
 	c := s.planLocked(add, remove)
+	c.beside = beside
 	if err := c.makeLocked(add); err != nil {
 		c.undoLocked()
 		return nil, err
@@ -41,8 +43,8 @@ type change struct {
 	leaving  map[string]*subscription // by topic
 	unnamed  []*subscription          // stay, but only by a pattern
 	patterns []string                 // that stay or come
-	resumed  []wire.Start             // those that come from a position
-	had      map[string]uint64        // offsets of this epoch that the client names
+	beside   beside
+	had      map[string]uint64 // offsets of this epoch that the client names
 
 	// What was joined.
 	search    *broker.Search
@@ -70,6 +72,9 @@ func (s *Session) checkChange(add []wire.Start, remove []string) error {
 			patterns++
 		}
 	}
+	if patterns > maxPatterns {
+		return tooManyPatterns(patterns)
+	}
 	most := s.config().Subscriptions
 	if patterns > 0 {
 		most *= namedForPatterns
@@ -88,6 +93,11 @@ func (s *Session) checkChange(add []wire.Start, remove []string) error {
 // namedForPatterns is how many times as many topics as a session holds may be named
 // beside a pattern: a client may have met many that were forgotten since.
 const namedForPatterns = 4
+
+func tooManyPatterns(n int) *wire.Problem {
+	return wire.NewProblem(wire.CodeTooManySubscriptions, fmt.Sprintf("name at most %d, or open more sessions", maxPatterns),
+		"%d patterns are more than a session may hold", n)
+}
 
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {
@@ -142,9 +152,6 @@ func (c *change) planAdd(add []wire.Start) {
 		switch {
 		case wire.IsPattern(start.Topic) && c.kept[start.Topic] == nil:
 			c.patterns = append(c.patterns, start.Topic)
-			if start.From == wire.FromPosition {
-				c.resumed = append(c.resumed, start)
-			}
 		case start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch():
 			c.had[start.Topic] = start.After
 		}
@@ -169,11 +176,10 @@ func matches(patterns []string, topic string) bool {
 // drop.
 func (c *change) makeLocked(add []wire.Start) error {
 	if n := len(c.patterns); n > maxPatterns {
-		return wire.NewProblem(wire.CodeTooManySubscriptions, fmt.Sprintf("name at most %d, or open more sessions", maxPatterns),
-			"%d patterns are more than a session may hold", n)
+		return tooManyPatterns(n)
 	}
-	for _, start := range add {
-		if err := c.addLocked(start); err != nil {
+	for i, start := range add {
+		if err := c.addLocked(i, start); err != nil {
 			return err
 		}
 	}
@@ -192,7 +198,7 @@ func (c *change) makeLocked(add []wire.Start) error {
 
 // addLocked adds what one start names, but for the topics that a pattern stands
 // for.
-func (c *change) addLocked(start wire.Start) error {
+func (c *change) addLocked(i int, start wire.Start) error {
 	s := c.session
 	if wire.IsPattern(start.Topic) {
 		position := wire.Position{} // see makeLocked
@@ -209,7 +215,7 @@ func (c *change) addLocked(start wire.Start) error {
 	if err := c.checkRoomLocked(); err != nil {
 		return err
 	}
-	if c.tellsOf(start) {
+	if c.tellsOf(i, start) {
 		return c.addMatched(start)
 	}
 	sub, err := s.join(start, !matches(c.patterns, start.Topic))
@@ -222,12 +228,45 @@ func (c *change) addLocked(start wire.Start) error {
 }
 
 // tellsOf reports whether a pattern that is resumed tells of what was lost of the
-// topic, should that be forgotten: of this epoch, or with it of another.
-func (c *change) tellsOf(start wire.Start) bool {
+// topic that is the i-th to be added, should that be forgotten: of this epoch, or with
+// it of another.
+func (c *change) tellsOf(i int, start wire.Start) bool {
 	epoch := c.session.in.broker.Epoch()
-	return slices.ContainsFunc(c.resumed, func(pattern wire.Start) bool {
-		return wire.Matches(pattern.Topic, start.Topic) && (start.From != wire.FromPosition || start.Epoch == epoch || pattern.Epoch != epoch)
-	})
+	for n, pattern := range c.beside.resumed {
+		tells := c.beside.matches[i]&(1<<n) != 0 && c.kept[pattern.Topic] == nil
+		if tells && (start.From != wire.FromPosition || start.Epoch == epoch || pattern.Epoch != epoch) {
+			return true
+		}
+	}
+	return false
+}
+
+// A beside says which topics that are added stand beside patterns that match them. It
+// is made without the lock: it is the most that a change may cost, and fan-outs would
+// wait for it.
+type beside struct {
+	resumed []wire.Start // patterns that come from a position, at most maxPatterns
+	matches []uint64     // for each that is added, a bit for each of those that stand for it
+}
+
+func besides(add []wire.Start) (b beside) {
+	for _, start := range add {
+		if wire.IsPattern(start.Topic) && start.From == wire.FromPosition {
+			b.resumed = append(b.resumed, start)
+		}
+	}
+	if b.resumed == nil {
+		return b
+	}
+	b.matches = make([]uint64, len(add))
+	for i, start := range add {
+		for n, pattern := range b.resumed {
+			if wire.Matches(pattern.Topic, start.Topic) {
+				b.matches[i] |= 1 << n
+			}
+		}
+	}
+	return b
 }
 
 // addMatched joins a topic that is named beside a pattern that is resumed. One that

@@ -25,7 +25,7 @@ type following struct {
 }
 
 // maxPatterns bounds the patterns of a session: each is looked up when the session
-// changes, while fan-outs to it wait.
+// changes, while fan-outs to it wait. A beside has a bit for each.
 const maxPatterns = 64
 
 // Made implements broker.Follower: a topic gets its first message.
