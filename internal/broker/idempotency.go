@@ -15,15 +15,29 @@ import (
 // ends, and then returns ctx's error. The error is otherwise Publish's, or a
 // *wire.Problem: idempotency_mismatch.
 func (b *Broker) PublishOnce(ctx context.Context, owner string, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	return b.Once(ctx, owner, m, ttl, now, func() (wire.Published, error) { return b.Publish(m, ttl, now) })
+	return b.Once(untilDone(ctx), owner, m, ttl, now, func() (wire.Published, error) { return b.Publish(m, ttl, now) })
+}
+
+// Await waits until a channel is closed; an error says why it does not.
+type Await func(over <-chan struct{}) error
+
+func untilDone(ctx context.Context) Await {
+	return func(over <-chan struct{}) error {
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Once is PublishOnce where publish, which is called if there is no result yet, does
 // the publishing. It may take its time, and change m: a key stands for m and ttl as
-// they are given.
-func (b *Broker) Once(ctx context.Context, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func() (wire.Published, error)) (wire.Published, error) {
+// they are given. await waits for another that is under way, and may be called again.
+func (b *Broker) Once(await Await, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func() (wire.Published, error)) (wire.Published, error) {
 	asked := Result{Scope: scopeOf(owner, m), Fingerprint: fingerprintOf(m, ttl)}
-	return b.results.do(ctx, asked, now, publish)
+	return b.results.do(await, asked, now, publish)
 }
 
 // Results returns what publishes with idempotency keys were answered with.

@@ -163,7 +163,7 @@ func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
 	calls := 0
 	once := func(data string) (wire.Published, error) {
 		m := keyed("a", "k", data)
-		return b.Once(t.Context(), "", m, time.Second, time.Now(), func() (wire.Published, error) {
+		return b.Once(untilDone(t.Context()), "", m, time.Second, time.Now(), func() (wire.Published, error) {
 			calls++
 			m.Data, m.Key = []byte("another"), "x"
 			return b.Publish(m, time.Minute, time.Now())

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -47,7 +46,7 @@ func (r *Results) reload(cfg Config) {
 }
 
 // do returns what publish returns, or what it returned before for the same.
-func (r *Results) do(ctx context.Context, asked Result, now time.Time, publish func() (wire.Published, error)) (wire.Published, error) {
+func (r *Results) do(await Await, asked Result, now time.Time, publish func() (wire.Published, error)) (wire.Published, error) {
 	for {
 		mine, found, wait := r.begin(asked, now)
 		switch {
@@ -56,10 +55,8 @@ func (r *Results) do(ctx context.Context, asked Result, now time.Time, publish f
 		case wait == nil:
 			return r.repeat(asked, found)
 		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return wire.Published{}, ctx.Err()
+		if err := await(wait); err != nil {
+			return wire.Published{}, err
 		}
 	}
 }

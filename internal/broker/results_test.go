@@ -41,7 +41,7 @@ func at(n byte, now time.Time) (asked Result, published wire.Published) {
 func fill(t *testing.T, r *Results, n byte, now time.Time) {
 	t.Helper()
 	asked, published := at(n, now)
-	_, err := r.do(t.Context(), asked, now, func() (wire.Published, error) { return published, nil })
+	_, err := r.do(untilDone(t.Context()), asked, now, func() (wire.Published, error) { return published, nil })
 	require.NoError(t, err)
 }
 
@@ -67,7 +67,7 @@ func TestWhoComesDuringAPublishWaitsForItsResult(t *testing.T) {
 		calls := 0
 		for range 10 {
 			done.Go(func() {
-				got, err := r.do(t.Context(), asked, time.Now(), func() (wire.Published, error) {
+				got, err := r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) {
 					calls++
 					time.Sleep(time.Second)
 					return published, nil
@@ -93,7 +93,7 @@ func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 		failed := errors.New("overloaded")
 		var done sync.WaitGroup
 		done.Go(func() {
-			_, err := r.do(t.Context(), asked, time.Now(), func() (wire.Published, error) {
+			_, err := r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) {
 				time.Sleep(time.Second)
 				return wire.Published{}, failed
 			})
@@ -102,7 +102,7 @@ func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 		synctest.Wait()
 		other := asked
 		other.Fingerprint = Digest{9}
-		got, err := r.do(t.Context(), other, time.Now(), func() (wire.Published, error) { return published, nil })
+		got, err := r.do(untilDone(t.Context()), other, time.Now(), func() (wire.Published, error) { return published, nil })
 		require.NoError(t, err)
 		require.Equal(t, published, got)
 		done.Wait()
@@ -114,7 +114,7 @@ func TestAPublishThatPanicsIsOver(t *testing.T) {
 	r := newTestResults(Config{})
 	asked, _ := at(1, time.Now())
 	require.Panics(t, func() {
-		_, _ = r.do(t.Context(), asked, time.Now(), func() (wire.Published, error) { panic("BUG") })
+		_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) { panic("BUG") })
 	})
 	require.Empty(t, scopes(t, r))
 	fill(t, r, 1, time.Now())
@@ -126,7 +126,7 @@ func TestWhoCannotWaitIsToldSo(t *testing.T) {
 		r := newTestResults(Config{})
 		asked, published := at(1, time.Now())
 		go func() {
-			_, _ = r.do(t.Context(), asked, time.Now(), func() (wire.Published, error) {
+			_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) {
 				time.Sleep(time.Second)
 				return published, nil
 			})
@@ -134,11 +134,11 @@ func TestWhoCannotWaitIsToldSo(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := r.do(ctx, asked, time.Now(), func() (wire.Published, error) { panic("published") })
+		_, err := r.do(untilDone(ctx), asked, time.Now(), func() (wire.Published, error) { panic("published") })
 		require.ErrorIs(t, err, context.Canceled)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		got, err := r.do(ctx, asked, time.Now(), func() (wire.Published, error) { panic("published") })
+		got, err := r.do(untilDone(ctx), asked, time.Now(), func() (wire.Published, error) { panic("published") })
 		require.NoError(t, err, "what is over needs no wait")
 		require.Equal(t, published, got)
 	})
@@ -176,7 +176,7 @@ func TestASweepOfManyLeavesNone(t *testing.T) {
 	r := newTestResults(Config{})
 	for n := range 2*sweepTurn + 1 {
 		asked := Result{Scope: digestOf([]byte(fmt.Sprint(n)))}
-		_, err := r.do(t.Context(), asked, time.UnixMilli(1), func() (wire.Published, error) { return wire.Published{Time: 1}, nil })
+		_, err := r.do(untilDone(t.Context()), asked, time.UnixMilli(1), func() (wire.Published, error) { return wire.Published{Time: 1}, nil })
 		require.NoError(t, err)
 	}
 	require.Equal(t, 2*sweepTurn+1, r.count())
@@ -194,14 +194,14 @@ func TestResultsAreRestored(t *testing.T) {
 	before.Each(after.Add)
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "the newest, as many as may be")
 	asked, published := at(1, now)
-	got, err := after.do(t.Context(), asked, now, func() (wire.Published, error) { panic("published") })
+	got, err := after.do(untilDone(t.Context()), asked, now, func() (wire.Published, error) { panic("published") })
 	require.NoError(t, err)
 	require.Equal(t, published, got)
 
 	asked.Fingerprint = Digest{1}
 	after.Add(asked)
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "what is there stays as it is")
-	_, err = after.do(t.Context(), asked, now, func() (wire.Published, error) { panic("published") })
+	_, err = after.do(untilDone(t.Context()), asked, now, func() (wire.Published, error) { panic("published") })
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -34,7 +35,29 @@ func (a *API) publishAsked(ctx context.Context, p auth.Principal, m *message) (w
 	if m.ID == "" {
 		return publish()
 	}
-	return a.Broker.Once(ctx, p.Name, &m.Message, m.ttl, time.Now(), publish)
+	return a.Broker.Once(a.awaitFirst(ctx), p.Name, &m.Message, m.ttl, time.Now(), publish)
+}
+
+// awaitFirst returns what waits for another publish with the same idempotency key,
+// which may take as long as the application does, and fail, so that the next is asked
+// about: in all as long as they are many. Who waits has a place that others need, so no
+// more than a quarter of them may.
+func (a *API) awaitFirst(ctx context.Context) broker.Await {
+	return func(over <-chan struct{}) error {
+		defer a.repeats.Add(-1)
+		if most := a.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
+			p := wire.NewProblem(wire.CodeOverloaded, "send it again with the same key, as retry_after_ms says",
+				"another publish with the same idempotency key is under way, and as many wait for such as may")
+			p.RetryAfterMS = time.Second.Milliseconds()
+			return p
+		}
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // become makes m what the application has made of it, under the rules for what is

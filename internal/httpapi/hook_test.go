@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -150,6 +151,34 @@ func TestTheApplicationIsAskedOnceForAKey(t *testing.T) {
 		k.wantProblem(wire.CodeIdempotencyMismatch, "POST", path, `"changed"`, jsonType, key)
 		require.Equal(t, int32(2), g.calls.Load())
 		require.Len(t, k.held("asked.a"), 1)
+	})
+}
+
+// Who repeats one publish again and again does not take the places of all others while
+// the application makes up its mind.
+func TestRepeatsThatWaitLeaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{limits: limit.Config{Calls: 8}, hook: &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
+			time.Sleep(5 * time.Second)
+			return nil, no()
+		}}})
+		var repeats sync.WaitGroup
+		var turnedAway atomic.Int32
+		for range 20 {
+			repeats.Go(func() {
+				_, answer := k.get("POST", "/v1/topics/asked.a/messages", `1`, jsonType, "Idempotency-Key: k")
+				if strings.Contains(answer, "as many wait for such as may") {
+					turnedAway.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		require.EqualValues(t, 17, turnedAway.Load(), "one is asked about, and two wait")
+		begun := time.Now()
+		k.wantOK("/v1/topics/other/messages", `1`, jsonType)
+		require.Zero(t, time.Since(begun))
+		repeats.Wait()
+		require.Equal(t, 15*time.Second, time.Since(begun), "each is asked about, since the one before was refused")
 	})
 }
 

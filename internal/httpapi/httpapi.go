@@ -64,6 +64,7 @@ type API struct {
 	lane    *lane.Lane   // nil: off
 	lines   lines
 	bodies  bodies
+	repeats atomic.Int64 // see awaitFirst
 
 	limits       atomic.Pointer[wire.Limits]
 	writeTimeout atomic.Int64 // a time.Duration
