@@ -45,7 +45,7 @@ func (d *running) wantCalls(call string, viaHTTP, viaLane int) {
 		return fmt.Sprintf("%s: %d by net/http, %d by the lane", call, viaHTTP, viaLane)
 	}
 	want, got := tell(viaHTTP, viaLane), ""
-	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(surely); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if got = tell(d.calls(call, "net/http"), d.calls(call, "lane")); got == want {
 			return
 		}
@@ -60,8 +60,8 @@ func TestTheLaneServesWhatRealClientsSend(t *testing.T) {
 		for _, c := range captures(t) {
 			t.Run(lane+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				d := startLane(t, lane, func(cfg *config.Config) { cfg.Transport.PollTimeout = 10 * time.Second })
-				client := dialRaw(t, d.PublicAddr(), 20*time.Second)
+				d := startLane(t, lane, func(cfg *config.Config) { cfg.Transport.PollTimeout = surely })
+				client := dialRaw(t, d.PublicAddr(), aMinute)
 				switch {
 				case c.publishes():
 					d.publishesAsCaptured(client, c)
@@ -157,7 +157,7 @@ func (d *running) wantSameAnswers(client *rawConn, request, want string) {
 // With the lane off, nothing is taken over.
 func TestWithTheLaneOffNetHTTPServesAll(t *testing.T) {
 	d := startLane(t, "off", nil)
-	client := dialRaw(t, d.PublicAddr(), 20*time.Second)
+	client := dialRaw(t, d.PublicAddr(), aMinute)
 	for range 1 + again {
 		client.exchange("POST " + capturedPublishPath + " HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
 	}

@@ -104,7 +104,7 @@ func (d *running) visit(page string) map[string]string {
 	d.Helper()
 	session := d.open(`"a@oldest"`).Session
 	poll := "GET /v1/sessions/" + session + "/poll?ack="
-	c := dialRaw(d, d.PublicAddr(), 20*time.Second)
+	c := dialRaw(d, d.PublicAddr(), aMinute)
 	heads := map[string]string{}
 	for _, request := range []struct{ name, text string }{
 		{"publish", from(page, "POST /v1/topics/a/messages", "1")},
@@ -181,7 +181,7 @@ func TestPagesBehindOneConnectionAreAnsweredEachForItsOrigin(t *testing.T) {
 	for _, lane := range everyWay {
 		t.Run(lane, func(t *testing.T) {
 			d := startLane(t, lane, func(c *config.Config) { c.Origins = someOrigins })
-			proxy := dialRaw(t, d.PublicAddr(), 20*time.Second)
+			proxy := dialRaw(t, d.PublicAddr(), aMinute)
 			for i, page := range pages {
 				session := d.open(`"a"`).Session
 				proxy.send(from(page, "GET /v1/sessions/"+session+"/poll?ack=0", ""))
@@ -216,7 +216,7 @@ func TestOneMessageIsSentToPagesOfSeveralOrigins(t *testing.T) {
 			d := startLane(t, lane, func(c *config.Config) { c.Origins = someOrigins })
 			conns := make([]*rawConn, 3*len(pages))
 			for i := range conns {
-				conns[i] = dialRaw(t, d.PublicAddr(), 20*time.Second)
+				conns[i] = dialRaw(t, d.PublicAddr(), aMinute)
 				conns[i].send(from(pages[i%len(pages)], "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", ""))
 			}
 			d.waitParked(len(conns))
@@ -233,7 +233,7 @@ func TestOneMessageIsSentToPagesOfSeveralOrigins(t *testing.T) {
 // preflight asks whether a page may publish.
 func (d *running) preflight(page string) (head, body string) {
 	d.Helper()
-	return dialRaw(d, d.PublicAddr(), 20*time.Second).ask(from(page, "OPTIONS /v1/topics/a/messages", "",
+	return dialRaw(d, d.PublicAddr(), aMinute).ask(from(page, "OPTIONS /v1/topics/a/messages", "",
 		"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type"))
 }
 
@@ -263,7 +263,7 @@ func TestAPreflightTellsAnAllowedPageWhatItMaySend(t *testing.T) {
 
 // Other questions with OPTIONS are none of a browser's, and refused as ever.
 func TestOnlyAPreflightIsAnsweredAsOne(t *testing.T) {
-	c := dialRaw(t, startCORS(t, "handoff", someOrigins...).PublicAddr(), 20*time.Second)
+	c := dialRaw(t, startCORS(t, "handoff", someOrigins...).PublicAddr(), aMinute)
 	for _, request := range []string{
 		from(appPage, "OPTIONS /v1/topics/a/messages", ""),
 		from(noPage, "OPTIONS /v1/topics/a/messages", "", "Access-Control-Request-Method: POST"),
@@ -282,7 +282,7 @@ func TestOnlyAPreflightIsAnsweredAsOne(t *testing.T) {
 func TestAPreflightMayComeBetweenPolls(t *testing.T) {
 	for _, lane := range lanes {
 		d := startCORS(t, lane, someOrigins...)
-		c := dialRaw(t, d.PublicAddr(), 20*time.Second)
+		c := dialRaw(t, d.PublicAddr(), aMinute)
 		poll := from(appPage, "GET /v1/sessions/"+d.open(`"a"`).Session+"/poll?ack=0", "")
 		preflight := from(appPage, "OPTIONS /v1/sessions", "", "Access-Control-Request-Method: POST")
 		for range 2 {

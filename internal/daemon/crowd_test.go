@@ -129,9 +129,9 @@ func (m *member) publishThrough(t *testing.T, proxy *proxied) {
 func TestOneConnectionCarriesManySessions(t *testing.T) {
 	for _, lane := range append(lanes, "off") {
 		t.Run(lane, func(t *testing.T) {
-			d := startLane(t, lane, func(c *config.Config) { c.Transport.PollTimeout = 5 * time.Second })
+			d := startLane(t, lane, func(c *config.Config) { c.Transport.PollTimeout = surely })
 			members := d.gatherCrowd()
-			shared := dialRaw(t, d.PublicAddr(), 60*time.Second)
+			shared := dialRaw(t, d.PublicAddr(), 2*aMinute)
 			get := func(target string) string { return "GET " + target + " HTTP/1.1\r\nHost: pubsubd.example\r\n\r\n" }
 			publish := func(m *member, round int) string {
 				text := m.payload(round)

@@ -48,7 +48,7 @@ func TestAPollOnTheLaneIsAnsweredEmptyInTime(t *testing.T) {
 
 // A connection of the lane on which nobody waits does not hold the drain up.
 func TestDrainClosesSilentConnectionsOfTheLane(t *testing.T) {
-	d := start(t, nil)
+	d := start(t, func(c *config.Config) { c.DrainWindow = surely })
 	conn, err := net.Dial("tcp", d.PublicAddr())
 	require.NoError(t, err)
 	defer conn.Close()

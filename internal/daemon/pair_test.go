@@ -87,7 +87,7 @@ const (
 	sideQuiet       = 4 * sidePollTimeout
 
 	// What surely comes is waited for as long as a busy machine may need.
-	surely = 15 * time.Second
+	surely = 20 * time.Second
 	// After its client's last word a daemon closes, but for a stream.
 	endQuiet = 2 * time.Second
 )

@@ -179,7 +179,7 @@ func TestAListenerIsSecuredWithoutProtocols(t *testing.T) {
 	conn, err := tls.Dial("tcp", l.Addr().String(), pair.Trusted(t))
 	require.NoError(t, err)
 	defer func() { _ = conn.Close() }()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(surely)))
 	_, err = io.WriteString(conn, "echo")
 	require.NoError(t, err)
 	require.NoError(t, conn.CloseWrite())

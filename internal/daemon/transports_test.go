@@ -62,7 +62,7 @@ func (d *running) cutWhileSubscribed(t *testing.T, options []pubsub.SubscribeOpt
 			}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*aMinute)
 	defer cancel()
 	next := map[string]uint64{a: 1, b: 1}
 	for n := range 2 * messages {
