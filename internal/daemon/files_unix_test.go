@@ -38,6 +38,8 @@ func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 		return
 	}
 	d := startWithFewFiles(t)
+	const cpu = "process_cpu_seconds_total"
+	used := d.metric(cpu) // on a connection that stays: later there is no other
 	var held []net.Conn
 	for range 4 * few {
 		if conn, err := net.Dial("tcp", d.PublicAddr()); err == nil {
@@ -45,7 +47,7 @@ func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 		}
 	}
 	told := map[net.Conn]bool{}
-	for begun := time.Now(); len(told) <= 2*few && time.Since(begun) < 20*time.Second; {
+	for begun := time.Now(); len(told) <= 2*few && time.Since(begun) < aMinute; {
 		for _, conn := range held {
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
 			if n, _ := conn.Read(make([]byte, 12)); n == 12 {
@@ -54,7 +56,7 @@ func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 		}
 	}
 	require.Greater(t, len(told), 2*few, "who is turned away is told")
-	time.Sleep(500 * time.Millisecond) // in which a listener that spins would take half a second of CPU
+	time.Sleep(1500 * time.Millisecond) // in which a listener that spins would take as much of CPU
 	for _, conn := range held[few/2:] {
 		conn.Close()
 	}
@@ -65,10 +67,10 @@ func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
-	}, 10*time.Second, 10*time.Millisecond, "there is room again")
+	}, surely, 10*time.Millisecond, "there is room again")
 	require.GreaterOrEqual(t, d.endings(metrics.Refused), len(told))
 	require.Positive(t, d.metric(`pubsubd_limited_total{limit="open_files"}`))
-	require.Less(t, d.metric("process_cpu_seconds_total"), 0.4)
+	require.Less(t, d.metric(cpu)-used, 1.0)
 	for _, conn := range held {
 		conn.Close()
 	}
@@ -78,7 +80,7 @@ func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 func startWithFewFiles(t *testing.T) *running {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "addresses")
-	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=60s")
+	child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=300s")
 	child.Env = append(os.Environ(), fewFiles+"="+path)
 	stdin, err := child.StdinPipe()
 	require.NoError(t, err)
@@ -93,7 +95,7 @@ func startWithFewFiles(t *testing.T) *running {
 	require.Eventually(t, func() bool {
 		text, err := os.ReadFile(path)
 		return err == nil && json.Unmarshal(text, &at) == nil
-	}, 10*time.Second, time.Millisecond)
+	}, aMinute, time.Millisecond)
 	d := &running{T: t, Daemon: &Daemon{}, client: &http.Client{Transport: &http.Transport{}}}
 	d.publicListener, d.adminSocket = elsewhere{at.Public}, elsewhere{at.Admin}
 	t.Cleanup(d.client.CloseIdleConnections)

@@ -27,11 +27,11 @@ type attacked struct {
 	offsets uint64
 }
 
-// attack starts a daemon that waits half a second where it would wait longer, and its
-// subscriber.
+// attack starts a daemon and its subscriber. A test makes brief what it is about, and
+// nothing else: those who behave well may be slow on a busy machine.
 func attack(t *testing.T, change func(c *config.Config)) *attacked {
 	t.Helper()
-	return attackWith(t, briefly, change)
+	return attackWith(t, headTimeout, change)
 }
 
 // attackWith is attack that says how long a head may take.
@@ -39,7 +39,6 @@ func attackWith(t *testing.T, head time.Duration, change func(c *config.Config))
 	t.Helper()
 	d := startWith(t, func(c *config.Config) {
 		c.Listen.TCP = "127.0.0.1:0"
-		c.Transport.RestTimeout, c.Transport.WriteTimeout = briefly, briefly
 		if change != nil {
 			change(c)
 		}
@@ -59,8 +58,9 @@ func attackWith(t *testing.T, head time.Duration, change func(c *config.Config))
 	return a
 }
 
-// briefly is the patience of daemons under attack.
-const briefly = 500 * time.Millisecond
+// briefly is the patience of daemons under attack: enough for whoever is not slow on
+// purpose.
+const briefly = 2 * time.Second
 
 // say connects and says something.
 func (d *running) say(text string) net.Conn {
@@ -70,7 +70,7 @@ func (d *running) say(text string) net.Conn {
 	d.Cleanup(func() { conn.Close() })
 	_, err = io.WriteString(conn, text)
 	require.NoError(d, err)
-	require.NoError(d, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(d, conn.SetReadDeadline(time.Now().Add(aMinute)))
 	return conn
 }
 
@@ -96,7 +96,7 @@ func (a *attacked) wantEnded(why metrics.Ending, n int) {
 	begun := time.Now()
 	for a.endings(why) < n {
 		a.wantServed()
-		require.Less(a, time.Since(begun), 20*time.Second, "%d are ended: %s", a.endings(why), why)
+		require.Less(a, time.Since(begun), surely, "%d are ended: %s", a.endings(why), why)
 		time.Sleep(10 * time.Millisecond)
 	}
 	require.Equal(a, n, a.endings(why), why)
@@ -111,7 +111,7 @@ func (d *running) endings(why metrics.Ending) int {
 func (d *running) wantSeats(n int) {
 	d.Helper()
 	d.client.CloseIdleConnections()
-	require.Eventually(d, func() bool { return d.seats() == n }, 10*time.Second, time.Millisecond, "connections: %d", n)
+	require.Eventually(d, func() bool { return d.seats() == n }, surely, time.Millisecond, "connections: %d", n)
 }
 
 func (d *running) seats() int {
@@ -129,7 +129,7 @@ func (d *running) seats() int {
 func wantClosed(t *testing.T, conns ...net.Conn) {
 	t.Helper()
 	for _, conn := range conns {
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(surely)))
 		_, err := io.Copy(io.Discard, conn)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it is open")
 	}
@@ -140,7 +140,8 @@ func wantClosed(t *testing.T, conns ...net.Conn) {
 func TestSlowHeadsAreEnded(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
-			a := attack(t, func(c *config.Config) { c.Lane = lane })
+			t.Parallel()
+			a := attackWith(t, briefly, func(c *config.Config) { c.Lane = lane })
 			const each = 100
 			var conns []net.Conn
 			for range each {
@@ -157,45 +158,49 @@ func TestSlowHeadsAreEnded(t *testing.T) {
 // Who connects and says nothing is ended, with HTTP and without, in TLS and in clear.
 // Who keeps a connection that it has used is no such.
 func TestSilentConnectionsAreEnded(t *testing.T) {
-	a := attack(t, nil)
-	const many = 200
-	idle := a.say("GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
-	resp, err := http.ReadResponse(bufio.NewReader(idle), nil)
-	require.NoError(t, err)
-	resp.Body.Close()
-	for range many {
-		a.say("")
-	}
-	a.wantEnded(metrics.Silent, many)
-	a.wantSeats(2)
-	require.Zero(t, a.endings(metrics.SlowHead))
-
-	secure := startWith(t, func(c *config.Config) {
-		pair := certtest.New(t)
-		c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key}
-	}, func(d *Daemon) { d.public.ReadHeaderTimeout = briefly })
-	wantClosed(t, secure.say(""), secure.say("\x16\x03\x01"))
-	require.Equal(t, 1, secure.endings(metrics.Silent))
-	require.Equal(t, 1, secure.endings(metrics.SlowHead))
-	secure.wantSeats(0)
+	t.Run("in clear", func(t *testing.T) {
+		t.Parallel()
+		a := attackWith(t, briefly, nil)
+		const many = 200
+		idle := a.say("GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(idle), nil)
+		require.NoError(t, err)
+		resp.Body.Close()
+		for range many {
+			a.say("")
+		}
+		a.wantEnded(metrics.Silent, many)
+		a.wantSeats(2)
+		require.Zero(t, a.endings(metrics.SlowHead))
+	})
+	t.Run("within TLS", func(t *testing.T) {
+		t.Parallel()
+		secure := startWith(t, func(c *config.Config) {
+			pair := certtest.New(t)
+			c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key}
+		}, func(d *Daemon) { d.public.ReadHeaderTimeout = briefly })
+		wantClosed(t, secure.say(""), secure.say("\x16\x03\x01"))
+		require.Equal(t, 1, secure.endings(metrics.Silent))
+		require.Equal(t, 1, secure.endings(metrics.SlowHead))
+		secure.wantSeats(0)
+	})
 }
 
 // Bodies that come a byte at a time, to those who read them and those who do not.
 func TestSlowBodiesAreEnded(t *testing.T) {
-	a := attack(t, nil)
+	a := attack(t, func(c *config.Config) { c.Transport.RestTimeout = briefly })
 	var conns []net.Conn
 	for _, path := range []string{"/v1/topics/a/messages", "/v1/sessions", "/nowhere"} {
 		for range 50 {
 			conns = append(conns, a.say("POST "+path+" HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n["))
 		}
 	}
-	for range 5 {
+	for begun := time.Now(); a.endings(metrics.SlowBody) < len(conns); time.Sleep(briefly / 20) {
+		require.Less(t, time.Since(begun), surely)
 		a.wantServed()
 		for _, conn := range conns {
-			_, err := io.WriteString(conn, "1")
-			require.NoError(t, err)
+			_, _ = io.WriteString(conn, "1") // until it is ended
 		}
-		time.Sleep(briefly / 20)
 	}
 	a.wantEnded(metrics.SlowBody, len(conns))
 	wantClosed(t, conns...)
@@ -207,18 +212,23 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 func TestSlowReadersAreEnded(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
-			a := attack(t, func(c *config.Config) { c.Lane, c.MessageBytes, c.Broker.HistoryBytes = lane, 8<<20, 64<<20 })
+			t.Parallel()
+			a := attack(t, func(c *config.Config) {
+				c.Lane, c.MessageBytes, c.Broker.HistoryBytes, c.Transport.WriteTimeout = lane, 4<<20, 32<<20, briefly
+			})
 			ways := []string{
 				"GET /v1/poll?topic=big&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n",
 				"GET /v1/sse?topic=big HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n",
 				"GET /v1/ws?topic=big HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n\r\n",
 			}
 			for _, way := range ways {
-				_, err := a.say(way).Read(make([]byte, 1))
+				conn := a.say(way)
+				require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10)) // or the kernel might read all of it
+				_, err := conn.Read(make([]byte, 1))
 				require.NoError(t, err)
 			}
 			a.waitSubscriptions(1 + len(ways))
-			big := `"` + strings.Repeat("x", 7<<20) + `"`
+			big := `"` + strings.Repeat("x", 2<<20) + `"`
 			for range 3 {
 				a.post("/v1/topics/big/messages", big)
 			}
@@ -230,7 +240,7 @@ func TestSlowReadersAreEnded(t *testing.T) {
 
 func (d *running) waitSubscriptions(n int) {
 	d.Helper()
-	require.Eventually(d, func() bool { return d.metric("pubsubd_subscriptions") == float64(n) }, 5*time.Second, time.Millisecond)
+	require.Eventually(d, func() bool { return d.metric("pubsubd_subscriptions") == float64(n) }, surely, time.Millisecond)
 }
 
 // A client that ends its side, or goes, while its poll waits frees the place at once.
@@ -263,7 +273,7 @@ func TestAFloodOfConnectionsIsRefused(t *testing.T) {
 		held = append(held, a.say(""))
 	}
 	refused, told := 300, 0
-	require.Eventually(t, func() bool { return a.seats() == most }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return a.seats() == most }, surely, time.Millisecond)
 	for range refused {
 		conn, err := net.Dial("tcp", a.PublicAddr())
 		if err != nil {
@@ -332,7 +342,8 @@ func TestAnAddressHasItsShareOfConnections(t *testing.T) {
 func TestEverySeatIsFreeAgain(t *testing.T) {
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
-			a := attack(t, func(c *config.Config) { c.Lane, c.Limit.Connections = lane, 12 })
+			t.Parallel()
+			a := attackWith(t, briefly, func(c *config.Config) { c.Lane, c.Limit.Connections = lane, 12 })
 			const poll, odd = "GET /v1/poll?topic=a HTTP/1.1\r\nHost: h\r\n\r\n", "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n"
 			for _, said := range []string{
 				poll, odd, poll + odd, poll + odd + poll + odd + poll, // there and back
@@ -365,6 +376,7 @@ func TestEverySeatIsFreeAgain(t *testing.T) {
 		})
 	}
 	t.Run("within TLS", func(t *testing.T) {
+		t.Parallel()
 		pair := certtest.New(t)
 		d := startSecure(t, pair)
 		for _, protocol := range alpn {
