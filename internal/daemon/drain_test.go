@@ -87,9 +87,9 @@ func TestADrainIsSpreadAndServesWhoIsLeft(t *testing.T) {
 	require.Zero(t, d.metric("pubsubd_draining"))
 	begun := time.Now()
 	d.stop()
-	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, time.Millisecond)
 
-	require.EqualValues(t, 1, d.metric("pubsubd_draining"))
+	d.wantMetric("pubsubd_draining", 1)
 	for _, path := range []string{"/v1/sessions", "/v1/topics/a/messages"} {
 		resp, err := http.Post("http://"+d.PublicAddr()+path, "application/json", strings.NewReader("{}"))
 		require.NoError(t, err, "somebody listens")
@@ -97,14 +97,16 @@ func TestADrainIsSpreadAndServesWhoIsLeft(t *testing.T) {
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
 		require.True(t, resp.Close)
 	}
-	left := d.metric("pubsubd_sessions")
+	left := float64(all)
+	require.Eventually(t, func() bool {
+		left = d.metric("pubsubd_sessions")
+		return left < all
+	}, surely, time.Millisecond)
 	require.Positive(t, left, "some at a time")
-	require.Less(t, left, float64(all), "some at a time")
 
 	require.NoError(t, d.wait())
-	took := time.Since(begun)
-	require.Greater(t, took, 2*time.Second, "a thousand a second")
-	require.Less(t, took, 20*time.Second, "nobody was cut off")
+	const lasts = time.Duration(all) * time.Second / leaveRate
+	require.Greater(t, time.Since(begun), lasts-leaveEvery)
 	longest, told := 0, 0
 	for range clients {
 		s := <-stays
@@ -112,18 +114,22 @@ func TestADrainIsSpreadAndServesWhoIsLeft(t *testing.T) {
 		if s.status == http.StatusServiceUnavailable {
 			told++
 			require.Contains(t, s.body, `"positions":["a@`)
+			continue
 		}
+		require.Zero(t, s.status, "%s", s.body)
+		require.Greater(t, s.ended.Sub(begun), lasts-leaveEvery, "but for who is between two polls at the very end, all are told")
 	}
-	require.GreaterOrEqual(t, told, clients-1, "but for one that is between two polls at the very end, all are told")
-	require.Greater(t, longest, 5, "polls are renewed until the session's turn comes")
+	require.Positive(t, told)
+	require.Greater(t, longest, 3, "polls are renewed until the session's turn comes")
 	require.GreaterOrEqual(t, d.logged.FilterMessage("draining").Len(), 2, "its begin, and once a second")
 	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
 }
 
 // A stay is what came of polling until something else than frames was answered.
 type stay struct {
-	polls, status int
+	polls, status int // 0: there was no answer
 	body          string
+	ended         time.Time
 }
 
 // stayPolling polls a session again and again, on one connection or on many.
@@ -134,7 +140,7 @@ func (d *running) stayPolling(session string, keep bool) (s stay) {
 		req, _ := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+d.PublicAddr()+"/v1/sessions/"+session+"/poll?ack=0", nil)
 		resp, err := client.Do(req)
 		if err != nil {
-			s.body = err.Error()
+			s.status, s.body, s.ended = 0, err.Error(), time.Now()
 			return s
 		}
 		body, _ := io.ReadAll(resp.Body)
@@ -149,18 +155,21 @@ func (d *running) stayPolling(session string, keep bool) (s stay) {
 // An operator reloads a longer window, and then a shorter one, while clients leave. The
 // service manager has been told the window of the begin, and waits no longer.
 func TestAReloadDoesNotChangeTheDrainThatGoesOn(t *testing.T) {
-	for _, tt := range []struct{ window, reloaded, least, most time.Duration }{
-		{window: 2 * time.Second, reloaded: time.Hour, least: time.Second, most: 4 * time.Second},
-		{window: 20 * time.Second, reloaded: 0, least: 4 * time.Second, most: 20 * time.Second},
+	for _, tt := range []struct {
+		sessions                      int
+		window, reloaded, least, most time.Duration
+	}{
+		{sessions: 12_000, window: 2 * time.Second, reloaded: time.Hour, least: time.Second, most: 10 * time.Second},
+		{sessions: 3000, window: aMinute, reloaded: 0, least: 2 * time.Second, most: aMinute},
 	} {
 		d := start(t, func(c *config.Config) { c.DrainWindow = tt.window })
-		for range 5000 {
+		for range tt.sessions {
 			_, _, err := d.sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 			require.NoError(t, err)
 		}
 		begun := time.Now()
 		d.stop()
-		require.Eventually(t, func() bool { return d.sessions.Draining() != nil }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return d.sessions.Draining() != nil }, surely, time.Millisecond)
 		d.Reload(func() (config.Config, error) {
 			cfg := d.Config()
 			cfg.DrainWindow = tt.reloaded
@@ -181,7 +190,7 @@ func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
 	}
 	begun := time.Now()
 	require.NoError(t, d.wait())
-	require.Less(t, time.Since(begun), 5*time.Second)
+	require.Less(t, time.Since(begun), 15*time.Second, "a thousand a second would take 20 s")
 }
 
 // Who is refused and does not wait as told hears of it late. Where the body is still
@@ -190,7 +199,7 @@ func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
 func TestHeldRefusalsDoNotOutlastTheDrain(t *testing.T) {
 	for _, lane := range []string{"off", "handoff"} {
 		d := startLane(t, lane, func(c *config.Config) {
-			c.Limit.Wait = 20 * time.Second
+			c.Limit.Wait, c.DrainWindow = 20*time.Second, 10*time.Second
 			c.Limit.Rates[limit.Publishes][limit.Address] = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
 		})
 		const publish = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n1"
@@ -200,10 +209,10 @@ func TestHeldRefusalsDoNotOutlastTheDrain(t *testing.T) {
 		}
 		require.Eventually(t, func() bool {
 			return d.metric(`pubsubd_limited_total{limit="rates.publishes.address"}`) == 29
-		}, 5*time.Second, 10*time.Millisecond)
+		}, surely, 10*time.Millisecond)
 		begun := time.Now()
 		require.NoError(t, d.wait())
-		require.Less(t, time.Since(begun), 5*time.Second, lane)
+		require.Less(t, time.Since(begun), 15*time.Second, lane)
 		told := map[int]int{}
 		for _, c := range held {
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
