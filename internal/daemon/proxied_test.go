@@ -231,7 +231,7 @@ func runProxy(t *testing.T, said *output, binary string, arguments []string) {
 	ctx, stop := context.WithCancel(context.Background())
 	command := exec.CommandContext(ctx, binary, arguments...)
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // it ends its workers
-	command.WaitDelay = 5 * time.Second
+	command.WaitDelay = surely
 	command.Env = append(os.Environ(), "XDG_CONFIG_HOME="+said.dir, "XDG_DATA_HOME="+said.dir)
 	command.Stdout, command.Stderr = said, said
 	require.NoError(t, command.Start())
@@ -249,7 +249,7 @@ func newClient(t *testing.T) *http.Client {
 	t.Helper()
 	network := &http.Transport{}
 	t.Cleanup(network.CloseIdleConnections)
-	return &http.Client{Transport: network, Timeout: 20 * time.Second}
+	return &http.Client{Transport: network, Timeout: aMinute}
 }
 
 // waitUp waits until the proxy listens and has found the daemon well.
@@ -262,7 +262,7 @@ func (p *proxied) waitUp() {
 		}
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
-	}, 10*time.Second, 5*time.Millisecond)
+	}, surely, 5*time.Millisecond)
 }
 
 // do sends a request and returns its whole answer.

@@ -200,7 +200,7 @@ func TestThroughAProxyACutClientGoesOnFromItsPosition(t *testing.T) {
 // and who comes back is served by the second daemon.
 func TestThroughAProxyADrainSendsClientsToTheSecondDaemon(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
-		first := start(t, nil)
+		first := start(t, func(c *config.Config) { c.DrainWindow = surely })
 		second := start(t, func(c *config.Config) {
 			if kind.samePorts {
 				c.Listen = config.Listen{Public: "127.0.0.2:" + port(first.PublicAddr()), Admin: "127.0.0.2:" + port(first.AdminAddr())}
@@ -240,7 +240,7 @@ func (p *proxied) goesOnAt(d *running, position string) {
 		status, text := p.do(p.client, http.MethodPost, "/v1/sessions", `{"topics":["`+position+`"]}`)
 		again = text
 		return status == http.StatusCreated
-	}, 10*time.Second, 10*time.Millisecond)
+	}, surely, 10*time.Millisecond)
 	require.EqualValues(p, 1, d.metric("pubsubd_sessions"))
 	var opened wire.SessionOpened
 	require.NoError(p, json.Unmarshal([]byte(again), &opened))
@@ -253,12 +253,12 @@ func (p *proxied) goesOnAt(d *running, position string) {
 }
 
 // scaledDown are the proxies' time-outs for silence, made so short that a test can
-// wait for them: 3 s in place of 60 s.
+// wait for them: 4 s in place of 60 s.
 func scaledDown(kind proxyKind) []string {
 	return map[string][]string{
-		"nginx":   {"proxy_read_timeout 60s;", "proxy_read_timeout 3s;"},
-		"haproxy": {"timeout client 60s", "timeout client 3s", "timeout server 60s", "timeout server 3s"},
-		"caddy":   {"response_header_timeout 60s", "response_header_timeout 3s", "read_timeout 60s", "read_timeout 3s"},
+		"nginx":   {"proxy_read_timeout 60s;", "proxy_read_timeout 4s;"},
+		"haproxy": {"timeout client 60s", "timeout client 4s", "timeout server 60s", "timeout server 4s"},
+		"caddy":   {"response_header_timeout 60s", "response_header_timeout 4s", "read_timeout 60s", "read_timeout 4s"},
 	}[kind.name]
 }
 
@@ -268,13 +268,13 @@ func TestAProxySuffersSilence(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		t.Parallel()
 		d := start(t, func(c *config.Config) {
-			c.Transport.PollTimeout, c.Transport.Heartbeat = 1500*time.Millisecond, 750*time.Millisecond
+			c.Transport.PollTimeout, c.Transport.Heartbeat = time.Second, time.Second/2
 		})
 		p := startProxy(t, kind, scaledDown(kind), d)
 		stream := p.ask("/v1/poll?mode=stream&topic=a")
 		stream.line()
 		session := p.open(`"b"`).Session
-		for range 3 { // longer than the proxy's time-out in sum
+		for range 5 { // longer than the proxy's time-out in sum
 			status, body := p.get("/v1/sessions/" + session + "/poll?ack=0")
 			require.Equal(t, http.StatusOK, status, body)
 			require.Empty(t, body)
@@ -352,7 +352,7 @@ func TestThroughAProxyAClientThatLeavesIsNoticed(t *testing.T) {
 			t.Helper()
 			require.Eventually(t, func() bool {
 				return d.metric(fmt.Sprintf("pubsubd_polls_parked{transport=%q}", transport)) == float64(want)
-			}, 5*time.Second, time.Millisecond, "%d %s parked", want, transport)
+			}, surely, time.Millisecond, "%d %s parked", want, transport)
 		}
 		stream := p.ask("/v1/poll?mode=stream&topic=a")
 		parked("stream", 1)

@@ -46,9 +46,9 @@ func TestNoSecretIsEverLogged(t *testing.T) {
 			require.Eventually(t, func() bool {
 				_, ended := d.metricIfAny(`pubsubd_sessions_ended_total{reason="inactive"}`)
 				return ended
-			}, 10*time.Second, time.Millisecond)
+			}, surely, time.Millisecond)
 			d.sendRaw("GET /v1/sessions/" + inactive + "/poll?ack=0 HTTP/1.1\r\nHost: h\r\n\r\n")
-			d.reloadWith(func(c *config.Config) { c.Broker.HistoryAge = time.Hour })
+			d.reloadWith(func(c *config.Config) { c.Broker.HistoryAge, c.Session.InactivityTimeout = time.Hour, time.Hour })
 
 			d.public.ErrorLog.Print("net/http whispers")
 			d.log.Debug("the daemon whispers")
@@ -142,7 +142,7 @@ func (d *running) sendRaw(request string) {
 			d.readAnswer(in)
 		}
 		_, _ = io.WriteString(conn, request) // it may be refused before its end
-		require.NoError(d, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(d, conn.SetReadDeadline(time.Now().Add(surely)))
 		d.readAnswer(in)
 		conn.Close()
 	}

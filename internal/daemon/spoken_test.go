@@ -244,20 +244,21 @@ func TestAClientLeavesInTheMiddleInEveryTongue(t *testing.T) {
 		s.publish("a", `"m2"`)
 		require.Contains(s, stays.frame(), "m2")
 		stays.leave()
-		require.Eventually(s, func() bool { return s.metric("pubsubd_subscriptions") == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(s, func() bool { return s.metric("pubsubd_subscriptions") == 0 }, surely, time.Millisecond)
 	})
 }
 
 // A quiet stream writes nothing for longer than one write may take.
 func TestAQuietStreamOutlastsTheWriteTimeoutInEveryTongue(t *testing.T) {
-	const timeout = 300 * time.Millisecond
+	const timeout = time.Second // or who is slow cannot write at all
 	eachTongue(t, func(c *config.Config) {
 		c.Transport.WriteTimeout, c.Transport.MaxOutputDelay, c.Transport.Heartbeat = timeout, timeout/3, time.Hour
 	}, func(s *spoken) {
+		s.Parallel()
 		stream := s.listen()
 		begun := time.Now()
 		poll := s.later("/v1/sessions/" + s.openSession() + "/poll?ack=0")
-		require.Never(s, func() bool { return s.metric(`pubsubd_polls_parked{transport="stream"}`) == 0 }, 4*timeout, timeout/4)
+		require.Never(s, func() bool { return s.metric(`pubsubd_polls_parked{transport="stream"}`) == 0 }, 3*timeout, timeout/4)
 		require.Greater(s, time.Since(begun), 2*timeout)
 		s.publish("a", `"m1"`)
 		require.Contains(s, stream.frame(), "m1")
@@ -277,13 +278,13 @@ func TestBytesAreCountedInEveryTongue(t *testing.T) {
 		require.Eventually(s, func() bool {
 			return s.metric(`pubsubd_network_bytes_total{direction="in"}`) == float64(s.transfer.out.Load()) &&
 				s.metric(`pubsubd_network_bytes_total{direction="out"}`) == float64(s.transfer.in.Load())
-		}, 10*time.Second, 10*time.Millisecond)
+		}, surely, 10*time.Millisecond)
 		require.Greater(s, s.transfer.in.Load(), int64(45_000))
 	})
 }
 
 func TestADrainAnswersEveryoneInEveryTongue(t *testing.T) {
-	eachTongue(t, func(c *config.Config) { c.DrainWindow = 10 * time.Second }, func(s *spoken) {
+	eachTongue(t, func(c *config.Config) { c.DrainWindow = surely }, func(s *spoken) {
 		poll := s.later("/v1/sessions/" + s.openSession() + "/poll?ack=0")
 		stateless := s.later("/v1/poll?topic=a@" + s.epoch() + ":0")
 		stream := s.listen()
