@@ -93,7 +93,7 @@ func TestWhoWantsABlockWaitsForIt(t *testing.T) {
 		asking.Go(func() { f.Deflated(NDJSON, 1) })
 	}
 	oneMakesIt := false
-	for deadline := time.Now().Add(5 * time.Second); !oneMakesIt && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !oneMakesIt && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if oneMakesIt = !f.deflating.TryLock(); !oneMakesIt {
 			f.deflating.Unlock()
 		}
