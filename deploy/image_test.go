@@ -120,22 +120,24 @@ func TestTheImageRuns(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, resp.StatusCode, string(body))
 
-	i.wantHealth(at["admin"], true)
+	// The check has two seconds, and containers are asked again and again.
+	require.Eventually(t, func() bool { return i.healthy(at["admin"]) }, 30*time.Second, 5*time.Millisecond)
 	require.NoError(t, daemon.Process.Signal(os.Interrupt))
 	ended = true
 	require.NoError(t, daemon.Wait(), said.String())
 	require.Contains(t, said.String(), `"drained"`)
-	i.wantHealth(at["admin"], false)
+	require.False(t, i.healthy(at["admin"]))
 }
 
-// wantHealth runs the health check, in an environment that says where the daemon
+// healthy runs the health check, in an environment that says where the daemon
 // listens, as the container's would.
-func (i *image) wantHealth(admin string, well bool) {
+func (i *image) healthy(admin string) bool {
 	i.Helper()
 	check := i.command(i.health)
 	check.Env = []string{"PUBSUBD_LISTEN_ADMIN=" + admin}
 	out, err := check.CombinedOutput()
-	require.Equal(i, well, err == nil, "%s", out)
+	i.Logf("%s", out)
+	return err == nil
 }
 
 func waitAddresses(t *testing.T, file string) map[string]string {
@@ -144,7 +146,7 @@ func waitAddresses(t *testing.T, file string) map[string]string {
 	require.Eventually(t, func() bool {
 		text, err := os.ReadFile(file)
 		return err == nil && json.Unmarshal(text, &at) == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	return at
 }
 

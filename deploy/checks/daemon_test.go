@@ -79,7 +79,7 @@ func serve(t *testing.T, arguments ...string) *daemon {
 	require.Eventually(t, func() bool {
 		text, err := os.ReadFile(addresses)
 		return err == nil && json.Unmarshal(text, &at) == nil
-	}, 10*time.Second, 5*time.Millisecond)
+	}, 30*time.Second, 5*time.Millisecond)
 	return &daemon{t, "http://" + at["public"], "http://" + at["admin"]}
 }
 
@@ -110,6 +110,26 @@ func (d *daemon) live() {
 }
 
 var sample = regexp.MustCompile(`(?m)^([a-zA-Z_:][a-zA-Z0-9_:]*)[ {]`)
+
+// wantMetrics waits until the daemon has all of these, given with who asks for them.
+// Some are there only a moment after what they count was answered.
+func (d *daemon) wantMetrics(asked map[string]string) {
+	d.Helper()
+	var missing []string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		known := d.metrics()
+		missing = nil
+		for name, who := range asked {
+			if !known[name] {
+				missing = append(missing, who+" asks for "+name)
+			}
+		}
+		if missing == nil {
+			return
+		}
+	}
+	require.Empty(d, missing, "the daemon does not have it")
+}
 
 // metrics are the names of all samples that the daemon has.
 func (d *daemon) metrics() map[string]bool {
