@@ -16,6 +16,7 @@ import (
 // and its data is a frame as in NDJSON. It is for one goroutine.
 type eventDecoder struct {
 	lines *bufio.Reader
+	most  int  // bytes of a line, and of an event
 	skip  bool // a line feed, if the next byte is one: the last line ended in a carriage return
 
 	line []byte
@@ -30,7 +31,9 @@ type event struct {
 	began bool  // there are lines
 }
 
-func newEventDecoder(r io.Reader) *eventDecoder { return &eventDecoder{lines: bufio.NewReader(r)} }
+func newEventDecoder(r io.Reader) *eventDecoder {
+	return &eventDecoder{lines: bufio.NewReader(r), most: wire.MaxFrameBytes}
+}
 
 // Next returns the next event's content; the zero Content for one that says nothing,
 // or nothing that is known.
@@ -47,7 +50,7 @@ func (d *eventDecoder) Next() (wire.Content, error) {
 			return d.content()
 		}
 		d.take(line)
-		if len(d.data) > wire.MaxFrameBytes {
+		if len(d.data) > d.most {
 			return wire.Content{}, errLongEvent
 		}
 	}
@@ -70,7 +73,7 @@ func (d *eventDecoder) next() ([]byte, error) {
 		case skip:
 		case c == '\n', c == '\r':
 			return d.line, nil
-		case len(d.line) > wire.MaxFrameBytes:
+		case len(d.line) > d.most:
 			return nil, errLongEvent
 		default:
 			d.line = append(d.line, c)

@@ -77,8 +77,10 @@ func TestAnEventThatIsCutOffIsNone(t *testing.T) {
 }
 
 func TestAnEventIsBounded(t *testing.T) {
-	for name, line := range map[string]string{"a line": "x", "many lines": "data: " + strings.Repeat("x", 1<<20) + "\n"} {
+	require.Equal(t, wire.MaxFrameBytes, newEventDecoder(nil).most)
+	for name, line := range map[string]string{"a line": "x", "many lines": "data: " + strings.Repeat("x", 1<<10) + "\n"} {
 		d := newEventDecoder(&endless{text: line})
+		d.most = 1 << 16
 		_, err := d.Next()
 		require.ErrorIs(t, err, errLongEvent, name)
 	}

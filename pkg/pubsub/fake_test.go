@@ -25,6 +25,8 @@ import (
 // that can be made to fail: answers cut at a byte, requests answered by a script,
 // connections refused.
 type fake struct {
+	mux *http.ServeMux // immutable
+
 	mu       sync.Mutex
 	news     chan struct{} // closed, and replaced, when anything changed
 	epoch    string
@@ -70,7 +72,7 @@ type fakeSession struct {
 }
 
 func newFake() *fake {
-	return &fake{
+	f := &fake{
 		news:     make(chan struct{}),
 		epoch:    "k3",
 		topics:   map[string]*fakeTopic{},
@@ -79,6 +81,8 @@ func newFake() *fake {
 			AnswerFrames: 1000, AnswerBytes: 1 << 20, Queue: 32, Unacked: 1024, Subscriptions: 1000, MessageBytes: 64 << 10},
 		cut: func(int) int { return -1 },
 	}
+	f.mux = f.newMux()
+	return f
 }
 
 // changedLocked wakes whoever waits for news.
@@ -258,7 +262,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.route(w, r)
 }
 
-func (f *fake) route(w http.ResponseWriter, r *http.Request) {
+func (f *fake) route(w http.ResponseWriter, r *http.Request) { f.mux.ServeHTTP(w, r) }
+
+// newMux has the fake's routes. They are made once, since each is some work.
+func (f *fake) newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/topics/{topic}/messages", f.servePublish)
 	mux.HandleFunc("POST /v1/messages", f.serveMany)
@@ -269,7 +276,7 @@ func (f *fake) route(w http.ResponseWriter, r *http.Request) {
 	mux.HandleFunc("/v1/poll", f.serveStateless)
 	mux.HandleFunc("GET /v1/sse", f.serveEvents)
 	mux.HandleFunc("GET /v1/ws", f.serveWebSocket)
-	mux.ServeHTTP(w, r)
+	return mux
 }
 
 func refuse(w http.ResponseWriter, p *wire.Problem) {

@@ -209,7 +209,7 @@ func TestAChangeOverASocketPassesWhatWaits(t *testing.T) {
 		name    string
 		size    int
 		sockets int
-	}{{"little", 10, 1}, {"too much", 1 << 20, 2}} {
+	}{{"little", 10, 1}, {"too much", 1 << 18, 2}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake()
