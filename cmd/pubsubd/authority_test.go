@@ -33,7 +33,7 @@ func TestCommandsTrustAPrivateAuthority(t *testing.T) {
 		{"topics"},
 		{"topics", "delete", "a"},
 		{"sessions"}, // of the admin listener, which speaks no TLS
-		{"health"},
+		{"health", "--timeout=1m"},
 	} {
 		r := run(t, trusting, command...)
 		require.Zero(t, r.code, "%v: %s", command, r.stderr)
@@ -73,11 +73,11 @@ func TestSIGHUPRenewsTheCertificate(t *testing.T) {
 	publish := []string{"publish", "a", "1", "--ca", pair.Cert, "--server", s.public}
 	require.Equal(t, exitRunTime, run(t, nil, publish...).code, "it has the old one")
 	s.signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return run(t, nil, publish...).code == 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return run(t, nil, publish...).code == 0 }, patience, 10*time.Millisecond)
 
 	require.NoError(t, os.WriteFile(pair.Key, nil, 0o600))
 	s.signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "nothing was reloaded") }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "nothing was reloaded") }, patience, time.Millisecond)
 	require.Contains(t, s.stderr.String(), "tls.key")
 	require.Zero(t, run(t, nil, publish...).code)
 }

@@ -33,11 +33,7 @@ func TestASearchWritesTableJSONAndChart(t *testing.T) {
 func TestABroadcastOverTopicsWithSizedMessages(t *testing.T) {
 	r := run(t, nil, "loadtest", "broadcast", "--clients=20", "--topics=5", "--message-bytes=65536", "--period=100ms", "--bursts=3",
 		"--settle=0s", "--json=-")
-	if r.code != loadtest.ExitGeneratorBound { // a busy machine may say so
-		require.Zero(t, r.code, "%s\n%s", r.stdout, r.stderr)
-	}
-	var result loadtest.Result
-	require.NoError(t, json.Unmarshal([]byte(r.stdout), &result))
+	result := wantCarried(t, r, r.stdout)
 	require.Equal(t, 5, result.Parameters.Topics)
 	require.EqualValues(t, 25, result.Publishes.Sent)
 	require.EqualValues(t, 100, result.Deliveries.Delivered)

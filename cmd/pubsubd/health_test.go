@@ -10,8 +10,8 @@ import (
 
 func TestHealthOfADaemonThatIsReady(t *testing.T) {
 	s := serveProcess(t)
-	require.Equal(t, "ok\n", s.do("health").stdout)
-	require.Equal(t, "ok\n", s.do("health", "--live").stdout)
+	require.Equal(t, "ok\n", s.do("health", "--timeout=1m").stdout)
+	require.Equal(t, "ok\n", s.do("health", "--live", "--timeout=1m").stdout)
 	r := run(t, nil, "health", "--admin", s.public)
 	require.Equal(t, exitRunTime, r.code, "the wrong listener")
 }
@@ -31,14 +31,14 @@ func TestHealthOfADaemonThatIsNot(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	require.Zero(t, run(t, nil, "health", "--live", "--admin", server.URL).code)
+	require.Zero(t, run(t, nil, "health", "--live", "--timeout=1m", "--admin", server.URL).code)
 	for name, c := range map[string]struct {
 		args []string
 		says string
 	}{
-		"draining": {[]string{"--admin", server.URL}, "pubsubd: draining\n"},
+		"draining": {[]string{"--admin", server.URL, "--timeout=1m"}, "pubsubd: draining\n"},
 		"silent":   {[]string{"--admin", server.URL + "/silent", "--timeout=50ms"}, "no answer in time"},
-		"other":    {[]string{"--admin", server.URL + "/other"}, "which pubsubd does not"},
+		"other":    {[]string{"--admin", server.URL + "/other", "--timeout=1m"}, "which pubsubd does not"},
 		"nobody":   {[]string{"--admin", "http://127.0.0.1:1"}, adminEnv},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,28 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// wantCarried requires that a load test carried every message as it should, and returns
+// its result, given as JSON. A busy machine may make the figures the generator's, and
+// bursts late.
+func wantCarried(t *testing.T, r ran, text string) (result loadtest.Result) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(text), &result), "%s\n%s", r.stdout, r.stderr)
+	require.Empty(t, result.Verdict.Failed)
+	for _, missed := range result.Verdict.Missed {
+		require.Contains(t, missed, "bursts in time")
+	}
+	require.Equal(t, result.Verdict.ExitCode, r.code, "%s\n%s", r.stdout, r.stderr)
+	return result
+}
+
+// written is what a command has written to a file.
+func written(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
 // Each scenario, small, against a server that the command starts itself.
 func TestLoadTestsStartTheirOwnServer(t *testing.T) {
 	for name, args := range map[string][]string{
@@ -43,16 +66,10 @@ func TestLoadTestsStartTheirOwnServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "result.json")
 			r := run(t, nil, append([]string{"loadtest", "--json", file, "--settle=10ms"}, args...)...)
-			if r.code != loadtest.ExitGeneratorBound { // a busy machine may say so
-				require.Zero(t, r.code, "%s\n%s", r.stdout, r.stderr)
-			}
+			result := wantCarried(t, r, written(t, file))
 			require.Contains(t, r.stdout, "verdict")
 			require.Contains(t, r.stderr, "started a server as process")
 			require.NotContains(t, r.stderr, "\r", "plain lines where there is no terminal")
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			var result loadtest.Result
-			require.NoError(t, json.Unmarshal(text, &result))
 			require.Positive(t, result.Deliveries.Expected)
 			require.Equal(t, result.Deliveries.Expected, result.Deliveries.Delivered)
 			require.Zero(t, result.Deliveries.Duplicates+result.Deliveries.Disordered)
@@ -104,9 +121,11 @@ func TestAnInterruptedLoadTestHasFailed(t *testing.T) {
 	said := make(chan string, 1)
 	go func() {
 		var all strings.Builder
+		interrupted := false // a second signal would end it at once
 		for lines := bufio.NewScanner(output); lines.Scan(); {
 			all.WriteString(lines.Text() + "\n")
-			if strings.HasPrefix(lines.Text(), "broadcast") {
+			if !interrupted && strings.HasPrefix(lines.Text(), "broadcast") {
+				interrupted = true
 				_ = cmd.Process.Signal(os.Interrupt)
 			}
 		}
@@ -163,7 +182,11 @@ func endLoadTest(t *testing.T, end syscall.Signal) {
 
 // `2>&1 | head -1`: whoever read has left, and the test goes on to its end.
 func TestALoadTestNobodyReadsStopsItsServer(t *testing.T) {
-	cmd, stderr := startLoadTest(t, "--bursts=3", "--max-p99=1us")
+	table, unread, err := os.Pipe()
+	require.NoError(t, err)
+	defer unread.Close()
+	require.NoError(t, table.Close())
+	cmd, stderr := startLoadTestTo(t, unread, "--bursts=3", "--max-p99=1us")
 	server := serverOf(t, stderr)
 	require.NoError(t, stderr.Close())
 	var exit *exec.ExitError
@@ -175,12 +198,18 @@ func TestALoadTestNobodyReadsStopsItsServer(t *testing.T) {
 // startLoadTest starts a small one whose output goes to the returned pipe.
 func startLoadTest(t *testing.T, args ...string) (*exec.Cmd, *os.File) {
 	t.Helper()
+	return startLoadTestTo(t, nil, args...)
+}
+
+// startLoadTestTo is startLoadTest with a place of its own for the table, if there is one.
+func startLoadTestTo(t *testing.T, table *os.File, args ...string) (*exec.Cmd, *os.File) {
+	t.Helper()
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
 	defer write.Close()
 	cmd := exec.CommandContext(t.Context(), binary,
 		append([]string{"loadtest", "broadcast", "--clients=5", "--period=100ms", "--settle=0s"}, args...)...)
-	cmd.Stdout, cmd.Stderr = write, write
+	cmd.Stdout, cmd.Stderr = cmp.Or(table, write), write
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { read.Close() })
 	return cmd, read
@@ -204,7 +233,7 @@ func wantGone(t *testing.T, pid int) {
 		}
 		return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 	}
-	require.Eventually(t, gone, 15*time.Second, 10*time.Millisecond, "process %d is still there", pid)
+	require.Eventually(t, gone, patience, 10*time.Millisecond, "process %d is still there", pid)
 }
 
 // The load generator's lean connections see the same frames as the Go client, in
@@ -305,7 +334,7 @@ func (s *served) subscribeLeanly(t *testing.T, topic string, mode client.Mode, s
 		conn.Close()
 		require.ErrorIs(t, <-ended, net.ErrClosed)
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	select {
 	case <-events.ready:
@@ -317,7 +346,7 @@ func (s *served) subscribeLeanly(t *testing.T, topic string, mode client.Mode, s
 			select {
 			case word := <-events.got:
 				got = append(got, word)
-			case <-time.After(10 * time.Second):
+			case <-time.After(patience):
 				return got
 			}
 		}

@@ -20,6 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// patience is how long anything may take that is only waited for: a busy machine holds
+// processes up for seconds.
+const patience = 30 * time.Second
+
 // binary is the real thing, built once for all tests.
 var binary string
 
@@ -161,7 +165,7 @@ func serveProcessIn(t *testing.T, env []string, args ...string) *served {
 		var err error
 		text, err = os.ReadFile(addresses)
 		return err == nil
-	}, 10*time.Second, time.Millisecond)
+	}, patience, time.Millisecond, s.stderr)
 	var at map[string]string
 	require.NoError(t, json.Unmarshal(text, &at))
 	s.public, s.admin, s.tcp = "http://"+at["public"], "http://"+at["admin"], at["tcp"]
@@ -232,7 +236,25 @@ func (s *served) waitForMetric(line string) {
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(s, err)
 		return strings.Contains(string(body), line+"\n")
-	}, 10*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond, line)
+}
+
+// signalUntilGone signals until the process has ended. It drains a moment before a
+// signal would end it.
+func (s *served) signalUntilGone(sig os.Signal) {
+	s.Helper()
+	gone := make(chan struct{})
+	go func() { defer close(gone); s.exit() }()
+	for deadline := time.After(patience); ; {
+		_ = s.cmd.Process.Signal(sig) // it may have ended
+		select {
+		case <-gone:
+			return
+		case <-deadline:
+			require.Fail(s, "the process has not ended")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // A request that never ends holds the drain up for its window, unless a second
@@ -256,10 +278,9 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 		defer resp.Body.Close()
 		reason, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode == http.StatusServiceUnavailable && string(reason) == "draining\n"
-	}, 10*time.Second, 5*time.Millisecond)
-	s.signal(syscall.SIGTERM)
-	state := s.exit()
-	status, ok := state.Sys().(syscall.WaitStatus)
+	}, patience, 5*time.Millisecond)
+	s.signalUntilGone(syscall.SIGTERM)
+	status, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	require.True(t, ok)
 	require.Equal(t, syscall.SIGTERM, status.Signal())
 }

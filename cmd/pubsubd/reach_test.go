@@ -43,7 +43,7 @@ func TestWhatNamesADaemon(t *testing.T) {
 func TestCommandsFindTheDaemonByItsEnvironment(t *testing.T) {
 	s := serveProcess(t)
 	env := []string{listenPublicEnv + "=:" + port(t, s.public), listenAdminEnv + "=0.0.0.0:" + port(t, s.admin)}
-	require.Equal(t, "ok\n", run(t, env, "health").stdout)
+	require.Equal(t, "ok\n", run(t, env, "health", "--timeout=1m").stdout)
 	require.Zero(t, run(t, env, "publish", "a", "1").code)
 	require.Contains(t, run(t, env, "topics").stdout, "a")
 

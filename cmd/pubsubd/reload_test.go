@@ -33,7 +33,7 @@ func (c *configured) reload(yaml, words string) {
 	before := strings.Count(c.stderr.String(), words)
 	require.NoError(c, os.WriteFile(c.file, []byte(yaml), 0o600))
 	c.signal(syscall.SIGHUP)
-	require.Eventually(c, func() bool { return strings.Count(c.stderr.String(), words) > before }, 10*time.Second, time.Millisecond, words)
+	require.Eventually(c, func() bool { return strings.Count(c.stderr.String(), words) > before }, patience, time.Millisecond, words)
 }
 
 func (c *configured) level() string {
@@ -81,7 +81,7 @@ func TestSIGHUPReloads(t *testing.T) {
 	require.Contains(t, s.level(), "debug")
 	require.NoError(t, os.Remove(s.file))
 	s.signal(syscall.SIGHUP)
-	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "no such file") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "no such file") }, patience, time.Millisecond)
 
 	s.waitForMetric(`pubsubd_polls_parked{transport="longpoll"} 1`)
 	s.post("/v1/topics/a/messages", `"it waited"`)

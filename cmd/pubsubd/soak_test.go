@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,7 +20,7 @@ import (
 // killed, and connections are cut.
 func TestASoakFindsNoFault(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "soak.json")
-	r := run(t, nil, "loadtest", "soak", "--duration=5s", "--restart=1s", "--settle=15s", "--topics=10", "--subscribers=32", "--rate=100", "--seed=5", "--json", file)
+	r := run(t, nil, "loadtest", "soak", "--duration=5s", "--restart=1s", "--settle=1m", "--topics=10", "--subscribers=32", "--rate=100", "--seed=5", "--json", file)
 	require.Zero(t, r.code, "%s\n%s", r.stdout, r.stderr)
 	require.Contains(t, r.stdout, "verdict  ok")
 	require.Contains(t, r.stderr, "seed 5")
@@ -49,11 +50,10 @@ func TestAnInterruptedSoakReports(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &report, write
 	require.NoError(t, cmd.Start())
 	require.NoError(t, write.Close())
-	line := make([]byte, 200)
-	n, err := read.Read(line)
+	line, err := bufio.NewReader(read).ReadString('\n')
 	require.NoError(t, err)
 	var seed, server int
-	_, err = fmt.Sscanf(string(line[:n]), "seed %d; started a server as process %d", &seed, &server)
+	_, err = fmt.Sscanf(line, "seed %d; started a server as process %d", &seed, &server)
 	require.NoError(t, err)
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()

@@ -88,7 +88,7 @@ func saying(items []pubsub.Item) string {
 func (c *crowd) wantHad(want map[string]string) {
 	c.Helper()
 	var wrong string
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * patience); ; time.Sleep(10 * time.Millisecond) {
 		if wrong = c.wrong(want); wrong == "" {
 			return
 		}
@@ -185,7 +185,7 @@ func TestARestartLosesNothingAndACrashIsToldOnce(t *testing.T) {
 		speaking <- err
 	}()
 	one.waitForMetric(`pubsubd_sessions 30`)
-	require.Eventually(t, func() bool { return crowd.wrong(nil) != "" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return crowd.wrong(nil) != "" }, patience, time.Millisecond)
 	one.signal(syscall.SIGTERM)
 	require.Error(t, <-speaking, "it publishes until it is refused")
 	one.wantEnd("the state was written")
