@@ -133,8 +133,7 @@ func (l *epollLoop) control(op, fd int, number int32, events uint32) error {
 func (l *epollLoop) Run(ctx context.Context, d Driver) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	stop := context.AfterFunc(ctx, l.interrupt)
-	defer stop()
+	defer l.heed(ctx)()
 	for ctx.Err() == nil {
 		next, done := d.Due(l.Now())
 		if done {
@@ -155,8 +154,20 @@ func (l *epollLoop) Run(ctx context.Context, d Driver) error {
 	return ctx.Err()
 }
 
-func (l *epollLoop) interrupt() {
-	_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+// heed has a done ctx wake the loop until the function that it returns is called.
+// That one waits for a waking that is under way: after Close, the descriptor may be
+// somebody else's.
+func (l *epollLoop) heed(ctx context.Context) (stop func()) {
+	woken := make(chan struct{})
+	forget := context.AfterFunc(ctx, func() {
+		defer close(woken)
+		_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	})
+	return func() {
+		if !forget() {
+			<-woken
+		}
+	}
 }
 
 // wait returns how many events there are, at the latest at the given time.
