@@ -81,7 +81,8 @@ func TestWhatIsNoSequenceEndsIt(t *testing.T) {
 	}
 }
 
-// Who sends a command byte by byte does not have it read again for each.
+// Who sends a command byte by byte does not have it read again for each: that would be
+// 30,000 times as much to read, which takes minutes.
 func TestADribbledCommandIsReadOnce(t *testing.T) {
 	const most = 1<<20 - 5
 	item := "\x5a\x00\x0f\xff\xfb" + strings.Repeat("x", most) // nothing but a string
@@ -90,7 +91,7 @@ func TestADribbledCommandIsReadOnce(t *testing.T) {
 		begun := time.Now()
 		got := hear(t, newSequence(), []byte(b), func() int { return 16 })
 		require.Len(t, got.commands, 1)
-		require.Less(t, time.Since(begun), 5*time.Second)
+		require.Less(t, time.Since(begun), time.Minute)
 	}
 }
 

@@ -133,7 +133,12 @@ func drain(s *scene) {
 	}()
 	s.settle()
 	s.Drain()
-	s.wantsReopening(s.wantsProblem(<-ended, wire.CodeDraining), "d", at)
+	p := s.wantsProblem(<-ended, wire.CodeDraining)
+	if s.real && isAway(sub) && len(p.Positions) == 0 {
+		s.again = true // its poll came only now, and nobody is taken in any more
+		return
+	}
+	s.wantsReopening(p, "d", at)
 }
 
 // wantsReopening looks for the position from which the end of a session says to go on
