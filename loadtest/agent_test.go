@@ -106,7 +106,7 @@ func TestAnAgentThatHearsNothingGivesUp(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, ask(t, a, http.MethodPost, "/v1/runs", order(startFake(t, faults{}).http.URL)).Code)
 	select {
 	case <-a.portion.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		require.Fail(t, "it goes on")
 	}
 	require.Contains(t, a.portion.status.Load().Error, "the coordinator was not heard for 100ms")
@@ -121,7 +121,7 @@ func TestAStartThatIsTooLateFails(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, ask(t, a, http.MethodPost, "/v1/runs/r1/start", portionStart{At: 2}).Code, "once")
 	select {
 	case <-a.portion.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		require.Fail(t, "it goes on")
 	}
 	require.Contains(t, a.portion.status.Load().Error, "too late")

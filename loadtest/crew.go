@@ -33,7 +33,7 @@ type crew struct {
 const (
 	briskly  = 20 * time.Millisecond
 	calmly   = 100 * time.Millisecond // below linger: the closing sample is not to be taken twice
-	crewLead = time.Second            // between telling agents the first instant, and it
+	crewLead = 3 * time.Second        // between telling agents the first instant, and it; who hears of it too late ends the test
 )
 
 // gatherCrew returns the agents that cfg asks for, started if need be and ready for

@@ -61,10 +61,9 @@ func TestBroadcastOfSeveralProcesses(t *testing.T) {
 	r := runBroadcast(t, c)
 	wantEverything(t, r, 6*14)
 	require.EqualValues(t, 5*14, r.Latency.Count, "warm-up is not recorded")
-	require.EqualValues(t, 5*14, r.Generator.Deliveries)
-	require.Equal(t, Bursts{Total: 5, InTime: 5}, withoutTimes(r.Bursts))
-	require.Len(t, r.Bursts.Completions, 5)
-	require.InDelta(t, 4*burstPeriod.Seconds(), r.Generator.WindowS, 0.3, "from the first instant to the last delivery")
+	wantWithin(t, r, 1, 6*14) // an agent that is late for the window finds less in it
+	wantBursts(t, r, 0)
+	require.InDelta(t, 4*burstPeriod.Seconds(), r.Generator.WindowS, inVain.Seconds(), "from the first instant to the last delivery")
 	clients, latencies := []int{}, int64(0)
 	for _, a := range r.Agents {
 		clients = append(clients, a.Clients)
@@ -136,7 +135,7 @@ func TestFaultsAreFoundInEveryProcess(t *testing.T) {
 		}
 		return []string{line}
 	}})
-	c := smallBroadcast(s)
+	c := faultyBroadcast(s)
 	withAgents(t, &c.Common, 2)
 	r := runBroadcast(t, c)
 	require.Equal(t, int64(6*5), r.Deliveries.Expected)
@@ -162,7 +161,8 @@ func TestARefusedPublishIsExpectedInNoProcess(t *testing.T) {
 // A connection that a server closes is told by the agent whose it was.
 func TestAClosedConnectionIsNamedWithItsAgent(t *testing.T) {
 	t.Parallel()
-	c := smallBroadcast(startFake(t, faults{hangUp: func(n, poll int) bool { return n == 2 && poll == 1 }}))
+	c := faultyBroadcast(startFake(t, faults{hangUp: func(n, poll int) bool { return n == 2 && poll == 1 }}))
+	c.Mode = client.Single // each poll acks one message
 	withAgents(t, &c.Common, 2)
 	r := runBroadcast(t, c)
 	require.Len(t, r.Errors, 1)
@@ -177,12 +177,10 @@ func TestAnAgentThatDiesFailsTheTest(t *testing.T) {
 	c := smallBroadcast(startFake(t, faults{}))
 	c.Bursts = 10_000
 	servers := withAgents(t, &c.Common, 2)
-	died := false
 	r, err := RunBroadcast(t.Context(), c, progressFunc(func(s Status) {
-		if s.Phase == "broadcast" && s.Done > 2 && !died {
-			died = true
+		if s.Phase == "broadcast" && s.Done > 2 {
+			servers[1].Listener.Close() // first, and again: nobody is to come in between
 			servers[1].CloseClientConnections()
-			servers[1].Listener.Close()
 		}
 	}))
 	require.ErrorContains(t, err, "agent "+c.Crew.Agents[1]+" cannot be reached")
@@ -200,7 +198,7 @@ func TestAnInterruptedTestLeavesItsAgentsFree(t *testing.T) {
 	c.Bursts = 10_000
 	withAgents(t, &c.Common, 2)
 	r, err := RunBroadcast(ctx, c, progressFunc(func(s Status) {
-		if s.Phase == "broadcast" && s.Done > 2 {
+		if s.Phase == "broadcast" && s.Deliveries > 0 {
 			cancel()
 		}
 	}))
@@ -214,10 +212,8 @@ func TestAnInterruptedTestLeavesItsAgentsFree(t *testing.T) {
 
 func TestClientsThatCannotConnectAreToldByTheirAgent(t *testing.T) {
 	t.Parallel()
-	s := startFake(t, faults{})
-	s.http.Close()
-	c := smallBroadcast(s)
-	c.Admin = ""
+	c := smallBroadcast(startFake(t, faults{}))
+	c.Target, c.Admin = nobody, ""
 	withAgents(t, &c.Common, 2)
 	_, err := RunBroadcast(t.Context(), c, nil)
 	require.ErrorContains(t, err, "connection refused")
@@ -326,7 +322,7 @@ func TestPositionsAreComparedOverProcesses(t *testing.T) {
 		}
 		return []string{line}
 	}}))
-	c.Clients, c.Stateless = 2, false
+	c.Clients, c.MaxPublishers, c.Stateless = 2, 1, false
 	withAgents(t, &c.Common, 2)
 	r := runBroadcast(t, c)
 	require.EqualValues(t, 6, r.Deliveries.Disordered)

@@ -29,6 +29,8 @@ type fakeServer struct {
 	topics   map[string][]*wire.Message
 	sessions []*fakeSession
 	publishN int         // publishes seen
+	underway int         // publishes not answered
+	most     int         // of them, at one time
 	spoken   map[int]int // of them, those on sockets, by subscriber
 	binaries int         // sockets that are binary
 	scrapes  int
@@ -142,7 +144,10 @@ func (s *fakeServer) publish(w http.ResponseWriter, r *http.Request, topic strin
 	s.mu.Lock()
 	s.publishN++
 	n := s.publishN
+	s.underway++
+	s.most = max(s.most, s.underway)
 	s.mu.Unlock()
+	defer s.publishEnds()
 	if s.faults.refuse != nil && s.faults.refuse(n) {
 		problem(w, wire.CodeOverloaded)
 		return
@@ -158,6 +163,19 @@ func (s *fakeServer) publish(w http.ResponseWriter, r *http.Request, topic strin
 		return
 	}
 	_ = json.NewEncoder(w).Encode(published)
+}
+
+func (s *fakeServer) publishEnds() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.underway--
+}
+
+// mostAtOnce is how many publishes there were at one time.
+func (s *fakeServer) mostAtOnce() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.most
 }
 
 // position is that of a topic's nth message, from 1.

@@ -45,7 +45,7 @@ func TestDescendantsCount(t *testing.T) {
 		}
 		_ = child.Wait()
 	})
-	require.Eventually(t, func() bool { return len(family(child.Process.Pid)) == 2 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(family(child.Process.Pid)) == 2 }, patience, 10*time.Millisecond)
 	require.Subset(t, family(os.Getpid()), family(child.Process.Pid))
 	require.Greater(t, processesResident(child.Process.Pid), int64(1000))
 	require.Zero(t, processesResident(0))

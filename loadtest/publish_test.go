@@ -13,15 +13,17 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// dialled is an event loop of which only Dial and Now are used: it notes the
-// connections, and what was sent on each.
+// dialled is an event loop that does not run: it notes the connections, and what was
+// sent on each.
 type dialled struct {
 	eventloop.Loop
 	machines []eventloop.Machine
 	sent     []int // by connection: how many requests
 }
 
-func (d *dialled) Now() time.Duration { return 0 }
+func (d *dialled) Now() time.Duration             { return 0 }
+func (d *dialled) Usage() (eventloop.Usage, bool) { return eventloop.Usage{}, false }
+func (d *dialled) Traffic() (in, out int64)       { return 0, 0 }
 
 func (d *dialled) Dial(m eventloop.Machine) eventloop.Conn {
 	d.machines = append(d.machines, m)

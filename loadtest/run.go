@@ -275,9 +275,9 @@ func (r *run) closeWindow(now time.Duration) {
 }
 
 // sampleEnd takes the server's closing sample when deliveries have rested for
-// linger, and anew if more came after that.
+// linger, and anew if more came after that; never before the first, which may be slow.
 func (r *run) sampleEnd(now time.Duration) {
-	if r.closed == r.seen || now < r.rested+linger || r.closed >= 0 && !r.sampler.has(windowEnds) {
+	if r.closed == r.seen || now < r.rested+linger || r.closed >= 0 && !r.sampler.has(windowEnds) || !r.sampler.has(windowNears) {
 		return
 	}
 	r.closed = r.seen

@@ -19,7 +19,7 @@ func TestFaultsAreCountedOverEveryTransport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			held := ""
-			c := smallBroadcast(startFake(t, faults{lines: func(subscriber int, m *wire.Message, line string) []string {
+			c := faultyBroadcast(startFake(t, faults{lines: func(subscriber int, m *wire.Message, line string) []string {
 				switch offset := m.Position.Offset; {
 				case subscriber == 0 && offset == 3:
 					return nil
@@ -54,7 +54,7 @@ func TestAServerThatEndsAPushFailsTheRun(t *testing.T) {
 	for name, set := range pushedWays {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := smallBroadcast(startFake(t, at(func(*wire.Message, string) []string {
+			c := faultyBroadcast(startFake(t, at(func(*wire.Message, string) []string {
 				return []string{`{"end":{"status":503,"code":"draining"}}` + "\n"}
 			})))
 			set(&c.Common)
@@ -116,7 +116,6 @@ func TestAVoiceWaitsForItsAnswer(t *testing.T) {
 	t.Parallel()
 	c := smallSteady(startFake(t, faults{delay: 120 * time.Millisecond}))
 	onSockets(&c.Common, client.JSON)
-	c.Drain = 10 * time.Second
 	r, err := RunSteady(t.Context(), c, nil)
 	require.NoError(t, err)
 	require.Positive(t, r.Publishes.Waited)
@@ -144,6 +143,7 @@ func TestAVoiceThatEndsFailsTheRun(t *testing.T) {
 	t.Parallel()
 	c := smallSteady(startFake(t, faults{hangUp: func(subscriber, nth int) bool { return subscriber == 2 && nth == 1 }}))
 	onSockets(&c.Common, client.JSON)
+	c.Drain = inVain
 	r, err := RunSteady(t.Context(), c, nil)
 	require.NoError(t, err)
 	kinds := map[string]int64{}
@@ -162,7 +162,7 @@ func TestWhatWaitsForAVoiceThatEndsIsRefused(t *testing.T) {
 		hangUp: func(subscriber, nth int) bool { return subscriber == 2 && nth == 1 },
 	}))
 	onSockets(&c.Common, client.JSON)
-	c.Drain = 10 * time.Second
+	c.Drain = inVain
 	r, err := RunSteady(t.Context(), c, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, r.Publishes.Refused)

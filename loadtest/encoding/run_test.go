@@ -16,7 +16,9 @@ func silent(string) {}
 // Everyone's objects go to the server and come back in every encoding, and the
 // table has all of it.
 func TestObjectsMakeRoundTripsInEveryEncoding(t *testing.T) {
-	r, err := Run(t.Context(), startFake(t, &fakeServer{}), silent)
+	cfg := startFake(t, &fakeServer{})
+	cfg.Duration = 200 * time.Millisecond // in which each has one at least
+	r, err := Run(t.Context(), cfg, silent)
 	require.NoError(t, err)
 	require.Empty(t, r.Faults)
 	require.Empty(t, r.Missing)
@@ -97,7 +99,7 @@ func TestStaleContentsAreNoticed(t *testing.T) {
 		}
 		return line(n, stale)
 	}})
-	cfg.Clients, cfg.Objects = 1, []int{3}
+	cfg.Clients, cfg.Objects, cfg.Duration = 1, []int{3}, 500*time.Millisecond
 	r, err := Run(t.Context(), cfg, silent)
 	require.NoError(t, err)
 	require.Len(t, r.Faults, 1)

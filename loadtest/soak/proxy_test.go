@@ -49,7 +49,7 @@ func connect(t *testing.T, p *proxy) *net.TCPConn {
 	conn, err := net.Dial("tcp", p.address())
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	return conn.(*net.TCPConn)
 }
 
@@ -78,7 +78,11 @@ func TestConnectionsAreCutAtTheirByte(t *testing.T) {
 	for _, what := range []misfortune{closed, reset, halfClosed, stalled} {
 		for _, toward := range []direction{up, down} {
 			t.Run(misfortuneNames[what]+map[direction]string{up: " up", down: " down"}[toward], func(t *testing.T) {
-				p := newTestProxy(t, fate{what: what, toward: toward, after: 4321, lasts: time.Millisecond})
+				lasts := time.Millisecond
+				if what == halfClosed { // longer than the other half takes
+					lasts = 10 * time.Second
+				}
+				p := newTestProxy(t, fate{what: what, toward: toward, after: 4321, lasts: lasts})
 				got, err := exchange(connect(t, p), long)
 				require.LessOrEqual(t, len(got), 4321)
 				require.True(t, strings.HasPrefix(long, got))

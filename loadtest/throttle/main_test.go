@@ -1,9 +1,17 @@
 package throttle
 
 import (
+	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Tests wait for calls more than they compute.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}

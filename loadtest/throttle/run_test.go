@@ -34,12 +34,13 @@ func wantSound(t *testing.T, v Verdict) {
 
 // There is a place for everyone: nobody is refused, and calls take their time.
 func TestUsersThatAreAllServed(t *testing.T) {
+	t.Parallel()
 	cfg := startFake(t, &fakeServer{}, Setting{8, 8})
 	row, v := measured(t, cfg)
 	wantSound(t, v)
 	require.EqualValues(t, 8, row.Users)
 	require.Zero(t, row.Told.Count)
-	require.GreaterOrEqual(t, row.Completed.MeanMS, 50.0)
+	require.GreaterOrEqual(t, row.Completed.MeanMS, 100.0)
 	require.GreaterOrEqual(t, row.Completed.Count, row.Within.Count)
 	require.LessOrEqual(t, row.Within.Count, int64(row.Most))
 	require.Equal(t, row.Completed.Count, row.Hook.Calls)
@@ -58,6 +59,7 @@ func TestUsersThatAreAllServed(t *testing.T) {
 
 // Two calls at a time for eight users: they take turns, and who waits is told so.
 func TestUsersThatTakeTurns(t *testing.T) {
+	t.Parallel()
 	row, v := measured(t, startFake(t, &fakeServer{}, Setting{8, 2}))
 	wantSound(t, v)
 	require.EqualValues(t, 8, row.Users)
@@ -66,26 +68,29 @@ func TestUsersThatTakeTurns(t *testing.T) {
 	require.Equal(t, row.Refused.Calls, row.Told.Count)
 	require.Positive(t, row.Told.MeanMS)
 	require.LessOrEqual(t, row.Hook.Most, 2)
-	require.Greater(t, row.Completed.MeanMS, 100.0, "waiting counts")
 	require.LessOrEqual(t, row.Within.Count, int64(row.Most))
-	require.InDelta(t, 50, row.Served.MeanMS, 40, "but not as service")
+	require.Greater(t, row.Waited.MeanMS, 100.0, "three of four wait, which is no service")
+	require.GreaterOrEqual(t, row.Served.MeanMS, 100.0)
+	require.InDelta(t, row.Completed.MeanMS, row.Waited.MeanMS+row.Served.MeanMS, 0.1, "but waiting counts")
 }
 
 // Two sessions for eight users: six of them never have one, which the mean of the
 // others' calls would not show.
 func TestUsersThatStarve(t *testing.T) {
+	t.Parallel()
 	row, v := measured(t, startFake(t, &fakeServer{}, Setting{2, 8}))
 	wantSound(t, v)
 	require.EqualValues(t, 2, row.Users)
 	require.Positive(t, row.Refused.Sessions)
 	require.GreaterOrEqual(t, row.Unfinished.Count, int64(6))
-	require.Greater(t, row.Unfinished.MaxMS, 900.0)
-	require.Greater(t, row.WithUnfinished, 2*row.Completed.MeanMS)
+	require.Greater(t, row.Unfinished.MaxMS, 1900.0)
+	require.Greater(t, row.WithUnfinished, row.Completed.MeanMS)
 }
 
 // With sessions that end after a call everyone has its turn, and every message comes
 // though nobody subscribes meanwhile.
 func TestSessionsThatAreShared(t *testing.T) {
+	t.Parallel()
 	cfg := startFake(t, &fakeServer{delay: 50 * time.Millisecond}, Setting{2, 8})
 	cfg.CallsPerSession = 1
 	row, v := measured(t, cfg)
@@ -95,8 +100,9 @@ func TestSessionsThatAreShared(t *testing.T) {
 }
 
 func TestUsersThatComeLittleByLittleAndPause(t *testing.T) {
+	t.Parallel()
 	cfg := startFake(t, &fakeServer{}, Setting{8, 8})
-	cfg.Step, cfg.Think = Step{2, 200 * time.Millisecond}, 20*time.Millisecond
+	cfg.Step, cfg.Think = Step{2, 200 * time.Millisecond}, 40*time.Millisecond
 	row, v := measured(t, cfg)
 	wantSound(t, v)
 	require.EqualValues(t, 8, row.Users)
@@ -106,50 +112,57 @@ func TestUsersThatComeLittleByLittleAndPause(t *testing.T) {
 
 // A back end that serves one at a time: who was let in waits there.
 func TestABackendWithFewWorkers(t *testing.T) {
+	t.Parallel()
 	cfg := startFake(t, &fakeServer{}, Setting{8, 4})
 	cfg.BackendWorkers = 1
 	row, v := measured(t, cfg)
 	wantSound(t, v)
-	require.Greater(t, row.Served.MeanMS, 120.0)
+	require.Greater(t, row.Served.MeanMS, 150.0)
 	require.LessOrEqual(t, row.Within.Count, int64(20))
 	require.Equal(t, 4, row.Hook.Most)
 }
 
 // Whatever a server does that it must not fails the run.
 func TestServersThatBreakTheirPromises(t *testing.T) {
-	third := func(instead func(frame string) []string) *fakeServer {
+	first := func(instead func(frame string) []string) *fakeServer {
 		return &fakeServer{pass: func(n uint64, frame string) []string {
-			if n != 3 {
+			if n != 1 {
 				return []string{frame}
 			}
 			return instead(frame)
 		}}
 	}
 	tell := func(r func(w http.ResponseWriter, r *http.Request)) *fakeServer { return &fakeServer{refuse: r} }
+	// Which of several was the first is up to the machine.
+	const late, promptly = "heard nothing for more than 300ms, the first: ", 200 * time.Millisecond
 	for name, c := range map[string]struct {
-		server *fakeServer
-		code   int
-		says   string
+		server    *fakeServer
+		code      int
+		says      string
+		tolerance time.Duration // for what it makes users wait for; 0: it does not
 	}{
-		"loses a message":   {third(func(string) []string { return nil }), loadtest.ExitMissed, ", 0 duplicates, 0 out of order, 0 gaps, 0 surplus"},
-		"doubles a message": {third(func(frame string) []string { return []string{frame, frame} }), loadtest.ExitMissed, "0 lost, "},
-		"announces a gap": {third(func(frame string) []string {
+		"loses a message":   {first(func(string) []string { return nil }), loadtest.ExitMissed, ", 0 duplicates, 0 out of order, 0 gaps, 0 surplus", 5 * time.Second},
+		"doubles a message": {first(func(frame string) []string { return []string{frame, frame} }), loadtest.ExitMissed, "0 lost, ", 0},
+		"announces a gap": {first(func(frame string) []string {
 			topic := strings.Split(strings.Split(frame, `"`)[3], "@")[0]
-			return []string{strings.ReplaceAll(`{"gap":{"topic":"T","reason":"slow","after":"T@e1:2","position":"T@e1:3"}}`, "T", topic) + "\n"}
-		}), loadtest.ExitMissed, " gaps, 0 surplus"},
-		"tells nobody":        {tell(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), loadtest.ExitMissed, "neither answer nor refusal"},
-		"tells late":          {tell(func(w http.ResponseWriter, r *http.Request) { sleep(r.Context(), 400*time.Millisecond); refuse(w, 10) }), loadtest.ExitMissed, "heard nothing for more than 300ms, the first: told after"},
-		"lets in late":        {&fakeServer{dawdle: 400 * time.Millisecond}, loadtest.ExitMissed, "heard nothing for more than 300ms, the first: let in after"},
-		"opens late":          {&fakeServer{dawdleOpening: 400 * time.Millisecond}, loadtest.ExitMissed, "the first: given a session after"},
-		"promises less":       {&fakeServer{says: time.Second}, loadtest.ExitFailed, "say so with --wait"},
-		"says not when":       {tell(func(w http.ResponseWriter, _ *http.Request) { refuse(w, 0) }), loadtest.ExitFailed, "answered 503"},
-		"passes the hook by":  {&fakeServer{asks: func() int { return 0 }}, loadtest.ExitMissed, "let pass 0 times"},
-		"asks the hook twice": {&fakeServer{asks: func() int { return 2 }}, loadtest.ExitMissed, "let pass 2 times"},
-		"signs badly":         {&fakeServer{unsigned: true}, loadtest.ExitFailed, "were not signed well"},
+			return []string{strings.ReplaceAll(`{"gap":{"topic":"T","reason":"slow","after":"T@e1:0","position":"T@e1:1"}}`, "T", topic) + "\n"}
+		}), loadtest.ExitMissed, " gaps, 0 surplus", 0},
+		"tells nobody":        {tell(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), loadtest.ExitMissed, "neither answer nor refusal", 2 * time.Second},
+		"tells late":          {tell(func(w http.ResponseWriter, r *http.Request) { sleep(r.Context(), 400*time.Millisecond); refuse(w, 10) }), loadtest.ExitMissed, late, promptly},
+		"lets in late":        {&fakeServer{dawdle: 400 * time.Millisecond}, loadtest.ExitMissed, late, promptly},
+		"opens late":          {&fakeServer{dawdleOpening: 400 * time.Millisecond}, loadtest.ExitMissed, late, promptly},
+		"promises less":       {&fakeServer{says: time.Second}, loadtest.ExitFailed, "say so with --wait", 0},
+		"says not when":       {tell(func(w http.ResponseWriter, _ *http.Request) { refuse(w, 0) }), loadtest.ExitFailed, "answered 503", 0},
+		"passes the hook by":  {&fakeServer{asks: func() int { return 0 }}, loadtest.ExitMissed, "let pass 0 times", 0},
+		"asks the hook twice": {&fakeServer{asks: func() int { return 2 }}, loadtest.ExitMissed, "let pass 2 times", 0},
+		"signs badly":         {&fakeServer{unsigned: true}, loadtest.ExitFailed, "were not signed well", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := startFake(t, c.server, Setting{8, 2})
+			if c.tolerance > 0 {
+				cfg.Tolerance = c.tolerance
+			}
 			_, v := measured(t, cfg)
 			require.Equal(t, c.code, v.ExitCode, "%+v", v)
 			require.Contains(t, strings.Join(append(v.Failed, v.Missed...), "\n"), c.says)
@@ -158,6 +171,7 @@ func TestServersThatBreakTheirPromises(t *testing.T) {
 }
 
 func TestObjectives(t *testing.T) {
+	t.Parallel()
 	cfg := startFake(t, &fakeServer{}, Setting{8, 2})
 	cfg.MaxMean, cfg.MaxP95 = 60*time.Millisecond, 70*time.Millisecond
 	_, v := measured(t, cfg)
