@@ -91,8 +91,9 @@ func TestUsersThatStarve(t *testing.T) {
 // though nobody subscribes meanwhile.
 func TestSessionsThatAreShared(t *testing.T) {
 	t.Parallel()
-	cfg := startFake(t, &fakeServer{delay: 50 * time.Millisecond}, Setting{2, 8})
-	cfg.CallsPerSession = 1
+	fake := &fakeServer{delay: 50 * time.Millisecond}
+	cfg := startFake(t, fake, Setting{2, 8})
+	cfg.CallsPerSession, cfg.Wait, fake.wait = 1, time.Minute, time.Minute // all stand in line
 	row, v := measured(t, cfg)
 	wantSound(t, v)
 	require.Greater(t, row.Users, int64(2))
