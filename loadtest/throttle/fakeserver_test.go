@@ -64,7 +64,8 @@ func (quietProgress) Notice(string)          {}
 func (quietProgress) Update(loadtest.Status) {}
 
 // startFake starts a server with the setting in force, and returns how it is
-// measured: 8 users, for two seconds, who put up with whatever a busy machine does.
+// measured: 8 users, for two seconds if not said, who put up with whatever a busy
+// machine does.
 func startFake(t *testing.T, f *fakeServer, s Setting) Config {
 	t.Helper()
 	cfg := Default()
