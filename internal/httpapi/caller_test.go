@@ -22,7 +22,7 @@ import (
 )
 
 // surely is how long what must come is waited for.
-const surely = 20 * time.Second
+const surely = time.Minute
 
 // onBothWays tells a story once for each way to wait on the lane.
 func onBothWays(t *testing.T, story func(t *testing.T, way LaneWay)) {
@@ -62,6 +62,7 @@ func (k *kit) callOnLane() *caller {
 
 func (c *caller) send(requests ...string) {
 	c.Helper()
+	require.NoError(c, c.conn.SetDeadline(time.Now().Add(surely)))
 	_, err := io.WriteString(c.conn, strings.Join(requests, ""))
 	require.NoError(c, err)
 }
@@ -76,6 +77,7 @@ func (c *caller) reset() {
 // answer reads an answer, head only.
 func (c *caller) answer() *http.Response {
 	c.Helper()
+	require.NoError(c, c.conn.SetDeadline(time.Now().Add(surely)))
 	resp, err := http.ReadResponse(c.answers, nil)
 	require.NoError(c, err)
 	return resp
@@ -222,8 +224,9 @@ func (k *kit) wantOnLane(n int) { k.Helper(); k.want(n, k.onLane, "connections o
 func (k *kit) wantParked(n int) { k.Helper(); k.want(n, k.parked, "polls that wait") }
 func (k *kit) wantGone(n int)   { k.Helper(); k.want(n, k.gone, "polls that are gone") }
 
-// later lets so much time pass for the lane since the test began.
-func (k *kit) later(d time.Duration) { k.api.Tick(time.Now().Add(d)) }
+// later lets so much time pass for the lane since it began, however long the test has
+// taken.
+func (k *kit) later(d time.Duration) { k.api.Tick(k.begun.Add(d)) }
 
 // wantPosition reads the answer to a poll that is only a hello, and returns where
 // its one topic begins, as a poll names it.

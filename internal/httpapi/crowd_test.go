@@ -116,7 +116,11 @@ func (v *visitor) subscribe(session string, messages int) error {
 		return err
 	}
 	for had := 0; had < messages; {
-		if _, err := io.WriteString(v.conn, polling(session, had)); err != nil {
+		err := v.conn.SetDeadline(time.Now().Add(surely))
+		if err == nil {
+			_, err = io.WriteString(v.conn, polling(session, had))
+		}
+		if err != nil {
 			return err
 		}
 		if v.leaves && v.random.IntN(4) == 0 {

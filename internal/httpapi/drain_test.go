@@ -27,7 +27,7 @@ func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 			c.wantMessages(1, 1)
 			select {
 			case <-drained:
-			case <-time.After(10 * time.Second):
+			case <-time.After(surely):
 				require.Fail(t, "the connection holds the drain up")
 			}
 			c.wantClosed()

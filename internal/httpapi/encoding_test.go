@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -86,7 +87,7 @@ func (k *kit) answerTo(target string, headers ...string) (raw string) {
 	conn, err := k.dial()
 	require.NoError(k, err)
 	defer conn.Close()
-	require.NoError(k, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(k, conn.SetDeadline(time.Now().Add(time.Minute)))
 	var read strings.Builder
 	in := bufio.NewReader(io.TeeReader(conn, &read))
 	for range 2 {
@@ -129,7 +130,10 @@ const takesGzip = "Accept-Encoding: gzip, deflate, br, zstd\r\n"
 func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
 		t.Run(string(way), func(t *testing.T) {
-			k := newLaneKit(t, way, "https://app.example", "https://other.example")
+			k := serveLane(t, way, settings{
+				origins: []string{"https://app.example", "https://other.example"},
+				broker:  broker.Config{HistoryAge: time.Hour}, // the same for all, who are many
+			}, nil)
 			twin := k.twin()
 			epoch := k.fill(long(2000), "short", long(90_000), "shorter", "short again", long(3000))
 			poll := "/v1/sessions/" + k.open(`{"topics":["a@oldest"]}`).Session + "/poll?ack=0"

@@ -30,6 +30,7 @@ type kit struct {
 	cfg    Config
 	client *http.Client
 	api    *API
+	begun  time.Time // the lane, if there is one
 }
 
 type settings struct {

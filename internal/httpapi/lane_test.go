@@ -32,7 +32,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	k := &kit{T: t, cfg: newConfig(s)}
 	k.cfg.Lane = way
 	api := New(k.cfg)
-	k.api = api
+	k.api, k.begun = api, time.Now()
 	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	l := &seatedListener{socket, k.cfg}
