@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gobwas/ws"
@@ -30,39 +31,47 @@ var halves = map[string][]byte{
 	"one, half another": append(ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`)))), ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{}`))))[:7]...),
 }
 
+// soon is before a heartbeat, which a client in memory would have to read.
+var soon = settings{transport: transport.Config{RestTimeout: time.Second}}
+
 // Who begins a command has to end it in time: the connection would hold what is there
 // for as long as its client likes. Whose commands are whole stays.
 func TestTheRestOfACommandHasToComeInTime(t *testing.T) {
 	for name, half := range halves {
 		t.Run(name, func(t *testing.T) {
-			onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
-				k := serveLane(t, way, settings{transport: transport.Config{RestTimeout: time.Second}}, nil)
-				good, slow := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
-				good.hello()
-				slow.hello()
-				k.wantSlow(slow.conn, half, func() {
-					good.send(wire.Command{Ping: true, Ref: new(uint64(1))})
-					good.wantReply(1)
-				})
-				_, err := slow.Next()
-				require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest})
-				k.publish("a", "1")
-				good.wantFrame("a1", "1")
-				good.Close()
-				slow.Close()
+			t.Run("off", func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { newKit(t, soon).wantRestOfACommand(half) })
 			})
+			t.Run("handoff", func(t *testing.T) { newLaneKit(t, LaneHandOff).wantRestOfACommand(half) })
 		})
 	}
 }
 
-// wantSlow sends half a command, and waits until its connection is ended for that.
+func (k *kit) wantRestOfACommand(half []byte) {
+	good, slow := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
+	good.hello()
+	slow.hello()
+	k.wantSlow(slow.conn, half, func() {
+		good.send(wire.Command{Ping: true, Ref: new(uint64(1))})
+		good.wantReply(1)
+	})
+	_, err := slow.Next()
+	require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeInvalidRequest})
+	k.publish("a", "1")
+	good.wantFrame("a1", "1")
+	good.Close()
+	slow.Close()
+}
+
+// wantSlow sends half a command, and waits until its connection is ended for that. Off
+// the lane that takes as long as it takes, which is for a bubble of fake time.
 func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 	k.Helper()
 	_, err := conn.Write(half)
 	require.NoError(k, err)
 	begun := time.Now()
 	for now := begun; k.ended(metrics.SlowBody) == 0; now = now.Add(time.Second) {
-		require.Less(k, time.Since(begun), 10*time.Second, "it is still there")
+		require.Less(k, time.Since(begun), surely, "it is still there")
 		k.api.Tick(now) // the lane's time goes faster
 		meanwhile()
 		time.Sleep(20 * time.Millisecond)
@@ -73,25 +82,35 @@ func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 
 // As on a WebSocket, on a connection without HTTP.
 func TestTheRestOfAnItemHasToComeInTime(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
-		k := serveLane(t, way, settings{transport: transport.Config{RestTimeout: time.Second}}, nil)
+	t.Run("off", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			k := newBareKit(t, soon)
+			k.wantRestOfAnItem(k.dialBare())
+		})
+	})
+	t.Run("handoff", func(t *testing.T) {
+		k := newLaneKit(t, LaneHandOff)
 		conn, err := net.Dial("tcp", k.openPort())
 		require.NoError(t, err)
-		defer conn.Close()
-		_, err = conn.Write(asCBOR(`{"topics":["a"]}`))
-		require.NoError(t, err)
-		frames := wire.NewCBORDecoder(conn)
-		c, err := frames.Next()
-		require.NoError(t, err)
-		require.NotNil(t, c.Hello)
-		whole := asCBOR(`{"publish":{"topic":"a","data":"` + strings.Repeat("x", 1000) + `"}}`)
-		k.wantSlow(conn, whole[:900], func() {})
-		for c.End == nil {
-			c, err = frames.Next()
-			require.NoError(t, err)
-		}
-		require.Equal(t, wire.CodeInvalidRequest, c.End.Code)
-		_, err = io.Copy(io.Discard, conn)
-		require.NoError(t, err)
+		k.wantRestOfAnItem(conn)
 	})
+}
+
+func (k *kit) wantRestOfAnItem(conn net.Conn) {
+	defer conn.Close()
+	_, err := conn.Write(asCBOR(`{"topics":["a"]}`))
+	require.NoError(k, err)
+	frames := wire.NewCBORDecoder(conn)
+	c, err := frames.Next()
+	require.NoError(k, err)
+	require.NotNil(k, c.Hello)
+	whole := asCBOR(`{"publish":{"topic":"a","data":"` + strings.Repeat("x", 1000) + `"}}`)
+	k.wantSlow(conn, whole[:900], func() {})
+	for c.End == nil {
+		c, err = frames.Next()
+		require.NoError(k, err)
+	}
+	require.Equal(k, wire.CodeInvalidRequest, c.End.Code)
+	_, err = io.Copy(io.Discard, conn)
+	require.NoError(k, err)
 }
