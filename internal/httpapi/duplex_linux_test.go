@@ -95,7 +95,7 @@ func TestAConnectionThatIsOverIsClosedThoughItsClientTalksOn(t *testing.T) {
 		}
 		begun := time.Now()
 		for now := begun; err == nil; now = now.Add(time.Second) {
-			require.Less(t, time.Since(begun), 10*time.Second, "it is still there")
+			require.Less(t, time.Since(begun), surely, "it is still there")
 			k.api.Tick(now)
 			time.Sleep(100 * time.Millisecond)
 			_, err = conn.Write(asCBOR(`null`))
@@ -109,23 +109,23 @@ func TestCommandsHaveTheirTurnWhileThereIsMuchToRead(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		const messages = 400
 		k := serveLane(t, way, settings{broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, small)
-		for range messages {
-			k.publish("a", `"`+strings.Repeat("x", large-100)+`"`)
-		}
+		k.tell(1, messages, large-100)
 		s := k.connect(wire.Start{Topic: "a", From: wire.FromOldest})
 		s.hello()
 		s.send(wire.Command{Ref: new(uint64(1)), Ping: true})
-		for read := range messages {
+		pace := time.NewTicker(50 * time.Millisecond) // not faster than the daemon hears it
+		defer pace.Stop()
+		for range messages / 2 {
 			select {
 			case reply := <-s.replies:
 				require.Equal(t, uint64(1), *reply.Ref)
-				require.Less(t, read, messages/2)
 				s.Close()
 				return
-			case <-s.frames:
+			case <-pace.C:
+				<-s.frames
 			}
 		}
-		t.Fatal("all was read before the reply")
+		t.Fatal("half of it was read before the reply")
 	})
 }
 
@@ -138,7 +138,7 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 		} {
 			conn, err := k.dial()
 			require.NoError(t, err)
-			require.NoError(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+			require.NoError(t, conn.SetDeadline(time.Now().Add(surely)))
 			_, err = io.WriteString(conn, "GET /v1/ws HTTP/1.1\r\n"+fields+
 				"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+strings.Repeat("x", 24)+"\r\n\r\n")
 			require.NoError(t, err)
