@@ -184,6 +184,7 @@ func TestAClientThatWaitsForAReplyMayBeSilent(t *testing.T) {
 	s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
 	require.Equal(t, "1", <-h.asked)
 	for n := range 20 {
+		k.client.CloseIdleConnections() // of which the time ends
 		k.later(time.Duration(n) * time.Minute)
 		k.publish("a", fmt.Sprint(n))
 		s.wantFrame(fmt.Sprint("a", n+1), fmt.Sprint(n))

@@ -36,7 +36,7 @@ func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
 		good.wantFrame("a1", "1")
 		good.Close()
 		bad.Close()
-		require.Eventually(t, func() bool { return k.subscriptions() == 0 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return k.subscriptions() == 0 }, surely, time.Millisecond)
 	})
 }
 
@@ -51,10 +51,11 @@ func (k *kit) subscriptions() int {
 func TestAPanicOnTheLaneEndsOneConnection(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{authority: panicking{}}, nil)
-		for _, ask := range []string{publishing("boom", "1"), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
+		for i, ask := range []string{publishing("boom", "1"), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
 			c, other := k.callOnLane(), k.callOnLane()
 			c.send(ask)
 			c.wantClosed()
+			k.wantOnLane(i + 1)
 			other.send(publishing("a", "1"))
 			other.wantPublished("a")
 		}

@@ -454,6 +454,7 @@ func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
 	server := httptest.NewUnstartedServer(api)
 	server.EnableHTTP2 = true
 	server.StartTLS()
+	defer api.Wait() // Close does not, over HTTP/2
 	defer server.Close()
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
