@@ -2,6 +2,8 @@ package broker
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -306,6 +308,59 @@ func TestTopicsAreListedInPages(t *testing.T) {
 	require.Empty(t, page.Next)
 	require.Len(t, page.Topics, 1)
 	require.Equal(t, "c", page.Topics[0].Topic)
+}
+
+// An operator goes through all topics while some are forgotten, and more may not be seen
+// than a page holds.
+func TestEveryPageOfTopicsIsFull(t *testing.T) {
+	b := newBroker(Config{HistoryAge: time.Minute})
+	hidden := func(name string) bool { return strings.HasPrefix(name, "m") }
+	var want []string
+	for i := range 100 {
+		for _, name := range []string{fmt.Sprintf("a.%02d", i), fmt.Sprintf("m.%02d", i), fmt.Sprintf("z.%02d", i)} {
+			publish(t, b, name)
+			if !hidden(name) {
+				want = append(want, name)
+			}
+		}
+	}
+	slices.Sort(want)
+	for n, after := 0, ""; n < 200; n += 7 {
+		page := b.Topics(after, 7, func(name string) bool { return !hidden(name) })
+		for i, topic := range page.Topics {
+			require.Equal(t, want[n+i], topic.Topic)
+		}
+		require.Len(t, page.Topics, min(7, 200-n))
+		require.Equal(t, n+7 < 200, page.Next != "", after)
+		after = page.Next
+	}
+	b.Sweep(time.Now().Add(time.Hour))
+	require.Empty(t, b.Topics("", 7, func(string) bool { return true }).Topics, "forgotten ones are not listed")
+}
+
+// A page costs the same however many topics there are.
+func BenchmarkTopics(b *testing.B) {
+	for _, topics := range []int{1000, 100_000} {
+		b.Run(strconv.Itoa(topics), func(b *testing.B) {
+			br := newBroker(Config{MaxTopics: topics, MemoryBudget: 1 << 30})
+			for i := range topics {
+				_, err := br.Join(wire.Start{Topic: "t." + strconv.Itoa(i)}, &recorder{}, true)
+				require.NoError(b, err)
+			}
+			for b.Loop() {
+				br.Topics("t.5", 10, func(string) bool { return true })
+			}
+		})
+	}
+}
+
+func BenchmarkMakeTopic(b *testing.B) {
+	br := newBroker(Config{MaxTopics: 1 << 40, MemoryBudget: 1 << 40})
+	for i := 0; b.Loop(); i++ {
+		if _, err := br.Join(wire.Start{Topic: "t." + strconv.Itoa(i*7919%1_000_003)}, &recorder{}, true); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 func TestATopicTellsWhenItsNewestMessageWasPublished(t *testing.T) {

@@ -4,14 +4,17 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/tidwall/btree"
+
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // names has the names of all topics by their tokens, so that those of a pattern
-// are found without looking at every topic there is.
+// are found without looking at every topic there is, and in order, for a page of them.
 type names struct {
-	mu   sync.RWMutex // after a shard's lock
-	root name
+	mu     sync.RWMutex // after a shard's lock
+	root   name
+	sorted btree.Set[string]
 }
 
 // A name is where the names go on that begin with the same tokens.
@@ -36,6 +39,7 @@ func (n *names) put(topic string) {
 		at = next
 	}
 	at.whole = topic
+	n.sorted.Insert(topic)
 }
 
 func (n *names) remove(topic string) {
@@ -49,10 +53,24 @@ func (n *names) remove(topic string) {
 		}
 		path, tokens = append(path, at), append(tokens, token)
 	}
+	n.sorted.Delete(topic)
 	path[len(path)-1].whole = ""
 	for i := len(path) - 1; i > 0 && path[i].whole == "" && len(path[i].next) == 0; i-- {
 		delete(path[i-1].next, tokens[i-1])
 	}
+}
+
+// after returns the next names after the given one, at most so many.
+func (n *names) after(name string, most int) (next []string) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	n.sorted.Ascend(name, func(topic string) bool {
+		if topic != name {
+			next = append(next, topic)
+		}
+		return len(next) < most
+	})
+	return next
 }
 
 // A Search bounds what looking for the topics of patterns may cost, for all that one
@@ -66,7 +84,7 @@ type Search struct {
 
 // visitsPerTopic is how many steps may be made for each topic that may be found: a
 // wildcard before other tokens leads to many topics that do not match.
-const visitsPerTopic = 64
+const visitsPerTopic = 16
 
 // recallsOfAll is how many patterns may each be held against all topics that were
 // forgotten, as far as they are remembered.

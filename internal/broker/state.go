@@ -1,8 +1,6 @@
 package broker
 
 import (
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -74,28 +72,22 @@ func (b *Broker) Topics(after string, limit int, show func(topic string) bool) w
 	return list
 }
 
-// topicsAfter returns the first n topics after the given name, in order. It keeps
-// no more than a few pages of them while it looks at all.
-func (b *Broker) topicsAfter(after string, n int, show func(topic string) bool) []*topic {
-	var found []*topic
-	for i := range b.shards {
-		s := &b.shards[i]
-		s.mu.RLock()
-		for name, t := range s.topics {
-			if name > after && show(name) {
+// topicsAfter returns the first n topics after the given name, in order. It looks at a
+// page of names at a time: others make topics meanwhile.
+func (b *Broker) topicsAfter(after string, n int, show func(topic string) bool) (found []*topic) {
+	for {
+		names := b.names.after(after, n)
+		for _, name := range names {
+			if t := b.find(name); t != nil && show(name) {
 				found = append(found, t)
 			}
-			if len(found) >= 4*n {
-				found = firstTopics(found, n)
+			if len(found) == n {
+				return found
 			}
 		}
-		s.mu.RUnlock()
+		if len(names) < n {
+			return found
+		}
+		after = names[n-1]
 	}
-	return firstTopics(found, n)
-}
-
-// firstTopics sorts topics by name and returns the first n.
-func firstTopics(topics []*topic, n int) []*topic {
-	slices.SortFunc(topics, func(x, y *topic) int { return strings.Compare(x.name, y.name) })
-	return topics[:min(n, len(topics))]
 }
