@@ -77,6 +77,17 @@ type commandReader struct {
 	part
 }
 
+// counted returns a Reader of a connection of w's.
+func (a *API) counted(w limit.Who, r transport.Reader) transport.Reader {
+	return &commandReader{Reader: r, part: part{api: a, who: w}}
+}
+
+// Close implements transport.Reader.
+func (c *commandReader) Close() {
+	c.Reader.Close()
+	c.over()
+}
+
 // Read implements transport.Reader.
 func (c *commandReader) Read(b []byte) (int, transport.Incoming, error) {
 	n, in, err := c.Reader.Read(b)

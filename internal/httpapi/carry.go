@@ -68,18 +68,15 @@ func (a *API) release(d transport.Duplex) {
 	}
 }
 
-// carry serves a connection of w's that goes both ways, with what connect has opened for
-// it.
-func (a *API) carry(ctx context.Context, c net.Conn, w limit.Who, d transport.Duplex) {
+// carry serves a connection that goes both ways, with what connect has opened for it.
+func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	inbound.Of(c).Opened()
-	commands := &commandReader{Reader: d.Reader, part: part{api: a, who: w}}
-	d.Reader, d.Over = commands, commands.over
 	if a.lane != nil && a.lane.Carry(c, d) {
 		return
 	}
 	defer a.release(d)
-	defer commands.over()
 	if !a.lines.add(c) {
+		d.Reader.Close()
 		c.Close()
 		return
 	}
@@ -122,11 +119,14 @@ func (h *bareHost) Open(c net.Conn, opening []byte) (transport.Duplex, error) {
 
 // Carry implements transport.Host.
 func (h *bareHost) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
-	(*API)(h).carry(ctx, c, inbound.SeatOf(c).Who(nil, ""), d)
+	(*API)(h).carry(ctx, c, d)
 }
 
-// MessageBytes implements transport.Host.
-func (h *bareHost) MessageBytes() int { return (*API)(h).Limits().MessageBytes }
+// Reader implements transport.Host.
+func (h *bareHost) Reader(c net.Conn) transport.Reader {
+	a := (*API)(h)
+	return a.counted(inbound.SeatOf(c).Who(nil, ""), transport.NewSequence(a.Limits().MessageBytes))
+}
 
 func readConnectRequest(opening []byte) (request wire.ConnectRequest, err error) {
 	object, _, err := wire.CBORMapToJSON(opening)

@@ -82,10 +82,14 @@ func (k *kit) dial() (net.Conn, error) {
 
 // dialFrom is dial from an address of the caller's own, which ends so.
 func (k *kit) dialFrom(last int) net.Conn {
-	from := &net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(last)), Port: 1}
-	nc, err := k.client.Transport.(*http.Transport).DialContext(context.WithValue(k.Context(), fromKey{}, net.Addr(from)), "tcp", "pubsubd")
+	nc, err := k.client.Transport.(*http.Transport).DialContext(from(k.Context(), last), "tcp", "pubsubd")
 	require.NoError(k, err)
 	return nc
+}
+
+// from has a network in memory dial from an address that ends so.
+func from(ctx context.Context, last int) context.Context {
+	return context.WithValue(ctx, fromKey{}, net.Addr(&net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(last)), Port: 1}))
 }
 
 // As TestNothingIsLostWhereverAnAnswerIsCut, where the lane answers.

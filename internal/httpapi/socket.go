@@ -49,9 +49,9 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p asker) error 
 	_, compressed := compression.Accepted()
 	d.Request.Format, d.Request.Via, d.Answers = format.OnSocket(), transport.ViaWebSocket, true
 	d.Deflates = compressed
-	d.Reader = transport.NewWebSocket(d.Request.Format, compressed, a.Limits().MessageBytes)
+	d.Reader = a.counted(p.Who, transport.NewWebSocket(d.Request.Format, compressed, a.Limits().MessageBytes))
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	a.carry(r.Context(), conn, p.Who, d)
+	a.carry(r.Context(), conn, d)
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -38,7 +39,7 @@ func newBareKit(t *testing.T, s settings) *bareKit {
 	k := &bareKit{system{kit: newKit(t, s)}, newPipeListener()}
 	port := transport.NewPort(k.api.BareHost())
 	var running sync.WaitGroup
-	running.Go(func() { require.ErrorIs(t, port.Serve(k.port), net.ErrClosed) })
+	running.Go(func() { require.ErrorIs(t, port.Serve(&seatedListener{k.port, k.cfg}), net.ErrClosed) })
 	t.Cleanup(func() {
 		require.NoError(t, k.port.Close())
 		k.api.Close()
@@ -65,9 +66,11 @@ type bareSubscriber struct {
 	done    chan struct{}
 }
 
-func (k *bareKit) dialBare() net.Conn {
+func (k *bareKit) dialBare() net.Conn { return k.dialBareFrom(200) }
+
+func (k *bareKit) dialBareFrom(last int) net.Conn {
 	k.Helper()
-	conn, err := k.port.dial(context.Background(), "", "")
+	conn, err := k.port.dial(from(k.Context(), last), "", "")
 	require.NoError(k, err)
 	return conn
 }
@@ -196,5 +199,46 @@ func TestABareConnectionGoesOnWithASession(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "3", string(c.Message.Data))
 		s.Close()
+	})
+}
+
+// What a connection is to open is held as a body is, while its end does not come.
+func TestOpeningsThatNeverEndAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newBareKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
+		var conns []net.Conn
+		for i := range 20 {
+			nc := k.dialBareFrom(i % 4)
+			conns = append(conns, nc)
+			go func() { _, _ = io.Copy(io.Discard, nc) }()
+			go func() { _, _ = nc.Write(append([]byte{0x5a, 0, 0x0f, 0x42, 0x40}, make([]byte, 900_000)...)) }()
+			synctest.Wait()
+		}
+		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(8<<20+20*5000), "a quarter, and a reading each")
+		require.Greater(t, k.api.bodies.taken.Load(), int64(6<<20))
+		for _, nc := range conns {
+			nc.Close()
+		}
+		synctest.Wait()
+		require.Zero(t, k.api.bodies.taken.Load())
+	})
+}
+
+// Who opens connections on and on, though it is refused, is told late.
+func TestARefusedOpeningIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rates := limit.Rates{limit.Sessions: {limit.Address: once}}
+		k := newBareKit(t, settings{limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})
+		begun := time.Now()
+		for i := range 30 {
+			s := k.openBare(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}}})
+			hello := <-s.received()
+			require.Equal(t, i == 0, hello.Hello != nil)
+			if i > 0 {
+				require.Equal(t, wire.CodeLimited, hello.End.Code)
+			}
+			s.Close()
+		}
+		require.Greater(t, time.Since(begun), 5*time.Second, "some at once, and the others few a second")
 	})
 }

@@ -33,10 +33,9 @@ type Later func(ctx context.Context) *wire.Reply
 type Duplex struct {
 	Session  *session.Session
 	Request  Request // mode Stream
-	Reader   Reader
+	Reader   Reader  // closed by who carries it
 	Commands Commands
 	Ahead    []byte // what was read of the connection before
-	Over     func() // called once by who carries it, when nothing is read any more; nil: nobody has to know
 
 	// Answers says that the client answers heartbeats, so that one from which nothing
 	// comes for long is taken for dead.
@@ -52,6 +51,7 @@ type Duplex struct {
 func (t *Server) Serve(ctx context.Context, c net.Conn, d Duplex) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer d.Reader.Close()
 	l := &line{server: t, conn: c, duplex: d, asked: time.Now(), greeted: make(chan struct{})}
 	var writing sync.WaitGroup
 	writing.Go(func() {

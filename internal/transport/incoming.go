@@ -20,6 +20,9 @@ type Reader interface {
 	// Held is how many bytes are kept of that.
 	Held() int
 
+	// Close lets go of that. Nothing is read after it, and it may be called again.
+	Close()
+
 	// Bye appends what a connection ends with, after the frame that says why: nothing,
 	// where the end speaks for itself.
 	Bye(dst []byte, why *wire.Problem) []byte

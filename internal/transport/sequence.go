@@ -26,6 +26,9 @@ func (s *sequence) Partial() bool { return len(s.item) > 0 }
 // Held implements Reader.
 func (s *sequence) Held() int { return len(s.item) }
 
+// Close implements Reader.
+func (s *sequence) Close() { s.item = nil }
+
 // Read implements Reader.
 func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
 	had := len(s.item)

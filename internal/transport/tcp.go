@@ -11,16 +11,16 @@ import (
 
 // A Host takes in the clients of bare connections.
 type Host interface {
-	// Open reads what a client opens its connection with, and opens that. The error is
-	// a *wire.Problem, and ends the connection.
+	// Open reads what a client opens its connection with, and opens that. The error,
+	// which may be a *wire.Problem to be told, ends the connection.
 	Open(c net.Conn, opening []byte) (Duplex, error)
 
 	// Carry serves the connection with what was opened for it, and closes it. It may
 	// return before that is over.
 	Carry(ctx context.Context, c net.Conn, d Duplex)
 
-	// MessageBytes is how large a message may be.
-	MessageBytes() int
+	// Reader returns what reads a connection.
+	Reader(c net.Conn) Reader
 }
 
 // A Port takes bare connections, on which both sides send a CBOR sequence (RFC 8742):
@@ -103,25 +103,37 @@ func (p *Port) open(c net.Conn) (Duplex, error) {
 	if err := c.SetDeadline(time.Now().Add(openTimeout)); err != nil {
 		return Duplex{}, err
 	}
-	reader := NewSequence(p.host.MessageBytes())
+	reader := p.host.Reader(c)
+	opening, ahead, err := readOpening(c, reader)
+	var d Duplex
+	if err == nil {
+		d, err = p.host.Open(c, opening)
+	}
+	if err != nil {
+		reader.Close()
+		return Duplex{}, err
+	}
+	d.Request.Via, d.Request.Format = ViaTCP, wire.CBOR
+	d.Reader, d.Ahead = reader, ahead
+	return d, nil
+}
+
+// readOpening returns the first that comes which is whole, and what came with it.
+func readOpening(c net.Conn, reader Reader) (opening, ahead []byte, err error) {
 	buf := make([]byte, readBytes)
 	for {
 		m, err := c.Read(buf)
 		if err != nil {
-			return Duplex{}, err
+			return nil, nil, err
 		}
 		for rest := buf[:m]; len(rest) > 0; {
 			n, in, err := reader.Read(rest)
 			if err != nil {
-				return Duplex{}, err
+				return nil, nil, err
 			}
-			if rest = rest[n:]; in.Command == nil {
-				continue
+			if rest = rest[n:]; in.Command != nil {
+				return in.Command, rest, nil
 			}
-			d, err := p.host.Open(c, in.Command)
-			d.Request.Via, d.Request.Format = ViaTCP, wire.CBOR
-			d.Reader, d.Ahead = reader, rest
-			return d, err
 		}
 	}
 }

@@ -98,6 +98,9 @@ func (s *socket) Partial() bool { return s.inside || s.state.Fragmented() }
 // Held implements Reader.
 func (s *socket) Held() int { return len(s.message) }
 
+// Close implements Reader.
+func (s *socket) Close() { s.message = nil }
+
 // unmask appends part, which is the next of the frame's payload, without its mask.
 func (s *socket) unmask(dst, part []byte) []byte {
 	begin := len(dst)

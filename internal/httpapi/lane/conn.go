@@ -325,7 +325,7 @@ func (c *conn) leave() {
 	c.polled()
 	if c.duplex != nil {
 		c.duplex.giveUp()
-		c.duplex.isOver()
+		c.duplex.Reader.Close()
 	}
 	c.reader.leave(c)
 	if c.fate == returning {

@@ -188,13 +188,6 @@ func (c *conn) restDuplex() bool {
 	return c.await(aFrame)
 }
 
-// isOver tells who opened it that nothing is read any more.
-func (d *duplex) isOver() {
-	if d.Over != nil {
-		d.Over()
-	}
-}
-
 // silent is told that nothing was heard for long from a client that answers
 // heartbeats. While it is sent messages it gets none, so it is asked once.
 func (c *conn) silent() {
