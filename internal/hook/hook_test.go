@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"cmp"
 	"bufio"
 	"context"
 	"encoding/json"
@@ -44,7 +45,7 @@ func newDesk(t *testing.T, cfg Config) *desk {
 	d := &desk{T: t, cfg: cfg, logged: logged, all: metrics.New("test")}
 	app := httptest.NewServer(d)
 	d.cfg.URL, d.cfg.Secret = app.URL+"/hook?token=query-secret", secret
-	d.cfg.Timeout = time.Minute // whatever else the machine does
+	d.cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // whatever else the machine does
 	d.Hook = New(d.cfg, free{}, d.all, zap.New(core))
 	t.Cleanup(func() {
 		d.Close()
@@ -420,5 +421,5 @@ func TestAnApplicationThatComesBackIsAsked(t *testing.T) {
 		require.Error(t, ask())
 	}
 	away.Store(false)
-	require.Eventually(t, func() bool { return ask() == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return ask() == nil }, 30*time.Second, time.Millisecond)
 }
