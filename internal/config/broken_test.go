@@ -164,6 +164,7 @@ var broken = []brokenInput{
 	{name: "limits: a plural too much", environ: []string{"PUBSUBD_LIMITS_PENDING_MESSAGES=5"}},
 	{name: "hook: no secret", yaml: "hooks:\n  publish:\n    url: http://127.0.0.1:9000/publish\n"},
 	{name: "hook: a secret that is short", environ: []string{"PUBSUBD_HOOKS_PUBLISH_SECRET=whsec_c2hvcnQ="}},
+	{name: "hook: a secret that is too short, beside a URL", yaml: "hooks:\n  publish:\n    url: http://127.0.0.1:9000/publish\n    secret: short\n"},
 	{name: "hook: a secret that is no base64", args: []string{"--hooks-publish-secret=whsec_hunter2 hunter2 hunter2"}},
 	{name: "hook: a URL with a password that is not escaped", args: []string{"--hooks-publish-url=http://daemon:hun%ter2@app/"}},
 	{name: "hook: no URL, with a password", args: []string{"--hooks-publish-url=daemon:hunter2@app/"}},

@@ -20,6 +20,11 @@ func (e *Error) Error() string {
 	return e.Where + ": " + said
 }
 
+// isAbout reports whether e is about the setting of that key, or about its section.
+func (e *Error) isAbout(key string) bool {
+	return e.Key != "" && strings.HasPrefix(key+".", e.Key+".")
+}
+
 // didYouMean completes the error of an unknown name with the nearest known one,
 // if one is near, or one that ends or begins so: history.age for age. The prefix, which all
 // of them have, and case count for nothing.

@@ -132,13 +132,14 @@ func (r *reading) fail(where, key, reason string, args ...any) {
 	r.wrong = append(r.wrong, &Error{Where: where, Key: key, Reason: fmt.Sprintf(reason, args...)})
 }
 
-// complain takes errors that do not know where their settings came from. What
-// contradicts a setting that could not be read, itself or its section, is left out.
+// complain takes errors that do not know where their settings came from. What is about
+// a setting that could not be read, itself or its section, is left out: it stands at
+// its default, which nobody said.
 func (r *reading) complain(wrong ...*Error) {
 	unread := r.wrong
 	for _, e := range wrong {
 		e.Where = cmp.Or(r.originOf(e.Key), r.originOf(e.with))
-		if !slices.ContainsFunc(unread, func(u *Error) bool { return u.Key != "" && strings.HasPrefix(e.Key+".", u.Key+".") }) {
+		if !slices.ContainsFunc(unread, func(u *Error) bool { return u.isAbout(e.Key) || u.isAbout(e.with) }) {
 			r.wrong = append(r.wrong, e)
 		}
 	}
