@@ -110,10 +110,13 @@ func (t *trial) tell(p loadtest.Progress) (stop func()) {
 	return func() { close(quit); telling.Wait() }
 }
 
+// status says how many calls there may be within the run: those that are under way at
+// its end come on top.
 func (t *trial) status() loadtest.Status {
+	done := t.completed.Load()
 	return loadtest.Status{
-		Phase: t.setting.String(), Done: int(t.completed.Load()), Total: t.cfg.most(t.setting), Unit: "calls",
-		Deliveries: t.completed.Load(), Elapsed: time.Since(t.begin),
+		Phase: t.setting.String(), Done: int(done), Total: max(int(done), t.cfg.most(t.setting)), Unit: "calls",
+		Deliveries: done, Elapsed: time.Since(t.begin),
 	}
 }
 
