@@ -5,6 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -17,6 +20,7 @@ type door struct {
 	*steady
 	limiter *limit.Limiter
 	metrics *metrics.Metrics
+	full    seldom // owned by Accept
 }
 
 // Accept implements net.Listener.
@@ -32,6 +36,16 @@ func (l *door) Accept() (net.Conn, error) {
 		}
 		refusal, _ := errors.AsType[*limit.Refusal](err)
 		l.refuse(c, refusal)
+		l.maybeTell(refusal)
+	}
+}
+
+// maybeTell logs, now and then, that there is no seat for anyone: the operator's to
+// mend, unlike what one address has too much of.
+func (l *door) maybeTell(why *limit.Refusal) {
+	if why != nil && why.Limit == "connections" && l.full.due(time.Now()) {
+		l.log.Warn("limits.connections is full, connections are refused: raise it, or where it is auto the limit of open files (ulimit -n, LimitNOFILE)",
+			zap.String("listener", l.name), zap.Int("limits.connections", l.limiter.Config().Connections))
 	}
 }
 

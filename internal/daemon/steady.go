@@ -31,7 +31,7 @@ type steady struct {
 
 	once   sync.Once
 	closed chan struct{}
-	warned time.Time // that there is none; owned by Accept
+	warned seldom // that there is none; owned by Accept
 }
 
 func (d *Daemon) steady(l *net.TCPListener, name string, tell telling) *steady {
@@ -79,13 +79,10 @@ func (l *steady) Close() error {
 
 // warn says, now and then, that connections cannot be accepted.
 func (l *steady) warn(err error) {
-	if now := time.Now(); now.Sub(l.warned) >= warnEvery {
-		l.warned = now
+	if l.warned.due(time.Now()) {
 		l.log.Warn("connections cannot be accepted", zap.String("listener", l.name), zap.Error(err))
 	}
 }
-
-const warnEvery = 10 * time.Second
 
 // lacksFile reports whether there was no descriptor for a connection.
 func lacksFile(err error) bool {
