@@ -36,8 +36,14 @@ func untilDone(ctx context.Context) Await {
 // the publishing. It may take its time, and change m: a key stands for m and ttl as
 // they are given. await waits for another that is under way, and may be called again.
 func (b *Broker) Once(await Await, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func() (wire.Published, error)) (wire.Published, error) {
-	asked := Result{Scope: scopeOf(owner, m), Fingerprint: fingerprintOf(m, ttl)}
+	asked := Result{Scope: scopeOf(owner, m.Position.Topic, m.ID), Fingerprint: fingerprintOf(m, ttl)}
 	return b.results.do(await, asked, now, publish)
+}
+
+// IsUnderWay reports whether PublishOnce would wait now, for who publishes to the topic
+// with the same key of owner's.
+func (b *Broker) IsUnderWay(owner, topic, key string) bool {
+	return b.results.isUnderWay(scopeOf(owner, topic, key))
 }
 
 // Results returns what publishes with idempotency keys were answered with.
@@ -58,8 +64,8 @@ func digestOf(parts ...[]byte) (d Digest) {
 }
 
 // scopeOf stands for within what a key must be another for another message.
-func scopeOf(owner string, m *wire.Message) Digest {
-	return digestOf([]byte(owner), []byte(m.Position.Topic), []byte(m.ID))
+func scopeOf(owner, topic, key string) Digest {
+	return digestOf([]byte(owner), []byte(topic), []byte(key))
 }
 
 // fingerprintOf stands for everything else that a publisher says.

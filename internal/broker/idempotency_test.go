@@ -178,3 +178,18 @@ func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
 	_, err = once("another")
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
+
+// Who cannot wait asks before.
+func TestWhatIsUnderWayIsKnown(t *testing.T) {
+	b := newBroker(Config{})
+	require.False(t, b.IsUnderWay("me", "a", "k"))
+	_, err := b.Once(untilDone(t.Context()), "me", keyed("a", "k", "1"), 0, time.Now(), func() (wire.Published, error) {
+		require.True(t, b.IsUnderWay("me", "a", "k"))
+		require.False(t, b.IsUnderWay("you", "a", "k"))
+		require.False(t, b.IsUnderWay("me", "b", "k"))
+		require.False(t, b.IsUnderWay("me", "a", "l"))
+		return wire.Published{}, nil
+	})
+	require.NoError(t, err)
+	require.False(t, b.IsUnderWay("me", "a", "k"), "it is over")
+}

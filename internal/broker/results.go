@@ -74,6 +74,14 @@ func (r *Results) begin(asked Result, now time.Time) (mine *result, found Result
 	return nil, known.Result, known.underWay
 }
 
+// isUnderWay reports whether do would wait for a publish with that scope now.
+func (r *Results) isUnderWay(scope Digest) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := r.byScope[scope]
+	return known != nil && known.underWay != nil
+}
+
 func (r *Results) publish(mine *result, publish func() (wire.Published, error)) (published wire.Published, err error) {
 	done := false // not if publish panics
 	defer func() { r.end(mine, published, done && err == nil) }()

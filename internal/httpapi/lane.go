@@ -222,6 +222,9 @@ func (a *laneAPI) publish(in lane.Publish) (wire.Published, error) {
 	if err != nil {
 		return wire.Published{}, err
 	}
+	if api.isUnderWay(p, topic, in.IdempotencyKey) {
+		return wire.Published{}, errNotServed
+	}
 	call, err := a.Limiter.Begin(noPatience, p.Who) // first: what goes to net/http must have spent nothing
 	if err != nil {
 		return wire.Published{}, err
@@ -246,6 +249,18 @@ func (a *laneAPI) publish(in lane.Publish) (wire.Published, error) {
 	}
 	defer done()
 	return api.takeMessage(noPatience, p.Principal, m, bytes.Clone(in.Body))
+}
+
+// isUnderWay reports whether a publish would have to wait for one with its idempotency
+// key. It is asked before anything is spent; for one that begins a moment later is
+// waited at twice the price.
+func (a *API) isUnderWay(p asker, topic, idempotencyKey string) bool {
+	// Fast path: most have none.
+	if idempotencyKey == "" {
+		return false
+	}
+	key, err := wire.ParseIdempotencyKey(idempotencyKey)
+	return err == nil && a.Broker.IsUnderWay(p.Name, topic, key)
 }
 
 // header is a header's values, as net/http has them.
