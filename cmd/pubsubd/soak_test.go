@@ -34,7 +34,7 @@ func TestASoakFindsNoFault(t *testing.T) {
 	for _, c := range append(result.Staged, result.Found...) {
 		staged[c.What] = c.N
 	}
-	for _, what := range []string{"messages published", "connections reset", "deliveries checked"} {
+	for _, what := range []string{"messages published", "connections reset", "connections without HTTP", "deliveries checked"} {
 		require.Positive(t, staged[what], what)
 	}
 	require.Positive(t, staged["kills"]+staged["restarts without"]+staged["restarts with the state file"])

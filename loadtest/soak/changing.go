@@ -93,7 +93,7 @@ func (h *handworker) change(ctx context.Context, s *stay, request wire.ChangeReq
 }
 
 func (h *handworker) patch(ctx context.Context, s *stay, request wire.ChangeRequest, rng *rand.Rand) ([]wire.Position, error) {
-	line, err := dial(ctx, h.proxy.address(), rng)
+	line, err := dial(ctx, h.ports.http.address(), rng)
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,7 @@ var ways = []way{
 	{mode: pubsub.Multiple, stateless: true}, {mode: pubsub.Stream, stateless: true},
 	{transport: pubsub.SSE}, {transport: pubsub.WebSocket},
 	{transport: pubsub.WebSocket, format: pubsub.CBOR}, {mode: pubsub.Batch, format: pubsub.CBOR},
+	{transport: pubsub.TCP},
 }
 
 func (w way) String() string {
@@ -61,7 +62,7 @@ func (w way) options() (all []pubsub.SubscribeOption) {
 
 // subscriberForms is how many kinds of subscribers there are: every way by the Go
 // client, and those of polls by hand.
-const subscriberForms = 20
+const subscriberForms = 21
 
 // formOf returns the way of a form, and whether it is done by hand.
 func formOf(form int) (w way, byHand bool) {

@@ -89,7 +89,7 @@ func (w *world) eraseOne(ctx context.Context, rng *rand.Rand) {
 	from := w.ledger.since(time.Now())
 	// The ledger is told before: a subscriber may be told before the answer comes.
 	deleted := w.ledger.asked(topic, from, math.MaxInt32-2*slackMS)
-	status, err := request(ctx, http.MethodDelete, "http://"+w.proxy.address()+"/v1/topics/"+w.ledger.names[topic], "")
+	status, err := request(ctx, http.MethodDelete, "http://"+w.ports.http.address()+"/v1/topics/"+w.ledger.names[topic], "")
 	now := w.ledger.since(time.Now())
 	if err == nil && status/100 == 2 {
 		w.staged.deletions.Add(1)

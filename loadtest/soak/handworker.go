@@ -104,7 +104,7 @@ func (h *handworker) call(ctx context.Context) (*connection, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.line == nil {
-		line, err := dial(ctx, h.proxy.address(), h.rng)
+		line, err := dial(ctx, h.ports.http.address(), h.rng)
 		if err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ type librarian struct {
 const mostTopicsEach = 6
 
 func (l *librarian) live(ctx context.Context) {
-	client, err := pubsub.New("http://"+l.proxy.address(), pubsub.WithMaxBackoff(time.Second))
+	client, err := pubsub.New("http://"+l.ports.http.address(), pubsub.WithMaxBackoff(time.Second), pubsub.WithTCPAddr(l.ports.bare.address(), nil))
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

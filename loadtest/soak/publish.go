@@ -40,7 +40,7 @@ func newPublisher(w *world, number int) (*publisher, error) {
 		hc.Transport = namedPublisher{p.transport, clientName(number)}
 	}
 	var err error
-	p.client, err = pubsub.New("http://"+w.proxy.address(), pubsub.WithHTTPClient(hc))
+	p.client, err = pubsub.New("http://"+w.ports.http.address(), pubsub.WithHTTPClient(hc))
 	return p, err
 }
 
@@ -151,7 +151,7 @@ func (p *publisher) judgeRefusal(id identity, err error) {
 // probe publishes the last message of each topic: whoever has it, and all before,
 // has everything.
 func probe(ctx context.Context, w *world) error {
-	client, err := pubsub.New("http://" + w.proxy.address())
+	client, err := pubsub.New("http://" + w.ports.http.address())
 	if err != nil {
 		return err
 	}

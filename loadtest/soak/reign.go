@@ -54,19 +54,19 @@ func drawEnvironment(rng *rand.Rand) environment {
 
 func (e *environment) flags() []string {
 	return []string{
-		"--log-level=warn", "--lane=" + e.lane,
+		"--log-level=warn", "--lane=" + e.lane, "--listen-tcp=127.0.0.1:0",
 		"--history-messages=" + strconv.Itoa(e.Messages), "--history-bytes=" + strconv.Itoa(e.Bytes), "--history-age=" + e.Age.String(),
 		"--session-queue=" + strconv.Itoa(e.queue), "--session-unacked=" + strconv.Itoa(e.unacked),
 		"--poll-answer-frames=" + strconv.Itoa(e.answerFrames),
 	}
 }
 
-// A reign is the daemons that run one after the other behind the proxy. One
+// A reign is the daemons that run one after the other behind the proxies. One
 // goroutine stages it; number may be read by any.
 type reign struct {
 	command    []string
 	folder     string // holds the state; removed by end
-	proxy      *proxy
+	ports      *ports
 	ledger     *ledger
 	retentions *retentions
 	rng        *rand.Rand
@@ -78,13 +78,13 @@ type reign struct {
 	staged map[ending]int
 }
 
-func newReign(ctx context.Context, command []string, p *proxy, l *ledger, r *retentions, seed uint64) (*reign, error) {
+func newReign(ctx context.Context, command []string, p *ports, l *ledger, r *retentions, seed uint64) (*reign, error) {
 	folder, err := os.MkdirTemp("", "pubsubd-soak-")
 	if err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
 	k := &reign{
-		command: command, folder: folder, proxy: p, ledger: l, retentions: r,
+		command: command, folder: folder, ports: p, ledger: l, retentions: r,
 		rng: rand.New(rand.NewPCG(seed, 'r')), state: true, staged: map[ending]int{},
 	}
 	if err := k.begin(ctx); err != nil {
@@ -111,7 +111,7 @@ func (k *reign) begin(ctx context.Context) error {
 		return fmt.Errorf("ask the server's epoch: %w", err)
 	}
 	k.number.Add(1)
-	k.proxy.lead(s.Addresses().Public)
+	k.ports.lead(s.Addresses())
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (k *reign) change(ctx context.Context, how ending) error {
 	} else if err := k.server.Stop(); err != nil {
 		k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.LastWords())
 	}
-	k.proxy.lead("")
+	k.ports.lead(child.Addresses{})
 	k.listen()
 	if how == planned {
 		_ = os.Remove(k.stateFile())

@@ -69,10 +69,11 @@ func (w *world) countStaged() []Count {
 		{"restarts with the state file", int64(k[kept])},
 		{"restarts without", int64(k[planned])},
 		{"kills", int64(k[killed])},
-		{"connections", w.proxy.accepted.Load()},
+		{"connections", w.ports.http.accepted.Load()},
+		{"connections without HTTP", w.ports.bare.accepted.Load()},
 	}
 	for what := closed; what < misfortunes; what++ {
-		counts = append(counts, Count{"connections " + misfortuneNames[what], w.proxy.count[what].Load()})
+		counts = append(counts, Count{"connections " + misfortuneNames[what], w.ports.befell(what)})
 	}
 	for form := range subscriberForms {
 		counts = append(counts, Count{"subscribers, " + formName(form), s.subscribers[form].Load()})

@@ -26,8 +26,8 @@ func Run(ctx context.Context, cfg Config, say Progress) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer w.proxy.close()
-	say(fmt.Sprintf("seed %d; started a server as process %d, and a proxy at %s", cfg.Seed, w.reign.server.PID(), w.proxy.address()))
+	defer w.ports.close()
+	say(fmt.Sprintf("seed %d; started a server as process %d, and proxies at %s and %s", cfg.Seed, w.reign.server.PID(), w.ports.http.address(), w.ports.bare.address()))
 	began := time.Now()
 	stop := w.report(say)
 	failure := w.rage(ctx, cfg)
@@ -41,21 +41,21 @@ func Run(ctx context.Context, cfg Config, say Progress) (*Result, error) {
 func newWorld(ctx context.Context, cfg Config) (*world, error) {
 	began, f := time.Now(), newFaults()
 	p := newPayloads(cfg.Seed, largestMessage)
-	proxy, err := newProxy(cfg.Seed, drawFate)
+	ports, err := newPorts(cfg.Seed)
 	if err != nil {
 		return nil, err
 	}
 	w := &world{
-		seed: cfg.Seed, payloads: p, ledger: newLedger(topicNames(cfg.Topics), p, f, began), proxy: proxy,
+		seed: cfg.Seed, payloads: p, ledger: newLedger(topicNames(cfg.Topics), p, f, began), ports: ports,
 		calm: make(chan struct{}), trails: make([][]*trail, cfg.Topics), retentions: &retentions{}, publishers: cfg.Publishers,
 	}
-	if w.reign, err = newReign(ctx, cfg.ServerCommand, proxy, w.ledger, w.retentions, cfg.Seed); err != nil {
-		proxy.close()
+	if w.reign, err = newReign(ctx, cfg.ServerCommand, ports, w.ledger, w.retentions, cfg.Seed); err != nil {
+		ports.close()
 		return nil, err
 	}
 	if w.features, err = askFeatures(ctx, w.reign.server.Addresses().Public, w.ledger.names[0]); err != nil {
 		w.reign.end()
-		proxy.close()
+		ports.close()
 		return nil, fmt.Errorf("ask what the server offers: %w", err)
 	}
 	return w, nil
@@ -98,7 +98,7 @@ func (w *world) rage(ctx context.Context, cfg Config) (failure error) {
 	failure = w.reign.run(ctx, min(cfg.Restart, cfg.Duration/3))
 	cancel()
 	close(w.calm)
-	w.proxy.calm()
+	w.ports.calm()
 	writers.Wait()
 	if failure == nil {
 		failure = w.settle(living, cfg.Settle)
@@ -171,5 +171,5 @@ func (w *world) line() string {
 		all += n
 	}
 	return fmt.Sprintf("%4.0f s  %d published, %d delivered, %d gaps, %d cuts, epoch %d, %d faults",
-		time.Since(w.ledger.began).Seconds(), w.published.accepted.Load(), messages, all, w.proxy.cuts(), w.reign.number.Load(), w.ledger.faults.total())
+		time.Since(w.ledger.began).Seconds(), w.published.accepted.Load(), messages, all, w.ports.cuts(), w.reign.number.Load(), w.ledger.faults.total())
 }

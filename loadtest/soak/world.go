@@ -15,7 +15,7 @@ type world struct {
 	seed       uint64
 	payloads   *payloads
 	ledger     *ledger
-	proxy      *proxy
+	ports      *ports
 	reign      *reign
 	retentions *retentions
 	calm       chan struct{} // closed when nothing is to go wrong any more
