@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/report"
 	"github.com/pubsubd/pubsubd/loadtest/throttle"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 )
 
 func throttleCommand() *cobra.Command {
@@ -131,7 +132,7 @@ func (t *throttleTest) complete() error {
 	if t.cfg.Target == "" {
 		t.cfg.ServerCommand = []string{self, "serve", "--log-level=warn"}
 	} else {
-		t.cfg.Secret = os.Getenv(throttle.SecretVariable)
+		t.cfg.Secret = os.Getenv(webhook.SecretVariable)
 	}
 	return errors.Join(append(faults, ofFlag("--step", err), selfErr)...)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/throttle"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 )
 
 // throttleShort are flags of a run of two seconds, with calls that take so long that
@@ -115,7 +116,7 @@ func TestLimitsOfATargetAreMeasured(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "hooks:\n  publish:\n    url: http://%s/publish\n    secret: %s\n", backend, secret), 0o600))
 	d := serveProcess(t, "--config", file, "--limits-calls=5", "--limits-wait=300ms")
-	env := []string{throttle.SecretVariable + "=" + secret}
+	env := []string{webhook.SecretVariable + "=" + secret}
 	args := append(throttleShort, "--settings=10000/5", "--target", d.public, "--backend-listen", backend)
 	measured(t, env, args, func(t require.TestingT, r ran) {
 		wantMeasured(t, r)

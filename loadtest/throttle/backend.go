@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest/stats"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -50,7 +51,7 @@ func startBackend(cfg *Config, secret string) (*backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the back end: %w", err)
 	}
-	b := &backend{listener: l, key: keyOf(secret), callTime: cfg.CallTime, letIn: map[string]letIn{}, late: stats.NewLatency()}
+	b := &backend{listener: l, key: webhook.KeyOf(secret), callTime: cfg.CallTime, letIn: map[string]letIn{}, late: stats.NewLatency()}
 	if cfg.BackendWorkers > 0 {
 		b.workers = make(chan struct{}, cfg.BackendWorkers)
 	}
@@ -112,7 +113,7 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // enter notes a call that came through.
 func (b *backend) enter(h http.Header, body []byte, now time.Time) error {
 	var a asked
-	signed := checkSignature(h, body, b.key, now)
+	signed := webhook.Check(h, body, b.key, now)
 	err := json.Unmarshal(body, &a)
 	if err == nil && (a.Type != wire.HookPublish || a.Message.Data.Number < 1) {
 		err = fmt.Errorf("the back end is asked %.200s, which no user published", body)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 )
 
 // Config is what a measurement is told. Begin with Default: zero is not a default
@@ -118,7 +119,7 @@ func (c *Config) checkTarget() error {
 	return errors.Join(loadtest.CheckTarget(c.Target),
 		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
 		unless(len(c.Settings) <= 1, "--settings: a --target has one; say which"),
-		unless(len(c.Secret) >= leastSecret, "--target: %s in the environment has its hook's secret, of at least %d bytes", SecretVariable, leastSecret),
+		unless(len(c.Secret) >= leastSecret, "--target: %s in the environment has its hook's secret, of at least %d bytes", webhook.SecretVariable, leastSecret),
 	)
 }
 

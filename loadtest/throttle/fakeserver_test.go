@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -70,7 +71,7 @@ func startFake(t *testing.T, f *fakeServer, s Setting) Config {
 	t.Helper()
 	cfg := Default()
 	cfg.Settings, cfg.Users, cfg.Duration, cfg.CallTime = []Setting{s}, 8, 2*time.Second, 100*time.Millisecond
-	cfg.Wait, cfg.Tolerance, cfg.Secret, cfg.Backend = 100*time.Millisecond, 30*time.Second, newSecret(), freeAddress(t)
+	cfg.Wait, cfg.Tolerance, cfg.Secret, cfg.Backend = 100*time.Millisecond, 30*time.Second, webhook.NewSecret(), freeAddress(t)
 	f.wait, f.secret, f.hook, f.client = cfg.Wait, cfg.Secret, "http://"+cfg.Backend+"/publish", &http.Client{Transport: &http.Transport{}}
 	f.sessions, f.calls, f.topics = make(chan struct{}, s.Sessions), make(chan struct{}, s.Calls), map[string]*fakeTopic{}
 	mux := http.NewServeMux()
@@ -227,7 +228,7 @@ func (f *fakeServer) ask(ctx context.Context, topic string, data []byte) (status
 	}
 	body := fmt.Appendf(nil, `{"type":"publish","topic":%q,"message":{"data":%s}}`, topic, data)
 	stamp := strconv.FormatInt(time.Now().Unix(), 10)
-	mac := hmac.New(sha256.New, keyOf(secret))
+	mac := hmac.New(sha256.New, webhook.KeyOf(secret))
 	fmt.Fprintf(mac, "m1.%s.%s", stamp, body)
 	request, _ := http.NewRequestWithContext(ctx, http.MethodPost, f.hook, bytes.NewReader(body))
 	request.Header.Set("webhook-id", "m1")

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 )
 
 // measured runs the experiment against a fake, and returns its only row.
@@ -210,7 +211,7 @@ func TestConfigsThatCannotBeMeasured(t *testing.T) {
 		"--max-p95":           func(c *Config) { c.MaxP95 = -1 },
 	} {
 		cfg := Default()
-		cfg.Target, cfg.Secret, cfg.Settings, cfg.Users, cfg.Duration = "http://127.0.0.1:1", newSecret(), []Setting{{1, 1}}, 8, time.Second
+		cfg.Target, cfg.Secret, cfg.Settings, cfg.Users, cfg.Duration = "http://127.0.0.1:1", webhook.NewSecret(), []Setting{{1, 1}}, 8, time.Second
 		require.NoError(t, cfg.check())
 		spoil(&cfg)
 		_, err := Run(t.Context(), cfg, quietProgress{})

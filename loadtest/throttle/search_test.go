@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 )
 
 // modelled is a server whose back end has so many workers: more calls at a time only
@@ -88,7 +89,7 @@ func TestWhatASearchIsTold(t *testing.T) {
 
 func TestSearchesThatCannotBeMade(t *testing.T) {
 	cfg := Default()
-	cfg.Target, cfg.Secret = "http://127.0.0.1:1", newSecret()
+	cfg.Target, cfg.Secret = "http://127.0.0.1:1", webhook.NewSecret()
 	_, err := Search(t.Context(), cfg, quietProgress{})
 	require.ErrorAs(t, err, new(ConfigError))
 	require.ErrorContains(t, err, "--target")

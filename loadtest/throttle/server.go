@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/child"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 )
 
 // startServer starts the server with the trial's limits, if it is not one that runs.
@@ -24,7 +25,7 @@ func (t *trial) startServer(ctx context.Context, secret string, p loadtest.Progr
 		return func() error { return nil }, nil
 	}
 	flags := t.flags()
-	c, err := child.Server(ctx, slices.Concat(t.cfg.ServerCommand, flags), SecretVariable+"="+secret)
+	c, err := child.Server(ctx, slices.Concat(t.cfg.ServerCommand, flags), webhook.SecretVariable+"="+secret)
 	if err != nil {
 		return nil, err
 	}

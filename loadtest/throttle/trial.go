@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/webhook"
 )
 
 // A trial is one run with one setting, against a server and a back end of its own.
@@ -30,7 +31,7 @@ type trial struct {
 func startTrial(ctx context.Context, cfg *Config, s Setting, p loadtest.Progress) (*trial, func() error, error) {
 	secret := cfg.Secret
 	if secret == "" {
-		secret = newSecret()
+		secret = webhook.NewSecret()
 	}
 	b, err := startBackend(cfg, secret)
 	if err != nil {

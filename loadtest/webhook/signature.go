@@ -1,4 +1,7 @@
-package throttle
+// Package webhook is the application's side of the daemon's hooks: the secret, and
+// whether a call is signed with it. It is written by Standard Webhooks alone, as an
+// application's author would, and knows nothing of the daemon's side.
+package webhook
 
 import (
 	"crypto/hmac"
@@ -20,16 +23,16 @@ const SecretVariable = "PUBSUBD_HOOKS_PUBLISH_SECRET"
 // secretPrefix says that the rest of a secret is base64 (Standard Webhooks).
 const secretPrefix = "whsec_"
 
-// newSecret is one for a server that is started.
-func newSecret() string {
+// NewSecret is one for a server that is started.
+func NewSecret() string {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
 	return secretPrefix + base64.StdEncoding.EncodeToString(key)
 }
 
-// keyOf returns the key of a secret, which is the text itself if it is not one of
+// KeyOf returns the key of a secret, which is the text itself if it is not one of
 // Standard Webhooks.
-func keyOf(secret string) []byte {
+func KeyOf(secret string) []byte {
 	if encoded, ok := strings.CutPrefix(secret, secretPrefix); ok {
 		if key, err := base64.StdEncoding.DecodeString(encoded); err == nil {
 			return key
@@ -42,9 +45,9 @@ func keyOf(secret string) []byte {
 // tolerance").
 const mostSkew = 5 * time.Minute
 
-// checkSignature returns what is wrong with how a call of a webhook is signed
+// Check returns what is wrong with how a call of a webhook is signed
 // (Standard Webhooks: `v1,` and base64 of the HMAC-SHA256 of id.timestamp.body).
-func checkSignature(h http.Header, body, key []byte, now time.Time) error {
+func Check(h http.Header, body, key []byte, now time.Time) error {
 	id, stamp := h.Get("webhook-id"), h.Get("webhook-timestamp")
 	seconds, err := strconv.ParseInt(stamp, 10, 64)
 	if id == "" || err != nil {
