@@ -18,7 +18,8 @@ func soakCommand() *cobra.Command {
 		Short: "Prove that nothing is lost silently while everything goes wrong",
 		Long: `Start a server and let everything go wrong around it: connections are cut at
 random bytes, delayed and reset, subscribers come, go, read slowly and change their
-topics, acks repeat, and the server is stopped, killed and started again. Afterwards
+topics, acks repeat, and the server is stopped, killed and started again; and of some
+topics it asks an application, which this process runs, about each message. Afterwards
 every subscriber must have had every message exactly once and in order, or have been
 told of a gap that is exactly right.
 

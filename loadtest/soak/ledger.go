@@ -2,6 +2,7 @@ package soak
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -117,16 +118,32 @@ func (l *ledger) refusedBy(id identity) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refused[id] = struct{}{}
+	if at, seen := t.placed[id]; seen {
+		l.faults.add(Fault{Kind: Protocol, Who: "the publisher", Topic: l.names[id.topic()], Detail: fmt.Sprintf("%v was refused, and is at %d", id, at.offset())})
+	}
 }
 
-// lostAnswer notes that nobody knows whether the message was taken.
+// lostAnswer notes that nobody knows whether the message was taken, unless it cannot
+// have been, since the application refuses it.
 func (l *ledger) lostAnswer(id identity) {
+	if o, _ := l.payloads.opinionOf(id); o == refuses {
+		l.refusedBy(id)
+		return
+	}
 	t := &l.topics[id.topic()]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, seen := t.placed[id]; !seen {
 		t.unknown[id] = struct{}{}
 	}
+}
+
+// taken returns the topic's messages that the daemon is known to have taken.
+func (l *ledger) taken(topic int) []identity {
+	t := &l.topics[topic]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.placed))
 }
 
 // asked notes a DELETE: asked for at from, done by to. The returned function says

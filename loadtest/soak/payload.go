@@ -92,10 +92,22 @@ type form struct {
 	ttl       time.Duration
 }
 
-// formOf draws a form from id: most messages are small, one in a hundred is near
-// the limit, one in fifty has a short life of its own.
+// formOf is what the message looks like that is delivered: another one than it was
+// published with, if the application changes it.
 func (p *payloads) formOf(id identity) form {
-	rng := rand.New(rand.NewPCG(p.seed, uint64(id)))
+	if o, _ := p.opinionOf(id); o == changes {
+		return p.drawForm(id, p.seed+2)
+	}
+	return p.offered(id)
+}
+
+// offered is what the message looks like that is published.
+func (p *payloads) offered(id identity) form { return p.drawForm(id, p.seed) }
+
+// drawForm draws a form from id: most messages are small, one in a hundred is near
+// the limit, one in fifty has a short life of its own.
+func (p *payloads) drawForm(id identity, seed uint64) form {
+	rng := rand.New(rand.NewPCG(seed, uint64(id)))
 	f := form{size: p.drawSize(rng)}
 	filler := p.text
 	switch rng.IntN(3) {

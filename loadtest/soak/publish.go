@@ -26,7 +26,16 @@ type publisher struct {
 
 // published counts what became of publishes. It is safe for concurrent use.
 type published struct {
-	accepted, refused, unknown, bursts atomic.Int64
+	accepted, refused, forbidden, unknown, bursts atomic.Int64
+}
+
+// note counts a refusal.
+func (p *published) note(refusal error) {
+	if errors.Is(refusal, &wire.Problem{Code: wire.CodeForbidden}) {
+		p.forbidden.Add(1)
+		return
+	}
+	p.refused.Add(1)
 }
 
 // publishTimeout bounds one publish: a cut is noticed by its connection, a stall
@@ -94,7 +103,7 @@ func (p *publisher) publish(ctx context.Context, topic int) bool {
 		p.world.ledger.accepted(id, answer)
 		return true
 	case wasRefused(err):
-		p.world.published.refused.Add(1)
+		p.world.published.note(err)
 		p.world.ledger.refusedBy(id)
 		p.judgeRefusal(id, err)
 	default:
@@ -105,7 +114,7 @@ func (p *publisher) publish(ctx context.Context, topic int) bool {
 }
 
 func publish(ctx context.Context, w *world, client *pubsub.Client, id identity) (wire.Published, error) {
-	f := w.payloads.formOf(id)
+	f := w.payloads.offered(id)
 	var options []pubsub.PublishOption
 	if f.ttl > 0 {
 		options = append(options, pubsub.WithTTL(f.ttl))
@@ -137,15 +146,25 @@ func wasRefused(err error) bool {
 	return ok && (problem.Status < 500 || problem.Status == http.StatusServiceUnavailable)
 }
 
-// judgeRefusal finds fault unless the daemon said "later".
+// judgeRefusal finds fault unless the daemon said "later", or what the application did.
 func (p *publisher) judgeRefusal(id identity, err error) {
 	problem, _ := errors.AsType[*wire.Problem](err)
-	if isHalfRequest(err) {
+	if isHalfRequest(err) || wasForbidden(p.world.payloads, id, problem) {
 		return
 	}
-	if problem.Status != http.StatusServiceUnavailable && problem.Status != http.StatusTooManyRequests {
+	if !saysLater(problem) || problem.Code == wire.CodeHookFailed && !hooked(id.topic()) {
 		p.world.fault(Protocol, fmt.Sprintf("publisher %d", p.number), p.world.ledger.names[id.topic()], "%v was refused: %v", id, err)
 	}
+}
+
+func saysLater(problem *wire.Problem) bool {
+	return problem.Status == http.StatusServiceUnavailable || problem.Status == http.StatusTooManyRequests
+}
+
+// wasForbidden reports whether the problem is what the application said.
+func wasForbidden(p *payloads, id identity, problem *wire.Problem) bool {
+	o, _ := p.opinionOf(id)
+	return o == refuses && problem.Code == wire.CodeForbidden && problem.Detail == refusal(id)
 }
 
 // probe publishes the last message of each topic: whoever has it, and all before,

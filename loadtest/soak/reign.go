@@ -65,6 +65,7 @@ func (e *environment) flags() []string {
 // goroutine stages it; number may be read by any.
 type reign struct {
 	command    []string
+	secret     string // a variable of the daemon's environment
 	folder     string // holds the state; removed by end
 	ports      *ports
 	ledger     *ledger
@@ -78,13 +79,13 @@ type reign struct {
 	staged map[ending]int
 }
 
-func newReign(ctx context.Context, command []string, p *ports, l *ledger, r *retentions, seed uint64) (*reign, error) {
+func newReign(ctx context.Context, command []string, secret string, p *ports, l *ledger, r *retentions, seed uint64) (*reign, error) {
 	folder, err := os.MkdirTemp("", "pubsubd-soak-")
 	if err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
 	k := &reign{
-		command: command, folder: folder, ports: p, ledger: l, retentions: r,
+		command: command, secret: secret, folder: folder, ports: p, ledger: l, retentions: r,
 		rng: rand.New(rand.NewPCG(seed, 'r')), state: true, staged: map[ending]int{},
 	}
 	if err := k.begin(ctx); err != nil {
@@ -98,10 +99,10 @@ func newReign(ctx context.Context, command []string, p *ports, l *ledger, r *ret
 func (k *reign) begin(ctx context.Context) error {
 	e := drawEnvironment(k.rng)
 	k.retentions.add(k.ledger.since(time.Now()), e.Retention)
-	s, err := child.Server(ctx, k.arguments(e))
+	s, err := child.Server(ctx, k.arguments(e), k.secret)
 	if err != nil && s != nil && k.state && k.number.Load() == 0 && s.ExitCode() == 2 {
 		k.state = false
-		s, err = child.Server(ctx, k.arguments(e))
+		s, err = child.Server(ctx, k.arguments(e), k.secret)
 	}
 	if err != nil {
 		return err

@@ -65,6 +65,7 @@ func (w *world) countStaged() []Count {
 		{"messages published", p.accepted.Load()},
 		{"bursts", p.bursts.Load()},
 		{"publishes refused with a time to retry", p.refused.Load()},
+		{"publishes that the application refused", p.forbidden.Load()},
 		{"publishes whose answer was lost", p.unknown.Load()},
 		{"restarts with the state file", int64(k[kept])},
 		{"restarts without", int64(k[planned])},
@@ -74,6 +75,9 @@ func (w *world) countStaged() []Count {
 	}
 	for what := closed; what < misfortunes; what++ {
 		counts = append(counts, Count{"connections " + misfortuneNames[what], w.ports.befell(what)})
+	}
+	for o, name := range opinionNames {
+		counts = append(counts, Count{"messages that the application " + name, w.hook.said[o].Load()})
 	}
 	for form := range subscriberForms {
 		counts = append(counts, Count{"subscribers, " + formName(form), s.subscribers[form].Load()})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -26,7 +27,7 @@ func Run(ctx context.Context, cfg Config, say Progress) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer w.ports.close()
+	defer w.close()
 	say(fmt.Sprintf("seed %d; started a server as process %d, and proxies at %s and %s", cfg.Seed, w.reign.server.PID(), w.ports.http.address(), w.ports.bare.address()))
 	began := time.Now()
 	stop := w.report(say)
@@ -49,16 +50,27 @@ func newWorld(ctx context.Context, cfg Config) (*world, error) {
 		seed: cfg.Seed, payloads: p, ledger: newLedger(topicNames(cfg.Topics), p, f, began), ports: ports,
 		calm: make(chan struct{}), trails: make([][]*trail, cfg.Topics), retentions: &retentions{}, publishers: cfg.Publishers,
 	}
-	if w.reign, err = newReign(ctx, cfg.ServerCommand, ports, w.ledger, w.retentions, cfg.Seed); err != nil {
+	if w.hook, err = newApplication(w.ledger); err != nil {
 		ports.close()
+		return nil, err
+	}
+	command := slices.Concat(cfg.ServerCommand, w.hook.flags())
+	if w.reign, err = newReign(ctx, command, w.hook.variable(), ports, w.ledger, w.retentions, cfg.Seed); err != nil {
+		w.close()
 		return nil, err
 	}
 	if w.features, err = askFeatures(ctx, w.reign.server.Addresses().Public, w.ledger.names[0]); err != nil {
 		w.reign.end()
-		ports.close()
+		w.close()
 		return nil, fmt.Errorf("ask what the server offers: %w", err)
 	}
 	return w, nil
+}
+
+// close ends what clients and daemons were led to.
+func (w *world) close() {
+	w.ports.close()
+	w.hook.close()
 }
 
 // largestMessage is the limit that the daemon has by default.
@@ -150,6 +162,7 @@ func (w *world) judge() {
 	for topic, trails := range w.trails {
 		judgeTopic(w.ledger, w.retentions, topic, last, trails)
 	}
+	w.hook.judge()
 }
 
 // report says a line now and then, until the returned function is called.

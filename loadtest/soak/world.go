@@ -18,6 +18,7 @@ type world struct {
 	ports      *ports
 	reign      *reign
 	retentions *retentions
+	hook       *application
 	calm       chan struct{} // closed when nothing is to go wrong any more
 	published  published
 	staged     staged
