@@ -19,7 +19,8 @@ func soakCommand() *cobra.Command {
 		Long: `Start a server and let everything go wrong around it: connections are cut at
 random bytes, delayed and reset, subscribers come, go, read slowly and change their
 topics, acks repeat, and the server is stopped, killed and started again; and of some
-topics it asks an application, which this process runs, about each message. Afterwards
+topics it asks an application, which this process runs, about each message. A few
+publishers reach its limits, and must be served once they come as told. Afterwards
 every subscriber must have had every message exactly once and in order, or have been
 told of a gap that is exactly right.
 

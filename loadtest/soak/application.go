@@ -72,10 +72,8 @@ func (a *application) close() {
 // flags have a daemon ask about the topics that are hooked, if there are any.
 func (a *application) flags() []string {
 	var topics []string
-	for topic, name := range a.ledger.names {
-		if hooked(topic) {
-			topics = append(topics, name)
-		}
+	for _, topic := range a.ledger.hooked() {
+		topics = append(topics, a.ledger.names[topic])
 	}
 	if len(topics) == 0 {
 		return nil
@@ -228,10 +226,7 @@ func (a *application) fault(format string, args ...any) {
 func (a *application) judge() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for topic := range a.ledger.names {
-		if !hooked(topic) {
-			continue
-		}
+	for _, topic := range a.ledger.hooked() {
 		for _, id := range a.ledger.taken(topic) {
 			if q, asked := a.asked[id]; !asked {
 				a.fault("%v was published, and the application was not asked", id)

@@ -21,7 +21,7 @@ type Config struct {
 	// Seed makes a run's random choices; the same seed makes the same ones, as far as
 	// the order of events is the same. Default 1.
 	Seed uint64
-	// Topics is how many there are. Default 50.
+	// Topics is how many there are, besides those of eager publishers. Default 50.
 	Topics int
 	// Subscribers is how many there are at a time. Default 200.
 	Subscribers int
@@ -61,9 +61,9 @@ func (c *Config) check() error {
 		unless(len(c.ServerCommand) > 0, "no command that starts a server"),
 		unless(c.Duration > 0 && c.Duration <= 24*time.Hour, "--duration: %v is not between 0 and 24 h", c.Duration),
 		unless(c.Settle > 0, "--settle: %v is not positive", c.Settle),
-		unless(c.Topics > 0 && c.Topics <= mostTopics, "--topics: %d is not between 1 and %d", c.Topics, mostTopics),
+		unless(c.Topics > 0 && c.Topics <= mostTopics-eagerTopics, "--topics: %d is not between 1 and %d", c.Topics, mostTopics-eagerTopics),
 		unless(c.Subscribers > 0 && c.Subscribers <= mostSubscribers, "--subscribers: %d is not between 1 and %d", c.Subscribers, mostSubscribers),
-		unless(c.Publishers > 0 && c.Publishers < probePublisher, "--publishers: %d is not between 1 and %d", c.Publishers, probePublisher-1),
+		unless(c.Publishers > 0 && c.Publishers < firstEager, "--publishers: %d is not between 1 and %d", c.Publishers, firstEager-1),
 		unless(c.Rate > 0 && c.Rate <= mostRate, "--rate: %v is not between 0 and %d a second", c.Rate, mostRate),
 		unless(c.Restart > 0, "--restart: %v is not positive", c.Restart),
 	)

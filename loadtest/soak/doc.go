@@ -3,7 +3,7 @@
 // while everything around it goes wrong: connections are cut at random bytes,
 // subscribers come, go, dawdle and change their topics, and the daemon is stopped,
 // killed and started again. Of some topics the daemon asks an application about each
-// message, which changes some and refuses others.
+// message, which changes some and refuses others; and a few publishers reach limits.
 //
 // Its parts know little of each other. What is published goes into the ledger
 // with the position that the daemon answered; what a subscriber sees of a topic

@@ -23,6 +23,7 @@ const (
 	Repeat        Kind = "repeat"         // a frame that was sent again is not the same
 	Protocol      Kind = "protocol"       // an answer that the protocol does not allow
 	Echo          Kind = "echo"           // a subscriber's own message came back to it
+	Limit         Kind = "limit"          // a limit was not held, or who heeds it was not served
 	Hook          Kind = "hook"           // the application was not asked as it should be, or not obeyed
 	Daemon        Kind = "daemon"         // it ended by itself, or badly
 )

@@ -87,6 +87,16 @@ func newLedger(names []string, p *payloads, f *faults, began time.Time) *ledger 
 // since returns t in the ledger's time.
 func (l *ledger) since(t time.Time) int32 { return int32(t.Sub(l.began).Milliseconds()) }
 
+// hooked returns the topics about whose messages the application is asked.
+func (l *ledger) hooked() (topics []int) {
+	for topic := range l.names {
+		if hooked(topic) {
+			topics = append(topics, topic)
+		}
+	}
+	return topics
+}
+
 func (l *ledger) epoch(name string) epochIndex {
 	l.mu.Lock()
 	defer l.mu.Unlock()

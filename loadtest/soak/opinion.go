@@ -48,15 +48,18 @@ func (p *payloads) opinionOf(id identity) (o opinion, thinks time.Duration) {
 	if !hooked(id.topic()) || id.publisher() == probePublisher {
 		return lets, 0
 	}
+	if isHurried(id.publisher()) {
+		return lets, hurriedThinks
+	}
 	rng := rand.New(rand.NewPCG(p.seed+1, uint64(id)))
-	switch draw := rng.IntN(100); {
-	case draw < 30:
+	switch draw := rng.IntN(1000); {
+	case draw < 300:
 		o = changes
-	case draw < 40:
+	case draw < 400:
 		o = refuses
-	case draw < 42:
+	case draw < 405:
 		o = fails
-	case draw < 43:
+	case draw < 408: // few: a publisher does nothing else meanwhile
 		return dawdles, 2 * hookTimeout
 	}
 	switch draw := rng.IntN(100); {

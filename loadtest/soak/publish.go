@@ -27,6 +27,8 @@ type publisher struct {
 // published counts what became of publishes. It is safe for concurrent use.
 type published struct {
 	accepted, refused, forbidden, unknown, bursts atomic.Int64
+
+	limited, overloaded, heeded atomic.Int64 // of those who reach limits on purpose: told so; and served when they came as told
 }
 
 // note counts a refusal.
@@ -42,14 +44,14 @@ func (p *published) note(refusal error) {
 // by this.
 const publishTimeout = 10 * time.Second
 
-func newPublisher(w *world, number int) (*publisher, error) {
+func newPublisher(w *world, number int, options ...pubsub.Option) (*publisher, error) {
 	p := &publisher{number: number, world: w, rng: w.lot('p', number), transport: &http.Transport{}}
 	hc := &http.Client{Transport: p.transport}
 	if w.features.echo {
 		hc.Transport = namedPublisher{p.transport, clientName(number)}
 	}
 	var err error
-	p.client, err = pubsub.New("http://"+w.ports.http.address(), pubsub.WithHTTPClient(hc))
+	p.client, err = pubsub.New("http://"+w.ports.http.address(), append(options, pubsub.WithHTTPClient(hc))...)
 	return p, err
 }
 
@@ -65,7 +67,7 @@ func (p *publisher) run(ctx context.Context, rate float64) {
 		if sleep(ctx, time.Until(next)) != nil {
 			return
 		}
-		if !p.publish(ctx, p.rng.IntN(len(p.world.ledger.names))) {
+		if p.offer(ctx, p.drawTopic()) != nil {
 			_ = sleep(ctx, time.Duration(100+p.rng.IntN(400))*time.Millisecond) // nobody may be there
 		}
 		if p.rng.Float64() < burstsPerSecond/rate {
@@ -82,16 +84,21 @@ const (
 // burst publishes to one topic without a pause.
 func (p *publisher) burst(ctx context.Context) {
 	p.world.published.bursts.Add(1)
-	topic := p.rng.IntN(len(p.world.ledger.names))
+	topic := p.drawTopic()
 	for range 10 + p.rng.IntN(longestBurst-10) {
-		if ctx.Err() != nil || !p.publish(ctx, topic) {
+		if ctx.Err() != nil || p.offer(ctx, topic) != nil {
 			return
 		}
 	}
 }
 
-// publish publishes one message and reports whether it was accepted.
-func (p *publisher) publish(ctx context.Context, topic int) bool {
+// drawTopic draws one to which everyone publishes.
+func (p *publisher) drawTopic() int {
+	return eagerTopics + p.rng.IntN(len(p.world.ledger.names)-eagerTopics)
+}
+
+// offer publishes one message, and returns why it was not accepted.
+func (p *publisher) offer(ctx context.Context, topic int) error {
 	p.sequence++
 	id := newIdentity(topic, p.number, p.sequence)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
@@ -101,7 +108,6 @@ func (p *publisher) publish(ctx context.Context, topic int) bool {
 	case err == nil:
 		p.world.published.accepted.Add(1)
 		p.world.ledger.accepted(id, answer)
-		return true
 	case wasRefused(err):
 		p.world.published.note(err)
 		p.world.ledger.refusedBy(id)
@@ -110,7 +116,7 @@ func (p *publisher) publish(ctx context.Context, topic int) bool {
 		p.world.published.unknown.Add(1)
 		p.world.ledger.lostAnswer(id)
 	}
-	return false
+	return err
 }
 
 func publish(ctx context.Context, w *world, client *pubsub.Client, id identity) (wire.Published, error) {
@@ -153,8 +159,12 @@ func (p *publisher) judgeRefusal(id identity, err error) {
 		return
 	}
 	if !saysLater(problem) || problem.Code == wire.CodeHookFailed && !hooked(id.topic()) {
-		p.world.fault(Protocol, fmt.Sprintf("publisher %d", p.number), p.world.ledger.names[id.topic()], "%v was refused: %v", id, err)
+		p.fault(Protocol, id.topic(), "%v was refused: %v", id, err)
 	}
+}
+
+func (p *publisher) fault(kind Kind, topic int, format string, args ...any) {
+	p.world.fault(kind, fmt.Sprintf("publisher %d", p.number), p.world.ledger.names[topic], format, args...)
 }
 
 func saysLater(problem *wire.Problem) bool {
@@ -191,7 +201,9 @@ func probeTopic(ctx context.Context, w *world, client *pubsub.Client, topic int)
 			w.ledger.accepted(id, answer)
 			return nil
 		}
-		if !wasRefused(err) {
+		if wasRefused(err) {
+			w.ledger.refusedBy(id)
+		} else {
 			w.ledger.lostAnswer(id)
 		}
 		if sleep(ctx, 200*time.Millisecond) != nil {

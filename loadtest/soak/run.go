@@ -47,14 +47,14 @@ func newWorld(ctx context.Context, cfg Config) (*world, error) {
 		return nil, err
 	}
 	w := &world{
-		seed: cfg.Seed, payloads: p, ledger: newLedger(topicNames(cfg.Topics), p, f, began), ports: ports,
-		calm: make(chan struct{}), trails: make([][]*trail, cfg.Topics), retentions: &retentions{}, publishers: cfg.Publishers,
+		seed: cfg.Seed, payloads: p, ledger: newLedger(topicNames(eagerTopics+cfg.Topics), p, f, began), ports: ports,
+		calm: make(chan struct{}), trails: make([][]*trail, eagerTopics+cfg.Topics), retentions: &retentions{}, publishers: cfg.Publishers,
 	}
 	if w.hook, err = newApplication(w.ledger); err != nil {
 		ports.close()
 		return nil, err
 	}
-	command := slices.Concat(cfg.ServerCommand, w.hook.flags())
+	command := slices.Concat(cfg.ServerCommand, w.hook.flags(), limitFlags(cfg, w.ledger.names))
 	if w.reign, err = newReign(ctx, command, w.hook.variable(), ports, w.ledger, w.retentions, cfg.Seed); err != nil {
 		w.close()
 		return nil, err
@@ -103,6 +103,9 @@ func (w *world) rage(ctx context.Context, cfg Config) (failure error) {
 			return err
 		}
 		writers.Go(func() { p.run(ctx, cfg.Rate/float64(cfg.Publishers)) })
+	}
+	if err := w.press(ctx, &writers); err != nil {
+		return err
 	}
 	if w.features.deletion {
 		writers.Go(func() { w.erase(ctx) })
