@@ -13,7 +13,7 @@ import (
 type hurried struct{ *publisher }
 
 const (
-	hurriedPublishers = 2 * hookCalls
+	hurriedPublishers = 2*hookCalls + 2 // so that it shows if all are asked about
 	firstHurried      = probePublisher - hurriedPublishers
 	hurriedThinks     = limitsWait + 150*time.Millisecond
 	hurryEvery        = 10 * time.Second // the crowd has to wait with them
