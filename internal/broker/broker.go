@@ -220,10 +220,8 @@ func (b *Broker) join(start wire.Start, to Subscriber, pins bool) (Joined, error
 // full is the problem that the broker holds as many of something as it may, counted.
 func (b *Broker) full(n int, what, limit string) *wire.Problem {
 	b.metrics.Limited.WithLabelValues(limit).Inc()
-	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
-		"the daemon holds %d %s, as many as it may", n, what)
-	p.RetryAfterMS = 1000
-	return p
+	return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
+		"the daemon holds %d %s, as many as it may", n, what).Retry(time.Second)
 }
 
 // topic finds the topic of that name in its shard, or makes it.

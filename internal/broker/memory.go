@@ -87,10 +87,8 @@ func (b *Broker) admitOverhead() error {
 
 func (b *Broker) usedUp(how string) *wire.Problem {
 	b.metrics.Limited.WithLabelValues("memory").Inc()
-	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise memory.budget",
-		"the daemon's memory budget is used up %s", how)
-	p.RetryAfterMS = 1000
-	return p
+	return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise memory.budget",
+		"the daemon's memory budget is used up %s", how).Retry(time.Second)
 }
 
 // fullFor is for how long it is not tried again to make room where there was none.

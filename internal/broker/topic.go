@@ -79,7 +79,7 @@ func (t *topic) append(m *wire.Message, ttl time.Duration, now time.Time) (publi
 	case t.forgotten:
 		return wire.Published{}, false, errForgotten
 	case t.overloadedLocked():
-		return wire.Published{}, false, overloaded(t.name)
+		return wire.Published{}, false, t.overloaded()
 	}
 	t.head++
 	m.Position = t.positionLocked(t.head)
@@ -104,11 +104,10 @@ func (t *topic) overloadedLocked() bool {
 	return t.unsent >= max(t.limits.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(t.limits.HistoryBytes/2, lagBytes)
 }
 
-func overloaded(name string) *wire.Problem {
-	p := wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
-		"the fan-out of topic %q lags too far", name)
-	p.RetryAfterMS = 100
-	return p
+func (t *topic) overloaded() *wire.Problem {
+	t.broker.metrics.Limited.WithLabelValues("fan_out").Inc()
+	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
+		"the fan-out of topic %q lags too far", t.name).Retry(100 * time.Millisecond)
 }
 
 func (t *topic) positionLocked(offset uint64) wire.Position {

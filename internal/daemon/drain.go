@@ -48,8 +48,7 @@ func (d *Daemon) drain() {
 // was told, and when the rest of the drain ends.
 func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
 	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
-		"the daemon is going away")
-	why.RetryAfterMS = 1000
+		"the daemon is going away").Retry(time.Second)
 	leaving := d.sessions.BeginDrain(why)
 	all := leaving.Left()
 	d.log.Info("draining", zap.Int("sessions", all), zap.Duration("window", window))

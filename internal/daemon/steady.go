@@ -125,9 +125,7 @@ func (l *steady) turnAway() bool {
 }
 
 func noFile() *wire.Problem {
-	p := wire.NewProblem(wire.CodeOverloaded, "retry later", "the daemon has no more open files")
-	p.RetryAfterMS = time.Second.Milliseconds()
-	return p
+	return wire.NewProblem(wire.CodeOverloaded, "retry later", "the daemon has no more open files").Retry(time.Second)
 }
 
 // A spare is a descriptor that is kept for when there is no other. It may be used

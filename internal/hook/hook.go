@@ -192,9 +192,7 @@ func (h *Hook) judge(answer wire.HookAnswer, err error, m *wire.Message, take fu
 	h.logged.Do(func() {
 		h.log.Warn("the publish hook failed", zap.String("outcome", outcome), zap.Error(err))
 	})
-	problem := wire.NewProblem(wire.CodeHookFailed, "publish it again after the stated time", "%s", said)
-	problem.RetryAfterMS = retryAfter.Milliseconds()
-	return outcome, problem
+	return outcome, wire.NewProblem(wire.CodeHookFailed, "publish it again after the stated time", "%s", said).Retry(retryAfter)
 }
 
 const retryAfter = time.Second

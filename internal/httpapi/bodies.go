@@ -3,6 +3,7 @@ package httpapi
 import (
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -47,8 +48,7 @@ func (p *part) is(bytes int64) error {
 
 func (p *part) tooMuch(problem *wire.Problem) error {
 	p.api.Metrics.Limited.WithLabelValues("memory").Inc()
-	problem.RetryAfterMS = 1000
-	return problem
+	return problem.Retry(time.Second)
 }
 
 // over is told that it is no longer held. It may be called again.

@@ -46,10 +46,9 @@ func (a *API) awaitFirst(ctx context.Context) broker.Await {
 	return func(over <-chan struct{}) error {
 		defer a.repeats.Add(-1)
 		if most := a.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
-			p := wire.NewProblem(wire.CodeOverloaded, "send it again with the same key, as retry_after_ms says",
-				"another publish with the same idempotency key is under way, and as many wait for such as may")
-			p.RetryAfterMS = time.Second.Milliseconds()
-			return p
+			a.Metrics.Limited.WithLabelValues("calls").Inc()
+			return wire.NewProblem(wire.CodeOverloaded, "send it again with the same key, as retry_after_ms says",
+				"another publish with the same idempotency key is under way, and as many wait for such as may").Retry(time.Second)
 		}
 		select {
 		case <-over:

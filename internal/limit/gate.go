@@ -131,8 +131,6 @@ func (g *Gate) Gauge() metrics.Limit {
 
 func (g *Gate) refuseLocked(why string) error {
 	g.limited.Inc()
-	p := wire.NewProblem(wire.CodeOverloaded, "wait as retry_after_ms says, or raise "+g.setting,
-		"%s allows %d at a time, %s", g.setting, g.places, why)
-	p.RetryAfterMS = max(time.Second, g.wait/2).Milliseconds()
-	return p
+	return wire.NewProblem(wire.CodeOverloaded, "wait as retry_after_ms says, or raise "+g.setting,
+		"%s allows %d at a time, %s", g.setting, g.places, why).Retry(max(time.Second, g.wait/2))
 }

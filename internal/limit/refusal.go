@@ -3,7 +3,6 @@ package limit
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -92,15 +91,12 @@ func (l *Limiter) TooManyPending(w Who) error {
 
 // full is the refusal of one more of what all have.
 func full(limit, what string, most int) *Refusal {
-	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit, "the daemon has %d %s, as many as it may", most, what)
-	p.RetryAfterMS = time.Second.Milliseconds()
-	return &Refusal{Limit: limit, Problem: p}
+	return &Refusal{Limit: limit, Problem: wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
+		"the daemon has %d %s, as many as it may", most, what).Retry(time.Second)}
 }
 
 func later(after time.Duration, remedy, detail string, args ...any) *wire.Problem {
-	p := wire.NewProblem(wire.CodeLimited, remedy, detail, args...)
-	p.RetryAfterMS = max(1, int64(math.Ceil(float64(after)/float64(time.Millisecond))))
-	return p
+	return wire.NewProblem(wire.CodeLimited, remedy, detail, args...).Retry(after)
 }
 
 // untilTokens is how long it takes until a bucket holds enough for n more.

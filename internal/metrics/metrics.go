@@ -74,7 +74,7 @@ func New(version string) *Metrics {
 		Published:        counter("messages_published_total", "Messages taken from publishers."),
 		PublishedBytes:   counter("messages_published_bytes_total", "Payload bytes of messages taken."),
 		Refused:          counters("requests_refused_total", "Problems answered, by code.", "code"),
-		Limited:          counters("limited_total", "What was refused because of a limit, by limit.", "limit"),
+		Limited:          counters("limited_total", "What was refused because of a limit: a setting, without limits. before it, or memory, fan_out (it lags behind a topic), stateless_sessions.", "limit"),
 		WaitSeconds:      prometheus.NewHistogramVec(histogram("wait_seconds", "How long calls and session openings waited for a place that had to wait, by limit.", prometheus.ExponentialBuckets(1e-3, 4, 8)), []string{"limit"}),
 		ConnectionsEnded: counters("connections_ended_total", "Connections that the daemon ended because of what their clients did, by reason: refused, slow_head, slow_body, slow_reader, silent.", "reason"),
 		Evicted:          counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted by newer ones of the topic, deleted, or for want of memory.", "reason"),

@@ -94,10 +94,8 @@ func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Pos
 	if most := r.cfg.Load().MaxSessions; r.ephemeral.Add(1) > int64(most) {
 		r.ephemeral.Add(-1)
 		r.metrics.Limited.WithLabelValues(statelessSessions).Inc()
-		p := wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
-			"the daemon holds %d stateless polls and connections that go both ways, as many as it may", most)
-		p.RetryAfterMS = 1000
-		return nil, nil, p
+		return nil, nil, wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
+			"the daemon holds %d stateless polls and connections that go both ways, as many as it may", most).Retry(time.Second)
 	}
 	o.Ack = false
 	s := newSession("_"+randomText(idBytes), o, r, now)
@@ -154,10 +152,8 @@ func (r *Registry) checkMemory(short broker.Pressure) error {
 		return nil
 	}
 	r.metrics.Limited.WithLabelValues("memory").Inc()
-	p := wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget, GOMEMLIMIT)",
-		"the daemon is short of memory and opens no sessions")
-	p.RetryAfterMS = 5000
-	return p
+	return wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget, GOMEMLIMIT)",
+		"the daemon is short of memory and opens no sessions").Retry(5 * time.Second)
 }
 
 // unlistEnded takes a session off the list that ended before it was there: its topics

@@ -26,6 +26,14 @@ func TestEventsAreAsAnEventSourceTakesThem(t *testing.T) {
 }
 
 // Who is sent away together does not come back together.
+func TestATimeToRetryIsRoundedUp(t *testing.T) {
+	for after, want := range map[time.Duration]int64{
+		0: 1, time.Nanosecond: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 1500 * time.Millisecond: 1500, time.Minute: 60_000,
+	} {
+		require.Equal(t, want, NewProblem(CodeOverloaded, "", "").Retry(after).RetryAfterMS, after)
+	}
+}
+
 func TestTheTimeToComeBackIsSpread(t *testing.T) {
 	seen := map[int64]bool{}
 	for range 100 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"time"
 )
 
 // ProblemType is the media type of a problem (RFC 9457, section 3).
@@ -105,6 +106,13 @@ func NewProblem(code Code, remedy, detail string, args ...any) *Problem {
 		Detail: fmt.Sprintf(detail, args...),
 		Remedy: remedy,
 	}
+}
+
+// Retry has the problem say after how long it may be tried again, in milliseconds,
+// rounded up, and returns it.
+func (p *Problem) Retry(after time.Duration) *Problem {
+	p.RetryAfterMS = max(1, int64((after+time.Millisecond-1)/time.Millisecond))
+	return p
 }
 
 // Spread returns the problem with its time to retry spread at random over one to two
