@@ -3,7 +3,7 @@ package hook
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/pubsubd/pubsubd/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

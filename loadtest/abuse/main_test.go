@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/pubsubd/pubsubd/loadtest/leaktest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) != "" {
 		main()
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 func TestFlagsThatCannotBeObeyed(t *testing.T) {

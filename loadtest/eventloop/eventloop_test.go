@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pubsubd/pubsubd/loadtest/eventloop"
+	"github.com/pubsubd/pubsubd/loadtest/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // forBoth runs a test on the loop that suits the system and on the portable one.
 func forBoth(t *testing.T, test func(t *testing.T, open func(net.Addr) eventloop.Loop)) {

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/pubsubd/pubsubd/loadtest/leaktest"
 )
 
 func TestMain(m *testing.M) {
@@ -13,5 +13,5 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }

@@ -3,7 +3,7 @@ package transports
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/pubsubd/pubsubd/loadtest/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
