@@ -125,6 +125,18 @@ func TestABackendWithFewWorkers(t *testing.T) {
 	require.Equal(t, 4, row.Hook.Most)
 }
 
+// Who is held up is late, which the figures say; nobody gives up.
+func TestUsersThatAreHeldUp(t *testing.T) {
+	t.Parallel()
+	cfg := startFake(t, &fakeServer{dawdle: 3 * time.Second}, Setting{8, 8})
+	cfg.Tolerance = 100 * time.Millisecond
+	row, v := measured(t, cfg)
+	require.Empty(t, v.Failed)
+	require.Zero(t, row.Untold)
+	require.EqualValues(t, 8, row.Completed.Count)
+	require.GreaterOrEqual(t, row.Late, int64(8))
+}
+
 // Whatever a server does that it must not fails the run.
 func TestServersThatBreakTheirPromises(t *testing.T) {
 	first := func(instead func(frame string) []string) *fakeServer {
@@ -149,7 +161,7 @@ func TestServersThatBreakTheirPromises(t *testing.T) {
 		"announces a gap": {first(func(frame string) []string {
 			topic := strings.Split(strings.Split(frame, `"`)[3], "@")[0]
 			return []string{strings.ReplaceAll(`{"gap":{"topic":"T","reason":"slow","after":"T@e1:0","position":"T@e1:1"}}`, "T", topic) + "\n"}
-		}), loadtest.ExitMissed, " gaps, 0 surplus", 0},
+		}), loadtest.ExitMissed, " gaps, 0 surplus", 5 * time.Second},
 		"tells nobody":        {tell(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), loadtest.ExitMissed, "neither answer nor refusal", 2 * time.Second},
 		"tells late":          {tell(func(w http.ResponseWriter, r *http.Request) { sleep(r.Context(), 400*time.Millisecond); refuse(w, 10) }), loadtest.ExitMissed, late, promptly},
 		"lets in late":        {&fakeServer{dawdle: 400 * time.Millisecond}, loadtest.ExitMissed, late, promptly},
@@ -164,7 +176,7 @@ func TestServersThatBreakTheirPromises(t *testing.T) {
 			t.Parallel()
 			cfg := startFake(t, c.server, Setting{8, 2})
 			if c.tolerance > 0 {
-				cfg.Tolerance = c.tolerance
+				cfg.Tolerance, cfg.spare = c.tolerance, time.Second
 			}
 			if c.says == late {
 				cfg.CallTime = time.Second // for twice as long, users wait for what is late

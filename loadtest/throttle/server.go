@@ -56,9 +56,6 @@ func (t *trial) flags() []string {
 	return flags
 }
 
-// spareTime is what a call may take besides the back end's time.
-const spareTime = time.Second
-
 // hookTimeout is how long a call of the hook may take: twice what it should, with
 // all that are let in one behind the other where the back end's workers are few.
 func (c *Config) hookTimeout(s Setting) time.Duration {
@@ -66,5 +63,5 @@ func (c *Config) hookTimeout(s Setting) time.Duration {
 	if at := min(s.Calls, c.Users); c.BackendWorkers > 0 {
 		turns = (at + c.BackendWorkers - 1) / c.BackendWorkers
 	}
-	return 2*time.Duration(turns)*c.CallTime + spareTime
+	return 2*time.Duration(turns)*c.CallTime + c.spare
 }
