@@ -35,8 +35,11 @@ func (v *Verdict) conclude() {
 const (
 	busyThreshold = 0.9
 	lateOfCall    = 0.005                 // share of the time of a call
-	leastLate     = 10 * time.Millisecond // no tighter than that
+	leastLate     = 10 * time.Millisecond // ten times what timers have on a machine at rest
 )
+
+// relief is what to do for a generator that cannot be believed.
+const relief = "run nothing else on this machine, or try longer calls (--call-time), a longer run (--duration) or fewer --users"
 
 // judge says what became of a run.
 func (r *Row) judge(t *trial, b *book) {
@@ -49,8 +52,8 @@ func (r *Row) judge(t *trial, b *book) {
 	r.promises(t, b)
 	allowed := max(time.Duration(lateOfCall*float64(t.cfg.CallTime)), leastLate)
 	bound := &r.verdict.GeneratorBound
-	r.say(bound, r.Hook.Late.MeanMS > milliseconds(allowed), "the back end's own answers were late by %.1f ms on average, above %.1f", r.Hook.Late.MeanMS, milliseconds(allowed))
-	r.say(bound, r.Busy > busyThreshold, "the generator was %.0f %% busy", 100*r.Busy)
+	r.say(bound, r.Hook.Late.MeanMS > milliseconds(allowed), "the back end's own answers were late by %.1f ms on average, above %.1f: "+relief, r.Hook.Late.MeanMS, milliseconds(allowed))
+	r.say(bound, r.Busy > busyThreshold, "the generator was %.0f %% busy: "+relief, 100*r.Busy)
 }
 
 // say adds a reason, if it holds.
