@@ -160,6 +160,8 @@ var broken = []brokenInput{
 	{name: "limits: no bound where there must be one", yaml: "limits:\n  calls: off\n  waiting_calls: 0\n"},
 	{name: "limits: one address above all", args: []string{"--limits-connections=1000", "--limits-address-connections=1001"}},
 	{name: "limits: calls of one address above all", yaml: "limits: {calls: 16, waiting_calls: 32, address_calls: 50}\n"},
+	{name: "limits: subscriptions of one session above all", args: []string{"--limits-subscriptions=500"}, environ: []string{"PUBSUBD_LIMITS_ALL_SUBSCRIPTIONS=499"}},
+	{name: "limits: fewer subscriptions than one session may have by default", yaml: "limits:\n  all_subscriptions: 999\n"},
 	{name: "limits: a wait longer than an answer may take", environ: []string{"PUBSUBD_LIMITS_WAIT=1m"}},
 	{name: "limits: a plural too much", environ: []string{"PUBSUBD_LIMITS_PENDING_MESSAGES=5"}},
 	{name: "hook: no secret", yaml: "hooks:\n  publish:\n    url: http://127.0.0.1:9000/publish\n"},

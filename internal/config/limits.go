@@ -100,6 +100,10 @@ func wrongLimits(c *Config) []*Error {
 			"is %d, more than limits.calls and limits.waiting_calls together (%d and %d): lower it, or one address may take them all",
 			l.AddressCalls, l.Calls, l.WaitingCalls)})
 	}
+	if each, all := c.Session.Subscriptions, c.Broker.MaxSubscriptions; each > all {
+		wrong = append(wrong, &Error{Key: "limits.subscriptions", with: "limits.all_subscriptions", Reason: fmt.Sprintf(
+			"is %d, more than limits.all_subscriptions (%d): lower it, or one session may take them all", each, all)})
+	}
 	if l.Wait >= c.Transport.WriteTimeout {
 		wrong = append(wrong, &Error{Key: "limits.wait", with: "poll.write_timeout", Reason: fmt.Sprintf(
 			"is %v, not less than poll.write_timeout (%v): lower it, or who waited that long would get no answer", l.Wait, c.Transport.WriteTimeout)})
