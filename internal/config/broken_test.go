@@ -151,6 +151,7 @@ var broken = []brokenInput{
 	{name: "rate: a scope that is none", yaml: "rates:\n  publishes:\n    addresses: 5/s\n"},
 	{name: "rate: a kind that is none", yaml: "rates:\n  publish:\n    address: 5/s\n"},
 	{name: "rate: of principals, for what has none yet", environ: []string{"PUBSUBD_RATES_CONNECTIONS_PRINCIPAL=5/s"}},
+	{name: "rate: of principals, for guesses", yaml: "rates:\n  misses:\n    principal: 5/s\n"},
 	{name: "rate: a kind without its scope", yaml: "rates:\n  polls: 5/s\n"},
 	{name: "rate: more for one than for all", environ: []string{"PUBSUBD_RATES_POLLS_ADDRESS=10/s", "PUBSUBD_RATES_POLLS_ALL=300/m"}},
 	{name: "rate: more for a principal than for all", yaml: "rates:\n  publishes: {all: 5/s, principal: 6/s burst 1}\n"},

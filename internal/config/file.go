@@ -105,7 +105,7 @@ func (f yamlFile) nearKey(name string) string {
 	if s, ok := f.find(setting.env, strings.ToUpper(name)); ok {
 		return "; did you mean " + s.key + "?"
 	}
-	return didYouMean(name, "", f.keysAndSections())
+	return cmp.Or(otherScopes(name, key), didYouMean(name, "", f.keysAndSections()))
 }
 
 // ruleEntry reads one below topics: a rule, or something of a rule.

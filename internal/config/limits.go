@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -45,6 +46,24 @@ var (
 		limit.Principal: ", by each principal",
 	}
 )
+
+// otherScopes says what there is in place of the rate of principals that a kind does not
+// have, if that is what name is; by is how the source that has it names settings.
+func otherScopes(name string, by func(setting) string) string {
+	named := func(kind limit.Kind, scope limit.Scope) string { return by(setting{key: rateKey(kind, scope)}) }
+	for _, kind := range limit.Kinds() {
+		scopes := kind.Scopes()
+		if slices.Contains(scopes, limit.Principal) || name != named(kind, limit.Principal) {
+			continue
+		}
+		var there []string
+		for _, scope := range scopes {
+			there = append(there, named(kind, scope))
+		}
+		return "; there are only " + andList(there) + ", since who connects, or guesses, has not said who it is"
+	}
+	return ""
+}
 
 // isRate reports whether a setting is one of the many rates.
 func (s setting) isRate() bool { return strings.HasPrefix(s.key, ratesKey+".") }

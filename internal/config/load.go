@@ -40,6 +40,8 @@ func Bind(fs *pflag.FlagSet) *Loader {
 	return &Loader{flags: fs}
 }
 
+func dashed(s setting) string { return "--" + s.flag() }
+
 // said is the pflag.Value that holds a flag's text as it was given.
 type said struct{ text, kind string }
 
@@ -54,7 +56,7 @@ func (s *saidOften) Set(text string) error { s.texts = append(s.texts, text); re
 func (s *saidOften) String() string        { return strings.Join(s.texts, " ") }
 func (s *saidOften) Type() string          { return "name.member=value" }
 
-// FlagError adds the nearest known flag to pflag's error about an unknown one.
+// FlagError adds what would do in its place to pflag's error about an unknown one.
 // It is for cobra's SetFlagErrorFunc.
 func (l *Loader) FlagError(err error) error {
 	var unknown *pflag.NotExistError
@@ -63,7 +65,8 @@ func (l *Loader) FlagError(err error) error {
 	}
 	var known []string
 	l.flags.VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
-	return fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), "--", known))
+	name := "--" + unknown.GetSpecifiedName()
+	return fmt.Errorf("%w%s", err, cmp.Or(otherScopes(name, dashed), didYouMean(name, "--", known)))
 }
 
 // Load reads all sources and returns the Config they make. environ is as
@@ -202,7 +205,7 @@ func (r *reading) readEnvironment(variables map[string]string) {
 func (r *reading) nearVariable(name string) string {
 	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
 	if !strings.HasPrefix(name, begin) {
-		return didYouMean(name, envPrefix, append(r.names(setting.env), configEnv))
+		return cmp.Or(otherScopes(name, setting.env), didYouMean(name, envPrefix, append(r.names(setting.env), configEnv)))
 	}
 	var ends []string
 	for _, member := range members() {

@@ -72,4 +72,5 @@ func TestFlagHelpLeavesRatesOut(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 10, c.Limit.Rates[limit.Polls][limit.Address].PerSecond)
 	require.ErrorContains(t, l.FlagError(fs.Parse([]string{"--rates-poll-address=10/s"})), "did you mean --rates-polls-address?")
+	require.ErrorContains(t, l.FlagError(fs.Parse([]string{"--rates-misses-principal=10/s"})), "; there are only --rates-misses-all and --rates-misses-address, since")
 }
