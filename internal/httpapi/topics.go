@@ -45,8 +45,11 @@ func (a *API) readable(r *http.Request, p asker) (string, error) {
 	return topic, err
 }
 
-func topicUnknown(topic string) *wire.Problem {
-	return wire.NewProblem(wire.CodeTopicUnknown, "publish or subscribe to it", "there is no topic %q now", topic)
+// toHaveIt is the remedy for who looks at a topic that is not there.
+const toHaveIt = "publish or subscribe to it"
+
+func topicUnknown(topic, remedy string) *wire.Problem {
+	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "there is no topic %q now", topic)
 }
 
 func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p asker) error {
@@ -56,7 +59,7 @@ func (a *API) showTopic(w http.ResponseWriter, r *http.Request, p asker) error {
 	}
 	state, ok := a.Broker.Topic(topic)
 	if !ok {
-		return topicUnknown(topic)
+		return topicUnknown(topic, toHaveIt)
 	}
 	return a.writeJSON(w, http.StatusOK, state)
 }
@@ -75,7 +78,7 @@ func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, p asker) error
 	}
 	state, ok := a.Broker.Delete(topic, time.Now())
 	if !ok {
-		return topicUnknown(topic)
+		return topicUnknown(topic, "nothing of it is held; if it should be there, GET /v1/topics has the names of those that are")
 	}
 	return a.writeJSON(w, http.StatusOK, state)
 }
@@ -101,7 +104,7 @@ func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p asker) error {
 	}
 	frames, ok := a.Broker.ReadTopic(start, broker.Limit{Frames: int(n), Bytes: math.MaxInt}, time.Now())
 	if !ok {
-		return topicUnknown(topic)
+		return topicUnknown(topic, toHaveIt)
 	}
 	_, err = a.answer(w, format, accepts.Gzip).Whole(nil, frames)
 	return err
