@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -73,10 +74,24 @@ func exitCode(err error) int {
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return seeHelp(cmd, err)
+			return seeHelp(cmd, wrongArgs(cmd, args, err))
 		}
 		return nil
 	}
+}
+
+// wrongArgs names the argument that is missing or too much, as Use does. A command
+// without arguments keeps err: what it was given was meant for a command below it.
+func wrongArgs(cmd *cobra.Command, args []string, err error) error {
+	wanted := strings.Fields(cmd.Use)[1:]
+	whole := cmd.CommandPath() + " " + strings.Join(wanted, " ")
+	switch {
+	case len(wanted) == 0:
+		return err
+	case len(args) < len(wanted):
+		return fmt.Errorf("%s is missing in: %s", strings.TrimSuffix(wanted[len(args)], "..."), whole)
+	}
+	return fmt.Errorf("%q is one argument too many for: %s; what has spaces needs quotes", args[len(wanted)], whole)
 }
 
 // seeHelp makes err a usage error that says where the usage is.

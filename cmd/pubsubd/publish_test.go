@@ -92,8 +92,8 @@ func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no topic":          {nil, "--help"},
-		"too much":          {[]string{"a", "1", "2"}, "--help"},
+		"no topic":          {nil, "TOPIC is missing in: pubsubd publish TOPIC [DATA|-] (see pubsubd publish --help)"},
+		"too much":          {[]string{"a", "closing", "bell"}, `"bell" is one argument too many for: pubsubd publish TOPIC [DATA|-]; what has spaces needs quotes (see`},
 		"not JSON":          {[]string{"a", "closing bell"}, "--type text/plain"},
 		"no topic's name":   {[]string{"a..b", "1"}, "empty token"},
 		"no type":           {[]string{"a", "1", "--type=te xt"}, "text/plain"},

@@ -181,7 +181,7 @@ func TestSubscribeCommandLinesThatCannotBeObeyed(t *testing.T) {
 		args []string
 		says string
 	}{
-		"no topic":        {nil, "--help"},
+		"no topic":        {nil, "TOPIC is missing in: pubsubd subscribe TOPIC..."},
 		"no name":         {[]string{"a..b"}, "empty token"},
 		"no start":        {[]string{"a", "--from=newest"}, "or oldest"},
 		"other topic":     {[]string{"a", "--from=b@k3:1"}, "no topic b"},
