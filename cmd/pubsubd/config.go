@@ -17,7 +17,7 @@ func configCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		saidCommand("check", "Say ok and a summary, or everything that is wrong (exit code 2)",
+		saidCommand("check", "Say ok and a summary, with warnings, or everything that is wrong (exit code 2)",
 			func(s config.Said) string { return "ok\n" + s.Summary() }),
 		saidCommand("print", "Print the configuration as a file, with the origin of all that was given", config.Said.YAML),
 		saidCommand("env", "Print the configuration as environment variables, quoted for a shell", config.Said.Environment),

@@ -13,7 +13,7 @@ type Said struct {
 	origin map[string]string // by key; what is not there is a default
 }
 
-// Summary says in a few lines how much was said where.
+// Summary says in a few lines how much was said where, and what may not be meant.
 func (s Said) Summary() string {
 	var given, live int
 	rows := allSettings(&s.Config)
@@ -38,6 +38,9 @@ func (s Said) Summary() string {
 	}
 	fmt.Fprintf(&b, "; a reload reaches %d of %d\n", live, len(rows))
 	fmt.Fprintf(&b, "rules     %d for topics\n", len(s.Broker.Rules))
+	for _, doubt := range s.Doubts() {
+		fmt.Fprintf(&b, "warning   %s\n", doubt)
+	}
 	return b.String()
 }
 

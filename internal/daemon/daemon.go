@@ -184,6 +184,7 @@ func (d *Daemon) Listen() (err error) {
 	} else {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
+	d.tellDoubts(d.cfg)
 	d.tellBudget(d.cfg, memoryLimit())
 	d.files.tell(d.log, d.cfg.Limit.Connections)
 	return nil

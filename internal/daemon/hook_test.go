@@ -13,6 +13,7 @@ import (
 
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -222,4 +223,23 @@ func TestWhoWaitsForTheApplicationTakesHalfOfTheCalls(t *testing.T) {
 	require.Equal(t, 8, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 1000}))
 	require.Equal(t, 1, hookWaiting(limit.Config{Calls: 1, WaitingCalls: 1000}))
 	require.Equal(t, 3, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 3}))
+}
+
+// An application that may have every place is a doubt, said at the start and after each
+// reload; it is no reason not to serve.
+func TestAHookThatMayTakeEveryPlaceIsSaid(t *testing.T) {
+	app := newApplication(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	d := start(t, func(c *config.Config) {
+		app.hooked(c)
+		c.PublishHook.Calls, c.Limit.Calls = 5, 5
+	})
+	warned := func() int {
+		return d.logged.FilterLevelExact(zapcore.WarnLevel).FilterMessageSnippet("hooks.publish.calls is 5, not less than limits.calls").Len()
+	}
+	require.Equal(t, 1, warned())
+	d.post("/v1/topics/a/messages", "1")
+	d.reloadWith(func(*config.Config) {})
+	require.Equal(t, 2, warned())
+	d.reloadWith(func(c *config.Config) { c.Limit.Calls = 6 })
+	require.Equal(t, 2, warned(), "one is left to others")
 }

@@ -67,6 +67,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.useCertificate(certificate)
 	d.apply(is)
 	d.logChanges(was.Changes(said))
+	d.tellDoubts(is)
 	d.tellBudget(is, memoryLimit())
 	if is.Limit.Connections != was.Limit.Connections {
 		d.files.tell(d.log, is.Limit.Connections)
@@ -101,6 +102,13 @@ func (d *Daemon) logChanges(changes []config.Change) {
 		d.log.Warn("setting needs a restart and stays as it was", zap.String("key", c.Key), zap.String("is", c.Old), zap.String("said", c.New))
 	}
 	d.log.Info("reloaded", zap.Int("changed", changed), zap.Int("need_restart", len(changes)-changed))
+}
+
+// tellDoubts logs what may not be meant in cfg.
+func (d *Daemon) tellDoubts(cfg config.Config) {
+	for _, doubt := range cfg.Doubts() {
+		d.log.Warn(doubt)
+	}
 }
 
 // apply puts cfg in force, room by room.
