@@ -17,7 +17,7 @@ func TestWhoLeavesTheAdminListenerLeavesAPlace(t *testing.T) {
 		steady: &steady{TCPListener: bound, name: "admin", spare: &spare{}, tell: tellNothing, ended: prometheus.NewCounter(prometheus.CounterOpts{Name: "ended"}), log: zap.NewNop(), closed: make(chan struct{})},
 		places: make(chan struct{}, 2),
 	}
-	defer l.Close()
+	defer func() { require.NoError(t, l.Close()) }()
 	for range 10 {
 		here, err := net.Dial("tcp", l.Addr().String())
 		require.NoError(t, err)
