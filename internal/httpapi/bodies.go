@@ -18,7 +18,7 @@ type bodies struct{ taken atomic.Int64 }
 // A part is one of them.
 type part struct {
 	api     *API
-	who     limit.Who // whose it is
+	who     limit.Who // whose it is; current while something is counted
 	counted int64
 }
 
@@ -32,6 +32,9 @@ func (p *part) is(bytes int64) error {
 	more := max(0, bytes-freeBody) - p.counted
 	if more == 0 {
 		return nil
+	}
+	if p.counted == 0 {
+		p.who = p.api.Limiter.Current(p.who)
 	}
 	p.counted += more
 	all, its, most := p.api.bodies.taken.Add(more), p.who.Unfinished(more), p.api.mostBodies()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -123,16 +125,55 @@ func TestCommandsThatNeverEndAreBounded(t *testing.T) {
 	})
 }
 
+// Behind a proxy a client may have WebSockets that say nothing for long, and be
+// forgotten meanwhile. It has one account all the same.
+func TestCommandsOfWhoWasForgottenAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{
+			broker: broker.Config{MemoryBudget: 16 << 20},
+			limits: limit.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		})
+		var conns []net.Conn
+		for range 4 {
+			conns = append(conns, k.socketOn(1, "X-Forwarded-For: 192.0.2.7\r\n"))
+			time.Sleep(11 * time.Second)
+			k.api.Limiter.Sweep(time.Now())
+		}
+		for _, nc := range conns {
+			beginToTalk(nc, 900_000, 1_000_000)
+			synctest.Wait()
+		}
+		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
+		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(2<<20+4*5000), "half of a quarter, and a reading each")
+		for _, nc := range conns {
+			nc.Close()
+		}
+		synctest.Wait()
+		require.Zero(t, k.api.bodies.taken.Load())
+	})
+}
+
 // talkOn opens a WebSocket, from an address of its own, on which so many bytes come of a
 // command that is longer.
 func (k *kit) talkOn(from, bytes int, length uint64) net.Conn {
+	nc := k.socketOn(from, "")
+	beginToTalk(nc, bytes, length)
+	return nc
+}
+
+// socketOn opens a WebSocket, from an address of its own.
+func (k *kit) socketOn(from int, headers string) net.Conn {
 	nc := k.dialFrom(from)
 	go func() { _, _ = io.Copy(io.Discard, nc) }()
-	_, _ = io.WriteString(nc, "GET /v1/ws?topic=a HTTP/1.1\r\nHost: pubsubd\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+	_, _ = io.WriteString(nc, "GET /v1/ws?topic=a HTTP/1.1\r\nHost: pubsubd\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+headers+
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	return nc
+}
+
+// beginToTalk sends so many bytes of a command that is longer.
+func beginToTalk(nc net.Conn, bytes int, length uint64) {
 	go func() {
 		head := binary.BigEndian.AppendUint64([]byte{0x81, 0xff}, length)
 		_, _ = nc.Write(append(append(head, 0, 0, 0, 0), strings.Repeat(" ", bytes)...))
 	}()
-	return nc
 }

@@ -92,9 +92,10 @@ func (w Who) Unfinished(more int64) int64 {
 	return w.source.unfinished.Add(more)
 }
 
-// current returns w with the source that its address has now: a connection through a
-// proxy may last longer than the source that it began with.
-func (l *Limiter) current(w Who) Who {
+// Current returns w with the source that its address has now: a connection through a
+// proxy may last longer than the source that it began with, which is forgotten while
+// nothing is counted in it.
+func (l *Limiter) Current(w Who) Who {
 	if s := w.source; s != nil && s.forgotten.Load() {
 		w.source = l.addresses.get(s.addr, time.Now())
 	}
@@ -113,7 +114,7 @@ func (l *Limiter) AdmitMany(kind Kind, n int, w Who) error {
 		return nil
 	}
 	now := time.Now()
-	w = l.current(w)
+	w = l.Current(w)
 	for scope := Address; scope <= All; scope++ {
 		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, n) {
 			return l.refuse(w, now, tooOften(kind, n, scope, b, now))
@@ -169,7 +170,7 @@ func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
 // among those that its address has.
 func (l *Limiter) BeginElsewhere(w Who) (Call, error) {
 	most := l.force.Load().AddressCalls
-	w = l.current(w)
+	w = l.Current(w)
 	if s := w.source; s != nil {
 		if n := s.calls.Add(1); most > 0 && n > int64(most) {
 			s.calls.Add(-1)
