@@ -127,7 +127,7 @@ func key(s setting) string { return s.key }
 func (r *reading) set(s setting, text, where string) {
 	r.origin[s.key] = where
 	if err := s.field.set(text); err != nil {
-		r.fail(where, s.key, "is %q: %s", shown(s.field, text), err)
+		r.fail(where, s.key, "is %q: %s", shownRefused(s.field, text), err)
 	}
 }
 

@@ -24,19 +24,23 @@ func (secretField) secret() bool { return true }
 // masked stands for a secret.
 const masked = "(secret)"
 
-// shown is text, which is f's or was given for it, as people may see it.
+// shown is f's value as people may see it, who may read it back.
 func shown(f field, text string) string {
 	if f.secret() && text != "" {
 		return masked
 	}
-	if u, err := url.Parse(text); err == nil && u.User != nil {
-		return u.Redacted() // it is refused, and not to be logged
-	}
-	// A password that is not escaped, or an URL without its scheme: not to be logged, too.
-	if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") {
-		return "xxxxx" + text[at:]
-	}
 	return text
+}
+
+// shownRefused is what was given for f, and is no value of its, as people may see it: a
+// password is not to be logged. It may not be escaped, or its URL have no scheme.
+func shownRefused(f field, text string) string {
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		text = u.Redacted()
+	} else if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") && !isHookURL(text) {
+		text = "xxxxx" + text[at:]
+	}
+	return shown(f, text)
 }
 
 // optional makes a field's zero value stand for nothing said: some other setting

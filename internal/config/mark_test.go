@@ -39,6 +39,18 @@ func TestTheHooksSecretIsOne(t *testing.T) {
 	require.NotContains(t, c.Validate().Error(), "hunter2")
 }
 
+// What the setting has is shown as it is, whatever it resembles.
+func TestAHookURLIsShownWhole(t *testing.T) {
+	const url = "http://127.0.0.1:9000/@publish?to=me@example.com"
+	c := Default()
+	c.PublishHook.URL, c.PublishHook.Secret = url, "hunter2 hunter2 hunter2 hunter2"
+	require.NoError(t, c.Validate())
+	require.Contains(t, Said{Config: c}.YAML(), url)
+	require.Equal(t, url, Default().Changes(c)[0].New)
+	c.PublishHook.Secret = ""
+	require.ErrorContains(t, c.Validate(), url)
+}
+
 func TestAnOptionalFieldCanOnlyBeLeftOut(t *testing.T) {
 	var n int
 	f := optional(count(&n, 0, 10))

@@ -46,7 +46,7 @@ func everything(t *testing.T) Config {
 }
 
 // oddPaths are values that YAML or a shell would take for something else.
-var oddPaths = []string{"null", "~", "true", "0x10", "1e3", "a: b", "a #b", "#a", " a ", "it's", `"quoted"`, `back\slash`, "two\nlines", "$HOME `id`", "-", "*a", "&a", "a:", "ä", "\x01", "{}", "[a, b]", "@"}
+var oddPaths = []string{"null", "~", "true", "0x10", "1e3", "a: b", "a #b", "#a", " a ", "it's", `"quoted"`, `back\slash`, "two\nlines", "$HOME `id`", "-", "*a", "&a", "a:", "ä", "\x01", "{}", "[a, b]", "@", "a:b@c"}
 
 // awkward are configurations that are not easily written down.
 func awkward(t *testing.T) []Config {

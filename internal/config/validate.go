@@ -28,7 +28,7 @@ func outOfBounds(c *Config) []*Error {
 	var wrong []*Error
 	for _, s := range allSettings(c) {
 		if err := s.field.check(); err != nil {
-			wrong = append(wrong, &Error{Key: s.key, Reason: fmt.Sprintf("is %q: %s", shown(s.field, s.field.text()), err)})
+			wrong = append(wrong, &Error{Key: s.key, Reason: fmt.Sprintf("is %q: %s", shownRefused(s.field, s.field.text()), err)})
 		}
 	}
 	return wrong
