@@ -336,6 +336,7 @@ func TestEveryPageOfTopicsIsFull(t *testing.T) {
 	}
 	b.Sweep(time.Now().Add(time.Hour))
 	require.Empty(t, b.Topics("", 7, func(string) bool { return true }).Topics, "forgotten ones are not listed")
+	require.Empty(t, b.names.after("", 7), "nor kept")
 }
 
 // A page costs the same however many topics there are.

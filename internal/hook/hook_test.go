@@ -423,3 +423,17 @@ func TestAnApplicationThatComesBackIsAsked(t *testing.T) {
 	away.Store(false)
 	require.Eventually(t, func() bool { return ask() == nil }, 30*time.Second, time.Millisecond)
 }
+
+// The application's machine takes connections, and goes no further: they do not stay,
+// for each is one of those that there may be.
+func TestAnApplicationThatShakesNoHandsKeepsNoConnection(t *testing.T) {
+	d := newDesk(t, Config{Calls: 1, Timeout: 100 * time.Millisecond})
+	d.cfg.URL = "https://127.0.0.1/"
+	near, far := net.Pipe()
+	require.NoError(t, far.SetReadDeadline(time.Now().Add(30*time.Second)))
+	h := newHook(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) { return near, nil })
+	defer h.Close()
+	require.Error(t, h.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error { return nil }))
+	_, err := io.Copy(io.Discard, far)
+	require.NoError(t, err)
+}

@@ -154,3 +154,19 @@ func TestWhoHasACallIsNotForgotten(t *testing.T) {
 		call.End()
 	})
 }
+
+// Nor is who has begun something of which the rest is to come.
+func TestWhoHasSomethingUnfinishedIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Config{}, metrics.New("test"))
+		w := l.WhoAt(at("192.0.2.1"), "")
+		require.EqualValues(t, 5, w.Unfinished(5))
+		time.Sleep(time.Minute)
+		l.Sweep(time.Now())
+		require.EqualValues(t, 7, l.WhoAt(at("192.0.2.1"), "").Unfinished(2))
+		w.Unfinished(-7)
+		time.Sleep(time.Minute)
+		l.Sweep(time.Now())
+		require.Zero(t, l.addresses.len())
+	})
+}

@@ -348,6 +348,24 @@ func TestATopicOfAnotherEpochIsToldOfBesideItsPattern(t *testing.T) {
 	})
 }
 
+// A topic that was forgotten is told of by a pattern that comes from a position, and by
+// no other: one that begins now, or is there already, tells nothing of the past.
+func TestWhatIsLostOfATopicIsToldOfOnce(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s, _ := k.openAll("a.*@k3:7", "a.>@EPOCH:0", "a.x@k3:16")
+		k.publishN("a.x", 1)
+		require.Equal(k, "gap(restarted a.*7-0) a.x1", k.poll(s, 0))
+
+		s, _ = k.openAll("b.*", "b.x@EPOCH:2")
+		require.Equal(k, "gap(restarted b.x2-0)", k.poll(s, 0))
+
+		s, _ = k.openAll("c.*")
+		_, err := s.Change(k.starts("c.*@EPOCH:0", "c.x@EPOCH:2"), nil)
+		require.NoError(k, err)
+		require.Equal(k, "gap(restarted c.x2-0)", k.poll(s, 0))
+	})
+}
+
 func (k *kit) wantForgotten(topic string) {
 	k.Helper()
 	time.Sleep(time.Hour)

@@ -1,0 +1,49 @@
+package httpapi
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// However a connection ends on which a command has begun, what was there of it is no
+// longer counted.
+func TestCommandsThatNeverEndAreLetGoOfWithTheirConnections(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		for name, end := range map[string]func(*kit, net.Conn){
+			"by its client": func(_ *kit, nc net.Conn) { nc.Close() },
+			"by a drain":    func(k *kit, _ net.Conn) { k.cfg.Sessions.Drain(goingAway()) },
+			"by the daemon": func(k *kit, _ net.Conn) { k.api.Close() },
+		} {
+			t.Run(name, func(t *testing.T) {
+				k := newLaneKit(t, way)
+				nc, err := net.Dial("tcp", k.openPort())
+				require.NoError(t, err)
+				defer nc.Close()
+				_, err = nc.Write(append(asCBOR(`{"topics":["a"]}`), 0x5a, 0, 0x0f, 0x42, 0x40)) // 1,000,000 bytes are to come
+				require.NoError(t, err)
+				_, err = nc.Write(make([]byte, 500_000))
+				require.NoError(t, err)
+				k.wantUnfinished(500_005 - freeBody)
+				end(k, nc)
+				k.wantUnfinished(0)
+			})
+		}
+	})
+}
+
+// wantUnfinished waits until so many bytes are counted of what is to go on. The lane's
+// time goes faster.
+func (k *kit) wantUnfinished(bytes int64) {
+	k.Helper()
+	begun := time.Now()
+	for now := begun; k.api.bodies.taken.Load() != bytes; now = now.Add(time.Second) {
+		require.Less(k, time.Since(begun), surely, "%d are", k.api.bodies.taken.Load())
+		if bytes == 0 {
+			k.api.Tick(now)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
