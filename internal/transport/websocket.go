@@ -240,7 +240,7 @@ func inflate(message []byte, most, earned int) ([]byte, error) {
 	case len(all) > most:
 		return nil, commandTooLarge(most)
 	case len(all) > earned:
-		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send it as it is, without compression",
+		return nil, wire.NewProblem(wire.CodeMessageTooLarge, "send it in parts, or without compression; a message may be published by POST",
 			"a command of %d bytes inflates to more than %d", len(message), earned)
 	}
 	return all, nil
