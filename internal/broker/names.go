@@ -84,7 +84,7 @@ type Search struct {
 
 // visitsPerTopic is how many steps may be made for each topic that may be found: a
 // wildcard before other tokens leads to many topics that do not match.
-const visitsPerTopic = 16
+const visitsPerTopic = 64
 
 // recallsOfAll is how many patterns may each be held against all topics that were
 // forgotten, as far as they are remembered.

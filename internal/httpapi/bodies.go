@@ -104,5 +104,5 @@ func (c *commandReader) Read(b []byte) (int, transport.Incoming, error) {
 // quarter of the memory budget, or what a few of the largest need.
 func (a *API) mostBodies() int64 {
 	_, budget := a.Broker.Held()
-	return max(budget/4, 4*int64(max(a.Limits().MessageBytes, maxRequestBytes)))
+	return max(budget/4, 5*int64(max(a.Limits().MessageBytes, maxRequestBytes)))
 }

@@ -130,7 +130,7 @@ func TestCommandsThatNeverEndAreBounded(t *testing.T) {
 func TestCommandsOfWhoWasForgottenAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{
-			broker: broker.Config{MemoryBudget: 16 << 20},
+			broker: broker.Config{MemoryBudget: 20 << 20},
 			limits: limit.Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		})
 		var conns []net.Conn
@@ -144,7 +144,7 @@ func TestCommandsOfWhoWasForgottenAreBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
-		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(2<<20+4*5000), "half of a quarter, and a reading each")
+		require.LessOrEqual(t, k.api.bodies.taken.Load(), int64(5<<19+4*5000), "half of a quarter, and a reading each")
 		for _, nc := range conns {
 			nc.Close()
 		}
