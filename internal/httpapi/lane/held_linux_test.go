@@ -38,6 +38,7 @@ func newRefused(t *testing.T, hold time.Duration) (*conn, int) {
 func TestWhatWasToldIsHeldNoMore(t *testing.T) {
 	c, client := newRefused(t, time.Hour)
 	require.Len(t, c.lane.held, 1)
+	require.Nil(t, c.buf, "as long as nothing comes it needs none")
 	until := c.lane.held[c]
 	c.lane.Tick(until.Add(-time.Millisecond))
 	c.lane.running.Wait()
