@@ -36,7 +36,7 @@ ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif
 	$(GO) test $(RACE) -timeout 14m ./... # a package's; go test gives it 10m, which a slow machine may need
-	$(GO) test -run Allocates ./internal/httpapi ./internal/transport ./pkg/wire
+	$(GO) test -run Allocates ./internal/httpapi ./internal/transport ./internal/frame ./pkg/wire
 
 deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec, in a module of their own
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...

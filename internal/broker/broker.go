@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -28,7 +29,7 @@ type Subscriber interface {
 	// Offer hands over messages in offset order. It must not block and must not
 	// call back into the broker. Only one Offer runs at a time for one
 	// subscription. The subscriber must not keep the slice. now is about when.
-	Offer(frames []*wire.Frame, now time.Time)
+	Offer(frames []*frame.Frame, now time.Time)
 
 	// Emptied says that the history was emptied, and that there is a gap to be read
 	// from it. It comes in order with the offers, and has the same duties.

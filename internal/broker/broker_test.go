@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -37,7 +38,7 @@ func (*recorder) Emptied() {}
 
 func (*recorder) Forgotten() {}
 
-func (r *recorder) Offer(frames []*wire.Frame, _ time.Time) {
+func (r *recorder) Offer(frames []*frame.Frame, _ time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range frames {
@@ -52,7 +53,7 @@ func (r *recorder) got() []uint64 {
 }
 
 // said writes frames as "1 2 gap(evicted 2-4) 5".
-func said(frames []*wire.Frame) string {
+func said(frames []*frame.Frame) string {
 	var words []string
 	for _, f := range frames {
 		if g := f.Gap(); g != nil {
@@ -257,7 +258,7 @@ func (*stuck) Emptied() {}
 
 func (*stuck) Forgotten() {}
 
-func (s *stuck) Offer([]*wire.Frame, time.Time) { <-s.release }
+func (s *stuck) Offer([]*frame.Frame, time.Time) { <-s.release }
 
 // A fan-out that hangs must not hold up publishers; once it lags too far they are
 // refused, so that nothing unsent is ever evicted; other topics
@@ -386,7 +387,7 @@ func TestMemoryIsCountedAndGivenBack(t *testing.T) {
 		b := newBroker(Config{HistoryAge: time.Minute})
 		publish(t, b, "a")
 		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, Limit{Frames: 1}, time.Now())
-		n := len(frames[0].Bytes(wire.NDJSON))
+		n := len(frames[0].Bytes(frame.NDJSON))
 		var g metrics.Gauges
 		b.Gauges(&g)
 		require.EqualValues(t, n, g.FrameBytes)

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -36,13 +37,13 @@ const fewSubscribers = 8
 
 // A batch is what one round of a fan-out needs.
 type batch struct {
-	frames  []*wire.Frame
+	frames  []*frame.Frame
 	subs    []*Subscription
 	emptied bool // the history was, before these frames
 }
 
 // offer tells the subscribers what the batch holds.
-func (b *batch) offer(to func([]*Subscription, []*wire.Frame)) {
+func (b *batch) offer(to func([]*Subscription, []*frame.Frame)) {
 	if b.emptied {
 		for _, s := range b.subs {
 			s.to.Emptied()
@@ -106,7 +107,7 @@ const (
 // many: the others read what those who have them ask for next. On two cores, a
 // second fan-out cost 15 % more CPU per delivery and shortened no burst. It returns
 // when all have them, which keeps each one's order.
-func offerAll(subs []*Subscription, frames []*wire.Frame) {
+func offerAll(subs []*Subscription, frames []*frame.Frame) {
 	var others sync.WaitGroup
 	for n := min(runtime.GOMAXPROCS(0)/2, len(subs)/part); n > 1; n-- {
 		mine := subs[:len(subs)/n]
@@ -117,7 +118,7 @@ func offerAll(subs []*Subscription, frames []*wire.Frame) {
 	others.Wait()
 }
 
-func offer(subs []*Subscription, frames []*wire.Frame) {
+func offer(subs []*Subscription, frames []*frame.Frame) {
 	for ; len(subs) > turn; subs = subs[turn:] {
 		offerTurn(subs[:turn], frames)
 		runtime.Gosched()
@@ -125,7 +126,7 @@ func offer(subs []*Subscription, frames []*wire.Frame) {
 	offerTurn(subs, frames)
 }
 
-func offerTurn(subs []*Subscription, frames []*wire.Frame) {
+func offerTurn(subs []*Subscription, frames []*frame.Frame) {
 	now := time.Now()
 	for _, s := range subs {
 		s.to.Offer(frames, now)
@@ -147,7 +148,7 @@ func (t *topic) nextBatch(b *batch) (more bool) {
 }
 
 // advance moves the mark over what was offered, which may then be evicted.
-func (t *topic) advance(frames []*wire.Frame) {
+func (t *topic) advance(frames []*frame.Frame) {
 	if len(frames) == 0 {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -19,7 +20,7 @@ func (*writer) Emptied() {}
 
 func (*writer) Forgotten() {}
 
-func (w *writer) Offer([]*wire.Frame, time.Time) {
+func (w *writer) Offer([]*frame.Frame, time.Time) {
 	for begun := time.Now(); time.Since(begun) < 5*time.Microsecond; {
 	}
 	w.offered.Add(1)
@@ -42,7 +43,7 @@ type heldUp struct {
 	until <-chan struct{}
 }
 
-func (w *heldUp) Offer(frames []*wire.Frame, now time.Time) {
+func (w *heldUp) Offer(frames []*frame.Frame, now time.Time) {
 	<-w.until
 	w.writer.Offer(frames, now)
 }
@@ -149,7 +150,7 @@ func BenchmarkFanOut(b *testing.B) {
 		}
 	}
 	t := br.find("a")
-	frames := []*wire.Frame{wire.NewMessageFrame(&wire.Message{Position: wire.Position{Topic: "a", Offset: 1}}, time.Now(), 0, nil)}
+	frames := []*frame.Frame{frame.New(&wire.Message{Position: wire.Position{Topic: "a", Offset: 1}}, time.Now(), 0, nil)}
 	b.ReportAllocs()
 	for b.Loop() {
 		offerAll(t.subs, frames)
@@ -164,7 +165,7 @@ func (discard) Emptied() {}
 
 func (discard) Forgotten() {}
 
-func (discard) Offer([]*wire.Frame, time.Time) {}
+func (discard) Offer([]*frame.Frame, time.Time) {}
 
 // A prompter has another message published while it is offered its first.
 type prompter struct {
@@ -173,7 +174,7 @@ type prompter struct {
 	once    sync.Once
 }
 
-func (p *prompter) Offer(frames []*wire.Frame, now time.Time) {
+func (p *prompter) Offer(frames []*frame.Frame, now time.Time) {
 	p.recorder.Offer(frames, now)
 	p.once.Do(p.publish)
 }

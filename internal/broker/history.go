@@ -3,14 +3,15 @@ package broker
 import (
 	"sort"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A history is the messages that a topic retains, oldest first, in a ring that
 // grows and shrinks with them. It belongs to its topic, whose lock guards it.
 type history struct {
-	ring  []*wire.Frame // length is a power of two, or zero
-	start int           // index of the oldest in ring
+	ring  []*frame.Frame // length is a power of two, or zero
+	start int            // index of the oldest in ring
 	count int
 	bytes int // sum of the frames' sizes
 
@@ -21,12 +22,12 @@ type history struct {
 func (h *history) len() int { return h.count }
 
 // at returns the i-th oldest message.
-func (h *history) at(i int) *wire.Frame { return h.ring[(h.start+i)&(len(h.ring)-1)] }
+func (h *history) at(i int) *frame.Frame { return h.ring[(h.start+i)&(len(h.ring)-1)] }
 
-func (h *history) front() *wire.Frame { return h.at(0) }
+func (h *history) front() *frame.Frame { return h.at(0) }
 
 // push appends the newest message.
-func (h *history) push(f *wire.Frame) {
+func (h *history) push(f *frame.Frame) {
 	if h.count == len(h.ring) {
 		h.resize(max(4, 2*len(h.ring)))
 	}
@@ -52,7 +53,7 @@ func (h *history) pop(reason wire.GapReason) {
 }
 
 func (h *history) resize(n int) {
-	ring := make([]*wire.Frame, n)
+	ring := make([]*frame.Frame, n)
 	for i := range h.count {
 		ring[i] = h.at(i)
 	}
@@ -65,7 +66,7 @@ func (h *history) after(offset uint64) int {
 }
 
 // appendAfter appends every message above offset.
-func (h *history) appendAfter(dst []*wire.Frame, offset uint64) []*wire.Frame {
+func (h *history) appendAfter(dst []*frame.Frame, offset uint64) []*frame.Frame {
 	for i := h.after(offset); i < h.count; i++ {
 		dst = append(dst, h.at(i))
 	}
@@ -73,7 +74,7 @@ func (h *history) appendAfter(dst []*wire.Frame, offset uint64) []*wire.Frame {
 }
 
 // get returns the message at exactly that offset, or nil.
-func (h *history) get(offset uint64) *wire.Frame {
+func (h *history) get(offset uint64) *frame.Frame {
 	i := h.after(offset - 1)
 	if i == h.count || h.at(i).Position().Offset != offset {
 		return nil

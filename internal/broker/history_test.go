@@ -7,11 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func frameAt(offset uint64) *wire.Frame {
-	return wire.NewMessageFrame(&wire.Message{Position: wire.Position{Topic: "a", Epoch: "e", Offset: offset}}, time.Time{}, 0, nil)
+func frameAt(offset uint64) *frame.Frame {
+	return frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: "e", Offset: offset}}, time.Time{}, 0, nil)
 }
 
 // The ring does what a plain slice does, for any sequence of pushes and pops, and

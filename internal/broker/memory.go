@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -13,10 +14,10 @@ import (
 // memory is what the budget is about. Sums that are asked for at every publish are
 // kept, not made.
 type memory struct {
-	history atomic.Int64 // messages that histories hold
-	frames  wire.Account // their encodings; messages that only queues hold
-	queues  atomic.Int64 // the queues themselves, and lists of unacked frames
-	follows atomic.Int64 // patterns that are followed
+	history atomic.Int64  // messages that histories hold
+	frames  frame.Account // their encodings; messages that only queues hold
+	queues  atomic.Int64  // the queues themselves, and lists of unacked frames
+	follows atomic.Int64  // patterns that are followed
 
 	reclaiming sync.Mutex   // held by whoever makes room; before a shard's lock
 	fullUntil  atomic.Int64 // Unix nanoseconds; looking for room is of no use before

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -83,15 +84,15 @@ func TestEncodingsMakeRoomBeforeMessages(t *testing.T) {
 		}
 		frames, _ := b.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
 		for _, f := range frames {
-			f.Chunk(wire.NDJSON)
-			f.Whole(&wire.Head{})
+			f.Chunk(frame.NDJSON)
+			f.Whole(&frame.Head{})
 		}
 		require.Greater(t, b.used(), int64(64<<10))
 		b.Sweep(time.Now())
 		held, _ := holds(b, "a")
 		require.Len(t, held, 20)
 		require.Zero(t, b.memory.frames.Encodings.Load())
-		require.NotEmpty(t, frames[0].Bytes(wire.NDJSON), "it is made anew")
+		require.NotEmpty(t, frames[0].Bytes(frame.NDJSON), "it is made anew")
 	})
 }
 

@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -14,7 +15,7 @@ type Limit struct {
 }
 
 // Take uses up what f needs and reports whether it fits.
-func (l *Limit) Take(f *wire.Frame, first bool) bool {
+func (l *Limit) Take(f *frame.Frame, first bool) bool {
 	if l.Frames <= 0 || (!first && f.Size() > l.Bytes) {
 		return false
 	}
@@ -58,7 +59,7 @@ type reader struct {
 	history *history
 	how     Reading
 	now     time.Time
-	frames  []*wire.Frame
+	frames  []*frame.Frame
 	first   int           // where this reading's frames begin
 	had     wire.Position // of the last frame
 	at      wire.Position // up to where it has read
@@ -67,7 +68,7 @@ type reader struct {
 
 // read appends what how asks for, in order: a gap for each range that is lost or
 // left out, then the messages. It returns the offset up to which it read.
-func (h *history) read(dst []*wire.Frame, topic wire.Position, how Reading, now time.Time) ([]*wire.Frame, uint64) {
+func (h *history) read(dst []*frame.Frame, topic wire.Position, how Reading, now time.Time) ([]*frame.Frame, uint64) {
 	r := reader{history: h, how: how, now: now, frames: dst, first: len(dst), had: topic, at: topic}
 	r.had.Offset, r.at.Offset = how.Had, how.After
 	if how.After < h.lost {
@@ -149,7 +150,7 @@ func (r *reader) skip(reason wire.GapReason, offset uint64) {
 	r.gap.Position = r.at
 }
 
-func (r *reader) add(f *wire.Frame) bool {
+func (r *reader) add(f *frame.Frame) bool {
 	if !r.flush() || !r.how.Limit.Take(f, len(r.frames) == r.first) {
 		return false
 	}
@@ -163,7 +164,7 @@ func (r *reader) flush() bool {
 	if r.gap == nil {
 		return true
 	}
-	f := wire.NewGapFrame(*r.gap)
+	f := frame.NewGap(*r.gap)
 	r.gap = nil
 	if !r.how.Limit.Take(f, len(r.frames) == r.first) {
 		r.at = r.had
@@ -176,7 +177,7 @@ func (r *reader) flush() bool {
 	return true
 }
 
-func (r *reader) append(f *wire.Frame) {
+func (r *reader) append(f *frame.Frame) {
 	r.frames = append(r.frames, f)
 	r.had = f.Position()
 	r.at = r.had

@@ -11,6 +11,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -180,7 +181,7 @@ func (t *topic) regain(saved *savedMessage, now time.Time) {
 	m := saved.message(t.positionLocked(saved.Offset))
 	age := max(0, now.Sub(time.UnixMilli(saved.Time)))
 	ttl := time.Duration(saved.TTL) * time.Millisecond
-	t.history.push(wire.NewMessageFrame(m, now.Add(-age), ttl, &t.broker.memory.frames))
+	t.history.push(frame.New(m, now.Add(-age), ttl, &t.broker.memory.frames))
 	t.broker.memory.history.Add(int64(m.Size()))
 	t.trimLocked(now)
 }

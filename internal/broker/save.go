@@ -9,7 +9,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
 // Save writes all that another daemon needs to go on as this broker: its epoch,
@@ -79,14 +79,14 @@ func (s *saving) topic(t *topic) {
 }
 
 // saved returns what the topic is, and what it holds.
-func (t *topic) saved() (savedTopic, []*wire.Frame) {
+func (t *topic) saved() (savedTopic, []*frame.Frame) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	saved := savedTopic{Name: t.name, Head: t.head, Lost: t.history.lost, Born: t.born, Reason: t.history.reason}
 	return saved, t.history.appendAfter(nil, t.history.lost)
 }
 
-func (s *saving) message(f *wire.Frame) {
+func (s *saving) message(f *frame.Frame) {
 	m := f.Message()
 	if s.err == nil && !savable(m) {
 		s.err = fmt.Errorf("BUG: message %s says something that is not UTF-8", m.Position)

@@ -3,12 +3,13 @@ package broker
 import (
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // ReadTopic returns what the start's topic holds from there on, within limit, as
 // frames; ok is false if there is no such topic. A start at now reads nothing.
-func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames []*wire.Frame, ok bool) {
+func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames []*frame.Frame, ok bool) {
 	t := b.find(start.Topic)
 	if t == nil {
 		return nil, false
@@ -17,7 +18,7 @@ func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames
 	defer t.mu.Unlock()
 	j := t.settleLocked(start)
 	if j.Restart != nil {
-		frames = append(frames, wire.NewGapFrame(RestartedGap(*j.Restart, t.positionLocked(j.Cursor))))
+		frames = append(frames, frame.NewGap(RestartedGap(*j.Restart, t.positionLocked(j.Cursor))))
 		limit.Frames--
 	}
 	how := Reading{Had: j.Cursor, After: j.Cursor, Limit: limit}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -142,7 +143,7 @@ func (s *Subscription) Gone() bool {
 
 // Read appends what how asks for, gaps and messages in order. It returns the
 // frames, the offset up to which they go, and that of the topic's newest message.
-func (s *Subscription) Read(dst []*wire.Frame, how Reading, now time.Time) (frames []*wire.Frame, cursor, head uint64) {
+func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (frames []*frame.Frame, cursor, head uint64) {
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +167,7 @@ func (s *Subscription) Lost() uint64 {
 
 // Get returns the message at that offset, or nil and why it is lost: it is no
 // longer held, or its life is over.
-func (s *Subscription) Get(offset uint64, now time.Time) (*wire.Frame, wire.GapReason) {
+func (s *Subscription) Get(offset uint64, now time.Time) (*frame.Frame, wire.GapReason) {
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()
 	f := s.topic.history.get(offset)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -84,7 +85,7 @@ func (t *topic) append(m *wire.Message, ttl time.Duration, now time.Time) (publi
 	t.head++
 	m.Position = t.positionLocked(t.head)
 	m.Time = now.UnixMilli()
-	t.history.push(wire.NewMessageFrame(m, now, ttl, &t.broker.memory.frames))
+	t.history.push(frame.New(m, now, ttl, &t.broker.memory.frames))
 	t.broker.memory.history.Add(int64(m.Size()))
 	few = t.maybeFanOutLocked(m)
 	t.trimLocked(now)
@@ -137,7 +138,7 @@ func (t *topic) evictLocked(reason wire.GapReason, why string) {
 }
 
 // excessLocked says why the oldest message has to go, or "".
-func (t *topic) excessLocked(f *wire.Frame, now time.Time) wire.GapReason {
+func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
 	most := t.limits
 	switch {
 	case now.Sub(f.Accepted()) >= most.HistoryAge || f.Expired(now):

@@ -45,7 +45,7 @@ type Config struct {
 
 	// Lane says how polls and small publishes are served on plain HTTP/1.1:
 	// "handoff", the default, and "channel" take their connections over from
-	// net/http, see internal/httpapi/lane; "off" leaves them there.
+	// net/http, see internal/lane; "off" leaves them there.
 	Lane string
 
 	// Origins are those whose pages may use the daemon besides its own: as browsers

@@ -22,7 +22,7 @@ type capture struct {
 	text string
 }
 
-const captureDir = "../httpapi/lane/testdata"
+const captureDir = "../lane/testdata"
 
 // captures reads them all, by name.
 func captures(t testing.TB) []capture {

@@ -20,8 +20,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -106,7 +106,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	})
 	d.tcp = transport.NewPort(d.api.BareHost())
 	d.public = d.server(d.api)
-	d.public.ConnContext, d.public.ConnState = d.api.ConnContext, inbound.ConnState
+	d.public.ConnContext, d.public.ConnState = d.api.ConnContext, listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WithDefaults().WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.reload.level))
@@ -192,7 +192,7 @@ func (d *Daemon) Listen() (err error) {
 
 // listen binds a listener, and has its clients come in through a door.
 func (d *Daemon) listen(name, address string, door func(*net.TCPListener) net.Listener) (net.Listener, error) {
-	l, err := listen(name, address, d.cfg.Transport.WithDefaults().WriteTimeout)
+	l, err := bind(name, address, d.cfg.Transport.WithDefaults().WriteTimeout)
 	if err != nil {
 		return nil, err
 	}

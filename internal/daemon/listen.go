@@ -20,8 +20,8 @@ const giveUpBehind = 15 * time.Second
 // does not take stays with the daemon, which bounds and counts it.
 const unsentBytes = 128 << 10
 
-// listen binds a listener. writeTimeout is how long a write to a client may take.
-func listen(name, address string, writeTimeout time.Duration) (*net.TCPListener, error) {
+// bind binds a listener. writeTimeout is how long a write to a client may take.
+func bind(name, address string, writeTimeout time.Duration) (*net.TCPListener, error) {
 	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
 	lc.SetMultipathTCP(false) // Go's default for listeners; Linux does not hand what is set below on to its connections
 	l, err := lc.Listen(context.Background(), "tcp", address)

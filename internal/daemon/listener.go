@@ -9,8 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -32,7 +32,7 @@ func (l *door) Accept() (net.Conn, error) {
 		}
 		seat, err := l.limiter.Seat(addressOf(c))
 		if err == nil {
-			return inbound.New(c, seat, l.metrics), nil
+			return listen.New(c, seat, l.metrics), nil
 		}
 		refusal, _ := errors.AsType[*limit.Refusal](err)
 		l.refuse(c, refusal)

@@ -11,7 +11,7 @@ import (
 
 // Operators who have come and gone take no place from those who come.
 func TestWhoLeavesTheAdminListenerLeavesAPlace(t *testing.T) {
-	bound, err := listen("admin", "127.0.0.1:0", 0)
+	bound, err := bind("admin", "127.0.0.1:0", 0)
 	require.NoError(t, err)
 	l := &capped{
 		steady: &steady{TCPListener: bound, name: "admin", spare: &spare{}, tell: tellNothing, ended: prometheus.NewCounter(prometheus.CounterOpts{Name: "ended"}), log: zap.NewNop(), closed: make(chan struct{})},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	sess "github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -220,7 +221,7 @@ func (s *side) state(token, session string) string {
 	for _, name := range []string{".polled", ".stateless", ".published", ".last"} {
 		frames, _ := s.broker.ReadTopic(wire.Start{Topic: token + name, From: wire.FromOldest}, broker.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
 		for _, f := range frames {
-			b.Write(f.Bytes(wire.NDJSON))
+			b.Write(f.Bytes(frame.NDJSON))
 		}
 	}
 	return b.String()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -310,7 +311,7 @@ func (d *running) readEverything(topics ...string) *reader {
 	return r
 }
 
-func (r *reader) note(frames []*wire.Frame) {
+func (r *reader) note(frames []*frame.Frame) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, f := range frames {

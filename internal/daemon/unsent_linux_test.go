@@ -10,7 +10,7 @@ import (
 
 // What a client does not read is not the kernel's to keep by the megabyte.
 func TestTheKernelKeepsLittleForWhoDoesNotRead(t *testing.T) {
-	l, err := listen("public", "127.0.0.1:0", time.Minute)
+	l, err := bind("public", "127.0.0.1:0", time.Minute)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	client, err := net.Dial("tcp", l.Addr().String())

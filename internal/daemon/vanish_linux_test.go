@@ -12,7 +12,7 @@ import (
 // Connections inherit from their listener when the kernel gives them up, and are asked
 // for a sign of life.
 func TestTheKernelGivesUpClientsThatVanish(t *testing.T) {
-	l, err := listen("public", "127.0.0.1:0", 30*time.Second)
+	l, err := bind("public", "127.0.0.1:0", 30*time.Second)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	client, err := net.Dial("tcp", l.Addr().String())

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/transport"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // errGone is what an answer returns that could not be written: the client is not
@@ -18,18 +18,18 @@ type answer struct {
 	api    *API
 	w      http.ResponseWriter
 	flush  *http.ResponseController
-	format wire.Format
+	format frame.Format
 	gzip   bool // it may be in gzip, if it is whole
 }
 
-func (a *API) answer(w http.ResponseWriter, format wire.Format, gzip bool) transport.Answer {
+func (a *API) answer(w http.ResponseWriter, format frame.Format, gzip bool) transport.Answer {
 	return &answer{api: a, w: w, flush: http.NewResponseController(w), format: format, gzip: gzip}
 }
 
 // Whole implements transport.Answer.
-func (n *answer) Whole(lead []byte, frames []*wire.Frame) (int, error) {
+func (n *answer) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	if n.gzip {
-		if m := wire.TakeMember(n.format, n.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
+		if m := frame.TakeMember(n.format, n.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
 			defer m.Release()
 			return m.Raw() - len(lead), n.writeMember(m)
 		}
@@ -43,7 +43,7 @@ func (n *answer) Whole(lead []byte, frames []*wire.Frame) (int, error) {
 }
 
 // writeMember writes a whole answer that is m.
-func (n *answer) writeMember(m *wire.Member) error {
+func (n *answer) writeMember(m *frame.Member) error {
 	n.api.Metrics.Compressed(m.Raw(), m.Size())
 	n.api.patience(n.w)
 	h := n.w.Header()
@@ -59,7 +59,7 @@ func (n *answer) writeMember(m *wire.Member) error {
 }
 
 // Send implements transport.Answer.
-func (n *answer) Send(lead []byte, frames []*wire.Frame) (int, error) {
+func (n *answer) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	written, err := n.write(lead, frames)
 	if err != nil {
 		return written, err
@@ -71,7 +71,7 @@ func (n *answer) Send(lead []byte, frames []*wire.Frame) (int, error) {
 	return written, nil
 }
 
-func (n *answer) write(lead []byte, frames []*wire.Frame) (int, error) {
+func (n *answer) write(lead []byte, frames []*frame.Frame) (int, error) {
 	n.api.patience(n.w)
 	n.w.Header().Set("Content-Type", n.format.ContentType())
 	written, err := n.w.Write(lead)

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
-	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -33,7 +33,7 @@ func (a *API) askerOf(r *http.Request) (asker, error) {
 
 // whoOf returns whom r is counted for, which principal has sent.
 func (a *API) whoOf(r *http.Request, principal string) limit.Who {
-	if seat := inbound.SeatOf(inbound.FromContext(r.Context())); seat != nil {
+	if seat := listen.SeatOf(listen.FromContext(r.Context())); seat != nil {
 		return seat.Who(r.Header["X-Forwarded-For"], principal)
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // who has none shares one

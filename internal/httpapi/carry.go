@@ -7,9 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
-	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -17,7 +18,7 @@ import (
 
 // connect finds or opens the session that a connection carries which goes both ways.
 // The error is a *wire.Problem; without one, release must follow.
-func (a *API) connect(p asker, c wire.ConnectRequest, format wire.Format) (transport.Duplex, error) {
+func (a *API) connect(p asker, c wire.ConnectRequest, format frame.Format) (transport.Duplex, error) {
 	commands := &requester{api: a, asker: p, read: readCommand}
 	if format.IsBinary() {
 		commands.read = readCBORCommand
@@ -70,7 +71,7 @@ func (a *API) release(d transport.Duplex) {
 
 // carry serves a connection that goes both ways, with what connect has opened for it.
 func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
-	inbound.Of(c).Opened()
+	listen.Of(c).Opened()
 	if a.lane != nil && a.lane.Carry(c, d) {
 		return
 	}
@@ -100,13 +101,13 @@ func (h *bareHost) Open(c net.Conn, opening []byte) (transport.Duplex, error) {
 	if err != nil {
 		return transport.Duplex{}, a.problemOfCommand(context.Background(), err)
 	}
-	p, err := a.askerFrom(lane.From{Seat: inbound.SeatOf(c)})
+	p, err := a.askerFrom(lane.From{Seat: listen.SeatOf(c)})
 	if err == nil {
 		err = a.Limiter.Admit(limit.Sessions, p.Who)
 	}
 	var d transport.Duplex
 	if err == nil {
-		d, err = a.connect(p, request, wire.CBOR)
+		d, err = a.connect(p, request, frame.CBOR)
 	}
 	if err == nil {
 		return d, nil
@@ -125,7 +126,7 @@ func (h *bareHost) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 // Reader implements transport.Host.
 func (h *bareHost) Reader(c net.Conn) transport.Reader {
 	a := (*API)(h)
-	return a.counted(inbound.SeatOf(c).Who(nil, ""), transport.NewSequence(a.Limits().MessageBytes))
+	return a.counted(listen.SeatOf(c).Who(nil, ""), transport.NewSequence(a.Limits().MessageBytes))
 }
 
 func readConnectRequest(opening []byte) (request wire.ConnectRequest, err error) {

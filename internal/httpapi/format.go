@@ -5,7 +5,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -14,17 +15,17 @@ import (
 // those that a client likes equally the first counts.
 var formats = []struct {
 	name   string
-	format wire.Format
+	format frame.Format
 	ranges []string
 }{
 	// curl --json and many libraries say application/json without being asked.
-	{"json", wire.NDJSON, []string{"*/*", "application/*", "application/json", "application/x-ndjson"}},
-	{"cbor", wire.CBOR, []string{"*/*", "application/*", "application/cbor-seq"}},
+	{"json", frame.NDJSON, []string{"*/*", "application/*", "application/json", "application/x-ndjson"}},
+	{"cbor", frame.CBOR, []string{"*/*", "application/*", "application/cbor-seq"}},
 }
 
 // formatOf returns the format that a request wants: format= beats Accept. There may be
 // none.
-func formatOf(q url.Values, accepts lane.Accepts) (wire.Format, error) {
+func formatOf(q url.Values, accepts lane.Accepts) (frame.Format, error) {
 	name, err := one(q, "format")
 	if err != nil {
 		return 0, err

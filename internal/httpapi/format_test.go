@@ -3,9 +3,8 @@ package httpapi
 import (
 	"testing"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/stretchr/testify/require"
-
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
@@ -32,15 +31,15 @@ func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
 }
 
 func TestTheFormatThatIsLikedBestIsTaken(t *testing.T) {
-	for accept, want := range map[string]wire.Format{
-		"":                     wire.NDJSON,
-		"*/*":                  wire.NDJSON,
-		"application/cbor-seq": wire.CBOR,
-		"application/cbor-seq, application/x-ndjson":         wire.NDJSON,
-		"application/x-ndjson;q=0.5, application/cbor-seq":   wire.CBOR,
-		"application/cbor-seq;q=0.2, */*;q=0.1":              wire.CBOR,
-		"application/x-ndjson;q=0, */*":                      wire.CBOR,
-		"application/cbor-seq;q=0.2, application/json;q=0.2": wire.NDJSON,
+	for accept, want := range map[string]frame.Format{
+		"":                     frame.NDJSON,
+		"*/*":                  frame.NDJSON,
+		"application/cbor-seq": frame.CBOR,
+		"application/cbor-seq, application/x-ndjson":         frame.NDJSON,
+		"application/x-ndjson;q=0.5, application/cbor-seq":   frame.CBOR,
+		"application/cbor-seq;q=0.2, */*;q=0.1":              frame.CBOR,
+		"application/x-ndjson;q=0, */*":                      frame.CBOR,
+		"application/cbor-seq;q=0.2, application/json;q=0.2": frame.NDJSON,
 	} {
 		got := accepted([]string{accept})
 		require.False(t, got.None, accept)

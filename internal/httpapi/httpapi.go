@@ -15,10 +15,10 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
-	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
+	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -119,7 +119,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // its connection has been cut off already
 	}
 	defer a.serving.end()
-	inbound.Of(inbound.FromContext(r.Context())).Serving()
+	listen.Of(listen.FromContext(r.Context())).Serving()
 	a.router.ServeHTTP(w, r)
 }
 

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
-	"github.com/pubsubd/pubsubd/internal/httpapi/lane"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -53,7 +53,7 @@ func (a *API) Listener() net.Listener {
 
 // ConnContext is for http.Server.ConnContext.
 func (a *API) ConnContext(ctx context.Context, c net.Conn) context.Context {
-	return inbound.NewContext(ctx, c)
+	return listen.NewContext(ctx, c)
 }
 
 // Tick makes the lane's answers carry the second that now is in.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -72,7 +72,7 @@ func (l *seatedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inbound.New(nc, seat, l.cfg.Metrics), nil
+	return listen.New(nc, seat, l.cfg.Metrics), nil
 }
 
 // dial connects to the kit's server, by the network that its client uses.

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -79,7 +80,7 @@ func formOfMany(r *http.Request) (*manyForm, error) {
 		return manyInArray, nil
 	}
 	switch base, _, _ := mime.ParseMediaType(mediaType); base {
-	case wire.NDJSON.ContentType():
+	case frame.NDJSON.ContentType():
 		return manyInLines, nil
 	case sequenceType:
 		return manyInSequence, nil
@@ -321,7 +322,7 @@ func (a *API) answerLines(w http.ResponseWriter, results []wire.PublishResult) {
 	for _, result := range results {
 		lines = append(lines, lineOf(result)...)
 	}
-	w.Header().Set("Content-Type", wire.NDJSON.ContentType())
+	w.Header().Set("Content-Type", frame.NDJSON.ContentType())
 	a.writeWhole(w, http.StatusOK, lines)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
@@ -55,7 +56,7 @@ func sseSuite(t *testing.T, ids idKind, every int) {
 // everyPoll returns a system, with no kit yet, for each way to poll.
 func everyPoll() (all []system) {
 	for _, mode := range transport.Modes() {
-		for _, format := range []wire.Format{wire.NDJSON, wire.CBOR} {
+		for _, format := range []frame.Format{frame.NDJSON, frame.CBOR} {
 			all = append(all, system{mode: mode, format: format}, system{mode: mode, format: format, stateless: true})
 		}
 	}
@@ -74,7 +75,7 @@ func boundsOf(b transporttest.Bounds) settings {
 type system struct {
 	*kit
 	mode      transport.Mode
-	format    wire.Format
+	format    frame.Format
 	stateless bool
 }
 
@@ -249,7 +250,7 @@ func (s *subscriber) poll() error {
 	}
 	require.Equal(s, s.format.ContentType(), resp.Header.Get("Content-Type"))
 	s.answer, s.body = wire.NewDecoder(resp.Body), resp.Body
-	if s.format == wire.CBOR {
+	if s.format == frame.CBOR {
 		s.answer = wire.NewCBORDecoder(resp.Body)
 	}
 	return nil
@@ -260,7 +261,7 @@ const manyStarts = 100
 
 func (s *subscriber) request() (*http.Request, error) {
 	q := url.Values{"mode": {string(s.mode)}}
-	if s.format == wire.CBOR {
+	if s.format == frame.CBOR {
 		q.Set("format", "cbor")
 	}
 	if !s.stateless {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -80,7 +81,7 @@ func (holder) Emptied() {}
 
 func (holder) Forgotten() {}
 
-func (h holder) Offer([]*wire.Frame, time.Time) { <-h.hold }
+func (h holder) Offer([]*frame.Frame, time.Time) { <-h.hold }
 
 // Many clients, each of which sends what all send: as often as there are keys, it is
 // published.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -76,7 +77,7 @@ func newRequest(method, path, body string, headers []string) *http.Request {
 // judge holds an answer to the document, and a request that was done as asked.
 func (r *reader) judge(request *http.Request, route *routers.Route, vars map[string]string, w *httptest.ResponseRecorder) {
 	r.Helper()
-	lines := w.Header().Get("Content-Type") == wire.NDJSON.ContentType()
+	lines := w.Header().Get("Content-Type") == frame.NDJSON.ContentType()
 	in := &openapi3filter.RequestValidationInput{
 		Request: request, PathParams: vars, Route: route,
 		Options: &openapi3filter.Options{ExcludeRequestBody: request.Header.Get("Content-Type") != "application/json"},
@@ -92,7 +93,7 @@ func (r *reader) judge(request *http.Request, route *routers.Route, vars map[str
 	out.SetBodyBytes(w.Body.Bytes())
 	require.NoError(r, openapi3filter.ValidateResponse(context.Background(), out), "%s %s", request.Method, request.URL)
 	if lines {
-		line := route.Operation.Responses.Status(w.Code).Value.Content[wire.NDJSON.ContentType()].Schema.Value
+		line := route.Operation.Responses.Status(w.Code).Value.Content[frame.NDJSON.ContentType()].Schema.Value
 		for text := range strings.Lines(w.Body.String()) {
 			fits(r.T, line, text)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -19,7 +20,7 @@ func (k *kit) held(topic string) []*wire.Message {
 	frames, _ := k.cfg.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, broker.Limit{Frames: 10_000, Bytes: 64 << 20}, time.Now())
 	messages := make([]*wire.Message, len(frames))
 	for i, f := range frames {
-		content, err := wire.ParseLine(f.Bytes(wire.NDJSON))
+		content, err := wire.ParseLine(f.Bytes(frame.NDJSON))
 		require.NoError(k, err)
 		require.NotNil(k, content.Message)
 		messages[i] = content.Message

@@ -19,6 +19,7 @@ import (
 	"github.com/gobwas/ws/wsutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -35,12 +36,12 @@ func TestAWebSocketTellsTheSame(t *testing.T) {
 
 // A socketWay is one to have a WebSocket.
 type socketWay struct {
-	format   wire.Format
+	format   frame.Format
 	attached bool // it carries a session that was opened before
 }
 
 func everySocket() (all []socketWay) {
-	for _, format := range []wire.Format{wire.NDJSON, wire.CBOR} {
+	for _, format := range []frame.Format{frame.NDJSON, frame.CBOR} {
 		all = append(all, socketWay{format, false}, socketWay{format, true})
 	}
 	return all
@@ -71,7 +72,7 @@ func (w socketWay) on(k *kit) *duplexSystem {
 type socketSubscriber struct {
 	*kit
 	conn    net.Conn
-	format  wire.Format // of its frames
+	format  frame.Format // of its frames
 	read    io.Reader
 	writing sync.Mutex // of a command
 	replies chan wire.Reply
@@ -116,7 +117,7 @@ func (k *kit) tryDialSocket(path string) (*socketSubscriber, error) {
 	require.NoError(k, err)
 	s := &socketSubscriber{kit: k, conn: conn, read: conn, replies: make(chan wire.Reply, 100), frames: make(chan wire.Content), done: make(chan struct{})}
 	if u, err := url.Parse(path); err == nil && u.Query().Get("format") == "cbor" {
-		s.format = wire.CBOR
+		s.format = frame.CBOR
 	}
 	if buffered != nil {
 		s.read = buffered
@@ -150,7 +151,7 @@ func (s *socketSubscriber) receiveOne() (wire.Content, error) {
 		io.Reader
 		io.Writer
 	}{s.read, lockedWriter{s}}
-	if s.format != wire.CBOR {
+	if s.format != frame.CBOR {
 		text, err := wsutil.ReadServerText(both)
 		if err != nil {
 			return wire.Content{}, err
@@ -208,7 +209,7 @@ func (s *socketSubscriber) trySend(command any) error {
 	said, err := json.Marshal(command)
 	require.NoError(s, err)
 	kind := ws.OpText
-	if s.format == wire.CBOR {
+	if s.format == frame.CBOR {
 		kind, said = ws.OpBinary, wire.AppendCBORFromJSON(nil, said)
 	}
 	s.writing.Lock()

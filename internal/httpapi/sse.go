@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -86,7 +87,7 @@ func lastEventID(h http.Header, q url.Values) (wire.EventID, error) {
 
 // openEventStream opens the session of a stream, or finds the one that it goes on with.
 func (a *API) openEventStream(ctx context.Context, p asker, o eventStream) (*session.Session, transport.Request, error) {
-	req := transport.Request{Mode: transport.Stream, Format: wire.EventStream}
+	req := transport.Request{Mode: transport.Stream, Format: frame.EventStream}
 	if o.had.Session != "" {
 		s, err := a.session(p, o.had.Session)
 		switch {
@@ -154,12 +155,12 @@ func mayComeBack(r *http.Request, p *wire.Problem) bool {
 // endEventStream tells an EventSource when to come back. It is given its own id again:
 // a client that keeps to the standard forgets what it had with any event that has none.
 func (a *API) endEventStream(w http.ResponseWriter, r *http.Request, p *wire.Problem) {
-	e := wire.Event{RetryMS: wire.EventRetry(p)}
+	e := frame.Event{RetryMS: frame.EventRetry(p)}
 	if q, err := query(r); err == nil {
 		if had, err := lastEventID(r.Header, q); err == nil {
 			e.ID = had.Append(nil)
 		}
 	}
-	w.Header().Set("Content-Type", wire.EventStream.ContentType())
+	w.Header().Set("Content-Type", frame.EventStream.ContentType())
 	a.writeWhole(w, http.StatusOK, e.AppendEnd(nil, p))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -159,7 +160,7 @@ func TestAnEventStreamThatEndsBeforeItBeginsIsComeBackTo(t *testing.T) {
 		require.NoError(t, err)
 		k.cfg.Sessions.End(s)
 		c := k.callServed(func(w http.ResponseWriter, r *http.Request) {
-			req := transport.Request{Mode: transport.Stream, Format: wire.EventStream, Events: transport.EventsReferringTo(s, 0)}
+			req := transport.Request{Mode: transport.Stream, Format: frame.EventStream, Events: transport.EventsReferringTo(s, 0)}
 			taken, err := k.api.servePoll(w, r, s, req)
 			if err != nil || !taken {
 				panic(http.ErrAbortHandler)

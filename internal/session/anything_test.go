@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -115,12 +116,12 @@ func (c *traveller) change() {
 }
 
 // take polls, with one or several takes in the answer.
-func (c *traveller) take() []*wire.Frame {
+func (c *traveller) take() []*frame.Frame {
 	p, err := c.s.Poll(c.count, false, time.Now())
 	require.NoError(c, err)
 	defer func() { p.Done(time.Now()) }()
 	limit := broker.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 600 + c.rng.IntN(5000)}
-	var all []*wire.Frame
+	var all []*frame.Frame
 	for range 1 + c.rng.IntN(3) {
 		frames, err := p.Take(context.Background(), limit, time.Duration(c.rng.IntN(1500))*time.Microsecond)
 		all = append(all, frames...)
@@ -132,7 +133,7 @@ func (c *traveller) take() []*wire.Frame {
 }
 
 // arrive counts some or all of an answer's frames; the rest was lost on its way.
-func (c *traveller) arrive(frames []*wire.Frame) {
+func (c *traveller) arrive(frames []*frame.Frame) {
 	for i, f := range frames {
 		number := c.count + uint64(i)
 		if before, ok := c.seen[number]; ok {

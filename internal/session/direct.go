@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
 // A Direct is the connection that a poll is parked on. Its methods are called
@@ -24,7 +24,7 @@ type Direct interface {
 	// HandOver writes frames, which have been noted as sent, or, if there are none,
 	// what a poll is told that has waited long enough. It says what becomes of the
 	// poll. The frames are valid until it returns.
-	HandOver(frames []*wire.Frame) HandedOver
+	HandOver(frames []*frame.Frame) HandedOver
 
 	// Wake makes the connection look after its poll. It comes once, and the poll is
 	// no longer parked.
@@ -70,7 +70,7 @@ const (
 // none, it parks the poll on the connection for wait; frames, or word that it
 // waited long enough, are then handed to the connection. Unpark ends that. Without
 // a connection (to is nil) the poll must wait.
-func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now time.Time) ([]*wire.Frame, Became, error) {
+func (p *Poll) TakeOrPark(to Direct, limit broker.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, Became, error) {
 	s := p.session
 	select {
 	case s.reading <- struct{}{}:
@@ -134,7 +134,7 @@ func (s *Session) wakeParkedLocked() {
 
 // handOverLocked hands the first of frames to the parked poll's connection: as
 // many as one answer takes. It returns how many.
-func (s *Session) handOverLocked(sub *subscription, frames []*wire.Frame, now time.Time) int {
+func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now time.Time) int {
 	p := s.parked
 	limit := p.roomLocked(p.direct.limit)
 	n := 0
@@ -151,7 +151,7 @@ func (s *Session) handOverLocked(sub *subscription, frames []*wire.Frame, now ti
 }
 
 // tellParkedLocked hands frames, or word that there are none, to the parked poll.
-func (s *Session) tellParkedLocked(frames []*wire.Frame, now time.Time) {
+func (s *Session) tellParkedLocked(frames []*frame.Frame, now time.Time) {
 	p := s.parked
 	switch p.direct.to.HandOver(frames) {
 	case Parked:

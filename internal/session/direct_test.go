@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -22,7 +23,7 @@ type line struct {
 	woken int
 }
 
-func (l *line) HandOver(frames []*wire.Frame) HandedOver {
+func (l *line) HandOver(frames []*frame.Frame) HandedOver {
 	l.told = append(l.told, said(frames))
 	return l.then
 }
@@ -146,8 +147,8 @@ func TestAParkedPollIsWoken(t *testing.T) {
 			require.NoError(k, err)
 		}, frames: "b1 b2"},
 		"by a message whose life is over": {happen: func(k *kit, s *Session) {
-			f := wire.NewMessageFrame(&wire.Message{Position: s.subs["a"].joined.Position(1)}, time.Now().Add(-time.Hour), time.Second, nil)
-			s.subs["a"].Offer([]*wire.Frame{f}, time.Now())
+			f := frame.New(&wire.Message{Position: s.subs["a"].joined.Position(1)}, time.Now().Add(-time.Hour), time.Second, nil)
+			s.subs["a"].Offer([]*frame.Frame{f}, time.Now())
 		}, frames: "gap(expired a0-1)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,9 +185,9 @@ func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
 		k.parkOn(l, s, false)
-		var many []*wire.Frame
+		var many []*frame.Frame
 		for offset := range uint64(4) {
-			many = append(many, wire.NewMessageFrame(&wire.Message{Position: s.subs["a"].joined.Position(offset + 1)}, time.Now(), 0, nil))
+			many = append(many, frame.New(&wire.Message{Position: s.subs["a"].joined.Position(offset + 1)}, time.Now(), 0, nil))
 		}
 		s.subs["a"].Offer(many, time.Now())
 		l.wants("a1 a2") // as many as may be unacked

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -152,7 +153,7 @@ func (p *parked) wantProblem(code wire.Code) wire.Problem {
 }
 
 // said writes frames as "a1 gap(slow a2-5) b1".
-func said(frames []*wire.Frame) string {
+func said(frames []*frame.Frame) string {
 	words := make([]string, 0, len(frames))
 	for _, f := range frames {
 		at := f.Position()

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -72,7 +73,7 @@ func (p *pace) stopLocked() {
 
 // readLocked reads on in a taking, or begins one. It ends with what was there when
 // it began: what came since is too early.
-func (p *pace) readLocked(sub *subscription, limit broker.Limit, now time.Time) []*wire.Frame {
+func (p *pace) readLocked(sub *subscription, limit broker.Limit, now time.Time) []*frame.Frame {
 	how := sub.reading(limit)
 	how.Conflate, how.UpTo = true, p.upTo
 	frames, cursor, head := sub.joined.Read(nil, how, now)

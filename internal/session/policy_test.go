@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -160,9 +161,9 @@ func TestEveryoneIsToldThatATopicWasDeleted(t *testing.T) {
 // A gate holds the fan-out up.
 type gate chan struct{}
 
-func (g gate) Offer([]*wire.Frame, time.Time) { <-g }
-func (gate) Emptied()                         {}
-func (gate) Forgotten()                       {}
+func (g gate) Offer([]*frame.Frame, time.Time) { <-g }
+func (gate) Emptied()                          {}
+func (gate) Forgotten()                        {}
 
 func TestADeletionKeepsItsPlaceAmongMessages(t *testing.T) {
 	for want, goesOn := range map[string]bool{"a1 gap(deleted a1-4) a5": true, "a1 gap(deleted a1-4)": false} {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -13,15 +14,15 @@ import (
 // must call Done at the end; then it may Begin anew, on any session.
 type Poll struct {
 	session *Session
-	trust   bool          // what is taken counts as acked
-	slides  bool          // see Slide; not if trust
-	stop    chan struct{} // closed, under session.mu, when the poll must end; nil before it parks
-	why     *wire.Problem // set before stop is closed; guarded by session.mu
-	resent  int           // how many of session.unacked this poll has taken; guarded by session.mu
-	acks    chan struct{} // told of acks that make room; nil unless HearAcks
-	fresh   bool          // see Fresh; of whoever takes
-	timeout *time.Timer   // of park; made when it is first needed
-	frames  []*wire.Frame // what Take returned; reused
+	trust   bool           // what is taken counts as acked
+	slides  bool           // see Slide; not if trust
+	stop    chan struct{}  // closed, under session.mu, when the poll must end; nil before it parks
+	why     *wire.Problem  // set before stop is closed; guarded by session.mu
+	resent  int            // how many of session.unacked this poll has taken; guarded by session.mu
+	acks    chan struct{}  // told of acks that make room; nil unless HearAcks
+	fresh   bool           // see Fresh; of whoever takes
+	timeout *time.Timer    // of park; made when it is first needed
+	frames  []*frame.Frame // what Take returned; reused
 
 	direct direct // see TakeOrPark
 }
@@ -149,7 +150,7 @@ func (p *Poll) Hello() []wire.Position {
 // and then returns none; at once, if nothing can be sent before an ack. The
 // frames are noted as sent. The error is a *wire.Problem if the poll must end,
 // and ctx's if the client left.
-func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*wire.Frame, error) {
+func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*frame.Frame, error) {
 	if err := p.read(ctx); err != nil {
 		return nil, err
 	}
@@ -184,7 +185,7 @@ func (p *Poll) read(ctx context.Context) error {
 
 // park waits on the queue. It is the one place where a poll's goroutine spends
 // its life. While the poll is full it leaves the queue as it is.
-func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration, full bool) ([]*wire.Frame, error) {
+func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
 	p.letGo()
 	if err := p.prepare(); err != nil {
 		return nil, err
@@ -207,7 +208,7 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration,
 		case <-p.timeout.C:
 			return nil, nil
 		}
-		var frames []*wire.Frame
+		var frames []*frame.Frame
 		var err error
 		if frames, full, err = p.collect(ctx, e, limit); len(frames) > 0 || err != nil {
 			p.fresh = err == nil
@@ -248,13 +249,13 @@ func (p *Poll) Fresh() bool { return p.fresh }
 // collect takes what is there, e first, which was taken from the queue; without it,
 // what the last taking could not send. If the poll must end, e waits for the next one. full says that nothing more can be sent before the client acks. The frames
 // are valid until the next Take.
-func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*wire.Frame, full bool, err error) {
+func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*frame.Frame, full bool, err error) {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
 	return p.collectLocked(ctx, e, limit, time.Now())
 }
 
-func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*wire.Frame, full bool, err error) {
+func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
 	s := p.session
 	if err := p.over(ctx); err != nil {
 		s.carryLocked(e)

@@ -6,13 +6,14 @@ import (
 	"unsafe"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // queued is a frame waiting for a poll. The zero value only wakes the poll.
 type queued struct {
 	sub   *subscription
-	frame *wire.Frame
+	frame *frame.Frame
 }
 
 // queueBytes is how many bytes of frames a session's queue may hold beyond one
@@ -22,7 +23,7 @@ const queueBytes = 256 << 10
 
 // Offer implements broker.Subscriber: it hands over what a parked connection takes
 // at once, queues what fits, and leaves the rest in the history.
-func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
+func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	s := sub.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +57,8 @@ func (sub *subscription) Offer(frames []*wire.Frame, now time.Time) {
 }
 
 // others returns the frames that are not of the client of that name.
-func others(frames []*wire.Frame, client string) []*wire.Frame {
-	isOwn := func(f *wire.Frame) bool { return f.Message().Client == client }
+func others(frames []*frame.Frame, client string) []*frame.Frame {
+	isOwn := func(f *frame.Frame) bool { return f.Message().Client == client }
 	if !slices.ContainsFunc(frames, isOwn) {
 		return frames
 	}
@@ -76,7 +77,7 @@ func (sub *subscription) passLocked(offset uint64) {
 
 // enqueueLocked queues what fits and wakes the poll, if one is parked on its
 // connection.
-func (sub *subscription) enqueueLocked(frames []*wire.Frame, now time.Time) {
+func (sub *subscription) enqueueLocked(frames []*frame.Frame, now time.Time) {
 	s := sub.session
 	if len(frames) > 0 && s.in.broker.Tight() {
 		sub.tightenLocked()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -58,7 +59,7 @@ func (sub *subscription) dropLocked() {
 //
 // Nothing can be published in between unnoticed: an offer of a newer message
 // waits for the session's lock, and then finds the subscription live.
-func (sub *subscription) catchUpLocked(limit broker.Limit, now time.Time) []*wire.Frame {
+func (sub *subscription) catchUpLocked(limit broker.Limit, now time.Time) []*frame.Frame {
 	if sub.restart != nil {
 		return sub.announceRestartLocked()
 	}
@@ -81,11 +82,11 @@ func (sub *subscription) reading(limit broker.Limit) broker.Reading {
 
 // announceRestartLocked returns the gap for the position that could not be
 // honoured. It reaches to the oldest message that is held now.
-func (sub *subscription) announceRestartLocked() []*wire.Frame {
+func (sub *subscription) announceRestartLocked() []*frame.Frame {
 	sub.cursor = max(sub.cursor, sub.joined.Lost())
 	gap := broker.RestartedGap(*sub.restart, sub.joined.Position(sub.cursor))
 	sub.restart = nil
-	return []*wire.Frame{wire.NewGapFrame(gap)}
+	return []*frame.Frame{frame.NewGap(gap)}
 }
 
 func (sub *subscription) stateLocked() wire.SubscriptionState {

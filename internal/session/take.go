@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -18,7 +19,7 @@ type taking struct {
 	poll   *Poll
 	now    time.Time
 	limit  broker.Limit
-	frames []*wire.Frame
+	frames []*frame.Frame
 }
 
 // resend takes the frames that were sent by earlier polls and not acked, with the
@@ -43,7 +44,7 @@ func (t *taking) resend() {
 
 // resentLocked returns the i-th unacked frame again. A message that the history
 // let go of has become a gap, and stays one.
-func (s *Session) resentLocked(i int, now time.Time) *wire.Frame {
+func (s *Session) resentLocked(i int, now time.Time) *frame.Frame {
 	u := &s.unacked[i]
 	if u.gap == nil {
 		f, lost := u.sub.joined.Get(u.offset, now)
@@ -56,7 +57,7 @@ func (s *Session) resentLocked(i int, now time.Time) *wire.Frame {
 		}
 		s.in.metrics.Gaps.WithLabelValues(string(u.gap.Reason)).Inc()
 	}
-	return wire.NewGapFrame(*u.gap)
+	return frame.NewGap(*u.gap)
 }
 
 // beforeLocked returns the position of the frame before the i-th unacked one, on
@@ -115,11 +116,11 @@ func (t *taking) drain(e queued) {
 }
 
 // currentLocked returns f, or a gap if the message's own life is over.
-func (sub *subscription) currentLocked(f *wire.Frame, now time.Time) *wire.Frame {
+func (sub *subscription) currentLocked(f *frame.Frame, now time.Time) *frame.Frame {
 	if !f.Expired(now) {
 		return f
 	}
-	return wire.NewGapFrame(wire.Gap{
+	return frame.NewGap(wire.Gap{
 		Topic: sub.joined.Topic(), Reason: wire.GapExpired, After: sub.sentTo, Position: f.Position(),
 	})
 }
@@ -156,13 +157,13 @@ func (t *taking) catchUpWith(sub *subscription, limit broker.Limit) {
 }
 
 // send notes f as sent and appends it.
-func (t *taking) send(sub *subscription, f *wire.Frame) {
+func (t *taking) send(sub *subscription, f *frame.Frame) {
 	t.poll.noteSentLocked(sub, f)
 	t.frames = append(t.frames, f)
 }
 
 // noteSentLocked gives f its number, before it is written.
-func (p *Poll) noteSentLocked(sub *subscription, f *wire.Frame) {
+func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 	s := p.session
 	s.sent++
 	sub.sentTo = f.Position()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -188,7 +189,7 @@ func (c *wanderer) poll() int {
 	return came
 }
 
-func (c *wanderer) take(f *wire.Frame) {
+func (c *wanderer) take(f *frame.Frame) {
 	at := f.Position()
 	had, met := c.at[at.Topic]
 	if met {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -19,7 +20,7 @@ func TestAnEventWithAnOwnIDAllocatesNothing(t *testing.T) {
 		positions[i] = wire.Position{Topic: fmt.Sprintf("topic.%d", i), Epoch: "mabcdefghijkl", Offset: 1}
 	}
 	e := EventsOf(positions)
-	frames := []*wire.Frame{frameAt("topic.3", "mabcdefghijkl", 7), frameAt("topic.39", "mabcdefghijkl", 1<<40)}
+	frames := []*frame.Frame{frameAt("topic.3", "mabcdefghijkl", 7), frameAt("topic.39", "mabcdefghijkl", 1<<40)}
 	var to sink
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if _, err := e.send(&to, nil, frames); err != nil {

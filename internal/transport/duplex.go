@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -94,12 +95,12 @@ type line struct {
 }
 
 // Whole implements Answer: there is no answer that ends.
-func (l *line) Whole([]byte, []*wire.Frame) (int, error) {
+func (l *line) Whole([]byte, []*frame.Frame) (int, error) {
 	panic("BUG: a connection that goes both ways has no whole answers")
 }
 
 // Send implements Answer.
-func (l *line) Send(lead []byte, frames []*wire.Frame) (int, error) {
+func (l *line) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.greet.Do(func() { close(l.greeted) })
@@ -110,7 +111,7 @@ var errOver = errors.New("the connection is over")
 
 // writeLocked writes lead and frames, small ones together. A client that is sent
 // messages all the time is asked for signs of life between them.
-func (l *line) writeLocked(lead []byte, frames []*wire.Frame) (n int, err error) {
+func (l *line) writeLocked(lead []byte, frames []*frame.Frame) (n int, err error) {
 	if l.over {
 		return 0, errOver
 	}
@@ -143,7 +144,7 @@ func (l *line) writeLocked(lead []byte, frames []*wire.Frame) (n int, err error)
 // atOnceBytes is about how much is written at a time.
 const atOnceBytes = 64 << 10
 
-func (l *line) bytesOf(f *wire.Frame) []byte {
+func (l *line) bytesOf(f *frame.Frame) []byte {
 	if l.duplex.Deflates {
 		return l.server.SocketMessage(f, l.duplex.Request.Format, l.server.CompressionMinBytes())
 	}
@@ -162,8 +163,8 @@ func (l *line) putLocked(b []byte) error {
 	return err
 }
 
-// SocketMessage is wire.Frame's, counted if it is compressed.
-func (t *Server) SocketMessage(f *wire.Frame, format wire.Format, least int) []byte {
+// SocketMessage is frame.Frame's, counted if it is compressed.
+func (t *Server) SocketMessage(f *frame.Frame, format frame.Format, least int) []byte {
 	b := f.SocketMessage(format, least)
 	if plain := len(f.Bytes(format.OffSocket())); len(b) < plain {
 		t.metrics.Compressed(plain, len(b))

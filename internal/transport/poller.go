@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -38,7 +39,7 @@ type Poller struct {
 	poll   session.Poll
 	meter  *meter
 	mode   Mode
-	format wire.Format
+	format frame.Format
 	events *Events
 	ahead  bool // requests wait behind this one
 	begun  bool // a part of an answer that ends, of unknown length, was written
@@ -131,7 +132,7 @@ func (p *Poller) Wait(ctx context.Context) (State, error) {
 
 // take returns what is there, or where the poll waits, or Over if it has waited
 // long enough.
-func (p *Poller) take() (frames []*wire.Frame, state State, err error) {
+func (p *Poller) take() (frames []*frame.Frame, state State, err error) {
 	now := p.now
 	if p.now = (time.Time{}); now.IsZero() {
 		now = time.Now()
@@ -155,7 +156,7 @@ func (p *Poller) take() (frames []*wire.Frame, state State, err error) {
 }
 
 // answer writes what was taken, or ends the poll with err.
-func (p *Poller) answer(frames []*wire.Frame, err error) (State, error) {
+func (p *Poller) answer(frames []*frame.Frame, err error) (State, error) {
 	var n int
 	if err == nil {
 		n, err = p.write(frames)
@@ -173,7 +174,7 @@ func (p *Poller) answer(frames []*wire.Frame, err error) (State, error) {
 }
 
 // goesOn reports whether more of the answer may come, after a part of so many bytes.
-func (p *Poller) goesOn(frames []*wire.Frame, n int) bool {
+func (p *Poller) goesOn(frames []*frame.Frame, n int) bool {
 	if p.mode == Multiple {
 		p.limit.Bytes -= n
 		return p.begun && len(frames) > 0 && p.limit.Bytes > 0 && time.Now().Before(p.until)
@@ -195,7 +196,7 @@ func (p *Poller) patience(now time.Time) time.Duration {
 }
 
 // write writes one answer, or one part of it.
-func (p *Poller) write(frames []*wire.Frame) (int, error) {
+func (p *Poller) write(frames []*frame.Frame) (int, error) {
 	lead := p.lead
 	p.lead = nil
 	switch {
@@ -221,7 +222,7 @@ func (p *Poller) begin() {
 
 // HandOver implements session.Direct. An error means that the client is gone, which
 // is for the connection's owner to see.
-func (p *Poller) HandOver(frames []*wire.Frame) session.HandedOver {
+func (p *Poller) HandOver(frames []*frame.Frame) session.HandedOver {
 	n, err := p.write(frames)
 	outcome := outcomeGone
 	if err == nil {
@@ -277,14 +278,14 @@ func (p *Poller) Done(outcome string) {
 func (p *Poller) Gone() { p.Done(outcomeGone) }
 
 // outcome is that of a poll whose last part has these frames.
-func (p *Poller) outcome(frames []*wire.Frame) string {
+func (p *Poller) outcome(frames []*frame.Frame) string {
 	if len(frames) == 0 && !p.begun {
 		return outcomeEmpty
 	}
 	return outcomeFrames
 }
 
-func (p *Poller) wrote(frames []*wire.Frame, n int) {
+func (p *Poller) wrote(frames []*frame.Frame, n int) {
 	if len(frames) == 0 {
 		return
 	}
@@ -295,7 +296,7 @@ func (p *Poller) wrote(frames []*wire.Frame, n int) {
 }
 
 // waited times a sample of the answers that were waited for.
-func (p *Poller) waited(frames []*wire.Frame) {
+func (p *Poller) waited(frames []*frame.Frame) {
 	if len(frames) > 0 && frames[0].Gap() == nil && rand.Uint32()%latencySample == 0 {
 		p.meter.Waited(time.Since(frames[0].Accepted()))
 	}

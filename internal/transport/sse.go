@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -80,19 +81,19 @@ func NeedSession(topics []wire.Start) bool {
 func (e *Events) refer() bool { return e != nil && e.kind == referringEvents }
 
 // hello returns the frame that says where the topics begin.
-func (e *Events) hello(format wire.Format, h *wire.Hello) []byte {
+func (e *Events) hello(format frame.Format, h *wire.Hello) []byte {
 	if e == nil {
 		return format.AppendHello(nil, h)
 	}
-	return wire.Event{ID: e.last(), RetryMS: wire.EventRetry(nil)}.AppendHello(nil, h)
+	return frame.Event{ID: e.last(), RetryMS: frame.EventRetry(nil)}.AppendHello(nil, h)
 }
 
 // end returns the frame that says why there are no more.
-func (e *Events) end(format wire.Format, p *wire.Problem) []byte {
+func (e *Events) end(format frame.Format, p *wire.Problem) []byte {
 	if e == nil {
 		return format.AppendEnd(nil, p)
 	}
-	return wire.Event{ID: e.last(), RetryMS: wire.EventRetry(p)}.AppendEnd(nil, p)
+	return frame.Event{ID: e.last(), RetryMS: frame.EventRetry(p)}.AppendEnd(nil, p)
 }
 
 // last is the id of the last event, or the one that the stream begins with.
@@ -104,7 +105,7 @@ func (e *Events) last() []byte {
 }
 
 // send is Answer.Send. Frames whose ids are this stream's own go as a part of lead.
-func (e *Events) send(to Answer, lead []byte, frames []*wire.Frame) (int, error) {
+func (e *Events) send(to Answer, lead []byte, frames []*frame.Frame) (int, error) {
 	if e == nil || len(frames) == 0 {
 		return to.Send(lead, frames)
 	}
@@ -125,7 +126,7 @@ func (e *Events) send(to Answer, lead []byte, frames []*wire.Frame) (int, error)
 }
 
 // next returns the id of the event that f is. It holds until the next.
-func (e *Events) next(f *wire.Frame) []byte {
+func (e *Events) next(f *frame.Frame) []byte {
 	if e.kind == ownEvents {
 		e.move(f.Position())
 		return e.id

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -17,16 +18,16 @@ type sink struct {
 	frames int
 }
 
-func (s *sink) Whole([]byte, []*wire.Frame) (int, error) { panic("BUG: a stream has no length") }
+func (s *sink) Whole([]byte, []*frame.Frame) (int, error) { panic("BUG: a stream has no length") }
 
-func (s *sink) Send(lead []byte, frames []*wire.Frame) (int, error) {
+func (s *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	s.lead, s.frames = append(s.lead[:0], lead...), len(frames)
 	return 0, nil
 }
 
-func frameAt(topic, epoch string, offset uint64) *wire.Frame {
+func frameAt(topic, epoch string, offset uint64) *frame.Frame {
 	p := wire.Position{Topic: topic, Epoch: epoch, Offset: offset}
-	return wire.NewMessageFrame(&wire.Message{Position: p, Time: 1, Data: []byte("1")}, time.Now(), 0, nil)
+	return frame.New(&wire.Message{Position: p, Time: 1, Data: []byte("1")}, time.Now(), 0, nil)
 }
 
 // Positions get longer and shorter, and of another epoch; each id has all of them.
@@ -34,7 +35,7 @@ func TestAnOwnIDHasThePositionsOfAllTopics(t *testing.T) {
 	positions := []wire.Position{{Topic: "b", Epoch: "k3", Offset: 9}, {Topic: "a", Epoch: "k3", Offset: 0}, {Topic: "c.d", Epoch: "old", Offset: 123}}
 	e := EventsOf(positions)
 	var to sink
-	for _, f := range []*wire.Frame{
+	for _, f := range []*frame.Frame{
 		frameAt("b", "k3", 10), frameAt("c.d", "k3", 1), frameAt("a", "k3", 100000), frameAt("b", "k4", 1), frameAt("c.d", "k3", 2), frameAt("a", "k3", 100001),
 	} {
 		want := make([]string, len(positions))
@@ -44,12 +45,12 @@ func TestAnOwnIDHasThePositionsOfAllTopics(t *testing.T) {
 			}
 			want[i] = positions[i].String()
 		}
-		n, err := e.send(&to, []byte("lead\n"), []*wire.Frame{f})
+		n, err := e.send(&to, []byte("lead\n"), []*frame.Frame{f})
 		require.NoError(t, err)
 		require.Zero(t, to.frames)
 		rest, ok := strings.CutPrefix(string(to.lead), "lead\nid: "+strings.Join(want, ",")+"\n")
 		require.True(t, ok, "%s", to.lead)
-		require.Equal(t, "data: "+string(f.Bytes(wire.NDJSON))+"\n", rest)
+		require.Equal(t, "data: "+string(f.Bytes(frame.NDJSON))+"\n", rest)
 		require.Equal(t, len(to.lead)-len("lead\n"), n)
 	}
 }
@@ -57,7 +58,7 @@ func TestAnOwnIDHasThePositionsOfAllTopics(t *testing.T) {
 func TestAnEventOfOneTopicIsShared(t *testing.T) {
 	e := EventsOf([]wire.Position{{Topic: "a", Epoch: "k3", Offset: 9}})
 	var to sink
-	_, err := e.send(&to, nil, []*wire.Frame{frameAt("a", "k3", 10), frameAt("a", "k3", 11)})
+	_, err := e.send(&to, nil, []*frame.Frame{frameAt("a", "k3", 10), frameAt("a", "k3", 11)})
 	require.NoError(t, err)
 	require.Equal(t, 2, to.frames)
 	require.Empty(t, to.lead)

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
 // A Host takes in the clients of bare connections.
@@ -113,7 +113,7 @@ func (p *Port) open(c net.Conn) (Duplex, error) {
 		reader.Close()
 		return Duplex{}, err
 	}
-	d.Request.Via, d.Request.Format = ViaTCP, wire.CBOR
+	d.Request.Via, d.Request.Format = ViaTCP, frame.CBOR
 	d.Reader, d.Ahead = reader, ahead
 	return d, nil
 }
@@ -146,7 +146,7 @@ func (p *Port) refuse(c net.Conn, err error) {
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(farewell))
-	_, _ = c.Write(wire.CBOR.AppendEnd(nil, problem.Spread()))
+	_, _ = c.Write(frame.CBOR.AppendEnd(nil, problem.Spread()))
 	l := &line{conn: c}
 	l.endWriting()
 	l.discard()

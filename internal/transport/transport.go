@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -23,10 +24,10 @@ import (
 type Answer interface {
 	// Whole writes a complete answer of known length: lead (which may be nil)
 	// and then the frames.
-	Whole(lead []byte, frames []*wire.Frame) (int, error)
+	Whole(lead []byte, frames []*frame.Frame) (int, error)
 
 	// Send writes a part of an answer of unknown length, and sends it off.
-	Send(lead []byte, frames []*wire.Frame) (int, error)
+	Send(lead []byte, frames []*frame.Frame) (int, error)
 }
 
 // Mode is how an answer goes on.
@@ -74,7 +75,7 @@ func (r Request) via() Via {
 type Request struct {
 	Ack    uint64 // frames of the session that the client has
 	Mode   Mode
-	Format wire.Format // of all that the Answer writes
+	Format frame.Format // of all that the Answer writes
 
 	// Gzip says that a whole answer may be a gzip member, if that pays. What is sent in
 	// parts stays as it is: a proxy or a client that decompresses may hold a part back
@@ -133,7 +134,7 @@ func (t *Server) Reload(cfg Config, limits wire.Limits) {
 
 func (t *Server) config() *inForce { return t.now.Load() }
 
-// CompressionMinBytes is that of the Config in force; see wire.Frame.Deflated.
+// CompressionMinBytes is that of the Config in force; see frame.Frame.Deflated.
 func (t *Server) CompressionMinBytes() int { return t.config().CompressionMinBytes }
 
 // Gauges adds the transports' part to g.
@@ -215,20 +216,20 @@ type writer struct {
 	ctx    context.Context // the request's
 	poll   *session.Poll
 	answer Answer
-	format wire.Format
+	format frame.Format
 	events *Events
 	meter  *meter
 }
 
 // take is Poll.Take, counted as parked.
-func (w *writer) take(limit broker.Limit, wait time.Duration) ([]*wire.Frame, error) {
+func (w *writer) take(limit broker.Limit, wait time.Duration) ([]*frame.Frame, error) {
 	w.meter.parked.Add(1)
 	defer w.meter.parked.Add(-1)
 	return w.poll.Take(w.ctx, limit, wait)
 }
 
 // wrote counts frames that were written.
-func (w *writer) wrote(frames []*wire.Frame, n int) {
+func (w *writer) wrote(frames []*frame.Frame, n int) {
 	if len(frames) == 0 {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsflate"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -35,7 +36,7 @@ type socket struct {
 // NewWebSocket returns a Reader of a WebSocket whose frames are of the given format,
 // and whose commands may carry messages of so many bytes. With inflates, compression
 // without context takeover was negotiated.
-func NewWebSocket(format wire.Format, inflates bool, messageBytes int) Reader {
+func NewWebSocket(format frame.Format, inflates bool, messageBytes int) Reader {
 	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), freely: 2 * messageBytes, state: ws.StateServerSide}
 	if format.IsBinary() {
 		s.kind = ws.OpBinary

@@ -13,6 +13,7 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -70,9 +71,9 @@ func diverse(n int) string {
 	return b.String()[:n]
 }
 
-func newTextSocket() Reader      { return NewWebSocket(wire.NDJSON, false, 64<<10) }
-func newBinarySocket() Reader    { return NewWebSocket(wire.CBOR, false, 64<<10) }
-func newInflatingSocket() Reader { return NewWebSocket(wire.NDJSON, true, 64<<10) }
+func newTextSocket() Reader      { return NewWebSocket(frame.NDJSON, false, 64<<10) }
+func newBinarySocket() Reader    { return NewWebSocket(frame.CBOR, false, 64<<10) }
+func newInflatingSocket() Reader { return NewWebSocket(frame.NDJSON, true, 64<<10) }
 
 // mostCommand is the limit of the sockets above.
 var mostCommand = maxCommand(64 << 10)

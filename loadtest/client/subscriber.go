@@ -122,17 +122,17 @@ func (s *Subscriber) Head(h Head) error {
 		s.answer = opening
 	case !isOpening && h.Status == http.StatusOK:
 		s.answer = frames
-		return checkFrames(h, s.kit.format.wire())
+		return checkFrames(h, s.kit.format.contentType())
 	default:
 		s.answer = refusal
 	}
 	return nil
 }
 
-func checkFrames(h Head, format wire.Format) error {
+func checkFrames(h Head, contentType string) error {
 	mediaType, _, _ := strings.Cut(h.ContentType, ";")
-	if mediaType != format.ContentType() && (h.Chunked || h.Length > 0) {
-		return fmt.Errorf("poll answered with content type %q, not %s", h.ContentType, format.ContentType())
+	if mediaType != contentType && (h.Chunked || h.Length > 0) {
+		return fmt.Errorf("poll answered with content type %q, not %s", h.ContentType, contentType)
 	}
 	return nil
 }

@@ -32,11 +32,12 @@ const (
 // Formats returns every format.
 func Formats() []Format { return []Format{JSON, CBOR} }
 
-func (f Format) wire() wire.Format {
+// contentType is the media type of an answer in the format.
+func (f Format) contentType() string {
 	if f == CBOR {
-		return wire.CBOR
+		return wire.CBORSequenceType
 	}
-	return wire.NDJSON
+	return wire.NDJSONType
 }
 
 // query is what asks for the format; JSON needs not be asked for.

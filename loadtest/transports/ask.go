@@ -212,7 +212,7 @@ func (a *asker) newTransport(t *tally, session string) (transport, *content) {
 }
 
 func (a *asker) over(c *content, session string) transport {
-	media := wire.NDJSON.ContentType()
+	media := wire.NDJSONType
 	if a.format == CBOR {
 		media = "application/cbor-seq"
 	}

@@ -64,7 +64,7 @@ func (p *publisher) request(from, to int) []byte {
 }
 
 func (p *publisher) wrap(body []byte) []byte {
-	return post(p.authority, "/v1/messages", wire.NDJSON.ContentType(), body)
+	return post(p.authority, "/v1/messages", wire.NDJSONType, body)
 }
 
 // run publishes everything.

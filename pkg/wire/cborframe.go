@@ -57,12 +57,6 @@ func appendTextOrNull(dst []byte, s string) []byte {
 	return appendCBORText(dst, s)
 }
 
-// cborSizeHint is enough for the usual message in one allocation.
-func cborSizeHint(m *Message) int {
-	const heads = 48
-	return heads + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
-}
-
 // AppendGapCBOR appends g as one CBOR item:
 //
 //	[1, "a.b", "slow", "k3", 9, "k3", 19]

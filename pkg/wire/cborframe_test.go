@@ -40,7 +40,6 @@ func TestAppendMessageCBOR(t *testing.T) {
 			inJSON, err := ParseLine(AppendMessage(nil, &m))
 			require.NoError(t, err)
 			require.Equal(t, inJSON, inCBOR)
-			require.LessOrEqual(t, len(item), cborSizeHint(&m))
 		})
 	}
 }
@@ -266,4 +265,8 @@ func BenchmarkParseLine(b *testing.B) {
 	for b.Loop() {
 		_, _ = ParseLine(line)
 	}
+}
+
+func someMessage() *Message {
+	return &Message{Position: someTopic, Time: 1700000000000, Data: []byte(`{"n":1}`)}
 }

@@ -68,16 +68,6 @@ func appendData(dst []byte, m *Message) []byte {
 	return append(dst, m.Data...)
 }
 
-// jsonSizeHint is enough for the usual message in one allocation.
-func jsonSizeHint(m *Message) int {
-	const members = 96 // names, punctuation, time, offset
-	n := members + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
-	if m.Type != "" || m.CBOR {
-		n += len(m.Data) / 2 // base64, escapes, or digits
-	}
-	return n
-}
-
 // AppendGap appends g as one NDJSON line.
 func AppendGap(dst []byte, g *Gap) []byte {
 	dst = append(dst, `{"gap":{"topic":"`...)

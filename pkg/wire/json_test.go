@@ -107,16 +107,6 @@ func randomText(random *rand.Rand) string {
 	return strings.ToValidUTF8(string(randomBytes(random)), "\u00e9\"")
 }
 
-func TestSizeHintSavesAllocations(t *testing.T) {
-	for _, m := range []*Message{
-		{Position: someTopic, Time: 1700000000000, Data: []byte(`{"price":12.5,"size":100}`)},
-		{Position: someTopic, Time: 1700000000000, Type: "application/octet-stream", Data: make([]byte, 10_000)},
-	} {
-		line := AppendMessage(make([]byte, 0, jsonSizeHint(m)), m)
-		require.LessOrEqual(t, len(line), jsonSizeHint(m))
-	}
-}
-
 func TestCompactJSON(t *testing.T) {
 	deep := func(open, inner, shut string, n int) string {
 		return strings.Repeat(open, n) + inner + strings.Repeat(shut, n)

@@ -6,3 +6,9 @@
 // Nothing here does I/O beyond reading frames from an io.Reader, and every value
 // but Decoder may be used by many goroutines once made.
 package wire
+
+// The media types of answers that are frames.
+const (
+	NDJSONType       = "application/x-ndjson"
+	CBORSequenceType = "application/cbor-seq" // RFC 8742
+)

@@ -1,28 +1,29 @@
-package wire
+package frame
 
 import (
 	"testing"
 	"time"
 
+	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
 
 func TestEventsAreAsAnEventSourceTakesThem(t *testing.T) {
-	at := Position{"a.b", "k3", 18}
-	message := NewMessageFrame(&Message{Position: at, Time: 1, Data: []byte(`[1,2]`)}, time.Now(), 0, nil)
+	at := wire.Position{Topic: "a.b", Epoch: "k3", Offset: 18}
+	message := New(&wire.Message{Position: at, Time: 1, Data: []byte(`[1,2]`)}, time.Now(), 0, nil)
 	const data = `{"position":"a.b@k3:18","time":1,"data":[1,2]}`
 	require.Equal(t, "id: a.b@k3:18\ndata: "+data+"\n\n", string(message.Bytes(EventStream)))
 	require.Equal(t, "id: ~s:7\ndata: "+data+"\n\n", string(message.AppendEvent(nil, []byte("~s:7"))))
 
-	gap := NewGapFrame(Gap{Topic: "a.b", Reason: GapSlow, After: Position{"a.b", "k3", 1}, Position: at})
+	gap := NewGap(wire.Gap{Topic: "a.b", Reason: wire.GapSlow, After: wire.Position{Topic: "a.b", Epoch: "k3", Offset: 1}, Position: at})
 	require.Equal(t, "event: gap\nid: a.b@k3:18\ndata: "+`{"gap":{"topic":"a.b","reason":"slow","after":"a.b@k3:1","position":"a.b@k3:18"}}`+"\n\n",
 		string(gap.Bytes(EventStream)))
 
 	e := Event{ID: []byte("a.b@k3:18")}
 	require.Equal(t, "event: hello\nid: a.b@k3:18\ndata: "+`{"hello":{"positions":["a.b@k3:18"]}}`+"\n\n",
-		string(e.AppendHello(nil, &Hello{Positions: []Position{at}})))
+		string(e.AppendHello(nil, &wire.Hello{Positions: []wire.Position{at}})))
 	require.Equal(t, "event: end\ndata: "+`{"end":{"title":"","status":503,"code":"draining"}}`+"\n\n",
-		string(Event{}.AppendEnd(nil, &Problem{Status: 503, Code: CodeDraining})))
+		string(Event{}.AppendEnd(nil, &wire.Problem{Status: 503, Code: wire.CodeDraining})))
 }
 
 // Who is sent away together does not come back together.
@@ -30,18 +31,18 @@ func TestATimeToRetryIsRoundedUp(t *testing.T) {
 	for after, want := range map[time.Duration]int64{
 		0: 1, time.Nanosecond: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 1500 * time.Millisecond: 1500, time.Minute: 60_000,
 	} {
-		require.Equal(t, want, NewProblem(CodeOverloaded, "", "").Retry(after).RetryAfterMS, after)
+		require.Equal(t, want, wire.NewProblem(wire.CodeOverloaded, "", "").Retry(after).RetryAfterMS, after)
 	}
 }
 
 func TestTheTimeToComeBackIsSpread(t *testing.T) {
 	seen := map[int64]bool{}
 	for range 100 {
-		ms := EventRetry(&Problem{Code: CodeDraining})
+		ms := EventRetry(&wire.Problem{Code: wire.CodeDraining})
 		require.True(t, 1000 <= ms && ms <= 2000, "%d ms", ms)
 		seen[ms] = true
 	}
 	require.Greater(t, len(seen), 10)
-	require.EqualValues(t, 17, EventRetry(&Problem{RetryAfterMS: 17}))
-	require.Contains(t, string(Event{RetryMS: 17}.AppendEnd(nil, &Problem{})), "retry: 17\nevent: end\n")
+	require.EqualValues(t, 17, EventRetry(&wire.Problem{RetryAfterMS: 17}))
+	require.Contains(t, string(Event{RetryMS: 17}.AppendEnd(nil, &wire.Problem{})), "retry: 17\nevent: end\n")
 }

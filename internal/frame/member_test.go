@@ -1,4 +1,4 @@
-package wire
+package frame
 
 import (
 	"bufio"
@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -53,7 +54,7 @@ const someLead = `{"hello":{}}` + "\n"
 // and what is short, incompressible or a gap goes between them as it is.
 func TestAMemberIsPutTogether(t *testing.T) {
 	long, longer := textFrame(chatter(2000), nil), textFrame(chatter(90_000), nil)
-	short, gap := textFrame("short", nil), NewGapFrame(*someGap(GapSlow))
+	short, gap := textFrame("short", nil), NewGap(*someGap(wire.GapSlow))
 	for _, frames := range [][]*Frame{
 		{long}, {long, longer}, {longer, long}, {long, long, long}, {short, long}, {long, short},
 		{gap, short, long, short, gap, longer, gap}, {long, gap, gap, gap},
@@ -137,10 +138,10 @@ func FuzzMember(f *testing.F) {
 		if says {
 			lead = someLead
 		}
-		frames := []*Frame{NewGapFrame(*someGap(GapSlow))}
+		frames := []*Frame{NewGap(*someGap(wire.GapSlow))}
 		for _, data := range [][]byte{a, b, c, a} {
-			m := &Message{Position: someTopic, Type: "application/octet-stream", Data: data}
-			frames = append(frames, NewMessageFrame(m, time.Time{}, 0, nil))
+			m := &wire.Message{Position: someTopic, Type: "application/octet-stream", Data: data}
+			frames = append(frames, New(m, time.Time{}, 0, nil))
 		}
 		wantMember(t, least, lead, frames...)
 	})

@@ -1,4 +1,4 @@
-package wire
+package frame
 
 import (
 	"fmt"
@@ -38,7 +38,7 @@ func sizes(f *Frame, heads ...*Head) int64 {
 // counted once.
 func TestAWholeAnswerIsMadeOncePerHead(t *testing.T) {
 	var account Account
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := headsOf(1, maxWholes)
 	first := make([]*byte, len(heads))
 	for i, head := range heads {
@@ -59,7 +59,7 @@ func TestAWholeAnswerIsMadeOncePerHead(t *testing.T) {
 // Of more origins the one goes that came first, and nothing is wrong but slower.
 func TestTheOldestWholeAnswerGoes(t *testing.T) {
 	var account Account
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := headsOf(1, maxWholes+1)
 	second := unsafe.SliceData(f.Whole(heads[0]))
 	for _, head := range heads {
@@ -77,7 +77,7 @@ func TestTheOldestWholeAnswerGoes(t *testing.T) {
 // A frame that is read for an hour is not kept under the heads of each second.
 func TestANewSecondReplacesAllWholeAnswers(t *testing.T) {
 	var account Account
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	f := New(someMessage(), time.Time{}, 0, &account)
 	for second := range int64(10) {
 		heads := headsOf(second, 3)
 		for _, head := range heads {
@@ -91,7 +91,7 @@ func TestANewSecondReplacesAllWholeAnswers(t *testing.T) {
 // the frame: everyone gets their own, and the account is settled.
 func TestManyAskForWholeAnswersAtOnce(t *testing.T) {
 	var account Account
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := append(headsOf(1, maxWholes+2), headsOf(2, 2)...)
 	line := string(f.Bytes(NDJSON))
 	var asking sync.WaitGroup

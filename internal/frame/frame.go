@@ -1,9 +1,13 @@
-package wire
+// Package frame is the bytes of a message: made once for each format, and shared by
+// every subscriber that the message is sent to.
+package frame
 
 import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A Frame is one message or one gap with its bytes, which are encoded once per
@@ -12,8 +16,8 @@ import (
 // A broadcast to ten thousand subscribers thus encodes once. The bytes are
 // immutable, and whoever holds a Frame may call any method concurrently.
 type Frame struct {
-	message *Message // nil for a gap; immutable
-	gap     *Gap     // nil for a message; immutable
+	message *wire.Message // nil for a gap; immutable
+	gap     *wire.Gap     // nil for a message; immutable
 
 	accepted time.Time     // when the daemon took the message; immutable
 	ttl      time.Duration // the message's own life; 0 is as long as history keeps it; immutable
@@ -37,22 +41,22 @@ type Account struct {
 	Pinned    atomic.Int64 // those of them that no history holds
 }
 
-// NewMessageFrame returns the frame of m, which the caller must not change any
+// New returns the frame of m, which the caller must not change any
 // more. The message was accepted at the given instant and lives for ttl, or as
 // long as it is held if ttl is 0. Its memory is counted in account, if that is not
 // nil: encodings until Release and the last Unpin, the message between the two.
-func NewMessageFrame(m *Message, accepted time.Time, ttl time.Duration, account *Account) *Frame {
+func New(m *wire.Message, accepted time.Time, ttl time.Duration, account *Account) *Frame {
 	return &Frame{message: m, accepted: accepted, ttl: ttl, account: account}
 }
 
-// NewGapFrame returns the frame of g.
-func NewGapFrame(g Gap) *Frame { return &Frame{gap: &g} }
+// NewGap returns the frame of g.
+func NewGap(g wire.Gap) *Frame { return &Frame{gap: &g} }
 
 // Message returns the message, or nil if the frame is a gap.
-func (f *Frame) Message() *Message { return f.message }
+func (f *Frame) Message() *wire.Message { return f.message }
 
 // Gap returns the gap, or nil if the frame is a message.
-func (f *Frame) Gap() *Gap { return f.gap }
+func (f *Frame) Gap() *wire.Gap { return f.gap }
 
 // Accepted returns when the daemon took the message; zero for a gap.
 func (f *Frame) Accepted() time.Time { return f.accepted }
@@ -62,7 +66,7 @@ func (f *Frame) Accepted() time.Time { return f.accepted }
 func (f *Frame) TTL() time.Duration { return f.ttl }
 
 // Position returns where a subscriber is once it has this frame.
-func (f *Frame) Position() Position {
+func (f *Frame) Position() wire.Position {
 	if f.gap != nil {
 		return f.gap.Position
 	}

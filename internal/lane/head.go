@@ -5,7 +5,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
+	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -24,14 +25,14 @@ type heads struct {
 type head struct {
 	begin, end string // of all of them: the fields before and after those of the body
 
-	frames    [polled]*wire.Head // 200 to a poll, by format; by itself, since frames keep it for as long as they are held
-	gzipped   [polled]*wire.Head // the same in gzip
-	published wire.Head          // 200 to a publish
-	streams   [polled][]byte     // 200 to an answer of unknown length, whole, by format
+	frames    [polled]*frame.Head // 200 to a poll, by format; by itself, since frames keep it for as long as they are held
+	gzipped   [polled]*frame.Head // the same in gzip
+	published frame.Head          // 200 to a publish
+	streams   [polled][]byte      // 200 to an answer of unknown length, whole, by format
 }
 
 // polled is how many formats answers have, which come first of all.
-const polled = wire.EventStream + 1
+const polled = frame.EventStream + 1
 
 const (
 	statusOK = "HTTP/1.1 200 OK\r\n"
@@ -68,13 +69,13 @@ func makeHead(begin, end string, second int64) head {
 	h := head{
 		begin:     begin,
 		end:       end,
-		published: wire.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofJSON + end + "\r\n"), Second: second},
+		published: frame.Head{BeforeLength: before, AfterLength: []byte("\r\n" + ofJSON + end + "\r\n"), Second: second},
 	}
 	for format := range polled {
 		ofFrames := typed + format.ContentType() + "\r\n"
 		after := []byte("\r\n" + ofFrames + end + "\r\n")
-		h.frames[format] = &wire.Head{Format: format, BeforeLength: before, AfterLength: after, Second: second}
-		h.gzipped[format] = &wire.Head{Format: format, Gzip: true, BeforeLength: beforeGzip, AfterLength: after, Second: second}
+		h.frames[format] = &frame.Head{Format: format, BeforeLength: before, AfterLength: after, Second: second}
+		h.gzipped[format] = &frame.Head{Format: format, Gzip: true, BeforeLength: beforeGzip, AfterLength: after, Second: second}
 		h.streams[format] = []byte(statusOK + begin + ofFrames + end + "Transfer-Encoding: chunked\r\n\r\n")
 	}
 	return h

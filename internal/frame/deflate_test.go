@@ -1,4 +1,4 @@
-package wire
+package frame
 
 import (
 	"bytes"
@@ -12,13 +12,14 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
 
 // textFrame is of a message with a text as its payload.
 func textFrame(text string, account *Account) *Frame {
-	m := &Message{Position: someTopic, Time: 1700000000000, Type: "text/plain", Data: []byte(text)}
-	return NewMessageFrame(m, time.Time{}, 0, account)
+	m := &wire.Message{Position: someTopic, Time: 1700000000000, Type: "text/plain", Data: []byte(text)}
+	return New(m, time.Time{}, 0, account)
 }
 
 // chatter is a text of n bytes that a third is left of, and noise one that does not
@@ -114,7 +115,7 @@ func TestAMessageIsDeflatedFromTheLeastOn(t *testing.T) {
 		_, pays := f.Deflated(NDJSON, least)
 		require.Equal(t, want, pays, "%d bytes, and at least %d", length, least)
 	}
-	_, pays := NewGapFrame(*someGap(GapSlow)).Deflated(NDJSON, 0)
+	_, pays := NewGap(*someGap(wire.GapSlow)).Deflated(NDJSON, 0)
 	require.False(t, pays, "a gap is short")
 }
 
@@ -125,7 +126,7 @@ func TestWhatDoesNotPayIsTriedOnce(t *testing.T) {
 	_, pays := f.Deflated(NDJSON, 1)
 	require.True(t, pays, "printable text is seven bits a byte")
 
-	f = NewMessageFrame(&Message{Position: someTopic, Type: "image/png", Data: []byte("short")}, time.Time{}, 0, &account)
+	f = New(&wire.Message{Position: someTopic, Type: "image/png", Data: []byte("short")}, time.Time{}, 0, &account)
 	_, pays = f.Deflated(NDJSON, 1)
 	require.False(t, pays)
 	tried, made := f.find(form{format: NDJSON, deflated: true})

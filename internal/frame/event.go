@@ -1,9 +1,11 @@
-package wire
+package frame
 
 import (
 	"bytes"
 	"math/rand/v2"
 	"strconv"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // Events are frames as an EventSource takes them (HTML, section "Server-sent
@@ -41,7 +43,7 @@ const eventRetryMS = 1000
 // EventRetry returns how long, in milliseconds, a client is to wait that may come
 // back: what the problem says or, for none that says so, one to two seconds, so that
 // those who were sent away together do not come back together.
-func EventRetry(p *Problem) int64 {
+func EventRetry(p *wire.Problem) int64 {
 	if p != nil && p.RetryAfterMS > 0 {
 		return p.RetryAfterMS
 	}
@@ -63,13 +65,13 @@ func (f *Frame) AppendEvent(dst, id []byte) []byte {
 }
 
 // AppendHello appends h as the event that a stream begins with.
-func (e Event) AppendHello(dst []byte, h *Hello) []byte {
-	return e.append(dst, "hello", AppendHello(nil, h))
+func (e Event) AppendHello(dst []byte, h *wire.Hello) []byte {
+	return e.append(dst, "hello", wire.AppendHello(nil, h))
 }
 
 // AppendEnd appends the event that says why there are no more.
-func (e Event) AppendEnd(dst []byte, p *Problem) []byte {
-	return e.append(dst, "end", AppendEnd(nil, p))
+func (e Event) AppendEnd(dst []byte, p *wire.Problem) []byte {
+	return e.append(dst, "end", wire.AppendEnd(nil, p))
 }
 
 // append appends an event whose data is a line of JSON, with its newline. An empty

@@ -1,7 +1,7 @@
-// Package inbound is the connections that clients make, as the daemon's listeners let
+// Package listen is the connections that clients make, as the daemon's listeners let
 // them in. Each has a seat, counts the bytes on it, and counts the fault of its client
 // if that is why the daemon ends it.
-package inbound
+package listen
 
 import (
 	"context"

@@ -3,6 +3,7 @@ package lane
 import (
 	"errors"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -90,7 +91,7 @@ func (c *conn) end(err error) {
 	switch {
 	case c.duplex != nil:
 		c.endDuplex(err)
-	case c.chunked, c.format == wire.EventStream: // also one that has not begun; see mayComeBack in httpapi
+	case c.chunked, c.format == frame.EventStream: // also one that has not begun; see mayComeBack in httpapi
 		c.endInParts(err)
 		c.maybeFinish(ok && problem.Code == wire.CodeDraining)
 	case err == nil:

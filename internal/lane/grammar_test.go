@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
+	"github.com/pubsubd/pubsubd/internal/cors"
 )
 
 func newParser(origins ...string) *parser {

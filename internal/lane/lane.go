@@ -30,9 +30,10 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
+	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -74,9 +75,9 @@ type API interface {
 
 // Accepts is what a request's headers say of the answer.
 type Accepts struct {
-	Format wire.Format // that is liked best
-	None   bool        // there is none that is acceptable
-	Gzip   bool        // it may be in gzip
+	Format frame.Format // that is liked best
+	None   bool         // there is none that is acceptable
+	Gzip   bool         // it may be in gzip
 }
 
 // A Conn is a connection that the lane can serve.
@@ -236,10 +237,10 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 }
 
 // take takes the connection of r away from net/http, or returns nil if it is not
-// one for the lane, as one without inbound.NewContext, or net/http has to end it; gone says that it is lost on the
+// one for the lane, as one without listen.NewContext, or net/http has to end it; gone says that it is lost on the
 // way. The connection is locked.
 func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool) {
-	unwrapped, strikes := unwrap(inbound.FromContext(r.Context()))
+	unwrapped, strikes := unwrap(listen.FromContext(r.Context()))
 	nc, ok := unwrapped.(Conn)
 	if !ok || !supported || l.draining.Load() || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
 		return nil, false
@@ -272,7 +273,7 @@ func (l *Lane) adopt(nc Conn, origin int) *conn {
 	if err != nil {
 		return nil
 	}
-	c := &conn{output: output{lane: l, fd: fd, origin: origin}, seat: inbound.SeatOf(nc).Share(), parser: parser{lane: l}, unread: true}
+	c := &conn{output: output{lane: l, fd: fd, origin: origin}, seat: listen.SeatOf(nc).Share(), parser: parser{lane: l}, unread: true}
 	c.poller.Init(l.polls, c, l.handOff)
 	c.mu.Lock()
 	if !l.start(c) {

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/inbound"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -36,7 +36,7 @@ func (l *listener) giveBack(fd int, seat *limit.Seat, c *prefixed) {
 		seat.Leave()
 		return
 	}
-	c.Conn = inbound.NewBegun(nc, seat, l.metrics)
+	c.Conn = listen.NewBegun(nc, seat, l.metrics)
 	if nc.RemoteAddr() == nil || !l.give(c) {
 		_ = c.Close() // the client has gone, or the lane is closed
 	}
@@ -79,7 +79,7 @@ func (laneAddr) String() string  { return "lane" }
 // A prefixed connection is one of which something was read already. It can be
 // taken over again, once that was read anew. It hides the descriptor meanwhile.
 type prefixed struct {
-	*inbound.Conn
+	*listen.Conn
 	strikes uint8       // see conn
 	prefix  []byte      // read first; by one goroutine at a time, as net/http does
 	spent   atomic.Bool // the prefix was read

@@ -1,4 +1,4 @@
-package wire
+package frame
 
 import (
 	"sync"
@@ -6,11 +6,14 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
 
-func someMessage() *Message {
-	return &Message{Position: someTopic, Time: 1700000000000, Data: []byte(`{"n":1}`)}
+var someTopic = wire.Position{Topic: "a.b", Epoch: "k3", Offset: 18}
+
+func someMessage() *wire.Message {
+	return &wire.Message{Position: someTopic, Time: 1700000000000, Data: []byte(`{"n":1}`)}
 }
 
 // A broadcast: all subscribers need the bytes at the same time, and all get the
@@ -18,7 +21,7 @@ func someMessage() *Message {
 func TestFrameIsEncodedOnce(t *testing.T) {
 	for range 100 {
 		var account Account
-		f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+		f := New(someMessage(), time.Time{}, 0, &account)
 		first := make([]*byte, 8)
 		var start, done sync.WaitGroup
 		start.Add(1)
@@ -33,13 +36,13 @@ func TestFrameIsEncodedOnce(t *testing.T) {
 		for _, p := range first {
 			require.Same(t, first[0], p, "one backing array")
 		}
-		require.Equal(t, string(AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
+		require.Equal(t, string(wire.AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
 		require.Equal(t, int64(len(f.Bytes(NDJSON))), account.Encodings.Load())
 	}
 }
 
 func TestBytesOfAnEncodedFrameAllocateNothing(t *testing.T) {
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, nil)
+	f := New(someMessage(), time.Time{}, 0, nil)
 	f.Bytes(NDJSON)
 	require.Zero(t, testing.AllocsPerRun(100, func() { f.Bytes(NDJSON) }))
 }
@@ -47,7 +50,7 @@ func TestBytesOfAnEncodedFrameAllocateNothing(t *testing.T) {
 func TestReleaseTakesEncodingsOffTheAccount(t *testing.T) {
 	var account Account
 	account.Encodings.Store(1000)
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	f := New(someMessage(), time.Time{}, 0, &account)
 	require.Equal(t, int64(1000), account.Encodings.Load(), "nothing is encoded before it is needed")
 	f.Bytes(NDJSON)
 	require.Greater(t, account.Encodings.Load(), int64(1000))
@@ -61,16 +64,16 @@ func TestReleaseTakesEncodingsOffTheAccount(t *testing.T) {
 // The history lets go of a frame that waits, never encoded, in a queue.
 func TestEncodedAfterRelease(t *testing.T) {
 	var account Account
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+	f := New(someMessage(), time.Time{}, 0, &account)
 	f.Release()
-	require.Equal(t, string(AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
+	require.Equal(t, string(wire.AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
 	require.Zero(t, account.Encodings.Load())
 }
 
 func TestReleaseWhileEncoding(t *testing.T) {
 	var account Account
 	for range 1000 {
-		f := NewMessageFrame(someMessage(), time.Time{}, 0, &account)
+		f := New(someMessage(), time.Time{}, 0, &account)
 		var done sync.WaitGroup
 		done.Go(func() { f.Bytes(NDJSON) })
 		done.Go(f.Release)
@@ -81,7 +84,7 @@ func TestReleaseWhileEncoding(t *testing.T) {
 
 func TestFrameOfAMessage(t *testing.T) {
 	m, accepted := someMessage(), time.Unix(1700000000, 0)
-	f := NewMessageFrame(m, accepted, time.Second, nil)
+	f := New(m, accepted, time.Second, nil)
 	require.Same(t, m, f.Message())
 	require.Nil(t, f.Gap())
 	require.Equal(t, accepted, f.Accepted())
@@ -91,15 +94,15 @@ func TestFrameOfAMessage(t *testing.T) {
 }
 
 func TestFrameOfAGap(t *testing.T) {
-	g := someGap(GapSlow)
-	f := NewGapFrame(*g)
+	g := someGap(wire.GapSlow)
+	f := NewGap(*g)
 	require.Nil(t, f.Message())
 	require.Equal(t, g, f.Gap())
 	require.NotSame(t, g, f.Gap(), "the caller keeps its own")
 	require.Equal(t, g.Position, f.Position())
 	require.True(t, f.Accepted().IsZero())
 	require.Positive(t, f.Size())
-	require.Equal(t, string(AppendGap(nil, g)), string(f.Bytes(NDJSON)))
+	require.Equal(t, string(wire.AppendGap(nil, g)), string(f.Bytes(NDJSON)))
 	f.Release()
 }
 
@@ -111,11 +114,11 @@ func TestExpired(t *testing.T) {
 		at   time.Duration // after it was accepted
 		want bool
 	}{
-		{"before its time", NewMessageFrame(someMessage(), accepted, time.Second, nil), time.Second - 1, false},
-		{"at its time", NewMessageFrame(someMessage(), accepted, time.Second, nil), time.Second, true},
-		{"clock set back", NewMessageFrame(someMessage(), accepted, time.Second, nil), -time.Hour, false},
-		{"no ttl", NewMessageFrame(someMessage(), accepted, 0, nil), 1000 * time.Hour, false},
-		{"gap", NewGapFrame(*someGap(GapSlow)), 1000 * time.Hour, false},
+		{"before its time", New(someMessage(), accepted, time.Second, nil), time.Second - 1, false},
+		{"at its time", New(someMessage(), accepted, time.Second, nil), time.Second, true},
+		{"clock set back", New(someMessage(), accepted, time.Second, nil), -time.Hour, false},
+		{"no ttl", New(someMessage(), accepted, 0, nil), 1000 * time.Hour, false},
+		{"gap", NewGap(*someGap(wire.GapSlow)), 1000 * time.Hour, false},
 	} {
 		require.Equal(t, tt.want, tt.f.Expired(accepted.Add(tt.at)), tt.name)
 	}
@@ -126,7 +129,7 @@ func TestContentType(t *testing.T) {
 }
 
 func BenchmarkFrameBytes(b *testing.B) {
-	f := NewMessageFrame(someMessage(), time.Time{}, 0, nil)
+	f := New(someMessage(), time.Time{}, 0, nil)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -140,6 +143,20 @@ func BenchmarkAppendMessage(b *testing.B) {
 	dst := make([]byte, 0, 1024)
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = AppendMessage(dst[:0], m)
+		dst = wire.AppendMessage(dst[:0], m)
 	}
+}
+
+func TestSizeHintSavesAllocations(t *testing.T) {
+	for _, m := range []*wire.Message{
+		{Position: someTopic, Time: 1700000000000, Data: []byte(`{"price":12.5,"size":100}`)},
+		{Position: someTopic, Time: 1700000000000, Type: "application/octet-stream", Data: make([]byte, 10_000)},
+	} {
+		line := wire.AppendMessage(make([]byte, 0, sizeHint(m)), m)
+		require.LessOrEqual(t, len(line), sizeHint(m))
+	}
+}
+
+func someGap(reason wire.GapReason) *wire.Gap {
+	return &wire.Gap{Topic: "a.b", Reason: reason, After: wire.Position{Topic: "a.b", Epoch: "k2", Offset: 9}, Position: wire.Position{Topic: "a.b", Epoch: "k3", Offset: 19}}
 }

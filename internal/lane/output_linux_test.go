@@ -13,7 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/httpapi/cors"
+	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -69,21 +70,21 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			require.NoError(t, o.write(bytes.Repeat([]byte("x"), before)))
 			require.Equal(t, before > 0, o.Kept())
 			lead, want := []byte("{}\n"), "{}\n"
-			var frames []*wire.Frame
+			var frames []*frame.Frame
 			for i := range 60 { // every other one is stored, and too large to be copied
 				kind, data := "text/plain", bytes.Repeat([]byte{'a' + byte(i%26)}, 2000)
 				if i%2 == 0 {
 					kind, data = "image/png", make([]byte, 90_000)
 					_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(data)
 				}
-				f := wire.NewMessageFrame(&wire.Message{Type: kind, Data: data}, time.Time{}, 0, nil)
-				frames, want = append(frames, f), want+string(f.Bytes(wire.NDJSON))
+				f := frame.New(&wire.Message{Type: kind, Data: data}, time.Time{}, 0, nil)
+				frames, want = append(frames, f), want+string(f.Bytes(frame.NDJSON))
 			}
 			_, err = o.Whole(lead, frames)
 			require.NoError(t, err)
 			require.True(t, o.Kept())
 			for range 8 { // others' answers
-				wire.TakeMember(wire.NDJSON, 1, []byte("others'\n"), frames[:8]).Release()
+				frame.TakeMember(frame.NDJSON, 1, []byte("others'\n"), frames[:8]).Release()
 			}
 
 			var got []byte

@@ -1,6 +1,10 @@
-package wire
+package frame
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
 
 // Format is how frames are written, one after the other.
 type Format uint8
@@ -23,9 +27,9 @@ func (f Format) ContentType() string {
 	case EventStream:
 		return "text/event-stream"
 	case CBOR:
-		return "application/cbor-seq"
+		return wire.CBORSequenceType
 	}
-	return "application/x-ndjson"
+	return wire.NDJSONType
 }
 
 // OnSocket returns how a WebSocket has what an answer has in this format.
@@ -51,27 +55,27 @@ func (f Format) OffSocket() Format {
 func (f Format) IsBinary() bool { return f == CBOR || f == SocketBinary }
 
 // AppendHello appends h as a frame.
-func (f Format) AppendHello(dst []byte, h *Hello) []byte {
+func (f Format) AppendHello(dst []byte, h *wire.Hello) []byte {
 	if f.IsBinary() {
-		return f.framed(dst, "", AppendHelloCBOR(nil, h))
+		return f.framed(dst, "", wire.AppendHelloCBOR(nil, h))
 	}
-	return f.framed(dst, "hello", AppendHello(nil, h))
+	return f.framed(dst, "hello", wire.AppendHello(nil, h))
 }
 
 // AppendEnd appends the frame that says why there are no more.
-func (f Format) AppendEnd(dst []byte, p *Problem) []byte {
+func (f Format) AppendEnd(dst []byte, p *wire.Problem) []byte {
 	if f.IsBinary() {
-		return f.framed(dst, "", AppendEndCBOR(nil, p))
+		return f.framed(dst, "", wire.AppendEndCBOR(nil, p))
 	}
-	return f.framed(dst, "end", AppendEnd(nil, p))
+	return f.framed(dst, "end", wire.AppendEnd(nil, p))
 }
 
 // AppendReply appends r as a frame.
-func (f Format) AppendReply(dst []byte, r *Reply) []byte {
+func (f Format) AppendReply(dst []byte, r *wire.Reply) []byte {
 	if f.IsBinary() {
-		return f.framed(dst, "", AppendReplyCBOR(nil, r))
+		return f.framed(dst, "", wire.AppendReplyCBOR(nil, r))
 	}
-	return f.framed(dst, "reply", AppendReply(nil, r))
+	return f.framed(dst, "reply", wire.AppendReply(nil, r))
 }
 
 // framed appends a line of NDJSON, or a CBOR item, as this format has it.
@@ -92,8 +96,8 @@ func (f Format) framed(dst []byte, event string, b []byte) []byte {
 func (f Format) Heartbeat() []byte { return heartbeats[f] }
 
 var heartbeats = [...][]byte{
-	NDJSON:       Heartbeat,
-	CBOR:         {cborNull},
+	NDJSON:       wire.Heartbeat,
+	CBOR:         wire.HeartbeatCBOR,
 	EventStream:  []byte(":\n\n"),
 	SocketText:   ping,
 	SocketBinary: ping,
@@ -139,18 +143,28 @@ func (o form) encodeDeflated(f *Frame) []byte {
 	return append(appendSocketHead(nil, compressed|opcode, len(block)), block...)
 }
 
+// sizeHint is enough for the usual message in one allocation.
+func sizeHint(m *wire.Message) int {
+	const members = 96 // names, punctuation, time, offset
+	n := members + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
+	if m.Type != "" || m.CBOR {
+		n += len(m.Data) / 2 // base64, escapes, or digits
+	}
+	return n
+}
+
 func encodeJSON(f *Frame) []byte {
 	if f.gap != nil {
-		return AppendGap(nil, f.gap)
+		return wire.AppendGap(nil, f.gap)
 	}
-	return AppendMessage(make([]byte, 0, jsonSizeHint(f.message)), f.message)
+	return wire.AppendMessage(make([]byte, 0, sizeHint(f.message)), f.message)
 }
 
 func encodeCBOR(f *Frame) []byte {
 	if f.gap != nil {
-		return AppendGapCBOR(nil, f.gap)
+		return wire.AppendGapCBOR(nil, f.gap)
 	}
-	return AppendMessageCBOR(make([]byte, 0, jsonSizeHint(f.message)), f.message)
+	return wire.AppendMessageCBOR(make([]byte, 0, sizeHint(f.message)), f.message)
 }
 
 // AppendChunk appends data as one chunk (RFC 9112, section 7.1). It must not be

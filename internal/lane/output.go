@@ -7,7 +7,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
 // An output is the writing side of a connection. It implements the writing part of
@@ -21,27 +21,27 @@ type output struct {
 	lane *Lane // immutable
 	fd   int   // immutable; closed when nobody can write any more
 
-	origin   int         // of the request that is answered; see cors.Policy
-	format   wire.Format // of the frames of its answer
-	bare     bool        // there are no heads and no chunks, only frames
-	deflates bool        // which may be deflated, as a WebSocket's messages
-	gzip     bool        // which may be in gzip, if it is whole
-	chunked  bool        // the head of an answer of unknown length was written
-	failed   bool        // nothing can be written any more
-	kept     [][]byte    // not written yet
+	origin   int          // of the request that is answered; see cors.Policy
+	format   frame.Format // of the frames of its answer
+	bare     bool         // there are no heads and no chunks, only frames
+	deflates bool         // which may be deflated, as a WebSocket's messages
+	gzip     bool         // which may be in gzip, if it is whole
+	chunked  bool         // the head of an answer of unknown length was written
+	failed   bool         // nothing can be written any more
+	kept     [][]byte     // not written yet
 }
 
 var errGone = errors.New("the client is gone")
 
 // Whole implements transport.Answer.
-func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
+func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	// Fast path: one frame, whose bytes are shared with everyone who is sent it.
 	if len(frames) == 1 && len(lead) == 0 {
 		return len(frames[0].Bytes(o.format)), o.write(frames[0].Whole(o.headOf(frames[0])))
 	}
 	n := o.size(frames)
 	if o.gzip {
-		if m := wire.TakeMember(o.format, o.lane.polls.CompressionMinBytes(), lead, frames); m != nil {
+		if m := frame.TakeMember(o.format, o.lane.polls.CompressionMinBytes(), lead, frames); m != nil {
 			defer m.Release()
 			return n, o.writeMember(m)
 		}
@@ -52,10 +52,10 @@ func (o *output) Whole(lead []byte, frames []*wire.Frame) (int, error) {
 }
 
 // headOf is the head of the answer that is f alone.
-func (o *output) headOf(f *wire.Frame) *wire.Head {
+func (o *output) headOf(f *frame.Frame) *frame.Head {
 	if o.gzip {
 		if block, pays := f.Deflated(o.format, o.lane.polls.CompressionMinBytes()); pays {
-			o.lane.metrics.Compressed(len(f.Bytes(o.format)), wire.MemberSize(block))
+			o.lane.metrics.Compressed(len(f.Bytes(o.format)), frame.MemberSize(block))
 			return o.head().gzipped[o.format]
 		}
 	}
@@ -63,7 +63,7 @@ func (o *output) headOf(f *wire.Frame) *wire.Head {
 }
 
 // size is how many bytes frames have by themselves.
-func (o *output) size(frames []*wire.Frame) int {
+func (o *output) size(frames []*frame.Frame) int {
 	n := 0
 	for _, f := range frames {
 		n += len(f.Bytes(o.format))
@@ -75,7 +75,7 @@ func (o *output) size(frames []*wire.Frame) int {
 func (o *output) head() *head { return &o.lane.heads.Load().of[o.origin] }
 
 // Send implements transport.Answer.
-func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
+func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	if o.bare {
 		return o.sendBare(lead, frames)
 	}
@@ -89,7 +89,7 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 		b.bytes = append(b.bytes, o.head().streams[o.format]...)
 	}
 	if len(lead) > 0 {
-		b.bytes = wire.AppendChunk(b.bytes, lead)
+		b.bytes = frame.AppendChunk(b.bytes, lead)
 	}
 	n := 0
 	for len(frames) > 0 {
@@ -105,7 +105,7 @@ func (o *output) Send(lead []byte, frames []*wire.Frame) (int, error) {
 }
 
 // sendBare is Send where a connection has nothing but frames.
-func (o *output) sendBare(lead []byte, frames []*wire.Frame) (int, error) {
+func (o *output) sendBare(lead []byte, frames []*frame.Frame) (int, error) {
 	if o.deflates {
 		return o.sendDeflated(lead, frames)
 	}
@@ -121,14 +121,14 @@ func (o *output) sendBare(lead []byte, frames []*wire.Frame) (int, error) {
 
 // sendDeflated is sendBare where a WebSocket's messages may be deflated. What it
 // returns is how large they are if they are not.
-func (o *output) sendDeflated(lead []byte, frames []*wire.Frame) (n int, err error) {
+func (o *output) sendDeflated(lead []byte, frames []*frame.Frame) (n int, err error) {
 	for _, f := range frames {
 		n += len(f.Bytes(o.format.OffSocket()))
 	}
 	b := takeScratch()
 	b.bytes = append(b.bytes, lead...)
 	least := o.lane.polls.CompressionMinBytes()
-	b, err = o.writeParts(b, frames, func(f *wire.Frame) []byte { return o.lane.polls.SocketMessage(f, o.format, least) })
+	b, err = o.writeParts(b, frames, func(f *frame.Frame) []byte { return o.lane.polls.SocketMessage(f, o.format, least) })
 	if err != nil {
 		return n, err
 	}
@@ -137,7 +137,7 @@ func (o *output) sendDeflated(lead []byte, frames []*wire.Frame) (n int, err err
 
 // together is how many of frames are written as one chunk, which is less to read for
 // the client than a chunk for each; and their size. Large ones stand alone.
-func (o *output) together(frames []*wire.Frame) (count, size int) {
+func (o *output) together(frames []*frame.Frame) (count, size int) {
 	size = len(frames[0].Bytes(o.format))
 	for count = 1; count < len(frames); count++ {
 		next := len(frames[count].Bytes(o.format))
@@ -154,9 +154,9 @@ const chunkBytes = 16 << 10
 
 // writeChunk writes frames as one chunk, behind what b holds. It returns the scratch
 // to go on with, which has yet to be written.
-func (o *output) writeChunk(b *scratch, frames []*wire.Frame, size int) (*scratch, error) {
+func (o *output) writeChunk(b *scratch, frames []*frame.Frame, size int) (*scratch, error) {
 	if len(frames) == 1 || o.Kept() {
-		return o.writeParts(b, frames, func(f *wire.Frame) []byte { return f.Chunk(o.format) })
+		return o.writeParts(b, frames, func(f *frame.Frame) []byte { return f.Chunk(o.format) })
 	}
 	b.bytes = append(strconv.AppendInt(b.bytes, int64(size), 16), "\r\n"...)
 	for _, f := range frames {
@@ -170,8 +170,8 @@ func (o *output) writeChunk(b *scratch, frames []*wire.Frame, size int) (*scratc
 }
 
 // writeAll writes b and frames.
-func (o *output) writeAll(b *scratch, frames []*wire.Frame) error {
-	b, err := o.writeParts(b, frames, func(f *wire.Frame) []byte { return f.Bytes(o.format) })
+func (o *output) writeAll(b *scratch, frames []*frame.Frame) error {
+	b, err := o.writeParts(b, frames, func(f *frame.Frame) []byte { return f.Bytes(o.format) })
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (o *output) writeAll(b *scratch, frames []*wire.Frame) error {
 // returns holds. A large frame's bytes are not copied, nor is any once something has
 // to be kept: many share them, and a copy for each client that does not read would
 // have no bound.
-func (o *output) writeParts(b *scratch, frames []*wire.Frame, bytes func(*wire.Frame) []byte) (*scratch, error) {
+func (o *output) writeParts(b *scratch, frames []*frame.Frame, bytes func(*frame.Frame) []byte) (*scratch, error) {
 	for _, f := range frames {
 		var err error
 		if b, err = o.writePart(b, bytes(f)); err != nil {
@@ -208,7 +208,7 @@ func (o *output) writePart(b *scratch, part []byte) (*scratch, error) {
 }
 
 // writeMember writes a whole answer that is m.
-func (o *output) writeMember(m *wire.Member) error {
+func (o *output) writeMember(m *frame.Member) error {
 	o.lane.metrics.Compressed(m.Raw(), m.Size())
 	b := takeScratch()
 	b.bytes = o.head().gzipped[o.format].Append(b.bytes, m.Size())
