@@ -23,7 +23,7 @@ var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 // no buffer.
 //
 // A poll that has nothing to say is parked on the connection, and its answer is
-// handed over by others (session.Direct), or it gets a goroutine that parks on the
+// handed over by others (session.Outlet), or it gets a goroutine that parks on the
 // session's queue (wait); see Config.HandOff.
 type conn struct {
 	output // of whom output tells

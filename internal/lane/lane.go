@@ -15,7 +15,7 @@
 // it is complete. Who asks for what is looked up for each request: a proxy
 // carries many clients' requests on one connection.
 //
-// Polls wait in one of two ways, "handoff" and "channel", of which session.Direct
+// Polls wait in one of two ways, "handoff" and "channel", of which session.Outlet
 // tells. The lane needs Linux; elsewhere net/http serves everything.
 package lane
 
@@ -94,7 +94,7 @@ type Config struct {
 	Origins *cors.Policy
 
 	// HandOff parks polls on their connections; else each parks in a goroutine on its
-	// session's queue. session.Direct tells of both.
+	// session's queue. session.Outlet tells of both.
 	HandOff bool
 
 	// WriteTimeout is how long a client may take to read what does not fit its

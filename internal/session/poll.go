@@ -24,7 +24,7 @@ type Poll struct {
 	timeout *time.Timer    // of park; made when it is first needed
 	frames  []*frame.Frame // what Take returned; reused
 
-	direct direct // see TakeOrPark
+	parking parking // see TakeOrPark
 }
 
 // Poll begins a poll that has the first ack frames of the session, and ends the
@@ -59,7 +59,7 @@ func (p *Poll) Begin(s *Session, ack uint64, trust bool, now time.Time) error {
 	}
 	p.session, p.trust, p.slides, p.why, p.resent, p.fresh = s, trust || !s.acks, false, nil, 0, false
 	p.acks = nil
-	p.direct.over = false
+	p.parking.over = false
 	s.poll, s.active = p, now
 	return nil
 }

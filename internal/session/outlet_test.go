@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A line is a Direct that notes what it is handed. It does what its session is
+// A line is an Outlet that notes what it is handed. It does what its session is
 // locked for, as connections do.
 type line struct {
 	k     *kit

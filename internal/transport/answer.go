@@ -66,7 +66,7 @@ const (
 )
 
 // Init makes p a poller of to. With direct, polls park on the connection; see
-// session.Direct.
+// session.Outlet.
 func (p *Poller) Init(server *Server, to Connection, direct bool) {
 	p.server, p.to, p.direct = server, to, direct
 }
@@ -137,7 +137,7 @@ func (p *Poller) take() (frames []*frame.Frame, state State, err error) {
 	if p.now = (time.Time{}); now.IsZero() {
 		now = time.Now()
 	}
-	var to session.Direct
+	var to session.Outlet
 	if p.direct && !p.begun {
 		to = p
 		p.meter.parked.Add(1)
@@ -220,7 +220,7 @@ func (p *Poller) begin() {
 	}
 }
 
-// HandOver implements session.Direct. An error means that the client is gone, which
+// HandOver implements session.Outlet. An error means that the client is gone, which
 // is for the connection's owner to see.
 func (p *Poller) HandOver(frames []*frame.Frame) session.HandedOver {
 	n, err := p.write(frames)
@@ -248,7 +248,7 @@ func (p *Poller) HandOver(frames []*frame.Frame) session.HandedOver {
 	return session.Parked
 }
 
-// Wake implements session.Direct.
+// Wake implements session.Outlet.
 func (p *Poller) Wake() {
 	p.meter.parked.Add(-1)
 	p.to.Wake()

@@ -1,0 +1,184 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
+)
+
+// An Outlet is the connection that a poll is parked on. The session calls its
+// methods under its lock: they must not block and must not call back.
+//
+// A poll waits in one of two ways. With Take, a goroutine parks on the session's
+// queue: the fan-out sends to the queue, the goroutine wakes, takes the frames and
+// writes them. With an Outlet, the goroutine that offers a frame writes it to the
+// connection itself. That saves a stack while the poll waits, and waking a goroutine
+// that has nothing to do but write: the difference between the rows pubsubd and
+// pubsubd-channel in loadtest/results/compare.md. Everything that does not fit goes
+// through the queue: the session then wakes the connection, whose poll takes from the
+// queue.
+type Outlet interface {
+	// HandOver writes frames, which are noted as sent. Without frames it writes what
+	// ends or continues a poll that has waited long enough. It returns the poll's new
+	// state. The frames are valid until it returns.
+	HandOver(frames []*frame.Frame) HandedOver
+
+	// Wake makes the connection continue its poll, which is no longer parked. The
+	// session calls it once.
+	Wake()
+}
+
+// HandedOver is the state of a poll after HandOver.
+type HandedOver uint8
+
+const (
+	// Parked: the poll is a stream and takes more.
+	Parked HandedOver = iota
+	// Answered: the poll is over.
+	Answered
+	// Stuck: the poll continues, but its connection has to write first. Wake follows.
+	Stuck
+)
+
+// parking is a poll's stay on its connection; guarded by session.mu.
+type parking struct {
+	to    Outlet
+	limit broker.Limit  // of one HandOver
+	wait  time.Duration // until HandOver without frames
+	over  bool          // the whole answer was handed over
+}
+
+// Became is the state of a poll after TakeOrPark.
+type Became uint8
+
+const (
+	// Served: the poll has frames or must not wait: it has no patience, there is an
+	// error, or nothing more can be sent before an ack.
+	Served Became = iota
+	// DidPark: the poll is parked on its connection.
+	DidPark
+	// MustWait: the session has no frames, or another poll is taking them. Call Take.
+	MustWait
+)
+
+// TakeOrPark takes frames within limit as Take does, but never waits. Without frames
+// it parks the poll on the outlet, for wait at a time, until Unpark. A nil outlet
+// gives MustWait instead.
+func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, Became, error) {
+	s := p.session
+	select {
+	case s.reading <- struct{}{}:
+		defer func() { <-s.reading }()
+	default:
+		return nil, MustWait, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.fresh = false
+	frames, full, err := p.collectLocked(context.Background(), queued{}, limit, now)
+	switch {
+	case len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0:
+		return frames, Served, err
+	case to == nil:
+		return nil, MustWait, nil
+	}
+	p.letGo()
+	s.shrinkLocked()
+	p.parking.to, p.parking.limit, p.parking.wait = to, limit, wait
+	s.parked = p
+	s.dueAtLocked(now.Add(wait))
+	return nil, DidPark, nil
+}
+
+// Unpark takes the poll back from its outlet. over: its whole answer was handed over
+// and the poll is done. woken: Wake was called.
+func (p *Poll) Unpark() (over, woken bool) {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parked != p {
+		return p.parking.over, !p.parking.over
+	}
+	s.parked = nil
+	return false, false
+}
+
+// dueAtLocked sets when the parked poll has waited long enough.
+func (s *Session) dueAtLocked(due time.Time) {
+	s.due = due
+	s.in.sessions.hurry(s, due)
+}
+
+// IsParked reports whether the poll still waits on its outlet.
+func (p *Poll) IsParked() bool {
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	return p.session.parked == p
+}
+
+// wakeParkedLocked ends the stay of the parked poll, if any, and wakes its
+// connection.
+func (s *Session) wakeParkedLocked() {
+	if p := s.parked; p != nil {
+		s.parked = nil
+		p.parking.to.Wake()
+	}
+}
+
+// handOverLocked hands the first frames to the parked poll's outlet, as many as one
+// answer takes, and returns how many.
+func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now time.Time) int {
+	p := s.parked
+	limit := p.roomLocked(p.parking.limit)
+	n := 0
+	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
+		sub.cursor = frames[n].Position().Offset
+		sub.last = sub.cursor
+		p.noteSentLocked(sub, frames[n])
+		n++
+	}
+	if n > 0 {
+		s.tellParkedLocked(frames[:n], now)
+	}
+	return n
+}
+
+// tellParkedLocked calls HandOver, with or without frames.
+func (s *Session) tellParkedLocked(frames []*frame.Frame, now time.Time) {
+	p := s.parked
+	switch p.parking.to.HandOver(frames) {
+	case Parked:
+		s.dueAtLocked(now.Add(p.parking.wait))
+	case Answered:
+		s.parked = nil
+		s.poll, s.active = nil, now
+		p.parking.over = true
+		s.maybeLeaveLocked()
+	case Stuck:
+		s.wakeParkedLocked()
+	}
+}
+
+// maybeLeaveLocked unsubscribes a stateless poll that is over. Its connection ends
+// the session only when the client is heard of again, which may be never.
+func (s *Session) maybeLeaveLocked() {
+	if !s.ephemeral {
+		return
+	}
+	for _, f := range s.follows {
+		f.dropLocked()
+	}
+	for _, sub := range s.subs {
+		sub.dropLocked()
+	}
+}
+
+// tellIfDueLocked calls HandOver without frames if the parked poll has waited long
+// enough.
+func (s *Session) tellIfDueLocked(now time.Time) {
+	if s.parked != nil && !s.due.After(now) {
+		s.tellParkedLocked(nil, now)
+	}
+}
