@@ -6,81 +6,92 @@ import (
 	"strconv"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
-// errGone is what an answer returns that could not be written: the client is not
-// there, which is not an error, and nobody is left to tell.
+// errGone: the client left before the answer was written. That is not an error.
 var errGone = errors.New("the client is gone")
 
-// answer is a transport.Answer over net/http.
-type answer struct {
+// A sink is a transport.Sink over net/http: it blocks until the client reads.
+type sink struct {
 	api    *API
 	w      http.ResponseWriter
 	flush  *http.ResponseController
 	format frame.Format
-	gzip   bool // it may be in gzip, if it is whole
+	gzip   bool // a whole answer may be in gzip
 }
 
-func (a *API) answer(w http.ResponseWriter, format frame.Format, gzip bool) transport.Answer {
-	return &answer{api: a, w: w, flush: http.NewResponseController(w), format: format, gzip: gzip}
+func (a *API) sink(w http.ResponseWriter, format frame.Format, gzip bool) *sink {
+	return &sink{api: a, w: w, flush: http.NewResponseController(w), format: format, gzip: gzip}
 }
 
-// Whole implements transport.Answer.
-func (n *answer) Whole(lead []byte, frames []*frame.Frame) (int, error) {
-	if n.gzip {
-		if m := frame.TakeMember(n.format, n.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
+// answerPoll answers a poll in the request's goroutine. An error means that nothing
+// was written; see transport.Answer.Run.
+func (a *API) answerPoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
+	var answer transport.Answer
+	answer.Init(a.Polls, a.sink(w, req.Format, req.Gzip), false)
+	if err := answer.Begin(s, req); err != nil {
+		return err
+	}
+	return answer.Run(r.Context())
+}
+
+// Whole implements transport.Sink.
+func (to *sink) Whole(lead []byte, frames []*frame.Frame) (int, error) {
+	if to.gzip {
+		if m := frame.TakeMember(to.format, to.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
 			defer m.Release()
-			return m.Raw() - len(lead), n.writeMember(m)
+			return m.Raw() - len(lead), to.writeMember(m)
 		}
 	}
 	size := len(lead)
 	for _, f := range frames {
-		size += len(f.Bytes(n.format))
+		size += len(f.Bytes(to.format))
 	}
-	n.w.Header().Set("Content-Length", strconv.Itoa(size))
-	return n.write(lead, frames)
+	to.w.Header().Set("Content-Length", strconv.Itoa(size))
+	return to.write(lead, frames)
 }
 
-// writeMember writes a whole answer that is m.
-func (n *answer) writeMember(m *frame.Member) error {
-	n.api.Metrics.Compressed(m.Raw(), m.Size())
-	n.api.patience(n.w)
-	h := n.w.Header()
+// writeMember writes m as a whole answer.
+func (to *sink) writeMember(m *frame.Member) error {
+	to.api.Metrics.Compressed(m.Raw(), m.Size())
+	to.api.patience(to.w)
+	h := to.w.Header()
 	h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
 	h.Set("Content-Length", strconv.Itoa(m.Size()))
-	h.Set("Content-Type", n.format.ContentType())
+	h.Set("Content-Type", to.format.ContentType())
 	for _, p := range m.Parts() {
-		if _, err := n.w.Write(p.Bytes); err != nil {
+		if _, err := to.w.Write(p.Bytes); err != nil {
 			return errGone
 		}
 	}
 	return nil
 }
 
-// Send implements transport.Answer.
-func (n *answer) Send(lead []byte, frames []*frame.Frame) (int, error) {
-	written, err := n.write(lead, frames)
+// Send implements transport.Sink.
+func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
+	written, err := to.write(lead, frames)
 	if err != nil {
 		return written, err
 	}
-	if n.flush.Flush() != nil {
+	if to.flush.Flush() != nil {
 		return written, errGone
 	}
-	n.api.noHurry(n.w)
+	to.api.noHurry(to.w)
 	return written, nil
 }
 
-func (n *answer) write(lead []byte, frames []*frame.Frame) (int, error) {
-	n.api.patience(n.w)
-	n.w.Header().Set("Content-Type", n.format.ContentType())
-	written, err := n.w.Write(lead)
+func (to *sink) write(lead []byte, frames []*frame.Frame) (int, error) {
+	to.api.patience(to.w)
+	to.w.Header().Set("Content-Type", to.format.ContentType())
+	written, err := to.w.Write(lead)
 	for _, f := range frames {
 		if err != nil {
 			break
 		}
 		var m int
-		m, err = n.w.Write(f.Bytes(n.format))
+		m, err = to.w.Write(f.Bytes(to.format))
 		written += m
 	}
 	if err != nil {

@@ -45,7 +45,7 @@ func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 	if a.lane != nil && a.lane.TakePoll(w, r, s, req) {
 		return true, nil
 	}
-	err = a.Polls.Poll(r.Context(), s, req, a.answer(w, req.Format, req.Gzip))
+	err = a.answerPoll(w, r, s, req)
 	if err == nil && req.Mode == transport.Stream && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // it must not look complete, nor the connection go on
 	}

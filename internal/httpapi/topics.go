@@ -106,7 +106,7 @@ func (a *API) readTopic(w http.ResponseWriter, r *http.Request, p asker) error {
 	if !ok {
 		return topicUnknown(topic, toHaveIt)
 	}
-	_, err = a.answer(w, format, accepts.Gzip).Whole(nil, frames)
+	_, err = a.sink(w, format, accepts.Gzip).Whole(nil, frames)
 	return err
 }
 

@@ -46,7 +46,7 @@ type conn struct {
 	blanks  int                // bytes of line ends that may come before the next request
 	parser  parser
 
-	poller    transport.Poller
+	answer    transport.Answer
 	polling   polling
 	waitFunc  func()           // wait; bound once: a goroutine a poll should not allocate
 	known     *session.Session // of the last poll: most connections have one
@@ -132,7 +132,7 @@ func (c *conn) unlock() {
 	}
 }
 
-// Wake implements transport.Connection: what waits in the output, or behind a poll,
+// Wake implements transport.Parking: what waits in the output, or behind a poll,
 // is somebody's to do who does not hold a session's lock.
 func (c *conn) Wake() { c.attend((*conn).takeBack) }
 
@@ -173,9 +173,9 @@ func (c *conn) goOn() bool {
 			return c.await(nothing)
 		case c.polling != parked && c.failed:
 			c.fate = closing
-		case c.polling != parked && c.Kept():
+		case c.polling != parked && c.Blocked():
 			c.flush()
-			if c.Kept() {
+			if c.Blocked() {
 				return c.await(space)
 			}
 			c.awaited = nothing
@@ -189,7 +189,7 @@ func (c *conn) goOn() bool {
 		case c.duplex != nil && c.duplex.told && c.polling == begun && c.mayRead():
 			c.read() // commands have their turn while there is more to send than the client reads
 		case c.polling == begun:
-			c.became(c.poller.Go(c.filled > 0 || c.lane.draining.Load()))
+			c.became(c.answer.Go(c.filled > 0 || c.lane.draining.Load()))
 		case c.polling == noPoll && c.fate == finishing && !c.lingers():
 			c.fate = closing
 		case c.held != nil && c.ended:
@@ -278,7 +278,7 @@ func (c *conn) overdue() {
 		c.tooSlow()
 	case c.awaited == aFrame:
 		// To take back a poll that still waits would put its heartbeat off.
-		if c.polling == parked && !c.poller.IsParked() {
+		if c.polling == parked && !c.answer.IsParked() {
 			c.takeBack()
 		}
 	case c.awaited == anAnswer:
@@ -307,8 +307,8 @@ func (c *conn) leave() {
 	if c.polling == waiting {
 		return // its goroutine does
 	}
-	if c.polling != noPoll && !(c.polling == parked && c.poller.Unpark()) {
-		c.poller.Gone()
+	if c.polling != noPoll && !(c.polling == parked && c.answer.Unpark()) {
+		c.answer.Abandon()
 	}
 	c.polled()
 	if c.duplex != nil {

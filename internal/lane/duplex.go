@@ -56,7 +56,7 @@ func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 	defer c.unlock()
 	c.beginPoll(d.Session, d.Request)
 	if c.polling == begun { // hello goes before the replies to what was read ahead
-		c.became(c.poller.Go(false))
+		c.became(c.answer.Go(false))
 	}
 	c.proceed()
 	return true
@@ -76,7 +76,7 @@ func (c *conn) carryOut() {
 	c.duplex.hears = false
 	c.takeBack()
 	for range atATime {
-		if c.filled == 0 || c.partial || c.duplex.over || c.failed || c.Kept() || c.duplex.pending != nil {
+		if c.filled == 0 || c.partial || c.duplex.over || c.failed || c.Blocked() || c.duplex.pending != nil {
 			return
 		}
 		n, in, err := c.duplex.Reader.Read(c.buf[:c.filled])
@@ -87,7 +87,7 @@ func (c *conn) carryOut() {
 		c.consume(n)
 		c.partial = n == 0
 		c.noteRest(in)
-		c.answer(in)
+		c.respond(in)
 	}
 }
 
@@ -114,8 +114,8 @@ func (c *conn) tooSlow() {
 	c.endDuplex(c.lane.polls.TooSlow())
 }
 
-// answer carries out one command, if it is one, and writes what is to be answered.
-func (c *conn) answer(in transport.Incoming) {
+// respond carries out one command, if it is one, and writes what is to be answered.
+func (c *conn) respond(in transport.Incoming) {
 	answer := in.Answer
 	if in.Command != nil {
 		reply, later, err := c.duplex.Commands.Do(c.lane.life, c.duplex.Session, in.Command)
@@ -156,7 +156,7 @@ func (c *conn) finishDuplex() {
 	c.duplex.giveUp()
 	c.maybeFinish(true)
 	if c.polling == begun {
-		c.poller.Gone()
+		c.answer.Abandon()
 		c.polled()
 	}
 }
@@ -201,7 +201,7 @@ func (c *conn) silent() {
 	}
 	c.duplex.asked = true
 	c.takeBack()
-	if !c.Kept() {
+	if !c.Blocked() {
 		_ = c.write(c.format.Heartbeat())
 	}
 }

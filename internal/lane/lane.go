@@ -274,7 +274,7 @@ func (l *Lane) adopt(nc Conn, origin int) *conn {
 		return nil
 	}
 	c := &conn{output: output{lane: l, fd: fd, origin: origin}, seat: listen.SeatOf(nc).Share(), parser: parser{lane: l}, unread: true}
-	c.poller.Init(l.polls, c, l.handOff)
+	c.answer.Init(l.polls, c, l.handOff)
 	c.mu.Lock()
 	if !l.start(c) {
 		return nil

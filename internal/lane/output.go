@@ -11,7 +11,7 @@ import (
 )
 
 // An output is the writing side of a connection. It implements the writing part of
-// transport.Connection.
+// transport.Parking.
 //
 // It belongs to one at a time: to whoever holds the connection's lock or, while a
 // poll is parked on the connection, the lock of that poll's session or, while a
@@ -33,7 +33,7 @@ type output struct {
 
 var errGone = errors.New("the client is gone")
 
-// Whole implements transport.Answer.
+// Whole implements transport.Sink.
 func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	// Fast path: one frame, whose bytes are shared with everyone who is sent it.
 	if len(frames) == 1 && len(lead) == 0 {
@@ -74,7 +74,7 @@ func (o *output) size(frames []*frame.Frame) int {
 // head is of answers to the request, in this second.
 func (o *output) head() *head { return &o.lane.heads.Load().of[o.origin] }
 
-// Send implements transport.Answer.
+// Send implements transport.Sink.
 func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	if o.bare {
 		return o.sendBare(lead, frames)
@@ -155,7 +155,7 @@ const chunkBytes = 16 << 10
 // writeChunk writes frames as one chunk, behind what b holds. It returns the scratch
 // to go on with, which has yet to be written.
 func (o *output) writeChunk(b *scratch, frames []*frame.Frame, size int) (*scratch, error) {
-	if len(frames) == 1 || o.Kept() {
+	if len(frames) == 1 || o.Blocked() {
 		return o.writeParts(b, frames, func(f *frame.Frame) []byte { return f.Chunk(o.format) })
 	}
 	b.bytes = append(strconv.AppendInt(b.bytes, int64(size), 16), "\r\n"...)
@@ -194,7 +194,7 @@ func (o *output) writeParts(b *scratch, frames []*frame.Frame, bytes func(*frame
 
 // writePart is writeParts for bytes that many share.
 func (o *output) writePart(b *scratch, part []byte) (*scratch, error) {
-	if len(b.bytes)+len(part) < atOnceBytes && !o.Kept() {
+	if len(b.bytes)+len(part) < atOnceBytes && !o.Blocked() {
 		b.bytes = append(b.bytes, part...)
 		return b, nil
 	}
@@ -217,7 +217,7 @@ func (o *output) writeMember(m *frame.Member) error {
 		switch {
 		case p.Shared:
 			b, err = o.writePart(b, p.Bytes)
-		case o.Kept():
+		case o.Blocked():
 			err = o.write(bytes.Clone(p.Bytes)) // a few; m is released before they are flushed
 		default:
 			b.bytes = append(b.bytes, p.Bytes...)
@@ -275,8 +275,8 @@ func (o *output) put(b []byte) []byte {
 	return b
 }
 
-// Kept implements transport.Connection.
-func (o *output) Kept() bool { return len(o.kept) > 0 }
+// Blocked implements transport.Parking.
+func (o *output) Blocked() bool { return len(o.kept) > 0 }
 
 // flush writes what the connection takes now of what was kept. Small parts, of which a
 // slow client may have thousands, are written together.

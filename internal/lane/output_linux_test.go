@@ -45,7 +45,7 @@ func TestWhatIsKeptComesFirst(t *testing.T) {
 	got = appendAll(t, got, pair[1])
 	require.NoError(t, o.write([]byte("next")))
 	want = append(want, "next"...)
-	for o.Kept() {
+	for o.Blocked() {
 		o.flush()
 		got = appendAll(t, got, pair[1])
 	}
@@ -68,7 +68,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			o := &output{lane: l, fd: pair[0], gzip: true}
 
 			require.NoError(t, o.write(bytes.Repeat([]byte("x"), before)))
-			require.Equal(t, before > 0, o.Kept())
+			require.Equal(t, before > 0, o.Blocked())
 			lead, want := []byte("{}\n"), "{}\n"
 			var frames []*frame.Frame
 			for i := range 60 { // every other one is stored, and too large to be copied
@@ -82,13 +82,13 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			}
 			_, err = o.Whole(lead, frames)
 			require.NoError(t, err)
-			require.True(t, o.Kept())
+			require.True(t, o.Blocked())
 			for range 8 { // others' answers
 				frame.TakeMember(frame.NDJSON, 1, []byte("others'\n"), frames[:8]).Release()
 			}
 
 			var got []byte
-			for got = appendAll(t, got, pair[1]); o.Kept(); got = appendAll(t, got, pair[1]) {
+			for got = appendAll(t, got, pair[1]); o.Blocked(); got = appendAll(t, got, pair[1]) {
 				o.flush()
 			}
 			resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(got[before:])), nil)

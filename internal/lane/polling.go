@@ -15,7 +15,7 @@ const (
 	noPoll  polling = iota
 	begun           // it can go on
 	parked          // on the connection; only Unpark tells what became of it
-	waiting         // in a goroutine, to which the output and the poller belong
+	waiting         // in a goroutine, to which the output and the answer belong
 )
 
 // takeBack takes the poll back that is parked, if one is.
@@ -24,7 +24,7 @@ func (c *conn) takeBack() {
 		return
 	}
 	c.polling = begun
-	if c.poller.Unpark() {
+	if c.answer.Unpark() {
 		c.polled()
 		c.answered()
 	}
@@ -63,7 +63,7 @@ func (c *conn) became(state transport.State, err error) {
 		}
 		c.lane.running.Add(1)
 		go c.waitFunc()
-	case transport.GoesOn:
+	case transport.Continues:
 		c.polling = begun
 		if c.duplex != nil {
 			c.duplex.told = true
@@ -77,7 +77,7 @@ func (c *conn) became(state transport.State, err error) {
 // wait is the goroutine of a poll that parks on its session's queue.
 func (c *conn) wait() {
 	defer c.lane.running.Done()
-	state, err := c.poller.Wait(c.gone)
+	state, err := c.answer.Wait(c.gone)
 	c.mu.Lock()
 	defer c.unlock()
 	c.polling = begun
@@ -105,7 +105,7 @@ func (c *conn) end(err error) {
 
 // endInParts ends an answer of unknown length, with the reason if there is one.
 func (c *conn) endInParts(why error) {
-	if why != nil && c.poller.EndStream(why) != nil || c.endChunks() != nil {
+	if why != nil && c.answer.EndStream(why) != nil || c.endChunks() != nil {
 		c.fate = closing
 		return
 	}

@@ -85,7 +85,7 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 		c.stateless = s
 	}
 	c.format, c.gzip = req.Format, req.Gzip
-	if err := c.poller.Poll(s, req); err != nil {
+	if err := c.answer.Begin(s, req); err != nil {
 		c.polled()
 		c.end(err)
 		return

@@ -57,7 +57,13 @@ func (t *Server) Serve(ctx context.Context, c net.Conn, d Duplex) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		defer cancel() // whoever reads has nobody left to answer
-		if problem := asProblem(t.Poll(ctx, d.Session, d.Request, l)); problem != nil {
+		var a Answer
+		a.Init(t, l, false)
+		err := a.Begin(d.Session, d.Request)
+		if err == nil {
+			err = a.finish(ctx)
+		}
+		if problem := asProblem(err); problem != nil {
 			l.End(problem.Spread())
 		}
 	})
@@ -94,12 +100,12 @@ type line struct {
 	asked time.Time  // when the last heartbeat went
 }
 
-// Whole implements Answer: there is no answer that ends.
+// Whole implements Sink: there is no answer that ends.
 func (l *line) Whole([]byte, []*frame.Frame) (int, error) {
 	panic("BUG: a connection that goes both ways has no whole answers")
 }
 
-// Send implements Answer.
+// Send implements Sink.
 func (l *line) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

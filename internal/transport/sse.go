@@ -104,8 +104,8 @@ func (e *Events) last() []byte {
 	return e.id
 }
 
-// send is Answer.Send. Frames whose ids are this stream's own go as a part of lead.
-func (e *Events) send(to Answer, lead []byte, frames []*frame.Frame) (int, error) {
+// send is Sink.Send. Frames with ids of this stream's own go as a part of lead.
+func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) {
 	if e == nil || len(frames) == 0 {
 		return to.Send(lead, frames)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// sink is an Answer that remembers what it was sent last.
+// sink is a Sink that remembers what it was sent last.
 type sink struct {
 	lead   []byte
 	frames int
