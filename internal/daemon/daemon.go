@@ -42,19 +42,19 @@ type Daemon struct {
 	kept     *stateFile
 	broker   *broker.Broker
 	limiter  *limit.Limiter
-	files    openFiles
+	files    listen.OpenFiles
 	hook     *publishHook
 	sessions *session.Registry
 	pressure *pressure
 	polls    *transport.Server
 
 	api                         *httpapi.API
-	spare                       spare // descriptor; open from Listen to the end
+	spare                       listen.Spare // open from Listen to the end
 	public, admin               *http.Server
-	publicListener, adminSocket net.Listener
-	tcpListener                 net.Listener // nil: none
+	publicListener, adminSocket *listen.Listener
+	tcpListener                 *listen.Listener // nil: none
 	tcp                         *transport.Port
-	certificate                 atomic.Pointer[tls.Certificate] // nil without TLS, for good
+	certificate                 *listen.Certificate // nil without TLS
 
 	state   atomic.Pointer[string] // why the daemon is not ready; nil when it is
 	manager *notifier
@@ -67,7 +67,7 @@ type Daemon struct {
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	reload := newReloading(cfg)
 	log = log.WithOptions(zap.IncreaseLevel(reload.level))
-	certificate, err := loadCertificate(cfg.TLS)
+	certificate, err := certificateOf(cfg.TLS)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := raiseOpenFiles()
+	files := listen.RaiseOpenFiles()
 	limiter := limit.New(limitConfig(cfg, files), m)
 	places := cfg.Session
 	places.Places = limiter.Sessions()
@@ -89,9 +89,10 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		hook:     newPublishHook(cfg, limiter.Config(), m, log),
 		sessions: session.NewRegistry(places, b, m),
 		manager:  manager,
+
+		certificate: listen.NewCertificate(certificate, log),
 	}
 	d.pressure = newPressure(b, d.sessions, log)
-	d.useCertificate(certificate)
 	d.notReady("starting")
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limiter.Config(), cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, limits, m)
@@ -114,11 +115,19 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 }
 
 // limitConfig is the limits of which cfg speaks in several places.
-func limitConfig(cfg config.Config, files openFiles) limit.Config {
+func limitConfig(cfg config.Config, files listen.OpenFiles) limit.Config {
 	c := cfg.Limit
 	c.Sessions = cfg.Session.MaxSessions
-	c.Connections = files.connections(c.Connections)
+	c.Connections = files.Connections(c.Connections)
 	return c
+}
+
+// certificateOf reads the certificate from its files, or returns nil if none are named.
+func certificateOf(files config.TLS) (*tls.Certificate, error) {
+	if !files.On() {
+		return nil, nil
+	}
+	return files.Load()
 }
 
 // limitsOf is what clients are told.
@@ -139,26 +148,6 @@ func limitsOf(t transport.Config, s session.Config, l limit.Config, messageBytes
 	}
 }
 
-// Timeouts and bounds of both HTTP servers. There is none for whole requests or
-// answers: polls wait, streams last. Bodies and writes have their own.
-const (
-	headTimeout  = 10 * time.Second
-	idleTimeout  = 2 * time.Minute
-	maxHeadBytes = 32 << 10
-)
-
-func (d *Daemon) server(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: headTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeadBytes - 4<<10, // net/http allows 4 KiB beyond
-		ErrorLog:          errorLog(d.log.Named("http")),
-
-		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * past every limit and metric
-	}
-}
-
 // Listen binds the listeners. If it fails the daemon is over.
 func (d *Daemon) Listen() (err error) {
 	defer func() {
@@ -167,17 +156,26 @@ func (d *Daemon) Listen() (err error) {
 			_ = d.closeListeners()
 		}
 	}()
-	d.spare.open()
-	if d.publicListener, err = d.listen("public", d.cfg.Listen.Public, d.publicDoor); err != nil {
+	d.spare.Open()
+	cfg := listen.Config{
+		Name: "public", Address: d.cfg.Listen.Public, Limiter: d.limiter,
+		Certificate: d.certificate, ALPN: alpn, Refusal: listen.HTTPRefusal,
+		WriteTimeout: d.cfg.Transport.WithDefaults().WriteTimeout, Spare: &d.spare, Metrics: d.metrics, Log: d.log,
+	}
+	if d.publicListener, err = listen.Listen(cfg); err != nil {
 		return err
 	}
-	if d.adminSocket, err = d.listen("admin", d.cfg.Listen.Admin, d.adminDoor); err != nil {
-		return err
-	}
+	cfg.ALPN, cfg.Refusal = nil, nil
 	if d.cfg.Listen.TCP != "" {
-		if d.tcpListener, err = d.listen("tcp", d.cfg.Listen.TCP, d.bareDoor); err != nil {
+		cfg.Name, cfg.Address = "tcp", d.cfg.Listen.TCP
+		if d.tcpListener, err = listen.Listen(cfg); err != nil {
 			return err
 		}
+	}
+	cfg.Name, cfg.Address = "admin", d.cfg.Listen.Admin
+	cfg.Limiter, cfg.MaxConnections, cfg.Certificate = nil, listen.AdminConnections, nil
+	if d.adminSocket, err = listen.Listen(cfg); err != nil {
+		return err
 	}
 	if d.cfg.Insecure {
 		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
@@ -186,24 +184,15 @@ func (d *Daemon) Listen() (err error) {
 	}
 	d.tellDoubts(d.cfg)
 	d.tellBudget(d.cfg, memoryLimit())
-	d.files.tell(d.log, d.cfg.Limit.Connections)
+	d.files.Log(d.log, d.cfg.Limit.Connections)
 	return nil
-}
-
-// listen binds a listener, and has its clients come in through a door.
-func (d *Daemon) listen(name, address string, door func(*net.TCPListener) net.Listener) (net.Listener, error) {
-	l, err := bind(name, address, d.cfg.Transport.WithDefaults().WriteTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return door(l), nil
 }
 
 // closeListeners closes those that there are.
 func (d *Daemon) closeListeners() error {
-	d.spare.close()
+	d.spare.Close()
 	var failed []error
-	for _, l := range []net.Listener{d.publicListener, d.adminSocket, d.tcpListener} {
+	for _, l := range []*listen.Listener{d.publicListener, d.adminSocket, d.tcpListener} {
 		if l != nil {
 			failed = append(failed, l.Close())
 		}
@@ -274,7 +263,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.drain()
 	stopSweeping()
 	running.Wait()
-	d.spare.close()
+	d.spare.Close()
 	d.broker.Close() // the drain has waited for every publish
 	return errors.Join(err, d.save())
 }

@@ -32,6 +32,24 @@ type running struct {
 	ended  error // what Run returned, once it did
 	logged *observer.ObservedLogs
 	client *http.Client
+
+	elsewhere *addresses // of a daemon in another process; Daemon is nil then
+}
+
+// PublicAddr hides the Daemon's.
+func (d *running) PublicAddr() string {
+	if d.elsewhere != nil {
+		return d.elsewhere.Public
+	}
+	return d.Daemon.PublicAddr()
+}
+
+// AdminAddr hides the Daemon's.
+func (d *running) AdminAddr() string {
+	if d.elsewhere != nil {
+		return d.elsewhere.Admin
+	}
+	return d.Daemon.AdminAddr()
 }
 
 func start(t *testing.T, change func(c *config.Config)) *running {

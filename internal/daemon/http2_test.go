@@ -124,7 +124,7 @@ func TestWhoDoesNotBeginIsCutOff(t *testing.T) {
 func TestWhoAnswersNoPingHasLeft(t *testing.T) {
 	d := startWith(t, cleartext, func(d *Daemon) {
 		require.Equal(t, pingAfter, d.public.HTTP2.SendPingTimeout)
-		require.Equal(t, pingPatience, d.public.HTTP2.PingTimeout)
+		require.Equal(t, pingTimeout, d.public.HTTP2.PingTimeout)
 		d.public.HTTP2.SendPingTimeout, d.public.HTTP2.PingTimeout = time.Second, time.Second
 	})
 	const (

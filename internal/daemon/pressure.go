@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 )
 
@@ -120,7 +121,7 @@ func (p *pressure) found() broker.Pressure { return max(p.budget.level, p.proces
 func (p *pressure) tell(level broker.Pressure, memory processMemory, now time.Time) {
 	p.broker.Press(level)
 	p.level = level
-	if level == p.logged || level < p.logged && now.Sub(p.loggedAt) < warnEvery {
+	if level == p.logged || level < p.logged && now.Sub(p.loggedAt) < listen.LogEvery {
 		return
 	}
 	log := p.log.Warn

@@ -19,6 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -151,7 +152,7 @@ func TestAPressureThatRisesAndFallsIsLoggedNowAndThen(t *testing.T) {
 		}
 		require.LessOrEqual(t, p.observed.Len(), 6)
 		p.looks(broker.Calm)
-		time.Sleep(warnEvery)
+		time.Sleep(listen.LogEvery)
 		p.looks(broker.Calm)
 		last := p.observed.All()[p.observed.Len()-1]
 		require.Equal(t, broker.Calm.String(), last.ContextMap()["is"], "in the end the log is right")

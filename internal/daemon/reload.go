@@ -53,9 +53,9 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	if err == nil {
 		err = said.Validate()
 	}
-	var certificate *tls.Certificate
-	if err == nil {
-		certificate, err = d.renewedCertificate(said.TLS) // the last that can fail
+	var certificate *tls.Certificate // nil: there is none, or another needs a restart
+	if err == nil && said.TLS == d.cfg.TLS {
+		certificate, err = certificateOf(said.TLS) // the last that can fail
 	}
 	if err != nil {
 		d.logWrong(err)
@@ -64,13 +64,15 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	was, level := d.Config(), d.reload.level.Level()
 	is := was.Reloaded(said)
 	d.reload.level.SetLevel(min(level, levelOf(is))) // what is said of the level is to be read
-	d.useCertificate(certificate)
+	if certificate != nil {
+		d.certificate.Replace(certificate)
+	}
 	d.apply(is)
 	d.logChanges(was.Changes(said))
 	d.tellDoubts(is)
 	d.tellBudget(is, memoryLimit())
 	if is.Limit.Connections != was.Limit.Connections {
-		d.files.tell(d.log, is.Limit.Connections)
+		d.files.Log(d.log, is.Limit.Connections)
 	}
 	if level != levelOf(was) {
 		d.log.Info("log level is as configured again", zap.Stringer("was", level), zap.String("is", is.Log.Level))

@@ -3,13 +3,10 @@ package daemon
 import (
 	"crypto/tls"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
@@ -159,36 +156,6 @@ func TestADaemonDoesNotStartWithoutItsCertificate(t *testing.T) {
 	require.NoError(t, os.Remove(pair.Key))
 	_, err := New(cfg, zap.NewNop(), "test")
 	require.ErrorContains(t, err, "tls.key")
-}
-
-// Any listener can be made secure, for what is no HTTP.
-func TestAListenerIsSecuredWithoutProtocols(t *testing.T) {
-	pair := certtest.New(t)
-	d := startSecure(t, pair)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	secured := d.secure(l)
-	go func() {
-		conn, err := secured.Accept()
-		if err == nil {
-			_, _ = io.Copy(conn, conn)
-			conn.Close()
-		}
-	}()
-	conn, err := tls.Dial("tcp", l.Addr().String(), pair.Trusted(t))
-	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(surely)))
-	_, err = io.WriteString(conn, "echo")
-	require.NoError(t, err)
-	require.NoError(t, conn.CloseWrite())
-	text, err := io.ReadAll(conn)
-	require.NoError(t, err)
-	require.Equal(t, "echo", string(text))
-	require.Empty(t, conn.ConnectionState().NegotiatedProtocol)
-
-	require.Equal(t, l, start(t, nil).secure(l), "without a certificate it stays as it is")
 }
 
 // What goes wrong in a handshake is the client's affair, and tells no secrets.

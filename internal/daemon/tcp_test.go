@@ -82,6 +82,7 @@ func TestThePortForBareConnections(t *testing.T) {
 		})
 		conn, err := tls.Dial("tcp", d.TCPAddr(), &tls.Config{RootCAs: poolOf(t, pair)})
 		require.NoError(t, err)
+		require.Empty(t, conn.ConnectionState().NegotiatedProtocol)
 		b := d.connect(conn, `{"topics":["a"]}`)
 		_, err = conn.Write(wire.AppendCBORFromJSON(nil, []byte(`{"publish":{"topic":"a","data":"x"},"ref":1}`)))
 		require.NoError(t, err)

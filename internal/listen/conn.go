@@ -1,6 +1,6 @@
-// Package listen is the connections that clients make, as the daemon's listeners let
-// them in. Each has a seat, counts the bytes on it, and counts the fault of its client
-// if that is why the daemon ends it.
+// Package listen is how connections come in: listeners, TLS, socket options, refusals.
+// Each connection of a client has a seat, counts its bytes, and counts the client's
+// fault if the daemon ends it for one.
 package listen
 
 import (
@@ -17,19 +17,20 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A Conn is one connection. It leaves its seat when it is closed. Whoever reads and
-// writes by its descriptor has to count, and to share the seat.
+// A Conn is one connection. It leaves its seat when it is closed. Code that reads and
+// writes the descriptor itself must count the bytes, and share the seat.
 //
-// net/http ends what takes too long by deadlines, and tells nobody which it was. So a
-// Conn knows what is awaited of the client: ConnState, Serving and Opened tell it.
+// net/http ends slow clients by deadlines, and reports to nobody which deadline it was.
+// So a Conn knows what the client is to send next, from ConnState, Serving and Opened.
 type Conn struct {
-	net.Conn // immutable, like the next two
+	net.Conn // immutable, like the next three
 	seat     *limit.Seat
-	metrics  *metrics.Metrics
+	metrics  *metrics.Metrics // nil: an operator's connection, which is not counted
+	listener *Listener        // that accepted it; nil: none
 
 	awaits   atomic.Int32 // an awaited
-	heard    atomic.Bool  // something of it
-	recalled atomic.Bool  // the deadline for reading had passed when it was set, so that a Read returns
+	heard    atomic.Bool  // bytes came since the connection, or the request, began
+	recalled atomic.Bool  // the read deadline lay in the past when it was set, to make a Read return
 	ended    atomic.Bool  // for its client's fault
 	closed   atomic.Bool
 }
@@ -38,58 +39,56 @@ type Conn struct {
 type awaited = int32
 
 const (
-	aHead     awaited = iota // of a request; a handshake, or the opening of a bare connection
-	noRequest                // yet: one has ended
-	aRequest                 // whenever it likes
-	aBody                    // of the request that is served
-	elsewhere                // what others count
+	awaitsHead    awaited = iota // of a request; a handshake, or the opening of a connection without HTTP
+	afterRequest                 // a request has ended; net/http is about to wait for the next
+	awaitsRequest                // at any time
+	awaitsBody                   // of the request being served
+	countedByUser                // the connection's user counts slow clients itself
 )
 
-// New returns the connection nc of a client who has that seat, or none.
+// New returns the connection nc of a client with that seat, which may be nil.
 func New(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
 	return &Conn{Conn: nc, seat: seat, metrics: m}
 }
 
-// NewBegun is New for a connection of whose request a part was read.
+// NewBegun is New for a connection of which part of a request was read.
 func NewBegun(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
 	c := New(nc, seat, m)
 	c.heard.Store(true)
 	return c
 }
 
-// Seat returns the connection's seat; nil: it has none.
+// Seat returns the connection's seat, or nil.
 func (c *Conn) Seat() *limit.Seat { return c.seat }
 
 // Read implements net.Conn.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		c.metrics.BytesIn.Add(float64(n))
-		c.hear()
+		if c.metrics != nil {
+			c.metrics.BytesIn.Add(float64(n))
+		}
+		if !c.heard.Load() {
+			c.awaits.CompareAndSwap(awaitsRequest, awaitsHead)
+			c.heard.Store(true)
+		}
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load() {
-		c.late()
+		c.endLate()
 	}
 	return n, err
 }
 
-func (c *Conn) hear() {
-	if !c.heard.Load() {
-		c.awaits.CompareAndSwap(aRequest, aHead)
-		c.heard.Store(true)
-	}
-}
-
-// late counts what did not come in time.
-func (c *Conn) late() {
+// endLate counts a client that did not send in time what it was to send.
+func (c *Conn) endLate() {
 	switch c.awaits.Load() {
-	case aHead:
+	case awaitsHead:
 		if c.heard.Load() {
 			c.End(metrics.SlowHead)
 		} else {
 			c.End(metrics.Silent)
 		}
-	case aBody:
+	case awaitsBody:
 		c.End(metrics.SlowBody)
 	}
 }
@@ -97,28 +96,30 @@ func (c *Conn) late() {
 // Write implements net.Conn.
 func (c *Conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.metrics.BytesOut.Add(float64(n))
+	if c.metrics != nil {
+		c.metrics.BytesOut.Add(float64(n))
+	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		c.End(metrics.SlowReader)
 	}
 	return n, err
 }
 
-// End counts why the daemon ends the connection. What follows from it counts no more.
-// It may be called on nil.
+// End counts why the daemon ends the connection. Only the first reason counts. It may be
+// called on nil.
 func (c *Conn) End(why metrics.Ending) {
-	if c != nil && c.ended.CompareAndSwap(false, true) {
+	if c != nil && c.metrics != nil && c.ended.CompareAndSwap(false, true) {
 		c.metrics.Ended(why)
 	}
 }
 
 // SetReadDeadline implements net.Conn. After a request net/http sets it twice: for the
-// wait, and when there is something of the next request, which may have come with the
-// one before.
+// wait, and when bytes of the next request are there, which may have come with the
+// request before.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	switch {
-	case c.awaits.CompareAndSwap(noRequest, aRequest):
-	case c.awaits.CompareAndSwap(aRequest, aHead):
+	case c.awaits.CompareAndSwap(afterRequest, awaitsRequest):
+	case c.awaits.CompareAndSwap(awaitsRequest, awaitsHead):
 		c.heard.Store(true)
 	}
 	c.recalled.Store(!t.IsZero() && !t.After(time.Now()))
@@ -139,10 +140,10 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// CloseWrite ends this side, if the connection has sides, as net/http does after the
-// answer to a request that it does not read to its end.
+// CloseWrite closes the writing side, if the connection has one. net/http does so after
+// the answer to a request that it does not read to its end.
 func (c *Conn) CloseWrite() error {
-	c.awaits.Store(elsewhere)
+	c.awaits.Store(countedByUser)
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -154,22 +155,25 @@ func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	if c.closed.CompareAndSwap(false, true) {
 		c.seat.Leave()
+		if c.listener != nil {
+			c.listener.open.Add(-1)
+		}
 	}
 	return err
 }
 
-// Serving is told that a request is being served. It may be called on nil.
+// Serving notes that a request is being served. It may be called on nil.
 func (c *Conn) Serving() {
 	if c != nil {
-		c.awaits.Store(aBody)
+		c.awaits.Store(awaitsBody)
 	}
 }
 
-// Opened is told that who serves the connection now counts for itself what it awaits.
-// It may be called on nil.
+// Opened notes that the connection's user counts slow clients itself from now on. It may
+// be called on nil.
 func (c *Conn) Opened() {
 	if c != nil {
-		c.awaits.Store(elsewhere)
+		c.awaits.Store(countedByUser)
 	}
 }
 
@@ -182,14 +186,13 @@ func ConnState(nc net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateIdle:
 		c.heard.Store(false)
-		c.awaits.Store(noRequest)
+		c.awaits.Store(afterRequest)
 	case http.StateHijacked:
-		c.awaits.Store(elsewhere)
+		c.awaits.Store(countedByUser)
 	}
 }
 
-// Of returns the Conn that is nc, or that it is made of, as a tls.Conn is; nil: none
-// is.
+// Of returns the Conn that nc is, or is made of, as a tls.Conn is; else nil.
 func Of(nc net.Conn) *Conn {
 	for {
 		switch made := nc.(type) {
@@ -203,7 +206,7 @@ func Of(nc net.Conn) *Conn {
 	}
 }
 
-// SeatOf returns the seat of the client of nc; nil: it has none.
+// SeatOf returns the seat of nc's client, or nil.
 func SeatOf(nc net.Conn) *limit.Seat {
 	if c := Of(nc); c != nil {
 		return c.seat

@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -96,20 +95,10 @@ func startWithFewFiles(t *testing.T) *running {
 		text, err := os.ReadFile(path)
 		return err == nil && json.Unmarshal(text, &at) == nil
 	}, aMinute, time.Millisecond)
-	d := &running{T: t, Daemon: &Daemon{}, client: &http.Client{Transport: &http.Transport{}}}
-	d.publicListener, d.adminSocket = elsewhere{at.Public}, elsewhere{at.Admin}
+	d := &running{T: t, elsewhere: &at, client: &http.Client{Transport: &http.Transport{}}}
 	t.Cleanup(d.client.CloseIdleConnections)
 	return d
 }
-
-// elsewhere is the address of a listener of another process.
-type elsewhere struct{ at string }
-
-func (l elsewhere) Accept() (net.Conn, error) { return nil, net.ErrClosed }
-func (l elsewhere) Close() error              { return nil }
-func (l elsewhere) Addr() net.Addr            { return l }
-func (l elsewhere) Network() string           { return "tcp" }
-func (l elsewhere) String() string            { return l.at }
 
 // serveWithFewFiles is that daemon, until nobody wants it any more.
 func serveWithFewFiles(t *testing.T, path string) {
@@ -119,18 +108,4 @@ func serveWithFewFiles(t *testing.T, path string) {
 	require.Len(t, d.logged.FilterMessageSnippet("more than there are files for").All(), 1)
 	_, err := io.Copy(io.Discard, os.Stdin)
 	require.NoError(t, err)
-}
-
-// By default there are fewer connections than files, so that whatever else needs one
-// has one.
-func TestConnectionsLeaveFilesToOthers(t *testing.T) {
-	for files, want := range map[openFiles]int{64: 48, 1024: 768, 20_000: 19_432, 1_048_576: 1_031_936, 0: 0} {
-		require.Equal(t, want, files.connections(0), fmt.Sprint(files))
-		require.Equal(t, 7, files.connections(7))
-	}
-	var limit syscall.Rlimit
-	files := raiseOpenFiles()
-	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
-	require.Equal(t, limit.Max, limit.Cur, "the soft limit is the hard one")
-	require.Contains(t, []openFiles{0, openFiles(limit.Max)}, files)
 }

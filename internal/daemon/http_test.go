@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"log"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +12,7 @@ import (
 
 func TestWhatNetHTTPSaysOfClientsIsForDebugging(t *testing.T) {
 	core, logged := observer.New(zapcore.DebugLevel)
-	l := errorLog(zap.New(core))
+	l := log.New(&errorWriter{zap.New(core)}, "", 0)
 	for entry, level := range map[string]zapcore.Level{
 		"http: TLS handshake error from 127.0.0.1:1: EOF": zapcore.DebugLevel,
 		"http2: server connection error from 127.0.0.1:1": zapcore.DebugLevel,

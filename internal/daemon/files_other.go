@@ -1,5 +1,0 @@
-//go:build !unix
-
-package daemon
-
-func raiseOpenFiles() openFiles { return 0 }

@@ -1,0 +1,278 @@
+package listen
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Config is what a Listener stands on. All fields are required but where they say so.
+type Config struct {
+	Name    string // of the setting, without listen. before it; for the log and errors
+	Address string
+
+	// Limiter gives each connection a seat, or refuses it. Without one the listener is
+	// for operators: only MaxConnections bounds it, and their connections are not counted
+	// in the metrics of clients.
+	Limiter        *limit.Limiter
+	MaxConnections int
+
+	Certificate *Certificate // nil: no TLS
+	ALPN        []string     // protocols within TLS (RFC 7301), the preferred one first; may be empty
+
+	// Refusal returns what a refused client is sent before its connection is closed; nil:
+	// nothing is sent. Within TLS nothing is.
+	Refusal func(*wire.Problem) []byte
+
+	WriteTimeout time.Duration // how long a write to a client may take; at the start
+	Spare        *Spare
+	Metrics      *metrics.Metrics
+	Log          *zap.Logger
+}
+
+// A Listener accepts connections, gives each a seat and TLS, and refuses the others at
+// once: a refused client costs no goroutine and no wait. It keeps accepting when the
+// system runs short of descriptors or memory, and never spins. Accept is for one
+// goroutine; the other methods may be called concurrently.
+type Listener struct {
+	cfg    Config // immutable, like the next two
+	tcp    *net.TCPListener
+	tls    *tls.Config // nil: none
+	open   atomic.Int64
+	once   sync.Once
+	closed chan struct{}
+
+	// Owned by Accept.
+	failing, full rate.Sometimes // sample what may be logged many times a second
+}
+
+// LogEvery is how often a repeated event is logged.
+const LogEvery = 10 * time.Second
+
+// Listen binds cfg.Address.
+func Listen(cfg Config) (*Listener, error) {
+	tcp, err := bind(cfg.Name, cfg.Address, cfg.WriteTimeout)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{cfg: cfg, tcp: tcp, closed: make(chan struct{})}
+	l.failing.Interval, l.full.Interval = LogEvery, LogEvery
+	if cfg.Certificate != nil {
+		l.tls = cfg.Certificate.config(cfg.ALPN)
+	}
+	return l, nil
+}
+
+// keepAlive notices a client that vanished while nothing is sent to it.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
+
+// unackedMargin is how much longer than the write timeout the kernel waits for a client
+// to acknowledge bytes. The daemon ends clients that are there and do not read, but it
+// looks at some connections only every five seconds.
+const unackedMargin = 15 * time.Second
+
+// unsentBytes is what the kernel buffers for a client beyond the bytes in flight. The
+// daemon keeps the rest, which it bounds and counts.
+const unsentBytes = 128 << 10
+
+func bind(name, address string, writeTimeout time.Duration) (*net.TCPListener, error) {
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
+	lc.SetMultipathTCP(false) // Go's default for listeners, but its connections do not inherit socket options on Linux
+	l, err := lc.Listen(context.Background(), "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", name, err)
+	}
+	tcp := l.(*net.TCPListener) //nolint:forcetypeassert // it is what listens on "tcp"
+	if raw, err := tcp.SyscallConn(); err == nil {
+		limitUnacked(raw, writeTimeout+unackedMargin)
+		limitUnsent(raw, unsentBytes)
+	}
+	return tcp, nil
+}
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
+
+// Close implements net.Listener.
+func (l *Listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.tcp.Close()
+}
+
+// Accept implements net.Listener. It fails when the listener is closed or broken.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		tcp, err := l.accept()
+		if err != nil {
+			return nil, err
+		}
+		c, err := l.admit(tcp)
+		if err != nil {
+			l.refuse(tcp, err)
+			continue
+		}
+		if l.tls != nil {
+			return tls.Server(c, l.tls), nil
+		}
+		return c, nil
+	}
+}
+
+// admit returns the connection with its seat, or why it is refused.
+func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
+	if l.cfg.Limiter == nil {
+		if l.open.Add(1) > int64(l.cfg.MaxConnections) {
+			l.open.Add(-1)
+			return nil, errFull
+		}
+		return &Conn{Conn: tcp, listener: l}, nil
+	}
+	seat, err := l.cfg.Limiter.Seat(addressOf(tcp))
+	if err != nil {
+		return nil, err
+	}
+	c := New(tcp, seat, l.cfg.Metrics)
+	c.listener = l
+	l.open.Add(1)
+	return c, nil
+}
+
+var errFull = errors.New("the listener has as many connections as it may")
+
+// addressOf returns the client's address; zero if the client has left.
+func addressOf(c *net.TCPConn) netip.Addr {
+	at, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return at.AddrPort().Addr()
+}
+
+// Bounds of the pause between two attempts to accept; those of net/http.
+const (
+	minPause = 5 * time.Millisecond
+	maxPause = time.Second
+)
+
+// accept returns the next connection. While there is no descriptor for one, it turns
+// connections away with the help of the spare one: a connection left waiting would
+// wake the listener for ever, and its client would wait without an answer.
+func (l *Listener) accept() (*net.TCPConn, error) {
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		c, err := l.tcp.AcceptTCP()
+		for err != nil && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.turnAway() {
+			c, err = l.tcp.AcceptTCP()
+		}
+		switch {
+		case err == nil:
+			return c, nil
+		case !isTemporary(err):
+			return nil, err
+		}
+		l.logFailing(err)
+		select {
+		case <-time.After(pause):
+		case <-l.closed:
+		}
+	}
+}
+
+func (l *Listener) logFailing(err error) {
+	l.failing.Do(func() {
+		l.cfg.Log.Warn("connections cannot be accepted", zap.String("listener", l.cfg.Name), zap.Error(err))
+	})
+}
+
+// isTemporary reports whether an error of accept concerns one connection, or a resource
+// that the system lacks for now. accept(2) says to retry the first kind.
+func isTemporary(err error) bool {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return false
+	}
+	switch errno {
+	case syscall.ECONNABORTED, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EPERM, syscall.EOPNOTSUPP,
+		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH,
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EINTR:
+		return true
+	}
+	return false
+}
+
+// turnAway refuses the connection that waits longest, and reports whether it could.
+func (l *Listener) turnAway() bool {
+	done := l.cfg.Spare.lend(func() bool {
+		_ = l.tcp.SetDeadline(time.Now().Add(refusalTimeout)) // the connection may have gone meanwhile
+		defer func() { _ = l.tcp.SetDeadline(time.Time{}) }()
+		c, err := l.tcp.AcceptTCP()
+		if err != nil {
+			return false
+		}
+		l.refuse(c, &limit.Refusal{Problem: wire.NewProblem(wire.CodeOverloaded, "retry later", "the daemon has no more open files").Retry(time.Second)})
+		return true
+	})
+	if done {
+		l.cfg.Metrics.Limited.WithLabelValues("open_files").Inc()
+		l.logFailing(syscall.EMFILE)
+	}
+	return done
+}
+
+// A Spare is a descriptor that is kept for when there is no other. It may be used
+// concurrently.
+type Spare struct {
+	mu   sync.Mutex // guards file; held while it is lent
+	file *os.File
+}
+
+// Open opens the descriptor, unless it is open.
+func (s *Spare) Open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.openLocked()
+}
+
+func (s *Spare) openLocked() {
+	if s.file == nil {
+		s.file, _ = os.Open(os.DevNull) // without one, accept waits until another is free
+	}
+}
+
+// lend runs f while one descriptor more is free. It returns false if there is none to
+// lend, or f does.
+func (s *Spare) lend(f func() bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.openLocked()
+	if s.file == nil {
+		return false
+	}
+	_ = s.file.Close()
+	s.file = nil
+	return f()
+}
+
+// Close closes the descriptor. It may be called again.
+func (s *Spare) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file != nil {
+		_ = s.file.Close()
+		s.file = nil
+	}
+}

@@ -1,0 +1,39 @@
+package listen
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+)
+
+// listening returns a listener for at most so many operators.
+func listening(t *testing.T, most int) *Listener {
+	t.Helper()
+	l, err := Listen(Config{
+		Name: "admin", Address: "127.0.0.1:0", MaxConnections: most,
+		WriteTimeout: time.Second, Spare: &Spare{}, Metrics: metrics.New("test"), Log: zap.NewNop(),
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// Operators who have come and gone take no place from those who come.
+func TestClosedConnectionsFreeTheirPlaces(t *testing.T) {
+	l := listening(t, 2)
+	for range 10 {
+		here, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		there, err := l.Accept()
+		require.NoError(t, err)
+		require.NoError(t, there.Close())
+		_ = there.Close() // as net/http may
+		_ = here.Close()
+		require.Zero(t, l.open.Load())
+	}
+}

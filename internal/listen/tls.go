@@ -1,0 +1,50 @@
+package listen
+
+import (
+	"bytes"
+	"crypto/tls"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// A Certificate is the daemon's certificate, which a reload may replace. It may be used
+// concurrently.
+type Certificate struct {
+	current atomic.Pointer[tls.Certificate]
+	log     *zap.Logger
+}
+
+// NewCertificate returns a Certificate that is c, or nil if c is: then there is no TLS.
+func NewCertificate(c *tls.Certificate, log *zap.Logger) *Certificate {
+	if c == nil {
+		return nil
+	}
+	certificate := &Certificate{log: log}
+	certificate.Replace(c)
+	return certificate
+}
+
+// Replace makes handshakes use c from now on, and logs it if it is another one.
+// Established connections go on as they are.
+func (h *Certificate) Replace(c *tls.Certificate) {
+	was := h.current.Swap(c)
+	if was != nil && bytes.Equal(was.Leaf.Raw, c.Leaf.Raw) {
+		return
+	}
+	h.log.Info("certificate", zap.Strings("names", c.Leaf.DNSNames), zap.Time("expires", c.Leaf.NotAfter))
+	if time.Now().After(c.Leaf.NotAfter) {
+		h.log.Warn("the certificate has expired: clients will refuse it; renew it and reload", zap.Time("expired", c.Leaf.NotAfter))
+	}
+}
+
+// config returns the settings of handshakes. The client chooses one of the protocols,
+// or none if there are none.
+func (h *Certificate) config(protocols []string) *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12, // Go's default for servers, which GODEBUG may lower
+		NextProtos:     protocols,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.current.Load(), nil },
+	}
+}
