@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -27,7 +28,7 @@ func (d *Daemon) drain() {
 		_ = d.tcpListener.Close()
 	}
 	drained := d.api.Drain()
-	d.shutdown(ctx, d.public, "public")
+	d.shutdown(ctx, d.public, d.publicListener, "public")
 	select {
 	case <-drained:
 	case <-ctx.Done():
@@ -37,7 +38,7 @@ func (d *Daemon) drain() {
 	d.api.Close()
 	d.tcp.Close()
 	d.api.Wait() // only then can nothing be published any more
-	d.shutdown(ctx, d.admin, "admin")
+	d.shutdown(ctx, d.admin, d.adminSocket, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
 }
 
@@ -86,9 +87,14 @@ func gone(all int, window, elapsed time.Duration) int {
 	return int(float64(all) * (elapsed + leaveEvery).Seconds() / spread.Seconds())
 }
 
-// shutdown waits for the server's answers to end, and cuts off those that last
+// silentGrace is how long a connection on which nothing ever came may stay at the end:
+// its first request may be on its way.
+const silentGrace = 200 * time.Millisecond
+
+// shutdown closes l, waits for the server's answers to end, and cuts off those that last
 // longer than ctx.
-func (d *Daemon) shutdown(ctx context.Context, s *http.Server, name string) {
+func (d *Daemon) shutdown(ctx context.Context, s *http.Server, l *listen.Listener, name string) {
+	defer time.AfterFunc(silentGrace, l.CloseSilent).Stop()
 	if err := s.Shutdown(ctx); err != nil {
 		d.cutOff(name)
 		_ = s.Close() // the listener is closed already

@@ -223,3 +223,20 @@ func TestHeldRefusalsDoNotOutlastTheDrain(t *testing.T) {
 		require.Equal(t, map[int]int{http.StatusOK: 1, http.StatusTooManyRequests: 29}, told, lane)
 	}
 }
+
+// Connections that were opened ahead, or by a scanner, and never say a word do not delay
+// a stop: http.Server.Shutdown alone waits five seconds for their first request.
+func TestSilentConnectionsDoNotDelayAStop(t *testing.T) {
+	d := start(t, func(c *config.Config) { c.DrainWindow = surely })
+	silent := d.knock()
+	operator, err := net.Dial("tcp", d.AdminAddr())
+	require.NoError(t, err)
+	defer operator.Close()
+	d.wantMetric(`pubsubd_in_use{limit="connections"}`, 1)
+	begun := time.Now()
+	require.NoError(t, d.wait())
+	require.Less(t, time.Since(begun), 4*time.Second)
+	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
+	_, err = io.ReadAll(silent)
+	require.NoError(t, err, "it is closed")
+}

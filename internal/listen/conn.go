@@ -29,6 +29,7 @@ type Conn struct {
 	listener *Listener        // that accepted it; nil: none
 
 	awaits   atomic.Int32 // an awaited
+	silent   atomic.Bool  // nothing ever came; the listener knows it
 	heard    atomic.Bool  // bytes came since the connection, or the request, began
 	recalled atomic.Bool  // the read deadline lay in the past when it was set, to make a Read return
 	ended    atomic.Bool  // for its client's fault
@@ -71,12 +72,19 @@ func (c *Conn) Read(b []byte) (int, error) {
 		if !c.heard.Load() {
 			c.awaits.CompareAndSwap(awaitsRequest, awaitsHead)
 			c.heard.Store(true)
+			c.noLongerSilent()
 		}
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load() {
 		c.endLate()
 	}
 	return n, err
+}
+
+func (c *Conn) noLongerSilent() {
+	if c.listener != nil && c.silent.CompareAndSwap(true, false) {
+		c.listener.setSilent(c, false)
+	}
 }
 
 // endLate counts a client that did not send in time what it was to send.
@@ -155,6 +163,7 @@ func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	if c.closed.CompareAndSwap(false, true) {
 		c.seat.Leave()
+		c.noLongerSilent()
 		if c.listener != nil {
 			c.listener.open.Add(-1)
 		}

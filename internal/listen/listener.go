@@ -5,9 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -57,6 +59,9 @@ type Listener struct {
 	once   sync.Once
 	closed chan struct{}
 
+	mu     sync.Mutex     // guards silent
+	silent map[*Conn]bool // open connections from which nothing ever came
+
 	// Owned by Accept.
 	failing, full rate.Sometimes // sample what may be logged many times a second
 }
@@ -70,7 +75,7 @@ func Listen(cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{cfg: cfg, tcp: tcp, closed: make(chan struct{})}
+	l := &Listener{cfg: cfg, tcp: tcp, closed: make(chan struct{}), silent: make(map[*Conn]bool)}
 	l.failing.Interval, l.full.Interval = LogEvery, LogEvery
 	if cfg.Certificate != nil {
 		l.tls = cfg.Certificate.config(cfg.ALPN)
@@ -114,6 +119,27 @@ func (l *Listener) Close() error {
 	return l.tcp.Close()
 }
 
+// CloseSilent closes the connections from which nothing ever came. http.Server.Shutdown
+// would wait five seconds for a request on them.
+func (l *Listener) CloseSilent() {
+	l.mu.Lock()
+	silent := slices.Collect(maps.Keys(l.silent))
+	l.mu.Unlock()
+	for _, c := range silent {
+		_ = c.Close()
+	}
+}
+
+func (l *Listener) setSilent(c *Conn, silent bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if silent {
+		l.silent[c] = true
+	} else {
+		delete(l.silent, c)
+	}
+}
+
 // Accept implements net.Listener. It fails when the listener is closed or broken.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
@@ -126,6 +152,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.refuse(tcp, err)
 			continue
 		}
+		c.silent.Store(true)
+		l.setSilent(c, true)
 		if l.tls != nil {
 			return tls.Server(c, l.tls), nil
 		}
