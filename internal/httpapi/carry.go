@@ -110,6 +110,9 @@ func (h *bareHost) Open(c net.Conn, opening []byte) (transport.Duplex, error) {
 		d, err = a.connect(p, request, frame.CBOR)
 	}
 	if err == nil {
+		if conn := listen.Of(c); conn != nil {
+			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}
+		}
 		return d, nil
 	}
 	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !a.Limiter.Hold(context.Background(), refusal) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -42,6 +43,7 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, p asker) error {
 // the lane goes on with it.
 func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) (taken bool, err error) {
 	a.Metrics.HTTPPolls.Inc()
+	req.Arrival = arrivalOf(r)
 	if a.lane != nil && a.lane.TakePoll(w, r, s, req) {
 		return true, nil
 	}
@@ -50,6 +52,25 @@ func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 		panic(http.ErrAbortHandler) // it must not look complete, nor the connection go on
 	}
 	return false, err
+}
+
+// arrivalOf returns when r arrived, and from which client.
+func arrivalOf(r *http.Request) session.Arrival {
+	a := session.Arrival{Client: (*client)(r)}
+	if c := listen.Of(listen.FromContext(r.Context())); c != nil {
+		a.At = c.LastRead()
+	}
+	return a
+}
+
+// A client is where a request came from.
+type client http.Request
+
+// Left implements session.Client.
+func (c *client) Left() bool {
+	ctx := (*http.Request)(c).Context()
+	conn := listen.Of(listen.FromContext(ctx))
+	return ctx.Err() != nil || conn != nil && conn.Left()
 }
 
 func pollRequest(q url.Values, s *session.Session) (transport.Request, error) {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -35,7 +36,7 @@ func (a *API) problemOf(r *http.Request, err error) *wire.Problem {
 	p, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case ok:
-	case errors.Is(err, errGone) || r.Context().Err() != nil:
+	case errors.Is(err, errGone) || errors.Is(err, context.Canceled) || r.Context().Err() != nil:
 		panic(http.ErrAbortHandler)
 	default:
 		a.Log.Error("request failed", zap.String("method", r.Method), zap.Error(err))

@@ -35,6 +35,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p asker) error 
 	if err != nil {
 		return err
 	}
+	d.Request.Arrival = arrivalOf(r)
 	r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"} // the upgrader reads one line of each
 	compression := wsflate.Extension{Parameters: withoutContext}
 	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate}

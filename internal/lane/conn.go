@@ -5,8 +5,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -40,9 +42,10 @@ type conn struct {
 	gone    *gone              // done when the client has ended its side; made when a goroutine waits
 	ended   bool               // it has
 	unread  bool               // there is something to read, or was
+	partial bool               // what is in buf is no whole request
 	buf     *[bufferBytes]byte // nil while there is nothing to serve
 	filled  int                // bytes of buf that are read and not served
-	partial bool               // they are no whole request
+	readAt  time.Duration      // when the last of them were read, after lane.begun
 	blanks  int                // bytes of line ends that may come before the next request
 	parser  parser
 
@@ -326,6 +329,9 @@ func (c *conn) leave() {
 	c.lane.forget(c)
 }
 
+// Left implements session.Client: a poll that is not done keeps the descriptor open.
+func (c *conn) Left() bool { return listen.PeerLeft(c.fd) }
+
 // hangUp closes the descriptor, which nobody uses any more.
 func (c *conn) hangUp() {
 	closeFD(c.fd)
@@ -350,6 +356,7 @@ func (c *conn) read() {
 		return
 	}
 	c.filled += n
+	c.readAt = time.Since(c.lane.begun)
 	c.partial = false
 	if c.duplex != nil {
 		c.duplex.asked, c.duplex.told = false, false

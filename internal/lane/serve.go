@@ -59,6 +59,7 @@ func (c *conn) servePoll(kind form, r *request) {
 		return
 	}
 	c.lane.metrics.LanePolls.Inc()
+	req.At = c.lane.begun.Add(c.readAt)
 	c.beginPoll(s, req)
 }
 
@@ -85,6 +86,7 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 		c.stateless = s
 	}
 	c.format, c.gzip = req.Format, req.Gzip
+	req.Client = c
 	if err := c.answer.Begin(s, req); err != nil {
 		c.polled()
 		c.end(err)

@@ -23,11 +23,13 @@ import (
 // net/http ends slow clients by deadlines, and reports to nobody which deadline it was.
 // So a Conn knows what the client is to send next, from ConnState, Serving and Opened.
 type Conn struct {
-	net.Conn // immutable, like the next three
+	net.Conn // immutable, like the next four
 	seat     *limit.Seat
 	metrics  *metrics.Metrics // nil: an operator's connection, which is not counted
 	listener *Listener        // that accepted it; nil: none
+	accepted time.Time
 
+	lastRead atomic.Int64 // when bytes last came: nanoseconds after accepted
 	awaits   atomic.Int32 // an awaited
 	silent   atomic.Bool  // nothing ever came; the listener knows it
 	heard    atomic.Bool  // bytes came since the connection, or the request, began
@@ -49,7 +51,7 @@ const (
 
 // New returns the connection nc of a client with that seat, which may be nil.
 func New(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
-	return &Conn{Conn: nc, seat: seat, metrics: m}
+	return &Conn{Conn: nc, seat: seat, metrics: m, accepted: time.Now()}
 }
 
 // NewBegun is New for a connection of which part of a request was read.
@@ -66,6 +68,7 @@ func (c *Conn) Seat() *limit.Seat { return c.seat }
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
+		c.lastRead.Store(int64(time.Since(c.accepted)))
 		if c.metrics != nil {
 			c.metrics.BytesIn.Add(float64(n))
 		}
@@ -99,6 +102,21 @@ func (c *Conn) endLate() {
 	case awaitsBody:
 		c.End(metrics.SlowBody)
 	}
+}
+
+// LastRead returns when bytes were last read from the client.
+func (c *Conn) LastRead() time.Time { return c.accepted.Add(time.Duration(c.lastRead.Load())) }
+
+// Left reports whether the client has closed the connection or its side of it. Where the
+// system does not tell, it reports false.
+func (c *Conn) Left() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	left := false
+	err = raw.Control(func(fd uintptr) { left = PeerLeft(int(fd)) })
+	return left || errors.Is(err, net.ErrClosed)
 }
 
 // Write implements net.Conn.

@@ -41,7 +41,7 @@ func (l *line) wants(told ...string) {
 func (k *kit) parkOn(l *line, s *Session, stream bool) *Poll {
 	k.Helper()
 	p := &Poll{}
-	require.NoError(k, p.Begin(s, 0, stream, time.Now()))
+	require.NoError(k, p.Begin(s, 0, stream, Arrival{}, time.Now()))
 	frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 	require.NoError(k, err)
 	require.Empty(k, frames)
@@ -137,7 +137,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 	}{
 		"by a newer poll": {happen: func(k *kit, s *Session) {
 			newer := &Poll{}
-			require.NoError(k, newer.Begin(s, 0, false, time.Now()))
+			require.NoError(k, newer.Begin(s, 0, false, Arrival{}, time.Now()))
 			newer.Done(time.Now())
 		}, want: wire.CodePollReplaced},
 		"by its session's end": {happen: func(k *kit, s *Session) { k.registry.End(s) }, want: wire.CodeSessionEnded},

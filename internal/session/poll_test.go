@@ -70,6 +70,43 @@ func TestANewerPollEndsTheParkedOne(t *testing.T) {
 	})
 }
 
+// Two polls begin in the other order than their requests arrived. A test client has left
+// if it says so.
+func TestOfTwoPollsTheLaterRequestWinsUnlessItsClientHasLeft(t *testing.T) {
+	replaced := &wire.Problem{Code: wire.CodePollReplaced}
+	for name, c := range map[string]struct {
+		late, early leaver // clients of the later and the earlier request
+		want        error  // of the earlier request, which begins last
+	}{
+		"both are alive":           {false, false, replaced},
+		"the earlier one has left": {false, true, context.Canceled},
+		"the later one has left":   {true, false, nil},
+		"both have left":           {true, true, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, broker.Config{}, Config{}, func(k *kit) {
+				s := k.open("a")
+				now := time.Now()
+				var late, early Poll
+				require.NoError(k, late.Begin(s, 0, false, Arrival{now, c.late}, now))
+				err := early.Begin(s, 0, false, Arrival{now.Add(-time.Millisecond), c.early}, now)
+				require.ErrorIs(k, err, c.want)
+				if c.want == nil {
+					require.Same(k, &early, s.poll)
+					early.Done(now)
+				} else {
+					require.Same(k, &late, s.poll)
+				}
+				late.Done(now)
+			})
+		})
+	}
+}
+
+type leaver bool
+
+func (l leaver) Left() bool { return bool(l) }
+
 // A poll that is writing while a newer one comes learns of it when it wants more,
 // at once, though the newer one is parked; and so does one whose client left.
 func TestAPollThatWroteWhileItWasReplacedIsToldAtOnce(t *testing.T) {

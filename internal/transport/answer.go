@@ -79,7 +79,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	a.now = now
 	a.mode, a.format, a.events, a.begun, a.more = r.Mode, r.Format, r.Events, false, false
 	a.meter = a.server.meters[r.via()]
-	if err := a.poll.Begin(s, r.Ack, r.trusts(), now); err != nil {
+	if err := a.poll.Begin(s, r.Ack, r.trusts(), r.Arrival, now); err != nil {
 		a.meter.Polled(outcomeOf(err))
 		return err
 	}

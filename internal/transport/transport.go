@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -69,6 +70,7 @@ func (r Request) via() Via {
 
 // A Request is what a poll asks for.
 type Request struct {
+	session.Arrival
 	Ack    uint64 // frames of the session that the client has
 	Mode   Mode
 	Format frame.Format // of the whole answer
