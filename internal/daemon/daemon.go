@@ -24,6 +24,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -39,7 +40,7 @@ type Daemon struct {
 	reload   *reloading
 	log      *zap.Logger
 	metrics  *metrics.Metrics
-	kept     *stateFile
+	kept     *store.File
 	broker   *broker.Broker
 	limiter  *limit.Limiter
 	files    listen.OpenFiles
@@ -73,8 +74,11 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	}
 	m := metrics.New(version)
 	manager := newNotifier(log)
-	kept := &stateFile{path: cfg.StateFile, manager: manager}
-	b, err := kept.load(fitted(cfg, memoryLimit()), m, time.Now())
+	kept, err := store.Open(cfg.StateFile, manager.busy)
+	if err != nil {
+		return nil, err
+	}
+	b, err := kept.Restore(fitted(cfg, memoryLimit()), m, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +156,7 @@ func limitsOf(t transport.Config, s session.Config, l limit.Config, messageBytes
 func (d *Daemon) Listen() (err error) {
 	defer func() {
 		if err != nil {
-			d.kept.release()
+			d.kept.Release()
 			_ = d.closeListeners()
 		}
 	}()
@@ -222,12 +226,12 @@ func (d *Daemon) TCPAddr() string {
 // kept the state from being written. If ctx has ended before, it serves nobody and
 // leaves the state file as it is.
 func (d *Daemon) Run(ctx context.Context) error {
-	defer d.kept.release()
+	defer d.kept.Release()
 	if ctx.Err() != nil { // told to stop while the state was read: to write all of it anew may take longer than a manager waits
 		d.log.Info("told to stop before it served anyone")
 		return d.closeListeners()
 	}
-	if err := d.kept.takeOver(d.log, d.broker); err != nil {
+	if err := d.kept.TakeOver(d.log, d.broker); err != nil {
 		return errors.Join(err, d.closeListeners())
 	}
 	failed := make(chan error, 4) // one place for each listener: nobody blocks
@@ -265,21 +269,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	running.Wait()
 	d.spare.Close()
 	d.broker.Close() // the drain has waited for every publish
-	return errors.Join(err, d.save())
-}
-
-// save writes the state file, if there is one. Nothing can be published any more.
-func (d *Daemon) save() error {
-	if d.kept.path == "" {
-		return nil
-	}
-	begun := time.Now()
-	if err := d.kept.save(d.broker); err != nil {
-		d.log.Error("the state could not be written", zap.Error(err)) // and is the process's end, for scripts
-		return err
-	}
-	d.log.Info("the state was written", zap.String("file", d.kept.path), zap.Duration("took", time.Since(begun)))
-	return nil
+	return errors.Join(err, d.kept.Save(d.log, d.broker))
 }
 
 // announce says where the daemon listens, and that it is ready.

@@ -2,8 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -172,17 +170,6 @@ func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
 	d.wantLogged("the state could not be written")
 }
 
-func TestHalfAStateIsNone(t *testing.T) {
-	folder := t.TempDir()
-	f := &stateFile{path: filepath.Join(folder, "state")}
-	full := errors.New("no space left")
-	require.ErrorIs(t, f.write(func(w io.Writer) error {
-		_, _ = io.WriteString(w, "half")
-		return full
-	}), full)
-	require.Empty(t, filesIn(t, folder))
-}
-
 // A state file that cannot be removed would be gone on from twice.
 func TestAStateThatCannotBeRemovedIsNotServed(t *testing.T) {
 	folder := t.TempDir()
@@ -194,4 +181,31 @@ func TestAStateThatCannotBeRemovedIsNotServed(t *testing.T) {
 	require.ErrorContains(t, d.Run(t.Context()), "state: ")
 	_, err := os.Stat(path)
 	require.ErrorIs(t, err, os.ErrNotExist, "nor is another written")
+}
+
+// Somebody starts a second daemon while the first writes its state. The second says
+// why it does not start, and takes nothing from the first.
+func TestTwoDaemonsDoNotShareAStateFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	one := start(t, keptIn(path))
+	wantRefused := func() {
+		cfg := config.Default()
+		cfg.StateFile = path
+		_, err := New(cfg, zap.NewNop(), "test")
+		require.ErrorContains(t, err, path+" is another daemon's that runs")
+		require.ErrorContains(t, err, "--state")
+	}
+	wantRefused()
+	had := one.published()
+	require.NoError(t, one.wait())
+	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch, "it is free once the first has ended")
+}
+
+// In one folder each has its own.
+func TestDaemonsShareAFolderOfStateFiles(t *testing.T) {
+	folder := t.TempDir()
+	one, two := start(t, keptIn(filepath.Join(folder, "one"))), start(t, keptIn(filepath.Join(folder, "two")))
+	require.NoError(t, one.wait())
+	require.NoError(t, two.wait())
+	require.Equal(t, []string{"one", "one.lock", "two", "two.lock"}, filesIn(t, folder))
 }

@@ -1,6 +1,6 @@
 //go:build unix && !aix && !solaris
 
-package daemon
+package store
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lock locks f until it is closed, and does not wait for it.
+// lock locks f until it is closed, or returns errLocked at once.
 func lock(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {

@@ -1,0 +1,203 @@
+// Package store is what outlives the process: the state file and its lock.
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+)
+
+// A File is the state file. It holds a daemon's state between its end and its
+// successor's start, and only then: it is written whole or not at all, and removed
+// before the successor serves anyone. So a daemon that crashes leaves none, and no two
+// daemons continue from the same state. From Open until Release no other daemon can
+// have the same file.
+//
+// Methods are for one goroutine. Release may be called again.
+type File struct {
+	path   string // empty: there is none, and nothing is kept
+	busy   func() (over func())
+	lock   *os.File // held; nil: not
+	found  bool     // by Restore
+	damage error    // why the file that was found cannot be restored
+}
+
+// Open locks the state file at path and makes sure that it could be written. With an
+// empty path there is none, and every method does nothing. busy is called before the
+// file is read or written, which takes as long as there is state, and over afterwards.
+func Open(path string, busy func() (over func())) (*File, error) {
+	f := &File{path: path, busy: busy}
+	if path == "" {
+		return f, nil
+	}
+	if err := f.probe(); err != nil {
+		f.Release()
+		return nil, fmt.Errorf("state: %w", err)
+	}
+	return f, nil
+}
+
+// Release lets another daemon have the state file.
+func (f *File) Release() {
+	if f.lock != nil {
+		f.lock.Close() // nothing was written
+		f.lock = nil
+	}
+}
+
+// Restore returns a broker that continues from the state file, or a new one if there is
+// no file or it is damaged. It changes nothing: TakeOver does, once this daemon is sure
+// to serve. On error the file is released.
+func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
+	if f.path == "" {
+		return broker.New(cfg, m, now), nil
+	}
+	state, err := os.Open(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return broker.New(cfg, m, now), nil
+	}
+	if err != nil {
+		f.Release()
+		return nil, fmt.Errorf("state: %w (let the daemon read it, or move it away)", err)
+	}
+	defer state.Close()
+	f.found = true
+	defer f.busy()()
+	b, err := broker.Restore(cfg, m, state, now)
+	if err != nil {
+		f.damage = err
+		return broker.New(cfg, m, now), nil
+	}
+	return b, nil
+}
+
+// TakeOver removes the file that Restore found, so that nobody continues from it again,
+// or moves it aside if it is damaged, and logs which. On error the daemon must not
+// serve.
+func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
+	log = log.With(zap.String("file", f.path), zap.String("epoch", b.Epoch()))
+	switch {
+	case f.path == "":
+		return nil
+	case !f.found:
+		log.Info("no state file: a new epoch begins")
+		return nil
+	case f.damage != nil:
+		aside := f.path + ".unreadable"
+		if err := os.Rename(f.path, aside); err != nil {
+			return fmt.Errorf("state: %w", err)
+		}
+		log.Warn("the state file cannot be read and was moved aside: a new epoch begins, and subscribers are told a gap",
+			zap.String("moved_to", aside), zap.Error(f.damage))
+	default:
+		if err := os.Remove(f.path); err != nil {
+			return fmt.Errorf("state: %w", err)
+		}
+		log.Info("the state was restored: the epoch goes on")
+	}
+	return syncFolder(f.path)
+}
+
+// Save writes b's state, which must not change any more.
+func (f *File) Save(log *zap.Logger, b *broker.Broker) error {
+	if f.path == "" {
+		return nil
+	}
+	begun := time.Now()
+	defer f.busy()()
+	if err := f.write(func(w io.Writer) error { return b.Save(w, time.Now()) }); err != nil {
+		err = fmt.Errorf("state: %w; the next daemon begins a new epoch", err)
+		log.Error("the state could not be written", zap.Error(err)) // and returned: scripts see it as the exit code
+		return err
+	}
+	log.Info("the state was written", zap.String("file", f.path), zap.Duration("took", time.Since(begun)))
+	return nil
+}
+
+// writable is the remedy for a file that cannot be written.
+const writable = "(--state names a file in a folder that the daemon may write to)"
+
+// probe locks the file, or returns why it could not be written.
+func (f *File) probe() error {
+	if s, err := os.Stat(f.path); err == nil && !s.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file %s", f.path, writable)
+	}
+	if err := f.acquire(); err != nil {
+		return err
+	}
+	temporary, err := f.create()
+	if err != nil {
+		return fmt.Errorf("%w %s", err, writable)
+	}
+	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
+}
+
+// errLocked is what lock returns while another process holds the file.
+var errLocked = errors.New("held by another")
+
+// acquire locks a file beside the state file, which cannot be locked itself: it comes
+// and goes. The lock ends with the process. Its file stays: if it were removed, two
+// daemons could hold locks on two inodes of that name.
+func (f *File) acquire() error {
+	path := f.path + ".lock"
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("%w %s", err, writable)
+	}
+	if err := lock(file); err != nil {
+		file.Close()
+		if errors.Is(err, errLocked) {
+			return fmt.Errorf("%s is another daemon's that runs (wait until it has ended, or give each a --state of its own)", f.path)
+		}
+		return fmt.Errorf("lock %s: %w (--state names a file on a file system that can lock)", path, err)
+	}
+	f.lock = file
+	return nil
+}
+
+// create makes an empty file beside the state file. It replaces one of a daemon that was
+// killed while it wrote: a daemon that lives holds the lock.
+func (f *File) create() (*os.File, error) {
+	path := f.path + ".new"
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // payloads are for nobody else
+}
+
+// write makes the file appear whole, with what content writes, or not at all.
+func (f *File) write(content func(io.Writer) error) error {
+	temporary, err := f.create()
+	if err != nil {
+		return err
+	}
+	err = content(temporary)
+	if err == nil {
+		err = temporary.Sync()
+	}
+	if err = errors.Join(err, temporary.Close()); err == nil {
+		err = os.Rename(temporary.Name(), f.path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temporary.Name()))
+	}
+	return syncFolder(f.path)
+}
+
+// syncFolder makes a change of the file's name durable.
+func syncFolder(path string) error {
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}

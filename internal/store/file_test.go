@@ -1,0 +1,58 @@
+package store
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func open(t *testing.T, path string) (*File, error) {
+	t.Helper()
+	f, err := Open(path, func() func() { return func() {} })
+	if err == nil {
+		t.Cleanup(f.Release)
+	}
+	return f, err
+}
+
+// Somebody starts a second daemon while the first writes its state. The second says why
+// it does not start, and takes nothing from the first.
+func TestAFileBelongsToOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	f, err := open(t, path)
+	require.NoError(t, err)
+	wantRefused := func() {
+		_, err := open(t, path)
+		require.ErrorContains(t, err, path+" is another daemon's that runs")
+	}
+	wantRefused()
+	require.NoError(t, f.write(func(w io.Writer) error {
+		wantRefused()
+		_, err := io.WriteString(w, "whole")
+		return err
+	}))
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "whole", string(text))
+	f.Release()
+	_, err = open(t, path)
+	require.NoError(t, err)
+}
+
+func TestAHalfWrittenFileIsNone(t *testing.T) {
+	folder := t.TempDir()
+	f, err := open(t, filepath.Join(folder, "state"))
+	require.NoError(t, err)
+	full := errors.New("no space left")
+	require.ErrorIs(t, f.write(func(w io.Writer) error {
+		_, _ = io.WriteString(w, "half")
+		return full
+	}), full)
+	entries, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "the lock")
+}
