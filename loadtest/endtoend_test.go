@@ -253,7 +253,7 @@ func TestARenumberedDuplicateIsReported(t *testing.T) {
 		}
 		renumbered := *m
 		renumbered.Position.Offset++
-		return []string{line, string(wire.AppendMessage(nil, &renumbered))}
+		return []string{line, string(wire.Content{Message: &renumbered}.AppendJSON(nil))}
 	}})
 	r := runBroadcast(t, faultyBroadcast(s))
 	require.Equal(t, Deliveries{Expected: 30, Delivered: 30, Duplicates: 1, Gaps: map[string]int64{}}, r.Deliveries)
@@ -285,7 +285,7 @@ func TestAnAnnouncedGapIsReportedWithItsLoss(t *testing.T) {
 		before := m.Position
 		before.Offset--
 		gap := wire.Gap{Topic: m.Position.Topic, Reason: wire.GapSlow, After: before, Position: m.Position}
-		return []string{string(wire.AppendGap(nil, &gap))}
+		return []string{string(wire.Content{Gap: &gap}.AppendJSON(nil))}
 	}))
 	r := runBroadcast(t, faultyBroadcast(s))
 	require.Equal(t, Deliveries{Expected: 30, Delivered: 29, Lost: 1, Gaps: map[string]int64{"slow": 1}}, r.Deliveries)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // What of the fakeServer is not polled. A subscriber's lines are those of polls.
@@ -24,7 +25,7 @@ func (s *fakeServer) begin(topic string) (*fakeSession, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	session := s.subscribe(topic)
-	return session, string(wire.AppendHello(nil, &wire.Hello{Positions: []wire.Position{s.position(topic, session.offset)}}))
+	return session, string(wire.Content{Hello: &wire.Hello{Positions: []wire.Position{s.position(topic, session.offset)}}}.AppendJSON(nil))
 }
 
 func (s *fakeServer) events(w http.ResponseWriter, r *http.Request) {
@@ -106,15 +107,15 @@ func (s *fakeSocket) say(line string) {
 func itemOf(c wire.Content) []byte {
 	switch {
 	case c.Message != nil:
-		return wire.AppendMessageCBOR(nil, c.Message)
+		return wire.Content{Message: c.Message}.AppendCBOR(nil)
 	case c.Gap != nil:
-		return wire.AppendGapCBOR(nil, c.Gap)
+		return wire.Content{Gap: c.Gap}.AppendCBOR(nil)
 	case c.Hello != nil:
-		return wire.AppendHelloCBOR(nil, c.Hello)
+		return wire.Content{Hello: c.Hello}.AppendCBOR(nil)
 	case c.Reply != nil:
-		return wire.AppendReplyCBOR(nil, c.Reply)
+		return wire.Content{Reply: c.Reply}.AppendCBOR(nil)
 	}
-	return wire.AppendEndCBOR(nil, c.End)
+	return wire.Content{End: c.End}.AppendCBOR(nil)
 }
 
 // obey publishes what it is told to, until the connection ends.
@@ -170,7 +171,7 @@ func readCommand(r *bufio.Reader) (c wire.Command, err error) {
 	}
 	payload = payload[4:]
 	if head[0] == 0x82 {
-		payload = wire.AppendJSONFromCBOR(nil, payload)
+		payload = cbor.AppendJSON(nil, payload)
 	}
 	return c, json.Unmarshal(payload, &c)
 }

@@ -223,7 +223,7 @@ func (s *fakeServer) stateless(w http.ResponseWriter, r *http.Request) {
 	if start.From == wire.FromNow {
 		start = wire.StartAfter(s.position(start.Topic, len(s.topics[start.Topic])))
 		s.mu.Unlock()
-		hello := wire.AppendHello(nil, &wire.Hello{Positions: []wire.Position{start.Position()}})
+		hello := wire.Content{Hello: &wire.Hello{Positions: []wire.Position{start.Position()}}}.AppendJSON(nil)
 		session := &fakeSession{topic: start.Topic, offset: s.nth(start.After)}
 		s.answer(w, r, session, string(hello))
 		return
@@ -245,7 +245,7 @@ func (s *fakeServer) answer(w http.ResponseWriter, r *http.Request, session *fak
 	mode := r.URL.Query().Get("mode")
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	if mode == "stream" && first == "" {
-		first = string(wire.AppendHello(nil, &wire.Hello{Positions: []wire.Position{s.position(session.topic, session.offset)}}))
+		first = string(wire.Content{Hello: &wire.Hello{Positions: []wire.Position{s.position(session.topic, session.offset)}}}.AppendJSON(nil))
 	}
 	if mode != "stream" && mode != "multiple" {
 		text := first
@@ -303,7 +303,7 @@ func (s *fakeServer) next(r *http.Request, session *fakeSession, single bool) st
 }
 
 func (s *fakeServer) lines(subscriber int, m *wire.Message) []string {
-	line := string(wire.AppendMessage(nil, m))
+	line := string(wire.Content{Message: m}.AppendJSON(nil))
 	if s.faults.lines == nil {
 		return []string{line}
 	}

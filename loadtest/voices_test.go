@@ -34,7 +34,7 @@ func TestFaultsAreCountedOverEveryTransport(t *testing.T) {
 					before := m.Position
 					before.Offset--
 					gap := wire.Gap{Topic: m.Position.Topic, Reason: wire.GapSlow, After: before, Position: m.Position}
-					return []string{string(wire.AppendGap(nil, &gap))}
+					return []string{string(wire.Content{Gap: &gap}.AppendJSON(nil))}
 				}
 				return []string{line}
 			}}))

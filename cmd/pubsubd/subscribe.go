@@ -206,9 +206,9 @@ func (s *subscribing) printItem(item pubsub.Item) error {
 	var err error
 	switch {
 	case s.json && item.Gap != nil:
-		_, err = s.out.Write(wire.AppendGap(nil, item.Gap))
+		_, err = s.out.Write(wire.Content{Gap: item.Gap}.AppendJSON(nil))
 	case s.json:
-		_, err = s.out.Write(wire.AppendMessage(nil, item.Message))
+		_, err = s.out.Write(wire.Content{Message: item.Message}.AppendJSON(nil))
 	case item.Gap != nil:
 		fmt.Fprintf(s.notes, "pubsubd: gap (%s): the messages after %s up to %s are lost\n", item.Gap.Reason, item.Gap.After, item.Gap.Position)
 	default:

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // What Save writes and Restore reads is lines of JSON, so that neither ever holds
@@ -157,7 +158,7 @@ func (m *savedMessage) checkCBOR() error {
 	if m.Type != "" || m.Data != nil {
 		return errors.New("the message has two payloads")
 	}
-	if model, err := wire.CheckCBOR(m.CBOR); err != nil || model != wire.CBORIsJSON {
+	if model, err := cbor.Check(m.CBOR); err != nil || model != cbor.IsJSON {
 		return errors.New("the message is not the CBOR that it says")
 	}
 	return nil

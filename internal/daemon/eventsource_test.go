@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -124,7 +125,7 @@ func TestAnEventSourceOfOthersComesBack(t *testing.T) {
 		2: {"hello", "gap(restarted b.>0-0)", "gap(restarted a0-0)", "a1"},
 	})
 
-	hello, err := wire.ParseEventID(n.ids[2])
+	hello, err := transport.ParseEventID(n.ids[2])
 	require.NoError(t, err)
 	d.post("/v1/sessions/"+hello.Session+"/close", "")
 	n.want(map[int][]string{2: {"end(session_ended)", "stopped(204)"}})

@@ -18,6 +18,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A bare is the client of a connection without HTTP.
@@ -31,7 +32,7 @@ func (d *running) connect(conn net.Conn, opening string) *bare {
 	d.Helper()
 	b := &bare{d.T, conn, wire.NewCBORDecoder(conn)}
 	d.Cleanup(func() { conn.Close() })
-	_, err := conn.Write(wire.AppendCBORFromJSON(nil, []byte(opening)))
+	_, err := conn.Write(cbor.AppendFromJSON(nil, []byte(opening)))
 	require.NoError(d, err)
 	require.NotNil(d, b.next().Hello)
 	return b
@@ -84,7 +85,7 @@ func TestThePortForBareConnections(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, conn.ConnectionState().NegotiatedProtocol)
 		b := d.connect(conn, `{"topics":["a"]}`)
-		_, err = conn.Write(wire.AppendCBORFromJSON(nil, []byte(`{"publish":{"topic":"a","data":"x"},"ref":1}`)))
+		_, err = conn.Write(cbor.AppendFromJSON(nil, []byte(`{"publish":{"topic":"a","data":"x"},"ref":1}`)))
 		require.NoError(t, err)
 		require.Equal(t, uint64(1), b.next().Reply.Position.Offset)
 		require.Equal(t, `"x"`, string(b.next().Message.Data))

@@ -66,12 +66,12 @@ func (f *Frame) AppendEvent(dst, id []byte) []byte {
 
 // AppendHello appends h as the event that a stream begins with.
 func (e Event) AppendHello(dst []byte, h *wire.Hello) []byte {
-	return e.append(dst, "hello", wire.AppendHello(nil, h))
+	return e.append(dst, "hello", wire.Content{Hello: h}.AppendJSON(nil))
 }
 
 // AppendEnd appends the event that says why there are no more.
 func (e Event) AppendEnd(dst []byte, p *wire.Problem) []byte {
-	return e.append(dst, "end", wire.AppendEnd(nil, p))
+	return e.append(dst, "end", wire.Content{End: p}.AppendJSON(nil))
 }
 
 // append appends an event whose data is a line of JSON, with its newline. An empty

@@ -57,25 +57,25 @@ func (f Format) IsBinary() bool { return f == CBOR || f == SocketBinary }
 // AppendHello appends h as a frame.
 func (f Format) AppendHello(dst []byte, h *wire.Hello) []byte {
 	if f.IsBinary() {
-		return f.framed(dst, "", wire.AppendHelloCBOR(nil, h))
+		return f.framed(dst, "", wire.Content{Hello: h}.AppendCBOR(nil))
 	}
-	return f.framed(dst, "hello", wire.AppendHello(nil, h))
+	return f.framed(dst, "hello", wire.Content{Hello: h}.AppendJSON(nil))
 }
 
 // AppendEnd appends the frame that says why there are no more.
 func (f Format) AppendEnd(dst []byte, p *wire.Problem) []byte {
 	if f.IsBinary() {
-		return f.framed(dst, "", wire.AppendEndCBOR(nil, p))
+		return f.framed(dst, "", wire.Content{End: p}.AppendCBOR(nil))
 	}
-	return f.framed(dst, "end", wire.AppendEnd(nil, p))
+	return f.framed(dst, "end", wire.Content{End: p}.AppendJSON(nil))
 }
 
 // AppendReply appends r as a frame.
 func (f Format) AppendReply(dst []byte, r *wire.Reply) []byte {
 	if f.IsBinary() {
-		return f.framed(dst, "", wire.AppendReplyCBOR(nil, r))
+		return f.framed(dst, "", wire.Content{Reply: r}.AppendCBOR(nil))
 	}
-	return f.framed(dst, "reply", wire.AppendReply(nil, r))
+	return f.framed(dst, "reply", wire.Content{Reply: r}.AppendJSON(nil))
 }
 
 // framed appends a line of NDJSON, or a CBOR item, as this format has it.
@@ -96,8 +96,8 @@ func (f Format) framed(dst []byte, event string, b []byte) []byte {
 func (f Format) Heartbeat() []byte { return heartbeats[f] }
 
 var heartbeats = [...][]byte{
-	NDJSON:       wire.Heartbeat,
-	CBOR:         wire.HeartbeatCBOR,
+	NDJSON:       wire.Content{}.AppendJSON(nil),
+	CBOR:         wire.Content{}.AppendCBOR(nil),
 	EventStream:  []byte(":\n\n"),
 	SocketText:   ping,
 	SocketBinary: ping,
@@ -155,16 +155,16 @@ func sizeHint(m *wire.Message) int {
 
 func encodeJSON(f *Frame) []byte {
 	if f.gap != nil {
-		return wire.AppendGap(nil, f.gap)
+		return wire.Content{Gap: f.gap}.AppendJSON(nil)
 	}
-	return wire.AppendMessage(make([]byte, 0, sizeHint(f.message)), f.message)
+	return wire.Content{Message: f.message}.AppendJSON(make([]byte, 0, sizeHint(f.message)))
 }
 
 func encodeCBOR(f *Frame) []byte {
 	if f.gap != nil {
-		return wire.AppendGapCBOR(nil, f.gap)
+		return wire.Content{Gap: f.gap}.AppendCBOR(nil)
 	}
-	return wire.AppendMessageCBOR(make([]byte, 0, sizeHint(f.message)), f.message)
+	return wire.Content{Message: f.message}.AppendCBOR(make([]byte, 0, sizeHint(f.message)))
 }
 
 // AppendChunk appends data as one chunk (RFC 9112, section 7.1). It must not be
@@ -174,4 +174,13 @@ func AppendChunk(dst, data []byte) []byte {
 	dst = append(dst, "\r\n"...)
 	dst = append(dst, data...)
 	return append(dst, "\r\n"...)
+}
+
+// AppendPublished appends p as one JSON line.
+func AppendPublished(dst []byte, p wire.Published) []byte {
+	dst = append(dst, `{"position":"`...)
+	dst = p.Position.Append(dst)
+	dst = append(dst, `","time":`...)
+	dst = strconv.AppendInt(dst, p.Time, 10)
+	return append(dst, "}\n"...)
 }

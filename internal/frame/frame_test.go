@@ -36,7 +36,7 @@ func TestFrameIsEncodedOnce(t *testing.T) {
 		for _, p := range first {
 			require.Same(t, first[0], p, "one backing array")
 		}
-		require.Equal(t, string(wire.AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
+		require.Equal(t, string(wire.Content{Message: someMessage()}.AppendJSON(nil)), string(f.Bytes(NDJSON)))
 		require.Equal(t, int64(len(f.Bytes(NDJSON))), account.Encodings.Load())
 	}
 }
@@ -66,7 +66,7 @@ func TestEncodedAfterRelease(t *testing.T) {
 	var account Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	f.Release()
-	require.Equal(t, string(wire.AppendMessage(nil, someMessage())), string(f.Bytes(NDJSON)))
+	require.Equal(t, string(wire.Content{Message: someMessage()}.AppendJSON(nil)), string(f.Bytes(NDJSON)))
 	require.Zero(t, account.Encodings.Load())
 }
 
@@ -102,7 +102,7 @@ func TestFrameOfAGap(t *testing.T) {
 	require.Equal(t, g.Position, f.Position())
 	require.True(t, f.Accepted().IsZero())
 	require.Positive(t, f.Size())
-	require.Equal(t, string(wire.AppendGap(nil, g)), string(f.Bytes(NDJSON)))
+	require.Equal(t, string(wire.Content{Gap: g}.AppendJSON(nil)), string(f.Bytes(NDJSON)))
 	f.Release()
 }
 
@@ -143,7 +143,7 @@ func BenchmarkAppendMessage(b *testing.B) {
 	dst := make([]byte, 0, 1024)
 	b.ReportAllocs()
 	for b.Loop() {
-		dst = wire.AppendMessage(dst[:0], m)
+		dst = wire.Content{Message: m}.AppendJSON(dst[:0])
 	}
 }
 
@@ -152,7 +152,7 @@ func TestSizeHintSavesAllocations(t *testing.T) {
 		{Position: someTopic, Time: 1700000000000, Data: []byte(`{"price":12.5,"size":100}`)},
 		{Position: someTopic, Time: 1700000000000, Type: "application/octet-stream", Data: make([]byte, 10_000)},
 	} {
-		line := wire.AppendMessage(make([]byte, 0, sizeHint(m)), m)
+		line := wire.Content{Message: m}.AppendJSON(make([]byte, 0, sizeHint(m)))
 		require.LessOrEqual(t, len(line), sizeHint(m))
 	}
 }

@@ -111,7 +111,7 @@ func (a *application) read(body io.Reader) (wire.HookAnswer, error) {
 	case int64(len(all)) > a.longest:
 		return wire.HookAnswer{}, fmt.Errorf("its answer has more than %d bytes", a.longest)
 	}
-	answer, err := wire.ParseHookAnswer(all)
+	answer, err := parseAnswer(all)
 	if err != nil {
 		return answer, fmt.Errorf("its answer is not understood: %w", err)
 	}

@@ -161,7 +161,7 @@ func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, t
 	}
 	defer h.places.Leave()
 	begun := time.Now()
-	answer, err := app.ask(h.life, wire.AppendHookPublish(nil, principal, m, ttl))
+	answer, err := app.ask(h.life, appendQuestion(nil, principal, m, ttl))
 	h.metrics.Took(time.Since(begun))
 	outcome, err := h.judge(answer, err, m, take)
 	h.metrics.Called(outcome)

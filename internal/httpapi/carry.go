@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // connect finds or opens the session that a connection carries which goes both ways.
@@ -133,7 +134,7 @@ func (h *bareHost) Reader(c net.Conn) transport.Reader {
 }
 
 func readConnectRequest(opening []byte) (request wire.ConnectRequest, err error) {
-	object, _, err := wire.CBORMapToJSON(opening)
+	object, _, err := cbor.MapToJSON(opening)
 	if err != nil {
 		return request, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "what the connection opens cannot be read: %v", err)
 	}

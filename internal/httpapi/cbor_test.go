@@ -64,7 +64,7 @@ func TestPublishingInCBOR(t *testing.T) {
 			frames, _ := k.cfg.Broker.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
 			if kept := frames[0].Message(); kept.CBOR {
 				require.Equal(t, c.body, string(kept.Data), "to the byte")
-				require.Contains(t, string(wire.AppendMessageCBOR(nil, kept)), c.body)
+				require.Contains(t, string(wire.Content{Message: kept}.AppendCBOR(nil)), c.body)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A requester is the client of one connection that goes both ways. It implements
@@ -197,7 +198,7 @@ func (c *requester) change(ctx context.Context, s *session.Session, command *wir
 
 // readCBORCommand reads a command in CBOR, as readCommand does.
 func readCBORCommand(raw []byte) (*wire.Command, error) {
-	object, kept, err := wire.CBORMapToJSON(raw, "publish")
+	object, kept, err := cbor.MapToJSON(raw, "publish")
 	if err != nil {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "what was sent is not a map: %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // onBothWaysToCarry runs a test with connections that go both ways on the lane, and
@@ -44,7 +45,7 @@ func (k *kit) openPort() string {
 
 func asCBOR(texts ...string) (all []byte) {
 	for _, text := range texts {
-		all = wire.AppendCBORFromJSON(all, []byte(text))
+		all = cbor.AppendFromJSON(all, []byte(text))
 	}
 	return all
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -216,7 +217,7 @@ func (e *eventSource) recount(id string) {
 	if strings.HasPrefix(e.lastID, "~"+e.session+":") {
 		require.Equal(e, e.lastID, id)
 	}
-	had, err := wire.ParseEventID(id)
+	had, err := transport.ParseEventID(id)
 	require.NoError(e, err)
 	require.Equal(e, e.session, had.Session)
 	e.count = had.Count
@@ -286,7 +287,7 @@ func (s *sseSystem) Subscribe(o transporttest.Opening) (transporttest.Subscriber
 	if len(o.Topics) > 1 && e.ids == ofOneTopic {
 		e.ids = ofSeveral
 	}
-	if len(e.query.Encode()) > wire.MaxEventID {
+	if len(e.query.Encode()) > 2<<10 {
 		e.ids = referring
 	}
 	sub := &sseSubscriber{eventSource: e}

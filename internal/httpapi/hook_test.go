@@ -15,6 +15,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A gatekeeper is a hook for the topics below asked.
@@ -214,7 +215,7 @@ func TestEveryWayToPublishPassesTheHook(t *testing.T) {
 
 func asItems(texts ...string) (all []byte) {
 	for _, text := range texts {
-		all = wire.AppendCBORFromJSON(all, []byte(text))
+		all = cbor.AppendFromJSON(all, []byte(text))
 	}
 	return all
 }

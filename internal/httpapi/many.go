@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // maxMany is how many messages one request may publish: what its answer and the
@@ -132,7 +133,7 @@ func splitSequence(body []byte) (items [][]byte, err error) {
 		if len(items) == maxMany {
 			return nil, tooMany()
 		}
-		item, rest, err := wire.CutCBOR(body)
+		item, rest, err := cbor.Cut(body)
 		if err != nil {
 			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send one map after another, whole", "item %d is no CBOR: %v", len(items)+1, err)
 		}
@@ -329,7 +330,7 @@ func (a *API) answerLines(w http.ResponseWriter, results []wire.PublishResult) {
 func (a *API) answerSequence(w http.ResponseWriter, results []wire.PublishResult) {
 	var items []byte
 	for _, result := range results {
-		items = wire.AppendPublishResult(items, result)
+		items = cbor.AppendFromJSON(items, lineOf(result))
 	}
 	w.Header().Set("Content-Type", sequenceType)
 	a.writeWhole(w, http.StatusOK, items)

@@ -139,7 +139,7 @@ func TestTheOpenAPIDocumentHasEveryCodeAtItsStatus(t *testing.T) {
 func TestTheOpenAPIDocumentListsWhatTheCodeLists(t *testing.T) {
 	doc := document(t)
 	require.ElementsMatch(t, wire.GapReasons(), enum[wire.GapReason](schema(t, doc, "GapReason")))
-	require.ElementsMatch(t, wire.Waits(), enum[wire.Wait](schema(t, doc, "Wait")))
+	require.ElementsMatch(t, session.Waits(), enum[string](schema(t, doc, "Wait")))
 	require.ElementsMatch(t, transport.Modes(), enum[transport.Mode](doc.Components.Parameters["mode"].Value.Schema.Value))
 	sort := operations(doc)["GET /sessions"].Parameters.GetByInAndName("query", "sort")
 	require.ElementsMatch(t, session.Orders(), enum[session.Order](sort.Schema.Value))

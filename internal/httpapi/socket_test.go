@@ -22,6 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 func TestAWebSocketTellsTheSame(t *testing.T) {
@@ -210,7 +211,7 @@ func (s *socketSubscriber) trySend(command any) error {
 	require.NoError(s, err)
 	kind := ws.OpText
 	if s.format == frame.CBOR {
-		kind, said = ws.OpBinary, wire.AppendCBORFromJSON(nil, said)
+		kind, said = ws.OpBinary, cbor.AppendFromJSON(nil, said)
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -43,7 +43,7 @@ func (a *API) sse(w http.ResponseWriter, r *http.Request, p asker) error {
 // An eventStream is what an EventSource asks for.
 type eventStream struct {
 	session.Opening
-	had wire.EventID // zero: it is new
+	had transport.EventID // zero: it is new
 }
 
 func readEventStream(r *http.Request) (o eventStream, err error) {
@@ -70,15 +70,15 @@ func readEventStream(r *http.Request) (o eventStream, err error) {
 // lastEventID reads which event a client had last. An EventSource that comes back says
 // so in a header; one that a page makes anew cannot, and says it in the query, which it
 // goes on to say when it comes back.
-func lastEventID(h http.Header, q url.Values) (wire.EventID, error) {
+func lastEventID(h http.Header, q url.Values) (transport.EventID, error) {
 	text, err := one(q, "last_event_id")
 	if said := h.Values("Last-Event-ID"); len(said) > 0 && said[0] != "" {
 		text, err = one(url.Values{"Last-Event-ID": said}, "Last-Event-ID")
 	}
 	if err != nil || text == "" {
-		return wire.EventID{}, err
+		return transport.EventID{}, err
 	}
-	id, err := wire.ParseEventID(text)
+	id, err := transport.ParseEventID(text)
 	if err != nil {
 		return id, wire.NewProblem(wire.CodeInvalidPosition, "say the id of an event of this stream, or nothing", "%v", err)
 	}
@@ -119,7 +119,7 @@ func (a *API) openEventStream(ctx context.Context, p asker, o eventStream) (*ses
 
 // resume has topics go on after what the client had. Those that its event does not name
 // begin as they say; a topic that it names and the request does not is nothing to it.
-func resume(topics []wire.Start, had wire.EventID) {
+func resume(topics []wire.Start, had transport.EventID) {
 	for i, start := range topics {
 		from := start
 		switch at := slices.IndexFunc(had.Positions, func(p wire.Position) bool { return p.Topic == start.Topic }); {

@@ -16,6 +16,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 func TestABareConnectionTellsTheSame(t *testing.T) {
@@ -94,7 +95,7 @@ func (s *bareSubscriber) trySend(v any) error {
 	require.NoError(s, err)
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	_, err = s.conn.Write(wire.AppendCBORFromJSON(nil, text))
+	_, err = s.conn.Write(cbor.AppendFromJSON(nil, text))
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -147,7 +148,7 @@ func (c *conn) servePublish(r *request) {
 func (c *conn) answerPublish(published wire.Published) {
 	s := takeScratch()
 	var body [512]byte
-	line := wire.AppendPublished(body[:0], published)
+	line := frame.AppendPublished(body[:0], published)
 	s.bytes = append(c.head().published.Append(s.bytes, len(line)), line...)
 	c.wrote(c.writeScratch(s))
 }

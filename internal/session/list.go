@@ -101,18 +101,18 @@ func (sub *subscription) lacksLocked() uint64 {
 
 // waitsForLocked returns what keeps a session that lags from what it lacks, or
 // nothing if it is being served.
-func (s *Session) waitsForLocked() wire.Wait {
+func (s *Session) waitsForLocked() string {
 	switch {
 	case len(s.unacked) >= s.config().Unacked && (s.poll == nil || !s.poll.slides):
-		return wire.WaitAck // whatever polls come
+		return WaitAck // whatever polls come
 	case s.poll == nil:
-		return wire.WaitPoll
+		return WaitPoll
 	case len(s.behind) > 0 && s.pinned > 0:
-		return wire.WaitReader
+		return WaitReader
 	case len(s.behind) > 0:
-		return wire.WaitHistory
+		return WaitHistory
 	case s.pacedLocked():
-		return wire.WaitRate
+		return WaitRate
 	}
 	return ""
 }
@@ -126,3 +126,15 @@ func (s *Session) pacedLocked() bool {
 	}
 	return false
 }
+
+// What a session that lags waits for, as ListedSession says it. The list only grows.
+const (
+	WaitAck     = "ack"     // the number of unacked frames has reached its limit
+	WaitPoll    = "poll"    // no poll is there
+	WaitReader  = "reader"  // the queue is full: the client does not read fast enough
+	WaitHistory = "history" // the session catches up from the topics' histories
+	WaitRate    = "rate"    // its max_rate: the time has not come
+)
+
+// Waits returns every wait, for documents and tests.
+func Waits() []string { return []string{WaitAck, WaitPoll, WaitReader, WaitHistory, WaitRate} }

@@ -86,28 +86,28 @@ func TestOfManySessionsFewAreKept(t *testing.T) {
 
 func TestAListTellsWhatASessionWaitsFor(t *testing.T) {
 	for _, c := range []struct {
-		want wire.Wait
+		want string
 		lag  uint64
 		tell func(k *kit) *Poll
 	}{
 		{"", 0, func(k *kit) *Poll { k.open("a"); return nil }},
-		{wire.WaitPoll, 3, func(k *kit) *Poll { k.open("a"); k.publishN("a", 3); return nil }},
-		{wire.WaitAck, 3, func(k *kit) *Poll {
+		{WaitPoll, 3, func(k *kit) *Poll { k.open("a"); k.publishN("a", 3); return nil }},
+		{WaitAck, 3, func(k *kit) *Poll {
 			s := k.open("a")
 			k.publishN("a", 5)
 			k.poll(s, 0) // takes as many as may be unacked, 2
 			return nil
 		}},
-		{wire.WaitHistory, 3, func(k *kit) *Poll {
+		{WaitHistory, 3, func(k *kit) *Poll {
 			k.publishN("a", 3)
 			return k.begin(k.open("a@oldest"))
 		}},
-		{wire.WaitReader, 8, func(k *kit) *Poll {
+		{WaitReader, 8, func(k *kit) *Poll {
 			p := k.begin(k.open("a"))
 			k.publishN("a", 8) // the queue takes 4
 			return p
 		}},
-		{wire.WaitRate, 1, func(k *kit) *Poll {
+		{WaitRate, 1, func(k *kit) *Poll {
 			s := k.openPaced(time.Hour, "a")
 			k.publishN("a", 1)
 			k.poll(s, 0)

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A sequence reads what comes on a bare connection: commands, each a CBOR item (RFC
@@ -10,7 +11,7 @@ import (
 type sequence struct {
 	most int
 	item []byte // what is there of it, unless all of it is
-	scan wire.ItemScan
+	scan cbor.Scan
 }
 
 // NewSequence returns a Reader of CBOR items, whose commands may carry messages of so
@@ -61,7 +62,7 @@ func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
 // nulls is how many of them b begins with. No limit counts those, so however many
 // there are cost no more than to be read.
 func nulls(b []byte) (n int) {
-	for n < len(b) && b[n] == wire.HeartbeatCBOR[0] {
+	for n < len(b) && b[n] == cbor.Null {
 		n++
 	}
 	return n
@@ -70,7 +71,7 @@ func nulls(b []byte) (n int) {
 // whole returns the item that all begins with, which is valid until the next Read.
 func (s *sequence) whole(all []byte) []byte {
 	item := append(s.item[:0], all[:s.scan.Length()]...)
-	s.scan, s.item = wire.ItemScan{}, item[:0]
+	s.scan, s.item = cbor.Scan{}, item[:0]
 	if cap(item) > keptMessage {
 		s.item = nil
 	}

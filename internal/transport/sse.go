@@ -59,7 +59,7 @@ func EventsOf(positions []wire.Position) *Events {
 // EventsReferringTo returns the events of a session's stream whose client has count of
 // the session's frames.
 func EventsReferringTo(s *session.Session, count uint64) *Events {
-	id := wire.EventID{Session: s.ID(), Count: count}.Append(nil)
+	id := EventID{Session: s.ID(), Count: count}.Append(nil)
 	return &Events{kind: referringEvents, id: id, head: len(id) - len(strconv.FormatUint(count, 10)), count: count}
 }
 
@@ -72,9 +72,9 @@ func NeedSession(topics []wire.Start) bool {
 		if wire.IsPattern(start.Topic) {
 			return true
 		}
-		length += wire.LongestPosition(start.Topic) + 1
+		length += longestPosition(start.Topic) + 1
 	}
-	return length >= wire.MaxEventID
+	return length >= maxEventID
 }
 
 // refer reports whether the stream's poll is a session's, which keeps what it sent.
@@ -169,7 +169,7 @@ func (e *Events) limit(c *inForce) (frames, bytes int) {
 }
 
 const (
-	composedFrames = 32 // each with an id of up to wire.MaxEventID
+	composedFrames = 32 // each with an id of up to maxEventID
 	composedBytes  = 64 << 10
 )
 

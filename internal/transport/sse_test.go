@@ -67,12 +67,12 @@ func TestAnEventOfOneTopicIsShared(t *testing.T) {
 
 func TestALongIDIsAReference(t *testing.T) {
 	starts := []wire.Start{{Topic: "a"}}
-	length := wire.LongestPosition("a")
+	length := longestPosition("a")
 	for i := 0; ; i++ {
 		start := wire.Start{Topic: fmt.Sprintf("topic.%d", i)}
-		length += len(",") + wire.LongestPosition(start.Topic)
+		length += len(",") + longestPosition(start.Topic)
 		starts = append(starts, start)
-		require.Equal(t, length >= wire.MaxEventID, NeedSession(starts))
+		require.Equal(t, length >= maxEventID, NeedSession(starts))
 		if NeedSession(starts) {
 			break
 		}

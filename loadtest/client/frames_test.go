@@ -142,7 +142,7 @@ func TestOwnMessagesAreReadLeanly(t *testing.T) {
 		{Position: position, Time: 1700000000000, Data: []byte(`["#000001","string 1"]`)},
 		{Position: position, Time: 1700000000000, Type: "text/plain", Data: []byte("0000000017")},
 	} {
-		line := bytes.TrimSuffix(wire.AppendMessage(nil, m), []byte("\n"))
+		line := bytes.TrimSuffix(wire.Content{Message: m}.AppendJSON(nil), []byte("\n"))
 		f, ok := leanMessage(line)
 		require.True(t, ok, "%s", line)
 		require.Equal(t, m.Data, f.Data)

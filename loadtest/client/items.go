@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A frameReader reads the frames of an answer from bytes in pieces of any size.
@@ -19,8 +20,8 @@ type frameReader interface {
 // An itemScanner is a Scanner of frames in CBOR. It sees what wire.ParseItem sees.
 type itemScanner struct {
 	items *itemCache
-	carry []byte        // the beginning of an item whose end has not come
-	scan  wire.ItemScan // how far that was looked at
+	carry []byte    // the beginning of an item whose end has not come
+	scan  cbor.Scan // how far that was looked at
 }
 
 // Feed is part of frameReader.
@@ -58,7 +59,7 @@ func (s *itemScanner) step(b []byte, sink FrameSink) (int, error) {
 		return len(b), nil
 	}
 	n := s.scan.Length()
-	s.carry, s.scan = s.carry[:0], wire.ItemScan{}
+	s.carry, s.scan = s.carry[:0], cbor.Scan{}
 	f, err := s.items.parse(all[:n])
 	if err != nil {
 		return 0, err

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // own is this project's dialect over a transport.
@@ -41,13 +42,13 @@ func item(line string) string {
 	}
 	switch {
 	case c.Message != nil:
-		return string(wire.AppendMessageCBOR(nil, c.Message))
+		return string(wire.Content{Message: c.Message}.AppendCBOR(nil))
 	case c.Gap != nil:
-		return string(wire.AppendGapCBOR(nil, c.Gap))
+		return string(wire.Content{Gap: c.Gap}.AppendCBOR(nil))
 	case c.Hello != nil:
-		return string(wire.AppendHelloCBOR(nil, c.Hello))
+		return string(wire.Content{Hello: c.Hello}.AppendCBOR(nil))
 	case c.Reply != nil:
-		return string(wire.AppendReplyCBOR(nil, c.Reply))
+		return string(wire.Content{Reply: c.Reply}.AppendCBOR(nil))
 	}
 	return "\xf6"
 }
@@ -148,7 +149,7 @@ func commanded(t *testing.T, frame []byte) string {
 	payload, _, err := CutFrame(append(frame[:2:2], frame[6:]...)) // the key is zero
 	require.NoError(t, err)
 	if frame[0] == FinBinary {
-		payload = wire.AppendJSONFromCBOR(nil, payload)
+		payload = cbor.AppendJSON(nil, payload)
 	}
 	return string(payload)
 }

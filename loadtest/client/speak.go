@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A Speaker is a Machine that can publish on its own connection.
@@ -37,7 +38,7 @@ func (k *Kit) command(form PublishForm, payload []byte, ref uint64) []byte {
 	first := byte(FinText)
 	b = k.wrapped
 	if k.format == CBOR {
-		first, b = FinBinary, wire.AppendCBORFromJSON(nil, b)
+		first, b = FinBinary, cbor.AppendFromJSON(nil, b)
 	}
 	k.scratch = AppendFrame(k.scratch[:0], first, b)
 	return k.scratch

@@ -16,12 +16,12 @@ var (
 
 // others are frames that are no messages, and a heartbeat.
 var others = map[encoding]struct{ hello, gap, end, heartbeat string }{
-	lines: {string(wire.AppendHello(nil, hello)), string(wire.AppendGap(nil, gap)), string(wire.AppendEnd(nil, end)), "\n"},
-	items: {string(wire.AppendHelloCBOR(nil, hello)), string(wire.AppendGapCBOR(nil, gap)), string(wire.AppendEndCBOR(nil, end)), "\xf6"},
+	lines: {string(wire.Content{Hello: hello}.AppendJSON(nil)), string(wire.Content{Gap: gap}.AppendJSON(nil)), string(wire.Content{End: end}.AppendJSON(nil)), "\n"},
+	items: {string(wire.Content{Hello: hello}.AppendCBOR(nil)), string(wire.Content{Gap: gap}.AppendCBOR(nil)), string(wire.Content{End: end}.AppendCBOR(nil)), "\xf6"},
 	events: {
-		"retry: 1000\nevent: hello\nid: " + origin.String() + "\ndata: " + string(wire.AppendHello(nil, hello)) + "\n",
-		"event: gap\nid: " + origin.String() + "\ndata: " + string(wire.AppendGap(nil, gap)) + "\n",
-		"event: end\nretry: 1000\ndata: " + string(wire.AppendEnd(nil, end)) + "\n",
+		"retry: 1000\nevent: hello\nid: " + origin.String() + "\ndata: " + string(wire.Content{Hello: hello}.AppendJSON(nil)) + "\n",
+		"event: gap\nid: " + origin.String() + "\ndata: " + string(wire.Content{Gap: gap}.AppendJSON(nil)) + "\n",
+		"event: end\nretry: 1000\ndata: " + string(wire.Content{End: end}.AppendJSON(nil)) + "\n",
 		":\n\n",
 	},
 }
@@ -74,7 +74,7 @@ func TestFramesThatMustNotCome(t *testing.T) {
 func TestAMessageThatHasMoreThanTheForm(t *testing.T) {
 	m := message(seen{origin.Offset + 1, 1_763_757_000_123, 0})
 	m.ID = "one"
-	for e, b := range map[encoding][]byte{lines: wire.AppendMessage(nil, m), items: wire.AppendMessageCBOR(nil, m)} {
+	for e, b := range map[encoding][]byte{lines: wire.Content{Message: m}.AppendJSON(nil), items: wire.Content{Message: m}.AppendCBOR(nil)} {
 		c := newTestContent(e, 1)
 		require.NoError(t, c.feed(b))
 		require.True(t, c.tally.complete())
@@ -87,7 +87,7 @@ func TestAMessageThatIsNotTheTests(t *testing.T) {
 	changed := message(seen{origin.Offset + 1, 1_763_757_000_123, 0})
 	changed.Data = []byte(`["#000000"]`)
 	for want, m := range map[string]*wire.Message{"another topic": foreign, "another payload": changed} {
-		for e, b := range map[encoding][]byte{lines: wire.AppendMessage(nil, m), items: wire.AppendMessageCBOR(nil, m)} {
+		for e, b := range map[encoding][]byte{lines: wire.Content{Message: m}.AppendJSON(nil), items: wire.Content{Message: m}.AppendCBOR(nil)} {
 			require.ErrorContains(t, newTestContent(e, 1).feed(b), want)
 		}
 	}

@@ -22,11 +22,11 @@ func message(m seen) *wire.Message {
 
 // encoded is how the daemon writes it.
 var encoded = map[encoding]func(m seen) []byte{
-	lines: func(m seen) []byte { return wire.AppendMessage(nil, message(m)) },
-	items: func(m seen) []byte { return wire.AppendMessageCBOR(nil, message(m)) },
+	lines: func(m seen) []byte { return wire.Content{Message: message(m)}.AppendJSON(nil) },
+	items: func(m seen) []byte { return wire.Content{Message: message(m)}.AppendCBOR(nil) },
 	events: func(m seen) []byte {
 		w := message(m)
-		return []byte("id: " + w.Position.String() + "\ndata: " + string(wire.AppendMessage(nil, w)) + "\n")
+		return []byte("id: " + w.Position.String() + "\ndata: " + string(wire.Content{Message: w}.AppendJSON(nil)) + "\n")
 	},
 }
 

@@ -70,7 +70,7 @@ func (s *fakeServer) publish(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.Unmarshal(in.Bytes(), &m)
 		p := s.position(m.Topic, len(s.topics[m.Topic])+1)
-		s.topics[m.Topic] = append(s.topics[m.Topic], string(wire.AppendMessage(nil, &wire.Message{Position: p, Time: 1_763_757_000_123, Data: m.Data})))
+		s.topics[m.Topic] = append(s.topics[m.Topic], string(wire.Content{Message: &wire.Message{Position: p, Time: 1_763_757_000_123, Data: m.Data}}.AppendJSON(nil)))
 		answer += `{"position":"` + p.String() + `","time":1}` + "\n"
 	}
 	close(s.more)

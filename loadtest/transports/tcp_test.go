@@ -55,7 +55,7 @@ func (s *fakeServer) push(conn net.Conn) {
 		sent += len(frames)
 		for _, f := range frames {
 			c, _ := wire.ParseLine([]byte(f[:len(f)-1]))
-			if _, err := conn.Write(wire.AppendMessageCBOR(nil, c.Message)); err != nil {
+			if _, err := conn.Write(wire.Content{Message: c.Message}.AppendCBOR(nil)); err != nil {
 				return
 			}
 		}

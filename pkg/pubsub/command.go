@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A command is what a client says over a socket.
@@ -19,5 +20,5 @@ func (f Format) encode(value any) ([]byte, error) {
 	if err != nil || f == JSON {
 		return text, err
 	}
-	return wire.AppendCBORFromJSON(nil, text), nil
+	return cbor.AppendFromJSON(nil, text), nil
 }

@@ -22,21 +22,7 @@ func formatOf(r *http.Request) fakeFormat {
 }
 
 // item writes a frame in CBOR.
-func item(c wire.Content) []byte {
-	switch {
-	case c.Message != nil:
-		return wire.AppendMessageCBOR(nil, c.Message)
-	case c.Gap != nil:
-		return wire.AppendGapCBOR(nil, c.Gap)
-	case c.Hello != nil:
-		return wire.AppendHelloCBOR(nil, c.Hello)
-	case c.End != nil:
-		return wire.AppendEndCBOR(nil, c.End)
-	case c.Reply != nil:
-		return wire.AppendReplyCBOR(nil, c.Reply)
-	}
-	return wire.HeartbeatCBOR
-}
+func item(c wire.Content) []byte { return c.AppendCBOR(nil) }
 
 // webSocketFormat is that of a WebSocket, with its frames around those of f.
 func webSocketFormat(f Format) fakeFormat {

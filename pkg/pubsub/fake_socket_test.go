@@ -16,6 +16,7 @@ import (
 	"github.com/gobwas/ws"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	wirecbor "github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A fakeSocket is the daemon's end of a connection that carries frames one way and
@@ -178,7 +179,7 @@ func (s *fakeSocket) nextMessage(r io.Reader, format Format) (command, error) {
 			s.f.set(func() { s.f.pongs++ })
 		case code == format.message():
 			if format == CBOR {
-				payload = wire.AppendJSONFromCBOR(nil, payload)
+				payload = wirecbor.AppendJSON(nil, payload)
 			}
 			var c command
 			return c, json.Unmarshal(payload, &c)
@@ -227,5 +228,5 @@ func decodeItem(items *cbor.Decoder, into any) error {
 	if err := items.Decode(&item); err != nil {
 		return err
 	}
-	return json.Unmarshal(wire.AppendJSONFromCBOR(nil, item), into)
+	return json.Unmarshal(wirecbor.AppendJSON(nil, item), into)
 }

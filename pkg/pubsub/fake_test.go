@@ -580,24 +580,7 @@ func (a *fakeAnswer) wait(limit int, d time.Duration) ([]wire.Content, error) {
 	}
 }
 
-func line(c wire.Content) []byte {
-	switch {
-	case c.Message != nil:
-		return wire.AppendMessage(nil, c.Message)
-	case c.Gap != nil:
-		return wire.AppendGap(nil, c.Gap)
-	case c.Hello != nil:
-		b, _ := json.Marshal(map[string]any{"hello": c.Hello})
-		return append(b, '\n')
-	case c.End != nil:
-		b, _ := json.Marshal(map[string]any{"end": c.End})
-		return append(b, '\n')
-	case c.Reply != nil:
-		b, _ := json.Marshal(map[string]any{"reply": c.Reply})
-		return append(b, '\n')
-	}
-	return wire.Heartbeat
-}
+func line(c wire.Content) []byte { return c.AppendJSON(nil) }
 
 // write lets through what may, then breaks the connection.
 func (a *fakeAnswer) write(b []byte) {

@@ -22,15 +22,15 @@ func TestRepliesToOthersAreNotOurs(t *testing.T) {
 			items := cbor.NewDecoder(conn)
 			var asked any
 			_ = items.Decode(&asked)
-			_, _ = conn.Write(wire.AppendHelloCBOR(nil, &wire.Hello{Positions: []wire.Position{at}}))
+			_, _ = conn.Write(wire.Content{Hello: &wire.Hello{Positions: []wire.Position{at}}}.AppendCBOR(nil))
 			var c command
 			if decodeItem(items, &c) != nil {
 				return
 			}
 			other := c.Ref + 1
-			_, _ = conn.Write(wire.AppendReplyCBOR(nil, &wire.Reply{Problem: forbidden}))
-			_, _ = conn.Write(wire.AppendReplyCBOR(nil, &wire.Reply{Ref: &other, Problem: forbidden}))
-			_, _ = conn.Write(wire.AppendReplyCBOR(nil, &wire.Reply{Ref: &c.Ref, Positions: []wire.Position{{Topic: "b", Epoch: "k3", Offset: 7}}}))
+			_, _ = conn.Write(wire.Content{Reply: &wire.Reply{Problem: forbidden}}.AppendCBOR(nil))
+			_, _ = conn.Write(wire.Content{Reply: &wire.Reply{Ref: &other, Problem: forbidden}}.AppendCBOR(nil))
+			_, _ = conn.Write(wire.Content{Reply: &wire.Reply{Ref: &c.Ref, Positions: []wire.Position{{Topic: "b", Epoch: "k3", Offset: 7}}}}.AppendCBOR(nil))
 			_, _ = io.Copy(io.Discard, conn)
 		}))
 		require.NoError(t, err)

@@ -54,7 +54,7 @@ func TestWhatATCPConnectionBeginsWith(t *testing.T) {
 		var said map[string]any
 		c, err := New("http://daemon", WithTCPAddr("daemon:8082", nil), dialsTo(t, func(conn net.Conn) {
 			_ = cbor.NewDecoder(conn).Decode(&said)
-			_, _ = conn.Write(wire.AppendEndCBOR(nil, wire.NewProblem(wire.CodeForbidden, "", "not you")))
+			_, _ = conn.Write(wire.Content{End: wire.NewProblem(wire.CodeForbidden, "", "not you")}.AppendCBOR(nil))
 		}))
 		require.NoError(t, err)
 		_, err = c.Subscribe(t.Context(), []wire.Start{Oldest("a"), Paced(Now("b"), time.Second)}, WithTransport(TCP), WithoutOwn("tab:7"))

@@ -23,20 +23,5 @@ type ListedSession struct {
 	Unacked       int    `json:"unacked"`         // frames sent and not acked
 	Lag           uint64 `json:"lag"`             // of all subscriptions together
 	Worst         string `json:"worst,omitempty"` // the topic that lags most; none if nothing lags
-	Why           Wait   `json:"why,omitempty"`   // what a session that lags waits for
+	Why           string `json:"why,omitempty"`   // what a session that lags waits for
 }
-
-// Wait is what a session that lags waits for. The list only grows.
-type Wait string
-
-// The waits. A session that lags and has none is being served.
-const (
-	WaitAck     Wait = "ack"     // as many frames are unacked as may be
-	WaitPoll    Wait = "poll"    // none is there
-	WaitReader  Wait = "reader"  // its queue is full: the client does not take what is sent
-	WaitHistory Wait = "history" // it is catching up from what the topics hold
-	WaitRate    Wait = "rate"    // its max_rate: the time has not come
-)
-
-// Waits returns every wait, for documents and tests.
-func Waits() []Wait { return []Wait{WaitAck, WaitPoll, WaitReader, WaitHistory, WaitRate} }

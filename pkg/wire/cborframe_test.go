@@ -2,12 +2,14 @@ package wire
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
 
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,29 +33,31 @@ func TestAppendMessageCBOR(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := tt.m
 			m.Position, m.Time = someTopic, 1700000000000
-			item := AppendMessageCBOR([]byte("before"), &m)[len("before"):]
+			item := appendMessageCBOR([]byte("before"), &m)[len("before"):]
 			require.Equal(t, unhex(t, head+tt.want), item)
 
 			inCBOR, n, err := ParseItem(item)
 			require.NoError(t, err)
 			require.Equal(t, len(item), n)
-			inJSON, err := ParseLine(AppendMessage(nil, &m))
+			inJSON, err := ParseLine(appendMessage(nil, &m))
 			require.NoError(t, err)
 			require.Equal(t, inJSON, inCBOR)
 		})
 	}
 }
 
+const someJSON = `{"symbol":"ACME","id":8812345,"price":1234.56,"open":true,"time":"2026-01-02T03:04:05Z","venue":{"name":"X\u00e9","lot":100,"fee":-0.25},"rest":[1,2.5,null,"a \"b\""]}`
+
 // cborAnswer is a stream with one of each frame.
 func cborAnswer() []byte {
 	ref := uint64(7)
-	b := AppendHelloCBOR(nil, &Hello{Positions: []Position{someTopic}})
-	b = AppendMessageCBOR(b, someMessage())
-	b = append(b, HeartbeatCBOR...)
-	b = AppendGapCBOR(b, someGap(GapEvicted))
-	b = AppendMessageCBOR(b, &Message{Position: someTopic, Type: "text/plain", Data: []byte("h\u00e9\n")})
-	b = AppendReplyCBOR(b, &Reply{Ref: &ref, Position: &someTopic, Time: 5})
-	return AppendEndCBOR(b, NewProblem(CodeDraining, "", ""))
+	b := Content{Hello: &Hello{Positions: []Position{someTopic}}}.AppendCBOR(nil)
+	b = appendMessageCBOR(b, someMessage())
+	b = Content{}.AppendCBOR(b)
+	b = appendGapCBOR(b, someGap(GapEvicted))
+	b = appendMessageCBOR(b, &Message{Position: someTopic, Type: "text/plain", Data: []byte("h\u00e9\n")})
+	b = appendReplyCBOR(b, &Reply{Ref: &ref, Position: &someTopic, Time: 5})
+	return Content{End: NewProblem(CodeDraining, "", "")}.AppendCBOR(b)
 }
 
 func readAllCBOR(d *CBORDecoder) ([]Content, error) {
@@ -113,7 +117,7 @@ func TestCBORDecoderOfAnAnswerCutAtEveryByte(t *testing.T) {
 }
 
 func TestParseItemOfHalfAnItem(t *testing.T) {
-	item := AppendMessageCBOR(nil, someMessage())
+	item := appendMessageCBOR(nil, someMessage())
 	for cut := range len(item) {
 		_, _, err := ParseItem(item[:cut])
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF, "cut at %d", cut)
@@ -132,7 +136,7 @@ func TestKeepCBOR(t *testing.T) {
 	var stream []byte
 	payloads := []string{"9f1801ff", "d90106453165343030", "f6"}
 	for _, p := range payloads {
-		stream = AppendMessageCBOR(stream, &Message{Position: someTopic, Data: unhex(t, p), CBOR: true})
+		stream = appendMessageCBOR(stream, &Message{Position: someTopic, Data: unhex(t, p), CBOR: true})
 	}
 	d := NewCBORDecoder(bytes.NewReader(stream))
 	d.KeepCBOR = true
@@ -141,14 +145,14 @@ func TestKeepCBOR(t *testing.T) {
 	for i, c := range got {
 		require.True(t, c.Message.CBOR)
 		require.Equal(t, unhex(t, payloads[i]), c.Message.Data)
-		_, err := ParseLine(AppendMessage(nil, c.Message))
+		_, err := ParseLine(appendMessage(nil, c.Message))
 		require.NoError(t, err)
 	}
 	for _, beyond := range []string{"4100", "f7", "d901064178", "a10101"} {
-		d := NewCBORDecoder(bytes.NewReader(AppendMessageCBOR(nil, &Message{Position: someTopic, Data: unhex(t, beyond), CBOR: true})))
+		d := NewCBORDecoder(bytes.NewReader(appendMessageCBOR(nil, &Message{Position: someTopic, Data: unhex(t, beyond), CBOR: true})))
 		d.KeepCBOR = true
 		_, err := d.Next()
-		require.ErrorIs(t, err, errCBORNotJSON, beyond)
+		require.ErrorIs(t, err, cbor.ErrNotJSON, beyond)
 	}
 }
 
@@ -157,9 +161,9 @@ func TestCBORDecoderOfSmallAndLargeFrames(t *testing.T) {
 	sizes := []int{0, 100, readAhead, 3 * keptRoom, 1, 100_000, 0, 0, 5 * readAhead}
 	var stream []byte
 	for _, n := range sizes {
-		stream = AppendMessageCBOR(stream, &Message{Position: someTopic, Type: "a/b", Data: make([]byte, n)})
+		stream = appendMessageCBOR(stream, &Message{Position: someTopic, Type: "a/b", Data: make([]byte, n)})
 	}
-	d := NewCBORDecoder(bytes.NewReader(append(stream, bytes.Repeat(HeartbeatCBOR, 5*readAhead)...)))
+	d := NewCBORDecoder(bytes.NewReader(append(stream, bytes.Repeat([]byte{cbor.Null}, 5*readAhead)...)))
 	for _, n := range sizes {
 		c, err := d.Next()
 		require.NoError(t, err)
@@ -182,9 +186,9 @@ func TestCBORDecoderIsBounded(t *testing.T) {
 		require.LessOrEqual(t, len(d.room), 2*readAhead, announced)
 	}
 	_, err := NewCBORDecoder(strings.NewReader(strings.Repeat("\x81", 1000))).Next()
-	require.ErrorIs(t, err, errCBORFrameDeep)
+	require.ErrorIs(t, err, cbor.ErrNested)
 
-	endless := io.MultiReader(strings.NewReader("\x9f"), &again{append(appendHead(nil, cborBytes, 1<<16), make([]byte, 1<<16)...), 0})
+	endless := io.MultiReader(strings.NewReader("\x9f"), &again{append(cbor.AppendHead(nil, cbor.Bytes, 1<<16), make([]byte, 1<<16)...), 0})
 	d := NewCBORDecoder(endless)
 	_, err = d.Next()
 	require.ErrorContains(t, err, "longer than")
@@ -205,7 +209,7 @@ func (a *again) Read(b []byte) (int, error) {
 
 // A message's strings are those of the one before, and its payload is one more.
 func TestCBORDecoderAllocations(t *testing.T) {
-	item := AppendMessageCBOR(nil, &Message{Position: someTopic, Time: 5, Data: []byte(someJSON)})
+	item := appendMessageCBOR(nil, &Message{Position: someTopic, Time: 5, Data: []byte(someJSON)})
 	stream := bytes.Repeat(item, 3000)
 	d := NewCBORDecoder(bytes.NewReader(stream))
 	_, err := d.Next()
@@ -230,29 +234,29 @@ func FuzzCBORDecoder(f *testing.F) {
 // requireSurvives has a content written and read in both formats.
 func requireSurvives(t *testing.T, c Content) {
 	t.Helper()
-	again, n, err := ParseItem(appendContentCBOR(c))
+	again, n, err := ParseItem(c.AppendCBOR(nil))
 	require.NoError(t, err)
-	require.Equal(t, len(appendContentCBOR(c)), n)
-	inJSON, err := ParseLine(appendContent(c))
+	require.Equal(t, len(c.AppendCBOR(nil)), n)
+	inJSON, err := ParseLine(c.AppendJSON(nil))
 	require.NoError(t, err)
-	require.Equal(t, string(appendContent(c)), string(appendContent(inJSON)))
+	require.Equal(t, string(c.AppendJSON(nil)), string(inJSON.AppendJSON(nil)))
 	if c.Message != nil && c.Message.Type == "" {
 		requireSameJSON(t, c.Message.Data, again.Message.Data)
 		c.Message.Data, again.Message.Data = nil, nil
 	}
-	require.Equal(t, appendContentCBOR(c), appendContentCBOR(again))
+	require.Equal(t, c.AppendCBOR(nil), again.AppendCBOR(nil))
 }
 
 func BenchmarkAppendMessageCBOR(b *testing.B) {
 	m, dst := &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)}, make([]byte, 0, 4096)
 	b.ReportAllocs()
 	for b.Loop() {
-		AppendMessageCBOR(dst, m)
+		appendMessageCBOR(dst, m)
 	}
 }
 
 func BenchmarkParseItem(b *testing.B) {
-	item := AppendMessageCBOR(nil, &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)})
+	item := appendMessageCBOR(nil, &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)})
 	b.ReportAllocs()
 	for b.Loop() {
 		_, _, _ = ParseItem(item)
@@ -260,7 +264,7 @@ func BenchmarkParseItem(b *testing.B) {
 }
 
 func BenchmarkParseLine(b *testing.B) {
-	line := AppendMessage(nil, &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)})
+	line := appendMessage(nil, &Message{Position: someTopic, Time: 1700000000000, Data: []byte(someJSON)})
 	b.ReportAllocs()
 	for b.Loop() {
 		_, _ = ParseLine(line)
@@ -269,4 +273,17 @@ func BenchmarkParseLine(b *testing.B) {
 
 func someMessage() *Message {
 	return &Message{Position: someTopic, Time: 1700000000000, Data: []byte(`{"n":1}`)}
+}
+
+func unhex(t testing.TB, text string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
+	require.NoError(t, err)
+	return b
+}
+
+// requireSameJSON compares values: the text of a number may differ.
+func requireSameJSON(t *testing.T, want, got []byte) {
+	t.Helper()
+	require.Equal(t, cbor.AppendFromJSON(nil, want), cbor.AppendFromJSON(nil, got))
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"testing"
 
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 	"github.com/stretchr/testify/require"
 )
 
@@ -53,8 +54,8 @@ func TestCBORFrameVectors(t *testing.T) {
 	for _, v := range vectors.Frames {
 		t.Run(v.Name, func(t *testing.T) {
 			inJSON, inCBOR := requireSameFrame(t, v)
-			require.Equal(t, v.Line, string(appendContent(inCBOR)))
-			require.Equal(t, unhex(t, v.Hex), appendContentCBOR(inJSON))
+			require.Equal(t, v.Line, string(inCBOR.AppendJSON(nil)))
+			require.Equal(t, unhex(t, v.Hex), inJSON.AppendCBOR(nil))
 		})
 	}
 	for _, v := range vectors.DecodeOnly {
@@ -95,13 +96,13 @@ func TestCBORFrameVectorsHaveAll(t *testing.T) {
 
 func TestCBORPayloadVectors(t *testing.T) {
 	for _, v := range readCBORVectors(t).Payloads {
-		item := AppendCBORFromJSON(nil, []byte(v.JSON))
+		item := cbor.AppendFromJSON(nil, []byte(v.JSON))
 		require.Equal(t, unhex(t, v.Hex), item, v.JSON)
 		want := v.JSON
 		if v.Back != "" {
 			want = v.Back
 		}
-		require.Equal(t, want, string(AppendJSONFromCBOR(nil, item)))
+		require.Equal(t, want, string(cbor.AppendJSON(nil, item)))
 	}
 }
 

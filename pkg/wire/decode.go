@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // Content is what one frame says: exactly one member is set, or none for a
@@ -21,6 +23,40 @@ type Content struct {
 
 // Counts reports whether the frame is one that acks count: a message or a gap.
 func (c Content) Counts() bool { return c.Message != nil || c.Gap != nil }
+
+// AppendJSON appends the frame as one NDJSON line; the zero Content is a heartbeat.
+func (c Content) AppendJSON(dst []byte) []byte {
+	switch {
+	case c.Message != nil:
+		return appendMessage(dst, c.Message)
+	case c.Gap != nil:
+		return appendGap(dst, c.Gap)
+	case c.Hello != nil:
+		return appendNamed(dst, "hello", c.Hello)
+	case c.End != nil:
+		return appendNamed(dst, "end", c.End)
+	case c.Reply != nil:
+		return appendReply(dst, c.Reply)
+	}
+	return append(dst, '\n')
+}
+
+// AppendCBOR appends the frame as one CBOR item; the zero Content is a heartbeat, null.
+func (c Content) AppendCBOR(dst []byte) []byte {
+	switch {
+	case c.Message != nil:
+		return appendMessageCBOR(dst, c.Message)
+	case c.Gap != nil:
+		return appendGapCBOR(dst, c.Gap)
+	case c.Hello != nil:
+		return appendValueCBOR(append(dst, cbor.Array|2, kindHello), "hello", c.Hello)
+	case c.End != nil:
+		return appendValueCBOR(append(dst, cbor.Array|2, kindEnd), "end", c.End)
+	case c.Reply != nil:
+		return appendReplyCBOR(dst, c.Reply)
+	}
+	return append(dst, cbor.Null)
+}
 
 // jsonFrame has every member that a frame may have. Members that it does not
 // know are ignored, so that frames may grow.
@@ -97,7 +133,7 @@ func (f *jsonFrame) message() (*Message, error) {
 
 // MaxFrameBytes is the largest frame that a Decoder takes: the largest message
 // that can be configured (8 MiB), as a string of escapes.
-const MaxFrameBytes = 64 << 20
+const MaxFrameBytes = cbor.MaxItemBytes
 
 // A Decoder reads NDJSON frames. It is for one goroutine.
 type Decoder struct {

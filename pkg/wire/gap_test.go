@@ -13,7 +13,7 @@ func someGap(reason GapReason) *Gap {
 
 func TestGapRoundTrip(t *testing.T) {
 	for _, reason := range GapReasons() {
-		line := AppendGap([]byte("before"), someGap(reason))
+		line := appendGap([]byte("before"), someGap(reason))
 		require.Equal(t, `before{"gap":{"topic":"a.b","reason":"`+string(reason)+`","after":"a.b@k2:9","position":"a.b@k3:19"}}`+"\n", string(line))
 		c, err := ParseLine(line[len("before"):])
 		require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestGapRoundTrip(t *testing.T) {
 // A reason that only a newer daemon knows is read, and can be written again.
 func TestGapReasonToCome(t *testing.T) {
 	for _, reason := range []GapReason{"tired", "quote\"backslash\\", "line\nend"} {
-		c, err := ParseLine(AppendGap(nil, someGap(reason)))
+		c, err := ParseLine(appendGap(nil, someGap(reason)))
 		require.NoError(t, err)
 		require.Equal(t, reason, c.Gap.Reason)
 	}
@@ -40,7 +40,7 @@ func TestGapThatContradictsItself(t *testing.T) {
 	} {
 		g := someGap(GapSlow)
 		change(g)
-		_, err := ParseLine(AppendGap(nil, g))
+		_, err := ParseLine(appendGap(nil, g))
 		require.Error(t, err, name)
 	}
 }
@@ -51,7 +51,7 @@ func TestHelloRoundTrip(t *testing.T) {
 		{Positions: []Position{someTopic, {"c", "k3", 0}}},
 		{Positions: []Position{someTopic}, Session: "<id>\"\n", Limits: &Limits{PollTimeoutMS: 25_000, HeartbeatMS: 15_000, Queue: 32}},
 	} {
-		c, err := ParseLine(AppendHello(nil, h))
+		c, err := ParseLine(Content{Hello: h}.AppendJSON(nil))
 		require.NoError(t, err)
 		require.Equal(t, Content{Hello: h}, c)
 		require.False(t, c.Counts())

@@ -11,12 +11,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// Heartbeat is the NDJSON heartbeat: an empty line.
-var Heartbeat = []byte{'\n'}
-
-// AppendMessage appends m as one NDJSON line:
+// appendMessage appends m as one NDJSON line:
 //
 //	{"position":"a.b@k3:18","time":1700000000000,"data":[1,2]}
 //	{"position":"a.b@k3:19","time":1700000000000,"type":"text/plain","text":"hi"}
@@ -24,36 +22,29 @@ var Heartbeat = []byte{'\n'}
 //
 // The position comes first and the payload last. id and key, where present, stand
 // after the time.
-func AppendMessage(dst []byte, m *Message) []byte {
+func appendMessage(dst []byte, m *Message) []byte {
 	dst = append(dst, `{"position":"`...)
 	dst = m.Position.Append(dst)
 	dst = append(dst, `","time":`...)
 	dst = strconv.AppendInt(dst, m.Time, 10)
 	if m.ID != "" {
-		dst = appendString(append(dst, `,"id":`...), m.ID)
+		dst = cbor.AppendJSONString(append(dst, `,"id":`...), m.ID)
 	}
 	if m.Key != "" {
-		dst = appendString(append(dst, `,"key":`...), m.Key)
+		dst = cbor.AppendJSONString(append(dst, `,"key":`...), m.Key)
 	}
-	return append(appendPayload(dst, m), '}', '\n')
+	return append(m.AppendPayload(dst), '}', '\n')
 }
 
-// AppendPublished appends p as one JSON line.
-func AppendPublished(dst []byte, p Published) []byte {
-	dst = append(dst, `{"position":"`...)
-	dst = p.Position.Append(dst)
-	dst = append(dst, `","time":`...)
-	dst = strconv.AppendInt(dst, p.Time, 10)
-	return append(dst, "}\n"...)
-}
-
-func appendPayload(dst []byte, m *Message) []byte {
+// AppendPayload appends the members of a JSON object that carry the payload, with a
+// comma before each: data, or type with text or base64.
+func (m *Message) AppendPayload(dst []byte) []byte {
 	if m.Type == "" {
 		return appendData(append(dst, `,"data":`...), m)
 	}
-	dst = appendString(append(dst, `,"type":`...), m.Type)
+	dst = cbor.AppendJSONString(append(dst, `,"type":`...), m.Type)
 	if m.IsText() {
-		return appendString(append(dst, `,"text":`...), m.Data)
+		return cbor.AppendJSONString(append(dst, `,"text":`...), m.Data)
 	}
 	dst = append(dst, `,"base64":"`...)
 	dst = base64.StdEncoding.AppendEncode(dst, m.Data)
@@ -63,32 +54,22 @@ func appendPayload(dst []byte, m *Message) []byte {
 // appendData appends a JSON payload, which came in JSON or in CBOR.
 func appendData(dst []byte, m *Message) []byte {
 	if m.CBOR {
-		return AppendJSONFromCBOR(dst, m.Data)
+		return cbor.AppendJSON(dst, m.Data)
 	}
 	return append(dst, m.Data...)
 }
 
-// AppendGap appends g as one NDJSON line.
-func AppendGap(dst []byte, g *Gap) []byte {
+// appendGap appends g as one NDJSON line.
+func appendGap(dst []byte, g *Gap) []byte {
 	dst = append(dst, `{"gap":{"topic":"`...)
 	dst = append(dst, g.Topic...)
 	dst = append(dst, `","reason":`...)
-	dst = appendString(dst, string(g.Reason)) // one to come may be any string
+	dst = cbor.AppendJSONString(dst, string(g.Reason)) // one to come may be any string
 	dst = append(dst, `,"after":"`...)
 	dst = g.After.Append(dst)
 	dst = append(dst, `","position":"`...)
 	dst = g.Position.Append(dst)
 	return append(dst, "\"}}\n"...)
-}
-
-// AppendHello appends h as one NDJSON line.
-func AppendHello(dst []byte, h *Hello) []byte {
-	return appendNamed(dst, "hello", h)
-}
-
-// AppendEnd appends the frame that says why a stream ends.
-func AppendEnd(dst []byte, p *Problem) []byte {
-	return appendNamed(dst, "end", p)
 }
 
 func appendNamed(dst []byte, name string, value any) []byte {
@@ -108,39 +89,8 @@ func appendValue(dst []byte, name string, value any) []byte {
 	return append(dst, b...)
 }
 
-const hexDigits = "0123456789abcdef"
-
-// appendString appends s as a JSON string. s is valid UTF-8; only what RFC 8259,
-// section 7, says must be escaped is.
-func appendString[T string | []byte](dst []byte, s T) []byte {
-	dst = append(dst, '"')
-	start := 0
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' {
-			continue
-		}
-		dst = append(dst, s[start:i]...)
-		start = i + 1
-		switch c {
-		case '"', '\\':
-			dst = append(dst, '\\', c)
-		case '\n':
-			dst = append(dst, '\\', 'n')
-		case '\r':
-			dst = append(dst, '\\', 'r')
-		case '\t':
-			dst = append(dst, '\\', 't')
-		default:
-			dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-		}
-	}
-	dst = append(dst, s[start:]...)
-	return append(dst, '"')
-}
-
 // MaxJSONDepth is how deep a published JSON value may nest.
-const MaxJSONDepth = 64
+const MaxJSONDepth = cbor.MaxDepth
 
 // CompactJSON checks that body is one JSON value (RFC 8259), valid UTF-8 and at
 // most MaxJSONDepth deep, none of whose objects has a member twice in whatever way

@@ -41,7 +41,7 @@ func TestAppendMessage(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := tt.m
 			m.Position, m.Time = someTopic, 1700000000000
-			line := AppendMessage([]byte("before"), &m)
+			line := appendMessage([]byte("before"), &m)
 			require.Equal(t, "before"+head+tt.want+"\n", string(line))
 
 			c, err := ParseLine(line[len("before"):])
@@ -53,11 +53,11 @@ func TestAppendMessage(t *testing.T) {
 	}
 }
 
-// What appendString writes is what encoding/json reads, for every byte.
+// What cbor.AppendJSONString writes is what encoding/json reads, for every byte.
 func TestEveryCharacterSurvives(t *testing.T) {
 	for r := range rune(0x300) {
 		m := &Message{Position: someTopic, Type: "text/plain", Data: []byte("<" + string(r) + ">"), Key: string(r)}
-		line := AppendMessage(nil, m)
+		line := appendMessage(nil, m)
 		require.Equal(t, 1, strings.Count(string(line), "\n"), "%q", r)
 		c, err := ParseLine(line)
 		require.NoError(t, err, "%q", r)
@@ -74,7 +74,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	var stream []byte
 	for range 2000 {
 		m := &Message{
-			Position: Position{Topic: "a.b", Epoch: "k3", Offset: random.Uint64N(maxOffset + 1)},
+			Position: Position{Topic: "a.b", Epoch: "k3", Offset: random.Uint64N(MaxOffset + 1)},
 			Time:     random.Int64(),
 			Type:     types[random.IntN(len(types))],
 			ID:       randomText(random),
@@ -85,7 +85,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 			m.Data = []byte(values[random.IntN(len(values))])
 		}
 		want = append(want, m)
-		stream = AppendMessage(stream, m)
+		stream = appendMessage(stream, m)
 	}
 	got, err := readAll(NewDecoder(bytes.NewReader(stream)))
 	require.Equal(t, io.EOF, err)

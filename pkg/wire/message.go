@@ -13,7 +13,7 @@ type Message struct {
 	Time     int64  // Unix milliseconds at which the daemon took it
 	Type     string // media type of Data; empty for JSON
 	Data     []byte // for JSON one compact value, or see CBOR; else the published bytes
-	CBOR     bool   // the value is JSON, and Data is CBOR, as it was published: see CheckCBOR
+	CBOR     bool   // the value is JSON, and Data is CBOR, as it was published: see cbor.Check
 	ID       string // the publisher's Idempotency-Key; may be empty
 	Key      string // what conflation goes by; may be empty
 	Client   string // the publisher's own id, for those who leave their own out; may be empty; not in frames

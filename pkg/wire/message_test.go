@@ -51,5 +51,5 @@ func TestSizeCountsEverything(t *testing.T) {
 // Who published is between the publisher and the daemon.
 func TestNoFrameNamesTheClient(t *testing.T) {
 	m := Message{Position: someTopic, Data: []byte("1"), Client: "secret"}
-	require.NotContains(t, string(AppendMessage(nil, &m)), "secret")
+	require.NotContains(t, string(appendMessage(nil, &m)), "secret")
 }

@@ -15,12 +15,12 @@ type Position struct {
 	Offset uint64 // rises within an epoch, not necessarily by one
 }
 
-// maxEpochBytes bounds an epoch; the daemon's own have twelve or thirteen.
-const maxEpochBytes = 16
+// MaxEpochBytes bounds an epoch; the daemon's own have twelve or thirteen.
+const MaxEpochBytes = 16
 
-// maxOffset is the largest integer that every JSON reader keeps exactly
+// MaxOffset is the largest integer that every JSON reader keeps exactly
 // (RFC 8259, section 6).
-const maxOffset = 1<<53 - 1
+const MaxOffset = 1<<53 - 1
 
 // String returns topic@epoch:offset.
 func (p Position) String() string { return string(p.Append(nil)) }
@@ -62,7 +62,7 @@ func ParsePosition(s string) (Position, error) {
 		return Position{}, faultf(CodeInvalidPosition, "position %q has no offset: write topic@epoch:offset", s)
 	}
 	if !isEpoch(epoch) {
-		return Position{}, faultf(CodeInvalidPosition, "position %q: the epoch is 1 to %d lower-case letters and digits", s, maxEpochBytes)
+		return Position{}, faultf(CodeInvalidPosition, "position %q: the epoch is 1 to %d lower-case letters and digits", s, MaxEpochBytes)
 	}
 	offset, err := parseOffset(digits)
 	if err != nil {
@@ -72,7 +72,7 @@ func ParsePosition(s string) (Position, error) {
 }
 
 func isEpoch(s string) bool {
-	if s == "" || len(s) > maxEpochBytes {
+	if s == "" || len(s) > MaxEpochBytes {
 		return false
 	}
 	for i := 0; i < len(s); i++ {
@@ -88,7 +88,7 @@ func parseOffset(s string) (uint64, error) {
 		return 0, faultf(CodeInvalidPosition, "offset %q is not a plain decimal number", s)
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil || n > maxOffset {
+	if err != nil || n > MaxOffset {
 		return 0, faultf(CodeInvalidPosition, "offset %q is not a decimal number up to 2^53-1", s)
 	}
 	return n, nil

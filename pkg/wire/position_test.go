@@ -129,7 +129,7 @@ func FuzzParsePosition(f *testing.F) {
 		}
 		require.Equal(t, text, p.String(), "there is one text for a position")
 		require.NoError(t, CheckTopic(p.Topic))
-		require.LessOrEqual(t, p.Offset, uint64(maxOffset))
+		require.LessOrEqual(t, p.Offset, uint64(MaxOffset))
 	})
 }
 

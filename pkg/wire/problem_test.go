@@ -96,11 +96,11 @@ func TestEndRoundTrip(t *testing.T) {
 	p := NewProblem(CodeDraining, "reconnect <soon>", "the daemon is \"going\"\naway")
 	p.RetryAfterMS = 1500
 	p.Positions = []Position{someTopic}
-	line := AppendEnd(nil, p)
+	line := Content{End: p}.AppendJSON(nil)
 	require.Equal(t, 1, strings.Count(string(line), "\n"))
 	c, err := ParseLine(line)
 	require.NoError(t, err)
 	require.Equal(t, Content{End: p}, c)
 	require.False(t, c.Counts())
-	require.True(t, slices.Equal(line, AppendEnd(nil, c.End)))
+	require.True(t, slices.Equal(line, Content{End: c.End}.AppendJSON(nil)))
 }

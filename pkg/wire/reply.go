@@ -1,6 +1,10 @@
 package wire
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
 
 // A Reply answers a command of a duplex connection. It does not count as a frame.
 type Reply struct {
@@ -11,8 +15,8 @@ type Reply struct {
 	Problem   *Problem   `json:"problem,omitempty"`
 }
 
-// AppendReply appends r as one NDJSON line. Members are left out that say nothing.
-func AppendReply(dst []byte, r *Reply) []byte {
+// appendReply appends r as one NDJSON line. Members are left out that say nothing.
+func appendReply(dst []byte, r *Reply) []byte {
 	dst = append(dst, `{"reply":{`...)
 	from := len(dst)
 	member := func(name string) {
@@ -53,37 +57,37 @@ func appendPositions(dst []byte, positions []Position) []byte {
 	return append(dst, ']')
 }
 
-// AppendReplyCBOR appends r as a CBOR frame.
-func AppendReplyCBOR(dst []byte, r *Reply) []byte {
+// appendReplyCBOR appends r as a CBOR frame.
+func appendReplyCBOR(dst []byte, r *Reply) []byte {
 	head := len(dst) + 2
-	dst = append(dst, cborArray|2, kindReply, cborMap)
+	dst = append(dst, cbor.Array|2, kindReply, cbor.Map)
 	members := uint64(0)
 	member := func(name string) {
 		members++
-		dst = appendCBORText(dst, name)
+		dst = cbor.AppendText(dst, name)
 	}
 	if r.Ref != nil {
 		member("ref")
-		dst = appendHead(dst, cborUint, *r.Ref)
+		dst = cbor.AppendHead(dst, cbor.Uint, *r.Ref)
 	}
 	if len(r.Positions) > 0 {
 		member("positions")
-		dst = appendHead(dst, cborArray, uint64(len(r.Positions)))
+		dst = cbor.AppendHead(dst, cbor.Array, uint64(len(r.Positions)))
 		for _, p := range r.Positions {
-			dst = appendCBORText(dst, p.String())
+			dst = cbor.AppendText(dst, p.String())
 		}
 	}
 	if r.Position != nil {
 		member("position")
-		dst = appendCBORText(dst, r.Position.String())
+		dst = cbor.AppendText(dst, r.Position.String())
 	}
 	if r.Time != 0 {
 		member("time")
-		dst = appendCBORInt(dst, r.Time)
+		dst = cbor.AppendInt(dst, r.Time)
 	}
 	if r.Problem != nil {
 		member("problem")
 		dst = appendValueCBOR(dst, "reply", r.Problem)
 	}
-	return closeHead(dst, head, cborMap, members)
+	return cbor.CloseHead(dst, head, cbor.Map, members)
 }

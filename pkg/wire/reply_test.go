@@ -3,6 +3,8 @@ package wire
 import (
 	"testing"
 
+	fxcbor "github.com/fxamacker/cbor/v2"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,20 +22,20 @@ func TestReplies(t *testing.T) {
 		{Reply{Ref: &ref, Position: &someTopic, Time: 1700000000000}, `{"reply":{"ref":7,"position":"a.b@k3:18","time":1700000000000}}`},
 		{Reply{Problem: problem}, `{"reply":{"problem":{"title":"Service Unavailable","status":503,"code":"overloaded","detail":"too much","remedy":"later"}}}`},
 	} {
-		line := AppendReply([]byte("before"), &tt.reply)
+		line := appendReply([]byte("before"), &tt.reply)
 		require.Equal(t, "before"+tt.line+"\n", string(line))
 		inJSON, err := ParseLine(line[len("before"):])
 		require.NoError(t, err)
 		require.Equal(t, &tt.reply, inJSON.Reply)
 		require.False(t, inJSON.Counts())
 
-		item := AppendReplyCBOR([]byte("before"), &tt.reply)
+		item := appendReplyCBOR([]byte("before"), &tt.reply)
 		inCBOR, n, err := ParseItem(item[len("before"):])
 		require.NoError(t, err)
 		require.Equal(t, len(item)-len("before"), n)
 		require.Equal(t, inJSON, inCBOR)
 		var theirs any
-		require.NoError(t, oracle.Unmarshal(item[len("before"):], &theirs))
+		require.NoError(t, fxcbor.Unmarshal(item[len("before"):], &theirs))
 	}
 }
 

@@ -137,7 +137,7 @@ func TestFrameVectors(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, v.Content.content(t), c)
 			if !v.DecodeOnly {
-				require.Equal(t, v.Line, string(appendContent(v.Content.content(t))))
+				require.Equal(t, v.Line, string(v.Content.content(t).AppendJSON(nil)))
 			}
 			kinds[v.Content.Kind]++
 		})

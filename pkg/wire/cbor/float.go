@@ -1,4 +1,4 @@
-package wire
+package cbor
 
 import (
 	"encoding/binary"
@@ -6,16 +6,16 @@ import (
 	"strconv"
 )
 
-// appendCBORFloat appends f as the shortest float that is exactly f.
-func appendCBORFloat(dst []byte, f float64) []byte {
+// appendFloat appends f as the shortest float that is exactly f.
+func appendFloat(dst []byte, f float64) []byte {
 	single := float32(f)
 	if float64(single) != f {
-		return binary.BigEndian.AppendUint64(append(dst, cborOther|eightBytes), math.Float64bits(f))
+		return binary.BigEndian.AppendUint64(append(dst, Other|eightBytes), math.Float64bits(f))
 	}
 	if half, ok := halfOf(single); ok {
-		return binary.BigEndian.AppendUint16(append(dst, cborOther|twoBytes), half)
+		return binary.BigEndian.AppendUint16(append(dst, Other|twoBytes), half)
 	}
-	return binary.BigEndian.AppendUint32(append(dst, cborOther|fourBytes), math.Float32bits(single))
+	return binary.BigEndian.AppendUint32(append(dst, Other|fourBytes), math.Float32bits(single))
 }
 
 // Parts of a binary16 and of a binary32 (IEEE 754): sign, exponent, fraction.
@@ -70,14 +70,14 @@ func halfFloat(half uint16) float64 {
 }
 
 // float returns the float whose head is h; ok is false for another value.
-func (h cborHead) float() (f float64, ok bool) {
+func (h Head) float() (f float64, ok bool) {
 	switch h.info {
 	case twoBytes:
-		return halfFloat(uint16(h.arg)), true
+		return halfFloat(uint16(h.Arg)), true
 	case fourBytes:
-		return float64(math.Float32frombits(uint32(h.arg))), true
+		return float64(math.Float32frombits(uint32(h.Arg))), true
 	case eightBytes:
-		return math.Float64frombits(h.arg), true
+		return math.Float64frombits(h.Arg), true
 	}
 	return 0, false
 }

@@ -1,4 +1,4 @@
-package wire
+package cbor
 
 import (
 	"bytes"
@@ -8,37 +8,37 @@ import (
 	"sync"
 )
 
-// AppendCBORFromJSON appends the JSON value of text, which is valid, as one CBOR
+// AppendFromJSON appends the JSON value of text, which is valid, as one CBOR
 // item. Maps keep their order, lengths are definite, heads the shortest. If not all
 // of it would survive (a number that is no integer of up to 400 bytes and no
 // shortest decimal of a float64, half a surrogate pair, a key that comes twice), the
 // item is tag 262 on a byte string: text itself.
-func AppendCBORFromJSON(dst, text []byte) []byte {
-	c := cborWriters.Get().(*cborWriter)
+func AppendFromJSON(dst, text []byte) []byte {
+	c := writers.Get().(*writer)
 	c.text, c.at, c.dst = text, 0, dst
 	ok := c.value(0) && c.next() == 0
 	out := c.dst
 	c.text, c.dst, c.keys = nil, nil, c.keys.emptied()
-	cborWriters.Put(c)
+	writers.Put(c)
 	if !ok {
-		return appendCBORBytes(appendHead(out[:len(dst)], cborTag, tagJSON), text)
+		return AppendBytes(AppendHead(out[:len(dst)], Tag, tagJSON), text)
 	}
 	return out
 }
 
-// A cborWriter writes what it reads of text to dst. Its methods report whether
+// A writer writes what it reads of text to dst. Its methods report whether
 // that went well.
-type cborWriter struct {
+type writer struct {
 	text []byte
 	at   int
 	dst  []byte
 	keys mapKeys // in CBOR
 }
 
-var cborWriters = sync.Pool{New: func() any { return new(cborWriter) }}
+var writers = sync.Pool{New: func() any { return new(writer) }}
 
 // next returns the byte that something begins with, or 0 at the end.
-func (c *cborWriter) next() byte {
+func (c *writer) next() byte {
 	for c.at < len(c.text) {
 		switch b := c.text[c.at]; b {
 		case ' ', '\t', '\r', '\n':
@@ -50,25 +50,25 @@ func (c *cborWriter) next() byte {
 	return 0
 }
 
-func (c *cborWriter) value(depth int) bool {
+func (c *writer) value(depth int) bool {
 	switch b := c.next(); b {
 	case '"':
 		return c.string()
 	case '{':
-		return depth < MaxJSONDepth && c.object(depth+1)
+		return depth < MaxDepth && c.object(depth+1)
 	case '[':
-		return depth < MaxJSONDepth && c.array(depth+1)
+		return depth < MaxDepth && c.array(depth+1)
 	case 't':
-		return c.word("true", cborTrue)
+		return c.word("true", valueTrue)
 	case 'f':
-		return c.word("false", cborFalse)
+		return c.word("false", valueFalse)
 	case 'n':
-		return c.word("null", cborNull)
+		return c.word("null", Null)
 	}
 	return c.number()
 }
 
-func (c *cborWriter) word(word string, item byte) bool {
+func (c *writer) word(word string, item byte) bool {
 	if !bytes.HasPrefix(c.text[c.at:], []byte(word)) {
 		return false
 	}
@@ -77,28 +77,28 @@ func (c *cborWriter) word(word string, item byte) bool {
 	return true
 }
 
-func (c *cborWriter) array(depth int) bool {
-	head := c.open(cborArray)
+func (c *writer) array(depth int) bool {
+	head := c.open(Array)
 	n, ok := c.elements(']', func() bool { return c.value(depth) })
-	c.dst = closeHead(c.dst, head, cborArray, n)
+	c.dst = CloseHead(c.dst, head, Array, n)
 	return ok
 }
 
-func (c *cborWriter) object(depth int) bool {
-	head, mine := c.open(cborMap), len(c.keys)
+func (c *writer) object(depth int) bool {
+	head, mine := c.open(Map), len(c.keys)
 	n, ok := c.elements('}', func() bool { return c.member(depth) })
 	ok = c.keys.shut(mine) && ok // before they move
-	c.dst = closeHead(c.dst, head, cborMap, n)
+	c.dst = CloseHead(c.dst, head, Map, n)
 	return ok
 }
 
 // open leaves one byte for a head, and returns where it is.
-func (c *cborWriter) open(major byte) (head int) {
+func (c *writer) open(major byte) (head int) {
 	c.dst = append(c.dst, major)
 	return len(c.dst) - 1
 }
 
-func (c *cborWriter) member(depth int) bool {
+func (c *writer) member(depth int) bool {
 	from := len(c.dst)
 	if c.next() != '"' || !c.string() {
 		return false
@@ -112,7 +112,7 @@ func (c *cborWriter) member(depth int) bool {
 }
 
 // elements reads what stands between brackets and commas, and counts it.
-func (c *cborWriter) elements(shut byte, element func() bool) (n uint64, ok bool) {
+func (c *writer) elements(shut byte, element func() bool) (n uint64, ok bool) {
 	c.at++
 	for c.next() != shut || n > 0 {
 		if !element() {
@@ -129,25 +129,25 @@ func (c *cborWriter) elements(shut byte, element func() bool) (n uint64, ok bool
 	return n, true
 }
 
-func (c *cborWriter) string() bool {
+func (c *writer) string() bool {
 	rest := c.text[c.at+1:]
 	end := bytes.IndexByte(rest, '"')
 	if end < 0 {
 		return false
 	}
 	if s := rest[:end]; bytes.IndexByte(s, '\\') < 0 {
-		c.dst = appendCBORText(c.dst, s)
+		c.dst = AppendText(c.dst, s)
 		c.at += end + 2
 		return true
 	}
 	head := len(c.dst)
-	text, n, ok := appendUnescaped(append(c.dst, cborText), rest)
-	c.dst = closeHead(text, head, cborText, uint64(len(text)-head-1))
+	text, n, ok := appendUnescaped(append(c.dst, Text), rest)
+	c.dst = CloseHead(text, head, Text, uint64(len(text)-head-1))
 	c.at += n + 1
 	return ok
 }
 
-func (c *cborWriter) number() bool {
+func (c *writer) number() bool {
 	from, whole := c.at, true
 	for ; c.at < len(c.text); c.at++ {
 		switch b := c.text[c.at]; {
@@ -161,7 +161,7 @@ func (c *cborWriter) number() bool {
 	return c.numeral(c.text[from:], whole)
 }
 
-func (c *cborWriter) numeral(number []byte, whole bool) bool {
+func (c *writer) numeral(number []byte, whole bool) bool {
 	switch {
 	case len(number) == 0:
 		return false
@@ -174,10 +174,10 @@ func (c *cborWriter) numeral(number []byte, whole bool) bool {
 // uint64Digits is how many digits surely fit a uint64.
 const uint64Digits = 19
 
-func (c *cborWriter) integer(number []byte) bool {
-	digits, major := number, byte(cborUint)
+func (c *writer) integer(number []byte) bool {
+	digits, major := number, byte(Uint)
 	if number[0] == '-' {
-		digits, major = number[1:], cborNegative
+		digits, major = number[1:], Negative
 	}
 	if len(digits) == 0 || len(digits) > uint64Digits {
 		return c.bignum(digits, major)
@@ -189,14 +189,14 @@ func (c *cborWriter) integer(number []byte) bool {
 		}
 		n = n*10 + uint64(b-'0')
 	}
-	if major == cborNegative {
+	if major == Negative {
 		n-- // it is not 0
 	}
-	c.dst = appendHead(c.dst, major, n)
+	c.dst = AppendHead(c.dst, major, n)
 	return true
 }
 
-func (c *cborWriter) bignum(digits []byte, major byte) bool {
+func (c *writer) bignum(digits []byte, major byte) bool {
 	if len(digits) > maxIntegerDigits {
 		return false
 	}
@@ -205,20 +205,20 @@ func (c *cborWriter) bignum(digits []byte, major byte) bool {
 		return false
 	}
 	tag := uint64(tagBignum)
-	if major == cborNegative {
+	if major == Negative {
 		n.Sub(n, big.NewInt(1))
 		tag = tagNegativeBignum
 	}
 	if n.IsUint64() {
-		c.dst = appendHead(c.dst, major, n.Uint64())
+		c.dst = AppendHead(c.dst, major, n.Uint64())
 		return true
 	}
 	magnitude := n.Bytes()
-	c.dst = appendCBORBytes(appendHead(c.dst, cborTag, tag), magnitude)
+	c.dst = AppendBytes(AppendHead(c.dst, Tag, tag), magnitude)
 	return len(magnitude) <= maxBignumBytes
 }
 
-func (c *cborWriter) float(number []byte) bool {
+func (c *writer) float(number []byte) bool {
 	d, ok := decimalOf(number)
 	if !ok {
 		return false
@@ -227,6 +227,6 @@ func (c *cborWriter) float(number []byte) bool {
 	if err != nil || math.IsInf(f, 0) || !d.isShortestOf(f) {
 		return false
 	}
-	c.dst = appendCBORFloat(c.dst, f)
+	c.dst = appendFloat(c.dst, f)
 	return true
 }

@@ -1,8 +1,10 @@
-package wire
+package cbor
 
 import (
 	"bytes"
 	"encoding/hex"
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -32,42 +34,42 @@ func unhex(t testing.TB, text string) []byte {
 func TestCheckCBOR(t *testing.T) {
 	for _, tt := range []struct {
 		name, item string
-		model      CBORModel
+		model      Model
 		wantErr    string
 	}{
-		{"integer", "00", CBORIsJSON, ""},
-		{"integer with a long head", "1b0000000000000001", CBORIsJSON, ""},
-		{"least integer", "3bffffffffffffffff", CBORIsJSON, ""},
-		{"text", "63e282ac", CBORIsJSON, ""},
-		{"text in parts", "7f 61 61 60 61 62 ff", CBORIsJSON, ""},
-		{"array without a length", "9f 01 ff", CBORIsJSON, ""},
-		{"map without a length", "bf 6161 01 ff", CBORIsJSON, ""},
-		{"bignum", "c249010000000000000000", CBORIsJSON, ""},
-		{"bignum with zeros before it", "c3 43 000001", CBORIsJSON, ""},
-		{"false, true, null", "83 f4 f5 f6", CBORIsJSON, ""},
-		{"floats", "83 f93c00 fa3f800000 fb3ff0000000000000", CBORIsJSON, ""},
-		{"embedded JSON", "d90106 41 31", CBORHasJSON, ""},
-		{"embedded JSON, whatever it is", "d90106 40", CBORHasJSON, ""},
+		{"integer", "00", IsJSON, ""},
+		{"integer with a long head", "1b0000000000000001", IsJSON, ""},
+		{"least integer", "3bffffffffffffffff", IsJSON, ""},
+		{"text", "63e282ac", IsJSON, ""},
+		{"text in parts", "7f 61 61 60 61 62 ff", IsJSON, ""},
+		{"array without a length", "9f 01 ff", IsJSON, ""},
+		{"map without a length", "bf 6161 01 ff", IsJSON, ""},
+		{"bignum", "c249010000000000000000", IsJSON, ""},
+		{"bignum with zeros before it", "c3 43 000001", IsJSON, ""},
+		{"false, true, null", "83 f4 f5 f6", IsJSON, ""},
+		{"floats", "83 f93c00 fa3f800000 fb3ff0000000000000", IsJSON, ""},
+		{"embedded JSON", "d90106 41 31", HasJSON, ""},
+		{"embedded JSON, whatever it is", "d90106 40", HasJSON, ""},
 
-		{"embedded JSON within", "81 d90106 41 31", CBOROnly, ""},
-		{"embedded JSON in parts", "d90106 5f 41 31 ff", CBOROnly, ""},
-		{"embedded JSON as text", "d90106 61 31", CBOROnly, ""},
-		{"bytes", "41 00", CBOROnly, ""},
-		{"undefined", "f7", CBOROnly, ""},
-		{"simple values", "82 f0 f8ff", CBOROnly, ""},
-		{"not a number", "f97e00", CBOROnly, ""},
-		{"infinity", "fa7f800000", CBOROnly, ""},
-		{"tag", "c1 00", CBOROnly, ""},
-		{"bignum in parts", "c2 5f 41 01 ff", CBOROnly, ""},
-		{"bignum of text", "c2 61 31", CBOROnly, ""},
-		{"bignum of 401 bytes", "c2 590191 01" + strings.Repeat("00", 400), CBOROnly, ""},
-		{"bignum of 400 bytes", "c2 590191 00" + strings.Repeat("ff", 400), CBORIsJSON, ""},
-		{"number as a key", "a1 00 00", CBOROnly, ""},
-		{"array as a key", "a1 80 00", CBOROnly, ""},
-		{"same keys of other kinds", "a5 01 00 6101 00 4101 00 20 00 f93c00 00", CBOROnly, ""},
-		{"same keys in different maps", "82 a1 6161 00 a1 6161 a1 6161 00", CBORIsJSON, ""},
-		{"64 deep", strings.Repeat("81", 64) + "c24101", CBORIsJSON, ""},
-		{"64 tags", strings.Repeat("c1", 64) + "00", CBOROnly, ""},
+		{"embedded JSON within", "81 d90106 41 31", Only, ""},
+		{"embedded JSON in parts", "d90106 5f 41 31 ff", Only, ""},
+		{"embedded JSON as text", "d90106 61 31", Only, ""},
+		{"bytes", "41 00", Only, ""},
+		{"undefined", "f7", Only, ""},
+		{"simple values", "82 f0 f8ff", Only, ""},
+		{"not a number", "f97e00", Only, ""},
+		{"infinity", "fa7f800000", Only, ""},
+		{"tag", "c1 00", Only, ""},
+		{"bignum in parts", "c2 5f 41 01 ff", Only, ""},
+		{"bignum of text", "c2 61 31", Only, ""},
+		{"bignum of 401 bytes", "c2 590191 01" + strings.Repeat("00", 400), Only, ""},
+		{"bignum of 400 bytes", "c2 590191 00" + strings.Repeat("ff", 400), IsJSON, ""},
+		{"number as a key", "a1 00 00", Only, ""},
+		{"array as a key", "a1 80 00", Only, ""},
+		{"same keys of other kinds", "a5 01 00 6101 00 4101 00 20 00 f93c00 00", Only, ""},
+		{"same keys in different maps", "82 a1 6161 00 a1 6161 a1 6161 00", IsJSON, ""},
+		{"64 deep", strings.Repeat("81", 64) + "c24101", IsJSON, ""},
+		{"64 tags", strings.Repeat("c1", 64) + "00", Only, ""},
 
 		{"nothing", "", 0, "empty"},
 		{"two items", "00 00", 0, "more behind"},
@@ -97,7 +99,7 @@ func TestCheckCBOR(t *testing.T) {
 		{"a character in two parts", "7f 61c3 61a9 ff", 0, "UTF-8"},
 		{"65 deep", strings.Repeat("81", 65) + "00", 0, "more than 64 deep"},
 		{"65 maps deep", strings.Repeat("a16161", 65) + "00", 0, "more than 64 deep"},
-		{"4 keys deep", "a1a1a1a1 00 00 00 00 00", CBOROnly, ""},
+		{"4 keys deep", "a1a1a1a1 00 00 00 00 00", Only, ""},
 		{"5 keys deep", "a1a1a1a1a1 00 00 00 00 00 00", 0, "more than 4 times over"},
 		{"5 keys deep, with arrays between", "a181a181a181a181a1 00 00 00 00 00 00", 0, "more than 4 times over"},
 		{"65 tags", strings.Repeat("c1", 65) + "00", 0, "more than 64 deep"},
@@ -120,7 +122,7 @@ func TestCheckCBOR(t *testing.T) {
 		{"key twice, around a map", "a2 6161 a1 6161 00 6161 00", 0, "twice"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			model, err := CheckCBOR(unhex(t, tt.item))
+			model, err := Check(unhex(t, tt.item))
 			if tt.wantErr != "" {
 				require.ErrorContains(t, err, tt.wantErr)
 				return
@@ -135,31 +137,31 @@ func TestCheckCBOR(t *testing.T) {
 func TestManyKeys(t *testing.T) {
 	const n = 500
 	item := func(twice int) []byte {
-		b := appendHead(nil, cborMap, n)
+		b := AppendHead(nil, Map, n)
 		for i := range n {
 			if i == twice {
 				i = (i + n/2) % n
 			}
-			b = append(appendHead(b, cborUint, uint64(i)), cborNull)
+			b = append(AppendHead(b, Uint, uint64(i)), Null)
 		}
 		return b
 	}
-	_, err := CheckCBOR(item(-1))
+	_, err := Check(item(-1))
 	require.NoError(t, err)
 	for twice := range n {
-		_, err := CheckCBOR(item(twice))
-		require.ErrorIs(t, err, errCBORDuplicate, "%d", twice)
+		_, err := Check(item(twice))
+		require.ErrorIs(t, err, errDuplicate, "%d", twice)
 	}
 }
 
 // Keys that have to be written anew to be compared take memory once, however they are
 // nested.
 func TestKeysTakeMemoryOnce(t *testing.T) {
-	long := append(appendHead(nil, cborBytes, 1<<16), make([]byte, 1<<16)...)
-	item := append(bytes.Repeat([]byte{cborMap | 1, cborArray | 1}, maxKeysInKeys), long...)
-	item = append(item, bytes.Repeat([]byte{cborNull}, maxKeysInKeys)...)
-	all := append(appendHead(nil, cborArray, 100), bytes.Repeat(item, 100)...)
-	c := cborCheck{cborReader: cborReader{b: all}}
+	long := append(AppendHead(nil, Bytes, 1<<16), make([]byte, 1<<16)...)
+	item := append(bytes.Repeat([]byte{Map | 1, Array | 1}, maxKeysInKeys), long...)
+	item = append(item, bytes.Repeat([]byte{Null}, maxKeysInKeys)...)
+	all := append(AppendHead(nil, Array, 100), bytes.Repeat(item, 100)...)
+	c := checker{Reader: Reader{b: all}}
 	require.NoError(t, c.item(0))
 	require.Equal(t, len(all), c.at)
 	require.Less(t, cap(c.spare), 4*len(item))
@@ -170,19 +172,19 @@ func TestKeysTakeMemoryOnce(t *testing.T) {
 func TestCBORAllocatesNothing(t *testing.T) {
 	const thrownAway = 4.0
 	text, huge := []byte(someJSON), unhex(t, "9bffffffffffffffff")
-	body := AppendCBORFromJSON(nil, text)
+	body := AppendFromJSON(nil, text)
 	dst := make([]byte, 0, 4096)
-	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = CheckCBOR(body) }), thrownAway)
-	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = CheckCBOR(huge) }), thrownAway, "an error")
-	require.Less(t, testing.AllocsPerRun(1000, func() { AppendCBORFromJSON(dst, text) }), thrownAway)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { AppendJSONFromCBOR(dst, body) }))
+	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = Check(body) }), thrownAway)
+	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = Check(huge) }), thrownAway, "an error")
+	require.Less(t, testing.AllocsPerRun(1000, func() { AppendFromJSON(dst, text) }), thrownAway)
+	require.Zero(t, testing.AllocsPerRun(1000, func() { AppendJSON(dst, body) }))
 }
 
 func BenchmarkCheckCBOR(b *testing.B) {
-	body := AppendCBORFromJSON(nil, []byte(someJSON))
+	body := AppendFromJSON(nil, []byte(someJSON))
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		_, _ = CheckCBOR(body)
+		_, _ = Check(body)
 	}
 }
 
@@ -191,15 +193,41 @@ func BenchmarkAppendCBORFromJSON(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
-		AppendCBORFromJSON(dst, text)
+		AppendFromJSON(dst, text)
 	}
 }
 
 func BenchmarkAppendJSONFromCBOR(b *testing.B) {
-	body, dst := AppendCBORFromJSON(nil, []byte(someJSON)), make([]byte, 0, 4096)
+	body, dst := AppendFromJSON(nil, []byte(someJSON)), make([]byte, 0, 4096)
 	b.ReportAllocs()
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		AppendJSONFromCBOR(dst, body)
+		AppendJSON(dst, body)
 	}
+}
+
+// What it would take by Go values, which keep neither the order of members nor digits.
+func BenchmarkByGoValues(b *testing.B) {
+	text := []byte(someJSON)
+	item := AppendFromJSON(nil, text)
+	b.Run("from JSON", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var v any
+			require.NoError(b, json.Unmarshal(text, &v))
+			_, err := cbor.Marshal(v)
+			require.NoError(b, err)
+		}
+	})
+	b.Run("to JSON", func(b *testing.B) {
+		mode, err := cbor.DecOptions{DefaultMapType: reflect.TypeFor[map[string]any]()}.DecMode()
+		require.NoError(b, err)
+		b.ReportAllocs()
+		for b.Loop() {
+			var v any
+			require.NoError(b, mode.Unmarshal(item, &v))
+			_, err := json.Marshal(v)
+			require.NoError(b, err)
+		}
+	})
 }

@@ -1,13 +1,18 @@
-package wire
+package cbor
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"math/big"
 	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/stretchr/testify/require"
 )
@@ -59,17 +64,17 @@ func TestJSONToCBORAndBack(t *testing.T) {
 		{`{"a":1,"\u0061":2}`, "d90106527b2261223a312c225c7530303631223a327d", `{"a":1,"\u0061":2}`},
 	} {
 		name := tt.json[:min(len(tt.json), 40)]
-		got := AppendCBORFromJSON([]byte("before"), []byte(tt.json))
+		got := AppendFromJSON([]byte("before"), []byte(tt.json))
 		require.Equal(t, "before", string(got[:6]), name)
 		got = got[6:]
 		if tt.cbor != "" {
 			require.Equal(t, unhex(t, tt.cbor), got, name)
 		}
-		model, err := CheckCBOR(got)
+		model, err := Check(got)
 		require.NoError(t, err, name)
-		require.NotEqual(t, CBOROnly, model, name)
+		require.NotEqual(t, Only, model, name)
 		if tt.back != "" {
-			require.Equal(t, tt.back, string(AppendJSONFromCBOR(nil, got)), name)
+			require.Equal(t, tt.back, string(AppendJSON(nil, got)), name)
 		}
 	}
 }
@@ -80,11 +85,11 @@ func TestLengthsThatAreKnownLate(t *testing.T) {
 		array := "[" + strings.TrimSuffix(strings.Repeat("7,", n), ",") + "]"
 		text := `"` + strings.Repeat("x", max(n-1, 0)) + `\n"`
 		for _, value := range []string{array, text, "[" + array + "," + text + "]"} {
-			item := AppendCBORFromJSON(nil, []byte(value))
-			model, err := CheckCBOR(item)
+			item := AppendFromJSON(nil, []byte(value))
+			model, err := Check(item)
 			require.NoError(t, err)
-			require.Equal(t, CBORIsJSON, model)
-			require.Equal(t, value, string(AppendJSONFromCBOR(nil, item)))
+			require.Equal(t, IsJSON, model)
+			require.Equal(t, value, string(AppendJSON(nil, item)))
 			var v any
 			require.NoError(t, oracle.Unmarshal(item, &v))
 		}
@@ -102,12 +107,12 @@ func TestManyMembersAreToldApart(t *testing.T) {
 		once := `[{` + strings.Join(members, ",") + `}]`
 		twice := once[:len(once)-2] + `,"\u006bey 0":1}]`
 		for _, room := range []int{0, 3 * len(once)} {
-			item := AppendCBORFromJSON(make([]byte, 0, room), []byte(once))
-			model, err := CheckCBOR(item)
+			item := AppendFromJSON(make([]byte, 0, room), []byte(once))
+			model, err := Check(item)
 			require.NoError(t, err)
-			require.Equal(t, CBORIsJSON, model, "%d members, room for %d bytes", n, room)
-			require.Equal(t, once, string(AppendJSONFromCBOR(nil, item)))
-			_, embedded := EmbeddedJSON(AppendCBORFromJSON(make([]byte, 0, room), []byte(twice)))
+			require.Equal(t, IsJSON, model, "%d members, room for %d bytes", n, room)
+			require.Equal(t, once, string(AppendJSON(nil, item)))
+			_, embedded := EmbeddedJSON(AppendFromJSON(make([]byte, 0, room), []byte(twice)))
 			require.True(t, embedded, "%d members, room for %d bytes", n, room)
 		}
 	}
@@ -120,7 +125,7 @@ func TestAppendCBORFromWhatIsNoJSON(t *testing.T) {
 		"-", "+", ".", "e", "1e", "--1", "1-2", "1.2.3", "1 2", "[1 2]", "[1}", "{]", strings.Repeat("[", 100),
 		strings.Repeat("-", 25), strings.Repeat("[", 65) + strings.Repeat("]", 65),
 	} {
-		item := AppendCBORFromJSON(nil, []byte(text))
+		item := AppendFromJSON(nil, []byte(text))
 		got, ok := EmbeddedJSON(item)
 		require.True(t, ok, text)
 		require.Equal(t, text, string(got))
@@ -160,15 +165,15 @@ func TestNumbersSurvive(t *testing.T) {
 			string(appendJSONFloat(nil, f)), strconv.FormatFloat(f, 'e', -1, 64), strconv.FormatFloat(f, 'e', random.IntN(20), 64),
 			strconv.FormatInt(int64(random.Uint64())>>random.IntN(64), 10), strconv.Itoa(random.IntN(100000)) + "." + strconv.Itoa(random.IntN(100000)),
 		} {
-			requireSameNumber(t, number, string(AppendJSONFromCBOR(nil, AppendCBORFromJSON(nil, []byte(number)))))
+			requireSameNumber(t, number, string(AppendJSON(nil, AppendFromJSON(nil, []byte(number)))))
 		}
-		require.Equal(t, CBORIsJSON, modelOf(t, AppendCBORFromJSON(nil, appendJSONFloat(nil, f))), "%g", f)
+		require.Equal(t, IsJSON, modelOf(t, AppendFromJSON(nil, appendJSONFloat(nil, f))), "%g", f)
 	}
 }
 
-func modelOf(t *testing.T, item []byte) CBORModel {
+func modelOf(t *testing.T, item []byte) Model {
 	t.Helper()
-	model, err := CheckCBOR(item)
+	model, err := Check(item)
 	require.NoError(t, err)
 	return model
 }
@@ -226,14 +231,14 @@ func FuzzCBORFromJSON(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		compact, err := CompactJSON(text)
+		compact, err := compactJSON(text)
 		if err != nil {
 			return
 		}
-		item := AppendCBORFromJSON(nil, compact)
-		require.NotEqual(t, CBOROnly, modelOf(t, item))
+		item := AppendFromJSON(nil, compact)
+		require.NotEqual(t, Only, modelOf(t, item))
 		require.NoError(t, oracle.Wellformed(item))
-		back := AppendJSONFromCBOR(nil, item)
+		back := AppendJSON(nil, item)
 		if embedded, ok := EmbeddedJSON(item); ok {
 			require.Equal(t, string(compact), string(embedded))
 			require.Equal(t, string(compact), string(back))
@@ -242,7 +247,7 @@ func FuzzCBORFromJSON(f *testing.F) {
 		var theirs any
 		require.NoError(t, oracle.Unmarshal(item, &theirs))
 		requireSameJSON(t, compact, back)
-		require.Equal(t, item, AppendCBORFromJSON(nil, back), "a second time nothing changes")
+		require.Equal(t, item, AppendFromJSON(nil, back), "a second time nothing changes")
 	})
 }
 
@@ -254,24 +259,24 @@ func FuzzCBOR(f *testing.F) {
 		f.Add(unhex(f, seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		model, err := CheckCBOR(body)
-		r := cborReader{b: body}
-		text, errJSON := r.appendPayload(nil)
+		model, err := Check(body)
+		r := Reader{b: body}
+		text, errJSON := r.AppendPayload(nil)
 		if err != nil {
 			return
 		}
 		require.NoError(t, oracle.Wellformed(body))
-		require.Equal(t, model == CBORIsJSON || model == CBORHasJSON && errJSON == nil, errJSON == nil)
-		if model != CBORIsJSON {
+		require.Equal(t, model == IsJSON || model == HasJSON && errJSON == nil, errJSON == nil)
+		if model != IsJSON {
 			return
 		}
 		requireSameAsTheirs(t, body)
-		compact, err := CompactJSON(text)
+		compact, err := compactJSON(text)
 		require.NoError(t, err)
 		require.Equal(t, string(text), string(compact), "what is written is compact")
-		again := AppendCBORFromJSON(nil, text)
-		require.Equal(t, CBORIsJSON, modelOf(t, again))
-		requireSameJSON(t, text, AppendJSONFromCBOR(nil, again))
+		again := AppendFromJSON(nil, text)
+		require.Equal(t, IsJSON, modelOf(t, again))
+		requireSameJSON(t, text, AppendJSON(nil, again))
 		require.Equal(t, oneForm(body), oneForm(again), "the same value")
 	})
 }
@@ -284,6 +289,15 @@ func requireSameAsTheirs(t *testing.T, item []byte) {
 }
 
 func oneForm(item []byte) []byte {
-	r := cborReader{b: item}
+	r := Reader{b: item}
 	return r.appendOneForm(nil)
+}
+
+// compactJSON is what a publish makes of JSON: no white space, no member twice, at most
+// MaxDepth deep.
+func compactJSON(text []byte) ([]byte, error) {
+	if !utf8.Valid(text) || bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > MaxDepth {
+		return nil, errors.New("it is refused before")
+	}
+	return jsontext.AppendFormat(nil, text, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(false))
 }

@@ -1,4 +1,4 @@
-package wire
+package cbor
 
 import (
 	"encoding/json"
@@ -8,11 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// AppendJSONFromCBOR appends the CBOR item, which CheckCBOR found to be in JSON's
+// AppendJSON appends the CBOR item, which Check found to be in JSON's
 // model or to embed JSON, as compact JSON. It panics on any other.
-func AppendJSONFromCBOR(dst, item []byte) []byte {
-	r := cborReader{b: item}
-	dst, err := r.appendPayload(dst)
+func AppendJSON(dst, item []byte) []byte {
+	r := Reader{b: item}
+	dst, err := r.AppendPayload(dst)
 	if err != nil {
 		panic("BUG: CBOR that was checked is no JSON: " + err.Error())
 	}
@@ -22,18 +22,18 @@ func AppendJSONFromCBOR(dst, item []byte) []byte {
 // EmbeddedJSON returns the JSON text that the CBOR item is a wrapping of (tag 262 on
 // a byte string of known length), not checked and where it is.
 func EmbeddedJSON(item []byte) (text []byte, ok bool) {
-	r := cborReader{b: item}
+	r := Reader{b: item}
 	return r.embedded()
 }
 
 // embedded reads JSON text; if there is none it consumes nothing.
-func (r *cborReader) embedded() (text []byte, ok bool) {
+func (r *Reader) embedded() (text []byte, ok bool) {
 	from := r.at
-	tag, err := r.head()
-	if err == nil && tag.major == cborTag && tag.arg == tagJSON {
-		h, err := r.head()
-		if err == nil && h.major == cborBytes && !h.indefinite() {
-			if text, err := r.take(h.arg); err == nil {
+	tag, err := r.Head()
+	if err == nil && tag.Major == Tag && tag.Arg == tagJSON {
+		h, err := r.Head()
+		if err == nil && h.Major == Bytes && !h.Indefinite() {
+			if text, err := r.take(h.Arg); err == nil {
 				return text, true
 			}
 		}
@@ -44,7 +44,7 @@ func (r *cborReader) embedded() (text []byte, ok bool) {
 
 // appendPayload appends a whole JSON payload. It checks all of it, but for keys that
 // come twice.
-func (r *cborReader) appendPayload(dst []byte) ([]byte, error) {
+func (r *Reader) AppendPayload(dst []byte) ([]byte, error) {
 	if text, ok := r.embedded(); ok {
 		return append(dst, text...), validJSON(text)
 	}
@@ -53,33 +53,33 @@ func (r *cborReader) appendPayload(dst []byte) ([]byte, error) {
 
 func validJSON(text []byte) error {
 	if !json.Valid(text) || !utf8.Valid(text) {
-		return errCBORNotJSON
+		return ErrNotJSON
 	}
 	return nil
 }
 
-func (r *cborReader) appendJSON(dst []byte, depth int) ([]byte, error) {
-	h, err := r.head()
+func (r *Reader) appendJSON(dst []byte, depth int) ([]byte, error) {
+	h, err := r.Head()
 	if err != nil {
 		return dst, err
 	}
-	switch h.major {
-	case cborUint:
-		return strconv.AppendUint(dst, h.arg, 10), nil
-	case cborNegative:
-		return appendNegative(dst, h.arg), nil
-	case cborText:
+	switch h.Major {
+	case Uint:
+		return strconv.AppendUint(dst, h.Arg, 10), nil
+	case Negative:
+		return appendNegative(dst, h.Arg), nil
+	case Text:
 		return r.appendJSONText(dst, h)
-	case cborArray:
+	case Array:
 		return r.appendJSONArray(dst, h, depth+1)
-	case cborMap:
+	case Map:
 		return r.appendJSONObject(dst, h, depth+1)
-	case cborTag:
-		return r.appendBignum(dst, h.arg)
-	case cborOther:
+	case Tag:
+		return r.appendBignum(dst, h.Arg)
+	case Other:
 		return appendOther(dst, h)
 	}
-	return dst, errCBORNotJSON // bytes
+	return dst, ErrNotJSON // bytes
 }
 
 // appendNegative appends -1-n.
@@ -90,43 +90,43 @@ func appendNegative(dst []byte, n uint64) []byte {
 	return strconv.AppendUint(append(dst, '-'), n+1, 10)
 }
 
-func (r *cborReader) appendJSONText(dst []byte, h cborHead) ([]byte, error) {
-	if !h.indefinite() { // nearly all
-		s, err := r.take(h.arg)
+func (r *Reader) appendJSONText(dst []byte, h Head) ([]byte, error) {
+	if !h.Indefinite() { // nearly all
+		s, err := r.take(h.Arg)
 		if err == nil && !utf8.Valid(s) {
-			err = errCBORUTF8
+			err = errUTF8
 		}
-		return appendString(dst, s), err
+		return AppendJSONString(dst, s), err
 	}
-	s, err := r.text(h)
-	return appendString(dst, s), err
+	s, err := r.Text(h)
+	return AppendJSONString(dst, s), err
 }
 
 // text returns a text string whose head was read.
-func (r *cborReader) text(h cborHead) ([]byte, error) {
+func (r *Reader) Text(h Head) ([]byte, error) {
 	from := r.at
 	if err := r.chunks(h, validUTF8); err != nil {
 		return nil, err
 	}
 	r.at = from
-	return r.bytes(h)
+	return r.Bytes(h)
 }
 
 // validUTF8 is of a part of a text string, which must be whole characters
 // (RFC 8949, section 3.2.3).
 func validUTF8(part []byte) error {
 	if !utf8.Valid(part) {
-		return errCBORUTF8
+		return errUTF8
 	}
 	return nil
 }
 
-func (r *cborReader) appendJSONArray(dst []byte, h cborHead, depth int) (_ []byte, err error) {
-	if depth > MaxJSONDepth {
-		return dst, errCBORDeep
+func (r *Reader) appendJSONArray(dst []byte, h Head, depth int) (_ []byte, err error) {
+	if depth > MaxDepth {
+		return dst, errDeep
 	}
 	dst = append(dst, '[')
-	for n := uint64(0); r.more(h, n); n++ {
+	for n := uint64(0); r.More(h, n); n++ {
 		if n > 0 {
 			dst = append(dst, ',')
 		}
@@ -137,12 +137,12 @@ func (r *cborReader) appendJSONArray(dst []byte, h cborHead, depth int) (_ []byt
 	return append(dst, ']'), nil
 }
 
-func (r *cborReader) appendJSONObject(dst []byte, h cborHead, depth int) (_ []byte, err error) {
-	if depth > MaxJSONDepth {
-		return dst, errCBORDeep
+func (r *Reader) appendJSONObject(dst []byte, h Head, depth int) (_ []byte, err error) {
+	if depth > MaxDepth {
+		return dst, errDeep
 	}
 	dst = append(dst, '{')
-	for n := uint64(0); r.more(h, n); n++ {
+	for n := uint64(0); r.More(h, n); n++ {
 		if n > 0 {
 			dst = append(dst, ',')
 		}
@@ -156,24 +156,24 @@ func (r *cborReader) appendJSONObject(dst []byte, h cborHead, depth int) (_ []by
 	return append(dst, '}'), nil
 }
 
-func (r *cborReader) appendJSONKey(dst []byte) ([]byte, error) {
-	h, err := r.head()
+func (r *Reader) appendJSONKey(dst []byte) ([]byte, error) {
+	h, err := r.Head()
 	if err != nil {
 		return dst, err
 	}
-	if h.major != cborText {
-		return dst, errCBORNotJSON
+	if h.Major != Text {
+		return dst, ErrNotJSON
 	}
 	return r.appendJSONText(dst, h)
 }
 
-func (r *cborReader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
+func (r *Reader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
 	if tag != tagBignum && tag != tagNegativeBignum {
-		return dst, errCBORNotJSON
+		return dst, ErrNotJSON
 	}
 	magnitude, ok := r.bignum()
 	if !ok {
-		return dst, errCBORNotJSON
+		return dst, ErrNotJSON
 	}
 	n := new(big.Int).SetBytes(magnitude)
 	if tag == tagNegativeBignum {
@@ -183,16 +183,16 @@ func (r *cborReader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
 }
 
 // appendOther appends a float, false, true or null.
-func appendOther(dst []byte, h cborHead) ([]byte, error) {
+func appendOther(dst []byte, h Head) ([]byte, error) {
 	if !h.otherIsJSON() {
-		return dst, errCBORNotJSON
+		return dst, ErrNotJSON
 	}
-	switch cborOther | h.info {
-	case cborFalse:
+	switch Other | h.info {
+	case valueFalse:
 		return append(dst, "false"...), nil
-	case cborTrue:
+	case valueTrue:
 		return append(dst, "true"...), nil
-	case cborNull:
+	case Null:
 		return append(dst, "null"...), nil
 	}
 	f, _ := h.float()
@@ -201,10 +201,10 @@ func appendOther(dst []byte, h cborHead) ([]byte, error) {
 
 // otherIsJSON reports whether the float or simple value with this head is in JSON's
 // model.
-func (h cborHead) otherIsJSON() bool {
+func (h Head) otherIsJSON() bool {
 	if f, ok := h.float(); ok {
 		return !math.IsInf(f, 0) && !math.IsNaN(f)
 	}
-	first := cborOther | h.info
-	return first == cborFalse || first == cborTrue || first == cborNull
+	first := Other | h.info
+	return first == valueFalse || first == valueTrue || first == Null
 }

@@ -1,9 +1,12 @@
-package wire
+package transport
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // An EventID is what a client of an event stream has, as the id of its last event
@@ -13,21 +16,19 @@ import (
 //	a@k3:18,b@k3:4     in several
 //	~<session>:<count> the first frames of a session, where positions would be too long
 type EventID struct {
-	Positions []Position
+	Positions []wire.Position
 	Session   string // empty: Positions count
 	Count     uint64
 }
 
-// MaxEventID is how long an id of positions may be: it comes with each event, and as
+// maxEventID is how long an id of positions may be: it comes with each event, and as
 // a header with the client's next request.
-const MaxEventID = 2 << 10
+const maxEventID = 2 << 10
 
-// LongestPosition is how long the text of a position of this topic may become.
-func LongestPosition(topic string) int {
-	return Position{Topic: topic, Epoch: strings.Repeat("z", maxEpochBytes), Offset: maxOffset}.length()
+// longestPosition is how long the text of a position of this topic may become.
+func longestPosition(topic string) int {
+	return len(wire.Position{Topic: topic, Epoch: strings.Repeat("z", wire.MaxEpochBytes), Offset: wire.MaxOffset}.Append(nil))
 }
-
-func (p Position) length() int { return len(p.Append(nil)) }
 
 // ParseEventID reads an id strictly: one that was not made here is not to be guessed
 // at.
@@ -35,17 +36,17 @@ func ParseEventID(text string) (EventID, error) {
 	if reference, ok := strings.CutPrefix(text, "~"); ok {
 		return parseReference(reference)
 	}
-	if len(text) > MaxEventID {
-		return EventID{}, faultf(CodeInvalidPosition, "event id has %d bytes, more than any has", len(text))
+	if len(text) > maxEventID {
+		return EventID{}, fmt.Errorf("event id has %d bytes; the longest has %d", len(text), maxEventID)
 	}
 	var id EventID
 	for part := range strings.SplitSeq(text, ",") {
-		p, err := ParsePosition(part)
+		p, err := wire.ParsePosition(part)
 		if err != nil {
 			return EventID{}, err
 		}
-		if slices.ContainsFunc(id.Positions, func(had Position) bool { return had.Topic == p.Topic }) {
-			return EventID{}, faultf(CodeInvalidPosition, "event id names topic %q twice", p.Topic)
+		if slices.ContainsFunc(id.Positions, func(had wire.Position) bool { return had.Topic == p.Topic }) {
+			return EventID{}, fmt.Errorf("event id names topic %q twice", p.Topic)
 		}
 		id.Positions = append(id.Positions, p)
 	}
@@ -54,11 +55,11 @@ func ParseEventID(text string) (EventID, error) {
 
 func parseReference(text string) (EventID, error) {
 	session, digits, _ := strings.Cut(text, ":")
-	count, err := parseOffset(digits)
+	count, err := wire.ParsePosition("t@0:" + digits) // a count is written as an offset is
 	if err != nil || !isSessionID(session) {
-		return EventID{}, faultf(CodeInvalidPosition, "event id is no ~<session>:<count>")
+		return EventID{}, fmt.Errorf("event id is not ~<session>:<count>")
 	}
-	return EventID{Session: session, Count: count}, nil
+	return EventID{Session: session, Count: count.Offset}, nil
 }
 
 // maxSessionID is longer than any id that a daemon makes.

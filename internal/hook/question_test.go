@@ -1,52 +1,53 @@
-package wire
+package hook
 
 import (
 	"encoding/json"
 	"testing"
 	"time"
 
+	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
 
 func TestWhatAnApplicationIsAsked(t *testing.T) {
-	at := Position{Topic: "a.b"}
+	at := wire.Position{Topic: "a.b"}
 	for want, asked := range map[string]struct {
 		principal string
-		m         Message
+		m         wire.Message
 		ttl       time.Duration
 	}{
 		`{"type":"publish","topic":"a.b","principal":"","message":{"data":1}}`: {
-			m: Message{Position: at, Data: []byte("1")},
+			m: wire.Message{Position: at, Data: []byte("1")},
 		},
 		`{"type":"publish","topic":"a.b","principal":"ann \"1\"","message":{"id":"k","key":"\"","client":"c","ttl":60,"type":"text/plain","text":"h\ni"}}`: {
 			principal: `ann "1"`, ttl: time.Minute,
-			m: Message{Position: at, ID: "k", Key: `"`, Client: "c", Type: "text/plain", Data: []byte("h\ni")},
+			m: wire.Message{Position: at, ID: "k", Key: `"`, Client: "c", Type: "text/plain", Data: []byte("h\ni")},
 		},
 		`{"type":"publish","topic":"a.b","principal":"\ufffd","message":{"ttl":1,"type":"image/png","base64":"/w=="}}`: {
 			principal: "\xff", ttl: time.Second,
-			m: Message{Position: at, Type: "image/png", Data: []byte{0xff}},
+			m: wire.Message{Position: at, Type: "image/png", Data: []byte{0xff}},
 		},
 		`{"type":"publish","topic":"a.b","principal":"","message":{"data":[1,2]}}`: {
-			m: Message{Position: at, CBOR: true, Data: []byte{0x82, 1, 2}},
+			m: wire.Message{Position: at, CBOR: true, Data: []byte{0x82, 1, 2}},
 		},
 	} {
-		got := AppendHookPublish(nil, asked.principal, &asked.m, asked.ttl)
+		got := appendQuestion(nil, asked.principal, &asked.m, asked.ttl)
 		require.Equal(t, want+"\n", string(got))
 		require.True(t, json.Valid(got))
 	}
 }
 
 func TestWhatAnApplicationAnswers(t *testing.T) {
-	for body, want := range map[string]HookAnswer{
+	for body, want := range map[string]wire.HookAnswer{
 		"":                                      {},
 		" \r\n":                                 {},
 		`{}`:                                    {},
-		`{"message":{"data":null}}`:             {Message: &PublishItem{Data: json.RawMessage("null")}},
-		`{"message":{"topic":"a","data":[1] }}`: {Message: &PublishItem{Topic: "a", Data: json.RawMessage("[1]")}},
-		`{"refuse":{"detail":"no"}}`:            {Refuse: &HookRefusal{Detail: "no"}},
-		"\n{\"refuse\":{}}\n":                   {Refuse: &HookRefusal{}},
+		`{"message":{"data":null}}`:             {Message: &wire.PublishItem{Data: json.RawMessage("null")}},
+		`{"message":{"topic":"a","data":[1] }}`: {Message: &wire.PublishItem{Topic: "a", Data: json.RawMessage("[1]")}},
+		`{"refuse":{"detail":"no"}}`:            {Refuse: &wire.HookRefusal{Detail: "no"}},
+		"\n{\"refuse\":{}}\n":                   {Refuse: &wire.HookRefusal{}},
 	} {
-		got, err := ParseHookAnswer([]byte(body))
+		got, err := parseAnswer([]byte(body))
 		require.NoError(t, err, "%s", body)
 		require.Equal(t, want, got, "%s", body)
 	}
@@ -59,7 +60,7 @@ func TestAnAnswerThatIsNotUnderstood(t *testing.T) {
 		`{"refuse":{},"refuse":null}`, `{"message":{"data":1,"d\u0061ta":2}}`, `{"message":{"data":1},"refuse":{}}`, `{"message":{"dada":1}}`, `{"message":1}`,
 		"{\"refuse\":{\"detail\":\"\xff\"}}",
 	} {
-		_, err := ParseHookAnswer([]byte(body))
+		_, err := parseAnswer([]byte(body))
 		require.Error(t, err, "%s", body)
 	}
 }
@@ -69,7 +70,7 @@ func FuzzHookAnswer(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		answer, err := ParseHookAnswer(body)
+		answer, err := parseAnswer(body)
 		if err != nil {
 			require.Zero(t, answer)
 			return
@@ -77,7 +78,7 @@ func FuzzHookAnswer(f *testing.F) {
 		require.False(t, answer.Message != nil && answer.Refuse != nil)
 		written, err := json.Marshal(answer)
 		require.NoError(t, err)
-		_, err = ParseHookAnswer(written)
+		_, err = parseAnswer(written)
 		require.NoError(t, err, "%s", written)
 	})
 }

@@ -1,0 +1,68 @@
+package cbor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// MapToJSON returns a CBOR map, one whole item with text keys, as a JSON object,
+// but for the members that are kept in CBOR: those are returned as they are, and not
+// checked.
+func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][]byte, err error) {
+	r := &Reader{b: item}
+	h, err := r.Head()
+	if err == nil && h.Major != Map {
+		err = errors.New("it is not a map")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	var keys mapKeys
+	members = make(map[string][]byte)
+	object = []byte{'{'}
+	for n := uint64(0); r.More(h, n); n++ {
+		key, value, err := r.member()
+		if err != nil {
+			return nil, nil, err
+		}
+		keys = append(keys, key)
+		if name := string(key); slices.Contains(kept, name) {
+			members[name] = value
+			continue
+		}
+		if object, err = appendMember(object, key, value); err != nil {
+			return nil, nil, fmt.Errorf("%.40q: %w", key, err)
+		}
+	}
+	if !keys.shut(0) {
+		return nil, nil, errDuplicate
+	}
+	return append(object, '}'), members, nil
+}
+
+// member reads a text key, and finds its value.
+func (r *Reader) member() (key, value []byte, err error) {
+	h, err := r.Head()
+	if err == nil && h.Major != Text {
+		err = errors.New("a key is not text")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if key, err = r.Text(h); err != nil {
+		return nil, nil, err
+	}
+	value, rest, err := Cut(r.b[r.at:])
+	r.at = len(r.b) - len(rest)
+	return key, value, err
+}
+
+func appendMember(object, key, value []byte) ([]byte, error) {
+	if len(object) > 1 {
+		object = append(object, ',')
+	}
+	object = append(AppendJSONString(object, key), ':')
+	r := Reader{b: value}
+	return r.appendJSON(object, 1)
+}

@@ -1,0 +1,119 @@
+package cbor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+)
+
+// An Scan finds the end of an item of which more and more is there, and looks at
+// each byte once. It judges no more than it needs to.
+type Scan struct {
+	at   int      // how far it is
+	open []uint64 // how many items each container that is open still has
+}
+
+// endless is of a container that a break ends.
+const endless = math.MaxUint64
+
+// maxOpen bounds what a frame nests: a payload, each of whose keys and values may be
+// in parts, within an array.
+const maxOpen = 2*MaxDepth + 4
+
+// ErrNested is the error of an item that nests deeper than any frame.
+var ErrNested = errors.New("it is too deep for a frame")
+
+// Next goes on in b, which begins as it did before, and reports whether the whole
+// item is there: its end is s.at then.
+func (s *Scan) Next(b []byte) (whole bool, err error) {
+	for s.at == 0 || len(s.open) > 0 {
+		r := Reader{b: b, at: s.at}
+		h, err := r.Head()
+		if errors.Is(err, errCut) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if h.Major == Bytes || h.Major == Text {
+			if h.Arg > MaxItemBytes {
+				return false, fmt.Errorf("it is longer than %d bytes", MaxItemBytes)
+			}
+			if _, err := r.take(h.Arg); err != nil {
+				return false, nil
+			}
+		}
+		s.at = r.at
+		if err := s.count(h); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Reset makes the Scan ready for another item.
+func (s *Scan) Reset() { s.at = 0 }
+
+// Length returns how long the item is, once all of it is there.
+func (s *Scan) Length() int { return s.at }
+
+// count counts an item whose head, or if it is a string all of it, was read.
+func (s *Scan) count(h Head) error {
+	n := len(s.open)
+	switch {
+	case h.Major == Other && h.Indefinite():
+		if n == 0 || s.open[n-1] != endless {
+			return errBreak
+		}
+		s.open = s.open[:n-1]
+	case n > 0 && s.open[n-1] != endless:
+		s.open[n-1]--
+	}
+	if err := s.enter(h); err != nil {
+		return err
+	}
+	for n := len(s.open); n > 0 && s.open[n-1] == 0; n-- {
+		s.open = s.open[:n-1]
+	}
+	return nil
+}
+
+// enter opens what the item with head h holds.
+func (s *Scan) enter(h Head) error {
+	holds := h.Arg
+	switch {
+	case h.Major == Other:
+		return nil
+	case h.Indefinite():
+		holds = endless
+	case h.Major == Array:
+		holds = min(holds, MaxItemBytes) // more cannot be there
+	case h.Major == Map:
+		holds = 2 * min(holds, MaxItemBytes)
+	case h.Major == Tag:
+		holds = 1
+	default:
+		return nil
+	}
+	if len(s.open) == maxOpen {
+		return ErrNested
+	}
+	s.open = append(s.open, holds)
+	return nil
+}
+
+// Cut returns the first item of a CBOR sequence, which is not checked further,
+// and what stands behind it. If the item is cut off, the error is
+// io.ErrUnexpectedEOF.
+func Cut(sequence []byte) (item, rest []byte, err error) {
+	var s Scan
+	whole, err := s.Next(sequence)
+	if err == nil && !whole {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, sequence, err
+	}
+	return sequence[:s.at:s.at], sequence[s.at:], nil
+}
