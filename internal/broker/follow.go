@@ -1,147 +1,85 @@
 package broker
 
-import (
-	"sync"
+import "sync"
 
-	"github.com/pubsubd/pubsubd/pkg/wire"
-)
-
-// A Follower hears of the topics that a pattern stands for and that are made
-// while it follows: when the topic gets its first message. It may join from the
-// topic's beginning (Born), but must not wait for a publisher.
+// A Follower learns of each new topic that its pattern matches, before the topic's
+// first message is offered. It may join from the topic's beginning (born), but must not
+// wait for a publisher.
 //
-// A topic that a subscription makes is told of with its first message, too: who
-// subscribes may hold the very lock that a Follower needs.
+// A topic that a subscription creates is announced with its first message, too: the
+// subscriber may hold the lock that a Follower needs.
 type Follower interface {
 	Made(topic string)
 }
 
-// follows has the followers by the tokens of their patterns, so that a new topic
-// is not held against each of them.
+// follows are the patterns with followers.
 type follows struct {
-	mu   sync.RWMutex // taken after everything else, and never held over Made
-	root follow
+	mu   sync.RWMutex // taken last; not held during Made
+	tree tree[*followers]
 }
 
-// A follow is where the patterns that begin with the same tokens go on.
-type follow struct {
-	next      map[string]*follow
-	followers map[Follower]struct{} // of the pattern that ends here
+type followers map[Follower]struct{}
+
+// Followers returns the followers of all patterns that match the topic.
+func (b *Broker) Followers(topic string) (found []Follower) {
+	b.follows.mu.RLock()
+	defer b.follows.mu.RUnlock()
+	b.follows.tree.matching(topic, func(of *followers) bool {
+		for f := range *of {
+			found = append(found, f)
+		}
+		return true
+	})
+	return found
 }
 
-// The wildcards of patterns; see wire.CheckPattern.
-const (
-	anyToken = "*"
-	anyRest  = ">"
-)
-
-// Followers returns who follows a pattern that stands for the topic.
-func (b *Broker) Followers(topic string) []Follower { return b.follows.of(topic) }
-
-// Follow has f told of topics that are made. A pattern is followed once by each
-// follower. The error is a *wire.Problem: there is no memory for more patterns.
+// Follow announces new topics that match the pattern to f. One follower follows a
+// pattern once. The error is a *wire.Problem: there is no memory for more patterns.
 func (b *Broker) Follow(pattern string, f Follower) error {
 	if err := b.admitOverhead(); err != nil {
 		return err
 	}
 	b.follows.mu.Lock()
 	defer b.follows.mu.Unlock()
-	at := &b.follows.root
-	for _, token := range wire.Tokens(pattern) {
-		next := at.next[token]
-		if next == nil {
-			next = &follow{}
-			b.memory.follows.Add(tokenBytes)
-			if at.next == nil {
-				at.next = make(map[string]*follow)
-			}
-			at.next[token] = next
-		}
-		at = next
+	at, created := b.follows.tree.at(pattern, true)
+	if at.value == nil {
+		at.value = &followers{}
 	}
-	if at.followers == nil {
-		at.followers = make(map[Follower]struct{})
-	}
-	at.followers[f] = struct{}{}
-	b.memory.follows.Add(patternBytes)
+	(*at.value)[f] = struct{}{}
+	b.memory.follows.Add(int64(patternBytes + created*tokenBytes))
 	return nil
 }
 
-// Unfollow ends Follow. A call of Made that is under way may still arrive.
+// Unfollow ends Follow. A call of Made that has begun may still arrive.
 func (b *Broker) Unfollow(pattern string, f Follower) {
 	b.follows.mu.Lock()
 	defer b.follows.mu.Unlock()
-	path := []*follow{&b.follows.root}
-	var tokens []string
-	for _, token := range wire.Tokens(pattern) {
-		at := path[len(path)-1].next[token]
-		if at == nil {
-			return
-		}
-		path, tokens = append(path, at), append(tokens, token)
-	}
-	last := path[len(path)-1]
-	if _, follows := last.followers[f]; !follows {
+	at, _ := b.follows.tree.at(pattern, false)
+	if at == nil || at.value == nil {
 		return
 	}
-	delete(last.followers, f)
-	b.memory.follows.Add(-patternBytes)
-	for i := len(path) - 1; i > 0 && path[i].empty(); i-- {
-		delete(path[i-1].next, tokens[i-1])
-		b.memory.follows.Add(-tokenBytes)
+	if _, follows := (*at.value)[f]; !follows {
+		return
 	}
+	delete(*at.value, f)
+	freed := patternBytes
+	if len(*at.value) == 0 {
+		freed += b.follows.tree.remove(pattern) * tokenBytes
+	}
+	b.memory.follows.Add(-int64(freed))
 }
 
-func (f *follow) empty() bool { return len(f.next) == 0 && len(f.followers) == 0 }
-
-// of returns the followers of the patterns that stand for the topic.
-func (f *follows) of(topic string) []Follower {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	var tokens []string
-	for _, token := range wire.Tokens(topic) {
-		tokens = append(tokens, token)
-	}
-	return f.root.appendMatching(nil, tokens, wire.ReservedTopic(topic))
-}
-
-// appendMatching appends the followers of what matches the tokens that are left.
-// With named, the first of them is matched by its name alone.
-func (f *follow) appendMatching(dst []Follower, tokens []string, named bool) []Follower {
-	if f == nil {
-		return dst
-	}
-	if len(tokens) == 0 {
-		return f.appendFollowers(dst)
-	}
-	dst = f.next[tokens[0]].appendMatching(dst, tokens[1:], false)
-	if named {
-		return dst
-	}
-	dst = f.next[anyToken].appendMatching(dst, tokens[1:], false)
-	return f.next[anyRest].appendFollowers(dst)
-}
-
-func (f *follow) appendFollowers(dst []Follower) []Follower {
-	if f != nil {
-		for follower := range f.followers {
-			dst = append(dst, follower)
-		}
-	}
-	return dst
-}
-
-// tell has the followers of a topic told, once, when it gets its first message. A
-// few are told by whoever publishes that, before it is there, so that they are live
-// from the beginning. More are told beside: they read it from history.
+// tell announces a topic to its followers, once, before its first message. The
+// publisher tells a few itself, so that they receive the message live. Another
+// goroutine tells more of them: they read the message from history.
 func (b *Broker) tell(t *topic) {
 	t.told.Do(func() {
-		followers := b.follows.of(t.name)
+		followers := b.Followers(t.name)
 		if len(followers) <= fewSubscribers {
 			t.tell(followers)
 			return
 		}
-		t.telling.Store(true) // until then it must not be forgotten
+		t.telling.Store(true) // the topic must not be forgotten meanwhile
 		b.fanOuts.Go(func() {
 			t.tell(followers)
 			t.telling.Store(false)

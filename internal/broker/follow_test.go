@@ -63,7 +63,7 @@ func TestFollowersAreThoseWhosePatternMatches(t *testing.T) {
 	for _, p := range places {
 		b.Unfollow(p.pattern, p.to)
 	}
-	require.True(t, b.follows.root.empty(), "nothing is left of patterns that nobody follows")
+	require.True(t, b.follows.tree.root.isEmpty(), "nothing is left of patterns that nobody follows")
 	require.Zero(t, b.memory.follows.Load())
 	b.Unfollow("never.followed", &heard{})
 	require.Zero(t, b.memory.follows.Load())

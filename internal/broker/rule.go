@@ -3,8 +3,6 @@ package broker
 import (
 	"cmp"
 	"time"
-
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A Rule says of the topics that a pattern stands for what they retain and what a
@@ -45,10 +43,10 @@ func Slows() []Slow { return []Slow{Resume, DropOldest, Conflate, Disconnect} }
 // DefaultKeep is Rule.Keep's default.
 const DefaultKeep = 16
 
-// rules are the rules in force, completed by the general settings.
+// rules are the rules in force. What a rule leaves out is the general setting.
 type rules struct {
-	all     []Rule
-	general Rule
+	specific tree[*Rule]
+	general  Rule
 }
 
 func newRules(cfg Config) *rules {
@@ -62,19 +60,18 @@ func newRules(cfg Config) *rules {
 		rule.HistoryAge = cmp.Or(rule.HistoryAge, cfg.HistoryAge)
 		rule.Slow = cmp.Or(rule.Slow, Resume)
 		rule.Keep = cmp.Or(rule.Keep, DefaultKeep)
-		r.all = append(r.all, rule)
+		at, _ := r.specific.at(rule.Pattern, true)
+		at.value = &rule
 	}
 	return r
 }
 
-// of returns the rule for a topic.
+// of returns the rule for a topic: the most specific that matches it.
 func (r *rules) of(topic string) *Rule {
 	best := &r.general
-	for i := range r.all {
-		rule := &r.all[i]
-		if wire.Matches(rule.Pattern, topic) && (best == &r.general || wire.MoreSpecific(rule.Pattern, best.Pattern)) {
-			best = rule
-		}
-	}
+	r.specific.matching(topic, func(rule *Rule) bool {
+		best = rule
+		return false
+	})
 	return best
 }

@@ -1,0 +1,247 @@
+package broker
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/tidwall/btree"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A tree holds one value for each name: a topic's name or a pattern. Names that begin
+// with the same tokens share branches, so a lookup costs the tokens of one name,
+// however many names the tree has. The zero tree is empty. The owner provides the
+// lock.
+//
+// A tree of patterns answers which patterns match a topic, the most specific first. A
+// tree of topics answers which topics a pattern matches.
+type tree[V comparable] struct {
+	root branch[V]
+}
+
+// A branch is where the names that begin with the same tokens continue.
+type branch[V comparable] struct {
+	next  map[string]*branch[V]
+	value V // of the name that ends here; the zero value: no name ends here
+}
+
+// The wildcards of patterns; see wire.CheckPattern.
+const (
+	anyToken = "*"
+	anyRest  = ">"
+)
+
+// tokensOf splits a name. The slice fits every valid name.
+func tokensOf(name string) []string {
+	tokens := make([]string, 0, wire.MaxTopicTokens)
+	for _, token := range wire.Tokens(name) {
+		tokens = append(tokens, token)
+	}
+	return tokens
+}
+
+// at returns the branch where the name ends. With create, it adds the branches that
+// are missing, and returns how many; without, the branch may be nil.
+func (t *tree[V]) at(name string, create bool) (at *branch[V], created int) {
+	at = &t.root
+	for _, token := range wire.Tokens(name) {
+		next := at.next[token]
+		switch {
+		case next != nil:
+		case !create:
+			return nil, 0
+		default:
+			next = &branch[V]{}
+			created++
+			if at.next == nil {
+				at.next = make(map[string]*branch[V])
+			}
+			at.next[token] = next
+		}
+		at = next
+	}
+	return at, created
+}
+
+// remove removes a name, and the branches that no other name needs. It returns how
+// many those are.
+func (t *tree[V]) remove(name string) (removed int) { return t.root.remove(tokensOf(name)) }
+
+func (b *branch[V]) remove(tokens []string) (removed int) {
+	if len(tokens) == 0 {
+		var none V
+		b.value = none
+		return 0
+	}
+	next := b.next[tokens[0]]
+	if next == nil {
+		return 0
+	}
+	removed = next.remove(tokens[1:])
+	if next.isEmpty() {
+		delete(b.next, tokens[0])
+		removed++
+	}
+	return removed
+}
+
+func (b *branch[V]) isEmpty() bool {
+	var none V
+	return b.value == none && len(b.next) == 0
+}
+
+// matching calls yield with the value of each pattern that matches the topic, in the
+// order of wire.MoreSpecific, until yield returns false.
+func (t *tree[V]) matching(topic string, yield func(V) bool) {
+	if len(t.root.next) > 0 {
+		t.root.matching(tokensOf(topic), wire.ReservedTopic(topic), yield)
+	}
+}
+
+// matching reports whether to continue. If reserved is set, no wildcard matches the
+// first of the tokens.
+func (b *branch[V]) matching(tokens []string, reserved bool, yield func(V) bool) bool {
+	switch {
+	case b == nil:
+		return true
+	case len(tokens) == 0:
+		return b.yield(yield)
+	case !b.next[tokens[0]].matching(tokens[1:], false, yield):
+		return false
+	case reserved:
+		return true
+	}
+	return b.next[anyToken].matching(tokens[1:], false, yield) && b.next[anyRest].yield(yield)
+}
+
+func (b *branch[V]) yield(yield func(V) bool) bool {
+	var none V
+	return b == nil || b.value == none || yield(b.value)
+}
+
+// names has the names of all topics twice: in a tree for patterns, and in a B-tree for
+// pages of the list. The tree cannot make a page: its branches are not sorted, and byte
+// order is not the order of tokens ("a" < "a-b" < "a.b").
+type names struct {
+	mu     sync.RWMutex // taken after a shard's lock
+	tree   tree[string]
+	sorted btree.Set[string]
+}
+
+func (n *names) put(topic string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at, _ := n.tree.at(topic, true)
+	at.value = topic
+	n.sorted.Insert(topic)
+}
+
+func (n *names) remove(topic string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tree.remove(topic)
+	n.sorted.Delete(topic)
+}
+
+// after returns the names that follow the given one in byte order, at most limit.
+func (n *names) after(name string, limit int) (next []string) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	n.sorted.Ascend(name, func(topic string) bool {
+		if topic != name {
+			next = append(next, topic)
+		}
+		return len(next) < limit
+	})
+	return next
+}
+
+// A Search bounds the cost of all pattern searches of one request. It is for one
+// goroutine.
+type Search struct {
+	limit   int // topics per pattern
+	visits  int // branches left to visit
+	recalls int // forgotten topics left to compare
+	found   []string
+}
+
+// visitsPerTopic is how many branches a search may visit for each topic that it may
+// find. A wildcard before other tokens leads to many topics that do not match.
+const visitsPerTopic = 64
+
+// recallsOfAll is how many patterns a search may compare with all forgotten topics
+// that are remembered.
+const recallsOfAll = 8
+
+// NewSearch returns a Search that finds at most so many topics for each pattern.
+func NewSearch(topics int) *Search {
+	return &Search{limit: topics, visits: topics * visitsPerTopic, recalls: recallsOfAll * forgottenRemembered}
+}
+
+// Matching returns the names of the topics that the pattern matches, in order. ok is
+// false if the search reached one of its bounds.
+func (b *Broker) Matching(pattern string, s *Search) (topics []string, ok bool) {
+	s.found = nil
+	b.names.mu.RLock()
+	s.match(&b.names.tree.root, tokensOf(pattern), true)
+	b.names.mu.RUnlock()
+	slices.Sort(s.found)
+	return s.found, !s.isOver()
+}
+
+func (s *Search) isOver() bool { return s.visits <= 0 || len(s.found) > s.limit }
+
+// match finds the topics below a branch that match the rest of a pattern. At the first
+// token, wildcards do not match reserved topics.
+func (s *Search) match(b *branch[string], tokens []string, first bool) {
+	s.visits--
+	switch {
+	case b == nil || s.isOver():
+		return
+	case len(tokens) == 0:
+		s.take(b)
+		return
+	case tokens[0] != anyToken && tokens[0] != anyRest:
+		s.match(b.next[tokens[0]], tokens[1:], false)
+		return
+	}
+	for token, next := range b.next {
+		switch {
+		case s.isOver():
+			return
+		case first && wire.ReservedTopic(token):
+		case tokens[0] == anyRest:
+			s.takeAll(next)
+		default:
+			s.match(next, tokens[1:], false)
+		}
+	}
+}
+
+func (s *Search) take(b *branch[string]) {
+	if b.value != "" {
+		s.found = append(s.found, b.value)
+	}
+}
+
+// takeAll finds every topic at and below a branch.
+func (s *Search) takeAll(b *branch[string]) {
+	s.visits--
+	s.take(b)
+	for _, next := range b.next {
+		if s.isOver() {
+			return
+		}
+		s.takeAll(next)
+	}
+}
+
+// recall reports whether the search may compare so many forgotten topics.
+func (s *Search) recall(topics uint64) bool {
+	if topics > uint64(s.recalls) {
+		return false
+	}
+	s.recalls -= int(topics)
+	return true
+}
