@@ -22,7 +22,11 @@ import (
 // or "". logLevel answers GET with the level and lets PUT set it, as a
 // zap.AtomicLevel does.
 func NewAdmin(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, logLevel http.Handler) http.Handler {
-	return adminRouter(metrics, sessions, ready, logLevel)
+	router := adminRouter(metrics, sessions, ready, logLevel)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		closeIfFramedTwice(w, r)
+		router.ServeHTTP(w, r)
+	})
 }
 
 func adminRouter(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, logLevel http.Handler) *mux.Router {

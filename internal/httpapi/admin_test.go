@@ -66,3 +66,14 @@ func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 		require.Contains(t, p.Remedy, remedy)
 	}
 }
+
+func TestTheAdminListenerClosesAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) {
+	cfg := newConfig(settings{})
+	defer cfg.Broker.Close()
+	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel())
+	r := httptest.NewRequest("GET", "/livez", nil)
+	r.TransferEncoding = []string{"chunked"}
+	w := httptest.NewRecorder()
+	admin.ServeHTTP(w, r)
+	require.Equal(t, "close", w.Header().Get("Connection"))
+}

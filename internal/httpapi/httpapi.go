@@ -120,6 +120,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer a.serving.end()
 	listen.Of(listen.FromContext(r.Context())).Serving()
+	closeIfFramedTwice(w, r)
 	a.router.ServeHTTP(w, r)
 }
 

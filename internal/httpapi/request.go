@@ -61,6 +61,17 @@ func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
 	return b.over
 }
 
+// closeIfFramedTwice closes the connection after a request whose length a proxy may have
+// read otherwise: one with both Content-Length and Transfer-Encoding (RFC 9112, section
+// 6.1). net/http removes one of the two headers, so the request could have had both if it
+// is chunked, or if it has a length in HTTP/1.0, where net/http ignores Transfer-Encoding.
+func closeIfFramedTwice(w http.ResponseWriter, r *http.Request) {
+	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) && hasBody(r) {
+		w.Header().Set("Connection", "close")
+		r.Close = true // the lane does not take the connection over
+	}
+}
+
 // hasBody reports whether a body comes with r. What http.Request says of Body for
 // servers, http.NoBody, does not hold for HTTP/2.
 func hasBody(r *http.Request) bool { return r.ContentLength != 0 }

@@ -1,0 +1,41 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A proxy that goes by Content-Length where the daemon goes by Transfer-Encoding takes
+// the rest of the body for another client's request. So nothing behind such a request is
+// served (RFC 9112, section 6.1).
+func TestTheConnectionEndsAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) {
+	const path, body, smuggled = "/v1/topics/framed/messages", "1\r\n1\r\n0\r\n\r\n", "POST /v1/topics/smuggled/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1"
+	for name, request := range map[string]string{
+		"length, then chunked":    "POST " + path + " HTTP/1.1\r\nHost: h\r\nContent-Length: 11\r\nTransfer-Encoding: chunked\r\n\r\n" + body,
+		"chunked, then length":    "POST " + path + " HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n" + body,
+		"in HTTP/1.0":             "POST " + path + " HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\nContent-Length: 11\r\n\r\n" + body,
+		"of a GET":                "GET /v1/topics/framed HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 11\r\n\r\n" + body,
+		"where nothing is served": "POST /nothing HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 11\r\n\r\n" + body,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+				k := newLaneKit(t, way)
+				c := k.call()
+				c.send(publishing("first", "1")) // with a lane, it has the connection now
+				c.wantPublished("first")
+				c.send(request, smuggled)
+				resp := c.answer()
+				_, err := io.Copy(io.Discard, resp.Body)
+				require.NoError(t, err)
+				require.NoError(t, resp.Body.Close())
+				require.True(t, resp.Close, "the answer says that the connection ends")
+				c.wantClosed()
+				status, _ := k.get(http.MethodGet, "/v1/topics/smuggled", "")
+				require.Equal(t, http.StatusNotFound, status)
+			}
+		})
+	}
+}
