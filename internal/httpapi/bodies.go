@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
-	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -74,31 +73,9 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A commandReader reads the commands of a connection that goes both ways.
-type commandReader struct {
-	transport.Reader
-	part
-}
-
-// counted returns a Reader of a connection of w's.
-func (a *API) counted(w limit.Who, r transport.Reader) transport.Reader {
-	return &commandReader{Reader: r, part: part{api: a, who: w}}
-}
-
-// Close implements transport.Reader.
-func (c *commandReader) Close() {
-	c.Reader.Close()
-	c.over()
-}
-
-// Read implements transport.Reader.
-func (c *commandReader) Read(b []byte) (int, transport.Incoming, error) {
-	n, in, err := c.Reader.Read(b)
-	if full := c.is(int64(c.Held())); full != nil && err == nil {
-		return 0, transport.Incoming{}, full
-	}
-	return n, in, err
-}
+// counted returns what counts the unfinished command of one of w's connections; see
+// transport.Conversation.
+func (a *API) counted(w limit.Who) (hold func(bytes int64) error) { return (&part{api: a, who: w}).is }
 
 // mostBodies is what all may take together, and those of one address half of it: a
 // quarter of the memory budget, or what a few of the largest need.

@@ -78,7 +78,7 @@ func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	}
 	defer a.release(d)
 	if !a.lines.add(c) {
-		d.Reader.Close()
+		d.Conversation.Close()
 		c.Close()
 		return
 	}
@@ -127,10 +127,10 @@ func (h *bareHost) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	(*API)(h).carry(ctx, c, d)
 }
 
-// Reader implements transport.Host.
-func (h *bareHost) Reader(c net.Conn) transport.Reader {
+// Converse implements transport.Host.
+func (h *bareHost) Converse(c net.Conn) *transport.Conversation {
 	a := (*API)(h)
-	return a.counted(listen.SeatOf(c).Who(nil, ""), transport.NewSequence(a.Limits().MessageBytes))
+	return a.Polls.NewTCP(a.counted(listen.SeatOf(c).Who(nil, "")), time.Now())
 }
 
 func readConnectRequest(opening []byte) (request wire.ConnectRequest, err error) {

@@ -48,9 +48,8 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p asker) error 
 		return errGone // the upgrade has answered
 	}
 	_, compressed := compression.Accepted()
-	d.Request.Format, d.Request.Via, d.Answers = format.OnSocket(), transport.ViaWebSocket, true
-	d.Deflates = compressed
-	d.Reader = a.counted(p.Who, transport.NewWebSocket(d.Request.Format, compressed, a.Limits().MessageBytes))
+	d.Conversation = a.Polls.NewWebSocket(format, compressed, a.counted(p.Who), time.Now())
+	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
 	a.carry(r.Context(), conn, d)
 	return nil

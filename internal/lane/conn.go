@@ -84,12 +84,10 @@ const (
 //	awaited    at most       counted from            and then
 //	nothing    Idle          its last turn           closing
 //	aFrame     Idle          when last heard of      whichever it finds it waits for
-//	 or        RestTimeout   a command's begin       closing, if its rest has not come
-//	anAnswer   see Silence   when last heard of      asking for one, or closing
+//	 or                      see Conversation        what the Conversation says
 //	aRequest   Idle          when last heard of      closing
 //	theRest    restTimeout   its request's begin     returning
 //	space      WriteTimeout  its write               closing
-//	itsEnd     farewell      when it was over        closing
 type awaited uint8
 
 const (
@@ -99,7 +97,6 @@ const (
 	aRequest
 	theRest // of a request
 	space   // for the rest of an answer
-	itsEnd  // by its client
 	awaits  // how many there are
 )
 
@@ -182,14 +179,14 @@ func (c *conn) goOn() bool {
 				return c.await(space)
 			}
 			c.awaited = nothing
-		case c.duplex != nil && c.duplex.pending != nil && c.duplex.pending.over:
-			c.reply()
-		case c.duplex != nil && c.duplex.over && c.filled > 0:
+		case c.duplex != nil && c.duplex.replied:
+			c.replyLate()
+		case c.duplex != nil && c.duplex.Conversation.HasEnded() && c.filled > 0:
 			c.consume(c.filled)
-		case c.duplex != nil && c.duplex.pending == nil && c.polling != parked && c.filled > 0 && !c.partial:
-			c.hear()
+		case c.talks() && c.polling != parked && c.filled > 0 && !c.partial:
+			c.attendToCommands()
 			return c.await(nothing)
-		case c.duplex != nil && c.duplex.told && c.polling == begun && c.mayRead():
+		case c.duplex != nil && c.duplex.wroteFrames && c.polling == begun && c.mayRead():
 			c.read() // commands have their turn while there is more to send than the client reads
 		case c.polling == begun:
 			c.became(c.answer.Go(c.filled > 0 || c.lane.draining.Load()))
@@ -218,7 +215,7 @@ func (c *conn) goOn() bool {
 // mayRead reports whether there is something to read, and a use for it: what comes
 // behind commands that wait for their turn can wait with them.
 func (c *conn) mayRead() bool {
-	return c.unread && c.filled < bufferBytes && (c.duplex == nil || c.duplex.pending == nil || c.filled == 0)
+	return c.unread && c.filled < bufferBytes && (c.duplex == nil || !c.duplex.Conversation.Busy() || c.filled == 0)
 }
 
 // atATime is how many steps a connection makes before others have their turn: a
@@ -237,7 +234,7 @@ func (c *conn) rest() bool {
 	c.maybeRelease()
 	switch {
 	case c.duplex != nil:
-		return c.restDuplex()
+		return c.await(aFrame)
 	case c.filled > 0 && c.polling == noPoll:
 		return !c.lane.draining.Load() && c.await(theRest)
 	case c.polling == parked:
@@ -261,12 +258,13 @@ func (c *conn) await(what awaited) bool {
 	return true
 }
 
-// dueFor is until when something is awaited. The rest of a command is, too, while the
-// connection is read.
+// dueFor is until when something is awaited, in seconds of the lane's age.
 func (c *conn) dueFor(what awaited) int64 {
-	due := c.lane.heads.Load().age + c.lane.patienceFor(what)
-	if (what == aFrame || what == anAnswer) && c.duplex != nil && c.duplex.rest > 0 {
-		due = min(due, c.duplex.rest)
+	due := c.lane.heads.Load().age + c.lane.patience[what].Load()
+	if what == aFrame && c.duplex != nil {
+		if at := c.duplex.Conversation.Due(); !at.IsZero() {
+			due = min(due, int64(at.Sub(c.lane.begun)/time.Second))
+		}
 	}
 	return due
 }
@@ -277,15 +275,14 @@ func (c *conn) overdue() {
 		return
 	}
 	switch {
-	case (c.awaited == aFrame || c.awaited == anAnswer) && c.owes():
-		c.tooSlow()
+	case c.awaited == aFrame && c.duplex != nil && c.polling != waiting:
+		c.overdueDuplex()
+		fallthrough
 	case c.awaited == aFrame:
 		// To take back a poll that still waits would put its heartbeat off.
 		if c.polling == parked && !c.answer.IsParked() {
 			c.takeBack()
 		}
-	case c.awaited == anAnswer:
-		c.silent()
 	case c.awaited == theRest:
 		c.fate = returning
 	case c.awaited == space:
@@ -315,8 +312,8 @@ func (c *conn) leave() {
 	}
 	c.polled()
 	if c.duplex != nil {
-		c.duplex.giveUp()
-		c.duplex.Reader.Close()
+		c.duplex.cancel()
+		c.duplex.Conversation.Close()
 	}
 	c.reader.leave(c)
 	if c.fate == returning {
@@ -359,7 +356,7 @@ func (c *conn) read() {
 	c.readAt = time.Since(c.lane.begun)
 	c.partial = false
 	if c.duplex != nil {
-		c.duplex.asked, c.duplex.told = false, false
+		c.duplex.wroteFrames = false
 	}
 	// The reader tells of what comes after this; of an end that was there, it has told.
 	c.unread = c.ended || c.filled == bufferBytes

@@ -1,44 +1,37 @@
 package lane
 
 import (
-	"errors"
+	"context"
 	"net"
+	"time"
 
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A duplex is what a connection has besides that goes both ways: a WebSocket, or a
-// bare one. Its poll is a stream that is parked on it like any; what its client says
-// is no request but commands, which do not wait for an end of the stream.
+// A duplex is what a two-way connection has besides: a WebSocket, or a TCP connection.
+// Its poll is a stream that is parked on it like any; its client sends commands instead
+// of requests, which do not wait for the end of the stream. The Conversation says what
+// to do with them, and when something is overdue.
 //
-// Commands are carried out in a goroutine, never by the reader, who has other
-// connections to tend: they may take long, or wait. The connection is locked
-// meanwhile, and its poll taken back, so nothing is written before the reply, and no
-// further command is read before the client has taken what it was answered. One that
-// may have to wait for long leaves the connection unlocked, and its poll goes on; see
-// pending.
+// Commands are carried out in a goroutine, never by the reader. The connection is locked
+// meanwhile and its poll taken back, so nothing is written before the reply. A command
+// that waits leaves the connection unlocked, and frames continue.
 type duplex struct {
 	transport.Duplex
 
-	pending *pending // nil: no command is being carried out without the lock
+	giveUp  context.CancelFunc // ends the command that waits, if there is one
+	replied bool               // that was carried out
+	reply   *wire.Reply        // and this comes of it
 
-	told  bool  // it was sent frames since it was read
-	hears bool  // a goroutine is about to carry out what was read
-	asked bool  // the client was asked for a sign of life, and has given none
-	over  bool  // the last was written: what the client still says is thrown away
-	shut  bool  // and it can see that
-	rest  int64 // by when, in seconds of the lane's age, the rest of a command has to be there; 0: all is
-	until int64 // by when, in seconds of the lane's age, it has to close its side then
+	wroteFrames bool // since the connection was read
+	attended    bool // a goroutine is about to carry out what was read
+	shut        bool // the client can see the end
 }
 
-// farewell is how many seconds a client may take to close a connection that is over.
-const farewell = 2
-
-// Carry takes over a connection that goes both ways and serves it, until either side
-// ends it; false if it is not one for the lane, and then nothing was touched. A session
-// of the connection's own is the lane's to end then.
+// Carry takes over a two-way connection and serves it until either side ends it. It
+// returns false if the lane cannot serve it, and then nothing was touched. The lane ends
+// a session of the connection's own.
 func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 	unwrapped, _ := unwrap(nc)
 	socket, ok := unwrapped.(Conn)
@@ -62,146 +55,112 @@ func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 	return true
 }
 
-// hear has what was read carried out.
-func (c *conn) hear() {
-	if !c.duplex.hears {
-		c.duplex.hears = true
+// now is the time of the last Tick, to the second, for what may take seconds.
+func (l *Lane) now() time.Time {
+	return l.begun.Add(time.Duration(l.heads.Load().age) * time.Second)
+}
+
+// talks reports whether the connection is two-way and takes commands.
+func (c *conn) talks() bool {
+	return c.duplex != nil && !c.duplex.Conversation.Busy() && !c.duplex.Conversation.HasEnded()
+}
+
+// attendToCommands has what was read carried out.
+func (c *conn) attendToCommands() {
+	if !c.duplex.attended {
+		c.duplex.attended = true
 		c.attend((*conn).carryOut)
 	}
 }
 
-// carryOut carries out the commands that were read. After some of them others have
-// their turn.
+// carryOut carries out the commands that were read. After some of them other connections
+// have their turn.
 func (c *conn) carryOut() {
-	c.duplex.hears = false
+	c.duplex.attended = false
 	c.takeBack()
 	for range atATime {
-		if c.filled == 0 || c.partial || c.duplex.over || c.failed || c.Blocked() || c.duplex.pending != nil {
+		if c.filled == 0 || c.partial || c.failed || c.Blocked() || !c.talks() {
 			return
 		}
-		n, in, err := c.duplex.Reader.Read(c.buf[:c.filled])
-		if err != nil {
-			c.endDuplex(err)
-			return
-		}
+		n, a := c.duplex.Conversation.Receive(c.buf[:c.filled], c.lane.now())
 		c.consume(n)
 		c.partial = n == 0
-		c.noteRest(in)
-		c.respond(in)
+		c.act(a)
 	}
 }
 
-// noteRest notes by when the rest of a command has to be there, if a part is.
-func (c *conn) noteRest(in transport.Incoming) {
-	d := c.duplex
-	switch {
-	case !d.Reader.Partial() && !(c.partial && c.filled > 0):
-		d.rest = 0
-	case d.rest == 0 || in.Command != nil:
-		d.rest = c.lane.heads.Load().age + seconds(c.lane.polls.RestTimeout())
-	}
-}
-
-// owes reports whether the rest of a command should have come.
-func (c *conn) owes() bool {
-	return c.duplex != nil && c.duplex.rest > 0 && c.duplex.rest < c.lane.heads.Load().age
-}
-
-// tooSlow ends a connection on which the rest of a command does not come.
-func (c *conn) tooSlow() {
-	c.lane.metrics.Ended(metrics.SlowBody)
-	c.takeBack()
-	c.endDuplex(c.lane.polls.TooSlow())
-}
-
-// respond carries out one command, if it is one, and writes what is to be answered.
-func (c *conn) respond(in transport.Incoming) {
-	answer := in.Answer
-	if in.Command != nil {
-		reply, later, err := c.duplex.Commands.Do(c.lane.life, c.duplex.Session, in.Command)
-		if err != nil {
-			c.endDuplex(err)
-			return
-		}
+// act does what the Conversation wants. The output is the caller's.
+func (c *conn) act(a transport.Action) {
+	if a.Command != nil {
+		reply, later, err := c.duplex.Commands.Do(c.lane.life, c.duplex.Session, a.Command)
 		if later != nil {
 			c.carryOutLater(later)
+			return
 		}
-		if reply != nil {
-			answer = c.format.AppendReply(answer, reply)
-		}
+		a = c.duplex.Conversation.Reply(reply, err, c.lane.now())
 	}
-	if len(answer) > 0 {
-		_ = c.write(answer) // goOn looks whether it failed
+	if len(a.Write) > 0 {
+		_ = c.write(a.Write) // goOn looks whether it failed
 	}
-	if in.Closed {
-		c.finishDuplex()
-	}
-}
-
-// endDuplex tells the client why the connection ends, if that is for it to know.
-func (c *conn) endDuplex(err error) {
-	problem, ok := errors.AsType[*wire.Problem](err)
-	if !ok {
+	if a.Close {
 		c.fate = closing
-		return
 	}
-	last := c.format.AppendEnd(nil, problem.Spread())
-	_ = c.write(c.duplex.Reader.Bye(last, problem))
-	c.finishDuplex()
-}
-
-// finishDuplex ends the connection's time once all is written.
-func (c *conn) finishDuplex() {
-	c.duplex.over = true
-	c.duplex.giveUp()
-	c.maybeFinish(true)
-	if c.polling == begun {
-		c.answer.Abandon()
-		c.polled()
+	if a.End {
+		c.duplex.cancel()
+		c.maybeFinish(true)
+		if c.polling == begun {
+			c.answer.Abandon()
+			c.polled()
+		}
 	}
 }
 
-// lingers reports whether the client of a connection that is over has yet to close
-// its side: to close a socket that has something to be read throws away what its
-// client was last sent.
+// carryOutLater has a command carried out while the connection continues.
+func (c *conn) carryOutLater(command transport.Later) {
+	ctx, giveUp := context.WithCancel(c.lane.life)
+	c.duplex.giveUp = giveUp
+	c.lane.running.Go(func() {
+		defer giveUp()
+		reply := command(ctx)
+		c.mu.Lock()
+		defer c.unlock()
+		c.duplex.replied, c.duplex.reply = true, reply
+		c.proceed()
+	})
+}
+
+// replyLate writes the reply to a command that waited.
+func (c *conn) replyLate() {
+	c.duplex.replied = false
+	c.takeBack()
+	c.act(c.duplex.Conversation.Reply(c.duplex.reply, nil, c.lane.now()))
+}
+
+// cancel tells the command that waits, if there is one, that nobody wants its reply.
+func (d *duplex) cancel() {
+	if d.giveUp != nil {
+		d.giveUp()
+	}
+}
+
+// lingers reports whether the client of a connection that has ended has yet to close.
 func (c *conn) lingers() bool {
 	if c.duplex == nil || c.ended || c.failed {
 		return false
 	}
 	if !c.duplex.shut {
 		c.duplex.shut = true
-		c.duplex.until = c.lane.heads.Load().age + farewell
-		c.awaited = nothing
 		shutWriting(c.fd)
+		c.duplex.Conversation.Ended(c.lane.now())
+		c.awaited = nothing
 	}
-	return c.lane.heads.Load().age <= c.duplex.until // whatever it goes on to say
+	return true
 }
 
-// restDuplex is rest where the connection goes both ways.
-func (c *conn) restDuplex() bool {
-	switch {
-	case c.duplex.over:
-		return c.await(itsEnd)
-	case c.duplex.Answers:
-		return c.await(anAnswer)
-	}
-	return c.await(aFrame)
-}
-
-// silent is told that nothing was heard for long from a client that answers
-// heartbeats. While it is sent messages it gets none, so it is asked once.
-func (c *conn) silent() {
-	if c.duplex.pending != nil {
-		return // what it says may not be read yet
-	}
-	if c.duplex.asked {
-		c.lane.metrics.Ended(metrics.Silent)
-		c.fate = closing
-		return
-	}
-	c.duplex.asked = true
-	c.takeBack()
-	if !c.Blocked() {
-		_ = c.write(c.format.Heartbeat())
+// overdueDuplex does what is due of a two-way connection.
+func (c *conn) overdueDuplex() {
+	if a := c.duplex.Conversation.Overdue(c.lane.now()); a.Close || len(a.Write) > 0 {
+		c.takeBack()
+		c.act(a)
 	}
 }

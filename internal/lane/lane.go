@@ -148,7 +148,6 @@ func New(cfg Config) *Lane {
 		l.patience[what].Store(seconds(cfg.Idle))
 	}
 	l.patience[theRest].Store(seconds(restTimeout))
-	l.patience[itsEnd].Store(farewell)
 	l.Reload(cfg.WriteTimeout)
 	l.conns.prev, l.conns.next = &l.conns, &l.conns
 	l.held = make(map[*conn]time.Time)
@@ -158,14 +157,6 @@ func New(cfg Config) *Lane {
 
 // Reload puts another write timeout in force, for what waits from now on.
 func (l *Lane) Reload(writeTimeout time.Duration) { l.patience[space].Store(seconds(writeTimeout)) }
-
-// patienceFor is how many seconds something is awaited.
-func (l *Lane) patienceFor(what awaited) int64 {
-	if what == anAnswer {
-		return seconds(l.polls.Silence())
-	}
-	return l.patience[what].Load()
-}
 
 // seconds is d in whole seconds, at least one.
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }

@@ -23,8 +23,6 @@ func TestReloadIsForWhatWaitsForSpace(t *testing.T) {
 				want = timeout
 			case theRest:
 				want = restTimeout
-			case itsEnd:
-				want = farewell * time.Second
 			}
 			require.EqualValues(t, want/time.Second, l.patience[what].Load())
 		}

@@ -66,7 +66,7 @@ func (c *conn) became(state transport.State, err error) {
 	case transport.Continues:
 		c.polling = begun
 		if c.duplex != nil {
-			c.duplex.told = true
+			c.duplex.wroteFrames = true
 		}
 	case transport.Over:
 		c.polled()
@@ -90,7 +90,7 @@ func (c *conn) end(err error) {
 	problem, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case c.duplex != nil:
-		c.endDuplex(err)
+		c.act(c.duplex.Conversation.End(err))
 	case c.chunked, c.format == frame.EventStream: // also one that has not begun; see mayComeBack in httpapi
 		c.endInParts(err)
 		c.maybeFinish(ok && problem.Code == wire.CodeDraining)

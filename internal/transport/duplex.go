@@ -10,126 +10,179 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Commands carries out what the client of one connection asks for.
+// Commands carries out the commands of one connection's client.
 type Commands interface {
-	// Do carries out one command of the session's client. The reply, if there is one,
-	// is to be told; the error, a *wire.Problem, ends the connection. It may wait, and
-	// gives up when ctx is done. A command that may have to wait for long is returned
-	// as later, not carried out.
+	// Do carries out one command. The client gets the reply, if there is one. The
+	// error, a *wire.Problem, ends the connection. Do does not wait: it returns a
+	// command that may have to wait for long as later, not carried out.
 	Do(ctx context.Context, s *session.Session, command []byte) (reply *wire.Reply, later Later, err error)
 }
 
-// Later carries out a command, as Do does, while the frames of the session go on. No
-// other command is carried out before its reply, if there is one, was told. It is
-// called once.
+// Later carries out a command while the session's frames continue. It gives up when ctx
+// is done. It is called once.
 type Later func(ctx context.Context) *wire.Reply
 
-// A Duplex is what a connection carries that goes both ways: the frames of one session
-// out, the commands of its client in.
+// A Duplex is a two-way connection that was opened: frames of one session go out, and
+// commands of its client come in.
 type Duplex struct {
-	Session  *session.Session
-	Request  Request // mode Stream
-	Reader   Reader  // closed by who carries it
-	Commands Commands
-	Ahead    []byte // what was read of the connection before
-
-	// Answers says that the client answers heartbeats, so that one from which nothing
-	// comes for long is taken for dead.
-	Answers bool
-
-	// Deflates says that the messages of a WebSocket may be deflated.
-	Deflates bool
+	Session      *session.Session
+	Request      Request // mode Stream
+	Conversation *Conversation
+	Commands     Commands
+	Ahead        []byte // what was read of the connection already
+	Deflates     bool   // the messages of a WebSocket may be deflated
 }
 
-// Serve serves a connection that goes both ways, until either side ends it, and closes
-// it. It is the plain way, for every kind of connection: a goroutine reads, another
-// waits for frames and writes them. The lane has a shorter one.
-func (t *Server) Serve(ctx context.Context, c net.Conn, d Duplex) {
+// Serve serves a two-way connection until either side ends it, and closes it. It works
+// for every kind of connection, with two goroutines: the caller's reads, another waits
+// for frames and writes them. The first that ends ends the other. The lane serves
+// connections in its event loops instead.
+func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
+	l := newLink(conn, d.Conversation, d.Ahead)
+	l.format, l.deflates = d.Request.Format, d.Deflates
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer d.Reader.Close()
-	l := &line{server: t, conn: c, duplex: d, asked: time.Now(), greeted: make(chan struct{})}
-	var writing sync.WaitGroup
-	writing.Go(func() {
-		defer cancel() // whoever reads has nobody left to answer
-		var a Answer
-		a.Init(t, l, false)
-		err := a.Begin(d.Session, d.Request)
-		if err == nil {
-			err = a.finish(ctx)
-		}
-		if problem := asProblem(err); problem != nil {
-			l.End(problem.Spread())
-		}
-	})
-	stop := context.AfterFunc(ctx, l.endWriting)
-	if why := l.read(ctx); why != nil {
-		l.End(why)
-		cancel()
-		l.discard()
+	var a Answer
+	a.Init(t, l, false)
+	err := a.Begin(d.Session, d.Request)
+	if err == nil {
+		_, err = a.Go(false) // hello precedes the replies to what was read already
 	}
-	cancel()
-	stop()
-	writing.Wait()
-	c.Close()
+	if err == nil {
+		var writing sync.WaitGroup
+		writing.Go(func() {
+			err = a.finish(ctx)
+			cancel()
+			_ = conn.SetReadDeadline(time.Unix(1, 0)) // so that the reader sees it
+		})
+		l.converse(ctx, d)
+		cancel()
+		writing.Wait()
+	}
+	l.end(err)
 }
 
-// A line is a connection that goes both ways as Serve has it. Its writer and its
-// reader both write to it.
-type line struct {
-	server *Server
-	conn   net.Conn
-	duplex Duplex // immutable
+// A link drives a Conversation over a connection, from one goroutine. Another may Send.
+type link struct {
+	conn     net.Conn      // immutable, like the next three
+	talk     *Conversation // owned by the goroutine that reads
+	format   frame.Format  // of what Send writes
+	deflates bool
 
-	// Owned by who reads.
-	restBy  time.Time // when the rest of a command has to be there; zero: all is there
-	whole   bool      // a command was read to its end
-	bounded bool      // there is a deadline for reading
+	buf    []byte
+	unread []byte // of buf: what talk has not taken
+	closed bool
 
-	greet   sync.Once
-	greeted chan struct{} // closed when hello was written
-
-	mu    sync.Mutex // held by who writes: whole frames
-	over  bool       // the last was written
-	out   []byte     // memory to put small frames together
-	asked time.Time  // when the last heartbeat went
+	mu   sync.Mutex // held by the goroutine that writes, so that frames are whole; guards the fields below
+	last bool       // nothing may be written any more
+	out  []byte     // memory to put small frames together
 }
 
-// Whole implements Sink: there is no answer that ends.
-func (l *line) Whole([]byte, []*frame.Frame) (int, error) {
-	panic("BUG: a connection that goes both ways has no whole answers")
+func newLink(conn net.Conn, talk *Conversation, ahead []byte) *link {
+	l := &link{conn: conn, talk: talk, buf: make([]byte, max(readBytes, 2*len(ahead)))}
+	l.unread = l.buf[:copy(l.buf, ahead)]
+	return l
 }
 
-// Send implements Sink.
-func (l *line) Send(lead []byte, frames []*frame.Frame) (int, error) {
+// readBytes is how much is read at a time: more than any head, so that each reading
+// brings a Conversation on.
+const readBytes = 4 << 10
+
+// converse carries out commands until the connection has ended, or ctx.
+func (l *link) converse(ctx context.Context, d Duplex) {
+	for command := l.next(ctx); command != nil; command = l.next(ctx) {
+		l.mu.Lock()
+		reply, later, err := d.Commands.Do(ctx, d.Session, command)
+		if later != nil {
+			l.mu.Unlock()
+			reply = later(ctx)
+			l.mu.Lock()
+		}
+		if later == nil || ctx.Err() == nil {
+			l.actLocked(l.talk.Reply(reply, err, time.Now()))
+		}
+		l.mu.Unlock()
+	}
+}
+
+// next returns the next command, or nil once the connection has ended, or ctx.
+func (l *link) next(ctx context.Context) []byte {
+	for ctx.Err() == nil && !l.closed && !l.talk.HasEnded() {
+		n, a := l.talk.Receive(l.unread, time.Now())
+		l.unread = l.unread[n:]
+		if a.Command != nil {
+			return a.Command
+		}
+		l.act(a)
+		if n == 0 {
+			l.read(ctx)
+		}
+	}
+	return nil
+}
+
+// read reads once, or does what is due before something arrives.
+func (l *link) read(ctx context.Context) {
+	filled := copy(l.buf, l.unread)
+	err := l.conn.SetReadDeadline(l.talk.Due())
+	if ctx.Err() != nil {
+		return // this may have replaced the deadline that the writer set
+	}
+	n := 0
+	if err == nil {
+		n, err = l.conn.Read(l.buf[filled:])
+	}
+	l.unread = l.buf[:filled+n]
+	switch {
+	case n > 0 || err == nil || ctx.Err() != nil:
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		l.act(l.talk.Overdue(time.Now()))
+	default:
+		l.close()
+	}
+}
+
+// act carries out an Action without a Command. It locks only to write: the writer may
+// wait for a client that waits until it has sent something.
+func (l *link) act(a Action) {
+	switch {
+	case a.Close:
+		l.close()
+	case len(a.Write) > 0:
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.actLocked(a)
+	}
+}
+
+func (l *link) actLocked(a Action) {
+	if a.Close || len(a.Write) > 0 && l.putLocked(a.Write) != nil {
+		l.close()
+	}
+	l.last = l.last || a.End
+}
+
+// Whole implements Sink: no answer on a two-way connection is whole.
+func (l *link) Whole([]byte, []*frame.Frame) (int, error) {
+	panic("BUG: a whole answer on a two-way connection")
+}
+
+// Send implements Sink. It writes small frames together.
+func (l *link) Send(lead []byte, frames []*frame.Frame) (n int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer l.greet.Do(func() { close(l.greeted) })
-	return l.writeLocked(lead, frames)
-}
-
-var errOver = errors.New("the connection is over")
-
-// writeLocked writes lead and frames, small ones together. A client that is sent
-// messages all the time is asked for signs of life between them.
-func (l *line) writeLocked(lead []byte, frames []*frame.Frame) (n int, err error) {
-	if l.over {
-		return 0, errOver
-	}
 	out := append(l.out[:0], lead...)
-	if l.duplex.Answers && time.Since(l.asked) > l.server.config().Heartbeat {
-		l.asked = time.Now()
-		out = append(out, l.duplex.Request.Format.Heartbeat()...)
-	}
 	for _, f := range frames {
-		b := l.bytesOf(f)
-		n += len(f.Bytes(l.duplex.Request.Format.OffSocket()))
-		if len(out)+len(b) > atOnceBytes && len(out) > 0 {
+		n += len(f.Bytes(l.format.OffSocket()))
+		b := f.Bytes(l.format)
+		if l.deflates {
+			b = l.talk.server.SocketMessage(f, l.format, l.talk.server.CompressionMinBytes())
+		}
+		if len(out)+len(b) > atOnceBytes {
 			if err := l.putLocked(out); err != nil {
 				return n, err
 			}
@@ -150,22 +203,18 @@ func (l *line) writeLocked(lead []byte, frames []*frame.Frame) (n int, err error
 // atOnceBytes is about how much is written at a time.
 const atOnceBytes = 64 << 10
 
-func (l *line) bytesOf(f *frame.Frame) []byte {
-	if l.duplex.Deflates {
-		return l.server.SocketMessage(f, l.duplex.Request.Format, l.server.CompressionMinBytes())
-	}
-	return f.Bytes(l.duplex.Request.Format)
-}
-
-func (l *line) putLocked(b []byte) error {
-	if len(b) == 0 {
+func (l *link) putLocked(b []byte) error {
+	switch {
+	case l.last:
+		return net.ErrClosed
+	case len(b) == 0:
 		return nil
 	}
-	err := l.conn.SetWriteDeadline(time.Now().Add(l.server.config().WriteTimeout))
+	err := l.conn.SetWriteDeadline(time.Now().Add(l.talk.server.config().WriteTimeout))
 	if err == nil {
 		_, err = l.conn.Write(b)
 	}
-	l.over = l.over || err != nil
+	l.last = err != nil
 	return err
 }
 
@@ -178,176 +227,28 @@ func (t *Server) SocketMessage(f *frame.Frame, format frame.Format, least int) [
 	return b
 }
 
-// End tells why the connection ends, and that it does.
-func (l *line) End(why *wire.Problem) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	last := l.duplex.Request.Format.AppendEnd(nil, why)
-	_, _ = l.writeLocked(l.duplex.Reader.Bye(last, why), nil) // a client that is gone misses nothing
-	l.over = true
-}
-
-// endWriting tells the client that nothing comes any more, who gets a moment to hear
-// it: to close a socket that has something to be read throws away what it was last
-// sent.
-func (l *line) endWriting() {
+// end ends the connection, with a reason unless it has ended already, and waits a moment
+// for the client to close.
+func (l *link) end(why error) {
+	if !l.closed {
+		l.act(l.talk.End(why))
+	}
+	if l.closed {
+		return
+	}
+	defer l.close()
 	if half, ok := l.conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
-	_ = l.conn.SetReadDeadline(time.Now().Add(farewell))
-}
-
-// farewell is how long a client may take to close a connection that has ended.
-const farewell = time.Second
-
-// discard reads what the client still sends, until it closes, or for a moment: however
-// much it sends.
-func (l *line) discard() {
-	if l.conn.SetReadDeadline(time.Now().Add(farewell)) == nil {
-		_, _ = io.Copy(io.Discard, l.conn)
+	l.talk.Ended(time.Now())
+	if l.conn.SetReadDeadline(l.talk.Due()) == nil {
+		_, _ = io.Copy(io.Discard, l.conn) // however much it sends
 	}
 }
 
-// readBytes is how much is read of a connection at a time: more than any head, so that
-// each reading brings a Reader on.
-const readBytes = 4 << 10
-
-// read carries out what the client says, until it says no more, or something that
-// ends the connection, which is the problem that it returns.
-func (l *line) read(ctx context.Context) *wire.Problem {
-	select {
-	case <-l.greeted: // before the replies to what was read ahead
-	case <-ctx.Done():
-	}
-	buf := make([]byte, max(readBytes, 2*len(l.duplex.Ahead)))
-	filled := copy(buf, l.duplex.Ahead)
-	for {
-		n, closed, err := l.readAll(ctx, buf[:filled])
-		if closed || err != nil {
-			return asProblem(err)
-		}
-		filled = copy(buf, buf[n:filled])
-		l.noteRest(filled > 0 || l.duplex.Reader.Partial())
-		if err := l.await(ctx); err != nil {
-			return nil
-		}
-		m, err := l.conn.Read(buf[filled:])
-		if err != nil {
-			return l.late(ctx, err)
-		}
-		filled += m
-	}
-}
-
-// await bounds how long the next reading may take. There is none when the connection is
-// over.
-func (l *line) await(ctx context.Context) error {
-	if until := l.until(); l.bounded || !until.IsZero() {
-		l.bounded = !until.IsZero()
-		if err := l.conn.SetReadDeadline(until); err != nil {
-			return err
-		}
-	}
-	if ctx.Err() != nil {
-		l.discard()
-		return errOver
-	}
-	return nil
-}
-
-// until is when something has to come; zero: whenever the client likes.
-func (l *line) until() time.Time {
-	if !l.duplex.Answers {
-		return l.restBy
-	}
-	until := time.Now().Add(l.server.Silence())
-	if !l.restBy.IsZero() && l.restBy.Before(until) {
-		return l.restBy
-	}
-	return until
-}
-
-// noteRest notes by when the rest of a command has to be there, if a part is.
-func (l *line) noteRest(part bool) {
-	switch {
-	case !part:
-		l.restBy = time.Time{}
-	case l.restBy.IsZero() || l.whole:
-		l.restBy = time.Now().Add(l.server.RestTimeout())
-	}
-	l.whole = false
-}
-
-// late returns what a client is told that let a deadline pass.
-func (l *line) late(ctx context.Context, err error) *wire.Problem {
-	switch {
-	case ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded):
-		return nil
-	case !l.restBy.IsZero() && !time.Now().Before(l.restBy):
-		l.server.metrics.Ended(metrics.SlowBody)
-		return l.server.TooSlow()
-	}
-	l.server.metrics.Ended(metrics.Silent)
-	return nil
-}
-
-// Silence is how long nothing may come from a client that answers heartbeats.
-func (t *Server) Silence() time.Duration { return 2*t.config().Heartbeat + 10*time.Second }
-
-// readAll carries out all that is whole in b, and returns how much it took.
-func (l *line) readAll(ctx context.Context, b []byte) (taken int, closed bool, err error) {
-	for {
-		if ctx.Err() != nil {
-			return len(b), false, nil // it is over
-		}
-		n, in, err := l.duplex.Reader.Read(b[taken:])
-		if err == nil {
-			err = l.serve(ctx, in)
-		}
-		taken += n
-		if err != nil || n == 0 || in.Closed {
-			return taken, in.Closed, err
-		}
-	}
-}
-
-// serve does what was read. Nothing else is written before the answer to a change of
-// subscriptions: no frame may come of what its client does not know it has.
-func (l *line) serve(ctx context.Context, in Incoming) error {
-	if in.Command == nil && len(in.Answer) == 0 && !in.Closed {
-		return nil // who writes may be waiting for a client that is still saying this
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	answer := in.Answer
-	if in.Command != nil {
-		l.whole = true
-		reply, later, err := l.duplex.Commands.Do(ctx, l.duplex.Session, in.Command)
-		if err != nil {
-			return err
-		}
-		if later != nil {
-			reply = l.asideLocked(ctx, later)
-		}
-		if reply != nil {
-			answer = l.duplex.Request.Format.AppendReply(answer, reply)
-		}
-	}
-	if len(answer) > 0 {
-		_, _ = l.writeLocked(answer, nil) // whoever writes frames hears of it, too
-	}
-	l.over = l.over || in.Closed
-	return nil
-}
-
-// asideLocked carries out a command while others write.
-func (l *line) asideLocked(ctx context.Context, command Later) *wire.Reply {
-	l.mu.Unlock()
-	defer l.mu.Lock()
-	return command(ctx)
-}
-
-func asProblem(err error) *wire.Problem {
-	problem, _ := errors.AsType[*wire.Problem](err)
-	return problem
+// close closes the connection, which ends whoever reads it or writes to it.
+func (l *link) close() {
+	l.closed = true
+	l.talk.Close()
+	_ = l.conn.Close()
 }

@@ -14,28 +14,24 @@ type sequence struct {
 	scan cbor.Scan
 }
 
-// NewSequence returns a Reader of CBOR items, whose commands may carry messages of so
-// many bytes.
-func NewSequence(messageBytes int) Reader { return &sequence{most: maxCommand(messageBytes)} }
+// newSequence returns a reader of commands that may carry messages of so many bytes.
+func newSequence(messageBytes int) *sequence { return &sequence{most: maxCommand(messageBytes)} }
 
-// Bye implements Reader: the end frame says all.
-func (s *sequence) Bye(dst []byte, _ *wire.Problem) []byte { return dst }
+// AppendBye implements reader: the end frame says all.
+func (s *sequence) AppendBye(dst []byte, _ *wire.Problem) []byte { return dst }
 
-// Partial implements Reader.
+// Partial implements reader.
 func (s *sequence) Partial() bool { return len(s.item) > 0 }
 
-// Held implements Reader.
+// Held implements reader.
 func (s *sequence) Held() int { return len(s.item) }
 
-// Close implements Reader.
-func (s *sequence) Close() { s.item = nil }
-
-// Read implements Reader.
-func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
+// Read implements reader.
+func (s *sequence) Read(b []byte) (n int, in incoming, err error) {
 	had := len(s.item)
 	if had == 0 {
 		if n := nulls(b); n > 0 {
-			return n, Incoming{}, nil
+			return n, incoming{}, nil
 		}
 	}
 	all := b
@@ -46,17 +42,17 @@ func (s *sequence) Read(b []byte) (n int, in Incoming, err error) {
 	whole, err := s.scan.Next(all)
 	switch {
 	case err != nil:
-		return 0, Incoming{}, wire.NewProblem(wire.CodeInvalidRequest, "send a CBOR sequence (RFC 8742)", "what was sent cannot be read: %v", err)
+		return 0, incoming{}, wire.NewProblem(wire.CodeInvalidRequest, "send a CBOR sequence (RFC 8742)", "what was sent cannot be read: %v", err)
 	case len(all) > s.most && (!whole || s.scan.Length() > s.most):
-		return 0, Incoming{}, commandTooLarge(s.most)
+		return 0, incoming{}, commandTooLarge(s.most)
 	case !whole && had == 0:
 		s.item = append(s.item, b...)
-		return len(b), Incoming{}, nil
+		return len(b), incoming{}, nil
 	case !whole:
-		return len(b), Incoming{}, nil
+		return len(b), incoming{}, nil
 	}
 	n = s.scan.Length() - had
-	return n, Incoming{Command: s.whole(all)}, nil
+	return n, incoming{command: s.whole(all)}, nil
 }
 
 // nulls is how many of them b begins with. No limit counts those, so however many

@@ -13,8 +13,6 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func newSequence() Reader { return NewSequence(64 << 10) }
-
 func TestASequenceIsRead(t *testing.T) {
 	items := []string{
 		"\x00", "\x17", "\x18\x18", "\x19\xff\xff", "\x1a\x00\x00\x00\x01", "\x1b\xff\xff\xff\xff\xff\xff\xff\xff", // unsigned
@@ -27,20 +25,20 @@ func TestASequenceIsRead(t *testing.T) {
 		"\xf4", "\xf5", "\xf7", "\xf8\xff", "\xf9\x00\x00", "\xfa\x00\x00\x00\x00", "\xfb\x00\x00\x00\x00\x00\x00\x00\x00", // simple
 	}
 	for _, item := range items {
-		wantsHeard(t, newSequence, []byte(item), heard{commands: []string{item}})
+		wantsHeard(t, newTCP, []byte(item), heard{commands: []string{item}})
 		require.NoError(t, cbor.Wellformed([]byte(item)), "%x", item)
-		wantsHeard(t, newSequence, []byte("\xf6"+item+"\xf6\xf6"+item+item), heard{commands: []string{item, item, item}})
+		wantsHeard(t, newTCP, []byte("\xf6"+item+"\xf6\xf6"+item+item), heard{commands: []string{item, item, item}})
 	}
-	wantsHeard(t, newSequence, []byte(strings.Join(items, "")), heard{commands: items})
+	wantsHeard(t, newTCP, []byte(strings.Join(items, "")), heard{commands: items})
 }
 
 // null is a heartbeat: it is no command, and costs nothing.
 func TestHeartbeatsOfASequence(t *testing.T) {
-	s := newSequence().(*sequence)
+	s := newTCP()
 	require.Equal(t, heard{}, hear(t, s, bytes.Repeat([]byte{0xf6}, 100_000), inChunks))
-	require.LessOrEqual(t, cap(s.item), keptMessage)
-	n, _, err := s.Read(bytes.Repeat([]byte{0xf6}, readBytes))
-	require.NoError(t, err)
+	require.LessOrEqual(t, cap(s.reader.(*sequence).item), keptMessage)
+	n, a := s.Receive(bytes.Repeat([]byte{0xf6}, readBytes), opened)
+	require.Zero(t, a)
 	require.Equal(t, readBytes, n, "one after the other they cost a core, and no limit counts them")
 }
 
@@ -70,7 +68,7 @@ func TestWhatIsNoSequenceEndsIt(t *testing.T) {
 		"what is to be UTF-8 is not judged": {"", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := hear(t, newSequence(), []byte(story.b), inChunks)
+			got := hear(t, newTCP(), []byte(story.b), inChunks)
 			require.Empty(t, got.commands)
 			if story.code != "" || story.b == "" {
 				require.Equal(t, story.code, got.code)
@@ -89,7 +87,7 @@ func TestADribbledCommandIsReadOnce(t *testing.T) {
 	list := "\x9f" + strings.Repeat("\x61a", 1<<19-1) + "\xff" // many small items
 	for _, b := range []string{item, list} {
 		begun := time.Now()
-		got := hear(t, newSequence(), []byte(b), func() int { return 16 })
+		got := hear(t, newTCP(), []byte(b), func() int { return 16 })
 		require.Len(t, got.commands, 1)
 		require.Less(t, time.Since(begun), time.Minute)
 	}
@@ -97,10 +95,10 @@ func TestADribbledCommandIsReadOnce(t *testing.T) {
 
 // Commands of the size of a command are each other's neighbours in one reading.
 func TestSmallCommandsTogether(t *testing.T) {
-	s := newSequence().(*sequence)
+	s := newTCP()
 	got := hear(t, s, bytes.Repeat([]byte("\xa1\x64ping\xf5"), 10_000), func() int { return 1000 })
 	require.Len(t, got.commands, 10_000)
-	require.LessOrEqual(t, cap(s.item), keptMessage)
+	require.LessOrEqual(t, cap(s.reader.(*sequence).item), keptMessage)
 }
 
 // others is how another implementation reads, as generous as it can be.
@@ -117,9 +115,8 @@ func FuzzSequence(f *testing.F) {
 	f.Add([]byte("\x9f\x5f\x41a\xff\xbf\x61a\xc0\x00\xff\xff"), uint64(2))
 	f.Add([]byte("\xbb\xff\xff\xff\xff\xff\xff\xff\xff"), uint64(3))
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
-		want := hear(t, newSequence(), b, whole)
-		require.Equal(t, want, hear(t, newSequence(), b, bytewise))
-		wantsHeardInParts(t, newSequence, b, want, seed)
+		want := hear(t, newTCP(), b, whole)
+		wantsHeardInParts(t, newTCP, b, want, seed)
 		rest := b
 		for _, command := range want.commands {
 			for bytes.HasPrefix(rest, []byte{0xf6}) {

@@ -5,8 +5,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
 // A Host takes in the clients of bare connections.
@@ -19,8 +17,8 @@ type Host interface {
 	// return before that is over.
 	Carry(ctx context.Context, c net.Conn, d Duplex)
 
-	// Reader returns what reads a connection.
-	Reader(c net.Conn) Reader
+	// Converse returns the conversation of a connection, see Server.NewTCP.
+	Converse(c net.Conn) *Conversation
 }
 
 // A Port takes bare connections, on which both sides send a CBOR sequence (RFC 8742):
@@ -82,72 +80,23 @@ func (p *Port) Close() {
 	p.running.Wait()
 }
 
-// openTimeout is how long a client may take to say what it opens, and may take to read
-// that it cannot.
-const openTimeout = 10 * time.Second
-
-// take reads what a connection opens, and has it carried.
+// take has a connection carried once its client has said what it opens.
 func (p *Port) take(c net.Conn) {
 	defer p.running.Done()
-	d, err := p.open(c)
+	l := newLink(c, p.host.Converse(c), nil)
+	var d Duplex
+	err := net.ErrClosed
+	if first := l.next(context.Background()); first != nil {
+		d, err = p.host.Open(c, first)
+	}
 	p.opened(c)
 	if err != nil {
-		p.refuse(c, err)
+		l.end(err)
 		return
 	}
+	l.talk.Opened(time.Now())
 	_ = c.SetDeadline(time.Time{})
+	d.Request.Via, d.Request.Format = ViaTCP, l.talk.Format()
+	d.Conversation, d.Ahead = l.talk, l.unread
 	p.host.Carry(context.Background(), c, d)
-}
-
-func (p *Port) open(c net.Conn) (Duplex, error) {
-	if err := c.SetDeadline(time.Now().Add(openTimeout)); err != nil {
-		return Duplex{}, err
-	}
-	reader := p.host.Reader(c)
-	opening, ahead, err := readOpening(c, reader)
-	var d Duplex
-	if err == nil {
-		d, err = p.host.Open(c, opening)
-	}
-	if err != nil {
-		reader.Close()
-		return Duplex{}, err
-	}
-	d.Request.Via, d.Request.Format = ViaTCP, frame.CBOR
-	d.Reader, d.Ahead = reader, ahead
-	return d, nil
-}
-
-// readOpening returns the first that comes which is whole, and what came with it.
-func readOpening(c net.Conn, reader Reader) (opening, ahead []byte, err error) {
-	buf := make([]byte, readBytes)
-	for {
-		m, err := c.Read(buf)
-		if err != nil {
-			return nil, nil, err
-		}
-		for rest := buf[:m]; len(rest) > 0; {
-			n, in, err := reader.Read(rest)
-			if err != nil {
-				return nil, nil, err
-			}
-			if rest = rest[n:]; in.Command != nil {
-				return in.Command, rest, nil
-			}
-		}
-	}
-}
-
-// refuse tells why nothing is opened, if that is for the client.
-func (p *Port) refuse(c net.Conn, err error) {
-	defer c.Close()
-	problem := asProblem(err)
-	if problem == nil {
-		return
-	}
-	_ = c.SetDeadline(time.Now().Add(farewell))
-	_, _ = c.Write(frame.CBOR.AppendEnd(nil, problem.Spread()))
-	l := &line{conn: c}
-	l.endWriting()
-	l.discard()
 }

@@ -33,10 +33,9 @@ type socket struct {
 	scratch  [ws.MaxHeaderSize]byte
 }
 
-// NewWebSocket returns a Reader of a WebSocket whose frames are of the given format,
-// and whose commands may carry messages of so many bytes. With inflates, compression
-// without context takeover was negotiated.
-func NewWebSocket(format frame.Format, inflates bool, messageBytes int) Reader {
+// newSocket returns a reader of commands in this format that may carry messages of so
+// many bytes. With inflates, compression without context takeover was negotiated.
+func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
 	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), freely: 2 * messageBytes, state: ws.StateServerSide}
 	if format.IsBinary() {
 		s.kind = ws.OpBinary
@@ -47,18 +46,18 @@ func NewWebSocket(format frame.Format, inflates bool, messageBytes int) Reader {
 	return s
 }
 
-// Read implements Reader. Frames that ask for nothing, and pings, are read as many as
+// Read implements reader. Frames that ask for nothing, and pings, are read as many as
 // there are: no limit counts them, so however many come they cost little, and are
 // answered together.
-func (s *socket) Read(b []byte) (n int, in Incoming, err error) {
+func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 	n, in, err = s.readFrame(b)
-	for err == nil && n < len(b) && in.Command == nil && !in.Closed && !s.inside && asksNothing(b[n]) {
+	for err == nil && n < len(b) && in.command == nil && !in.closed && !s.inside && asksNothing(b[n]) {
 		m, next, wrong := s.readFrame(b[n:])
 		if m == 0 || wrong != nil {
 			return n, in, nil // it is found again
 		}
 		n += m
-		in.Answer = append(in.Answer, next.Answer...)
+		in.answer = append(in.answer, next.answer...)
 	}
 	return n, in, err
 }
@@ -72,10 +71,10 @@ func asksNothing(begins byte) bool {
 }
 
 // readFrame reads a frame, or the part of one that is there.
-func (s *socket) readFrame(b []byte) (n int, in Incoming, err error) {
+func (s *socket) readFrame(b []byte) (n int, in incoming, err error) {
 	if !s.inside {
 		if n, err = s.readHead(b); n == 0 || err != nil {
-			return 0, Incoming{}, err
+			return 0, incoming{}, err
 		}
 	}
 	part := b[n:][:min(s.head.Length-s.read, int64(len(b)-n))]
@@ -86,21 +85,18 @@ func (s *socket) readFrame(b []byte) (n int, in Incoming, err error) {
 		s.message = s.unmask(s.message, part)
 	}
 	if s.read < s.head.Length {
-		return n, Incoming{}, nil
+		return n, incoming{}, nil
 	}
 	s.inside = false
 	in, err = s.frameEnded()
 	return n, in, err
 }
 
-// Partial implements Reader.
+// Partial implements reader.
 func (s *socket) Partial() bool { return s.inside || s.state.Fragmented() }
 
-// Held implements Reader.
+// Held implements reader.
 func (s *socket) Held() int { return len(s.message) }
-
-// Close implements Reader.
-func (s *socket) Close() { s.message = nil }
 
 // unmask appends part, which is the next of the frame's payload, without its mask.
 func (s *socket) unmask(dst, part []byte) []byte {
@@ -147,18 +143,18 @@ func badSocket(err error) *wire.Problem {
 }
 
 // frameEnded returns what a whole frame comes to.
-func (s *socket) frameEnded() (Incoming, error) {
+func (s *socket) frameEnded() (incoming, error) {
 	switch s.head.OpCode {
 	case ws.OpPing:
-		return Incoming{Answer: ws.MustCompileFrame(ws.NewPongFrame(s.control))}, nil
+		return incoming{answer: ws.MustCompileFrame(ws.NewPongFrame(s.control))}, nil
 	case ws.OpPong:
-		return Incoming{}, nil
+		return incoming{}, nil
 	case ws.OpClose:
 		return s.closed()
 	}
 	if !s.head.Fin {
 		s.state = s.state.Set(ws.StateFragmented)
-		return Incoming{}, nil
+		return incoming{}, nil
 	}
 	s.state = s.state.Clear(ws.StateFragmented)
 	command, err := s.whole()
@@ -166,9 +162,9 @@ func (s *socket) frameEnded() (Incoming, error) {
 		err = badSocket(ws.ErrProtocolInvalidUTF8)
 	}
 	if err != nil {
-		return Incoming{}, err
+		return incoming{}, err
 	}
-	return Incoming{Command: command}, nil
+	return incoming{command: command}, nil
 }
 
 // keptMessage is how large a message's memory is kept for the next.
@@ -190,16 +186,16 @@ func (s *socket) whole() ([]byte, error) {
 }
 
 // closed answers the client's farewell with its own code (RFC 6455, section 5.5.1).
-func (s *socket) closed() (Incoming, error) {
+func (s *socket) closed() (incoming, error) {
 	code, reason := ws.ParseCloseFrameData(s.control)
 	answer := ws.NewCloseFrame(nil)
 	if len(s.control) > 0 {
 		if err := ws.CheckCloseFrameData(code, reason); err != nil || len(s.control) == 1 {
-			return Incoming{}, badSocket(errors.New("the close frame is malformed"))
+			return incoming{}, badSocket(errors.New("the close frame is malformed"))
 		}
 		answer = ws.NewCloseFrame(ws.NewCloseFrameBody(code, ""))
 	}
-	return Incoming{Answer: ws.MustCompileFrame(answer), Closed: true}, nil
+	return incoming{answer: ws.MustCompileFrame(answer), closed: true}, nil
 }
 
 // closings is the status with which a WebSocket closes for a problem (RFC 6455,
@@ -212,8 +208,8 @@ var closings = map[wire.Code]ws.StatusCode{
 	wire.CodeOverloaded:      1013, // try again later (IANA's registry of close codes)
 }
 
-// Bye implements Reader.
-func (s *socket) Bye(dst []byte, why *wire.Problem) []byte {
+// AppendBye implements reader.
+func (s *socket) AppendBye(dst []byte, why *wire.Problem) []byte {
 	code, ok := closings[why.Code]
 	if !ok {
 		code = ws.StatusPolicyViolation

@@ -13,7 +13,6 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -71,19 +70,12 @@ func diverse(n int) string {
 	return b.String()[:n]
 }
 
-func newTextSocket() Reader      { return NewWebSocket(frame.NDJSON, false, 64<<10) }
-func newBinarySocket() Reader    { return NewWebSocket(frame.CBOR, false, 64<<10) }
-func newInflatingSocket() Reader { return NewWebSocket(frame.NDJSON, true, 64<<10) }
-
-// mostCommand is the limit of the sockets above.
-var mostCommand = maxCommand(64 << 10)
-
 func TestAWebSocketIsRead(t *testing.T) {
 	long := strings.Repeat("long ", 200)
 	longer := strings.Repeat("x", 70_000)
 	closed := string([]byte{fin | closing, 2, 0x03, 0xe8})
 	for name, story := range map[string]struct {
-		of   func() Reader
+		of   func() *Conversation
 		b    []byte
 		want heard
 	}{
@@ -148,26 +140,24 @@ func TestAWebSocketIsRead(t *testing.T) {
 
 // Pings cost their answers, which their sender has to take, and nothing stays.
 func TestManyPingsLeaveNothingBehind(t *testing.T) {
-	s := newTextSocket().(*socket)
+	s := newTextSocket()
 	one := frameOf(fin|ping, strings.Repeat("p", 125))
 	h := hear(t, s, bytes.Repeat(one, 10_000), inChunks)
 	require.Len(t, h.answers, 10_000*127)
-	require.LessOrEqual(t, cap(s.control), 256)
-	require.Empty(t, s.message)
+	require.LessOrEqual(t, cap(s.reader.(*socket).control), 256)
+	require.Empty(t, s.reader.(*socket).message)
 }
 
 // A write for each pong would have a client of a few Mbit/s keep a core busy.
 func TestPingsAreAnsweredTogether(t *testing.T) {
 	s := newTextSocket()
 	small := join(frameOf(fin|ping, ""), frameOf(fin|pong, ""), frameOf(text, ""), frameOf(continued, ""), frameOf(fin|ping, "p"))
-	n, in, err := s.Read(join(small, frameOf(fin|continued, "x"), frameOf(fin|ping, "")))
-	require.NoError(t, err)
+	n, a := s.Receive(join(small, frameOf(fin|continued, "x"), frameOf(fin|ping, "")), opened)
 	require.Equal(t, len(small), n, "commands are by themselves")
-	require.Equal(t, "\x8a\x00\x8a\x01p", string(in.Answer))
-	n, in, err = s.Read(join(frameOf(fin|continued, "x"), frameOf(fin|ping, "")))
-	require.NoError(t, err)
+	require.Equal(t, "\x8a\x00\x8a\x01p", string(a.Write))
+	n, a = s.Receive(join(frameOf(fin|continued, "x"), frameOf(fin|ping, "")), opened)
 	require.Equal(t, len(frameOf(fin|continued, "x")), n)
-	require.Equal(t, "x", string(in.Command))
+	require.Equal(t, "x", string(a.Command))
 }
 
 // Memory grows with what comes, not with what is announced.
@@ -175,22 +165,22 @@ func TestAnAnnouncedCommandTakesNoMemory(t *testing.T) {
 	begin := frameOf(text, strings.Repeat("x", mostCommand))[:20]
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	var readers []Reader
+	var talks []*Conversation
 	for range 100 {
-		r := newTextSocket()
-		hear(t, r, begin, whole)
-		readers = append(readers, r)
+		c := newTextSocket()
+		hear(t, c, begin, whole)
+		talks = append(talks, c)
 	}
 	runtime.ReadMemStats(&after)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
-	runtime.KeepAlive(readers)
+	runtime.KeepAlive(talks)
 }
 
 // A large command's memory does not stay with a connection.
 func TestALargeCommandIsForgotten(t *testing.T) {
-	s := newTextSocket().(*socket)
+	s := newTextSocket()
 	hear(t, s, join(frameOf(fin|text, strings.Repeat("x", 1<<20)), frameOf(fin|text, "{}")), inChunks)
-	require.LessOrEqual(t, cap(s.message), keptMessage)
+	require.LessOrEqual(t, cap(s.reader.(*socket).message), keptMessage)
 }
 
 // Each end of a session has its close code.
@@ -199,26 +189,10 @@ func TestTheByeOfAWebSocket(t *testing.T) {
 		wire.CodeDraining: 1001, wire.CodeSessionEnded: 1000, wire.CodePollReplaced: 1008, wire.CodeInvalidRequest: 1008,
 		wire.CodeMessageTooLarge: 1009, wire.CodeInternal: 1011, wire.CodeOverloaded: 1013,
 	} {
-		bye := newTextSocket().Bye([]byte{}, &wire.Problem{Code: code})
+		bye := newTextSocket().reader.AppendBye([]byte{}, &wire.Problem{Code: code})
 		require.Equal(t, []byte{fin | closing, byte(len(bye) - 2)}, bye[:2], "whole, and not masked")
 		got, reason := ws.ParseCloseFrameData(bye[2:])
 		require.Equal(t, status, got, code)
 		require.Equal(t, string(code), reason)
 	}
-}
-
-func FuzzWebSocket(f *testing.F) {
-	f.Add(join(frameOf(text, "ab"), frameOf(fin|ping, "1"), frameOf(fin|continued, "cd"), frameOf(fin|closing, "\x03\xe8")), uint64(1))
-	f.Add(join(frameOf(fin|rsv1|text, deflated("a command")), frameOf(fin|text, "{}")), uint64(2))
-	f.Add([]byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), uint64(3))
-	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
-		for _, newReader := range []func() Reader{newTextSocket, newBinarySocket, newInflatingSocket} {
-			want := hear(t, newReader(), b, whole)
-			require.Equal(t, want, hear(t, newReader(), b, bytewise))
-			wantsHeardInParts(t, newReader, b, want, seed)
-			for _, command := range want.commands {
-				require.LessOrEqual(t, len(command), mostCommand)
-			}
-		}
-	})
 }

@@ -1,0 +1,435 @@
+package transport
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gobwas/ws"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// newServer returns a Server with the default time-outs whose messages have at most
+// 64 KiB.
+func newServer() *Server {
+	return New(Config{}, wire.Limits{MessageBytes: 64 << 10}, metrics.New("test"))
+}
+
+// opened is when the conversations of the tests begin.
+var opened = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func holdAll(int64) error { return nil }
+
+var aServer = newServer()
+
+func newTextSocket() *Conversation {
+	return aServer.NewWebSocket(frame.NDJSON, false, holdAll, opened)
+}
+
+func newBinarySocket() *Conversation {
+	return aServer.NewWebSocket(frame.CBOR, false, holdAll, opened)
+}
+
+func newInflatingSocket() *Conversation {
+	return aServer.NewWebSocket(frame.NDJSON, true, holdAll, opened)
+}
+
+// newTCP returns the conversation of a TCP connection that has said what it opens.
+func newTCP() *Conversation {
+	c := aServer.NewTCP(holdAll, opened)
+	c.Opened(opened)
+	return c
+}
+
+// mostCommand is the limit of the conversations above.
+var mostCommand = maxCommand(64 << 10)
+
+// heard is what a Conversation wanted to be done for some bytes.
+type heard struct {
+	commands []string
+	answers  string    // one behind the other
+	closed   bool      // by the client
+	code     wire.Code // of the problem that ended it; empty: none did
+}
+
+// hear has c receive b in parts of so many bytes, each behind what c did not take
+// before. Commands are carried out at once, without a reply.
+func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
+	t.Helper()
+	var have []byte
+	for len(b) > 0 {
+		n := min(part(), len(b))
+		have, b = append(have, b[:n]...), b[n:]
+		for len(have) > 0 {
+			n, a := c.Receive(have, opened)
+			require.False(t, a.Close)
+			require.GreaterOrEqual(t, len(have), n)
+			have = have[n:]
+			if a.Command != nil {
+				require.Empty(t, a.Write)
+				h.commands = append(h.commands, string(a.Command))
+				require.Zero(t, c.Reply(nil, nil, opened))
+			}
+			if !a.End {
+				h.answers += string(a.Write)
+			} else if h.code = endOf(t, c.Format(), a.Write); h.code == "" {
+				h.closed, h.answers = true, h.answers+string(a.Write)
+			}
+			if a.End {
+				return h
+			}
+			if n == 0 {
+				require.Less(t, len(have), ws.MaxHeaderSize, "it waits for more than a head")
+				break
+			}
+		}
+	}
+	return h
+}
+
+// endOf returns the code of the end frame that b begins with, or nothing if it begins
+// with none.
+func endOf(t testing.TB, format frame.Format, b []byte) wire.Code {
+	t.Helper()
+	if format != format.OffSocket() {
+		f, err := ws.ReadFrame(bytes.NewReader(b))
+		require.NoError(t, err)
+		if f.Header.OpCode.IsControl() {
+			return ""
+		}
+		b = f.Payload
+	}
+	c, err := wire.ParseLine(b)
+	if format.IsBinary() {
+		c, err = wire.NewCBORDecoder(bytes.NewReader(b)).Next()
+	}
+	require.NoError(t, err)
+	require.NotNil(t, c.End)
+	return c.End.Code
+}
+
+// whole, and each of these many bytes.
+func whole() int    { return 1 << 30 }
+func bytewise() int { return 1 }
+func inChunks() int { return readBytes }
+
+// wantsHeard has a new Conversation receive b whole, bytewise, cut in two everywhere, and in
+// random parts: it must make the same of them.
+func wantsHeard(t testing.TB, newTalk func() *Conversation, b []byte, want heard) {
+	t.Helper()
+	require.Equal(t, want, hear(t, newTalk(), b, whole))
+	require.Equal(t, want, hear(t, newTalk(), b, bytewise), "byte by byte")
+	require.Equal(t, want, hear(t, newTalk(), b, inChunks))
+	for cut := 1; cut < min(len(b), 300); cut++ {
+		parts := []int{cut, len(b)}
+		require.Equal(t, want, hear(t, newTalk(), b, func() int {
+			n := parts[0]
+			if len(parts) > 1 {
+				parts = parts[1:]
+			}
+			return n
+		}), "cut at %d", cut)
+	}
+	wantsHeardInParts(t, newTalk, b, want, 1)
+}
+
+func wantsHeardInParts(t testing.TB, newTalk func() *Conversation, b []byte, want heard, seed uint64) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, uint64(len(b))))
+	require.Equal(t, want, hear(t, newTalk(), b, func() int { return 1 + random.IntN(40) }), fmt.Sprintf("seed %d", seed))
+}
+
+// Receive wants the same of bytes in any cut as in one piece.
+func FuzzConversation(f *testing.F) {
+	f.Add(join(frameOf(text, "ab"), frameOf(fin|ping, "1"), frameOf(fin|continued, "cd"), frameOf(fin|closing, "\x03\xe8")), uint64(1))
+	f.Add(join(frameOf(fin|rsv1|text, deflated("a command")), frameOf(fin|text, "{}")), uint64(2))
+	f.Add([]byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), uint64(3))
+	f.Add([]byte("\xa1\x64ping\xf5\xf6\x83\x01\x02\x03"), uint64(4))
+	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
+		for _, newTalk := range []func() *Conversation{newTextSocket, newBinarySocket, newInflatingSocket, newTCP} {
+			want := hear(t, newTalk(), b, whole)
+			require.Equal(t, want, hear(t, newTalk(), b, bytewise))
+			wantsHeardInParts(t, newTalk, b, want, seed)
+			for _, command := range want.commands {
+				require.LessOrEqual(t, len(command), mostCommand)
+			}
+		}
+	})
+}
+
+// A step of a story is one call of a Conversation at a time after its opening, and what
+// it wants then: "command(C)", "reply(REF)", "pong(P)", "heartbeat", "end(CODE)", "bye",
+// "close" or nothing. After it Overdue is due at a time; never: not before another call.
+type step struct {
+	at   time.Duration
+	call func(c *Conversation, now time.Time) Action
+	want string
+	due  time.Duration
+}
+
+const never = -1
+
+// receives receives b, of which so many bytes are taken.
+func receives(b []byte, taken int) func(*Conversation, time.Time) Action {
+	return func(c *Conversation, now time.Time) Action {
+		n, a := c.Receive(b, now)
+		if n != taken {
+			panic(fmt.Sprintf("took %d", n))
+		}
+		return a
+	}
+}
+
+func receivesAll(b []byte) func(*Conversation, time.Time) Action { return receives(b, len(b)) }
+
+func replies(r *wire.Reply, err error) func(*Conversation, time.Time) Action {
+	return func(c *Conversation, now time.Time) Action { return c.Reply(r, err, now) }
+}
+
+func ends(err error) func(*Conversation, time.Time) Action {
+	return func(c *Conversation, _ time.Time) Action { return c.End(err) }
+}
+
+func overdue(c *Conversation, now time.Time) Action { return c.Overdue(now) }
+
+func opens(c *Conversation, now time.Time) Action {
+	c.Opened(now)
+	return Action{}
+}
+
+func isEnded(c *Conversation, now time.Time) Action {
+	c.Ended(now)
+	return Action{}
+}
+
+func TestTheRulesOfAConversation(t *testing.T) {
+	socket := func(s *Server) *Conversation { return s.NewWebSocket(frame.NDJSON, true, holdAll, opened) }
+	tcp := func(s *Server) *Conversation {
+		c := s.NewTCP(holdAll, opened)
+		c.Opened(opened)
+		return c
+	}
+	unopened := func(s *Server) *Conversation { return s.NewTCP(holdAll, opened) }
+	none := wire.NewProblem(wire.CodeOverloaded, "", "")
+	full := func(s *Server) *Conversation {
+		return s.NewTCP(func(bytes int64) error {
+			if bytes > 100 {
+				return none
+			}
+			return nil
+		}, opened)
+	}
+	const sec = time.Second
+	command, item := frameOf(fin|text, "{}"), []byte("\xa1\x64ping\xf5")
+	two := slices.Concat(item, item)
+	for name, story := range map[string]struct {
+		of      func(*Server) *Conversation
+		steps   []step
+		counted metrics.Ending // why it was ended, if that is counted
+	}{
+		"a WebSocket client that answers no heartbeat is gone": {socket, []step{
+			{29 * sec, overdue, "", 30 * sec},
+			{30 * sec, overdue, "heartbeat", 40 * sec},
+			{39 * sec, overdue, "", 40 * sec},
+			{40 * sec, overdue, "close", 40 * sec},
+		}, metrics.Silent},
+		"one that answers, or says anything, is not": {socket, []step{
+			{30 * sec, overdue, "heartbeat", 40 * sec},
+			{39 * sec, receivesAll(frameOf(fin|pong, "")), "", 69 * sec},
+			{69 * sec, receivesAll(frameOf(fin|ping, "p")), "pong(p)", 99 * sec},
+			{99 * sec, overdue, "heartbeat", 109 * sec},
+		}, ""},
+		"a TCP client may be silent": {tcp, []step{
+			{time.Hour, overdue, "", never},
+			{time.Hour, receivesAll(frame.CBOR.Heartbeat()), "", never},
+		}, ""},
+		"the rest of a command is due": {socket, []step{
+			{5 * sec, receivesAll(command[:7]), "", 25 * sec},
+			{24 * sec, receivesAll(command[7:]), "command({})", never},
+			{24 * sec, replies(nil, nil), "", 54 * sec},
+		}, ""},
+		"however often a part of it comes": {socket, []step{
+			{0, receivesAll(frameOf(text, "a")), "", 20 * sec},
+			{10 * sec, receivesAll(frameOf(continued, "b")), "", 20 * sec},
+			{15 * sec, receivesAll(frameOf(fin|ping, "")), "pong()", 20 * sec},
+			{20 * sec, overdue, "end(invalid_request) bye", never},
+			{20 * sec, isEnded, "", 21 * sec},
+			{21 * sec, overdue, "close", 21 * sec},
+		}, metrics.SlowBody},
+		"also of half a head, which is not taken": {socket, []step{
+			{5 * sec, receives(command[:3], 0), "", 25 * sec},
+			{10 * sec, receives(command[:4], 0), "", 25 * sec},
+			{25 * sec, overdue, "end(invalid_request) bye", never},
+		}, metrics.SlowBody},
+		"and of an item": {tcp, []step{
+			{5 * sec, receivesAll(item[:2]), "", 25 * sec},
+			{24 * sec, receives(item[2:], len(item)-2), "command(" + string(item) + ")", never},
+			{25 * sec, replies(nil, nil), "", never},
+			{30 * sec, receivesAll(item[:1]), "", 50 * sec},
+			{50 * sec, overdue, "end(invalid_request)", never},
+		}, metrics.SlowBody},
+		"one command is carried out at a time, for as long as that takes": {tcp, []step{
+			{0, receives(two, len(item)), "command(" + string(item) + ")", never},
+			{sec, receives(item, 0), "", never},
+			{time.Hour, overdue, "", never},
+			{time.Hour, replies(&wire.Reply{Ref: new(uint64(7))}, nil), "reply(7)", never},
+			{time.Hour, receivesAll(item), "command(" + string(item) + ")", never},
+		}, ""},
+		"its time is not its client's silence": {socket, []step{
+			{0, receivesAll(command), "command({})", never},
+			{time.Hour, replies(&wire.Reply{Ref: new(uint64(7))}, nil), "reply(7)", time.Hour + 30*sec},
+		}, ""},
+		"what is no command ends the connection": {socket, []step{
+			{0, receivesAll(command), "command({})", never},
+			{0, replies(nil, wire.NewProblem(wire.CodeInvalidRequest, "", "")), "end(invalid_request) bye", never},
+			{0, receivesAll(command), "", never},
+		}, ""},
+		"a failure is not told": {tcp, []step{
+			{0, receivesAll(item), "command(" + string(item) + ")", never},
+			{0, replies(nil, errors.New("it panicked")), "close", never},
+		}, ""},
+		"a session that ends while a command waits": {socket, []step{
+			{0, receivesAll(command), "command({})", never},
+			{sec, ends(wire.NewProblem(wire.CodeSessionEnded, "", "")), "end(session_ended) bye", never},
+			{2 * sec, replies(&wire.Reply{Ref: new(uint64(7))}, nil), "", never},
+			{2 * sec, ends(wire.NewProblem(wire.CodeDraining, "", "")), "", never},
+		}, ""},
+		"a client that closes gets its own code": {socket, []step{
+			{0, receivesAll(frameOf(fin|closing, "\x0f\xa0because")), "bye", never},
+			{sec, isEnded, "", 2 * sec},
+			{sec, receivesAll(command), "", 2 * sec},
+			{2 * sec, overdue, "close", 2 * sec},
+		}, ""},
+		"what is too large ends it": {socket, []step{
+			{0, receives(frameOf(fin|text, string(make([]byte, mostCommand+1)))[:14], 0), "end(message_too_large) bye", never},
+		}, ""},
+		"and what inflates too much": {socket, []step{
+			{0, receivesAll(frameOf(fin|rsv1|text, deflated(string(make([]byte, 8<<20))))), "end(message_too_large) bye", never},
+		}, ""},
+		"the opening is due": {unopened, []step{
+			{0, overdue, "", 10 * sec},
+			{5 * sec, receivesAll(frame.CBOR.Heartbeat()), "", 10 * sec},
+			{9 * sec, receivesAll(item[:2]), "", 10 * sec},
+			{10 * sec, overdue, "close", 10 * sec},
+		}, ""},
+		"but carrying it out may take longer": {unopened, []step{
+			{9 * sec, receivesAll(item), "command(" + string(item) + ")", never},
+			{20 * sec, receives(item, 0), "", never},
+			{20 * sec, opens, "", never},
+			{20 * sec, receivesAll(item), "command(" + string(item) + ")", never},
+		}, ""},
+		"what cannot be opened is told": {unopened, []step{
+			{0, receivesAll(item), "command(" + string(item) + ")", never},
+			{sec, ends(wire.NewProblem(wire.CodeInvalidTopic, "", "")), "end(invalid_topic)", never},
+			{sec, isEnded, "", 2 * sec},
+		}, ""},
+		"what takes too much memory ends it": {full, []step{
+			{0, receivesAll([]byte("\x79\x03\xe8" + string(make([]byte, 90)))), "", 10 * sec},
+			{0, receives(make([]byte, 90), 90), "end(overloaded)", never},
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer()
+			c := story.of(s)
+			for i, step := range story.steps {
+				now := opened.Add(step.at)
+				require.Equal(t, step.want, wordsOf(t, c.Format(), step.call(c, now)), "step %d", i)
+				if step.due == never {
+					require.Zero(t, c.Due(), "step %d", i)
+				} else {
+					require.Equal(t, step.due, c.Due().Sub(opened), "step %d", i)
+				}
+			}
+			for _, why := range []metrics.Ending{metrics.SlowBody, metrics.Silent} {
+				want := 0
+				if why == story.counted {
+					want = 1
+				}
+				require.EqualValues(t, want, testutil.ToFloat64(s.metrics.ConnectionsEnded.WithLabelValues(string(why))), why)
+			}
+		})
+	}
+}
+
+// wordsOf says what an Action wants, in the words of step.
+func wordsOf(t *testing.T, format frame.Format, a Action) string {
+	t.Helper()
+	var words []string
+	if a.Command != nil {
+		words = append(words, "command("+string(a.Command)+")")
+	}
+	onSocket := format != format.OffSocket()
+	for b := bytes.NewReader(a.Write); b.Len() > 0; {
+		payload, code := a.Write, ws.OpBinary
+		if onSocket {
+			f, err := ws.ReadFrame(b)
+			require.NoError(t, err)
+			payload, code = f.Payload, f.Header.OpCode
+		} else {
+			b.Reset(nil)
+		}
+		words = append(words, wordOf(t, format, code, payload))
+	}
+	require.Equal(t, a.End, slices.ContainsFunc(words, func(w string) bool { return w == "bye" || strings.HasPrefix(w, "end(") }))
+	if a.Close {
+		words = append(words, "close")
+	}
+	return strings.Join(words, " ")
+}
+
+func wordOf(t *testing.T, format frame.Format, code ws.OpCode, payload []byte) string {
+	t.Helper()
+	switch code {
+	case ws.OpPing:
+		return "heartbeat"
+	case ws.OpPong:
+		return "pong(" + string(payload) + ")"
+	case ws.OpClose:
+		return "bye"
+	}
+	c, err := wire.ParseLine(payload)
+	if format.IsBinary() {
+		c, err = wire.NewCBORDecoder(bytes.NewReader(payload)).Next()
+	}
+	require.NoError(t, err)
+	if c.End != nil {
+		return "end(" + string(c.End.Code) + ")"
+	}
+	require.NotNil(t, c.Reply)
+	return fmt.Sprintf("reply(%d)", *c.Reply.Ref)
+}
+
+// What is kept of a command is counted, and no more once the connection has ended.
+func TestAConversationCountsWhatItHolds(t *testing.T) {
+	command := frameOf(fin|text, string(make([]byte, 1000)))
+	for name, end := range map[string]func(*Conversation){
+		"the rest comes":  func(c *Conversation) { c.Receive(command[500:], opened) },
+		"it ends":         func(c *Conversation) { c.End(wire.NewProblem(wire.CodeDraining, "", "")) },
+		"it is closed":    (*Conversation).Close,
+		"the client ends": func(c *Conversation) { c.Receive(frameOf(fin|closing, ""), opened) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var held int64
+			c := aServer.NewWebSocket(frame.NDJSON, false, func(bytes int64) error { held = bytes; return nil }, opened)
+			b := command[:500]
+			if name == "the client ends" {
+				b = frameOf(text, string(make([]byte, 492)))
+			}
+			_, a := c.Receive(b, opened)
+			require.Zero(t, a)
+			require.EqualValues(t, 492, held)
+			end(c)
+			require.Zero(t, held)
+		})
+	}
+}
