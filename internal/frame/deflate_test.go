@@ -115,7 +115,7 @@ func TestAMessageIsDeflatedFromTheLeastOn(t *testing.T) {
 		_, pays := f.Deflated(NDJSON, least)
 		require.Equal(t, want, pays, "%d bytes, and at least %d", length, least)
 	}
-	_, pays := NewGap(*someGap(wire.GapSlow)).Deflated(NDJSON, 0)
+	_, pays := NewGap(*someGap()).Deflated(NDJSON, 0)
 	require.False(t, pays, "a gap is short")
 }
 

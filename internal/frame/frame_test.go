@@ -94,7 +94,7 @@ func TestFrameOfAMessage(t *testing.T) {
 }
 
 func TestFrameOfAGap(t *testing.T) {
-	g := someGap(wire.GapSlow)
+	g := someGap()
 	f := NewGap(*g)
 	require.Nil(t, f.Message())
 	require.Equal(t, g, f.Gap())
@@ -118,7 +118,7 @@ func TestExpired(t *testing.T) {
 		{"at its time", New(someMessage(), accepted, time.Second, nil), time.Second, true},
 		{"clock set back", New(someMessage(), accepted, time.Second, nil), -time.Hour, false},
 		{"no ttl", New(someMessage(), accepted, 0, nil), 1000 * time.Hour, false},
-		{"gap", NewGap(*someGap(wire.GapSlow)), 1000 * time.Hour, false},
+		{"gap", NewGap(*someGap()), 1000 * time.Hour, false},
 	} {
 		require.Equal(t, tt.want, tt.f.Expired(accepted.Add(tt.at)), tt.name)
 	}
@@ -157,6 +157,6 @@ func TestSizeHintSavesAllocations(t *testing.T) {
 	}
 }
 
-func someGap(reason wire.GapReason) *wire.Gap {
-	return &wire.Gap{Topic: "a.b", Reason: reason, After: wire.Position{Topic: "a.b", Epoch: "k2", Offset: 9}, Position: wire.Position{Topic: "a.b", Epoch: "k3", Offset: 19}}
+func someGap() *wire.Gap {
+	return &wire.Gap{Topic: "a.b", Reason: wire.GapSlow, After: wire.Position{Topic: "a.b", Epoch: "k2", Offset: 9}, Position: wire.Position{Topic: "a.b", Epoch: "k3", Offset: 19}}
 }

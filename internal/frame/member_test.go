@@ -54,7 +54,7 @@ const someLead = `{"hello":{}}` + "\n"
 // and what is short, incompressible or a gap goes between them as it is.
 func TestAMemberIsPutTogether(t *testing.T) {
 	long, longer := textFrame(chatter(2000), nil), textFrame(chatter(90_000), nil)
-	short, gap := textFrame("short", nil), NewGap(*someGap(wire.GapSlow))
+	short, gap := textFrame("short", nil), NewGap(*someGap())
 	for _, frames := range [][]*Frame{
 		{long}, {long, longer}, {longer, long}, {long, long, long}, {short, long}, {long, short},
 		{gap, short, long, short, gap, longer, gap}, {long, gap, gap, gap},
@@ -138,7 +138,7 @@ func FuzzMember(f *testing.F) {
 		if says {
 			lead = someLead
 		}
-		frames := []*Frame{NewGap(*someGap(wire.GapSlow))}
+		frames := []*Frame{NewGap(*someGap())}
 		for _, data := range [][]byte{a, b, c, a} {
 			m := &wire.Message{Position: someTopic, Type: "application/octet-stream", Data: data}
 			frames = append(frames, New(m, time.Time{}, 0, nil))

@@ -86,25 +86,34 @@ func (h *headers) add(line string) error {
 	if !ok || !isToken(name) || !isFieldText(value) {
 		return fmt.Errorf("header line %.80q is malformed", line)
 	}
-	switch {
-	case strings.EqualFold(name, "Content-Length"):
+	switch strings.ToLower(name) {
+	case "content-length":
 		return h.addLength(value)
-	case strings.EqualFold(name, "Transfer-Encoding"):
+	case "transfer-encoding":
 		return h.addCoding(value)
-	case strings.EqualFold(name, "Content-Type"):
+	case "content-type":
 		return h.addType(value)
-	case strings.EqualFold(name, "Content-Encoding") && h.gzip && value == "gzip" && !h.compressed:
+	case "content-encoding":
+		if !h.gzip || value != "gzip" || h.compressed {
+			return fmt.Errorf("content coding %q: something between compresses what should come as it is", value)
+		}
 		h.compressed = true
-	case strings.EqualFold(name, "Content-Encoding"):
-		return fmt.Errorf("content coding %q: something between compresses what should come as it is", value)
-	case strings.EqualFold(name, "Last-Modified"):
+	case "last-modified":
 		h.lastModified = value
-	case strings.EqualFold(name, "Etag"):
+	case "etag":
 		h.etag = value
-	case strings.EqualFold(name, "Connection") && h.endless && strings.EqualFold(value, "close"):
-	case strings.EqualFold(name, "Connection") && h.status >= 400 && strings.EqualFold(value, "close"):
+	case "connection":
+		return h.addConnection(strings.ToLower(value))
+	}
+	return nil
+}
+
+func (h *headers) addConnection(value string) error {
+	switch {
+	case value == "close" && h.endless, value == "keep-alive":
+	case value == "close" && h.status >= 400:
 		h.closes = true
-	case strings.EqualFold(name, "Connection") && !strings.EqualFold(value, "keep-alive"):
+	default:
 		return fmt.Errorf("connection: %s, where the test needs it kept", value)
 	}
 	return nil

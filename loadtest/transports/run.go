@@ -168,22 +168,22 @@ func (m *runner) rounds(ctx context.Context) Result {
 	subjects := m.cfg.subjects()
 	r := m.newResult()
 	samples, given := make([][]Sample, len(subjects)), make([]bool, len(subjects))
-	for round := range m.cfg.Repeats + 1 {
-		for turn := range subjects {
-			i := (round + turn) % len(subjects)
-			if given[i] || ctx.Err() != nil {
-				continue
-			}
-			m.tell(subjects[i], round*len(subjects)+turn, (m.cfg.Repeats+1)*len(subjects))
-			s, err := m.measure(ctx, subjects[i])
-			m.delivered += int64(m.cfg.messages(subjects[i])*m.cfg.Clients) - s.lost
-			if err != nil && ctx.Err() == nil {
-				given[i] = true
-				r.note(subjects[i], err, &s)
-			}
-			if round > 0 && err == nil || s.accidents() > 0 {
-				samples[i] = append(samples[i], s)
-			}
+	all := (m.cfg.Repeats + 1) * len(subjects)
+	for n := range all {
+		round, turn := n/len(subjects), n%len(subjects)
+		i := (round + turn) % len(subjects)
+		if given[i] || ctx.Err() != nil {
+			continue
+		}
+		m.tell(subjects[i], n, all)
+		s, err := m.measure(ctx, subjects[i])
+		m.delivered += int64(m.cfg.messages(subjects[i])*m.cfg.Clients) - s.lost
+		if err != nil && ctx.Err() == nil {
+			given[i] = true
+			r.note(subjects[i], err, &s)
+		}
+		if round > 0 && err == nil || s.accidents() > 0 {
+			samples[i] = append(samples[i], s)
 		}
 	}
 	for i, s := range subjects {

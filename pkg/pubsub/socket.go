@@ -140,13 +140,11 @@ func (s *socket) command(ctx context.Context, c command, take func(wire.Content)
 			if !open {
 				return nil, fmt.Errorf("before the reply to a command: %w", s.answer.err)
 			}
-			reply := content.Reply
-			if reply == nil {
-				if err := take(content); err != nil {
-					return nil, err
-				}
-			} else if reply.Ref != nil && *reply.Ref == c.Ref {
+			if reply := content.Reply; reply != nil && reply.Ref != nil && *reply.Ref == c.Ref {
 				return positionsIn(reply)
+			}
+			if err := take(content); err != nil {
+				return nil, err
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

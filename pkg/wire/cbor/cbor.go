@@ -99,14 +99,17 @@ func CloseHead(dst []byte, at int, major byte, n uint64) []byte {
 	return dst
 }
 
+// AppendText appends a text string, which must be valid UTF-8.
 func AppendText[T string | []byte](dst []byte, s T) []byte {
 	return append(AppendHead(dst, Text, uint64(len(s))), s...)
 }
 
+// AppendBytes appends a byte string.
 func AppendBytes(dst, b []byte) []byte {
 	return append(AppendHead(dst, Bytes, uint64(len(b))), b...)
 }
 
+// AppendInt appends an integer.
 func AppendInt(dst []byte, n int64) []byte {
 	if n < 0 {
 		return AppendHead(dst, Negative, uint64(-1-n))
@@ -203,7 +206,7 @@ func (r *Reader) ended() bool {
 	return false
 }
 
-// more reports whether a container with head h has another element after n of
+// More reports whether a container with head h has another element after n of
 // them. It consumes the break that ends one.
 func (r *Reader) More(h Head, n uint64) bool {
 	if h.Indefinite() {
@@ -236,7 +239,7 @@ func (r *Reader) chunks(h Head, each func([]byte) error) error {
 	return nil
 }
 
-// bytes returns a string whose head was read: where it is, if it has one part.
+// Bytes returns a string whose head was read: where it is, if it has one part.
 func (r *Reader) Bytes(h Head) ([]byte, error) {
 	if !h.Indefinite() {
 		return r.take(h.Arg)
@@ -325,7 +328,7 @@ func (r *Reader) TextOrNull() (string, error) {
 	return string(s), err
 }
 
-// stringBytes returns a copy of a text or byte string.
+// StringBytes returns a copy of a text or byte string.
 func (r *Reader) StringBytes() ([]byte, error) {
 	h, err := r.Head()
 	if err != nil {

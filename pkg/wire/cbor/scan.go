@@ -30,21 +30,21 @@ func (s *Scan) Next(b []byte) (whole bool, err error) {
 	for s.at == 0 || len(s.open) > 0 {
 		r := Reader{b: b, at: s.at}
 		h, err := r.Head()
-		if errors.Is(err, errCut) {
+		size := uint64(0)
+		if h.Major == Bytes || h.Major == Text {
+			size = h.Arg
+		}
+		switch {
+		case errors.Is(err, errCut):
+			return false, nil
+		case err != nil:
+			return false, err
+		case size > MaxItemBytes:
+			return false, fmt.Errorf("it is longer than %d bytes", MaxItemBytes)
+		case size > uint64(r.Len()):
 			return false, nil
 		}
-		if err != nil {
-			return false, err
-		}
-		if h.Major == Bytes || h.Major == Text {
-			if h.Arg > MaxItemBytes {
-				return false, fmt.Errorf("it is longer than %d bytes", MaxItemBytes)
-			}
-			if _, err := r.take(h.Arg); err != nil {
-				return false, nil
-			}
-		}
-		s.at = r.at
+		s.at = r.at + int(size)
 		if err := s.count(h); err != nil {
 			return false, err
 		}

@@ -42,7 +42,7 @@ func (r *Reader) embedded() (text []byte, ok bool) {
 	return nil, false
 }
 
-// appendPayload appends a whole JSON payload. It checks all of it, but for keys that
+// AppendPayload appends a whole JSON payload. It checks all of it, but for keys that
 // come twice.
 func (r *Reader) AppendPayload(dst []byte) ([]byte, error) {
 	if text, ok := r.embedded(); ok {
@@ -102,7 +102,7 @@ func (r *Reader) appendJSONText(dst []byte, h Head) ([]byte, error) {
 	return AppendJSONString(dst, s), err
 }
 
-// text returns a text string whose head was read.
+// Text returns a text string whose head was read.
 func (r *Reader) Text(h Head) ([]byte, error) {
 	from := r.at
 	if err := r.chunks(h, validUTF8); err != nil {
