@@ -88,10 +88,10 @@ func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s
 }
 
 // Detached returns a subscription to no topic, for telling a gap: its history has
-// lost all up to the position.
-func (b *Broker) Detached(position wire.Position) *Subscription {
+// lost all up to the position, or, restarted, knows nothing of the position before.
+func (b *Broker) Detached(position wire.Position, restarted bool) *Subscription {
 	t := newTopic(b, position.Topic)
 	t.head, t.mark = position.Offset, position.Offset
 	t.history.lost = position.Offset
-	return &Subscription{topic: t, index: gone}
+	return &Subscription{topic: t, index: gone, restarted: restarted}
 }

@@ -26,9 +26,9 @@ func (l *Limit) Take(f *frame.Frame, first bool) bool {
 
 // A Reading says what a subscriber is to be given of a topic's history.
 type Reading struct {
-	Had   uint64 // offset of the last message or gap that it was sent, where a gap begins
-	After uint64 // offset after which to read; beyond Had if its own messages were passed over
-	UpTo  uint64 // offset up to which to read; 0 is the newest
+	Had   wire.Position // of the last message or gap that it was sent, where a gap begins
+	After uint64        // offset after which to read; beyond Had if its own messages were passed over
+	UpTo  uint64        // offset up to which to read; 0 is the newest
 
 	// Lost is the reason for what the history has let go of, but for a deletion;
 	// empty is the history's own.
@@ -46,6 +46,10 @@ type Reading struct {
 	Except string
 
 	Limit Limit
+
+	// restarted says that Had means nothing to the topic: the reading begins with a gap,
+	// restarted, and reads all that is held.
+	restarted bool
 }
 
 // A stretch is the part of a history that one reading is about.
@@ -67,16 +71,23 @@ type reader struct {
 }
 
 // read appends what how asks for, in order: a gap for each range that is lost or
-// left out, then the messages. It returns the offset up to which it read.
-func (h *history) read(dst []*frame.Frame, topic wire.Position, how Reading, now time.Time) ([]*frame.Frame, uint64) {
-	r := reader{history: h, how: how, now: now, frames: dst, first: len(dst), had: topic, at: topic}
-	r.had.Offset, r.at.Offset = how.Had, how.After
-	if how.After < h.lost {
+// left out, then the messages. It returns the position up to which it read. at is a
+// position of the history's topic.
+func (h *history) read(dst []*frame.Frame, at wire.Position, how Reading, now time.Time) ([]*frame.Frame, wire.Position) {
+	r := reader{history: h, how: how, now: now, frames: dst, first: len(dst), had: how.Had, at: at}
+	if how.restarted {
+		r.skip(wire.GapRestarted, h.lost)
+		r.how.UpTo = 0
+		r.flush() // apart from what was lost since
+	} else {
+		r.at.Offset = how.After
+	}
+	if r.at.Offset < h.lost {
 		r.skip(r.lost(), h.lost)
 	}
 	r.readAll(r.stretch())
 	r.flush()
-	return r.frames, r.at.Offset
+	return r.frames, r.at
 }
 
 // lost is why messages are gone from the history.

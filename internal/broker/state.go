@@ -16,20 +16,10 @@ func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	j := t.settleLocked(start)
-	if j.Restart != nil {
-		frames = append(frames, frame.NewGap(RestartedGap(*j.Restart, t.positionLocked(j.Cursor))))
-		limit.Frames--
-	}
-	how := Reading{Had: j.Cursor, After: j.Cursor, Limit: limit}
+	j, restarted := t.settleLocked(start)
+	how := Reading{Had: j.Position, After: j.Cursor, Limit: limit, restarted: restarted}
 	frames, _ = t.history.read(frames, t.positionLocked(0), how, now)
 	return frames, true
-}
-
-// RestartedGap is the gap for a position that cannot be honoured: it is of
-// another epoch, or ahead of the topic. Delivery goes on after at.
-func RestartedGap(given, at wire.Position) wire.Gap {
-	return wire.Gap{Topic: at.Topic, Reason: wire.GapRestarted, After: given, Position: at}
 }
 
 // Topic returns the state of a topic; ok is false if there is none of that name.

@@ -14,8 +14,11 @@ import (
 type Subscription struct {
 	topic *topic     // immutable
 	to    Subscriber // immutable
-	index int        // in topic.subs, or gone; guarded by topic.mu
-	pins  bool       // keeps the topic from being forgotten; guarded by topic.mu
+
+	// Guarded by topic.mu.
+	index     int  // in topic.subs, or gone
+	pins      bool // keeps the topic from being forgotten
+	restarted bool // its position means nothing to the topic, and the next Read says so
 
 	settled atomic.Uint64 // one above the offset; see Settle
 }
@@ -27,10 +30,10 @@ const gone = -1
 // comes after the messages that were in the topic when it joined.
 type Joined struct {
 	*Subscription
-	Position wire.Position  // to tell the client: as it gave it, or the one assigned
-	Cursor   uint64         // offset after which delivery goes on
-	Live     bool           // nothing is held above Cursor: offers continue from it
-	Restart  *wire.Position // the position that cannot be honoured, if so: send a gap, restarted
+	Position wire.Position // to tell the client: as it gave it, or the one assigned
+	Epoch    string        // of Cursor
+	Cursor   uint64        // offset after which delivery continues
+	Live     bool          // the next Read would return nothing: offers continue from Cursor
 }
 
 // join adds a subscriber and settles where it begins, in one step under the lock,
@@ -41,44 +44,40 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (Joined, 
 	if t.forgotten {
 		return Joined{}, errForgotten
 	}
-	j := t.settleLocked(start)
 	if born {
-		j = t.fromLocked(t.born)
+		start = wire.StartAfter(t.positionLocked(t.born))
 	}
-	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs)}
+	j, restarted := t.settleLocked(start)
+	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs), restarted: restarted}
 	t.subs = append(t.subs, j.Subscription)
 	j.Subscription.pinLocked(pins)
-	if j.Restart == nil {
+	if !restarted {
 		j.Settle(j.Cursor)
 	}
 	return j, nil
 }
 
-// settleLocked says where a subscription with that start begins.
-func (t *topic) settleLocked(start wire.Start) Joined {
-	var j Joined
+// settleLocked returns where a subscription with that start begins. restarted says that
+// the start is a position of another epoch, or ahead of the topic: all that is held is
+// to be read.
+func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
 	switch {
 	case start.From == wire.FromNow:
 		j.Cursor = t.head
 	case start.From == wire.FromOldest:
 		j.Cursor = t.history.lost
 	case start.Epoch != t.broker.epoch || start.After > t.head:
-		given := t.given(start)
-		j.Cursor, j.Restart = t.history.lost, &given
+		j.Cursor, restarted = t.history.lost, true
 	default:
 		j.Cursor = start.After
 	}
 	j.Position = t.positionLocked(j.Cursor)
+	j.Epoch = j.Position.Epoch
 	if start.From == wire.FromPosition {
 		j.Position = t.given(start)
 	}
-	j.Live = j.Cursor == t.head && j.Restart == nil
-	return j
-}
-
-// fromLocked begins after an offset that the topic has had.
-func (t *topic) fromLocked(offset uint64) Joined {
-	return Joined{Position: t.positionLocked(offset), Cursor: offset, Live: offset == t.head}
+	j.Live = j.Cursor == t.head && !restarted
+	return j, restarted
 }
 
 // given returns the position that a client gave. It shares no memory with the
@@ -141,14 +140,20 @@ func (s *Subscription) Gone() bool {
 	return s.index == gone
 }
 
-// Read appends what how asks for, gaps and messages in order. It returns the
-// frames, the offset up to which they go, and that of the topic's newest message.
-func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (frames []*frame.Frame, cursor, head uint64) {
+// Read appends what how asks for, gaps and messages in order. It returns the frames,
+// the position up to which they go, and the offset of the topic's newest message. If
+// what the subscriber had is of another epoch, or ahead of the topic, it returns only a
+// gap that says so, whatever how has of offsets.
+func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (frames []*frame.Frame, at wire.Position, head uint64) {
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	frames, cursor = t.history.read(dst, t.positionLocked(0), how.under(t.limits), now)
-	return frames, cursor, t.head
+	how = how.under(t.limits)
+	if how.restarted = s.restarted; s.restarted {
+		s.restarted, how.Limit.Frames = false, 1
+	}
+	frames, at = t.history.read(dst, t.positionLocked(0), how, now)
+	return frames, at, t.head
 }
 
 // Slow returns the policy for those who fall behind.
@@ -156,13 +161,6 @@ func (s *Subscription) Slow() Slow {
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()
 	return s.topic.limits.Slow
-}
-
-// Lost returns the highest offset that the topic no longer holds.
-func (s *Subscription) Lost() uint64 {
-	s.topic.mu.Lock()
-	defer s.topic.mu.Unlock()
-	return s.topic.history.lost
 }
 
 // Get returns the message at that offset, or nil and why it is lost: it is no

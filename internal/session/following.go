@@ -137,10 +137,12 @@ func (c *change) follow(start wire.Start) (*following, error) {
 		}
 	}
 	now := b.PatternPosition(f.pattern) // after joining: what is forgotten from then on, the client has had
-	*f.told = subscription{session: s, joined: b.Detached(now), cursor: now.Offset, sentTo: now, ackedTo: now}
+	*f.told = subscription{session: s, epoch: now.Epoch, cursor: now.Offset, sentTo: now, ackedTo: now}
+	restarted := false
 	if start.From == wire.FromPosition {
-		c.resume(f, wire.Position{Topic: f.pattern, Epoch: strings.Clone(start.Epoch), Offset: start.After}, now)
+		restarted = c.resume(f, wire.Position{Topic: f.pattern, Epoch: strings.Clone(start.Epoch), Offset: start.After}, now)
 	}
+	f.told.joined = b.Detached(now, restarted)
 	return f, nil
 }
 
@@ -149,23 +151,15 @@ func tooBroad(pattern string, most int) *wire.Problem {
 		"%q matches more topics than a session may hold, or too many have to be looked at", pattern)
 }
 
-// resume has the client told what was lost since its position.
-func (c *change) resume(f *following, position, now wire.Position) {
-	b := c.session.in.broker
-	f.told.sentTo, f.told.ackedTo = position, position
-	switch {
-	case position.Epoch != now.Epoch:
-		f.told.restart = &position
-	case b.ForgottenSince(position, c.had, c.search):
-		f.told.cursor = min(position.Offset, now.Offset)
-		if position.Offset > now.Offset {
-			f.told.restart = &position
-		}
-	default:
-		f.told.sentTo, f.told.ackedTo = now, now
-		return
+// resume announces what was lost since the client's position, if anything. restarted
+// says that the position means nothing now.
+func (c *change) resume(f *following, position, now wire.Position) (restarted bool) {
+	restarted = position.Epoch != now.Epoch || position.Offset > now.Offset
+	if restarted || c.session.in.broker.ForgottenSince(position, c.had, c.search) {
+		f.told.sentTo, f.told.ackedTo = position, position
+		f.told.cursor, f.told.behind = min(position.Offset, now.Offset), true
 	}
-	f.told.behind = true
+	return restarted
 }
 
 // joinTopic joins a topic, if the session lacks it, that a new pattern stands for. If

@@ -76,14 +76,14 @@ func (p *pace) stopLocked() {
 func (p *pace) readLocked(sub *subscription, limit broker.Limit, now time.Time) []*frame.Frame {
 	how := sub.reading(limit)
 	how.Conflate, how.UpTo = true, p.upTo
-	frames, cursor, head := sub.joined.Read(nil, how, now)
+	frames, at, head := sub.joined.Read(nil, how, now)
 	if p.upTo == 0 {
 		p.upTo, p.next = head, now.Add(p.every)
 	}
-	sub.cursor, sub.lost = cursor, wire.GapSlow
-	if sub.behind = cursor < p.upTo; !sub.behind {
+	sub.cursor, sub.lost = at.Offset, wire.GapSlow
+	if sub.behind = at.Offset < p.upTo; !sub.behind {
 		p.upTo = 0
-		if cursor < head {
+		if at.Offset < head {
 			p.armLocked(sub, now)
 		}
 	}

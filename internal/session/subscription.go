@@ -19,12 +19,12 @@ type subscription struct {
 	session *Session
 	joined  *broker.Subscription
 
+	epoch   string         // of cursor, last and every unacked message
 	cursor  uint64         // offset up to which frames were queued or taken, or are the client's own
 	last    uint64         // offset of the last that was queued or taken
 	behind  bool           // is in session.behind
 	slow    bool           // fell behind: the topic's policy holds until it is live again
 	lost    wire.GapReason // what to call a loss: slow, once it was live; else whatever the history says
-	restart *wire.Position // announce first that this position cannot be honoured
 	dropped bool           // unsubscribed: what was not sent is not sent any more
 	named   bool           // by the client; else only a pattern matches it
 	pace    *pace          // how often it takes; nil: whenever something comes
@@ -41,7 +41,7 @@ func newSubscription(s *Session, start wire.Start, named bool) *subscription {
 // is held, or nobody else has the session.
 func (sub *subscription) begin(j broker.Joined) {
 	sub.joined = j.Subscription
-	sub.cursor, sub.last, sub.restart, sub.behind = j.Cursor, j.Cursor, j.Restart, !j.Live
+	sub.epoch, sub.cursor, sub.last, sub.behind = j.Epoch, j.Cursor, j.Cursor, !j.Live
 	sub.sentTo, sub.ackedTo = j.Position, j.Position
 	if j.Live {
 		sub.lost = wire.GapSlow
@@ -60,14 +60,11 @@ func (sub *subscription) dropLocked() {
 // Nothing can be published in between unnoticed: an offer of a newer message
 // waits for the session's lock, and then finds the subscription live.
 func (sub *subscription) catchUpLocked(limit broker.Limit, now time.Time) []*frame.Frame {
-	if sub.restart != nil {
-		return sub.announceRestartLocked()
-	}
 	if sub.pace != nil {
 		return sub.pace.readLocked(sub, limit, now)
 	}
-	frames, cursor, head := sub.joined.Read(nil, sub.reading(limit), now)
-	sub.cursor, sub.behind, sub.lost = cursor, cursor < head, wire.GapSlow
+	frames, at, head := sub.joined.Read(nil, sub.reading(limit), now)
+	sub.cursor, sub.behind, sub.lost = at.Offset, at.Offset < head, wire.GapSlow
 	sub.slow = sub.slow && sub.behind
 	return frames
 }
@@ -75,18 +72,9 @@ func (sub *subscription) catchUpLocked(limit broker.Limit, now time.Time) []*fra
 // reading says what is to be read from history next.
 func (sub *subscription) reading(limit broker.Limit) broker.Reading {
 	return broker.Reading{
-		Had: sub.sentTo.Offset, After: sub.cursor, Lost: sub.lost, Slow: sub.slow,
+		Had: sub.sentTo, After: sub.cursor, Lost: sub.lost, Slow: sub.slow,
 		Except: sub.session.except, Limit: limit,
 	}
-}
-
-// announceRestartLocked returns the gap for the position that could not be
-// honoured. It reaches to the oldest message that is held now.
-func (sub *subscription) announceRestartLocked() []*frame.Frame {
-	sub.cursor = max(sub.cursor, sub.joined.Lost())
-	gap := broker.RestartedGap(*sub.restart, sub.joined.Position(sub.cursor))
-	sub.restart = nil
-	return []*frame.Frame{frame.NewGap(gap)}
 }
 
 func (sub *subscription) stateLocked() wire.SubscriptionState {
