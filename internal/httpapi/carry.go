@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -77,12 +76,6 @@ func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 		return
 	}
 	defer a.release(d)
-	if !a.lines.add(c) {
-		d.Conversation.Close()
-		c.Close()
-		return
-	}
-	defer a.lines.remove(c)
 	a.Polls.Serve(ctx, c, d)
 }
 
@@ -139,59 +132,4 @@ func readConnectRequest(opening []byte) (request wire.ConnectRequest, err error)
 		return request, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "what the connection opens cannot be read: %v", err)
 	}
 	return request, decode(object, &request)
-}
-
-// lines are the connections that go both ways and that no server of net/http ends.
-type lines struct {
-	mu     sync.Mutex // guards the fields below
-	open   map[net.Conn]bool
-	closed bool
-	none   chan struct{} // made when there are to be no more; closed when none is left
-}
-
-func (l *lines) add(c net.Conn) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return false
-	}
-	if l.open == nil {
-		l.open = make(map[net.Conn]bool)
-	}
-	l.open[c] = true
-	return true
-}
-
-func (l *lines) remove(c net.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.open, c)
-	l.maybeDrainedLocked()
-}
-
-func (l *lines) maybeDrainedLocked() {
-	if l.none != nil && len(l.open) == 0 {
-		close(l.none)
-		l.none = nil
-	}
-}
-
-// drain returns what is closed when no connection is left. It is called once.
-func (l *lines) drain() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	none := make(chan struct{})
-	l.none = none
-	l.maybeDrainedLocked()
-	return none
-}
-
-// close closes what is left, and whatever comes.
-func (l *lines) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true
-	for c := range l.open {
-		c.Close()
-	}
 }

@@ -62,7 +62,6 @@ type API struct {
 	serving serving
 	origins *cors.Policy // a page elsewhere could publish in its reader's name
 	lane    *lane.Lane   // nil: off
-	lines   lines
 	bodies  bodies
 	repeats atomic.Int64 // see awaitFirst
 

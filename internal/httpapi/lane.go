@@ -69,7 +69,7 @@ func (a *API) Tick(now time.Time) {
 // not notice that its connection was cut off.
 func (a *API) Drain() <-chan struct{} {
 	a.Limiter.Release()
-	none := a.lines.drain()
+	none := a.Polls.Drain()
 	if a.lane == nil {
 		return none
 	}
@@ -85,7 +85,7 @@ func (a *API) Drain() <-chan struct{} {
 
 // Close closes what Drain has left. The channel of that is closed then, too.
 func (a *API) Close() {
-	a.lines.close()
+	a.Polls.Close()
 	if a.lane != nil {
 		a.lane.Close()
 	}

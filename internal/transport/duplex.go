@@ -42,6 +42,11 @@ type Duplex struct {
 // for frames and writes them. The first that ends ends the other. The lane serves
 // connections in its event loops instead.
 func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
+	if !t.serving.add(conn) {
+		d.Conversation.Close()
+		return
+	}
+	defer t.serving.remove(conn)
 	l := newLink(conn, d.Conversation, d.Ahead)
 	l.format, l.deflates = d.Request.Format, d.Deflates
 	ctx, cancel := context.WithCancel(ctx)
@@ -65,6 +70,13 @@ func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
 	}
 	l.end(err)
 }
+
+// Drain returns a channel that is closed once Serve serves no connection: each ends
+// with its session. It is called once.
+func (t *Server) Drain() <-chan struct{} { return t.serving.drain() }
+
+// Close closes the connections that Serve serves, and will serve.
+func (t *Server) Close() { t.serving.close() }
 
 // A link drives a Conversation over a connection, from one goroutine. Another may Send.
 type link struct {

@@ -100,6 +100,7 @@ type Server struct {
 
 	meters  map[Via]*meter // immutable
 	metrics *metrics.Metrics
+	serving connections // see Serve
 }
 
 // inForce is the configuration until the next Reload.
