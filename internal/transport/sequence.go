@@ -5,19 +5,18 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A sequence reads what comes on a bare connection: commands, each a CBOR item (RFC
-// 8742). It only finds where items end, however they are cut; what they say is for
-// whoever takes them to read. null says nothing.
+// A sequence reads the commands on a TCP connection: each is one item of a CBOR sequence
+// (RFC 8742). It only finds where items end. null is a heartbeat.
 type sequence struct {
 	most int
-	item []byte // what is there of it, unless all of it is
+	item []byte // the part that was read of an unfinished item
 	scan cbor.Scan
 }
 
 // newSequence returns a reader of commands that may carry messages of so many bytes.
 func newSequence(messageBytes int) *sequence { return &sequence{most: maxCommand(messageBytes)} }
 
-// AppendBye implements reader: the end frame says all.
+// AppendBye implements reader: nothing follows the end frame.
 func (s *sequence) AppendBye(dst []byte, _ *wire.Problem) []byte { return dst }
 
 // Partial implements reader.
@@ -45,18 +44,18 @@ func (s *sequence) Read(b []byte) (n int, in incoming, err error) {
 		return 0, incoming{}, wire.NewProblem(wire.CodeInvalidRequest, "send a CBOR sequence (RFC 8742)", "what was sent cannot be read: %v", err)
 	case len(all) > s.most && (!whole || s.scan.Length() > s.most):
 		return 0, incoming{}, commandTooLarge(s.most)
-	case !whole && had == 0:
-		s.item = append(s.item, b...)
-		return len(b), incoming{}, nil
 	case !whole:
+		if had == 0 {
+			s.item = append(s.item, b...)
+		}
 		return len(b), incoming{}, nil
 	}
 	n = s.scan.Length() - had
 	return n, incoming{command: s.whole(all)}, nil
 }
 
-// nulls is how many of them b begins with. No limit counts those, so however many
-// there are cost no more than to be read.
+// nulls returns how many nulls b begins with. No rate limits them, so they must cost no
+// more than reading.
 func nulls(b []byte) (n int) {
 	for n < len(b) && b[n] == cbor.Null {
 		n++
@@ -64,7 +63,7 @@ func nulls(b []byte) (n int) {
 	return n
 }
 
-// whole returns the item that all begins with, which is valid until the next Read.
+// whole returns the item at the beginning of all, which is valid until the next Read.
 func (s *sequence) whole(all []byte) []byte {
 	item := append(s.item[:0], all[:s.scan.Length()]...)
 	s.scan, s.item = cbor.Scan{}, item[:0]

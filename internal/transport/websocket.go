@@ -14,29 +14,29 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A socket reads what comes on a WebSocket (RFC 6455): commands as messages of one
-// kind, which may be in fragments and deflated (RFC 7692, each by itself), with
-// control frames between them.
+// A socket reads the commands on a WebSocket (RFC 6455). Each is a message of one kind,
+// in fragments or not, deflated by itself or not (RFC 7692). Control frames come between
+// frames.
 type socket struct {
 	kind     ws.OpCode // of messages: text or binary
 	inflates bool      // compression was negotiated
 	most     int       // bytes of a message
-	freely   int       // and that however little was sent
+	free     int       // bytes that any deflated message may inflate to
 
 	head     ws.Header
-	inside   bool  // the frame whose head it is has not been read to its end
-	read     int64 // of that frame's payload
+	inside   bool  // the frame of that head has not ended
+	read     int64 // bytes of that frame's payload that were read
 	state    ws.State
-	deflated wsflate.MessageState // whether the message is
-	message  []byte               // what is there of it
-	control  []byte               // what is there of a control frame's payload
+	deflated wsflate.MessageState
+	message  []byte // the part that was read
+	control  []byte // the part of a control frame's payload that was read
 	scratch  [ws.MaxHeaderSize]byte
 }
 
 // newSocket returns a reader of commands in this format that may carry messages of so
 // many bytes. With inflates, compression without context takeover was negotiated.
 func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
-	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), freely: 2 * messageBytes, state: ws.StateServerSide}
+	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), free: 2 * messageBytes, state: ws.StateServerSide}
 	if format.IsBinary() {
 		s.kind = ws.OpBinary
 	}
@@ -46,15 +46,14 @@ func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
 	return s
 }
 
-// Read implements reader. Frames that ask for nothing, and pings, are read as many as
-// there are: no limit counts them, so however many come they cost little, and are
-// answered together.
+// Read implements reader. It reads pings, and frames that need no answer, as many as
+// there are, and answers them together: no rate limits them, so they must cost little.
 func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 	n, in, err = s.readFrame(b)
 	for err == nil && n < len(b) && in.command == nil && !in.closed && !s.inside && asksNothing(b[n]) {
 		m, next, wrong := s.readFrame(b[n:])
 		if m == 0 || wrong != nil {
-			return n, in, nil // it is found again
+			return n, in, nil // the next Read finds it again
 		}
 		n += m
 		in.answer = append(in.answer, next.answer...)
@@ -62,15 +61,14 @@ func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 	return n, in, err
 }
 
-// asksNothing reports whether a frame that begins so is none to be carried out when
-// it ends: a ping, a pong or a part of a message but its last. What is wrong with one
-// of those is in its head.
+// asksNothing reports whether a frame with this first byte is a ping, a pong or a part
+// of a message but its last. Only the head of such a frame can be wrong.
 func asksNothing(begins byte) bool {
 	fin, code := begins&0x80 != 0, ws.OpCode(begins&0x0f)
 	return code == ws.OpPing || code == ws.OpPong || !fin && !code.IsControl()
 }
 
-// readFrame reads a frame, or the part of one that is there.
+// readFrame reads a frame, or the part of one that b has.
 func (s *socket) readFrame(b []byte) (n int, in incoming, err error) {
 	if !s.inside {
 		if n, err = s.readHead(b); n == 0 || err != nil {
@@ -98,7 +96,7 @@ func (s *socket) Partial() bool { return s.inside || s.state.Fragmented() }
 // Held implements reader.
 func (s *socket) Held() int { return len(s.message) }
 
-// unmask appends part, which is the next of the frame's payload, without its mask.
+// unmask appends the next part of the frame's payload, without its mask.
 func (s *socket) unmask(dst, part []byte) []byte {
 	begin := len(dst)
 	dst = append(dst, part...)
@@ -107,7 +105,7 @@ func (s *socket) unmask(dst, part []byte) []byte {
 	return dst
 }
 
-// readHead reads a frame's head. It takes nothing while the head is not all there.
+// readHead reads a frame's head. It takes nothing unless b has the whole head.
 func (s *socket) readHead(b []byte) (int, error) {
 	r := bytes.NewReader(b)
 	head, err := ws.ReadHeaderBuffer(r, s.scratch[:])
@@ -142,7 +140,7 @@ func badSocket(err error) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "keep to RFC 6455", "the WebSocket cannot be read: %v", err)
 }
 
-// frameEnded returns what a whole frame comes to.
+// frameEnded returns what a whole frame means.
 func (s *socket) frameEnded() (incoming, error) {
 	switch s.head.OpCode {
 	case ws.OpPing:
@@ -167,10 +165,10 @@ func (s *socket) frameEnded() (incoming, error) {
 	return incoming{command: command}, nil
 }
 
-// keptMessage is how large a message's memory is kept for the next.
+// keptMessage is how many bytes of memory a message leaves to the next.
 const keptMessage = 4 << 10
 
-// whole returns the message that has come, which is valid until the next Read.
+// whole returns the message that was read, which is valid until the next Read.
 func (s *socket) whole() ([]byte, error) {
 	message := s.message
 	if s.message = s.message[:0]; cap(s.message) > keptMessage {
@@ -178,14 +176,14 @@ func (s *socket) whole() ([]byte, error) {
 	}
 	switch {
 	case s.deflated.IsCompressed():
-		return inflate(message, s.most, min(s.most, s.freely+inflatedTimes*len(message)))
+		return inflate(message, s.most, min(s.most, s.free+inflatedTimes*len(message)))
 	case message == nil:
-		return []byte{}, nil // it is empty, but it has come
+		return []byte{}, nil // empty, but a message
 	}
 	return message, nil
 }
 
-// closed answers the client's farewell with its own code (RFC 6455, section 5.5.1).
+// closed answers the client's close frame with its own code (RFC 6455, section 5.5.1).
 func (s *socket) closed() (incoming, error) {
 	code, reason := ws.ParseCloseFrameData(s.control)
 	answer := ws.NewCloseFrame(nil)
@@ -198,8 +196,8 @@ func (s *socket) closed() (incoming, error) {
 	return incoming{answer: ws.MustCompileFrame(answer), closed: true}, nil
 }
 
-// closings is the status with which a WebSocket closes for a problem (RFC 6455,
-// section 7.4.1); that of any other is a broken rule.
+// closings are the codes of close frames, by the problem that ends the connection (RFC
+// 6455, section 7.4.1). Any other problem means that the client broke a rule.
 var closings = map[wire.Code]ws.StatusCode{
 	wire.CodeDraining:        ws.StatusGoingAway,
 	wire.CodeSessionEnded:    ws.StatusNormalClosure,
@@ -217,16 +215,17 @@ func (s *socket) AppendBye(dst []byte, why *wire.Problem) []byte {
 	return append(dst, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(code, string(why.Code))))...)
 }
 
-// The tail of a deflated message that its sender leaves out (RFC 7692, section
-// 7.2.2), and an end.
+// inflateTail is what the sender of a deflated message leaves out (RFC 7692, section
+// 7.2.2), and an empty last block.
 const inflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
-// inflatedTimes is how many times larger a message may get beyond what is free: to read
-// a MiB that came as 1 KiB costs whoever sent it nothing, and no rate counts bytes.
+// inflatedTimes is how many times larger than its deflated bytes a message may get,
+// beyond what is free. A MiB that arrives as 1 KiB costs its sender nothing, and no rate
+// limits bytes.
 const inflatedTimes = 32
 
-// inflate returns what was deflated into message, of at most so many bytes, or as many
-// as what was sent is good for.
+// inflate returns the inflated message. It has at most `most` bytes, and at most those
+// that its deflated bytes earned.
 func inflate(message []byte, most, earned int) ([]byte, error) {
 	r := flate.NewReader(io.MultiReader(bytes.NewReader(message), bytes.NewReader([]byte(inflateTail))))
 	defer r.Close()
