@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -204,6 +206,13 @@ var (
 		"no poll came for the inactivity timeout")
 )
 
+// ClosedByClient reports whether err says that a session ended because its client
+// wanted it to.
+func ClosedByClient(err error) bool {
+	p, ok := errors.AsType[*wire.Problem](err)
+	return ok && p == closedProblem
+}
+
 // End ends s because its client says so.
 func (r *Registry) End(s *Session) { r.end(s, closedProblem, EndedClosed) }
 
@@ -243,8 +252,47 @@ func (r *Registry) Sweep(now time.Time) {
 // long that an end of its activity is noticed late, which has its own timeout.
 const lookEvery = 16 * time.Second
 
+// A Drain ends the sessions that were open when it began. It is for one goroutine;
+// sessions that it has not come to are served as ever, and may end by themselves.
+type Drain struct {
+	registry *Registry
+	why      *wire.Problem
+	left     []*Session
+}
+
+// Drain is BeginDrain and the end of all at once.
+func (r *Registry) Drain(why *wire.Problem) {
+	d := r.BeginDrain(why)
+	d.End(d.Left())
+}
+
+// BeginDrain refuses new sessions from now on, for the reason given, and those of
+// stateless polls, too. Those that are open are for the Drain to end, in the order of
+// their random ids' hashes: clients that came together should not leave together.
+func (r *Registry) BeginDrain(why *wire.Problem) *Drain {
+	r.draining.Store(why)
+	d := &Drain{registry: r, why: why}
+	r.sessions.each(func(s *Session) { d.left = append(d.left, s) }) // whoever is listed later ends itself
+	return d
+}
+
 // Draining returns why no session is opened any more, or nil.
 func (r *Registry) Draining() *wire.Problem { return r.draining.Load() }
+
+// Left returns how many sessions are left, with those that have ended by
+// themselves.
+func (d *Drain) Left() int { return len(d.left) }
+
+// End ends n of the sessions that are left, or all there are; none if n is negative.
+// Their polls are told why, with the positions that each has acked.
+func (d *Drain) End(n int) {
+	n = min(max(n, 0), len(d.left))
+	for _, s := range d.left[:n] {
+		d.registry.end(s, d.why, EndedDraining)
+	}
+	clear(d.left[:n])
+	d.left = d.left[n:]
+}
 
 // Config returns the bounds in force.
 func (r *Registry) Config() Config { return *r.cfg.Load() }
@@ -262,4 +310,35 @@ func (s *Session) gauges(g *metrics.Gauges) {
 	g.Queued += len(s.queue)
 	g.Behind += len(s.behind)
 	g.Unacked += len(s.unacked)
+}
+
+// endedSessions remembers why the last sessions ended, a bounded number of them,
+// the oldest forgotten first.
+type endedSessions struct {
+	mu      sync.Mutex
+	reasons map[string]*wire.Problem
+	ring    []string // ids in the order they ended; "" where there is none yet
+	next    int      // index in ring of the oldest
+}
+
+func newEndedSessions(n int) *endedSessions {
+	return &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, n)}
+}
+
+func (e *endedSessions) remember(id string, why *wire.Problem) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if old := e.ring[e.next]; old != "" {
+		delete(e.reasons, old)
+	}
+	e.ring[e.next] = id
+	e.next = (e.next + 1) % len(e.ring)
+	e.reasons[id] = why
+}
+
+// why returns why the session ended, or nil if that is not remembered.
+func (e *endedSessions) why(id string) *wire.Problem {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.reasons[id]
 }

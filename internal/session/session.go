@@ -70,14 +70,6 @@ type Session struct {
 	acked   uint64                // of those, how many the client has said it has
 }
 
-// sent notes one frame that was sent: a gap, which never changes, or a reference
-// into the topic's history.
-type sent struct {
-	sub    *subscription
-	offset uint64
-	gap    *wire.Gap
-}
-
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	return &Session{
 		id: id, acks: o.Ack, except: strings.Clone(o.Except), in: r,

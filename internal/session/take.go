@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -8,6 +9,148 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
+
+// Take takes frames within limit: those to be sent again first, then what is
+// queued, then what is behind. If there are none it parks for as long as wait
+// and then returns none; at once, if nothing can be sent before an ack. The
+// frames are noted as sent. The error is a *wire.Problem if the poll must end,
+// and ctx's if the client left.
+func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*frame.Frame, error) {
+	if err := p.read(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-p.session.reading }()
+	p.fresh = false
+	frames, full, err := p.collect(ctx, queued{}, limit)
+	if len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0 {
+		return frames, err
+	}
+	return p.park(ctx, limit, wait, full)
+}
+
+// read gets hold of reading, unless the poll is over before.
+func (p *Poll) read(ctx context.Context) error {
+	select {
+	case p.session.reading <- struct{}{}:
+		return nil
+	default:
+	}
+	if err := p.prepare(); err != nil {
+		return err
+	}
+	select {
+	case p.session.reading <- struct{}{}:
+		return nil
+	case <-p.stop:
+		return p.why
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// park waits on the queue. It is the one place where a poll's goroutine spends
+// its life. While the poll is full it leaves the queue as it is.
+func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
+	p.letGo()
+	if err := p.prepare(); err != nil {
+		return nil, err
+	}
+	p.startTimeout(wait)
+	defer p.timeout.Stop()
+	for {
+		queue := p.session.queue
+		if full {
+			queue = nil
+		}
+		var e queued
+		select {
+		case e = <-queue:
+		case <-p.acks:
+		case <-p.stop:
+			return nil, p.why
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-p.timeout.C:
+			return nil, nil
+		}
+		var frames []*frame.Frame
+		var err error
+		if frames, full, err = p.collect(ctx, e, limit); len(frames) > 0 || err != nil {
+			p.fresh = err == nil
+			return frames, err
+		}
+	}
+}
+
+// prepare makes what a poll waits on, unless it is over: a poll that parks on its
+// connection needs neither, and an idle session should not pay for it.
+func (p *Poll) prepare() error {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.why != nil {
+		return p.why
+	}
+	s.shrinkLocked()
+	if p.stop == nil {
+		p.stop = make(chan struct{})
+	}
+	s.makeQueueLocked()
+	return nil
+}
+
+func (p *Poll) startTimeout(wait time.Duration) {
+	if p.timeout == nil {
+		p.timeout = time.NewTimer(wait)
+	} else {
+		p.timeout.Reset(wait)
+	}
+}
+
+// Fresh reports whether the last Take had parked and was woken by what it returned:
+// the subscriber was there when it was published.
+func (p *Poll) Fresh() bool { return p.fresh }
+
+// collect takes what is there, e first, which was taken from the queue; without it,
+// what the last taking could not send. If the poll must end, e waits for the next one. full says that nothing more can be sent before the client acks. The frames
+// are valid until the next Take.
+func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*frame.Frame, full bool, err error) {
+	p.session.mu.Lock()
+	defer p.session.mu.Unlock()
+	return p.collectLocked(ctx, e, limit, time.Now())
+}
+
+func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
+	s := p.session
+	if err := p.over(ctx); err != nil {
+		s.carryLocked(e)
+		return nil, false, err
+	}
+	if e.frame == nil {
+		e, s.carried = s.carried, queued{}
+	}
+	t := taking{poll: p, now: now, limit: limit, frames: p.frames[:0]}
+	t.resend()
+	t.limit = p.roomLocked(t.limit)
+	t.tellPatterns()
+	pinned := s.pinned
+	t.drain(e)
+	if s.pinned < pinned {
+		s.waiting = now.UnixNano()
+	}
+	t.catchUp()
+	s.countLocked()
+	p.frames = t.frames
+	return t.frames, p.fullLocked(), nil
+}
+
+// over returns why the poll must end, or nil.
+func (p *Poll) over(ctx context.Context) error {
+	if p.why != nil {
+		return p.why
+	}
+	return ctx.Err()
+}
 
 // turn is how many frames of one topic that is behind are taken before the next
 // topic's turn comes.

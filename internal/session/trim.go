@@ -80,11 +80,3 @@ func (s *Session) leaveLocked(e queued) {
 		e.sub.comesBehindLocked()
 	}
 }
-
-// tightenLocked leaves what comes to the history instead of the queue, which would
-// keep it alive: nobody has been slow, so no policy applies, and whoever waits is
-// woken to read it.
-func (sub *subscription) tightenLocked() {
-	sub.comesBehindLocked()
-	sub.session.wakeLocked()
-}

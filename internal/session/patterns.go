@@ -85,16 +85,6 @@ func (s *Session) everyLocked(topic string) time.Duration {
 	return best.every
 }
 
-// Forgotten implements broker.Subscriber: nothing of the topic is to come any more.
-func (sub *subscription) Forgotten() {
-	s := sub.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if topic := sub.joined.Topic(); s.subs[topic] == sub {
-		s.dropTopicLocked(topic)
-	}
-}
-
 // settleLocked lets the topic be forgotten as far as the client has had it. A
 // subscription of its own that the client named keeps it anyway.
 func (sub *subscription) settleLocked() {
