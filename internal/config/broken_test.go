@@ -78,6 +78,7 @@ var broken = []brokenInput{
 	{name: "two documents", yaml: "log:\n  level: info\n---\nlog:\n  level: warn\n"},
 	{name: "no mapping", yaml: "just words\n"},
 	{name: "no YAML", yaml: "log: {level: info\n"},
+	{name: "only comments", yaml: "# log:\n#   level: info\n"},
 	{name: "tabs", yaml: "log:\n\tlevel: info\n"},
 	{name: "missing file", args: []string{"--config=missing.yaml"}},
 	{name: "no file's name", args: []string{"--config="}},

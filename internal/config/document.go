@@ -49,7 +49,7 @@ Dots in the names below are levels in the file. In flags, dots and underscores b
 KiB, MiB or GiB (1024, 1024², 1024³ bytes); durations are numbers with ms, s, m or h; rates are numbers with /s, /m or /h,
 and perhaps how many may come at once after a pause (` + "`10/s burst 50`" + `), which else is as many as in a second, and at least one. The flags
 of rates (` + "`--rates-polls-address 10/s`" + `) are too many for ` + "`--help`" + `, and not in it. An unknown name, a name given twice
-in the file, or a value out of bounds keeps the daemon from starting. (` + "`PUBSUBD_PORT`" + `, ` + "`PUBSUBD_SERVICE_HOST`" + ` and their like are
+in the file, a value out of bounds, or a file without any setting keeps the daemon from starting. (` + "`PUBSUBD_PORT`" + `, ` + "`PUBSUBD_SERVICE_HOST`" + ` and their like are
 Kubernetes', not ours, and ignored.)
 
 | command | |

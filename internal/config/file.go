@@ -34,9 +34,13 @@ func (r *reading) readYAML(name string, text []byte) {
 	if len(parsed.Docs) > 1 {
 		r.fail(f.at(parsed.Docs[1].Body), "", "a second document begins: put all settings into one")
 	}
-	if len(parsed.Docs) > 0 && parsed.Docs[0].Body != nil {
-		f.section("", parsed.Docs[0].Body)
+	// An empty file may be one that somebody is still writing: on a reload it would
+	// silently lift every limit.
+	if len(parsed.Docs) == 0 || parsed.Docs[0].Body == nil || parsed.Docs[0].Body.Type() == ast.NullType {
+		r.fail(name, "", "the file holds no settings: write some into it, or {} to keep all defaults")
+		return
 	}
+	f.section("", parsed.Docs[0].Body)
 }
 
 func (f yamlFile) at(n ast.Node) string {

@@ -163,12 +163,24 @@ func TestLoadAgain(t *testing.T) {
 	require.Equal(t, "warn", c.Log.Level)
 }
 
-func TestEmptyFileAndSections(t *testing.T) {
-	for _, yaml := range []string{"\n", "# a\n# b\nhistory: # c\n  # d\n\n# e", "# nothing\n", "---\n", "history:\n", "history:\n  # age: 2m\nlog:\n", "{}", "history: {}"} {
+func TestSectionsMayBeEmpty(t *testing.T) {
+	for _, yaml := range []string{"# a\n# b\nhistory: # c\n  # d\n\n# e", "history:\n", "history:\n  # age: 2m\nlog:\n", "{}", "history: {}"} {
 		c, err := load(t, yaml, nil)
 		require.NoError(t, err, "%q", yaml)
 		require.Equal(t, Default(), c, "%q", yaml)
 	}
+}
+
+// A file without settings was cut off, or is still being written.
+func TestAnEmptyFileIsReported(t *testing.T) {
+	for _, yaml := range []string{"\n", " \n\t\n", "# nothing\n", "---\n", "---\n# nothing\n", "...\n", "null\n", "~\n", "# a\n---\n# b\n---\nlog: {level: warn}\n"} {
+		_, err := load(t, yaml, nil)
+		require.ErrorContains(t, err, "pubsubd.yaml: the file holds no settings", "%q", yaml)
+	}
+	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err := load(t, "", nil, "--config", file)
+	require.ErrorContains(t, err, "pubsubd.yaml: the file holds no settings")
 }
 
 // A pod beside a Service named pubsubd has these in its environment.
