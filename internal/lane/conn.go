@@ -179,6 +179,9 @@ func (c *conn) goOn() bool {
 				return c.await(space)
 			}
 			c.awaited = nothing
+			if c.duplex != nil {
+				c.duplex.Conversation.Wrote(c.lane.now())
+			}
 		case c.duplex != nil && c.duplex.replied:
 			c.replyLate()
 		case c.duplex != nil && c.duplex.Conversation.HasEnded() && c.filled > 0:

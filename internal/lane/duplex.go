@@ -151,7 +151,7 @@ func (c *conn) lingers() bool {
 	if !c.duplex.shut {
 		c.duplex.shut = true
 		shutWriting(c.fd)
-		c.duplex.Conversation.Ended(c.lane.now())
+		c.duplex.Conversation.Wrote(c.lane.now())
 		c.awaited = nothing
 	}
 	return true

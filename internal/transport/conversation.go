@@ -34,7 +34,7 @@ type Conversation struct {
 	state   conversationState
 	busy    bool      // a command, or the opening, is being carried out
 	heard   time.Time // when the client last sent something
-	asked   time.Time // when the heartbeat went that it has to answer; zero: none
+	asked   time.Time // when a heartbeat was written that it has to answer; zero: none was
 	restDue time.Time // when the rest of a command has to be there; zero: no part has arrived
 	due     time.Time // of the opening, and of the close after the end; zero: not yet known
 }
@@ -56,7 +56,7 @@ const (
 
 // An Action is what the driver does next. The zero Action is nothing.
 type Action struct {
-	// Write goes out as it is, between frames.
+	// Write goes out as it is, between frames. Wrote follows.
 	Write []byte
 
 	// Command is to be carried out; Reply follows. Until then nothing else may be
@@ -65,8 +65,8 @@ type Action struct {
 	// Receive. The first on a TCP connection says what to open; Opened or End follows.
 	Command []byte
 
-	// End says that Write was the last: the driver ends its side once that is written,
-	// calls Ended, and continues to receive until the client closes.
+	// End says that Write was the last: the driver ends its side once that is written, and
+	// continues to receive until the client closes.
 	End bool
 
 	// Close closes the connection at once.
@@ -194,9 +194,17 @@ func (c *Conversation) end(last []byte) Action {
 	return Action{Write: last, End: true}
 }
 
-// Ended says that the last bytes were written and the client can see the end. To close
-// before the client does could discard what it has not read yet.
-func (c *Conversation) Ended(now time.Time) { c.due = now.Add(farewell) }
+// Wrote says that the client can read what was written for an Action. Its time to answer
+// a heartbeat, and to close after the end, begins now: a client that reads slowly gets
+// these late. To close before it does could discard what it has not read yet.
+func (c *Conversation) Wrote(now time.Time) {
+	switch {
+	case c.state == ended:
+		c.due = now.Add(farewell)
+	case !c.asked.IsZero():
+		c.asked = now
+	}
+}
 
 // Close gives up what is kept of an unfinished command. It may be called again.
 func (c *Conversation) Close() {

@@ -207,8 +207,8 @@ func opens(c *Conversation, now time.Time) Action {
 	return Action{}
 }
 
-func isEnded(c *Conversation, now time.Time) Action {
-	c.Ended(now)
+func wrote(c *Conversation, now time.Time) Action {
+	c.Wrote(now)
 	return Action{}
 }
 
@@ -249,6 +249,12 @@ func TestTheRulesOfAConversation(t *testing.T) {
 			{69 * sec, receivesAll(frameOf(fin|ping, "p")), "pong(p)", 99 * sec},
 			{99 * sec, overdue, "heartbeat", 109 * sec},
 		}, ""},
+		"one that gets it late has its time": {socket, []step{
+			{30 * sec, overdue, "heartbeat", 40 * sec},
+			{45 * sec, wrote, "", 55 * sec},
+			{54 * sec, receivesAll(frameOf(fin|pong, "")), "", 84 * sec},
+			{55 * sec, wrote, "", 84 * sec},
+		}, ""},
 		"a TCP client may be silent": {tcp, []step{
 			{time.Hour, overdue, "", never},
 			{time.Hour, receivesAll(frame.CBOR.Heartbeat()), "", never},
@@ -263,7 +269,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 			{10 * sec, receivesAll(frameOf(continued, "b")), "", 20 * sec},
 			{15 * sec, receivesAll(frameOf(fin|ping, "")), "pong()", 20 * sec},
 			{20 * sec, overdue, "end(invalid_request) bye", never},
-			{20 * sec, isEnded, "", 21 * sec},
+			{20 * sec, wrote, "", 21 * sec},
 			{21 * sec, overdue, "close", 21 * sec},
 		}, metrics.SlowBody},
 		"also of half a head, which is not taken": {socket, []step{
@@ -306,7 +312,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 		}, ""},
 		"a client that closes gets its own code": {socket, []step{
 			{0, receivesAll(frameOf(fin|closing, "\x0f\xa0because")), "bye", never},
-			{sec, isEnded, "", 2 * sec},
+			{sec, wrote, "", 2 * sec},
 			{sec, receivesAll(command), "", 2 * sec},
 			{2 * sec, overdue, "close", 2 * sec},
 		}, ""},
@@ -331,7 +337,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 		"what cannot be opened is told": {unopened, []step{
 			{0, receivesAll(item), "command(" + string(item) + ")", never},
 			{sec, ends(wire.NewProblem(wire.CodeInvalidTopic, "", "")), "end(invalid_topic)", never},
-			{sec, isEnded, "", 2 * sec},
+			{sec, wrote, "", 2 * sec},
 		}, ""},
 		"what takes too much memory ends it": {full, []step{
 			{0, receivesAll([]byte("\x79\x03\xe8" + string(make([]byte, 90)))), "", 10 * sec},

@@ -176,6 +176,7 @@ func (l *link) actLocked(a Action) {
 		l.close()
 	}
 	l.last = l.last || a.End
+	l.talk.Wrote(time.Now())
 }
 
 // Whole implements Sink: no answer on a two-way connection is whole.
@@ -252,7 +253,6 @@ func (l *link) end(why error) {
 	if half, ok := l.conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
-	l.talk.Ended(time.Now())
 	if l.conn.SetReadDeadline(l.talk.Due()) == nil {
 		_, _ = io.Copy(io.Discard, l.conn) // however much it sends
 	}
