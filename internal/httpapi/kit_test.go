@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -45,6 +46,7 @@ type settings struct {
 
 func newKit(t *testing.T, s settings) *kit {
 	k := &kit{T: t, cfg: newConfig(s)}
+	k.wantNoNewSeries()
 	k.serve()
 	return k
 }
@@ -187,6 +189,32 @@ func (k *kit) counted(name string, labels ...string) float64 {
 		}
 	}
 	return sum
+}
+
+// wantNoNewSeries wants that whatever the test does, no counter's series begins after its
+// first event: all were there, at 0.
+func (k *kit) wantNoNewSeries() {
+	k.Helper()
+	before := k.series()
+	k.Cleanup(func() { require.Subset(k, before, k.series(), "announce what is new in metrics.New") })
+}
+
+// series names the series of our counters.
+func (k *kit) series() (names []string) {
+	k.Helper()
+	families, err := k.cfg.Metrics.Registry.Gather()
+	require.NoError(k, err)
+	for _, family := range families {
+		if !strings.HasPrefix(family.GetName(), "pubsubd_") || family.GetType().String() != "COUNTER" {
+			continue
+		}
+		for _, sample := range family.GetMetric() {
+			if name := fmt.Sprint(family.GetName(), sample.GetLabel()); !strings.Contains(name, "rate") { // a reload adds rates
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 func goingAway() *wire.Problem { return wire.NewProblem(wire.CodeDraining, "elsewhere", "going away") }

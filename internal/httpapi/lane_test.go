@@ -30,6 +30,7 @@ type controlFunc func(network, address string, c syscall.RawConn) error
 // serveLane is newLaneKit with sockets that are set up, on both sides.
 func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit {
 	k := &kit{T: t, cfg: newConfig(s)}
+	k.wantNoNewSeries()
 	k.cfg.Lane = way
 	api := New(k.cfg)
 	k.api, k.begun = api, time.Now()

@@ -30,6 +30,18 @@ func TestOnlyWhatAllShareIsInUse(t *testing.T) {
 	}
 }
 
+// rate() sees the first refusal only if the counter was there before it, at 0.
+func TestTheRatesOfTheConfigurationAreCountedFromZero(t *testing.T) {
+	m := metrics.New("test")
+	l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1}}}, Rules: []Rule{{Name: "chat", Pattern: "chat.>", Rate: Rate{PerSecond: 1}}}}, m)
+	limited := func() map[string]float64 { return labelled(t, m, "pubsubd_limited_total") }
+	require.Contains(t, limited(), "rates.polls.address")
+	require.Contains(t, limited(), "topics.chat.rate")
+	require.NotContains(t, limited(), "rates.polls.all", "which is without bound")
+	l.Reload(Config{Rates: Rates{Polls: {All: {PerSecond: 1}}}})
+	require.Contains(t, limited(), "rates.polls.all")
+}
+
 // labelled returns the samples of a metric by its limit.
 func labelled(t *testing.T, m *metrics.Metrics, name string) map[string]float64 {
 	families, err := m.Registry.Gather()

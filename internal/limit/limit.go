@@ -53,7 +53,7 @@ func New(cfg Config, m *metrics.Metrics) *Limiter {
 	l.release = sync.OnceFunc(func() { close(l.released) })
 	l.addresses.init()
 	l.principals.init()
-	l.force.Store(&force{Config: cfg, rates: newRates(cfg)})
+	l.force.Store(&force{Config: cfg, rates: l.newRates(cfg)})
 	return l
 }
 
@@ -63,7 +63,7 @@ func (l *Limiter) Reload(cfg Config) {
 	cfg = cfg.withDefaults()
 	f := &force{Config: cfg, rates: l.force.Load().rates}
 	if !f.rates.are(cfg) {
-		f.rates = newRates(cfg)
+		f.rates = l.newRates(cfg)
 	}
 	l.force.Store(f)
 	l.calls.Set(cfg.Calls, cfg.WaitingCalls, cfg.Wait)

@@ -252,11 +252,11 @@ func TestAfterReleaseNothingIsHeld(t *testing.T) {
 }
 
 func TestTheMostSpecificRuleCounts(t *testing.T) {
-	r := newRates(Config{Rules: []Rule{
+	r := New(Config{Rules: []Rule{
 		{Name: "all", Pattern: ">", Rate: Rate{PerSecond: 1}},
 		{Name: "chat", Pattern: "chat.>", Rate: Rate{PerSecond: 2}},
 		{Name: "news", Pattern: "chat.news"},
-	}})
+	}}, metrics.New("test")).force.Load().rates
 	require.Equal(t, "all", r.of("prices.a").Name)
 	require.Equal(t, "chat", r.of("chat.a").Name)
 	require.Nil(t, r.of("chat.news"), "which has no rate")

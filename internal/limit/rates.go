@@ -31,12 +31,17 @@ type ruled struct {
 	bucket *rate.Limiter // nil: as often as you like
 }
 
-func newRates(cfg Config) *rates {
+// newRates returns full buckets. Counters of the rates begin at 0, unless they exist.
+func (l *Limiter) newRates(cfg Config) *rates {
 	r := &rates{each: cfg.Rates, said: cfg.Rules, known: make(map[string]*ruled)}
 	for kind := range r.each {
 		for scope, each := range r.each[kind] {
-			r.limits[kind] = r.limits[kind] || each.PerSecond > 0
-			if Scope(scope) == All && each.PerSecond > 0 {
+			if each.PerSecond == 0 {
+				continue
+			}
+			r.limits[kind] = true
+			l.metrics.Limited.WithLabelValues(rateName(Kind(kind), Scope(scope)))
+			if Scope(scope) == All {
 				r.all[kind] = each.bucket()
 			}
 		}
@@ -46,6 +51,7 @@ func newRates(cfg Config) *rates {
 		if rule.Rate.PerSecond > 0 {
 			rd.bucket = rule.Rate.bucket()
 			r.byTopic = true
+			l.metrics.Limited.WithLabelValues(rule.rateName())
 		}
 		r.rules = append(r.rules, rd)
 	}

@@ -57,9 +57,14 @@ func (l *Limiter) Hold(ctx context.Context, r *Refusal) bool {
 // clients are to go.
 func (l *Limiter) Release() { l.release() }
 
+// rateName is what metrics and problems call the rate of a kind in a scope.
+func rateName(kind Kind, scope Scope) string { return "rates." + kind.String() + "." + scope.String() }
+
+func (r Rule) rateName() string { return "topics." + r.Name + ".rate" }
+
 // tooOften is the refusal of n calls for which a bucket holds too little.
 func tooOften(kind Kind, n int, scope Scope, b *rate.Limiter, now time.Time) *Refusal {
-	name := "rates." + kind.String() + "." + scope.String()
+	name := rateName(kind, scope)
 	whose := map[Scope]string{Address: "from your address", Principal: "of yours", All: "of all clients together"}[scope]
 	if most := b.Burst(); n > most {
 		return &Refusal{Limit: name, Problem: later(untilTokens(b, most, now), fmt.Sprintf("name at most %d at a time, or raise %s", most, name),
@@ -70,7 +75,7 @@ func tooOften(kind Kind, n int, scope Scope, b *rate.Limiter, now time.Time) *Re
 }
 
 func tooOftenToTopics(rule *ruled, now time.Time) *Refusal {
-	name := "topics." + rule.Name + ".rate"
+	name := rule.rateName()
 	return &Refusal{Limit: name, Problem: later(untilTokens(rule.bucket, 1, now), "wait as retry_after_ms says, or raise "+name,
 		"messages come too often to the topics of %s: %s", rule.Pattern, rateOf(rule.bucket))}
 }

@@ -26,11 +26,7 @@ gaps and codes are those of [PROTOCOL.md](../../pkg/wire/PROTOCOL.md).
 func TestMetricsDocument(t *testing.T) {
 	m := New("test")
 	m.Gather(func() Gauges { return Gauges{Parked: map[string]int{"longpoll": 0}, Limits: []Limit{{}}} })
-	for _, v := range []*prometheus.CounterVec{m.Evicted, m.Limited, m.ConnectionsEnded} {
-		v.WithLabelValues("")
-	}
 	m.WaitSeconds.WithLabelValues("")
-	m.SessionsEnded.WithLabelValues("")
 	m.Transport("longpoll")
 	m.Hook("publish", "passed")
 	got, told := document(t, m)

@@ -10,8 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // Metrics are the daemon's counters and histograms. Everything may be used
@@ -66,8 +64,8 @@ type Metrics struct {
 }
 
 // New returns the collectors of one daemon on a registry of their own, with the
-// Go runtime's and the process's beside them. What alerts watch is there from the
-// beginning, at zero.
+// Go runtime's and the process's beside them. Counters begin at 0 for all label values
+// that are known.
 func New(version string) *Metrics {
 	m := &Metrics{
 		Registry:         prometheus.NewRegistry(),
@@ -105,15 +103,7 @@ func New(version string) *Metrics {
 	m.IdempotencyEvicted = idempotency.WithLabelValues("evicted")
 	m.LaneConnections = prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."})
 	m.LaneReturned = counter("lane_returned_total", "Connections that the lane gave back to net/http, with a request that is not of its forms or did not come in time.")
-	for _, reason := range wire.GapReasons() {
-		m.Gaps.WithLabelValues(string(reason))
-	}
-	for code := range wire.Codes() {
-		m.Refused.WithLabelValues(string(code))
-	}
-	for _, why := range endings {
-		m.ConnectionsEnded.WithLabelValues(string(why))
-	}
+	m.announce()
 	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
 	m.hookCalls = counters("hook_calls_total", "Messages that the application was to be asked about, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded, where there was no place for the call.", "hook", "outcome")
 	m.hookSeconds = prometheus.NewHistogramVec(histogram("hook_seconds", "How long the application took to answer, by hook.", prometheus.ExponentialBuckets(1e-3, 2.5, 12)), []string{"hook"})
@@ -174,6 +164,7 @@ func (m *Metrics) Transport(name string) *Transport {
 		PublishToWrite:  m.publishToWrite.WithLabelValues(name),
 		polls:           m.polls.MustCurryWith(prometheus.Labels{"transport": name}),
 	}
+	announce(t.polls, pollEnds)
 	t.frames = t.polls.WithLabelValues(outcomeFrames)
 	return t
 }
