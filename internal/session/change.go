@@ -1,73 +1,88 @@
 package session
 
 import (
-	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Change removes and adds subscriptions, all or none, also while a poll is
-// parked. It returns the position of each topic or pattern in add: where it begins,
-// or, if the session has it already, what the client has acked of it; and behind
-// them those of the topics that the patterns stand for and the session did not
-// have. The error is a *wire.Problem.
+// Change removes and adds subscriptions, all or none, also while a poll is parked.
+// Removals come first: a name in both lists starts anew. Change returns a position for
+// each name in add: where it starts or, if the session had it already, what the client
+// has acked of it. The positions of new topics that the patterns match follow. The
+// error is a *wire.Problem.
 func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
-	if err := s.checkChange(add, remove); err != nil {
+	c := &change{
+		session: s, add: add, added: make(map[string]bool, len(add)),
+		leaving: make(map[string]bool), joined: make(map[string]bool), had: make(map[string]uint64),
+		search: broker.NewSearch(s.config().Subscriptions), positions: make([]wire.Position, len(add)),
+	}
+	if err := c.check(remove); err != nil {
 		return nil, err
 	}
-	beside := besides(add)
+	c.matchResumed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {
 		return nil, s.ended
 	}
-	c := s.planLocked(add, remove)
-	c.beside = beside
-	if err := c.makeLocked(add); err != nil {
+	c.planLocked(remove)
+	if err := c.joinLocked(); err != nil {
 		c.undoLocked()
 		return nil, err
 	}
-	c.adoptLocked()
+	c.commitLocked()
 	return append(c.positions, c.matched...), nil
 }
 
-// A change is what one Change does. What leaves stays until all that is added is
-// joined.
+// A change is the transaction of one Change. Subscriptions that it removes stay until
+// it has joined all that it adds.
 type change struct {
 	session *Session
+	add     []wire.Start
+	added   map[string]bool // names in add
 
-	// The plan: see planLocked.
-	kept     map[string]*following    // patterns that stay
-	leaving  map[string]*subscription // by topic
-	unnamed  []*subscription          // stay, but only by a pattern
-	patterns []string                 // that stay or come
-	beside   beside
-	had      map[string]uint64 // offsets of this epoch that the client names
+	// Set by matchResumed.
+	resumed []wire.Start // patterns in add that resume from a position
+	covers  []uint64     // for each of add, a bit for each of resumed that matches it
 
-	// What was joined.
+	// Set by planLocked.
+	patterns map[string]*pattern // those that the session will have; the new ones differ from its present ones
+	leaving  map[string]bool     // topics
+	unnamed  []*subscription     // stay, but only because a pattern matches them
+	had      map[string]uint64   // offsets of this epoch that the client names, by topic
+
+	// Set by joinLocked.
 	search    *broker.Search
 	fresh     []*subscription
-	joined    map[string]bool // their topics
-	followed  []*following
-	positions []wire.Position // of what was asked for
-	matched   []wire.Position // of the topics that patterns stand for
+	joined    map[string]bool // topics of fresh
+	notices   []*subscription // of new patterns that have a gap to announce
+	positions []wire.Position // by index in add
+	matched   []wire.Position // of topics that were joined only for a pattern
 }
 
-// checkChange checks what can be checked without the lock, which fan-outs wait
-// for.
-func (s *Session) checkChange(add []wire.Start, remove []string) error {
+// maxPatterns bounds the patterns of a session: a change matches topics against all of
+// them while fan-outs wait. change.covers has a bit for each.
+const maxPatterns = 64
+
+// namedForPatterns is how many times Config.Subscriptions a client may name when it
+// resumes patterns: since its last poll the server may have forgotten many of its topics.
+const namedForPatterns = 4
+
+// check checks everything that needs no lock.
+func (c *change) check(remove []string) error {
 	patterns := 0
-	asked := make(map[string]bool, len(add))
-	for _, start := range add {
+	for _, start := range c.add {
 		if err := checkName(start.Topic); err != nil {
 			return err
 		}
-		if asked[start.Topic] {
-			return wire.NewProblem(wire.CodeInvalidRequest, "name it once", "topic %q is named twice", start.Topic)
+		if c.added[start.Topic] {
+			return wire.NewProblem(wire.CodeInvalidRequest, "list each topic once", "topic %q is listed twice", start.Topic)
 		}
-		asked[start.Topic] = true
+		c.added[start.Topic] = true
 		if wire.IsPattern(start.Topic) {
 			patterns++
 		}
@@ -75,12 +90,12 @@ func (s *Session) checkChange(add []wire.Start, remove []string) error {
 	if patterns > maxPatterns {
 		return tooManyPatterns(patterns)
 	}
-	most := s.config().Subscriptions
+	most := c.session.config().Subscriptions
 	if patterns > 0 {
 		most *= namedForPatterns
 	}
-	if n := max(len(add), len(remove)); n > most {
-		return s.tooMany(n)
+	if n := max(len(c.add), len(remove)); n > most {
+		return c.session.tooMany(n)
 	}
 	for _, name := range remove {
 		if err := checkName(name); err != nil {
@@ -90,15 +105,6 @@ func (s *Session) checkChange(add []wire.Start, remove []string) error {
 	return nil
 }
 
-// namedForPatterns is how many times as many topics as a session holds may be named
-// beside a pattern: a client may have met many that were forgotten since.
-const namedForPatterns = 4
-
-func tooManyPatterns(n int) *wire.Problem {
-	return wire.NewProblem(wire.CodeTooManySubscriptions, fmt.Sprintf("name at most %d, or open more sessions", maxPatterns),
-		"%d patterns are more than a session may hold", n)
-}
-
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {
 		return wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md, Words", "%v", err)
@@ -106,235 +112,219 @@ func checkName(name string) error {
 	return nil
 }
 
-func (s *Session) tooMany(n int) error {
-	most := s.config().Subscriptions
-	return wire.NewProblem(wire.CodeTooManySubscriptions,
-		fmt.Sprintf("name at most %d, or raise limits.subscriptions", most),
-		"%d topics are more than a session may hold", n)
+func tooManyPatterns(n int) error {
+	return wire.NewProblem(wire.CodeTooManySubscriptions, "use fewer patterns, or open more sessions",
+		"a session can have at most %d patterns; got %d", maxPatterns, n)
 }
 
-// planLocked says what leaves. Removals come first: what is named in both, or is
-// there by a pattern that is removed, leaves and begins anew. A topic that was named
-// stays without its name if a pattern stands for it.
-func (s *Session) planLocked(add []wire.Start, remove []string) *change {
-	added := make(map[string]bool, len(add))
-	for _, start := range add {
-		added[start.Topic] = true
-	}
-	c := &change{session: s, kept: make(map[string]*following), leaving: make(map[string]*subscription), had: make(map[string]uint64), joined: make(map[string]bool), search: broker.NewSearch(s.config().Subscriptions), positions: make([]wire.Position, 0, len(add))}
-	for pattern, f := range s.follows {
-		if !slices.Contains(remove, pattern) {
-			c.kept[pattern] = f
-			c.patterns = append(c.patterns, pattern)
+func (s *Session) tooMany(n int) error {
+	return wire.NewProblem(wire.CodeTooManySubscriptions, "subscribe to fewer topics, or raise limits.subscriptions",
+		"a session can have at most %d subscriptions; got %d", s.config().Subscriptions, n)
+}
+
+// matchResumed matches the names in add against the resumed patterns. It is the most
+// expensive part of a change, so it runs without the lock.
+func (c *change) matchResumed() {
+	for _, start := range c.add {
+		if wire.IsPattern(start.Topic) && start.From == wire.FromPosition {
+			c.resumed = append(c.resumed, start)
 		}
 	}
-	kept := len(c.patterns)
-	c.planAdd(add)
+	if c.resumed == nil {
+		return
+	}
+	c.covers = make([]uint64, len(c.add))
+	for i, start := range c.add {
+		for n, p := range c.resumed {
+			if wire.Matches(p.Topic, start.Topic) {
+				c.covers[i] |= 1 << n
+			}
+		}
+	}
+}
+
+// planLocked decides what leaves and which patterns are new. A named topic that leaves
+// stays, unnamed, if a remaining pattern matches it. The topics of a removed pattern
+// leave unless they are named or another pattern matches them.
+func (c *change) planLocked(remove []string) {
+	s := c.session
+	c.patterns = maps.Clone(s.patterns)
+	for _, name := range remove {
+		delete(c.patterns, name)
+	}
 	for _, name := range remove {
 		sub := s.subs[name]
 		switch {
 		case sub == nil || !sub.named:
-		case !added[name] && matches(c.patterns[:kept], name):
+		case !c.added[name] && c.matches(name):
 			c.unnamed = append(c.unnamed, sub)
 		default:
-			c.leaving[name] = sub
+			c.leaving[name] = true
 		}
 	}
-	if kept < len(s.follows) {
-		c.planUnmatchedLocked(c.patterns[:kept])
+	if len(c.patterns) < len(s.patterns) {
+		for topic, sub := range s.subs {
+			if !sub.named && !c.matches(topic) {
+				c.leaving[topic] = true
+			}
+		}
 	}
-	return c
-}
-
-// planAdd notes what the patterns in add go by.
-func (c *change) planAdd(add []wire.Start) {
-	for _, start := range add {
+	for _, start := range c.add {
 		switch {
-		case wire.IsPattern(start.Topic) && c.kept[start.Topic] == nil:
-			c.patterns = append(c.patterns, start.Topic)
-		case start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch():
+		case wire.IsPattern(start.Topic):
+			if c.patterns == nil {
+				c.patterns = make(map[string]*pattern)
+			}
+			if c.patterns[start.Topic] == nil {
+				name := strings.Clone(start.Topic) // the original would keep the whole request
+				c.patterns[name] = &pattern{session: s, name: name, every: start.Every}
+			}
+		case start.From == wire.FromPosition && start.Epoch == s.in.broker.Epoch():
 			c.had[start.Topic] = start.After
 		}
 	}
 }
 
-// planUnmatchedLocked has the topics leave that were there by a pattern alone, which
-// is removed.
-func (c *change) planUnmatchedLocked(kept []string) {
-	for topic, sub := range c.session.subs {
-		if !sub.named && !matches(kept, topic) {
-			c.leaving[topic] = sub
-		}
-	}
-}
-
-func matches(patterns []string, topic string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool { return wire.Matches(pattern, topic) })
-}
-
-// makeLocked joins what add names and the session does not have, or is about to
-// drop.
-func (c *change) makeLocked(add []wire.Start) error {
-	if n := len(c.patterns); n > maxPatterns {
-		return tooManyPatterns(n)
-	}
-	for i, start := range add {
-		if err := c.addLocked(i, start); err != nil {
-			return err
-		}
-	}
-	for i, start := range add { // after what was named, which begins where it says
-		if !wire.IsPattern(start.Topic) || c.kept[start.Topic] != nil {
-			continue
-		}
-		f, err := c.follow(start)
-		if err != nil {
-			return err
-		}
-		c.positions[i] = f.told.ackedTo
-	}
-	return nil
-}
-
-// addLocked adds what one start names, but for the topics that a pattern stands
-// for.
-func (c *change) addLocked(i int, start wire.Start) error {
-	s := c.session
-	if wire.IsPattern(start.Topic) {
-		position := wire.Position{} // see makeLocked
-		if f := c.kept[start.Topic]; f != nil {
-			position = f.positionLocked()
-		}
-		c.positions = append(c.positions, position)
-		return nil
-	}
-	if c.leaving[start.Topic] == nil && !s.lacksLocked(start.Topic) {
-		c.positions = append(c.positions, s.subs[start.Topic].ackedTo)
-		return nil
-	}
-	if err := c.checkRoomLocked(); err != nil {
-		return err
-	}
-	if c.tellsOf(i, start) {
-		return c.addMatched(start)
-	}
-	sub, err := s.join(start, !matches(c.patterns, start.Topic))
-	if err != nil {
-		return err
-	}
-	c.add(sub)
-	c.positions = append(c.positions, sub.ackedTo)
-	return nil
-}
-
-// tellsOf reports whether a pattern that is resumed tells of what was lost of the
-// topic that is the i-th to be added, should that be forgotten: of this epoch, or with
-// it of another.
-func (c *change) tellsOf(i int, start wire.Start) bool {
-	epoch := c.session.in.broker.Epoch()
-	for n, pattern := range c.beside.resumed {
-		tells := c.beside.matches[i]&(1<<n) != 0 && c.kept[pattern.Topic] == nil
-		if tells && (start.From != wire.FromPosition || start.Epoch == epoch || pattern.Epoch != epoch) {
+// matches reports whether one of the planned patterns matches the topic.
+func (c *change) matches(topic string) bool {
+	for name := range c.patterns {
+		if wire.Matches(name, topic) {
 			return true
 		}
 	}
 	return false
 }
 
-// A beside says which topics that are added stand beside patterns that match them. It
-// is made without the lock: it is the most that a change may cost, and fan-outs would
-// wait for it.
-type beside struct {
-	resumed []wire.Start // patterns that come from a position, at most maxPatterns
-	matches []uint64     // for each that is added, a bit for each of those that stand for it
-}
+func (c *change) isNew(p *pattern) bool { return p != nil && c.session.patterns[p.name] != p }
 
-func besides(add []wire.Start) (b beside) {
-	for _, start := range add {
-		if wire.IsPattern(start.Topic) && start.From == wire.FromPosition {
-			b.resumed = append(b.resumed, start)
+// joinLocked joins what is new: first the topics in add, each where it says, then the
+// topics that the new patterns match.
+func (c *change) joinLocked() error {
+	if n := len(c.patterns); n > maxPatterns {
+		return tooManyPatterns(n)
+	}
+	for i, start := range c.add {
+		var err error
+		if p := c.patterns[start.Topic]; p == nil {
+			c.positions[i], err = c.joinNamedLocked(i, start)
+		} else if !c.isNew(p) {
+			c.positions[i] = p.positionLocked()
+		}
+		if err != nil {
+			return err
 		}
 	}
-	if b.resumed == nil {
-		return b
-	}
-	b.matches = make([]uint64, len(add))
-	for i, start := range add {
-		for n, pattern := range b.resumed {
-			if wire.Matches(pattern.Topic, start.Topic) {
-				b.matches[i] |= 1 << n
+	for i, start := range c.add {
+		if p := c.patterns[start.Topic]; c.isNew(p) {
+			if err := c.followLocked(p, start); err != nil {
+				return err
 			}
+			c.positions[i] = p.notice.ackedTo
 		}
 	}
-	return b
-}
-
-// addMatched joins a topic that is named beside a pattern that is resumed. One that
-// was forgotten is not made again for that: if something was lost with it the pattern
-// tells so, and whatever is to come is new.
-func (c *change) addMatched(start wire.Start) error {
-	sub, there, err := c.session.joinMatching(start, false)
-	if err != nil {
-		return err
-	}
-	position := wire.Position{Topic: start.Topic, Epoch: c.session.in.broker.Epoch()}
-	if there {
-		c.add(sub)
-		position = sub.ackedTo
-	}
-	c.positions = append(c.positions, position)
 	return nil
 }
 
-func (c *change) add(sub *subscription) {
-	c.fresh = append(c.fresh, sub)
-	c.joined[sub.joined.Topic()] = true
-}
-
-// checkRoomLocked holds the bound on subscriptions for one more.
-func (c *change) checkRoomLocked() error {
+// joinNamedLocked joins the i-th topic in add, unless the session has it, and returns
+// its position. A forgotten topic is not created again if a resumed pattern covers it:
+// the pattern announces any loss, and all later messages are new.
+func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error) {
 	s := c.session
-	return s.checkRoomLocked(len(c.fresh) + 1 - len(c.leaving) + len(c.patterns) - len(s.follows))
-}
-
-// checkRoomLocked returns an error unless so many subscriptions may be added.
-func (s *Session) checkRoomLocked(n int) error {
-	if n += len(s.subs) + len(s.follows); n > s.config().Subscriptions {
-		return s.tooMany(n)
+	if c.hasLocked(start.Topic) {
+		return s.subs[start.Topic].ackedTo, nil
 	}
-	return nil
-}
-
-// join joins a topic, which is made if need be.
-func (s *Session) join(start wire.Start, named bool) (*subscription, error) {
-	sub := newSubscription(s, start, named)
-	j, err := s.in.broker.Join(start, sub, named)
+	if err := c.checkRoomLocked(); err != nil {
+		return wire.Position{}, err
+	}
+	if c.isCovered(i, start) {
+		sub, err := s.joinExisting(start, false)
+		if sub == nil {
+			return wire.Position{Topic: start.Topic, Epoch: s.in.broker.Epoch()}, err
+		}
+		return c.addFresh(sub), nil
+	}
+	sub := newSubscription(s, start, !c.matches(start.Topic))
+	j, err := s.in.broker.Join(start, sub, sub.named)
 	if err != nil {
-		return nil, err
+		return wire.Position{}, err
 	}
 	sub.begin(j)
-	return sub, nil
+	return c.addFresh(sub), nil
+}
+
+// isCovered reports whether a resumed pattern announces what the client lost of the
+// i-th topic in add if that was forgotten: in this epoch, or together with its epoch.
+func (c *change) isCovered(i int, start wire.Start) bool {
+	epoch := c.session.in.broker.Epoch()
+	for n, p := range c.resumed {
+		if c.covers[i]&(1<<n) != 0 && c.isNew(c.patterns[p.Topic]) &&
+			(start.From != wire.FromPosition || start.Epoch == epoch || p.Epoch != epoch) {
+			return true
+		}
+	}
+	return false
+}
+
+// joinMatchedLocked joins a topic that a new pattern matches, unless the session has it.
+// For a resumed pattern the topic is new to the client and starts at its first message,
+// or at the oldest one held if the client's position is of another epoch.
+func (c *change) joinMatchedLocked(topic string, start wire.Start) error {
+	if c.joined[topic] || c.hasLocked(topic) {
+		return nil
+	}
+	if err := c.checkRoomLocked(); err != nil {
+		return err
+	}
+	born := start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch()
+	if start.From == wire.FromPosition {
+		start.From = wire.FromOldest
+	}
+	start.Topic = topic
+	sub, err := c.session.joinExisting(start, born)
+	if sub != nil {
+		c.matched = append(c.matched, c.addFresh(sub))
+	}
+	return err
+}
+
+// hasLocked reports whether the session has the topic and keeps it.
+func (c *change) hasLocked(topic string) bool {
+	return !c.leaving[topic] && !c.session.unsubscribedLocked(topic)
+}
+
+// checkRoomLocked returns an error if the session may not have another subscription.
+func (c *change) checkRoomLocked() error {
+	return c.session.checkRoomLocked(len(c.fresh) + 1 - len(c.leaving) + len(c.patterns) - len(c.session.patterns))
+}
+
+// addFresh adds a new subscription and returns where it starts.
+func (c *change) addFresh(sub *subscription) wire.Position {
+	c.fresh = append(c.fresh, sub)
+	c.joined[sub.joined.Topic()] = true
+	return sub.ackedTo
 }
 
 // undoLocked leaves what was joined.
 func (c *change) undoLocked() {
-	for _, f := range c.followed {
-		f.dropLocked()
+	for _, p := range c.patterns {
+		if c.isNew(p) {
+			p.dropLocked()
+		}
 	}
 	for _, sub := range c.fresh {
 		sub.dropLocked()
 	}
 }
 
-// adoptLocked lets go of what leaves, and makes what was added the session's.
-func (c *change) adoptLocked() {
+// commitLocked drops what leaves and gives the session what was joined.
+func (c *change) commitLocked() {
 	s := c.session
-	for pattern, f := range s.follows {
-		if c.kept[pattern] == nil {
-			f.dropLocked()
-			delete(s.follows, pattern)
+	for name, p := range s.patterns {
+		if c.patterns[name] != p {
+			p.dropLocked()
 		}
 	}
+	s.patterns = c.patterns
 	for topic := range c.leaving {
 		s.dropTopicLocked(topic)
 	}
@@ -343,25 +333,21 @@ func (c *change) adoptLocked() {
 		sub.joined.Pin(false)
 		sub.settleLocked()
 	}
-	for _, f := range c.followed {
-		s.followLocked(f)
-	}
-	s.adoptLocked(c.fresh)
+	s.notices = slices.DeleteFunc(append(s.notices, c.notices...), func(n *subscription) bool { return n.dropped })
+	s.adoptLocked(c.fresh...)
 }
 
-func (s *Session) followLocked(f *following) {
-	if s.follows == nil {
-		s.follows = make(map[string]*following)
+// checkRoomLocked returns an error if the session may not have n more subscriptions.
+func (s *Session) checkRoomLocked(n int) error {
+	if n += len(s.subs) + len(s.patterns); n > s.config().Subscriptions {
+		return s.tooMany(n)
 	}
-	s.follows[f.pattern] = f
-	if f.told.behind {
-		s.notices = append(s.notices, f.told)
-	}
+	return nil
 }
 
-// adoptLocked makes subscriptions the session's, in the place of those whose topics
+// adoptLocked adds joined subscriptions to the session. They replace those whose topics
 // were forgotten.
-func (s *Session) adoptLocked(fresh []*subscription) {
+func (s *Session) adoptLocked(fresh ...*subscription) {
 	for _, sub := range fresh {
 		s.dropTopicLocked(sub.joined.Topic())
 		s.subs[sub.joined.Topic()] = sub
@@ -369,11 +355,10 @@ func (s *Session) adoptLocked(fresh []*subscription) {
 			s.behind = append(s.behind, sub)
 		}
 	}
-	s.notices = slices.DeleteFunc(s.notices, func(told *subscription) bool { return told.dropped })
 	s.wakeLocked()
 }
 
-// dropTopicLocked drops the subscription to a topic, if there is one.
+// dropTopicLocked drops the subscription to a topic, if the session has one.
 func (s *Session) dropTopicLocked(topic string) {
 	sub := s.subs[topic]
 	if sub == nil {
@@ -384,4 +369,15 @@ func (s *Session) dropTopicLocked(topic string) {
 	if sub.behind {
 		s.behind = slices.DeleteFunc(s.behind, func(b *subscription) bool { return b == sub })
 	}
+}
+
+// unsubscribedLocked reports whether the session has no subscription to the topic. It
+// drops one whose topic was forgotten.
+func (s *Session) unsubscribedLocked(topic string) bool {
+	sub := s.subs[topic]
+	if sub != nil && sub.joined.Gone() {
+		s.dropTopicLocked(topic)
+		return true
+	}
+	return sub == nil
 }

@@ -167,7 +167,7 @@ func (s *Session) maybeLeaveLocked() {
 	if !s.ephemeral {
 		return
 	}
-	for _, f := range s.follows {
+	for _, f := range s.patterns {
 		f.dropLocked()
 	}
 	for _, sub := range s.subs {

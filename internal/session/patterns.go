@@ -1,7 +1,6 @@
 package session
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -9,181 +8,115 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A following is one pattern of one session: every topic that it stands for, also
-// those to come, has a subscription. Those do not keep their topics from being
-// forgotten once the client has had all of them, and go with them. The session's mu
-// guards it.
-type following struct {
+// A pattern is a session's subscription to a pattern: each topic that matches, also a
+// later one, gets a subscription without a name. Such a subscription does not keep its
+// topic from being forgotten once the client has all messages, and ends with the topic.
+// The session's mu guards the fields that are not immutable.
+type pattern struct {
 	session *Session      // immutable
-	pattern string        // immutable
-	every   time.Duration // of its topics, see pace; immutable
+	name    string        // immutable
+	every   time.Duration // pace of its topics; immutable
 	dropped bool
 
-	// told is the position that the client has, and tells of topics that were made and
-	// forgotten while it was away, as a topic's tells of its messages.
-	told *subscription
+	// notice has the client's position, and announces topics that were created and
+	// forgotten while the client was away, as a topic's subscription announces a gap.
+	notice subscription
 }
 
-// maxPatterns bounds the patterns of a session: each is looked up when the session
-// changes, while fan-outs to it wait. A beside has a bit for each.
-const maxPatterns = 64
+var _ broker.Follower = (*pattern)(nil)
 
 // Made implements broker.Follower: a topic gets its first message.
-func (f *following) Made(topic string) {
-	s := f.session
+func (p *pattern) Made(topic string) {
+	s := p.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f.dropped || s.ended != nil || !s.lacksLocked(topic) {
+	if p.dropped || s.ended != nil || !s.unsubscribedLocked(topic) {
 		return
 	}
-	if err := s.checkRoomLocked(1); err != nil {
-		s.in.endLocked(s, tooManyMade(f.pattern, s.config().Subscriptions), EndedTopics)
+	if s.checkRoomLocked(1) != nil {
+		s.in.endLocked(s, wire.NewProblem(wire.CodeSessionEnded,
+			"split the pattern over several sessions, or raise limits.subscriptions",
+			"more topics match %q than the %d subscriptions that a session can have", p.name, s.config().Subscriptions), EndedTopics)
 		return
 	}
-	sub, there, err := s.joinMatching(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
+	sub, err := s.joinExisting(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
 	switch {
 	case err != nil:
-		s.in.endLocked(s, cannotFollow(f.pattern, err), EndedTopics)
-	case there:
-		s.adoptLocked([]*subscription{sub})
+		s.in.endLocked(s, wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions later",
+			"subscribing to a new topic that matches %q failed: %v", p.name, err), EndedTopics)
+	case sub != nil:
+		s.adoptLocked(sub)
 	}
 }
 
-func tooManyMade(pattern string, most int) *wire.Problem {
-	return wire.NewProblem(wire.CodeSessionEnded, fmt.Sprintf("open sessions for parts of the pattern, or raise limits.subscriptions (%d)", most),
-		"more topics were made that match %q than a session may hold", pattern)
-}
-
-func cannotFollow(pattern string, err error) *wire.Problem {
-	return wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, later",
-		"a topic that matches %q could not be subscribed to: %v", pattern, err)
-}
-
-// lacksLocked reports whether the session has no subscription to the topic. One whose
-// topic was forgotten goes at once.
-func (s *Session) lacksLocked(topic string) bool {
-	sub := s.subs[topic]
-	if sub != nil && sub.joined.Gone() {
-		s.dropTopicLocked(topic)
-		return true
-	}
-	return sub == nil
-}
-
-// everyLocked is the pace of a topic that is there by patterns: that of the most
-// specific.
-func (s *Session) everyLocked(topic string) time.Duration {
-	var best *following
-	for pattern, f := range s.follows {
-		if wire.Matches(pattern, topic) && (best == nil || wire.MoreSpecific(pattern, best.pattern)) {
-			best = f
-		}
-	}
-	if best == nil {
-		return 0
-	}
-	return best.every
-}
-
-// settleLocked lets the topic be forgotten as far as the client has had it. A
-// subscription of its own that the client named keeps it anyway.
-func (sub *subscription) settleLocked() {
-	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.session.in.broker.Epoch() {
-		sub.joined.Settle(sub.cursor)
-	}
-}
-
-func (f *following) dropLocked() {
-	f.dropped = true
-	f.session.in.broker.Unfollow(f.pattern, f)
-	f.told.dropped = true
-}
-
-// positionLocked is what the client is to resume from: what it has of what was
-// forgotten, or, if it was told all of that, as of now.
-func (f *following) positionLocked() wire.Position {
-	if f.told.behind || f.told.sentTo != f.told.ackedTo {
-		return f.told.ackedTo
-	}
-	return f.session.in.broker.PatternPosition(f.pattern)
-}
-
-// follow follows the pattern that a start names, and joins the topics that there
-// are.
-func (c *change) follow(start wire.Start) (*following, error) {
-	s, b := c.session, c.session.in.broker
-	f := &following{session: s, pattern: strings.Clone(start.Topic), every: start.Every, told: &subscription{session: s}}
-	if err := b.Follow(f.pattern, f); err != nil { // before looking: what is made from now on is told
+// joinExisting joins a topic for a pattern. It returns nil if the topic does not exist.
+// With born the subscription starts at the topic's first message.
+func (s *Session) joinExisting(start wire.Start, born bool) (*subscription, error) {
+	sub := newSubscription(s, start, false)
+	j, exists, err := s.in.broker.JoinIfThere(start, born, sub)
+	if err != nil || !exists {
 		return nil, err
 	}
-	c.followed = append(c.followed, f)
-	topics, ok := b.Matching(f.pattern, c.search)
-	if !ok {
-		return nil, tooBroad(f.pattern, s.config().Subscriptions)
-	}
-	for _, topic := range topics {
-		if err := c.joinTopic(topic, start); err != nil {
-			return nil, err
+	sub.begin(j)
+	return sub, nil
+}
+
+// everyLocked returns the pace of a topic that the client did not name: that of the most
+// specific pattern.
+func (s *Session) everyLocked(topic string) time.Duration {
+	best, every := "", time.Duration(0)
+	for name, p := range s.patterns {
+		if wire.Matches(name, topic) && (best == "" || wire.MoreSpecific(name, best)) {
+			best, every = name, p.every
 		}
 	}
-	now := b.PatternPosition(f.pattern) // after joining: what is forgotten from then on, the client has had
-	*f.told = subscription{session: s, epoch: now.Epoch, cursor: now.Offset, sentTo: now, ackedTo: now}
-	restarted := false
-	if start.From == wire.FromPosition {
-		restarted = c.resume(f, wire.Position{Topic: f.pattern, Epoch: strings.Clone(start.Epoch), Offset: start.After}, now)
-	}
-	f.told.joined = b.Detached(now, restarted)
-	return f, nil
+	return every
 }
 
-func tooBroad(pattern string, most int) *wire.Problem {
-	return wire.NewProblem(wire.CodeTooManySubscriptions, fmt.Sprintf("name more of its tokens, the first above all, or raise limits.subscriptions (%d)", most),
-		"%q matches more topics than a session may hold, or too many have to be looked at", pattern)
+func (p *pattern) dropLocked() {
+	p.dropped, p.notice.dropped = true, true
+	p.session.in.broker.Unfollow(p.name, p)
 }
 
-// resume announces what was lost since the client's position, if anything. restarted
-// says that the position means nothing now.
-func (c *change) resume(f *following, position, now wire.Position) (restarted bool) {
-	restarted = position.Epoch != now.Epoch || position.Offset > now.Offset
-	if restarted || c.session.in.broker.ForgottenSince(position, c.had, c.search) {
-		f.told.sentTo, f.told.ackedTo = position, position
-		f.told.cursor, f.told.behind = min(position.Offset, now.Offset), true
+// positionLocked returns where the client resumes: at what it acked of the notice or, if
+// nothing of that is left, at the present.
+func (p *pattern) positionLocked() wire.Position {
+	if p.notice.behind || p.notice.sentTo != p.notice.ackedTo {
+		return p.notice.ackedTo
 	}
-	return restarted
+	return p.session.in.broker.PatternPosition(p.name)
 }
 
-// joinTopic joins a topic, if the session lacks it, that a new pattern stands for. If
-// the pattern is resumed, the topic is new to the client: it begins where the topic
-// does, unless that is of another epoch.
-func (c *change) joinTopic(topic string, start wire.Start) error {
-	s := c.session
-	if c.joined[topic] || c.leaving[topic] == nil && !s.lacksLocked(topic) {
-		return nil
-	}
-	start.Topic = topic
-	born := start.From == wire.FromPosition && start.Epoch == s.in.broker.Epoch()
-	if start.From == wire.FromPosition {
-		start.From = wire.FromOldest
-	}
-	if err := c.checkRoomLocked(); err != nil {
+// followLocked follows a new pattern, joins the topics that it matches, and prepares a
+// notice of what the client has lost since its position.
+func (c *change) followLocked(p *pattern, start wire.Start) error {
+	s, b := c.session, c.session.in.broker
+	if err := b.Follow(p.name, p); err != nil { // before Matching: later topics call Made
 		return err
 	}
-	sub, there, err := s.joinMatching(start, born)
-	if err == nil && there {
-		c.add(sub)
-		c.matched = append(c.matched, sub.ackedTo)
+	topics, ok := b.Matching(p.name, c.search)
+	if !ok {
+		return wire.NewProblem(wire.CodeTooManySubscriptions,
+			"use a more specific pattern, above all in its first token, or raise limits.subscriptions",
+			"pattern %q matches more than %d topics, or too many must be searched", p.name, s.config().Subscriptions)
 	}
-	return err
-}
-
-// joinMatching joins a topic that there is for a pattern.
-func (s *Session) joinMatching(start wire.Start, born bool) (sub *subscription, there bool, err error) {
-	sub = newSubscription(s, start, false)
-	j, there, err := s.in.broker.JoinIfThere(start, born, sub)
-	if there {
-		sub.begin(j)
+	for _, topic := range topics {
+		if err := c.joinMatchedLocked(topic, start); err != nil {
+			return err
+		}
 	}
-	return sub, there, err
+	now := b.PatternPosition(p.name) // after joining: the client gets all of what is forgotten later
+	p.notice = subscription{session: s, epoch: now.Epoch, cursor: now.Offset, sentTo: now, ackedTo: now}
+	restarted := false
+	if start.From == wire.FromPosition {
+		given := wire.Position{Topic: p.name, Epoch: strings.Clone(start.Epoch), Offset: start.After}
+		restarted = given.Epoch != now.Epoch || given.Offset > now.Offset
+		if restarted || b.ForgottenSince(given, c.had, c.search) {
+			p.notice.sentTo, p.notice.ackedTo = given, given
+			p.notice.cursor, p.notice.behind = min(given.Offset, now.Offset), true
+			c.notices = append(c.notices, &p.notice)
+		}
+	}
+	p.notice.joined = b.Detached(now, restarted)
+	return nil
 }
-
-var _ broker.Follower = (*following)(nil)

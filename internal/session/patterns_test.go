@@ -489,7 +489,7 @@ func TestATopicThatIsMadeAgainTakesItsOwnPlace(t *testing.T) {
 		k.publishN("job.1", 1)
 		gone := s.subs["job.1"]
 		gone.joined.Leave() // as if it were forgotten, and the session not told yet
-		s.follows["job.*"].Made("job.1")
+		s.patterns["job.*"].Made("job.1")
 		require.Nil(k, s.ended)
 		require.NotSame(k, gone, s.subs["job.1"])
 	})

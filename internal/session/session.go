@@ -51,23 +51,23 @@ type Session struct {
 	place place        // in in.sessions; guarded by the part's lock
 	slot  atomic.Int64 // in which place is
 
-	mu      sync.Mutex // guards the fields below; before a topic's lock
-	pinned  int        // bytes of the frames in queue and carried, which are pinned
-	waiting int64      // Unix nanoseconds; since when none of those was taken
-	carried queued     // taken from queue and not sent; goes first
-	counted int        // bytes of queue and unacked that the broker's budget has
-	subs    map[string]*subscription
-	follows map[string]*following // by pattern; nil: none
-	notices []*subscription       // of patterns that have a gap to tell; before anything else
-	behind  []*subscription       // those that catch up, in turns
-	poll    *Poll                 // the newest, until it ends
-	due     time.Time             // when the parked poll has waited long enough
-	parked  *Poll                 // that poll, while frames may be handed to its connection; then queue and behind are empty, or it was full when it parked
-	ended   *wire.Problem         // why the session ended; nil while it lives
-	active  time.Time             // when it was opened, or a poll last came or went
-	unacked []sent                // frames acked+1 .. sent, unless trusted
-	sent    uint64                // frames sent, ever
-	acked   uint64                // of those, how many the client has said it has
+	mu       sync.Mutex // guards the fields below; before a topic's lock
+	pinned   int        // bytes of the frames in queue and carried, which are pinned
+	waiting  int64      // Unix nanoseconds; since when none of those was taken
+	carried  queued     // taken from queue and not sent; goes first
+	counted  int        // bytes of queue and unacked that the broker's budget has
+	subs     map[string]*subscription
+	patterns map[string]*pattern // by name; nil: none
+	notices  []*subscription     // of patterns that have a gap to tell; before anything else
+	behind   []*subscription     // those that catch up, in turns
+	poll     *Poll               // the newest, until it ends
+	due      time.Time           // when the parked poll has waited long enough
+	parked   *Poll               // that poll, while frames may be handed to its connection; then queue and behind are empty, or it was full when it parked
+	ended    *wire.Problem       // why the session ended; nil while it lives
+	active   time.Time           // when it was opened, or a poll last came or went
+	unacked  []sent              // frames acked+1 .. sent, unless trusted
+	sent     uint64              // frames sent, ever
+	acked    uint64              // of those, how many the client has said it has
 }
 
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
@@ -103,7 +103,7 @@ func (s *Session) endLocked(why *wire.Problem) bool {
 	if why != closedProblem && why != inactiveProblem {
 		s.ended = withPositions(why, s.ackedPositionsLocked())
 	}
-	for _, f := range s.follows {
+	for _, f := range s.patterns {
 		f.dropLocked()
 	}
 	for _, sub := range s.subs {
@@ -153,7 +153,7 @@ func (s *Session) State(now time.Time) wire.SessionState {
 	if s.poll == nil {
 		state.IdleMS = now.Sub(s.active).Milliseconds()
 	}
-	state.Patterns = slices.Sorted(maps.Keys(s.follows))
+	state.Patterns = slices.Sorted(maps.Keys(s.patterns))
 	for _, sub := range s.sortedLocked() {
 		state.Subscriptions = append(state.Subscriptions, sub.stateLocked())
 	}

@@ -54,6 +54,14 @@ func (sub *subscription) dropLocked() {
 	sub.dropped = true
 }
 
+// settleLocked lets the topic be forgotten as far as the client has had it. A
+// subscription of its own that the client named keeps it anyway.
+func (sub *subscription) settleLocked() {
+	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.session.in.broker.Epoch() {
+		sub.joined.Settle(sub.cursor)
+	}
+}
+
 // catchUpLocked returns the next of what the history holds above cursor, within
 // limit, and makes the subscription live again if that is all.
 //
@@ -99,9 +107,9 @@ func (s *Session) sortedLocked() []*subscription {
 // ackedPositionsLocked returns what to reopen from: the position of each pattern, and
 // of each topic what is acked of it.
 func (s *Session) ackedPositionsLocked() []wire.Position {
-	positions := make([]wire.Position, 0, len(s.follows)+len(s.subs))
-	for _, pattern := range slices.Sorted(maps.Keys(s.follows)) {
-		positions = append(positions, s.follows[pattern].positionLocked())
+	positions := make([]wire.Position, 0, len(s.patterns)+len(s.subs))
+	for _, pattern := range slices.Sorted(maps.Keys(s.patterns)) {
+		positions = append(positions, s.patterns[pattern].positionLocked())
 	}
 	for _, sub := range s.sortedLocked() {
 		positions = append(positions, sub.ackedTo)
