@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // maxExposure is what systemd-analyze security may say of the unit, in tenths of its
@@ -75,6 +74,6 @@ func TestTheUnitsMemoryIsEnough(t *testing.T) {
 	require.Contains(t, values(text, "Environment"), "GOMEMLIMIT=1GiB")
 	cfg, err := load(t, nil, "--config", "pubsubd.yaml")
 	require.NoError(t, err)
-	budget := cmp.Or(cfg.Broker.MemoryBudget, min(broker.DefaultMemoryBudget, limit/2))
-	require.GreaterOrEqual(t, limit, budget/8*11+50_000*6<<10)
+	budget := memory.Budget(cfg.Broker.MemoryBudget, limit)
+	require.GreaterOrEqual(t, int64(limit), budget/8*11+50_000*6<<10)
 }

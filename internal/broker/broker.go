@@ -2,7 +2,7 @@
 // them out to whoever subscribed.
 //
 // Locks are taken in this order and released before any call out of the package:
-// that of whoever makes room (memory.go), a shard's, a topic's, a frame's. Those of
+// that of memory.Account, held while room is made, a shard's, a topic's, a frame's. Those of
 // the names, of what was forgotten and of the follows come last, one at a time. A
 // Subscriber's own lock is taken before all of them (a session that catches up reads
 // the history under its lock), never inside one: the fan-out offers, and followers
@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -64,7 +65,7 @@ type Broker struct {
 	topics        atomic.Int64  // how many there are
 	floor         atomic.Uint64 // highest offset that a forgotten topic reached
 	subscriptions atomic.Int64
-	memory        memory
+	memory        *memory.Account // immutable
 	forgotten     forgotten
 
 	results *Results       // immutable
@@ -83,9 +84,9 @@ func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 		epoch:   newEpoch(now),
 		metrics: m,
 		seed:    maphash.MakeSeed(),
-		memory:  memory{pressed: make(chan struct{}, 1)},
 	}
 	b.force.Store(newForce(cfg))
+	b.memory = memory.New(int64(b.force.Load().MemoryBudget), (*histories)(b), m)
 	b.results = newResults(b.force.Load().Config, m)
 	for i := range b.shards {
 		b.shards[i].topics = make(map[string]*topic)
@@ -119,6 +120,7 @@ func (b *Broker) Reload(cfg Config, now time.Time) {
 	defer b.reloads.Unlock()
 	f := newForce(cfg)
 	b.force.Store(f) // before looking: a topic made meanwhile goes by it
+	b.memory.SetBudget(int64(f.MemoryBudget))
 	b.each(func(t *topic) { t.rule(f.rules.of(t.name), now) })
 	b.results.reload(f.Config)
 }
@@ -144,7 +146,7 @@ func (b *Broker) Close() { b.fanOuts.Wait() }
 // m belongs to the broker from then on. The message lives for ttl, or as long
 // as the history keeps it if ttl is 0. The error is a *wire.Problem: overloaded.
 func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	if err := b.admit(m.Size()); err != nil {
+	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return wire.Published{}, err
 	}
 	for {
@@ -190,17 +192,17 @@ func (b *Broker) JoinIfThere(start wire.Start, born bool, to Subscriber) (j Join
 
 // joinCounted joins if there is room for one more subscription.
 func (b *Broker) joinCounted(join func() (Joined, error)) (Joined, error) {
-	if most := b.force.Load().MaxSubscriptions; b.subscriptions.Add(1) > int64(most) {
-		b.subscriptions.Add(-1)
+	if most := b.force.Load().MaxSubscriptions; b.countSubscriptions(1) > int64(most) {
+		b.countSubscriptions(-1)
 		return Joined{}, b.full(most, "subscriptions", "all_subscriptions")
 	}
-	err := b.admitOverhead()
+	err := b.memory.AdmitTopics()
 	var joined Joined
 	if err == nil {
 		joined, err = join()
 	}
 	if err != nil {
-		b.subscriptions.Add(-1)
+		b.countSubscriptions(-1)
 	}
 	return joined, err
 }
@@ -243,12 +245,12 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 	if t := s.topics[name]; t != nil {
 		return t, nil
 	}
-	if most := b.force.Load().MaxTopics; b.topics.Add(1) > int64(most) {
-		b.topics.Add(-1)
+	if most := b.force.Load().MaxTopics; b.countTopics(1) > int64(most) {
+		b.countTopics(-1)
 		return nil, b.full(most, "topics", "topics")
 	}
-	if err := b.admitOverhead(); err != nil {
-		b.topics.Add(-1)
+	if err := b.memory.AdmitTopics(); err != nil {
+		b.countTopics(-1)
 		return nil, err
 	}
 	t := newTopic(b, strings.Clone(name)) // a substring would keep a whole request
@@ -256,6 +258,9 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 	b.names.put(t.name)
 	return t, nil
 }
+
+// Memory returns the account of the memory that clients take.
+func (b *Broker) Memory() *memory.Account { return b.memory }
 
 // Has reports whether there is a topic of that name.
 func (b *Broker) Has(topic string) bool { return b.find(topic) != nil }
@@ -279,7 +284,7 @@ func (b *Broker) shard(name string) *shard {
 //
 // It also holds the memory budget: encodings are made without asking.
 func (b *Broker) Sweep(now time.Time) {
-	b.reclaim(0)
+	b.memory.MakeRoom(0)
 	b.results.sweep(now)
 	for i := range b.shards {
 		for _, s := range b.shards[i].sweep(b, now) {
@@ -298,7 +303,7 @@ func (s *shard) sweep(b *Broker, now time.Time) (left []*Subscription) {
 		}
 		delete(s.topics, name)
 		b.names.remove(name)
-		b.topics.Add(-1)
+		b.countTopics(-1)
 		b.metrics.TopicsForgotten.Inc()
 		left = append(left, t.subs...) // it is nobody's any more
 	}
@@ -325,9 +330,6 @@ func (b *Broker) raiseFloor(offset uint64) {
 func (b *Broker) Gauges(g *metrics.Gauges) {
 	g.Topics = int(b.topics.Load())
 	g.Subscriptions = int(b.subscriptions.Load())
-	b.memory.gauges(g)
-	g.TopicBytes = b.overhead()
-	g.MemoryBudget = b.said()
-	g.MemoryPressure = int(b.Pressure())
+	b.memory.Gauges(g)
 	g.IdempotencyKeys = b.results.count()
 }

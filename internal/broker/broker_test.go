@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -157,7 +158,7 @@ func TestHistoryIsBoundedByBytesButKeepsTheNewest(t *testing.T) {
 	_, err := b.Publish(big, 0, time.Now())
 	require.NoError(t, err)
 	require.Equal(t, "gap(evicted 3-4) 5", read(t, b, "a@EPOCH:3", 9))
-	require.EqualValues(t, big.Size(), b.memory.history.Load())
+	require.EqualValues(t, big.Size(), b.memory.Of(memory.History))
 }
 
 func TestHistoryIsBoundedByAge(t *testing.T) {

@@ -3,6 +3,8 @@ package broker
 import (
 	"cmp"
 	"time"
+
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // Config bounds what a Broker holds. The zero value of a field takes its default.
@@ -45,7 +47,6 @@ const (
 	DefaultHistoryMessages = 1000
 	DefaultHistoryBytes    = 1 << 20
 	DefaultHistoryAge      = 60 * time.Second
-	DefaultMemoryBudget    = 512 << 20
 	DefaultMaxTopics       = 1_000_000
 
 	DefaultMaxSubscriptions = 4_000_000
@@ -58,7 +59,7 @@ func (c Config) withDefaults() Config {
 	c.HistoryMessages = cmp.Or(c.HistoryMessages, DefaultHistoryMessages)
 	c.HistoryBytes = cmp.Or(c.HistoryBytes, DefaultHistoryBytes)
 	c.HistoryAge = cmp.Or(c.HistoryAge, DefaultHistoryAge)
-	c.MemoryBudget = cmp.Or(c.MemoryBudget, DefaultMemoryBudget)
+	c.MemoryBudget = cmp.Or(c.MemoryBudget, memory.DefaultBudget)
 	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
 	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, DefaultMaxSubscriptions)
 	c.IdempotencyKeys = cmp.Or(c.IdempotencyKeys, DefaultIdempotencyKeys)

@@ -1,6 +1,10 @@
 package broker
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/pubsubd/pubsubd/internal/memory"
+)
 
 // A Follower learns of each new topic that its pattern matches, before the topic's
 // first message is offered. It may join from the topic's beginning (born), but must not
@@ -36,7 +40,7 @@ func (b *Broker) Followers(topic string) (found []Follower) {
 // Follow announces new topics that match the pattern to f. One follower follows a
 // pattern once. The error is a *wire.Problem: there is no memory for more patterns.
 func (b *Broker) Follow(pattern string, f Follower) error {
-	if err := b.admitOverhead(); err != nil {
+	if err := b.memory.AdmitTopics(); err != nil {
 		return err
 	}
 	b.follows.mu.Lock()
@@ -46,7 +50,7 @@ func (b *Broker) Follow(pattern string, f Follower) error {
 		at.value = &followers{}
 	}
 	(*at.value)[f] = struct{}{}
-	b.memory.follows.Add(int64(patternBytes + created*tokenBytes))
+	b.memory.Add(memory.Topics, int64(patternBytes+created*tokenBytes))
 	return nil
 }
 
@@ -66,7 +70,7 @@ func (b *Broker) Unfollow(pattern string, f Follower) {
 	if len(*at.value) == 0 {
 		freed += b.follows.tree.remove(pattern) * tokenBytes
 	}
-	b.memory.follows.Add(-int64(freed))
+	b.memory.Add(memory.Topics, -int64(freed))
 }
 
 // tell announces a topic to its followers, once, before its first message. The

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -64,9 +65,9 @@ func TestFollowersAreThoseWhosePatternMatches(t *testing.T) {
 		b.Unfollow(p.pattern, p.to)
 	}
 	require.True(t, b.follows.tree.root.isEmpty(), "nothing is left of patterns that nobody follows")
-	require.Zero(t, b.memory.follows.Load())
+	require.Zero(t, b.memory.Of(memory.Topics))
 	b.Unfollow("never.followed", &heard{})
-	require.Zero(t, b.memory.follows.Load())
+	require.Zero(t, b.memory.Of(memory.Topics))
 }
 
 func TestATopicIsToldOfOnceAndBeforeItsFirstMessage(t *testing.T) {

@@ -2,123 +2,45 @@ package broker
 
 import (
 	"container/heap"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// memory is what the budget is about. Sums that are asked for at every publish are
-// kept, not made.
-type memory struct {
-	history atomic.Int64  // messages that histories hold
-	frames  frame.Account // their encodings; messages that only queues hold
-	queues  atomic.Int64  // the queues themselves, and lists of unacked frames
-	follows atomic.Int64  // patterns that are followed
-
-	reclaiming sync.Mutex   // held by whoever makes room; before a shard's lock
-	fullUntil  atomic.Int64 // Unix nanoseconds; looking for room is of no use before
-
-	pressure atomic.Int32  // see Press
-	pressed  chan struct{} // see Pressed; immutable
-	shrunk   atomic.Int64  // the budget for now, if that is less than the settings say; 0: it is not
-}
-
-// What a topic and a subscription take by themselves: their structs, their names,
-// and their places in maps and lists. Measured with 100,000 of each: 377 and 271
+// The memory of a topic and of a subscription itself: struct, name, and entries in maps
+// and lists. Measured with 100,000 of each: 377 and 271
 // bytes, with names of 22.
 const (
 	topicBytes        = 400
 	subscriptionBytes = 288
 )
 
-// What a pattern takes that a session follows, and each token of it that no other
-// pattern begins with. Measured with 90,000 of sixteen tokens: 6.1 KB each, and 1.0 KB
+// The memory of a pattern that a session follows, and of each of its tokens that no
+// other pattern begins with. Measured with 90,000 of sixteen tokens: 6.1 KB each, and 1.0 KB
 // where they shared all tokens.
 const (
 	patternBytes = 1024
 	tokenBytes   = 352
 )
 
-// overhead is what topics, subscriptions and patterns take by themselves.
-func (b *Broker) overhead() int64 {
-	return b.topics.Load()*topicBytes + b.subscriptions.Load()*subscriptionBytes + b.memory.follows.Load()
+// countTopics adds to the number of topics, and to their memory.
+func (b *Broker) countTopics(n int64) (topics int64) {
+	b.memory.Add(memory.Topics, n*topicBytes)
+	return b.topics.Add(n)
 }
 
-// used is what counts against the budget.
-func (b *Broker) used() int64 {
-	m := &b.memory
-	return m.history.Load() + m.frames.Encodings.Load() + m.frames.Pinned.Load() + m.queues.Load() + b.overhead()
+// countSubscriptions adds to the number of subscriptions, and to their memory.
+func (b *Broker) countSubscriptions(n int64) (subscriptions int64) {
+	b.memory.Add(memory.Topics, n*subscriptionBytes)
+	return b.subscriptions.Add(n)
 }
 
-func (m *memory) gauges(g *metrics.Gauges) {
-	g.HistoryBytes = m.history.Load()
-	g.FrameBytes = m.frames.Encodings.Load()
-	g.QueueBytes = m.frames.Pinned.Load() + m.queues.Load()
-}
+// histories is the Broker as its memory account sees it.
+type histories Broker
 
-// CountQueues adds to what the queues of sessions take.
-func (b *Broker) CountQueues(bytes int) { b.memory.queues.Add(int64(bytes)) }
-
-// admit makes sure that the budget has room for so many bytes. The error is a
-// *wire.Problem: overloaded.
-func (b *Broker) admit(bytes int) error {
-	b.noticePressure()
-	// Fast path: there is room.
-	if b.used()+int64(bytes) <= b.budget() {
-		return nil
-	}
-	if time.Now().UnixNano() >= b.memory.fullUntil.Load() && b.reclaim(int64(bytes)) {
-		return nil
-	}
-	return b.usedUp("by what it may not let go of")
-}
-
-// admitOverhead makes sure that topics and subscriptions, which cannot make room, take
-// no more than their share of the budget: half. The error is as admit's.
-func (b *Broker) admitOverhead() error {
-	if b.overhead() <= b.said()/2 {
-		return nil
-	}
-	return b.usedUp("by topics and subscriptions, as far as they may")
-}
-
-func (b *Broker) usedUp(how string) *wire.Problem {
-	b.metrics.Limited.WithLabelValues("memory").Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise memory.budget",
-		"the daemon's memory budget is used up %s", how).Retry(time.Second)
-}
-
-// fullFor is for how long it is not tried again to make room where there was none.
-const fullFor = 100 * time.Millisecond
-
-// slack is which part of the budget is made free beyond what is needed, so that not
-// every publish has to look for room.
-const slack = 16
-
-// reclaim makes room for so many bytes and reports whether there is. Encodings go
-// first: they can be made again. Then messages do, the oldest of all topics first,
-// but for those that a fan-out has not offered yet.
-func (b *Broker) reclaim(need int64) bool {
-	b.memory.reclaiming.Lock()
-	defer b.memory.reclaiming.Unlock()
-	budget := b.budget()
-	if b.used()+need <= budget {
-		return true // someone else made room
-	}
-	b.each((*topic).forgetEncodings)
-	if b.used()+need > budget {
-		b.evictOldest(budget - budget/slack - need)
-	}
-	if b.used()+need > budget {
-		b.memory.fullUntil.Store(time.Now().Add(fullFor).UnixNano())
-		return false
-	}
-	return true
-}
+// ForgetEncodings implements memory.Histories.
+func (h *histories) ForgetEncodings() { (*Broker)(h).each((*topic).forgetEncodings) }
 
 func (t *topic) forgetEncodings() {
 	t.mu.Lock()
@@ -128,8 +50,10 @@ func (t *topic) forgetEncodings() {
 	}
 }
 
-// evictOldest lets go of the oldest messages until no more than so much is used.
-func (b *Broker) evictOldest(most int64) {
+// EvictOldest implements memory.Histories. A message that a fan-out has not offered yet
+// stays.
+func (h *histories) EvictOldest(enough func() bool) {
+	b := (*Broker)(h)
 	var all byAge
 	b.each(func(t *topic) {
 		if accepted, ok := t.oldest(); ok {
@@ -137,7 +61,7 @@ func (b *Broker) evictOldest(most int64) {
 		}
 	})
 	heap.Init(&all)
-	for len(all) > 0 && b.used() > most {
+	for len(all) > 0 && !enough() {
 		if accepted, ok := all[0].topic.evictOldest(); ok {
 			all[0].accepted = accepted
 			heap.Fix(&all, 0)
@@ -147,12 +71,12 @@ func (b *Broker) evictOldest(most int64) {
 	}
 }
 
-// evictedForMemory is what metrics say of a message that had to go for want of
-// memory; its subscribers are told evicted.
+// evictedForMemory labels messages that were evicted for want of memory in the metrics;
+// their subscribers get the reason evicted.
 const evictedForMemory = "memory"
 
-// evictOldest lets go of the oldest message, and tells when the next was accepted;
-// ok is false if there is none that may go.
+// evictOldest evicts the oldest message, and returns when the next was accepted; ok is
+// false if there is none that can be evicted.
 func (t *topic) evictOldest() (accepted time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,8 +98,7 @@ func (t *topic) oldest() (accepted time.Time, ok bool) {
 	return t.history.front().Accepted(), true
 }
 
-// mayEvictLocked reports whether there is an oldest message that the fan-out needs no
-// more.
+// mayEvictLocked reports whether there is an oldest message, and its fan-out is over.
 func (t *topic) mayEvictLocked() bool {
 	return t.history.len() > 0 && t.history.front().Position().Offset <= t.mark
 }

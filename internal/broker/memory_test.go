@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -44,7 +45,7 @@ func TestTheOldestMessagesOfAllTopicsMakeRoom(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		for range 34 {
 			require.NoError(t, publishSized(t, b, "new", 1000))
-			require.LessOrEqual(t, b.used(), int64(64<<10))
+			require.LessOrEqual(t, b.memory.Used(), int64(64<<10))
 		}
 		require.Positive(t, evicted(t, m, "memory"))
 		old, why := holds(b, "old")
@@ -87,11 +88,11 @@ func TestEncodingsMakeRoomBeforeMessages(t *testing.T) {
 			f.Chunk(frame.NDJSON)
 			f.Whole(&frame.Head{})
 		}
-		require.Greater(t, b.used(), int64(64<<10))
+		require.Greater(t, b.memory.Used(), int64(64<<10))
 		b.Sweep(time.Now())
 		held, _ := holds(b, "a")
 		require.Len(t, held, 20)
-		require.Zero(t, b.memory.frames.Encodings.Load())
+		require.Zero(t, b.memory.Of(memory.Encodings))
 		require.NotEmpty(t, frames[0].Bytes(frame.NDJSON), "it is made anew")
 	})
 }
@@ -114,7 +115,7 @@ func TestWhatIsNotOfferedYetMakesNoRoom(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		require.ErrorContains(t, publishSized(t, b, "a", 1000), "memory.budget", "not looked for again so soon")
-		time.Sleep(fullFor)
+		time.Sleep(100 * time.Millisecond)
 		require.NoError(t, publishSized(t, b, "a", 1000), "there is room again")
 		b.Close()
 	})
@@ -141,7 +142,7 @@ func TestTopicsAndSubscriptionsCountByThemselves(t *testing.T) {
 		j.Leave()
 	}
 	b.Sweep(time.Now().Add(time.Hour))
-	require.Zero(t, b.used(), "topics that were left are forgotten")
+	require.Zero(t, b.memory.Used(), "topics that were left are forgotten")
 	require.NoError(t, publishSized(t, b, "mine", 10))
 }
 
@@ -158,6 +159,6 @@ func TestPatternsCountByThemselves(t *testing.T) {
 	for i := range n {
 		b.Unfollow(fmt.Sprintf("*.a%d.b.c", i), &h)
 	}
-	require.Zero(t, b.used())
+	require.Zero(t, b.memory.Used())
 	require.NoError(t, publishSized(t, b, "mine", 10))
 }

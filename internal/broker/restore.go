@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -36,7 +37,7 @@ func Restore(cfg Config, m *metrics.Metrics, r io.Reader, now time.Time) (*Broke
 	if err != nil {
 		return nil, fmt.Errorf("line %d: %w", s.lines.count+1, err)
 	}
-	s.broker.reclaim(0)
+	s.broker.memory.MakeRoom(0)
 	s.broker.results.sweep(now)
 	return s.broker, nil
 }
@@ -165,12 +166,12 @@ func (s *restoring) takeMessage(saved *savedMessage) error {
 // goes over all topics.
 func (s *restoring) holdBudget() {
 	b := s.broker
-	if b.used() < s.reclaimAt {
+	if b.memory.Used() < s.reclaimAt {
 		return
 	}
-	b.reclaim(0)
-	budget := b.said()
-	s.reclaimAt = max(budget, b.used()) + budget/slack
+	b.memory.MakeRoom(0)
+	_, budget := b.memory.Held()
+	s.reclaimAt = max(budget, b.memory.Used()) + budget/memory.Slack
 }
 
 // regain appends a saved message, and lets go of what does not fit at now. A time
@@ -181,8 +182,8 @@ func (t *topic) regain(saved *savedMessage, now time.Time) {
 	m := saved.message(t.positionLocked(saved.Offset))
 	age := max(0, now.Sub(time.UnixMilli(saved.Time)))
 	ttl := time.Duration(saved.TTL) * time.Millisecond
-	t.history.push(frame.New(m, now.Add(-age), ttl, &t.broker.memory.frames))
-	t.broker.memory.history.Add(int64(m.Size()))
+	t.history.push(frame.New(m, now.Add(-age), ttl, t.broker.memory))
+	t.broker.memory.Add(memory.History, int64(m.Size()))
 	t.trimLocked(now)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -106,11 +107,11 @@ func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
 		require.NoError(t, reading.begin())
 		for !reading.over {
 			require.NoError(t, reading.next())
-			require.LessOrEqual(t, reading.broker.used(), int64(budget+budget/slack+1<<10))
+			require.LessOrEqual(t, reading.broker.memory.Used(), int64(budget+budget/memory.Slack+1<<10))
 		}
 		next := successor(t, b, Config{MemoryBudget: budget})
-		require.LessOrEqual(t, next.used(), int64(budget))
-		require.Greater(t, next.used(), int64(budget/2))
+		require.LessOrEqual(t, next.memory.Used(), int64(budget))
+		require.Greater(t, next.memory.Used(), int64(budget/2))
 		for _, topic := range []string{"a", "b", "c"} {
 			state, _ := next.Topic(topic)
 			require.EqualValues(t, 1000, state.Position.Offset)

@@ -105,7 +105,7 @@ func (s *Subscription) Leave() {
 	t.subs[last] = nil
 	t.subs = t.subs[:last]
 	s.index = gone
-	t.broker.subscriptions.Add(-1)
+	t.broker.countSubscriptions(-1)
 }
 
 // Pin keeps the topic from being forgotten, or no longer does. It reports false if

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -85,8 +86,8 @@ func (t *topic) append(m *wire.Message, ttl time.Duration, now time.Time) (publi
 	t.head++
 	m.Position = t.positionLocked(t.head)
 	m.Time = now.UnixMilli()
-	t.history.push(frame.New(m, now, ttl, &t.broker.memory.frames))
-	t.broker.memory.history.Add(int64(m.Size()))
+	t.history.push(frame.New(m, now, ttl, t.broker.memory))
+	t.broker.memory.Add(memory.History, int64(m.Size()))
 	few = t.maybeFanOutLocked(m)
 	t.trimLocked(now)
 	return wire.Published{Position: m.Position, Time: m.Time}, few, nil
@@ -132,7 +133,7 @@ func (t *topic) trimLocked(now time.Time) {
 func (t *topic) evictLocked(reason wire.GapReason, why string) {
 	f := t.history.front()
 	t.history.pop(reason)
-	t.broker.memory.history.Add(-int64(f.Size()))
+	t.broker.memory.Add(memory.History, -int64(f.Size()))
 	t.broker.metrics.Evicted.WithLabelValues(why).Inc()
 	f.Release()
 }
@@ -161,7 +162,7 @@ func (t *topic) sweep(now time.Time) bool {
 	for _, s := range t.subs {
 		s.index = gone
 	}
-	t.broker.subscriptions.Add(-int64(len(t.subs)))
+	t.broker.countSubscriptions(-int64(len(t.subs)))
 	t.broker.raiseFloor(t.head)
 	if t.head > t.born {
 		t.broker.forgotten.add(t.name, t.head)

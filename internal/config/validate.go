@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // Validate returns every reason why the daemon must not start with c, joined, or
@@ -65,7 +65,7 @@ func contradictions(c *Config) []*Error {
 
 // mostBudget is memory.budget, or what it is at most where the daemon chooses.
 func (c *Config) mostBudget() int {
-	return cmp.Or(c.Broker.MemoryBudget, broker.DefaultMemoryBudget)
+	return cmp.Or(c.Broker.MemoryBudget, memory.DefaultBudget)
 }
 
 // sharedAddresses refuses one address for two listeners.

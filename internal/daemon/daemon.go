@@ -22,6 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/httpapi"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/store"
@@ -46,7 +47,7 @@ type Daemon struct {
 	files    listen.OpenFiles
 	hook     *publishHook
 	sessions *session.Registry
-	pressure *pressure
+	watcher  *memory.Watcher
 	polls    *transport.Server
 
 	api                         *httpapi.API
@@ -78,7 +79,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := kept.Restore(fitted(cfg, memoryLimit()), m, time.Now())
+	b, err := kept.Restore(brokerConfig(cfg), m, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 
 		certificate: listen.NewCertificate(certificate, log),
 	}
-	d.pressure = newPressure(b, d.sessions, log)
+	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limiter.Config(), cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, limits, m)
@@ -123,6 +124,13 @@ func limitConfig(cfg config.Config, files listen.OpenFiles) limit.Config {
 	c := cfg.Limit
 	c.Sessions = cfg.Session.MaxSessions
 	c.Connections = files.Connections(c.Connections)
+	return c
+}
+
+// brokerConfig is what the broker is told, with a budget that fits GOMEMLIMIT.
+func brokerConfig(cfg config.Config) broker.Config {
+	c := cfg.Broker
+	c.MemoryBudget = int(memory.Budget(c.MemoryBudget, memory.Limit()))
 	return c
 }
 
@@ -187,7 +195,7 @@ func (d *Daemon) Listen() (err error) {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
 	d.tellDoubts(d.cfg)
-	d.tellBudget(d.cfg, memoryLimit())
+	memory.LogBudget(d.log, d.cfg.Broker.MemoryBudget, memory.Limit())
 	d.files.Log(d.log, d.cfg.Limit.Connections)
 	return nil
 }
@@ -255,7 +263,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	running.Go(func() { d.sweep(sweeping) })
-	running.Go(func() { d.pressure.watch(sweeping) })
+	running.Go(func() { d.watcher.Watch(sweeping) })
 
 	err := d.announce()
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // reloading is what changes while a daemon runs.
@@ -70,7 +71,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.apply(is)
 	d.logChanges(was.Changes(said))
 	d.tellDoubts(is)
-	d.tellBudget(is, memoryLimit())
+	memory.LogBudget(d.log, is.Broker.MemoryBudget, memory.Limit())
 	if is.Limit.Connections != was.Limit.Connections {
 		d.files.Log(d.log, is.Limit.Connections)
 	}
@@ -116,7 +117,7 @@ func (d *Daemon) tellDoubts(cfg config.Config) {
 // apply puts cfg in force, room by room.
 func (d *Daemon) apply(cfg config.Config) {
 	d.reload.inForce.Store(&cfg)
-	d.broker.Reload(fitted(cfg, memoryLimit()), time.Now())
+	d.broker.Reload(brokerConfig(cfg), time.Now())
 	d.limiter.Reload(limitConfig(cfg, d.files))
 	d.hook.reload(cfg, d.limiter.Config())
 	d.sessions.Reload(cfg.Session)

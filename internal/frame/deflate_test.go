@@ -12,12 +12,13 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
 
 // textFrame is of a message with a text as its payload.
-func textFrame(text string, account *Account) *Frame {
+func textFrame(text string, account *memory.Account) *Frame {
 	m := &wire.Message{Position: someTopic, Time: 1700000000000, Type: "text/plain", Data: []byte(text)}
 	return New(m, time.Time{}, 0, account)
 }
@@ -55,7 +56,7 @@ func wantBlock(t *testing.T, text, block []byte) {
 
 // Everyone who asks at the same time gets the same block, which is counted once.
 func TestAMessageIsDeflatedOnce(t *testing.T) {
-	var account Account
+	var account memory.Account
 	for range 50 {
 		f := textFrame(chatter(2000), &account)
 		first := make([]*byte, 8)
@@ -77,9 +78,9 @@ func TestAMessageIsDeflatedOnce(t *testing.T) {
 		}
 		wantBlock(t, f.Bytes(NDJSON), block)
 		require.Less(t, len(block), 1000)
-		require.Equal(t, int64(len(f.Bytes(NDJSON))+len(block)), account.Encodings.Load())
+		require.Equal(t, int64(len(f.Bytes(NDJSON))+len(block)), account.Of(memory.Encodings))
 		f.Release()
-		require.Zero(t, account.Encodings.Load())
+		require.Zero(t, account.Of(memory.Encodings))
 	}
 }
 
@@ -121,7 +122,7 @@ func TestAMessageIsDeflatedFromTheLeastOn(t *testing.T) {
 
 // What does not get a tenth smaller is sent as it is, and that is remembered.
 func TestWhatDoesNotPayIsTriedOnce(t *testing.T) {
-	var account Account
+	var account memory.Account
 	f := textFrame(noise(2000), &account)
 	_, pays := f.Deflated(NDJSON, 1)
 	require.True(t, pays, "printable text is seven bits a byte")

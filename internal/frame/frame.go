@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -26,7 +27,7 @@ type Frame struct {
 	whole   atomic.Pointer[whole]    // see Whole; the newest, which leads to older ones; set under mu
 	pins    atomic.Int64             // see Pin; with released, once the history let go of it
 
-	account *Account // where its memory is counted; nil: nowhere; immutable
+	account *memory.Account // where its memory is counted; nil: nowhere; immutable
 
 	deflating sync.Mutex // see deflate; before mu
 
@@ -34,18 +35,11 @@ type Frame struct {
 	settled bool       // nothing is counted any more
 }
 
-// An Account is where the memory of frames is counted, in bytes.
-type Account struct {
-	Encodings atomic.Int64 // made so far
-	Queued    atomic.Int64 // messages that queues hold
-	Pinned    atomic.Int64 // those of them that no history holds
-}
-
 // New returns the frame of m, which the caller must not change any
 // more. The message was accepted at the given instant and lives for ttl, or as
 // long as it is held if ttl is 0. Its memory is counted in account, if that is not
 // nil: encodings until Release and the last Unpin, the message between the two.
-func New(m *wire.Message, accepted time.Time, ttl time.Duration, account *Account) *Frame {
+func New(m *wire.Message, accepted time.Time, ttl time.Duration, account *memory.Account) *Frame {
 	return &Frame{message: m, accepted: accepted, ttl: ttl, account: account}
 }
 
@@ -137,8 +131,8 @@ func (f *Frame) encode(form form) []byte {
 }
 
 func (f *Frame) countLocked(bytes int) {
-	if f.account != nil && !f.settled {
-		f.account.Encodings.Add(int64(bytes))
+	if !f.settled {
+		f.account.Add(memory.Encodings, int64(bytes))
 	}
 }
 
@@ -151,9 +145,9 @@ func (f *Frame) Pin() {
 	if f.account == nil || pins%released != 1 {
 		return
 	}
-	f.account.Queued.Add(int64(f.Size()))
+	f.account.Add(memory.Queued, int64(f.Size()))
 	if pins == released+1 {
-		f.account.Pinned.Add(int64(f.Size())) // it came to the queue late
+		f.account.Add(memory.Pinned, int64(f.Size())) // it came to the queue late
 	}
 }
 
@@ -161,7 +155,7 @@ func (f *Frame) Pin() {
 func (f *Frame) Unpin() {
 	pins := f.pins.Add(-1)
 	if f.account != nil && pins%released == 0 {
-		f.account.Queued.Add(-int64(f.Size()))
+		f.account.Add(memory.Queued, -int64(f.Size()))
 	}
 	if pins == released {
 		f.settle(-f.Size())
@@ -173,8 +167,8 @@ func (f *Frame) Unpin() {
 func (f *Frame) Release() {
 	if f.pins.Add(released) == released {
 		f.settle(0)
-	} else if f.account != nil {
-		f.account.Pinned.Add(int64(f.Size())) // the last Unpin may have taken it off before
+	} else {
+		f.account.Add(memory.Pinned, int64(f.Size())) // the last Unpin may have taken it off before
 	}
 }
 
@@ -184,9 +178,7 @@ func (f *Frame) settle(pinned int) {
 	defer f.mu.Unlock()
 	f.forgetAllLocked()
 	f.settled = true
-	if f.account != nil {
-		f.account.Pinned.Add(int64(pinned))
-	}
+	f.account.Add(memory.Pinned, int64(pinned))
 }
 
 // Forget lets go of the encodings, for want of memory: who needs one makes it anew.

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,7 @@ func someMessage() *wire.Message {
 // same ones, counted once.
 func TestFrameIsEncodedOnce(t *testing.T) {
 	for range 100 {
-		var account Account
+		var account memory.Account
 		f := New(someMessage(), time.Time{}, 0, &account)
 		first := make([]*byte, 8)
 		var start, done sync.WaitGroup
@@ -37,7 +38,7 @@ func TestFrameIsEncodedOnce(t *testing.T) {
 			require.Same(t, first[0], p, "one backing array")
 		}
 		require.Equal(t, string(wire.Content{Message: someMessage()}.AppendJSON(nil)), string(f.Bytes(NDJSON)))
-		require.Equal(t, int64(len(f.Bytes(NDJSON))), account.Encodings.Load())
+		require.Equal(t, int64(len(f.Bytes(NDJSON))), account.Of(memory.Encodings))
 	}
 }
 
@@ -48,30 +49,30 @@ func TestBytesOfAnEncodedFrameAllocateNothing(t *testing.T) {
 }
 
 func TestReleaseTakesEncodingsOffTheAccount(t *testing.T) {
-	var account Account
-	account.Encodings.Store(1000)
+	var account memory.Account
+	account.Add(memory.Encodings, 1000)
 	f := New(someMessage(), time.Time{}, 0, &account)
-	require.Equal(t, int64(1000), account.Encodings.Load(), "nothing is encoded before it is needed")
+	require.Equal(t, int64(1000), account.Of(memory.Encodings), "nothing is encoded before it is needed")
 	f.Bytes(NDJSON)
-	require.Greater(t, account.Encodings.Load(), int64(1000))
+	require.Greater(t, account.Of(memory.Encodings), int64(1000))
 	f.Release()
-	require.Equal(t, int64(1000), account.Encodings.Load())
+	require.Equal(t, int64(1000), account.Of(memory.Encodings))
 	f.Release()
-	require.Equal(t, int64(1000), account.Encodings.Load(), "twice is once")
+	require.Equal(t, int64(1000), account.Of(memory.Encodings), "twice is once")
 	require.NotEmpty(t, f.Bytes(NDJSON), "queues may still hold it")
 }
 
 // The history lets go of a frame that waits, never encoded, in a queue.
 func TestEncodedAfterRelease(t *testing.T) {
-	var account Account
+	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	f.Release()
 	require.Equal(t, string(wire.Content{Message: someMessage()}.AppendJSON(nil)), string(f.Bytes(NDJSON)))
-	require.Zero(t, account.Encodings.Load())
+	require.Zero(t, account.Of(memory.Encodings))
 }
 
 func TestReleaseWhileEncoding(t *testing.T) {
-	var account Account
+	var account memory.Account
 	for range 1000 {
 		f := New(someMessage(), time.Time{}, 0, &account)
 		var done sync.WaitGroup
@@ -79,7 +80,7 @@ func TestReleaseWhileEncoding(t *testing.T) {
 		done.Go(f.Release)
 		done.Wait()
 	}
-	require.Zero(t, account.Encodings.Load())
+	require.Zero(t, account.Of(memory.Encodings))
 }
 
 func TestFrameOfAMessage(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -101,7 +102,7 @@ func TestStoredBlocks(t *testing.T) {
 
 // A burst to browsers: one frame is one answer, made once for each head.
 func TestAWholeAnswerInGzipIsMadeOnce(t *testing.T) {
-	var account Account
+	var account memory.Account
 	f := textFrame(chatter(2000), &account)
 	plain := &Head{BeforeLength: []byte("plain "), AfterLength: []byte(": "), Second: 1}
 	packed := &Head{Gzip: true, BeforeLength: []byte("gzip "), AfterLength: []byte(": "), Second: 1}
@@ -114,9 +115,9 @@ func TestAWholeAnswerInGzipIsMadeOnce(t *testing.T) {
 	require.Equal(t, string(f.Bytes(NDJSON)), decompressed(t, whole[len(head):]))
 	require.Same(t, unsafe.SliceData(whole), unsafe.SliceData(f.Whole(packed)))
 	require.Zero(t, testing.AllocsPerRun(100, func() { f.Whole(packed); f.Whole(plain) }))
-	require.Equal(t, sizes(f, plain, packed)+int64(len(block)), account.Encodings.Load())
+	require.Equal(t, sizes(f, plain, packed)+int64(len(block)), account.Of(memory.Encodings))
 	f.Release()
-	require.Zero(t, account.Encodings.Load())
+	require.Zero(t, account.Of(memory.Encodings))
 }
 
 // Answers are put together in the same memory, and none is left in it.

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // headsOf makes the heads of n origins in one second.
@@ -37,7 +39,7 @@ func sizes(f *Frame, heads ...*Head) int64 {
 // A burst to pages of a few origins in turn: one copy for each, which is shared and
 // counted once.
 func TestAWholeAnswerIsMadeOncePerHead(t *testing.T) {
-	var account Account
+	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := headsOf(1, maxWholes)
 	first := make([]*byte, len(heads))
@@ -51,14 +53,14 @@ func TestAWholeAnswerIsMadeOncePerHead(t *testing.T) {
 		}
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() { f.Whole(heads[0]); f.Whole(heads[1]) }))
-	require.Equal(t, sizes(f, heads...), account.Encodings.Load())
+	require.Equal(t, sizes(f, heads...), account.Of(memory.Encodings))
 	f.Release()
-	require.Zero(t, account.Encodings.Load())
+	require.Zero(t, account.Of(memory.Encodings))
 }
 
 // Of more origins the one goes that came first, and nothing is wrong but slower.
 func TestTheOldestWholeAnswerGoes(t *testing.T) {
-	var account Account
+	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := headsOf(1, maxWholes+1)
 	second := unsafe.SliceData(f.Whole(heads[0]))
@@ -69,28 +71,28 @@ func TestTheOldestWholeAnswerGoes(t *testing.T) {
 		}
 	}
 	require.Same(t, second, unsafe.SliceData(f.Whole(heads[1])), "it is still there")
-	require.Equal(t, sizes(f, heads[1:]...), account.Encodings.Load())
+	require.Equal(t, sizes(f, heads[1:]...), account.Of(memory.Encodings))
 	wantWhole(t, f, heads[0])
 	require.NotSame(t, second, unsafe.SliceData(f.Whole(heads[1])), "now it had to go")
 }
 
 // A frame that is read for an hour is not kept under the heads of each second.
 func TestANewSecondReplacesAllWholeAnswers(t *testing.T) {
-	var account Account
+	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	for second := range int64(10) {
 		heads := headsOf(second, 3)
 		for _, head := range heads {
 			wantWhole(t, f, head)
 		}
-		require.Equal(t, sizes(f, heads...), account.Encodings.Load())
+		require.Equal(t, sizes(f, heads...), account.Of(memory.Encodings))
 	}
 }
 
 // While some are sent the answer, others make theirs, and the history lets go of
 // the frame: everyone gets their own, and the account is settled.
 func TestManyAskForWholeAnswersAtOnce(t *testing.T) {
-	var account Account
+	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := append(headsOf(1, maxWholes+2), headsOf(2, 2)...)
 	line := string(f.Bytes(NDJSON))
@@ -107,5 +109,5 @@ func TestManyAskForWholeAnswersAtOnce(t *testing.T) {
 	}
 	asking.Wait()
 	f.Release()
-	require.Zero(t, account.Encodings.Load())
+	require.Zero(t, account.Of(memory.Encodings))
 }

@@ -62,7 +62,6 @@ type API struct {
 	serving serving
 	origins *cors.Policy // a page elsewhere could publish in its reader's name
 	lane    *lane.Lane   // nil: off
-	bodies  bodies
 	repeats atomic.Int64 // see awaitFirst
 
 	limits       atomic.Pointer[wire.Limits]
@@ -72,7 +71,7 @@ type API struct {
 // New returns an API that stands on cfg. It needs Tick about each second.
 func New(cfg Config) *API {
 	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
-	a.limits.Store(&cfg.Limits)
+	a.setLimits(cfg.Limits)
 	a.writeTimeout.Store(int64(cfg.WriteTimeout))
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
@@ -101,11 +100,16 @@ func New(cfg Config) *API {
 // Reload puts other limits and another write timeout in force. Answers under way
 // end as they began.
 func (a *API) Reload(limits wire.Limits, writeTimeout time.Duration) {
-	a.limits.Store(&limits)
+	a.setLimits(limits)
 	a.writeTimeout.Store(int64(writeTimeout))
 	if a.lane != nil {
 		a.lane.Reload(writeTimeout)
 	}
+}
+
+func (a *API) setLimits(limits wire.Limits) {
+	a.limits.Store(&limits)
+	a.Broker.Memory().SetLargestBody(max(limits.MessageBytes, maxRequestBytes))
 }
 
 // Limits returns the limits in force. It hides the field of Config, which only has

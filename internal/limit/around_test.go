@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -160,11 +161,13 @@ func TestWhoHasSomethingUnfinishedIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{}, metrics.New("test"))
 		w := l.WhoAt(at("192.0.2.1"), "")
-		require.EqualValues(t, 5, w.Unfinished(5))
+		a := memory.New(1<<30, nil, metrics.New("test"))
+		var unfinished memory.UnfinishedBytes
+		require.NoError(t, unfinished.Set(a, 1<<20, func() *memory.Client { return l.Client(w) }))
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())
-		require.EqualValues(t, 7, l.WhoAt(at("192.0.2.1"), "").Unfinished(2))
-		w.Unfinished(-7)
+		require.True(t, l.Client(l.WhoAt(at("192.0.2.1"), "")).Holds())
+		require.NoError(t, unfinished.Set(a, 0, nil))
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())
 		require.Zero(t, l.addresses.len())

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -83,13 +84,13 @@ type Who struct {
 	principal string  // empty: anonymous
 }
 
-// Unfinished notes that so many bytes more, or fewer, are held of what w's address has
-// not sent to its end, and returns how many those are.
-func (w Who) Unfinished(more int64) int64 {
-	if w.source == nil {
-		return 0
+// Client returns where bytes that wait count against w's address, or nil. It is valid
+// as long as some do.
+func (l *Limiter) Client(w Who) *memory.Client {
+	if w = l.Current(w); w.source == nil {
+		return nil
 	}
-	return w.source.unfinished.Add(more)
+	return &w.source.client
 }
 
 // Current returns w with the source that its address has now: a connection through a

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // A Source is where calls come from: an address, or a principal. Its methods may be
@@ -17,9 +19,9 @@ type Source struct {
 	addr        netip.Addr  // that stands for it in its table; zero: it is none of an address
 	forgotten   atomic.Bool // another may be in its place
 	connections atomic.Int64
-	calls       atomic.Int64 // in flight, or waiting to be
-	unfinished  atomic.Int64 // bytes, see Who.Unfinished
-	asked       atomic.Int64 // when it was asked for last, in Unix nanoseconds
+	calls       atomic.Int64  // in flight, or waiting to be
+	client      memory.Client // bytes that wait
+	asked       atomic.Int64  // when it was asked for last, in Unix nanoseconds
 	buckets     atomic.Pointer[buckets]
 	heed        atomic.Pointer[rate.Limiter] // how many refusals are told at once; nil: none was yet
 }
@@ -68,7 +70,7 @@ const (
 
 // idle reports whether the source, made anew, would be as it is.
 func (s *Source) idle(now time.Time) bool {
-	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.unfinished.Load() > 0 || now.UnixNano()-s.asked.Load() < int64(linger) {
+	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.client.Holds() || now.UnixNano()-s.asked.Load() < int64(linger) {
 		return false
 	}
 	h := s.heed.Load()

@@ -15,7 +15,10 @@ type Gauges struct {
 	FrameBytes    int64          // encodings of those messages
 	QueueBytes    int64          // sessions' queues, messages that only they hold, and lists of unacked frames
 	TopicBytes    int64          // topics and subscriptions by themselves
-	MemoryBudget  int64          // that all of these may take
+
+	UnfinishedBytes int64 // bodies and commands whose end has not come
+	UnreadBytes     int64 // answers that clients have not read
+	MemoryBudget    int64 // that all of these may take
 
 	MemoryPressure int // 0, 1 or 2: none, high, critical
 
@@ -57,9 +60,9 @@ var (
 	descUnacked       = describe("session_unacked_frames", "Frames sent and not yet acked.")
 	descParked        = describe("polls_parked", "Polls waiting for a frame, by transport.", "transport")
 	descKeys          = describe("idempotency_keys", "Idempotency keys whose results are remembered.")
-	descMemory        = describe("memory_bytes", "Memory that counts against the budget, by kind.", "kind")
+	descMemory        = describe("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues, topics (subscriptions and patterns, too), unfinished (bodies and commands whose end has not come), unread (answers that clients have not read).", "kind")
 	descBudget        = describe("memory_budget_bytes", "The budget of all kinds of pubsubd_memory_bytes together.")
-	descPressure      = describe("memory_pressure", "How short of memory the daemon is: 0 not, 1 new sessions are refused, 2 sessions that do not read are trimmed, too.")
+	descPressure      = describe("memory_pressure", "How short of memory the daemon is: 0 not; 1 new sessions, lists and histories are refused; 2 clients that do not read are cut off, and their sessions trimmed, too.")
 	descLimit         = describe("limit", "How many there may be, by the setting in force; 0 is no bound.", "limit")
 	descInUse         = describe("in_use", "How many there are of what is limited, by limit.", "limit")
 	descWaiting       = describe("waiting", "Calls and session openings that wait for a place, by limit.", "limit")
@@ -94,6 +97,8 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	send(descMemory, float64(now.FrameBytes), "frames")
 	send(descMemory, float64(now.QueueBytes), "queues")
 	send(descMemory, float64(now.TopicBytes), "topics")
+	send(descMemory, float64(now.UnfinishedBytes), "unfinished")
+	send(descMemory, float64(now.UnreadBytes), "unread")
 	send(descBudget, float64(now.MemoryBudget))
 	send(descPressure, float64(now.MemoryPressure))
 	send(descLimit, float64(now.MaxTopics), "topics")

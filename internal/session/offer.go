@@ -67,7 +67,7 @@ func (sub *subscription) passLocked(offset uint64) {
 // connection.
 func (sub *subscription) enqueueLocked(frames []*frame.Frame, now time.Time) {
 	s := sub.session
-	if len(frames) > 0 && s.in.broker.Tight() {
+	if len(frames) > 0 && s.in.broker.Memory().Tight() {
 		sub.tightenLocked()
 		return
 	}

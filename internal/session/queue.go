@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // queued is a frame waiting for a poll. The zero value only wakes the poll.
@@ -62,15 +63,14 @@ func (s *Session) emptyQueueLocked() {
 	}
 }
 
-// countLocked tells the broker's budget what the queue and the list of unacked
-// frames take.
+// countLocked counts the memory of the queue and of the list of unacked frames.
 func (s *Session) countLocked() {
 	takes := cap(s.queue)*int(unsafe.Sizeof(queued{})) + cap(s.unacked)*int(unsafe.Sizeof(sent{}))
 	if s.ended != nil {
 		takes = 0
 	}
 	if takes != s.counted {
-		s.in.broker.CountQueues(takes - s.counted)
+		s.in.broker.Memory().Add(memory.Queues, int64(takes-s.counted))
 		s.counted = takes
 	}
 }

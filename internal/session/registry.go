@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -74,7 +75,7 @@ type Opening struct {
 // its client has to know, as Change does. The error is a *wire.Problem, or ctx's, if
 // that ends while a place is waited for.
 func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session, []wire.Position, error) {
-	if err := r.checkMemory(broker.High); err != nil { // and again once it has waited
+	if err := r.checkMemory(memory.High); err != nil { // and again once it has waited
 		return nil, nil, err
 	}
 	if err := r.places.Enter(ctx); err != nil {
@@ -121,9 +122,9 @@ func (r *Registry) gone(s *Session) {
 
 // start subscribes a new session, which has its place, and lists it.
 func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
-	refused := broker.High
+	refused := memory.High
 	if s.ephemeral { // who comes back with its positions may have been here for long
-		refused = broker.Critical
+		refused = memory.Critical
 	}
 	if err := r.checkMemory(refused); err != nil {
 		r.gone(s)
@@ -149,8 +150,8 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 
 // checkMemory returns an error while the daemon is so short of memory, or shorter. Those
 // sessions that are open go on.
-func (r *Registry) checkMemory(short broker.Pressure) error {
-	if r.broker.Pressure() < short {
+func (r *Registry) checkMemory(short memory.Pressure) error {
+	if r.broker.Memory().Pressure() < short {
 		return nil
 	}
 	r.metrics.Limited.WithLabelValues("memory").Inc()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -167,13 +168,13 @@ func (p *pressed) Enter(ctx context.Context) error {
 func TestWhoHasWaitedForAPlaceIsNotOpenedWithoutMemory(t *testing.T) {
 	places := &pressed{seats: seats{free: 1}, press: func() {}}
 	story(t, broker.Config{}, Config{Places: places}, func(k *kit) {
-		places.press = func() { k.broker.Press(broker.High) }
+		places.press = func() { k.broker.Memory().Press(memory.High) }
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 		require.Equal(k, 1, places.free)
 		_, ok := k.broker.Topic("a")
 		require.False(k, ok)
-		k.broker.Press(broker.Calm)
+		k.broker.Memory().Press(memory.Calm)
 		places.press = func() {}
 		k.open("a")
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -211,7 +212,7 @@ func TestUnderPressureWhatComesStaysInHistory(t *testing.T) {
 		waits, on, away := k.open("a", "b"), k.open("a"), k.open("a")
 		l := &line{k: k, then: Answered}
 		p := k.parkOn(l, on, false)
-		k.broker.Press(broker.Critical)
+		k.broker.Memory().Press(memory.Critical)
 		parked := k.park(waits, 0)
 		k.publishN("a", 3)
 		parked.wantFrames("a1")
@@ -225,7 +226,7 @@ func TestUnderPressureWhatComesStaysInHistory(t *testing.T) {
 		parked = k.park(waits, 3)
 		k.publishN("b", 1)
 		parked.wantFrames("b1")
-		k.broker.Press(broker.Calm)
+		k.broker.Memory().Press(memory.Calm)
 		require.Equal(k, "a1 a2 a3", k.poll(away, 0))
 		k.publishN("a", 1)
 		require.Positive(k, away.pinned, "it is live again")
@@ -235,12 +236,12 @@ func TestUnderPressureWhatComesStaysInHistory(t *testing.T) {
 func TestUnderPressureNoSessionIsOpenedAndThoseThatAreGoOn(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
-		for _, p := range []broker.Pressure{broker.High, broker.Critical} {
-			k.broker.Press(p)
+		for _, p := range []memory.Pressure{memory.High, memory.Critical} {
+			k.broker.Memory().Press(p)
 			_, _, err := k.registry.Open(k.Context(), Opening{Topics: k.starts("a"), Ack: true}, time.Now())
 			require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 			poll, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
-			if p == broker.Critical {
+			if p == memory.Critical {
 				require.ErrorContains(k, err, "short of memory")
 				continue
 			}
@@ -251,7 +252,7 @@ func TestUnderPressureNoSessionIsOpenedAndThoseThatAreGoOn(t *testing.T) {
 		require.Equal(k, "a1", k.poll(s, 0))
 		_, err := s.Change(k.starts("b"), nil)
 		require.NoError(k, err)
-		k.broker.Press(broker.Calm)
+		k.broker.Memory().Press(memory.Calm)
 		k.open("a")
 		require.EqualValues(k, 2, k.registry.open.Load())
 	})
@@ -262,11 +263,11 @@ func (k *kit) pressAtRandom(rng *rand.Rand, done chan struct{}) {
 	for {
 		select {
 		case <-done:
-			k.broker.Press(broker.Calm)
+			k.broker.Memory().Press(memory.Calm)
 			return
 		case <-time.After(time.Duration(rng.IntN(2000)+1) * time.Microsecond):
 		}
-		k.broker.Press([]broker.Pressure{broker.Calm, broker.Critical}[rng.IntN(2)])
+		k.broker.Memory().Press([]memory.Pressure{memory.Calm, memory.Critical}[rng.IntN(2)])
 		k.registry.Trim(time.Now().Add(stallAfter), func() bool { return rng.IntN(2) == 0 })
 	}
 }

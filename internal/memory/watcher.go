@@ -1,0 +1,229 @@
+package memory
+
+import (
+	"context"
+	"math"
+	"runtime"
+	runtimemetrics "runtime/metrics"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+)
+
+// A Watcher measures the pressure and brings relief, in the order that the package
+// comment states.
+//
+// The bound by GOMEMLIMIT counts what was alive at the last collection, with stacks and
+// the runtime's own memory. The size of the process says nothing: the collector lets it
+// grow up to the limit before it collects, as it should. Limits of the kernel (cgroups)
+// are not read: set GOMEMLIMIT below them.
+type Watcher struct {
+	account *Account
+	trim    Trim
+	log     *zap.Logger
+	process func() processMemory
+	collect func()
+
+	// Owned by Watch's goroutine.
+	level     Pressure
+	logged    Pressure // the level, as the log has it
+	loggedAt  time.Time
+	cuts      rate.Sometimes // samples the log of cut readers
+	unlogged  int            // readers cut since it was logged
+	held      bound
+	live      bound
+	relieved  time.Time // when relief last came
+	collected uint64    // collections up to then
+}
+
+// Trim makes sessions that do not read give up what their queues hold, until enough
+// returns true. It returns how many did.
+type Trim func(now time.Time, enough func() bool) (trimmed int)
+
+// NewWatcher returns a Watcher of the account. Call Watch.
+func NewWatcher(a *Account, trim Trim, log *zap.Logger) *Watcher {
+	return &Watcher{
+		account: a, trim: trim, log: log, process: newProcessReader(), collect: runtime.GC,
+		cuts: rate.Sometimes{Interval: logEvery},
+		held: bound{steps: heldSteps}, live: bound{steps: limitSteps},
+	}
+}
+
+const (
+	// patience is how long a pressure may be high before it counts as critical: sessions
+	// that fill just so much must not keep others out for good.
+	patience = 10 * time.Second
+
+	// lookEvery is how often the watcher looks, and the most often that it brings relief at
+	// one level. Whatever fills the budget meanwhile wakes it.
+	lookEvery = time.Second
+
+	// lookCloserEvery is how often it looks under a GOMEMLIMIT: large histories may fill
+	// that within a second, and a look takes less than 1 µs.
+	lookCloserEvery = 100 * time.Millisecond
+
+	// logEvery is how often a falling pressure and cut readers are logged: under an attack
+	// they change many times a second.
+	logEvery = 10 * time.Second
+)
+
+// Watch looks until ctx ends.
+func (w *Watcher) Watch(ctx context.Context) {
+	timer := time.NewTimer(w.look(time.Now()))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.account.pressed:
+		case <-timer.C:
+		}
+		timer.Reset(w.look(time.Now()))
+	}
+}
+
+// look looks once, brings relief if it is due, and returns when to look again.
+func (w *Watcher) look(now time.Time) time.Duration {
+	memory := w.measure(now)
+	due := now.Sub(w.relieved) >= lookEvery || w.measured() > w.level
+	if due && w.live.level == Critical && memory.collections < w.collected+2 {
+		w.collect() // what was given up since the last collection still counts as alive
+		memory = w.measure(now)
+	}
+	w.enforce(w.measured(), memory, now)
+	freed := w.cutReaders(now, due)
+	if due {
+		w.relieved, w.collected = now, memory.collections
+		w.relieve(now, freed)
+	}
+	if w.level > Calm || memory.limit != math.MaxInt64 {
+		return lookCloserEvery
+	}
+	return lookEvery
+}
+
+func (w *Watcher) measure(now time.Time) processMemory {
+	memory := w.process()
+	held, budget := w.account.Held()
+	w.held.measure(held, budget, now)
+	w.live.measure(memory.live, memory.limit, now)
+	return memory
+}
+
+// measured is the pressure that was last measured.
+func (w *Watcher) measured() Pressure { return max(w.held.level, w.live.level) }
+
+// enforce puts a level in force, and logs it if it is new to the log. A fall is logged a
+// while after the last entry.
+func (w *Watcher) enforce(level Pressure, memory processMemory, now time.Time) {
+	w.account.Press(level)
+	w.level = level
+	if level == w.logged || level < w.logged && now.Sub(w.loggedAt) < logEvery {
+		return
+	}
+	log := w.log.Warn
+	if level < w.logged {
+		log = w.log.Info
+	}
+	fields := []zap.Field{
+		zap.Stringer("was", w.logged), zap.Stringer("is", level),
+		zap.Int64("clients_hold", w.held.taken), zap.Int64("budget", w.held.most),
+	}
+	if memory.limit != math.MaxInt64 {
+		fields = append(fields, zap.Int64("process_keeps", memory.live), zap.Int64("memory_limit", memory.limit))
+	}
+	log("memory pressure", fields...)
+	w.logged, w.loggedAt = level, now
+}
+
+// relieve brings the relief that the pressure asks for, once so many bytes are about to
+// be freed by cut readers.
+func (w *Watcher) relieve(now time.Time, freed int64) {
+	if w.level == Critical && freed < w.excess() {
+		w.trim(now, w.enough)
+	}
+	switch {
+	case w.live.level == Critical:
+		w.account.Shrink(w.live.excess())
+	case !w.live.near():
+		w.account.Regrow()
+	}
+}
+
+// enough reports whether sessions need not be trimmed any more.
+func (w *Watcher) enough() bool {
+	held, budget := w.account.Held()
+	return w.live.level < Critical && heldSteps.next(w.held.level, held, budget) == Calm
+}
+
+// excess is how much less there has to be until it is calm.
+func (w *Watcher) excess() int64 { return max(w.held.excess(), w.live.excess()) }
+
+// cutReaders cuts the slowest readers if their share is full, or the pressure is critical
+// and relief is due. It returns how many bytes that frees soon.
+func (w *Watcher) cutReaders(now time.Time, due bool) int64 {
+	var excess int64
+	if w.level == Critical && due {
+		excess = w.excess()
+	}
+	cut, freed := w.account.cutSlowest(now, excess)
+	if w.unlogged += cut; w.unlogged > 0 {
+		w.cuts.Do(func() {
+			w.log.Warn("connections of clients that do not read were closed, for want of memory",
+				zap.Int("connections", w.unlogged), zap.Int64("unread", w.account.Of(Unread)), zap.Int64("share", w.account.share()))
+			w.unlogged = 0
+		})
+	}
+	return freed
+}
+
+// A bound is how much of something is taken, and the pressure that makes.
+type bound struct {
+	steps       steps
+	level       Pressure
+	since       time.Time // when it was last calm
+	taken, most int64
+}
+
+func (b *bound) measure(taken, most int64, now time.Time) {
+	b.taken, b.most = taken, most
+	b.level = b.steps.next(b.level, taken, most)
+	switch {
+	case b.level == Calm || b.since.IsZero():
+		b.since = now
+	case now.Sub(b.since) >= patience:
+		b.level = Critical
+	}
+}
+
+// near reports whether it is one step from being more than calm.
+func (b *bound) near() bool { return b.taken*16/b.most >= b.steps.calm-1 }
+
+// excess is how much less has to be taken to be calm, with a step to spare.
+func (b *bound) excess() int64 { return b.taken - b.most/16*(b.steps.calm-1) }
+
+// A processMemory is what the process has, against what it may have.
+type processMemory struct {
+	live  int64 // that no collection frees, as of the last
+	limit int64 // math.MaxInt64: none; at least 1, though GOMEMLIMIT may be 0
+
+	collections uint64 // so far
+}
+
+// newProcessReader returns a function that reads the process's memory. All classes of
+// memory without the heap's are what the process has besides: stacks and the runtime's
+// own.
+func newProcessReader() func() processMemory {
+	samples := []runtimemetrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/gomemlimit:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+	}
+	return func() processMemory {
+		runtimemetrics.Read(samples)
+		value := func(i int) int64 { return int64(min(samples[i].Value.Uint64(), math.MaxInt64)) }
+		besides := value(3) - value(4) - value(5) - value(6) - value(7)
+		return processMemory{live: value(0) + besides, limit: max(1, value(1)), collections: samples[2].Value.Uint64()}
+	}
+}
