@@ -3,7 +3,6 @@ package lane
 import (
 	"bytes"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,24 +18,19 @@ const bufferBytes = 8 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// A conn is one connection on the lane. It has no goroutine: whoever knows that
-// something happened to it, most often its reader, takes its lock and does all
-// that can be done without waiting (goOn). While there is nothing to do it holds
-// no buffer.
+// A conn is one connection on the lane. Its loop owns it and does everything that can
+// be done without waiting (goOn), whenever something has happened to it. A connection
+// with nothing to do holds no buffer and no goroutine.
 //
-// A poll that has nothing to say is parked on the connection, and its answer is
-// handed over by others (session.Outlet), or it gets a goroutine that parks on the
-// session's queue (wait); see Config.HandOff.
+// With one exception: the loop lends the output and the answer while a poll waits. It
+// lends them to the session on which the poll is parked, under whose lock frames are
+// handed over (session.Outlet), until Unpark. Or it lends them to a goroutine that
+// parks on the session's queue (wait), until its letter; see Config.HandOff.
 type conn struct {
-	output // of whom output tells
+	output // lent with answer
 
-	reader *reader     // immutable
-	number int32       // given by reader when it joined
-	seat   *limit.Seat // immutable; goes with the descriptor
-
-	heard atomic.Uint32 // what the reader heard and nobody has looked at
-
-	mu sync.Mutex // guards the fields below; before a session's lock; see unlock
+	loop *loop       // immutable
+	seat *limit.Seat // immutable; goes with the descriptor
 
 	fate    fate
 	gone    *gone              // done when the client has ended its side; made when a goroutine waits
@@ -52,20 +46,20 @@ type conn struct {
 	answer    transport.Answer
 	polling   polling
 	waitFunc  func()           // wait; bound once: a goroutine a poll should not allocate
+	waited    transport.State  // what wait found
+	waitErr   error            // likewise
 	known     *session.Session // of the last poll: most connections have one
 	stateless *session.Session // of the poll, if it has none of its own; ended with it
 
 	awaited  awaited
-	due      atomic.Int64 // until when, in seconds of the lane's age
-	space    bool         // the reader tells of space for writing
-	resuming bool         // a goroutine is about to go on with it
+	due      int64 // until when, in seconds of the lane's age
+	space    bool  // the loop hears of space for writing
+	resuming bool  // a letter is about to go on with it
 
 	held    *held   // nil: no answer is held back
 	served  uint32  // requests since it came to the lane
 	strikes uint8   // how often it was taken over for next to nothing, in a row
 	duplex  *duplex // nil: it carries requests
-
-	prev, next *conn // in the lane's list; guarded by lane.mu
 }
 
 // A fate is how a connection's time on the lane ends.
@@ -100,54 +94,24 @@ const (
 	awaits  // how many there are
 )
 
-// What a reader hears: something arrived, the client has ended its side, or there
-// is space for writing.
+// What a loop hears of: something arrived, the client has ended its side, or there is
+// space for writing.
 const (
 	heardArrival = 1 << iota
 	heardEnd
 	heardSpace
 )
 
-// happened is told what the reader heard. A reader has other connections to tend:
-// it does not wait for one that someone else is tending, who will look.
+// happened handles what the loop heard.
 func (c *conn) happened(what uint32) {
-	c.heard.Or(what)
-	if c.mu.TryLock() {
-		c.unlock()
-	}
+	c.unread = c.unread || what&(heardArrival|heardEnd) != 0
+	c.ended = c.ended || what&heardEnd != 0
+	c.proceed()
 }
 
-// unlock is how mu is given up: not before what was heard meanwhile is dealt with.
-func (c *conn) unlock() {
-	for {
-		if what := c.heard.Swap(0); what != 0 {
-			c.unread = c.unread || what&(heardArrival|heardEnd) != 0
-			c.ended = c.ended || what&heardEnd != 0
-			c.proceed()
-		}
-		c.mu.Unlock()
-		if c.heard.Load() == 0 || !c.mu.TryLock() {
-			return
-		}
-	}
-}
-
-// Wake implements transport.Parking: what waits in the output, or behind a poll,
-// is somebody's to do who does not hold a session's lock.
-func (c *conn) Wake() { c.attend((*conn).takeBack) }
-
-// attend does f to the connection in a goroutine and goes on. Its caller knows that
-// the connection is in the lane's list.
-func (c *conn) attend(f func(*conn)) {
-	c.lane.running.Go(func() {
-		c.mu.Lock()
-		defer c.unlock()
-		if c.fate != left {
-			f(c)
-			c.proceed()
-		}
-	})
-}
+// Wake implements transport.Parking: sessions call it under their locks, so the loop
+// takes the poll back later.
+func (c *conn) Wake() { c.loop.post(c, (*conn).takeBack) }
 
 // proceed goes on, and leaves the lane if that is the end.
 func (c *conn) proceed() {
@@ -187,8 +151,7 @@ func (c *conn) goOn() bool {
 		case c.duplex != nil && c.duplex.Conversation.HasEnded() && c.filled > 0:
 			c.consume(c.filled)
 		case c.talks() && c.polling != parked && c.filled > 0 && !c.partial:
-			c.attendToCommands()
-			return c.await(nothing)
+			c.carryOut()
 		case c.duplex != nil && c.duplex.wroteFrames && c.polling == begun && c.mayRead():
 			c.read() // commands have their turn while there is more to send than the client reads
 		case c.polling == begun:
@@ -226,11 +189,14 @@ func (c *conn) mayRead() bool {
 const atATime = 64
 
 func (c *conn) resumeLater() {
+	c.loop.tired = true
 	if !c.resuming {
 		c.resuming = true
-		c.attend(func(c *conn) { c.resuming = false })
+		c.loop.post(c, (*conn).resume)
 	}
 }
+
+func (c *conn) resume() { c.resuming = false }
 
 // rest is what a connection does that has nothing to do.
 func (c *conn) rest() bool {
@@ -250,20 +216,20 @@ func (c *conn) rest() bool {
 func (c *conn) await(what awaited) bool {
 	if what == space && !c.space {
 		c.space = true
-		if c.reader.awaitSpace(c) != nil {
+		if c.loop.watch(c.fd, andSpace) != nil {
 			return false
 		}
 	}
 	if what != c.awaited || what <= aRequest {
 		c.awaited = what
-		c.due.Store(c.dueFor(what))
+		c.due = c.dueFor(what)
 	}
 	return true
 }
 
 // dueFor is until when something is awaited, in seconds of the lane's age.
 func (c *conn) dueFor(what awaited) int64 {
-	due := c.lane.heads.Load().age + c.lane.patience[what].Load()
+	due := c.lane.age() + c.lane.patience[what].Load()
 	if what == aFrame && c.duplex != nil {
 		if at := c.duplex.Conversation.Due(); !at.IsZero() {
 			due = min(due, int64(at.Sub(c.lane.begun)/time.Second))
@@ -272,11 +238,8 @@ func (c *conn) dueFor(what awaited) int64 {
 	return due
 }
 
-// overdue ends what the connection has waited for too long. It may have moved on.
+// overdue ends what the connection has waited for too long.
 func (c *conn) overdue() {
-	if c.due.Load() >= c.lane.heads.Load().age {
-		return
-	}
 	switch {
 	case c.awaited == aFrame && c.duplex != nil && c.polling != waiting:
 		c.overdueDuplex()
@@ -318,7 +281,7 @@ func (c *conn) leave() {
 		c.duplex.cancel()
 		c.duplex.Conversation.Close()
 	}
-	c.reader.leave(c)
+	c.loop.leave(c)
 	if c.fate == returning {
 		c.goBack()
 	} else {
@@ -326,7 +289,7 @@ func (c *conn) leave() {
 		c.hangUp()
 	}
 	c.fate = left
-	c.lane.forget(c)
+	c.lane.forget()
 }
 
 // Left implements session.Client: a poll that is not done keeps the descriptor open.
@@ -361,7 +324,7 @@ func (c *conn) read() {
 	if c.duplex != nil {
 		c.duplex.wroteFrames = false
 	}
-	// The reader tells of what comes after this; of an end that was there, it has told.
+	// The loop hears of what comes after this; of an end that was there, it has told.
 	c.unread = c.ended || c.filled == bufferBytes
 	c.lane.metrics.BytesIn.Add(float64(n))
 	c.takeBack()

@@ -14,9 +14,8 @@ import (
 // of requests, which do not wait for the end of the stream. The Conversation says what
 // to do with them, and when something is overdue.
 //
-// Commands are carried out in a goroutine, never by the reader. The connection is locked
-// meanwhile and its poll taken back, so nothing is written before the reply. A command
-// that waits leaves the connection unlocked, and frames continue.
+// The loop carries out commands with the poll taken back, so nothing is written before
+// the reply. A command that waits gets a goroutine, and frames continue.
 type duplex struct {
 	transport.Duplex
 
@@ -25,7 +24,6 @@ type duplex struct {
 	reply   *wire.Reply        // and this comes of it
 
 	wroteFrames bool // since the connection was read
-	attended    bool // a goroutine is about to carry out what was read
 	shut        bool // the client can see the end
 }
 
@@ -46,18 +44,18 @@ func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 	c.readAhead(d.Ahead)
 	d.Ahead = nil
 	c.duplex, c.bare, c.deflates = &duplex{Duplex: d}, true, d.Deflates
-	defer c.unlock()
-	c.beginPoll(d.Session, d.Request)
-	if c.polling == begun { // hello goes before the replies to what was read ahead
-		c.became(c.answer.Go(false))
-	}
-	c.proceed()
+	c.begin(func(c *conn) {
+		c.beginPoll(d.Session, d.Request)
+		if c.polling == begun { // hello goes before the replies to what was read ahead
+			c.became(c.answer.Go(false))
+		}
+	})
 	return true
 }
 
 // now is the time of the last Tick, to the second, for what may take seconds.
 func (l *Lane) now() time.Time {
-	return l.begun.Add(time.Duration(l.heads.Load().age) * time.Second)
+	return l.begun.Add(time.Duration(l.age()) * time.Second)
 }
 
 // talks reports whether the connection is two-way and takes commands.
@@ -65,28 +63,12 @@ func (c *conn) talks() bool {
 	return c.duplex != nil && !c.duplex.Conversation.Busy() && !c.duplex.Conversation.HasEnded()
 }
 
-// attendToCommands has what was read carried out.
-func (c *conn) attendToCommands() {
-	if !c.duplex.attended {
-		c.duplex.attended = true
-		c.attend((*conn).carryOut)
-	}
-}
-
-// carryOut carries out the commands that were read. After some of them other connections
-// have their turn.
+// carryOut carries out one command that was read, if it is whole.
 func (c *conn) carryOut() {
-	c.duplex.attended = false
-	c.takeBack()
-	for range atATime {
-		if c.filled == 0 || c.partial || c.failed || c.Blocked() || !c.talks() {
-			return
-		}
-		n, a := c.duplex.Conversation.Receive(c.buf[:c.filled], c.lane.now())
-		c.consume(n)
-		c.partial = n == 0
-		c.act(a)
-	}
+	n, a := c.duplex.Conversation.Receive(c.buf[:c.filled], c.lane.now())
+	c.consume(n)
+	c.partial = n == 0
+	c.act(a)
 }
 
 // act does what the Conversation wants. The output is the caller's.
@@ -122,10 +104,7 @@ func (c *conn) carryOutLater(command transport.Later) {
 	c.lane.running.Go(func() {
 		defer giveUp()
 		reply := command(ctx)
-		c.mu.Lock()
-		defer c.unlock()
-		c.duplex.replied, c.duplex.reply = true, reply
-		c.proceed()
+		c.loop.post(c, func(c *conn) { c.duplex.replied, c.duplex.reply = true, reply })
 	})
 }
 

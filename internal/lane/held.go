@@ -10,10 +10,9 @@ import (
 
 // A held problem is an answer that is told later, to a client that does not wait as it
 // is told (limit.Refusal). Until then nothing is read from its connection, which costs
-// no goroutine and no timer: the lane looks at those that are held with each Tick.
+// no goroutine and no timer: the loop looks at those that are held with each Tick.
 type held struct {
 	problem *wire.Problem
-	until   time.Time
 }
 
 // refused returns the problem that err is, or nil: then the request is for net/http.
@@ -29,8 +28,8 @@ func (c *conn) refuse(err error) {
 		c.problem(refused(err))
 		return
 	}
-	c.held = &held{refusal.Problem, time.Now().Add(refusal.Hold)}
-	c.lane.hold(c)
+	c.held = &held{refusal.Problem}
+	c.loop.delay(c, time.Now().Add(refusal.Hold))
 }
 
 // tell tells what was held.
@@ -40,25 +39,9 @@ func (c *conn) tell() {
 	c.problem(problem)
 }
 
-// hold lists c, for tellHeld.
-func (l *Lane) hold(c *conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.held[c] = c.held.until
-}
-
-// tellHeld has those problems told whose time has come.
-func (l *Lane) tellHeld(now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c, until := range l.held {
-		if !now.Before(until) {
-			delete(l.held, c)
-			c.attend(func(c *conn) {
-				if c.held != nil && c.fate == staying {
-					c.tell()
-				}
-			})
-		}
+// tellHeld is tell when the time has come.
+func (c *conn) tellHeld() {
+	if c.held != nil && c.fate == staying {
+		c.tell()
 	}
 }

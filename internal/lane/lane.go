@@ -5,8 +5,8 @@
 // (loadtest/results/compare.md, baseline). So after the first poll or
 // publish on a connection, which net/http and the router have read, the lane
 // takes the connection over: no goroutine and no buffer while it waits, head and
-// body in one write of bytes that all subscribers share. Readers (reader_linux.go),
-// one for every second core, serve what comes on all connections.
+// body in one write of bytes that all subscribers share. Loops (loop.go), one for
+// every second core, serve what comes on all connections.
 //
 // It reads three forms of requests by a grammar of its own that is narrower than
 // HTTP (grammar.go): what it accepts has one reading. Everything else goes back
@@ -121,16 +121,15 @@ type Lane struct {
 	life     context.Context // done when it closes: of commands that wait
 	endLife  context.CancelFunc
 	back     *listener
-	readers  []reader      // for every second core; the others fan out
+	loops    []loop
 	next     atomic.Uint32 // reader to join, but for the modulus
 	looked   atomic.Int64  // age at which all connections were looked at last
 	draining atomic.Bool
 	drained  chan struct{}  // closed once, under mu
 	running  sync.WaitGroup // connections, and goroutines that do something for one
 
-	mu     sync.Mutex          // guards the fields below; after a connection's
-	conns  conn                // anchor of the list of all
-	held   map[*conn]time.Time // until when their answers are held back
+	mu     sync.Mutex // guards the fields below, and opening loops
+	conns  int        // connections
 	closed bool
 	once   sync.Once
 }
@@ -140,7 +139,7 @@ func New(cfg Config) *Lane {
 	l := &Lane{
 		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, origins: cfg.Origins, handOff: cfg.HandOff,
 		seen: newBlocks(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
-		readers: make([]reader, max(1, runtime.GOMAXPROCS(0)/2)),
+		loops: make([]loop, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	l.life, l.endLife = context.WithCancel(context.Background())
 	l.begun = time.Now()
@@ -149,11 +148,12 @@ func New(cfg Config) *Lane {
 	}
 	l.patience[theRest].Store(seconds(restTimeout))
 	l.Reload(cfg.WriteTimeout)
-	l.conns.prev, l.conns.next = &l.conns, &l.conns
-	l.held = make(map[*conn]time.Time)
 	l.Tick(l.begun)
 	return l
 }
+
+// age is the lane's age at the last Tick, in seconds.
+func (l *Lane) age() int64 { return l.heads.Load().age }
 
 // Reload puts another write timeout in force, for what waits from now on.
 func (l *Lane) Reload(writeTimeout time.Duration) { l.patience[space].Store(seconds(writeTimeout)) }
@@ -167,22 +167,17 @@ func (l *Lane) Listener() net.Listener { return l.back }
 // Tick makes new heads for answers if the second has changed, and ends what takes
 // too long.
 func (l *Lane) Tick(now time.Time) {
-	l.tellHeld(now)
 	age := int64(now.Sub(l.begun) / time.Second)
-	h := l.heads.Load()
-	if h != nil && h.second == now.Unix() && h.age == age {
-		return
+	if h := l.heads.Load(); h == nil || h.second != now.Unix() || h.age != age {
+		l.heads.Store(makeHeads(now, age, l.origins, h))
 	}
-	l.heads.Store(makeHeads(now, age, l.origins, h))
-	if age < l.looked.Load()+lookEvery {
-		return
+	look := age >= l.looked.Load()+lookEvery
+	if look {
+		l.looked.Store(age)
 	}
-	l.looked.Store(age)
-	l.each(func(c *conn) {
-		if c.due.Load() < age {
-			c.attend((*conn).overdue)
-		}
-	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tellLocked(func(loop *loop) { loop.tick(now, look) })
 }
 
 // lookEvery is how many seconds pass between two looks at all connections, and how
@@ -204,12 +199,10 @@ func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 		}
 		return gone
 	}
-	defer c.unlock()
 	if r.Method == http.MethodPost {
 		c.blanks = blanksBehindPost
 	}
-	c.beginPoll(s, req)
-	c.proceed()
+	c.begin(func(c *conn) { c.beginPoll(s, req) })
 	return true
 }
 
@@ -220,16 +213,14 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 	if c == nil {
 		return gone
 	}
-	defer c.unlock()
 	c.blanks = blanksBehindPost
-	c.answerPublish(published)
-	c.proceed()
+	c.begin(func(c *conn) { c.answerPublish(published) })
 	return true
 }
 
 // take takes the connection of r away from net/http, or returns nil if it is not
 // one for the lane, as one without listen.NewContext, or net/http has to end it; gone says that it is lost on the
-// way. The connection is locked.
+// way. begin must follow.
 func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool) {
 	unwrapped, strikes := unwrap(listen.FromContext(r.Context()))
 	nc, ok := unwrapped.(Conn)
@@ -243,9 +234,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 	_, buffered, err := http.NewResponseController(w).Hijack()
 	_ = nc.Close() // the connection lives on in fd, or nobody can use it
 	if err != nil {
-		c.fate = closing
-		c.leave()
-		c.unlock()
+		c.begin((*conn).close)
 		return nil, true
 	}
 	ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // at most what net/http reads at a time, half of a buffer
@@ -253,8 +242,8 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 	return c, false
 }
 
-// adopt makes a connection of the lane that is nc, or nil if that fails. It is locked.
-// nc is to be closed, but not before nobody else reads it.
+// adopt makes a connection of the lane that is nc, or nil if that fails. begin must
+// follow. nc is to be closed, but not before nobody else reads it.
 func (l *Lane) adopt(nc Conn, origin int) *conn {
 	raw, err := nc.SyscallConn()
 	if err != nil {
@@ -266,8 +255,7 @@ func (l *Lane) adopt(nc Conn, origin int) *conn {
 	}
 	c := &conn{output: output{lane: l, fd: fd, origin: origin}, seat: listen.SeatOf(nc).Share(), parser: parser{lane: l}, unread: true}
 	c.answer.Init(l.polls, c, l.handOff)
-	c.mu.Lock()
-	if !l.start(c) {
+	if !l.admit(c) {
 		return nil
 	}
 	return c
@@ -281,39 +269,35 @@ func (c *conn) readAhead(b []byte) {
 	}
 }
 
-// start has a reader hear of what happens to c and lists it, unless the lane is
-// closed; then its descriptor is.
-func (l *Lane) start(c *conn) bool {
-	c.reader = &l.readers[int(l.next.Add(1))%len(l.readers)]
-	ok := c.reader.join(c) == nil && l.list(c)
-	if !ok {
-		c.reader.leave(c)
-		c.hangUp()
-		c.fate = left // the reader may have heard of it
-	}
-	return ok
-}
-
-func (l *Lane) list(c *conn) bool {
+// admit counts c and makes a place for it in a loop. If that fails it closes the
+// descriptor.
+func (l *Lane) admit(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	c.loop = &l.loops[int(l.next.Add(1))%len(l.loops)]
+	if l.closed || c.loop.open() != nil || c.loop.reserve(c.fd) != nil {
+		c.hangUp()
 		return false
 	}
-	last := l.conns.prev
-	c.prev, c.next = last, &l.conns
-	last.next, l.conns.prev = c, c
+	l.conns++
 	l.metrics.LaneConnections.Inc()
 	l.running.Add(1)
 	return true
 }
 
-// forget takes c off the list.
-func (l *Lane) forget(c *conn) {
+// begin gives the connection to its loop, which begins with do.
+func (c *conn) begin(do func(*conn)) {
+	c.loop.post(c, func(c *conn) {
+		do(c)
+		c.loop.join(c)
+	})
+}
+
+// forget uncounts a connection.
+func (l *Lane) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.prev.next, c.next.prev = c.next, c.prev
-	delete(l.held, c)
+	l.conns--
 	l.metrics.LaneConnections.Dec()
 	l.running.Done()
 	l.maybeDrainedLocked()
@@ -321,7 +305,7 @@ func (l *Lane) forget(c *conn) {
 
 // maybeDrainedLocked says so once the lane drains and no connection is left.
 func (l *Lane) maybeDrainedLocked() {
-	if l.draining.Load() && l.conns.next == &l.conns {
+	if l.draining.Load() && l.conns == 0 {
 		l.once.Do(func() { close(l.drained) })
 	}
 }
@@ -330,9 +314,9 @@ func (l *Lane) maybeDrainedLocked() {
 // the others close after their answers. Drained is closed when none is left.
 func (l *Lane) Drain() {
 	l.draining.Store(true)
-	l.each((*conn).Wake)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.tellLocked(func(loop *loop) { loop.each((*conn).takeBack) })
 	l.maybeDrainedLocked()
 }
 
@@ -343,21 +327,22 @@ func (l *Lane) Drained() <-chan struct{} { return l.drained }
 // lane is.
 func (l *Lane) Close() {
 	l.mu.Lock()
+	l.tellLocked((*loop).closeAll)
 	l.closed = true
 	l.mu.Unlock()
 	l.endLife()
 	_ = l.back.Close()
-	l.each(func(c *conn) { c.attend((*conn).close) })
 	l.running.Wait()
-	for i := range l.readers {
-		l.readers[i].close()
+	for i := range l.loops {
+		l.loops[i].shut()
 	}
 }
 
-func (l *Lane) each(f func(*conn)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := l.conns.next; c != &l.conns; c = c.next {
-		f(c)
+// tellLocked has the loops do something, unless the lane is closed.
+func (l *Lane) tellLocked(do func(*loop)) {
+	for i := range l.loops {
+		if loop := &l.loops[i]; !l.closed && loop.isOpen() {
+			loop.post(nil, func(*conn) { do(loop) })
+		}
 	}
 }

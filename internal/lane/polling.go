@@ -74,15 +74,17 @@ func (c *conn) became(state transport.State, err error) {
 	}
 }
 
-// wait is the goroutine of a poll that parks on its session's queue.
+// wait is the goroutine of a poll that parks on its session's queue. It owns the output
+// and the answer until its letter.
 func (c *conn) wait() {
 	defer c.lane.running.Done()
-	state, err := c.answer.Wait(c.gone)
-	c.mu.Lock()
-	defer c.unlock()
+	c.waited, c.waitErr = c.answer.Wait(c.gone)
+	c.loop.post(c, (*conn).takeWaited)
+}
+
+func (c *conn) takeWaited() {
 	c.polling = begun
-	c.became(state, err)
-	c.proceed()
+	c.became(c.waited, c.waitErr)
 }
 
 // end answers a poll that has ended with err, if anything is left to say.

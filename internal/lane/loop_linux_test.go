@@ -1,0 +1,217 @@
+package lane
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// published is an API that counts publishes.
+type published struct {
+	everything
+	n int
+}
+
+func (p *published) Publish(Publish) (wire.Published, error) {
+	p.n++
+	return wire.Published{}, nil
+}
+
+// A stage is a loop that the test runs by hand: nothing happens between its calls.
+type stage struct {
+	*testing.T
+	*Lane
+	loop *loop
+}
+
+func newStage(t *testing.T, api API) *stage {
+	l := New(Config{API: api, Metrics: metrics.New("test"), Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: time.Minute})
+	s := &stage{T: t, Lane: l, loop: &l.loops[0]}
+	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	require.NoError(t, err)
+	s.loop.epoll = epoll
+	t.Cleanup(func() {
+		for _, c := range s.loop.conns {
+			if c != nil {
+				c.close()
+				c.proceed()
+			}
+		}
+		closeFD(epoll)
+	})
+	return s
+}
+
+// connect returns a connection that is the loop's, and its client's side.
+func (s *stage) connect() (c *conn, client int) {
+	s.Helper()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	require.NoError(s, err)
+	s.Cleanup(func() { closeFD(pair[1]) })
+	c = &conn{output: output{lane: s.Lane, fd: pair[0]}, loop: s.loop, parser: parser{lane: s.Lane}}
+	require.NoError(s, s.loop.reserve(c.fd))
+	s.conns++
+	s.running.Add(1)
+	s.loop.join(c)
+	return c, pair[1]
+}
+
+// ask writes publishes from the client's side.
+func ask(t *testing.T, client, requests int) {
+	t.Helper()
+	ahead := strings.Repeat("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1", requests)
+	n, errno := rawWrite(client, []byte(ahead))
+	require.Zero(t, errno)
+	require.Equal(t, len(ahead), n)
+}
+
+// hear has the loop handle what the kernel has to tell.
+func (s *stage) hear() {
+	s.Helper()
+	var events [atOnce]syscall.EpollEvent
+	n := epollWait(uintptr(s.loop.epoll), events[:])
+	for _, e := range events[:n] {
+		s.loop.happened(int(e.Fd), heardOf(e.Events))
+	}
+}
+
+// A client that asks ahead for much has its turns: the others have theirs between.
+func TestAConnectionHasTurns(t *testing.T) {
+	const requests = 100
+	api := &published{}
+	s := newStage(t, api)
+	_, greedy := s.connect()
+	_, modest := s.connect()
+	ask(t, greedy, requests)
+	ask(t, modest, 1)
+	s.hear()
+	require.LessOrEqual(t, api.n, atATime, "one turn")
+	require.Contains(t, string(appendAll(t, nil, modest)), "HTTP/1.1 200 ")
+	require.True(t, s.loop.tired, "other goroutines have their turn, too")
+	for s.loop.deliver(false) {
+	}
+	require.Equal(t, requests+1, api.n, "all turns")
+}
+
+// Letters come in parts: however many there are, the kernel's events have their turn.
+func TestLettersHaveTurns(t *testing.T) {
+	s := newStage(t, everything{})
+	c, _ := s.connect()
+	done := 0
+	for range 2*atOnce + 1 {
+		s.loop.post(c, func(*conn) { done++ })
+	}
+	require.True(t, s.loop.deliver(false))
+	require.Equal(t, atOnce, done)
+	s.loop.post(c, func(*conn) {
+		require.Equal(t, 2*atOnce+1, done, "in the order in which they were posted")
+		done++
+	})
+	require.True(t, s.loop.deliver(false))
+	require.True(t, s.loop.deliver(false))
+	require.True(t, s.loop.deliver(false))
+	require.False(t, s.loop.asleep)
+	require.False(t, s.loop.deliver(false))
+	require.True(t, s.loop.asleep)
+	require.Equal(t, 2*atOnce+2, done)
+}
+
+// A loop does not wait for a connection whose output is lent to a goroutine: it notes
+// what it hears, and goes on when the goroutine's letter comes.
+func TestALoopDoesNotTouchWhatIsLent(t *testing.T) {
+	api := &published{}
+	s := newStage(t, api)
+	c, client := s.connect()
+	c.polling, c.gone = waiting, &gone{done: make(chan struct{})}
+	ask(t, client, 1)
+	s.hear()
+	require.Zero(t, api.n)
+	require.NoError(t, c.gone.Err())
+	require.NoError(t, syscall.Shutdown(client, syscall.SHUT_WR))
+	s.hear()
+	require.Error(t, c.gone.Err(), "the goroutine is told that the client has gone")
+	s.loop.post(c, func(c *conn) { c.polling = noPoll })
+	s.loop.deliver(false)
+	require.Equal(t, 1, api.n)
+}
+
+// A descriptor is closed and used anew, while letters for its first owner are under
+// way, and events that came with its end: the second owner gets neither.
+func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
+	api := &published{}
+	s := newStage(t, api)
+	first, client := s.connect()
+	fd := first.fd
+	ask(t, client, 1)
+	closing := func(c *conn) { c.fate = closing }
+	s.loop.post(first, closing)
+	s.loop.post(first, func(*conn) { t.Error("a letter was delivered to a connection that had left") })
+	s.loop.deliver(false)
+	require.Equal(t, left, first.fate)
+
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	require.NoError(t, err)
+	defer closeFD(pair[1])
+	if pair[0] != fd {
+		_, _, errno := syscall.Syscall(syscall.SYS_DUP3, uintptr(pair[0]), uintptr(fd), syscall.O_CLOEXEC)
+		require.Zero(t, errno)
+		closeFD(pair[0])
+	}
+	second := &conn{output: output{lane: s.Lane, fd: fd}, loop: s.loop, parser: parser{lane: s.Lane}}
+	require.NoError(t, s.loop.reserve(fd))
+	s.loop.happened(fd, heardArrival|heardEnd) // of the first: the second has not joined yet
+	s.conns++
+	s.running.Add(1)
+	ask(t, pair[1], 1)
+	s.loop.join(second)
+	s.loop.deliver(false)
+	require.False(t, second.ended)
+	require.Zero(t, api.n)
+	s.hear() // what was there before it joined, too
+	require.Equal(t, 1, api.n)
+	require.Equal(t, staying, second.fate)
+}
+
+// A connection may come just as the lane closes: an upgrade, once it was answered.
+func TestWhoComesWhileTheLaneClosesIsClosed(t *testing.T) {
+	s := newStage(t, everything{})
+	c, client := s.connect()
+	s.loop.closeAll()
+	require.Equal(t, left, c.fate)
+	late, lateClient := s.connect()
+	late.proceed()
+	require.Equal(t, left, late.fate)
+	for _, fd := range []int{client, lateClient} {
+		n, errno := rawRead(fd, make([]byte, 1))
+		require.Zero(t, errno)
+		require.Zero(t, n)
+	}
+}
+
+// A loop that sleeps is woken by a letter, and by an event; each once.
+func TestALetterWakesTheLoop(t *testing.T) {
+	l := New(Config{API: everything{}, Metrics: metrics.New("test"), Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: time.Minute})
+	l.mu.Lock()
+	loop := &l.loops[0]
+	require.NoError(t, loop.open())
+	l.mu.Unlock()
+	for range 100 {
+		done := make(chan struct{})
+		loop.post(nil, func(*conn) { close(done) })
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "the loop slept through a letter")
+		}
+	}
+	l.Close()
+	l.Close()
+	require.False(t, loop.isOpen())
+}
