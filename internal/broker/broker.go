@@ -10,10 +10,9 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"hash/maphash"
-	"math/rand/v2"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,7 +52,6 @@ const shards = 64
 // be what the Bus calls on every node.
 type Broker struct {
 	force   atomic.Pointer[force] // what is in force
-	epoch   string                // immutable; sorts by time
 	metrics *metrics.Metrics
 	seed    maphash.Seed
 	shards  [shards]shard
@@ -61,15 +59,15 @@ type Broker struct {
 	names   names
 	reloads sync.Mutex // held by a reload
 
-	keepUntil     atomic.Int64  // Unix nanoseconds; see KeepTopics
-	topics        atomic.Int64  // how many there are
-	floor         atomic.Uint64 // highest offset that a forgotten topic reached
+	keepUntil     atomic.Int64 // Unix nanoseconds; see KeepTopics
+	topics        atomic.Int64 // how many there are
 	subscriptions atomic.Int64
 	memory        *memory.Account // immutable
-	forgotten     forgotten
 
-	results *Results       // immutable
-	fanOuts sync.WaitGroup // one for each running fan-out
+	log        Log            // immutable
+	partitions []*partition   // immutable
+	keys       *keys          // immutable
+	fanOuts    sync.WaitGroup // one for each running fan-out
 }
 
 type shard struct {
@@ -77,29 +75,29 @@ type shard struct {
 	topics map[string]*topic
 }
 
-// New returns an empty broker whose epoch begins at now. It needs Sweep about
-// each second, and Close at the end.
+// New returns an empty broker on the in-memory log, whose epoch begins at now. It needs
+// Sweep about each second, and Close at the end.
 func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
+	return NewWithLog(cfg, m, now, func(b *Broker) Log { return memoryLog{b} })
+}
+
+// NewWithLog is New with another log, which open makes for the broker. It needs Feed.
+func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker) Log) *Broker {
 	b := &Broker{
-		epoch:   newEpoch(now),
 		metrics: m,
 		seed:    maphash.MakeSeed(),
 	}
 	b.force.Store(newForce(cfg))
 	b.memory = memory.New(int64(b.force.Load().MemoryBudget), (*histories)(b), m)
-	b.results = newResults(b.force.Load().Config, m)
+	b.keys = newKeys(b.force.Load().Config, m)
 	for i := range b.shards {
 		b.shards[i].topics = make(map[string]*topic)
 	}
+	b.log = open(b)
+	for range b.log.Partitions() {
+		b.partitions = append(b.partitions, newPartition(now))
+	}
 	return b
-}
-
-// newEpoch returns an epoch that sorts by time. Daemons that begin in the same
-// millisecond must not take each other's positions for their own, so four more
-// digits are random.
-func newEpoch(now time.Time) string {
-	const fourDigits, base = 36 * 36 * 36, 36 // the least number that has four
-	return strconv.FormatInt(now.UnixMilli(), base) + strconv.FormatUint(fourDigits+rand.Uint64N((base-1)*fourDigits), base)
 }
 
 // A force is the settings in force.
@@ -121,8 +119,8 @@ func (b *Broker) Reload(cfg Config, now time.Time) {
 	f := newForce(cfg)
 	b.force.Store(f) // before looking: a topic made meanwhile goes by it
 	b.memory.SetBudget(int64(f.MemoryBudget))
-	b.each(func(t *topic) { t.rule(f.rules.of(t.name), now) })
-	b.results.reload(f.Config)
+	b.each(func(t *topic) { t.setRule(f.rules.of(t.name), now) })
+	b.keys.reload(f.Config)
 }
 
 // each calls do for every topic, under its shard's lock.
@@ -137,35 +135,17 @@ func (b *Broker) each(do func(*topic)) {
 	}
 }
 
+// Feed applies what the log has, and then what it gets, until ctx ends.
+func (b *Broker) Feed(ctx context.Context) error {
+	return b.log.Feed(ctx, func(e Entry) error {
+		_, err := b.Apply(e, nil)
+		return err
+	})
+}
+
 // Close waits until every fan-out has handed over what was published. Nothing may
 // be published any more.
 func (b *Broker) Close() { b.fanOuts.Wait() }
-
-// Publish gives m the next offset of its topic, retains it, and sets the fan-out
-// going; it never waits for a subscriber. m.Position needs only its Topic, and
-// m belongs to the broker from then on. The message lives for ttl, or as long
-// as the history keeps it if ttl is 0. The error is a *wire.Problem: overloaded.
-func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	if err := b.memory.Admit(int64(m.Size())); err != nil {
-		return wire.Published{}, err
-	}
-	for {
-		t, err := b.topic(m.Position.Topic)
-		if err != nil {
-			return wire.Published{}, err
-		}
-		b.tell(t)
-		published, err := t.publish(m, ttl, now)
-		if errors.Is(err, errForgotten) {
-			continue
-		}
-		if err == nil {
-			b.metrics.Published.Inc()
-			b.metrics.PublishedBytes.Add(float64(len(m.Data)))
-		}
-		return published, err
-	}
-}
 
 // Join makes to a subscriber of the start's topic. A subscription that pins keeps
 // the topic from being forgotten; another does only until it has Settled all of it.
@@ -285,51 +265,36 @@ func (b *Broker) shard(name string) *shard {
 // It also holds the memory budget: encodings are made without asking.
 func (b *Broker) Sweep(now time.Time) {
 	b.memory.MakeRoom(0)
-	b.results.sweep(now)
-	for i := range b.shards {
-		for _, s := range b.shards[i].sweep(b, now) {
-			s.to.Forgotten()
+	b.keys.sweep(now)
+	keeps := now.UnixNano() < b.keepUntil.Load()
+	for i := range b.shards { // few at a time: there may be a million
+		idle := b.shards[i].sweep(now)
+		if len(idle) > 0 && !keeps {
+			b.log.Append(idle, func([]Result) {}) // in use again, or known to be forgotten
 		}
 	}
 }
 
-// sweep returns the subscriptions that are gone with their topics.
-func (s *shard) sweep(b *Broker, now time.Time) (left []*Subscription) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, t := range s.topics {
-		if !t.sweep(now) {
-			continue
+// sweep trims the topics, and returns entries that forget those that are idle.
+func (s *shard) sweep(now time.Time) (idle []Entry) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, t := range s.topics {
+		if t.sweep(now) {
+			idle = append(idle, Entry{Op: OpForget, Accepted: now, Message: &wire.Message{Position: wire.Position{Topic: t.name}}})
 		}
-		delete(s.topics, name)
-		b.names.remove(name)
-		b.countTopics(-1)
-		b.metrics.TopicsForgotten.Inc()
-		left = append(left, t.subs...) // it is nobody's any more
 	}
-	return left
+	return idle
 }
 
 // KeepTopics has Sweep forget no topic before the given time: whoever is away
 // until then, because daemons take turns, finds its topics as it left them.
 func (b *Broker) KeepTopics(until time.Time) { b.keepUntil.Store(until.UnixNano()) }
 
-func (b *Broker) keepsTopics(now time.Time) bool { return now.UnixNano() < b.keepUntil.Load() }
-
-// raiseFloor keeps the highest offset that was ever forgotten.
-func (b *Broker) raiseFloor(offset uint64) {
-	for {
-		floor := b.floor.Load()
-		if offset <= floor || b.floor.CompareAndSwap(floor, offset) {
-			return
-		}
-	}
-}
-
 // Gauges adds the broker's part to g.
 func (b *Broker) Gauges(g *metrics.Gauges) {
 	g.Topics = int(b.topics.Load())
 	g.Subscriptions = int(b.subscriptions.Load())
 	b.memory.Gauges(g)
-	g.IdempotencyKeys = b.results.count()
+	g.IdempotencyKeys = b.keys.count()
 }

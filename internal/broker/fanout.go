@@ -30,6 +30,14 @@ func (t *topic) maybeFanOutLocked(m *wire.Message) (few bool) {
 	return false
 }
 
+// maybeStartLocked starts a fan-out, unless one is running.
+func (t *topic) maybeStartLocked() {
+	if !t.fanning {
+		t.fanning = true
+		t.broker.fanOuts.Go(t.fanOut)
+	}
+}
+
 // fewSubscribers is how many a publisher offers to himself: for them, waking
 // another goroutine, and often another core, costs more than the offers do. In the
 // collaboration of two, it was a fifth of the daemon's CPU per message.
@@ -37,14 +45,14 @@ const fewSubscribers = 8
 
 // A batch is what one round of a fan-out needs.
 type batch struct {
-	frames  []*frame.Frame
-	subs    []*Subscription
-	emptied bool // the history was, before these frames
+	frames []*frame.Frame
+	subs   []*Subscription
+	missed bool // messages before these frames were lost
 }
 
 // offer tells the subscribers what the batch holds.
 func (b *batch) offer(to func([]*Subscription, []*frame.Frame)) {
-	if b.emptied {
+	if b.missed {
 		for _, s := range b.subs {
 			s.to.Emptied()
 		}
@@ -78,7 +86,7 @@ func (t *topic) fanOutHere() {
 func (t *topic) maybeRest() (left bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.fanning = t.unsent > 0 || t.emptied
+	t.fanning = t.unsent > 0 || t.missed
 	return t.fanning
 }
 
@@ -138,8 +146,8 @@ func (t *topic) nextBatch(b *batch) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b.frames = t.history.appendAfter(b.frames[:0], t.mark)
-	b.emptied, t.emptied = t.emptied, false
-	t.fanning = len(b.frames) > 0 || b.emptied
+	b.missed, t.missed = t.missed, false
+	t.fanning = len(b.frames) > 0 || b.missed
 	b.subs = b.subs[:0]
 	if t.fanning {
 		b.subs = append(b.subs, t.subs...)
@@ -154,14 +162,12 @@ func (t *topic) advance(frames []*frame.Frame) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	newest := frames[len(frames)-1].Position().Offset
-	if newest <= t.mark {
-		return // the history was emptied meanwhile
-	}
-	t.mark = newest
-	t.unsent -= len(frames)
 	for _, f := range frames {
-		t.unsentBytes -= f.Size()
+		if at := f.Position(); at.Offset > t.mark && at.Epoch == t.epoch { // else it was lost meanwhile
+			t.mark = at.Offset
+			t.unsent--
+			t.unsentBytes -= f.Size()
+		}
 	}
 	t.trimLocked(time.Now())
 }

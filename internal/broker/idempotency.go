@@ -4,21 +4,52 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"sync"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// PublishOnce is Publish for a message whose ID is an idempotency key of owner's: if
-// one with that key was published to the topic within the window, it returns that
-// one's result. While one is being published it waits for its end, at most until ctx
-// ends, and then returns ctx's error. The error is otherwise Publish's, or a
-// *wire.Problem: idempotency_mismatch.
-func (b *Broker) PublishOnce(ctx context.Context, owner string, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	return b.Once(untilDone(ctx), owner, m, ttl, now, func() (wire.Published, error) { return b.Publish(m, ttl, now) })
+// A Digest stands for the bytes that it was made of.
+type Digest [sha256.Size]byte
+
+// digestOf is a digest of parts and of their lengths.
+func digestOf(parts ...[]byte) (d Digest) {
+	h := sha256.New()
+	for _, part := range parts {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write(part)
+	}
+	h.Sum(d[:0])
+	return d
 }
 
-// Await waits until a channel is closed; an error says why it does not.
+// A Key is an idempotency key, of one owner for one topic, with the message that it was
+// used for.
+type Key struct {
+	Scope Digest // the owner, the topic and the key
+	Print Digest // everything else that the publisher said
+}
+
+func keyOf(owner string, m *wire.Message, ttl time.Duration) Key {
+	life := binary.BigEndian.AppendUint64(nil, uint64(ttl))
+	return Key{scopeOf(owner, m.Position.Topic, m.ID), digestOf([]byte(typeOf(m)), life, []byte(m.Key), []byte(m.Client), m.Data)}
+}
+
+func scopeOf(owner, topic, key string) Digest {
+	return digestOf([]byte(owner), []byte(topic), []byte(key))
+}
+
+// typeOf tells JSON from JSON that came in CBOR: the same bytes are other values.
+func typeOf(m *wire.Message) string {
+	if m.CBOR {
+		return wire.CBORType
+	}
+	return m.Type
+}
+
+// An Await waits until a channel is closed; an error says why it does not.
 type Await func(over <-chan struct{}) error
 
 func untilDone(ctx context.Context) Await {
@@ -32,60 +63,241 @@ func untilDone(ctx context.Context) Await {
 	}
 }
 
-// Once is PublishOnce where publish, which is called if there is no result yet, does
-// the publishing. It may take its time, and change m: a key stands for m and ttl as
-// they are given. await waits for another that is under way, and may be called again.
-func (b *Broker) Once(await Await, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func() (wire.Published, error)) (wire.Published, error) {
-	asked := Result{Scope: scopeOf(owner, m.Position.Topic, m.ID), Fingerprint: fingerprintOf(m, ttl)}
-	return b.results.do(await, asked, now, publish)
+// PublishOnce is Publish for a message whose ID is an idempotency key of owner's. If a
+// message with that key was published to the topic within the window, it returns that
+// one's result. While one is being published it waits, at most until ctx ends, and then
+// returns ctx's error. Other errors are Publish's, or a *wire.Problem:
+// idempotency_mismatch.
+func (b *Broker) PublishOnce(ctx context.Context, owner string, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+	return b.Once(untilDone(ctx), owner, m, ttl, now, func(k Key) (wire.Published, error) { return b.PublishKeyed(k, m, ttl, now) })
 }
 
-// IsUnderWay reports whether PublishOnce would wait now, for who publishes to the topic
-// with the same key of owner's.
+// Once is PublishOnce, where publish publishes if there is no result yet: with
+// PublishKeyed. It may take its time, and change m: the key stands for m and ttl as they
+// are given. await waits for another publish, and may be called several times.
+func (b *Broker) Once(await Await, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func(Key) (wire.Published, error)) (wire.Published, error) {
+	return b.keys.do(await, keyOf(owner, m, ttl), now, publish)
+}
+
+// IsUnderWay reports whether PublishOnce would wait now for another publish with the
+// same key.
 func (b *Broker) IsUnderWay(owner, topic, key string) bool {
-	return b.results.isUnderWay(scopeOf(owner, topic, key))
+	return b.keys.isUnderWay(scopeOf(owner, topic, key))
 }
 
-// Results returns what publishes with idempotency keys were answered with.
-func (b *Broker) Results() *Results { return b.results }
+// keys are the idempotency keys in use, with the results of their publishes.
+//
+// A key is under way from the beginning of its publish until that is applied or has
+// failed; other publishes with the key wait meanwhile. A failed publish leaves nothing.
+// Keys of applied publishes stay until the window has passed, and at most so many: the
+// oldest go first. All methods may be called concurrently.
+type keys struct {
+	metrics *metrics.Metrics // immutable
 
-// A Digest stands for what it was made of.
-type Digest [sha256.Size]byte
+	mu             sync.Mutex // guards the fields below; taken last
+	window         time.Duration
+	limit          int
+	byScope        map[Digest]*usedKey
+	oldest, newest *usedKey // of the applied ones
+	applieds       int      // number of the applied ones
+}
 
-// digestOf is a digest of parts. Their lengths are in it: other parts, other bytes.
-func digestOf(parts ...[]byte) (d Digest) {
-	h := sha256.New()
-	for _, part := range parts {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		h.Write(part)
+// A usedKey is under way until underWay is nil; then it is linked.
+type usedKey struct {
+	Key
+	wire.Published
+	underWay chan struct{} // closed at the end of the publish
+	next     *usedKey      // the next newer one
+}
+
+func newKeys(cfg Config, m *metrics.Metrics) *keys {
+	return &keys{window: cfg.IdempotencyWindow, limit: cfg.IdempotencyKeys, metrics: m, byScope: make(map[Digest]*usedKey)}
+}
+
+// reload puts another window and another limit in force.
+func (k *keys) reload(cfg Config) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.window, k.limit = cfg.IdempotencyWindow, cfg.IdempotencyKeys
+	k.boundLocked()
+}
+
+// do returns what publish returns, or the result of an earlier publish with the key.
+func (k *keys) do(await Await, key Key, now time.Time, publish func(Key) (wire.Published, error)) (wire.Published, error) {
+	for {
+		mine, found, wait := k.begin(key, now)
+		switch {
+		case mine != nil:
+			return k.publish(mine, key, publish)
+		case wait == nil:
+			return k.repeat(key, found)
+		}
+		if err := await(wait); err != nil {
+			return wire.Published{}, err
+		}
 	}
-	h.Sum(d[:0])
-	return d
 }
 
-// scopeOf stands for within what a key must be another for another message.
-func scopeOf(owner, topic, key string) Digest {
-	return digestOf([]byte(owner), []byte(topic), []byte(key))
-}
-
-// fingerprintOf stands for everything else that a publisher says.
-func fingerprintOf(m *wire.Message, ttl time.Duration) Digest {
-	life := binary.BigEndian.AppendUint64(nil, uint64(ttl))
-	return digestOf([]byte(typeOf(m)), life, []byte(m.Key), []byte(m.Client), m.Data)
-}
-
-// typeOf tells JSON from JSON that came in CBOR: the same bytes are other values.
-func typeOf(m *wire.Message) string {
-	if m.CBOR {
-		return wire.CBORType
+// begin returns a key that is now under way, or the one found, or what to wait for.
+func (k *keys) begin(key Key, now time.Time) (mine *usedKey, found usedKey, wait <-chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.byScope[key.Scope]
+	if known == nil || known.underWay == nil && k.passed(known, now) {
+		mine = &usedKey{Key: key, underWay: make(chan struct{})}
+		k.byScope[key.Scope] = mine
+		return mine, usedKey{}, nil
 	}
-	return m.Type
+	return nil, *known, known.underWay
 }
 
-// A Result is what a publish with an idempotency key was answered with. It is over
-// when the window has passed since Published.Time.
-type Result struct {
-	Scope       Digest // whose key it is, of which topic
-	Fingerprint Digest // of the message
-	Published   wire.Published
+func (k *keys) isUnderWay(scope Digest) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.byScope[scope]
+	return known != nil && known.underWay != nil
+}
+
+func (k *keys) publish(mine *usedKey, key Key, publish func(Key) (wire.Published, error)) (published wire.Published, err error) {
+	defer func() { // also if publish panics
+		if used := k.end(mine); err == nil && used.Print != key.Print {
+			published, err = k.repeat(key, used) // the log had another publish with the key before
+		}
+	}()
+	return publish(key)
+}
+
+// end returns the key as it was applied. If it is still under way, its publish failed.
+func (k *keys) end(mine *usedKey) usedKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if mine.underWay != nil {
+		close(mine.underWay)
+		mine.underWay = nil
+		delete(k.byScope, mine.Scope)
+	}
+	return *mine
+}
+
+// applied adds the key of a publish that was applied, unless it is known.
+func (k *keys) applied(key Key, published wire.Published, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.byScope[key.Scope]
+	switch {
+	case known != nil && known.underWay != nil:
+		known.Print = key.Print
+		close(known.underWay)
+		known.underWay = nil
+	case known != nil && !k.passed(known, now):
+		return
+	default:
+		known = &usedKey{Key: key}
+		k.byScope[key.Scope] = known
+	}
+	known.Published = published
+	k.linkLocked(known)
+}
+
+// repeat returns the result of an earlier publish.
+func (k *keys) repeat(key Key, found usedKey) (wire.Published, error) {
+	if key.Print != found.Print {
+		k.metrics.IdempotencyMismatched.Inc()
+		return wire.Published{}, wire.NewProblem(wire.CodeIdempotencyMismatch, "use a key of its own for each message",
+			"the idempotency key was used for another message to this topic, %s", found.Position)
+	}
+	k.metrics.IdempotencyRepeated.Inc()
+	return found.Published, nil
+}
+
+// linkLocked makes u the newest. The oldest may have to go.
+func (k *keys) linkLocked(u *usedKey) {
+	if k.oldest == nil {
+		k.oldest = u
+	} else {
+		k.newest.next = u
+	}
+	k.newest = u
+	k.applieds++
+	k.boundLocked()
+}
+
+func (k *keys) boundLocked() {
+	for k.applieds > k.limit {
+		k.dropLocked()
+		k.metrics.IdempotencyEvicted.Inc()
+	}
+}
+
+// dropLocked forgets the oldest. Its key may have been used anew since.
+func (k *keys) dropLocked() {
+	o := k.oldest
+	if k.oldest = o.next; k.oldest == nil {
+		k.newest = nil
+	}
+	k.applieds--
+	if k.byScope[o.Scope] == o {
+		delete(k.byScope, o.Scope)
+	}
+}
+
+func (k *keys) passed(u *usedKey, now time.Time) bool {
+	return now.UnixMilli()-u.Time >= k.window.Milliseconds()
+}
+
+// sweepTurn is how many keys are forgotten before publishes may continue.
+const sweepTurn = 1000
+
+// sweep forgets the keys whose window has passed.
+func (k *keys) sweep(now time.Time) {
+	for k.sweepSome(now) {
+	}
+}
+
+func (k *keys) sweepSome(now time.Time) (more bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for range sweepTurn {
+		if k.oldest == nil || !k.passed(k.oldest, now) {
+			return false
+		}
+		k.dropLocked()
+	}
+	return true
+}
+
+// forgetEpoch forgets the keys of messages of an epoch that is over. The log has them
+// again, or lost them.
+func (k *keys) forgetEpoch(epoch string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	u := k.oldest
+	k.oldest, k.newest, k.applieds = nil, nil, 0
+	for u != nil {
+		next := u.next
+		u.next = nil
+		if u.Position.Epoch != epoch {
+			k.linkLocked(u)
+		} else if k.byScope[u.Scope] == u {
+			delete(k.byScope, u.Scope)
+		}
+		u = next
+	}
+}
+
+// all returns the applied keys, the oldest first.
+func (k *keys) all() []usedKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := make([]usedKey, 0, k.applieds)
+	for u := k.oldest; u != nil; u = u.next {
+		all = append(all, *u)
+	}
+	return all
+}
+
+func (k *keys) count() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.applieds
 }

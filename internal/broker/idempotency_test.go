@@ -53,8 +53,8 @@ func TestAPublisherThatLostTheAnswerIsAnsweredAlike(t *testing.T) {
 		require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "other")), "the older one's end is not the newer one's")
 		time.Sleep(DefaultIdempotencyWindow)
 		b.Sweep(time.Now())
-		require.Zero(t, b.results.count())
-		require.Empty(t, b.results.byScope)
+		require.Zero(t, b.keys.count())
+		require.Empty(t, b.keys.byScope)
 	})
 }
 
@@ -123,7 +123,7 @@ func TestAPublishThatFailedMayBeTriedAgain(t *testing.T) {
 	publish(t, b, "a")
 	_, err := b.PublishOnce(t.Context(), "", keyed("b", "k", "1"), 0, time.Now())
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
-	require.Empty(t, b.results.byScope)
+	require.Empty(t, b.keys.byScope)
 	b.Reload(Config{MaxTopics: 2}, time.Now())
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("b", "k", "another")))
 }
@@ -163,10 +163,10 @@ func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
 	calls := 0
 	once := func(data string) (wire.Published, error) {
 		m := keyed("a", "k", data)
-		return b.Once(untilDone(t.Context()), "", m, time.Second, time.Now(), func() (wire.Published, error) {
+		return b.Once(untilDone(t.Context()), "", m, time.Second, time.Now(), func(k Key) (wire.Published, error) {
 			calls++
 			m.Data, m.Key = []byte("another"), "x"
-			return b.Publish(m, time.Minute, time.Now())
+			return b.PublishKeyed(k, m, time.Minute, time.Now())
 		})
 	}
 	first, err := once("1")
@@ -183,7 +183,7 @@ func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
 func TestWhatIsUnderWayIsKnown(t *testing.T) {
 	b := newBroker(Config{})
 	require.False(t, b.IsUnderWay("me", "a", "k"))
-	_, err := b.Once(untilDone(t.Context()), "me", keyed("a", "k", "1"), 0, time.Now(), func() (wire.Published, error) {
+	_, err := b.Once(untilDone(t.Context()), "me", keyed("a", "k", "1"), 0, time.Now(), func(k Key) (wire.Published, error) {
 		require.True(t, b.IsUnderWay("me", "a", "k"))
 		require.False(t, b.IsUnderWay("you", "a", "k"))
 		require.False(t, b.IsUnderWay("me", "b", "k"))

@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func newTestResults(cfg Config) *Results { return newResults(cfg.withDefaults(), metrics.New("test")) }
+func newTestKeys(cfg Config) *keys { return newKeys(cfg.withDefaults(), metrics.New("test")) }
 
 // counted is a counter's value, of those with the label's value if there is one.
 func counted(t *testing.T, m *metrics.Metrics, name string, label ...string) (n int) {
@@ -32,24 +32,37 @@ func counted(t *testing.T, m *metrics.Metrics, name string, label ...string) (n 
 	return n
 }
 
-// at is a result to be had with the scope n.
-func at(n byte, now time.Time) (asked Result, published wire.Published) {
-	return Result{Scope: Digest{n}}, wire.Published{Position: wire.Position{Topic: "a", Offset: uint64(n)}, Time: now.UnixMilli()}
+// used is a key with the scope n, and what its publish returns.
+func used(n byte, now time.Time) (key Key, published wire.Published) {
+	return Key{Scope: Digest{n}}, wire.Published{Position: wire.Position{Topic: "a", Offset: uint64(n)}, Time: now.UnixMilli()}
 }
 
-// fill remembers a result with the scope n.
-func fill(t *testing.T, r *Results, n byte, now time.Time) {
+// applying is a publish that is applied.
+func (k *keys) applying(published wire.Published) func(Key) (wire.Published, error) {
+	return func(key Key) (wire.Published, error) {
+		k.applied(key, published, time.UnixMilli(published.Time))
+		return published, nil
+	}
+}
+
+// noPublish is called by nobody.
+func noPublish(Key) (wire.Published, error) { panic("published") }
+
+// fill uses the key with the scope n.
+func fill(t *testing.T, k *keys, n byte, now time.Time) {
 	t.Helper()
-	asked, published := at(n, now)
-	_, err := r.do(untilDone(t.Context()), asked, now, func() (wire.Published, error) { return published, nil })
+	key, published := used(n, now)
+	_, err := k.do(untilDone(t.Context()), key, now, k.applying(published))
 	require.NoError(t, err)
 }
 
 // scopes are the first bytes of what is held, and checks that nothing else is.
-func scopes(t *testing.T, r *Results) []byte {
+func scopes(t *testing.T, r *keys) []byte {
 	t.Helper()
 	held := []byte{}
-	r.Each(func(x Result) { held = append(held, x.Scope[0]) })
+	for _, key := range r.all() {
+		held = append(held, key.Scope[0])
+	}
 	require.Equal(t, len(held), r.count())
 	require.Equal(t, len(held), len(r.byScope))
 	if len(held) == 0 {
@@ -61,16 +74,16 @@ func scopes(t *testing.T, r *Results) []byte {
 // Ten ask for the same at once: the first publishes; all are told what it is told.
 func TestWhoComesDuringAPublishWaitsForItsResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newTestResults(Config{})
-		asked, published := at(1, time.Now())
+		r := newTestKeys(Config{})
+		asked, published := used(1, time.Now())
 		var done sync.WaitGroup
 		calls := 0
 		for range 10 {
 			done.Go(func() {
-				got, err := r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) {
+				got, err := r.do(untilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
 					calls++
 					time.Sleep(time.Second)
-					return published, nil
+					return r.applying(published)(key)
 				})
 				require.NoError(t, err)
 				require.Equal(t, published, got)
@@ -88,12 +101,12 @@ func TestWhoComesDuringAPublishWaitsForItsResult(t *testing.T) {
 // the key was not used.
 func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newTestResults(Config{})
-		asked, published := at(1, time.Now())
+		r := newTestKeys(Config{})
+		asked, published := used(1, time.Now())
 		failed := errors.New("overloaded")
 		var done sync.WaitGroup
 		done.Go(func() {
-			_, err := r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) {
+			_, err := r.do(untilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) {
 				time.Sleep(time.Second)
 				return wire.Published{}, failed
 			})
@@ -101,8 +114,8 @@ func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 		})
 		synctest.Wait()
 		other := asked
-		other.Fingerprint = Digest{9}
-		got, err := r.do(untilDone(t.Context()), other, time.Now(), func() (wire.Published, error) { return published, nil })
+		other.Print = Digest{9}
+		got, err := r.do(untilDone(t.Context()), other, time.Now(), r.applying(published))
 		require.NoError(t, err)
 		require.Equal(t, published, got)
 		done.Wait()
@@ -111,10 +124,10 @@ func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 
 // A publish that panics leaves nobody waiting.
 func TestAPublishThatPanicsIsOver(t *testing.T) {
-	r := newTestResults(Config{})
-	asked, _ := at(1, time.Now())
+	r := newTestKeys(Config{})
+	asked, _ := used(1, time.Now())
 	require.Panics(t, func() {
-		_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) { panic("BUG") })
+		_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) { panic("BUG") })
 	})
 	require.Empty(t, scopes(t, r))
 	fill(t, r, 1, time.Now())
@@ -123,29 +136,29 @@ func TestAPublishThatPanicsIsOver(t *testing.T) {
 // The lane cannot wait: it is told at once, and nothing is changed.
 func TestWhoCannotWaitIsToldSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newTestResults(Config{})
-		asked, published := at(1, time.Now())
+		r := newTestKeys(Config{})
+		asked, published := used(1, time.Now())
 		go func() {
-			_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func() (wire.Published, error) {
+			_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
 				time.Sleep(time.Second)
-				return published, nil
+				return r.applying(published)(key)
 			})
 		}()
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := r.do(untilDone(ctx), asked, time.Now(), func() (wire.Published, error) { panic("published") })
+		_, err := r.do(untilDone(ctx), asked, time.Now(), noPublish)
 		require.ErrorIs(t, err, context.Canceled)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		got, err := r.do(untilDone(ctx), asked, time.Now(), func() (wire.Published, error) { panic("published") })
+		got, err := r.do(untilDone(ctx), asked, time.Now(), noPublish)
 		require.NoError(t, err, "what is over needs no wait")
 		require.Equal(t, published, got)
 	})
 }
 
 func TestTheOldestResultsMakeRoom(t *testing.T) {
-	r := newTestResults(Config{IdempotencyKeys: 3})
+	r := newTestKeys(Config{IdempotencyKeys: 3})
 	for n := range byte(5) {
 		fill(t, r, n, time.Now())
 	}
@@ -159,7 +172,7 @@ func TestTheOldestResultsMakeRoom(t *testing.T) {
 
 func TestASweepForgetsWhatIsPastTheWindow(t *testing.T) {
 	begun := time.UnixMilli(1_700_000_000_000)
-	r := newTestResults(Config{IdempotencyWindow: time.Minute})
+	r := newTestKeys(Config{IdempotencyWindow: time.Minute})
 	for n := range byte(3) {
 		fill(t, r, n, begun.Add(time.Duration(n)*time.Second))
 	}
@@ -173,10 +186,10 @@ func TestASweepForgetsWhatIsPastTheWindow(t *testing.T) {
 }
 
 func TestASweepOfManyLeavesNone(t *testing.T) {
-	r := newTestResults(Config{})
+	r := newTestKeys(Config{})
 	for n := range 2*sweepTurn + 1 {
-		asked := Result{Scope: digestOf([]byte(fmt.Sprint(n)))}
-		_, err := r.do(untilDone(t.Context()), asked, time.UnixMilli(1), func() (wire.Published, error) { return wire.Published{Time: 1}, nil })
+		asked := Key{Scope: digestOf([]byte(fmt.Sprint(n)))}
+		_, err := r.do(untilDone(t.Context()), asked, time.UnixMilli(1), r.applying(wire.Published{Time: 1}))
 		require.NoError(t, err)
 	}
 	require.Equal(t, 2*sweepTurn+1, r.count())
@@ -187,21 +200,23 @@ func TestASweepOfManyLeavesNone(t *testing.T) {
 // A daemon that is restarted with what another told repeats its results.
 func TestResultsAreRestored(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
-	before, after := newTestResults(Config{}), newTestResults(Config{IdempotencyKeys: 2})
+	before, after := newTestKeys(Config{}), newTestKeys(Config{IdempotencyKeys: 2})
 	for n := range byte(3) {
 		fill(t, before, n, now)
 	}
-	before.Each(after.Add)
+	for _, key := range before.all() {
+		after.applied(key.Key, key.Published, now)
+	}
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "the newest, as many as may be")
-	asked, published := at(1, now)
-	got, err := after.do(untilDone(t.Context()), asked, now, func() (wire.Published, error) { panic("published") })
+	asked, published := used(1, now)
+	got, err := after.do(untilDone(t.Context()), asked, now, noPublish)
 	require.NoError(t, err)
 	require.Equal(t, published, got)
 
-	asked.Fingerprint = Digest{1}
-	after.Add(asked)
+	asked.Print = Digest{1}
+	after.applied(asked, published, now)
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "what is there stays as it is")
-	_, err = after.do(untilDone(t.Context()), asked, now, func() (wire.Published, error) { panic("published") })
+	_, err = after.do(untilDone(t.Context()), asked, now, noPublish)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
 
@@ -211,12 +226,12 @@ func TestResultsGoByWhatIsReloaded(t *testing.T) {
 	b := New(Config{}, metrics.New("test"), time.Now())
 	now := time.Now()
 	for n := range byte(5) {
-		fill(t, b.results, n, now)
+		fill(t, b.keys, n, now)
 	}
 	b.Reload(Config{IdempotencyKeys: 2, IdempotencyWindow: time.Second}, now)
-	require.Equal(t, []byte{3, 4}, scopes(t, b.results))
-	fill(t, b.results, 5, now)
-	require.Equal(t, []byte{4, 5}, scopes(t, b.results))
-	b.results.sweep(now.Add(time.Second))
-	require.Empty(t, scopes(t, b.results))
+	require.Equal(t, []byte{3, 4}, scopes(t, b.keys))
+	fill(t, b.keys, 5, now)
+	require.Equal(t, []byte{4, 5}, scopes(t, b.keys))
+	b.keys.sweep(now.Add(time.Second))
+	require.Empty(t, scopes(t, b.keys))
 }

@@ -66,7 +66,7 @@ func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
 		j.Cursor = t.head
 	case start.From == wire.FromOldest:
 		j.Cursor = t.history.lost
-	case start.Epoch != t.broker.epoch || start.After > t.head:
+	case start.Epoch != t.epoch || start.After > t.head:
 		j.Cursor, restarted = t.history.lost, true
 	default:
 		j.Cursor = start.After
@@ -76,14 +76,14 @@ func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
 	if start.From == wire.FromPosition {
 		j.Position = t.given(start)
 	}
-	j.Live = j.Cursor == t.head && !restarted
+	j.Live = j.Cursor >= t.newestLocked() && !restarted
 	return j, restarted
 }
 
 // given returns the position that a client gave. It shares no memory with the
 // request: a substring would keep the whole of it.
 func (t *topic) given(start wire.Start) wire.Position {
-	p := wire.Position{Topic: t.name, Epoch: t.broker.epoch, Offset: start.After}
+	p := wire.Position{Topic: t.name, Epoch: t.epoch, Offset: start.After}
 	if start.Epoch != p.Epoch {
 		p.Epoch = strings.Clone(start.Epoch)
 	}
@@ -151,9 +151,10 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 	how = how.under(t.limits)
 	if how.restarted = s.restarted; s.restarted {
 		s.restarted, how.Limit.Frames = false, 1
+		s.settled.Store(0)
 	}
 	frames, at = t.history.read(dst, t.positionLocked(0), how, now)
-	return frames, at, t.head
+	return frames, at, t.newestLocked()
 }
 
 // Slow returns the policy for those who fall behind.
@@ -163,12 +164,15 @@ func (s *Subscription) Slow() Slow {
 	return s.topic.limits.Slow
 }
 
-// Get returns the message at that offset, or nil and why it is lost: it is no
-// longer held, or its life is over.
-func (s *Subscription) Get(offset uint64, now time.Time) (*frame.Frame, wire.GapReason) {
+// Get returns the message at that position, or nil and why it is lost: it is no longer
+// held, or its life is over.
+func (s *Subscription) Get(at wire.Position, now time.Time) (*frame.Frame, wire.GapReason) {
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()
-	f := s.topic.history.get(offset)
+	if at.Epoch != s.topic.epoch {
+		return nil, wire.GapRestarted
+	}
+	f := s.topic.history.get(at.Offset)
 	switch {
 	case f == nil:
 		return nil, s.topic.history.reason
@@ -176,11 +180,6 @@ func (s *Subscription) Get(offset uint64, now time.Time) (*frame.Frame, wire.Gap
 		return nil, wire.GapExpired
 	}
 	return f, ""
-}
-
-// Position returns the position of that offset on the subscription's topic.
-func (s *Subscription) Position(offset uint64) wire.Position {
-	return s.topic.positionLocked(offset) // name and epoch are immutable
 }
 
 // Topic returns the topic's name.

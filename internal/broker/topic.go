@@ -11,113 +11,153 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// errForgotten says that the topic was forgotten between finding and locking it:
-// look it up again.
-var errForgotten = errors.New("topic forgotten")
+// What a topic returns instead of changing.
+var (
+	// errForgotten says that the topic was forgotten between finding and locking it:
+	// look it up again.
+	errForgotten = errors.New("topic forgotten")
 
-// A topic orders messages, retains the recent ones, and knows who listens.
+	errKnown = errors.New("the entry was applied before, or its epoch is over")
+)
+
+// A topic orders messages, retains the recent ones, and knows its subscribers.
 //
-// Messages leave in offset order for every subscriber; one may miss messages
-// (a gap tells it so) but never sees them out of order or twice.
-// publish holds mu only to append. One fan-out goroutine at a time reads the
-// history from mark on and offers it to a copy of subs, without the lock, so
-// no subscriber can slow a publisher or another topic.
-// What the fan-out has not handed over yet is never evicted; a topic whose
-// fan-out lags too far refuses publishes instead, so healthy subscribers are
-// never made to lose.
+// Every subscriber gets messages in the order of their offsets, each at most once. A
+// subscriber may miss messages; a gap announces those. A change holds mu only to append.
+// One fan-out at a time reads the history from mark on, and offers it to a copy of subs
+// without the lock. So no subscriber slows a publisher or another topic.
+//
+// What the fan-out has not offered yet is not evicted: a topic whose fan-out lags too
+// far refuses messages. Only an entry that the log has already is taken even then.
 type topic struct {
-	name   string    // immutable
-	broker *Broker   // immutable
-	born   uint64    // offset before its first message; immutable once it is in its shard
-	told   sync.Once // the followers of its name; before the first message
+	name      string     // immutable
+	broker    *Broker    // immutable
+	partition *partition // immutable; nil: see Detached
+	told      sync.Once  // announces the topic to followers, before its first message
 
-	telling atomic.Bool // they are being told
+	telling atomic.Bool // the announcement is under way
 
 	mu          sync.Mutex // guards the fields below; taken after the shard's lock, never before
-	limits      *Rule      // immutable itself; another when the settings change
-	head        uint64     // offset of the newest message; 0 before the first
+	limits      *Rule      // immutable itself; another one after a reload
+	epoch       string     // of the offsets; see restart
+	born        uint64     // offset before the first message
+	head        uint64     // offset of the newest message or deletion; born before the first
 	history     history    // held messages, oldest first
 	subs        []*Subscription
-	pinned      int    // of subs, how many keep it from being forgotten
-	fanning     bool   // a fan-out goroutine is running, or about to
+	pinned      int    // number of subs that keep the topic from being forgotten
+	fanning     bool   // a fan-out is running, or about to
 	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
 	unsent      int    // messages above mark
 	unsentBytes int
-	emptied     bool      // and the fan-out has to tell so before it goes on
-	forgotten   bool      // the shard no longer holds it
-	keepUntil   time.Time // before which it is not forgotten
+	missed      bool      // messages were lost before the fan-out offered them: it says so next
+	forgotten   bool      // the shard no longer holds the topic
+	keepUntil   time.Time // the topic is not forgotten before
 }
 
 func newTopic(b *Broker, name string) *topic {
-	floor := b.floor.Load()
-	return &topic{
-		name: name, broker: b, limits: b.force.Load().rules.of(name),
-		born: floor, head: floor, mark: floor, history: history{lost: floor, reason: wire.GapEvicted},
-	}
+	p := b.partitionOf(name)
+	t := &topic{name: name, broker: b, partition: p, limits: b.force.Load().rules.of(name)}
+	t.beginLocked(*p.epoch.Load(), p.floor.Load())
+	return t
 }
 
-// rule puts other limits in force.
-func (t *topic) rule(limits *Rule, now time.Time) {
+// beginLocked begins an empty topic, or begins it anew, above offset.
+func (t *topic) beginLocked(epoch string, offset uint64) {
+	t.epoch, t.born, t.head, t.mark = epoch, offset, offset, offset
+	t.history.lost, t.history.reason = offset, wire.GapEvicted
+}
+
+// setRule puts another rule in force.
+func (t *topic) setRule(rule *Rule, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.limits = limits
+	t.limits = rule
 	t.trimLocked(now)
 }
 
-// publish appends m and makes sure that a fan-out is going, or does it.
-func (t *topic) publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	published, few, err := t.append(m, ttl, now)
-	if few {
-		t.fanOutHere()
-	}
-	return published, err
-}
-
-// append appends m. few says that its caller is to fan out.
-func (t *topic) append(m *wire.Message, ttl time.Duration, now time.Time) (published wire.Published, few bool, err error) {
+// publish appends the entry's message. few says that the caller is to fan out. short
+// says that the memory budget has no room for the message.
+func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now time.Time) (few bool, err error) {
+	m := e.Message
+	at := m.Position
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
 	case t.forgotten:
-		return wire.Published{}, false, errForgotten
-	case t.overloadedLocked():
-		return wire.Published{}, false, t.overloaded()
+		return false, errForgotten
+	case at.Offset > 0 && (at.Epoch != t.epoch || at.Offset <= t.newestLocked()):
+		return false, errKnown
+	case at.Offset > 0:
+		t.makeRoomLocked(short, m.Size())
+	case t.lagsLocked():
+		return false, t.lags()
+	default:
+		at.Offset = t.nextLocked()
 	}
-	t.head++
-	m.Position = t.positionLocked(t.head)
-	m.Time = now.UnixMilli()
-	t.history.push(frame.New(m, now, ttl, t.broker.memory))
+	m.Position = t.positionLocked(at.Offset)
+	t.head = max(t.head, at.Offset)
+	t.history.push(frame.New(m, e.Accepted, e.TTL, t.broker.memory))
 	t.broker.memory.Add(memory.History, int64(m.Size()))
+	if stored != nil {
+		stored(m.Position)
+	}
 	few = t.maybeFanOutLocked(m)
 	t.trimLocked(now)
-	return wire.Published{Position: m.Position, Time: m.Time}, few, nil
+	return few, nil
 }
 
-// A fan-out may always lag by so much, however short the history is: a hundred
-// publishers at once get that far before the scheduler has begun it.
+// nextLocked returns the next offset. Above the floor there is no offset of a topic with
+// this name that was forgotten.
+func (t *topic) nextLocked() uint64 {
+	if t.head == t.born {
+		return max(t.head, t.partition.floor.Load()) + 1
+	}
+	return t.head + 1
+}
+
+// newestLocked returns the offset of the newest change that is known.
+func (t *topic) newestLocked() uint64 {
+	if n := t.history.len(); n > 0 {
+		return t.history.at(n - 1).Position().Offset
+	}
+	return t.history.lost
+}
+
+// The fan-out of every topic may lag so far, however short its history is: a hundred
+// publishers get that far before the scheduler has started the fan-out.
 const (
 	lagMessages = 1000
 	lagBytes    = 8 << 20
 )
 
-// overloadedLocked reports whether the fan-out lags too far: by half of what the
-// history may hold, and by more than it always may.
-func (t *topic) overloadedLocked() bool {
+// lagsLocked reports whether the fan-out lags too far: by half of what the history may
+// hold, and by more than lagMessages or lagBytes.
+func (t *topic) lagsLocked() bool {
 	return t.unsent >= max(t.limits.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(t.limits.HistoryBytes/2, lagBytes)
 }
 
-func (t *topic) overloaded() *wire.Problem {
+func (t *topic) lags() *wire.Problem {
 	t.broker.metrics.Limited.WithLabelValues("fan_out").Inc()
 	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
 		"the fan-out of topic %q lags too far", t.name).Retry(100 * time.Millisecond)
 }
 
-func (t *topic) positionLocked(offset uint64) wire.Position {
-	return wire.Position{Topic: t.name, Epoch: t.broker.epoch, Offset: offset}
+// makeRoomLocked evicts messages for one that cannot be refused, also messages that the
+// fan-out has not offered: while the fan-out lags too far, and, if memory is short, as
+// many as need the memory of the new one.
+func (t *topic) makeRoomLocked(short bool, bytes int) {
+	for t.history.len() > 0 && (t.lagsLocked() || short && bytes > 0) {
+		bytes -= t.history.front().Size()
+		t.evictLocked(wire.GapEvicted, evictedForMemory)
+	}
 }
 
-// trimLocked lets go of the oldest messages until the history is within its
-// bounds. The newest stays until its age is over, whatever its size.
+func (t *topic) positionLocked(offset uint64) wire.Position {
+	return wire.Position{Topic: t.name, Epoch: t.epoch, Offset: offset}
+}
+
+// trimLocked evicts the oldest messages until the history is within its bounds. The
+// newest stays until its age is over, whatever its size.
 func (t *topic) trimLocked(now time.Time) {
 	for t.history.len() > 0 {
 		f := t.history.front()
@@ -129,16 +169,7 @@ func (t *topic) trimLocked(now time.Time) {
 	}
 }
 
-// evictLocked lets go of the oldest message. why is what metrics say.
-func (t *topic) evictLocked(reason wire.GapReason, why string) {
-	f := t.history.front()
-	t.history.pop(reason)
-	t.broker.memory.Add(memory.History, -int64(f.Size()))
-	t.broker.metrics.Evicted.WithLabelValues(why).Inc()
-	f.Release()
-}
-
-// excessLocked says why the oldest message has to go, or "".
+// excessLocked returns why the oldest message has to go, or "".
 func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
 	most := t.limits
 	switch {
@@ -150,12 +181,139 @@ func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
 	return ""
 }
 
-// sweep trims by age and reports whether the topic was forgotten.
+// evictLocked evicts the oldest message. why is its label in the metrics.
+func (t *topic) evictLocked(reason wire.GapReason, why string) {
+	f := t.history.front()
+	if offset := f.Position().Offset; offset > t.mark {
+		t.mark, t.missed = offset, true
+		t.unsent--
+		t.unsentBytes -= f.Size()
+	}
+	t.history.pop(reason)
+	t.broker.memory.Add(memory.History, -int64(f.Size()))
+	t.broker.metrics.Evicted.WithLabelValues(why).Inc()
+	f.Release()
+}
+
+// loseLocked drops the messages up to an offset. The fan-out announces it: in one order
+// with what it offers, so that nobody takes a newer message for the next.
+func (t *topic) loseLocked(upTo uint64, reason wire.GapReason) {
+	for t.history.len() > 0 && t.history.front().Position().Offset <= upTo {
+		t.evictLocked(reason, string(reason))
+	}
+	t.history.lost, t.history.reason = upTo, reason
+	t.head, t.mark = max(t.head, upTo), max(t.mark, upTo)
+	t.missLocked()
+}
+
+// missLocked has the fan-out tell the subscribers that they miss something.
+func (t *topic) missLocked() {
+	if len(t.subs) > 0 {
+		t.missed = true
+		t.maybeStartLocked()
+	}
+}
+
+// delete empties the history. The deletion has an offset, so every subscriber gets a
+// gap, also one that had everything. It reports false if the topic was forgotten.
+func (t *topic) delete(e *Entry, stored func(wire.Position)) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := e.Message.Position
+	switch {
+	case t.forgotten:
+		return false
+	case at.Offset == 0:
+		at.Offset = t.nextLocked()
+	case at.Epoch != t.epoch || at.Offset <= t.newestLocked():
+		return true
+	}
+	e.Message.Position = t.positionLocked(at.Offset)
+	t.loseLocked(at.Offset, wire.GapDeleted)
+	if stored != nil {
+		stored(e.Message.Position)
+	}
+	return true
+}
+
+// resume makes the topic what the entry says, unless it knows more. It reports false if
+// the topic was forgotten.
+func (t *topic) resume(e *Entry, keepUntil time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, s := e.Message.Position, e.State
+	if t.forgotten || at.Epoch != t.epoch {
+		return !t.forgotten
+	}
+	if t.head == t.born && t.history.len() == 0 && len(t.subs) == 0 {
+		t.beginLocked(t.epoch, s.Born)
+		t.history.lost, t.history.reason = s.Lost, s.Reason
+	} else if s.Lost > t.history.lost {
+		t.loseLocked(s.Lost, s.Reason)
+	}
+	t.head = max(t.head, at.Offset)
+	if !t.fanning {
+		t.mark = t.head
+	}
+	t.keepUntil = keepUntil
+	return true
+}
+
+// restart begins another epoch. Nothing is left of the one before: subscribers get a
+// gap, restarted.
+func (t *topic) restart(epoch string, floor uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.epoch == epoch {
+		return // it was created in the epoch
+	}
+	for t.history.len() > 0 {
+		t.evictLocked(wire.GapRestarted, string(wire.GapRestarted))
+	}
+	t.beginLocked(epoch, floor)
+	for _, s := range t.subs {
+		s.restarted = true
+	}
+	t.missLocked()
+}
+
+// sweep trims by age, and reports whether the topic can be forgotten.
 func (t *topic) sweep(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.trimLocked(now)
-	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.telling.Load() || t.broker.keepsTopics(now) || now.Before(t.keepUntil) || !t.settledLocked() {
+	return t.isIdleLocked() && !now.Before(t.keepUntil)
+}
+
+// isIdleLocked reports whether the topic holds nothing, and nobody waits for anything of
+// it.
+func (t *topic) isIdleLocked() bool {
+	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.telling.Load() {
+		return false
+	}
+	for _, s := range t.subs {
+		if s.restarted || s.settled.Load() <= t.head {
+			return false
+		}
+	}
+	return true
+}
+
+// forget ends the topic, and its subscriptions, and reports whether it does. Its offsets
+// are not used again, so no position becomes ambiguous.
+func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at := e.Message.Position; at.Offset > 0 {
+		if at.Epoch != t.epoch || at.Offset < t.newestLocked() {
+			return false // it was created again since
+		}
+		for t.history.len() > 0 { // it was empty when the log got the entry
+			t.evictLocked(wire.GapExpired, string(wire.GapExpired))
+		}
+		t.head = max(t.head, at.Offset)
+	}
+	if !t.isIdleLocked() {
 		return false
 	}
 	t.forgotten = true
@@ -163,19 +321,14 @@ func (t *topic) sweep(now time.Time) bool {
 		s.index = gone
 	}
 	t.broker.countSubscriptions(-int64(len(t.subs)))
-	t.broker.raiseFloor(t.head)
 	if t.head > t.born {
-		t.broker.forgotten.add(t.name, t.head)
+		t.partition.forget(t.name, t.head)
+	} else {
+		t.partition.raiseFloor(t.head)
 	}
-	return true
-}
-
-// settledLocked reports whether nobody has anything of the topic to come.
-func (t *topic) settledLocked() bool {
-	for _, s := range t.subs {
-		if s.settled.Load() <= t.head {
-			return false
-		}
+	e.Message.Position = t.positionLocked(t.head)
+	if stored != nil {
+		stored(e.Message.Position)
 	}
 	return true
 }

@@ -23,17 +23,17 @@ type Hook interface {
 
 // publishAsked publishes m if the application consents, once for an idempotency key.
 func (a *API) publishAsked(ctx context.Context, p auth.Principal, m *message) (wire.Published, error) {
-	publish := func() (wire.Published, error) {
+	publish := func(k broker.Key) (wire.Published, error) {
 		err := a.Hook.Publish(ctx, p.Name, &m.Message, m.ttl, func(item *wire.PublishItem) error {
 			return m.become(item, a.Limits().MessageBytes)
 		})
 		if err != nil {
 			return wire.Published{}, err
 		}
-		return a.Broker.Publish(&m.Message, m.ttl, time.Now())
+		return a.Broker.PublishKeyed(k, &m.Message, m.ttl, time.Now())
 	}
 	if m.ID == "" {
-		return publish()
+		return publish(broker.Key{})
 	}
 	return a.Broker.Once(a.awaitFirst(ctx), p.Name, &m.Message, m.ttl, time.Now(), publish)
 }

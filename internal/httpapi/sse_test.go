@@ -130,7 +130,7 @@ func manyMore(n int) string {
 func TestAnEventStreamGoesOnAfterTheLastEvent(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		k.speak("a", "a", "b", "b", "c", "c")
-		epoch := k.cfg.Broker.Epoch()
+		epoch := k.cfg.Broker.Epoch("a")
 		id := strings.ReplaceAll("b@E:1,c@E:1,a@E:1", "E", epoch)
 		e := k.follow(ofSeveral, "a@oldest", "b")
 		e.query.Set("last_event_id", id)

@@ -95,7 +95,7 @@ func (s *Session) letGoLocked(n int) {
 		if i+1 < n && s.unacked[i+1].sub == f.sub {
 			continue // the next says more
 		}
-		f.sub.ackedTo = f.sub.joined.Position(f.offset)
+		f.sub.ackedTo = f.sub.positionOf(&s.unacked[i])
 		f.sub.settleLocked()
 	}
 	s.acked += uint64(n)

@@ -179,7 +179,7 @@ func (c *change) planLocked(remove []string) {
 				name := strings.Clone(start.Topic) // the original would keep the whole request
 				c.patterns[name] = &pattern{session: s, name: name, every: start.Every}
 			}
-		case start.From == wire.FromPosition && start.Epoch == s.in.broker.Epoch():
+		case start.From == wire.FromPosition && start.Epoch == s.in.broker.Epoch(start.Topic):
 			c.had[start.Topic] = start.After
 		}
 	}
@@ -239,7 +239,7 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 	if c.isCovered(i, start) {
 		sub, err := s.joinExisting(start, false)
 		if sub == nil {
-			return wire.Position{Topic: start.Topic, Epoch: s.in.broker.Epoch()}, err
+			return wire.Position{Topic: start.Topic, Epoch: s.in.broker.Epoch(start.Topic)}, err
 		}
 		return c.addFresh(sub), nil
 	}
@@ -255,10 +255,10 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 // isCovered reports whether a resumed pattern announces what the client lost of the
 // i-th topic in add if that was forgotten: in this epoch, or together with its epoch.
 func (c *change) isCovered(i int, start wire.Start) bool {
-	epoch := c.session.in.broker.Epoch()
+	b := c.session.in.broker
 	for n, p := range c.resumed {
 		if c.covers[i]&(1<<n) != 0 && c.isNew(c.patterns[p.Topic]) &&
-			(start.From != wire.FromPosition || start.Epoch == epoch || p.Epoch != epoch) {
+			(start.From != wire.FromPosition || start.Epoch == b.Epoch(start.Topic) || p.Epoch != b.Epoch(p.Topic)) {
 			return true
 		}
 	}
@@ -275,7 +275,7 @@ func (c *change) joinMatchedLocked(topic string, start wire.Start) error {
 	if err := c.checkRoomLocked(); err != nil {
 		return err
 	}
-	born := start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch()
+	born := start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch(start.Topic)
 	if start.From == wire.FromPosition {
 		start.From = wire.FromOldest
 	}

@@ -18,6 +18,11 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	if sub.behind || sub.dropped {
 		return
 	}
+	if frames[0].Position().Epoch != sub.epoch { // the history says which of the two is over
+		sub.comesBehindLocked()
+		s.wakeLocked()
+		return
+	}
 	for len(frames) > 0 && frames[0].Position().Offset <= sub.cursor {
 		frames = frames[1:] // it was there when the subscription began, or was read from history
 	}

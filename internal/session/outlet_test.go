@@ -147,7 +147,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 			require.NoError(k, err)
 		}, frames: "b1 b2"},
 		"by a message whose life is over": {happen: func(k *kit, s *Session) {
-			f := frame.New(&wire.Message{Position: s.subs["a"].joined.Position(1)}, time.Now().Add(-time.Hour), time.Second, nil)
+			f := frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: k.epoch, Offset: 1}}, time.Now().Add(-time.Hour), time.Second, nil)
 			s.subs["a"].Offer([]*frame.Frame{f}, time.Now())
 		}, frames: "gap(expired a0-1)"},
 	} {
@@ -187,7 +187,7 @@ func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
 		k.parkOn(l, s, false)
 		var many []*frame.Frame
 		for offset := range uint64(4) {
-			many = append(many, frame.New(&wire.Message{Position: s.subs["a"].joined.Position(offset + 1)}, time.Now(), 0, nil))
+			many = append(many, frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: k.epoch, Offset: offset + 1}}, time.Now(), 0, nil))
 		}
 		s.subs["a"].Offer(many, time.Now())
 		l.wants("a1 a2") // as many as may be unacked

@@ -5,7 +5,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A pace bounds how often a subscription takes from its topic (max_rate): what
@@ -77,10 +76,10 @@ func (p *pace) readLocked(sub *subscription, limit broker.Limit, now time.Time) 
 	how := sub.reading(limit)
 	how.Conflate, how.UpTo = true, p.upTo
 	frames, at, head := sub.joined.Read(nil, how, now)
-	if p.upTo == 0 {
+	if p.upTo == 0 || at.Epoch != sub.epoch {
 		p.upTo, p.next = head, now.Add(p.every)
 	}
-	sub.cursor, sub.lost = at.Offset, wire.GapSlow
+	sub.reachLocked(at)
 	if sub.behind = at.Offset < p.upTo; !sub.behind {
 		p.upTo = 0
 		if at.Offset < head {

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -442,12 +441,13 @@ func TestAnAckOfAnotherEpochSettlesNothing(t *testing.T) {
 // goesOn returns the kit of a broker that goes on where k's ends.
 func (k *kit) goesOn(bc broker.Config, sc Config) *kit {
 	k.Helper()
-	var state bytes.Buffer
 	k.broker.Close()
-	require.NoError(k, k.broker.Save(&state, time.Now()))
 	m := metrics.New("test")
-	b, err := broker.Restore(bc, m, &state, time.Now())
-	require.NoError(k, err)
+	b := broker.New(bc, m, time.Now())
+	require.NoError(k, k.broker.Export(func(e broker.Entry) error {
+		_, err := b.Apply(e, nil)
+		return err
+	}))
 	return &kit{T: k.T, broker: b, registry: NewRegistry(sc, b, m), epoch: k.epoch}
 }
 

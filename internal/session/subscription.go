@@ -57,7 +57,7 @@ func (sub *subscription) dropLocked() {
 // settleLocked lets the topic be forgotten as far as the client has had it. A
 // subscription of its own that the client named keeps it anyway.
 func (sub *subscription) settleLocked() {
-	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.session.in.broker.Epoch() {
+	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.epoch {
 		sub.joined.Settle(sub.cursor)
 	}
 }
@@ -72,9 +72,33 @@ func (sub *subscription) catchUpLocked(limit broker.Limit, now time.Time) []*fra
 		return sub.pace.readLocked(sub, limit, now)
 	}
 	frames, at, head := sub.joined.Read(nil, sub.reading(limit), now)
-	sub.cursor, sub.behind, sub.lost = at.Offset, at.Offset < head, wire.GapSlow
+	sub.reachLocked(at)
+	sub.behind = at.Offset < head
 	sub.slow = sub.slow && sub.behind
 	return frames
+}
+
+// reachLocked moves the cursor to where a reading ended. If the topic has begun another
+// epoch, the unacked messages of the one before cannot be sent again: they become gaps.
+func (sub *subscription) reachLocked(at wire.Position) {
+	if at.Epoch != sub.epoch {
+		s := sub.session
+		for i := range s.unacked {
+			if u := &s.unacked[i]; u.sub == sub && u.gap == nil {
+				u.gap = &wire.Gap{Topic: at.Topic, Reason: wire.GapRestarted, After: s.beforeLocked(i), Position: sub.positionOf(u)}
+			}
+		}
+		sub.epoch = at.Epoch
+	}
+	sub.cursor, sub.lost = at.Offset, wire.GapSlow
+}
+
+// positionOf returns the position of a frame that was sent.
+func (sub *subscription) positionOf(u *sent) wire.Position {
+	if u.gap != nil {
+		return u.gap.Position
+	}
+	return wire.Position{Topic: sub.joined.Topic(), Epoch: sub.epoch, Offset: u.offset}
 }
 
 // reading says what is to be read from history next.

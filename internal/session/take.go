@@ -190,13 +190,13 @@ func (t *taking) resend() {
 func (s *Session) resentLocked(i int, now time.Time) *frame.Frame {
 	u := &s.unacked[i]
 	if u.gap == nil {
-		f, lost := u.sub.joined.Get(u.offset, now)
+		f, lost := u.sub.joined.Get(u.sub.positionOf(u), now)
 		if f != nil {
 			return f
 		}
 		u.gap = &wire.Gap{
 			Topic: u.sub.joined.Topic(), Reason: lost,
-			After: s.beforeLocked(i), Position: u.sub.joined.Position(u.offset),
+			After: s.beforeLocked(i), Position: u.sub.positionOf(u),
 		}
 		s.in.metrics.Gaps.WithLabelValues(string(u.gap.Reason)).Inc()
 	}
@@ -209,7 +209,7 @@ func (s *Session) beforeLocked(i int) wire.Position {
 	sub := s.unacked[i].sub
 	for j := i - 1; j >= 0; j-- {
 		if s.unacked[j].sub == sub {
-			return sub.joined.Position(s.unacked[j].offset)
+			return sub.positionOf(&s.unacked[j])
 		}
 	}
 	return sub.ackedTo

@@ -72,7 +72,7 @@ func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*b
 	defer state.Close()
 	f.found = true
 	defer f.busy()()
-	b, err := broker.Restore(cfg, m, state, now)
+	b, err := read(state, cfg, m, now)
 	if err != nil {
 		f.damage = err
 		return broker.New(cfg, m, now), nil
@@ -84,7 +84,7 @@ func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*b
 // or moves it aside if it is damaged, and logs which. On error the daemon must not
 // serve.
 func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
-	log = log.With(zap.String("file", f.path), zap.String("epoch", b.Epoch()))
+	log = log.With(zap.String("file", f.path), zap.String("epoch", b.Epoch(">")))
 	switch {
 	case f.path == "":
 		return nil
@@ -114,7 +114,7 @@ func (f *File) Save(log *zap.Logger, b *broker.Broker) error {
 	}
 	begun := time.Now()
 	defer f.busy()()
-	if err := f.write(func(w io.Writer) error { return b.Save(w, time.Now()) }); err != nil {
+	if err := f.write(func(w io.Writer) error { return write(w, b, time.Now()) }); err != nil {
 		err = fmt.Errorf("state: %w; the next daemon begins a new epoch", err)
 		log.Error("the state could not be written", zap.Error(err)) // and returned: scripts see it as the exit code
 		return err

@@ -1,0 +1,286 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Log decides the order of all changes to topics, and keeps them for as long as it
+// promises. The broker asks it with Append, and changes a topic only when the log calls
+// Apply. The in-memory log is the default: it keeps nothing but what Apply keeps.
+//
+// A log gives offsets in one of two ways. Either it appends an entry with offset 0, and
+// Apply gives the next offset of its topic, under the topic's lock. Or it gives offsets
+// itself, which may have holes: they rise within a partition, also across restarts of
+// the process, until the log begins another epoch.
+//
+// Apply may be called concurrently for different partitions, and for entries with
+// offset 0. The other entries of a partition are applied one after the other, in order.
+// An entry may be applied again: Apply ignores what it has.
+//
+// Two entries with one Key, within the time that a log remembers keys, are one: the
+// second has the result of the first.
+type Log interface {
+	// Append adds changes to the log, in order. It never blocks. done is called once:
+	// when all of them have been applied, or are known to have failed. A result with an
+	// error may also mean that nobody knows; only a Key makes it safe to try again.
+	Append(e []Entry, done func([]Result))
+
+	// Feed applies what the log has, and then what it gets, until ctx ends or apply
+	// fails.
+	Feed(ctx context.Context, apply func(Entry) error) error
+
+	// Partitions returns the number of partitions, and Partition that of a topic.
+	Partitions() int
+	Partition(topic string) int
+}
+
+// Op is a kind of change.
+type Op uint8
+
+// The kinds of changes.
+const (
+	// OpPublish adds a message to its topic.
+	OpPublish Op = iota
+	// OpDelete empties the history of a topic. It has an offset of its own.
+	OpDelete
+	// OpForget removes a topic that holds nothing and has no subscriber.
+	OpForget
+	// OpEpoch begins an epoch of a partition: its topics lose what they hold, and their
+	// subscribers learn that the offsets begin anew. Within the same epoch, it raises
+	// the floor.
+	OpEpoch
+	// OpTopic continues a topic from what was known of it. If the topic exists, it loses
+	// messages up to State.Lost, and its subscribers learn so.
+	OpTopic
+	// OpKey adds the result of an earlier publish with an idempotency key.
+	OpKey
+)
+
+// An Entry is one change.
+type Entry struct {
+	Op Op
+
+	// Message is what is published. For the other kinds, its Position has the topic,
+	// the epoch and the offset: of the deletion, the topic's newest message, the
+	// partition's floor or the earlier publish.
+	Message *wire.Message
+
+	TTL      time.Duration // of the message; 0: as long as it is held
+	Accepted time.Time     // when this daemon received the entry; zero: when Message.Time says
+	Key      Key           // of a publish; zero: it has none
+	State    *State        // of OpEpoch and OpTopic
+}
+
+// State is what an entry says of a partition or of a topic.
+type State struct {
+	Partition int    // that begins the epoch
+	Forgotten uint64 // topics that were forgotten before
+
+	Born, Lost uint64         // offsets before the topic's first message, and of the last that is gone
+	Reason     wire.GapReason // why that is gone
+}
+
+// A Result is what became of an Entry.
+type Result struct {
+	wire.Published
+	Err error
+}
+
+// Errors of Apply, for entries with offset 0.
+var (
+	// ErrNoTopic says that the topic does not exist.
+	ErrNoTopic = errors.New("there is no such topic")
+
+	errInUse = errors.New("the topic is in use")
+)
+
+// Apply makes one change, and returns its position. It is the only way into a topic.
+//
+// An entry with offset 0 gets the next offset of its topic, or fails: the topic may not
+// exist, or have no room. An entry with an offset never fails, since the log has it: what
+// this daemon cannot hold it announces as lost.
+//
+// stored, unless nil, is called with the position once the change is made, under the
+// topic's lock: in the order of the offsets. It must not call the broker.
+func (b *Broker) Apply(e Entry, stored func(wire.Position)) (wire.Position, error) {
+	now := e.Accepted
+	if now.IsZero() || e.Message.Position.Offset > 0 {
+		now = time.Now()
+	}
+	if e.Accepted.IsZero() { // a time to come, by a clock that was set back, is now
+		e.Accepted = now.Add(-max(0, now.Sub(time.UnixMilli(e.Message.Time))))
+	}
+	switch e.Op {
+	case OpPublish:
+		return b.applyPublish(&e, stored, now)
+	case OpDelete:
+		return b.applyDelete(&e, stored)
+	case OpForget:
+		return b.applyForget(&e, stored)
+	case OpEpoch:
+		b.applyEpoch(&e)
+	case OpTopic:
+		b.applyTopic(&e, now)
+	case OpKey:
+		b.keys.applied(e.Key, wire.Published{Position: e.Message.Position, Time: e.Message.Time}, now)
+	default:
+		panic(fmt.Sprintf("BUG: an entry of kind %d", e.Op))
+	}
+	return e.Message.Position, nil
+}
+
+func (b *Broker) applyPublish(e *Entry, stored func(wire.Position), now time.Time) (wire.Position, error) {
+	at, short := &e.Message.Position, false
+	numbered := at.Offset > 0
+	if numbered {
+		if b.isPast(*at) {
+			return *at, nil
+		}
+		short = b.memory.Admit(int64(e.Message.Size())) != nil
+	}
+	for {
+		t, err := b.topic(at.Topic)
+		switch {
+		case err != nil && numbered:
+			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+			return *at, nil
+		case err != nil:
+			return wire.Position{}, err
+		}
+		b.tell(t)
+		few, err := t.publish(e, stored, short, now)
+		switch {
+		case errors.Is(err, errForgotten):
+			continue
+		case errors.Is(err, errKnown):
+			return *at, nil
+		case err != nil:
+			return wire.Position{}, err
+		case few:
+			t.fanOutHere()
+		}
+		if e.Key != (Key{}) {
+			b.keys.applied(e.Key, wire.Published{Position: *at, Time: e.Message.Time}, now)
+		}
+		return *at, nil
+	}
+}
+
+// isPast reports whether an entry at a position changes nothing: its epoch is over, or
+// its topic was forgotten since.
+func (b *Broker) isPast(at wire.Position) bool {
+	p := b.partitionOf(at.Topic)
+	switch {
+	case at.Epoch != *p.epoch.Load():
+		return true
+	case at.Offset > p.floor.Load() || b.Has(at.Topic):
+		return false
+	}
+	if !p.forgotten.has(at.Topic, at.Offset) { // it could not be held, or it is not remembered
+		p.forgotten.add(at.Topic, at.Offset)
+	}
+	return true
+}
+
+func (b *Broker) applyDelete(e *Entry, stored func(wire.Position)) (wire.Position, error) {
+	t := b.find(e.Message.Position.Topic)
+	if t != nil && t.delete(e, stored) {
+		return e.Message.Position, nil
+	}
+	if at := e.Message.Position; at.Offset > 0 {
+		b.partitionOf(at.Topic).raiseFloor(at.Offset)
+		return at, nil
+	}
+	return wire.Position{}, ErrNoTopic
+}
+
+func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Position, error) {
+	at := e.Message.Position
+	s := b.shard(at.Topic)
+	s.mu.Lock()
+	t := s.topics[at.Topic]
+	forgets := t != nil && t.forget(e, stored)
+	if forgets {
+		delete(s.topics, t.name)
+		b.names.remove(t.name)
+		b.countTopics(-1)
+		b.metrics.TopicsForgotten.Inc()
+	}
+	s.mu.Unlock()
+	switch {
+	case forgets:
+		for _, sub := range t.subs { // nobody else has them any more
+			sub.to.Forgotten()
+		}
+		return e.Message.Position, nil
+	case at.Offset == 0 && t == nil:
+		return wire.Position{}, ErrNoTopic
+	case at.Offset == 0:
+		return wire.Position{}, errInUse
+	}
+	if t == nil {
+		b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+	}
+	return at, nil
+}
+
+// applyEpoch changes the partition first: a topic that is created meanwhile begins in
+// the new epoch.
+func (b *Broker) applyEpoch(e *Entry) {
+	at, p := e.Message.Position, b.partitions[e.State.Partition]
+	was := *p.epoch.Load()
+	if !p.begin(at.Epoch, at.Offset, e.State.Forgotten) {
+		return
+	}
+	b.each(func(t *topic) {
+		if t.partition == p {
+			t.restart(at.Epoch, at.Offset)
+		}
+	})
+	b.keys.forgetEpoch(was)
+}
+
+// awayTime is how long a topic that continues is kept without subscribers, so that they
+// can come back to its offsets.
+const awayTime = time.Minute
+
+func (b *Broker) applyTopic(e *Entry, now time.Time) {
+	at := e.Message.Position
+	for {
+		t, err := b.topic(at.Topic)
+		if err != nil {
+			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+			return
+		}
+		if t.resume(e, now.Add(awayTime)) {
+			return
+		}
+	}
+}
+
+// memoryLog is the Log of a broker that keeps nothing beyond its own memory.
+type memoryLog struct{ broker *Broker }
+
+func (l memoryLog) Append(e []Entry, done func([]Result)) {
+	results := make([]Result, len(e))
+	for i := range e {
+		results[i] = l.append(&e[i])
+	}
+	done(results)
+}
+
+func (l memoryLog) append(e *Entry) Result {
+	at, err := l.broker.Apply(*e, nil)
+	return Result{wire.Published{Position: at, Time: e.Message.Time}, err}
+}
+
+func (memoryLog) Feed(context.Context, func(Entry) error) error { return nil }
+
+func (memoryLog) Partitions() int { return 1 }
+
+func (memoryLog) Partition(string) int { return 0 }

@@ -1,0 +1,74 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Publish adds m to its topic and starts the fan-out; it never waits for a subscriber.
+// m.Position needs only its Topic, and m belongs to the broker from then on. The message
+// lives for ttl, or as long as the history keeps it if ttl is 0. The error is a
+// *wire.Problem: overloaded, or the log's.
+func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+	return b.PublishKeyed(Key{}, m, ttl, now)
+}
+
+// PublishKeyed is Publish for a message with an idempotency key; see Once.
+func (b *Broker) PublishKeyed(k Key, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+	if err := b.memory.Admit(int64(m.Size())); err != nil {
+		return wire.Published{}, err
+	}
+	m.Position = wire.Position{Topic: m.Position.Topic}
+	m.Time = now.UnixMilli()
+	bytes := float64(len(m.Data)) // the log may replace m
+	r := b.append(&Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: k})
+	if r.Err == nil {
+		b.metrics.Published.Inc()
+		b.metrics.PublishedBytes.Add(bytes)
+	}
+	return r.Published, r.Err
+}
+
+// append has the log append an entry, and waits until it is applied.
+func (b *Broker) append(e *Entry) Result {
+	// Fast path: the in-memory log applies it at once. The slice, the callback and the
+	// channel would be allocations.
+	if log, ok := b.log.(memoryLog); ok {
+		return log.append(e)
+	}
+	if e.Op == OpPublish {
+		if err := b.checkLag(e.Message.Position.Topic); err != nil {
+			return Result{Err: err}
+		}
+	}
+	done := make(chan Result, 1)
+	b.log.Append([]Entry{*e}, func(r []Result) { done <- r[0] })
+	return <-done
+}
+
+// checkLag returns an error if the fan-out of the topic lags too far: once the log has
+// an entry, it cannot be refused.
+func (b *Broker) checkLag(topic string) error {
+	t := b.find(topic)
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lagsLocked() {
+		return t.lags()
+	}
+	return nil
+}
+
+// Delete empties the history of a topic. Every subscriber gets a gap, deleted. Session
+// queues keep what was published before. ok is false if there is no such topic.
+func (b *Broker) Delete(name string, now time.Time) (state wire.TopicState, ok bool) {
+	t := b.find(name)
+	if t == nil {
+		return wire.TopicState{}, false
+	}
+	r := b.append(&Entry{Op: OpDelete, Message: &wire.Message{Position: wire.Position{Topic: name}}, Accepted: now})
+	return t.state(), r.Err == nil
+}

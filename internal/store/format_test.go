@@ -1,0 +1,525 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func newBroker(cfg broker.Config) *broker.Broker {
+	return broker.New(cfg, metrics.New("test"), time.Now())
+}
+
+// publish publishes a one-letter message and returns its offset.
+func publish(t *testing.T, b *broker.Broker, topic string) uint64 {
+	t.Helper()
+	p, err := b.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
+	require.NoError(t, err)
+	return p.Position.Offset
+}
+
+// keyed is a message with an idempotency key.
+func keyed(topic, id, data string) *wire.Message {
+	return &wire.Message{Position: wire.Position{Topic: topic}, ID: id, Data: []byte(data)}
+}
+
+// publishOnce publishes and returns the offset, or 0 for a mismatch.
+func publishOnce(t *testing.T, b *broker.Broker, m *wire.Message) uint64 {
+	t.Helper()
+	published, err := b.PublishOnce(t.Context(), "", m, 0, time.Now())
+	if errors.Is(err, &wire.Problem{Code: wire.CodeIdempotencyMismatch}) {
+		return 0
+	}
+	require.NoError(t, err)
+	return published.Position.Offset
+}
+
+// frames returns what a start such as a@EPOCH:1 reads.
+func frames(t *testing.T, b *broker.Broker, start string, limit int) []*frame.Frame {
+	t.Helper()
+	s, err := wire.ParseStart(strings.ReplaceAll(start, "EPOCH", b.Epoch("a")))
+	require.NoError(t, err)
+	frames, ok := b.ReadTopic(s, broker.Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
+	require.True(t, ok, "topic %q is there", s.Topic)
+	return frames
+}
+
+// readTopic returns what frames returns, as "gap(evicted 2-4) 5".
+func readTopic(t *testing.T, b *broker.Broker, start string, limit int) string {
+	t.Helper()
+	var words []string
+	for _, f := range frames(t, b, start, limit) {
+		if g := f.Gap(); g != nil {
+			words = append(words, fmt.Sprintf("gap(%s %d-%d)", g.Reason, g.After.Offset, g.Position.Offset))
+		} else {
+			words = append(words, fmt.Sprint(f.Position().Offset))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// floorOf is the highest offset of a topic that was forgotten.
+func floorOf(t *testing.T, b *broker.Broker) (floor uint64) {
+	t.Helper()
+	require.NoError(t, b.Export(func(e broker.Entry) error {
+		if e.Op == broker.OpEpoch {
+			floor = e.Message.Position.Offset
+		}
+		return nil
+	}))
+	return floor
+}
+
+func gaugesOf(b *broker.Broker) (g metrics.Gauges) {
+	b.Gauges(&g)
+	return g
+}
+
+func used(b *broker.Broker) int64 {
+	g := gaugesOf(b)
+	return g.HistoryBytes + g.FrameBytes + g.QueueBytes + g.TopicBytes
+}
+
+// saved closes the broker and returns its state.
+func saved(t testing.TB, b *broker.Broker) []byte {
+	t.Helper()
+	b.Close()
+	var out bytes.Buffer
+	require.NoError(t, write(&out, b, time.Now()))
+	return out.Bytes()
+}
+
+func restore(cfg broker.Config, state []byte) (*broker.Broker, error) {
+	return read(bytes.NewReader(state), cfg, metrics.New("test"), time.Now())
+}
+
+// successor is the broker that goes on where b ends.
+func successor(t testing.TB, b *broker.Broker, cfg broker.Config) *broker.Broker {
+	t.Helper()
+	next, err := restore(cfg, saved(t, b))
+	require.NoError(t, err)
+	consistent(t, next)
+	return next
+}
+
+// consistent checks the broker's accounts against what it holds.
+func consistent(t testing.TB, b *broker.Broker) {
+	t.Helper()
+	bytes, subscriptions := 0, 0
+	list := b.Topics("", 1_000_000, func(string) bool { return true }).Topics
+	for _, state := range list {
+		bytes, subscriptions = bytes+state.Bytes, subscriptions+state.Subscriptions
+		require.LessOrEqual(t, state.Oldest.Offset, state.Position.Offset)
+	}
+	g := gaugesOf(b)
+	require.Equal(t, len(list), g.Topics)
+	require.EqualValues(t, bytes, g.HistoryBytes)
+	require.Equal(t, subscriptions, g.Subscriptions)
+}
+
+// contents is all that a broker holds, as text: messages with their ages and lives.
+func contents(t testing.TB, b *broker.Broker, now time.Time) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	require.NoError(t, b.Export(func(e broker.Entry) error {
+		text := fmt.Sprintf("%+v %v %v", *e.Message, e.TTL, e.Key)
+		if e.State != nil {
+			text += fmt.Sprintf(" %+v", *e.State)
+		}
+		if e.Op == broker.OpPublish {
+			text += fmt.Sprint(" ", now.Sub(e.Accepted))
+		}
+		all[e.Message.Position.Topic] += text + "\n"
+		return nil
+	}))
+	return all
+}
+
+func TestASuccessorGoesOnWhereItsPredecessorEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(broker.Config{})
+		publish(t, b, "a")
+		publish(t, b, "a")
+		time.Sleep(time.Second)
+		next := successor(t, b, broker.Config{})
+		require.Equal(t, b.Epoch("a"), next.Epoch("a"))
+		require.Equal(t, "2", readTopic(t, next, "a@EPOCH:1", 10), "nothing is lost or comes twice")
+		require.Equal(t, "", readTopic(t, next, "a@EPOCH:2", 10))
+		require.Equal(t, uint64(3), publish(t, next, "a"))
+	})
+}
+
+// Who waits on a quiet topic, whose messages are too old by now, hears of no loss:
+// neither do others' higher numbers count for it, nor is it forgotten meanwhile.
+func TestASubscriberOfAQuietTopicLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(broker.Config{})
+		for range 9 {
+			publish(t, b, "forgotten")
+		}
+		publish(t, b, "quiet")
+		_, err := b.Join(wire.Start{Topic: "quiet"}, silent{}, true)
+		require.NoError(t, err)
+		time.Sleep(2 * broker.DefaultHistoryAge)
+		b.Sweep(time.Now())
+		require.EqualValues(t, 9, floorOf(t, b))
+
+		next := successor(t, b, broker.Config{})
+		next.Sweep(time.Now())
+		require.Equal(t, "", readTopic(t, next, "quiet@EPOCH:1", 10))
+		require.Equal(t, uint64(10), publish(t, next, "forgotten"), "its numbers do not come again")
+		time.Sleep(time.Minute)
+		next.Sweep(time.Now())
+		_, ok := next.Topic("quiet")
+		require.False(t, ok, "nobody came back")
+	})
+}
+
+// Everything that a message has survives: a field that is added to wire.Message
+// has to be added to savedMessage, too.
+func TestEveryFieldOfAMessageSurvives(t *testing.T) {
+	b := newBroker(broker.Config{})
+	m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("\x00\xff\r\n")}
+	fields := reflect.ValueOf(m).Elem()
+	for i := range fields.NumField() {
+		if f := fields.Field(i); f.Kind() == reflect.String {
+			f.SetString(fmt.Sprintf("field.%d", i))
+		}
+	}
+	_, err := b.Publish(m, time.Second, time.Now())
+	require.NoError(t, err)
+	next := successor(t, b, broker.Config{})
+	frames, ok := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
+	require.True(t, ok)
+	require.Equal(t, m, frames[0].Message())
+	require.Equal(t, time.Second, frames[0].TTL())
+}
+
+// JSON that came in CBOR is that again, to the byte.
+func TestCBORSurvives(t *testing.T) {
+	b := newBroker(broker.Config{})
+	m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte{0x9f, 0x18, 1, 0xff}, CBOR: true}
+	_, err := b.Publish(m, 0, time.Now())
+	require.NoError(t, err)
+	state := saved(t, b)
+	require.NotContains(t, string(state), `"data"`, "a daemon that knows no CBOR would take it for JSON")
+	next, err := restore(broker.Config{}, state)
+	require.NoError(t, err)
+	frames, ok := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
+	require.True(t, ok)
+	require.Equal(t, m, frames[0].Message())
+}
+
+// An older daemon took members twice: its state is none the worse.
+func TestMembersTwiceSurvive(t *testing.T) {
+	b := newBroker(broker.Config{})
+	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte(`{"a":1,"a":2}`)}, 0, time.Now())
+	require.NoError(t, err)
+	require.Equal(t, "1", readTopic(t, successor(t, b, broker.Config{}), "a@oldest", 1))
+}
+
+// Whatever was published, to whatever topics, with whatever happening: the
+// successor holds the same, and so does its own.
+func TestStatesComeBackAsTheyWere(t *testing.T) {
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			cfg := broker.Config{HistoryMessages: 1 + random.IntN(50)}
+			b := newBroker(cfg)
+			for range 300 {
+				anything(t, b, random)
+			}
+			b.Sweep(time.Now())
+			next := successor(t, b, cfg)
+			require.Equal(t, contents(t, b, time.Now()), contents(t, next, time.Now()), "seed %d", seed)
+			require.Equal(t, contents(t, b, time.Now()), contents(t, successor(t, next, cfg), time.Now()), "seed %d", seed)
+		})
+	}
+}
+
+// anything does one thing that happens to brokers.
+func anything(t *testing.T, b *broker.Broker, random *rand.Rand) {
+	t.Helper()
+	switch random.IntN(8) {
+	case 0:
+		time.Sleep(time.Duration(random.IntN(5000)) * time.Millisecond)
+	case 1:
+		b.Sweep(time.Now())
+	default:
+		m := &wire.Message{Position: wire.Position{Topic: fmt.Sprint("t.", random.IntN(10))}, Data: []byte("1")}
+		switch random.IntN(4) {
+		case 0:
+			m.CBOR, m.Data = true, []byte{0x19, 0, byte(random.Uint32())}
+		case 1, 2:
+			m.Type, m.Key = "application/octet-stream", "schlüssel\n<&>\u2028"
+			m.Data = make([]byte, random.IntN(300))
+			for i := range m.Data {
+				m.Data[i] = byte(random.Uint32())
+			}
+		}
+		ttl := time.Duration(random.IntN(3)) * time.Second
+		if random.IntN(4) > 0 {
+			_, err := b.Publish(m, ttl, time.Now())
+			require.NoError(t, err)
+			return
+		}
+		m.ID = fmt.Sprint(random.IntN(20))
+		_, err := b.PublishOnce(t.Context(), "", m, ttl, time.Now())
+		require.True(t, err == nil || errors.Is(err, &wire.Problem{Code: wire.CodeIdempotencyMismatch}), "%v", err)
+	}
+}
+
+func TestALargeMessageSurvives(t *testing.T) {
+	b := newBroker(broker.Config{HistoryBytes: 64 << 20})
+	m := &wire.Message{Position: wire.Position{Topic: "a"}, Type: "x/y", Data: bytes.Repeat([]byte{0xff}, 8<<20)}
+	_, err := b.Publish(m, 0, time.Now())
+	require.NoError(t, err)
+	next := successor(t, b, broker.Config{HistoryBytes: 64 << 20})
+	require.Equal(t, "1", readTopic(t, next, "a@oldest", 1))
+}
+
+// silent is a subscriber that takes no notice.
+type silent struct{}
+
+func (silent) Emptied() {}
+
+func (silent) Forgotten() {}
+
+func (silent) Offer([]*frame.Frame, time.Time) {}
+
+type brokenWriter struct{ after int }
+
+var errBroken = errors.New("no space left")
+
+func (w *brokenWriter) Write(p []byte) (int, error) {
+	if w.after -= len(p); w.after < 0 {
+		return 0, errBroken
+	}
+	return len(p), nil
+}
+
+func TestASaveThatFailsSaysSo(t *testing.T) {
+	b := newBroker(broker.Config{HistoryMessages: 2000})
+	for range 2000 {
+		publish(t, b, "a")
+	}
+	for _, after := range []int{0, bufferBytes} {
+		require.ErrorIs(t, write(&brokenWriter{after}, b, time.Now()), errBroken)
+	}
+	b.Close()
+}
+
+func TestTimeInBetweenCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(broker.Config{HistoryAge: time.Minute})
+		publish(t, b, "a")
+		time.Sleep(30 * time.Second)
+		short := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}
+		_, err := b.Publish(short, 20*time.Second, time.Now())
+		require.NoError(t, err)
+		publish(t, b, "a")
+		state := saved(t, b)
+
+		time.Sleep(19 * time.Second)
+		next, err := restore(broker.Config{HistoryAge: time.Minute}, state)
+		require.NoError(t, err)
+		require.Equal(t, "1 2 3", readTopic(t, next, "a@oldest", 10))
+		time.Sleep(time.Second)
+		require.Equal(t, "1 gap(expired 1-2) 3", readTopic(t, next, "a@oldest", 10))
+
+		time.Sleep(10 * time.Second)
+		next, err = restore(broker.Config{HistoryAge: time.Minute}, state)
+		require.NoError(t, err)
+		require.Equal(t, "gap(expired 0-2) 3", readTopic(t, next, "a@EPOCH:0", 10))
+		consistent(t, next)
+	})
+}
+
+// A publisher that lost the answer to the daemon's restart asks the successor.
+func TestASuccessorAnswersIdempotencyKeysAlike(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(broker.Config{})
+		require.Equal(t, uint64(1), publishOnce(t, b, keyed("a", "old", "1")))
+		time.Sleep(broker.DefaultIdempotencyWindow / 2)
+		first, err := b.PublishOnce(t.Context(), "", keyed("a", "k", "2"), 0, time.Now())
+		require.NoError(t, err)
+		time.Sleep(broker.DefaultIdempotencyWindow / 2)
+		next := successor(t, b, broker.Config{})
+		require.Equal(t, 1, gaugesOf(next).IdempotencyKeys, "the other's window has passed")
+		again, err := next.PublishOnce(t.Context(), "", keyed("a", "k", "2"), 0, time.Now())
+		require.NoError(t, err)
+		require.Equal(t, first, again)
+		require.Zero(t, publishOnce(t, next, keyed("a", "k", "another")))
+		require.Equal(t, uint64(3), publishOnce(t, next, keyed("a", "old", "1")))
+		require.Equal(t, 1, gaugesOf(successor(t, b, broker.Config{IdempotencyKeys: 1})).IdempotencyKeys)
+	})
+}
+
+// A clock that was set back makes no message younger than it is by more than that.
+func TestAMessageOfTheFutureIsOfNow(t *testing.T) {
+	b := newBroker(broker.Config{})
+	publish(t, b, "a")
+	state := saved(t, b)
+	past := time.Now().Add(-time.Hour)
+	next, err := read(bytes.NewReader(state), broker.Config{HistoryAge: time.Second}, metrics.New("test"), past)
+	require.NoError(t, err)
+	next.Sweep(past.Add(time.Second))
+	require.Equal(t, "gap(expired 0-1)", readTopic(t, next, "a@EPOCH:0", 10))
+}
+
+func TestASuccessorHasBoundsOfItsOwn(t *testing.T) {
+	b := newBroker(broker.Config{})
+	for range 10 {
+		publish(t, b, "a")
+	}
+	next := successor(t, b, broker.Config{HistoryMessages: 3})
+	require.Equal(t, "gap(evicted 0-7) 8 9 10", readTopic(t, next, "a@EPOCH:0", 20))
+
+	publish(t, b, "b")
+	next = successor(t, b, broker.Config{MaxTopics: 1})
+	require.Equal(t, 1, gaugesOf(next).Topics)
+	require.Positive(t, floorOf(t, next), "what was not kept does not number anew")
+}
+
+// A successor with less memory keeps the newest of all topics, also while it reads.
+func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(broker.Config{})
+		for range 1000 {
+			for _, topic := range []string{"a", "b", "c"} {
+				publish(t, b, topic)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		const budget = 64 << 10
+		state := saved(t, b)
+		reading := newReader(bytes.NewReader(state), broker.Config{MemoryBudget: budget}, metrics.New("test"), time.Now())
+		require.NoError(t, reading.next(reading.head))
+		for !reading.over {
+			require.NoError(t, reading.next(reading.line))
+			require.LessOrEqual(t, used(reading.broker), int64(budget+1<<10), "a new topic is counted before it makes room")
+		}
+		next := successor(t, b, broker.Config{MemoryBudget: budget})
+		require.LessOrEqual(t, used(next), int64(budget))
+		require.Greater(t, used(next), int64(budget/2))
+		for _, topic := range []string{"a", "b", "c"} {
+			state, _ := next.Topic(topic)
+			require.EqualValues(t, 1000, state.Position.Offset)
+			require.Positive(t, state.Oldest.Offset)
+		}
+	})
+}
+
+// sealed is lines with the end that belongs to them.
+func sealed(lines string) []byte {
+	sum := sha256.Sum256([]byte(lines))
+	return fmt.Appendf([]byte(lines), `{"end":{"lines":%d,"sha256":%q}}`+"\n", strings.Count(lines, "\n"), hex.EncodeToString(sum[:]))
+}
+
+const (
+	savedBegin  = `{"pubsubd_state":1,"epoch":"k3","floor":5,"saved":1}` + "\n"
+	savedKey    = `{"result":{"scope":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","fingerprint":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","position":"a@k3:7","time":1700000000000}}` + "\n"
+	savedTopicA = `{"topic":{"name":"a","head":9,"lost":6,"reason":"evicted"}}` + "\n"
+)
+
+func TestWhatIsNoStateIsToldFromOne(t *testing.T) {
+	_, err := restore(broker.Config{}, sealed(savedBegin+savedTopicA+`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n"+savedKey))
+	require.NoError(t, err)
+	whole := string(sealed(savedBegin + savedTopicA))
+	for name, tt := range map[string]struct{ text, why string }{
+		"nothing":             {"", "line 1: it is cut"},
+		"another program's":   {"# settings\n", "line 1: it is no state of pubsubd"},
+		"another's JSON":      {`{"version":1}` + "\n", "no state of pubsubd"},
+		"another version":     {`{"pubsubd_state":2,"epoch":"k3"}` + "\n", "version 2"},
+		"no epoch":            {strings.Replace(whole, "k3", "K3", 1), "epoch"},
+		"floor too high":      {strings.Replace(whole, `"floor":5`, `"floor":9007199254740992`, 1), "floor"},
+		"cut in a line":       {whole[:len(savedBegin)+10], "line 2: it is cut"},
+		"cut between lines":   {savedBegin + savedTopicA, "line 3: it is cut"},
+		"end not ended":       {whole[:len(whole)-1], "line 3: it is cut"},
+		"changed":             {strings.Replace(whole, `"head":9`, `"head":8`, 1), "changed"},
+		"a line less":         {savedBegin + whole[len(savedBegin)+len(savedTopicA):], "line 2: it ends after 1 lines"},
+		"more behind":         {whole + "\n", "behind"},
+		"not JSON":            {string(sealed(savedBegin + "topic\n")), "line 2: it cannot be read"},
+		"an unknown kind":     {string(sealed(savedBegin + `{"moon":{}}` + "\n")), "no kind"},
+		"a topic twice":       {string(sealed(savedBegin + savedTopicA + savedTopicA)), "twice"},
+		"no topic's name":     {string(sealed(savedBegin + strings.Replace(savedTopicA, `"a"`, `"a b"`, 1))), `topic "a b"`},
+		"lost beyond head":    {string(sealed(savedBegin + strings.Replace(savedTopicA, `"lost":6`, `"lost":10`, 1))), "lost more"},
+		"no reason":           {string(sealed(savedBegin + strings.Replace(savedTopicA, "evicted", "bored", 1))), "bored"},
+		"message first":       {string(sealed(savedBegin + `{"message":{"offset":1}}` + "\n")), "before its topic"},
+		"message lost":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":6}}` + "\n")), "offset 6"},
+		"message ahead":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":10}}` + "\n")), "offset 10"},
+		"offsets do not rise": {string(sealed(savedBegin + savedTopicA + strings.Repeat(`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n", 2))), "line 4"},
+		"no JSON in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MSA="}}` + "\n")), "not the JSON"},
+		"no CBOR in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"AQE="}}` + "\n")), "not the CBOR"},
+		"CBOR beyond JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"QQE="}}` + "\n")), "not the CBOR"},
+		"empty CBOR":          {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":""}}` + "\n")), "not the CBOR"},
+		"CBOR with a type":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"type":"a/b","cbor":"AQ=="}}` + "\n")), "two payloads"},
+		"CBOR beside JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","cbor":"AQ=="}}` + "\n")), "two payloads"},
+		"endless life":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"ttl_ms":9223372036854775807,"data":"MQ=="}}` + "\n")), "no time"},
+		"long key":            {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","key":"` + strings.Repeat("k", 256) + `"}}` + "\n")), "too long"},
+		"no digests":          {string(sealed(savedBegin + `{"result":{"scope":"MQ==","fingerprint":"MQ==","position":"a@k3:1","time":1}}` + "\n")), "result is none"},
+		"no position":         {string(sealed(savedBegin + `{"result":{"position":"a@k3:01"}}` + "\n")), "line 2: it cannot be read"},
+		"another epoch's key": {string(sealed(savedBegin + strings.Replace(savedKey, "k3", "k4", 1))), "result is none"},
+		"endless line":        {savedBegin + strings.Repeat("x", maxLine+1), "line 2: it is longer"},
+	} {
+		b, err := restore(broker.Config{}, []byte(tt.text))
+		require.ErrorContains(t, err, tt.why, name)
+		require.Nil(t, b, name)
+	}
+}
+
+// Every cut and every changed byte is noticed.
+func TestDamageIsNoticed(t *testing.T) {
+	b := newBroker(broker.Config{})
+	publish(t, b, "a")
+	publish(t, b, "b")
+	state := saved(t, b)
+	for i := range state {
+		_, err := restore(broker.Config{}, state[:i])
+		require.Error(t, err, "cut at %d", i)
+		damaged := bytes.Clone(state)
+		damaged[i] ^= 0x20
+		_, err = restore(broker.Config{}, damaged)
+		require.Error(t, err, "byte %d of %q", i, state)
+	}
+}
+
+// What is read is either refused or held within bounds, and comes back as it was.
+func FuzzRestore(f *testing.F) {
+	message := `{"message":{"offset":7,"time":1700000000000,"ttl_ms":1000,"type":"a/b","data":"MQ==","id":"i","key":"k"}}` + "\n"
+	f.Add(savedBegin)
+	f.Add(savedBegin + savedTopicA + message + savedKey)
+	f.Add(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1700000000000,"cbor":"AQ=="}}` + "\n")
+	f.Add(savedBegin + savedTopicA + strings.Replace(savedTopicA, `"a"`, `"b"`, 1) + message)
+	f.Fuzz(func(t *testing.T, lines string) {
+		cfg := broker.Config{HistoryMessages: 3, MaxTopics: 2, HistoryAge: 100 * 365 * 24 * time.Hour}
+		now := time.Now()
+		b, err := read(bytes.NewReader(sealed(lines)), cfg, metrics.New("test"), now)
+		if err != nil {
+			return
+		}
+		consistent(t, b)
+		for _, topic := range b.Topics("", 100, func(string) bool { return true }).Topics {
+			require.NoError(t, wire.CheckTopic(topic.Topic))
+			require.LessOrEqual(t, topic.Messages, 3)
+		}
+		next, err := read(bytes.NewReader(saved(t, b)), cfg, metrics.New("test"), now)
+		require.NoError(t, err)
+		require.Equal(t, contents(t, b, now), contents(t, next, now))
+	})
+}
