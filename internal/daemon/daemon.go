@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
@@ -50,6 +51,7 @@ type Daemon struct {
 	watcher  *memory.Watcher
 	polls    *transport.Server
 
+	app                         *app.App
 	api                         *httpapi.API
 	spare                       listen.Spare // open from Listen to the end
 	public, admin               *http.Server
@@ -102,10 +104,12 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limiter.Config(), cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, limits, m)
 	m.Gather(d.gauges)
-	d.api = httpapi.New(httpapi.Config{
-		Broker: b, Sessions: d.sessions, Polls: d.polls,
-		Authority: auth.Open{}, Limiter: limiter, Hook: d.hook,
+	d.app = app.New(app.Config{
+		Broker: b, Sessions: d.sessions, Authority: auth.Open{}, Limiter: limiter, Hook: d.hook,
 		Metrics: m, Log: log, Limits: limits,
+	})
+	d.api = httpapi.New(httpapi.Config{
+		App: d.app, Broker: b, Limiter: limiter, Polls: d.polls, Metrics: m,
 		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
 		Lane:         httpapi.LaneWay(cfg.Lane),
 		Origins:      cfg.Origins,

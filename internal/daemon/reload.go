@@ -124,7 +124,8 @@ func (d *Daemon) apply(cfg config.Config) {
 	polls := cfg.Transport.WithDefaults()
 	limits := limitsOf(polls, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)
 	d.polls.Reload(cfg.Transport, limits)
-	d.api.Reload(limits, polls.WriteTimeout)
+	d.app.Reload(limits)
+	d.api.Reload(polls.WriteTimeout)
 	select {
 	case d.reload.told <- struct{}{}:
 	default: // the sweeper has not looked yet, and will see this

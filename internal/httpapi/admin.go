@@ -2,17 +2,15 @@ package httpapi
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/http/pprof"
-	"net/url"
-	"slices"
 	"time"
 
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -62,40 +60,13 @@ func health(why func() string) http.Handler {
 // lets anyone poll for another.
 func listSessions(sessions *session.Registry) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n, by, err := sessionsAsked(r)
-		if err != nil {
-			writeAdmin(w, err.Status, wire.ProblemType, err)
+		n, by, problem := app.ReadSessionList(r.URL.RawQuery)
+		if problem != nil {
+			writeAdmin(w, problem.Status, wire.ProblemType, problem)
 			return
 		}
 		writeAdmin(w, http.StatusOK, "application/json", sessions.List(n, by, time.Now()))
 	})
-}
-
-// sessionsAsked reads how many sessions are asked for, and which.
-func sessionsAsked(r *http.Request) (n int, by session.Order, problem *wire.Problem) {
-	q, err := query(r)
-	var limit uint64
-	if err == nil {
-		limit, err = number(q, "limit", 1, maxPage, defaultPage)
-	}
-	if err == nil {
-		by, err = orderOf(q)
-	}
-	problem, _ = errors.AsType[*wire.Problem](err)
-	return int(limit), by, problem
-}
-
-func orderOf(q url.Values) (session.Order, error) {
-	text, err := one(q, "sort")
-	switch {
-	case err != nil:
-		return "", err
-	case text == "":
-		return session.ByLag, nil
-	case slices.Contains(session.Orders(), session.Order(text)):
-		return session.Order(text), nil
-	}
-	return "", wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %.40q", text)
 }
 
 // asJSON says of what h answers that it is JSON, which h does not say itself.

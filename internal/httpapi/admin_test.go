@@ -15,8 +15,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// askAdmin asks the admin listener of a daemon that stands on cfg.
-func askAdmin(cfg Config, path string) *httptest.ResponseRecorder {
+// askAdmin asks the admin listener of a daemon that is made of cfg.
+func askAdmin(cfg parts, path string) *httptest.ResponseRecorder {
 	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "draining" }, zap.NewAtomicLevel())
 	w := httptest.NewRecorder()
 	admin.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
@@ -24,7 +24,7 @@ func askAdmin(cfg Config, path string) *httptest.ResponseRecorder {
 }
 
 func TestOperatorsSeeSessionsWithoutTheirIDs(t *testing.T) {
-	cfg := newConfig(settings{})
+	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
 	first, _, err := cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}}, time.Now())
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestOperatorsSeeSessionsWithoutTheirIDs(t *testing.T) {
 }
 
 func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
-	cfg := newConfig(settings{})
+	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
 	for query, remedy := range map[string]string{
 		"?sort=size":          "lag or idle",
@@ -68,7 +68,7 @@ func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 }
 
 func TestTheAdminListenerClosesAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) {
-	cfg := newConfig(settings{})
+	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
 	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel())
 	r := httptest.NewRequest("GET", "/livez", nil)

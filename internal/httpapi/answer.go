@@ -1,17 +1,14 @@
 package httpapi
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
-
-// errGone: the client left before the answer was written. That is not an error.
-var errGone = errors.New("the client is gone")
 
 // A sink is a transport.Sink over net/http: it blocks until the client reads.
 type sink struct {
@@ -63,7 +60,7 @@ func (to *sink) writeMember(m *frame.Member) error {
 	h.Set("Content-Type", to.format.ContentType())
 	for _, p := range m.Parts() {
 		if _, err := to.w.Write(p.Bytes); err != nil {
-			return errGone
+			return app.ErrClientGone
 		}
 	}
 	return nil
@@ -76,7 +73,7 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 		return written, err
 	}
 	if to.flush.Flush() != nil {
-		return written, errGone
+		return written, app.ErrClientGone
 	}
 	to.api.noHurry(to.w)
 	return written, nil
@@ -95,7 +92,7 @@ func (to *sink) write(lead []byte, frames []*frame.Frame) (int, error) {
 		written += m
 	}
 	if err != nil {
-		return written, errGone
+		return written, app.ErrClientGone
 	}
 	return written, nil
 }

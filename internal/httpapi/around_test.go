@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,8 +16,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A client that does not read its answer holds no place.
-func TestASlowReaderTakesNoPlace(t *testing.T) {
+// A call's slot is held until its answer is written: what waits for slow readers is
+// bounded by the slots.
+func TestASlowReaderHoldsItsSlot(t *testing.T) {
 	for _, ask := range []string{"GET /v1/openapi.yaml", "GET /v1/topics/large/messages", "GET /v1/topics?limit=1000"} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
@@ -30,6 +33,12 @@ func TestASlowReaderTakesNoPlace(t *testing.T) {
 			_, err = nc.Write([]byte(ask + " HTTP/1.1\r\nHost: x\r\n\r\n"))
 			require.NoError(t, err)
 			synctest.Wait()
+			p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/topics/b/messages", "1", jsonType)
+			require.Contains(t, p.Detail, "limits.calls", ask)
+			resp, err := http.ReadResponse(bufio.NewReader(nc), nil)
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, resp.Body)
+			require.NoError(t, err)
 			begun := time.Now()
 			k.wantOK("/v1/topics/b/messages", "1", jsonType)
 			require.Zero(t, time.Since(begun), ask)

@@ -33,7 +33,7 @@ func FuzzRequests(f *testing.F) {
 	} {
 		f.Add(seed[0], seed[1], seed[2], seed[3])
 	}
-	api := New(newConfig(settings{transport: transport.Config{PollTimeout: time.Millisecond, MaxOutputDelay: time.Millisecond}}))
+	api := newParts(settings{transport: transport.Config{PollTimeout: time.Millisecond, MaxOutputDelay: time.Millisecond}}).newAPI()
 	f.Fuzz(func(t *testing.T, method, target, contentType, body string) {
 		if strings.Contains(target, "stream") || strings.Contains(target, "sse") {
 			return // does not end by itself

@@ -98,31 +98,6 @@ func TestAnApplicationMayChangeAMessage(t *testing.T) {
 	})
 }
 
-func TestAnApplicationIsHeldToTheRules(t *testing.T) {
-	large := strings.Repeat("x", 64<<10)
-	for name, item := range map[string]*wire.PublishItem{
-		"no payload":  {Key: "x"},
-		"two":         {Data: []byte("1"), Type: "text/plain", Text: new("")},
-		"a long key":  {Data: []byte("1"), Key: strings.Repeat("x", 256)},
-		"no ttl":      {Data: []byte("1"), TTL: new(uint64)},
-		"too large":   {Type: "text/plain", Text: new(large + "x")},
-		"twice":       {Data: []byte(`{"a":1,"a":2}`)},
-		"a bad type":  {Type: "; text", Text: new("")},
-		"a form":      {Type: "application/x-www-form-urlencoded", Text: new("")},
-		"broken CBOR": {Type: wire.CBORType, Base64: new([]byte{0x82})},
-	} {
-		m := newMessage("a")
-		m.Data, m.Client, m.ttl = []byte("1"), "c", time.Second
-		before := *m
-		require.Error(t, m.become(item, len(large)), name)
-		require.Equal(t, before, *m, name)
-	}
-	m := newMessage("a")
-	m.Client, m.ID = "c", "k"
-	require.NoError(t, m.become(&wire.PublishItem{Type: "text/plain", Text: &large}, len(large)))
-	require.Equal(t, []string{"a", "c", "k"}, []string{m.Position.Topic, m.Client, m.ID}, "these stay")
-}
-
 // A key stands for what its publisher said, and the application is asked once for it.
 func TestTheApplicationIsAskedOnceForAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,14 +5,17 @@ package httpapi
 
 import (
 	"errors"
+	"maps"
 	"net/http"
-	"sync"
+	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/mux"
-	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/cors"
@@ -20,30 +23,17 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
-	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An Authority says who a request comes from and what that principal may do. Its
-// errors are *wire.Problems: unauthorized, forbidden. Where it is asked for a
-// pattern, it allows all that the pattern stands for, or refuses.
-type Authority interface {
-	Identify(c auth.Credentials) (auth.Principal, error)
-	Allow(p auth.Principal, a auth.Action, topic string) error
-}
-
-// Config is what an API stands on. All fields are required.
+// Config is what an API is made of. All fields are required.
 type Config struct {
-	Broker    *broker.Broker
-	Sessions  *session.Registry
-	Polls     *transport.Server
-	Authority Authority
-	Limiter   *limit.Limiter
-	Hook      Hook
-	Metrics   *metrics.Metrics
-	Log       *zap.Logger
-	Limits    wire.Limits // told to clients; MessageBytes and Subscriptions are held here; until a Reload
+	App     *app.App
+	Broker  *broker.Broker // for the memory budget
+	Limiter *limit.Limiter
+	Polls   *transport.Server
+	Metrics *metrics.Metrics
 
 	// WriteTimeout is how long one write to a client may take, until a Reload.
 	WriteTimeout time.Duration
@@ -62,59 +52,42 @@ type API struct {
 	serving serving
 	origins *cors.Policy // a page elsewhere could publish in its reader's name
 	lane    *lane.Lane   // nil: off
-	repeats atomic.Int64 // see awaitFirst
 
-	limits       atomic.Pointer[wire.Limits]
 	writeTimeout atomic.Int64 // a time.Duration
 }
 
 // New returns an API that stands on cfg. It needs Tick about each second.
 func New(cfg Config) *API {
 	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
-	a.setLimits(cfg.Limits)
 	a.writeTimeout.Store(int64(cfg.WriteTimeout))
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
-	a.route(v1, "/topics", methods{"GET": {limit.Requests, a.listTopics, inCall}})
-	a.route(v1, "/topics/{topic}", methods{"GET": {limit.Requests, a.showTopic, inCall}, "DELETE": {limit.Requests, a.deleteTopic, inCall}})
-	a.route(v1, "/topics/{topic}/messages", methods{"POST": {limit.Publishes, a.publish, itself}, "GET": {limit.Requests, a.readTopic, inCall}})
-	a.route(v1, "/messages", methods{"POST": {limit.Requests, a.publishMany, itself}})
-	a.route(v1, "/sessions", methods{"POST": {limit.Sessions, a.openSession, itself}})
-	a.route(v1, "/sessions/{id}", methods{"GET": {limit.Requests, a.showSession, inCall}, "PATCH": {limit.Requests, a.changeSession, itself}, "DELETE": {limit.Requests, a.closeSession, inCall}})
-	a.route(v1, "/sessions/{id}/close", methods{"POST": {limit.Requests, a.closeSession, inCall}})
-	a.route(v1, "/sessions/{id}/poll", methods{"GET": {limit.Polls, a.poll, itself}})
-	a.route(v1, "/poll", methods{"GET": {limit.Polls, a.pollByQuery, itself}, "POST": {limit.Polls, a.pollByBody, itself}})
-	a.route(v1, "/sse", methods{"GET": {limit.Polls, a.sse, itself}})
-	a.route(v1, "/ws", methods{"GET": {limit.Sessions, a.openSocket, itself}})
-	a.route(v1, "/openapi.yaml", methods{"GET": {limit.Requests, a.describe, inCall}})
-	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, p asker) error {
-		if err := a.Limiter.Admit(limit.Requests, p.Who); err != nil {
-			return err
-		}
-		return wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here")
+	a.route(v1, "/topics", methods{"GET": a.listTopics})
+	a.route(v1, "/topics/{topic}", methods{"GET": a.showTopic, "DELETE": a.deleteTopic})
+	a.route(v1, "/topics/{topic}/messages", methods{"POST": a.publish, "GET": a.readTopic})
+	a.route(v1, "/messages", methods{"POST": a.publishMany})
+	a.route(v1, "/sessions", methods{"POST": a.openSession})
+	a.route(v1, "/sessions/{id}", methods{"GET": a.showSession, "PATCH": a.changeSession, "DELETE": a.closeSession})
+	a.route(v1, "/sessions/{id}/close", methods{"POST": a.closeSession})
+	a.route(v1, "/sessions/{id}/poll", methods{"GET": a.poll})
+	a.route(v1, "/poll", methods{"GET": a.pollTopics, "POST": a.pollTopics})
+	a.route(v1, "/sse", methods{"GET": a.sse})
+	a.route(v1, "/ws", methods{"GET": a.openSocket})
+	a.route(v1, "/openapi.yaml", methods{"GET": a.describe})
+	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
+		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
 	})
 	a.openLane()
 	return a
 }
 
-// Reload puts other limits and another write timeout in force. Answers under way
-// end as they began.
-func (a *API) Reload(limits wire.Limits, writeTimeout time.Duration) {
-	a.setLimits(limits)
+// Reload puts another write timeout in force. Answers under way end as they began.
+func (a *API) Reload(writeTimeout time.Duration) {
 	a.writeTimeout.Store(int64(writeTimeout))
 	if a.lane != nil {
 		a.lane.Reload(writeTimeout)
 	}
 }
-
-func (a *API) setLimits(limits wire.Limits) {
-	a.limits.Store(&limits)
-	a.Broker.Memory().SetLargestBody(max(limits.MessageBytes, maxRequestBytes))
-}
-
-// Limits returns the limits in force. It hides the field of Config, which only has
-// what they began as.
-func (a *API) Limits() *wire.Limits { return a.limits.Load() }
 
 // ServeHTTP implements http.Handler. After Wait it serves nothing any more.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -131,89 +104,33 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // called once, after the http.Server was shut down or closed.
 func (a *API) Wait() { a.serving.wait() }
 
-// A handler serves one method of one path; the error it returns is told to the
-// client.
-type handler func(w http.ResponseWriter, r *http.Request, p asker) error
+// A handler turns a request into a call of the app, and its result into the answer. The
+// error that it returns is told to the client.
+type handler func(w http.ResponseWriter, r *http.Request, c app.Caller) error
 
 // methods is what a path serves.
-type methods map[string]method
-
-// A method is one of a path: by which rate it is limited, who serves it, and who begins
-// the call.
-type method struct {
-	kind  limit.Kind
-	serve handler
-	calls begins
-}
-
-// A begins says who begins the call that a request is: a request must not wait for a
-// second place while it has one.
-type begins bool
-
-const (
-	inCall begins = false // it is served in one, whatever comes with it
-	itself begins = true  // whoever serves it, once the body is there; or it is none
-)
+type methods map[string]handler
 
 func (a *API) route(r *mux.Router, path string, served methods) {
-	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, p asker) error {
-		m, ok := served[r.Method]
-		if !ok {
-			m.kind = limit.Requests
-		}
-		if err := a.Limiter.Admit(m.kind, p.Who); err != nil {
-			return err
-		}
-		if !ok {
+	r.Handle(path, a.handle(func(w http.ResponseWriter, r *http.Request, c app.Caller) error {
+		serve, ok := served[r.Method]
+		switch {
+		case !ok:
 			w.Header().Set("Allow", served.allow())
-			return wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%s is not served here", r.Method)
-		}
-		if r.Method == http.MethodGet && hasBody(r) {
+			return a.App.Reject(c, wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%s is not served here", r.Method))
+		case r.Method == http.MethodGet && hasBody(r):
 			// net/http would not notice the client leave while the body is unread.
-			return wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here")
+			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here"))
 		}
-		if m.calls == itself {
-			return m.serve(w, r, p)
-		}
-		return a.serveInCall(w, r, p, m.serve)
+		return serve(w, r, c)
 	}))
 }
 
-// serveInCall serves a request once there is a place for the call.
-func (a *API) serveInCall(w http.ResponseWriter, r *http.Request, p asker, serve handler) error {
-	call, err := a.Limiter.Begin(r.Context(), p.Who)
-	if err != nil {
-		return err
-	}
-	end := sync.OnceFunc(call.End)
-	defer end()
-	return serve(&callAnswer{w, end}, r, p)
-}
+// allow lists the methods for the Allow header.
+func (m methods) allow() string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
 
-// A callAnswer is the answer to a call, which is over when that is about to be written:
-// a client that reads slowly holds no place.
-type callAnswer struct {
-	http.ResponseWriter
-	end func()
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (c *callAnswer) WriteHeader(status int) {
-	c.end()
-	c.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (c *callAnswer) Write(b []byte) (int, error) {
-	c.end()
-	return c.ResponseWriter.Write(b)
-}
-
-// Unwrap is for http.ResponseController.
-func (c *callAnswer) Unwrap() http.ResponseWriter { return c.ResponseWriter }
-
-// handle is what every request passes: the headers all answers have, who it is,
-// and the problem told if there is one.
+// handle does what is the same for every request: the headers that all answers have,
+// who calls, and the problem if there is one.
 func (a *API) handle(serve handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -222,9 +139,9 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		a.origins.Announce(h, r.Header.Get("Origin"))
 		defer a.expectBody(w, r)()
-		err := a.serveWhoever(w, r, serve)
+		err := a.serve(w, r, serve)
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !a.Limiter.Hold(r.Context(), refusal) {
-			panic(http.ErrAbortHandler) // it is gone, or it is one of too many
+			panic(http.ErrAbortHandler) // the client is gone, or too many are held
 		}
 		if err != nil {
 			a.fail(w, r, err)
@@ -232,25 +149,32 @@ func (a *API) handle(serve handler) http.Handler {
 	})
 }
 
-// serveWhoever serves a request, once it is known whose it is. What a page asks that may
-// not, or asks whether it may, is a request, too.
-func (a *API) serveWhoever(w http.ResponseWriter, r *http.Request, serve handler) error {
-	asks, strange := isPreflight(r), a.origins.Check(r) != nil
-	if asks || strange {
-		if err := a.Limiter.Admit(limit.Requests, a.whoOf(r, "")); err != nil {
+// serve answers a preflight request and refuses one of a strange page. Both count as
+// requests.
+func (a *API) serve(w http.ResponseWriter, r *http.Request, serve handler) error {
+	c := a.callerOf(r)
+	switch {
+	case isPreflight(r):
+		if err := a.App.Reject(c, nil); err != nil {
 			return err
 		}
+		return a.answerPreflight(w, r)
+	case a.origins.Check(r) != nil:
+		return a.App.Reject(c, errOrigin("change anything"))
 	}
-	switch {
-	case asks:
-		a.answerPreflight(w, r)
-		return nil
-	case strange:
-		return errOrigin("change anything")
+	return serve(w, r, c)
+}
+
+// callerOf returns who sent r.
+func (a *API) callerOf(r *http.Request) app.Caller {
+	return app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: a.addressOf(r)}
+}
+
+// addressOf returns the address that r is counted for.
+func (a *API) addressOf(r *http.Request) limit.Who {
+	if seat := listen.SeatOf(listen.FromContext(r.Context())); seat != nil {
+		return seat.Who(r.Header["X-Forwarded-For"], "")
 	}
-	p, err := a.askerOf(r)
-	if err != nil {
-		return err
-	}
-	return serve(w, r, p)
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // requests without an address share one
+	return a.Limiter.WhoAt(at.Addr(), "")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
@@ -28,7 +29,7 @@ import (
 // bubble of fake time can hold it.
 type kit struct {
 	*testing.T
-	cfg    Config
+	cfg    parts
 	client *http.Client
 	api    *API
 	begun  time.Time // the lane, if there is one
@@ -38,21 +39,36 @@ type settings struct {
 	broker    broker.Config
 	session   session.Config
 	transport transport.Config
-	authority Authority
+	authority app.Authority
 	limits    limit.Config
-	hook      Hook
+	hook      app.Hook
 	origins   []string
 }
 
 func newKit(t *testing.T, s settings) *kit {
-	k := &kit{T: t, cfg: newConfig(s)}
+	k := &kit{T: t, cfg: newParts(s)}
 	k.wantNoNewSeries()
 	k.serve()
 	return k
 }
 
-// newConfig joins what an API stands on.
-func newConfig(s settings) Config {
+// parts are what a kit's API is made of.
+type parts struct {
+	app.Config
+	Polls   *transport.Server
+	Lane    LaneWay
+	Origins []string
+}
+
+func (p parts) newAPI() *API {
+	return New(Config{
+		App: app.New(p.Config), Broker: p.Broker, Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
+		WriteTimeout: transport.DefaultWriteTimeout, Lane: p.Lane, Origins: p.Origins,
+	})
+}
+
+// newParts joins them.
+func newParts(s settings) parts {
 	if s.authority == nil {
 		s.authority = auth.Open{}
 	}
@@ -66,16 +82,18 @@ func newConfig(s settings) Config {
 	s.session.Places = limiter.Sessions()
 	sessions := session.NewRegistry(s.session, b, m)
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
-	return Config{
-		Broker: b, Sessions: sessions, Polls: transport.New(s.transport, limits, m),
-		Authority: s.authority, Limiter: limiter, Hook: s.hook, Origins: s.origins,
-		Metrics: m, Log: zap.NewNop(), Limits: limits, WriteTimeout: transport.DefaultWriteTimeout,
+	return parts{
+		Config: app.Config{
+			Broker: b, Sessions: sessions, Authority: s.authority, Limiter: limiter, Hook: s.hook,
+			Metrics: m, Log: zap.NewNop(), Limits: limits,
+		},
+		Polls: transport.New(s.transport, limits, m), Origins: s.origins,
 	}
 }
 
 func (k *kit) serve() {
 	l := newPipeListener()
-	k.api = New(k.cfg)
+	k.api = k.cfg.newAPI()
 	server := &http.Server{Handler: k.api, ReadHeaderTimeout: time.Minute}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })

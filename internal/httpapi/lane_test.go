@@ -13,9 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/listen"
-	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // newLaneKit is a kit on real sockets, with the lane: raw system calls know no fake
@@ -29,10 +27,10 @@ type controlFunc func(network, address string, c syscall.RawConn) error
 
 // serveLane is newLaneKit with sockets that are set up, on both sides.
 func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit {
-	k := &kit{T: t, cfg: newConfig(s)}
+	k := &kit{T: t, cfg: newParts(s)}
 	k.wantNoNewSeries()
 	k.cfg.Lane = way
-	api := New(k.cfg)
+	api := k.cfg.newAPI()
 	k.api, k.begun = api, time.Now()
 	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -61,7 +59,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 // A seatedListener gives every client a seat.
 type seatedListener struct {
 	net.Listener
-	cfg Config
+	cfg parts
 }
 
 func (l *seatedListener) Accept() (net.Conn, error) {
@@ -109,28 +107,5 @@ func TestNothingIsLostWhereverAnAnswerOfTheLaneIsCut(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-func TestThePlainReadingOfAPollIsTheFullOne(t *testing.T) {
-	k := newKit(t, settings{})
-	s, _, err := k.cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
-	require.NoError(t, err)
-	for _, query := range []string{
-		"ack=0", "ack=17&mode=batch", "ack=1&mode=stream", "ack=1&mode=single", "ack=1&mode=multiple", "ack=007", "ack=999999999999999",
-	} {
-		plain, ok := plainPoll([]byte(query))
-		require.True(t, ok, query)
-		q, err := parseQuery(query)
-		require.NoError(t, err)
-		full, err := pollRequest(q, s)
-		require.NoError(t, err)
-		require.Equal(t, full, plain, query)
-	}
-	for _, query := range []string{
-		"", "ack=", "ack=-1", "ack=1000000000000000", "ack=1&", "ack=1&mode=", "ack=1&mode=multipl", "ack=1&x=2", "mode=batch&ack=1", "ack=1&ack=1", "ack=%31",
-	} {
-		_, ok := plainPoll([]byte(query))
-		require.False(t, ok, query)
 	}
 }

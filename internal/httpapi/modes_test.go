@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -22,6 +23,9 @@ import (
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
+
+// formatNames is what format= calls them.
+var formatNames = map[frame.Format]string{frame.NDJSON: "json", frame.CBOR: "cbor"}
 
 func TestEveryModeOfAnsweringTellsTheSame(t *testing.T) {
 	for _, s := range everyPoll() {
@@ -86,15 +90,22 @@ func (s system) String() string {
 	if s.stateless {
 		kind = "stateless"
 	}
-	return fmt.Sprintf("%s %s %s", kind, s.mode, formats[s.format].name)
+	return fmt.Sprintf("%s %s %s", kind, s.mode, formatNames[s.format])
 }
 
 // Publish publishes without HTTP, which is not what is under test.
 func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
-	published, err := s.api.takeItem(context.Background(), asker{}, &item)
+	body, err := json.Marshal([]wire.PublishItem{item})
 	require.NoError(s, err)
-	return published.Position
+	results, err := s.api.App.PublishMany(context.Background(), app.Caller{}, app.Many{
+		ContentType: []string{"application/json"}, Body: func(int) ([]byte, error) { return body, nil },
+	})
+	require.NoError(s, err)
+	var published []wire.PublishResult
+	require.NoError(s, json.Unmarshal(results.Body(), &published))
+	require.Nil(s, published[0].Problem)
+	return published[0].Position
 }
 
 func (s *system) Delete(topic string) {

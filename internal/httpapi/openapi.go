@@ -3,7 +3,8 @@ package httpapi
 import (
 	_ "embed" // the document
 	"net/http"
-	"strconv"
+
+	"github.com/pubsubd/pubsubd/internal/app"
 )
 
 // openAPI describes every route of both listeners for programs that make clients,
@@ -13,10 +14,10 @@ import (
 var openAPI []byte
 
 // describe answers with the document. RFC 9512 names its type.
-func (a *API) describe(w http.ResponseWriter, _ *http.Request, _ asker) error {
-	a.patience(w)
-	w.Header().Set("Content-Type", "application/yaml")
-	w.Header().Set("Content-Length", strconv.Itoa(len(openAPI)))
-	_, _ = w.Write(openAPI) // a client that is gone is not an error
-	return nil
+func (a *API) describe(w http.ResponseWriter, r *http.Request, c app.Caller) error {
+	return a.App.Call(r.Context(), c, func() error {
+		w.Header().Set("Content-Type", "application/yaml")
+		a.writeWhole(w, http.StatusOK, openAPI)
+		return nil
+	})
 }

@@ -31,10 +31,10 @@ type reader struct {
 }
 
 func newReader(t *testing.T) *reader {
-	cfg := newConfig(settings{})
+	cfg := newParts(settings{})
 	t.Cleanup(cfg.Broker.Close)
 	both := http.NewServeMux()
-	both.Handle("/v1/", New(cfg))
+	both.Handle("/v1/", cfg.newAPI())
 	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))
 	doc := document(t)
 	for _, item := range doc.Paths.Map() {
@@ -85,7 +85,7 @@ func (r *reader) judge(request *http.Request, route *routers.Route, vars map[str
 	if w.Code < 300 {
 		require.NoError(r, openapi3filter.ValidateRequest(context.Background(), in))
 	}
-	unread := lines || w.Header().Get("Content-Type") == sequenceType
+	unread := lines || w.Header().Get("Content-Type") == "application/cbor-seq"
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: w.Code, Header: w.Header(),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeResponseBody: unread},

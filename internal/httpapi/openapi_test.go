@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -55,9 +56,9 @@ func operations(doc *openapi3.T) map[string]*openapi3.Operation {
 }
 
 func TestTheOpenAPIDocumentHasEveryRouteAndNoOther(t *testing.T) {
-	cfg := newConfig(settings{})
+	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
-	served := append(routes(t, New(cfg).router), routes(t, adminRouter(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))...)
+	served := append(routes(t, cfg.newAPI().router), routes(t, adminRouter(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))...)
 	documented := []string{}
 	for at := range operations(document(t)) {
 		documented = append(documented, at)
@@ -144,10 +145,10 @@ func TestTheOpenAPIDocumentListsWhatTheCodeLists(t *testing.T) {
 	sort := operations(doc)["GET /sessions"].Parameters.GetByInAndName("query", "sort")
 	require.ElementsMatch(t, session.Orders(), enum[session.Order](sort.Schema.Value))
 	limit := doc.Components.Parameters["limit"].Value.Schema.Value
-	require.EqualValues(t, maxPage, *limit.Max)
-	require.EqualValues(t, defaultPage, limit.Default)
+	require.EqualValues(t, app.MaxPage, *limit.Max)
+	require.EqualValues(t, app.DefaultPage, limit.Default)
 	ttl := operations(doc)["POST /v1/topics/{topic}/messages"].Parameters.GetByInAndName("query", "ttl")
-	require.EqualValues(t, maxTTLSeconds, *ttl.Schema.Value.Max)
+	require.EqualValues(t, app.MaxTTLSeconds, *ttl.Schema.Value.Max)
 	require.EqualValues(t, wire.MaxTopicBytes, *schema(t, doc, "Topic").MaxLength)
 }
 

@@ -20,10 +20,9 @@ const preflightSeconds = "7200"
 
 // answerPreflight tells what pages may send. It asks nobody who it is: browsers send
 // no Authorization here.
-func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) {
+func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	if !a.origins.Allows(r.Header.Get("Origin")) {
-		a.fail(w, r, errOrigin("send this request"))
-		return
+		return errOrigin("send this request")
 	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
@@ -31,6 +30,7 @@ func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) {
 	h.Set("Access-Control-Max-Age", preflightSeconds)
 	a.patience(w)
 	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // errOrigin tells a page of another origin, or who looks into why, what it may not

@@ -1,13 +1,9 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,10 +11,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// fail tells the client what went wrong. Who is told that the daemon drains comes
-// back on another connection, which may be another daemon's.
+// fail tells the client what went wrong. If nothing can be told, the connection is
+// closed, so that nothing on it looks like an answer. A client that is told that the
+// daemon drains reconnects, which may lead to another daemon.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p := a.problemOf(r, err)
+	p := a.App.Problem(err, zap.String("method", r.Method))
+	if p == nil {
+		panic(http.ErrAbortHandler)
+	}
 	if p.Code == wire.CodeDraining {
 		w.Header().Set("Connection", "close")
 	}
@@ -27,23 +27,6 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	a.writeProblem(w, p)
-}
-
-// problemOf is what the client is told of err, counted: a *wire.Problem as it is;
-// anything else is our fault, logged here and hidden. If the client is gone its
-// connection is closed, so that nothing ever looks like an answer.
-func (a *API) problemOf(r *http.Request, err error) *wire.Problem {
-	p, ok := errors.AsType[*wire.Problem](err)
-	switch {
-	case ok:
-	case errors.Is(err, errGone) || errors.Is(err, context.Canceled) || r.Context().Err() != nil:
-		panic(http.ErrAbortHandler)
-	default:
-		a.Log.Error("request failed", zap.String("method", r.Method), zap.Error(err))
-		p = wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
-	}
-	a.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
-	return p.Spread()
 }
 
 func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {
@@ -63,16 +46,11 @@ func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
 }
 
 func (a *API) writeBody(w http.ResponseWriter, status int, value any) {
-	a.writeWhole(w, status, lineOf(value))
-}
-
-// lineOf is a value in JSON, on one line.
-func lineOf(value any) []byte {
 	body, err := json.Marshal(value)
 	if err != nil {
 		panic("BUG: an answer does not marshal: " + err.Error())
 	}
-	return append(body, '\n')
+	a.writeWhole(w, status, append(body, '\n'))
 }
 
 func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
@@ -92,14 +70,4 @@ func (a *API) patience(w http.ResponseWriter) {
 // deadline, even if nobody writes then.
 func (a *API) noHurry(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as in patience
-}
-
-// allow lists the methods for the Allow header.
-func (m methods) allow() string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
 }

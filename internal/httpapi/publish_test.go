@@ -98,10 +98,5 @@ func TestWhatAPublisherSaysOfItselfIsCheckedAndKept(t *testing.T) {
 		}
 		k.wantProblem(wire.CodeInvalidRequest, "POST", path, "1", jsonType, "Idempotency-Key: a", "Idempotency-Key: a")
 		require.Empty(t, k.held("a"))
-
-		m, err := messageOf("a", "client=a.b:c-d_e&key=k&ttl=2", []string{"text/plain"}, []string{`"i d"`})
-		require.NoError(t, err)
-		require.Equal(t, wire.Message{Position: wire.Position{Topic: "a"}, Type: "text/plain", Client: "a.b:c-d_e", Key: "k", ID: "i d"}, m.Message)
-		require.Equal(t, 2*time.Second, m.ttl)
 	})
 }

@@ -14,7 +14,7 @@ import (
 func TestAWriteTimeoutThatWasReloadedEndsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
-		k.api.Reload(*k.api.Limits(), time.Second)
+		k.api.Reload(time.Second)
 		conn, err := k.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 		require.NoError(t, err)
 		defer conn.Close()

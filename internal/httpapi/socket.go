@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -10,28 +9,17 @@ import (
 	"github.com/gobwas/ws"
 	"github.com/gobwas/ws/wsflate"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // openSocket opens a WebSocket. What is wrong with the request is told in HTTP.
-func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p asker) error {
+func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	if err := a.checkUpgrade(r); err != nil {
-		return err
+		return a.App.Reject(c, err)
 	}
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	format, err := formatOf(q, accepted(r.Header["Accept"]))
-	if err != nil {
-		return err
-	}
-	request, err := connectRequestOf(q)
-	if err != nil {
-		return err
-	}
-	d, err := a.connect(p, request, format)
+	d, err := a.App.Connect(c, r.URL.RawQuery, acceptsOf(r))
 	if err != nil {
 		return err
 	}
@@ -41,14 +29,14 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, p asker) error 
 	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate}
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
 	if err != nil {
-		a.release(d)
+		a.App.End(d.Session)
 		if conn != nil {
 			conn.Close() // net/http has let go of it
 		}
-		return errGone // the upgrade has answered
+		return app.ErrClientGone // the upgrade has answered
 	}
 	_, compressed := compression.Accepted()
-	d.Conversation = a.Polls.NewWebSocket(format, compressed, a.counted(p.Who), time.Now())
+	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, a.counted(c.Who), time.Now())
 	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
 	a.carry(r.Context(), conn, d)
@@ -103,32 +91,6 @@ func checkExtensions(offers []string) error {
 
 // socketKeyLength is that of 16 bytes in base64.
 const socketKeyLength = 24
-
-// connectRequestOf reads the query that opens a WebSocket.
-func connectRequestOf(q url.Values) (wire.ConnectRequest, error) {
-	topics, err := topicsOf(q)
-	if err != nil {
-		return wire.ConnectRequest{}, err
-	}
-	if err := paceTopics(q, topics, transport.Stream); err != nil {
-		return wire.ConnectRequest{}, err
-	}
-	c := wire.ConnectRequest{Topics: topics}
-	if c.Client, err = one(q, "client"); err != nil {
-		return c, err
-	}
-	echo, err := truth(q, "echo", true)
-	if err != nil {
-		return c, err
-	}
-	c.Echo = &echo
-	if c.Session, err = one(q, "session"); err != nil || !q.Has("ack") {
-		return c, err
-	}
-	ack, err := number(q, "ack", 0, maxAck, 0)
-	c.Ack = &ack
-	return c, err
-}
 
 // hasToken reports whether a list in a header has a token, in any case.
 func hasToken(values []string, token string) bool {

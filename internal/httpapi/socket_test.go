@@ -50,15 +50,15 @@ func everySocket() (all []socketWay) {
 
 func (w socketWay) String() string {
 	if w.attached {
-		return formats[w.format].name + " of a session"
+		return formatNames[w.format] + " of a session"
 	}
-	return formats[w.format].name
+	return formatNames[w.format]
 }
 
 func (w socketWay) on(k *kit) *duplexSystem {
 	return &duplexSystem{system: system{kit: k}, attached: w.attached, dial: func(request wire.ConnectRequest) (duplexConn, error) {
 		k.Helper()
-		q := url.Values{"format": {formats[w.format].name}}
+		q := url.Values{"format": {formatNames[w.format]}}
 		addTopics(q, request.Topics)
 		addWishes(q, request.Topics, request.Client)
 		if request.Session != "" {

@@ -448,9 +448,9 @@ func TestOwnIDsStayBelowTheirBound(t *testing.T) {
 
 // HTTP/2 is net/http's: a stream among others on one connection.
 func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
-	cfg := newConfig(settings{})
+	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
-	api := New(cfg)
+	api := cfg.newAPI()
 	server := httptest.NewUnstartedServer(api)
 	server.EnableHTTP2 = true
 	server.StartTLS()

@@ -154,7 +154,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 func TestAWriteTimeoutThatWasReloadedIsGivenOnTheLane(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
-		k.api.Reload(*k.api.Limits(), time.Hour)
+		k.api.Reload(time.Hour)
 		session := k.openA()
 		c := k.callOnLane()
 		k.tell(1, 1, large)

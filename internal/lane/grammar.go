@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net/url"
 	"strings"
+
+	"github.com/pubsubd/pubsubd/internal/app"
 )
 
 // The forms that the lane reads, and nothing else (RFC 9112 names, narrowed):
@@ -51,7 +53,7 @@ type fields struct {
 	accept, acceptEncoding            string
 	origin, fetchSite, idempotencyKey string
 	contentLength                     int // -1: none
-	accepts                           Accepts
+	accepts                           app.Accepts
 	originIndex                       int // see cors.Policy
 	originAllowed                     bool
 }
@@ -199,7 +201,7 @@ func (p *parser) fieldsOf(block []byte) *fields {
 		if f = readFields(block); f == nil {
 			return nil
 		}
-		f.accepts = p.lane.api.Accepts(f.accept, f.acceptEncoding)
+		f.accepts = app.AcceptsOf(header(f.accept), header(f.acceptEncoding))
 		f.originIndex, f.originAllowed = p.lane.origins.Index(f.origin), p.lane.origins.Allows(f.origin)
 		if f.idempotencyKey != "" {
 			return f // it is of one message: to remember it would take the place of one that comes again

@@ -13,14 +13,7 @@ import (
 )
 
 func newParser(origins ...string) *parser {
-	return &parser{lane: &Lane{api: everything{}, seen: newBlocks(), origins: cors.New(origins)}}
-}
-
-// everything is an API of which the parser asks one thing.
-type everything struct{ API }
-
-func (everything) Accepts(accept, _ string) Accepts {
-	return Accepts{None: accept != "" && accept != "*/*"}
+	return &parser{lane: &Lane{seen: newBlocks(), origins: cors.New(origins)}}
 }
 
 const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"

@@ -6,18 +6,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// refusing is an API that delays refusals of publishes.
+// refusing delays refusals of publishes.
 type refusing struct {
-	everything
+	auth.Open
 	hold time.Duration
 }
 
-func (r refusing) Publish(Publish) (wire.Published, error) {
-	return wire.Published{}, &limit.Refusal{Problem: wire.NewProblem(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
+func (r refusing) Allow(auth.Principal, auth.Action, string) error {
+	return &limit.Refusal{Problem: wire.NewProblem(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
 }
 
 // refuse returns a connection on which a publish was refused, and its client's side.

@@ -29,56 +29,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/cors"
-	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
-
-// A Publish is one publish as it was read. It refers to memory that is reused when
-// API.Publish returns.
-type Publish struct {
-	Topic, Query []byte
-	ContentType  string // as the client wrote it; empty: it did not
-	Body         []byte
-	From         From
-
-	IdempotencyKey string // as the client wrote it; empty: it did not
-}
-
-// A From is where a request comes from, as far as that shows.
-type From struct {
-	auth.Credentials
-	Seat      *limit.Seat // of its connection
-	Forwarded string      // X-Forwarded-For; empty: it is not there
-}
-
-// An API is what the lane calls: the functions that the routes call, too. An error
-// that is a *wire.Problem is told to the client. With any other the request goes
-// to net/http, and nothing must have been changed. No function may wait: what would
-// have to is for net/http.
-type API interface {
-	// Poll finds the session of a poll, which may be known, and reads the query.
-	Poll(id []byte, known *session.Session, query []byte, a Accepts, from From) (*session.Session, transport.Request, error)
-	// PollTopics opens what a poll without a session has for one; End ends it.
-	PollTopics(query []byte, a Accepts, from From) (*session.Session, transport.Request, error)
-	End(s *session.Session)
-	Publish(p Publish) (wire.Published, error)
-	// Accepts reads an Accept and an Accept-Encoding header; empty ones are not there.
-	Accepts(accept, encoding string) Accepts
-}
-
-// Accepts is what a request's headers say of the answer.
-type Accepts struct {
-	Format frame.Format // that is liked best
-	None   bool         // there is none that is acceptable
-	Gzip   bool         // it may be in gzip
-}
 
 // A Conn is a connection that the lane can serve.
 type Conn interface {
@@ -88,7 +46,7 @@ type Conn interface {
 
 // Config is what a Lane stands on. All fields are required.
 type Config struct {
-	API     API
+	App     *app.App
 	Polls   *transport.Server
 	Metrics *metrics.Metrics
 	Origins *cors.Policy
@@ -108,7 +66,7 @@ type Config struct {
 // A Lane serves the connections that it has taken over. All methods may be called concurrently. It needs Tick about each
 // second, an http.Server that serves Listener, and Close at the end.
 type Lane struct {
-	api      API
+	app      *app.App
 	polls    *transport.Server
 	metrics  *metrics.Metrics
 	origins  *cors.Policy
@@ -137,7 +95,7 @@ type Lane struct {
 // New returns a lane without connections.
 func New(cfg Config) *Lane {
 	l := &Lane{
-		api: cfg.API, polls: cfg.Polls, metrics: cfg.Metrics, origins: cfg.Origins, handOff: cfg.HandOff,
+		app: cfg.App, polls: cfg.Polls, metrics: cfg.Metrics, origins: cfg.Origins, handOff: cfg.HandOff,
 		seen: newBlocks(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
 		loops: make([]loop, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
@@ -194,8 +152,8 @@ const restTimeout = 10 * time.Second
 func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) bool {
 	c, gone := l.take(w, r)
 	if c == nil {
-		if gone && s.ID() == "" {
-			l.api.End(s)
+		if gone {
+			l.app.End(s)
 		}
 		return gone
 	}

@@ -7,33 +7,43 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
-
-// published is an API that counts publishes.
-type published struct {
-	everything
-	n int
-}
-
-func (p *published) Publish(Publish) (wire.Published, error) {
-	p.n++
-	return wire.Published{}, nil
-}
 
 // A stage is a loop that the test runs by hand: nothing happens between its calls.
 type stage struct {
 	*testing.T
 	*Lane
-	loop *loop
+	loop   *loop
+	broker *broker.Broker
 }
 
-func newStage(t *testing.T, api API) *stage {
-	l := New(Config{API: api, Metrics: metrics.New("test"), Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: time.Minute})
-	s := &stage{T: t, Lane: l, loop: &l.loops[0]}
+// newLane returns a lane of an app without limits.
+func newLane(t *testing.T, authority app.Authority) (*Lane, *broker.Broker) {
+	m := metrics.New("test")
+	b := broker.New(broker.Config{}, m, time.Now())
+	t.Cleanup(b.Close)
+	a := app.New(app.Config{
+		Broker: b, Sessions: session.NewRegistry(session.Config{}, b, m), Authority: authority,
+		Limiter: limit.New(limit.Config{}, m), Hook: hook.None{}, Metrics: m, Log: zap.NewNop(),
+		Limits: wire.Limits{MessageBytes: 1},
+	})
+	return New(Config{App: a, Metrics: m, Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: time.Minute}), b
+}
+
+func newStage(t *testing.T, authority app.Authority) *stage {
+	l, b := newLane(t, authority)
+	s := &stage{T: t, Lane: l, loop: &l.loops[0], broker: b}
 	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	require.NoError(t, err)
 	s.loop.epoll = epoll
@@ -63,6 +73,12 @@ func (s *stage) connect() (c *conn, client int) {
 	return c, pair[1]
 }
 
+// published is how many publishes were served.
+func (s *stage) published() int {
+	state, _ := s.broker.Topic("a")
+	return int(state.Position.Offset)
+}
+
 // ask writes publishes from the client's side.
 func ask(t *testing.T, client, requests int) {
 	t.Helper()
@@ -85,24 +101,23 @@ func (s *stage) hear() {
 // A client that asks ahead for much has its turns: the others have theirs between.
 func TestAConnectionHasTurns(t *testing.T) {
 	const requests = 100
-	api := &published{}
-	s := newStage(t, api)
+	s := newStage(t, auth.Open{})
 	_, greedy := s.connect()
 	_, modest := s.connect()
 	ask(t, greedy, requests)
 	ask(t, modest, 1)
 	s.hear()
-	require.LessOrEqual(t, api.n, atATime, "one turn")
+	require.LessOrEqual(t, s.published(), atATime, "one turn")
 	require.Contains(t, string(appendAll(t, nil, modest)), "HTTP/1.1 200 ")
 	require.True(t, s.loop.tired, "other goroutines have their turn, too")
 	for s.loop.deliver(false) {
 	}
-	require.Equal(t, requests+1, api.n, "all turns")
+	require.Equal(t, requests+1, s.published(), "all turns")
 }
 
 // Letters come in parts: however many there are, the kernel's events have their turn.
 func TestLettersHaveTurns(t *testing.T) {
-	s := newStage(t, everything{})
+	s := newStage(t, auth.Open{})
 	c, _ := s.connect()
 	done := 0
 	for range 2*atOnce + 1 {
@@ -126,27 +141,25 @@ func TestLettersHaveTurns(t *testing.T) {
 // A loop does not wait for a connection whose output is lent to a goroutine: it notes
 // what it hears, and goes on when the goroutine's letter comes.
 func TestALoopDoesNotTouchWhatIsLent(t *testing.T) {
-	api := &published{}
-	s := newStage(t, api)
+	s := newStage(t, auth.Open{})
 	c, client := s.connect()
 	c.polling, c.gone = waiting, &gone{done: make(chan struct{})}
 	ask(t, client, 1)
 	s.hear()
-	require.Zero(t, api.n)
+	require.Zero(t, s.published())
 	require.NoError(t, c.gone.Err())
 	require.NoError(t, syscall.Shutdown(client, syscall.SHUT_WR))
 	s.hear()
 	require.Error(t, c.gone.Err(), "the goroutine is told that the client has gone")
 	s.loop.post(c, func(c *conn) { c.polling = noPoll })
 	s.loop.deliver(false)
-	require.Equal(t, 1, api.n)
+	require.Equal(t, 1, s.published())
 }
 
 // A descriptor is closed and used anew, while letters for its first owner are under
 // way, and events that came with its end: the second owner gets neither.
 func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
-	api := &published{}
-	s := newStage(t, api)
+	s := newStage(t, auth.Open{})
 	first, client := s.connect()
 	fd := first.fd
 	ask(t, client, 1)
@@ -173,15 +186,15 @@ func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
 	s.loop.join(second)
 	s.loop.deliver(false)
 	require.False(t, second.ended)
-	require.Zero(t, api.n)
+	require.Zero(t, s.published())
 	s.hear() // what was there before it joined, too
-	require.Equal(t, 1, api.n)
+	require.Equal(t, 1, s.published())
 	require.Equal(t, staying, second.fate)
 }
 
 // A connection may come just as the lane closes: an upgrade, once it was answered.
 func TestWhoComesWhileTheLaneClosesIsClosed(t *testing.T) {
-	s := newStage(t, everything{})
+	s := newStage(t, auth.Open{})
 	c, client := s.connect()
 	s.loop.closeAll()
 	require.Equal(t, left, c.fate)
@@ -197,7 +210,7 @@ func TestWhoComesWhileTheLaneClosesIsClosed(t *testing.T) {
 
 // A loop that sleeps is woken by a letter, and by an event; each once.
 func TestALetterWakesTheLoop(t *testing.T) {
-	l := New(Config{API: everything{}, Metrics: metrics.New("test"), Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: time.Minute})
+	l, _ := newLane(t, auth.Open{})
 	l.mu.Lock()
 	loop := &l.loops[0]
 	require.NoError(t, loop.open())

@@ -35,7 +35,7 @@ func (c *conn) takeBack() {
 func (c *conn) polled() {
 	c.polling = noPoll
 	if c.stateless != nil {
-		c.lane.api.End(c.stateless)
+		c.lane.app.End(c.stateless)
 		c.stateless = nil
 	}
 }
@@ -99,7 +99,7 @@ func (c *conn) end(err error) {
 	case err == nil:
 		c.answered()
 	case ok:
-		c.problem(problem)
+		c.fail(err)
 	default:
 		c.fate = closing
 	}

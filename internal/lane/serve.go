@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -47,14 +48,12 @@ const blanksBehindPost = 4
 // servePoll begins one poll.
 func (c *conn) servePoll(kind form, r *request) {
 	s, req, err := c.findPoll(kind, r)
-	if refused(err) == nil && err != nil {
+	if err == app.ErrWouldWait {
 		c.fate = returning
 		return
 	}
-	c.served++
+	c.took(r)
 	c.blanks = 0
-	c.origin = r.fields.originIndex
-	c.consume(r.length)
 	if err != nil {
 		c.refuse(err)
 		return
@@ -66,19 +65,34 @@ func (c *conn) servePoll(kind form, r *request) {
 
 func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Request, error) {
 	if kind == pollTopics {
-		return c.lane.api.PollTopics(r.query, r.fields.accepts, c.from(r))
+		return c.lane.app.PollTopics(app.NoWait, c.caller(r), app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts})
 	}
-	s, req, err := c.lane.api.Poll(r.name, c.known, r.query, r.fields.accepts, c.from(r))
+	s, req, err := c.lane.app.Poll(c.caller(r), app.Poll{Session: r.name, Known: c.known, Query: r.query, Accepts: r.fields.accepts})
 	c.known = s
 	return s, req, err
 }
 
-// from is where a request comes from.
-func (c *conn) from(r *request) From {
-	return From{
+// caller returns who sent a request.
+func (c *conn) caller(r *request) app.Caller {
+	return app.Caller{
 		Credentials: auth.Credentials{Authorization: r.fields.authorization},
-		Seat:        c.seat, Forwarded: r.fields.forwardedFor,
+		Who:         c.seat.Who(header(r.fields.forwardedFor), ""),
 	}
+}
+
+// header returns a header's values, as net/http has them.
+func header(value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{value}
+}
+
+// took notes that a request is served here.
+func (c *conn) took(r *request) {
+	c.served++
+	c.origin = r.fields.originIndex
+	c.consume(r.length)
 }
 
 // beginPoll begins a poll of s.
@@ -96,11 +110,14 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 	c.polling = begun
 }
 
-// problem answers with p. Who is told that the daemon drains comes back on another
-// connection, which may be another daemon's.
-func (c *conn) problem(p *wire.Problem) {
-	c.lane.metrics.Refused.WithLabelValues(string(p.Code)).Inc()
-	p = p.Spread()
+// fail answers with what err says, or closes the connection if nothing can be told. A
+// client that is told that the daemon drains reconnects, which may lead to another daemon.
+func (c *conn) fail(err error) {
+	p := c.lane.app.Problem(err)
+	if p == nil {
+		c.fate = closing
+		return
+	}
 	body, err := json.Marshal(p)
 	if err != nil {
 		panic("BUG: a problem does not marshal: " + err.Error())
@@ -125,18 +142,16 @@ func (c *conn) servePublish(r *request) {
 		c.fate = returning
 		return
 	}
-	published, err := c.lane.api.Publish(Publish{
-		Topic: r.name, Query: r.query, ContentType: r.fields.contentType, Body: r.body,
-		IdempotencyKey: r.fields.idempotencyKey, From: c.from(r),
+	published, err := c.lane.app.Publish(app.NoWait, c.caller(r), app.Publish{
+		Topic: string(r.name), Query: string(r.query), Payload: r.body,
+		ContentType: header(r.fields.contentType), IdempotencyKeys: header(r.fields.idempotencyKey),
 	})
-	if refused(err) == nil && err != nil {
+	if err == app.ErrWouldWait {
 		c.fate = returning
 		return
 	}
-	c.served++
-	c.consume(r.length)
+	c.took(r)
 	c.blanks = blanksBehindPost
-	c.origin = r.fields.originIndex
 	if err != nil {
 		c.refuse(err)
 		return

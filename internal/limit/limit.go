@@ -84,6 +84,9 @@ type Who struct {
 	principal string  // empty: anonymous
 }
 
+// As returns w with a principal.
+func (w Who) As(principal string) Who { return Who{source: w.source, principal: principal} }
+
 // Client returns where bytes that wait count against w's address, or nil. It is valid
 // as long as some do.
 func (l *Limiter) Client(w Who) *memory.Client {
@@ -109,14 +112,26 @@ func (l *Limiter) Admit(kind Kind, w Who) error { return l.AdmitMany(kind, 1, w)
 
 // AdmitMany is Admit for n at once, all or none.
 func (l *Limiter) AdmitMany(kind Kind, n int, w Who) error {
+	return l.admit(kind, n, w, Address, All)
+}
+
+// AdmitAddress is the part of Admit that asks about the address, before the principal is
+// known. AdmitPrincipal is the rest.
+func (l *Limiter) AdmitAddress(kind Kind, w Who) error { return l.admit(kind, 1, w, Address, Address) }
+
+// AdmitPrincipal is the part of Admit that asks about the principal, and about all.
+func (l *Limiter) AdmitPrincipal(kind Kind, w Who) error { return l.admit(kind, 1, w, Principal, All) }
+
+// admit asks the scopes from first to last.
+func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
 	r := l.force.Load().rates
-	// Fast path: nothing is said of its kind.
+	// Fast path: no rate of this kind is limited.
 	if !r.limits[kind] {
 		return nil
 	}
 	now := time.Now()
 	w = l.Current(w)
-	for scope := Address; scope <= All; scope++ {
+	for scope := first; scope <= last; scope++ {
 		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, n) {
 			return l.refuse(w, now, tooOften(kind, n, scope, b, now))
 		}

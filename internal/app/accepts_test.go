@@ -1,4 +1,4 @@
-package httpapi
+package app
 
 import (
 	"testing"
@@ -45,4 +45,33 @@ func TestTheFormatThatIsLikedBestIsTaken(t *testing.T) {
 		require.False(t, got.None, accept)
 		require.Equal(t, want, got.Format, accept)
 	}
+}
+
+func TestAcceptEncodingIsReadAsRFC9110Says(t *testing.T) {
+	for header, want := range map[string]bool{
+		"":                           false,
+		"gzip":                       true,
+		"GZIP":                       true,
+		"x-gzip":                     true, // "SHOULD consider it equivalent"
+		"gzip, deflate, br, zstd":    true,
+		"deflate, gzip;q=1.0, *;q=0": true,
+		"br, deflate":                false,
+		"*":                          true,
+		"*;q=0":                      false,
+		"gzip;q=0":                   false,
+		"gzip;q=0.000, *":            false,
+		"gzip ; q=0.001":             true,
+		"identity":                   false,
+		"identity, gzip":             true,
+		"gzip;q=0.5, identity":       false, // it likes the other better
+		"gzip;q=0.5, identity;q=0.5": true,
+		"gzip;q=0.5, *":              false, // which takes identity, too
+		"gzip;q=1, *;q=0.5":          true,
+		"identity;q=0":               false, // it is sent what there is
+		"gzipped":                    false,
+	} {
+		require.Equal(t, want, acceptsGzip([]string{header}), "Accept-Encoding: %s", header)
+	}
+	require.False(t, acceptsGzip(nil))
+	require.True(t, acceptsGzip([]string{"br", "gzip"}), "two headers are one list")
 }

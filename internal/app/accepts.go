@@ -1,0 +1,118 @@
+package app
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Accepts is what a request's headers say of the answer.
+type Accepts struct {
+	Format frame.Format // the best of those that are acceptable
+	None   bool         // none is acceptable
+	Gzip   bool         // the answer may be in gzip
+}
+
+// AcceptsOf reads the values of Accept and of Accept-Encoding.
+func AcceptsOf(accept, encoding []string) Accepts {
+	accepts := accepted(accept)
+	accepts.Gzip = acceptsGzip(encoding)
+	return accepts
+}
+
+// formats are those that a poll can ask for: the name in format=, and the ranges of
+// Accept that include the format, from the widest to the one that names it alone. Of two
+// formats with the same weight the first wins.
+var formats = []struct {
+	name   string
+	format frame.Format
+	ranges []string
+}{
+	// curl --json and many libraries say application/json without being asked.
+	{"json", frame.NDJSON, []string{"*/*", "application/*", "application/json", "application/x-ndjson"}},
+	{"cbor", frame.CBOR, []string{"*/*", "application/*", "application/cbor-seq"}},
+}
+
+// formatOf returns the format that a request wants: format= beats Accept.
+func formatOf(q url.Values, accepts Accepts) (frame.Format, error) {
+	name, err := one(q, "format")
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range formats {
+		if name == f.name {
+			return f.format, nil
+		}
+	}
+	switch {
+	case q.Has("format"):
+		return 0, wire.NewProblem(wire.CodeNotAcceptable, "say format=json or format=cbor", "there is no format %.40q", name)
+	case accepts.None:
+		return 0, wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or say format=json or format=cbor", "no format that there is is accepted")
+	}
+	return accepts.Format, nil
+}
+
+// accepted reads an Accept header. The format with the highest weight wins, and the most
+// specific range that includes a format decides its weight (RFC 9110, section 12.5.1).
+func accepted(accept []string) Accepts {
+	if strings.Trim(strings.Join(accept, ","), ", \t") == "" {
+		return Accepts{}
+	}
+	weights := weightsOf(accept)
+	best, highest := Accepts{None: true}, 0.0
+	for _, f := range formats {
+		weight := 0.0
+		for _, r := range f.ranges {
+			if w, ok := weights[r]; ok {
+				weight = w
+			}
+		}
+		if weight > highest {
+			best, highest = Accepts{Format: f.format}, weight
+		}
+	}
+	return best
+}
+
+// acceptsGzip reads an Accept-Encoding header: whether gzip is acceptable, and not less
+// than no encoding (RFC 9110, section 12.5.3). A client without the header accepts
+// anything, but may not expect it.
+func acceptsGzip(encodings []string) bool {
+	weights := weightsOf(encodings)
+	weight := func(names ...string) float64 {
+		for _, name := range append(names, "*") {
+			if w, ok := weights[name]; ok {
+				return w
+			}
+		}
+		return 0
+	}
+	gzip := weight("gzip", "x-gzip")
+	return gzip > 0 && gzip >= weight("identity")
+}
+
+// weightsOf reads a header that is a list of names with weights.
+func weightsOf(header []string) map[string]float64 {
+	weights := make(map[string]float64)
+	for part := range strings.SplitSeq(strings.ToLower(strings.Join(header, ",")), ",") {
+		name, params, _ := strings.Cut(part, ";")
+		weights[strings.TrimSpace(name)] = weightOf(params)
+	}
+	return weights
+}
+
+// weightOf returns the weight among a name's parameters: 1 if none can be read.
+func weightOf(params string) float64 {
+	for param := range strings.SplitSeq(params, ";") {
+		if q, ok := strings.CutPrefix(strings.TrimSpace(param), "q="); ok {
+			if weight, err := strconv.ParseFloat(q, 64); err == nil {
+				return weight
+			}
+		}
+	}
+	return 1
+}

@@ -1,0 +1,111 @@
+// Package app is what a caller may do, in one order of checks, whichever way the call
+// came: over HTTP, the lane, a WebSocket or TCP. It is the only room that asks the
+// authority, the limits and the hook.
+//
+// The order of the checks: draining, the rate of the address, authentication, the rate
+// of the principal, the topic's name, permission, the rate of the topic, the body, the
+// idempotency key, a slot, the hook, the broker. A call skips the checks that do not
+// apply to it.
+//
+// A call whose context has already ended never waits. It returns ErrWouldWait if it
+// would have to, and has spent nothing then: such a call takes its slot first.
+package app
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Config is what an App is made of. All fields are required.
+type Config struct {
+	Broker    *broker.Broker
+	Sessions  *session.Registry
+	Authority Authority
+	Limiter   *limit.Limiter
+	Hook      Hook
+	Metrics   *metrics.Metrics
+	Log       *zap.Logger
+
+	// Limits are shown to clients, and MessageBytes is enforced here, until a Reload.
+	Limits wire.Limits
+}
+
+// An App carries out calls. All methods may be called concurrently.
+type App struct {
+	cfg     Config // immutable, but for Limits: see limits
+	limits  atomic.Pointer[wire.Limits]
+	repeats atomic.Int64 // publishes that wait for another with the same key
+}
+
+// New returns an App made of cfg.
+func New(cfg Config) *App {
+	a := &App{cfg: cfg}
+	a.Reload(cfg.Limits)
+	return a
+}
+
+// Reload puts other limits in force.
+func (a *App) Reload(limits wire.Limits) {
+	a.limits.Store(&limits)
+	a.cfg.Broker.Memory().SetLargestBody(max(limits.MessageBytes, MaxRequestBytes))
+}
+
+// Limits returns the limits in force.
+func (a *App) Limits() *wire.Limits { return a.limits.Load() }
+
+// Errors that are not for the client.
+var (
+	// ErrWouldWait is the answer to a call whose context has already ended: the caller's
+	// own, or that of a client that has left.
+	ErrWouldWait = errors.New("the call would have to wait")
+
+	// ErrClientGone says that the client has left, and that nobody reads an answer.
+	ErrClientGone = errors.New("the client is gone")
+
+	errPanicked = errors.New("the call panicked")
+)
+
+// untold are the errors after which nobody is told anything.
+var untold = []error{errPanicked, ErrClientGone, ErrWouldWait, context.Canceled, context.DeadlineExceeded}
+
+// Problem returns what to tell the client about err, and counts it. It returns nil if
+// nothing can be told: the client is gone, or the call panicked. The connection is to be
+// closed then, so that nothing on it looks like an answer.
+//
+// A *wire.Problem is told as it is. Any other error is the daemon's fault: it is logged
+// here, once, with fields that say where it happened, and hidden.
+func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
+	p, ok := errors.AsType[*wire.Problem](err)
+	switch {
+	case ok:
+	case slices.ContainsFunc(untold, func(e error) bool { return errors.Is(err, e) }):
+		return nil
+	default:
+		a.cfg.Log.Error("request failed", append(fields, zap.Error(err))...)
+		p = internal()
+	}
+	a.cfg.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
+	return p.Spread()
+}
+
+func internal() *wire.Problem {
+	return wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
+}
+
+// recovered is deferred: it logs a panic, and sets err.
+func (a *App) recovered(err *error) {
+	if why := recover(); why != nil {
+		a.cfg.Log.Error("panic", zap.Any("panic", why), zap.Stack("stack"))
+		*err = errPanicked
+	}
+}

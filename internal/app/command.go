@@ -1,0 +1,173 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
+
+// commands carries out the commands of one two-way connection. It implements
+// transport.Commands.
+type commands struct {
+	app    *App
+	caller Caller
+	read   func([]byte) (*wire.Command, error)
+}
+
+// Do implements transport.Commands. It does not wait: a command that has to is returned
+// as later. A panic ends the connection, and not the daemon.
+func (c *commands) Do(ctx context.Context, s *session.Session, raw []byte) (reply *wire.Reply, later transport.Later, err error) {
+	defer c.app.recovered(&err)
+	command, err := c.read(raw)
+	switch {
+	case command == nil: // not even a ref
+		return nil, nil, err
+	case err == nil:
+		reply, err = c.carryOut(NoWait, s, command)
+	default:
+		err = c.app.Reject(c.caller, err)
+	}
+	refusal, ok := errors.AsType[*limit.Refusal](err)
+	switch {
+	case errors.Is(err, ErrWouldWait):
+		return nil, c.later(command.Ref, func(ctx context.Context) (*wire.Reply, error) { return c.carryOut(ctx, s, command) }), nil
+	case ok && refusal.Hold > 0:
+		return nil, c.later(command.Ref, func(ctx context.Context) (*wire.Reply, error) { return nil, refusal }), nil
+	}
+	return c.reply(command.Ref, reply, err), nil, nil
+}
+
+// later returns a command that may wait, and so may its refusal.
+func (c *commands) later(ref *uint64, do func(ctx context.Context) (*wire.Reply, error)) transport.Later {
+	return func(ctx context.Context) *wire.Reply {
+		reply, err := func() (reply *wire.Reply, err error) {
+			defer c.app.recovered(&err)
+			return do(ctx)
+		}()
+		if errors.Is(err, errPanicked) {
+			err = internal() // the connection goes on
+		}
+		if refusal, ok := errors.AsType[*limit.Refusal](err); ok {
+			c.app.cfg.Limiter.Hold(ctx, refusal)
+		}
+		return c.reply(ref, reply, err)
+	}
+}
+
+// reply returns what to tell the client: nil is nothing.
+func (c *commands) reply(ref *uint64, reply *wire.Reply, err error) *wire.Reply {
+	if err != nil {
+		reply = &wire.Reply{Problem: c.app.Problem(err)}
+		if reply.Problem == nil {
+			return nil // the client is gone
+		}
+	} else if ref == nil {
+		return nil
+	}
+	reply.Ref = ref
+	return reply
+}
+
+// carryOut carries out a command and returns its reply, but for the ref.
+func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command) (*wire.Reply, error) {
+	if err := checkCommand(command); err != nil {
+		return nil, c.app.Reject(c.caller, err)
+	}
+	reply := &wire.Reply{}
+	var err error
+	switch {
+	case command.Publish != nil:
+		var published wire.Published
+		if published, err = c.publish(ctx, command.Publish); err == nil {
+			reply.Position, reply.Time = &published.Position, published.Time
+		}
+	case command.Ping || command.Ack != nil:
+		// As a poll would say it by coming.
+		if err = c.app.admit(&c.caller, limit.Polls); err == nil && !command.Ping {
+			err = s.Ack(*command.Ack)
+		}
+	default:
+		reply.Positions, err = c.app.change(ctx, &c.caller, func() (*session.Session, wire.ChangeRequest, error) {
+			return s, wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}, nil
+		})
+	}
+	return reply, err
+}
+
+func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Published, error) {
+	var s slot
+	defer s.end()
+	published, err := c.app.publishItem(ctx, &c.caller, &s, item)
+	if err == nil {
+		c.app.cfg.Metrics.CommandPublishes.Inc()
+	}
+	return published, err
+}
+
+// checkCommand returns an error unless a command says one thing.
+func checkCommand(c *wire.Command) error {
+	says := 0
+	for _, so := range []bool{c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping} {
+		if so {
+			says++
+		}
+	}
+	switch {
+	case says != 1:
+		return wire.NewProblem(wire.CodeInvalidRequest, "say one of subscribe (and unsubscribe), publish, ack and ping", "the command says %d things", says)
+	case c.Ref != nil && *c.Ref > wire.MaxRef:
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a whole number up to 2^53-1", "ref is too large")
+	}
+	return nil
+}
+
+// readCBORCommand reads a command in CBOR, as readCommand does.
+func readCBORCommand(raw []byte) (*wire.Command, error) {
+	object, kept, err := cbor.MapToJSON(raw, "publish")
+	if err != nil {
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "what was sent is not a map: %v", err)
+	}
+	command, err := readCommand(object)
+	if err == nil && command.Publish != nil { // in another case, which encoding/json takes for the same
+		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: write "publish"`)
+	}
+	if err != nil || kept["publish"] == nil {
+		return command, err
+	}
+	if command.Publish, err = readCBORItem(kept["publish"]); err != nil {
+		return &wire.Command{Ref: command.Ref}, err
+	}
+	return command, nil
+}
+
+// readCommand reads a command in JSON. With an error comes what can be read of the
+// command, for its ref; nil if it is none at all.
+func readCommand(raw []byte) (*wire.Command, error) {
+	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
+		return nil, noCommand()
+	}
+	command := &wire.Command{}
+	err := decode(raw, command)
+	switch {
+	case err == nil:
+		return command, nil
+	case !json.Valid(raw):
+		return nil, noCommand()
+	}
+	var named struct {
+		Ref *uint64 `json:"ref"`
+	}
+	_ = json.Unmarshal(raw, &named) // whatever else is wrong with it
+	return &wire.Command{Ref: named.Ref}, err
+}
+
+func noCommand() *wire.Problem {
+	return wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "what was sent is not an object")
+}

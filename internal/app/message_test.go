@@ -1,0 +1,57 @@
+package app
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func TestWhatAPublishSaysIsRead(t *testing.T) {
+	m, err := messageOf("a", "client=a.b:c-d_e&key=k&ttl=2", []string{"text/plain"}, []string{`"i d"`})
+	require.NoError(t, err)
+	require.Equal(t, wire.Message{Position: wire.Position{Topic: "a"}, Type: "text/plain", Client: "a.b:c-d_e", Key: "k", ID: "i d"}, m.Message)
+	require.Equal(t, 2*time.Second, m.ttl)
+}
+
+// A publish is in CBOR, or none: it is not taken by way of JSON because of its case.
+func TestAPublishCommandInCBORIsWrittenAsItIs(t *testing.T) {
+	publish := map[string]any{"topic": "a", "data": 1}
+	for _, command := range []map[string]any{{"Publish": publish}, {"publish": publish, "Publish": publish}} {
+		command["ref"] = 7
+		item, err := cbor.Marshal(command)
+		require.NoError(t, err)
+		read, err := readCBORCommand(item)
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest})
+		require.Equal(t, uint64(7), *read.Ref)
+	}
+}
+
+func TestAnApplicationIsHeldToTheRules(t *testing.T) {
+	large := strings.Repeat("x", 64<<10)
+	for name, item := range map[string]*wire.PublishItem{
+		"no payload":  {Key: "x"},
+		"two":         {Data: []byte("1"), Type: "text/plain", Text: new("")},
+		"a long key":  {Data: []byte("1"), Key: strings.Repeat("x", 256)},
+		"no ttl":      {Data: []byte("1"), TTL: new(uint64)},
+		"too large":   {Type: "text/plain", Text: new(large + "x")},
+		"twice":       {Data: []byte(`{"a":1,"a":2}`)},
+		"a bad type":  {Type: "; text", Text: new("")},
+		"a form":      {Type: "application/x-www-form-urlencoded", Text: new("")},
+		"broken CBOR": {Type: wire.CBORType, Base64: new([]byte{0x82})},
+	} {
+		m := newMessage("a")
+		m.Data, m.Client, m.ttl = []byte("1"), "c", time.Second
+		before := *m
+		require.Error(t, m.become(item, len(large)), name)
+		require.Equal(t, before, *m, name)
+	}
+	m := newMessage("a")
+	m.Client, m.ID = "c", "k"
+	require.NoError(t, m.become(&wire.PublishItem{Type: "text/plain", Text: &large}, len(large)))
+	require.Equal(t, []string{"a", "c", "k"}, []string{m.Position.Topic, m.Client, m.ID}, "these stay")
+}

@@ -1,0 +1,309 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Hook asks the application about messages before they are published.
+type Hook interface {
+	// Wants reports whether the application is asked about messages to the topic. Then
+	// a publish may take long.
+	Wants(topic string) bool
+
+	// Publish asks about m, and returns nil if it may be published: as it is or, if take
+	// was called, as take has changed it by what the application answered. The error is
+	// a *wire.Problem, or ctx's.
+	Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error
+}
+
+// A Body reads the body of a request, of at most so many bytes. It is called at most
+// once. The error may be a *wire.Problem.
+type Body func(most int) ([]byte, error)
+
+// A Publish is one message as a request has it.
+type Publish struct {
+	Topic, Query                 string   // the query as it came
+	ContentType, IdempotencyKeys []string // the headers' values
+
+	// Payload is the body, which is copied. If Body is not nil, it reads the body instead.
+	Payload []byte
+	Body    Body
+}
+
+// Publish publishes one message.
+func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.Published, err error) {
+	defer a.recovered(&err)
+	var s slot
+	defer s.end()
+	key := ""
+	if len(p.IdempotencyKeys) == 1 {
+		key, _ = wire.ParseIdempotencyKey(p.IdempotencyKeys[0]) // an error is for later
+	}
+	return a.publish(ctx, &c, &s, p.Topic, key, func() (*message, []byte, error) {
+		m, err := messageOf(p.Topic, p.Query, p.ContentType, p.IdempotencyKeys)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case p.Body == nil:
+			return m, bytes.Clone(p.Payload), nil
+		}
+		body, err := p.Body(a.Limits().MessageBytes)
+		return m, body, err
+	})
+}
+
+// MayWait reports whether a publish to the topic may take long.
+func (a *App) MayWait(topic string) bool { return a.cfg.Hook.Wants(topic) }
+
+// publishItem publishes a message that came with others, or on a connection.
+func (a *App) publishItem(ctx context.Context, c *Caller, s *slot, item *wire.PublishItem) (wire.Published, error) {
+	key := ""
+	if item.ID != nil {
+		key = *item.ID
+	}
+	return a.publish(ctx, c, s, item.Topic, key, func() (*message, []byte, error) { return messageOfItem(item) })
+}
+
+// publish is the order in which a message is checked. read is called once all is asked
+// that needs no body. The slot may be held already.
+func (a *App) publish(ctx context.Context, c *Caller, s *slot, topic, key string, read func() (*message, []byte, error)) (wire.Published, error) {
+	if why := a.cfg.Sessions.Draining(); why != nil {
+		return wire.Published{}, why
+	}
+	mustNotWait := ctx.Err() != nil
+	if mustNotWait {
+		if err := a.takeEarlyToPublish(c, s, topic, key); err != nil {
+			return wire.Published{}, err
+		}
+	}
+	if err := a.admit(c, limit.Publishes); err != nil {
+		return wire.Published{}, err
+	}
+	if err := a.mayPublish(c, topic); err != nil {
+		return wire.Published{}, err
+	}
+	m, body, err := read()
+	if err != nil {
+		return wire.Published{}, err
+	}
+	pending, err := a.countPending(c, m.session) // also while it waits for its slot
+	if err != nil {
+		return wire.Published{}, err
+	}
+	if pending != nil {
+		defer pending.Add(-1)
+	}
+	if err := s.take(ctx, a, c); err != nil {
+		return wire.Published{}, err
+	}
+	published, err := a.publishMessage(ctx, c.principal.Name, m, body)
+	if mustNotWait {
+		err = orWouldWait(err)
+	}
+	return published, err
+}
+
+// takeEarlyToPublish takes the slot of a publish that must not wait, unless it would
+// have to wait for something else.
+func (a *App) takeEarlyToPublish(c *Caller, s *slot, topic, key string) error {
+	if a.cfg.Hook.Wants(topic) {
+		return ErrWouldWait
+	}
+	if key != "" {
+		if err := a.authenticate(c); err != nil {
+			return err
+		}
+		// One that begins a moment later is noticed after the rates are spent.
+		if a.cfg.Broker.IsUnderWay(c.principal.Name, topic, key) {
+			return ErrWouldWait
+		}
+	}
+	return s.takeEarly(a, c)
+}
+
+// mayPublish asks for permission, and for the rates of the topic.
+func (a *App) mayPublish(c *Caller, topic string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	if wire.ReservedTopic(topic) {
+		return reserved(topic)
+	}
+	if err := a.cfg.Authority.Allow(c.principal, auth.Publish, topic); err != nil {
+		return err
+	}
+	if err := a.cfg.Limiter.AdmitTopic(topic, c.Who); err != nil {
+		return err
+	}
+	if a.wouldMake(topic) {
+		return a.cfg.Limiter.Admit(limit.Topics, c.Who)
+	}
+	return nil
+}
+
+// countPending counts a publish among those that its session has in flight, if it names
+// a session. The caller subtracts it from pending again.
+func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err error) {
+	if id == "" {
+		return nil, nil
+	}
+	s, err := a.session(c, []byte(id))
+	if err != nil {
+		return nil, err
+	}
+	if n := s.Pending.Add(1); n > int64(a.cfg.Limiter.Config().PendingMessages) {
+		s.Pending.Add(-1)
+		return nil, a.cfg.Limiter.TooManyPending(c.Who)
+	}
+	return &s.Pending, nil
+}
+
+// publishMessage publishes m with a body that nobody else changes, once for each idempotency key of owner's. If a hook is
+// for the topic, the application is asked first. Another publish with the same key is
+// waited for, at most until ctx ends.
+func (a *App) publishMessage(ctx context.Context, owner string, m *message, body []byte) (wire.Published, error) {
+	if err := m.setPayload(body, a.Limits().MessageBytes); err != nil {
+		return wire.Published{}, err
+	}
+	asks := a.cfg.Hook.Wants(m.Position.Topic)
+	switch {
+	case !asks && m.ID == "": // Fast path.
+		return a.cfg.Broker.Publish(&m.Message, m.ttl, time.Now())
+	case !asks:
+		return a.cfg.Broker.PublishOnce(ctx, owner, &m.Message, m.ttl, time.Now())
+	case m.ID == "":
+		return a.askAndPublish(ctx, owner, broker.Key{}, m)
+	}
+	publish := func(k broker.Key) (wire.Published, error) { return a.askAndPublish(ctx, owner, k, m) }
+	return a.cfg.Broker.Once(a.awaitSameKey(ctx), owner, &m.Message, m.ttl, time.Now(), publish)
+}
+
+func (a *App) askAndPublish(ctx context.Context, owner string, k broker.Key, m *message) (wire.Published, error) {
+	err := a.cfg.Hook.Publish(ctx, owner, &m.Message, m.ttl, func(item *wire.PublishItem) error {
+		return m.become(item, a.Limits().MessageBytes)
+	})
+	if err != nil {
+		return wire.Published{}, err
+	}
+	return a.cfg.Broker.PublishKeyed(k, &m.Message, m.ttl, time.Now())
+}
+
+// awaitSameKey waits for another publish with the same idempotency key. That may take as
+// long as the application does, and fail, so that the next one is asked about. A publish
+// that waits holds a slot that others need, so at most a quarter of the slots may.
+func (a *App) awaitSameKey(ctx context.Context) broker.Await {
+	return func(over <-chan struct{}) error {
+		defer a.repeats.Add(-1)
+		if most := a.cfg.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
+			a.cfg.Metrics.Limited.WithLabelValues("calls").Inc()
+			return wire.NewProblem(wire.CodeOverloaded, "send it again with the same key, as retry_after_ms says",
+				"another publish with the same idempotency key is under way, and as many wait for such as may").Retry(time.Second)
+		}
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// A manyPublish publishes the messages of one request, one after the other. They share
+// a slot. But the application takes its time over each message that it is asked about:
+// the request gives its slot up before the next of those, so that others have a turn.
+type manyPublish struct {
+	app    *App
+	ctx    context.Context // the request's
+	caller Caller
+	slot   slot
+	asked  bool           // the application, since the slot was taken
+	late   *limit.Refusal // to be told late
+}
+
+// A Many is many messages as a request has them.
+type Many struct {
+	Query                        string
+	ContentType, IdempotencyKeys []string // the headers' values
+	Body                         Body
+}
+
+// PublishMany publishes many messages, in their order, each as if it came by itself:
+// what is wrong with one is its own result. It returns the results as the answer's body.
+// An error is the whole request's. If some messages are refused to a client that does
+// not wait as it is told, the answer comes late.
+func (a *App) PublishMany(ctx context.Context, c Caller, p Many) (results Results, err error) {
+	defer a.recovered(&err)
+	if why := a.cfg.Sessions.Draining(); why != nil {
+		return Results{}, why
+	}
+	if err := a.admit(&c, limit.Requests); err != nil {
+		return Results{}, err
+	}
+	form, err := formOfMany(p)
+	if err != nil {
+		return Results{}, err
+	}
+	body, err := p.Body(MaxRequestBytes)
+	if err != nil {
+		return Results{}, err
+	}
+	items, err := form.split(body)
+	if err != nil {
+		return Results{}, err
+	}
+	m := &manyPublish{app: a, ctx: ctx, caller: c}
+	defer m.slot.end()
+	if err := m.slot.take(ctx, a, &c); err != nil {
+		return Results{}, err
+	}
+	results = Results{ContentType: form.contentType, form: form, each: make([]wire.PublishResult, len(items))}
+	for i, raw := range items {
+		if results.each[i], err = m.publish(form, raw); err != nil {
+			return Results{}, err
+		}
+	}
+	m.slot.end()
+	if m.late != nil {
+		a.cfg.Limiter.Hold(ctx, m.late) // what was published is told in any case
+	}
+	return results, nil
+}
+
+// publish publishes one of many. An error says that nobody is left to be told.
+func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, error) {
+	item, err := form.read(raw)
+	var published wire.Published
+	if err == nil {
+		m.maybeGiveUpSlot(item.Topic)
+		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, item)
+	}
+	if err == nil {
+		return wire.PublishResult{Published: &published}, nil
+	}
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
+		m.late = refusal
+	}
+	problem := m.app.Problem(err)
+	if problem == nil {
+		return wire.PublishResult{}, err
+	}
+	return wire.PublishResult{Problem: problem}, nil
+}
+
+func (m *manyPublish) maybeGiveUpSlot(topic string) {
+	asks := m.app.cfg.Hook.Wants(topic)
+	if asks && m.asked {
+		m.slot.end()
+		m.asked = false
+	}
+	m.asked = m.asked || asks
+}

@@ -1,0 +1,257 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
+
+// session returns the session of that id, which is the capability: whoever has it is
+// the subscriber. A caller that often names sessions which do not exist is limited.
+func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
+	s, err := a.cfg.Sessions.GetBytes(id)
+	if errors.Is(err, errSessionUnknown) {
+		if refused := a.cfg.Limiter.Admit(limit.Misses, c.Who); refused != nil {
+			return nil, refused
+		}
+	}
+	return s, err
+}
+
+var errSessionUnknown = &wire.Problem{Code: wire.CodeSessionUnknown}
+
+// OpenSession opens a session for the wire.OpenRequest in the body.
+func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire.SessionOpened, err error) {
+	defer a.recovered(&err)
+	if why := a.cfg.Sessions.Draining(); why != nil {
+		return opened, why
+	}
+	if err := a.admit(&c, limit.Sessions); err != nil {
+		return opened, err
+	}
+	var r wire.OpenRequest
+	if err := readJSON(body, &r); err != nil {
+		return opened, err
+	}
+	o := session.Opening{Topics: r.Topics, Ack: r.Ack == nil || *r.Ack}
+	if o.Except, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
+		return opened, err
+	}
+	if err := a.maySubscribe(&c, r.Topics); err != nil {
+		return opened, err
+	}
+	s, positions, err := a.openSession(ctx, &c, o)
+	if err != nil {
+		return opened, err
+	}
+	return wire.SessionOpened{Session: s.ID(), Ack: o.Ack, Positions: positions, Limits: *a.Limits()}, nil
+}
+
+// openSession opens a session. It may wait for a place among the sessions, which takes
+// no slot of other calls.
+func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*session.Session, []wire.Position, error) {
+	call, err := a.cfg.Limiter.BeginElsewhere(c.Who)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer call.End()
+	return a.cfg.Sessions.Open(ctx, o, time.Now())
+}
+
+// ChangeSession makes the wire.ChangeRequest in the body of a session's subscriptions.
+func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body) (changed wire.SessionChanged, err error) {
+	defer a.recovered(&err)
+	changed.Positions, err = a.change(ctx, &c, func() (s *session.Session, r wire.ChangeRequest, err error) {
+		if s, err = a.session(&c, []byte(id)); err == nil {
+			err = readJSON(body, &r)
+		}
+		return s, r, err
+	})
+	return changed, err
+}
+
+// change is the order in which a change of subscriptions is checked. read returns what
+// is to be changed.
+func (a *App) change(ctx context.Context, c *Caller, read func() (*session.Session, wire.ChangeRequest, error)) ([]wire.Position, error) {
+	var place slot
+	defer place.end()
+	if ctx.Err() != nil {
+		if err := place.takeEarly(a, c); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.admit(c, limit.Requests); err != nil {
+		return nil, err
+	}
+	s, r, err := read()
+	if err != nil {
+		return nil, err
+	}
+	if err := a.maySubscribe(c, r.Add); err != nil {
+		return nil, err
+	}
+	if err := place.take(ctx, a, c); err != nil {
+		return nil, err
+	}
+	return s.Change(r.Add, r.Remove)
+}
+
+// SessionState calls answer with the state of a session.
+func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState) error) (err error) {
+	defer a.recovered(&err)
+	return a.read(ctx, &c, func() (func() error, error) {
+		s, err := a.session(&c, []byte(id))
+		return func() error { return answer(s.State(time.Now())) }, err
+	})
+}
+
+// CloseSession ends a session.
+func (a *App) CloseSession(ctx context.Context, c Caller, id string) (err error) {
+	defer a.recovered(&err)
+	return a.read(ctx, &c, func() (func() error, error) {
+		s, err := a.session(&c, []byte(id))
+		return func() error { a.cfg.Sessions.End(s); return nil }, err
+	})
+}
+
+// End ends a session that was opened for one answer or connection: it has no id.
+func (a *App) End(s *session.Session) {
+	if s.ID() == "" {
+		a.cfg.Sessions.End(s)
+	}
+}
+
+// Connect opens or finds the session of a two-way connection that is opened by a query,
+// and returns what it carries, but for what depends on the connection. The session must
+// End.
+func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.Duplex, err error) {
+	defer a.recovered(&err)
+	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
+		q, err := parseQuery(rawQuery)
+		if err != nil {
+			return r, 0, err
+		}
+		if format, err = formatOf(q, accepts); err != nil {
+			return r, 0, err
+		}
+		r, err = connectRequestOf(q)
+		return r, format, err
+	})
+}
+
+// ConnectByItem is Connect for a connection that is opened by a CBOR map.
+func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err error) {
+	defer a.recovered(&err)
+	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
+		object, _, err := cbor.MapToJSON(item)
+		if err != nil {
+			return r, 0, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "what the connection opens cannot be read: %v", err)
+		}
+		return r, frame.CBOR, decode(object, &r)
+	})
+}
+
+func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
+	if why := a.cfg.Sessions.Draining(); why != nil {
+		return d, why
+	}
+	if err := a.admit(c, limit.Sessions); err != nil {
+		return d, err
+	}
+	r, format, err := read()
+	if err != nil {
+		return d, err
+	}
+	d.Request = transport.Request{Mode: transport.Stream, Acks: true, Format: format}
+	d.Commands = &commands{app: a, caller: *c, read: readCommand}
+	if format.IsBinary() {
+		d.Commands = &commands{app: a, caller: *c, read: readCBORCommand}
+	}
+	if r.Session != "" {
+		if d.Session, err = a.session(c, []byte(r.Session)); err == nil {
+			d.Request.Ack, err = ackOf(r, d.Session)
+		}
+		return d, err
+	}
+	if r.Ack != nil {
+		return d, wire.NewProblem(wire.CodeInvalidRequest, "name the session, or leave ack out", "ack is said, but of no session")
+	}
+	o := session.Opening{Topics: r.Topics}
+	if o.Except, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
+		return d, err
+	}
+	if err := a.maySubscribe(c, r.Topics); err != nil {
+		return d, err
+	}
+	var positions []wire.Position
+	d.Session, positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
+	d.Request.Hello = &wire.Hello{Positions: positions}
+	return d, err
+}
+
+// ackOf returns how many frames the client has of a session that it goes on with.
+func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
+	if len(r.Topics) > 0 || r.Client != "" {
+		return 0, wire.NewProblem(wire.CodeInvalidRequest, "subscribe when it is open", "a session is named, and topics or a client besides")
+	}
+	switch {
+	case !s.Acks():
+		return 0, nil
+	case r.Ack == nil:
+		return 0, ackMissing()
+	}
+	return *r.Ack, nil
+}
+
+// connectRequestOf reads the query that opens a WebSocket.
+func connectRequestOf(q url.Values) (r wire.ConnectRequest, err error) {
+	if r.Topics, err = topicsOf(q); err != nil {
+		return r, err
+	}
+	if err := limitRate(q, r.Topics, transport.Stream); err != nil {
+		return r, err
+	}
+	if r.Client, err = one(q, "client"); err != nil {
+		return r, err
+	}
+	echo, err := truth(q, "echo", true)
+	if err != nil {
+		return r, err
+	}
+	r.Echo = &echo
+	if r.Session, err = one(q, "session"); err != nil || !q.Has("ack") {
+		return r, err
+	}
+	ack, err := number(q, "ack", 0, maxAck, 0)
+	r.Ack = &ack
+	return r, err
+}
+
+// ReadSessionList reads a query for the list of sessions: how many, and in which order.
+func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Problem) {
+	q, err := parseQuery(rawQuery)
+	var page uint64
+	if err == nil {
+		page, err = number(q, "limit", 1, MaxPage, DefaultPage)
+	}
+	text := ""
+	if err == nil {
+		text, err = one(q, "sort")
+	}
+	by = cmp.Or(session.Order(text), session.ByLag)
+	if err == nil && !slices.Contains(session.Orders(), by) {
+		err = wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %.40q", text)
+	}
+	problem, _ = errors.AsType[*wire.Problem](err)
+	return int(page), by, problem
+}

@@ -1,0 +1,173 @@
+package app
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Bounds of a page.
+const (
+	DefaultPage = 100
+	MaxPage     = 1000
+)
+
+// read is the order in which all calls are checked that are neither publishes nor polls
+// nor change subscriptions. check returns what to do once there is a slot, which is held
+// until that is done.
+func (a *App) read(ctx context.Context, c *Caller, check func() (do func() error, err error)) error {
+	if err := a.admit(c, limit.Requests); err != nil {
+		return err
+	}
+	do, err := check()
+	if err != nil {
+		return err
+	}
+	var s slot
+	defer s.end()
+	if err := s.take(ctx, a, c); err != nil {
+		return err
+	}
+	return do()
+}
+
+// Call calls answer for a request that needs no permission.
+func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err error) {
+	defer a.recovered(&err)
+	return a.read(ctx, &c, func() (func() error, error) { return answer, nil })
+}
+
+// Topics calls answer with a page of the topics that the caller may subscribe to.
+func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(wire.TopicList) error) (err error) {
+	defer a.recovered(&err)
+	return a.read(ctx, &c, func() (func() error, error) {
+		q, err := parseQuery(rawQuery)
+		if err != nil {
+			return nil, err
+		}
+		after, err := one(q, "after")
+		if err != nil {
+			return nil, err
+		}
+		n, err := number(q, "limit", 1, MaxPage, DefaultPage)
+		return func() error {
+			return answer(a.cfg.Broker.Topics(after, int(n), func(topic string) bool {
+				return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic) == nil
+			}))
+		}, err
+	})
+}
+
+// Topic calls answer with the state of a topic.
+func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) (err error) {
+	defer a.recovered(&err)
+	return a.read(ctx, &c, func() (func() error, error) {
+		return func() error {
+			state, ok := a.cfg.Broker.Topic(topic)
+			if !ok {
+				return topicUnknown(topic, toHaveIt)
+			}
+			return answer(state)
+		}, a.mayRead(&c, topic)
+	})
+}
+
+// toHaveIt is the remedy where a topic is read that does not exist.
+const toHaveIt = "publish or subscribe to it"
+
+func topicUnknown(topic, remedy string) *wire.Problem {
+	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "there is no topic %q now", topic)
+}
+
+func (a *App) mayRead(c *Caller, topic string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic)
+}
+
+// DeleteTopic deletes a topic's history, and calls answer with its state then.
+func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) (err error) {
+	defer a.recovered(&err)
+	return a.read(ctx, &c, func() (func() error, error) {
+		if err := checkTopic(topic); err != nil {
+			return nil, err
+		}
+		if wire.ReservedTopic(topic) {
+			return nil, reserved(topic)
+		}
+		return func() error {
+			state, ok := a.cfg.Broker.Delete(topic, time.Now())
+			if !ok {
+				return topicUnknown(topic, "nothing of it is held; if it should be there, GET /v1/topics has the names of those that are")
+			}
+			return answer(state)
+		}, a.cfg.Authority.Allow(c.principal, auth.Delete, topic)
+	})
+}
+
+// A History is a request for what a topic holds.
+type History struct {
+	Topic, Query string // the query as it came
+	Accepts      Accepts
+}
+
+// History calls answer with the frames that a topic holds.
+func (a *App) History(ctx context.Context, c Caller, h History, answer func(frames []*frame.Frame, format frame.Format) error) (err error) {
+	defer a.recovered(&err)
+	return a.read(ctx, &c, func() (func() error, error) {
+		if err := a.mayRead(&c, h.Topic); err != nil {
+			return nil, err
+		}
+		start, n, format, err := h.read()
+		return func() error {
+			frames, ok := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: math.MaxInt}, time.Now())
+			if !ok {
+				return topicUnknown(h.Topic, toHaveIt)
+			}
+			return answer(frames, format)
+		}, err
+	})
+}
+
+// read returns where to read from, how many frames, and in which format.
+func (h History) read() (start wire.Start, n int, format frame.Format, err error) {
+	q, err := parseQuery(h.Query)
+	if err != nil {
+		return start, 0, 0, err
+	}
+	page, err := number(q, "limit", 1, MaxPage, DefaultPage)
+	if err != nil {
+		return start, 0, 0, err
+	}
+	after, err := one(q, "after")
+	if err != nil {
+		return start, 0, 0, err
+	}
+	if start, err = startAfter(h.Topic, after); err != nil {
+		return start, 0, 0, err
+	}
+	format, err = formatOf(q, h.Accepts)
+	return start, int(page), format, err
+}
+
+// startAfter returns the start after a position of the topic, or the oldest.
+func startAfter(topic, after string) (wire.Start, error) {
+	if after == "" {
+		return wire.Start{Topic: topic, From: wire.FromOldest}, nil
+	}
+	position, err := wire.ParsePosition(after)
+	if err != nil {
+		return wire.Start{}, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "%v", err)
+	}
+	if position.Topic != topic {
+		return wire.Start{}, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "position %q is of another topic than %q", after, topic)
+	}
+	return wire.StartAfter(position), nil
+}
