@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -230,3 +232,100 @@ func path(to *string) field {
 }
 
 func asIs(s string) (string, error) { return s, nil }
+
+// units of sizes, the largest first. Powers of 1000 are left out: who writes MB
+// may mean either.
+var units = []struct {
+	suffix string
+	bytes  int
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// parseSize reads a plain number of bytes, or one of KiB, MiB or GiB.
+func parseSize(text string) (int, error) {
+	digits, unit := text, 1
+	for _, u := range units {
+		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
+			digits, unit = rest, u.bytes
+			break
+		}
+	}
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0, err
+	}
+	if n > math.MaxInt/unit || n < 0 {
+		return 0, errors.New("out of range")
+	}
+	return n * unit, nil
+}
+
+// formatSize writes n in the largest unit that keeps it whole.
+func formatSize(n int) string {
+	for _, u := range units {
+		if n != 0 && n%u.bytes == 0 {
+			return strconv.Itoa(n/u.bytes) + u.suffix
+		}
+	}
+	return strconv.Itoa(n)
+}
+
+// live marks a setting that may change while the daemon runs. The others wait for a
+// restart.
+func live(f field) field { return liveField{f} }
+
+type liveField struct{ field }
+
+func (liveField) live() bool { return true }
+
+// secret marks a setting that nobody is shown: not in print, in a log or in an error.
+func secret(f field) field { return secretField{f} }
+
+type secretField struct{ field }
+
+func (secretField) secret() bool { return true }
+
+// masked stands for a secret.
+const masked = "(secret)"
+
+// shown is f's value as people may see it, who may read it back.
+func shown(f field, text string) string {
+	if f.secret() && text != "" {
+		return masked
+	}
+	return text
+}
+
+// shownRefused is what was given for f, and is no value of its, as people may see it: a
+// password is not to be logged. It may not be escaped, or its URL have no scheme.
+func shownRefused(f field, text string) string {
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		text = u.Redacted()
+	} else if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") && !isHookURL(text) {
+		text = "xxxxx" + text[at:]
+	}
+	return shown(f, text)
+}
+
+// optional makes a field's zero value stand for nothing said: some other setting
+// counts then. It can only be left out, not be written.
+func optional(f field) field { return optionalField{f} }
+
+type optionalField struct{ field }
+
+func (f optionalField) said() bool {
+	return !reflect.ValueOf(f.target()).Elem().IsZero()
+}
+
+func (f optionalField) check() error {
+	if !f.said() {
+		return nil
+	}
+	return f.field.check()
+}
+
+func (f optionalField) text() string {
+	if !f.said() {
+		return ""
+	}
+	return f.field.text()
+}

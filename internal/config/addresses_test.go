@@ -3,11 +3,59 @@ package config
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+func TestAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		address  string
+		valid    bool
+		loopback bool
+	}{
+		{"127.0.0.1:8080", true, true},
+		{"127.0.0.1:0", true, true},
+		{"127.255.255.254:8080", true, true},
+		{"localhost:8080", true, true},
+		{"LocalHost:8080", true, true},
+		{"localhost.:8080", true, true},
+		{"[::1]:8080", true, true},
+		{"[::ffff:127.0.0.1]:8080", true, true},
+
+		{":8080", true, false},
+		{":0", true, false},
+		{"0.0.0.0:8080", true, false},
+		{"[::]:8080", true, false},
+		{"128.0.0.1:8080", true, false},
+		{"10.0.0.1:8080", true, false},
+		{"[fe80::1%eth0]:8080", true, false},
+		{"localhost.example.com:8080", true, false},
+		{"127.0.0.1.example.com:8080", true, false},
+		{"pubsubd.internal:65535", true, false},
+
+		{"", false, false},
+		{"8080", false, false},
+		{"127.0.0.1", false, false},
+		{"127.0.0.1:", false, false},
+		{"127.0.0.1:http", false, false},
+		{"127.0.0.1:65536", false, false},
+		{"127.0.0.1:-1", false, false},
+		{"::1:8080", false, false},
+		{"[::1", false, false},
+		{"[:::1]:8080", false, false},
+		{"http://localhost:8080", false, false},
+		{"user@localhost:8080", false, false},
+		{"local host:8080", false, false},
+	} {
+		require.Equal(t, tt.valid, isAddress(tt.address), "isAddress(%q)", tt.address)
+		if tt.valid {
+			require.Equal(t, tt.loopback, isLoopback(tt.address), "isLoopback(%q)", tt.address)
+		}
+	}
+}
 
 func TestOrigins(t *testing.T) {
 	for origin, want := range map[string]bool{
@@ -91,4 +139,31 @@ func TestOriginsAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	_, err = load(t, "", nil, "--cors-origins", strings.Join(many, ",")+",https://app.example")
 	require.ErrorContains(t, err, "101 are too many")
+}
+
+func TestProxiesAreAddressesOrNetworks(t *testing.T) {
+	var list []netip.Prefix
+	f := proxies(&list)
+	for text, want := range map[string][]string{
+		"":                        nil,
+		" ":                       nil,
+		"10.0.0.7":                {"10.0.0.7/32"},
+		"::1":                     {"::1/128"},
+		"10.0.0.7/32 , fd00::/8":  {"10.0.0.7/32", "fd00::/8"},
+		"127.0.0.0/8,10.1.0.0/16": {"127.0.0.0/8", "10.1.0.0/16"},
+		"10.0.0.0/8,10.0.0.7":     {"10.0.0.0/8", "10.0.0.7/32"}, // one within the other does no harm
+	} {
+		require.NoError(t, f.set(text), text)
+		var got []string
+		for _, p := range list {
+			got = append(got, p.String())
+		}
+		require.Equal(t, want, got, text)
+		was := list
+		require.NoError(t, f.set(f.text()), "%q", f.text())
+		require.Equal(t, was, list)
+	}
+	for _, text := range []string{",", "10.0.0.7,", "10.0.0", "10.0.0.7/33", "10.0.0.7/", "/8", "10.0.0.0/08", "localhost", "[::1]", "::1%lo", "fe80::%eth0/64", "10.0.0.1-10.0.0.9", "::ffff:10.0.0.0/104"} {
+		require.Error(t, f.set(text), "%q", text)
+	}
 }
