@@ -44,8 +44,8 @@ func wantSettingForEach(t *testing.T, v reflect.Value, rows []setting, but ...an
 		bound[field] = "another table, or nobody"
 	}
 	for _, s := range rows {
-		require.Empty(t, bound[s.field.target()], "%s sets a field that has a setting", s.key)
-		bound[s.field.target()] = s.key
+		require.Empty(t, bound[s.target], "%s sets a field that has a setting", s.key)
+		bound[s.target] = s.key
 	}
 	leaves(v, v.Type().Name(), func(path string, field reflect.Value, isLeaf bool) (found bool) {
 		pointer := field.Addr().Interface()

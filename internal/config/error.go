@@ -1,23 +1,27 @@
 package config
 
-import "strings"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // An Error is one thing wrong with the configuration.
 type Error struct {
-	Where  string // pubsubd.yaml:3, environment variable PUBSUBD_…, flag --…; empty if nobody said it
+	Where  string // pubsubd.yaml:3, environment variable PUBSUBD_…, flag --…; empty for a default
 	Key    string // the setting, or the source if that itself is wrong; may be empty
-	Reason string // what is wrong, and what would do
+	Reason string // what is wrong, and what to write instead
 
-	with string // another setting that has to do with it, whose origin counts if Key is a default
+	with string // a second setting involved; if Key is a default, its origin counts
 }
 
 // Error returns "where: key reason".
 func (e *Error) Error() string {
-	said := strings.TrimSpace(e.Key + " " + e.Reason)
+	text := strings.TrimSpace(e.Key + " " + e.Reason)
 	if e.Where == "" {
-		return said
+		return text
 	}
-	return e.Where + ": " + said
+	return e.Where + ": " + text
 }
 
 // isAbout reports whether e is about the setting of that key, or about its section.
@@ -25,9 +29,26 @@ func (e *Error) isAbout(key string) bool {
 	return e.Key != "" && strings.HasPrefix(key+".", e.Key+".")
 }
 
-// didYouMean completes the error of an unknown name with the nearest known one,
-// if one is near, or one that ends or begins so: history.age for age. The prefix, which all
-// of them have, and case count for nothing.
+// mistakes are all that is wrong with a configuration.
+type mistakes []*Error
+
+// add adds a mistake about a setting, and perhaps a second one.
+func (m *mistakes) add(key, with, reason string, args ...any) {
+	*m = append(*m, &Error{Key: key, with: with, Reason: fmt.Sprintf(reason, args...)})
+}
+
+// join returns one error for all of them, or nil.
+func (m mistakes) join() error {
+	errs := make([]error, len(m))
+	for i, e := range m {
+		errs[i] = e
+	}
+	return errors.Join(errs...)
+}
+
+// didYouMean suggests the known name that is nearest to an unknown one: misspelt, or
+// with a part missing, as in age for history.age. It returns "" if none is near. The
+// prefix, which all names have, and case do not count.
 func didYouMean(name, prefix string, known []string) string {
 	name = strings.ToLower(strings.TrimPrefix(name, prefix))
 	best, bestAt := "", max(2, len(name)/3)+1
@@ -47,16 +68,16 @@ func didYouMean(name, prefix string, known []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// isPart reports whether whole is a longer name that ends in name, or goes on after it.
+// isPart reports whether whole begins or ends with name and a separator.
 func isPart(name, whole string) bool {
-	const marks = ".-_"
+	const separators = ".-_"
 	before, ends := strings.CutSuffix(whole, name)
 	after, begins := strings.CutPrefix(whole, name)
-	return name != "" && (ends && strings.TrimRight(before, marks) != before || begins && strings.TrimLeft(after, marks) != after)
+	return name != "" && (ends && strings.TrimRight(before, separators) != before || begins && strings.TrimLeft(after, separators) != after)
 }
 
-// editDistance returns how many bytes must be put in, taken out or replaced to
-// make a into b (Levenshtein).
+// editDistance returns how many bytes must be inserted, deleted or replaced to turn
+// a into b (Levenshtein).
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1) // distances of a's beginning so far to each beginning of b
 	for j := range row {

@@ -10,231 +10,184 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A field is one field of a Config as text, with its default and its bounds.
-type field interface {
-	set(text string) error // an error says what the text should be
-	check() error          // the same error, for the field as it is
-	reset()                // to the default
-	text() string          // as set would read it
-	kind() string          // one word for --help
-	allowed() string       // what it may be, in words
-	list() bool            // of texts without commas, which separate them
-	target() any           // pointer to the field
-	said() bool            // it has a value of its own
-	live() bool            // it may change while the daemon runs
-	secret() bool          // nobody is shown its text
+type field struct {
+	target  any                     // pointer to the field
+	kind    string                  // one word for --help
+	allowed string                  // what a user may write, in words
+	set     func(text string) error // reads the text; an error says what the text should be
+	judge   func() error            // the same error, for the field's value
+	reset   func()                  // sets the default
+	format  func() string           // writes the value as set would read it
+
+	isList     bool // a list, written with commas
+	isSecret   bool // never shown: not by print, in logs or in errors
+	isOptional bool // the zero value means that nothing was given
+	restart    bool // changes only by a restart, not by a reload
 }
 
-// fieldOf is the only implementation of field: how values of one type are read,
-// written and bounded.
-type fieldOf[T any] struct {
-	to     *T
-	def    T
-	name   string // of the kind
-	may    string // what it may be, in words
-	parse  func(string) (T, error)
-	format func(T) string
-	valid  func(T) bool
-	wrong  func(T) string // which part is not valid, and why; nil: it has none
-	isList bool
+// values describes how values of one type are read, written and bounded.
+type values[T any] struct {
+	kind, allowed string
+	parse         func(string) (T, error)
+	format        func(T) string
+	check         func(T) error // nil: every value is good; may return errBounds
 }
 
-func (f fieldOf[T]) set(text string) error {
-	v, err := f.parse(text)
-	if err != nil {
-		return errors.New("want " + f.may)
-	}
-	if err := f.judge(v); err != nil {
-		return err
-	}
-	*f.to = v
-	return nil
-}
+// errBounds is the error of a value about which there is no more to say than what
+// the user should write.
+var errBounds = errors.New("")
 
-func (f fieldOf[T]) check() error { return f.judge(*f.to) }
-
-func (f fieldOf[T]) judge(v T) error {
-	switch {
-	case f.valid(v):
+func within(ok bool) error {
+	if ok {
 		return nil
-	case f.wrong != nil:
-		return fmt.Errorf("%s; want %s", f.wrong(v), f.may)
 	}
-	return errors.New("want " + f.may)
+	return errBounds
 }
 
-func (f fieldOf[T]) reset()          { *f.to = f.def }
-func (f fieldOf[T]) text() string    { return f.format(*f.to) }
-func (f fieldOf[T]) kind() string    { return f.name }
-func (f fieldOf[T]) allowed() string { return f.may }
-func (f fieldOf[T]) list() bool      { return f.isList }
-func (f fieldOf[T]) target() any     { return f.to }
-func (f fieldOf[T]) said() bool      { return true }
-func (f fieldOf[T]) live() bool      { return false }
-func (f fieldOf[T]) secret() bool    { return false }
-
-// count is a whole number from 1 to most. Zero is left out, since it would mean
-// the default to the packages' Configs.
-func count(to *int, def, most int) field {
-	return fieldOf[int]{
-		to: to, def: def, name: "count",
-		may:    "a whole number " + upTo(strconv.Itoa, most),
-		parse:  strconv.Atoi,
-		format: strconv.Itoa,
-		valid:  func(n int) bool { return 1 <= n && n <= most },
+func newField[T any](to *T, def T, v values[T]) *field {
+	judge := func(value T) error {
+		if v.check == nil {
+			return nil
+		}
+		err := v.check(value)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errBounds):
+			return errors.New("want " + v.allowed)
+		}
+		return fmt.Errorf("%w; want %s", err, v.allowed)
 	}
-}
-
-// size is a count of bytes, which may be written in units.
-func size(to *int, def, most int) field {
-	return fieldOf[int]{
-		to: to, def: def, name: "bytes",
-		may:    "bytes, such as 4096, 64KiB or 1MiB, " + upTo(formatSize, most),
-		parse:  parseSize,
-		format: formatSize,
-		valid:  func(n int) bool { return 1 <= n && n <= most },
-	}
-}
-
-// sizeOrOff is a size from least on, or "off", which is -1: zero would mean the
-// default to the packages' Configs.
-func sizeOrOff(to *int, def, least int) field {
-	const off, never = "off", -1
-	return fieldOf[int]{
-		to: to, def: def, name: "bytes",
-		may: "bytes, such as 4096, 64KiB or 1MiB, of at least " + formatSize(least) + ", or off",
-		parse: func(s string) (int, error) {
-			if s == off {
-				return never, nil
+	return &field{
+		target: to, kind: v.kind, allowed: v.allowed,
+		set: func(text string) error {
+			value, err := v.parse(text)
+			if err != nil {
+				return errors.New("want " + v.allowed)
 			}
-			return parseSize(s)
+			if err := judge(value); err != nil {
+				return err
+			}
+			*to = value
+			return nil
 		},
-		format: func(n int) string {
-			if n == never {
-				return off
-			}
-			return formatSize(n)
-		},
-		valid: func(n int) bool { return n >= least || n == never },
+		judge:  func() error { return judge(*to) },
+		reset:  func() { *to = def },
+		format: func() string { return v.format(*to) },
 	}
 }
 
-// sizeOrAuto is a size, or "auto", the default, which is 0: the daemon chooses.
-func sizeOrAuto(to *int) field {
-	const auto, chosen = "auto", 0
-	return fieldOf[int]{
-		to: to, def: chosen, name: "bytes",
-		may: "bytes, such as 4096, 64KiB or 1MiB, of at least 1, or auto",
-		parse: func(s string) (int, error) {
-			if s == auto {
-				return chosen, nil
-			}
-			n, err := parseSize(s)
-			if err == nil && n < 1 {
-				err = errors.New("too small")
-			}
-			return n, err
-		},
-		format: func(n int) string {
-			if n == chosen {
-				return auto
-			}
-			return formatSize(n)
-		},
-		valid: func(n int) bool { return n >= chosen },
-	}
+// restart marks a field that a reload does not change.
+func restart(f *field) *field { f.restart = true; return f }
+
+// optional marks a field whose zero value means that nothing was given, so that
+// another setting applies. A user cannot write that value.
+func optional(f *field) *field { f.isOptional = true; return f }
+
+// given reports whether the field has a value of its own.
+func (f *field) given() bool {
+	return !f.isOptional || !reflect.ValueOf(f.target).Elem().IsZero()
 }
 
-func upTo(format func(int) string, most int) string {
-	if most == math.MaxInt {
-		return "of at least 1"
+// check returns the error of a value that is out of bounds.
+func (f *field) check() error {
+	if !f.given() {
+		return nil
 	}
-	return "from 1 to " + format(most)
+	return f.judge()
 }
 
-func duration(to *time.Duration, def, least time.Duration) field {
-	return fieldOf[time.Duration]{
-		to: to, def: def, name: "duration",
-		may:    fmt.Sprintf("a duration, such as 250ms, 90s or 2m, of at least %s", least),
-		parse:  time.ParseDuration,
-		format: time.Duration.String,
-		valid:  func(d time.Duration) bool { return d >= least },
+// text returns the value as set would read it, or "" if nothing was given.
+func (f *field) text() string {
+	if !f.given() {
+		return ""
 	}
+	return f.format()
 }
 
-func truth(to *bool, def bool) field {
-	return fieldOf[bool]{
-		to: to, def: def, name: "bool",
-		may:    "true or false",
-		parse:  strconv.ParseBool,
-		format: strconv.FormatBool,
-		valid:  func(bool) bool { return true },
+// masked stands for a secret.
+const masked = "(secret)"
+
+// shown returns a text of f as logs and people may see it.
+func (f *field) shown(text string) string {
+	if f.isSecret && text != "" {
+		return masked
 	}
+	return text
 }
 
-// choice takes the default or one of the others.
-func choice[T ~string](to *T, def T, others ...T) field {
-	among := []string{string(def)}
-	for _, other := range others {
-		among = append(among, string(other))
+// shownRefused is shown for a text that f refused. It masks what may be a password,
+// even in a URL that has no scheme or does not parse.
+func (f *field) shownRefused(text string) string {
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		text = u.Redacted()
+	} else if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") && checkHookURL(text) != nil {
+		text = "xxxxx" + text[at:]
 	}
-	return fieldOf[T]{
-		to: to, def: def, name: "word",
-		may:    orList(among),
-		parse:  func(s string) (T, error) { return T(s), nil },
-		format: func(s T) string { return string(s) },
-		valid:  func(s T) bool { return slices.Contains(among, string(s)) },
-	}
+	return f.shown(text)
 }
 
-// orList is "a, b or c", andList "a, b and c".
-func orList(of []string) string  { return listed(of, " or ") }
-func andList(of []string) string { return listed(of, " and ") }
+// number bounds a whole number.
+type number struct {
+	least, most int // most 0: no bound
+	bytes       bool
 
-func listed(of []string, last string) string {
-	n := len(of) - 1
-	return strings.Join(of[:n], ", ") + last + of[n]
+	// word, if any, stands for the value means, which has no other text. The packages
+	// take zero for their default, so zero itself is never written as a number.
+	word  string
+	means int
 }
 
-// address is a host:port to listen on.
-func address(to *string, def string) field {
-	return fieldOf[string]{
-		to: to, def: def, name: "host:port",
-		may:    "host:port, such as " + def + ", [::1]:8080 or :0",
-		parse:  asIs,
-		format: func(s string) string { return s },
-		valid:  isAddress,
+func (n number) field(to *int, def int) *field {
+	v := values[int]{kind: "count", allowed: "a whole number", parse: strconv.Atoi, format: strconv.Itoa}
+	if n.bytes {
+		v = values[int]{kind: "bytes", allowed: "bytes, such as 4096, 64KiB or 1MiB,", parse: parseSize, format: formatSize}
 	}
-}
-
-// maybeAddress is a host:port to listen on, or nothing.
-func maybeAddress(to *string) field {
-	return fieldOf[string]{
-		to: to, name: "host:port",
-		may:    "host:port, such as 127.0.0.1:8082, or nothing",
-		parse:  asIs,
-		format: func(s string) string { return s },
-		valid:  func(s string) bool { return s == "" || isAddress(s) },
+	parse, format := v.parse, v.format
+	if n.most > 0 {
+		v.allowed += " from " + format(n.least) + " to " + format(n.most)
+	} else {
+		n.most = math.MaxInt
+		v.allowed += " of at least " + format(n.least)
 	}
-}
-
-// path is a file's; empty is none.
-func path(to *string) field {
-	return fieldOf[string]{
-		to: to, name: "file",
-		may:    "a file's path",
-		parse:  asIs,
-		format: func(s string) string { return s },
-		valid:  func(string) bool { return true },
+	if n.word != "" {
+		v.allowed += ", or " + n.word
 	}
+	inBounds := func(i int) bool { return n.least <= i && i <= n.most }
+	v.check = func(i int) error { return within(inBounds(i) || n.word != "" && i == n.means) }
+	v.parse = func(text string) (int, error) {
+		if n.word != "" && text == n.word {
+			return n.means, nil
+		}
+		i, err := parse(text)
+		if err == nil && !inBounds(i) {
+			err = errBounds
+		}
+		return i, err
+	}
+	v.format = func(i int) string {
+		if n.word != "" && i == n.means {
+			return n.word
+		}
+		return format(i)
+	}
+	return newField(to, def, v)
 }
 
-func asIs(s string) (string, error) { return s, nil }
+// count is a whole number of at least 1.
+func count(to *int, def int) *field { return number{least: 1}.field(to, def) }
 
-// units of sizes, the largest first. Powers of 1000 are left out: who writes MB
-// may mean either.
+// size is a number of bytes, of at least 1.
+func size(to *int, def int) *field { return number{least: 1, bytes: true}.field(to, def) }
+
+// units of sizes, the largest first. MB is not one: it may mean 1000² or 1024² bytes.
 var units = []struct {
 	suffix string
 	bytes  int
@@ -254,7 +207,7 @@ func parseSize(text string) (int, error) {
 		return 0, err
 	}
 	if n > math.MaxInt/unit || n < 0 {
-		return 0, errors.New("out of range")
+		return 0, strconv.ErrRange
 	}
 	return n * unit, nil
 }
@@ -269,63 +222,145 @@ func formatSize(n int) string {
 	return strconv.Itoa(n)
 }
 
-// live marks a setting that may change while the daemon runs. The others wait for a
-// restart.
-func live(f field) field { return liveField{f} }
-
-type liveField struct{ field }
-
-func (liveField) live() bool { return true }
-
-// secret marks a setting that nobody is shown: not in print, in a log or in an error.
-func secret(f field) field { return secretField{f} }
-
-type secretField struct{ field }
-
-func (secretField) secret() bool { return true }
-
-// masked stands for a secret.
-const masked = "(secret)"
-
-// shown is f's value as people may see it, who may read it back.
-func shown(f field, text string) string {
-	if f.secret() && text != "" {
-		return masked
-	}
-	return text
+func duration(to *time.Duration, def, least time.Duration) *field {
+	return newField(to, def, values[time.Duration]{
+		kind: "duration", allowed: fmt.Sprintf("a duration, such as 250ms, 90s or 2m, of at least %s", least),
+		parse: time.ParseDuration, format: time.Duration.String,
+		check: func(d time.Duration) error { return within(d >= least) },
+	})
 }
 
-// shownRefused is what was given for f, and is no value of its, as people may see it: a
-// password is not to be logged. It may not be escaped, or its URL have no scheme.
-func shownRefused(f field, text string) string {
-	if u, err := url.Parse(text); err == nil && u.User != nil {
-		text = u.Redacted()
-	} else if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") && !isHookURL(text) {
-		text = "xxxxx" + text[at:]
-	}
-	return shown(f, text)
+func truth(to *bool, def bool) *field {
+	return newField(to, def, values[bool]{kind: "bool", allowed: "true or false", parse: strconv.ParseBool, format: strconv.FormatBool})
 }
 
-// optional makes a field's zero value stand for nothing said: some other setting
-// counts then. It can only be left out, not be written.
-func optional(f field) field { return optionalField{f} }
-
-type optionalField struct{ field }
-
-func (f optionalField) said() bool {
-	return !reflect.ValueOf(f.target()).Elem().IsZero()
+// rate is how often something may happen; by default it is not limited.
+func rate(to *limit.Rate) *field {
+	return newField(to, limit.Rate{}, values[limit.Rate]{
+		kind: "rate", allowed: "a rate, such as 100/s, 30/m or 100/s burst 500, from 1/h to 1000000000/s, or off",
+		parse: limit.ParseRate, format: limit.Rate.String,
+		check: func(r limit.Rate) error { return within(r.Valid()) },
+	})
 }
 
-func (f optionalField) check() error {
-	if !f.said() {
-		return nil
-	}
-	return f.field.check()
+// word is one of some words, of which the first is the default.
+func word[T ~string](to *T, words ...T) *field {
+	return text(to, words[0], values[T]{
+		kind: "word", allowed: enumerate(words, "or"),
+		check: func(s T) error { return within(slices.Contains(words, s)) },
+	})
 }
 
-func (f optionalField) text() string {
-	if !f.said() {
-		return ""
+// text is a field that is written as it is.
+func text[T ~string](to *T, def T, v values[T]) *field {
+	v.parse = func(s string) (T, error) { return T(s), nil }
+	v.format = func(s T) string { return string(s) }
+	return newField(to, def, v)
+}
+
+// path is the name of a file; empty means none.
+func path(to *string) *field {
+	return text(to, "", values[string]{kind: "file", allowed: "a file's path"})
+}
+
+// pattern is the name of a topic or a pattern.
+func pattern(to *string) *field {
+	return text(to, "", values[string]{
+		kind: "pattern", allowed: "the name of a topic, or a pattern, in which * matches one token and a last > matches the rest: chat.* or prices.>",
+		check: wire.CheckPattern,
+	})
+}
+
+func hookSecret(to *string) *field {
+	f := text(to, "", values[string]{
+		kind: "secret", allowed: "24 bytes or more: text, or whsec_ and base64, as `openssl rand -base64 32` makes it",
+		check: func(s string) error {
+			if s == "" {
+				return nil
+			}
+			_, err := hook.KeyOf(s)
+			return err
+		},
+	})
+	f.isSecret = true
+	return f
+}
+
+// list describes a list of comma-separated values.
+type list[T comparable] struct {
+	kind, allowed string
+	least, most   int // how many values it may have
+	parse         func(string) (T, error)
+	format        func(T) string
+	check         func(one T, alone bool) error // alone: it is the only value
+}
+
+func (l list[T]) field(to *[]T, def []T) *field {
+	f := newField(to, def, values[[]T]{kind: l.kind, allowed: l.allowed, parse: l.parseAll, format: l.formatAll, check: l.checkAll})
+	f.isList = true
+	return f
+}
+
+func (l list[T]) parseAll(text string) (list []T, err error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
 	}
-	return f.field.text()
+	for one := range strings.SplitSeq(text, ",") {
+		value, err := l.parse(strings.TrimSpace(one))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, value)
+	}
+	return list, nil
+}
+
+func (l list[T]) formatAll(list []T) string {
+	texts := make([]string, len(list))
+	for i, one := range list {
+		texts[i] = l.format(one)
+	}
+	return strings.Join(texts, ",")
+}
+
+func (l list[T]) checkAll(list []T) error {
+	switch {
+	case len(list) < l.least:
+		return fmt.Errorf("%d are too few", len(list))
+	case len(list) > l.most:
+		return fmt.Errorf("%d are too many", len(list))
+	}
+	for i, one := range list {
+		if err := l.check(one, len(list) == 1); err != nil {
+			return err
+		}
+		if slices.Contains(list[:i], one) {
+			return fmt.Errorf("%q is listed twice", l.format(one))
+		}
+	}
+	return nil
+}
+
+// maxHookTopics bounds the patterns of a hook, which are matched for each message.
+const maxHookTopics = 100
+
+// patterns is a list of patterns and names of topics.
+func patterns(to *[]string, def ...string) *field {
+	return list[string]{
+		kind: "patterns", least: 1, most: maxHookTopics,
+		allowed: fmt.Sprintf("names of topics, or patterns such as chat.* or prices.>, from 1 to %d, separated by commas", maxHookTopics),
+		parse:   asIs, format: strings.Clone,
+		check: func(pattern string, _ bool) error { return wire.CheckPattern(pattern) },
+	}.field(to, def)
+}
+
+func asIs(s string) (string, error) { return s, nil }
+
+// enumerate returns "a, b or c" for two words or more, and the conjunction "or".
+func enumerate[T ~string](words []T, conjunction string) string {
+	text := string(words[0])
+	for _, w := range words[1 : len(words)-1] {
+		text += ", " + string(w)
+	}
+	return text + " " + conjunction + " " + string(words[len(words)-1])
 }

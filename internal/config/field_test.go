@@ -39,3 +39,18 @@ func TestSizes(t *testing.T) {
 		require.Error(t, err, "%q", text)
 	}
 }
+
+func TestABoundThatAWordCanSay(t *testing.T) {
+	n := 5
+	f := number{least: 1, word: "off"}.field(&n, 0)
+	f.reset()
+	require.Equal(t, "off", f.text())
+	require.NoError(t, f.set("7"))
+	require.Equal(t, 7, n)
+	require.Equal(t, "7", f.text())
+	for _, text := range []string{"0", "-1", "", "auto", "1.5", "OFF"} {
+		require.Error(t, f.set(text), "%q", text)
+	}
+	require.NoError(t, f.set("off"))
+	require.Zero(t, n)
+}

@@ -12,30 +12,30 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// A yamlFile walks one file's tree. A setting is a leaf whose path of keys,
-// joined by dots, is its key:
+// A yamlFile reads the tree of one file. A setting is a leaf; its key is the path of
+// keys above it, joined by dots:
 //
 //	history:
 //	  age: 2m
 type yamlFile struct {
 	*reading
 	name string
-	seen map[string]int // the line of each path that was met
+	seen map[string]int // the line of each path that was read
 }
 
 func (r *reading) readYAML(name string, text []byte) {
 	f := yamlFile{reading: r, name: name, seen: make(map[string]int)}
-	// Doubled keys are found by us, because a.b beside a: {b} is one, too.
+	// We find duplicate keys ourselves, because a.b beside a: {b} is also one.
 	parsed, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		f.syntax(err)
 		return
 	}
 	if len(parsed.Docs) > 1 {
-		r.fail(f.at(parsed.Docs[1].Body), "", "a second document begins: put all settings into one")
+		r.fail(f.at(parsed.Docs[1].Body), "", "a second YAML document begins: put all settings into the first")
 	}
-	// An empty file may be one that somebody is still writing: on a reload it would
-	// silently lift every limit.
+	// An empty file may be one that is still being written. On a reload, it would
+	// silently remove every limit.
 	if len(parsed.Docs) == 0 || parsed.Docs[0].Body == nil || parsed.Docs[0].Body.Type() == ast.NullType {
 		r.fail(name, "", "the file holds no settings: write some into it, or {} to keep all defaults")
 		return
@@ -51,27 +51,23 @@ func (f yamlFile) at(n ast.Node) string {
 }
 
 func (f yamlFile) syntax(err error) {
-	var at yaml.Error
-	if errors.As(err, &at) && at.GetToken() != nil {
-		f.fail(fmt.Sprintf("%s:%d", f.name, at.GetToken().Position.Line), "", "not YAML: %s%s", at.GetMessage(), hint(at.GetMessage()))
+	at, ok := errors.AsType[yaml.Error](err)
+	if !ok || at.GetToken() == nil {
+		f.fail(f.name, "", "not YAML: %s", err)
 		return
 	}
-	f.fail(f.name, "", "not YAML: %s", err)
-}
-
-// hint says what would do in place of what is most often not YAML.
-func hint(message string) string {
+	message, hint := at.GetMessage(), "" // for the most common mistakes
 	switch {
 	case strings.Contains(message, "alias"):
-		return `: put quotes around what begins with *, as in "*"`
+		hint = `: put quotes around a text that begins with *, as in "*"`
 	case strings.Contains(message, "\t"):
-		return ": indent with spaces, not with tabs"
+		hint = ": indent with spaces, not with tabs"
 	}
-	return ""
+	f.fail(fmt.Sprintf("%s:%d", f.name, at.GetToken().Position.Line), "", "not YAML: %s%s", message, hint)
 }
 
-// section reads a mapping below path. An empty one is fine: all of it may be
-// commented out.
+// section reads a mapping below path. It may be empty: its settings may be commented
+// out.
 func (f yamlFile) section(path string, n ast.Node) {
 	switch n := n.(type) {
 	case ast.MapNode:
@@ -92,19 +88,20 @@ func (f yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 	s, isSetting := f.find(key, name)
 	rule, member, isRule := splitRuleKey(name)
 	switch {
-	case f.isDouble(name, k):
+	case f.isDuplicate(name, k):
 	case isRule:
 		f.ruleEntry(name, rule, member, k, v)
 	case isSetting:
 		f.leaf(s, k, v)
-	case f.isSection(name):
+	case name == rulesKey || isSectionOf(f.names(key), name):
 		f.section(name, v)
 	default:
 		f.fail(f.at(k), name, "is not a setting%s", f.nearKey(name))
 	}
 }
 
-// nearKey says what would do in place of an unknown key. It may be a variable's name.
+// nearKey says what to write instead of an unknown key, which may be the name of a
+// variable.
 func (f yamlFile) nearKey(name string) string {
 	if s, ok := f.find(setting.env, strings.ToUpper(name)); ok {
 		return "; did you mean " + s.key + "?"
@@ -112,7 +109,7 @@ func (f yamlFile) nearKey(name string) string {
 	return cmp.Or(otherScopes(name, key), didYouMean(name, "", f.keysAndSections()))
 }
 
-// ruleEntry reads one below topics: a rule, or something of a rule.
+// ruleEntry reads an entry below topics: a rule, a section or a setting of a rule.
 func (f yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.Node) {
 	s, isSetting := f.ruleSetting(name, f.at(k))
 	switch {
@@ -126,17 +123,14 @@ func (f yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.N
 	}
 }
 
-func (f yamlFile) isDouble(name string, k ast.Node) bool {
+// isDuplicate reports a key that the file has already set.
+func (f yamlFile) isDuplicate(name string, k ast.Node) bool {
 	if line, ok := f.seen[name]; ok {
-		f.fail(f.at(k), name, "is there already, in line %d", line)
+		f.fail(f.at(k), name, "is already set in line %d", line)
 		return true
 	}
 	f.seen[name] = k.GetToken().Position.Line
 	return false
-}
-
-func (f yamlFile) isSection(name string) bool {
-	return name == rulesKey || isSectionOf(f.names(key), name)
 }
 
 func isSectionOf(names []string, section string) bool {
@@ -159,10 +153,10 @@ func (f yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {
 	switch {
 	case ok:
 		f.set(s, text, f.at(k))
-	case isList && s.field.list():
+	case isList && s.isList:
 		f.list(s, k, list)
 	default:
-		f.fail(f.at(k), s.key, "is %s: want %s", describe(v), s.field.allowed())
+		f.fail(f.at(k), s.key, "is %s: want %s", describe(v), s.allowed)
 	}
 }
 
@@ -176,13 +170,13 @@ func textOfLeaf(v ast.Node) (text string, ok bool) {
 	return "", false
 }
 
-// list reads a list as if it were written in one line.
+// list reads a list like its text in one line, with commas.
 func (f yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
 	texts := make([]string, len(n.Values))
 	for i, v := range n.Values {
 		text, ok := textOfLeaf(v)
 		if !ok || text == "" {
-			f.fail(f.at(v), s.key, "holds %s: want %s", describe(v), s.field.allowed())
+			f.fail(f.at(v), s.key, "holds %s: want %s", describe(v), s.allowed)
 			return
 		}
 		texts[i] = text
@@ -190,7 +184,7 @@ func (f yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
 	f.set(s, strings.Join(texts, ","), f.at(k))
 }
 
-// describe says what a node is that should be something else.
+// describe says what a node is, for an error that wants something else.
 func describe(n ast.Node) string {
 	switch n := n.(type) {
 	case ast.MapNode:
@@ -200,7 +194,7 @@ func describe(n ast.Node) string {
 	case *ast.NullNode:
 		return "empty"
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		return "an anchor, an alias or a tag, which are not read here"
+		return "an anchor, an alias or a tag, which pubsubd does not support"
 	case *ast.LiteralNode:
 		return `a text of several lines (put quotes around ">")`
 	default:

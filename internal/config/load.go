@@ -4,64 +4,58 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
-// A Loader reads the configuration from the flags it was bound to, the
-// environment and the file. It is for one goroutine.
+// A Loader reads the configuration from the file, the environment and the flags it
+// was bound to. Only one goroutine may use it.
 type Loader struct {
 	flags *pflag.FlagSet
 }
 
-// configFlag and configEnv name the file; they are no settings because the file
+// configFlag and configEnv name the file. They are not settings, because the file
 // cannot name itself.
 const (
 	configFlag = "config"
 	configEnv  = envPrefix + "CONFIG"
 )
 
-// Bind adds a flag for every setting, --topics, which sets those of rules, and
-// --config to fs. The flags only take down what was said; Load judges it.
+// Bind adds a flag to fs for every setting, and --topics and --config. The flags only
+// record their texts; Load checks them.
 func Bind(fs *pflag.FlagSet) *Loader {
-	fs.Var(&said{kind: "file"}, configFlag, "read settings from this YAML file")
+	fs.Var(&flagText{kind: "file"}, configFlag, "read settings from this YAML file")
 	defaults := Default()
 	for _, s := range settings(&defaults) {
-		f := fs.VarPF(&said{text: s.field.text(), kind: s.field.kind()}, s.flag(), "", s.doc)
-		if s.field.kind() == "bool" {
+		f := fs.VarPF(&flagText{text: s.text(), kind: s.kind}, s.flag(), "", s.doc)
+		if s.kind == "bool" {
 			f.NoOptDefVal = "true"
 		}
 		f.Hidden = s.isRate() // they would be a third of --help, and are all alike
 	}
-	fs.Var(&saidOften{}, rulesFlag, "set one member of a rule for topics, as in prices.pattern=prices.>; may be given often")
+	fs.StringArray(rulesFlag, nil, "set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>; may be given more than once")
 	return &Loader{flags: fs}
 }
 
-func dashed(s setting) string { return "--" + s.flag() }
+// flagText is the pflag.Value that records a flag's text.
+type flagText struct{ text, kind string }
 
-// said is the pflag.Value that holds a flag's text as it was given.
-type said struct{ text, kind string }
+func (t *flagText) Set(text string) error { t.text = text; return nil }
+func (t *flagText) String() string        { return t.text }
+func (t *flagText) Type() string          { return t.kind }
 
-func (s *said) Set(text string) error { s.text = text; return nil }
-func (s *said) String() string        { return s.text }
-func (s *said) Type() string          { return s.kind }
-
-// saidOften is the pflag.Value of a flag that adds to what it said before.
-type saidOften struct{ texts []string }
-
-func (s *saidOften) Set(text string) error { s.texts = append(s.texts, text); return nil }
-func (s *saidOften) String() string        { return strings.Join(s.texts, " ") }
-func (s *saidOften) Type() string          { return "name.member=value" }
-
-// FlagError adds what would do in its place to pflag's error about an unknown one.
-// It is for cobra's SetFlagErrorFunc.
+// FlagError adds a suggestion to pflag's error about an unknown flag. It is for
+// cobra's SetFlagErrorFunc.
 func (l *Loader) FlagError(err error) error {
-	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok || len(unknown.GetSpecifiedName()) < 2 {
 		return err
 	}
 	var known []string
@@ -70,43 +64,47 @@ func (l *Loader) FlagError(err error) error {
 	return fmt.Errorf("%w%s", err, cmp.Or(otherScopes(name, dashed), didYouMean(name, "--", known)))
 }
 
-// Load reads all sources and returns the Config they make. environ is as
-// os.Environ returns it. The error joins an *Error for everything wrong; the
-// Config is of no use then. Load may be called again, to read the file anew.
+// Load reads all sources and returns the Config that they make. environ is as
+// os.Environ returns it. The error joins an *Error for everything wrong; the Config
+// is useless then. Load may be called again and then reads the file anew.
 func (l *Loader) Load(environ []string) (Config, error) {
 	said, err := l.Read(environ)
 	return said.Config, err
 }
 
-// Read is Load that also tells where each setting came from.
+// Read is Load that also returns where each setting came from.
 func (l *Loader) Read(environ []string) (Said, error) {
 	c := Default()
 	r := newReading(&c)
 	variables := ours(environ)
-	if file, where := r.fileName(l.flags, variables); file != "" {
-		r.readFile(file, where)
-	}
+	r.readFile(l.flags, variables)
 	r.readEnvironment(variables)
 	r.readFlags(l.flags)
 	r.putRules(&c)
-	r.complain(contradictions(&c)...)
-	return Said{Config: c, origin: r.origin}, join(r.wrong)
+	r.addContradictions(contradictions(&c))
+	return Said{Config: c, origin: r.origin}, r.wrong.join()
 }
 
-// A reading collects what the sources say, the weakest first.
+// A reading collects what the sources set, the weakest source first.
 type reading struct {
 	settings []setting
 	rules    map[string]*rule  // by name
 	origin   map[string]string // where each setting that was given came from, by key
-	wrong    []*Error
+	wrong    mistakes
 }
 
 func newReading(c *Config) *reading {
 	return &reading{settings: settings(c), rules: make(map[string]*rule), origin: make(map[string]string)}
 }
 
-// find returns the setting that name picks, which is one of key, flag and env.
-func (r *reading) find(by func(setting) string, name string) (setting, bool) {
+// A naming is how a source names settings: key, dashed or setting.env.
+type naming func(setting) string
+
+func key(s setting) string    { return s.key }
+func dashed(s setting) string { return "--" + s.flag() }
+
+// find returns the setting of that name.
+func (r *reading) find(by naming, name string) (setting, bool) {
 	i := slices.IndexFunc(r.settings, func(s setting) bool { return by(s) == name })
 	if i < 0 {
 		return setting{}, false
@@ -114,7 +112,7 @@ func (r *reading) find(by func(setting) string, name string) (setting, bool) {
 	return r.settings[i], true
 }
 
-func (r *reading) names(by func(setting) string) []string {
+func (r *reading) names(by naming) []string {
 	names := make([]string, len(r.settings))
 	for i, s := range r.settings {
 		names[i] = by(s)
@@ -122,13 +120,29 @@ func (r *reading) names(by func(setting) string) []string {
 	return names
 }
 
-func key(s setting) string { return s.key }
+// otherScopes returns a hint if name is the rate per principal of a kind that is
+// counted before the principal is known: the rates that the kind has.
+func otherScopes(name string, by naming) string {
+	named := func(kind limit.Kind, scope limit.Scope) string { return by(setting{key: rateKey(kind, scope)}) }
+	for _, kind := range limit.Kinds() {
+		scopes := kind.Scopes()
+		if slices.Contains(scopes, limit.Principal) || name != named(kind, limit.Principal) {
+			continue
+		}
+		var known []string
+		for _, scope := range scopes {
+			known = append(known, named(kind, scope))
+		}
+		return "; use " + enumerate(known, "or") + ", because the principal is not known when these are counted"
+	}
+	return ""
+}
 
-// set gives a setting its text, over what a weaker source said.
+// set gives a setting its text, replacing that of a weaker source.
 func (r *reading) set(s setting, text, where string) {
 	r.origin[s.key] = where
-	if err := s.field.set(text); err != nil {
-		r.fail(where, s.key, "is %q: %s", shownRefused(s.field, text), err)
+	if err := s.set(text); err != nil {
+		r.fail(where, s.key, "is %q: %s", s.shownRefused(text), err)
 	}
 }
 
@@ -136,10 +150,10 @@ func (r *reading) fail(where, key, reason string, args ...any) {
 	r.wrong = append(r.wrong, &Error{Where: where, Key: key, Reason: fmt.Sprintf(reason, args...)})
 }
 
-// complain takes errors that do not know where their settings came from. What is about
-// a setting that could not be read, itself or its section, is left out: it stands at
-// its default, which nobody said.
-func (r *reading) complain(wrong ...*Error) {
+// addContradictions adds mistakes, and where their settings came from. It drops those
+// about a setting that could not be read, itself or its section: the setting has its
+// default then, which nobody chose.
+func (r *reading) addContradictions(wrong mistakes) {
 	unread := r.wrong
 	for _, e := range wrong {
 		e.Where = cmp.Or(r.originOf(e.Key), r.originOf(e.with))
@@ -149,7 +163,7 @@ func (r *reading) complain(wrong ...*Error) {
 	}
 }
 
-// originOf returns where a setting came from, or where its rule did.
+// originOf returns where a setting came from, or else its rule.
 func (r *reading) originOf(key string) string {
 	if where, ok := r.origin[key]; ok {
 		return where
@@ -160,24 +174,20 @@ func (r *reading) originOf(key string) string {
 	return ""
 }
 
-// fileName returns the file to read, and who named it; empty if nobody did.
-func (r *reading) fileName(flags *pflag.FlagSet, variables map[string]string) (file, where string) {
-	variable, ok := variables[configEnv]
-	switch f := flags.Lookup(configFlag); {
-	case f.Changed:
-		file, where = f.Value.String(), "flag --"+configFlag
-	case ok:
-		file, where = variable, "environment variable "+configEnv
-	default:
-		return "", ""
+// readFile reads the file that a flag or a variable names, if any.
+func (r *reading) readFile(flags *pflag.FlagSet, variables map[string]string) {
+	name, named := variables[configEnv]
+	where := "environment variable " + configEnv
+	if f := flags.Lookup(configFlag); f.Changed {
+		name, named, where = f.Value.String(), true, "flag --"+configFlag
 	}
-	if file == "" {
+	if !named {
+		return
+	}
+	if name == "" {
 		r.fail("", where, "is empty: name a file, or leave it out")
+		return
 	}
-	return file, where
-}
-
-func (r *reading) readFile(name, where string) {
 	text, err := os.ReadFile(name)
 	if err != nil {
 		r.fail(where, "configuration file", "cannot be read: %s", err)
@@ -188,7 +198,7 @@ func (r *reading) readFile(name, where string) {
 
 func (r *reading) readEnvironment(variables map[string]string) {
 	delete(variables, configEnv)
-	for _, name := range sortedKeys(variables) {
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
 		where := "environment variable " + name
 		s, ok := r.find(setting.env, name)
 		if key, isRule := ruleKeyOf(name); isRule {
@@ -202,7 +212,7 @@ func (r *reading) readEnvironment(variables map[string]string) {
 	}
 }
 
-// nearVariable says what would do in place of an unknown variable.
+// nearVariable says what to write instead of an unknown variable.
 func (r *reading) nearVariable(name string) string {
 	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
 	if !strings.HasPrefix(name, begin) {
@@ -212,8 +222,8 @@ func (r *reading) nearVariable(name string) string {
 	for _, member := range members() {
 		ends = append(ends, "_"+strings.ToUpper(envNames.Replace(member)))
 	}
-	return fmt.Sprintf(": a rule's are %s<NAME> and then %s; <NAME> is the rule's in capitals, with underscores for dashes (%s)",
-		begin, orList(ends), ruleNameMay)
+	return fmt.Sprintf(": the variables of a rule are %s<NAME> followed by %s; <NAME> is the rule's name in capitals, with underscores for dashes (%s)",
+		begin, enumerate(ends, "or"), ruleNameForm)
 }
 
 func (r *reading) readFlags(flags *pflag.FlagSet) {
@@ -222,46 +232,36 @@ func (r *reading) readFlags(flags *pflag.FlagSet) {
 			r.set(s, f.Value.String(), "flag --"+s.flag())
 		}
 	}
-	if often, ok := flags.Lookup(rulesFlag).Value.(*saidOften); ok {
-		for _, text := range often.texts {
-			r.readRuleFlag(text)
-		}
+	rules, _ := flags.GetStringArray(rulesFlag) // Bind defined it
+	for _, text := range rules {
+		r.readRuleFlag(text)
 	}
 }
 
-// ours returns the variables with our prefix, but for Kubernetes'.
+// ours returns the variables with our prefix, except those of Kubernetes.
 func ours(environ []string) map[string]string {
 	variables := make(map[string]string)
 	for _, entry := range environ {
 		name, text, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, envPrefix) && !fromKubernetes(name, text) {
+		if strings.HasPrefix(name, envPrefix) && !isKubernetes(name, text) {
 			variables[name] = text
 		}
 	}
 	return variables
 }
 
-func sortedKeys[T any](m map[string]T) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// fromKubernetes holds for the variables that Kubernetes sets in every pod beside
-// a Service that is named pubsubd, or pubsubd-admin and the like.
-func fromKubernetes(name, text string) bool {
+// isKubernetes reports whether Kubernetes sets the variable, in every pod beside a
+// Service named pubsubd, or pubsubd-admin and the like.
+func isKubernetes(name, text string) bool {
 	rest := strings.TrimPrefix(strings.TrimPrefix(name, envPrefix), "SERVICE_")
 	return name == envPrefix+"SERVICE_HOST" || rest == "PORT" || strings.HasPrefix(rest, "PORT_") ||
-		otherService.MatchString(name) || strings.HasSuffix(name, "_PORT") && isURL.MatchString(text)
+		otherService.MatchString(name) || strings.HasSuffix(name, "_PORT") && isServiceURL.MatchString(text)
 }
 
-// What Kubernetes sets for a Service of a longer name than ours. Its _PORT alone is
-// known by what it holds: it might be somebody's idea of a setting of ours.
+// otherService matches the variables of a Service with a longer name than ours. Its
+// _PORT is recognised by its value only, because the name may be a misspelt setting.
 var (
 	otherService = regexp.MustCompile("^" + envPrefix +
 		"[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
-	isURL = regexp.MustCompile("^(tcp|udp|sctp)://")
+	isServiceURL = regexp.MustCompile("^(tcp|udp|sctp)://")
 )

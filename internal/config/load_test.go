@@ -49,17 +49,17 @@ func other(t *testing.T, s setting) string {
 	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB", "listen.admin": "127.0.0.1:7778", "poll.write_timeout": "40s", "memory.budget": "64MiB", "limits.all_subscriptions": "7777"}
 	text, ok := byKey[s.key]
 	if !ok {
-		text, ok = byKind[s.field.kind()]
+		text, ok = byKind[s.kind]
 	}
 	require.True(t, ok, "%s: what may it be?", s.key)
-	require.NotEqual(t, s.field.text(), text)
+	require.NotEqual(t, s.text(), text)
 	return text
 }
 
 func TestEverySettingFromEverySource(t *testing.T) {
 	c := Default()
 	for _, s := range settings(&c) {
-		def, changed := s.field.text(), other(t, s)
+		def, changed := s.text(), other(t, s)
 		file, env, arg := nested(s.key, changed), s.env()+"="+changed, "--"+s.flag()+"="+changed
 		envDefault := s.env() + "=" + def
 		for _, tt := range []struct {
@@ -92,7 +92,7 @@ func textOf(t *testing.T, c *Config, key string) string {
 	t.Helper()
 	for _, s := range settings(c) {
 		if s.key == key {
-			return s.field.text()
+			return s.text()
 		}
 	}
 	t.Fatalf("no setting %s", key)

@@ -27,7 +27,7 @@ func read(t *testing.T, environ []string, args ...string) Said {
 func everything(t *testing.T) Config {
 	c := Default()
 	for _, s := range settings(&c) {
-		require.NoError(t, s.field.set(other(t, s)))
+		require.NoError(t, s.set(other(t, s)))
 	}
 	c.Listen = Listen{Public: "127.0.0.1:7771", Admin: "127.0.0.1:7772", TCP: "127.0.0.1:7773"}
 	pair := certtest.New(t)
@@ -106,20 +106,22 @@ func TestSummary(t *testing.T) {
 // A setting that is a secret is shown nowhere.
 func TestASecretIsShownNowhere(t *testing.T) {
 	token, level := "hunter2", "info"
+	secret := func(to *string) *field { f := path(to); f.isSecret = true; return f }
 	rows := []setting{
-		{"auth.token", live(secret(path(&token))), "a secret"},
-		{"log.level", choice(&level, "info", "warn"), "none"},
+		{"auth.token", secret(&token), "a secret"},
+		{"log.level", word(&level, "info", "warn"), "none"},
 	}
 	require.Equal(t, "auth:\n  token: \"(secret)\" # pubsubd.yaml:2\nlog:\n  level: info\n", yamlOf(rows, map[string]string{"auth.token": "pubsubd.yaml:2"}))
 	require.Equal(t, "# PUBSUBD_AUTH_TOKEN is a secret: set it yourself\nPUBSUBD_LOG_LEVEL=info\n", environmentOf(rows))
 
-	changes := changesOf(rows[:1], []setting{{"auth.token", live(secret(path(new(string)))), ""}})
+	changes := changesOf(rows[:1], []setting{{"auth.token", secret(new(string)), ""}})
 	require.Equal(t, []Change{{Key: "auth.token", Old: masked, New: "", Live: true}}, changes)
 
-	strict := secret(choice(&level, "info", "warn"))
+	strict := word(&level, "info", "warn")
+	strict.isSecret = true
 	r := newReading(new(Config))
 	r.set(setting{"auth.token", strict, ""}, "hunter2", "flag --auth-token")
-	require.EqualError(t, join(r.wrong), `flag --auth-token: auth.token is "(secret)": want info or warn`)
+	require.EqualError(t, r.wrong.join(), `flag --auth-token: auth.token is "(secret)": want info or warn`)
 }
 
 func TestTheHooksSecretIsOne(t *testing.T) {
@@ -150,13 +152,13 @@ func TestAHookURLIsShownWhole(t *testing.T) {
 
 func TestAnOptionalFieldCanOnlyBeLeftOut(t *testing.T) {
 	var n int
-	f := optional(count(&n, 0, 10))
+	f := optional(number{least: 1, most: 10}.field(&n, 0))
 	require.NoError(t, f.check())
-	require.False(t, f.said())
+	require.False(t, f.given())
 	require.Empty(t, f.text())
 	require.Error(t, f.set("0"))
 	require.NoError(t, f.set("5"))
-	require.True(t, f.said())
+	require.True(t, f.given())
 	require.Equal(t, "5", f.text())
 	n = 11
 	require.Error(t, f.check())

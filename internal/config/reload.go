@@ -5,56 +5,47 @@ import (
 	"slices"
 )
 
-// A Change is one setting that another Config has otherwise, as texts that people
-// may see: secrets are masked. An empty text is a rule's that does not say it.
+// A Change is one setting that differs between two Configs, as texts that people may
+// see: secrets are masked. The text is empty if a rule does not set it.
 type Change struct {
 	Key      string
 	Old, New string
-	Live     bool // it may change while the daemon runs
+	Live     bool // a reload changes it
 }
 
-// Changes returns what to says otherwise than c, in the order of the table.
+// Changes returns the settings that differ in to, in the order of the table.
 func (c Config) Changes(to Config) []Change {
 	return changesOf(allSettings(&c), allSettings(&to))
 }
 
-func changesOf(old, now []setting) []Change {
-	was, is := byKey(old), byKey(now)
+func changesOf(old, new []setting) []Change {
+	was, is := texts(old), texts(new)
 	var changes []Change
-	for _, row := range slices.Concat(old, now) {
-		from, to := was[row.key], is[row.key]
-		if textOrNone(from) == textOrNone(to) {
+	for _, s := range slices.Concat(old, new) {
+		from, to := was[s.key], is[s.key]
+		if from == to {
 			continue
 		}
-		was[row.key] = to // told once
-		changes = append(changes, Change{
-			Key: row.key, Old: shown(row.field, textOrNone(from)), New: shown(row.field, textOrNone(to)), Live: row.field.live(),
-		})
+		was[s.key] = to // report it once
+		changes = append(changes, Change{Key: s.key, Old: s.shown(from), New: s.shown(to), Live: !s.restart})
 	}
 	return changes
 }
 
-func byKey(rows []setting) map[string]field {
-	fields := make(map[string]field, len(rows))
-	for _, row := range rows {
-		fields[row.key] = row.field
+func texts(rows []setting) map[string]string {
+	texts := make(map[string]string, len(rows))
+	for _, s := range rows {
+		texts[s.key] = s.text()
 	}
-	return fields
+	return texts
 }
 
-func textOrNone(f field) string {
-	if f == nil {
-		return ""
-	}
-	return f.text()
-}
-
-// Reloaded returns c with what may change while the daemon runs as to says it.
+// Reloaded returns c with the settings of to that a reload changes.
 func (c Config) Reloaded(to Config) Config {
 	from := settings(&to)
 	for i, s := range settings(&c) {
-		if s.field.live() {
-			reflect.ValueOf(s.field.target()).Elem().Set(reflect.ValueOf(from[i].field.target()).Elem())
+		if !s.restart {
+			reflect.ValueOf(s.target).Elem().Set(reflect.ValueOf(from[i].target).Elem())
 		}
 	}
 	c.Broker.Rules, c.Limit.Rules = to.Broker.Rules, to.Limit.Rules

@@ -45,10 +45,10 @@ func TestAReloadTakesOverWhatIsLive(t *testing.T) {
 	require.Equal(t, Default(), was)
 	for i, s := range settings(&is) {
 		want := settings(&was)[i]
-		if s.field.live() {
+		if !s.restart {
 			want = settings(&to)[i]
 		}
-		require.Equal(t, want.field.text(), s.field.text(), s.key)
+		require.Equal(t, want.text(), s.text(), s.key)
 	}
 	require.Equal(t, to.Broker.Rules, is.Broker.Rules)
 	require.Equal(t, to.Limit, is.Limit, "all of it is live")

@@ -85,7 +85,7 @@ func TestVariablesOfRulesAreUnambiguous(t *testing.T) {
 			key, ok := ruleKeyOf(s.env())
 			require.True(t, ok)
 			require.Equal(t, s.key, key)
-			require.False(t, fromKubernetes(s.env(), "tcp://10.0.0.1:80"))
+			require.False(t, isKubernetes(s.env(), "tcp://10.0.0.1:80"))
 		}
 	}
 	for _, one := range members() {
@@ -104,7 +104,7 @@ func TestRulesAreBounded(t *testing.T) {
 	_, err := load(t, yaml.String(), nil)
 	require.NoError(t, err)
 	_, err = load(t, yaml.String(), nil, "--topics=more.pattern=b")
-	require.EqualError(t, err, "flag --topics more.pattern: topics holds 1001 rules: want at most 1000; a pattern may stand for many topics")
+	require.EqualError(t, err, "flag --topics more.pattern: topics holds 1001 rules: want at most 1000; a pattern may match many topics")
 }
 
 // Rules that were made by hand are held to the same as those that were read.

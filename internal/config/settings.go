@@ -1,93 +1,176 @@
 package config
 
 import (
-	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
-// maxMessageBytes is what message.bytes may be raised to: a history or an answer
-// of larger messages holds too few of them to be worth its name.
+// maxMessageBytes is the most that message.bytes may be: a history or an answer
+// would hold too few larger messages.
 const maxMessageBytes = 8 << 20
 
-// leastCompressed is what compression.min_bytes may be lowered to: of less a tenth,
-// which has to be saved, is less than what gzip puts around it.
-const leastCompressed = 256
-
-// settings returns the table of all settings, bound to the fields of c: the key
-// in the file, the field with its default and bounds, marked live if a reload
-// reaches it, and a line for --help. With what it joins and rules.go it is the only place where a
-// setting is named.
-func settings(c *Config) []setting {
-	const ms = time.Millisecond // protocol limits are told in whole milliseconds
-	b, s, t, l := &c.Broker, &c.Session, &c.Transport, &c.Limit
-	rows := []setting{
-		{"listen.public", address(&c.Listen.Public, "127.0.0.1:8080"), "where clients connect"},
-		{"listen.admin", address(&c.Listen.Admin, "127.0.0.1:8081"), "where operators find metrics, health and profiles"},
-		{"listen.tcp", maybeAddress(&c.Listen.TCP), "where clients connect without HTTP, speaking CBOR sequences; 127.0.0.1:8082 is usual"},
-		{"tls.cert", path(&c.TLS.Cert), "serve clients over TLS, HTTP/2 if they like, with the certificate in this file, in PEM, and then those between it and its authority; a reload reads the file again"},
-		{"tls.key", path(&c.TLS.Key), "the private key of tls.cert, in PEM; a reload reads the file again"},
-		{"http2.cleartext", truth(&c.HTTP2.Cleartext, false), "without tls.cert, take HTTP/2, too, from proxies that are told to speak it (h2c with prior knowledge)"},
-		{"insecure", truth(&c.Insecure, false), "serve everyone who can connect, also from other machines, without authorisation"},
-		{"cors.origins", origins(&c.Origins), "pages of other origins that may use the daemon; in the file, * needs quotes"},
-		{"log.level", live(choice(&c.Log.Level, "info", "debug", "warn", "error")), "the least severe entries that are logged: debug, info, warn or error"},
-		{"log.format", choice(&c.Log.Format, "json", "console"), "how log entries are written: json or console"},
-
-		{"history.messages", live(count(&b.HistoryMessages, broker.DefaultHistoryMessages, math.MaxInt)), "messages that each topic retains"},
-		{"history.bytes", live(size(&b.HistoryBytes, broker.DefaultHistoryBytes, math.MaxInt)), "bytes that each topic retains; at least message.bytes"},
-		{"history.age", live(duration(&b.HistoryAge, broker.DefaultHistoryAge, ms)), "how long each topic retains a message"},
-		{"memory.budget", live(sizeOrAuto(&b.MemoryBudget)), "bytes that all histories, queues and cached frames may take; at least history.bytes; auto is 512MiB, or half of GOMEMLIMIT if that is less; the process takes up to about twice that, unless GOMEMLIMIT says less"},
-		{"limits.topics", live(count(&b.MaxTopics, broker.DefaultMaxTopics, math.MaxInt)), "topics held at one time"},
-		{"limits.sessions", live(count(&s.MaxSessions, session.DefaultMaxSessions, math.MaxInt)), "sessions open at one time"},
-		{"limits.pending_sessions", live(count(&l.PendingSessions, limit.DefaultPendingSessions, math.MaxInt)), "requests for a session that wait, in order, when limits.sessions are open"},
-		{"limits.calls", live(count(&l.Calls, limit.DefaultCalls, math.MaxInt)), "publishes and other requests, but for polls, in flight at one time"},
-		{"limits.waiting_calls", live(count(&l.WaitingCalls, limit.DefaultWaitingCalls, math.MaxInt)), "requests that wait, in order, when limits.calls are in flight"},
-		{"limits.wait", live(duration(&l.Wait, limit.DefaultWait, ms)), "how long a request waits for a place, of a call or a session, until it is refused"},
-		{"limits.pending_messages_per_session", live(count(&l.PendingMessages, limit.DefaultPendingMessages, math.MaxInt)), "publishes that name one session (session=) and are in flight or wait"},
-		{"limits.connections", live(countOr("auto", &l.Connections)), "connections of clients at one time; auto is as many as the process may open files, less a reserve"},
-		{"limits.address_connections", live(countOr("off", &l.AddressConnections)), "connections at one time from each address, but for trusted_proxies; an IPv6 network of 64 bits is one"},
-		{"limits.address_calls", live(countOr("off", &l.AddressCalls)), "requests, but for polls, in flight or waiting from each address; an IPv6 network of 64 bits is one"},
-		{"limits.subscriptions", live(count(&s.Subscriptions, session.DefaultSubscriptions, math.MaxInt)), "topics that one session may hold"},
-		{"limits.all_subscriptions", live(count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions, math.MaxInt)), "topics that all sessions together may hold"},
-		{"trusted_proxies", live(proxies(&l.TrustedProxies)), "proxies whose X-Forwarded-For is believed; limits by address are those of the last address in it that is not theirs; a reload is for connections from then on"},
-		{"message.bytes", live(size(&c.MessageBytes, 64<<10, maxMessageBytes)), "the largest payload that may be published"},
-		{"idempotency.window", live(duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms)), "how long the result of a publish with an idempotency key is repeated"},
-		{"idempotency.keys", live(count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys, math.MaxInt)), "idempotency keys whose results are remembered; the oldest go first"},
-
-		{"session.queue", live(count(&s.Queue, session.DefaultQueue, 1024)), "frames a session buffers before a topic falls behind; idle sessions pay for all of them; a session that has buffered something keeps its own"},
-		{"session.unacked", live(count(&s.Unacked, session.DefaultUnacked, math.MaxInt)), "frames kept that were sent and not yet acked"},
-		{"session.inactivity_timeout", live(duration(&s.InactivityTimeout, session.DefaultInactivityTimeout, ms)), "a session without a poll ends after this"},
-		{"session.ended_remembered", count(&s.EndedRemembered, session.DefaultEndedRemembered, math.MaxInt), "ended sessions whose reason is remembered"},
-
-		{"poll.timeout", live(duration(&t.PollTimeout, transport.DefaultPollTimeout, ms)), "how long a poll is held before it is answered empty"},
-		{"poll.heartbeat", live(duration(&t.Heartbeat, transport.DefaultHeartbeat, ms)), "how often a quiet stream sends an empty line"},
-		{"poll.max_output_delay", live(duration(&t.MaxOutputDelay, transport.DefaultMaxOutputDelay, ms)), "how long a quiet \"multiple\" answer stays open"},
-		{"poll.multiple_time", live(duration(&t.MultipleTime, transport.DefaultMultipleTime, ms)), "how long a \"multiple\" answer may last"},
-		{"poll.answer_frames", live(count(&t.AnswerFrames, transport.DefaultAnswerFrames, math.MaxInt)), "frames in an answer that ends"},
-		{"poll.answer_bytes", live(size(&t.AnswerBytes, transport.DefaultAnswerBytes, math.MaxInt)), "bytes in an answer that ends, about; one frame always goes"},
-		{"poll.write_timeout", live(duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms)), "how long one write to a client may take"},
-
-		{"compression.min_bytes", live(sizeOrOff(&t.CompressionMinBytes, transport.DefaultCompressionMinBytes, leastCompressed)), "messages that take at least so much are compressed, once for all whose clients accept it; off compresses nothing"},
-
-		{"lane", choice(&c.Lane, "handoff", "channel", "off"), "the short way for polls and small publishes: handoff, channel (each poll has a goroutine, which a frame wakes) or off (net/http serves everything)"},
-		{"drain.window", live(duration(&c.DrainWindow, 10*time.Second, 0)), "how long clients may take to leave when the daemon is told to stop; sessions are ended within three quarters of it"},
-		{"state", path(&c.StateFile), "keep topics over a planned restart in this file: written when the daemon has drained, loaded and removed when it starts"},
-		{"addresses_file", path(&c.AddressesFile), "write the addresses listened on to this file once ready, as JSON"},
-	}
-	return slices.Concat(rows, hookSettings(&c.PublishHook), rateSettings(&l.Rates))
-}
+// minCompressed is the least that compression.min_bytes may be. A compressed message
+// must save a tenth, which below this size is less than what gzip adds.
+const minCompressed = 256
 
 // A setting is one row of the table.
 type setting struct {
-	key   string // in the file; dots are levels
-	field field
-	doc   string // one line
+	key string // in the file; dots are levels
+	*field
+	doc string // one line
+}
+
+// settings returns the table of all settings that are not a rule's, bound to the
+// fields of c: the key in the file, the field with its default and bounds, and a
+// line for --help. This file is the only place where a setting is named.
+func settings(c *Config) []setting {
+	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
+	b, s, t, l, h := &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook
+	return slices.Concat([]setting{
+		{"listen.public", restart(address(&c.Listen.Public, "127.0.0.1:8080", "127.0.0.1:8080, [::1]:8080 or :0")), "address for clients"},
+		{"listen.admin", restart(address(&c.Listen.Admin, "127.0.0.1:8081", "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health and profiles"},
+		{"listen.tcp", restart(address(&c.Listen.TCP, "", "127.0.0.1:8082, or nothing")), "address for clients without HTTP, which speak CBOR sequences over TCP; usually 127.0.0.1:8082"},
+		{"tls.cert", restart(path(&c.TLS.Cert)), "file with the certificate in PEM, followed by the intermediate certificates; clients then connect over TLS and may use HTTP/2; a reload reads the file again"},
+		{"tls.key", restart(path(&c.TLS.Key)), "file with the private key of tls.cert, in PEM; a reload reads the file again"},
+		{"http2.cleartext", restart(truth(&c.HTTP2.Cleartext, false)), "without tls.cert, also accept HTTP/2 with prior knowledge (h2c), for proxies that are configured to speak it"},
+		{"insecure", restart(truth(&c.Insecure, false)), "serve everyone who can connect, also from other machines, without authorisation"},
+		{"cors.origins", restart(origins(&c.Origins)), "other origins whose pages may use the daemon; in the file, put * in quotes"},
+		{"log.level", word(&c.Log.Level, "info", "debug", "warn", "error"), "lowest level of log entries: debug, info, warn or error"},
+		{"log.format", restart(word(&c.Log.Format, "json", "console")), "format of log entries: json or console"},
+
+		{"history.messages", count(&b.HistoryMessages, broker.DefaultHistoryMessages), "messages that each topic retains"},
+		{"history.bytes", size(&b.HistoryBytes, broker.DefaultHistoryBytes), "bytes that each topic retains; at least message.bytes"},
+		{"history.age", duration(&b.HistoryAge, broker.DefaultHistoryAge, ms), "how long each topic retains a message"},
+		{"memory.budget", number{least: 1, bytes: true, word: "auto"}.field(&b.MemoryBudget, 0), "bytes that all histories, queues and cached frames may take together; at least history.bytes; auto is 512MiB, or half of GOMEMLIMIT if that is less; the process takes up to about twice as much, unless GOMEMLIMIT is lower"},
+		{"limits.topics", count(&b.MaxTopics, broker.DefaultMaxTopics), "topics at one time"},
+		{"limits.sessions", count(&s.MaxSessions, session.DefaultMaxSessions), "sessions open at one time"},
+		{"limits.pending_sessions", count(&l.PendingSessions, limit.DefaultPendingSessions), "requests for a session that may wait, in order, when limits.sessions are open"},
+		{"limits.calls", count(&l.Calls, limit.DefaultCalls), "publishes and other requests, except polls, in flight at one time"},
+		{"limits.waiting_calls", count(&l.WaitingCalls, limit.DefaultWaitingCalls), "requests that may wait, in order, when limits.calls are in flight"},
+		{"limits.wait", duration(&l.Wait, limit.DefaultWait, ms), "how long a request may wait for one of limits.calls or limits.sessions before it is refused"},
+		{"limits.pending_messages_per_session", count(&l.PendingMessages, limit.DefaultPendingMessages), "publishes that name the same session (session=) and are in flight or wait"},
+		{"limits.connections", number{least: 1, word: "auto"}.field(&l.Connections, 0), "connections of clients at one time; auto is the number of files that the process may open, less a reserve"},
+		{"limits.address_connections", number{least: 1, word: "off"}.field(&l.AddressConnections, 0), "connections at one time from each address, except trusted_proxies; an IPv6 network of 64 bits counts as one address"},
+		{"limits.address_calls", number{least: 1, word: "off"}.field(&l.AddressCalls, 0), "requests, except polls, in flight or waiting from each address; an IPv6 network of 64 bits counts as one address"},
+		{"limits.subscriptions", count(&s.Subscriptions, session.DefaultSubscriptions), "topics that one session may be subscribed to"},
+		{"limits.all_subscriptions", count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions), "subscriptions of all sessions together"},
+		{"trusted_proxies", proxies(&l.TrustedProxies), "proxies whose X-Forwarded-For is trusted; limits by address then count the last address in it that is not one of these; a reload applies to new connections"},
+		{"message.bytes", number{least: 1, most: maxMessageBytes, bytes: true}.field(&c.MessageBytes, 64<<10), "largest payload of a message"},
+		{"idempotency.window", duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms), "how long the result of a publish with an idempotency key is remembered"},
+		{"idempotency.keys", count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys), "idempotency keys whose results are remembered; the oldest are dropped first"},
+
+		{"session.queue", number{least: 1, most: 1024}.field(&s.Queue, session.DefaultQueue), "frames that a session buffers before a topic falls behind; an idle session takes memory for all of them; a session that has buffered a frame keeps its size"},
+		{"session.unacked", count(&s.Unacked, session.DefaultUnacked), "sent frames that a session keeps until the client acknowledges them"},
+		{"session.inactivity_timeout", duration(&s.InactivityTimeout, session.DefaultInactivityTimeout, ms), "a session ends after this long without a poll"},
+		{"session.ended_remembered", restart(count(&s.EndedRemembered, session.DefaultEndedRemembered)), "ended sessions whose reason is remembered"},
+
+		{"poll.timeout", duration(&t.PollTimeout, transport.DefaultPollTimeout, ms), "how long a poll waits for a frame before its answer is empty"},
+		{"poll.heartbeat", duration(&t.Heartbeat, transport.DefaultHeartbeat, ms), "how often an idle stream sends an empty line"},
+		{"poll.max_output_delay", duration(&t.MaxOutputDelay, transport.DefaultMaxOutputDelay, ms), "how long an idle \"multiple\" answer stays open"},
+		{"poll.multiple_time", duration(&t.MultipleTime, transport.DefaultMultipleTime, ms), "how long a \"multiple\" answer may last"},
+		{"poll.answer_frames", count(&t.AnswerFrames, transport.DefaultAnswerFrames), "most frames in an answer that is not a stream"},
+		{"poll.answer_bytes", size(&t.AnswerBytes, transport.DefaultAnswerBytes), "most bytes, about, in an answer that is not a stream; one frame is always allowed"},
+		{"poll.write_timeout", duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms), "how long one write to a client may take"},
+
+		{"compression.min_bytes", number{least: minCompressed, bytes: true, word: "off", means: -1}.field(&t.CompressionMinBytes, transport.DefaultCompressionMinBytes), "messages of at least this size are compressed, once for all clients that accept it; off disables compression"},
+
+		{"lane", restart(word(&c.Lane, "handoff", "channel", "off")), "fast path for polls and small publishes: handoff, channel (one goroutine per poll, which a frame wakes) or off (net/http serves everything)"},
+		{"drain.window", duration(&c.DrainWindow, 10*time.Second, 0), "how long clients may take to leave when the daemon stops; it ends their sessions within three quarters of this"},
+		{"state", restart(path(&c.StateFile)), "file that keeps topics over a planned restart: the daemon writes it after a drain, and loads and removes it at start"},
+		{"addresses_file", restart(path(&c.AddressesFile)), "file to which the daemon writes its addresses, as JSON, once it is ready"},
+
+		{"hooks.publish.url", hookURL(&h.URL), "the application that is asked about each message before it is published (internal/hook/HOOKS.md)"},
+		{"hooks.publish.secret", hookSecret(&h.Secret), "key that signs the requests to the application; required with hooks.publish.url"},
+		{"hooks.publish.timeout", duration(&h.Timeout, hook.DefaultTimeout, ms), "how long the application may take to answer"},
+		{"hooks.publish.calls", count(&h.Calls, hook.DefaultCalls), "messages that the application is asked about at one time; these count among limits.calls, so fewer leave some for other requests; more messages wait, in order, up to half of limits.calls, for limits.wait"},
+		{"hooks.publish.topics", patterns(&h.Topics, ">"), "topics that the application is asked about; in the file, put > and * in quotes"},
+	}, rateSettings(&l.Rates))
+}
+
+// ratesKey is the section of the rate limits: rates.polls.address.
+const ratesKey = "rates"
+
+func rateKey(kind limit.Kind, scope limit.Scope) string {
+	return ratesKey + "." + kind.String() + "." + scope.String()
+}
+
+// ratedKinds and ratedScopes say in words what a rate limits, and for whom.
+var (
+	ratedKinds = map[limit.Kind]string{
+		limit.Publishes:   "published messages",
+		limit.Sessions:    "opened sessions",
+		limit.Polls:       "polls and streams, with acks and pings on WebSocket and TCP connections",
+		limit.Requests:    "other requests, with changes of subscriptions on WebSocket and TCP connections",
+		limit.Topics:      "topics that a publish or a subscription creates",
+		limit.Connections: "new connections",
+		limit.Misses:      "requests that name an unknown session",
+	}
+	ratedScopes = map[limit.Scope]string{
+		limit.All:       ", for all clients together",
+		limit.Address:   ", for each address; an IPv6 network of 64 bits counts as one address",
+		limit.Principal: ", for each principal",
+	}
+)
+
+// rateSettings returns the table of the rates of every kind and scope.
+func rateSettings(r *limit.Rates) []setting {
+	var rows []setting
+	for _, kind := range limit.Kinds() {
+		for _, scope := range kind.Scopes() {
+			rows = append(rows, setting{rateKey(kind, scope), rate(&r[kind][scope]), "rate of " + ratedKinds[kind] + ratedScopes[scope]})
+		}
+	}
+	return rows
+}
+
+// isRate reports whether a setting is one of the many rates.
+func (s setting) isRate() bool { return strings.HasPrefix(s.key, ratesKey+".") }
+
+// ruleSettings returns the table of a rule's settings. What a rule does not set, the
+// setting for all topics decides.
+func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
+	rows := []setting{
+		{"pattern", pattern(&r.Pattern), "topics that the rule applies to; required, and no two rules may have the same"},
+		{"history.messages", count(&r.HistoryMessages, 0), "messages that each of these topics retains; default history.messages"},
+		{"history.bytes", size(&r.HistoryBytes, 0), "bytes that each of these topics retains, at least message.bytes; default history.bytes"},
+		{"history.age", duration(&r.HistoryAge, 0, time.Millisecond), "how long each of these topics retains a message; default history.age"},
+		{"slow", word(&r.Slow, broker.Slows()...), "what a subscriber gets when it falls behind: all that the history holds (resume, the default), the newest few messages, the newest message of each key, or the end of its session"},
+		{"keep", count(&r.Keep, 0), "number of newest messages that drop_oldest keeps; only with drop_oldest; default " + strconv.Itoa(broker.DefaultKeep)},
+		{"rate", rate(often), "rate of messages that all clients publish to all of these topics together; default no limit besides rates.publishes"},
+	}
+	for i := range rows {
+		rows[i].key = rulesKey + "." + r.Name + "." + rows[i].key
+		optional(rows[i].field)
+	}
+	return rows
+}
+
+// allSettings returns the table of c's settings and those of its rules.
+func allSettings(c *Config) []setting {
+	all := settings(c)
+	for i := range c.Broker.Rules {
+		r := &c.Broker.Rules[i]
+		all = append(all, ruleSettings(r, rateOf(c, r.Name))...)
+	}
+	return all
+}
+
+// rateOf returns the rate of a rule. A Config that was not loaded may have none.
+func rateOf(c *Config, rule string) *limit.Rate {
+	for i := range c.Limit.Rules {
+		if r := &c.Limit.Rules[i]; r.Name == rule {
+			return &r.Rate
+		}
+	}
+	return new(limit.Rate)
 }
 
 // envPrefix begins the names of our environment variables.

@@ -34,7 +34,7 @@ func TestNamesAreDerivedAndUnique(t *testing.T) {
 			seen[name] = true
 		}
 		require.NotEqual(t, configEnv, s.env())
-		require.False(t, fromKubernetes(s.env(), "tcp://10.0.0.1:80"), "%s would be taken for one of Kubernetes' own", s.env())
+		require.False(t, isKubernetes(s.env(), "tcp://10.0.0.1:80"), "%s would be taken for one of Kubernetes' own", s.env())
 	}
 	require.True(t, seen["history.age"] && seen["--history-age"] && seen["PUBSUBD_HISTORY_AGE"])
 	require.True(t, seen["--session-inactivity-timeout"] && seen["PUBSUBD_SESSION_INACTIVITY_TIMEOUT"])
@@ -44,9 +44,9 @@ func TestNamesAreDerivedAndUnique(t *testing.T) {
 func TestDefaultsReadBack(t *testing.T) {
 	c := Default()
 	for _, s := range settings(&c) {
-		text := s.field.text()
-		require.NoError(t, s.field.set(text), "%s", s.key)
-		require.Equal(t, text, s.field.text(), "%s", s.key)
+		text := s.text()
+		require.NoError(t, s.set(text), "%s", s.key)
+		require.Equal(t, text, s.text(), "%s", s.key)
 	}
 	require.Equal(t, Default(), c)
 }
@@ -72,5 +72,25 @@ func TestFlagHelpLeavesRatesOut(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 10, c.Limit.Rates[limit.Polls][limit.Address].PerSecond)
 	require.ErrorContains(t, l.FlagError(fs.Parse([]string{"--rates-poll-address=10/s"})), "did you mean --rates-polls-address?")
-	require.ErrorContains(t, l.FlagError(fs.Parse([]string{"--rates-misses-principal=10/s"})), "; there are only --rates-misses-all and --rates-misses-address, since")
+	require.ErrorContains(t, l.FlagError(fs.Parse([]string{"--rates-misses-principal=10/s"})), "; use --rates-misses-all or --rates-misses-address, because")
+}
+
+// A kind or a scope that the limiter learns needs words here.
+func TestEveryRateIsExplained(t *testing.T) {
+	for _, kind := range limit.Kinds() {
+		require.NotEmpty(t, ratedKinds[kind], kind)
+		for _, scope := range kind.Scopes() {
+			require.NotEmpty(t, ratedScopes[scope], scope)
+		}
+	}
+}
+
+func TestRatesOfTheFile(t *testing.T) {
+	c, err := load(t, "rates:\n  polls: {address: 10/s burst 50, all: 5000/s}\n  misses.address: 30/m\n  sessions:\n    address: off\n", nil)
+	require.NoError(t, err)
+	var want limit.Rates
+	want[limit.Polls][limit.Address] = limit.Rate{PerSecond: 10, Burst: 50}
+	want[limit.Polls][limit.All] = limit.Rate{PerSecond: 5000}
+	want[limit.Misses][limit.Address] = limit.Rate{PerSecond: 0.5}
+	require.Equal(t, want, c.Limit.Rates)
 }

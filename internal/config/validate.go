@@ -6,107 +6,187 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // Validate returns every reason why the daemon must not start with c, joined, or
-// nil: fields out of their bounds, settings that contradict each other, a
-// certificate that cannot be used, as its files are now, and listeners that other machines can reach though nothing keeps anyone out.
+// nil. It checks the bounds of each field and settings that contradict each other,
+// reads the certificate's files, and refuses listeners that other machines can
+// reach without authorisation.
 func (c Config) Validate() error {
-	return join(append(outOfBounds(&c), contradictions(&c)...))
+	m := outOfBounds(&c)
+	m = append(m, contradictions(&c)...)
+	return m.join()
 }
 
-func join(wrong []*Error) error {
-	errs := make([]error, len(wrong))
-	for i, e := range wrong {
-		errs[i] = e
+// Doubts returns warnings: settings of c that are allowed but may be a mistake, each
+// with what to do about it.
+func (c Config) Doubts() []string {
+	if c.PublishHook.URL == "" || c.PublishHook.Calls < c.Limit.Calls {
+		return nil
 	}
-	return errors.Join(errs...)
+	return []string{fmt.Sprintf("hooks.publish.calls is %d, not less than limits.calls (%d): publishes that wait for a slow application "+
+		"may take all of limits.calls; lower it, or raise limits.calls, to leave some for other requests", c.PublishHook.Calls, c.Limit.Calls)}
 }
 
-func outOfBounds(c *Config) []*Error {
-	var wrong []*Error
+func outOfBounds(c *Config) mistakes {
+	var m mistakes
 	for _, s := range allSettings(c) {
-		if err := s.field.check(); err != nil {
-			wrong = append(wrong, &Error{Key: s.key, Reason: fmt.Sprintf("is %q: %s", shownRefused(s.field, s.field.text()), err)})
+		if err := s.check(); err != nil {
+			m.add(s.key, "", "is %q: %s", s.shownRefused(s.text()), err)
 		}
 	}
-	return wrong
+	return m
 }
 
-// contradictions looks at settings that are well by themselves.
-func contradictions(c *Config) []*Error {
-	var wrong []*Error
+// contradictions checks settings that are valid one by one.
+func contradictions(c *Config) mistakes {
+	var m mistakes
+	t := &c.Transport
 	if c.Broker.HistoryBytes < c.MessageBytes {
-		wrong = append(wrong, &Error{Key: "history.bytes", with: "message.bytes", Reason: fmt.Sprintf(
-			"is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
-			formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))})
+		m.add("history.bytes", "message.bytes", "is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
+			formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))
 	}
 	if c.mostBudget() < c.Broker.HistoryBytes {
-		wrong = append(wrong, &Error{Key: "memory.budget", with: "history.bytes", Reason: fmt.Sprintf(
-			"is %s, less than history.bytes (%s): raise it, or one topic may exceed it",
-			formatSize(c.mostBudget()), formatSize(c.Broker.HistoryBytes))})
+		m.add("memory.budget", "history.bytes", "is %s, less than history.bytes (%s): raise it, or one topic may exceed it",
+			formatSize(c.mostBudget()), formatSize(c.Broker.HistoryBytes))
 	}
-	wrong = append(wrong, sharedAddresses(c)...)
-	if c.Transport.WriteTimeout <= c.Transport.MaxOutputDelay {
-		wrong = append(wrong, &Error{Key: "poll.write_timeout", with: "poll.max_output_delay", Reason: fmt.Sprintf(
-			"is %v, not more than poll.max_output_delay (%v): raise it, or answers would be cut off before their end",
-			c.Transport.WriteTimeout, c.Transport.MaxOutputDelay)})
+	checkAddresses(&m, &c.Listen)
+	if t.WriteTimeout <= t.MaxOutputDelay {
+		m.add("poll.write_timeout", "poll.max_output_delay", "is %v, not more than poll.max_output_delay (%v): raise it, or the daemon cuts answers off before their end",
+			t.WriteTimeout, t.MaxOutputDelay)
 	}
-	wrong = append(wrong, wrongTLS(c)...)
-	wrong = append(wrong, wrongRules(c)...)
-	wrong = append(wrong, wrongHook(c)...)
-	wrong = append(wrong, wrongLimits(c)...)
-	if c.Insecure {
-		return wrong
+	checkTLS(&m, c.TLS)
+	checkRules(&m, c)
+	if h := &c.PublishHook; h.URL != "" && h.Secret == "" {
+		m.add("hooks.publish.url", "hooks.publish.secret", "is %q, but hooks.publish.secret is missing: "+
+			"set a key that the application also knows, such as the output of `openssl rand -base64 32`", h.URL)
 	}
-	return append(wrong, exposed(c)...)
+	checkLimits(&m, c)
+	checkRates(&m, &c.Limit)
+	if !c.Insecure {
+		checkExposure(&m, &c.Listen)
+	}
+	return m
 }
 
-// mostBudget is memory.budget, or what it is at most where the daemon chooses.
+// mostBudget is memory.budget, or its highest value if the daemon chooses it.
 func (c *Config) mostBudget() int {
 	return cmp.Or(c.Broker.MemoryBudget, memory.DefaultBudget)
 }
 
-// sharedAddresses refuses one address for two listeners.
-func sharedAddresses(c *Config) []*Error {
-	var wrong []*Error
+// checkAddresses refuses one address for two listeners.
+func checkAddresses(m *mistakes, l *Listen) {
 	refuse := func(key, address, with, other string) {
 		if _, port, err := net.SplitHostPort(address); err == nil && port != "0" && address == other {
-			wrong = append(wrong, &Error{Key: key, with: with, Reason: fmt.Sprintf("is %q, which is %s too: choose another port", address, with)})
+			m.add(key, with, "is %q, which is also %s: choose another port", address, with)
 		}
 	}
-	refuse("listen.admin", c.Listen.Admin, "listen.public", c.Listen.Public)
-	refuse("listen.tcp", c.Listen.TCP, "listen.public", c.Listen.Public)
-	refuse("listen.tcp", c.Listen.TCP, "listen.admin", c.Listen.Admin)
-	return wrong
+	refuse("listen.admin", l.Admin, "listen.public", l.Public)
+	refuse("listen.tcp", l.TCP, "listen.public", l.Public)
+	refuse("listen.tcp", l.TCP, "listen.admin", l.Admin)
 }
 
-// exposed refuses what other machines can reach. It is no proof of being closed
-// (a proxy may forward anything), but the mistake that is made most.
-func exposed(c *Config) []*Error {
-	var wrong []*Error
-	refuse := func(key, address, whatAnyoneCould string) {
+// checkExposure refuses addresses that other machines can reach. A loopback address
+// is no proof of safety, since a proxy may forward to it; but to forget this is the
+// most common mistake.
+func checkExposure(m *mistakes, l *Listen) {
+	refuse := func(key, address, danger string) {
 		if isAddress(address) && !isLoopback(address) {
-			wrong = append(wrong, &Error{Key: key, Reason: fmt.Sprintf(
-				"is %q, which other machines may reach, and no authorisation is configured: anyone could %s. "+
-					"Listen on 127.0.0.1, or say --insecure (insecure: true) to serve everyone who can connect", address, whatAnyoneCould)})
+			m.add(key, "", "is %q, which other machines may reach, and no authorisation is configured: anyone could %s. "+
+				"Listen on 127.0.0.1, or set --insecure (insecure: true) to serve everyone who can connect", address, danger)
 		}
 	}
-	refuse("listen.public", c.Listen.Public, "publish and subscribe to everything")
-	refuse("listen.tcp", c.Listen.TCP, "publish and subscribe to everything")
-	refuse("listen.admin", c.Listen.Admin, "read metrics and profiles")
-	return wrong
+	refuse("listen.public", l.Public, "publish and subscribe to everything")
+	refuse("listen.tcp", l.TCP, "publish and subscribe to everything")
+	refuse("listen.admin", l.Admin, "read metrics and profiles")
 }
 
-// Doubts returns what is allowed in c and may not be meant, each with what to do about
-// it.
-func (c Config) Doubts() []string {
-	var doubts []string
-	if h := &c.PublishHook; h.URL != "" && h.Calls >= c.Limit.Calls {
-		doubts = append(doubts, fmt.Sprintf("hooks.publish.calls is %d, not less than limits.calls (%d): "+
-			"publishes that wait for a slow application may take every place; lower it, or raise limits.calls, to leave some to other requests",
-			h.Calls, c.Limit.Calls))
+// checkTLS refuses half of a pair, and files that are not a pair.
+func checkTLS(m *mistakes, t TLS) {
+	const orNone = "or leave both out to serve without TLS"
+	switch {
+	case t.Cert == "" && t.Key == "":
+	case t.Key == "":
+		m.add("tls.cert", "", "is %q, but tls.key is missing: name the file of its private key, %s", t.Cert, orNone)
+	case t.Cert == "":
+		m.add("tls.key", "", "is %q, but tls.cert is missing: name the file of its certificate, %s", t.Key, orNone)
+	default:
+		if _, err := t.Load(); err != nil {
+			e, _ := errors.AsType[*Error](err)
+			*m = append(*m, e)
+		}
 	}
-	return doubts
+}
+
+// checkRules checks rules whose settings are valid one by one.
+func checkRules(m *mistakes, c *Config) {
+	if n := len(c.Broker.Rules); n > maxRules {
+		m.add(rulesKey, "", "holds %d rules: want at most %d; a pattern may match many topics", n, maxRules)
+	}
+	names := make(map[string]string) // by pattern
+	for _, rule := range c.Broker.Rules {
+		at := rulesKey + "." + rule.Name
+		switch other, double := names[rule.Pattern]; {
+		case !isRuleName(rule.Name):
+			m.add(at, "", "is not a rule's name: want %s", ruleNameForm)
+		case rule.Pattern == "":
+			m.add(at+".pattern", "", "is missing: name the topics that the rule applies to, such as pattern: prices.>")
+		case double:
+			m.add(at+".pattern", "", "is %q, which is also the pattern of rule %s: put both into one rule", rule.Pattern, other)
+		default:
+			names[rule.Pattern] = rule.Name
+		}
+		if rule.HistoryBytes > 0 && rule.HistoryBytes < c.MessageBytes {
+			m.add(at+".history.bytes", "", "is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
+				formatSize(rule.HistoryBytes), formatSize(c.MessageBytes))
+		}
+		if rule.HistoryBytes > c.mostBudget() {
+			m.add(at+".history.bytes", "", "is %s, more than memory.budget (%s): lower it, or raise memory.budget",
+				formatSize(rule.HistoryBytes), formatSize(c.mostBudget()))
+		}
+		if rule.Keep > 0 && rule.Slow != broker.DropOldest {
+			m.add(at+".keep", "", "is %d, but applies only with slow: %[2]s: set slow: %[2]s, or leave keep out", rule.Keep, broker.DropOldest)
+		}
+	}
+}
+
+// checkLimits refuses limits that have no effect, because another limit is lower.
+func checkLimits(m *mistakes, c *Config) {
+	l := &c.Limit
+	if l.Connections > 0 && l.AddressConnections > l.Connections {
+		m.add("limits.address_connections", "limits.connections", "is %d, more than limits.connections (%d): lower it, or one address may take them all",
+			l.AddressConnections, l.Connections)
+	}
+	if l.AddressCalls-l.Calls > l.WaitingCalls {
+		m.add("limits.address_calls", "limits.calls", "is %d, more than limits.calls and limits.waiting_calls together (%d and %d): lower it, or one address may take them all",
+			l.AddressCalls, l.Calls, l.WaitingCalls)
+	}
+	if each, all := c.Session.Subscriptions, c.Broker.MaxSubscriptions; each > all {
+		m.add("limits.subscriptions", "limits.all_subscriptions", "is %d, more than limits.all_subscriptions (%d): lower it, or one session may take them all", each, all)
+	}
+	if l.Wait >= c.Transport.WriteTimeout {
+		m.add("limits.wait", "poll.write_timeout", "is %v, not less than poll.write_timeout (%v): lower it, or a request that waits that long gets no answer",
+			l.Wait, c.Transport.WriteTimeout)
+	}
+}
+
+// checkRates refuses rates of some clients above the rate of all.
+func checkRates(m *mistakes, l *limit.Config) {
+	compare := func(key string, r limit.Rate, kind limit.Kind, advice string) {
+		if all := l.Rates[kind][limit.All]; all.PerSecond > 0 && r.PerSecond > all.PerSecond {
+			with := rateKey(kind, limit.All)
+			m.add(key, with, "is %s, more than %s (%s): lower it, or %s", r, with, all, advice)
+		}
+	}
+	for _, kind := range limit.Kinds() {
+		for _, scope := range kind.Scopes() {
+			compare(rateKey(kind, scope), l.Rates[kind][scope], kind, "one client may use up the rate of all")
+		}
+	}
+	for _, rule := range l.Rules {
+		compare(rulesKey+"."+rule.Name+".rate", rule.Rate, limit.Publishes, "raise "+rateKey(limit.Publishes, limit.All)+": the lower one always applies first")
+	}
 }
