@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +50,24 @@ func TestImportsOnlyGoDown(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, found, "\n%s", strings.Join(found, "\n"))
 }
+
+// The ladder lists only rooms that exist, and documents name only files that exist.
+func TestWhatIsNamedExists(t *testing.T) {
+	for _, rooms := range floors {
+		for _, room := range rooms {
+			require.DirExists(t, path.Join("..", room))
+		}
+	}
+	for _, document := range []string{"README.md", "CONTRIBUTING.md"} {
+		text, err := os.ReadFile(path.Join("..", document))
+		require.NoError(t, err)
+		for _, file := range goFiles.FindAllString(string(text), -1) {
+			require.FileExists(t, path.Join("..", file), "%s names it", document)
+		}
+	}
+}
+
+var goFiles = regexp.MustCompile(`\b(cmd|internal|pkg|loadtest)/[a-z0-9_/]+\.go\b`)
 
 // violations returns a line for each import in a non-test Go file, whatever its
 // build tags, that the ladder does not allow.
