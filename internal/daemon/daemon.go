@@ -87,14 +87,14 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	}
 	files := listen.RaiseOpenFiles()
 	limiter := limit.New(limitConfig(cfg, files), m)
-	places := cfg.Session
-	places.Places = limiter.Sessions()
+	sessions := cfg.Session
+	sessions.Slots = limiter.Sessions()
 	d := &Daemon{
 		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
 		limiter:  limiter,
 		files:    files,
 		hook:     newPublishHook(cfg, limiter.Config(), m, log),
-		sessions: session.NewRegistry(places, b, m),
+		sessions: session.NewRegistry(sessions, b, m),
 		manager:  manager,
 
 		certificate: listen.NewCertificate(certificate, log),

@@ -79,7 +79,7 @@ func newParts(s settings) parts {
 	b := broker.New(s.broker, m, time.Now())
 	s.limits.Sessions = s.session.MaxSessions
 	limiter := limit.New(s.limits, m)
-	s.session.Places = limiter.Sessions()
+	s.session.Slots = limiter.Sessions()
 	sessions := session.NewRegistry(s.session, b, m)
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
 	return parts{

@@ -7,17 +7,24 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// sent notes one frame that was sent: a gap, which never changes, or a reference
-// into the topic's history.
+// The window is the list of unacked frames, at most Config.Unacked. What a full window
+// means depends on the poll:
+//
+//   - usually the answer ends, and the next poll brings an ack;
+//   - after HearAcks the poll waits for Session.Ack;
+//   - after Slide the oldest frames count as acked;
+//   - with trust every frame counts as acked, and the window stays empty.
+
+// sent notes one frame that was sent: a gap, which never changes, or a reference into the
+// topic's history.
 type sent struct {
 	sub    *subscription
 	offset uint64
 	gap    *wire.Gap
 }
 
-// HearAcks makes the poll one whose client acks while it lasts, see Session.Ack: when
-// nothing more can be sent before an ack, it waits for one. It is called before
-// anything is taken. A poll that trusts its connection has no use for acks.
+// HearAcks prepares for calls of Session.Ack while the poll lasts: with a full window Take
+// waits for one. Call it before the first Take. With trust it does nothing.
 func (p *Poll) HearAcks() {
 	p.session.mu.Lock() // an older connection may bring an ack already
 	defer p.session.mu.Unlock()
@@ -26,18 +33,23 @@ func (p *Poll) HearAcks() {
 	}
 }
 
-// Slide makes the poll one whose client never acks while it lasts, but says how many
-// frames it has when it comes back: what was sent last is kept, up to the bound on
-// unacked frames, and beyond it the oldest count as acked. So the poll is never
-// held up by acks. It is called before anything is taken.
+// Slide makes the window slide: the client sends no acks while the poll lasts, but says
+// how many frames it has when it polls again. Call it before the first Take. With trust it
+// does nothing.
 func (p *Poll) Slide() {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
 	p.slides = !p.trust
 }
 
-// Ack says, while a poll goes on, that the client has the first n frames. What was
-// acked before, or counts as acked since, it may say again. The error is a
+// GoesBackTo reports whether a poll that has the first ack frames could begin.
+func (s *Session) GoesBackTo(ack uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended == nil && s.acks && s.acked <= ack && ack <= s.sent
+}
+
+// Ack acks the first n frames while a poll lasts. Acks may be repeated. The error is a
 // *wire.Problem: ack_beyond_sent.
 func (s *Session) Ack(n uint64) error {
 	s.mu.Lock()
@@ -51,31 +63,22 @@ func (s *Session) Ack(n uint64) error {
 	}
 	if p := s.poll; p != nil {
 		p.resent = max(0, p.resent-(before-len(s.unacked)))
-		p.ackedLocked(before)
+		// The window was full, or a reload has widened it since the poll parked.
+		if p.acks != nil && (before >= s.config().Unacked || s.hasBacklogLocked()) {
+			select {
+			case p.acks <- struct{}{}:
+			default:
+			}
+			s.wakeParkedLocked()
+		}
 	}
 	if s.parked != nil {
-		s.shrinkLocked()
+		s.shrinkUnackedLocked()
 	}
 	return nil
 }
 
-// ackedLocked has a poll go on that was full with so many unacked frames, or when a
-// reload has widened its window since.
-func (p *Poll) ackedLocked(before int) {
-	s := p.session
-	if p.acks == nil || before < s.config().Unacked && !s.waitsLocked() {
-		return
-	}
-	select {
-	case p.acks <- struct{}{}:
-	default:
-	}
-	if s.parked == p {
-		s.wakeParkedLocked()
-	}
-}
-
-// ackLocked lets go of the frames that the client has.
+// ackLocked acks the first ack frames.
 func (s *Session) ackLocked(ack uint64) error {
 	switch {
 	case ack < s.acked:
@@ -83,17 +86,17 @@ func (s *Session) ackLocked(ack uint64) error {
 			"ack=%d is below ack=%d made before", ack, s.acked)
 	case ack > s.sent:
 		return wire.NewProblem(wire.CodeAckBeyondSent, "ack the number of frames that this session has sent you",
-			"ack=%d, but %d frames were sent", ack, s.sent)
+			"ack=%d, but the session has sent %d frames", ack, s.sent)
 	}
-	s.letGoLocked(int(ack - s.acked))
+	s.ackOldestLocked(int(ack - s.acked))
 	return nil
 }
 
-// letGoLocked counts the n oldest unacked frames as acked.
-func (s *Session) letGoLocked(n int) {
+// ackOldestLocked counts the n oldest unacked frames as acked.
+func (s *Session) ackOldestLocked(n int) {
 	for i, f := range s.unacked[:n] {
 		if i+1 < n && s.unacked[i+1].sub == f.sub {
-			continue // the next says more
+			continue // the next frame has the newer position
 		}
 		f.sub.ackedTo = f.sub.positionOf(&s.unacked[i])
 		f.sub.settleLocked()
@@ -102,52 +105,43 @@ func (s *Session) letGoLocked(n int) {
 	s.unacked = slices.Delete(s.unacked, 0, n)
 }
 
-// shrinkLocked lets go of the list of a burst, which should not stay with a session
-// that waits. One that is catching up needs it again.
-func (s *Session) shrinkLocked() {
+// shrinkUnackedLocked frees the list of a burst before the poll waits. A session that is
+// catching up would need it again.
+func (s *Session) shrinkUnackedLocked() {
 	if len(s.unacked) == 0 && cap(s.unacked) > 64 {
 		s.unacked = nil
 		s.countLocked()
 	}
 }
 
-// GoesBackTo reports whether a poll that has the first ack frames would be served.
-func (s *Session) GoesBackTo(ack uint64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended == nil && s.acks && s.acked <= ack && ack <= s.sent
-}
-
-// fullLocked reports whether nothing more can be sent before the client acks.
-func (p *Poll) fullLocked() bool {
+// windowFullLocked reports whether the session can send nothing before an ack.
+func (p *Poll) windowFullLocked() bool {
 	return !p.trust && !p.slides && len(p.session.unacked) >= p.session.config().Unacked
 }
 
-// roomLocked is the part of limit that may be sent before the client acks.
-func (p *Poll) roomLocked(limit broker.Limit) broker.Limit {
+// withinWindowLocked returns the part of limit that fits into the window.
+func (p *Poll) withinWindowLocked(limit broker.Limit) broker.Limit {
 	s := p.session
 	switch most := s.config().Unacked; {
 	case p.trust:
 	case p.slides:
-		limit.Frames = min(limit.Frames, max(1, most-slideOf(most))) // what is sent together is all kept
+		limit.Frames = min(limit.Frames, max(1, most-slideBy(most))) // one Take must not slide over itself
 	default:
 		limit.Frames = min(limit.Frames, most-len(s.unacked))
 	}
 	return limit
 }
 
-// slideOf is how many frames leave a full window together: to move the rest for each
-// frame would cost more than the frame.
-func slideOf(window int) int { return max(1, window/8) }
+// slideBy is how many frames leave a full window at a time: to move the list for each
+// frame would cost more than to send the frame.
+func slideBy(window int) int { return max(1, window/8) }
 
-// slideLocked makes room for one more frame in the window.
+// slideLocked makes room for one more frame in a window that slides.
 func (p *Poll) slideLocked() {
 	s := p.session
-	most := s.config().Unacked
-	if !p.slides || len(s.unacked) < most {
-		return
+	if most := s.config().Unacked; p.slides && len(s.unacked) >= most {
+		n := len(s.unacked) - most + slideBy(most)
+		s.ackOldestLocked(n)
+		p.resent -= n
 	}
-	n := len(s.unacked) - most + slideOf(most)
-	s.letGoLocked(n)
-	p.resent -= n
 }

@@ -211,7 +211,7 @@ func TestASlidingPollTakesNoMoreThanItsWindow(t *testing.T) {
 		require.Equal(k, span("a", 8, 14), k.takes(p, 1000))
 		require.True(k, s.GoesBackTo(7))
 		l := k.registry.List(1, ByLag, time.Now())
-		require.NotEqual(k, WaitAck, l.Sessions[0].Why, "it waits for no ack")
+		require.NotEqual(k, waitAck, l.Sessions[0].Why, "it waits for no ack")
 		p.Done(time.Now())
 	})
 }

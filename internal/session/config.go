@@ -6,48 +6,46 @@ import (
 	"time"
 )
 
-// Config bounds sessions. The zero value of a field takes its default.
+// Config bounds sessions. A zero field takes its default.
 type Config struct {
-	// Queue is how many frames a session buffers before a topic falls behind and
-	// waits in the history. Default 32: an idle session pays for all of them.
+	// Queue is how many frames a session buffers before a topic falls behind and its
+	// messages wait in the history. Default 32: every idle session pays for all of them.
 	Queue int
 
-	// Unacked is how many frames are kept that were sent and not yet acked; an
-	// answer ends there. Default 1024.
+	// Unacked is how many frames a session keeps that were sent but not acked; an answer
+	// ends when it is reached. Default 1024.
 	Unacked int
 
-	// Subscriptions is how many topics one session may hold. Default 1000.
+	// Subscriptions bounds the topics and patterns of one session. Default 1000.
 	Subscriptions int
 
-	// InactivityTimeout ends a session that no poll was parked on or answered
-	// for that long. Default 60 s.
+	// InactivityTimeout ends a session that had no poll for so long. Default 60 s.
 	InactivityTimeout time.Duration
 
-	// EndedRemembered is how many ended sessions are answered 410 with the
-	// reason rather than 404. Default 10,000.
+	// EndedRemembered is how many ended sessions get 410 with the reason instead of 404.
+	// Default 10,000.
 	EndedRemembered int
 
-	// MaxSessions bounds the sessions without an id: of stateless polls, and of
-	// connections that go both ways. One more is answered with the problem
-	// overloaded. Default 1,000,000.
+	// MaxSessions bounds the sessions without an id: stateless polls and two-way
+	// connections. Beyond it they get the problem overloaded. Default 1,000,000.
 	MaxSessions int
 
-	// Places are what all other sessions take up. Default: any number.
-	Places Places
+	// Slots bound all other sessions. Default: no bound.
+	Slots Slots
 }
 
-// Places are taken by sessions, one each, from their opening to their end.
-type Places interface {
-	// Enter takes a place, now or after a wait. The error is a *wire.Problem, or ctx's.
+// Slots are held by sessions, one each, from their opening to their end.
+type Slots interface {
+	// Enter takes a slot, or waits for one. The error is a *wire.Problem, or ctx's.
 	Enter(ctx context.Context) error
 	Leave()
 }
 
-// anyNumber is Places without a bound.
-type anyNumber struct{}
+// unbounded is Slots without a bound.
+type unbounded struct{}
 
-func (anyNumber) Enter(context.Context) error { return nil }
-func (anyNumber) Leave()                      {}
+func (unbounded) Enter(context.Context) error { return nil }
+func (unbounded) Leave()                      {}
 
 // Defaults of Config.
 const (
@@ -66,5 +64,8 @@ func (c Config) withDefaults() Config {
 	c.InactivityTimeout = cmp.Or(c.InactivityTimeout, DefaultInactivityTimeout)
 	c.EndedRemembered = cmp.Or(c.EndedRemembered, DefaultEndedRemembered)
 	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
+	if c.Slots == nil {
+		c.Slots = unbounded{}
+	}
 	return c
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Order says which sessions a List begins with.
+// Order is the order of a List.
 type Order string
 
-// The orders. Of equal sessions the older one comes first.
+// The orders. Older sessions come before equal younger ones.
 const (
-	ByLag  Order = "lag"  // the largest lag
-	ByIdle Order = "idle" // the longest time without a poll
+	ByLag  Order = "lag"  // largest lag first
+	ByIdle Order = "idle" // longest time without a poll first
 )
 
-// Orders returns every order.
+// Orders returns all orders.
 func Orders() []Order { return []Order{ByLag, ByIdle} }
 
 func (o Order) compare(x, y wire.ListedSession) int {
@@ -28,9 +28,14 @@ func (o Order) compare(x, y wire.ListedSession) int {
 	return cmp.Or(first, cmp.Compare(x.Number, y.Number))
 }
 
-// List describes the n open sessions that come first in the order. It looks at each
-// session by itself, so that no lock is held over all, and keeps no more than a few
-// times n of them meanwhile. Stateless polls are only counted.
+// first sorts sessions and returns the first n.
+func (o Order) first(sessions []wire.ListedSession, n int) []wire.ListedSession {
+	slices.SortFunc(sessions, o.compare)
+	return sessions[:min(n, len(sessions))]
+}
+
+// List describes the first n open sessions in an order, and counts all. It locks one
+// session at a time and holds at most 4 n of them in memory.
 func (r *Registry) List(n int, by Order, now time.Time) wire.SessionList {
 	list := wire.SessionList{Stateless: int(r.ephemeral.Load()), Sessions: []wire.ListedSession{}}
 	r.sessions.each(func(s *Session) {
@@ -48,14 +53,7 @@ func (r *Registry) List(n int, by Order, now time.Time) wire.SessionList {
 	return list
 }
 
-// first sorts sessions and returns the first n.
-func (o Order) first(sessions []wire.ListedSession, n int) []wire.ListedSession {
-	slices.SortFunc(sessions, o.compare)
-	return sessions[:min(n, len(sessions))]
-}
-
-// listed describes the session for operators; ok is false if it has none to
-// describe: it has ended, or is a stateless poll's.
+// listed describes the session for operators, unless it is ephemeral or has ended.
 func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,78 +61,62 @@ func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 		return l, false
 	}
 	l = wire.ListedSession{
-		Number: s.number, AgeMS: now.Sub(s.opened).Milliseconds(), Polling: s.poll != nil,
+		Number: s.number, AgeMS: now.Sub(s.opened).Milliseconds(), IdleMS: s.idleLocked(now), Polling: s.poll != nil,
 		Subscriptions: len(s.subs), Queued: len(s.queue), Unacked: len(s.unacked),
 	}
-	if s.poll == nil {
-		l.IdleMS = now.Sub(s.active).Milliseconds()
+	var most uint64
+	for topic, sub := range s.subs {
+		lag := sub.lagWithoutOwnLocked()
+		l.Lag += lag
+		if lag > most || lag == most && lag > 0 && topic < l.Worst {
+			most, l.Worst = lag, topic
+		}
 	}
-	l.Lag, l.Worst = s.lagLocked()
 	if l.Lag > 0 {
 		l.Why = s.waitsForLocked()
 	}
 	return l, true
 }
 
-// lagLocked returns the lag of all subscriptions together, and the topic that lags
-// most, by name the first of several.
-func (s *Session) lagLocked() (sum uint64, worst string) {
-	var most uint64
-	for topic, sub := range s.subs {
-		lag := sub.lacksLocked()
-		sum += lag
-		if lag > most || lag == most && lag > 0 && topic < worst {
-			most, worst = lag, topic
-		}
-	}
-	return sum, worst
-}
-
-// lacksLocked is the subscription's lag, but for own messages that it does not want.
-func (sub *subscription) lacksLocked() uint64 {
+// lagWithoutOwnLocked returns the subscription's lag, without messages of the client
+// itself if the session does not send them.
+func (sub *subscription) lagWithoutOwnLocked() uint64 {
 	s := sub.session
 	if s.except != "" && !sub.behind && sub.pace == nil && s.pinned == 0 {
-		return 0 // it was offered all, and left out its own
+		return 0 // it was offered all messages, and the missing ones are its own
 	}
 	return sub.stateLocked().Lag
 }
 
-// waitsForLocked returns what keeps a session that lags from what it lacks, or
-// nothing if it is being served.
+// What a session that lags waits for, in ListedSession.Why. The list only grows.
+const (
+	waitAck     = "ack"     // the window of unacked frames is full
+	waitPoll    = "poll"    // there is no poll
+	waitReader  = "reader"  // the queue is full: the client reads too slowly
+	waitHistory = "history" // it catches up from the topics' histories
+	waitRate    = "rate"    // its max_rate holds messages back
+)
+
+// Waits returns all values of ListedSession.Why, for documents and tests.
+func Waits() []string { return []string{waitAck, waitPoll, waitReader, waitHistory, waitRate} }
+
+// waitsForLocked returns what a session that lags waits for, or nothing if it is being
+// served.
 func (s *Session) waitsForLocked() string {
 	switch {
 	case len(s.unacked) >= s.config().Unacked && (s.poll == nil || !s.poll.slides):
-		return WaitAck // whatever polls come
+		return waitAck // with a poll or without
 	case s.poll == nil:
-		return WaitPoll
+		return waitPoll
 	case len(s.behind) > 0 && s.pinned > 0:
-		return WaitReader
+		return waitReader
 	case len(s.behind) > 0:
-		return WaitHistory
-	case s.pacedLocked():
-		return WaitRate
+		return waitHistory
+	}
+	for _, sub := range s.subs {
+		if sub.pace != nil && sub.pace.armed {
+			return waitRate
+		}
 	}
 	return ""
 }
-
-// pacedLocked reports whether messages of some topic wait until their time has come.
-func (s *Session) pacedLocked() bool {
-	for _, sub := range s.subs {
-		if sub.pace != nil && sub.pace.armed {
-			return true
-		}
-	}
-	return false
-}
-
-// What a session that lags waits for, as ListedSession says it. The list only grows.
-const (
-	WaitAck     = "ack"     // the number of unacked frames has reached its limit
-	WaitPoll    = "poll"    // no poll is there
-	WaitReader  = "reader"  // the queue is full: the client does not read fast enough
-	WaitHistory = "history" // the session catches up from the topics' histories
-	WaitRate    = "rate"    // its max_rate: the time has not come
-)
-
-// Waits returns every wait, for documents and tests.
-func Waits() []string { return []string{WaitAck, WaitPoll, WaitReader, WaitHistory, WaitRate} }

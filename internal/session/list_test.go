@@ -91,23 +91,23 @@ func TestAListTellsWhatASessionWaitsFor(t *testing.T) {
 		tell func(k *kit) *Poll
 	}{
 		{"", 0, func(k *kit) *Poll { k.open("a"); return nil }},
-		{WaitPoll, 3, func(k *kit) *Poll { k.open("a"); k.publishN("a", 3); return nil }},
-		{WaitAck, 3, func(k *kit) *Poll {
+		{waitPoll, 3, func(k *kit) *Poll { k.open("a"); k.publishN("a", 3); return nil }},
+		{waitAck, 3, func(k *kit) *Poll {
 			s := k.open("a")
 			k.publishN("a", 5)
 			k.poll(s, 0) // takes as many as may be unacked, 2
 			return nil
 		}},
-		{WaitHistory, 3, func(k *kit) *Poll {
+		{waitHistory, 3, func(k *kit) *Poll {
 			k.publishN("a", 3)
 			return k.begin(k.open("a@oldest"))
 		}},
-		{WaitReader, 8, func(k *kit) *Poll {
+		{waitReader, 8, func(k *kit) *Poll {
 			p := k.begin(k.open("a"))
 			k.publishN("a", 8) // the queue takes 4
 			return p
 		}},
-		{WaitRate, 1, func(k *kit) *Poll {
+		{waitRate, 1, func(k *kit) *Poll {
 			s := k.openPaced(time.Hour, "a")
 			k.publishN("a", 1)
 			k.poll(s, 0)

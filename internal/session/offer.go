@@ -9,8 +9,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Offer implements broker.Subscriber: it hands over what a parked connection takes
-// at once, queues what fits, and leaves the rest in the history.
+// Offer implements broker.Subscriber. It hands frames to a parked connection as far as
+// that takes them, queues what fits, and leaves the rest in the history.
 func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	s := sub.session
 	s.mu.Lock()
@@ -24,33 +24,33 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 		return
 	}
 	for len(frames) > 0 && frames[0].Position().Offset <= sub.cursor {
-		frames = frames[1:] // it was there when the subscription began, or was read from history
+		frames = frames[1:] // the subscription started after it, or read it from the history
 	}
 	if len(frames) == 0 {
 		return
 	}
 	if s.except != "" {
-		defer sub.passLocked(frames[len(frames)-1].Position().Offset)
-		if frames = others(frames, s.except); len(frames) == 0 {
+		defer sub.skipOwnLocked(frames[len(frames)-1].Position().Offset)
+		if frames = withoutClient(frames, s.except); len(frames) == 0 {
 			return
 		}
 	}
 	if sub.pace != nil {
-		sub.pace.comeLocked(sub, now)
+		sub.pace.offeredLocked(sub, now)
 		return
 	}
-	// Fast path: a poll is parked on its connection, and nothing goes before these.
-	if s.parked != nil && !s.waitsLocked() {
-		frames = frames[s.handOverLocked(sub, frames, now):]
+	// Fast path: a poll is parked on its connection, and nothing goes before these frames.
+	if s.parked != nil && !s.hasBacklogLocked() {
+		frames = frames[s.deliverLocked(sub, frames, now):]
 		if sub.dropped {
-			return // it was a stateless poll's, which is over
+			return // the stateless poll has its answer
 		}
 	}
-	sub.enqueueLocked(frames, now)
+	sub.queueLocked(frames, now)
 }
 
-// others returns the frames that are not of the client of that name.
-func others(frames []*frame.Frame, client string) []*frame.Frame {
+// withoutClient returns the frames that are not from the client of that name.
+func withoutClient(frames []*frame.Frame, client string) []*frame.Frame {
 	isOwn := func(f *frame.Frame) bool { return f.Message().Client == client }
 	if !slices.ContainsFunc(frames, isOwn) {
 		return frames
@@ -58,9 +58,9 @@ func others(frames []*frame.Frame, client string) []*frame.Frame {
 	return slices.DeleteFunc(slices.Clone(frames), isOwn)
 }
 
-// passLocked passes the client's own messages up to offset, unless something waits in
-// the history: they are passed there.
-func (sub *subscription) passLocked(offset uint64) {
+// skipOwnLocked skips the client's own messages up to offset, unless the subscription must
+// read the history first: that skips them, too.
+func (sub *subscription) skipOwnLocked(offset uint64) {
 	if sub.dropped || sub.behind || sub.pace.waits() {
 		return
 	}
@@ -68,75 +68,75 @@ func (sub *subscription) passLocked(offset uint64) {
 	sub.settleLocked()
 }
 
-// enqueueLocked queues what fits and wakes the poll, if one is parked on its
-// connection.
-func (sub *subscription) enqueueLocked(frames []*frame.Frame, now time.Time) {
+// queueLocked queues the frames that fit, and wakes a poll that is parked on its
+// connection, unless it must wait for an ack.
+func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 	s := sub.session
-	if len(frames) > 0 && s.in.broker.Memory().Tight() {
-		sub.tightenLocked()
+	if len(frames) == 0 {
+		return
+	}
+	if s.in.broker.Memory().Tight() {
+		// The queue would keep the messages in memory. No policy applies, as nobody is slow.
+		sub.markBehindLocked()
+		s.wakeLocked()
 		return
 	}
 	if s.pinned == 0 {
 		s.waiting = now.UnixNano()
 	}
 	for _, f := range frames {
-		if !s.enqueueLocked(queued{sub, f}) {
+		if !s.pushLocked(queued{sub, f}) {
 			sub.fallBehindLocked()
 			break
 		}
 		sub.cursor = f.Position().Offset
 		sub.last = sub.cursor
 	}
-	if len(frames) > 0 && (s.parked == nil || !s.parked.fullLocked()) {
+	if s.parked == nil || !s.parked.windowFullLocked() {
 		s.wakeParkedLocked()
 	}
 }
 
-// tightenLocked leaves what comes to the history instead of the queue, which would
-// keep it alive: nobody has been slow, so no policy applies, and whoever waits is
-// woken to read it.
-func (sub *subscription) tightenLocked() {
-	sub.comesBehindLocked()
-	sub.session.wakeLocked()
-}
-
-// fallBehindLocked leaves the rest to the history, or ends the session, as the
-// topic's policy says.
+// fallBehindLocked leaves the messages above cursor to the history, or ends the session if
+// that is the topic's policy.
 func (sub *subscription) fallBehindLocked() {
 	s := sub.session
-	s.in.metrics.FellBehind.Inc()
+	if !sub.behind {
+		s.in.metrics.FellBehind.Inc()
+	}
 	if sub.joined.Slow() == broker.Disconnect {
-		s.in.endLocked(s, tooSlow(sub.joined.Topic()), EndedSlow)
+		s.endLocked(tooSlow(sub.joined.Topic()), endedSlow)
 		return
 	}
 	sub.slow, sub.lost = true, wire.GapSlow
-	sub.comesBehindLocked()
+	if !sub.behind {
+		sub.markBehindLocked()
+	}
 }
 
 func tooSlow(topic string) *wire.Problem {
 	return wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and read faster or subscribe to less",
-		"the session fell behind on topic %q, which ends those that do", topic)
+		"the session fell behind on topic %q, whose policy is to end slow sessions", topic)
 }
 
-// comesBehindLocked has the poll read what the history holds for the subscription,
-// in its turn.
-func (sub *subscription) comesBehindLocked() {
+// markBehindLocked has polls read the history for the subscription, in its turn.
+func (sub *subscription) markBehindLocked() {
 	sub.behind = true
 	sub.session.behind = append(sub.session.behind, sub)
 }
 
-// Emptied implements broker.Subscriber: what is queued goes before the gap.
+// Emptied implements broker.Subscriber. What is queued goes before the gap.
 func (sub *subscription) Emptied() {
 	s := sub.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !sub.behind && !sub.dropped {
-		sub.comesBehindLocked()
+		sub.markBehindLocked()
 		s.wakeLocked()
 	}
 }
 
-// Forgotten implements broker.Subscriber: nothing of the topic is to come any more.
+// Forgotten implements broker.Subscriber: the topic will send no more.
 func (sub *subscription) Forgotten() {
 	s := sub.session
 	s.mu.Lock()

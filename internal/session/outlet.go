@@ -8,25 +8,24 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
-// An Outlet is the connection that a poll is parked on. The session calls its
-// methods under its lock: they must not block and must not call back.
+// An Outlet is the connection that a poll parks on. The session calls its methods under
+// its lock: they must not block and must not call back.
 //
-// A poll waits in one of two ways. With Take, a goroutine parks on the session's
-// queue: the fan-out sends to the queue, the goroutine wakes, takes the frames and
-// writes them. With an Outlet, the goroutine that offers a frame writes it to the
-// connection itself. That saves a stack while the poll waits, and waking a goroutine
-// that has nothing to do but write: the difference between the rows pubsubd and
-// pubsubd-channel in loadtest/results/compare.md. Everything that does not fit goes
-// through the queue: the session then wakes the connection, whose poll takes from the
-// queue.
+// A poll waits in one of two ways. With Take, a goroutine parks on the session's queue: a
+// fan-out sends to the queue, the goroutine wakes, takes the frames and writes them. With
+// an Outlet, the fan-out's goroutine writes the frames to the connection itself. That
+// saves the stack of the waiting goroutine and the cost of waking it; the rows pubsubd and
+// pubsubd-channel in loadtest/results/compare.md show the difference. Whatever the Outlet
+// does not take goes through the queue: the session wakes the connection, and its poll
+// takes from the queue.
 type Outlet interface {
-	// HandOver writes frames, which are noted as sent. Without frames it writes what
-	// ends or continues a poll that has waited long enough. It returns the poll's new
-	// state. The frames are valid until it returns.
+	// HandOver writes frames, which are noted as sent. Without frames it writes what ends
+	// or continues a poll that has timed out. It returns the poll's new state. The frames
+	// are valid until it returns.
 	HandOver(frames []*frame.Frame) HandedOver
 
-	// Wake makes the connection continue its poll, which is no longer parked. The
-	// session calls it once.
+	// Wake makes the connection continue its poll, which is no longer parked. The session
+	// calls it once.
 	Wake()
 }
 
@@ -54,8 +53,8 @@ type parking struct {
 type Became uint8
 
 const (
-	// Served: the poll has frames or must not wait: it has no patience, there is an
-	// error, or nothing more can be sent before an ack.
+	// Served: the poll has frames, an error, or nothing to wait for: its wait is over, or
+	// its window is full and no ack can come.
 	Served Became = iota
 	// DidPark: the poll is parked on its connection.
 	DidPark
@@ -63,9 +62,9 @@ const (
 	MustWait
 )
 
-// TakeOrPark takes frames within limit as Take does, but never waits. Without frames
-// it parks the poll on the outlet, for wait at a time, until Unpark. A nil outlet
-// gives MustWait instead.
+// TakeOrPark takes frames within limit as Take does, but never waits. Without frames it
+// parks the poll on the outlet until Unpark. The outlet gets a HandOver without frames when
+// it had none for the time wait. A nil outlet gives MustWait instead.
 func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, Became, error) {
 	s := p.session
 	select {
@@ -84,16 +83,22 @@ func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now
 	case to == nil:
 		return nil, MustWait, nil
 	}
-	p.letGo()
-	s.shrinkLocked()
+	p.releaseFrames()
+	s.shrinkUnackedLocked()
 	p.parking.to, p.parking.limit, p.parking.wait = to, limit, wait
 	s.parked = p
-	s.dueAtLocked(now.Add(wait))
+	s.timeOutAtLocked(now.Add(wait))
 	return nil, DidPark, nil
 }
 
-// Unpark takes the poll back from its outlet. over: its whole answer was handed over
-// and the poll is done. woken: Wake was called.
+// timeOutAtLocked sets when the parked poll times out.
+func (s *Session) timeOutAtLocked(due time.Time) {
+	s.due = due
+	s.in.sessions.visitBy(s, due)
+}
+
+// Unpark takes the poll back from its outlet. over: its whole answer was handed over and
+// the poll is done. woken: Wake was called.
 func (p *Poll) Unpark() (over, woken bool) {
 	s := p.session
 	s.mu.Lock()
@@ -105,12 +110,6 @@ func (p *Poll) Unpark() (over, woken bool) {
 	return false, false
 }
 
-// dueAtLocked sets when the parked poll has waited long enough.
-func (s *Session) dueAtLocked(due time.Time) {
-	s.due = due
-	s.in.sessions.hurry(s, due)
-}
-
 // IsParked reports whether the poll still waits on its outlet.
 func (p *Poll) IsParked() bool {
 	p.session.mu.Lock()
@@ -118,8 +117,8 @@ func (p *Poll) IsParked() bool {
 	return p.session.parked == p
 }
 
-// wakeParkedLocked ends the stay of the parked poll, if any, and wakes its
-// connection.
+// wakeParkedLocked wakes the connection of the parked poll, if any, which then is no
+// longer parked.
 func (s *Session) wakeParkedLocked() {
 	if p := s.parked; p != nil {
 		s.parked = nil
@@ -127,11 +126,11 @@ func (s *Session) wakeParkedLocked() {
 	}
 }
 
-// handOverLocked hands the first frames to the parked poll's outlet, as many as one
-// answer takes, and returns how many.
-func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now time.Time) int {
+// deliverLocked hands the first frames to the parked poll's outlet, as many as one answer
+// takes, and returns how many.
+func (s *Session) deliverLocked(sub *subscription, frames []*frame.Frame, now time.Time) int {
 	p := s.parked
-	limit := p.roomLocked(p.parking.limit)
+	limit := p.withinWindowLocked(p.parking.limit)
 	n := 0
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
 		sub.cursor = frames[n].Position().Offset
@@ -140,45 +139,25 @@ func (s *Session) handOverLocked(sub *subscription, frames []*frame.Frame, now t
 		n++
 	}
 	if n > 0 {
-		s.tellParkedLocked(frames[:n], now)
+		s.handOverLocked(frames[:n], now)
 	}
 	return n
 }
 
-// tellParkedLocked calls HandOver, with or without frames.
-func (s *Session) tellParkedLocked(frames []*frame.Frame, now time.Time) {
+// handOverLocked calls HandOver of the parked poll, with or without frames.
+func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
 	p := s.parked
 	switch p.parking.to.HandOver(frames) {
 	case Parked:
-		s.dueAtLocked(now.Add(p.parking.wait))
+		s.timeOutAtLocked(now.Add(p.parking.wait))
 	case Answered:
 		s.parked = nil
 		s.poll, s.active = nil, now
 		p.parking.over = true
-		s.maybeLeaveLocked()
+		if s.ephemeral {
+			s.unsubscribeLocked() // its connection ends it when the client is heard of again: perhaps never
+		}
 	case Stuck:
 		s.wakeParkedLocked()
-	}
-}
-
-// maybeLeaveLocked unsubscribes a stateless poll that is over. Its connection ends
-// the session only when the client is heard of again, which may be never.
-func (s *Session) maybeLeaveLocked() {
-	if !s.ephemeral {
-		return
-	}
-	for _, f := range s.patterns {
-		f.dropLocked()
-	}
-	for _, sub := range s.subs {
-		sub.dropLocked()
-	}
-}
-
-// tellIfDueLocked calls HandOver without frames if the parked poll has waited long
-// enough.
-func (s *Session) tellIfDueLocked(now time.Time) {
-	if s.parked != nil && !s.due.After(now) {
-		s.tellParkedLocked(nil, now)
 	}
 }

@@ -26,13 +26,13 @@ func newPace(every time.Duration) *pace {
 	return &pace{every: every}
 }
 
-// comeLocked is told that messages came.
-func (p *pace) comeLocked(sub *subscription, now time.Time) {
+// offeredLocked notes that messages were offered.
+func (p *pace) offeredLocked(sub *subscription, now time.Time) {
 	if now.Before(p.next) {
 		p.armLocked(sub, now)
 		return
 	}
-	sub.comesBehindLocked()
+	sub.markBehindLocked()
 	sub.session.wakeLocked()
 }
 
@@ -55,7 +55,7 @@ func (p *pace) due(sub *subscription) {
 	defer s.mu.Unlock()
 	p.armed = false
 	if !sub.dropped && !sub.behind {
-		sub.comesBehindLocked()
+		sub.markBehindLocked()
 		s.wakeLocked()
 	}
 }

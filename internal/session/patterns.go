@@ -34,16 +34,16 @@ func (p *pattern) Made(topic string) {
 		return
 	}
 	if s.checkRoomLocked(1) != nil {
-		s.in.endLocked(s, wire.NewProblem(wire.CodeSessionEnded,
+		s.endLocked(wire.NewProblem(wire.CodeSessionEnded,
 			"split the pattern over several sessions, or raise limits.subscriptions",
-			"more topics match %q than the %d subscriptions that a session can have", p.name, s.config().Subscriptions), EndedTopics)
+			"more topics match %q than the %d subscriptions that a session can have", p.name, s.config().Subscriptions), endedTopics)
 		return
 	}
 	sub, err := s.joinExisting(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
 	switch {
 	case err != nil:
-		s.in.endLocked(s, wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions later",
-			"subscribing to a new topic that matches %q failed: %v", p.name, err), EndedTopics)
+		s.endLocked(wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions later",
+			"subscribing to a new topic that matches %q failed: %v", p.name, err), endedTopics)
 	case sub != nil:
 		s.adoptLocked(sub)
 	}

@@ -327,8 +327,7 @@ func TestASessionThatEndedBeforeItWasListedIsNot(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.registry.End(s)
-		k.registry.sessions.put(s) // as if it came only now
-		require.ErrorIs(k, k.registry.unlistEnded(s), closedProblem)
+		require.ErrorIs(k, k.registry.list(s), closedProblem)
 		k.registry.sessions.each(func(*Session) { require.Fail(k, "it is listed") })
 	})
 }

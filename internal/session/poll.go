@@ -8,23 +8,26 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Poll is one request's hold on its session. It is for one goroutine at a time, which
-// must call Done at the end; then it may Begin anew, on any session.
+// A Poll is one request's hold on its session. One goroutine at a time may use it, and
+// must call Done at the end. Then it may Begin again, on any session.
 type Poll struct {
+	// Owned by the goroutine that uses the poll.
 	session *Session
-	arrived time.Duration  // when its request did, after session.opened; guarded by session.mu
-	client  Client         // as Arrival has it; guarded by session.mu
 	trust   bool           // what is taken counts as acked
-	slides  bool           // see Slide; not if trust
-	fresh   bool           // see Fresh; of whoever takes
-	stop    chan struct{}  // closed, under session.mu, when the poll must end; nil before it parks
-	why     *wire.Problem  // set before stop is closed; guarded by session.mu
-	resent  int            // how many of session.unacked this poll has taken; guarded by session.mu
-	acks    chan struct{}  // told of acks that make room; nil unless HearAcks
+	fresh   bool           // see Fresh
 	timeout *time.Timer    // of park; made when it is first needed
 	frames  []*frame.Frame // what Take returned; reused
 
-	parking parking // see TakeOrPark
+	stop chan struct{} // closed under session.mu when the poll must end; nil until it waits
+	acks chan struct{} // gets a token when acks make room; nil unless HearAcks
+
+	// Guarded by session.mu.
+	arrived time.Duration // of its request, since session.opened
+	client  Client        // see Arrival
+	slides  bool          // see Slide; false if trust
+	why     *wire.Problem // why the poll must end; set before stop is closed
+	resent  int           // how many of session.unacked this poll has taken
+	parking parking       // see TakeOrPark
 }
 
 // An Arrival says when a poll's request arrived, and from which client.
@@ -38,10 +41,7 @@ type Arrival struct {
 // must not call back.
 type Client interface{ Left() bool }
 
-// Poll begins a poll that has the first ack frames of the session, and ends the
-// one that is parked, if any. With trust, as streams have it, frames taken count
-// as acked. The error is a *wire.Problem: stale_ack or ack_beyond_sent, and then
-// nothing was touched, or the reason why the session ended.
+// Poll is Begin with a new poll whose Arrival is not known.
 func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
 	p := &Poll{}
 	if err := p.Begin(s, ack, trust, Arrival{}, now); err != nil {
@@ -50,10 +50,14 @@ func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
 	return p, nil
 }
 
-// Begin is Session.Poll in the memory of a poll that is Done, or of a new one. Of two
-// polls, the one whose request arrived later wins, unless its client has left. A poll
-// that loses to the parked one gets the problem poll_replaced, or context.Canceled if
-// its client has left.
+// Begin begins a poll whose client has the first ack frames of the session. With trust,
+// as in streams, frames that are taken count as acked. p is new or Done.
+//
+// A poll that begins replaces the session's poll, if any. Of two polls, the one whose
+// request arrived later wins, unless its client has left. A poll that loses to the present
+// one gets the problem poll_replaced, or context.Canceled if its client has left. Other
+// errors are stale_ack and ack_beyond_sent, which change nothing, and the problem with
+// which the session ended.
 func (p *Poll) Begin(s *Session, ack uint64, trust bool, a Arrival, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,9 +88,9 @@ func (p *Poll) Begin(s *Session, ack uint64, trust bool, a Arrival, now time.Tim
 	return nil
 }
 
-// mayReplaceLocked returns an error if the poll that the session has, if any, must not be
-// replaced by one that arrived so. A client may abandon a poll and send another on a new
-// connection, and the daemon may read the two in either order.
+// mayReplaceLocked returns an error if the session's poll wins against one with the given
+// arrival. A client may abandon a poll and send another on a new connection, and the
+// daemon may read the two in either order.
 func (s *Session) mayReplaceLocked(a Arrival) error {
 	switch {
 	case s.poll == nil:
@@ -102,17 +106,19 @@ func (s *Session) mayReplaceLocked(a Arrival) error {
 func hasLeft(c Client) bool { return c != nil && c.Left() }
 
 var replacedProblem = wire.NewProblem(wire.CodePollReplaced, "do not poll again: the newer poll gets the messages",
-	"a newer poll took this one's place")
+	"a newer poll of this session replaced this one")
 
+// stopLocked ends the poll, once, with the given problem.
 func (p *Poll) stopLocked(why *wire.Problem) {
-	if p.why == nil {
-		p.why = why
-		if p.stop != nil {
-			close(p.stop)
-		}
-		if p.session.parked == p {
-			p.session.wakeParkedLocked()
-		}
+	if p.why != nil {
+		return
+	}
+	p.why = why
+	if p.stop != nil {
+		close(p.stop)
+	}
+	if p.session.parked == p {
+		p.session.wakeParkedLocked()
 	}
 }
 
@@ -125,21 +131,23 @@ func (p *Poll) Done(now time.Time) {
 		s.poll = nil
 		s.active = now
 	}
-	p.letGo()
+	p.releaseFrames()
 }
 
-// letGo lets go of the frames that were taken, which the history may evict.
-func (p *Poll) letGo() {
+// releaseFrames drops references to the frames that were taken, so that evicted messages
+// can be freed.
+func (p *Poll) releaseFrames() {
 	if cap(p.frames) > keptFrames {
 		p.frames = nil
 	}
 	clear(p.frames[:cap(p.frames)])
 }
 
-// keptFrames is how long a list of frames a poll keeps for the next Take.
+// keptFrames is the longest list of frames that a poll keeps for the next Take.
 const keptFrames = 16
 
-// Hello says from where each topic goes on: what is not acked comes again.
+// Hello returns the position from which each topic continues: frames that are not acked
+// come again.
 func (p *Poll) Hello() []wire.Position {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()

@@ -1,30 +1,31 @@
 package session
 
 import (
+	"time"
 	"unsafe"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// queued is a frame waiting for a poll. The zero value only wakes the poll.
+// queued is a frame that waits for a poll. The zero value only wakes the poll.
 type queued struct {
 	sub   *subscription
 	frame *frame.Frame
 }
 
-// queueBytes is how many bytes of frames a session's queue may hold beyond one
-// frame: it must not keep alive what the histories have long let go of. Small
-// messages fill the queue's places before.
+// queueBytes bounds the bytes of queued frames, except that one frame always fits: a queue
+// must not keep alive what the histories have evicted long ago. Small messages fill the
+// channel first.
 const queueBytes = 256 << 10
 
-// waitsLocked reports whether something waits to be taken, before what comes now.
-func (s *Session) waitsLocked() bool {
-	return len(s.queue) > 0 || s.carried.frame != nil || len(s.behind)+len(s.notices) > 0
+// hasBacklogLocked reports whether a poll must take something before newly offered frames.
+func (s *Session) hasBacklogLocked() bool {
+	return len(s.queue) > 0 || s.leftover.frame != nil || len(s.behind)+len(s.notices) > 0
 }
 
-// enqueueLocked reports whether the entry fitted the queue.
-func (s *Session) enqueueLocked(e queued) bool {
+// pushLocked queues an entry and reports whether it fitted.
+func (s *Session) pushLocked(e queued) bool {
 	size := e.frame.Size()
 	if s.pinned > 0 && s.pinned+size > queueBytes {
 		return false
@@ -40,7 +41,15 @@ func (s *Session) enqueueLocked(e queued) bool {
 	}
 }
 
-// unpinLocked takes an entry off the queue's account.
+// makeQueueLocked makes the queue when it is first needed.
+func (s *Session) makeQueueLocked() {
+	if s.queue == nil {
+		s.queue = make(chan queued, s.config().Queue)
+		s.countLocked()
+	}
+}
+
+// unpinLocked must be called for each entry that leaves the queue and is not put back.
 func (s *Session) unpinLocked(e queued) {
 	if e.frame != nil {
 		s.pinned -= e.frame.Size()
@@ -48,22 +57,48 @@ func (s *Session) unpinLocked(e queued) {
 	}
 }
 
-// emptyQueueLocked lets go of what an ended session holds. An entry that a poll has
-// just taken comes back to carry.
-func (s *Session) emptyQueueLocked() {
-	s.unpinLocked(s.carried)
-	s.carried = queued{}
+// putBackLocked keeps an entry that was taken from the queue for the next Take.
+func (s *Session) putBackLocked(e queued) {
+	switch {
+	case e.frame == nil: // it only woke the poll
+	case s.ended != nil:
+		s.unpinLocked(e)
+	case s.leftover.frame != nil:
+		panic("BUG: a frame is left over already")
+	default:
+		s.leftover = e
+	}
+}
+
+// emptyQueueLocked calls do for each entry of the queue, in order.
+func (s *Session) emptyQueueLocked(do func(queued)) {
+	e := s.leftover
+	s.leftover = queued{} // first: do may end the session
 	for {
+		do(e)
 		select {
-		case e := <-s.queue:
-			s.unpinLocked(e)
+		case e = <-s.queue:
 		default:
 			return
 		}
 	}
 }
 
-// countLocked counts the memory of the queue and of the list of unacked frames.
+// wakeLocked wakes a parked poll to read for the subscriptions that are behind. A full
+// queue wakes it anyway.
+func (s *Session) wakeLocked() {
+	if len(s.behind)+len(s.notices) == 0 {
+		return
+	}
+	s.wakeParkedLocked()
+	s.makeQueueLocked() // a poll may be about to park on it
+	select {
+	case s.queue <- queued{}:
+	default:
+	}
+}
+
+// countLocked updates the memory account of the queue and the list of unacked frames.
 func (s *Session) countLocked() {
 	takes := cap(s.queue)*int(unsafe.Sizeof(queued{})) + cap(s.unacked)*int(unsafe.Sizeof(sent{}))
 	if s.ended != nil {
@@ -75,37 +110,46 @@ func (s *Session) countLocked() {
 	}
 }
 
-// makeQueueLocked makes the queue when something is first queued or waited for.
-func (s *Session) makeQueueLocked() {
-	if s.queue == nil {
-		s.queue = make(chan queued, s.config().Queue)
-		s.countLocked()
+// stallAfter is how long queued frames wait until their session counts as stalled: longer
+// than a client needs between two polls.
+const stallAfter = time.Second
+
+// Trim empties the queues of stalled sessions until enough reports true, and returns of how
+// many. Their topics continue from the history under their policy for slow subscribers: a
+// gap announces what the history no longer has, or the session ends. Unacked frames stay.
+// Sessions that are slow in other ways too, behind or late with acks, come first.
+func (r *Registry) Trim(now time.Time, enough func() bool) (trimmed int) {
+	for _, onlySlow := range []bool{true, false} {
+		r.sessions.each(func(s *Session) {
+			if !enough() && s.trim(now, onlySlow) {
+				trimmed++
+			}
+		})
 	}
+	r.metrics.SessionsTrimmed.Add(float64(trimmed))
+	return trimmed
 }
 
-// wakeLocked wakes a parked poll to look at what is behind. A queue that is full
-// needs no waking.
-func (s *Session) wakeLocked() {
-	if len(s.behind)+len(s.notices) == 0 {
-		return
+// trim empties the queue of a stalled session and reports whether it is one.
+func (s *Session) trim(now time.Time, onlySlow bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stalled := s.pinned > 0 && s.ended == nil && now.UnixNano()-s.waiting >= int64(stallAfter)
+	slow := len(s.behind) > 0 || len(s.unacked) >= s.config().Unacked/2
+	if !stalled || onlySlow && !slow {
+		return false
 	}
-	s.wakeParkedLocked()
-	s.makeQueueLocked() // a poll may be about to wait on it
-	select {
-	case s.queue <- queued{}:
-	default:
-	}
+	s.emptyQueueLocked(s.leaveToHistoryLocked)
+	s.wakeLocked() // a poll may just have parked
+	return true
 }
 
-// carryLocked keeps an entry that was taken from the queue for the next taking.
-func (s *Session) carryLocked(e queued) {
-	switch {
-	case e.frame == nil: // it only woke the poll
-	case s.ended != nil:
-		s.unpinLocked(e)
-	case s.carried.frame != nil:
-		panic("BUG: a frame is carried already")
-	default:
-		s.carried = e
+// leaveToHistoryLocked drops a queue entry. Its topic continues from the history before it.
+func (s *Session) leaveToHistoryLocked(e queued) {
+	s.unpinLocked(e)
+	if e.frame == nil || e.sub.dropped || e.sub.cursor < e.frame.Position().Offset {
+		return // it only woke the poll, is not wanted, or an earlier entry was left
 	}
+	e.sub.cursor = e.frame.Position().Offset - 1
+	e.sub.fallBehindLocked()
 }

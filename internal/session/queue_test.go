@@ -1,10 +1,13 @@
 package session
 
 import (
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unsafe"
+
+	"github.com/pubsubd/pubsubd/internal/memory"
 
 	"github.com/stretchr/testify/require"
 
@@ -100,17 +103,275 @@ func TestAMessageThatOnlyAQueueHoldsIsCounted(t *testing.T) {
 }
 
 // What an answer has no room for is carried to the next; a session may end between.
-func TestWhatIsCarriedIsCountedToTheEnd(t *testing.T) {
+func TestWhatIsLeftOverIsCountedToTheEnd(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 1}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 4)
 		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
-		require.NotNil(k, s.carried.frame)
+		require.NotNil(k, s.leftover.frame)
 		k.registry.End(s)
 		var g metrics.Gauges
 		k.broker.Gauges(&g)
 		require.Zero(k, g.QueueBytes)
 	})
+}
+
+func never() bool { return false }
+
+// trimAll trims whoever does not read, when stallAfter has passed.
+func (k *kit) trimAll() int {
+	k.Helper()
+	time.Sleep(stallAfter)
+	return k.registry.Trim(time.Now(), never)
+}
+
+// queueBytes is what queues, and messages that only they hold, take.
+func (k *kit) queueBytes() int64 {
+	var g metrics.Gauges
+	k.broker.Gauges(&g)
+	return g.QueueBytes
+}
+
+func TestATrimmedSessionReadsOnFromHistory(t *testing.T) {
+	story(t, broker.Config{Rules: []broker.Rule{{Pattern: "short", HistoryMessages: 1}}}, Config{}, func(k *kit) {
+		s := k.open("a", "short")
+		k.publishN("a", 2)
+		require.Equal(k, "a1 a2", k.poll(s, 0))
+		k.publishN("short", 3)
+		k.publishN("a", 2)
+		require.Equal(k, 1, k.trimAll())
+		require.Zero(k, s.pinned)
+		k.publishN("a", 1)
+		require.Zero(k, s.pinned, "it comes after what is to be read")
+		const rest = "gap(slow short0-2) short3 a3 a4 a5"
+		require.Equal(k, "a1 a2 "+rest, k.poll(s, 0), "what was sent comes again as it was, and a gap only where the history has passed")
+		require.Equal(k, rest, k.poll(s, 2), "which never changes")
+		k.publishN("short", 1)
+		require.Equal(k, "short4", k.poll(s, 7), "it is live again")
+		require.Zero(k, k.trimAll())
+	})
+}
+
+func TestWhatATrimLeavesOfATopicIsItsPolicys(t *testing.T) {
+	for policy, want := range map[broker.Slow]string{
+		broker.Resume:     "a1 a2 a3 a4",
+		broker.DropOldest: "gap(slow a0-3) a4",
+		broker.Conflate:   "gap(conflated a0-2) a3 a4",
+	} {
+		story(t, slow(policy, 1), Config{}, func(k *kit) {
+			s := k.open("a")
+			k.publishKeys("x", "y", "x", "y")
+			require.Equal(k, 1, k.trimAll())
+			require.Equal(k, want, k.poll(s, 0), policy)
+			k.publishKeys("x")
+			require.Equal(k, "a5", k.poll(s, k.sent(s)), "the policy was for once")
+		})
+	}
+}
+
+func TestATrimEndsWhoeverThePolicyDisconnects(t *testing.T) {
+	story(t, slow(broker.Disconnect, 0), Config{}, func(k *kit) {
+		s, other := k.open("b", "a"), k.open("b")
+		k.publishN("b", 1)
+		k.publishN("a", 2)
+		k.publishN("b", 1)
+		require.Equal(k, 2, k.trimAll())
+		_, err := k.tryPoll(s, 0, everything)
+		require.ErrorIs(k, err, tooSlow("a"))
+		require.Equal(k, "b1 b2", k.poll(other, 0))
+	})
+}
+
+// Healthy is who has nothing queued, or takes what is.
+func TestATrimLeavesTheHealthyAlone(t *testing.T) {
+	story(t, slow(broker.DropOldest, 1), Config{Queue: 4, Unacked: 4}, func(k *kit) {
+		idle, waits, reads, away := k.open("b"), k.open("a"), k.open("a"), k.open("a")
+		parked := k.park(waits, 0)
+		one := broker.Limit{Frames: 1, Bytes: 1 << 20}
+		k.publishN("a", 4)
+		parked.wantFrames("a1")
+		require.Equal(k, "a2 a3 a4", k.poll(waits, 1))
+		time.Sleep(stallAfter - 1)
+		require.Zero(k, k.registry.Trim(time.Now(), never), "it may be between two polls")
+		got, err := k.tryPoll(reads, 0, one)
+		require.NoError(k, err)
+		require.Equal(k, "a1", got)
+		time.Sleep(time.Nanosecond)
+		require.Equal(k, 1, k.registry.Trim(time.Now(), never), "one is away")
+		require.Equal(k, "a2 a3 a4", k.poll(reads, 1))
+		require.Equal(k, "gap(slow a0-3) a4", k.poll(away, 0))
+		k.publishN("b", 1)
+		require.Equal(k, "b1", k.poll(idle, 0))
+	})
+}
+
+// Polls that ack nothing take nothing, however often they come.
+func TestWhoOnlyAsksAgainDoesNotRead(t *testing.T) {
+	story(t, broker.Config{}, Config{Unacked: 1}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 3)
+		require.Equal(k, "a1", k.poll(s, 0))
+		for range 4 {
+			time.Sleep(stallAfter / 2)
+			require.Equal(k, "a1", k.poll(s, 0))
+		}
+		require.Equal(k, 1, k.registry.Trim(time.Now(), never))
+		require.Equal(k, "a2", k.poll(s, 1))
+	})
+}
+
+func TestATrimTakesTheSlowFirstAndEndsWhenItIsEnough(t *testing.T) {
+	story(t, broker.Config{}, Config{Queue: 2}, func(k *kit) {
+		var quiet []*Session
+		for range 20 {
+			quiet = append(quiet, k.open("a"))
+		}
+		behind := k.open("b")
+		k.publishN("a", 1)
+		k.publishN("b", 3)
+		time.Sleep(stallAfter)
+		asked := 0
+		require.Equal(k, 1, k.registry.Trim(time.Now(), func() bool { asked++; return behind.pinned == 0 }))
+		require.Positive(k, asked)
+		for _, s := range quiet {
+			require.Positive(k, s.pinned)
+		}
+		require.Equal(k, span("b", 1, 3), k.poll(behind, 0))
+	})
+}
+
+func TestWhatIsLeftOverIsTrimmedToo(t *testing.T) {
+	story(t, broker.Config{HistoryMessages: 1}, Config{}, func(k *kit) {
+		s := k.open("a", "b")
+		k.publishN("a", 2)
+		k.publishN("b", 1)
+		k.publishN("a", 1)
+		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
+		require.NoError(k, err)
+		require.Equal(k, "a1", got)
+		require.NotNil(k, s.leftover.frame)
+		before := k.queueBytes()
+		require.Equal(k, 1, k.trimAll())
+		require.Less(k, k.queueBytes(), before, "what only the queue held is gone")
+		require.Equal(k, "gap(slow a1-2) a3 b1", k.poll(s, 1))
+	})
+}
+
+func TestATrimThatEndsASessionLetsGoOfWhatIsLeftOverOnce(t *testing.T) {
+	cfg := slow(broker.Disconnect, 0)
+	cfg.HistoryMessages = 2
+	story(t, cfg, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 2)
+		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
+		require.NoError(k, err)
+		require.Equal(k, "a1", got)
+		require.NotNil(k, s.leftover.frame)
+		require.Equal(k, 1, k.trimAll())
+		require.Zero(k, s.pinned)
+		k.publishN("a", 4)
+		require.Zero(k, k.queueBytes(), "history has let go of it, too")
+	})
+}
+
+// A poll that waits for acks, and one on its connection, go on where a trim left them.
+func TestATrimDisturbsNoPollThatIsFull(t *testing.T) {
+	story(t, broker.Config{}, Config{Unacked: 2}, func(k *kit) {
+		s, on := k.open("a"), k.open("a")
+		p := k.hearing(s, 0)
+		l := &line{k: k, then: Parked}
+		direct := k.hearing(on, 0)
+		_, became, err := direct.TakeOrPark(l, everything, patience, time.Now())
+		require.NoError(k, err)
+		require.Equal(k, DidPark, became)
+		k.publishN("a", 4)
+		l.wants("a1", "a2")
+		got, _ := k.waitsFor(p)
+		require.Equal(k, "a1 a2", got)
+		go func() {
+			time.Sleep(2 * stallAfter)
+			require.Equal(k, 2, k.registry.Trim(time.Now(), never))
+			synctest.Wait()
+			require.NoError(k, s.Ack(2))
+			require.NoError(k, on.Ack(2))
+		}()
+		got, waited := k.waitsFor(p)
+		require.Equal(k, "a3 a4", got)
+		require.Equal(k, 2*stallAfter, waited)
+		synctest.Wait()
+		frames, _, err := direct.TakeOrPark(l, everything, patience, time.Now())
+		require.NoError(k, err)
+		require.Equal(k, "a3 a4", said(frames))
+		p.Done(time.Now())
+		direct.Done(time.Now())
+	})
+}
+
+// Under pressure queues pin nothing. Who waits is given everything all the same, and
+// nobody is called slow for it.
+func TestUnderPressureWhatComesStaysInHistory(t *testing.T) {
+	story(t, slow(broker.Disconnect, 0), Config{Queue: 2}, func(k *kit) {
+		waits, on, away := k.open("a", "b"), k.open("a"), k.open("a")
+		l := &line{k: k, then: Answered}
+		p := k.parkOn(l, on, false)
+		k.broker.Memory().Press(memory.Critical)
+		parked := k.park(waits, 0)
+		k.publishN("a", 3)
+		parked.wantFrames("a1")
+		l.wants("a1")
+		p.Done(time.Now())
+		for _, s := range []*Session{waits, on, away} {
+			require.Zero(k, s.pinned)
+		}
+		require.Equal(k, "a2 a3", k.poll(waits, 1))
+		require.Equal(k, "a2 a3", k.poll(on, 1))
+		parked = k.park(waits, 3)
+		k.publishN("b", 1)
+		parked.wantFrames("b1")
+		k.broker.Memory().Press(memory.Calm)
+		require.Equal(k, "a1 a2 a3", k.poll(away, 0))
+		k.publishN("a", 1)
+		require.Positive(k, away.pinned, "it is live again")
+	})
+}
+
+func TestUnderPressureNoSessionIsOpenedAndThoseThatAreGoOn(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		for _, p := range []memory.Pressure{memory.High, memory.Critical} {
+			k.broker.Memory().Press(p)
+			_, _, err := k.registry.Open(k.Context(), Opening{Topics: k.starts("a"), Ack: true}, time.Now())
+			require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
+			poll, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
+			if p == memory.Critical {
+				require.ErrorContains(k, err, "short of memory")
+				continue
+			}
+			require.NoError(k, err, "who polls without a session may have done so for long")
+			k.registry.End(poll)
+		}
+		k.publishN("a", 1)
+		require.Equal(k, "a1", k.poll(s, 0))
+		_, err := s.Change(k.starts("b"), nil)
+		require.NoError(k, err)
+		k.broker.Memory().Press(memory.Calm)
+		k.open("a")
+		require.EqualValues(k, 2, k.registry.open.Load())
+	})
+}
+
+// pressAtRandom has memory run out now and then, and trims whoever is there.
+func (k *kit) pressAtRandom(rng *rand.Rand, done chan struct{}) {
+	for {
+		select {
+		case <-done:
+			k.broker.Memory().Press(memory.Calm)
+			return
+		case <-time.After(time.Duration(rng.IntN(2000)+1) * time.Microsecond):
+		}
+		k.broker.Memory().Press([]memory.Pressure{memory.Calm, memory.Critical}[rng.IntN(2)])
+		k.registry.Trim(time.Now().Add(stallAfter), func() bool { return rng.IntN(2) == 0 })
+	}
 }

@@ -15,44 +15,46 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Registry holds the open sessions by id, and remembers why recent ones ended.
-// All methods may be called concurrently. It needs Sweep, so often as timeouts are
+// A Registry holds the open sessions by id, and remembers why recent ones ended. All
+// methods may be called concurrently. Its owner must call Sweep as often as timeouts are
 // to be exact.
 type Registry struct {
 	cfg     atomic.Pointer[Config] // in force
 	broker  *broker.Broker
 	metrics *metrics.Metrics
-	places  Places
-	tag     string // of this node, the first part of every id
+	slots   Slots
+	node    string // random; the first part of every id
 
-	sessions  *sessions
-	numbers   atomic.Uint64 // of sessions that were opened or refused, ever
+	sessions  *wheel
+	numbers   atomic.Uint64 // sessions opened or refused, ever
 	open      atomic.Int64  // sessions that are not ephemeral
 	ephemeral atomic.Int64
 
-	draining atomic.Pointer[wire.Problem] // why no session is opened any more
-
-	ended *endedSessions
+	draining atomic.Pointer[wire.Problem] // why no more sessions are opened, or nil
+	ended    *endedSessions
 }
 
 // NewRegistry returns a registry without sessions.
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.withDefaults()
-	r := &Registry{broker: b, metrics: m, tag: randomText(3), sessions: newSessions(min(lookEvery, cfg.InactivityTimeout), time.Now()), ended: newEndedSessions(cfg.EndedRemembered)}
-	if r.places = cfg.Places; r.places == nil {
-		r.places = anyNumber{}
+	r := &Registry{
+		broker: b, metrics: m, slots: cfg.Slots, node: randomText(3),
+		sessions: newWheel(min(visitEvery, cfg.InactivityTimeout), time.Now()),
+		ended:    &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, cfg.EndedRemembered)},
 	}
 	r.cfg.Store(&cfg)
 	return r
 }
 
-// Reload puts cfg in force, but for what a session has taken already: the room of
-// its queue; and for EndedRemembered and Places. A shorter inactivity timeout is noticed within
-// the longer of both.
+// Reload puts cfg in force, except EndedRemembered, Slots, and the queues that sessions
+// have. A shorter inactivity timeout takes effect within the longer of the two.
 func (r *Registry) Reload(cfg Config) {
 	cfg = cfg.withDefaults()
 	r.cfg.Store(&cfg)
 }
+
+// Config returns the configuration in force.
+func (r *Registry) Config() Config { return *r.cfg.Load() }
 
 // randomText returns n random bytes in base64url (RFC 4648, section 5).
 func randomText(n int) string {
@@ -61,121 +63,119 @@ func randomText(n int) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// idBytes is how much of an id is random: 128 bits cannot be guessed.
+// idBytes is how much of an id is random: nobody can guess 128 bits.
 const idBytes = 16
 
-// An Opening is what a session begins with.
+// An Opening says how a session begins.
 type Opening struct {
 	Topics []wire.Start
-	Ack    bool   // it keeps what was sent until that is acked
-	Except string // the client whose messages it is not sent; empty: none
+	Ack    bool   // keep what was sent until the client acks it
+	Except string // do not send messages of the client of this name; empty: send all
 }
 
-// Open opens a session, once there is a place for it, and returns the positions that
-// its client has to know, as Change does. The error is a *wire.Problem, or ctx's, if
-// that ends while a place is waited for.
+// Open waits for a slot and opens a session. It returns positions as Change does. The
+// error is a *wire.Problem, or ctx's if that ends the wait.
 func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session, []wire.Position, error) {
-	if err := r.checkMemory(memory.High); err != nil { // and again once it has waited
+	if err := r.checkMemory(memory.High); err != nil { // start checks again after the wait
 		return nil, nil, err
 	}
-	if err := r.places.Enter(ctx); err != nil {
+	if err := r.slots.Enter(ctx); err != nil {
 		return nil, nil, err
 	}
 	r.open.Add(1)
-	s := newSession(r.tag+"."+randomText(idBytes), o, r, now)
-	s.number, s.opened = r.numbers.Add(1), now
-	s, positions, err := r.start(s, o.Topics)
-	if err == nil {
-		r.metrics.SessionsOpened.Inc()
+	s := newSession(r.node+"."+randomText(idBytes), o, r, now)
+	s.number = r.numbers.Add(1)
+	positions, err := r.start(s, o.Topics)
+	if err != nil {
+		return nil, nil, err
 	}
-	return s, positions, err
+	r.metrics.SessionsOpened.Inc()
+	return s, positions, nil
 }
 
-// OpenEphemeral is Open for one stateless poll: the session has no id that a
-// client could name, acks nothing, and the caller must End it.
+// OpenEphemeral opens a session without an id, for one stateless poll or connection. It
+// keeps nothing for acks. The caller must End it.
 func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Position, error) {
 	if most := r.cfg.Load().MaxSessions; r.ephemeral.Add(1) > int64(most) {
 		r.ephemeral.Add(-1)
 		r.metrics.Limited.WithLabelValues(statelessSessions).Inc()
 		return nil, nil, wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.sessions",
-			"the daemon holds %d stateless polls and connections that go both ways, as many as it may", most).Retry(time.Second)
+			"the daemon can have at most %d stateless polls and two-way connections", most).Retry(time.Second)
 	}
 	o.Ack = false
 	s := newSession("_"+randomText(idBytes), o, r, now)
 	s.ephemeral = true
-	return r.start(s, o.Topics)
+	positions, err := r.start(s, o.Topics)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, positions, nil
 }
 
-// statelessSessions is how metrics label the bound of ephemeral sessions, which is
-// that of the others.
+// statelessSessions is the label of the bound on ephemeral sessions in metrics.
 const statelessSessions = "stateless_sessions"
 
-// gone gives the place of s up.
-func (r *Registry) gone(s *Session) {
+// start subscribes and lists a new session. If it fails, it frees the session's slot.
+func (r *Registry) start(s *Session, topics []wire.Start) ([]wire.Position, error) {
+	refused := memory.High
+	if s.ephemeral { // its client may have been polling for long
+		refused = memory.Critical
+	}
+	err := r.checkMemory(refused)
+	var positions []wire.Position
+	if err == nil {
+		positions, err = s.Change(topics, nil)
+	}
+	if err != nil {
+		r.freeSlot(s)
+		return nil, err
+	}
+	return positions, r.list(s)
+}
+
+// list makes a session known by its id, unless it has ended already: its topics may
+// overflow it at once.
+func (r *Registry) list(s *Session) error {
+	r.sessions.put(s)
+	s.mu.Lock()
+	ended := s.ended
+	s.mu.Unlock()
+	if ended != nil {
+		r.sessions.remove(s)
+		return ended
+	}
+	// After put: either BeginDrain finds the session, or this finds the drain.
+	if why := r.draining.Load(); why != nil {
+		r.end(s, why, endedDraining)
+		return why
+	}
+	return nil
+}
+
+func (r *Registry) freeSlot(s *Session) {
 	if s.ephemeral {
 		r.ephemeral.Add(-1)
 		return
 	}
 	r.open.Add(-1)
-	r.places.Leave()
+	r.slots.Leave()
 }
 
-// start subscribes a new session, which has its place, and lists it.
-func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
-	refused := memory.High
-	if s.ephemeral { // who comes back with its positions may have been here for long
-		refused = memory.Critical
-	}
-	if err := r.checkMemory(refused); err != nil {
-		r.gone(s)
-		return nil, nil, err
-	}
-	positions, err := s.Change(topics, nil)
-	if err != nil {
-		r.gone(s)
-		return nil, nil, err
-	}
-	r.sessions.put(s)
-	// After the store: either BeginDrain finds the session, or it is seen here that
-	// the daemon drains.
-	if why := r.unlistEnded(s); why != nil {
-		return nil, nil, why
-	}
-	if why := r.draining.Load(); why != nil {
-		r.end(s, why, EndedDraining)
-		return nil, nil, why
-	}
-	return s, positions, nil
-}
-
-// checkMemory returns an error while the daemon is so short of memory, or shorter. Those
-// sessions that are open go on.
-func (r *Registry) checkMemory(short memory.Pressure) error {
-	if r.broker.Memory().Pressure() < short {
+// checkMemory returns an error at the given memory pressure or above.
+func (r *Registry) checkMemory(refused memory.Pressure) error {
+	if r.broker.Memory().Pressure() < refused {
 		return nil
 	}
 	r.metrics.Limited.WithLabelValues("memory").Inc()
 	return wire.NewProblem(wire.CodeOverloaded, "retry later, or give the daemon more memory (memory.budget, GOMEMLIMIT)",
-		"the daemon is short of memory and opens no sessions").Retry(5 * time.Second)
+		"the daemon is short of memory and opens no more sessions").Retry(5 * time.Second)
 }
 
-// unlistEnded takes a session off the list that ended before it was there: its topics
-// may have too much for it at once. It returns why.
-func (r *Registry) unlistEnded(s *Session) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended == nil {
-		return nil
-	}
-	r.sessions.remove(s)
-	return s.ended
-}
-
-// Get returns the open session of that id. The error is a *wire.Problem:
-// session_ended, session_unknown, or draining.
+// Get returns the open session of that id. The error is a *wire.Problem: session_ended,
+// session_unknown or draining.
 func (r *Registry) Get(id string) (*Session, error) { return r.GetBytes([]byte(id)) }
 
-// GetBytes is Get for an id that is not a string yet. It allocates nothing.
+// GetBytes is Get for an id in bytes. It does not allocate.
 func (r *Registry) GetBytes(id []byte) (*Session, error) {
 	if s := r.sessions.get(id); s != nil && !s.ephemeral {
 		return s, nil
@@ -188,142 +188,115 @@ func (r *Registry) GetBytes(id []byte) (*Session, error) {
 		return nil, why
 	}
 	return nil, wire.NewProblem(wire.CodeSessionUnknown, "open a session from your positions",
-		"no session has this id, or it ended too long ago to be remembered")
+		"no session has this id, or it ended too long ago")
 }
 
-// Reasons for which a session ends, as metrics label them.
+// Reasons for the end of a session, as labels in metrics.
 const (
-	EndedClosed   = "closed"
-	EndedInactive = "inactive"
-	EndedDraining = "draining"
-	EndedSlow     = "slow"   // it fell behind on a topic whose policy is to disconnect
-	EndedTopics   = "topics" // its patterns match more topics than it may hold
+	endedClosed   = "closed"
+	endedInactive = "inactive"
+	endedDraining = "draining"
+	endedSlow     = "slow"   // it fell behind on a topic with the policy disconnect
+	endedTopics   = "topics" // its patterns match more topics than a session may have
 )
 
 var (
 	closedProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions",
 		"the session was closed by its client")
 	inactiveProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and poll more often than inactivity_timeout_ms",
-		"no poll came for the inactivity timeout")
+		"the session had no poll for the inactivity timeout")
 )
 
-// ClosedByClient reports whether err says that a session ended because its client
-// wanted it to.
+// ClosedByClient reports whether err says that the client closed its session.
 func ClosedByClient(err error) bool {
 	p, ok := errors.AsType[*wire.Problem](err)
 	return ok && p == closedProblem
 }
 
-// End ends s because its client says so.
-func (r *Registry) End(s *Session) { r.end(s, closedProblem, EndedClosed) }
+// End ends a session because its client is done with it.
+func (r *Registry) End(s *Session) { r.end(s, closedProblem, endedClosed) }
 
 func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.endLocked(s, why, reason)
+	s.endLocked(why, reason)
 }
 
-// endLocked is end under the session's lock.
-func (r *Registry) endLocked(s *Session, why *wire.Problem, reason string) {
-	if !s.endLocked(why) {
-		return
-	}
-	r.sessions.remove(s)
-	r.gone(s)
-	if s.ephemeral {
-		return
-	}
-	r.ended.remember(s.id, s.ended)
-	r.metrics.SessionsEnded.WithLabelValues(reason).Inc()
-}
-
-// Sweep tells the polls that are parked on their connections long enough, and ends
-// the sessions that no poll came to for the inactivity timeout.
+// Sweep times out parked polls that are due, and ends the sessions that had no poll for
+// the inactivity timeout.
 func (r *Registry) Sweep(now time.Time) {
-	r.sessions.turn(now, func(s *Session) time.Time {
-		next, idle := s.look(now)
+	r.sessions.visitDue(now, func(s *Session) time.Time {
+		next, idle := s.visit(now)
 		if idle {
-			r.end(s, inactiveProblem, EndedInactive)
+			r.end(s, inactiveProblem, endedInactive)
 		}
 		return next
 	})
 }
 
-// lookEvery is how long a session may go without being looked at, at most: not so
-// long that an end of its activity is noticed late, which has its own timeout.
-const lookEvery = 16 * time.Second
+// visitEvery is the longest time between two visits of a session, unless the inactivity
+// timeout is shorter: a shorter one that a reload brings must be noticed.
+const visitEvery = 16 * time.Second
 
-// A Drain ends the sessions that were open when it began. It is for one goroutine;
-// sessions that it has not come to are served as ever, and may end by themselves.
+// Gauges adds the state of the sessions to g.
+func (r *Registry) Gauges(g *metrics.Gauges) {
+	g.Sessions = int(r.open.Load())
+	g.Limits = append(g.Limits, metrics.Limit{Name: statelessSessions, Most: r.cfg.Load().MaxSessions, InUse: int(r.ephemeral.Load())})
+	r.sessions.each(func(s *Session) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		g.Queued += len(s.queue)
+		g.Behind += len(s.behind)
+		g.Unacked += len(s.unacked)
+	})
+}
+
+// A Drain ends the sessions that were open when it began. Only one goroutine may use it.
+// Until its end a session works as before.
 type Drain struct {
 	registry *Registry
 	why      *wire.Problem
 	left     []*Session
 }
 
-// Drain is BeginDrain and the end of all at once.
+// BeginDrain refuses new sessions from now on with the given problem. The Drain ends the
+// open ones in random order: clients that came together should not leave together.
+func (r *Registry) BeginDrain(why *wire.Problem) *Drain {
+	r.draining.Store(why)
+	d := &Drain{registry: r, why: why}
+	r.sessions.each(func(s *Session) { d.left = append(d.left, s) }) // list ends later ones
+	return d
+}
+
+// Drain refuses new sessions and ends all that are open.
 func (r *Registry) Drain(why *wire.Problem) {
 	d := r.BeginDrain(why)
 	d.End(d.Left())
 }
 
-// BeginDrain refuses new sessions from now on, for the reason given, and those of
-// stateless polls, too. Those that are open are for the Drain to end, in the order of
-// their random ids' hashes: clients that came together should not leave together.
-func (r *Registry) BeginDrain(why *wire.Problem) *Drain {
-	r.draining.Store(why)
-	d := &Drain{registry: r, why: why}
-	r.sessions.each(func(s *Session) { d.left = append(d.left, s) }) // whoever is listed later ends itself
-	return d
-}
-
-// Draining returns why no session is opened any more, or nil.
+// Draining returns why no more sessions are opened, or nil.
 func (r *Registry) Draining() *wire.Problem { return r.draining.Load() }
 
-// Left returns how many sessions are left, with those that have ended by
-// themselves.
+// Left returns how many sessions the Drain has not come to.
 func (d *Drain) Left() int { return len(d.left) }
 
-// End ends n of the sessions that are left, or all there are; none if n is negative.
-// Their polls are told why, with the positions that each has acked.
+// End ends up to n of the sessions that are left. Their polls get the problem, with the
+// positions that the client has acked.
 func (d *Drain) End(n int) {
 	n = min(max(n, 0), len(d.left))
 	for _, s := range d.left[:n] {
-		d.registry.end(s, d.why, EndedDraining)
+		d.registry.end(s, d.why, endedDraining)
 	}
 	clear(d.left[:n])
 	d.left = d.left[n:]
 }
 
-// Config returns the bounds in force.
-func (r *Registry) Config() Config { return *r.cfg.Load() }
-
-// Gauges adds the sessions' part to g.
-func (r *Registry) Gauges(g *metrics.Gauges) {
-	g.Sessions = int(r.open.Load())
-	g.Limits = append(g.Limits, metrics.Limit{Name: statelessSessions, Most: r.cfg.Load().MaxSessions, InUse: int(r.ephemeral.Load())})
-	r.sessions.each(func(s *Session) { s.gauges(g) })
-}
-
-func (s *Session) gauges(g *metrics.Gauges) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g.Queued += len(s.queue)
-	g.Behind += len(s.behind)
-	g.Unacked += len(s.unacked)
-}
-
-// endedSessions remembers why the last sessions ended, a bounded number of them,
-// the oldest forgotten first.
+// endedSessions remembers why the newest sessions ended.
 type endedSessions struct {
 	mu      sync.Mutex
 	reasons map[string]*wire.Problem
-	ring    []string // ids in the order they ended; "" where there is none yet
+	ring    []string // ids in the order of their end; empty where unused
 	next    int      // index in ring of the oldest
-}
-
-func newEndedSessions(n int) *endedSessions {
-	return &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, n)}
 }
 
 func (e *endedSessions) remember(id string, why *wire.Problem) {

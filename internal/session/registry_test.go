@@ -136,7 +136,7 @@ func (s *seats) Leave() { s.free++ }
 
 func TestEachSessionTakesOnePlaceUntilItEnds(t *testing.T) {
 	places := &seats{free: 2}
-	story(t, broker.Config{}, Config{Places: places, Subscriptions: 2}, func(k *kit) {
+	story(t, broker.Config{}, Config{Slots: places, Subscriptions: 2}, func(k *kit) {
 		s := k.open("a")
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a", "b", "c")}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeTooManySubscriptions})
@@ -167,7 +167,7 @@ func (p *pressed) Enter(ctx context.Context) error {
 
 func TestWhoHasWaitedForAPlaceIsNotOpenedWithoutMemory(t *testing.T) {
 	places := &pressed{seats: seats{free: 1}, press: func() {}}
-	story(t, broker.Config{}, Config{Places: places}, func(k *kit) {
+	story(t, broker.Config{}, Config{Slots: places}, func(k *kit) {
 		places.press = func() { k.broker.Memory().Press(memory.High) }
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})

@@ -1,8 +1,8 @@
-// Package session is one subscriber's stay: what it subscribed to, the queue of
-// what is to be sent, and what was sent and not yet acked.
+// Package session holds what the server knows of one subscriber: its subscriptions, the
+// queue of frames to send, and the frames that are sent but not acked.
 //
-// A session's lock is taken before a topic's, never inside one. Offers come from
-// the broker's fan-outs; everything else is called by requests.
+// A session's lock is taken before a topic's, never while one is held. The broker's
+// fan-outs call Offer; requests call everything else.
 package session
 
 import (
@@ -18,69 +18,66 @@ import (
 
 // A Session is one subscriber's stay. All methods may be called concurrently.
 //
-// A poll parks on queue, a small buffered channel that fan-outs fill. What does
-// not fit turns its topic's subscription to behind: nothing more of it is
-// offered until the poll, having drained the queue, has read the rest from the
-// topic's history. So a fan-out never waits, an idle session costs little, and
-// only what the history let go of is lost, announced by a gap.
+// A poll parks on queue, a small buffered channel that fan-outs fill. If a frame does not
+// fit, its topic's subscription falls behind: the session is offered no more of it until a
+// poll has drained the queue and read the rest from the topic's history. So a fan-out
+// never waits, an idle session costs little, and only messages that left the history are
+// lost; a gap frame announces them.
 //
-// One poll at a time takes frames. It holds reading while it takes or parks and
-// gives it up to write; a newer poll first tells it to stop and then waits for
-// reading, which a stopped poll gives up at once, or no longer asks for. Frames are numbered and noted
-// as unacked before they are written, so a write that fails, or a poll that was
-// replaced while it wrote, costs nothing: the next poll's ack decides what is
-// sent again.
+// One poll at a time takes frames. It holds reading while it takes or parks, but not while
+// it writes. A newer poll tells the older one to stop and waits for reading, which a
+// stopped poll releases at once. Frames get their numbers and are noted as unacked before
+// they are written. So if a write fails, or a newer poll comes meanwhile, nothing is lost:
+// the ack of the next poll decides which frames are sent again.
 type Session struct {
 	id        string    // immutable; a capability: never log it
-	acks      bool      // immutable; false: the client trusts its connections
-	ephemeral bool      // immutable; of one stateless poll, which alone ends it
-	except    string    // immutable; the client whose messages it is not sent; empty: none
-	number    uint64    // immutable; in place of the id for operators; 0 of a stateless poll
-	opened    time.Time // immutable; as number
-	in        *Registry
+	number    uint64    // immutable; tells operators the session without its id; 0: ephemeral
+	acks      bool      // immutable; false: what is written counts as acked
+	ephemeral bool      // immutable; for one stateless poll or connection, which ends it
+	except    string    // immutable; messages of this client are not sent; empty: all are
+	opened    time.Time // immutable
+	in        *Registry // immutable
 
-	// queue is filled by fan-outs under mu and drained by the poll that holds
-	// reading. Never closed; made under mu and with reading, or before anyone reads.
+	// queue is filled under mu by fan-outs, and drained by the poll that holds reading.
+	// Never closed. Made under mu by the poll that holds reading or while nobody reads.
 	queue chan queued
 
-	reading chan struct{} // holds one token, of the poll that takes or parks; before mu
+	reading chan struct{} // has one token, of the poll that takes or parks; taken before mu
 
-	// Pending is how many publishes that name the session are in flight.
+	// Pending counts publishes in flight that name the session.
 	Pending atomic.Int64
 
-	place place        // in in.sessions; guarded by the part's lock
-	slot  atomic.Int64 // in which place is
+	link link         // in the wheel; guarded by the lock of its part
+	slot atomic.Int64 // of the wheel, where link is
 
-	mu       sync.Mutex // guards the fields below; before a topic's lock
-	pinned   int        // bytes of the frames in queue and carried, which are pinned
-	waiting  int64      // Unix nanoseconds; since when none of those was taken
-	carried  queued     // taken from queue and not sent; goes first
-	counted  int        // bytes of queue and unacked that the broker's budget has
+	mu       sync.Mutex // guards the fields below; taken before a topic's lock
+	pinned   int        // bytes of the pinned frames: those in queue and leftover
+	waiting  int64      // Unix nanoseconds; since then none of those was taken
+	leftover queued     // taken from queue but not sent; goes first
+	counted  int        // bytes of queue and unacked in the memory account
 	subs     map[string]*subscription
 	patterns map[string]*pattern // by name; nil: none
-	notices  []*subscription     // of patterns that have a gap to tell; before anything else
+	notices  []*subscription     // of patterns that have a gap to announce; go before topics
 	behind   []*subscription     // those that catch up, in turns
 	poll     *Poll               // the newest, until it ends
-	due      time.Time           // when the parked poll has waited long enough
-	parked   *Poll               // that poll, while frames may be handed to its connection; then queue and behind are empty, or it was full when it parked
+	parked   *Poll               // poll, while its outlet takes frames: then queue and behind are empty, or its window is full
+	due      time.Time           // when parked times out
 	ended    *wire.Problem       // why the session ended; nil while it lives
-	active   time.Time           // when it was opened, or a poll last came or went
-	unacked  []sent              // frames acked+1 .. sent, unless trusted
-	sent     uint64              // frames sent, ever
-	acked    uint64              // of those, how many the client has said it has
+	active   time.Time           // when it was opened, or a poll last began or ended
+	unacked  []sent              // frames acked+1 to sent, unless the poll trusts its connection
+	sent     uint64              // number of the newest frame
+	acked    uint64              // number of the newest frame that the client has acked
 }
 
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	return &Session{
-		id: id, acks: o.Ack, except: strings.Clone(o.Except), in: r,
+		id: id, acks: o.Ack, except: strings.Clone(o.Except), in: r, opened: now, active: now,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
-		active:  now,
 	}
 }
 
-// ID returns the session's id, a capability: never log it. It is empty for the
-// session of a stateless poll.
+// ID returns the session's id, a capability: never log it. An ephemeral session has none.
 func (s *Session) ID() string {
 	if s.ephemeral {
 		return ""
@@ -88,54 +85,62 @@ func (s *Session) ID() string {
 	return s.id
 }
 
-// Acks reports whether the session keeps what it sent until it is acked.
+// Acks reports whether the session keeps what it sent until the client acks it.
 func (s *Session) Acks() bool { return s.acks }
 
 func (s *Session) config() *Config { return s.in.cfg.Load() }
 
-// endLocked ends the session once: the poll is told why, and nothing is offered
-// any more. It reports whether it was this call that ended it.
-func (s *Session) endLocked(why *wire.Problem) bool {
+// endLocked ends the session, once: it stops the poll and all offers. The problem gets the
+// acked positions unless the client ended the session itself or stayed away.
+func (s *Session) endLocked(why *wire.Problem, reason string) {
 	if s.ended != nil {
-		return false
+		return
 	}
 	s.ended = why
 	if why != closedProblem && why != inactiveProblem {
-		s.ended = withPositions(why, s.ackedPositionsLocked())
+		ended := *why
+		ended.Positions = s.ackedPositionsLocked()
+		s.ended = &ended
 	}
-	for _, f := range s.patterns {
-		f.dropLocked()
-	}
-	for _, sub := range s.subs {
-		sub.dropLocked()
-	}
+	s.unsubscribeLocked()
 	s.notices, s.behind, s.unacked = nil, nil, nil
-	s.emptyQueueLocked()
+	s.emptyQueueLocked(s.unpinLocked)
 	s.countLocked()
 	if s.poll != nil {
 		s.poll.stopLocked(s.ended)
 	}
-	return true
+	r := s.in
+	r.sessions.remove(s)
+	r.freeSlot(s)
+	if !s.ephemeral {
+		r.ended.remember(s.id, s.ended)
+		r.metrics.SessionsEnded.WithLabelValues(reason).Inc()
+	}
 }
 
-func withPositions(p *wire.Problem, positions []wire.Position) *wire.Problem {
-	q := *p
-	q.Positions = positions
-	return &q
+// unsubscribeLocked ends all offers.
+func (s *Session) unsubscribeLocked() {
+	for _, p := range s.patterns {
+		p.dropLocked()
+	}
+	for _, sub := range s.subs {
+		sub.dropLocked()
+	}
 }
 
-// look tells a parked poll that it has waited long enough, if it has. It returns
-// when to look again at the latest, and whether no poll was there for the
-// inactivity timeout.
-func (s *Session) look(now time.Time) (next time.Time, idle bool) {
+// visit times out the parked poll if it is due. It returns when the session must be
+// visited again, and whether it had no poll for the inactivity timeout.
+func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tellIfDueLocked(now)
+	if s.parked != nil && !s.due.After(now) {
+		s.handOverLocked(nil, now)
+	}
 	switch {
 	case s.parked != nil:
 		return s.due, false
 	case s.poll != nil || s.ephemeral:
-		return now.Add(lookEvery), false
+		return now.Add(visitEvery), false
 	}
 	next = s.active.Add(s.config().InactivityTimeout)
 	return next, !next.After(now)
@@ -147,15 +152,20 @@ func (s *Session) State(now time.Time) wire.SessionState {
 	defer s.mu.Unlock()
 	state := wire.SessionState{
 		Session: s.id, Ack: s.acks, Sent: s.sent, Acked: s.acked,
-		Queued: len(s.queue), Polling: s.poll != nil,
+		Queued: len(s.queue), Polling: s.poll != nil, IdleMS: s.idleLocked(now),
+		Patterns:      slices.Sorted(maps.Keys(s.patterns)),
 		Subscriptions: make([]wire.SubscriptionState, 0, len(s.subs)),
 	}
-	if s.poll == nil {
-		state.IdleMS = now.Sub(s.active).Milliseconds()
-	}
-	state.Patterns = slices.Sorted(maps.Keys(s.patterns))
 	for _, sub := range s.sortedLocked() {
 		state.Subscriptions = append(state.Subscriptions, sub.stateLocked())
 	}
 	return state
+}
+
+// idleLocked returns for how many milliseconds the session has had no poll.
+func (s *Session) idleLocked(now time.Time) int64 {
+	if s.poll != nil {
+		return 0
+	}
+	return now.Sub(s.active).Milliseconds()
 }

@@ -62,12 +62,12 @@ func (sub *subscription) settleLocked() {
 	}
 }
 
-// catchUpLocked returns the next of what the history holds above cursor, within
+// readLocked returns the next of what the history holds above cursor, within
 // limit, and makes the subscription live again if that is all.
 //
 // Nothing can be published in between unnoticed: an offer of a newer message
 // waits for the session's lock, and then finds the subscription live.
-func (sub *subscription) catchUpLocked(limit broker.Limit, now time.Time) []*frame.Frame {
+func (sub *subscription) readLocked(limit broker.Limit, now time.Time) []*frame.Frame {
 	if sub.pace != nil {
 		return sub.pace.readLocked(sub, limit, now)
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Take takes frames within limit: those to be sent again first, then what is
-// queued, then what is behind. If there are none it parks for as long as wait
-// and then returns none; at once, if nothing can be sent before an ack. The
-// frames are noted as sent. The error is a *wire.Problem if the poll must end,
-// and ctx's if the client left.
+// Take takes frames within limit, and notes them as sent: first unacked frames of earlier
+// polls, then queued frames, then those of subscriptions that are behind. If there are
+// none, it parks for up to wait, unless the session can send nothing before an ack that
+// cannot come. The frames are valid until the next Take. The error is a *wire.Problem if
+// the poll must end, and ctx's if the client has left.
 func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration) ([]*frame.Frame, error) {
-	if err := p.read(ctx); err != nil {
+	if err := p.startReading(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-p.session.reading }()
@@ -28,14 +28,17 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 	return p.park(ctx, limit, wait, full)
 }
 
-// read gets hold of reading, unless the poll is over before.
-func (p *Poll) read(ctx context.Context) error {
+// Fresh reports whether the last Take was parked when its frames were published.
+func (p *Poll) Fresh() bool { return p.fresh }
+
+// startReading takes the session's reading token, unless the poll ends before.
+func (p *Poll) startReading(ctx context.Context) error {
 	select {
 	case p.session.reading <- struct{}{}:
 		return nil
 	default:
 	}
-	if err := p.prepare(); err != nil {
+	if err := p.prepareToWait(); err != nil {
 		return err
 	}
 	select {
@@ -48,14 +51,35 @@ func (p *Poll) read(ctx context.Context) error {
 	}
 }
 
-// park waits on the queue. It is the one place where a poll's goroutine spends
-// its life. While the poll is full it leaves the queue as it is.
+// prepareToWait makes what a poll's goroutine waits on, unless the poll must end. A poll
+// that parks on its connection needs neither, so an idle session does not pay for them.
+func (p *Poll) prepareToWait() error {
+	s := p.session
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.why != nil {
+		return p.why
+	}
+	s.shrinkUnackedLocked()
+	if p.stop == nil {
+		p.stop = make(chan struct{})
+	}
+	s.makeQueueLocked()
+	return nil
+}
+
+// park waits on the queue: a poll's goroutine spends its life here. While the window is
+// full, it waits for acks only and leaves the queue alone.
 func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
-	p.letGo()
-	if err := p.prepare(); err != nil {
+	p.releaseFrames()
+	if err := p.prepareToWait(); err != nil {
 		return nil, err
 	}
-	p.startTimeout(wait)
+	if p.timeout == nil {
+		p.timeout = time.NewTimer(wait)
+	} else {
+		p.timeout.Reset(wait)
+	}
 	defer p.timeout.Stop()
 	for {
 		queue := p.session.queue
@@ -82,38 +106,9 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration,
 	}
 }
 
-// prepare makes what a poll waits on, unless it is over: a poll that parks on its
-// connection needs neither, and an idle session should not pay for it.
-func (p *Poll) prepare() error {
-	s := p.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p.why != nil {
-		return p.why
-	}
-	s.shrinkLocked()
-	if p.stop == nil {
-		p.stop = make(chan struct{})
-	}
-	s.makeQueueLocked()
-	return nil
-}
-
-func (p *Poll) startTimeout(wait time.Duration) {
-	if p.timeout == nil {
-		p.timeout = time.NewTimer(wait)
-	} else {
-		p.timeout.Reset(wait)
-	}
-}
-
-// Fresh reports whether the last Take had parked and was woken by what it returned:
-// the subscriber was there when it was published.
-func (p *Poll) Fresh() bool { return p.fresh }
-
-// collect takes what is there, e first, which was taken from the queue; without it,
-// what the last taking could not send. If the poll must end, e waits for the next one. full says that nothing more can be sent before the client acks. The frames
-// are valid until the next Take.
+// collect takes what is there without waiting. e was taken from the queue and goes before
+// the rest of it; the zero value stands for what the last collect left over. full reports
+// that the window is full. If the poll must end, e stays for the next one.
 func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*frame.Frame, full bool, err error) {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
@@ -122,72 +117,62 @@ func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frame
 
 func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
 	s := p.session
-	if err := p.over(ctx); err != nil {
-		s.carryLocked(e)
+	if err = ctx.Err(); p.why != nil {
+		err = p.why
+	}
+	if err != nil {
+		s.putBackLocked(e)
 		return nil, false, err
 	}
 	if e.frame == nil {
-		e, s.carried = s.carried, queued{}
+		e, s.leftover = s.leftover, queued{}
 	}
-	t := taking{poll: p, now: now, limit: limit, frames: p.frames[:0]}
-	t.resend()
-	t.limit = p.roomLocked(t.limit)
-	t.tellPatterns()
+	c := collector{poll: p, now: now, limit: limit, frames: p.frames[:0]}
+	c.resend()
+	c.limit = p.withinWindowLocked(c.limit)
+	c.announce()
 	pinned := s.pinned
-	t.drain(e)
+	c.drain(e)
 	if s.pinned < pinned {
 		s.waiting = now.UnixNano()
 	}
-	t.catchUp()
+	c.catchUp()
 	s.countLocked()
-	p.frames = t.frames
-	return t.frames, p.fullLocked(), nil
+	p.frames = c.frames
+	return p.frames, p.windowFullLocked(), nil
 }
 
-// over returns why the poll must end, or nil.
-func (p *Poll) over(ctx context.Context) error {
-	if p.why != nil {
-		return p.why
-	}
-	return ctx.Err()
-}
-
-// turn is how many frames of one topic that is behind are taken before the next
-// topic's turn comes.
-const turn = 64
-
-// A taking collects the frames of one Take. It lives within one hold of the
-// session's lock and of reading.
-type taking struct {
+// A collector collects the frames of one Take, while the poll holds the session's lock and
+// its reading token.
+type collector struct {
 	poll   *Poll
 	now    time.Time
-	limit  broker.Limit
+	limit  broker.Limit // what is left of it
 	frames []*frame.Frame
 }
 
-// resend takes the frames that were sent by earlier polls and not acked, with the
-// numbers they have.
-func (t *taking) resend() {
-	p, s := t.poll, t.poll.session
+// resend takes the unacked frames of earlier polls again, with the numbers they have.
+func (c *collector) resend() {
+	p, s := c.poll, c.poll.session
 	for p.resent < len(s.unacked) {
-		f := s.resentLocked(p.resent, t.now)
-		if !t.limit.Take(f, len(t.frames) == 0) {
-			t.limit.Frames = 0
+		f := s.unackedFrameLocked(p.resent, c.now)
+		if !c.limit.Take(f, len(c.frames) == 0) {
+			c.limit.Frames = 0
 			return
 		}
-		t.frames = append(t.frames, f)
+		c.frames = append(c.frames, f)
 		s.in.metrics.Resent.Inc()
 		if p.trust {
-			s.letGoLocked(1)
+			s.ackOldestLocked(1)
 		} else {
 			p.resent++
 		}
 	}
 }
 
-// resentLocked returns the i-th unacked frame again. A message that the history
-// let go of has become a gap, and stays one.
-func (s *Session) resentLocked(i int, now time.Time) *frame.Frame {
+// unackedFrameLocked returns the i-th unacked frame. A message that the history no longer
+// has becomes a gap, for good.
+func (s *Session) unackedFrameLocked(i int, now time.Time) *frame.Frame {
 	u := &s.unacked[i]
 	if u.gap == nil {
 		f, lost := u.sub.joined.Get(u.sub.positionOf(u), now)
@@ -203,8 +188,7 @@ func (s *Session) resentLocked(i int, now time.Time) *frame.Frame {
 	return frame.NewGap(*u.gap)
 }
 
-// beforeLocked returns the position of the frame before the i-th unacked one, on
-// the same topic.
+// beforeLocked returns the position of the frame before the i-th unacked one on its topic.
 func (s *Session) beforeLocked(i int) wire.Position {
 	sub := s.unacked[i].sub
 	for j := i - 1; j >= 0; j-- {
@@ -215,23 +199,22 @@ func (s *Session) beforeLocked(i int) wire.Position {
 	return sub.ackedTo
 }
 
-// tellPatterns takes the gaps of patterns, before anything of the topics that they
-// stand for.
-func (t *taking) tellPatterns() {
-	s := t.poll.session
-	for len(s.notices) > 0 && t.limit.Frames > 0 {
-		t.catchUpWith(s.notices[0], broker.Limit{Frames: 1, Bytes: t.limit.Bytes})
+// announce takes the gaps of patterns. They go before all frames of their topics.
+func (c *collector) announce() {
+	s := c.poll.session
+	for len(s.notices) > 0 && c.limit.Frames > 0 {
+		c.read(s.notices[0], 1)
 		s.notices[0].behind = false
 		s.notices = slices.Delete(s.notices, 0, 1)
 	}
 	if len(s.notices) > 0 {
-		t.limit.Frames = 0
+		c.limit.Frames = 0
 	}
 }
 
-// drain takes e and what is queued.
-func (t *taking) drain(e queued) {
-	s := t.poll.session
+// drain takes e and the queue, as far as the limit allows.
+func (c *collector) drain(e queued) {
+	s := c.poll.session
 	depth := len(s.queue)
 	if e.frame != nil {
 		depth++
@@ -241,13 +224,13 @@ func (t *taking) drain(e queued) {
 	}
 	for {
 		if e.frame != nil && !e.sub.dropped {
-			f := e.sub.currentLocked(e.frame, t.now)
-			if !t.limit.Take(f, len(t.frames) == 0) {
-				s.carryLocked(e)
-				t.limit.Frames = 0
+			f := e.sub.currentLocked(e.frame, c.now)
+			if !c.limit.Take(f, len(c.frames) == 0) {
+				s.putBackLocked(e)
+				c.limit.Frames = 0
 				return
 			}
-			t.send(e.sub, f)
+			c.send(e.sub, f)
 		}
 		s.unpinLocked(e)
 		select {
@@ -258,7 +241,7 @@ func (t *taking) drain(e queued) {
 	}
 }
 
-// currentLocked returns f, or a gap if the message's own life is over.
+// currentLocked returns f, or a gap if the message has expired.
 func (sub *subscription) currentLocked(f *frame.Frame, now time.Time) *frame.Frame {
 	if !f.Expired(now) {
 		return f
@@ -268,14 +251,16 @@ func (sub *subscription) currentLocked(f *frame.Frame, now time.Time) *frame.Fra
 	})
 }
 
-// catchUp takes from history, once the queue is drained, what is behind, topic by
-// topic in turns. A topic's queued frames come before those it has in history, so
-// nothing is read while the queue holds anything that did not fit.
-func (t *taking) catchUp() {
-	s := t.poll.session
-	for len(s.behind) > 0 && t.limit.Frames > 0 && t.limit.Bytes > 0 {
+// turnFrames is how many frames of one topic catchUp takes before the next topic's turn.
+const turnFrames = 64
+
+// catchUp reads the histories of the subscriptions that are behind, in turns. It takes
+// nothing until the queue is drained: the queued frames of a topic go first.
+func (c *collector) catchUp() {
+	s := c.poll.session
+	for len(s.behind) > 0 && c.limit.Frames > 0 && c.limit.Bytes > 0 {
 		sub := s.behind[0]
-		t.catchUpWith(sub, broker.Limit{Frames: min(turn, t.limit.Frames), Bytes: t.limit.Bytes})
+		c.read(sub, turnFrames)
 		s.behind = slices.Delete(s.behind, 0, 1)
 		if sub.behind {
 			s.behind = append(s.behind, sub)
@@ -286,26 +271,25 @@ func (t *taking) catchUp() {
 	}
 }
 
-// catchUpWith takes what the history has next for a subscription.
-func (t *taking) catchUpWith(sub *subscription, limit broker.Limit) {
-	frames := sub.catchUpLocked(limit, t.now)
+// read takes up to n frames that the history has next for a subscription.
+func (c *collector) read(sub *subscription, n int) {
+	frames := sub.readLocked(broker.Limit{Frames: min(n, c.limit.Frames), Bytes: c.limit.Bytes}, c.now)
 	if n := len(frames); n > 0 {
 		sub.last = frames[n-1].Position().Offset
 	}
 	for _, f := range frames {
-		t.limit.Take(f, true)
-		t.send(sub, f)
+		c.limit.Take(f, true)
+		c.send(sub, f)
 	}
 	sub.settleLocked()
 }
 
-// send notes f as sent and appends it.
-func (t *taking) send(sub *subscription, f *frame.Frame) {
-	t.poll.noteSentLocked(sub, f)
-	t.frames = append(t.frames, f)
+func (c *collector) send(sub *subscription, f *frame.Frame) {
+	c.poll.noteSentLocked(sub, f)
+	c.frames = append(c.frames, f)
 }
 
-// noteSentLocked gives f its number, before it is written.
+// noteSentLocked gives f its number. It is called before f is written.
 func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 	s := p.session
 	s.sent++
@@ -314,7 +298,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 		s.in.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
 	}
 	if p.trust {
-		s.acked++ // nothing is unacked before it: resend came first
+		s.acked++ // resend came first, so no older frame is unacked
 		sub.ackedTo = sub.sentTo
 		sub.settleLocked()
 		return

@@ -8,161 +8,161 @@ import (
 	"time"
 )
 
-// sessions is all sessions by id, in parts, so that two cores seldom want the same
-// lock. Each part is also a wheel: a session stands in the slot of the time at
-// which it is to be looked at next, and a turn looks at those whose time has come.
-// A timer for each would be woken up for each; to look at all of them each second
-// was a quarter of what fifteen thousand idle ones cost. All methods may be
-// called concurrently.
-type sessions struct {
-	seed  maphash.Seed
-	begun time.Time     // from when slots are counted, by a clock that nobody sets
-	grain time.Duration // that a slot stands for
-	at    atomic.Int64  // slot up to which, and with which, the last turn came
-	turns sync.Mutex    // held by turn
-	parts [64]part
+// A wheel holds the sessions by id and visits each when it is due. It has parts so
+// that two cores seldom want the same lock. A part is a ring of slots, one for each grain
+// of time: a session is in the slot of its next visit. With a timer for each session
+// every timer would wake a thread, and visits to all sessions every second cost a quarter
+// of what 15,000 idle sessions cost. All methods may be called concurrently.
+type wheel struct {
+	seed   maphash.Seed  // immutable
+	begun  time.Time     // when slot 0 began; immutable
+	grain  time.Duration // length of a slot; immutable
+	at     atomic.Int64  // newest slot that visitDue has come to
+	visits sync.Mutex    // held by visitDue
+	parts  [64]part
 }
 
 type part struct {
-	mu    sync.RWMutex // guards the fields below, and place of the sessions; after a session's
+	mu    sync.RWMutex // guards the fields below and Session.link; after a session's lock
 	byID  map[string]*Session
-	slots [slots]place // anchors of lists
+	slots [wheelSlots]link // heads of rings
 }
 
-// slots is how many a wheel has: those of the longest time between two looks, the
-// one that the last turn came to, and one for what is left of it.
-const slots = perLook + 2
+// maxAhead is how many slots ahead a visit can be; later ones come early.
+const maxAhead = 64
 
-// perLook is how many slots the longest time between two looks takes.
-const perLook = 64
+// wheelSlots has one more for the slot that visitDue has come to, and one because a
+// visit can be due within a slot.
+const wheelSlots = maxAhead + 2
 
-// A place is a session's in its slot: a link of the list.
-type place struct {
-	prev, next *place
+// A link puts a session into the ring of its slot.
+type link struct {
+	prev, next *link
 	session    *Session
 }
 
-// newSessions returns an empty map that has each session looked at within every.
-func newSessions(every time.Duration, now time.Time) *sessions {
-	m := &sessions{seed: maphash.MakeSeed(), begun: now, grain: max(1, every/perLook)}
-	for i := range m.parts {
-		p := &m.parts[i]
+// newWheel returns an empty wheel that visits each session at least once in every.
+func newWheel(every time.Duration, now time.Time) *wheel {
+	w := &wheel{seed: maphash.MakeSeed(), begun: now, grain: max(1, every/maxAhead)}
+	for i := range w.parts {
+		p := &w.parts[i]
 		p.byID = make(map[string]*Session)
 		for j := range p.slots {
 			p.slots[j].prev, p.slots[j].next = &p.slots[j], &p.slots[j]
 		}
 	}
-	return m
+	return w
 }
 
-func (m *sessions) part(id string) *part {
-	return &m.parts[maphash.String(m.seed, id)%uint64(len(m.parts))]
+// get returns the session of that id, or nil. It allocates nothing.
+func (w *wheel) get(id []byte) *Session {
+	p := &w.parts[maphash.Bytes(w.seed, id)%uint64(len(w.parts))]
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.byID[string(id)]
 }
 
-// put lists s, to be looked at as soon as can be.
-func (m *sessions) put(s *Session) {
-	p := m.part(s.id)
+func (w *wheel) part(id string) *part {
+	return &w.parts[maphash.String(w.seed, id)%uint64(len(w.parts))]
+}
+
+// put adds a session, which visitDue visits next.
+func (w *wheel) put(s *Session) {
+	p := w.part(s.id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.byID[s.id] = s
-	s.place.session = s
-	m.placeLocked(p, s, m.begun)
+	s.link.session = s
+	w.scheduleLocked(p, s, w.begun)
 }
 
-func (m *sessions) remove(s *Session) {
-	p := m.part(s.id)
+func (w *wheel) remove(s *Session) {
+	p := w.part(s.id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.byID, s.id)
-	s.place.unlink()
+	s.link.unlink()
 }
 
-func (m *sessions) slot(t time.Time) int64 { return int64(t.Sub(m.begun) / m.grain) }
+func (w *wheel) slotOf(t time.Time) int64 { return int64(t.Sub(w.begun) / w.grain) }
 
-// placeLocked has s looked at when the time comes, or before.
-func (m *sessions) placeLocked(p *part, s *Session, when time.Time) {
-	at := m.at.Load()
-	slot := min(max(m.slot(when), at), at+perLook)
+// visitBy moves the visit of a session forward to the given time, if it is later.
+func (w *wheel) visitBy(s *Session, when time.Time) {
+	// Fast path: the visit comes soon enough.
+	if w.slotOf(when) >= s.slot.Load() {
+		return
+	}
+	p := w.part(s.id)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID[s.id] == s {
+		w.scheduleLocked(p, s, when)
+	}
+}
+
+// scheduleLocked moves a session to the slot of a time, or to the farthest before it.
+func (w *wheel) scheduleLocked(p *part, s *Session, when time.Time) {
+	at := w.at.Load()
+	slot := min(max(w.slotOf(when), at), at+maxAhead)
 	s.slot.Store(slot)
-	anchor := &p.slots[slot%slots]
-	s.place.unlink()
-	s.place.prev, s.place.next = anchor.prev, anchor
-	anchor.prev.next, anchor.prev = &s.place, &s.place
+	head := &p.slots[slot%wheelSlots]
+	s.link.unlink()
+	s.link.prev, s.link.next = head.prev, head
+	head.prev.next, head.prev = &s.link, &s.link
 }
 
-func (l *place) unlink() {
+func (l *link) unlink() {
 	if l.prev != nil {
 		l.prev.next, l.next.prev = l.next, l.prev
 		l.prev, l.next = nil, nil
 	}
 }
 
-// hurry has s looked at by the given time, if it is listed.
-func (m *sessions) hurry(s *Session, when time.Time) {
-	if m.slot(when) >= s.slot.Load() {
-		return
-	}
-	p := m.part(s.id)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.byID[s.id] == s {
-		m.placeLocked(p, s, when)
-	}
-}
-
-// turn calls look for every session whose time has come, without holding a lock
-// over it; look says when the next time is.
-func (m *sessions) turn(now time.Time, look func(*Session) (next time.Time)) {
-	m.turns.Lock()
-	defer m.turns.Unlock()
-	from := m.at.Load()
-	to := max(from, m.slot(now))
-	m.at.Store(to) // before looking: what is placed from now on comes with the next turn
-	from = max(from, to-slots+1)
-	var some []*Session
-	for i := range m.parts {
-		p := &m.parts[i]
-		some = p.take(some[:0], from, to)
-		for _, s := range some {
-			next := look(s)
+// visitDue calls visit for every session that is due, without holding a lock. visit
+// returns when the next visit is due.
+func (w *wheel) visitDue(now time.Time, visit func(*Session) (next time.Time)) {
+	w.visits.Lock()
+	defer w.visits.Unlock()
+	from := w.at.Load()
+	to := max(from, w.slotOf(now))
+	w.at.Store(to) // before the visits: what is scheduled from now on waits for the next call
+	from = max(from, to-wheelSlots+1)
+	var due []*Session
+	for i := range w.parts {
+		p := &w.parts[i]
+		due = p.takeDue(due[:0], from, to)
+		for _, s := range due {
+			next := visit(s)
 			p.mu.Lock()
-			if p.byID[s.id] == s && s.place.prev == nil {
-				m.placeLocked(p, s, next)
+			if p.byID[s.id] == s && s.link.prev == nil {
+				w.scheduleLocked(p, s, next)
 			}
 			p.mu.Unlock()
 		}
 	}
 }
 
-// take takes the sessions out of slots from to to.
-func (p *part) take(some []*Session, from, to int64) []*Session {
+// takeDue takes the sessions out of the slots from from to to.
+func (p *part) takeDue(due []*Session, from, to int64) []*Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for slot := from; slot <= to; slot++ {
-		anchor := &p.slots[slot%slots]
-		for anchor.next != anchor {
-			s := anchor.next.session
-			s.place.unlink()
-			s.slot.Store(math.MaxInt64) // who hurries meanwhile finds it a place
-			some = append(some, s)
+		head := &p.slots[slot%wheelSlots]
+		for head.next != head {
+			s := head.next.session
+			s.link.unlink()
+			s.slot.Store(math.MaxInt64) // so that visitBy schedules it meanwhile
+			due = append(due, s)
 		}
 	}
-	return some
+	return due
 }
 
-// get returns the session of that id, or nil. It allocates nothing.
-func (m *sessions) get(id []byte) *Session {
-	p := &m.parts[maphash.Bytes(m.seed, id)%uint64(len(m.parts))]
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.byID[string(id)]
-}
-
-// each calls f for every session, without holding a lock over f.
-func (m *sessions) each(f func(*Session)) {
+// each calls f for every session, without holding a lock.
+func (w *wheel) each(f func(*Session)) {
 	var some []*Session
-	for i := range m.parts {
-		p := &m.parts[i]
+	for i := range w.parts {
+		p := &w.parts[i]
 		some = some[:0]
 		p.mu.RLock()
 		for _, s := range p.byID {

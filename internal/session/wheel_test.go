@@ -10,7 +10,7 @@ import (
 // A watch is a map of sessions with slots of a second, and one session in it.
 type watch struct {
 	*testing.T
-	m     *sessions
+	m     *wheel
 	s     *Session
 	begun time.Time
 	next  time.Duration // what a look says, from the beginning
@@ -19,7 +19,7 @@ type watch struct {
 
 func newWatch(t *testing.T) *watch {
 	begun := time.Now()
-	w := &watch{T: t, m: newSessions(perLook*time.Second, begun), s: &Session{id: "a"}, begun: begun, then: func() {}}
+	w := &watch{T: t, m: newWheel(maxAhead*time.Second, begun), s: &Session{id: "a"}, begun: begun, then: func() {}}
 	w.m.put(w.s)
 	return w
 }
@@ -27,7 +27,7 @@ func newWatch(t *testing.T) *watch {
 // looks is how often a turn at the given time looks at the session.
 func (w *watch) looks(at time.Duration) int {
 	n := 0
-	w.m.turn(w.begun.Add(at), func(*Session) time.Time {
+	w.m.visitDue(w.begun.Add(at), func(*Session) time.Time {
 		n++
 		w.then()
 		return w.begun.Add(w.next)
@@ -44,8 +44,8 @@ func TestASessionIsLookedAtWhenItsTimeComes(t *testing.T) {
 	require.Equal(t, 1, w.looks(10*time.Second), "it is still 10 s")
 	w.next = time.Hour
 	require.Equal(t, 1, w.looks(11*time.Second))
-	require.Zero(t, w.looks((11+perLook-1)*time.Second))
-	require.Equal(t, 1, w.looks((11+perLook)*time.Second), "no later than each must be")
+	require.Zero(t, w.looks((11+maxAhead-1)*time.Second))
+	require.Equal(t, 1, w.looks((11+maxAhead)*time.Second), "no later than each must be")
 	require.Equal(t, 1, w.looks(24*time.Hour), "once, however long no turn came")
 }
 
@@ -53,10 +53,10 @@ func TestASessionMayBeLookedAtSooner(t *testing.T) {
 	w := newWatch(t)
 	w.next = time.Minute
 	require.Equal(t, 1, w.looks(0))
-	w.m.hurry(w.s, w.begun.Add(20*time.Second))
-	w.m.hurry(w.s, w.begun.Add(30*time.Second))
+	w.m.visitBy(w.s, w.begun.Add(20*time.Second))
+	w.m.visitBy(w.s, w.begun.Add(30*time.Second))
 	require.Zero(t, w.looks(19*time.Second))
-	w.then = func() { w.m.hurry(w.s, w.begun.Add(25*time.Second)) } // while it is looked at
+	w.then = func() { w.m.visitBy(w.s, w.begun.Add(25*time.Second)) } // while it is looked at
 	require.Equal(t, 1, w.looks(20*time.Second))
 	require.Zero(t, w.looks(24*time.Second))
 	require.Equal(t, 1, w.looks(25*time.Second))
@@ -65,7 +65,7 @@ func TestASessionMayBeLookedAtSooner(t *testing.T) {
 func TestASessionThatWasRemovedIsNotLookedAt(t *testing.T) {
 	w := newWatch(t)
 	w.m.remove(w.s)
-	w.m.hurry(w.s, w.begun)
+	w.m.visitBy(w.s, w.begun)
 	require.Zero(t, w.looks(time.Hour))
 	w.m.put(w.s)
 	w.then = func() { w.m.remove(w.s) }
