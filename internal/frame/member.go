@@ -27,11 +27,11 @@ type Member struct {
 	room   int    // how much more
 }
 
-// A Part is some bytes of a Member. If they are not shared they are the Member's, and
-// good until its Release.
+// A Part is some bytes of a Member: a frame's, or its own, which are valid until its
+// Release.
 type Part struct {
-	Bytes  []byte
-	Shared bool
+	Bytes []byte
+	Frame *Frame // nil: its own
 }
 
 // The frame of a member, and of a stored block (RFC 1951, section 3.2.4).
@@ -61,12 +61,14 @@ func TakeMember(format Format, least int, lead []byte, frames []*Frame) *Member 
 func takeMember(format Format, least int, lead []byte, frames []*Frame) *Member {
 	m := members.Get().(*Member)
 	m.begin(format, lead, frames)
-	m.store(lead)
+	m.store(lead, nil)
 	for _, f := range frames {
 		if block, pays := f.Deflated(format, least); pays {
-			m.add(f.Bytes(format), block)
+			m.sum(f.Bytes(format))
+			m.put(block, f)
+			m.room = 0
 		} else {
-			m.store(f.Bytes(format))
+			m.store(f.Bytes(format), f)
 		}
 	}
 	m.end()
@@ -103,11 +105,11 @@ func (m *Member) begin(format Format, lead []byte, frames []*Frame) {
 		headers += 1 + len(f.Bytes(format))/maxStored
 	}
 	m.own = slices.Grow(m.own, headers*storedHeader+gzipTrailer)
-	m.put(gzipHeader, true)
+	m.put(gzipHeader, nil)
 }
 
-func (m *Member) put(b []byte, shared bool) {
-	m.parts = append(m.parts, Part{b, shared})
+func (m *Member) put(b []byte, f *Frame) {
+	m.parts = append(m.parts, Part{b, f})
 	m.size += len(b)
 }
 
@@ -115,7 +117,7 @@ func (m *Member) put(b []byte, shared bool) {
 func (m *Member) make(n int) []byte {
 	m.own = m.own[:len(m.own)+n]
 	b := m.own[len(m.own)-n:]
-	m.put(b, false)
+	m.put(b, nil)
 	return b
 }
 
@@ -125,22 +127,15 @@ func (m *Member) sum(text []byte) {
 	m.crc = crc32.Update(m.crc, crc32.IEEETable, text)
 }
 
-// add puts the block of a text behind the rest.
-func (m *Member) add(text, block []byte) {
-	m.sum(text)
-	m.put(block, true)
-	m.room = 0
-}
-
-// store puts text behind the rest as it is.
-func (m *Member) store(text []byte) {
+// store puts text behind the rest as it is: that of f, or of no frame.
+func (m *Member) store(text []byte, f *Frame) {
 	m.sum(text)
 	for len(text) > 0 {
 		if m.room == 0 {
 			m.stored, m.room = m.make(storedHeader), maxStored
 		}
 		n := min(len(text), m.room)
-		m.put(text[:n], true)
+		m.put(text[:n], f)
 		m.room -= n
 		length := uint16(maxStored - m.room)
 		m.stored[0] = 0 // not the last block, stored, and the rest of the byte

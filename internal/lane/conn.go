@@ -281,6 +281,7 @@ func (c *conn) leave() {
 		c.duplex.cancel()
 		c.duplex.Conversation.Close()
 	}
+	c.dropBacklog()
 	c.loop.leave(c)
 	if c.fate == returning {
 		c.goBack()

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"bytes"
 	"errors"
 	"strconv"
 	"sync"
@@ -10,25 +9,23 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
-// An output is the writing side of a connection. It implements the writing part of
-// transport.Parking.
+// An output is the writing side of a connection, a transport.Sink that never blocks.
+// What the client does not take at once is its backlog, in order; nothing is written
+// past that.
 //
-// It belongs to one at a time: to whoever holds the connection's lock or, while a
-// poll is parked on the connection, the lock of that poll's session or, while a
-// poll waits in a goroutine, to that. What a write leaves over is kept, in order,
-// and nothing is written past it until it is flushed.
+// It belongs to the connection's loop, which lends it while a poll waits; see conn.
 type output struct {
 	lane *Lane // immutable
 	fd   int   // immutable; closed when nobody can write any more
 
 	origin   int          // of the request that is answered; see cors.Policy
-	format   frame.Format // of the frames of its answer
-	bare     bool         // there are no heads and no chunks, only frames
-	deflates bool         // which may be deflated, as a WebSocket's messages
-	gzip     bool         // which may be in gzip, if it is whole
+	format   frame.Format // of the answer's frames
+	bare     bool         // no heads and no chunks, only frames
+	deflates bool         // bare frames may be deflated, as a WebSocket's messages
+	gzip     bool         // a whole answer may be in gzip
 	chunked  bool         // the head of an answer of unknown length was written
 	failed   bool         // nothing can be written any more
-	kept     [][]byte     // not written yet
+	backlog  *backlog     // nil: nothing waits
 }
 
 var errGone = errors.New("the client is gone")
@@ -37,18 +34,20 @@ var errGone = errors.New("the client is gone")
 func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	// Fast path: one frame, whose bytes are shared with everyone who is sent it.
 	if len(frames) == 1 && len(lead) == 0 {
-		return len(frames[0].Bytes(o.format)), o.write(frames[0].Whole(o.headOf(frames[0])))
+		f := frames[0]
+		return len(f.Bytes(o.format)), o.writePart(part{f.Whole(o.headOf(f)), f, asIs})
 	}
 	n := o.size(frames)
+	s := takeScratch()
+	defer s.free()
 	if o.gzip {
 		if m := frame.TakeMember(o.format, o.lane.polls.CompressionMinBytes(), lead, frames); m != nil {
 			defer m.Release()
-			return n, o.writeMember(m)
+			return n, o.writeMember(s, m)
 		}
 	}
-	b := takeScratch()
-	b.bytes = append(o.head().frames[o.format].Append(b.bytes, len(lead)+n), lead...)
-	return n, o.writeAll(b, frames)
+	s.bytes = append(o.head().frames[o.format].Append(s.bytes, len(lead)+n), lead...)
+	return n, o.writeFrames(s, frames, plain)
 }
 
 // headOf is the head of the answer that is f alone.
@@ -81,58 +80,51 @@ func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	}
 	// Fast path: one frame of a stream.
 	if o.chunked && len(frames) == 1 && len(lead) == 0 {
-		return len(frames[0].Bytes(o.format)), o.write(frames[0].Chunk(o.format))
+		return len(frames[0].Bytes(o.format)), o.writePart(o.part(frames[0], chunk))
 	}
-	b := takeScratch()
+	s := takeScratch()
+	defer s.free()
 	if !o.chunked {
 		o.chunked = true
-		b.bytes = append(b.bytes, o.head().streams[o.format]...)
+		s.bytes = append(s.bytes, o.head().streams[o.format]...)
 	}
 	if len(lead) > 0 {
-		b.bytes = frame.AppendChunk(b.bytes, lead)
+		s.bytes = frame.AppendChunk(s.bytes, lead)
 	}
 	n := 0
 	for len(frames) > 0 {
 		together, size := o.together(frames)
 		n += size
-		var err error
-		if b, err = o.writeChunk(b, frames[:together], size); err != nil {
+		if err := o.addChunk(s, frames[:together], size); err != nil {
 			return n, err
 		}
 		frames = frames[together:]
 	}
-	return n, o.writeScratch(b)
+	return n, o.writeScratch(s)
 }
 
 // sendBare is Send where a connection has nothing but frames.
 func (o *output) sendBare(lead []byte, frames []*frame.Frame) (int, error) {
-	if o.deflates {
-		return o.sendDeflated(lead, frames)
-	}
 	// Fast path: one frame.
-	if len(frames) == 1 && len(lead) == 0 {
+	if len(frames) == 1 && len(lead) == 0 && !o.deflates {
 		b := frames[0].Bytes(o.format)
-		return len(b), o.write(b)
+		return len(b), o.writePart(part{b, frames[0], plain})
 	}
-	b := takeScratch()
-	b.bytes = append(b.bytes, lead...)
-	return o.size(frames), o.writeAll(b, frames)
-}
-
-// sendDeflated is sendBare where a WebSocket's messages may be deflated. What it
-// returns is how large they are if they are not.
-func (o *output) sendDeflated(lead []byte, frames []*frame.Frame) (n int, err error) {
+	s := takeScratch()
+	defer s.free()
+	s.bytes = append(s.bytes, lead...)
+	if !o.deflates {
+		return o.size(frames), o.writeFrames(s, frames, plain)
+	}
+	n, least := 0, o.lane.polls.CompressionMinBytes()
 	for _, f := range frames {
-		n += len(f.Bytes(o.format.OffSocket()))
+		n += len(f.Bytes(o.format.OffSocket())) // what is counted is how large they are without
+		p := part{o.lane.polls.SocketMessage(f, o.format, least), f, asIs}
+		if err := o.add(s, p); err != nil {
+			return n, err
+		}
 	}
-	b := takeScratch()
-	b.bytes = append(b.bytes, lead...)
-	least := o.lane.polls.CompressionMinBytes()
-	b, err = o.writeParts(b, frames, func(f *frame.Frame) []byte { return o.lane.polls.SocketMessage(f, o.format, least) })
-	if err != nil {
-		return n, err
-	}
-	return n, o.writeScratch(b)
+	return n, o.writeScratch(s)
 }
 
 // together is how many of frames are written as one chunk, which is less to read for
@@ -152,81 +144,66 @@ func (o *output) together(frames []*frame.Frame) (count, size int) {
 // chunkBytes is how many bytes of several frames are copied into one chunk.
 const chunkBytes = 16 << 10
 
-// writeChunk writes frames as one chunk, behind what b holds. It returns the scratch
-// to go on with, which has yet to be written.
-func (o *output) writeChunk(b *scratch, frames []*frame.Frame, size int) (*scratch, error) {
+// addChunk adds frames as one chunk. Once the client does not read, each is a chunk: it
+// exists already, and refers to no memory of this client's.
+func (o *output) addChunk(s *scratch, frames []*frame.Frame, size int) error {
 	if len(frames) == 1 || o.Blocked() {
-		return o.writeParts(b, frames, func(f *frame.Frame) []byte { return f.Chunk(o.format) })
+		return o.addFrames(s, frames, chunk)
 	}
-	b.bytes = append(strconv.AppendInt(b.bytes, int64(size), 16), "\r\n"...)
+	s.bytes = append(strconv.AppendInt(s.bytes, int64(size), 16), "\r\n"...)
 	for _, f := range frames {
-		b.bytes = append(b.bytes, f.Bytes(o.format)...)
+		s.append(o.part(f, plain))
 	}
-	b.bytes = append(b.bytes, "\r\n"...)
-	if len(b.bytes) < atOnceBytes {
-		return b, nil
+	s.bytes = append(s.bytes, "\r\n"...)
+	if len(s.bytes) < atOnceBytes {
+		return nil
 	}
-	return takeScratch(), o.writeScratch(b)
+	return o.writeScratch(s)
 }
 
-// writeAll writes b and frames.
-func (o *output) writeAll(b *scratch, frames []*frame.Frame) error {
-	b, err := o.writeParts(b, frames, func(f *frame.Frame) []byte { return f.Bytes(o.format) })
-	if err != nil {
+// writeFrames writes a scratch and frames.
+func (o *output) writeFrames(s *scratch, frames []*frame.Frame, in shape) error {
+	if err := o.addFrames(s, frames, in); err != nil {
 		return err
 	}
-	return o.writeScratch(b)
+	return o.writeScratch(s)
 }
 
-// writeParts writes b and what bytes makes of frames, but for what the scratch that it
-// returns holds. A large frame's bytes are not copied, nor is any once something has
-// to be kept: many share them, and a copy for each client that does not read would
-// have no bound.
-func (o *output) writeParts(b *scratch, frames []*frame.Frame, bytes func(*frame.Frame) []byte) (*scratch, error) {
+// addFrames adds frames to a scratch.
+func (o *output) addFrames(s *scratch, frames []*frame.Frame, in shape) error {
 	for _, f := range frames {
-		var err error
-		if b, err = o.writePart(b, bytes(f)); err != nil {
-			return b, err
-		}
-	}
-	return b, nil
-}
-
-// writePart is writeParts for bytes that many share.
-func (o *output) writePart(b *scratch, part []byte) (*scratch, error) {
-	if len(b.bytes)+len(part) < atOnceBytes && !o.Blocked() {
-		b.bytes = append(b.bytes, part...)
-		return b, nil
-	}
-	if err := o.writeScratch(b); err != nil {
-		return b, err
-	}
-	if err := o.write(part); err != nil {
-		return b, err
-	}
-	return takeScratch(), nil
-}
-
-// writeMember writes a whole answer that is m.
-func (o *output) writeMember(m *frame.Member) error {
-	o.lane.metrics.Compressed(m.Raw(), m.Size())
-	b := takeScratch()
-	b.bytes = o.head().gzipped[o.format].Append(b.bytes, m.Size())
-	for _, p := range m.Parts() {
-		var err error
-		switch {
-		case p.Shared:
-			b, err = o.writePart(b, p.Bytes)
-		case o.Blocked():
-			err = o.write(bytes.Clone(p.Bytes)) // a few; m is released before they are flushed
-		default:
-			b.bytes = append(b.bytes, p.Bytes...)
-		}
-		if err != nil {
+		if err := o.add(s, o.part(f, in)); err != nil {
 			return err
 		}
 	}
-	return o.writeScratch(b)
+	return nil
+}
+
+// add adds a part to a scratch, or writes it behind the scratch if it is large or the
+// client does not read.
+func (o *output) add(s *scratch, p part) error {
+	if len(s.bytes)+len(p.bytes) < atOnceBytes && !o.Blocked() {
+		s.append(p)
+		return nil
+	}
+	if err := o.writeScratch(s); err != nil {
+		return err
+	}
+	return o.writePart(p)
+}
+
+// writeMember writes m as a whole answer.
+func (o *output) writeMember(s *scratch, m *frame.Member) error {
+	o.lane.metrics.Compressed(m.Raw(), m.Size())
+	s.bytes = o.head().gzipped[o.format].Append(s.bytes, m.Size())
+	for _, p := range m.Parts() {
+		if p.Frame == nil { // m is released before the client reads it
+			s.bytes = append(s.bytes, p.Bytes...)
+		} else if err := o.add(s, part{p.Bytes, p.Frame, asIs}); err != nil {
+			return err
+		}
+	}
+	return o.writeScratch(s)
 }
 
 // endChunks ends an answer of unknown length.
@@ -237,115 +214,115 @@ func (o *output) endChunks() error {
 
 var lastChunk = []byte("0\r\n\r\n")
 
-// write writes what the connection takes of b now and keeps the rest. b must not
-// change until it is flushed.
-func (o *output) write(b []byte) error {
-	if len(o.kept) == 0 {
-		b = o.put(b)
+// write writes own bytes, which must not change any more.
+func (o *output) write(b []byte) error { return o.writePart(part{bytes: b}) }
+
+// writePart writes a part. What the client does not take becomes backlog.
+func (o *output) writePart(p part) error {
+	n := 0
+	if !o.Blocked() {
+		n = o.put(p.bytes)
 	}
 	if o.failed {
 		return errGone
 	}
-	if len(b) > 0 {
-		o.kept = append(o.kept, b)
+	if n < len(p.bytes) {
+		o.keep(p, n)
 	}
+	return nil
+}
+
+// writeScratch writes a scratch and empties it.
+func (o *output) writeScratch(s *scratch) error {
+	if len(s.bytes) == 0 {
+		return nil
+	}
+	n := 0
+	if !o.Blocked() {
+		n = o.put(s.bytes)
+	}
+	if o.failed {
+		return errGone
+	}
+	if n < len(s.bytes) {
+		o.keepRest(s, n)
+	}
+	s.empty()
 	return nil
 }
 
 // atOnceBytes is about how much is written at a time.
 const atOnceBytes = 64 << 10
 
-// put writes what the connection takes of b now and returns the rest.
-func (o *output) put(b []byte) []byte {
-	before := len(b)
-	for len(b) > 0 && !o.failed {
-		n, errno := rawWrite(o.fd, b[:min(len(b), atOnceBytes)])
+// put writes what the client takes of b now, and returns how much.
+func (o *output) put(b []byte) (n int) {
+	for n < len(b) && !o.failed {
+		took, errno := rawWrite(o.fd, b[n:min(len(b), n+atOnceBytes)])
 		if errno == syscall.EAGAIN {
 			break
 		}
 		switch errno {
 		case 0:
-			b = b[n:]
+			n += took
 		case syscall.EINTR:
 		default:
-			o.failed, o.kept = true, nil
+			o.failed = true
+			o.dropBacklog()
 		}
 	}
-	o.lane.metrics.BytesOut.Add(float64(before - len(b)))
-	return b
+	o.lane.metrics.BytesOut.Add(float64(n))
+	return n
 }
 
 // Blocked implements transport.Parking.
-func (o *output) Blocked() bool { return len(o.kept) > 0 }
+func (o *output) Blocked() bool { return o.backlog != nil }
 
-// flush writes what the connection takes now of what was kept. Small parts, of which a
-// slow client may have thousands, are written together.
+// flush writes what the client takes now of the backlog.
 func (o *output) flush() {
-	for len(o.kept) > 0 {
-		together := takeScratch()
-		b := o.kept[0]
-		if len(b) < chunkBytes {
-			b = together.gather(o.kept)
-		}
-		took := len(b) - len(o.put(b))
-		scratches.Put(together)
+	for o.Blocked() {
+		s := takeScratch()
+		b := o.next(s)
+		n := o.put(b)
+		s.free()
 		if o.failed {
-			return // nothing is kept any more
+			return
 		}
-		o.taken(took)
-		if took < len(b) {
+		o.took(n)
+		if n < len(b) {
 			return
 		}
 	}
-	o.kept = nil
 }
 
-// gather returns what parts begin with, as much as is written at a time.
-func (s *scratch) gather(parts [][]byte) []byte {
-	for _, part := range parts {
-		if len(s.bytes)+len(part) > atOnceBytes {
-			break
-		}
-		s.bytes = append(s.bytes, part...)
-	}
-	return s.bytes
+// scratch is memory to put an answer together in.
+type scratch struct {
+	bytes  []byte
+	parts  []part // of frames, that were copied to bytes
+	begins []int  // where
 }
-
-// taken takes the first n bytes off what is kept.
-func (o *output) taken(n int) {
-	for n > 0 && n >= len(o.kept[0]) {
-		n -= len(o.kept[0])
-		o.kept[0] = nil
-		o.kept = o.kept[1:]
-	}
-	if n > 0 {
-		o.kept[0] = o.kept[0][n:]
-	}
-}
-
-// scratch is memory for an answer that is put together.
-type scratch struct{ bytes []byte }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-func takeScratch() *scratch {
-	s := scratches.Get().(*scratch)
-	s.bytes = s.bytes[:0]
-	return s
+func takeScratch() *scratch { return scratches.Get().(*scratch) }
+
+// append copies a frame's part.
+func (s *scratch) append(p part) {
+	s.parts, s.begins = append(s.parts, p), append(s.begins, len(s.bytes))
+	s.bytes = append(s.bytes, p.bytes...)
+}
+
+func (s *scratch) empty() {
+	clear(s.parts)
+	s.bytes, s.parts, s.begins = s.bytes[:0], s.parts[:0], s.begins[:0]
 }
 
 // maxScratch is how large a scratch is kept for later.
 const maxScratch = 2 * atOnceBytes
 
-// writeScratch writes s, whose memory goes back unless some of it is kept.
-func (o *output) writeScratch(s *scratch) error {
-	if len(s.bytes) == 0 {
-		scratches.Put(s)
-		return nil
-	}
-	err := o.write(s.bytes)
-	if err == nil && len(o.kept) == 0 && cap(s.bytes) <= maxScratch {
+// free gives the scratch back. Nothing refers to its memory.
+func (s *scratch) free() {
+	s.empty()
+	if cap(s.bytes) <= maxScratch {
 		scratches.Put(s)
 	}
-	return err
 }

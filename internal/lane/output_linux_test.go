@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -31,16 +33,17 @@ func TestWhatIsKeptComesFirst(t *testing.T) {
 	o := &output{lane: &Lane{metrics: metrics.New("test")}, fd: pair[0]}
 
 	var want, got []byte
-	for o.kept == nil {
+	for !o.Blocked() {
 		s := takeScratch()
 		s.bytes = append(s.bytes, bytes.Repeat([]byte{byte(len(want))}, 30_001)...)
 		want = append(want, s.bytes...)
 		require.NoError(t, o.writeScratch(s))
+		s.free()
 	}
 	for range 16 { // others' answers
 		s := takeScratch()
 		s.bytes = append(s.bytes, bytes.Repeat([]byte("x"), 30_001)...)
-		defer scratches.Put(s)
+		defer s.free()
 	}
 	got = appendAll(t, got, pair[1])
 	require.NoError(t, o.write([]byte("next")))
@@ -103,6 +106,85 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			require.True(t, want == string(text))
 		})
 	}
+}
+
+// A client does not read an answer of a thousand frames. What waits refers to them: it
+// keeps no copy. It counts all of it until the client has read it, or has left.
+func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
+	m := metrics.New("test")
+	l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, m)}
+	l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
+	frames, length := make([]*frame.Frame, 1000), 0
+	for i := range frames {
+		frames[i] = frame.New(&wire.Message{Data: fmt.Appendf(nil, `"message %d %0100d"`, i, i)}, time.Time{}, 0, nil)
+		length += len(frames[i].Bytes(frame.NDJSON))
+	}
+	newOutput := func(o output) (*output, int) {
+		pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			closeFD(pair[0])
+			closeFD(pair[1])
+		})
+		require.NoError(t, syscall.SetsockoptInt(pair[0], syscall.SOL_SOCKET, syscall.SO_SNDBUF, 4<<10))
+		o.lane, o.fd = l, pair[0]
+		return &o, pair[1]
+	}
+	for name, o := range map[string]output{"a poll": {}, "a stream": {chunked: true}, "a connection with frames only": {bare: true}} {
+		t.Run(name, func(t *testing.T) {
+			answer := func(o *output) (err error) {
+				if o.chunked || o.bare {
+					_, err = o.Send([]byte("{}\n"), frames)
+				} else {
+					_, err = o.Whole([]byte("{}\n"), frames)
+				}
+				return err
+			}
+			reading, client := newOutput(o)
+			require.NoError(t, answer(reading))
+			require.True(t, reading.Blocked())
+			require.Greater(t, reading.backlog.shared, length/2)
+			var got []byte
+			for got = appendAll(t, got, client); reading.Blocked(); got = appendAll(t, got, client) {
+				w, waited := reading.backlog, reading.backlog.shared+reading.backlog.own
+				reading.flush()
+				require.Less(t, w.shared+w.own, waited)
+				require.Equal(t, !reading.Blocked(), w.shared+w.own == 0)
+			}
+			require.False(t, reading.failed)
+			require.Contains(t, string(got), string(frames[0].Bytes(frame.NDJSON)))
+			require.Contains(t, string(got), string(frames[999].Bytes(frame.NDJSON)))
+			require.GreaterOrEqual(t, len(got), length)
+
+			const outputs = 50
+			var stuck [outputs]*output
+			for i := range stuck {
+				stuck[i], _ = newOutput(o)
+			}
+			before := liveHeap()
+			for _, o := range stuck {
+				require.NoError(t, answer(o))
+				require.True(t, o.Blocked())
+			}
+			each := (liveHeap() - before) / outputs
+			require.Less(t, each, int64(24<<10), "bytes that one unread answer of %d keeps", length)
+			for _, o := range stuck {
+				w := o.backlog
+				require.Less(t, int64(w.own), int64(24<<10))
+				o.dropBacklog()
+				require.Zero(t, w.own+w.shared)
+			}
+		})
+	}
+}
+
+func liveHeap() int64 {
+	for range 2 { // the second empties the pools
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 // appendAll appends what fd has to read now.

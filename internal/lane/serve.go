@@ -162,6 +162,7 @@ func (c *conn) servePublish(r *request) {
 
 func (c *conn) answerPublish(published wire.Published) {
 	s := takeScratch()
+	defer s.free()
 	var body [512]byte
 	line := frame.AppendPublished(body[:0], published)
 	s.bytes = append(c.head().published.Append(s.bytes, len(line)), line...)

@@ -1,0 +1,173 @@
+package lane
+
+import (
+	"bytes"
+
+	"github.com/pubsubd/pubsubd/internal/frame"
+)
+
+// A backlog is what a client has yet to read. It refers to frames, whose bytes all
+// subscribers share: a copy for each client that does not read would have no bound. So
+// an unread answer of a thousand frames takes 8 KB, not its length.
+type backlog struct {
+	runs []run
+
+	// Bytes that wait. Only add changes them.
+	own    int // that nobody else is sent, with the references to frames
+	shared int // of frames
+}
+
+// refBytes is about what a reference to a frame takes.
+const refBytes = 16
+
+// A run is some bytes and the frames that follow them. The frames are pinned, and
+// encoded when it is their turn.
+type run struct {
+	bytes  []byte
+	frame  *frame.Frame // whose they are; nil: the client's own
+	frames []*frame.Frame
+	shape  shape // of frames
+}
+
+// A shape is how bytes are made of a frame.
+type shape uint8
+
+const (
+	asIs  shape = iota // in no way that could be repeated
+	plain              // in the answer's format
+	chunk              // as a chunk in that format
+)
+
+// A part is some bytes of an answer: a frame's in some shape, or the answer's own.
+type part struct {
+	bytes []byte
+	frame *frame.Frame // nil: own
+	shape shape
+}
+
+// part returns a frame's bytes in a shape.
+func (o *output) part(f *frame.Frame, in shape) part {
+	if in == chunk {
+		return part{f.Chunk(o.format), f, chunk}
+	}
+	return part{f.Bytes(o.format), f, plain}
+}
+
+// keep puts a part behind the backlog, without its first bytes. Own bytes must not
+// change any more.
+func (o *output) keep(p part, skip int) {
+	if o.backlog == nil {
+		o.backlog = new(backlog)
+	}
+	w := o.backlog
+	if p.frame == nil {
+		w.add(len(p.bytes)-skip, 0)
+	} else {
+		p.frame.Pin()
+		w.add(refBytes, len(p.bytes)-skip)
+	}
+	if last := len(w.runs) - 1; last >= 0 && skip == 0 && p.shape != asIs && w.runs[last].shape == p.shape {
+		w.runs[last].frames = append(w.runs[last].frames, p.frame)
+		return
+	}
+	w.runs = append(w.runs, run{bytes: p.bytes[skip:], frame: p.frame, shape: p.shape})
+}
+
+// keepRest keeps what follows the first bytes of a scratch, whose memory is reused.
+func (o *output) keepRest(s *scratch, from int) {
+	for i, p := range s.parts {
+		begin := s.begins[i]
+		end := begin + len(p.bytes)
+		if end <= from {
+			continue
+		}
+		if begin > from {
+			o.keep(part{bytes: bytes.Clone(s.bytes[from:begin])}, 0)
+			from = begin
+		}
+		o.keep(p, from-begin)
+		from = end
+	}
+	if from < len(s.bytes) {
+		o.keep(part{bytes: bytes.Clone(s.bytes[from:])}, 0)
+	}
+}
+
+// add counts bytes that wait, and bytes that were read: the only place where the counts
+// change.
+func (w *backlog) add(own, shared int) {
+	w.own += own
+	w.shared += shared
+}
+
+// next returns what the backlog begins with: a large part, or small ones put together
+// in s, of which a slow client may have thousands.
+func (o *output) next(s *scratch) []byte {
+	if first := o.backlog.runs[0].bytes; len(first) >= chunkBytes {
+		return first
+	}
+	for _, r := range o.backlog.runs {
+		if len(s.bytes)+len(r.bytes) > atOnceBytes {
+			return s.bytes
+		}
+		s.bytes = append(s.bytes, r.bytes...)
+		for _, f := range r.frames {
+			p := o.part(f, r.shape)
+			if len(s.bytes)+len(p.bytes) > atOnceBytes {
+				return s.bytes
+			}
+			s.bytes = append(s.bytes, p.bytes...)
+		}
+	}
+	return s.bytes
+}
+
+// took takes the first n bytes off the backlog.
+func (o *output) took(n int) {
+	w := o.backlog
+	for {
+		r := &w.runs[0]
+		now := min(n, len(r.bytes))
+		n -= now
+		if r.frame == nil {
+			w.add(-now, 0)
+		} else {
+			w.add(0, -now)
+		}
+		if r.bytes = r.bytes[now:]; len(r.bytes) > 0 {
+			return
+		}
+		if r.frame != nil {
+			r.frame.Unpin()
+			w.add(-refBytes, 0)
+		}
+		if len(r.frames) > 0 {
+			r.frame = r.frames[0]
+			r.bytes, r.frames = o.part(r.frame, r.shape).bytes, r.frames[1:]
+			continue
+		}
+		w.runs[0] = run{}
+		if w.runs = w.runs[1:]; len(w.runs) == 0 {
+			o.backlog = nil
+			return
+		}
+	}
+}
+
+// dropBacklog gives up what waits, because the client cannot read it any more.
+func (o *output) dropBacklog() {
+	w := o.backlog
+	if w == nil {
+		return
+	}
+	o.backlog = nil
+	w.add(-w.own, -w.shared)
+	for _, r := range w.runs {
+		if r.frame != nil {
+			r.frame.Unpin()
+		}
+		for _, f := range r.frames {
+			f.Unpin()
+		}
+	}
+}
