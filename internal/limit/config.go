@@ -2,46 +2,51 @@ package limit
 
 import (
 	"cmp"
+	"errors"
+	"math"
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Config bounds what clients may do. The zero value of a field takes its default.
 type Config struct {
-	// Calls is how many calls may be in flight: publishes and other requests, but for
-	// polls. Default 1000. WaitingCalls more wait for a place. Default 1000.
+	// Calls is how many calls may be in flight: publishes and other requests, except
+	// polls. Default 1000. WaitingCalls more may wait for a slot. Default 1000.
 	Calls, WaitingCalls int
 
-	// Sessions is how many there may be. Default 1,000,000. PendingSessions more wait
-	// for a place. Default 1000.
+	// Sessions is how many sessions may be open. Default 1,000,000. PendingSessions
+	// more may wait for a slot. Default 1000.
 	Sessions, PendingSessions int
 
-	// Wait is how long a call or a session waits for a place before it is refused.
+	// Wait is how long a call or a session waits for a slot before it is refused.
 	// Default 2 s.
 	Wait time.Duration
 
-	// PendingMessages is how many publishes that name their session may be in flight
-	// or wait, per session. Default 100.
+	// PendingMessages is how many publishes that name one session may be in flight
+	// or wait. Default 100.
 	PendingMessages int
 
-	// Connections is how many there may be, on all ports for clients. Default: no
-	// bound of ours.
+	// Connections is how many there may be, on all ports for clients. Default: not
+	// limited.
 	Connections int
 
-	// AddressConnections and AddressCalls are how many connections there may be from
-	// one address, and calls in flight or waiting. Default: no bound. The first does
-	// not hold for trusted proxies.
+	// AddressConnections is how many connections one address may have, unless it is a
+	// trusted proxy. AddressCalls is how many calls it may have in flight or waiting.
+	// Default: not limited.
 	AddressConnections, AddressCalls int
 
-	// Rates is how often calls may come. Default: no bound.
+	// Rates is how often calls may come. Default: not limited.
 	Rates Rates
 
-	// Rules say how often may be published to the topics of some patterns. As in
-	// broker.Config, of several that match a topic the most specific counts.
+	// Rules limit the rate of messages by topic. As in broker.Config, the most specific
+	// rule that matches a topic applies.
 	Rules []Rule
 
-	// TrustedProxies are those whose word is taken for where a request comes from. See
-	// Limiter.Who.
+	// TrustedProxies are proxies whose X-Forwarded-For is trusted. See Seat.Who.
 	TrustedProxies []netip.Prefix
 }
 
@@ -65,7 +70,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A Rule says how often may be published to all topics of a pattern together.
+// A Rule limits the rate of messages to all topics of a pattern together.
 type Rule struct {
 	Name    string // in the configuration
 	Pattern string // see wire.CheckPattern
@@ -78,12 +83,12 @@ type Kind int
 // The kinds.
 const (
 	Publishes   Kind = iota
-	Sessions         // that are opened
-	Polls            // streams of messages, too
-	Requests         // all others, and commands on connections that go both ways
-	Topics           // that are made, by a publish or a subscription
-	Connections      // that are made
-	Misses           // requests that name a session which is not there
+	Sessions         // openings
+	Polls            // and streams of messages
+	Requests         // all others, and commands on WebSocket and TCP connections
+	Topics           // that a publish or a subscription creates
+	Connections      // new ones
+	Misses           // requests that name an unknown session
 	kinds
 )
 
@@ -94,21 +99,17 @@ func (k Kind) String() string { return kindNames[k] }
 
 // Kinds returns every kind.
 func Kinds() []Kind {
-	all := make([]Kind, kinds)
-	for i := range all {
-		all[i] = Kind(i)
-	}
-	return all
+	return []Kind{Publishes, Sessions, Polls, Requests, Topics, Connections, Misses}
 }
 
 // Scope is whose calls are counted together.
 type Scope int
 
-// The scopes, in the order in which they are asked: what one client has too much of is
-// not taken from all.
+// The scopes, in the order in which they are checked: a call that one client may not
+// make does not use up the rate of all.
 const (
 	Address   Scope = iota // an IPv4 address, or the 64 bits of an IPv6 network
-	Principal              // but for the anonymous
+	Principal              // except the anonymous one
 	All
 	scopes
 )
@@ -118,8 +119,8 @@ var scopeNames = [scopes]string{"address", "principal", "all"}
 // String returns the scope as settings name it.
 func (s Scope) String() string { return scopeNames[s] }
 
-// Scopes returns the scopes by which a kind can be limited: who connects, or guesses,
-// has not said who it is.
+// Scopes returns the scopes by which a kind can be limited. Connections and misses are
+// counted before the principal is known.
 func (k Kind) Scopes() []Scope {
 	if k == Connections || k == Misses {
 		return []Scope{All, Address}
@@ -129,3 +130,81 @@ func (k Kind) Scopes() []Scope {
 
 // Rates is how often calls of a kind may come, by scope.
 type Rates [kinds][scopes]Rate
+
+// A Rate is how often something may happen. The zero Rate is no limit.
+type Rate struct {
+	PerSecond float64
+	Burst     int // how many at once; 0: those of one second, at least 1
+}
+
+// ParseRate reads "100/s", "30/m", "100/s burst 500" or "off".
+func ParseRate(text string) (Rate, error) {
+	if text == "off" {
+		return Rate{}, nil
+	}
+	often, burst, bursts := strings.Cut(text, " burst ")
+	count, per, _ := strings.Cut(often, "/")
+	seconds, known := rateUnits[per]
+	if !known || !isDecimal(count) || bursts && !isDecimal(burst) {
+		return Rate{}, errRate
+	}
+	n, err := strconv.ParseFloat(count, 64)
+	r := Rate{PerSecond: n / seconds}
+	if err == nil && bursts {
+		r.Burst, err = strconv.Atoi(burst)
+	}
+	if err != nil || !r.Valid() || r.PerSecond == 0 || bursts && r.Burst == 0 {
+		return Rate{}, errRate
+	}
+	return r, nil
+}
+
+var errRate = errors.New("not a rate")
+
+// isDecimal reports whether s has digits and a point only: no sign, no exponent.
+func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
+
+// Bounds of rates. A higher rate is no limit, and a lower one allows nothing.
+const (
+	maxPerSecond = 1e9
+	minPerSecond = 1.0 / 3600
+	maxBurst     = 1e9
+)
+
+// Valid reports whether r is off or within its bounds.
+func (r Rate) Valid() bool {
+	if r.PerSecond == 0 {
+		return r.Burst == 0
+	}
+	return minPerSecond <= r.PerSecond && r.PerSecond <= maxPerSecond && 0 <= r.Burst && r.Burst <= maxBurst
+}
+
+// String writes r as ParseRate reads it.
+func (r Rate) String() string {
+	if r.PerSecond == 0 {
+		return "off"
+	}
+	text := strconv.FormatFloat(r.PerSecond, 'f', -1, 64) + "/s"
+	for _, unit := range []string{"s", "m", "h"} { // the first that makes it a whole number
+		if n := math.Round(r.PerSecond * rateUnits[unit]); n/rateUnits[unit] == r.PerSecond {
+			text = strconv.FormatFloat(n, 'f', -1, 64) + "/" + unit
+			break
+		}
+	}
+	if r.Burst > 0 {
+		text += " burst " + strconv.Itoa(r.Burst)
+	}
+	return text
+}
+
+// rateUnits are the seconds of the units.
+var rateUnits = map[string]float64{"s": 1, "m": 60, "h": 3600}
+
+// bucket returns a full bucket of the rate.
+func (r Rate) bucket() *rate.Limiter {
+	burst := r.Burst
+	if burst == 0 {
+		burst = max(1, int(math.Ceil(r.PerSecond)))
+	}
+	return rate.NewLimiter(rate.Limit(r.PerSecond), burst)
+}

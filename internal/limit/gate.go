@@ -12,56 +12,56 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Gate has so many places. Who finds none waits for one, in order, up to a stated
-// time; only so many wait. All methods may be called concurrently.
+// A Gate has a number of slots. When all are in use, callers queue for one, in order,
+// for a limited time; the queue is bounded. All methods may be called concurrently.
 type Gate struct {
 	name, setting string // immutable
 	limited       prometheus.Counter
 	waited        prometheus.Observer
 
 	mu      sync.Mutex // guards the fields below
-	places  int
-	most    int // that wait
+	slots   int
+	queue   int // how many callers may wait
 	wait    time.Duration
-	taken   int       // places; after Set there may be fewer than that
-	waiting list.List // of chan struct{}, each closed once its place is taken for it
+	taken   int       // slots in use; more than slots after Set has lowered them
+	waiting list.List // of chan struct{}, closed when the caller gets a slot
 }
 
-// NewGate returns a gate that metrics know as name and operators by a setting. It has
-// so many places; most wait for one, each for the given time.
-func NewGate(name, setting string, places, most int, wait time.Duration, m *metrics.Metrics) *Gate {
+// NewGate returns a gate of that many slots. At most queue callers wait for one, each for
+// the given time. Metrics use the name; problems name the setting.
+func NewGate(name, setting string, slots, queue int, wait time.Duration, m *metrics.Metrics) *Gate {
 	return &Gate{
-		name: name, setting: setting, places: places, most: most, wait: wait,
+		name: name, setting: setting, slots: slots, queue: queue, wait: wait,
 		limited: m.Limited.WithLabelValues(name), waited: m.WaitSeconds.WithLabelValues(name),
 	}
 }
 
-// Enter takes a place, now or after a wait. The error is a *wire.Problem, overloaded:
-// no place came free in time, or too many wait. If ctx ends first, or had ended and
-// it would have to wait, the error is ctx's. Without an error Leave must follow.
+// Enter takes a slot, now or after a wait. If the queue is full, or no slot became free
+// in time, the error is a *wire.Problem, overloaded. If ctx ends first, or has ended when
+// Enter would wait, the error is that of ctx. Without an error, call Leave.
 func (g *Gate) Enter(ctx context.Context) error {
 	g.mu.Lock()
-	// Fast path: there is a place.
-	if g.taken < g.places { // so nobody waits
+	// Fast path: a slot is free, so nobody waits.
+	if g.taken < g.slots {
 		g.taken++
 		g.mu.Unlock()
 		return nil
 	}
-	if g.waiting.Len() >= g.most {
+	if g.waiting.Len() >= g.queue {
 		defer g.mu.Unlock()
-		return g.refuseLocked("and as many wait as may")
+		return g.refuseLocked("and the queue is full")
 	}
 	if err := ctx.Err(); err != nil {
 		g.mu.Unlock()
 		return err
 	}
 	ready, wait := make(chan struct{}), g.wait
-	place := g.waiting.PushBack(ready)
+	inQueue := g.waiting.PushBack(ready)
 	g.mu.Unlock()
-	return g.await(ctx, place, ready, wait)
+	return g.await(ctx, inQueue, ready, wait)
 }
 
-func (g *Gate) await(ctx context.Context, place *list.Element, ready <-chan struct{}, wait time.Duration) error {
+func (g *Gate) await(ctx context.Context, inQueue *list.Element, ready <-chan struct{}, wait time.Duration) error {
 	begun := time.Now()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -77,21 +77,21 @@ func (g *Gate) await(ctx context.Context, place *list.Element, ready <-chan stru
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case <-ready: // at the last moment
+	case <-ready: // in the last moment
 		if err != nil {
 			g.leaveLocked()
 		}
 		return err
 	default:
 	}
-	g.waiting.Remove(place)
+	g.waiting.Remove(inQueue)
 	if err == nil {
-		err = g.refuseLocked("and none ended within " + wait.String())
+		err = g.refuseLocked("and none became free within " + wait.String())
 	}
 	return err
 }
 
-// Leave gives a place up, to whoever has waited longest.
+// Leave frees a slot, for the caller that has waited longest.
 func (g *Gate) Leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -101,36 +101,36 @@ func (g *Gate) Leave() {
 func (g *Gate) leaveLocked() {
 	g.taken--
 	if g.taken < 0 {
-		panic("BUG: more left the gate of " + g.name + " than entered")
+		panic("BUG: more calls left the gate of " + g.name + " than entered")
 	}
 	g.admitLocked()
 }
 
 func (g *Gate) admitLocked() {
-	for g.taken < g.places && g.waiting.Len() > 0 {
+	for g.taken < g.slots && g.waiting.Len() > 0 {
 		g.taken++
 		close(g.waiting.Remove(g.waiting.Front()).(chan struct{}))
 	}
 }
 
-// Set changes the bounds. Who has a place keeps it, who waits goes on waiting as long
-// as it was to.
-func (g *Gate) Set(places, most int, wait time.Duration) {
+// Set changes the bounds. Callers keep their slots, and those in the queue wait as long
+// as before.
+func (g *Gate) Set(slots, queue int, wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.places, g.most, g.wait = places, most, wait
+	g.slots, g.queue, g.wait = slots, queue, wait
 	g.admitLocked()
 }
 
-// Gauge returns how many have a place, and how many wait.
+// Gauge returns how many slots are in use, and how many callers wait.
 func (g *Gate) Gauge() metrics.Limit {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return metrics.Limit{Name: g.name, Most: g.places, InUse: g.taken, Waiting: g.waiting.Len()}
+	return metrics.Limit{Name: g.name, Most: g.slots, InUse: g.taken, Waiting: g.waiting.Len()}
 }
 
 func (g *Gate) refuseLocked(why string) error {
 	g.limited.Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "wait as retry_after_ms says, or raise "+g.setting,
-		"%s allows %d at a time, %s", g.setting, g.places, why).Retry(max(time.Second, g.wait/2))
+	return wire.NewProblem(wire.CodeOverloaded, "wait for retry_after_ms, or raise "+g.setting,
+		"%s allows %d at a time, %s", g.setting, g.slots, why).Retry(max(time.Second, g.wait/2))
 }

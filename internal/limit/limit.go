@@ -1,11 +1,11 @@
-// Package limit answers whether a call may go on now: how many there may be at one
-// time, and how often they may come, from one address, of one principal, to the
-// topics of one pattern, and in all.
+// Package limit decides whether a call may proceed. It limits how many calls are in
+// flight, and how often calls come: from one address, from one principal, to the topics
+// of one pattern, and from all clients.
 //
-// There are two kinds of answer. What is scarce for everyone (places for calls, for
-// sessions) is waited for in order, up to a stated time (Gate). What one client has
-// too much of is refused at once, and a client that goes on without waiting as it was
-// told hears of it late (Refusal), so that its loop costs nobody else.
+// What all clients share (slots for calls and sessions) has a queue: a call waits for a
+// slot, in order, for a limited time (Gate). What a single client uses too much of is
+// refused at once (Refusal). A client that ignores refusals gets them late, so that its
+// retries do not burden the others.
 package limit
 
 import (
@@ -20,15 +20,15 @@ import (
 )
 
 // A Limiter holds the limits of one daemon. All methods may be called concurrently.
-// It needs Sweep now and then.
+// Its owner calls Sweep regularly.
 type Limiter struct {
 	metrics *metrics.Metrics
 
-	force       atomic.Pointer[force]
+	inForce     atomic.Pointer[inForce]
 	calls       *Gate
 	sessions    *Gate
 	connections atomic.Int64
-	held        atomic.Int64
+	held        atomic.Int64  // refusals that wait, see Hold
 	released    chan struct{} // closed once, by release
 	release     func()
 
@@ -36,59 +36,58 @@ type Limiter struct {
 	principals table[string]
 }
 
-// A force is the settings in force.
-type force struct {
+// inForce are the settings until the next Reload.
+type inForce struct {
 	Config
 	rates *rates
 }
 
-// New returns a Limiter. Its metrics are to be registered with m.
+// New returns a Limiter with these settings.
 func New(cfg Config, m *metrics.Metrics) *Limiter {
 	cfg = cfg.withDefaults()
 	l := &Limiter{
 		metrics:  m,
 		calls:    NewGate("calls", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
 		sessions: NewGate("sessions", "limits.sessions", cfg.Sessions, cfg.PendingSessions, cfg.Wait, m),
+		released: make(chan struct{}),
 	}
-	l.released = make(chan struct{})
 	l.release = sync.OnceFunc(func() { close(l.released) })
 	l.addresses.init()
 	l.principals.init()
-	l.force.Store(&force{Config: cfg, rates: l.newRates(cfg)})
+	l.inForce.Store(&inForce{Config: cfg, rates: l.newRates(cfg)})
 	return l
 }
 
-// Reload puts cfg in force, also for what waits. Who has more than it allows keeps
-// that. If rates are others, everyone's begin anew.
+// Reload puts cfg in force, also for calls that wait. A client that has more than cfg
+// allows keeps it. If cfg changes a rate, all buckets are full again.
 func (l *Limiter) Reload(cfg Config) {
 	cfg = cfg.withDefaults()
-	f := &force{Config: cfg, rates: l.force.Load().rates}
-	if !f.rates.are(cfg) {
+	f := &inForce{Config: cfg, rates: l.inForce.Load().rates}
+	if !f.rates.equal(cfg) {
 		f.rates = l.newRates(cfg)
 	}
-	l.force.Store(f)
+	l.inForce.Store(f)
 	l.calls.Set(cfg.Calls, cfg.WaitingCalls, cfg.Wait)
 	l.sessions.Set(cfg.Sessions, cfg.PendingSessions, cfg.Wait)
 }
 
-// Sessions returns the gate whose places are those of sessions.
+// Sessions returns the gate whose slots are sessions.
 func (l *Limiter) Sessions() *Gate { return l.sessions }
 
 // Config returns the limits in force.
-func (l *Limiter) Config() Config { return l.force.Load().Config }
+func (l *Limiter) Config() Config { return l.inForce.Load().Config }
 
-// Who is whom a call is counted for. The zero Who is nobody, who has no limits of its
-// own.
+// Who is the client that a call counts for. The zero Who has no limits of its own.
 type Who struct {
-	source    *Source // its address; nil: of none
+	source    *Source // its address; nil: none
 	principal string  // empty: anonymous
 }
 
 // As returns w with a principal.
 func (w Who) As(principal string) Who { return Who{source: w.source, principal: principal} }
 
-// Client returns where bytes that wait count against w's address, or nil. It is valid
-// as long as some do.
+// Client returns the memory account of w's address, or nil. It stays valid while it
+// holds bytes.
 func (l *Limiter) Client(w Who) *memory.Client {
 	if w = l.Current(w); w.source == nil {
 		return nil
@@ -96,9 +95,8 @@ func (l *Limiter) Client(w Who) *memory.Client {
 	return &w.source.client
 }
 
-// Current returns w with the source that its address has now: a connection through a
-// proxy may last longer than the source that it began with, which is forgotten while
-// nothing is counted in it.
+// Current returns w with the source that its address has now. A connection through a
+// proxy may outlive its first source, which Sweep forgets while it counts nothing.
 func (l *Limiter) Current(w Who) Who {
 	if s := w.source; s != nil && s.forgotten.Load() {
 		w.source = l.addresses.get(s.addr, time.Now())
@@ -106,25 +104,25 @@ func (l *Limiter) Current(w Who) Who {
 	return w
 }
 
-// Admit spends one of what w may do of a kind, or returns a *Refusal. It does not
-// wait.
+// Admit spends one call of w from the rates of its kind, or returns a *Refusal. It does
+// not wait.
 func (l *Limiter) Admit(kind Kind, w Who) error { return l.AdmitMany(kind, 1, w) }
 
-// AdmitMany is Admit for n at once, all or none.
+// AdmitMany is Admit for n calls at once, all or none.
 func (l *Limiter) AdmitMany(kind Kind, n int, w Who) error {
 	return l.admit(kind, n, w, Address, All)
 }
 
-// AdmitAddress is the part of Admit that asks about the address, before the principal is
+// AdmitAddress is the part of Admit for the rate of the address, before the principal is
 // known. AdmitPrincipal is the rest.
 func (l *Limiter) AdmitAddress(kind Kind, w Who) error { return l.admit(kind, 1, w, Address, Address) }
 
-// AdmitPrincipal is the part of Admit that asks about the principal, and about all.
+// AdmitPrincipal is the part of Admit for the rates of the principal and of all clients.
 func (l *Limiter) AdmitPrincipal(kind Kind, w Who) error { return l.admit(kind, 1, w, Principal, All) }
 
-// admit asks the scopes from first to last.
+// admit spends n calls in the scopes from first to last.
 func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
-	r := l.force.Load().rates
+	r := l.inForce.Load().rates
 	// Fast path: no rate of this kind is limited.
 	if !r.limits[kind] {
 		return nil
@@ -133,19 +131,19 @@ func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
 	w = l.Current(w)
 	for scope := first; scope <= last; scope++ {
 		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, n) {
-			return l.refuse(w, now, tooOften(kind, n, scope, b, now))
+			return l.refuse(w, now, rateName(kind, scope), tooOften(kind, n, scope, b, now))
 		}
 	}
 	return nil
 }
 
-// Limits reports whether anything is said of a kind: Admit could refuse it.
-func (l *Limiter) Limits(kind Kind) bool { return l.force.Load().rates.limits[kind] }
+// Limits reports whether a kind has a rate, so that Admit could refuse it.
+func (l *Limiter) Limits(kind Kind) bool { return l.inForce.Load().rates.limits[kind] }
 
-// AdmitTopic spends one publish to a topic of what the rule that the topic goes by
-// allows, or returns a *Refusal.
+// AdmitTopic spends one message from the rate of the topic's rule, or returns a
+// *Refusal.
 func (l *Limiter) AdmitTopic(topic string, w Who) error {
-	r := l.force.Load().rates
+	r := l.inForce.Load().rates
 	// Fast path: no rule has a rate.
 	if !r.byTopic {
 		return nil
@@ -158,17 +156,17 @@ func (l *Limiter) AdmitTopic(topic string, w Who) error {
 	if rule.bucket.AllowN(now, 1) {
 		return nil
 	}
-	return l.refuse(w, now, tooOftenToTopics(rule, now))
+	return l.refuse(w, now, rule.rateName(), tooOftenToTopics(rule, now))
 }
 
-// A Call is one in flight. The zero Call is none.
+// A Call is a call in flight. The zero Call counts nowhere.
 type Call struct {
-	places *Gate // nil: it takes none
+	gate   *Gate // nil: it has no slot
 	source *Source
 }
 
-// Begin begins a call of w's, and waits for a place in order, as Gate.Enter does. The
-// error is a *wire.Problem or a *Refusal, or ctx's; without one, End must follow.
+// Begin begins a call of w. It waits for a slot as Gate.Enter does. The error is a
+// *wire.Problem, a *Refusal or that of ctx. Without an error, call End.
 func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
 	call, err := l.BeginElsewhere(w)
 	if err != nil {
@@ -178,19 +176,19 @@ func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
 		call.End()
 		return Call{}, err
 	}
-	call.places = l.calls
+	call.gate = l.calls
 	return call, nil
 }
 
-// BeginElsewhere is Begin for a call that waits for a place of another kind: it counts
-// among those that its address has.
+// BeginElsewhere is Begin for a call that takes a slot of another gate. It counts only
+// among the calls of its address.
 func (l *Limiter) BeginElsewhere(w Who) (Call, error) {
-	most := l.force.Load().AddressCalls
+	most := l.inForce.Load().AddressCalls
 	w = l.Current(w)
 	if s := w.source; s != nil {
 		if n := s.calls.Add(1); most > 0 && n > int64(most) {
 			s.calls.Add(-1)
-			return Call{}, l.refuse(w, time.Now(), tooMany("address_calls", "calls in flight", most))
+			return Call{}, l.refuse(w, time.Now(), "address_calls", tooMany("address_calls", "calls in flight", most))
 		}
 	}
 	return Call{source: w.source}, nil
@@ -198,21 +196,23 @@ func (l *Limiter) BeginElsewhere(w Who) (Call, error) {
 
 // End ends the call.
 func (c Call) End() {
-	if c.places != nil {
-		c.places.Leave()
+	if c.gate != nil {
+		c.gate.Leave()
 	}
-	c.source.endCall()
+	if c.source != nil {
+		c.source.calls.Add(-1)
+	}
 }
 
-// Sweep forgets the addresses and principals that would begin anew as they are.
+// Sweep forgets addresses and principals that are in no way limited any more.
 func (l *Limiter) Sweep(now time.Time) {
 	l.addresses.sweep(now)
 	l.principals.sweep(now)
 }
 
-// Gauges adds the limits' part to g.
+// Gauges adds the state of all limits to g.
 func (l *Limiter) Gauges(g *metrics.Gauges) {
-	f := l.force.Load()
+	f := l.inForce.Load()
 	g.Limits = append(g.Limits, l.calls.Gauge(), l.sessions.Gauge(),
 		metrics.Limit{Name: "connections", Most: f.Connections, InUse: int(l.connections.Load())},
 		metrics.Limit{Name: "address_connections", Most: f.AddressConnections, OfOne: true},

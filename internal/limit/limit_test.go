@@ -218,7 +218,7 @@ func TestWhoDoesNotWaitHearsOfItLate(t *testing.T) {
 			return r
 		}
 		require.Nil(t, refusal())
-		for range toldAtOnce {
+		for range promptBurst {
 			require.Zero(t, refusal().Hold)
 		}
 		late := refusal()
@@ -256,7 +256,7 @@ func TestTheMostSpecificRuleCounts(t *testing.T) {
 		{Name: "all", Pattern: ">", Rate: Rate{PerSecond: 1}},
 		{Name: "chat", Pattern: "chat.>", Rate: Rate{PerSecond: 2}},
 		{Name: "news", Pattern: "chat.news"},
-	}}, metrics.New("test")).force.Load().rates
+	}}, metrics.New("test")).inForce.Load().rates
 	require.Equal(t, "all", r.of("prices.a").Name)
 	require.Equal(t, "chat", r.of("chat.a").Name)
 	require.Nil(t, r.of("chat.news"), "which has no rate")

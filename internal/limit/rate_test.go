@@ -63,7 +63,7 @@ func FuzzParseRate(f *testing.F) {
 		require.NoError(t, err, "%q, written %q", text, r.String())
 		require.Equal(t, r, again)
 		require.Equal(t, r.PerSecond > 0, text != "off")
-		require.GreaterOrEqual(t, r.burst(), 1)
+		require.GreaterOrEqual(t, r.bucket().Burst(), 1)
 	})
 }
 

@@ -12,13 +12,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// rates are the rates in force, with the buckets of those that are for all.
+// rates are the rates in force, with the buckets that all clients share.
 type rates struct {
 	each    Rates
-	limits  [kinds]bool // one of its scopes has a rate
+	limits  [kinds]bool // whether a scope of the kind has a rate
 	all     [kinds]*rate.Limiter
 	byTopic bool // some rule has a rate
-	said    []Rule
+	given   []Rule
 	rules   []*ruled
 
 	mu    sync.Mutex // guards known
@@ -28,12 +28,12 @@ type rates struct {
 // A ruled is a rule with its bucket.
 type ruled struct {
 	Rule
-	bucket *rate.Limiter // nil: as often as you like
+	bucket *rate.Limiter // nil: not limited
 }
 
 // newRates returns full buckets. Counters of the rates begin at 0, unless they exist.
 func (l *Limiter) newRates(cfg Config) *rates {
-	r := &rates{each: cfg.Rates, said: cfg.Rules, known: make(map[string]*ruled)}
+	r := &rates{each: cfg.Rates, given: cfg.Rules, known: make(map[string]*ruled)}
 	for kind := range r.each {
 		for scope, each := range r.each[kind] {
 			if each.PerSecond == 0 {
@@ -58,12 +58,12 @@ func (l *Limiter) newRates(cfg Config) *rates {
 	return r
 }
 
-// are reports whether cfg says the same rates.
-func (r *rates) are(cfg Config) bool {
-	return r.each == cfg.Rates && slices.Equal(r.said, cfg.Rules)
+// equal reports whether cfg has the same rates.
+func (r *rates) equal(cfg Config) bool {
+	return r.each == cfg.Rates && slices.Equal(r.given, cfg.Rules)
 }
 
-// of returns the rule that a topic goes by, or nil if that has no rate.
+// of returns the rule that applies to a topic, or nil if that rule has no rate.
 func (r *rates) of(topic string) *ruled {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *rates) of(topic string) *ruled {
 	return rule
 }
 
-// maxKnown bounds the topics of which is remembered by which rule they go.
+// maxKnown bounds the topics whose rule is remembered.
 const maxKnown = 10_000
 
 func (r *rates) find(topic string) *ruled {
@@ -94,8 +94,8 @@ func (r *rates) find(topic string) *ruled {
 	return best
 }
 
-// bucket returns what a kind of call by w is taken from in a scope, or nil if nothing
-// is said of that.
+// bucket returns the bucket for calls of a kind by w in a scope, or nil if they are not
+// limited.
 func (l *Limiter) bucket(r *rates, kind Kind, scope Scope, w Who, now time.Time) *rate.Limiter {
 	switch {
 	case r.each[kind][scope].PerSecond == 0:
@@ -110,13 +110,13 @@ func (l *Limiter) bucket(r *rates, kind Kind, scope Scope, w Who, now time.Time)
 	return nil
 }
 
-// buckets are one source's, under the rates that they were made for.
+// buckets are those of one source, made for these rates.
 type buckets struct {
 	rates *rates
 	of    [kinds]atomic.Pointer[rate.Limiter]
 }
 
-// full reports whether nothing is missing in any of them.
+// full reports whether all of them are full.
 func (b *buckets) full(now time.Time) bool {
 	for kind := range b.of {
 		if l := b.of[kind].Load(); l != nil && l.TokensAt(now) < float64(l.Burst()) {

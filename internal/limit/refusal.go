@@ -10,35 +10,36 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Refusal is a problem for a client that has too much of something. It is to be
-// told after Hold: a client that goes on as if it had not been told comes back at
-// once, and would make refusing it the daemon's main occupation.
+// A Refusal is a problem for a client that uses too much of something. The server answers
+// it after Hold. A client that ignores refusals would otherwise retry at once, and
+// refusing it would become the daemon's main work.
 type Refusal struct {
 	*wire.Problem
-	Limit string // its name, as metrics label it
+	Limit string // the name of the limit, as metrics label it
 	Hold  time.Duration
 }
 
 // Unwrap returns the problem.
 func (r *Refusal) Unwrap() error { return r.Problem }
 
-// refuse counts a refusal of w, and says when it is to be told.
-func (l *Limiter) refuse(w Who, now time.Time, r *Refusal) error {
-	l.metrics.Limited.WithLabelValues(r.Limit).Inc()
-	if w.source != nil && !w.source.heeds(now) {
-		r.Hold = l.force.Load().Wait
+// refuse counts a refusal of w and returns it. Most refusals are answered at once.
+func (l *Limiter) refuse(w Who, now time.Time, limit string, p *wire.Problem) error {
+	l.metrics.Limited.WithLabelValues(limit).Inc()
+	r := &Refusal{Problem: p, Limit: limit}
+	if w.source != nil && !w.source.mayHearAtOnce(now) {
+		r.Hold = l.inForce.Load().Wait
 	}
 	return r
 }
 
-// Hold waits until r is to be told, or Release. It reports false if ctx has ended
-// before, or so many are held that the client has to go without an answer.
+// Hold waits until r should be answered, or until Release. It returns false if ctx ends
+// first, or if too many refusals wait: then the client gets no answer.
 func (l *Limiter) Hold(ctx context.Context, r *Refusal) bool {
 	if r.Hold <= 0 {
 		return true
 	}
 	defer l.held.Add(-1)
-	if l.held.Add(1) > int64(l.force.Load().WaitingCalls) {
+	if l.held.Add(1) > int64(l.inForce.Load().WaitingCalls) {
 		return false
 	}
 	timer := time.NewTimer(r.Hold)
@@ -53,64 +54,56 @@ func (l *Limiter) Hold(ctx context.Context, r *Refusal) bool {
 	}
 }
 
-// Release has every refusal told at once from now on, also those that are held: their
-// clients are to go.
+// Release lets every refusal be answered at once from now on, also those that wait,
+// because their clients should leave.
 func (l *Limiter) Release() { l.release() }
 
-// rateName is what metrics and problems call the rate of a kind in a scope.
+// rateName names the rate of a kind in a scope, in metrics and problems.
 func rateName(kind Kind, scope Scope) string { return "rates." + kind.String() + "." + scope.String() }
 
 func (r Rule) rateName() string { return "topics." + r.Name + ".rate" }
 
-// tooOften is the refusal of n calls for which a bucket holds too little.
-func tooOften(kind Kind, n int, scope Scope, b *rate.Limiter, now time.Time) *Refusal {
+// tooOften is the problem of n calls for which a bucket holds too little.
+func tooOften(kind Kind, n int, scope Scope, b *rate.Limiter, now time.Time) *wire.Problem {
 	name := rateName(kind, scope)
-	whose := map[Scope]string{Address: "from your address", Principal: "of yours", All: "of all clients together"}[scope]
+	whose := [scopes]string{Address: "from your address", Principal: "from your principal", All: "from all clients together"}[scope]
 	if most := b.Burst(); n > most {
-		return &Refusal{Limit: name, Problem: later(untilTokens(b, most, now), fmt.Sprintf("name at most %d at a time, or raise %s", most, name),
-			"%d %s are more than may come at once %s: %s", n, kind, whose, rateOf(b))}
+		return retryLater(untilTokens(b, most, now), fmt.Sprintf("name at most %d at once, or raise %s", most, name),
+			"%d %s at once are too many %s: the rate is %s", n, kind, whose, rateOf(b))
 	}
-	return &Refusal{Limit: name, Problem: later(untilTokens(b, n, now), "wait as retry_after_ms says, or raise "+name,
-		"%s come too often %s: %s", kind, whose, rateOf(b))}
+	return retryLater(untilTokens(b, n, now), "wait for retry_after_ms, or raise "+name,
+		"too many %s %s: the rate is %s", kind, whose, rateOf(b))
 }
 
-func tooOftenToTopics(rule *ruled, now time.Time) *Refusal {
-	name := rule.rateName()
-	return &Refusal{Limit: name, Problem: later(untilTokens(rule.bucket, 1, now), "wait as retry_after_ms says, or raise "+name,
-		"messages come too often to the topics of %s: %s", rule.Pattern, rateOf(rule.bucket))}
+func tooOftenToTopics(rule *ruled, now time.Time) *wire.Problem {
+	return retryLater(untilTokens(rule.bucket, 1, now), "wait for retry_after_ms, or raise "+rule.rateName(),
+		"too many messages to the topics of %s: the rate is %s", rule.Pattern, rateOf(rule.bucket))
 }
 
-// tooMany is the refusal of one more of what an address has.
-func tooMany(limit, what string, most int) *Refusal {
-	return &Refusal{Limit: limit, Problem: later(time.Second, "use fewer at a time, or raise limits."+limit,
-		"your address has %d %s, as many as it may", most, what)}
+// tooMany is the problem of an address that may have no more of something.
+func tooMany(limit, what string, most int) *wire.Problem {
+	return retryLater(time.Second, "use fewer at a time, or raise limits."+limit,
+		"your address has %d %s, which is the limit", most, what)
 }
 
-// TooManyPending is the refusal of one more publish of a session's.
+// TooManyPending is the *Refusal of one more publish of a session.
 func (l *Limiter) TooManyPending(w Who) error {
 	const name = "pending_messages_per_session"
-	most := l.force.Load().PendingMessages
-	return l.refuse(w, time.Now(), &Refusal{Limit: name, Problem: later(time.Second, "await the answers to some of them, or raise limits."+name,
-		"the session has %d publishes in flight, as many as it may", most)})
+	return l.refuse(w, time.Now(), name, retryLater(time.Second, "wait for answers to some of them, or raise limits."+name,
+		"the session has %d publishes in flight, which is the limit", l.inForce.Load().PendingMessages))
 }
 
-// full is the refusal of one more of what all have.
-func full(limit, what string, most int) *Refusal {
-	return &Refusal{Limit: limit, Problem: wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
-		"the daemon has %d %s, as many as it may", most, what).Retry(time.Second)}
-}
-
-func later(after time.Duration, remedy, detail string, args ...any) *wire.Problem {
+func retryLater(after time.Duration, remedy, detail string, args ...any) *wire.Problem {
 	return wire.NewProblem(wire.CodeLimited, remedy, detail, args...).Retry(after)
 }
 
-// untilTokens is how long it takes until a bucket holds enough for n more.
+// untilTokens is how long it takes until a bucket has enough for n more calls.
 func untilTokens(b *rate.Limiter, n int, now time.Time) time.Duration {
 	missing := max(0, float64(n)-b.TokensAt(now))
 	return time.Duration(missing / float64(b.Limit()) * float64(time.Second))
 }
 
-// rateOf is a bucket's rate in words.
+// rateOf is the rate of a bucket as text.
 func rateOf(b *rate.Limiter) string {
 	return Rate{PerSecond: float64(b.Limit()), Burst: b.Burst()}.String()
 }

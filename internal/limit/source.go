@@ -13,27 +13,20 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// A Source is where calls come from: an address, or a principal. Its methods may be
-// called concurrently.
+// A Source counts the calls of one address or one principal. Its methods may be called
+// concurrently.
 type Source struct {
-	addr        netip.Addr  // that stands for it in its table; zero: it is none of an address
-	forgotten   atomic.Bool // another may be in its place
+	addr        netip.Addr  // its key in the table; zero: a principal, or shared
+	forgotten   atomic.Bool // Sweep removed it from the table
 	connections atomic.Int64
-	calls       atomic.Int64  // in flight, or waiting to be
-	client      memory.Client // bytes that wait
-	asked       atomic.Int64  // when it was asked for last, in Unix nanoseconds
+	calls       atomic.Int64  // in flight or waiting
+	client      memory.Client // bytes that it holds
+	used        atomic.Int64  // when get last returned it, in Unix nanoseconds
 	buckets     atomic.Pointer[buckets]
-	heed        atomic.Pointer[rate.Limiter] // how many refusals are told at once; nil: none was yet
+	prompt      atomic.Pointer[rate.Limiter] // limits refusals that are answered at once; nil: none yet
 }
 
-// endCall is told that a call is over. It may be called on nil.
-func (s *Source) endCall() {
-	if s != nil {
-		s.calls.Add(-1)
-	}
-}
-
-// bucket returns what calls of a kind are taken from.
+// bucket returns the bucket for calls of a kind.
 func (s *Source) bucket(r *rates, kind Kind, scope Scope) *rate.Limiter {
 	bs := s.buckets.Load()
 	if bs == nil || bs.rates != r {
@@ -50,44 +43,44 @@ func (s *Source) bucket(r *rates, kind Kind, scope Scope) *rate.Limiter {
 	return bs.of[kind].Load()
 }
 
-// heeds reports whether a refusal can be told at once: the source was not refused
-// much oftener than it would be if it waited as it was told.
-func (s *Source) heeds(now time.Time) bool {
-	h := s.heed.Load()
-	if h == nil {
-		s.heed.CompareAndSwap(nil, rate.NewLimiter(toldASecond, toldAtOnce))
-		h = s.heed.Load()
+// mayHearAtOnce reports whether a refusal can be answered without delay. A client that
+// waits for retry_after_ms gets few refusals.
+func (s *Source) mayHearAtOnce(now time.Time) bool {
+	p := s.prompt.Load()
+	if p == nil {
+		s.prompt.CompareAndSwap(nil, rate.NewLimiter(promptPerSecond, promptBurst))
+		p = s.prompt.Load()
 	}
-	return h.AllowN(now, 1)
+	return p.AllowN(now, 1)
 }
 
-// A source is told so many refusals without delay, and some more each second: clients
-// that wait as they are told have one now and then, and many may share an address.
+// The rate of refusals that a source gets without delay. Many clients may share an
+// address.
 const (
-	toldAtOnce  = 20
-	toldASecond = 1
+	promptBurst     = 20
+	promptPerSecond = 1
 )
 
-// idle reports whether the source, made anew, would be as it is.
+// idle reports whether a new source would be the same.
 func (s *Source) idle(now time.Time) bool {
-	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.client.Holds() || now.UnixNano()-s.asked.Load() < int64(linger) {
+	if s.connections.Load() > 0 || s.calls.Load() > 0 || s.client.Holds() || now.UnixNano()-s.used.Load() < int64(linger) {
 		return false
 	}
-	h := s.heed.Load()
-	if h != nil && h.TokensAt(now) < toldAtOnce {
+	if p := s.prompt.Load(); p != nil && p.TokensAt(now) < promptBurst {
 		return false
 	}
 	bs := s.buckets.Load()
 	return bs == nil || bs.full(now)
 }
 
-// linger is how long a source stays that was asked for: longer than it takes to count
-// something in it.
+// linger is how long a source stays in the table after get: longer than its caller
+// takes to count something in it.
 const linger = 10 * time.Second
 
-// A table is the sources of one kind. It is bounded: once it is full, those that have
-// no place share few. An owner of many IPv6 networks, who can fill it, has those of one
-// allocation in the same one, and so does not share with everybody.
+// A table has the sources of all addresses, or of all principals. It is bounded: when it
+// is full, new keys share a few sources. An attacker with many IPv6 networks could fill
+// it; networks of one allocation share the same source, so that most other clients do not
+// share with the attacker.
 type table[K comparable] struct {
 	mu     sync.RWMutex
 	byKey  map[K]*Source
@@ -98,13 +91,13 @@ type table[K comparable] struct {
 
 const sharedSources = 1024
 
-// maxSources bounds a table: some 60 MB, with every rate limited.
+// maxSources bounds a table: about 60 MB, with every rate limited.
 const maxSources = 100_000
 
 func (t *table[K]) init() { t.byKey, t.seed = make(map[K]*Source), maphash.MakeSeed() }
 
-// shared returns the source of a key that has no place. Of IPv6, providers are allocated
-// 32 bits, and their clients more of them.
+// shared returns the source of a key in a full table. Providers of IPv6 get allocations
+// of 32 bits.
 func (t *table[K]) shared(key K) *Source {
 	whose := any(key)
 	if addr, ok := whose.(netip.Addr); ok && addr.Is6() {
@@ -119,12 +112,12 @@ func (t *table[K]) len() int {
 	return len(t.byKey)
 }
 
-// get returns the source of that key.
+// get returns the source of a key, and makes it if necessary.
 func (t *table[K]) get(key K, now time.Time) *Source {
 	t.mu.RLock()
 	s := t.byKey[key]
 	if s != nil {
-		s.asked.Store(now.UnixNano())
+		s.used.Store(now.UnixNano())
 	}
 	t.mu.RUnlock()
 	if s != nil {
@@ -148,11 +141,11 @@ func (t *table[K]) make(key K, now time.Time) *Source {
 		}
 		t.byKey[key] = s
 	}
-	s.asked.Store(now.UnixNano())
+	s.used.Store(now.UnixNano())
 	return s
 }
 
-// sweep forgets those that are idle, each few seconds.
+// sweep removes idle sources, at most once in linger.
 func (t *table[K]) sweep(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

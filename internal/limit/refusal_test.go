@@ -16,13 +16,13 @@ func TestWhoGoesOnRegardlessIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 100, Burst: 1}}}}, metrics.New("test"))
 		addr := at("192.0.2.1")
-		for range 2 + toldAtOnce {
+		for range 2 + promptBurst {
 			_ = l.Admit(Polls, l.WhoAt(addr, ""))
 		}
 		time.Sleep(linger + time.Second)
 		l.Sweep(time.Now())
 		require.Equal(t, 1, l.addresses.len())
-		time.Sleep(toldAtOnce * time.Second)
+		time.Sleep(promptBurst * time.Second)
 		l.Sweep(time.Now())
 		require.Zero(t, l.addresses.len())
 	})
