@@ -109,7 +109,7 @@ func (a *App) change(ctx context.Context, c *Caller, read func() (*session.Sessi
 // SessionState calls answer with the state of a session.
 func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState) error) (err error) {
 	defer a.recovered(&err)
-	return a.read(ctx, &c, func() (func() error, error) {
+	return a.readLong(ctx, &c, func() (func() error, error) {
 		s, err := a.session(&c, []byte(id))
 		return func() error { return answer(s.State(time.Now())) }, err
 	})

@@ -37,6 +37,16 @@ func (a *App) read(ctx context.Context, c *Caller, check func() (do func() error
 	return do()
 }
 
+// readLong is read for an answer that may be long.
+func (a *App) readLong(ctx context.Context, c *Caller, check func() (do func() error, err error)) error {
+	return a.read(ctx, c, func() (func() error, error) {
+		if err := a.cfg.Broker.Memory().AdmitAnswer(a.cfg.Limiter.Client(c.Who)); err != nil {
+			return nil, err
+		}
+		return check()
+	})
+}
+
 // Call calls answer for a request that needs no permission.
 func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err error) {
 	defer a.recovered(&err)
@@ -46,7 +56,7 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err erro
 // Topics calls answer with a page of the topics that the caller may subscribe to.
 func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(wire.TopicList) error) (err error) {
 	defer a.recovered(&err)
-	return a.read(ctx, &c, func() (func() error, error) {
+	return a.readLong(ctx, &c, func() (func() error, error) {
 		q, err := parseQuery(rawQuery)
 		if err != nil {
 			return nil, err
@@ -121,7 +131,7 @@ type History struct {
 // History calls answer with the frames that a topic holds.
 func (a *App) History(ctx context.Context, c Caller, h History, answer func(frames []*frame.Frame, format frame.Format) error) (err error) {
 	defer a.recovered(&err)
-	return a.read(ctx, &c, func() (func() error, error) {
+	return a.readLong(ctx, &c, func() (func() error, error) {
 		if err := a.mayRead(&c, h.Topic); err != nil {
 			return nil, err
 		}

@@ -102,7 +102,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
 	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limiter.Config(), cfg.MessageBytes)
-	d.polls = transport.New(cfg.Transport, limits, m)
+	d.polls = transport.New(cfg.Transport, limits, b.Memory(), m)
 	m.Gather(d.gauges)
 	d.app = app.New(app.Config{
 		Broker: b, Sessions: d.sessions, Authority: auth.Open{}, Limiter: limiter, Hook: d.hook,

@@ -39,25 +39,36 @@ func (to *sink) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	if to.gzip {
 		if m := frame.TakeMember(to.format, to.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
 			defer m.Release()
-			return m.Raw() - len(lead), to.writeMember(m)
+			return m.Raw() - len(lead), to.writeMember(m, frames)
 		}
 	}
-	size := len(lead)
-	for _, f := range frames {
-		size += len(f.Bytes(to.format))
-	}
-	to.w.Header().Set("Content-Length", strconv.Itoa(size))
+	to.w.Header().Set("Content-Length", strconv.Itoa(len(lead)+to.size(frames)))
 	return to.write(lead, frames)
 }
 
+func (to *sink) size(frames []*frame.Frame) (bytes int) {
+	for _, f := range frames {
+		bytes += len(f.Bytes(to.format))
+	}
+	return bytes
+}
+
 // writeMember writes m as a whole answer.
-func (to *sink) writeMember(m *frame.Member) error {
+func (to *sink) writeMember(m *frame.Member, frames []*frame.Frame) error {
 	to.api.Metrics.Compressed(m.Raw(), m.Size())
 	to.api.patience(to.w)
 	h := to.w.Header()
 	h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
 	h.Set("Content-Length", strconv.Itoa(m.Size()))
 	h.Set("Content-Type", to.format.ContentType())
+	shared, waiting := 0, responseOf(to.w)
+	for _, p := range m.Parts() {
+		if p.Shared {
+			shared += len(p.Bytes)
+		}
+	}
+	waiting.wait(m.Size()-shared, shared, frames)
+	defer waiting.done(shared, frames)
 	for _, p := range m.Parts() {
 		if _, err := to.w.Write(p.Bytes); err != nil {
 			return app.ErrClientGone
@@ -82,6 +93,9 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 func (to *sink) write(lead []byte, frames []*frame.Frame) (int, error) {
 	to.api.patience(to.w)
 	to.w.Header().Set("Content-Type", to.format.ContentType())
+	shared, waiting := to.size(frames), responseOf(to.w)
+	waiting.wait(len(lead), shared, frames)
+	defer waiting.done(shared, frames)
 	written, err := to.w.Write(lead)
 	for _, f := range frames {
 		if err != nil {

@@ -14,8 +14,9 @@ import (
 )
 
 // carry serves a connection that goes both ways, with what connect has opened for it.
-func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+func (a *API) carry(ctx context.Context, c net.Conn, d transport.Duplex, who limit.Who) {
 	listen.Of(c).Opened()
+	d.Owner = &link{a, who, c}
 	if a.lane != nil && a.lane.Carry(c, d) {
 		return
 	}
@@ -50,7 +51,7 @@ func (h *bareHost) Open(c net.Conn, opening []byte) (transport.Duplex, error) {
 
 // Carry implements transport.Host.
 func (h *bareHost) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
-	(*API)(h).carry(ctx, c, d)
+	(*API)(h).carry(ctx, c, d, listen.SeatOf(c).Who(nil, ""))
 }
 
 // Converse implements transport.Host.

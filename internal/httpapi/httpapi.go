@@ -97,7 +97,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer a.serving.end()
 	listen.Of(listen.FromContext(r.Context())).Serving()
 	closeIfFramedTwice(w, r)
-	a.router.ServeHTTP(w, r)
+	a.router.ServeHTTP(a.response(w, r), r)
 }
 
 // Wait returns when no request is being served any more, and none will be. It is

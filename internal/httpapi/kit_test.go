@@ -87,7 +87,7 @@ func newParts(s settings) parts {
 			Broker: b, Sessions: sessions, Authority: s.authority, Limiter: limiter, Hook: s.hook,
 			Metrics: m, Log: zap.NewNop(), Limits: limits,
 		},
-		Polls: transport.New(s.transport, limits, m), Origins: s.origins,
+		Polls: transport.New(s.transport, limits, b.Memory(), m), Origins: s.origins,
 	}
 }
 

@@ -39,7 +39,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, a.counted(c.Who), time.Now())
 	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	a.carry(r.Context(), conn, d)
+	a.carry(r.Context(), conn, d, c.Who)
 	return nil
 }
 

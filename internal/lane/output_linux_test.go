@@ -66,7 +66,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			defer closeFD(pair[0])
 			defer closeFD(pair[1])
 			m := metrics.New("test")
-			l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, m)}
+			l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, nil, m)}
 			l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
 			o := &output{lane: l, fd: pair[0], gzip: true}
 

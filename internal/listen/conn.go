@@ -139,6 +139,15 @@ func (c *Conn) End(why metrics.Ending) {
 	}
 }
 
+// CutOff ends the connection of a client that does not read. Any goroutine may call
+// it, and on nil.
+func (c *Conn) CutOff() {
+	if c != nil {
+		c.End(metrics.SlowReader)
+		_ = c.Close()
+	}
+}
+
 // SetReadDeadline implements net.Conn. After a request net/http sets it twice: for the
 // wait, and when bytes of the next request are there, which may have come with the
 // request before.

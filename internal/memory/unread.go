@@ -10,47 +10,53 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// SmallWrite is what a write may block with uncounted: each connection has buffers as
+// large.
+const SmallWrite = 4 << 10
+
 // stalledAfter is how long a client may take no byte before it counts as one that does
 // not read.
 const stalledAfter = time.Second
 
-// A Connection is one whose client may not read.
-type Connection interface {
+// An Owner of unread bytes is a connection, or an answer on one.
+type Owner interface {
+	// Client returns where the bytes count that begin to wait; nil: of no address. The
+	// owner's goroutine calls it.
+	Client() *Client
+
 	// CutOff ends the connection, and counts its client as a slow reader. It does not wait,
-	// and may be called at any time, by any goroutine.
+	// and any goroutine may call it, also after the end.
 	CutOff()
 }
 
-// UnreadBytes counts the bytes that wait for one client: an answer, or the output of a
-// connection. Its owner, one goroutine at a time, calls Set whenever their number
-// changes. The zero value counts nothing.
+// UnreadBytes counts the bytes that wait for one client. One goroutine at a time calls
+// Set whenever their number changes.
 //
 // Bytes are the client's own, or shared: those of a message that many are sent. Shared
 // bytes count once, with their message. Here they only tell which clients are slow.
 type UnreadBytes struct {
-	account *Account
-	conn    Connection // nil: it cannot be cut
-	client  *Client    // of the bytes that wait now; nil: of none
+	account *Account // immutable, like owner
+	owner   Owner
 
-	waits       bool // owner's: some bytes do
+	client      *Client // of the bytes that wait now; nil: of no address
+	waits       bool    // some bytes do
 	own, shared atomic.Int64
 	since       atomic.Int64 // Unix nanoseconds; when the client last took bytes, or some began to wait
 	cut         atomic.Bool
 }
 
-// Init makes u count the bytes for conn in a. It is called before anything else.
-func (u *UnreadBytes) Init(a *Account, conn Connection) { u.account, u.conn = a, conn }
+// Init makes u count the bytes of an owner in a. It is called before anything else.
+func (u *UnreadBytes) Init(a *Account, owner Owner) { u.account, u.owner = a, owner }
 
-// Set states how many bytes wait now. client is called when the first do; it may return
-// nil.
-func (u *UnreadBytes) Set(own, shared int, client func() *Client) {
+// Set states how many bytes wait now. While none do, and none did, it costs nothing.
+func (u *UnreadBytes) Set(own, shared int) {
 	// Fast path: nothing waits, as before.
 	if own+shared == 0 && !u.waits {
 		return
 	}
 	now := time.Now().UnixNano()
 	if !u.waits {
-		u.client = client()
+		u.client = u.owner.Client()
 		u.since.Store(now)
 	} else if int64(own+shared) < u.own.Load()+u.shared.Load() {
 		u.since.Store(now)
@@ -129,7 +135,7 @@ func (a *Account) cutSlowest(now time.Time, excess int64) (cut int, freed int64)
 			continue
 		}
 		r.unread.cut.Store(true)
-		r.unread.conn.CutOff()
+		r.unread.owner.CutOff()
 		cut, freed = cut+1, freed+r.all
 		all -= r.own
 		of[r.client] -= r.own
@@ -144,7 +150,7 @@ func (r *readers) collect(now time.Time) (slow []slowReader, all int64, of map[*
 	defer r.mu.Unlock()
 	of = make(map[*Client]int64)
 	for u := range r.waiting {
-		if u.conn == nil || u.cut.Load() {
+		if u.cut.Load() {
 			continue
 		}
 		own := u.own.Load()

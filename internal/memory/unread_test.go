@@ -12,9 +12,12 @@ import (
 
 // A fakeConnection notes in which order connections are cut.
 type fakeConnection struct {
-	name string
-	cut  *[]string
+	name   string
+	cut    *[]string
+	client *Client
 }
+
+func (c *fakeConnection) Client() *Client { return c.client }
 
 func (c *fakeConnection) CutOff() { *c.cut = append(*c.cut, c.name) }
 
@@ -33,16 +36,16 @@ func newWaiting(t *testing.T) *waiting {
 
 // waits has bytes wait on a connection, whose client is at an address.
 func (w *waiting) waits(name, address string, own, shared int) {
-	u := w.of[name]
-	if u == nil {
-		u = &UnreadBytes{}
-		u.Init(w.account, &fakeConnection{name, &w.cut})
-		w.of[name] = u
-	}
 	if w.clients[address] == nil {
 		w.clients[address] = &Client{}
 	}
-	u.Set(own, shared, func() *Client { return w.clients[address] })
+	u := w.of[name]
+	if u == nil {
+		u = &UnreadBytes{}
+		u.Init(w.account, &fakeConnection{name, &w.cut, w.clients[address]})
+		w.of[name] = u
+	}
+	u.Set(own, shared)
 }
 
 // wantCut looks and tells which connections that cuts, in order.
@@ -52,7 +55,7 @@ func (w *waiting) wantCut(excess int64, want ...string) {
 	require.Equal(w, len(want), cut)
 	require.Equal(w, want, slices.Clone(w.cut))
 	for _, name := range w.cut {
-		w.of[name].Set(0, 0, nil) // as its owner does once it is closed
+		w.of[name].Set(0, 0) // as its owner does once it is closed
 	}
 	w.cut = nil
 }
@@ -80,7 +83,7 @@ func TestNothingThatWaitsCostsNothing(t *testing.T) {
 	w := newWaiting(t)
 	var u UnreadBytes
 	u.Init(w.account, nil)
-	require.Zero(t, testing.AllocsPerRun(100, func() { u.Set(0, 0, nil) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { u.Set(0, 0) }))
 	require.Empty(t, w.account.readers.waiting)
 }
 
@@ -152,16 +155,16 @@ func TestTheWatcherCutsBeforeItTrims(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		var cut []string
 		var u UnreadBytes
-		u.Init(p.account, &fakeConnection{"a", &cut})
+		u.Init(p.account, &fakeConnection{"a", &cut, nil})
 		p.looks(Calm)
-		u.Set(900<<10, 0, func() *Client { return nil })
+		u.Set(900<<10, 0)
 		p.looks(Critical)
 		require.Equal(t, []string{"a"}, cut)
 		require.Zero(t, p.trimmed)
 		logged := p.observed.FilterMessageSnippet("do not read").All()
 		require.Len(t, logged, 1)
 		require.EqualValues(t, 1, logged[0].ContextMap()["connections"])
-		u.Set(0, 0, nil)
+		u.Set(0, 0)
 		p.looks(Calm)
 		p.account.Add(Queues, 900<<10)
 		p.looks(Critical)

@@ -22,7 +22,7 @@ import (
 // newServer returns a Server with the default time-outs whose messages have at most
 // 64 KiB.
 func newServer() *Server {
-	return New(Config{}, wire.Limits{MessageBytes: 64 << 10}, metrics.New("test"))
+	return New(Config{}, wire.Limits{MessageBytes: 64 << 10}, nil, metrics.New("test"))
 }
 
 // opened is when the conversations of the tests begin.

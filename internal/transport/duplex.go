@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -35,6 +36,8 @@ type Duplex struct {
 	Commands     Commands
 	Ahead        []byte // what was read of the connection already
 	Deflates     bool   // the messages of a WebSocket may be deflated
+
+	Owner memory.Owner // of the bytes that wait for the client
 }
 
 // Serve serves a two-way connection until either side ends it, and closes it. It works
@@ -49,6 +52,7 @@ func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
 	defer t.serving.remove(conn)
 	l := newLink(conn, d.Conversation, d.Ahead)
 	l.format, l.deflates = d.Request.Format, d.Deflates
+	l.waiting.Init(t.memory, d.Owner)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var a Answer
@@ -92,6 +96,8 @@ type link struct {
 	mu   sync.Mutex // held by the goroutine that writes, so that frames are whole; guards the fields below
 	last bool       // nothing may be written any more
 	out  []byte     // memory to put small frames together
+
+	waiting memory.UnreadBytes // while a write blocks
 }
 
 func newLink(conn net.Conn, talk *Conversation, ahead []byte) *link {
@@ -172,7 +178,7 @@ func (l *link) act(a Action) {
 }
 
 func (l *link) actLocked(a Action) {
-	if a.Close || len(a.Write) > 0 && l.putLocked(a.Write) != nil {
+	if a.Close || len(a.Write) > 0 && l.putLocked(a.Write, nil) != nil {
 		l.close()
 	}
 	l.last = l.last || a.End
@@ -196,32 +202,41 @@ func (l *link) Send(lead []byte, frames []*frame.Frame) (n int, err error) {
 			b = l.talk.server.SocketMessage(f, l.format, l.talk.server.CompressionMinBytes())
 		}
 		if len(out)+len(b) > atOnceBytes {
-			if err := l.putLocked(out); err != nil {
+			if err := l.putLocked(out, nil); err != nil {
 				return n, err
 			}
 			out = out[:0]
 		}
 		if len(b) < atOnceBytes {
 			out = append(out, b...)
-		} else if err := l.putLocked(b); err != nil {
+		} else if err := l.putLocked(b, f); err != nil {
 			return n, err
 		}
 	}
 	if cap(out) <= keptMessage {
 		l.out = out[:0]
 	}
-	return n, l.putLocked(out)
+	return n, l.putLocked(out, nil)
 }
 
 // atOnceBytes is about how much is written at a time.
 const atOnceBytes = 64 << 10
 
-func (l *link) putLocked(b []byte) error {
+// putLocked writes b, which is its own memory or that of a frame.
+func (l *link) putLocked(b []byte, of *frame.Frame) error {
 	switch {
 	case l.last:
 		return net.ErrClosed
 	case len(b) == 0:
 		return nil
+	case of != nil:
+		of.Pin()
+		defer of.Unpin()
+		l.waiting.Set(0, len(b))
+		defer l.waiting.Set(0, 0)
+	case len(b) > memory.SmallWrite:
+		l.waiting.Set(len(b), 0)
+		defer l.waiting.Set(0, 0)
 	}
 	err := l.conn.SetWriteDeadline(time.Now().Add(l.talk.server.config().WriteTimeout))
 	if err == nil {

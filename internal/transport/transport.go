@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -98,7 +99,8 @@ func (r Request) trusts() bool { return r.Mode == Stream && !r.Acks && !r.Events
 type Server struct {
 	now atomic.Pointer[inForce]
 
-	meters  map[Via]*meter // immutable
+	meters  map[Via]*meter  // immutable, like the next two
+	memory  *memory.Account // of the bytes that wait for clients
 	metrics *metrics.Metrics
 	serving connections // see Serve
 }
@@ -115,9 +117,9 @@ type meter struct {
 	parked atomic.Int64
 }
 
-// New returns a Server. Hello frames carry limits.
-func New(cfg Config, limits wire.Limits, m *metrics.Metrics) *Server {
-	s := &Server{meters: make(map[Via]*meter), metrics: m}
+// New returns a Server. Hello frames carry limits; bytes that wait count in a.
+func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) *Server {
+	s := &Server{meters: make(map[Via]*meter), memory: a, metrics: m}
 	s.Reload(cfg, limits)
 	for _, via := range Vias() {
 		s.meters[via] = &meter{Transport: m.Transport(string(via))}

@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// unreadBudget is the memory budget of the tests below, of which unread answers may take
+// 4 MiB, and those of one address 2 MiB.
+const unreadBudget = 16 << 20
+
+// startWithLongLists starts a daemon whose list of topics has 200 KB.
+func startWithLongLists(t *testing.T, change func(c *config.Config)) *running {
+	d := start(t, func(c *config.Config) {
+		c.Broker.MemoryBudget, c.DrainWindow = unreadBudget, 100*time.Millisecond
+		if change != nil {
+			change(c)
+		}
+	})
+	for i := range 600 {
+		topic := fmt.Sprintf("%s.%d", strings.Repeat("x", 100), i)
+		_, err := d.broker.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: []byte("1")}, 0, time.Now())
+		require.NoError(t, err)
+	}
+	return d
+}
+
+// deaf connects as a client that asks and reads nothing.
+func (d *running) deaf(request string) {
+	d.Helper()
+	dialer := net.Dialer{}
+	conn, err := dialer.Dial("tcp", d.PublicAddr())
+	require.NoError(d, err)
+	d.Cleanup(func() { _ = conn.Close() })
+	require.NoError(d, conn.(*net.TCPConn).SetReadBuffer(4<<10))
+	_, _ = io.WriteString(conn, request) // it may have been refused
+}
+
+const unreadSample = `pubsubd_memory_bytes{kind="unread"}`
+
+// Clients ask for lists and read nothing. What they leave unread counts, is bounded, and
+// does not keep others from reading; it ends with the connections.
+func TestUnreadAnswersAreCountedAndBounded(t *testing.T) {
+	d := startWithLongLists(t, nil)
+	list := "GET /v1/topics?limit=1000 HTTP/1.1\r\nHost: h\r\n\r\n"
+	seen, most := 0.0, 0.0
+	for begun := time.Now(); d.endings(metrics.SlowReader) < 5 && time.Since(begun) < surely; {
+		for range 5 {
+			d.deaf(list)
+		}
+		seen = max(seen, d.metric(unreadSample))
+		most = max(most, d.metric(unreadSample))
+	}
+	require.Positive(t, seen, "what waits is counted")
+	require.GreaterOrEqual(t, d.endings(metrics.SlowReader), 5, "the slowest readers are cut")
+	require.Less(t, most, float64(unreadBudget/4), "an address has half of the share, and those that come at one time")
+	d.wantLogged("clients that do not read were closed")
+	require.Zero(t, d.metric("pubsubd_memory_pressure"), "it does not come to that")
+	require.NoError(t, d.wait())
+	require.Zero(t, d.broker.Memory().Of(memory.Unread))
+}
+
+// A client of HTTP/2 lets nothing through (a window of 0) and asks on every stream that
+// it has. Its connections are closed, streams and all.
+func TestUnreadStreamsAreCountedAndBounded(t *testing.T) {
+	d := startWithLongLists(t, cleartext)
+	const frameHeaders, endsStream, isHead, initialWindow = 1, 0x1, 0x4, 4
+	path := "/v1/topics?limit=1000"
+	head := append([]byte{0x82, 0x86, 0x04, byte(len(path))}, path...) // GET, http, and the path (RFC 7541)
+	head = append(head, 0x01, 1, 'h')                                  // the authority
+	most := 0.0
+	for begun := time.Now(); d.endings(metrics.SlowReader) < 2 && time.Since(begun) < surely; {
+		f := d.dialHTTP2()
+		asked := []byte{0, 0, 6, frameSettings, 0, 0, 0, 0, 0, 0, initialWindow, 0, 0, 0, 0}
+		for id := byte(1); id < 2*maxStreams-1; id += 2 {
+			asked = append(append(asked, 0, 0, byte(len(head)), frameHeaders, endsStream|isHead, 0, 0, 0, id), head...)
+		}
+		_, _ = f.Write(asked) // it may have been closed
+		most = max(most, d.metric(unreadSample))
+	}
+	require.GreaterOrEqual(t, d.endings(metrics.SlowReader), 2)
+	require.Positive(t, most)
+	require.Zero(t, d.metric("pubsubd_memory_pressure"))
+}
+
+// Behind a proxy that is trusted, each of its clients has a half of the share.
+func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
+	d := startWithLongLists(t, func(c *config.Config) {
+		c.Limit.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	list := "GET /v1/topics?limit=1000 HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 192.0.2.%d\r\n\r\n"
+	for range 2 {
+		d.deaf(fmt.Sprintf(list, 1))
+	}
+	at := func(last byte) *memory.Client {
+		return d.limiter.Client(d.limiter.WhoAt(netip.AddrFrom4([4]byte{192, 0, 2, last}), ""))
+	}
+	require.Eventually(t, at(1).Holds, surely, time.Millisecond)
+	require.False(t, at(2).Holds())
+}
