@@ -19,7 +19,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 		return
 	}
 	if frames[0].Position().Epoch != sub.epoch { // the history says which of the two is over
-		sub.comesBehindLocked()
+		sub.markBehindLocked()
 		s.wakeLocked()
 		return
 	}
