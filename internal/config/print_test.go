@@ -134,7 +134,7 @@ func TestTheHooksSecretIsOne(t *testing.T) {
 		require.NotContains(t, change.New+change.Old, "hunter2")
 	}
 	c.PublishHook.Secret = "hunter2"
-	require.ErrorContains(t, c.Validate(), "24 are needed")
+	require.ErrorContains(t, c.Validate(), "needs at least 24")
 	require.NotContains(t, c.Validate().Error(), "hunter2")
 }
 

@@ -13,16 +13,17 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An application is who is asked, by one Config. It belongs to many calls.
+// An application makes calls as one Config describes. All methods may be called
+// concurrently.
 type application struct {
 	url     string
 	key     []byte
 	timeout time.Duration
-	longest int64 // answer that is read
+	longest int64 // answer, in bytes
 	network *http.Transport
 }
 
-// newApplication returns nil if cfg names none.
+// newApplication returns nil if cfg names no application.
 func newApplication(cfg Config, dial dialer) *application {
 	if cfg.URL == "" {
 		return nil
@@ -38,15 +39,15 @@ func newApplication(cfg Config, dial dialer) *application {
 	}
 }
 
-// idleTimeout is less than the 5 s after which Node, whose default is the shortest of
-// the usual ones, closes a connection: what it closes just as a call begins cannot be
-// told from a call that failed.
+// idleTimeout is less than the 5 s after which Node closes a connection, the shortest of
+// the usual defaults. If the application closed a connection just as a call begins, the
+// call would fail.
 const idleTimeout = 4 * time.Second
 
-// newNetwork goes to the application and nowhere else: no proxy of the environment,
-// and of HTTP only 1.1, where a call has a connection of its own. To connect takes no
-// longer than a call may: net/http goes on with it when the call is over, for minutes
-// where nobody answers, and it is one of so many meanwhile.
+// newNetwork connects only to the application: it uses no proxy of the environment. It
+// speaks HTTP/1.1, so that each call has its own connection. Connecting is bounded by the
+// timeout of a call: net/http goes on connecting after the call has ended, for minutes if
+// no one answers, and each attempt uses up one of the connections.
 func newNetwork(calls int, timeout time.Duration, dial dialer) *http.Transport {
 	t := &http.Transport{
 		DialContext: dial.within(timeout), TLSHandshakeTimeout: timeout, Protocols: new(http.Protocols),
@@ -66,41 +67,34 @@ func (d dialer) within(timeout time.Duration) dialer {
 	}
 }
 
-// retire lets go of the connections, those of calls under way at their end.
+// retire closes idle connections; those of calls in flight close after idleTimeout. It may
+// be called on nil.
 func (a *application) retire() {
 	if a != nil {
 		a.network.CloseIdleConnections()
 	}
 }
 
-// ask makes one call. The URL is not in the error.
+// ask makes one call. The error does not contain the URL.
 func (a *application) ask(ctx context.Context, body []byte) (wire.HookAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	r, err := a.request(ctx, body)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, bytes.NewReader(body))
 	if err != nil {
 		return wire.HookAnswer{}, err
 	}
-	resp, err := a.network.RoundTrip(r) // which follows no redirects, and does not name the URL
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("User-Agent", "pubsubd")
+	sign(r.Header, a.key, newID(), time.Now(), body)
+	resp, err := a.network.RoundTrip(r) // follows no redirects, and its errors do not contain the URL
 	if err != nil {
 		return wire.HookAnswer{}, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent {
-		return wire.HookAnswer{}, fmt.Errorf("it answered %d", resp.StatusCode)
+		return wire.HookAnswer{}, fmt.Errorf("it answered with status %d", resp.StatusCode)
 	}
 	return a.read(resp.Body)
-}
-
-func (a *application) request(ctx context.Context, body []byte) (*http.Request, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("User-Agent", "pubsubd")
-	sign(r.Header, a.key, newID(), time.Now(), body)
-	return r, nil
 }
 
 func (a *application) read(body io.Reader) (wire.HookAnswer, error) {
@@ -113,7 +107,7 @@ func (a *application) read(body io.Reader) (wire.HookAnswer, error) {
 	}
 	answer, err := parseAnswer(all)
 	if err != nil {
-		return answer, fmt.Errorf("its answer is not understood: %w", err)
+		return answer, fmt.Errorf("its answer is not valid: %w", err)
 	}
 	return answer, nil
 }

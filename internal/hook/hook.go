@@ -1,6 +1,6 @@
-// Package hook asks the application about what happens in the daemon, over HTTP.
-// There is one hook: a message is shown to the application before it is published,
-// which may change or refuse it. HOOKS.md is for who writes the application.
+// Package hook asks an application about events in the daemon, over HTTP. There is one
+// hook: before a message is published, the application may change or refuse it. HOOKS.md
+// tells authors of applications how.
 package hook
 
 import (
@@ -19,32 +19,32 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config says whom to ask, and about what.
+// Config names the application and the topics that it is asked about.
 type Config struct {
-	// URL is where the application is asked, over HTTP or HTTPS. Empty: nobody is.
+	// URL is the application, over HTTP or HTTPS. Empty: no hook.
 	URL string
 
-	// Secret signs what is asked; see KeyOf. Required with URL. Never log it.
+	// Secret signs the requests; see KeyOf. Required with URL. Never log it.
 	Secret string
 
-	// Timeout bounds one call, from the connecting to the last byte of the answer.
+	// Timeout bounds one call, from connecting to the last byte of the answer.
 	// Default 5 s.
 	Timeout time.Duration
 
-	// Calls is how many connections there may be to the application. How many calls
-	// may be in flight, Places says. Default 100.
+	// Calls is how many connections to the application there may be. Slots bounds the
+	// calls in flight. Default 100.
 	Calls int
 
 	// Topics are patterns of the topics that the application is asked about. Default
-	// all.
+	// all topics.
 	Topics []string
 
-	// MessageBytes is the largest payload that may be published. An answer may have
-	// twice that and 64 KiB: in base64, or with what JSON escapes. Default 64 KiB.
+	// MessageBytes is the largest payload of a message. An answer may have twice that
+	// and 64 KiB, because base64 and JSON escapes take space. Default 64 KiB.
 	MessageBytes int
 }
 
-// The defaults of Config.
+// Defaults of Config.
 const (
 	DefaultTimeout = 5 * time.Second
 	DefaultCalls   = 100
@@ -52,23 +52,24 @@ const (
 	defaultMessageBytes = 64 << 10
 )
 
-// Places bounds the calls in flight.
-type Places interface {
-	// Enter waits in order for a place, at most for a while or until ctx ends. The
-	// error is a *wire.Problem, or ctx's; without one, Leave must follow.
+// Slots bounds the calls in flight.
+type Slots interface {
+	// Enter waits, in order, for a slot, for a limited time or until ctx ends. The
+	// error is a *wire.Problem or that of ctx. Without an error, call Leave.
 	Enter(ctx context.Context) error
 	Leave()
 }
 
-// A Hook asks an application. All methods may be called concurrently. It needs Close
-// at the end.
+// A Hook asks an application. All methods may be called concurrently. Its owner calls
+// Close at the end.
 type Hook struct {
-	places  Places          // immutable, as are those below
+	// immutable
+	slots   Slots
 	metrics *metrics.Hook   // of the publish hook
-	log     *zap.Logger     // why calls fail: publishers are not told
-	logged  rate.Sometimes  // not of each: as many may fail as clients like
+	log     *zap.Logger     // why calls fail; publishers do not learn this
+	logged  rate.Sometimes  // bounds the log: clients can make calls fail
 	dial    dialer          // of all connections
-	life    context.Context // of all calls; done by Close
+	life    context.Context // of all calls; ended by Close
 	end     context.CancelFunc
 
 	inForce atomic.Pointer[inForce]
@@ -76,26 +77,25 @@ type Hook struct {
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// inForce is what a Hook goes by, until a Reload.
+// inForce is the configuration until the next Reload.
 type inForce struct {
 	Config
 	*application // nil: none
 }
 
-// New returns a hook whose calls have places. cfg must have been validated.
-func New(cfg Config, places Places, m *metrics.Metrics, log *zap.Logger) *Hook {
-	return newHook(cfg, places, m, log, new(net.Dialer).DialContext)
+// New returns a hook. Each call takes a slot. cfg must have been validated.
+func New(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger) *Hook {
+	return newHook(cfg, slots, m, log, new(net.Dialer).DialContext)
 }
 
-func newHook(cfg Config, places Places, m *metrics.Metrics, log *zap.Logger, dial dialer) *Hook {
-	h := &Hook{places: places, metrics: m.Hook(wire.HookPublish, outcomes...), log: log.Named("hook"), logged: rate.Sometimes{First: loggedAtFirst, Interval: time.Second}, dial: dial}
+func newHook(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, dial dialer) *Hook {
+	h := &Hook{slots: slots, metrics: m.Hook(wire.HookPublish, outcomes...), log: log.Named("hook"), logged: rate.Sometimes{First: loggedAtFirst, Interval: time.Second}, dial: dial}
 	h.life, h.end = context.WithCancel(context.Background())
 	h.inForce.Store(&inForce{Config: cfg, application: newApplication(cfg, dial)})
 	return h
 }
 
-// Reload puts cfg in force for the calls to come. Connections are kept if it says
-// nothing new.
+// Reload puts cfg in force for later calls. Without a change, connections stay open.
 func (h *Hook) Reload(cfg Config) {
 	was := h.inForce.Load()
 	if reflect.DeepEqual(was.Config, cfg) {
@@ -105,8 +105,7 @@ func (h *Hook) Reload(cfg Config) {
 	was.retire()
 }
 
-// Close ends the calls that are under way, and lets none begin. Whoever waits for an
-// answer is told that there is none.
+// Close cancels the calls in flight and lets none begin. Their publishes fail.
 func (h *Hook) Close() {
 	h.end()
 	h.inForce.Load().retire()
@@ -129,22 +128,21 @@ func (f *inForce) wants(topic string) bool {
 
 // Outcomes of calls, as metrics label them.
 const (
-	passed     = "passed" // the message goes as it is
+	passed     = "passed" // the message is published unchanged
 	changed    = "changed"
 	refused    = "refused"
-	failed     = "failed"  // no answer, or one that says nothing
-	timeout    = "timeout" // none in time
+	failed     = "failed"  // no answer, or one that cannot be used
+	timeout    = "timeout" // no answer in time
 	overloaded = "overloaded"
 )
 
 var outcomes = []string{passed, changed, refused, failed, timeout, overloaded}
 
-// Publish asks about m, which principal wants to publish. nil lets it go: as it is
-// or, where take was called and returned nil, as the application has changed it. The
-// error is a *wire.Problem, forbidden, hook_failed or that of Places, or it is ctx's,
-// if that ended before there was a place. Once the application is asked, ctx does not
-// count: what it consented to is published, whether or not its publisher is still
-// there.
+// Publish asks about m, which principal wants to publish. With nil, publish m: unchanged,
+// or, if take was called and returned nil, as the application changed it. The error is a
+// *wire.Problem (forbidden, hook_failed or that of Slots), or that of ctx if ctx ended
+// before a slot was free. Once the application is asked, ctx has no effect: a message that
+// the application allows is published even if its publisher has left.
 func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error {
 	app := h.inForce.Load()
 	if !app.wants(m.Position.Topic) {
@@ -153,13 +151,13 @@ func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, t
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := h.places.Enter(ctx); err != nil {
+	if err := h.slots.Enter(ctx); err != nil {
 		if _, ok := errors.AsType[*wire.Problem](err); ok {
 			h.metrics.Called(overloaded)
 		}
 		return err
 	}
-	defer h.places.Leave()
+	defer h.slots.Leave()
 	begun := time.Now()
 	answer, err := app.ask(h.life, appendQuestion(nil, principal, m, ttl))
 	h.metrics.Took(time.Since(begun))
@@ -168,7 +166,7 @@ func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, t
 	return err
 }
 
-// judge makes of what was answered an outcome, and the error for the publisher.
+// judge turns an answer into an outcome and the error for the publisher.
 func (h *Hook) judge(answer wire.HookAnswer, err error, m *wire.Message, take func(*wire.PublishItem) error) (outcome string, _ error) {
 	switch {
 	case err != nil:
@@ -177,7 +175,7 @@ func (h *Hook) judge(answer wire.HookAnswer, err error, m *wire.Message, take fu
 	case answer.Message == nil:
 		return passed, nil
 	default:
-		if err = keeps(answer.Message, m); err == nil {
+		if err = checkUnchanged(answer.Message, m); err == nil {
 			err = take(answer.Message)
 		}
 		if err == nil {
@@ -185,35 +183,36 @@ func (h *Hook) judge(answer wire.HookAnswer, err error, m *wire.Message, take fu
 		}
 		err = fmt.Errorf("its message cannot be published: %w", err)
 	}
-	outcome, said := failed, "the application did not say what to do with the message"
+	outcome, detail := failed, "the application did not give a valid answer"
 	if errors.Is(err, context.DeadlineExceeded) {
-		outcome, said = timeout, "the application did not answer in time"
+		outcome, detail = timeout, "the application did not answer in time"
 	}
 	h.logged.Do(func() {
 		h.log.Warn("the publish hook failed", zap.String("outcome", outcome), zap.Error(err))
 	})
-	return outcome, wire.NewProblem(wire.CodeHookFailed, "publish it again after the stated time", "%s", said).Retry(retryAfter)
+	return outcome, wire.NewProblem(wire.CodeHookFailed, "publish it again after retry_after_ms", "%s", detail).Retry(retryAfter)
 }
 
 const retryAfter = time.Second
 
-// loggedAtFirst is how many failures are logged, before that is one each second.
+// loggedAtFirst is how many failures are logged before the log is limited to one each
+// second.
 const loggedAtFirst = 20
 
-// keeps returns an error if item says of m what an application cannot change.
-func keeps(item *wire.PublishItem, m *wire.Message) error {
+// checkUnchanged returns an error if item changes what an application cannot change.
+func checkUnchanged(item *wire.PublishItem, m *wire.Message) error {
 	switch {
 	case item.Topic != "" && item.Topic != m.Position.Topic:
-		return errors.New("it has another topic")
+		return errors.New("it changes the topic")
 	case item.Client != nil && *item.Client != m.Client:
-		return errors.New("it has another client")
+		return errors.New("it changes the client")
 	case item.ID != nil && *item.ID != m.ID:
-		return errors.New("it has another id")
+		return errors.New("it changes the id")
 	}
 	return nil
 }
 
-// maxDetail bounds, in characters, what a publisher is told of the application's.
+// maxDetail bounds the application's detail for the publisher, in characters.
 const maxDetail = 1000
 
 func refusal(r *wire.HookRefusal) *wire.Problem {
@@ -223,13 +222,13 @@ func refusal(r *wire.HookRefusal) *wire.Problem {
 	return wire.NewProblem(wire.CodeForbidden, "change the message", "%.*s", maxDetail, r.Detail)
 }
 
-// None is no hook: every message goes as it is.
+// None is no hook: every message is published unchanged.
 type None struct{}
 
 // Wants returns false.
 func (None) Wants(string) bool { return false }
 
-// Publish lets the message go.
+// Publish allows the message.
 func (None) Publish(context.Context, string, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
 	return nil
 }

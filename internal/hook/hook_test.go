@@ -168,7 +168,7 @@ func wantFailed(t *testing.T, err error) {
 	require.Equal(t, wire.CodeHookFailed, problem.Code)
 	require.Equal(t, http.StatusServiceUnavailable, problem.Status)
 	require.Equal(t, int64(1000), problem.RetryAfterMS)
-	require.Contains(t, []string{"the application did not say what to do with the message", "the application did not answer in time"}, problem.Detail)
+	require.Contains(t, []string{"the application did not give a valid answer", "the application did not answer in time"}, problem.Detail)
 }
 
 // Whatever an application answers that is neither consent nor refusal: nothing is
@@ -313,7 +313,7 @@ func (f few) Leave() { <-f }
 
 // A stage is a hook before an application in memory, that never answers, in a bubble
 // of fake time.
-func newStage(cfg Config, places Places) (*Hook, *metrics.Metrics) {
+func newStage(cfg Config, places Slots) (*Hook, *metrics.Metrics) {
 	cfg.URL, cfg.Secret = "http://app/", secret
 	m := metrics.New("test")
 	h := newHook(cfg, places, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {

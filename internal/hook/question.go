@@ -15,17 +15,15 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// appendQuestion appends what an application is asked about m, which principal
-// wants to publish and which is to live for ttl, or as long as the history keeps it
-// if ttl is 0:
+// appendQuestion appends the request body about m, which principal wants to publish. ttl
+// is the time to live that the publisher set, or 0:
 //
 //	{"type":"publish","topic":"a.b","principal":"","message":{"id":"k","key":"x","client":"c","ttl":60,"data":[1,2]}}
 //
-// Where m has no id, key, client or ttl, neither has the message. Its payload is
-// written as in a frame.
+// Members that m does not have are omitted. The payload is written as in a frame.
 func appendQuestion(dst []byte, principal string, m *wire.Message, ttl time.Duration) []byte {
 	dst = cbor.AppendJSONString(append(dst, `{"type":"`+wire.HookPublish+`","topic":`...), m.Position.Topic)
-	name, _ := json.Marshal(principal) // a string always marshals; it may be no UTF-8
+	name, _ := json.Marshal(principal) // a string always marshals, even if it is not UTF-8
 	dst = append(append(dst, `,"principal":`...), name...)
 	dst = append(dst, `,"message":{`...)
 	begin := len(dst)
@@ -42,16 +40,15 @@ func appendQuestion(dst []byte, principal string, m *wire.Message, ttl time.Dura
 	return append(dst, "}}\n"...)
 }
 
-// parseAnswer reads a wire.HookAnswer; an empty body is an empty one. It is strict: a
-// refusal that is misspelt must not pass for consent. What the message says is for
-// the publish to check.
+// parseAnswer reads a wire.HookAnswer; an empty body is an empty answer. It is strict: a
+// misspelt refusal must not allow the message. The caller checks the message itself.
 func parseAnswer(body []byte) (wire.HookAnswer, error) {
 	var answer wire.HookAnswer
 	if body = bytes.TrimSpace(body); len(body) == 0 {
 		return answer, nil
 	}
-	if body[0] != '{' || !utf8.Valid(body) { // encoding/json would replace what is not
-		return answer, errors.New("it is no JSON object in UTF-8")
+	if body[0] != '{' || !utf8.Valid(body) { // encoding/json would replace invalid UTF-8
+		return answer, errors.New("it is not a JSON object in UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -60,11 +57,11 @@ func parseAnswer(body []byte) (wire.HookAnswer, error) {
 	}
 	switch {
 	case dec.InputOffset() != int64(len(body)):
-		return wire.HookAnswer{}, errors.New("something stands behind the object")
-	case !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(false), jsontext.AllowInvalidUTF8(true)): // of two, encoding/json takes the last
-		return wire.HookAnswer{}, errors.New("an object in it has a member twice")
+		return wire.HookAnswer{}, errors.New("more data follows the object")
+	case !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(false), jsontext.AllowInvalidUTF8(true)): // encoding/json takes the last of two
+		return wire.HookAnswer{}, errors.New("an object in it has the same member twice")
 	case answer.Message != nil && answer.Refuse != nil:
-		return wire.HookAnswer{}, errors.New("it has a message and refuses it, too")
+		return wire.HookAnswer{}, errors.New("it has both a message and a refusal")
 	}
 	return answer, nil
 }

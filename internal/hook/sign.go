@@ -13,38 +13,37 @@ import (
 	"time"
 )
 
-// What is asked is signed after Standard Webhooks
+// Requests are signed as in Standard Webhooks
 // (https://github.com/standard-webhooks/standard-webhooks, spec), with its symmetric
-// scheme, v1: whoever knows the secret, and nobody else, can tell that the daemon
-// asks, and when it did.
+// scheme v1. An application that knows the secret can verify that the daemon sent the
+// request, and when.
 
-// leastKey is in bytes (Standard Webhooks, "Signature scheme": 24 to 64 bytes).
-const leastKey = 24
+// minKey is the shortest key in bytes (Standard Webhooks, "Signature scheme": 24 to 64).
+const minKey = 24
 
 // keyPrefix begins a secret in base64.
 const keyPrefix = "whsec_"
 
-// KeyOf returns the key that a secret stands for: what whsec_ has behind it in base64
-// or, without that, the secret's own bytes. The error says what it should be, and
-// nothing of what it is.
+// KeyOf returns the key of a secret: the base64 after whsec_, or without that prefix the
+// bytes of the secret. The error does not contain the secret.
 func KeyOf(secret string) ([]byte, error) {
 	key := []byte(secret)
 	if text, ok := strings.CutPrefix(secret, keyPrefix); ok {
 		var err error
 		if key, err = base64.StdEncoding.DecodeString(text); err != nil {
-			return nil, errors.New("what stands behind " + keyPrefix + " is no base64")
+			return nil, errors.New("the text after " + keyPrefix + " is not base64")
 		}
 	}
-	if len(key) < leastKey {
-		return nil, fmt.Errorf("it has %d bytes, and %d are needed", len(key), leastKey)
+	if len(key) < minKey {
+		return nil, fmt.Errorf("the key has %d bytes; it needs at least %d", len(key), minKey)
 	}
 	return key, nil
 }
 
-// newID returns an id that no other call has.
+// newID returns the unique id of a call.
 func newID() string { return "msg_" + rand.Text() }
 
-// sign says in h who sends body, and when.
+// sign sets the headers that prove who sends body, and when.
 func sign(h http.Header, key []byte, id string, now time.Time, body []byte) {
 	at := strconv.FormatInt(now.Unix(), 10)
 	mac := hmac.New(sha256.New, key)

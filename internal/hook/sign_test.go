@@ -40,7 +40,7 @@ func TestThePublishedLibraryVerifiesWhatIsSigned(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, library.Verify([]byte(body), h))
 	require.Error(t, library.Verify([]byte(body+" "), h))
-	other, err := webhooks.NewWebhookRaw([]byte(strings.Repeat("x", leastKey)))
+	other, err := webhooks.NewWebhookRaw([]byte(strings.Repeat("x", minKey)))
 	require.NoError(t, err)
 	require.Error(t, other.Verify([]byte(body), h))
 }
