@@ -63,7 +63,7 @@ func (to *sink) writeMember(m *frame.Member, frames []*frame.Frame) error {
 	h.Set("Content-Type", to.format.ContentType())
 	shared, waiting := 0, responseOf(to.w)
 	for _, p := range m.Parts() {
-		if p.Shared {
+		if p.Frame != nil {
 			shared += len(p.Bytes)
 		}
 	}

@@ -112,7 +112,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 // keeps no copy. It counts all of it until the client has read it, or has left.
 func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 	m := metrics.New("test")
-	l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, m)}
+	l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, nil, m)}
 	l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
 	frames, length := make([]*frame.Frame, 1000), 0
 	for i := range frames {
