@@ -1,0 +1,263 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
+
+// A recorder is an authority that records what it is asked. Only the app has it.
+type recorder struct {
+	mu    sync.Mutex
+	asked []string
+}
+
+func (r *recorder) note(what ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, strings.Join(what, " "))
+}
+
+// take returns what was asked since it was called last.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	asked := r.asked
+	r.asked = nil
+	return asked
+}
+
+func (r *recorder) Identify(auth.Credentials) (auth.Principal, error) {
+	r.note("identify")
+	return auth.Principal{Name: "ann"}, nil
+}
+
+func (r *recorder) Allow(p auth.Principal, a auth.Action, topic string) error {
+	r.note(p.Name, string(a), topic)
+	return nil
+}
+
+// asks are what the app asks for each route, once it knows who calls. A route of a
+// session needs its id, which is the permission.
+var asks = map[string]struct {
+	query, body string
+	want        []string
+}{
+	"GET /v1/topics":                   {want: []string{"ann subscribe a"}},
+	"GET /v1/topics/{topic}":           {want: []string{"ann subscribe a"}},
+	"DELETE /v1/topics/{topic}":        {want: []string{"ann delete a"}},
+	"POST /v1/topics/{topic}/messages": {body: "1", want: []string{"ann publish a"}},
+	"GET /v1/topics/{topic}/messages":  {want: []string{"ann subscribe a"}},
+	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, want: []string{"ann publish a", "ann publish b"}},
+	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, want: []string{"ann subscribe a", "ann subscribe b"}},
+	"GET /v1/sessions/{id}":            {},
+	"PATCH /v1/sessions/{id}":          {body: `{"add":["b"]}`, want: []string{"ann subscribe b"}},
+	"DELETE /v1/sessions/{id}":         {},
+	"POST /v1/sessions/{id}/close":     {},
+	"GET /v1/sessions/{id}/poll":       {query: "?ack=0"},
+	"GET /v1/poll":                     {query: "?topic=a@oldest", want: []string{"ann subscribe a"}},
+	"POST /v1/poll":                    {body: `{"topics":["a@oldest"]}`, want: []string{"ann subscribe a"}},
+	"GET /v1/sse":                      {query: "?topic=a", want: []string{"ann subscribe a"}},
+	"GET /v1/ws":                       {query: "?topic=a", want: []string{"ann subscribe a"}},
+	"GET /v1/openapi.yaml":             {},
+}
+
+// Every route authenticates its caller and asks for permission in the app, once, and
+// counts its calls there.
+func TestEveryRouteGoesThroughTheApp(t *testing.T) {
+	for _, at := range routes(t, newParts(settings{}).newAPI().router) {
+		t.Run(at, func(t *testing.T) {
+			ask, ok := asks[at]
+			require.True(t, ok, "a new route: say in asks what the app asks for it")
+			r := &recorder{}
+			k := serveLane(t, LaneHandOff, settings{authority: r}, nil)
+			k.publish("a", "1")
+			id := k.open(`{"topics":["a@oldest"]}`).Session
+			r.take()
+			method, path, _ := strings.Cut(at, " ")
+			path = strings.NewReplacer("{topic}", "a", "{id}", id).Replace(path) + ask.query
+			call := func() int {
+				if strings.HasSuffix(at, "/ws") {
+					s, err := k.tryDialSocket(path)
+					if err != nil {
+						return err.(*wire.Problem).Status
+					}
+					s.Close()
+					return http.StatusSwitchingProtocols
+				}
+				resp := k.do(method, path, ask.body, jsonType)
+				resp.Body.Close()
+				return resp.StatusCode
+			}
+			require.Less(t, call(), 300)
+			require.Equal(t, append([]string{"identify"}, ask.want...), r.take())
+
+			k.refuseAll()
+			call() // some may be spent by what was refused before
+			call()
+			require.Positive(t, k.counted("pubsubd_requests_refused_total", "limited"))
+		})
+	}
+}
+
+// refuseAll lets nobody do more than one thing of a kind.
+func (k *kit) refuseAll() {
+	var rates limit.Rates
+	for _, kind := range limit.Kinds() {
+		if kind != limit.Connections { // which are the listener's
+			rates[kind][limit.All] = once
+		}
+	}
+	k.cfg.Limiter.Reload(limit.Config{Rates: rates})
+}
+
+// What the lane serves goes through the app, too.
+func TestEveryRequestOnTheLaneGoesThroughTheApp(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way LaneWay) {
+		r := &recorder{}
+		k := serveLane(t, way, settings{authority: r}, nil)
+		k.publish("a", "1")
+		id := k.open(`{"topics":["a@oldest"]}`).Session
+		c := k.callOnLane()
+		served := func() float64 { return k.counted("pubsubd_calls_total", "lane") }
+		for request, want := range map[string][]string{
+			publishing("a", "2"): {"identify", "ann publish a"},
+			polling(id, 0):       {"identify"},
+			"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n": {"identify", "ann subscribe a"},
+		} {
+			before := served()
+			r.take()
+			c.send(request)
+			c.wantAnswer(http.StatusOK)
+			require.Equal(t, want, r.take(), request)
+			require.Equal(t, before+1, served(), "on the lane: %s", request)
+		}
+	})
+}
+
+// A commander is a client of a two-way connection.
+type commander interface {
+	send(command any)
+	wantReply(ref uint64) wire.Reply
+}
+
+// rawTCP is a commander on a TCP connection.
+type rawTCP struct {
+	*testing.T
+	conn   net.Conn
+	frames *wire.CBORDecoder
+}
+
+func (c *rawTCP) send(command any) {
+	c.Helper()
+	text, err := json.Marshal(command)
+	require.NoError(c, err)
+	_, err = c.conn.Write(cbor.AppendFromJSON(nil, text))
+	require.NoError(c, err)
+}
+
+func (c *rawTCP) wantReply(ref uint64) wire.Reply {
+	c.Helper()
+	for {
+		got, err := c.frames.Next()
+		require.NoError(c, err)
+		if got.Reply != nil {
+			require.Equal(c, ref, *got.Reply.Ref)
+			return *got.Reply
+		}
+	}
+}
+
+// commandAsks are what the app asks for each command, by its member.
+var commandAsks = map[string]struct {
+	value any
+	want  []string
+}{
+	"subscribe":   {[]string{"b", "c"}, []string{"ann subscribe b", "ann subscribe c"}},
+	"unsubscribe": {[]string{"a"}, nil},
+	"publish":     {item("b", "1"), []string{"ann publish b"}},
+	"ack":         {0, nil},
+	"ping":        {true, nil},
+}
+
+// Every command on every two-way connection asks in the app, and counts there. Its caller
+// is authenticated when the connection is opened.
+func TestEveryCommandGoesThroughTheApp(t *testing.T) {
+	commands := reflect.TypeFor[wire.Command]()
+	for i := range commands.NumField() {
+		name, _, _ := strings.Cut(commands.Field(i).Tag.Get("json"), ",")
+		ask, ok := commandAsks[name]
+		if name == "ref" {
+			continue
+		}
+		require.True(t, ok, "a new command: say in commandAsks what the app asks for %s", name)
+		for _, by := range []string{"WebSocket", "WebSocket in CBOR", "TCP"} {
+			t.Run(name+" by "+by, func(t *testing.T) {
+				onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+					r := &recorder{}
+					k := serveLane(t, way, settings{authority: r}, nil)
+					id := k.open(`{"topics":["a"]}`).Session
+					r.take()
+					c := k.commander(by, id)
+					require.Equal(t, []string{"identify"}, r.take())
+					c.send(map[string]any{name: ask.value, "ref": 1})
+					require.Nil(t, c.wantReply(1).Problem)
+					require.Equal(t, ask.want, r.take())
+
+					k.refuseAll()
+					c.send(map[string]any{name: ask.value, "ref": 2})
+					require.Nil(t, c.wantReply(2).Problem)
+					c.send(map[string]any{name: ask.value, "ref": 3})
+					refused := c.wantReply(3).Problem
+					require.NotNil(t, refused)
+					require.Equal(t, wire.CodeLimited, refused.Code)
+				})
+			})
+		}
+	}
+}
+
+func (k *kit) commander(by, session string) commander {
+	if by != "TCP" {
+		format := map[bool]string{true: "&format=cbor"}[strings.HasSuffix(by, "CBOR")]
+		s := k.dialSocket("/v1/ws?session=" + session + "&ack=0" + format)
+		k.Cleanup(s.Close)
+		s.hello()
+		return s
+	}
+	conn, err := net.Dial("tcp", k.openPort())
+	require.NoError(k, err)
+	k.Cleanup(func() { conn.Close() })
+	c := &rawTCP{T: k.T, conn: conn, frames: wire.NewCBORDecoder(conn)}
+	c.send(wire.ConnectRequest{Session: session, Ack: new(uint64)})
+	c.send(wire.Command{Unsubscribe: []string{"z"}, Ref: new(uint64)}) // it is open once this is answered
+	require.Nil(k, c.wantReply(0).Problem)
+	return c
+}
+
+// A WebSocket and a TCP connection without a session ask for their topics.
+func TestAConnectionOfItsOwnGoesThroughTheApp(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		r := &recorder{}
+		k := serveLane(t, way, settings{authority: r}, nil)
+		conn, err := net.Dial("tcp", k.openPort())
+		require.NoError(t, err)
+		defer conn.Close()
+		c := &rawTCP{T: t, conn: conn, frames: wire.NewCBORDecoder(conn)}
+		c.send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}, {Topic: "b.*"}}})
+		_, err = c.frames.Next()
+		require.NoError(t, err)
+		require.Equal(t, []string{"identify", "ann subscribe a", "ann subscribe b.*"}, r.take())
+	})
+}
