@@ -26,39 +26,57 @@ type commands struct {
 func (c *commands) Do(ctx context.Context, s *session.Session, raw []byte) (reply *wire.Reply, later transport.Later, err error) {
 	defer c.app.recovered(&err)
 	command, err := c.read(raw)
+	var change func() error
 	switch {
 	case command == nil: // not even a ref
 		return nil, nil, err
 	case err == nil:
-		reply, err = c.carryOut(NoWait, s, command)
+		reply, change, err = c.carryOut(NoWait, s, command)
 	default:
 		err = c.app.Reject(c.caller, err)
 	}
 	refusal, ok := errors.AsType[*limit.Refusal](err)
 	switch {
 	case errors.Is(err, ErrWouldWait):
-		return nil, c.later(command.Ref, func(ctx context.Context) (*wire.Reply, error) { return c.carryOut(ctx, s, command) }), nil
+		return nil, c.later(command.Ref, func(ctx context.Context) (*wire.Reply, func() error, error) { return c.carryOut(ctx, s, command) }), nil
 	case ok && refusal.Hold > 0:
-		return nil, c.later(command.Ref, func(ctx context.Context) (*wire.Reply, error) { return nil, refusal }), nil
+		return nil, c.later(command.Ref, func(context.Context) (*wire.Reply, func() error, error) { return nil, nil, refusal }), nil
+	case change != nil:
+		err = change()
 	}
 	return c.reply(command.Ref, reply, err), nil, nil
 }
 
-// later returns a command that may wait, and so may its refusal.
-func (c *commands) later(ref *uint64, do func(ctx context.Context) (*wire.Reply, error)) transport.Later {
-	return func(ctx context.Context) *wire.Reply {
-		reply, err := func() (reply *wire.Reply, err error) {
-			defer c.app.recovered(&err)
-			return do(ctx)
-		}()
-		if errors.Is(err, errPanicked) {
-			err = internal() // the connection goes on
-		}
+// later returns a command that may wait, and so may its refusal. A panic is its failure.
+func (c *commands) later(ref *uint64, do func(ctx context.Context) (*wire.Reply, func() error, error)) transport.Later {
+	return func(ctx context.Context) func() *wire.Reply {
+		var reply *wire.Reply
+		var change func() error
+		err := c.survive(func() (err error) {
+			reply, change, err = do(ctx)
+			return err
+		})
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok {
 			c.app.cfg.Limiter.Hold(ctx, refusal)
 		}
-		return c.reply(ref, reply, err)
+		return func() *wire.Reply {
+			if change != nil {
+				err = c.survive(change)
+			}
+			return c.reply(ref, reply, err)
+		}
 	}
+}
+
+func (c *commands) survive(do func() error) error {
+	err := func() (err error) {
+		defer c.app.recovered(&err)
+		return do()
+	}()
+	if errors.Is(err, errPanicked) {
+		return internal() // the connection continues
+	}
+	return err
 }
 
 // reply returns what to tell the client: nil is nothing.
@@ -75,13 +93,14 @@ func (c *commands) reply(ref *uint64, reply *wire.Reply, err error) *wire.Reply 
 	return reply
 }
 
-// carryOut carries out a command and returns its reply, but for the ref.
-func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command) (*wire.Reply, error) {
+// carryOut carries out a command and returns its reply, but for the ref. It leaves a
+// change of subscriptions to the caller, who makes it, once, when nothing can be written
+// before the reply.
+func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command) (reply *wire.Reply, change func() error, err error) {
 	if err := checkCommand(command); err != nil {
-		return nil, c.app.Reject(c.caller, err)
+		return nil, nil, c.app.Reject(c.caller, err)
 	}
-	reply := &wire.Reply{}
-	var err error
+	reply = &wire.Reply{}
 	switch {
 	case command.Publish != nil:
 		var published wire.Published
@@ -94,11 +113,25 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 			err = s.Ack(*command.Ack)
 		}
 	default:
-		reply.Positions, err = c.app.change(ctx, &c.caller, func() (*session.Session, wire.ChangeRequest, error) {
+		place := &slot{}
+		defer func() {
+			if change == nil { // the checks failed, or panicked
+				place.end()
+			}
+		}()
+		_, _, err = c.app.mayChange(ctx, &c.caller, place, func() (*session.Session, wire.ChangeRequest, error) {
 			return s, wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}, nil
 		})
+		if err != nil {
+			return nil, nil, err
+		}
+		change = func() (err error) {
+			defer place.end()
+			reply.Positions, err = s.Change(command.Subscribe, command.Unsubscribe)
+			return err
+		}
 	}
-	return reply, err
+	return reply, change, err
 }
 
 func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Published, error) {

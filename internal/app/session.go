@@ -71,39 +71,38 @@ func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*s
 // ChangeSession makes the wire.ChangeRequest in the body of a session's subscriptions.
 func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body) (changed wire.SessionChanged, err error) {
 	defer a.recovered(&err)
-	changed.Positions, err = a.change(ctx, &c, func() (s *session.Session, r wire.ChangeRequest, err error) {
+	var place slot
+	defer place.end()
+	s, r, err := a.mayChange(ctx, &c, &place, func() (s *session.Session, r wire.ChangeRequest, err error) {
 		if s, err = a.session(&c, []byte(id)); err == nil {
 			err = readJSON(body, &r)
 		}
 		return s, r, err
 	})
+	if err == nil {
+		changed.Positions, err = s.Change(r.Add, r.Remove)
+	}
 	return changed, err
 }
 
-// change is the order in which a change of subscriptions is checked. read returns what
-// is to be changed.
-func (a *App) change(ctx context.Context, c *Caller, read func() (*session.Session, wire.ChangeRequest, error)) ([]wire.Position, error) {
-	var place slot
-	defer place.end()
+// mayChange is the order in which a change of subscriptions is checked. read returns what
+// is to be changed. The change needs the slot, which the caller ends.
+func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func() (*session.Session, wire.ChangeRequest, error)) (s *session.Session, r wire.ChangeRequest, err error) {
 	if ctx.Err() != nil {
 		if err := place.takeEarly(a, c); err != nil {
-			return nil, err
+			return nil, r, err
 		}
 	}
 	if err := a.admit(c, limit.Requests); err != nil {
-		return nil, err
+		return nil, r, err
 	}
-	s, r, err := read()
-	if err != nil {
-		return nil, err
+	if s, r, err = read(); err != nil {
+		return nil, r, err
 	}
 	if err := a.maySubscribe(c, r.Add); err != nil {
-		return nil, err
+		return nil, r, err
 	}
-	if err := place.take(ctx, a, c); err != nil {
-		return nil, err
-	}
-	return s.Change(r.Add, r.Remove)
+	return s, r, place.take(ctx, a, c)
 }
 
 // SessionState calls answer with the state of a session.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -89,6 +91,32 @@ func TestFramesGoOnWhileACommandWaitsForTheApplication(t *testing.T) {
 		s.wantReply(4)
 		s.Close()
 		k.wantNoLaneConnections()
+	})
+}
+
+// A subscription that had to wait for a slot is answered before its first frame.
+func TestASubscriptionThatWaitsIsAnsweredBeforeItsFrames(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+		k := serveLane(t, way, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: surely}}, nil)
+		k.publish("b", "1")
+		waiting := func() int {
+			var g metrics.Gauges
+			k.cfg.Limiter.Gauges(&g)
+			return g.Limits[0].Waiting
+		}
+		for n := range uint64(30) {
+			s := k.connect(wire.Start{Topic: "a"})
+			s.hello()
+			slot, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
+			require.NoError(t, err)
+			s.send(wire.Command{Ref: &n, Subscribe: []wire.Start{{Topic: "b", From: wire.FromOldest}}})
+			k.want(1, waiting, "calls that wait")
+			slot.End()
+			s.wantFrame("b1", "1")
+			require.Len(t, s.replies, 1, "it was received before")
+			require.Len(t, s.wantReply(n).Positions, 1)
+			s.Close()
+		}
 	})
 }
 

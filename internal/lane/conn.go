@@ -146,8 +146,9 @@ func (c *conn) goOn() bool {
 			if c.duplex != nil {
 				c.duplex.Conversation.Wrote(c.lane.now())
 			}
-		case c.duplex != nil && c.duplex.replied:
-			c.replyLate()
+		case c.duplex != nil && c.duplex.finish != nil:
+			c.takeBack()
+			c.finishCommand()
 		case c.duplex != nil && c.duplex.Conversation.HasEnded() && c.filled > 0:
 			c.consume(c.filled)
 		case c.talks() && c.polling != parked && c.filled > 0 && !c.partial:
@@ -290,6 +291,9 @@ func (c *conn) leave() {
 		c.hangUp()
 	}
 	c.fate = left
+	if c.duplex != nil && c.duplex.finish != nil {
+		c.finishCommand()
+	}
 	c.lane.forget()
 }
 

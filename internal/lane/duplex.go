@@ -19,9 +19,8 @@ import (
 type duplex struct {
 	transport.Duplex
 
-	giveUp  context.CancelFunc // ends the command that waits, if there is one
-	replied bool               // that was carried out
-	reply   *wire.Reply        // and this comes of it
+	giveUp context.CancelFunc // ends the command that waits, if there is one
+	finish func() *wire.Reply // of a command that has waited
 
 	wroteFrames bool // since the connection was read
 	shut        bool // the client can see the end
@@ -103,16 +102,25 @@ func (c *conn) carryOutLater(command transport.Later) {
 	c.duplex.giveUp = giveUp
 	c.lane.running.Go(func() {
 		defer giveUp()
-		reply := command(ctx)
-		c.loop.post(c, func(c *conn) { c.duplex.replied, c.duplex.reply = true, reply })
+		finish := command(ctx)
+		c.loop.post(nil, func(*conn) { // finish is called even if c has left
+			c.duplex.finish = finish
+			if c.fate == left {
+				c.finishCommand()
+			}
+			c.proceed()
+		})
 	})
 }
 
-// replyLate writes the reply to a command that waited.
-func (c *conn) replyLate() {
-	c.duplex.replied = false
-	c.takeBack()
-	c.act(c.duplex.Conversation.Reply(c.duplex.reply, nil, c.lane.now()))
+// finishCommand finishes a command that waited. While the connection is on the lane, the
+// output must be the caller's.
+func (c *conn) finishCommand() {
+	reply := c.duplex.finish()
+	c.duplex.finish = nil
+	if c.fate != left {
+		c.act(c.duplex.Conversation.Reply(reply, nil, c.lane.now()))
+	}
 }
 
 // cancel tells the command that waits, if there is one, that nobody wants its reply.

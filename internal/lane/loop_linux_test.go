@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,10 +14,12 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -113,6 +116,52 @@ func TestAConnectionHasTurns(t *testing.T) {
 	for s.loop.deliver(false) {
 	}
 	require.Equal(t, requests+1, s.published(), "all turns")
+}
+
+// A command that waited is finished even if its client has left: it may hold a slot.
+func TestACommandThatWaitedIsFinished(t *testing.T) {
+	for name, leave := range map[string]func(*stage, *conn){
+		"before its client leaves": func(s *stage, c *conn) {
+			s.hear()
+			for s.loop.deliver(false) {
+			}
+			c.leave()
+		},
+		"while its client leaves": func(_ *stage, c *conn) {
+			c.polling = waiting // so that it is not finished at once
+			c.loop.deliver(false)
+			c.polling = noPoll
+			c.leave()
+		},
+		"after its client left": func(s *stage, c *conn) {
+			c.leave()
+			s.loop.deliver(false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, auth.Open{})
+			s.polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"))
+			c, _ := s.connect()
+			hold := func(int64) error { return nil }
+			c.duplex = &duplex{Duplex: transport.Duplex{Conversation: s.polls.NewWebSocket(frame.NDJSON, false, hold, time.Now())}}
+			c.gone = &gone{done: make(chan struct{})}
+			finished := 0
+			waited := make(chan struct{})
+			c.carryOutLater(func(context.Context) func() *wire.Reply {
+				defer close(waited)
+				return func() *wire.Reply { finished++; return nil }
+			})
+			<-waited
+			require.Eventually(t, func() bool {
+				s.loop.mail.Lock()
+				defer s.loop.mail.Unlock()
+				return len(s.loop.letters) > 0
+			}, time.Minute, time.Millisecond)
+			require.Zero(t, finished)
+			leave(s, c)
+			require.Equal(t, 1, finished)
+		})
+	}
 }
 
 // Letters come in parts: however many there are, the kernel's events have their turn.

@@ -23,9 +23,10 @@ type Commands interface {
 	Do(ctx context.Context, s *session.Session, command []byte) (reply *wire.Reply, later Later, err error)
 }
 
-// Later carries out a command while the session's frames continue. It gives up when ctx
-// is done. It is called once.
-type Later func(ctx context.Context) *wire.Reply
+// Later does the part of a command that may have to wait, while the session's frames
+// continue. It gives up when ctx is done. finish does the rest, which does not wait, and
+// returns the reply: no frame goes out in between. Both must be called once.
+type Later func(ctx context.Context) (finish func() *wire.Reply)
 
 // A Duplex is a two-way connection that was opened: frames of one session go out, and
 // commands of its client come in.
@@ -117,8 +118,9 @@ func (l *link) converse(ctx context.Context, d Duplex) {
 		reply, later, err := d.Commands.Do(ctx, d.Session, command)
 		if later != nil {
 			l.mu.Unlock()
-			reply = later(ctx)
+			finish := later(ctx)
 			l.mu.Lock()
+			reply = finish()
 		}
 		if later == nil || ctx.Err() == nil {
 			l.actLocked(l.talk.Reply(reply, err, time.Now()))

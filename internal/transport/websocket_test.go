@@ -121,7 +121,7 @@ func TestAWebSocketIsRead(t *testing.T) {
 		"too large in fragments":           {newTextSocket, join(frameOf(text, strings.Repeat("x", mostCommand)), frameOf(fin|continued, "x")), heard{code: wire.CodeMessageTooLarge}},
 		"a length that only it believes":   {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge}},
 		"a length with its highest bit":    {newTextSocket, []byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest}},
-		"a bomb":                           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 12<<20))), heard{code: wire.CodeMessageTooLarge}},
+		"a bomb":                           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 2<<20))), heard{code: wire.CodeMessageTooLarge}},
 		"a small bomb":                     {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{code: wire.CodeMessageTooLarge}},
 		"one that is just small enough":    {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 128<<10))), heard{commands: []string{strings.Repeat("x", 128<<10)}}},
 		"one that was worth sending":       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(mostCommand))), heard{commands: []string{diverse(mostCommand)}}},
