@@ -15,10 +15,10 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 const documentHead = `# Metrics
 
-What the admin listener has at ` + "`/metrics`" + `, beside the Go runtime's and the process's own (` + "`go_…`, `process_…`" + `). Reasons of
-gaps and codes are those of [PROTOCOL.md](../../pkg/wire/PROTOCOL.md).
+The admin listener serves these metrics at ` + "`/metrics`" + `, with those of the Go runtime and the process (` + "`go_…`, `process_…`" + `).
+[PROTOCOL.md](../../pkg/wire/PROTOCOL.md) explains the reasons of gaps and the codes.
 
-| metric | | by | |
+| metric | type | labels | |
 |---|---|---|---|
 `
 

@@ -1,8 +1,7 @@
 // Package metrics holds every Prometheus collector of the daemon in one place.
 //
-// There are no globals: two daemons in one process have a Metrics each. What is
-// counted as it happens is a field here; what can be asked for is a Gauges value
-// that the daemon gathers when it is scraped.
+// There are no globals: each daemon of a process has its own Metrics. Events are counted
+// in its fields. State is a Gauges value, which the daemon gathers for each scrape.
 package metrics
 
 import (
@@ -10,46 +9,47 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Metrics are the daemon's counters and histograms. Everything may be used
-// concurrently.
+// Metrics are the daemon's counters and histograms. All of it may be used concurrently.
 type Metrics struct {
 	Registry *prometheus.Registry
 
 	Published      prometheus.Counter
 	PublishedBytes prometheus.Counter
-	Refused        *prometheus.CounterVec // by code: problems answered
+	Refused        *prometheus.CounterVec // by code: requests answered with a problem
 
-	Limited          *prometheus.CounterVec   // by limit: what was refused because of it
-	WaitSeconds      *prometheus.HistogramVec // by limit: how long was waited for a place
-	ConnectionsEnded *prometheus.CounterVec   // by reason: connections that the daemon ended because of what their clients did
+	Limited          *prometheus.CounterVec   // by limit: refusals
+	WaitSeconds      *prometheus.HistogramVec // by limit: time until a slot was free
+	ConnectionsEnded *prometheus.CounterVec   // by Ending
 
 	Evicted         *prometheus.CounterVec // by reason: messages that left a history
 	TopicsForgotten prometheus.Counter
 	FellBehind      prometheus.Counter
-	Gaps            *prometheus.CounterVec // by reason: gaps handed to subscribers
+	Gaps            *prometheus.CounterVec // by reason: gaps delivered to subscribers
 	Resent          prometheus.Counter
 	SessionsOpened  prometheus.Counter
 	SessionsEnded   *prometheus.CounterVec // by reason
 	SessionsTrimmed prometheus.Counter
 	QueueDepth      prometheus.Histogram
 
-	// What became of idempotency keys: a result repeated, another message refused, a
-	// result forgotten before its window had passed.
+	// Results of idempotency keys: repeated, refused because the message differed, and
+	// forgotten before the end of their window.
 	IdempotencyRepeated, IdempotencyMismatched, IdempotencyEvicted prometheus.Counter
 
-	BytesIn  prometheus.Counter
-	BytesOut prometheus.Counter
+	BytesIn, BytesOut prometheus.Counter
 
-	// Polls and publishes, by the way they were served: the lane's or net/http's,
-	// where alone many are published with one request, or commands'.
+	// Polls and publishes, by the way they were served. Only net/http serves many
+	// publishes in one request.
 	LanePolls, LanePublishes prometheus.Counter
 	HTTPPolls, HTTPPublishes prometheus.Counter
 	HTTPPublishesOfMany      prometheus.Counter
-	CommandPublishes         prometheus.Counter // on connections that go both ways
+	CommandPublishes         prometheus.Counter // on WebSocket and TCP connections
 
-	LaneConnections prometheus.Gauge   // taken over by the lane
+	LaneConnections prometheus.Gauge   // those that the lane has now
 	LaneReturned    prometheus.Counter // given back to net/http
 
 	compressedBefore, compressedAfter prometheus.Counter
@@ -63,85 +63,127 @@ type Metrics struct {
 	hookSeconds *prometheus.HistogramVec
 }
 
-// New returns the collectors of one daemon on a registry of their own, with the
-// Go runtime's and the process's beside them. Counters begin at 0 for all label values
-// that are known.
-func New(version string) *Metrics {
-	m := &Metrics{
-		Registry:         prometheus.NewRegistry(),
-		Published:        counter("messages_published_total", "Messages taken from publishers."),
-		PublishedBytes:   counter("messages_published_bytes_total", "Payload bytes of messages taken."),
-		Refused:          counters("requests_refused_total", "Problems answered, by code.", "code"),
-		Limited:          counters("limited_total", "What was refused because of a limit: a setting, without limits. before it, or memory, fan_out (it lags behind a topic), stateless_sessions.", "limit"),
-		WaitSeconds:      prometheus.NewHistogramVec(histogram("wait_seconds", "How long calls and session openings waited for a place that had to wait, by limit.", prometheus.ExponentialBuckets(1e-3, 4, 8)), []string{"limit"}),
-		ConnectionsEnded: counters("connections_ended_total", "Connections that the daemon ended because of what their clients did, by reason: refused, slow_head, slow_body, slow_reader, silent.", "reason"),
-		Evicted:          counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted by newer ones of the topic, deleted, or for want of memory.", "reason"),
-		TopicsForgotten:  counter("topics_forgotten_total", "Idle topics that were forgotten."),
-		FellBehind:       counter("subscriptions_fell_behind_total", "Times that a topic did not fit a session's queue."),
-		Gaps:             counters("gaps_total", "Gaps handed to subscribers, by reason.", "reason"),
-		Resent:           counter("frames_resent_total", "Frames sent again because they were not acked."),
-		SessionsOpened:   counter("sessions_opened_total", "Sessions opened."),
-		SessionsEnded:    counters("sessions_ended_total", "Sessions ended, by reason: closed by the client, inactive, draining, slow where the policy is to disconnect, or with more topics than a session may hold.", "reason"),
-		SessionsTrimmed:  counter("sessions_trimmed_total", "Times that a session which did not read had to let go of what it had queued, for want of memory: it reads on from history, or ends, as its topics' policies say."),
-		QueueDepth:       prometheus.NewHistogram(histogram("session_queue_depth", "Frames found in a session's queue when a poll takes them.", prometheus.ExponentialBuckets(1, 2, 8))),
-		delivered:        counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
-		deliveredBytes:   counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
-		polls:            counters("polls_total", "Polls answered, by transport and outcome: with frames, empty, the client gone, or a problem's code.", "transport", "outcome"),
-		framesPerAnswer:  prometheus.NewHistogramVec(histogram("answer_frames", "Frames in one write of an answer, by transport.", prometheus.ExponentialBuckets(1, 4, 6)), []string{"transport"}),
-		publishToWrite:   prometheus.NewHistogramVec(histogram("publish_to_write_seconds", "From taking a message to writing it to a subscriber, sampled, by transport.", prometheus.ExponentialBuckets(50e-6, 2.5, 14)), []string{"transport"}),
+// An Ending is why the daemon closed a connection because of its client.
+type Ending string
+
+// The endings.
+const (
+	Refused    Ending = "refused"     // one connection too many
+	SlowHead   Ending = "slow_head"   // the head of a request, or a handshake, took too long
+	SlowBody   Ending = "slow_body"   // the body of a request, or a command, took too long
+	SlowReader Ending = "slow_reader" // the client did not read what was written
+	Silent     Ending = "silent"      // the client sent nothing, or no pings
+)
+
+// Label values that are known in advance. Limits that the configuration names are added
+// by their owners.
+var (
+	endings     = []string{string(Refused), string(SlowHead), string(SlowBody), string(SlowReader), string(Silent)}
+	limits      = []string{"topics", "all_subscriptions", "stateless_sessions", "calls", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out"}
+	evictions   = []string{"expired", "evicted", "deleted", "memory"}
+	sessionEnds = []string{"closed", "inactive", "draining", "slow", "topics"}
+	pollEnds    = []string{outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeDraining)}
+)
+
+const prefix = "pubsubd_"
+
+// A maker makes collectors and registers them.
+type maker struct{ promauto.Factory }
+
+func (f maker) counter(name, help string) prometheus.Counter {
+	return f.NewCounter(prometheus.CounterOpts{Name: prefix + name, Help: help})
+}
+
+func (f maker) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return f.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+}
+
+func (f maker) histograms(name, help, label string, buckets []float64) *prometheus.HistogramVec {
+	return f.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}, []string{label})
+}
+
+// fromZero makes the series of these label values at 0. rate() misses the first event of a
+// series that did not exist before it.
+func fromZero(c *prometheus.CounterVec, values []string) {
+	for _, value := range values {
+		c.WithLabelValues(value)
 	}
-	compressed := counters("compressed_bytes_total", "Bytes of answers that were sent compressed, by stage: before and after.", "stage")
+}
+
+// New returns the collectors of one daemon on their own registry, with those of the Go
+// runtime and the process. Counters begin at 0 for all label values that are known.
+func New(version string) *Metrics {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	f := maker{promauto.With(registry)}
+	m := &Metrics{
+		Registry:         registry,
+		Published:        f.counter("messages_published_total", "Messages accepted from publishers."),
+		PublishedBytes:   f.counter("messages_published_bytes_total", "Payload bytes of accepted messages."),
+		Refused:          f.counters("requests_refused_total", "Requests answered with a problem, by code.", "code"),
+		Limited:          f.counters("limited_total", "Refusals because of a limit: a setting, without the prefix limits., or memory, open_files, fan_out (the delivery of a topic's messages lags behind), stateless_sessions.", "limit"),
+		WaitSeconds:      f.histograms("wait_seconds", "Time that calls and session openings waited for a slot, by limit; only those that had to wait.", "limit", prometheus.ExponentialBuckets(1e-3, 4, 8)),
+		ConnectionsEnded: f.counters("connections_ended_total", "Connections that the daemon closed because of their clients, by reason: refused, slow_head, slow_body, slow_reader, silent.", "reason"),
+		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, memory (the budget was used up).", "reason"),
+		TopicsForgotten:  f.counter("topics_forgotten_total", "Idle topics that were forgotten."),
+		FellBehind:       f.counter("subscriptions_fell_behind_total", "Times that a subscription fell behind because its session's queue was full."),
+		Gaps:             f.counters("gaps_total", "Gaps delivered to subscribers, by reason.", "reason"),
+		Resent:           f.counter("frames_resent_total", "Frames sent again because they were not acknowledged."),
+		SessionsOpened:   f.counter("sessions_opened_total", "Sessions opened."),
+		SessionsEnded:    f.counters("sessions_ended_total", "Sessions ended, by reason: closed (by the client), inactive, draining, slow (fell behind with the policy disconnect), topics (more than a session may have).", "reason"),
+		SessionsTrimmed:  f.counter("sessions_trimmed_total", "Times that a session which did not read lost its queue because of memory pressure. The session continues from history, or ends, as the policies of its topics say."),
+		QueueDepth: f.NewHistogram(prometheus.HistogramOpts{
+			Name: prefix + "session_queue_depth", Help: "Frames in a session's queue when a poll takes them.", Buckets: prometheus.ExponentialBuckets(1, 2, 8),
+		}),
+		LaneConnections: f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."}),
+		LaneReturned:    f.counter("lane_returned_total", "Connections that the lane gave back to net/http, because of a request that the lane does not serve or that came too slowly."),
+		delivered:       f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
+		deliveredBytes:  f.counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
+		polls:           f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
+		framesPerAnswer: f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
+		publishToWrite:  f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
+		hookCalls:       f.counters("hook_calls_total", "Messages for the application, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded (no slot was free for the call).", "hook", "outcome"),
+		hookSeconds:     f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
+	}
+	compressed := f.counters("compressed_bytes_total", "Bytes of compressed answers, by stage: before and after compression.", "stage")
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
-	network := counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
-	calls := counters("calls_total", "Polls and publishes, by call and by way: the lane's, net/http's, or a command's on a connection that goes both ways.", "call", "way")
+	network := f.counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")
+	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
+	calls := f.counters("calls_total", "Polls and publishes, by call and by way: lane, net/http, or command (on a WebSocket or TCP connection).", "call", "way")
 	m.LanePolls, m.LanePublishes = calls.WithLabelValues("poll", "lane"), calls.WithLabelValues("publish", "lane")
 	m.HTTPPolls, m.HTTPPublishes = calls.WithLabelValues("poll", "net/http"), calls.WithLabelValues("publish", "net/http")
 	m.HTTPPublishesOfMany = calls.WithLabelValues("publish_many", "net/http")
 	m.CommandPublishes = calls.WithLabelValues("publish", "command")
-	idempotency := counters("idempotency_results_total", "Results remembered by idempotency key, by what became of them: repeated, mismatched with another message, evicted before their window had passed.", "outcome")
+	idempotency := f.counters("idempotency_results_total", "Remembered results of idempotency keys, by outcome: repeated, mismatched (the message differed), evicted (before the end of their window).", "outcome")
 	m.IdempotencyRepeated, m.IdempotencyMismatched = idempotency.WithLabelValues("repeated"), idempotency.WithLabelValues("mismatched")
 	m.IdempotencyEvicted = idempotency.WithLabelValues("evicted")
-	m.LaneConnections = prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."})
-	m.LaneReturned = counter("lane_returned_total", "Connections that the lane gave back to net/http, with a request that is not of its forms or did not come in time.")
-	m.announce()
-	m.BytesIn, m.BytesOut = network.WithLabelValues("in"), network.WithLabelValues("out")
-	m.hookCalls = counters("hook_calls_total", "Messages that the application was to be asked about, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded, where there was no place for the call.", "hook", "outcome")
-	m.hookSeconds = prometheus.NewHistogramVec(histogram("hook_seconds", "How long the application took to answer, by hook.", prometheus.ExponentialBuckets(1e-3, 2.5, 12)), []string{"hook"})
-	build := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: prefix + "build_info", Help: "Always 1; the version is a label.",
-		ConstLabels: prometheus.Labels{"version": version},
-	})
-	build.Set(1)
-	m.Registry.MustRegister(build, network, calls, idempotency, compressed, m.hookCalls, m.hookSeconds, m.LaneConnections, m.LaneReturned,
-		m.Published, m.PublishedBytes, m.Refused, m.Limited, m.WaitSeconds, m.ConnectionsEnded, m.Evicted, m.TopicsForgotten, m.FellBehind, m.Gaps, m.Resent,
-		m.SessionsOpened, m.SessionsEnded, m.SessionsTrimmed, m.QueueDepth,
-		m.delivered, m.deliveredBytes, m.polls, m.framesPerAnswer, m.publishToWrite,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	f.NewGauge(prometheus.GaugeOpts{
+		Name: prefix + "build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version},
+	}).Set(1)
+	for _, reason := range wire.GapReasons() {
+		m.Gaps.WithLabelValues(string(reason))
+	}
+	for code := range wire.Codes() {
+		m.Refused.WithLabelValues(string(code))
+	}
+	fromZero(m.ConnectionsEnded, endings)
+	fromZero(m.Limited, limits)
+	fromZero(m.Evicted, evictions)
+	fromZero(m.SessionsEnded, sessionEnds)
 	return m
 }
 
-// Compressed counts what is sent compressed.
+// Ended counts a connection that the daemon closed.
+func (m *Metrics) Ended(why Ending) { m.ConnectionsEnded.WithLabelValues(string(why)).Inc() }
+
+// Compressed counts the bytes of a compressed answer.
 func (m *Metrics) Compressed(before, after int) {
 	m.compressedBefore.Add(float64(before))
 	m.compressedAfter.Add(float64(after))
 }
 
-const prefix = "pubsubd_"
-
-func counter(name, help string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + name, Help: help})
-}
-
-func counters(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
-}
-
-func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
-	return prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}
-}
-
-// A Transport counts what one transport delivers; its children are looked up
-// once, not per answer.
+// A Transport counts what one transport delivers. Its counters are looked up once, not
+// for each answer.
 type Transport struct {
 	Frames          prometheus.Counter
 	Bytes           prometheus.Counter
@@ -149,13 +191,13 @@ type Transport struct {
 	PublishToWrite  prometheus.Observer
 
 	polls  *prometheus.CounterVec
-	frames prometheus.Counter // polls answered with frames, the most common outcome
+	frames prometheus.Counter // polls with the most common outcome
 }
 
 // outcomeFrames is the outcome of a poll answered with frames.
 const outcomeFrames = "frames"
 
-// Transport returns the counters of the transport of that name.
+// Transport returns the counters of a transport.
 func (m *Metrics) Transport(name string) *Transport {
 	t := &Transport{
 		Frames:          m.delivered.WithLabelValues(name),
@@ -164,15 +206,15 @@ func (m *Metrics) Transport(name string) *Transport {
 		PublishToWrite:  m.publishToWrite.WithLabelValues(name),
 		polls:           m.polls.MustCurryWith(prometheus.Labels{"transport": name}),
 	}
-	announce(t.polls, pollEnds)
+	fromZero(t.polls, pollEnds)
 	t.frames = t.polls.WithLabelValues(outcomeFrames)
 	return t
 }
 
-// Polled counts one poll that ended with the given outcome.
+// Polled counts one poll with its outcome.
 func (t *Transport) Polled(outcome string) {
 	if outcome == outcomeFrames {
-		t.frames.Inc() // without a look-up
+		t.frames.Inc() // without looking it up
 		return
 	}
 	t.polls.WithLabelValues(outcome).Inc()
@@ -185,5 +227,27 @@ func (t *Transport) Wrote(frames, bytes int) {
 	t.FramesPerAnswer.Observe(float64(frames))
 }
 
-// Waited records how long a message took from its acceptance to its write.
+// Waited records the time from accepting a message to writing it.
 func (t *Transport) Waited(d time.Duration) { t.PublishToWrite.Observe(d.Seconds()) }
+
+// A Hook counts the calls of one hook.
+type Hook struct {
+	calls   *prometheus.CounterVec
+	seconds prometheus.Observer
+}
+
+// Hook returns the counters of a hook whose calls have these outcomes.
+func (m *Metrics) Hook(name string, outcomes ...string) *Hook {
+	h := &Hook{
+		calls:   m.hookCalls.MustCurryWith(prometheus.Labels{"hook": name}),
+		seconds: m.hookSeconds.WithLabelValues(name),
+	}
+	fromZero(h.calls, outcomes)
+	return h
+}
+
+// Called counts one call with its outcome.
+func (h *Hook) Called(outcome string) { h.calls.WithLabelValues(outcome).Inc() }
+
+// Took records the time that the application took to answer.
+func (h *Hook) Took(d time.Duration) { h.seconds.Observe(d.Seconds()) }
