@@ -34,7 +34,9 @@ func NewPort(host Host) *Port { return &Port{host: host} }
 
 // Serve accepts connections from l until it is closed. The error is never nil.
 func (p *Port) Serve(l net.Listener) error {
-	p.running.Add(1)
+	if !p.start() {
+		return net.ErrClosed
+	}
 	defer p.running.Done()
 	for {
 		c, err := l.Accept()
@@ -45,6 +47,16 @@ func (p *Port) Serve(l net.Listener) error {
 			p.running.Go(func() { p.serve(c) })
 		}
 	}
+}
+
+// start notes that Serve runs, unless Close was called before: it waits for Serve.
+func (p *Port) start() bool {
+	p.opening.mu.Lock()
+	defer p.opening.mu.Unlock()
+	if !p.opening.closed {
+		p.running.Add(1)
+	}
+	return !p.opening.closed
 }
 
 // Close closes the connections that have not said what they open, and returns when the
