@@ -214,12 +214,17 @@ func (k *kit) counted(name string, labels ...string) float64 {
 func (k *kit) wantNoNewSeries() {
 	k.Helper()
 	before := k.series()
-	k.Cleanup(func() { require.Subset(k, before, k.series(), "announce what is new in metrics.New") })
+	k.Cleanup(func() {
+		for name := range k.series() {
+			require.True(k, before[name], "announce it in metrics.New: %s", name)
+		}
+	})
 }
 
 // series names the series of our counters.
-func (k *kit) series() (names []string) {
+func (k *kit) series() map[string]bool {
 	k.Helper()
+	names := map[string]bool{}
 	families, err := k.cfg.Metrics.Registry.Gather()
 	require.NoError(k, err)
 	for _, family := range families {
@@ -228,7 +233,7 @@ func (k *kit) series() (names []string) {
 		}
 		for _, sample := range family.GetMetric() {
 			if name := fmt.Sprint(family.GetName(), sample.GetLabel()); !strings.Contains(name, "rate") { // a reload adds rates
-				names = append(names, name)
+				names[name] = true
 			}
 		}
 	}
