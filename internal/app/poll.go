@@ -164,7 +164,7 @@ func (a *App) pollTopics(c *Caller, q url.Values, topics []wire.Start, accepts A
 		return nil, r, err
 	}
 	o := session.Opening{Topics: topics}
-	if o.Except, err = exceptOfQuery(q); err != nil {
+	if o.NoEcho, err = exceptOfQuery(q); err != nil {
 		return nil, r, err
 	}
 	if err := limitRate(q, topics, r.Mode); err != nil {
@@ -302,7 +302,7 @@ func (e EventStream) read() (o session.Opening, had transport.EventID, err error
 	if len(o.Topics) == 0 {
 		return o, had, noTopic("the stream")
 	}
-	if o.Except, err = exceptOfQuery(q); err != nil {
+	if o.NoEcho, err = exceptOfQuery(q); err != nil {
 		return o, had, err
 	}
 	if err = limitRate(q, o.Topics, transport.Stream); err != nil {
@@ -346,7 +346,7 @@ func (a *App) openEvents(ctx context.Context, c *Caller, o session.Opening, had 
 	if had.Session != "" {
 		s, err := a.session(c, []byte(had.Session))
 		switch {
-		case err == nil && s.GoesBackTo(had.Count):
+		case err == nil && s.CanResume(had.Count):
 			r.Ack, r.Events = had.Count, transport.EventsReferringTo(s, had.Count)
 			return s, r, nil
 		case session.ClosedByClient(err):

@@ -44,7 +44,7 @@ func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire
 		return opened, err
 	}
 	o := session.Opening{Topics: r.Topics, Ack: r.Ack == nil || *r.Ack}
-	if o.Except, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
+	if o.NoEcho, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
 		return opened, err
 	}
 	if err := a.maySubscribe(&c, r.Topics); err != nil {
@@ -186,7 +186,7 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 		return d, wire.NewProblem(wire.CodeInvalidRequest, "name the session, or leave ack out", "ack is said, but of no session")
 	}
 	o := session.Opening{Topics: r.Topics}
-	if o.Except, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
+	if o.NoEcho, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
 		return d, err
 	}
 	if err := a.maySubscribe(c, r.Topics); err != nil {

@@ -42,8 +42,8 @@ type Reading struct {
 	Newest   int
 	Conflate bool
 
-	// Except leaves out, without a gap, messages of the client of that name.
-	Except string
+	// NoEcho leaves out, without a gap, messages of the client of that name.
+	NoEcho string
 
 	Limit Limit
 
@@ -145,7 +145,7 @@ func (r *reader) readAll(s stretch) {
 			r.skip(wire.GapExpired, m.Position.Offset)
 		case s.newest != nil && s.newest[m.Key] != i:
 			r.skip(wire.GapConflated, m.Position.Offset)
-		case r.how.Except != "" && m.Client == r.how.Except:
+		case r.how.NoEcho != "" && m.Client == r.how.NoEcho:
 			r.at.Offset = m.Position.Offset
 		case !r.add(f):
 			return

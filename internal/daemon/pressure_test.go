@@ -105,8 +105,8 @@ func (d *running) readEverything(topics ...string) *reader {
 	go func() {
 		defer close(r.done)
 		for ack := uint64(0); ; {
-			p, err := s.Poll(ack, false, time.Now())
-			if err != nil {
+			var p session.Poll
+			if err := p.Begin(s, ack, false, session.Arrival{}, time.Now()); err != nil {
 				return
 			}
 			frames, err := p.Take(ctx, broker.Limit{Frames: 1000, Bytes: 1 << 20}, time.Minute)

@@ -11,8 +11,8 @@ import (
 // means depends on the poll:
 //
 //   - usually the answer ends, and the next poll brings an ack;
-//   - after HearAcks the poll waits for Session.Ack;
-//   - after Slide the oldest frames count as acked;
+//   - after ExpectAcks the poll waits for Session.Ack;
+//   - after SlideWindow the oldest frames count as acked;
 //   - with trust every frame counts as acked, and the window stays empty.
 
 // sent notes one frame that was sent: a gap, which never changes, or a reference into the
@@ -23,9 +23,17 @@ type sent struct {
 	gap    *wire.Gap
 }
 
-// HearAcks prepares for calls of Session.Ack while the poll lasts: with a full window Take
+// position returns where the client is once it has the frame.
+func (f *sent) position() wire.Position {
+	if f.gap != nil {
+		return f.gap.Position
+	}
+	return wire.Position{Topic: f.sub.joined.Topic(), Epoch: f.sub.epoch, Offset: f.offset}
+}
+
+// ExpectAcks prepares for calls of Session.Ack while the poll lasts: with a full window Take
 // waits for one. Call it before the first Take. With trust it does nothing.
-func (p *Poll) HearAcks() {
+func (p *Poll) ExpectAcks() {
 	p.session.mu.Lock() // an older connection may bring an ack already
 	defer p.session.mu.Unlock()
 	if !p.trust {
@@ -33,17 +41,17 @@ func (p *Poll) HearAcks() {
 	}
 }
 
-// Slide makes the window slide: the client sends no acks while the poll lasts, but says
+// SlideWindow makes the window slide: the client sends no acks while the poll lasts, but says
 // how many frames it has when it polls again. Call it before the first Take. With trust it
 // does nothing.
-func (p *Poll) Slide() {
+func (p *Poll) SlideWindow() {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
 	p.slides = !p.trust
 }
 
-// GoesBackTo reports whether a poll that has the first ack frames could begin.
-func (s *Session) GoesBackTo(ack uint64) bool {
+// CanResume reports whether a poll that has the first ack frames could begin.
+func (s *Session) CanResume(ack uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended == nil && s.acks && s.acked <= ack && ack <= s.sent
@@ -94,15 +102,29 @@ func (s *Session) ackLocked(ack uint64) error {
 
 // ackOldestLocked counts the n oldest unacked frames as acked.
 func (s *Session) ackOldestLocked(n int) {
-	for i, f := range s.unacked[:n] {
+	for i := range s.unacked[:n] {
+		f := &s.unacked[i]
 		if i+1 < n && s.unacked[i+1].sub == f.sub {
 			continue // the next frame has the newer position
 		}
-		f.sub.ackedTo = f.sub.positionOf(&s.unacked[i])
+		f.sub.ackedTo = f.position()
 		f.sub.settleLocked()
 	}
 	s.acked += uint64(n)
 	s.unacked = slices.Delete(s.unacked, 0, n)
+}
+
+// loseLocked turns the i-th unacked message into a gap, for good.
+func (s *Session) loseLocked(i int, reason wire.GapReason) {
+	f := &s.unacked[i]
+	after := f.sub.ackedTo
+	for j := i - 1; j >= 0; j-- {
+		if s.unacked[j].sub == f.sub {
+			after = s.unacked[j].position()
+			break
+		}
+	}
+	f.gap = &wire.Gap{Topic: f.sub.joined.Topic(), Reason: reason, After: after, Position: f.position()}
 }
 
 // shrinkUnackedLocked frees the list of a burst before the poll waits. A session that is

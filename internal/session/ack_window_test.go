@@ -17,7 +17,7 @@ func (k *kit) hearing(s *Session, ack uint64) *Poll {
 	k.Helper()
 	p, err := s.Poll(ack, false, time.Now())
 	require.NoError(k, err)
-	p.HearAcks()
+	p.ExpectAcks()
 	return p
 }
 
@@ -148,7 +148,7 @@ func TestAnAckMayComeWhileAPollBegins(t *testing.T) {
 		p, err := s.Poll(0, false, time.Now())
 		require.NoError(k, err)
 		go func() { require.NoError(k, s.Ack(1)) }()
-		p.HearAcks()
+		p.ExpectAcks()
 		synctest.Wait()
 		got, _ := k.waitsFor(p)
 		require.Equal(k, "a2", got)
@@ -161,7 +161,7 @@ func (k *kit) slide(s *Session, ack uint64) *Poll {
 	k.Helper()
 	p, err := s.Poll(ack, false, time.Now())
 	require.NoError(k, err)
-	p.Slide()
+	p.SlideWindow()
 	return p
 }
 
@@ -184,10 +184,10 @@ func TestAPollThatSlidesIsNotHeldUpAndGoesBack(t *testing.T) {
 			require.Equal(k, span("a", n, n), k.takes(p, 10))
 		}
 		p.Done(time.Now())
-		require.True(k, s.GoesBackTo(90))
-		require.True(k, s.GoesBackTo(100))
-		require.False(k, s.GoesBackTo(100-17), "beyond the window")
-		require.False(k, s.GoesBackTo(101), "it was not sent")
+		require.True(k, s.CanResume(90))
+		require.True(k, s.CanResume(100))
+		require.False(k, s.CanResume(100-17), "beyond the window")
+		require.False(k, s.CanResume(101), "it was not sent")
 
 		p = k.slide(s, 90)
 		k.publishN("a", 2)
@@ -195,7 +195,7 @@ func TestAPollThatSlidesIsNotHeldUpAndGoesBack(t *testing.T) {
 		require.Equal(k, span("a", 95, 100), k.takes(p, 6))
 		require.Equal(k, span("a", 101, 102), k.takes(p, 10))
 		p.Done(time.Now())
-		require.False(k, s.GoesBackTo(89), "it said that it had more")
+		require.False(k, s.CanResume(89), "it said that it had more")
 		require.Equal(k, span("a", 98, 102), k.poll(s, 97), "and with acks, as any session")
 	})
 }
@@ -207,9 +207,9 @@ func TestASlidingPollTakesNoMoreThanItsWindow(t *testing.T) {
 		k.publishN("a", 30)
 		p := k.slide(s, 0)
 		require.Equal(k, span("a", 1, 7), k.takes(p, 1000))
-		require.True(k, s.GoesBackTo(0))
+		require.True(k, s.CanResume(0))
 		require.Equal(k, span("a", 8, 14), k.takes(p, 1000))
-		require.True(k, s.GoesBackTo(7))
+		require.True(k, s.CanResume(7))
 		l := k.registry.List(1, ByLag, time.Now())
 		require.NotEqual(k, waitAck, l.Sessions[0].Why, "it waits for no ack")
 		p.Done(time.Now())
@@ -226,8 +226,8 @@ func TestAWindowShrinksWithItsBound(t *testing.T) {
 		k.registry.Reload(Config{Unacked: 4})
 		k.publishN("a", 1)
 		require.Equal(k, "a21", k.takes(p, 64))
-		require.True(k, s.GoesBackTo(20))
-		require.False(k, s.GoesBackTo(16))
+		require.True(k, s.CanResume(20))
+		require.False(k, s.CanResume(16))
 		p.Done(time.Now())
 	})
 }
@@ -236,11 +236,11 @@ func TestOnlyASessionThatKeepsWhatItSentGoesBack(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		trusting, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
-		require.False(k, trusting.GoesBackTo(0))
+		require.False(k, trusting.CanResume(0))
 		s := k.open("a")
-		require.True(k, s.GoesBackTo(0))
+		require.True(k, s.CanResume(0))
 		k.registry.End(s)
-		require.False(k, s.GoesBackTo(0))
+		require.False(k, s.CanResume(0))
 		_, err = k.registry.Get(s.ID())
 		require.True(k, ClosedByClient(err))
 		_, err = k.registry.Get("nobody")

@@ -11,9 +11,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func (k *kit) openExcept(client string, topics ...string) *Session {
+func (k *kit) openNoEcho(client string, topics ...string) *Session {
 	k.Helper()
-	s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(topics...), Ack: true, Except: client}, time.Now())
+	s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(topics...), Ack: true, NoEcho: client}, time.Now())
 	require.NoError(k, err)
 	return s
 }
@@ -28,21 +28,21 @@ func (k *kit) publishAs(clients ...string) {
 
 func TestOwnMessagesAreNotSentBack(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 2}, func(k *kit) {
-		s, all := k.openExcept("me", "a"), k.open("a")
+		s, all := k.openNoEcho("me", "a"), k.open("a")
 		waiting := k.park(s, 0)
 		k.publishAs("me", "me", "you")
 		waiting.wantFrames("a3")
 		k.publishAs("you", "me", "me", "you", "me", "you", "you", "me")
 		require.Equal(k, "a4 a7 a9 a10", k.poll(s, 1), "live, and from history, without a gap")
 		require.Equal(k, span("a", 1, 11), k.poll(all, 0))
-		require.Equal(k, "a9 a10", k.poll(k.openExcept("me", "a@EPOCH:7"), 0))
-		require.Equal(k, "a8 a11", k.poll(k.openExcept("you", "a@EPOCH:7"), 0))
+		require.Equal(k, "a9 a10", k.poll(k.openNoEcho("me", "a@EPOCH:7"), 0))
+		require.Equal(k, "a8 a11", k.poll(k.openNoEcho("you", "a@EPOCH:7"), 0))
 	})
 }
 
 func TestAGapBeginsWithWhatTheSubscriberHad(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 3}, Config{Queue: 1}, func(k *kit) {
-		s := k.openExcept("me", "a")
+		s := k.openNoEcho("me", "a")
 		k.publishAs("you", "me", "me", "me")
 		require.Equal(k, "a1", k.poll(s, 0), "nothing is lost that it would get")
 		k.publishAs("me", "you", "you", "me", "me", "you")
@@ -52,7 +52,7 @@ func TestAGapBeginsWithWhatTheSubscriberHad(t *testing.T) {
 
 func TestAGapBehindOwnMessagesBeginsBeforeThem(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 1}, func(k *kit) {
-		s := k.openExcept("me", "a")
+		s := k.openNoEcho("me", "a")
 		k.publishAs("you", "you", "me")
 		_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Client: "you"}, time.Millisecond, time.Now())
 		require.NoError(k, err)
@@ -65,7 +65,7 @@ func TestAGapBehindOwnMessagesBeginsBeforeThem(t *testing.T) {
 // A newer message of one's own stands above an older one of somebody else.
 func TestConflationGoesByOwnMessagesToo(t *testing.T) {
 	story(t, slow(broker.Conflate, 0), Config{Queue: 1}, func(k *kit) {
-		s := k.openExcept("me", "a")
+		s := k.openNoEcho("me", "a")
 		for _, m := range []wire.Message{{Client: "you"}, {Client: "you", Key: "x"}, {Client: "me", Key: "x"}, {Client: "you", Key: "y"}} {
 			k.publishMessage(m)
 		}

@@ -38,6 +38,15 @@ func story(t *testing.T, bc broker.Config, sc Config, tell func(k *kit)) {
 	})
 }
 
+// Poll is Begin with a new poll whose Arrival is not known.
+func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
+	p := &Poll{}
+	if err := p.Begin(s, ack, trust, Arrival{}, now); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
 // consistent checks what must hold between any two calls.
 func (k *kit) consistent(s *Session) {
 	k.Helper()

@@ -117,7 +117,7 @@ func TestAListTellsWhatASessionWaitsFor(t *testing.T) {
 			return p
 		}},
 		{"", 0, func(k *kit) *Poll {
-			k.openExcept("me", "a")
+			k.openNoEcho("me", "a")
 			k.publishAs("me", "me")
 			return nil
 		}},

@@ -19,8 +19,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 		return
 	}
 	if frames[0].Position().Epoch != sub.epoch { // the history says which of the two is over
-		sub.markBehindLocked()
-		s.wakeLocked()
+		sub.catchUpLocked()
 		return
 	}
 	for len(frames) > 0 && frames[0].Position().Offset <= sub.cursor {
@@ -29,9 +28,9 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	if len(frames) == 0 {
 		return
 	}
-	if s.except != "" {
+	if s.noEcho != "" {
 		defer sub.skipOwnLocked(frames[len(frames)-1].Position().Offset)
-		if frames = withoutClient(frames, s.except); len(frames) == 0 {
+		if frames = withoutClient(frames, s.noEcho); len(frames) == 0 {
 			return
 		}
 	}
@@ -77,8 +76,7 @@ func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 	}
 	if s.in.broker.Memory().Tight() {
 		// The queue would keep the messages in memory. No policy applies, as nobody is slow.
-		sub.markBehindLocked()
-		s.wakeLocked()
+		sub.catchUpLocked()
 		return
 	}
 	if s.pinned == 0 {
@@ -119,21 +117,11 @@ func tooSlow(topic string) *wire.Problem {
 		"the session fell behind on topic %q, whose policy is to end slow sessions", topic)
 }
 
-// markBehindLocked has polls read the history for the subscription, in its turn.
-func (sub *subscription) markBehindLocked() {
-	sub.behind = true
-	sub.session.behind = append(sub.session.behind, sub)
-}
-
 // Emptied implements broker.Subscriber. What is queued goes before the gap.
 func (sub *subscription) Emptied() {
-	s := sub.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !sub.behind && !sub.dropped {
-		sub.markBehindLocked()
-		s.wakeLocked()
-	}
+	sub.session.mu.Lock()
+	defer sub.session.mu.Unlock()
+	sub.catchUpLocked()
 }
 
 // Forgotten implements broker.Subscriber: the topic will send no more.

@@ -1,24 +1,19 @@
 package session
 
-import (
-	"time"
+import "time"
 
-	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/frame"
-)
-
-// A pace bounds how often a subscription takes from its topic (max_rate): what
-// comes too early is left to the history, from which the newest message of each
-// key is read when the time has come. Its session's mu guards it.
+// A pace limits how often a subscription reads its topic (max_rate). Messages that come too
+// early stay in the history. When the time has come, a round reads the newest message of
+// each key. The session's mu guards it.
 type pace struct {
 	every time.Duration // immutable
-	next  time.Time     // before which nothing is taken
-	upTo  uint64        // where the taking that is under way ends; 0: none is
-	timer *time.Timer   // fires at next; nil until something came too early
-	armed bool          // it will
+	next  time.Time     // when the next round may begin
+	upTo  uint64        // where the present round ends; 0: there is none
+	timer *time.Timer   // fires at next; nil until a message came too early
+	armed bool          // timer runs
 }
 
-// newPace returns the pace of a subscription, or nil if it has none.
+// newPace returns a pace, or nil if every message may be read at once.
 func newPace(every time.Duration) *pace {
 	if every <= 0 {
 		return nil
@@ -26,14 +21,29 @@ func newPace(every time.Duration) *pace {
 	return &pace{every: every}
 }
 
-// offeredLocked notes that messages were offered.
+// offeredLocked begins a round for new messages, now or when the time has come.
 func (p *pace) offeredLocked(sub *subscription, now time.Time) {
 	if now.Before(p.next) {
 		p.armLocked(sub, now)
-		return
+	} else {
+		sub.catchUpLocked()
 	}
-	sub.markBehindLocked()
-	sub.session.wakeLocked()
+}
+
+// readLocked notes that the round has read up to the subscription's cursor, and reports
+// whether it continues. A round that begins ends at the present head.
+func (p *pace) readLocked(sub *subscription, head uint64, now time.Time) (more bool) {
+	if p.upTo == 0 {
+		p.upTo, p.next = head, now.Add(p.every)
+	}
+	if sub.cursor < p.upTo {
+		return true
+	}
+	p.upTo = 0
+	if sub.cursor < head {
+		p.armLocked(sub, now)
+	}
+	return false
 }
 
 func (p *pace) armLocked(sub *subscription, now time.Time) {
@@ -41,50 +51,24 @@ func (p *pace) armLocked(sub *subscription, now time.Time) {
 	case p.armed:
 		return
 	case p.timer == nil:
-		p.timer = time.AfterFunc(p.next.Sub(now), func() { p.due(sub) })
+		p.timer = time.AfterFunc(p.next.Sub(now), func() {
+			sub.session.mu.Lock()
+			defer sub.session.mu.Unlock()
+			p.armed = false
+			sub.catchUpLocked()
+		})
 	default:
 		p.timer.Reset(p.next.Sub(now))
 	}
 	p.armed = true
 }
 
-// due is when the timer fires.
-func (p *pace) due(sub *subscription) {
-	s := sub.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.armed = false
-	if !sub.dropped && !sub.behind {
-		sub.markBehindLocked()
-		s.wakeLocked()
-	}
-}
-
-// waits reports whether something came too early and is still to be read. A
-// subscription without a pace waits for nothing.
+// waits reports whether messages that came too early are still to be read. A nil pace
+// waits for nothing.
 func (p *pace) waits() bool { return p != nil && (p.armed || p.upTo > 0) }
 
 func (p *pace) stopLocked() {
 	if p != nil && p.timer != nil {
 		p.timer.Stop()
 	}
-}
-
-// readLocked reads on in a taking, or begins one. It ends with what was there when
-// it began: what came since is too early.
-func (p *pace) readLocked(sub *subscription, limit broker.Limit, now time.Time) []*frame.Frame {
-	how := sub.reading(limit)
-	how.Conflate, how.UpTo = true, p.upTo
-	frames, at, head := sub.joined.Read(nil, how, now)
-	if p.upTo == 0 || at.Epoch != sub.epoch {
-		p.upTo, p.next = head, now.Add(p.every)
-	}
-	sub.reachLocked(at)
-	if sub.behind = at.Offset < p.upTo; !sub.behind {
-		p.upTo = 0
-		if at.Offset < head {
-			p.armLocked(sub, now)
-		}
-	}
-	return frames
 }

@@ -19,12 +19,12 @@ type Poll struct {
 	frames  []*frame.Frame // what Take returned; reused
 
 	stop chan struct{} // closed under session.mu when the poll must end; nil until it waits
-	acks chan struct{} // gets a token when acks make room; nil unless HearAcks
+	acks chan struct{} // gets a token when acks make room; nil unless ExpectAcks
 
 	// Guarded by session.mu.
 	arrived time.Duration // of its request, since session.opened
 	client  Client        // see Arrival
-	slides  bool          // see Slide; false if trust
+	slides  bool          // see SlideWindow; false if trust
 	why     *wire.Problem // why the poll must end; set before stop is closed
 	resent  int           // how many of session.unacked this poll has taken
 	parking parking       // see TakeOrPark
@@ -40,15 +40,6 @@ type Arrival struct {
 // client has closed it. Left is called under the session's lock: it must not block and
 // must not call back.
 type Client interface{ Left() bool }
-
-// Poll is Begin with a new poll whose Arrival is not known.
-func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
-	p := &Poll{}
-	if err := p.Begin(s, ack, trust, Arrival{}, now); err != nil {
-		return nil, err
-	}
-	return p, nil
-}
 
 // Begin begins a poll whose client has the first ack frames of the session. With trust,
 // as in streams, frames that are taken count as acked. p is new or Done.

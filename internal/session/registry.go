@@ -70,7 +70,7 @@ const idBytes = 16
 type Opening struct {
 	Topics []wire.Start
 	Ack    bool   // keep what was sent until the client acks it
-	Except string // do not send messages of the client of this name; empty: send all
+	NoEcho string // do not send messages of the client of this name; empty: send all
 }
 
 // Open waits for a slot and opens a session. It returns positions as Change does. The
@@ -85,12 +85,11 @@ func (r *Registry) Open(ctx context.Context, o Opening, now time.Time) (*Session
 	r.open.Add(1)
 	s := newSession(r.node+"."+randomText(idBytes), o, r, now)
 	s.number = r.numbers.Add(1)
-	positions, err := r.start(s, o.Topics)
-	if err != nil {
-		return nil, nil, err
+	s, positions, err := r.start(s, o.Topics)
+	if err == nil {
+		r.metrics.SessionsOpened.Inc()
 	}
-	r.metrics.SessionsOpened.Inc()
-	return s, positions, nil
+	return s, positions, err
 }
 
 // OpenEphemeral opens a session without an id, for one stateless poll or connection. It
@@ -105,32 +104,31 @@ func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Pos
 	o.Ack = false
 	s := newSession("_"+randomText(idBytes), o, r, now)
 	s.ephemeral = true
-	positions, err := r.start(s, o.Topics)
-	if err != nil {
-		return nil, nil, err
-	}
-	return s, positions, nil
+	return r.start(s, o.Topics)
 }
 
 // statelessSessions is the label of the bound on ephemeral sessions in metrics.
 const statelessSessions = "stateless_sessions"
 
 // start subscribes and lists a new session. If it fails, it frees the session's slot.
-func (r *Registry) start(s *Session, topics []wire.Start) ([]wire.Position, error) {
+func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Position, error) {
 	refused := memory.High
 	if s.ephemeral { // its client may have been polling for long
 		refused = memory.Critical
 	}
-	err := r.checkMemory(refused)
-	var positions []wire.Position
-	if err == nil {
-		positions, err = s.Change(topics, nil)
+	if err := r.checkMemory(refused); err != nil {
+		r.freeSlot(s)
+		return nil, nil, err
 	}
+	positions, err := s.Change(topics, nil)
 	if err != nil {
 		r.freeSlot(s)
-		return nil, err
+		return nil, nil, err
 	}
-	return positions, r.list(s)
+	if err := r.list(s); err != nil {
+		return nil, nil, err
+	}
+	return s, positions, nil
 }
 
 // list makes a session known by its id, unless it has ended already: its topics may

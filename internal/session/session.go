@@ -34,7 +34,7 @@ type Session struct {
 	number    uint64    // immutable; tells operators the session without its id; 0: ephemeral
 	acks      bool      // immutable; false: what is written counts as acked
 	ephemeral bool      // immutable; for one stateless poll or connection, which ends it
-	except    string    // immutable; messages of this client are not sent; empty: all are
+	noEcho    string    // immutable; messages of this client are not sent; empty: all are
 	opened    time.Time // immutable
 	in        *Registry // immutable
 
@@ -71,7 +71,7 @@ type Session struct {
 
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	return &Session{
-		id: id, acks: o.Ack, except: strings.Clone(o.Except), in: r, opened: now, active: now,
+		id: id, acks: o.Ack, noEcho: strings.Clone(o.NoEcho), in: r, opened: now, active: now,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 	}

@@ -11,34 +11,33 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A subscription is one topic of one session. It is live, and then the queue
-// holds, or has held, everything up to cursor; or behind, and then everything
-// above cursor is still to be read from the history. Its session's mu guards
-// it.
+// A subscription is one topic of one session. While it is live, every message up to cursor
+// is or was in the queue. While it is behind, every message above cursor is to be read from
+// the history. The session's mu guards it.
 type subscription struct {
-	session *Session
-	joined  *broker.Subscription
+	session *Session             // immutable
+	joined  *broker.Subscription // immutable once begin has set it
 
 	epoch   string         // of cursor, last and every unacked message
-	cursor  uint64         // offset up to which frames were queued or taken, or are the client's own
-	last    uint64         // offset of the last that was queued or taken
+	cursor  uint64         // offset up to which messages were queued, taken, or skipped as the client's own
+	last    uint64         // offset of the newest message that was queued or taken
 	behind  bool           // is in session.behind
 	slow    bool           // fell behind: the topic's policy holds until it is live again
-	lost    wire.GapReason // what to call a loss: slow, once it was live; else whatever the history says
-	dropped bool           // unsubscribed: what was not sent is not sent any more
-	named   bool           // by the client; else only a pattern matches it
-	pace    *pace          // how often it takes; nil: whenever something comes
+	lost    wire.GapReason // of the next gap: slow if it was ever live; empty: the history's own
+	dropped bool           // nothing more of it is sent
+	named   bool           // the client named it; otherwise a pattern matches it
+	pace    *pace          // how often it reads; nil: for every message
 
-	sentTo  wire.Position // of the last frame sent, or where it began
-	ackedTo wire.Position // of the last frame acked, or where it began
+	sentTo  wire.Position // of the newest frame sent, or where it began
+	ackedTo wire.Position // of the newest frame acked, or where it began
 }
 
 func newSubscription(s *Session, start wire.Start, named bool) *subscription {
 	return &subscription{session: s, named: named, pace: newPace(start.Every)}
 }
 
-// begin begins where the broker says, before any offer is looked at: its session's mu
-// is held, or nobody else has the session.
+// begin sets where the subscription begins. No offer sees it earlier: the session's mu is
+// held, or nobody else knows the session.
 func (sub *subscription) begin(j broker.Joined) {
 	sub.joined = j.Subscription
 	sub.epoch, sub.cursor, sub.last, sub.behind = j.Epoch, j.Cursor, j.Cursor, !j.Live
@@ -54,58 +53,63 @@ func (sub *subscription) dropLocked() {
 	sub.dropped = true
 }
 
-// settleLocked lets the topic be forgotten as far as the client has had it. A
-// subscription of its own that the client named keeps it anyway.
+// settleLocked lets the topic be forgotten once the client has acked everything. A topic
+// that the client named stays anyway.
 func (sub *subscription) settleLocked() {
 	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.epoch {
 		sub.joined.Settle(sub.cursor)
 	}
 }
 
-// readLocked returns the next of what the history holds above cursor, within
-// limit, and makes the subscription live again if that is all.
-//
-// Nothing can be published in between unnoticed: an offer of a newer message
+// markBehindLocked has polls read the history for the subscription, in its turn.
+func (sub *subscription) markBehindLocked() {
+	sub.behind = true
+	sub.session.behind = append(sub.session.behind, sub)
+}
+
+// catchUpLocked marks a live subscription behind and wakes a parked poll to read.
+func (sub *subscription) catchUpLocked() {
+	if !sub.behind && !sub.dropped {
+		sub.markBehindLocked()
+		sub.session.wakeLocked()
+	}
+}
+
+// readLocked returns what the history has next above cursor, within limit. It makes the
+// subscription live if nothing remains. No message is missed between the two: its Offer
 // waits for the session's lock, and then finds the subscription live.
 func (sub *subscription) readLocked(limit broker.Limit, now time.Time) []*frame.Frame {
-	if sub.pace != nil {
-		return sub.pace.readLocked(sub, limit, now)
+	how := broker.Reading{
+		Had: sub.sentTo, After: sub.cursor, Lost: sub.lost, Slow: sub.slow,
+		NoEcho: sub.session.noEcho, Limit: limit,
 	}
-	frames, at, head := sub.joined.Read(nil, sub.reading(limit), now)
-	sub.reachLocked(at)
-	sub.behind = at.Offset < head
+	if sub.pace != nil {
+		how.Conflate, how.UpTo = true, sub.pace.upTo
+	}
+	frames, at, head := sub.joined.Read(nil, how, now)
+	if at.Epoch != sub.epoch {
+		sub.restartLocked(at.Epoch)
+	}
+	sub.cursor, sub.behind, sub.lost = at.Offset, at.Offset < head, wire.GapSlow
+	if sub.pace != nil {
+		sub.behind = sub.pace.readLocked(sub, head, now)
+	}
 	sub.slow = sub.slow && sub.behind
 	return frames
 }
 
-// reachLocked moves the cursor to where a reading ended. If the topic has begun another
-// epoch, the unacked messages of the one before cannot be sent again: they become gaps.
-func (sub *subscription) reachLocked(at wire.Position) {
-	if at.Epoch != sub.epoch {
-		s := sub.session
-		for i := range s.unacked {
-			if u := &s.unacked[i]; u.sub == sub && u.gap == nil {
-				u.gap = &wire.Gap{Topic: at.Topic, Reason: wire.GapRestarted, After: s.beforeLocked(i), Position: sub.positionOf(u)}
-			}
+// restartLocked notes that the topic has begun another epoch. Unacked messages of the one
+// before become gaps, as they cannot be sent again.
+func (sub *subscription) restartLocked(epoch string) {
+	s := sub.session
+	for i := range s.unacked {
+		if u := &s.unacked[i]; u.sub == sub && u.gap == nil {
+			s.loseLocked(i, wire.GapRestarted)
 		}
-		sub.epoch = at.Epoch
 	}
-	sub.cursor, sub.lost = at.Offset, wire.GapSlow
-}
-
-// positionOf returns the position of a frame that was sent.
-func (sub *subscription) positionOf(u *sent) wire.Position {
-	if u.gap != nil {
-		return u.gap.Position
-	}
-	return wire.Position{Topic: sub.joined.Topic(), Epoch: sub.epoch, Offset: u.offset}
-}
-
-// reading says what is to be read from history next.
-func (sub *subscription) reading(limit broker.Limit) broker.Reading {
-	return broker.Reading{
-		Had: sub.sentTo, After: sub.cursor, Lost: sub.lost, Slow: sub.slow,
-		Except: sub.session.except, Limit: limit,
+	sub.epoch = epoch
+	if sub.pace != nil {
+		sub.pace.upTo = 0
 	}
 }
 
@@ -119,21 +123,19 @@ func (sub *subscription) stateLocked() wire.SubscriptionState {
 	return state
 }
 
+// sortedLocked returns the subscriptions by topic.
 func (s *Session) sortedLocked() []*subscription {
-	subs := make([]*subscription, 0, len(s.subs))
-	for _, sub := range s.subs {
-		subs = append(subs, sub)
-	}
+	subs := slices.AppendSeq(make([]*subscription, 0, len(s.subs)), maps.Values(s.subs))
 	slices.SortFunc(subs, func(x, y *subscription) int { return strings.Compare(x.joined.Topic(), y.joined.Topic()) })
 	return subs
 }
 
-// ackedPositionsLocked returns what to reopen from: the position of each pattern, and
-// of each topic what is acked of it.
+// ackedPositionsLocked returns the positions from which a client continues in another
+// session: those of the patterns, then the acked ones of the topics.
 func (s *Session) ackedPositionsLocked() []wire.Position {
 	positions := make([]wire.Position, 0, len(s.patterns)+len(s.subs))
-	for _, pattern := range slices.Sorted(maps.Keys(s.patterns)) {
-		positions = append(positions, s.patterns[pattern].positionLocked())
+	for _, name := range slices.Sorted(maps.Keys(s.patterns)) {
+		positions = append(positions, s.patterns[name].positionLocked())
 	}
 	for _, sub := range s.sortedLocked() {
 		positions = append(positions, sub.ackedTo)

@@ -171,32 +171,18 @@ func (c *collector) resend() {
 }
 
 // unackedFrameLocked returns the i-th unacked frame. A message that the history no longer
-// has becomes a gap, for good.
+// has becomes a gap.
 func (s *Session) unackedFrameLocked(i int, now time.Time) *frame.Frame {
 	u := &s.unacked[i]
 	if u.gap == nil {
-		f, lost := u.sub.joined.Get(u.sub.positionOf(u), now)
+		f, lost := u.sub.joined.Get(u.position(), now)
 		if f != nil {
 			return f
 		}
-		u.gap = &wire.Gap{
-			Topic: u.sub.joined.Topic(), Reason: lost,
-			After: s.beforeLocked(i), Position: u.sub.positionOf(u),
-		}
-		s.in.metrics.Gaps.WithLabelValues(string(u.gap.Reason)).Inc()
+		s.loseLocked(i, lost)
+		s.in.metrics.Gaps.WithLabelValues(string(lost)).Inc()
 	}
 	return frame.NewGap(*u.gap)
-}
-
-// beforeLocked returns the position of the frame before the i-th unacked one on its topic.
-func (s *Session) beforeLocked(i int) wire.Position {
-	sub := s.unacked[i].sub
-	for j := i - 1; j >= 0; j-- {
-		if s.unacked[j].sub == sub {
-			return sub.positionOf(&s.unacked[j])
-		}
-	}
-	return sub.ackedTo
 }
 
 // announce takes the gaps of patterns. They go before all frames of their topics.
@@ -206,9 +192,6 @@ func (c *collector) announce() {
 		c.read(s.notices[0], 1)
 		s.notices[0].behind = false
 		s.notices = slices.Delete(s.notices, 0, 1)
-	}
-	if len(s.notices) > 0 {
-		c.limit.Frames = 0
 	}
 }
 
@@ -224,13 +207,19 @@ func (c *collector) drain(e queued) {
 	}
 	for {
 		if e.frame != nil && !e.sub.dropped {
-			f := e.sub.currentLocked(e.frame, c.now)
+			f := e.frame
+			if f.Expired(c.now) {
+				f = frame.NewGap(wire.Gap{
+					Topic: e.sub.joined.Topic(), Reason: wire.GapExpired, After: e.sub.sentTo, Position: f.Position(),
+				})
+			}
 			if !c.limit.Take(f, len(c.frames) == 0) {
 				s.putBackLocked(e)
 				c.limit.Frames = 0
 				return
 			}
-			c.send(e.sub, f)
+			c.poll.noteSentLocked(e.sub, f)
+			c.frames = append(c.frames, f)
 		}
 		s.unpinLocked(e)
 		select {
@@ -239,16 +228,6 @@ func (c *collector) drain(e queued) {
 			return
 		}
 	}
-}
-
-// currentLocked returns f, or a gap if the message has expired.
-func (sub *subscription) currentLocked(f *frame.Frame, now time.Time) *frame.Frame {
-	if !f.Expired(now) {
-		return f
-	}
-	return frame.NewGap(wire.Gap{
-		Topic: sub.joined.Topic(), Reason: wire.GapExpired, After: sub.sentTo, Position: f.Position(),
-	})
 }
 
 // turnFrames is how many frames of one topic catchUp takes before the next topic's turn.
@@ -279,14 +258,10 @@ func (c *collector) read(sub *subscription, n int) {
 	}
 	for _, f := range frames {
 		c.limit.Take(f, true)
-		c.send(sub, f)
+		c.poll.noteSentLocked(sub, f)
 	}
+	c.frames = append(c.frames, frames...)
 	sub.settleLocked()
-}
-
-func (c *collector) send(sub *subscription, f *frame.Frame) {
-	c.poll.noteSentLocked(sub, f)
-	c.frames = append(c.frames, f)
 }
 
 // noteSentLocked gives f its number. It is called before f is written.

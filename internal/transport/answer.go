@@ -84,10 +84,10 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 		return err
 	}
 	if r.Acks {
-		a.poll.HearAcks()
+		a.poll.ExpectAcks()
 	}
 	if r.Events.refer() {
-		a.poll.Slide()
+		a.poll.SlideWindow()
 	}
 	cfg := a.server.config()
 	hello := r.Hello
