@@ -7,26 +7,13 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// A part is a body, or a command, whose end has not come: its bytes count in the memory
+// A body is that of a request. Until over, what was read of it counts in the memory
 // account, and against its client's address.
-type part struct {
+type body struct {
+	io.ReadCloser
 	api  *API
 	who  limit.Who
 	held memory.UnfinishedBytes
-}
-
-// set states how many bytes there are now. The error is a *wire.Problem.
-func (p *part) set(bytes int64) error {
-	return p.held.Set(p.api.Broker.Memory(), bytes, func() *memory.Client { return p.api.Limiter.Client(p.who) })
-}
-
-// over ends the count. It may be called again.
-func (p *part) over() { _ = p.set(0) }
-
-// A body is that of a request.
-type body struct {
-	io.ReadCloser
-	part
 	read int64
 }
 
@@ -34,12 +21,14 @@ type body struct {
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
-	if full := b.set(b.read); full != nil {
+	if full := b.held.Set(b.api.Broker.Memory(), b.read, b); full != nil {
 		return 0, full
 	}
 	return n, err
 }
 
-// counted returns what counts the unfinished command of one of w's connections; see
-// transport.Conversation.
-func (a *API) counted(w limit.Who) (hold func(bytes int64) error) { return (&part{api: a, who: w}).set }
+// over ends the count. It may be called again.
+func (b *body) over() { _ = b.held.Set(b.api.Broker.Memory(), 0, b) }
+
+// Client implements memory.Holder.
+func (b *body) Client() *memory.Client { return b.api.Limiter.Client(b.who) }

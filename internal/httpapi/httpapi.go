@@ -52,6 +52,7 @@ type API struct {
 	serving serving
 	origins *cors.Policy // a page elsewhere could publish in its reader's name
 	lane    *lane.Lane   // nil: off
+	twoWay  lane.Host
 
 	writeTimeout atomic.Int64 // a time.Duration
 }
@@ -78,6 +79,7 @@ func New(cfg Config) *API {
 		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
 	})
 	a.openLane()
+	a.twoWay = lane.Host{App: a.App, Polls: a.Polls, Limiter: a.Limiter, Lane: a.lane}
 	return a
 }
 

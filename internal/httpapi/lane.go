@@ -7,6 +7,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
 // LaneWay is how polls wait on the lane.
@@ -32,6 +33,9 @@ func (a *API) openLane() {
 		WriteTimeout: a.WriteTimeout, Idle: laneIdle,
 	})
 }
+
+// BareHost returns the host of TCP connections.
+func (a *API) BareHost() transport.Host { return &a.twoWay }
 
 // Listener returns where connections come back from the lane, or nil without one.
 // The http.Server must serve it beside its own, and have ConnContext.

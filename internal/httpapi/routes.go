@@ -188,7 +188,7 @@ func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
 	}
 	// An error means that the connection knows no deadlines, as in some tests.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
-	b := &body{ReadCloser: r.Body, part: part{api: a, who: a.addressOf(r)}}
+	b := &body{ReadCloser: r.Body, api: a, who: a.addressOf(r)}
 	r.Body = b
 	return b.over
 }

@@ -36,10 +36,10 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		return app.ErrClientGone // the upgrade has answered
 	}
 	_, compressed := compression.Accepted()
-	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, a.counted(c.Who), time.Now())
+	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, a.twoWay.Owner(conn, c.Who), time.Now())
 	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	a.carry(r.Context(), conn, d, c.Who)
+	a.twoWay.Carry(r.Context(), conn, d)
 	return nil
 }
 

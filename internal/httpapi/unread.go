@@ -1,11 +1,9 @@
 package httpapi
 
 import (
-	"net"
 	"net/http"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
@@ -38,19 +36,6 @@ func responseOf(w http.ResponseWriter) *response {
 
 // Unwrap is for http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// A link is a two-way connection that was opened, as the owner of unread bytes.
-type link struct {
-	api  *API
-	who  limit.Who
-	conn net.Conn
-}
-
-// Client implements memory.Owner.
-func (l *link) Client() *memory.Client { return l.api.Limiter.Client(l.who) }
-
-// CutOff implements memory.Owner.
-func (l *link) CutOff() { listen.Of(l.conn).CutOff() }
 
 // Client implements memory.Owner.
 func (w *response) Client() *memory.Client { return w.api.Limiter.Client(w.api.addressOf(w.request)) }

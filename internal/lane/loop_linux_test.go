@@ -142,8 +142,7 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			s := newStage(t, auth.Open{})
 			s.polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"))
 			c, _ := s.connect()
-			hold := func(int64) error { return nil }
-			c.duplex = &duplex{Duplex: transport.Duplex{Conversation: s.polls.NewWebSocket(frame.NDJSON, false, hold, time.Now())}}
+			c.duplex = &duplex{Duplex: transport.Duplex{Conversation: s.polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
 			c.gone = &gone{done: make(chan struct{})}
 			finished := 0
 			waited := make(chan struct{})

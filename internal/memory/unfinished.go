@@ -27,16 +27,15 @@ type UnfinishedBytes struct {
 	counted int64
 }
 
-// Set states how many bytes there are now; 0 ends the count. client is called if none
-// were counted before; it may return nil. The error, a *wire.Problem, refuses the
-// bytes, which count nevertheless.
-func (u *UnfinishedBytes) Set(a *Account, bytes int64, client func() *Client) error {
+// Set states how many bytes of a holder there are now; 0 ends the count. The error, a
+// *wire.Problem, refuses the bytes, which count nevertheless.
+func (u *UnfinishedBytes) Set(a *Account, bytes int64, of Holder) error {
 	more := max(0, bytes-freeBytes) - u.counted
 	if more == 0 {
 		return nil
 	}
 	if u.counted == 0 {
-		u.client = client()
+		u.client = of.Client()
 	}
 	u.counted += more
 	a.Add(Unfinished, more)

@@ -18,11 +18,16 @@ const SmallWrite = 4 << 10
 // not read.
 const stalledAfter = time.Second
 
+// A Holder of bytes is a request or a connection.
+type Holder interface {
+	// Client returns where bytes count that begin to; nil: of no address. The goroutine
+	// that calls Set calls it.
+	Client() *Client
+}
+
 // An Owner of unread bytes is a connection, or an answer on one.
 type Owner interface {
-	// Client returns where the bytes count that begin to wait; nil: of no address. The
-	// owner's goroutine calls it.
-	Client() *Client
+	Holder
 
 	// CutOff ends the connection, and counts its client as a slow reader. It does not wait,
 	// and any goroutine may call it, also after the end.

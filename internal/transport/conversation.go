@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -26,10 +27,12 @@ import (
 //
 // No time passes for the client while its command is carried out.
 type Conversation struct {
-	server *Server                 // immutable, like the next three
-	format frame.Format            // of what both sides send
-	hold   func(bytes int64) error // counts the bytes of an unfinished command; the error ends the connection
-	reader reader
+	server *Server      // immutable, like the next two
+	format frame.Format // of what both sides send
+	owner  memory.Owner
+
+	reader reader                 // nil: nothing is read any more
+	held   memory.UnfinishedBytes // what reader keeps of an unfinished command
 
 	state   conversationState
 	busy    bool      // a command, or the opening, is being carried out
@@ -98,20 +101,20 @@ type incoming struct {
 }
 
 // NewWebSocket returns the conversation of a WebSocket that was just opened. With
-// inflates, compression without context takeover was negotiated. hold counts the bytes
-// of an unfinished command; an error, a *wire.Problem, ends the connection.
-func (t *Server) NewWebSocket(format frame.Format, inflates bool, hold func(bytes int64) error, now time.Time) *Conversation {
+// inflates, compression without context takeover was negotiated. The owner is that of
+// the bytes that the connection makes the server hold.
+func (t *Server) NewWebSocket(format frame.Format, inflates bool, owner memory.Owner, now time.Time) *Conversation {
 	return &Conversation{
-		server: t, format: format.OnSocket(), hold: hold, state: talking, heard: now,
+		server: t, format: format.OnSocket(), owner: owner, state: talking, heard: now,
 		reader: newSocket(format, inflates, t.config().limits.MessageBytes),
 	}
 }
 
 // NewTCP returns the conversation of a TCP connection that has yet to say what it
-// opens. For hold see NewWebSocket.
-func (t *Server) NewTCP(hold func(bytes int64) error, now time.Time) *Conversation {
+// opens. For the owner see NewWebSocket.
+func (t *Server) NewTCP(owner memory.Owner, now time.Time) *Conversation {
 	return &Conversation{
-		server: t, format: frame.CBOR, hold: hold, heard: now, due: now.Add(openTimeout),
+		server: t, format: frame.CBOR, owner: owner, heard: now, due: now.Add(openTimeout),
 		reader: newSequence(t.config().limits.MessageBytes),
 	}
 }
@@ -137,7 +140,7 @@ func (c *Conversation) Receive(b []byte, now time.Time) (n int, a Action) {
 	}
 	c.heard, c.asked = now, time.Time{}
 	n, in, err := c.reader.Read(b)
-	if full := c.hold(int64(c.reader.Held())); err == nil {
+	if full := c.held.Set(c.server.memory, int64(c.reader.Held()), c.owner); err == nil {
 		err = full
 	}
 	if err != nil {
@@ -209,7 +212,7 @@ func (c *Conversation) Wrote(now time.Time) {
 // Close gives up what is kept of an unfinished command. It may be called again.
 func (c *Conversation) Close() {
 	c.reader = nil
-	_ = c.hold(0) // less is never too much
+	_ = c.held.Set(c.server.memory, 0, c.owner) // less is never too much
 }
 
 // Due returns when Overdue has to be called; zero: not before another call.

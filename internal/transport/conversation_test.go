@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -22,26 +23,32 @@ import (
 // opened is when the conversations of the tests begin.
 var opened = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func holdAll(int64) error { return nil }
+var account = memory.New(memory.DefaultBudget, nil, metrics.New("test"))
+
+// A client is one address. It implements memory.Owner.
+type client struct{ holds memory.Client }
+
+func (c *client) Client() *memory.Client { return &c.holds }
+func (c *client) CutOff()                {}
 
 // aServer has the default time-outs, and messages of at most 64 KiB.
-var aServer = New(Config{}, wire.Limits{MessageBytes: 64 << 10}, nil, metrics.New("test"))
+var aServer = New(Config{}, wire.Limits{MessageBytes: 64 << 10}, account, metrics.New("test"))
 
 func newTextSocket() *Conversation {
-	return aServer.NewWebSocket(frame.NDJSON, false, holdAll, opened)
+	return aServer.NewWebSocket(frame.NDJSON, false, &client{}, opened)
 }
 
 func newBinarySocket() *Conversation {
-	return aServer.NewWebSocket(frame.CBOR, false, holdAll, opened)
+	return aServer.NewWebSocket(frame.CBOR, false, &client{}, opened)
 }
 
 func newInflatingSocket() *Conversation {
-	return aServer.NewWebSocket(frame.NDJSON, true, holdAll, opened)
+	return aServer.NewWebSocket(frame.NDJSON, true, &client{}, opened)
 }
 
 // newTCP returns the conversation of a TCP connection that has said what it opens.
 func newTCP() *Conversation {
-	c := aServer.NewTCP(holdAll, opened)
+	c := aServer.NewTCP(&client{}, opened)
 	c.Opened(opened)
 	return c
 }
@@ -210,21 +217,16 @@ func wrote(c *Conversation, now time.Time) Action {
 }
 
 func TestTheRulesOfAConversation(t *testing.T) {
-	socket := func(s *Server) *Conversation { return s.NewWebSocket(frame.NDJSON, true, holdAll, opened) }
+	socket := func(s *Server) *Conversation { return s.NewWebSocket(frame.NDJSON, true, &client{}, opened) }
 	tcp := func(s *Server) *Conversation {
-		c := s.NewTCP(holdAll, opened)
+		c := s.NewTCP(&client{}, opened)
 		c.Opened(opened)
 		return c
 	}
-	unopened := func(s *Server) *Conversation { return s.NewTCP(holdAll, opened) }
-	none := wire.NewProblem(wire.CodeOverloaded, "", "")
-	full := func(s *Server) *Conversation {
-		return s.NewTCP(func(bytes int64) error {
-			if bytes > 100 {
-				return none
-			}
-			return nil
-		}, opened)
+	unopened := func(s *Server) *Conversation { return s.NewTCP(&client{}, opened) }
+	cramped := func(*Server) *Conversation { // its client may hold half of the smallest share
+		s := New(Config{}, wire.Limits{MessageBytes: 64 << 10}, memory.New(1, nil, metrics.New("test")), metrics.New("test"))
+		return s.NewTCP(&client{}, opened)
 	}
 	const sec = time.Second
 	command, item := frameOf(fin|text, "{}"), []byte("\xa1\x64ping\xf5")
@@ -336,9 +338,9 @@ func TestTheRulesOfAConversation(t *testing.T) {
 			{sec, ends(wire.NewProblem(wire.CodeInvalidTopic, "", "")), "end(invalid_topic)", never},
 			{sec, wrote, "", 2 * sec},
 		}, ""},
-		"what takes too much memory ends it": {full, []step{
-			{0, receivesAll([]byte("\x79\x03\xe8" + string(make([]byte, 90)))), "", 10 * sec},
-			{0, receives(make([]byte, 90), 90), "end(overloaded)", never},
+		"what takes too much memory ends it": {cramped, []step{
+			{0, receivesAll([]byte("\x7a\x00\x0f\x00\x00" + string(make([]byte, 500_000)))), "", 10 * sec},
+			{0, receivesAll(make([]byte, 100_000)), "end(limited)", never},
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -416,25 +418,23 @@ func wordOf(t *testing.T, format frame.Format, code ws.OpCode, payload []byte) s
 
 // What is kept of a command is counted, and no more once the connection has ended.
 func TestAConversationCountsWhatItHolds(t *testing.T) {
-	command := frameOf(fin|text, string(make([]byte, 1000)))
+	const begin, rest = 20_000, 10_000
 	for name, end := range map[string]func(*Conversation){
-		"the rest comes":  func(c *Conversation) { c.Receive(command[500:], opened) },
+		"the rest comes": func(c *Conversation) {
+			_, a := c.Receive(frameOf(fin|continued, string(make([]byte, rest))), opened)
+			require.Len(t, a.Command, begin+rest)
+		},
 		"it ends":         func(c *Conversation) { c.End(wire.NewProblem(wire.CodeDraining, "", "")) },
 		"it is closed":    (*Conversation).Close,
 		"the client ends": func(c *Conversation) { c.Receive(frameOf(fin|closing, ""), opened) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var held int64
-			c := aServer.NewWebSocket(frame.NDJSON, false, func(bytes int64) error { held = bytes; return nil }, opened)
-			b := command[:500]
-			if name == "the client ends" {
-				b = frameOf(text, string(make([]byte, 492)))
-			}
-			_, a := c.Receive(b, opened)
+			c := newTextSocket()
+			_, a := c.Receive(frameOf(text, string(make([]byte, begin))), opened)
 			require.Zero(t, a)
-			require.EqualValues(t, 492, held)
+			require.EqualValues(t, begin-16<<10, account.Of(memory.Unfinished), "some is free")
 			end(c)
-			require.Zero(t, held)
+			require.Zero(t, account.Of(memory.Unfinished))
 		})
 	}
 }

@@ -37,8 +37,6 @@ type Duplex struct {
 	Commands     Commands
 	Ahead        []byte // what was read of the connection already
 	Deflates     bool   // the messages of a WebSocket may be deflated
-
-	Owner memory.Owner // of the bytes that wait for the client
 }
 
 // Serve serves a two-way connection until either side ends it, and closes it. It works
@@ -53,7 +51,7 @@ func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
 	defer t.serving.remove(conn)
 	l := newLink(conn, d.Conversation, d.Ahead)
 	l.format, l.deflates = d.Request.Format, d.Deflates
-	l.waiting.Init(t.memory, d.Owner)
+	l.waiting.Init(t.memory, d.Conversation.owner)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var a Answer

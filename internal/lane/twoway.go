@@ -1,0 +1,69 @@
+package lane
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+)
+
+// A Host serves two-way connections: on a lane if it takes them, else with two
+// goroutines each. It implements transport.Host, which opens those on TCP.
+type Host struct {
+	App     *app.App
+	Polls   *transport.Server
+	Limiter *limit.Limiter
+	Lane    *Lane // nil: off
+}
+
+// Owner returns the owner of the bytes that a connection of who makes the daemon hold.
+func (h *Host) Owner(c net.Conn, who limit.Who) memory.Owner { return &owner{h.Limiter, who, c} }
+
+// Converse implements transport.Host.
+func (h *Host) Converse(c net.Conn) *transport.Conversation {
+	return h.Polls.NewTCP(h.Owner(c, listen.SeatOf(c).Who(nil, "")), time.Now())
+}
+
+// Open implements transport.Host.
+func (h *Host) Open(c net.Conn, first []byte) (transport.Duplex, error) {
+	d, err := h.App.ConnectByItem(app.Caller{Who: listen.SeatOf(c).Who(nil, "")}, first)
+	if err == nil {
+		if conn := listen.Of(c); conn != nil {
+			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}
+		}
+		return d, nil
+	}
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !h.Limiter.Hold(context.Background(), refusal) {
+		return d, app.ErrClientGone
+	}
+	if p := h.App.Problem(err); p != nil {
+		return d, p
+	}
+	return d, err
+}
+
+// Carry implements transport.Host, also for WebSockets.
+func (h *Host) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+	listen.Of(c).Opened()
+	if h.Lane == nil || !h.Lane.Carry(c, d) {
+		defer h.App.End(d.Session)
+		h.Polls.Serve(ctx, c, d)
+	}
+}
+
+// An owner is a connection as the owner of bytes. It implements memory.Owner.
+type owner struct {
+	limiter *limit.Limiter
+	who     limit.Who
+	conn    net.Conn
+}
+
+func (o *owner) Client() *memory.Client { return o.limiter.Client(o.who) }
+func (o *owner) CutOff()                { listen.Of(o.conn).CutOff() }
