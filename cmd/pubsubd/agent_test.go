@@ -17,11 +17,13 @@ import (
 )
 
 func TestATestOfSeveralProcesses(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"broadcast": {"broadcast", "--clients=21", "--period=500ms", "--bursts=3"},
 		"steady":    {"collab", "--pattern=steady", "--topics=5", "--period=100ms", "--warmup=100ms", "--duration=500ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := run(t, nil, append(append([]string{"loadtest"}, args...), "--settle=10ms", "--processes=2", "--json=-")...)
 			result := wantCarried(t, r, r.stdout)
 			require.Len(t, result.Agents, 2)
@@ -40,6 +42,7 @@ func TestATestOfSeveralProcesses(t *testing.T) {
 
 // The point of it: more clients than one process may have open files.
 func TestMoreClientsThanOneProcessHasOpenFiles(t *testing.T) {
+	t.Parallel()
 	s := serveProcess(t)
 	const clients = 300
 	limited := func(args ...string) ran {
@@ -72,6 +75,7 @@ func startAgent(t *testing.T, token string) (*exec.Cmd, string) {
 }
 
 func TestAgentsOfTheCommandLine(t *testing.T) {
+	t.Parallel()
 	const token = "not-to-be-seen"
 	_, one := startAgent(t, token)
 	cmd, two := startAgent(t, token)

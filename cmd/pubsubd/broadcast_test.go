@@ -12,6 +12,7 @@ import (
 )
 
 func TestASearchWritesTableJSONAndChart(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file, svg := filepath.Join(dir, "search.json"), filepath.Join(dir, "search.svg")
 	// Nobody's messages arrive within a microsecond, so the search is a short one.
@@ -31,6 +32,7 @@ func TestASearchWritesTableJSONAndChart(t *testing.T) {
 }
 
 func TestABroadcastOverTopicsWithSizedMessages(t *testing.T) {
+	t.Parallel()
 	r := run(t, nil, "loadtest", "broadcast", "--clients=20", "--topics=5", "--message-bytes=65536", "--period=100ms", "--bursts=3",
 		"--settle=0s", "--json=-")
 	result := wantCarried(t, r, r.stdout)

@@ -13,6 +13,7 @@ import (
 
 // The same comes over every transport and in every format, over a restart too.
 func TestSubscribeOverEveryTransport(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ args, over string }{
 		{"--transport=longpoll", "longpoll"},
 		{"--transport=longpoll --format=cbor", "longpoll"},
@@ -25,6 +26,7 @@ func TestSubscribeOverEveryTransport(t *testing.T) {
 		{"--transport=auto --format=json", "websocket"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
+			t.Parallel()
 			s := serveProcess(t, "--listen-tcp=127.0.0.1:0")
 			s.do("publish", "a", `{"n":[1,2.5]}`)
 			s.do("publish", "a", "two", "--type=text/plain")

@@ -15,6 +15,7 @@ import (
 // The real daemon, started by the command, sends objects back whole, and is told
 // apart from its clients by its CPU.
 func TestTheEncodingsAreCompared(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file, page, chart := filepath.Join(dir, "encoding.json"), filepath.Join(dir, "encoding.html"), filepath.Join(dir, "encoding.svg")
 	args := []string{"loadtest", "encoding", "--clients=4", "--duration=100ms", "--rounds=1", "--objects=20,40",

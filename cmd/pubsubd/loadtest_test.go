@@ -50,6 +50,7 @@ func written(t *testing.T, file string) string {
 
 // Each scenario, small, against a server that the command starts itself.
 func TestLoadTestsStartTheirOwnServer(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"broadcast":           {"broadcast", "--clients=20", "--period=300ms", "--bursts=3"},
 		"broadcast stream":    {"broadcast", "--clients=20", "--period=300ms", "--bursts=3", "--mode=stream"},
@@ -64,6 +65,7 @@ func TestLoadTestsStartTheirOwnServer(t *testing.T) {
 		"steady": {"collab", "--pattern=steady", "--topics=5", "--period=100ms", "--warmup=100ms", "--duration=500ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			file := filepath.Join(t.TempDir(), "result.json")
 			r := run(t, nil, append([]string{"loadtest", "--json", file, "--settle=10ms"}, args...)...)
 			result := wantCarried(t, r, written(t, file))
@@ -182,6 +184,7 @@ func endLoadTest(t *testing.T, end syscall.Signal) {
 
 // `2>&1 | head -1`: whoever read has left, and the test goes on to its end.
 func TestALoadTestNobodyReadsStopsItsServer(t *testing.T) {
+	t.Parallel()
 	table, unread, err := os.Pipe()
 	require.NoError(t, err)
 	defer unread.Close()

@@ -40,6 +40,7 @@ func (s *served) busy(while time.Duration) float64 {
 // histories short before the collector runs without end, refuses no publish, and lets
 // sessions in again.
 func TestAProcessStaysWithinGOMEMLIMIT(t *testing.T) {
+	t.Parallel()
 	const limit, mib = 96 << 20, 1 << 20
 	s := serveProcessIn(t, []string{"GOMEMLIMIT=96MiB"}, "--memory-budget=256MiB", "--history-bytes=256MiB",
 		"--history-messages=1000000", "--history-age=1h", "--message-bytes=1MiB")

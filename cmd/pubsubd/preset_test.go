@@ -15,6 +15,7 @@ import (
 // A user writes a scenario, and gets a table, a record, a page and charts; the run
 // that misses its objective does not keep the others from being made.
 func TestAScenarioFileIsRunAsItSays(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file, record, page, charts := filepath.Join(dir, "mine.yaml"), filepath.Join(dir, "r.json"), filepath.Join(dir, "r.html"), filepath.Join(dir, "charts")
 	require.NoError(t, os.WriteFile(file, []byte(`title: Mine

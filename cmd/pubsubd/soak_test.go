@@ -19,6 +19,7 @@ import (
 // The real daemon keeps its promises for some seconds in which it is stopped and
 // killed, and connections are cut.
 func TestASoakFindsNoFault(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "soak.json")
 	r := run(t, nil, "loadtest", "soak", "--duration=5s", "--restart=1s", "--settle=1m", "--topics=10", "--subscribers=32", "--rate=100", "--seed=5", "--json", file)
 	require.Zero(t, r.code, "%s\n%s", r.stdout, r.stderr)

@@ -26,6 +26,7 @@ var stalledMessages = flag.Int("messages", 30_000, "messages published while a s
 // the subscriber reads on it gets what was on its way, exactly one gap that names
 // the missing range, and the rest, in order.
 func TestAStalledSubscriberHarmsNobody(t *testing.T) {
+	t.Parallel()
 	const history, ahead = 3000, 2500
 	s := serveProcess(t, "--poll-write-timeout=1h", "--history-age=1h", fmt.Sprintf("--history-messages=%d", history))
 	p := newPublisher(t, s)

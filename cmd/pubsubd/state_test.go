@@ -170,6 +170,7 @@ func (s *served) successor(args ...string) *served {
 // through a planned restart in the middle of everything, and lose nothing; then
 // through a crash, and each is told of it once for each of its topics.
 func TestARestartLosesNothingAndACrashIsToldOnce(t *testing.T) {
+	t.Parallel()
 	settings := []string{"--state", filepath.Join(t.TempDir(), "state"), "--history-messages=100000", "--history-bytes=100MiB"}
 	one := serveProcess(t, settings...)
 	crowd := gather(t, one, 60, 10)
@@ -215,6 +216,7 @@ func (s *served) wantEnd(words string) {
 // A state file that something has damaged is told of in the log, and its loss to
 // the subscribers.
 func TestADamagedStateIsTold(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state")
 	one := serveProcess(t, "--state", path)
 	crowd := gather(t, one, 6, 2)

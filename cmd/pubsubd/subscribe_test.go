@@ -160,6 +160,7 @@ func TestSubscribeEndsQuietlyWhenNobodyReads(t *testing.T) {
 // The daemon is gone and comes back on the same port: the subscriber says so, is
 // told of the new epoch by a gap, and goes on.
 func TestSubscribeGoesOnOverARestart(t *testing.T) {
+	t.Parallel()
 	s := serveProcess(t)
 	sub := subscribe(s, "a@oldest")
 	s.do("publish", "a", "1")

@@ -14,6 +14,7 @@ import (
 // Every transport of the real daemon, and both floors, in every format and both
 // ways: a few messages, of which none may be missing.
 func TestTransportsAreMeasured(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file, svg, html := filepath.Join(dir, "t.json"), filepath.Join(dir, "t.svg"), filepath.Join(dir, "t.html")
 	r := run(t, nil, "loadtest", "transports", "--messages=1500", "--repeats=1", "--clients=2", "--json", file, "--svg", svg, "--html", html)

@@ -24,7 +24,7 @@ func TestAPollOutlivesTheOneThatItsClientHasAbandoned(t *testing.T) {
 func (k *kit) abandonPolls(call func(*kit) *caller) {
 	session := k.openA()
 	ended := func() int { return int(k.counted("pubsubd_polls_total")) }
-	for n := 1; n <= 50; n++ {
+	for n := 1; n <= 20; n++ {
 		abandoned, current := call(k), call(k)
 		abandoned.send(polling(session, n-1))
 		require.NoError(k, abandoned.conn.Close())
