@@ -1,15 +1,15 @@
-// Package auth answers who a request comes from and what that principal may do.
-// Today there is one answer, Open; it is asked in every place that matters.
+// Package auth identifies the principal of a request and decides what it may do. Its only
+// authority today is Open, which allows everything.
 package auth
 
-// A Principal is who a request comes from.
+// A Principal is the sender of a request.
 type Principal struct {
-	Name string // empty for anonymous
+	Name string // empty if anonymous
 }
 
-// Credentials are what a request says of who sends it. Secrets: never log them.
+// Credentials are what a request carries to identify its sender. Never log them.
 type Credentials struct {
-	Authorization string // the header, as it came; empty: none
+	Authorization string // the header as it came; empty: none
 }
 
 // Action is what a principal wants to do with a topic.
@@ -19,15 +19,15 @@ type Action string
 const (
 	Publish   Action = "publish"
 	Subscribe Action = "subscribe" // and read
-	Delete    Action = "delete"    // what a topic's history holds
+	Delete    Action = "delete"    // the messages in a topic's history
 )
 
-// Open is the authority of a daemon without authorisation: everyone is anonymous
-// and may do everything.
+// Open is the authority of a daemon without authorisation. Every principal is anonymous and
+// may do everything.
 type Open struct{}
 
 // Identify returns the anonymous principal.
 func (Open) Identify(Credentials) (Principal, error) { return Principal{}, nil }
 
-// Allow allows.
+// Allow allows every action.
 func (Open) Allow(Principal, Action, string) error { return nil }

@@ -1,26 +1,25 @@
-// Package cors says which pages of other origins may use the daemon, and what
-// answers tell their browsers (Fetch standard, section "CORS protocol").
+// Package cors decides which pages of other origins may use the daemon, and sets the
+// headers for their browsers (Fetch standard, section "CORS protocol").
 package cors
 
 import "net/http"
 
-// Every is the origin that stands for all of them, if it stands alone.
+// Every, alone in the list, allows all origins.
 const Every = "*"
 
-// Expose lists the headers that a page may read besides those it always may.
+// Expose lists the headers that a page may read besides the default ones.
 const Expose = "Retry-After"
 
-// A Policy is which origins are allowed: none, some or every. Answers differ by
-// the index that it gives the origin of a request, and by nothing else of it. It is
-// immutable.
+// A Policy allows no origins, some, or all. It gives each origin an index: requests with
+// the same index get the same headers. It is immutable.
 type Policy struct {
-	allowed    []string       // what answers of each index tell is allowed; empty: nothing
-	index      map[string]int // of the origins that are listed
+	allowed    []string       // by index: the allowed origin in answers; empty: none
+	index      map[string]int // of the listed origins
 	protection http.CrossOriginProtection
 }
 
-// New returns the policy that allows origins, which are as a browser sends them:
-// scheme://host[:port], or Every alone.
+// New returns a policy that allows these origins. They are written as a browser sends
+// them, scheme://host[:port], or are Every alone.
 func New(origins []string) *Policy {
 	if len(origins) == 1 && origins[0] == Every {
 		return &Policy{allowed: []string{Every}}
@@ -28,7 +27,7 @@ func New(origins []string) *Policy {
 	p := &Policy{allowed: []string{""}, index: make(map[string]int, len(origins))}
 	for _, origin := range origins {
 		if err := p.protection.AddTrustedOrigin(origin); err != nil {
-			panic("BUG: nobody has validated an origin: " + err.Error())
+			panic("BUG: an origin was not validated: " + err.Error())
 		}
 		p.index[origin] = len(p.allowed)
 		p.allowed = append(p.allowed, origin)
@@ -36,30 +35,29 @@ func New(origins []string) *Policy {
 	return p
 }
 
-// Index returns which of the answers a request with this Origin gets. It is 0
-// where none is sent, or one that is not allowed; and where every origin is,
-// because all answers are alike then.
+// Index returns the index of a request with this Origin. It is 0 without an origin, with
+// one that is not allowed, and if all are allowed, because all answers are equal then.
 func (p *Policy) Index(origin string) int { return p.index[origin] }
 
-// Indices returns how many there are.
+// Indices returns the number of indices.
 func (p *Policy) Indices() int { return len(p.allowed) }
 
-// Allowed returns the Access-Control-Allow-Origin of answers of an index, or "".
+// Allowed returns the Access-Control-Allow-Origin of an index, or "".
 func (p *Policy) Allowed(index int) string { return p.allowed[index] }
 
-// Varies reports whether answers differ by Origin. Then all say so, to requests
-// without one, too: a cache must not answer a page with them (Fetch standard,
-// section "CORS protocol and HTTP caches").
+// Varies reports whether answers differ by Origin. All answers then say so, also without
+// an origin: a cache must not give such an answer to a page (Fetch standard, section
+// "CORS protocol and HTTP caches").
 func (p *Policy) Varies() bool { return len(p.allowed) > 1 }
 
-// Allows reports whether pages of this origin may do all that a page of the
-// daemon's own may.
+// Allows reports whether pages of this origin may do the same as pages of the daemon's
+// own origin.
 func (p *Policy) Allows(origin string) bool { return p.every() || p.index[origin] > 0 }
 
 func (p *Policy) every() bool { return p.allowed[0] == Every }
 
-// Announce sets what an answer to a request with this Origin tells. There are no
-// cookies, so nothing is said of credentials.
+// Announce sets the headers of an answer to a request with this Origin. The daemon uses
+// no cookies, so it sets no header about credentials.
 func (p *Policy) Announce(h http.Header, origin string) {
 	if allowed := p.Allowed(p.Index(origin)); allowed != "" {
 		h.Set("Access-Control-Allow-Origin", allowed)
@@ -70,8 +68,8 @@ func (p *Policy) Announce(h http.Header, origin string) {
 	}
 }
 
-// Check returns an error if r would change something for a page whose origin is
-// neither the daemon's own nor allowed.
+// Check returns an error if r could change something and comes from a page whose origin
+// is neither the daemon's own nor allowed.
 func (p *Policy) Check(r *http.Request) error {
 	if p.every() {
 		return nil

@@ -1,4 +1,4 @@
-// Package leaktest looks for goroutines that outlive a package's tests.
+// Package leaktest finds goroutines that outlive the tests of a package.
 package leaktest
 
 import (
@@ -7,15 +7,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is for what has been told to end: on a busy machine it may take longer to
-// do so than the half second that goleak has for it.
+// patience is how long goroutines may take to end. On a busy machine, goleak's half second
+// is too short.
 const patience = 20 * time.Second
 
-// Main runs the tests of a package, for its TestMain, and exits. It fails those that
-// leave a goroutine behind.
+// Main runs the tests of a package from its TestMain, and exits. It fails if a goroutine
+// is left over.
 func Main(m goleak.TestingM) { goleak.VerifyTestMain(patient{m, patience}) }
 
-// patient are tests that are over when their goroutines have ended, or had so long.
+// patient waits after the tests until their goroutines have ended, for at most patience.
 type patient struct {
 	goleak.TestingM
 	patience time.Duration
