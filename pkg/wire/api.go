@@ -1,6 +1,8 @@
 package wire
 
-import "encoding/json"
+import (
+	"encoding/json"
+)
 
 // The bodies of requests and answers under /v1 that are not frames. The daemon
 // refuses a request with a member it does not know; clients ignore unknown
@@ -107,4 +109,77 @@ type TopicState struct {
 type TopicList struct {
 	Topics []TopicState `json:"topics"`
 	Next   string       `json:"next,omitempty"`
+}
+
+// A Command is what a client asks for on a connection that goes both ways: one of
+// subscribing (with unsubscribing, which comes first), publishing, acking and pinging.
+// The daemon refuses members that it does not know.
+type Command struct {
+	Ref         *uint64      `json:"ref,omitempty"` // what the reply is called; without it there is one only if something is wrong
+	Subscribe   []Start      `json:"subscribe,omitempty"`
+	Unsubscribe []string     `json:"unsubscribe,omitempty"`
+	Publish     *PublishItem `json:"publish,omitempty"`
+	Ack         *uint64      `json:"ack,omitempty"` // frames of the session that the client has
+	Ping        bool         `json:"ping,omitempty"`
+}
+
+// A ConnectRequest says what a connection that goes both ways carries: a session of
+// its own, which may begin without topics, or one that is open. On a WebSocket it is
+// the query, on a bare connection the first item.
+type ConnectRequest struct {
+	Topics []Start `json:"topics,omitempty"`
+	Client string  `json:"client,omitempty"` // as OpenRequest
+	Echo   *bool   `json:"echo,omitempty"`
+
+	Session string  `json:"session,omitempty"` // in place of all the others
+	Ack     *uint64 `json:"ack,omitempty"`     // frames of it that the client has; required if it acks
+}
+
+// MaxRef is the largest reference of a command: what every JSON reader keeps exactly.
+const MaxRef = 1<<53 - 1
+
+// HookPublish is the type of what an application is asked before a message is
+// published.
+const HookPublish = "publish"
+
+// A HookAnswer is what an application answers. Without Message and Refuse the message
+// goes as it is.
+type HookAnswer struct {
+	// Message takes the message's place: its payload, type, key and ttl are as said
+	// here, and what is left out it has not. Topic, client and id stay, and may be
+	// left out or repeated.
+	Message *PublishItem `json:"message,omitempty"`
+
+	Refuse *HookRefusal `json:"refuse,omitempty"`
+}
+
+// A HookRefusal is why the message is not published, for its publisher.
+type HookRefusal struct {
+	Detail string `json:"detail,omitempty"`
+}
+
+// What the admin listener answers in JSON. It is for operators, and no part of /v1.
+
+// SessionList answers GET /sessions?limit=&sort= on the admin listener: of the open
+// sessions those that come first, and how many there are.
+type SessionList struct {
+	Open      int             `json:"open"`      // sessions, listed or not
+	Stateless int             `json:"stateless"` // stateless polls in progress, which are not listed
+	Sessions  []ListedSession `json:"sessions"`
+}
+
+// ListedSession is what an operator may know of a session. It has a number in place
+// of its id: the id is a capability, and even a part of it or its hash would let
+// others tell whose session it is. A number says nothing but which was opened first.
+type ListedSession struct {
+	Number        uint64 `json:"number"`  // rises with each session that the daemon opens
+	AgeMS         int64  `json:"age_ms"`  // since it was opened
+	IdleMS        int64  `json:"idle_ms"` // since the last poll; 0 while one is there
+	Polling       bool   `json:"polling"` // a poll is parked or being answered
+	Subscriptions int    `json:"subscriptions"`
+	Queued        int    `json:"queued"`          // frames waiting for a poll
+	Unacked       int    `json:"unacked"`         // frames sent and not acked
+	Lag           uint64 `json:"lag"`             // of all subscriptions together
+	Worst         string `json:"worst,omitempty"` // the topic that lags most; none if nothing lags
+	Why           string `json:"why,omitempty"`   // what a session that lags waits for
 }

@@ -3,59 +3,131 @@ package wire
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// Content is what one frame says: exactly one member is set, or none for a
-// heartbeat.
-type Content struct {
-	Message *Message
-	Gap     *Gap
-	Hello   *Hello
-	End     *Problem
-	Reply   *Reply
+// appendMessage appends m as one NDJSON line:
+//
+//	{"position":"a.b@k3:18","time":1700000000000,"data":[1,2]}
+//	{"position":"a.b@k3:19","time":1700000000000,"type":"text/plain","text":"hi"}
+//	{"position":"a.b@k3:20","time":1700000000000,"type":"image/png","base64":"iVBO"}
+//
+// The position comes first and the payload last. id and key, where present, stand
+// after the time.
+func appendMessage(dst []byte, m *Message) []byte {
+	dst = append(dst, `{"position":"`...)
+	dst = m.Position.Append(dst)
+	dst = append(dst, `","time":`...)
+	dst = strconv.AppendInt(dst, m.Time, 10)
+	if m.ID != "" {
+		dst = cbor.AppendJSONString(append(dst, `,"id":`...), m.ID)
+	}
+	if m.Key != "" {
+		dst = cbor.AppendJSONString(append(dst, `,"key":`...), m.Key)
+	}
+	return append(m.AppendPayload(dst), '}', '\n')
 }
 
-// Counts reports whether the frame is one that acks count: a message or a gap.
-func (c Content) Counts() bool { return c.Message != nil || c.Gap != nil }
-
-// AppendJSON appends the frame as one NDJSON line; the zero Content is a heartbeat.
-func (c Content) AppendJSON(dst []byte) []byte {
-	switch {
-	case c.Message != nil:
-		return appendMessage(dst, c.Message)
-	case c.Gap != nil:
-		return appendGap(dst, c.Gap)
-	case c.Hello != nil:
-		return appendNamed(dst, "hello", c.Hello)
-	case c.End != nil:
-		return appendNamed(dst, "end", c.End)
-	case c.Reply != nil:
-		return appendReply(dst, c.Reply)
+// AppendPayload appends the members of a JSON object that carry the payload, with a
+// comma before each: data, or type with text or base64.
+func (m *Message) AppendPayload(dst []byte) []byte {
+	if m.Type == "" {
+		return appendData(append(dst, `,"data":`...), m)
 	}
-	return append(dst, '\n')
+	dst = cbor.AppendJSONString(append(dst, `,"type":`...), m.Type)
+	if m.IsText() {
+		return cbor.AppendJSONString(append(dst, `,"text":`...), m.Data)
+	}
+	dst = append(dst, `,"base64":"`...)
+	dst = base64.StdEncoding.AppendEncode(dst, m.Data)
+	return append(dst, '"')
 }
 
-// AppendCBOR appends the frame as one CBOR item; the zero Content is a heartbeat, null.
-func (c Content) AppendCBOR(dst []byte) []byte {
-	switch {
-	case c.Message != nil:
-		return appendMessageCBOR(dst, c.Message)
-	case c.Gap != nil:
-		return appendGapCBOR(dst, c.Gap)
-	case c.Hello != nil:
-		return appendValueCBOR(append(dst, cbor.Array|2, kindHello), "hello", c.Hello)
-	case c.End != nil:
-		return appendValueCBOR(append(dst, cbor.Array|2, kindEnd), "end", c.End)
-	case c.Reply != nil:
-		return appendReplyCBOR(dst, c.Reply)
+// appendData appends a JSON payload, which came in JSON or in CBOR.
+func appendData(dst []byte, m *Message) []byte {
+	if m.CBOR {
+		return cbor.AppendJSON(dst, m.Data)
 	}
-	return append(dst, cbor.Null)
+	return append(dst, m.Data...)
+}
+
+// appendGap appends g as one NDJSON line.
+func appendGap(dst []byte, g *Gap) []byte {
+	dst = append(dst, `{"gap":{"topic":"`...)
+	dst = append(dst, g.Topic...)
+	dst = append(dst, `","reason":`...)
+	dst = cbor.AppendJSONString(dst, string(g.Reason)) // one to come may be any string
+	dst = append(dst, `,"after":"`...)
+	dst = g.After.Append(dst)
+	dst = append(dst, `","position":"`...)
+	dst = g.Position.Append(dst)
+	return append(dst, "\"}}\n"...)
+}
+
+func appendNamed(dst []byte, name string, value any) []byte {
+	dst = append(dst, `{"`...)
+	dst = append(dst, name...)
+	dst = append(dst, `":`...)
+	dst = appendValue(dst, name, value)
+	return append(dst, "}\n"...)
+}
+
+// appendValue appends what is sent seldom.
+func appendValue(dst []byte, name string, value any) []byte {
+	b, err := json.Marshal(value)
+	if err != nil {
+		panic("BUG: " + name + " does not marshal: " + err.Error())
+	}
+	return append(dst, b...)
+}
+
+// appendReply appends r as one NDJSON line. Members are left out that say nothing.
+func appendReply(dst []byte, r *Reply) []byte {
+	dst = append(dst, `{"reply":{`...)
+	from := len(dst)
+	member := func(name string) {
+		if len(dst) > from {
+			dst = append(dst, ',')
+		}
+		dst = append(append(append(dst, '"'), name...), `":`...)
+	}
+	if r.Ref != nil {
+		member("ref")
+		dst = strconv.AppendUint(dst, *r.Ref, 10)
+	}
+	if len(r.Positions) > 0 {
+		member("positions")
+		dst = appendPositions(dst, r.Positions)
+	}
+	if r.Position != nil {
+		member("position")
+		dst = append(r.Position.Append(append(dst, '"')), '"')
+	}
+	if r.Time != 0 {
+		member("time")
+		dst = strconv.AppendInt(dst, r.Time, 10)
+	}
+	if r.Problem != nil {
+		member("problem")
+		dst = appendValue(dst, "reply", r.Problem)
+	}
+	return append(dst, "}}\n"...)
+}
+
+func appendPositions(dst []byte, positions []Position) []byte {
+	separator := byte('[')
+	for _, p := range positions {
+		dst = append(p.Append(append(dst, separator, '"')), '"')
+		separator = ','
+	}
+	return append(dst, ']')
 }
 
 // jsonFrame has every member that a frame may have. Members that it does not

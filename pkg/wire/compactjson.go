@@ -2,92 +2,15 @@ package wire
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
-
-// appendMessage appends m as one NDJSON line:
-//
-//	{"position":"a.b@k3:18","time":1700000000000,"data":[1,2]}
-//	{"position":"a.b@k3:19","time":1700000000000,"type":"text/plain","text":"hi"}
-//	{"position":"a.b@k3:20","time":1700000000000,"type":"image/png","base64":"iVBO"}
-//
-// The position comes first and the payload last. id and key, where present, stand
-// after the time.
-func appendMessage(dst []byte, m *Message) []byte {
-	dst = append(dst, `{"position":"`...)
-	dst = m.Position.Append(dst)
-	dst = append(dst, `","time":`...)
-	dst = strconv.AppendInt(dst, m.Time, 10)
-	if m.ID != "" {
-		dst = cbor.AppendJSONString(append(dst, `,"id":`...), m.ID)
-	}
-	if m.Key != "" {
-		dst = cbor.AppendJSONString(append(dst, `,"key":`...), m.Key)
-	}
-	return append(m.AppendPayload(dst), '}', '\n')
-}
-
-// AppendPayload appends the members of a JSON object that carry the payload, with a
-// comma before each: data, or type with text or base64.
-func (m *Message) AppendPayload(dst []byte) []byte {
-	if m.Type == "" {
-		return appendData(append(dst, `,"data":`...), m)
-	}
-	dst = cbor.AppendJSONString(append(dst, `,"type":`...), m.Type)
-	if m.IsText() {
-		return cbor.AppendJSONString(append(dst, `,"text":`...), m.Data)
-	}
-	dst = append(dst, `,"base64":"`...)
-	dst = base64.StdEncoding.AppendEncode(dst, m.Data)
-	return append(dst, '"')
-}
-
-// appendData appends a JSON payload, which came in JSON or in CBOR.
-func appendData(dst []byte, m *Message) []byte {
-	if m.CBOR {
-		return cbor.AppendJSON(dst, m.Data)
-	}
-	return append(dst, m.Data...)
-}
-
-// appendGap appends g as one NDJSON line.
-func appendGap(dst []byte, g *Gap) []byte {
-	dst = append(dst, `{"gap":{"topic":"`...)
-	dst = append(dst, g.Topic...)
-	dst = append(dst, `","reason":`...)
-	dst = cbor.AppendJSONString(dst, string(g.Reason)) // one to come may be any string
-	dst = append(dst, `,"after":"`...)
-	dst = g.After.Append(dst)
-	dst = append(dst, `","position":"`...)
-	dst = g.Position.Append(dst)
-	return append(dst, "\"}}\n"...)
-}
-
-func appendNamed(dst []byte, name string, value any) []byte {
-	dst = append(dst, `{"`...)
-	dst = append(dst, name...)
-	dst = append(dst, `":`...)
-	dst = appendValue(dst, name, value)
-	return append(dst, "}\n"...)
-}
-
-// appendValue appends what is sent seldom.
-func appendValue(dst []byte, name string, value any) []byte {
-	b, err := json.Marshal(value)
-	if err != nil {
-		panic("BUG: " + name + " does not marshal: " + err.Error())
-	}
-	return append(dst, b...)
-}
 
 // MaxJSONDepth is how deep a published JSON value may nest.
 const MaxJSONDepth = cbor.MaxDepth

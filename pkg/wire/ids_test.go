@@ -7,6 +7,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func TestCheckClient(t *testing.T) {
+	for _, id := range []string{"a", "A-1_b.c:d", strings.Repeat("x", MaxClientBytes)} {
+		require.NoError(t, CheckClient(id), id)
+	}
+	for _, id := range []string{"", strings.Repeat("x", MaxClientBytes+1), "a b", "a/b", "ä", "a\n", "a@b", "\x00", "a%41"} {
+		require.ErrorContains(t, CheckClient(id), "allowed", "%q", id)
+	}
+}
+
 func TestAnIdempotencyKeyIsReadBareAndInQuotes(t *testing.T) {
 	for value, want := range map[string]string{
 		"6f1c2a54-7a5e-4a0e-9a57-2f3a3c1d9e01": "6f1c2a54-7a5e-4a0e-9a57-2f3a3c1d9e01",
