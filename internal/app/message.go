@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
 	"mime"
 	"net/url"
 	"slices"
@@ -247,17 +248,23 @@ func (m *message) takeMembers(item *wire.PublishItem) error {
 // A manyForm is how many messages are written in a body, and their results in the
 // answer.
 type manyForm struct {
-	contentType string // of the answer
-	split       func(body []byte) (items [][]byte, err error)
-	read        func(item []byte) (*wire.PublishItem, error)
-	append      func(dst []byte, results []wire.PublishResult) []byte
+	split func(body []byte) (items [][]byte, err error)
+	read  func(item []byte) (*wire.PublishItem, error)
+
+	// Of the answer.
+	contentType          string
+	begin, between, last string
+	append               func(dst, resultInJSON []byte) []byte
 }
 
 var (
-	manyInArray    = &manyForm{"application/json", splitArray, readItem, appendArray}
-	manyInLines    = &manyForm{frame.NDJSON.ContentType(), splitLines, readItem, appendLines}
-	manyInSequence = &manyForm{sequenceType, splitSequence, readCBORItem, appendSequence}
+	manyInArray    = &manyForm{splitArray, readItem, "application/json", "[", ",", "]\n", appendJSON}
+	manyInLines    = &manyForm{splitLines, readItem, frame.NDJSON.ContentType(), "", "", "", appendLine}
+	manyInSequence = &manyForm{splitSequence, readCBORItem, sequenceType, "", "", "", cbor.AppendFromJSON}
 )
+
+func appendJSON(dst, text []byte) []byte { return append(dst, text...) }
+func appendLine(dst, text []byte) []byte { return append(appendJSON(dst, text), '\n') }
 
 // sequenceType is the media type of a CBOR sequence (RFC 8742).
 const sequenceType = "application/cbor-seq"
@@ -373,32 +380,23 @@ type Results struct {
 	each        []wire.PublishResult
 }
 
-// Body returns the results in the form of the request.
-func (r Results) Body() []byte { return r.form.append(nil, r.each) }
-
-func appendArray(dst []byte, results []wire.PublishResult) []byte {
-	return appendLine(dst, results)
-}
-
-func appendLines(dst []byte, results []wire.PublishResult) []byte {
-	for _, result := range results {
-		dst = appendLine(dst, result)
+// Parts returns the results in the form of the request, in parts.
+func (r Results) Parts() iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		part := []byte(r.form.begin)
+		for i, result := range r.each {
+			if i > 0 {
+				part = append(part, r.form.between...)
+			}
+			text, err := json.Marshal(result)
+			if err != nil {
+				panic("BUG: a result does not marshal: " + err.Error())
+			}
+			if part = r.form.append(part, text); !yield(part) {
+				return
+			}
+			part = part[:0]
+		}
+		yield(append(part, r.form.last...))
 	}
-	return dst
-}
-
-func appendSequence(dst []byte, results []wire.PublishResult) []byte {
-	for _, result := range results {
-		dst = cbor.AppendFromJSON(dst, appendLine(nil, result))
-	}
-	return dst
-}
-
-// appendLine appends a value in JSON, on one line.
-func appendLine(dst []byte, value any) []byte {
-	text, err := json.Marshal(value)
-	if err != nil {
-		panic("BUG: an answer does not marshal: " + err.Error())
-	}
-	return append(append(dst, text...), '\n')
 }

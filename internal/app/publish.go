@@ -237,45 +237,45 @@ type Many struct {
 }
 
 // PublishMany publishes many messages, in their order, each as if it came by itself:
-// what is wrong with one is its own result. It returns the results as the answer's body.
-// An error is the whole request's. If some messages are refused to a client that does
-// not wait as it is told, the answer comes late.
-func (a *App) PublishMany(ctx context.Context, c Caller, p Many) (results Results, err error) {
+// what is wrong with one is its own result. It calls answer with the results. An error is
+// the whole request's. If some messages are refused to a client that does not wait as it
+// is told, the answer comes late, and holds no slot.
+func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Results) error) (err error) {
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
-		return Results{}, why
+		return why
 	}
 	if err := a.admit(&c, limit.Requests); err != nil {
-		return Results{}, err
+		return err
 	}
 	form, err := formOfMany(p)
 	if err != nil {
-		return Results{}, err
+		return err
 	}
 	body, err := p.Body(MaxRequestBytes)
 	if err != nil {
-		return Results{}, err
+		return err
 	}
 	items, err := form.split(body)
 	if err != nil {
-		return Results{}, err
+		return err
 	}
 	m := &manyPublish{app: a, ctx: ctx, caller: c}
 	defer m.slot.end()
 	if err := m.slot.take(ctx, a, &c); err != nil {
-		return Results{}, err
+		return err
 	}
-	results = Results{ContentType: form.contentType, form: form, each: make([]wire.PublishResult, len(items))}
+	results := Results{ContentType: form.contentType, form: form, each: make([]wire.PublishResult, len(items))}
 	for i, raw := range items {
 		if results.each[i], err = m.publish(form, raw); err != nil {
-			return Results{}, err
+			return err
 		}
 	}
-	m.slot.end()
 	if m.late != nil {
+		m.slot.end()
 		a.cfg.Limiter.Hold(ctx, m.late) // what was published is told in any case
 	}
-	return results, nil
+	return answer(results)
 }
 
 // publish publishes one of many. An error says that nobody is left to be told.

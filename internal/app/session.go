@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"net/url"
 	"slices"
 	"time"
@@ -68,8 +69,9 @@ func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*s
 	return a.cfg.Sessions.Open(ctx, o, time.Now())
 }
 
-// ChangeSession makes the wire.ChangeRequest in the body of a session's subscriptions.
-func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body) (changed wire.SessionChanged, err error) {
+// ChangeSession makes the wire.ChangeRequest in the body of a session's subscriptions, and
+// calls answer with the result.
+func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body, answer func(wire.SessionChanged) error) (err error) {
 	defer a.recovered(&err)
 	var place slot
 	defer place.end()
@@ -79,10 +81,14 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body)
 		}
 		return s, r, err
 	})
-	if err == nil {
-		changed.Positions, err = s.Change(r.Add, r.Remove)
+	if err != nil {
+		return err
 	}
-	return changed, err
+	positions, err := s.Change(r.Add, r.Remove)
+	if err != nil {
+		return err
+	}
+	return answer(wire.SessionChanged{Positions: positions})
 }
 
 // mayChange is the order in which a change of subscriptions is checked. read returns what
@@ -105,8 +111,8 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 	return s, r, place.take(ctx, a, c)
 }
 
-// SessionState calls answer with the state of a session.
-func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState) error) (err error) {
+// SessionState calls answer with the state of a session; see session.State.
+func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState, iter.Seq[wire.SubscriptionState]) error) (err error) {
 	defer a.recovered(&err)
 	return a.readLong(ctx, &c, func() (func() error, error) {
 		s, err := a.session(&c, []byte(id))

@@ -2,7 +2,7 @@ package app
 
 import (
 	"context"
-	"math"
+	"iter"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -53,8 +53,9 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err erro
 	return a.read(ctx, &c, func() (func() error, error) { return answer, nil })
 }
 
-// Topics calls answer with a page of the topics that the caller may subscribe to.
-func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(wire.TopicList) error) (err error) {
+// Topics calls answer with a page of the topics that the caller may subscribe to, in
+// parts that are made when they are asked for.
+func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(parts iter.Seq[wire.TopicList]) error) (err error) {
 	defer a.recovered(&err)
 	return a.readLong(ctx, &c, func() (func() error, error) {
 		q, err := parseQuery(rawQuery)
@@ -66,13 +67,27 @@ func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func
 			return nil, err
 		}
 		n, err := number(q, "limit", 1, MaxPage, DefaultPage)
-		return func() error {
-			return answer(a.cfg.Broker.Topics(after, int(n), func(topic string) bool {
-				return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic) == nil
-			}))
-		}, err
+		return func() error { return answer(a.topics(&c, after, int(n))) }, err
 	})
 }
+
+// topics returns at most n topics after a name. The last part says whether there are more.
+func (a *App) topics(c *Caller, after string, n int) iter.Seq[wire.TopicList] {
+	show := func(topic string) bool { return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic) == nil }
+	return func(yield func(wire.TopicList) bool) {
+		for {
+			part := a.cfg.Broker.Topics(after, min(n, topicsAtOnce), show)
+			n -= len(part.Topics)
+			if !yield(part) || part.Next == "" || n == 0 {
+				return
+			}
+			after = part.Next
+		}
+	}
+}
+
+// topicsAtOnce have at most about PieceBytes in JSON.
+const topicsAtOnce = 64
 
 // Topic calls answer with the state of a topic.
 func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) (err error) {
@@ -128,8 +143,9 @@ type History struct {
 	Accepts      Accepts
 }
 
-// History calls answer with the frames that a topic holds.
-func (a *App) History(ctx context.Context, c Caller, h History, answer func(frames []*frame.Frame, format frame.Format) error) (err error) {
+// History calls answer with the frames that a topic holds, in pieces that are read when
+// they are asked for. There may be none.
+func (a *App) History(ctx context.Context, c Caller, h History, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) (err error) {
 	defer a.recovered(&err)
 	return a.readLong(ctx, &c, func() (func() error, error) {
 		if err := a.mayRead(&c, h.Topic); err != nil {
@@ -137,13 +153,29 @@ func (a *App) History(ctx context.Context, c Caller, h History, answer func(fram
 		}
 		start, n, format, err := h.read()
 		return func() error {
-			frames, ok := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: math.MaxInt}, time.Now())
-			if !ok {
+			if !a.cfg.Broker.Has(h.Topic) {
 				return topicUnknown(h.Topic, toHaveIt)
 			}
-			return answer(frames, format)
+			return answer(a.history(start, n), format)
 		}, err
 	})
+}
+
+// PieceBytes is about how much of a long answer is made at a time. One frame may be more.
+const PieceBytes = 64 << 10
+
+// history returns at most n frames of a topic.
+func (a *App) history(start wire.Start, n int) iter.Seq[[]*frame.Frame] {
+	return func(yield func([]*frame.Frame) bool) {
+		for n > 0 {
+			frames, _ := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
+			if len(frames) == 0 || !yield(frames) {
+				return
+			}
+			n -= len(frames)
+			start = wire.StartAfter(frames[len(frames)-1].Position())
+		}
+	}
 }
 
 // read returns where to read from, how many frames, and in which format.

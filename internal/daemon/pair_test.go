@@ -204,7 +204,7 @@ func (s *side) setStage(token string) (session string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return opened.State(time.Now()).Session, nil
+	return opened.ID(), nil
 }
 
 // state is what a scene has left: its acks, and each of its publishes once.
@@ -213,7 +213,8 @@ func (s *side) state(token, session string) string {
 	if found, err := s.sessions.Get(session); err != nil {
 		fmt.Fprintln(&b, err)
 	} else {
-		state := found.State(time.Now())
+		state, subscriptions := found.State(time.Now())
+		state.Subscriptions = slices.Collect(subscriptions)
 		state.Polling = false // it may still be ending
 		text, _ := json.Marshal(state)
 		fmt.Fprintf(&b, "%s\n", text)

@@ -50,18 +50,45 @@ var members = sync.Pool{New: func() any { return new(Member) }}
 // does not pay: no frame among them does, see Deflated. It is Released when it is
 // written.
 func TakeMember(format Format, least int, lead []byte, frames []*Frame) *Member {
+	m := BeginMember(format, least, lead, frames)
+	if m != nil {
+		m.end()
+	}
+	return m
+}
+
+// BeginMember is TakeMember for a member that Continue ends.
+func BeginMember(format Format, least int, lead []byte, frames []*Frame) *Member {
 	for _, f := range frames {
 		if _, pays := f.Deflated(format, least); pays {
-			return takeMember(format, least, lead, frames)
+			return beginMember(format, least, lead, frames)
 		}
 	}
 	return nil
 }
 
-func takeMember(format Format, least int, lead []byte, frames []*Frame) *Member {
+func beginMember(format Format, least int, lead []byte, frames []*Frame) *Member {
 	m := members.Get().(*Member)
 	m.begin(format, lead, frames)
+	m.put(gzipHeader, nil)
 	m.store(lead, nil)
+	m.add(format, least, frames)
+	return m
+}
+
+// Continue replaces the parts, which were written, by those of more frames. Without any
+// it ends the member.
+func (m *Member) Continue(format Format, least int, frames []*Frame) {
+	clear(m.parts)
+	m.parts, m.own, m.room = m.parts[:0], m.own[:0], 0
+	m.begin(format, nil, frames)
+	m.add(format, least, frames)
+	if len(frames) == 0 {
+		m.end()
+	}
+}
+
+func (m *Member) add(format Format, least int, frames []*Frame) {
 	for _, f := range frames {
 		if block, pays := f.Deflated(format, least); pays {
 			m.sum(f.Bytes(format))
@@ -71,8 +98,6 @@ func takeMember(format Format, least int, lead []byte, frames []*Frame) *Member 
 			m.store(f.Bytes(format), f)
 		}
 	}
-	m.end()
-	return m
 }
 
 // maxMember is how many parts a member keeps room for.
@@ -91,7 +116,7 @@ func (m *Member) Release() {
 // Parts are the member's, in order. The caller must not change them.
 func (m *Member) Parts() []Part { return m.parts }
 
-// Size is how many bytes the member has.
+// Size is how many bytes the member has, with those that Continue has replaced.
 func (m *Member) Size() int { return m.size }
 
 // Raw is how many bytes it stands for.
@@ -105,7 +130,6 @@ func (m *Member) begin(format Format, lead []byte, frames []*Frame) {
 		headers += 1 + len(f.Bytes(format))/maxStored
 	}
 	m.own = slices.Grow(m.own, headers*storedHeader+gzipTrailer)
-	m.put(gzipHeader, nil)
 }
 
 func (m *Member) put(b []byte, f *Frame) {
@@ -166,7 +190,8 @@ func MemberSize(block []byte) int { return len(gzipHeader) + len(block) + gzipTr
 
 // inGzip returns the frame as a member of its own.
 func (f *Frame) inGzip(format Format) []byte {
-	m := takeMember(format, 0, nil, []*Frame{f})
+	m := beginMember(format, 0, nil, []*Frame{f})
 	defer m.Release()
+	m.end()
 	return m.appendTo(make([]byte, 0, m.size))
 }

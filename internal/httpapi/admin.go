@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/http/pprof"
 	"time"
@@ -79,12 +78,8 @@ func asJSON(h http.Handler) http.Handler {
 }
 
 func writeAdmin(w http.ResponseWriter, status int, contentType string, value any) {
-	body, err := json.Marshal(value)
-	if err != nil {
-		panic("BUG: an answer does not marshal: " + err.Error())
-	}
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // a client that is gone is not an error
+	_, _ = w.Write(append(inJSON(value), '\n')) // a client that is gone is not an error
 }

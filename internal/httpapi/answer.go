@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"iter"
 	"net/http"
 	"strconv"
 
@@ -61,20 +62,71 @@ func (to *sink) writeMember(m *frame.Member, frames []*frame.Frame) error {
 	h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
 	h.Set("Content-Length", strconv.Itoa(m.Size()))
 	h.Set("Content-Type", to.format.ContentType())
-	shared, waiting := 0, responseOf(to.w)
-	for _, p := range m.Parts() {
+	return to.writeParts(m.Parts(), frames)
+}
+
+// writeParts writes what a member has of frames.
+func (to *sink) writeParts(parts []frame.Part, frames []*frame.Frame) error {
+	own, shared, waiting := 0, 0, responseOf(to.w)
+	for _, p := range parts {
 		if p.Frame != nil {
 			shared += len(p.Bytes)
+		} else {
+			own += len(p.Bytes)
 		}
 	}
-	waiting.wait(m.Size()-shared, shared, frames)
+	waiting.wait(own, shared, frames)
 	defer waiting.done(shared, frames)
-	for _, p := range m.Parts() {
+	for _, p := range parts {
 		if _, err := to.w.Write(p.Bytes); err != nil {
 			return app.ErrClientGone
 		}
 	}
 	return nil
+}
+
+// history writes frames piece by piece, which are taken as the client reads: as a whole
+// answer if one piece has all. A client may take the write timeout to read all pieces.
+func (to *sink) history(pieces iter.Seq[[]*frame.Frame]) error {
+	next, stop := iter.Pull(pieces)
+	defer stop()
+	piece, _ := next()
+	following, more := next()
+	if !more {
+		_, err := to.Whole(nil, piece)
+		return err
+	}
+	to.api.patience(to.w)
+	to.w.Header().Set("Content-Type", to.format.ContentType())
+	least := to.api.Polls.CompressionMinBytes()
+	var m *frame.Member
+	if to.gzip {
+		m = frame.BeginMember(to.format, least, nil, piece)
+	}
+	if m == nil {
+		for ; len(piece) > 0; piece, following = following, pull(next) {
+			if _, err := to.writeFrames(nil, piece); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	defer m.Release()
+	to.w.Header().Set("Content-Encoding", "gzip")
+	for {
+		if err := to.writeParts(m.Parts(), piece); err != nil || len(piece) == 0 {
+			to.api.Metrics.Compressed(m.Raw(), m.Size())
+			return err
+		}
+		piece, following = following, pull(next)
+		m.Continue(to.format, least, piece)
+	}
+}
+
+// pull returns the next piece, or nil.
+func pull(next func() ([]*frame.Frame, bool)) []*frame.Frame {
+	piece, _ := next()
+	return piece
 }
 
 // Send implements transport.Sink.
@@ -93,6 +145,10 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 func (to *sink) write(lead []byte, frames []*frame.Frame) (int, error) {
 	to.api.patience(to.w)
 	to.w.Header().Set("Content-Type", to.format.ContentType())
+	return to.writeFrames(lead, frames)
+}
+
+func (to *sink) writeFrames(lead []byte, frames []*frame.Frame) (int, error) {
 	shared, waiting := to.size(frames), responseOf(to.w)
 	waiting.wait(len(lead), shared, frames)
 	defer waiting.done(shared, frames)

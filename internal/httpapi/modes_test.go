@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -106,17 +108,29 @@ func (s system) String() string {
 	return fmt.Sprintf("%s %s %s", kind, s.mode, formatNames[s.format])
 }
 
+// cloned yields copies.
+func cloned(parts iter.Seq[[]byte]) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for part := range parts {
+			if !yield(bytes.Clone(part)) {
+				return
+			}
+		}
+	}
+}
+
 // Publish publishes without HTTP, which is not what is under test.
 func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
 	body, err := json.Marshal([]wire.PublishItem{item})
 	require.NoError(s, err)
-	results, err := s.api.App.PublishMany(context.Background(), app.Caller{}, app.Many{
+	var published []wire.PublishResult
+	err = s.api.App.PublishMany(context.Background(), app.Caller{}, app.Many{
 		ContentType: []string{"application/json"}, Body: func(int) ([]byte, error) { return body, nil },
+	}, func(results app.Results) error {
+		return json.Unmarshal(bytes.Join(slices.Collect(cloned(results.Parts())), nil), &published)
 	})
 	require.NoError(s, err)
-	var published []wire.PublishResult
-	require.NoError(s, json.Unmarshal(results.Body(), &published))
 	require.Nil(s, published[0].Problem)
 	return published[0].Position
 }

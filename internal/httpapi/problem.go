@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
@@ -35,23 +34,17 @@ func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {
 		h.Set("Retry-After", strconv.FormatInt(after, 10))
 	}
 	h.Set("Content-Type", wire.ProblemType)
-	a.writeBody(w, p.Status, p)
+	a.writeWhole(w, p.Status, append(inJSON(p), '\n'))
 }
 
 // writeJSON answers with a value.
 func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
-	w.Header().Set("Content-Type", "application/json")
-	a.writeBody(w, status, value)
+	w.Header().Set("Content-Type", typeJSON)
+	a.writeWhole(w, status, append(inJSON(value), '\n'))
 	return nil
 }
 
-func (a *API) writeBody(w http.ResponseWriter, status int, value any) {
-	body, err := json.Marshal(value)
-	if err != nil {
-		panic("BUG: an answer does not marshal: " + err.Error())
-	}
-	a.writeWhole(w, status, append(body, '\n'))
-}
+const typeJSON = "application/json"
 
 func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
 	a.patience(w)

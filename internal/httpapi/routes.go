@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"iter"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -34,17 +36,20 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 }
 
 func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	results, err := a.App.PublishMany(r.Context(), c, app.Many{
+	p := app.Many{
 		Query: r.URL.RawQuery, ContentType: r.Header["Content-Type"], IdempotencyKeys: r.Header["Idempotency-Key"],
 		Body: bodyOf(w, r),
-	})
-	if err != nil {
-		return err
 	}
-	a.Metrics.HTTPPublishesOfMany.Inc()
-	w.Header().Set("Content-Type", results.ContentType)
-	a.writeWhole(w, http.StatusOK, results.Body())
-	return nil
+	return a.App.PublishMany(r.Context(), c, p, func(results app.Results) error {
+		a.Metrics.HTTPPublishesOfMany.Inc()
+		long := a.long(w, results.ContentType)
+		for part := range results.Parts() {
+			if err := long.append(part); err != nil {
+				return err
+			}
+		}
+		return long.end()
+	})
 }
 
 func (a *API) openSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
@@ -57,16 +62,26 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, c app.Caller) 
 }
 
 func (a *API) changeSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	changed, err := a.App.ChangeSession(r.Context(), c, mux.Vars(r)["id"], requestBodyOf(w, r))
-	if err != nil {
-		return err
-	}
-	return a.writeJSON(w, http.StatusOK, changed)
+	return a.App.ChangeSession(r.Context(), c, mux.Vars(r)["id"], requestBodyOf(w, r), func(changed wire.SessionChanged) error {
+		return a.writeJSON(w, http.StatusOK, changed)
+	})
 }
 
 func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.SessionState(r.Context(), c, mux.Vars(r)["id"], func(s wire.SessionState) error {
-		return a.writeJSON(w, http.StatusOK, s)
+	return a.App.SessionState(r.Context(), c, mux.Vars(r)["id"], func(s wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState]) error {
+		long := a.long(w, typeJSON)
+		patterns := s.Patterns
+		s.Patterns, s.Subscriptions = nil, []wire.SubscriptionState{}
+		long.begin(s, `"subscriptions":[]}`)
+		if len(patterns) > 0 {
+			long.text(`"patterns":[`)
+			list(long, slices.Values(patterns))
+			long.text(`],`)
+		}
+		long.text(`"subscriptions":[`)
+		list(long, subscriptions)
+		long.text("]}\n")
+		return long.end()
 	})
 }
 
@@ -80,8 +95,26 @@ func (a *API) closeSession(w http.ResponseWriter, r *http.Request, c app.Caller)
 }
 
 func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(list wire.TopicList) error {
-		return a.writeJSON(w, http.StatusOK, list)
+	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(parts iter.Seq[wire.TopicList]) error {
+		after := ""
+		long := a.long(w, typeJSON)
+		long.text(`{"topics":[`)
+		list(long, func(yield func(wire.TopicState) bool) {
+			for part := range parts {
+				after = part.Next
+				for _, topic := range part.Topics {
+					if !yield(topic) {
+						return
+					}
+				}
+			}
+		})
+		if long.text("]"); after != "" {
+			long.text(`,"next":`)
+			long.value(after)
+		}
+		long.text("}\n")
+		return long.end()
 	})
 }
 
@@ -100,9 +133,8 @@ func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, c app.Caller) 
 func (a *API) readTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	accepts := acceptsOf(r)
 	h := app.History{Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, Accepts: accepts}
-	return a.App.History(r.Context(), c, h, func(frames []*frame.Frame, format frame.Format) error {
-		_, err := a.sink(w, format, accepts.Gzip).Whole(nil, frames)
-		return err
+	return a.App.History(r.Context(), c, h, func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error {
+		return a.sink(w, format, accepts.Gzip).history(pieces)
 	})
 }
 

@@ -2,7 +2,6 @@ package session
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,11 +68,11 @@ func TestAChangeIsDoneWholeOrNotAtAll(t *testing.T) {
 		} {
 			_, err := s.Change(k.starts(c.add...), nil)
 			require.ErrorIs(k, err, &wire.Problem{Code: c.code})
-			require.Len(k, s.State(time.Now()).Subscriptions, 2)
+			require.Len(k, subscriptionsOf(s), 2)
 		}
 		_, err := s.Change(k.starts("c", "d"), []string{"a"}) // _epoch, a, b, c: no room for d
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
-		require.Len(k, s.State(time.Now()).Subscriptions, 2)
+		require.Len(k, subscriptionsOf(s), 2)
 		k.publishN("a", 1)
 		require.Equal(k, "a1", k.poll(s, 0), "a was not dropped")
 		state, _ := k.broker.Topic("c")

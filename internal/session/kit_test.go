@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -182,4 +183,15 @@ func span(topic string, from, to int) string {
 		words = append(words, fmt.Sprintf("%s%d", topic, i))
 	}
 	return strings.Join(words, " ")
+}
+
+// subscriptionsOf returns the states of the subscriptions.
+func subscriptionsOf(s *Session) []wire.SubscriptionState {
+	_, subscriptions := s.State(time.Now())
+	return slices.Collect(subscriptions)
+}
+
+func patternsOf(s *Session) []string {
+	state, _ := s.State(time.Now())
+	return state.Patterns
 }

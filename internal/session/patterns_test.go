@@ -43,7 +43,7 @@ func TestAPatternGetsTopicsThatThereAreAndThoseToCome(t *testing.T) {
 		k.publishN("chat", 1)
 		k.publishN("chat.rust", 1)
 		require.Equal(k, "chat.go3 chat.rust2", k.poll(s, 1))
-		require.Equal(k, []string{"chat.*"}, s.State(time.Now()).Patterns)
+		require.Equal(k, []string{"chat.*"}, patternsOf(s))
 	})
 }
 
@@ -124,7 +124,7 @@ func TestPatternsComeAndGoWhileAPollWaits(t *testing.T) {
 		k.publishN("a.y", 1)
 		k.publishN("b.y", 1)
 		require.Equal(k, "b.y1", k.poll(s, 1), "with the pattern goes what it stands for")
-		require.Len(k, s.State(time.Now()).Subscriptions, 1)
+		require.Len(k, subscriptionsOf(s), 1)
 		require.Empty(k, k.followers("a.x"))
 	})
 }
@@ -184,7 +184,7 @@ func TestAPatternTakesAnothersPlace(t *testing.T) {
 			require.NoError(k, err)
 			k.publishN("a.x", 1)
 			require.Equal(k, "a.x3", k.poll(s, 0), "removals come first: what was not sent goes with them")
-			require.Len(k, s.State(time.Now()).Subscriptions, 1)
+			require.Len(k, subscriptionsOf(s), 1)
 		})
 	}
 }

@@ -6,6 +6,7 @@
 package session
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -146,20 +147,36 @@ func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	return next, !next.After(now)
 }
 
-// State describes the session for its client.
-func (s *Session) State(now time.Time) wire.SessionState {
+// State describes the session for its client: its subscriptions apart, by topic, each as
+// it is when it is asked for.
+func (s *Session) State(now time.Time) (state wire.SessionState, subscriptions iter.Seq[wire.SubscriptionState]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := wire.SessionState{
+	state = wire.SessionState{
 		Session: s.id, Ack: s.acks, Sent: s.sent, Acked: s.acked,
 		Queued: len(s.queue), Polling: s.poll != nil, IdleMS: s.idleLocked(now),
-		Patterns:      slices.Sorted(maps.Keys(s.patterns)),
-		Subscriptions: make([]wire.SubscriptionState, 0, len(s.subs)),
+		Patterns: slices.Sorted(maps.Keys(s.patterns)),
 	}
-	for _, sub := range s.sortedLocked() {
-		state.Subscriptions = append(state.Subscriptions, sub.stateLocked())
+	return state, s.statesOf(s.sortedLocked())
+}
+
+// statesOf returns the states of those of subs that are still the session's when they
+// are asked for.
+func (s *Session) statesOf(subs []*subscription) iter.Seq[wire.SubscriptionState] {
+	return func(yield func(wire.SubscriptionState) bool) {
+		for _, sub := range subs {
+			s.mu.Lock()
+			there := s.subs[sub.joined.Topic()] == sub
+			var state wire.SubscriptionState
+			if there {
+				state = sub.stateLocked()
+			}
+			s.mu.Unlock()
+			if there && !yield(state) {
+				return
+			}
+		}
 	}
-	return state
 }
 
 // idleLocked returns for how many milliseconds the session has had no poll.

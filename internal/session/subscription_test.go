@@ -16,9 +16,9 @@ func TestASubscriberThatFellBehindReadsTheRestFromHistory(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 10)
-		require.True(k, s.State(time.Now()).Subscriptions[0].Behind)
+		require.True(k, subscriptionsOf(s)[0].Behind)
 		require.Equal(k, span("a", 1, 10), k.poll(s, 0))
-		require.False(k, s.State(time.Now()).Subscriptions[0].Behind)
+		require.False(k, subscriptionsOf(s)[0].Behind)
 		p := k.park(s, 10)
 		k.publish("a")
 		p.wantFrames("a11")

@@ -1,0 +1,89 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"strconv"
+
+	"github.com/pubsubd/pubsubd/internal/app"
+)
+
+// A longAnswer is an answer with status 200 that is made as its client reads: what is
+// appended goes out in pieces of about app.PieceBytes, chunked. An answer that fits one
+// piece goes out whole, with its Content-Length. A client may take the write timeout to
+// read all pieces.
+type longAnswer struct {
+	api   *API
+	w     http.ResponseWriter
+	piece []byte
+	sent  bool  // a piece was
+	err   error // app.ErrClientGone: nothing more goes out
+}
+
+func (a *API) long(w http.ResponseWriter, contentType string) *longAnswer {
+	w.Header().Set("Content-Type", contentType)
+	return &longAnswer{api: a, w: w}
+}
+
+// append returns an error once the client is gone.
+func (l *longAnswer) append(b []byte) error {
+	if len(l.piece) > 0 && len(l.piece)+len(b) > app.PieceBytes {
+		l.send()
+	}
+	l.piece = append(l.piece, b...)
+	return l.err
+}
+
+func (l *longAnswer) text(s string) { _ = l.append([]byte(s)) }
+
+// value appends v in JSON.
+func (l *longAnswer) value(v any) { _ = l.append(inJSON(v)) }
+
+// begin appends v in JSON without its end.
+func (l *longAnswer) begin(v any, end string) {
+	_ = l.append(bytes.TrimSuffix(inJSON(v), []byte(end)))
+}
+
+// list appends values in JSON with commas between them, as long as the client is there.
+func list[V any](l *longAnswer, values iter.Seq[V]) {
+	comma := ""
+	for v := range values {
+		if l.append(append([]byte(comma), inJSON(v)...)) != nil {
+			return
+		}
+		comma = ","
+	}
+}
+
+func (l *longAnswer) send() {
+	if !l.sent {
+		l.api.patience(l.w)
+		l.sent = true
+	}
+	if l.err == nil {
+		if _, err := l.w.Write(l.piece); err != nil {
+			l.err = app.ErrClientGone
+		}
+	}
+	l.piece = l.piece[:0]
+}
+
+// end sends what is left.
+func (l *longAnswer) end() error {
+	if !l.sent {
+		l.w.Header().Set("Content-Length", strconv.Itoa(len(l.piece)))
+	}
+	l.send()
+	return l.err
+}
+
+// inJSON returns v in JSON.
+func inJSON(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: an answer does not marshal: " + err.Error())
+	}
+	return text
+}
