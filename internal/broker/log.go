@@ -105,8 +105,8 @@ var (
 // exist, or have no room. An entry with an offset never fails, since the log has it: what
 // this daemon cannot hold it announces as lost.
 //
-// stored, unless nil, is called with the position once the change is made, under the
-// topic's lock: in the order of the offsets. It must not call the broker.
+// stored, unless nil, is called with the position of a change that a log has to keep,
+// under the topic's lock: in the order of the offsets. It must not call the broker.
 func (b *Broker) Apply(e Entry, stored func(wire.Position)) (wire.Position, error) {
 	now := e.Accepted
 	if now.IsZero() || e.Message.Position.Offset > 0 {

@@ -17,6 +17,11 @@ type partition struct {
 	epoch     atomic.Pointer[string] // the lifetime of the offsets; a topic has its own copy
 	floor     atomic.Uint64          // highest offset of a topic that was forgotten
 	forgotten forgotten
+
+	// first is held while a topic gets its first offset, and while a topic is forgotten:
+	// a log keeps both in the order in which the floor was read and raised. It is taken
+	// after a topic's lock.
+	first sync.Mutex
 }
 
 func newPartition(now time.Time) *partition {
@@ -50,15 +55,14 @@ func (p *partition) forget(name string, head uint64) {
 }
 
 // begin begins an epoch, or, within the same one, only raises the floor. It reports
-// whether the epoch is another one. Nothing is remembered of the topics that were
-// forgotten before, of which there are count.
+// whether the epoch is another one. Nothing is remembered of the count topics that were
+// forgotten before it.
 func (p *partition) begin(epoch string, floor, count uint64) (another bool) {
 	if another = *p.epoch.Swap(&epoch) != epoch; another {
 		p.floor.Store(floor)
-	} else {
-		p.raiseFloor(floor)
+		p.forgotten.restore(count)
 	}
-	p.forgotten.restore(count)
+	p.raiseFloor(floor)
 	return another
 }
 

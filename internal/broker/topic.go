@@ -92,6 +92,10 @@ func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now ti
 	case t.lagsLocked():
 		return false, t.lags()
 	default:
+		if t.head == t.born {
+			t.partition.first.Lock()
+			defer t.partition.first.Unlock()
+		}
 		at.Offset = t.nextLocked()
 	}
 	m.Position = t.positionLocked(at.Offset)
@@ -224,6 +228,8 @@ func (t *topic) delete(e *Entry, stored func(wire.Position)) bool {
 	case t.forgotten:
 		return false
 	case at.Offset == 0:
+		t.partition.first.Lock()
+		defer t.partition.first.Unlock()
 		at.Offset = t.nextLocked()
 	case at.Epoch != t.epoch || at.Offset <= t.newestLocked():
 		return true
@@ -321,12 +327,14 @@ func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
 		s.index = gone
 	}
 	t.broker.countSubscriptions(-int64(len(t.subs)))
-	if t.head > t.born {
-		t.partition.forget(t.name, t.head)
-	} else {
-		t.partition.raiseFloor(t.head)
-	}
 	e.Message.Position = t.positionLocked(t.head)
+	if t.head == t.born {
+		t.partition.raiseFloor(t.head)
+		return true // no offset was used
+	}
+	t.partition.first.Lock()
+	defer t.partition.first.Unlock()
+	t.partition.forget(t.name, t.head)
 	if stored != nil {
 		stored(e.Message.Position)
 	}
