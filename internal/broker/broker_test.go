@@ -253,9 +253,12 @@ func TestSubscriptionsAreBoundedInAll(t *testing.T) {
 }
 
 // stuck is a Subscriber that breaks the rule: its Offer waits.
-type stuck struct{ release chan struct{} }
+type stuck struct {
+	release chan struct{}
+	missed  int // number of calls of Emptied
+}
 
-func (*stuck) Emptied() {}
+func (s *stuck) Emptied() { s.missed++ }
 
 func (*stuck) Forgotten() {}
 
@@ -267,7 +270,7 @@ func (s *stuck) Offer([]*frame.Frame, time.Time) { <-s.release }
 func TestALaggingFanOutRefusesPublishersAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryMessages: 10})
-		s, r := &stuck{make(chan struct{})}, &recorder{}
+		s, r := &stuck{release: make(chan struct{})}, &recorder{}
 		others := make([]Subscriber, fewSubscribers) // or the first publisher would fan out
 		for i := range others {
 			others[i] = &recorder{}
@@ -408,4 +411,22 @@ func BenchmarkPublish(b *testing.B) {
 	for b.Loop() {
 		_, _ = br.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, now)
 	}
+}
+
+// consistent checks the broker's accounts against what it holds.
+func consistent(t testing.TB, b *Broker) {
+	t.Helper()
+	bytes := 0
+	for i := range b.shards {
+		for _, topic := range b.shards[i].all() {
+			topic.mu.Lock()
+			bytes += topic.history.bytes
+			require.Equal(t, topic.head, topic.mark)
+			require.False(t, topic.fanning || topic.missed)
+			require.Zero(t, topic.unsent)
+			require.Zero(t, topic.unsentBytes)
+			topic.mu.Unlock()
+		}
+	}
+	require.EqualValues(t, bytes, b.memory.Of(memory.History))
 }

@@ -142,7 +142,7 @@ func TestWhoWaitsForAPublishGivesUpWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{})
 		hold := make(chan struct{})
-		_, err := b.Join(wire.Start{Topic: "a"}, &stuck{hold}, true) // who publishes offers to it
+		_, err := b.Join(wire.Start{Topic: "a"}, &stuck{release: hold}, true) // who publishes offers to it
 		require.NoError(t, err)
 		go publishOnce(t, b, "", keyed("a", "k", "1"))
 		synctest.Wait()

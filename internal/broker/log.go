@@ -48,14 +48,17 @@ const (
 	OpPublish Op = iota
 	// OpDelete empties the history of a topic. It has an offset of its own.
 	OpDelete
+	// OpLost says that the log has lost messages of a topic up to the offset, of which
+	// this daemon may not have applied all. Subscribers learn so.
+	OpLost
 	// OpForget removes a topic that holds nothing and has no subscriber.
 	OpForget
 	// OpEpoch begins an epoch of a partition: its topics lose what they hold, and their
 	// subscribers learn that the offsets begin anew. Within the same epoch, it raises
 	// the floor.
 	OpEpoch
-	// OpTopic continues a topic from what was known of it. If the topic exists, it loses
-	// messages up to State.Lost, and its subscribers learn so.
+	// OpTopic continues a topic, unless it exists, from what was known of it. The
+	// messages that it holds follow.
 	OpTopic
 	// OpKey adds the result of an earlier publish with an idempotency key.
 	OpKey
@@ -66,14 +69,14 @@ type Entry struct {
 	Op Op
 
 	// Message is what is published. For the other kinds, its Position has the topic,
-	// the epoch and the offset: of the deletion, the topic's newest message, the
+	// the epoch and the offset: of the deletion, the last lost or newest message, the
 	// partition's floor or the earlier publish.
 	Message *wire.Message
 
 	TTL      time.Duration // of the message; 0: as long as it is held
 	Accepted time.Time     // when this daemon received the entry; zero: when Message.Time says
 	Key      Key           // of a publish; zero: it has none
-	State    *State        // of OpEpoch and OpTopic
+	State    *State        // of OpLost, OpEpoch and OpTopic
 }
 
 // State is what an entry says of a partition or of a topic.
@@ -81,8 +84,8 @@ type State struct {
 	Partition int    // that begins the epoch
 	Forgotten uint64 // topics that were forgotten before
 
-	Born, Lost uint64         // offsets before the topic's first message, and of the last that is gone
-	Reason     wire.GapReason // why that is gone
+	Born, Lost uint64         // of OpTopic: the offset before the first message, and the last one not held
+	Reason     wire.GapReason // why it is not held
 }
 
 // A Result is what became of an Entry.
@@ -120,6 +123,8 @@ func (b *Broker) Apply(e Entry, stored func(wire.Position)) (wire.Position, erro
 		return b.applyPublish(&e, stored, now)
 	case OpDelete:
 		return b.applyDelete(&e, stored)
+	case OpLost:
+		b.applyLost(&e)
 	case OpForget:
 		return b.applyForget(&e, stored)
 	case OpEpoch:
@@ -199,6 +204,21 @@ func (b *Broker) applyDelete(e *Entry, stored func(wire.Position)) (wire.Positio
 	return wire.Position{}, ErrNoTopic
 }
 
+func (b *Broker) applyLost(e *Entry) {
+	at := e.Message.Position
+	for !b.isPast(at) {
+		t, err := b.topic(at.Topic)
+		if err != nil {
+			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+			return
+		}
+		if t.lose(e) {
+			b.tell(t) // followers join where the topic begins, and read the gap
+			return
+		}
+	}
+}
+
 func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Position, error) {
 	at := e.Message.Position
 	s := b.shard(at.Topic)
@@ -250,8 +270,7 @@ func (b *Broker) applyEpoch(e *Entry) {
 const awayTime = time.Minute
 
 func (b *Broker) applyTopic(e *Entry, now time.Time) {
-	at := e.Message.Position
-	for {
+	for at := e.Message.Position; ; {
 		t, err := b.topic(at.Topic)
 		if err != nil {
 			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)

@@ -17,7 +17,7 @@ var (
 	// look it up again.
 	errForgotten = errors.New("topic forgotten")
 
-	errKnown = errors.New("the entry was applied before, or its epoch is over")
+	errKnown = errors.New("the entry was applied before")
 )
 
 // A topic orders messages, retains the recent ones, and knows its subscribers.
@@ -85,7 +85,7 @@ func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now ti
 	switch {
 	case t.forgotten:
 		return false, errForgotten
-	case at.Offset > 0 && (at.Epoch != t.epoch || at.Offset <= t.newestLocked()):
+	case at.Offset > 0 && at.Offset <= t.newestLocked():
 		return false, errKnown
 	case at.Offset > 0:
 		t.makeRoomLocked(short, m.Size())
@@ -242,26 +242,29 @@ func (t *topic) delete(e *Entry, stored func(wire.Position)) bool {
 	return true
 }
 
-// resume makes the topic what the entry says, unless it knows more. It reports false if
-// the topic was forgotten.
+// lose drops the messages that the log has lost. It reports false if the topic was
+// forgotten.
+func (t *topic) lose(e *Entry) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at := e.Message.Position; at.Offset > t.history.lost && !t.forgotten {
+		t.loseLocked(at.Offset, e.State.Reason)
+	}
+	return !t.forgotten
+}
+
+// resume makes a new topic what the entry says. It reports false if the topic was
+// forgotten.
 func (t *topic) resume(e *Entry, keepUntil time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at, s := e.Message.Position, e.State
-	if t.forgotten || at.Epoch != t.epoch {
+	if t.forgotten || t.head > t.born || len(t.subs) > 0 || e.Message.Position.Epoch != t.epoch {
 		return !t.forgotten
 	}
-	if t.head == t.born && t.history.len() == 0 && len(t.subs) == 0 {
-		t.beginLocked(t.epoch, s.Born)
-		t.history.lost, t.history.reason = s.Lost, s.Reason
-	} else if s.Lost > t.history.lost {
-		t.loseLocked(s.Lost, s.Reason)
-	}
-	t.head = max(t.head, at.Offset)
-	if !t.fanning {
-		t.mark = t.head
-	}
-	t.keepUntil = keepUntil
+	t.beginLocked(t.epoch, e.State.Born)
+	t.history.lost, t.history.reason = e.State.Lost, e.State.Reason
+	t.head = max(t.head, e.Message.Position.Offset)
+	t.mark, t.keepUntil = t.head, keepUntil
 	return true
 }
 

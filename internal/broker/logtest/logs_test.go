@@ -1,0 +1,379 @@
+package logtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// errUnknown is the result of an entry of which nobody knows whether the log has it.
+var errUnknown = errors.New("the log gave no answer")
+
+// clone returns an entry that shares no message with e: a broker owns those it applies.
+func clone(e broker.Entry) broker.Entry {
+	m := *e.Message
+	e.Message = &m
+	e.Accepted = time.Time{}
+	return e
+}
+
+// logs are what a world can stand on.
+var logs = map[string]func(w *world){
+	"in memory": func(w *world) {
+		w.nodes = []*node{w.start(broker.New(w.config, metrics.New("test"), time.Now()))}
+		w.mishap = func(*rand.Rand) { w.restartFromState() }
+	},
+	"write-ahead": func(w *world) {
+		var kept file
+		w.nodes = []*node{w.start(kept.open(w))}
+		w.mishap = func(*rand.Rand) { w.replace(0, func(*broker.Broker) *broker.Broker { return kept.open(w) }) }
+	},
+	"replicated": func(w *world) {
+		s := newStream(w)
+		for range 2 {
+			w.nodes = append(w.nodes, w.start(s.open()))
+		}
+		w.settle, w.stop = s.settle, s.stop
+		w.mishap = func(rng *rand.Rand) {
+			switch rng.IntN(20) {
+			case 0:
+				w.replace(rng.IntN(2), func(b *broker.Broker) *broker.Broker {
+					s.leave(b)
+					next := s.open()
+					s.settle()
+					return next
+				})
+			case 1:
+				s.rollBack(rng, false)
+			case 2:
+				s.rollBack(rng, true)
+			default:
+				s.evictUnseen(rng)
+			}
+		}
+	},
+}
+
+// restartFromState has a new broker continue from what the old one exports.
+func (w *world) restartFromState() {
+	w.replace(0, func(b *broker.Broker) *broker.Broker {
+		b.Close()
+		next := broker.New(w.config, metrics.New("test"), time.Now())
+		require.NoError(w, b.Export(func(e broker.Entry) error {
+			_, err := next.Apply(clone(e), nil)
+			return err
+		}))
+		return next
+	})
+}
+
+// A file is a write-ahead log: it keeps what Apply numbers, in that order, and answers
+// when it is synced, which is later. It survives the process.
+type file struct {
+	mu      sync.Mutex
+	entries []broker.Entry
+}
+
+// A writeAhead is a file that is open for a broker.
+type writeAhead struct {
+	*file
+	world  *world
+	broker *broker.Broker
+}
+
+// open returns a broker that continues from the file.
+func (f *file) open(w *world) *broker.Broker {
+	b := broker.NewWithLog(w.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log { return &writeAhead{f, w, b} })
+	if len(f.entries) == 0 {
+		at := wire.Position{Epoch: b.Epoch("a")}
+		f.entries = append(f.entries, broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{}})
+	}
+	require.NoError(w, b.Feed(context.Background()))
+	return b
+}
+
+func (l *writeAhead) Append(e []broker.Entry, done func([]broker.Result)) {
+	results := make([]broker.Result, len(e))
+	for i, entry := range e {
+		at, err := l.broker.Apply(entry, func(at wire.Position) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			record := clone(entry)
+			record.Message.Position = at
+			l.entries = append(l.entries, record)
+		})
+		results[i] = broker.Result{Published: wire.Published{Position: at, Time: entry.Message.Time}, Err: err}
+	}
+	l.world.background.Go(func() {
+		time.Sleep(100 * time.Microsecond) // a group commit
+		done(results)
+	})
+}
+
+func (l *writeAhead) Feed(_ context.Context, apply func(broker.Entry) error) error {
+	for _, e := range l.entries {
+		if err := apply(clone(e)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (*writeAhead) Partitions() int      { return 1 }
+func (*writeAhead) Partition(string) int { return 0 }
+
+// A stream is a log that several brokers share, as a cluster does. It gives offsets
+// itself, one sequence for all topics of a partition, with holes.
+type stream struct {
+	world *world
+	ctx   context.Context // of the feeds
+	end   context.CancelFunc
+
+	mu    sync.Mutex
+	rng   *rand.Rand
+	parts [3]streamPart
+	nodes map[*broker.Broker]*feed
+	epoch int
+}
+
+type streamPart struct {
+	epoch   string
+	last    uint64                // offset that was given last
+	entries []broker.Entry        // of this epoch, numbered from 1
+	keys    map[broker.Digest]int // by scope, the number of the first entry with the key
+}
+
+// A feed is how far a node has applied the stream. It is the node's Log.
+type feed struct {
+	*stream
+	broker  *broker.Broker
+	end     context.CancelFunc
+	epochs  [3]string // that the node has begun
+	taken   [3]int    // entries of that epoch that are being applied, or were
+	applied [3]int
+}
+
+func newStream(w *world) *stream {
+	s := &stream{world: w, rng: rand.New(rand.NewPCG(w.seed, 7)), nodes: make(map[*broker.Broker]*feed)}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	for i := range s.parts {
+		s.beginLocked(i)
+	}
+	return s
+}
+
+func (s *stream) stop() { s.end() }
+
+// beginLocked begins an epoch without entries.
+func (s *stream) beginLocked(i int) {
+	s.epoch++
+	s.parts[i] = streamPart{epoch: fmt.Sprintf("e%03d", s.epoch), keys: make(map[broker.Digest]int)}
+}
+
+func (s *stream) Partitions() int { return len(s.parts) }
+
+func (s *stream) Partition(topic string) int {
+	h := fnv.New32a()
+	h.Write([]byte(topic))
+	return int(h.Sum32() % uint32(len(s.parts)))
+}
+
+// open returns the broker of a node that begins with nothing.
+func (s *stream) open() *broker.Broker {
+	f := &feed{stream: s}
+	ctx, end := context.WithCancel(s.ctx)
+	f.end = end
+	b := broker.NewWithLog(s.world.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log {
+		f.broker = b
+		return f
+	})
+	s.mu.Lock()
+	s.nodes[b] = f
+	s.mu.Unlock()
+	s.world.background.Go(func() { require.ErrorIs(s.world, b.Feed(ctx), context.Canceled) })
+	return b
+}
+
+// leave ends a node.
+func (s *stream) leave(b *broker.Broker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[b].end()
+	delete(s.nodes, b)
+}
+
+// settle waits until every node has applied everything.
+func (s *stream) settle() {
+	for !s.isSettled() {
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+func (s *stream) isSettled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.nodes {
+		for i, p := range s.parts {
+			if f.epochs[i] != p.epoch || f.applied[i] < len(p.entries) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Append implements broker.Log. Some results are lost on their way.
+func (f *feed) Append(e []broker.Entry, done func([]broker.Result)) {
+	results := make([]broker.Result, len(e))
+	var waits []func()
+	for i, entry := range e {
+		if entry.Op == broker.OpForget { // each node forgets by itself
+			_, results[i].Err = f.broker.Apply(entry, nil)
+			continue
+		}
+		number, epoch, at, lost := f.add(clone(entry))
+		waits = append(waits, func() {
+			results[i] = broker.Result{Published: at, Err: errUnknown}
+			if !lost && f.await(f.Partition(at.Position.Topic), epoch, number) {
+				results[i].Err = nil
+			}
+		})
+	}
+	f.world.background.Go(func() {
+		for _, wait := range waits {
+			wait()
+		}
+		done(results)
+	})
+}
+
+// add gives an entry its offset and its number. Of two with the same key there is only
+// the first.
+func (f *feed) add(e broker.Entry) (number int, epoch string, at wire.Published, lost bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := &f.parts[f.Partition(e.Message.Position.Topic)]
+	lost = f.rng.IntN(10) == 0
+	number = p.keys[e.Key.Scope]
+	if number == 0 || e.Key == (broker.Key{}) {
+		p.last += 1 + f.rng.Uint64N(3)
+		e.Message.Position.Epoch, e.Message.Position.Offset = p.epoch, p.last
+		number = p.addLocked(e)
+	}
+	first := p.entries[number-1].Message
+	return number, p.epoch, wire.Published{Position: first.Position, Time: first.Time}, lost
+}
+
+func (p *streamPart) addLocked(e broker.Entry) (number int) {
+	p.entries = append(p.entries, e)
+	if e.Key != (broker.Key{}) {
+		p.keys[e.Key.Scope] = len(p.entries)
+	}
+	return len(p.entries)
+}
+
+// await waits until the node has applied so many entries of an epoch. It reports false
+// if that is over before.
+func (f *feed) await(i int, epoch string, number int) bool {
+	for {
+		f.mu.Lock()
+		over := f.parts[i].epoch != epoch || f.ctx.Err() != nil
+		done := f.epochs[i] == epoch && f.applied[i] >= number
+		f.mu.Unlock()
+		if over || done {
+			return !over
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
+}
+
+// Feed implements broker.Log.
+func (f *feed) Feed(ctx context.Context, apply func(broker.Entry) error) error {
+	var parts sync.WaitGroup
+	for i := range f.parts {
+		rng := rand.New(rand.NewPCG(f.world.seed, uint64(i)))
+		parts.Go(func() {
+			for ctx.Err() == nil {
+				time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond) // it is late
+				entries := f.next(i, rng)
+				for _, e := range entries {
+					require.NoError(f.world, apply(clone(e)))
+				}
+				f.mu.Lock()
+				f.applied[i] = f.taken[i] // also if the epoch is over: nobody asks for it then
+				f.mu.Unlock()
+			}
+		})
+	}
+	parts.Wait()
+	return ctx.Err()
+}
+
+// next returns what to apply now, after some of what was applied before.
+func (f *feed) next(i int, rng *rand.Rand) []broker.Entry {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := &f.parts[i]
+	if f.epochs[i] != p.epoch {
+		f.epochs[i], f.taken[i], f.applied[i] = p.epoch, 0, 0
+		at := wire.Position{Epoch: p.epoch}
+		return []broker.Entry{{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{Partition: i}}}
+	}
+	from := f.taken[i]
+	if rng.IntN(4) == 0 {
+		from = max(0, from-rng.IntN(30))
+	}
+	f.taken[i] = min(len(p.entries), f.taken[i]+rng.IntN(20))
+	return slices.Clone(p.entries[from:f.taken[i]])
+}
+
+// rollBack drops what no node has applied from the end of a partition, and begins an
+// epoch. A log that is set back drops more.
+func (s *stream) rollBack(rng *rand.Rand, back bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := rng.IntN(len(s.parts))
+	was, keep := s.parts[i], 0
+	for _, f := range s.nodes {
+		if f.epochs[i] == was.epoch {
+			keep = max(keep, f.taken[i])
+		}
+	}
+	if back && keep > 0 {
+		keep = rng.IntN(keep)
+	}
+	s.beginLocked(i)
+	p := &s.parts[i]
+	for _, e := range was.entries[:keep] {
+		e = clone(e)
+		e.Message.Position.Epoch = p.epoch
+		p.last = e.Message.Position.Offset
+		p.addLocked(e)
+	}
+}
+
+// evictUnseen has the log drop messages that some node has not applied. That node learns
+// only up to where its topic has lost something.
+func (s *stream) evictUnseen(rng *rand.Rand) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := rng.IntN(len(s.parts))
+	p := &s.parts[i]
+	for number := len(p.entries) - rng.IntN(1+min(8, len(p.entries))); number < len(p.entries); number++ {
+		if e := &p.entries[number]; e.Op == broker.OpPublish {
+			at := e.Message.Position
+			*e = broker.Entry{Op: broker.OpLost, Message: &wire.Message{Position: at}, State: &broker.State{Reason: wire.GapEvicted}}
+		}
+	}
+}
