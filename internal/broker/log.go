@@ -37,6 +37,12 @@ type Log interface {
 	// Partitions returns the number of partitions, and Partition that of a topic.
 	Partitions() int
 	Partition(topic string) int
+
+	// Applied reports whether Feed has applied all entries of a partition up to a
+	// position. Then the position is good for every topic of the partition, also one
+	// whose head is lower here than on another daemon. A log that lets Apply number
+	// returns false. Applied is called under a topic's lock, and must not call the broker.
+	Applied(at wire.Position) bool
 }
 
 // Op is a kind of change.
@@ -299,6 +305,8 @@ func (l memoryLog) append(e *Entry) Result {
 }
 
 func (memoryLog) Feed(context.Context, func(Entry) error) error { return nil }
+
+func (memoryLog) Applied(wire.Position) bool { return false }
 
 func (memoryLog) Partitions() int { return 1 }
 

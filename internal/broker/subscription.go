@@ -66,7 +66,7 @@ func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
 		j.Cursor = t.head
 	case start.From == wire.FromOldest:
 		j.Cursor = t.history.lost
-	case start.Epoch != t.epoch || start.After > t.head:
+	case start.Epoch != t.epoch || start.After > t.head && !t.broker.log.Applied(t.given(start)):
 		j.Cursor, restarted = t.history.lost, true
 	default:
 		j.Cursor = start.After

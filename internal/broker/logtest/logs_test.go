@@ -130,8 +130,9 @@ func (l *writeAhead) Feed(_ context.Context, apply func(broker.Entry) error) err
 	return nil
 }
 
-func (*writeAhead) Partitions() int      { return 1 }
-func (*writeAhead) Partition(string) int { return 0 }
+func (*writeAhead) Partitions() int            { return 1 }
+func (*writeAhead) Partition(string) int       { return 0 }
+func (*writeAhead) Applied(wire.Position) bool { return false }
 
 // A stream is a log that several brokers share, as a cluster does. It gives offsets
 // itself, one sequence for all topics of a partition, with holes.
@@ -296,6 +297,15 @@ func (f *feed) await(i int, epoch string, number int) bool {
 		}
 		time.Sleep(50 * time.Microsecond)
 	}
+}
+
+// Applied implements broker.Log.
+func (f *feed) Applied(at wire.Position) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := f.Partition(at.Topic)
+	p, n := &f.parts[i], f.applied[i]
+	return at.Epoch == f.epochs[i] && at.Epoch == p.epoch && n > 0 && at.Offset <= p.entries[n-1].Message.Position.Offset
 }
 
 // Feed implements broker.Log.

@@ -74,7 +74,7 @@ func (w *world) replace(i int, next func(*broker.Broker) *broker.Broker) {
 // tell runs a story about a world on each of the logs.
 func tell(t *testing.T, config broker.Config, story func(w *world)) {
 	for name, build := range logs {
-		for seed := range uint64(4) {
+		for seed := range uint64(2) {
 			t.Run(fmt.Sprintf("%s %d", name, seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := &world{T: t, seed: seed, config: config, settle: func() {}, stop: func() {}, calls: make(chan struct{}, 32)}
@@ -280,7 +280,7 @@ func (c *client) open(starts []wire.Start) {
 
 // live polls, leaves, comes back, and in the end wants all that was published.
 func (c *client) live() {
-	for range 200 {
+	for range 150 {
 		c.poll()
 		if c.rng.IntN(20) == 0 {
 			c.leave()
@@ -329,8 +329,8 @@ func (c *client) poll() int {
 		return 1
 	}
 	defer c.exit()
-	p, err := c.s.Poll(c.count, false, time.Now())
-	require.NoError(c, err)
+	var p session.Poll
+	require.NoError(c, p.Begin(c.s, c.count, false, session.Arrival{}, time.Now()))
 	defer func() { p.Done(time.Now()) }()
 	limit := broker.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}
 	frames, err := p.Take(context.Background(), limit, time.Duration(c.rng.IntN(3000))*time.Microsecond)

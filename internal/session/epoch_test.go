@@ -1,0 +1,78 @@
+package session
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// beginEpoch begins another epoch of all topics, as a log does that was set back.
+func (k *kit) beginEpoch(epoch string) {
+	k.Helper()
+	at := wire.Position{Epoch: epoch}
+	_, err := k.broker.Apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{}}, nil)
+	require.NoError(k, err)
+	synctest.Wait()
+	k.epoch = epoch
+}
+
+func TestASubscriberOfAQuietTopicIsToldOfAnEpoch(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.publishN("a", 3)
+		s := k.open("a")
+		waiting := k.park(s, 0)
+		k.beginEpoch("e2")
+		waiting.wantFrames("gap(restarted a3-0)")
+		k.publishN("a", 1)
+		require.Equal(k, "a1", k.poll(s, 1))
+	})
+}
+
+// What was sent and not acked comes again as it was, or is lost: under its number there
+// may be another message by now.
+func TestUnackedMessagesOfAnotherEpochAreLost(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 3)
+		require.Equal(k, "a1 a2 a3", k.poll(s, 0))
+		epoch := k.epoch
+		k.beginEpoch("e2")
+		k.publishN("a", 2)
+		require.Equal(k, "gap(restarted a1-2) gap(restarted a2-3) gap(restarted a3-0) a1 a2", k.poll(s, 1))
+		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 1}, s.subs["a"].ackedTo)
+		require.Equal(k, "gap(restarted a2-3) gap(restarted a3-0) a1 a2", k.poll(s, 2))
+		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 2}, s.subs["a"].ackedTo)
+		require.Empty(k, k.poll(s, 6))
+		require.Equal(k, wire.Position{Topic: "a", Epoch: "e2", Offset: 2}, s.subs["a"].ackedTo)
+	})
+}
+
+// A pace that was reading up to some offset does not wait for it in another epoch.
+func TestAPaceEndsWithItsEpoch(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open()
+		_, err := s.Change([]wire.Start{{Topic: "a", Every: time.Minute}}, nil)
+		require.NoError(k, err)
+		k.publishN("a", 1)
+		require.Equal(k, "a1", k.poll(s, 0))
+		for _, key := range []string{"x", "y", "z"} {
+			_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Key: key}, 0, time.Now())
+			require.NoError(k, err)
+		}
+		time.Sleep(2 * time.Minute)
+		said, err := k.tryPoll(s, 1, broker.Limit{Frames: 1, Bytes: 1000})
+		require.NoError(k, err)
+		require.Equal(k, "a2", said, "of three")
+		k.beginEpoch("e2")
+		k.publishN("a", 1)
+		require.Equal(k, "gap(restarted a2-0) a1", k.poll(s, 2))
+		k.publishN("a", 1)
+		time.Sleep(time.Minute)
+		require.Equal(k, "a2", k.poll(s, 4))
+	})
+}
