@@ -9,14 +9,14 @@ import (
 // Format is how frames are written, one after the other.
 type Format uint8
 
-// The formats. Every frame of an answer, or of a connection, is in the same one.
+// The formats. All frames of an answer or a connection have the same one.
 const (
 	NDJSON      Format = iota // application/x-ndjson: one JSON value a line
 	CBOR                      // application/cbor-seq (RFC 8742): one item each
 	EventStream               // text/event-stream: events for any EventSource
 
-	// One WebSocket message a frame (RFC 6455), as a server sends it: with its head,
-	// unmasked. Text holds a line of NDJSON, binary a CBOR item.
+	// WebSocket messages of a server (RFC 6455), each with its head, unmasked. Text is a
+	// line of NDJSON, binary a CBOR item.
 	SocketText
 	SocketBinary
 )
@@ -32,7 +32,7 @@ func (f Format) ContentType() string {
 	return wire.NDJSONType
 }
 
-// OnSocket returns how a WebSocket has what an answer has in this format.
+// OnSocket returns the WebSocket format for the format of an answer.
 func (f Format) OnSocket() Format {
 	if f == CBOR {
 		return SocketBinary
@@ -40,7 +40,7 @@ func (f Format) OnSocket() Format {
 	return SocketText
 }
 
-// OffSocket returns how an answer has what a WebSocket has in this format.
+// OffSocket returns the format of an answer for a WebSocket format.
 func (f Format) OffSocket() Format {
 	switch f {
 	case SocketText:
@@ -51,48 +51,42 @@ func (f Format) OffSocket() Format {
 	return f
 }
 
-// IsBinary reports whether frames are CBOR, and so what their receiver says.
+// IsBinary reports whether both directions use CBOR.
 func (f Format) IsBinary() bool { return f == CBOR || f == SocketBinary }
 
 // AppendHello appends h as a frame.
 func (f Format) AppendHello(dst []byte, h *wire.Hello) []byte {
-	if f.IsBinary() {
-		return f.framed(dst, "", wire.Content{Hello: h}.AppendCBOR(nil))
-	}
-	return f.framed(dst, "hello", wire.Content{Hello: h}.AppendJSON(nil))
+	return f.append(dst, "hello", wire.Content{Hello: h})
 }
 
-// AppendEnd appends the frame that says why there are no more.
+// AppendEnd appends the frame that ends a stream with a problem.
 func (f Format) AppendEnd(dst []byte, p *wire.Problem) []byte {
-	if f.IsBinary() {
-		return f.framed(dst, "", wire.Content{End: p}.AppendCBOR(nil))
-	}
-	return f.framed(dst, "end", wire.Content{End: p}.AppendJSON(nil))
+	return f.append(dst, "end", wire.Content{End: p})
 }
 
 // AppendReply appends r as a frame.
 func (f Format) AppendReply(dst []byte, r *wire.Reply) []byte {
-	if f.IsBinary() {
-		return f.framed(dst, "", wire.Content{Reply: r}.AppendCBOR(nil))
-	}
-	return f.framed(dst, "reply", wire.Content{Reply: r}.AppendJSON(nil))
+	return f.append(dst, "reply", wire.Content{Reply: r})
 }
 
-// framed appends a line of NDJSON, or a CBOR item, as this format has it.
-func (f Format) framed(dst []byte, event string, b []byte) []byte {
-	switch f {
-	case EventStream:
+func (f Format) append(dst []byte, event string, c wire.Content) []byte {
+	b := f.encode(nil, c)
+	if f == EventStream {
 		return Event{}.append(dst, event, b)
-	case SocketText:
-		dst = appendSocketHead(dst, opText, len(b))
-	case SocketBinary:
-		dst = appendSocketHead(dst, opBinary, len(b))
 	}
-	return append(dst, b...)
+	return append(f.appendSocketHead(dst, 0, len(b)), b...)
 }
 
-// Heartbeat returns what says nothing but that the connection lives. The caller must
-// not change it.
+// encode appends a line of NDJSON or a CBOR item.
+func (f Format) encode(dst []byte, c wire.Content) []byte {
+	if f.IsBinary() {
+		return c.AppendCBOR(dst)
+	}
+	return c.AppendJSON(dst)
+}
+
+// Heartbeat returns the bytes that only show that the connection is alive. The caller must
+// not change them.
 func (f Format) Heartbeat() []byte { return heartbeats[f] }
 
 var heartbeats = [...][]byte{
@@ -103,44 +97,34 @@ var heartbeats = [...][]byte{
 	SocketBinary: ping,
 }
 
-// A form is what a frame's bytes are kept as: a format, bare, as a chunk or deflated.
+// A form is one way to encode a frame: in a format as it is, as a chunk, or deflated.
 type form struct {
 	format   Format
 	chunk    bool
 	deflated bool
 }
 
-// encode makes the bytes of f in this form.
 func (o form) encode(f *Frame) []byte {
+	plain := o.format.OffSocket()
 	switch {
 	case o.chunk:
 		b := f.Bytes(o.format)
 		return AppendChunk(make([]byte, 0, len(b)+8), b)
-	case o.deflated && o.format == o.format.OffSocket():
-		return deflated(f.Bytes(o.format))
-	case o.deflated:
-		return o.encodeDeflated(f)
+	case o.deflated && o.format == plain:
+		return deflated(f.Bytes(plain))
+	case o.deflated: // answers and WebSocket messages share the block
+		block := f.in(form{format: plain, deflated: true})
+		block = block[:len(block)-len(syncTail)]
+		return append(o.format.appendSocketHead(nil, compressed, len(block)), block...)
+	case o.format == EventStream:
+		return f.AppendEvent(make([]byte, 0, len(f.Bytes(NDJSON))+128), f.Position().Append(nil))
+	case o.format != plain:
+		b := f.Bytes(plain)
+		return append(o.format.appendSocketHead(nil, 0, len(b)), b...)
+	case f.gap != nil:
+		return plain.encode(nil, wire.Content{Gap: f.gap})
 	}
-	switch o.format {
-	case EventStream:
-		return encodeEvent(f)
-	case SocketText, SocketBinary:
-		return o.format.framed(nil, "", f.Bytes(o.format.OffSocket()))
-	case CBOR:
-		return encodeCBOR(f)
-	}
-	return encodeJSON(f)
-}
-
-// encodeDeflated makes a WebSocket message of the block that is shared with answers.
-func (o form) encodeDeflated(f *Frame) []byte {
-	block := f.in(form{format: o.format.OffSocket(), deflated: true})
-	block = block[:len(block)-len(syncTail)]
-	opcode := byte(opText)
-	if o.format.IsBinary() {
-		opcode = opBinary
-	}
-	return append(appendSocketHead(nil, compressed|opcode, len(block)), block...)
+	return plain.encode(make([]byte, 0, sizeHint(f.message)), wire.Content{Message: f.message})
 }
 
 // sizeHint is enough for the usual message in one allocation.
@@ -153,22 +137,8 @@ func sizeHint(m *wire.Message) int {
 	return n
 }
 
-func encodeJSON(f *Frame) []byte {
-	if f.gap != nil {
-		return wire.Content{Gap: f.gap}.AppendJSON(nil)
-	}
-	return wire.Content{Message: f.message}.AppendJSON(make([]byte, 0, sizeHint(f.message)))
-}
-
-func encodeCBOR(f *Frame) []byte {
-	if f.gap != nil {
-		return wire.Content{Gap: f.gap}.AppendCBOR(nil)
-	}
-	return wire.Content{Message: f.message}.AppendCBOR(make([]byte, 0, sizeHint(f.message)))
-}
-
-// AppendChunk appends data as one chunk (RFC 9112, section 7.1). It must not be
-// empty: an empty chunk is the end.
+// AppendChunk appends data as one chunk (RFC 9112, section 7.1). data must not be empty: an
+// empty chunk ends the body.
 func AppendChunk(dst, data []byte) []byte {
 	dst = strconv.AppendInt(dst, int64(len(data)), 16)
 	dst = append(dst, "\r\n"...)

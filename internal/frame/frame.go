@@ -1,5 +1,4 @@
-// Package frame is the bytes of a message: made once for each format, and shared by
-// every subscriber that the message is sent to.
+// Package frame encodes a message once for each format. All subscribers share the bytes.
 package frame
 
 import (
@@ -11,39 +10,35 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Frame is one message or one gap with its bytes, which are encoded once per
-// format on first need and shared by everyone they are sent to.
-//
-// A broadcast to ten thousand subscribers thus encodes once. The bytes are
-// immutable, and whoever holds a Frame may call any method concurrently.
+// A Frame is a message or a gap with its encodings, each made when it is first needed. So a
+// broadcast to ten thousand subscribers encodes once. All methods may be called
+// concurrently. Nobody may change the bytes that they return.
 type Frame struct {
-	message *wire.Message // nil for a gap; immutable
-	gap     *wire.Gap     // nil for a message; immutable
+	// Immutable.
+	message  *wire.Message   // nil for a gap
+	gap      *wire.Gap       // nil for a message
+	accepted time.Time       // when the daemon accepted the message
+	ttl      time.Duration   // of the message; 0: as long as its history keeps it
+	account  *memory.Account // counts the memory; nil: nobody does
 
-	accepted time.Time     // when the daemon took the message; immutable
-	ttl      time.Duration // the message's own life; 0 is as long as history keeps it; immutable
+	encoded atomic.Pointer[encoding] // list, newest first; changed under mu
+	wholes  atomic.Pointer[whole]    // list, newest first; changed under mu; see Whole
+	pins    atomic.Int64             // queues that hold the frame, plus released
 
-	encoded atomic.Pointer[encoding] // the newest, which leads to older ones; set under mu, until Forget
-	whole   atomic.Pointer[whole]    // see Whole; the newest, which leads to older ones; set under mu
-	pins    atomic.Int64             // see Pin; with released, once the history let go of it
+	deflating sync.Mutex // held by Deflated while it compresses; taken before mu
 
-	account *memory.Account // where its memory is counted; nil: nowhere; immutable
-
-	deflating sync.Mutex // see deflate; before mu
-
-	mu      sync.Mutex // guards changes of the two lists, and settled
-	settled bool       // nothing is counted any more
+	mu      sync.Mutex // guards changes of the lists, and settled
+	settled bool       // encodings are no longer counted
 }
 
-// New returns the frame of m, which the caller must not change any
-// more. The message was accepted at the given instant and lives for ttl, or as
-// long as it is held if ttl is 0. Its memory is counted in account, if that is not
-// nil: encodings until Release and the last Unpin, the message between the two.
+// New returns the frame of a message, which must not change any more. The message was
+// accepted at the given time and expires after ttl, unless that is 0. account may be nil.
+// It counts the encodings until Release and the last Unpin, and the message in between.
 func New(m *wire.Message, accepted time.Time, ttl time.Duration, account *memory.Account) *Frame {
 	return &Frame{message: m, accepted: accepted, ttl: ttl, account: account}
 }
 
-// NewGap returns the frame of g.
+// NewGap returns the frame of a gap.
 func NewGap(g wire.Gap) *Frame { return &Frame{gap: &g} }
 
 // Message returns the message, or nil if the frame is a gap.
@@ -52,14 +47,13 @@ func (f *Frame) Message() *wire.Message { return f.message }
 // Gap returns the gap, or nil if the frame is a message.
 func (f *Frame) Gap() *wire.Gap { return f.gap }
 
-// Accepted returns when the daemon took the message; zero for a gap.
+// Accepted returns when the daemon accepted the message; zero for a gap.
 func (f *Frame) Accepted() time.Time { return f.accepted }
 
-// TTL returns the message's own life, counted from Accepted; 0 is as long as it is
-// held.
+// TTL returns how long after Accepted the message expires; 0: never.
 func (f *Frame) TTL() time.Duration { return f.ttl }
 
-// Position returns where a subscriber is once it has this frame.
+// Position returns where a subscriber is once it has the frame.
 func (f *Frame) Position() wire.Position {
 	if f.gap != nil {
 		return f.gap.Position
@@ -67,13 +61,12 @@ func (f *Frame) Position() wire.Position {
 	return f.message.Position
 }
 
-// Expired reports whether the message's own life (ttl) is over at now. A gap
-// never expires.
+// Expired reports whether the message has expired. A gap never does.
 func (f *Frame) Expired(now time.Time) bool {
 	return f.ttl > 0 && now.Sub(f.accepted) >= f.ttl
 }
 
-// gapSize is about what the frame of a gap takes.
+// gapSize is about how many bytes the frame of a gap takes.
 const gapSize = 160
 
 // Size returns about how many bytes the frame takes in an answer and in memory.
@@ -84,41 +77,26 @@ func (f *Frame) Size() int {
 	return f.message.Size()
 }
 
-// An encoding is a frame's bytes in one form. It is immutable.
+// An encoding is a frame in one form. It is immutable.
 type encoding struct {
 	form  form
-	bytes []byte // nil: deflated, they are not worth it
+	bytes []byte // nil: deflating does not pay
 	older *encoding
 }
 
-// Bytes returns the frame in the given format. The caller must not change them.
+// Bytes returns the frame in a format.
 func (f *Frame) Bytes(format Format) []byte { return f.in(form{format: format}) }
 
-// Chunk returns the frame in the given format as one chunk (RFC 9112, section 7.1).
-// The caller must not change the bytes.
+// Chunk returns the frame in a format as one chunk (RFC 9112, section 7.1).
 func (f *Frame) Chunk(format Format) []byte { return f.in(form{format: format, chunk: true}) }
 
+// in returns the frame in a form. If two goroutines make the same form at the same time,
+// both get the bytes of the first.
 func (f *Frame) in(form form) []byte {
-	// Fast path: someone encoded it before.
+	// Fast path: it was made before.
 	if b, made := f.find(form); made {
 		return b
 	}
-	return f.encode(form)
-}
-
-// find returns the bytes of a form if they were made. A frame has few forms.
-func (f *Frame) find(form form) (b []byte, made bool) {
-	for e := f.encoded.Load(); e != nil; e = e.older {
-		if e.form == form {
-			return e.bytes, true
-		}
-	}
-	return nil, false
-}
-
-// encode makes the bytes of a form. Who asks for the same at the same time may make
-// them too: the first that are put on the list are everyone's.
-func (f *Frame) encode(form form) []byte {
 	b := form.encode(f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,16 +108,26 @@ func (f *Frame) encode(form form) []byte {
 	return b
 }
 
+// find returns the bytes of a form, if they were made. A frame has few forms.
+func (f *Frame) find(form form) (b []byte, made bool) {
+	for e := f.encoded.Load(); e != nil; e = e.older {
+		if e.form == form {
+			return e.bytes, true
+		}
+	}
+	return nil, false
+}
+
 func (f *Frame) countLocked(bytes int) {
 	if !f.settled {
 		f.account.Add(memory.Encodings, int64(bytes))
 	}
 }
 
-// released is in Frame.pins once the history let go of the frame.
+// released is added to Frame.pins when the history drops the frame.
 const released = 1 << 32
 
-// Pin says that a queue holds the frame, until Unpin.
+// Pin notes that a queue holds the frame. Unpin must follow.
 func (f *Frame) Pin() {
 	pins := f.pins.Add(1)
 	if f.account == nil || pins%released != 1 {
@@ -147,7 +135,7 @@ func (f *Frame) Pin() {
 	}
 	f.account.Add(memory.Queued, int64(f.Size()))
 	if pins == released+1 {
-		f.account.Add(memory.Pinned, int64(f.Size())) // it came to the queue late
+		f.account.Add(memory.Pinned, int64(f.Size())) // Release came first
 	}
 }
 
@@ -162,35 +150,34 @@ func (f *Frame) Unpin() {
 	}
 }
 
-// Release says that the history no longer holds the frame, which is called once.
-// Queues may hold it for a while yet.
+// Release notes, once, that the history no longer holds the frame. Queues may still do.
 func (f *Frame) Release() {
 	if f.pins.Add(released) == released {
 		f.settle(0)
 	} else {
-		f.account.Add(memory.Pinned, int64(f.Size())) // the last Unpin may have taken it off before
+		f.account.Add(memory.Pinned, int64(f.Size())) // the last Unpin may have subtracted it already
 	}
 }
 
-// settle takes the frame off the account. Whoever still writes it keeps its bytes.
+// settle removes the frame from the account. Whoever still writes it keeps its bytes.
 func (f *Frame) settle(pinned int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forgetAllLocked()
+	f.forgetLocked()
 	f.settled = true
 	f.account.Add(memory.Pinned, int64(pinned))
 }
 
-// Forget lets go of the encodings, for want of memory: who needs one makes it anew.
+// Forget drops the encodings to free memory. They are made again when they are needed.
 func (f *Frame) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.forgetAllLocked()
+	f.forgetLocked()
 }
 
-func (f *Frame) forgetAllLocked() {
+func (f *Frame) forgetLocked() {
 	for e := f.encoded.Swap(nil); e != nil; e = e.older {
 		f.countLocked(-len(e.bytes))
 	}
-	f.discountWholesLocked(f.whole.Swap(nil))
+	f.discountLocked(f.wholes.Swap(nil))
 }

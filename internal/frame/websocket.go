@@ -12,7 +12,7 @@ import "encoding/binary"
 //	|N|V| | |       | |             |                            |
 //	+-+-+-+-+-------+-+-------------+----------------------------+
 const (
-	finalFrame = 0x80 // FIN: the message is whole
+	finalFrame = 0x80 // FIN: the message is complete
 	compressed = 0x40 // RSV1: it is deflated (RFC 7692, section 7.2.3.1)
 
 	opText   = 0x1
@@ -20,27 +20,30 @@ const (
 	opPing   = 0x9
 )
 
-// syncTail is what a block ends with and a message goes without (RFC 7692, section
-// 7.2.1).
+// syncTail ends a deflated block. A WebSocket message omits it (RFC 7692, section 7.2.1).
 const syncTail = "\x00\x00\xff\xff"
 
-// SocketMessage returns the frame as a message of a WebSocket on which messages may be
-// deflated, each by itself; of those for which that pays, see Deflated. The caller must
-// not change the bytes.
+// SocketMessage returns the frame as a WebSocket message, deflated by itself if that pays;
+// see Deflated. The connection must have negotiated permessage-deflate.
 func (f *Frame) SocketMessage(format Format, least int) []byte {
-	if _, pays := f.Deflated(format.OffSocket(), least); !pays {
-		return f.Bytes(format)
-	}
-	return f.in(form{format: format, deflated: true})
+	_, pays := f.Deflated(format.OffSocket(), least)
+	return f.in(form{format: format, deflated: pays})
 }
 
-// ping is the heartbeat of a WebSocket. Its receiver answers.
+// ping is the heartbeat of a WebSocket: the client must answer it.
 var ping = []byte{finalFrame | opPing, 0}
 
-// appendSocketHead appends the head of a whole message of so many bytes. first is the
-// opcode, and what else its byte has beside FIN.
-func appendSocketHead(dst []byte, first byte, length int) []byte {
-	dst = append(dst, finalFrame|first)
+// appendSocketHead appends the head of a complete message of the given length, with flags
+// in its first byte. Formats that are not for WebSockets have no head.
+func (f Format) appendSocketHead(dst []byte, flags byte, length int) []byte {
+	switch f {
+	case SocketText:
+		dst = append(dst, finalFrame|flags|opText)
+	case SocketBinary:
+		dst = append(dst, finalFrame|flags|opBinary)
+	default:
+		return dst
+	}
 	switch {
 	case length <= 125:
 		return append(dst, byte(length))
