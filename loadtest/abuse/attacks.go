@@ -18,6 +18,11 @@ func attacks() []attack {
 		{name: "large-messages", what: "messages of 64 KiB, published by one address", sources: 1, pace: 500, crowd: 20, run: largeMessages},
 		{name: "oversized", what: "heads, URLs and bodies that are too large", sources: 10, pace: 300, crowd: 30, run: oversized},
 		{name: "hoarders", what: "sessions of 100 topics each that never poll, while 64 KiB messages come", sources: 20, pace: 400, crowd: 40, run: hoarders},
+		{name: "unread-lists", what: "lists of 1000 topics that nobody reads, over HTTP/1.1", sources: 20, pace: 500, crowd: 1000, tiny: true, run: unreadLists},
+		{name: "unread-lists-h2", what: "the same lists over HTTP/2, 100 streams a connection, whose window is 0", sources: 20, pace: 100, crowd: 40, run: unreadLists2},
+		{name: "unread-polls", what: "polls of 1000 messages that nobody reads", sources: 50, pace: 2000, crowd: 5000, tiny: true, run: unreadPolls},
+		{name: "huge-positions", what: "positions of 900 KB that cannot be read; nor does anybody read that", sources: 10, pace: 100, crowd: 300, tiny: true, run: hugePositions},
+		{name: racing, what: "polls that are abandoned for others of the same sessions", sources: 20, pace: 200, crowd: 40, run: racingPolls},
 	}
 	next := 0
 	for i := range all {
@@ -26,6 +31,9 @@ func attacks() []attack {
 	}
 	return all
 }
+
+// racing is the attack whose answers are judged by themselves; see noneReplaced.
+const racing = "racing-polls"
 
 // besideSources are kept for a raid beside an attack's own; see publishBeside. No
 // attack has addresses of another, which may be known to the server already.

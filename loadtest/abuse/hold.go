@@ -38,7 +38,7 @@ func slowReaders(ctx context.Context, r *raid) error {
 // halfOpen needs a position, without which a stateless poll does not wait.
 func halfOpen(ctx context.Context, r *raid) error {
 	var published struct{ Position string }
-	if err := r.begin(ctx, publishTo("abuse.quiet", []byte("x")), &published); err != nil {
+	if err := r.begin(ctx, 0, publishTo("abuse.quiet", []byte("x")), &published); err != nil {
 		return err
 	}
 	poll := get("/v1/poll?topic=" + published.Position)

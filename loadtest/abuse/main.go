@@ -98,7 +98,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.DurationVar(&o.settle, "settle", 2500*time.Millisecond, "rest before each")
 	f.Int64Var(&o.memoryLimit, "memory-limit", 512<<20, "the daemon's GOMEMLIMIT, in bytes")
 	f.StringVar(&file, "config", "", "the daemon's settings (default loadtest/abuse/limits.yaml, as it was built in)")
-	f.StringVar(&serve, "serve", "--limits-connections=10000", "further flags of the daemon, with spaces between")
+	f.StringVar(&serve, "serve", "--limits-connections=10000 --http2-cleartext", "further flags of the daemon, with spaces between")
 	f.BoolVar(&o.quick, "quick", false, "short attacks at a tenth, to see that everything works")
 	if err := f.Parse(args); err != nil {
 		return o, err

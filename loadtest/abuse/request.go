@@ -115,13 +115,20 @@ type answer struct {
 
 func (a answer) succeeds() bool { return a.status/100 == 2 }
 
-// exchange returns the answer to a request. Who will not take all of a request may
-// still answer it.
-func (s *speaker) exchange(request []byte) (answer, error) {
+// exchange returns the answer to a request.
+func (s *speaker) exchange(request []byte) (answer, error) { return s.answer(s.begin(request)) }
+
+// begin sends a request, as far as the server takes it.
+func (s *speaker) begin(request []byte) (unsaid error) {
 	if !s.raid.unhurried {
 		_ = s.SetDeadline(time.Now().Add(answers))
 	}
-	unsaid := s.say(request)
+	return s.say(request)
+}
+
+// answer returns the answer to a request. A server that did not take all of a request
+// may still answer it.
+func (s *speaker) answer(unsaid error) (answer, error) {
 	read, err := http.ReadResponse(s.in, nil)
 	if err != nil {
 		if unsaid != nil {
@@ -142,10 +149,10 @@ func (s *speaker) exchange(request []byte) (answer, error) {
 const again = time.Second / 10
 
 // begin makes a request that an attack needs before it can begin, over and over
-// until it is taken, and reads the answer.
-func (r *raid) begin(ctx context.Context, request []byte, into any) error {
+// until it is taken, and reads the answer. It comes from the address of that number.
+func (r *raid) begin(ctx context.Context, number int, request []byte, into any) error {
 	for {
-		err := r.beginOnce(ctx, request, into)
+		err := r.beginOnce(ctx, number, request, into)
 		if err == nil {
 			return nil
 		}
@@ -155,8 +162,8 @@ func (r *raid) begin(ctx context.Context, request []byte, into any) error {
 	}
 }
 
-func (r *raid) beginOnce(ctx context.Context, request []byte, into any) error {
-	l, err := r.dial(ctx, 0)
+func (r *raid) beginOnce(ctx context.Context, number int, request []byte, into any) error {
+	l, err := r.dial(ctx, number)
 	if err != nil {
 		return err
 	}
@@ -175,6 +182,6 @@ func (r *raid) beginOnce(ctx context.Context, request []byte, into any) error {
 // session opens one, and returns its id.
 func (r *raid) session(ctx context.Context, topics ...string) (string, error) {
 	var opened struct{ Session string }
-	err := r.begin(ctx, openWith(topics...), &opened)
+	err := r.begin(ctx, 0, openWith(topics...), &opened)
 	return opened.Session, err
 }

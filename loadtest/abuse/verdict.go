@@ -20,7 +20,13 @@ const mostRatio = 2
 
 // judge gives the verdicts.
 func judge(r *Result) []Verdict {
-	return []Verdict{r.nothingLost(), r.withinBudget(), r.fastEnough(), r.carriedOut()}
+	verdicts := []Verdict{r.nothingLost(), r.withinBudget(), r.fastEnough(), r.carriedOut()}
+	for _, a := range r.Attacks {
+		if a.Name == racing {
+			verdicts = append(verdicts, a.noneReplaced())
+		}
+	}
+	return verdicts
 }
 
 // passed reports whether every demand was met.
@@ -149,6 +155,16 @@ func (r *Result) carriedOut() Verdict {
 		v.Met, v.Found = false, "not "+strings.Join(none, "; ")
 	}
 	return v
+}
+
+// noneReplaced looks at what became of the polls that were sent after abandoned ones.
+func (a *Attacked) noneReplaced() Verdict {
+	replaced := a.Live.Raid.Answers["409"]
+	return Verdict{
+		Demand: "no poll is replaced by one that its client has abandoned",
+		Met:    replaced == 0,
+		Found:  fmt.Sprintf("%d of %d polls", replaced, a.Live.Raid.Operations),
+	}
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.0f MiB", float64(n)/(1<<20)) }

