@@ -40,7 +40,7 @@ func (a *App) read(ctx context.Context, c *Caller, check func() (do func() error
 // readLong is read for an answer that may be long.
 func (a *App) readLong(ctx context.Context, c *Caller, check func() (do func() error, err error)) error {
 	return a.read(ctx, c, func() (func() error, error) {
-		if err := a.cfg.Broker.Memory().AdmitAnswer(a.cfg.Limiter.Client(c.Who)); err != nil {
+		if err := a.cfg.Broker.Memory().AdmitAnswer(c.Who.Client()); err != nil {
 			return nil, err
 		}
 		return check()

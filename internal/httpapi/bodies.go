@@ -31,4 +31,4 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) over() { _ = b.held.Set(b.api.Broker.Memory(), 0, b) }
 
 // Client implements memory.Holder.
-func (b *body) Client() *memory.Client { return b.api.Limiter.Client(b.who) }
+func (b *body) Client() *memory.Client { return b.who.Client() }

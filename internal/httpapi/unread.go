@@ -38,7 +38,7 @@ func responseOf(w http.ResponseWriter) *response {
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Client implements memory.Owner.
-func (w *response) Client() *memory.Client { return w.api.Limiter.Client(w.api.addressOf(w.request)) }
+func (w *response) Client() *memory.Client { return w.api.addressOf(w.request).Client() }
 
 // CutOff implements memory.Owner. It ends all answers on a connection of HTTP/2.
 func (w *response) CutOff() {

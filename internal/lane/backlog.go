@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // A backlog is what a client has yet to read. It refers to frames, whose bytes all
@@ -15,6 +16,7 @@ type backlog struct {
 	// Bytes that wait. Only add changes them.
 	own    int // that nobody else is sent, with the references to frames
 	shared int // of frames
+	unread memory.UnreadBytes
 }
 
 // refBytes is about what a reference to a frame takes.
@@ -58,6 +60,7 @@ func (o *output) part(f *frame.Frame, in shape) part {
 func (o *output) keep(p part, skip int) {
 	if o.backlog == nil {
 		o.backlog = new(backlog)
+		o.backlog.unread.Init(o.lane.polls.Memory(), o.owner)
 	}
 	w := o.backlog
 	if p.frame == nil {
@@ -98,6 +101,7 @@ func (o *output) keepRest(s *scratch, from int) {
 func (w *backlog) add(own, shared int) {
 	w.own += own
 	w.shared += shared
+	w.unread.Set(w.own, w.shared)
 }
 
 // next returns what the backlog begins with: a large part, or small ones put together

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -31,6 +32,7 @@ type conn struct {
 
 	loop *loop       // immutable
 	seat *limit.Seat // immutable; goes with the descriptor
+	who  limit.Who   // sent the last request
 
 	fate    fate
 	gone    *gone              // done when the client has ended its side; made when a goroutine waits
@@ -299,6 +301,23 @@ func (c *conn) leave() {
 
 // Left implements session.Client: a poll that is not done keeps the descriptor open.
 func (c *conn) Left() bool { return listen.PeerLeft(c.fd) }
+
+// Client implements memory.Owner. The borrower of the output calls it; while it is lent
+// no request is read.
+func (c *conn) Client() *memory.Client {
+	if c.duplex != nil {
+		return c.duplex.Conversation.Client()
+	}
+	return c.who.Client()
+}
+
+// CutOff implements memory.Owner.
+func (c *conn) CutOff() { c.loop.post(c, (*conn).cutOff) }
+
+func (c *conn) cutOff() {
+	c.lane.metrics.Ended(metrics.SlowReader)
+	c.close()
+}
 
 // hangUp closes the descriptor, which nobody uses any more.
 func (c *conn) hangUp() {

@@ -188,7 +188,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 	if c = l.adopt(nc, l.origins.Index(r.Header.Get("Origin"))); c == nil {
 		return nil, false
 	}
-	c.strikes = strikes
+	c.strikes, c.who = strikes, c.seat.Who(r.Header["X-Forwarded-For"], "")
 	_, buffered, err := http.NewResponseController(w).Hijack()
 	_ = nc.Close() // the connection lives on in fd, or nobody can use it
 	if err != nil {
@@ -212,6 +212,7 @@ func (l *Lane) adopt(nc Conn, origin int) *conn {
 		return nil
 	}
 	c := &conn{output: output{lane: l, fd: fd, origin: origin}, seat: listen.SeatOf(nc).Share(), parser: parser{lane: l}, unread: true}
+	c.owner, c.who = c, c.seat.Who(nil, "")
 	c.answer.Init(l.polls, c, l.handOff)
 	if !l.admit(c) {
 		return nil

@@ -41,7 +41,8 @@ func newLane(t *testing.T, authority app.Authority) (*Lane, *broker.Broker) {
 		Limiter: limit.New(limit.Config{}, m), Hook: hook.None{}, Metrics: m, Log: zap.NewNop(),
 		Limits: wire.Limits{MessageBytes: 1},
 	})
-	return New(Config{App: a, Metrics: m, Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: time.Minute}), b
+	polls := transport.New(transport.Config{}, wire.Limits{}, b.Memory(), m)
+	return New(Config{App: a, Polls: polls, Metrics: m, Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: time.Minute}), b
 }
 
 func newStage(t *testing.T, authority app.Authority) *stage {
@@ -69,6 +70,7 @@ func (s *stage) connect() (c *conn, client int) {
 	require.NoError(s, err)
 	s.Cleanup(func() { closeFD(pair[1]) })
 	c = &conn{output: output{lane: s.Lane, fd: pair[0]}, loop: s.loop, parser: parser{lane: s.Lane}}
+	c.owner = c
 	require.NoError(s, s.loop.reserve(c.fd))
 	s.conns++
 	s.running.Add(1)
@@ -226,6 +228,7 @@ func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
 		closeFD(pair[0])
 	}
 	second := &conn{output: output{lane: s.Lane, fd: fd}, loop: s.loop, parser: parser{lane: s.Lane}}
+	second.owner = second
 	require.NoError(t, s.loop.reserve(fd))
 	s.loop.happened(fd, heardArrival|heardEnd) // of the first: the second has not joined yet
 	s.conns++

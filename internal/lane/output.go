@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // An output is the writing side of a connection, a transport.Sink that never blocks.
@@ -15,8 +16,9 @@ import (
 //
 // It belongs to the connection's loop, which lends it while a poll waits; see conn.
 type output struct {
-	lane *Lane // immutable
-	fd   int   // immutable; closed when nobody can write any more
+	lane  *Lane        // immutable
+	owner memory.Owner // immutable; of the backlog: the conn
+	fd    int          // immutable; closed when nobody can write any more
 
 	origin   int          // of the request that is answered; see cors.Policy
 	format   frame.Format // of the answer's frames
@@ -32,10 +34,13 @@ var errGone = errors.New("the client is gone")
 
 // Whole implements transport.Sink.
 func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
-	// Fast path: one frame, whose bytes are shared with everyone who is sent it.
+	// Fast path: one frame, with a head that all share who are sent it in this second. What
+	// the client does not take of that counts as its own: the next second has another copy.
+	// So it is not for large frames.
 	if len(frames) == 1 && len(lead) == 0 {
-		f := frames[0]
-		return len(f.Bytes(o.format)), o.writePart(part{f.Whole(o.headOf(f)), f, asIs})
+		if f := frames[0]; len(f.Bytes(o.format)) < chunkBytes {
+			return len(f.Bytes(o.format)), o.write(f.Whole(o.headOf(f)))
+		}
 	}
 	n := o.size(frames)
 	s := takeScratch()

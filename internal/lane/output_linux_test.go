@@ -17,10 +17,24 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
+
+// laneForOutputs returns a lane that only has what outputs need.
+func laneForOutputs() *Lane {
+	m := metrics.New("test")
+	account := memory.New(1<<30, nil, m)
+	return &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, account, m)}
+}
+
+// nobody is an owner of unread bytes without an address.
+type nobody struct{}
+
+func (nobody) Client() *memory.Client { return nil }
+func (nobody) CutOff()                {}
 
 // A client reads a part of an answer that did not fit. What is written next comes
 // after the rest of it, though there is room now; and no memory that is kept is
@@ -30,7 +44,7 @@ func TestWhatIsKeptComesFirst(t *testing.T) {
 	require.NoError(t, err)
 	defer closeFD(pair[0])
 	defer closeFD(pair[1])
-	o := &output{lane: &Lane{metrics: metrics.New("test")}, fd: pair[0]}
+	o := &output{lane: laneForOutputs(), owner: nobody{}, fd: pair[0]}
 
 	var want, got []byte
 	for !o.Blocked() {
@@ -65,10 +79,9 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			require.NoError(t, err)
 			defer closeFD(pair[0])
 			defer closeFD(pair[1])
-			m := metrics.New("test")
-			l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, nil, m)}
+			l := laneForOutputs()
 			l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
-			o := &output{lane: l, fd: pair[0], gzip: true}
+			o := &output{lane: l, owner: nobody{}, fd: pair[0], gzip: true}
 
 			require.NoError(t, o.write(bytes.Repeat([]byte("x"), before)))
 			require.Equal(t, before > 0, o.Blocked())
@@ -111,8 +124,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 // A client does not read an answer of a thousand frames. What waits refers to them: it
 // keeps no copy. It counts all of it until the client has read it, or has left.
 func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
-	m := metrics.New("test")
-	l := &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, nil, m)}
+	l := laneForOutputs()
 	l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
 	frames, length := make([]*frame.Frame, 1000), 0
 	for i := range frames {
@@ -127,7 +139,7 @@ func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 			closeFD(pair[1])
 		})
 		require.NoError(t, syscall.SetsockoptInt(pair[0], syscall.SOL_SOCKET, syscall.SO_SNDBUF, 4<<10))
-		o.lane, o.fd = l, pair[0]
+		o.lane, o.owner, o.fd = l, nobody{}, pair[0]
 		return &o, pair[1]
 	}
 	for name, o := range map[string]output{"a poll": {}, "a stream": {chunked: true}, "a connection with frames only": {bare: true}} {
@@ -171,6 +183,7 @@ func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 			for _, o := range stuck {
 				w := o.backlog
 				require.Less(t, int64(w.own), int64(24<<10))
+				require.Positive(t, l.polls.Memory().Of(memory.Unread))
 				o.dropBacklog()
 				require.Zero(t, w.own+w.shared)
 			}

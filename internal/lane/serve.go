@@ -74,10 +74,8 @@ func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Requ
 
 // caller returns who sent a request.
 func (c *conn) caller(r *request) app.Caller {
-	return app.Caller{
-		Credentials: auth.Credentials{Authorization: r.fields.authorization},
-		Who:         c.seat.Who(header(r.fields.forwardedFor), ""),
-	}
+	c.who = c.seat.Who(header(r.fields.forwardedFor), "")
+	return app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
 }
 
 // header returns a header's values, as net/http has them.

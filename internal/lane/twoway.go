@@ -24,11 +24,11 @@ type Host struct {
 }
 
 // Owner returns the owner of the bytes that a connection of who makes the daemon hold.
-func (h *Host) Owner(c net.Conn, who limit.Who) memory.Owner { return &owner{h.Limiter, who, c} }
+func Owner(c net.Conn, who limit.Who) memory.Owner { return &owner{who, c} }
 
 // Converse implements transport.Host.
 func (h *Host) Converse(c net.Conn) *transport.Conversation {
-	return h.Polls.NewTCP(h.Owner(c, listen.SeatOf(c).Who(nil, "")), time.Now())
+	return h.Polls.NewTCP(Owner(c, listen.SeatOf(c).Who(nil, "")), time.Now())
 }
 
 // Open implements transport.Host.
@@ -60,10 +60,9 @@ func (h *Host) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 
 // An owner is a connection as the owner of bytes. It implements memory.Owner.
 type owner struct {
-	limiter *limit.Limiter
-	who     limit.Who
-	conn    net.Conn
+	who  limit.Who
+	conn net.Conn
 }
 
-func (o *owner) Client() *memory.Client { return o.limiter.Client(o.who) }
+func (o *owner) Client() *memory.Client { return o.who.Client() }
 func (o *owner) CutOff()                { listen.Of(o.conn).CutOff() }

@@ -88,18 +88,18 @@ func (w Who) As(principal string) Who { return Who{source: w.source, principal: 
 
 // Client returns the memory account of w's address, or nil. It stays valid while it
 // holds bytes.
-func (l *Limiter) Client(w Who) *memory.Client {
-	if w = l.Current(w); w.source == nil {
+func (w Who) Client() *memory.Client {
+	if w = w.current(); w.source == nil {
 		return nil
 	}
 	return &w.source.client
 }
 
-// Current returns w with the source that its address has now. A connection through a
+// current returns w with the source that its address has now. A connection through a
 // proxy may outlive its first source, which Sweep forgets while it counts nothing.
-func (l *Limiter) Current(w Who) Who {
+func (w Who) current() Who {
 	if s := w.source; s != nil && s.forgotten.Load() {
-		w.source = l.addresses.get(s.addr, time.Now())
+		w.source = s.table.get(s.addr, time.Now())
 	}
 	return w
 }
@@ -128,7 +128,7 @@ func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
 		return nil
 	}
 	now := time.Now()
-	w = l.Current(w)
+	w = w.current()
 	for scope := first; scope <= last; scope++ {
 		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, n) {
 			return l.refuse(w, now, rateName(kind, scope), tooOften(kind, n, scope, b, now))
@@ -184,7 +184,7 @@ func (l *Limiter) Begin(ctx context.Context, w Who) (Call, error) {
 // among the calls of its address.
 func (l *Limiter) BeginElsewhere(w Who) (Call, error) {
 	most := l.inForce.Load().AddressCalls
-	w = l.Current(w)
+	w = w.current()
 	if s := w.source; s != nil {
 		if n := s.calls.Add(1); most > 0 && n > int64(most) {
 			s.calls.Add(-1)

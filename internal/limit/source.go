@@ -16,8 +16,9 @@ import (
 // A Source counts the calls of one address or one principal. Its methods may be called
 // concurrently.
 type Source struct {
-	addr        netip.Addr  // its key in the table; zero: a principal, or shared
-	forgotten   atomic.Bool // Sweep removed it from the table
+	table       *table[netip.Addr] // of addresses; nil: a principal, or shared
+	addr        netip.Addr         // its key there
+	forgotten   atomic.Bool        // Sweep removed it from the table
 	connections atomic.Int64
 	calls       atomic.Int64  // in flight or waiting
 	client      memory.Client // bytes that it holds
@@ -136,6 +137,7 @@ func (t *table[K]) make(key K, now time.Time) *Source {
 		}
 		s = &Source{}
 		s.addr, _ = any(key).(netip.Addr)
+		s.table, _ = any(t).(*table[netip.Addr])
 		if text, ok := any(key).(string); ok {
 			key, _ = any(strings.Clone(text)).(K) // a substring would keep a whole request
 		}

@@ -156,14 +156,6 @@ func TestWhoHasACallIsNotForgotten(t *testing.T) {
 	})
 }
 
-// A holder implements memory.Holder.
-type holder struct {
-	*Limiter
-	who Who
-}
-
-func (h holder) Client() *memory.Client { return h.Limiter.Client(h.who) }
-
 // Nor is who has begun something of which the rest is to come.
 func TestWhoHasSomethingUnfinishedIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,11 +163,11 @@ func TestWhoHasSomethingUnfinishedIsNotForgotten(t *testing.T) {
 		w := l.WhoAt(at("192.0.2.1"), "")
 		a := memory.New(1<<30, nil, metrics.New("test"))
 		var unfinished memory.UnfinishedBytes
-		require.NoError(t, unfinished.Set(a, 1<<20, holder{l, w}))
+		require.NoError(t, unfinished.Set(a, 1<<20, w))
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())
-		require.True(t, l.Client(l.WhoAt(at("192.0.2.1"), "")).Holds())
-		require.NoError(t, unfinished.Set(a, 0, holder{l, w}))
+		require.True(t, l.WhoAt(at("192.0.2.1"), "").Client().Holds())
+		require.NoError(t, unfinished.Set(a, 0, w))
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())
 		require.Zero(t, l.addresses.len())

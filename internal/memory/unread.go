@@ -59,12 +59,11 @@ func (u *UnreadBytes) Set(own, shared int) {
 	if own+shared == 0 && !u.waits {
 		return
 	}
-	now := time.Now().UnixNano()
 	if !u.waits {
 		u.client = u.owner.Client()
-		u.since.Store(now)
-	} else if int64(own+shared) < u.own.Load()+u.shared.Load() {
-		u.since.Store(now)
+	}
+	if !u.waits || int64(own+shared) < u.own.Load()+u.shared.Load() {
+		u.since.Store(time.Now().UnixNano())
 	}
 	more := int64(own) - u.own.Swap(int64(own))
 	u.shared.Store(int64(shared))

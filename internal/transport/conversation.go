@@ -119,6 +119,9 @@ func (t *Server) NewTCP(owner memory.Owner, now time.Time) *Conversation {
 	}
 }
 
+// Client implements memory.Holder.
+func (c *Conversation) Client() *memory.Client { return c.owner.Client() }
+
 // Format returns the format of what both sides send.
 func (c *Conversation) Format() frame.Format { return c.format }
 

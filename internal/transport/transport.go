@@ -135,6 +135,9 @@ func (t *Server) Reload(cfg Config, limits wire.Limits) {
 
 func (t *Server) config() *inForce { return t.now.Load() }
 
+// Memory returns the account of the bytes that wait for clients.
+func (t *Server) Memory() *memory.Account { return t.memory }
+
 // CompressionMinBytes returns that of the Config in force; see frame.Frame.Deflated.
 func (t *Server) CompressionMinBytes() int { return t.config().CompressionMinBytes }
 
