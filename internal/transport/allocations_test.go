@@ -28,3 +28,24 @@ func TestAnEventWithAnOwnIDAllocatesNothing(t *testing.T) {
 		}
 	}))
 }
+
+// A command that arrives whole allocates nothing before it is carried out.
+func TestAReceivedCommandAllocatesNothing(t *testing.T) {
+	for name, story := range map[string]struct {
+		talk *Conversation
+		b    []byte
+	}{
+		"a WebSocket": {newInflatingSocket(), frameOf(fin|text, `{"ack":17}`)},
+		"TCP":         {newTCP(), []byte("\xa1\x63ack\x11")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Zero(t, testing.AllocsPerRun(100, func() {
+				n, a := story.talk.Receive(story.b, opened)
+				if n != len(story.b) || a.Command == nil {
+					t.Fatal(n, a)
+				}
+				story.talk.Reply(nil, nil, opened)
+			}))
+		})
+	}
+}

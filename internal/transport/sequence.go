@@ -66,8 +66,8 @@ func nulls(b []byte) (n int) {
 // whole returns the item at the beginning of all, which is valid until the next Read.
 func (s *sequence) whole(all []byte) []byte {
 	item := append(s.item[:0], all[:s.scan.Length()]...)
-	s.scan, s.item = cbor.Scan{}, item[:0]
-	if cap(item) > keptMessage {
+	s.scan.Reset()
+	if s.item = item[:0]; cap(item) > keptMessage {
 		s.item = nil
 	}
 	return item

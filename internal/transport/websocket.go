@@ -28,8 +28,9 @@ type socket struct {
 	read     int64 // bytes of that frame's payload that were read
 	state    ws.State
 	deflated wsflate.MessageState
-	message  []byte // the part that was read
-	control  []byte // the part of a control frame's payload that was read
+	message  []byte       // the part that was read
+	control  []byte       // the part of a control frame's payload that was read
+	unread   bytes.Reader // memory for readHead, like scratch
 	scratch  [ws.MaxHeaderSize]byte
 }
 
@@ -107,8 +108,9 @@ func (s *socket) unmask(dst, part []byte) []byte {
 
 // readHead reads a frame's head. It takes nothing unless b has the whole head.
 func (s *socket) readHead(b []byte) (int, error) {
-	r := bytes.NewReader(b)
-	head, err := ws.ReadHeaderBuffer(r, s.scratch[:])
+	s.unread.Reset(b)
+	defer s.unread.Reset(nil) // b is not ours
+	head, err := ws.ReadHeaderBuffer(&s.unread, s.scratch[:])
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, nil
 	}
@@ -133,7 +135,7 @@ func (s *socket) readHead(b []byte) (int, error) {
 		return 0, commandTooLarge(s.most)
 	}
 	s.head, s.inside, s.read = head, true, 0
-	return len(b) - r.Len(), nil
+	return len(b) - s.unread.Len(), nil
 }
 
 func badSocket(err error) *wire.Problem {
