@@ -155,7 +155,7 @@ func checkCommand(c *wire.Command) error {
 	switch {
 	case says != 1:
 		return wire.NewProblem(wire.CodeInvalidRequest, "say one of subscribe (and unsubscribe), publish, ack and ping", "the command says %d things", says)
-	case c.Ref != nil && *c.Ref > wire.MaxRef:
+	case c.Ref != nil && *c.Ref > wire.MaxOffset:
 		return wire.NewProblem(wire.CodeInvalidRequest, "use a whole number up to 2^53-1", "ref is too large")
 	}
 	return nil

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"iter"
 	"mime"
 	"net/url"
@@ -146,7 +147,7 @@ func idOf(given []string) (string, error) {
 	case 0:
 		return "", nil
 	case 1:
-		id, err := wire.ParseIdempotencyKey(given[0])
+		id, err := parseIdempotencyKey(given[0])
 		return id, badID(err)
 	}
 	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Idempotency-Key headers", len(given))
@@ -365,12 +366,52 @@ func readItem(raw []byte) (*wire.PublishItem, error) {
 }
 
 func readCBORItem(raw []byte) (*wire.PublishItem, error) {
-	item, err := wire.ParsePublishItem(raw)
+	item, err := parsePublishItem(raw)
 	if err != nil {
 		return nil, unreadable(err)
 	}
-	item.CBOR = bytes.Clone(item.CBOR) // of the body, it would keep the rest
 	return item, nil
+}
+
+// parsePublishItem reads one message of a publish in CBOR: a map with the members of
+// PublishItem, except that data is any CBOR item, and bytes, a byte string, replaces
+// base64. The result shares no memory with item.
+func parsePublishItem(item []byte) (*wire.PublishItem, error) {
+	object, kept, err := cbor.MapToJSON(item, "data", "bytes", "base64")
+	if err != nil {
+		return nil, err
+	}
+	if kept["base64"] != nil {
+		return nil, errors.New(`unknown field "base64": in CBOR it is bytes`)
+	}
+	p := &wire.PublishItem{CBOR: bytes.Clone(kept["data"])}
+	members := json.NewDecoder(bytes.NewReader(object))
+	members.DisallowUnknownFields()
+	if err := members.Decode(p); err != nil {
+		return nil, err
+	}
+	if p.Data != nil || p.Base64 != nil {
+		return nil, errors.New("data is written in another case") // encoding/json ignores case
+	}
+	if b := kept["bytes"]; b != nil {
+		p.Base64, err = byteString(b)
+	}
+	return p, err
+}
+
+// byteString returns a copy of the byte string that item is.
+func byteString(item []byte) (*[]byte, error) {
+	r := cbor.NewReader(item)
+	h, err := r.Head()
+	if err == nil && h.Major != cbor.Bytes {
+		err = errors.New("bytes is not a byte string")
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.Bytes(h)
+	s = append([]byte{}, s...)
+	return &s, err
 }
 
 // Results are what became of many messages.

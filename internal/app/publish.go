@@ -46,7 +46,7 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	defer s.end()
 	key := ""
 	if len(p.IdempotencyKeys) == 1 {
-		key, _ = wire.ParseIdempotencyKey(p.IdempotencyKeys[0]) // an error is for later
+		key, _ = parseIdempotencyKey(p.IdempotencyKeys[0]) // an error is for later
 	}
 	return a.publish(ctx, &c, &s, p.Topic, key, func() (*message, []byte, error) {
 		m, err := messageOf(p.Topic, p.Query, p.ContentType, p.IdempotencyKeys)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/tidwall/btree"
@@ -35,7 +36,7 @@ const (
 // tokensOf splits a name. The slice fits every valid name.
 func tokensOf(name string) []string {
 	tokens := make([]string, 0, wire.MaxTopicTokens)
-	for _, token := range wire.Tokens(name) {
+	for token := range strings.SplitSeq(name, ".") {
 		tokens = append(tokens, token)
 	}
 	return tokens
@@ -45,7 +46,7 @@ func tokensOf(name string) []string {
 // are missing, and returns how many; without, the branch may be nil.
 func (t *tree[V]) at(name string, create bool) (at *branch[V], created int) {
 	at = &t.root
-	for _, token := range wire.Tokens(name) {
+	for token := range strings.SplitSeq(name, ".") {
 		next := at.next[token]
 		switch {
 		case next != nil:

@@ -1,10 +1,12 @@
 package pubsub
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A Format is how frames are written on their way. What is delivered is the same in
@@ -69,4 +71,13 @@ func (o *subscribeOptions) encoding() encoding {
 		return encoding{"application/cbor-seq", o.format.decoder}
 	}
 	return encoding{"application/x-ndjson", o.format.decoder}
+}
+
+// encode writes what is sent to the daemon.
+func (f Format) encode(value any) ([]byte, error) {
+	text, err := json.Marshal(value)
+	if err != nil || f == JSON {
+		return text, err
+	}
+	return cbor.AppendFromJSON(nil, text), nil
 }

@@ -28,8 +28,8 @@ type fakeSocket struct {
 	answer  *fakeAnswer   // its again has replies, too; guarded by f.mu
 	gone    chan struct{} // closed when the client is
 
-	open func() *wire.Problem    // says why not to begin, if there is a reason
-	next func() (command, error) // reads a command
+	open func() *wire.Problem         // says why not to begin, if there is a reason
+	next func() (wire.Command, error) // reads a command
 }
 
 // socketLocked begins a session that is the connection's, and in no book.
@@ -88,7 +88,7 @@ func (s *fakeSocket) obey() {
 
 // reply makes a change. A script of the test's answers as if it had come as a PATCH;
 // if it breaks the connection, or never answers, there is no reply.
-func (s *fakeSocket) reply(c command) (reply *wire.Reply) {
+func (s *fakeSocket) reply(c wire.Command) (reply *wire.Reply) {
 	defer func() {
 		if recover() != nil {
 			s.conn.Close()
@@ -96,7 +96,7 @@ func (s *fakeSocket) reply(c command) (reply *wire.Reply) {
 	}()
 	request := httptest.NewRequestWithContext(s.answer.r.Context(), http.MethodPatch, "/v1/ws", http.NoBody)
 	if problem, answered := s.f.scripted(request); answered {
-		return &wire.Reply{Ref: &c.Ref, Problem: problem}
+		return &wire.Reply{Ref: c.Ref, Problem: problem}
 	}
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
@@ -120,12 +120,12 @@ func (f *fake) scripted(r *http.Request) (p *wire.Problem, answered bool) {
 	return p, true
 }
 
-func (s *fakeSocket) changeLocked(c command) *wire.Reply {
+func (s *fakeSocket) changeLocked(c wire.Command) *wire.Reply {
 	for _, topic := range c.Unsubscribe {
 		s.session.order = slices.DeleteFunc(s.session.order, func(t string) bool { return t == topic })
 		delete(s.session.sent, topic)
 	}
-	return &wire.Reply{Ref: &c.Ref, Positions: s.f.subscribeLocked(s.session, c.Subscribe)}
+	return &wire.Reply{Ref: c.Ref, Positions: s.f.subscribeLocked(s.session, c.Subscribe)}
 }
 
 // connWriter makes a connection what a fakeAnswer writes to.
@@ -149,7 +149,7 @@ func (f *fake) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	format := Format(cmp.Or(r.FormValue("format"), "json"))
 	s := f.socketLocked(r, conn, starts, webSocketFormat(format))
 	f.mu.Unlock()
-	s.next = func() (command, error) { return s.nextMessage(buffered, format) }
+	s.next = func() (wire.Command, error) { return s.nextMessage(buffered, format) }
 	s.serve()
 }
 
@@ -166,22 +166,22 @@ func startsOf(r *http.Request) (starts []wire.Start, err error) {
 
 var errClosed = errors.New("the client has said good-bye")
 
-func (s *fakeSocket) nextMessage(r io.Reader, format Format) (command, error) {
+func (s *fakeSocket) nextMessage(r io.Reader, format Format) (wire.Command, error) {
 	for {
 		code, payload, err := readMasked(r)
 		switch {
 		case err != nil:
-			return command{}, err
+			return wire.Command{}, err
 		case code == ws.OpClose:
 			s.f.set(func() { s.f.goodbyes++ })
-			return command{}, errClosed
+			return wire.Command{}, errClosed
 		case code == ws.OpPong:
 			s.f.set(func() { s.f.pongs++ })
 		case code == format.message():
 			if format == CBOR {
 				payload = wirecbor.AppendJSON(nil, payload)
 			}
-			var c command
+			var c wire.Command
 			return c, json.Unmarshal(payload, &c)
 		}
 	}
@@ -214,7 +214,7 @@ func (f *fake) serveTCP(conn net.Conn) {
 	f.mu.Lock()
 	s := f.socketLocked(r, conn, nil, fakeFormat{encode: item})
 	f.mu.Unlock()
-	s.next = func() (c command, err error) { return c, decodeItem(items, &c) }
+	s.next = func() (c wire.Command, err error) { return c, decodeItem(items, &c) }
 	s.open = func() *wire.Problem {
 		p, _ := f.scripted(s.answer.r)
 		f.set(func() { f.subscribeLocked(s.session, request.Topics) })

@@ -296,7 +296,7 @@ func (f *fake) servePublish(w http.ResponseWriter, r *http.Request) {
 		m.Type = ""
 	}
 	if key := r.Header.Get("Idempotency-Key"); key != "" {
-		if m.ID, err = wire.ParseIdempotencyKey(key); err != nil {
+		if m.ID, err = strconv.Unquote(key); err != nil {
 			refuse(w, wire.NewProblem(wire.CodeInvalidRequest, "", "%v", err))
 			return
 		}

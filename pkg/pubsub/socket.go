@@ -30,7 +30,7 @@ type link interface {
 
 	// send writes a command. If ctx ends first, so does the link. It may be called
 	// while others read.
-	send(ctx context.Context, c command) error
+	send(ctx context.Context, c wire.Command) error
 
 	// tellPresence says that the client is there, though it reads nothing now.
 	tellPresence()
@@ -69,7 +69,7 @@ func (s *socket) begin(ctx context.Context, starts []wire.Start, asked bool) (op
 	}
 	o := opened{hello.Positions, hello.Limits}
 	if !asked {
-		o.positions, err = s.command(ctx, command{Subscribe: starts}, func(wire.Content) error { return nil })
+		o.positions, err = s.command(ctx, wire.Command{Subscribe: starts}, func(wire.Content) error { return nil })
 	}
 	return o, err
 }
@@ -112,7 +112,7 @@ func (s *socket) counted() {}
 func (s *socket) canPatch(e edit) bool { return s.had.permit(e) }
 
 func (s *socket) patch(ctx context.Context, e edit, take func(wire.Content) error) ([]wire.Position, error) {
-	positions, err := s.command(ctx, command{Subscribe: e.add, Unsubscribe: e.remove}, take)
+	positions, err := s.command(ctx, wire.Command{Subscribe: e.add, Unsubscribe: e.remove}, take)
 	if err == nil {
 		err = checkPositions(e.add, positions)
 	}
@@ -128,9 +128,10 @@ func (s *socket) patch(ctx context.Context, e edit, take func(wire.Content) erro
 }
 
 // command sends c and waits for its reply. Frames that come before it go to take.
-func (s *socket) command(ctx context.Context, c command, take func(wire.Content) error) ([]wire.Position, error) {
+func (s *socket) command(ctx context.Context, c wire.Command, take func(wire.Content) error) ([]wire.Position, error) {
 	s.ref++
-	c.Ref = s.ref
+	ref := s.ref
+	c.Ref = &ref
 	if err := s.link.send(ctx, c); err != nil {
 		return nil, err
 	}
@@ -140,7 +141,7 @@ func (s *socket) command(ctx context.Context, c command, take func(wire.Content)
 			if !open {
 				return nil, fmt.Errorf("before the reply to a command: %w", s.answer.err)
 			}
-			if reply := content.Reply; reply != nil && reply.Ref != nil && *reply.Ref == c.Ref {
+			if reply := content.Reply; reply != nil && reply.Ref != nil && *reply.Ref == ref {
 				return positionsIn(reply)
 			}
 			if err := take(content); err != nil {

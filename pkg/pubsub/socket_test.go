@@ -23,14 +23,14 @@ func TestRepliesToOthersAreNotOurs(t *testing.T) {
 			var asked any
 			_ = items.Decode(&asked)
 			_, _ = conn.Write(wire.Content{Hello: &wire.Hello{Positions: []wire.Position{at}}}.AppendCBOR(nil))
-			var c command
+			var c wire.Command
 			if decodeItem(items, &c) != nil {
 				return
 			}
-			other := c.Ref + 1
+			other := *c.Ref + 1
 			_, _ = conn.Write(wire.Content{Reply: &wire.Reply{Problem: forbidden}}.AppendCBOR(nil))
 			_, _ = conn.Write(wire.Content{Reply: &wire.Reply{Ref: &other, Problem: forbidden}}.AppendCBOR(nil))
-			_, _ = conn.Write(wire.Content{Reply: &wire.Reply{Ref: &c.Ref, Positions: []wire.Position{{Topic: "b", Epoch: "k3", Offset: 7}}}}.AppendCBOR(nil))
+			_, _ = conn.Write(wire.Content{Reply: &wire.Reply{Ref: c.Ref, Positions: []wire.Position{{Topic: "b", Epoch: "k3", Offset: 7}}}}.AppendCBOR(nil))
 			_, _ = io.Copy(io.Discard, conn)
 		}))
 		require.NoError(t, err)

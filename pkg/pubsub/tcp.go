@@ -76,7 +76,7 @@ func (l *tcpLink) Read(p []byte) (int, error) { return l.conn.Read(p) }
 
 func (l *tcpLink) decoder(r io.Reader) decoder { return CBOR.decoder(r) }
 
-func (l *tcpLink) send(ctx context.Context, c command) error { return l.write(ctx, c) }
+func (l *tcpLink) send(ctx context.Context, c wire.Command) error { return l.write(ctx, c) }
 
 // write is for one goroutine: the loop's, which opens as well.
 func (l *tcpLink) write(ctx context.Context, value any) error {

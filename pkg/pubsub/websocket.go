@@ -110,7 +110,7 @@ func (f Format) message() ws.OpCode {
 	return ws.OpText
 }
 
-func (w *webSocket) send(ctx context.Context, c command) error {
+func (w *webSocket) send(ctx context.Context, c wire.Command) error {
 	payload, err := w.format.encode(c)
 	if err != nil {
 		return err

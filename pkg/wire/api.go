@@ -135,9 +135,6 @@ type ConnectRequest struct {
 	Ack     *uint64 `json:"ack,omitempty"`     // frames of it that the client has; required if it acks
 }
 
-// MaxRef is the largest reference of a command: what every JSON reader keeps exactly.
-const MaxRef = 1<<53 - 1
-
 // HookPublish is the type of what an application is asked before a message is
 // published.
 const HookPublish = "publish"

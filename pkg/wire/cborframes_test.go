@@ -9,8 +9,9 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 func TestAppendMessageCBOR(t *testing.T) {

@@ -3,8 +3,9 @@ package wire
 import (
 	"testing"
 
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 type cborVectors struct {

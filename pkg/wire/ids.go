@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -39,48 +38,6 @@ func CheckID(id string) error {
 		}
 	}
 	return nil
-}
-
-var errKeySyntax = errors.New(`Idempotency-Key is neither a string in quotes, with \" and \\ for these two, nor a bare one without spaces, commas, quotes and backslashes`)
-
-// ParseIdempotencyKey reads the value of an Idempotency-Key header: a string of RFC
-// 8941, section 3.3.3, or the key itself. The key itself has no comma, since two
-// headers that a proxy made one would have.
-func ParseIdempotencyKey(value string) (id string, err error) {
-	inner, quoted := strings.CutPrefix(value, `"`)
-	switch {
-	case quoted:
-		if id, err = unquote(inner); err != nil {
-			return "", err
-		}
-	case strings.ContainsAny(value, ` ,"\`):
-		return "", errKeySyntax
-	default:
-		id = strings.Clone(value) // a substring would keep the whole head
-	}
-	return id, CheckID(id)
-}
-
-// unquote reads a string from behind its first quote to its last, where it ends.
-func unquote(s string) (string, error) {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; c {
-		case '"':
-			if i != len(s)-1 {
-				return "", errKeySyntax
-			}
-			return b.String(), nil
-		case '\\':
-			if i++; i == len(s) || s[i] != '"' && s[i] != '\\' {
-				return "", errKeySyntax
-			}
-			b.WriteByte(s[i])
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return "", errKeySyntax
 }
 
 var keyQuoter = strings.NewReplacer(`"`, `\"`, `\`, `\\`)

@@ -1,9 +1,6 @@
 package wire
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"mime"
 	"strings"
 	"unicode/utf8"
@@ -83,45 +80,4 @@ func (m *Message) SetCBOR(body []byte) error {
 		m.Type = CBORType
 	}
 	return nil
-}
-
-// ParsePublishItem reads one message of a publish in CBOR: the map that PublishItem is,
-// whose data is any CBOR item, and which has bytes, a byte string, in place of
-// base64. It takes no memory of item's but CBOR.
-func ParsePublishItem(item []byte) (*PublishItem, error) {
-	object, kept, err := cbor.MapToJSON(item, "data", "bytes", "base64")
-	if err != nil {
-		return nil, err
-	}
-	if kept["base64"] != nil {
-		return nil, errors.New(`unknown field "base64": in CBOR it is bytes`)
-	}
-	p := &PublishItem{CBOR: kept["data"]}
-	members := json.NewDecoder(bytes.NewReader(object))
-	members.DisallowUnknownFields()
-	if err := members.Decode(p); err != nil {
-		return nil, err
-	}
-	if p.Data != nil || p.Base64 != nil {
-		return nil, errors.New("data is written in another case") // which encoding/json takes for the same
-	}
-	if b := kept["bytes"]; b != nil {
-		p.Base64, err = byteString(b)
-	}
-	return p, err
-}
-
-// byteString returns a copy of the byte string that item is.
-func byteString(item []byte) (*[]byte, error) {
-	r := cbor.NewReader(item)
-	h, err := r.Head()
-	if err == nil && h.Major != cbor.Bytes {
-		err = errors.New("bytes is not a byte string")
-	}
-	if err != nil {
-		return nil, err
-	}
-	s, err := r.Bytes(h)
-	s = append([]byte{}, s...)
-	return &s, err
 }

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"iter"
 	"strings"
 )
 
@@ -69,7 +68,9 @@ func IsPattern(s string) bool { return strings.ContainsAny(s, anyToken+anyRest) 
 // CheckPattern returns nil if s is a pattern or a topic's name, which stands for
 // itself. The error says what to change.
 func CheckPattern(s string) error {
-	for i, token := range Tokens(s) {
+	i := -1
+	for token := range strings.SplitSeq(s, ".") {
+		i++
 		switch {
 		case token == "" && s != "":
 			return faultf(CodeInvalidTopic, "pattern %q has an empty token: write something between the dots", s)
@@ -143,18 +144,4 @@ func rank(token string) int {
 		return 1
 	}
 	return 2
-}
-
-// Tokens iterates over the tokens of a topic's name or a pattern, with their
-// indices.
-func Tokens(s string) iter.Seq2[int, string] {
-	return func(yield func(int, string) bool) {
-		i := 0
-		for token := range strings.SplitSeq(s, ".") {
-			if !yield(i, token) {
-				return
-			}
-			i++
-		}
-	}
 }
