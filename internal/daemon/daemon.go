@@ -1,15 +1,17 @@
-// Package daemon is the whole daemon as one value: it joins the rooms, runs them,
-// and lets clients leave in order at the end. It can be started on port 0 in a
-// test, several times in one process.
+// Package daemon is the whole daemon as one value: it builds the parts, runs and reloads
+// them, and drains clients at the end. Several daemons can run in one process, each on
+// port 0.
 package daemon
 
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,10 +35,10 @@ import (
 
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
 //
-// Run's goroutines are the HTTP servers of both listeners and of what comes back
-// from the lane, the sweeper, and who watches memory; the API waits for the requests it serves, the lane
-// for its connections, and the broker for its fan-outs. All have ended when Run
-// returns.
+// Run starts the HTTP servers of both listeners and of connections that the lane gives
+// back, the TCP port, the sweeper, and the memory watcher. The API waits for its
+// requests, the lane for its connections, and the broker for its fan-outs. All have
+// ended when Run returns.
 type Daemon struct {
 	cfg      config.Config // as it began; see Config
 	reload   *reloading
@@ -60,14 +62,14 @@ type Daemon struct {
 	tcp                         *transport.Port
 	certificate                 *listen.Certificate // nil without TLS
 
-	state   atomic.Pointer[string] // why the daemon is not ready; nil when it is
+	state   atomic.Pointer[string] // why the daemon is not ready; nil: it is
 	manager *notifier
 }
 
-// New joins a daemon's parts. cfg must have been validated. log takes every entry:
-// cfg says which there are. The error is of the certificate, or of the state file: it
-// cannot be read, could not be written, or is that of another daemon which runs. It is
-// this one's until Listen fails or Run returns.
+// New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
+// chooses among them. An error is of the certificate or the state file, which cannot be
+// read or written, or belongs to another daemon that runs. The file is this daemon's
+// until Listen fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	reload := newReloading(cfg)
 	log = log.WithOptions(zap.IncreaseLevel(reload.level))
@@ -123,7 +125,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	return d, nil
 }
 
-// limitConfig is the limits of which cfg speaks in several places.
+// limitConfig returns the limits, which cfg has in several places.
 func limitConfig(cfg config.Config, files listen.OpenFiles) limit.Config {
 	c := cfg.Limit
 	c.Sessions = cfg.Session.MaxSessions
@@ -131,7 +133,7 @@ func limitConfig(cfg config.Config, files listen.OpenFiles) limit.Config {
 	return c
 }
 
-// brokerConfig is what the broker is told, with a budget that fits GOMEMLIMIT.
+// brokerConfig returns the broker's settings, with a budget that fits GOMEMLIMIT.
 func brokerConfig(cfg config.Config) broker.Config {
 	c := cfg.Broker
 	c.MemoryBudget = int(memory.Budget(c.MemoryBudget, memory.Limit()))
@@ -146,7 +148,7 @@ func certificateOf(files config.TLS) (*tls.Certificate, error) {
 	return files.Load()
 }
 
-// limitsOf is what clients are told.
+// limitsOf returns the limits that clients are shown.
 func limitsOf(t transport.Config, s session.Config, l limit.Config, messageBytes int) wire.Limits {
 	return wire.Limits{
 		PollTimeoutMS:       t.PollTimeout.Milliseconds(),
@@ -164,7 +166,7 @@ func limitsOf(t transport.Config, s session.Config, l limit.Config, messageBytes
 	}
 }
 
-// Listen binds the listeners. If it fails the daemon is over.
+// Listen binds the listeners. After an error the daemon cannot be used.
 func (d *Daemon) Listen() (err error) {
 	defer func() {
 		if err != nil {
@@ -204,7 +206,7 @@ func (d *Daemon) Listen() (err error) {
 	return nil
 }
 
-// closeListeners closes those that there are.
+// closeListeners closes the listeners that were bound.
 func (d *Daemon) closeListeners() error {
 	d.spare.Close()
 	var failed []error
@@ -230,23 +232,21 @@ func (d *Daemon) TCPAddr() string {
 	return d.tcpListener.Addr().String()
 }
 
-// Run serves until ctx ends, and then drains: readiness fails, no session is
-// opened and nothing is published any more, the sessions are ended one after the
-// other, their polls answered and their streams ended with the reason, and whatever
-// takes longer than the drain window is cut off. At the end it writes the state file,
-// if there is one. It returns nil after that, or the error that stopped a server or
-// kept the state from being written. If ctx has ended before, it serves nobody and
-// leaves the state file as it is.
+// Run serves until ctx ends, and then drains: readiness fails, no session is opened and
+// no message is taken, the sessions end one after the other with a reason for their
+// polls and streams, and answers that outlast the drain window are cut off. Then it
+// writes the state file, if there is one. The error is that of a server, or of the
+// state file. If ctx has ended before, Run serves nobody and leaves the file as it is.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.kept.Release()
-	if ctx.Err() != nil { // told to stop while the state was read: to write all of it anew may take longer than a manager waits
+	if ctx.Err() != nil { // stopped while the state was read: to write it again may take longer than a manager waits
 		d.log.Info("told to stop before it served anyone")
 		return d.closeListeners()
 	}
 	if err := d.kept.TakeOver(d.log, d.broker); err != nil {
 		return errors.Join(err, d.closeListeners())
 	}
-	failed := make(chan error, 4) // one place for each listener: nobody blocks
+	failed := make(chan error, 4) // one place for each server: none blocks
 	var running sync.WaitGroup
 	serve := func(s *http.Server, l net.Listener) {
 		if err := s.Serve(l); err != http.ErrServerClosed {
@@ -280,11 +280,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	stopSweeping()
 	running.Wait()
 	d.spare.Close()
-	d.broker.Close() // the drain has waited for every publish
+	d.broker.Close() // the drain waited for every publish
 	return errors.Join(err, d.kept.Save(d.log, d.broker))
 }
 
-// announce says where the daemon listens, and that it is ready.
+// announce makes the daemon ready, and says so, with its addresses, in the addresses file,
+// to the service manager and in the log.
 func (d *Daemon) announce() error {
 	if err := writeAddresses(d.cfg.AddressesFile, addresses{Public: d.PublicAddr(), Admin: d.AdminAddr(), TCP: d.TCPAddr()}); err != nil {
 		return fmt.Errorf("addresses_file: %w", err)
@@ -303,11 +304,34 @@ func (d *Daemon) announce() error {
 	return nil
 }
 
-// sweepEvery is how late an expired message or session may be noticed.
+// addresses are where the daemon listens.
+type addresses struct {
+	Admin  string `json:"admin"`
+	Public string `json:"public"`
+	TCP    string `json:"tcp,omitempty"`
+}
+
+// writeAddresses writes the addresses for scripts. The file appears whole or not at all.
+// An empty path writes nothing.
+func writeAddresses(path string, a addresses) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
+// sweepEvery is how late expired messages and sessions may be noticed.
 const sweepEvery = time.Second
 
-// tellShare is how late a poll on the lane may be told that it has waited long
-// enough, as a share of what it waits.
+// tellShare is how late a poll on the lane may time out: the timeout divided by it.
 const tellShare = 20
 
 func (d *Daemon) tellEvery() time.Duration {
@@ -327,7 +351,7 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
 			d.letGo(now)
-			d.manager.alive(now) // as long as what is swept can be had
+			d.manager.alive(now) // the locks that sweeping needs are free
 		case <-d.reload.told:
 			tell.Reset(d.tellEvery())
 		case <-ctx.Done():
@@ -336,7 +360,7 @@ func (d *Daemon) sweep(ctx context.Context) {
 	}
 }
 
-// letGo forgets what nobody needs any more.
+// letGo removes expired messages and idle addresses.
 func (d *Daemon) letGo(now time.Time) {
 	d.broker.Sweep(now)
 	d.limiter.Sweep(now)

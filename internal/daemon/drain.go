@@ -11,9 +11,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// drain lets the clients go: what is new is refused at once, the sessions are ended
-// one after the other, and then the servers shut down. The admin listener closes
-// last, so that readiness can be seen to fail meanwhile.
+// drain refuses new sessions and messages at once, ends the sessions one after the
+// other, and then shuts the servers down. The admin listener closes last, so that load
+// balancers see readiness fail.
 func (d *Daemon) drain() {
 	begun := time.Now()
 	window := d.Config().DrainWindow
@@ -21,7 +21,7 @@ func (d *Daemon) drain() {
 	defer cancel()
 	d.notReady("draining")
 	d.manager.stopping(window)
-	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and mean to come back
+	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and will reconnect
 	d.endSessions(begun, window)
 
 	if d.tcpListener != nil {
@@ -34,19 +34,18 @@ func (d *Daemon) drain() {
 	case <-ctx.Done():
 		d.cutOff("public")
 	}
-	d.hook.Close() // whoever waits for the application is done with
+	d.hook.Close() // ends calls to the application
 	d.api.Close()
 	d.tcp.Close()
-	d.api.Wait() // only then can nothing be published any more
+	d.api.Wait() // from here on nothing is published
 	d.shutdown(ctx, d.admin, d.adminSocket, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
 }
 
-// endSessions ends the sessions, with the polls that wait, spread over time: clients
-// that are told together come back together. Until its turn comes each is
-// served as ever, and the listener takes those that are between two polls. The window
-// is that of the begin, whatever is reloaded meanwhile: it is what the service manager
-// was told, and when the rest of the drain ends.
+// endSessions ends the sessions and their parked polls, spread over time: clients that
+// end together reconnect together. Until its turn each session is served as before, and
+// clients between two polls can connect. A reload does not change the window: the
+// service manager was told this one, and the rest of the drain ends by it.
 func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
 	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
 		"the daemon is going away").Retry(time.Second)
@@ -70,9 +69,9 @@ func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
 }
 
 const (
-	// leaveRate is how many sessions are ended a second, if the window is long enough.
+	// leaveRate is how many sessions end in a second, if the window is long enough.
 	leaveRate = 1000
-	// leaveEvery is how often some are.
+	// leaveEvery is how often some end.
 	leaveEvery = 10 * time.Millisecond
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A publishHook has a gate of its own: a slow application takes no places from those
-// who do not need it. Its calls wait as others do.
+// A publishHook has a gate of its own: a slow application takes no slots from publishes
+// without a hook. Its calls wait as others do.
 type publishHook struct {
 	*hook.Hook
 	calls *limit.Gate
@@ -21,8 +21,8 @@ func newPublishHook(cfg config.Config, l limit.Config, m *metrics.Metrics, log *
 	return &publishHook{hook.New(hookConfig(cfg), calls, m, log), calls}
 }
 
-// hookWaiting is how many calls may wait for the hook: they have their places among all
-// calls meanwhile, of which others need some.
+// hookWaiting is how many calls may wait for the hook. Each holds a slot of all calls
+// meanwhile, so half of those stay for others.
 func hookWaiting(l limit.Config) int { return min(l.WaitingCalls, max(1, l.Calls/2)) }
 
 func (h *publishHook) reload(cfg config.Config, l limit.Config) {
@@ -30,7 +30,7 @@ func (h *publishHook) reload(cfg config.Config, l limit.Config) {
 	h.Reload(hookConfig(cfg))
 }
 
-// hookConfig is the publish hook of which cfg speaks in two places.
+// hookConfig returns the publish hook's settings, which cfg has in two places.
 func hookConfig(cfg config.Config) hook.Config {
 	c := cfg.PublishHook
 	c.MessageBytes = cfg.MessageBytes

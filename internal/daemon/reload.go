@@ -14,12 +14,12 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// reloading is what changes while a daemon runs.
+// reloading holds the settings that change while a daemon runs.
 type reloading struct {
 	once    sync.Mutex // held by a reload
 	inForce atomic.Pointer[config.Config]
-	level   zap.AtomicLevel // the operators' too, on the admin listener
-	told    chan struct{}   // holds a token for the sweeper once something changed; never closed
+	level   zap.AtomicLevel // operators change it, too, on the admin listener
+	told    chan struct{}   // wakes the sweeper after a change; never closed
 }
 
 func newReloading(cfg config.Config) *reloading {
@@ -28,7 +28,7 @@ func newReloading(cfg config.Config) *reloading {
 	return r
 }
 
-// levelOf is log.level, or info if a Config that nobody validated has another.
+// levelOf returns log.level, or info if cfg is not valid.
 func levelOf(cfg config.Config) zapcore.Level {
 	level, err := zapcore.ParseLevel(cfg.Log.Level)
 	if err != nil {
@@ -40,12 +40,11 @@ func levelOf(cfg config.Config) zapcore.Level {
 // Config returns the settings in force.
 func (d *Daemon) Config() config.Config { return *d.reload.inForce.Load() }
 
-// Reload takes over from load what can change while clients are served, and no
-// connection is lost over it; the rest stays until a restart. A certificate is read
-// again from its files. The log says which is which, key by key. If load fails, or
-// what it returns is not valid, nothing changes, and the log has every reason. It may
-// be called at any time, also before Run; the service manager hears of it only while
-// the daemon serves.
+// Reload puts the settings that load returns in force, as far as they can change while
+// clients are served; no connection ends. Others need a restart. The certificate's files
+// are read again. The log has each key that changed. If load fails, or its settings are
+// not valid, nothing changes, and the log has every reason. Reload may be called at any
+// time, also before Run; the service manager hears of it only while the daemon serves.
 func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.reload.once.Lock()
 	defer d.reload.once.Unlock()
@@ -64,7 +63,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	}
 	was, level := d.Config(), d.reload.level.Level()
 	is := was.Reloaded(said)
-	d.reload.level.SetLevel(min(level, levelOf(is))) // what is said of the level is to be read
+	d.reload.level.SetLevel(min(level, levelOf(is))) // entries about the level must not be lost
 	if certificate != nil {
 		d.certificate.Replace(certificate)
 	}
@@ -107,7 +106,7 @@ func (d *Daemon) logChanges(changes []config.Change) {
 	d.log.Info("reloaded", zap.Int("changed", changed), zap.Int("need_restart", len(changes)-changed))
 }
 
-// tellDoubts logs what may not be meant in cfg.
+// tellDoubts warns of settings that may be mistakes.
 func (d *Daemon) tellDoubts(cfg config.Config) {
 	for _, doubt := range cfg.Doubts() {
 		d.log.Warn(doubt)
@@ -128,6 +127,6 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.api.Reload(polls.WriteTimeout)
 	select {
 	case d.reload.told <- struct{}{}:
-	default: // the sweeper has not looked yet, and will see this
+	default: // it is about to wake
 	}
 }
