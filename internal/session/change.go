@@ -29,7 +29,8 @@ func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, er
 	if s.ended != nil {
 		return nil, s.ended
 	}
-	c.planLocked(remove)
+	c.planRemovalsLocked(remove)
+	c.planAdditionsLocked()
 	if err := c.joinLocked(); err != nil {
 		c.undoLocked()
 		return nil, err
@@ -49,7 +50,7 @@ type change struct {
 	resumed []wire.Start // patterns in add that resume from a position
 	covers  []uint64     // for each of add, a bit for each of resumed that matches it
 
-	// Set by planLocked.
+	// The plan.
 	patterns map[string]*pattern // those that the session will have; the new ones differ from its present ones
 	leaving  map[string]bool     // topics
 	unnamed  []*subscription     // stay, but only because a pattern matches them
@@ -143,10 +144,10 @@ func (c *change) matchResumed() {
 	}
 }
 
-// planLocked decides what leaves and which patterns are new. A named topic that leaves
-// stays, unnamed, if a remaining pattern matches it. The topics of a removed pattern
-// leave unless they are named or another pattern matches them.
-func (c *change) planLocked(remove []string) {
+// planRemovalsLocked decides what leaves. A named topic that is removed stays, unnamed, if
+// a remaining pattern matches it. The topics of a removed pattern leave unless they are
+// named or another pattern matches them.
+func (c *change) planRemovalsLocked(remove []string) {
 	s := c.session
 	c.patterns = maps.Clone(s.patterns)
 	for _, name := range remove {
@@ -169,6 +170,11 @@ func (c *change) planLocked(remove []string) {
 			}
 		}
 	}
+}
+
+// planAdditionsLocked decides which patterns are new.
+func (c *change) planAdditionsLocked() {
+	s := c.session
 	for _, start := range c.add {
 		switch {
 		case wire.IsPattern(start.Topic):

@@ -32,13 +32,11 @@ type Outlet interface {
 // HandedOver is the state of a poll after HandOver.
 type HandedOver uint8
 
+// The states of a poll after HandOver.
 const (
-	// Parked: the poll is a stream and takes more.
-	Parked HandedOver = iota
-	// Answered: the poll is over.
-	Answered
-	// Stuck: the poll continues, but its connection has to write first. Wake follows.
-	Stuck
+	Parked   HandedOver = iota // the poll is a stream and takes more
+	Answered                   // the poll is over
+	Stuck                      // the poll continues, but its connection has to write first; Wake follows
 )
 
 // parking is a poll's stay on its connection; guarded by session.mu.
@@ -52,14 +50,11 @@ type parking struct {
 // Became is the state of a poll after TakeOrPark.
 type Became uint8
 
+// The states of a poll after TakeOrPark.
 const (
-	// Served: the poll has frames, an error, or nothing to wait for: its wait is over, or
-	// its window is full and no ack can come.
-	Served Became = iota
-	// DidPark: the poll is parked on its connection.
-	DidPark
-	// MustWait: the session has no frames, or another poll is taking them. Call Take.
-	MustWait
+	Served   Became = iota // it has frames or an error, or waits no longer: for frames, or for an ack that cannot come
+	DidPark                // it is parked on its connection
+	MustWait               // there are no frames, or another poll is taking them: call Take
 )
 
 // TakeOrPark takes frames within limit as Take does, but never waits. Without frames it
