@@ -12,7 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// hearing begins a poll of s whose client acks while it lasts.
+// hearing begins a poll that expects acks.
 func (k *kit) hearing(s *Session, ack uint64) *Poll {
 	k.Helper()
 	p, err := s.Poll(ack, false, time.Now())
@@ -21,7 +21,7 @@ func (k *kit) hearing(s *Session, ack uint64) *Poll {
 	return p
 }
 
-// waitsFor takes what is there or comes, and returns it with how long that took.
+// waitsFor takes frames, and returns them with how long that took.
 func (k *kit) waitsFor(p *Poll) (string, time.Duration) {
 	k.Helper()
 	begun := time.Now()
@@ -30,9 +30,9 @@ func (k *kit) waitsFor(p *Poll) (string, time.Duration) {
 	return said(frames), time.Since(begun)
 }
 
-// A poll that goes on waits for an ack where one that ends would be answered, and
-// nothing is sent twice on it, or out of order.
-func TestAPollThatIsFullWaitsForAnAck(t *testing.T) {
+// A poll that expects acks waits for one when its window is full. It sends nothing twice
+// or out of order.
+func TestAPollWithAFullWindowWaitsForAnAck(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 3, Queue: 2}, func(k *kit) {
 		s := k.open("a")
 		p := k.hearing(s, 0)
@@ -62,8 +62,8 @@ func TestAPollThatIsFullWaitsForAnAck(t *testing.T) {
 	})
 }
 
-// What comes while the window is full is queued behind what waits for the ack.
-func TestAFullPollThatIsParkedKeepsTheOrder(t *testing.T) {
+// Messages that arrive while the window is full are queued behind those that wait.
+func TestAParkedPollWithAFullWindowKeepsTheOrder(t *testing.T) {
 	for _, queue := range []int{1, 8} {
 		story(t, broker.Config{}, Config{Unacked: 2, Queue: queue}, func(k *kit) {
 			s := k.open("a")
@@ -98,8 +98,8 @@ func TestAFullPollThatIsParkedKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// Who acks what an earlier connection brought is not sent it again.
-func TestAnAckMayComeWhileFramesAreSentAgain(t *testing.T) {
+// Frames that the client acks are not resent, even if an earlier connection sent them.
+func TestAnAckCanArriveWhileFramesAreResent(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 4)
@@ -116,9 +116,8 @@ func TestAnAckMayComeWhileFramesAreSentAgain(t *testing.T) {
 	})
 }
 
-// A window that a reload widens while a poll is full does not let what comes overtake
-// what waits.
-func TestAFullPollKeepsTheOrderThoughItsWindowWidens(t *testing.T) {
+// When a reload widens a full window, new messages do not overtake waiting ones.
+func TestAPollKeepsTheOrderWhenAReloadWidensItsWindow(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 2, Queue: 8}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Parked}
@@ -139,8 +138,8 @@ func TestAFullPollKeepsTheOrderThoughItsWindowWidens(t *testing.T) {
 	})
 }
 
-// An older connection may bring an ack in the moment that a newer poll begins.
-func TestAnAckMayComeWhileAPollBegins(t *testing.T) {
+// An older connection can bring an ack at the moment when a newer poll begins.
+func TestAnAckCanArriveWhileAPollBegins(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 2)
@@ -156,7 +155,7 @@ func TestAnAckMayComeWhileAPollBegins(t *testing.T) {
 	})
 }
 
-// slide begins a poll that slides.
+// slide begins a poll with a sliding window.
 func (k *kit) slide(s *Session, ack uint64) *Poll {
 	k.Helper()
 	p, err := s.Poll(ack, false, time.Now())
@@ -165,7 +164,7 @@ func (k *kit) slide(s *Session, ack uint64) *Poll {
 	return p
 }
 
-// takes takes so many frames at most.
+// takes takes up to the given number of frames.
 func (k *kit) takes(p *Poll, frames int) string {
 	k.Helper()
 	taken, err := p.Take(context.Background(), broker.Limit{Frames: frames, Bytes: 1 << 20}, time.Second)
@@ -173,9 +172,9 @@ func (k *kit) takes(p *Poll, frames int) string {
 	return said(taken)
 }
 
-// A client reads on and on and says nothing. It comes back with what it had, and gets
-// the rest with the numbers that it has; what is older than the window it had.
-func TestAPollThatSlidesIsNotHeldUpAndGoesBack(t *testing.T) {
+// A client reads for long without an ack. It reconnects with the count of what it has and
+// gets the rest with the same numbers, unless it is beyond the window.
+func TestASlidingWindowNeverBlocksAndCanBeResumed(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 16}, func(k *kit) {
 		s := k.open("a")
 		p := k.slide(s, 0)
@@ -200,8 +199,8 @@ func TestAPollThatSlidesIsNotHeldUpAndGoesBack(t *testing.T) {
 	})
 }
 
-// What is sent together is kept together, whatever the window holds.
-func TestASlidingPollTakesNoMoreThanItsWindow(t *testing.T) {
+// All frames of one Take are kept, whatever the window's size.
+func TestOneTakeFitsIntoASlidingWindow(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 8, Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 30)
@@ -216,8 +215,8 @@ func TestASlidingPollTakesNoMoreThanItsWindow(t *testing.T) {
 	})
 }
 
-// The bound is made smaller while a window is full.
-func TestAWindowShrinksWithItsBound(t *testing.T) {
+// A reload makes the bound smaller while the window is full.
+func TestASlidingWindowShrinksOnReload(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 64}, func(k *kit) {
 		s := k.open("a")
 		p := k.slide(s, 0)
@@ -232,7 +231,7 @@ func TestAWindowShrinksWithItsBound(t *testing.T) {
 	})
 }
 
-func TestOnlyASessionThatKeepsWhatItSentGoesBack(t *testing.T) {
+func TestOnlyASessionWithAcksCanResume(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		trusting, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)

@@ -39,7 +39,7 @@ func TestDroppingATopicRemovesWhatWasNotSent(t *testing.T) {
 	})
 }
 
-func TestAddingAPresentTopicChangesNothing(t *testing.T) {
+func TestAddingATopicAgainChangesNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 2)
@@ -56,7 +56,7 @@ func TestAddingAPresentTopicChangesNothing(t *testing.T) {
 	})
 }
 
-func TestAChangeIsDoneWholeOrNotAtAll(t *testing.T) {
+func TestAChangeIsAtomic(t *testing.T) {
 	story(t, broker.Config{MaxTopics: 4}, Config{Subscriptions: 3}, func(k *kit) {
 		s := k.open("a", "b")
 		for _, c := range []struct {
@@ -80,8 +80,8 @@ func TestAChangeIsDoneWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// A change that fails half-way leaves nothing behind: neither deliveries of topics
-// that the session does not have, nor anything that grows.
+// A change that fails half-way leaves nothing behind: no deliveries of topics that the
+// session does not have, and no memory.
 func TestAFailedChangeDeliversNothing(t *testing.T) {
 	story(t, broker.Config{MaxTopics: 2}, Config{}, func(k *kit) {
 		k.publishN("a", 3)

@@ -40,7 +40,7 @@ func TestOwnMessagesAreNotSentBack(t *testing.T) {
 	})
 }
 
-func TestAGapBeginsWithWhatTheSubscriberHad(t *testing.T) {
+func TestAGapBeginsAtTheLastFrameSent(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 3}, Config{Queue: 1}, func(k *kit) {
 		s := k.openNoEcho("me", "a")
 		k.publishAs("you", "me", "me", "me")
@@ -50,7 +50,7 @@ func TestAGapBeginsWithWhatTheSubscriberHad(t *testing.T) {
 	})
 }
 
-func TestAGapBehindOwnMessagesBeginsBeforeThem(t *testing.T) {
+func TestAGapAfterOwnMessagesBeginsBeforeThem(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 1}, func(k *kit) {
 		s := k.openNoEcho("me", "a")
 		k.publishAs("you", "you", "me")
@@ -62,8 +62,8 @@ func TestAGapBehindOwnMessagesBeginsBeforeThem(t *testing.T) {
 	})
 }
 
-// A newer message of one's own stands above an older one of somebody else.
-func TestConflationGoesByOwnMessagesToo(t *testing.T) {
+// A client's own newer message replaces an older one of another client.
+func TestConflationCountsOwnMessages(t *testing.T) {
 	story(t, slow(broker.Conflate, 0), Config{Queue: 1}, func(k *kit) {
 		s := k.openNoEcho("me", "a")
 		for _, m := range []wire.Message{{Client: "you"}, {Client: "you", Key: "x"}, {Client: "me", Key: "x"}, {Client: "you", Key: "y"}} {

@@ -21,7 +21,7 @@ func (k *kit) beginEpoch(epoch string) {
 	k.epoch = epoch
 }
 
-func TestASubscriberOfAQuietTopicIsToldOfAnEpoch(t *testing.T) {
+func TestANewEpochIsAnnouncedOnAQuietTopic(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		k.publishN("a", 3)
 		s := k.open("a")

@@ -26,7 +26,7 @@ type kit struct {
 	epoch    string
 }
 
-// story runs a test in a bubble of fake time.
+// story runs a test on fake time.
 func story(t *testing.T, bc broker.Config, sc Config, tell func(k *kit)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
@@ -48,7 +48,7 @@ func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
 	return p, nil
 }
 
-// consistent checks what must hold between any two calls.
+// consistent checks the invariants that hold between any two calls.
 func (k *kit) consistent(s *Session) {
 	k.Helper()
 	s.mu.Lock()
@@ -103,7 +103,7 @@ var everything = broker.Limit{Frames: 1000, Bytes: 1 << 20}
 
 const patience = 25 * time.Second
 
-// poll polls once, as a batch does, and returns what came.
+// poll polls once, as in mode batch, and returns the frames.
 func (k *kit) poll(s *Session, ack uint64) string {
 	k.Helper()
 	said, err := k.tryPoll(s, ack, everything)

@@ -23,7 +23,7 @@ func listed(list wire.SessionList) []string {
 	return words
 }
 
-func TestTheSessionsThatLagMostAreListedFirst(t *testing.T) {
+func TestSessionsWithTheLargestLagAreListedFirst(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		k.open("a")
 		time.Sleep(time.Second)
@@ -55,7 +55,7 @@ func TestTheSessionsThatLagMostAreListedFirst(t *testing.T) {
 	})
 }
 
-func TestTheSessionsThatAreIdleLongestAreListedFirst(t *testing.T) {
+func TestSessionsThatAreIdleLongestAreListedFirst(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		k.open("a")
 		k.open("a")
@@ -72,7 +72,7 @@ func TestTheSessionsThatAreIdleLongestAreListedFirst(t *testing.T) {
 	})
 }
 
-func TestOfManySessionsFewAreKept(t *testing.T) {
+func TestAListHoldsOnlyAFewSessionsInMemory(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		for i := range 100 {
 			k.open(fmt.Sprintf("t%d@oldest", i))
@@ -84,7 +84,7 @@ func TestOfManySessionsFewAreKept(t *testing.T) {
 	})
 }
 
-func TestAListTellsWhatASessionWaitsFor(t *testing.T) {
+func TestAListSaysWhatASessionWaitsFor(t *testing.T) {
 	for _, c := range []struct {
 		want string
 		lag  uint64

@@ -14,8 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A line is an Outlet that notes what it is handed. It does what its session is
-// locked for, as connections do.
+// A line is an Outlet that records what it is handed under the session's lock.
 type line struct {
 	k     *kit
 	then  HandedOver // what HandOver answers
@@ -30,7 +29,7 @@ func (l *line) HandOver(frames []*frame.Frame) HandedOver {
 
 func (l *line) Wake() { l.woken++ }
 
-// wants says what the line was handed since the last time.
+// wants checks what the line was handed since the last call.
 func (l *line) wants(told ...string) {
 	l.k.Helper()
 	require.Equal(l.k, told, l.told)
@@ -64,7 +63,7 @@ func TestAFrameIsHandedToTheParkedConnection(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatWasHandedOverAndLostIsSentAgain(t *testing.T) {
+func TestALostAnswerIsSentAgain(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
@@ -97,7 +96,7 @@ func TestAStreamStaysParked(t *testing.T) {
 	})
 }
 
-func TestAParkedPollIsToldWhenItHasWaitedLongEnough(t *testing.T) {
+func TestAParkedPollTimesOut(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
@@ -113,7 +112,7 @@ func TestAParkedPollIsToldWhenItHasWaitedLongEnough(t *testing.T) {
 	})
 }
 
-func TestAQuietStreamIsToldAgainAndAgain(t *testing.T) {
+func TestAQuietStreamTimesOutAgainAndAgain(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		l := &line{k: k, then: Parked}
 		p := k.parkOn(l, k.open("a"), true)
@@ -127,8 +126,8 @@ func TestAQuietStreamIsToldAgainAndAgain(t *testing.T) {
 	})
 }
 
-// Whatever else happens to a parked poll is for its connection, which is woken once
-// and finds out by going on.
+// In all other cases the session wakes the connection of a parked poll, once. The next
+// TakeOrPark tells the connection what happened.
 func TestAParkedPollIsWoken(t *testing.T) {
 	for name, happening := range map[string]struct {
 		happen func(k *kit, s *Session)
@@ -179,8 +178,8 @@ func codeOf(err error) wire.Code {
 	return ""
 }
 
-// One answer takes so much; what is beyond it waits in the queue.
-func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
+// Frames beyond the limit of one answer wait in the queue.
+func TestFramesBeyondOneAnswerAreQueued(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 2}, func(k *kit) {
 		s := k.open("a")
 		l := &line{k: k, then: Answered}
@@ -196,9 +195,9 @@ func TestMoreThanOneAnswerTakesIsNotHandedOver(t *testing.T) {
 	})
 }
 
-// What a stateless poll subscribed to is left with its answer, though its
-// connection may hear nothing for long before it ends the session.
-func TestAStatelessPollThatWasAnsweredIsOfferedNothing(t *testing.T) {
+// A stateless poll unsubscribes with its answer. Its connection may end the session much
+// later.
+func TestAnAnsweredStatelessPollIsOfferedNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a", "p.*")}, time.Now())
 		require.NoError(k, err)

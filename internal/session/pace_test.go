@@ -22,7 +22,7 @@ func (k *kit) openPaced(every time.Duration, topics ...string) *Session {
 	return s
 }
 
-func TestAPacedSubscriptionGetsTheNewestOfEachKeyInTime(t *testing.T) {
+func TestAPacedSubscriptionGetsTheNewestOfEachKey(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.openPaced(200*time.Millisecond, "a")
 		begun := time.Now()

@@ -30,7 +30,7 @@ func (k *kit) openAll(topics ...string) (*Session, []string) {
 	return s, texts(positions)
 }
 
-func TestAPatternGetsTopicsThatThereAreAndThoseToCome(t *testing.T) {
+func TestAPatternMatchesPresentAndLaterTopics(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		k.publishN("chat.go", 2)
 		k.publishN("chat.go.deep", 1)
@@ -47,7 +47,7 @@ func TestAPatternGetsTopicsThatThereAreAndThoseToCome(t *testing.T) {
 	})
 }
 
-func TestAPatternIsResumedFromItsPositionAndThoseOfItsTopics(t *testing.T) {
+func TestAPatternResumesFromItsPositionAndThoseOfItsTopics(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 2}, Config{}, func(k *kit) {
 		k.publishN("a.x", 1)
 		s, _ := k.openAll("a.>")
@@ -64,7 +64,7 @@ func TestAPatternIsResumedFromItsPositionAndThoseOfItsTopics(t *testing.T) {
 	})
 }
 
-func TestTopicsOfAPatternMayBeForgottenAndComeAgain(t *testing.T) {
+func TestTopicsOfAPatternCanBeForgottenAndCreatedAgain(t *testing.T) {
 	story(t, broker.Config{HistoryAge: time.Minute}, Config{Subscriptions: 3, InactivityTimeout: time.Hour}, func(k *kit) {
 		s, _ := k.openAll("job.*")
 		acked := uint64(0)
@@ -83,7 +83,7 @@ func TestTopicsOfAPatternMayBeForgottenAndComeAgain(t *testing.T) {
 	})
 }
 
-func TestASessionEndsRatherThanMissATopic(t *testing.T) {
+func TestASessionWithTooManyTopicsEnds(t *testing.T) {
 	story(t, broker.Config{}, Config{Subscriptions: 3}, func(k *kit) {
 		s, _ := k.openAll("job.*")
 		k.publishN("job.1", 1)
@@ -100,10 +100,10 @@ func TestASessionEndsRatherThanMissATopic(t *testing.T) {
 	})
 }
 
-// followers returns who would be told of a topic of that name.
+// followers returns the followers of a topic of that name.
 func (k *kit) followers(topic string) []broker.Follower { return k.broker.Followers(topic) }
 
-func TestPatternsComeAndGoWhileAPollWaits(t *testing.T) {
+func TestPatternsChangeWhileAPollWaits(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		k.publishN("a.x", 1)
 		k.publishN("a.y", 1)
@@ -174,7 +174,7 @@ func (s *Session) ackedPositions() []wire.Position {
 	return s.ackedPositionsLocked()
 }
 
-func TestAPatternTakesAnothersPlace(t *testing.T) {
+func TestANewPatternReplacesARemovedOne(t *testing.T) {
 	for _, add := range []string{"a.>", "a.*", "a.x"} {
 		story(t, broker.Config{}, Config{}, func(k *kit) {
 			k.publishN("a.x", 1)
@@ -189,8 +189,8 @@ func TestAPatternTakesAnothersPlace(t *testing.T) {
 	}
 }
 
-// What a client has not had keeps the topic, however long it does not poll.
-func TestATopicIsNotForgottenBeforeEveryoneHadIt(t *testing.T) {
+// Unacked messages keep their topic, however long the client does not poll.
+func TestATopicIsNotForgottenBeforeItsMessagesAreAcked(t *testing.T) {
 	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
 		forget := func() {
 			time.Sleep(6 * time.Second)
@@ -212,7 +212,7 @@ func TestATopicIsNotForgottenBeforeEveryoneHadIt(t *testing.T) {
 	})
 }
 
-func TestAClientsOwnMessagesKeepNoTopic(t *testing.T) {
+func TestOwnMessagesKeepNoTopic(t *testing.T) {
 	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
 		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("job.*"), Ack: true, NoEcho: "me"}, time.Now())
 		require.NoError(k, err)
@@ -229,7 +229,7 @@ func TestAClientsOwnMessagesKeepNoTopic(t *testing.T) {
 	})
 }
 
-func TestWhatCameAndWentWhileAClientWasAwayIsAGapOfItsPattern(t *testing.T) {
+func TestAPatternAnnouncesTopicsForgottenWhileTheClientWasAway(t *testing.T) {
 	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
 		forget := func() {
 			time.Sleep(6 * time.Second)
@@ -275,7 +275,7 @@ func TestPatternsAreBounded(t *testing.T) {
 	})
 }
 
-// Many followers are told beside the publisher, and still miss nothing.
+// The publisher does not tell many followers itself. They miss nothing.
 func TestManyFollowersReadTheFirstMessageFromHistory(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		var all []*Session
@@ -294,8 +294,8 @@ func TestManyFollowersReadTheFirstMessageFromHistory(t *testing.T) {
 	})
 }
 
-// Acks come one by one, of what was queued and of what was read from history.
-func TestATopicIsKeptForTheLastThatIsNotAcked(t *testing.T) {
+// Acks come one by one, for queued messages and for messages read from the history.
+func TestATopicIsKeptUntilItsLastMessageIsAcked(t *testing.T) {
 	for _, queue := range []int{1, 8} {
 		story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{Queue: queue, InactivityTimeout: time.Hour}, func(k *kit) {
 			s, _ := k.openAll("job.*")
@@ -310,7 +310,7 @@ func TestATopicIsKeptForTheLastThatIsNotAcked(t *testing.T) {
 	}
 }
 
-func TestANameThatComesAgainMovesThoughAPatternStays(t *testing.T) {
+func TestANameThatIsRemovedAndAddedMovesThoughAPatternMatches(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		k.publishN("a.x", 2)
 		s := k.open("a.x")
@@ -323,7 +323,7 @@ func TestANameThatComesAgainMovesThoughAPatternStays(t *testing.T) {
 	})
 }
 
-func TestASessionThatEndedBeforeItWasListedIsNot(t *testing.T) {
+func TestASessionThatEndedEarlyIsNotListed(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.registry.End(s)
@@ -332,9 +332,9 @@ func TestASessionThatEndedBeforeItWasListedIsNot(t *testing.T) {
 	})
 }
 
-// After a crash, what the client had is told of once: by the pattern, or by the topic
-// if the pattern's position is of the new epoch already.
-func TestATopicOfAnotherEpochIsToldOfBesideItsPattern(t *testing.T) {
+// After a crash a loss is announced once: by the pattern, or by the topic if the pattern's
+// position is of the new epoch.
+func TestATopicOrItsPatternAnnouncesANewEpoch(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, positions := k.openAll("a.*@k3:7", "a.x@k3:16")
 		require.Equal(k, []string{"a.*:7", "a.x:0"}, positions)
@@ -346,9 +346,9 @@ func TestATopicOfAnotherEpochIsToldOfBesideItsPattern(t *testing.T) {
 	})
 }
 
-// A topic that was forgotten is told of by a pattern that comes from a position, and by
-// no other: one that begins now, or is there already, tells nothing of the past.
-func TestWhatIsLostOfATopicIsToldOfOnce(t *testing.T) {
+// Only a pattern that resumes from a position announces a forgotten topic. A pattern that
+// starts now, or that the session has already, announces nothing of the past.
+func TestALossIsAnnouncedOnce(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, _ := k.openAll("a.*@k3:7", "a.>@EPOCH:0", "a.x@k3:16")
 		k.publishN("a.x", 1)
@@ -372,8 +372,8 @@ func (k *kit) wantForgotten(topic string) {
 	require.False(k, there, "%s should have been forgotten", topic)
 }
 
-// Own messages behind others, in one offer, or before their pace has come.
-func TestOwnMessagesWhereverTheyComeKeepNoTopic(t *testing.T) {
+// The client's own messages come after others in one offer, or too early for the pace.
+func TestOwnMessagesAmongOthersKeepNoTopic(t *testing.T) {
 	for _, every := range []time.Duration{0, time.Second} {
 		story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
 			starts := k.starts("a.*")
@@ -404,7 +404,7 @@ func TestOwnMessagesWhereverTheyComeKeepNoTopic(t *testing.T) {
 	}
 }
 
-func TestAGapThatIsToComeKeepsItsTopic(t *testing.T) {
+func TestAPendingGapKeepsItsTopic(t *testing.T) {
 	story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
 		k.publishN("a.x", 2)
 		pin := k.open("a.x")
@@ -419,7 +419,7 @@ func TestAGapThatIsToComeKeepsItsTopic(t *testing.T) {
 	})
 }
 
-// What is acked of another epoch says nothing of this one.
+// An ack of another epoch says nothing about this one.
 func TestAnAckOfAnotherEpochSettlesNothing(t *testing.T) {
 	story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
 		k.publishN("a.x", 1)
@@ -437,7 +437,7 @@ func TestAnAckOfAnotherEpochSettlesNothing(t *testing.T) {
 	})
 }
 
-// goesOn returns the kit of a broker that goes on where k's ends.
+// goesOn returns a kit whose broker continues where k's ends.
 func (k *kit) goesOn(bc broker.Config, sc Config) *kit {
 	k.Helper()
 	k.broker.Close()
@@ -450,7 +450,7 @@ func (k *kit) goesOn(bc broker.Config, sc Config) *kit {
 	return &kit{T: k.T, broker: b, registry: NewRegistry(sc, b, m), epoch: k.epoch}
 }
 
-func TestPatternsOutlastAPlannedRestart(t *testing.T) {
+func TestPatternsSurviveAPlannedRestart(t *testing.T) {
 	bc, sc := broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour, Subscriptions: 20}
 	story(t, bc, sc, func(k *kit) {
 		k.publishN("old", 5)
@@ -482,7 +482,7 @@ func TestPatternsOutlastAPlannedRestart(t *testing.T) {
 	})
 }
 
-func TestATopicThatIsMadeAgainTakesItsOwnPlace(t *testing.T) {
+func TestATopicCreatedAgainReplacesTheForgottenOne(t *testing.T) {
 	story(t, broker.Config{}, Config{Subscriptions: 2}, func(k *kit) {
 		s, _ := k.openAll("job.*")
 		k.publishN("job.1", 1)
@@ -494,8 +494,8 @@ func TestATopicThatIsMadeAgainTakesItsOwnPlace(t *testing.T) {
 	})
 }
 
-// A pattern that finds little among much is refused rather than looked up for long.
-func TestAPatternThatIsTooBroadIsRefused(t *testing.T) {
+// A pattern that matches few of many topics is refused: the search would take too long.
+func TestATooBroadPatternIsRefused(t *testing.T) {
 	story(t, broker.Config{}, Config{Subscriptions: 3}, func(k *kit) {
 		for i := range 300 {
 			k.publish(fmt.Sprintf("user.%d.inbox", i))

@@ -36,7 +36,7 @@ func slow(policy broker.Slow, keep int) broker.Config {
 	return broker.Config{Rules: []broker.Rule{{Pattern: "a", Slow: policy, Keep: keep}}}
 }
 
-func TestDropOldestLeavesASlowSubscriberTheNewestFew(t *testing.T) {
+func TestDropOldestKeepsTheNewestForASlowSubscriber(t *testing.T) {
 	story(t, slow(broker.DropOldest, 3), Config{Queue: 2}, func(k *kit) {
 		s, healthy := k.open("a", "b"), k.open("a")
 		for range 5 {
@@ -54,7 +54,7 @@ func TestDropOldestLeavesASlowSubscriberTheNewestFew(t *testing.T) {
 
 func (k *kit) sent(s *Session) uint64 { state, _ := s.State(time.Now()); return state.Sent }
 
-func TestDropOldestIsNotForWhoeverResumes(t *testing.T) {
+func TestDropOldestDoesNotApplyToAResume(t *testing.T) {
 	story(t, slow(broker.DropOldest, 1), Config{}, func(k *kit) {
 		k.publishN("a", 4)
 		require.Equal(k, span("a", 1, 4), k.poll(k.open("a@oldest"), 0))
@@ -62,7 +62,7 @@ func TestDropOldestIsNotForWhoeverResumes(t *testing.T) {
 	})
 }
 
-func TestConflateLeavesASlowSubscriberTheNewestOfEachKey(t *testing.T) {
+func TestConflateKeepsTheNewestOfEachKeyForASlowSubscriber(t *testing.T) {
 	story(t, slow(broker.Conflate, 0), Config{Queue: 1}, func(k *kit) {
 		s := k.open("a")
 		k.publishKeys("x", "x", "y", "x", "z", "y", "", "")
@@ -74,7 +74,7 @@ func TestConflateLeavesASlowSubscriberTheNewestOfEachKey(t *testing.T) {
 	})
 }
 
-func TestWhatConflationLeftIsReadInParts(t *testing.T) {
+func TestConflatedMessagesAreReadInParts(t *testing.T) {
 	story(t, slow(broker.Conflate, 0), Config{Queue: 1}, func(k *kit) {
 		s := k.open("a")
 		k.publishKeys("x", "x", "y", "x", "z")
@@ -89,7 +89,7 @@ func TestWhatConflationLeftIsReadInParts(t *testing.T) {
 	})
 }
 
-func TestWhatConflationWouldHaveLeftMayBeGone(t *testing.T) {
+func TestConflationAndEvictionMakeOneGap(t *testing.T) {
 	bc := slow(broker.Conflate, 0)
 	bc.HistoryMessages = 2
 	story(t, bc, Config{Queue: 1}, func(k *kit) {
@@ -122,7 +122,7 @@ func TestDisconnectEndsASlowSession(t *testing.T) {
 	})
 }
 
-func TestDisconnectEndsAPollThatIsAnswering(t *testing.T) {
+func TestDisconnectEndsAPollWhileItAnswers(t *testing.T) {
 	story(t, slow(broker.Disconnect, 0), Config{Queue: 2}, func(k *kit) {
 		s := k.open("a")
 		p, err := s.Poll(0, true, time.Now())
@@ -137,7 +137,7 @@ func TestDisconnectEndsAPollThatIsAnswering(t *testing.T) {
 	})
 }
 
-func TestEveryoneIsToldThatATopicWasDeleted(t *testing.T) {
+func TestADeletionIsAnnouncedToEverySubscriber(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 2}, func(k *kit) {
 		live, behind, quiet := k.open("a"), k.open("a"), k.open("a")
 		k.publishN("a", 3)
@@ -158,14 +158,14 @@ func TestEveryoneIsToldThatATopicWasDeleted(t *testing.T) {
 	})
 }
 
-// A gate holds the fan-out up.
+// A gate blocks the fan-out.
 type gate chan struct{}
 
 func (g gate) Offer([]*frame.Frame, time.Time) { <-g }
 func (gate) Emptied()                          {}
 func (gate) Forgotten()                        {}
 
-func TestADeletionKeepsItsPlaceAmongMessages(t *testing.T) {
+func TestADeletionIsAnnouncedInOrder(t *testing.T) {
 	for want, goesOn := range map[string]bool{"a1 gap(deleted a1-4) a5": true, "a1 gap(deleted a1-4)": false} {
 		keepsItsPlace(t, want, goesOn)
 	}

@@ -30,7 +30,7 @@ func TestAParkedPollIsAnsweredByTheNextMessage(t *testing.T) {
 	})
 }
 
-func TestAnUnackedAnswerComesAgainWithTheSameNumbers(t *testing.T) {
+func TestAnUnackedAnswerIsResentWithTheSameNumbers(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a", "b")
 		k.publishN("a", 2)
@@ -44,7 +44,7 @@ func TestAnUnackedAnswerComesAgainWithTheSameNumbers(t *testing.T) {
 	})
 }
 
-func TestAcksThatCannotBeAreRefusedAndTouchNothing(t *testing.T) {
+func TestImpossibleAcksAreRefusedAndChangeNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 2)
@@ -70,8 +70,7 @@ func TestANewerPollEndsTheParkedOne(t *testing.T) {
 	})
 }
 
-// Two polls begin in the other order than their requests arrived. A test client has left
-// if it says so.
+// Two polls begin in the opposite order of their requests.
 func TestOfTwoPollsTheLaterRequestWinsUnlessItsClientHasLeft(t *testing.T) {
 	replaced := &wire.Problem{Code: wire.CodePollReplaced}
 	for name, c := range map[string]struct {
@@ -107,9 +106,9 @@ type leaver bool
 
 func (l leaver) Left() bool { return bool(l) }
 
-// A poll that is writing while a newer one comes learns of it when it wants more,
-// at once, though the newer one is parked; and so does one whose client left.
-func TestAPollThatWroteWhileItWasReplacedIsToldAtOnce(t *testing.T) {
+// A poll that was replaced while it wrote gets the problem when it wants more, at once,
+// although the newer poll is parked.
+func TestAPollThatWasReplacedWhileItWroteEndsAtOnce(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 1)
@@ -128,7 +127,7 @@ func TestAPollThatWroteWhileItWasReplacedIsToldAtOnce(t *testing.T) {
 	})
 }
 
-func TestAGapForAResentMessageSaysWhy(t *testing.T) {
+func TestAGapForAnUnackedMessageHasItsReason(t *testing.T) {
 	story(t, broker.Config{HistoryAge: time.Minute}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 1)
@@ -144,7 +143,7 @@ func TestAGapForAResentMessageSaysWhy(t *testing.T) {
 	})
 }
 
-func TestAResentMessageThatIsGoneIsAGapForGood(t *testing.T) {
+func TestAnEvictedUnackedMessageIsAGapForGood(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 3}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 2)
@@ -195,9 +194,9 @@ func TestASessionThatTrustsItsConnectionKeepsNothing(t *testing.T) {
 	})
 }
 
-// A poll may have a frame in hand, fresh from the queue, when it learns that it is
-// over. Even without acks the frame is not lost: it waits for the next poll.
-func TestAPollThatIsOverTakesNothingAlong(t *testing.T) {
+// A poll may have just taken a frame from the queue when it must end. The next poll gets
+// the frame, even without acks.
+func TestAPollThatMustEndPutsItsFrameBack(t *testing.T) {
 	gone, leave := context.WithCancel(context.Background())
 	leave()
 	for name, over := range map[string]struct {
@@ -229,7 +228,7 @@ func TestAPollThatIsOverTakesNothingAlong(t *testing.T) {
 	}
 }
 
-func TestAStreamTakesOverWhatAPollLeft(t *testing.T) {
+func TestAStreamContinuesWhereAPollEnded(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 3)
@@ -252,9 +251,8 @@ func TestAStreamTakesOverWhatAPollLeft(t *testing.T) {
 	})
 }
 
-// Clients that poll over and over, replacing each other, while messages come:
-// whatever the order of events, acks by the count of frames in the answers that
-// arrived give every message once and in order.
+// Polls replace each other while messages arrive. If a client acks the frames of the
+// answers that it received, it gets every message once and in order.
 func TestPollsThatReplaceEachOtherLoseNothing(t *testing.T) {
 	for _, cfg := range []Config{{Queue: 4}, {Queue: 2, Unacked: 3}} {
 		t.Run(fmt.Sprintf("unacked %d", cfg.Unacked), func(t *testing.T) { replaceEachOther(t, cfg) })

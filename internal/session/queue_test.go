@@ -49,9 +49,9 @@ func TestAMessageThatExpiresInTheQueueIsAGap(t *testing.T) {
 	})
 }
 
-// A queue that has room again must not take newer messages of a topic that is
-// behind: they would overtake those in history.
-func TestABehindTopicIsNotOfferedUntilItCaughtUp(t *testing.T) {
+// A queue with free slots must not take newer messages of a topic that is behind: they
+// would overtake those in the history.
+func TestATopicThatIsBehindIsNotQueued(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 6)
@@ -63,9 +63,9 @@ func TestABehindTopicIsNotOfferedUntilItCaughtUp(t *testing.T) {
 	})
 }
 
-// The fan-out may lag behind a session that read the same messages from history,
-// or that joined after them: such offers are dropped.
-func TestWhatWasReadFromHistoryIsNotQueuedAgain(t *testing.T) {
+// A fan-out can offer messages that the session has read from the history or that are
+// older than its subscription. They are dropped.
+func TestMessagesReadFromHistoryAreNotQueuedAgain(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		k.publishN("a", 3)
 		s := k.open("a@oldest")
@@ -102,8 +102,8 @@ func TestAMessageThatOnlyAQueueHoldsIsCounted(t *testing.T) {
 	})
 }
 
-// What an answer has no room for is carried to the next; a session may end between.
-func TestWhatIsLeftOverIsCountedToTheEnd(t *testing.T) {
+// A frame that does not fit into an answer is left for the next. The session may end first.
+func TestALeftoverFrameIsCountedUntilTheEnd(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 1}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 4)
@@ -120,21 +120,21 @@ func TestWhatIsLeftOverIsCountedToTheEnd(t *testing.T) {
 
 func never() bool { return false }
 
-// trimAll trims whoever does not read, when stallAfter has passed.
+// trimAll waits for stallAfter and trims the stalled sessions.
 func (k *kit) trimAll() int {
 	k.Helper()
 	time.Sleep(stallAfter)
 	return k.registry.Trim(time.Now(), never)
 }
 
-// queueBytes is what queues, and messages that only they hold, take.
+// queueBytes returns the memory of queues and of messages that only they hold.
 func (k *kit) queueBytes() int64 {
 	var g metrics.Gauges
 	k.broker.Gauges(&g)
 	return g.QueueBytes
 }
 
-func TestATrimmedSessionReadsOnFromHistory(t *testing.T) {
+func TestATrimmedSessionContinuesFromHistory(t *testing.T) {
 	story(t, broker.Config{Rules: []broker.Rule{{Pattern: "short", HistoryMessages: 1}}}, Config{}, func(k *kit) {
 		s := k.open("a", "short")
 		k.publishN("a", 2)
@@ -154,7 +154,7 @@ func TestATrimmedSessionReadsOnFromHistory(t *testing.T) {
 	})
 }
 
-func TestWhatATrimLeavesOfATopicIsItsPolicys(t *testing.T) {
+func TestATrimFollowsTheTopicsPolicy(t *testing.T) {
 	for policy, want := range map[broker.Slow]string{
 		broker.Resume:     "a1 a2 a3 a4",
 		broker.DropOldest: "gap(slow a0-3) a4",
@@ -171,7 +171,7 @@ func TestWhatATrimLeavesOfATopicIsItsPolicys(t *testing.T) {
 	}
 }
 
-func TestATrimEndsWhoeverThePolicyDisconnects(t *testing.T) {
+func TestATrimEndsASessionUnderThePolicyDisconnect(t *testing.T) {
 	story(t, slow(broker.Disconnect, 0), Config{}, func(k *kit) {
 		s, other := k.open("b", "a"), k.open("b")
 		k.publishN("b", 1)
@@ -184,8 +184,8 @@ func TestATrimEndsWhoeverThePolicyDisconnects(t *testing.T) {
 	})
 }
 
-// Healthy is who has nothing queued, or takes what is.
-func TestATrimLeavesTheHealthyAlone(t *testing.T) {
+// A healthy session has an empty queue or takes from it.
+func TestATrimDoesNotTouchHealthySessions(t *testing.T) {
 	story(t, slow(broker.DropOldest, 1), Config{Queue: 4, Unacked: 4}, func(k *kit) {
 		idle, waits, reads, away := k.open("b"), k.open("a"), k.open("a"), k.open("a")
 		parked := k.park(waits, 0)
@@ -207,8 +207,8 @@ func TestATrimLeavesTheHealthyAlone(t *testing.T) {
 	})
 }
 
-// Polls that ack nothing take nothing, however often they come.
-func TestWhoOnlyAsksAgainDoesNotRead(t *testing.T) {
+// Polls without a new ack take nothing from the queue, however often they come.
+func TestASessionThatOnlyRepeatsItsPollIsStalled(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 1}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 3)
@@ -222,7 +222,7 @@ func TestWhoOnlyAsksAgainDoesNotRead(t *testing.T) {
 	})
 }
 
-func TestATrimTakesTheSlowFirstAndEndsWhenItIsEnough(t *testing.T) {
+func TestATrimBeginsWithSlowSessionsAndStopsWhenItIsEnough(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 2}, func(k *kit) {
 		var quiet []*Session
 		for range 20 {
@@ -242,7 +242,7 @@ func TestATrimTakesTheSlowFirstAndEndsWhenItIsEnough(t *testing.T) {
 	})
 }
 
-func TestWhatIsLeftOverIsTrimmedToo(t *testing.T) {
+func TestALeftoverFrameIsTrimmedToo(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 1}, Config{}, func(k *kit) {
 		s := k.open("a", "b")
 		k.publishN("a", 2)
@@ -259,7 +259,7 @@ func TestWhatIsLeftOverIsTrimmedToo(t *testing.T) {
 	})
 }
 
-func TestATrimThatEndsASessionLetsGoOfWhatIsLeftOverOnce(t *testing.T) {
+func TestATrimThatEndsASessionUnpinsALeftoverFrameOnce(t *testing.T) {
 	cfg := slow(broker.Disconnect, 0)
 	cfg.HistoryMessages = 2
 	story(t, cfg, Config{}, func(k *kit) {
@@ -276,8 +276,8 @@ func TestATrimThatEndsASessionLetsGoOfWhatIsLeftOverOnce(t *testing.T) {
 	})
 }
 
-// A poll that waits for acks, and one on its connection, go on where a trim left them.
-func TestATrimDisturbsNoPollThatIsFull(t *testing.T) {
+// Polls with a full window, parked on the queue or on a connection, continue after a trim.
+func TestATrimDoesNotDisturbAPollWithAFullWindow(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 2}, func(k *kit) {
 		s, on := k.open("a"), k.open("a")
 		p := k.hearing(s, 0)
@@ -309,9 +309,9 @@ func TestATrimDisturbsNoPollThatIsFull(t *testing.T) {
 	})
 }
 
-// Under pressure queues pin nothing. Who waits is given everything all the same, and
-// nobody is called slow for it.
-func TestUnderPressureWhatComesStaysInHistory(t *testing.T) {
+// Under pressure queues pin nothing. Polls still get every message, and no session counts
+// as slow for it.
+func TestUnderPressureMessagesStayInHistory(t *testing.T) {
 	story(t, slow(broker.Disconnect, 0), Config{Queue: 2}, func(k *kit) {
 		waits, on, away := k.open("a", "b"), k.open("a"), k.open("a")
 		l := &line{k: k, then: Answered}
@@ -337,7 +337,7 @@ func TestUnderPressureWhatComesStaysInHistory(t *testing.T) {
 	})
 }
 
-func TestUnderPressureNoSessionIsOpenedAndThoseThatAreGoOn(t *testing.T) {
+func TestUnderPressureNoSessionIsOpenedAndOpenOnesContinue(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
 		for _, p := range []memory.Pressure{memory.High, memory.Critical} {
@@ -362,7 +362,7 @@ func TestUnderPressureNoSessionIsOpenedAndThoseThatAreGoOn(t *testing.T) {
 	})
 }
 
-// pressAtRandom has memory run out now and then, and trims whoever is there.
+// pressAtRandom simulates memory pressure now and then, and trims sessions.
 func (k *kit) pressAtRandom(rng *rand.Rand, done chan struct{}) {
 	for {
 		select {

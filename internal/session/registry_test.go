@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func TestASessionWithoutPollsEndsAndThatIsRemembered(t *testing.T) {
+func TestASessionWithoutPollsEndsAndIsRemembered(t *testing.T) {
 	story(t, broker.Config{}, Config{InactivityTimeout: time.Minute}, func(k *kit) {
 		s := k.open("a")
 		time.Sleep(50 * time.Second)
@@ -70,7 +70,7 @@ func TestEndingASessionAnswersItsPoll(t *testing.T) {
 	})
 }
 
-func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
+func TestADrainGivesEveryPollItsPositions(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a", "b")
 		k.publishN("a", 2)
@@ -97,7 +97,7 @@ func TestDrainTellsEveryPollFromWhereToGoOn(t *testing.T) {
 	})
 }
 
-// Who has a session for one poll or connection is bounded, too, and it shows.
+// Ephemeral sessions have a bound and a gauge of their own.
 func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
 	story(t, broker.Config{}, Config{MaxSessions: 1}, func(k *kit) {
 		open := func() (*Session, error) {
@@ -121,7 +121,7 @@ func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
 	})
 }
 
-// seats are places of which one is never waited for.
+// seats are Slots without a wait.
 type seats struct{ free int }
 
 func (s *seats) Enter(context.Context) error {
@@ -134,7 +134,7 @@ func (s *seats) Enter(context.Context) error {
 
 func (s *seats) Leave() { s.free++ }
 
-func TestEachSessionTakesOnePlaceUntilItEnds(t *testing.T) {
+func TestASessionHoldsASlotUntilItEnds(t *testing.T) {
 	places := &seats{free: 2}
 	story(t, broker.Config{}, Config{Slots: places, Subscriptions: 2}, func(k *kit) {
 		s := k.open("a")
@@ -154,7 +154,7 @@ func TestEachSessionTakesOnePlaceUntilItEnds(t *testing.T) {
 	})
 }
 
-// pressed are places that come free when memory has run short meanwhile.
+// pressed are Slots that call press during the wait.
 type pressed struct {
 	seats
 	press func()
@@ -165,7 +165,7 @@ func (p *pressed) Enter(ctx context.Context) error {
 	return p.seats.Enter(ctx)
 }
 
-func TestWhoHasWaitedForAPlaceIsNotOpenedWithoutMemory(t *testing.T) {
+func TestMemoryIsCheckedAgainAfterTheWaitForASlot(t *testing.T) {
 	places := &pressed{seats: seats{free: 1}, press: func() {}}
 	story(t, broker.Config{}, Config{Slots: places}, func(k *kit) {
 		places.press = func() { k.broker.Memory().Press(memory.High) }
@@ -180,7 +180,7 @@ func TestWhoHasWaitedForAPlaceIsNotOpenedWithoutMemory(t *testing.T) {
 	})
 }
 
-func TestStatelessPollsAreBoundedApart(t *testing.T) {
+func TestStatelessPollsHaveTheirOwnBound(t *testing.T) {
 	story(t, broker.Config{}, Config{MaxSessions: 1}, func(k *kit) {
 		k.open("a")
 		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
@@ -193,7 +193,7 @@ func TestStatelessPollsAreBoundedApart(t *testing.T) {
 	})
 }
 
-func TestAStatelessSessionHasNoName(t *testing.T) {
+func TestAStatelessSessionHasNoID(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
@@ -206,7 +206,7 @@ func TestAStatelessSessionHasNoName(t *testing.T) {
 	})
 }
 
-func TestGaugesLookIntoEverySession(t *testing.T) {
+func TestGaugesSumAllSessions(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 6)
@@ -230,9 +230,8 @@ func (k *kit) countOpen() int {
 	return g.Sessions
 }
 
-// While others are ended, a session whose turn has not come polls, and polls anew, and
-// changes its subscriptions.
-func TestASessionIsServedUntilItsTurnComes(t *testing.T) {
+// During a drain, a session that is not ended yet can poll and change its subscriptions.
+func TestADrainServesSessionsUntilItEndsThem(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		const all = 10
 		sessions := make([]*Session, all)
@@ -269,9 +268,8 @@ func TestASessionIsServedUntilItsTurnComes(t *testing.T) {
 	})
 }
 
-// A client may be between two polls when its turn comes. It is told what one is
-// whose poll waits.
-func TestWhoIsBetweenTwoPollsIsToldItsPositions(t *testing.T) {
+// A client between two polls gets the same problem as one whose poll waits.
+func TestADrainRemembersThePositionsForTheNextPoll(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, closed := k.open("a"), k.open("a")
 		k.publishN("a", 1)

@@ -25,7 +25,7 @@ func TestASubscriberThatFellBehindReadsTheRestFromHistory(t *testing.T) {
 	})
 }
 
-func TestASlowSubscriberGetsOneGapForWhatHistoryLost(t *testing.T) {
+func TestASlowSubscriberGetsOneGapForEvictedMessages(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 5}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 20)
@@ -35,7 +35,7 @@ func TestASlowSubscriberGetsOneGapForWhatHistoryLost(t *testing.T) {
 	})
 }
 
-// One topic that floods must not starve the others of a bounded answer.
+// A busy topic must not starve the others of one answer.
 func TestTopicsThatAreBehindTakeTurns(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 1}, func(k *kit) {
 		k.publishN("flood", 500)
@@ -68,9 +68,9 @@ func TestAPositionIsResumedExactly(t *testing.T) {
 	})
 }
 
-// Live offers and reading from history hand over to each other without losing or
-// doubling a message, wherever the switch happens.
-func TestFallingBehindAndCatchingUpNeverDoublesOrLoses(t *testing.T) {
+// A subscription switches between live offers and the history without a loss or a
+// duplicate, wherever the switch happens.
+func TestFallingBehindAndCatchingUpLosesAndRepeatsNothing(t *testing.T) {
 	for _, queue := range []int{1, 2, 7} {
 		t.Run(fmt.Sprint("queue ", queue), func(t *testing.T) {
 			story(t, broker.Config{HistoryMessages: 1 << 20, HistoryBytes: 1 << 30}, Config{Queue: queue}, func(k *kit) {

@@ -16,11 +16,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Topics are made, emptied and forgotten while clients of a pattern poll, lose
-// answers, leave, and come back from their positions: every message that was
-// published while a client had the pattern came to it once, or is in a gap of its
-// topic, or went with its topic before a gap of the pattern.
-func TestWhateverComesAndGoesAPatternLosesNothingUnannounced(t *testing.T) {
+// Topics are created, emptied and forgotten while clients of a pattern poll, lose answers,
+// leave, and resume from their positions. A client gets every message once, or a gap of the
+// topic, or a gap of the pattern if the topic was forgotten.
+func TestPatternsLoseNothingUnannounced(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			story(t, broker.Config{HistoryMessages: 10, HistoryAge: 5 * time.Millisecond}, Config{Queue: 2, Unacked: 5, InactivityTimeout: time.Hour}, func(k *kit) {
@@ -49,10 +48,10 @@ func TestWhateverComesAndGoesAPatternLosesNothingUnannounced(t *testing.T) {
 	}
 }
 
-// rareTopics are so many that each is often idle for long enough to be forgotten.
+// rareTopics is so large that a topic is often idle until it is forgotten.
 const rareTopics = 60
 
-// A world is what happened, by topic.
+// A world records what was published, by topic.
 type world struct {
 	*kit
 	mu   sync.Mutex
@@ -95,7 +94,7 @@ func (w *world) upset(rng *rand.Rand, done chan struct{}) {
 	}
 }
 
-// published is how many messages of each topic there were.
+// published returns the number of messages of each topic.
 func (w *world) published() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,7 +169,7 @@ func (c *wanderer) open(starts []wire.Start) {
 	}
 }
 
-// poll polls once and counts some or all of what came.
+// poll polls once and counts some or all of the frames.
 func (c *wanderer) poll() int {
 	p, err := c.s.Poll(c.count, false, time.Now())
 	require.NoError(c, err)
@@ -215,7 +214,7 @@ func (c *wanderer) take(f *frame.Frame) {
 	}
 }
 
-// judge holds what came against what was published from begun to seen.
+// judge compares what came with what was published from begun to seen.
 func (c *wanderer) judge(begun, seen map[string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,12 +15,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Publishers with short-lived messages, a history and bounds that are far too
-// small, answers that are lost or cut, polls that replace each other, topics that
-// come and go, and memory that runs out: whatever happens, what a client counts
-// continues exactly where it was, by a message or by a gap, and frames that come again
-// are the same.
-func TestWhateverHappensNothingIsLostUnannounced(t *testing.T) {
+// Messages expire, history and bounds are far too small, answers are lost or cut, polls
+// replace each other, subscriptions change, and memory runs out. Still each frame that a
+// client counts continues its topic, by a message or by a gap, and resent frames are equal.
+func TestNothingIsLostUnannounced(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			story(t, broker.Config{HistoryMessages: 40}, Config{Queue: 2, Unacked: 5}, func(k *kit) {
@@ -98,8 +96,8 @@ func (c *traveller) travel(polls int) {
 	c.registry.End(c.s)
 }
 
-// change adds a topic, from now or from the oldest, or drops one. A topic that was
-// dropped does not come back: its unacked frames would still come.
+// change adds a topic, from now or from the oldest, or drops one for good: its unacked
+// frames are still resent.
 func (c *traveller) change() {
 	topic := fmt.Sprint("w", c.rng.IntN(wildTopics))
 	if at, ok := c.at[topic]; ok {
@@ -115,7 +113,7 @@ func (c *traveller) change() {
 	c.at[topic] = positions[0]
 }
 
-// take polls, with one or several takes in the answer.
+// take polls once, with one or several calls of Take.
 func (c *traveller) take() []*frame.Frame {
 	p, err := c.s.Poll(c.count, false, time.Now())
 	require.NoError(c, err)
@@ -132,7 +130,7 @@ func (c *traveller) take() []*frame.Frame {
 	return all
 }
 
-// arrive counts some or all of an answer's frames; the rest was lost on its way.
+// arrive counts some or all of an answer's frames. The rest is lost.
 func (c *traveller) arrive(frames []*frame.Frame) {
 	for i, f := range frames {
 		number := c.count + uint64(i)
