@@ -17,14 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// textFrame is of a message with a text as its payload.
+// textFrame returns a message with a text as its payload.
 func textFrame(text string, account *memory.Account) *Frame {
 	m := &wire.Message{Position: someTopic, Time: 1700000000000, Type: "text/plain", Data: []byte(text)}
 	return New(m, time.Time{}, 0, account)
 }
 
-// chatter is a text of n bytes that a third is left of, and noise one that does not
-// pay.
+// chatter returns a text of n bytes that deflates to a third. Deflating noise does not pay.
 func chatter(n int) string {
 	words := strings.Fields("price stock volume market open close high low trade order limit stop")
 	rng := rand.New(rand.NewPCG(uint64(n), 1))
@@ -44,7 +43,7 @@ func noise(n int) string {
 	return strings.NewReplacer(`"`, "x", `\`, "y").Replace(string(b))
 }
 
-// wantBlock checks that block is text, by itself and on whole bytes.
+// wantBlock checks that block inflates to text by itself and ends on a whole byte.
 func wantBlock(t *testing.T, text, block []byte) {
 	t.Helper()
 	require.Equal(t, "\x00\x00\xff\xff", string(block[len(block)-4:]), "it ends as a sync flush does")
@@ -54,7 +53,7 @@ func wantBlock(t *testing.T, text, block []byte) {
 	require.Equal(t, string(text), string(got))
 }
 
-// Everyone who asks at the same time gets the same block, which is counted once.
+// Concurrent callers get the same block, which is counted once.
 func TestAMessageIsDeflatedOnce(t *testing.T) {
 	var account memory.Account
 	for range 50 {
@@ -84,8 +83,8 @@ func TestAMessageIsDeflatedOnce(t *testing.T) {
 	}
 }
 
-// While one makes the block, who else wants it waits, rather than make it, too.
-func TestWhoWantsABlockWaitsForIt(t *testing.T) {
+// One caller makes the block. The others wait for it.
+func TestConcurrentCallersWaitForOneBlock(t *testing.T) {
 	f := textFrame(chatter(2000), nil)
 	for range cap(compressing) {
 		compressing <- struct{}{} // nobody can make anything
@@ -109,7 +108,7 @@ func TestWhoWantsABlockWaitsForIt(t *testing.T) {
 	require.True(t, pays)
 }
 
-func TestAMessageIsDeflatedFromTheLeastOn(t *testing.T) {
+func TestShortMessagesAreNotDeflated(t *testing.T) {
 	f := textFrame(chatter(1000), nil)
 	length := len(f.Bytes(NDJSON))
 	for least, want := range map[int]bool{length + 1: false, length: true, 0: true, -1: false} {
@@ -120,8 +119,8 @@ func TestAMessageIsDeflatedFromTheLeastOn(t *testing.T) {
 	require.False(t, pays, "a gap is short")
 }
 
-// What does not get a tenth smaller is sent as it is, and that is remembered.
-func TestWhatDoesNotPayIsTriedOnce(t *testing.T) {
+// If deflating does not pay, the frame remembers that.
+func TestDeflatingIsTriedOnce(t *testing.T) {
 	var account memory.Account
 	f := textFrame(noise(2000), &account)
 	_, pays := f.Deflated(NDJSON, 1)
@@ -139,7 +138,7 @@ func TestWhatDoesNotPayIsTriedOnce(t *testing.T) {
 	require.False(t, made, "it takes memory, too")
 }
 
-// A tenth has to be saved, to the byte.
+// Deflating pays if it saves a tenth, to the byte.
 func TestATenthPays(t *testing.T) {
 	for n := range 400 {
 		text := []byte(noise(200) + strings.Repeat("a", n))
@@ -156,7 +155,7 @@ func TestADeflatedMessageAllocatesNothingPerDelivery(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { f.Deflated(NDJSON, 1) }))
 }
 
-// A compressor has no memory of the message before.
+// A compressor forgets the message before.
 func FuzzDeflated(f *testing.F) {
 	f.Add("", "a")
 	f.Add(chatter(100), chatter(100))

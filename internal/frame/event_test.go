@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEventsAreAsAnEventSourceTakesThem(t *testing.T) {
+func TestEventsOfAnEventSource(t *testing.T) {
 	at := wire.Position{Topic: "a.b", Epoch: "k3", Offset: 18}
 	message := New(&wire.Message{Position: at, Time: 1, Data: []byte(`[1,2]`)}, time.Now(), 0, nil)
 	const data = `{"position":"a.b@k3:18","time":1,"data":[1,2]}`
@@ -26,7 +26,7 @@ func TestEventsAreAsAnEventSourceTakesThem(t *testing.T) {
 		string(Event{}.AppendEnd(nil, &wire.Problem{Status: 503, Code: wire.CodeDraining})))
 }
 
-// Who is sent away together does not come back together.
+// Clients that were disconnected together do not come back together.
 func TestATimeToRetryIsRoundedUp(t *testing.T) {
 	for after, want := range map[time.Duration]int64{
 		0: 1, time.Nanosecond: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 1500 * time.Millisecond: 1500, time.Minute: 60_000,
@@ -35,7 +35,7 @@ func TestATimeToRetryIsRoundedUp(t *testing.T) {
 	}
 }
 
-func TestTheTimeToComeBackIsSpread(t *testing.T) {
+func TestReconnectsAreSpread(t *testing.T) {
 	seen := map[int64]bool{}
 	for range 100 {
 		ms := EventRetry(&wire.Problem{Code: wire.CodeDraining})

@@ -17,8 +17,8 @@ func someMessage() *wire.Message {
 	return &wire.Message{Position: someTopic, Time: 1700000000000, Data: []byte(`{"n":1}`)}
 }
 
-// A broadcast: all subscribers need the bytes at the same time, and all get the
-// same ones, counted once.
+// In a broadcast all subscribers need the bytes at the same time. They get the same ones,
+// counted once.
 func TestFrameIsEncodedOnce(t *testing.T) {
 	for range 100 {
 		var account memory.Account
@@ -62,7 +62,7 @@ func TestReleaseTakesEncodingsOffTheAccount(t *testing.T) {
 	require.NotEmpty(t, f.Bytes(NDJSON), "queues may still hold it")
 }
 
-// The history lets go of a frame that waits, never encoded, in a queue.
+// The history evicts a frame that waits in a queue and was never encoded.
 func TestEncodedAfterRelease(t *testing.T) {
 	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)

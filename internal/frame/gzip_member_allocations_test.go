@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Answers are put together in the same memory. (The race detector makes pools
-// forget, so make check runs this without it.)
+// Members reuse memory. (Under the race detector pools drop items, so make check runs this
+// without it.)
 func TestAMemberAllocatesNothing(t *testing.T) {
 	frames := []*Frame{textFrame(chatter(2000), nil), textFrame("short", nil), textFrame(chatter(3000), nil)}
 	lead := []byte(someLead)

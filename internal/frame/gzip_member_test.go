@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// decompressed reads exactly one member, which must be all of it.
+// decompressed reads one member and checks that nothing follows.
 func decompressed(t *testing.T, member []byte) string {
 	t.Helper()
 	in := bufio.NewReader(bytes.NewReader(member))
@@ -29,8 +29,8 @@ func decompressed(t *testing.T, member []byte) string {
 	return string(got)
 }
 
-// wantMember checks that the member of lead and frames stands for them, and returns
-// how large it is; -1 if it does not pay.
+// wantMember checks that the member of lead and frames decompresses to them. It returns the
+// member's size, or -1 if deflating does not pay.
 func wantMember(t *testing.T, least int, lead string, frames ...*Frame) int {
 	t.Helper()
 	m := TakeMember(NDJSON, least, []byte(lead), frames)
@@ -51,9 +51,9 @@ func wantMember(t *testing.T, least int, lead string, frames ...*Frame) int {
 
 const someLead = `{"hello":{}}` + "\n"
 
-// Blocks that were made once, each by itself, fit behind each other in any order,
-// and what is short, incompressible or a gap goes between them as it is.
-func TestAMemberIsPutTogether(t *testing.T) {
+// Blocks fit behind each other in any order. Short or incompressible messages and gaps go
+// between them as they are.
+func TestAMemberIsBuiltOfBlocks(t *testing.T) {
 	long, longer := textFrame(chatter(2000), nil), textFrame(chatter(90_000), nil)
 	short, gap := textFrame("short", nil), NewGap(*someGap())
 	for _, frames := range [][]*Frame{
@@ -69,7 +69,7 @@ func TestAMemberIsPutTogether(t *testing.T) {
 	require.Equal(t, -1, wantMember(t, -1, "", long), "it is off")
 }
 
-// A stored block takes no more than 65535 bytes, and takes what it can.
+// A stored block takes up to 65,535 bytes.
 func TestStoredBlocks(t *testing.T) {
 	long := textFrame(chatter(2000), nil)
 	block, _ := long.Deflated(NDJSON, 2000)
@@ -100,7 +100,7 @@ func TestStoredBlocks(t *testing.T) {
 	}
 }
 
-// A burst to browsers: one frame is one answer, made once for each head.
+// In a burst to browsers one frame is one answer, made once for each head.
 func TestAWholeAnswerInGzipIsMadeOnce(t *testing.T) {
 	var account memory.Account
 	f := textFrame(chatter(2000), &account)
@@ -120,7 +120,7 @@ func TestAWholeAnswerInGzipIsMadeOnce(t *testing.T) {
 	require.Zero(t, account.Of(memory.Encodings))
 }
 
-// Answers are put together in the same memory, and none is left in it.
+// Members reuse memory, which keeps no message alive.
 func TestAReleasedMemberHoldsNoMessage(t *testing.T) {
 	m := TakeMember(NDJSON, 1<<10, nil, []*Frame{textFrame(chatter(2000), nil), textFrame("short", nil)})
 	parts := m.parts
@@ -130,7 +130,7 @@ func TestAReleasedMemberHoldsNoMessage(t *testing.T) {
 	}
 }
 
-// Whatever the messages are, one member is what they were.
+// Any messages decompress to what they were.
 func FuzzMember(f *testing.F) {
 	f.Add([]byte("short"), []byte(chatter(2000)), []byte(noise(300)), 100, true)
 	f.Add([]byte{}, []byte(noise(70_000)), []byte(chatter(70_000)), 0, false)
@@ -148,8 +148,8 @@ func FuzzMember(f *testing.F) {
 	})
 }
 
-// One message to a thousand subscribers, as the daemon does it and as it would be if
-// each connection compressed for itself.
+// One message to a thousand subscribers, with a shared block and with a compressor for each
+// connection.
 func BenchmarkToAThousand(b *testing.B) {
 	const subscribers = 1000
 	head := &Head{Gzip: true, BeforeLength: []byte("Content-Length: "), AfterLength: []byte("\r\n\r\n")}

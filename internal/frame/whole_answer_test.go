@@ -12,7 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// headsOf makes the heads of n origins in one second.
+// headsOf returns the heads of n origins in one second.
 func headsOf(second int64, n int) []*Head {
 	heads := make([]*Head, n)
 	for i := range heads {
@@ -27,7 +27,7 @@ func wantWhole(t *testing.T, f *Frame, head *Head) {
 	require.Equal(t, string(head.Append(nil, len(line)))+line, string(f.Whole(head)))
 }
 
-// sizes are the lengths of all that a frame with these heads holds.
+// sizes returns the bytes that a frame with these heads keeps.
 func sizes(f *Frame, heads ...*Head) int64 {
 	n := len(f.Bytes(NDJSON))
 	for _, head := range heads {
@@ -36,8 +36,7 @@ func sizes(f *Frame, heads ...*Head) int64 {
 	return int64(n)
 }
 
-// A burst to pages of a few origins in turn: one copy for each, which is shared and
-// counted once.
+// In a burst to pages of a few origins, each origin has one shared copy, counted once.
 func TestAWholeAnswerIsMadeOncePerHead(t *testing.T) {
 	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
@@ -58,8 +57,8 @@ func TestAWholeAnswerIsMadeOncePerHead(t *testing.T) {
 	require.Zero(t, account.Of(memory.Encodings))
 }
 
-// Of more origins the one goes that came first, and nothing is wrong but slower.
-func TestTheOldestWholeAnswerGoes(t *testing.T) {
+// With more origins the oldest answer is dropped and made again.
+func TestTheOldestWholeAnswerIsDropped(t *testing.T) {
 	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := headsOf(1, maxWholes+1)
@@ -76,7 +75,7 @@ func TestTheOldestWholeAnswerGoes(t *testing.T) {
 	require.NotSame(t, second, unsafe.SliceData(f.Whole(heads[1])), "now it had to go")
 }
 
-// A frame that is read for an hour is not kept under the heads of each second.
+// A frame that is read for an hour keeps answers of one second only.
 func TestANewSecondReplacesAllWholeAnswers(t *testing.T) {
 	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
@@ -89,9 +88,9 @@ func TestANewSecondReplacesAllWholeAnswers(t *testing.T) {
 	}
 }
 
-// While some are sent the answer, others make theirs, and the history lets go of
-// the frame: everyone gets their own, and the account is settled.
-func TestManyAskForWholeAnswersAtOnce(t *testing.T) {
+// Answers are read and made while the history evicts the frame. All callers get the right
+// bytes, and nothing remains in the account.
+func TestConcurrentWholeAnswers(t *testing.T) {
 	var account memory.Account
 	f := New(someMessage(), time.Time{}, 0, &account)
 	heads := append(headsOf(1, maxWholes+2), headsOf(2, 2)...)
