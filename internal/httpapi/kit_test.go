@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -232,7 +231,11 @@ func (k *kit) series() map[string]bool {
 			continue
 		}
 		for _, sample := range family.GetMetric() {
-			if name := fmt.Sprint(family.GetName(), sample.GetLabel()); !strings.Contains(name, "rate") { // a reload adds rates
+			name := family.GetName()
+			for _, label := range sample.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			if !strings.Contains(name, "rate") { // a reload adds rates
 				names[name] = true
 			}
 		}

@@ -122,6 +122,12 @@ func cloned(parts iter.Seq[[]byte]) iter.Seq[[]byte] {
 // Publish publishes without HTTP, which is not what is under test.
 func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
+	if item.Key != "" && len(item.Data) > 0 && item.ID == nil { // one of a flood: reading its JSON was most of the suite's time
+		m := &wire.Message{Position: wire.Position{Topic: item.Topic}, Data: item.Data, Key: item.Key}
+		published, err := s.cfg.Broker.Publish(m, 0, time.Now())
+		require.NoError(s, err)
+		return published.Position
+	}
 	body, err := json.Marshal([]wire.PublishItem{item})
 	require.NoError(s, err)
 	var published []wire.PublishResult
