@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -186,7 +187,7 @@ func (k *kit) tell(first, last, size int) {
 // onLane is how many connections the lane has.
 func (k *kit) onLane() int {
 	k.Helper()
-	return int(k.counted("pubsubd_lane_connections"))
+	return int(testutil.ToFloat64(k.cfg.Metrics.LaneConnections))
 }
 
 // gone is how many polls were counted as gone.
