@@ -1,85 +1,58 @@
 package lane
 
 import (
-	"bytes"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
-	"github.com/pubsubd/pubsubd/internal/session"
-	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
-// bufferBytes is the longest request that the lane reads.
-const bufferBytes = 8 << 10
-
-var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
-
-// A conn is one connection on the lane. Its loop owns it and does everything that can
-// be done without waiting (goOn), whenever something has happened to it. A connection
-// with nothing to do holds no buffer and no goroutine.
+// A conn is one connection on the lane. Its loop owns it, and takes steps whenever
+// something has happened to it, as many as it can without waiting. A connection with
+// nothing to do holds no buffer and no goroutine.
 //
-// With one exception: the loop lends the output and the answer while a poll waits. It
-// lends them to the session on which the poll is parked, under whose lock frames are
-// handed over (session.Outlet), until Unpark. Or it lends them to a goroutine that
-// parks on the session's queue (wait), until its letter; see Config.HandOff.
+// With one exception: the loop lends the output, with the answer of its poll, while a
+// poll waits. It lends them to the session on which the poll is parked, under whose lock
+// frames are handed over (session.Outlet). Or it lends them to a goroutine that waits on
+// the session's queue; see Config.HandOff.
 type conn struct {
-	output // lent with answer
+	output // where answers go
+	poll   // the poll that is answered
+	input  // what was read
 
 	loop *loop       // immutable
 	seat *limit.Seat // immutable; goes with the descriptor
 	who  limit.Who   // sent the last request
 
-	fate    fate
-	gone    *gone              // done when the client has ended its side; made when a goroutine waits
-	ended   bool               // it has
-	unread  bool               // there is something to read, or was
-	partial bool               // what is in buf is no whole request
-	buf     *[bufferBytes]byte // nil while there is nothing to serve
-	filled  int                // bytes of buf that are read and not served
-	readAt  time.Duration      // when the last of them were read, after lane.begun
-	blanks  int                // bytes of line ends that may come before the next request
-	parser  parser
+	// The connection's work is one of these.
+	requests requests
+	talk     *conversation // nil: it carries requests
 
-	answer    transport.Answer
-	polling   polling
-	waitFunc  func()           // wait; bound once: a goroutine a poll should not allocate
-	waited    transport.State  // what wait found
-	waitErr   error            // likewise
-	known     *session.Session // of the last poll: most connections have one
-	stateless *session.Session // of the poll, if it has none of its own; ended with it
-
-	awaited  awaited
+	ending   ending
+	awaits   awaited
 	due      int64 // until when, in seconds of the lane's age
 	space    bool  // the loop hears of space for writing
-	resuming bool  // a letter is about to go on with it
-
-	held    *held   // nil: no answer is held back
-	served  uint32  // requests since it came to the lane
-	strikes uint8   // how often it was taken over for next to nothing, in a row
-	duplex  *duplex // nil: it carries requests
+	resuming bool  // a letter is about to continue it
 }
 
-// A fate is how a connection's time on the lane ends.
-type fate uint8
+// An ending is how a connection leaves the lane.
+type ending uint8
 
 const (
-	staying   fate = iota
-	finishing      // closing, once the answer is written
+	staying    ending = iota
+	lastAnswer        // closing, once the answer is written
 	closing
-	returning // to net/http, with what is in buf
+	returning // to net/http, with what was read
 	left
 )
 
 // awaited is what a connection waits for, each with a bound:
 //
 //	awaited    at most       counted from            and then
-//	nothing    Idle          its last turn           closing
-//	aFrame     Idle          when last heard of      whichever it finds it waits for
+//	itsTurn    Idle          its last turn           closing
+//	aFrame     Idle          when last heard of      looking what it waits for now
 //	 or                      see Conversation        what the Conversation says
 //	aRequest   Idle          when last heard of      closing
 //	theRest    restTimeout   its request's begin     returning
@@ -87,9 +60,8 @@ const (
 type awaited uint8
 
 const (
-	nothing  awaited = iota
-	aFrame           // or anything else that ends a poll
-	anAnswer         // to a heartbeat
+	itsTurn awaited = iota
+	aFrame          // or anything else that ends a poll
 	aRequest
 	theRest // of a request
 	space   // for the rest of an answer
@@ -111,87 +83,30 @@ func (c *conn) happened(what uint32) {
 	c.proceed()
 }
 
-// Wake implements transport.Parking: sessions call it under their locks, so the loop
-// takes the poll back later.
+// Wake implements transport.Parking. Sessions call it under their locks.
 func (c *conn) Wake() { c.loop.post(c, (*conn).takeBack) }
 
-// proceed goes on, and leaves the lane if that is the end.
-func (c *conn) proceed() {
-	if c.fate != left && !c.goOn() {
-		c.leave()
-	}
-}
+// Left implements session.Client: a poll that is not done keeps the descriptor open.
+func (c *conn) Left() bool { return listen.PeerLeft(c.fd) }
 
-// goOn does what can be done now: it writes what was kept, goes on with the poll,
-// serves requests and reads, in this order, so that nothing that was read ahead is
-// looked at before the answer before it is complete. Commands and frames take turns.
-// It returns false when the connection's time on the lane is over.
-func (c *conn) goOn() bool {
-	for step := 0; c.fate <= finishing; step++ {
-		switch {
-		case c.polling == waiting:
-			if c.ended {
-				c.gone.left()
-			}
-			return c.await(aFrame)
-		case step == atATime:
-			c.resumeLater()
-			return c.await(nothing)
-		case c.polling != parked && c.failed:
-			c.fate = closing
-		case c.polling != parked && c.Blocked():
-			c.flush()
-			if c.Blocked() {
-				return c.await(space)
-			}
-			c.awaited = nothing
-			if c.duplex != nil {
-				c.duplex.Conversation.Wrote(c.lane.now())
-			}
-		case c.duplex != nil && c.duplex.finish != nil:
-			c.takeBack()
-			c.finishCommand()
-		case c.duplex != nil && c.duplex.Conversation.HasEnded() && c.filled > 0:
-			c.consume(c.filled)
-		case c.talks() && c.polling != parked && c.filled > 0 && !c.partial:
-			c.carryOut()
-		case c.duplex != nil && c.duplex.wroteFrames && c.polling == begun && c.mayRead():
-			c.read() // commands have their turn while there is more to send than the client reads
-		case c.polling == begun:
-			c.became(c.answer.Go(c.filled > 0 || c.lane.draining.Load()))
-		case c.polling == noPoll && c.fate == finishing && !c.lingers():
-			c.fate = closing
-		case c.held != nil && c.ended:
-			c.fate = closing
-		case c.held != nil && c.lane.draining.Load():
-			c.tell()
-		case c.held != nil:
-			c.maybeRelease()
-			return c.await(nothing)
-		case c.duplex == nil && c.polling == noPoll && c.filled > 0 && !c.partial:
-			c.serve()
-		case c.mayRead():
-			c.read()
-		case c.ended && c.filled == bufferBytes: // and a poll is parked before it all
-			c.fate = closing
-		default:
-			return c.rest()
+// turn is how many steps a connection takes before others have their turn: a client may
+// send requests, or read a stream, as fast as they are served.
+const turn = 64
+
+// proceed takes steps: it writes what waits, serves what was read, continues the poll,
+// and reads. What was read ahead of an answer is served once that is written.
+func (c *conn) proceed() {
+	for range turn {
+		if c.ending > lastAnswer || c.isLent() || !c.isFlushed() {
+			c.settle()
+			return
+		}
+		if !c.work() && !c.stepPoll() && !c.read() {
+			c.settle()
+			return
 		}
 	}
-	return false
-}
-
-// mayRead reports whether there is something to read, and a use for it: what comes
-// behind commands that wait for their turn can wait with them.
-func (c *conn) mayRead() bool {
-	return c.unread && c.filled < bufferBytes && (c.duplex == nil || !c.duplex.Conversation.Busy() || c.filled == 0)
-}
-
-// atATime is how many steps a connection makes before others have their turn: a
-// client may send requests, or take parts of a stream, as fast as they are served.
-const atATime = 64
-
-func (c *conn) resumeLater() {
+	c.await(itsTurn)
 	c.loop.tired = true
 	if !c.resuming {
 		c.resuming = true
@@ -201,112 +116,188 @@ func (c *conn) resumeLater() {
 
 func (c *conn) resume() { c.resuming = false }
 
-// rest is what a connection does that has nothing to do.
-func (c *conn) rest() bool {
-	c.maybeRelease()
-	switch {
-	case c.duplex != nil:
-		return c.await(aFrame)
-	case c.filled > 0 && c.polling == noPoll:
-		return !c.lane.draining.Load() && c.await(theRest)
-	case c.polling == parked:
-		return c.await(aFrame)
+// isLent reports whether the output is lent. A client that sends something takes it back
+// from a session.
+func (c *conn) isLent() bool {
+	if c.state == parked {
+		c.read()
 	}
-	return !c.lane.draining.Load() && c.await(aRequest)
+	return c.state >= parked
 }
 
-// await notes what the connection waits for; see awaited.
-func (c *conn) await(what awaited) bool {
-	if what == space && !c.space {
-		c.space = true
-		if c.loop.watch(c.fd, andSpace) != nil {
+// isFlushed reports whether the client has taken what waited for it.
+func (c *conn) isFlushed() bool {
+	if c.Blocked() {
+		c.flush()
+		if c.Blocked() {
 			return false
 		}
+		c.awaits = itsTurn
 	}
-	if what != c.awaited || what <= aRequest {
-		c.awaited = what
-		c.due = c.dueFor(what)
+	if c.failed {
+		c.ending = closing
 	}
+	return !c.failed
+}
+
+// work does what was read, and reports whether there was anything to do.
+func (c *conn) work() bool {
+	if c.talk != nil {
+		return c.converse()
+	}
+	return c.serve()
+}
+
+// read reads once, and reports whether the client has sent something: most often the
+// next poll, because it has the answer that was handed over.
+func (c *conn) read() bool {
+	if !c.mayRead() {
+		return false
+	}
+	n, over := c.input.read(c.fd)
+	if over {
+		c.ending = closing
+	}
+	if n == 0 {
+		return false
+	}
+	c.readAt = time.Since(c.lane.begun)
+	c.lane.metrics.BytesIn.Add(float64(n))
+	if c.talk != nil {
+		c.talk.wroteFrames = false
+	}
+	c.takeBack()
 	return true
 }
 
-// dueFor is until when something is awaited, in seconds of the lane's age.
-func (c *conn) dueFor(what awaited) int64 {
-	due := c.lane.age() + c.lane.patience[what].Load()
-	if what == aFrame && c.duplex != nil {
-		if at := c.duplex.Conversation.Due(); !at.IsZero() {
-			due = min(due, int64(at.Sub(c.lane.begun)/time.Second))
+// consume takes the first n bytes off what was read.
+func (c *conn) consume(n int) {
+	c.filled = copy(c.buf[:], c.buf[n:c.filled])
+	c.awaits = itsTurn
+}
+
+// mayRead reports whether reading is of use. Nothing is read behind a delayed refusal,
+// and only one buffer behind a command that waits.
+func (c *conn) mayRead() bool {
+	switch {
+	case !c.unread || c.filled == bufferBytes:
+		return false
+	case c.talk != nil:
+		return c.filled == 0 || !c.talk.Conversation.Busy()
+	}
+	return c.requests.refusal == nil
+}
+
+// settle ends the connection's turn: it leaves, or notes what it waits for.
+func (c *conn) settle() {
+	c.maybeRelease()
+	draining := c.lane.draining.Load()
+	stays := true
+	switch {
+	case c.state == waiting: // it can leave when the goroutine is done
+		if c.ended {
+			c.client.leave()
+		}
+		c.await(aFrame)
+	case c.ending > lastAnswer, c.ended && c.filled == bufferBytes:
+		stays = false
+	case c.state == parked:
+		c.await(aFrame)
+	case c.Blocked():
+		stays = c.awaitSpace()
+	case c.talk != nil:
+		c.await(aFrame)
+	case c.requests.refusal != nil:
+		c.await(itsTurn)
+	case draining:
+		stays = false
+	case c.filled > 0:
+		c.await(theRest)
+	default:
+		c.await(aRequest)
+	}
+	if !stays {
+		c.leave()
+	}
+}
+
+// await notes what the connection waits for. The rest of something has one bound, which
+// no further piece of it extends.
+func (c *conn) await(what awaited) {
+	if what == c.awaits && what > aRequest {
+		return
+	}
+	c.awaits = what
+	c.due = c.lane.age() + c.lane.patience[what].Load()
+	if what == aFrame && c.talk != nil {
+		if at := c.talk.Conversation.Due(); !at.IsZero() {
+			c.due = min(c.due, int64(at.Sub(c.lane.begun)/time.Second))
 		}
 	}
-	return due
+}
+
+// awaitSpace is await for the client to read. It reports whether the loop hears of that.
+func (c *conn) awaitSpace() bool {
+	c.await(space)
+	if c.space {
+		return true
+	}
+	c.space = true
+	return c.loop.watch(c.fd, andSpace) == nil
 }
 
 // overdue ends what the connection has waited for too long.
 func (c *conn) overdue() {
-	switch {
-	case c.awaited == aFrame && c.duplex != nil && c.polling != waiting:
-		c.overdueDuplex()
-		fallthrough
-	case c.awaited == aFrame:
-		// To take back a poll that still waits would put its heartbeat off.
-		if c.polling == parked && !c.answer.IsParked() {
+	switch c.awaits {
+	case aFrame:
+		if c.talk != nil && c.state != waiting {
+			c.overdueInConversation()
+		}
+		// To take back a poll that is still parked would put its heartbeat off.
+		if c.state == parked && !c.answer.IsParked() {
 			c.takeBack()
 		}
-	case c.awaited == theRest:
-		c.fate = returning
-	case c.awaited == space:
+	case theRest:
+		c.ending = returning
+	case space:
 		c.lane.metrics.Ended(metrics.SlowReader)
-		c.fate = closing
+		c.ending = closing
 	default:
-		c.fate = closing
+		c.ending = closing
 	}
 }
 
-// close closes the connection; a poll that waits in a goroutine is told first.
+// close closes the connection. A goroutine that waits for it is told.
 func (c *conn) close() {
-	c.fate = closing
-	if c.polling == waiting {
-		c.ended = true
-		c.gone.left()
+	c.ending = closing
+	if c.state == waiting {
+		c.client.leave()
 	}
 }
 
 // leave ends the connection's time on the lane.
 func (c *conn) leave() {
-	if c.polling == waiting {
-		return // its goroutine does
-	}
-	if c.polling != noPoll && !(c.polling == parked && c.answer.Unpark()) {
-		c.answer.Abandon()
-	}
-	c.polled()
-	if c.duplex != nil {
-		c.duplex.cancel()
-		c.duplex.Conversation.Close()
+	c.abandonPoll()
+	if c.talk != nil {
+		c.talk.end()
 	}
 	c.dropBacklog()
 	c.loop.leave(c)
-	if c.fate == returning {
-		c.goBack()
+	if c.ending == returning {
+		c.handBack()
 	} else {
 		c.release()
 		c.hangUp()
 	}
-	c.fate = left
-	if c.duplex != nil && c.duplex.finish != nil {
-		c.finishCommand()
-	}
+	c.ending = left
 	c.lane.forget()
 }
-
-// Left implements session.Client: a poll that is not done keeps the descriptor open.
-func (c *conn) Left() bool { return listen.PeerLeft(c.fd) }
 
 // Client implements memory.Owner. The borrower of the output calls it; while it is lent
 // no request is read.
 func (c *conn) Client() *memory.Client {
-	if c.duplex != nil {
-		return c.duplex.Conversation.Client()
+	if c.talk != nil {
+		return c.talk.Conversation.Client()
 	}
 	return c.who.Client()
 }
@@ -324,71 +315,3 @@ func (c *conn) hangUp() {
 	closeFD(c.fd)
 	c.seat.Leave()
 }
-
-// read reads once. A poll that is parked is taken back: its client sent something,
-// most often the next poll, because it has the answer that was handed over.
-func (c *conn) read() {
-	if c.buf == nil {
-		c.buf = buffers.Get().(*[bufferBytes]byte)
-	}
-	n, errno := rawRead(c.fd, c.buf[c.filled:])
-	switch {
-	case errno == syscall.EINTR:
-		return
-	case errno == syscall.EAGAIN:
-		c.unread = false
-		return
-	case n <= 0:
-		c.fate = closing
-		return
-	}
-	c.filled += n
-	c.readAt = time.Since(c.lane.begun)
-	c.partial = false
-	if c.duplex != nil {
-		c.duplex.wroteFrames = false
-	}
-	// The loop hears of what comes after this; of an end that was there, it has told.
-	c.unread = c.ended || c.filled == bufferBytes
-	c.lane.metrics.BytesIn.Add(float64(n))
-	c.takeBack()
-}
-
-// consume takes the first n bytes off what was read.
-func (c *conn) consume(n int) {
-	c.filled = copy(c.buf[:], c.buf[n:c.filled])
-	c.awaited = nothing
-}
-
-// maybeRelease gives the buffer back, unless there is something in it.
-func (c *conn) maybeRelease() {
-	if c.filled == 0 {
-		c.release()
-	}
-}
-
-func (c *conn) release() {
-	if c.buf != nil {
-		buffers.Put(c.buf)
-		c.buf, c.filled = nil, 0
-	}
-}
-
-// goBack gives the connection to net/http with what was read of it.
-func (c *conn) goBack() {
-	c.strikes++
-	if c.served >= worthwhile {
-		c.strikes = 0
-	}
-	back := &prefixed{prefix: bytes.Clone(c.buf[:c.filled]), strikes: c.strikes}
-	c.release()
-	c.lane.metrics.LaneReturned.Inc()
-	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, c.seat, back) })
-}
-
-// A connection whose requests go back again and again is left there: taking it over
-// costs more than net/http does for a request.
-const (
-	worthwhile = 8 // requests on the lane that make up for a way there and back
-	maxStrikes = 3
-)

@@ -30,9 +30,9 @@ type form uint8
 const (
 	foreign    form = iota // not one of ours
 	unfinished             // its head is ours, its body has yet to come
-	poll
-	pollTopics
-	publish
+	pollForm
+	topicsForm
+	publishForm
 )
 
 // A request is one request of our forms. It refers to the bytes that were read.
@@ -71,11 +71,11 @@ func (p *parser) read(b []byte, r *request) form {
 	kind, rest := foreign, b
 	switch {
 	case bytes.HasPrefix(b, pollBegin):
-		kind = r.readLine(b[len(pollBegin):], pollMiddle, &rest, poll)
+		kind = r.readLine(b[len(pollBegin):], pollMiddle, &rest, pollForm)
 	case bytes.HasPrefix(b, topicsBegin):
 		kind = r.readQuery(b[len(topicsBegin):], &rest)
 	case bytes.HasPrefix(b, publishBegin):
-		kind = r.readLine(b[len(publishBegin):], publishMiddle, &rest, publish)
+		kind = r.readLine(b[len(publishBegin):], publishMiddle, &rest, publishForm)
 	}
 	if kind == foreign {
 		return foreign
@@ -90,7 +90,7 @@ func (p *parser) read(b []byte, r *request) form {
 		return foreign
 	}
 	length := r.fields.contentLength
-	if (kind == publish) != (length >= 0) {
+	if (kind == publishForm) != (length >= 0) {
 		return foreign
 	}
 	length = max(length, 0)
@@ -135,7 +135,7 @@ func (r *request) readQuery(b []byte, rest *[]byte) form {
 	if r.query, ok = readTarget(b, rest); !ok || !only(r.query, &isQuery) {
 		return foreign
 	}
-	return pollTopics
+	return topicsForm
 }
 
 // readTarget returns what stands before the version, and leaves rest after the line.

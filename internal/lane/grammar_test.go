@@ -19,15 +19,15 @@ func newParser(origins ...string) *parser {
 const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"
 
 var ours = map[string]form{
-	"GET /v1/sessions/n.id-_/poll?ack=1 HTTP/1.1\r\n" + someFields + "\r\n":                                                     poll,
-	"GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n\r\n":                                                                      poll,
-	"GET /v1/sessions/id/poll?a=%41&b=+ HTTP/1.1\r\nhost:h\r\n\r\n":                                                             poll,
-	"GET /v1/poll?topic=a@k3:17 HTTP/1.1\r\nHost: h\r\n\r\n":                                                                    pollTopics,
-	"POST /v1/topics/a.b/messages?key=k HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nhi":         publish,
+	"GET /v1/sessions/n.id-_/poll?ack=1 HTTP/1.1\r\n" + someFields + "\r\n":                                                     pollForm,
+	"GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\n\r\n":                                                                      pollForm,
+	"GET /v1/sessions/id/poll?a=%41&b=+ HTTP/1.1\r\nhost:h\r\n\r\n":                                                             pollForm,
+	"GET /v1/poll?topic=a@k3:17 HTTP/1.1\r\nHost: h\r\n\r\n":                                                                    topicsForm,
+	"POST /v1/topics/a.b/messages?key=k HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nhi":         publishForm,
 	"POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nIdempotency-Key: \"x\"\r\nDate:\r\n\r\n":            foreign,
-	"POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nIdempotency-Key: \"x\"\r\n\r\n":                     publish,
+	"POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nIdempotency-Key: \"x\"\r\n\r\n":                     publishForm,
 	"POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nhi":                                             unfinished,
-	"GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 1.2.3.4\r\nAuthorization: Bearer x\r\nVia: 1.1 p\r\n\r\n": poll,
+	"GET /v1/sessions/id/poll HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 1.2.3.4\r\nAuthorization: Bearer x\r\nVia: 1.1 p\r\n\r\n": pollForm,
 }
 
 var notOurs = map[string]string{
@@ -101,7 +101,7 @@ func TestTheLaneReadsAsNetHTTPDoes(t *testing.T) {
 		require.Equal(t, theirs.Header.Get("Authorization"), mine.fields.authorization)
 		require.Equal(t, theirs.Header.Get("Content-Type"), mine.fields.contentType)
 		require.Equal(t, theirs.Header.Get("Idempotency-Key"), mine.fields.idempotencyKey)
-		if form != pollTopics {
+		if form != topicsForm {
 			require.Contains(t, theirs.URL.Path, "/"+string(mine.name)+"/")
 		}
 		body, err := io.ReadAll(theirs.Body)
@@ -162,8 +162,8 @@ func TestBlocksOfFieldsAreShared(t *testing.T) {
 	lane := newParser().lane
 	text := []byte("GET /v1/sessions/id/poll HTTP/1.1\r\n" + someFields + "\r\n")
 	var one, two request
-	require.Equal(t, poll, (&parser{lane: lane}).read(text, &one))
-	require.Equal(t, poll, (&parser{lane: lane}).read(text, &two))
+	require.Equal(t, pollForm, (&parser{lane: lane}).read(text, &one))
+	require.Equal(t, pollForm, (&parser{lane: lane}).read(text, &two))
 	require.Same(t, one.fields, two.fields)
 }
 
@@ -173,9 +173,9 @@ func TestBlocksWithAKeyAreNotRemembered(t *testing.T) {
 	p := newParser()
 	begin := "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
 	var plain, keyed request
-	require.Equal(t, publish, p.read([]byte(begin+"\r\n"), &plain))
+	require.Equal(t, publishForm, p.read([]byte(begin+"\r\n"), &plain))
 	for range 2 {
-		require.Equal(t, publish, p.read([]byte(begin+"Idempotency-Key: k\r\n\r\n"), &keyed))
+		require.Equal(t, publishForm, p.read([]byte(begin+"Idempotency-Key: k\r\n\r\n"), &keyed))
 		require.Equal(t, "k", keyed.fields.idempotencyKey)
 		require.Same(t, plain.fields, p.last)
 		require.Nil(t, p.lane.seen.get(keyed.fields.block))

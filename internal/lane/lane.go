@@ -31,6 +31,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -158,7 +159,7 @@ func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 		return gone
 	}
 	if r.Method == http.MethodPost {
-		c.blanks = blanksBehindPost
+		c.requests.blanks = blanksBehindPost
 	}
 	c.begin(func(c *conn) { c.beginPoll(s, req) })
 	return true
@@ -171,7 +172,7 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 	if c == nil {
 		return gone
 	}
-	c.blanks = blanksBehindPost
+	c.requests.blanks = blanksBehindPost
 	c.begin(func(c *conn) { c.answerPublish(published) })
 	return true
 }
@@ -188,7 +189,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 	if c = l.adopt(nc, l.origins.Index(r.Header.Get("Origin"))); c == nil {
 		return nil, false
 	}
-	c.strikes, c.who = strikes, c.seat.Who(r.Header["X-Forwarded-For"], "")
+	c.requests.strikes, c.who = strikes, c.seat.Who(r.Header["X-Forwarded-For"], "")
 	_, buffered, err := http.NewResponseController(w).Hijack()
 	_ = nc.Close() // the connection lives on in fd, or nobody can use it
 	if err != nil {
@@ -196,7 +197,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 		return nil, true
 	}
 	ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // at most what net/http reads at a time, half of a buffer
-	c.readAhead(ahead)
+	c.begins(ahead)
 	return c, false
 }
 
@@ -211,21 +212,21 @@ func (l *Lane) adopt(nc Conn, origin int) *conn {
 	if err != nil {
 		return nil
 	}
-	c := &conn{output: output{lane: l, fd: fd, origin: origin}, seat: listen.SeatOf(nc).Share(), parser: parser{lane: l}, unread: true}
-	c.owner, c.who = c, c.seat.Who(nil, "")
-	c.answer.Init(l.polls, c, l.handOff)
+	c := l.newConn(fd, listen.SeatOf(nc).Share())
+	c.origin = origin
 	if !l.admit(c) {
 		return nil
 	}
 	return c
 }
 
-// readAhead takes over what was read of the connection before.
-func (c *conn) readAhead(b []byte) {
-	if len(b) > 0 {
-		c.buf = buffers.Get().(*[bufferBytes]byte)
-		c.filled = copy(c.buf[:], b)
-	}
+// newConn returns a connection that nobody has yet.
+func (l *Lane) newConn(fd int, seat *limit.Seat) *conn {
+	c := &conn{seat: seat, who: seat.Who(nil, "")}
+	c.owner = c
+	c.lane, c.requests.parser.lane, c.fd, c.unread = l, l, fd, true
+	c.answer.Init(l.polls, c, l.handOff)
+	return c
 }
 
 // admit counts c and makes a place for it in a loop. If that fails it closes the

@@ -75,7 +75,7 @@ func (l *loop) deliver(more bool) (again bool) {
 		switch c := letter.c; {
 		case c == nil:
 			letter.do(nil)
-		case c.fate != left:
+		case c.ending != left:
 			letter.do(c)
 			c.proceed()
 		}
@@ -136,7 +136,7 @@ func (l *loop) tick(now time.Time, look bool) {
 	for c, due := range l.delayed {
 		if !now.Before(due) {
 			delete(l.delayed, c)
-			c.tellHeld()
+			c.answerRefusal()
 			c.proceed()
 		}
 	}

@@ -78,6 +78,8 @@ func (l *loop) shut() {
 	}
 	_ = l.file.Close() // it waits for run
 	l.running.Wait()
+	for l.deliver(false) { // what goroutines posted last
+	}
 	l.mail.Lock()
 	defer l.mail.Unlock()
 	l.asleep = false

@@ -69,8 +69,8 @@ func (s *stage) connect() (c *conn, client int) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	require.NoError(s, err)
 	s.Cleanup(func() { closeFD(pair[1]) })
-	c = &conn{output: output{lane: s.Lane, fd: pair[0]}, loop: s.loop, parser: parser{lane: s.Lane}}
-	c.owner = c
+	c = s.newConn(pair[0], nil)
+	c.loop = s.loop
 	require.NoError(s, s.loop.reserve(c.fd))
 	s.conns++
 	s.running.Add(1)
@@ -112,7 +112,7 @@ func TestAConnectionHasTurns(t *testing.T) {
 	ask(t, greedy, requests)
 	ask(t, modest, 1)
 	s.hear()
-	require.LessOrEqual(t, s.published(), atATime, "one turn")
+	require.LessOrEqual(t, s.published(), turn, "one turn")
 	require.Contains(t, string(appendAll(t, nil, modest)), "HTTP/1.1 200 ")
 	require.True(t, s.loop.tired, "other goroutines have their turn, too")
 	for s.loop.deliver(false) {
@@ -130,9 +130,9 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			c.leave()
 		},
 		"while its client leaves": func(_ *stage, c *conn) {
-			c.polling = waiting // so that it is not finished at once
+			c.state = waiting // so that it is not finished at once
 			c.loop.deliver(false)
-			c.polling = noPoll
+			c.state = noPoll
 			c.leave()
 		},
 		"after its client left": func(s *stage, c *conn) {
@@ -144,8 +144,8 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			s := newStage(t, auth.Open{})
 			s.polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"))
 			c, _ := s.connect()
-			c.duplex = &duplex{Duplex: transport.Duplex{Conversation: s.polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
-			c.gone = &gone{done: make(chan struct{})}
+			c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
+			c.client = &clientContext{done: make(chan struct{})}
 			finished := 0
 			waited := make(chan struct{})
 			c.carryOutLater(func(context.Context) func() *wire.Reply {
@@ -193,15 +193,15 @@ func TestLettersHaveTurns(t *testing.T) {
 func TestALoopDoesNotTouchWhatIsLent(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	c, client := s.connect()
-	c.polling, c.gone = waiting, &gone{done: make(chan struct{})}
+	c.state, c.client = waiting, &clientContext{done: make(chan struct{})}
 	ask(t, client, 1)
 	s.hear()
 	require.Zero(t, s.published())
-	require.NoError(t, c.gone.Err())
+	require.NoError(t, c.client.Err())
 	require.NoError(t, syscall.Shutdown(client, syscall.SHUT_WR))
 	s.hear()
-	require.Error(t, c.gone.Err(), "the goroutine is told that the client has gone")
-	s.loop.post(c, func(c *conn) { c.polling = noPoll })
+	require.Error(t, c.client.Err(), "the goroutine is told that the client has gone")
+	s.loop.post(c, func(c *conn) { c.state = noPoll })
 	s.loop.deliver(false)
 	require.Equal(t, 1, s.published())
 }
@@ -213,11 +213,11 @@ func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
 	first, client := s.connect()
 	fd := first.fd
 	ask(t, client, 1)
-	closing := func(c *conn) { c.fate = closing }
+	closing := func(c *conn) { c.ending = closing }
 	s.loop.post(first, closing)
 	s.loop.post(first, func(*conn) { t.Error("a letter was delivered to a connection that had left") })
 	s.loop.deliver(false)
-	require.Equal(t, left, first.fate)
+	require.Equal(t, left, first.ending)
 
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	require.NoError(t, err)
@@ -227,8 +227,8 @@ func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
 		require.Zero(t, errno)
 		closeFD(pair[0])
 	}
-	second := &conn{output: output{lane: s.Lane, fd: fd}, loop: s.loop, parser: parser{lane: s.Lane}}
-	second.owner = second
+	second := s.newConn(fd, nil)
+	second.loop = s.loop
 	require.NoError(t, s.loop.reserve(fd))
 	s.loop.happened(fd, heardArrival|heardEnd) // of the first: the second has not joined yet
 	s.conns++
@@ -240,7 +240,7 @@ func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
 	require.Zero(t, s.published())
 	s.hear() // what was there before it joined, too
 	require.Equal(t, 1, s.published())
-	require.Equal(t, staying, second.fate)
+	require.Equal(t, staying, second.ending)
 }
 
 // A connection may come just as the lane closes: an upgrade, once it was answered.
@@ -248,10 +248,10 @@ func TestWhoComesWhileTheLaneClosesIsClosed(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	c, client := s.connect()
 	s.loop.closeAll()
-	require.Equal(t, left, c.fate)
+	require.Equal(t, left, c.ending)
 	late, lateClient := s.connect()
 	late.proceed()
-	require.Equal(t, left, late.fate)
+	require.Equal(t, left, late.ending)
 	for _, fd := range []int{client, lateClient} {
 		n, errno := rawRead(fd, make([]byte, 1))
 		require.Zero(t, errno)

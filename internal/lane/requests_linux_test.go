@@ -64,7 +64,7 @@ func TestADelayedRefusalOfAConnectionThatLeftIsNotListed(t *testing.T) {
 	require.Len(t, s.loop.delayed, 1)
 	closeFD(client)
 	s.hear()
-	require.Equal(t, left, c.fate)
+	require.Equal(t, left, c.ending)
 	require.Empty(t, s.loop.delayed)
 }
 

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"os"
@@ -113,3 +114,23 @@ func unwrap(c net.Conn) (conn net.Conn, strikes uint8) {
 	}
 	return c, 0
 }
+
+// handBack gives the connection to net/http with what was read of it.
+func (c *conn) handBack() {
+	w := &c.requests
+	w.strikes++
+	if w.served >= worthwhile {
+		w.strikes = 0
+	}
+	back := &prefixed{prefix: bytes.Clone(c.bytes()), strikes: w.strikes}
+	c.release()
+	c.lane.metrics.LaneReturned.Inc()
+	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, c.seat, back) })
+}
+
+// A connection whose requests go back again and again is left there: taking it over
+// costs more than net/http does for a request.
+const (
+	worthwhile = 8 // requests on the lane that make up for a way there and back
+	maxStrikes = 3
+)

@@ -3,31 +3,61 @@ package lane
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// serve serves the first of the requests that were read.
-func (c *conn) serve() {
+// requests is the work of a connection that carries requests of the lane's forms.
+type requests struct {
+	parser  parser
+	refusal error  // that is delayed: its client does not wait as it is told; nil: none
+	blanks  int    // bytes of line ends that may come before the next request
+	served  uint32 // requests since it came to the lane
+	strikes uint8  // how often it was handed back after next to nothing, in a row
+}
+
+// serve serves one request, and reports whether it did anything.
+func (c *conn) serve() bool {
+	w := &c.requests
+	switch {
+	case c.state != noPoll:
+		return false
+	case c.ending == lastAnswer, w.refusal != nil && c.ended:
+		c.ending = closing
+	case w.refusal != nil && c.lane.draining.Load():
+		c.answerRefusal()
+	case w.refusal != nil || !c.has():
+		return false
+	default:
+		c.serveNext()
+	}
+	return true
+}
+
+// serveNext serves the first of the requests that were read.
+func (c *conn) serveNext() {
 	var r request
-	switch kind := c.parser.read(c.buf[:c.filled], &r); kind {
-	case poll, pollTopics:
+	switch kind := c.requests.parser.read(c.bytes(), &r); kind {
+	case pollForm, topicsForm:
 		c.servePoll(kind, &r)
-	case publish:
+	case publishForm:
 		c.servePublish(&r)
 	case unfinished:
 		c.partial = true
 		if r.length > bufferBytes {
-			c.fate = returning
+			c.ending = returning
 		}
 	default:
 		if !c.skipEmptyLine() {
-			c.fate = returning
+			c.ending = returning
 		}
 	}
 }
@@ -35,9 +65,9 @@ func (c *conn) serve() {
 // skipEmptyLine skips what some clients send behind the body of a POST, as net/http
 // does: line ends among the first four bytes. It reports whether there was one.
 func (c *conn) skipEmptyLine() bool {
-	first := c.buf[:min(c.blanks, c.filled)]
+	first := c.buf[:min(c.requests.blanks, c.filled)]
 	n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
-	c.blanks -= n
+	c.requests.blanks -= n
 	c.consume(n)
 	return n > 0
 }
@@ -49,11 +79,11 @@ const blanksBehindPost = 4
 func (c *conn) servePoll(kind form, r *request) {
 	s, req, err := c.findPoll(kind, r)
 	if err == app.ErrWouldWait {
-		c.fate = returning
+		c.ending = returning
 		return
 	}
-	c.took(r)
-	c.blanks = 0
+	c.accept(r)
+	c.requests.blanks = 0
 	if err != nil {
 		c.refuse(err)
 		return
@@ -64,12 +94,10 @@ func (c *conn) servePoll(kind form, r *request) {
 }
 
 func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Request, error) {
-	if kind == pollTopics {
+	if kind == topicsForm {
 		return c.lane.app.PollTopics(app.NoWait, c.caller(r), app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts})
 	}
-	s, req, err := c.lane.app.Poll(c.caller(r), app.Poll{Session: r.name, Known: c.known, Query: r.query, Accepts: r.fields.accepts})
-	c.known = s
-	return s, req, err
+	return c.lane.app.Poll(c.caller(r), app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts})
 }
 
 // caller returns who sent a request.
@@ -86,26 +114,11 @@ func header(value string) []string {
 	return []string{value}
 }
 
-// took notes that a request is served here.
-func (c *conn) took(r *request) {
-	c.served++
+// accept notes that a request is served here.
+func (c *conn) accept(r *request) {
+	c.requests.served++
 	c.origin = r.fields.originIndex
 	c.consume(r.length)
-}
-
-// beginPoll begins a poll of s.
-func (c *conn) beginPoll(s *session.Session, req transport.Request) {
-	if s.ID() == "" {
-		c.stateless = s
-	}
-	c.format, c.gzip = req.Format, req.Gzip
-	req.Client = c
-	if err := c.answer.Begin(s, req); err != nil {
-		c.polled()
-		c.end(err)
-		return
-	}
-	c.polling = begun
 }
 
 // fail answers with what err says, or closes the connection if nothing can be told. A
@@ -113,7 +126,7 @@ func (c *conn) beginPoll(s *session.Session, req transport.Request) {
 func (c *conn) fail(err error) {
 	p := c.lane.app.Problem(err)
 	if p == nil {
-		c.fate = closing
+		c.ending = closing
 		return
 	}
 	body, err := json.Marshal(p)
@@ -121,23 +134,14 @@ func (c *conn) fail(err error) {
 		panic("BUG: a problem does not marshal: " + err.Error())
 	}
 	closes := c.lane.draining.Load() || p.Code == wire.CodeDraining
-	answer := c.head().appendProblem(nil, p, append(body, '\n'), closes)
-	c.wrote(c.write(answer))
-	c.maybeFinish(closes)
-}
-
-// wrote ends an answer that is no poll's.
-func (c *conn) wrote(err error) {
-	if err != nil {
-		c.fate = closing
-	}
-	c.answered()
+	_ = c.write(c.head().appendProblem(nil, p, append(body, '\n'), closes)) // isFlushed looks whether it failed
+	c.answeredBy(closes)
 }
 
 // servePublish serves one publish.
 func (c *conn) servePublish(r *request) {
 	if !r.fields.passes() {
-		c.fate = returning
+		c.ending = returning
 		return
 	}
 	published, err := c.lane.app.Publish(app.NoWait, c.caller(r), app.Publish{
@@ -145,11 +149,11 @@ func (c *conn) servePublish(r *request) {
 		ContentType: header(r.fields.contentType), IdempotencyKeys: header(r.fields.idempotencyKey),
 	})
 	if err == app.ErrWouldWait {
-		c.fate = returning
+		c.ending = returning
 		return
 	}
-	c.took(r)
-	c.blanks = blanksBehindPost
+	c.accept(r)
+	c.requests.blanks = blanksBehindPost
 	if err != nil {
 		c.refuse(err)
 		return
@@ -164,5 +168,26 @@ func (c *conn) answerPublish(published wire.Published) {
 	var body [512]byte
 	line := frame.AppendPublished(body[:0], published)
 	s.bytes = append(c.head().published.Append(s.bytes, len(line)), line...)
-	c.wrote(c.writeScratch(s))
+	_ = c.writeScratch(s) // isFlushed looks whether it failed
+	c.answered()
+}
+
+// refuse answers with what err says: now, or later if its client does not wait as it is
+// told (limit.Refusal). A refusal that is delayed costs no goroutine and no timer: its
+// loop looks at each Tick whether it is due.
+func (c *conn) refuse(err error) {
+	refusal, ok := errors.AsType[*limit.Refusal](err)
+	if !ok || refusal.Hold <= 0 || c.lane.draining.Load() {
+		c.fail(err)
+		return
+	}
+	c.requests.refusal = err
+	c.loop.delay(c, time.Now().Add(refusal.Hold))
+}
+
+// answerRefusal answers with the refusal that was delayed.
+func (c *conn) answerRefusal() {
+	why := c.requests.refusal
+	c.requests.refusal = nil
+	c.fail(why)
 }
