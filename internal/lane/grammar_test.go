@@ -13,7 +13,7 @@ import (
 )
 
 func newParser(origins ...string) *parser {
-	return &parser{lane: &Lane{seen: newBlocks(), origins: cors.New(origins)}}
+	return &parser{lane: &Lane{fields: newFieldCache(), origins: cors.New(origins)}}
 }
 
 const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"
@@ -178,6 +178,6 @@ func TestBlocksWithAKeyAreNotRemembered(t *testing.T) {
 		require.Equal(t, publishForm, p.read([]byte(begin+"Idempotency-Key: k\r\n\r\n"), &keyed))
 		require.Equal(t, "k", keyed.fields.idempotencyKey)
 		require.Same(t, plain.fields, p.last)
-		require.Nil(t, p.lane.seen.get(keyed.fields.block))
+		require.Nil(t, p.lane.fields.get(keyed.fields.block))
 	}
 }

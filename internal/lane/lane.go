@@ -76,7 +76,7 @@ type Lane struct {
 	begun    time.Time
 
 	heads    atomic.Pointer[heads]
-	seen     *blocks
+	fields   *fieldCache
 	life     context.Context // done when it closes: of commands that wait
 	endLife  context.CancelFunc
 	back     *listener
@@ -97,7 +97,7 @@ type Lane struct {
 func New(cfg Config) *Lane {
 	l := &Lane{
 		app: cfg.App, polls: cfg.Polls, metrics: cfg.Metrics, origins: cfg.Origins, handOff: cfg.HandOff,
-		seen: newBlocks(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
+		fields: newFieldCache(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
 		loops: make([]loop, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	l.life, l.endLife = context.WithCancel(context.Background())
