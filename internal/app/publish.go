@@ -61,9 +61,6 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	})
 }
 
-// MayWait reports whether a publish to the topic may take long.
-func (a *App) MayWait(topic string) bool { return a.cfg.Hook.Wants(topic) }
-
 // publishItem publishes a message that came with others, or on a connection.
 func (a *App) publishItem(ctx context.Context, c *Caller, s *slot, item *wire.PublishItem) (wire.Published, error) {
 	key := ""

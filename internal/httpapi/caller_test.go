@@ -203,6 +203,18 @@ func (k *kit) parked() int {
 	return g.Parked["longpoll"] + g.Parked["stream"] + g.Parked["sse"]
 }
 
+// calls is how many calls have a slot, and how many wait for one.
+func (k *kit) calls() (inUse, waiting int) {
+	var g metrics.Gauges
+	k.cfg.Limiter.Gauges(&g)
+	for _, limit := range g.Limits {
+		if limit.Name == "calls" {
+			return limit.InUse, limit.Waiting
+		}
+	}
+	return 0, 0
+}
+
 // delivered is how many frames were written, or are kept.
 func (k *kit) delivered() int {
 	k.Helper()
@@ -222,6 +234,11 @@ func (k *kit) want(n int, count func() int, what string) {
 }
 
 func (k *kit) wantOnLane(n int) { k.Helper(); k.want(n, k.onLane, "connections on the lane") }
+func (k *kit) wantCalls(inUse, waiting int) {
+	k.Helper()
+	k.want(inUse, func() int { n, _ := k.calls(); return n }, "calls with a slot")
+	k.want(waiting, func() int { _, n := k.calls(); return n }, "calls that wait for one")
+}
 func (k *kit) wantParked(n int) { k.Helper(); k.want(n, k.parked, "polls that wait") }
 func (k *kit) wantGone(n int)   { k.Helper(); k.want(n, k.gone, "polls that are gone") }
 

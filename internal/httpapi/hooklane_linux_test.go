@@ -39,24 +39,26 @@ func (h *slowHook) Publish(ctx context.Context, _ string, m *wire.Message, _ tim
 	}
 }
 
-// The lane cannot wait for the application: such a publish goes to net/http, before
-// anything was done for it, and its connection stays there.
-func TestAPublishThatIsAskedAboutLeavesTheLane(t *testing.T) {
+// A publish that the application is asked about waits aside: its connection stays on the
+// lane, and others' go on.
+func TestAPublishThatIsAskedAboutStaysOnTheLane(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
-		g := says(nil, nil)
-		k := serveLane(t, way, settings{hook: g}, nil)
-		c := k.callOnLane()
-		for n := range 3 {
-			c.send(publishing("asked.a", "1"))
+		h := newSlowHook()
+		k := serveLane(t, way, settings{hook: h}, nil)
+		c, other := k.callOnLane(), k.callOnLane()
+		c.send(publishing("asked.a", "1"), publishing("asked.a", "2"), publishing("b", "3"))
+		for n := range 2 {
+			require.Equal(t, fmt.Sprint(n+1), <-h.asked)
+			other.send(publishing("c", "1"))
+			require.EqualValues(t, n+1, other.wantPublished("c"))
+			require.Empty(t, h.asked, "one after the other")
+			h.let <- struct{}{}
 			require.EqualValues(t, n+1, c.wantPublished("asked.a"))
-			require.EqualValues(t, n+1, g.calls.Load())
 		}
-		k.wantOnLane(0)
-		require.Equal(t, 1.0, k.counted("pubsubd_lane_returned_total"))
-		require.Zero(t, k.counted("pubsubd_calls_total", "publish", "lane"))
-		c.send(publishing("b", "1"))
 		require.EqualValues(t, 1, c.wantPublished("b"))
-		k.wantOnLane(1)
+		k.wantOnLane(2)
+		require.Zero(t, k.counted("pubsubd_lane_returned_total"))
+		require.Equal(t, 5.0, k.counted("pubsubd_calls_total", "publish", "lane"))
 	})
 }
 
@@ -223,17 +225,22 @@ func TestAClientThatWaitsForAReplyMayBeSilent(t *testing.T) {
 	s.Close()
 }
 
-// Who leaves while the application is asked over HTTP is not answered, and nobody
-// minds.
+// A publisher that leaves while the application is asked over HTTP gets no answer, and
+// the application hears of it. Others go on.
 func TestAPublisherLeavesWhileTheApplicationIsAsked(t *testing.T) {
-	h := newSlowHook()
-	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
-	c := k.call()
-	c.send(publishing("asked.a", "1"))
-	require.Equal(t, "1", <-h.asked)
-	c.reset()
-	require.Equal(t, "gone", <-h.asked)
-	other := k.call()
-	other.send(publishing("b", "1"))
-	other.wantAnswer(http.StatusOK)
+	for name, call := range map[string]func(*kit) *caller{"on net/http": (*kit).call, "on the lane": (*kit).callOnLane} {
+		t.Run(name, func(t *testing.T) {
+			h := newSlowHook()
+			k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
+			c := call(k)
+			c.send(publishing("asked.a", "1"))
+			require.Equal(t, "1", <-h.asked)
+			c.reset()
+			require.Equal(t, "gone", <-h.asked)
+			k.wantOnLane(0)
+			other := k.call()
+			other.send(publishing("b", "1"))
+			other.wantAnswer(http.StatusOK)
+		})
+	}
 }

@@ -163,17 +163,18 @@ func TestAPublishOnTheLaneIsNoLongerPendingOnceItIsAnswered(t *testing.T) {
 	require.Equal(t, 1, k.onLane())
 }
 
-// A call that has to wait for its place does so on net/http, having spent nothing.
-func TestWhatHasToWaitLeavesTheLane(t *testing.T) {
+// A call that has to wait for its slot does so aside, having spent nothing.
+func TestACallWaitsForItsSlotOnTheLane(t *testing.T) {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 2}}}
 	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{Calls: 1, Wait: surely, Rates: rates}}, nil)
 	c := k.callOnLane()
 	call, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
 	require.NoError(t, err)
 	c.send(publishing("a", "1"))
-	k.want(1, func() int { return int(k.counted("pubsubd_lane_returned_total")) }, "connections that went back")
+	k.wantCalls(1, 1)
 	call.End()
 	require.EqualValues(t, 1, c.wantPublished("a"))
+	require.Zero(t, k.counted("pubsubd_lane_returned_total"))
 	c.send(publishing("a", "1"))
 	c.wantAnswer(http.StatusTooManyRequests)
 }

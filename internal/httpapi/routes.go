@@ -20,16 +20,15 @@ import (
 )
 
 func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	topic := mux.Vars(r)["topic"]
 	published, err := a.App.Publish(r.Context(), c, app.Publish{
-		Topic: topic, Query: r.URL.RawQuery, ContentType: r.Header["Content-Type"], IdempotencyKeys: r.Header["Idempotency-Key"],
+		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, ContentType: r.Header["Content-Type"], IdempotencyKeys: r.Header["Idempotency-Key"],
 		Body: bodyOf(w, r),
 	})
 	if err != nil {
 		return err
 	}
 	a.Metrics.HTTPPublishes.Inc()
-	if a.lane != nil && !a.App.MayWait(topic) && a.lane.TakePublish(w, r, published) { // the next would come back
+	if a.lane != nil && a.lane.TakePublish(w, r, published) {
 		return nil
 	}
 	return a.writeJSON(w, http.StatusOK, published)

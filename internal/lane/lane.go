@@ -173,7 +173,7 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 		return gone
 	}
 	c.requests.blanks = blanksBehindPost
-	c.begin(func(c *conn) { c.answerPublish(published) })
+	c.begin(func(c *conn) { c.writePublished(published) })
 	return true
 }
 

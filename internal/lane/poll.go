@@ -31,7 +31,7 @@ const (
 	noPoll  pollState = iota
 	begun             // it can continue
 	parked            // the output is lent to the session
-	waiting           // the output is lent to a goroutine
+	waiting           // the output is lent to a goroutine, or a call is made aside
 )
 
 // beginPoll begins a poll of s.
@@ -62,10 +62,7 @@ func (c *conn) settlePoll(state transport.State, err error) {
 		c.state = parked
 	case transport.Waiting:
 		c.state = waiting
-		if c.client == nil {
-			c.client = &clientContext{done: make(chan struct{})}
-			c.waitFunc = c.wait
-		}
+		c.makeClient()
 		c.lane.running.Add(1)
 		go c.waitFunc()
 	case transport.Continues:
@@ -75,6 +72,14 @@ func (c *conn) settlePoll(state transport.State, err error) {
 		}
 	case transport.Over:
 		c.endPoll(err)
+	}
+}
+
+// makeClient makes what goroutines need that wait for the connection.
+func (c *conn) makeClient() {
+	if c.client == nil {
+		c.client = &clientContext{done: make(chan struct{})}
+		c.waitFunc = c.wait
 	}
 }
 

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"time"
@@ -77,13 +78,28 @@ const blanksBehindPost = 4
 
 // servePoll begins one poll.
 func (c *conn) servePoll(kind form, r *request) {
-	s, req, err := c.findPoll(kind, r)
-	if err == app.ErrWouldWait {
-		c.ending = returning
-		return
+	var s *session.Session
+	var req transport.Request
+	var err error
+	caller := c.caller(r)
+	if kind == topicsForm {
+		p := app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts}
+		if s, req, err = c.lane.app.PollTopics(app.NoWait, caller, p); err == app.ErrWouldWait {
+			c.callAside(r, 0, func(ctx context.Context) func(*conn) {
+				s, req, err := c.lane.app.PollTopics(ctx, caller, p)
+				return func(c *conn) { c.answerPoll(s, req, err) }
+			})
+			return
+		}
+	} else {
+		s, req, err = c.lane.app.Poll(caller, app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts})
 	}
-	c.accept(r)
-	c.requests.blanks = 0
+	c.accept(r, 0)
+	c.answerPoll(s, req, err)
+}
+
+// answerPoll begins a poll, or refuses it.
+func (c *conn) answerPoll(s *session.Session, req transport.Request, err error) {
 	if err != nil {
 		c.refuse(err)
 		return
@@ -91,13 +107,6 @@ func (c *conn) servePoll(kind form, r *request) {
 	c.lane.metrics.LanePolls.Inc()
 	req.At = c.lane.begun.Add(c.readAt)
 	c.beginPoll(s, req)
-}
-
-func (c *conn) findPoll(kind form, r *request) (*session.Session, transport.Request, error) {
-	if kind == topicsForm {
-		return c.lane.app.PollTopics(app.NoWait, c.caller(r), app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts})
-	}
-	return c.lane.app.Poll(c.caller(r), app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts})
 }
 
 // caller returns who sent a request.
@@ -114,11 +123,27 @@ func header(value string) []string {
 	return []string{value}
 }
 
-// accept notes that a request is served here.
-func (c *conn) accept(r *request) {
+// accept notes that a request is served here, and what may follow it.
+func (c *conn) accept(r *request, blanks int) {
 	c.requests.served++
+	c.requests.blanks = blanks
 	c.origin = r.fields.originIndex
 	c.consume(r.length)
+}
+
+// callAside has a goroutine call what has to wait, and answers with what the call
+// returns. Meanwhile the connection does nothing else. ctx ends if the client leaves.
+func (c *conn) callAside(r *request, blanks int, call func(ctx context.Context) (answer func(*conn))) {
+	c.accept(r, blanks)
+	c.state = waiting
+	c.makeClient()
+	c.lane.running.Go(func() {
+		answer := call(c.client)
+		c.loop.post(c, func(c *conn) {
+			c.state = noPoll
+			answer(c)
+		})
+	})
 }
 
 // fail answers with what err says, or closes the connection if nothing can be told. A
@@ -144,25 +169,35 @@ func (c *conn) servePublish(r *request) {
 		c.ending = returning
 		return
 	}
-	published, err := c.lane.app.Publish(app.NoWait, c.caller(r), app.Publish{
+	caller, p := c.caller(r), app.Publish{
 		Topic: string(r.name), Query: string(r.query), Payload: r.body,
 		ContentType: header(r.fields.contentType), IdempotencyKeys: header(r.fields.idempotencyKey),
-	})
+	}
+	published, err := c.lane.app.Publish(app.NoWait, caller, p)
 	if err == app.ErrWouldWait {
-		c.ending = returning
+		p.Payload = bytes.Clone(r.body)
+		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
+			published, err := c.lane.app.Publish(ctx, caller, p)
+			return func(c *conn) { c.answerPublish(published, err) }
+		})
 		return
 	}
-	c.accept(r)
-	c.requests.blanks = blanksBehindPost
+	c.accept(r, blanksBehindPost)
+	c.answerPublish(published, err)
+}
+
+// answerPublish answers a publish, or refuses it.
+func (c *conn) answerPublish(published wire.Published, err error) {
 	if err != nil {
 		c.refuse(err)
 		return
 	}
 	c.lane.metrics.LanePublishes.Inc()
-	c.answerPublish(published)
+	c.writePublished(published)
 }
 
-func (c *conn) answerPublish(published wire.Published) {
+// writePublished writes the answer to a publish that succeeded.
+func (c *conn) writePublished(published wire.Published) {
 	s := takeScratch()
 	defer s.free()
 	var body [512]byte
