@@ -89,7 +89,7 @@ func (s *sessionsListing) table(list wire.SessionList) error {
 	fmt.Fprintln(table, "SESSION\tAGE\tIDLE\tTOPICS\tQUEUED\tUNACKED\tLAG\tMOST\tWAITS FOR")
 	for _, l := range list.Sessions {
 		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", l.Number, roughly(milliseconds(l.AgeMS)), idle(l),
-			l.Subscriptions, l.Queued, l.Unacked, l.Lag, cmp.Or(l.Worst, "-"), cmp.Or(string(l.Why), "-"))
+			l.Subscriptions, l.Queued, l.Unacked, l.Lag, cmp.Or(l.Worst, "-"), cmp.Or(l.Why, "-"))
 	}
 	fmt.Fprintf(table, "%d of %d sessions; %d stateless polls\n", len(list.Sessions), list.Open, list.Stateless)
 	return table.Flush()

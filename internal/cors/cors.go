@@ -4,7 +4,7 @@ package cors
 
 import "net/http"
 
-// Every, alone in the list, allows all origins.
+// Every allows all origins, if it is alone in the list.
 const Every = "*"
 
 // Expose lists the headers that a page may read besides the default ones.

@@ -39,6 +39,7 @@ func TestASlowReaderHoldsItsSlot(t *testing.T) {
 			require.NoError(t, err)
 			_, err = io.Copy(io.Discard, resp.Body)
 			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
 			begun := time.Now()
 			k.wantOK("/v1/topics/b/messages", "1", jsonType)
 			require.Zero(t, time.Since(begun), ask)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -65,7 +66,7 @@ func TestALongAnswerIsMadeInPiecesAsItsClientReads(t *testing.T) {
 					require.LessOrEqual(t, k.cfg.Broker.Memory().Of(memory.Queued), int64(200<<10), "%s after %d bytes", path, answer.Len())
 					n, err := conn.Read(read)
 					answer.Write(read[:n])
-					if err == io.EOF {
+					if errors.Is(err, io.EOF) {
 						break
 					}
 					require.NoError(t, err)
@@ -74,6 +75,7 @@ func TestALongAnswerIsMadeInPiecesAsItsClientReads(t *testing.T) {
 				resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(answer.String())), nil)
 				require.NoError(t, err)
 				text, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
 				require.NoError(t, err)
 				require.Greater(t, len(text), 100<<10, path)
 				require.Equal(t, []string{"chunked"}, resp.TransferEncoding, path)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"reflect"
@@ -91,7 +92,8 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 				if strings.HasSuffix(at, "/ws") {
 					s, err := k.tryDialSocket(path)
 					if err != nil {
-						return err.(*wire.Problem).Status
+						problem, _ := errors.AsType[*wire.Problem](err)
+						return problem.Status
 					}
 					s.Close()
 					return http.StatusSwitchingProtocols

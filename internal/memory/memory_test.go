@@ -34,7 +34,7 @@ func TestOnlyWhatClientsHoldPresses(t *testing.T) {
 	h := newFake(160 << 10)
 	a := h.account
 	for range 300 {
-		require.NoError(t, h.publish(1000))
+		require.NoError(t, h.publish())
 	}
 	require.Equal(t, Calm, a.Pressure())
 	held, budget := a.Held()
@@ -44,12 +44,12 @@ func TestOnlyWhatClientsHoldPresses(t *testing.T) {
 	a.Add(Queues, 101<<10)
 	require.Equal(t, High, a.Pressure(), "found before the watcher looks")
 	require.False(t, a.Tight())
-	require.NoError(t, h.publish(1000))
+	require.NoError(t, h.publish())
 	require.Empty(t, a.pressed)
 	a.Add(Queues, 20<<10)
-	require.NoError(t, h.publish(1000), "there is room yet")
+	require.NoError(t, h.publish(), "there is room yet")
 	require.True(t, a.Tight(), "a publish finds it")
-	require.NoError(t, h.publish(1000))
+	require.NoError(t, h.publish())
 	require.Len(t, a.pressed, 1, "told once")
 	require.LessOrEqual(t, a.Used(), budget)
 
@@ -79,7 +79,7 @@ func TestHistoriesShrinkAndGrowAgain(t *testing.T) {
 		publish := func(n int) {
 			for range n {
 				time.Sleep(time.Millisecond)
-				require.NoError(t, h.publish(1000))
+				require.NoError(t, h.publish())
 			}
 		}
 		publish(100)

@@ -37,7 +37,9 @@ func (h *fakeHistory) EvictOldest(enough func() bool) {
 	}
 }
 
-func (h *fakeHistory) publish(bytes int64) error {
+// publish adds a message of 1,000 bytes.
+func (h *fakeHistory) publish() error {
+	const bytes = 1000
 	if err := h.account.Admit(bytes); err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func (p *shortProcess) kept() int64 { return p.base + p.account.Of(History) + p.
 func (p *shortProcess) publish(kib int) {
 	p.Helper()
 	for range kib {
-		require.NoError(p, p.histories.publish(1000))
+		require.NoError(p, p.histories.publish())
 	}
 }
 

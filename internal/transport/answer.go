@@ -54,13 +54,13 @@ type Answer struct {
 type State uint8
 
 const (
-	// Over: the answer is complete, or failed.
+	// Over is the state of an answer that is complete, or failed.
 	Over State = iota
-	// Parked: the poll is parked on its Sink.
+	// Parked is the state of a poll that is parked on its Sink.
 	Parked
-	// Waiting: the session has no frames. Call Wait.
+	// Waiting asks for a call of Wait: the session has no frames.
 	Waiting
-	// Continues: a part was written. Call Go once the Sink is flushed.
+	// Continues asks for a call of Go once the Sink is flushed: a part was written.
 	Continues
 )
 

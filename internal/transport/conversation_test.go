@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -106,8 +107,7 @@ func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
 func endOf(t testing.TB, format frame.Format, b []byte) wire.Code {
 	t.Helper()
 	if format != format.OffSocket() {
-		f, err := ws.ReadFrame(bytes.NewReader(b))
-		require.NoError(t, err)
+		f := readSocketFrame(t, bytes.NewReader(b))
 		if f.Header.OpCode.IsControl() {
 			return ""
 		}
@@ -379,8 +379,7 @@ func wordsOf(t *testing.T, format frame.Format, a Action) string {
 	for b := bytes.NewReader(a.Write); b.Len() > 0; {
 		payload, code := a.Write, ws.OpBinary
 		if onSocket {
-			f, err := ws.ReadFrame(b)
-			require.NoError(t, err)
+			f := readSocketFrame(t, b)
 			payload, code = f.Payload, f.Header.OpCode
 		} else {
 			b.Reset(nil)
@@ -437,4 +436,15 @@ func TestAConversationCountsWhatItHolds(t *testing.T) {
 			require.Zero(t, account.Of(memory.Unfinished))
 		})
 	}
+}
+
+// readSocketFrame reads one WebSocket frame.
+func readSocketFrame(t testing.TB, r io.Reader) ws.Frame {
+	t.Helper()
+	head, err := ws.ReadHeader(r)
+	require.NoError(t, err)
+	payload := make([]byte, head.Length)
+	_, err = io.ReadFull(r, payload)
+	require.NoError(t, err)
+	return ws.Frame{Header: head, Payload: payload}
 }
