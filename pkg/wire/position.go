@@ -55,7 +55,7 @@ func ParsePosition(s string) (Position, error) {
 		return Position{}, faultf(CodeInvalidPosition, "position %q has no '@': write topic@epoch:offset", s)
 	}
 	if err := CheckPattern(topic); err != nil {
-		return Position{}, fmt.Errorf("position %q: %w", s, err)
+		return Position{}, fmt.Errorf("position %q: %w", beginning(s), err)
 	}
 	epoch, digits, ok := strings.Cut(rest, ":")
 	if !ok {
@@ -66,7 +66,7 @@ func ParsePosition(s string) (Position, error) {
 	}
 	offset, err := parseOffset(digits)
 	if err != nil {
-		return Position{}, fmt.Errorf("position %q: %w", s, err)
+		return Position{}, fmt.Errorf("position %q: %w", beginning(s), err)
 	}
 	return Position{Topic: topic, Epoch: epoch, Offset: offset}, nil
 }

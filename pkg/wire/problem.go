@@ -150,8 +150,8 @@ func (p *Problem) Is(target error) bool {
 	return ok && other.Code == p.Code
 }
 
-// A fault is what is wrong with a text that names a topic or a position, with the
-// code of the problem that it makes.
+// A fault is what is wrong with the text of a topic, a position or a rate. code is the
+// code of the problem that it causes.
 type fault struct {
 	code Code
 	text string
@@ -159,12 +159,27 @@ type fault struct {
 
 func (f *fault) Error() string { return f.text }
 
+// faultf returns a fault. It quotes only the beginning of long texts: a request may be
+// large, and its answer must not repeat it.
 func faultf(code Code, format string, args ...any) error {
+	for i, arg := range args {
+		if s, ok := arg.(string); ok {
+			args[i] = beginning(s)
+		}
+	}
 	return &fault{code, fmt.Sprintf(format, args...)}
 }
 
-// CodeOf returns the code that goes with an error of CheckTopic, ParsePosition or
-// ParseStart (invalid_topic or invalid_position), and "" for any other.
+func beginning(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+// CodeOf returns the code of an error of CheckTopic, CheckPattern, ParsePosition,
+// ParseStart or ParseRate, and "" for any other error.
 func CodeOf(err error) Code {
 	if f, ok := errors.AsType[*fault](err); ok {
 		return f.code

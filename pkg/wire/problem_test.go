@@ -123,3 +123,24 @@ func TestCodeOf(t *testing.T) {
 	require.Empty(t, CodeOf(errors.New("else")))
 	require.Empty(t, CodeOf(nil))
 }
+
+// A request may be large. What is wrong with it is told in a few words.
+func TestAnErrorQuotesTheBeginningOfItsInput(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for _, text := range []string{
+		long, long + "@", long + "@k3:1", "a@" + long, "a@" + long + ":1", "a@k3:" + long, "a@k3:" + strings.Repeat("1", 1<<20),
+		"a" + strings.Repeat(".", 200), strings.Repeat("a.", 15) + long + "*", strings.Repeat("a", 200) + ".>.b", strings.Repeat("ä", 100),
+	} {
+		_, err := ParseStart(text)
+		require.Error(t, err)
+		require.NotEmpty(t, CodeOf(err))
+		require.Less(t, len(err.Error()), 500, "%.100s", err)
+		_, err = ParsePosition(text)
+		require.Error(t, err)
+		require.Less(t, len(err.Error()), 500, "%.100s", err)
+	}
+	_, err := ParseStart("a@" + long)
+	require.ErrorContains(t, err, `position "a@`+long[:62]+`…" has no offset`)
+	_, err = ParseRate(long)
+	require.Less(t, len(err.Error()), 300)
+}
