@@ -129,5 +129,5 @@ func TestValidateRules(t *testing.T) {
 	}
 	c := Default()
 	c.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a.>.b"}}
-	require.ErrorContains(t, c.Validate(), `topics.a.pattern is "a.>.b": pattern "a.>.b" goes on`)
+	require.ErrorContains(t, c.Validate(), `topics.a.pattern is "a.>.b": pattern "a.>.b" continues`)
 }

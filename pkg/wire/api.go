@@ -11,17 +11,17 @@ import (
 // OpenRequest is the body of POST /v1/sessions.
 type OpenRequest struct {
 	Topics []Start `json:"topics"`
-	Ack    *bool   `json:"ack,omitempty"` // default true; false trusts the connection
+	Ack    *bool   `json:"ack,omitempty"` // default true; false: sent frames count as acknowledged
 
-	// Client is the subscriber's own id, the one that it publishes with. With Echo
-	// false it is not sent what it published itself. Echo's default is true.
+	// Client is the subscriber's id, the same that it publishes with. With Echo false it
+	// does not get its own messages. Default true.
 	Client string `json:"client,omitempty"`
 	Echo   *bool  `json:"echo,omitempty"`
 }
 
-// SessionOpened answers POST /v1/sessions. Positions has one entry for each
-// topic or pattern asked for, in that order: the position as given, or the one
-// assigned; and then one for each topic that a pattern stands for.
+// SessionOpened answers POST /v1/sessions. Positions has one entry for each requested
+// topic or pattern, in that order: the given position, or the assigned one. One entry
+// follows for each topic that a pattern matches.
 type SessionOpened struct {
 	Session   string     `json:"session"`
 	Ack       bool       `json:"ack"`
@@ -29,21 +29,21 @@ type SessionOpened struct {
 	Limits    Limits     `json:"limits"`
 }
 
-// ChangeRequest is the body of PATCH /v1/sessions/{id}. Removals come first, so
-// naming a topic in both moves it to a new start.
+// ChangeRequest is the body of PATCH /v1/sessions/{id}. Removals come first, so a topic in
+// both lists moves to a new start.
 type ChangeRequest struct {
 	Add    []Start  `json:"add,omitempty"`
 	Remove []string `json:"remove,omitempty"`
 }
 
-// SessionChanged answers a ChangeRequest: the position of each topic or pattern in
-// Add, in that order, and then of each topic that a new pattern stands for.
+// SessionChanged answers a ChangeRequest: the position of each topic or pattern in Add, in
+// that order, then of each topic that a new pattern matches.
 type SessionChanged struct {
 	Positions []Position `json:"positions"`
 }
 
 // PublishItem is one message in the body of POST /v1/messages: Data, any JSON value,
-// or Type with either Text or Base64. In CBOR it is what ParsePublishItem reads.
+// or Type with either Text or Base64.
 type PublishItem struct {
 	Topic  string          `json:"topic"`
 	Data   json.RawMessage `json:"data,omitempty"`
@@ -55,11 +55,11 @@ type PublishItem struct {
 	Client *string         `json:"client,omitempty"`
 	ID     *string         `json:"id,omitempty"` // the idempotency key
 
-	CBOR []byte `json:"-"` // in place of Data, if the message came in CBOR; not checked
+	CBOR []byte `json:"-"` // instead of Data, if the message came in CBOR; not checked
 }
 
-// PublishResult is what became of one message of POST /v1/messages: where it was put
-// or, if Problem is there, why it was not.
+// PublishResult is the result of one message of POST /v1/messages: its position, or a
+// problem if it was not published.
 type PublishResult struct {
 	*Published
 	Problem *Problem `json:"problem,omitempty"`
@@ -76,9 +76,9 @@ type SessionState struct {
 	Session       string              `json:"session"`
 	Ack           bool                `json:"ack"`
 	Sent          uint64              `json:"sent"`    // frames sent
-	Acked         uint64              `json:"acked"`   // frames the client has said it has
-	Queued        int                 `json:"queued"`  // frames waiting for a poll
-	Polling       bool                `json:"polling"` // a poll is parked or being answered
+	Acked         uint64              `json:"acked"`   // frames that the client acknowledged
+	Queued        int                 `json:"queued"`  // frames that wait for a poll
+	Polling       bool                `json:"polling"` // a poll waits or is being answered
 	IdleMS        int64               `json:"idle_ms"` // since the last poll
 	Patterns      []string            `json:"patterns,omitempty"`
 	Subscriptions []SubscriptionState `json:"subscriptions"`
@@ -88,8 +88,8 @@ type SessionState struct {
 type SubscriptionState struct {
 	Topic  string   `json:"topic"`
 	Sent   Position `json:"sent"`   // of the last frame sent
-	Acked  Position `json:"acked"`  // of the last frame acked; resume here
-	Lag    uint64   `json:"lag"`    // the topic's newest offset less the sent one
+	Acked  Position `json:"acked"`  // of the last acknowledged frame; resume here
+	Lag    uint64   `json:"lag"`    // the topic's newest offset minus the sent one
 	Behind bool     `json:"behind"` // catching up from history
 }
 
@@ -97,86 +97,84 @@ type SubscriptionState struct {
 type TopicState struct {
 	Topic         string   `json:"topic"`
 	Position      Position `json:"position"`       // of the newest message
-	Oldest        Position `json:"oldest"`         // just before the oldest message held
-	Messages      int      `json:"messages"`       // held
-	Bytes         int      `json:"bytes"`          // held
+	Oldest        Position `json:"oldest"`         // just before the oldest message in history
+	Messages      int      `json:"messages"`       // in history
+	Bytes         int      `json:"bytes"`          // in history
 	Subscriptions int      `json:"subscriptions"`  // of sessions and of polls in progress
-	Time          int64    `json:"time,omitempty"` // of the newest message, in Unix milliseconds; none if none is held
+	Time          int64    `json:"time,omitempty"` // of the newest message, in Unix milliseconds; omitted if history is empty
 }
 
-// TopicList answers GET /v1/topics?after=&limit=: topics in byte order of their
-// names. Next, if not empty, is the after of the following page.
+// TopicList answers GET /v1/topics?after=&limit=: topics in byte order of their names.
+// Next, if not empty, is the after parameter of the next page.
 type TopicList struct {
 	Topics []TopicState `json:"topics"`
 	Next   string       `json:"next,omitempty"`
 }
 
-// A Command is what a client asks for on a connection that goes both ways: one of
-// subscribing (with unsubscribing, which comes first), publishing, acking and pinging.
-// The daemon refuses members that it does not know.
+// A Command is a request on a WebSocket or TCP connection. It does one thing: subscribe
+// (with unsubscribe, which comes first), publish, ack or ping. The daemon refuses unknown
+// members.
 type Command struct {
-	Ref         *uint64      `json:"ref,omitempty"` // what the reply is called; without it there is one only if something is wrong
+	Ref         *uint64      `json:"ref,omitempty"` // repeated in the reply; without it only a failure has a reply
 	Subscribe   []Start      `json:"subscribe,omitempty"`
 	Unsubscribe []string     `json:"unsubscribe,omitempty"`
 	Publish     *PublishItem `json:"publish,omitempty"`
-	Ack         *uint64      `json:"ack,omitempty"` // frames of the session that the client has
+	Ack         *uint64      `json:"ack,omitempty"` // frames of the session that the client has received
 	Ping        bool         `json:"ping,omitempty"`
 }
 
-// A ConnectRequest says what a connection that goes both ways carries: a session of
-// its own, which may begin without topics, or one that is open. On a WebSocket it is
-// the query, on a bare connection the first item.
+// A ConnectRequest opens a WebSocket or TCP connection: with its own session, which may
+// begin without topics, or with an open session. On a WebSocket it is the query, on TCP the
+// first item.
 type ConnectRequest struct {
 	Topics []Start `json:"topics,omitempty"`
-	Client string  `json:"client,omitempty"` // as OpenRequest
+	Client string  `json:"client,omitempty"` // as in OpenRequest
 	Echo   *bool   `json:"echo,omitempty"`
 
-	Session string  `json:"session,omitempty"` // in place of all the others
-	Ack     *uint64 `json:"ack,omitempty"`     // frames of it that the client has; required if it acks
+	Session string  `json:"session,omitempty"` // replaces all other members
+	Ack     *uint64 `json:"ack,omitempty"`     // frames of it that the client has received; required if the session acks
 }
 
-// HookPublish is the type of what an application is asked before a message is
-// published.
+// HookPublish is the type of the request to an application before a message is published.
 const HookPublish = "publish"
 
-// A HookAnswer is what an application answers. Without Message and Refuse the message
-// goes as it is.
+// A HookAnswer is the answer of an application. Without Message and Refuse, the message is
+// published unchanged.
 type HookAnswer struct {
-	// Message takes the message's place: its payload, type, key and ttl are as said
-	// here, and what is left out it has not. Topic, client and id stay, and may be
-	// left out or repeated.
+	// Message replaces payload, type, key and ttl; what it omits, the message does not
+	// have. Topic, client and id stay; Message may omit or repeat them.
 	Message *PublishItem `json:"message,omitempty"`
 
 	Refuse *HookRefusal `json:"refuse,omitempty"`
 }
 
-// A HookRefusal is why the message is not published, for its publisher.
+// A HookRefusal tells the publisher why the message is not published.
 type HookRefusal struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// What the admin listener answers in JSON. It is for operators, and no part of /v1.
+// The answers of the admin listener, for operators. They are not part of /v1.
 
-// SessionList answers GET /sessions?limit=&sort= on the admin listener: of the open
-// sessions those that come first, and how many there are.
+// SessionList answers GET /sessions?limit=&sort= on the admin listener: the first open
+// sessions in the order of sort, and the number of all.
 type SessionList struct {
 	Open      int             `json:"open"`      // sessions, listed or not
-	Stateless int             `json:"stateless"` // stateless polls in progress, which are not listed
+	Stateless int             `json:"stateless"` // stateless polls in progress, never listed
 	Sessions  []ListedSession `json:"sessions"`
 }
 
-// ListedSession is what an operator may know of a session. It has a number in place
-// of its id: the id is a capability, and even a part of it or its hash would let
-// others tell whose session it is. A number says nothing but which was opened first.
+// ListedSession is what an operator may know about a session. It has a number instead of
+// the id: the id is a capability, and even a part or a hash of it would tell whose session
+// this is. The number only tells which session was opened first.
 type ListedSession struct {
 	Number        uint64 `json:"number"`  // rises with each session that the daemon opens
 	AgeMS         int64  `json:"age_ms"`  // since it was opened
-	IdleMS        int64  `json:"idle_ms"` // since the last poll; 0 while one is there
-	Polling       bool   `json:"polling"` // a poll is parked or being answered
+	IdleMS        int64  `json:"idle_ms"` // since the last poll; 0 during a poll
+	Polling       bool   `json:"polling"` // a poll waits or is being answered
 	Subscriptions int    `json:"subscriptions"`
-	Queued        int    `json:"queued"`          // frames waiting for a poll
-	Unacked       int    `json:"unacked"`         // frames sent and not acked
+	Queued        int    `json:"queued"`          // frames that wait for a poll
+	Unacked       int    `json:"unacked"`         // frames sent and not acknowledged
 	Lag           uint64 `json:"lag"`             // of all subscriptions together
-	Worst         string `json:"worst,omitempty"` // the topic that lags most; none if nothing lags
-	Why           string `json:"why,omitempty"`   // what a session that lags waits for
+	Worst         string `json:"worst,omitempty"` // the topic that lags most; omitted if none lags
+	Why           string `json:"why,omitempty"`   // what a lagging session waits for
 }

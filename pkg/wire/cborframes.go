@@ -19,8 +19,7 @@ const (
 	kindReply
 )
 
-// How many elements the frames have that say all in elements. There may be more in
-// time, never fewer.
+// The number of elements of these frames. Later versions may have more, never fewer.
 const (
 	messageElements = 9
 	gapElements     = 7
@@ -32,7 +31,7 @@ const (
 //	[0, "a.b", "k3", 19, 1700000000000, "text/plain", "hi", "id", "key"]
 //	[0, "a.b", "k3", 20, 1700000000000, "image/png", h'8950', null, null]
 //
-// that is kind, topic, epoch, offset, time, type, payload, id, key.
+// The elements are kind, topic, epoch, offset, time, type, payload, id, key.
 func appendMessageCBOR(dst []byte, m *Message) []byte {
 	dst = append(dst, cbor.Array|messageElements, kindMessage)
 	dst = cbor.AppendText(dst, m.Position.Topic)
@@ -68,8 +67,8 @@ func appendTextOrNull(dst []byte, s string) []byte {
 //
 //	[1, "a.b", "slow", "k3", 9, "k3", 19]
 //
-// that is kind, topic, reason, epoch and offset after which messages are lost, and
-// epoch and offset of the last one lost.
+// The elements are kind, topic, reason, epoch and offset after which messages are lost,
+// epoch and offset of the last lost message.
 func appendGapCBOR(dst []byte, g *Gap) []byte {
 	dst = append(dst, cbor.Array|gapElements, kindGap)
 	dst = cbor.AppendText(dst, g.Topic)
@@ -80,7 +79,7 @@ func appendGapCBOR(dst []byte, g *Gap) []byte {
 	return cbor.AppendHead(dst, cbor.Uint, g.Position.Offset)
 }
 
-// appendValueCBOR appends what is sent seldom, by way of its JSON.
+// appendValueCBOR appends a value that is rare, converted from its JSON.
 func appendValueCBOR(dst []byte, name string, value any) []byte {
 	return cbor.AppendFromJSON(dst, appendValue(nil, name, value))
 }
@@ -120,34 +119,34 @@ func appendReplyCBOR(dst []byte, r *Reply) []byte {
 	return cbor.CloseHead(dst, head, cbor.Map, members)
 }
 
-// A CBORDecoder reads frames in CBOR. It is for one goroutine.
+// A CBORDecoder reads frames in CBOR. Only one goroutine may use it.
 type CBORDecoder struct {
-	// KeepCBOR leaves a JSON payload in CBOR: Message.CBOR is true then. Otherwise
-	// it becomes JSON text, as from a Decoder.
+	// KeepCBOR leaves a JSON payload in CBOR and sets Message.CBOR. Otherwise the payload
+	// becomes JSON text, as from a Decoder.
 	KeepCBOR bool
 
 	from io.Reader
-	err  error  // of from; after it nothing is read
+	err  error  // of from; the last read
 	b    []byte // read and not yet returned
-	room []byte // what b is part of
+	room []byte // the buffer that b is part of
 	item cbor.Scan
 
 	frames frameReader
 }
 
-// NewCBORDecoder returns a CBORDecoder of r, which it may read ahead.
+// NewCBORDecoder returns a CBORDecoder that reads from r. It may read ahead.
 func NewCBORDecoder(r io.Reader) *CBORDecoder { return &CBORDecoder{from: r} }
 
-// readAhead is how much room a CBORDecoder reads into at least; keptRoom is how much
-// it keeps after a large frame.
+// readAhead is the least free space in the buffer for a read. keptRoom is the size that the
+// buffer keeps after a large frame.
 const (
 	readAhead = 4 << 10
 	keptRoom  = 1 << 20
 )
 
-// Next returns the next frame's content; the zero Content is a heartbeat, or a frame
-// of a kind that is not known here. At a clean end it returns io.EOF; if the last
-// item is cut off, io.ErrUnexpectedEOF.
+// Next returns the content of the next frame; the zero Content is a heartbeat, or a frame
+// of an unknown kind. At the end it returns io.EOF, or io.ErrUnexpectedEOF if the last item
+// is cut off.
 func (d *CBORDecoder) Next() (Content, error) {
 	for {
 		switch whole, err := d.item.Next(d.b); {
@@ -166,7 +165,7 @@ func (d *CBORDecoder) Next() (Content, error) {
 	}
 }
 
-// take returns the item that was found, and forgets it.
+// take returns the first item of the buffer and removes it.
 func (d *CBORDecoder) take() (Content, error) {
 	item := d.b[:d.item.Length()]
 	d.b = d.b[d.item.Length():]
@@ -175,7 +174,7 @@ func (d *CBORDecoder) take() (Content, error) {
 	return d.frames.read(item)
 }
 
-// read reads more.
+// read reads more bytes into the buffer.
 func (d *CBORDecoder) read() {
 	if len(d.b) == 0 || cap(d.b)-len(d.b) < readAhead {
 		d.makeRoom()
@@ -184,8 +183,9 @@ func (d *CBORDecoder) read() {
 	d.b, d.err = d.b[:len(d.b)+n], err
 }
 
-// makeRoom moves what was read to the front of the room, or to another of twice its
-// size: memory grows with what came, whatever is announced.
+// makeRoom moves the bytes to the front of the buffer, or to a new buffer of twice their
+// size. The buffer grows with the bytes received, not with the length that a frame
+// announces.
 func (d *CBORDecoder) makeRoom() {
 	want := max(2*len(d.b), 2*readAhead)
 	if want > len(d.room) || want < len(d.room)/4 && len(d.room) > keptRoom {
@@ -194,9 +194,9 @@ func (d *CBORDecoder) makeRoom() {
 	d.b = d.room[:copy(d.room, d.b)]
 }
 
-// ParseItem reads the frame in CBOR that b begins with, and returns how many bytes
-// it has. If that is more than there are, the error is io.ErrUnexpectedEOF. A JSON
-// payload becomes JSON text. The result shares no memory with b.
+// ParseItem reads the CBOR frame at the beginning of b, and returns its length. If the frame
+// is cut off, the error is io.ErrUnexpectedEOF. A JSON payload becomes JSON text. The
+// result shares no memory with b.
 func ParseItem(b []byte) (Content, int, error) {
 	var s cbor.Scan
 	whole, err := s.Next(b)
@@ -211,169 +211,155 @@ func ParseItem(b []byte) (Content, int, error) {
 	return c, s.Length(), err
 }
 
-// A frameReader makes contents of whole items.
+// A frameReader reads the content of whole items. After an error, its methods return zero
+// values.
 type frameReader struct {
 	keepCBOR bool
-	last     Position // its strings are used again
+	last     Position // its strings are reused
+
+	*cbor.Reader // of the item
+	err          error
 }
 
 func (f *frameReader) read(item []byte) (Content, error) {
-	c, err := f.content(cbor.NewReader(item))
-	if err != nil {
-		return Content{}, fmt.Errorf("frame %.40x: %w", item, err)
+	f.Reader, f.err = cbor.NewReader(item), nil
+	c := f.content()
+	if f.err != nil {
+		return Content{}, fmt.Errorf("frame %.40x: %w", item, f.err)
 	}
 	return c, nil
 }
 
-var errCBORFrame = errors.New("is no frame")
+var errCBORFrame = errors.New("is not a frame")
 
-func (f *frameReader) content(r *cbor.Reader) (c Content, err error) {
-	h, err := r.Head()
+// fewestElements is how many elements a frame of each kind has at least.
+var fewestElements = [...]uint64{kindMessage: messageElements, kindGap: gapElements, kindHello: 2, kindEnd: 2, kindReply: 2}
+
+func (f *frameReader) content() (c Content) {
+	h, err := f.Head()
 	if err != nil || h.IsNull() {
-		return c, err
+		f.err = err
+		return c
 	}
 	if h.Major != cbor.Array || h.Indefinite() || h.Arg == 0 {
-		return c, errCBORFrame
+		f.err = errCBORFrame
+		return c
 	}
-	kind, err := r.Uint()
-	if err != nil {
-		return c, err
-	}
-	if h.Arg < fewestElements(kind) {
-		return c, errCBORFrame
+	kind := f.uint()
+	switch {
+	case f.err != nil || kind >= uint64(len(fewestElements)): // a newer kind is skipped
+		return c
+	case h.Arg < fewestElements[kind]:
+		f.err = errCBORFrame
+		return c
 	}
 	switch kind {
 	case kindMessage:
-		c.Message, err = f.message(r)
+		c.Message = f.message()
 	case kindGap:
-		c.Gap, err = f.gap(r)
+		c.Gap = &Gap{Topic: f.name(f.last.Topic), Reason: GapReason(f.name(""))}
+		c.Gap.After = f.position(c.Gap.Topic)
+		c.Gap.Position = f.position(c.Gap.Topic)
+		if f.err == nil {
+			f.err = c.Gap.check()
+		}
 	case kindHello:
 		c.Hello = &Hello{}
-		err = readValue(r, c.Hello)
+		f.value(c.Hello)
 	case kindEnd:
 		c.End = &Problem{}
-		err = readValue(r, c.End)
+		f.value(c.End)
 	case kindReply:
 		c.Reply = &Reply{}
-		err = readValue(r, c.Reply)
+		f.value(c.Reply)
 	}
-	return c, err
+	return c
 }
 
-func fewestElements(kind uint64) uint64 {
-	switch kind {
-	case kindMessage:
-		return messageElements
-	case kindGap:
-		return gapElements
-	case kindHello, kindEnd, kindReply:
-		return 2
+// value reads a value with the same members as in JSON.
+func (f *frameReader) value(into any) {
+	text, err := f.AppendPayload(nil)
+	if err == nil {
+		err = json.Unmarshal(text, into)
 	}
-	return 1
+	f.err = err
 }
 
-// readValue reads a value that has the same members in JSON.
-func readValue(r *cbor.Reader, into any) error {
-	text, err := r.AppendPayload(nil)
-	if err != nil {
-		return err
+func (f *frameReader) message() *Message {
+	m := &Message{Position: f.position(f.name(f.last.Topic))}
+	if f.err == nil {
+		m.Time, f.err = f.Int()
 	}
-	return json.Unmarshal(text, into)
+	m.Type = f.textOrNull()
+	f.payload(m)
+	m.ID = f.textOrNull()
+	m.Key = f.textOrNull()
+	return m
 }
 
-func (f *frameReader) gap(r *cbor.Reader) (*Gap, error) {
-	topic, err := f.name(r, f.last.Topic)
-	if err != nil {
-		return nil, err
+func (f *frameReader) payload(m *Message) {
+	switch {
+	case f.err != nil:
+	case m.Type != "":
+		m.Data, f.err = f.StringBytes()
+	case f.keepCBOR:
+		item, err := f.SkipPayload()
+		m.Data, m.CBOR, f.err = bytes.Clone(item), true, err
+	default:
+		m.Data, f.err = f.AppendPayload(make([]byte, 0, f.Len()))
 	}
-	reason, err := f.name(r, "")
-	if err != nil {
-		return nil, err
-	}
-	after, err := f.position(r, topic)
-	if err != nil {
-		return nil, err
-	}
-	position, err := f.position(r, topic)
-	if err != nil {
-		return nil, err
-	}
-	g := &Gap{Topic: topic, Reason: GapReason(reason), After: after, Position: position}
-	return g, g.check()
 }
 
-func (f *frameReader) message(r *cbor.Reader) (*Message, error) {
-	topic, err := f.name(r, f.last.Topic)
-	if err != nil {
-		return nil, err
+func (f *frameReader) uint() (n uint64) {
+	if f.err == nil {
+		n, f.err = f.Uint()
 	}
-	m := &Message{}
-	if m.Position, err = f.position(r, topic); err != nil {
-		return nil, err
-	}
-	if m.Time, err = r.Int(); err != nil {
-		return nil, err
-	}
-	if m.Type, err = r.TextOrNull(); err != nil {
-		return nil, err
-	}
-	if err = f.payload(r, m); err != nil {
-		return nil, err
-	}
-	if m.ID, err = r.TextOrNull(); err != nil {
-		return nil, err
-	}
-	m.Key, err = r.TextOrNull()
-	return m, err
+	return n
 }
 
-func (f *frameReader) payload(r *cbor.Reader, m *Message) (err error) {
-	if m.Type != "" {
-		m.Data, err = r.StringBytes()
-		return err
+func (f *frameReader) textOrNull() (s string) {
+	if f.err == nil {
+		s, f.err = f.TextOrNull()
 	}
-	if !f.keepCBOR {
-		m.Data, err = r.AppendPayload(make([]byte, 0, r.Len()))
-		return err
-	}
-	item, err := r.SkipPayload()
-	m.Data, m.CBOR = bytes.Clone(item), true
-	return err
+	return s
 }
 
-// name reads a text string, which is mostly the same as the last one.
-func (f *frameReader) name(r *cbor.Reader, last string) (string, error) {
-	h, err := r.Head()
-	if err != nil {
-		return "", err
+// name reads a text string. It reuses last if the text is the same.
+func (f *frameReader) name(last string) string {
+	if f.err != nil {
+		return ""
 	}
-	if h.Major != cbor.Text {
-		return "", errCBORFrame
+	h, err := f.Head()
+	if err == nil && h.Major != cbor.Text {
+		err = errCBORFrame
 	}
-	s, err := r.Text(h)
+	var s []byte
+	if err == nil {
+		s, err = f.Text(h)
+	}
+	f.err = err
 	if string(s) == last {
-		return last, err
+		return last
 	}
-	return string(s), err
+	return string(s)
 }
 
-// position reads the epoch and the offset of a position of topic, and checks it.
-func (f *frameReader) position(r *cbor.Reader, topic string) (p Position, err error) {
-	p.Topic = topic
-	if p.Epoch, err = f.name(r, f.last.Epoch); err != nil {
-		return p, err
-	}
-	if p.Offset, err = r.Uint(); err != nil {
-		return p, err
+// position reads and checks the epoch and the offset of a position of topic.
+func (f *frameReader) position(topic string) Position {
+	p := Position{Topic: topic, Epoch: f.name(f.last.Epoch), Offset: f.uint()}
+	if f.err != nil {
+		return p
 	}
 	if p.Topic != f.last.Topic {
 		if err := CheckPattern(p.Topic); err != nil {
-			return p, fmt.Errorf("position %q: %w", p, err)
+			f.err = fmt.Errorf("position %q: %w", p, err)
+			return p
 		}
 	}
 	if !isEpoch(p.Epoch) || p.Offset > MaxOffset {
-		return p, fmt.Errorf("position %q is none", p)
+		f.err = fmt.Errorf("position %q is not valid", p)
+		return p
 	}
 	f.last = p
-	return p, nil
+	return p
 }

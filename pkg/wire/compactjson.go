@@ -15,23 +15,22 @@ import (
 // MaxJSONDepth is how deep a published JSON value may nest.
 const MaxJSONDepth = cbor.MaxDepth
 
-// CompactJSON checks that body is one JSON value (RFC 8259), valid UTF-8 and at
-// most MaxJSONDepth deep, none of whose objects has a member twice in whatever way
-// its name is escaped, and returns it without insignificant white space. Numbers and
-// escapes stay as they are. (In names, every half of a surrogate pair is the same
-// character: most readers make U+FFFD of it.) The result is body itself if it was compact,
-// and otherwise no larger than it has to be: it may be kept for long.
+// CompactJSON checks a JSON value (RFC 8259) and returns it without insignificant white
+// space. body must be one value, valid UTF-8 and at most MaxJSONDepth deep. No object may
+// have the same member twice, however its name is escaped; half a surrogate pair in a name
+// equals any other half, because most readers turn both into U+FFFD. Numbers and escapes
+// stay as they are. The result is body itself if it is compact, and otherwise has no spare
+// capacity, because it may be kept for long.
 func CompactJSON(body []byte) ([]byte, error) { return compactJSON(body, membersOnce) }
 
-// IsCompactJSON reports whether data is JSON as CompactJSON returns it, but for members
-// that come twice: daemons did not refuse them always.
+// IsCompactJSON reports whether data is JSON as CompactJSON returns it. It allows members
+// that come twice, because older daemons did.
 func IsCompactJSON(data []byte) bool {
 	compact, err := compactJSON(data, membersTwice)
 	return err == nil && len(compact) == len(data)
 }
 
-// How JSON is read: strings and numbers stay as they are written, and UTF-8 was
-// checked before, so that half a surrogate pair in an escape is no error.
+// Whether an object may have the same member twice.
 var (
 	membersOnce  = jsontext.AllowDuplicateNames(false)
 	membersTwice = jsontext.AllowDuplicateNames(true)
@@ -47,6 +46,7 @@ func compactJSON(body []byte, members jsontext.Options) ([]byte, error) {
 	if d := jsonDepth(body); d > MaxJSONDepth {
 		return nil, fmt.Errorf("the JSON value is more than %d deep", MaxJSONDepth)
 	}
+	// UTF-8 is checked above, so that half a surrogate pair in an escape is not an error.
 	compact, err := jsontext.AppendFormat(nil, body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), members)
 	switch {
 	case err != nil:
@@ -57,7 +57,7 @@ func compactJSON(body []byte, members jsontext.Options) ([]byte, error) {
 	return compact, nil
 }
 
-// notJSON says what is wrong, in our words where a client is likely to meet them.
+// notJSON says what is wrong, in our words for mistakes that clients are likely to make.
 func notJSON(err error) error {
 	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && errors.Is(err, jsontext.ErrDuplicateName) {
 		return fmt.Errorf("an object has the member %.40q twice", e.JSONPointer.LastToken())
@@ -65,8 +65,8 @@ func notJSON(err error) error {
 	return fmt.Errorf("the body is not one JSON value: %s", strings.TrimPrefix(err.Error(), "jsontext: "))
 }
 
-// jsonDepth returns the deepest nesting of brackets outside strings. It looks at
-// nothing else: jsontext judges the rest.
+// jsonDepth returns the deepest nesting of brackets outside strings. It checks nothing
+// else: jsontext does.
 func jsonDepth(b []byte) int {
 	depth, deepest, inString := 0, 0, false
 	for i := 0; i < len(b); i++ {

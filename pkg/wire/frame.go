@@ -7,8 +7,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// Content is what one frame says: exactly one member is set, or none for a
-// heartbeat.
+// Content is the content of one frame: exactly one member is set, or none for a heartbeat.
 type Content struct {
 	Message *Message
 	Gap     *Gap
@@ -17,7 +16,7 @@ type Content struct {
 	Reply   *Reply
 }
 
-// Counts reports whether the frame is one that acks count: a message or a gap.
+// Counts reports whether acks count the frame: a message or a gap.
 func (c Content) Counts() bool { return c.Message != nil || c.Gap != nil }
 
 // AppendJSON appends the frame as one NDJSON line; the zero Content is a heartbeat.
@@ -54,8 +53,8 @@ func (c Content) AppendCBOR(dst []byte) []byte {
 	return append(dst, cbor.Null)
 }
 
-// A Gap announces loss: the messages of Topic after After, up to and including
-// Position, will not come; delivery goes on after Position.
+// A Gap announces loss: the messages of Topic after After, up to and including Position,
+// will not be delivered. Delivery continues after Position.
 type Gap struct {
 	Topic    string    `json:"topic"`
 	Reason   GapReason `json:"reason"`
@@ -68,10 +67,10 @@ type GapReason string
 
 // The reasons of a gap.
 const (
-	GapExpired   GapReason = "expired"   // older than the history keeps, or past their own ttl
-	GapEvicted   GapReason = "evicted"   // pushed out of the history by newer ones, or forgotten with their topic
-	GapSlow      GapReason = "slow"      // the subscriber fell behind further than the history reaches
-	GapConflated GapReason = "conflated" // newer messages with the same key took their place
+	GapExpired   GapReason = "expired"   // older than history.age, or than their own ttl
+	GapEvicted   GapReason = "evicted"   // replaced in the history by newer messages, or forgotten with their topic
+	GapSlow      GapReason = "slow"      // the subscriber fell behind, further than the history reaches
+	GapConflated GapReason = "conflated" // replaced by newer messages with the same key
 	GapRestarted GapReason = "restarted" // the position is of another epoch, or ahead of the topic
 	GapDeleted   GapReason = "deleted"   // the topic's history was emptied
 )
@@ -81,8 +80,8 @@ func GapReasons() []GapReason {
 	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted}
 }
 
-// check returns an error for a gap that contradicts itself. The reason may be
-// one that a newer daemon knows and this client does not.
+// check returns an error for a gap that contradicts itself. The reason may be unknown
+// here: a newer daemon may have more reasons.
 func (g *Gap) check() error {
 	if g.Reason == "" || g.Topic != g.After.Topic || g.Topic != g.Position.Topic || g.Topic == "" {
 		return fmt.Errorf("gap of topic %q (%s) names positions %q and %q", g.Topic, g.Reason, g.After, g.Position)
@@ -90,8 +89,8 @@ func (g *Gap) check() error {
 	return nil
 }
 
-// A Hello tells a subscriber where its topics begin. It opens every stream, and
-// the stateless polls that name a topic without a position.
+// A Hello tells a subscriber where its topics begin. It is the first frame of every
+// stream, and of stateless polls that name a topic without a position.
 type Hello struct {
 	Positions []Position `json:"positions"`
 	Session   string     `json:"session,omitempty"`
@@ -101,19 +100,19 @@ type Hello struct {
 // Limits are the daemon's timeouts and bounds that a client should know.
 // Durations are whole milliseconds.
 type Limits struct {
-	PollTimeoutMS       int64 `json:"poll_timeout_ms"`       // a poll is held this long, then answered empty
-	HeartbeatMS         int64 `json:"heartbeat_ms"`          // a quiet stream sends an empty line this often
+	PollTimeoutMS       int64 `json:"poll_timeout_ms"`       // after this time, the answer to a poll is empty
+	HeartbeatMS         int64 `json:"heartbeat_ms"`          // an idle stream sends an empty line this often
 	InactivityTimeoutMS int64 `json:"inactivity_timeout_ms"` // a session without a poll ends after this
-	MaxOutputDelayMS    int64 `json:"max_output_delay_ms"`   // a quiet "multiple" answer ends after this
-	AnswerFrames        int   `json:"answer_frames"`         // at most so many frames in a bounded answer
-	AnswerBytes         int   `json:"answer_bytes"`          // and about so many bytes
+	MaxOutputDelayMS    int64 `json:"max_output_delay_ms"`   // an idle "multiple" answer ends after this
+	AnswerFrames        int   `json:"answer_frames"`         // most frames in an answer that is not a stream
+	AnswerBytes         int   `json:"answer_bytes"`          // and about the most bytes
 	Queue               int   `json:"queue"`                 // frames a session buffers before it falls behind
-	Unacked             int   `json:"unacked"`               // frames sent and not acked that are kept
-	Subscriptions       int   `json:"subscriptions"`         // topics a session may hold
+	Unacked             int   `json:"unacked"`               // sent frames kept until they are acknowledged
+	Subscriptions       int   `json:"subscriptions"`         // topics that a session may have
 	MessageBytes        int   `json:"message_bytes"`         // largest message
 
-	WaitMS          int64 `json:"wait_ms,omitempty"`                      // a call or a session waits so long for a place
-	PendingMessages int   `json:"pending_messages_per_session,omitempty"` // publishes under way that name the session
+	WaitMS          int64 `json:"wait_ms,omitempty"`                      // a call or a session waits this long for a slot
+	PendingMessages int   `json:"pending_messages_per_session,omitempty"` // publishes in flight that name the session
 }
 
 // PollTimeout returns PollTimeoutMS as a duration.
@@ -124,9 +123,9 @@ func (l *Limits) PollTimeout() time.Duration {
 // Heartbeat returns HeartbeatMS as a duration.
 func (l *Limits) Heartbeat() time.Duration { return time.Duration(l.HeartbeatMS) * time.Millisecond }
 
-// A Reply answers a command of a duplex connection. It does not count as a frame.
+// A Reply answers a command. Acks do not count it.
 type Reply struct {
-	Ref       *uint64    `json:"ref,omitempty"` // the command's own; none if it had none
+	Ref       *uint64    `json:"ref,omitempty"` // that of the command; omitted if it had none
 	Positions []Position `json:"positions,omitempty"`
 	Position  *Position  `json:"position,omitempty"`
 	Time      int64      `json:"time,omitempty"` // Unix milliseconds; with Position

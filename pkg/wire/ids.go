@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// MaxClientBytes bounds what a client calls itself.
+// MaxClientBytes bounds a client's id.
 const MaxClientBytes = 64
 
-// CheckClient returns nil if id is what a client may call itself: 1 to
-// MaxClientBytes ASCII letters, digits, '-', '_', '.' and ':'. The error says what
-// to change.
+// CheckClient returns nil if id is a valid client id: 1 to MaxClientBytes ASCII letters,
+// digits, '-', '_', '.' and ':'. The error says what to change.
 func CheckClient(id string) error {
 	if len(id) == 0 || len(id) > MaxClientBytes {
-		return fmt.Errorf("the client's id has %d bytes: 1 to %d are allowed", len(id), MaxClientBytes)
+		return fmt.Errorf("the client's id must have 1 to %d bytes; it has %d", MaxClientBytes, len(id))
 	}
 	for i := range len(id) {
 		if c := id[i]; !isTokenByte(c) && c != '.' && c != ':' {
@@ -26,11 +25,11 @@ func CheckClient(id string) error {
 // MaxIDBytes bounds an idempotency key, which is a message's id.
 const MaxIDBytes = 255
 
-// CheckID returns nil if id may be an idempotency key: 1 to MaxIDBytes of printable
-// ASCII, spaces among them. The error says what to change.
+// CheckID returns nil if id is a valid idempotency key: 1 to MaxIDBytes of printable ASCII,
+// including spaces. The error says what to change.
 func CheckID(id string) error {
 	if len(id) == 0 || len(id) > MaxIDBytes {
-		return fmt.Errorf("the idempotency key has %d bytes: 1 to %d are allowed", len(id), MaxIDBytes)
+		return fmt.Errorf("the idempotency key must have 1 to %d bytes; it has %d", MaxIDBytes, len(id))
 	}
 	for i := range len(id) {
 		if c := id[i]; c < ' ' || c > '~' {
@@ -42,5 +41,5 @@ func CheckID(id string) error {
 
 var keyQuoter = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
-// FormatIdempotencyKey returns id, which CheckID has passed, as a header's value.
+// FormatIdempotencyKey returns a valid id as the value of the Idempotency-Key header.
 func FormatIdempotencyKey(id string) string { return `"` + keyQuoter.Replace(id) + `"` }

@@ -12,6 +12,6 @@ func TestCheckClient(t *testing.T) {
 		require.NoError(t, CheckClient(id), id)
 	}
 	for _, id := range []string{"", strings.Repeat("x", MaxClientBytes+1), "a b", "a/b", "ä", "a\n", "a@b", "\x00", "a%41"} {
-		require.ErrorContains(t, CheckClient(id), "allowed", "%q", id)
+		require.ErrorContains(t, CheckClient(id), "the client's id ", "%q", id)
 	}
 }

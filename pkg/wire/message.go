@@ -8,28 +8,26 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A Message is what was published, with the position the daemon gave it.
-// It is immutable once published.
+// A Message is a published message with its position. It is immutable once published.
 type Message struct {
 	Position Position
-	Time     int64  // Unix milliseconds at which the daemon took it
+	Time     int64  // when the daemon accepted it, in Unix milliseconds
 	Type     string // media type of Data; empty for JSON
-	Data     []byte // for JSON one compact value, or see CBOR; else the published bytes
-	CBOR     bool   // the value is JSON, and Data is CBOR, as it was published: see cbor.Check
+	Data     []byte // for JSON, one compact value, or see CBOR; otherwise the published bytes
+	CBOR     bool   // the value is JSON, and Data is the CBOR that was published: see cbor.Check
 	ID       string // the publisher's Idempotency-Key; may be empty
-	Key      string // what conflation goes by; may be empty
-	Client   string // the publisher's own id, for those who leave their own out; may be empty; not in frames
+	Key      string // messages with the same key conflate; may be empty
+	Client   string // the publisher's id, for subscribers with echo=false; may be empty; not in frames
 }
 
-// MaxTypeBytes and MaxKeyBytes bound what a publisher says about a message.
+// Bounds of a message's type and key.
 const (
 	MaxTypeBytes = 255
 	MaxKeyBytes  = 255
 )
 
-// messageOverhead is what a held message costs beside its own bytes: the Frame,
-// its encoding's slice and its slot in the history. Counting it keeps a
-// history of empty messages within its bound, too.
+// messageOverhead is what a held message costs besides its own bytes: its frame, the slice
+// of its encoding and its slot in a history. It bounds a history of empty messages.
 const messageOverhead = 256
 
 // Size returns the bytes that a held message counts for.
@@ -37,13 +35,12 @@ func (m *Message) Size() int {
 	return messageOverhead + len(m.Data) + len(m.Type) + len(m.ID) + len(m.Key) + len(m.Client)
 }
 
-// IsText reports whether Data travels as a JSON string rather than in base64: it
-// is valid UTF-8 of a type that is text.
+// IsText reports whether frames carry Data as a string and not in base64: its type is text,
+// and it is valid UTF-8.
 func (m *Message) IsText() bool { return isTextType(m.Type) && utf8.Valid(m.Data) }
 
-// isTextType holds for text/*, for the +json and +xml suffixes (RFC 6839), and
-// for the two application types that are text in all but name, unless a
-// charset other than UTF-8 is stated.
+// isTextType reports whether a media type is text in UTF-8: text/*, the suffixes +json and
+// +xml (RFC 6839), and two application types.
 func isTextType(mediaType string) bool {
 	t, params, err := mime.ParseMediaType(mediaType)
 	if err != nil {
@@ -56,14 +53,12 @@ func isTextType(mediaType string) bool {
 		t == "application/xml" || t == "application/javascript"
 }
 
-// CBORType is the media type of one CBOR item, and of a message that JSON has no
-// words for.
+// CBORType is the media type of one CBOR item, and of a message that JSON cannot express.
 const CBORType = "application/cbor"
 
-// SetCBOR makes body, which is published as CBOR, the message's payload: JSON, if
-// JSON has words for it, and otherwise CBORType. The message keeps body, and nothing
-// of it is set if the error says that this is no such item (see cbor.Check), or wraps
-// what CompactJSON refuses.
+// SetCBOR makes body, a CBOR item, the payload of the message: as JSON if JSON can express
+// it, otherwise with CBORType. The message keeps body. It stays unchanged if body is not a
+// valid item (see cbor.Check), or wraps JSON that CompactJSON refuses.
 func (m *Message) SetCBOR(body []byte) error {
 	model, err := cbor.Check(body)
 	if err != nil {

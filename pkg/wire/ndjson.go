@@ -19,8 +19,7 @@ import (
 //	{"position":"a.b@k3:19","time":1700000000000,"type":"text/plain","text":"hi"}
 //	{"position":"a.b@k3:20","time":1700000000000,"type":"image/png","base64":"iVBO"}
 //
-// The position comes first and the payload last. id and key, where present, stand
-// after the time.
+// The position comes first and the payload last. id and key, if any, follow the time.
 func appendMessage(dst []byte, m *Message) []byte {
 	dst = append(dst, `{"position":"`...)
 	dst = m.Position.Append(dst)
@@ -35,8 +34,8 @@ func appendMessage(dst []byte, m *Message) []byte {
 	return append(m.AppendPayload(dst), '}', '\n')
 }
 
-// AppendPayload appends the members of a JSON object that carry the payload, with a
-// comma before each: data, or type with text or base64.
+// AppendPayload appends the members of the payload, with a comma before each: data, or
+// type with text or base64.
 func (m *Message) AppendPayload(dst []byte) []byte {
 	if m.Type == "" {
 		return appendData(append(dst, `,"data":`...), m)
@@ -63,7 +62,7 @@ func appendGap(dst []byte, g *Gap) []byte {
 	dst = append(dst, `{"gap":{"topic":"`...)
 	dst = append(dst, g.Topic...)
 	dst = append(dst, `","reason":`...)
-	dst = cbor.AppendJSONString(dst, string(g.Reason)) // one to come may be any string
+	dst = cbor.AppendJSONString(dst, string(g.Reason)) // an unknown reason may be any string
 	dst = append(dst, `,"after":"`...)
 	dst = g.After.Append(dst)
 	dst = append(dst, `","position":"`...)
@@ -79,7 +78,7 @@ func appendNamed(dst []byte, name string, value any) []byte {
 	return append(dst, "}\n"...)
 }
 
-// appendValue appends what is sent seldom.
+// appendValue appends a value that is rare, so that speed does not matter.
 func appendValue(dst []byte, name string, value any) []byte {
 	b, err := json.Marshal(value)
 	if err != nil {
@@ -88,7 +87,7 @@ func appendValue(dst []byte, name string, value any) []byte {
 	return append(dst, b...)
 }
 
-// appendReply appends r as one NDJSON line. Members are left out that say nothing.
+// appendReply appends r as one NDJSON line, without empty members.
 func appendReply(dst []byte, r *Reply) []byte {
 	dst = append(dst, `{"reply":{`...)
 	from := len(dst)
@@ -130,8 +129,8 @@ func appendPositions(dst []byte, positions []Position) []byte {
 	return append(dst, ']')
 }
 
-// jsonFrame has every member that a frame may have. Members that it does not
-// know are ignored, so that frames may grow.
+// jsonFrame has every member of every frame. Unknown members are ignored, because newer
+// daemons may send more.
 type jsonFrame struct {
 	Position *Position       `json:"position"`
 	Time     int64           `json:"time"`
@@ -147,8 +146,8 @@ type jsonFrame struct {
 	Reply    *Reply          `json:"reply"`
 }
 
-// ParseLine reads one NDJSON frame, with or without its newline. The result
-// shares no memory with line.
+// ParseLine reads one NDJSON frame, with or without its newline. The result shares no
+// memory with line.
 func ParseLine(line []byte) (Content, error) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 {
@@ -174,7 +173,7 @@ func (f *jsonFrame) content() (Content, error) {
 	}
 	switch {
 	case kinds != 1:
-		return Content{}, errors.New("is not exactly one of message, gap, hello, end and reply")
+		return Content{}, errors.New("must be exactly one of message, gap, hello, end and reply")
 	case f.Gap != nil:
 		return Content{Gap: f.Gap}, f.Gap.check()
 	case f.Hello != nil:
@@ -198,29 +197,28 @@ func (f *jsonFrame) message() (*Message, error) {
 	case f.Base64 != nil && f.Type != "" && f.Data == nil && f.Text == nil:
 		m.Data = *f.Base64
 	default:
-		return nil, errors.New("a message has data, or a type and either text or base64")
+		return nil, errors.New("a message must have data, or a type and either text or base64")
 	}
 	return m, nil
 }
 
-// MaxFrameBytes is the largest frame that a Decoder takes: the largest message
-// that can be configured (8 MiB), as a string of escapes.
+// MaxFrameBytes is the largest frame that a decoder accepts. It fits the largest message
+// that can be configured (8 MiB), written with escapes.
 const MaxFrameBytes = cbor.MaxItemBytes
 
-// A Decoder reads NDJSON frames. It is for one goroutine.
+// A Decoder reads NDJSON frames. Only one goroutine may use it.
 type Decoder struct {
 	lines *bufio.Reader
-	line  []byte // the part of a line that came before the reader's buffer ended
+	line  []byte // the beginning of a line that is longer than the reader's buffer
 }
 
-// NewDecoder returns a Decoder of r, which it may read ahead.
+// NewDecoder returns a Decoder that reads from r. It may read ahead.
 func NewDecoder(r io.Reader) *Decoder {
 	return &Decoder{lines: bufio.NewReader(r)}
 }
 
-// Next returns the next frame's content; the zero Content is a heartbeat. At a
-// clean end it returns io.EOF; if the last line has no newline, its frame was
-// cut off and it returns io.ErrUnexpectedEOF.
+// Next returns the content of the next frame; the zero Content is a heartbeat. At the end
+// it returns io.EOF, or io.ErrUnexpectedEOF if the last line has no newline.
 func (d *Decoder) Next() (Content, error) {
 	d.line = d.line[:0]
 	for {

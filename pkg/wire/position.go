@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// A Position is the last message of a topic that a subscriber has, written
-// topic@epoch:offset. Offset 0 is before the first message of the epoch. A pattern
-// has a position, too: of what was forgotten among the topics that it stands for.
+// A Position is the last message of a topic that a subscriber has received, written
+// topic@epoch:offset. Offset 0 is before the first message of the epoch. A pattern also has
+// a position: it counts the forgotten topics that match.
 type Position struct {
 	Topic  string
-	Epoch  string // base 36, lower case; the lifetime of the numbering
+	Epoch  string // base 36, lower case; changes when numbering begins anew
 	Offset uint64 // rises within an epoch, not necessarily by one
 }
 
-// MaxEpochBytes bounds an epoch; the daemon's own have twelve or thirteen.
+// MaxEpochBytes bounds an epoch; those of the daemon have twelve or thirteen bytes.
 const MaxEpochBytes = 16
 
-// MaxOffset is the largest integer that every JSON reader keeps exactly
-// (RFC 8259, section 6).
+// MaxOffset bounds offsets and the ref of a command. It is the largest integer that every
+// JSON reader keeps exactly (RFC 8259, section 6).
 const MaxOffset = 1<<53 - 1
 
 // String returns topic@epoch:offset.
@@ -37,7 +37,7 @@ func (p Position) Append(dst []byte) []byte {
 // MarshalText makes a position a JSON string.
 func (p Position) MarshalText() ([]byte, error) { return p.Append(nil), nil }
 
-// UnmarshalText reads topic@epoch:offset strictly.
+// UnmarshalText reads topic@epoch:offset as ParsePosition does.
 func (p *Position) UnmarshalText(text []byte) error {
 	parsed, err := ParsePosition(string(text))
 	if err != nil {
@@ -47,8 +47,8 @@ func (p *Position) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// ParsePosition reads topic@epoch:offset. Offsets have no sign, no leading zero,
-// and fit a JSON number.
+// ParsePosition reads topic@epoch:offset. An offset has no sign and no leading zero, and is
+// at most MaxOffset.
 func ParsePosition(s string) (Position, error) {
 	topic, rest, ok := strings.Cut(s, "@")
 	if !ok {

@@ -39,7 +39,7 @@ func TestPositionIsStrict(t *testing.T) {
 		"a":                                   "no '@'",
 		"@k3:1":                               "topic is empty",
 		"a..b@k3:1":                           "empty token",
-		strings.Repeat("a", 256) + "@k3:1":    "256 bytes",
+		strings.Repeat("a", 256) + "@k3:1":    "it has 256",
 		"a@k3":                                "no offset",
 		"a@oldest":                            "no offset",
 		"a@:1":                                "the epoch is",
@@ -99,7 +99,7 @@ func TestStartIsStrict(t *testing.T) {
 		"a@Oldest":   "or topic@oldest",
 		"a@oldest:":  "plain decimal",
 		"a@oldest ":  "or topic@oldest",
-		"a@now":      "or the topic alone for now",
+		"a@now":      "or the topic alone for new messages",
 		"a@k3:01":    "plain decimal",
 		"a b@oldest": "holds ' '",
 	} {

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -11,9 +12,8 @@ import (
 // ProblemType is the media type of a problem (RFC 9457, section 3).
 const ProblemType = "application/problem+json"
 
-// A Problem is an error as told to a client (RFC 9457). Its type is
-// about:blank, so Title is the status's phrase; Code is for programs, Detail and
-// Remedy are for people.
+// A Problem is an error for a client (RFC 9457). Its type is about:blank, so Title is the
+// phrase of the status. Code is for programs; Detail and Remedy are for people.
 type Problem struct {
 	Title        string     `json:"title"`
 	Status       int        `json:"status"`
@@ -21,39 +21,39 @@ type Problem struct {
 	Detail       string     `json:"detail,omitempty"`
 	Remedy       string     `json:"remedy,omitempty"`
 	RetryAfterMS int64      `json:"retry_after_ms,omitempty"`
-	Positions    []Position `json:"positions,omitempty"` // where reopening goes on
+	Positions    []Position `json:"positions,omitempty"` // where a reopened session continues
 }
 
 // Code names a kind of problem. The list is frozen; it only grows.
 type Code string
 
-// The codes, each with the one status it goes with (see statuses).
+// The codes. Each has one status; see statuses.
 const (
 	CodeInvalidRequest       Code = "invalid_request"        // a member, parameter or header is wrong
 	CodeInvalidTopic         Code = "invalid_topic"          // a topic's name breaks the rules
 	CodeInvalidPosition      Code = "invalid_position"       // a position cannot be read
 	CodeInvalidBody          Code = "invalid_body"           // the published body is not what its type says
-	CodeAckBeyondSent        Code = "ack_beyond_sent"        // more frames acked than sent
-	CodeTooManySubscriptions Code = "too_many_subscriptions" // the session would hold more topics than allowed
-	CodeReservedTopic        Code = "reserved_topic"         // the topic is the daemon's own
-	CodeUnauthorized         Code = "unauthorized"           // who are you?
-	CodeForbidden            Code = "forbidden"              // you may not
+	CodeAckBeyondSent        Code = "ack_beyond_sent"        // the ack counts more frames than were sent
+	CodeTooManySubscriptions Code = "too_many_subscriptions" // the session would have more topics than allowed
+	CodeReservedTopic        Code = "reserved_topic"         // the topic belongs to the daemon
+	CodeUnauthorized         Code = "unauthorized"           // the request does not identify its sender
+	CodeForbidden            Code = "forbidden"              // the principal may not do this
 	CodeNotFound             Code = "not_found"              // no such path
-	CodeTopicUnknown         Code = "topic_unknown"          // nobody published or subscribed to it
-	CodeSessionUnknown       Code = "session_unknown"        // never existed, or ended too long ago to be remembered
+	CodeTopicUnknown         Code = "topic_unknown"          // the topic does not exist now
+	CodeSessionUnknown       Code = "session_unknown"        // the session never existed, or its end is forgotten
 	CodeMethodNotAllowed     Code = "method_not_allowed"     // see the Allow header
-	CodeNotAcceptable        Code = "not_acceptable"         // no format that the client accepts
-	CodeStaleAck             Code = "stale_ack"              // an ack below one already made
-	CodePollReplaced         Code = "poll_replaced"          // a newer poll took this one's place; do not poll again
-	CodeSessionEnded         Code = "session_ended"          // it was; open another from your positions
-	CodeMessageTooLarge      Code = "message_too_large"      // the body exceeds the limit
-	CodeUnsupportedType      Code = "unsupported_type"       // a body of this type is not taken here
+	CodeNotAcceptable        Code = "not_acceptable"         // the client accepts no format of the daemon
+	CodeStaleAck             Code = "stale_ack"              // the ack is lower than an earlier one
+	CodePollReplaced         Code = "poll_replaced"          // a newer poll replaced this one; do not poll again
+	CodeSessionEnded         Code = "session_ended"          // the session has ended; open another from your positions
+	CodeMessageTooLarge      Code = "message_too_large"      // the body is larger than the limit
+	CodeUnsupportedType      Code = "unsupported_type"       // this path does not accept a body of this type
 	CodeIdempotencyMismatch  Code = "idempotency_mismatch"   // the key was used for another message
-	CodeLimited              Code = "limited"                // a limit was reached; later
-	CodeOverloaded           Code = "overloaded"             // the daemon cannot keep up; later
-	CodeDraining             Code = "draining"               // the daemon is going away; elsewhere or later
-	CodeHookFailed           Code = "hook_failed"            // the application did not say what to do with the message; later
-	CodeInternal             Code = "internal"               // our fault
+	CodeLimited              Code = "limited"                // the client reached a limit; retry later
+	CodeOverloaded           Code = "overloaded"             // the daemon is overloaded; retry later
+	CodeDraining             Code = "draining"               // the daemon is shutting down; retry later or elsewhere
+	CodeHookFailed           Code = "hook_failed"            // the application gave no valid answer about the message; retry later
+	CodeInternal             Code = "internal"               // a fault of the daemon
 )
 
 var statuses = map[Code]int{
@@ -84,17 +84,13 @@ var statuses = map[Code]int{
 	CodeInternal:             http.StatusInternalServerError,
 }
 
-// Codes returns every code with its status, for tests and documents.
+// Codes returns every code with its status.
 func Codes() map[Code]int {
-	copied := make(map[Code]int, len(statuses))
-	for c, s := range statuses {
-		copied[c] = s
-	}
-	return copied
+	return maps.Clone(statuses)
 }
 
-// NewProblem returns a problem with its code's status and title.
-// It panics on a code that is not in the list.
+// NewProblem returns a problem with the status and title of its code. It panics on an
+// unknown code.
 func NewProblem(code Code, remedy, detail string, args ...any) *Problem {
 	status, ok := statuses[code]
 	if !ok {
@@ -109,16 +105,16 @@ func NewProblem(code Code, remedy, detail string, args ...any) *Problem {
 	}
 }
 
-// Retry has the problem say after how long it may be tried again, in milliseconds,
-// rounded up, and returns it.
+// Retry sets the time after which the client may retry, in milliseconds, rounded up, and
+// returns p.
 func (p *Problem) Retry(after time.Duration) *Problem {
 	p.RetryAfterMS = max(1, int64((after+time.Millisecond-1)/time.Millisecond))
 	return p
 }
 
-// Spread returns the problem with its time to retry spread at random over one to two
-// times what it says, so that those who are refused together do not come back
-// together. Without a time it returns p itself.
+// Spread returns the problem with a random time to retry, between one and two times that of
+// p, so that clients that are refused together do not retry together. Without a time it
+// returns p.
 func (p *Problem) Spread() *Problem {
 	if p.RetryAfterMS <= 0 {
 		return p
@@ -128,11 +124,11 @@ func (p *Problem) Spread() *Problem {
 	return &q
 }
 
-// RetryAfter returns the time to retry in the Retry-After header's unit, whole
-// seconds (RFC 9110, section 10.2.3), rounded up; 0 is no header.
+// RetryAfter returns the time to retry for the Retry-After header, in whole seconds
+// (RFC 9110, section 10.2.3), rounded up; 0 means no header.
 func (p *Problem) RetryAfter() int64 { return (p.RetryAfterMS + 999) / 1000 }
 
-// Error makes a problem an error: code, detail, remedy.
+// Error returns "code: detail (remedy)".
 func (p *Problem) Error() string {
 	s := string(p.Code)
 	if p.Detail != "" {
@@ -144,7 +140,7 @@ func (p *Problem) Error() string {
 	return s
 }
 
-// Is makes errors.Is compare problems by code alone.
+// Is makes errors.Is compare problems only by code.
 func (p *Problem) Is(target error) bool {
 	other, ok := target.(*Problem)
 	return ok && other.Code == p.Code

@@ -9,22 +9,21 @@ import (
 	"time"
 )
 
-// A Start is where a subscription to a topic begins: at now (the zero value of
-// From), at the oldest message held, or after a position. Its text is the
-// topic alone, topic@oldest, or topic@epoch:offset. In the topic's place there may
-// be a pattern.
+// A Start is where a subscription to a topic or a pattern begins: with the next message
+// (the zero From), with the oldest message in history, or after a position. Its text is the
+// topic alone, topic@oldest, or topic@epoch:offset.
 type Start struct {
 	Topic string // or a pattern
 	From  From
 	Epoch string // FromPosition only
-	After uint64 // FromPosition only: the offset of the last message had
+	After uint64 // FromPosition only: the offset of the last message received
 
-	// Every is the least time between two deliveries, from max_rate; 0 is none. It is
-	// not in the text, so JSON has an object for a Start with one.
+	// Every is the least time between two deliveries, from max_rate; 0: not limited. A
+	// Start with Every is an object in JSON, because the text does not have it.
 	Every time.Duration
 }
 
-// From says which kind a Start is.
+// From is the kind of a Start.
 type From uint8
 
 // The kinds of Start.
@@ -53,7 +52,7 @@ func ParseStart(s string) (Start, error) {
 	}
 	p, err := ParsePosition(s)
 	if err != nil {
-		return Start{}, fmt.Errorf("%w; or topic@oldest, or the topic alone for now", err)
+		return Start{}, fmt.Errorf("%w; or topic@oldest, or the topic alone for new messages", err)
 	}
 	return StartAfter(p), nil
 }
@@ -74,13 +73,13 @@ func (s Start) String() string {
 	return s.Topic
 }
 
-// pacedStart is the JSON of a Start with a max_rate.
+// pacedStart is a Start with max_rate in JSON.
 type pacedStart struct {
 	Topic   string `json:"topic"`
 	MaxRate string `json:"max_rate,omitempty"`
 }
 
-// MarshalJSON makes a Start a string, or an object if it has a max_rate.
+// MarshalJSON writes a string, or an object if the Start has a max_rate.
 func (s Start) MarshalJSON() ([]byte, error) {
 	if s.Every == 0 {
 		return json.Marshal(s.String())
@@ -88,7 +87,7 @@ func (s Start) MarshalJSON() ([]byte, error) {
 	return json.Marshal(pacedStart{Topic: s.String(), MaxRate: formatRate(s.Every)})
 }
 
-// UnmarshalJSON reads a string or an object, strictly.
+// UnmarshalJSON reads a string or an object without unknown members.
 func (s *Start) UnmarshalJSON(text []byte) error {
 	var p pacedStart
 	if err := unmarshalStart(text, &p); err != nil {
@@ -116,15 +115,14 @@ func unmarshalStart(text []byte, p *pacedStart) error {
 	return nil
 }
 
-// Bounds of the time between deliveries that a max_rate may ask for.
+// Bounds of the time between two deliveries.
 const (
 	minEvery = time.Millisecond
 	maxEvery = time.Hour
 )
 
-// ParseRate reads a max_rate, such as 5/s, 30/m or 1/10s: a whole number of
-// deliveries, and the time in which they may come. It returns the least time
-// between two deliveries, from a millisecond to an hour.
+// ParseRate reads a max_rate, such as 5/s, 30/m or 1/10s: a whole number of deliveries in a
+// time. It returns the least time between two deliveries, from a millisecond to an hour.
 func ParseRate(s string) (every time.Duration, err error) {
 	count, per, ok := strings.Cut(s, "/")
 	n, err := strconv.ParseUint(count, 10, 32)
@@ -143,7 +141,7 @@ func ParseRate(s string) (every time.Duration, err error) {
 }
 
 func badRate(s string) error {
-	return faultf(CodeInvalidRequest, "max_rate %.40q is not a number of deliveries and a time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h", s)
+	return faultf(CodeInvalidRequest, "max_rate %q must be a number of deliveries and a time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h", s)
 }
 
 // formatRate returns what ParseRate reads.

@@ -10,15 +10,15 @@ const (
 	MaxTopicTokens = 16
 )
 
-// CheckTopic returns nil if name is a topic's name: dot-separated tokens of
-// ASCII letters, digits, '-' and '_', at most MaxTopicTokens of them and
-// MaxTopicBytes in all. Case counts. The error says what to change.
+// CheckTopic returns nil if name is a valid topic: tokens of ASCII letters, digits, '-' and
+// '_', with dots between them; at most MaxTopicTokens tokens and MaxTopicBytes in all. Case
+// matters. The error says what to change.
 func CheckTopic(name string) error {
 	switch {
 	case name == "":
 		return faultf(CodeInvalidTopic, "the topic is empty: name one, such as prices.acme")
 	case len(name) > MaxTopicBytes:
-		return faultf(CodeInvalidTopic, "the topic has %d bytes: at most %d are allowed", len(name), MaxTopicBytes)
+		return faultf(CodeInvalidTopic, "the topic must have at most %d bytes; it has %d", MaxTopicBytes, len(name))
 	case strings.Count(name, ".") >= MaxTopicTokens:
 		return faultf(CodeInvalidTopic, "the topic has more than %d tokens: join some", MaxTopicTokens)
 	}
@@ -42,8 +42,8 @@ func CheckTopic(name string) error {
 	return nil
 }
 
-// ReservedTopic reports whether name belongs to the daemon: its first token
-// begins with '_'. Clients may subscribe to such topics but not publish.
+// ReservedTopic reports whether the topic belongs to the daemon: its first token begins
+// with '_'. Clients may subscribe to such topics but not publish.
 func ReservedTopic(name string) bool { return strings.HasPrefix(name, "_") }
 
 func emptyToken(name string) error {
@@ -54,19 +54,19 @@ func isTokenByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'
 }
 
-// A pattern stands for topics: it is a topic's name in which '*' may stand for a
-// token, and a last '>' for one or more tokens. No wildcard stands for a first
-// token that begins with '_', which is the daemon's own.
+// A pattern matches topics. It is written like a topic, in which '*' matches one token and
+// a last '>' matches one or more tokens. A wildcard does not match a first token that begins
+// with '_', because such topics belong to the daemon.
 const (
 	anyToken = "*"
 	anyRest  = ">"
 )
 
-// IsPattern reports whether s, a topic's name or a pattern, is a pattern.
+// IsPattern reports whether s has a wildcard, so that it is not the name of a topic.
 func IsPattern(s string) bool { return strings.ContainsAny(s, anyToken+anyRest) }
 
-// CheckPattern returns nil if s is a pattern or a topic's name, which stands for
-// itself. The error says what to change.
+// CheckPattern returns nil if s is a valid pattern or topic. A topic matches itself. The
+// error says what to change.
 func CheckPattern(s string) error {
 	i := -1
 	for token := range strings.SplitSeq(s, ".") {
@@ -77,20 +77,19 @@ func CheckPattern(s string) error {
 		case token == anyToken:
 		case token == anyRest && i == strings.Count(s, "."):
 		case token == anyRest:
-			return faultf(CodeInvalidTopic, "pattern %q goes on behind '>': it stands for all that follows, so it comes last", s)
+			return faultf(CodeInvalidTopic, "pattern %q continues after '>': '>' matches all that follows, so it must be last", s)
 		case IsPattern(token):
-			return faultf(CodeInvalidTopic, "pattern %q has a wildcard within the token %q: '*' and '>' stand for whole tokens", s, token)
+			return faultf(CodeInvalidTopic, "pattern %q has a wildcard within the token %q: '*' and '>' must be whole tokens", s, token)
 		}
 	}
-	// What is left has the bounds and the letters of a topic.
+	// The rest follows the rules of topics.
 	return CheckTopic(wildcardsOut.Replace(s))
 }
 
 var wildcardsOut = strings.NewReplacer(anyToken, "x", anyRest, "x")
 
-// Matches reports whether the pattern, which must be a good one, stands for the
-// topic. A client may have it asked some 100,000 times by one request, so it goes over
-// both once, and cuts nothing.
+// Matches reports whether a valid pattern matches the topic. One request of a client may
+// call it some 100,000 times, so it reads both once and does not allocate.
 func Matches(pattern, topic string) bool {
 	if ReservedTopic(topic) && (strings.HasPrefix(pattern, anyToken) || strings.HasPrefix(pattern, anyRest)) {
 		return false
@@ -111,7 +110,7 @@ func Matches(pattern, topic string) bool {
 	return at == len(topic)
 }
 
-// untilDot is the length of the first token.
+// untilDot returns the length of the first token.
 func untilDot(s string) int {
 	for i := range len(s) {
 		if s[i] == '.' {
@@ -121,9 +120,9 @@ func untilDot(s string) int {
 	return len(s)
 }
 
-// MoreSpecific reports whether x, a pattern, is to be preferred to y where both
-// match: token by token from the first, a name comes before '*' and that before
-// '>'. Of two different patterns that match the same topic, one always is.
+// MoreSpecific reports whether pattern x is more specific than y, if both match a topic.
+// Token by token, a name is more specific than '*', and '*' more than '>'. Of two different
+// patterns that match the same topic, one is always more specific.
 func MoreSpecific(x, y string) bool {
 	for {
 		a, restOfX, moreX := strings.Cut(x, ".")
@@ -135,7 +134,7 @@ func MoreSpecific(x, y string) bool {
 	}
 }
 
-// rank orders what may stand in a token's place.
+// rank orders tokens: the most specific is the highest.
 func rank(token string) int {
 	switch token {
 	case anyRest:

@@ -13,7 +13,7 @@ func TestTopicBoundaries(t *testing.T) {
 		name, topic, wantErr string
 	}{
 		{"255 bytes", strings.Repeat("a", 255), ""},
-		{"256 bytes", strings.Repeat("a", 256), "has 256 bytes: at most 255"},
+		{"256 bytes", strings.Repeat("a", 256), "at most 255 bytes; it has 256"},
 		{"16 tokens", tokens(16), ""},
 		{"17 tokens", tokens(17), "more than 16 tokens"},
 		{"one byte", "a", ""},
@@ -99,8 +99,8 @@ func TestPatternsThatAreNone(t *testing.T) {
 	}
 	for bad, why := range map[string]string{
 		"":                              "is empty",
-		"a.>.b":                         "comes last",
-		">.a":                           "comes last",
+		"a.>.b":                         "must be last",
+		">.a":                           "must be last",
 		"a*":                            "whole tokens",
 		"a.b>":                          "whole tokens",
 		"a.**":                          "whole tokens",

@@ -1,10 +1,10 @@
-// Package wire is what everyone speaks: messages, positions, gaps and problems,
-// and the frames that carry them. The daemon, the Go client and the load
-// generator share it; PROTOCOL.md beside this file is the same contract for
-// clients in other languages, and testdata/ holds the vectors they are held to.
+// Package wire is the protocol in Go: messages, positions, gaps and problems, and the
+// frames that carry them. The daemon, the Go client and the load generator share it.
+// PROTOCOL.md beside this file is the same contract for other languages; testdata/ has
+// its test vectors.
 //
-// Nothing here does I/O beyond reading frames from an io.Reader, and every value
-// but Decoder may be used by many goroutines once made.
+// The only I/O is reading frames from an io.Reader. Every value except the decoders may
+// be used concurrently.
 package wire
 
 // The media types of answers that are frames.
