@@ -16,8 +16,8 @@ import (
 // appOnly are the methods by which the authority, the limits, the hook, the topics and
 // the sessions are asked. The rooms above the app call the app instead.
 var appOnly = []string{
-	"Identify", "Allow", "Wants", "Admit", "AdmitMany", "AdmitAddress", "AdmitPrincipal", "AdmitTopic", "BeginElsewhere",
-	"PublishOnce", "PublishKeyed", "Once", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
+	"Identify", "Allow", "Route", "Admit", "AdmitMany", "AdmitAddress", "AdmitPrincipal", "AdmitTopic", "BeginElsewhere",
+	"PublishOnce", "PublishBy", "Once", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
 }
 
 func TestOnlyTheAppAsks(t *testing.T) {

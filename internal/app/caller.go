@@ -63,12 +63,12 @@ func (a *App) Reject(c Caller, err error) error {
 // exist yet may be made: all at once, so that a caller who waits as it is told gets them
 // all.
 func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
-	fresh := 0
+	fresh, limits := 0, a.cfg.Limiter.Limits(limit.Topics)
 	for _, start := range topics {
 		if err := a.cfg.Authority.Allow(c.principal, auth.Subscribe, start.Topic); err != nil {
 			return err
 		}
-		if a.wouldMake(start.Topic) {
+		if !wire.IsPattern(start.Topic) && limits && !a.cfg.Broker.Has(start.Topic) {
 			fresh++
 		}
 	}
@@ -76,11 +76,6 @@ func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
 		return nil
 	}
 	return a.cfg.Limiter.AdmitMany(limit.Topics, fresh, c.Who)
-}
-
-// wouldMake reports whether a topic would be made, where the rate of that is limited.
-func (a *App) wouldMake(topic string) bool {
-	return a.cfg.Limiter.Limits(limit.Topics) && !wire.IsPattern(topic) && !a.cfg.Broker.Has(topic)
 }
 
 // A slot is a call's place among the calls in flight (limits.calls). It belongs to one

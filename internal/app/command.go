@@ -137,7 +137,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Published, error) {
 	var s slot
 	defer s.end()
-	published, err := c.app.publishItem(ctx, &c.caller, &s, item)
+	published, err := c.app.publishItem(ctx, &c.caller, &s, c.app.cfg.Broker.Route(item.Topic), item)
 	if err == nil {
 		c.app.cfg.Metrics.CommandPublishes.Inc()
 	}

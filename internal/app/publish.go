@@ -15,10 +15,6 @@ import (
 
 // A Hook asks the application about messages before they are published.
 type Hook interface {
-	// Wants reports whether the application is asked about messages to the topic. Then
-	// a publish may take long.
-	Wants(topic string) bool
-
 	// Publish asks about m, and returns nil if it may be published: as it is or, if take
 	// was called, as take has changed it by what the application answered. The error is
 	// a *wire.Problem, or ctx's.
@@ -48,7 +44,7 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	if len(p.IdempotencyKeys) == 1 {
 		key, _ = parseIdempotencyKey(p.IdempotencyKeys[0]) // an error is for later
 	}
-	return a.publish(ctx, &c, &s, p.Topic, key, func() (*message, []byte, error) {
+	return a.publish(ctx, &c, &s, a.cfg.Broker.Route(p.Topic), p.Topic, key, func() (*message, []byte, error) {
 		m, err := messageOf(p.Topic, p.Query, p.ContentType, p.IdempotencyKeys)
 		switch {
 		case err != nil:
@@ -62,30 +58,30 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 }
 
 // publishItem publishes a message that came with others, or on a connection.
-func (a *App) publishItem(ctx context.Context, c *Caller, s *slot, item *wire.PublishItem) (wire.Published, error) {
+func (a *App) publishItem(ctx context.Context, c *Caller, s *slot, to broker.Route, item *wire.PublishItem) (wire.Published, error) {
 	key := ""
 	if item.ID != nil {
 		key = *item.ID
 	}
-	return a.publish(ctx, c, s, item.Topic, key, func() (*message, []byte, error) { return messageOfItem(item) })
+	return a.publish(ctx, c, s, to, item.Topic, key, func() (*message, []byte, error) { return messageOfItem(item) })
 }
 
 // publish is the order in which a message is checked. read is called once all is asked
 // that needs no body. The slot may be held already.
-func (a *App) publish(ctx context.Context, c *Caller, s *slot, topic, key string, read func() (*message, []byte, error)) (wire.Published, error) {
+func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, topic, key string, read func() (*message, []byte, error)) (wire.Published, error) {
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return wire.Published{}, why
 	}
 	mustNotWait := ctx.Err() != nil
 	if mustNotWait {
-		if err := a.takeEarlyToPublish(c, s, topic, key); err != nil {
+		if err := a.takeEarlyToPublish(c, s, to, topic, key); err != nil {
 			return wire.Published{}, err
 		}
 	}
 	if err := a.admit(c, limit.Publishes); err != nil {
 		return wire.Published{}, err
 	}
-	if err := a.mayPublish(c, topic); err != nil {
+	if err := a.mayPublish(c, to, topic); err != nil {
 		return wire.Published{}, err
 	}
 	m, body, err := read()
@@ -102,7 +98,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, topic, key string
 	if err := s.take(ctx, a, c); err != nil {
 		return wire.Published{}, err
 	}
-	published, err := a.publishMessage(ctx, c.principal.Name, m, body)
+	published, err := a.publishMessage(ctx, c.principal.Name, to, m, body)
 	if mustNotWait {
 		err = orWouldWait(err)
 	}
@@ -111,8 +107,8 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, topic, key string
 
 // takeEarlyToPublish takes the slot of a publish that must not wait, unless it would
 // have to wait for something else.
-func (a *App) takeEarlyToPublish(c *Caller, s *slot, topic, key string) error {
-	if a.cfg.Hook.Wants(topic) {
+func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key string) error {
+	if to.Rule().Hook {
 		return ErrWouldWait
 	}
 	if key != "" {
@@ -128,7 +124,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, topic, key string) error {
 }
 
 // mayPublish asks for permission, and for the rates of the topic.
-func (a *App) mayPublish(c *Caller, topic string) error {
+func (a *App) mayPublish(c *Caller, to broker.Route, topic string) error {
 	if err := checkTopic(topic); err != nil {
 		return err
 	}
@@ -138,13 +134,13 @@ func (a *App) mayPublish(c *Caller, topic string) error {
 	if err := a.cfg.Authority.Allow(c.principal, auth.Publish, topic); err != nil {
 		return err
 	}
-	if err := a.cfg.Limiter.AdmitTopic(topic, c.Who); err != nil {
+	if err := a.cfg.Limiter.AdmitTopic(to.Rule().Pattern, c.Who); err != nil {
 		return err
 	}
-	if a.wouldMake(topic) {
-		return a.cfg.Limiter.Admit(limit.Topics, c.Who)
+	if to.Exists() {
+		return nil
 	}
-	return nil
+	return a.cfg.Limiter.Admit(limit.Topics, c.Who)
 }
 
 // countPending counts a publish among those that its session has in flight, if it names
@@ -164,34 +160,34 @@ func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err err
 	return &s.Pending, nil
 }
 
-// publishMessage publishes m with a body that nobody else changes, once for each idempotency key of owner's. If a hook is
-// for the topic, the application is asked first. Another publish with the same key is
-// waited for, at most until ctx ends.
-func (a *App) publishMessage(ctx context.Context, owner string, m *message, body []byte) (wire.Published, error) {
+// publishMessage publishes m with a body that nobody else changes, once for each
+// idempotency key of owner's. If the topic has a hook, the application is asked first.
+// Another publish with the same key is waited for, at most until ctx ends.
+func (a *App) publishMessage(ctx context.Context, owner string, to broker.Route, m *message, body []byte) (wire.Published, error) {
 	if err := m.setPayload(body, a.Limits().MessageBytes); err != nil {
 		return wire.Published{}, err
 	}
-	asks := a.cfg.Hook.Wants(m.Position.Topic)
-	switch {
-	case !asks && m.ID == "": // Fast path.
-		return a.cfg.Broker.Publish(&m.Message, m.ttl, time.Now())
-	case !asks:
-		return a.cfg.Broker.PublishOnce(ctx, owner, &m.Message, m.ttl, time.Now())
-	case m.ID == "":
-		return a.askAndPublish(ctx, owner, broker.Key{}, m)
+	if m.ID == "" {
+		return a.askAndPublish(ctx, owner, to, broker.Key{}, m)
 	}
-	publish := func(k broker.Key) (wire.Published, error) { return a.askAndPublish(ctx, owner, k, m) }
-	return a.cfg.Broker.Once(a.awaitSameKey(ctx), owner, &m.Message, m.ttl, time.Now(), publish)
+	publish := func(k broker.Key) (wire.Published, error) { return a.askAndPublish(ctx, owner, to, k, m) }
+	await := broker.UntilDone(ctx)
+	if to.Rule().Hook {
+		await = a.awaitSameKey(ctx)
+	}
+	return a.cfg.Broker.Once(await, owner, &m.Message, m.ttl, time.Now(), publish)
 }
 
-func (a *App) askAndPublish(ctx context.Context, owner string, k broker.Key, m *message) (wire.Published, error) {
-	err := a.cfg.Hook.Publish(ctx, owner, &m.Message, m.ttl, func(item *wire.PublishItem) error {
-		return m.become(item, a.Limits().MessageBytes)
-	})
-	if err != nil {
-		return wire.Published{}, err
+func (a *App) askAndPublish(ctx context.Context, owner string, to broker.Route, k broker.Key, m *message) (wire.Published, error) {
+	if to.Rule().Hook {
+		err := a.cfg.Hook.Publish(ctx, owner, &m.Message, m.ttl, func(item *wire.PublishItem) error {
+			return m.become(item, a.Limits().MessageBytes)
+		})
+		if err != nil {
+			return wire.Published{}, err
+		}
 	}
-	return a.cfg.Broker.PublishKeyed(k, &m.Message, m.ttl, time.Now())
+	return a.cfg.Broker.PublishBy(to, k, &m.Message, m.ttl, time.Now())
 }
 
 // awaitSameKey waits for another publish with the same idempotency key. That may take as
@@ -280,8 +276,9 @@ func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, e
 	item, err := form.read(raw)
 	var published wire.Published
 	if err == nil {
-		m.maybeGiveUpSlot(item.Topic)
-		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, item)
+		to := m.app.cfg.Broker.Route(item.Topic)
+		m.maybeGiveUpSlot(to.Rule().Hook)
+		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, to, item)
 	}
 	if err == nil {
 		return wire.PublishResult{Published: &published}, nil
@@ -296,8 +293,7 @@ func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, e
 	return wire.PublishResult{Problem: problem}, nil
 }
 
-func (m *manyPublish) maybeGiveUpSlot(topic string) {
-	asks := m.app.cfg.Hook.Wants(topic)
+func (m *manyPublish) maybeGiveUpSlot(asks bool) {
 	if asks && m.asked {
 		m.slot.end()
 		m.asked = false

@@ -208,7 +208,10 @@ func (b *Broker) full(n int, what, limit string) *wire.Problem {
 }
 
 // topic finds the topic of that name in its shard, or makes it.
-func (b *Broker) topic(name string) (*topic, error) {
+func (b *Broker) topic(name string) (*topic, error) { return b.topicWith(name, nil) }
+
+// topicWith is topic, with the rule that was resolved on the way, or nil.
+func (b *Broker) topicWith(name string, rule *TopicRule) (*topic, error) {
 	s := b.shard(name)
 	s.mu.RLock()
 	t := s.topics[name]
@@ -216,10 +219,10 @@ func (b *Broker) topic(name string) (*topic, error) {
 	if t != nil {
 		return t, nil
 	}
-	return b.makeTopic(s, name)
+	return b.makeTopic(s, name, rule)
 }
 
-func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
+func (b *Broker) makeTopic(s *shard, name string, rule *TopicRule) (*topic, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.topics[name]; t != nil {
@@ -233,7 +236,7 @@ func (b *Broker) makeTopic(s *shard, name string) (*topic, error) {
 		b.countTopics(-1)
 		return nil, err
 	}
-	t := newTopic(b, strings.Clone(name)) // a substring would keep a whole request
+	t := newTopic(b, strings.Clone(name), rule) // a substring would keep a whole request
 	s.topics[t.name] = t
 	b.names.put(t.name)
 	return t, nil

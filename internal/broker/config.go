@@ -26,6 +26,10 @@ type Config struct {
 	// Rules say otherwise for topics of some patterns.
 	Rules []Rule
 
+	// HookTopics are patterns of the topics whose TopicRule has Hook set: the application
+	// is asked before a message is published to them. Default none.
+	HookTopics []string
+
 	// MaxTopics bounds the topics held at one time; publishing or subscribing to
 	// one more is answered with the problem overloaded. Default 1,000,000.
 	MaxTopics int

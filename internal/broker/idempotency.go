@@ -52,7 +52,8 @@ func typeOf(m *wire.Message) string {
 // An Await waits until a channel is closed; an error says why it does not.
 type Await func(over <-chan struct{}) error
 
-func untilDone(ctx context.Context) Await {
+// UntilDone waits at most until ctx ends.
+func UntilDone(ctx context.Context) Await {
 	return func(over <-chan struct{}) error {
 		select {
 		case <-over:
@@ -69,11 +70,11 @@ func untilDone(ctx context.Context) Await {
 // returns ctx's error. Other errors are Publish's, or a *wire.Problem:
 // idempotency_mismatch.
 func (b *Broker) PublishOnce(ctx context.Context, owner string, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	return b.Once(untilDone(ctx), owner, m, ttl, now, func(k Key) (wire.Published, error) { return b.PublishKeyed(k, m, ttl, now) })
+	return b.Once(UntilDone(ctx), owner, m, ttl, now, func(k Key) (wire.Published, error) { return b.PublishBy(Route{}, k, m, ttl, now) })
 }
 
 // Once is PublishOnce, where publish publishes if there is no result yet: with
-// PublishKeyed. It may take its time, and change m: the key stands for m and ttl as they
+// PublishBy. It may take its time, and change m: the key stands for m and ttl as they
 // are given. await waits for another publish, and may be called several times.
 func (b *Broker) Once(await Await, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func(Key) (wire.Published, error)) (wire.Published, error) {
 	return b.keys.do(await, keyOf(owner, m, ttl), now, publish)

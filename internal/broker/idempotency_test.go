@@ -163,10 +163,10 @@ func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
 	calls := 0
 	once := func(data string) (wire.Published, error) {
 		m := keyed("a", "k", data)
-		return b.Once(untilDone(t.Context()), "", m, time.Second, time.Now(), func(k Key) (wire.Published, error) {
+		return b.Once(UntilDone(t.Context()), "", m, time.Second, time.Now(), func(k Key) (wire.Published, error) {
 			calls++
 			m.Data, m.Key = []byte("another"), "x"
-			return b.PublishKeyed(k, m, time.Minute, time.Now())
+			return b.PublishBy(Route{}, k, m, time.Minute, time.Now())
 		})
 	}
 	first, err := once("1")
@@ -183,7 +183,7 @@ func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
 func TestWhatIsUnderWayIsKnown(t *testing.T) {
 	b := newBroker(Config{})
 	require.False(t, b.IsUnderWay("me", "a", "k"))
-	_, err := b.Once(untilDone(t.Context()), "me", keyed("a", "k", "1"), 0, time.Now(), func(k Key) (wire.Published, error) {
+	_, err := b.Once(UntilDone(t.Context()), "me", keyed("a", "k", "1"), 0, time.Now(), func(k Key) (wire.Published, error) {
 		require.True(t, b.IsUnderWay("me", "a", "k"))
 		require.False(t, b.IsUnderWay("you", "a", "k"))
 		require.False(t, b.IsUnderWay("me", "b", "k"))

@@ -83,6 +83,8 @@ type Entry struct {
 	Accepted time.Time     // when this daemon received the entry; zero: when Message.Time says
 	Key      Key           // of a publish; zero: it has none
 	State    *State        // of OpLost, OpEpoch and OpTopic
+
+	route Route // of a publish to this broker; may be empty
 }
 
 // State is what an entry says of a partition or of a topic.
@@ -154,8 +156,11 @@ func (b *Broker) applyPublish(e *Entry, stored func(wire.Position), now time.Tim
 		}
 		short = b.memory.Admit(int64(e.Message.Size())) != nil
 	}
-	for {
-		t, err := b.topic(at.Topic)
+	for t := e.route.topic; ; t = nil {
+		var err error
+		if t == nil {
+			t, err = b.topicWith(at.Topic, e.route.rule)
+		}
 		switch {
 		case err != nil && numbered:
 			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)

@@ -197,6 +197,6 @@ func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s
 func (b *Broker) Detached(position wire.Position, restarted bool) *Subscription {
 	t := &topic{name: position.Topic, broker: b, epoch: position.Epoch, head: position.Offset, mark: position.Offset}
 	t.history = history{lost: position.Offset, reason: wire.GapEvicted}
-	t.limits = &b.force.Load().rules.general
+	t.rule.Store(&b.force.Load().rules.general[0])
 	return &Subscription{topic: t, index: gone, restarted: restarted}
 }

@@ -11,23 +11,24 @@ import (
 // lives for ttl, or as long as the history keeps it if ttl is 0. The error is a
 // *wire.Problem: overloaded, or the log's.
 func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
-	return b.PublishKeyed(Key{}, m, ttl, now)
+	return b.PublishBy(Route{}, Key{}, m, ttl, now)
 }
 
-// PublishKeyed is Publish for a message with an idempotency key; see Once.
-func (b *Broker) PublishKeyed(k Key, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
+// PublishBy is Publish by a route that was made for the topic, or the empty one, and with
+// an idempotency key that is under way, or the empty one; see Once.
+func (b *Broker) PublishBy(r Route, k Key, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
 	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return wire.Published{}, err
 	}
 	m.Position = wire.Position{Topic: m.Position.Topic}
 	m.Time = now.UnixMilli()
 	bytes := float64(len(m.Data)) // the log may replace m
-	r := b.append(&Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: k})
-	if r.Err == nil {
+	result := b.append(&Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: k, route: r})
+	if result.Err == nil {
 		b.metrics.Published.Inc()
 		b.metrics.PublishedBytes.Add(bytes)
 	}
-	return r.Published, r.Err
+	return result.Published, result.Err
 }
 
 // append has the log append an entry, and waits until it is applied.

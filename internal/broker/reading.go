@@ -113,8 +113,8 @@ func (r *reader) stretch() stretch {
 	return s
 }
 
-// under returns how with the policy of a rule, if it applies.
-func (how Reading) under(rule *Rule) Reading {
+// withPolicy returns how with the policy of a rule, if it applies.
+func (how Reading) withPolicy(rule *Rule) Reading {
 	switch {
 	case !how.Slow:
 	case rule.Slow == DropOldest:

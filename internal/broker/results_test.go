@@ -52,7 +52,7 @@ func noPublish(Key) (wire.Published, error) { panic("published") }
 func fill(t *testing.T, k *keys, n byte, now time.Time) {
 	t.Helper()
 	key, published := used(n, now)
-	_, err := k.do(untilDone(t.Context()), key, now, k.applying(published))
+	_, err := k.do(UntilDone(t.Context()), key, now, k.applying(published))
 	require.NoError(t, err)
 }
 
@@ -80,7 +80,7 @@ func TestWhoComesDuringAPublishWaitsForItsResult(t *testing.T) {
 		calls := 0
 		for range 10 {
 			done.Go(func() {
-				got, err := r.do(untilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
+				got, err := r.do(UntilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
 					calls++
 					time.Sleep(time.Second)
 					return r.applying(published)(key)
@@ -106,7 +106,7 @@ func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 		failed := errors.New("overloaded")
 		var done sync.WaitGroup
 		done.Go(func() {
-			_, err := r.do(untilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) {
+			_, err := r.do(UntilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) {
 				time.Sleep(time.Second)
 				return wire.Published{}, failed
 			})
@@ -115,7 +115,7 @@ func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 		synctest.Wait()
 		other := asked
 		other.Print = Digest{9}
-		got, err := r.do(untilDone(t.Context()), other, time.Now(), r.applying(published))
+		got, err := r.do(UntilDone(t.Context()), other, time.Now(), r.applying(published))
 		require.NoError(t, err)
 		require.Equal(t, published, got)
 		done.Wait()
@@ -127,7 +127,7 @@ func TestAPublishThatPanicsIsOver(t *testing.T) {
 	r := newTestKeys(Config{})
 	asked, _ := used(1, time.Now())
 	require.Panics(t, func() {
-		_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) { panic("BUG") })
+		_, _ = r.do(UntilDone(t.Context()), asked, time.Now(), func(Key) (wire.Published, error) { panic("BUG") })
 	})
 	require.Empty(t, scopes(t, r))
 	fill(t, r, 1, time.Now())
@@ -139,7 +139,7 @@ func TestWhoCannotWaitIsToldSo(t *testing.T) {
 		r := newTestKeys(Config{})
 		asked, published := used(1, time.Now())
 		go func() {
-			_, _ = r.do(untilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
+			_, _ = r.do(UntilDone(t.Context()), asked, time.Now(), func(key Key) (wire.Published, error) {
 				time.Sleep(time.Second)
 				return r.applying(published)(key)
 			})
@@ -147,11 +147,11 @@ func TestWhoCannotWaitIsToldSo(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := r.do(untilDone(ctx), asked, time.Now(), noPublish)
+		_, err := r.do(UntilDone(ctx), asked, time.Now(), noPublish)
 		require.ErrorIs(t, err, context.Canceled)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		got, err := r.do(untilDone(ctx), asked, time.Now(), noPublish)
+		got, err := r.do(UntilDone(ctx), asked, time.Now(), noPublish)
 		require.NoError(t, err, "what is over needs no wait")
 		require.Equal(t, published, got)
 	})
@@ -189,7 +189,7 @@ func TestASweepOfManyLeavesNone(t *testing.T) {
 	r := newTestKeys(Config{})
 	for n := range 2*sweepTurn + 1 {
 		asked := Key{Scope: digestOf([]byte(fmt.Sprint(n)))}
-		_, err := r.do(untilDone(t.Context()), asked, time.UnixMilli(1), r.applying(wire.Published{Time: 1}))
+		_, err := r.do(UntilDone(t.Context()), asked, time.UnixMilli(1), r.applying(wire.Published{Time: 1}))
 		require.NoError(t, err)
 	}
 	require.Equal(t, 2*sweepTurn+1, r.count())
@@ -209,14 +209,14 @@ func TestResultsAreRestored(t *testing.T) {
 	}
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "the newest, as many as may be")
 	asked, published := used(1, now)
-	got, err := after.do(untilDone(t.Context()), asked, now, noPublish)
+	got, err := after.do(UntilDone(t.Context()), asked, now, noPublish)
 	require.NoError(t, err)
 	require.Equal(t, published, got)
 
 	asked.Print = Digest{1}
 	after.applied(asked, published, now)
 	require.Equal(t, []byte{1, 2}, scopes(t, after), "what is there stays as it is")
-	_, err = after.do(untilDone(t.Context()), asked, now, noPublish)
+	_, err = after.do(UntilDone(t.Context()), asked, now, noPublish)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
 

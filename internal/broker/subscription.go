@@ -148,7 +148,7 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	how = how.under(t.limits)
+	how = how.withPolicy(&t.rule.Load().Rule)
 	if how.restarted = s.restarted; s.restarted {
 		s.restarted, how.Limit.Frames = false, 1
 		s.settled.Store(0)
@@ -159,9 +159,7 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 
 // Slow returns the policy for those who fall behind.
 func (s *Subscription) Slow() Slow {
-	s.topic.mu.Lock()
-	defer s.topic.mu.Unlock()
-	return s.topic.limits.Slow
+	return s.topic.rule.Load().Slow
 }
 
 // Get returns the message at that position, or nil and why it is lost: it is no longer

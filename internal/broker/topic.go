@@ -35,10 +35,10 @@ type topic struct {
 	partition *partition // immutable; nil: see Detached
 	told      sync.Once  // announces the topic to followers, before its first message
 
-	telling atomic.Bool // the announcement is under way
+	telling atomic.Bool               // the announcement is under way
+	rule    atomic.Pointer[TopicRule] // another one after a reload
 
 	mu          sync.Mutex // guards the fields below; taken after the shard's lock, never before
-	limits      *Rule      // immutable itself; another one after a reload
 	epoch       string     // of the offsets; see restart
 	born        uint64     // offset before the first message
 	head        uint64     // offset of the newest message or deletion; born before the first
@@ -54,9 +54,14 @@ type topic struct {
 	keepUntil   time.Time // the topic is not forgotten before
 }
 
-func newTopic(b *Broker, name string) *topic {
+// newTopic returns a topic with a rule that was resolved for it on the way, or nil.
+func newTopic(b *Broker, name string, rule *TopicRule) *topic {
 	p := b.partitionOf(name)
-	t := &topic{name: name, broker: b, partition: p, limits: b.force.Load().rules.of(name)}
+	t := &topic{name: name, broker: b, partition: p}
+	if rules := b.force.Load().rules; rule == nil || rule.in != rules {
+		rule = rules.of(name)
+	}
+	t.rule.Store(rule)
 	t.beginLocked(*p.epoch.Load(), p.floor.Load())
 	return t
 }
@@ -68,10 +73,10 @@ func (t *topic) beginLocked(epoch string, offset uint64) {
 }
 
 // setRule puts another rule in force.
-func (t *topic) setRule(rule *Rule, now time.Time) {
+func (t *topic) setRule(rule *TopicRule, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.limits = rule
+	t.rule.Store(rule)
 	t.trimLocked(now)
 }
 
@@ -137,7 +142,8 @@ const (
 // lagsLocked reports whether the fan-out lags too far: by half of what the history may
 // hold, and by more than lagMessages or lagBytes.
 func (t *topic) lagsLocked() bool {
-	return t.unsent >= max(t.limits.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(t.limits.HistoryBytes/2, lagBytes)
+	rule := t.rule.Load()
+	return t.unsent >= max(rule.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(rule.HistoryBytes/2, lagBytes)
 }
 
 func (t *topic) lags() *wire.Problem {
@@ -175,7 +181,7 @@ func (t *topic) trimLocked(now time.Time) {
 
 // excessLocked returns why the oldest message has to go, or "".
 func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
-	most := t.limits
+	most := t.rule.Load()
 	switch {
 	case now.Sub(f.Accepted()) >= most.HistoryAge || f.Expired(now):
 		return wire.GapExpired

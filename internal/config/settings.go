@@ -91,7 +91,7 @@ func settings(c *Config) []setting {
 		{"hooks.publish.secret", hookSecret(&h.Secret), "key that signs the requests to the application; required with hooks.publish.url"},
 		{"hooks.publish.timeout", duration(&h.Timeout, hook.DefaultTimeout, ms), "how long the application may take to answer"},
 		{"hooks.publish.calls", count(&h.Calls, hook.DefaultCalls), "messages that the application is asked about at one time; these count among limits.calls, so fewer leave some for other requests; more messages wait, in order, up to half of limits.calls, for limits.wait"},
-		{"hooks.publish.topics", patterns(&h.Topics, ">"), "topics that the application is asked about; in the file, put > and * in quotes"},
+		{"hooks.publish.topics", patterns(&b.HookTopics, ">"), "topics that the application is asked about; in the file, put > and * in quotes"},
 	}, rateSettings(&l.Rates))
 }
 

@@ -133,10 +133,17 @@ func limitConfig(cfg config.Config, files listen.OpenFiles) limit.Config {
 	return c
 }
 
-// brokerConfig returns the broker's settings, with a budget that fits GOMEMLIMIT.
+// brokerConfig is the broker's part of cfg, with the topics of the hook, and a budget that
+// fits GOMEMLIMIT.
 func brokerConfig(cfg config.Config) broker.Config {
 	c := cfg.Broker
 	c.MemoryBudget = int(memory.Budget(c.MemoryBudget, memory.Limit()))
+	switch {
+	case cfg.PublishHook.URL == "":
+		c.HookTopics = nil
+	case len(c.HookTopics) == 0:
+		c.HookTopics = []string{">"}
+	}
 	return c
 }
 

@@ -88,7 +88,7 @@ func TestAHookIsReloaded(t *testing.T) {
 	d.reloadWith(func(c *config.Config) { c.PublishHook.Secret = strings.ToUpper(hookSecret) })
 	require.ErrorIs(t, publish(), &wire.Problem{Code: wire.CodeHookFailed})
 	require.Positive(t, app.refused.Load())
-	d.reloadWith(func(c *config.Config) { c.PublishHook.Topics = []string{"b.>"} })
+	d.reloadWith(func(c *config.Config) { c.Broker.HookTopics = []string{"b.>"} })
 	require.NoError(t, publish())
 	d.reloadWith(func(c *config.Config) { c.PublishHook.URL = "" })
 	require.NoError(t, publish())
@@ -113,7 +113,7 @@ func TestASlowApplicationHoldsUpNobodyElse(t *testing.T) {
 			app := newApplication(t, func(http.ResponseWriter, *http.Request) { <-let })
 			d := start(t, func(c *config.Config) {
 				app.hooked(c)
-				c.Lane, c.PublishHook.Topics, c.PublishHook.Calls = lane, []string{"slow.*"}, 2
+				c.Lane, c.Broker.HookTopics, c.PublishHook.Calls = lane, []string{"slow.*"}, 2
 				c.Limit.Wait = 50 * time.Millisecond
 			})
 			c := d.goClient()

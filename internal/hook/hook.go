@@ -35,10 +35,6 @@ type Config struct {
 	// calls in flight. Default 100.
 	Calls int
 
-	// Topics are patterns of the topics that the application is asked about. Default
-	// all topics.
-	Topics []string
-
 	// MessageBytes is the largest payload of a message. An answer may have twice that
 	// and 64 KiB, because base64 and JSON escapes take space. Default 64 KiB.
 	MessageBytes int
@@ -111,21 +107,6 @@ func (h *Hook) Close() {
 	h.inForce.Load().retire()
 }
 
-// Wants reports whether the application is asked about messages to the topic.
-func (h *Hook) Wants(topic string) bool { return h.inForce.Load().wants(topic) }
-
-func (f *inForce) wants(topic string) bool {
-	if f.application == nil {
-		return false
-	}
-	for _, pattern := range f.Topics {
-		if wire.Matches(pattern, topic) {
-			return true
-		}
-	}
-	return len(f.Topics) == 0
-}
-
 // Outcomes of calls, as metrics label them.
 const (
 	passed     = "passed" // the message is published unchanged
@@ -145,7 +126,7 @@ var outcomes = []string{passed, changed, refused, failed, timeout, overloaded}
 // the application allows is published even if its publisher has left.
 func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error {
 	app := h.inForce.Load()
-	if !app.wants(m.Position.Topic) {
+	if app.application == nil {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -224,9 +205,6 @@ func refusal(r *wire.HookRefusal) *wire.Problem {
 
 // None is no hook: every message is published unchanged.
 type None struct{}
-
-// Wants returns false.
-func (None) Wants(string) bool { return false }
 
 // Publish allows the message.
 func (None) Publish(context.Context, string, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {

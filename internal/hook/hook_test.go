@@ -222,21 +222,15 @@ func TestAChangeThatIsNotTakenFails(t *testing.T) {
 	d.wantCalls(failed, 1)
 }
 
-func TestNobodyIsAskedAboutOtherTopics(t *testing.T) {
-	d := newDesk(t, Config{Topics: []string{"chat.*", "orders.>"}})
+func TestWithoutAnApplicationNobodyIsAsked(t *testing.T) {
+	d := newDesk(t, Config{})
 	d.answers(says(500, ""))
-	for topic, wanted := range map[string]bool{"chat.a": true, "chat.a.b": false, "orders.a.b": true, "a": false} {
-		require.Equal(t, wanted, d.Wants(topic), topic)
-		_, err := d.publish(topic)
-		require.Equal(t, wanted, err != nil, topic)
-	}
 	d.Reload(Config{})
-	require.False(t, d.Wants("chat.a"))
 	_, err := d.publish("chat.a")
 	require.NoError(t, err)
 	d.Reload(d.cfg)
-	require.True(t, d.Wants("chat.a"))
-	require.False(t, None{}.Wants("chat.a"))
+	_, err = d.publish("chat.a")
+	require.Error(t, err)
 	require.NoError(t, None{}.Publish(t.Context(), "", message("a"), 0, nil))
 }
 

@@ -29,8 +29,6 @@ func says(item *wire.PublishItem, err error) *gatekeeper {
 	return &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) { return item, err }}
 }
 
-func (g *gatekeeper) Wants(topic string) bool { return strings.HasPrefix(topic, "asked.") }
-
 func (g *gatekeeper) Publish(_ context.Context, _ string, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
 	g.calls.Add(1)
 	item, err := g.answers(m)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -25,8 +24,6 @@ type slowHook struct {
 func newSlowHook() *slowHook {
 	return &slowHook{asked: make(chan string, 100), let: make(chan struct{})}
 }
-
-func (h *slowHook) Wants(topic string) bool { return strings.HasPrefix(topic, "asked.") }
 
 func (h *slowHook) Publish(ctx context.Context, _ string, m *wire.Message, _ time.Duration, _ func(*wire.PublishItem) error) error {
 	h.asked <- string(m.Data)

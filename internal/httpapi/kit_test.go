@@ -73,7 +73,10 @@ func newParts(s settings) parts {
 	}
 	if s.hook == nil {
 		s.hook = hook.None{}
+	} else {
+		s.broker.HookTopics = []string{"asked.>"}
 	}
+	s.broker.Rules = withLimits(s.broker.Rules, s.limits)
 	m := metrics.New("test")
 	b := broker.New(s.broker, m, time.Now())
 	s.limits.Sessions = s.session.MaxSessions
@@ -88,6 +91,14 @@ func newParts(s settings) parts {
 		},
 		Polls: transport.New(s.transport, limits, b.Memory(), m), Origins: s.origins,
 	}
+}
+
+// withLimits adds rules of the limits, as the settings do.
+func withLimits(rules []broker.Rule, limits limit.Config) []broker.Rule {
+	for _, rule := range limits.Rules {
+		rules = append(rules, broker.Rule{Name: rule.Name, Pattern: rule.Pattern})
+	}
+	return rules
 }
 
 func (k *kit) serve() {

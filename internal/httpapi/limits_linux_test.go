@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -113,6 +114,7 @@ func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
 		reload := func(cfg limit.Config) {
 			cfg.Sessions = 1000
 			k.cfg.Limiter.Reload(cfg)
+			k.cfg.Broker.Reload(broker.Config{Rules: withLimits(nil, cfg)}, time.Now())
 		}
 		c := k.callOnLane()
 		for _, story := range []struct {

@@ -42,8 +42,8 @@ type Config struct {
 	// Rates is how often calls may come. Default: not limited.
 	Rates Rates
 
-	// Rules limit the rate of messages by topic. As in broker.Config, the most specific
-	// rule that matches a topic applies.
+	// Rules limit the rate of messages by topic. They have the patterns of the rules in
+	// broker.Config, which says which rule applies to a topic.
 	Rules []Rule
 
 	// TrustedProxies are proxies whose X-Forwarded-For is trusted. See Seat.Who.

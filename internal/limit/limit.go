@@ -140,15 +140,10 @@ func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
 // Limits reports whether a kind has a rate, so that Admit could refuse it.
 func (l *Limiter) Limits(kind Kind) bool { return l.inForce.Load().rates.limits[kind] }
 
-// AdmitTopic spends one message from the rate of the topic's rule, or returns a
-// *Refusal.
-func (l *Limiter) AdmitTopic(topic string, w Who) error {
-	r := l.inForce.Load().rates
-	// Fast path: no rule has a rate.
-	if !r.byTopic {
-		return nil
-	}
-	rule := r.of(topic)
+// AdmitTopic spends one message from the rate of a topic's rule, or returns a *Refusal.
+// The rule is named by its pattern; a topic without a rule has none.
+func (l *Limiter) AdmitTopic(pattern string, w Who) error {
+	rule := l.inForce.Load().rates.rules[pattern]
 	if rule == nil {
 		return nil
 	}

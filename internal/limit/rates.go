@@ -2,38 +2,30 @@ package limit
 
 import (
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
-
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // rates are the rates in force, with the buckets that all clients share.
 type rates struct {
-	each    Rates
-	limits  [kinds]bool // whether a scope of the kind has a rate
-	all     [kinds]*rate.Limiter
-	byTopic bool // some rule has a rate
-	given   []Rule
-	rules   []*ruled
-
-	mu    sync.Mutex // guards known
-	known map[string]*ruled
+	each   Rates
+	limits [kinds]bool // whether a scope of the kind has a rate
+	all    [kinds]*rate.Limiter
+	given  []Rule
+	rules  map[string]*ruled // those with a rate, by pattern
 }
 
 // A ruled is a rule with its bucket.
 type ruled struct {
 	Rule
-	bucket *rate.Limiter // nil: not limited
+	bucket *rate.Limiter
 }
 
 // newRates returns full buckets. Counters of the rates begin at 0, unless they exist.
 func (l *Limiter) newRates(cfg Config) *rates {
-	r := &rates{each: cfg.Rates, given: cfg.Rules, known: make(map[string]*ruled)}
+	r := &rates{each: cfg.Rates, given: cfg.Rules, rules: make(map[string]*ruled)}
 	for kind := range r.each {
 		for scope, each := range r.each[kind] {
 			if each.PerSecond == 0 {
@@ -47,13 +39,10 @@ func (l *Limiter) newRates(cfg Config) *rates {
 		}
 	}
 	for _, rule := range cfg.Rules {
-		rd := &ruled{Rule: rule}
 		if rule.Rate.PerSecond > 0 {
-			rd.bucket = rule.Rate.bucket()
-			r.byTopic = true
+			r.rules[rule.Pattern] = &ruled{rule, rule.Rate.bucket()}
 			l.metrics.Limited.WithLabelValues(rule.rateName())
 		}
-		r.rules = append(r.rules, rd)
 	}
 	return r
 }
@@ -61,37 +50,6 @@ func (l *Limiter) newRates(cfg Config) *rates {
 // equal reports whether cfg has the same rates.
 func (r *rates) equal(cfg Config) bool {
 	return r.each == cfg.Rates && slices.Equal(r.given, cfg.Rules)
-}
-
-// of returns the rule that applies to a topic, or nil if that rule has no rate.
-func (r *rates) of(topic string) *ruled {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	rule, ok := r.known[topic]
-	if !ok {
-		rule = r.find(topic)
-		if len(r.known) >= maxKnown {
-			clear(r.known)
-		}
-		r.known[strings.Clone(topic)] = rule // a substring would keep a whole request
-	}
-	return rule
-}
-
-// maxKnown bounds the topics whose rule is remembered.
-const maxKnown = 10_000
-
-func (r *rates) find(topic string) *ruled {
-	var best *ruled
-	for _, rule := range r.rules {
-		if wire.Matches(rule.Pattern, topic) && (best == nil || wire.MoreSpecific(rule.Pattern, best.Pattern)) {
-			best = rule
-		}
-	}
-	if best == nil || best.bucket == nil {
-		return nil
-	}
-	return best
 }
 
 // bucket returns the bucket for calls of a kind by w in a scope, or nil if they are not

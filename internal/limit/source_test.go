@@ -3,9 +3,6 @@ package limit
 import (
 	"context"
 	"net/netip"
-	"runtime"
-	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,26 +41,6 @@ func TestWhoIsForgottenMeanwhileHasNoSecondAccount(t *testing.T) {
 		}
 		require.Equal(t, 2, begun)
 	})
-}
-
-// A topic that is looked up is part of a request, which is larger.
-func TestTopicsThatAreKnownKeepNoRequests(t *testing.T) {
-	l := New(Config{Rules: []Rule{{Name: "a", Pattern: "a.>", Rate: Rate{PerSecond: 1}}}}, metrics.New("test"))
-	const requests, size = 1000, 32 << 10
-	before := inUse()
-	for i := range requests {
-		request := strings.Repeat(" ", size) + "a." + strconv.Itoa(i)
-		_ = l.AdmitTopic(request[size:], Who{})
-	}
-	require.Less(t, inUse()-before, int64(requests*size/10))
-	runtime.KeepAlive(l)
-}
-
-func inUse() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // A place that comes free just as who waits for it leaves is for the next.
