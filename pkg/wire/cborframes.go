@@ -217,12 +217,12 @@ type frameReader struct {
 	keepCBOR bool
 	last     Position // its strings are reused
 
-	*cbor.Reader // of the item
-	err          error
+	cbor.Reader // of the item
+	err         error
 }
 
 func (f *frameReader) read(item []byte) (Content, error) {
-	f.Reader, f.err = cbor.NewReader(item), nil
+	f.Reader, f.err = *cbor.NewReader(item), nil
 	c := f.content()
 	if f.err != nil {
 		return Content{}, fmt.Errorf("frame %.40x: %w", item, f.err)
