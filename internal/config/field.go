@@ -161,7 +161,8 @@ func (n number) field(to *int, def int) *field {
 		v.allowed += ", or " + n.word
 	}
 	inBounds := func(i int) bool { return n.least <= i && i <= n.most }
-	v.check = func(i int) error { return within(inBounds(i) || n.word != "" && i == n.means) }
+	isWord := func(i int) bool { return n.word != "" && i == n.means }
+	v.check = func(i int) error { return within(inBounds(i) || isWord(i)) }
 	v.parse = func(text string) (int, error) {
 		if n.word != "" && text == n.word {
 			return n.means, nil
@@ -173,7 +174,7 @@ func (n number) field(to *int, def int) *field {
 		return i, err
 	}
 	v.format = func(i int) string {
-		if n.word != "" && i == n.means {
+		if isWord(i) {
 			return n.word
 		}
 		return format(i)

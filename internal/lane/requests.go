@@ -84,7 +84,7 @@ func (c *conn) servePoll(kind form, r *request) {
 	caller := c.caller(r)
 	if kind == topicsForm {
 		p := app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts}
-		if s, req, err = c.lane.app.PollTopics(app.NoWait, caller, p); err == app.ErrWouldWait {
+		if s, req, err = c.lane.app.PollTopics(app.NoWait, caller, p); errors.Is(err, app.ErrWouldWait) {
 			c.callAside(r, 0, func(ctx context.Context) func(*conn) {
 				s, req, err := c.lane.app.PollTopics(ctx, caller, p)
 				return func(c *conn) { c.answerPoll(s, req, err) }
@@ -174,7 +174,7 @@ func (c *conn) servePublish(r *request) {
 		ContentType: header(r.fields.contentType), IdempotencyKeys: header(r.fields.idempotencyKey),
 	}
 	published, err := c.lane.app.Publish(app.NoWait, caller, p)
-	if err == app.ErrWouldWait {
+	if errors.Is(err, app.ErrWouldWait) {
 		p.Payload = bytes.Clone(r.body)
 		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
 			published, err := c.lane.app.Publish(ctx, caller, p)
