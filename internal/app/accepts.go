@@ -49,7 +49,7 @@ func formatOf(q url.Values, accepts Accepts) (frame.Format, error) {
 	}
 	switch {
 	case q.Has("format"):
-		return 0, wire.NewProblem(wire.CodeNotAcceptable, "say format=json or format=cbor", "there is no format %.40q", name)
+		return 0, wire.NewProblem(wire.CodeNotAcceptable, "say format=json or format=cbor", "there is no format %s", wire.Quote(name))
 	case accepts.None:
 		return 0, wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or say format=json or format=cbor", "no format that there is is accepted")
 	}

@@ -52,7 +52,7 @@ func (m *message) readQuery(raw string) error {
 	}
 	for name := range q {
 		if !slices.Contains(publishParameters, name) {
-			return wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "publishing knows no %.40q in the query", name)
+			return wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "publishing knows no %s in the query", wire.Quote(name))
 		}
 	}
 	ttl, err := number(q, "ttl", 1, MaxTTLSeconds, 0)
@@ -175,7 +175,7 @@ func mediaTypeOf(given []string) (mediaType string, isJSON bool, err error) {
 	mediaType = strings.TrimSpace(given[0])
 	base, params, err := mime.ParseMediaType(mediaType)
 	if err != nil || len(mediaType) > wire.MaxTypeBytes || !utf8.ValidString(mediaType) {
-		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "name a media type such as text/plain", "Content-Type %.80q cannot be read", mediaType)
+		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "name a media type such as text/plain", "Content-Type %s cannot be read", wire.Quote(mediaType))
 	}
 	switch base {
 	case "application/x-www-form-urlencoded":
@@ -183,7 +183,7 @@ func mediaTypeOf(given []string) (mediaType string, isJSON bool, err error) {
 			"say what the body is: with curl, --json '…', or -H 'Content-Type: text/plain' -d …", "the body's type is that of a form, which is seldom meant")
 	case "application/json":
 		if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
-			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON in %.40q is not taken (RFC 8259, section 8.1)", cs)
+			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON in %s is not taken (RFC 8259, section 8.1)", wire.Quote(cs))
 		}
 		return "", true, nil
 	case wire.CBORType:
@@ -291,7 +291,7 @@ func formOfMany(p Many) (*manyForm, error) {
 		return manyInSequence, nil
 	}
 	return nil, wire.NewProblem(wire.CodeUnsupportedType, "send an array as application/json, lines as application/x-ndjson, or a sequence as "+sequenceType,
-		"many messages do not come as %.80q", mediaType)
+		"many messages do not come as %s", wire.Quote(mediaType))
 }
 
 // maxMany is how many messages one request may publish: what its answer and the

@@ -114,7 +114,7 @@ func modeOf(q url.Values) (transport.Mode, error) {
 	case slices.Contains(transport.Modes(), transport.Mode(text)):
 		return transport.Mode(text), nil
 	}
-	return "", wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "there is no mode %.40q", text)
+	return "", wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "there is no mode %s", wire.Quote(text))
 }
 
 // A TopicPoll is a poll without a session as a request has it.

@@ -53,10 +53,17 @@ func unreadable(err error) *wire.Problem {
 		return wire.NewProblem(code, "write topic, topic@oldest or topic@epoch:offset", "%v", err)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%q may not be a %s", e.Field, e.Value)
+		kind, _, _ := strings.Cut(e.Value, " ") // a number has its digits behind
+		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s may not be a %s", wire.Quote(e.Field), kind)
 	}
-	return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members",
-		"the body cannot be read: %s", strings.TrimPrefix(err.Error(), "json: "))
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if field, ok := strings.CutPrefix(text, "unknown field "); ok {
+		if name, err := strconv.Unquote(field); err == nil {
+			field = wire.Quote(name)
+		}
+		text = "unknown field " + field
+	}
+	return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %s", text)
 }
 
 // parseQuery parses a query strictly: net/url's Query drops what it cannot read.
@@ -98,7 +105,7 @@ func number(q url.Values, name string, lo, hi, otherwise uint64) (uint64, error)
 // outside says that a value is not a whole number between lo and hi.
 func outside(name, text string, lo, hi uint64) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "give a whole number from "+strconv.FormatUint(lo, 10)+" to "+strconv.FormatUint(hi, 10),
-		"%s=%.40q is not one", name, text)
+		"%s=%s is not one", name, wire.Quote(text))
 }
 
 // truth returns the parameter as true or false, or otherwise.
@@ -112,7 +119,7 @@ func truth(q url.Values, name string, otherwise bool) (bool, error) {
 	case text == "true", text == "false":
 		return text == "true", nil
 	}
-	return false, wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "%s=%.40q is neither", name, text)
+	return false, wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "%s=%s is neither", name, wire.Quote(text))
 }
 
 func checkTopic(topic string) error {
@@ -123,5 +130,5 @@ func checkTopic(topic string) error {
 }
 
 func reserved(topic string) *wire.Problem {
-	return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %q is the daemon's own", topic)
+	return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %s is the daemon's own", wire.Quote(topic))
 }

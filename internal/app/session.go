@@ -255,7 +255,7 @@ func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Pr
 	}
 	by = cmp.Or(session.Order(text), session.ByLag)
 	if err == nil && !slices.Contains(session.Orders(), by) {
-		err = wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %.40q", text)
+		err = wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %s", wire.Quote(text))
 	}
 	problem, _ = errors.AsType[*wire.Problem](err)
 	return int(page), by, problem

@@ -107,7 +107,7 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 const toHaveIt = "publish or subscribe to it"
 
 func topicUnknown(topic, remedy string) *wire.Problem {
-	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "there is no topic %q now", topic)
+	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "there is no topic %s now", wire.Quote(topic))
 }
 
 func (a *App) mayRead(c *Caller, topic string) error {
@@ -209,7 +209,7 @@ func startAfter(topic, after string) (wire.Start, error) {
 		return wire.Start{}, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "%v", err)
 	}
 	if position.Topic != topic {
-		return wire.Start{}, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "position %q is of another topic than %q", after, topic)
+		return wire.Start{}, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "position %s is of another topic than %s", wire.Quote(after), wire.Quote(topic))
 	}
 	return wire.StartAfter(position), nil
 }

@@ -149,7 +149,7 @@ func (t *topic) lagsLocked() bool {
 func (t *topic) lags() *wire.Problem {
 	t.broker.metrics.Limited.WithLabelValues("fan_out").Inc()
 	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
-		"the fan-out of topic %q lags too far", t.name).Retry(100 * time.Millisecond)
+		"the fan-out of topic %s lags too far", wire.Quote(t.name)).Retry(100 * time.Millisecond)
 }
 
 // makeRoomLocked evicts messages for one that cannot be refused, also messages that the

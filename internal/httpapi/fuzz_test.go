@@ -53,6 +53,7 @@ func FuzzRequests(f *testing.F) {
 		require.Equal(t, wire.Codes()[p.Code], w.Code)
 		require.NotEqual(t, wire.CodeInternal, p.Code)
 		require.Equal(t, w.Code, p.Status)
+		require.LessOrEqual(t, w.Body.Len(), maxProblem)
 	})
 }
 

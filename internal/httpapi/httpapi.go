@@ -119,7 +119,7 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 		switch {
 		case !ok:
 			w.Header().Set("Allow", served.allow())
-			return a.App.Reject(c, wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%s is not served here", r.Method))
+			return a.App.Reject(c, wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%.16s is not served here", r.Method))
 		case r.Method == http.MethodGet && hasBody(r):
 			// net/http would not notice the client leave while the body is unread.
 			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here"))

@@ -81,7 +81,7 @@ func (c *change) check(remove []string) error {
 			return err
 		}
 		if c.added[start.Topic] {
-			return wire.NewProblem(wire.CodeInvalidRequest, "list each topic once", "topic %q is listed twice", start.Topic)
+			return wire.NewProblem(wire.CodeInvalidRequest, "list each topic once", "topic %s is listed twice", wire.Quote(start.Topic))
 		}
 		c.added[start.Topic] = true
 		if wire.IsPattern(start.Topic) {

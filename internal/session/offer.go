@@ -114,7 +114,7 @@ func (sub *subscription) fallBehindLocked() {
 
 func tooSlow(topic string) *wire.Problem {
 	return wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and read faster or subscribe to less",
-		"the session fell behind on topic %q, whose policy is to end slow sessions", topic)
+		"the session fell behind on topic %s, whose policy is to end slow sessions", wire.Quote(topic))
 }
 
 // Emptied implements broker.Subscriber. What is queued goes before the gap.

@@ -36,14 +36,14 @@ func (p *pattern) Made(topic string) {
 	if s.checkRoomLocked(1) != nil {
 		s.endLocked(wire.NewProblem(wire.CodeSessionEnded,
 			"split the pattern over several sessions, or raise limits.subscriptions",
-			"more topics match %q than the %d subscriptions that a session can have", p.name, s.config().Subscriptions), endedTopics)
+			"more topics match %s than the %d subscriptions that a session can have", wire.Quote(p.name), s.config().Subscriptions), endedTopics)
 		return
 	}
 	sub, err := s.joinExisting(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)
 	switch {
 	case err != nil:
 		s.endLocked(wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions later",
-			"subscribing to a new topic that matches %q failed: %v", p.name, err), endedTopics)
+			"subscribing to a new topic that matches %s failed: %v", wire.Quote(p.name), err), endedTopics)
 	case sub != nil:
 		s.adoptLocked(sub)
 	}
@@ -98,7 +98,7 @@ func (c *change) followLocked(p *pattern, start wire.Start) error {
 	if !ok {
 		return wire.NewProblem(wire.CodeTooManySubscriptions,
 			"use a more specific pattern, above all in its first token, or raise limits.subscriptions",
-			"pattern %q matches more than %d topics, or too many must be searched", p.name, s.config().Subscriptions)
+			"pattern %s matches more than %d topics, or too many must be searched", wire.Quote(p.name), s.config().Subscriptions)
 	}
 	for _, topic := range topics {
 		if err := c.joinMatchedLocked(topic, start); err != nil {

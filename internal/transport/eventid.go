@@ -46,7 +46,7 @@ func ParseEventID(text string) (EventID, error) {
 			return EventID{}, err
 		}
 		if slices.ContainsFunc(id.Positions, func(had wire.Position) bool { return had.Topic == p.Topic }) {
-			return EventID{}, fmt.Errorf("event id names topic %q twice", p.Topic)
+			return EventID{}, fmt.Errorf("event id names topic %s twice", wire.Quote(p.Topic))
 		}
 		id.Positions = append(id.Positions, p)
 	}

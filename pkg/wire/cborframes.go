@@ -352,12 +352,12 @@ func (f *frameReader) position(topic string) Position {
 	}
 	if p.Topic != f.last.Topic {
 		if err := CheckPattern(p.Topic); err != nil {
-			f.err = fmt.Errorf("position %q: %w", p, err)
+			f.err = fmt.Errorf("position %s: %w", Quote(p.String()), err)
 			return p
 		}
 	}
 	if !isEpoch(p.Epoch) || p.Offset > MaxOffset {
-		f.err = fmt.Errorf("position %q is not valid", p)
+		f.err = fmt.Errorf("position %s is not valid", Quote(p.String()))
 		return p
 	}
 	f.last = p

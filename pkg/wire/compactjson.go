@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -57,12 +56,17 @@ func compactJSON(body []byte, members jsontext.Options) ([]byte, error) {
 	return compact, nil
 }
 
-// notJSON says what is wrong, in our words for mistakes that clients are likely to make.
+// notJSON says what is wrong, in our words for mistakes that clients are likely to make. It
+// does not repeat the path to the mistake, which may be as long as the body.
 func notJSON(err error) error {
-	if e, ok := errors.AsType[*jsontext.SyntacticError](err); ok && errors.Is(err, jsontext.ErrDuplicateName) {
-		return fmt.Errorf("an object has the member %.40q twice", e.JSONPointer.LastToken())
+	e, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case !ok:
+		return fmt.Errorf("the body is not one JSON value: %s", Quote(err.Error()))
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return fmt.Errorf("an object has the member %s twice", Quote(e.JSONPointer.LastToken()))
 	}
-	return fmt.Errorf("the body is not one JSON value: %s", strings.TrimPrefix(err.Error(), "jsontext: "))
+	return fmt.Errorf("the body is not one JSON value: %w after offset %d", e.Err, e.ByteOffset)
 }
 
 // jsonDepth returns the deepest nesting of brackets outside strings. It checks nothing

@@ -84,7 +84,7 @@ func GapReasons() []GapReason {
 // here: a newer daemon may have more reasons.
 func (g *Gap) check() error {
 	if g.Reason == "" || g.Topic != g.After.Topic || g.Topic != g.Position.Topic || g.Topic == "" {
-		return fmt.Errorf("gap of topic %q (%s) names positions %q and %q", g.Topic, g.Reason, g.After, g.Position)
+		return fmt.Errorf("gap of topic %s (%s) names positions %s and %s", Quote(g.Topic), Quote(string(g.Reason)), Quote(g.After.String()), Quote(g.Position.String()))
 	}
 	return nil
 }

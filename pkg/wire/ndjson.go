@@ -155,11 +155,11 @@ func ParseLine(line []byte) (Content, error) {
 	}
 	var f jsonFrame
 	if err := json.Unmarshal(line, &f); err != nil {
-		return Content{}, fmt.Errorf("frame %.80q: %w", line, err)
+		return Content{}, fmt.Errorf("frame %s: %w", Quote(line), err)
 	}
 	c, err := f.content()
 	if err != nil {
-		return Content{}, fmt.Errorf("frame %.80q: %w", line, err)
+		return Content{}, fmt.Errorf("frame %s: %w", Quote(line), err)
 	}
 	return c, nil
 }
@@ -228,7 +228,7 @@ func (d *Decoder) Next() (Content, error) {
 		case err == nil:
 			return ParseLine(d.line)
 		case len(d.line) > MaxFrameBytes:
-			return Content{}, fmt.Errorf("frame %.80q is longer than %d bytes", d.line, MaxFrameBytes)
+			return Content{}, fmt.Errorf("frame %s is longer than %d bytes", Quote(d.line), MaxFrameBytes)
 		case errors.Is(err, bufio.ErrBufferFull):
 		case errors.Is(err, io.EOF) && len(d.line) > 0:
 			return Content{}, io.ErrUnexpectedEOF

@@ -52,21 +52,21 @@ func (p *Position) UnmarshalText(text []byte) error {
 func ParsePosition(s string) (Position, error) {
 	topic, rest, ok := strings.Cut(s, "@")
 	if !ok {
-		return Position{}, faultf(CodeInvalidPosition, "position %q has no '@': write topic@epoch:offset", s)
+		return Position{}, faultf(CodeInvalidPosition, "position %s has no '@': write topic@epoch:offset", Quote(s))
 	}
 	if err := CheckPattern(topic); err != nil {
-		return Position{}, fmt.Errorf("position %q: %w", beginning(s), err)
+		return Position{}, fmt.Errorf("position %s: %w", Quote(s), err)
 	}
 	epoch, digits, ok := strings.Cut(rest, ":")
 	if !ok {
-		return Position{}, faultf(CodeInvalidPosition, "position %q has no offset: write topic@epoch:offset", s)
+		return Position{}, faultf(CodeInvalidPosition, "position %s has no offset: write topic@epoch:offset", Quote(s))
 	}
 	if !isEpoch(epoch) {
-		return Position{}, faultf(CodeInvalidPosition, "position %q: the epoch is 1 to %d lower-case letters and digits", s, MaxEpochBytes)
+		return Position{}, faultf(CodeInvalidPosition, "position %s: the epoch is 1 to %d lower-case letters and digits", Quote(s), MaxEpochBytes)
 	}
 	offset, err := parseOffset(digits)
 	if err != nil {
-		return Position{}, fmt.Errorf("position %q: %w", beginning(s), err)
+		return Position{}, fmt.Errorf("position %s: %w", Quote(s), err)
 	}
 	return Position{Topic: topic, Epoch: epoch, Offset: offset}, nil
 }
@@ -85,11 +85,11 @@ func isEpoch(s string) bool {
 
 func parseOffset(s string) (uint64, error) {
 	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] == '+' {
-		return 0, faultf(CodeInvalidPosition, "offset %q is not a plain decimal number", s)
+		return 0, faultf(CodeInvalidPosition, "offset %s is not a plain decimal number", Quote(s))
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n > MaxOffset {
-		return 0, faultf(CodeInvalidPosition, "offset %q is not a decimal number up to 2^53-1", s)
+		return 0, faultf(CodeInvalidPosition, "offset %s is not a decimal number up to 2^53-1", Quote(s))
 	}
 	return n, nil
 }

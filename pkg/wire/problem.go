@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -146,6 +147,18 @@ func (p *Problem) Is(target error) bool {
 	return ok && other.Code == p.Code
 }
 
+// MaxQuoteBytes is how much of a text from outside an error repeats.
+const MaxQuoteBytes = 64
+
+// Quote returns s in quotes, for an error: at most MaxQuoteBytes of it, and "…" if there
+// is more. So no error grows with what it is about.
+func Quote[S ~string | ~[]byte](s S) string {
+	if len(s) <= MaxQuoteBytes {
+		return strconv.Quote(string(s))
+	}
+	return strconv.Quote(string(s[:MaxQuoteBytes]) + "…")
+}
+
 // A fault is what is wrong with the text of a topic, a position or a rate. code is the
 // code of the problem that it causes.
 type fault struct {
@@ -155,23 +168,8 @@ type fault struct {
 
 func (f *fault) Error() string { return f.text }
 
-// faultf returns a fault. It quotes only the beginning of long texts: a request may be
-// large, and its answer must not repeat it.
 func faultf(code Code, format string, args ...any) error {
-	for i, arg := range args {
-		if s, ok := arg.(string); ok {
-			args[i] = beginning(s)
-		}
-	}
 	return &fault{code, fmt.Sprintf(format, args...)}
-}
-
-func beginning(s string) string {
-	const most = 64
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "…"
 }
 
 // CodeOf returns the code of an error of CheckTopic, CheckPattern, ParsePosition,

@@ -110,7 +110,7 @@ func unmarshalStart(text []byte, p *pacedStart) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(p); err != nil {
-		return faultf(CodeInvalidRequest, `%.80s is neither a start nor an object {"topic":"prices.acme","max_rate":"5/s"}`, text)
+		return faultf(CodeInvalidRequest, `%s is neither a start nor an object {"topic":"prices.acme","max_rate":"5/s"}`, Quote(text))
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func ParseRate(s string) (every time.Duration, err error) {
 }
 
 func badRate(s string) error {
-	return faultf(CodeInvalidRequest, "max_rate %q must be a number of deliveries and a time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h", s)
+	return faultf(CodeInvalidRequest, "max_rate %s must be a number of deliveries and a time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h", Quote(s))
 }
 
 // formatRate returns what ParseRate reads.

@@ -33,7 +33,7 @@ func CheckTopic(name string) error {
 			continue
 		}
 		if !isTokenByte(c) {
-			return faultf(CodeInvalidTopic, "topic %q holds %q: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", name, c)
+			return faultf(CodeInvalidTopic, "topic %s holds %q: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", Quote(name), c)
 		}
 	}
 	if tokenStart == len(name) {
@@ -47,7 +47,7 @@ func CheckTopic(name string) error {
 func ReservedTopic(name string) bool { return strings.HasPrefix(name, "_") }
 
 func emptyToken(name string) error {
-	return faultf(CodeInvalidTopic, "topic %q has an empty token: write something between the dots", name)
+	return faultf(CodeInvalidTopic, "topic %s has an empty token: write something between the dots", Quote(name))
 }
 
 func isTokenByte(c byte) bool {
@@ -73,13 +73,13 @@ func CheckPattern(s string) error {
 		i++
 		switch {
 		case token == "" && s != "":
-			return faultf(CodeInvalidTopic, "pattern %q has an empty token: write something between the dots", s)
+			return faultf(CodeInvalidTopic, "pattern %s has an empty token: write something between the dots", Quote(s))
 		case token == anyToken:
 		case token == anyRest && i == strings.Count(s, "."):
 		case token == anyRest:
-			return faultf(CodeInvalidTopic, "pattern %q continues after '>': '>' matches all that follows, so it must be last", s)
+			return faultf(CodeInvalidTopic, "pattern %s continues after '>': '>' matches all that follows, so it must be last", Quote(s))
 		case IsPattern(token):
-			return faultf(CodeInvalidTopic, "pattern %q has a wildcard within the token %q: '*' and '>' must be whole tokens", s, token)
+			return faultf(CodeInvalidTopic, "pattern %s has a wildcard within the token %s: '*' and '>' must be whole tokens", Quote(s), Quote(token))
 		}
 	}
 	// The rest follows the rules of topics.

@@ -32,7 +32,7 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 			continue
 		}
 		if object, err = appendMember(object, key, value); err != nil {
-			return nil, nil, fmt.Errorf("%.40q: %w", key, err)
+			return nil, nil, fmt.Errorf("%.16q: %w", key, err) // at most 64 bytes, as wire.Quote
 		}
 	}
 	if !keys.shut(0) {

@@ -1,0 +1,176 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
+)
+
+// maxProblem is how long a problem may be, whatever it is about.
+const maxProblem = 1 << 10
+
+// hugeInputs are wrong almost everywhere. All but the third repeat an "x".
+var hugeInputs = []string{
+	huge("x"), huge("x."), huge("é\x00\""), huge("x@"), huge("a@k3:9x"), huge("*x"), "a." + huge("x") + "@oldest", huge("~x:"), huge("%x,"),
+	"a/b; " + huge("x"), `"` + huge("x") + `"`,
+}
+
+func huge(s string) string { return strings.Repeat(s, 4_000/len(s)) }
+
+// wantShort requires that a problem repeats little of its request.
+func wantShort(t *testing.T, status int, answer, what string) {
+	t.Helper()
+	if status < 300 {
+		return
+	}
+	require.LessOrEqual(t, len(answer), maxProblem, what)
+	var p wire.Problem
+	require.NoError(t, json.Unmarshal([]byte(answer), &p), "%s: %s", what, answer)
+	require.NotEqual(t, wire.CodeInternal, p.Code)
+	require.NotContains(t, p.Detail, strings.Repeat("x", wire.MaxQuoteBytes+1), what)
+}
+
+// Problems repeat at most some bytes of what is wrong, wherever it stands in a request.
+func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
+	parameters := []string{
+		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "session", "limit", "after", "ttl", "key",
+	}
+	for _, at := range routes(t, newParts(settings{}).newAPI().router) {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKit(t, settings{})
+			id := k.open(`{"topics":["a"]}`).Session
+			method, template, _ := strings.Cut(at, " ")
+			path := strings.NewReplacer("{topic}", "a", "{id}", id).Replace(template)
+			ask := func(path, body string, headers ...string) {
+				t.Helper()
+				if len(headers) == 0 {
+					headers = []string{jsonType}
+				}
+				resp := k.do(method, path, body, headers...)
+				defer resp.Body.Close()
+				answer := make([]byte, 2*maxProblem) // some answers do not end
+				n, _ := resp.Body.Read(answer)
+				wantShort(t, resp.StatusCode, string(answer[:n]), at)
+			}
+			for i, in := range hugeInputs {
+				escaped := url.QueryEscape(in)
+				for _, name := range parameters {
+					ask(path+"?topic=a&mode=batch&echo=false&"+name+"="+escaped, "")
+				}
+				ask(path+"?topic="+escaped, "")
+				ask(path+"?"+escaped+"=1", "")
+				ask(path+"?%"+strings.ReplaceAll(escaped, "%", ""), "")
+				ask(strings.NewReplacer("{topic}", url.PathEscape(in), "{id}", url.PathEscape(in)).Replace(template), "")
+				for _, name := range []string{"Content-Type", "Idempotency-Key", "Last-Event-ID", "Accept", "Authorization"} {
+					if value := strings.NewReplacer("\x00", "").Replace(in); method == "POST" || name != "Content-Type" {
+						ask(path, "", name+": "+value)
+					}
+				}
+				if method != "GET" && i < 4 {
+					for _, body := range hugeBodies(t, in) {
+						ask(path, body)
+						ask(path, "["+body+"]")
+						ask(path, body, "Content-Type: application/x-ndjson")
+						ask(path, string(cbor.AppendFromJSON(nil, []byte(body))), "Content-Type: application/cbor-seq")
+					}
+				}
+			}
+		})
+	}
+}
+
+// hugeBodies are requests, messages and commands with a member that is huge.
+func hugeBodies(t *testing.T, in string) (bodies []string) {
+	t.Helper()
+	text, err := json.Marshal(in)
+	require.NoError(t, err)
+	for _, form := range []string{
+		`{"topics":[IN]}`, `{"topics":IN}`, `{IN:1}`, `{"client":IN}`, `{"client":IN,"echo":false}`, `{"add":[IN]}`, `{"remove":[IN]}`,
+		`{"topics":[{"topic":IN}]}`, `{"topics":[{"topic":"a","from":IN}]}`, `{"topics":[{"topic":"a","max_rate":IN}]}`, `{"topics":[{IN:1}]}`,
+		`{"topics":["a","a"],IN:1}`, `{"topics":[{"topic":"a","max_rate":1NINES}]}`, `{"ack":1NINES}`, `{"ack":IN}`, `[IN]`, `IN`,
+		`{"topic":IN,"data":1}`, `{"topic":"a","type":IN,"text":"x"}`, `{"topic":"a","data":1,"key":IN}`, `{"topic":"a","data":1,"client":IN}`,
+		`{"topic":"a","data":1,"id":IN}`, `{"topic":"a","data":1,"ttl":IN}`, `{"topic":"a","data":1,"ttl":1NINES}`, `{"topic":"a","data":{IN:1,IN:2}}`,
+		`{"topic":"a","type":"a/b","base64":IN}`, `{"topic":"a","data":1,IN:1}`, `{"topic":IN}`,
+		`{"subscribe":[IN]}`, `{"subscribe":IN}`, `{"unsubscribe":[IN]}`, `{"publish":{"topic":IN,"data":1}}`, `{"publish":{"topic":"a","type":IN,"text":"x"}}`,
+		`{"publish":{"topic":"a","data":{IN:1,IN:2}}}`, `{"publish":IN}`, `{"publish":{IN:1}}`, `{"ping":IN}`, `{"session":IN}`, `{"ref":IN}`,
+	} {
+		bodies = append(bodies, strings.NewReplacer("IN", string(text), "NINES", strings.Repeat("9", 4_000)).Replace(form))
+	}
+	return bodies
+}
+
+// The payload itself may be what is wrong.
+func TestNoProblemRepeatsAHugePayload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		for _, in := range hugeInputs {
+			text, err := json.Marshal(in)
+			require.NoError(t, err)
+			for _, body := range []string{
+				in, string(text) + string(text), "{" + string(text) + ":1," + string(text) + ":2}", "{" + string(text) + ":{" + string(text) + ":x}}",
+				"{" + string(text) + `:[1,{"a":tru}]}`, strings.Repeat("9", 4_000) + "x",
+			} {
+				for _, kind := range []string{jsonType, "Content-Type: application/cbor"} {
+					status, answer := k.get("POST", "/v1/topics/a/messages", body, kind)
+					wantShort(t, status, answer, body[:20])
+				}
+			}
+		}
+	})
+}
+
+// So do the replies to commands, and the ends of connections.
+func TestNoReplyRepeatsAHugeCommand(t *testing.T) {
+	for _, format := range []string{"json", "cbor"} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKit(t, settings{})
+			for _, in := range hugeInputs {
+				for _, body := range hugeBodies(t, in) {
+					s := k.dialSocket("/v1/ws?format=" + format)
+					s.hello()
+					s.send(json.RawMessage(strings.Replace(body, "{", `{"ref":1,`, 1)))
+					select {
+					case reply := <-s.replies:
+						wantShortReply(t, reply.Problem, body)
+					case c := <-s.frames:
+						require.NotNil(t, c.End, body[:20])
+						wantShortReply(t, c.End, body)
+					}
+					s.Close()
+				}
+			}
+		})
+	}
+}
+
+func wantShortReply(t *testing.T, p *wire.Problem, what string) {
+	t.Helper()
+	if p != nil {
+		wantShort(t, p.Status, string(inJSON(p)), what[:20])
+	}
+}
+
+// And what a bare connection opens with.
+func TestNoEndRepeatsAHugeOpening(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newBareKit(t, settings{})
+		for _, in := range hugeInputs {
+			for _, body := range hugeBodies(t, in) {
+				conn := k.dialBare()
+				_, err := conn.Write(cbor.AppendFromJSON(nil, []byte(body)))
+				require.NoError(t, err)
+				c, err := wire.NewCBORDecoder(conn).Next()
+				require.NoError(t, err)
+				wantShortReply(t, c.End, body)
+				conn.Close()
+			}
+		}
+	})
+}
