@@ -1,12 +1,10 @@
 package app
 
 import (
-	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // Accepts is what a request's headers say of the answer.
@@ -34,26 +32,6 @@ var formats = []struct {
 	// curl --json and many libraries say application/json without being asked.
 	{"json", frame.NDJSON, []string{"*/*", "application/*", "application/json", "application/x-ndjson"}},
 	{"cbor", frame.CBOR, []string{"*/*", "application/*", "application/cbor-seq"}},
-}
-
-// formatOf returns the format that a request wants: format= beats Accept.
-func formatOf(q url.Values, accepts Accepts) (frame.Format, error) {
-	name, err := one(q, "format")
-	if err != nil {
-		return 0, err
-	}
-	for _, f := range formats {
-		if name == f.name {
-			return f.format, nil
-		}
-	}
-	switch {
-	case q.Has("format"):
-		return 0, wire.NewProblem(wire.CodeNotAcceptable, "say format=json or format=cbor", "there is no format %s", wire.Quote(name))
-	case accepts.None:
-		return 0, wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or say format=json or format=cbor", "no format that there is is accepted")
-	}
-	return accepts.Format, nil
 }
 
 // accepted reads an Accept header. The format with the highest weight wins, and the most

@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"iter"
 	"mime"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -46,28 +43,20 @@ func messageOf(topic, rawQuery string, contentTypes, idempotencyKeys []string) (
 }
 
 func (m *message) readQuery(raw string) error {
-	q, err := parseQuery(raw)
-	if err != nil {
-		return err
-	}
-	for name := range q {
+	q := parseQuery(raw)
+	for name := range q.values {
 		if !slices.Contains(publishParameters, name) {
-			return wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "publishing knows no %s in the query", wire.Quote(name))
+			q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "publishing knows no %s in the query", wire.Quote(name)))
 		}
 	}
-	ttl, err := number(q, "ttl", 1, MaxTTLSeconds, 0)
-	if err != nil {
-		return err
+	m.ttl = time.Duration(q.number("ttl", 1, MaxTTLSeconds, 0)) * time.Second
+	m.session = q.one("session")
+	m.Key = strings.Clone(q.one("key")) // a substring would keep the whole request line
+	q.fail(checkKey(m.Key))
+	if m.Client = strings.Clone(q.one("client")); q.values.Has("client") {
+		q.fail(checkClient(m.Client))
 	}
-	m.ttl = time.Duration(ttl) * time.Second
-	if m.Key, err = keyOf(q); err != nil {
-		return err
-	}
-	if m.session, err = one(q, "session"); err != nil {
-		return err
-	}
-	m.Client, err = clientOf(q)
-	return err
+	return q.err
 }
 
 var publishParameters = []string{"ttl", "key", "client", "session"}
@@ -110,28 +99,11 @@ func (m *message) become(item *wire.PublishItem, most int) error {
 	return nil
 }
 
-func keyOf(q url.Values) (string, error) {
-	key, err := one(q, "key")
-	if err == nil {
-		err = checkKey(key)
-	}
-	return strings.Clone(key), err // a substring would keep the whole request line
-}
-
 func checkKey(key string) error {
 	if len(key) > wire.MaxKeyBytes || !utf8.ValidString(key) {
 		return wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key is not UTF-8 of at most %d bytes", wire.MaxKeyBytes)
 	}
 	return nil
-}
-
-// clientOf returns what the client calls itself, or "" if it does not.
-func clientOf(q url.Values) (string, error) {
-	client, err := one(q, "client")
-	if err == nil && q.Has("client") {
-		err = checkClient(client)
-	}
-	return strings.Clone(client), err
 }
 
 func checkClient(client string) error {
@@ -246,114 +218,6 @@ func (m *message) takeMembers(item *wire.PublishItem) error {
 	return checkKey(m.Key)
 }
 
-// A manyForm is how many messages are written in a body, and their results in the
-// answer.
-type manyForm struct {
-	split func(body []byte) (items [][]byte, err error)
-	read  func(item []byte) (*wire.PublishItem, error)
-
-	// Of the answer.
-	contentType          string
-	begin, between, last string
-	append               func(dst, resultInJSON []byte) []byte
-}
-
-var (
-	manyInArray    = &manyForm{splitArray, readItem, "application/json", "[", ",", "]\n", appendJSON}
-	manyInLines    = &manyForm{splitLines, readItem, frame.NDJSON.ContentType(), "", "", "", appendLine}
-	manyInSequence = &manyForm{splitSequence, readCBORItem, sequenceType, "", "", "", cbor.AppendFromJSON}
-)
-
-func appendJSON(dst, text []byte) []byte { return append(dst, text...) }
-func appendLine(dst, text []byte) []byte { return append(appendJSON(dst, text), '\n') }
-
-// sequenceType is the media type of a CBOR sequence (RFC 8742).
-const sequenceType = "application/cbor-seq"
-
-// formOfMany returns how the body is read and answered. What would be said of one
-// message is not said of the request: it would seem to hold for all.
-func formOfMany(p Many) (*manyForm, error) {
-	if p.Query != "" || p.IdempotencyKeys != nil {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
-			"publishing many has no query and no Idempotency-Key header")
-	}
-	mediaType, isJSON, err := mediaTypeOf(p.ContentType)
-	if err != nil {
-		return nil, err
-	}
-	if isJSON {
-		return manyInArray, nil
-	}
-	switch base, _, _ := mime.ParseMediaType(mediaType); base {
-	case frame.NDJSON.ContentType():
-		return manyInLines, nil
-	case sequenceType:
-		return manyInSequence, nil
-	}
-	return nil, wire.NewProblem(wire.CodeUnsupportedType, "send an array as application/json, lines as application/x-ndjson, or a sequence as "+sequenceType,
-		"many messages do not come as %s", wire.Quote(mediaType))
-}
-
-// maxMany is how many messages one request may publish: what its answer and the
-// time it takes are bounded by.
-const maxMany = 1000
-
-func tooMany() *wire.Problem {
-	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body has more than %d messages", maxMany)
-}
-
-// splitArray returns the elements of body, once all of it is known to be an array.
-func splitArray(body []byte) (items [][]byte, err error) {
-	var whole json.RawMessage
-	if err := json.Unmarshal(body, &whole); err != nil {
-		return nil, unreadable(err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(whole))
-	if begin, err := dec.Token(); err != nil || begin != json.Delim('[') {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send [{…},{…}], or one message to its topic's path", "the body is not an array")
-	}
-	for dec.More() {
-		if len(items) == maxMany {
-			return nil, tooMany()
-		}
-		var item json.RawMessage
-		if err := dec.Decode(&item); err != nil {
-			panic("BUG: an array that was read cannot be read: " + err.Error())
-		}
-		items = append(items, item)
-	}
-	return items, nil
-}
-
-// splitLines returns the lines of body, but for empty ones.
-func splitLines(body []byte) (items [][]byte, err error) {
-	for line := range bytes.Lines(body) {
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		if len(items) == maxMany {
-			return nil, tooMany()
-		}
-		items = append(items, line)
-	}
-	return items, nil
-}
-
-// splitSequence returns the items of body, which are whole, and not checked further.
-func splitSequence(body []byte) (items [][]byte, err error) {
-	for len(body) > 0 {
-		if len(items) == maxMany {
-			return nil, tooMany()
-		}
-		item, rest, err := cbor.Cut(body)
-		if err != nil {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send one map after another, whole", "item %d is no CBOR: %v", len(items)+1, err)
-		}
-		items, body = append(items, item), rest
-	}
-	return items, nil
-}
-
 func readItem(raw []byte) (*wire.PublishItem, error) {
 	if !bytes.HasPrefix(raw, []byte("{")) {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `write it as {"topic":"a","data":1}`, "the message is not an object")
@@ -412,32 +276,4 @@ func byteString(item []byte) (*[]byte, error) {
 	s, err := r.Bytes(h)
 	s = append([]byte{}, s...)
 	return &s, err
-}
-
-// Results are what became of many messages.
-type Results struct {
-	ContentType string
-	form        *manyForm
-	each        []wire.PublishResult
-}
-
-// Parts returns the results in the form of the request, in parts.
-func (r Results) Parts() iter.Seq[[]byte] {
-	return func(yield func([]byte) bool) {
-		part := []byte(r.form.begin)
-		for i, result := range r.each {
-			if i > 0 {
-				part = append(part, r.form.between...)
-			}
-			text, err := json.Marshal(result)
-			if err != nil {
-				panic("BUG: a result does not marshal: " + err.Error())
-			}
-			if part = r.form.append(part, text); !yield(part) {
-				return
-			}
-			part = part[:0]
-		}
-		yield(append(part, r.form.last...))
-	}
 }

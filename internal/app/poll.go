@@ -41,16 +41,10 @@ func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, e
 		r.Format, r.Gzip = p.Accepts.Format, p.Accepts.Gzip
 		return s, r, nil
 	}
-	q, err := parseQuery(string(p.Query))
-	if err != nil {
-		return nil, r, err
-	}
-	if r, err = pollRequest(q, s); err != nil {
-		return nil, r, err
-	}
-	r.Gzip = p.Accepts.Gzip
-	r.Format, err = formatOf(q, p.Accepts)
-	return s, r, err
+	q := parseQuery(string(p.Query))
+	r = pollRequest(&q, s)
+	r.Format, r.Gzip = q.format(p.Accepts), p.Accepts.Gzip
+	return s, r, q.err
 }
 
 // plainPoll reads "ack=K&mode=M", in which nothing is escaped; anything else is for
@@ -87,34 +81,19 @@ const maxPlainDigits = 15
 // maxAck is the largest integer that every JSON reader keeps exactly.
 const maxAck = 1<<53 - 1
 
-func pollRequest(q url.Values, s *session.Session) (transport.Request, error) {
-	mode, err := modeOf(q)
-	if err != nil || !s.Acks() {
-		return transport.Request{Mode: mode}, err
+func pollRequest(q *query, s *session.Session) transport.Request {
+	r := transport.Request{Mode: q.mode()}
+	if s.Acks() {
+		if r.Ack = q.number("ack", 0, maxAck, 0); !q.values.Has("ack") {
+			q.fail(ackMissing())
+		}
 	}
-	if !q.Has("ack") {
-		return transport.Request{}, ackMissing()
-	}
-	ack, err := number(q, "ack", 0, maxAck, 0)
-	return transport.Request{Ack: ack, Mode: mode}, err
+	return r
 }
 
 func ackMissing() *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest,
 		`say ack=K, the number of frames you have had (0 at first), or open the session with "ack":false`, "ack is missing")
-}
-
-func modeOf(q url.Values) (transport.Mode, error) {
-	text, err := one(q, "mode")
-	switch {
-	case err != nil:
-		return "", err
-	case text == "":
-		return transport.Batch, nil
-	case slices.Contains(transport.Modes(), transport.Mode(text)):
-		return transport.Mode(text), nil
-	}
-	return "", wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "there is no mode %s", wire.Quote(text))
 }
 
 // A TopicPoll is a poll without a session as a request has it.
@@ -130,8 +109,8 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return nil, r, why
 	}
-	q, badQuery := parseQuery(p.Query)
-	topics, badTopic := topicsOf(q)
+	q := parseQuery(p.Query)
+	topics := q.topics()
 	if ctx.Err() != nil && slices.ContainsFunc(topics, isPattern) {
 		return nil, r, ErrWouldWait // to look for its topics may take long
 	}
@@ -142,55 +121,31 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 		var body struct {
 			Topics []wire.Start `json:"topics"`
 		}
-		badTopic = readJSON(p.Body, &body)
-		topics = body.Topics
-	}
-	for _, err := range []error{badQuery, badTopic} {
-		if err != nil {
+		if err := readJSON(p.Body, &body); err != nil {
 			return nil, r, err
 		}
+		topics = body.Topics
 	}
-	return a.pollTopics(&c, q, topics, p.Accepts)
-}
-
-func isPattern(start wire.Start) bool { return wire.IsPattern(start.Topic) }
-
-func (a *App) pollTopics(c *Caller, q url.Values, topics []wire.Start, accepts Accepts) (*session.Session, transport.Request, error) {
 	if len(topics) == 0 {
-		return nil, transport.Request{}, noTopic("the poll")
+		q.fail(noTopic("the poll"))
 	}
-	r, hello, err := topicPollRequest(q, accepts)
-	if err != nil {
-		return nil, r, err
+	r = transport.Request{Mode: q.mode(), Format: q.format(p.Accepts), Gzip: p.Accepts.Gzip}
+	hello := q.truth("hello", false) || r.Mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition)
+	o := session.Opening{Topics: topics, NoEcho: q.noEcho()}
+	if q.limitRate(topics, r.Mode); q.err != nil {
+		return nil, r, q.err
 	}
-	o := session.Opening{Topics: topics}
-	if o.NoEcho, err = exceptOfQuery(q); err != nil {
-		return nil, r, err
-	}
-	if err := limitRate(q, topics, r.Mode); err != nil {
-		return nil, r, err
-	}
-	if err := a.maySubscribe(c, topics); err != nil {
+	if err := a.maySubscribe(&c, topics); err != nil {
 		return nil, r, err
 	}
 	s, positions, err := a.cfg.Sessions.OpenEphemeral(o, time.Now())
-	if r.Mode == transport.Stream || hello || slices.ContainsFunc(topics, withoutPosition) {
+	if hello {
 		r.Hello = &wire.Hello{Positions: positions}
 	}
 	return s, r, err
 }
 
-func topicPollRequest(q url.Values, accepts Accepts) (r transport.Request, hello bool, err error) {
-	r.Gzip = accepts.Gzip
-	if r.Mode, err = modeOf(q); err != nil {
-		return r, false, err
-	}
-	if r.Format, err = formatOf(q, accepts); err != nil {
-		return r, false, err
-	}
-	hello, err = truth(q, "hello", false)
-	return r, hello, err
-}
+func isPattern(start wire.Start) bool { return wire.IsPattern(start.Topic) }
 
 // withoutPosition reports whether the client must be told where a topic begins, before
 // anything else.
@@ -198,69 +153,6 @@ func withoutPosition(start wire.Start) bool { return start.From != wire.FromPosi
 
 func noTopic(what string) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "%s names no topic", what)
-}
-
-func topicsOf(q url.Values) ([]wire.Start, error) {
-	topics := make([]wire.Start, 0, len(q["topic"]))
-	for _, text := range q["topic"] {
-		start, err := wire.ParseStart(text)
-		if err != nil {
-			return nil, unreadable(err)
-		}
-		topics = append(topics, start)
-	}
-	return topics, nil
-}
-
-// exceptOf returns the client whose messages a subscriber is not sent: its own, if
-// echo is false.
-func exceptOf(client string, echo bool) (string, error) {
-	if client != "" {
-		if err := checkClient(client); err != nil {
-			return "", err
-		}
-	}
-	switch {
-	case echo:
-		return "", nil
-	case client == "":
-		return "", wire.NewProblem(wire.CodeInvalidRequest, "say client, the id that you publish with", "echo is false, but whose messages are your own is not said")
-	}
-	return client, nil
-}
-
-func exceptOfQuery(q url.Values) (string, error) {
-	client, err := one(q, "client")
-	if err != nil {
-		return "", err
-	}
-	echo, err := truth(q, "echo", true)
-	if err != nil {
-		return "", err
-	}
-	return exceptOf(client, echo)
-}
-
-// limitRate gives each topic the max_rate in the query, if there is one. Only a stream
-// lasts long enough for it.
-func limitRate(q url.Values, topics []wire.Start, mode transport.Mode) error {
-	rate, err := one(q, "max_rate")
-	if err != nil {
-		return err
-	}
-	if rate != "" {
-		every, err := wire.ParseRate(rate)
-		if err != nil {
-			return unreadable(err)
-		}
-		for i := range topics {
-			topics[i].Every = every
-		}
-	}
-	if mode != transport.Stream && slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Every > 0 }) {
-		return wire.NewProblem(wire.CodeInvalidRequest, "say mode=stream, or open a session", "max_rate has no meaning for a poll that ends")
-	}
-	return nil
 }
 
 // An EventStream is what an EventSource asks for.
@@ -292,53 +184,42 @@ func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *sessi
 
 // read returns what to open, and the last event that the client has; zero: none.
 func (e EventStream) read() (o session.Opening, had transport.EventID, err error) {
-	q, err := parseQuery(e.Query)
-	if err != nil {
-		return o, had, err
-	}
-	if o.Topics, err = topicsOf(q); err != nil {
-		return o, had, err
-	}
+	q := parseQuery(e.Query)
+	o.Topics = q.topics()
 	if len(o.Topics) == 0 {
-		return o, had, noTopic("the stream")
+		q.fail(noTopic("the stream"))
 	}
-	if o.NoEcho, err = exceptOfQuery(q); err != nil {
-		return o, had, err
-	}
-	if err = limitRate(q, o.Topics, transport.Stream); err != nil {
-		return o, had, err
-	}
-	had, err = e.lastEventID(q)
-	return o, had, err
+	o.NoEcho = q.noEcho()
+	q.limitRate(o.Topics, transport.Stream)
+	had = e.lastEventID(&q)
+	return o, had, q.err
 }
 
 // LastEvent returns the id of the last event that the client has; zero: it has none, or
 // the id cannot be read.
 func (e EventStream) LastEvent() transport.EventID {
-	if q, err := parseQuery(e.Query); err == nil {
-		if id, err := e.lastEventID(q); err == nil {
-			return id
-		}
-	}
-	return transport.EventID{}
+	q := parseQuery(e.Query)
+	return e.lastEventID(&q)
 }
 
 // lastEventID reads which event a client had last. An EventSource that reconnects says
 // so in a header. One that a page makes anew cannot, and says it in the query, which it
 // repeats when it reconnects: the header is newer.
-func (e EventStream) lastEventID(q url.Values) (transport.EventID, error) {
-	text, err := one(q, "last_event_id")
+func (e EventStream) lastEventID(q *query) transport.EventID {
+	text := q.one("last_event_id")
 	if len(e.LastEventID) > 0 && e.LastEventID[0] != "" {
-		text, err = one(url.Values{"Last-Event-ID": e.LastEventID}, "Last-Event-ID")
+		header := query{values: url.Values{"Last-Event-ID": e.LastEventID}}
+		text = header.one("Last-Event-ID")
+		q.fail(header.err)
 	}
-	if err != nil || text == "" {
-		return transport.EventID{}, err
+	if text == "" {
+		return transport.EventID{}
 	}
 	id, err := transport.ParseEventID(text)
 	if err != nil {
-		return id, wire.NewProblem(wire.CodeInvalidPosition, "say the id of an event of this stream, or nothing", "%v", err)
+		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "say the id of an event of this stream, or nothing", "%v", err))
 	}
-	return id, nil
+	return id
 }
 
 func (a *App) openEvents(ctx context.Context, c *Caller, o session.Opening, had transport.EventID) (*session.Session, transport.Request, error) {

@@ -20,10 +20,9 @@ func TestThePlainReadingOfAPollIsTheFullOne(t *testing.T) {
 	} {
 		plain, ok := plainPoll([]byte(query))
 		require.True(t, ok, query)
-		q, err := parseQuery(query)
-		require.NoError(t, err)
-		full, err := pollRequest(q, s)
-		require.NoError(t, err)
+		q := parseQuery(query)
+		full := pollRequest(&q, s)
+		require.NoError(t, q.err)
 		require.Equal(t, full, plain, query)
 	}
 	for _, query := range []string{

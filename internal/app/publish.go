@@ -3,7 +3,6 @@ package app
 import (
 	"bytes"
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -208,95 +207,4 @@ func (a *App) awaitSameKey(ctx context.Context) broker.Await {
 			return ctx.Err()
 		}
 	}
-}
-
-// A manyPublish publishes the messages of one request, one after the other. They share
-// a slot. But the application takes its time over each message that it is asked about:
-// the request gives its slot up before the next of those, so that others have a turn.
-type manyPublish struct {
-	app    *App
-	ctx    context.Context // the request's
-	caller Caller
-	slot   slot
-	asked  bool           // the application, since the slot was taken
-	late   *limit.Refusal // to be told late
-}
-
-// A Many is many messages as a request has them.
-type Many struct {
-	Query                        string
-	ContentType, IdempotencyKeys []string // the headers' values
-	Body                         Body
-}
-
-// PublishMany publishes many messages, in their order, each as if it came by itself:
-// what is wrong with one is its own result. It calls answer with the results. An error is
-// the whole request's. If some messages are refused to a client that does not wait as it
-// is told, the answer comes late, and holds no slot.
-func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Results) error) (err error) {
-	defer a.recovered(&err)
-	if why := a.cfg.Sessions.Draining(); why != nil {
-		return why
-	}
-	if err := a.admit(&c, limit.Requests); err != nil {
-		return err
-	}
-	form, err := formOfMany(p)
-	if err != nil {
-		return err
-	}
-	body, err := p.Body(MaxRequestBytes)
-	if err != nil {
-		return err
-	}
-	items, err := form.split(body)
-	if err != nil {
-		return err
-	}
-	m := &manyPublish{app: a, ctx: ctx, caller: c}
-	defer m.slot.end()
-	if err := m.slot.take(ctx, a, &c); err != nil {
-		return err
-	}
-	results := Results{ContentType: form.contentType, form: form, each: make([]wire.PublishResult, len(items))}
-	for i, raw := range items {
-		if results.each[i], err = m.publish(form, raw); err != nil {
-			return err
-		}
-	}
-	if m.late != nil {
-		m.slot.end()
-		a.cfg.Limiter.Hold(ctx, m.late) // what was published is told in any case
-	}
-	return answer(results)
-}
-
-// publish publishes one of many. An error says that nobody is left to be told.
-func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, error) {
-	item, err := form.read(raw)
-	var published wire.Published
-	if err == nil {
-		to := m.app.cfg.Broker.Route(item.Topic)
-		m.maybeGiveUpSlot(to.Rule().Hook)
-		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, to, item)
-	}
-	if err == nil {
-		return wire.PublishResult{Published: &published}, nil
-	}
-	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
-		m.late = refusal
-	}
-	problem := m.app.Problem(err)
-	if problem == nil {
-		return wire.PublishResult{}, err
-	}
-	return wire.PublishResult{Problem: problem}, nil
-}
-
-func (m *manyPublish) maybeGiveUpSlot(asks bool) {
-	if asks && m.asked {
-		m.slot.end()
-		m.asked = false
-	}
-	m.asked = m.asked || asks
 }

@@ -2,13 +2,17 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -66,40 +70,50 @@ func unreadable(err error) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %s", text)
 }
 
-// parseQuery parses a query strictly: net/url's Query drops what it cannot read.
-func parseQuery(raw string) (url.Values, error) {
-	q, err := url.ParseQuery(raw)
-	if err != nil {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "percent-encode the query", "the query cannot be read: %v", err)
-	}
-	return q, nil
+// A query reads the parameters of a request, strictly: net/url's Query drops what it
+// cannot read. It keeps the first error, and reads nothing more after it.
+type query struct {
+	values url.Values
+	err    error
 }
 
-// one returns the parameter's one value, or "" if it is not there.
-func one(q url.Values, name string) (string, error) {
-	switch values := q[name]; len(values) {
-	case 0:
-		return "", nil
-	case 1:
-		return values[0], nil
+func parseQuery(raw string) (q query) {
+	var err error
+	if q.values, err = url.ParseQuery(raw); err != nil {
+		q.err = wire.NewProblem(wire.CodeInvalidRequest, "percent-encode the query", "the query cannot be read: %v", err)
 	}
-	return "", wire.NewProblem(wire.CodeInvalidRequest, "give it once", "%s is given %d times", name, len(q[name]))
+	return q
+}
+
+func (q *query) fail(err error) {
+	if q.err == nil {
+		q.err = err
+	}
+}
+
+// one returns the parameter's one value, or "".
+func (q *query) one(name string) string {
+	values := q.values[name]
+	switch {
+	case len(values) > 1:
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "give it once", "%s is given %d times", name, len(values)))
+	case len(values) == 1 && q.err == nil:
+		return values[0]
+	}
+	return ""
 }
 
 // number returns the parameter as a whole number between lo and hi, or otherwise.
-func number(q url.Values, name string, lo, hi, otherwise uint64) (uint64, error) {
-	if !q.Has(name) {
-		return otherwise, nil
-	}
-	text, err := one(q, name)
-	if err != nil {
-		return 0, err
+func (q *query) number(name string, lo, hi, otherwise uint64) uint64 {
+	text := q.one(name)
+	if q.err != nil || !q.values.Has(name) {
+		return otherwise
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < lo || n > hi {
-		return 0, outside(name, text, lo, hi)
+		q.fail(outside(name, text, lo, hi))
 	}
-	return n, nil
+	return n
 }
 
 // outside says that a value is not a whole number between lo and hi.
@@ -109,17 +123,98 @@ func outside(name, text string, lo, hi uint64) *wire.Problem {
 }
 
 // truth returns the parameter as true or false, or otherwise.
-func truth(q url.Values, name string, otherwise bool) (bool, error) {
-	text, err := one(q, name)
-	switch {
-	case err != nil:
-		return false, err
-	case text == "":
-		return otherwise, nil
-	case text == "true", text == "false":
-		return text == "true", nil
+func (q *query) truth(name string, otherwise bool) bool {
+	switch text := q.one(name); text {
+	case "":
+		return otherwise
+	case "true", "false":
+		return text == "true"
+	default:
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "%s=%s is neither", name, wire.Quote(text)))
+		return false
 	}
-	return false, wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "%s=%s is neither", name, wire.Quote(text))
+}
+
+// mode returns how a poll is answered.
+func (q *query) mode() transport.Mode {
+	mode := cmp.Or(transport.Mode(q.one("mode")), transport.Batch)
+	if !slices.Contains(transport.Modes(), mode) {
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "there is no mode %s", wire.Quote(mode)))
+	}
+	return mode
+}
+
+// format returns the format that a request wants: format= beats Accept.
+func (q *query) format(accepts Accepts) frame.Format {
+	name := q.one("format")
+	for _, f := range formats {
+		if name == f.name {
+			return f.format
+		}
+	}
+	switch {
+	case q.values.Has("format"):
+		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "say format=json or format=cbor", "there is no format %s", wire.Quote(name)))
+	case accepts.None:
+		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or say format=json or format=cbor", "no format that there is is accepted"))
+	}
+	return accepts.Format
+}
+
+// topics returns where a subscriber begins.
+func (q *query) topics() []wire.Start {
+	topics := make([]wire.Start, 0, len(q.values["topic"]))
+	for _, text := range q.values["topic"] {
+		start, err := wire.ParseStart(text)
+		if err != nil {
+			q.fail(unreadable(err))
+			return nil
+		}
+		topics = append(topics, start)
+	}
+	return topics
+}
+
+// limitRate gives each topic the max_rate, if there is one. Only a stream lasts long
+// enough for it.
+func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
+	if rate := q.one("max_rate"); rate != "" {
+		every, err := wire.ParseRate(rate)
+		if err != nil {
+			q.fail(unreadable(err))
+		}
+		for i := range topics {
+			topics[i].Every = every
+		}
+	}
+	if mode != transport.Stream && slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Every > 0 }) {
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "say mode=stream, or open a session", "max_rate has no meaning for a poll that ends"))
+	}
+}
+
+// noEcho returns the client whose messages a subscriber is not sent; see noEchoOf.
+func (q *query) noEcho() string {
+	client, echo := q.one("client"), q.truth("echo", true)
+	client, err := noEchoOf(client, &echo)
+	q.fail(err)
+	return client
+}
+
+// noEchoOf returns the client whose messages a subscriber is not sent: its own, if echo
+// is false. Its default is true.
+func noEchoOf(client string, echo *bool) (string, error) {
+	if client != "" {
+		if err := checkClient(client); err != nil {
+			return "", err
+		}
+	}
+	switch {
+	case echo == nil || *echo:
+		return "", nil
+	case client == "":
+		return "", wire.NewProblem(wire.CodeInvalidRequest, "say client, the id that you publish with", "echo is false, but whose messages are your own is not said")
+	}
+	return client, nil
 }
 
 func checkTopic(topic string) error {

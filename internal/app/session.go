@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"net/url"
 	"slices"
 	"time"
 
@@ -45,7 +44,7 @@ func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire
 		return opened, err
 	}
 	o := session.Opening{Topics: r.Topics, Ack: r.Ack == nil || *r.Ack}
-	if o.NoEcho, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
+	if o.NoEcho, err = noEchoOf(r.Client, r.Echo); err != nil {
 		return opened, err
 	}
 	if err := a.maySubscribe(&c, r.Topics); err != nil {
@@ -142,15 +141,9 @@ func (a *App) End(s *session.Session) {
 func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
 	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
-		q, err := parseQuery(rawQuery)
-		if err != nil {
-			return r, 0, err
-		}
-		if format, err = formatOf(q, accepts); err != nil {
-			return r, 0, err
-		}
-		r, err = connectRequestOf(q)
-		return r, format, err
+		q := parseQuery(rawQuery)
+		format = q.format(accepts)
+		return connectRequestOf(&q), format, q.err
 	})
 }
 
@@ -192,7 +185,7 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 		return d, wire.NewProblem(wire.CodeInvalidRequest, "name the session, or leave ack out", "ack is said, but of no session")
 	}
 	o := session.Opening{Topics: r.Topics}
-	if o.NoEcho, err = exceptOf(r.Client, r.Echo == nil || *r.Echo); err != nil {
+	if o.NoEcho, err = noEchoOf(r.Client, r.Echo); err != nil {
 		return d, err
 	}
 	if err := a.maySubscribe(c, r.Topics); err != nil {
@@ -219,44 +212,24 @@ func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 }
 
 // connectRequestOf reads the query that opens a WebSocket.
-func connectRequestOf(q url.Values) (r wire.ConnectRequest, err error) {
-	if r.Topics, err = topicsOf(q); err != nil {
-		return r, err
+func connectRequestOf(q *query) wire.ConnectRequest {
+	r := wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
+	q.limitRate(r.Topics, transport.Stream)
+	echo, ack := q.truth("echo", true), q.number("ack", 0, maxAck, 0)
+	if r.Echo = &echo; q.values.Has("ack") {
+		r.Ack = &ack
 	}
-	if err := limitRate(q, r.Topics, transport.Stream); err != nil {
-		return r, err
-	}
-	if r.Client, err = one(q, "client"); err != nil {
-		return r, err
-	}
-	echo, err := truth(q, "echo", true)
-	if err != nil {
-		return r, err
-	}
-	r.Echo = &echo
-	if r.Session, err = one(q, "session"); err != nil || !q.Has("ack") {
-		return r, err
-	}
-	ack, err := number(q, "ack", 0, maxAck, 0)
-	r.Ack = &ack
-	return r, err
+	return r
 }
 
 // ReadSessionList reads a query for the list of sessions: how many, and in which order.
 func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Problem) {
-	q, err := parseQuery(rawQuery)
-	var page uint64
-	if err == nil {
-		page, err = number(q, "limit", 1, MaxPage, DefaultPage)
+	q := parseQuery(rawQuery)
+	n = int(q.number("limit", 1, MaxPage, DefaultPage))
+	by = cmp.Or(session.Order(q.one("sort")), session.ByLag)
+	if !slices.Contains(session.Orders(), by) {
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %s", wire.Quote(by)))
 	}
-	text := ""
-	if err == nil {
-		text, err = one(q, "sort")
-	}
-	by = cmp.Or(session.Order(text), session.ByLag)
-	if err == nil && !slices.Contains(session.Orders(), by) {
-		err = wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %s", wire.Quote(text))
-	}
-	problem, _ = errors.AsType[*wire.Problem](err)
-	return int(page), by, problem
+	problem, _ = errors.AsType[*wire.Problem](q.err)
+	return n, by, problem
 }

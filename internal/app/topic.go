@@ -58,16 +58,9 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err erro
 func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(parts iter.Seq[wire.TopicList]) error) (err error) {
 	defer a.recovered(&err)
 	return a.readLong(ctx, &c, func() (func() error, error) {
-		q, err := parseQuery(rawQuery)
-		if err != nil {
-			return nil, err
-		}
-		after, err := one(q, "after")
-		if err != nil {
-			return nil, err
-		}
-		n, err := number(q, "limit", 1, MaxPage, DefaultPage)
-		return func() error { return answer(a.topics(&c, after, int(n))) }, err
+		q := parseQuery(rawQuery)
+		after, n := q.one("after"), int(q.number("limit", 1, MaxPage, DefaultPage))
+		return func() error { return answer(a.topics(&c, after, n)) }, q.err
 	})
 }
 
@@ -180,36 +173,19 @@ func (a *App) history(start wire.Start, n int) iter.Seq[[]*frame.Frame] {
 
 // read returns where to read from, how many frames, and in which format.
 func (h History) read() (start wire.Start, n int, format frame.Format, err error) {
-	q, err := parseQuery(h.Query)
-	if err != nil {
-		return start, 0, 0, err
-	}
-	page, err := number(q, "limit", 1, MaxPage, DefaultPage)
-	if err != nil {
-		return start, 0, 0, err
-	}
-	after, err := one(q, "after")
-	if err != nil {
-		return start, 0, 0, err
-	}
-	if start, err = startAfter(h.Topic, after); err != nil {
-		return start, 0, 0, err
-	}
-	format, err = formatOf(q, h.Accepts)
-	return start, int(page), format, err
-}
-
-// startAfter returns the start after a position of the topic, or the oldest.
-func startAfter(topic, after string) (wire.Start, error) {
+	q := parseQuery(h.Query)
+	n, format = int(q.number("limit", 1, MaxPage, DefaultPage)), q.format(h.Accepts)
+	after := q.one("after")
 	if after == "" {
-		return wire.Start{Topic: topic, From: wire.FromOldest}, nil
+		return wire.Start{Topic: h.Topic, From: wire.FromOldest}, n, format, q.err
 	}
 	position, err := wire.ParsePosition(after)
-	if err != nil {
-		return wire.Start{}, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "%v", err)
+	switch {
+	case err != nil:
+		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "%v", err))
+	case position.Topic != h.Topic:
+		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic",
+			"position %s is of another topic than %s", wire.Quote(after), wire.Quote(h.Topic)))
 	}
-	if position.Topic != topic {
-		return wire.Start{}, wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "position %s is of another topic than %s", wire.Quote(after), wire.Quote(topic))
-	}
-	return wire.StartAfter(position), nil
+	return wire.StartAfter(position), n, format, q.err
 }
