@@ -3,9 +3,9 @@
 // authority, the limits and the hook.
 //
 // The order of the checks: draining, the rate of the address, authentication, the rate
-// of the principal, the topic's name, permission, the rate of the topic, the body, the
-// idempotency key, a slot, the hook, the broker. A call skips the checks that do not
-// apply to it.
+// of the principal, the topic's name, permission, the rate of the topic, the arrival of
+// the body, a slot, the contents of the body, the idempotency key, the hook, the broker. A
+// call skips the checks that do not apply to it.
 //
 // A call whose context has already ended never waits. It returns ErrWouldWait if it
 // would have to, and has spent nothing then: such a call takes its slot first.
