@@ -15,20 +15,20 @@ import (
 // The contract of logs is tested in logtest. Here is what its story seldom meets.
 
 // apply applies an entry of a log that gives offsets.
-func apply(t *testing.T, b *Broker, op Op, at string, state *State) {
+func apply(t *testing.T, b *Broker, op Op, at string) {
 	t.Helper()
 	position, err := wire.ParsePosition(at)
 	require.NoError(t, err)
-	e := Entry{Op: op, Message: &wire.Message{Position: position, Data: []byte("1"), Time: time.Now().UnixMilli()}, State: state}
+	e := Entry{Op: op, Message: &wire.Message{Position: position, Data: []byte("1"), Time: time.Now().UnixMilli()}}
 	got, err := b.Apply(e, nil)
 	require.NoError(t, err)
 	require.Equal(t, position, got)
 }
 
 // begin begins an epoch of the only partition.
-func begin(t *testing.T, b *Broker, epoch string, floor uint64) {
+func begin(t *testing.T, b *Broker, epoch string) {
 	t.Helper()
-	at := wire.Position{Epoch: epoch, Offset: floor}
+	at := wire.Position{Epoch: epoch}
 	_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: &State{}}, nil)
 	require.NoError(t, err)
 }
@@ -37,11 +37,11 @@ func begin(t *testing.T, b *Broker, epoch string, floor uint64) {
 // whoever asks for the topic, or resumes a pattern, learns of the loss.
 func TestATopicThatCannotBeHeldIsAnnounced(t *testing.T) {
 	b := newBroker(Config{MaxTopics: 1})
-	begin(t, b, "e1", 0)
-	apply(t, b, OpPublish, "held@e1:3", nil)
+	begin(t, b, "e1")
+	apply(t, b, OpPublish, "held@e1:3")
 	before := b.PatternPosition(">")
-	apply(t, b, OpPublish, "other@e1:5", nil)
-	apply(t, b, OpPublish, "other@e1:8", nil)
+	apply(t, b, OpPublish, "other@e1:5")
+	apply(t, b, OpPublish, "other@e1:8")
 	require.True(t, b.ForgottenSince(before, map[string]uint64{"other": 5}, NewSearch(10)))
 	require.False(t, b.ForgottenSince(before, map[string]uint64{"other": 8}, NewSearch(10)))
 	b.Reload(Config{MaxTopics: 2}, time.Now())
@@ -54,7 +54,7 @@ func TestATopicThatCannotBeHeldIsAnnounced(t *testing.T) {
 func TestALogsMessagesAreNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryMessages: 10})
-		begin(t, b, "e1", 0)
+		begin(t, b, "e1")
 		s := &stuck{release: make(chan struct{})}
 		for range fewSubscribers {
 			_, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
@@ -64,7 +64,7 @@ func TestALogsMessagesAreNotRefused(t *testing.T) {
 		require.NoError(t, err)
 		const many = 3 * lagMessages
 		for i := range many {
-			apply(t, b, OpPublish, fmt.Sprint("a@e1:", i+1), nil)
+			apply(t, b, OpPublish, fmt.Sprint("a@e1:", i+1))
 			synctest.Wait()
 		}
 		held, why := holds(b, "a")
@@ -76,7 +76,7 @@ func TestALogsMessagesAreNotRefused(t *testing.T) {
 		require.Positive(t, s.missed)
 		held, _ = holds(b, "a")
 		require.Len(t, held, 10)
-		apply(t, b, OpPublish, fmt.Sprint("a@e1:", many+1), nil)
+		apply(t, b, OpPublish, fmt.Sprint("a@e1:", many+1))
 		b.Close()
 		held, _ = holds(b, "a")
 		require.Len(t, held, 10, "the fan-out counts as before")
@@ -88,7 +88,7 @@ func TestALogsMessagesAreNotRefused(t *testing.T) {
 func TestALogsMessagesFindMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{MemoryBudget: 64 << 10})
-		begin(t, b, "e1", 0)
+		begin(t, b, "e1")
 		s := &stuck{release: make(chan struct{})}
 		for range fewSubscribers + 1 {
 			_, err := b.Join(wire.Start{Topic: "a"}, s, true)
@@ -108,20 +108,20 @@ func TestALogsMessagesFindMemory(t *testing.T) {
 // An epoch that is over leaves nothing behind: not its messages in a fan-out, not its keys.
 func TestAnEpochEndsInTheMiddleOfAFanOut(t *testing.T) {
 	b := newBroker(Config{})
-	begin(t, b, "e1", 0)
+	begin(t, b, "e1")
 	r := &prompter{}
 	r.publish = func() {
-		begin(t, b, "e2", 0)
-		apply(t, b, OpPublish, "a@e2:1", nil)
-		apply(t, b, OpPublish, "a@e2:3", nil)
+		begin(t, b, "e2")
+		apply(t, b, OpPublish, "a@e2:1")
+		apply(t, b, OpPublish, "a@e2:3")
 	}
 	_, err := b.Join(wire.Start{Topic: "a"}, r, true)
 	require.NoError(t, err)
-	apply(t, b, OpPublish, "a@e1:50", nil)
+	apply(t, b, OpPublish, "a@e1:50")
 	b.Close()
 	require.Equal(t, []uint64{50, 1, 3}, r.got())
-	apply(t, b, OpPublish, "a@e1:51", nil)
-	apply(t, b, OpPublish, "a@e2:4", nil)
+	apply(t, b, OpPublish, "a@e1:51")
+	apply(t, b, OpPublish, "a@e2:4")
 	b.Close()
 	require.Equal(t, []uint64{50, 1, 3, 4}, r.got())
 	require.Equal(t, "gap(restarted 50-0) 1 3 4", read(t, b, "a@e1:50", 10))
@@ -132,7 +132,7 @@ func TestAKeyEndsWithItsEpoch(t *testing.T) {
 	b := newBroker(Config{})
 	first, other := keyed("a", "k", "1"), keyed("a", "l", "2")
 	require.Equal(t, uint64(1), publishOnce(t, b, "", first))
-	begin(t, b, "e2", 0)
+	begin(t, b, "e2")
 	require.Equal(t, uint64(1), publishOnce(t, b, "", other))
 	require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "another")), "its message is gone, and so is the key")
 	require.Equal(t, uint64(1), publishOnce(t, b, "", other))
@@ -144,11 +144,11 @@ func TestAKeyEndsWithItsEpoch(t *testing.T) {
 // A subscriber that pins nothing is told of the new epoch before its topic is forgotten.
 func TestATopicWaitsForThoseWhoDoNotKnowItsEpoch(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Second})
-	begin(t, b, "e1", 0)
-	apply(t, b, OpPublish, "a@e1:50", nil)
+	begin(t, b, "e1")
+	apply(t, b, OpPublish, "a@e1:50")
 	j, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, false)
 	require.NoError(t, err)
-	begin(t, b, "e2", 0)
+	begin(t, b, "e2")
 	b.Close()
 	later := time.Now().Add(time.Hour)
 	b.Sweep(later)
@@ -182,18 +182,18 @@ func TestAFirstOffsetIsAboveTheFloor(t *testing.T) {
 // A log that forgets a topic which this daemon never held raises the floor all the same.
 func TestATopicIsForgottenByItsOffset(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Hour})
-	begin(t, b, "e1", 0)
-	apply(t, b, OpForget, "never@e1:7", nil)
+	begin(t, b, "e1")
+	apply(t, b, OpForget, "never@e1:7")
 	require.EqualValues(t, 1, b.PatternPosition(">").Offset)
-	apply(t, b, OpPublish, "a@e1:9", nil)
-	apply(t, b, OpForget, "a@e1:9", nil)
+	apply(t, b, OpPublish, "a@e1:9")
+	apply(t, b, OpForget, "a@e1:9")
 	require.False(t, b.Has("a"), "the log knows that it was empty")
-	apply(t, b, OpPublish, "a@e1:9", nil)
-	apply(t, b, OpDelete, "a@e1:9", nil)
+	apply(t, b, OpPublish, "a@e1:9")
+	apply(t, b, OpDelete, "a@e1:9")
 	require.False(t, b.Has("a"), "it comes again, and changes nothing")
 	require.EqualValues(t, 2, b.PatternPosition(">").Offset)
-	apply(t, b, OpPublish, "a@e1:12", nil)
-	apply(t, b, OpForget, "a@e1:9", nil)
+	apply(t, b, OpPublish, "a@e1:12")
+	apply(t, b, OpForget, "a@e1:9")
 	require.True(t, b.Has("a"))
 	require.Zero(t, holdsBytes(b)-int64((&wire.Message{Data: []byte("1")}).Size()))
 	_, err := b.Apply(Entry{Op: OpForget, Message: &wire.Message{Position: wire.Position{Topic: "a"}}}, nil)
