@@ -1,14 +1,14 @@
-// Package app is what a caller may do, in one order of checks, whichever way the call
-// came: over HTTP, the lane, a WebSocket or TCP. It is the only room that asks the
-// authority, the limits and the hook.
+// Package app carries out every call, in one order of checks, whether it came over HTTP,
+// the lane, a WebSocket or TCP. No other package asks the authority, the limits or the
+// hook.
 //
 // The order of the checks: draining, the rate of the address, authentication, the rate
 // of the principal, the topic's name, permission, the rate of the topic, the arrival of
 // the body, a slot, the contents of the body, the idempotency key, the hook, the broker. A
 // call skips the checks that do not apply to it.
 //
-// A call whose context has already ended never waits. It returns ErrWouldWait if it
-// would have to, and has spent nothing then: such a call takes its slot first.
+// A call whose context has already ended never waits. Where it would have to, it returns
+// ErrWouldWait and has spent nothing. For that, it takes its slot first.
 package app
 
 import (
@@ -69,21 +69,21 @@ var (
 	// own, or that of a client that has left.
 	ErrWouldWait = errors.New("the call would have to wait")
 
-	// ErrClientGone says that the client has left, and that nobody reads an answer.
+	// ErrClientGone: the client has left, so nobody reads an answer.
 	ErrClientGone = errors.New("the client is gone")
 
 	errPanicked = errors.New("the call panicked")
 )
 
-// untold are the errors after which nobody is told anything.
+// untold are the errors that no client is told.
 var untold = []error{errPanicked, ErrClientGone, ErrWouldWait, context.Canceled, context.DeadlineExceeded}
 
-// Problem returns what to tell the client about err, and counts it. It returns nil if
-// nothing can be told: the client is gone, or the call panicked. The connection is to be
-// closed then, so that nothing on it looks like an answer.
+// Problem returns the problem to send for err, and counts it. It returns nil after an
+// error in untold: then the caller closes the connection, so that the client does not
+// mistake anything for an answer.
 //
-// A *wire.Problem is told as it is. Any other error is the daemon's fault: it is logged
-// here, once, with fields that say where it happened, and hidden.
+// A *wire.Problem is sent as it is. Any other error is the daemon's fault: Problem logs
+// it, with the fields, and hides it from the client.
 func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
 	p, ok := errors.AsType[*wire.Problem](err)
 	switch {
@@ -102,7 +102,7 @@ func internal() *wire.Problem {
 	return wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
 }
 
-// recovered is deferred: it logs a panic, and sets err.
+// recovered logs a panic and sets err to errPanicked. Defer it.
 func (a *App) recovered(err *error) {
 	if why := recover(); why != nil {
 		a.cfg.Log.Error("panic", zap.Any("panic", why), zap.Stack("stack"))

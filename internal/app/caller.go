@@ -17,8 +17,8 @@ type Authority interface {
 	Allow(p auth.Principal, a auth.Action, topic string) error
 }
 
-// A Caller is where a call comes from. A request makes one of its headers, and each call
-// authenticates it. A connection keeps the one that it was opened with.
+// A Caller is the sender of a call. Each request has a Caller of its own, made from its
+// headers. A two-way connection keeps the Caller that it was opened with.
 type Caller struct {
 	auth.Credentials // as the request states them
 	limit.Who        // the address; once authenticated, the principal too
@@ -26,8 +26,8 @@ type Caller struct {
 	known            bool // authenticated
 }
 
-// admit is the beginning of each call: the rate of the address, authentication, the rate
-// of the principal.
+// admit makes the first checks of every call: the rate of the address, authentication, the
+// rate of the principal.
 func (a *App) admit(c *Caller, kind limit.Kind) error {
 	if err := a.cfg.Limiter.AdmitAddress(kind, c.Who); err != nil {
 		return err
@@ -50,8 +50,8 @@ func (a *App) authenticate(c *Caller) error {
 	return nil
 }
 
-// Reject counts a request that no call serves, and returns err, or a refusal in its
-// place: what is wrong costs the caller as much as what is right.
+// Reject counts a request that no call serves, and returns err, or a refusal instead: a
+// wrong request spends as much of the rate as a right one.
 func (a *App) Reject(c Caller, err error) error {
 	if refused := a.cfg.Limiter.Admit(limit.Requests, c.Who); refused != nil {
 		return refused
@@ -59,9 +59,8 @@ func (a *App) Reject(c Caller, err error) error {
 	return err
 }
 
-// maySubscribe asks for permission to subscribe to topics, and whether those that do not
-// exist yet may be made: all at once, so that a caller who waits as it is told gets them
-// all.
+// maySubscribe checks the permission to subscribe to topics, and the rate of topics that
+// would be made: of all at once, so that a caller that waits as told gets them all.
 func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
 	fresh, limits := 0, a.cfg.Limiter.Limits(limit.Topics)
 	for _, start := range topics {
@@ -78,12 +77,11 @@ func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
 	return a.cfg.Limiter.AdmitMany(limit.Topics, fresh, c.Who)
 }
 
-// A slot is a call's place among the calls in flight (limits.calls). It belongs to one
-// goroutine, which must end it.
+// A slot is one of limits.calls. It is for one goroutine, which must end it.
 type slot struct {
 	call limit.Call
 	held bool
-	err  error // why the last attempt failed: later ones do not wait again
+	err  error // of the last attempt: later ones do not wait again
 }
 
 // take waits for the slot, unless it is held.

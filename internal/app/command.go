@@ -108,7 +108,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 			reply.Position, reply.Time = &published.Position, published.Time
 		}
 	case command.Ping || command.Ack != nil:
-		// As a poll would say it by coming.
+		// Each counts as a poll.
 		if err = c.app.admit(&c.caller, limit.Polls); err == nil && !command.Ping {
 			err = s.Ack(*command.Ack)
 		}
@@ -168,7 +168,7 @@ func readCBORCommand(raw []byte) (*wire.Command, error) {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "what was sent is not a map: %v", err)
 	}
 	command, err := readCommand(object)
-	if err == nil && command.Publish != nil { // in another case, which encoding/json takes for the same
+	if err == nil && command.Publish != nil { // such as "Publish": encoding/json ignores case
 		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: write "publish"`)
 	}
 	if err != nil || kept["publish"] == nil {
@@ -180,8 +180,8 @@ func readCBORCommand(raw []byte) (*wire.Command, error) {
 	return command, nil
 }
 
-// readCommand reads a command in JSON. With an error comes what can be read of the
-// command, for its ref; nil if it is none at all.
+// readCommand reads a command in JSON. With an error, it returns a command that has only
+// the ref, or nil if the text is no command at all.
 func readCommand(raw []byte) (*wire.Command, error) {
 	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
 		return nil, noCommand()

@@ -14,16 +14,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A manyPublish publishes the messages of one request, one after the other. They share
-// a slot. But the application takes its time over each message that it is asked about:
-// the request gives its slot up before the next of those, so that others have a turn.
+// A manyPublish publishes the messages of one request, one after the other. They share a
+// slot. The hook may take long for each message, so the request gives its slot to other
+// calls before the next message with a hook.
 type manyPublish struct {
 	app    *App
 	ctx    context.Context // the request's
 	caller Caller
 	slot   slot
-	asked  bool           // the application, since the slot was taken
-	late   *limit.Refusal // to be told late
+	asked  bool           // the slot was used for a message with a hook
+	late   *limit.Refusal // a refusal to tell late; nil: none
 }
 
 // A Many is many messages as a request has them.
@@ -33,10 +33,9 @@ type Many struct {
 	Body                         Body
 }
 
-// PublishMany publishes many messages, in their order, each as if it came by itself:
-// what is wrong with one is its own result. It calls answer with the results. An error is
-// the whole request's. If some messages are refused to a client that does not wait as it
-// is told, the answer comes late, and holds no slot.
+// PublishMany publishes messages in their order, each as if it came by itself, and calls
+// answer with a result for each. An error is the whole request's. If a refusal of one is to
+// be told late, the answer is late, and holds no slot.
 func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Results) error) (err error) {
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
@@ -70,12 +69,12 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Res
 	}
 	if m.late != nil {
 		m.slot.end()
-		a.cfg.Limiter.Hold(ctx, m.late) // what was published is told in any case
+		a.cfg.Limiter.Hold(ctx, m.late) // the client gets the results in any case
 	}
 	return answer(results)
 }
 
-// publish publishes one of many. An error says that nobody is left to be told.
+// publish publishes one message. An error says that the client has left.
 func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, error) {
 	item, err := form.read(raw)
 	var published wire.Published
@@ -105,7 +104,7 @@ func (m *manyPublish) maybeGiveUpSlot(asks bool) {
 	m.asked = m.asked || asks
 }
 
-// Results are what became of many messages.
+// Results are the results of many messages.
 type Results struct {
 	ContentType string
 	form        *manyForm
@@ -133,8 +132,7 @@ func (r Results) Parts() iter.Seq[[]byte] {
 	}
 }
 
-// A manyForm is how many messages are written in a body, and their results in the
-// answer.
+// A manyForm is a format of many messages in a body, and of their results.
 type manyForm struct {
 	split func(body []byte) (items [][]byte, err error)
 	read  func(item []byte) (*wire.PublishItem, error)
@@ -157,8 +155,8 @@ func appendLine(dst, text []byte) []byte { return append(appendJSON(dst, text), 
 // sequenceType is the media type of a CBOR sequence (RFC 8742).
 const sequenceType = "application/cbor-seq"
 
-// formOfMany returns how the body is read and answered. What would be said of one
-// message is not said of the request: it would seem to hold for all.
+// formOfMany returns the format of the request. Parameters of one message are refused: they
+// would seem to apply to all.
 func formOfMany(p Many) (*manyForm, error) {
 	if p.Query != "" || p.IdempotencyKeys != nil {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
@@ -181,15 +179,15 @@ func formOfMany(p Many) (*manyForm, error) {
 		"many messages do not come as %s", wire.Quote(mediaType))
 }
 
-// maxMany is how many messages one request may publish: what its answer and the
-// time it takes are bounded by.
+// maxMany is how many messages one request may publish. It bounds the answer and the time
+// that the request takes.
 const maxMany = 1000
 
 func tooMany() *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body has more than %d messages", maxMany)
 }
 
-// splitArray returns the elements of body, once all of it is known to be an array.
+// splitArray returns the elements of an array.
 func splitArray(body []byte) (items [][]byte, err error) {
 	var whole json.RawMessage
 	if err := json.Unmarshal(body, &whole); err != nil {
@@ -212,7 +210,7 @@ func splitArray(body []byte) (items [][]byte, err error) {
 	return items, nil
 }
 
-// splitLines returns the lines of body, but for empty ones.
+// splitLines returns the lines that are not empty.
 func splitLines(body []byte) (items [][]byte, err error) {
 	for line := range bytes.Lines(body) {
 		if line = bytes.TrimSpace(line); len(line) == 0 {
@@ -226,7 +224,7 @@ func splitLines(body []byte) (items [][]byte, err error) {
 	return items, nil
 }
 
-// splitSequence returns the items of body, which are whole, and not checked further.
+// splitSequence returns the items. They are whole, but not checked otherwise.
 func splitSequence(body []byte) (items [][]byte, err error) {
 	for len(body) > 0 {
 		if len(items) == maxMany {

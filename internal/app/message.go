@@ -15,21 +15,20 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A message is what a publish says, but for its body until setPayload. It is held as long
-// as the message is.
+// A message is a message with the other parameters of its publish. setPayload adds the
+// payload. History keeps all of it.
 type message struct {
 	wire.Message
 	ttl     time.Duration
 	isJSON  bool
-	session string // of the publisher, if it says so
+	session string // of the publisher; empty: not stated
 }
 
 func newMessage(topic string) *message {
 	return &message{Message: wire.Message{Position: wire.Position{Topic: topic}}}
 }
 
-// messageOf reads what stands in the request line and the headers, by the rules of
-// PROTOCOL.md, Publishing.
+// messageOf reads the request line and the headers; see PROTOCOL.md, Publishing.
 func messageOf(topic, rawQuery string, contentTypes, idempotencyKeys []string) (*message, error) {
 	m := newMessage(topic)
 	var err error
@@ -64,7 +63,7 @@ var publishParameters = []string{"ttl", "key", "client", "session"}
 // MaxTTLSeconds is a year: longer than any history.
 const MaxTTLSeconds = 365 * 24 * 3600
 
-// setPayload makes body what is published, if it is what its type says.
+// setPayload makes body the payload, if it is valid for its type.
 func (m *message) setPayload(body []byte, most int) (err error) {
 	if len(body) > most {
 		return TooLarge(most)
@@ -84,8 +83,8 @@ func (m *message) setPayload(body []byte, most int) (err error) {
 	return nil
 }
 
-// become makes m what the application has made of it, under the rules for what is
-// published. Topic, client and id stay. With an error m is as it was.
+// become changes m to item, by the rules of a publish. Topic, client and id stay. With an
+// error, m is unchanged.
 func (m *message) become(item *wire.PublishItem, most int) error {
 	other, body, err := messageOfItem(item)
 	if err != nil {
@@ -125,7 +124,7 @@ func idOf(given []string) (string, error) {
 	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Idempotency-Key headers", len(given))
 }
 
-// badID makes a problem of what is wrong with an idempotency key, if anything is.
+// badID returns the problem for an error of an idempotency key, or nil.
 func badID(err error) error {
 	if err == nil {
 		return nil
@@ -133,12 +132,12 @@ func badID(err error) error {
 	return wire.NewProblem(wire.CodeInvalidRequest, "make a new key for each message, such as a UUID, and send it again with each attempt", "%v", err)
 }
 
-// mediaTypeOf returns the type that the message travels under: empty for JSON. CBOR
-// may turn out to be JSON, too.
+// mediaTypeOf returns the type of the message: empty for JSON. SetCBOR may make JSON of
+// CBOR.
 func mediaTypeOf(given []string) (mediaType string, isJSON bool, err error) {
 	switch {
 	case len(given) == 1 && given[0] == "application/json":
-		return "", true, nil // nearly all
+		return "", true, nil // Fast path.
 	case len(given) > 1:
 		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Content-Type headers", len(given))
 	case len(given) == 0 || strings.TrimSpace(given[0]) == "":
@@ -177,7 +176,7 @@ func messageOfItem(item *wire.PublishItem) (m *message, body []byte, err error) 
 	return m, body, m.takeMembers(item)
 }
 
-// payloadOf returns what is published, and its type.
+// payloadOf returns the payload and its type.
 func payloadOf(item *wire.PublishItem) (mediaType string, body []byte, err error) {
 	value, typed := item.Data != nil || item.CBOR != nil, item.Type != ""
 	switch {
@@ -194,7 +193,7 @@ func payloadOf(item *wire.PublishItem) (mediaType string, body []byte, err error
 	return "", nil, wire.NewProblem(wire.CodeInvalidRequest, "give data, or type with either text or base64 (in CBOR, bytes)", "the message has no payload, or more than one")
 }
 
-// takeMembers takes what else is said of a message.
+// takeMembers takes the other members.
 func (m *message) takeMembers(item *wire.PublishItem) error {
 	if ttl := item.TTL; ttl != nil {
 		if *ttl < 1 || *ttl > MaxTTLSeconds {
@@ -222,7 +221,7 @@ func readItem(raw []byte) (*wire.PublishItem, error) {
 	if !bytes.HasPrefix(raw, []byte("{")) {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `write it as {"topic":"a","data":1}`, "the message is not an object")
 	}
-	if !utf8.Valid(raw) { // encoding/json would replace what is not
+	if !utf8.Valid(raw) { // encoding/json would replace invalid bytes
 		return nil, wire.NewProblem(wire.CodeInvalidBody, "send UTF-8, and other bytes in base64", "the message is not valid UTF-8")
 	}
 	item := &wire.PublishItem{}

@@ -22,9 +22,9 @@ type Poll struct {
 	Accepts Accepts
 }
 
-// Poll returns the session of a poll, and what to answer. It does not check whether the
-// session has ended: that is for the session, when it is polled. Nor does it allocate
-// for a client that only acks. It never waits.
+// Poll returns the session of a poll, and what to answer. It never waits, and does not
+// allocate if the query has only ack and mode. A session that has ended says so when it is
+// polled.
 func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
 	if err := a.admit(&c, limit.Polls); err != nil {
@@ -36,7 +36,7 @@ func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, e
 			return nil, r, err
 		}
 	}
-	// Fast path: what a client says that only polls.
+	// Fast path: most polls.
 	if r, ok := plainPoll(p.Query); ok && !p.Accepts.None && s.Acks() {
 		r.Format, r.Gzip = p.Accepts.Format, p.Accepts.Gzip
 		return s, r, nil
@@ -47,8 +47,7 @@ func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, e
 	return s, r, q.err
 }
 
-// plainPoll reads "ack=K&mode=M", in which nothing is escaped; anything else is for
-// the full reading.
+// plainPoll reads "ack=K&mode=M" without escapes. Anything else needs parseQuery.
 func plainPoll(query []byte) (transport.Request, bool) {
 	r := transport.Request{Mode: transport.Batch}
 	rest, ok := bytes.CutPrefix(query, []byte("ack="))
@@ -103,7 +102,8 @@ type TopicPoll struct {
 	Accepts Accepts
 }
 
-// PollTopics opens a session for one poll, which must End, and returns what to answer.
+// PollTopics opens a session for one poll, and returns what to answer. End the session
+// after the poll.
 func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
@@ -112,7 +112,7 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 	q := parseQuery(p.Query)
 	topics := q.topics()
 	if ctx.Err() != nil && slices.ContainsFunc(topics, isPattern) {
-		return nil, r, ErrWouldWait // to look for its topics may take long
+		return nil, r, ErrWouldWait // finding its topics may take long
 	}
 	if err := a.admit(&c, limit.Polls); err != nil {
 		return nil, r, err
@@ -147,8 +147,7 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 
 func isPattern(start wire.Start) bool { return wire.IsPattern(start.Topic) }
 
-// withoutPosition reports whether the client must be told where a topic begins, before
-// anything else.
+// withoutPosition reports whether the client must learn where a topic begins.
 func withoutPosition(start wire.Start) bool { return start.From != wire.FromPosition }
 
 func noTopic(what string) *wire.Problem {
@@ -161,9 +160,9 @@ type EventStream struct {
 	LastEventID []string // the header's values
 }
 
-// OpenEvents opens the session of an event stream, or finds the one that it goes on
-// with, and returns what to answer. An error for which session.ClosedByClient holds is
-// the end of the stream, and no failure. The session must End.
+// OpenEvents opens the session of an event stream, or finds the one to continue, and
+// returns what to answer. If session.ClosedByClient holds for the error, the client has
+// ended the stream. End the session after the stream.
 func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
@@ -195,16 +194,16 @@ func (e EventStream) read() (o session.Opening, had transport.EventID, err error
 	return o, had, q.err
 }
 
-// LastEvent returns the id of the last event that the client has; zero: it has none, or
-// the id cannot be read.
+// LastEvent returns the id of the last event that the client has; zero: none that can be
+// read.
 func (e EventStream) LastEvent() transport.EventID {
 	q := parseQuery(e.Query)
 	return e.lastEventID(&q)
 }
 
-// lastEventID reads which event a client had last. An EventSource that reconnects says
-// so in a header. One that a page makes anew cannot, and says it in the query, which it
-// repeats when it reconnects: the header is newer.
+// lastEventID reads the id of the client's last event. An EventSource sends it in a header
+// when it reconnects. A page that makes a new EventSource puts it in the query, which
+// later reconnects repeat, so the header is newer.
 func (e EventStream) lastEventID(q *query) transport.EventID {
 	text := q.one("last_event_id")
 	if len(e.LastEventID) > 0 && e.LastEventID[0] != "" {
@@ -253,13 +252,13 @@ func (a *App) openEvents(ctx context.Context, c *Caller, o session.Opening, had 
 	return s, r, err
 }
 
-// resume has topics go on after what the client had. Topics that its event does not name
-// begin as they say. A topic that the event names and the request does not is ignored.
+// resume makes topics begin after the client's last event. A topic that the event does not
+// name begins as requested. A topic that only the event names is ignored.
 func resume(topics []wire.Start, had transport.EventID) {
 	for i, start := range topics {
 		from := start
 		switch at := slices.IndexFunc(had.Positions, func(p wire.Position) bool { return p.Topic == start.Topic }); {
-		case had.Session != "": // it is gone, or no longer has what followed
+		case had.Session != "": // which has ended, or cannot resume there
 			from = wire.StartAfter(wire.Position{Topic: start.Topic, Epoch: noEpoch})
 		case at >= 0:
 			from = wire.StartAfter(had.Positions[at])
@@ -269,6 +268,5 @@ func resume(topics []wire.Start, had transport.EventID) {
 	}
 }
 
-// noEpoch is the epoch of no daemon: a position in it gets a gap, restarted, and all
-// that history holds.
+// noEpoch is never an epoch: a position in it gets a gap, restarted, and all of history.
 const noEpoch = "0"

@@ -14,14 +14,14 @@ import (
 
 // A Hook asks the application about messages before they are published.
 type Hook interface {
-	// Publish asks about m, and returns nil if it may be published: as it is or, if take
-	// was called, as take has changed it by what the application answered. The error is
-	// a *wire.Problem, or ctx's.
+	// Publish asks about m, and returns nil if it may be published. If the application
+	// changes the message, Publish calls take, which changes m. The error is a
+	// *wire.Problem, or ctx's.
 	Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error
 }
 
-// A Body reads the body of a request, of at most so many bytes. It is called at most
-// once. The error may be a *wire.Problem.
+// A Body reads the body of a request, if it has at most so many bytes. It is called at
+// most once. The error may be a *wire.Problem.
 type Body func(most int) ([]byte, error)
 
 // A Publish is one message as a request has it.
@@ -29,7 +29,8 @@ type Publish struct {
 	Topic, Query                 string   // the query as it came
 	ContentType, IdempotencyKeys []string // the headers' values
 
-	// Payload is the body, which is copied. If Body is not nil, it reads the body instead.
+	// Payload is the body; Publish copies it. If Body is not nil, it reads the body
+	// instead.
 	Payload []byte
 	Body    Body
 }
@@ -41,7 +42,7 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	defer s.end()
 	key := ""
 	if len(p.IdempotencyKeys) == 1 {
-		key, _ = parseIdempotencyKey(p.IdempotencyKeys[0]) // an error is for later
+		key, _ = parseIdempotencyKey(p.IdempotencyKeys[0]) // messageOf returns the error
 	}
 	return a.publish(ctx, &c, &s, a.cfg.Broker.Route(p.Topic), p.Topic, key, func() (*message, []byte, error) {
 		m, err := messageOf(p.Topic, p.Query, p.ContentType, p.IdempotencyKeys)
@@ -56,7 +57,7 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	})
 }
 
-// publishItem publishes a message that came with others, or on a connection.
+// publishItem publishes one of many messages, or a message from a two-way connection.
 func (a *App) publishItem(ctx context.Context, c *Caller, s *slot, to broker.Route, item *wire.PublishItem) (wire.Published, error) {
 	key := ""
 	if item.ID != nil {
@@ -65,8 +66,8 @@ func (a *App) publishItem(ctx context.Context, c *Caller, s *slot, to broker.Rou
 	return a.publish(ctx, c, s, to, item.Topic, key, func() (*message, []byte, error) { return messageOfItem(item) })
 }
 
-// publish is the order in which a message is checked. read is called once all is asked
-// that needs no body. The slot may be held already.
+// publish checks and publishes a message. It calls read after the checks that need no
+// body. The slot may be held already.
 func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, topic, key string, read func() (*message, []byte, error)) (wire.Published, error) {
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return wire.Published{}, why
@@ -87,7 +88,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 	if err != nil {
 		return wire.Published{}, err
 	}
-	pending, err := a.countPending(c, m.session) // also while it waits for its slot
+	pending, err := a.countPending(c, m.session) // from before it waits for its slot
 	if err != nil {
 		return wire.Published{}, err
 	}
@@ -104,8 +105,8 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 	return published, err
 }
 
-// takeEarlyToPublish takes the slot of a publish that must not wait, unless it would
-// have to wait for something else.
+// takeEarlyToPublish takes the slot of a publish that must not wait, unless the publish
+// would wait for something else.
 func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key string) error {
 	if to.Rule().Hook {
 		return ErrWouldWait
@@ -114,7 +115,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 		if err := a.authenticate(c); err != nil {
 			return err
 		}
-		// One that begins a moment later is noticed after the rates are spent.
+		// If one begins a moment later, the rates are spent for nothing.
 		if a.cfg.Broker.IsUnderWay(c.principal.Name, topic, key) {
 			return ErrWouldWait
 		}
@@ -122,7 +123,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 	return s.takeEarly(a, c)
 }
 
-// mayPublish asks for permission, and for the rates of the topic.
+// mayPublish checks the name, the permission, and the rates of the topic.
 func (a *App) mayPublish(c *Caller, to broker.Route, topic string) error {
 	if err := checkTopic(topic); err != nil {
 		return err
@@ -142,8 +143,8 @@ func (a *App) mayPublish(c *Caller, to broker.Route, topic string) error {
 	return a.cfg.Limiter.Admit(limit.Topics, c.Who)
 }
 
-// countPending counts a publish among those that its session has in flight, if it names
-// a session. The caller subtracts it from pending again.
+// countPending adds a publish to those that its session has in flight, if it names a
+// session. The caller subtracts it from pending.
 func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err error) {
 	if id == "" {
 		return nil, nil
@@ -159,9 +160,9 @@ func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err err
 	return &s.Pending, nil
 }
 
-// publishMessage publishes m with a body that nobody else changes, once for each
-// idempotency key of owner's. If the topic has a hook, the application is asked first.
-// Another publish with the same key is waited for, at most until ctx ends.
+// publishMessage publishes m with a body, which it keeps, once for each idempotency key of
+// the owner. It asks the hook first, if the topic has one. It waits for another publish
+// with the same key, at most until ctx ends.
 func (a *App) publishMessage(ctx context.Context, owner string, to broker.Route, m *message, body []byte) (wire.Published, error) {
 	if err := m.setPayload(body, a.Limits().MessageBytes); err != nil {
 		return wire.Published{}, err
@@ -189,9 +190,9 @@ func (a *App) askAndPublish(ctx context.Context, owner string, to broker.Route, 
 	return a.cfg.Broker.PublishBy(to, k, &m.Message, m.ttl, time.Now())
 }
 
-// awaitSameKey waits for another publish with the same idempotency key. That may take as
-// long as the application does, and fail, so that the next one is asked about. A publish
-// that waits holds a slot that others need, so at most a quarter of the slots may.
+// awaitSameKey waits for another publish with the same idempotency key, which may wait for
+// the hook, and fail. Publishes that wait hold slots that others need, so at most a
+// quarter of the slots may.
 func (a *App) awaitSameKey(ctx context.Context) broker.Await {
 	return func(over <-chan struct{}) error {
 		defer a.repeats.Add(-1)

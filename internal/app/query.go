@@ -16,7 +16,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// MaxRequestBytes bounds the bodies that are requests, not messages.
+// MaxRequestBytes bounds bodies of requests, other than messages.
 const MaxRequestBytes = 1 << 20
 
 // TooLarge is the problem of a body of more than limit bytes.
@@ -24,8 +24,7 @@ func TooLarge(limit int) *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
 }
 
-// readJSON reads a body that is one JSON value of v's shape, with no other members. An
-// empty body is v as it stands.
+// readJSON decodes a body into v. An empty body leaves v as it is.
 func readJSON(body Body, v any) error {
 	text, err := body(MaxRequestBytes)
 	if err != nil || len(bytes.TrimSpace(text)) == 0 {
@@ -34,7 +33,7 @@ func readJSON(body Body, v any) error {
 	return decode(text, v)
 }
 
-// decode reads one JSON value of v's shape, with no other members.
+// decode decodes one JSON value into v. It refuses unknown members.
 func decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -47,7 +46,7 @@ func decode(body []byte, v any) error {
 	return nil
 }
 
-// unreadable says what is wrong with a body, in the client's words.
+// unreadable returns the problem for an error of decoding, without Go's terms.
 func unreadable(err error) *wire.Problem {
 	switch code := wire.CodeOf(err); code {
 	case "":
@@ -57,7 +56,7 @@ func unreadable(err error) *wire.Problem {
 		return wire.NewProblem(code, "write topic, topic@oldest or topic@epoch:offset", "%v", err)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		kind, _, _ := strings.Cut(e.Value, " ") // a number has its digits behind
+		kind, _, _ := strings.Cut(e.Value, " ") // of a number, the digits follow
 		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s may not be a %s", wire.Quote(e.Field), kind)
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
@@ -70,8 +69,8 @@ func unreadable(err error) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", "the body cannot be read: %s", text)
 }
 
-// A query reads the parameters of a request, strictly: net/url's Query drops what it
-// cannot read. It keeps the first error, and reads nothing more after it.
+// A query reads the parameters of a request. It is strict, where net/url's Query drops
+// what it cannot read. It keeps the first error, and returns defaults after it.
 type query struct {
 	values url.Values
 	err    error
@@ -91,7 +90,7 @@ func (q *query) fail(err error) {
 	}
 }
 
-// one returns the parameter's one value, or "".
+// one returns the only value of a parameter, or "".
 func (q *query) one(name string) string {
 	values := q.values[name]
 	switch {
@@ -103,7 +102,7 @@ func (q *query) one(name string) string {
 	return ""
 }
 
-// number returns the parameter as a whole number between lo and hi, or otherwise.
+// number returns a parameter from lo to hi, or the default.
 func (q *query) number(name string, lo, hi, otherwise uint64) uint64 {
 	text := q.one(name)
 	if q.err != nil || !q.values.Has(name) {
@@ -116,13 +115,13 @@ func (q *query) number(name string, lo, hi, otherwise uint64) uint64 {
 	return n
 }
 
-// outside says that a value is not a whole number between lo and hi.
+// outside returns the problem of a value that is not a whole number from lo to hi.
 func outside(name, text string, lo, hi uint64) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "give a whole number from "+strconv.FormatUint(lo, 10)+" to "+strconv.FormatUint(hi, 10),
 		"%s=%s is not one", name, wire.Quote(text))
 }
 
-// truth returns the parameter as true or false, or otherwise.
+// truth returns a parameter that is true or false, or the default.
 func (q *query) truth(name string, otherwise bool) bool {
 	switch text := q.one(name); text {
 	case "":
@@ -135,7 +134,7 @@ func (q *query) truth(name string, otherwise bool) bool {
 	}
 }
 
-// mode returns how a poll is answered.
+// mode returns the mode of a poll.
 func (q *query) mode() transport.Mode {
 	mode := cmp.Or(transport.Mode(q.one("mode")), transport.Batch)
 	if !slices.Contains(transport.Modes(), mode) {
@@ -144,7 +143,7 @@ func (q *query) mode() transport.Mode {
 	return mode
 }
 
-// format returns the format that a request wants: format= beats Accept.
+// format returns the format of the answer: format= beats Accept.
 func (q *query) format(accepts Accepts) frame.Format {
 	name := q.one("format")
 	for _, f := range formats {
@@ -161,7 +160,7 @@ func (q *query) format(accepts Accepts) frame.Format {
 	return accepts.Format
 }
 
-// topics returns where a subscriber begins.
+// topics returns the topics to subscribe to.
 func (q *query) topics() []wire.Start {
 	topics := make([]wire.Start, 0, len(q.values["topic"]))
 	for _, text := range q.values["topic"] {
@@ -175,8 +174,8 @@ func (q *query) topics() []wire.Start {
 	return topics
 }
 
-// limitRate gives each topic the max_rate, if there is one. Only a stream lasts long
-// enough for it.
+// limitRate gives max_rate to each topic, if it is set. It is for streams only: other polls
+// end too soon.
 func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
 	if rate := q.one("max_rate"); rate != "" {
 		every, err := wire.ParseRate(rate)

@@ -16,8 +16,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// session returns the session of that id, which is the capability: whoever has it is
-// the subscriber. A caller that often names sessions which do not exist is limited.
+// session returns the session with an id. The id is a capability: it needs no permission.
+// Ids that do not exist spend the rate of misses.
 func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
 	s, err := a.cfg.Sessions.GetBytes(id)
 	if errors.Is(err, errSessionUnknown) {
@@ -57,8 +57,8 @@ func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire
 	return wire.SessionOpened{Session: s.ID(), Ack: o.Ack, Positions: positions, Limits: *a.Limits()}, nil
 }
 
-// openSession opens a session. It may wait for a place among the sessions, which takes
-// no slot of other calls.
+// openSession opens a session. It may wait until one of limits.sessions is free, and holds
+// no slot of calls meanwhile.
 func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*session.Session, []wire.Position, error) {
 	call, err := a.cfg.Limiter.BeginElsewhere(c.Who)
 	if err != nil {
@@ -68,8 +68,8 @@ func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*s
 	return a.cfg.Sessions.Open(ctx, o, time.Now())
 }
 
-// ChangeSession makes the wire.ChangeRequest in the body of a session's subscriptions, and
-// calls answer with the result.
+// ChangeSession applies the wire.ChangeRequest in the body to a session's subscriptions,
+// and calls answer with the result.
 func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body, answer func(wire.SessionChanged) error) (err error) {
 	defer a.recovered(&err)
 	var place slot
@@ -90,8 +90,8 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	return answer(wire.SessionChanged{Positions: positions})
 }
 
-// mayChange is the order in which a change of subscriptions is checked. read returns what
-// is to be changed. The change needs the slot, which the caller ends.
+// mayChange checks a change of subscriptions, which read returns. The caller makes the
+// change, and then ends the slot.
 func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func() (*session.Session, wire.ChangeRequest, error)) (s *session.Session, r wire.ChangeRequest, err error) {
 	if ctx.Err() != nil {
 		if err := place.takeEarly(a, c); err != nil {
@@ -128,16 +128,16 @@ func (a *App) CloseSession(ctx context.Context, c Caller, id string) (err error)
 	})
 }
 
-// End ends a session that was opened for one answer or connection: it has no id.
+// End ends a session that was opened for one answer or connection, and has no id. It
+// leaves other sessions open.
 func (a *App) End(s *session.Session) {
 	if s.ID() == "" {
 		a.cfg.Sessions.End(s)
 	}
 }
 
-// Connect opens or finds the session of a two-way connection that is opened by a query,
-// and returns what it carries, but for what depends on the connection. The session must
-// End.
+// Connect opens or finds the session of a two-way connection by a query. The caller
+// completes the Duplex, and ends the session after the connection.
 func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
 	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
@@ -147,7 +147,7 @@ func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.D
 	})
 }
 
-// ConnectByItem is Connect for a connection that is opened by a CBOR map.
+// ConnectByItem is Connect by a CBOR map.
 func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
 	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
@@ -197,7 +197,7 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 	return d, err
 }
 
-// ackOf returns how many frames the client has of a session that it goes on with.
+// ackOf returns how many frames the client has of the session to continue.
 func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 	if len(r.Topics) > 0 || r.Client != "" {
 		return 0, wire.NewProblem(wire.CodeInvalidRequest, "subscribe when it is open", "a session is named, and topics or a client besides")

@@ -18,9 +18,8 @@ const (
 	MaxPage     = 1000
 )
 
-// read is the order in which all calls are checked that are neither publishes nor polls
-// nor change subscriptions. check returns what to do once there is a slot, which is held
-// until that is done.
+// read checks and carries out the calls that read or delete. check returns what to do with
+// a slot, which is held until that is done and answered.
 func (a *App) read(ctx context.Context, c *Caller, check func() (do func() error, err error)) error {
 	if err := a.admit(c, limit.Requests); err != nil {
 		return err
@@ -53,8 +52,8 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err erro
 	return a.read(ctx, &c, func() (func() error, error) { return answer, nil })
 }
 
-// Topics calls answer with a page of the topics that the caller may subscribe to, in
-// parts that are made when they are asked for.
+// Topics calls answer with a page of the topics that the caller may subscribe to. Each
+// part is made when answer asks for it.
 func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(parts iter.Seq[wire.TopicList]) error) (err error) {
 	defer a.recovered(&err)
 	return a.readLong(ctx, &c, func() (func() error, error) {
@@ -64,7 +63,7 @@ func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func
 	})
 }
 
-// topics returns at most n topics after a name. The last part says whether there are more.
+// topics returns at most n topics after a name. Next of the last part is the page's.
 func (a *App) topics(c *Caller, after string, n int) iter.Seq[wire.TopicList] {
 	show := func(topic string) bool { return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic) == nil }
 	return func(yield func(wire.TopicList) bool) {
@@ -79,7 +78,7 @@ func (a *App) topics(c *Caller, after string, n int) iter.Seq[wire.TopicList] {
 	}
 }
 
-// topicsAtOnce have at most about PieceBytes in JSON.
+// topicsAtOnce topics take at most about PieceBytes in JSON.
 const topicsAtOnce = 64
 
 // Topic calls answer with the state of a topic.
@@ -96,7 +95,7 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 	})
 }
 
-// toHaveIt is the remedy where a topic is read that does not exist.
+// toHaveIt is the remedy for reading a topic that does not exist.
 const toHaveIt = "publish or subscribe to it"
 
 func topicUnknown(topic, remedy string) *wire.Problem {
@@ -136,8 +135,8 @@ type History struct {
 	Accepts      Accepts
 }
 
-// History calls answer with the frames that a topic holds, in pieces that are read when
-// they are asked for. There may be none.
+// History calls answer with the frames that a topic holds. Each piece is read when answer
+// asks for it. There may be none.
 func (a *App) History(ctx context.Context, c Caller, h History, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) (err error) {
 	defer a.recovered(&err)
 	return a.readLong(ctx, &c, func() (func() error, error) {
@@ -154,7 +153,7 @@ func (a *App) History(ctx context.Context, c Caller, h History, answer func(piec
 	})
 }
 
-// PieceBytes is about how much of a long answer is made at a time. One frame may be more.
+// PieceBytes is about the size of the pieces of a long answer. One frame may be larger.
 const PieceBytes = 64 << 10
 
 // history returns at most n frames of a topic.

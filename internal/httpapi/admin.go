@@ -55,8 +55,8 @@ func health(why func() string) http.Handler {
 	})
 }
 
-// listSessions answers with the open sessions that need a look most. Nothing in it
-// lets anyone poll for another.
+// listSessions answers with the open sessions that lag or idle most. It does not show
+// their ids, which are capabilities.
 func listSessions(sessions *session.Registry) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, by, problem := app.ReadSessionList(r.URL.RawQuery)
@@ -68,7 +68,7 @@ func listSessions(sessions *session.Registry) http.Handler {
 	})
 }
 
-// asJSON says of what h answers that it is JSON, which h does not say itself.
+// asJSON adds the content type that h leaves out.
 func asJSON(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -81,5 +81,5 @@ func writeAdmin(w http.ResponseWriter, status int, contentType string, value any
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(inJSON(value), '\n')) // a client that is gone is not an error
+	_, _ = w.Write(append(inJSON(value), '\n')) // that the client has left is no error
 }

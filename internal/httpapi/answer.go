@@ -57,7 +57,7 @@ func (to *sink) size(frames []*frame.Frame) (bytes int) {
 // writeMember writes m as a whole answer.
 func (to *sink) writeMember(m *frame.Member, frames []*frame.Frame) error {
 	to.api.Metrics.Compressed(m.Raw(), m.Size())
-	to.api.patience(to.w)
+	to.api.allowWriting(to.w)
 	h := to.w.Header()
 	h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
 	h.Set("Content-Length", strconv.Itoa(m.Size()))
@@ -96,7 +96,7 @@ func (to *sink) history(pieces iter.Seq[[]*frame.Frame]) error {
 		_, err := to.Whole(nil, piece)
 		return err
 	}
-	to.api.patience(to.w)
+	to.api.allowWriting(to.w)
 	to.w.Header().Set("Content-Type", to.format.ContentType())
 	least := to.api.Polls.CompressionMinBytes()
 	var m *frame.Member
@@ -138,12 +138,12 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	if to.flush.Flush() != nil {
 		return written, app.ErrClientGone
 	}
-	to.api.noHurry(to.w)
+	to.api.endWriting(to.w)
 	return written, nil
 }
 
 func (to *sink) write(lead []byte, frames []*frame.Frame) (int, error) {
-	to.api.patience(to.w)
+	to.api.allowWriting(to.w)
 	to.w.Header().Set("Content-Type", to.format.ContentType())
 	return to.writeFrames(lead, frames)
 }

@@ -1,6 +1,6 @@
-// Package httpapi is every HTTP path of the daemon: publishing, topics, sessions
-// and polls on the public listener, health and metrics on the admin one. It turns
-// requests into calls and errors into problem+json, each in one place.
+// Package httpapi serves every HTTP path of the daemon: publishing, topics, sessions and
+// polls on the public listener, health and metrics on the admin listener. It turns
+// requests into calls of the app, and results and errors into answers.
 package httpapi
 
 import (
@@ -38,26 +38,26 @@ type Config struct {
 	// WriteTimeout is how long one write to a client may take, until a Reload.
 	WriteTimeout time.Duration
 
-	// Lane says how polls wait on the lane; LaneOff is without it.
+	// Lane is how polls wait on the lane. LaneOff: net/http serves everything.
 	Lane LaneWay
 
-	// Origins are those whose pages may use the API besides its own; see cors.New.
+	// Origins are the other origins whose pages may use the API; see cors.New.
 	Origins []string
 }
 
-// An API is the handler of the public listener.
+// An API is the handler of the public listener. All methods may be called concurrently.
 type API struct {
 	Config
 	router  *mux.Router
 	serving serving
-	origins *cors.Policy // a page elsewhere could publish in its reader's name
+	origins *cors.Policy // without it, any page could publish in its reader's name
 	lane    *lane.Lane   // nil: off
 	twoWay  lane.Host
 
 	writeTimeout atomic.Int64 // a time.Duration
 }
 
-// New returns an API that stands on cfg. It needs Tick about each second.
+// New returns an API made of cfg. Call Tick about once a second.
 func New(cfg Config) *API {
 	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
 	a.writeTimeout.Store(int64(cfg.WriteTimeout))
@@ -83,7 +83,7 @@ func New(cfg Config) *API {
 	return a
 }
 
-// Reload puts another write timeout in force. Answers under way end as they began.
+// Reload changes the write timeout of answers that begin later.
 func (a *API) Reload(writeTimeout time.Duration) {
 	a.writeTimeout.Store(int64(writeTimeout))
 	if a.lane != nil {
@@ -91,10 +91,10 @@ func (a *API) Reload(writeTimeout time.Duration) {
 	}
 }
 
-// ServeHTTP implements http.Handler. After Wait it serves nothing any more.
+// ServeHTTP implements http.Handler. It aborts requests that begin after Wait.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !a.serving.begin() {
-		panic(http.ErrAbortHandler) // its connection has been cut off already
+		panic(http.ErrAbortHandler) // the server has closed its connection
 	}
 	defer a.serving.end()
 	listen.Of(listen.FromContext(r.Context())).Serving()
@@ -102,15 +102,15 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.router.ServeHTTP(a.response(w, r), r)
 }
 
-// Wait returns when no request is being served any more, and none will be. It is
-// called once, after the http.Server was shut down or closed.
+// Wait returns when the last request has ended, and no other can begin. Call it once,
+// after the http.Server was shut down or closed.
 func (a *API) Wait() { a.serving.wait() }
 
-// A handler turns a request into a call of the app, and its result into the answer. The
-// error that it returns is told to the client.
+// A handler turns a request into a call of the app, and the result into the answer. The
+// client gets an error as a problem.
 type handler func(w http.ResponseWriter, r *http.Request, c app.Caller) error
 
-// methods is what a path serves.
+// methods are the handlers of a path.
 type methods map[string]handler
 
 func (a *API) route(r *mux.Router, path string, served methods) {
@@ -131,8 +131,8 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 // allow lists the methods for the Allow header.
 func (m methods) allow() string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
 
-// handle does what is the same for every request: the headers that all answers have,
-// who calls, and the problem if there is one.
+// handle wraps serve with what all requests have in common: the headers of the answer,
+// the caller, and the problem.
 func (a *API) handle(serve handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -151,8 +151,8 @@ func (a *API) handle(serve handler) http.Handler {
 	})
 }
 
-// serve answers a preflight request and refuses one of a strange page. Both count as
-// requests.
+// serve answers preflight requests, and refuses changes by pages of other origins. Both
+// count as requests.
 func (a *API) serve(w http.ResponseWriter, r *http.Request, serve handler) error {
 	c := a.callerOf(r)
 	switch {

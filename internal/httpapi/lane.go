@@ -20,8 +20,8 @@ const (
 	LaneHandOff LaneWay = "handoff"
 )
 
-// laneIdle is how long a connection on the lane may be silent between requests, as
-// on net/http.
+// laneIdle is how long a connection on the lane may be idle between requests, as with
+// net/http.
 const laneIdle = 2 * time.Minute
 
 func (a *API) openLane() {
@@ -37,8 +37,8 @@ func (a *API) openLane() {
 // BareHost returns the host of TCP connections.
 func (a *API) BareHost() transport.Host { return &a.twoWay }
 
-// Listener returns where connections come back from the lane, or nil without one.
-// The http.Server must serve it beside its own, and have ConnContext.
+// Listener returns the listener of connections that the lane hands back, or nil without
+// a lane. The http.Server must serve it too, and use ConnContext.
 func (a *API) Listener() net.Listener {
 	if a.lane == nil {
 		return nil
@@ -51,17 +51,17 @@ func (a *API) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return listen.NewContext(ctx, c)
 }
 
-// Tick makes the lane's answers carry the second that now is in.
+// Tick updates the Date of the lane's answers to now, and ends what takes too long.
 func (a *API) Tick(now time.Time) {
 	if a.lane != nil {
 		a.lane.Tick(now)
 	}
 }
 
-// Drain closes the lane's connections, those with a poll after its answer; those that
-// go both ways end with their sessions. The channel is closed when none of either is
-// left. Refusals are held no more: while one is, with the body unread, net/http does
-// not notice that its connection was cut off.
+// Drain closes the lane's connections, each after the answer to its poll. Two-way
+// connections end with their sessions. The channel is closed when none is left. Drain
+// also ends the delay of refusals: net/http does not notice that a connection was closed
+// while its request waits with an unread body.
 func (a *API) Drain() <-chan struct{} {
 	a.Limiter.Release()
 	none := a.Polls.Drain()
@@ -78,7 +78,7 @@ func (a *API) Drain() <-chan struct{} {
 	return all
 }
 
-// Close closes what Drain has left. The channel of that is closed then, too.
+// Close closes the connections that are left after Drain, and so its channel.
 func (a *API) Close() {
 	a.Polls.Close()
 	if a.lane != nil {

@@ -59,7 +59,7 @@ func list[V any](l *longAnswer, values iter.Seq[V]) {
 
 func (l *longAnswer) send() {
 	if !l.sent {
-		l.api.patience(l.w)
+		l.api.allowWriting(l.w)
 		l.sent = true
 	}
 	if l.err == nil {

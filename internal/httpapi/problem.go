@@ -10,9 +10,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// fail tells the client what went wrong. If nothing can be told, the connection is
-// closed, so that nothing on it looks like an answer. A client that is told that the
-// daemon drains reconnects, which may lead to another daemon.
+// fail answers with the problem that err is. If nobody is to be told, it closes the
+// connection, so that the client does not mistake anything for an answer. A draining
+// daemon closes the connection too: the client's next one may reach another daemon.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := a.App.Problem(err, zap.String("method", r.Method))
 	if p == nil {
@@ -21,7 +21,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p.Code == wire.CodeDraining {
 		w.Header().Set("Connection", "close")
 	}
-	if mayComeBack(r, p) {
+	if mayReconnect(r, p) {
 		a.endEventStream(w, r, p)
 		return
 	}
@@ -47,20 +47,20 @@ func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
 const typeJSON = "application/json"
 
 func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
-	a.patience(w)
+	a.allowWriting(w)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that is gone is not an error
+	_, _ = w.Write(body) // that the client has left is no error
 }
 
-// patience gives a client the write timeout from now on to take what is written.
-func (a *API) patience(w http.ResponseWriter) {
+// allowWriting gives the client the write timeout, from now on, to read what is written.
+func (a *API) allowWriting(w http.ResponseWriter) {
 	// An error means that the writer knows no deadlines, as in some tests.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Duration(a.writeTimeout.Load())))
 }
 
-// noHurry ends what patience began, once all is written: HTTP/2 ends a stream at its
-// deadline, even if nobody writes then.
-func (a *API) noHurry(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as in patience
+// endWriting removes the deadline of allowWriting once all is written: HTTP/2 resets a
+// stream at its deadline, even if nothing is being written.
+func (a *API) endWriting(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as in allowWriting
 }

@@ -1,13 +1,9 @@
 package httpapi
 
 import (
-	"bytes"
-	"errors"
-	"io"
 	"iter"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/gorilla/mux"
 
@@ -88,7 +84,7 @@ func (a *API) closeSession(w http.ResponseWriter, r *http.Request, c app.Caller)
 	if err := a.App.CloseSession(r.Context(), c, mux.Vars(r)["id"]); err != nil {
 		return err
 	}
-	a.patience(w)
+	a.allowWriting(w)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
@@ -150,8 +146,8 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	return a.serveOpened(w, r, s, req)
 }
 
-// pollTopics answers a poll without a session, whose topics are in the query or, as a
-// URL may be too short for them, in the body.
+// pollTopics answers a poll without a session. Its topics are in the query, or in the body
+// if a URL is too short for them.
 func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	p := app.TopicPoll{Query: r.URL.RawQuery, Accepts: acceptsOf(r)}
 	if r.Method == http.MethodPost {
@@ -164,7 +160,7 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	return a.serveOpened(w, r, s, req)
 }
 
-// serveOpened is servePoll in a session that, unless it has an id, is the poll's own.
+// serveOpened is servePoll for a session that ends with the poll if it has no id.
 func (a *API) serveOpened(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
 	taken := false
 	defer func() {
@@ -176,8 +172,8 @@ func (a *API) serveOpened(w http.ResponseWriter, r *http.Request, s *session.Ses
 	return err
 }
 
-// servePoll answers every poll that net/http has read. taken says that the lane
-// continues with it.
+// servePoll answers every poll that net/http has read. taken: the lane has taken over the
+// connection, and answers.
 func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) (taken bool, err error) {
 	a.Metrics.HTTPPolls.Inc()
 	req.Arrival = arrivalOf(r)
@@ -186,7 +182,7 @@ func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Sessi
 	}
 	err = a.answerPoll(w, r, s, req)
 	if err == nil && req.Mode == transport.Stream && r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // it must not look complete, nor the connection go on
+		panic(http.ErrAbortHandler) // the answer must not look complete, nor the connection be reused
 	}
 	return false, err
 }
@@ -200,7 +196,7 @@ func arrivalOf(r *http.Request) session.Arrival {
 	return a
 }
 
-// A client is where a request came from.
+// A client is the sender of a request.
 type client http.Request
 
 // Left implements session.Client.
@@ -208,71 +204,4 @@ func (c *client) Left() bool {
 	ctx := (*http.Request)(c).Context()
 	conn := listen.Of(listen.FromContext(ctx))
 	return ctx.Err() != nil || conn != nil && conn.Left()
-}
-
-// expectBody gives a client the rest timeout from now on to send what it
-// announced, and counts what comes until over is called. It holds for every request:
-// net/http reads what a handler left before it lets the answer go.
-func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
-	if !hasBody(r) {
-		return func() {}
-	}
-	// An error means that the connection knows no deadlines, as in some tests.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
-	b := &body{ReadCloser: r.Body, api: a, who: a.addressOf(r)}
-	r.Body = b
-	return b.over
-}
-
-// closeIfFramedTwice closes the connection after a request whose length a proxy may have
-// read otherwise: one with both Content-Length and Transfer-Encoding (RFC 9112, section
-// 6.1). net/http removes one of the two headers, so the request could have had both if it
-// is chunked, or if it has a length in HTTP/1.0, where net/http ignores Transfer-Encoding.
-func closeIfFramedTwice(w http.ResponseWriter, r *http.Request) {
-	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) && hasBody(r) {
-		w.Header().Set("Connection", "close")
-		r.Close = true // the lane does not take the connection over
-	}
-}
-
-// hasBody reports whether a body comes with r. What http.Request says of Body for
-// servers, http.NoBody, does not hold for HTTP/2.
-func hasBody(r *http.Request) bool { return r.ContentLength != 0 }
-
-// bodyOf returns what reads r's body.
-func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
-	return func(most int) ([]byte, error) {
-		body, err := readAll(http.MaxBytesReader(responseOf(w).ResponseWriter, r.Body, int64(most)))
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, app.TooLarge(most)
-		}
-		if problem, ok := errors.AsType[*wire.Problem](err); ok {
-			return nil, problem
-		}
-		if err != nil {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
-		}
-		// The rest of the request takes its time: it may be a poll.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		return body, nil
-	}
-}
-
-// readAll reads r to its end. It takes memory as bytes come, not as they are
-// announced, and returns no more than they need: a message may be kept for long.
-func readAll(r io.Reader) ([]byte, error) {
-	body, err := io.ReadAll(r)
-	return bytes.Clone(body), err
-}
-
-// requestBodyOf is bodyOf for a body that is not needed once it is decoded: the request
-// may be a poll, and last.
-func requestBodyOf(w http.ResponseWriter, r *http.Request) app.Body {
-	read := bodyOf(w, r)
-	return func(most int) ([]byte, error) {
-		if counted, ok := r.Body.(*body); ok {
-			defer counted.over()
-		}
-		return read(most)
-	}
 }

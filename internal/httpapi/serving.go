@@ -2,16 +2,15 @@ package httpapi
 
 import "sync"
 
-// serving counts the requests that are being served, so that the daemon can wait
-// for the last: http.Server.Close cuts connections off, but does not wait for
-// those who served them.
+// serving counts the requests under way, so that the daemon can wait for the last.
+// http.Server.Close closes connections, but does not wait for their handlers.
 type serving struct {
 	mu   sync.Mutex
 	n    int
-	over chan struct{} // made when no request may begin any more; closed at the last one's end
+	over chan struct{} // made by wait; closed when the last request ends
 }
 
-// begin reports whether a request may be served; then end must follow.
+// begin reports whether a request may begin. If it may, call end afterwards.
 func (s *serving) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,8 +30,7 @@ func (s *serving) end() {
 	}
 }
 
-// wait lets no request begin any more and returns when the last has ended. It is
-// called once.
+// wait prevents further requests, and returns when the last has ended. Call it once.
 func (s *serving) wait() {
 	s.mu.Lock()
 	s.over = make(chan struct{})

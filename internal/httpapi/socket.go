@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// openSocket opens a WebSocket. What is wrong with the request is told in HTTP.
+// openSocket opens a WebSocket. A refusal is an HTTP answer.
 func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	if err := a.checkUpgrade(r); err != nil {
 		return a.App.Reject(c, err)
@@ -32,9 +32,9 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	if err != nil {
 		a.App.End(d.Session)
 		if conn != nil {
-			conn.Close() // net/http has let go of it
+			conn.Close() // net/http does not own it any more
 		}
-		return app.ErrClientGone // the upgrade has answered
+		return app.ErrClientGone // the upgrader has answered
 	}
 	_, compressed := compression.Accepted()
 	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, lane.Owner(conn, c.Who), time.Now())
@@ -44,16 +44,15 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	return nil
 }
 
-// withoutContext is compression in which each message stands by itself (RFC 7692,
-// section 7.1.1), so that what is sent to many is compressed once, and nothing is
-// remembered for a connection.
+// withoutContext is compression of each message by itself (RFC 7692, section 7.1.1): a
+// message for many is compressed once, and a connection keeps no state.
 var withoutContext = wsflate.Parameters{ServerNoContextTakeover: true, ClientNoContextTakeover: true}
 
 // headTimeout is how long the answer that opens a WebSocket may take to write.
 const headTimeout = 10 * time.Second
 
-// checkUpgrade returns a problem unless r can become a WebSocket (RFC 6455, section
-// 4.2.1), for a page that may.
+// checkUpgrade returns a problem unless r is a valid upgrade (RFC 6455, section 4.2.1) and
+// its page may open a WebSocket.
 func (a *API) checkUpgrade(r *http.Request) error {
 	h := r.Header
 	upgrades := r.ProtoMajor == 1 && r.ProtoMinor >= 1 && hasToken(h["Connection"], "upgrade") && hasToken(h["Upgrade"], "websocket")
@@ -66,15 +65,15 @@ func (a *API) checkUpgrade(r *http.Request) error {
 		return err
 	}
 	asked := *r
-	asked.Method = http.MethodPost // who has a WebSocket can publish on it
+	asked.Method = http.MethodPost // clients publish on WebSockets
 	if a.origins.Check(&asked) != nil {
 		return errOrigin("open a WebSocket")
 	}
 	return nil
 }
 
-// checkExtensions returns a problem unless what is said of extensions can be read: the
-// upgrader would take it for its own fault.
+// checkExtensions returns a problem unless the offered extensions can be read: the
+// upgrader would answer 500.
 func checkExtensions(offers []string) error {
 	var compression wsflate.Extension
 	for _, offer := range offers {
@@ -90,10 +89,10 @@ func checkExtensions(offers []string) error {
 	return nil
 }
 
-// socketKeyLength is that of 16 bytes in base64.
+// socketKeyLength is the length of 16 bytes in base64.
 const socketKeyLength = 24
 
-// hasToken reports whether a list in a header has a token, in any case.
+// hasToken reports whether a header's list has a token, ignoring case.
 func hasToken(values []string, token string) bool {
 	for _, value := range values {
 		for part := range strings.SplitSeq(value, ",") {

@@ -18,7 +18,7 @@ func (a *API) sse(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	if session.ClosedByClient(err) {
 		// The one status beside errors that an EventSource takes for the end (HTML,
 		// section "Processing model").
-		a.patience(w)
+		a.allowWriting(w)
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
@@ -32,14 +32,14 @@ func eventStreamOf(r *http.Request) app.EventStream {
 	return app.EventStream{Query: r.URL.RawQuery, LastEventID: r.Header["Last-Event-Id"]}
 }
 
-// mayComeBack reports whether a client that was refused may be served later, as it
-// asks. An EventSource comes back only after an answer of status 200.
-func mayComeBack(r *http.Request, p *wire.Problem) bool {
+// mayReconnect reports whether the same request of an EventSource may succeed later. An
+// EventSource reconnects only after status 200, so such a refusal is sent with it.
+func mayReconnect(r *http.Request, p *wire.Problem) bool {
 	if r.Method != http.MethodGet || r.URL.Path != ssePath {
 		return false
 	}
 	switch p.Status {
-	case http.StatusConflict, http.StatusGone: // its session was another's, or went, this very moment
+	case http.StatusConflict, http.StatusGone: // its session was replaced or ended just now
 		return true
 	case http.StatusTooManyRequests:
 		return true
@@ -47,8 +47,8 @@ func mayComeBack(r *http.Request, p *wire.Problem) bool {
 	return p.Status >= http.StatusInternalServerError
 }
 
-// endEventStream tells an EventSource when to come back. It is given its own id again:
-// a client that keeps to the standard forgets what it had with any event that has none.
+// endEventStream tells an EventSource when to reconnect. It repeats the client's last id: a
+// client that follows the standard forgets its id after an event without one.
 func (a *API) endEventStream(w http.ResponseWriter, r *http.Request, p *wire.Problem) {
 	e := frame.Event{RetryMS: frame.EventRetry(p), ID: eventStreamOf(r).LastEvent().Append(nil)}
 	w.Header().Set("Content-Type", frame.EventStream.ContentType())

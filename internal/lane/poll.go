@@ -132,7 +132,7 @@ func (c *conn) endPoll(err error) {
 	switch {
 	case c.talk != nil:
 		c.act(c.talk.Conversation.End(err))
-	case c.chunked, c.format == frame.EventStream: // also one that has not begun; see mayComeBack in httpapi
+	case c.chunked, c.format == frame.EventStream: // also one that has not begun; see mayReconnect in httpapi
 		if err != nil && c.answer.EndStream(err) != nil || c.endChunks() != nil {
 			c.ending = closing
 		}

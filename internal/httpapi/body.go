@@ -1,0 +1,106 @@
+package httpapi
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A body is the body of a request. Until over, the bytes read count in the memory
+// account, and against the client's address.
+type body struct {
+	io.ReadCloser
+	api  *API
+	who  limit.Who
+	held memory.UnfinishedBytes
+	read int64
+}
+
+// Read implements io.Reader. The error may be a *wire.Problem.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.read += int64(n)
+	if full := b.held.Set(b.api.Broker.Memory(), b.read, b); full != nil {
+		return 0, full
+	}
+	return n, err
+}
+
+// over ends the count. It may be called again.
+func (b *body) over() { _ = b.held.Set(b.api.Broker.Memory(), 0, b) }
+
+// Client implements memory.Holder.
+func (b *body) Client() *memory.Client { return b.who.Client() }
+
+// expectBody gives the client the rest timeout to send the body, and counts its bytes
+// until over is called. It is for every request: net/http reads what a handler has not
+// read before it sends the answer.
+func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
+	if !hasBody(r) {
+		return func() {}
+	}
+	// An error means that the connection has no deadlines, as in some tests.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
+	b := &body{ReadCloser: r.Body, api: a, who: a.addressOf(r)}
+	r.Body = b
+	return b.over
+}
+
+// closeIfFramedTwice closes the connection after a request whose length a proxy may have
+// read otherwise: one with both Content-Length and Transfer-Encoding (RFC 9112, section
+// 6.1). net/http removes one of the two headers, so the request could have had both if it
+// is chunked, or if it has a length in HTTP/1.0, where net/http ignores Transfer-Encoding.
+func closeIfFramedTwice(w http.ResponseWriter, r *http.Request) {
+	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) && hasBody(r) {
+		w.Header().Set("Connection", "close")
+		r.Close = true // the lane does not take the connection over
+	}
+}
+
+// hasBody reports whether r has a body. For HTTP/2, Body is never http.NoBody.
+func hasBody(r *http.Request) bool { return r.ContentLength != 0 }
+
+// bodyOf returns a function that reads r's body.
+func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
+	return func(most int) ([]byte, error) {
+		body, err := readAll(http.MaxBytesReader(responseOf(w).ResponseWriter, r.Body, int64(most)))
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return nil, app.TooLarge(most)
+		}
+		if problem, ok := errors.AsType[*wire.Problem](err); ok {
+			return nil, problem
+		}
+		if err != nil {
+			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send the whole body", "the body did not arrive: %v", err)
+		}
+		// The rest of the request has no deadline: it may be a poll.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		return body, nil
+	}
+}
+
+// readAll reads r to its end. It allocates as bytes arrive, whatever length was announced,
+// and returns a slice without spare capacity: history may keep it for long.
+func readAll(r io.Reader) ([]byte, error) {
+	body, err := io.ReadAll(r)
+	return bytes.Clone(body), err
+}
+
+// requestBodyOf is bodyOf for a body that is freed when it is decoded: the request may be a
+// poll, which lasts.
+func requestBodyOf(w http.ResponseWriter, r *http.Request) app.Body {
+	read := bodyOf(w, r)
+	return func(most int) ([]byte, error) {
+		if counted, ok := r.Body.(*body); ok {
+			defer counted.over()
+		}
+		return read(most)
+	}
+}
