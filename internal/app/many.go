@@ -28,9 +28,9 @@ type manyPublish struct {
 
 // A Many is many messages as a request has them.
 type Many struct {
-	Query                        string
-	ContentType, IdempotencyKeys []string // the headers' values
-	Body                         Body
+	Query                       string
+	ContentType, IdempotencyKey Header
+	Body                        Body
 }
 
 // PublishMany publishes messages in their order, each as if it came by itself, and calls
@@ -158,7 +158,7 @@ const sequenceType = "application/cbor-seq"
 // formOfMany returns the format of the request. Parameters of one message are refused: they
 // would seem to apply to all.
 func formOfMany(p Many) (*manyForm, error) {
-	if p.Query != "" || p.IdempotencyKeys != nil {
+	if p.Query != "" || p.IdempotencyKey.Count > 0 {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
 			"publishing many has no query and no Idempotency-Key header")
 	}

@@ -29,13 +29,13 @@ func newMessage(topic string) *message {
 }
 
 // messageOf reads the request line and the headers; see PROTOCOL.md, Publishing.
-func messageOf(topic, rawQuery string, contentTypes, idempotencyKeys []string) (*message, error) {
+func messageOf(topic, rawQuery string, contentType, idempotencyKey Header) (*message, error) {
 	m := newMessage(topic)
 	var err error
-	if m.Type, m.isJSON, err = mediaTypeOf(contentTypes); err != nil {
+	if m.Type, m.isJSON, err = mediaTypeOf(contentType); err != nil {
 		return nil, err
 	}
-	if m.ID, err = idOf(idempotencyKeys); err != nil || rawQuery == "" {
+	if m.ID, err = idOf(idempotencyKey); err != nil || rawQuery == "" {
 		return m, err
 	}
 	return m, m.readQuery(rawQuery)
@@ -113,15 +113,15 @@ func checkClient(client string) error {
 }
 
 // idOf returns the idempotency key, or "" if there is none.
-func idOf(given []string) (string, error) {
-	switch len(given) {
+func idOf(given Header) (string, error) {
+	switch given.Count {
 	case 0:
 		return "", nil
 	case 1:
-		id, err := parseIdempotencyKey(given[0])
+		id, err := parseIdempotencyKey(given.Value)
 		return id, badID(err)
 	}
-	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Idempotency-Key headers", len(given))
+	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Idempotency-Key headers", given.Count)
 }
 
 // badID returns the problem for an error of an idempotency key, or nil.
@@ -134,16 +134,16 @@ func badID(err error) error {
 
 // mediaTypeOf returns the type of the message: empty for JSON. SetCBOR may make JSON of
 // CBOR.
-func mediaTypeOf(given []string) (mediaType string, isJSON bool, err error) {
+func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	switch {
-	case len(given) == 1 && given[0] == "application/json":
+	case given.Count == 1 && given.Value == "application/json":
 		return "", true, nil // Fast path.
-	case len(given) > 1:
-		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Content-Type headers", len(given))
-	case len(given) == 0 || strings.TrimSpace(given[0]) == "":
+	case given.Count > 1:
+		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Content-Type headers", given.Count)
+	case given.Count == 0 || strings.TrimSpace(given.Value) == "":
 		return "application/octet-stream", false, nil // RFC 9110, section 8.3
 	}
-	mediaType = strings.TrimSpace(given[0])
+	mediaType = strings.TrimSpace(given.Value)
 	base, params, err := mime.ParseMediaType(mediaType)
 	if err != nil || len(mediaType) > wire.MaxTypeBytes || !utf8.ValidString(mediaType) {
 		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "name a media type such as text/plain", "Content-Type %s cannot be read", wire.Quote(mediaType))
@@ -170,7 +170,7 @@ func messageOfItem(item *wire.PublishItem) (m *message, body []byte, err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if m.Type, m.isJSON, err = mediaTypeOf([]string{mediaType}); err != nil {
+	if m.Type, m.isJSON, err = mediaTypeOf(Header{mediaType, 1}); err != nil {
 		return nil, nil, err
 	}
 	return m, body, m.takeMembers(item)

@@ -84,7 +84,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 		{"invalid_body", func() { body = "1" }},
 		{"hook_failed", func() {}},
 	} {
-		_, err := a.Publish(t.Context(), from, Publish{Topic: topic, ContentType: []string{"application/json"}, Payload: []byte(body)})
+		_, err := a.Publish(t.Context(), from, Publish{Topic: topic, ContentType: Header{"application/json", 1}, Payload: []byte(body)})
 		require.ErrorContains(t, err, step.refused, "check %d", i)
 		step.mend()
 	}

@@ -26,13 +26,28 @@ type Body func(most int) ([]byte, error)
 
 // A Publish is one message as a request has it.
 type Publish struct {
-	Topic, Query                 string   // the query as it came
-	ContentType, IdempotencyKeys []string // the headers' values
+	Topic, Query                string // the query as it came
+	ContentType, IdempotencyKey Header
 
 	// Payload is the body; Publish copies it. If Body is not nil, it reads the body
 	// instead.
 	Payload []byte
 	Body    Body
+}
+
+// A Header is the first value of a header, and how many the request has. It is no slice,
+// which would be an allocation for each publish on the lane.
+type Header struct {
+	Value string
+	Count int
+}
+
+// HeaderOf returns a header with values, as net/http has them.
+func HeaderOf(values []string) Header {
+	if len(values) == 0 {
+		return Header{}
+	}
+	return Header{values[0], len(values)}
 }
 
 // Publish publishes one message.
@@ -41,11 +56,11 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	var s slot
 	defer s.end()
 	key := ""
-	if len(p.IdempotencyKeys) == 1 {
-		key, _ = parseIdempotencyKey(p.IdempotencyKeys[0]) // messageOf returns the error
+	if p.IdempotencyKey.Count == 1 {
+		key, _ = parseIdempotencyKey(p.IdempotencyKey.Value) // messageOf returns the error
 	}
 	return a.publish(ctx, &c, &s, a.cfg.Broker.Route(p.Topic), p.Topic, key, func() (*message, []byte, error) {
-		m, err := messageOf(p.Topic, p.Query, p.ContentType, p.IdempotencyKeys)
+		m, err := messageOf(p.Topic, p.Query, p.ContentType, p.IdempotencyKey)
 		switch {
 		case err != nil:
 			return nil, nil, err

@@ -132,7 +132,7 @@ func (s *system) Publish(item wire.PublishItem) wire.Position {
 	require.NoError(s, err)
 	var published []wire.PublishResult
 	err = s.api.App.PublishMany(context.Background(), app.Caller{}, app.Many{
-		ContentType: []string{"application/json"}, Body: func(int) ([]byte, error) { return body, nil },
+		ContentType: app.Header{Value: "application/json", Count: 1}, Body: func(int) ([]byte, error) { return body, nil },
 	}, func(results app.Results) error {
 		return json.Unmarshal(bytes.Join(slices.Collect(cloned(results.Parts())), nil), &published)
 	})

@@ -17,7 +17,7 @@ import (
 
 func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	published, err := a.App.Publish(r.Context(), c, app.Publish{
-		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, ContentType: r.Header["Content-Type"], IdempotencyKeys: r.Header["Idempotency-Key"],
+		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
 		Body: bodyOf(w, r),
 	})
 	if err != nil {
@@ -32,7 +32,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 
 func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	p := app.Many{
-		Query: r.URL.RawQuery, ContentType: r.Header["Content-Type"], IdempotencyKeys: r.Header["Idempotency-Key"],
+		Query: r.URL.RawQuery, ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
 		Body: bodyOf(w, r),
 	}
 	return a.App.PublishMany(r.Context(), c, p, func(results app.Results) error {

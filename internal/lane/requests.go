@@ -171,7 +171,7 @@ func (c *conn) servePublish(r *request) {
 	}
 	caller, p := c.caller(r), app.Publish{
 		Topic: string(r.name), Query: string(r.query), Payload: r.body,
-		ContentType: header(r.fields.contentType), IdempotencyKeys: header(r.fields.idempotencyKey),
+		ContentType: app.HeaderOf(header(r.fields.contentType)), IdempotencyKey: app.HeaderOf(header(r.fields.idempotencyKey)),
 	}
 	published, err := c.lane.app.Publish(app.NoWait, caller, p)
 	if errors.Is(err, app.ErrWouldWait) {
