@@ -88,7 +88,7 @@ func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now
 
 // timeOutAtLocked sets when the parked poll times out.
 func (s *Session) timeOutAtLocked(due time.Time) {
-	s.due = due
+	s.due = due.Sub(s.opened)
 	s.in.sessions.visitBy(s, due)
 }
 
@@ -147,7 +147,7 @@ func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
 		s.timeOutAtLocked(now.Add(p.parking.wait))
 	case Answered:
 		s.parked = nil
-		s.poll, s.active = nil, now
+		s.poll, s.active = nil, now.Sub(s.opened)
 		p.parking.over = true
 		if s.ephemeral {
 			s.unsubscribeLocked() // its connection ends it when the client is heard of again: perhaps never

@@ -75,7 +75,7 @@ func (p *Poll) Begin(s *Session, ack uint64, trust bool, a Arrival, now time.Tim
 	p.session, p.trust, p.slides, p.why, p.resent, p.fresh = s, trust || !s.acks, false, nil, 0, false
 	p.arrived, p.client, p.acks = a.At.Sub(s.opened), a.Client, nil
 	p.parking.over = false
-	s.poll, s.active = p, now
+	s.poll, s.active = p, now.Sub(s.opened)
 	return nil
 }
 
@@ -120,7 +120,7 @@ func (p *Poll) Done(now time.Time) {
 	defer s.mu.Unlock()
 	if s.poll == p {
 		s.poll = nil
-		s.active = now
+		s.active = now.Sub(s.opened)
 	}
 	p.releaseFrames()
 }

@@ -62,9 +62,9 @@ type Session struct {
 	behind   []*subscription     // those that catch up, in turns
 	poll     *Poll               // the newest, until it ends
 	parked   *Poll               // poll, while its outlet takes frames: then queue and behind are empty, or its window is full
-	due      time.Time           // when parked times out
+	due      time.Duration       // after opened; when parked times out
 	ended    *wire.Problem       // why the session ended; nil while it lives
-	active   time.Time           // when it was opened, or a poll last began or ended
+	active   time.Duration       // after opened; when it was opened, or a poll last began or ended
 	unacked  []sent              // frames acked+1 to sent, unless the poll trusts its connection
 	sent     uint64              // number of the newest frame
 	acked    uint64              // number of the newest frame that the client has acked
@@ -72,7 +72,7 @@ type Session struct {
 
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	return &Session{
-		id: id, acks: o.Ack, noEcho: strings.Clone(o.NoEcho), in: r, opened: now, active: now,
+		id: id, acks: o.Ack, noEcho: strings.Clone(o.NoEcho), in: r, opened: now,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 	}
@@ -134,16 +134,16 @@ func (s *Session) unsubscribeLocked() {
 func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.parked != nil && !s.due.After(now) {
+	if s.parked != nil && s.due <= now.Sub(s.opened) {
 		s.handOverLocked(nil, now)
 	}
 	switch {
 	case s.parked != nil:
-		return s.due, false
+		return s.opened.Add(s.due), false
 	case s.poll != nil || s.ephemeral:
 		return now.Add(visitEvery), false
 	}
-	next = s.active.Add(s.config().InactivityTimeout)
+	next = s.opened.Add(s.active + s.config().InactivityTimeout)
 	return next, !next.After(now)
 }
 
@@ -184,5 +184,5 @@ func (s *Session) idleLocked(now time.Time) int64 {
 	if s.poll != nil {
 		return 0
 	}
-	return now.Sub(s.active).Milliseconds()
+	return (now.Sub(s.opened) - s.active).Milliseconds()
 }

@@ -44,10 +44,11 @@ type Answer struct {
 	ahead  bool // requests wait behind this one
 	begun  bool // the first part of an answer in mode multiple was written
 	more   bool // another part may follow
+	first  bool // nothing was taken yet: the time is still that of begin
 	limit  broker.Limit
-	now    time.Time // when the poll began, for its first taking: reading the clock costs, too
-	until  time.Time // when a long poll ends empty or, once begun, an answer in parts ends
-	lead   []byte    // hello: it goes before the frames and does not wait for them
+	begin  time.Duration // when the poll began, after server.made; reading the clock costs, too
+	until  time.Duration // after server.made; when a long poll ends empty or, once begun, an answer in parts ends
+	lead   []byte        // hello: it goes before the frames and does not wait for them
 }
 
 // A State is the state of an answer.
@@ -76,7 +77,7 @@ func (a *Answer) Init(server *Server, sink Sink, park bool) {
 // Begin begins a poll. The error is a *wire.Problem; then the session is unchanged.
 func (a *Answer) Begin(s *session.Session, r Request) error {
 	now := time.Now()
-	a.now = now
+	a.begin, a.first = now.Sub(a.server.made), true
 	a.mode, a.format, a.events, a.begun, a.more = r.Mode, r.Format, r.Events, false, false
 	a.meter = a.server.meters[r.via()]
 	if err := a.poll.Begin(s, r.Ack, r.trusts(), r.Arrival, now); err != nil {
@@ -99,7 +100,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 		hello.Limits = &cfg.limits
 		a.lead = a.events.hello(a.format, hello)
 	}
-	a.until = now.Add(cfg.PollTimeout)
+	a.until = a.begin + cfg.PollTimeout
 	a.limit = cfg.limitOf(r)
 	return nil
 }
@@ -162,10 +163,11 @@ func (a *Answer) Wait(ctx context.Context) (State, error) {
 // take returns the session's frames, or Parked or Waiting without any, or Over if the
 // poll has waited long enough.
 func (a *Answer) take() (frames []*frame.Frame, state State, err error) {
-	now := a.now
-	if a.now = (time.Time{}); now.IsZero() {
+	now := a.server.made.Add(a.begin)
+	if !a.first {
 		now = time.Now()
 	}
+	a.first = false
 	var to session.Outlet
 	if a.lot != nil && !a.begun {
 		to = a
@@ -206,7 +208,7 @@ func (a *Answer) answer(frames []*frame.Frame, err error) (State, error) {
 func (a *Answer) continues(frames []*frame.Frame, n int) bool {
 	if a.mode == Multiple {
 		a.limit.Bytes -= n
-		return a.begun && len(frames) > 0 && a.limit.Bytes > 0 && time.Now().Before(a.until)
+		return a.begun && len(frames) > 0 && a.limit.Bytes > 0 && time.Since(a.server.made) < a.until
 	}
 	return a.mode == Stream
 }
@@ -219,9 +221,9 @@ func (a *Answer) patience(now time.Time) time.Duration {
 	case a.mode == Stream:
 		return a.server.config().Heartbeat
 	case a.begun:
-		return min(a.server.config().MaxOutputDelay, a.until.Sub(now))
+		return min(a.server.config().MaxOutputDelay, a.until-now.Sub(a.server.made))
 	}
-	return a.until.Sub(now)
+	return a.until - now.Sub(a.server.made)
 }
 
 // write writes one answer, or one part of it.
@@ -236,7 +238,7 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 	case a.mode == Multiple && len(lead)+len(frames) > 0:
 		if !a.begun { // the first part leaves at once, and the answer stays open
 			a.begun = true
-			a.until = time.Now().Add(a.server.config().MultipleTime)
+			a.until = time.Since(a.server.made) + a.server.config().MultipleTime
 		}
 	case a.mode != Stream:
 		return a.to.Whole(lead, frames)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -99,7 +100,8 @@ func (r Request) trusts() bool { return r.Mode == Stream && !r.Acks && !r.Events
 type Server struct {
 	now atomic.Pointer[inForce]
 
-	meters  map[Via]*meter  // immutable, like the next two
+	made    time.Time // immutable, like the next three
+	meters  map[Via]*meter
 	memory  *memory.Account // of the bytes that wait for clients
 	metrics *metrics.Metrics
 	serving connections // see Serve
@@ -119,7 +121,7 @@ type meter struct {
 
 // New returns a Server. Hello frames carry limits; bytes that wait count in a.
 func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) *Server {
-	s := &Server{meters: make(map[Via]*meter), memory: a, metrics: m}
+	s := &Server{made: time.Now(), meters: make(map[Via]*meter), memory: a, metrics: m}
 	s.Reload(cfg, limits)
 	for _, via := range Vias() {
 		s.meters[via] = &meter{Transport: m.Transport(string(via))}
