@@ -243,7 +243,7 @@ func TestADamagedStateIsTold(t *testing.T) {
 		}
 	}
 	require.Equal(t, "warn", entry.Level, two.stderr)
-	require.Contains(t, entry.Error, "it is cut")
+	require.Contains(t, entry.Error, "the file is truncated")
 	aside, err := os.ReadFile(path + ".unreadable")
 	require.NoError(t, err)
 	require.Equal(t, state[:len(state)-100], aside)

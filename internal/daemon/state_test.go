@@ -82,7 +82,7 @@ func TestADamagedStateIsMovedAsideAndToldOf(t *testing.T) {
 	d.wantLogged("cannot be read and was moved aside")
 	entry := d.logged.FilterMessageSnippet("moved aside").All()[0]
 	require.Equal(t, zap.WarnLevel, entry.Level)
-	require.Contains(t, entry.ContextMap()["error"], "line 1: it is no state of pubsubd")
+	require.Contains(t, entry.ContextMap()["error"], "line 1: this is not a state file of pubsubd")
 	require.Equal(t, []string{"state.lock", "state.unreadable"}, filesIn(t, folder))
 	aside, err := os.ReadFile(path + ".unreadable")
 	require.NoError(t, err)
@@ -192,7 +192,7 @@ func TestTwoDaemonsDoNotShareAStateFile(t *testing.T) {
 		cfg := config.Default()
 		cfg.StateFile = path
 		_, err := New(cfg, zap.NewNop(), "test")
-		require.ErrorContains(t, err, path+" is another daemon's that runs")
+		require.ErrorContains(t, err, path+" is in use by another daemon")
 		require.ErrorContains(t, err, "--state")
 	}
 	wantRefused()

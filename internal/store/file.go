@@ -1,4 +1,4 @@
-// Package store is what outlives the process: the state file and its lock.
+// Package store keeps a daemon's state across restarts: the state file and its lock.
 package store
 
 import (
@@ -16,24 +16,23 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A File is the state file. It holds a daemon's state between its end and its
-// successor's start, and only then: it is written whole or not at all, and removed
-// before the successor serves anyone. So a daemon that crashes leaves none, and no two
-// daemons continue from the same state. From Open until Release no other daemon can
-// have the same file.
+// A File is the state file. It exists only between the end of one daemon and the start
+// of the next. Save writes it whole or not at all, and TakeOver removes it before the
+// next daemon serves clients. So a daemon that crashes leaves no file, and no two daemons
+// continue from the same state. From Open until Release no other daemon can open it.
 //
-// Methods are for one goroutine. Release may be called again.
+// One goroutine calls the methods. Release may be called again.
 type File struct {
-	path   string // empty: there is none, and nothing is kept
+	path   string // empty: there is no file, and no state is kept
 	busy   func() (over func())
-	lock   *os.File // held; nil: not
-	found  bool     // by Restore
+	lock   *os.File // nil: not held
+	found  bool     // Restore found a file
 	damage error    // why the file that was found cannot be restored
 }
 
-// Open locks the state file at path and makes sure that it could be written. With an
-// empty path there is none, and every method does nothing. busy is called before the
-// file is read or written, which takes as long as there is state, and over afterwards.
+// Open locks the state file at path and checks that it can be written. With an empty
+// path there is no file, and every method does nothing. busy is called before the file is
+// read or written, which may take long, and over afterwards.
 func Open(path string, busy func() (over func())) (*File, error) {
 	f := &File{path: path, busy: busy}
 	if path == "" {
@@ -46,7 +45,7 @@ func Open(path string, busy func() (over func())) (*File, error) {
 	return f, nil
 }
 
-// Release lets another daemon have the state file.
+// Release unlocks the state file, for another daemon.
 func (f *File) Release() {
 	if f.lock != nil {
 		f.lock.Close() // nothing was written
@@ -55,8 +54,8 @@ func (f *File) Release() {
 }
 
 // Restore returns a broker that continues from the state file, or a new one if there is
-// no file or it is damaged. It changes nothing: TakeOver does, once this daemon is sure
-// to serve. On error the file is released.
+// no file or it is damaged. It does not change the file: TakeOver does, once this daemon
+// is sure to serve. On error the file is released.
 func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
 	if f.path == "" {
 		return broker.New(cfg, m, now), nil
@@ -67,7 +66,7 @@ func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*b
 	}
 	if err != nil {
 		f.Release()
-		return nil, fmt.Errorf("state: %w (let the daemon read it, or move it away)", err)
+		return nil, fmt.Errorf("state: %w (give the daemon permission to read it, or move it away)", err)
 	}
 	defer state.Close()
 	f.found = true
@@ -80,9 +79,8 @@ func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*b
 	return b, nil
 }
 
-// TakeOver removes the file that Restore found, so that nobody continues from it again,
-// or moves it aside if it is damaged, and logs which. On error the daemon must not
-// serve.
+// TakeOver removes the file that Restore found, so that no daemon continues from it
+// again. A damaged file is moved aside. On error the daemon must not serve.
 func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
 	log = log.With(zap.String("file", f.path), zap.String("epoch", b.Epoch(">")))
 	switch {
@@ -114,9 +112,9 @@ func (f *File) Save(log *zap.Logger, b *broker.Broker) error {
 	}
 	begun := time.Now()
 	defer f.busy()()
-	if err := f.write(func(w io.Writer) error { return write(w, b, time.Now()) }); err != nil {
+	if err := f.write(func(w io.Writer) error { return write(w, b) }); err != nil {
 		err = fmt.Errorf("state: %w; the next daemon begins a new epoch", err)
-		log.Error("the state could not be written", zap.Error(err)) // and returned: scripts see it as the exit code
+		log.Error("the state could not be written", zap.Error(err)) // also returned: it decides the exit code
 		return err
 	}
 	log.Info("the state was written", zap.String("file", f.path), zap.Duration("took", time.Since(begun)))
@@ -124,9 +122,9 @@ func (f *File) Save(log *zap.Logger, b *broker.Broker) error {
 }
 
 // writable is the remedy for a file that cannot be written.
-const writable = "(--state names a file in a folder that the daemon may write to)"
+const writable = "(--state must name a file in a folder that the daemon can write to)"
 
-// probe locks the file, or returns why it could not be written.
+// probe locks the file, and checks that it can be written.
 func (f *File) probe() error {
 	if s, err := os.Stat(f.path); err == nil && !s.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file %s", f.path, writable)
@@ -141,12 +139,12 @@ func (f *File) probe() error {
 	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
 }
 
-// errLocked is what lock returns while another process holds the file.
+// errLocked means that another process holds the lock.
 var errLocked = errors.New("held by another")
 
-// acquire locks a file beside the state file, which cannot be locked itself: it comes
-// and goes. The lock ends with the process. Its file stays: if it were removed, two
-// daemons could hold locks on two inodes of that name.
+// acquire locks a file beside the state file, which itself is created and removed. The
+// lock ends with the process. The lock file stays: if it were removed, two daemons could
+// hold locks on two inodes of that name.
 func (f *File) acquire() error {
 	path := f.path + ".lock"
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -156,25 +154,25 @@ func (f *File) acquire() error {
 	if err := lock(file); err != nil {
 		file.Close()
 		if errors.Is(err, errLocked) {
-			return fmt.Errorf("%s is another daemon's that runs (wait until it has ended, or give each a --state of its own)", f.path)
+			return fmt.Errorf("%s is in use by another daemon (wait until it has ended, or give each daemon its own --state)", f.path)
 		}
-		return fmt.Errorf("lock %s: %w (--state names a file on a file system that can lock)", path, err)
+		return fmt.Errorf("lock %s: %w (--state must name a file on a file system with locks)", path, err)
 	}
 	f.lock = file
 	return nil
 }
 
-// create makes an empty file beside the state file. It replaces one of a daemon that was
-// killed while it wrote: a daemon that lives holds the lock.
+// create makes an empty file beside the state file. It replaces the file of a daemon that
+// was killed while it wrote: no other daemon runs, since this one holds the lock.
 func (f *File) create() (*os.File, error) {
 	path := f.path + ".new"
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // payloads are for nobody else
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // other users must not read payloads
 }
 
-// write makes the file appear whole, with what content writes, or not at all.
+// write creates the file with what content writes: whole, or not at all.
 func (f *File) write(content func(io.Writer) error) error {
 	temporary, err := f.create()
 	if err != nil {

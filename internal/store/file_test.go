@@ -19,15 +19,15 @@ func open(t *testing.T, path string) (*File, error) {
 	return f, err
 }
 
-// Somebody starts a second daemon while the first writes its state. The second says why
-// it does not start, and takes nothing from the first.
-func TestAFileBelongsToOne(t *testing.T) {
+// An operator starts a second daemon while the first writes its state. The second does
+// not start and says why. The first is not disturbed.
+func TestOneDaemonHoldsTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	f, err := open(t, path)
 	require.NoError(t, err)
 	wantRefused := func() {
 		_, err := open(t, path)
-		require.ErrorContains(t, err, path+" is another daemon's that runs")
+		require.ErrorContains(t, err, path+" is in use by another daemon")
 	}
 	wantRefused()
 	require.NoError(t, f.write(func(w io.Writer) error {
@@ -43,7 +43,7 @@ func TestAFileBelongsToOne(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAHalfWrittenFileIsNone(t *testing.T) {
+func TestAFailedWriteLeavesNoFile(t *testing.T) {
 	folder := t.TempDir()
 	f, err := open(t, filepath.Join(folder, "state"))
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package store
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -21,8 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// The state is lines of JSON, so that neither writing nor reading ever holds more of it
-// than a line:
+// The state is lines of JSON. The daemon writes and reads one line at a time:
 //
 //	{"pubsubd_state":1,"epoch":"k3","floor":17,"saved":1700000000000}
 //	{"topic":{"name":"a.b","head":19,"lost":16,"reason":"evicted"}}
@@ -33,9 +33,9 @@ import (
 //	{"end":{"lines":6,"sha256":"…"}}
 //
 // Each line but the last is an entry of broker.Export. A message belongs to the topic
-// before it. A result is of an idempotency key, the oldest first. The end has the number
-// of the lines above it and their SHA-256, line ends included. A new kind of entry is a
-// new kind of line. A change of these lines is another formatVersion.
+// above it. Results of idempotency keys are in order, the oldest first. The end has the
+// number of the lines above it and their SHA-256, line ends included. A new kind of entry
+// gets a new kind of line. A change of these lines needs another formatVersion.
 
 const formatVersion = 1
 
@@ -72,14 +72,14 @@ type savedMessage struct {
 	Time   int64  `json:"time"`
 	TTL    int64  `json:"ttl_ms,omitempty"`
 	Type   string `json:"type,omitempty"`
-	Data   []byte `json:"data,omitempty"` // in base64: every byte counts
-	CBOR   []byte `json:"cbor,omitempty"` // the data, if wire.Message.CBOR; an older daemon misses data
+	Data   []byte `json:"data,omitempty"` // in base64, which keeps every byte
+	CBOR   []byte `json:"cbor,omitempty"` // the data, if wire.Message.CBOR; an older daemon rejects it for want of data
 	ID     string `json:"id,omitempty"`
 	Key    string `json:"key,omitempty"`
 	Client string `json:"client,omitempty"`
 }
 
-// savedResult is an idempotency key and what its publish was answered with.
+// savedResult is an idempotency key and the result of its publish.
 type savedResult struct {
 	Scope       []byte        `json:"scope"`
 	Fingerprint []byte        `json:"fingerprint"`
@@ -92,27 +92,25 @@ type savedEnd struct {
 	SHA256 string `json:"sha256"`
 }
 
-// endOf returns the last line, behind lines that were counted and summed up.
+// endOf returns the last line, for the lines above it and their checksum.
 func endOf(lines int, sum hash.Hash) savedLine {
 	return savedLine{End: &savedEnd{Lines: lines, SHA256: hex.EncodeToString(sum.Sum(nil))}}
 }
 
-// bufferBytes is how much is read or written at a time.
+// bufferBytes is how much is written at a time, and the least that is read.
 const bufferBytes = 64 << 10
 
 // A writer writes one state.
 type writer struct {
-	to    *bufio.Writer
-	sum   hash.Hash // of all that was written
+	sum   hash.Hash // of all lines
 	lines *json.Encoder
 	count int
-	now   time.Time
 }
 
 // write writes b's state, which must not change any more. The error is w's.
-func write(w io.Writer, b *broker.Broker, now time.Time) error {
-	s := &writer{to: bufio.NewWriterSize(w, bufferBytes), sum: sha256.New(), now: now}
-	s.lines = json.NewEncoder(io.MultiWriter(s.to, s.sum))
+func write(w io.Writer, b *broker.Broker) error {
+	to, s := bufio.NewWriterSize(w, bufferBytes), &writer{sum: sha256.New()}
+	s.lines = json.NewEncoder(io.MultiWriter(to, s.sum))
 	s.lines.SetEscapeHTML(false)
 	if err := b.Export(s.entry); err != nil {
 		return err
@@ -120,31 +118,25 @@ func write(w io.Writer, b *broker.Broker, now time.Time) error {
 	if err := s.lines.Encode(endOf(s.count, s.sum)); err != nil {
 		return err
 	}
-	return s.to.Flush()
+	return to.Flush()
 }
 
 func (s *writer) entry(e broker.Entry) error {
-	line, err := s.line(e)
-	if err != nil {
-		return err
-	}
 	s.count++
-	return s.lines.Encode(line)
-}
-
-func (s *writer) line(e broker.Entry) (any, error) {
 	m, at := e.Message, e.Message.Position
 	switch e.Op {
 	case broker.OpEpoch:
-		return savedHead{Version: formatVersion, Epoch: at.Epoch, Floor: at.Offset, Forgotten: e.State.Forgotten, Saved: s.now.UnixMilli()}, nil
+		return s.lines.Encode(savedHead{
+			Version: formatVersion, Epoch: at.Epoch, Floor: at.Offset, Forgotten: e.State.Forgotten, Saved: time.Now().UnixMilli(),
+		})
 	case broker.OpTopic:
-		return savedLine{Topic: &savedTopic{Name: at.Topic, Head: at.Offset, Lost: e.State.Lost, Born: e.State.Born, Reason: e.State.Reason}}, nil
+		return s.lines.Encode(savedLine{Topic: &savedTopic{at.Topic, at.Offset, e.State.Lost, e.State.Born, e.State.Reason}})
 	case broker.OpKey:
-		return savedLine{Result: &savedResult{Scope: e.Key.Scope[:], Fingerprint: e.Key.Print[:], Position: at, Time: m.Time}}, nil
+		return s.lines.Encode(savedLine{Result: &savedResult{e.Key.Scope[:], e.Key.Print[:], at, m.Time}})
 	}
-	// JSON has no string that is not UTF-8.
+	// JSON strings are UTF-8.
 	if !utf8.ValidString(m.Type) || !utf8.ValidString(m.Key) || !utf8.ValidString(m.ID) {
-		return nil, fmt.Errorf("BUG: message %s has a string that is not UTF-8", at)
+		return fmt.Errorf("BUG: message %s has a string that is not UTF-8", at)
 	}
 	saved := savedMessage{
 		Offset: at.Offset, Time: m.Time, TTL: e.TTL.Milliseconds(),
@@ -153,25 +145,26 @@ func (s *writer) line(e broker.Entry) (any, error) {
 	if m.CBOR {
 		saved.Data, saved.CBOR = nil, m.Data
 	}
-	return savedLine{Message: &saved}, nil
+	return s.lines.Encode(savedLine{Message: &saved})
 }
 
-// A reader reads one state into a broker. The state is not trusted: what it says is
-// checked as what a client says is, and held within the same bounds while it is read.
+// A reader reads one state into a broker. The state is not trusted: the reader checks it
+// as the daemon checks requests, and the broker holds it within the same bounds.
 type reader struct {
 	broker *broker.Broker
-	lines  lines
-	now    time.Time
+	lines  *bufio.Scanner // one is left in it until next
+	sum    hash.Hash      // of the lines that were taken
+	count  int            // of the lines that were taken
 
 	epoch  string
-	topic  *savedTopic // of the messages that come; nil: none yet
-	offset uint64      // that the next message has to be above
+	topic  *savedTopic // of the messages that follow; nil: none yet
+	offset uint64      // the next message has a higher one
 	over   bool        // the end was read
 }
 
 // read returns a broker that continues from a state, with as much of it as cfg allows.
-// The time since counts. An error means that r is no whole state of this format, or
-// could not be read; nothing is left of it then.
+// Messages and keys have aged since. If the state is not whole, not of this format or
+// cannot be read, it returns an error.
 func read(r io.Reader, cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
 	s := newReader(r, cfg, m, now)
 	err := s.next(s.head)
@@ -179,28 +172,50 @@ func read(r io.Reader, cfg broker.Config, m *metrics.Metrics, now time.Time) (*b
 		err = s.next(s.line)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("line %d: %w", s.lines.count+1, err)
+		return nil, fmt.Errorf("line %d: %w", s.count+1, err)
 	}
 	s.broker.Sweep(now)
 	return s.broker, nil
 }
 
+// maxLine bounds a line: the largest message, in base64, and its other members.
+const maxLine = 16 << 20
+
 func newReader(r io.Reader, cfg broker.Config, m *metrics.Metrics, now time.Time) *reader {
-	from := lines{from: bufio.NewReaderSize(r, bufferBytes), sum: sha256.New()}
-	return &reader{broker: broker.New(cfg, m, now), lines: from, now: now}
+	s := &reader{broker: broker.New(cfg, m, now), lines: bufio.NewScanner(r), sum: sha256.New()}
+	s.lines.Buffer(make([]byte, bufferBytes), maxLine)
+	s.lines.Split(splitLine)
+	return s
+}
+
+var errTruncated = errors.New("the file is truncated")
+
+// splitLine is a bufio.SplitFunc for lines with their ends.
+func splitLine(data []byte, atEOF bool) (advance int, line []byte, err error) {
+	end := bytes.IndexByte(data, '\n') + 1
+	switch {
+	case end > 0:
+		return end, data[:end], nil
+	case atEOF && len(data) > 0:
+		return 0, nil, errTruncated
+	}
+	return 0, nil, nil
 }
 
 // next takes one line.
 func (s *reader) next(take func(line []byte) error) error {
-	line, err := s.lines.next()
-	if err == nil {
-		err = take(line)
+	switch ok, err := s.lines.Scan(), s.lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("it is longer than %d bytes", maxLine)
+	case !ok:
+		return cmp.Or(err, errTruncated)
 	}
-	if err == nil {
-		s.lines.count++
-		s.lines.sum.Write(line) // never fails: hash.Hash
+	if err := take(s.lines.Bytes()); err != nil {
+		return err
 	}
-	return err
+	s.count++
+	s.sum.Write(s.lines.Bytes()) // never fails: hash.Hash
+	return nil
 }
 
 func (s *reader) apply(e broker.Entry) error {
@@ -208,13 +223,21 @@ func (s *reader) apply(e broker.Entry) error {
 	return err
 }
 
+// maxOffset is the largest integer that every JSON reader keeps exactly.
+const maxOffset = 1<<53 - 1
+
 func (s *reader) head(line []byte) error {
 	var head savedHead
-	if json.Unmarshal(line, &head) != nil || head.Version == 0 {
-		return errors.New("it is no state of pubsubd")
+	switch err := json.Unmarshal(line, &head); {
+	case err != nil || head.Version == 0:
+		return errors.New("this is not a state file of pubsubd")
+	case head.Version != formatVersion:
+		return fmt.Errorf("the file has version %d of the format; this daemon reads version %d", head.Version, formatVersion)
+	case head.Floor > maxOffset || head.Forgotten > maxOffset:
+		return fmt.Errorf("the floor %d or the count %d of forgotten topics is too large", head.Floor, head.Forgotten)
 	}
-	if err := head.check(); err != nil {
-		return err
+	if _, err := wire.ParsePosition("a@" + head.Epoch + ":0"); err != nil {
+		return fmt.Errorf("the epoch %.40q is not valid", head.Epoch)
 	}
 	s.epoch = head.Epoch
 	at := wire.Position{Epoch: head.Epoch, Offset: head.Floor}
@@ -236,15 +259,19 @@ func (s *reader) line(line []byte) error {
 	case saved.End != nil:
 		return s.takeEnd(saved.End, line)
 	}
-	return errors.New("it is of no kind that this daemon knows")
+	return errors.New("this daemon does not know its kind")
 }
 
 func (s *reader) takeTopic(saved *savedTopic) error {
-	if err := saved.check(); err != nil {
+	switch err := wire.CheckTopic(saved.Name); {
+	case err != nil:
 		return err
-	}
-	if s.broker.Has(saved.Name) {
+	case s.broker.Has(saved.Name):
 		return fmt.Errorf("topic %q comes twice", saved.Name)
+	case saved.Born > saved.Lost || saved.Lost > saved.Head || saved.Head > maxOffset:
+		return fmt.Errorf("topic %q has offsets that do not rise: born %d, lost %d, head %d", saved.Name, saved.Born, saved.Lost, saved.Head)
+	case !slices.Contains(wire.GapReasons(), saved.Reason):
+		return fmt.Errorf("topic %q has an unknown gap reason, %.40q", saved.Name, saved.Reason)
 	}
 	s.topic, s.offset = saved, saved.Lost
 	at := wire.Position{Topic: saved.Name, Epoch: s.epoch, Offset: saved.Head}
@@ -257,7 +284,7 @@ func (s *reader) takeMessage(saved *savedMessage) error {
 	case s.topic == nil:
 		return errors.New("a message comes before its topic")
 	case saved.Offset <= s.offset || saved.Offset > s.topic.Head:
-		return fmt.Errorf("a message has offset %d, after %d and before the head %d", saved.Offset, s.offset, s.topic.Head)
+		return fmt.Errorf("the message has offset %d; it must be above %d and at most the head %d", saved.Offset, s.offset, s.topic.Head)
 	}
 	if err := saved.check(); err != nil {
 		return err
@@ -270,102 +297,31 @@ func (s *reader) takeMessage(saved *savedMessage) error {
 	if saved.CBOR != nil {
 		m.Data, m.CBOR = saved.CBOR, true
 	}
-	age := max(0, s.now.Sub(time.UnixMilli(saved.Time))) // a time to come, by a clock that was set back, is now
-	return s.apply(broker.Entry{Op: broker.OpPublish, Message: m, TTL: time.Duration(saved.TTL) * time.Millisecond, Accepted: s.now.Add(-age)})
+	return s.apply(broker.Entry{Op: broker.OpPublish, Message: m, TTL: time.Duration(saved.TTL) * time.Millisecond})
 }
 
 func (s *reader) takeResult(saved *savedResult) error {
-	if len(saved.Scope) != len(broker.Digest{}) || len(saved.Fingerprint) != len(broker.Digest{}) || saved.Time < 0 || saved.Position.Epoch != s.epoch {
-		return errors.New("the idempotency key's result is none")
+	const size = len(broker.Digest{})
+	if len(saved.Scope) != size || len(saved.Fingerprint) != size || saved.Time < 0 || saved.Position.Epoch != s.epoch {
+		return errors.New("the result of the idempotency key is not valid")
 	}
 	key := broker.Key{Scope: broker.Digest(saved.Scope), Print: broker.Digest(saved.Fingerprint)}
 	return s.apply(broker.Entry{Op: broker.OpKey, Message: &wire.Message{Position: saved.Position, Time: saved.Time}, Key: key})
 }
 
-// takeEnd takes the last line, which is as write writes it or not the end.
+// takeEnd takes the last line. It must be as write writes it, byte for byte.
 func (s *reader) takeEnd(saved *savedEnd, line []byte) error {
-	if saved.Lines != s.lines.count {
-		return fmt.Errorf("it ends after %d lines, and should have %d", s.lines.count, saved.Lines)
-	}
-	if want, _ := json.Marshal(endOf(s.lines.count, s.lines.sum)); !bytes.Equal(bytes.TrimSuffix(line, []byte("\n")), want) {
-		return errors.New("it was changed: the checksum is another")
-	}
-	if _, err := s.lines.from.ReadByte(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more behind its end")
+	want, _ := json.Marshal(endOf(s.count, s.sum))
+	switch {
+	case saved.Lines != s.count:
+		return fmt.Errorf("the file ends after %d lines; it should have %d", s.count, saved.Lines)
+	case !bytes.Equal(line, append(want, '\n')):
+		return errors.New("the file was changed: the checksum does not match")
+	case s.lines.Scan() || s.lines.Err() != nil:
+		return errors.New("more data follows the end")
 	}
 	s.over = true
 	return nil
-}
-
-// lines are the lines of a state.
-type lines struct {
-	from  *bufio.Reader
-	sum   hash.Hash // of those taken
-	count int       // of those taken
-	long  []byte    // a line that is longer than from's buffer; reused
-}
-
-// maxLine bounds a line: the largest message, in base64, and its other members.
-const maxLine = 16 << 20
-
-// next returns the next line with its end, until it is called again.
-func (l *lines) next() ([]byte, error) {
-	l.long = l.long[:0]
-	for {
-		part, err := l.from.ReadSlice('\n')
-		switch {
-		case len(l.long)+len(part) > maxLine:
-			return nil, fmt.Errorf("it is longer than %d bytes", maxLine)
-		case err == nil && len(l.long) == 0:
-			return part, nil
-		case errors.Is(err, io.EOF):
-			return nil, errors.New("it is cut: there is no end")
-		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
-			return nil, err
-		}
-		if l.long = append(l.long, part...); err == nil {
-			return l.long, nil
-		}
-	}
-}
-
-// maxOffset is the largest integer that every JSON reader keeps exactly.
-const maxOffset = 1<<53 - 1
-
-func (h *savedHead) check() error {
-	if h.Version != formatVersion {
-		return fmt.Errorf("it is of version %d of the format, and this daemon reads version %d", h.Version, formatVersion)
-	}
-	if _, err := wire.ParsePosition("a@" + h.Epoch + ":0"); err != nil {
-		return fmt.Errorf("the epoch %.40q is none", h.Epoch)
-	}
-	if err := checkOffset("forgotten", h.Forgotten); err != nil {
-		return err
-	}
-	return checkOffset("floor", h.Floor)
-}
-
-func checkOffset(what string, offset uint64) error {
-	if offset > maxOffset {
-		return fmt.Errorf("the %s %d is no offset", what, offset)
-	}
-	return nil
-}
-
-func (t *savedTopic) check() error {
-	if err := wire.CheckTopic(t.Name); err != nil {
-		return err
-	}
-	if t.Lost > t.Head {
-		return fmt.Errorf("topic %q has lost more (%d) than it had (%d)", t.Name, t.Lost, t.Head)
-	}
-	if t.Born > t.Lost {
-		return fmt.Errorf("topic %q began at %d, and lost what came before %d", t.Name, t.Born, t.Lost)
-	}
-	if !slices.Contains(wire.GapReasons(), t.Reason) {
-		return fmt.Errorf("topic %q has lost messages for the reason %.40q, which is none", t.Name, t.Reason)
-	}
-	return checkOffset("head", t.Head)
 }
 
 // maxTTLMS is the longest life that a time.Duration holds.
@@ -374,7 +330,7 @@ const maxTTLMS = math.MaxInt64 / int64(time.Millisecond)
 func (m *savedMessage) check() error {
 	switch {
 	case m.Time < 0 || m.TTL < 0 || m.TTL > maxTTLMS:
-		return errors.New("the message is of no time")
+		return errors.New("the message's time is not valid")
 	case len(m.Type) > wire.MaxTypeBytes || len(m.Key) > wire.MaxKeyBytes || len(m.ID) > wire.MaxKeyBytes:
 		return errors.New("the message's type, key or id is too long")
 	case m.Client != "" && wire.CheckClient(m.Client) != nil:
@@ -382,7 +338,7 @@ func (m *savedMessage) check() error {
 	case m.CBOR != nil:
 		return m.checkCBOR()
 	case m.Type == "" && !wire.IsCompactJSON(m.Data):
-		return errors.New("the message is not the JSON that it says")
+		return errors.New("the message's data is not JSON")
 	}
 	return nil
 }
@@ -392,7 +348,7 @@ func (m *savedMessage) checkCBOR() error {
 		return errors.New("the message has two payloads")
 	}
 	if model, err := cbor.Check(m.CBOR); err != nil || model != cbor.IsJSON {
-		return errors.New("the message is not the CBOR that it says")
+		return errors.New("the message's data is not CBOR of JSON values")
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func frames(t *testing.T, b *broker.Broker, start string, limit int) []*frame.Fr
 	s, err := wire.ParseStart(strings.ReplaceAll(start, "EPOCH", b.Epoch("a")))
 	require.NoError(t, err)
 	frames, ok := b.ReadTopic(s, broker.Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
-	require.True(t, ok, "topic %q is there", s.Topic)
+	require.True(t, ok, "topic %q exists", s.Topic)
 	return frames
 }
 
@@ -100,7 +100,7 @@ func saved(t testing.TB, b *broker.Broker) []byte {
 	t.Helper()
 	b.Close()
 	var out bytes.Buffer
-	require.NoError(t, write(&out, b, time.Now()))
+	require.NoError(t, write(&out, b))
 	return out.Bytes()
 }
 
@@ -108,7 +108,7 @@ func restore(cfg broker.Config, state []byte) (*broker.Broker, error) {
 	return read(bytes.NewReader(state), cfg, metrics.New("test"), time.Now())
 }
 
-// successor is the broker that goes on where b ends.
+// successor returns a broker that continues from b.
 func successor(t testing.TB, b *broker.Broker, cfg broker.Config) *broker.Broker {
 	t.Helper()
 	next, err := restore(cfg, saved(t, b))
@@ -142,7 +142,7 @@ func contents(t testing.TB, b *broker.Broker, now time.Time) map[string]string {
 			text += fmt.Sprintf(" %+v", *e.State)
 		}
 		if e.Op == broker.OpPublish {
-			text += fmt.Sprint(" ", now.Sub(e.Accepted))
+			text += fmt.Sprint(" ", min(e.Accepted.UnixMilli(), now.UnixMilli()))
 		}
 		all[e.Message.Position.Topic] += text + "\n"
 		return nil
@@ -150,7 +150,7 @@ func contents(t testing.TB, b *broker.Broker, now time.Time) map[string]string {
 	return all
 }
 
-func TestASuccessorGoesOnWhereItsPredecessorEnded(t *testing.T) {
+func TestASuccessorContinuesWhereItsPredecessorEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{})
 		publish(t, b, "a")
@@ -210,14 +210,14 @@ func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 	require.Equal(t, time.Second, frames[0].TTL())
 }
 
-// JSON that came in CBOR is that again, to the byte.
+// JSON values that came in CBOR come back as the same bytes.
 func TestCBORSurvives(t *testing.T) {
 	b := newBroker(broker.Config{})
 	m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte{0x9f, 0x18, 1, 0xff}, CBOR: true}
 	_, err := b.Publish(m, 0, time.Now())
 	require.NoError(t, err)
 	state := saved(t, b)
-	require.NotContains(t, string(state), `"data"`, "a daemon that knows no CBOR would take it for JSON")
+	require.NotContains(t, string(state), `"data"`, "an older daemon would read it as JSON")
 	next, err := restore(broker.Config{}, state)
 	require.NoError(t, err)
 	frames, ok := next.ReadTopic(wire.Start{Topic: "a", From: wire.FromOldest}, broker.Limit{Frames: 1, Bytes: 1}, time.Now())
@@ -225,7 +225,7 @@ func TestCBORSurvives(t *testing.T) {
 	require.Equal(t, m, frames[0].Message())
 }
 
-// An older daemon took members twice: its state is none the worse.
+// An older daemon accepted duplicate members, so its state may have them.
 func TestMembersTwiceSurvive(t *testing.T) {
 	b := newBroker(broker.Config{})
 	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte(`{"a":1,"a":2}`)}, 0, time.Now())
@@ -233,8 +233,8 @@ func TestMembersTwiceSurvive(t *testing.T) {
 	require.Equal(t, "1", readTopic(t, successor(t, b, broker.Config{}), "a@oldest", 1))
 }
 
-// Whatever was published, to whatever topics, with whatever happening: the
-// successor holds the same, and so does its own.
+// After random publishes and sweeps, the successor holds the same, and so does the
+// successor of that.
 func TestStatesComeBackAsTheyWere(t *testing.T) {
 	for seed := range uint64(30) {
 		synctest.Test(t, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestStatesComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// anything does one thing that happens to brokers.
+// anything does one random thing to a broker.
 func anything(t *testing.T, b *broker.Broker, random *rand.Rand) {
 	t.Helper()
 	switch random.IntN(8) {
@@ -293,7 +293,7 @@ func TestALargeMessageSurvives(t *testing.T) {
 	require.Equal(t, "1", readTopic(t, next, "a@oldest", 1))
 }
 
-// silent is a subscriber that takes no notice.
+// silent is a subscriber that ignores what it is offered.
 type silent struct{}
 
 func (silent) Emptied() {}
@@ -313,13 +313,13 @@ func (w *brokenWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestASaveThatFailsSaysSo(t *testing.T) {
+func TestAFailedSaveReturnsTheError(t *testing.T) {
 	b := newBroker(broker.Config{HistoryMessages: 2000})
 	for range 2000 {
 		publish(t, b, "a")
 	}
 	for _, after := range []int{0, bufferBytes} {
-		require.ErrorIs(t, write(&brokenWriter{after}, b, time.Now()), errBroken)
+		require.ErrorIs(t, write(&brokenWriter{after}, b), errBroken)
 	}
 	b.Close()
 }
@@ -350,7 +350,7 @@ func TestTimeInBetweenCounts(t *testing.T) {
 	})
 }
 
-// A publisher that lost the answer to the daemon's restart asks the successor.
+// A publisher whose answer was lost in the restart retries at the successor.
 func TestASuccessorAnswersIdempotencyKeysAlike(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{})
@@ -360,7 +360,7 @@ func TestASuccessorAnswersIdempotencyKeysAlike(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(broker.DefaultIdempotencyWindow / 2)
 		next := successor(t, b, broker.Config{})
-		require.Equal(t, 1, gaugesOf(next).IdempotencyKeys, "the other's window has passed")
+		require.Equal(t, 1, gaugesOf(next).IdempotencyKeys, "the window of the other has passed")
 		again, err := next.PublishOnce(t.Context(), "", keyed("k", "2"), 0, time.Now())
 		require.NoError(t, err)
 		require.Equal(t, first, again)
@@ -370,19 +370,23 @@ func TestASuccessorAnswersIdempotencyKeysAlike(t *testing.T) {
 	})
 }
 
-// A clock that was set back makes no message younger than it is by more than that.
+// A message whose time is still to come, since the clock was set back, is as old as the
+// restored broker.
 func TestAMessageOfTheFutureIsOfNow(t *testing.T) {
-	b := newBroker(broker.Config{})
-	publish(t, b, "a")
-	state := saved(t, b)
-	past := time.Now().Add(-time.Hour)
-	next, err := read(bytes.NewReader(state), broker.Config{HistoryAge: time.Second}, metrics.New("test"), past)
-	require.NoError(t, err)
-	next.Sweep(past.Add(time.Second))
-	require.Equal(t, "gap(expired 0-1)", readTopic(t, next, "a@EPOCH:0", 10))
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(broker.Config{})
+		m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}
+		_, err := b.Publish(m, 0, time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		next := successor(t, b, broker.Config{HistoryAge: time.Second})
+		next.Sweep(time.Now().Add(time.Second - 1))
+		require.Equal(t, "1", readTopic(t, next, "a@EPOCH:0", 10))
+		next.Sweep(time.Now().Add(time.Second))
+		require.Equal(t, "gap(expired 0-1)", readTopic(t, next, "a@EPOCH:0", 10))
+	})
 }
 
-func TestASuccessorHasBoundsOfItsOwn(t *testing.T) {
+func TestASuccessorAppliesItsOwnBounds(t *testing.T) {
 	b := newBroker(broker.Config{})
 	for range 10 {
 		publish(t, b, "a")
@@ -393,10 +397,11 @@ func TestASuccessorHasBoundsOfItsOwn(t *testing.T) {
 	publish(t, b, "b")
 	next = successor(t, b, broker.Config{MaxTopics: 1})
 	require.Equal(t, 1, gaugesOf(next).Topics)
-	require.Positive(t, floorOf(t, next), "what was not kept does not number anew")
+	require.Positive(t, floorOf(t, next), "the offsets of a topic that was dropped are not used again")
 }
 
-// A successor with less memory keeps the newest of all topics, also while it reads.
+// A successor with a smaller budget keeps the newest messages of all topics. It stays
+// within the budget also while it reads.
 func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{})
@@ -425,7 +430,7 @@ func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
 	})
 }
 
-// sealed is lines with the end that belongs to them.
+// sealed returns lines with a valid end.
 func sealed(lines string) []byte {
 	sum := sha256.Sum256([]byte(lines))
 	return fmt.Appendf([]byte(lines), `{"end":{"lines":%d,"sha256":%q}}`+"\n", strings.Count(lines, "\n"), hex.EncodeToString(sum[:]))
@@ -437,44 +442,44 @@ const (
 	savedTopicA = `{"topic":{"name":"a","head":9,"lost":6,"reason":"evicted"}}` + "\n"
 )
 
-func TestWhatIsNoStateIsToldFromOne(t *testing.T) {
+func TestAnInvalidStateIsRejected(t *testing.T) {
 	_, err := restore(broker.Config{}, sealed(savedBegin+savedTopicA+`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n"+savedKey))
 	require.NoError(t, err)
 	whole := string(sealed(savedBegin + savedTopicA))
 	for name, tt := range map[string]struct{ text, why string }{
-		"nothing":             {"", "line 1: it is cut"},
-		"another program's":   {"# settings\n", "line 1: it is no state of pubsubd"},
-		"another's JSON":      {`{"version":1}` + "\n", "no state of pubsubd"},
+		"nothing":             {"", "line 1: the file is truncated"},
+		"another program's":   {"# settings\n", "line 1: this is not a state file of pubsubd"},
+		"another's JSON":      {`{"version":1}` + "\n", "not a state file of pubsubd"},
 		"another version":     {`{"pubsubd_state":2,"epoch":"k3"}` + "\n", "version 2"},
 		"no epoch":            {strings.Replace(whole, "k3", "K3", 1), "epoch"},
 		"floor too high":      {strings.Replace(whole, `"floor":5`, `"floor":9007199254740992`, 1), "floor"},
-		"cut in a line":       {whole[:len(savedBegin)+10], "line 2: it is cut"},
-		"cut between lines":   {savedBegin + savedTopicA, "line 3: it is cut"},
-		"end not ended":       {whole[:len(whole)-1], "line 3: it is cut"},
+		"cut in a line":       {whole[:len(savedBegin)+10], "line 2: the file is truncated"},
+		"cut between lines":   {savedBegin + savedTopicA, "line 3: the file is truncated"},
+		"end not ended":       {whole[:len(whole)-1], "line 3: the file is truncated"},
 		"changed":             {strings.Replace(whole, `"head":9`, `"head":8`, 1), "changed"},
-		"a line less":         {savedBegin + whole[len(savedBegin)+len(savedTopicA):], "line 2: it ends after 1 lines"},
-		"more behind":         {whole + "\n", "behind"},
+		"a line less":         {savedBegin + whole[len(savedBegin)+len(savedTopicA):], "line 2: the file ends after 1 lines"},
+		"more behind":         {whole + "\n", "more data follows"},
 		"not JSON":            {string(sealed(savedBegin + "topic\n")), "line 2: it cannot be read"},
-		"an unknown kind":     {string(sealed(savedBegin + `{"moon":{}}` + "\n")), "no kind"},
+		"an unknown kind":     {string(sealed(savedBegin + `{"moon":{}}` + "\n")), "does not know its kind"},
 		"a topic twice":       {string(sealed(savedBegin + savedTopicA + savedTopicA)), "twice"},
 		"no topic's name":     {string(sealed(savedBegin + strings.Replace(savedTopicA, `"a"`, `"a b"`, 1))), `topic "a b"`},
-		"lost beyond head":    {string(sealed(savedBegin + strings.Replace(savedTopicA, `"lost":6`, `"lost":10`, 1))), "lost more"},
+		"lost beyond head":    {string(sealed(savedBegin + strings.Replace(savedTopicA, `"lost":6`, `"lost":10`, 1))), "do not rise: born 0, lost 10, head 9"},
 		"no reason":           {string(sealed(savedBegin + strings.Replace(savedTopicA, "evicted", "bored", 1))), "bored"},
 		"message first":       {string(sealed(savedBegin + `{"message":{"offset":1}}` + "\n")), "before its topic"},
 		"message lost":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":6}}` + "\n")), "offset 6"},
 		"message ahead":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":10}}` + "\n")), "offset 10"},
 		"offsets do not rise": {string(sealed(savedBegin + savedTopicA + strings.Repeat(`{"message":{"offset":7,"time":1,"data":"MQ=="}}`+"\n", 2))), "line 4"},
-		"no JSON in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MSA="}}` + "\n")), "not the JSON"},
-		"no CBOR in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"AQE="}}` + "\n")), "not the CBOR"},
-		"CBOR beyond JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"QQE="}}` + "\n")), "not the CBOR"},
-		"empty CBOR":          {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":""}}` + "\n")), "not the CBOR"},
+		"no JSON in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MSA="}}` + "\n")), "not JSON"},
+		"no CBOR in it":       {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"AQE="}}` + "\n")), "not CBOR"},
+		"CBOR beyond JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":"QQE="}}` + "\n")), "not CBOR"},
+		"empty CBOR":          {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"cbor":""}}` + "\n")), "not CBOR"},
 		"CBOR with a type":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"type":"a/b","cbor":"AQ=="}}` + "\n")), "two payloads"},
 		"CBOR beside JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","cbor":"AQ=="}}` + "\n")), "two payloads"},
-		"endless life":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"ttl_ms":9223372036854775807,"data":"MQ=="}}` + "\n")), "no time"},
+		"endless life":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"ttl_ms":9223372036854775807,"data":"MQ=="}}` + "\n")), "time is not valid"},
 		"long key":            {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","key":"` + strings.Repeat("k", 256) + `"}}` + "\n")), "too long"},
-		"no digests":          {string(sealed(savedBegin + `{"result":{"scope":"MQ==","fingerprint":"MQ==","position":"a@k3:1","time":1}}` + "\n")), "result is none"},
+		"no digests":          {string(sealed(savedBegin + `{"result":{"scope":"MQ==","fingerprint":"MQ==","position":"a@k3:1","time":1}}` + "\n")), "result of the idempotency key"},
 		"no position":         {string(sealed(savedBegin + `{"result":{"position":"a@k3:01"}}` + "\n")), "line 2: it cannot be read"},
-		"another epoch's key": {string(sealed(savedBegin + strings.Replace(savedKey, "k3", "k4", 1))), "result is none"},
+		"another epoch's key": {string(sealed(savedBegin + strings.Replace(savedKey, "k3", "k4", 1))), "result of the idempotency key"},
 		"endless line":        {savedBegin + strings.Repeat("x", maxLine+1), "line 2: it is longer"},
 	} {
 		b, err := restore(broker.Config{}, []byte(tt.text))
@@ -483,8 +488,8 @@ func TestWhatIsNoStateIsToldFromOne(t *testing.T) {
 	}
 }
 
-// Every cut and every changed byte is noticed.
-func TestDamageIsNoticed(t *testing.T) {
+// A state that is cut at any byte, or has any byte changed, is rejected.
+func TestADamagedStateIsRejected(t *testing.T) {
 	b := newBroker(broker.Config{})
 	publish(t, b, "a")
 	publish(t, b, "b")
@@ -499,7 +504,7 @@ func TestDamageIsNoticed(t *testing.T) {
 	}
 }
 
-// What is read is either refused or held within bounds, and comes back as it was.
+// A state is rejected, or it is held within the bounds and can be saved again unchanged.
 func FuzzRestore(f *testing.F) {
 	message := `{"message":{"offset":7,"time":1700000000000,"ttl_ms":1000,"type":"a/b","data":"MQ==","id":"i","key":"k"}}` + "\n"
 	f.Add(savedBegin)
