@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -131,22 +132,25 @@ func TestEndFramesAreSpreadInTime(t *testing.T) {
 }
 
 func TestWaitReturnsAfterTheLastRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s serving
-		require.True(t, s.begin())
-		require.True(t, s.begin())
-		waited := make(chan struct{})
-		go func() { s.wait(); close(waited) }()
-		synctest.Wait()
-		require.False(t, s.begin(), "no request begins any more")
-		s.end()
-		synctest.Wait()
-		select {
-		case <-waited:
-			require.Fail(t, "one request is being served")
-		default:
+	var a API
+	a.serving.RLock() // one request is being served
+	waited := make(chan struct{})
+	go func() { a.Wait(); close(waited) }()
+	require.Eventually(t, func() bool {
+		begins := a.serving.TryRLock()
+		if begins {
+			a.serving.RUnlock()
 		}
-		s.end()
-		<-waited
-	})
+		return !begins
+	}, 10*time.Second, time.Millisecond)
+	require.PanicsWithValue(t, http.ErrAbortHandler, func() {
+		a.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v1/topics", nil))
+	}, "no request begins any more")
+	select {
+	case <-waited:
+		require.Fail(t, "one request is being served")
+	default:
+	}
+	a.serving.RUnlock()
+	<-waited
 }

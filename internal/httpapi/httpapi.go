@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,7 +50,7 @@ type Config struct {
 type API struct {
 	Config
 	router  *mux.Router
-	serving serving
+	serving sync.RWMutex // read-locked by each request, locked for good by Wait
 	origins *cors.Policy // without it, any page could publish in its reader's name
 	lane    *lane.Lane   // nil: off
 	twoWay  lane.Host
@@ -93,18 +94,19 @@ func (a *API) Reload(writeTimeout time.Duration) {
 
 // ServeHTTP implements http.Handler. It aborts requests that begin after Wait.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !a.serving.begin() {
+	if !a.serving.TryRLock() { // Wait was called
 		panic(http.ErrAbortHandler) // the server has closed its connection
 	}
-	defer a.serving.end()
+	defer a.serving.RUnlock()
 	listen.Of(listen.FromContext(r.Context())).Serving()
 	closeIfFramedTwice(w, r)
 	a.router.ServeHTTP(a.response(w, r), r)
 }
 
-// Wait returns when the last request has ended, and no other can begin. Call it once,
-// after the http.Server was shut down or closed.
-func (a *API) Wait() { a.serving.wait() }
+// Wait prevents further requests, and returns when the last has ended: http.Server.Close
+// closes connections, but does not wait for their handlers. Call it once, after the
+// http.Server was shut down or closed.
+func (a *API) Wait() { a.serving.Lock() }
 
 // A handler turns a request into a call of the app, and the result into the answer. The
 // client gets an error as a problem.
