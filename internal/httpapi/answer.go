@@ -14,14 +14,15 @@ import (
 // A sink is a transport.Sink over net/http: it blocks until the client reads.
 type sink struct {
 	api    *API
-	w      http.ResponseWriter
+	w      *response
 	flush  *http.ResponseController
 	format frame.Format
-	gzip   bool // a whole answer may be in gzip
+	gzip   bool         // a whole answer may be in gzip
+	parts  []frame.Part // memory of plain
 }
 
 func (a *API) sink(w http.ResponseWriter, format frame.Format, gzip bool) *sink {
-	return &sink{api: a, w: w, flush: http.NewResponseController(w), format: format, gzip: gzip}
+	return &sink{api: a, w: w.(*response), flush: http.NewResponseController(w), format: format, gzip: gzip}
 }
 
 // answerPoll answers a poll in the request's goroutine. An error means that nothing
@@ -35,54 +36,56 @@ func (a *API) answerPoll(w http.ResponseWriter, r *http.Request, s *session.Sess
 	return answer.Run(r.Context())
 }
 
+// begin gives the client the write timeout to read what follows, and names its format.
+func (to *sink) begin() http.Header {
+	to.api.allowWriting(to.w)
+	to.w.Header().Set("Content-Type", to.format.ContentType())
+	return to.w.Header()
+}
+
+// plain returns lead and frames without compression, and the size of the frames. The parts
+// hold until the next call.
+func (to *sink) plain(lead []byte, frames []*frame.Frame) (parts []frame.Part, size int) {
+	clear(to.parts)
+	to.parts = append(to.parts[:0], frame.Part{Bytes: lead})
+	for _, f := range frames {
+		b := f.Bytes(to.format)
+		to.parts = append(to.parts, frame.Part{Bytes: b, Frame: f})
+		size += len(b)
+	}
+	return to.parts, size
+}
+
 // Whole implements transport.Sink.
 func (to *sink) Whole(lead []byte, frames []*frame.Frame) (int, error) {
+	h := to.begin()
 	if to.gzip {
 		if m := frame.TakeMember(to.format, to.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
 			defer m.Release()
-			return m.Raw() - len(lead), to.writeMember(m, frames)
+			to.api.Metrics.Compressed(m.Raw(), m.Size())
+			h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
+			h.Set("Content-Length", strconv.Itoa(m.Size()))
+			return m.Raw() - len(lead), to.w.write(m.Parts())
 		}
 	}
-	to.w.Header().Set("Content-Length", strconv.Itoa(len(lead)+to.size(frames)))
-	return to.write(lead, frames)
+	parts, size := to.plain(lead, frames)
+	h.Set("Content-Length", strconv.Itoa(len(lead)+size))
+	return size, to.w.write(parts)
 }
 
-func (to *sink) size(frames []*frame.Frame) (bytes int) {
-	for _, f := range frames {
-		bytes += len(f.Bytes(to.format))
+// Send implements transport.Sink.
+func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
+	to.begin()
+	parts, size := to.plain(lead, frames)
+	if err := to.w.write(parts); err != nil {
+		return 0, err
 	}
-	return bytes
-}
-
-// writeMember writes m as a whole answer.
-func (to *sink) writeMember(m *frame.Member, frames []*frame.Frame) error {
-	to.api.Metrics.Compressed(m.Raw(), m.Size())
-	to.api.allowWriting(to.w)
-	h := to.w.Header()
-	h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
-	h.Set("Content-Length", strconv.Itoa(m.Size()))
-	h.Set("Content-Type", to.format.ContentType())
-	return to.writeParts(m.Parts(), frames)
-}
-
-// writeParts writes what a member has of frames.
-func (to *sink) writeParts(parts []frame.Part, frames []*frame.Frame) error {
-	own, shared, waiting := 0, 0, responseOf(to.w)
-	for _, p := range parts {
-		if p.Frame != nil {
-			shared += len(p.Bytes)
-		} else {
-			own += len(p.Bytes)
-		}
+	if to.flush.Flush() != nil {
+		return 0, app.ErrClientGone
 	}
-	waiting.wait(own, shared, frames)
-	defer waiting.done(shared, frames)
-	for _, p := range parts {
-		if _, err := to.w.Write(p.Bytes); err != nil {
-			return app.ErrClientGone
-		}
-	}
-	return nil
+	clear(to.parts) // a stream may wait long for the next frames
+	to.api.endWriting(to.w)
+	return size, nil
 }
 
 // history writes frames piece by piece, which are taken as the client reads: as a whole
@@ -96,73 +99,29 @@ func (to *sink) history(pieces iter.Seq[[]*frame.Frame]) error {
 		_, err := to.Whole(nil, piece)
 		return err
 	}
-	to.api.allowWriting(to.w)
-	to.w.Header().Set("Content-Type", to.format.ContentType())
-	least := to.api.Polls.CompressionMinBytes()
+	h, least := to.begin(), to.api.Polls.CompressionMinBytes()
 	var m *frame.Member
 	if to.gzip {
 		m = frame.BeginMember(to.format, least, nil, piece)
 	}
-	if m == nil {
-		for ; len(piece) > 0; piece, following = following, pull(next) {
-			if _, err := to.writeFrames(nil, piece); err != nil {
-				return err
-			}
-		}
-		return nil
+	if m != nil {
+		h.Set("Content-Encoding", "gzip")
+		defer func() { to.api.Metrics.Compressed(m.Raw(), m.Size()); m.Release() }()
 	}
-	defer m.Release()
-	to.w.Header().Set("Content-Encoding", "gzip")
 	for {
-		if err := to.writeParts(m.Parts(), piece); err != nil || len(piece) == 0 {
-			to.api.Metrics.Compressed(m.Raw(), m.Size())
+		var parts []frame.Part
+		if m != nil {
+			parts = m.Parts()
+		} else {
+			parts, _ = to.plain(nil, piece)
+		}
+		if err := to.w.write(parts); err != nil || len(piece) == 0 {
 			return err
 		}
-		piece, following = following, pull(next)
-		m.Continue(to.format, least, piece)
-	}
-}
-
-// pull returns the next piece, or nil.
-func pull(next func() ([]*frame.Frame, bool)) []*frame.Frame {
-	piece, _ := next()
-	return piece
-}
-
-// Send implements transport.Sink.
-func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
-	written, err := to.write(lead, frames)
-	if err != nil {
-		return written, err
-	}
-	if to.flush.Flush() != nil {
-		return written, app.ErrClientGone
-	}
-	to.api.endWriting(to.w)
-	return written, nil
-}
-
-func (to *sink) write(lead []byte, frames []*frame.Frame) (int, error) {
-	to.api.allowWriting(to.w)
-	to.w.Header().Set("Content-Type", to.format.ContentType())
-	return to.writeFrames(lead, frames)
-}
-
-func (to *sink) writeFrames(lead []byte, frames []*frame.Frame) (int, error) {
-	shared, waiting := to.size(frames), responseOf(to.w)
-	waiting.wait(len(lead), shared, frames)
-	defer waiting.done(shared, frames)
-	written, err := to.w.Write(lead)
-	for _, f := range frames {
-		if err != nil {
-			break
+		piece = following
+		following, _ = next()
+		if m != nil {
+			m.Continue(to.format, least, piece)
 		}
-		var m int
-		m, err = to.w.Write(f.Bytes(to.format))
-		written += m
 	}
-	if err != nil {
-		return written, app.ErrClientGone
-	}
-	return written, nil
 }

@@ -70,7 +70,7 @@ func hasBody(r *http.Request) bool { return r.ContentLength != 0 }
 // bodyOf returns a function that reads r's body.
 func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
 	return func(most int) ([]byte, error) {
-		body, err := readAll(http.MaxBytesReader(responseOf(w).ResponseWriter, r.Body, int64(most)))
+		body, err := readAll(http.MaxBytesReader(w.(*response).ResponseWriter, r.Body, int64(most)))
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, app.TooLarge(most)
 		}

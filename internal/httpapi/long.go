@@ -63,9 +63,7 @@ func (l *longAnswer) send() {
 		l.sent = true
 	}
 	if l.err == nil {
-		if _, err := l.w.Write(l.piece); err != nil {
-			l.err = app.ErrClientGone
-		}
+		_, l.err = l.w.Write(l.piece)
 	}
 	l.piece = l.piece[:0]
 }

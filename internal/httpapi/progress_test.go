@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/stretchr/testify/require"
 )
 
 // progress is how far a client is: what it needs to go on after any of its frames, on
@@ -103,4 +106,19 @@ func everywhere(topics []wire.Start) string {
 		}
 	}
 	return ""
+}
+
+// Hello goes before the frames, and is none: it counts neither in the metric of frames nor
+// towards the bytes of an answer in mode multiple.
+func TestHelloDoesNotCountAsAFrame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, mode := range []string{"batch", "multiple"} {
+			k := newKit(t, settings{})
+			k.wantOK("/v1/topics/a/messages", "1", jsonType)
+			_, text := k.get("GET", "/v1/poll?topic=a@oldest&mode="+mode, "")
+			lines := strings.SplitAfter(text, "\n")
+			require.Len(t, lines, 3, "hello, the message, and nothing: %q", text)
+			require.EqualValues(t, len(lines[1]), k.counted("pubsubd_frames_delivered_bytes_total", "longpoll"), mode)
+		}
+	})
 }

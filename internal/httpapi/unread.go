@@ -3,6 +3,7 @@ package httpapi
 import (
 	"net/http"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
@@ -15,23 +16,12 @@ type response struct {
 	api     *API
 	request *http.Request
 	unread  memory.UnreadBytes
-	counts  bool // between wait and done
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
 	answer := &response{ResponseWriter: w, api: a, request: r}
 	answer.unread.Init(a.Broker.Memory(), answer)
 	return answer
-}
-
-// responseOf returns the response that w is, or wraps.
-func responseOf(w http.ResponseWriter) *response {
-	for {
-		if answer, ok := w.(*response); ok {
-			return answer
-		}
-		w = w.(interface{ Unwrap() http.ResponseWriter }).Unwrap()
-	}
 }
 
 // Unwrap is for http.ResponseController.
@@ -46,39 +36,44 @@ func (w *response) CutOff() {
 }
 
 // Write implements http.ResponseWriter.
-func (w *response) Write(b []byte) (int, error) {
-	if !w.counts {
-		w.wait(len(b), 0, nil)
-		defer w.done(0, nil)
-	}
-	return w.ResponseWriter.Write(b)
-}
+func (w *response) Write(b []byte) (int, error) { return len(b), w.write([]frame.Part{{Bytes: b}}) }
 
 // pinFrom is from how many bytes on frames are pinned while they are written, so that
 // they count even if no history holds them. Fewer bytes are not worth the price.
 const pinFrom = 16 << 10
 
-// wait counts bytes that are about to be written: own ones, and those of frames, which
-// count with their messages. done must follow, with the same frames.
-func (w *response) wait(own, shared int, frames []*frame.Frame) {
-	if w.counts = own+shared > memory.SmallWrite; w.counts {
-		w.unread.Set(own, shared)
-	}
-	if shared > pinFrom {
-		for _, f := range frames {
-			f.Pin()
+// write writes parts. Meanwhile they count as unread: those of frames with their messages.
+// The error is app.ErrClientGone.
+func (w *response) write(parts []frame.Part) error {
+	own, shared := 0, 0
+	for _, p := range parts {
+		if p.Frame == nil {
+			own += len(p.Bytes)
+		} else {
+			shared += len(p.Bytes)
 		}
 	}
-}
-
-func (w *response) done(shared int, frames []*frame.Frame) {
-	if w.counts {
-		w.unread.Set(0, 0)
-		w.counts = false
+	if own+shared > memory.SmallWrite {
+		w.unread.Set(own, shared)
+		defer w.unread.Set(0, 0)
 	}
 	if shared > pinFrom {
-		for _, f := range frames {
-			f.Unpin()
+		pinned(parts, (*frame.Frame).Pin)
+		defer pinned(parts, (*frame.Frame).Unpin)
+	}
+	for _, p := range parts {
+		if _, err := w.ResponseWriter.Write(p.Bytes); err != nil {
+			return app.ErrClientGone
+		}
+	}
+	return nil
+}
+
+// pinned calls pin for the frame of each part that has one.
+func pinned(parts []frame.Part, pin func(*frame.Frame)) {
+	for _, p := range parts {
+		if p.Frame != nil {
+			pin(p.Frame)
 		}
 	}
 }
