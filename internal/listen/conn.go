@@ -1,6 +1,6 @@
-// Package listen is how connections come in: listeners, TLS, socket options, refusals.
-// Each connection of a client has a seat, counts its bytes, and counts the client's
-// fault if the daemon ends it for one.
+// Package listen accepts connections: listeners, TLS, socket options, refusals. Each
+// client's connection has a seat and counts its bytes. If the daemon ends it because of
+// a slow client, it counts the reason.
 package listen
 
 import (
@@ -17,65 +17,62 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A Conn is one connection. It leaves its seat when it is closed. Code that reads and
-// writes the descriptor itself must count the bytes, and share the seat.
+// A Conn is one connection. Close frees its seat. Code that reads and writes the
+// descriptor itself must count the bytes and share the seat.
 //
-// net/http ends slow clients by deadlines, and reports to nobody which deadline it was.
-// So a Conn knows what the client is to send next, from ConnState, Serving and Opened.
+// net/http ends slow clients by deadlines, and does not report which deadline passed. So
+// a Conn tracks what the client has to send next, by ConnState, Serving and Opened.
 type Conn struct {
 	net.Conn // immutable, like the next four
 	seat     *limit.Seat
-	metrics  *metrics.Metrics // nil: an operator's connection, which is not counted
+	metrics  *metrics.Metrics // nil: do not count this connection, because it is an operator's
 	listener *Listener        // that accepted it; nil: none
 	accepted time.Time
 
-	lastRead atomic.Int64 // when bytes last came: nanoseconds after accepted
+	lastRead atomic.Int64 // when the client last sent bytes, in nanoseconds after accepted; 0: never
 	awaits   atomic.Int32 // an awaited
-	silent   atomic.Bool  // nothing ever came; the listener knows it
-	heard    atomic.Bool  // bytes came since the connection, or the request, began
-	recalled atomic.Bool  // the read deadline lay in the past when it was set, to make a Read return
-	ended    atomic.Bool  // for its client's fault
+	heard    atomic.Bool  // the client has sent bytes since the connection, or the request, began
+	recalled atomic.Bool  // the read deadline was in the past when it was set: it only makes a Read return
+	ended    atomic.Bool  // End was called
 	closed   atomic.Bool
 }
 
-// awaited is what a client is to send next.
+// awaited is what a client has to send next.
 type awaited = int32
 
 const (
-	awaitsHead    awaited = iota // of a request; a handshake, or the opening of a connection without HTTP
+	awaitsHead    awaited = iota // the head of a request, a handshake, or the first item on a TCP connection
 	afterRequest                 // a request has ended; net/http is about to wait for the next
-	awaitsRequest                // at any time
-	awaitsBody                   // of the request being served
+	awaitsRequest                // the next request, whenever the client likes
+	awaitsBody                   // the body of the request that is being served
 	countedByUser                // the connection's user counts slow clients itself
 )
 
-// New returns the connection nc of a client with that seat, which may be nil.
+// New returns nc as the connection of a client with the given seat, which may be nil.
 func New(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
 	return &Conn{Conn: nc, seat: seat, metrics: m, accepted: time.Now()}
 }
 
-// NewBegun is New for a connection of which part of a request was read.
+// NewBegun is New for a connection from which part of a request was already read.
 func NewBegun(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
 	c := New(nc, seat, m)
 	c.heard.Store(true)
 	return c
 }
 
-// Seat returns the connection's seat, or nil.
-func (c *Conn) Seat() *limit.Seat { return c.seat }
-
 // Read implements net.Conn.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		c.lastRead.Store(int64(time.Since(c.accepted)))
+		if c.lastRead.Swap(max(1, int64(time.Since(c.accepted)))) == 0 && c.listener != nil {
+			c.listener.silent.Delete(c)
+		}
 		if c.metrics != nil {
 			c.metrics.BytesIn.Add(float64(n))
 		}
 		if !c.heard.Load() {
 			c.awaits.CompareAndSwap(awaitsRequest, awaitsHead)
 			c.heard.Store(true)
-			c.noLongerSilent()
 		}
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.recalled.Load() {
@@ -84,13 +81,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (c *Conn) noLongerSilent() {
-	if c.listener != nil && c.silent.CompareAndSwap(true, false) {
-		c.listener.setSilent(c, false)
-	}
-}
-
-// endLate counts a client that did not send in time what it was to send.
+// endLate counts a client that did not send in time what the daemon waits for.
 func (c *Conn) endLate() {
 	switch c.awaits.Load() {
 	case awaitsHead:
@@ -104,11 +95,11 @@ func (c *Conn) endLate() {
 	}
 }
 
-// LastRead returns when bytes were last read from the client.
+// LastRead returns when the client last sent bytes.
 func (c *Conn) LastRead() time.Time { return c.accepted.Add(time.Duration(c.lastRead.Load())) }
 
-// Left reports whether the client has closed the connection or its side of it. Where the
-// system does not tell, it reports false.
+// Left reports whether the client has closed the connection or its side of it. It reports
+// false where the system cannot tell.
 func (c *Conn) Left() bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -131,16 +122,16 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// End counts why the daemon ends the connection. Only the first reason counts. It may be
-// called on nil.
+// End counts the reason why the daemon ends the connection. Only the first reason counts.
+// It may be called on nil.
 func (c *Conn) End(why metrics.Ending) {
 	if c != nil && c.metrics != nil && c.ended.CompareAndSwap(false, true) {
 		c.metrics.Ended(why)
 	}
 }
 
-// CutOff ends the connection of a client that does not read. Any goroutine may call
-// it, and on nil.
+// CutOff closes the connection of a client that does not read. Any goroutine may call it,
+// also on nil.
 func (c *Conn) CutOff() {
 	if c != nil {
 		c.End(metrics.SlowReader)
@@ -148,9 +139,9 @@ func (c *Conn) CutOff() {
 	}
 }
 
-// SetReadDeadline implements net.Conn. After a request net/http sets it twice: for the
-// wait, and when bytes of the next request are there, which may have come with the
-// request before.
+// SetReadDeadline implements net.Conn. After a request net/http sets the deadline twice:
+// when it begins to wait, and when it has bytes of the next request. These may have come
+// together with the last request.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	switch {
 	case c.awaits.CompareAndSwap(afterRequest, awaitsRequest):
@@ -175,8 +166,8 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// CloseWrite closes the writing side, if the connection has one. net/http does so after
-// the answer to a request that it does not read to its end.
+// CloseWrite closes the writing side, if the connection supports that. net/http calls it
+// after the answer to a request whose body it does not read to the end.
 func (c *Conn) CloseWrite() error {
 	c.awaits.Store(countedByUser)
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
@@ -190,8 +181,8 @@ func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	if c.closed.CompareAndSwap(false, true) {
 		c.seat.Leave()
-		c.noLongerSilent()
 		if c.listener != nil {
+			c.listener.silent.Delete(c)
 			c.listener.open.Add(-1)
 		}
 	}
@@ -205,8 +196,8 @@ func (c *Conn) Serving() {
 	}
 }
 
-// Opened notes that the connection's user counts slow clients itself from now on. It may
-// be called on nil.
+// Opened notes that the connection's user counts slow clients from now on. It may be
+// called on nil.
 func (c *Conn) Opened() {
 	if c != nil {
 		c.awaits.Store(countedByUser)
@@ -228,7 +219,8 @@ func ConnState(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// Of returns the Conn that nc is, or is made of, as a tls.Conn is; else nil.
+// Of returns the Conn that nc is, or that nc wraps, as a tls.Conn does. It returns nil if
+// there is none.
 func Of(nc net.Conn) *Conn {
 	for {
 		switch made := nc.(type) {
@@ -250,15 +242,15 @@ func SeatOf(nc net.Conn) *limit.Seat {
 	return nil
 }
 
-// key is where a context keeps the connection.
+// key is the key of the connection in a context.
 type key struct{}
 
-// NewContext returns a context of requests on nc.
+// NewContext returns a context for requests on nc.
 func NewContext(ctx context.Context, nc net.Conn) context.Context {
 	return context.WithValue(ctx, key{}, nc)
 }
 
-// FromContext returns what NewContext was given, or nil.
+// FromContext returns the connection that NewContext was given, or nil.
 func FromContext(ctx context.Context) net.Conn {
 	nc, _ := ctx.Value(key{}).(net.Conn)
 	return nc

@@ -5,11 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,47 +21,45 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config is what a Listener stands on. All fields are required but where they say so.
+// Config configures a Listener. All fields are required unless they say otherwise.
 type Config struct {
-	Name    string // of the setting, without listen. before it; for the log and errors
+	Name    string // of the setting, without the prefix "listen."; for the log and errors
 	Address string
 
-	// Limiter gives each connection a seat, or refuses it. Without one the listener is
-	// for operators: only MaxConnections bounds it, and their connections are not counted
-	// in the metrics of clients.
+	// Limiter gives each connection a seat, or refuses it. nil: the listener is for
+	// operators. Then only MaxConnections bounds the connections, and the metrics of
+	// clients do not count them.
 	Limiter        *limit.Limiter
 	MaxConnections int
 
 	Certificate *Certificate // nil: no TLS
 	ALPN        []string     // protocols within TLS (RFC 7301), the preferred one first; may be empty
 
-	// Refusal returns what a refused client is sent before its connection is closed; nil:
-	// nothing is sent. Within TLS nothing is.
+	// Refusal returns the bytes that a refused client gets before its connection closes.
+	// nil: it gets none. With TLS it never gets any.
 	Refusal func(*wire.Problem) []byte
 
-	WriteTimeout time.Duration // how long a write to a client may take; at the start
+	WriteTimeout time.Duration // how long a write to a client may take; a reload does not change it here
 	Spare        *Spare
 	Metrics      *metrics.Metrics
 	Log          *zap.Logger
 }
 
-// A Listener accepts connections, gives each a seat and TLS, and refuses the others at
-// once: a refused client costs no goroutine and no wait. It keeps accepting when the
-// system runs short of descriptors or memory, and never spins. Accept is for one
-// goroutine; the other methods may be called concurrently.
+// A Listener accepts connections and gives each a seat and TLS. It refuses connections
+// without a goroutine and without waiting. It keeps accepting when the system runs short
+// of descriptors or memory, and never spins. One goroutine calls Accept. The other
+// methods may be called concurrently.
 type Listener struct {
 	cfg    Config // immutable, like the next two
 	tcp    *net.TCPListener
-	tls    *tls.Config // nil: none
-	open   atomic.Int64
+	tls    *tls.Config  // nil: none
+	open   atomic.Int64 // connections
+	silent sync.Map     // of *Conn: open connections that never sent a byte
 	once   sync.Once
 	closed chan struct{}
 
-	mu     sync.Mutex     // guards silent
-	silent map[*Conn]bool // open connections from which nothing ever came
-
 	// Owned by Accept.
-	failing, full rate.Sometimes // sample what may be logged many times a second
+	failing, full rate.Sometimes // limit how often the same warning is logged
 }
 
 // LogEvery is how often a repeated event is logged.
@@ -75,7 +71,7 @@ func Listen(cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{cfg: cfg, tcp: tcp, closed: make(chan struct{}), silent: make(map[*Conn]bool)}
+	l := &Listener{cfg: cfg, tcp: tcp, closed: make(chan struct{})}
 	l.failing.Interval, l.full.Interval = LogEvery, LogEvery
 	if cfg.Certificate != nil {
 		l.tls = cfg.Certificate.config(cfg.ALPN)
@@ -83,16 +79,16 @@ func Listen(cfg Config) (*Listener, error) {
 	return l, nil
 }
 
-// keepAlive notices a client that vanished while nothing is sent to it.
+// keepAlive finds clients that vanished while the daemon sends them nothing.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
 // unackedMargin is how much longer than the write timeout the kernel waits for a client
-// to acknowledge bytes. The daemon ends clients that are there and do not read, but it
-// looks at some connections only every five seconds.
+// to acknowledge bytes. The daemon itself ends clients that do not read, but it checks
+// some connections only every five seconds.
 const unackedMargin = 15 * time.Second
 
-// unsentBytes is what the kernel buffers for a client beyond the bytes in flight. The
-// daemon keeps the rest, which it bounds and counts.
+// unsentBytes is how much the kernel buffers for a client beyond the bytes in flight.
+// The daemon keeps the rest, which it bounds and counts.
 const unsentBytes = 128 << 10
 
 func bind(name, address string, writeTimeout time.Duration) (*net.TCPListener, error) {
@@ -103,10 +99,8 @@ func bind(name, address string, writeTimeout time.Duration) (*net.TCPListener, e
 		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", name, err)
 	}
 	tcp := l.(*net.TCPListener) //nolint:forcetypeassert // it is what listens on "tcp"
-	if raw, err := tcp.SyscallConn(); err == nil {
-		limitUnacked(raw, writeTimeout+unackedMargin)
-		limitUnsent(raw, unsentBytes)
-	}
+	setOption(tcp, userTimeout, int((writeTimeout + unackedMargin).Milliseconds()))
+	setOption(tcp, notSentLowat, unsentBytes)
 	return tcp, nil
 }
 
@@ -119,25 +113,13 @@ func (l *Listener) Close() error {
 	return l.tcp.Close()
 }
 
-// CloseSilent closes the connections from which nothing ever came. http.Server.Shutdown
-// would wait five seconds for a request on them.
+// CloseSilent closes the connections that never sent a byte. http.Server.Shutdown would
+// wait five seconds for their first request.
 func (l *Listener) CloseSilent() {
-	l.mu.Lock()
-	silent := slices.Collect(maps.Keys(l.silent))
-	l.mu.Unlock()
-	for _, c := range silent {
-		_ = c.Close()
-	}
-}
-
-func (l *Listener) setSilent(c *Conn, silent bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if silent {
-		l.silent[c] = true
-	} else {
-		delete(l.silent, c)
-	}
+	l.silent.Range(func(c, _ any) bool {
+		_ = c.(*Conn).Close()
+		return true
+	})
 }
 
 // Accept implements net.Listener. It fails when the listener is closed or broken.
@@ -152,8 +134,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.refuse(tcp, err)
 			continue
 		}
-		c.silent.Store(true)
-		l.setSilent(c, true)
+		l.silent.Store(c, nil)
 		if l.tls != nil {
 			return tls.Server(c, l.tls), nil
 		}
@@ -161,7 +142,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns the connection with its seat, or why it is refused.
+// admit returns the connection with its seat. An error refuses it.
 func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
 	if l.cfg.Limiter == nil {
 		if l.open.Add(1) > int64(l.cfg.MaxConnections) {
@@ -180,7 +161,7 @@ func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
 	return c, nil
 }
 
-var errFull = errors.New("the listener has as many connections as it may")
+var errFull = errors.New("the listener has its maximum of connections")
 
 // addressOf returns the client's address; zero if the client has left.
 func addressOf(c *net.TCPConn) netip.Addr {
@@ -191,15 +172,16 @@ func addressOf(c *net.TCPConn) netip.Addr {
 	return at.AddrPort().Addr()
 }
 
-// Bounds of the pause between two attempts to accept; those of net/http.
+// Bounds of the pause between two attempts to accept, as in net/http.
 const (
 	minPause = 5 * time.Millisecond
 	maxPause = time.Second
 )
 
-// accept returns the next connection. While there is no descriptor for one, it turns
-// connections away with the help of the spare one: a connection left waiting would
-// wake the listener for ever, and its client would wait without an answer.
+// accept returns the next connection. While the process has no free descriptor, it
+// refuses connections with the help of the spare one. A connection that stays in the
+// kernel's queue would wake the listener again and again, and its client would get no
+// answer.
 func (l *Listener) accept() (*net.TCPConn, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		c, err := l.tcp.AcceptTCP()
@@ -226,8 +208,8 @@ func (l *Listener) logFailing(err error) {
 	})
 }
 
-// isTemporary reports whether an error of accept concerns one connection, or a resource
-// that the system lacks for now. accept(2) says to retry the first kind.
+// isTemporary reports whether an error of accept concerns only one connection, or a
+// resource that the system lacks for now. accept(2) says to retry the first kind.
 func isTemporary(err error) bool {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -242,10 +224,10 @@ func isTemporary(err error) bool {
 	return false
 }
 
-// turnAway refuses the connection that waits longest, and reports whether it could.
+// turnAway refuses the connection that has waited longest, and reports whether it did.
 func (l *Listener) turnAway() bool {
 	done := l.cfg.Spare.lend(func() bool {
-		_ = l.tcp.SetDeadline(time.Now().Add(refusalTimeout)) // the connection may have gone meanwhile
+		_ = l.tcp.SetDeadline(time.Now().Add(refusalTimeout)) // the client may have left meanwhile
 		defer func() { _ = l.tcp.SetDeadline(time.Time{}) }()
 		c, err := l.tcp.AcceptTCP()
 		if err != nil {
@@ -261,14 +243,14 @@ func (l *Listener) turnAway() bool {
 	return done
 }
 
-// A Spare is a descriptor that is kept for when there is no other. It may be used
-// concurrently.
+// A Spare is one open descriptor in reserve for when the process has no other. It may be
+// used concurrently.
 type Spare struct {
-	mu   sync.Mutex // guards file; held while it is lent
+	mu   sync.Mutex // guards file; held while its descriptor is lent
 	file *os.File
 }
 
-// Open opens the descriptor, unless it is open.
+// Open opens the descriptor unless it is open.
 func (s *Spare) Open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,12 +259,12 @@ func (s *Spare) Open() {
 
 func (s *Spare) openLocked() {
 	if s.file == nil {
-		s.file, _ = os.Open(os.DevNull) // without one, accept waits until another is free
+		s.file, _ = os.Open(os.DevNull) // if this fails, accept waits for a free descriptor
 	}
 }
 
-// lend runs f while one descriptor more is free. It returns false if there is none to
-// lend, or f does.
+// lend frees the descriptor and runs f. It returns false if the descriptor is not open,
+// or if f returns false.
 func (s *Spare) lend(f func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// listening returns a listener for at most so many operators.
+// listening returns a listener for at most that many operators.
 func listening(t *testing.T, most int) *Listener {
 	t.Helper()
 	l, err := Listen(Config{
@@ -23,8 +23,8 @@ func listening(t *testing.T, most int) *Listener {
 	return l
 }
 
-// Operators who have come and gone take no place from those who come.
-func TestClosedConnectionsFreeTheirPlaces(t *testing.T) {
+// Closed connections do not count against the maximum of the admin listener.
+func TestClosedConnectionsDoNotCount(t *testing.T) {
 	l := listening(t, 2)
 	for range 10 {
 		here, err := net.Dial("tcp", l.Addr().String())

@@ -1,26 +1,24 @@
 package listen
 
-import (
-	"go.uber.org/zap"
-)
+import "go.uber.org/zap"
 
-// OpenFiles is how many files the process may have open, connections among them; 0:
-// unknown, and no bound.
+// OpenFiles is how many files, including connections, the process may have open. 0: the
+// limit is not known, and nothing is bounded.
 type OpenFiles int
 
-// AdminConnections bounds the connections of the admin listener: scrapers, probes and
+// AdminConnections bounds the connections of the admin listener. Scrapers, probes and
 // people need fewer.
 const AdminConnections = 100
 
-// reserve is how many files are not for clients: listeners, the admin listener's
-// connections, calls of hooks, the state file, the second descriptor that a connection
-// has on its way to the lane and back.
+// reserve is how many files are not for clients. They are for listeners, connections of
+// the admin listener, calls of hooks and the state file. A connection also has a second
+// descriptor while it moves to the lane or back.
 func (f OpenFiles) reserve() int { return min(int(f)/4, minReserve+int(f)/64) }
 
 const minReserve = 2*AdminConnections + 56
 
-// Connections returns how many connections clients may have if the settings say
-// configured; 0 stands for as many as there are files for.
+// Connections returns how many connections clients may have: configured, or as many as
+// the files allow if that is 0.
 func (f OpenFiles) Connections(configured int) int {
 	if configured == 0 && f > 0 {
 		return int(f) - f.reserve()
@@ -28,7 +26,7 @@ func (f OpenFiles) Connections(configured int) int {
 	return configured
 }
 
-// Log logs the bound, and warns if the settings allow more connections than fit.
+// Log logs the limit. It warns if the settings allow more connections than files.
 func (f OpenFiles) Log(log *zap.Logger, configured int) {
 	if f == 0 {
 		return

@@ -5,7 +5,7 @@ package listen
 import "syscall"
 
 // RaiseOpenFiles raises the soft limit of open files to the hard one, and returns the
-// result. The Go runtime has done so, unless somebody lowered the limit since.
+// result. The Go runtime has done so at the start, but the limit may have changed since.
 func RaiseOpenFiles() OpenFiles {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
@@ -23,6 +23,6 @@ func RaiseOpenFiles() OpenFiles {
 	return OpenFiles(limit.Cur)
 }
 
-// maxOpenFiles is more than any process can have. Some systems say that there is no
-// limit.
+// maxOpenFiles is more than any process can have. Some systems report a huge number
+// instead of a limit.
 const maxOpenFiles = 1 << 30

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// By default there are fewer connections than files, so that whatever else needs one
-// has one.
+// By default clients get fewer connections than there are files, so that other parts of
+// the daemon have files too.
 func TestConnectionsLeaveFilesToOthers(t *testing.T) {
 	for files, want := range map[OpenFiles]int{64: 48, 1024: 768, 20_000: 19_432, 1_048_576: 1_031_936, 0: 0} {
 		require.Equal(t, want, files.Connections(0), fmt.Sprint(files))

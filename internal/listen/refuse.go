@@ -3,9 +3,9 @@ package listen
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -18,24 +18,24 @@ import (
 // refusalTimeout bounds the write of a refusal. A new connection takes it at once.
 const refusalTimeout = 10 * time.Millisecond
 
-// refuse ends a connection, and tells a client that backs off why. A client that keeps
-// coming gets a reset.
+// refuse closes a connection. A client that backs off gets the reason first. A client
+// that reconnects again and again gets a reset.
 func (l *Listener) refuse(c *net.TCPConn, err error) {
 	l.cfg.Metrics.Ended(metrics.Refused)
-	var said []byte
-	why, ok := errors.AsType[*limit.Refusal](err)
-	if ok && why.Hold == 0 && l.cfg.Refusal != nil && l.tls == nil {
-		said = l.cfg.Refusal(why.Problem)
+	var reason []byte
+	refusal, ok := errors.AsType[*limit.Refusal](err)
+	if ok && refusal.Hold == 0 && l.cfg.Refusal != nil && l.tls == nil {
+		reason = l.cfg.Refusal(refusal.Problem)
 	}
-	if len(said) == 0 {
-		_ = c.SetLinger(0) // the kernel keeps nothing of it
+	if len(reason) == 0 {
+		_ = c.SetLinger(0) // the kernel sends a reset and frees everything
 	} else {
 		_ = c.SetDeadline(time.Now().Add(refusalTimeout))
-		_, _ = c.Write(said)
-		skipFinWait2(c)
+		_, _ = c.Write(reason)
+		setOption(c, finWait2, -1)
 	}
 	_ = c.Close()
-	if ok && why.Limit == "connections" { // the operator's to mend, unlike what one address has too much of
+	if ok && refusal.Limit == "connections" { // the operator can mend this limit, unlike that of one address
 		l.full.Do(func() {
 			l.cfg.Log.Warn("limits.connections is full, connections are refused: raise it, or where it is auto the limit of open files (ulimit -n, LimitNOFILE)",
 				zap.String("listener", l.cfg.Name), zap.Int("limits.connections", l.cfg.Limiter.Config().Connections))
@@ -43,20 +43,22 @@ func (l *Listener) refuse(c *net.TCPConn, err error) {
 	}
 }
 
-// HTTPRefusal answers the request that a client is about to send.
+// HTTPRefusal returns the answer to the request that a refused client is about to send.
 func HTTPRefusal(p *wire.Problem) []byte {
-	p = p.Spread()
+	return ProblemAnswer(p.Spread(), "Cache-Control: no-store, no-transform\r\n",
+		"Date: "+time.Now().UTC().Format(http.TimeFormat)+"\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n")
+}
+
+// ProblemAnswer returns a complete HTTP/1.1 answer whose body is p. before and after are
+// the lines of header fields around those that belong to the body.
+func ProblemAnswer(p *wire.Problem, before, after string) []byte {
 	body, err := json.Marshal(p)
 	if err != nil {
 		panic("BUG: a problem does not marshal: " + err.Error())
 	}
-	body = append(body, '\n')
-	head := "HTTP/1.1 " + strconv.Itoa(p.Status) + " " + http.StatusText(p.Status) +
-		"\r\nDate: " + time.Now().UTC().Format(http.TimeFormat) +
-		"\r\nCache-Control: no-store, no-transform\r\nX-Content-Type-Options: nosniff" +
-		"\r\nContent-Type: " + wire.ProblemType +
-		"\r\nContent-Length: " + strconv.Itoa(len(body)) +
-		"\r\nRetry-After: " + strconv.FormatInt(p.RetryAfter(), 10) +
-		"\r\nConnection: close\r\n\r\n"
-	return append([]byte(head), body...)
+	if retry := p.RetryAfter(); retry > 0 {
+		after = fmt.Sprintf("Retry-After: %d\r\n%s", retry, after)
+	}
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n%sContent-Length: %d\r\nContent-Type: %s\r\n%s\r\n%s\n",
+		p.Status, http.StatusText(p.Status), before, len(body)+len("\n"), wire.ProblemType, after, body)
 }

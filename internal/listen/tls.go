@@ -9,14 +9,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// A Certificate is the daemon's certificate, which a reload may replace. It may be used
+// A Certificate is the daemon's certificate. A reload may replace it. It may be used
 // concurrently.
 type Certificate struct {
 	current atomic.Pointer[tls.Certificate]
 	log     *zap.Logger
 }
 
-// NewCertificate returns a Certificate that is c, or nil if c is: then there is no TLS.
+// NewCertificate returns a Certificate with c, or nil if c is nil, which means no TLS.
 func NewCertificate(c *tls.Certificate, log *zap.Logger) *Certificate {
 	if c == nil {
 		return nil
@@ -26,8 +26,8 @@ func NewCertificate(c *tls.Certificate, log *zap.Logger) *Certificate {
 	return certificate
 }
 
-// Replace makes handshakes use c from now on, and logs it if it is another one.
-// Established connections go on as they are.
+// Replace makes new handshakes use c, and logs c if it is another certificate.
+// Established connections keep theirs.
 func (h *Certificate) Replace(c *tls.Certificate) {
 	was := h.current.Swap(c)
 	if was != nil && bytes.Equal(was.Leaf.Raw, c.Leaf.Raw) {
@@ -39,8 +39,7 @@ func (h *Certificate) Replace(c *tls.Certificate) {
 	}
 }
 
-// config returns the settings of handshakes. The client chooses one of the protocols,
-// or none if there are none.
+// config returns the settings of handshakes, with these protocols for ALPN, if any.
 func (h *Certificate) config(protocols []string) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12, // Go's default for servers, which GODEBUG may lower

@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Connections inherit from their listener when the kernel gives them up, and are asked
-// for a sign of life.
+// Connections inherit the user timeout and keep-alive from their listener.
 func TestTheKernelGivesUpClientsThatVanish(t *testing.T) {
 	l, err := bind("public", "127.0.0.1:0", 30*time.Second)
 	require.NoError(t, err)
@@ -24,17 +23,17 @@ func TestTheKernelGivesUpClientsThatVanish(t *testing.T) {
 	raw, err := c.SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Control(func(fd uintptr) {
-		after, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout)
+		after, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, userTimeout)
 		require.NoError(t, err)
 		require.EqualValues(t, (30*time.Second + unackedMargin).Milliseconds(), after)
-		asked, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE)
+		idle, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE)
 		require.NoError(t, err)
-		require.EqualValues(t, keepAlive.Idle.Seconds(), asked)
+		require.EqualValues(t, keepAlive.Idle.Seconds(), idle)
 	}))
 }
 
-// What a client does not read is not the kernel's to keep by the megabyte.
-func TestTheKernelKeepsLittleForWhoDoesNotRead(t *testing.T) {
+// The kernel does not buffer megabytes for a client that does not read.
+func TestTheKernelBuffersLittleForASlowReader(t *testing.T) {
 	l, err := bind("public", "127.0.0.1:0", time.Minute)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
@@ -46,7 +45,7 @@ func TestTheKernelKeepsLittleForWhoDoesNotRead(t *testing.T) {
 	require.NoError(t, err)
 	defer served.Close()
 	taken, piece := 0, make([]byte, 16<<10)
-	for stuck := 0; stuck < 4; { // once may be this test's slowness
+	for stuck := 0; stuck < 4; { // one timeout may be due to a slow test machine
 		require.NoError(t, served.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 		n, err := served.Write(piece)
 		taken += n
@@ -55,5 +54,5 @@ func TestTheKernelKeepsLittleForWhoDoesNotRead(t *testing.T) {
 		}
 	}
 	require.Greater(t, taken, 32<<10)
-	require.Less(t, taken, unsentBytes+512<<10, "with what is on its way")
+	require.Less(t, taken, unsentBytes+512<<10, "unsent bytes and bytes in flight")
 }

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package listen
+
+import "syscall"
+
+const userTimeout, notSentLowat, finWait2 = 0, 0, 0
+
+func setOption(syscall.Conn, int, int) {}
+
+// PeerLeft reports false: only Linux can tell without a read.
+func PeerLeft(int) bool { return false }
