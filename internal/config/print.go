@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
-	"text/template"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -148,35 +148,33 @@ func shellWord(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
+// documentTemplate is SETTINGS.md without its tables.
+//
 //go:embed settings.md.tmpl
-var documentText string
-
-var documentTemplate = template.Must(template.New("").Parse(documentText))
+var documentTemplate string
 
 // Document returns the text of SETTINGS.md: every setting with its default, its
 // values, and whether a reload changes it.
 func Document() string {
 	c := Default()
-	var doc strings.Builder
-	err := documentTemplate.Execute(&doc, map[string]any{
-		"Settings": documentRows(settings(&c), "none"), "RuleNames": ruleNameForm, "MaxRules": maxRules,
-		"Members": documentRows(ruleSettings(&broker.Rule{Name: "<name>"}, new(limit.Rate)), ""),
-	})
-	if err != nil {
-		panic("BUG: the document of settings: " + err.Error())
-	}
-	return doc.String()
+	return strings.NewReplacer(
+		"{{settings}}\n", documentRows(settings(&c), "none"),
+		"{{rule settings}}\n", documentRows(ruleSettings(&broker.Rule{Name: "<name>"}, new(limit.Rate)), ""),
+		"{{rule names}}", ruleNameForm,
+		"{{most rules}}", strconv.Itoa(maxRules),
+	).Replace(documentTemplate)
 }
 
-type documentRow struct{ Key, Default, Values, ChangesBy, Doc string }
-
-func documentRows(settings []setting, none string) []documentRow {
-	rows := make([]documentRow, len(settings))
-	for i, s := range settings {
-		rows[i] = documentRow{s.key, cmp.Or(s.text(), none), s.allowed, "reload", s.doc}
+// documentRows returns the rows of a Markdown table. noDefault stands for an empty
+// default.
+func documentRows(settings []setting, noDefault string) string {
+	var rows strings.Builder
+	for _, s := range settings {
+		changesBy := "reload"
 		if s.restart {
-			rows[i].ChangesBy = "restart"
+			changesBy = "restart"
 		}
+		fmt.Fprintf(&rows, "| `%s` | %s | %s | %s | %s |\n", s.key, cmp.Or(s.text(), noDefault), s.allowed, changesBy, s.doc)
 	}
-	return rows
+	return rows.String()
 }
