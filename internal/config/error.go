@@ -32,9 +32,11 @@ func (e *Error) isAbout(key string) bool {
 // mistakes are all that is wrong with a configuration.
 type mistakes []*Error
 
-// add adds a mistake about a setting, and perhaps a second one.
-func (m *mistakes) add(key, with, reason string, args ...any) {
-	*m = append(*m, &Error{Key: key, with: with, Reason: fmt.Sprintf(reason, args...)})
+// check adds a mistake about a setting, and perhaps a second one, unless ok.
+func (m *mistakes) check(ok bool, key, with, reason string, args ...any) {
+	if !ok {
+		*m = append(*m, &Error{Key: key, with: with, Reason: fmt.Sprintf(reason, args...)})
+	}
 }
 
 // join returns one error for all of them, or nil.

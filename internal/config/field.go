@@ -21,27 +21,26 @@ type field struct {
 	target  any                     // pointer to the field
 	kind    string                  // one word for --help
 	allowed string                  // what a user may write, in words
-	set     func(text string) error // reads the text; an error says what the text should be
-	judge   func() error            // the same error, for the field's value
+	set     func(text string) error // reads the text; the error says what to write instead
+	check   func() error            // returns the same error for the field's value
 	reset   func()                  // sets the default
-	format  func() string           // writes the value as set would read it
+	text    func() string           // writes the value as set reads it; "" if nothing was given
 
 	isList     bool // a list, written with commas
 	isSecret   bool // never shown: not by print, in logs or in errors
-	isOptional bool // the zero value means that nothing was given
-	restart    bool // changes only by a restart, not by a reload
+	isOptional bool // the zero value means that nothing was given, so that another setting applies
+	restart    bool // changes only by a restart
 }
 
-// values describes how values of one type are read, written and bounded.
+// values says how values of one type are read, written and bounded.
 type values[T any] struct {
 	kind, allowed string
 	parse         func(string) (T, error)
 	format        func(T) string
-	check         func(T) error // nil: every value is good; may return errBounds
+	check         func(T) error // nil: every value is valid; may return errBounds
 }
 
-// errBounds is the error of a value about which there is no more to say than what
-// the user should write.
+// errBounds is the error of a value for which naming the allowed values says enough.
 var errBounds = errors.New("")
 
 func within(ok bool) error {
@@ -51,66 +50,52 @@ func within(ok bool) error {
 	return errBounds
 }
 
-func newField[T any](to *T, def T, v values[T]) *field {
-	judge := func(value T) error {
-		if v.check == nil {
-			return nil
-		}
-		err := v.check(value)
+func (v values[T]) field(to *T, def T) *field {
+	check := func(value T, err error) error {
 		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, errBounds):
-			return errors.New("want " + v.allowed)
+		case err != nil:
+			err = errBounds
+		case v.check != nil:
+			err = v.check(value)
 		}
-		return fmt.Errorf("%w; want %s", err, v.allowed)
-	}
-	return &field{
-		target: to, kind: v.kind, allowed: v.allowed,
-		set: func(text string) error {
-			value, err := v.parse(text)
-			if err != nil {
-				return errors.New("want " + v.allowed)
-			}
-			if err := judge(value); err != nil {
-				return err
-			}
-			*to = value
+		if err == nil {
 			return nil
-		},
-		judge:  func() error { return judge(*to) },
-		reset:  func() { *to = def },
-		format: func() string { return v.format(*to) },
+		}
+		return errors.New(strings.TrimPrefix(err.Error()+"; want "+v.allowed, "; "))
 	}
+	f := &field{target: to, kind: v.kind, allowed: v.allowed, reset: func() { *to = def }}
+	f.set = func(text string) error {
+		value, err := v.parse(text)
+		if err = check(value, err); err == nil {
+			*to = value
+		}
+		return err
+	}
+	f.check = func() error {
+		if !f.given() {
+			return nil
+		}
+		return check(*to, nil)
+	}
+	f.text = func() string {
+		if !f.given() {
+			return ""
+		}
+		return v.format(*to)
+	}
+	return f
 }
-
-// restart marks a field that a reload does not change.
-func restart(f *field) *field { f.restart = true; return f }
-
-// optional marks a field whose zero value means that nothing was given, so that
-// another setting applies. A user cannot write that value.
-func optional(f *field) *field { f.isOptional = true; return f }
 
 // given reports whether the field has a value of its own.
 func (f *field) given() bool {
 	return !f.isOptional || !reflect.ValueOf(f.target).Elem().IsZero()
 }
 
-// check returns the error of a value that is out of bounds.
-func (f *field) check() error {
-	if !f.given() {
-		return nil
-	}
-	return f.judge()
-}
+// restart marks a field that a reload does not change.
+func restart(f *field) *field { f.restart = true; return f }
 
-// text returns the value as set would read it, or "" if nothing was given.
-func (f *field) text() string {
-	if !f.given() {
-		return ""
-	}
-	return f.format()
-}
+// optional marks a field that may be left out. A user cannot write its zero value.
+func optional(f *field) *field { f.isOptional = true; return f }
 
 // masked stands for a secret.
 const masked = "(secret)"
@@ -160,15 +145,14 @@ func (n number) field(to *int, def int) *field {
 	if n.word != "" {
 		v.allowed += ", or " + n.word
 	}
-	inBounds := func(i int) bool { return n.least <= i && i <= n.most }
 	isWord := func(i int) bool { return n.word != "" && i == n.means }
-	v.check = func(i int) error { return within(inBounds(i) || isWord(i)) }
+	v.check = func(i int) error { return within(n.least <= i && i <= n.most || isWord(i)) }
 	v.parse = func(text string) (int, error) {
 		if n.word != "" && text == n.word {
 			return n.means, nil
 		}
 		i, err := parse(text)
-		if err == nil && !inBounds(i) {
+		if isWord(i) {
 			err = errBounds
 		}
 		return i, err
@@ -179,7 +163,7 @@ func (n number) field(to *int, def int) *field {
 		}
 		return format(i)
 	}
-	return newField(to, def, v)
+	return v.field(to, def)
 }
 
 // count is a whole number of at least 1.
@@ -224,24 +208,24 @@ func formatSize(n int) string {
 }
 
 func duration(to *time.Duration, def, least time.Duration) *field {
-	return newField(to, def, values[time.Duration]{
+	return values[time.Duration]{
 		kind: "duration", allowed: fmt.Sprintf("a duration, such as 250ms, 90s or 2m, of at least %s", least),
 		parse: time.ParseDuration, format: time.Duration.String,
 		check: func(d time.Duration) error { return within(d >= least) },
-	})
+	}.field(to, def)
 }
 
 func truth(to *bool, def bool) *field {
-	return newField(to, def, values[bool]{kind: "bool", allowed: "true or false", parse: strconv.ParseBool, format: strconv.FormatBool})
+	return values[bool]{kind: "bool", allowed: "true or false", parse: strconv.ParseBool, format: strconv.FormatBool}.field(to, def)
 }
 
 // rate is how often something may happen; by default it is not limited.
 func rate(to *limit.Rate) *field {
-	return newField(to, limit.Rate{}, values[limit.Rate]{
+	return values[limit.Rate]{
 		kind: "rate", allowed: "a rate, such as 100/s, 30/m or 100/s burst 500, from 1/h to 1000000000/s, or off",
 		parse: limit.ParseRate, format: limit.Rate.String,
 		check: func(r limit.Rate) error { return within(r.Valid()) },
-	})
+	}.field(to, limit.Rate{})
 }
 
 // word is one of some words, of which the first is the default.
@@ -256,7 +240,7 @@ func word[T ~string](to *T, words ...T) *field {
 func text[T ~string](to *T, def T, v values[T]) *field {
 	v.parse = func(s string) (T, error) { return T(s), nil }
 	v.format = func(s T) string { return string(s) }
-	return newField(to, def, v)
+	return v.field(to, def)
 }
 
 // path is the name of a file; empty means none.
@@ -297,7 +281,7 @@ type list[T comparable] struct {
 }
 
 func (l list[T]) field(to *[]T, def []T) *field {
-	f := newField(to, def, values[[]T]{kind: l.kind, allowed: l.allowed, parse: l.parseAll, format: l.formatAll, check: l.checkAll})
+	f := values[[]T]{l.kind, l.allowed, l.parseAll, l.formatAll, l.checkAll}.field(to, def)
 	f.isList = true
 	return f
 }

@@ -252,16 +252,10 @@ func ours(environ []string) map[string]string {
 
 // isKubernetes reports whether Kubernetes sets the variable, in every pod beside a
 // Service named pubsubd, or pubsubd-admin and the like.
-func isKubernetes(name, text string) bool {
-	rest := strings.TrimPrefix(strings.TrimPrefix(name, envPrefix), "SERVICE_")
-	return name == envPrefix+"SERVICE_HOST" || rest == "PORT" || strings.HasPrefix(rest, "PORT_") ||
-		otherService.MatchString(name) || strings.HasSuffix(name, "_PORT") && isServiceURL.MatchString(text)
-}
+func isKubernetes(name, text string) bool { return ofKubernetes.MatchString(name + "=" + text) }
 
-// otherService matches the variables of a Service with a longer name than ours. Its
-// _PORT is recognised by its value only, because the name may be a misspelt setting.
-var (
-	otherService = regexp.MustCompile("^" + envPrefix +
-		"[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$")
-	isServiceURL = regexp.MustCompile("^(tcp|udp|sctp)://")
-)
+// ofKubernetes recognises the _PORT of a Service with a longer name than ours only by its
+// value, because the name may be a misspelt setting.
+var ofKubernetes = regexp.MustCompile("^" + envPrefix + `((SERVICE_HOST|(SERVICE_)?PORT(_[^=]*)?)=|` +
+	`[A-Z0-9_]+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)=|` +
+	`[^=]*_PORT=(tcp|udp|sctp)://)`)
