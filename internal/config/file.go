@@ -21,10 +21,12 @@ type yamlFile struct {
 	*reading
 	name string
 	seen map[string]int // the line of each path that was read
+
+	isEmptyMap bool // somewhere the file has {}, which keeps the defaults
 }
 
 func (r *reading) readYAML(name string, text []byte) {
-	f := yamlFile{reading: r, name: name, seen: make(map[string]int)}
+	f := &yamlFile{reading: r, name: name, seen: make(map[string]int)}
 	// We find duplicate keys ourselves, because a.b beside a: {b} is also one.
 	parsed, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
@@ -34,23 +36,25 @@ func (r *reading) readYAML(name string, text []byte) {
 	if len(parsed.Docs) > 1 {
 		r.fail(f.at(parsed.Docs[1].Body), "", "a second YAML document begins: put all settings into the first")
 	}
-	// An empty file may be one that is still being written. On a reload, it would
-	// silently remove every limit.
-	if len(parsed.Docs) == 0 || parsed.Docs[0].Body == nil || parsed.Docs[0].Body.Type() == ast.NullType {
-		r.fail(name, "", "the file holds no settings: write some into it, or {} to keep all defaults")
-		return
+	before := len(r.wrong)
+	if len(parsed.Docs) > 0 {
+		f.section("", parsed.Docs[0].Body)
 	}
-	f.section("", parsed.Docs[0].Body)
+	// Somebody may still be writing a file without settings. On a reload, it would
+	// silently remove every limit.
+	if len(r.origin) == 0 && len(r.wrong) == before && !f.isEmptyMap {
+		r.fail(name, "", "the file holds no settings: write some into it, or {} to keep all defaults")
+	}
 }
 
-func (f yamlFile) at(n ast.Node) string {
+func (f *yamlFile) at(n ast.Node) string {
 	if n == nil || n.GetToken() == nil {
 		return f.name
 	}
 	return fmt.Sprintf("%s:%d", f.name, n.GetToken().Position.Line)
 }
 
-func (f yamlFile) syntax(err error) {
+func (f *yamlFile) syntax(err error) {
 	at, ok := errors.AsType[yaml.Error](err)
 	if !ok || at.GetToken() == nil {
 		f.fail(f.name, "", "not YAML: %s", err)
@@ -66,21 +70,23 @@ func (f yamlFile) syntax(err error) {
 	f.fail(fmt.Sprintf("%s:%d", f.name, at.GetToken().Position.Line), "", "not YAML: %s%s", message, hint)
 }
 
-// section reads a mapping below path. It may be empty: its settings may be commented
-// out.
-func (f yamlFile) section(path string, n ast.Node) {
+// section reads a mapping below path. It may be empty, because all its settings may be
+// commented out.
+func (f *yamlFile) section(path string, n ast.Node) {
 	switch n := n.(type) {
 	case ast.MapNode:
-		for entries := n.MapRange(); entries.Next(); {
+		isEmpty := true
+		for entries := n.MapRange(); entries.Next(); isEmpty = false {
 			f.entry(path, entries.Key(), entries.Value())
 		}
-	case *ast.NullNode:
+		f.isEmptyMap = f.isEmptyMap || isEmpty
+	case nil, *ast.NullNode:
 	default:
 		f.fail(f.at(n), cmp.Or(path, "the file"), "is %s: want settings below it, as in \"name: value\"", describe(n))
 	}
 }
 
-func (f yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
+func (f *yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 	name := k.GetToken().Value
 	if path != "" {
 		name = path + "." + name
@@ -102,7 +108,7 @@ func (f yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 
 // nearKey says what to write instead of an unknown key, which may be the name of a
 // variable.
-func (f yamlFile) nearKey(name string) string {
+func (f *yamlFile) nearKey(name string) string {
 	if s, ok := f.find(setting.env, strings.ToUpper(name)); ok {
 		return "; did you mean " + s.key + "?"
 	}
@@ -110,7 +116,7 @@ func (f yamlFile) nearKey(name string) string {
 }
 
 // ruleEntry reads an entry below topics: a rule, a section or a setting of a rule.
-func (f yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.Node) {
+func (f *yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.Node) {
 	s, isSetting := f.ruleSetting(name, f.at(k))
 	switch {
 	case isSetting:
@@ -124,7 +130,7 @@ func (f yamlFile) ruleEntry(name, rule, member string, k ast.MapKeyNode, v ast.N
 }
 
 // isDuplicate reports a key that the file has already set.
-func (f yamlFile) isDuplicate(name string, k ast.Node) bool {
+func (f *yamlFile) isDuplicate(name string, k ast.Node) bool {
 	if line, ok := f.seen[name]; ok {
 		f.fail(f.at(k), name, "is already set in line %d", line)
 		return true
@@ -137,7 +143,7 @@ func isSectionOf(names []string, section string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, section+".") })
 }
 
-func (f yamlFile) keysAndSections() []string {
+func (f *yamlFile) keysAndSections() []string {
 	names := append(f.names(key), rulesKey)
 	for _, k := range f.names(key) {
 		for at := strings.LastIndexByte(k, '.'); at > 0 && !slices.Contains(names, k[:at]); at = strings.LastIndexByte(k[:at], '.') {
@@ -147,7 +153,7 @@ func (f yamlFile) keysAndSections() []string {
 	return names
 }
 
-func (f yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {
+func (f *yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {
 	text, ok := textOfLeaf(v)
 	list, isList := v.(*ast.SequenceNode)
 	switch {
@@ -171,7 +177,7 @@ func textOfLeaf(v ast.Node) (text string, ok bool) {
 }
 
 // list reads a list like its text in one line, with commas.
-func (f yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
+func (f *yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
 	texts := make([]string, len(n.Values))
 	for i, v := range n.Values {
 		text, ok := textOfLeaf(v)

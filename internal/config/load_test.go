@@ -164,16 +164,18 @@ func TestLoadAgain(t *testing.T) {
 }
 
 func TestSectionsMayBeEmpty(t *testing.T) {
-	for _, yaml := range []string{"# a\n# b\nhistory: # c\n  # d\n\n# e", "history:\n", "history:\n  # age: 2m\nlog:\n", "{}", "history: {}"} {
+	for _, yaml := range []string{
+		"# a\n# b\nhistory: # c\n  # d\n\n# e\nlog.level: info", "history:\n  # age: 2m\nlog:\n  level: info\n", "{}", "history: {}", "history: {}\nlog:\n",
+	} {
 		c, err := load(t, yaml, nil)
 		require.NoError(t, err, "%q", yaml)
 		require.Equal(t, Default(), c, "%q", yaml)
 	}
 }
 
-// A file without settings was cut off, or is still being written.
+// A file without settings, or with sections only, was cut off or is still being written.
 func TestAnEmptyFileIsReported(t *testing.T) {
-	for _, yaml := range []string{"\n", " \n\t\n", "# nothing\n", "---\n", "---\n# nothing\n", "...\n", "null\n", "~\n", "# a\n---\n# b\n---\nlog: {level: warn}\n"} {
+	for _, yaml := range []string{"\n", " \n\t\n", "# nothing\n", "---\n", "---\n# nothing\n", "...\n", "null\n", "~\n", "# a\n---\n# b\n---\nlog: {level: warn}\n", "history:\n", "history:\n  # age: 2m\nlog:\n"} {
 		_, err := load(t, yaml, nil)
 		require.ErrorContains(t, err, "pubsubd.yaml: the file holds no settings", "%q", yaml)
 	}
