@@ -116,9 +116,9 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		Lane:         httpapi.LaneWay(cfg.Lane),
 		Origins:      cfg.Origins,
 	})
-	d.tcp = transport.NewPort(d.api.BareHost())
+	d.tcp = transport.NewPort(d.api.TCPHost())
 	d.public = d.server(d.api)
-	d.public.ConnContext, d.public.ConnState = d.api.ConnContext, listen.ConnState
+	d.public.ConnContext, d.public.ConnState = listen.NewContext, listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WithDefaults().WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.reload.level))
@@ -262,9 +262,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	running.Go(func() { serve(d.public, d.publicListener) })
 	running.Go(func() { serve(d.admin, d.adminSocket) })
-	if back := d.api.Listener(); back != nil {
-		running.Go(func() { serve(d.public, back) })
-	}
+	running.Go(func() { serve(d.public, d.api.Listener()) })
 	if d.tcpListener != nil {
 		running.Go(func() {
 			if err := d.tcp.Serve(d.tcpListener); !errors.Is(err, net.ErrClosed) {

@@ -44,14 +44,11 @@ func adminRouter(metrics *prometheus.Registry, sessions *session.Registry, ready
 // health answers 200 "ok", or 503 with the reason.
 func health(why func() string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("Cache-Control", "no-store")
 		status, text := http.StatusOK, "ok"
 		if reason := why(); reason != "" {
 			status, text = http.StatusServiceUnavailable, reason
 		}
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(text + "\n"))
+		writeAdmin(w, status, "text/plain; charset=utf-8", []byte(text))
 	})
 }
 
@@ -61,25 +58,25 @@ func listSessions(sessions *session.Registry) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, by, problem := app.ReadSessionList(r.URL.RawQuery)
 		if problem != nil {
-			writeAdmin(w, problem.Status, wire.ProblemType, problem)
+			writeAdmin(w, problem.Status, wire.ProblemType, inJSON(problem))
 			return
 		}
-		writeAdmin(w, http.StatusOK, "application/json", sessions.List(n, by, time.Now()))
+		writeAdmin(w, http.StatusOK, typeJSON, inJSON(sessions.List(n, by, time.Now())))
 	})
 }
 
 // asJSON adds the content type that h leaves out.
 func asJSON(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Type", typeJSON)
 		w.Header().Set("Cache-Control", "no-store")
 		h.ServeHTTP(w, r)
 	})
 }
 
-func writeAdmin(w http.ResponseWriter, status int, contentType string, value any) {
+func writeAdmin(w http.ResponseWriter, status int, contentType string, text []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(inJSON(value), '\n')) // that the client has left is no error
+	_, _ = w.Write(append(text, '\n')) // that the client has left is no error
 }

@@ -31,7 +31,7 @@ func (k *kit) openPort() string {
 	k.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(k, err)
-	port := transport.NewPort(k.api.BareHost())
+	port := transport.NewPort(k.api.TCPHost())
 	var running sync.WaitGroup
 	running.Go(func() { require.ErrorIs(k, port.Serve(l), net.ErrClosed) })
 	k.Cleanup(func() {

@@ -52,7 +52,7 @@ type API struct {
 	router  *mux.Router
 	serving sync.RWMutex // read-locked by each request, locked for good by Wait
 	origins *cors.Policy // without it, any page could publish in its reader's name
-	lane    *lane.Lane   // nil: off
+	lane    *lane.Lane   // takes no connection unless twoWay has it
 	twoWay  lane.Host
 
 	writeTimeout atomic.Int64 // a time.Duration
@@ -79,17 +79,18 @@ func New(cfg Config) *API {
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
 		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
 	})
-	a.openLane()
-	a.twoWay = lane.Host{App: a.App, Polls: a.Polls, Limiter: a.Limiter, Lane: a.lane}
+	a.lane = a.newLane()
+	a.twoWay = lane.Host{App: a.App, Polls: a.Polls, Limiter: a.Limiter}
+	if a.Lane != LaneOff && a.Lane != "" {
+		a.twoWay.Lane = a.lane
+	}
 	return a
 }
 
 // Reload changes the write timeout of answers that begin later.
 func (a *API) Reload(writeTimeout time.Duration) {
 	a.writeTimeout.Store(int64(writeTimeout))
-	if a.lane != nil {
-		a.lane.Reload(writeTimeout)
-	}
+	a.lane.Reload(writeTimeout)
 }
 
 // ServeHTTP implements http.Handler. It aborts requests that begin after Wait.

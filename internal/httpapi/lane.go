@@ -1,12 +1,10 @@
 package httpapi
 
 import (
-	"context"
 	"net"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/lane"
-	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
@@ -24,39 +22,23 @@ const (
 // net/http.
 const laneIdle = 2 * time.Minute
 
-func (a *API) openLane() {
-	if a.Lane == LaneOff || a.Lane == "" {
-		return
-	}
-	a.lane = lane.New(lane.Config{
+func (a *API) newLane() *lane.Lane {
+	return lane.New(lane.Config{
 		App: a.App, Polls: a.Polls, Metrics: a.Metrics, Origins: a.origins, HandOff: a.Lane == LaneHandOff,
 		WriteTimeout: a.WriteTimeout, Idle: laneIdle,
 	})
 }
 
-// BareHost returns the host of TCP connections.
-func (a *API) BareHost() transport.Host { return &a.twoWay }
+// TCPHost returns the host of TCP connections.
+func (a *API) TCPHost() transport.Host { return &a.twoWay }
 
-// Listener returns the listener of connections that the lane hands back, or nil without
-// a lane. The http.Server must serve it too, and use ConnContext.
-func (a *API) Listener() net.Listener {
-	if a.lane == nil {
-		return nil
-	}
-	return a.lane.Listener()
-}
+// Listener returns the listener of connections that the lane hands back. The http.Server
+// must serve it too, with listen.NewContext as its ConnContext.
+func (a *API) Listener() net.Listener { return a.lane.Listener() }
 
-// ConnContext is for http.Server.ConnContext.
-func (a *API) ConnContext(ctx context.Context, c net.Conn) context.Context {
-	return listen.NewContext(ctx, c)
-}
-
-// Tick updates the Date of the lane's answers to now, and ends what takes too long.
-func (a *API) Tick(now time.Time) {
-	if a.lane != nil {
-		a.lane.Tick(now)
-	}
-}
+// Tick updates the Date of the lane's answers to now, and ends connections that take too
+// long.
+func (a *API) Tick(now time.Time) { a.lane.Tick(now) }
 
 // Drain closes the lane's connections, each after the answer to its poll. Two-way
 // connections end with their sessions. The channel is closed when none is left. Drain
@@ -64,14 +46,11 @@ func (a *API) Tick(now time.Time) {
 // while its request waits with an unread body.
 func (a *API) Drain() <-chan struct{} {
 	a.Limiter.Release()
-	none := a.Polls.Drain()
-	if a.lane == nil {
-		return none
-	}
+	twoWay := a.Polls.Drain()
 	a.lane.Drain()
 	all := make(chan struct{})
 	go func() {
-		<-none
+		<-twoWay
 		<-a.lane.Drained()
 		close(all)
 	}()
@@ -81,7 +60,5 @@ func (a *API) Drain() <-chan struct{} {
 // Close closes the connections that are left after Drain, and so its channel.
 func (a *API) Close() {
 	a.Polls.Close()
-	if a.lane != nil {
-		a.lane.Close()
-	}
+	a.lane.Close()
 }

@@ -35,12 +35,10 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	l := &seatedListener{socket, k.cfg}
-	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: api.ConnContext}
+	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
-	if back := api.Listener(); back != nil {
-		running.Go(func() { _ = server.Serve(back) })
-	}
+	running.Go(func() { _ = server.Serve(api.Listener()) })
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", l.Addr().String())
 	}

@@ -24,7 +24,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 		return err
 	}
 	a.Metrics.HTTPPublishes.Inc()
-	if a.lane != nil && a.lane.TakePublish(w, r, published) {
+	if a.twoWay.Lane != nil && a.lane.TakePublish(w, r, published) {
 		return nil
 	}
 	return a.writeJSON(w, http.StatusOK, published)
@@ -177,7 +177,7 @@ func (a *API) serveOpened(w http.ResponseWriter, r *http.Request, s *session.Ses
 func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) (taken bool, err error) {
 	a.Metrics.HTTPPolls.Inc()
 	req.Arrival = arrivalOf(r)
-	if a.lane != nil && a.lane.TakePoll(w, r, s, req) {
+	if a.twoWay.Lane != nil && a.lane.TakePoll(w, r, s, req) {
 		return true, nil
 	}
 	err = a.answerPoll(w, r, s, req)

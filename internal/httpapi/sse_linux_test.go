@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -177,7 +178,7 @@ func (k *kit) callServed(serve http.HandlerFunc) *caller {
 	k.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(k, err)
-	server := &http.Server{Handler: serve, ReadHeaderTimeout: time.Minute, ConnContext: k.api.ConnContext}
+	server := &http.Server{Handler: serve, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
 	k.Cleanup(func() { require.NoError(k, server.Close()); running.Wait() })

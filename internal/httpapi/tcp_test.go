@@ -39,7 +39,7 @@ type bareKit struct {
 
 func newBareKit(t *testing.T, s settings) *bareKit {
 	k := &bareKit{system{kit: newKit(t, s)}, newPipeListener()}
-	port := transport.NewPort(k.api.BareHost())
+	port := transport.NewPort(k.api.TCPHost())
 	var running sync.WaitGroup
 	running.Go(func() { require.ErrorIs(t, port.Serve(&seatedListener{k.port, k.cfg}), net.ErrClosed) })
 	t.Cleanup(func() {
