@@ -1,17 +1,15 @@
 // Package broker orders messages by topic, retains the recent ones, and fans
 // them out to whoever subscribed.
 //
-// Locks are taken in this order and released before any call out of the package:
-// that of memory.Account, held while room is made, a shard's, a topic's, a frame's. Those of
-// the names, of what was forgotten and of the follows come last, one at a time. A
-// Subscriber's own lock is taken before all of them (a session that catches up reads
-// the history under its lock), never inside one: the fan-out offers, and followers
-// are told, without holding anything.
+// Locks are taken in this order: that of memory.Account while it evicts, a shard's, a
+// topic's, a frame's. The locks of the names, of the forgotten topics and of the
+// followers come last, one at a time. The lock of a Subscriber is taken before all of
+// them, since a session reads histories under its lock. So no lock of this package is
+// held while the package calls a Subscriber or a Follower.
 package broker
 
 import (
 	"context"
-	"errors"
 	"hash/maphash"
 	"strings"
 	"sync"
@@ -26,41 +24,41 @@ import (
 
 // A Subscriber is offered a topic's messages as they are published.
 type Subscriber interface {
-	// Offer hands over messages in offset order. It must not block and must not
-	// call back into the broker. Only one Offer runs at a time for one
-	// subscription. The subscriber must not keep the slice. now is about when.
+	// Offer hands over messages in the order of their offsets. It must not block or call
+	// the broker. One subscription gets one Offer at a time. The subscriber must not keep
+	// the slice. now is the current time, roughly.
 	Offer(frames []*frame.Frame, now time.Time)
 
-	// Emptied says that the history was emptied, and that there is a gap to be read
-	// from it. It comes in order with the offers, and has the same duties.
-	Emptied()
+	// Missed says that messages were deleted or lost before they could be offered: the
+	// next Read returns a gap. It comes in order with the offers, and has the same duties.
+	Missed()
 
-	// Forgotten says that the topic was forgotten: the subscription, which did not pin
-	// it, is gone.
+	// Forgotten says that the topic was forgotten, which ends the subscription. It did not
+	// pin the topic.
 	Forgotten()
 }
 
-// shards is how many parts the topic map has: enough that two cores seldom want
-// the same one, few enough that a sweep is short.
+// shards is the number of parts of the topic map: enough that two cores seldom lock the
+// same one, few enough for a short sweep.
 const shards = 64
 
-// A Broker is the daemon's topics. All methods may be called concurrently.
+// A Broker has the daemon's topics. All methods may be called concurrently.
 //
-// Publish stores a message and returns; fan-outs run in goroutines of the
-// broker's own, at most one per topic, alive while there is something to hand
-// over. With several daemons Publish will end at a Bus and its second half will
-// be what the Bus calls on every node.
+// Publish asks the Log for the order of changes, and the Log calls Apply, which stores
+// the message. Each topic has at most one fan-out, which runs while there are messages
+// to offer: in a goroutine of the broker, or in the publisher's if there are few
+// subscribers.
 type Broker struct {
-	force   atomic.Pointer[force] // what is in force
-	metrics *metrics.Metrics
-	seed    maphash.Seed
-	shards  [shards]shard
-	follows follows
-	names   names
-	reloads sync.Mutex // held by a reload
+	settings atomic.Pointer[settings] // in force
+	metrics  *metrics.Metrics
+	seed     maphash.Seed
+	shards   [shards]shard
+	follows  follows
+	names    names
+	reloads  sync.Mutex // held by a reload
 
 	keepUntil     atomic.Int64 // Unix nanoseconds; see KeepTopics
-	topics        atomic.Int64 // how many there are
+	topics        atomic.Int64 // their number
 	subscriptions atomic.Int64
 	memory        *memory.Account // immutable
 
@@ -75,21 +73,18 @@ type shard struct {
 	topics map[string]*topic
 }
 
-// New returns an empty broker on the in-memory log, whose epoch begins at now. It needs
-// Sweep about each second, and Close at the end.
+// New returns an empty broker on the in-memory log, whose epoch begins at now. Its owner
+// calls Sweep about once a second, and Close at the end.
 func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 	return NewWithLog(cfg, m, now, func(b *Broker) Log { return memoryLog{b} })
 }
 
-// NewWithLog is New with another log, which open makes for the broker. It needs Feed.
+// NewWithLog is New with another log, which open returns. Its owner also calls Feed.
 func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker) Log) *Broker {
-	b := &Broker{
-		metrics: m,
-		seed:    maphash.MakeSeed(),
-	}
-	b.force.Store(newForce(cfg))
-	b.memory = memory.New(int64(b.force.Load().MemoryBudget), (*histories)(b), m)
-	b.keys = newKeys(b.force.Load().Config, m)
+	f := newSettings(cfg)
+	b := &Broker{metrics: m, seed: maphash.MakeSeed(), keys: newKeys(f.Config, m)}
+	b.settings.Store(f)
+	b.memory = memory.New(int64(f.MemoryBudget), (*histories)(b), m)
 	for i := range b.shards {
 		b.shards[i].topics = make(map[string]*topic)
 	}
@@ -100,24 +95,24 @@ func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker
 	return b
 }
 
-// A force is the settings in force.
-type force struct {
+// settings are a Config, completed, with its rules.
+type settings struct {
 	Config
 	rules *rules
 }
 
-func newForce(cfg Config) *force {
+func newSettings(cfg Config) *settings {
 	cfg = cfg.withDefaults()
-	return &force{Config: cfg, rules: newRules(cfg)}
+	return &settings{Config: cfg, rules: newRules(cfg)}
 }
 
-// Reload puts cfg in force, also for the topics that there are: what they hold
-// beyond it goes at once.
+// Reload applies cfg, also to existing topics: messages beyond their new bounds are
+// evicted at once.
 func (b *Broker) Reload(cfg Config, now time.Time) {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
-	f := newForce(cfg)
-	b.force.Store(f) // before looking: a topic made meanwhile goes by it
+	f := newSettings(cfg)
+	b.settings.Store(f) // first: topics that are created meanwhile use it
 	b.memory.SetBudget(int64(f.MemoryBudget))
 	b.each(func(t *topic) { t.setRule(f.rules.of(t.name), now) })
 	b.keys.reload(f.Config)
@@ -135,7 +130,7 @@ func (b *Broker) each(do func(*topic)) {
 	}
 }
 
-// Feed applies what the log has, and then what it gets, until ctx ends.
+// Feed applies the entries of the log, and then new ones, until ctx ends.
 func (b *Broker) Feed(ctx context.Context) error {
 	return b.log.Feed(ctx, func(e Entry) error {
 		_, err := b.Apply(e, nil)
@@ -143,92 +138,78 @@ func (b *Broker) Feed(ctx context.Context) error {
 	})
 }
 
-// Close waits until every fan-out has handed over what was published. Nothing may
-// be published any more.
+// Close waits for the fan-outs. Nothing may be published any more.
 func (b *Broker) Close() { b.fanOuts.Wait() }
 
-// Join makes to a subscriber of the start's topic. A subscription that pins keeps
-// the topic from being forgotten; another does only until it has Settled all of it.
-// The error is a *wire.Problem: overloaded.
+// Join subscribes to to the start's topic, which it creates if necessary. A subscription
+// that pins keeps the topic from being forgotten. Another one keeps it only until it has
+// settled everything. The error is a *wire.Problem: overloaded.
 func (b *Broker) Join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
-	return b.joinCounted(func() (Joined, error) { return b.join(start, to, pins) })
-}
-
-// JoinIfThere is Join, without pinning, for a topic that there is; else ok is false.
-// With born, the subscription begins where the topic did, whatever the start says.
-func (b *Broker) JoinIfThere(start wire.Start, born bool, to Subscriber) (j Joined, ok bool, err error) {
-	j, err = b.joinCounted(func() (Joined, error) {
-		t := b.find(start.Topic)
-		if t == nil {
-			return Joined{}, errForgotten
-		}
-		return t.join(start, to, false, born)
-	})
-	if errors.Is(err, errForgotten) {
-		return Joined{}, false, nil
+	if err := b.admitSubscription(); err != nil {
+		return Joined{}, err
 	}
-	return j, err == nil, err
-}
-
-// joinCounted joins if there is room for one more subscription.
-func (b *Broker) joinCounted(join func() (Joined, error)) (Joined, error) {
-	if most := b.force.Load().MaxSubscriptions; b.countSubscriptions(1) > int64(most) {
-		b.countSubscriptions(-1)
-		return Joined{}, b.full(most, "subscriptions", "all_subscriptions")
-	}
-	err := b.memory.AdmitTopics()
-	var joined Joined
-	if err == nil {
-		joined, err = join()
-	}
-	if err != nil {
-		b.countSubscriptions(-1)
-	}
-	return joined, err
-}
-
-func (b *Broker) join(start wire.Start, to Subscriber, pins bool) (Joined, error) {
 	for {
-		t, err := b.topic(start.Topic)
+		t, err := b.topic(start.Topic, nil)
 		if err != nil {
+			b.countSubscriptions(-1)
 			return Joined{}, err
 		}
-		joined, err := t.join(start, to, pins, false)
-		if !errors.Is(err, errForgotten) {
-			return joined, err
+		if joined, ok := t.join(start, to, pins, false); ok {
+			return joined, nil
 		}
 	}
 }
 
-// full is the problem that the broker holds as many of something as it may, counted.
+// JoinIfThere is Join, without pinning, for a topic that exists; else ok is false. With
+// born, the subscription begins at the topic's first message, whatever the start says.
+func (b *Broker) JoinIfThere(start wire.Start, born bool, to Subscriber) (j Joined, ok bool, err error) {
+	t := b.find(start.Topic)
+	if t == nil {
+		return Joined{}, false, nil
+	}
+	if err := b.admitSubscription(); err != nil {
+		return Joined{}, false, err
+	}
+	if j, ok = t.join(start, to, false, born); !ok {
+		b.countSubscriptions(-1)
+	}
+	return j, ok, nil
+}
+
+// admitSubscription counts one more subscription, or returns why there may be none.
+func (b *Broker) admitSubscription() error {
+	most := b.settings.Load().MaxSubscriptions
+	if b.countSubscriptions(1) > int64(most) {
+		b.countSubscriptions(-1)
+		return b.full(most, "subscriptions", "all_subscriptions")
+	}
+	if err := b.memory.AdmitTopics(); err != nil {
+		b.countSubscriptions(-1)
+		return err
+	}
+	return nil
+}
+
+// full counts and returns the problem that a limit is reached.
 func (b *Broker) full(n int, what, limit string) *wire.Problem {
 	b.metrics.Limited.WithLabelValues(limit).Inc()
 	return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
-		"the daemon holds %d %s, as many as it may", n, what).Retry(time.Second)
+		"the daemon holds %d %s, which is the limit", n, what).Retry(time.Second)
 }
 
-// topic finds the topic of that name in its shard, or makes it.
-func (b *Broker) topic(name string) (*topic, error) { return b.topicWith(name, nil) }
-
-// topicWith is topic, with the rule that was resolved on the way, or nil.
-func (b *Broker) topicWith(name string, rule *TopicRule) (*topic, error) {
-	s := b.shard(name)
-	s.mu.RLock()
-	t := s.topics[name]
-	s.mu.RUnlock()
-	if t != nil {
+// topic returns the topic of that name. It creates one that does not exist, with a rule
+// that was resolved before, or nil.
+func (b *Broker) topic(name string, rule *TopicRule) (*topic, error) {
+	if t := b.find(name); t != nil {
 		return t, nil
 	}
-	return b.makeTopic(s, name, rule)
-}
-
-func (b *Broker) makeTopic(s *shard, name string, rule *TopicRule) (*topic, error) {
+	s := b.shard(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.topics[name]; t != nil {
 		return t, nil
 	}
-	if most := b.force.Load().MaxTopics; b.countTopics(1) > int64(most) {
+	if most := b.settings.Load().MaxTopics; b.countTopics(1) > int64(most) {
 		b.countTopics(-1)
 		return nil, b.full(most, "topics", "topics")
 	}
@@ -242,10 +223,10 @@ func (b *Broker) makeTopic(s *shard, name string, rule *TopicRule) (*topic, erro
 	return t, nil
 }
 
-// Memory returns the account of the memory that clients take.
+// Memory returns the account of the memory that clients use.
 func (b *Broker) Memory() *memory.Account { return b.memory }
 
-// Has reports whether there is a topic of that name.
+// Has reports whether a topic of that name exists.
 func (b *Broker) Has(topic string) bool { return b.find(topic) != nil }
 
 // find returns the topic of that name, or nil.
@@ -260,25 +241,24 @@ func (b *Broker) shard(name string) *shard {
 	return &b.shards[maphash.String(b.seed, name)%shards]
 }
 
-// Sweep lets go of messages whose age is over and forgets topics that hold
-// nothing and have no subscriber. A topic that is made again numbers on above
-// every offset ever forgotten, so no position becomes ambiguous. Idempotency keys
-// go whose window has passed.
+// Sweep evicts expired messages, and forgets topics that hold nothing and have no
+// subscriber. It drops idempotency keys whose window has passed. A topic that is created
+// again gets offsets above every forgotten one, so positions stay unambiguous.
 //
-// It also holds the memory budget: encodings are made without asking.
+// It also enforces the memory budget: encodings are added without a check.
 func (b *Broker) Sweep(now time.Time) {
 	b.memory.MakeRoom(0)
 	b.keys.sweep(now)
 	keeps := now.UnixNano() < b.keepUntil.Load()
-	for i := range b.shards { // few at a time: there may be a million
+	for i := range b.shards { // one at a time: there may be a million topics
 		idle := b.shards[i].sweep(now)
 		if len(idle) > 0 && !keeps {
-			b.log.Append(idle, func([]Result) {}) // in use again, or known to be forgotten
+			b.log.Append(idle, func([]Result) {}) // an error means that the topic is used again, or was forgotten
 		}
 	}
 }
 
-// sweep trims the topics, and returns entries that forget those that are idle.
+// sweep trims the topics, and returns entries that forget the idle ones.
 func (s *shard) sweep(now time.Time) (idle []Entry) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -290,11 +270,11 @@ func (s *shard) sweep(now time.Time) (idle []Entry) {
 	return idle
 }
 
-// KeepTopics has Sweep forget no topic before the given time: whoever is away
-// until then, because daemons take turns, finds its topics as it left them.
+// KeepTopics keeps Sweep from forgetting topics before the given time. Clients that
+// reconnect after a restart then find their topics unchanged.
 func (b *Broker) KeepTopics(until time.Time) { b.keepUntil.Store(until.UnixNano()) }
 
-// Gauges adds the broker's part to g.
+// Gauges adds the state of the broker to g.
 func (b *Broker) Gauges(g *metrics.Gauges) {
 	g.Topics = int(b.topics.Load())
 	g.Subscriptions = int(b.subscriptions.Load())

@@ -35,7 +35,7 @@ type recorder struct {
 	offsets []uint64
 }
 
-func (*recorder) Emptied() {}
+func (*recorder) Missed() {}
 
 func (*recorder) Forgotten() {}
 
@@ -255,10 +255,10 @@ func TestSubscriptionsAreBoundedInAll(t *testing.T) {
 // stuck is a Subscriber that breaks the rule: its Offer waits.
 type stuck struct {
 	release chan struct{}
-	missed  int // number of calls of Emptied
+	missed  int // number of calls of Missed
 }
 
-func (s *stuck) Emptied() { s.missed++ }
+func (s *stuck) Missed() { s.missed++ }
 
 func (*stuck) Forgotten() {}
 
@@ -417,16 +417,14 @@ func BenchmarkPublish(b *testing.B) {
 func consistent(t testing.TB, b *Broker) {
 	t.Helper()
 	bytes := 0
-	for i := range b.shards {
-		for _, topic := range b.shards[i].all() {
-			topic.mu.Lock()
-			bytes += topic.history.bytes
-			require.Equal(t, topic.head, topic.mark)
-			require.False(t, topic.fanning || topic.missed)
-			require.Zero(t, topic.unsent)
-			require.Zero(t, topic.unsentBytes)
-			topic.mu.Unlock()
-		}
-	}
+	b.each(func(topic *topic) {
+		topic.mu.Lock()
+		defer topic.mu.Unlock()
+		bytes += topic.history.bytes
+		require.Equal(t, topic.head, topic.mark)
+		require.False(t, topic.fanning || topic.missed)
+		require.Zero(t, topic.unsent)
+		require.Zero(t, topic.unsentBytes)
+	})
 	require.EqualValues(t, bytes, b.memory.Of(memory.History))
 }

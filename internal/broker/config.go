@@ -9,39 +9,37 @@ import (
 
 // Config bounds what a Broker holds. The zero value of a field takes its default.
 type Config struct {
-	// HistoryMessages, HistoryBytes and HistoryAge bound what each topic retains;
-	// whichever is reached first counts. Defaults 1000, 1 MiB, 60 s.
+	// HistoryMessages, HistoryBytes and HistoryAge bound the history of each topic.
+	// Whichever is reached first counts. Defaults 1000, 1 MiB, 60 s.
 	HistoryMessages int
 	HistoryBytes    int
 	HistoryAge      time.Duration
 
-	// MemoryBudget bounds the bytes of all histories, of queues and of cached frames,
-	// with what topics and subscriptions take by themselves: about that, for a
-	// moment a little more. Default 512 MiB. When it is reached, cached frames go
-	// first, and then the oldest messages of all topics; a message, topic or
-	// subscription for which there is no room even so is answered with the problem
-	// overloaded.
+	// MemoryBudget bounds the memory of all histories, queues, cached frames, topics and
+	// subscriptions. They may exceed it a little for a moment. Default 512 MiB. When the
+	// budget is full, the broker drops cached frames first, and then evicts the oldest
+	// messages of all topics. If that is not enough, a new message, topic or subscription
+	// fails with the problem overloaded.
 	MemoryBudget int
 
-	// Rules say otherwise for topics of some patterns.
+	// Rules replace these settings for topics that match their patterns.
 	Rules []Rule
 
-	// HookTopics are patterns of the topics whose TopicRule has Hook set: the application
-	// is asked before a message is published to them. Default none.
+	// HookTopics are patterns of the topics whose TopicRule has Hook set: the daemon asks
+	// the application before it publishes a message to them. Default none.
 	HookTopics []string
 
-	// MaxTopics bounds the topics held at one time; publishing or subscribing to
-	// one more is answered with the problem overloaded. Default 1,000,000.
+	// MaxTopics bounds the number of topics. A publish or a subscription that needs one
+	// more fails with the problem overloaded. Default 1,000,000.
 	MaxTopics int
 
 	// MaxSubscriptions bounds the subscriptions of all sessions and stateless polls
-	// together; one more is answered with the problem overloaded. Default
-	// 4,000,000.
+	// together. One more fails with the problem overloaded. Default 4,000,000.
 	MaxSubscriptions int
 
-	// IdempotencyKeys bounds the idempotency keys whose results are remembered, and
-	// IdempotencyWindow for how long. When there are more the oldest go. Defaults
-	// 100,000, 2 min.
+	// IdempotencyKeys bounds the idempotency keys with results, and IdempotencyWindow how
+	// long each is kept. When there are too many, the oldest are dropped. Defaults 100,000,
+	// 2 min.
 	IdempotencyKeys   int
 	IdempotencyWindow time.Duration
 }

@@ -1,17 +1,14 @@
 package broker
 
-import (
-	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/pkg/wire"
-)
+import "github.com/pubsubd/pubsubd/pkg/wire"
 
-// Export calls to with entries that, applied to a new broker, make it continue as this
-// one: with its epochs, its topics with what they hold, and its idempotency keys. A
-// topic's messages follow the topic. Close must have returned: a message that is
-// published meanwhile may be missing. Export stops at the first error, and returns it.
+// Export calls to with entries from which a new broker can continue: the epochs, the
+// topics with their messages, and the idempotency keys. A topic's messages follow the
+// topic. Close must have returned, or new messages may be missing. Export stops at the
+// first error, and returns it.
 //
-// Topics that hold nothing are exported, too: without its head, a topic would begin
-// above the floor, and its subscribers would get a gap where nothing was lost.
+// Export includes topics without messages. Without its head, a topic would begin above
+// the floor, and its subscribers would get a gap although nothing was lost.
 func (b *Broker) Export(to func(Entry) error) error {
 	for i, p := range b.partitions {
 		at := wire.Position{Epoch: *p.epoch.Load(), Offset: p.floor.Load()}
@@ -20,11 +17,11 @@ func (b *Broker) Export(to func(Entry) error) error {
 			return err
 		}
 	}
-	for i := range b.shards {
-		for _, t := range b.shards[i].all() {
-			if err := t.export(to); err != nil {
-				return err
-			}
+	var topics []*topic // to must not be called under a lock
+	b.each(func(t *topic) { topics = append(topics, t) })
+	for _, t := range topics {
+		if err := t.export(to); err != nil {
+			return err
 		}
 	}
 	for _, k := range b.keys.all() {
@@ -35,19 +32,12 @@ func (b *Broker) Export(to func(Entry) error) error {
 	return nil
 }
 
-func (s *shard) all() []*topic {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	topics := make([]*topic, 0, len(s.topics))
-	for _, t := range s.topics {
-		topics = append(topics, t)
-	}
-	return topics
-}
-
 func (t *topic) export(to func(Entry) error) error {
-	at, state, frames := t.exported()
-	if err := to(Entry{Op: OpTopic, Message: &wire.Message{Position: at}, State: &state}); err != nil {
+	t.mu.Lock()
+	at, state := t.positionLocked(t.head), &State{Born: t.born, Lost: t.history.lost, Reason: t.history.reason}
+	frames := t.history.appendAfter(nil, t.history.lost)
+	t.mu.Unlock()
+	if err := to(Entry{Op: OpTopic, Message: &wire.Message{Position: at}, State: state}); err != nil {
 		return err
 	}
 	for _, f := range frames {
@@ -56,12 +46,4 @@ func (t *topic) export(to func(Entry) error) error {
 		}
 	}
 	return nil
-}
-
-// exported returns what the topic is, and what it holds.
-func (t *topic) exported() (at wire.Position, state State, frames []*frame.Frame) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	state = State{Born: t.born, Lost: t.history.lost, Reason: t.history.reason}
-	return t.positionLocked(t.head), state, t.history.appendAfter(nil, t.history.lost)
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// maybeFanOutLocked sees to it that m, just appended, is offered: by the fan-out
-// that is running, by a new one, or, if there are few subscribers, by its caller
-// once it has let go of the lock. With no subscriber there is nothing to do.
+// maybeFanOutLocked has m offered, which was just appended: by the running fan-out, by a
+// new one, or, if it returns few, by the caller after it has unlocked the topic.
 func (t *topic) maybeFanOutLocked(m *wire.Message) (few bool) {
 	if len(t.subs) == 0 && !t.fanning {
 		t.mark = t.head
@@ -38,23 +37,23 @@ func (t *topic) maybeStartLocked() {
 	}
 }
 
-// fewSubscribers is how many a publisher offers to himself: for them, waking
-// another goroutine, and often another core, costs more than the offers do. In the
-// collaboration of two, it was a fifth of the daemon's CPU per message.
+// fewSubscribers is the most subscribers to which a publisher itself offers a message.
+// For so few, waking another goroutine costs more than the offers. With two subscribers
+// it was a fifth of the daemon's CPU per message.
 const fewSubscribers = 8
 
-// A batch is what one round of a fan-out needs.
+// A batch has the messages and subscribers of one round of a fan-out.
 type batch struct {
 	frames []*frame.Frame
 	subs   []*Subscription
 	missed bool // messages before these frames were lost
 }
 
-// offer tells the subscribers what the batch holds.
+// offer offers the batch, its frames with to.
 func (b *batch) offer(to func([]*Subscription, []*frame.Frame)) {
 	if b.missed {
 		for _, s := range b.subs {
-			s.to.Emptied()
+			s.to.Missed()
 		}
 	}
 	if len(b.frames) > 0 {
@@ -64,14 +63,13 @@ func (b *batch) offer(to func([]*Subscription, []*frame.Frame)) {
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// fanOutHere offers what there is, once. If more came meanwhile, a fan-out goes on
-// with it: a publisher must not do others' work for ever.
+// fanOutHere offers one batch in the publisher's goroutine. Messages that were published
+// meanwhile are left to a goroutine of the broker, so that the publisher returns.
 func (t *topic) fanOutHere() {
 	b := batches.Get().(*batch)
 	if t.nextBatch(b) {
 		b.offer(offerTurn)
-		t.advance(b.frames)
-		if t.maybeRest() {
+		if t.advance(b.frames) {
 			t.broker.fanOuts.Go(t.fanOut)
 		}
 	}
@@ -82,39 +80,29 @@ func (t *topic) fanOutHere() {
 	}
 }
 
-// maybeRest ends the fan-out unless something is left to offer.
-func (t *topic) maybeRest() (left bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.fanning = t.unsent > 0 || t.missed
-	return t.fanning
-}
-
-// fanOut offers what is above the mark to every subscriber, many messages at a
-// time when it lags, until nothing is left. It holds no lock while it offers:
-// whoever joins meanwhile begins above what is being offered, and whoever left
-// ignores it.
+// fanOut offers the messages above the mark to every subscriber, until none is left. When
+// it lags, it offers many at a time. It holds no lock while it offers. A subscriber that
+// joins meanwhile begins above these messages, and one that has left ignores them.
 func (t *topic) fanOut() {
 	var b batch
-	for t.nextBatch(&b) {
+	for more := true; more && t.nextBatch(&b); {
 		b.offer(offerAll)
-		t.advance(b.frames)
+		more = t.advance(b.frames)
 	}
 }
 
-// A part is how many subscribers it takes to make another core worth its waking,
-// and a turn how many are offered to before others may have the core: writing to
-// ten thousand connections takes a tenth of a second, and another topic's burst,
-// or the answer to a publisher, should not wait for that.
+// A part is the number of subscribers for which waking another core pays. A turn is how
+// many get their offers before other goroutines may run: writing to ten thousand
+// connections takes a tenth of a second, and other topics should not wait for that.
 const (
 	part = 512
 	turn = 64
 )
 
-// offerAll offers frames to every subscriber, on half of the cores if there are
-// many: the others read what those who have them ask for next. On two cores, a
-// second fan-out cost 15 % more CPU per delivery and shortened no burst. It returns
-// when all have them, which keeps each one's order.
+// offerAll offers frames to every subscriber, on half of the cores if there are many
+// subscribers: the other cores read the next requests. On two cores, a second fan-out
+// cost 15 % more CPU per delivery and shortened no burst. offerAll returns after all
+// offers, which keeps them in order.
 func offerAll(subs []*Subscription, frames []*frame.Frame) {
 	var others sync.WaitGroup
 	for n := min(runtime.GOMAXPROCS(0)/2, len(subs)/part); n > 1; n-- {
@@ -141,7 +129,7 @@ func offerTurn(subs []*Subscription, frames []*frame.Frame) {
 	}
 }
 
-// nextBatch copies what is unsent and who is to get it, or ends the fan-out.
+// nextBatch copies the unsent messages and the subscribers, or ends the fan-out.
 func (t *topic) nextBatch(b *batch) (more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,11 +143,9 @@ func (t *topic) nextBatch(b *batch) (more bool) {
 	return t.fanning
 }
 
-// advance moves the mark over what was offered, which may then be evicted.
-func (t *topic) advance(frames []*frame.Frame) {
-	if len(frames) == 0 {
-		return
-	}
+// advance moves the mark over the offered messages, which may then be evicted. It ends
+// the fan-out unless something is left to offer.
+func (t *topic) advance(frames []*frame.Frame) (left bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, f := range frames {
@@ -170,4 +156,6 @@ func (t *topic) advance(frames []*frame.Frame) {
 		}
 	}
 	t.trimLocked(time.Now())
+	t.fanning = t.unsent > 0 || t.missed
+	return t.fanning
 }

@@ -16,7 +16,7 @@ import (
 // A writer is a Subscriber that takes about as long as a write to a connection.
 type writer struct{ offered *atomic.Int64 }
 
-func (*writer) Emptied() {}
+func (*writer) Missed() {}
 
 func (*writer) Forgotten() {}
 
@@ -161,7 +161,7 @@ func BenchmarkFanOut(b *testing.B) {
 // discard takes nothing and no time.
 type discard struct{ *recorder }
 
-func (discard) Emptied() {}
+func (discard) Missed() {}
 
 func (discard) Forgotten() {}
 

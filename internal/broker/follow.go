@@ -1,17 +1,19 @@
 package broker
 
 import (
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// A Follower learns of each new topic that its pattern matches, before the topic's
+// A Follower is called for each new topic that its pattern matches, before the topic's
 // first message is offered. It may join from the topic's beginning (born), but must not
 // wait for a publisher.
 //
-// A topic that a subscription creates is announced with its first message, too: the
-// subscriber may hold the lock that a Follower needs.
+// A topic that a subscription creates is announced when its first message is published:
+// the subscriber may hold the lock that a Follower needs.
 type Follower interface {
 	Made(topic string)
 }
@@ -28,12 +30,9 @@ type followers map[Follower]struct{}
 func (b *Broker) Followers(topic string) (found []Follower) {
 	b.follows.mu.RLock()
 	defer b.follows.mu.RUnlock()
-	b.follows.tree.matching(topic, func(of *followers) bool {
-		for f := range *of {
-			found = append(found, f)
-		}
-		return true
-	})
+	for all := range b.follows.tree.matching(topic) {
+		found = slices.AppendSeq(found, maps.Keys(*all))
+	}
 	return found
 }
 
@@ -73,26 +72,23 @@ func (b *Broker) Unfollow(pattern string, f Follower) {
 	b.memory.Add(memory.Topics, -int64(freed))
 }
 
-// tell announces a topic to its followers, once, before its first message. The
-// publisher tells a few itself, so that they receive the message live. Another
-// goroutine tells more of them: they read the message from history.
-func (b *Broker) tell(t *topic) {
-	t.told.Do(func() {
+// announce calls the followers of a topic, once, before its first message. The publisher
+// calls a few itself, so that they receive the message live. More are called in another
+// goroutine, and read the message from history.
+func (b *Broker) announce(t *topic) {
+	t.announced.Do(func() {
 		followers := b.Followers(t.name)
-		if len(followers) <= fewSubscribers {
-			t.tell(followers)
-			return
+		t.announcing.Store(true) // the topic must not be forgotten meanwhile
+		announce := func() {
+			for _, f := range followers {
+				f.Made(t.name)
+			}
+			t.announcing.Store(false)
 		}
-		t.telling.Store(true) // the topic must not be forgotten meanwhile
-		b.fanOuts.Go(func() {
-			t.tell(followers)
-			t.telling.Store(false)
-		})
+		if len(followers) <= fewSubscribers {
+			announce()
+		} else {
+			b.fanOuts.Go(announce)
+		}
 	})
-}
-
-func (t *topic) tell(followers []Follower) {
-	for _, f := range followers {
-		f.Made(t.name)
-	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A history is the messages that a topic retains, oldest first, in a ring that
-// grows and shrinks with them. It belongs to its topic, whose lock guards it.
+// A history has the messages that a topic retains, oldest first, in a ring that grows and
+// shrinks with their number. The topic's lock guards it.
 type history struct {
 	ring  []*frame.Frame // length is a power of two, or zero
 	start int            // index of the oldest in ring
@@ -16,7 +16,7 @@ type history struct {
 	bytes int // sum of the frames' sizes
 
 	lost   uint64         // highest offset no longer held
-	reason wire.GapReason // why the last of those left
+	reason wire.GapReason // why the last one was lost
 }
 
 func (h *history) len() int { return h.count }
@@ -36,7 +36,7 @@ func (h *history) push(f *frame.Frame) {
 	h.bytes += f.Size()
 }
 
-// pop lets go of the oldest message and remembers why.
+// pop removes the oldest message, for a reason.
 func (h *history) pop(reason wire.GapReason) {
 	f := h.front()
 	h.ring[h.start] = nil
@@ -65,7 +65,7 @@ func (h *history) after(offset uint64) int {
 	return sort.Search(h.count, func(i int) bool { return h.at(i).Position().Offset > offset })
 }
 
-// appendAfter appends every message above offset.
+// appendAfter appends the messages above offset.
 func (h *history) appendAfter(dst []*frame.Frame, offset uint64) []*frame.Frame {
 	for i := h.after(offset); i < h.count; i++ {
 		dst = append(dst, h.at(i))
@@ -73,7 +73,7 @@ func (h *history) appendAfter(dst []*frame.Frame, offset uint64) []*frame.Frame 
 	return dst
 }
 
-// get returns the message at exactly that offset, or nil.
+// get returns the message with that offset, or nil.
 func (h *history) get(offset uint64) *frame.Frame {
 	i := h.after(offset - 1)
 	if i == h.count || h.at(i).Position().Offset != offset {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 // A Digest stands for the bytes that it was made of.
 type Digest [sha256.Size]byte
 
-// digestOf is a digest of parts and of their lengths.
+// digestOf returns a digest of parts and of their lengths.
 func digestOf(parts ...[]byte) (d Digest) {
 	h := sha256.New()
 	for _, part := range parts {
@@ -29,7 +30,7 @@ func digestOf(parts ...[]byte) (d Digest) {
 // used for.
 type Key struct {
 	Scope Digest // the owner, the topic and the key
-	Print Digest // everything else that the publisher said
+	Print Digest // everything else that the publisher stated
 }
 
 func keyOf(owner string, m *wire.Message, ttl time.Duration) Key {
@@ -41,7 +42,7 @@ func scopeOf(owner, topic, key string) Digest {
 	return digestOf([]byte(owner), []byte(topic), []byte(key))
 }
 
-// typeOf tells JSON from JSON that came in CBOR: the same bytes are other values.
+// typeOf returns different types for JSON and for CBOR: the same bytes are other values.
 func typeOf(m *wire.Message) string {
 	if m.CBOR {
 		return wire.CBORType
@@ -49,10 +50,10 @@ func typeOf(m *wire.Message) string {
 	return m.Type
 }
 
-// An Await waits until a channel is closed; an error says why it does not.
+// An Await waits until a channel is closed, or returns why it does not wait.
 type Await func(over <-chan struct{}) error
 
-// UntilDone waits at most until ctx ends.
+// UntilDone returns an Await that waits at most until ctx ends.
 func UntilDone(ctx context.Context) Await {
 	return func(over <-chan struct{}) error {
 		select {
@@ -64,99 +65,93 @@ func UntilDone(ctx context.Context) Await {
 	}
 }
 
-// PublishOnce is Publish for a message whose ID is an idempotency key of owner's. If a
-// message with that key was published to the topic within the window, it returns that
-// one's result. While one is being published it waits, at most until ctx ends, and then
-// returns ctx's error. Other errors are Publish's, or a *wire.Problem:
+// PublishOnce is Publish for a message whose ID is an idempotency key of an owner. If a
+// message with that key was published to the topic within the window, it returns the
+// earlier result. While another publish with the key is under way, it waits, at most
+// until ctx ends. The error is that of ctx or of Publish, or a *wire.Problem:
 // idempotency_mismatch.
 func (b *Broker) PublishOnce(ctx context.Context, owner string, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
 	return b.Once(UntilDone(ctx), owner, m, ttl, now, func(k Key) (wire.Published, error) { return b.PublishBy(Route{}, k, m, ttl, now) })
 }
 
-// Once is PublishOnce, where publish publishes if there is no result yet: with
-// PublishBy. It may take its time, and change m: the key stands for m and ttl as they
-// are given. await waits for another publish, and may be called several times.
+// Once is PublishOnce with the caller's own publish, which ends in PublishBy. It is called
+// unless there is an earlier result. It may take long, and may change m: the key stands
+// for m and ttl as Once got them. await waits for another publish, and may be called
+// several times.
 func (b *Broker) Once(await Await, owner string, m *wire.Message, ttl time.Duration, now time.Time, publish func(Key) (wire.Published, error)) (wire.Published, error) {
 	return b.keys.do(await, keyOf(owner, m, ttl), now, publish)
 }
 
-// IsUnderWay reports whether PublishOnce would wait now for another publish with the
-// same key.
+// IsUnderWay reports whether Once would wait now for another publish with the same key.
 func (b *Broker) IsUnderWay(owner, topic, key string) bool {
-	return b.keys.isUnderWay(scopeOf(owner, topic, key))
+	b.keys.mu.Lock()
+	defer b.keys.mu.Unlock()
+	known := b.keys.byScope[scopeOf(owner, topic, key)]
+	return known != nil && known.underWay != nil
 }
 
 // keys are the idempotency keys in use, with the results of their publishes.
 //
 // A key is under way from the beginning of its publish until that is applied or has
 // failed; other publishes with the key wait meanwhile. A failed publish leaves nothing.
-// Keys of applied publishes stay until the window has passed, and at most so many: the
-// oldest go first. All methods may be called concurrently.
+// Keys of applied publishes stay until the window has passed. When there are more than
+// the limit, the oldest are dropped. All methods may be called concurrently.
 type keys struct {
 	metrics *metrics.Metrics // immutable
 
-	mu             sync.Mutex // guards the fields below; taken last
-	window         time.Duration
-	limit          int
-	byScope        map[Digest]*usedKey
-	oldest, newest *usedKey // of the applied ones
-	applieds       int      // number of the applied ones
+	mu      sync.Mutex // guards the fields below; taken last
+	window  time.Duration
+	limit   int
+	byScope map[Digest]*usedKey
+	inOrder []*usedKey // the applied ones, oldest first
 }
 
-// A usedKey is under way until underWay is nil; then it is linked.
+// A usedKey is under way until underWay is nil; then it is applied.
 type usedKey struct {
 	Key
 	wire.Published
 	underWay chan struct{} // closed at the end of the publish
-	next     *usedKey      // the next newer one
 }
 
 func newKeys(cfg Config, m *metrics.Metrics) *keys {
 	return &keys{window: cfg.IdempotencyWindow, limit: cfg.IdempotencyKeys, metrics: m, byScope: make(map[Digest]*usedKey)}
 }
 
-// reload puts another window and another limit in force.
+// reload changes the window and the limit.
 func (k *keys) reload(cfg Config) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.window, k.limit = cfg.IdempotencyWindow, cfg.IdempotencyKeys
-	k.boundLocked()
+	k.evictLocked()
 }
 
 // do returns what publish returns, or the result of an earlier publish with the key.
 func (k *keys) do(await Await, key Key, now time.Time, publish func(Key) (wire.Published, error)) (wire.Published, error) {
 	for {
-		mine, found, wait := k.begin(key, now)
+		mine, found := k.begin(key, now)
 		switch {
 		case mine != nil:
 			return k.publish(mine, key, publish)
-		case wait == nil:
+		case found.underWay == nil:
 			return k.repeat(key, found)
 		}
-		if err := await(wait); err != nil {
+		if err := await(found.underWay); err != nil {
 			return wire.Published{}, err
 		}
 	}
 }
 
-// begin returns a key that is now under way, or the one found, or what to wait for.
-func (k *keys) begin(key Key, now time.Time) (mine *usedKey, found usedKey, wait <-chan struct{}) {
+// begin returns a key that is now under way, or the one found.
+func (k *keys) begin(key Key, now time.Time) (mine *usedKey, found usedKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	known := k.byScope[key.Scope]
-	if known == nil || known.underWay == nil && k.passed(known, now) {
+	if known == nil || known.underWay == nil && k.hasPassed(known, now) {
 		mine = &usedKey{Key: key, underWay: make(chan struct{})}
 		k.byScope[key.Scope] = mine
-		return mine, usedKey{}, nil
+		return mine, usedKey{}
 	}
-	return nil, *known, known.underWay
-}
-
-func (k *keys) isUnderWay(scope Digest) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	known := k.byScope[scope]
-	return known != nil && known.underWay != nil
+	return nil, *known
 }
 
 func (k *keys) publish(mine *usedKey, key Key, publish func(Key) (wire.Published, error)) (published wire.Published, err error) {
@@ -190,14 +185,15 @@ func (k *keys) applied(key Key, published wire.Published, now time.Time) {
 		known.Print = key.Print
 		close(known.underWay)
 		known.underWay = nil
-	case known != nil && !k.passed(known, now):
+	case known != nil && !k.hasPassed(known, now):
 		return
 	default:
 		known = &usedKey{Key: key}
 		k.byScope[key.Scope] = known
 	}
 	known.Published = published
-	k.linkLocked(known)
+	k.inOrder = append(k.inOrder, known)
+	k.evictLocked()
 }
 
 // repeat returns the result of an earlier publish.
@@ -211,45 +207,36 @@ func (k *keys) repeat(key Key, found usedKey) (wire.Published, error) {
 	return found.Published, nil
 }
 
-// linkLocked makes u the newest. The oldest may have to go.
-func (k *keys) linkLocked(u *usedKey) {
-	if k.oldest == nil {
-		k.oldest = u
-	} else {
-		k.newest.next = u
-	}
-	k.newest = u
-	k.applieds++
-	k.boundLocked()
-}
-
-func (k *keys) boundLocked() {
-	for k.applieds > k.limit {
+// evictLocked drops the oldest keys above the limit.
+func (k *keys) evictLocked() {
+	for len(k.inOrder) > k.limit {
 		k.dropLocked()
 		k.metrics.IdempotencyEvicted.Inc()
 	}
 }
 
-// dropLocked forgets the oldest. Its key may have been used anew since.
+// dropLocked drops the oldest key.
 func (k *keys) dropLocked() {
-	o := k.oldest
-	if k.oldest = o.next; k.oldest == nil {
-		k.newest = nil
-	}
-	k.applieds--
-	if k.byScope[o.Scope] == o {
-		delete(k.byScope, o.Scope)
+	oldest := k.inOrder[0]
+	k.inOrder[0], k.inOrder = nil, k.inOrder[1:]
+	k.forgetLocked(oldest)
+}
+
+// forgetLocked removes u from byScope, unless a newer use of the same key replaced it.
+func (k *keys) forgetLocked(u *usedKey) {
+	if k.byScope[u.Scope] == u {
+		delete(k.byScope, u.Scope)
 	}
 }
 
-func (k *keys) passed(u *usedKey, now time.Time) bool {
+func (k *keys) hasPassed(u *usedKey, now time.Time) bool {
 	return now.UnixMilli()-u.Time >= k.window.Milliseconds()
 }
 
-// sweepTurn is how many keys are forgotten before publishes may continue.
+// sweepTurn is how many keys are dropped before publishes may continue.
 const sweepTurn = 1000
 
-// sweep forgets the keys whose window has passed.
+// sweep drops the keys whose window has passed.
 func (k *keys) sweep(now time.Time) {
 	for k.sweepSome(now) {
 	}
@@ -259,7 +246,7 @@ func (k *keys) sweepSome(now time.Time) (more bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for range sweepTurn {
-		if k.oldest == nil || !k.passed(k.oldest, now) {
+		if len(k.inOrder) == 0 || !k.hasPassed(k.inOrder[0], now) {
 			return false
 		}
 		k.dropLocked()
@@ -267,31 +254,26 @@ func (k *keys) sweepSome(now time.Time) (more bool) {
 	return true
 }
 
-// forgetEpoch forgets the keys of messages of an epoch that is over. The log has them
-// again, or lost them.
+// forgetEpoch drops the keys of messages of an epoch that is over. The log repeats them
+// in the new epoch, or has lost them.
 func (k *keys) forgetEpoch(epoch string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	u := k.oldest
-	k.oldest, k.newest, k.applieds = nil, nil, 0
-	for u != nil {
-		next := u.next
-		u.next = nil
-		if u.Position.Epoch != epoch {
-			k.linkLocked(u)
-		} else if k.byScope[u.Scope] == u {
-			delete(k.byScope, u.Scope)
+	k.inOrder = slices.DeleteFunc(k.inOrder, func(u *usedKey) bool {
+		over := u.Position.Epoch == epoch
+		if over {
+			k.forgetLocked(u)
 		}
-		u = next
-	}
+		return over
+	})
 }
 
-// all returns the applied keys, the oldest first.
+// all returns copies of the applied keys, the oldest first.
 func (k *keys) all() []usedKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := make([]usedKey, 0, k.applieds)
-	for u := k.oldest; u != nil; u = u.next {
+	all := make([]usedKey, 0, len(k.inOrder))
+	for _, u := range k.inOrder {
 		all = append(all, *u)
 	}
 	return all
@@ -300,5 +282,5 @@ func (k *keys) all() []usedKey {
 func (k *keys) count() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.applieds
+	return len(k.inOrder)
 }

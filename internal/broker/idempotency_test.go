@@ -132,7 +132,7 @@ func TestAPublishThatFailedMayBeTriedAgain(t *testing.T) {
 func TestARepeatNeedsNoRoom(t *testing.T) {
 	b := newBroker(Config{MaxTopics: 1})
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
-	b.Sweep(time.Now().Add(b.force.Load().HistoryAge)) // forgets the topic
+	b.Sweep(time.Now().Add(b.settings.Load().HistoryAge)) // forgets the topic
 	publish(t, b, "b")
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Log decides the order of all changes to topics, and keeps them for as long as it
-// promises. The broker asks it with Append, and changes a topic only when the log calls
-// Apply. The in-memory log is the default: it keeps nothing but what Apply keeps.
+// A Log decides the order of all changes to topics, and may keep them. The broker asks it
+// with Append, and changes a topic only when the log calls Apply. The in-memory log is
+// the default. It keeps nothing itself.
 //
-// A log gives offsets in one of two ways. Either it appends an entry with offset 0, and
-// Apply gives the next offset of its topic, under the topic's lock. Or it gives offsets
-// itself, which may have holes: they rise within a partition, also across restarts of
-// the process, until the log begins another epoch.
+// A log assigns offsets in one of two ways. It may call Apply with offset 0: Apply assigns
+// the next offset of the topic, under the topic's lock. Or it assigns offsets itself,
+// which may skip numbers. They rise within a partition, also across restarts of the
+// process, until the log begins another epoch.
 //
 // Apply may be called concurrently for different partitions, and for entries with
 // offset 0. The other entries of a partition are applied one after the other, in order.
-// An entry may be applied again: Apply ignores what it has.
+// An entry may be applied again: Apply ignores entries that it has.
 //
-// Two entries with one Key, within the time that a log remembers keys, are one: the
-// second has the result of the first.
+// A log remembers keys for some time. A second entry with the same Key within that time
+// gets the result of the first.
 type Log interface {
-	// Append adds changes to the log, in order. It never blocks. done is called once:
-	// when all of them have been applied, or are known to have failed. A result with an
-	// error may also mean that nobody knows; only a Key makes it safe to try again.
+	// Append adds changes to the log, in order. It never blocks. done is called once, when
+	// all of them have been applied or have failed. After an error an entry may still be in
+	// the log, so only an entry with a Key can be retried without a duplicate.
 	Append(e []Entry, done func([]Result))
 
-	// Feed applies what the log has, and then what it gets, until ctx ends or apply
+	// Feed applies the entries of the log, and then new ones, until ctx ends or apply
 	// fails.
 	Feed(ctx context.Context, apply func(Entry) error) error
 
@@ -39,8 +39,8 @@ type Log interface {
 	Partition(topic string) int
 
 	// Applied reports whether Feed has applied all entries of a partition up to a
-	// position. Then the position is good for every topic of the partition, also one
-	// whose head is lower here than on another daemon. A log that lets Apply number
+	// position. Then the position is valid for every topic of the partition, also for one
+	// whose head is lower here than on another daemon. A log that lets Apply assign offsets
 	// returns false. Applied is called under a topic's lock, and must not call the broker.
 	Applied(at wire.Position) bool
 }
@@ -54,17 +54,15 @@ const (
 	OpPublish Op = iota
 	// OpDelete empties the history of a topic. It has an offset of its own.
 	OpDelete
-	// OpLost says that the log has lost messages of a topic up to the offset, of which
-	// this daemon may not have applied all. Subscribers learn so.
+	// OpLost says that the log has lost messages of a topic up to the offset. Subscribers
+	// that have not received all of them get a gap.
 	OpLost
 	// OpForget removes a topic that holds nothing and has no subscriber.
 	OpForget
-	// OpEpoch begins an epoch of a partition: its topics lose what they hold, and their
-	// subscribers learn that the offsets begin anew. Within the same epoch, it raises
-	// the floor.
+	// OpEpoch begins an epoch of a partition: its topics lose their messages, and their
+	// subscribers get a gap, restarted. Within the same epoch, it raises the floor.
 	OpEpoch
-	// OpTopic continues a topic, unless it exists, from what was known of it. The
-	// messages that it holds follow.
+	// OpTopic restores a topic, unless it exists. Entries with its messages follow.
 	OpTopic
 	// OpKey adds the result of an earlier publish with an idempotency key.
 	OpKey
@@ -74,29 +72,29 @@ const (
 type Entry struct {
 	Op Op
 
-	// Message is what is published. For the other kinds, its Position has the topic,
-	// the epoch and the offset: of the deletion, the last lost or newest message, the
-	// partition's floor or the earlier publish.
+	// Message is published by OpPublish. For the other kinds only its Position counts. The
+	// offset is that of the deletion, of the last lost message, of the topic's newest
+	// message, of the partition's floor, or of the earlier publish.
 	Message *wire.Message
 
-	TTL      time.Duration // of the message; 0: as long as it is held
-	Accepted time.Time     // when this daemon received the entry; zero: when Message.Time says
-	Key      Key           // of a publish; zero: it has none
+	TTL      time.Duration // of the message; 0: none
+	Accepted time.Time     // when this daemon received the entry; zero: at Message.Time
+	Key      Key           // of a publish; zero: none
 	State    *State        // of OpLost, OpEpoch and OpTopic
 
 	route Route // of a publish to this broker; may be empty
 }
 
-// State is what an entry says of a partition or of a topic.
+// State is the state of a partition or of a topic in an entry.
 type State struct {
-	Partition int    // that begins the epoch
-	Forgotten uint64 // topics that were forgotten before
+	Partition int    // of OpEpoch
+	Forgotten uint64 // of OpEpoch: number of topics that were forgotten before
 
-	Born, Lost uint64         // of OpTopic: the offset before the first message, and the last one not held
-	Reason     wire.GapReason // why it is not held
+	Born, Lost uint64         // of OpTopic: the offset before the first message, and of the last lost one
+	Reason     wire.GapReason // why that one was lost
 }
 
-// A Result is what became of an Entry.
+// A Result is the result of an Entry.
 type Result struct {
 	wire.Published
 	Err error
@@ -110,20 +108,20 @@ var (
 	errInUse = errors.New("the topic is in use")
 )
 
-// Apply makes one change, and returns its position. It is the only way into a topic.
+// Apply makes one change, and returns its position. Nothing else changes a topic.
 //
-// An entry with offset 0 gets the next offset of its topic, or fails: the topic may not
-// exist, or have no room. An entry with an offset never fails, since the log has it: what
-// this daemon cannot hold it announces as lost.
+// An entry with offset 0 gets the next offset of its topic, or fails: there may be no such
+// topic, or no memory. An entry with an offset never fails, since the log has it: if this
+// daemon cannot hold it, subscribers get a gap.
 //
-// stored, unless nil, is called with the position of a change that a log has to keep,
-// under the topic's lock: in the order of the offsets. It must not call the broker.
+// stored, unless nil, is called with the position of each change that a log has to keep,
+// under the topic's lock and so in the order of the offsets. It must not call the broker.
 func (b *Broker) Apply(e Entry, stored func(wire.Position)) (wire.Position, error) {
 	now := e.Accepted
 	if now.IsZero() || e.Message.Position.Offset > 0 {
 		now = time.Now()
 	}
-	if e.Accepted.IsZero() { // a time to come, by a clock that was set back, is now
+	if e.Accepted.IsZero() { // if the clock was set back, a future time counts as now
 		e.Accepted = now.Add(-max(0, now.Sub(time.UnixMilli(e.Message.Time))))
 	}
 	switch e.Op {
@@ -159,7 +157,7 @@ func (b *Broker) applyPublish(e *Entry, stored func(wire.Position), now time.Tim
 	for t := e.route.topic; ; t = nil {
 		var err error
 		if t == nil {
-			t, err = b.topicWith(at.Topic, e.route.rule)
+			t, err = b.topic(at.Topic, e.route.rule)
 		}
 		switch {
 		case err != nil && numbered:
@@ -168,7 +166,7 @@ func (b *Broker) applyPublish(e *Entry, stored func(wire.Position), now time.Tim
 		case err != nil:
 			return wire.Position{}, err
 		}
-		b.tell(t)
+		b.announce(t)
 		few, err := t.publish(e, stored, short, now)
 		switch {
 		case errors.Is(err, errForgotten):
@@ -197,7 +195,7 @@ func (b *Broker) isPast(at wire.Position) bool {
 	case at.Offset > p.floor.Load() || b.Has(at.Topic):
 		return false
 	}
-	if !p.forgotten.has(at.Topic, at.Offset) { // it could not be held, or it is not remembered
+	if !p.forgotten.has(at.Topic, at.Offset) { // it could not be held, or is not remembered
 		p.forgotten.add(at.Topic, at.Offset)
 	}
 	return true
@@ -218,16 +216,25 @@ func (b *Broker) applyDelete(e *Entry, stored func(wire.Position)) (wire.Positio
 func (b *Broker) applyLost(e *Entry) {
 	at := e.Message.Position
 	for !b.isPast(at) {
-		t, err := b.topic(at.Topic)
-		if err != nil {
-			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+		t := b.topicOrForget(at)
+		if t == nil {
 			return
 		}
 		if t.lose(e) {
-			b.tell(t) // followers join where the topic begins, and read the gap
+			b.announce(t) // followers join where the topic begins, and read the gap
 			return
 		}
 	}
+}
+
+// topicOrForget returns the topic of a position. If it cannot be held, it counts as
+// forgotten, and the result is nil.
+func (b *Broker) topicOrForget(at wire.Position) *topic {
+	t, err := b.topic(at.Topic, nil)
+	if err != nil {
+		b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+	}
+	return t
 }
 
 func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Position, error) {
@@ -245,7 +252,7 @@ func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Positio
 	s.mu.Unlock()
 	switch {
 	case forgets:
-		for _, sub := range t.subs { // nobody else has them any more
+		for _, sub := range t.subs { // without the lock: a forgotten topic does not change
 			sub.to.Forgotten()
 		}
 		return e.Message.Position, nil
@@ -260,8 +267,8 @@ func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Positio
 	return at, nil
 }
 
-// applyEpoch changes the partition first: a topic that is created meanwhile begins in
-// the new epoch.
+// applyEpoch changes the partition first, so that topics that are created meanwhile begin
+// in the new epoch.
 func (b *Broker) applyEpoch(e *Entry) {
 	at, p := e.Message.Position, b.partitions[e.State.Partition]
 	was := *p.epoch.Load()
@@ -276,24 +283,19 @@ func (b *Broker) applyEpoch(e *Entry) {
 	b.keys.forgetEpoch(was)
 }
 
-// awayTime is how long a topic that continues is kept without subscribers, so that they
-// can come back to its offsets.
+// awayTime is how long a restored topic is kept without subscribers, so that clients can
+// reconnect to it.
 const awayTime = time.Minute
 
 func (b *Broker) applyTopic(e *Entry, now time.Time) {
 	for at := e.Message.Position; ; {
-		t, err := b.topic(at.Topic)
-		if err != nil {
-			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
-			return
-		}
-		if t.resume(e, now.Add(awayTime)) {
+		if t := b.topicOrForget(at); t == nil || t.resume(e, now.Add(awayTime)) {
 			return
 		}
 	}
 }
 
-// memoryLog is the Log of a broker that keeps nothing beyond its own memory.
+// memoryLog is the in-memory Log.
 type memoryLog struct{ broker *Broker }
 
 func (l memoryLog) Append(e []Entry, done func([]Result)) {

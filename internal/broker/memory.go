@@ -9,16 +9,15 @@ import (
 )
 
 // The memory of a topic and of a subscription itself: struct, name, and entries in maps
-// and lists. Measured with 100,000 of each: 377 and 271
-// bytes, with names of 22.
+// and lists. Measured with 100,000 of each: 377 and 271 bytes, with names of 22 bytes.
 const (
 	topicBytes        = 400
 	subscriptionBytes = 288
 )
 
-// The memory of a pattern that a session follows, and of each of its tokens that no
-// other pattern begins with. Measured with 90,000 of sixteen tokens: 6.1 KB each, and 1.0 KB
-// where they shared all tokens.
+// The memory of a pattern that a session follows, and of each branch of the tree of
+// patterns. Measured with 90,000 of sixteen tokens: 6.1 KB each, and 1.0 KB if they
+// shared all tokens.
 const (
 	patternBytes = 1024
 	tokenBytes   = 352
@@ -50,19 +49,19 @@ func (t *topic) forgetEncodings() {
 	}
 }
 
-// EvictOldest implements memory.Histories. A message that a fan-out has not offered yet
-// stays.
+// EvictOldest implements memory.Histories. It does not evict messages that were not
+// offered yet.
 func (h *histories) EvictOldest(enough func() bool) {
 	b := (*Broker)(h)
 	var all byAge
 	b.each(func(t *topic) {
-		if accepted, ok := t.oldest(); ok {
+		if accepted, ok := t.oldest(false); ok {
 			all = append(all, aged{t, accepted})
 		}
 	})
 	heap.Init(&all)
 	for len(all) > 0 && !enough() {
-		if accepted, ok := all[0].topic.evictOldest(); ok {
+		if accepted, ok := all[0].topic.oldest(true); ok {
 			all[0].accepted = accepted
 			heap.Fix(&all, 0)
 		} else {
@@ -71,16 +70,16 @@ func (h *histories) EvictOldest(enough func() bool) {
 	}
 }
 
-// evictedForMemory labels messages that were evicted for want of memory in the metrics;
-// their subscribers get the reason evicted.
+// evictedForMemory is the label in the metrics of messages that were evicted because the
+// memory budget was full. Subscribers get the reason evicted.
 const evictedForMemory = "memory"
 
-// evictOldest evicts the oldest message, and returns when the next was accepted; ok is
-// false if there is none that can be evicted.
-func (t *topic) evictOldest() (accepted time.Time, ok bool) {
+// oldest returns when the oldest message was accepted, after it has evicted one if evict
+// is set. ok is false if no message can be evicted.
+func (t *topic) oldest(evict bool) (accepted time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mayEvictLocked() {
+	if evict && t.mayEvictLocked() {
 		t.evictLocked(wire.GapEvicted, evictedForMemory)
 	}
 	if !t.mayEvictLocked() {
@@ -89,16 +88,7 @@ func (t *topic) evictOldest() (accepted time.Time, ok bool) {
 	return t.history.front().Accepted(), true
 }
 
-func (t *topic) oldest() (accepted time.Time, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.mayEvictLocked() {
-		return time.Time{}, false
-	}
-	return t.history.front().Accepted(), true
-}
-
-// mayEvictLocked reports whether there is an oldest message, and its fan-out is over.
+// mayEvictLocked reports whether there is an oldest message, and it was offered.
 func (t *topic) mayEvictLocked() bool {
 	return t.history.len() > 0 && t.history.front().Position().Offset <= t.mark
 }
@@ -115,8 +105,8 @@ func (a byAge) Len() int           { return len(a) }
 func (a byAge) Less(i, j int) bool { return a[i].accepted.Before(a[j].accepted) }
 func (a byAge) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
 
-// Push is never called: nothing is added while room is made.
-func (a *byAge) Push(any) { panic("BUG: a topic is added while room is made") }
+// Push is never called: EvictOldest adds no topic to the heap.
+func (a *byAge) Push(any) { panic("BUG: a topic is added to the heap") }
 
 // Pop implements heap.Interface.
 func (a *byAge) Pop() any {

@@ -3,6 +3,7 @@ package broker
 import (
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -11,10 +12,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A partition is the part of the topics whose offsets one sequence of the log gives.
-// The in-memory log has one.
+// A partition has the topics whose offsets come from one sequence of the log. The
+// in-memory log has one partition.
 type partition struct {
-	epoch     atomic.Pointer[string] // the lifetime of the offsets; a topic has its own copy
+	epoch     atomic.Pointer[string] // of the offsets; each topic has a copy
 	floor     atomic.Uint64          // highest offset of a topic that was forgotten
 	forgotten forgotten
 
@@ -30,8 +31,8 @@ func newPartition(now time.Time) *partition {
 	return p
 }
 
-// newEpoch returns an epoch that sorts by time. Four random digits keep the epochs of
-// daemons apart that begin in the same millisecond.
+// newEpoch returns an epoch that sorts by time. Its last four digits are random: two
+// daemons may begin in the same millisecond.
 func newEpoch(now time.Time) string {
 	const fourDigits, base = 36 * 36 * 36, 36 // the least number that has four
 	return strconv.FormatInt(now.UnixMilli(), base) + strconv.FormatUint(fourDigits+rand.Uint64N((base-1)*fourDigits), base)
@@ -47,16 +48,15 @@ func (p *partition) raiseFloor(offset uint64) {
 	}
 }
 
-// forget counts a topic with messages that is forgotten, or could not be held. Its
-// offsets will not be used again.
+// forget counts a topic that had messages and is forgotten, or could not be held. Its
+// offsets are not used again.
 func (p *partition) forget(name string, head uint64) {
 	p.raiseFloor(head)
 	p.forgotten.add(name, head)
 }
 
 // begin begins an epoch, or, within the same one, only raises the floor. It reports
-// whether the epoch is another one. Nothing is remembered of the count topics that were
-// forgotten before it.
+// whether the epoch is another one. Of topics forgotten earlier only the count is kept.
 func (p *partition) begin(epoch string, floor, count uint64) (another bool) {
 	if another = *p.epoch.Swap(&epoch) != epoch; another {
 		p.floor.Store(floor)
@@ -66,17 +66,14 @@ func (p *partition) begin(epoch string, floor, count uint64) (another bool) {
 	return another
 }
 
-// forgotten counts the topics that were forgotten with messages, and remembers the last
-// of them.
+// forgotten counts the forgotten topics that had messages, and remembers the last of them.
 //
-// The count is the offset of a pattern's position (PatternPosition). A client that
-// resumes a pattern learns from it that topics were created and forgotten while it was
-// away: nothing else is left of them.
+// The count is the offset of a pattern's position (PatternPosition). When a client resumes
+// a pattern, the broker knows from it which topics were forgotten since.
 type forgotten struct {
 	mu    sync.Mutex // taken after a topic's lock
 	count uint64
-	begun uint64           // the count before the first in last
-	last  []forgottenTopic // number n at n-begun, modulo forgottenRemembered
+	last  []forgottenTopic // the newest last
 }
 
 type forgottenTopic struct {
@@ -84,32 +81,25 @@ type forgottenTopic struct {
 	head uint64 // offset of its last message
 }
 
-// forgottenRemembered is how many forgotten topics are remembered, in 1 MiB at most. Of
-// earlier ones, every pattern may have lost something.
+// forgottenRemembered is how many forgotten topics are remembered, in about 1 MiB. Any
+// pattern may have matched earlier ones.
 const forgottenRemembered = 4096
 
 func (f *forgotten) add(name string, head uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t := forgottenTopic{name, head}
-	if len(f.last) < forgottenRemembered {
-		f.last = append(f.last, t)
-	} else {
-		f.last[(f.count-f.begun)%forgottenRemembered] = t
+	if len(f.last) == forgottenRemembered {
+		f.last = f.last[1:]
 	}
+	f.last = append(f.last, forgottenTopic{name, head})
 	f.count++
 }
 
-// has reports whether a topic of that name is remembered, forgotten at offset or above.
+// has reports whether a topic of that name, forgotten at offset or above, is remembered.
 func (f *forgotten) has(name string, offset uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for n := range uint64(len(f.last)) {
-		if t := f.last[(f.count-f.begun-1-n)%forgottenRemembered]; t.name == name && t.head >= offset {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.last, func(t forgottenTopic) bool { return t.name == name && t.head >= offset })
 }
 
 func (f *forgotten) total() uint64 {
@@ -118,17 +108,17 @@ func (f *forgotten) total() uint64 {
 	return f.count
 }
 
-// restore continues from a count, unless there were more. It remembers nothing.
+// restore continues from a count, unless it is lower. No topic is remembered.
 func (f *forgotten) restore(count uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count = max(f.count, count)
-	f.begun, f.last = f.count, nil
+	f.last = nil
 }
 
 // since reports whether, after the given count, a topic that matches the pattern was
-// forgotten with messages above the offsets in had. It also returns true if that is not
-// known: the topic is not remembered, or the search has reached its bound.
+// forgotten with messages above the offsets in had. It also returns true if that is
+// unknown: the topics are not remembered, or the search has reached its bound.
 func (f *forgotten) since(pattern string, count uint64, had map[string]uint64, s *Search) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,18 +129,13 @@ func (f *forgotten) since(pattern string, count uint64, had map[string]uint64, s
 	case passed > uint64(len(f.last)) || !s.recall(passed):
 		return true
 	}
-	for n := count; n < f.count; n++ {
-		t := f.last[(n-f.begun)%forgottenRemembered]
-		if wire.Matches(pattern, t.name) && t.head > had[t.name] {
-			return true
-		}
-	}
-	return false
+	newest := f.last[len(f.last)-int(passed):]
+	return slices.ContainsFunc(newest, func(t forgottenTopic) bool { return wire.Matches(pattern, t.name) && t.head > had[t.name] })
 }
 
 func (b *Broker) partitionOf(topic string) *partition { return b.partitions[b.log.Partition(topic)] }
 
-// Epoch returns the epoch of a topic's positions, or of a pattern's.
+// Epoch returns the epoch of the positions of a topic or pattern.
 func (b *Broker) Epoch(name string) string {
 	switch {
 	case !wire.IsPattern(name):
@@ -158,7 +143,7 @@ func (b *Broker) Epoch(name string) string {
 	case len(b.partitions) == 1:
 		return *b.partitions[0].epoch.Load()
 	}
-	all := fnv.New64a() // a pattern's positions end with any of the epochs
+	all := fnv.New64a() // changes when any of the epochs changes
 	for _, p := range b.partitions {
 		all.Write([]byte(*p.epoch.Load() + ".")) // never fails: hash.Hash
 	}
@@ -175,15 +160,15 @@ func (b *Broker) PatternPosition(pattern string) wire.Position {
 	return at
 }
 
-// ForgottenSince reports whether the pattern lost something after its position, or may
-// have: see forgotten.since. The position is not beyond PatternPosition.
+// ForgottenSince reports whether the pattern may have lost messages after its position:
+// see forgotten.since. The position is not above PatternPosition.
 func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s *Search) bool {
 	total, counts := uint64(0), make([]uint64, len(b.partitions))
 	for i, p := range b.partitions {
 		counts[i] = p.forgotten.total()
 		total += counts[i]
 	}
-	passed := total - position.Offset // in all partitions, so at most so many in each
+	passed := total - position.Offset // in all partitions, and at most that many in each
 	for i, p := range b.partitions {
 		if p.forgotten.since(position.Topic, counts[i]-min(passed, counts[i]), had, s) {
 			return true
@@ -192,11 +177,11 @@ func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s
 	return false
 }
 
-// Detached returns a subscription to no topic. Its history lost everything up to the
-// position. If restarted is set, Read announces that.
+// Detached returns a subscription to no topic, whose history has lost everything up to the
+// position. If restarted is set, Read returns a gap, restarted.
 func (b *Broker) Detached(position wire.Position, restarted bool) *Subscription {
 	t := &topic{name: position.Topic, broker: b, epoch: position.Epoch, head: position.Offset, mark: position.Offset}
 	t.history = history{lost: position.Offset, reason: wire.GapEvicted}
-	t.rule.Store(&b.force.Load().rules.general[0])
-	return &Subscription{topic: t, index: gone, restarted: restarted}
+	t.rule.Store(&b.settings.Load().rules.general[0])
+	return &Subscription{topic: t, index: left, restarted: restarted}
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Publish adds m to its topic and starts the fan-out; it never waits for a subscriber.
-// m.Position needs only its Topic, and m belongs to the broker from then on. The message
-// lives for ttl, or as long as the history keeps it if ttl is 0. The error is a
-// *wire.Problem: overloaded, or the log's.
+// Publish adds m to its topic and starts the fan-out. It never waits for a subscriber.
+// m.Position needs only its Topic. The caller must not use m afterwards. If ttl is not 0,
+// the message expires after it. The error is a *wire.Problem, overloaded, or that of the
+// log.
 func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
 	return b.PublishBy(Route{}, Key{}, m, ttl, now)
 }
 
-// PublishBy is Publish by a route that was made for the topic, or the empty one, and with
-// an idempotency key that is under way, or the empty one; see Once.
+// PublishBy is Publish with the topic's route, or an empty one, and with an idempotency key
+// that is under way, or an empty one; see Once.
 func (b *Broker) PublishBy(r Route, k Key, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
 	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return wire.Published{}, err
@@ -31,10 +31,10 @@ func (b *Broker) PublishBy(r Route, k Key, m *wire.Message, ttl time.Duration, n
 	return result.Published, result.Err
 }
 
-// append has the log append an entry, and waits until it is applied.
+// append appends an entry to the log, and waits until it is applied.
 func (b *Broker) append(e *Entry) Result {
-	// Fast path: the in-memory log applies it at once. The slice, the callback and the
-	// channel would be allocations.
+	// Fast path: the in-memory log applies it at once, without allocating a slice, a
+	// callback and a channel.
 	if log, ok := b.log.(memoryLog); ok {
 		return log.append(e)
 	}
@@ -48,8 +48,8 @@ func (b *Broker) append(e *Entry) Result {
 	return <-done
 }
 
-// checkLag returns an error if the fan-out of the topic lags too far: once the log has
-// an entry, it cannot be refused.
+// checkLag returns an error if the fan-out of the topic lags too far. The broker cannot
+// refuse an entry that the log has.
 func (b *Broker) checkLag(topic string) error {
 	t := b.find(topic)
 	if t == nil {
@@ -63,8 +63,8 @@ func (b *Broker) checkLag(topic string) error {
 	return nil
 }
 
-// Delete empties the history of a topic. Every subscriber gets a gap, deleted. Session
-// queues keep what was published before. ok is false if there is no such topic.
+// Delete deletes the messages of a topic. Every subscriber gets a gap, deleted. Messages
+// in the queues of sessions stay. ok is false if the topic does not exist.
 func (b *Broker) Delete(name string, now time.Time) (state wire.TopicState, ok bool) {
 	t := b.find(name)
 	if t == nil {

@@ -7,14 +7,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Limit bounds how much one read takes: at most Frames frames and about Bytes
-// bytes, but always one frame.
+// A Limit bounds one read: at most Frames frames of about Bytes bytes, but at least one
+// frame.
 type Limit struct {
 	Frames int
 	Bytes  int
 }
 
-// Take uses up what f needs and reports whether it fits.
+// Take subtracts f from the limit, and reports whether it fits.
 func (l *Limit) Take(f *frame.Frame, first bool) bool {
 	if l.Frames <= 0 || (!first && f.Size() > l.Bytes) {
 		return false
@@ -24,21 +24,20 @@ func (l *Limit) Take(f *frame.Frame, first bool) bool {
 	return true
 }
 
-// A Reading says what a subscriber is to be given of a topic's history.
+// A Reading selects what a subscriber gets of a topic's history.
 type Reading struct {
-	Had   wire.Position // of the last message or gap that it was sent, where a gap begins
-	After uint64        // offset after which to read; beyond Had if its own messages were passed over
-	UpTo  uint64        // offset up to which to read; 0 is the newest
+	Had   wire.Position // of the last message or gap that was sent; gaps begin there
+	After uint64        // offset after which to read; above Had if echoes were left out
+	UpTo  uint64        // offset up to which to read; 0: the newest
 
-	// Lost is the reason for what the history has let go of, but for a deletion;
-	// empty is the history's own.
+	// Lost replaces the history's reason for lost messages, except deleted.
 	Lost wire.GapReason
 
 	// Slow says that the subscriber fell behind, so that the topic's policy applies.
 	Slow bool
 
-	// Newest, if not 0, leaves out all but so many. Conflate leaves out what a newer
-	// message with the same key follows.
+	// Newest, unless 0, is how many of the newest messages to keep. Conflate leaves out
+	// messages that are followed by one with the same key.
 	Newest   int
 	Conflate bool
 
@@ -47,18 +46,12 @@ type Reading struct {
 
 	Limit Limit
 
-	// restarted says that Had means nothing to the topic: the reading begins with a gap,
-	// restarted, and reads all that is held.
+	// restarted says that the topic does not know Had. The reading begins with a gap,
+	// restarted, and with the oldest message.
 	restarted bool
 }
 
-// A stretch is the part of a history that one reading is about.
-type stretch struct {
-	from, to int            // indices in the history, the second exclusive
-	newest   map[string]int // index of the newest message of each key; nil: all are read
-}
-
-// A reader builds what one reading returns; consecutive losses become one gap.
+// A reader collects the frames of one reading. Consecutive losses become one gap.
 type reader struct {
 	history *history
 	how     Reading
@@ -70,63 +63,40 @@ type reader struct {
 	gap     *wire.Gap     // not yet appended
 }
 
-// read appends what how asks for, in order: a gap for each range that is lost or
-// left out, then the messages. It returns the position up to which it read. at is a
-// position of the history's topic.
+// read appends what how selects, in order: a gap for each range that is lost or left out,
+// and the messages. It returns the position up to which it read. at is any position of
+// the topic.
 func (h *history) read(dst []*frame.Frame, at wire.Position, how Reading, now time.Time) ([]*frame.Frame, wire.Position) {
 	r := reader{history: h, how: how, now: now, frames: dst, first: len(dst), had: how.Had, at: at}
 	if how.restarted {
 		r.skip(wire.GapRestarted, h.lost)
-		r.how.UpTo = 0
-		r.flush() // apart from what was lost since
+		how.UpTo = 0
+		r.flush() // losses of the new epoch get a gap of their own
 	} else {
 		r.at.Offset = how.After
 	}
 	if r.at.Offset < h.lost {
-		r.skip(r.lost(), h.lost)
+		reason := h.reason
+		if how.Lost != "" && reason != wire.GapDeleted {
+			reason = how.Lost
+		}
+		r.skip(reason, h.lost)
 	}
-	r.readAll(r.stretch())
+	from, to := h.after(r.at.Offset), h.count
+	if how.UpTo > 0 {
+		to = max(from, h.after(how.UpTo))
+	}
+	if n := how.Newest; n > 0 && to-from > n {
+		from = to - n
+		r.skip(wire.GapSlow, h.at(from-1).Position().Offset)
+	}
+	r.readAll(from, to)
 	r.flush()
 	return r.frames, r.at
 }
 
-// lost is why messages are gone from the history.
-func (r *reader) lost() wire.GapReason {
-	if r.how.Lost != "" && r.history.reason != wire.GapDeleted {
-		return r.how.Lost
-	}
-	return r.history.reason
-}
-
-func (r *reader) stretch() stretch {
-	s := stretch{from: r.history.after(r.at.Offset), to: r.history.count}
-	if r.how.UpTo > 0 {
-		s.to = max(s.from, r.history.after(r.how.UpTo))
-	}
-	if n := r.how.Newest; n > 0 && s.to-s.from > n {
-		s.from = s.to - n
-		r.skip(wire.GapSlow, r.history.at(s.from-1).Position().Offset)
-	}
-	if r.how.Conflate {
-		s.newest = r.history.newestByKey(s.from, s.to)
-	}
-	return s
-}
-
-// withPolicy returns how with the policy of a rule, if it applies.
-func (how Reading) withPolicy(rule *Rule) Reading {
-	switch {
-	case !how.Slow:
-	case rule.Slow == DropOldest:
-		how.Newest = rule.Keep
-	case rule.Slow == Conflate:
-		how.Conflate = true
-	}
-	return how
-}
-
-// newestByKey returns the index of the newest message of each key between two
-// indices. Messages without a key share one.
+// newestByKey returns the index of the newest message of each key between two indices.
+// Messages without a key share one.
 func (h *history) newestByKey(from, to int) map[string]int {
 	newest := make(map[string]int)
 	for i := from; i < to; i++ {
@@ -135,15 +105,19 @@ func (h *history) newestByKey(from, to int) map[string]int {
 	return newest
 }
 
-// readAll reads a stretch as far as the limit goes.
-func (r *reader) readAll(s stretch) {
-	for i := s.from; i < s.to; i++ {
+// readAll reads from one index of the history to another, as far as the limit goes.
+func (r *reader) readAll(from, to int) {
+	var newest map[string]int
+	if r.how.Conflate {
+		newest = r.history.newestByKey(from, to)
+	}
+	for i := from; i < to; i++ {
 		f := r.history.at(i)
 		m := f.Message()
 		switch {
 		case f.Expired(r.now):
 			r.skip(wire.GapExpired, m.Position.Offset)
-		case s.newest != nil && s.newest[m.Key] != i:
+		case newest != nil && newest[m.Key] != i:
 			r.skip(wire.GapConflated, m.Position.Offset)
 		case r.how.NoEcho != "" && m.Client == r.how.NoEcho:
 			r.at.Offset = m.Position.Offset
@@ -169,8 +143,7 @@ func (r *reader) add(f *frame.Frame) bool {
 	return true
 }
 
-// flush appends the gap that is pending; if it does not fit, the reading ends
-// before it.
+// flush appends the pending gap. If it does not fit, the reading ends before it.
 func (r *reader) flush() bool {
 	if r.gap == nil {
 		return true
@@ -182,7 +155,7 @@ func (r *reader) flush() bool {
 		r.how.Limit.Frames = 0
 		return false
 	}
-	at := r.at // its own messages may have been passed over behind the gap
+	at := r.at // echoes may have been left out after the gap
 	r.append(f)
 	r.at.Offset = max(at.Offset, r.at.Offset)
 	return true
@@ -194,8 +167,8 @@ func (r *reader) append(f *frame.Frame) {
 	r.at = r.had
 }
 
-// ReadTopic returns what the start's topic holds from there on, within limit, as
-// frames; ok is false if there is no such topic. A start at now reads nothing.
+// ReadTopic returns the messages and gaps of a topic from start, within limit. ok is false
+// if the topic does not exist. A start at now reads nothing.
 func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames []*frame.Frame, ok bool) {
 	t := b.find(start.Topic)
 	if t == nil {
@@ -209,7 +182,7 @@ func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames
 	return frames, true
 }
 
-// Topic returns the state of a topic; ok is false if there is none of that name.
+// Topic returns the state of a topic. ok is false if it does not exist.
 func (b *Broker) Topic(name string) (state wire.TopicState, ok bool) {
 	t := b.find(name)
 	if t == nil {
@@ -235,8 +208,8 @@ func (t *topic) state() wire.TopicState {
 	return state
 }
 
-// Topics lists at most limit topics that show lets through and whose names come
-// after the given one, in byte order.
+// Topics lists at most limit topics for which show returns true. Their names follow the
+// given one in byte order.
 func (b *Broker) Topics(after string, limit int, show func(topic string) bool) wire.TopicList {
 	found := b.topicsAfter(after, limit+1, show)
 	list := wire.TopicList{Topics: []wire.TopicState{}}
@@ -250,8 +223,8 @@ func (b *Broker) Topics(after string, limit int, show func(topic string) bool) w
 	return list
 }
 
-// topicsAfter returns the first n topics after the given name, in order. It looks at a
-// page of names at a time: others make topics meanwhile.
+// topicsAfter returns the first n topics after the given name, in order. It reads the
+// names in pages, so that others can create topics meanwhile.
 func (b *Broker) topicsAfter(after string, n int, show func(topic string) bool) (found []*topic) {
 	for {
 		names := b.names.after(after, n)

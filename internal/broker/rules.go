@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A Rule says of the topics that a pattern stands for what they retain and what a
-// slow subscriber of them gets. Of several rules that match a topic the most
-// specific counts, wholly: token by token, a name before '*' before '>'.
+// A Rule sets the history of the topics that match a pattern, and their policy for slow
+// subscribers. If several rules match a topic, only the most specific one counts: token
+// by token, a name is more specific than '*', and '*' than '>'.
 type Rule struct {
-	Name    string // in the configuration; of no other meaning
+	Name    string // in the configuration
 	Pattern string // see wire.CheckPattern
 
 	// HistoryMessages, HistoryBytes and HistoryAge are as in Config, whose values
@@ -18,23 +18,23 @@ type Rule struct {
 	HistoryBytes    int
 	HistoryAge      time.Duration
 
-	// Slow is what a subscriber gets that fell behind. Default Resume.
+	// Slow is the policy for slow subscribers. Default Resume.
 	Slow Slow
 
-	// Keep is how many of the newest messages DropOldest leaves. Default 16.
+	// Keep is how many of the newest messages DropOldest keeps. Default 16.
 	Keep int
 }
 
-// Slow is a policy for subscribers that fell behind: whose session's queue a
-// message did not fit. It is about what they have not been sent.
+// Slow is a policy for slow subscribers: a message did not fit the queue of their session.
+// It decides which of the messages that were not sent they still get.
 type Slow string
 
 // The policies.
 const (
-	Resume     Slow = "resume"      // all of it, from history; a gap only where that has passed
+	Resume     Slow = "resume"      // all that history holds
 	DropOldest Slow = "drop_oldest" // the newest few, after one gap
-	Conflate   Slow = "conflate"    // the newest message per key, with gaps between
-	Disconnect Slow = "disconnect"  // nothing: the session ends
+	Conflate   Slow = "conflate"    // the newest message of each key, with gaps between
+	Disconnect Slow = "disconnect"  // none: the session ends
 )
 
 // Slows returns every policy, the default first.
@@ -43,9 +43,9 @@ func Slows() []Slow { return []Slow{Resume, DropOldest, Conflate, Disconnect} }
 // DefaultKeep is Rule.Keep's default.
 const DefaultKeep = 16
 
-// A TopicRule is all that the settings say of a topic. It is immutable.
+// A TopicRule has all settings of one topic. It is immutable.
 type TopicRule struct {
-	Rule      // the most specific that matches the topic, completed by the general settings
+	Rule      // the most specific one that matches, completed from Config
 	Hook bool // the application is asked about messages to the topic
 
 	in *rules
@@ -73,7 +73,7 @@ func newRules(cfg Config) *rules {
 	return r
 }
 
-// complete gives a rule what it leaves out.
+// complete fills in what a rule leaves out.
 func (r *rules) complete(rule Rule, cfg Config) [2]TopicRule {
 	rule.HistoryMessages = cmp.Or(rule.HistoryMessages, cfg.HistoryMessages)
 	rule.HistoryBytes = cmp.Or(rule.HistoryBytes, cfg.HistoryBytes)
@@ -85,22 +85,20 @@ func (r *rules) complete(rule Rule, cfg Config) [2]TopicRule {
 
 // of resolves the rule for a topic: the most specific that matches it.
 func (r *rules) of(topic string) *TopicRule {
-	best := &r.general
-	r.specific.matching(topic, func(rule *[2]TopicRule) bool {
+	best, hook := &r.general, 0
+	for rule := range r.specific.matching(topic) {
 		best = rule
-		return false
-	})
-	asks := 0
-	r.hook.matching(topic, func(bool) bool {
-		asks = 1
-		return false
-	})
-	return &best[asks]
+		break
+	}
+	for range r.hook.matching(topic) {
+		hook = 1
+		break
+	}
+	return &best[hook]
 }
 
-// A Route leads a publish to its topic, which may not exist yet, and says by which rule
-// the topic goes. So the rule is resolved once, and each check on the way of the publish
-// reads it. A Route is good for one publish.
+// A Route has the topic of a publish, which may not exist yet, and its rule. So the rule is
+// resolved once, and all checks of the publish use it. Use a Route for one publish only.
 type Route struct {
 	topic *topic     // nil: it does not exist
 	rule  *TopicRule // when the route was made
@@ -111,7 +109,7 @@ func (b *Broker) Route(topic string) Route {
 	if t := b.find(topic); t != nil {
 		return Route{t, t.rule.Load()}
 	}
-	return Route{nil, b.force.Load().rules.of(topic)}
+	return Route{nil, b.settings.Load().rules.of(topic)}
 }
 
 // Exists reports whether the topic exists.

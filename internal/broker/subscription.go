@@ -9,40 +9,41 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Subscription is one Subscriber's place on a topic. Its methods may be called
-// concurrently, and after Leave, too: what was sent can still be looked up.
+// A Subscription is one Subscriber's subscription to a topic. Its methods may be called
+// concurrently, also after Leave: messages that were sent can still be read.
 type Subscription struct {
 	topic *topic     // immutable
 	to    Subscriber // immutable
 
 	// Guarded by topic.mu.
-	index     int  // in topic.subs, or gone
+	index     int  // in topic.subs, or left
 	pins      bool // keeps the topic from being forgotten
-	restarted bool // its position means nothing to the topic, and the next Read says so
+	restarted bool // the topic does not know its position; the next Read announces it
 
 	settled atomic.Uint64 // one above the offset; see Settle
 }
 
-// gone is the index of a subscription that has left, or whose topic was forgotten.
-const gone = -1
+// left is the index of a subscription that has left, or whose topic was forgotten.
+const left = -1
 
-// Joined is what a new subscriber has to know. The fan-out offers it only what
-// comes after the messages that were in the topic when it joined.
+// Joined is a new subscription, and where it begins. The fan-out offers only messages
+// that are newer than the topic's newest one at that time.
 type Joined struct {
 	*Subscription
-	Position wire.Position // to tell the client: as it gave it, or the one assigned
+	Position wire.Position // for the client: the position that it gave, or the one assigned
 	Epoch    string        // of Cursor
 	Cursor   uint64        // offset after which delivery continues
 	Live     bool          // the next Read would return nothing: offers continue from Cursor
 }
 
-// join adds a subscriber and settles where it begins, in one step under the lock,
-// so that nothing falls between what is held and what is offered.
-func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (Joined, error) {
+// join adds a subscriber, and decides where it begins, both under the lock: so it misses
+// no message between the history and the first offer. It reports false if the topic was
+// forgotten.
+func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (j Joined, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.forgotten {
-		return Joined{}, errForgotten
+		return Joined{}, false
 	}
 	if born {
 		start = wire.StartAfter(t.positionLocked(t.born))
@@ -54,12 +55,12 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (Joined, 
 	if !restarted {
 		j.Settle(j.Cursor)
 	}
-	return j, nil
+	return j, true
 }
 
 // settleLocked returns where a subscription with that start begins. restarted says that
-// the start is a position of another epoch, or ahead of the topic: all that is held is
-// to be read.
+// the start is a position of another epoch, or ahead of the topic. Then it begins with
+// the oldest message.
 func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
 	switch {
 	case start.From == wire.FromNow:
@@ -95,7 +96,7 @@ func (s *Subscription) Leave() {
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.index == gone {
+	if s.index == left {
 		return
 	}
 	s.pinLocked(false)
@@ -104,19 +105,19 @@ func (s *Subscription) Leave() {
 	t.subs[s.index].index = s.index
 	t.subs[last] = nil
 	t.subs = t.subs[:last]
-	s.index = gone
+	s.index = left
 	t.broker.countSubscriptions(-1)
 }
 
-// Pin keeps the topic from being forgotten, or no longer does. It reports false if
-// the subscription is gone.
+// Pin sets whether the subscription keeps the topic from being forgotten. It reports
+// false if the subscription has ended.
 func (s *Subscription) Pin(pins bool) bool {
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()
-	if s.index != gone {
+	if s.index != left {
 		s.pinLocked(pins)
 	}
-	return s.index != gone
+	return s.index != left
 }
 
 func (s *Subscription) pinLocked(pins bool) {
@@ -129,26 +130,32 @@ func (s *Subscription) pinLocked(pins bool) {
 	s.pins = pins
 }
 
-// Settle says that the subscriber has dealt with everything up to offset: the topic
-// may be forgotten for all of it.
+// Settle says that the subscriber needs nothing more up to offset. The topic may be
+// forgotten once all of it is settled.
 func (s *Subscription) Settle(offset uint64) { s.settled.Store(offset + 1) }
 
 // Gone reports whether the subscription has left, or its topic was forgotten.
 func (s *Subscription) Gone() bool {
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()
-	return s.index == gone
+	return s.index == left
 }
 
-// Read appends what how asks for, gaps and messages in order. It returns the frames,
-// the position up to which they go, and the offset of the topic's newest message. If
-// what the subscriber had is of another epoch, or ahead of the topic, it returns only a
-// gap that says so, whatever how has of offsets.
+// Read appends what how selects, gaps and messages in order. It returns the frames, the
+// position up to which they go, and the offset of the topic's newest message. If the
+// subscriber's position is of another epoch, or ahead of the topic, it returns only a
+// gap, restarted.
 func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (frames []*frame.Frame, at wire.Position, head uint64) {
 	t := s.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	how = how.withPolicy(&t.rule.Load().Rule)
+	switch rule := t.rule.Load(); {
+	case !how.Slow:
+	case rule.Slow == DropOldest:
+		how.Newest = rule.Keep
+	case rule.Slow == Conflate:
+		how.Conflate = true
+	}
 	if how.restarted = s.restarted; s.restarted {
 		s.restarted, how.Limit.Frames = false, 1
 		s.settled.Store(0)
@@ -157,13 +164,10 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 	return frames, at, t.newestLocked()
 }
 
-// Slow returns the policy for those who fall behind.
-func (s *Subscription) Slow() Slow {
-	return s.topic.rule.Load().Slow
-}
+// Slow returns the topic's policy for slow subscribers.
+func (s *Subscription) Slow() Slow { return s.topic.rule.Load().Slow }
 
-// Get returns the message at that position, or nil and why it is lost: it is no longer
-// held, or its life is over.
+// Get returns the message at that position, or nil and why it is lost.
 func (s *Subscription) Get(at wire.Position, now time.Time) (*frame.Frame, wire.GapReason) {
 	s.topic.mu.Lock()
 	defer s.topic.mu.Unlock()

@@ -11,10 +11,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// What a topic returns instead of changing.
+// Errors of topic.publish.
 var (
-	// errForgotten says that the topic was forgotten between finding and locking it:
-	// look it up again.
+	// errForgotten says that the topic was forgotten before it was locked: find it again.
 	errForgotten = errors.New("topic forgotten")
 
 	errKnown = errors.New("the entry was applied before")
@@ -22,21 +21,21 @@ var (
 
 // A topic orders messages, retains the recent ones, and knows its subscribers.
 //
-// Every subscriber gets messages in the order of their offsets, each at most once. A
-// subscriber may miss messages; a gap announces those. A change holds mu only to append.
-// One fan-out at a time reads the history from mark on, and offers it to a copy of subs
-// without the lock. So no subscriber slows a publisher or another topic.
+// Every subscriber gets messages in the order of their offsets, each at most once. If it
+// misses messages, it gets a gap. A change holds mu only to append. One fan-out at a time
+// offers the messages above mark to a copy of subs, without the lock. So no subscriber
+// slows a publisher or another topic.
 //
-// What the fan-out has not offered yet is not evicted: a topic whose fan-out lags too
-// far refuses messages. Only an entry that the log has already is taken even then.
+// Messages that were not offered yet are not evicted. Instead, a topic whose fan-out lags
+// too far refuses new messages, unless the log has them already.
 type topic struct {
 	name      string     // immutable
 	broker    *Broker    // immutable
-	partition *partition // immutable; nil: see Detached
-	told      sync.Once  // announces the topic to followers, before its first message
+	partition *partition // immutable; nil for Detached
+	announced sync.Once  // calls the followers before the topic's first message
 
-	telling atomic.Bool               // the announcement is under way
-	rule    atomic.Pointer[TopicRule] // another one after a reload
+	announcing atomic.Bool               // followers are being called
+	rule       atomic.Pointer[TopicRule] // replaced by a reload
 
 	mu          sync.Mutex // guards the fields below; taken after the shard's lock, never before
 	epoch       string     // of the offsets; see restart
@@ -45,20 +44,20 @@ type topic struct {
 	history     history    // held messages, oldest first
 	subs        []*Subscription
 	pinned      int    // number of subs that keep the topic from being forgotten
-	fanning     bool   // a fan-out is running, or about to
+	fanning     bool   // a fan-out runs, or starts soon
 	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
 	unsent      int    // messages above mark
 	unsentBytes int
-	missed      bool      // messages were lost before the fan-out offered them: it says so next
+	missed      bool      // messages were lost before they were offered; the fan-out calls Missed next
 	forgotten   bool      // the shard no longer holds the topic
 	keepUntil   time.Time // the topic is not forgotten before
 }
 
-// newTopic returns a topic with a rule that was resolved for it on the way, or nil.
+// newTopic returns a topic. rule was resolved for it before, or is nil.
 func newTopic(b *Broker, name string, rule *TopicRule) *topic {
 	p := b.partitionOf(name)
 	t := &topic{name: name, broker: b, partition: p}
-	if rules := b.force.Load().rules; rule == nil || rule.in != rules {
+	if rules := b.settings.Load().rules; rule == nil || rule.in != rules {
 		rule = rules.of(name)
 	}
 	t.rule.Store(rule)
@@ -66,13 +65,13 @@ func newTopic(b *Broker, name string, rule *TopicRule) *topic {
 	return t
 }
 
-// beginLocked begins an empty topic, or begins it anew, above offset.
+// beginLocked begins an epoch of a topic without messages, above offset.
 func (t *topic) beginLocked(epoch string, offset uint64) {
 	t.epoch, t.born, t.head, t.mark = epoch, offset, offset, offset
 	t.history.lost, t.history.reason = offset, wire.GapEvicted
 }
 
-// setRule puts another rule in force.
+// setRule replaces the rule.
 func (t *topic) setRule(rule *TopicRule, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,8 +79,8 @@ func (t *topic) setRule(rule *TopicRule, now time.Time) {
 	t.trimLocked(now)
 }
 
-// publish appends the entry's message. few says that the caller is to fan out. short
-// says that the memory budget has no room for the message.
+// publish appends the entry's message. If it returns few, the caller must fan out. short
+// says that the memory budget is full.
 func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now time.Time) (few bool, err error) {
 	m := e.Message
 	at := m.Position
@@ -115,8 +114,8 @@ func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now ti
 	return few, nil
 }
 
-// nextLocked returns the next offset. Above the floor there is no offset of a topic with
-// this name that was forgotten.
+// nextLocked returns the next offset. The first one is above the floor, and so above the
+// offsets of a forgotten topic with the same name.
 func (t *topic) nextLocked() uint64 {
 	if t.head == t.born {
 		return max(t.head, t.partition.floor.Load()) + 1
@@ -124,7 +123,7 @@ func (t *topic) nextLocked() uint64 {
 	return t.head + 1
 }
 
-// newestLocked returns the offset of the newest change that is known.
+// newestLocked returns the offset of the newest change.
 func (t *topic) newestLocked() uint64 {
 	if n := t.history.len(); n > 0 {
 		return t.history.at(n - 1).Position().Offset
@@ -132,15 +131,15 @@ func (t *topic) newestLocked() uint64 {
 	return t.history.lost
 }
 
-// The fan-out of every topic may lag so far, however short its history is: a hundred
-// publishers get that far before the scheduler has started the fan-out.
+// The fan-out of every topic may lag this far, however short its history is. A hundred
+// publishers publish as much before the scheduler has started the fan-out.
 const (
 	lagMessages = 1000
 	lagBytes    = 8 << 20
 )
 
-// lagsLocked reports whether the fan-out lags too far: by half of what the history may
-// hold, and by more than lagMessages or lagBytes.
+// lagsLocked reports whether the fan-out lags too far: by half of the history's bound, and
+// by at least lagMessages or lagBytes.
 func (t *topic) lagsLocked() bool {
 	rule := t.rule.Load()
 	return t.unsent >= max(rule.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(rule.HistoryBytes/2, lagBytes)
@@ -152,9 +151,9 @@ func (t *topic) lags() *wire.Problem {
 		"the fan-out of topic %s lags too far", wire.Quote(t.name)).Retry(100 * time.Millisecond)
 }
 
-// makeRoomLocked evicts messages for one that cannot be refused, also messages that the
-// fan-out has not offered: while the fan-out lags too far, and, if memory is short, as
-// many as need the memory of the new one.
+// makeRoomLocked evicts messages for a new one that cannot be refused, also messages that
+// were not offered yet: while the fan-out lags too far, and, if memory is short, until
+// they free as much as the new one needs.
 func (t *topic) makeRoomLocked(short bool, bytes int) {
 	for t.history.len() > 0 && (t.lagsLocked() || short && bytes > 0) {
 		bytes -= t.history.front().Size()
@@ -166,8 +165,8 @@ func (t *topic) positionLocked(offset uint64) wire.Position {
 	return wire.Position{Topic: t.name, Epoch: t.epoch, Offset: offset}
 }
 
-// trimLocked evicts the oldest messages until the history is within its bounds. The
-// newest stays until its age is over, whatever its size.
+// trimLocked evicts the oldest messages until the history is within its bounds. The newest
+// message stays until it expires, whatever its size.
 func (t *topic) trimLocked(now time.Time) {
 	for t.history.len() > 0 {
 		f := t.history.front()
@@ -179,7 +178,7 @@ func (t *topic) trimLocked(now time.Time) {
 	}
 }
 
-// excessLocked returns why the oldest message has to go, or "".
+// excessLocked returns why the oldest message must be evicted, or "".
 func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
 	most := t.rule.Load()
 	switch {
@@ -191,7 +190,7 @@ func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
 	return ""
 }
 
-// evictLocked evicts the oldest message. why is its label in the metrics.
+// evictLocked evicts the oldest message. The metrics have the label why.
 func (t *topic) evictLocked(reason wire.GapReason, why string) {
 	f := t.history.front()
 	if offset := f.Position().Offset; offset > t.mark {
@@ -205,8 +204,8 @@ func (t *topic) evictLocked(reason wire.GapReason, why string) {
 	f.Release()
 }
 
-// loseLocked drops the messages up to an offset. The fan-out announces it: in one order
-// with what it offers, so that nobody takes a newer message for the next.
+// loseLocked drops the messages up to an offset. The fan-out calls Missed, in order with
+// its offers, so that every subscriber gets the gap before newer messages.
 func (t *topic) loseLocked(upTo uint64, reason wire.GapReason) {
 	for t.history.len() > 0 && t.history.front().Position().Offset <= upTo {
 		t.evictLocked(reason, string(reason))
@@ -216,7 +215,7 @@ func (t *topic) loseLocked(upTo uint64, reason wire.GapReason) {
 	t.missLocked()
 }
 
-// missLocked has the fan-out tell the subscribers that they miss something.
+// missLocked has the fan-out call Missed.
 func (t *topic) missLocked() {
 	if len(t.subs) > 0 {
 		t.missed = true
@@ -224,8 +223,8 @@ func (t *topic) missLocked() {
 	}
 }
 
-// delete empties the history. The deletion has an offset, so every subscriber gets a
-// gap, also one that had everything. It reports false if the topic was forgotten.
+// delete deletes all messages. The deletion has its own offset, so every subscriber gets a
+// gap, even if it had all messages. It reports false if the topic was forgotten.
 func (t *topic) delete(e *Entry, stored func(wire.Position)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -248,8 +247,7 @@ func (t *topic) delete(e *Entry, stored func(wire.Position)) bool {
 	return true
 }
 
-// lose drops the messages that the log has lost. It reports false if the topic was
-// forgotten.
+// lose drops messages that the log has lost. It reports false if the topic was forgotten.
 func (t *topic) lose(e *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -259,8 +257,7 @@ func (t *topic) lose(e *Entry) bool {
 	return !t.forgotten
 }
 
-// resume makes a new topic what the entry says. It reports false if the topic was
-// forgotten.
+// resume restores a new topic from the entry. It reports false if the topic was forgotten.
 func (t *topic) resume(e *Entry, keepUntil time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -274,8 +271,8 @@ func (t *topic) resume(e *Entry, keepUntil time.Time) bool {
 	return true
 }
 
-// restart begins another epoch. Nothing is left of the one before: subscribers get a
-// gap, restarted.
+// restart begins another epoch, without the old messages. Subscribers get a gap,
+// restarted.
 func (t *topic) restart(epoch string, floor uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -292,7 +289,7 @@ func (t *topic) restart(epoch string, floor uint64) {
 	t.missLocked()
 }
 
-// sweep trims by age, and reports whether the topic can be forgotten.
+// sweep evicts expired messages, and reports whether the topic can be forgotten.
 func (t *topic) sweep(now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -300,10 +297,9 @@ func (t *topic) sweep(now time.Time) bool {
 	return t.isIdleLocked() && !now.Before(t.keepUntil)
 }
 
-// isIdleLocked reports whether the topic holds nothing, and nobody waits for anything of
-// it.
+// isIdleLocked reports whether the topic has no messages, and no subscriber needs it.
 func (t *topic) isIdleLocked() bool {
-	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.telling.Load() {
+	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.announcing.Load() {
 		return false
 	}
 	for _, s := range t.subs {
@@ -314,8 +310,8 @@ func (t *topic) isIdleLocked() bool {
 	return true
 }
 
-// forget ends the topic, and its subscriptions, and reports whether it does. Its offsets
-// are not used again, so no position becomes ambiguous.
+// forget ends the topic and its subscriptions, unless the topic is in use. Its offsets are
+// not used again, so positions stay unambiguous.
 func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -333,7 +329,7 @@ func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
 	}
 	t.forgotten = true
 	for _, s := range t.subs {
-		s.index = gone
+		s.index = left
 	}
 	t.broker.countSubscriptions(-int64(len(t.subs)))
 	e.Message.Position = t.positionLocked(t.head)

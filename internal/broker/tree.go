@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -11,12 +12,11 @@ import (
 )
 
 // A tree holds one value for each name: a topic's name or a pattern. Names that begin
-// with the same tokens share branches, so a lookup costs the tokens of one name,
-// however many names the tree has. The zero tree is empty. The owner provides the
-// lock.
+// with the same tokens share branches, so the cost of a lookup does not depend on the
+// number of names. The zero tree is empty. The owner provides the lock.
 //
-// A tree of patterns answers which patterns match a topic, the most specific first. A
-// tree of topics answers which topics a pattern matches.
+// A tree of patterns finds the patterns that match a topic, the most specific first. A
+// tree of topics finds the topics that match a pattern.
 type tree[V comparable] struct {
 	root branch[V]
 }
@@ -65,8 +65,8 @@ func (t *tree[V]) at(name string, create bool) (at *branch[V], created int) {
 	return at, created
 }
 
-// remove removes a name, and the branches that no other name needs. It returns how
-// many those are.
+// remove removes a name, and the branches that no other name needs. It returns the number
+// of those.
 func (t *tree[V]) remove(name string) (removed int) { return t.root.remove(tokensOf(name)) }
 
 func (b *branch[V]) remove(tokens []string) (removed int) {
@@ -92,11 +92,13 @@ func (b *branch[V]) isEmpty() bool {
 	return b.value == none && len(b.next) == 0
 }
 
-// matching calls yield with the value of each pattern that matches the topic, in the
-// order of wire.MoreSpecific, until yield returns false.
-func (t *tree[V]) matching(topic string, yield func(V) bool) {
-	if len(t.root.next) > 0 {
-		t.root.matching(tokensOf(topic), wire.ReservedTopic(topic), yield)
+// matching iterates over the values of the patterns that match the topic, in the order of
+// wire.MoreSpecific.
+func (t *tree[V]) matching(topic string) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		if len(t.root.next) > 0 {
+			t.root.matching(tokensOf(topic), wire.ReservedTopic(topic), yield)
+		}
 	}
 }
 
@@ -122,7 +124,7 @@ func (b *branch[V]) yield(yield func(V) bool) bool {
 }
 
 // names has the names of all topics twice: in a tree for patterns, and in a B-tree for
-// pages of the list. The tree cannot make a page: its branches are not sorted, and byte
+// pages of the list. The tree cannot return a page: its branches are not sorted, and byte
 // order is not the order of tokens ("a" < "a-b" < "a.b").
 type names struct {
 	mu     sync.RWMutex // taken after a shard's lock
@@ -201,7 +203,9 @@ func (s *Search) match(b *branch[string], tokens []string, first bool) {
 	case b == nil || s.isOver():
 		return
 	case len(tokens) == 0:
-		s.take(b)
+		if b.value != "" {
+			s.found = append(s.found, b.value)
+		}
 		return
 	case tokens[0] != anyToken && tokens[0] != anyRest:
 		s.match(b.next[tokens[0]], tokens[1:], false)
@@ -213,28 +217,13 @@ func (s *Search) match(b *branch[string], tokens []string, first bool) {
 			return
 		case first && wire.ReservedTopic(token):
 		case tokens[0] == anyRest:
-			s.takeAll(next)
+			if next.value != "" {
+				s.found = append(s.found, next.value)
+			}
+			s.match(next, tokens, false)
 		default:
 			s.match(next, tokens[1:], false)
 		}
-	}
-}
-
-func (s *Search) take(b *branch[string]) {
-	if b.value != "" {
-		s.found = append(s.found, b.value)
-	}
-}
-
-// takeAll finds every topic at and below a branch.
-func (s *Search) takeAll(b *branch[string]) {
-	s.visits--
-	s.take(b)
-	for _, next := range b.next {
-		if s.isOver() {
-			return
-		}
-		s.takeAll(next)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestATreeFindsPatternsTheMostSpecificFirst(t *testing.T) {
 			have[pattern], branches = true, branches+created
 		}
 		topic := name("a", "b", "_c")
-		var want, got []string
+		var want []string
 		for pattern := range have {
 			if wire.Matches(pattern, topic) {
 				want = append(want, pattern)
@@ -50,10 +50,7 @@ func TestATreeFindsPatternsTheMostSpecificFirst(t *testing.T) {
 			}
 			return 1
 		})
-		patterns.matching(topic, func(pattern string) bool {
-			got = append(got, pattern)
-			return true
-		})
+		got := slices.Collect(patterns.matching(topic))
 		require.Equal(t, want, got, topic)
 	}
 	for pattern := range have {

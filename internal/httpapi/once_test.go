@@ -68,7 +68,7 @@ func TestOfTwoAtOnceTheSecondWaitsForTheFirst(t *testing.T) {
 // A holder is a subscriber that holds those up who publish.
 type holder struct{ hold chan struct{} }
 
-func (holder) Emptied() {}
+func (holder) Missed() {}
 
 func (holder) Forgotten() {}
 

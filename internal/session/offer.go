@@ -117,8 +117,8 @@ func tooSlow(topic string) *wire.Problem {
 		"the session fell behind on topic %s, whose policy is to end slow sessions", wire.Quote(topic))
 }
 
-// Emptied implements broker.Subscriber. What is queued goes before the gap.
-func (sub *subscription) Emptied() {
+// Missed implements broker.Subscriber. What is queued goes before the gap.
+func (sub *subscription) Missed() {
 	sub.session.mu.Lock()
 	defer sub.session.mu.Unlock()
 	sub.catchUpLocked()

@@ -162,7 +162,7 @@ func TestADeletionIsAnnouncedToEverySubscriber(t *testing.T) {
 type gate chan struct{}
 
 func (g gate) Offer([]*frame.Frame, time.Time) { <-g }
-func (gate) Emptied()                          {}
+func (gate) Missed()                           {}
 func (gate) Forgotten()                        {}
 
 func TestADeletionIsAnnouncedInOrder(t *testing.T) {

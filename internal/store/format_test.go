@@ -296,7 +296,7 @@ func TestALargeMessageSurvives(t *testing.T) {
 // silent is a subscriber that ignores what it is offered.
 type silent struct{}
 
-func (silent) Emptied() {}
+func (silent) Missed() {}
 
 func (silent) Forgotten() {}
 
