@@ -2,7 +2,6 @@ package app
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"mime"
 	"slices"
@@ -29,16 +28,15 @@ func newMessage(topic string) *message {
 }
 
 // messageOf reads the request line and the headers; see PROTOCOL.md, Publishing.
-func messageOf(topic, rawQuery string, contentType, idempotencyKey Header) (*message, error) {
-	m := newMessage(topic)
-	var err error
-	if m.Type, m.isJSON, err = mediaTypeOf(contentType); err != nil {
+func messageOf(p Publish) (m *message, err error) {
+	m = newMessage(p.Topic)
+	if m.Type, m.isJSON, err = mediaTypeOf(p.ContentType); err != nil {
 		return nil, err
 	}
-	if m.ID, err = idOf(idempotencyKey); err != nil || rawQuery == "" {
+	if m.ID, err = idOf(p.IdempotencyKey); err != nil || p.Query == "" {
 		return m, err
 	}
-	return m, m.readQuery(rawQuery)
+	return m, m.readQuery(p.Query)
 }
 
 func (m *message) readQuery(raw string) error {
@@ -228,51 +226,40 @@ func readItem(raw []byte) (*wire.PublishItem, error) {
 	return item, decode(raw, item)
 }
 
+// readCBORItem reads one message of a publish in CBOR: a map with the members of
+// PublishItem, except that data is any CBOR item, and bytes, a byte string, replaces
+// base64. The result shares no memory with raw.
 func readCBORItem(raw []byte) (*wire.PublishItem, error) {
-	item, err := parsePublishItem(raw)
+	object, kept, err := cbor.MapToJSON(raw, "data", "bytes", "base64")
+	switch {
+	case err != nil:
+		return nil, unreadable(err)
+	case kept["base64"] != nil:
+		return nil, unreadable(errors.New(`unknown field "base64": in CBOR it is bytes`))
+	}
+	item := &wire.PublishItem{CBOR: bytes.Clone(kept["data"])}
+	if err := decode(object, item); err != nil {
+		return nil, err
+	}
+	if item.Data != nil || item.Base64 != nil {
+		return nil, unreadable(errors.New("data is written in another case")) // encoding/json ignores case
+	}
+	if kept["bytes"] == nil {
+		return item, nil
+	}
+	r := cbor.NewReader(kept["bytes"])
+	head, err := r.Head()
+	if err == nil && head.Major != cbor.Bytes {
+		err = errors.New("bytes is not a byte string")
+	}
+	var content []byte
+	if err == nil {
+		content, err = r.Bytes(head)
+	}
 	if err != nil {
 		return nil, unreadable(err)
 	}
+	content = append([]byte{}, content...)
+	item.Base64 = &content
 	return item, nil
-}
-
-// parsePublishItem reads one message of a publish in CBOR: a map with the members of
-// PublishItem, except that data is any CBOR item, and bytes, a byte string, replaces
-// base64. The result shares no memory with item.
-func parsePublishItem(item []byte) (*wire.PublishItem, error) {
-	object, kept, err := cbor.MapToJSON(item, "data", "bytes", "base64")
-	if err != nil {
-		return nil, err
-	}
-	if kept["base64"] != nil {
-		return nil, errors.New(`unknown field "base64": in CBOR it is bytes`)
-	}
-	p := &wire.PublishItem{CBOR: bytes.Clone(kept["data"])}
-	members := json.NewDecoder(bytes.NewReader(object))
-	members.DisallowUnknownFields()
-	if err := members.Decode(p); err != nil {
-		return nil, err
-	}
-	if p.Data != nil || p.Base64 != nil {
-		return nil, errors.New("data is written in another case") // encoding/json ignores case
-	}
-	if b := kept["bytes"]; b != nil {
-		p.Base64, err = byteString(b)
-	}
-	return p, err
-}
-
-// byteString returns a copy of the byte string that item is.
-func byteString(item []byte) (*[]byte, error) {
-	r := cbor.NewReader(item)
-	h, err := r.Head()
-	if err == nil && h.Major != cbor.Bytes {
-		err = errors.New("bytes is not a byte string")
-	}
-	if err != nil {
-		return nil, err
-	}
-	s, err := r.Bytes(h)
-	s = append([]byte{}, s...)
-	return &s, err
 }

@@ -12,7 +12,9 @@ import (
 )
 
 func TestWhatAPublishSaysIsRead(t *testing.T) {
-	m, err := messageOf("a", "client=a.b:c-d_e&key=k&ttl=2", Header{"text/plain", 1}, Header{`"i d"`, 1})
+	m, err := messageOf(Publish{
+		Topic: "a", Query: "client=a.b:c-d_e&key=k&ttl=2", ContentType: Header{"text/plain", 1}, IdempotencyKey: Header{`"i d"`, 1},
+	})
 	require.NoError(t, err)
 	require.Equal(t, wire.Message{Position: wire.Position{Topic: "a"}, Type: "text/plain", Client: "a.b:c-d_e", Key: "k", ID: "i d"}, m.Message)
 	require.Equal(t, 2*time.Second, m.ttl)

@@ -106,36 +106,31 @@ type TopicPoll struct {
 // after the poll.
 func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
-	if why := a.cfg.Sessions.Draining(); why != nil {
-		return nil, r, why
-	}
 	q := parseQuery(p.Query)
 	topics := q.topics()
 	if ctx.Err() != nil && slices.ContainsFunc(topics, isPattern) {
 		return nil, r, ErrWouldWait // finding its topics may take long
 	}
-	if err := a.admit(&c, limit.Polls); err != nil {
-		return nil, r, err
-	}
-	if p.Body != nil {
-		var body struct {
-			Topics []wire.Start `json:"topics"`
+	hello := false
+	o, err := a.mayOpen(&c, limit.Polls, func() (session.Opening, error) {
+		if p.Body != nil {
+			var body struct {
+				Topics []wire.Start `json:"topics"`
+			}
+			if err := readJSON(p.Body, &body); err != nil {
+				return session.Opening{}, err
+			}
+			topics = body.Topics
 		}
-		if err := readJSON(p.Body, &body); err != nil {
-			return nil, r, err
+		if len(topics) == 0 {
+			q.fail(noTopic("the poll"))
 		}
-		topics = body.Topics
-	}
-	if len(topics) == 0 {
-		q.fail(noTopic("the poll"))
-	}
-	r = transport.Request{Mode: q.mode(), Format: q.format(p.Accepts), Gzip: p.Accepts.Gzip}
-	hello := q.truth("hello", false) || r.Mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition)
-	o := session.Opening{Topics: topics, NoEcho: q.noEcho()}
-	if q.limitRate(topics, r.Mode); q.err != nil {
-		return nil, r, q.err
-	}
-	if err := a.maySubscribe(&c, topics); err != nil {
+		r = transport.Request{Mode: q.mode(), Format: q.format(p.Accepts), Gzip: p.Accepts.Gzip}
+		hello = q.truth("hello", false) || r.Mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition)
+		o := q.opening(topics, r.Mode)
+		return o, q.err
+	})
+	if err != nil {
 		return nil, r, err
 	}
 	s, positions, err := a.cfg.Sessions.OpenEphemeral(o, time.Now())
@@ -165,33 +160,21 @@ type EventStream struct {
 // ended the stream. End the session after the stream.
 func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
-	if why := a.cfg.Sessions.Draining(); why != nil {
-		return nil, r, why
-	}
-	if err := a.admit(&c, limit.Polls); err != nil {
-		return nil, r, err
-	}
-	o, had, err := e.read()
+	var had transport.EventID
+	o, err := a.mayOpen(&c, limit.Polls, func() (o session.Opening, err error) {
+		q := parseQuery(e.Query)
+		topics := q.topics()
+		if len(topics) == 0 {
+			q.fail(noTopic("the stream"))
+		}
+		o = q.opening(topics, transport.Stream)
+		had = e.lastEventID(&q)
+		return o, q.err
+	})
 	if err != nil {
 		return nil, r, err
 	}
-	if err := a.maySubscribe(&c, o.Topics); err != nil {
-		return nil, r, err
-	}
 	return a.openEvents(ctx, &c, o, had)
-}
-
-// read returns what to open, and the last event that the client has; zero: none.
-func (e EventStream) read() (o session.Opening, had transport.EventID, err error) {
-	q := parseQuery(e.Query)
-	o.Topics = q.topics()
-	if len(o.Topics) == 0 {
-		q.fail(noTopic("the stream"))
-	}
-	o.NoEcho = q.noEcho()
-	q.limitRate(o.Topics, transport.Stream)
-	had = e.lastEventID(&q)
-	return o, had, q.err
 }
 
 // LastEvent returns the id of the last event that the client has; zero: none that can be

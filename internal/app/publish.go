@@ -55,17 +55,11 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	defer a.recovered(&err)
 	var s slot
 	defer s.end()
-	key := ""
-	if p.IdempotencyKey.Count == 1 {
-		key, _ = parseIdempotencyKey(p.IdempotencyKey.Value) // messageOf returns the error
-	}
+	key, _ := idOf(p.IdempotencyKey) // messageOf returns the error
 	return a.publish(ctx, &c, &s, a.cfg.Broker.Route(p.Topic), p.Topic, key, func() (*message, []byte, error) {
-		m, err := messageOf(p.Topic, p.Query, p.ContentType, p.IdempotencyKey)
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case p.Body == nil:
-			return m, bytes.Clone(p.Payload), nil
+		m, err := messageOf(p)
+		if err != nil || p.Body == nil {
+			return m, bytes.Clone(p.Payload), err
 		}
 		body, err := p.Body(a.Limits().MessageBytes)
 		return m, body, err

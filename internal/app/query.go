@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -191,29 +192,31 @@ func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
 	}
 }
 
-// noEcho returns the client whose messages a subscriber is not sent; see noEchoOf.
-func (q *query) noEcho() string {
+// opening returns the session to open for topics, as the query asks.
+func (q *query) opening(topics []wire.Start, mode transport.Mode) session.Opening {
 	client, echo := q.one("client"), q.truth("echo", true)
-	client, err := noEchoOf(client, &echo)
+	o, err := openingOf(topics, client, &echo)
 	q.fail(err)
-	return client
+	q.limitRate(topics, mode)
+	return o
 }
 
-// noEchoOf returns the client whose messages a subscriber is not sent: its own, if echo
-// is false. Its default is true.
-func noEchoOf(client string, echo *bool) (string, error) {
+// openingOf returns the session to open for topics. A client that does not want an echo
+// names itself; by default it gets its own messages.
+func openingOf(topics []wire.Start, client string, echo *bool) (o session.Opening, err error) {
 	if client != "" {
 		if err := checkClient(client); err != nil {
-			return "", err
+			return o, err
 		}
 	}
-	switch {
-	case echo == nil || *echo:
-		return "", nil
-	case client == "":
-		return "", wire.NewProblem(wire.CodeInvalidRequest, "say client, the id that you publish with", "echo is false, but whose messages are your own is not said")
+	o.Topics = topics
+	if echo == nil || *echo {
+		return o, nil
 	}
-	return client, nil
+	if o.NoEcho = client; client == "" {
+		return o, wire.NewProblem(wire.CodeInvalidRequest, "say client, the id that you publish with", "echo=false needs client")
+	}
+	return o, nil
 }
 
 func checkTopic(topic string) error {

@@ -30,24 +30,33 @@ func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
 
 var errSessionUnknown = &wire.Problem{Code: wire.CodeSessionUnknown}
 
+// mayOpen makes the checks of every call that opens a session. read returns what to open.
+func (a *App) mayOpen(c *Caller, kind limit.Kind, read func() (session.Opening, error)) (o session.Opening, err error) {
+	if why := a.cfg.Sessions.Draining(); why != nil {
+		return o, why
+	}
+	if err := a.admit(c, kind); err != nil {
+		return o, err
+	}
+	if o, err = read(); err != nil {
+		return o, err
+	}
+	return o, a.maySubscribe(c, o.Topics)
+}
+
 // OpenSession opens a session for the wire.OpenRequest in the body.
 func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire.SessionOpened, err error) {
 	defer a.recovered(&err)
-	if why := a.cfg.Sessions.Draining(); why != nil {
-		return opened, why
-	}
-	if err := a.admit(&c, limit.Sessions); err != nil {
-		return opened, err
-	}
-	var r wire.OpenRequest
-	if err := readJSON(body, &r); err != nil {
-		return opened, err
-	}
-	o := session.Opening{Topics: r.Topics, Ack: r.Ack == nil || *r.Ack}
-	if o.NoEcho, err = noEchoOf(r.Client, r.Echo); err != nil {
-		return opened, err
-	}
-	if err := a.maySubscribe(&c, r.Topics); err != nil {
+	o, err := a.mayOpen(&c, limit.Sessions, func() (o session.Opening, err error) {
+		var r wire.OpenRequest
+		if err := readJSON(body, &r); err != nil {
+			return o, err
+		}
+		o, err = openingOf(r.Topics, r.Client, r.Echo)
+		o.Ack = r.Ack == nil || *r.Ack
+		return o, err
+	})
+	if err != nil {
 		return opened, err
 	}
 	s, positions, err := a.openSession(ctx, &c, o)
@@ -160,19 +169,22 @@ func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err erro
 }
 
 func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
-	if why := a.cfg.Sessions.Draining(); why != nil {
-		return d, why
-	}
-	if err := a.admit(c, limit.Sessions); err != nil {
-		return d, err
-	}
-	r, format, err := read()
+	var r wire.ConnectRequest
+	d.Request = transport.Request{Mode: transport.Stream, Acks: true}
+	o, err := a.mayOpen(c, limit.Sessions, func() (o session.Opening, err error) {
+		if r, d.Request.Format, err = read(); err != nil || r.Session != "" {
+			return o, err
+		}
+		if r.Ack != nil {
+			return o, wire.NewProblem(wire.CodeInvalidRequest, "name the session, or leave ack out", "ack needs a session")
+		}
+		return openingOf(r.Topics, r.Client, r.Echo)
+	})
 	if err != nil {
 		return d, err
 	}
-	d.Request = transport.Request{Mode: transport.Stream, Acks: true, Format: format}
 	d.Commands = &commands{app: a, caller: *c, read: readCommand}
-	if format.IsBinary() {
+	if d.Request.Format.IsBinary() {
 		d.Commands = &commands{app: a, caller: *c, read: readCBORCommand}
 	}
 	if r.Session != "" {
@@ -181,19 +193,8 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 		}
 		return d, err
 	}
-	if r.Ack != nil {
-		return d, wire.NewProblem(wire.CodeInvalidRequest, "name the session, or leave ack out", "ack is said, but of no session")
-	}
-	o := session.Opening{Topics: r.Topics}
-	if o.NoEcho, err = noEchoOf(r.Client, r.Echo); err != nil {
-		return d, err
-	}
-	if err := a.maySubscribe(c, r.Topics); err != nil {
-		return d, err
-	}
-	var positions []wire.Position
-	d.Session, positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
-	d.Request.Hello = &wire.Hello{Positions: positions}
+	d.Request.Hello = &wire.Hello{}
+	d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
 	return d, err
 }
 
