@@ -225,7 +225,3 @@ func checkTopic(topic string) error {
 	}
 	return nil
 }
-
-func reserved(topic string) *wire.Problem {
-	return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %s is the daemon's own", wire.Quote(topic))
-}

@@ -122,19 +122,17 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 // SessionState calls answer with the state of a session; see session.State.
 func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState, iter.Seq[wire.SubscriptionState]) error) (err error) {
 	defer a.recovered(&err)
-	return a.readLong(ctx, &c, func() (func() error, error) {
-		s, err := a.session(&c, []byte(id))
-		return func() error { return answer(s.State(time.Now())) }, err
-	})
+	var s *session.Session
+	find := func() (err error) { s, err = a.session(&c, []byte(id)); return err }
+	return a.readLong(ctx, &c, find, func() error { return answer(s.State(time.Now())) })
 }
 
 // CloseSession ends a session.
 func (a *App) CloseSession(ctx context.Context, c Caller, id string) (err error) {
 	defer a.recovered(&err)
-	return a.read(ctx, &c, func() (func() error, error) {
-		s, err := a.session(&c, []byte(id))
-		return func() error { a.cfg.Sessions.End(s); return nil }, err
-	})
+	var s *session.Session
+	find := func() (err error) { s, err = a.session(&c, []byte(id)); return err }
+	return a.read(ctx, &c, find, func() error { a.cfg.Sessions.End(s); return nil })
 }
 
 // End ends a session that was opened for one answer or connection, and has no id. It
@@ -226,7 +224,7 @@ func connectRequestOf(q *query) wire.ConnectRequest {
 // ReadSessionList reads a query for the list of sessions: how many, and in which order.
 func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Problem) {
 	q := parseQuery(rawQuery)
-	n = int(q.number("limit", 1, MaxPage, DefaultPage))
+	n = q.pageSize()
 	by = cmp.Or(session.Order(q.one("sort")), session.ByLag)
 	if !slices.Contains(session.Orders(), by) {
 		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %s", wire.Quote(by)))

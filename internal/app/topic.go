@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"time"
@@ -18,14 +19,13 @@ const (
 	MaxPage     = 1000
 )
 
-// read checks and carries out the calls that read or delete. check returns what to do with
-// a slot, which is held until that is done and answered.
-func (a *App) read(ctx context.Context, c *Caller, check func() (do func() error, err error)) error {
+// read makes the checks of the calls that read or delete, check last. It calls do with a
+// slot, which is held until do has answered.
+func (a *App) read(ctx context.Context, c *Caller, check, do func() error) error {
 	if err := a.admit(c, limit.Requests); err != nil {
 		return err
 	}
-	do, err := check()
-	if err != nil {
+	if err := check(); err != nil {
 		return err
 	}
 	var s slot
@@ -37,30 +37,28 @@ func (a *App) read(ctx context.Context, c *Caller, check func() (do func() error
 }
 
 // readLong is read for an answer that may be long.
-func (a *App) readLong(ctx context.Context, c *Caller, check func() (do func() error, err error)) error {
-	return a.read(ctx, c, func() (func() error, error) {
+func (a *App) readLong(ctx context.Context, c *Caller, check, do func() error) error {
+	return a.read(ctx, c, func() error {
 		if err := a.cfg.Broker.Memory().AdmitAnswer(c.Who.Client()); err != nil {
-			return nil, err
+			return err
 		}
 		return check()
-	})
+	}, do)
 }
 
 // Call calls answer for a request that needs no permission.
 func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err error) {
 	defer a.recovered(&err)
-	return a.read(ctx, &c, func() (func() error, error) { return answer, nil })
+	return a.read(ctx, &c, func() error { return nil }, answer)
 }
 
 // Topics calls answer with a page of the topics that the caller may subscribe to. Each
 // part is made when answer asks for it.
 func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(parts iter.Seq[wire.TopicList]) error) (err error) {
 	defer a.recovered(&err)
-	return a.readLong(ctx, &c, func() (func() error, error) {
-		q := parseQuery(rawQuery)
-		after, n := q.one("after"), int(q.number("limit", 1, MaxPage, DefaultPage))
-		return func() error { return answer(a.topics(&c, after, n)) }, q.err
-	})
+	q := parseQuery(rawQuery)
+	after, n := q.one("after"), q.pageSize()
+	return a.readLong(ctx, &c, func() error { return q.err }, func() error { return answer(a.topics(&c, after, n)) })
 }
 
 // topics returns at most n topics after a name. Next of the last part is the page's.
@@ -84,14 +82,12 @@ const topicsAtOnce = 64
 // Topic calls answer with the state of a topic.
 func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) (err error) {
 	defer a.recovered(&err)
-	return a.read(ctx, &c, func() (func() error, error) {
-		return func() error {
-			state, ok := a.cfg.Broker.Topic(topic)
-			if !ok {
-				return topicUnknown(topic, toHaveIt)
-			}
-			return answer(state)
-		}, a.mayRead(&c, topic)
+	return a.read(ctx, &c, func() error { return a.mayRead(&c, topic) }, func() error {
+		state, ok := a.cfg.Broker.Topic(topic)
+		if !ok {
+			return topicUnknown(topic, toHaveIt)
+		}
+		return answer(state)
 	})
 }
 
@@ -112,21 +108,24 @@ func (a *App) mayRead(c *Caller, topic string) error {
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
 func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) (err error) {
 	defer a.recovered(&err)
-	return a.read(ctx, &c, func() (func() error, error) {
-		if err := checkTopic(topic); err != nil {
-			return nil, err
+	return a.read(ctx, &c, func() error { return a.mayWrite(&c, auth.Delete, topic) }, func() error {
+		state, ok := a.cfg.Broker.Delete(topic, time.Now())
+		if !ok {
+			return topicUnknown(topic, "nothing of it is held; if it should be there, GET /v1/topics has the names of those that are")
 		}
-		if wire.ReservedTopic(topic) {
-			return nil, reserved(topic)
-		}
-		return func() error {
-			state, ok := a.cfg.Broker.Delete(topic, time.Now())
-			if !ok {
-				return topicUnknown(topic, "nothing of it is held; if it should be there, GET /v1/topics has the names of those that are")
-			}
-			return answer(state)
-		}, a.cfg.Authority.Allow(c.principal, auth.Delete, topic)
+		return answer(state)
 	})
+}
+
+// mayWrite checks the name of a topic to change, and the permission.
+func (a *App) mayWrite(c *Caller, action auth.Action, topic string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	if wire.ReservedTopic(topic) {
+		return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %s is the daemon's own", wire.Quote(topic))
+	}
+	return a.cfg.Authority.Allow(c.principal, action, topic)
 }
 
 // A History is a request for what a topic holds.
@@ -139,17 +138,13 @@ type History struct {
 // asks for it. There may be none.
 func (a *App) History(ctx context.Context, c Caller, h History, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) (err error) {
 	defer a.recovered(&err)
-	return a.readLong(ctx, &c, func() (func() error, error) {
-		if err := a.mayRead(&c, h.Topic); err != nil {
-			return nil, err
+	q := parseQuery(h.Query)
+	n, format, start := q.pageSize(), q.format(h.Accepts), q.startOf(h.Topic)
+	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayRead(&c, h.Topic), q.err) }, func() error {
+		if !a.cfg.Broker.Has(h.Topic) {
+			return topicUnknown(h.Topic, toHaveIt)
 		}
-		start, n, format, err := h.read()
-		return func() error {
-			if !a.cfg.Broker.Has(h.Topic) {
-				return topicUnknown(h.Topic, toHaveIt)
-			}
-			return answer(a.history(start, n), format)
-		}, err
+		return answer(a.history(start, n), format)
 	})
 }
 
@@ -170,21 +165,22 @@ func (a *App) history(start wire.Start, n int) iter.Seq[[]*frame.Frame] {
 	}
 }
 
-// read returns where to read from, how many frames, and in which format.
-func (h History) read() (start wire.Start, n int, format frame.Format, err error) {
-	q := parseQuery(h.Query)
-	n, format = int(q.number("limit", 1, MaxPage, DefaultPage)), q.format(h.Accepts)
+// pageSize returns how many topics, frames or sessions to list.
+func (q *query) pageSize() int { return int(q.number("limit", 1, MaxPage, DefaultPage)) }
+
+// startOf returns where to begin to read a topic.
+func (q *query) startOf(topic string) wire.Start {
 	after := q.one("after")
 	if after == "" {
-		return wire.Start{Topic: h.Topic, From: wire.FromOldest}, n, format, q.err
+		return wire.Start{Topic: topic, From: wire.FromOldest}
 	}
 	position, err := wire.ParsePosition(after)
 	switch {
 	case err != nil:
 		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "%v", err))
-	case position.Topic != h.Topic:
+	case position.Topic != topic:
 		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic",
-			"position %s is of another topic than %s", wire.Quote(after), wire.Quote(h.Topic)))
+			"position %s is of another topic than %s", wire.Quote(after), wire.Quote(topic)))
 	}
-	return wire.StartAfter(position), n, format, q.err
+	return wire.StartAfter(position)
 }
