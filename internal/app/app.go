@@ -13,6 +13,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"sync/atomic"
@@ -108,4 +109,13 @@ func (a *App) recovered(err *error) {
 		a.cfg.Log.Error("panic", zap.Any("panic", why), zap.Stack("stack"))
 		*err = errPanicked
 	}
+}
+
+// InJSON returns a value of an answer in JSON.
+func InJSON(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic("BUG: an answer does not marshal: " + err.Error())
+	}
+	return text
 }

@@ -26,36 +26,36 @@ type commands struct {
 func (c *commands) Do(ctx context.Context, s *session.Session, raw []byte) (reply *wire.Reply, later transport.Later, err error) {
 	defer c.app.recovered(&err)
 	command, err := c.read(raw)
-	var change func() error
-	switch {
-	case command == nil: // not even a ref
+	if command == nil { // not even a ref
 		return nil, nil, err
-	case err == nil:
+	}
+	var change func() error
+	if err == nil {
 		reply, change, err = c.carryOut(NoWait, s, command)
-	default:
+	} else {
 		err = c.app.Reject(c.caller, err)
 	}
-	refusal, ok := errors.AsType[*limit.Refusal](err)
-	switch {
-	case errors.Is(err, ErrWouldWait):
-		return nil, c.later(command.Ref, func(ctx context.Context) (*wire.Reply, func() error, error) { return c.carryOut(ctx, s, command) }), nil
-	case ok && refusal.Hold > 0:
-		return nil, c.later(command.Ref, func(context.Context) (*wire.Reply, func() error, error) { return nil, nil, refusal }), nil
-	case change != nil:
+	if refusal, ok := errors.AsType[*limit.Refusal](err); errors.Is(err, ErrWouldWait) || ok && refusal.Hold > 0 {
+		return nil, c.later(s, command, err), nil
+	}
+	if change != nil {
 		err = change()
 	}
 	return c.reply(command.Ref, reply, err), nil, nil
 }
 
-// later returns a command that may wait, and so may its refusal. A panic is its failure.
-func (c *commands) later(ref *uint64, do func(ctx context.Context) (*wire.Reply, func() error, error)) transport.Later {
+// later returns the rest of a command that ended with err: it has to wait, or its refusal
+// is delayed. A panic fails the command only.
+func (c *commands) later(s *session.Session, command *wire.Command, err error) transport.Later {
 	return func(ctx context.Context) func() *wire.Reply {
 		var reply *wire.Reply
 		var change func() error
-		err := c.survive(func() (err error) {
-			reply, change, err = do(ctx)
-			return err
-		})
+		if errors.Is(err, ErrWouldWait) {
+			err = c.survive(func() (err error) {
+				reply, change, err = c.carryOut(ctx, s, command)
+				return err
+			})
+		}
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok {
 			c.app.cfg.Limiter.Hold(ctx, refusal)
 		}
@@ -63,20 +63,20 @@ func (c *commands) later(ref *uint64, do func(ctx context.Context) (*wire.Reply,
 			if change != nil {
 				err = c.survive(change)
 			}
-			return c.reply(ref, reply, err)
+			return c.reply(command.Ref, reply, err)
 		}
 	}
 }
 
-func (c *commands) survive(do func() error) error {
-	err := func() (err error) {
-		defer c.app.recovered(&err)
-		return do()
+// survive calls do, and returns the problem internal if it panics.
+func (c *commands) survive(do func() error) (err error) {
+	defer func() {
+		if errors.Is(err, errPanicked) {
+			err = internal()
+		}
 	}()
-	if errors.Is(err, errPanicked) {
-		return internal() // the connection continues
-	}
-	return err
+	defer c.app.recovered(&err)
+	return do()
 }
 
 // reply returns what to tell the client: nil is nothing.
@@ -113,20 +113,20 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 			err = s.Ack(*command.Ack)
 		}
 	default:
-		place := &slot{}
+		held := &slot{}
 		defer func() {
 			if change == nil { // the checks failed, or panicked
-				place.end()
+				held.end()
 			}
 		}()
-		_, _, err = c.app.mayChange(ctx, &c.caller, place, func() (*session.Session, wire.ChangeRequest, error) {
+		_, _, err = c.app.mayChange(ctx, &c.caller, held, func() (*session.Session, wire.ChangeRequest, error) {
 			return s, wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}, nil
 		})
 		if err != nil {
 			return nil, nil, err
 		}
 		change = func() (err error) {
-			defer place.end()
+			defer held.end()
 			reply.Positions, err = s.Change(command.Subscribe, command.Unsubscribe)
 			return err
 		}
@@ -184,7 +184,7 @@ func readCBORCommand(raw []byte) (*wire.Command, error) {
 // the ref, or nil if the text is no command at all.
 func readCommand(raw []byte) (*wire.Command, error) {
 	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
-		return nil, noCommand()
+		return nil, errNoCommand
 	}
 	command := &wire.Command{}
 	err := decode(raw, command)
@@ -192,7 +192,7 @@ func readCommand(raw []byte) (*wire.Command, error) {
 	case err == nil:
 		return command, nil
 	case !json.Valid(raw):
-		return nil, noCommand()
+		return nil, errNoCommand
 	}
 	var named struct {
 		Ref *uint64 `json:"ref"`
@@ -201,6 +201,4 @@ func readCommand(raw []byte) (*wire.Command, error) {
 	return &wire.Command{Ref: named.Ref}, err
 }
 
-func noCommand() *wire.Problem {
-	return wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "what was sent is not an object")
-}
+var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "what was sent is not an object")

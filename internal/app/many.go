@@ -80,7 +80,11 @@ func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, e
 	var published wire.Published
 	if err == nil {
 		to := m.app.cfg.Broker.Route(item.Topic)
-		m.maybeGiveUpSlot(to.Rule().Hook)
+		hook := to.Rule().Hook
+		if hook && m.asked {
+			m.slot.end() // publishItem takes another
+		}
+		m.asked = m.asked || hook
 		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, to, item)
 	}
 	if err == nil {
@@ -94,14 +98,6 @@ func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, e
 		return wire.PublishResult{}, err
 	}
 	return wire.PublishResult{Problem: problem}, nil
-}
-
-func (m *manyPublish) maybeGiveUpSlot(asks bool) {
-	if asks && m.asked {
-		m.slot.end()
-		m.asked = false
-	}
-	m.asked = m.asked || asks
 }
 
 // Results are the results of many messages.
@@ -119,11 +115,7 @@ func (r Results) Parts() iter.Seq[[]byte] {
 			if i > 0 {
 				part = append(part, r.form.between...)
 			}
-			text, err := json.Marshal(result)
-			if err != nil {
-				panic("BUG: a result does not marshal: " + err.Error())
-			}
-			if part = r.form.append(part, text); !yield(part) {
+			if part = r.form.append(part, InJSON(result)); !yield(part) {
 				return
 			}
 			part = part[:0]

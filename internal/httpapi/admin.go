@@ -58,10 +58,10 @@ func listSessions(sessions *session.Registry) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, by, problem := app.ReadSessionList(r.URL.RawQuery)
 		if problem != nil {
-			writeAdmin(w, problem.Status, wire.ProblemType, inJSON(problem))
+			writeAdmin(w, problem.Status, wire.ProblemType, app.InJSON(problem))
 			return
 		}
-		writeAdmin(w, http.StatusOK, typeJSON, inJSON(sessions.List(n, by, time.Now())))
+		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(sessions.List(n, by, time.Now())))
 	})
 }
 

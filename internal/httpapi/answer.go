@@ -7,8 +7,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/internal/session"
-	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
 // A sink is a transport.Sink over net/http: it blocks until the client reads.
@@ -23,17 +21,6 @@ type sink struct {
 
 func (a *API) sink(w http.ResponseWriter, format frame.Format, gzip bool) *sink {
 	return &sink{api: a, w: w.(*response), flush: http.NewResponseController(w), format: format, gzip: gzip}
-}
-
-// answerPoll answers a poll in the request's goroutine. An error means that nothing
-// was written; see transport.Answer.Run.
-func (a *API) answerPoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
-	var answer transport.Answer
-	answer.Init(a.Polls, a.sink(w, req.Format, req.Gzip), false)
-	if err := answer.Begin(s, req); err != nil {
-		return err
-	}
-	return answer.Run(r.Context())
 }
 
 // begin gives the client the write timeout to read what follows, and names its format.

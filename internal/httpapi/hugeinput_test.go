@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -153,7 +154,7 @@ func TestNoReplyRepeatsAHugeCommand(t *testing.T) {
 func wantShortReply(t *testing.T, p *wire.Problem, what string) {
 	t.Helper()
 	if p != nil {
-		wantShort(t, p.Status, string(inJSON(p)), what[:20])
+		wantShort(t, p.Status, string(app.InJSON(p)), what[:20])
 	}
 }
 

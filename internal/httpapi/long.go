@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bytes"
-	"encoding/json"
 	"iter"
 	"net/http"
 	"strconv"
@@ -39,18 +38,18 @@ func (l *longAnswer) append(b []byte) error {
 func (l *longAnswer) text(s string) { _ = l.append([]byte(s)) }
 
 // value appends v in JSON.
-func (l *longAnswer) value(v any) { _ = l.append(inJSON(v)) }
+func (l *longAnswer) value(v any) { _ = l.append(app.InJSON(v)) }
 
 // begin appends v in JSON without its end.
 func (l *longAnswer) begin(v any, end string) {
-	_ = l.append(bytes.TrimSuffix(inJSON(v), []byte(end)))
+	_ = l.append(bytes.TrimSuffix(app.InJSON(v), []byte(end)))
 }
 
 // list appends values in JSON with commas between them, as long as the client is there.
 func list[V any](l *longAnswer, values iter.Seq[V]) {
 	comma := ""
 	for v := range values {
-		if l.append(append([]byte(comma), inJSON(v)...)) != nil {
+		if l.append(append([]byte(comma), app.InJSON(v)...)) != nil {
 			return
 		}
 		comma = ","
@@ -75,13 +74,4 @@ func (l *longAnswer) end() error {
 	}
 	l.send()
 	return l.err
-}
-
-// inJSON returns v in JSON.
-func inJSON(v any) []byte {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic("BUG: an answer does not marshal: " + err.Error())
-	}
-	return text
 }

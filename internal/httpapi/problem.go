@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -34,13 +35,13 @@ func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {
 		h.Set("Retry-After", strconv.FormatInt(after, 10))
 	}
 	h.Set("Content-Type", wire.ProblemType)
-	a.writeWhole(w, p.Status, append(inJSON(p), '\n'))
+	a.writeWhole(w, p.Status, append(app.InJSON(p), '\n'))
 }
 
 // writeJSON answers with a value.
 func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
 	w.Header().Set("Content-Type", typeJSON)
-	a.writeWhole(w, status, append(inJSON(value), '\n'))
+	a.writeWhole(w, status, append(app.InJSON(value), '\n'))
 	return nil
 }
 

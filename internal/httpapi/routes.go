@@ -143,7 +143,7 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	if err != nil {
 		return err
 	}
-	return a.serveOpened(w, r, s, req)
+	return a.servePoll(w, r, s, req)
 }
 
 // pollTopics answers a poll without a session. Its topics are in the query, or in the body
@@ -157,34 +157,28 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	if err != nil {
 		return err
 	}
-	return a.serveOpened(w, r, s, req)
+	return a.servePoll(w, r, s, req)
 }
 
-// serveOpened is servePoll for a session that ends with the poll if it has no id.
-func (a *API) serveOpened(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
-	taken := false
-	defer func() {
-		if !taken {
-			a.App.End(s)
-		}
-	}()
-	taken, err := a.servePoll(w, r, s, req)
-	return err
-}
-
-// servePoll answers every poll that net/http has read. taken: the lane has taken over the
-// connection, and answers.
-func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) (taken bool, err error) {
+// servePoll answers every poll that net/http has read, or the lane takes over the
+// connection and answers. A session without an id ends with its poll.
+func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
 	a.Metrics.HTTPPolls.Inc()
 	req.Arrival = arrivalOf(r)
 	if a.twoWay.Lane != nil && a.lane.TakePoll(w, r, s, req) {
-		return true, nil
+		return nil
 	}
-	err = a.answerPoll(w, r, s, req)
+	defer a.App.End(s)
+	var answer transport.Answer
+	answer.Init(a.Polls, a.sink(w, req.Format, req.Gzip), false)
+	if err := answer.Begin(s, req); err != nil {
+		return err
+	}
+	err := answer.Run(r.Context())
 	if err == nil && req.Mode == transport.Stream && r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // the answer must not look complete, nor the connection be reused
 	}
-	return false, err
+	return err
 }
 
 // arrivalOf returns when r arrived, and from which client.

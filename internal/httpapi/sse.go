@@ -25,7 +25,7 @@ func (a *API) sse(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	if err != nil {
 		return err
 	}
-	return a.serveOpened(w, r, s, req)
+	return a.servePoll(w, r, s, req)
 }
 
 func eventStreamOf(r *http.Request) app.EventStream {

@@ -152,9 +152,9 @@ func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
 	})
 }
 
-// A session may end between its being found and its poll, when the connection is the
-// lane's already. The client is told to come back.
-func TestAnEventStreamThatEndsBeforeItBeginsIsComeBackTo(t *testing.T) {
+// A session may end after the request has found it, when the lane has the connection
+// already. The end frame says when to reconnect.
+func TestAnEventStreamWhoseSessionEndsBeforeItBeginsReconnects(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		s, _, err := k.cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
@@ -162,8 +162,7 @@ func TestAnEventStreamThatEndsBeforeItBeginsIsComeBackTo(t *testing.T) {
 		k.cfg.Sessions.End(s)
 		c := k.callServed(func(w http.ResponseWriter, r *http.Request) {
 			req := transport.Request{Mode: transport.Stream, Format: frame.EventStream, Events: transport.EventsReferringTo(s, 0)}
-			taken, err := k.api.servePoll(w, r, s, req)
-			if err != nil || !taken {
+			if err := k.api.servePoll(w, r, s, req); err != nil {
 				panic(http.ErrAbortHandler)
 			}
 		})

@@ -3,7 +3,6 @@ package lane
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -154,10 +153,7 @@ func (c *conn) fail(err error) {
 		c.ending = closing
 		return
 	}
-	body, err := json.Marshal(p)
-	if err != nil {
-		panic("BUG: a problem does not marshal: " + err.Error())
-	}
+	body := app.InJSON(p)
 	closes := c.lane.draining.Load() || p.Code == wire.CodeDraining
 	_ = c.write(c.head().appendProblem(nil, p, append(body, '\n'), closes)) // isFlushed looks whether it failed
 	c.answeredBy(closes)
