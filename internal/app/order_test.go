@@ -56,7 +56,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 		c.Authority, c.Limiter, c.Hook = g, l, refusingHook{}
 		c.Broker.Reload(broker.Config{HookTopics: []string{">"}, Rules: []broker.Rule{{Name: "r", Pattern: "a"}}}, time.Now())
 	})
-	from := Caller{Who: l.WhoAt(addr, "")}
+	from := Caller{Who: l.WhoAt(addr)}
 	ann := from.Who.As("ann")
 	require.NoError(t, l.Admit(limit.Publishes, ann))
 	require.NoError(t, l.AdmitTopic("a", ann))

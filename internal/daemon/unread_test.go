@@ -101,7 +101,7 @@ func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
 		d.deaf(fmt.Sprintf(list, 1))
 	}
 	at := func(last byte) *memory.Client {
-		return d.limiter.WhoAt(netip.AddrFrom4([4]byte{192, 0, 2, last}), "").Client()
+		return d.limiter.WhoAt(netip.AddrFrom4([4]byte{192, 0, 2, last})).Client()
 	}
 	require.Eventually(t, at(1).Holds, surely, time.Millisecond)
 	require.False(t, at(2).Holds())

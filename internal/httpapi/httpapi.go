@@ -177,9 +177,9 @@ func (a *API) callerOf(r *http.Request) app.Caller {
 
 // addressOf returns the address that r is counted for.
 func (a *API) addressOf(r *http.Request) limit.Who {
-	if seat := listen.SeatOf(listen.FromContext(r.Context())); seat != nil {
-		return seat.Who(r.Header["X-Forwarded-For"], "")
+	if counted := listen.Counted(listen.FromContext(r.Context())); counted != nil {
+		return counted.Who(r.Header["X-Forwarded-For"])
 	}
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // requests without an address share one
-	return a.Limiter.WhoAt(at.Addr(), "")
+	return a.Limiter.WhoAt(at.Addr())
 }

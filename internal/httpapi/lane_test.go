@@ -34,7 +34,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	k.api, k.begun = api, time.Now()
 	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	l := &seatedListener{socket, k.cfg}
+	l := &countedListener{socket, k.cfg}
 	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
@@ -54,22 +54,22 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	return k
 }
 
-// A seatedListener gives every client a seat.
-type seatedListener struct {
+// A countedListener counts every connection.
+type countedListener struct {
 	net.Listener
 	cfg parts
 }
 
-func (l *seatedListener) Accept() (net.Conn, error) {
+func (l *countedListener) Accept() (net.Conn, error) {
 	nc, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	seat, err := l.cfg.Limiter.Seat(nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())
+	counted, err := l.cfg.Limiter.Connect(nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr())
 	if err != nil {
 		return nil, err
 	}
-	return listen.New(nc, seat, l.cfg.Metrics), nil
+	return listen.New(nc, counted, l.cfg.Metrics), nil
 }
 
 // dial connects to the kit's server, by the network that its client uses.

@@ -41,7 +41,7 @@ func newBareKit(t *testing.T, s settings) *bareKit {
 	k := &bareKit{system{kit: newKit(t, s)}, newPipeListener()}
 	port := transport.NewPort(k.api.TCPHost())
 	var running sync.WaitGroup
-	running.Go(func() { require.ErrorIs(t, port.Serve(&seatedListener{k.port, k.cfg}), net.ErrClosed) })
+	running.Go(func() { require.ErrorIs(t, port.Serve(&countedListener{k.port, k.cfg}), net.ErrClosed) })
 	t.Cleanup(func() {
 		require.NoError(t, k.port.Close())
 		k.api.Close()

@@ -41,7 +41,7 @@ func TestWhatAClientDoesNotReadCounts(t *testing.T) {
 			_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", tt.path)
 			require.NoError(t, err)
 			synctest.Wait()
-			from := k.api.Limiter.WhoAt(netip.MustParseAddr("10.0.0.1"), "").Client()
+			from := k.api.Limiter.WhoAt(netip.MustParseAddr("10.0.0.1")).Client()
 			require.Equal(t, tt.own, account.Of(memory.Unread) > 4000, tt.path)
 			if tt.own {
 				require.True(t, from.Holds(), tt.path)

@@ -22,9 +22,9 @@ type conn struct {
 	poll   // the poll that is answered
 	input  // what was read
 
-	loop *loop       // immutable
-	seat *limit.Seat // immutable; goes with the descriptor
-	who  limit.Who   // sent the last request
+	loop    *loop             // immutable
+	counted *limit.Connection // immutable; goes with the descriptor
+	who     limit.Who         // sent the last request
 
 	// The connection's work is one of these.
 	requests requests
@@ -313,5 +313,5 @@ func (c *conn) cutOff() {
 // hangUp closes the descriptor, which nobody uses any more.
 func (c *conn) hangUp() {
 	closeFD(c.fd)
-	c.seat.Leave()
+	c.counted.Leave()
 }

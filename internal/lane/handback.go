@@ -28,16 +28,16 @@ func newListener(m *metrics.Metrics) *listener {
 	return &listener{metrics: m, conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// giveBack hands the connection of fd, which has that seat, over as c, or closes it.
-func (l *listener) giveBack(fd int, seat *limit.Seat, c *prefixed) {
+// giveBack hands the connection of fd over as c, or closes it.
+func (l *listener) giveBack(fd int, counted *limit.Connection, c *prefixed) {
 	file := os.NewFile(uintptr(fd), "connection")
 	defer file.Close() // FileConn has a descriptor of its own
 	nc, err := net.FileConn(file)
 	if err != nil {
-		seat.Leave()
+		counted.Leave()
 		return
 	}
-	c.Conn = listen.NewBegun(nc, seat, l.metrics)
+	c.Conn = listen.NewBegun(nc, counted, l.metrics)
 	if nc.RemoteAddr() == nil || !l.give(c) {
 		_ = c.Close() // the client has gone, or the lane is closed
 	}
@@ -125,7 +125,7 @@ func (c *conn) handBack() {
 	back := &prefixed{prefix: bytes.Clone(c.bytes()), strikes: w.strikes}
 	c.release()
 	c.lane.metrics.LaneReturned.Inc()
-	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, c.seat, back) })
+	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, c.counted, back) })
 }
 
 // A connection whose requests go back again and again is left there: taking it over

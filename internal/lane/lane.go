@@ -189,7 +189,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool)
 	if c = l.adopt(nc, l.origins.Index(r.Header.Get("Origin"))); c == nil {
 		return nil, false
 	}
-	c.requests.strikes, c.who = strikes, c.seat.Who(r.Header["X-Forwarded-For"], "")
+	c.requests.strikes, c.who = strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	_, buffered, err := http.NewResponseController(w).Hijack()
 	_ = nc.Close() // the connection lives on in fd, or nobody can use it
 	if err != nil {
@@ -212,7 +212,7 @@ func (l *Lane) adopt(nc Conn, origin int) *conn {
 	if err != nil {
 		return nil
 	}
-	c := l.newConn(fd, listen.SeatOf(nc).Share())
+	c := l.newConn(fd, listen.Counted(nc).Share())
 	c.origin = origin
 	if !l.admit(c) {
 		return nil
@@ -221,8 +221,8 @@ func (l *Lane) adopt(nc Conn, origin int) *conn {
 }
 
 // newConn returns a connection that nobody has yet.
-func (l *Lane) newConn(fd int, seat *limit.Seat) *conn {
-	c := &conn{seat: seat, who: seat.Who(nil, "")}
+func (l *Lane) newConn(fd int, counted *limit.Connection) *conn {
+	c := &conn{counted: counted, who: counted.Who(nil)}
 	c.owner = c
 	c.lane, c.requests.parser.lane, c.fd, c.unread = l, l, fd, true
 	c.answer.Init(l.polls, c, l.handOff)

@@ -110,7 +110,7 @@ func (c *conn) answerPoll(s *session.Session, req transport.Request, err error) 
 
 // caller returns who sent a request.
 func (c *conn) caller(r *request) app.Caller {
-	c.who = c.seat.Who(header(r.fields.forwardedFor), "")
+	c.who = c.counted.Who(header(r.fields.forwardedFor))
 	return app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
 }
 

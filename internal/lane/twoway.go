@@ -28,12 +28,12 @@ func Owner(c net.Conn, who limit.Who) memory.Owner { return &owner{who, c} }
 
 // Converse implements transport.Host.
 func (h *Host) Converse(c net.Conn) *transport.Conversation {
-	return h.Polls.NewTCP(Owner(c, listen.SeatOf(c).Who(nil, "")), time.Now())
+	return h.Polls.NewTCP(Owner(c, listen.Counted(c).Who(nil)), time.Now())
 }
 
 // Open implements transport.Host.
 func (h *Host) Open(c net.Conn, first []byte) (transport.Duplex, error) {
-	d, err := h.App.ConnectByItem(app.Caller{Who: listen.SeatOf(c).Who(nil, "")}, first)
+	d, err := h.App.ConnectByItem(app.Caller{Who: listen.Counted(c).Who(nil)}, first)
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
 			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}

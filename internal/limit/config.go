@@ -26,8 +26,8 @@ type Config struct {
 	// Default 2 s.
 	Wait time.Duration
 
-	// PendingMessages is how many publishes that name one session may be in flight
-	// or wait. Default 100.
+	// PendingMessages is how many publishes that name the same session may be in flight or
+	// wait. Default 100.
 	PendingMessages int
 
 	// Connections is how many there may be, on all ports for clients. Default: not
@@ -46,7 +46,7 @@ type Config struct {
 	// broker.Config, which says which rule applies to a topic.
 	Rules []Rule
 
-	// TrustedProxies are proxies whose X-Forwarded-For is trusted. See Seat.Who.
+	// TrustedProxies are proxies whose X-Forwarded-For is trusted. See Connection.Who.
 	TrustedProxies []netip.Prefix
 }
 
@@ -105,8 +105,8 @@ func Kinds() []Kind {
 // Scope is whose calls are counted together.
 type Scope int
 
-// The scopes, in the order in which they are checked: a call that one client may not
-// make does not use up the rate of all.
+// The scopes, in the order of the checks: a call that exceeds the rate of its address does
+// not use up the rate of all clients.
 const (
 	Address   Scope = iota // an IPv4 address, or the 64 bits of an IPv6 network
 	Principal              // except the anonymous one
@@ -171,7 +171,7 @@ const (
 	maxBurst     = 1e9
 )
 
-// Valid reports whether r is off or within its bounds.
+// Valid reports whether r is off or within the bounds.
 func (r Rate) Valid() bool {
 	if r.PerSecond == 0 {
 		return r.Burst == 0

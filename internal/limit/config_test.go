@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Settings and metrics are made of these names: rates.polls.address. Who renames one
-// breaks what people wrote.
-func TestRatesHaveTheNamesThatPeopleWrote(t *testing.T) {
+// Settings and metrics contain these names, as in rates.polls.address. A change breaks
+// configuration files.
+func TestTheNamesOfRatesDoNotChange(t *testing.T) {
 	var names []string
 	for _, kind := range Kinds() {
 		for _, scope := range kind.Scopes() {
@@ -23,11 +23,11 @@ func TestRatesHaveTheNamesThatPeopleWrote(t *testing.T) {
 	}, names)
 }
 
-func TestWhatIsNotSaidHasItsDefault(t *testing.T) {
+func TestUnsetFieldsGetTheirDefaults(t *testing.T) {
 	c := Config{}.withDefaults()
 	require.Equal(t, Config{
 		Calls: 1000, WaitingCalls: 1000, Sessions: 1_000_000, PendingSessions: 1000, PendingMessages: 100, Wait: 2 * time.Second,
-	}, c, "and what has no default has no bound")
-	said := Config{Calls: 16, WaitingCalls: 1, Sessions: 10, PendingSessions: 2, PendingMessages: 3, Wait: time.Second, Connections: 4, AddressConnections: 5, AddressCalls: 6}
-	require.Equal(t, said, said.withDefaults())
+	}, c, "the others are not limited")
+	set := Config{Calls: 16, WaitingCalls: 1, Sessions: 10, PendingSessions: 2, PendingMessages: 3, Wait: time.Second, Connections: 4, AddressConnections: 5, AddressCalls: 6}
+	require.Equal(t, set, set.withDefaults())
 }

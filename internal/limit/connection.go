@@ -10,53 +10,54 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Seat is one of the connections that clients may have. All that may close the
-// connection share it, and the last to leave frees it.
-type Seat struct {
+// A Connection is a client's connection as the limits count it. Its owners share it, and
+// it counts until the last of them leaves.
+type Connection struct {
 	limiter *Limiter
 	source  *Source
 	trusted bool // the peer is a trusted proxy
 	shares  atomic.Int32
 }
 
-// Seat takes a seat for a connection from addr. The error is a *Refusal. Without an
-// error, call Leave.
-func (l *Limiter) Seat(addr netip.Addr) (*Seat, error) {
+// Connect counts a connection from addr. The error is a *Refusal. Without an error, call
+// Leave.
+func (l *Limiter) Connect(addr netip.Addr) (*Connection, error) {
 	f, now := l.inForce.Load(), time.Now()
-	s := &Seat{limiter: l, source: l.addresses.get(keyOf(addr), now), trusted: f.trusts(addr)}
-	s.shares.Store(1)
-	w := Who{source: s.source}
-	if n := s.source.connections.Add(1); f.AddressConnections > 0 && !s.trusted && n > int64(f.AddressConnections) {
-		s.source.connections.Add(-1)
+	w := l.WhoAt(addr)
+	c := &Connection{limiter: l, source: w.source, trusted: f.trusts(addr)}
+	c.shares.Store(1)
+	if n := c.source.connections.Add(1); f.AddressConnections > 0 && !c.trusted && n > int64(f.AddressConnections) {
+		c.source.connections.Add(-1)
 		return nil, l.refuse(w, now, "address_connections", tooMany("address_connections", "connections", f.AddressConnections))
 	}
 	if n := l.connections.Add(1); f.Connections > 0 && n > int64(f.Connections) {
-		s.Leave()
+		c.Leave()
 		return nil, l.refuse(w, now, "connections", wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits.connections",
 			"the daemon has %d connections, which is the limit", f.Connections).Retry(time.Second))
 	}
-	if !s.trusted {
+	if !c.trusted {
 		if err := l.Admit(Connections, w); err != nil {
-			s.Leave()
+			c.Leave()
 			return nil, err
 		}
 	}
-	return s, nil
+	return c, nil
 }
 
-// Share counts one more that may close the connection. It may be called on nil.
-func (s *Seat) Share() *Seat {
-	if s != nil {
-		s.shares.Add(1)
+// Share counts one more owner of the connection. It may be called on nil.
+func (c *Connection) Share() *Connection {
+	if c != nil {
+		c.shares.Add(1)
 	}
-	return s
+	return c
 }
 
-// Leave gives up a share, and with the last one the seat. It may be called on nil.
-func (s *Seat) Leave() {
-	if s != nil && s.shares.Add(-1) == 0 {
-		s.source.connections.Add(-1)
-		s.limiter.connections.Add(-1)
+// Leave ends the use of one owner. After the last one the connection does not count any
+// more. It may be called on nil.
+func (c *Connection) Leave() {
+	if c != nil && c.shares.Add(-1) == 0 {
+		c.source.connections.Add(-1)
+		c.limiter.connections.Add(-1)
 	}
 }
 
@@ -64,22 +65,21 @@ func (s *Seat) Leave() {
 // lines of X-Forwarded-For. If the peer is a trusted proxy, the client is the last
 // address in it that is not a trusted proxy. Otherwise, or if that address cannot be
 // read, it is the peer.
-func (s *Seat) Who(forwarded []string, principal string) Who {
-	if s == nil {
-		return Who{principal: principal}
+func (c *Connection) Who(forwarded []string) Who {
+	if c == nil {
+		return Who{}
 	}
-	w := Who{source: s.source, principal: principal}
-	if s.trusted && len(forwarded) > 0 {
-		if addr, ok := s.limiter.inForce.Load().clientOf(forwarded); ok {
-			w.source = s.limiter.addresses.get(keyOf(addr), time.Now())
+	if c.trusted && len(forwarded) > 0 {
+		if addr, ok := c.limiter.inForce.Load().clientOf(forwarded); ok {
+			return c.limiter.WhoAt(addr)
 		}
 	}
-	return w
+	return Who{source: c.source}
 }
 
-// WhoAt returns the client that a request from addr counts for, without a seat.
-func (l *Limiter) WhoAt(addr netip.Addr, principal string) Who {
-	return Who{source: l.addresses.get(keyOf(addr), time.Now()), principal: principal}
+// WhoAt returns the client that a request from addr counts for, without a Connection.
+func (l *Limiter) WhoAt(addr netip.Addr) Who {
+	return Who{source: l.addresses.get(key{addr: keyOf(addr)}, time.Now())}
 }
 
 // clientOf returns the last address that is not a trusted proxy, or the first one if all

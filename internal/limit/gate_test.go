@@ -13,13 +13,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func newGate(places, most int, wait time.Duration) *Gate {
-	return NewGate("calls", "limits.calls", places, most, wait, metrics.New("test"))
+func newGate(slots, queue int, wait time.Duration) *Gate {
+	return NewGate("calls", "limits.calls", slots, queue, wait, metrics.New("test"))
 }
 
 var overloaded = &wire.Problem{Code: wire.CodeOverloaded}
 
-func TestWhoWaitsEntersInOrder(t *testing.T) {
+func TestCallersEnterInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 10, time.Minute)
 		require.NoError(t, g.Enter(t.Context()))
@@ -45,7 +45,7 @@ func TestWhoWaitsEntersInOrder(t *testing.T) {
 	})
 }
 
-func TestNobodyOvertakesWhoWaits(t *testing.T) {
+func TestNoCallerOvertakesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 10, time.Minute)
 		require.NoError(t, g.Enter(t.Context()))
@@ -53,7 +53,7 @@ func TestNobodyOvertakesWhoWaits(t *testing.T) {
 		synctest.Wait()
 		done, end := context.WithCancel(t.Context())
 		end()
-		require.ErrorIs(t, g.Enter(done), context.Canceled, "the one that waits comes first")
+		require.ErrorIs(t, g.Enter(done), context.Canceled, "the queue comes first")
 		g.Leave()
 		synctest.Wait()
 		require.Equal(t, 1, g.Gauge().InUse)
@@ -61,7 +61,7 @@ func TestNobodyOvertakesWhoWaits(t *testing.T) {
 	})
 }
 
-func TestWhoFindsNoPlaceIsToldInTime(t *testing.T) {
+func TestACallerWithoutASlotIsRefusedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 1, 3*time.Second)
 		require.NoError(t, g.Enter(t.Context()))
@@ -69,17 +69,17 @@ func TestWhoFindsNoPlaceIsToldInTime(t *testing.T) {
 		waiting := make(chan error, 1)
 		go func() { waiting <- g.Enter(t.Context()) }()
 		synctest.Wait()
-		require.ErrorIs(t, g.Enter(t.Context()), overloaded, "no more may wait")
+		require.ErrorIs(t, g.Enter(t.Context()), overloaded, "the queue is full")
 		require.Zero(t, time.Since(begun))
 		require.ErrorIs(t, <-waiting, overloaded)
 		require.Equal(t, 3*time.Second, time.Since(begun))
 		require.Equal(t, metrics.Limit{Name: "calls", Most: 1, InUse: 1}, g.Gauge())
 		g.Leave()
-		require.NoError(t, g.Enter(t.Context()), "who gave up took nothing")
+		require.NoError(t, g.Enter(t.Context()), "the refused callers took no slot")
 	})
 }
 
-func TestWhoLeavesTheQueueTakesNoPlace(t *testing.T) {
+func TestACallerThatLeavesTheQueueTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 5, time.Minute)
 		require.NoError(t, g.Enter(t.Context()))
@@ -94,7 +94,7 @@ func TestWhoLeavesTheQueueTakesNoPlace(t *testing.T) {
 	})
 }
 
-func TestAGateThatWidensLetsThoseInWhoWait(t *testing.T) {
+func TestMoreSlotsAdmitTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 5, time.Minute)
 		require.NoError(t, g.Enter(t.Context()))
@@ -111,14 +111,14 @@ func TestAGateThatWidensLetsThoseInWhoWait(t *testing.T) {
 		g.Leave()
 		g.Leave()
 		synctest.Wait()
-		require.Equal(t, 1, g.Gauge().Waiting, "there are still as many as there may be")
+		require.Equal(t, 1, g.Gauge().Waiting, "all slots are still in use")
 		g.Leave()
 		require.NoError(t, <-waiting)
 	})
 }
 
-// A place that comes free as the wait ends is either taken or given on: none is lost.
-func TestNoPlaceIsLostAtTheLastMoment(t *testing.T) {
+// A slot becomes free just as a wait ends. The caller takes it, or the next one does.
+func TestNoSlotIsLostAtTheLastMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(3, 100, 10*time.Millisecond)
 		var all sync.WaitGroup

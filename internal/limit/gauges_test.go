@@ -8,16 +8,16 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// Of a limit for one address or session nobody is told that none of it is in use: that
-// would be of whom?
-func TestOnlyWhatAllShareIsInUse(t *testing.T) {
+// Limits for one address or one session have no gauge of their use: it would have to name
+// the address or the session.
+func TestOnlySharedLimitsHaveAGaugeOfTheirUse(t *testing.T) {
 	m := metrics.New("test")
 	l := New(Config{Calls: 7, AddressCalls: 5}, m)
 	m.Gather(func() (g metrics.Gauges) {
 		l.Gauges(&g)
 		return g
 	})
-	call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1"), ""))
+	call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")))
 	require.NoError(t, err)
 	defer call.End()
 
@@ -30,14 +30,14 @@ func TestOnlyWhatAllShareIsInUse(t *testing.T) {
 	}
 }
 
-// rate() sees the first refusal only if the counter was there before it, at 0.
+// In Prometheus rate() sees the first refusal only if the counter was 0 before.
 func TestTheRatesOfTheConfigurationAreCountedFromZero(t *testing.T) {
 	m := metrics.New("test")
 	l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1}}}, Rules: []Rule{{Name: "chat", Pattern: "chat.>", Rate: Rate{PerSecond: 1}}}}, m)
 	limited := func() map[string]float64 { return labelled(t, m, "pubsubd_limited_total") }
 	require.Contains(t, limited(), "rates.polls.address")
 	require.Contains(t, limited(), "topics.chat.rate")
-	require.NotContains(t, limited(), "rates.polls.all", "which is without bound")
+	require.NotContains(t, limited(), "rates.polls.all", "which is not limited")
 	l.Reload(Config{Rates: Rates{Polls: {All: {PerSecond: 1}}}})
 	require.Contains(t, limited(), "rates.polls.all")
 }

@@ -2,18 +2,20 @@
 // flight, and how often calls come: from one address, from one principal, to the topics
 // of one pattern, and from all clients.
 //
-// What all clients share (slots for calls and sessions) has a queue: a call waits for a
-// slot, in order, for a limited time (Gate). What a single client uses too much of is
+// Slots for calls and sessions are shared by all clients. When none is free, a call waits
+// for one, in order, for a limited time (Gate). A call that exceeds another limit is
 // refused at once (Refusal). A client that ignores refusals gets them late, so that its
 // retries do not burden the others.
 package limit
 
 import (
 	"context"
-	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -32,14 +34,49 @@ type Limiter struct {
 	released    chan struct{} // closed once, by release
 	release     func()
 
-	addresses  table[netip.Addr]
-	principals table[string]
+	addresses  table
+	principals table
+	all        Source
 }
 
 // inForce are the settings until the next Reload.
 type inForce struct {
 	Config
 	rates *rates
+}
+
+// rates are one version of the rates. With another version, all buckets are full again.
+type rates struct {
+	of    Rates
+	rules map[string]*ruled // rules with a rate, by pattern
+}
+
+// A ruled is a rule with its bucket.
+type ruled struct {
+	Rule
+	bucket *rate.Limiter
+}
+
+// isLimited reports whether calls of a kind have a rate in any scope.
+func (r *rates) isLimited(kind Kind) bool { return r.of[kind] != [scopes]Rate{} }
+
+// newRates returns rates with full buckets. Their counters begin at 0, unless they exist.
+func (l *Limiter) newRates(cfg Config) *rates {
+	r := &rates{of: cfg.Rates, rules: make(map[string]*ruled)}
+	for _, kind := range Kinds() {
+		for _, scope := range kind.Scopes() {
+			if r.of[kind][scope].PerSecond > 0 {
+				l.metrics.Limited.WithLabelValues(rateName(kind, scope))
+			}
+		}
+	}
+	for _, rule := range cfg.Rules {
+		if rule.Rate.PerSecond > 0 {
+			r.rules[rule.Pattern] = &ruled{rule, rule.Rate.bucket()}
+			l.metrics.Limited.WithLabelValues(rule.rateName())
+		}
+	}
+	return r
 }
 
 // New returns a Limiter with these settings.
@@ -58,12 +95,13 @@ func New(cfg Config, m *metrics.Metrics) *Limiter {
 	return l
 }
 
-// Reload puts cfg in force, also for calls that wait. A client that has more than cfg
-// allows keeps it. If cfg changes a rate, all buckets are full again.
+// Reload applies cfg, also to calls that wait. A client that has more than cfg allows
+// keeps it. If cfg changes a rate, all buckets are full again.
 func (l *Limiter) Reload(cfg Config) {
 	cfg = cfg.withDefaults()
-	f := &inForce{Config: cfg, rates: l.inForce.Load().rates}
-	if !f.rates.equal(cfg) {
+	old := l.inForce.Load()
+	f := &inForce{Config: cfg, rates: old.rates}
+	if old.Rates != cfg.Rates || !slices.Equal(old.Rules, cfg.Rules) {
 		f.rates = l.newRates(cfg)
 	}
 	l.inForce.Store(f)
@@ -99,7 +137,7 @@ func (w Who) Client() *memory.Client {
 // proxy may outlive its first source, which Sweep forgets while it counts nothing.
 func (w Who) current() Who {
 	if s := w.source; s != nil && s.forgotten.Load() {
-		w.source = s.table.get(s.addr, time.Now())
+		w.source = s.table.get(s.key, time.Now())
 	}
 	return w
 }
@@ -124,21 +162,39 @@ func (l *Limiter) AdmitPrincipal(kind Kind, w Who) error { return l.admit(kind, 
 func (l *Limiter) admit(kind Kind, n int, w Who, first, last Scope) error {
 	r := l.inForce.Load().rates
 	// Fast path: no rate of this kind is limited.
-	if !r.limits[kind] {
+	if !r.isLimited(kind) {
 		return nil
 	}
 	now := time.Now()
 	w = w.current()
 	for scope := first; scope <= last; scope++ {
-		if b := l.bucket(r, kind, scope, w, now); b != nil && !b.AllowN(now, n) {
-			return l.refuse(w, now, rateName(kind, scope), tooOften(kind, n, scope, b, now))
+		if r.of[kind][scope].PerSecond == 0 {
+			continue
+		}
+		if s := l.source(scope, w, now); s != nil {
+			if b := s.bucket(r, kind, scope); !b.AllowN(now, n) {
+				return l.tooOften(w, now, rateName(kind, scope), kind.String()+" "+scopeTexts[scope], b, n)
+			}
 		}
 	}
 	return nil
 }
 
+// source returns the source that counts calls of w in a scope, or nil.
+func (l *Limiter) source(scope Scope, w Who, now time.Time) *Source {
+	switch {
+	case scope == All:
+		return &l.all
+	case scope == Address:
+		return w.source
+	case w.principal != "":
+		return l.principals.get(key{principal: w.principal}, now)
+	}
+	return nil
+}
+
 // Limits reports whether a kind has a rate, so that Admit could refuse it.
-func (l *Limiter) Limits(kind Kind) bool { return l.inForce.Load().rates.limits[kind] }
+func (l *Limiter) Limits(kind Kind) bool { return l.inForce.Load().rates.isLimited(kind) }
 
 // AdmitTopic spends one message from the rate of a topic's rule, or returns a *Refusal.
 // The rule is named by its pattern; a topic without a rule has none.
@@ -151,10 +207,10 @@ func (l *Limiter) AdmitTopic(pattern string, w Who) error {
 	if rule.bucket.AllowN(now, 1) {
 		return nil
 	}
-	return l.refuse(w, now, rule.rateName(), tooOftenToTopics(rule, now))
+	return l.tooOften(w, now, rule.rateName(), "messages to the topics of "+rule.Pattern, rule.bucket, 1)
 }
 
-// A Call is a call in flight. The zero Call counts nowhere.
+// A Call is a call in flight. End of the zero Call does nothing.
 type Call struct {
 	gate   *Gate // nil: it has no slot
 	source *Source
@@ -199,7 +255,7 @@ func (c Call) End() {
 	}
 }
 
-// Sweep forgets addresses and principals that are in no way limited any more.
+// Sweep forgets addresses and principals that have nothing in use and full buckets.
 func (l *Limiter) Sweep(now time.Time) {
 	l.addresses.sweep(now)
 	l.principals.sweep(now)

@@ -18,7 +18,7 @@ var limited = &wire.Problem{Code: wire.CodeLimited}
 
 func at(addr string) netip.Addr { return netip.MustParseAddr(addr) }
 
-// counted is how many an account may do at once before it is refused.
+// counted returns how many calls are admitted before one is refused.
 func counted(admit func() error) int {
 	n := 0
 	for admit() == nil {
@@ -27,13 +27,13 @@ func counted(admit func() error) int {
 	return n
 }
 
-func TestEachAddressHasAnAccountOfItsOwn(t *testing.T) {
+func TestEachAddressHasItsOwnRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 2, Burst: 5}, All: {PerSecond: 1, Burst: 8}}}}, metrics.New("test"))
-		ann, bob := l.WhoAt(at("192.0.2.1"), ""), l.WhoAt(at("192.0.2.2"), "")
+		ann, bob := l.WhoAt(at("192.0.2.1")), l.WhoAt(at("192.0.2.2"))
 		require.Equal(t, 5, counted(func() error { return l.Admit(Polls, ann) }))
-		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, bob) }), "and all have one together")
-		require.NoError(t, l.Admit(Publishes, ann), "of which nothing is said")
+		require.Equal(t, 3, counted(func() error { return l.Admit(Polls, bob) }), "the rate of all clients")
+		require.NoError(t, l.Admit(Publishes, ann), "publishes have no rate")
 		time.Sleep(time.Second)
 		err := l.Admit(Polls, bob)
 		require.NoError(t, err)
@@ -42,15 +42,15 @@ func TestEachAddressHasAnAccountOfItsOwn(t *testing.T) {
 		var refusal *Refusal
 		require.ErrorAs(t, err, &refusal)
 		require.Equal(t, "rates.polls.all", refusal.Limit)
-		require.EqualValues(t, 1000, refusal.RetryAfterMS, "until there is one more")
+		require.EqualValues(t, 1000, refusal.RetryAfterMS, "until the bucket has one more token")
 	})
 }
 
-// What one client has too much of is not taken from all.
-func TestWhoIsRefusedTakesNothingFromOthers(t *testing.T) {
+// A call that exceeds the rate of its address does not use up the rate of all clients.
+func TestARefusedCallTakesNothingFromOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1, Burst: 1}, All: {PerSecond: 1, Burst: 2}}}}, metrics.New("test"))
-		ann, bob := l.WhoAt(at("192.0.2.1"), ""), l.WhoAt(at("192.0.2.2"), "")
+		ann, bob := l.WhoAt(at("192.0.2.1")), l.WhoAt(at("192.0.2.2"))
 		require.NoError(t, l.Admit(Polls, ann))
 		for range 1000 {
 			require.ErrorIs(t, l.Admit(Polls, ann), limited)
@@ -59,17 +59,17 @@ func TestWhoIsRefusedTakesNothingFromOthers(t *testing.T) {
 	})
 }
 
-func TestPrincipalsHaveAccountsWhereverTheyAre(t *testing.T) {
+func TestAPrincipalHasOneRateAtAllAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Publishes: {Principal: {PerSecond: 1, Burst: 3}}}}, metrics.New("test"))
 		n := 0
 		require.Equal(t, 3, counted(func() error {
 			n++
-			return l.Admit(Publishes, l.WhoAt(at("192.0.2."+strconv.Itoa(n)), "ann"))
+			return l.Admit(Publishes, l.WhoAt(at("192.0.2."+strconv.Itoa(n))).As("ann"))
 		}))
-		require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1"), "bob")))
+		require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1")).As("bob")))
 		for range 10 {
-			require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1"), "")), "the anonymous have none")
+			require.NoError(t, l.Admit(Publishes, l.WhoAt(at("192.0.2.1"))), "anonymous calls have no rate")
 		}
 	})
 }
@@ -87,58 +87,58 @@ func TestANetworkIsOneAddress(t *testing.T) {
 	require.NotEqual(t, keyOf(at("192.0.2.1")), keyOf(at("192.0.2.2")))
 }
 
-func TestTheWordOfATrustedProxyIsTaken(t *testing.T) {
+func TestForwardedForOfATrustedProxyIsUsed(t *testing.T) {
 	l := New(Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:ffff::/48")}}, metrics.New("test"))
 	who := func(peer string, forwarded ...string) *Source {
-		seat, err := l.Seat(at(peer))
+		connection, err := l.Connect(at(peer))
 		require.NoError(t, err)
-		defer seat.Leave()
-		return seat.Who(forwarded, "").source
+		defer connection.Leave()
+		return connection.Who(forwarded).source
 	}
-	client := l.WhoAt(at("192.0.2.7"), "").source
+	client := l.WhoAt(at("192.0.2.7")).source
 	require.Same(t, client, who("10.0.0.1", "192.0.2.7"))
-	require.Same(t, client, who("10.0.0.1", "8.8.8.8, 192.0.2.7"), "what the client said itself is not believed")
+	require.Same(t, client, who("10.0.0.1", "8.8.8.8, 192.0.2.7"), "an address that the client sent does not count")
 	require.Same(t, client, who("10.0.0.1", "8.8.8.8, 192.0.2.7 ,10.1.2.3", "10.4.5.6"), "through several proxies")
 	require.Same(t, client, who("10.0.0.1", "192.0.2.7:4711"))
 	require.Same(t, client, who("2001:db8:ffff::1", "192.0.2.7"))
 	require.Same(t, client, who("10.0.0.1", "nonsense, 192.0.2.7"))
-	require.Same(t, l.WhoAt(at("10.9.9.9"), "").source, who("10.0.0.1", "10.9.9.9"), "a proxy's own")
+	require.Same(t, l.WhoAt(at("10.9.9.9")).source, who("10.0.0.1", "10.9.9.9"), "a call of the proxy itself")
 	for _, nothing := range [][]string{nil, {""}, {"nonsense"}, {"192.0.2.7, nonsense"}, {"192.0.2.7,"}} {
-		require.Same(t, l.WhoAt(at("10.0.0.1"), "").source, who("10.0.0.1", nothing...), "%q", nothing)
+		require.Same(t, l.WhoAt(at("10.0.0.1")).source, who("10.0.0.1", nothing...), "%q", nothing)
 	}
-	require.Same(t, l.WhoAt(at("203.0.113.1"), "").source, who("203.0.113.1", "192.0.2.7"), "nobody else's")
+	require.Same(t, l.WhoAt(at("203.0.113.1")).source, who("203.0.113.1", "192.0.2.7"), "the peer is not a trusted proxy")
 }
 
-func TestConnectionsAreBoundedByAddressAndInAll(t *testing.T) {
+func TestConnectionsAreBoundedByAddressAndInTotal(t *testing.T) {
 	l := New(Config{Connections: 5, AddressConnections: 3, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}, metrics.New("test"))
-	var seats []*Seat
-	sit := func(addr string) func() error {
+	var connections []*Connection
+	connect := func(addr string) func() error {
 		return func() error {
-			seat, err := l.Seat(at(addr))
+			connection, err := l.Connect(at(addr))
 			if err == nil {
-				seats = append(seats, seat)
+				connections = append(connections, connection)
 			}
 			return err
 		}
 	}
-	require.Equal(t, 3, counted(sit("192.0.2.1")))
-	require.ErrorIs(t, sit("192.0.2.1")(), limited)
-	require.Equal(t, 2, counted(sit("192.0.2.2")))
-	require.ErrorIs(t, sit("192.0.2.2")(), overloaded)
-	for _, seat := range seats {
-		shared := seat.Share()
-		seat.Leave()
-		require.Positive(t, l.connections.Load(), "one who has it still sits")
+	require.Equal(t, 3, counted(connect("192.0.2.1")))
+	require.ErrorIs(t, connect("192.0.2.1")(), limited)
+	require.Equal(t, 2, counted(connect("192.0.2.2")))
+	require.ErrorIs(t, connect("192.0.2.2")(), overloaded)
+	for _, connection := range connections {
+		shared := connection.Share()
+		connection.Leave()
+		require.Positive(t, l.connections.Load(), "one owner is left")
 		shared.Leave()
 	}
 	require.Zero(t, l.connections.Load())
-	require.Equal(t, 5, counted(sit("10.0.0.1")), "a proxy has many clients")
+	require.Equal(t, 5, counted(connect("10.0.0.1")), "a proxy has many clients")
 }
 
 func TestCallsAreBoundedByAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Calls: 1, AddressCalls: 2, Wait: time.Minute}, metrics.New("test"))
-		ann := l.WhoAt(at("192.0.2.1"), "")
+		ann := l.WhoAt(at("192.0.2.1"))
 		first, err := l.Begin(t.Context(), ann)
 		require.NoError(t, err)
 		second := make(chan Call, 1)
@@ -148,7 +148,7 @@ func TestCallsAreBoundedByAddress(t *testing.T) {
 		}()
 		synctest.Wait()
 		_, err = l.Begin(t.Context(), ann)
-		require.ErrorIs(t, err, limited, "those that wait count, too")
+		require.ErrorIs(t, err, limited, "calls that wait count, too")
 		first.End()
 		(<-second).End()
 		third, err := l.Begin(t.Context(), ann)
@@ -159,14 +159,14 @@ func TestCallsAreBoundedByAddress(t *testing.T) {
 	})
 }
 
-func TestAReloadThatSaysTheSameRatesForgivesNothing(t *testing.T) {
+func TestAReloadWithTheSameRatesKeepsTheBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{
 			Rates: Rates{Polls: {Address: {PerSecond: 1, Burst: 1}}},
 			Rules: []Rule{{Name: "chat", Pattern: "chat.>", Rate: Rate{PerSecond: 1, Burst: 1}}},
 		}
 		l := New(cfg, metrics.New("test"))
-		ann := l.WhoAt(at("192.0.2.1"), "")
+		ann := l.WhoAt(at("192.0.2.1"))
 		require.NoError(t, l.Admit(Polls, ann))
 		require.NoError(t, l.AdmitTopic("chat.>", ann))
 		cfg.Calls = 7
@@ -182,37 +182,38 @@ func TestAReloadThatSaysTheSameRatesForgivesNothing(t *testing.T) {
 	})
 }
 
-// Whoever would begin anew as it is is forgotten; who has something to wait for is not.
-func TestAccountsAreForgottenAndBounded(t *testing.T) {
+// A source without state is forgotten. A source with connections or a bucket that is not
+// full is kept.
+func TestSourcesAreForgottenAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1.0 / 60, Burst: 1}}}}, metrics.New("test"))
-		ann := l.WhoAt(at("192.0.2.1"), "")
+		ann := l.WhoAt(at("192.0.2.1"))
 		require.NoError(t, l.Admit(Polls, ann))
-		seat, err := l.Seat(at("192.0.2.2"))
+		connection, err := l.Connect(at("192.0.2.2"))
 		require.NoError(t, err)
-		l.WhoAt(at("192.0.2.3"), "")
+		l.WhoAt(at("192.0.2.3"))
 		time.Sleep(30 * time.Second)
 		l.Sweep(time.Now())
 		require.Equal(t, 2, l.addresses.len())
-		require.ErrorIs(t, l.Admit(Polls, l.WhoAt(at("192.0.2.1"), "")), limited)
-		seat.Leave()
+		require.ErrorIs(t, l.Admit(Polls, l.WhoAt(at("192.0.2.1"))), limited)
+		connection.Leave()
 		time.Sleep(5 * time.Minute)
 		l.Sweep(time.Now())
 		require.Zero(t, l.addresses.len())
 
 		for i := range maxSources {
-			l.addresses.get(netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), time.Now())
+			l.addresses.get(key{addr: netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)})}, time.Now())
 		}
-		one, other := l.WhoAt(at("2001:db8:1::1"), ""), l.WhoAt(at("2001:db8:2::1"), "")
-		require.Same(t, one.source, other.source, "once there are too many, the rest of an allocation share an account")
+		one, other := l.WhoAt(at("2001:db8:1::1")), l.WhoAt(at("2001:db8:2::1"))
+		require.Same(t, one.source, other.source, "in a full table, the networks of an allocation share a source")
 		require.Equal(t, maxSources, l.addresses.len())
 	})
 }
 
-func TestWhoDoesNotWaitHearsOfItLate(t *testing.T) {
+func TestAClientThatIgnoresRefusalsGetsThemLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 1.0 / 3600, Burst: 1}}}, Wait: 2 * time.Second, WaitingCalls: 1}, metrics.New("test"))
-		ann := l.WhoAt(at("192.0.2.1"), "")
+		ann := l.WhoAt(at("192.0.2.1"))
 		refusal := func() *Refusal {
 			r, _ := errors.AsType[*Refusal](l.Admit(Polls, ann))
 			return r
@@ -227,14 +228,14 @@ func TestWhoDoesNotWaitHearsOfItLate(t *testing.T) {
 		held := make(chan bool, 1)
 		go func() { held <- l.Hold(t.Context(), late) }()
 		synctest.Wait()
-		require.False(t, l.Hold(t.Context(), late), "no more are held than calls may wait")
+		require.False(t, l.Hold(t.Context(), late), "no more refusals wait than calls")
 		require.True(t, <-held)
 		require.Equal(t, 2*time.Second, time.Since(begun))
 		require.True(t, l.Hold(t.Context(), &Refusal{}))
 	})
 }
 
-// A daemon that ends has no time to keep anybody waiting.
+// A daemon that stops answers all refusals at once.
 func TestAfterReleaseNothingIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{}, metrics.New("test"))
@@ -269,7 +270,7 @@ func TestOnlyRulesWithARateLimitTheirTopics(t *testing.T) {
 	})
 }
 
-// Asking the limits is part of every poll and publish.
+// Every poll and publish asks the limits.
 func BenchmarkAdmit(b *testing.B) {
 	r := Rate{PerSecond: 1e9, Burst: 1e9}
 	for name, rates := range map[string]Rates{"unlimited": {}, "address": {Polls: {Address: r}}, "address and all": {Polls: {Address: r, All: r}}} {
@@ -277,7 +278,7 @@ func BenchmarkAdmit(b *testing.B) {
 			l := New(Config{Rates: rates}, metrics.New("test"))
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
-				who := l.WhoAt(at("192.0.2.1"), "")
+				who := l.WhoAt(at("192.0.2.1"))
 				for pb.Next() {
 					if err := l.Admit(Polls, who); err != nil {
 						b.Error(err)

@@ -35,7 +35,7 @@ func TestParseRate(t *testing.T) {
 	}
 }
 
-func TestRatesAreWrittenAsPeopleWriteThem(t *testing.T) {
+func TestRatesAreWrittenInRoundUnits(t *testing.T) {
 	for text, want := range map[string]string{
 		"off": "off", "100/s": "100/s", "100/m": "100/m", "7/h": "7/h", "60/m": "1/s", "3600/h": "1/s", "30/m": "30/m", "0.5/s": "30/m", "0.1/s": "6/m", "7.3/s": "438/m", "1.5/m": "90/h",
 		"1/m burst 10": "1/m burst 10", "123456789.125/s": "444444440850/h", "1.23/h": "0.00034166666666666666/s",
@@ -46,8 +46,7 @@ func TestRatesAreWrittenAsPeopleWriteThem(t *testing.T) {
 	}
 }
 
-// What is written is read as the same, whatever it was read from, and is within its
-// bounds.
+// A rate that was parsed is within the bounds. Its text parses as the same rate.
 func FuzzParseRate(f *testing.F) {
 	for _, text := range []string{"off", "100/s", "30/m burst 500", "1.2345678901234567/h", "0.1/s", "123456789.123/s", "1/s burst 0", "1e5/s", ""} {
 		f.Add(text)
@@ -67,7 +66,7 @@ func FuzzParseRate(f *testing.F) {
 	})
 }
 
-func TestRatesMadeByHandAreJudged(t *testing.T) {
+func TestRatesAreValidated(t *testing.T) {
 	for _, r := range []Rate{{}, {PerSecond: 1}, {PerSecond: 1e9, Burst: 1e9}, {PerSecond: 1.0 / 3600}} {
 		require.True(t, r.Valid(), r)
 	}
@@ -78,7 +77,7 @@ func TestRatesMadeByHandAreJudged(t *testing.T) {
 	}
 }
 
-// A bucket begins full, and without a burst of its own has one second's worth.
+// A bucket begins full. Without a burst it holds the tokens of one second.
 func TestABucketHoldsItsBurst(t *testing.T) {
 	now := time.Now()
 	for r, want := range map[Rate]int{
@@ -94,6 +93,6 @@ func TestABucketHoldsItsBurst(t *testing.T) {
 			got++
 		}
 		require.Equal(t, want, got, r)
-		require.True(t, b.AllowN(now.Add(time.Duration(float64(time.Second)/r.PerSecond)+time.Microsecond), 1), "the next one's time has come: %s", r)
+		require.True(t, b.AllowN(now.Add(time.Duration(float64(time.Second)/r.PerSecond)+time.Microsecond), 1), "the next token is due: %s", r)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// Who was refused often is remembered until it could have been told as often at once: a
-// pause of some seconds does not make it one that waits as it is told.
-func TestWhoGoesOnRegardlessIsRemembered(t *testing.T) {
+// A source that was refused often is kept until its bucket of prompt refusals is full
+// again: a short pause does not reset it.
+func TestAClientThatIgnoresRefusalsIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Polls: {Address: {PerSecond: 100, Burst: 1}}}}, metrics.New("test"))
 		addr := at("192.0.2.1")
 		for range 2 + promptBurst {
-			_ = l.Admit(Polls, l.WhoAt(addr, ""))
+			_ = l.Admit(Polls, l.WhoAt(addr))
 		}
 		time.Sleep(linger + time.Second)
 		l.Sweep(time.Now())

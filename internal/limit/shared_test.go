@@ -12,12 +12,12 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// One client has 2^24 networks of IPv6, more than there are accounts, and asks once from
-// each. Clients that come then, for the first time, may do as much as ever.
-func TestWhoHasManyNetworksKeepsNobodyElseOut(t *testing.T) {
+// A client has 2^24 networks of IPv6, more than the table has sources, and sends one call
+// from each. New clients still get their full rate.
+func TestAClientWithManyNetworksKeepsNoOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Rates: Rates{Publishes: {Address: {PerSecond: 1.0 / 60, Burst: 10}}}}, metrics.New("test"))
-		asks := func(addr netip.Addr) bool { return l.Admit(Publishes, l.WhoAt(addr, "")) == nil }
+		asks := func(addr netip.Addr) bool { return l.Admit(Publishes, l.WhoAt(addr)) == nil }
 		network := netip.MustParseAddr("2001:db8::").As16()
 		for i := range uint32(maxSources + 1000) {
 			binary.BigEndian.PutUint32(network[4:], i)
@@ -27,7 +27,7 @@ func TestWhoHasManyNetworksKeepsNobodyElseOut(t *testing.T) {
 		l.Sweep(time.Now())
 		require.Equal(t, maxSources, l.addresses.len())
 		binary.BigEndian.PutUint32(network[4:], maxSources+2000)
-		require.False(t, asks(netip.AddrFrom16(network)), "the rest of its networks are one")
+		require.False(t, asks(netip.AddrFrom16(network)), "its other networks share a source")
 		in := 0
 		for i := range 100 {
 			if asks(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})) {

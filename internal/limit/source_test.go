@@ -13,20 +13,20 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// Behind a proxy a client may have connections that last, and say nothing for long. It
-// has one account all the same, however often it is forgotten.
-func TestWhoIsForgottenMeanwhileHasNoSecondAccount(t *testing.T) {
+// Behind a proxy a client may have idle connections that last. It has one source, even if
+// Sweep forgets that meanwhile.
+func TestAForgottenClientGetsNoSecondSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, AddressCalls: 2,
 			Rates: Rates{Publishes: {Address: {PerSecond: 1.0 / 3600, Burst: 3}}},
 		}, metrics.New("test"))
-		seat, err := l.Seat(at("10.0.0.1"))
+		connection, err := l.Connect(at("10.0.0.1"))
 		require.NoError(t, err)
-		defer seat.Leave()
+		defer connection.Leave()
 		var sockets []Who
 		for range 5 {
-			sockets = append(sockets, seat.Who([]string{"192.0.2.7"}, ""))
+			sockets = append(sockets, connection.Who([]string{"192.0.2.7"}))
 			time.Sleep(time.Minute)
 			l.Sweep(time.Now())
 		}
@@ -43,8 +43,8 @@ func TestWhoIsForgottenMeanwhileHasNoSecondAccount(t *testing.T) {
 	})
 }
 
-// A place that comes free just as who waits for it leaves is for the next.
-func TestWhoLeavesAtTheLastMomentTakesNoPlace(t *testing.T) {
+// A slot becomes free just as the caller that waits for it leaves. The next caller gets it.
+func TestACallerThatLeavesAtTheLastMomentTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(1, 5, time.Minute)
 		require.NoError(t, g.Enter(t.Context()))
@@ -65,51 +65,51 @@ func TestWhoLeavesAtTheLastMomentTakesNoPlace(t *testing.T) {
 	})
 }
 
-// Who is refused has taken nothing, whichever limit it was.
-func TestWhoIsRefusedHoldsNothing(t *testing.T) {
+// A refused call or connection holds nothing, whichever limit refused it.
+func TestARefusalHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{Calls: 1, AddressCalls: 3, AddressConnections: 2, Connections: 3, Wait: time.Second}, metrics.New("test"))
-		ann := l.WhoAt(at("192.0.2.1"), "")
-		held, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.2"), ""))
+		ann := l.WhoAt(at("192.0.2.1"))
+		held, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.2")))
 		require.NoError(t, err)
 		for range 10 {
 			_, err := l.Begin(t.Context(), ann)
-			require.ErrorIs(t, err, overloaded, "of all, not of its address")
+			require.ErrorIs(t, err, overloaded, "by the limit of all clients, not of its address")
 		}
 		held.End()
 		require.Zero(t, ann.source.calls.Load())
 
-		var seats []*Seat
+		var connections []*Connection
 		for range 2 {
-			seat, err := l.Seat(at("192.0.2.1"))
+			connection, err := l.Connect(at("192.0.2.1"))
 			require.NoError(t, err)
-			seats = append(seats, seat)
+			connections = append(connections, connection)
 		}
 		for range 10 {
-			_, err := l.Seat(at("192.0.2.1"))
+			_, err := l.Connect(at("192.0.2.1"))
 			require.ErrorIs(t, err, limited)
 		}
-		for _, seat := range seats {
-			seat.Leave()
+		for _, connection := range connections {
+			connection.Leave()
 		}
 		require.Zero(t, ann.source.connections.Load())
 		var rates Rates
 		rates[Connections][Address] = Rate{PerSecond: 1, Burst: 1}
 		l.Reload(Config{Connections: 2, Rates: rates})
-		seat, err := l.Seat(at("192.0.2.1"))
+		connection, err := l.Connect(at("192.0.2.1"))
 		require.NoError(t, err)
 		for range 10 {
-			_, err := l.Seat(at("192.0.2.1"))
+			_, err := l.Connect(at("192.0.2.1"))
 			require.ErrorIs(t, err, limited)
 		}
-		seat.Leave()
+		connection.Leave()
 		require.Zero(t, ann.source.connections.Load())
 		require.Zero(t, l.connections.Load())
 	})
 }
 
-// Who was told late makes room for the next who is.
-func TestWhoIsToldMakesRoom(t *testing.T) {
+// A refusal that waited leaves its slot to the next.
+func TestARefusalThatWaitedFreesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{WaitingCalls: 1}, metrics.New("test"))
 		for range 3 {
@@ -119,31 +119,31 @@ func TestWhoIsToldMakesRoom(t *testing.T) {
 	})
 }
 
-// Who has a call that takes long is not forgotten with it.
-func TestWhoHasACallIsNotForgotten(t *testing.T) {
+// A source with a long call is not forgotten.
+func TestASourceWithACallIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{AddressCalls: 1}, metrics.New("test"))
-		call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1"), ""))
+		call, err := l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")))
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())
-		_, err = l.Begin(t.Context(), l.WhoAt(at("192.0.2.1"), ""))
+		_, err = l.Begin(t.Context(), l.WhoAt(at("192.0.2.1")))
 		require.ErrorIs(t, err, limited)
 		call.End()
 	})
 }
 
-// Nor is who has begun something of which the rest is to come.
-func TestWhoHasSomethingUnfinishedIsNotForgotten(t *testing.T) {
+// A source with an unfinished body is not forgotten.
+func TestASourceWithUnfinishedBytesIsNotForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Config{}, metrics.New("test"))
-		w := l.WhoAt(at("192.0.2.1"), "")
+		w := l.WhoAt(at("192.0.2.1"))
 		a := memory.New(1<<30, nil, metrics.New("test"))
 		var unfinished memory.UnfinishedBytes
 		require.NoError(t, unfinished.Set(a, 1<<20, w))
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())
-		require.True(t, l.WhoAt(at("192.0.2.1"), "").Client().Holds())
+		require.True(t, l.WhoAt(at("192.0.2.1")).Client().Holds())
 		require.NoError(t, unfinished.Set(a, 0, w))
 		time.Sleep(time.Minute)
 		l.Sweep(time.Now())

@@ -1,6 +1,6 @@
 // Package listen accepts connections: listeners, TLS, socket options, refusals. Each
-// client's connection has a seat and counts its bytes. If the daemon ends it because of
-// a slow client, it counts the reason.
+// client's connection counts against the limits, and counts its bytes. If the daemon ends
+// it because of a slow client, it counts the reason.
 package listen
 
 import (
@@ -17,14 +17,15 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A Conn is one connection. Close frees its seat. Code that reads and writes the
-// descriptor itself must count the bytes and share the seat.
+// A Conn is one connection. Close ends its counting against the limits. Code that
+// reads and writes the descriptor itself must count the bytes and share the
+// limit.Connection.
 //
 // net/http ends slow clients by deadlines, and does not report which deadline passed. So
 // a Conn tracks what the client has to send next, by ConnState, Serving and Opened.
 type Conn struct {
 	net.Conn // immutable, like the next four
-	seat     *limit.Seat
+	counted  *limit.Connection
 	metrics  *metrics.Metrics // nil: do not count this connection, because it is an operator's
 	listener *Listener        // that accepted it; nil: none
 	accepted time.Time
@@ -48,14 +49,14 @@ const (
 	countedByUser                // the connection's user counts slow clients itself
 )
 
-// New returns nc as the connection of a client with the given seat, which may be nil.
-func New(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
-	return &Conn{Conn: nc, seat: seat, metrics: m, accepted: time.Now()}
+// New returns nc as the connection of a client. counted may be nil.
+func New(nc net.Conn, counted *limit.Connection, m *metrics.Metrics) *Conn {
+	return &Conn{Conn: nc, counted: counted, metrics: m, accepted: time.Now()}
 }
 
 // NewBegun is New for a connection from which part of a request was already read.
-func NewBegun(nc net.Conn, seat *limit.Seat, m *metrics.Metrics) *Conn {
-	c := New(nc, seat, m)
+func NewBegun(nc net.Conn, counted *limit.Connection, m *metrics.Metrics) *Conn {
+	c := New(nc, counted, m)
 	c.heard.Store(true)
 	return c
 }
@@ -180,7 +181,7 @@ func (c *Conn) CloseWrite() error {
 func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	if c.closed.CompareAndSwap(false, true) {
-		c.seat.Leave()
+		c.counted.Leave()
 		if c.listener != nil {
 			c.listener.silent.Delete(c)
 			c.listener.open.Add(-1)
@@ -234,10 +235,10 @@ func Of(nc net.Conn) *Conn {
 	}
 }
 
-// SeatOf returns the seat of nc's client, or nil.
-func SeatOf(nc net.Conn) *limit.Seat {
+// Counted returns nc as the limits count it, or nil.
+func Counted(nc net.Conn) *limit.Connection {
 	if c := Of(nc); c != nil {
-		return c.seat
+		return c.counted
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ type Config struct {
 	Name    string // of the setting, without the prefix "listen."; for the log and errors
 	Address string
 
-	// Limiter gives each connection a seat, or refuses it. nil: the listener is for
+	// Limiter counts each connection, or refuses it. nil: the listener is for
 	// operators. Then only MaxConnections bounds the connections, and the metrics of
 	// clients do not count them.
 	Limiter        *limit.Limiter
@@ -45,7 +45,7 @@ type Config struct {
 	Log          *zap.Logger
 }
 
-// A Listener accepts connections and gives each a seat and TLS. It refuses connections
+// A Listener accepts connections within the limits and adds TLS. It refuses connections
 // without a goroutine and without waiting. It keeps accepting when the system runs short
 // of descriptors or memory, and never spins. One goroutine calls Accept. The other
 // methods may be called concurrently.
@@ -142,7 +142,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit returns the connection with its seat. An error refuses it.
+// admit counts the connection against the limits. An error refuses it.
 func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
 	if l.cfg.Limiter == nil {
 		if l.open.Add(1) > int64(l.cfg.MaxConnections) {
@@ -151,11 +151,11 @@ func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
 		}
 		return &Conn{Conn: tcp, listener: l}, nil
 	}
-	seat, err := l.cfg.Limiter.Seat(addressOf(tcp))
+	counted, err := l.cfg.Limiter.Connect(addressOf(tcp))
 	if err != nil {
 		return nil, err
 	}
-	c := New(tcp, seat, l.cfg.Metrics)
+	c := New(tcp, counted, l.cfg.Metrics)
 	c.listener = l
 	l.open.Add(1)
 	return c, nil
