@@ -22,6 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
@@ -40,15 +41,13 @@ import (
 // requests, the lane for its connections, and the broker for its fan-outs. All have
 // ended when Run returns.
 type Daemon struct {
-	cfg      config.Config // as it began; see Config
-	reload   *reloading
+	cfg      config.Config // at the start; see Config
 	log      *zap.Logger
 	metrics  *metrics.Metrics
 	kept     *store.File
 	broker   *broker.Broker
 	limiter  *limit.Limiter
 	files    listen.OpenFiles
-	hook     *publishHook
 	sessions *session.Registry
 	watcher  *memory.Watcher
 	polls    *transport.Server
@@ -62,6 +61,16 @@ type Daemon struct {
 	tcp                         *transport.Port
 	certificate                 *listen.Certificate // nil without TLS
 
+	// The hook has a gate of its own: a slow application takes no slots from publishes
+	// without a hook. Its calls wait as others do.
+	hook      *hook.Hook
+	hookCalls *limit.Gate
+
+	reloading sync.Mutex                    // held by Reload
+	inForce   atomic.Pointer[config.Config] // the settings that change while the daemon runs
+	level     zap.AtomicLevel               // operators change it, too, on the admin listener
+	reloaded  chan struct{}                 // wakes the sweeper after a reload; never closed
+
 	state   atomic.Pointer[string] // why the daemon is not ready; nil: it is
 	manager *notifier
 }
@@ -71,8 +80,8 @@ type Daemon struct {
 // read or written, or belongs to another daemon that runs. The file is this daemon's
 // until Listen fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
-	reload := newReloading(cfg)
-	log = log.WithOptions(zap.IncreaseLevel(reload.level))
+	level := zap.NewAtomicLevelAt(levelOf(cfg))
+	log = log.WithOptions(zap.IncreaseLevel(level))
 	certificate, err := certificateOf(cfg.TLS)
 	if err != nil {
 		return nil, err
@@ -89,26 +98,25 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	}
 	files := listen.RaiseOpenFiles()
 	limiter := limit.New(limitConfig(cfg, files), m)
-	sessions := cfg.Session
+	sessions, limits := cfg.Session, limiter.Config()
 	sessions.Slots = limiter.Sessions()
 	d := &Daemon{
-		cfg: cfg, reload: reload, log: log, metrics: m, kept: kept, broker: b,
-		limiter:  limiter,
-		files:    files,
-		hook:     newPublishHook(cfg, limiter.Config(), m, log),
-		sessions: session.NewRegistry(sessions, b, m),
-		manager:  manager,
-
+		cfg: cfg, log: log, metrics: m, kept: kept, broker: b, limiter: limiter, files: files, manager: manager,
+		sessions:    session.NewRegistry(sessions, b, m),
 		certificate: listen.NewCertificate(certificate, log),
+		hookCalls:   limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, hookWaiting(limits), limits.Wait, m),
+		level:       level, reloaded: make(chan struct{}, 1),
 	}
+	d.inForce.Store(&cfg)
+	d.hook = hook.New(hookConfig(cfg), d.hookCalls, m, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
-	limits := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limiter.Config(), cfg.MessageBytes)
-	d.polls = transport.New(cfg.Transport, limits, b.Memory(), m)
+	shown := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limits, cfg.MessageBytes)
+	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m)
 	m.Gather(d.gauges)
 	d.app = app.New(app.Config{
 		Broker: b, Sessions: d.sessions, Authority: auth.Open{}, Limiter: limiter, Hook: d.hook,
-		Metrics: m, Log: log, Limits: limits,
+		Metrics: m, Log: log, Limits: shown,
 	})
 	d.api = httpapi.New(httpapi.Config{
 		App: d.app, Broker: b, Limiter: limiter, Polls: d.polls, Metrics: m,
@@ -121,7 +129,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.public.ConnContext, d.public.ConnState = listen.NewContext, listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WithDefaults().WriteTimeout)
-	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.reload.level))
+	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.level))
 	return d, nil
 }
 
@@ -144,6 +152,17 @@ func brokerConfig(cfg config.Config) broker.Config {
 	case len(c.HookTopics) == 0:
 		c.HookTopics = []string{">"}
 	}
+	return c
+}
+
+// hookWaiting is how many calls may wait for the hook. Each holds a slot of all calls
+// meanwhile, so half of those stay for others.
+func hookWaiting(l limit.Config) int { return min(l.WaitingCalls, max(1, l.Calls/2)) }
+
+// hookConfig returns the publish hook's settings, which cfg has in two places.
+func hookConfig(cfg config.Config) hook.Config {
+	c := cfg.PublishHook
+	c.MessageBytes = cfg.MessageBytes
 	return c
 }
 
@@ -207,7 +226,7 @@ func (d *Daemon) Listen() (err error) {
 	} else {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
-	d.tellDoubts(d.cfg)
+	d.warnOfMistakes(d.cfg)
 	memory.LogBudget(d.log, d.cfg.Broker.MemoryBudget, memory.Limit())
 	d.files.Log(d.log, d.cfg.Limit.Connections)
 	return nil
@@ -355,20 +374,15 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.api.Tick(now)
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
-			d.letGo(now)
+			d.broker.Sweep(now)  // expired messages
+			d.limiter.Sweep(now) // idle addresses
 			d.manager.alive(now) // the locks that sweeping needs are free
-		case <-d.reload.told:
+		case <-d.reloaded:
 			tell.Reset(d.tellEvery())
 		case <-ctx.Done():
 			return
 		}
 	}
-}
-
-// letGo removes expired messages and idle addresses.
-func (d *Daemon) letGo(now time.Time) {
-	d.broker.Sweep(now)
-	d.limiter.Sweep(now)
 }
 
 func (d *Daemon) notReady(why string) { d.state.Store(&why) }
@@ -389,6 +403,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 	cfg := d.Config()
 	g.MaxTopics, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Broker.MaxSubscriptions
 	d.limiter.Gauges(&g)
-	g.Limits = append(g.Limits, d.hook.calls.Gauge())
+	g.Limits = append(g.Limits, d.hookCalls.Gauge())
 	return g
 }

@@ -80,7 +80,7 @@ func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *D
 	t.Cleanup(func() { _ = d.wait() })
 	d.waitReady()
 	require.Eventually(t, func() bool { // it is said after it is so
-		return !made.reload.level.Enabled(zapcore.InfoLevel) || logged.FilterMessage("ready").Len() == 1
+		return !made.level.Enabled(zapcore.InfoLevel) || logged.FilterMessage("ready").Len() == 1
 	}, surely, time.Millisecond)
 	return d
 }

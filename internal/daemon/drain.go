@@ -57,7 +57,7 @@ func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
 	defer tick.Stop()
 	said := begun
 	for {
-		leaving.End(gone(all, window, time.Since(begun)) - (all - leaving.Left()))
+		leaving.End(sessionsToEnd(all, window, time.Since(begun)) - (all - leaving.Left()))
 		if leaving.Left() == 0 {
 			return
 		}
@@ -75,10 +75,10 @@ const (
 	leaveEvery = 10 * time.Millisecond
 )
 
-// gone is how many of all sessions have been ended when the drain has gone on for
-// so long: leaveRate a second, or more if that would take longer than three quarters
-// of the window. The rest of it is for the answers, and for those who come late.
-func gone(all int, window, elapsed time.Duration) int {
+// sessionsToEnd returns how many of all sessions must have ended after this time of the
+// drain: leaveRate a second, or more, to end all within three quarters of the window. The
+// rest of the window is for answers and for late requests.
+func sessionsToEnd(all int, window, elapsed time.Duration) int {
 	spread := min(time.Duration(all)*time.Second/leaveRate, window/4*3)
 	if elapsed+leaveEvery >= spread {
 		return all

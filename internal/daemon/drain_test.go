@@ -41,7 +41,7 @@ func TestHowManyAreGoneByWhen(t *testing.T) {
 		{1_000_000, 0, 0, 1_000_000},
 		{1_000_000, ms, 0, 1_000_000},
 	} {
-		require.Equal(t, tt.want, gone(tt.all, tt.window, tt.elapsed), "%+v", tt)
+		require.Equal(t, tt.want, sessionsToEnd(tt.all, tt.window, tt.elapsed), "%+v", tt)
 	}
 }
 

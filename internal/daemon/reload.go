@@ -3,8 +3,6 @@ package daemon
 import (
 	"crypto/tls"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,20 +11,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
-
-// reloading holds the settings that change while a daemon runs.
-type reloading struct {
-	once    sync.Mutex // held by a reload
-	inForce atomic.Pointer[config.Config]
-	level   zap.AtomicLevel // operators change it, too, on the admin listener
-	told    chan struct{}   // wakes the sweeper after a change; never closed
-}
-
-func newReloading(cfg config.Config) *reloading {
-	r := &reloading{level: zap.NewAtomicLevelAt(levelOf(cfg)), told: make(chan struct{}, 1)}
-	r.inForce.Store(&cfg)
-	return r
-}
 
 // levelOf returns log.level, or info if cfg is not valid.
 func levelOf(cfg config.Config) zapcore.Level {
@@ -38,7 +22,7 @@ func levelOf(cfg config.Config) zapcore.Level {
 }
 
 // Config returns the settings in force.
-func (d *Daemon) Config() config.Config { return *d.reload.inForce.Load() }
+func (d *Daemon) Config() config.Config { return *d.inForce.Load() }
 
 // Reload puts the settings that load returns in force, as far as they can change while
 // clients are served; no connection ends. Others need a restart. The certificate's files
@@ -46,30 +30,30 @@ func (d *Daemon) Config() config.Config { return *d.reload.inForce.Load() }
 // not valid, nothing changes, and the log has every reason. Reload may be called at any
 // time, also before Run; the service manager hears of it only while the daemon serves.
 func (d *Daemon) Reload(load func() (config.Config, error)) {
-	d.reload.once.Lock()
-	defer d.reload.once.Unlock()
+	d.reloading.Lock()
+	defer d.reloading.Unlock()
 	defer d.manager.reloading()()
-	said, err := load()
+	given, err := load()
 	if err == nil {
-		err = said.Validate()
+		err = given.Validate()
 	}
 	var certificate *tls.Certificate // nil: there is none, or another needs a restart
-	if err == nil && said.TLS == d.cfg.TLS {
-		certificate, err = certificateOf(said.TLS) // the last that can fail
+	if err == nil && given.TLS == d.cfg.TLS {
+		certificate, err = certificateOf(given.TLS) // the last that can fail
 	}
 	if err != nil {
 		d.logWrong(err)
 		return
 	}
-	was, level := d.Config(), d.reload.level.Level()
-	is := was.Reloaded(said)
-	d.reload.level.SetLevel(min(level, levelOf(is))) // entries about the level must not be lost
+	was, level := d.Config(), d.level.Level()
+	is := was.Reloaded(given)
+	d.level.SetLevel(min(level, levelOf(is))) // entries about the level must not be lost
 	if certificate != nil {
 		d.certificate.Replace(certificate)
 	}
 	d.apply(is)
-	d.logChanges(was.Changes(said))
-	d.tellDoubts(is)
+	d.logChanges(was.Changes(given))
+	d.warnOfMistakes(is)
 	memory.LogBudget(d.log, is.Broker.MemoryBudget, memory.Limit())
 	if is.Limit.Connections != was.Limit.Connections {
 		d.files.Log(d.log, is.Limit.Connections)
@@ -77,7 +61,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	if level != levelOf(was) {
 		d.log.Info("log level is as configured again", zap.Stringer("was", level), zap.String("is", is.Log.Level))
 	}
-	d.reload.level.SetLevel(levelOf(is))
+	d.level.SetLevel(levelOf(is))
 }
 
 // logWrong logs each error that err joins.
@@ -106,8 +90,8 @@ func (d *Daemon) logChanges(changes []config.Change) {
 	d.log.Info("reloaded", zap.Int("changed", changed), zap.Int("need_restart", len(changes)-changed))
 }
 
-// tellDoubts warns of settings that may be mistakes.
-func (d *Daemon) tellDoubts(cfg config.Config) {
+// warnOfMistakes warns of settings that may be mistakes.
+func (d *Daemon) warnOfMistakes(cfg config.Config) {
 	for _, doubt := range cfg.Doubts() {
 		d.log.Warn(doubt)
 	}
@@ -115,10 +99,11 @@ func (d *Daemon) tellDoubts(cfg config.Config) {
 
 // apply puts cfg in force, room by room.
 func (d *Daemon) apply(cfg config.Config) {
-	d.reload.inForce.Store(&cfg)
+	d.inForce.Store(&cfg)
 	d.broker.Reload(brokerConfig(cfg), time.Now())
 	d.limiter.Reload(limitConfig(cfg, d.files))
-	d.hook.reload(cfg, d.limiter.Config())
+	d.hookCalls.Set(cfg.PublishHook.Calls, hookWaiting(d.limiter.Config()), d.limiter.Config().Wait)
+	d.hook.Reload(hookConfig(cfg))
 	d.sessions.Reload(cfg.Session)
 	polls := cfg.Transport.WithDefaults()
 	limits := limitsOf(polls, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)
@@ -126,7 +111,7 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.app.Reload(limits)
 	d.api.Reload(polls.WriteTimeout)
 	select {
-	case d.reload.told <- struct{}{}:
+	case d.reloaded <- struct{}{}:
 	default: // it is about to wake
 	}
 }

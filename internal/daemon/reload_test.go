@@ -154,7 +154,7 @@ func TestAWrongReloadChangesNothing(t *testing.T) {
 	require.Contains(t, told[3], "history.bytes")
 	require.Equal(t, before, d.Config())
 	require.Equal(t, 64<<10, d.limitsTold().MessageBytes)
-	require.Equal(t, zap.InfoLevel, d.reload.level.Level())
+	require.Equal(t, zap.InfoLevel, d.level.Level())
 	require.Empty(t, d.logged.FilterMessage("reloaded").All())
 }
 

@@ -181,7 +181,7 @@ func (a *attacker) ask(ctx context.Context, s storm, n int) (status int) {
 	return resp.StatusCode
 }
 
-// Who was here once, and has used up nothing, leaves no trace.
+// A client that made one call, and has used up no rate, leaves no trace.
 func TestAddressesAreForgotten(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Broker.HistoryAge = time.Hour })
 	d.attacker().client.CloseIdleConnections()
@@ -190,7 +190,7 @@ func TestAddressesAreForgotten(t *testing.T) {
 	now := time.Now()
 	require.Eventually(t, func() bool {
 		now = now.Add(time.Hour)
-		d.letGo(now)
+		d.limiter.Sweep(now)
 		return d.metric("pubsubd_addresses") == 0
 	}, surely, time.Millisecond)
 }
