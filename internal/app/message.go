@@ -254,7 +254,7 @@ func readCBORItem(raw []byte) (*wire.PublishItem, error) {
 	}
 	var content []byte
 	if err == nil {
-		content, err = r.Bytes(head)
+		content, err = r.StringBody(head)
 	}
 	if err != nil {
 		return nil, unreadable(err)

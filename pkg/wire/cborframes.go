@@ -125,23 +125,21 @@ type CBORDecoder struct {
 	// becomes JSON text, as from a Decoder.
 	KeepCBOR bool
 
-	from io.Reader
-	err  error  // of from; the last read
-	b    []byte // read and not yet returned
-	room []byte // the buffer that b is part of
-	item cbor.Scan
-
+	from   io.Reader
+	err    error        // of the last read
+	buffer bytes.Buffer // read and not yet returned
+	scan   cbor.Scan    // of the first item in buffer
 	frames frameReader
 }
 
 // NewCBORDecoder returns a CBORDecoder that reads from r. It may read ahead.
 func NewCBORDecoder(r io.Reader) *CBORDecoder { return &CBORDecoder{from: r} }
 
-// readAhead is the least free space in the buffer for a read. keptRoom is the size that the
-// buffer keeps after a large frame.
+// readAhead is the least free space in the buffer for a read. maxIdleBuffer is the size that
+// the buffer keeps after a large frame.
 const (
-	readAhead = 4 << 10
-	keptRoom  = 1 << 20
+	readAhead     = 4 << 10
+	maxIdleBuffer = 1 << 20
 )
 
 // Next returns the content of the next frame; the zero Content is a heartbeat, or a frame
@@ -149,14 +147,18 @@ const (
 // is cut off.
 func (d *CBORDecoder) Next() (Content, error) {
 	for {
-		switch whole, err := d.item.Next(d.b); {
+		b := d.buffer.Bytes()
+		switch whole, err := d.scan.Next(b); {
 		case err != nil:
-			return Content{}, fmt.Errorf("frame %.40x: %w", d.b, err)
+			return Content{}, fmt.Errorf("frame %.40x: %w", b, err)
 		case whole:
-			return d.take()
-		case len(d.b) > MaxFrameBytes:
-			return Content{}, fmt.Errorf("frame %.40x is longer than %d bytes", d.b, MaxFrameBytes)
-		case errors.Is(d.err, io.EOF) && len(d.b) > 0:
+			item := d.buffer.Next(d.scan.Length())
+			d.scan.Reset()
+			d.frames.keepCBOR = d.KeepCBOR
+			return d.frames.read(item)
+		case len(b) > MaxFrameBytes:
+			return Content{}, fmt.Errorf("frame %.40x is longer than %d bytes", b, MaxFrameBytes)
+		case errors.Is(d.err, io.EOF) && len(b) > 0:
 			return Content{}, io.ErrUnexpectedEOF
 		case d.err != nil:
 			return Content{}, d.err
@@ -165,50 +167,33 @@ func (d *CBORDecoder) Next() (Content, error) {
 	}
 }
 
-// take returns the first item of the buffer and removes it.
-func (d *CBORDecoder) take() (Content, error) {
-	item := d.b[:d.item.Length()]
-	d.b = d.b[d.item.Length():]
-	d.item.Reset()
-	d.frames.keepCBOR = d.KeepCBOR
-	return d.frames.read(item)
-}
-
-// read reads more bytes into the buffer.
+// read reads more bytes into the buffer, which grows with the bytes received, not with the
+// length that a frame announces.
 func (d *CBORDecoder) read() {
-	if len(d.b) == 0 || cap(d.b)-len(d.b) < readAhead {
-		d.makeRoom()
+	if d.buffer.Cap() > maxIdleBuffer && d.buffer.Len() < d.buffer.Cap()/4 {
+		d.buffer = *bytes.NewBuffer(bytes.Clone(d.buffer.Bytes()))
 	}
-	n, err := d.from.Read(d.b[len(d.b):cap(d.b)])
-	d.b, d.err = d.b[:len(d.b)+n], err
-}
-
-// makeRoom moves the bytes to the front of the buffer, or to a new buffer of twice their
-// size. The buffer grows with the bytes received, not with the length that a frame
-// announces.
-func (d *CBORDecoder) makeRoom() {
-	want := max(2*len(d.b), 2*readAhead)
-	if want > len(d.room) || want < len(d.room)/4 && len(d.room) > keptRoom {
-		d.room = make([]byte, want)
-	}
-	d.b = d.room[:copy(d.room, d.b)]
+	d.buffer.Grow(readAhead)
+	free := d.buffer.AvailableBuffer()
+	n, err := d.from.Read(free[:cap(free)])
+	d.buffer.Write(free[:n])
+	d.err = err
 }
 
 // ParseItem reads the CBOR frame at the beginning of b, and returns its length. If the frame
 // is cut off, the error is io.ErrUnexpectedEOF. A JSON payload becomes JSON text. The
 // result shares no memory with b.
 func ParseItem(b []byte) (Content, int, error) {
-	var s cbor.Scan
-	whole, err := s.Next(b)
-	if err == nil && !whole {
-		return Content{}, 0, io.ErrUnexpectedEOF
-	}
-	if err != nil {
+	item, _, err := cbor.Cut(b)
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return Content{}, 0, err
+	case err != nil:
 		return Content{}, 0, fmt.Errorf("frame %.40x: %w", b, err)
 	}
 	var frames frameReader
-	c, err := frames.read(b[:s.Length()])
-	return c, s.Length(), err
+	c, err := frames.read(item)
+	return c, len(item), err
 }
 
 // A frameReader reads the content of whole items. After an error, its methods return zero
@@ -257,7 +242,7 @@ func (f *frameReader) content() (c Content) {
 	case kindMessage:
 		c.Message = f.message()
 	case kindGap:
-		c.Gap = &Gap{Topic: f.name(f.last.Topic), Reason: GapReason(f.name(""))}
+		c.Gap = &Gap{Topic: f.text(f.last.Topic, false), Reason: GapReason(f.text("", false))}
 		c.Gap.After = f.position(c.Gap.Topic)
 		c.Gap.Position = f.position(c.Gap.Topic)
 		if f.err == nil {
@@ -286,14 +271,14 @@ func (f *frameReader) value(into any) {
 }
 
 func (f *frameReader) message() *Message {
-	m := &Message{Position: f.position(f.name(f.last.Topic))}
+	m := &Message{Position: f.position(f.text(f.last.Topic, false))}
 	if f.err == nil {
 		m.Time, f.err = f.Int()
 	}
-	m.Type = f.textOrNull()
+	m.Type = f.text("", true)
 	f.payload(m)
-	m.ID = f.textOrNull()
-	m.Key = f.textOrNull()
+	m.ID = f.text("", true)
+	m.Key = f.text("", true)
 	return m
 }
 
@@ -301,7 +286,7 @@ func (f *frameReader) payload(m *Message) {
 	switch {
 	case f.err != nil:
 	case m.Type != "":
-		m.Data, f.err = f.StringBytes()
+		m.Data = append([]byte{}, f.string(cbor.Bytes, false)...)
 	case f.keepCBOR:
 		item, err := f.SkipPayload()
 		m.Data, m.CBOR, f.err = bytes.Clone(item), true, err
@@ -317,36 +302,35 @@ func (f *frameReader) uint() (n uint64) {
 	return n
 }
 
-func (f *frameReader) textOrNull() (s string) {
-	if f.err == nil {
-		s, f.err = f.TextOrNull()
-	}
-	return s
-}
-
-// name reads a text string. It reuses last if the text is the same.
-func (f *frameReader) name(last string) string {
-	if f.err != nil {
-		return ""
-	}
-	h, err := f.Head()
-	if err == nil && h.Major != cbor.Text {
-		err = errCBORFrame
-	}
-	var s []byte
-	if err == nil {
-		s, err = f.Text(h)
-	}
-	f.err = err
+// text reads a text string. It reuses last if the text is the same. If orNull is set, null
+// is "".
+func (f *frameReader) text(last string, orNull bool) string {
+	s := f.string(cbor.Text, orNull)
 	if string(s) == last {
 		return last
 	}
 	return string(s)
 }
 
+// string reads a string of type text or of an alternative type, without copying it.
+func (f *frameReader) string(alternative byte, orNull bool) (s []byte) {
+	var h cbor.Head
+	if f.err == nil {
+		h, f.err = f.Head()
+	}
+	switch {
+	case f.err != nil || orNull && h.IsNull():
+	case h.Major == cbor.Text || h.Major == alternative:
+		s, f.err = f.StringBody(h)
+	default:
+		f.err = errCBORFrame
+	}
+	return s
+}
+
 // position reads and checks the epoch and the offset of a position of topic.
 func (f *frameReader) position(topic string) Position {
-	p := Position{Topic: topic, Epoch: f.name(f.last.Epoch), Offset: f.uint()}
+	p := Position{Topic: topic, Epoch: f.text(f.last.Epoch, false), Offset: f.uint()}
 	if f.err != nil {
 		return p
 	}

@@ -174,17 +174,13 @@ func (f *jsonFrame) content() (Content, error) {
 	switch {
 	case kinds != 1:
 		return Content{}, errors.New("must be exactly one of message, gap, hello, end and reply")
+	case f.Position != nil:
+		m, err := f.message()
+		return Content{Message: m}, err
 	case f.Gap != nil:
 		return Content{Gap: f.Gap}, f.Gap.check()
-	case f.Hello != nil:
-		return Content{Hello: f.Hello}, nil
-	case f.End != nil:
-		return Content{End: f.End}, nil
-	case f.Reply != nil:
-		return Content{Reply: f.Reply}, nil
 	}
-	m, err := f.message()
-	return Content{Message: m}, err
+	return Content{Hello: f.Hello, End: f.End, Reply: f.Reply}, nil
 }
 
 func (f *jsonFrame) message() (*Message, error) {

@@ -8,13 +8,15 @@
 package cbor
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
+	"unicode/utf8"
 )
 
-// What stands in the first three bits of an item's first byte (RFC 8949,
-// section 3.1).
+// The major types, in the first three bits of an item (RFC 8949, section 3.1).
 const (
 	Uint     = 0 << 5
 	Negative = 1 << 5 // -1 less the argument
@@ -32,12 +34,12 @@ const (
 	valueTrue      = Other | 21
 	Null           = Other | 22
 	valueUndefined = Other | 23
-	valueBreak     = Other | indefinite // ends what has no length
+	valueBreak     = Other | indefinite // ends an item of indefinite length
 )
 
-// The second part of a first byte, where it is not the argument itself.
+// The other five bits of the first byte, if they are not the argument itself.
 const (
-	oneByte    = 24 // the argument follows in so many
+	oneByte    = 24 // the argument follows in one byte
 	twoBytes   = 25
 	fourBytes  = 26
 	eightBytes = 27
@@ -50,7 +52,7 @@ const (
 	MaxItemBytes = 64 << 20
 )
 
-// The tags that JSON's values come under.
+// The tags of values that JSON has.
 const (
 	tagBignum         = 2
 	tagNegativeBignum = 3
@@ -72,31 +74,11 @@ func AppendHead(dst []byte, major byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, major|eightBytes), n)
 }
 
-// headLen returns the length of the shortest head with argument n.
-func headLen(n uint64) int {
-	switch {
-	case n < oneByte:
-		return 1
-	case n <= math.MaxUint8:
-		return 2
-	case n <= math.MaxUint16:
-		return 3
-	case n <= math.MaxUint32:
-		return 5
-	}
-	return 9
-}
-
-// CloseHead writes the head with argument n at dst[at], where one byte was left for
-// it, and moves what stands behind it if it is longer.
+// CloseHead writes the head with argument n at dst[at], where the caller left one byte.
+// It moves the bytes after it if the head is longer.
 func CloseHead(dst []byte, at int, major byte, n uint64) []byte {
-	if more := headLen(n) - 1; more > 0 {
-		var room [8]byte
-		dst = append(dst, room[:more]...)
-		copy(dst[at+1+more:], dst[at+1:])
-	}
-	AppendHead(dst[:at], major, n)
-	return dst
+	var head [9]byte
+	return slices.Replace(dst, at, at+1, AppendHead(head[:0], major, n)...)
 }
 
 // AppendText appends a text string, which must be valid UTF-8.
@@ -117,7 +99,7 @@ func AppendInt(dst []byte, n int64) []byte {
 	return AppendHead(dst, Uint, uint64(n))
 }
 
-// What may be wrong with CBOR, beside its depth.
+// The errors of CBOR that is not valid or has no form in JSON.
 var (
 	errCut       = errors.New("it ends within an item")
 	errReserved  = errors.New("an item begins with a reserved byte")
@@ -125,24 +107,25 @@ var (
 	errChunk     = errors.New("a string of no length has a part that is no string of its kind")
 	errUTF8      = errors.New("a text string is not valid UTF-8")
 	errDuplicate = errors.New("a map has the same key twice")
+	errKind      = errors.New("an item is of another kind than it should be")
 	ErrNotJSON   = errors.New("it has no form in JSON")
 )
 
-// A Reader reads items. It never reads beyond its bytes, and takes no memory
-// for what is only announced.
+// A Reader reads items. It never reads beyond its bytes, and allocates nothing for a
+// length that is announced.
 type Reader struct {
 	b  []byte
 	at int // of the next byte
 }
 
-// A Head is what an item begins with.
+// A Head is the beginning of an item.
 type Head struct {
 	Major byte
 	info  byte   // the other five bits of the first byte
 	Arg   uint64 // a count, a length, a number, a tag; 0 if info is indefinite
 }
 
-// Indefinite reports whether a break ends what the head begins.
+// Indefinite reports whether a break ends the item.
 func (h Head) Indefinite() bool { return h.info == indefinite }
 
 // IsNull reports whether the item is null.
@@ -151,10 +134,10 @@ func (h Head) IsNull() bool { return h.Major == Other && Other|h.info == Null }
 // NewReader returns a Reader of b.
 func NewReader(b []byte) *Reader { return &Reader{b: b} }
 
-// Len returns how many bytes are left.
+// Len returns the number of bytes that are left.
 func (r *Reader) Len() int { return len(r.b) - r.at }
 
-// Head reads a head. A break comes as Other and indefinite.
+// Head reads a head. A break is Other and indefinite.
 func (r *Reader) Head() (h Head, err error) {
 	if r.at >= len(r.b) {
 		return h, errCut
@@ -187,7 +170,7 @@ func (r *Reader) argument(n int) (arg uint64, err error) {
 	return arg, nil
 }
 
-// take returns the next n bytes, where they are.
+// take returns the next n bytes without copying them.
 func (r *Reader) take(n uint64) ([]byte, error) {
 	if n > uint64(len(r.b)-r.at) {
 		return nil, errCut
@@ -197,7 +180,7 @@ func (r *Reader) take(n uint64) ([]byte, error) {
 	return r.b[from:r.at], nil
 }
 
-// ended consumes a break, if there is one.
+// ended consumes a break, and reports whether one was next.
 func (r *Reader) ended() bool {
 	if r.at < len(r.b) && r.b[r.at] == valueBreak {
 		r.at++
@@ -206,8 +189,8 @@ func (r *Reader) ended() bool {
 	return false
 }
 
-// More reports whether a container with head h has another element after n of
-// them. It consumes the break that ends one.
+// More reports whether a container with head h has another element after n of them. It
+// consumes the break that ends the container.
 func (r *Reader) More(h Head, n uint64) bool {
 	if h.Indefinite() {
 		return !r.ended()
@@ -215,58 +198,58 @@ func (r *Reader) More(h Head, n uint64) bool {
 	return n < h.Arg
 }
 
-// chunks calls each with the parts of a string whose head was read.
-func (r *Reader) chunks(h Head, each func([]byte) error) error {
+// StringBody returns the content of a text or byte string whose head was read, without
+// copying it if it has one part. Each part of a text must be whole characters (RFC 8949,
+// section 3.2.3).
+func (r *Reader) StringBody(h Head) ([]byte, error) { return r.stringBody(h, true) }
+
+// stringBody joins the parts of a string of indefinite length only if join is set.
+func (r *Reader) stringBody(h Head, join bool) (body []byte, err error) {
 	if !h.Indefinite() {
-		b, err := r.take(h.Arg)
-		if err != nil {
-			return err
+		body, err = r.take(h.Arg)
+		if err == nil && h.Major == Text && !utf8.Valid(body) {
+			err = errUTF8
 		}
-		return each(b)
+		return body, err
 	}
 	for !r.ended() {
-		part, err := r.Head()
-		switch {
-		case err != nil:
-			return err
-		case part.Major != h.Major || part.Indefinite():
-			return errChunk
+		h2, err := r.Head()
+		if err == nil && (h2.Major != h.Major || h2.Indefinite()) {
+			err = errChunk
 		}
-		if err := r.chunks(part, each); err != nil {
-			return err
+		if err != nil {
+			return nil, err
+		}
+		part, err := r.stringBody(h2, false)
+		if err != nil {
+			return nil, err
+		}
+		if join {
+			body = append(body, part...)
 		}
 	}
-	return nil
+	return body, nil
 }
 
-// Bytes returns a string whose head was read: where it is, if it has one part.
-func (r *Reader) Bytes(h Head) ([]byte, error) {
-	if !h.Indefinite() {
-		return r.take(h.Arg)
-	}
-	var whole []byte
-	err := r.chunks(h, func(part []byte) error { whole = append(whole, part...); return nil })
-	return whole, err
-}
-
-// maxBignumBytes bounds the numbers that are turned from binary to decimal and
-// back, which takes time by the square of their length. The largest has
+// The bounds of numbers that are converted between binary and decimal, which takes time
+// by the square of their length. The largest number of maxBignumBytes has
 // maxIntegerDigits.
 const (
 	maxBignumBytes   = 400
 	maxIntegerDigits = 964
 )
 
-// bignum returns the bytes of a number whose tag was read, without zeros before it.
-// If it is none, or too long to be turned into JSON, it consumes nothing.
-func (r *Reader) bignum() (magnitude []byte, ok bool) {
+// bignum returns the bytes of a number whose tag was read, without leading zeros. It
+// consumes nothing if the tag is not of a number, or the number is too long for JSON.
+func (r *Reader) bignum(tag uint64) (magnitude []byte, ok bool) {
+	if tag != tagBignum && tag != tagNegativeBignum {
+		return nil, false
+	}
 	from := r.at
 	h, err := r.Head()
 	if err == nil && h.Major == Bytes && !h.Indefinite() {
 		magnitude, err = r.take(h.Arg)
-		for len(magnitude) > 0 && magnitude[0] == 0 {
-			magnitude = magnitude[1:]
-		}
+		magnitude = bytes.TrimLeft(magnitude, "\x00")
 		if err == nil && len(magnitude) <= maxBignumBytes {
 			return magnitude, true
 		}
@@ -275,7 +258,7 @@ func (r *Reader) bignum() (magnitude []byte, ok bool) {
 	return nil, false
 }
 
-// SkipPayload checks a JSON payload and returns it, where it is.
+// SkipPayload checks a JSON payload and returns it without copying it.
 func (r *Reader) SkipPayload() ([]byte, error) {
 	from := r.at
 	if text, ok := r.embedded(); ok {
@@ -289,8 +272,6 @@ func (r *Reader) SkipPayload() ([]byte, error) {
 	r.at = c.at
 	return r.b[from:c.at], err
 }
-
-var errKind = errors.New("an item is of another kind than it should be")
 
 // Uint reads an unsigned integer.
 func (r *Reader) Uint() (uint64, error) {
@@ -313,35 +294,4 @@ func (r *Reader) Int() (int64, error) {
 		return -1 - int64(h.Arg), nil
 	}
 	return int64(h.Arg), nil
-}
-
-// TextOrNull reads a text string; null is empty.
-func (r *Reader) TextOrNull() (string, error) {
-	h, err := r.Head()
-	if err != nil || h.IsNull() {
-		return "", err
-	}
-	if h.Major != Text {
-		return "", errKind
-	}
-	s, err := r.Text(h)
-	return string(s), err
-}
-
-// StringBytes returns a copy of a text or byte string.
-func (r *Reader) StringBytes() ([]byte, error) {
-	h, err := r.Head()
-	if err != nil {
-		return nil, err
-	}
-	var s []byte
-	switch h.Major {
-	case Text:
-		s, err = r.Text(h)
-	case Bytes:
-		s, err = r.Bytes(h)
-	default:
-		err = errKind
-	}
-	return append([]byte{}, s...), err
 }

@@ -5,27 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"sync"
 )
 
-// A Model says whether JSON has words for a CBOR item.
+// A Model says whether JSON can express a CBOR item.
 type Model uint8
 
 // The models.
 const (
-	Only    Model = iota // something of it has no form in JSON
-	IsJSON               // what AppendJSON appends is the same value
-	HasJSON              // it is the wrapping of a JSON text, which was not checked: see EmbeddedJSON
+	Only    Model = iota // some part of it has no form in JSON
+	IsJSON               // AppendJSON appends the same value
+	HasJSON              // it wraps a JSON text, which was not checked: see EmbeddedJSON
 )
 
 var errDeep = fmt.Errorf("it is more than %d deep", MaxDepth)
 
-// Check checks that body is one well-formed CBOR item (RFC 8949, appendix C)
-// with valid UTF-8, at most MaxDepth deep (a number's tag is not counted),
-// whose maps have no key twice, in whatever way they are written, and are keys of
-// maps at most maxKeysInKeys times over; and says whether
-// it is in JSON's model: text keys, no byte strings, no tags but those of bignums of
-// up to 400 bytes, no simple values but false, true and null, only finite floats.
+// Check checks that body is one well-formed CBOR item (RFC 8949, appendix C) with valid
+// UTF-8, at most MaxDepth deep; the tag of a number does not count. No map may have a key
+// twice, however the two are encoded, or be within more than maxKeysInKeys keys.
+//
+// The item is in JSON's model if it has only text keys, no byte strings, no tags but those
+// of bignums of up to 400 bytes, no simple values but false, true and null, and only finite
+// floats.
 func Check(body []byte) (Model, error) {
 	if len(body) == 0 {
 		return Only, errors.New("the body is empty, which is not a CBOR item")
@@ -41,17 +43,17 @@ func Check(body []byte) (Model, error) {
 	return model, nil
 }
 
-// A checker is one Check under way.
+// A checker checks one item.
 type checker struct {
 	Reader
-	beyond bool    // something was beyond JSON
+	beyond bool    // a part has no form in JSON
 	keys   mapKeys // each in its one form
-	spare  []byte  // of keys that were written in another form
-	within int     // how many keys what is read is part of, one in another
+	spare  []byte  // memory of the keys that had another form
+	within int     // the number of keys, one in another, that the next item is part of
 }
 
-// maxKeysInKeys bounds within how many keys something may be: each is written once
-// more to be compared.
+// maxKeysInKeys bounds checker.within. Each of these keys may be copied once more to be
+// compared.
 const maxKeysInKeys = 4
 
 var errKeys = fmt.Errorf("maps are in keys of maps more than %d times over", maxKeysInKeys)
@@ -74,89 +76,63 @@ func (c *checker) whole() (Model, error) {
 	return Only, nil
 }
 
-// item checks an item that so many others hold.
+// item checks an item at the given depth.
 func (c *checker) item(depth int) error {
 	h, err := c.Head()
 	if err != nil {
 		return err
 	}
 	switch h.Major {
-	case Uint, Negative:
-		return nil
-	case Text:
-		return c.chunks(h, validUTF8)
-	case Bytes:
-		c.beyond = true
-		return c.chunks(h, anyBytes)
+	case Text, Bytes:
+		c.beyond = c.beyond || h.Major == Bytes
+		_, err = c.stringBody(h, false)
 	case Other:
-		return c.other(h)
+		c.beyond = c.beyond || !h.otherIsJSON()
+		switch {
+		case h.Indefinite():
+			err = errBreak
+		case h.info == oneByte && h.Arg < 32: // RFC 8949, section 3.3: such values have one byte
+			err = errReserved
+		}
 	case Tag:
-		return c.tagged(h.Arg, depth)
-	}
-	if depth == MaxDepth {
-		return errDeep
-	}
-	if h.Major == Map {
-		return c.members(h, depth+1)
-	}
-	return c.elements(h, depth+1)
-}
-
-func anyBytes([]byte) error { return nil }
-
-// other checks a float or a simple value. One of those that have a byte of their
-// own is not written in two (RFC 8949, section 3.3).
-func (c *checker) other(h Head) error {
-	switch {
-	case h.Indefinite():
-		return errBreak
-	case h.info == oneByte && h.Arg < 32:
-		return errReserved
-	}
-	c.beyond = c.beyond || !h.otherIsJSON()
-	return nil
-}
-
-func (c *checker) tagged(tag uint64, depth int) error {
-	if tag == tagBignum || tag == tagNegativeBignum {
-		if _, ok := c.bignum(); ok {
+		if _, ok := c.bignum(h.Arg); ok {
 			return nil
 		}
+		c.beyond = true
+		if depth == MaxDepth {
+			return errDeep
+		}
+		err = c.item(depth + 1)
+	case Array, Map:
+		if depth == MaxDepth {
+			return errDeep
+		}
+		err = c.elements(h, depth+1)
 	}
-	c.beyond = true
-	if depth == MaxDepth {
-		return errDeep
-	}
-	return c.item(depth + 1)
+	return err
 }
 
+// elements checks what an array or a map holds.
 func (c *checker) elements(h Head, depth int) error {
+	keys, spare := len(c.keys), len(c.spare)
 	for n := uint64(0); c.More(h, n); n++ {
-		if err := c.item(depth); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *checker) members(h Head, depth int) error {
-	mine, spare := len(c.keys), len(c.spare)
-	for n := uint64(0); c.More(h, n); n++ {
-		if err := c.key(depth); err != nil {
-			return err
+		if h.Major == Map {
+			if err := c.key(depth); err != nil {
+				return err
+			}
 		}
 		if err := c.item(depth); err != nil {
 			return err
 		}
 	}
-	if !c.keys.shut(mine) {
+	if !c.keys.close(keys) {
 		return errDuplicate
 	}
 	c.spare = c.spare[:spare]
 	return nil
 }
 
-// key checks a key, and keeps it in its one form.
+// key checks a key and keeps it in its one form.
 func (c *checker) key(depth int) error {
 	if c.within == maxKeysInKeys {
 		return errKeys
@@ -168,39 +144,43 @@ func (c *checker) key(depth int) error {
 	if err != nil {
 		return err
 	}
-	key := Reader{b: c.b[:c.at], at: from}
-	h, _ := key.Head()
+	r := Reader{b: c.b[:c.at], at: from}
+	h, _ := r.Head()
 	c.beyond = c.beyond || h.Major != Text
-	if h.Major > Text || h.Indefinite() || key.at-from != headLen(h.Arg) {
-		c.keys = append(c.keys, c.rewritten(from))
-		return nil
+	key := c.b[from:c.at]
+	// Fast path: nearly all keys are strings or integers with the shortest head.
+	var shortest [9]byte
+	if h.Major > Text || h.Indefinite() || r.at-from != len(AppendHead(shortest[:0], 0, h.Arg)) {
+		r.at = from
+		start := len(c.spare)
+		c.spare = r.appendOneForm(c.spare)
+		key = c.spare[start:len(c.spare):len(c.spare)]
 	}
-	c.keys = append(c.keys, c.b[from:c.at]) // nearly all
+	c.keys = append(c.keys, key)
 	return nil
 }
 
-// rewritten returns what was checked since from in its one form.
-func (c *checker) rewritten(from int) []byte {
-	r := Reader{b: c.b[:c.at], at: from}
-	start := len(c.spare)
-	c.spare = r.appendOneForm(c.spare)
-	return c.spare[start:len(c.spare):len(c.spare)]
-}
-
-// appendOneForm appends a well-formed item so that the same value is the same bytes:
-// heads the shortest, strings of one part, arrays and maps without a length, floats
-// of eight bytes, bignums integers if they can be (RFC 8949, section 3.4.3). A map keeps its order: as part of a key, one in another order is
-// another.
+// appendOneForm appends a well-formed item so that equal values have equal bytes: with the
+// shortest heads, strings of one part, arrays and maps of indefinite length, floats of
+// eight bytes, and integers for bignums that fit (RFC 8949, section 3.4.3). A map keeps its
+// order: as part of a key, a map in another order is another key.
 func (r *Reader) appendOneForm(dst []byte) []byte {
 	h, _ := r.Head()
 	switch h.Major {
 	case Uint, Negative:
 		return AppendHead(dst, h.Major, h.Arg)
 	case Bytes, Text:
-		s, _ := r.Bytes(h)
+		s, _ := r.StringBody(h)
 		return append(AppendHead(dst, h.Major, uint64(len(s))), s...)
 	case Tag:
-		return r.appendTagged(dst, h.Arg)
+		magnitude, ok := r.bignum(h.Arg)
+		switch {
+		case !ok:
+			return r.appendOneForm(AppendHead(dst, Tag, h.Arg))
+		case len(magnitude) > 8:
+			return AppendBytes(AppendHead(dst, Tag, h.Arg), magnitude)
+		}
+		return AppendHead(dst, byte(h.Arg-tagBignum)<<5, new(big.Int).SetBytes(magnitude).Uint64())
 	case Other:
 		if f, ok := h.float(); ok {
 			return binary.BigEndian.AppendUint64(append(dst, Other|eightBytes), math.Float64bits(f))
@@ -215,22 +195,4 @@ func (r *Reader) appendOneForm(dst []byte) []byte {
 		}
 	}
 	return append(dst, valueBreak)
-}
-
-func (r *Reader) appendTagged(dst []byte, tag uint64) []byte {
-	if tag != tagBignum && tag != tagNegativeBignum {
-		return r.appendOneForm(AppendHead(dst, Tag, tag))
-	}
-	magnitude, ok := r.bignum()
-	if !ok {
-		return r.appendOneForm(AppendHead(dst, Tag, tag))
-	}
-	if len(magnitude) > 8 {
-		return AppendBytes(AppendHead(dst, Tag, tag), magnitude)
-	}
-	n := uint64(0)
-	for _, b := range magnitude {
-		n = n<<8 | uint64(b)
-	}
-	return AppendHead(dst, byte(tag-tagBignum)<<5, n)
 }

@@ -2,17 +2,20 @@ package cbor
 
 import (
 	"bytes"
-	"math"
+	"errors"
 	"math/big"
 	"strconv"
+	"strings"
 	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
-// AppendFromJSON appends the JSON value of text, which is valid, as one CBOR
-// item. Maps keep their order, lengths are definite, heads the shortest. If not all
-// of it would survive (a number that is no integer of up to 400 bytes and no
-// shortest decimal of a float64, half a surrogate pair, a key that comes twice), the
-// item is tag 262 on a byte string: text itself.
+// AppendFromJSON appends the JSON value of text, which must be valid, as one CBOR item.
+// Maps keep their order, lengths are definite, heads the shortest. If the item would lose
+// something, it is tag 262 on a byte string, which is text itself. CBOR loses half a
+// surrogate pair, a member that comes twice, and a number that is neither an integer of up
+// to 400 bytes nor the shortest decimal of a float64.
 func AppendFromJSON(dst, text []byte) []byte {
 	c := writers.Get().(*writer)
 	c.text, c.at, c.dst = text, 0, dst
@@ -26,8 +29,8 @@ func AppendFromJSON(dst, text []byte) []byte {
 	return out
 }
 
-// A writer writes what it reads of text to dst. Its methods report whether
-// that went well.
+// A writer reads text and writes CBOR to dst. Its methods return false if the text is not
+// valid, or CBOR would lose something; dst is useless then.
 type writer struct {
 	text []byte
 	at   int
@@ -37,7 +40,7 @@ type writer struct {
 
 var writers = sync.Pool{New: func() any { return new(writer) }}
 
-// next returns the byte that something begins with, or 0 at the end.
+// next skips white space and returns the next byte, or 0 at the end.
 func (c *writer) next() byte {
 	for c.at < len(c.text) {
 		switch b := c.text[c.at]; b {
@@ -51,13 +54,13 @@ func (c *writer) next() byte {
 }
 
 func (c *writer) value(depth int) bool {
-	switch b := c.next(); b {
+	switch c.next() {
 	case '"':
 		return c.string()
 	case '{':
-		return depth < MaxDepth && c.object(depth+1)
+		return depth < MaxDepth && c.elements(Map, '}', depth+1)
 	case '[':
-		return depth < MaxDepth && c.array(depth+1)
+		return depth < MaxDepth && c.elements(Array, ']', depth+1)
 	case 't':
 		return c.word("true", valueTrue)
 	case 'f':
@@ -77,156 +80,111 @@ func (c *writer) word(word string, item byte) bool {
 	return true
 }
 
-func (c *writer) array(depth int) bool {
-	head := c.open(Array)
-	n, ok := c.elements(']', func() bool { return c.value(depth) })
-	c.dst = CloseHead(c.dst, head, Array, n)
-	return ok
+// elements reads an array or an object, from its opening to its closing bracket.
+func (c *writer) elements(major, bracket byte, depth int) bool {
+	head, keys, n := len(c.dst), len(c.keys), uint64(0)
+	c.dst = append(c.dst, major) // CloseHead replaces it
+	c.at++
+	for more := c.next() != bracket; more; n++ {
+		if major == Map && !c.key() || !c.value(depth) {
+			return false
+		}
+		switch c.next() {
+		case ',':
+			c.at++
+		case bracket:
+			more = false
+		default:
+			return false
+		}
+	}
+	c.at++
+	if !c.keys.close(keys) { // before CloseHead moves them
+		return false
+	}
+	c.dst = CloseHead(c.dst, head, major, n)
+	return true
 }
 
-func (c *writer) object(depth int) bool {
-	head, mine := c.open(Map), len(c.keys)
-	n, ok := c.elements('}', func() bool { return c.member(depth) })
-	ok = c.keys.shut(mine) && ok // before they move
-	c.dst = CloseHead(c.dst, head, Map, n)
-	return ok
-}
-
-// open leaves one byte for a head, and returns where it is.
-func (c *writer) open(major byte) (head int) {
-	c.dst = append(c.dst, major)
-	return len(c.dst) - 1
-}
-
-func (c *writer) member(depth int) bool {
+// key reads the name of a member and its colon.
+func (c *writer) key() bool {
 	from := len(c.dst)
-	if c.next() != '"' || !c.string() {
-		return false
-	}
-	c.keys = append(c.keys, c.dst[from:]) // it stays where it is until the object is shut
-	if c.next() != ':' {
+	if c.next() != '"' || !c.string() || c.next() != ':' {
 		return false
 	}
 	c.at++
-	return c.value(depth)
-}
-
-// elements reads what stands between brackets and commas, and counts it.
-func (c *writer) elements(shut byte, element func() bool) (n uint64, ok bool) {
-	c.at++
-	for c.next() != shut || n > 0 {
-		if !element() {
-			return n, false
-		}
-		n++
-		b := c.next()
-		c.at++
-		if b == shut || b != ',' {
-			return n, b == shut
-		}
-	}
-	c.at++
-	return n, true
+	c.keys = append(c.keys, c.dst[from:]) // it does not move before the object is closed
+	return true
 }
 
 func (c *writer) string() bool {
-	rest := c.text[c.at+1:]
-	end := bytes.IndexByte(rest, '"')
-	if end < 0 {
-		return false
+	text := c.text[c.at:]
+	end, escaped := 1, false
+	for {
+		special := bytes.IndexAny(text[end:], `"\`)
+		if special < 0 {
+			return false
+		}
+		end += special + 1
+		if text[end-1] == '"' {
+			break
+		}
+		escaped = true
+		end = min(end+1, len(text)) // the escaped byte
 	}
-	if s := rest[:end]; bytes.IndexByte(s, '\\') < 0 {
-		c.dst = AppendText(c.dst, s)
-		c.at += end + 2
+	c.at += end
+	if !escaped {
+		c.dst = AppendText(c.dst, text[1:end-1])
 		return true
 	}
+	var err error
 	head := len(c.dst)
-	text, n, ok := appendUnescaped(append(c.dst, Text), rest)
-	c.dst = CloseHead(text, head, Text, uint64(len(text)-head-1))
-	c.at += n + 1
-	return ok
+	c.dst, err = jsontext.AppendUnquote(append(c.dst, Text), text[:end])
+	c.dst = CloseHead(c.dst, head, Text, uint64(len(c.dst)-head-1))
+	return err == nil
 }
 
 func (c *writer) number() bool {
-	from, whole := c.at, true
-	for ; c.at < len(c.text); c.at++ {
-		switch b := c.text[c.at]; {
-		case b >= '0' && b <= '9' || b == '-':
-		case b == '.' || b|0x20 == 'e' || b == '+':
-			whole = false
-		default:
-			return c.numeral(c.text[from:c.at], whole)
-		}
+	from := c.at
+	for c.at < len(c.text) && strings.IndexByte("0123456789+-.eE", c.text[c.at]) >= 0 {
+		c.at++
 	}
-	return c.numeral(c.text[from:], whole)
-}
-
-func (c *writer) numeral(number []byte, whole bool) bool {
-	switch {
-	case len(number) == 0:
-		return false
-	case whole && string(number) != "-0":
-		return c.integer(number)
+	number := c.text[from:c.at]
+	if bytes.ContainsAny(number, ".eE+") || string(number) == "-0" {
+		f, err := strconv.ParseFloat(string(number), 64)
+		c.dst = appendFloat(c.dst, f)
+		return err == nil && isShortest(number, f)
 	}
-	return c.float(number)
+	return c.integer(number)
 }
-
-// uint64Digits is how many digits surely fit a uint64.
-const uint64Digits = 19
 
 func (c *writer) integer(number []byte) bool {
-	digits, major := number, byte(Uint)
-	if number[0] == '-' {
-		digits, major = number[1:], Negative
+	digits, major, tag := number, byte(Uint), uint64(tagBignum)
+	if bytes.HasPrefix(number, []byte{'-'}) {
+		digits, major, tag = number[1:], Negative, tagNegativeBignum
 	}
-	if len(digits) == 0 || len(digits) > uint64Digits {
-		return c.bignum(digits, major)
-	}
-	n := uint64(0)
-	for _, b := range digits {
-		if b == '-' {
-			return false
+	n, err := strconv.ParseUint(string(digits), 10, 64)
+	if err == nil {
+		if major == Negative {
+			n-- // it is not 0
 		}
-		n = n*10 + uint64(b-'0')
-	}
-	if major == Negative {
-		n-- // it is not 0
-	}
-	c.dst = AppendHead(c.dst, major, n)
-	return true
-}
-
-func (c *writer) bignum(digits []byte, major byte) bool {
-	if len(digits) > maxIntegerDigits {
-		return false
-	}
-	n, ok := new(big.Int).SetString(string(digits), 10)
-	if !ok {
-		return false
-	}
-	tag := uint64(tagBignum)
-	if major == Negative {
-		n.Sub(n, big.NewInt(1))
-		tag = tagNegativeBignum
-	}
-	if n.IsUint64() {
-		c.dst = AppendHead(c.dst, major, n.Uint64())
+		c.dst = AppendHead(c.dst, major, n)
 		return true
 	}
-	magnitude := n.Bytes()
-	c.dst = AppendBytes(AppendHead(c.dst, Tag, tag), magnitude)
-	return len(magnitude) <= maxBignumBytes
-}
-
-func (c *writer) float(number []byte) bool {
-	d, ok := decimalOf(number)
+	if len(digits) > maxIntegerDigits || !errors.Is(err, strconv.ErrRange) {
+		return false
+	}
+	large, ok := new(big.Int).SetString(string(digits), 10)
 	if !ok {
 		return false
 	}
-	f, err := strconv.ParseFloat(string(number), 64)
-	if err != nil || math.IsInf(f, 0) || !d.isShortestOf(f) {
-		return false
+	if major == Negative {
+		large.Sub(large, big.NewInt(1))
 	}
-	c.dst = appendFloat(c.dst, f)
-	return true
+	if large.IsUint64() { // 18446744073709551615, from -18446744073709551616
+		c.dst = AppendHead(c.dst, major, large.Uint64())
+		return true
+	}
+	c.dst = AppendBytes(AppendHead(c.dst, Tag, tag), large.Bytes())
+	return large.BitLen() <= 8*maxBignumBytes
 }

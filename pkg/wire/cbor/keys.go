@@ -5,25 +5,18 @@ import (
 	"slices"
 )
 
-// mapKeys are the keys of the objects or maps that are being read, those of the
-// innermost last. The zero value has none.
+// mapKeys are the keys of the maps that are being read, those of the innermost map last.
+// The zero value has none.
 type mapKeys [][]byte
 
-// fewKeys is how many are compared each with each.
-const fewKeys = 8
-
-// shut ends the innermost object, whose keys are those from the given one, and
-// reports whether no two of them are the same.
-func (k *mapKeys) shut(from int) bool {
+// close removes the keys of the innermost map, which begin at the given index, and reports
+// whether they are all different. It sorts them: a hash could be attacked, and a set would
+// allocate.
+func (k *mapKeys) close(from int) bool {
 	keys := (*k)[from:]
 	*k = (*k)[:from]
-	if len(keys) <= fewKeys {
-		return distinct(keys)
-	}
-	// No hash to be guessed, and no memory: comparing takes each byte as often
-	// as there are halves.
 	slices.SortFunc(keys, bytes.Compare)
-	for i := range keys[1:] {
+	for i := range len(keys) - 1 {
 		if bytes.Equal(keys[i], keys[i+1]) {
 			return false
 		}
@@ -31,24 +24,13 @@ func (k *mapKeys) shut(from int) bool {
 	return true
 }
 
-func distinct(keys [][]byte) bool {
-	for i, key := range keys {
-		for _, other := range keys[:i] {
-			if bytes.Equal(key, other) {
-				return false
-			}
-		}
-	}
-	return true
-}
+// maxSpareKeys is how many keys a reader keeps memory for.
+const maxSpareKeys = 256
 
-// keptKeys is how many keys a reader keeps room for.
-const keptKeys = 256
-
-// emptied returns k without keys, and without much memory: a reader that is used
-// again holds on to nothing that it read.
+// emptied returns k without keys and without much memory. It clears the memory, so that a
+// pooled reader does not keep an item alive.
 func (k mapKeys) emptied() mapKeys {
-	if cap(k) > keptKeys {
+	if cap(k) > maxSpareKeys {
 		return nil
 	}
 	clear(k[:cap(k)])

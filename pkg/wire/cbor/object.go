@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// MapToJSON returns a CBOR map, one whole item with text keys, as a JSON object,
-// but for the members that are kept in CBOR: those are returned as they are, and not
-// checked.
+// MapToJSON returns a CBOR map, one whole item with text keys, as a JSON object without the
+// kept members. It returns those in CBOR, as they are and not checked.
 func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][]byte, err error) {
 	r := &Reader{b: item}
 	h, err := r.Head()
@@ -31,38 +30,34 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 			members[name] = value
 			continue
 		}
-		if object, err = appendMember(object, key, value); err != nil {
+		if len(object) > 1 {
+			object = append(object, ',')
+		}
+		object = append(AppendJSONString(object, key), ':')
+		of := Reader{b: value}
+		if object, err = of.appendJSON(object, 1); err != nil {
 			return nil, nil, fmt.Errorf("%.16q: %w", key, err) // at most 64 bytes, as wire.Quote
 		}
 	}
-	if !keys.shut(0) {
+	if !keys.close(0) {
 		return nil, nil, errDuplicate
 	}
 	return append(object, '}'), members, nil
 }
 
-// member reads a text key, and finds its value.
+// member reads a text key, and finds the end of its value.
 func (r *Reader) member() (key, value []byte, err error) {
 	h, err := r.Head()
 	if err == nil && h.Major != Text {
 		err = errors.New("a key is not text")
 	}
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		key, err = r.StringBody(h)
 	}
-	if key, err = r.Text(h); err != nil {
+	if err != nil {
 		return nil, nil, err
 	}
 	value, rest, err := Cut(r.b[r.at:])
 	r.at = len(r.b) - len(rest)
 	return key, value, err
-}
-
-func appendMember(object, key, value []byte) ([]byte, error) {
-	if len(object) > 1 {
-		object = append(object, ',')
-	}
-	object = append(AppendJSONString(object, key), ':')
-	r := Reader{b: value}
-	return r.appendJSON(object, 1)
 }

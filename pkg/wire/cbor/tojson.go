@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// AppendJSON appends the CBOR item, which Check found to be in JSON's
-// model or to embed JSON, as compact JSON. It panics on any other.
+// AppendJSON appends the CBOR item as compact JSON. It panics unless Check found that the
+// item is in JSON's model or embeds JSON.
 func AppendJSON(dst, item []byte) []byte {
 	r := Reader{b: item}
 	dst, err := r.AppendPayload(dst)
@@ -19,14 +19,14 @@ func AppendJSON(dst, item []byte) []byte {
 	return dst
 }
 
-// EmbeddedJSON returns the JSON text that the CBOR item is a wrapping of (tag 262 on
-// a byte string of known length), not checked and where it is.
+// EmbeddedJSON returns the JSON text that the CBOR item wraps (tag 262 on a byte string of
+// definite length). The text is not checked, and not copied.
 func EmbeddedJSON(item []byte) (text []byte, ok bool) {
 	r := Reader{b: item}
 	return r.embedded()
 }
 
-// embedded reads JSON text; if there is none it consumes nothing.
+// embedded reads a wrapped JSON text. If there is none, it consumes nothing.
 func (r *Reader) embedded() (text []byte, ok bool) {
 	from := r.at
 	tag, err := r.Head()
@@ -42,8 +42,7 @@ func (r *Reader) embedded() (text []byte, ok bool) {
 	return nil, false
 }
 
-// AppendPayload appends a whole JSON payload. It checks all of it, but for keys that
-// come twice.
+// AppendPayload appends a whole JSON payload. It checks everything except that keys differ.
 func (r *Reader) AppendPayload(dst []byte) ([]byte, error) {
 	if text, ok := r.embedded(); ok {
 		return append(dst, text...), validJSON(text)
@@ -66,14 +65,16 @@ func (r *Reader) appendJSON(dst []byte, depth int) ([]byte, error) {
 	switch h.Major {
 	case Uint:
 		return strconv.AppendUint(dst, h.Arg, 10), nil
-	case Negative:
-		return appendNegative(dst, h.Arg), nil
+	case Negative: // -1 less the argument
+		if h.Arg == math.MaxUint64 {
+			return append(dst, "-18446744073709551616"...), nil
+		}
+		return strconv.AppendUint(append(dst, '-'), h.Arg+1, 10), nil
 	case Text:
-		return r.appendJSONText(dst, h)
-	case Array:
-		return r.appendJSONArray(dst, h, depth+1)
-	case Map:
-		return r.appendJSONObject(dst, h, depth+1)
+		s, err := r.StringBody(h)
+		return AppendJSONString(dst, s), err
+	case Array, Map:
+		return r.appendJSONElements(dst, h, depth+1)
 	case Tag:
 		return r.appendBignum(dst, h.Arg)
 	case Other:
@@ -82,96 +83,38 @@ func (r *Reader) appendJSON(dst []byte, depth int) ([]byte, error) {
 	return dst, ErrNotJSON // bytes
 }
 
-// appendNegative appends -1-n.
-func appendNegative(dst []byte, n uint64) []byte {
-	if n == math.MaxUint64 {
-		return append(dst, "-18446744073709551616"...)
-	}
-	return strconv.AppendUint(append(dst, '-'), n+1, 10)
-}
-
-func (r *Reader) appendJSONText(dst []byte, h Head) ([]byte, error) {
-	if !h.Indefinite() { // nearly all
-		s, err := r.take(h.Arg)
-		if err == nil && !utf8.Valid(s) {
-			err = errUTF8
-		}
-		return AppendJSONString(dst, s), err
-	}
-	s, err := r.Text(h)
-	return AppendJSONString(dst, s), err
-}
-
-// Text returns a text string whose head was read.
-func (r *Reader) Text(h Head) ([]byte, error) {
-	from := r.at
-	if err := r.chunks(h, validUTF8); err != nil {
-		return nil, err
-	}
-	r.at = from
-	return r.Bytes(h)
-}
-
-// validUTF8 is of a part of a text string, which must be whole characters
-// (RFC 8949, section 3.2.3).
-func validUTF8(part []byte) error {
-	if !utf8.Valid(part) {
-		return errUTF8
-	}
-	return nil
-}
-
-func (r *Reader) appendJSONArray(dst []byte, h Head, depth int) (_ []byte, err error) {
+// appendJSONElements appends an array or a map whose head was read.
+func (r *Reader) appendJSONElements(dst []byte, h Head, depth int) (_ []byte, err error) {
 	if depth > MaxDepth {
 		return dst, errDeep
 	}
-	dst = append(dst, '[')
+	brackets := "[]"
+	if h.Major == Map {
+		brackets = "{}"
+	}
+	dst = append(dst, brackets[0])
 	for n := uint64(0); r.More(h, n); n++ {
 		if n > 0 {
 			dst = append(dst, ',')
+		}
+		if h.Major == Map {
+			if r.at < len(r.b) && r.b[r.at]&^31 != Text {
+				return dst, ErrNotJSON
+			}
+			if dst, err = r.appendJSON(dst, depth); err != nil {
+				return dst, err
+			}
+			dst = append(dst, ':')
 		}
 		if dst, err = r.appendJSON(dst, depth); err != nil {
 			return dst, err
 		}
 	}
-	return append(dst, ']'), nil
-}
-
-func (r *Reader) appendJSONObject(dst []byte, h Head, depth int) (_ []byte, err error) {
-	if depth > MaxDepth {
-		return dst, errDeep
-	}
-	dst = append(dst, '{')
-	for n := uint64(0); r.More(h, n); n++ {
-		if n > 0 {
-			dst = append(dst, ',')
-		}
-		if dst, err = r.appendJSONKey(dst); err != nil {
-			return dst, err
-		}
-		if dst, err = r.appendJSON(append(dst, ':'), depth); err != nil {
-			return dst, err
-		}
-	}
-	return append(dst, '}'), nil
-}
-
-func (r *Reader) appendJSONKey(dst []byte) ([]byte, error) {
-	h, err := r.Head()
-	if err != nil {
-		return dst, err
-	}
-	if h.Major != Text {
-		return dst, ErrNotJSON
-	}
-	return r.appendJSONText(dst, h)
+	return append(dst, brackets[1]), nil
 }
 
 func (r *Reader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
-	if tag != tagBignum && tag != tagNegativeBignum {
-		return dst, ErrNotJSON
-	}
-	magnitude, ok := r.bignum()
+	magnitude, ok := r.bignum(tag)
 	if !ok {
 		return dst, ErrNotJSON
 	}
