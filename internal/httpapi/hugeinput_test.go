@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -43,7 +44,7 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	parameters := []string{
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "session", "limit", "after", "ttl", "key",
 	}
-	for _, at := range routes(t, newParts(settings{}).newAPI().router) {
+	for r, at := range routes(t, newParts(settings{}).newAPI().router) {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, settings{})
 			id := k.open(`{"topics":["a"]}`).Session
@@ -62,7 +63,10 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 			}
 			for i, in := range hugeInputs {
 				escaped := url.QueryEscape(in)
-				for _, name := range parameters {
+				for n, name := range parameters {
+					if (r+i+n)%exhaustive.Step(4) != 0 {
+						continue
+					}
 					ask(path+"?topic=a&mode=batch&echo=false&"+name+"="+escaped, "")
 				}
 				ask(path+"?topic="+escaped, "")

@@ -41,9 +41,13 @@ func TestEveryModeOfAnsweringTellsTheSame(t *testing.T) {
 }
 
 func TestAnEventStreamTellsTheSame(t *testing.T) {
-	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
-		t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
-		t.Run("cut often, by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 3) })
+	for i, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
+		if exhaustive.On() || i%2 == 1 {
+			t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
+		}
+		if exhaustive.On() || i%2 == 0 {
+			t.Run("cut often, by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 3) })
+		}
 	}
 }
 
@@ -71,11 +75,13 @@ func everyPoll() (all []system) {
 	return all
 }
 
-// sampleOf returns the half of a grid's cells in which each two values of different axes
-// meet; part chooses the half. The last two axes have two values each.
+// sampleOf returns a quarter of a grid's cells, in which each value of each axis occurs;
+// part chooses the quarter. The last two axes have two values each. Over two parts, each
+// two values of different axes meet.
 func sampleOf[C any](cells []C, part int) (sample []C) {
 	for i, c := range cells {
-		if exhaustive.On() || (i+i>>1+i>>2+part)%2 == 0 {
+		first, second, third := i>>2, i>>1&1, i&1
+		if exhaustive.On() || second == (first+part)%2 && third == (first>>1+part)%2 {
 			sample = append(sample, c)
 		}
 	}

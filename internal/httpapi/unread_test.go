@@ -19,6 +19,12 @@ import (
 // against its address. Bytes of messages count with those.
 func TestWhatAClientDoesNotReadCounts(t *testing.T) {
 	large := `"` + strings.Repeat("x", 50_000) + `"`
+	bodies := func(i int) string { // of a.0, a.1 and many more, for a long list
+		if i < 2 {
+			return large
+		}
+		return "1"
+	}
 	for _, tt := range []struct {
 		path string
 		own  bool
@@ -35,7 +41,7 @@ func TestWhatAClientDoesNotReadCounts(t *testing.T) {
 			k := newKit(t, settings{})
 			account := k.api.Broker.Memory()
 			for i := range 200 {
-				k.wantOK(fmt.Sprintf("/v1/topics/a.%d/messages", i), large, jsonType)
+				k.wantOK(fmt.Sprintf("/v1/topics/a.%d/messages", i), bodies(i), jsonType)
 			}
 			conn := k.dialFrom(1)
 			_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", tt.path)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -134,7 +135,7 @@ func wantsHeard(t testing.TB, newTalk func() *Conversation, b []byte, want heard
 	require.Equal(t, want, hear(t, newTalk(), b, whole))
 	require.Equal(t, want, hear(t, newTalk(), b, bytewise), "byte by byte")
 	require.Equal(t, want, hear(t, newTalk(), b, inChunks))
-	for cut := 1; cut < min(len(b), 60); cut++ {
+	for cut := 1; cut < min(len(b), 60); cut += exhaustive.Step(5) {
 		parts := []int{cut, len(b)}
 		require.Equal(t, want, hear(t, newTalk(), b, func() int {
 			n := parts[0]

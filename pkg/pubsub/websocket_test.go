@@ -109,7 +109,7 @@ func TestAPongThatCannotBeWrittenIsACut(t *testing.T) {
 // A length is believed only as far as bytes come.
 func TestAMessageWithoutEndIsBounded(t *testing.T) {
 	head := []byte{0x81, 127, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	conn := &capture{Reader: io.MultiReader(bytes.NewReader(head), &endless{text: "x"})}
+	conn := &capture{Reader: io.MultiReader(bytes.NewReader(head), &endless{text: strings.Repeat("x", 4096)})}
 	_, err := (&webSocket{conn: conn}).decoder(conn).Next()
 	require.ErrorContains(t, err, "longer than")
 }
