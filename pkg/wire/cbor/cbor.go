@@ -108,6 +108,7 @@ var (
 	errUTF8      = errors.New("a text string is not valid UTF-8")
 	errDuplicate = errors.New("a map has the same key twice")
 	errKind      = errors.New("an item is of another kind than it should be")
+	errKey       = errors.New("a key is not text")
 	ErrNotJSON   = errors.New("it has no form in JSON")
 )
 
@@ -206,29 +207,34 @@ func (r *Reader) StringBody(h Head) ([]byte, error) { return r.stringBody(h, tru
 // stringBody joins the parts of a string of indefinite length only if join is set.
 func (r *Reader) stringBody(h Head, join bool) (body []byte, err error) {
 	if !h.Indefinite() {
-		body, err = r.take(h.Arg)
-		if err == nil && h.Major == Text && !utf8.Valid(body) {
-			err = errUTF8
-		}
-		return body, err
+		return r.chunk(h)
 	}
 	for !r.ended() {
-		h2, err := r.Head()
-		if err == nil && (h2.Major != h.Major || h2.Indefinite()) {
+		part, err := r.Head()
+		if err == nil && (part.Major != h.Major || part.Indefinite()) {
 			err = errChunk
 		}
-		if err != nil {
-			return nil, err
+		var s []byte
+		if err == nil {
+			s, err = r.chunk(part)
 		}
-		part, err := r.stringBody(h2, false)
 		if err != nil {
 			return nil, err
 		}
 		if join {
-			body = append(body, part...)
+			body = append(body, s...)
 		}
 	}
 	return body, nil
+}
+
+// chunk returns the content of a string of definite length.
+func (r *Reader) chunk(h Head) ([]byte, error) {
+	s, err := r.take(h.Arg)
+	if err == nil && h.Major == Text && !utf8.Valid(s) {
+		err = errUTF8
+	}
+	return s, err
 }
 
 // The bounds of numbers that are converted between binary and decimal, which takes time

@@ -21,10 +21,15 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 	members = make(map[string][]byte)
 	object = []byte{'{'}
 	for n := uint64(0); r.More(h, n); n++ {
-		key, value, err := r.member()
+		key, err := r.key()
 		if err != nil {
 			return nil, nil, err
 		}
+		value, rest, err := Cut(r.b[r.at:])
+		if err != nil {
+			return nil, nil, err
+		}
+		r.at = len(r.b) - len(rest)
 		keys = append(keys, key)
 		if name := string(key); slices.Contains(kept, name) {
 			members[name] = value
@@ -43,21 +48,4 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 		return nil, nil, errDuplicate
 	}
 	return append(object, '}'), members, nil
-}
-
-// member reads a text key, and finds the end of its value.
-func (r *Reader) member() (key, value []byte, err error) {
-	h, err := r.Head()
-	if err == nil && h.Major != Text {
-		err = errors.New("a key is not text")
-	}
-	if err == nil {
-		key, err = r.StringBody(h)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	value, rest, err := Cut(r.b[r.at:])
-	r.at = len(r.b) - len(rest)
-	return key, value, err
 }

@@ -98,19 +98,29 @@ func (r *Reader) appendJSONElements(dst []byte, h Head, depth int) (_ []byte, er
 			dst = append(dst, ',')
 		}
 		if h.Major == Map {
-			if r.at < len(r.b) && r.b[r.at]&^31 != Text {
-				return dst, ErrNotJSON
-			}
-			if dst, err = r.appendJSON(dst, depth); err != nil {
+			key, err := r.key()
+			if err != nil {
 				return dst, err
 			}
-			dst = append(dst, ':')
+			dst = append(AppendJSONString(dst, key), ':')
 		}
 		if dst, err = r.appendJSON(dst, depth); err != nil {
 			return dst, err
 		}
 	}
 	return append(dst, brackets[1]), nil
+}
+
+// key reads a text string.
+func (r *Reader) key() ([]byte, error) {
+	h, err := r.Head()
+	if err == nil && h.Major != Text {
+		err = errKey
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r.StringBody(h)
 }
 
 func (r *Reader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
