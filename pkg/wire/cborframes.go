@@ -209,6 +209,9 @@ type frameReader struct {
 func (f *frameReader) read(item []byte) (Content, error) {
 	f.Reader, f.err = *cbor.NewReader(item), nil
 	c := f.content()
+	if f.err == nil {
+		f.err = c.check()
+	}
 	if f.err != nil {
 		return Content{}, fmt.Errorf("frame %.40x: %w", item, f.err)
 	}
@@ -245,9 +248,6 @@ func (f *frameReader) content() (c Content) {
 		c.Gap = &Gap{Topic: f.text(f.last.Topic, false), Reason: GapReason(f.text("", false))}
 		c.Gap.After = f.position(c.Gap.Topic)
 		c.Gap.Position = f.position(c.Gap.Topic)
-		if f.err == nil {
-			f.err = c.Gap.check()
-		}
 	case kindHello:
 		c.Hello = &Hello{}
 		f.value(c.Hello)

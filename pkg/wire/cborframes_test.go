@@ -221,6 +221,7 @@ func TestCBORDecoderAllocations(t *testing.T) {
 func FuzzCBORDecoder(f *testing.F) {
 	f.Add(cborAnswer())
 	f.Add([]byte("\x81\x18\x63\x9f\xff\xf6"))
+	f.Add([]byte("\x82\x02\xa1ipositions\x81\xf6"))
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		want, wantErr := readAllCBOR(NewCBORDecoder(bytes.NewReader(stream)))
 		got, err := readAllCBOR(NewCBORDecoder(iotest.OneByteReader(bytes.NewReader(stream))))

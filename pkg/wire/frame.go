@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -80,8 +82,29 @@ func GapReasons() []GapReason {
 	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted}
 }
 
-// check returns an error for a gap that contradicts itself. The reason may be unknown
-// here: a newer daemon may have more reasons.
+// check returns an error for a gap that contradicts itself, or a position that is null in a
+// list: encoding/json accepts it, and no frame can have it. The reason of a gap may be
+// unknown here, because a newer daemon may have more reasons.
+func (c Content) check() error {
+	var positions []Position
+	switch {
+	case c.Gap != nil:
+		return c.Gap.check()
+	case c.Hello != nil:
+		positions = c.Hello.Positions
+	case c.End != nil:
+		positions = c.End.Positions
+	case c.Reply != nil && c.Reply.Problem != nil:
+		positions = slices.Concat(c.Reply.Positions, c.Reply.Problem.Positions)
+	case c.Reply != nil:
+		positions = c.Reply.Positions
+	}
+	if slices.Contains(positions, Position{}) {
+		return errors.New("a position is null")
+	}
+	return nil
+}
+
 func (g *Gap) check() error {
 	if g.Reason == "" || g.Topic != g.After.Topic || g.Topic != g.Position.Topic || g.Topic == "" {
 		return fmt.Errorf("gap of topic %s (%s) names positions %s and %s", Quote(g.Topic), Quote(string(g.Reason)), Quote(g.After.String()), Quote(g.Position.String()))

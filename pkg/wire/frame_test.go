@@ -109,3 +109,15 @@ func TestReplyWithAnUnknownMember(t *testing.T) {
 	_, err = ParseLine([]byte(`{"reply":{},"end":{}}`))
 	require.Error(t, err)
 }
+
+// encoding/json reads null as the zero Position, which has no text.
+func TestPositionsAreNotNull(t *testing.T) {
+	for _, line := range []string{
+		`{"hello":{"positions":[null]}}`, `{"end":{"positions":["a.b@k3:18",null]}}`, `{"reply":{"positions":[null]}}`, `{"reply":{"problem":{"positions":[null]}}}`,
+	} {
+		_, err := ParseLine([]byte(line))
+		require.ErrorContains(t, err, "a position is null", line)
+	}
+	_, _, err := ParseItem([]byte("\x82\x02\xa1ipositions\x81\xf6"))
+	require.ErrorContains(t, err, "a position is null")
+}

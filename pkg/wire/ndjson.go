@@ -158,6 +158,9 @@ func ParseLine(line []byte) (Content, error) {
 		return Content{}, fmt.Errorf("frame %s: %w", Quote(line), err)
 	}
 	c, err := f.content()
+	if err == nil {
+		err = c.check()
+	}
 	if err != nil {
 		return Content{}, fmt.Errorf("frame %s: %w", Quote(line), err)
 	}
@@ -177,10 +180,8 @@ func (f *jsonFrame) content() (Content, error) {
 	case f.Position != nil:
 		m, err := f.message()
 		return Content{Message: m}, err
-	case f.Gap != nil:
-		return Content{Gap: f.Gap}, f.Gap.check()
 	}
-	return Content{Hello: f.Hello, End: f.End, Reply: f.Reply}, nil
+	return Content{Gap: f.Gap, Hello: f.Hello, End: f.End, Reply: f.Reply}, nil
 }
 
 func (f *jsonFrame) message() (*Message, error) {
