@@ -1,33 +1,35 @@
-// Package memory is the one account of the memory that clients make the daemon use: its
-// kinds, its budget, the pressure, and who gives up what, in which order.
+// Package memory accounts for the memory that clients make the daemon use. It keeps the
+// budget, measures the pressure, and decides what is freed in which order.
 //
-// Every kind counts against memory.budget (B). Histories and encodings use whatever the
-// other kinds leave of it. The other kinds are held by clients:
+// Every kind counts against memory.budget (B). Histories and encodings use what the other
+// kinds leave. Clients hold the other kinds:
 //
-//	kind        what                                             bound by itself
+//	kind        what                                             its own bound
 //	history     messages that histories hold                     settings of topics
 //	frames      encodings of messages                            none
 //	queues      session queues, messages that only they hold,    settings of sessions
 //	            lists of unacked frames
 //	topics      topics, subscriptions and patterns themselves    B/2
-//	unfinished  bodies and commands whose end has not come       B/4; an address B/8
+//	unfinished  bodies and commands that are not complete        B/4; an address B/8
 //	unread      answers that clients have not read               B/4; an address B/8
 //
-// Relief comes in this order:
+// Memory is freed in this order:
 //
-//  1. The budget is full: encodings go, then the oldest messages of all topics. What
-//     still does not fit is refused (Admit). This is no pressure: it is normal.
+//  1. The budget is full: encodings are dropped, then the oldest messages of all topics
+//     are evicted. A message that still does not fit is refused (Admit). This is normal,
+//     and no pressure.
 //  2. The share of unfinished or unread bytes is full, or an address has half of it: a
-//     body is refused (Unfinished), a list or history is not begun (AdmitAnswer), and the
-//     slowest readers are cut (Unread).
-//  3. Pressure is high: no session is opened, and no list or history is begun.
-//  4. Pressure is critical: the slowest readers are cut; then sessions that do not read
-//     are trimmed; queues hold nothing that a history does not.
+//     body is refused (UnfinishedBytes), a list or history is refused (AdmitAnswer), and
+//     the connections of the slowest readers are closed (UnreadBytes).
+//  3. Pressure is high: new sessions, lists and histories are refused.
+//  4. Pressure is critical: the connections of the slowest readers are closed. Then
+//     sessions that do not read are trimmed: their queues keep only messages that a
+//     history holds.
 //  5. Pressure is critical because of the collector's limit (GOMEMLIMIT): histories
-//     shrink, until there is room again.
+//     shrink until the pressure ends.
 //
-// Pressure is measured against two bounds: what clients hold against B, and what a
-// collection cannot free against GOMEMLIMIT. A Watcher looks at both.
+// A Watcher measures the pressure against two bounds: what clients hold against B, and
+// what a collection cannot free against GOMEMLIMIT.
 package memory
 
 import (
@@ -49,8 +51,8 @@ type Kind int
 const (
 	History    Kind = iota
 	Encodings       // kind frames
-	Queued          // messages that queues hold, whether or not a history does; overlaps History and Pinned
-	Pinned          // messages that queues or writes hold, and no history does
+	Queued          // messages in queues; they also count as History or Pinned
+	Pinned          // messages in queues or writes that no history holds
 	Queues          // the queues themselves, and lists of unacked frames
 	Topics          // topics, subscriptions and patterns
 	Unfinished      // see UnfinishedBytes
@@ -61,9 +63,9 @@ const (
 // DefaultBudget is the budget unless the settings or GOMEMLIMIT say less.
 const DefaultBudget = 512 << 20
 
-// Histories is what makes room.
+// Histories frees memory.
 type Histories interface {
-	// ForgetEncodings drops all encodings. They are made again on demand.
+	// ForgetEncodings drops all encodings. They can be made again.
 	ForgetEncodings()
 	// EvictOldest evicts messages, the oldest of all topics first, until enough returns
 	// true.
@@ -80,28 +82,29 @@ type Account struct {
 	budget atomic.Int64 // by the settings
 	shrunk atomic.Int64 // the budget for now if it is smaller; 0: it is not
 
-	makingRoom sync.Mutex   // held while room is made; before the locks of topics
-	fullUntil  atomic.Int64 // Unix nanoseconds; looking for room is of no use before
+	makingRoom sync.Mutex   // held by MakeRoom; taken before the locks of topics
+	fullUntil  atomic.Int64 // Unix nanoseconds; MakeRoom is of no use before
 
 	pressure atomic.Int32  // a Pressure
-	pressed  chan struct{} // holds a token once the pressure rose or a share is full; never closed
+	pressed  chan struct{} // wakes the watcher; one token; never closed
 
 	largest atomic.Int64 // see SetLargestBody
-	readers readers
+
+	readersMu sync.Mutex
+	readers   map[*UnreadBytes]bool // those with bytes that wait; guarded by readersMu
 }
 
-// New returns an account with a budget in bytes, for which histories make room.
+// New returns an account with a budget in bytes.
 func New(budget int64, histories Histories, m *metrics.Metrics) *Account {
-	a := &Account{histories: histories, metrics: m, pressed: make(chan struct{}, 1)}
-	a.readers.waiting = make(map[*UnreadBytes]bool)
+	a := &Account{histories: histories, metrics: m, pressed: make(chan struct{}, 1), readers: make(map[*UnreadBytes]bool)}
 	a.SetBudget(budget)
 	return a
 }
 
-// SetBudget changes the budget. Nothing is given up at once.
+// SetBudget changes the budget. It frees nothing itself.
 func (a *Account) SetBudget(bytes int64) { a.budget.Store(bytes) }
 
-// Add counts so many bytes more, or fewer, of a kind.
+// Add adds bytes to a kind; fewer than 0 subtracts.
 func (a *Account) Add(k Kind, bytes int64) {
 	if a != nil {
 		a.bytes[k].Add(bytes)
@@ -116,13 +119,13 @@ func (a *Account) Used() int64 {
 	return a.Of(History) + a.Of(Encodings) + a.Of(Pinned) + a.Of(Queues) + a.Of(Topics) + a.Of(Unfinished) + a.Of(Unread)
 }
 
-// Held returns the bytes that count against the budget and no eviction frees, since
-// clients hold them; and the budget.
+// Held returns the bytes that clients hold, so that no eviction frees them, and the
+// budget.
 func (a *Account) Held() (held, budget int64) {
 	return a.Of(Queued) + a.Of(Queues) + a.Of(Topics) + a.Of(Unfinished) + a.Of(Unread), a.budget.Load()
 }
 
-// Gauges adds the account's part to g.
+// Gauges adds the state of the account to g.
 func (a *Account) Gauges(g *metrics.Gauges) {
 	g.HistoryBytes = a.Of(History)
 	g.FrameBytes = a.Of(Encodings)
@@ -134,49 +137,52 @@ func (a *Account) Gauges(g *metrics.Gauges) {
 	g.MemoryPressure = int(a.Pressure())
 }
 
-// Admit makes sure that the budget has room for so many bytes of messages. The error is
-// a *wire.Problem: overloaded.
+// Admit checks that so many bytes of messages fit the budget, and evicts others for them.
+// The error is a *wire.Problem: overloaded.
 func (a *Account) Admit(bytes int64) error {
 	a.noticePressure()
-	// Fast path: there is room.
+	// Fast path: they fit.
 	if a.Used()+bytes <= a.inForce() {
 		return nil
 	}
 	if time.Now().UnixNano() >= a.fullUntil.Load() && a.MakeRoom(bytes) {
 		return nil
 	}
-	return a.usedUp("by what it may not let go of")
+	return a.usedUp("by memory that it cannot free")
 }
 
-// AdmitTopics makes sure that topics, subscriptions and patterns, which cannot make
-// room, take at most half of the budget. The error is as Admit's.
+// AdmitTopics checks that topics, subscriptions and patterns use at most half of the
+// budget. The error is as Admit's.
 func (a *Account) AdmitTopics() error {
 	if a.Of(Topics) <= a.budget.Load()/2 {
 		return nil
 	}
-	return a.usedUp("by topics and subscriptions, as far as they may")
+	return a.usedUp("by topics and subscriptions, which may use half of it")
 }
 
-func (a *Account) usedUp(how string) *wire.Problem {
+func (a *Account) usedUp(by string) *wire.Problem {
+	return a.refuse(wire.CodeOverloaded, "retry later, or raise memory.budget", "the daemon's memory budget is used up "+by)
+}
+
+func (a *Account) refuse(code wire.Code, remedy, detail string) *wire.Problem {
 	a.metrics.Limited.WithLabelValues("memory").Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise memory.budget",
-		"the daemon's memory budget is used up %s", how).Retry(time.Second)
+	return wire.NewProblem(code, remedy, "%s", detail).Retry(time.Second)
 }
 
-// fullFor is how long nobody looks for room again after there was none.
+// fullFor is how long Admit refuses messages after MakeRoom has failed.
 const fullFor = 100 * time.Millisecond
 
-// Slack is which part of the budget is made free beyond what is needed, so that not
-// every publish has to make room.
+// Slack is the part of the budget that evictions free beyond what is needed, so that not
+// every publish has to evict.
 const Slack = 16
 
-// MakeRoom makes room for so many bytes, and reports whether there is.
+// MakeRoom frees memory for so many bytes, and reports whether they fit.
 func (a *Account) MakeRoom(need int64) bool {
 	a.makingRoom.Lock()
 	defer a.makingRoom.Unlock()
 	budget := a.inForce()
 	if a.Used()+need <= budget {
-		return true // another call made room
+		return true // another call freed memory
 	}
 	a.histories.ForgetEncodings()
 	if a.Used()+need > budget {
@@ -189,11 +195,11 @@ func (a *Account) MakeRoom(need int64) bool {
 	return true
 }
 
-// spare is which part of the budget stays for messages however much it was shrunk:
-// without any nothing can be published.
+// spare is the part of the budget that stays for messages after Shrink. Without it,
+// publishers could publish nothing.
 const spare = 8
 
-// inForce is the budget as the settings have it, or as it was shrunk.
+// inForce returns the budget of the settings, or the shrunk one.
 func (a *Account) inForce() int64 {
 	held, budget := a.Held()
 	shrunk := a.shrunk.Load()
@@ -203,17 +209,17 @@ func (a *Account) inForce() int64 {
 	return min(budget, max(shrunk, held+budget/spare))
 }
 
-// Shrink bounds histories and encodings to so many bytes less than they use now, until
-// Regrow. The oldest messages go.
+// Shrink reduces the budget to so many bytes less than are used now, until Regrow. The
+// oldest messages are evicted.
 func (a *Account) Shrink(bytes int64) {
 	a.shrunk.Store(max(1, a.Used()-bytes))
 	a.MakeRoom(0)
 }
 
-// grown is which part of the budget comes back with each Regrow.
+// grown is the part of the budget that each Regrow gives back.
 const grown = 32
 
-// Regrow gives back a part of what Shrink took.
+// Regrow gives back a part of the budget that Shrink took.
 func (a *Account) Regrow() {
 	shrunk := a.shrunk.Load()
 	if shrunk == 0 {
@@ -230,8 +236,7 @@ func (a *Account) Regrow() {
 func Limit() int64 { return debug.SetMemoryLimit(-1) }
 
 // Budget returns the budget to use: the configured one, or, if that is 0, the default
-// or half of the limit, whichever is less. The other half is for what is not collected
-// yet.
+// or half of the limit, whichever is less. The other half is for garbage.
 func Budget(configured int, limit int64) int64 {
 	if configured != 0 {
 		return int64(configured)
@@ -239,8 +244,8 @@ func Budget(configured int, limit int64) int64 {
 	return min(DefaultBudget, limit/2)
 }
 
-// LogBudget logs a budget that the limit makes smaller than the default, and warns of
-// one that leaves too little of the limit. At 8/11 the collector is at ease
+// LogBudget logs a budget that the limit makes smaller than the default. It warns of one
+// above three quarters of the limit. At 8/11 the collector has enough free memory
 // (deploy/README.md).
 func LogBudget(log *zap.Logger, configured int, limit int64) {
 	budget := Budget(configured, limit)

@@ -29,8 +29,8 @@ func TestPressureRisesInStepsAndEndsBelowThem(t *testing.T) {
 	require.Equal(t, "none high critical", Calm.String()+" "+High.String()+" "+Critical.String())
 }
 
-// Histories that fill the budget make room. What clients hold does not.
-func TestOnlyWhatClientsHoldPresses(t *testing.T) {
+// Histories that fill the budget are evicted. Memory that clients hold is not.
+func TestOnlyMemoryOfClientsRaisesThePressure(t *testing.T) {
 	h := newFake(160 << 10)
 	a := h.account
 	for range 300 {
@@ -42,15 +42,15 @@ func TestOnlyWhatClientsHoldPresses(t *testing.T) {
 	require.Less(t, held, budget/100)
 
 	a.Add(Queues, 101<<10)
-	require.Equal(t, High, a.Pressure(), "found before the watcher looks")
+	require.Equal(t, High, a.Pressure(), "without a look of the watcher")
 	require.False(t, a.Tight())
 	require.NoError(t, h.publish())
 	require.Empty(t, a.pressed)
 	a.Add(Queues, 20<<10)
-	require.NoError(t, h.publish(), "there is room yet")
-	require.True(t, a.Tight(), "a publish finds it")
+	require.NoError(t, h.publish(), "the budget is not full")
+	require.True(t, a.Tight(), "a publish notices it")
 	require.NoError(t, h.publish())
-	require.Len(t, a.pressed, 1, "told once")
+	require.Len(t, a.pressed, 1, "woken once")
 	require.LessOrEqual(t, a.Used(), budget)
 
 	a.Add(Queues, -121<<10)
@@ -59,12 +59,12 @@ func TestOnlyWhatClientsHoldPresses(t *testing.T) {
 	require.Equal(t, Calm, a.Pressure())
 }
 
-func TestEveryKindOfClientsPresses(t *testing.T) {
+func TestEveryKindThatClientsHoldRaisesThePressure(t *testing.T) {
 	a := newFake(160 << 10).account
 	for _, k := range []Kind{Queued, Queues, Topics, Unfinished, Unread} {
 		a.Add(k, 110<<10)
 		require.Equal(t, High, a.Pressure(), k)
-		if k != Queued { // as Pinned it is used
+		if k != Queued { // these bytes count as Pinned or History
 			require.EqualValues(t, 110<<10, a.Used(), k)
 		}
 		a.Add(k, -110<<10)
@@ -87,12 +87,12 @@ func TestHistoriesShrinkAndGrowAgain(t *testing.T) {
 		a.Shrink(40 << 10)
 		require.LessOrEqual(t, a.Used(), before-40<<10)
 		publish(100)
-		require.LessOrEqual(t, a.Used(), before-40<<10, "what is published makes do with the rest")
+		require.LessOrEqual(t, a.Used(), before-40<<10, "new messages fit the rest")
 
 		a.Shrink(1 << 30)
 		require.LessOrEqual(t, a.Used(), int64(budget/spare))
 		publish(20)
-		require.NotEmpty(t, h.messages, "a part is always for messages")
+		require.NotEmpty(t, h.messages, "a part stays for messages")
 
 		used := a.Used()
 		a.Regrow()
@@ -108,7 +108,7 @@ func TestHistoriesShrinkAndGrowAgain(t *testing.T) {
 	})
 }
 
-func TestTheBudgetFitsTheCollectorsLimit(t *testing.T) {
+func TestTheDefaultBudgetIsHalfOfTheLimit(t *testing.T) {
 	for limit, want := range map[int64]int64{math.MaxInt64: 512 << 20, 1 << 30: 512 << 20, 800 << 20: 400 << 20} {
 		require.Equal(t, want, Budget(0, limit))
 	}
@@ -125,8 +125,8 @@ func TestTheBudgetFitsTheCollectorsLimit(t *testing.T) {
 	require.Empty(t, logged.TakeAll())
 }
 
-// A limit of zero is one of Go's, and no reason to divide by it.
-func TestALimitOfNothingIsALimit(t *testing.T) {
+// Go allows a limit of 0. The watcher must not divide by it.
+func TestALimitOfZeroIsAllowed(t *testing.T) {
 	was := debug.SetMemoryLimit(0)
 	defer debug.SetMemoryLimit(was)
 	require.Positive(t, newProcessReader()().limit)

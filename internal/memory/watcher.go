@@ -11,13 +11,12 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A Watcher measures the pressure and brings relief, in the order that the package
-// comment states.
+// A Watcher measures the pressure and frees memory, in the order of the package comment.
 //
-// The bound by GOMEMLIMIT counts what was alive at the last collection, with stacks and
-// the runtime's own memory. The size of the process says nothing: the collector lets it
-// grow up to the limit before it collects, as it should. Limits of the kernel (cgroups)
-// are not read: set GOMEMLIMIT below them.
+// Against GOMEMLIMIT it counts what was alive at the last collection, with stacks and the
+// runtime's own memory. The size of the process does not matter: the collector lets it
+// grow up to the limit. Limits of the kernel (cgroups) are not read: set GOMEMLIMIT below
+// them.
 type Watcher struct {
 	account *Account
 	trim    Trim
@@ -30,15 +29,15 @@ type Watcher struct {
 	logged    Pressure // the level, as the log has it
 	loggedAt  time.Time
 	cuts      rate.Sometimes // samples the log of cut readers
-	unlogged  int            // readers cut since it was logged
+	unlogged  int            // readers cut since the last entry
 	held      bound
 	live      bound
-	relieved  time.Time // when relief last came
+	relieved  time.Time // when relieve was last called
 	collected uint64    // collections up to then
 }
 
-// Trim makes sessions that do not read give up what their queues hold, until enough
-// returns true. It returns how many did.
+// Trim empties the queues of sessions that do not read, until enough returns true. It
+// returns the number of those sessions.
 type Trim func(now time.Time, enough func() bool) (trimmed int)
 
 // NewWatcher returns a Watcher of the account. Call Watch.
@@ -52,15 +51,15 @@ func NewWatcher(a *Account, trim Trim, log *zap.Logger) *Watcher {
 
 const (
 	// patience is how long a pressure may be high before it counts as critical: sessions
-	// that fill just so much must not keep others out for good.
+	// that hold it there must not keep others out for ever.
 	patience = 10 * time.Second
 
-	// lookEvery is how often the watcher looks, and the most often that it brings relief at
-	// one level. Whatever fills the budget meanwhile wakes it.
+	// lookEvery is how often the watcher looks, and the most often that it frees memory at
+	// one level. A full budget or share wakes it earlier.
 	lookEvery = time.Second
 
-	// lookCloserEvery is how often it looks under a GOMEMLIMIT: large histories may fill
-	// that within a second, and a look takes less than 1 µs.
+	// lookCloserEvery is how often it looks with a GOMEMLIMIT: large histories may fill that
+	// within a second, and a look takes less than 1 µs.
 	lookCloserEvery = 100 * time.Millisecond
 
 	// logEvery is how often a falling pressure and cut readers are logged: under an attack
@@ -83,15 +82,15 @@ func (w *Watcher) Watch(ctx context.Context) {
 	}
 }
 
-// look looks once, brings relief if it is due, and returns when to look again.
+// look looks once, frees memory if that is due, and returns when to look again.
 func (w *Watcher) look(now time.Time) time.Duration {
 	memory := w.measure(now)
 	due := now.Sub(w.relieved) >= lookEvery || w.measured() > w.level
 	if due && w.live.level == Critical && memory.collections < w.collected+2 {
-		w.collect() // what was given up since the last collection still counts as alive
+		w.collect() // memory that was freed since the last collection still counts as alive
 		memory = w.measure(now)
 	}
-	w.enforce(w.measured(), memory, now)
+	w.enforce(memory, now)
 	freed := w.cutReaders(now, due)
 	if due {
 		w.relieved, w.collected = now, memory.collections
@@ -111,12 +110,13 @@ func (w *Watcher) measure(now time.Time) processMemory {
 	return memory
 }
 
-// measured is the pressure that was last measured.
+// measured returns the pressure that was last measured.
 func (w *Watcher) measured() Pressure { return max(w.held.level, w.live.level) }
 
-// enforce puts a level in force, and logs it if it is new to the log. A fall is logged a
-// while after the last entry.
-func (w *Watcher) enforce(level Pressure, memory processMemory, now time.Time) {
+// enforce applies the measured level, and logs a change. It logs a fall only logEvery after
+// the last entry.
+func (w *Watcher) enforce(memory processMemory, now time.Time) {
+	level := w.measured()
 	w.account.Press(level)
 	w.level = level
 	if level == w.logged || level < w.logged && now.Sub(w.loggedAt) < logEvery {
@@ -137,8 +137,8 @@ func (w *Watcher) enforce(level Pressure, memory processMemory, now time.Time) {
 	w.logged, w.loggedAt = level, now
 }
 
-// relieve brings the relief that the pressure asks for, once so many bytes are about to
-// be freed by cut readers.
+// relieve trims sessions and shrinks histories, as the pressure requires. Cut readers will
+// free so many bytes anyway.
 func (w *Watcher) relieve(now time.Time, freed int64) {
 	if w.level == Critical && freed < w.excess() {
 		w.trim(now, w.enough)
@@ -151,17 +151,17 @@ func (w *Watcher) relieve(now time.Time, freed int64) {
 	}
 }
 
-// enough reports whether sessions need not be trimmed any more.
+// enough reports whether enough sessions were trimmed.
 func (w *Watcher) enough() bool {
 	held, budget := w.account.Held()
 	return w.live.level < Critical && heldSteps.next(w.held.level, held, budget) == Calm
 }
 
-// excess is how much less there has to be until it is calm.
+// excess returns how many bytes must be freed until it is calm.
 func (w *Watcher) excess() int64 { return max(w.held.excess(), w.live.excess()) }
 
-// cutReaders cuts the slowest readers if their share is full, or the pressure is critical
-// and relief is due. It returns how many bytes that frees soon.
+// cutReaders cuts the slowest readers if their share is full, or if the pressure is
+// critical and freeing is due. It returns how many bytes that will free.
 func (w *Watcher) cutReaders(now time.Time, due bool) int64 {
 	var excess int64
 	if w.level == Critical && due {
@@ -178,7 +178,7 @@ func (w *Watcher) cutReaders(now time.Time, due bool) int64 {
 	return freed
 }
 
-// A bound is how much of something is taken, and the pressure that makes.
+// A bound has how much of a budget or limit is taken, and the resulting pressure.
 type bound struct {
 	steps       steps
 	level       Pressure
@@ -197,23 +197,22 @@ func (b *bound) measure(taken, most int64, now time.Time) {
 	}
 }
 
-// near reports whether it is one step from being more than calm.
+// near reports whether it is at most one step below the end of calm.
 func (b *bound) near() bool { return b.taken*16/b.most >= b.steps.calm-1 }
 
-// excess is how much less has to be taken to be calm, with a step to spare.
+// excess returns how much must be freed to be calm, with a step to spare.
 func (b *bound) excess() int64 { return b.taken - b.most/16*(b.steps.calm-1) }
 
-// A processMemory is what the process has, against what it may have.
+// A processMemory has the memory of the process and its limit.
 type processMemory struct {
-	live  int64 // that no collection frees, as of the last
+	live  int64 // that the last collection could not free, and other memory
 	limit int64 // math.MaxInt64: none; at least 1, though GOMEMLIMIT may be 0
 
 	collections uint64 // so far
 }
 
-// newProcessReader returns a function that reads the process's memory. All classes of
-// memory without the heap's are what the process has besides: stacks and the runtime's
-// own.
+// newProcessReader returns a function that reads the process's memory. The memory besides
+// the heap is that of stacks and of the runtime.
 func newProcessReader() func() processMemory {
 	samples := []runtimemetrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/gomemlimit:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},

@@ -48,20 +48,20 @@ func (h *fakeHistory) publish() error {
 	return nil
 }
 
-// A shortProcess is one whose memory a test makes up, in fake time.
+// A shortProcess is a process whose memory a test sets, in fake time.
 type shortProcess struct {
 	*testing.T
 	*Watcher
 	histories *fakeHistory
 	observed  *observer.ObservedLogs
-	base      int64 // what it keeps besides what the account has
-	stale     int64 // what was known to be kept at the last collection; -1: nothing
+	base      int64 // memory besides that of the account
+	stale     int64 // memory alive at the last collection; -1: the current memory
 	collected int
 	trimmed   int
 }
 
 // short runs a test of a process with a budget of 1 MiB in a limit of 1600 KiB.
-func short(t *testing.T, tell func(p *shortProcess)) {
+func short(t *testing.T, test func(p *shortProcess)) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logged := observer.New(zapcore.InfoLevel)
 		p := &shortProcess{T: t, histories: newFake(1 << 20), observed: logged, stale: -1}
@@ -71,17 +71,17 @@ func short(t *testing.T, tell func(p *shortProcess)) {
 			if p.stale >= 0 {
 				return processMemory{live: p.stale, limit: 1600 << 10}
 			}
-			return processMemory{live: p.kept(), limit: 1600 << 10, collections: uint64(time.Now().Unix()) * 10}
+			return processMemory{live: p.alive(), limit: 1600 << 10, collections: uint64(time.Now().Unix()) * 10}
 		}
 		p.collect = func() {
 			p.collected++
 			p.stale = -1
 		}
-		tell(p)
+		test(p)
 	})
 }
 
-func (p *shortProcess) kept() int64 { return p.base + p.account.Of(History) + p.account.Of(Queues) }
+func (p *shortProcess) alive() int64 { return p.base + p.account.Of(History) + p.account.Of(Queues) }
 
 func (p *shortProcess) publish(kib int) {
 	p.Helper()
@@ -99,7 +99,7 @@ func (p *shortProcess) looks(want Pressure) {
 
 func (p *shortProcess) history() int { return len(p.histories.messages) }
 
-func TestHistoriesThatFillTheBudgetDoNotPress(t *testing.T) {
+func TestFullHistoriesAreNoPressure(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		p.publish(3000)
 		for range 20 {
@@ -111,9 +111,9 @@ func TestHistoriesThatFillTheBudgetDoNotPress(t *testing.T) {
 	})
 }
 
-// Near the collector's limit no session is opened; nearer still the histories shrink,
-// until it is calm, and they grow again when there is room.
-func TestAProcessNearItsLimitLetsHistoriesGo(t *testing.T) {
+// Near the collector's limit the pressure is high. Nearer still, histories shrink until it
+// is calm. They grow again when the limit allows it.
+func TestHistoriesShrinkNearTheLimit(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		p.publish(3000)
 		full := p.history()
@@ -124,26 +124,26 @@ func TestAProcessNearItsLimitLetsHistoriesGo(t *testing.T) {
 		p.looks(Critical)
 		require.Less(t, p.history(), full)
 		p.looks(Calm)
-		require.LessOrEqual(t, p.kept(), int64(1600<<10)/16*13)
+		require.LessOrEqual(t, p.alive(), int64(1600<<10)/16*13)
 		p.publish(1000)
 		p.looks(Calm)
-		require.LessOrEqual(t, p.kept(), int64(1600<<10)/16*13, "what is published makes do with it")
+		require.LessOrEqual(t, p.alive(), int64(1600<<10)/16*13, "new messages fit the rest")
 
 		p.base = 100 << 10
 		for range 40 {
 			p.looks(Calm)
 		}
 		p.publish(1000)
-		require.Greater(t, p.history(), full-full/8, "all of the budget is there again")
-		var said []string
+		require.Greater(t, p.history(), full-full/8, "the whole budget is back")
+		var logged []string
 		for _, e := range p.observed.All() {
-			said = append(said, fmt.Sprint(e.Level, " ", e.ContextMap()["was"], " ", e.ContextMap()["is"]))
+			logged = append(logged, fmt.Sprint(e.Level, " ", e.ContextMap()["was"], " ", e.ContextMap()["is"]))
 		}
-		require.Equal(t, []string{"warn none high", "warn high critical", "info critical none"}, said)
+		require.Equal(t, []string{"warn none high", "warn high critical", "info critical none"}, logged)
 	})
 }
 
-// What shrank does not grow while that would bring it back at once.
+// Histories do not grow again while that would bring the pressure back.
 func TestHistoriesDoNotGrowNearTheLimit(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		p.publish(3000)
@@ -157,8 +157,8 @@ func TestHistoriesDoNotGrowNearTheLimit(t *testing.T) {
 	})
 }
 
-// What is trimmed is filled again at once by who attacks, and the log is not for that.
-func TestAPressureThatRisesAndFallsIsLoggedNowAndThen(t *testing.T) {
+// An attacker may fill trimmed queues again at once. That must not fill the log.
+func TestARisingAndFallingPressureIsLoggedRarely(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		for range 15 {
 			p.base = 1480 << 10
@@ -171,13 +171,13 @@ func TestAPressureThatRisesAndFallsIsLoggedNowAndThen(t *testing.T) {
 		time.Sleep(logEvery)
 		p.looks(Calm)
 		last := p.observed.All()[p.observed.Len()-1]
-		require.Equal(t, Calm.String(), last.ContextMap()["is"], "in the end the log is right")
+		require.Equal(t, Calm.String(), last.ContextMap()["is"], "the last entry has the last pressure")
 	})
 }
 
-// What fills the limit for long, just below what is critical, keeps others out for no
-// longer than the patience.
-func TestAPressureThatStaysIsCritical(t *testing.T) {
+// A pressure that stays high becomes critical, so that it does not keep new sessions out
+// for ever.
+func TestALastingHighPressureBecomesCritical(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		p.publish(3000)
 		p.looks(Calm)
@@ -191,9 +191,9 @@ func TestAPressureThatStaysIsCritical(t *testing.T) {
 	})
 }
 
-// Of an idle process it is known only what the last collection found, which may be
-// long ago: nothing goes for that.
-func TestNothingGoesForWhatIsNoLongerThere(t *testing.T) {
+// The last collection of an idle process may be long ago. The watcher collects before it
+// evicts anything.
+func TestGarbageEvictsNothing(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		p.publish(500)
 		full := p.history()
@@ -205,7 +205,7 @@ func TestNothingGoesForWhatIsNoLongerThere(t *testing.T) {
 	})
 }
 
-func TestWithoutALimitOnlyTheBudgetPresses(t *testing.T) {
+func TestWithoutALimitOnlyTheBudgetCounts(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		p.process = func() processMemory { return processMemory{live: 1 << 40, limit: math.MaxInt64} }
 		p.looks(Calm)
@@ -217,9 +217,9 @@ func TestWithoutALimitOnlyTheBudgetPresses(t *testing.T) {
 	})
 }
 
-func TestTheProcessesMemoryIsRead(t *testing.T) {
+func TestTheMemoryOfTheProcessIsRead(t *testing.T) {
 	process := newProcessReader()()
-	require.EqualValues(t, math.MaxInt64, process.limit, "GOMEMLIMIT is not for tests")
+	require.EqualValues(t, math.MaxInt64, process.limit, "tests run without GOMEMLIMIT")
 	require.Greater(t, process.live, int64(1<<20))
 	require.Less(t, process.live, int64(1<<30))
 }

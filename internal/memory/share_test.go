@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A fakeConnection notes in which order connections are cut.
+// A fakeConnection records the order in which connections are cut.
 type fakeConnection struct {
 	name   string
 	cut    *[]string
@@ -21,7 +21,7 @@ func (c *fakeConnection) Client() *Client { return c.client }
 
 func (c *fakeConnection) CutOff() { *c.cut = append(*c.cut, c.name) }
 
-// waiting are connections for which bytes wait, in an account with a share of 16 MiB.
+// waiting has connections for which bytes wait, in an account with a share of 16 MiB.
 type waiting struct {
 	*testing.T
 	account *Account
@@ -34,7 +34,7 @@ func newWaiting(t *testing.T) *waiting {
 	return &waiting{T: t, account: newFake(64 << 20).account, of: make(map[string]*UnreadBytes), clients: make(map[string]*Client)}
 }
 
-// waits has bytes wait on a connection, whose client is at an address.
+// waits sets the bytes that wait on a connection, whose client is at an address.
 func (w *waiting) waits(name, address string, own, shared int) {
 	if w.clients[address] == nil {
 		w.clients[address] = &Client{}
@@ -48,7 +48,7 @@ func (w *waiting) waits(name, address string, own, shared int) {
 	u.Set(own, shared)
 }
 
-// wantCut looks and tells which connections that cuts, in order.
+// wantCut cuts, and checks which connections, in order.
 func (w *waiting) wantCut(excess int64, want ...string) {
 	w.Helper()
 	cut, _ := w.account.cutSlowest(time.Now(), excess)
@@ -62,7 +62,7 @@ func (w *waiting) wantCut(excess int64, want ...string) {
 
 const mib = 1 << 20
 
-func TestUnreadBytesCountForTheirAddressUntilTheyAreRead(t *testing.T) {
+func TestUnreadBytesCountAgainstTheirAddress(t *testing.T) {
 	w := newWaiting(t)
 	w.waits("a", "x", 3*mib, 5*mib)
 	w.waits("b", "x", mib, 0)
@@ -76,18 +76,18 @@ func TestUnreadBytesCountForTheirAddressUntilTheyAreRead(t *testing.T) {
 	w.waits("a", "x", 0, 0)
 	require.Zero(t, w.account.Of(Unread))
 	require.False(t, w.clients["x"].Holds())
-	require.Empty(t, w.account.readers.waiting)
+	require.Empty(t, w.account.readers)
 }
 
-func TestNothingThatWaitsCostsNothing(t *testing.T) {
+func TestSetWithoutBytesAllocatesNothing(t *testing.T) {
 	w := newWaiting(t)
 	var u UnreadBytes
 	u.Init(w.account, nil)
 	require.Zero(t, testing.AllocsPerRun(100, func() { u.Set(0, 0) }))
-	require.Empty(t, w.account.readers.waiting)
+	require.Empty(t, w.account.readers)
 }
 
-// A full share cuts those that take nothing first, the largest of them first, until a
+// When the share is full, stalled readers are cut first, the largest first, until a
 // quarter of it is free.
 func TestTheSlowestReadersAreCutFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestTheSlowestReadersAreCutFirst(t *testing.T) {
 	})
 }
 
-// One address has half of the share. Whoever else is slow stays.
+// An address that has more than half of the share is cut. Other slow readers are not.
 func TestAnAddressWithTooMuchUnreadIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWaiting(t)
@@ -120,7 +120,7 @@ func TestAnAddressWithTooMuchUnreadIsCut(t *testing.T) {
 	})
 }
 
-// To free memory only stalled readers are cut, whatever the messages are that they hold.
+// To free memory only stalled readers are cut, also those with shared bytes only.
 func TestPressureCutsStalledReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWaiting(t)
@@ -134,9 +134,9 @@ func TestPressureCutsStalledReaders(t *testing.T) {
 	})
 }
 
-// A list or history is refused to an address with too much unread, and to all when the
-// share is full or memory is short.
-func TestAnswersAreAdmittedWhileThereIsRoom(t *testing.T) {
+// A list or history is refused to an address with too many unread bytes, and to all when
+// the share is full or the pressure is high.
+func TestAnswersAreRefusedWhenTheShareIsFull(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, w.account.AdmitAnswer(nil))
 	w.waits("a", "x", 9*mib, 0)
@@ -150,7 +150,7 @@ func TestAnswersAreAdmittedWhileThereIsRoom(t *testing.T) {
 	require.ErrorContains(t, w.account.AdmitAnswer(nil), "no memory for more answers")
 }
 
-// The watcher cuts before it trims sessions, and logs how many.
+// The watcher cuts readers before it trims sessions, and logs their number.
 func TestTheWatcherCutsBeforeItTrims(t *testing.T) {
 	short(t, func(p *shortProcess) {
 		var cut []string
