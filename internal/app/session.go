@@ -19,7 +19,7 @@ import (
 // session returns the session with an id. The id is a capability: it needs no permission.
 // Ids that do not exist spend the rate of misses.
 func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
-	s, err := a.cfg.Sessions.GetBytes(id)
+	s, err := a.cfg.Sessions.Get(id)
 	if errors.Is(err, errSessionUnknown) {
 		if refused := a.cfg.Limiter.Admit(limit.Misses, c.Who); refused != nil {
 			return nil, refused

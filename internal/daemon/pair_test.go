@@ -210,7 +210,7 @@ func (s *side) setStage(token string) (session string, err error) {
 // state is what a scene has left: its acks, and each of its publishes once.
 func (s *side) state(token, session string) string {
 	var b strings.Builder
-	if found, err := s.sessions.Get(session); err != nil {
+	if found, err := s.sessions.Get([]byte(session)); err != nil {
 		fmt.Fprintln(&b, err)
 	} else {
 		state, subscriptions := found.State(time.Now())

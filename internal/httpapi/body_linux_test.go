@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"math"
 	"net"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ func TestCommandsThatNeverEndAreLetGoOfWithTheirConnections(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		for name, end := range map[string]func(*kit, net.Conn){
 			"by its client": func(_ *kit, nc net.Conn) { nc.Close() },
-			"by a drain":    func(k *kit, _ net.Conn) { k.cfg.Sessions.Drain(goingAway()) },
+			"by a drain":    func(k *kit, _ net.Conn) { k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt) },
 			"by the daemon": func(k *kit, _ net.Conn) { k.api.Close() },
 		} {
 			t.Run(name, func(t *testing.T) {

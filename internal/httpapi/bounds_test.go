@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -115,7 +116,7 @@ func TestEndFramesAreSpreadInTime(t *testing.T) {
 		}
 		why := wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")
 		why.RetryAfterMS = 1000
-		k.cfg.Sessions.Drain(why)
+		k.cfg.Sessions.BeginDrain(why).End(math.MaxInt)
 		times := map[int64]bool{}
 		for _, body := range bodies {
 			text, err := io.ReadAll(body)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -89,7 +90,7 @@ func TestAConnectionThatIsOverIsClosedThoughItsClientTalksOn(t *testing.T) {
 		c, err := frames.Next()
 		require.NoError(t, err)
 		require.NotNil(t, c.Hello)
-		k.cfg.Sessions.Drain(goingAway())
+		k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt)
 		for c.End == nil {
 			c, err = frames.Next()
 			require.NoError(t, err)

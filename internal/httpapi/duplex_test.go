@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"errors"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -250,7 +251,7 @@ func TestAClientThatGoesOnTalkingIsLetGo(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.connect(wire.Start{Topic: "a"})
 		s.hello()
-		k.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
+		k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
 		_, err := s.Next()
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 		begun := time.Now()

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"sync"
 	"testing"
@@ -191,7 +192,7 @@ func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 		s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
 		s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
 		require.Equal(t, "1", <-h.asked)
-		k.cfg.Sessions.Drain(goingAway())
+		k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt)
 		_, err := s.Next()
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 		require.Equal(t, "gone", <-h.asked)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -86,7 +87,7 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
-	k.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
+	k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
 	_, err := s.Next()
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 	_, err = s.Next()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -218,7 +219,7 @@ func TestEachOfManyIsCountedAsAPublish(t *testing.T) {
 func TestADrainingDaemonTakesNoneOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
-		k.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "elsewhere", "going away"))
+		k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")).End(math.MaxInt)
 		k.wantProblem(wire.CodeDraining, "POST", manyPath, `[{"topic":"a","data":1}]`, jsonType)
 	})
 }

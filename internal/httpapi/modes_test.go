@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -154,7 +155,7 @@ func (s *system) Delete(topic string) {
 }
 
 func (s *system) Drain() {
-	s.cfg.Sessions.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
+	s.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
 }
 
 func (s *system) Sweep() { s.cfg.Sessions.Sweep(time.Now()) }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -164,7 +165,7 @@ func TestADrainingDaemonTakesNothingMore(t *testing.T) {
 		s := k.open(`{"topics":["a"]}`).Session
 		why := wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")
 		why.RetryAfterMS = 10
-		k.cfg.Sessions.Drain(why)
+		k.cfg.Sessions.BeginDrain(why).End(math.MaxInt)
 		k.wantProblem(wire.CodeDraining, "POST", "/v1/topics/a/messages", "1", jsonType)
 		k.wantProblem(wire.CodeDraining, "POST", "/v1/sessions", `{}`, jsonType)
 		k.wantProblem(wire.CodeDraining, "GET", "/v1/sessions/"+s+"/poll?ack=0", "")

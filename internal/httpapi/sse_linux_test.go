@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"context"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -198,7 +199,7 @@ func TestADrainEndsEventStreamsOfTheLane(t *testing.T) {
 		k.wantParked(1)
 		k.tell(1, 1, 10)
 		e.want("a1")
-		k.cfg.Sessions.Drain(goingAway())
+		k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt)
 		_, err := e.nextFrame()
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
 		c.wantClosed()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -325,7 +326,7 @@ func TestADrainEndsEventStreams(t *testing.T) {
 				e.want("a1")
 				going := goingAway()
 				going.RetryAfterMS = 5000
-				k.cfg.Sessions.Drain(going)
+				k.cfg.Sessions.BeginDrain(going).End(math.MaxInt)
 				for range 2 { // of the stream, and of an answer that is none
 					_, err := e.nextFrame()
 					require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})

@@ -240,9 +240,9 @@ func TestOnlyASessionWithAcksCanResume(t *testing.T) {
 		require.True(k, s.CanResume(0))
 		k.registry.End(s)
 		require.False(k, s.CanResume(0))
-		_, err = k.registry.Get(s.ID())
+		_, err = k.registry.Get([]byte(s.ID()))
 		require.True(k, ClosedByClient(err))
-		_, err = k.registry.Get("nobody")
+		_, err = k.registry.Get([]byte("nobody"))
 		require.False(k, ClosedByClient(err))
 	})
 }

@@ -47,8 +47,7 @@ type change struct {
 	added   map[string]bool // names in add
 
 	// Set by matchResumed.
-	resumed []wire.Start // patterns in add that resume from a position
-	covers  []uint64     // for each of add, a bit for each of resumed that matches it
+	covers [][]wire.Start // for each of add, the patterns that match it and resume from a position
 
 	// The plan.
 	patterns map[string]*pattern // those that the session will have; the new ones differ from its present ones
@@ -126,19 +125,16 @@ func (s *Session) tooMany(n int) error {
 // matchResumed matches the names in add against the resumed patterns. It is the most
 // expensive part of a change, so it runs without the lock.
 func (c *change) matchResumed() {
-	for _, start := range c.add {
-		if wire.IsPattern(start.Topic) && start.From == wire.FromPosition {
-			c.resumed = append(c.resumed, start)
+	for _, p := range c.add {
+		if !wire.IsPattern(p.Topic) || p.From != wire.FromPosition {
+			continue
 		}
-	}
-	if c.resumed == nil {
-		return
-	}
-	c.covers = make([]uint64, len(c.add))
-	for i, start := range c.add {
-		for n, p := range c.resumed {
+		if c.covers == nil {
+			c.covers = make([][]wire.Start, len(c.add))
+		}
+		for i, start := range c.add {
 			if wire.Matches(p.Topic, start.Topic) {
-				c.covers[i] |= 1 << n
+				c.covers[i] = append(c.covers[i], p)
 			}
 		}
 	}
@@ -262,8 +258,11 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 // i-th topic in add if that was forgotten: in this epoch, or together with its epoch.
 func (c *change) isCovered(i int, start wire.Start) bool {
 	b := c.session.in.broker
-	for n, p := range c.resumed {
-		if c.covers[i]&(1<<n) != 0 && c.isNew(c.patterns[p.Topic]) &&
+	if c.covers == nil {
+		return false
+	}
+	for _, p := range c.covers[i] {
+		if c.isNew(c.patterns[p.Topic]) &&
 			(start.From != wire.FromPosition || start.Epoch == b.Epoch(start.Topic) || p.Epoch != b.Epoch(p.Topic)) {
 			return true
 		}

@@ -20,17 +20,14 @@ const (
 // Orders returns all orders.
 func Orders() []Order { return []Order{ByLag, ByIdle} }
 
-func (o Order) compare(x, y wire.ListedSession) int {
-	first := cmp.Compare(y.Lag, x.Lag)
-	if o == ByIdle {
-		first = cmp.Compare(y.IdleMS, x.IdleMS)
-	}
-	return cmp.Or(first, cmp.Compare(x.Number, y.Number))
-}
-
 // first sorts sessions and returns the first n.
 func (o Order) first(sessions []wire.ListedSession, n int) []wire.ListedSession {
-	slices.SortFunc(sessions, o.compare)
+	slices.SortFunc(sessions, func(x, y wire.ListedSession) int {
+		if o == ByIdle {
+			return cmp.Or(cmp.Compare(y.IdleMS, x.IdleMS), cmp.Compare(x.Number, y.Number))
+		}
+		return cmp.Or(cmp.Compare(y.Lag, x.Lag), cmp.Compare(x.Number, y.Number))
+	})
 	return sessions[:min(n, len(sessions))]
 }
 
@@ -39,12 +36,10 @@ func (o Order) first(sessions []wire.ListedSession, n int) []wire.ListedSession 
 func (r *Registry) List(n int, by Order, now time.Time) wire.SessionList {
 	list := wire.SessionList{Stateless: int(r.ephemeral.Load()), Sessions: []wire.ListedSession{}}
 	r.sessions.each(func(s *Session) {
-		listed, ok := s.listed(now)
-		if !ok {
-			return
+		if listed, ok := s.listed(now); ok {
+			list.Open++
+			list.Sessions = append(list.Sessions, listed)
 		}
-		list.Open++
-		list.Sessions = append(list.Sessions, listed)
 		if len(list.Sessions) >= 4*n {
 			list.Sessions = by.first(list.Sessions, n)
 		}

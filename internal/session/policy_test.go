@@ -115,7 +115,7 @@ func TestDisconnectEndsASlowSession(t *testing.T) {
 		require.True(k, ok)
 		require.Equal(k, wire.CodeSessionEnded, problem.Code)
 		require.Contains(k, problem.Detail, `"a"`)
-		_, err = k.registry.Get(s.ID())
+		_, err = k.registry.Get([]byte(s.ID()))
 		require.ErrorIs(k, err, tooSlow("a"), "remembered")
 		require.Equal(k, "a4", k.poll(healthy, 3))
 		require.EqualValues(k, 1, k.registry.open.Load())

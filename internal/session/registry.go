@@ -116,11 +116,11 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 	if s.ephemeral { // its client may have been polling for long
 		refused = memory.Critical
 	}
-	if err := r.checkMemory(refused); err != nil {
-		r.freeSlot(s)
-		return nil, nil, err
+	var positions []wire.Position
+	err := r.checkMemory(refused)
+	if err == nil {
+		positions, err = s.Change(topics, nil)
 	}
-	positions, err := s.Change(topics, nil)
 	if err != nil {
 		r.freeSlot(s)
 		return nil, nil, err
@@ -131,23 +131,20 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 	return s, positions, nil
 }
 
-// list makes a session known by its id, unless it has ended already: its topics may
-// overflow it at once.
+// list makes a session known by its id, unless it has ended: by a drain, or at once by more
+// topics than it can have.
 func (r *Registry) list(s *Session) error {
 	r.sessions.put(s)
-	s.mu.Lock()
-	ended := s.ended
-	s.mu.Unlock()
-	if ended != nil {
-		r.sessions.remove(s)
-		return ended
-	}
-	// After put: either BeginDrain finds the session, or this finds the drain.
-	if why := r.draining.Load(); why != nil {
+	if why := r.draining.Load(); why != nil { // after put: or BeginDrain finds the session
 		r.end(s, why, endedDraining)
-		return why
 	}
-	return nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		return nil
+	}
+	r.sessions.remove(s)
+	return s.ended
 }
 
 func (r *Registry) freeSlot(s *Session) {
@@ -169,12 +166,9 @@ func (r *Registry) checkMemory(refused memory.Pressure) error {
 		"the daemon is short of memory and opens no more sessions").Retry(5 * time.Second)
 }
 
-// Get returns the open session of that id. The error is a *wire.Problem: session_ended,
-// session_unknown or draining.
-func (r *Registry) Get(id string) (*Session, error) { return r.GetBytes([]byte(id)) }
-
-// GetBytes is Get for an id in bytes. It does not allocate.
-func (r *Registry) GetBytes(id []byte) (*Session, error) {
+// Get returns the open session of that id, and does not allocate. The error is a
+// *wire.Problem: session_ended, session_unknown or draining.
+func (r *Registry) Get(id []byte) (*Session, error) {
 	if s := r.sessions.get(id); s != nil && !s.ephemeral {
 		return s, nil
 	}
@@ -264,12 +258,6 @@ func (r *Registry) BeginDrain(why *wire.Problem) *Drain {
 	d := &Drain{registry: r, why: why}
 	r.sessions.each(func(s *Session) { d.left = append(d.left, s) }) // list ends later ones
 	return d
-}
-
-// Drain refuses new sessions and ends all that are open.
-func (r *Registry) Drain(why *wire.Problem) {
-	d := r.BeginDrain(why)
-	d.End(d.Left())
 }
 
 // Draining returns why no more sessions are opened, or nil.

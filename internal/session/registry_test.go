@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func TestASessionWithoutPollsEndsAndIsRemembered(t *testing.T) {
 		k.park(s, 0).wantFrames("") // 25 s
 		time.Sleep(50 * time.Second)
 		k.registry.Sweep(time.Now())
-		_, err := k.registry.Get(s.ID())
+		_, err := k.registry.Get([]byte(s.ID()))
 		require.NoError(k, err, "it was polled 50 s ago")
 		p := k.park(s, 0)
 		k.registry.Sweep(time.Now().Add(time.Hour))
@@ -31,7 +32,7 @@ func TestASessionWithoutPollsEndsAndIsRemembered(t *testing.T) {
 		p.wantFrames("a1") // a parked poll keeps its session
 		time.Sleep(time.Minute)
 		k.registry.Sweep(time.Now().Add(time.Hour)) // as before: a clock that never goes back
-		_, err = k.registry.Get(s.ID())
+		_, err = k.registry.Get([]byte(s.ID()))
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
 		require.Contains(k, err.Error(), "inactivity")
 		state, _ := k.broker.Topic("a")
@@ -46,10 +47,10 @@ func TestEndedSessionsAreRememberedUpToABound(t *testing.T) {
 			k.registry.End(s)
 			k.registry.End(s) // once is enough
 		}
-		_, err := k.registry.Get(sessions[0].ID())
+		_, err := k.registry.Get([]byte(sessions[0].ID()))
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionUnknown})
 		for _, s := range sessions[1:] {
-			_, err := k.registry.Get(s.ID())
+			_, err := k.registry.Get([]byte(s.ID()))
 			require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
 		}
 		require.Len(k, k.registry.ended.reasons, 2)
@@ -82,7 +83,7 @@ func TestADrainGivesEveryPollItsPositions(t *testing.T) {
 		require.NoError(k, err)
 		statelessPoll := k.park(stateless, 0)
 
-		k.registry.Drain(wire.NewProblem(wire.CodeDraining, "", ""))
+		k.registry.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
 		require.Equal(k, []wire.Position{
 			{Topic: "a", Epoch: k.epoch, Offset: 2}, {Topic: "b", Epoch: k.epoch, Offset: 0},
 		}, parkedPoll.wantProblem(wire.CodeDraining).Positions)
@@ -92,7 +93,7 @@ func TestADrainGivesEveryPollItsPositions(t *testing.T) {
 		require.Zero(k, why.Positions[0].Offset, "nothing was acked")
 		_, _, err = k.registry.Open(context.Background(), Opening{Ack: true}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
-		_, err = k.registry.Get(s.ID())
+		_, err = k.registry.Get([]byte(s.ID()))
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
 	})
 }
@@ -198,10 +199,10 @@ func TestAStatelessSessionHasNoID(t *testing.T) {
 		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
 		require.Empty(k, s.ID())
-		_, err = k.registry.Get(s.id)
+		_, err = k.registry.Get([]byte(s.id))
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionUnknown})
 		k.registry.End(s)
-		_, err = k.registry.Get(s.id)
+		_, err = k.registry.Get([]byte(s.id))
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionUnknown}, "nor is it remembered")
 	})
 }
@@ -250,7 +251,7 @@ func TestADrainServesSessionsUntilItEndsThem(t *testing.T) {
 			k.publishN("a", 1)
 			served := 0
 			for _, s := range sessions {
-				if _, err := k.registry.Get(s.ID()); err != nil {
+				if _, err := k.registry.Get([]byte(s.ID())); err != nil {
 					require.ErrorIs(k, err, draining())
 					continue
 				}
@@ -277,13 +278,13 @@ func TestADrainRemembersThePositionsForTheNextPoll(t *testing.T) {
 		_, err := s.Poll(1, false, time.Now())
 		require.NoError(k, err)
 		k.registry.End(closed)
-		k.registry.Drain(draining())
-		_, err = k.registry.Get(s.ID())
+		k.registry.BeginDrain(draining()).End(math.MaxInt)
+		_, err = k.registry.Get([]byte(s.ID()))
 		why, ok := errors.AsType[*wire.Problem](err)
 		require.True(k, ok)
 		require.Equal(k, wire.CodeDraining, why.Code)
 		require.Equal(k, []wire.Position{{Topic: "a", Epoch: k.epoch, Offset: 1}}, why.Positions)
-		_, err = k.registry.Get(closed.ID())
+		_, err = k.registry.Get([]byte(closed.ID()))
 		require.ErrorIs(k, err, draining(), "it would only be refused another")
 	})
 }
@@ -299,7 +300,7 @@ func TestSessionsLeaveInRandomOrder(t *testing.T) {
 		d.End(all / 2)
 		early := 0
 		for _, id := range ids[:all/2] {
-			if _, err := k.registry.Get(id); err != nil {
+			if _, err := k.registry.Get([]byte(id)); err != nil {
 				early++
 			}
 		}
