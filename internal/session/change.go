@@ -181,7 +181,7 @@ func (c *change) planAdditionsLocked() {
 				name := strings.Clone(start.Topic) // the original would keep the whole request
 				c.patterns[name] = &pattern{session: s, name: name, every: start.Every}
 			}
-		case start.From == wire.FromPosition && start.Epoch == s.in.broker.Epoch(start.Topic):
+		case start.From == wire.FromPosition && start.Epoch == s.registry.broker.Epoch(start.Topic):
 			c.had[start.Topic] = start.After
 		}
 	}
@@ -241,12 +241,12 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 	if c.isCovered(i, start) {
 		sub, err := s.joinExisting(start, false)
 		if sub == nil {
-			return wire.Position{Topic: start.Topic, Epoch: s.in.broker.Epoch(start.Topic)}, err
+			return wire.Position{Topic: start.Topic, Epoch: s.registry.broker.Epoch(start.Topic)}, err
 		}
 		return c.addFresh(sub), nil
 	}
 	sub := newSubscription(s, start, !c.matches(start.Topic))
-	j, err := s.in.broker.Join(start, sub, sub.named)
+	j, err := s.registry.broker.Join(start, sub, sub.named)
 	if err != nil {
 		return wire.Position{}, err
 	}
@@ -257,7 +257,7 @@ func (c *change) joinNamedLocked(i int, start wire.Start) (wire.Position, error)
 // isCovered reports whether a resumed pattern announces what the client lost of the
 // i-th topic in add if that was forgotten: in this epoch, or together with its epoch.
 func (c *change) isCovered(i int, start wire.Start) bool {
-	b := c.session.in.broker
+	b := c.session.registry.broker
 	if c.covers == nil {
 		return false
 	}
@@ -280,7 +280,7 @@ func (c *change) joinMatchedLocked(topic string, start wire.Start) error {
 	if err := c.checkRoomLocked(); err != nil {
 		return err
 	}
-	born := start.From == wire.FromPosition && start.Epoch == c.session.in.broker.Epoch(start.Topic)
+	born := start.From == wire.FromPosition && start.Epoch == c.session.registry.broker.Epoch(start.Topic)
 	if start.From == wire.FromPosition {
 		start.From = wire.FromOldest
 	}

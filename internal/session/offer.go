@@ -74,7 +74,7 @@ func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 	if len(frames) == 0 {
 		return
 	}
-	if s.in.broker.Memory().Tight() {
+	if s.registry.broker.Memory().Tight() {
 		// The queue would keep the messages in memory. No policy applies, as nobody is slow.
 		sub.catchUpLocked()
 		return
@@ -100,7 +100,7 @@ func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 func (sub *subscription) fallBehindLocked() {
 	s := sub.session
 	if !sub.behind {
-		s.in.metrics.FellBehind.Inc()
+		s.registry.metrics.FellBehind.Inc()
 	}
 	if sub.joined.Slow() == broker.Disconnect {
 		s.endLocked(tooSlow(sub.joined.Topic()), endedSlow)

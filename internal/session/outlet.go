@@ -89,7 +89,7 @@ func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now
 // timeOutAtLocked sets when the parked poll times out.
 func (s *Session) timeOutAtLocked(due time.Time) {
 	s.due = due.Sub(s.opened)
-	s.in.sessions.visitBy(s, due)
+	s.registry.sessions.visitBy(s, due)
 }
 
 // Unpark takes the poll back from its outlet. over: its whole answer was handed over and

@@ -53,7 +53,7 @@ func (p *pattern) Made(topic string) {
 // With born the subscription starts at the topic's first message.
 func (s *Session) joinExisting(start wire.Start, born bool) (*subscription, error) {
 	sub := newSubscription(s, start, false)
-	j, exists, err := s.in.broker.JoinIfThere(start, born, sub)
+	j, exists, err := s.registry.broker.JoinIfThere(start, born, sub)
 	if err != nil || !exists {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (s *Session) everyLocked(topic string) time.Duration {
 
 func (p *pattern) dropLocked() {
 	p.dropped, p.notice.dropped = true, true
-	p.session.in.broker.Unfollow(p.name, p)
+	p.session.registry.broker.Unfollow(p.name, p)
 }
 
 // positionLocked returns where the client resumes: at what it acked of the notice or, if
@@ -84,13 +84,13 @@ func (p *pattern) positionLocked() wire.Position {
 	if p.notice.behind || p.notice.sentTo != p.notice.ackedTo {
 		return p.notice.ackedTo
 	}
-	return p.session.in.broker.PatternPosition(p.name)
+	return p.session.registry.broker.PatternPosition(p.name)
 }
 
 // followLocked follows a new pattern, joins the topics that it matches, and prepares a
 // notice of what the client has lost since its position.
 func (c *change) followLocked(p *pattern, start wire.Start) error {
-	s, b := c.session, c.session.in.broker
+	s, b := c.session, c.session.registry.broker
 	if err := b.Follow(p.name, p); err != nil { // before Matching: later topics call Made
 		return err
 	}

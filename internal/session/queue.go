@@ -105,7 +105,7 @@ func (s *Session) countLocked() {
 		takes = 0
 	}
 	if takes != s.counted {
-		s.in.broker.Memory().Add(memory.Queues, int64(takes-s.counted))
+		s.registry.broker.Memory().Add(memory.Queues, int64(takes-s.counted))
 		s.counted = takes
 	}
 }

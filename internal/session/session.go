@@ -37,7 +37,7 @@ type Session struct {
 	ephemeral bool      // immutable; for one stateless poll or connection, which ends it
 	noEcho    string    // immutable; messages of this client are not sent; empty: all are
 	opened    time.Time // immutable
-	in        *Registry // immutable
+	registry  *Registry // immutable
 
 	// queue is filled under mu by fan-outs, and drained by the poll that holds reading.
 	// Never closed. Made under mu by the poll that holds reading or while nobody reads.
@@ -72,7 +72,7 @@ type Session struct {
 
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	return &Session{
-		id: id, acks: o.Ack, noEcho: strings.Clone(o.NoEcho), in: r, opened: now,
+		id: id, acks: o.Ack, noEcho: strings.Clone(o.NoEcho), registry: r, opened: now,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 	}
@@ -89,7 +89,7 @@ func (s *Session) ID() string {
 // Acks reports whether the session keeps what it sent until the client acks it.
 func (s *Session) Acks() bool { return s.acks }
 
-func (s *Session) config() *Config { return s.in.cfg.Load() }
+func (s *Session) config() *Config { return s.registry.cfg.Load() }
 
 // endLocked ends the session, once: it stops the poll and all offers. The problem gets the
 // acked positions unless the client ended the session itself or stayed away.
@@ -110,7 +110,7 @@ func (s *Session) endLocked(why *wire.Problem, reason string) {
 	if s.poll != nil {
 		s.poll.stopLocked(s.ended)
 	}
-	r := s.in
+	r := s.registry
 	r.sessions.remove(s)
 	r.freeSlot(s)
 	if !s.ephemeral {

@@ -161,7 +161,7 @@ func (c *collector) resend() {
 			return
 		}
 		c.frames = append(c.frames, f)
-		s.in.metrics.Resent.Inc()
+		s.registry.metrics.Resent.Inc()
 		if p.trust {
 			s.ackOldestLocked(1)
 		} else {
@@ -180,7 +180,7 @@ func (s *Session) unackedFrameLocked(i int, now time.Time) *frame.Frame {
 			return f
 		}
 		s.loseLocked(i, lost)
-		s.in.metrics.Gaps.WithLabelValues(string(lost)).Inc()
+		s.registry.metrics.Gaps.WithLabelValues(string(lost)).Inc()
 	}
 	return frame.NewGap(*u.gap)
 }
@@ -203,7 +203,7 @@ func (c *collector) drain(e queued) {
 		depth++
 	}
 	if depth > 0 {
-		s.in.metrics.QueueDepth.Observe(float64(depth))
+		s.registry.metrics.QueueDepth.Observe(float64(depth))
 	}
 	for {
 		if e.frame != nil && !e.sub.dropped {
@@ -270,7 +270,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 	s.sent++
 	sub.sentTo = f.Position()
 	if f.Gap() != nil {
-		s.in.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
+		s.registry.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
 	}
 	if p.trust {
 		s.acked++ // resend came first, so no older frame is unacked
