@@ -46,12 +46,11 @@ func (a *API) Tick(now time.Time) { a.lane.Tick(now) }
 // while its request waits with an unread body.
 func (a *API) Drain() <-chan struct{} {
 	a.Limiter.Release()
-	twoWay := a.Polls.Drain()
-	a.lane.Drain()
+	twoWay, onLane := a.Polls.Drain(), a.lane.Drain()
 	all := make(chan struct{})
 	go func() {
 		<-twoWay
-		<-a.lane.Drained()
+		<-onLane
 		close(all)
 	}()
 	return all

@@ -180,7 +180,7 @@ func (k *kit) callServed(serve http.HandlerFunc) *caller {
 	require.NoError(k, err)
 	server := &http.Server{Handler: serve, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext}
 	var running sync.WaitGroup
-	running.Go(func() { _ = server.Serve(l) })
+	running.Go(func() { _ = server.Serve(&countedListener{l, k.cfg}) })
 	k.Cleanup(func() { require.NoError(k, server.Close()); running.Wait() })
 	conn, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(k, err)

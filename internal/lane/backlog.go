@@ -60,7 +60,7 @@ func (o *output) part(f *frame.Frame, in shape) part {
 func (o *output) keep(p part, skip int) {
 	if o.backlog == nil {
 		o.backlog = new(backlog)
-		o.backlog.unread.Init(o.lane.polls.Memory(), o.owner)
+		o.backlog.unread.Init(o.lane.cfg.Polls.Memory(), o.owner)
 	}
 	w := o.backlog
 	if p.frame == nil {

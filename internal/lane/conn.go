@@ -9,32 +9,32 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A conn is one connection on the lane. Its loop owns it, and takes steps whenever
-// something has happened to it, as many as it can without waiting. A connection with
-// nothing to do holds no buffer and no goroutine.
+// A conn is one connection on the lane. Its loop owns it, and takes steps on each event
+// and letter, as many as it can without waiting. A connection with nothing to do holds no
+// buffer and no goroutine.
 //
-// With one exception: the loop lends the output, with the answer of its poll, while a
-// poll waits. It lends them to the session on which the poll is parked, under whose lock
-// frames are handed over (session.Outlet). Or it lends them to a goroutine that waits on
-// the session's queue; see Config.HandOff.
+// While a poll waits, the loop lends the output with the poll's answer. It lends them to
+// the session on which the poll is parked, which hands frames over under its lock
+// (session.Outlet). Or it lends them to a goroutine that waits on the session's queue; see
+// Config.HandOff.
 type conn struct {
 	output // where answers go
 	poll   // the poll that is answered
-	input  // what was read
+	input  // bytes that were read
 
 	loop    *loop             // immutable
-	counted *limit.Connection // immutable; goes with the descriptor
-	who     limit.Who         // sent the last request
+	counted *limit.Connection // immutable; left with the descriptor
+	who     limit.Who         // the sender of the last request
 
-	// The connection's work is one of these.
+	// A connection has one of these.
 	requests requests
-	talk     *conversation // nil: it carries requests
+	talk     *conversation // nil: it has requests
 
-	ending   ending
-	awaits   awaited
-	due      int64 // until when, in seconds of the lane's age
-	space    bool  // the loop hears of space for writing
-	resuming bool  // a letter is about to continue it
+	ending     ending
+	waitsFor   waitKind
+	due        int64 // when the wait ends, in seconds of the lane's age
+	hearsSpace bool  // the loop gets events of space for writing
+	resuming   bool  // a letter that continues the connection is posted
 }
 
 // An ending is how a connection leaves the lane.
@@ -42,59 +42,44 @@ type ending uint8
 
 const (
 	staying    ending = iota
-	lastAnswer        // closing, once the answer is written
+	lastAnswer        // it closes after the answer
 	closing
-	returning // to net/http, with what was read
+	returning // to net/http, with the bytes that nobody served
 	left
 )
 
-// awaited is what a connection waits for, each with a bound:
+// A waitKind is what a connection waits for. Each wait has a bound:
 //
-//	awaited    at most       counted from            and then
-//	itsTurn    Idle          its last turn           closing
-//	aFrame     Idle          when last heard of      looking what it waits for now
-//	 or                      see Conversation        what the Conversation says
-//	aRequest   Idle          when last heard of      closing
-//	theRest    restTimeout   its request's begin     returning
-//	space      WriteTimeout  its write               closing
-type awaited uint8
+//	wait         at most       counted from               then
+//	waitTurn     Idle          its last turn              close
+//	waitFrame    Idle          its last event             look again
+//	 or          see Conversation                         what the Conversation says
+//	waitRequest  Idle          its last event             close
+//	waitRest     restTimeout   the begin of the request   hand back
+//	waitSpace    WriteTimeout  the write                  close
+type waitKind uint8
 
 const (
-	itsTurn awaited = iota
-	aFrame          // or anything else that ends a poll
-	aRequest
-	theRest // of a request
-	space   // for the rest of an answer
-	awaits  // how many there are
+	waitTurn    waitKind = iota
+	waitFrame            // a frame, or the end of the poll
+	waitRequest          // the next request
+	waitRest             // the rest of a request
+	waitSpace            // the client reads the rest of an answer
+	waitKinds            // the number of kinds
 )
-
-// What a loop hears of: something arrived, the client has ended its side, or there is
-// space for writing.
-const (
-	heardArrival = 1 << iota
-	heardEnd
-	heardSpace
-)
-
-// happened handles what the loop heard.
-func (c *conn) happened(what uint32) {
-	c.unread = c.unread || what&(heardArrival|heardEnd) != 0
-	c.ended = c.ended || what&heardEnd != 0
-	c.proceed()
-}
 
 // Wake implements transport.Parking. Sessions call it under their locks.
 func (c *conn) Wake() { c.loop.post(c, (*conn).takeBack) }
 
-// Left implements session.Client: a poll that is not done keeps the descriptor open.
+// Left implements session.Client. The descriptor stays open until the poll is done.
 func (c *conn) Left() bool { return listen.PeerLeft(c.fd) }
 
-// turn is how many steps a connection takes before others have their turn: a client may
-// send requests, or read a stream, as fast as they are served.
+// turn is how many steps a connection takes before other connections get their turn. A
+// client may send requests, or read a stream, as fast as the loop serves them.
 const turn = 64
 
-// proceed takes steps: it writes what waits, serves what was read, continues the poll,
-// and reads. What was read ahead of an answer is served once that is written.
+// proceed takes steps: it writes the backlog, serves requests or commands, continues the
+// poll, and reads. It serves a request only when the last answer is written.
 func (c *conn) proceed() {
 	for range turn {
 		if c.ending > lastAnswer || c.isLent() || !c.isFlushed() {
@@ -106,18 +91,16 @@ func (c *conn) proceed() {
 			return
 		}
 	}
-	c.await(itsTurn)
+	c.await(waitTurn)
 	c.loop.tired = true
 	if !c.resuming {
 		c.resuming = true
-		c.loop.post(c, (*conn).resume)
+		c.loop.post(c, func(c *conn) { c.resuming = false })
 	}
 }
 
-func (c *conn) resume() { c.resuming = false }
-
-// isLent reports whether the output is lent. A client that sends something takes it back
-// from a session.
+// isLent reports whether the output is lent. If the client has sent bytes, isLent first
+// takes the output back from a session.
 func (c *conn) isLent() bool {
 	if c.state == parked {
 		c.read()
@@ -125,14 +108,14 @@ func (c *conn) isLent() bool {
 	return c.state >= parked
 }
 
-// isFlushed reports whether the client has taken what waited for it.
+// isFlushed writes the backlog, and reports whether the client has taken all of it.
 func (c *conn) isFlushed() bool {
 	if c.Blocked() {
 		c.flush()
 		if c.Blocked() {
 			return false
 		}
-		c.awaits = itsTurn
+		c.waitsFor = waitTurn
 	}
 	if c.failed {
 		c.ending = closing
@@ -140,7 +123,7 @@ func (c *conn) isFlushed() bool {
 	return !c.failed
 }
 
-// work does what was read, and reports whether there was anything to do.
+// work serves bytes that were read, and reports whether it did anything.
 func (c *conn) work() bool {
 	if c.talk != nil {
 		return c.converse()
@@ -148,10 +131,16 @@ func (c *conn) work() bool {
 	return c.serve()
 }
 
-// read reads once, and reports whether the client has sent something: most often the
-// next poll, because it has the answer that was handed over.
+// read reads once, and reports whether the client has sent bytes: mostly the next poll,
+// because it has received the answer that a session handed over. It does not read behind a
+// delayed refusal, and at most one buffer behind a command that waits.
 func (c *conn) read() bool {
-	if !c.mayRead() {
+	switch {
+	case !c.unread || c.filled == bufferBytes:
+		return false
+	case c.talk != nil && c.filled > 0 && c.talk.Conversation.Busy():
+		return false
+	case c.requests.refusal != nil:
 		return false
 	}
 	n, over := c.input.read(c.fd)
@@ -162,7 +151,7 @@ func (c *conn) read() bool {
 		return false
 	}
 	c.readAt = time.Since(c.lane.begun)
-	c.lane.metrics.BytesIn.Add(float64(n))
+	c.lane.cfg.Metrics.BytesIn.Add(float64(n))
 	if c.talk != nil {
 		c.talk.wroteFrames = false
 	}
@@ -170,104 +159,83 @@ func (c *conn) read() bool {
 	return true
 }
 
-// consume takes the first n bytes off what was read.
+// consume removes the first n bytes that were read.
 func (c *conn) consume(n int) {
 	c.filled = copy(c.buf[:], c.buf[n:c.filled])
-	c.awaits = itsTurn
-}
-
-// mayRead reports whether reading is of use. Nothing is read behind a delayed refusal,
-// and only one buffer behind a command that waits.
-func (c *conn) mayRead() bool {
-	switch {
-	case !c.unread || c.filled == bufferBytes:
-		return false
-	case c.talk != nil:
-		return c.filled == 0 || !c.talk.Conversation.Busy()
-	}
-	return c.requests.refusal == nil
+	c.waitsFor = waitTurn
 }
 
 // settle ends the connection's turn: it leaves, or notes what it waits for.
 func (c *conn) settle() {
 	c.maybeRelease()
-	draining := c.lane.draining.Load()
 	stays := true
 	switch {
-	case c.state == waiting: // it can leave when the goroutine is done
+	case c.state == waiting: // it cannot leave before the goroutine ends
 		if c.ended {
 			c.client.leave()
 		}
-		c.await(aFrame)
+		c.await(waitFrame)
 	case c.ending > lastAnswer, c.ended && c.filled == bufferBytes:
 		stays = false
 	case c.state == parked:
-		c.await(aFrame)
+		c.await(waitFrame)
 	case c.Blocked():
-		stays = c.awaitSpace()
+		c.await(waitSpace)
+		stays = c.hearsSpace || c.loop.watch(c.fd, andSpace) == nil
+		c.hearsSpace = true
 	case c.talk != nil:
-		c.await(aFrame)
+		c.await(waitFrame)
 	case c.requests.refusal != nil:
-		c.await(itsTurn)
-	case draining:
+		c.await(waitTurn)
+	case c.lane.draining.Load():
 		stays = false
 	case c.filled > 0:
-		c.await(theRest)
+		c.await(waitRest)
 	default:
-		c.await(aRequest)
+		c.await(waitRequest)
 	}
 	if !stays {
 		c.leave()
 	}
 }
 
-// await notes what the connection waits for. The rest of something has one bound, which
-// no further piece of it extends.
-func (c *conn) await(what awaited) {
-	if what == c.awaits && what > aRequest {
+// await notes what the connection waits for. The rest of something has one bound: more
+// bytes of it do not extend the wait.
+func (c *conn) await(what waitKind) {
+	if what == c.waitsFor && what > waitRequest {
 		return
 	}
-	c.awaits = what
-	c.due = c.lane.age() + c.lane.patience[what].Load()
-	if what == aFrame && c.talk != nil {
+	c.waitsFor = what
+	c.due = c.lane.age.Load() + c.lane.patience[what].Load()
+	if what == waitFrame && c.talk != nil {
 		if at := c.talk.Conversation.Due(); !at.IsZero() {
 			c.due = min(c.due, int64(at.Sub(c.lane.begun)/time.Second))
 		}
 	}
 }
 
-// awaitSpace is await for the client to read. It reports whether the loop hears of that.
-func (c *conn) awaitSpace() bool {
-	c.await(space)
-	if c.space {
-		return true
-	}
-	c.space = true
-	return c.loop.watch(c.fd, andSpace) == nil
-}
-
-// overdue ends what the connection has waited for too long.
+// overdue ends a wait that took too long.
 func (c *conn) overdue() {
-	switch c.awaits {
-	case aFrame:
+	switch c.waitsFor {
+	case waitFrame:
 		if c.talk != nil && c.state != waiting {
 			c.overdueInConversation()
 		}
-		// To take back a poll that is still parked would put its heartbeat off.
+		// A poll that is still parked stays so: taking it back would delay its heartbeat.
 		if c.state == parked && !c.answer.IsParked() {
 			c.takeBack()
 		}
-	case theRest:
+	case waitRest:
 		c.ending = returning
-	case space:
-		c.lane.metrics.Ended(metrics.SlowReader)
+	case waitSpace:
+		c.lane.cfg.Metrics.Ended(metrics.SlowReader)
 		c.ending = closing
 	default:
 		c.ending = closing
 	}
 }
 
-// close closes the connection. A goroutine that waits for it is told.
+// close closes the connection, as soon as no goroutine has its output.
 func (c *conn) close() {
 	c.ending = closing
 	if c.state == waiting {
@@ -275,7 +243,7 @@ func (c *conn) close() {
 	}
 }
 
-// leave ends the connection's time on the lane.
+// leave removes the connection from the lane.
 func (c *conn) leave() {
 	c.abandonPoll()
 	if c.talk != nil {
@@ -290,11 +258,12 @@ func (c *conn) leave() {
 		c.hangUp()
 	}
 	c.ending = left
-	c.lane.forget()
+	c.lane.cfg.Metrics.LaneConnections.Dec()
+	c.lane.running.Done()
 }
 
-// Client implements memory.Owner. The borrower of the output calls it; while it is lent
-// no request is read.
+// Client implements memory.Owner. The borrower of the output may call it, because no
+// request is read while the output is lent.
 func (c *conn) Client() *memory.Client {
 	if c.talk != nil {
 		return c.talk.Conversation.Client()
@@ -303,14 +272,14 @@ func (c *conn) Client() *memory.Client {
 }
 
 // CutOff implements memory.Owner.
-func (c *conn) CutOff() { c.loop.post(c, (*conn).cutOff) }
-
-func (c *conn) cutOff() {
-	c.lane.metrics.Ended(metrics.SlowReader)
-	c.close()
+func (c *conn) CutOff() {
+	c.loop.post(c, func(c *conn) {
+		c.lane.cfg.Metrics.Ended(metrics.SlowReader)
+		c.close()
+	})
 }
 
-// hangUp closes the descriptor, which nobody uses any more.
+// hangUp closes the descriptor, and counts the connection no more.
 func (c *conn) hangUp() {
 	closeFD(c.fd)
 	c.counted.Leave()

@@ -9,58 +9,57 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A conversation is the work of a two-way connection: a WebSocket, or a TCP connection.
-// Its poll is a stream that parks as any does. Its client sends commands instead of
-// requests, which do not wait for the end of the stream. The Conversation says what to
-// do with them, and when something is overdue.
+// A conversation is the work of a two-way connection: a WebSocket or a TCP connection. Its
+// poll is a stream, which parks as any poll does. Its client sends commands, which do not
+// wait for the end of the stream. The transport.Conversation says what to do with them,
+// and when a time-out has passed.
 //
-// Commands are carried out with the poll taken back, so nothing is written before the
-// reply. A command that waits gets a goroutine, and frames continue.
+// The loop takes the poll back while it carries a command out, so that the reply precedes
+// later frames. A command that waits gets a goroutine, and frames continue.
 type conversation struct {
 	transport.Duplex
 
-	giveUp context.CancelFunc // ends the command that waits, if there is one
-	finish func() *wire.Reply // of a command that has waited
+	giveUp context.CancelFunc // ends the command that waits, if any
+	finish func() *wire.Reply // the second half of a command that has waited
 
-	wroteFrames bool // since the connection was read
-	shut        bool // the client can see the end
+	wroteFrames bool // since the last read
+	shut        bool // our side is closed
 }
 
 // Carry takes over a two-way connection and serves it until either side ends it. It
-// returns false if the lane cannot serve it, and then nothing was touched. The lane ends
-// a session of the connection's own.
+// returns false if it cannot; then it has changed nothing. If it returns true, the lane
+// ends the session of a connection without session=.
 func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
-	unwrapped, _ := unwrap(nc)
-	socket, ok := unwrapped.(Conn)
-	if !ok || !supported || !l.handOff || len(d.Ahead) > bufferBytes || l.draining.Load() {
+	under, _ := unwrap(nc)
+	if under == nil || !l.cfg.HandOff || len(d.Ahead) > bufferBytes {
 		return false
 	}
-	c := l.adopt(socket, 0)
+	c := l.adopt(under, 0)
 	if c == nil {
 		return false
 	}
-	_ = nc.Close() // the connection lives on in fd
+	_ = nc.Close() // c.fd keeps the connection open
 	c.begins(d.Ahead)
 	d.Ahead = nil
 	c.talk, c.bare, c.deflates = &conversation{Duplex: d}, true, d.Deflates
 	c.begin(func(c *conn) {
 		c.beginPoll(d.Session, d.Request)
-		c.stepPoll() // hello goes before the replies to what was read ahead
+		c.stepPoll() // hello precedes the replies to commands that were read ahead
 	})
 	return true
 }
 
-// now is the time of the last Tick, to the second, for what may take seconds.
+// now returns the time of the last Tick, to the second, for time-outs of seconds.
 func (l *Lane) now() time.Time {
-	return l.begun.Add(time.Duration(l.age()) * time.Second)
+	return l.begun.Add(time.Duration(l.age.Load()) * time.Second)
 }
 
-// converse does one thing that the conversation has to do now, and reports whether it did
-// anything. Commands and frames take turns.
+// converse takes one step of the conversation, and reports whether it did anything.
+// Commands and frames take turns.
 func (c *conn) converse() bool {
 	t := c.talk
 	switch {
-	case t.finish != nil: // no more is carried out before the client has taken the reply
+	case t.finish != nil: // no other command is carried out before the client has the reply
 		reply := t.finish()
 		t.finish = nil
 		c.act(t.Conversation.Reply(reply, nil, c.lane.now()))
@@ -77,7 +76,7 @@ func (c *conn) converse() bool {
 	return true
 }
 
-// act does what the Conversation wants.
+// act carries out an Action.
 func (c *conn) act(a transport.Action) {
 	if a.Command != nil {
 		reply, later, err := c.talk.Commands.Do(c.lane.life, c.talk.Session, a.Command)
@@ -88,7 +87,7 @@ func (c *conn) act(a transport.Action) {
 		a = c.talk.Conversation.Reply(reply, err, c.lane.now())
 	}
 	if len(a.Write) > 0 {
-		_ = c.write(a.Write) // isFlushed looks whether it failed
+		_ = c.write(a.Write) // isFlushed handles a failure
 	}
 	if a.Close {
 		c.ending = closing
@@ -99,7 +98,7 @@ func (c *conn) act(a transport.Action) {
 	}
 }
 
-// carryOutLater has a command carried out while the connection continues.
+// carryOutLater carries out a command in a goroutine while the connection continues.
 func (c *conn) carryOutLater(command transport.Later) {
 	ctx, giveUp := context.WithCancel(c.lane.life)
 	c.talk.giveUp = giveUp
@@ -107,7 +106,7 @@ func (c *conn) carryOutLater(command transport.Later) {
 		defer giveUp()
 		finish := command(ctx)
 		c.loop.post(nil, func(*conn) {
-			if c.ending == left { // finish is called in any case
+			if c.ending == left { // finish must be called in any case
 				finish()
 				return
 			}
@@ -118,7 +117,7 @@ func (c *conn) carryOutLater(command transport.Later) {
 	})
 }
 
-// cancel tells the command that waits, if there is one, that nobody wants its reply.
+// cancel ends the command that waits, if any: nobody needs its reply.
 func (t *conversation) cancel() {
 	if t.giveUp != nil {
 		t.giveUp()
@@ -134,8 +133,9 @@ func (t *conversation) end() {
 	t.Conversation.Close()
 }
 
-// linger shows the client the end, and waits until it has closed: to close before could
-// discard what it has not read. What it still sends is discarded.
+// linger closes our side, and waits until the client has closed its side. It discards
+// what the client still sends. Closing both sides at once could discard bytes that the
+// client has not read.
 func (c *conn) linger() bool {
 	switch {
 	case c.ended:
@@ -146,14 +146,14 @@ func (c *conn) linger() bool {
 		c.talk.shut = true
 		shutWriting(c.fd)
 		c.talk.Conversation.Wrote(c.lane.now())
-		c.awaits = itsTurn
+		c.waitsFor = waitTurn
 	default:
 		return false
 	}
 	return true
 }
 
-// overdueInConversation does what the conversation says is due.
+// overdueInConversation handles a time-out of the conversation.
 func (c *conn) overdueInConversation() {
 	if a := c.talk.Conversation.Overdue(c.lane.now()); a.Close || len(a.Write) > 0 {
 		c.takeBack()

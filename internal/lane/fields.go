@@ -3,16 +3,18 @@ package lane
 import (
 	"bytes"
 	"hash/maphash"
-	"net/url"
+	"net/http"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/cors"
 )
 
-// fields are what matters in a block of header fields. Immutable.
+// fields has the values of a block of header fields. It is immutable.
 type fields struct {
-	block []byte // as it came, from after the request line to its empty line
+	block []byte // the bytes from after the request line to the end of the empty line
 
 	host, contentType, authorization  string
 	forwardedFor                      string
@@ -20,19 +22,19 @@ type fields struct {
 	origin, fetchSite, idempotencyKey string
 	contentLength                     int // -1: none
 	accepts                           app.Accepts
-	originIndex                       int // see cors.Policy
-	originAllowed                     bool
+	originIndex                       int  // see cors.Policy
+	mayPublish                        bool // cors.Policy's Check passes a publish with these fields
 }
 
-// A parser reads requests of one connection. It remembers the block of fields that
-// it read last: a client's polls differ in their first line only.
+// A parser reads the requests of one connection. It remembers the last block of fields,
+// because a client's polls differ only in their first line.
 type parser struct {
 	lane *Lane
 	last *fields
 }
 
-// fieldsOf reads a block of fields with its empty line, or returns nil if it is not
-// of our grammar.
+// fieldsOf reads a block of fields with its empty line, or returns nil if the grammar
+// does not allow it.
 func (p *parser) fieldsOf(block []byte) *fields {
 	f := p.lane.fields.get(block)
 	if f == nil {
@@ -40,9 +42,9 @@ func (p *parser) fieldsOf(block []byte) *fields {
 			return nil
 		}
 		f.accepts = app.AcceptsOf(header(f.accept), header(f.acceptEncoding))
-		f.originIndex, f.originAllowed = p.lane.origins.Index(f.origin), p.lane.origins.Allows(f.origin)
+		f.originIndex, f.mayPublish = p.lane.cfg.Origins.Index(f.origin), f.pass(p.lane.cfg.Origins)
 		if f.idempotencyKey != "" {
-			return f // it is of one message: to remember it would take the place of one that comes again
+			return f // it belongs to one message: in the cache it would replace a block that comes again
 		}
 		p.lane.fields.put(f)
 	}
@@ -50,10 +52,10 @@ func (p *parser) fieldsOf(block []byte) *fields {
 	return f
 }
 
-// readFields reads a block of fields, or returns nil if it is not of our grammar.
+// readFields reads a block of fields, or returns nil if the grammar does not allow it.
 func readFields(block []byte) *fields {
 	f := &fields{contentLength: -1}
-	var had uint64 // bit i: the i-th of known
+	var had uint64 // bit i: the i-th of known was read
 	lines := block[:len(block)-2]
 	for len(lines) > 0 {
 		end := bytes.IndexByte(lines, '\r')
@@ -77,7 +79,7 @@ func readFields(block []byte) *fields {
 	return f
 }
 
-// readField returns which field a line is and its value.
+// readField returns the index of a line's field in known, and its value.
 func readField(line []byte) (index int, value string, ok bool) {
 	colon := bytes.IndexByte(line, ':')
 	if colon < 0 || !only(line[:colon], &isToken) || !only(line[colon+1:], &isValue) {
@@ -87,15 +89,15 @@ func readField(line []byte) (index int, value string, ok bool) {
 	return index, strings.Trim(string(line[colon+1:]), " "), ok
 }
 
-// A field is one that the lane knows. take is what its value has to do with the
-// answer; without it the field changes nothing.
+// A field is a header field that the lane knows. take stores its value, or returns false
+// if the grammar does not allow it. Without take the field changes nothing.
 type field struct {
 	name string
 	take func(f *fields, value string) bool
 }
 
-// known are the fields that browsers, Go, Node, curl and proxies send with a poll
-// or a publish. Any other could change what net/http does.
+// known are the fields that browsers, Go, Node, curl and proxies send with a poll or a
+// publish. Any other field could change what net/http does.
 var known = []field{
 	{"host", (*fields).takeHost},
 	{"connection", func(_ *fields, v string) bool { return strings.EqualFold(v, "keep-alive") }},
@@ -147,67 +149,49 @@ var indexOf = func() map[string]int {
 
 func (f *fields) takeHost(v string) bool {
 	f.host = v
-	return v != "" && only([]byte(v), &isHost)
+	return v != "" && only(v, &isHost)
 }
 
-// takeContentLength takes digits: what is longer does not fit the buffer anyway.
+// takeContentLength accepts at most five digits: a longer body does not fit the buffer.
 func (f *fields) takeContentLength(v string) bool {
-	if len(v) == 0 || len(v) > 5 {
-		return false
-	}
-	n := 0
-	for _, c := range []byte(v) {
-		if c < '0' || c > '9' {
-			return false
-		}
-		n = n*10 + int(c-'0')
-	}
-	f.contentLength = n
-	return true
+	var err error
+	f.contentLength, err = strconv.Atoi(v)
+	return err == nil && len(v) <= 5 && only(v, &isDigit)
 }
 
-// passes reports whether cors.Policy's Check is sure to let a publish with these
-// fields pass.
-func (f *fields) passes() bool {
-	if f.originAllowed {
-		return true
+// pass reports whether a policy allows a publish with these fields.
+func (f *fields) pass(origins *cors.Policy) bool {
+	if f.origin == "" && f.fetchSite == "" {
+		return true // no browser sent them
 	}
-	switch f.fetchSite {
-	case "same-origin", "none":
-		return true
-	case "":
-		if f.origin == "" {
-			return true
-		}
-		u, err := url.Parse(f.origin)
-		return err == nil && u.Host == f.host
-	}
-	return false
+	return origins.Check(&http.Request{
+		Method: http.MethodPost, Host: f.host,
+		Header: http.Header{"Origin": {f.origin}, "Sec-Fetch-Site": {f.fetchSite}},
+	}) == nil
 }
 
-// A fieldCache holds blocks of header fields that were read, so that the clients of one
-// browser or one proxy share what their requests have in common: five thousand
-// connections hold one block, not five thousand. It finds a block by its hash and
-// compares every byte, so a collision costs time and never gives a wrong answer. A newer
-// block replaces an older one with the same place, so the memory is bounded: 256 places
-// times the largest head, 2 MiB.
+// A fieldCache holds blocks of header fields, so that clients with the same browser or
+// proxy share them: five thousand connections hold one block, not five thousand. It finds
+// a block by its hash and compares every byte, so a collision costs time and never gives a
+// wrong answer. A new block replaces an old one in the same slot. So the memory is bounded:
+// 256 slots times the largest head, 2 MiB.
 type fieldCache struct {
-	seed   maphash.Seed
-	places [256]atomic.Pointer[fields]
+	seed  maphash.Seed
+	slots [256]atomic.Pointer[fields]
 }
 
 func newFieldCache() *fieldCache { return &fieldCache{seed: maphash.MakeSeed()} }
 
-func (c *fieldCache) place(block []byte) *atomic.Pointer[fields] {
-	return &c.places[maphash.Bytes(c.seed, block)%uint64(len(c.places))]
+func (c *fieldCache) slot(block []byte) *atomic.Pointer[fields] {
+	return &c.slots[maphash.Bytes(c.seed, block)%uint64(len(c.slots))]
 }
 
-// get returns what was read of the very same block, or nil.
+// get returns the values of exactly this block, or nil.
 func (c *fieldCache) get(block []byte) *fields {
-	if f := c.place(block).Load(); f != nil && bytes.Equal(f.block, block) {
+	if f := c.slot(block).Load(); f != nil && bytes.Equal(f.block, block) {
 		return f
 	}
 	return nil
 }
 
-func (c *fieldCache) put(f *fields) { c.place(f.block).Store(f) }
+func (c *fieldCache) put(f *fields) { c.slot(f.block).Store(f) }

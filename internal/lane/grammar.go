@@ -1,11 +1,9 @@
 package lane
 
-import (
-	"bytes"
-	"strings"
-)
+import "bytes"
 
-// The forms that the lane reads, and nothing else (RFC 9112 names, narrowed):
+// The lane reads the following forms, and nothing else. The names are those of RFC 9112
+// with narrower rules.
 //
 //	request   = ( poll / topics / publish ) CRLF *( field CRLF ) CRLF [ body ]
 //	poll      = "GET /v1/sessions/" token "/poll" [ "?" query ] " HTTP/1.1"
@@ -13,26 +11,35 @@ import (
 //	publish   = "POST /v1/topics/" token "/messages" [ "?" query ] " HTTP/1.1"
 //	token     = 1*( ALPHA / DIGIT / "-" / "_" / "." )
 //	query     = *( visible ASCII, but not "#" )
-//	field     = name ":" *SP value *SP       one of the list below, each at most once
+//	field     = name ":" *SP value *SP       one of the list in fields.go, each at most once
 //	value     = *( visible ASCII / SP )
 //
-// Host is required, with a value that net/http takes; a body is exactly
-// Content-Length bytes, required with POST and forbidden with GET; Connection, if
-// there, is keep-alive. The whole request fits the buffer. Whatever is outside is
-// not wrong: it is for net/http to read.
+// Host is required, with a value that net/http accepts. A body has exactly Content-Length
+// bytes; POST requires it, GET forbids it. Connection may only be keep-alive. The whole
+// request fits the buffer. Any other request is not wrong: net/http reads it.
 
-// A form is what a request is.
+// A form is the form of a request.
 type form uint8
 
 const (
-	foreign    form = iota // not one of ours
-	unfinished             // its head is ours, its body has yet to come
+	foreign    form = iota // none of the lane's forms
+	unfinished             // the head has a form, and part of the body is missing
 	pollForm
 	topicsForm
 	publishForm
 )
 
-// A request is one request of our forms. It refers to the bytes that were read.
+// forms are the paths of the forms, before and after a token, and before a query.
+var forms = []struct {
+	form          form
+	begin, middle []byte
+}{
+	{pollForm, []byte("GET /v1/sessions/"), []byte("/poll")},
+	{topicsForm, []byte("GET /v1/poll"), nil}, // without a token, so a query must follow
+	{publishForm, []byte("POST /v1/topics/"), []byte("/messages")},
+}
+
+// A request is one request of a form. It refers to the bytes that were read.
 type request struct {
 	name   []byte // the session's id, or the topic
 	query  []byte
@@ -42,30 +49,21 @@ type request struct {
 }
 
 var (
-	pollBegin, pollMiddle       = []byte("GET /v1/sessions/"), []byte("/poll")
-	topicsBegin                 = []byte("GET /v1/poll?")
-	publishBegin, publishMiddle = []byte("POST /v1/topics/"), []byte("/messages")
-	version                     = []byte(" HTTP/1.1\r\n")
-	headEnd                     = []byte("\r\n\r\n")
+	version = []byte(" HTTP/1.1")
+	lineEnd = []byte("\r\n")
+	headEnd = []byte("\r\n\r\n")
 )
 
 // read reads the request that b begins with.
 func (p *parser) read(b []byte, r *request) form {
-	kind, rest := foreign, b
-	switch {
-	case bytes.HasPrefix(b, pollBegin):
-		kind = r.readLine(b[len(pollBegin):], pollMiddle, &rest, pollForm)
-	case bytes.HasPrefix(b, topicsBegin):
-		kind = r.readQuery(b[len(topicsBegin):], &rest)
-	case bytes.HasPrefix(b, publishBegin):
-		kind = r.readLine(b[len(publishBegin):], publishMiddle, &rest, publishForm)
-	}
+	line, rest, _ := bytes.Cut(b, lineEnd)
+	kind := r.readLine(line)
 	if kind == foreign {
 		return foreign
 	}
 	end := 0
 	if p.last != nil && bytes.HasPrefix(rest, p.last.block) {
-		// Fast path: the very fields that were read before, to their empty line.
+		// Fast path: exactly the fields of the last request, with their empty line.
 		end, r.fields = len(p.last.block), p.last
 	} else if end = bytes.Index(rest, headEnd) + len(headEnd); end < len(headEnd) {
 		return foreign
@@ -85,60 +83,47 @@ func (p *parser) read(b []byte, r *request) form {
 	return kind
 }
 
-// readLine reads what follows the begin of a request line with a name in it, and
-// leaves rest after it.
-func (r *request) readLine(b, middle []byte, rest *[]byte, kind form) form {
-	target, ok := readTarget(b, rest)
+// readLine reads a request line without its end.
+func (r *request) readLine(line []byte) form {
+	line, ok := bytes.CutSuffix(line, version)
 	if !ok {
 		return foreign
 	}
-	n := 0
-	for n < len(target) && isToken[target[n]] {
-		n++
+	for _, f := range forms {
+		path, ok := bytes.CutPrefix(line, f.begin)
+		if !ok {
+			continue
+		}
+		n := 0
+		for f.middle != nil && n < len(path) && isToken[path[n]] {
+			n++
+		}
+		r.name = path[:n]
+		target, ok := bytes.CutPrefix(path[n:], f.middle)
+		var asks bool
+		target, r.query, asks = bytes.Cut(target, []byte("?"))
+		if !ok || len(target) > 0 || n == 0 && f.middle != nil || !asks && f.middle == nil || !only(r.query, &isQuery) {
+			return foreign
+		}
+		return f.form
 	}
-	r.name, target = target[:n], target[n:]
-	if n == 0 || !bytes.HasPrefix(target, middle) {
-		return foreign
-	}
-	target = target[len(middle):]
-	r.query = nil
-	if len(target) == 0 {
-		return kind
-	}
-	if target[0] != '?' || !only(target[1:], &isQuery) {
-		return foreign
-	}
-	r.query = target[1:]
-	return kind
-}
-
-// readQuery reads what follows the begin of a request line that ends in a query.
-func (r *request) readQuery(b []byte, rest *[]byte) form {
-	var ok bool
-	if r.query, ok = readTarget(b, rest); !ok || !only(r.query, &isQuery) {
-		return foreign
-	}
-	return topicsForm
-}
-
-// readTarget returns what stands before the version, and leaves rest after the line.
-func readTarget(b []byte, rest *[]byte) ([]byte, bool) {
-	end := bytes.IndexByte(b, '\r')
-	if end < 0 || !bytes.HasPrefix(b[end:], version[len(version)-2:]) {
-		return nil, false
-	}
-	*rest = b[end+2:]
-	return bytes.CutSuffix(b[:end], version[:len(version)-2])
+	return foreign
 }
 
 // A class is a set of bytes.
 type class [256]bool
 
+const (
+	tokens  = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
+	visible = tokens + "!\"$%&'()*+,/:;<=>?@[\\]^`{|}~" // in ASCII, but not #
+)
+
 var (
-	isToken = classOf("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.")
-	isQuery = visibleWithout("#")
-	isValue = with(visibleWithout(""), ' ')
-	isHost  = classOf("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:[]")
+	isToken = classOf(tokens)
+	isQuery = classOf(visible)
+	isValue = classOf(visible + "# ")
+	isHost  = classOf(tokens + ":[]")
+	isDigit = classOf("0123456789")
 )
 
 func classOf(members string) (c class) {
@@ -148,21 +133,10 @@ func classOf(members string) (c class) {
 	return c
 }
 
-func visibleWithout(others string) (c class) {
-	for b := byte('!'); b <= '~'; b++ {
-		c[b] = !strings.Contains(others, string(rune(b)))
-	}
-	return c
-}
-
-func with(c class, b byte) class {
-	c[b] = true
-	return c
-}
-
-func only(b []byte, c *class) bool {
-	for _, x := range b {
-		if !c[x] {
+// only reports whether b has only bytes of a class.
+func only[T []byte | string](b T, c *class) bool {
+	for i := range len(b) {
+		if !c[b[i]] {
 			return false
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 func newParser(origins ...string) *parser {
-	return &parser{lane: &Lane{fields: newFieldCache(), origins: cors.New(origins)}}
+	return &parser{lane: &Lane{fields: newFieldCache(), cfg: Config{Origins: cors.New(origins)}}}
 }
 
 const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"
@@ -152,7 +152,7 @@ func wantPasses(t *testing.T, lines string, origins []string, want bool) {
 	}
 	f := newParser(origins...).fieldsOf([]byte(block + "\r\n"))
 	require.NotNil(t, f, lines)
-	require.Equal(t, want, f.passes(), "%s, where %v may", lines, origins)
+	require.Equal(t, want, f.mayPublish, "%s, where %v may", lines, origins)
 	check := cors.New(origins).Check(&http.Request{Method: "POST", Host: "h", Header: head})
 	require.Equal(t, check == nil, want, "as net/http: %s, where %v may", lines, origins)
 }

@@ -2,55 +2,24 @@ package lane
 
 import (
 	"bytes"
-	"errors"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// A listener is how connections go back to net/http: an http.Server serves it
-// beside the real one. What the lane has read comes first, whole and once, and
-// the addresses are the connection's own.
+// A listener passes connections that the lane hands back to an http.Server, which serves
+// it beside the real listener.
 type listener struct {
-	metrics *metrics.Metrics
-	conns   chan net.Conn
-	done    chan struct{}
-	once    sync.Once
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
 }
 
-func newListener(m *metrics.Metrics) *listener {
-	return &listener{metrics: m, conns: make(chan net.Conn), done: make(chan struct{})}
-}
-
-// giveBack hands the connection of fd over as c, or closes it.
-func (l *listener) giveBack(fd int, counted *limit.Connection, c *prefixed) {
-	file := os.NewFile(uintptr(fd), "connection")
-	defer file.Close() // FileConn has a descriptor of its own
-	nc, err := net.FileConn(file)
-	if err != nil {
-		counted.Leave()
-		return
-	}
-	c.Conn = listen.NewBegun(nc, counted, l.metrics)
-	if nc.RemoteAddr() == nil || !l.give(c) {
-		_ = c.Close() // the client has gone, or the lane is closed
-	}
-}
-
-// give hands c over and reports whether someone took it.
-func (l *listener) give(c net.Conn) bool {
-	select {
-	case l.conns <- c:
-		return true
-	case <-l.done:
-		return false
-	}
+func newListener() *listener {
+	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
 // Accept implements net.Listener.
@@ -70,19 +39,54 @@ func (l *listener) Close() error {
 }
 
 // Addr implements net.Listener.
-func (l *listener) Addr() net.Addr { return laneAddr{} }
+func (l *listener) Addr() net.Addr { return &net.UnixAddr{Net: "lane", Name: "lane"} }
 
-type laneAddr struct{}
+// handBack gives the connection to net/http, with the bytes that were read and not
+// served. The connection keeps its addresses.
+func (c *conn) handBack() {
+	w := &c.requests
+	w.strikes++
+	if w.served >= worthwhile {
+		w.strikes = 0
+	}
+	back := &prefixed{prefix: bytes.Clone(c.bytes()), strikes: w.strikes}
+	c.release()
+	c.lane.cfg.Metrics.LaneReturned.Inc()
+	c.lane.running.Go(func() {
+		file := os.NewFile(uintptr(c.fd), "connection")
+		defer file.Close() // FileConn has a descriptor of its own
+		nc, err := net.FileConn(file)
+		if err != nil {
+			c.counted.Leave()
+			return
+		}
+		back.Conn = listen.NewBegun(nc, c.counted, c.lane.cfg.Metrics)
+		if nc.RemoteAddr() == nil { // the client has left
+			_ = back.Close()
+			return
+		}
+		select {
+		case c.lane.back.conns <- back:
+		case <-c.lane.back.done:
+			_ = back.Close()
+		}
+	})
+}
 
-func (laneAddr) Network() string { return "lane" }
-func (laneAddr) String() string  { return "lane" }
+// A connection whose requests the lane hands back again and again stays with net/http:
+// the two moves cost more than net/http does for a request.
+const (
+	worthwhile = 8 // requests that the lane serves to make up for both moves
+	maxStrikes = 3
+)
 
-// A prefixed connection is one of which something was read already. It can be
-// taken over again, once that was read anew. It hides the descriptor meanwhile.
+// A prefixed connection returns the bytes that the lane has read before those that come.
+// The lane can take the connection over again once net/http has read the prefix. Until
+// then it hides the descriptor.
 type prefixed struct {
 	*listen.Conn
-	strikes uint8       // see conn
-	prefix  []byte      // read first; by one goroutine at a time, as net/http does
+	strikes uint8       // see requests
+	prefix  []byte      // owned by the goroutine that reads
 	spent   atomic.Bool // the prefix was read
 }
 
@@ -99,38 +103,19 @@ func (c *prefixed) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// SyscallConn hides the descriptor.
-func (c *prefixed) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
-
-// NetConn returns the connection itself, of which the prefix is no part.
+// NetConn returns the connection without the prefix.
 func (c *prefixed) NetConn() net.Conn { return c.Conn }
 
-// unwrap returns the connection itself, unless some of the prefix is unread or it
-// came back too often.
-func unwrap(c net.Conn) (conn net.Conn, strikes uint8) {
-	p, ok := c.(*prefixed)
-	if ok && p.spent.Load() && p.strikes < maxStrikes {
-		return p.Conn, p.strikes
+// unwrap returns the connection under c if the lane can take it over, or nil: part of a
+// prefix is unread, the lane has handed it back too often, or it is of another type.
+func unwrap(c net.Conn) (conn *listen.Conn, strikes uint8) {
+	switch c := c.(type) {
+	case *listen.Conn:
+		return c, 0
+	case *prefixed:
+		if c.spent.Load() && c.strikes < maxStrikes {
+			return c.Conn, c.strikes
+		}
 	}
-	return c, 0
+	return nil, 0
 }
-
-// handBack gives the connection to net/http with what was read of it.
-func (c *conn) handBack() {
-	w := &c.requests
-	w.strikes++
-	if w.served >= worthwhile {
-		w.strikes = 0
-	}
-	back := &prefixed{prefix: bytes.Clone(c.bytes()), strikes: w.strikes}
-	c.release()
-	c.lane.metrics.LaneReturned.Inc()
-	c.lane.running.Go(func() { c.lane.back.giveBack(c.fd, c.counted, back) })
-}
-
-// A connection whose requests go back again and again is left there: taking it over
-// costs more than net/http does for a request.
-const (
-	worthwhile = 8 // requests on the lane that make up for a way there and back
-	maxStrikes = 3
-)

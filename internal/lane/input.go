@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// An input is the reading side of a connection. It holds a buffer only while that has
-// something in it.
+// An input is the reading side of a connection. It holds a buffer only while it has bytes
+// that nobody has served.
 type input struct {
 	buf    *[bufferBytes]byte // nil: empty
-	filled int                // bytes of buf that nobody has served
+	filled int                // how many bytes of buf are filled
 	readAt time.Duration      // when the last of them were read, after lane.begun
 
-	unread  bool // there may be more to read
-	ended   bool // the client has ended its side
-	partial bool // what is in buf is no whole request, and no whole piece of a conversation
+	unread  bool // the socket may have more bytes
+	ended   bool // the client has closed its side
+	partial bool // buf has no whole request, or no whole piece of a conversation
 }
 
 // bufferBytes is the longest request that the lane reads.
@@ -23,7 +23,7 @@ const bufferBytes = 8 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// begins takes over what was read of the connection before.
+// begins takes over bytes that were read before the connection joined.
 func (in *input) begins(b []byte) {
 	if len(b) > 0 {
 		in.buf = buffers.Get().(*[bufferBytes]byte)
@@ -31,7 +31,7 @@ func (in *input) begins(b []byte) {
 	}
 }
 
-// read reads once, and returns how many bytes. over: the client has gone.
+// read reads once, and returns the number of bytes. over: the client has left.
 func (in *input) read(fd int) (n int, over bool) {
 	if in.buf == nil {
 		in.buf = buffers.Get().(*[bufferBytes]byte)
@@ -49,15 +49,15 @@ func (in *input) read(fd int) (n int, over bool) {
 	}
 	in.filled += n
 	in.partial = false
-	// The loop hears of what comes after this; of an end that was there, it has heard.
+	// Bytes that arrive later make another event. The end may have made its event already.
 	in.unread = in.ended || in.filled == bufferBytes
 	return n, false
 }
 
-// bytes returns what was read and not served.
+// bytes returns the bytes that nobody has served.
 func (in *input) bytes() []byte { return in.buf[:in.filled] }
 
-// has reports whether something was read that may be whole.
+// has reports whether a whole request, or piece of a conversation, may be there.
 func (in *input) has() bool { return in.filled > 0 && !in.partial }
 
 func (in *input) maybeRelease() {

@@ -1,22 +1,21 @@
-// Package lane is the short way for polls and small publishes on plain HTTP/1.1.
+// Package lane serves long polls, small publishes and two-way connections without
+// net/http.
 //
-// net/http parks a long poll with two goroutines, two buffers and a header map, and
-// takes four times as long to answer it as the system calls do
-// (loadtest/results/compare.md, baseline). So after the first poll or
-// publish on a connection, which net/http and the router have read, the lane
-// takes the connection over: no goroutine and no buffer while it waits, head and
-// body in one write of bytes that all subscribers share. Loops (loop.go), one for
-// every second core, serve what comes on all connections.
+// net/http parks a long poll with two goroutines, two buffers and a header map, and needs
+// four times as long for an answer as the system calls take (loadtest/results/compare.md,
+// baseline). So net/http reads only the first poll or publish on a connection. Then the
+// lane takes the connection over. A waiting connection has no goroutine and no buffer. One
+// write sends head and body, from bytes that all subscribers share. Event loops (loop.go),
+// one for every second core, serve all connections.
 //
-// It reads three forms of requests by a grammar of its own that is narrower than
-// HTTP (grammar.go): what it accepts has one reading. Everything else goes back
-// to net/http with all that was read, whole and once, so that nothing is ever
-// parsed in two ways. What was read ahead is not looked at until the answer before
-// it is complete. Who asks for what is looked up for each request: a proxy
-// carries many clients' requests on one connection.
+// The lane reads three forms of requests. Its grammar is narrower than HTTP (grammar.go),
+// so whatever it accepts has only one meaning. It hands every other request back to
+// net/http with all bytes that it has read, so that nothing is parsed in two ways. It does
+// not parse a request before the last answer is complete. It authorises each request by
+// itself, because a proxy sends requests of many clients on one connection.
 //
-// Polls wait in one of two ways, "handoff" and "channel", of which session.Outlet
-// tells. The lane needs Linux; elsewhere net/http serves everything.
+// Polls wait in one of two ways, "handoff" and "channel"; see session.Outlet. The lane
+// needs Linux. On other systems net/http serves everything.
 package lane
 
 import (
@@ -26,7 +25,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
@@ -39,210 +37,174 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Conn is a connection that the lane can serve.
-type Conn interface {
-	net.Conn
-	syscall.Conn
-}
-
-// Config is what a Lane stands on. All fields are required.
+// Config configures a Lane. All fields are required.
 type Config struct {
 	App     *app.App
 	Polls   *transport.Server
 	Metrics *metrics.Metrics
 	Origins *cors.Policy
 
-	// HandOff parks polls on their connections; else each parks in a goroutine on its
-	// session's queue. session.Outlet tells of both.
+	// HandOff parks polls on their connections. Otherwise each poll parks a goroutine on
+	// its session's queue. See session.Outlet.
 	HandOff bool
 
-	// WriteTimeout is how long a client may take to read what does not fit its
-	// socket's buffer.
+	// WriteTimeout is how long a client may take to read what does not fit its socket's
+	// buffer.
 	WriteTimeout time.Duration
 
 	// Idle is how long a connection may be silent between requests.
 	Idle time.Duration
 }
 
-// A Lane serves the connections that it has taken over. All methods may be called concurrently. It needs Tick about each
-// second, an http.Server that serves Listener, and Close at the end.
+// A Lane serves the connections that it has taken over. All methods may be called
+// concurrently. It needs a call of Tick about each second, an http.Server that serves
+// Listener, and Close at the end.
 type Lane struct {
-	app      *app.App
-	polls    *transport.Server
-	metrics  *metrics.Metrics
-	origins  *cors.Policy
-	handOff  bool
-	patience [awaits]atomic.Int64 // in seconds
-	begun    time.Time
+	cfg     Config // immutable, like the next six
+	begun   time.Time
+	fields  *fieldCache
+	back    *listener
+	loops   []loop
+	life    context.Context // of commands that wait; done when the lane closes
+	endLife context.CancelFunc
 
 	heads    atomic.Pointer[heads]
-	fields   *fieldCache
-	life     context.Context // done when it closes: of commands that wait
-	endLife  context.CancelFunc
-	back     *listener
-	loops    []loop
-	next     atomic.Uint32 // reader to join, but for the modulus
-	looked   atomic.Int64  // age at which all connections were looked at last
-	draining atomic.Bool
-	drained  chan struct{}  // closed once, under mu
-	running  sync.WaitGroup // connections, and goroutines that do something for one
+	age      atomic.Int64            // of the lane at the last Tick, in seconds
+	patience [waitKinds]atomic.Int64 // in seconds
+	joined   atomic.Uint32           // connections until now
+	draining atomic.Bool             // set under mu
 
-	mu     sync.Mutex // guards the fields below, and opening loops
-	conns  int        // connections
-	closed bool
-	once   sync.Once
+	mu      sync.Mutex     // guards closed, and opening loops
+	closed  bool           // no connection may join
+	running sync.WaitGroup // connections and their goroutines; a new connection counts under mu
 }
 
 // New returns a lane without connections.
 func New(cfg Config) *Lane {
 	l := &Lane{
-		app: cfg.App, polls: cfg.Polls, metrics: cfg.Metrics, origins: cfg.Origins, handOff: cfg.HandOff,
-		fields: newFieldCache(), back: newListener(cfg.Metrics), drained: make(chan struct{}),
+		cfg: cfg, begun: time.Now(), fields: newFieldCache(), back: newListener(),
 		loops: make([]loop, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
+	for i := range l.loops {
+		l.loops[i].delayed = make(map[*conn]time.Time)
+	}
 	l.life, l.endLife = context.WithCancel(context.Background())
-	l.begun = time.Now()
 	for what := range l.patience {
 		l.patience[what].Store(seconds(cfg.Idle))
 	}
-	l.patience[theRest].Store(seconds(restTimeout))
+	l.patience[waitRest].Store(seconds(restTimeout))
 	l.Reload(cfg.WriteTimeout)
 	l.Tick(l.begun)
 	return l
 }
 
-// age is the lane's age at the last Tick, in seconds.
-func (l *Lane) age() int64 { return l.heads.Load().age }
+// Reload changes the write timeout for waits that begin later.
+func (l *Lane) Reload(writeTimeout time.Duration) { l.patience[waitSpace].Store(seconds(writeTimeout)) }
 
-// Reload puts another write timeout in force, for what waits from now on.
-func (l *Lane) Reload(writeTimeout time.Duration) { l.patience[space].Store(seconds(writeTimeout)) }
-
-// seconds is d in whole seconds, at least one.
+// seconds returns d in whole seconds, at least one.
 func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
 
-// Listener is where connections go back to net/http.
+// Listener returns the listener of connections that the lane hands back to net/http.
 func (l *Lane) Listener() net.Listener { return l.back }
 
-// Tick makes new heads for answers if the second has changed, and ends what takes
-// too long.
+// Tick makes new heads of answers when the second has changed, answers with delayed
+// refusals, and ends connections that wait too long.
 func (l *Lane) Tick(now time.Time) {
+	if h := l.heads.Load(); h == nil || h.second != now.Unix() {
+		l.heads.Store(makeHeads(now, l.cfg.Origins))
+	}
 	age := int64(now.Sub(l.begun) / time.Second)
-	if h := l.heads.Load(); h == nil || h.second != now.Unix() || h.age != age {
-		l.heads.Store(makeHeads(now, age, l.origins, h))
-	}
-	look := age >= l.looked.Load()+lookEvery
-	if look {
-		l.looked.Store(age)
-	}
+	check := age/checkEvery != l.age.Swap(age)/checkEvery
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tellLocked(func(loop *loop) { loop.tick(now, look) })
+	l.postAllLocked(func(loop *loop) { loop.tick(now, check) })
 }
 
-// lookEvery is how many seconds pass between two looks at all connections, and how
-// late one may be ended that takes too long.
-const lookEvery = 5
+// checkEvery is how many seconds pass between two checks of all connections. A connection
+// that waits too long ends so much late at most.
+const checkEvery = 5
 
-// restTimeout is how long the rest of a request may take before net/http gets what
-// is there.
+// restTimeout is how long the rest of a request may take to arrive before the lane hands
+// its connection back.
 const restTimeout = 10 * time.Second
 
-// TakePoll takes over the connection of a poll that net/http has read, and answers
-// it; false if it cannot, and then nothing was touched. The session of a poll that
-// has none of its own is the lane's to end then.
+// TakePoll takes over the connection of a poll that net/http has read, and answers the
+// poll. It returns false if it cannot; then it has changed nothing. If it returns true,
+// the lane ends the session of a stateless poll.
 func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) bool {
-	c, gone := l.take(w, r)
-	if c == nil {
-		if gone {
-			l.app.End(s)
-		}
-		return gone
+	taken, lost := l.take(w, r, func(c *conn) { c.beginPoll(s, req) })
+	if lost {
+		l.cfg.App.End(s)
 	}
+	return taken
+}
+
+// TakePublish takes over the connection of a publish that net/http has read, and answers
+// the publish. It returns false if it cannot; then it has changed nothing.
+func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published) bool {
+	taken, _ := l.take(w, r, func(c *conn) { c.writePublished(published) })
+	return taken
+}
+
+// take takes the connection of r away from net/http and begins with do. It returns false
+// if the lane cannot serve the connection, or net/http has to close it after the answer.
+// lost says that taking it has broken the connection.
+func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) (taken, lost bool) {
+	nc, strikes := unwrap(listen.FromContext(r.Context()))
+	if nc == nil || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
+		return false, false
+	}
+	c := l.adopt(nc, l.cfg.Origins.Index(r.Header.Get("Origin")))
+	if c == nil {
+		return false, false
+	}
+	c.requests.strikes, c.who = strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	if r.Method == http.MethodPost {
 		c.requests.blanks = blanksBehindPost
 	}
-	c.begin(func(c *conn) { c.beginPoll(s, req) })
-	return true
-}
-
-// TakePublish takes over the connection of a publish that net/http has read, and
-// answers it; false if it cannot.
-func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published) bool {
-	c, gone := l.take(w, r)
-	if c == nil {
-		return gone
-	}
-	c.requests.blanks = blanksBehindPost
-	c.begin(func(c *conn) { c.writePublished(published) })
-	return true
-}
-
-// take takes the connection of r away from net/http, or returns nil if it is not
-// one for the lane, as one without listen.NewContext, or net/http has to end it; gone says that it is lost on the
-// way. begin must follow.
-func (l *Lane) take(w http.ResponseWriter, r *http.Request) (c *conn, gone bool) {
-	unwrapped, strikes := unwrap(listen.FromContext(r.Context()))
-	nc, ok := unwrapped.(Conn)
-	if !ok || !supported || l.draining.Load() || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
-		return nil, false
-	}
-	if c = l.adopt(nc, l.origins.Index(r.Header.Get("Origin"))); c == nil {
-		return nil, false
-	}
-	c.requests.strikes, c.who = strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	_, buffered, err := http.NewResponseController(w).Hijack()
-	_ = nc.Close() // the connection lives on in fd, or nobody can use it
+	_ = nc.Close() // c.fd keeps the connection open
 	if err != nil {
 		c.begin((*conn).close)
-		return nil, true
+		return true, true
 	}
-	ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // at most what net/http reads at a time, half of a buffer
+	ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // fits: net/http reads half of a buffer at a time
 	c.begins(ahead)
-	return c, false
+	c.begin(do)
+	return true, false
 }
 
-// adopt makes a connection of the lane that is nc, or nil if that fails. begin must
-// follow. nc is to be closed, but not before nobody else reads it.
-func (l *Lane) adopt(nc Conn, origin int) *conn {
-	raw, err := nc.SyscallConn()
-	if err != nil {
+// adopt makes nc a connection of the lane, or returns nil. begin must follow. The caller
+// closes nc as soon as nobody else reads it.
+func (l *Lane) adopt(nc *listen.Conn, origin int) *conn {
+	if !supported || l.draining.Load() {
 		return nil
 	}
-	fd, err := duplicate(raw)
+	fd, err := duplicate(nc)
 	if err != nil {
 		return nil
 	}
 	c := l.newConn(fd, listen.Counted(nc).Share())
 	c.origin = origin
-	if !l.admit(c) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.loop = &l.loops[int(l.joined.Add(1))%len(l.loops)]
+	if l.closed || l.draining.Load() || c.loop.open() != nil || c.loop.reserve(c.fd) != nil {
+		c.hangUp()
 		return nil
 	}
+	l.cfg.Metrics.LaneConnections.Inc()
+	l.running.Add(1)
 	return c
 }
 
-// newConn returns a connection that nobody has yet.
+// newConn returns a connection that belongs to no loop yet.
 func (l *Lane) newConn(fd int, counted *limit.Connection) *conn {
 	c := &conn{counted: counted, who: counted.Who(nil)}
 	c.owner = c
 	c.lane, c.requests.parser.lane, c.fd, c.unread = l, l, fd, true
-	c.answer.Init(l.polls, c, l.handOff)
+	c.answer.Init(l.cfg.Polls, c, l.cfg.HandOff)
 	return c
-}
-
-// admit counts c and makes a place for it in a loop. If that fails it closes the
-// descriptor.
-func (l *Lane) admit(c *conn) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.loop = &l.loops[int(l.next.Add(1))%len(l.loops)]
-	if l.closed || c.loop.open() != nil || c.loop.reserve(c.fd) != nil {
-		c.hangUp()
-		return false
-	}
-	l.conns++
-	l.metrics.LaneConnections.Inc()
-	l.running.Add(1)
-	return true
 }
 
 // begin gives the connection to its loop, which begins with do.
@@ -253,41 +215,26 @@ func (c *conn) begin(do func(*conn)) {
 	})
 }
 
-// forget uncounts a connection.
-func (l *Lane) forget() {
+// Drain stops taking connections over. It closes connections without a parked poll at
+// once, and the others after their answers. The channel is closed when the lane has no
+// connection and no goroutine for one.
+func (l *Lane) Drain() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conns--
-	l.metrics.LaneConnections.Dec()
-	l.running.Done()
-	l.maybeDrainedLocked()
-}
-
-// maybeDrainedLocked says so once the lane drains and no connection is left.
-func (l *Lane) maybeDrainedLocked() {
-	if l.draining.Load() && l.conns == 0 {
-		l.once.Do(func() { close(l.drained) })
-	}
-}
-
-// Drain takes no connection over any more and closes those on which no poll waits;
-// the others close after their answers. Drained is closed when none is left.
-func (l *Lane) Drain() {
 	l.draining.Store(true)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tellLocked(func(loop *loop) { loop.each((*conn).takeBack) })
-	l.maybeDrainedLocked()
+	l.postAllLocked(func(loop *loop) { loop.each((*conn).takeBack) })
+	drained := make(chan struct{})
+	go func() {
+		l.running.Wait()
+		close(drained)
+	}()
+	return drained
 }
 
-// Drained is closed when the lane has drained.
-func (l *Lane) Drained() <-chan struct{} { return l.drained }
-
-// Close closes the connections that are left, and returns when no goroutine of the
-// lane is.
+// Close closes the connections that are left, and waits for all goroutines of the lane.
 func (l *Lane) Close() {
 	l.mu.Lock()
-	l.tellLocked((*loop).closeAll)
+	l.postAllLocked((*loop).closeAll)
 	l.closed = true
 	l.mu.Unlock()
 	l.endLife()
@@ -298,8 +245,8 @@ func (l *Lane) Close() {
 	}
 }
 
-// tellLocked has the loops do something, unless the lane is closed.
-func (l *Lane) tellLocked(do func(*loop)) {
+// postAllLocked has each open loop do something, unless the lane is closed.
+func (l *Lane) postAllLocked(do func(*loop)) {
 	for i := range l.loops {
 		if loop := &l.loops[i]; !l.closed && loop.isOpen() {
 			loop.post(nil, func(*conn) { do(loop) })

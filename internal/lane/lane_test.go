@@ -18,10 +18,10 @@ func TestReloadIsForWhatWaitsForSpace(t *testing.T) {
 		l.Reload(timeout)
 		for what := range l.patience {
 			want := time.Minute
-			switch awaited(what) {
-			case space:
+			switch waitKind(what) {
+			case waitSpace:
 				want = timeout
-			case theRest:
+			case waitRest:
 				want = restTimeout
 			}
 			require.EqualValues(t, want/time.Second, l.patience[what].Load())

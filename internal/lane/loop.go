@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// A loop owns connections: one goroutine does everything that is done to them, in
-// turns. It hears of them from the kernel, and by letters. It never waits: neither for
-// a client nor for a lock that is held for long. Work that must wait gets a goroutine
-// of its own, which posts a letter at its end.
+// A loop owns connections: one goroutine does all work for them, in turns. It gets events
+// from the kernel, and letters from other goroutines. It never waits for a client, nor for
+// a lock that is held for long. Work that must wait gets a goroutine of its own, which
+// posts a letter at its end.
 //
-// Go's own poller would wake a goroutine for each connection. For the second that is
-// ready together with a first it wakes a thread, too, which mostly finds nothing to do:
-// an eighth of the daemon's CPU in a collaboration of pairs. The goroutines' stacks were
-// a third of the memory of a parked poll.
+// Go's own poller would wake a goroutine for each connection. If two connections are ready
+// at once it also wakes a second thread, which mostly finds nothing to do: an eighth of
+// the daemon's CPU when pairs of clients collaborate. Stacks of goroutines took a third of
+// the memory of a parked poll.
 //
 // A loop that also wrote the sessions' frames was simpler, but added 3 to 10 µs to a
-// delivery when it slept. So the output of a connection with a parked poll is lent to
-// the session.
+// delivery when it slept. So the loop lends the output of a connection with a parked poll
+// to the session.
 type loop struct {
 	poller
 	running sync.WaitGroup // run
@@ -31,33 +31,33 @@ type loop struct {
 	taken   []letter            // from the mailbox
 	opened  int                 // how many of taken are done
 	conns   []*conn             // by descriptor
-	delayed map[*conn]time.Time // when their delayed refusals are due
-	tired   bool                // a connection used its turn up
-	closing bool                // connections that still come are closed
+	delayed map[*conn]time.Time // when to answer with their delayed refusals
+	tired   bool                // a connection used all steps of its turn
+	closing bool                // connections that still join are closed
 }
 
-// A letter asks a loop to do something to its connection c, unless that has left. A
-// letter without a connection is for the loop.
+// A letter asks a loop to do something to its connection c, unless c has left. A letter
+// without a connection is for the loop.
 type letter struct {
 	c  *conn
 	do func(*conn)
 }
 
-// post has the loop do something to c. It does not block, and anyone may call it while
-// c has not left. A letter costs about 20 ns, and 600 more if the loop sleeps.
+// post has the loop do something to c. It does not block. Any goroutine may call it until
+// c has left. A letter costs about 20 ns, and 600 more if the loop sleeps.
 func (l *loop) post(c *conn, do func(*conn)) {
 	l.mail.Lock()
 	defer l.mail.Unlock()
 	l.letters = append(l.letters, letter{c, do})
 	if l.asleep {
 		l.asleep = false
-		l.wake() // with the lock: a letter that comes after shut must not write to its descriptor
+		l.wake() // under the lock: a letter after shut must not write to its descriptor
 	}
 }
 
-// deliver does what was posted, some letters at a time so that the kernel's events have
-// their turn, too. false: nothing is left to do, and the next letter wakes the loop.
-// With more, the kernel has more events.
+// deliver opens some letters, so that events get their turn soon. It returns false if no
+// work is left: then the next letter wakes the loop. more says that the kernel has more
+// events.
 func (l *loop) deliver(more bool) (again bool) {
 	if l.opened == len(l.taken) {
 		if cap(l.taken) > keptLetters {
@@ -89,18 +89,9 @@ func (l *loop) deliver(more bool) (again bool) {
 }
 
 const (
-	atOnce      = 128  // events, or letters, between two looks at the others
-	keptLetters = 4096 // how large an empty mailbox stays
+	atOnce      = 128  // events, or letters, before the others get their turn
+	keptLetters = 4096 // the largest mailbox that is kept when it is empty
 )
-
-// happened handles an event of the kernel. A descriptor's next owner cannot get an
-// event of the last: leave takes the descriptor off the epoll instance, and the next
-// owner joins by letter, after the events that were taken together.
-func (l *loop) happened(fd int, what uint32) {
-	if fd < len(l.conns) && l.conns[fd] != nil {
-		l.conns[fd].happened(what)
-	}
-}
 
 // join makes c one of the loop's connections.
 func (l *loop) join(c *conn) {
@@ -113,14 +104,14 @@ func (l *loop) join(c *conn) {
 	}
 }
 
-// leave ends what join began, before the descriptor is closed.
+// leave ends what join began. The caller closes the descriptor later.
 func (l *loop) leave(c *conn) {
 	l.conns[c.fd] = nil
 	delete(l.delayed, c)
 	l.remove(c.fd)
 }
 
-// each does something to all connections, and goes on with them.
+// each does something to every connection.
 func (l *loop) each(do func(*conn)) {
 	for _, c := range l.conns {
 		if c != nil {
@@ -130,9 +121,9 @@ func (l *loop) each(do func(*conn)) {
 	}
 }
 
-// tick answers the delayed refusals that are due, and with look ends what takes too
-// long.
-func (l *loop) tick(now time.Time, look bool) {
+// tick answers with the delayed refusals that are due. With check it also ends connections
+// that wait too long.
+func (l *loop) tick(now time.Time, check bool) {
 	for c, due := range l.delayed {
 		if !now.Before(due) {
 			delete(l.delayed, c)
@@ -140,26 +131,18 @@ func (l *loop) tick(now time.Time, look bool) {
 			c.proceed()
 		}
 	}
-	if !look {
+	if !check {
 		return
 	}
 	for _, c := range l.conns {
-		if c != nil && c.due < c.lane.age() {
+		if c != nil && c.due < c.lane.age.Load() {
 			c.overdue()
 			c.proceed()
 		}
 	}
 }
 
-// delay has a refusal told when it is due.
-func (l *loop) delay(c *conn, due time.Time) {
-	if l.delayed == nil {
-		l.delayed = make(map[*conn]time.Time)
-	}
-	l.delayed[c] = due
-}
-
-// closeAll closes all connections, and those that still come.
+// closeAll closes all connections, and those that join later.
 func (l *loop) closeAll() {
 	l.closing = true
 	l.each((*conn).close)

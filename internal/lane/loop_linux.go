@@ -1,20 +1,22 @@
 package lane
 
 import (
+	"cmp"
 	"encoding/binary"
 	"os"
 	"syscall"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
-// supported says that the lane works here; elsewhere net/http serves everything.
+// supported says that the lane works on this system. Elsewhere net/http serves everything.
 const supported = true
 
-// A poller is what a loop has from the kernel: an epoll instance, and an eventfd to be
-// woken by. The loop waits for the instance in Go's poller, as for any file, so it
-// blocks no thread. Set by open, immutable until
-// shut.
+// A poller is an epoll instance, and an eventfd that wakes the loop. Go's poller watches
+// the instance, as it does any file, so a waiting loop blocks no thread. open sets the
+// fields; they do not change until shut.
 type poller struct {
 	file  *os.File        // the instance; closing it ends run; nil: not open
 	raw   syscall.RawConn // of file
@@ -25,31 +27,30 @@ type poller struct {
 // isOpen reports whether the loop runs.
 func (p *poller) isOpen() bool { return p.file != nil }
 
-// open starts the loop, unless it runs. Lane.mu guards it.
+// open starts the loop unless it runs. The caller holds Lane.mu.
 func (l *loop) open() error {
 	if l.isOpen() {
 		return nil
 	}
-	epoll, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("epoll_create1", err)
 	}
-	// Package os uses Go's poller for descriptors that do not block.
-	if err := syscall.SetNonblock(epoll, true); err != nil {
-		_ = syscall.Close(epoll)
-		return os.NewSyscallError("fcntl", err)
-	}
-	file := os.NewFile(uintptr(epoll), "epoll")
+	_ = unix.SetNonblock(epoll, true) // package os uses Go's poller only for descriptors that do not block
+	file, event := os.NewFile(uintptr(epoll), "epoll"), -1
 	raw, err := file.SyscallConn()
 	if err == nil {
-		err = file.SetReadDeadline(time.Time{}) // it fails if Go's poller does not take the file
+		err = file.SetReadDeadline(time.Time{}) // fails unless Go's poller watches the file
 	}
-	event := 0
 	if err == nil {
-		event, err = newEvent(epoll)
+		event, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	}
+	if err == nil {
+		err = control(epoll, unix.EPOLL_CTL_ADD, event, unix.EPOLLIN|unix.EPOLLET)
 	}
 	if err != nil {
 		_ = file.Close()
+		closeFD(event)
 		return err
 	}
 	l.poller = poller{file: file, raw: raw, epoll: epoll, event: event}
@@ -57,28 +58,14 @@ func (l *loop) open() error {
 	return nil
 }
 
-// newEvent returns an eventfd of which epoll tells.
-func newEvent(epoll int) (int, error) {
-	fd, _, errno := syscall.Syscall(syscall.SYS_EVENTFD2, 0, syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if errno != 0 {
-		return 0, os.NewSyscallError("eventfd2", errno)
-	}
-	event := int(fd)
-	if err := control(epoll, syscall.EPOLL_CTL_ADD, event, syscall.EPOLLIN|edges); err != nil {
-		closeFD(event)
-		return 0, err
-	}
-	return event, nil
-}
-
-// shut returns when run has ended. No connection may be left, and none can come.
+// shut ends run and waits for it. No connection may be left, and none may come.
 func (l *loop) shut() {
 	if !l.isOpen() {
 		return
 	}
-	_ = l.file.Close() // it waits for run
+	_ = l.file.Close() // waits for run
 	l.running.Wait()
-	for l.deliver(false) { // what goroutines posted last
+	for l.deliver(false) { // the last letters of goroutines
 	}
 	l.mail.Lock()
 	defer l.mail.Unlock()
@@ -87,47 +74,46 @@ func (l *loop) shut() {
 	l.poller = poller{}
 }
 
+// Events that a loop asks for.
 const (
-	edges    = 1 << 31 // EPOLLET; syscall's constant is negative
-	arrivals = syscall.EPOLLIN | syscall.EPOLLRDHUP | edges
-	andSpace = arrivals | syscall.EPOLLOUT
-
-	ends = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR // the client has ended its side, or all
+	arrivals = unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET
+	andSpace = arrivals | unix.EPOLLOUT
 )
 
-// reserve makes a place for a descriptor, so that watch finds one. Anyone may call it.
-func (p *poller) reserve(fd int) error { return control(p.epoll, syscall.EPOLL_CTL_ADD, fd, 0) }
+// reserve makes room for a descriptor in the instance, so that watch cannot lack memory.
+// Any goroutine may call it.
+func (p *poller) reserve(fd int) error { return control(p.epoll, unix.EPOLL_CTL_ADD, fd, 0) }
 
-// watch has the loop hear of events on a descriptor: of those that were before, too.
+// watch asks for events on a descriptor, also for those that happened before.
 func (p *poller) watch(fd int, events uint32) error {
-	return control(p.epoll, syscall.EPOLL_CTL_MOD, fd, events)
+	return control(p.epoll, unix.EPOLL_CTL_MOD, fd, events)
 }
 
-// remove ends what reserve began, before the descriptor is closed.
-func (p *poller) remove(fd int) { _ = control(p.epoll, syscall.EPOLL_CTL_DEL, fd, 0) }
+// remove ends what reserve began. The caller closes the descriptor later.
+func (p *poller) remove(fd int) { _ = control(p.epoll, unix.EPOLL_CTL_DEL, fd, 0) }
 
 func control(epoll, what, fd int, events uint32) error {
-	event := syscall.EpollEvent{Events: events, Fd: int32(fd)}
-	return os.NewSyscallError("epoll_ctl", syscall.EpollCtl(epoll, what, fd, &event))
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(epoll, what, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)}))
 }
 
-// wake makes an event. Nobody reads the eventfd: each write is another edge, and its
-// counter has room for 2^64 of them.
+// wake wakes the loop. Nobody reads the eventfd: each write is a new edge, and its
+// counter holds 2^64 writes.
 func (p *poller) wake() { _, _ = rawWrite(p.event, one) }
 
 var one = binary.NativeEndian.AppendUint64(nil, 1)
 
-// run is the loop. It never leaves raw.Read in between: Go's poller tells of each
-// change once, and a new call forgets those before it.
+// run is the loop. It stays in raw.Read until the end: Go's poller reports each change
+// once, and a new call would lose the changes before it.
 func (l *loop) run() {
-	var events [atOnce]syscall.EpollEvent
+	var events [atOnce]unix.EpollEvent
 	_ = l.raw.Read(func(epoll uintptr) bool {
 		for {
 			n := epollWait(epoll, events[:])
-			for i := range events[:n] {
-				l.happened(int(events[i].Fd), heardOf(events[i].Events))
+			for _, e := range events[:n] {
+				l.handle(e)
 			}
-			// Fewer events than asked for were all; Go's poller tells of the next.
+			// With fewer events than asked for, the instance has no more, and Go's poller
+			// reports the next.
 			if !l.deliver(n == atOnce) {
 				return false
 			}
@@ -135,25 +121,27 @@ func (l *loop) run() {
 	})
 }
 
-// heardOf translates an event.
-func heardOf(events uint32) (what uint32) {
-	if events&syscall.EPOLLIN != 0 {
-		what |= heardArrival
+// handle handles one event of the kernel. An event of a closed descriptor cannot reach
+// the next connection with the same number: leave removes the descriptor from the
+// instance, and the next connection joins by a letter, which the loop opens after all
+// events that it took before.
+func (l *loop) handle(e unix.EpollEvent) {
+	fd := int(e.Fd)
+	if fd >= len(l.conns) || l.conns[fd] == nil {
+		return
 	}
-	if events&ends != 0 {
-		what |= heardEnd
-	}
-	if events&syscall.EPOLLOUT != 0 {
-		what |= heardSpace
-	}
-	return what
+	c := l.conns[fd]
+	ended := e.Events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+	c.ended = c.ended || ended
+	c.unread = c.unread || ended || e.Events&unix.EPOLLIN != 0
+	c.proceed()
 }
 
-// epollWait, rawRead and rawWrite do not tell Go's scheduler of the system call: it
-// does not wait, writes are of 64 KiB at most (output.put), and telling costs 1 to 2 µs
+// epollWait, rawRead and rawWrite do not tell Go's scheduler about the system call. It
+// never blocks, and one write has at most 64 KiB (output.put). Telling costs 1 to 2 µs
 // of the 11 that a delivery takes.
 
-func epollWait(epoll uintptr, events []syscall.EpollEvent) int {
+func epollWait(epoll uintptr, events []unix.EpollEvent) int {
 	n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
 	if errno != 0 {
 		return 0
@@ -171,19 +159,15 @@ func rawWrite(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// duplicate returns a descriptor of the same connection that Go's poller does not know.
-func duplicate(raw syscall.RawConn) (fd int, err error) {
-	controlErr := raw.Control(func(old uintptr) {
-		n, _, errno := syscall.Syscall(syscall.SYS_FCNTL, old, syscall.F_DUPFD_CLOEXEC, 0)
-		fd = int(n)
-		if errno != 0 {
-			err = os.NewSyscallError("fcntl", errno)
-		}
-	})
-	if controlErr != nil {
-		return 0, controlErr
+// duplicate returns a second descriptor of a connection, which Go's poller does not
+// watch.
+func duplicate(c syscall.Conn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
 	}
-	return fd, err
+	failed := raw.Control(func(old uintptr) { fd, err = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
+	return fd, cmp.Or(failed, err)
 }
 
 func closeFD(fd int) { _ = syscall.Close(fd) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -72,7 +73,6 @@ func (s *stage) connect() (c *conn, client int) {
 	c = s.newConn(pair[0], nil)
 	c.loop = s.loop
 	require.NoError(s, s.loop.reserve(c.fd))
-	s.conns++
 	s.running.Add(1)
 	s.loop.join(c)
 	return c, pair[1]
@@ -96,10 +96,10 @@ func ask(t *testing.T, client, requests int) {
 // hear has the loop handle what the kernel has to tell.
 func (s *stage) hear() {
 	s.Helper()
-	var events [atOnce]syscall.EpollEvent
+	var events [atOnce]unix.EpollEvent
 	n := epollWait(uintptr(s.loop.epoll), events[:])
 	for _, e := range events[:n] {
-		s.loop.happened(int(e.Fd), heardOf(e.Events))
+		s.loop.handle(e)
 	}
 }
 
@@ -142,10 +142,10 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, auth.Open{})
-			s.polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"))
+			s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"))
 			c, _ := s.connect()
-			c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
-			c.client = &clientContext{done: make(chan struct{})}
+			c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
+			c.client = make(clientContext)
 			finished := 0
 			waited := make(chan struct{})
 			c.carryOutLater(func(context.Context) func() *wire.Reply {
@@ -193,7 +193,7 @@ func TestLettersHaveTurns(t *testing.T) {
 func TestALoopDoesNotTouchWhatIsLent(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	c, client := s.connect()
-	c.state, c.client = waiting, &clientContext{done: make(chan struct{})}
+	c.state, c.client = waiting, make(clientContext)
 	ask(t, client, 1)
 	s.hear()
 	require.Zero(t, s.published())
@@ -230,8 +230,7 @@ func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
 	second := s.newConn(fd, nil)
 	second.loop = s.loop
 	require.NoError(t, s.loop.reserve(fd))
-	s.loop.happened(fd, heardArrival|heardEnd) // of the first: the second has not joined yet
-	s.conns++
+	s.loop.handle(unix.EpollEvent{Fd: int32(fd), Events: unix.EPOLLIN | unix.EPOLLRDHUP}) // of the first: the second has not joined yet
 	s.running.Add(1)
 	ask(t, pair[1], 1)
 	s.loop.join(second)

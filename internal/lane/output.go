@@ -46,7 +46,7 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	s := takeScratch()
 	defer s.free()
 	if o.gzip {
-		if m := frame.TakeMember(o.format, o.lane.polls.CompressionMinBytes(), lead, frames); m != nil {
+		if m := frame.TakeMember(o.format, o.lane.cfg.Polls.CompressionMinBytes(), lead, frames); m != nil {
 			defer m.Release()
 			return n, o.writeMember(s, m)
 		}
@@ -58,8 +58,8 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 // headOf is the head of the answer that is f alone.
 func (o *output) headOf(f *frame.Frame) *frame.Head {
 	if o.gzip {
-		if block, pays := f.Deflated(o.format, o.lane.polls.CompressionMinBytes()); pays {
-			o.lane.metrics.Compressed(len(f.Bytes(o.format)), frame.MemberSize(block))
+		if block, pays := f.Deflated(o.format, o.lane.cfg.Polls.CompressionMinBytes()); pays {
+			o.lane.cfg.Metrics.Compressed(len(f.Bytes(o.format)), frame.MemberSize(block))
 			return o.head().gzipped[o.format]
 		}
 	}
@@ -121,10 +121,10 @@ func (o *output) sendBare(lead []byte, frames []*frame.Frame) (int, error) {
 	if !o.deflates {
 		return o.size(frames), o.writeFrames(s, frames, plain)
 	}
-	n, least := 0, o.lane.polls.CompressionMinBytes()
+	n, least := 0, o.lane.cfg.Polls.CompressionMinBytes()
 	for _, f := range frames {
 		n += len(f.Bytes(o.format.OffSocket())) // what is counted is how large they are without
-		p := part{o.lane.polls.SocketMessage(f, o.format, least), f, asIs}
+		p := part{o.lane.cfg.Polls.SocketMessage(f, o.format, least), f, asIs}
 		if err := o.add(s, p); err != nil {
 			return n, err
 		}
@@ -199,7 +199,7 @@ func (o *output) add(s *scratch, p part) error {
 
 // writeMember writes m as a whole answer.
 func (o *output) writeMember(s *scratch, m *frame.Member) error {
-	o.lane.metrics.Compressed(m.Raw(), m.Size())
+	o.lane.cfg.Metrics.Compressed(m.Raw(), m.Size())
 	s.bytes = o.head().gzipped[o.format].Append(s.bytes, m.Size())
 	for _, p := range m.Parts() {
 		if p.Frame == nil { // m is released before the client reads it
@@ -275,7 +275,7 @@ func (o *output) put(b []byte) (n int) {
 			o.dropBacklog()
 		}
 	}
-	o.lane.metrics.BytesOut.Add(float64(n))
+	o.lane.cfg.Metrics.BytesOut.Add(float64(n))
 	return n
 }
 

@@ -27,7 +27,7 @@ import (
 func laneForOutputs() *Lane {
 	m := metrics.New("test")
 	account := memory.New(1<<30, nil, m)
-	return &Lane{metrics: m, origins: cors.New(nil), polls: transport.New(transport.Config{}, wire.Limits{}, account, m)}
+	return &Lane{cfg: Config{Metrics: m, Origins: cors.New(nil), Polls: transport.New(transport.Config{}, wire.Limits{}, account, m)}}
 }
 
 // nobody is an owner of unread bytes without an address.
@@ -80,7 +80,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			defer closeFD(pair[0])
 			defer closeFD(pair[1])
 			l := laneForOutputs()
-			l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
+			l.heads.Store(makeHeads(time.Now(), l.cfg.Origins))
 			o := &output{lane: l, owner: nobody{}, fd: pair[0], gzip: true}
 
 			require.NoError(t, o.write(bytes.Repeat([]byte("x"), before)))
@@ -125,7 +125,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 // keeps no copy. It counts all of it until the client has read it, or has left.
 func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 	l := laneForOutputs()
-	l.heads.Store(makeHeads(time.Now(), 0, l.origins, nil))
+	l.heads.Store(makeHeads(time.Now(), l.cfg.Origins))
 	frames, length := make([]*frame.Frame, 1000), 0
 	for i := range frames {
 		frames[i] = frame.New(&wire.Message{Data: fmt.Appendf(nil, `"message %d %0100d"`, i, i)}, time.Time{}, 0, nil)
@@ -183,7 +183,7 @@ func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 			for _, o := range stuck {
 				w := o.backlog
 				require.Less(t, int64(w.own), int64(24<<10))
-				require.Positive(t, l.polls.Memory().Of(memory.Unread))
+				require.Positive(t, l.cfg.Polls.Memory().Of(memory.Unread))
 				o.dropBacklog()
 				require.Zero(t, w.own+w.shared)
 			}

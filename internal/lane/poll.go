@@ -3,7 +3,6 @@ package lane
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -12,26 +11,26 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A poll is the poll that a connection answers, if one is begun.
+// A poll is the poll that a connection answers, if any.
 type poll struct {
 	answer  transport.Answer // lent with the output
 	state   pollState
-	session *session.Session // of the last poll: most connections have one
+	session *session.Session // of the last poll: most connections have only one
 
-	client   *clientContext  // nil until a goroutine waits
-	waitFunc func()          // conn.wait; bound once: a poll should allocate nothing
-	became   transport.State // what wait found
+	client   clientContext   // nil until a goroutine waits
+	waitFunc func()          // conn.wait; bound once, so that a poll allocates nothing
+	became   transport.State // what wait returned
 	err      error           // likewise
 }
 
-// A pollState is where a poll is.
+// A pollState is the state of a connection's poll.
 type pollState uint8
 
 const (
 	noPoll  pollState = iota
 	begun             // it can continue
 	parked            // the output is lent to the session
-	waiting           // the output is lent to a goroutine, or a call is made aside
+	waiting           // the output is lent to a goroutine, or a call runs aside
 )
 
 // beginPoll begins a poll of s.
@@ -55,7 +54,7 @@ func (c *conn) stepPoll() bool {
 	return true
 }
 
-// settlePoll notes what became of the poll.
+// settlePoll notes the new state of the poll.
 func (c *conn) settlePoll(state transport.State, err error) {
 	switch state {
 	case transport.Parked:
@@ -75,23 +74,20 @@ func (c *conn) settlePoll(state transport.State, err error) {
 	}
 }
 
-// makeClient makes what goroutines need that wait for the connection.
+// makeClient makes the fields for goroutines that wait.
 func (c *conn) makeClient() {
 	if c.client == nil {
-		c.client = &clientContext{done: make(chan struct{})}
-		c.waitFunc = c.wait
+		c.client, c.waitFunc = make(clientContext), c.wait
 	}
 }
 
-// wait is the goroutine of a poll that waits on its session's queue. It owns the output
-// and the answer until its letter.
+// wait is the goroutine of a poll that waits on its session's queue. It has the output and
+// the answer until it posts its letter.
 func (c *conn) wait() {
 	defer c.lane.running.Done()
 	c.became, c.err = c.answer.Wait(c.client)
-	c.loop.post(c, (*conn).waited)
+	c.loop.post(c, func(c *conn) { c.settlePoll(c.became, c.err) })
 }
-
-func (c *conn) waited() { c.settlePoll(c.became, c.err) }
 
 // takeBack takes a parked poll back from its session.
 func (c *conn) takeBack() {
@@ -101,7 +97,7 @@ func (c *conn) takeBack() {
 	c.state = begun
 	if c.answer.Unpark() {
 		c.closeSession()
-		c.answered()
+		c.answered(false)
 	}
 }
 
@@ -115,30 +111,29 @@ func (c *conn) abandonPoll() {
 	}
 }
 
-// closeSession ends a poll's time on the connection, with its session if that is the
-// poll's own.
+// closeSession ends the poll, and its session if that belongs to this poll alone.
 func (c *conn) closeSession() {
 	c.state = noPoll
 	if c.session.ID() == "" {
-		c.lane.app.End(c.session)
+		c.lane.cfg.App.End(c.session)
 		c.session = nil
 	}
 }
 
-// endPoll answers a poll that has ended with err, if anything is left to say.
+// endPoll ends a poll with err, and writes the rest of its answer, if any.
 func (c *conn) endPoll(err error) {
 	c.closeSession()
 	problem, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case c.talk != nil:
 		c.act(c.talk.Conversation.End(err))
-	case c.chunked, c.format == frame.EventStream: // also one that has not begun; see mayReconnect in httpapi
+	case c.chunked, c.format == frame.EventStream: // also an event stream without a first byte; see mayReconnect in httpapi
 		if err != nil && c.answer.EndStream(err) != nil || c.endChunks() != nil {
 			c.ending = closing
 		}
-		c.answeredBy(ok && problem.Code == wire.CodeDraining)
+		c.answered(ok && problem.Code == wire.CodeDraining)
 	case err == nil:
-		c.answered()
+		c.answered(false)
 	case ok:
 		c.fail(err)
 	default:
@@ -146,40 +141,35 @@ func (c *conn) endPoll(err error) {
 	}
 }
 
-// answered ends the connection's time after an answer, if the lane drains.
-func (c *conn) answered() { c.answeredBy(false) }
-
-// answeredBy is answered, or with last after the last answer.
-func (c *conn) answeredBy(last bool) {
+// answered notes that an answer is complete. It is the last on the connection if the lane
+// drains.
+func (c *conn) answered(last bool) {
 	if c.ending == staying && (last || c.lane.draining.Load()) {
 		c.ending = lastAnswer
 	}
 }
 
-// A clientContext is done when the client has left. A context.WithCancel for each
-// connection would cost three times as much.
-type clientContext struct {
-	once sync.Once
-	done chan struct{}
+// A clientContext is a context.Context that is done when the client has left. A
+// context.WithCancel for each connection would need three times the memory.
+type clientContext chan struct{}
+
+// leave ends the context. Only the loop calls it.
+func (c clientContext) leave() {
+	if c.Err() == nil {
+		close(c)
+	}
 }
 
-func (c *clientContext) leave() { c.once.Do(func() { close(c.done) }) }
-
-// Deadline implements context.Context.
-func (c *clientContext) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Done implements context.Context.
-func (c *clientContext) Done() <-chan struct{} { return c.done }
+func (c clientContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (c clientContext) Done() <-chan struct{}       { return c }
+func (c clientContext) Value(any) any               { return nil }
 
 // Err implements context.Context.
-func (c *clientContext) Err() error {
+func (c clientContext) Err() error {
 	select {
-	case <-c.done:
+	case <-c:
 		return context.Canceled
 	default:
 		return nil
 	}
 }
-
-// Value implements context.Context.
-func (c *clientContext) Value(any) any { return nil }

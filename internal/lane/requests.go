@@ -10,18 +10,19 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// requests is the work of a connection that carries requests of the lane's forms.
+// requests is the work of a connection with HTTP requests.
 type requests struct {
 	parser  parser
-	refusal error  // that is delayed: its client does not wait as it is told; nil: none
-	blanks  int    // bytes of line ends that may come before the next request
-	served  uint32 // requests since it came to the lane
-	strikes uint8  // how often it was handed back after next to nothing, in a row
+	refusal error  // a delayed refusal; nil: none
+	blanks  int    // how many bytes of line ends may precede the next request
+	served  uint32 // requests since the connection joined
+	strikes uint8  // how often in a row the lane handed it back after few requests
 }
 
 // serve serves one request, and reports whether it did anything.
@@ -42,7 +43,7 @@ func (c *conn) serve() bool {
 	return true
 }
 
-// serveNext serves the first of the requests that were read.
+// serveNext serves the first request in the buffer.
 func (c *conn) serveNext() {
 	var r request
 	switch kind := c.requests.parser.read(c.bytes(), &r); kind {
@@ -62,8 +63,8 @@ func (c *conn) serveNext() {
 	}
 }
 
-// skipEmptyLine skips what some clients send behind the body of a POST, as net/http
-// does: line ends among the first four bytes. It reports whether there was one.
+// skipEmptyLine skips line ends among the first bytes, and reports whether it found any.
+// Some clients send them after the body of a POST, and net/http skips them too.
 func (c *conn) skipEmptyLine() bool {
 	first := c.buf[:min(c.requests.blanks, c.filled)]
 	n := len(first) - len(bytes.TrimLeft(first, "\r\n"))
@@ -83,15 +84,15 @@ func (c *conn) servePoll(kind form, r *request) {
 	caller := c.caller(r)
 	if kind == topicsForm {
 		p := app.TopicPoll{Query: string(r.query), Accepts: r.fields.accepts}
-		if s, req, err = c.lane.app.PollTopics(app.NoWait, caller, p); errors.Is(err, app.ErrWouldWait) {
+		if s, req, err = c.lane.cfg.App.PollTopics(app.NoWait, caller, p); errors.Is(err, app.ErrWouldWait) {
 			c.callAside(r, 0, func(ctx context.Context) func(*conn) {
-				s, req, err := c.lane.app.PollTopics(ctx, caller, p)
+				s, req, err := c.lane.cfg.App.PollTopics(ctx, caller, p)
 				return func(c *conn) { c.answerPoll(s, req, err) }
 			})
 			return
 		}
 	} else {
-		s, req, err = c.lane.app.Poll(caller, app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts})
+		s, req, err = c.lane.cfg.App.Poll(caller, app.Poll{Session: r.name, Known: c.session, Query: r.query, Accepts: r.fields.accepts})
 	}
 	c.accept(r, 0)
 	c.answerPoll(s, req, err)
@@ -103,65 +104,14 @@ func (c *conn) answerPoll(s *session.Session, req transport.Request, err error) 
 		c.refuse(err)
 		return
 	}
-	c.lane.metrics.LanePolls.Inc()
+	c.lane.cfg.Metrics.LanePolls.Inc()
 	req.At = c.lane.begun.Add(c.readAt)
 	c.beginPoll(s, req)
 }
 
-// caller returns who sent a request.
-func (c *conn) caller(r *request) app.Caller {
-	c.who = c.counted.Who(header(r.fields.forwardedFor))
-	return app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
-}
-
-// header returns a header's values, as net/http has them.
-func header(value string) []string {
-	if value == "" {
-		return nil
-	}
-	return []string{value}
-}
-
-// accept notes that a request is served here, and what may follow it.
-func (c *conn) accept(r *request, blanks int) {
-	c.requests.served++
-	c.requests.blanks = blanks
-	c.origin = r.fields.originIndex
-	c.consume(r.length)
-}
-
-// callAside has a goroutine call what has to wait, and answers with what the call
-// returns. Meanwhile the connection does nothing else. ctx ends if the client leaves.
-func (c *conn) callAside(r *request, blanks int, call func(ctx context.Context) (answer func(*conn))) {
-	c.accept(r, blanks)
-	c.state = waiting
-	c.makeClient()
-	c.lane.running.Go(func() {
-		answer := call(c.client)
-		c.loop.post(c, func(c *conn) {
-			c.state = noPoll
-			answer(c)
-		})
-	})
-}
-
-// fail answers with what err says, or closes the connection if nothing can be told. A
-// client that is told that the daemon drains reconnects, which may lead to another daemon.
-func (c *conn) fail(err error) {
-	p := c.lane.app.Problem(err)
-	if p == nil {
-		c.ending = closing
-		return
-	}
-	body := app.InJSON(p)
-	closes := c.lane.draining.Load() || p.Code == wire.CodeDraining
-	_ = c.write(c.head().appendProblem(nil, p, append(body, '\n'), closes)) // isFlushed looks whether it failed
-	c.answeredBy(closes)
-}
-
-// servePublish serves one publish.
+// servePublish serves one publish. net/http refuses those from pages of other origins.
 func (c *conn) servePublish(r *request) {
-	if !r.fields.passes() {
+	if !r.fields.mayPublish {
 		c.ending = returning
 		return
 	}
@@ -169,11 +119,11 @@ func (c *conn) servePublish(r *request) {
 		Topic: string(r.name), Query: string(r.query), Payload: r.body,
 		ContentType: app.HeaderOf(header(r.fields.contentType)), IdempotencyKey: app.HeaderOf(header(r.fields.idempotencyKey)),
 	}
-	published, err := c.lane.app.Publish(app.NoWait, caller, p)
+	published, err := c.lane.cfg.App.Publish(app.NoWait, caller, p)
 	if errors.Is(err, app.ErrWouldWait) {
 		p.Payload = bytes.Clone(r.body)
 		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
-			published, err := c.lane.app.Publish(ctx, caller, p)
+			published, err := c.lane.cfg.App.Publish(ctx, caller, p)
 			return func(c *conn) { c.answerPublish(published, err) }
 		})
 		return
@@ -188,7 +138,7 @@ func (c *conn) answerPublish(published wire.Published, err error) {
 		c.refuse(err)
 		return
 	}
-	c.lane.metrics.LanePublishes.Inc()
+	c.lane.cfg.Metrics.LanePublishes.Inc()
 	c.writePublished(published)
 }
 
@@ -199,13 +149,51 @@ func (c *conn) writePublished(published wire.Published) {
 	var body [512]byte
 	line := frame.AppendPublished(body[:0], published)
 	s.bytes = append(c.head().published.Append(s.bytes, len(line)), line...)
-	_ = c.writeScratch(s) // isFlushed looks whether it failed
-	c.answered()
+	_ = c.writeScratch(s) // isFlushed handles a failure
+	c.answered(false)
 }
 
-// refuse answers with what err says: now, or later if its client does not wait as it is
-// told (limit.Refusal). A refusal that is delayed costs no goroutine and no timer: its
-// loop looks at each Tick whether it is due.
+// caller returns the sender of a request.
+func (c *conn) caller(r *request) app.Caller {
+	c.who = c.counted.Who(header(r.fields.forwardedFor))
+	return app.Caller{Credentials: auth.Credentials{Authorization: r.fields.authorization}, Who: c.who}
+}
+
+// header returns the values of a header as net/http does.
+func header(value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{value}
+}
+
+// accept notes that the lane serves a request, and how many blanks may follow it.
+func (c *conn) accept(r *request, blanks int) {
+	c.requests.served++
+	c.requests.blanks = blanks
+	c.origin = r.fields.originIndex
+	c.consume(r.length)
+}
+
+// callAside makes a call that waits in a goroutine. Then the loop runs the function that
+// the call returned. Meanwhile the connection serves nothing else. ctx ends when the
+// client leaves.
+func (c *conn) callAside(r *request, blanks int, call func(ctx context.Context) (answer func(*conn))) {
+	c.accept(r, blanks)
+	c.state = waiting
+	c.makeClient()
+	c.lane.running.Go(func() {
+		answer := call(c.client)
+		c.loop.post(c, func(c *conn) {
+			c.state = noPoll
+			answer(c)
+		})
+	})
+}
+
+// refuse answers with the problem of err. A client that ignores refusals gets it later
+// (limit.Refusal). A delayed refusal needs no goroutine and no timer: the loop checks at
+// each Tick whether it is due.
 func (c *conn) refuse(err error) {
 	refusal, ok := errors.AsType[*limit.Refusal](err)
 	if !ok || refusal.Hold <= 0 || c.lane.draining.Load() {
@@ -213,12 +201,29 @@ func (c *conn) refuse(err error) {
 		return
 	}
 	c.requests.refusal = err
-	c.loop.delay(c, time.Now().Add(refusal.Hold))
+	c.loop.delayed[c] = time.Now().Add(refusal.Hold)
 }
 
-// answerRefusal answers with the refusal that was delayed.
+// answerRefusal answers with the delayed refusal.
 func (c *conn) answerRefusal() {
 	why := c.requests.refusal
 	c.requests.refusal = nil
 	c.fail(why)
+}
+
+// fail answers with the problem of err, or closes the connection if err has none. A client
+// that gets draining reconnects, and may reach another daemon.
+func (c *conn) fail(err error) {
+	p := c.lane.cfg.App.Problem(err)
+	if p == nil {
+		c.ending = closing
+		return
+	}
+	h, last := c.head(), c.lane.draining.Load() || p.Code == wire.CodeDraining
+	after := h.after
+	if last {
+		after += "Connection: close\r\n"
+	}
+	_ = c.write(listen.ProblemAnswer(p, h.before, after)) // isFlushed handles a failure
+	c.answered(last)
 }
