@@ -7,47 +7,47 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// A backlog is what a client has yet to read. It refers to frames, whose bytes all
-// subscribers share: a copy for each client that does not read would have no bound. So
-// an unread answer of a thousand frames takes 8 KB, not its length.
+// A backlog has the bytes that a client has not taken yet. It refers to frames, whose
+// bytes all subscribers share. Copies for every client that does not read would have no
+// bound. So an unread answer of a thousand frames takes 8 KB, whatever its length.
 type backlog struct {
 	runs []run
 
-	// Bytes that wait. Only add changes them.
-	own    int // that nobody else is sent, with the references to frames
-	shared int // of frames
+	// Bytes that wait. Only add changes these numbers.
+	own    int // bytes for this client alone, and the references to frames
+	shared int // bytes of frames
 	unread memory.UnreadBytes
 }
 
-// refBytes is about what a reference to a frame takes.
+// refBytes is about how many bytes a reference to a frame takes.
 const refBytes = 16
 
-// A run is some bytes and the frames that follow them. The frames are pinned, and
-// encoded when it is their turn.
+// A run is some bytes and the frames that follow them. The frames are pinned. A frame is
+// encoded when the bytes before it are written.
 type run struct {
 	bytes  []byte
-	frame  *frame.Frame // whose they are; nil: the client's own
+	frame  *frame.Frame // of bytes; nil: they are the client's own
 	frames []*frame.Frame
 	shape  shape // of frames
 }
 
-// A shape is how bytes are made of a frame.
+// A shape says how a frame was encoded.
 type shape uint8
 
 const (
-	asIs  shape = iota // in no way that could be repeated
+	asIs  shape = iota // in a way that cannot be repeated
 	plain              // in the answer's format
 	chunk              // as a chunk in that format
 )
 
-// A part is some bytes of an answer: a frame's in some shape, or the answer's own.
+// A part is some bytes of an answer: a frame in some shape, or the client's own bytes.
 type part struct {
 	bytes []byte
-	frame *frame.Frame // nil: own
+	frame *frame.Frame // nil: the client's own bytes
 	shape shape
 }
 
-// part returns a frame's bytes in a shape.
+// part returns a frame in a shape.
 func (o *output) part(f *frame.Frame, in shape) part {
 	if in == chunk {
 		return part{f.Chunk(o.format), f, chunk}
@@ -55,8 +55,8 @@ func (o *output) part(f *frame.Frame, in shape) part {
 	return part{f.Bytes(o.format), f, plain}
 }
 
-// keep puts a part behind the backlog, without its first bytes. Own bytes must not
-// change any more.
+// keep appends a part to the backlog, without its first bytes. The client's own bytes must
+// not change any more.
 func (o *output) keep(p part, skip int) {
 	if o.backlog == nil {
 		o.backlog = new(backlog)
@@ -76,7 +76,7 @@ func (o *output) keep(p part, skip int) {
 	w.runs = append(w.runs, run{bytes: p.bytes[skip:], frame: p.frame, shape: p.shape})
 }
 
-// keepRest keeps what follows the first bytes of a scratch, whose memory is reused.
+// keepRest keeps the bytes of a scratch from an index on. The scratch can be reused.
 func (o *output) keepRest(s *scratch, from int) {
 	for i, p := range s.parts {
 		begin := s.begins[i]
@@ -96,18 +96,17 @@ func (o *output) keepRest(s *scratch, from int) {
 	}
 }
 
-// add counts bytes that wait, and bytes that were read: the only place where the counts
-// change.
+// add changes the numbers of bytes that wait.
 func (w *backlog) add(own, shared int) {
 	w.own += own
 	w.shared += shared
 	w.unread.Set(w.own, w.shared)
 }
 
-// next returns what the backlog begins with: a large part, or small ones put together
-// in s, of which a slow client may have thousands.
+// next returns the first bytes of the backlog: a large part, or small parts put together
+// in s. A slow client may have thousands of small parts.
 func (o *output) next(s *scratch) []byte {
-	if first := o.backlog.runs[0].bytes; len(first) >= chunkBytes {
+	if first := o.backlog.runs[0].bytes; len(first) >= sharedBytes {
 		return first
 	}
 	for _, r := range o.backlog.runs {
@@ -126,7 +125,7 @@ func (o *output) next(s *scratch) []byte {
 	return s.bytes
 }
 
-// took takes the first n bytes off the backlog.
+// took removes the first n bytes of the backlog.
 func (o *output) took(n int) {
 	w := o.backlog
 	for {
@@ -158,7 +157,7 @@ func (o *output) took(n int) {
 	}
 }
 
-// dropBacklog gives up what waits, because the client cannot read it any more.
+// dropBacklog drops the backlog, because the client cannot read it any more.
 func (o *output) dropBacklog() {
 	w := o.backlog
 	if w == nil {

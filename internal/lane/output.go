@@ -10,35 +10,35 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// An output is the writing side of a connection, a transport.Sink that never blocks.
-// What the client does not take at once is its backlog, in order; nothing is written
-// past that.
+// An output is the writing side of a connection, a transport.Sink that never blocks. The
+// bytes that the client does not take at once are its backlog. Later bytes wait behind
+// the backlog.
 //
-// It belongs to the connection's loop, which lends it while a poll waits; see conn.
+// An output belongs to the connection's loop, which lends it while a poll waits; see conn.
 type output struct {
 	lane  *Lane        // immutable
-	owner memory.Owner // immutable; of the backlog: the conn
+	owner memory.Owner // immutable; owns the backlog: the conn
 	fd    int          // immutable; closed when nobody can write any more
 
 	origin   int          // of the request that is answered; see cors.Policy
 	format   frame.Format // of the answer's frames
-	bare     bool         // no heads and no chunks, only frames
-	deflates bool         // bare frames may be deflated, as a WebSocket's messages
+	bare     bool         // answers have no heads and no chunks, only frames
+	deflates bool         // bare frames may be deflated, as messages of a WebSocket
 	gzip     bool         // a whole answer may be in gzip
 	chunked  bool         // the head of an answer of unknown length was written
-	failed   bool         // nothing can be written any more
-	backlog  *backlog     // nil: nothing waits
+	failed   bool         // the client gets no more bytes
+	backlog  *backlog     // nil: no bytes wait
 }
 
-var errGone = errors.New("the client is gone")
+var errGone = errors.New("the client has left")
 
 // Whole implements transport.Sink.
 func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
-	// Fast path: one frame, with a head that all share who are sent it in this second. What
-	// the client does not take of that counts as its own: the next second has another copy.
-	// So it is not for large frames.
+	// Fast path: one frame. All clients that get it within one second share a copy with its
+	// head. Bytes of that copy that wait count as the client's own, because the next second
+	// has another copy. So the copy is not for large frames.
 	if len(frames) == 1 && len(lead) == 0 {
-		if f := frames[0]; len(f.Bytes(o.format)) < chunkBytes {
+		if f := frames[0]; len(f.Bytes(o.format)) < sharedBytes {
 			return len(f.Bytes(o.format)), o.write(f.Whole(o.headOf(f)))
 		}
 	}
@@ -52,10 +52,14 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 		}
 	}
 	s.bytes = append(o.head().frames[o.format].Append(s.bytes, len(lead)+n), lead...)
-	return n, o.writeFrames(s, frames, plain)
+	return n, o.writeFrames(s, frames, "")
 }
 
-// headOf is the head of the answer that is f alone.
+// sharedBytes is the size of the smallest frame that is not copied with its head, nor with
+// others when a backlog is written.
+const sharedBytes = 16 << 10
+
+// headOf returns the head of an answer with f alone.
 func (o *output) headOf(f *frame.Frame) *frame.Head {
 	if o.gzip {
 		if block, pays := f.Deflated(o.format, o.lane.cfg.Polls.CompressionMinBytes()); pays {
@@ -66,126 +70,64 @@ func (o *output) headOf(f *frame.Frame) *frame.Head {
 	return o.head().frames[o.format]
 }
 
-// size is how many bytes frames have by themselves.
-func (o *output) size(frames []*frame.Frame) int {
-	n := 0
-	for _, f := range frames {
-		n += len(f.Bytes(o.format))
+// size returns the size of frames: of those that may be deflated, their plain size.
+func (o *output) size(frames []*frame.Frame) (bytes int) {
+	format := o.format
+	if o.deflates {
+		format = format.OffSocket()
 	}
-	return n
+	for _, f := range frames {
+		bytes += len(f.Bytes(format))
+	}
+	return bytes
 }
 
-// head is of answers to the request, in this second.
+// head returns the heads of answers to the request in this second.
 func (o *output) head() *head { return &o.lane.heads.Load().of[o.origin] }
 
-// Send implements transport.Sink.
+// Send implements transport.Sink. A part is one chunk, unless the connection is bare.
 func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
-	if o.bare {
-		return o.sendBare(lead, frames)
-	}
-	// Fast path: one frame of a stream.
-	if o.chunked && len(frames) == 1 && len(lead) == 0 {
-		return len(frames[0].Bytes(o.format)), o.writePart(o.part(frames[0], chunk))
+	n := o.size(frames)
+	// Fast path: one frame, in bytes that all subscribers share.
+	if len(frames) == 1 && len(lead) == 0 && (o.chunked || o.bare && !o.deflates) {
+		in := plain
+		if o.chunked {
+			in = chunk
+		}
+		return n, o.writePart(o.part(frames[0], in))
 	}
 	s := takeScratch()
 	defer s.free()
+	if o.bare {
+		s.bytes = append(s.bytes, lead...)
+		return n, o.writeFrames(s, frames, "")
+	}
 	if !o.chunked {
 		o.chunked = true
 		s.bytes = append(s.bytes, o.head().streams[o.format]...)
 	}
-	if len(lead) > 0 {
-		s.bytes = frame.AppendChunk(s.bytes, lead)
-	}
-	n := 0
-	for len(frames) > 0 {
-		together, size := o.together(frames)
-		n += size
-		if err := o.addChunk(s, frames[:together], size); err != nil {
-			return n, err
-		}
-		frames = frames[together:]
-	}
-	return n, o.writeScratch(s)
-}
-
-// sendBare is Send where a connection has nothing but frames.
-func (o *output) sendBare(lead []byte, frames []*frame.Frame) (int, error) {
-	// Fast path: one frame.
-	if len(frames) == 1 && len(lead) == 0 && !o.deflates {
-		b := frames[0].Bytes(o.format)
-		return len(b), o.writePart(part{b, frames[0], plain})
-	}
-	s := takeScratch()
-	defer s.free()
+	s.bytes = append(strconv.AppendInt(s.bytes, int64(len(lead)+n), 16), "\r\n"...)
 	s.bytes = append(s.bytes, lead...)
-	if !o.deflates {
-		return o.size(frames), o.writeFrames(s, frames, plain)
-	}
-	n, least := 0, o.lane.cfg.Polls.CompressionMinBytes()
+	return n, o.writeFrames(s, frames, "\r\n")
+}
+
+// writeFrames writes a scratch, then frames, then end.
+func (o *output) writeFrames(s *scratch, frames []*frame.Frame, end string) error {
 	for _, f := range frames {
-		n += len(f.Bytes(o.format.OffSocket())) // what is counted is how large they are without
-		p := part{o.lane.cfg.Polls.SocketMessage(f, o.format, least), f, asIs}
+		p := o.part(f, plain)
+		if o.deflates {
+			p = part{o.lane.cfg.Polls.SocketMessage(f, o.format, o.lane.cfg.Polls.CompressionMinBytes()), f, asIs}
+		}
 		if err := o.add(s, p); err != nil {
-			return n, err
-		}
-	}
-	return n, o.writeScratch(s)
-}
-
-// together is how many of frames are written as one chunk, which is less to read for
-// the client than a chunk for each; and their size. Large ones stand alone.
-func (o *output) together(frames []*frame.Frame) (count, size int) {
-	size = len(frames[0].Bytes(o.format))
-	for count = 1; count < len(frames); count++ {
-		next := len(frames[count].Bytes(o.format))
-		if size+next > chunkBytes {
-			break
-		}
-		size += next
-	}
-	return count, size
-}
-
-// chunkBytes is how many bytes of several frames are copied into one chunk.
-const chunkBytes = 16 << 10
-
-// addChunk adds frames as one chunk. Once the client does not read, each is a chunk: it
-// exists already, and refers to no memory of this client's.
-func (o *output) addChunk(s *scratch, frames []*frame.Frame, size int) error {
-	if len(frames) == 1 || o.Blocked() {
-		return o.addFrames(s, frames, chunk)
-	}
-	s.bytes = append(strconv.AppendInt(s.bytes, int64(size), 16), "\r\n"...)
-	for _, f := range frames {
-		s.append(o.part(f, plain))
-	}
-	s.bytes = append(s.bytes, "\r\n"...)
-	if len(s.bytes) < atOnceBytes {
-		return nil
-	}
-	return o.writeScratch(s)
-}
-
-// writeFrames writes a scratch and frames.
-func (o *output) writeFrames(s *scratch, frames []*frame.Frame, in shape) error {
-	if err := o.addFrames(s, frames, in); err != nil {
-		return err
-	}
-	return o.writeScratch(s)
-}
-
-// addFrames adds frames to a scratch.
-func (o *output) addFrames(s *scratch, frames []*frame.Frame, in shape) error {
-	for _, f := range frames {
-		if err := o.add(s, o.part(f, in)); err != nil {
 			return err
 		}
 	}
-	return nil
+	s.bytes = append(s.bytes, end...)
+	return o.writeScratch(s)
 }
 
-// add adds a part to a scratch, or writes it behind the scratch if it is large or the
-// client does not read.
+// add adds a part to a scratch. If the part is large or the client does not read, add
+// writes the scratch and the part instead.
 func (o *output) add(s *scratch, p part) error {
 	if len(s.bytes)+len(p.bytes) < atOnceBytes && !o.Blocked() {
 		s.append(p)
@@ -202,7 +144,7 @@ func (o *output) writeMember(s *scratch, m *frame.Member) error {
 	o.lane.cfg.Metrics.Compressed(m.Raw(), m.Size())
 	s.bytes = o.head().gzipped[o.format].Append(s.bytes, m.Size())
 	for _, p := range m.Parts() {
-		if p.Frame == nil { // m is released before the client reads it
+		if p.Frame == nil { // these bytes are reused before the client reads them
 			s.bytes = append(s.bytes, p.Bytes...)
 		} else if err := o.add(s, part{p.Bytes, p.Frame, asIs}); err != nil {
 			return err
@@ -219,47 +161,45 @@ func (o *output) endChunks() error {
 
 var lastChunk = []byte("0\r\n\r\n")
 
-// write writes own bytes, which must not change any more.
+// write writes bytes that belong to this client and do not change any more.
 func (o *output) write(b []byte) error { return o.writePart(part{bytes: b}) }
 
-// writePart writes a part. What the client does not take becomes backlog.
+// writePart writes a part. The bytes that the client does not take become backlog.
 func (o *output) writePart(p part) error {
-	n := 0
-	if !o.Blocked() {
-		n = o.put(p.bytes)
-	}
-	if o.failed {
-		return errGone
-	}
-	if n < len(p.bytes) {
+	n, err := o.putUnlessBlocked(p.bytes)
+	if n < len(p.bytes) && err == nil {
 		o.keep(p, n)
 	}
-	return nil
+	return err
 }
 
-// writeScratch writes a scratch and empties it.
+// writeScratch writes a scratch and empties it, as writePart does.
 func (o *output) writeScratch(s *scratch) error {
 	if len(s.bytes) == 0 {
 		return nil
 	}
-	n := 0
-	if !o.Blocked() {
-		n = o.put(s.bytes)
-	}
-	if o.failed {
-		return errGone
-	}
-	if n < len(s.bytes) {
+	n, err := o.putUnlessBlocked(s.bytes)
+	if n < len(s.bytes) && err == nil {
 		o.keepRest(s, n)
 	}
 	s.empty()
-	return nil
+	return err
 }
 
-// atOnceBytes is about how much is written at a time.
+func (o *output) putUnlessBlocked(b []byte) (n int, err error) {
+	if !o.Blocked() {
+		n = o.put(b)
+	}
+	if o.failed {
+		err = errGone
+	}
+	return n, err
+}
+
+// atOnceBytes is about how many bytes one write has.
 const atOnceBytes = 64 << 10
 
-// put writes what the client takes of b now, and returns how much.
+// put writes b until the client takes no more now, and returns how many bytes it took.
 func (o *output) put(b []byte) (n int) {
 	for n < len(b) && !o.failed {
 		took, errno := rawWrite(o.fd, b[n:min(len(b), n+atOnceBytes)])
@@ -282,7 +222,7 @@ func (o *output) put(b []byte) (n int) {
 // Blocked implements transport.Parking.
 func (o *output) Blocked() bool { return o.backlog != nil }
 
-// flush writes what the client takes now of the backlog.
+// flush writes the backlog until the client takes no more now.
 func (o *output) flush() {
 	for o.Blocked() {
 		s := takeScratch()
@@ -299,11 +239,11 @@ func (o *output) flush() {
 	}
 }
 
-// scratch is memory to put an answer together in.
+// A scratch is memory in which an answer is put together.
 type scratch struct {
 	bytes  []byte
-	parts  []part // of frames, that were copied to bytes
-	begins []int  // where
+	parts  []part // of frames that were copied to bytes
+	begins []int  // where each part begins in bytes
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -321,10 +261,10 @@ func (s *scratch) empty() {
 	s.bytes, s.parts, s.begins = s.bytes[:0], s.parts[:0], s.begins[:0]
 }
 
-// maxScratch is how large a scratch is kept for later.
+// maxScratch is the largest scratch that is kept for reuse.
 const maxScratch = 2 * atOnceBytes
 
-// free gives the scratch back. Nothing refers to its memory.
+// free keeps the scratch for reuse. Nothing may refer to its memory.
 func (s *scratch) free() {
 	s.empty()
 	if cap(s.bytes) <= maxScratch {
