@@ -71,6 +71,7 @@ func (l *Limiter) tooOften(w Who, now time.Time, name, what string, b *rate.Limi
 	remedy, most := "wait for retry_after_ms, or raise "+name, b.Burst()
 	if n > most {
 		remedy = fmt.Sprintf("name at most %d at once, or raise %s", most, name)
+		what = fmt.Sprintf("%s (%d at once)", what, n)
 	}
 	missing := max(0, float64(min(n, most))-b.TokensAt(now))
 	after := time.Duration(missing / float64(b.Limit()) * float64(time.Second))
