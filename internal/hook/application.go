@@ -18,12 +18,22 @@ import (
 type application struct {
 	url     string
 	key     []byte
-	timeout time.Duration
-	longest int64 // answer, in bytes
+	timeout time.Duration // of a call
+	longest int64         // answer, in bytes
 	network *http.Transport
 }
 
+// idleTimeout is less than the 5 s after which Node closes a connection, the shortest of
+// the usual defaults. If the application closed a connection just as a call begins, the
+// call would fail.
+const idleTimeout = 4 * time.Second
+
 // newApplication returns nil if cfg names no application.
+//
+// Its connections lead only to the application: they use no proxy of the environment. They
+// speak HTTP/1.1, so that each call has its own connection. The timeout of a call also
+// bounds connecting: net/http continues that after the call has ended, for minutes if
+// there is no answer, and each attempt uses up one of the connections.
 func newApplication(cfg Config, dial dialer) *application {
 	if cfg.URL == "" {
 		return nil
@@ -32,42 +42,23 @@ func newApplication(cfg Config, dial dialer) *application {
 	if err != nil {
 		panic("BUG: a hook's secret was not validated: " + err.Error())
 	}
-	return &application{
-		url: cfg.URL, key: key, timeout: cmp.Or(cfg.Timeout, DefaultTimeout),
-		longest: 2*int64(cmp.Or(cfg.MessageBytes, defaultMessageBytes)) + 64<<10,
-		network: newNetwork(cmp.Or(cfg.Calls, DefaultCalls), cmp.Or(cfg.Timeout, DefaultTimeout), dial),
-	}
-}
-
-// idleTimeout is less than the 5 s after which Node closes a connection, the shortest of
-// the usual defaults. If the application closed a connection just as a call begins, the
-// call would fail.
-const idleTimeout = 4 * time.Second
-
-// newNetwork connects only to the application: it uses no proxy of the environment. It
-// speaks HTTP/1.1, so that each call has its own connection. Connecting is bounded by the
-// timeout of a call: net/http goes on connecting after the call has ended, for minutes if
-// no one answers, and each attempt uses up one of the connections.
-func newNetwork(calls int, timeout time.Duration, dial dialer) *http.Transport {
-	t := &http.Transport{
-		DialContext: dial.within(timeout), TLSHandshakeTimeout: timeout, Protocols: new(http.Protocols),
+	timeout, calls := cmp.Or(cfg.Timeout, DefaultTimeout), cmp.Or(cfg.Calls, DefaultCalls)
+	network := &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, timeout)
+			defer cancel()
+			return dial(ctx, network, address)
+		},
+		TLSHandshakeTimeout: timeout, Protocols: new(http.Protocols),
 		MaxConnsPerHost: calls, MaxIdleConns: calls, MaxIdleConnsPerHost: calls, IdleConnTimeout: idleTimeout,
 		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
 	}
-	t.Protocols.SetHTTP1(true)
-	return t
+	network.Protocols.SetHTTP1(true)
+	longest := 2*int64(cmp.Or(cfg.MessageBytes, defaultMessageBytes)) + 64<<10
+	return &application{url: cfg.URL, key: key, timeout: timeout, longest: longest, network: network}
 }
 
-// within returns a dialer that gives up after so long.
-func (d dialer) within(timeout time.Duration) dialer {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		return d(ctx, network, address)
-	}
-}
-
-// retire closes idle connections; those of calls in flight close after idleTimeout. It may
+// retire closes idle connections. Those of calls in flight close after idleTimeout. It may
 // be called on nil.
 func (a *application) retire() {
 	if a != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What stands between the lines is in HOOKS.md.
+// HOOKS.md contains the code between the lines.
 // ---8<---
 func publishHook(verifier *webhooks.Webhook) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -1,9 +1,10 @@
 // Package hook asks an application about events in the daemon, over HTTP. There is one
-// hook: before a message is published, the application may change or refuse it. HOOKS.md
-// tells authors of applications how.
+// hook: the application may change or refuse a message before it is published. HOOKS.md
+// describes it for authors of applications.
 package hook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config names the application and the topics that it is asked about.
+// Config configures the calls to the application.
 type Config struct {
 	// URL is the application, over HTTP or HTTPS. Empty: no hook.
 	URL string
@@ -31,12 +32,12 @@ type Config struct {
 	// Default 5 s.
 	Timeout time.Duration
 
-	// Calls is how many connections to the application there may be. Slots bounds the
-	// calls in flight. Default 100.
+	// Calls bounds the connections to the application. Slots bounds the calls in flight.
+	// Default 100.
 	Calls int
 
-	// MessageBytes is the largest payload of a message. An answer may have twice that
-	// and 64 KiB, because base64 and JSON escapes take space. Default 64 KiB.
+	// MessageBytes is the largest payload of a message. An answer may have twice that plus
+	// 64 KiB, because base64 and JSON escapes are longer. Default 64 KiB.
 	MessageBytes int
 }
 
@@ -62,8 +63,8 @@ type Hook struct {
 	// immutable
 	slots   Slots
 	metrics *metrics.Hook   // of the publish hook
-	log     *zap.Logger     // why calls fail; publishers do not learn this
-	logged  rate.Sometimes  // bounds the log: clients can make calls fail
+	log     *zap.Logger     // of failed calls; publishers do not get the reasons
+	logged  rate.Sometimes  // limits the log, since clients can make calls fail
 	dial    dialer          // of all connections
 	life    context.Context // of all calls; ended by Close
 	end     context.CancelFunc
@@ -91,7 +92,7 @@ func newHook(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, dial 
 	return h
 }
 
-// Reload puts cfg in force for later calls. Without a change, connections stay open.
+// Reload applies cfg to later calls. Without a change, connections stay open.
 func (h *Hook) Reload(cfg Config) {
 	was := h.inForce.Load()
 	if reflect.DeepEqual(was.Config, cfg) {
@@ -101,7 +102,7 @@ func (h *Hook) Reload(cfg Config) {
 	was.retire()
 }
 
-// Close cancels the calls in flight and lets none begin. Their publishes fail.
+// Close cancels the calls in flight and those to come. Their publishes fail.
 func (h *Hook) Close() {
 	h.end()
 	h.inForce.Load().retire()
@@ -119,11 +120,11 @@ const (
 
 var outcomes = []string{passed, changed, refused, failed, timeout, overloaded}
 
-// Publish asks about m, which principal wants to publish. With nil, publish m: unchanged,
-// or, if take was called and returned nil, as the application changed it. The error is a
-// *wire.Problem (forbidden, hook_failed or that of Slots), or that of ctx if ctx ended
-// before a slot was free. Once the application is asked, ctx has no effect: a message that
-// the application allows is published even if its publisher has left.
+// Publish asks the application about m, which principal wants to publish. It calls take if
+// the application changed m. Without an error, publish m. The error is a *wire.Problem
+// (forbidden, hook_failed or that of Slots), or that of ctx if ctx ended before a slot was
+// free. After the call to the application has begun, ctx has no effect: a message that the
+// application allows is published even if its publisher has left.
 func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error {
 	app := h.inForce.Load()
 	if app.application == nil {
@@ -152,7 +153,8 @@ func (h *Hook) judge(answer wire.HookAnswer, err error, m *wire.Message, take fu
 	switch {
 	case err != nil:
 	case answer.Refuse != nil:
-		return refused, refusal(answer.Refuse)
+		detail := cmp.Or(answer.Refuse.Detail, "the application refuses the message")
+		return refused, wire.NewProblem(wire.CodeForbidden, "change the message", "%.*s", maxDetail, detail)
 	case answer.Message == nil:
 		return passed, nil
 	default:
@@ -174,11 +176,16 @@ func (h *Hook) judge(answer wire.HookAnswer, err error, m *wire.Message, take fu
 	return outcome, wire.NewProblem(wire.CodeHookFailed, "publish it again after retry_after_ms", "%s", detail).Retry(retryAfter)
 }
 
-const retryAfter = time.Second
+const (
+	retryAfter = time.Second
 
-// loggedAtFirst is how many failures are logged before the log is limited to one each
-// second.
-const loggedAtFirst = 20
+	// maxDetail bounds the application's detail for the publisher, in characters.
+	maxDetail = 1000
+
+	// loggedAtFirst is how many failures are logged before the log is limited to one each
+	// second.
+	loggedAtFirst = 20
+)
 
 // checkUnchanged returns an error if item changes what an application cannot change.
 func checkUnchanged(item *wire.PublishItem, m *wire.Message) error {
@@ -190,23 +197,5 @@ func checkUnchanged(item *wire.PublishItem, m *wire.Message) error {
 	case item.ID != nil && *item.ID != m.ID:
 		return errors.New("it changes the id")
 	}
-	return nil
-}
-
-// maxDetail bounds the application's detail for the publisher, in characters.
-const maxDetail = 1000
-
-func refusal(r *wire.HookRefusal) *wire.Problem {
-	if r.Detail == "" {
-		r.Detail = "the application refuses the message"
-	}
-	return wire.NewProblem(wire.CodeForbidden, "change the message", "%.*s", maxDetail, r.Detail)
-}
-
-// None is no hook: every message is published unchanged.
-type None struct{}
-
-// Publish allows the message.
-func (None) Publish(context.Context, string, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
 	return nil
 }

@@ -29,7 +29,7 @@ import (
 
 const secret = "a secret of more than 24 bytes"
 
-// A desk is a hook before an application, which answers as a test has it.
+// A desk is a hook and its application, whose answer a test sets.
 type desk struct {
 	*testing.T
 	*Hook
@@ -45,7 +45,7 @@ func newDesk(t *testing.T, cfg Config) *desk {
 	d := &desk{T: t, cfg: cfg, logged: logged, all: metrics.New("test")}
 	app := httptest.NewServer(d)
 	d.cfg.URL, d.cfg.Secret = app.URL+"/hook?token=query-secret", secret
-	d.cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // whatever else the machine does
+	d.cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // enough for a busy machine
 	d.Hook = New(d.cfg, free{}, d.all, zap.New(core))
 	t.Cleanup(func() {
 		d.Close()
@@ -54,7 +54,7 @@ func newDesk(t *testing.T, cfg Config) *desk {
 	return d
 }
 
-// ServeHTTP is the application, which believes only what is signed.
+// ServeHTTP is the application. It rejects requests without a valid signature.
 func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	library, badSecret := webhooks.NewWebhookRaw([]byte(secret))
@@ -68,7 +68,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (d *desk) answers(f http.HandlerFunc) { d.answer.Store(&f) }
 
-// says is what an application answers that says no more.
+// says returns an application that always sends one answer.
 func says(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
@@ -80,7 +80,7 @@ func message(topic string) *wire.Message {
 	return &wire.Message{Position: wire.Position{Topic: topic}, Data: []byte(`{"n":1}`), Client: "c", ID: "k"}
 }
 
-// publish asks about a message, and returns what it was changed to.
+// publish asks about a message, and returns the changed one.
 func (d *desk) publish(topic string) (taken *wire.PublishItem, err error) {
 	err = d.Publish(d.Context(), "ann", message(topic), 0, func(item *wire.PublishItem) error {
 		taken = item
@@ -89,7 +89,7 @@ func (d *desk) publish(topic string) (taken *wire.PublishItem, err error) {
 	return taken, err
 }
 
-// wantCalls wants so many calls with the outcome.
+// wantCalls checks the number of calls with the outcome.
 func (d *desk) wantCalls(outcome string, want int) {
 	d.Helper()
 	require.Equal(d, want, called(d.T, d.all, outcome), outcome)
@@ -110,13 +110,13 @@ func called(t *testing.T, m *metrics.Metrics, outcome string) int {
 	return int(n)
 }
 
-// free are places without a bound.
+// free has slots without a bound.
 type free struct{}
 
 func (free) Enter(context.Context) error { return nil }
 func (free) Leave()                      {}
 
-func TestAnApplicationLetsAMessageGo(t *testing.T) {
+func TestAnApplicationPassesAMessage(t *testing.T) {
 	d := newDesk(t, Config{})
 	for _, answer := range []http.HandlerFunc{says(http.StatusNoContent, ""), says(http.StatusOK, ""), says(http.StatusOK, "{}\n")} {
 		d.answers(answer)
@@ -137,7 +137,7 @@ func TestAnApplicationChangesAMessage(t *testing.T) {
 
 	d.answers(says(200, `{"message":{"topic":"a","id":"k","client":"c","type":"text/plain","text":""}}`))
 	taken, err = d.publish("a")
-	require.NoError(t, err, "what stays may be repeated")
+	require.NoError(t, err, "unchanged members may be repeated")
 	require.Equal(t, "text/plain", taken.Type)
 	d.wantCalls(changed, 2)
 }
@@ -159,8 +159,8 @@ func TestAnApplicationRefusesAMessage(t *testing.T) {
 	d.wantCalls(refused, 3)
 }
 
-// wantFailed wants err to be told as it is to a publisher who may try again, and who
-// learns nothing of the application.
+// wantFailed checks that err tells the publisher to retry, and contains nothing about the
+// application.
 func wantFailed(t *testing.T, err error) {
 	t.Helper()
 	problem, ok := errors.AsType[*wire.Problem](err)
@@ -171,9 +171,8 @@ func wantFailed(t *testing.T, err error) {
 	require.Contains(t, []string{"the application did not give a valid answer", "the application did not answer in time"}, problem.Detail)
 }
 
-// Whatever an application answers that is neither consent nor refusal: nothing is
-// published, and only the log tells why.
-func TestWhatSaysNothingFails(t *testing.T) {
+// If an answer is not valid, nothing is published. Only the log has the reason.
+func TestAnInvalidAnswerFails(t *testing.T) {
 	d := newDesk(t, Config{MessageBytes: 1000})
 	wrong := map[string]http.HandlerFunc{
 		"an error":           says(500, `{}`),
@@ -194,8 +193,8 @@ func TestWhatSaysNothingFails(t *testing.T) {
 			w.Header().Set("Content-Length", "9")
 			_, _ = w.Write([]byte("{}"))
 		},
-		"no answer":            func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"what is not a switch": says(101, ""),
+		"no answer":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"an upgrade": says(101, ""),
 	}
 	for name, answer := range wrong {
 		d.answers(answer)
@@ -211,8 +210,8 @@ func TestWhatSaysNothingFails(t *testing.T) {
 	}
 }
 
-// A change that cannot be published is the application's fault.
-func TestAChangeThatIsNotTakenFails(t *testing.T) {
+// A changed message that cannot be published is a fault of the application.
+func TestAnInvalidChangeFails(t *testing.T) {
 	d := newDesk(t, Config{})
 	d.answers(says(200, `{"message":{"data":1}}`))
 	err := d.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error {
@@ -222,7 +221,7 @@ func TestAChangeThatIsNotTakenFails(t *testing.T) {
 	d.wantCalls(failed, 1)
 }
 
-func TestWithoutAnApplicationNobodyIsAsked(t *testing.T) {
+func TestWithoutAnApplicationMessagesPass(t *testing.T) {
 	d := newDesk(t, Config{})
 	d.answers(says(500, ""))
 	d.Reload(Config{})
@@ -231,13 +230,11 @@ func TestWithoutAnApplicationNobodyIsAsked(t *testing.T) {
 	d.Reload(d.cfg)
 	_, err = d.publish("chat.a")
 	require.Error(t, err)
-	require.NoError(t, None{}.Publish(t.Context(), "", message("a"), 0, nil))
 }
 
-// Calls that follow each other share a connection, also over a reload that says
-// nothing new.
+// Consecutive calls share a connection, also after a reload without a change.
 func TestConnectionsAreKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // net/http keeps no connection whose request takes long to be written
+	synctest.Test(t, func(t *testing.T) { // net/http closes a connection if writing the request takes long
 		cfg := Config{URL: "http://app/", Secret: secret}
 		connections := 0
 		h := newHook(cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
@@ -265,7 +262,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	})
 }
 
-// consent is an application on one connection that lets every message go.
+// consent is an application on one connection that passes every message.
 func consent(c net.Conn) {
 	defer c.Close()
 	asked := bufio.NewReader(c)
@@ -279,8 +276,8 @@ func consent(c net.Conn) {
 	}
 }
 
-// What an application cannot verify it does not answer.
-func TestAnotherSecretIsAnotherApplication(t *testing.T) {
+// The application rejects a signature with another secret.
+func TestAReloadUsesTheNewSecret(t *testing.T) {
 	d := newDesk(t, Config{})
 	d.answers(says(http.StatusNoContent, ""))
 	_, err := d.publish("a")
@@ -291,7 +288,7 @@ func TestAnotherSecretIsAnotherApplication(t *testing.T) {
 	wantFailed(t, err)
 }
 
-// few are so many places, without a wait.
+// few has a few slots, without a queue.
 type few chan struct{}
 
 func (f few) Enter(ctx context.Context) error {
@@ -299,18 +296,17 @@ func (f few) Enter(ctx context.Context) error {
 	case f <- struct{}{}:
 		return nil
 	default:
-		return wire.NewProblem(wire.CodeOverloaded, "later", "no place")
+		return wire.NewProblem(wire.CodeOverloaded, "later", "no slot")
 	}
 }
 
 func (f few) Leave() { <-f }
 
-// A stage is a hook before an application in memory, that never answers, in a bubble
-// of fake time.
-func newStage(cfg Config, places Slots) (*Hook, *metrics.Metrics) {
+// newStage returns a hook and its metrics. Its application, in memory, never answers.
+func newStage(cfg Config, slots Slots) (*Hook, *metrics.Metrics) {
 	cfg.URL, cfg.Secret = "http://app/", secret
 	m := metrics.New("test")
-	h := newHook(cfg, places, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+	h := newHook(cfg, slots, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil
@@ -329,11 +325,11 @@ func TestAnApplicationThatDoesNotAnswerInTime(t *testing.T) {
 	})
 }
 
-// Beyond the places nobody is asked; who had one gives it back.
-func TestNoMoreCallsThanPlaces(t *testing.T) {
+// Without a free slot there is no call. A call frees its slot at the end.
+func TestNoMoreCallsThanSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		places := make(few, 2)
-		h, m := newStage(Config{}, places)
+		slots := make(few, 2)
+		h, m := newStage(Config{}, slots)
 		defer h.Close()
 		over := make(chan error)
 		for range 2 {
@@ -346,12 +342,12 @@ func TestNoMoreCallsThanPlaces(t *testing.T) {
 		for range 2 {
 			wantFailed(t, <-over)
 		}
-		require.Empty(t, places)
+		require.Empty(t, slots)
 	})
 }
 
-// Who is asked is not asked in vain: the publisher may be gone, the answer counts.
-// Only the daemon's end ends it.
+// A call continues after its publisher has left: the answer still counts. Only Close ends
+// it.
 func TestOnlyTheDaemonEndsACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, m := newStage(Config{Timeout: time.Hour}, free{})
@@ -369,9 +365,9 @@ func TestOnlyTheDaemonEndsACall(t *testing.T) {
 	})
 }
 
-// Who has left before is not asked for, though there is a place: a request with many
-// messages would go on and on for nobody.
-func TestNobodyIsAskedForWhoHasLeft(t *testing.T) {
+// If the publisher has left before the call, there is no call, even if a slot is free. A
+// request with many messages would make many calls for nothing.
+func TestAPublisherThatHasLeftCausesNoCall(t *testing.T) {
 	d := newDesk(t, Config{})
 	d.answers(says(200, ""))
 	ctx, leave := context.WithCancel(t.Context())
@@ -380,7 +376,7 @@ func TestNobodyIsAskedForWhoHasLeft(t *testing.T) {
 	require.Nil(t, d.asked.Load())
 }
 
-// An application that is away is logged, and not once for each publish.
+// Failures of an unreachable application are logged, but not once for each publish.
 func TestFailuresDoNotFloodTheLog(t *testing.T) {
 	d := newDesk(t, Config{})
 	d.answers(says(500, ""))
@@ -393,9 +389,9 @@ func TestFailuresDoNotFloodTheLog(t *testing.T) {
 	d.wantCalls(failed, 200)
 }
 
-// The application's machine is away: to connect takes as long as the kernel tries. Once it
-// is back it is asked, whoever tried meanwhile.
-func TestAnApplicationThatComesBackIsAsked(t *testing.T) {
+// The machine of the application is unreachable, so connecting takes as long as the kernel
+// tries. Once it is reachable again, calls succeed.
+func TestAnApplicationThatIsReachableAgainIsAsked(t *testing.T) {
 	d := newDesk(t, Config{Calls: 2, Timeout: 100 * time.Millisecond})
 	d.answers(says(http.StatusOK, "{}"))
 	var away atomic.Bool
@@ -418,9 +414,9 @@ func TestAnApplicationThatComesBackIsAsked(t *testing.T) {
 	require.Eventually(t, func() bool { return ask() == nil }, 30*time.Second, time.Millisecond)
 }
 
-// The application's machine takes connections, and goes no further: they do not stay,
-// for each is one of those that there may be.
-func TestAnApplicationThatShakesNoHandsKeepsNoConnection(t *testing.T) {
+// The application accepts connections, but sends no TLS handshake. The connections are
+// closed, since their number is bounded.
+func TestAConnectionWithoutAHandshakeIsClosed(t *testing.T) {
 	d := newDesk(t, Config{Calls: 1, Timeout: 100 * time.Millisecond})
 	d.cfg.URL = "https://127.0.0.1/"
 	near, far := net.Pipe()

@@ -23,7 +23,7 @@ import (
 // Members that m does not have are omitted. The payload is written as in a frame.
 func appendQuestion(dst []byte, principal string, m *wire.Message, ttl time.Duration) []byte {
 	dst = cbor.AppendJSONString(append(dst, `{"type":"`+wire.HookPublish+`","topic":`...), m.Position.Topic)
-	name, _ := json.Marshal(principal) // a string always marshals, even if it is not UTF-8
+	name, _ := json.Marshal(principal) // never fails, even if it is not UTF-8
 	dst = append(append(dst, `,"principal":`...), name...)
 	dst = append(dst, `,"message":{`...)
 	begin := len(dst)
@@ -40,7 +40,7 @@ func appendQuestion(dst []byte, principal string, m *wire.Message, ttl time.Dura
 	return append(dst, "}}\n"...)
 }
 
-// parseAnswer reads a wire.HookAnswer; an empty body is an empty answer. It is strict: a
+// parseAnswer parses a wire.HookAnswer. An empty body is an empty answer. It is strict: a
 // misspelt refusal must not allow the message. The caller checks the message itself.
 func parseAnswer(body []byte) (wire.HookAnswer, error) {
 	var answer wire.HookAnswer

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatAnApplicationIsAsked(t *testing.T) {
+func TestTheQuestionHasTheMessage(t *testing.T) {
 	at := wire.Position{Topic: "a.b"}
 	for want, asked := range map[string]struct {
 		principal string
@@ -37,7 +37,7 @@ func TestWhatAnApplicationIsAsked(t *testing.T) {
 	}
 }
 
-func TestWhatAnApplicationAnswers(t *testing.T) {
+func TestAnswersAreParsed(t *testing.T) {
 	for body, want := range map[string]wire.HookAnswer{
 		"":                                      {},
 		" \r\n":                                 {},
@@ -53,8 +53,8 @@ func TestWhatAnApplicationAnswers(t *testing.T) {
 	}
 }
 
-// What is not understood is neither consent nor refusal.
-func TestAnAnswerThatIsNotUnderstood(t *testing.T) {
+// An invalid answer neither passes nor refuses the message.
+func TestInvalidAnswersAreRejected(t *testing.T) {
 	for _, body := range []string{
 		"null", "[]", `"refuse"`, "ok", `{"refused":{}}`, `{"refuse":true}`, `{"refuse":{"why":"no"}}`, `{"refuse":{}`, `{}{}`, `{} x`,
 		`{"refuse":{},"refuse":null}`, `{"message":{"data":1,"d\u0061ta":2}}`, `{"message":{"data":1},"refuse":{}}`, `{"message":{"dada":1}}`, `{"message":1}`,

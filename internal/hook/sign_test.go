@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The example that the libraries of Standard Webhooks are tested with.
+// The example from the tests of the libraries of Standard Webhooks.
 const (
 	exampleSecret    = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	exampleID        = "msg_p5jXN8AQM9LWM0D4loKWxJek"
@@ -29,8 +29,8 @@ func TestTheSignatureIsThatOfStandardWebhooks(t *testing.T) {
 	require.Equal(t, exampleSignature, h.Get("webhook-signature"))
 }
 
-// What an application has to verify with takes what is signed, and nothing else.
-func TestThePublishedLibraryVerifiesWhatIsSigned(t *testing.T) {
+// The public library for applications accepts a signature of this package, and no other.
+func TestThePublicLibraryVerifiesTheSignature(t *testing.T) {
 	const body = `{"type":"publish"}`
 	key, err := KeyOf(exampleSecret)
 	require.NoError(t, err)
@@ -47,13 +47,13 @@ func TestThePublishedLibraryVerifiesWhatIsSigned(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	for secret, want := range map[string]string{
-		"twenty-four bytes of it.":               "twenty-four bytes of it.",
-		"whsec_dHdlbnR5LWZvdXIgYnl0ZXMgb2YgaXQu": "twenty-four bytes of it.",
-		"whsec" + strings.Repeat("x", 20):        "whsec" + strings.Repeat("x", 20),
-		"":                                       "",
-		"twenty-three bytes only":                "",
-		"whsec_dHdlbnR5LXRocmVlIGJ5dGVzIG9ubHk=": "",
-		"whsec_and then what is no base64, however long it": "",
+		"twenty-four bytes of it.":                        "twenty-four bytes of it.",
+		"whsec_dHdlbnR5LWZvdXIgYnl0ZXMgb2YgaXQu":          "twenty-four bytes of it.",
+		"whsec" + strings.Repeat("x", 20):                 "whsec" + strings.Repeat("x", 20),
+		"":                                                "",
+		"twenty-three bytes only":                         "",
+		"whsec_dHdlbnR5LXRocmVlIGJ5dGVzIG9ubHk=":          "",
+		"whsec_and then what is not base64, however long": "",
 	} {
 		key, err := KeyOf(secret)
 		require.Equal(t, want, string(key), "%s", secret)
