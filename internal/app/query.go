@@ -49,12 +49,13 @@ func decode(body []byte, v any) error {
 
 // unreadable returns the problem for an error of decoding, without Go's terms.
 func unreadable(err error) *wire.Problem {
-	switch code := wire.CodeOf(err); code {
-	case "":
-	case wire.CodeInvalidRequest:
-		return wire.NewProblem(code, "see PROTOCOL.md, Sessions and polls", "%v", err)
-	default:
-		return wire.NewProblem(code, "write topic, topic@oldest or topic@epoch:offset", "%v", err)
+	var fault interface{ Code() wire.Code } // of a topic, a position, a start or a rate
+	if errors.As(err, &fault) {
+		remedy := "write topic, topic@oldest or topic@epoch:offset"
+		if fault.Code() == wire.CodeInvalidRequest {
+			remedy = "see PROTOCOL.md, Sessions and polls"
+		}
+		return wire.NewProblem(fault.Code(), remedy, "%v", err)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		kind, _, _ := strings.Cut(e.Value, " ") // of a number, the digits follow

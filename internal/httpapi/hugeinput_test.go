@@ -36,7 +36,7 @@ func wantShort(t *testing.T, status int, answer, what string) {
 	var p wire.Problem
 	require.NoError(t, json.Unmarshal([]byte(answer), &p), "%s: %s", what, answer)
 	require.NotEqual(t, wire.CodeInternal, p.Code)
-	require.NotContains(t, p.Detail, strings.Repeat("x", wire.MaxQuoteBytes+1), what)
+	require.NotContains(t, p.Detail, strings.Repeat("x", 64+1), what)
 }
 
 // Problems repeat at most some bytes of what is wrong, wherever it stands in a request.

@@ -16,6 +16,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -337,10 +339,18 @@ func (m *savedMessage) check() error {
 		return wire.CheckClient(m.Client)
 	case m.CBOR != nil:
 		return m.checkCBOR()
-	case m.Type == "" && !wire.IsCompactJSON(m.Data):
+	case m.Type == "" && !isCompactJSON(m.Data):
 		return errors.New("the message's data is not JSON")
 	}
 	return nil
+}
+
+// isCompactJSON reports whether data is JSON as wire.CompactJSON returns it, but a member may
+// come twice: older daemons allowed that.
+func isCompactJSON(data []byte) bool {
+	compact, err := jsontext.AppendFormat(nil, data,
+		jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
+	return err == nil && len(compact) == len(data) && utf8.Valid(data)
 }
 
 func (m *savedMessage) checkCBOR() error {

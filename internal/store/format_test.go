@@ -529,3 +529,9 @@ func FuzzRestore(f *testing.F) {
 		require.Equal(t, contents(t, b, now), contents(t, next, now))
 	})
 }
+
+func TestIsCompactJSON(t *testing.T) {
+	for data, want := range map[string]bool{`{"a":1,"a":2}`: true, `[1.0]`: true, `{"a": 1}`: false, ` 1`: false, "1\n": false, ``: false, `{"a":}`: false, "\"\xff\"": false} {
+		require.Equal(t, want, isCompactJSON([]byte(data)), data)
+	}
+}

@@ -20,22 +20,7 @@ const MaxJSONDepth = cbor.MaxDepth
 // equals any other half, because most readers turn both into U+FFFD. Numbers and escapes
 // stay as they are. The result is body itself if it is compact, and otherwise has no spare
 // capacity, because it may be kept for long.
-func CompactJSON(body []byte) ([]byte, error) { return compactJSON(body, membersOnce) }
-
-// IsCompactJSON reports whether data is JSON as CompactJSON returns it. It allows members
-// that come twice, because older daemons did.
-func IsCompactJSON(data []byte) bool {
-	compact, err := compactJSON(data, membersTwice)
-	return err == nil && len(compact) == len(data)
-}
-
-// Whether an object may have the same member twice.
-var (
-	membersOnce  = jsontext.AllowDuplicateNames(false)
-	membersTwice = jsontext.AllowDuplicateNames(true)
-)
-
-func compactJSON(body []byte, members jsontext.Options) ([]byte, error) {
+func CompactJSON(body []byte) ([]byte, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, errors.New("the body is empty, which is not a JSON value")
 	}
@@ -46,7 +31,7 @@ func compactJSON(body []byte, members jsontext.Options) ([]byte, error) {
 		return nil, fmt.Errorf("the JSON value is more than %d deep", MaxJSONDepth)
 	}
 	// UTF-8 is checked above, so that half a surrogate pair in an escape is not an error.
-	compact, err := jsontext.AppendFormat(nil, body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), members)
+	compact, err := jsontext.AppendFormat(nil, body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true))
 	switch {
 	case err != nil:
 		return nil, notJSON(err)

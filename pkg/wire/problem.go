@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -147,20 +146,21 @@ func (p *Problem) Is(target error) bool {
 	return ok && other.Code == p.Code
 }
 
-// MaxQuoteBytes is how much of a text from outside an error repeats.
-const MaxQuoteBytes = 64
+// maxQuoteBytes is how much of a text from outside an error repeats.
+const maxQuoteBytes = 64
 
-// Quote returns s in quotes, for an error: at most MaxQuoteBytes of it, and "…" if there
-// is more. So no error grows with what it is about.
+// Quote returns s in quotes, for an error: at most 64 bytes of it, and "…" if it is longer.
+// So no error grows with its input.
 func Quote[S ~string | ~[]byte](s S) string {
-	if len(s) <= MaxQuoteBytes {
+	if len(s) <= maxQuoteBytes {
 		return strconv.Quote(string(s))
 	}
-	return strconv.Quote(string(s[:MaxQuoteBytes]) + "…")
+	return strconv.Quote(string(s[:maxQuoteBytes]) + "…")
 }
 
-// A fault is what is wrong with the text of a topic, a position or a rate. code is the
-// code of the problem that it causes.
+// A fault is the error of a text that is not a topic, a pattern, a position, a start or a
+// rate. CheckTopic, CheckPattern, ParsePosition, ParseStart and ParseRate return it; the
+// daemon reads the code.
 type fault struct {
 	code Code
 	text string
@@ -168,15 +168,9 @@ type fault struct {
 
 func (f *fault) Error() string { return f.text }
 
+// Code returns the code of the problem that the text causes.
+func (f *fault) Code() Code { return f.code }
+
 func faultf(code Code, format string, args ...any) error {
 	return &fault{code, fmt.Sprintf(format, args...)}
-}
-
-// CodeOf returns the code of an error of CheckTopic, CheckPattern, ParsePosition,
-// ParseStart or ParseRate, and "" for any other error.
-func CodeOf(err error) Code {
-	if f, ok := errors.AsType[*fault](err); ok {
-		return f.code
-	}
-	return ""
 }

@@ -106,7 +106,7 @@ func TestEndRoundTrip(t *testing.T) {
 	require.True(t, slices.Equal(line, Content{End: c.End}.AppendJSON(nil)))
 }
 
-func TestCodeOf(t *testing.T) {
+func TestFaultCodes(t *testing.T) {
 	for text, want := range map[string]Code{
 		"a..b":     CodeInvalidTopic,
 		"a..b@k:1": CodeInvalidTopic,
@@ -115,13 +115,13 @@ func TestCodeOf(t *testing.T) {
 		"a@K3:1":   CodeInvalidPosition,
 	} {
 		_, err := ParseStart(text)
-		require.Equal(t, want, CodeOf(err), text)
+		require.Equal(t, want, codeOf(err), text)
 		var starts []Start
 		body, _ := json.Marshal([]string{text})
-		require.Equal(t, want, CodeOf(json.Unmarshal(body, &starts)), "%s in JSON", text)
+		require.Equal(t, want, codeOf(json.Unmarshal(body, &starts)), "%s in JSON", text)
 	}
-	require.Empty(t, CodeOf(errors.New("else")))
-	require.Empty(t, CodeOf(nil))
+	require.Empty(t, codeOf(errors.New("else")))
+	require.Empty(t, codeOf(nil))
 }
 
 // A request may be large. What is wrong with it is told in a few words.
@@ -133,7 +133,7 @@ func TestAnErrorQuotesTheBeginningOfItsInput(t *testing.T) {
 	} {
 		_, err := ParseStart(text)
 		require.Error(t, err)
-		require.NotEmpty(t, CodeOf(err))
+		require.NotEmpty(t, codeOf(err))
 		require.Less(t, len(err.Error()), 500, "%.100s", err)
 		_, err = ParsePosition(text)
 		require.Error(t, err)
@@ -143,4 +143,12 @@ func TestAnErrorQuotesTheBeginningOfItsInput(t *testing.T) {
 	require.ErrorContains(t, err, `position "a@`+long[:62]+`…" has no offset`)
 	_, err = ParseRate(long)
 	require.Less(t, len(err.Error()), 300)
+}
+
+// codeOf returns the code of a fault, and "" for any other error.
+func codeOf(err error) Code {
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f.Code()
+	}
+	return ""
 }

@@ -114,7 +114,7 @@ func TestPatternsThatAreNone(t *testing.T) {
 	} {
 		err := CheckPattern(bad)
 		require.ErrorContains(t, err, why, "%q", bad)
-		require.Equal(t, CodeInvalidTopic, CodeOf(err), "%q", bad)
+		require.Equal(t, CodeInvalidTopic, codeOf(err), "%q", bad)
 	}
 }
 
