@@ -117,7 +117,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 // takeEarlyToPublish takes the slot of a publish that must not wait, unless the publish
 // would wait for something else.
 func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key string) error {
-	if to.Rule().Hook {
+	if to.Rule().Hook || a.cfg.Broker.AppendWaits() {
 		return ErrWouldWait
 	}
 	if key != "" {

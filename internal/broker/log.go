@@ -57,7 +57,10 @@ const (
 	// OpLost says that the log has lost messages of a topic up to the offset. Subscribers
 	// that have not received all of them get a gap.
 	OpLost
-	// OpForget removes a topic that holds nothing and has no subscriber.
+	// OpForget removes a topic that holds nothing and has no subscriber. If offsets rise
+	// through a partition, each daemon may forget a topic by itself, without an entry that
+	// others get. If each topic has offsets of its own, only the daemon that assigns them
+	// may append it.
 	OpForget
 	// OpEpoch begins an epoch of a partition: its topics lose their messages, and their
 	// subscribers get a gap, restarted. Within the same epoch, it raises the floor.

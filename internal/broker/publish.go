@@ -31,6 +31,13 @@ func (b *Broker) PublishBy(r Route, k Key, m *wire.Message, ttl time.Duration, n
 	return result.Published, result.Err
 }
 
+// AppendWaits reports whether a publish waits for the log. Only the in-memory log applies
+// an entry at once; others wait for a disk or another machine.
+func (b *Broker) AppendWaits() bool {
+	_, atOnce := b.log.(memoryLog)
+	return !atOnce
+}
+
 // append appends an entry to the log, and waits until it is applied.
 func (b *Broker) append(e *Entry) Result {
 	// Fast path: the in-memory log applies it at once, without allocating a slice, a
