@@ -23,8 +23,12 @@ func TestHistoryIsASliceThatForgetsItsFront(t *testing.T) {
 	var h history
 	var model []uint64
 	offset, size := uint64(0), frameAt(1).Size()
-	for range 20_000 / exhaustive.Step(5) {
-		if rng.IntN(100) < 52 || len(model) == 0 {
+	for i := range 20_000 / exhaustive.Step(5) {
+		pushes := 70 // of 100 steps
+		if i/500%2 == 1 {
+			pushes = 35 // the history shrinks, and rarely to nothing
+		}
+		if rng.IntN(100) < pushes || len(model) == 0 {
 			offset += 1 + rng.Uint64N(3)
 			h.push(frameAt(offset))
 			model = append(model, offset)
