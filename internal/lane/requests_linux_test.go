@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -72,4 +73,22 @@ func TestARefusalWithoutDelayIsNotListed(t *testing.T) {
 	s, _, client := refuse(t, 0)
 	require.Empty(t, s.loop.delayed)
 	require.Contains(t, string(appendAll(t, nil, client)), "HTTP/1.1 429 ")
+}
+
+// A request is served once its last byte has come, however it was cut. A cut within the
+// head hands the connection back.
+func TestAPublishWhoseBodyComesLaterIsServed(t *testing.T) {
+	request := []byte("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
+	body := bytes.Index(request, headEnd) + len(headEnd)
+	s := newStage(t, auth.Open{})
+	c, client := s.connect()
+	for i, part := range [][]byte{request[:body], request[body:]} {
+		n, errno := rawWrite(client, part)
+		require.Zero(t, errno)
+		require.Equal(t, len(part), n)
+		s.hear()
+		require.Equal(t, i, s.published())
+	}
+	require.Contains(t, string(appendAll(t, nil, client)), "HTTP/1.1 200 ")
+	require.Equal(t, staying, c.ending)
 }
