@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
+func TestAcceptFollowsRFC9110(t *testing.T) {
 	for accept, want := range map[string]bool{
 		"":                                    true,
 		"*/*":                                 true,
@@ -30,7 +30,7 @@ func TestAcceptIsReadAsRFC9110Says(t *testing.T) {
 	require.False(t, accepted([]string{"text/html", "*/*"}).None, "two headers are one list")
 }
 
-func TestTheFormatThatIsLikedBestIsTaken(t *testing.T) {
+func TestTheFormatWithTheHighestWeightWins(t *testing.T) {
 	for accept, want := range map[string]frame.Format{
 		"":                     frame.NDJSON,
 		"*/*":                  frame.NDJSON,
@@ -47,7 +47,7 @@ func TestTheFormatThatIsLikedBestIsTaken(t *testing.T) {
 	}
 }
 
-func TestAcceptEncodingIsReadAsRFC9110Says(t *testing.T) {
+func TestAcceptEncodingFollowsRFC9110(t *testing.T) {
 	for header, want := range map[string]bool{
 		"":                           false,
 		"gzip":                       true,

@@ -9,7 +9,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func TestAnIdempotencyKeyIsReadBareAndInQuotes(t *testing.T) {
+func TestAnIdempotencyKeyIsBareOrQuoted(t *testing.T) {
 	for value, want := range map[string]string{
 		"6f1c2a54-7a5e-4a0e-9a57-2f3a3c1d9e01": "6f1c2a54-7a5e-4a0e-9a57-2f3a3c1d9e01",
 		`"6f1c2a54"`:                           "6f1c2a54",

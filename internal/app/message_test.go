@@ -11,7 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func TestWhatAPublishSaysIsRead(t *testing.T) {
+func TestAPublishIsReadFromQueryAndHeaders(t *testing.T) {
 	m, err := messageOf(Publish{
 		Topic: "a", Query: "client=a.b:c-d_e&key=k&ttl=2", ContentType: Header{"text/plain", 1}, IdempotencyKey: Header{`"i d"`, 1},
 	})
@@ -20,8 +20,8 @@ func TestWhatAPublishSaysIsRead(t *testing.T) {
 	require.Equal(t, 2*time.Second, m.ttl)
 }
 
-// A publish is in CBOR, or none: it is not taken by way of JSON because of its case.
-func TestAPublishCommandInCBORIsWrittenAsItIs(t *testing.T) {
+// The member publish of a command in CBOR is case-sensitive: encoding/json would ignore case.
+func TestAPublishCommandInCBORIsCaseSensitive(t *testing.T) {
 	publish := map[string]any{"topic": "a", "data": 1}
 	for _, command := range []map[string]any{{"Publish": publish}, {"publish": publish, "Publish": publish}} {
 		command["ref"] = 7
@@ -33,7 +33,7 @@ func TestAPublishCommandInCBORIsWrittenAsItIs(t *testing.T) {
 	}
 }
 
-func TestAnApplicationIsHeldToTheRules(t *testing.T) {
+func TestAMessageChangedByTheHookIsValidated(t *testing.T) {
 	large := strings.Repeat("x", 64<<10)
 	for name, item := range map[string]*wire.PublishItem{
 		"no payload":  {Key: "x"},

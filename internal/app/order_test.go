@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A gatekeeper knows nobody, or lets nobody do anything.
+// A gatekeeper is an authority that refuses every principal, or every action.
 type gatekeeper struct{ knowsNobody, allowsNothing bool }
 
 func (g *gatekeeper) Identify(auth.Credentials) (auth.Principal, error) {
@@ -44,8 +44,8 @@ func (refusingHook) Publish(context.Context, string, *wire.Message, time.Duratio
 	return wire.NewProblem(wire.CodeHookFailed, "", "")
 }
 
-// Everything is wrong with a publish. It is mended in the order of the checks, and each
-// time the next check refuses it.
+// A publish fails every check. Each step mends the check that refused it, so that the next
+// one refuses it.
 func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	g := &gatekeeper{knowsNobody: true, allowsNothing: true}
 	m := metrics.New("test")
@@ -90,7 +90,7 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	}
 }
 
-// A call that must not wait says that it would have to, and spends nothing.
+// A call that must not wait returns ErrWouldWait, and spends nothing.
 func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	m := metrics.New("test")
 	var rates limit.Rates
@@ -128,8 +128,8 @@ func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	held.End()
 }
 
-// Nor does a command: it is carried out later, once.
-func TestACommandThatMustWaitIsLater(t *testing.T) {
+// A command that must wait is carried out later, once.
+func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	m := metrics.New("test")
 	l := limit.New(limit.Config{Calls: 1, Rates: limit.Rates{limit.Publishes: {limit.All: nothing}, limit.Requests: {limit.All: nothing}}}, m)
 	a := newApp(t, func(c *Config) { c.Limiter = l })
@@ -153,8 +153,7 @@ func TestACommandThatMustWaitIsLater(t *testing.T) {
 	held.End()
 }
 
-// What cannot be told closes the connection, and anything that is not the client's to
-// know is hidden.
+// Errors without an answer close the connection. Internal errors hide their cause.
 func TestProblemsOfErrors(t *testing.T) {
 	a := newApp(t)
 	for _, err := range untold {

@@ -11,7 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func TestThePlainReadingOfAPollIsTheFullOne(t *testing.T) {
+func TestAPlainPollIsReadLikeAnyOther(t *testing.T) {
 	a := newApp(t)
 	s, _, err := a.cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 	require.NoError(t, err)

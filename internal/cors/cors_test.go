@@ -22,7 +22,7 @@ func TestNoOriginIsAllowedUnlessOneIsNamed(t *testing.T) {
 	require.Empty(t, announced(p, "https://app.example"))
 }
 
-func TestAnOriginIsToldThatItIsAllowedAndNobodyElse(t *testing.T) {
+func TestOnlyAllowedOriginsGetCORSHeaders(t *testing.T) {
 	p := New([]string{"https://app.example", "http://localhost:3000"})
 	require.Equal(t, 3, p.Indices())
 	for _, origin := range []string{"https://app.example", "http://localhost:3000"} {

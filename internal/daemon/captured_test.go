@@ -155,7 +155,7 @@ func (d *running) wantSameAnswers(client *rawConn, request, want string) {
 }
 
 // With the lane off, nothing is taken over.
-func TestWithTheLaneOffNetHTTPServesAll(t *testing.T) {
+func TestWithoutTheLaneNetHTTPServesAll(t *testing.T) {
 	d := startLane(t, "off", nil)
 	client := dialRaw(t, d.PublicAddr(), aMinute)
 	for range 1 + again {

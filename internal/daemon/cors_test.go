@@ -148,7 +148,7 @@ func TestAllowedPagesReadEveryAnswer(t *testing.T) {
 }
 
 // Where no origin is allowed, nothing is said of any.
-func TestNothingIsToldOfOriginsUnlessSomeAreAllowed(t *testing.T) {
+func TestNoCORSHeadersWithoutAllowedOrigins(t *testing.T) {
 	for _, lane := range everyWay {
 		for name, head := range startCORS(t, lane).visit(evilPage) {
 			require.NotContains(t, head, "Access-Control", name)
@@ -158,7 +158,7 @@ func TestNothingIsToldOfOriginsUnlessSomeAreAllowed(t *testing.T) {
 }
 
 // Where every origin is allowed all answers say so, so they do not vary.
-func TestEveryOriginMayBeAllowed(t *testing.T) {
+func TestAllOriginsCanBeAllowed(t *testing.T) {
 	for _, page := range []string{appPage, "null", noPage} {
 		plain := startCORS(t, "off", "*").visit(page)
 		for _, head := range plain {
@@ -176,7 +176,7 @@ func TestEveryOriginMayBeAllowed(t *testing.T) {
 
 // A proxy sends the requests of all pages on one connection. Each is answered for
 // its own origin, be the frame there before the poll or after it.
-func TestPagesBehindOneConnectionAreAnsweredEachForItsOrigin(t *testing.T) {
+func TestEachAnswerOfAConnectionHasItsOrigin(t *testing.T) {
 	pages := []string{appPage, localPage, noPage, evilPage, localPage, appPage}
 	for _, lane := range everyWay {
 		t.Run(lane, func(t *testing.T) {
@@ -237,7 +237,7 @@ func (d *running) preflight(page string) (head, body string) {
 		"Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type"))
 }
 
-func TestAPreflightTellsAnAllowedPageWhatItMaySend(t *testing.T) {
+func TestAPreflightOfAnAllowedOriginSucceeds(t *testing.T) {
 	const may = "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, Last-Event-ID\r\nAccess-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\n"
 	d := startCORS(t, "handoff", someOrigins...)
 	head, body := d.preflight(appPage)
@@ -262,7 +262,7 @@ func TestAPreflightTellsAnAllowedPageWhatItMaySend(t *testing.T) {
 }
 
 // Other questions with OPTIONS are none of a browser's, and refused as ever.
-func TestOnlyAPreflightIsAnsweredAsOne(t *testing.T) {
+func TestOtherOptionsRequestsAreNoPreflight(t *testing.T) {
 	c := dialRaw(t, startCORS(t, "handoff", someOrigins...).PublicAddr(), aMinute)
 	for _, request := range []string{
 		from(appPage, "OPTIONS /v1/topics/a/messages", ""),
@@ -279,7 +279,7 @@ func TestOnlyAPreflightIsAnsweredAsOne(t *testing.T) {
 
 // A preflight on a connection of the lane goes to net/http, and the poll behind it
 // is the lane's again.
-func TestAPreflightMayComeBetweenPolls(t *testing.T) {
+func TestAPreflightBetweenPolls(t *testing.T) {
 	for _, lane := range lanes {
 		d := startCORS(t, lane, someOrigins...)
 		c := dialRaw(t, d.PublicAddr(), aMinute)

@@ -64,7 +64,7 @@ func (m *member) wantOwnFrames(t *testing.T, n int) {
 // Behind a proxy, many clients share few connections to the daemon: whoever comes
 // next has one that is idle. Everyone polls and publishes through it, and gets
 // exactly their own.
-func TestBehindAProxyEveryoneGetsTheirOwn(t *testing.T) {
+func TestClientsBehindAProxyGetTheirOwnMessages(t *testing.T) {
 	for _, kind := range proxyKinds {
 		for _, lane := range append(lanes, "off") {
 			t.Run(kind.name+"/"+lane, func(t *testing.T) {

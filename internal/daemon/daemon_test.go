@@ -174,7 +174,7 @@ func (d *running) waitParked(n int) {
 	}, surely, time.Millisecond)
 }
 
-func TestItSaysThatItIsOpenInItsFirstLine(t *testing.T) {
+func TestTheFirstLogLineSaysThatNobodyIsAuthorised(t *testing.T) {
 	d := start(t, nil)
 	require.Contains(t, d.logged.All()[0].Message, "open")
 	require.NoError(t, d.wait())
@@ -214,7 +214,7 @@ func TestTwoDaemonsDoNotKnowEachOther(t *testing.T) {
 	require.EqualValues(t, 0, two.metric("pubsubd_topics"))
 }
 
-func TestDrainAnswersEveryoneAndEnds(t *testing.T) {
+func TestADrainAnswersAllPollsAndEnds(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = surely }) // no poll ends by itself as soon
 	session := d.open(`"a"`)
 	answers := make(chan string, 3)
@@ -255,7 +255,7 @@ func TestDrainAnswersEveryoneAndEnds(t *testing.T) {
 }
 
 // A client that does not read its stream cannot hold up the end.
-func TestDrainCutsOffWhoOutlastsTheWindow(t *testing.T) {
+func TestADrainCutsOffSlowAnswers(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = 100 * time.Millisecond })
 	conn, err := net.Dial("tcp", d.PublicAddr())
 	require.NoError(t, err)
@@ -292,7 +292,7 @@ func TestReadinessFailsWithItsReasonWhileDraining(t *testing.T) {
 	require.Equal(t, "draining", d.whyNotReady())
 }
 
-func TestMetricsTellWhatHappened(t *testing.T) {
+func TestMetricsCountCalls(t *testing.T) {
 	d := start(t, nil)
 	session := d.open(`"a","b@oldest"`)
 	d.post("/v1/topics/a/messages", "[1]")
@@ -343,9 +343,8 @@ func TestTheAdminListenerServesHealthAndProfiles(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status, "not on the public listener")
 }
 
-// The sweeper ends sessions that nobody polls, and forgets topics that hold
-// nothing.
-func TestWhatIsOverIsSweptAway(t *testing.T) {
+// The sweeper ends sessions without polls, and forgets topics without messages.
+func TestIdleSessionsAndEmptyTopicsAreSwept(t *testing.T) {
 	d := start(t, func(c *config.Config) {
 		c.Session.InactivityTimeout = 100 * time.Millisecond
 		c.Broker.HistoryAge = 100 * time.Millisecond

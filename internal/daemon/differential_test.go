@@ -321,7 +321,7 @@ var headerLines = []string{
 
 // The comparison sees what it is there for: each of these differs from net/http in
 // one thing only.
-func TestADifferenceIsSeen(t *testing.T) {
+func TestTheDifferentialTestSeesADifference(t *testing.T) {
 	p := startPair(t, "off")
 	honest := scene{name: "honest", first: post("1"), odd: pollZero + post("5", "Content-Type: text/plain")}
 	played := 0

@@ -21,7 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func TestHowManyAreGoneByWhen(t *testing.T) {
+func TestSessionsToEnd(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	for _, tt := range []struct {
 		all             int
@@ -69,7 +69,7 @@ func TestNoTopicIsForgottenWhileItsSubscribersLeave(t *testing.T) {
 
 // A client polls all the while others are told to leave, over net/http and over the
 // lane, on the connection that it has and on new ones. Nobody new is taken.
-func TestADrainIsSpreadAndServesWhoIsLeft(t *testing.T) {
+func TestADrainIsSpreadAndServesTheRest(t *testing.T) {
 	d := start(t, func(c *config.Config) {
 		c.DrainWindow = 20 * time.Second
 		c.Transport.PollTimeout = 50 * time.Millisecond
@@ -154,7 +154,7 @@ func (d *running) stayPolling(session string, keep bool) (s stay) {
 
 // An operator reloads a longer window, and then a shorter one, while clients leave. The
 // service manager has been told the window of the begin, and waits no longer.
-func TestAReloadDoesNotChangeTheDrainThatGoesOn(t *testing.T) {
+func TestAReloadDoesNotChangeARunningDrain(t *testing.T) {
 	for _, tt := range []struct {
 		sessions                      int
 		window, reloaded, least, most time.Duration
@@ -182,7 +182,7 @@ func TestAReloadDoesNotChangeTheDrainThatGoesOn(t *testing.T) {
 	}
 }
 
-func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
+func TestADrainWithoutAWindowEndsAtOnce(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = 0 })
 	for range 20_000 {
 		_, _, err := d.sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
@@ -196,7 +196,7 @@ func TestADrainWithoutAWindowIsAtOnce(t *testing.T) {
 // Who is refused and does not wait as told hears of it late. Where the body is still
 // unread net/http does not notice that the connection was cut off, so the drain would
 // last as long as that.
-func TestHeldRefusalsDoNotOutlastTheDrain(t *testing.T) {
+func TestDelayedRefusalsDoNotOutlastTheDrain(t *testing.T) {
 	for _, lane := range []string{"off", "handoff"} {
 		d := startLane(t, lane, func(c *config.Config) {
 			c.Limit.Wait, c.DrainWindow = 20*time.Second, 10*time.Second

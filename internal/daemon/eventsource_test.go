@@ -85,7 +85,7 @@ func (n *nodeEvents) read() {
 // An EventSource that this project did not write goes on after its last event when its
 // connection was cut, over a planned restart and over a crash, as often as it takes. What
 // is lost it is told.
-func TestAnEventSourceOfOthersComesBack(t *testing.T) {
+func TestAThirdPartyEventSourceReconnects(t *testing.T) {
 	r := newLine(t)
 	path := filepath.Join(t.TempDir(), "state")
 	d := start(t, keptIn(path))

@@ -32,7 +32,7 @@ func (d *running) knockInVain() {
 }
 
 // The operator reads of it once, not once for each who is refused.
-func TestTheLogSaysThatThereIsNoRoomForConnections(t *testing.T) {
+func TestTheLogWarnsOfFullConnections(t *testing.T) {
 	const most = 3
 	d := start(t, func(c *config.Config) { c.Limit.Connections = most })
 	in := make([]net.Conn, most)
@@ -54,8 +54,8 @@ func TestTheLogSaysThatThereIsNoRoomForConnections(t *testing.T) {
 	require.Equal(t, map[string]any{"listener": "public", "limits.connections": int64(most)}, entry.ContextMap())
 }
 
-// What one address has too much of is no want of room.
-func TestTheLogDoesNotSayWhoIsRefusedAlone(t *testing.T) {
+// A refusal because of one address does not mean that the daemon is full.
+func TestTheLogOmitsRefusalsOfOneAddress(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Limit.AddressConnections = 1 })
 	in := d.knock()
 	d.knockInVain()

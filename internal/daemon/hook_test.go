@@ -106,7 +106,7 @@ func (d *running) goClient() *pubsub.Client {
 
 // The application's slowness is bounded by a gate of its own: who finds no place in
 // time is told so, and topics that it is not asked about know nothing of it.
-func TestASlowApplicationHoldsUpNobodyElse(t *testing.T) {
+func TestASlowHookDelaysNoOtherTopic(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			let := make(chan struct{})
@@ -141,7 +141,7 @@ func TestASlowApplicationHoldsUpNobodyElse(t *testing.T) {
 
 // A daemon that is told to stop waits for the application as long as it drains, and
 // no longer.
-func TestADrainEndsCallsOfTheHook(t *testing.T) {
+func TestADrainEndsHookCalls(t *testing.T) {
 	for _, window := range []time.Duration{50 * time.Millisecond, time.Minute} {
 		t.Run(window.String(), func(t *testing.T) {
 			let := make(chan struct{})
@@ -177,9 +177,9 @@ func TestADrainEndsCallsOfTheHook(t *testing.T) {
 	}
 }
 
-// Who sends many messages and leaves has the application asked about one more at most,
-// and holds no place for the others.
-func TestTheApplicationIsNotAskedForWhoHasLeft(t *testing.T) {
+// After a client that sent many messages has left, the hook is called for at most one more.
+// The others hold no slot.
+func TestNoHookCallForAClientThatHasLeft(t *testing.T) {
 	var asked atomic.Int32
 	let, over := make(chan struct{}), make(chan struct{})
 	app := newApplication(t, func(http.ResponseWriter, *http.Request) {
@@ -219,7 +219,7 @@ func TestTheApplicationIsNotAskedForWhoHasLeft(t *testing.T) {
 }
 
 // Of all places for calls, half are for those who do not need the application.
-func TestWhoWaitsForTheApplicationTakesHalfOfTheCalls(t *testing.T) {
+func TestHookCallsTakeAtMostHalfOfTheSlots(t *testing.T) {
 	require.Equal(t, 8, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 1000}))
 	require.Equal(t, 1, hookWaiting(limit.Config{Calls: 1, WaitingCalls: 1000}))
 	require.Equal(t, 3, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 3}))
@@ -227,7 +227,7 @@ func TestWhoWaitsForTheApplicationTakesHalfOfTheCalls(t *testing.T) {
 
 // An application that may have every place is a doubt, said at the start and after each
 // reload; it is no reason not to serve.
-func TestAHookThatMayTakeEveryPlaceIsSaid(t *testing.T) {
+func TestTheLogWarnsOfAHookWithAllSlots(t *testing.T) {
 	app := newApplication(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	d := start(t, func(c *config.Config) {
 		app.hooked(c)

@@ -338,8 +338,8 @@ func TestAnAddressHasItsShareOfConnections(t *testing.T) {
 	require.Equal(t, 2, a.endings(metrics.Refused))
 }
 
-// However a connection ends, and wherever it was, its seat is free again.
-func TestEverySeatIsFreeAgain(t *testing.T) {
+// A connection that ends, in whatever state, no longer counts against the limit.
+func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			t.Parallel()

@@ -63,7 +63,7 @@ func (f *framed) next(kind byte) []byte {
 func cleartext(c *config.Config) { c.HTTP2.Cleartext = true }
 
 // What a connection may cost is said to its client at once.
-func TestTheBoundsOfAConnectionAreSaid(t *testing.T) {
+func TestHTTP2SettingsHaveTheBounds(t *testing.T) {
 	f := start(t, cleartext).dialHTTP2()
 	settings := make(map[uint16]uint32)
 	for said := f.next(frameSettings); len(said) > 0; said = said[6:] {
@@ -80,7 +80,7 @@ func TestTheBoundsOfAConnectionAreSaid(t *testing.T) {
 }
 
 // A connection on which nothing is asked is told to go, and does not hold the drain up.
-func TestADrainSaysGoAway(t *testing.T) {
+func TestADrainSendsGoAway(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.HTTP2.Cleartext, c.DrainWindow = true, surely })
 	f := d.dialHTTP2()
 	f.next(frameSettings)
@@ -99,8 +99,8 @@ func wantCutOff(t *testing.T, conn net.Conn) {
 	require.False(t, errors.As(err, &late) && late.Timeout(), "it is open still")
 }
 
-// A client that connects and says nothing, or half of what it begins with.
-func TestWhoDoesNotBeginIsCutOff(t *testing.T) {
+// A client connects and sends nothing, or half of its preface.
+func TestAnHTTP2ConnectionWithoutPrefaceIsClosed(t *testing.T) {
 	soon := func(d *Daemon) {
 		require.Equal(t, headTimeout, d.public.ReadHeaderTimeout)
 		d.public.ReadHeaderTimeout = 50 * time.Millisecond
@@ -121,7 +121,7 @@ func TestWhoDoesNotBeginIsCutOff(t *testing.T) {
 }
 
 // A client that has gone without a word: it answers no ping. Its poll ends with it.
-func TestWhoAnswersNoPingHasLeft(t *testing.T) {
+func TestAnHTTP2PingTimesOut(t *testing.T) {
 	d := startWith(t, cleartext, func(d *Daemon) {
 		require.Equal(t, pingAfter, d.public.HTTP2.SendPingTimeout)
 		require.Equal(t, pingTimeout, d.public.HTTP2.PingTimeout)
@@ -144,7 +144,7 @@ func TestWhoAnswersNoPingHasLeft(t *testing.T) {
 	}
 }
 
-func TestAHeadThatIsTooLargeIsRefusedInEveryTongue(t *testing.T) {
+func TestALargeHeadIsRefusedInEveryProtocol(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		req, err := http.NewRequest(http.MethodGet, s.base+"/v1/topics", nil)
 		require.NoError(s, err)
@@ -160,7 +160,7 @@ func TestAHeadThatIsTooLargeIsRefusedInEveryTongue(t *testing.T) {
 }
 
 // Who was not told to take HTTP/2 in clear does not.
-func TestHTTP2InClearIsForThoseWhoAskForIt(t *testing.T) {
+func TestCleartextHTTP2NeedsASetting(t *testing.T) {
 	d := start(t, nil)
 	conn, err := net.Dial("tcp", d.PublicAddr())
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestHTTP2InClearIsForThoseWhoAskForIt(t *testing.T) {
 }
 
 // Beside HTTP/2 in clear HTTP/1.1 goes on as ever: by the lane.
-func TestTheLaneGoesOnBesideHTTP2InClear(t *testing.T) {
+func TestTheLaneWorksWithCleartextHTTP2(t *testing.T) {
 	d := start(t, cleartext)
 	poll := d.dial("/poll?ack=0")
 	d.waitParked(1)

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-func TestWhatNetHTTPSaysOfClientsIsForDebugging(t *testing.T) {
+func TestNetHTTPsClientErrorsAreLoggedAtDebug(t *testing.T) {
 	core, logged := observer.New(zapcore.DebugLevel)
 	l := log.New(&errorWriter{zap.New(core)}, "", 0)
 	for entry, level := range map[string]zapcore.Level{

@@ -86,7 +86,7 @@ func replyWord(r *wire.Reply) string {
 // A WebSocket client that this project did not write says commands, resumes from its
 // positions when it was cut and over a planned restart, and is told what a crash lost.
 // Where it offers compression, what it deflates is read.
-func TestAWebSocketClientOfOthersComesBack(t *testing.T) {
+func TestAThirdPartyWebSocketReconnects(t *testing.T) {
 	for _, lane := range []string{"off", "handoff"} {
 		t.Run("lane "+lane, func(t *testing.T) { comesBackBySocket(t, lane) })
 	}

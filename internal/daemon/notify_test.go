@@ -65,7 +65,7 @@ func setWatchdog(t *testing.T, wait time.Duration) {
 
 // From start to end: ready when it serves and not before, alive while it does, and
 // stopping with the time that it takes.
-func TestTheServiceManagerIsTold(t *testing.T) {
+func TestTheServiceManagerGetsEveryState(t *testing.T) {
 	m := listenAsManager(t)
 	setWatchdog(t, 2*time.Second)
 	d := start(t, func(c *config.Config) { c.DrainWindow = 20 * time.Second })
@@ -79,7 +79,7 @@ func TestTheServiceManagerIsTold(t *testing.T) {
 
 // A unit's time-outs know nothing of how much state there is. So the manager is asked
 // for more time while it is written, and while the next daemon reads it.
-func TestTheServiceManagerIsAskedForTheTimeThatTheStateTakes(t *testing.T) {
+func TestTheStateFileExtendsTheManagersTimeout(t *testing.T) {
 	m := listenAsManager(t)
 	path := filepath.Join(t.TempDir(), "state")
 	const more = "EXTEND_TIMEOUT_USEC=30000000"
@@ -97,7 +97,7 @@ func TestTheServiceManagerIsAskedForTheTimeThatTheStateTakes(t *testing.T) {
 }
 
 // Every five seconds while it lasts, and not for ever: a disk may hang.
-func TestMoreTimeIsAskedForUntilItIsOver(t *testing.T) {
+func TestTheTimeoutIsExtendedRepeatedly(t *testing.T) {
 	for lasts, want := range map[time.Duration]int{
 		0: 1, 4 * time.Second: 1, 23 * time.Second: 5, busyAtMost - time.Second: 120, time.Hour: 120,
 	} {
@@ -138,7 +138,7 @@ func (m *manager) hearsReloading() {
 }
 
 // Neither before the daemon is ready, nor once it stops.
-func TestAReloadIsToldWhileTheDaemonServes(t *testing.T) {
+func TestAReloadIsReportedWhileTheDaemonServes(t *testing.T) {
 	m := listenAsManager(t)
 	n := newNotifier(zap.NewNop())
 	n.reloading()()
@@ -176,7 +176,7 @@ func TestTheWatchdogIsFedTwiceInItsTime(t *testing.T) {
 	require.Equal(t, "READY=1", m.hears())
 }
 
-func TestWithoutAServiceManagerNothingIsTold(t *testing.T) {
+func TestWithoutAServiceManagerNothingIsSent(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	core, logged := observer.New(zapcore.InfoLevel)
 	n := newNotifier(zap.New(core))
@@ -187,7 +187,7 @@ func TestWithoutAServiceManagerNothingIsTold(t *testing.T) {
 }
 
 // A service manager that has gone is no reason to go, too.
-func TestAServiceManagerThatIsGoneIsLogged(t *testing.T) {
+func TestAFailedNotifyIsLogged(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "none"))
 	core, logged := observer.New(zapcore.InfoLevel)
 	newNotifier(zap.New(core)).ready()

@@ -81,7 +81,7 @@ func TestTheClientFollowsPatterns(t *testing.T) {
 	}
 }
 
-func TestTheClientPollsOnWhenATopicIsMade(t *testing.T) {
+func TestTheClientContinuesWhenATopicIsCreated(t *testing.T) {
 	d := start(t, nil)
 	client, err := pubsub.New("http://" + d.PublicAddr())
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestTheClientPollsOnWhenATopicIsMade(t *testing.T) {
 	require.Empty(t, retried, "a topic that is new is no failure")
 }
 
-func TestNamingATopicThatAPatternBroughtChangesNothing(t *testing.T) {
+func TestNamingATopicOfAPatternChangesNothing(t *testing.T) {
 	d := start(t, nil)
 	client, err := pubsub.New("http://" + d.PublicAddr())
 	require.NoError(t, err)

@@ -22,7 +22,7 @@ import (
 // session and on many, in a budget that they could fill twice. Whoever reads gets
 // everything and publishers are never refused; nobody is let in while they hold too
 // much, until they are made to let go.
-func TestWhoNeverReadsTakesNothingFromTheOthers(t *testing.T) {
+func TestSlowReadersDoNotHarmOthers(t *testing.T) {
 	const budget, each, payload = 16 << 20, 20, 64 << 10
 	d := start(t, func(c *config.Config) { c.Broker.MemoryBudget = budget })
 	d.openHostile("greedy.%d", 0, 1000, 1)

@@ -92,7 +92,7 @@ func wantData(t *testing.T, line, data string) {
 // Every mode, session or not. In the modes that go on, the next message is
 // published only when the one before has been read: who holds a frame back until
 // more comes waits for ever.
-func TestThroughAProxyFramesComeAtOnce(t *testing.T) {
+func TestAProxyForwardsFramesAtOnce(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, func(c *config.Config) {
 			c.Transport.MaxOutputDelay, c.Transport.MultipleTime = 20*time.Second, 20*time.Second
@@ -164,7 +164,7 @@ func (a *answer) datum() string {
 
 // A client whose connection is cut goes on from the positions that it has: nothing
 // is lost, nothing comes twice.
-func TestThroughAProxyACutClientGoesOnFromItsPosition(t *testing.T) {
+func TestACutClientBehindAProxyResumes(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, nil)
 		p := startProxy(t, kind, asShipped, d)
@@ -198,7 +198,7 @@ func TestThroughAProxyACutClientGoesOnFromItsPosition(t *testing.T) {
 
 // When the daemon is told to stop, those who wait are told so through the proxy,
 // and who comes back is served by the second daemon.
-func TestThroughAProxyADrainSendsClientsToTheSecondDaemon(t *testing.T) {
+func TestADrainBehindAProxyMovesClients(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		first := start(t, func(c *config.Config) { c.DrainWindow = surely })
 		second := start(t, func(c *config.Config) {
@@ -262,9 +262,9 @@ func scaledDown(kind proxyKind) []string {
 	}[kind.name]
 }
 
-// A poll waits for as long as the daemon holds it, and a quiet stream lasts beyond
-// the proxy's time-out, as long as heartbeats come.
-func TestAProxySuffersSilence(t *testing.T) {
+// A poll lasts until the daemon answers it. A quiet stream outlasts the proxy's time-out
+// because of its heartbeats.
+func TestAProxyToleratesSilentPolls(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		t.Parallel()
 		d := start(t, func(c *config.Config) {
@@ -286,9 +286,9 @@ func TestAProxySuffersSilence(t *testing.T) {
 	})
 }
 
-// The test above would notice: silence that is longer than the proxy suffers ends
-// in the proxy's own answer.
-func TestAProxyEndsSilenceThatIsLongerThanItSays(t *testing.T) {
+// The test above would notice a silent connection: after its time-out the proxy answers
+// itself.
+func TestAProxyTimesOutSilentConnections(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		t.Parallel()
 		p := startProxy(t, kind, scaledDown(kind), start(t, nil))
@@ -316,7 +316,7 @@ func TestTheTimeoutsOfTheExamplesFitTheDefaults(t *testing.T) {
 
 // Clients come and go, each on a connection of its own; to the daemon they share
 // few, and the lane serves them all there.
-func TestThroughAProxyManyClientsShareConnections(t *testing.T) {
+func TestManyClientsShareAProxysConnections(t *testing.T) {
 	const clients = 20
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, nil)
@@ -342,7 +342,7 @@ func TestThroughAProxyManyClientsShareConnections(t *testing.T) {
 
 // Nothing but the connection tells the daemon that a client has left: the next
 // heartbeat would be in an hour, and so would the poll's end.
-func TestThroughAProxyAClientThatLeavesIsNoticed(t *testing.T) {
+func TestAClientThatLeavesBehindAProxyIsNoticed(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, func(c *config.Config) {
 			c.Transport.PollTimeout, c.Transport.Heartbeat = time.Hour, time.Hour

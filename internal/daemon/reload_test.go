@@ -42,7 +42,7 @@ func (d *running) said(message, was, is string) []string {
 
 // A poll and a stream wait while everything about them changes. They get what is
 // published afterwards, on the connections that they came on.
-func TestAReloadDisturbsNobodyWhoWaits(t *testing.T) {
+func TestAReloadDoesNotDisturbParkedPolls(t *testing.T) {
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			d := start(t, func(c *config.Config) { c.Lane = lane })
@@ -106,7 +106,7 @@ func (c *dialled) line() string {
 	}
 }
 
-func TestAReloadSaysKeyByKeyWhatChangedAndWhatCannot(t *testing.T) {
+func TestAReloadLogsEachKey(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Broker.Rules = []broker.Rule{{Name: "old", Pattern: "a.*"}} })
 	before := d.Config()
 	d.reloadWith(func(c *config.Config) {
@@ -134,7 +134,7 @@ func TestAReloadSaysKeyByKeyWhatChangedAndWhatCannot(t *testing.T) {
 
 // Wrong settings are told one by one, and nothing changes at all: neither what they
 // say well nor, later, what they left behind.
-func TestAWrongReloadChangesNothing(t *testing.T) {
+func TestAnInvalidReloadChangesNothing(t *testing.T) {
 	d := start(t, nil)
 	before := d.Config()
 	d.Reload(func() (config.Config, error) {
@@ -164,7 +164,7 @@ func (d *running) limitsTold() wire.Limits {
 }
 
 // What clients are told is what they are held to, before and after.
-func TestALimitThatWasReloadedIsToldAndHeld(t *testing.T) {
+func TestAReloadedLimitIsShownAndEnforced(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Lane = lane })
 		d.reloadWith(func(c *config.Config) {
@@ -218,7 +218,7 @@ func (d *running) status(path, body string) int {
 
 // Polls that begin after the reload wait as long as it says, to the share that the
 // sweeper tells them in, which it only can if it looks as often.
-func TestAReloadMakesPollsWaitOtherwise(t *testing.T) {
+func TestAReloadChangesThePollTimeout(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Transport.PollTimeout, c.Transport.Heartbeat = time.Hour, time.Hour })
 	d.reloadWith(func(c *config.Config) { c.Transport.PollTimeout = 50 * time.Millisecond })
 	session := d.open(`"a"`).Session
@@ -234,14 +234,14 @@ func TestAReloadMakesPollsWaitOtherwise(t *testing.T) {
 	require.Greater(t, soon, 2, "they were told each second")
 }
 
-func TestASessionThatIsOpenFollowsTheInactivityTimeout(t *testing.T) {
+func TestAReloadChangesTheInactivityTimeout(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Session.InactivityTimeout = 2 * time.Second })
 	d.open(`"a"`)
 	d.reloadWith(func(c *config.Config) { c.Session.InactivityTimeout = 10 * time.Millisecond })
 	require.Eventually(t, func() bool { return d.metric("pubsubd_sessions") == 0 }, surely, time.Millisecond)
 }
 
-func TestADrainLastsAsLongAsTheReloadSays(t *testing.T) {
+func TestAReloadChangesTheDrainWindow(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = time.Hour })
 	conn, err := net.Dial("tcp", d.PublicAddr())
 	require.NoError(t, err)
@@ -294,8 +294,8 @@ func TestTheLevelIsReloadedAndSetByHand(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status, "not on the public listener")
 }
 
-// As it begins, and as it is over, whatever came of it.
-func TestASupervisorIsToldOfAReload(t *testing.T) {
+// The daemon reports the beginning and the end of a reload, whatever its result.
+func TestAReloadIsReportedWhateverItsResult(t *testing.T) {
 	m := listenAsManager(t)
 	d := start(t, nil)
 	require.Equal(t, "READY=1", m.hears())

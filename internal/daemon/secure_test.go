@@ -38,7 +38,7 @@ func startSecure(t *testing.T, pair certtest.Pair) *running {
 	return start(t, func(c *config.Config) { c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key} })
 }
 
-func TestWhatAHandshakeAgreesOn(t *testing.T) {
+func TestTLSNegotiatesTheProtocol(t *testing.T) {
 	d := startSecure(t, certtest.New(t))
 	for _, tt := range []struct {
 		offers []string
@@ -99,7 +99,7 @@ func TestAReloadRenewsTheCertificate(t *testing.T) {
 
 // A key that does not fit, or a file that is away, keeps the certificate that there is,
 // and with it every other setting.
-func TestABrokenCertificateIsNotTakenOver(t *testing.T) {
+func TestAReloadKeepsTheCertificateIfTheNewOneIsBroken(t *testing.T) {
 	pair, other := certtest.New(t), certtest.New(t)
 	d := startSecure(t, pair)
 	was, err := d.shake(&tls.Config{})
@@ -159,7 +159,7 @@ func TestADaemonDoesNotStartWithoutItsCertificate(t *testing.T) {
 }
 
 // What goes wrong in a handshake is the client's affair, and tells no secrets.
-func TestAHandshakeThatFailsTellsNoSecrets(t *testing.T) {
+func TestAFailedHandshakeLogsNoSecrets(t *testing.T) {
 	pair := certtest.New(t)
 	d := start(t, func(c *config.Config) { c.TLS, c.Log.Level = config.TLS{Cert: pair.Cert, Key: pair.Key}, "debug" })
 	d.sendRaw("GET /v1/sessions/" + secretToken + "/poll HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -194,7 +194,7 @@ func (l *heard) frame() string {
 }
 
 // What the lane would serve on HTTP/1.1 in clear is served all the same, by net/http.
-func TestPollsStreamsAndPublishesInEveryTongue(t *testing.T) {
+func TestPollsStreamsAndPublishesInEveryProtocol(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		id := s.openSession()
 		poll := s.later("/v1/sessions/" + id + "/poll?ack=0")
@@ -233,7 +233,7 @@ func (s *spoken) epoch() string {
 
 // A client that leaves is noticed, and those who share its connection are not
 // disturbed.
-func TestAClientLeavesInTheMiddleInEveryTongue(t *testing.T) {
+func TestAClientLeavesMidwayInEveryProtocol(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		leaves, stays := s.listen(), s.listen()
 		s.publish("a", `"m1"`)
@@ -249,7 +249,7 @@ func TestAClientLeavesInTheMiddleInEveryTongue(t *testing.T) {
 }
 
 // A quiet stream writes nothing for longer than one write may take.
-func TestAQuietStreamOutlastsTheWriteTimeoutInEveryTongue(t *testing.T) {
+func TestAQuietStreamOutlastsTheWriteTimeoutInEveryProtocol(t *testing.T) {
 	const timeout = time.Second // or who is slow cannot write at all
 	eachTongue(t, func(c *config.Config) {
 		c.Transport.WriteTimeout, c.Transport.MaxOutputDelay, c.Transport.Heartbeat = timeout, timeout/3, time.Hour
@@ -267,7 +267,7 @@ func TestAQuietStreamOutlastsTheWriteTimeoutInEveryTongue(t *testing.T) {
 }
 
 // What is counted is what is on the wire, handshakes, records and frames too.
-func TestBytesAreCountedInEveryTongue(t *testing.T) {
+func TestBytesAreCountedInEveryProtocol(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		id := s.openSession()
 		for range 50 {
@@ -283,7 +283,7 @@ func TestBytesAreCountedInEveryTongue(t *testing.T) {
 	})
 }
 
-func TestADrainAnswersEveryoneInEveryTongue(t *testing.T) {
+func TestADrainAnswersEveryPollInEveryProtocol(t *testing.T) {
 	eachTongue(t, func(c *config.Config) { c.DrainWindow = surely }, func(s *spoken) {
 		poll := s.later("/v1/sessions/" + s.openSession() + "/poll?ack=0")
 		stateless := s.later("/v1/poll?topic=a@" + s.epoch() + ":0")

@@ -73,7 +73,7 @@ func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
 }
 
 // What is damaged is nobody's state, but somebody may want to look at it.
-func TestADamagedStateIsMovedAsideAndToldOf(t *testing.T) {
+func TestADamagedStateFileIsMovedAside(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "state")
 	require.NoError(t, os.WriteFile(path, []byte("listen:\n  public: :8080\n"), 0o600))
@@ -91,7 +91,7 @@ func TestADamagedStateIsMovedAsideAndToldOf(t *testing.T) {
 	require.Equal(t, []string{"state", "state.lock", "state.unreadable"}, filesIn(t, folder))
 }
 
-func TestAStateFileThatCannotBeIsToldAtStart(t *testing.T) {
+func TestAnUnusableStateFileFailsTheStart(t *testing.T) {
 	folder := t.TempDir()
 	for path, why := range map[string]string{
 		filepath.Join(folder, "none", "state"): "no such file or directory",
@@ -108,7 +108,7 @@ func TestAStateFileThatCannotBeIsToldAtStart(t *testing.T) {
 }
 
 // A daemon that does not get as far as serving leaves the state to one that does.
-func TestADaemonThatCannotListenLeavesTheState(t *testing.T) {
+func TestAFailedListenLeavesTheStateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	one := start(t, keptIn(path))
 	had := one.published()
@@ -126,7 +126,7 @@ func TestADaemonThatCannotListenLeavesTheState(t *testing.T) {
 
 // A daemon is told to stop while it still restores. It has served nobody, so what it
 // found stays there, as the same file, for the next one; nobody listens any more.
-func TestADaemonThatIsStoppedBeforeItServesLeavesTheState(t *testing.T) {
+func TestAnEarlyStopLeavesTheStateFile(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "state")
 	one := start(t, keptIn(path))
@@ -161,7 +161,7 @@ func listening(t *testing.T, path string) *Daemon {
 }
 
 // The folder is gone when the daemon ends.
-func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
+func TestAnUnwritableStateFileIsAnError(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "folder")
 	require.NoError(t, os.Mkdir(folder, 0o700))
 	d := start(t, keptIn(filepath.Join(folder, "state")))
@@ -171,7 +171,7 @@ func TestAStateThatCannotBeWrittenIsAnError(t *testing.T) {
 }
 
 // A state file that cannot be removed would be gone on from twice.
-func TestAStateThatCannotBeRemovedIsNotServed(t *testing.T) {
+func TestAnUnremovableStateFileIsNotServed(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "state")
 	one := start(t, keptIn(path))
@@ -202,7 +202,7 @@ func TestTwoDaemonsDoNotShareAStateFile(t *testing.T) {
 }
 
 // In one folder each has its own.
-func TestDaemonsShareAFolderOfStateFiles(t *testing.T) {
+func TestDaemonsCanShareAFolderOfStateFiles(t *testing.T) {
 	folder := t.TempDir()
 	one, two := start(t, keptIn(filepath.Join(folder, "one"))), start(t, keptIn(filepath.Join(folder, "two")))
 	require.NoError(t, one.wait())

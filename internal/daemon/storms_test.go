@@ -93,7 +93,7 @@ func storms() map[string]storm {
 }
 
 // Whatever one address asks for, as fast as it can, others have all that is theirs.
-func TestNoStormKeepsOthersFromTheirMessages(t *testing.T) {
+func TestNoAttackDelaysOtherClients(t *testing.T) {
 	for name, s := range storms() {
 		t.Run(name, func(t *testing.T) {
 			d := start(t, stormRates)

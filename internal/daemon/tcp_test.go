@@ -64,7 +64,7 @@ func (b *bare) wantDrained(d *running) {
 
 // Clients without HTTP get what is published over HTTP, in clear and over TLS, on the
 // lane and off it, and are told when the daemon goes away.
-func TestThePortForBareConnections(t *testing.T) {
+func TestTheTCPPort(t *testing.T) {
 	for name, lane := range map[string]string{"on the lane": "handoff", "off the lane": "off"} {
 		t.Run(name, func(t *testing.T) {
 			d := start(t, func(c *config.Config) { c.Listen.TCP, c.Lane, c.DrainWindow = "127.0.0.1:0", lane, surely })

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 // run line by line, its curl commands by a reader of the few options they use,
 // and what they print compared with what stands there. What differs from run to
 // run stands as ….
-func TestTranscriptsAreTrue(t *testing.T) {
+func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 	for path, change := range map[string]func(c *config.Config){
 		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) { c.Broker.HistoryMessages, c.Session.Queue = 3, 2 },
 		"../../README.md":            nil,

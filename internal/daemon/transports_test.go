@@ -31,7 +31,7 @@ var ways = map[string][]pubsub.SubscribeOption{
 
 // Connections are cut again and again while two topics are published to, and then one of
 // them is left: whatever the transport, everything comes once and in order.
-func TestNothingIsLostOverAnyTransportThatIsCut(t *testing.T) {
+func TestCutConnectionsLoseNothing(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Listen.TCP, c.Lane = "127.0.0.1:0", lane })
 		for name, options := range ways {

@@ -109,7 +109,7 @@ func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
 
 // On every way out of the lane, and beside it, what waits for a client counts, and its
 // connection is cut off when memory is short.
-func TestEveryWayOutIsCutOff(t *testing.T) {
+func TestUnreadAnswersAreCutOffOnEveryTransport(t *testing.T) {
 	for _, way := range []struct{ request, lanes string }{
 		{"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", "handoff channel off"},
 		{"GET /v1/poll?topic=a@oldest&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n", "handoff channel"},

@@ -47,8 +47,8 @@ func TestASlowReaderHoldsItsSlot(t *testing.T) {
 	}
 }
 
-// An EventSource that needs a session has one that stays.
-func TestASessionOfAnEventSourceIsOne(t *testing.T) {
+// An EventSource that needs a session keeps it across reconnects.
+func TestAnEventSourceKeepsItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Sessions: {limit.All: once}}}})
 		open := func() string {
@@ -70,7 +70,7 @@ func TestASessionOfAnEventSourceIsOne(t *testing.T) {
 }
 
 // What cannot be served has to be read and answered all the same.
-func TestWhatIsNotServedIsCounted(t *testing.T) {
+func TestRequestsForUnknownPathsAreCounted(t *testing.T) {
 	for _, way := range [][3]string{
 		{"GET", "/nowhere", ""}, {"POST", "/v1/nowhere", "1"}, {"PUT", "/v1/topics/a/messages", "1"}, {"HEAD", "/v1/topics", ""},
 		{"GET", "/v1/topics", "1"}, {"GET", "/v1/poll", "1"},
@@ -85,7 +85,7 @@ func TestWhatIsNotServedIsCounted(t *testing.T) {
 	}
 }
 
-func TestCommandsThatSayNothingAreCounted(t *testing.T) {
+func TestInvalidCommandsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Requests: {limit.Address: once}}}})
 		for i, command := range []map[string]any{{}, {"unknown": 1}, {"ping": true, "ack": 1}, {"subscribe": 1}} {
@@ -105,7 +105,7 @@ func TestCommandsThatSayNothingAreCounted(t *testing.T) {
 }
 
 // A client that leaves while its command waits is no fault of the daemon's.
-func TestWhoLeavesWhileItsCommandWaitsIsNoFault(t *testing.T) {
+func TestAClientThatLeavesDuringACommandIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute}})
 		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
@@ -122,8 +122,8 @@ func TestWhoLeavesWhileItsCommandWaitsIsNoFault(t *testing.T) {
 	})
 }
 
-// New topics are counted together: a refusal that tells to wait is not told for ever.
-func TestNewTopicsThatCannotBeMadeAtOnceAreToldSo(t *testing.T) {
+// New topics are counted together, so the retry after a refusal succeeds.
+func TestMoreNewTopicsThanTheBurstAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Topics: {limit.Address: {PerSecond: 1, Burst: 3}}}}})
 		k.open(`{"topics":["a","b"]}`)

@@ -34,7 +34,7 @@ func (secretKeeper) Allow(_ auth.Principal, _ auth.Action, topic string) error {
 	return nil
 }
 
-func TestTheAuthorityIsAskedOnEveryWayToATopic(t *testing.T) {
+func TestEveryAccessToATopicChecksPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{authority: secretKeeper{}})
 		_, err := k.cfg.Broker.Join(wire.Start{Topic: "secret"}, nil, true)

@@ -12,7 +12,7 @@ import (
 
 // However a connection ends on which a command has begun, what was there of it is no
 // longer counted.
-func TestCommandsThatNeverEndAreLetGoOfWithTheirConnections(t *testing.T) {
+func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		for name, end := range map[string]func(*kit, net.Conn){
 			"by its client": func(_ *kit, nc net.Conn) { nc.Close() },

@@ -24,7 +24,7 @@ import (
 
 // Who sends large bodies and never their ends takes a bounded part of the memory, and
 // nothing of what others need for small ones.
-func TestBodiesThatNeverEndAreBounded(t *testing.T) {
+func TestUnfinishedBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
@@ -87,7 +87,7 @@ func (k *kit) postOn(from, bytes, length int) net.Conn {
 	return nc
 }
 
-func TestAPollThatWaitsHoldsNoBody(t *testing.T) {
+func TestAParkedPollHoldsNoBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		from := k.wantOK("/v1/topics/a/messages", "1", jsonType)
@@ -107,7 +107,7 @@ func TestAPollThatWaitsHoldsNoBody(t *testing.T) {
 }
 
 // A command of which the rest does not come is held as a body is.
-func TestCommandsThatNeverEndAreBounded(t *testing.T) {
+func TestUnfinishedCommandsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
@@ -128,7 +128,7 @@ func TestCommandsThatNeverEndAreBounded(t *testing.T) {
 
 // Behind a proxy a client may have WebSockets that say nothing for long, and be
 // forgotten meanwhile. It has one account all the same.
-func TestCommandsOfWhoWasForgottenAreBounded(t *testing.T) {
+func TestCommandsOfForgottenAddressesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{
 			broker: broker.Config{MemoryBudget: 20 << 20},

@@ -29,7 +29,7 @@ func (k *kit) say(n int) {
 	}
 }
 
-func TestAQuietStreamBeats(t *testing.T) {
+func TestAQuietStreamSendsHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		resp := k.do("GET", "/v1/sessions/"+k.open(`{"topics":["a"]}`).Session+"/poll?ack=0&mode=stream", "")

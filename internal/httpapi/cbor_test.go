@@ -93,8 +93,8 @@ func TestCBORThatIsRefused(t *testing.T) {
 	})
 }
 
-// A CBOR body and a JSON body are two, also if they say the same.
-func TestAKeyIsOfOneEncoding(t *testing.T) {
+// A CBOR body and a JSON body differ, even with the same value.
+func TestAnIdempotencyKeyBelongsToOneEncoding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		const path, key = "/v1/topics/a/messages", "Idempotency-Key: k"

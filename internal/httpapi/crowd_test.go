@@ -200,9 +200,9 @@ func (v *visitor) passBy(session string) error {
 	return v.leave()
 }
 
-// A reader is held up by one request. Meanwhile more connections than it takes
-// events at a time have something to say: all are answered afterwards.
-func TestAReaderHearsOfAllThatCameAtOnce(t *testing.T) {
+// One request blocks a loop. Meanwhile more connections become ready than it takes events
+// at a time. All are answered afterwards.
+func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 	readers := max(1, runtime.GOMAXPROCS(0)/2)
 	slow := &slowOnce{begun: make(chan struct{}, readers), goOn: make(chan struct{})}
 	k := serveLane(t, LaneHandOff, settings{authority: slow}, nil)

@@ -35,9 +35,9 @@ func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 	})
 }
 
-// Whoever is told to leave comes back on another connection: it may be another
-// daemon's. Whoever has not been told yet keeps its own, and is answered as ever.
-func TestWhoIsToldToLeaveLosesItsConnection(t *testing.T) {
+// A client that gets draining reconnects, perhaps to another daemon. Until then its
+// connection works as before.
+func TestARefusalDuringADrainClosesTheConnection(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneChannel, LaneOff} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way)
@@ -84,8 +84,8 @@ func (c *caller) wantToldToLeave() {
 	c.wantClosed()
 }
 
-// Polls that wait without a session, and streams, are told when their turn comes.
-func TestStreamsAndStatelessPollsAreToldToLeave(t *testing.T) {
+// Parked stateless polls and streams get the problem draining when their turn comes.
+func TestADrainEndsStreamsAndStatelessPolls(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		stream, stateless := k.call(), k.call()

@@ -52,7 +52,7 @@ func asCBOR(texts ...string) (all []byte) {
 }
 
 // A client need not wait for hello before it says more: it is told that first anyway.
-func TestHelloGoesBeforeTheRepliesToWhatWasSentWithTheOpening(t *testing.T) {
+func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		at := k.openPort()
@@ -78,7 +78,7 @@ func TestHelloGoesBeforeTheRepliesToWhatWasSentWithTheOpening(t *testing.T) {
 }
 
 // Whose connection is over has a moment to close it, whatever it goes on to say.
-func TestAConnectionThatIsOverIsClosedThoughItsClientTalksOn(t *testing.T) {
+func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		conn, err := net.Dial("tcp", k.openPort())
@@ -105,9 +105,8 @@ func TestAConnectionThatIsOverIsClosedThoughItsClientTalksOn(t *testing.T) {
 	})
 }
 
-// A client that has more to read than it can hears its own commands answered
-// meanwhile.
-func TestCommandsHaveTheirTurnWhileThereIsMuchToRead(t *testing.T) {
+// A client with a backlog of frames still gets replies to its commands.
+func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		const messages = 400
 		k := serveLane(t, way, settings{broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, small)
@@ -157,7 +156,7 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 }
 
 // Who offers what cannot be read is told so, like anyone who asks for what is wrong.
-func TestAnOfferThatCannotBeReadIsTheClientsFault(t *testing.T) {
+func TestAnInvalidExtensionOfferIsTheClientsFault(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		c := k.call()
@@ -171,7 +170,7 @@ func TestAnOfferThatCannotBeReadIsTheClientsFault(t *testing.T) {
 }
 
 // Fields may come in several lines.
-func TestAnUpgradeMayBeAskedForInSeveralLines(t *testing.T) {
+func TestUpgradeHeadersMayHaveSeveralLines(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	conn, err := k.dial()
 	require.NoError(t, err)

@@ -244,9 +244,9 @@ func (d *duplexClient) command(add []wire.Start, remove []string) ([]wire.Positi
 	}
 }
 
-// A connection is over when its end was told: who goes on talking gets no more than a
-// moment, however much there is to say.
-func TestAClientThatGoesOnTalkingIsLetGo(t *testing.T) {
+// A connection ends after its end frame. A client that keeps sending is cut off a moment
+// later.
+func TestAClientThatKeepsSendingIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.connect(wire.Start{Topic: "a"})

@@ -40,7 +40,7 @@ func (g *gatekeeper) Publish(_ context.Context, _ string, m *wire.Message, _ tim
 
 func no() error { return wire.NewProblem(wire.CodeForbidden, "change it", "no") }
 
-func TestAMessageThatTheApplicationLetsGoGoesAsItIs(t *testing.T) {
+func TestAMessageThatTheHookPassesIsUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := says(nil, nil)
 		k := newKit(t, settings{hook: g})
@@ -55,7 +55,7 @@ func TestAMessageThatTheApplicationLetsGoGoesAsItIs(t *testing.T) {
 	})
 }
 
-func TestAMessageThatTheApplicationRefusesIsNotPublished(t *testing.T) {
+func TestAMessageThatTheHookRefusesIsNotPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{hook: says(nil, no())})
 		p := k.wantProblem(wire.CodeForbidden, "POST", "/v1/topics/asked.a/messages", `1`, jsonType)
@@ -69,7 +69,7 @@ func TestAMessageThatTheApplicationRefusesIsNotPublished(t *testing.T) {
 
 // What the application makes of a message is published under the rules for what
 // clients publish.
-func TestAnApplicationMayChangeAMessage(t *testing.T) {
+func TestTheHookCanChangeAMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for answer, want := range map[string]wire.Message{
 			`{"data":{"n": 2}}`:                                           {Data: []byte(`{"n":2}`)},
@@ -97,7 +97,7 @@ func TestAnApplicationMayChangeAMessage(t *testing.T) {
 }
 
 // A key stands for what its publisher said, and the application is asked once for it.
-func TestTheApplicationIsAskedOnceForAKey(t *testing.T) {
+func TestTheHookIsCalledOnceForAnIdempotencyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuses := true
 		g := &gatekeeper{answers: func(m *wire.Message) (*wire.PublishItem, error) {
@@ -130,7 +130,7 @@ func TestTheApplicationIsAskedOnceForAKey(t *testing.T) {
 
 // Who repeats one publish again and again does not take the places of all others while
 // the application makes up its mind.
-func TestRepeatsThatWaitLeaveRoomForOthers(t *testing.T) {
+func TestWaitingRetriesLeaveSlotsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 8}, hook: &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
 			time.Sleep(5 * time.Second)
@@ -157,7 +157,7 @@ func TestRepeatsThatWaitLeaveRoomForOthers(t *testing.T) {
 }
 
 // Everyone who publishes is sent by the application, however they speak.
-func TestEveryWayToPublishPassesTheHook(t *testing.T) {
+func TestEveryPublishCallsTheHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{hook: says(item("", `"changed"`), nil)})
 		k.wantOK("/v1/topics/asked.one/messages", `1`, jsonType)
@@ -194,7 +194,7 @@ func asItems(texts ...string) (all []byte) {
 }
 
 // What a publisher does not get as it asked is said in the words of PROTOCOL.md.
-func TestAHookThatFailsIsTold(t *testing.T) {
+func TestAFailedHookIsAProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := wire.NewProblem(wire.CodeHookFailed, "", "no answer")
 		failed.RetryAfterMS = 1000

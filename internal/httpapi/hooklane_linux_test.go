@@ -39,7 +39,7 @@ func (h *slowHook) Publish(ctx context.Context, _ string, m *wire.Message, _ tim
 
 // A publish that the application is asked about waits aside: its connection stays on the
 // lane, and others' go on.
-func TestAPublishThatIsAskedAboutStaysOnTheLane(t *testing.T) {
+func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		h := newSlowHook()
 		k := serveLane(t, way, settings{hook: h}, nil)
@@ -62,7 +62,7 @@ func TestAPublishThatIsAskedAboutStaysOnTheLane(t *testing.T) {
 
 // While the application thinks about a client's message, others' go on to that
 // client; its own other commands wait for their turn.
-func TestFramesGoOnWhileACommandWaitsForTheApplication(t *testing.T) {
+func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		h := newSlowHook()
 		k := serveLane(t, way, settings{hook: h}, nil)
@@ -95,7 +95,7 @@ func TestFramesGoOnWhileACommandWaitsForTheApplication(t *testing.T) {
 }
 
 // A subscription that had to wait for a slot is answered before its first frame.
-func TestASubscriptionThatWaitsIsAnsweredBeforeItsFrames(t *testing.T) {
+func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: surely}}, nil)
 		k.publish("b", "1")
@@ -203,7 +203,7 @@ func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 }
 
 // A connection whose client is silent, since it waits, is not taken for dead.
-func TestAClientThatWaitsForAReplyMayBeSilent(t *testing.T) {
+func TestAClientCanBeSilentWhileItAwaitsAReply(t *testing.T) {
 	h := newSlowHook()
 	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
 	s := k.connect(wire.Start{Topic: "a"})
@@ -225,7 +225,7 @@ func TestAClientThatWaitsForAReplyMayBeSilent(t *testing.T) {
 
 // A publisher that leaves while the application is asked over HTTP gets no answer, and
 // the application hears of it. Others go on.
-func TestAPublisherLeavesWhileTheApplicationIsAsked(t *testing.T) {
+func TestAPublisherLeavesDuringTheHook(t *testing.T) {
 	for name, call := range map[string]func(*kit) *caller{"on net/http": (*kit).call, "on the lane": (*kit).callOnLane} {
 		t.Run(name, func(t *testing.T) {
 			h := newSlowHook()

@@ -99,7 +99,7 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 }
 
 // Who breaks the rules is told, on the lane and elsewhere.
-func TestAWebSocketThatBreaksTheRulesIsTold(t *testing.T) {
+func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
 		k := newLaneKit(t, way)
 		for text, code := range map[string]int{`[1]`: 1008, "{": 1008, "\"\xff\"": 1008, strings.Repeat(" ", 1<<20+1): 1009} {
@@ -144,7 +144,7 @@ func TestASessionMovesBetweenTransports(t *testing.T) {
 
 // A client that was heard of long ago is asked for a sign of life, and only who gives
 // none is taken for dead.
-func TestTheLaneAsksSilentWebSocketsOnce(t *testing.T) {
+func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	dial := func() (net.Conn, io.Reader) {
 		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() }}

@@ -72,7 +72,7 @@ func (c *caller) wantToldLate() {
 	require.Contains(c, c.wantAnswer(http.StatusTooManyRequests), `"code":"limited"`)
 }
 
-func TestTheLaneHoldsRefusalsBackWithoutAGoroutine(t *testing.T) {
+func TestTheLaneDelaysRefusalsWithoutAGoroutine(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := limitedLane(t, way, 1)
 		c := k.callOnLane()
@@ -86,7 +86,7 @@ func TestTheLaneHoldsRefusalsBackWithoutAGoroutine(t *testing.T) {
 	})
 }
 
-func TestWhoseRefusalIsHeldMayLeave(t *testing.T) {
+func TestAClientCanLeaveDuringADelayedRefusal(t *testing.T) {
 	k := limitedLane(t, LaneHandOff, 1)
 	c := k.callOnLane()
 	c.refuseUntilHeld()
@@ -95,7 +95,7 @@ func TestWhoseRefusalIsHeldMayLeave(t *testing.T) {
 	k.fromNow(11 * time.Second)
 }
 
-func TestWhoseRefusalIsHeldIsToldWhenTheDaemonDrains(t *testing.T) {
+func TestADrainSendsDelayedRefusals(t *testing.T) {
 	k := limitedLane(t, LaneHandOff, 1)
 	c := k.callOnLane()
 	c.refuseUntilHeld()
@@ -181,7 +181,7 @@ func TestACallWaitsForItsSlotOnTheLane(t *testing.T) {
 	c.wantAnswer(http.StatusTooManyRequests)
 }
 
-func TestTrustedProxiesAreBelieved(t *testing.T) {
+func TestForwardedAddressesOfTrustedProxiesCount(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
 		t.Run(string(way), func(t *testing.T) { wantBelieved(t, way) })
 	}

@@ -18,7 +18,7 @@ import (
 // once is a rate of one call an hour.
 var once = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
 
-func TestEveryWayInIsCounted(t *testing.T) {
+func TestEveryCallSpendsARate(t *testing.T) {
 	for kind, ways := range map[limit.Kind][][3]string{
 		limit.Publishes: {{"POST", "/v1/topics/a/messages", "1"}},
 		limit.Sessions:  {{"POST", "/v1/sessions", `{"topics":["a"]}`}},
@@ -73,7 +73,7 @@ func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string
 	}
 }
 
-func TestACallWaitsForAPlaceAndIsToldWhenNoneComes(t *testing.T) {
+func TestACallWaitsForASlotAndTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: 3 * time.Second}})
 		held, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
@@ -101,7 +101,7 @@ func TestACallWaitsForAPlaceAndIsToldWhenNoneComes(t *testing.T) {
 }
 
 // Polls wait for messages, which is no call: they would keep all others out.
-func TestPollsThatWaitTakeNoPlace(t *testing.T) {
+func TestParkedPollsTakeNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
 		id := k.open(`{"topics":["a"]}`).Session
@@ -116,7 +116,7 @@ func TestPollsThatWaitTakeNoPlace(t *testing.T) {
 	})
 }
 
-func TestASessionWaitsForAPlace(t *testing.T) {
+func TestASessionWaitsForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{session: twoAtOnce(), limits: limit.Config{PendingSessions: 1, Wait: 2 * time.Second}})
 		first := k.open(`{"topics":["a"]}`).Session
@@ -137,8 +137,8 @@ func TestASessionWaitsForAPlace(t *testing.T) {
 	})
 }
 
-// Who opens sessions and waits for their places takes those of its address.
-func TestOpeningsThatWaitAreAnAddressesCalls(t *testing.T) {
+// Openings that wait for a slot count against limits.address_calls.
+func TestWaitingOpeningsCountAsCallsOfTheirAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{session: twoAtOnce(), limits: limit.Config{AddressCalls: 2, Wait: time.Second}})
 		k.open(`{"topics":["a"]}`)
@@ -198,7 +198,7 @@ func TestARuleLimitsWhatIsPublishedToItsTopics(t *testing.T) {
 }
 
 // Who does not wait as it is told hears of it late, so that its loop is slow.
-func TestARefusalIsHeldBackFromWhoDoesNotWait(t *testing.T) {
+func TestARefusalOfAnImpatientClientIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates := limit.Rates{limit.Requests: {limit.Address: once}}
 		k := newKit(t, settings{limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})
@@ -217,7 +217,7 @@ func TestARefusalIsHeldBackFromWhoDoesNotWait(t *testing.T) {
 }
 
 // A body that comes slowly holds no place.
-func TestASlowBodyTakesNoPlace(t *testing.T) {
+func TestASlowBodyTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
 		nc, err := k.dial()
@@ -243,7 +243,7 @@ func filled(text, id string, n int) string {
 }
 
 // A request that waits for a second place while it has one would wait for itself.
-func TestAPatchWithoutABodyTakesOnePlace(t *testing.T) {
+func TestAPatchWithoutABodyTakesOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 2, Wait: 2 * time.Second}})
 		id := k.open(`{"topics":["a"]}`).Session
@@ -274,7 +274,7 @@ func TestAPatchWithoutABodyTakesOnePlace(t *testing.T) {
 	})
 }
 
-func TestManyMessagesThatAreNoneTakeOnePlace(t *testing.T) {
+func TestAnEmptyBatchTakesOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1}})
 		status, text := k.get("POST", "/v1/messages", "", "Content-Type: application/x-ndjson")
@@ -283,7 +283,7 @@ func TestManyMessagesThatAreNoneTakeOnePlace(t *testing.T) {
 }
 
 // Whatever comes with a request, it needs a place as any.
-func TestARequestWithABodyThatNobodyReadsNeedsAPlace(t *testing.T) {
+func TestARequestWithAnUnreadBodyNeedsASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 1}})
 		k.wantOK("/v1/topics/a/messages", "1", jsonType)

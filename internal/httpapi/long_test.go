@@ -31,7 +31,7 @@ func longNames(n int) []string {
 
 // However long an answer is, and whatever its client reads of it, no more than one piece
 // of it is made ahead.
-func TestALongAnswerIsMadeInPiecesAsItsClientReads(t *testing.T) {
+func TestALongAnswerIsProducedAsItsClientReads(t *testing.T) {
 	names := longNames(300)
 	for _, path := range []string{"/v1/topics?limit=1000", "/v1/sessions/SESSION", "/v1/topics/a/messages?limit=1000", "many"} {
 		for _, pace := range []int{1 << 10, 200 << 10} {
@@ -111,7 +111,7 @@ func (k *kit) wantWhole(path string, text []byte, names []string) {
 }
 
 // A page is as it was, whatever the size of the parts that it is made in.
-func TestAPageOfTopicsEndsWhereItShould(t *testing.T) {
+func TestAPageOfTopicsHasItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		for i := range 130 {

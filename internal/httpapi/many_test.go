@@ -51,7 +51,7 @@ func told(r wire.PublishResult) string {
 	return fmt.Sprintf("%s:%d", r.Position.Topic, r.Position.Offset)
 }
 
-func TestManyMessagesAreEachAsIfTheyCameByThemselves(t *testing.T) {
+func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, results := publishMany(t, settings{},
 			`{"topic":"a","data":{"n": 1.50, "s":"<é>"},"key":"k","client":"c","id":"one"}`,
@@ -81,7 +81,7 @@ func TestManyMessagesAreEachAsIfTheyCameByThemselves(t *testing.T) {
 }
 
 // What is wrong with one message is its own result; the others are published.
-func TestOneOfManyThatIsWrongStopsNoOther(t *testing.T) {
+func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 	good := `{"topic":"a","data":1}`
 	for _, c := range []struct {
 		code wire.Code
@@ -135,7 +135,7 @@ func TestOneOfManyThatIsWrongStopsNoOther(t *testing.T) {
 }
 
 // What is wrong with the request is its answer, and nothing is published.
-func TestManyThatCannotBeReadAreNotPublished(t *testing.T) {
+func TestAnUnreadableBodyOfManyPublishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		good := `{"topic":"a","data":1}`
@@ -172,7 +172,7 @@ func TestManyThatCannotBeReadAreNotPublished(t *testing.T) {
 	})
 }
 
-func TestAsManyAsMayBeArePublishedInOrder(t *testing.T) {
+func TestTheMostMessagesArePublishedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		var lines bytes.Buffer
@@ -206,7 +206,7 @@ func TestABadLineStopsNoOther(t *testing.T) {
 	})
 }
 
-func TestEachOfManyIsCountedAsAPublish(t *testing.T) {
+func TestEachOfManySpendsTheRateOfPublishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates := limit.Rates{limit.Publishes: {limit.All: {PerSecond: 1, Burst: 2}}}
 		k := newKit(t, settings{limits: limit.Config{Rates: rates, Calls: 1}})
@@ -216,7 +216,7 @@ func TestEachOfManyIsCountedAsAPublish(t *testing.T) {
 	})
 }
 
-func TestADrainingDaemonTakesNoneOfMany(t *testing.T) {
+func TestADrainingDaemonRefusesManyMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "elsewhere", "going away")).End(math.MaxInt)
@@ -226,7 +226,7 @@ func TestADrainingDaemonTakesNoneOfMany(t *testing.T) {
 
 // Nobody knows what a request that failed in the daemon has done: it is told as a
 // result, too.
-func TestOurFaultIsAResultOfItsOwn(t *testing.T) {
+func TestAnInternalErrorIsTheResultOfOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, results := publishMany(t, settings{authority: broken{}}, `{"topic":"a","data":1}`)
 		require.Equal(t, string(wire.CodeInternal), told(results[0]))

@@ -13,9 +13,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Many messages that the application is asked about take long, and whoever else waits
-// for a place has it between them.
-func TestManyThatAreAskedAboutLetOthersHaveTheirTurn(t *testing.T) {
+// Many messages with a hook take long. Other calls that wait get the slot between them.
+func TestManyMessagesWithAHookShareTheirSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
 			time.Sleep(time.Second)
@@ -39,7 +38,7 @@ func TestManyThatAreAskedAboutLetOthersHaveTheirTurn(t *testing.T) {
 
 // Who publishes many and does not wait as it is told hears of it late, too, but for
 // what was published.
-func TestARefusalAmongManyIsHeldBack(t *testing.T) {
+func TestARefusalAmongManyDelaysTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1, Burst: 10}}}, Wait: 2 * time.Second}})
 		body := "[" + strings.Repeat(`{"topic":"a","data":1},`, 99) + `{"topic":"a","data":1}]`
@@ -52,9 +51,8 @@ func TestARefusalAmongManyIsHeldBack(t *testing.T) {
 	})
 }
 
-// Once one of many was refused for want of a place, the others are, too: each would wait
-// as long.
-func TestManyAreToldInTimeThatThereIsNoPlace(t *testing.T) {
+// Once one of many messages got no slot, the others fail too: each would wait as long.
+func TestManyMessagesWithoutASlotFailTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k *kit
 		g := &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {

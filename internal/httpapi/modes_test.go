@@ -31,7 +31,7 @@ import (
 // formatNames is what format= calls them.
 var formatNames = map[frame.Format]string{frame.NDJSON: "json", frame.CBOR: "cbor"}
 
-func TestEveryModeOfAnsweringTellsTheSame(t *testing.T) {
+func TestEveryModeDeliversTheSame(t *testing.T) {
 	for _, s := range sampleOf(everyPoll(), 0) {
 		t.Run(s.String(), func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
@@ -41,7 +41,7 @@ func TestEveryModeOfAnsweringTellsTheSame(t *testing.T) {
 	}
 }
 
-func TestAnEventStreamTellsTheSame(t *testing.T) {
+func TestAnEventStreamDeliversTheSame(t *testing.T) {
 	for i, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
 		if exhaustive.On() || i%2 == 1 {
 			t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })

@@ -21,7 +21,7 @@ func publishingOnce(key, body string) string {
 }
 
 // What one way has published the other one repeats.
-func TestBothWaysKnowEachOthersKeys(t *testing.T) {
+func TestLaneAndNetHTTPShareIdempotencyKeys(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		fast, slow := k.callOnLane(), k.call()
@@ -42,7 +42,7 @@ func TestBothWaysKnowEachOthersKeys(t *testing.T) {
 
 // Two send the same at once, the second on the lane. One is published; the other
 // publisher gets its answer when it is over, and nobody else waits.
-func TestOfTwoAtOnceTheSecondWaitsForTheFirst(t *testing.T) {
+func TestASecondPublishWithAKeyWaitsForTheFirst(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		first, second, another := k.call(), k.callOnLane(), k.call()
@@ -76,7 +76,7 @@ func (h holder) Offer([]*frame.Frame, time.Time) { <-h.hold }
 
 // Many clients, each of which sends what all send: as often as there are keys, it is
 // published.
-func TestACrowdWithTheSameKeysPublishesEachOnce(t *testing.T) {
+func TestConcurrentRetriesPublishOnce(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		const clients, keys = 8, 50
 		k := newLaneKit(t, way)

@@ -172,7 +172,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(400, "GET", "/v1/poll?topic=a.b&mode=all", "")
 
 	r.ask(400, "GET", "/v1/ws?topic=a.b", "")
-	r.asked["GET /v1/ws"] = true // but for what no test of HTTP gets; TestAWebSocketTellsTheSame does
+	r.asked["GET /v1/ws"] = true // but for what no test of HTTP gets; TestAWebSocketDeliversTheSame does
 
 	for _, path := range []string{"/v1/openapi.yaml", "/livez", "/readyz", "/metrics"} {
 		r.ask(200, "GET", path, "")

@@ -9,7 +9,7 @@ import (
 
 // Looking for a pattern's topics may take long, and a loop has other connections to
 // serve: such a poll is opened aside, and its connection stays on the lane.
-func TestTheLaneLooksForTopicsAside(t *testing.T) {
+func TestTheLaneMatchesPatternsInAnotherGoroutine(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		c := k.callOnLane()

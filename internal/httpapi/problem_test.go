@@ -51,7 +51,7 @@ func (k *kit) open(body string) wire.SessionOpened {
 	return opened
 }
 
-func TestBadRequestsAreToldWhatToChange(t *testing.T) {
+func TestProblemsOfBadRequestsHaveARemedy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		const messages = "/v1/topics/a/messages"
@@ -144,7 +144,7 @@ func TestTooManySubscriptionsAreRefused(t *testing.T) {
 	})
 }
 
-func TestOverloadSaysWhenToComeBackAndNotToAllTheSame(t *testing.T) {
+func TestOverloadSpreadsRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MaxTopics: 1}})
 		k.open(`{"topics":["a"]}`)
@@ -159,7 +159,7 @@ func TestOverloadSaysWhenToComeBackAndNotToAllTheSame(t *testing.T) {
 	})
 }
 
-func TestADrainingDaemonTakesNothingMore(t *testing.T) {
+func TestADrainingDaemonRefusesEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.open(`{"topics":["a"]}`).Session
@@ -174,7 +174,7 @@ func TestADrainingDaemonTakesNothingMore(t *testing.T) {
 }
 
 // A body that does not come must not hold its handler for ever.
-func TestABodyThatDoesNotComeIsGivenUp(t *testing.T) {
+func TestABodyTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		for path, status := range map[string]int{

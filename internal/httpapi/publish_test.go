@@ -37,7 +37,7 @@ func (k *kit) wantOK(path, body string, headers ...string) string {
 }
 
 // A client whose answer got lost publishes again, with the same key: once is enough.
-func TestARepeatedPublishIsAnsweredAlikeAndPublishedOnce(t *testing.T) {
+func TestARetriedPublishIsAnsweredAlikeAndPublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		const path = "/v1/topics/a/messages"
@@ -77,7 +77,7 @@ func TestAKeyOfARefusedPublishMayBeUsedAgain(t *testing.T) {
 }
 
 // Nobody gets at another's results.
-func TestAKeyIsItsPrincipalsOwn(t *testing.T) {
+func TestAnIdempotencyKeyBelongsToItsPrincipal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{authority: everyName{}})
 		first := k.wantOK("/v1/topics/a/messages", "1", jsonType, "Idempotency-Key: k", "Authorization: ann")
@@ -86,7 +86,7 @@ func TestAKeyIsItsPrincipalsOwn(t *testing.T) {
 	})
 }
 
-func TestWhatAPublisherSaysOfItselfIsCheckedAndKept(t *testing.T) {
+func TestTheClientOfAMessageIsCheckedAndKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		const path = "/v1/topics/a/messages"

@@ -8,7 +8,7 @@ import (
 
 // A client abandons a poll and polls anew on another connection, at once: the daemon may
 // read the two in either order. The new poll gets the message each time.
-func TestAPollOutlivesTheOneThatItsClientHasAbandoned(t *testing.T) {
+func TestAPollReplacesAnAbandonedOne(t *testing.T) {
 	for _, way := range []LaneWay{LaneOff, LaneHandOff, LaneChannel} {
 		t.Run(string(way)+" new connections", func(t *testing.T) {
 			newLaneKit(t, way).abandonPolls((*kit).call)

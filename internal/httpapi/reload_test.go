@@ -11,7 +11,7 @@ import (
 )
 
 // A client that does not take its answer in the time that a reload says has none.
-func TestAWriteTimeoutThatWasReloadedEndsAnAnswer(t *testing.T) {
+func TestAReloadedWriteTimeoutEndsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		k.api.Reload(time.Second)

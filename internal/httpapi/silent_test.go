@@ -36,7 +36,7 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 }
 
 // A client that was just heard of has the whole time again.
-func TestATalkingConnectionIsNotClosed(t *testing.T) {
+func TestAnActiveConnectionIsNotClosed(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		c := k.callOnLane()
@@ -52,7 +52,7 @@ func TestATalkingConnectionIsNotClosed(t *testing.T) {
 
 // As TestASilentConnectionIsClosedInTime, for clients that fell silent when their
 // polls had been answered.
-func TestAConnectionThatIsSilentAfterItsPollIsClosedInTime(t *testing.T) {
+func TestAnIdleConnectionIsClosedAfterItsPoll(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		poll, stateless := k.call(), k.call()
@@ -72,7 +72,7 @@ func TestAConnectionThatIsSilentAfterItsPollIsClosedInTime(t *testing.T) {
 }
 
 // The rest of a body may come late: net/http waits for it then, and publishes once.
-func TestAnUnfinishedRequestGoesBackInTime(t *testing.T) {
+func TestAnUnfinishedRequestReturnsToNetHTTP(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		c := k.callOnLane()
@@ -102,9 +102,9 @@ func TestAnUnfinishedRequestGoesBackInTime(t *testing.T) {
 	})
 }
 
-// A client that leaves in the middle of its request is forgotten, before the time
-// for the rest is over and after.
-func TestAnUnfinishedRequestMayNeverBeFinished(t *testing.T) {
+// A client that leaves during its request frees its connection, before and after the time
+// for the rest of the request has passed.
+func TestAClientLeavesDuringItsRequest(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		whole := publishing("b", `"the whole body"`)

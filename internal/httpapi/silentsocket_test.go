@@ -15,7 +15,7 @@ import (
 )
 
 // Who answers no heartbeat is taken for dead, off the lane too.
-func TestASilentWebSocketIsTakenForDead(t *testing.T) {
+func TestASilentWebSocketTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() }}
@@ -33,9 +33,9 @@ func TestASilentWebSocketIsTakenForDead(t *testing.T) {
 	})
 }
 
-// A client that is sent messages all the time is asked for signs of life between them,
-// and stays as long as it gives them.
-func TestAWebSocketThatIsSentMessagesStays(t *testing.T) {
+// A client that gets messages all the time is pinged between them, and stays connected
+// while it answers.
+func TestABusyWebSocketStaysOpenWhileItAnswersPings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.connect(wire.Start{Topic: "a"})

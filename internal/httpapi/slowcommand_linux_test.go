@@ -36,7 +36,7 @@ var soon = settings{transport: transport.Config{RestTimeout: time.Second}}
 
 // Who begins a command has to end it in time: the connection would hold what is there
 // for as long as its client likes. Whose commands are whole stays.
-func TestTheRestOfACommandHasToComeInTime(t *testing.T) {
+func TestTheRestOfACommandTimesOut(t *testing.T) {
 	for name, half := range halves {
 		t.Run(name, func(t *testing.T) {
 			t.Run("off", func(t *testing.T) {
@@ -81,7 +81,7 @@ func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 }
 
 // As on a WebSocket, on a connection without HTTP.
-func TestTheRestOfAnItemHasToComeInTime(t *testing.T) {
+func TestTheRestOfACBORItemTimesOut(t *testing.T) {
 	t.Run("off", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			k := newBareKit(t, soon)

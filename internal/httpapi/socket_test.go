@@ -25,7 +25,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-func TestAWebSocketTellsTheSame(t *testing.T) {
+func TestAWebSocketDeliversTheSame(t *testing.T) {
 	for _, w := range everySocket() {
 		t.Run(w.String(), func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
@@ -257,7 +257,7 @@ func (k *kit) publish(topic, data string) {
 }
 
 // A client answers a heartbeat before it reads on, however much is written to it.
-func TestASignOfLifeIsReadWhileMuchIsWritten(t *testing.T) {
+func TestPongsAreReadDuringLongWrites(t *testing.T) {
 	k := newKit(t, settings{})
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()

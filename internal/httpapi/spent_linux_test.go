@@ -12,7 +12,7 @@ import (
 
 // A publish whose key is under way waits on net/http, and counts once for the rates:
 // that of its address, and that of its topic.
-func TestWhoWaitsForTheSameKeySpendsOnce(t *testing.T) {
+func TestARetryThatWaitsSpendsItsRateOnce(t *testing.T) {
 	few := func(burst int) limit.Rate { return limit.Rate{PerSecond: 1.0 / 3600, Burst: burst} }
 	for name, limits := range map[string]limit.Config{
 		"rates.publishes.address": {Rates: limit.Rates{limit.Publishes: {limit.Address: few(3)}}}, // the first came to be on the lane

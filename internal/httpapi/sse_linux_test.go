@@ -118,7 +118,7 @@ func TestAnEventStreamWaitsForAClientThatReadsLate(t *testing.T) {
 
 // What is put together for one client alone, and kept if it does not read, is little,
 // however much the history has for it.
-func TestLittleIsPutTogetherForAClientThatDoesNotRead(t *testing.T) {
+func TestFewEventsAreComposedForASlowReader(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		for _, ids := range []idKind{ofSeveral, referring} {
 			k := serveLane(t, way, settings{}, small)

@@ -87,7 +87,7 @@ func subscribeToEvents(ids idKind) subscribeFunc {
 
 // An EventSource stops for good at any other status, so what it could not be served
 // for ever is told so.
-func TestAnEventStreamThatCannotBeIsRefused(t *testing.T) {
+func TestAnInvalidEventStreamIsRefused(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		for query, code := range map[string]wire.Code{
 			"":                                   wire.CodeInvalidRequest,
@@ -123,7 +123,7 @@ func manyMore(n int) string {
 
 // A client goes on after what it had, on each of its topics. What its event says of
 // topics that it does not ask for is nothing to it.
-func TestAnEventStreamGoesOnAfterTheLastEvent(t *testing.T) {
+func TestAnEventStreamContinuesAfterTheLastEvent(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		k.speak("a", "a", "b", "b", "c", "c")
 		epoch := k.cfg.Broker.Epoch("a")
@@ -149,7 +149,7 @@ func TestAnEventStreamGoesOnAfterTheLastEvent(t *testing.T) {
 
 // What came while a client was away, it gets from its session as if it had been there:
 // the topics of a pattern, too, that were made meanwhile.
-func TestAPatternIsFollowedOverCuts(t *testing.T) {
+func TestAPatternSurvivesCutEventStreams(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		e := k.follow(referring, "room.*", "a")
 		require.NotEmpty(k, e.hello().Session)
@@ -166,7 +166,7 @@ func TestAPatternIsFollowedOverCuts(t *testing.T) {
 	})
 }
 
-func TestAThousandTopicsAreFollowedByReference(t *testing.T) {
+func TestAnEventStreamOfManyTopicsRefersToASession(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		topics := make([]string, 1000)
 		for i := range topics {
@@ -194,9 +194,9 @@ func TestAThousandTopicsAreFollowedByReference(t *testing.T) {
 	})
 }
 
-// A session that is gone cannot say what its client had: each topic says that
-// something may be lost, and goes on with all that is held.
-func TestAReferenceToWhatIsGoneIsAGapOnEveryTopic(t *testing.T) {
+// The daemon does not know what the client of an ended session has received. Each topic
+// announces a gap and continues with all of its history.
+func TestAnEventIDOfAnEndedSessionGivesGaps(t *testing.T) {
 	for name, c := range map[string]struct {
 		settings settings
 		lose     func(k *kit, e *eventSource)
@@ -242,9 +242,9 @@ func TestAReferenceToWhatIsGoneIsAGapOnEveryTopic(t *testing.T) {
 	}
 }
 
-// A client that reads on and on and never comes back is not held up by the bound on
-// what is kept for it.
-func TestAStreamThatRefersToASessionIsNotHeldUp(t *testing.T) {
+// A client that never reconnects is not stopped by the bound on unacked frames: the window
+// slides.
+func TestAnEventStreamWithASessionNeedsNoAcks(t *testing.T) {
 	sseStory(t, settings{session: session.Config{Unacked: 8}}, func(k *kit) {
 		e := k.follow(referring, "a", "x.>")
 		e.hello()
@@ -259,7 +259,7 @@ func TestAStreamThatRefersToASessionIsNotHeldUp(t *testing.T) {
 }
 
 // 204 is told to a client whose session was closed by its page: it need not come back.
-func TestAClientThatClosedItsSessionStops(t *testing.T) {
+func TestAnEventSourceStopsAfterItsSessionIsClosed(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		e := k.follow(referring, "a", "x.>")
 		e.hello()
@@ -274,7 +274,7 @@ func TestAClientThatClosedItsSessionStops(t *testing.T) {
 
 // A daemon that has no room says so in a stream: the client comes back, with what it
 // had.
-func TestAnOverloadedDaemonIsComeBackTo(t *testing.T) {
+func TestAnEventSourceRetriesAfterOverload(t *testing.T) {
 	sseStory(t, settings{session: session.Config{MaxSessions: 1}}, func(k *kit) {
 		e, other := k.follow(ofSeveral, "a", "b"), k.follow(ofOneTopic, "a")
 		e.hello()
@@ -299,7 +299,7 @@ func TestAnOverloadedDaemonIsComeBackTo(t *testing.T) {
 	})
 }
 
-func TestWhoeverIsLimitedComesBackToAnEventStream(t *testing.T) {
+func TestALimitedEventSourceRetries(t *testing.T) {
 	rates := limit.Rates{limit.Polls: {limit.All: {PerSecond: 0.1, Burst: 1}}}
 	sseStory(t, settings{limits: limit.Config{Rates: rates}}, func(k *kit) {
 		k.get("GET", "/v1/poll?topic=a", "")
@@ -337,7 +337,7 @@ func TestADrainEndsEventStreams(t *testing.T) {
 	}
 }
 
-func TestAQuietEventStreamBeats(t *testing.T) {
+func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		resp := k.do("GET", "/v1/sse?topic=a", "")
 		defer resp.Body.Close()
@@ -391,7 +391,7 @@ func TestAnEventStreamMayBeReadByPagesOfAllowedOrigins(t *testing.T) {
 }
 
 // What a subscription wishes for, a stream of events may wish for, too.
-func TestAnEventStreamLeavesOwnMessagesOutAndMayHaveAPace(t *testing.T) {
+func TestAnEventStreamHasNoEchoAndARate(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		e := k.follow(ofSeveral, "a", "b")
 		e.query.Set("client", "me")
@@ -411,8 +411,8 @@ func TestAnEventStreamLeavesOwnMessagesOutAndMayHaveAPace(t *testing.T) {
 	})
 }
 
-// A position is told for each topic, and no id is longer than it may be.
-func TestOwnIDsStayBelowTheirBound(t *testing.T) {
+// An id has a position for each topic, and is not longer than the bound.
+func TestEventIDsAreBounded(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		topics := make([]string, 0, 100)
 		starts := []wire.Start{}

@@ -151,7 +151,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 }
 
 // Who is given more time by a reload has it.
-func TestAWriteTimeoutThatWasReloadedIsGivenOnTheLane(t *testing.T) {
+func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
 		k.api.Reload(time.Hour)
@@ -169,7 +169,7 @@ func TestAWriteTimeoutThatWasReloadedIsGivenOnTheLane(t *testing.T) {
 }
 
 // As above, with the poll's whole answer kept.
-func TestABatchThatNeverArrivesEndsItsConnection(t *testing.T) {
+func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
 		c := k.callOnLane()
@@ -204,7 +204,7 @@ func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
 
 // A client that is stuck leaves, and is not waited for. One that only ends its side
 // may still read what was kept for it.
-func TestAClientLeavesWhileItIsStuck(t *testing.T) {
+func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
 			onBothWays(t, func(t *testing.T, way LaneWay) {
@@ -242,7 +242,7 @@ func TestAClientLeavesWhileItIsStuck(t *testing.T) {
 
 // The lane closes while polls are parked, in goroutines, or stuck, and while
 // others are silent. That nothing is left is TestMain's to see.
-func TestTheLaneClosesWhateverItsConnectionsDo(t *testing.T) {
+func TestTheLaneClosesInEveryState(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
 		var all []*caller

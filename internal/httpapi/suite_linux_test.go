@@ -12,7 +12,7 @@ import (
 )
 
 // What runs in production: sockets, and the lane. Fake time does not hold them.
-func TestTheLaneTellsTheSame(t *testing.T) {
+func TestTheLaneDeliversTheSame(t *testing.T) {
 	for part, way := range []LaneWay{LaneHandOff, LaneChannel} {
 		for _, s := range sampleOf(everyPoll(), part) {
 			t.Run(string(way)+" "+s.String(), func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-func TestABareConnectionTellsTheSame(t *testing.T) {
+func TestATCPConnectionDeliversTheSame(t *testing.T) {
 	for name, attached := range map[string]bool{"of its own": false, "of a session": true} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
@@ -145,7 +145,7 @@ func (s *bareSubscriber) Close() {
 }
 
 // Who says nothing, or nothing that can be read, is told and let go.
-func TestABareConnectionHasToOpenSomething(t *testing.T) {
+func TestATCPConnectionMustOpenASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{})
 		silent := k.dialBare()
@@ -179,7 +179,7 @@ func TestABareConnectionHasToOpenSomething(t *testing.T) {
 }
 
 // A session goes on where it was, by another transport, and is acked there.
-func TestABareConnectionGoesOnWithASession(t *testing.T) {
+func TestATCPConnectionContinuesASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{})
 		id := k.open(`{"topics":["a"]}`).Session
@@ -205,7 +205,7 @@ func TestABareConnectionGoesOnWithASession(t *testing.T) {
 }
 
 // What a connection is to open is held as a body is, while its end does not come.
-func TestOpeningsThatNeverEndAreBounded(t *testing.T) {
+func TestUnfinishedTCPOpeningsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
@@ -227,7 +227,7 @@ func TestOpeningsThatNeverEndAreBounded(t *testing.T) {
 }
 
 // Who opens connections on and on, though it is refused, is told late.
-func TestARefusedOpeningIsHeldBack(t *testing.T) {
+func TestARefusedTCPOpeningIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates := limit.Rates{limit.Sessions: {limit.Address: once}}
 		k := newBareKit(t, settings{limits: limit.Config{Rates: rates, Wait: 2 * time.Second}})

@@ -250,7 +250,7 @@ func (k *kit) commander(by, session string) commander {
 }
 
 // A WebSocket and a TCP connection without a session ask for their topics.
-func TestAConnectionOfItsOwnGoesThroughTheApp(t *testing.T) {
+func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		r := &recorder{}
 		k := serveLane(t, way, settings{authority: r}, nil)

@@ -17,7 +17,7 @@ import (
 
 // On every way out of net/http, what a client does not read counts until it is read, and
 // against its address. Bytes of messages count with those.
-func TestWhatAClientDoesNotReadCounts(t *testing.T) {
+func TestUnreadBytesAreCounted(t *testing.T) {
 	large := `"` + strings.Repeat("x", 50_000) + `"`
 	bodies := func(i int) string { // of a.0, a.1 and many more, for a long list
 		if i < 2 {

@@ -38,7 +38,7 @@ func payloads(answer string) (said []string) {
 	return said
 }
 
-func TestASubscriberMayLeaveItsOwnMessagesOut(t *testing.T) {
+func TestASubscriberCanRefuseItsOwnMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.open(`{"topics":["a"],"client":"me","echo":false}`).Session
@@ -57,7 +57,7 @@ func TestASubscriberMayLeaveItsOwnMessagesOut(t *testing.T) {
 	})
 }
 
-func TestASubscriptionMayHaveAPace(t *testing.T) {
+func TestASubscriptionCanHaveARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.open(`{"topics":["quick",{"topic":"a","max_rate":"2/s"}]}`).Session
@@ -96,7 +96,7 @@ func TestPatternsAreNamedLikeTopics(t *testing.T) {
 	})
 }
 
-func TestATopicIsDeletedAndItsSubscribersAreTold(t *testing.T) {
+func TestDeletingATopicSendsAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		s := k.open(`{"topics":["a"]}`).Session
@@ -116,7 +116,7 @@ func TestATopicIsDeletedAndItsSubscribersAreTold(t *testing.T) {
 	})
 }
 
-func TestWishesThatCannotBeMet(t *testing.T) {
+func TestInvalidRequestsHaveAProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		for _, c := range []struct {
