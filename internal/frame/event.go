@@ -39,7 +39,7 @@ const eventRetryMS = 1000
 
 // EventRetry returns how long a client waits before it reconnects, in milliseconds: what
 // the problem says, or one to two seconds at random. Clients that were disconnected
-// together must not come back together.
+// together must not reconnect together.
 func EventRetry(p *wire.Problem) int64 {
 	if p != nil && p.RetryAfterMS > 0 {
 		return p.RetryAfterMS
@@ -49,26 +49,23 @@ func EventRetry(p *wire.Problem) int64 {
 
 // AppendEvent appends the frame as an event with the given id.
 func (f *Frame) AppendEvent(dst, id []byte) []byte {
+	return Event{ID: id}.append(dst, wire.Content{Message: f.message, Gap: f.gap}, f.Bytes(NDJSON))
+}
+
+// Append appends the frame with content c as an event.
+func (e Event) Append(dst []byte, c wire.Content) []byte { return e.append(dst, c, c.AppendJSON(nil)) }
+
+// append appends an event whose data is c as a line of JSON, with its newline.
+func (e Event) append(dst []byte, c wire.Content, line []byte) []byte {
 	name := ""
-	if f.gap != nil {
+	switch {
+	case c.Gap != nil:
 		name = "gap"
+	case c.Hello != nil:
+		name = "hello"
+	case c.End != nil:
+		name = "end"
 	}
-	return Event{ID: id}.append(dst, name, f.Bytes(NDJSON))
-}
-
-// AppendHello appends h as the event that begins a stream.
-func (e Event) AppendHello(dst []byte, h *wire.Hello) []byte {
-	return e.append(dst, "hello", wire.Content{Hello: h}.AppendJSON(nil))
-}
-
-// AppendEnd appends the event that ends a stream with a problem.
-func (e Event) AppendEnd(dst []byte, p *wire.Problem) []byte {
-	return e.append(dst, "end", wire.Content{End: p}.AppendJSON(nil))
-}
-
-// append appends an event whose data is a line of JSON, with its newline. The name of a
-// message is empty.
-func (e Event) append(dst []byte, name string, line []byte) []byte {
 	if e.RetryMS > 0 {
 		dst = strconv.AppendInt(append(dst, "retry: "...), e.RetryMS, 10)
 		dst = append(dst, '\n')

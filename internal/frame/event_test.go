@@ -21,12 +21,11 @@ func TestEventsOfAnEventSource(t *testing.T) {
 
 	e := Event{ID: []byte("a.b@k3:18")}
 	require.Equal(t, "event: hello\nid: a.b@k3:18\ndata: "+`{"hello":{"positions":["a.b@k3:18"]}}`+"\n\n",
-		string(e.AppendHello(nil, &wire.Hello{Positions: []wire.Position{at}})))
+		string(e.Append(nil, wire.Content{Hello: &wire.Hello{Positions: []wire.Position{at}}})))
 	require.Equal(t, "event: end\ndata: "+`{"end":{"title":"","status":503,"code":"draining"}}`+"\n\n",
-		string(Event{}.AppendEnd(nil, &wire.Problem{Status: 503, Code: wire.CodeDraining})))
+		string(Event{}.Append(nil, wire.Content{End: &wire.Problem{Status: 503, Code: wire.CodeDraining}})))
 }
 
-// Clients that were disconnected together do not come back together.
 func TestATimeToRetryIsRoundedUp(t *testing.T) {
 	for after, want := range map[time.Duration]int64{
 		0: 1, time.Nanosecond: 1, time.Millisecond: 1, time.Millisecond + 1: 2, 1500 * time.Millisecond: 1500, time.Minute: 60_000,
@@ -44,5 +43,5 @@ func TestReconnectsAreSpread(t *testing.T) {
 	}
 	require.Greater(t, len(seen), 10)
 	require.EqualValues(t, 17, EventRetry(&wire.Problem{RetryAfterMS: 17}))
-	require.Contains(t, string(Event{RetryMS: 17}.AppendEnd(nil, &wire.Problem{})), "retry: 17\nevent: end\n")
+	require.Contains(t, string(Event{RetryMS: 17}.Append(nil, wire.Content{End: &wire.Problem{}})), "retry: 17\nevent: end\n")
 }

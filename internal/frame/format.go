@@ -54,25 +54,12 @@ func (f Format) OffSocket() Format {
 // IsBinary reports whether both directions use CBOR.
 func (f Format) IsBinary() bool { return f == CBOR || f == SocketBinary }
 
-// AppendHello appends h as a frame.
-func (f Format) AppendHello(dst []byte, h *wire.Hello) []byte {
-	return f.append(dst, "hello", wire.Content{Hello: h})
-}
-
-// AppendEnd appends the frame that ends a stream with a problem.
-func (f Format) AppendEnd(dst []byte, p *wire.Problem) []byte {
-	return f.append(dst, "end", wire.Content{End: p})
-}
-
-// AppendReply appends r as a frame.
-func (f Format) AppendReply(dst []byte, r *wire.Reply) []byte {
-	return f.append(dst, "reply", wire.Content{Reply: r})
-}
-
-func (f Format) append(dst []byte, event string, c wire.Content) []byte {
+// Append appends the frame with content c. A message or a gap should be a Frame, which
+// encodes it once.
+func (f Format) Append(dst []byte, c wire.Content) []byte {
 	b := f.encode(nil, c)
 	if f == EventStream {
-		return Event{}.append(dst, event, b)
+		return Event{}.append(dst, c, b)
 	}
 	return append(f.appendSocketHead(dst, 0, len(b)), b...)
 }

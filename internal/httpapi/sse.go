@@ -52,5 +52,5 @@ func mayReconnect(r *http.Request, p *wire.Problem) bool {
 func (a *API) endEventStream(w http.ResponseWriter, r *http.Request, p *wire.Problem) {
 	e := frame.Event{RetryMS: frame.EventRetry(p), ID: eventStreamOf(r).LastEvent().Append(nil)}
 	w.Header().Set("Content-Type", frame.EventStream.ContentType())
-	a.writeWhole(w, http.StatusOK, e.AppendEnd(nil, p))
+	a.writeWhole(w, http.StatusOK, e.Append(nil, wire.Content{End: p}))
 }

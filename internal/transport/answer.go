@@ -98,7 +98,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	a.lead = nil
 	if hello != nil {
 		hello.Limits = &cfg.limits
-		a.lead = a.events.hello(a.format, hello)
+		a.lead = a.events.edge(a.format, wire.Content{Hello: hello})
 	}
 	a.until = a.begin + cfg.PollTimeout
 	a.limit = cfg.limitOf(r)
@@ -309,7 +309,7 @@ func (a *Answer) EndStream(err error) error {
 	if !ok {
 		return err
 	}
-	_, err = a.to.Send(a.events.end(a.format, problem.Spread()), nil)
+	_, err = a.to.Send(a.events.edge(a.format, wire.Content{End: problem.Spread()}), nil)
 	return err
 }
 

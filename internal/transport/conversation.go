@@ -179,7 +179,7 @@ func (c *Conversation) Reply(r *wire.Reply, err error, now time.Time) Action {
 	case r == nil:
 		return Action{}
 	}
-	return Action{Write: c.format.AppendReply(nil, r)}
+	return Action{Write: c.format.Append(nil, wire.Content{Reply: r})}
 }
 
 // End ends the connection. The client is told why if err is a *wire.Problem.
@@ -191,7 +191,7 @@ func (c *Conversation) End(err error) Action {
 	case problem == nil:
 		return Action{Close: true}
 	}
-	return c.end(c.reader.AppendBye(c.format.AppendEnd(nil, problem.Spread()), problem))
+	return c.end(c.reader.AppendBye(c.format.Append(nil, wire.Content{End: problem.Spread()}), problem))
 }
 
 func (c *Conversation) end(last []byte) Action {

@@ -80,20 +80,12 @@ func NeedSession(topics []wire.Start) bool {
 // refer reports whether the stream's poll is a session's, which keeps what it sent.
 func (e *Events) refer() bool { return e != nil && e.kind == referringEvents }
 
-// hello returns the frame that says where the topics begin.
-func (e *Events) hello(format frame.Format, h *wire.Hello) []byte {
+// edge returns the frame that begins an answer, hello, or the one that ends it.
+func (e *Events) edge(format frame.Format, c wire.Content) []byte {
 	if e == nil {
-		return format.AppendHello(nil, h)
+		return format.Append(nil, c)
 	}
-	return frame.Event{ID: e.last(), RetryMS: frame.EventRetry(nil)}.AppendHello(nil, h)
-}
-
-// end returns the frame that says why there are no more.
-func (e *Events) end(format frame.Format, p *wire.Problem) []byte {
-	if e == nil {
-		return format.AppendEnd(nil, p)
-	}
-	return frame.Event{ID: e.last(), RetryMS: frame.EventRetry(p)}.AppendEnd(nil, p)
+	return frame.Event{ID: e.last(), RetryMS: frame.EventRetry(c.End)}.Append(nil, c)
 }
 
 // last is the id of the last event, or the one that the stream begins with.
