@@ -204,11 +204,6 @@ func (a *App) awaitSameKey(ctx context.Context) broker.Await {
 			return wire.NewProblem(wire.CodeOverloaded, "send it again with the same key, as retry_after_ms says",
 				"another publish with the same idempotency key is under way, and as many wait for such as may").Retry(time.Second)
 		}
-		select {
-		case <-over:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return broker.UntilDone(ctx)(over)
 	}
 }

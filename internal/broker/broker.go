@@ -251,8 +251,7 @@ func (b *Broker) Sweep(now time.Time) {
 	b.keys.sweep(now)
 	keeps := now.UnixNano() < b.keepUntil.Load()
 	for i := range b.shards { // one at a time: there may be a million topics
-		idle := b.shards[i].sweep(now)
-		if len(idle) > 0 && !keeps {
+		if idle := b.shards[i].sweep(now); len(idle) > 0 && !keeps {
 			b.log.Append(idle, func([]Result) {}) // an error means that the topic is used again, or was forgotten
 		}
 	}

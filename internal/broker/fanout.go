@@ -68,7 +68,7 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 func (t *topic) fanOutHere() {
 	b := batches.Get().(*batch)
 	if t.nextBatch(b) {
-		b.offer(offerTurn)
+		b.offer(offer)
 		if t.advance(b.frames) {
 			t.broker.fanOuts.Go(t.fanOut)
 		}
@@ -115,16 +115,12 @@ func offerAll(subs []*Subscription, frames []*frame.Frame) {
 }
 
 func offer(subs []*Subscription, frames []*frame.Frame) {
-	for ; len(subs) > turn; subs = subs[turn:] {
-		offerTurn(subs[:turn], frames)
-		runtime.Gosched()
-	}
-	offerTurn(subs, frames)
-}
-
-func offerTurn(subs []*Subscription, frames []*frame.Frame) {
 	now := time.Now()
-	for _, s := range subs {
+	for i, s := range subs {
+		if i > 0 && i%turn == 0 {
+			runtime.Gosched()
+			now = time.Now()
+		}
 		s.to.Offer(frames, now)
 	}
 }
