@@ -114,8 +114,9 @@ func (s *Session) ackOldestLocked(n int) {
 	s.unacked = slices.Delete(s.unacked, 0, n)
 }
 
-// loseLocked turns the i-th unacked message into a gap, for good.
-func (s *Session) loseLocked(i int, reason wire.GapReason) {
+// loseLocked turns the i-th unacked message into a gap, for good. The gap has no reason
+// until it is sent.
+func (s *Session) loseLocked(i int) {
 	f := &s.unacked[i]
 	after := f.sub.ackedTo
 	for j := i - 1; j >= 0; j-- {
@@ -124,7 +125,7 @@ func (s *Session) loseLocked(i int, reason wire.GapReason) {
 			break
 		}
 	}
-	f.gap = &wire.Gap{Topic: f.sub.joined.Topic(), Reason: reason, After: after, Position: f.position()}
+	f.gap = &wire.Gap{Topic: f.sub.joined.Topic(), After: after, Position: f.position()}
 }
 
 // shrinkUnackedLocked frees the list of a burst before the poll waits. A session that is

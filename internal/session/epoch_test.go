@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -49,6 +50,32 @@ func TestUnackedMessagesOfAnotherEpochAreLost(t *testing.T) {
 		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 2}, s.subs["a"].ackedTo)
 		require.Empty(k, k.poll(s, 6))
 		require.Equal(k, wire.Position{Topic: "a", Epoch: "e2", Offset: 2}, s.subs["a"].ackedTo)
+	})
+}
+
+// A stream continues in the new epoch. Its unacked messages become gaps, which count in
+// the metrics once they are sent: here to a client that reconnects, twice.
+func TestGapsOfUnackedMessagesOfAnotherEpochAreCounted(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s := k.open("a")
+		k.publishN("a", 2)
+		stream, err := s.Poll(0, false, time.Now())
+		require.NoError(k, err)
+		limit := broker.Limit{Frames: 10, Bytes: 1000}
+		frames, err := stream.Take(k.Context(), limit, 0)
+		require.NoError(k, err)
+		require.Len(k, frames, 2)
+		k.beginEpoch("e2")
+		frames, err = stream.Take(k.Context(), limit, 0)
+		require.NoError(k, err)
+		require.Len(k, frames, 1)
+		stream.Done(time.Now())
+		counted := func() float64 { return testutil.ToFloat64(k.registry.metrics.Gaps.WithLabelValues("restarted")) }
+		require.Equal(k, 1.0, counted())
+		for range 2 {
+			require.Equal(k, "gap(restarted a0-1) gap(restarted a1-2) gap(restarted a2-0)", k.poll(s, 0))
+			require.Equal(k, 3.0, counted())
+		}
 	})
 }
 

@@ -98,13 +98,13 @@ func (sub *subscription) readLocked(limit broker.Limit, now time.Time) []*frame.
 	return frames
 }
 
-// restartLocked notes that the topic has begun another epoch. Unacked messages of the one
-// before become gaps, as they cannot be sent again.
+// restartLocked notes that the topic has begun another epoch. Unacked messages of the old
+// one become gaps, as they cannot be sent again. These get a reason when they are sent.
 func (sub *subscription) restartLocked(epoch string) {
 	s := sub.session
 	for i := range s.unacked {
 		if u := &s.unacked[i]; u.sub == sub && u.gap == nil {
-			s.loseLocked(i, wire.GapRestarted)
+			s.loseLocked(i)
 		}
 	}
 	sub.epoch = epoch

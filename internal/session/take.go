@@ -173,13 +173,16 @@ func (c *collector) resend() {
 // unackedFrameLocked returns the i-th unacked frame. A message that the history no longer
 // has becomes a gap.
 func (s *Session) unackedFrameLocked(i int, now time.Time) *frame.Frame {
-	u := &s.unacked[i]
+	u, lost := &s.unacked[i], wire.GapRestarted
 	if u.gap == nil {
-		f, lost := u.sub.joined.Get(u.position(), now)
-		if f != nil {
+		var f *frame.Frame
+		if f, lost = u.sub.joined.Get(u.position(), now); f != nil {
 			return f
 		}
-		s.loseLocked(i, lost)
+		s.loseLocked(i)
+	}
+	if u.gap.Reason == "" { // it is sent for the first time
+		u.gap.Reason = lost
 		s.registry.metrics.Gaps.WithLabelValues(string(lost)).Inc()
 	}
 	return frame.NewGap(*u.gap)
