@@ -116,7 +116,7 @@ func (o *output) writeFrames(s *scratch, frames []*frame.Frame, end string) erro
 	for _, f := range frames {
 		p := o.part(f, plain)
 		if o.deflates {
-			p = part{o.lane.cfg.Polls.SocketMessage(f, o.format, o.lane.cfg.Polls.CompressionMinBytes()), f, asIs}
+			p = part{o.lane.cfg.Polls.SocketMessage(f, o.format), f, asIs}
 		}
 		if err := o.add(s, p); err != nil {
 			return err

@@ -12,29 +12,28 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Parking is a Sink that never blocks: it writes what its client takes at once and
-// keeps the rest, which its owner flushes. Polls can park on it.
+// A Parking is a Sink that never blocks. It writes the bytes that its client takes at once,
+// and keeps the rest, which its owner flushes. Polls can park on it.
 type Parking interface {
 	Sink
 
 	// Blocked reports whether written bytes still wait for the client.
 	Blocked() bool
 
-	// Wake makes the owner flush, or Unpark the poll and Go on with it. It must not
-	// block.
+	// Wake makes the owner flush, or call Unpark and then Go. It must not block.
 	Wake()
 }
 
-// An Answer answers the polls of one connection, one after the other, in the same
-// memory: a poll allocates nothing. It is the only engine for every mode: a
-// goroutine that may block calls Run; an event loop calls Go, and Wait in a goroutine.
+// An Answer answers the polls of one connection, one after the other, in the same memory,
+// so that a poll allocates nothing. It is the only engine for every mode. A goroutine that
+// may block calls Run. An event loop calls Go, and Wait in a goroutine.
 //
-// It belongs to the owner of its Sink, except HandOver and Wake: the session calls
-// these under its lock while the poll is parked, and meanwhile owns the Sink, too.
+// The owner of the Sink owns the Answer. While the poll is parked, the session owns the
+// Sink instead, and calls HandOver and Wake under its lock.
 type Answer struct {
 	server *Server
 	to     Sink
-	lot    Parking // to, or nil: polls park a goroutine on the session's queue
+	lot    Parking // to; nil: polls park a goroutine on the session's queue
 
 	poll   session.Poll
 	meter  *meter
@@ -44,29 +43,29 @@ type Answer struct {
 	ahead  bool // requests wait behind this one
 	begun  bool // the first part of an answer in mode multiple was written
 	more   bool // another part may follow
-	first  bool // nothing was taken yet: the time is still that of begin
+	first  bool // take was not called yet, and begin is still about now
 	limit  broker.Limit
-	begin  time.Duration // when the poll began, after server.made; reading the clock costs, too
+	begin  time.Duration // when the poll began, after server.made; saves reading the clock
 	until  time.Duration // after server.made; when a long poll ends empty or, once begun, an answer in parts ends
-	lead   []byte        // hello: it goes before the frames and does not wait for them
+	lead   []byte        // hello, which precedes the frames and does not wait for them
 }
 
 // A State is the state of an answer.
 type State uint8
 
 const (
-	// Over is the state of an answer that is complete, or failed.
+	// Over: the answer is complete, or has failed.
 	Over State = iota
-	// Parked is the state of a poll that is parked on its Sink.
+	// Parked: the poll is parked on its Sink.
 	Parked
-	// Waiting asks for a call of Wait: the session has no frames.
+	// Waiting: the session has no frames; call Wait.
 	Waiting
-	// Continues asks for a call of Go once the Sink is flushed: a part was written.
+	// Continues: a part was written; call Go once the Sink is flushed.
 	Continues
 )
 
-// Init makes a an Answer to sink. With park, which then is a Parking, polls park on
-// the sink; see session.Outlet.
+// Init makes a an Answer to sink. With park, sink is a Parking, and polls park on it; see
+// session.Outlet.
 func (a *Answer) Init(server *Server, sink Sink, park bool) {
 	a.server, a.to, a.lot = server, sink, nil
 	if park {
@@ -105,14 +104,14 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	return nil
 }
 
-// Run answers a poll that has begun, in the caller's goroutine, which waits on the
-// session's queue. An error means that nothing was written: a *wire.Problem for the
-// client, or anything else if the client is gone. Once the answer has begun, an end
-// frame carries the problem instead.
+// Run answers a poll that has begun. The caller's goroutine waits on the session's queue.
+// An error means that nothing was written: a *wire.Problem is for the client; any other
+// error means that the client has left. Once the answer has begun, Run sends a problem as
+// an end frame instead.
 func (a *Answer) Run(ctx context.Context) error {
 	err := a.finish(ctx)
 	if err != nil && (a.mode == Stream || a.begun) {
-		_ = a.EndStream(err) // a client that is gone misses nothing
+		_ = a.EndStream(err) // if this fails, the client has left
 		return nil
 	}
 	return err
@@ -131,13 +130,14 @@ func (a *Answer) finish(ctx context.Context) error {
 	return err
 }
 
-// Go continues the poll without blocking: it writes what the session has, once, or
-// parks. An error comes with Over: a *wire.Problem for the client, or the client is
-// gone. With ahead, more requests wait, so the end of a parked poll wakes the sink.
+// Go continues the poll without blocking: it writes the frames that the session has, once,
+// or parks. An error comes with Over: a *wire.Problem is for the client; any other error
+// means that the client has left. ahead says that more requests wait, so that the end of a
+// parked poll must wake the sink.
 func (a *Answer) Go(ahead bool) (State, error) {
 	a.ahead = ahead
 	if a.begun && !a.more {
-		a.Done(outcomeFrames)
+		a.done(outcomeFrames)
 		return Over, nil
 	}
 	frames, state, err := a.take()
@@ -147,12 +147,12 @@ func (a *Answer) Go(ahead bool) (State, error) {
 	return a.answer(frames, err)
 }
 
-// Wait waits on the session's queue for frames, the poll's timeout or ctx, whose end
-// says that the client is gone. Then it does what Go does.
+// Wait waits on the session's queue for frames, the poll's timeout, or the end of ctx,
+// which means that the client has left. Then it does what Go does.
 func (a *Answer) Wait(ctx context.Context) (State, error) {
 	wait := a.patience(time.Now())
 	if a.lot != nil && a.mode == Stream {
-		wait = 0 // another poll was taking frames: now this one can park
+		wait = 0 // it can park now: another poll was taking frames before
 	}
 	a.meter.parked.Add(1)
 	frames, err := a.poll.Take(ctx, a.limit, wait)
@@ -160,8 +160,8 @@ func (a *Answer) Wait(ctx context.Context) (State, error) {
 	return a.answer(frames, err)
 }
 
-// take returns the session's frames, or Parked or Waiting without any, or Over if the
-// poll has waited long enough.
+// take returns the session's frames with Over, also none if the poll has timed out.
+// Otherwise it returns Parked or Waiting.
 func (a *Answer) take() (frames []*frame.Frame, state State, err error) {
 	now := a.server.made.Add(a.begin)
 	if !a.first {
@@ -193,18 +193,18 @@ func (a *Answer) answer(frames []*frame.Frame, err error) (State, error) {
 		n, err = a.write(frames)
 	}
 	if err != nil {
-		a.Done(outcomeOf(err))
+		a.done(outcomeOf(err))
 		return Over, err
 	}
-	a.count(frames, n)
+	a.count(frames, n, a.poll.Fresh())
 	if a.more = a.continues(frames, n); a.more {
 		return Continues, nil
 	}
-	a.Done(a.outcome(frames))
+	a.done(a.outcome(frames))
 	return Over, nil
 }
 
-// continues reports whether another part may follow one of n bytes of frames.
+// continues reports whether another part may follow a part with n bytes of frames.
 func (a *Answer) continues(frames []*frame.Frame, n int) bool {
 	if a.mode == Multiple {
 		a.limit.Bytes -= n
@@ -213,7 +213,7 @@ func (a *Answer) continues(frames []*frame.Frame, n int) bool {
 	return a.mode == Stream
 }
 
-// patience is how long the poll waits for the next frames.
+// patience returns how long the poll waits for the next frames.
 func (a *Answer) patience(now time.Time) time.Duration {
 	switch {
 	case len(a.lead) > 0:
@@ -234,9 +234,9 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 	case a.mode == Stream && len(lead)+len(frames) == 0:
 		lead = a.format.Heartbeat()
 	case a.begun && len(frames) == 0:
-		return 0, nil // nothing followed
+		return 0, nil // no other part
 	case a.mode == Multiple && len(lead)+len(frames) > 0:
-		if !a.begun { // the first part leaves at once, and the answer stays open
+		if !a.begun { // the first part goes at once, and the answer stays open
 			a.begun = true
 			a.until = time.Since(a.server.made) + a.server.config().MultipleTime
 		}
@@ -246,20 +246,18 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 	return a.events.send(a.to, lead, frames)
 }
 
-// HandOver implements session.Outlet. If writing fails the client is gone; the sink's
-// owner handles that.
+// HandOver implements session.Outlet. The sink's owner handles a failed write.
 func (a *Answer) HandOver(frames []*frame.Frame) session.HandedOver {
 	n, err := a.write(frames)
 	outcome := outcomeGone
 	if err == nil {
 		outcome = a.outcome(frames)
-		a.count(frames, n)
-		a.sampleLatency(frames)
+		a.count(frames, n, true)
 	}
 	a.more = a.continues(frames, n)
 	stuck := err != nil || a.lot.Blocked()
 	switch {
-	case a.begun: // the next part is due within fractions of a sweep: the owner waits for it
+	case a.begun: // the owner waits for the next part: sessions sweep too seldom to time it
 		return session.Stuck
 	case !a.more:
 		a.meter.parked.Add(-1)
@@ -280,8 +278,8 @@ func (a *Answer) Wake() {
 	a.lot.Wake()
 }
 
-// Unpark takes a parked poll back from its session. over: the whole answer was handed
-// over and the poll is done.
+// Unpark takes a parked poll back from its session. over: the session has handed over the
+// whole answer, and the poll is done.
 func (a *Answer) Unpark() (over bool) {
 	over, woken := a.poll.Unpark()
 	if !over && !woken {
@@ -290,17 +288,17 @@ func (a *Answer) Unpark() (over bool) {
 	return over
 }
 
-// IsParked reports whether a poll that has parked still is.
+// IsParked reports whether a parked poll is still parked.
 func (a *Answer) IsParked() bool { return a.poll.IsParked() }
 
-// Done ends a poll that is not over.
-func (a *Answer) Done(outcome string) {
+// Abandon ends a poll that is not over because the client left.
+func (a *Answer) Abandon() { a.done(outcomeGone) }
+
+// done ends a poll that is not over.
+func (a *Answer) done(outcome string) {
 	a.poll.Done(time.Now())
 	a.meter.Polled(outcome)
 }
-
-// Abandon ends a poll that is not over because the client left.
-func (a *Answer) Abandon() { a.Done(outcomeGone) }
 
 // EndStream writes the end frame of an answer in parts, if err is a *wire.Problem;
 // otherwise it returns err.
@@ -313,7 +311,7 @@ func (a *Answer) EndStream(err error) error {
 	return err
 }
 
-// outcome is the outcome of a poll whose last part has these frames.
+// outcome returns the outcome of a poll whose last part has these frames.
 func (a *Answer) outcome(frames []*frame.Frame) string {
 	if len(frames) == 0 && !a.begun {
 		return outcomeEmpty
@@ -321,24 +319,18 @@ func (a *Answer) outcome(frames []*frame.Frame) string {
 	return outcomeFrames
 }
 
-// count counts frames that were written.
-func (a *Answer) count(frames []*frame.Frame, n int) {
+// count counts frames that were written. If the poll waited for them, count measures the
+// latency of some.
+func (a *Answer) count(frames []*frame.Frame, n int, waited bool) {
 	if len(frames) == 0 {
 		return
 	}
 	a.meter.Wrote(len(frames), n)
-	if a.poll.Fresh() {
-		a.sampleLatency(frames)
-	}
-}
-
-// sampleLatency measures how long some frames took that a waiting poll received.
-func (a *Answer) sampleLatency(frames []*frame.Frame) {
-	if len(frames) > 0 && frames[0].Gap() == nil && rand.Uint32()%latencySample == 0 {
+	if waited && frames[0].Gap() == nil && rand.Uint32()%latencySample == 0 {
 		a.meter.Waited(time.Since(frames[0].Accepted()))
 	}
 }
 
-// latencySample: one of so many is measured. A clock reading and a histogram for each
-// write would show in a broadcast's profile.
+// latencySample is of how many writes one is measured. Reading the clock for each write
+// would show in a broadcast's profile.
 const latencySample = 16

@@ -5,39 +5,38 @@ import (
 	"time"
 )
 
-// Config says how long answers wait and how much they hold. The zero value of a
-// field takes its default.
+// Config sets how long answers wait and how much they hold. A zero field means its
+// default.
 type Config struct {
-	// PollTimeout is how long a poll is held before it is answered empty.
-	// Default 25 s, below the 30 s after which many proxies give up.
+	// PollTimeout is how long a poll waits before its answer is empty. Default 25 s, since
+	// many proxies time out after 30 s.
 	PollTimeout time.Duration
 
-	// Heartbeat is how often a quiet stream sends an empty line. Default 15 s.
+	// Heartbeat is how often an idle stream sends an empty line. Default 15 s.
 	Heartbeat time.Duration
 
-	// MaxOutputDelay is how long a quiet "multiple" answer stays open.
+	// MaxOutputDelay is how long an idle "multiple" answer stays open.
 	// Default 200 ms, as in Silverlight 4.
 	MaxOutputDelay time.Duration
 
 	// MultipleTime is how long a "multiple" answer may last. Default 5 s.
 	MultipleTime time.Duration
 
-	// AnswerFrames and AnswerBytes bound an answer that ends. The bytes are
-	// approximate, and one frame always goes. Defaults 1000, 1 MiB.
+	// AnswerFrames and AnswerBytes bound an answer that is not a stream. The bytes are
+	// approximate, and one frame is always allowed. Defaults 1000, 1 MiB.
 	AnswerFrames int
 	AnswerBytes  int
 
-	// CompressionMinBytes is how long a message's bytes are at least that are
-	// compressed for clients which take that. Default 1 KiB; negative: none are.
+	// CompressionMinBytes is the size of the smallest message that is compressed, for
+	// clients that accept it. Default 1 KiB; negative: no message is compressed.
 	CompressionMinBytes int
 
-	// WriteTimeout is how long one write may take before the connection of a
-	// client that does not read is closed. Default 30 s.
+	// WriteTimeout is how long one write may take before the connection is closed.
+	// Default 30 s.
 	WriteTimeout time.Duration
 
-	// RestTimeout is how long a client may take to send the rest of what it has begun:
-	// a request's body, or a command. Default 20 s, less than WriteTimeout's, so that it
-	// can still be told.
+	// RestTimeout is how long a client may take to send the rest of a request's body or of
+	// a command. Default 20 s, less than WriteTimeout, so that the client gets the problem.
 	RestTimeout time.Duration
 }
 

@@ -10,10 +10,12 @@ type connections struct {
 	mu      sync.Mutex // guards the fields below
 	open    map[net.Conn]bool
 	closed  bool
-	drained chan struct{} // closed once none is open; nil: nobody asked
+	drained chan struct{} // closed when no connection is open; nil: drain was not called
+
+	running sync.WaitGroup // connections that were added; grows under mu
 }
 
-// add reports whether c may be served. If not, it is closed.
+// add adds a connection, or closes it and returns false after close. remove must follow.
 func (s *connections) add(c net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,6 +27,7 @@ func (s *connections) add(c net.Conn) bool {
 		s.open = make(map[net.Conn]bool)
 	}
 	s.open[c] = true
+	s.running.Add(1)
 	return true
 }
 
@@ -32,6 +35,7 @@ func (s *connections) remove(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, c)
+	s.running.Done()
 	s.maybeDrainedLocked()
 }
 
@@ -42,7 +46,7 @@ func (s *connections) maybeDrainedLocked() {
 	}
 }
 
-// drain returns a channel that is closed when none is open. It is called once.
+// drain returns a channel that is closed when no connection is open. It is called once.
 func (s *connections) drain() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +56,7 @@ func (s *connections) drain() <-chan struct{} {
 	return drained
 }
 
-// close closes those that are open, and all that are added later.
+// close closes the open connections, and those that are added later.
 func (s *connections) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,19 +11,19 @@ import (
 )
 
 // A Conversation holds the rules of one two-way connection, a WebSocket or a TCP
-// connection. It does no I/O, has no locks and reads no clock: its driver passes in
-// bytes and the time, and carries out the Actions that come back. One goroutine at a
-// time uses it.
+// connection. It does no I/O, has no locks and reads no clock. Its driver passes in bytes
+// and the time, and carries out the Actions that it returns. One goroutine at a time uses
+// it.
 //
-// Commands arrive in any cut, and one is carried out at a time: after an Action with a
-// Command, Receive takes nothing before Reply. These are the time-outs:
+// Bytes may arrive in any pieces. One command is carried out at a time: after an Action
+// with a Command, Receive takes nothing before Reply. These are the time-outs:
 //
-//	awaited                           for at most              then
+//	wait                              at most                  then
 //	the opening of a TCP connection   openTimeout              close
 //	the rest of a command             RestTimeout              end with invalid_request
-//	anything from a WebSocket client  two heartbeats           send a heartbeat
+//	any bytes from a WebSocket client two heartbeats           send a heartbeat
 //	an answer to that heartbeat       answerTimeout            close
-//	the close after the end           farewell                 close
+//	the client's close after the end  farewell                 close
 //
 // No time passes for the client while its command is carried out.
 type Conversation struct {
@@ -31,23 +31,23 @@ type Conversation struct {
 	format frame.Format // of what both sides send
 	owner  memory.Owner
 
-	reader reader                 // nil: nothing is read any more
-	held   memory.UnfinishedBytes // what reader keeps of an unfinished command
+	reader reader                 // nil after Close
+	held   memory.UnfinishedBytes // bytes of an unfinished command in reader
 
 	state   conversationState
 	busy    bool      // a command, or the opening, is being carried out
-	heard   time.Time // when the client last sent something
-	asked   time.Time // when a heartbeat was written that it has to answer; zero: none was
-	restDue time.Time // when the rest of a command has to be there; zero: no part has arrived
+	heard   time.Time // when the client last sent bytes
+	asked   time.Time // when a heartbeat was written that the client must answer; zero: none
+	restDue time.Time // when the rest of a command must have arrived; zero: no part has
 	due     time.Time // of the opening, and of the close after the end; zero: not yet known
 }
 
 type conversationState uint8
 
 const (
-	opening conversationState = iota // the first item on a TCP connection is awaited
+	opening conversationState = iota // the first item on a TCP connection has not been carried out
 	talking
-	ended // the last bytes were given to the driver; the client may still talk
+	ended // the driver has the last bytes to write; the client may still send
 )
 
 // The time-outs that no setting changes.
@@ -57,52 +57,49 @@ const (
 	farewell      = time.Second
 )
 
-// An Action is what the driver does next. The zero Action is nothing.
+// An Action says what the driver does next. The zero Action does nothing.
 type Action struct {
-	// Write goes out as it is, between frames. Wrote follows.
+	// Write is written unchanged, between frames. Then call Wrote.
 	Write []byte
 
-	// Command is to be carried out; Reply follows. Until then nothing else may be
-	// written, so that the reply precedes the first frame of what the command added.
-	// Only while a command waits for long, frames continue. It is valid until the next
-	// Receive. The first on a TCP connection says what to open; Opened or End follows.
+	// Command is carried out. Then call Reply. Until then nothing else may be written, so
+	// that the reply precedes the first frame of a topic that the command added. Frames
+	// continue only while a command waits for long. Command is valid until the next
+	// Receive. The first one on a TCP connection says what to open; then call Opened or End.
 	Command []byte
 
-	// End says that Write was the last: the driver ends its side once that is written, and
-	// continues to receive until the client closes.
+	// End says that Write is the last. The driver writes it, closes its side, and continues
+	// to receive until the client closes.
 	End bool
 
 	// Close closes the connection at once.
 	Close bool
 }
 
-// A reader finds the commands in what a client sends. It is for one goroutine.
+// A reader finds the commands in the bytes that a client sends. It is for one goroutine.
 type reader interface {
-	// Read looks at b, which follows all that was taken before, and returns how many
-	// bytes it took: none if it needs more, which are never more than a WebSocket
-	// frame's head. An error, a *wire.Problem, is the connection's end; nothing may be
-	// read after it, nor after the client's close.
+	// Read reads b, which follows all bytes that it took before, and returns how many it
+	// took. It takes none only if b has less than the head of a WebSocket frame. An error,
+	// a *wire.Problem, ends the connection. Do not call Read after an error or the client's
+	// close.
 	Read(b []byte) (n int, in incoming, err error)
 
-	// Partial reports whether the rest of something is still to come, and Held how many
-	// bytes are kept of it.
+	// Partial reports whether the rest of a command or frame is missing, and Held how many
+	// bytes of it the reader keeps.
 	Partial() bool
 	Held() int
-
-	// AppendBye appends what follows the end frame.
-	AppendBye(dst []byte, why *wire.Problem) []byte
 }
 
-// incoming is what was read: a command, something to answer, or neither.
+// incoming is what was read: a command, a frame to answer, or neither.
 type incoming struct {
 	command []byte // valid until the next Read
-	answer  []byte // to be written as it is
+	answer  []byte // is written unchanged
 	closed  bool   // the client sends nothing more
 }
 
 // NewWebSocket returns the conversation of a WebSocket that was just opened. With
-// inflates, compression without context takeover was negotiated. The owner is that of
-// the bytes that the connection makes the server hold.
+// inflates, compression without context takeover was negotiated. The bytes of unfinished
+// commands count against owner.
 func (t *Server) NewWebSocket(format frame.Format, inflates bool, owner memory.Owner, now time.Time) *Conversation {
 	return &Conversation{
 		server: t, format: format.OnSocket(), owner: owner, state: talking, heard: now,
@@ -110,19 +107,19 @@ func (t *Server) NewWebSocket(format frame.Format, inflates bool, owner memory.O
 	}
 }
 
-// NewTCP returns the conversation of a TCP connection that has yet to say what it
-// opens. For the owner see NewWebSocket.
+// NewTCP returns the conversation of a TCP connection before its first item. For owner see
+// NewWebSocket.
 func (t *Server) NewTCP(owner memory.Owner, now time.Time) *Conversation {
 	return &Conversation{
 		server: t, format: frame.CBOR, owner: owner, heard: now, due: now.Add(openTimeout),
-		reader: newSequence(t.config().limits.MessageBytes),
+		reader: &sequence{most: maxCommand(t.config().limits.MessageBytes)},
 	}
 }
 
 // Client implements memory.Holder.
 func (c *Conversation) Client() *memory.Client { return c.owner.Client() }
 
-// Format returns the format of what both sides send.
+// Format returns the format of both directions.
 func (c *Conversation) Format() frame.Format { return c.format }
 
 // Busy reports whether a command is being carried out.
@@ -131,13 +128,13 @@ func (c *Conversation) Busy() bool { return c.busy }
 // HasEnded reports whether an Action said End.
 func (c *Conversation) HasEnded() bool { return c.state == ended }
 
-// Receive looks at b, which follows all that was taken before, and returns how many
-// bytes it took. If it takes none and there is nothing to do, more has to arrive, or
-// the command that is being carried out has to end.
+// Receive reads b, which follows all bytes that it took before, and returns how many it
+// took. If it takes none and returns no Action, call it again with more bytes, or after
+// Reply to the command that is being carried out.
 func (c *Conversation) Receive(b []byte, now time.Time) (n int, a Action) {
 	switch {
 	case c.state == ended:
-		return len(b), Action{} // whatever it says
+		return len(b), Action{} // discard
 	case c.busy || len(b) == 0:
 		return 0, Action{}
 	}
@@ -167,8 +164,8 @@ func (c *Conversation) Opened(now time.Time) {
 	c.state, c.busy, c.heard = talking, false, now
 }
 
-// Reply says that a command was carried out: with a reply, if it is not nil, or with an
-// error that ends the connection.
+// Reply says that a command was carried out. r, unless it is nil, is for the client. An
+// error ends the connection.
 func (c *Conversation) Reply(r *wire.Reply, err error, now time.Time) Action {
 	c.busy, c.heard = false, now
 	switch {
@@ -182,16 +179,20 @@ func (c *Conversation) Reply(r *wire.Reply, err error, now time.Time) Action {
 	return Action{Write: c.format.Append(nil, wire.Content{Reply: r})}
 }
 
-// End ends the connection. The client is told why if err is a *wire.Problem.
+// End ends the connection. The client gets err if it is a *wire.Problem.
 func (c *Conversation) End(err error) Action {
-	problem := asProblem(err)
+	problem, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case c.state == ended:
 		return Action{}
-	case problem == nil:
+	case !ok:
 		return Action{Close: true}
 	}
-	return c.end(c.reader.AppendBye(c.format.Append(nil, wire.Content{End: problem.Spread()}), problem))
+	last := c.format.Append(nil, wire.Content{End: problem.Spread()})
+	if c.format != frame.CBOR {
+		last = appendClose(last, problem)
+	}
+	return c.end(last)
 }
 
 func (c *Conversation) end(last []byte) Action {
@@ -200,9 +201,9 @@ func (c *Conversation) end(last []byte) Action {
 	return Action{Write: last, End: true}
 }
 
-// Wrote says that the client can read what was written for an Action. Its time to answer
-// a heartbeat, and to close after the end, begins now: a client that reads slowly gets
-// these late. To close before it does could discard what it has not read yet.
+// Wrote says that the client can read the bytes of an Action. Only now its time to answer a
+// heartbeat, or to close after the end, begins: a client that reads slowly gets them late.
+// Closing before the client does could discard bytes that it has not read.
 func (c *Conversation) Wrote(now time.Time) {
 	switch {
 	case c.state == ended:
@@ -212,13 +213,13 @@ func (c *Conversation) Wrote(now time.Time) {
 	}
 }
 
-// Close gives up what is kept of an unfinished command. It may be called again.
+// Close drops the bytes of an unfinished command. It may be called again.
 func (c *Conversation) Close() {
 	c.reader = nil
-	_ = c.held.Set(c.server.memory, 0, c.owner) // less is never too much
+	_ = c.held.Set(c.server.memory, 0, c.owner) // fewer bytes are never refused
 }
 
-// Due returns when Overdue has to be called; zero: not before another call.
+// Due returns when to call Overdue; zero: not before another method was called.
 func (c *Conversation) Due() time.Time {
 	switch {
 	case c.state == ended:
@@ -235,8 +236,8 @@ func (c *Conversation) Due() time.Time {
 	return silent
 }
 
-// silentDue returns when a WebSocket client has sent nothing for too long. A TCP client
-// may be silent for ever.
+// silentDue returns when a WebSocket client has been silent for too long. A TCP client may
+// be silent for any time.
 func (c *Conversation) silentDue() time.Time {
 	switch {
 	case c.format == frame.CBOR:
@@ -247,7 +248,7 @@ func (c *Conversation) silentDue() time.Time {
 	return c.heard.Add(2 * c.server.config().Heartbeat)
 }
 
-// Overdue is called once Due has passed. It does nothing before.
+// Overdue handles a time-out. It does nothing before Due.
 func (c *Conversation) Overdue(now time.Time) Action {
 	due := c.Due()
 	switch {
@@ -258,7 +259,7 @@ func (c *Conversation) Overdue(now time.Time) Action {
 	case due.Equal(c.restDue):
 		c.server.metrics.Ended(metrics.SlowBody)
 		return c.End(wire.NewProblem(wire.CodeInvalidRequest, "send a command in one go",
-			"the rest of a command did not come within %v", c.server.RestTimeout()))
+			"the rest of a command did not arrive within %v", c.server.RestTimeout()))
 	case c.asked.IsZero():
 		c.asked = now
 		return Action{Write: c.format.Heartbeat()}
@@ -267,21 +268,16 @@ func (c *Conversation) Overdue(now time.Time) Action {
 	return Action{Close: true}
 }
 
-// RestTimeout is that of the Config in force.
+// RestTimeout returns the value in force.
 func (t *Server) RestTimeout() time.Duration { return t.config().RestTimeout }
 
-// Silence is how long a WebSocket client may send nothing.
+// Silence returns how long a WebSocket client may send nothing.
 func (t *Server) Silence() time.Duration { return 2*t.config().Heartbeat + answerTimeout }
 
-// maxCommand is how long a command may be, with messages of so many bytes: in base64,
-// or a long list of topics.
+// maxCommand returns how long a command may be if messages have at most this many bytes. A
+// command may have a message in base64, or a long list of topics.
 func maxCommand(messageBytes int) int { return max(1<<20, 2*messageBytes+64<<10) }
 
 func commandTooLarge(limit int) *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "a command exceeds %d bytes", limit)
-}
-
-func asProblem(err error) *wire.Problem {
-	problem, _ := errors.AsType[*wire.Problem](err)
-	return problem
 }

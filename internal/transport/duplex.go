@@ -17,32 +17,33 @@ import (
 
 // Commands carries out the commands of one connection's client.
 type Commands interface {
-	// Do carries out one command. The client gets the reply, if there is one. The
-	// error, a *wire.Problem, ends the connection. Do does not wait: it returns a
-	// command that may have to wait for long as later, not carried out.
+	// Do carries out one command. The client gets the reply, unless it is nil. The error, a
+	// *wire.Problem, ends the connection. Do does not wait. A command that may have to wait
+	// for long is not carried out: Do returns it as later.
 	Do(ctx context.Context, s *session.Session, command []byte) (reply *wire.Reply, later Later, err error)
 }
 
-// Later does the part of a command that may have to wait, while the session's frames
-// continue. It gives up when ctx is done. finish does the rest, which does not wait, and
-// returns the reply: no frame goes out in between. Both must be called once.
+// Later does the part of a command that may wait, while the session's frames continue. It
+// stops waiting when ctx is done. finish does the rest without waiting and returns the
+// reply. The caller writes no frame between finish and the reply. It must call Later and
+// finish once each.
 type Later func(ctx context.Context) (finish func() *wire.Reply)
 
-// A Duplex is a two-way connection that was opened: frames of one session go out, and
-// commands of its client come in.
+// A Duplex is an open two-way connection: the server sends frames of one session, the
+// client sends commands.
 type Duplex struct {
 	Session      *session.Session
 	Request      Request // mode Stream
 	Conversation *Conversation
 	Commands     Commands
-	Ahead        []byte // what was read of the connection already
-	Deflates     bool   // the messages of a WebSocket may be deflated
+	Ahead        []byte // bytes that were already read
+	Deflates     bool   // messages of a WebSocket may be deflated
 }
 
-// Serve serves a two-way connection until either side ends it, and closes it. It works
-// for every kind of connection, with two goroutines: the caller's reads, another waits
-// for frames and writes them. The first that ends ends the other. The lane serves
-// connections in its event loops instead.
+// Serve serves a two-way connection until either side ends it, and closes it. It works for
+// every net.Conn, with two goroutines: the caller's reads, another waits for frames and
+// writes them. When one returns, the other does too. The lane serves connections in its
+// event loops instead.
 func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
 	if !t.serving.add(conn) {
 		d.Conversation.Close()
@@ -58,14 +59,14 @@ func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
 	a.Init(t, l, false)
 	err := a.Begin(d.Session, d.Request)
 	if err == nil {
-		_, err = a.Go(false) // hello precedes the replies to what was read already
+		_, err = a.Go(false) // hello precedes the replies to commands in Ahead
 	}
 	if err == nil {
 		var writing sync.WaitGroup
 		writing.Go(func() {
 			err = a.finish(ctx)
 			cancel()
-			_ = conn.SetReadDeadline(time.Unix(1, 0)) // so that the reader sees it
+			_ = conn.SetReadDeadline(time.Unix(1, 0)) // so that the reader returns
 		})
 		l.converse(ctx, d)
 		cancel()
@@ -74,29 +75,31 @@ func (t *Server) Serve(ctx context.Context, conn net.Conn, d Duplex) {
 	l.end(err)
 }
 
-// Drain returns a channel that is closed once Serve serves no connection: each ends
-// with its session. It is called once.
+// Drain returns a channel that is closed when Serve serves no connection. Each connection
+// ends with its session. Drain is called once.
 func (t *Server) Drain() <-chan struct{} { return t.serving.drain() }
 
-// Close closes the connections that Serve serves, and will serve.
+// Close closes the connections that Serve serves, now and later.
 func (t *Server) Close() { t.serving.close() }
 
-// A link drives a Conversation over a connection, from one goroutine. Another may Send.
+// A link drives a Conversation over a connection, from one goroutine. Another goroutine may
+// call Send.
 type link struct {
 	conn     net.Conn      // immutable, like the next three
 	talk     *Conversation // owned by the goroutine that reads
-	format   frame.Format  // of what Send writes
+	format   frame.Format  // of the frames that Send writes
 	deflates bool
 
+	// Owned by the goroutine that reads.
 	buf    []byte
-	unread []byte // of buf: what talk has not taken
+	unread []byte // the part of buf that talk has not taken
 	closed bool
 
-	mu   sync.Mutex // held by the goroutine that writes, so that frames are whole; guards the fields below
+	mu   sync.Mutex // held while writing, so that frames stay whole; guards the fields below
 	last bool       // nothing may be written any more
-	out  []byte     // memory to put small frames together
+	out  []byte     // memory in which small frames are put together
 
-	waiting memory.UnreadBytes // while a write blocks
+	waiting memory.UnreadBytes // the bytes of a write that blocks
 }
 
 func newLink(conn net.Conn, talk *Conversation, ahead []byte) *link {
@@ -105,11 +108,11 @@ func newLink(conn net.Conn, talk *Conversation, ahead []byte) *link {
 	return l
 }
 
-// readBytes is how much is read at a time: more than any head, so that each reading
-// brings a Conversation on.
+// readBytes is how many bytes are read at a time: more than any head, so that Receive takes
+// some after each read.
 const readBytes = 4 << 10
 
-// converse carries out commands until the connection has ended, or ctx.
+// converse carries out commands until the connection or ctx has ended.
 func (l *link) converse(ctx context.Context, d Duplex) {
 	for command := l.next(ctx); command != nil; command = l.next(ctx) {
 		l.mu.Lock()
@@ -127,7 +130,7 @@ func (l *link) converse(ctx context.Context, d Duplex) {
 	}
 }
 
-// next returns the next command, or nil once the connection has ended, or ctx.
+// next returns the next command, or nil when the connection or ctx has ended.
 func (l *link) next(ctx context.Context) []byte {
 	for ctx.Err() == nil && !l.closed && !l.talk.HasEnded() {
 		n, a := l.talk.Receive(l.unread, time.Now())
@@ -143,12 +146,12 @@ func (l *link) next(ctx context.Context) []byte {
 	return nil
 }
 
-// read reads once, or does what is due before something arrives.
+// read reads once, or handles a time-out.
 func (l *link) read(ctx context.Context) {
 	filled := copy(l.buf, l.unread)
 	err := l.conn.SetReadDeadline(l.talk.Due())
 	if ctx.Err() != nil {
-		return // this may have replaced the deadline that the writer set
+		return // the deadline may have replaced the one that the writer set
 	}
 	n := 0
 	if err == nil {
@@ -164,8 +167,8 @@ func (l *link) read(ctx context.Context) {
 	}
 }
 
-// act carries out an Action without a Command. It locks only to write: the writer may
-// wait for a client that waits until it has sent something.
+// act carries out an Action without a Command. It takes the lock only to write. The writer
+// may hold the lock for a client that first finishes sending, and only then reads.
 func (l *link) act(a Action) {
 	switch {
 	case a.Close:
@@ -185,12 +188,12 @@ func (l *link) actLocked(a Action) {
 	l.talk.Wrote(time.Now())
 }
 
-// Whole implements Sink: no answer on a two-way connection is whole.
+// Whole implements Sink. Streams never call it.
 func (l *link) Whole([]byte, []*frame.Frame) (int, error) {
 	panic("BUG: a whole answer on a two-way connection")
 }
 
-// Send implements Sink. It writes small frames together.
+// Send implements Sink. It writes several small frames at once.
 func (l *link) Send(lead []byte, frames []*frame.Frame) (n int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,7 +202,7 @@ func (l *link) Send(lead []byte, frames []*frame.Frame) (n int, err error) {
 		n += len(f.Bytes(l.format.OffSocket()))
 		b := f.Bytes(l.format)
 		if l.deflates {
-			b = l.talk.server.SocketMessage(f, l.format, l.talk.server.CompressionMinBytes())
+			b = l.talk.server.SocketMessage(f, l.format)
 		}
 		if len(out)+len(b) > atOnceBytes {
 			if err := l.putLocked(out, nil); err != nil {
@@ -219,10 +222,10 @@ func (l *link) Send(lead []byte, frames []*frame.Frame) (n int, err error) {
 	return n, l.putLocked(out, nil)
 }
 
-// atOnceBytes is about how much is written at a time.
+// atOnceBytes is about how many bytes one write has.
 const atOnceBytes = 64 << 10
 
-// putLocked writes b, which is its own memory or that of a frame.
+// putLocked writes b. If b belongs to a frame, the frame is pinned meanwhile.
 func (l *link) putLocked(b []byte, of *frame.Frame) error {
 	switch {
 	case l.last:
@@ -246,17 +249,17 @@ func (l *link) putLocked(b []byte, of *frame.Frame) error {
 	return err
 }
 
-// SocketMessage is frame.Frame's, counted if it is compressed.
-func (t *Server) SocketMessage(f *frame.Frame, format frame.Format, least int) []byte {
-	b := f.SocketMessage(format, least)
+// SocketMessage calls frame.Frame.SocketMessage, and counts the message if it is compressed.
+func (t *Server) SocketMessage(f *frame.Frame, format frame.Format) []byte {
+	b := f.SocketMessage(format, t.CompressionMinBytes())
 	if plain := len(f.Bytes(format.OffSocket())); len(b) < plain {
 		t.metrics.Compressed(plain, len(b))
 	}
 	return b
 }
 
-// end ends the connection, with a reason unless it has ended already, and waits a moment
-// for the client to close.
+// end ends the connection, with a reason unless it has already ended. It waits a moment for
+// the client to close.
 func (l *link) end(why error) {
 	if !l.closed {
 		l.act(l.talk.End(why))
@@ -273,7 +276,7 @@ func (l *link) end(why error) {
 	}
 }
 
-// close closes the connection, which ends whoever reads it or writes to it.
+// close closes the connection. Reads and writes in other goroutines then fail.
 func (l *link) close() {
 	l.closed = true
 	l.talk.Close()

@@ -9,8 +9,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An EventID is what a client of an event stream has, as the id of its last event
-// says:
+// An EventID says what a client of an event stream has. It is the id of an event:
 //
 //	a@k3:18            the position in one topic
 //	a@k3:18,b@k3:4     in several
@@ -21,17 +20,16 @@ type EventID struct {
 	Count     uint64
 }
 
-// maxEventID is how long an id of positions may be: it comes with each event, and as
-// a header with the client's next request.
+// maxEventID is the longest id of positions. Each event has its id, and the client's next
+// request has the last one as a header.
 const maxEventID = 2 << 10
 
-// longestPosition is how long the text of a position of this topic may become.
+// longestPosition returns how long the text of a position of this topic may become.
 func longestPosition(topic string) int {
 	return len(wire.Position{Topic: topic, Epoch: strings.Repeat("z", wire.MaxEpochBytes), Offset: wire.MaxOffset}.Append(nil))
 }
 
-// ParseEventID reads an id strictly: one that was not made here is not to be guessed
-// at.
+// ParseEventID reads an id. It returns an error for any text that Append cannot make.
 func ParseEventID(text string) (EventID, error) {
 	if reference, ok := strings.CutPrefix(text, "~"); ok {
 		return parseReference(reference)
@@ -62,11 +60,11 @@ func parseReference(text string) (EventID, error) {
 	return EventID{Session: session, Count: count.Offset}, nil
 }
 
-// maxSessionID is longer than any id that a daemon makes.
+// maxSessionID is longer than any session id that a daemon makes.
 const maxSessionID = 64
 
-// isSessionID reports whether s may be the id of a session: base64url (RFC 4648,
-// section 5) and dots.
+// isSessionID reports whether s could be a session id: base64url (RFC 4648, section 5) and
+// dots.
 func isSessionID(s string) bool {
 	return s != "" && len(s) <= maxSessionID && !strings.ContainsFunc(s, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_' || r == '.')

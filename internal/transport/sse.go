@@ -10,25 +10,25 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Events are the ids that one event stream gives its events: what a client that comes
-// back says that it has. They belong to the stream's poll. A nil *Events is of an
-// answer that is no event stream.
+// Events makes the ids of one event stream. A client that reconnects sends the last id
+// that it received. Events belongs to the stream's poll. It is nil for an answer that is
+// not an event stream.
 //
-// There are three kinds. Of one topic the id is the message's position, so that the
-// event is shared with everyone. Of several, each event says all positions, in an id of
-// this stream's own. Where these would be too long, or the topics are not known, the id
-// refers to the session and how many of its frames were sent.
+// With one topic, the id of an event is the message's position, so all subscribers share
+// the event. With several topics, an id has the positions of all topics, so each stream
+// composes its own events. If that id could be too long, or the topics are not known, the
+// id has the session and the number of frames that were sent.
 type Events struct {
 	kind eventsKind
-	at   wire.Position // shared: of the last frame
+	at   wire.Position // sharedEvents: of the last frame
 
-	id   []byte // own, referring: of the last event
-	head int    // referring: how much of id stands before the count
+	id   []byte // ownEvents, referringEvents: of the last event
+	head int    // referringEvents: how many bytes of id precede the count
 
-	topics []string // own: in the order of their positions in id
-	ends   []int    // own: where these end
+	topics []string // ownEvents: in the order of their positions in id
+	ends   []int    // ownEvents: where these positions end in id
 
-	count uint64 // referring: frames that the client has, with those of this stream
+	count uint64 // referringEvents: frames of the session until the last event
 }
 
 type eventsKind uint8
@@ -39,8 +39,7 @@ const (
 	referringEvents
 )
 
-// EventsOf returns the events of a stream of topics, that begins at positions, one for
-// each topic.
+// EventsOf returns the Events of a stream that begins at positions, one for each topic.
 func EventsOf(positions []wire.Position) *Events {
 	if len(positions) == 1 {
 		return &Events{at: positions[0]}
@@ -56,16 +55,15 @@ func EventsOf(positions []wire.Position) *Events {
 	return e
 }
 
-// EventsReferringTo returns the events of a session's stream whose client has count of
-// the session's frames.
+// EventsReferringTo returns the Events of a session's stream whose client has count frames
+// of the session.
 func EventsReferringTo(s *session.Session, count uint64) *Events {
 	id := EventID{Session: s.ID(), Count: count}.Append(nil)
 	return &Events{kind: referringEvents, id: id, head: len(id) - len(strconv.FormatUint(count, 10)), count: count}
 }
 
-// NeedSession reports whether events of these topics have to refer to a session: the
-// longest that their positions may become does not fit an id, or they may be joined by
-// others.
+// NeedSession reports whether ids of events for these topics have to refer to a session:
+// positions could become too long for an id, or a pattern may match other topics later.
 func NeedSession(topics []wire.Start) bool {
 	length := -1
 	for _, start := range topics {
@@ -77,10 +75,10 @@ func NeedSession(topics []wire.Start) bool {
 	return length >= maxEventID
 }
 
-// refer reports whether the stream's poll is a session's, which keeps what it sent.
+// refer reports whether ids refer to a session, which then keeps the frames that it sent.
 func (e *Events) refer() bool { return e != nil && e.kind == referringEvents }
 
-// edge returns the frame that begins an answer, hello, or the one that ends it.
+// edge returns a hello or end frame in a format, as an event if there are Events.
 func (e *Events) edge(format frame.Format, c wire.Content) []byte {
 	if e == nil {
 		return format.Append(nil, c)
@@ -88,7 +86,7 @@ func (e *Events) edge(format frame.Format, c wire.Content) []byte {
 	return frame.Event{ID: e.last(), RetryMS: frame.EventRetry(c.End)}.Append(nil, c)
 }
 
-// last is the id of the last event, or the one that the stream begins with.
+// last returns the id of the last event, or the id with which the stream begins.
 func (e *Events) last() []byte {
 	if e.kind == sharedEvents {
 		return e.at.Append(nil)
@@ -96,7 +94,7 @@ func (e *Events) last() []byte {
 	return e.id
 }
 
-// send is Sink.Send. Frames with ids of this stream's own go as a part of lead.
+// send calls Sink.Send. Events that are composed for this stream are sent as lead.
 func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) {
 	if e == nil || len(frames) == 0 {
 		return to.Send(lead, frames)
@@ -117,7 +115,7 @@ func (e *Events) send(to Sink, lead []byte, frames []*frame.Frame) (int, error) 
 	return len(c.bytes) - len(lead), nil
 }
 
-// next returns the id of the event that f is. It holds until the next.
+// next returns the id of f's event. It is valid until the next call.
 func (e *Events) next(f *frame.Frame) []byte {
 	if e.kind == ownEvents {
 		e.move(f.Position())
@@ -128,18 +126,18 @@ func (e *Events) next(f *frame.Frame) []byte {
 	return e.id
 }
 
-// move puts a topic's new position in the place of its last.
+// move replaces the position of a topic in the id.
 func (e *Events) move(p wire.Position) {
 	i := slices.Index(e.topics, p.Topic)
 	if i < 0 {
-		panic("BUG: a stream was sent a topic that it did not begin with")
+		panic("BUG: a frame of a topic that is not in the stream")
 	}
 	begin := 0
 	if i > 0 {
 		begin = e.ends[i-1] + len(",")
 	}
-	var room [maxPosition]byte
-	text := p.Append(room[:0])
+	var buf [maxPosition]byte
+	text := p.Append(buf[:0])
 	grown := len(text) - (e.ends[i] - begin)
 	e.id = slices.Replace(e.id, begin, e.ends[i], text...)
 	for ; i < len(e.ends) && grown != 0; i++ {
@@ -147,30 +145,21 @@ func (e *Events) move(p wire.Position) {
 	}
 }
 
-// maxPosition is about how long a position is; a longer one costs an allocation.
+// maxPosition is about how long a position is. A longer one costs an allocation.
 const maxPosition = 128
 
-// limit is how much of an answer is taken at a time. What is composed for one client
-// is copied, and kept for one that does not read, so it must not be much.
-func (e *Events) limit(c *inForce) (frames, bytes int) {
-	frames, bytes = c.AnswerFrames, c.AnswerBytes
-	if e != nil && e.kind != sharedEvents {
-		frames, bytes = min(frames, composedFrames), min(bytes, composedBytes)
-	}
-	return frames, bytes
-}
-
+// Bounds of a part with events that are composed for one client.
 const (
 	composedFrames = 32 // each with an id of up to maxEventID
 	composedBytes  = 64 << 10
 )
 
-// A composition is memory for events that are put together for one client.
+// A composition is memory in which events are composed for one client.
 type composition struct{ bytes []byte }
 
 var compositions = sync.Pool{New: func() any { return new(composition) }}
 
-// free gives it back, unless a large message has made it large.
+// free keeps the memory for reuse unless a large message has made it large.
 func (c *composition) free() {
 	if cap(c.bytes) <= 4*composedBytes {
 		compositions.Put(c)

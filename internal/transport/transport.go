@@ -1,6 +1,6 @@
-// Package transport turns a session's frames into answers: of long polls, of streams
-// and of two-way connections. It writes to Sinks, which the rooms with connections
-// implement.
+// Package transport turns a session's frames into answers to long polls, into streams, and
+// into the frames of two-way connections. It writes to Sinks. Packages that own connections
+// implement them.
 package transport
 
 import (
@@ -17,15 +17,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Sink is where the bytes of answers go. An answer is either one call of Whole or
-// any number of calls of Send; both return how many bytes of frames they wrote. One
-// goroutine calls them.
+// A Sink takes the bytes of answers. An answer is either one call of Whole or any number of
+// calls of Send. Both return how many bytes of frames they wrote. One goroutine at a time
+// calls them.
 type Sink interface {
 	// Whole writes a complete answer of known length: lead, which may be nil, and
 	// the frames.
 	Whole(lead []byte, frames []*frame.Frame) (int, error)
 
-	// Send writes a part of an answer of unknown length, and flushes it.
+	// Send writes a part of an answer of unknown length, and flushes it. A part has at
+	// least one byte.
 	Send(lead []byte, frames []*frame.Frame) (int, error)
 }
 
@@ -43,7 +44,7 @@ const (
 // Modes returns every mode.
 func Modes() []Mode { return []Mode{Single, Batch, Multiple, Stream} }
 
-// Via is the transport that frames leave by: a label of metrics.
+// Via is the transport that frames are sent on: a label of metrics.
 type Via string
 
 // The transports.
@@ -70,39 +71,39 @@ func (r Request) via() Via {
 	return ViaLongPoll
 }
 
-// A Request is what a poll asks for.
+// A Request has what a poll asks for.
 type Request struct {
 	session.Arrival
-	Ack    uint64 // frames of the session that the client has
+	Ack    uint64 // how many frames of the session the client has
 	Mode   Mode
 	Format frame.Format // of the whole answer
 
-	// Gzip allows compressing a whole answer, where that makes it smaller. Parts are
-	// never compressed: a proxy or a client that decompresses may delay a part until
-	// more comes, and each part must arrive at once.
+	// Gzip allows compressing a whole answer if that makes it smaller. Parts are never
+	// compressed: a proxy or client that decompresses may delay a part until more bytes
+	// arrive, and each part must arrive at once.
 	Gzip bool
 	Via  Via  // empty: stream or longpoll, by the mode
 	Acks bool // of a stream: the client acks during it, if the session acks at all
 
-	// Hello, if not nil, goes first, and the poll does not park before it. A stream
+	// Hello, if not nil, is sent first, and the poll does not park before it. A stream
 	// without one makes its own.
 	Hello *wire.Hello
 
-	// Events are the ids of an event stream's events: Mode is Stream and Format
-	// EventStream. Otherwise nil.
+	// Events makes the ids of an event stream: Mode is Stream and Format EventStream.
+	// Otherwise it is nil.
 	Events *Events
 }
 
-// trusts reports whether frames count as acked once they are written.
+// trusts reports whether frames that are written count as acked.
 func (r Request) trusts() bool { return r.Mode == Stream && !r.Acks && !r.Events.refer() }
 
-// A Server holds what all answers share. All methods may be called concurrently.
+// A Server holds the state that all answers share. All methods may be called concurrently.
 type Server struct {
 	now atomic.Pointer[inForce]
 
 	made    time.Time // immutable, like the next three
 	meters  map[Via]*meter
-	memory  *memory.Account // of the bytes that wait for clients
+	memory  *memory.Account // counts the bytes that wait for clients
 	metrics *metrics.Metrics
 	serving connections // see Serve
 }
@@ -119,7 +120,7 @@ type meter struct {
 	parked atomic.Int64
 }
 
-// New returns a Server. Hello frames carry limits; bytes that wait count in a.
+// New returns a Server. Hello frames carry limits. Bytes that wait for clients count in a.
 func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) *Server {
 	s := &Server{made: time.Now(), meters: make(map[Via]*meter), memory: a, metrics: m}
 	s.Reload(cfg, limits)
@@ -129,8 +130,8 @@ func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) 
 	return s
 }
 
-// Reload puts cfg and limits in force. A parked poll keeps its timeout; a stream uses
-// the new heartbeat from its next one.
+// Reload puts cfg and limits in force. A parked poll keeps its timeout. A stream uses the
+// new interval after its next heartbeat.
 func (t *Server) Reload(cfg Config, limits wire.Limits) {
 	t.now.Store(&inForce{Config: cfg.WithDefaults(), limits: limits})
 }
@@ -140,7 +141,7 @@ func (t *Server) config() *inForce { return t.now.Load() }
 // Memory returns the account of the bytes that wait for clients.
 func (t *Server) Memory() *memory.Account { return t.memory }
 
-// CompressionMinBytes returns that of the Config in force; see frame.Frame.Deflated.
+// CompressionMinBytes returns the value in force; see frame.Frame.Deflated.
 func (t *Server) CompressionMinBytes() int { return t.config().CompressionMinBytes }
 
 // Gauges sets the transports' part of g.
@@ -151,20 +152,21 @@ func (t *Server) Gauges(g *metrics.Gauges) {
 	}
 }
 
-// limitOf is how much a poll of this mode takes at a time. In mode multiple the bytes
-// are those of the whole answer.
+// limitOf returns how much a poll takes at a time. In mode multiple the bytes bound the
+// whole answer, and the client reads the first part while the next is taken. Events that
+// are composed for one client are copies, and wait if it does not read, so their parts are
+// small.
 func (c *inForce) limitOf(r Request) broker.Limit {
-	switch r.Mode {
-	case Single:
+	switch {
+	case r.Mode == Single:
 		return broker.Limit{Frames: 1, Bytes: math.MaxInt}
-	case Multiple:
-		return broker.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes} // the client reads the first while the next are taken
+	case r.Events != nil && r.Events.kind != sharedEvents:
+		return broker.Limit{Frames: min(c.AnswerFrames, composedFrames), Bytes: min(c.AnswerBytes, composedBytes)}
 	}
-	frames, bytes := r.Events.limit(c)
-	return broker.Limit{Frames: frames, Bytes: bytes}
+	return broker.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes}
 }
 
-// Outcomes of polls besides the codes of problems: labels of metrics.
+// Outcomes of polls, besides the codes of problems: labels of metrics.
 const (
 	outcomeFrames = "frames" // answered with at least one
 	outcomeEmpty  = "empty"

@@ -14,28 +14,28 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A socket reads the commands on a WebSocket (RFC 6455). Each is a message of one kind,
-// in fragments or not, deflated by itself or not (RFC 7692). Control frames come between
-// frames.
+// A socket reads the commands on a WebSocket (RFC 6455). Each command is a message of one
+// kind. It may be fragmented, and deflated by itself (RFC 7692). Control frames may arrive
+// between its fragments.
 type socket struct {
 	kind     ws.OpCode // of messages: text or binary
 	inflates bool      // compression was negotiated
-	most     int       // bytes of a message
-	free     int       // bytes that any deflated message may inflate to
+	most     int       // the longest message, in bytes
+	free     int       // bytes to which any deflated message may inflate
 
 	head     ws.Header
-	inside   bool  // the frame of that head has not ended
-	read     int64 // bytes of that frame's payload that were read
+	inside   bool  // part of the frame with that head is missing
+	read     int64 // how many bytes of that frame's payload were read
 	state    ws.State
 	deflated wsflate.MessageState
-	message  []byte       // the part that was read
+	message  []byte       // the part of a message that was read
 	control  []byte       // the part of a control frame's payload that was read
 	unread   bytes.Reader // memory for readHead, like scratch
 	scratch  [ws.MaxHeaderSize]byte
 }
 
-// newSocket returns a reader of commands in this format that may carry messages of so
-// many bytes. With inflates, compression without context takeover was negotiated.
+// newSocket returns a reader of commands in this format, for messages of at most this many
+// bytes. For inflates see NewWebSocket.
 func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
 	s := &socket{kind: ws.OpText, inflates: inflates, most: maxCommand(messageBytes), free: 2 * messageBytes, state: ws.StateServerSide}
 	if format.IsBinary() {
@@ -47,14 +47,14 @@ func newSocket(format frame.Format, inflates bool, messageBytes int) *socket {
 	return s
 }
 
-// Read implements reader. It reads pings, and frames that need no answer, as many as
-// there are, and answers them together: no rate limits them, so they must cost little.
+// Read implements reader. It reads as many pings, and frames that need no answer, as b
+// has, and answers them together. No rate limits them, so they must cost little.
 func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 	n, in, err = s.readFrame(b)
 	for err == nil && n < len(b) && in.command == nil && !in.closed && !s.inside && asksNothing(b[n]) {
 		m, next, wrong := s.readFrame(b[n:])
 		if m == 0 || wrong != nil {
-			return n, in, nil // the next Read finds it again
+			return n, in, nil // the next Read returns the error
 		}
 		n += m
 		in.answer = append(in.answer, next.answer...)
@@ -62,14 +62,14 @@ func (s *socket) Read(b []byte) (n int, in incoming, err error) {
 	return n, in, err
 }
 
-// asksNothing reports whether a frame with this first byte is a ping, a pong or a part
-// of a message but its last. Only the head of such a frame can be wrong.
+// asksNothing reports whether a frame with this first byte is a ping, a pong, or a part of
+// a message other than its last. Only the head of such a frame can be wrong.
 func asksNothing(begins byte) bool {
 	fin, code := begins&0x80 != 0, ws.OpCode(begins&0x0f)
 	return code == ws.OpPing || code == ws.OpPong || !fin && !code.IsControl()
 }
 
-// readFrame reads a frame, or the part of one that b has.
+// readFrame reads a frame, or the part of it that b has.
 func (s *socket) readFrame(b []byte) (n int, in incoming, err error) {
 	if !s.inside {
 		if n, err = s.readHead(b); n == 0 || err != nil {
@@ -109,7 +109,7 @@ func (s *socket) unmask(dst, part []byte) []byte {
 // readHead reads a frame's head. It takes nothing unless b has the whole head.
 func (s *socket) readHead(b []byte) (int, error) {
 	s.unread.Reset(b)
-	defer s.unread.Reset(nil) // b is not ours
+	defer s.unread.Reset(nil) // b belongs to the caller
 	head, err := ws.ReadHeaderBuffer(&s.unread, s.scratch[:])
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return 0, nil
@@ -130,7 +130,7 @@ func (s *socket) readHead(b []byte) (int, error) {
 	case head.OpCode.IsControl():
 		s.control = s.control[:0]
 	case head.OpCode != ws.OpContinuation && head.OpCode != s.kind:
-		return 0, wire.NewProblem(wire.CodeInvalidRequest, "send text with format=json, binary with format=cbor", "a command came as the other kind of message")
+		return 0, wire.NewProblem(wire.CodeInvalidRequest, "send text with format=json, binary with format=cbor", "a command arrived as the other kind of message")
 	case head.Length > int64(s.most-len(s.message)):
 		return 0, commandTooLarge(s.most)
 	}
@@ -142,7 +142,7 @@ func badSocket(err error) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "keep to RFC 6455", "the WebSocket cannot be read: %v", err)
 }
 
-// frameEnded returns what a whole frame means.
+// frameEnded handles a complete frame.
 func (s *socket) frameEnded() (incoming, error) {
 	switch s.head.OpCode {
 	case ws.OpPing:
@@ -167,10 +167,10 @@ func (s *socket) frameEnded() (incoming, error) {
 	return incoming{command: command}, nil
 }
 
-// keptMessage is how many bytes of memory a message leaves to the next.
+// keptMessage is the largest buffer that is kept for the next message.
 const keptMessage = 4 << 10
 
-// whole returns the message that was read, which is valid until the next Read.
+// whole returns the complete message. It is valid until the next Read.
 func (s *socket) whole() ([]byte, error) {
 	message := s.message
 	if s.message = s.message[:0]; cap(s.message) > keptMessage {
@@ -180,7 +180,7 @@ func (s *socket) whole() ([]byte, error) {
 	case s.deflated.IsCompressed():
 		return inflate(message, s.most, min(s.most, s.free+inflatedTimes*len(message)))
 	case message == nil:
-		return []byte{}, nil // empty, but a message
+		return []byte{}, nil // nil would mean that there is no command
 	}
 	return message, nil
 }
@@ -198,8 +198,8 @@ func (s *socket) closed() (incoming, error) {
 	return incoming{answer: ws.MustCompileFrame(answer), closed: true}, nil
 }
 
-// closings are the codes of close frames, by the problem that ends the connection (RFC
-// 6455, section 7.4.1). Any other problem means that the client broke a rule.
+// closings has the close code for each problem that can end a connection (RFC 6455, section
+// 7.4.1). Any other problem means that the client broke a rule.
 var closings = map[wire.Code]ws.StatusCode{
 	wire.CodeDraining:        ws.StatusGoingAway,
 	wire.CodeSessionEnded:    ws.StatusNormalClosure,
@@ -208,8 +208,8 @@ var closings = map[wire.Code]ws.StatusCode{
 	wire.CodeOverloaded:      1013, // try again later (IANA's registry of close codes)
 }
 
-// AppendBye implements reader.
-func (s *socket) AppendBye(dst []byte, why *wire.Problem) []byte {
+// appendClose appends the close frame that follows the end frame.
+func appendClose(dst []byte, why *wire.Problem) []byte {
 	code, ok := closings[why.Code]
 	if !ok {
 		code = ws.StatusPolicyViolation
@@ -217,17 +217,17 @@ func (s *socket) AppendBye(dst []byte, why *wire.Problem) []byte {
 	return append(dst, ws.MustCompileFrame(ws.NewCloseFrame(ws.NewCloseFrameBody(code, string(why.Code))))...)
 }
 
-// inflateTail is what the sender of a deflated message leaves out (RFC 7692, section
-// 7.2.2), and an empty last block.
+// inflateTail is the end of a block that the sender omits (RFC 7692, section 7.2.2), and an
+// empty last block.
 const inflateTail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
 
-// inflatedTimes is how many times larger than its deflated bytes a message may get,
-// beyond what is free. A MiB that arrives as 1 KiB costs its sender nothing, and no rate
-// limits bytes.
+// inflatedTimes is how many times larger than its deflated bytes a message may become,
+// unless it fits the free bytes. A MiB that arrives as 1 KiB costs its sender nothing, and
+// no rate limits bytes.
 const inflatedTimes = 32
 
-// inflate returns the inflated message. It has at most `most` bytes, and at most those
-// that its deflated bytes earned.
+// inflate inflates a message. The result may have at most `most` bytes, and at most as many
+// as the deflated bytes have earned.
 func inflate(message []byte, most, earned int) ([]byte, error) {
 	r := flate.NewReader(io.MultiReader(bytes.NewReader(message), bytes.NewReader([]byte(inflateTail))))
 	defer r.Close()

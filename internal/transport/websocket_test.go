@@ -189,7 +189,7 @@ func TestTheByeOfAWebSocket(t *testing.T) {
 		wire.CodeDraining: 1001, wire.CodeSessionEnded: 1000, wire.CodePollReplaced: 1008, wire.CodeInvalidRequest: 1008,
 		wire.CodeMessageTooLarge: 1009, wire.CodeInternal: 1011, wire.CodeOverloaded: 1013,
 	} {
-		bye := newTextSocket().reader.AppendBye([]byte{}, &wire.Problem{Code: code})
+		bye := appendClose(nil, &wire.Problem{Code: code})
 		require.Equal(t, []byte{fin | closing, byte(len(bye) - 2)}, bye[:2], "whole, and not masked")
 		got, reason := ws.ParseCloseFrameData(bye[2:])
 		require.Equal(t, status, got, code)
