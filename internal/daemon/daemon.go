@@ -96,7 +96,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := listen.RaiseOpenFiles()
+	files := listen.OpenFilesLimit()
 	limiter := limit.New(limitConfig(cfg, files), m)
 	sessions, limits := cfg.Session, limiter.Config()
 	sessions.Slots = limiter.Sessions()

@@ -168,7 +168,6 @@ func (c *conn) consume(n int) {
 // settle ends the connection's turn: it leaves, or notes what it waits for.
 func (c *conn) settle() {
 	c.maybeRelease()
-	stays := true
 	switch {
 	case c.state == waiting: // it cannot leave before the goroutine ends
 		if c.ended {
@@ -176,26 +175,25 @@ func (c *conn) settle() {
 		}
 		c.await(waitFrame)
 	case c.ending > lastAnswer, c.ended && c.filled == bufferBytes:
-		stays = false
+		c.leave()
 	case c.state == parked:
 		c.await(waitFrame)
 	case c.Blocked():
 		c.await(waitSpace)
-		stays = c.hearsSpace || c.loop.watch(c.fd, andSpace) == nil
+		if !c.hearsSpace && c.loop.watch(c.fd, andSpace) != nil {
+			c.leave()
+		}
 		c.hearsSpace = true
 	case c.talk != nil:
 		c.await(waitFrame)
 	case c.requests.refusal != nil:
 		c.await(waitTurn)
 	case c.lane.draining.Load():
-		stays = false
+		c.leave()
 	case c.filled > 0:
 		c.await(waitRest)
 	default:
 		c.await(waitRequest)
-	}
-	if !stays {
-		c.leave()
 	}
 }
 
@@ -219,7 +217,10 @@ func (c *conn) overdue() {
 	switch c.waitsFor {
 	case waitFrame:
 		if c.talk != nil && c.state != waiting {
-			c.overdueInConversation()
+			if a := c.talk.Conversation.Overdue(c.lane.now()); a.Close || len(a.Write) > 0 {
+				c.takeBack()
+				c.act(a)
+			}
 		}
 		// A poll that is still parked stays so: taking it back would delay its heartbeat.
 		if c.state == parked && !c.answer.IsParked() {

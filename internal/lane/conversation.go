@@ -152,11 +152,3 @@ func (c *conn) linger() bool {
 	}
 	return true
 }
-
-// overdueInConversation handles a time-out of the conversation.
-func (c *conn) overdueInConversation() {
-	if a := c.talk.Conversation.Overdue(c.lane.now()); a.Close || len(a.Write) > 0 {
-		c.takeBack()
-		c.act(a)
-	}
-}

@@ -36,8 +36,9 @@ type parser struct {
 // fieldsOf reads a block of fields with its empty line, or returns nil if the grammar
 // does not allow it.
 func (p *parser) fieldsOf(block []byte) *fields {
-	f := p.lane.fields.get(block)
-	if f == nil {
+	slot := p.lane.fields.slot(block)
+	f := slot.Load()
+	if f == nil || !bytes.Equal(f.block, block) {
 		if f = readFields(block); f == nil {
 			return nil
 		}
@@ -46,7 +47,7 @@ func (p *parser) fieldsOf(block []byte) *fields {
 		if f.idempotencyKey != "" {
 			return f // it belongs to one message: in the cache it would replace a block that comes again
 		}
-		p.lane.fields.put(f)
+		slot.Store(f)
 	}
 	p.last = f
 	return f
@@ -98,7 +99,7 @@ type field struct {
 
 // known are the fields that browsers, Go, Node, curl and proxies send with a poll or a
 // publish. Any other field could change what net/http does.
-var known = []field{
+var known = append([]field{
 	{"host", (*fields).takeHost},
 	{"connection", func(_ *fields, v string) bool { return strings.EqualFold(v, "keep-alive") }},
 	{"content-length", (*fields).takeContentLength},
@@ -109,34 +110,20 @@ var known = []field{
 	{"origin", func(f *fields, v string) bool { f.origin = v; return true }},
 	{"sec-fetch-site", func(f *fields, v string) bool { f.fetchSite = v; return true }},
 	{"idempotency-key", func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" }},
-	{name: "user-agent"},
-	{name: "accept-language"},
-	{name: "referer"},
-	{name: "cookie"},
-	{name: "cache-control"},
-	{name: "pragma"},
-	{name: "priority"},
-	{name: "dnt"},
-	{name: "sec-gpc"},
-	{name: "sec-fetch-mode"},
-	{name: "sec-fetch-dest"},
-	{name: "sec-fetch-user"},
-	{name: "sec-fetch-storage-access"},
-	{name: "sec-ch-ua"},
-	{name: "sec-ch-ua-mobile"},
-	{name: "sec-ch-ua-platform"},
-	{name: "x-requested-with"},
 	{"x-forwarded-for", func(f *fields, v string) bool { f.forwardedFor = v; return true }},
-	{name: "x-forwarded-host"},
-	{name: "x-forwarded-port"},
-	{name: "x-forwarded-proto"},
-	{name: "x-forwarded-server"},
-	{name: "x-real-ip"},
-	{name: "x-request-id"},
-	{name: "forwarded"},
-	{name: "via"},
-	{name: "traceparent"},
-	{name: "tracestate"},
+}, withoutEffect(
+	"user-agent", "accept-language", "referer", "cookie", "cache-control", "pragma", "priority", "dnt", "sec-gpc",
+	"sec-fetch-mode", "sec-fetch-dest", "sec-fetch-user", "sec-fetch-storage-access",
+	"sec-ch-ua", "sec-ch-ua-mobile", "sec-ch-ua-platform", "x-requested-with",
+	"x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-server", "x-real-ip", "x-request-id",
+	"forwarded", "via", "traceparent", "tracestate",
+)...)
+
+func withoutEffect(names ...string) (all []field) {
+	for _, name := range names {
+		all = append(all, field{name: name})
+	}
+	return all
 }
 
 var indexOf = func() map[string]int {
@@ -185,13 +172,3 @@ func newFieldCache() *fieldCache { return &fieldCache{seed: maphash.MakeSeed()} 
 func (c *fieldCache) slot(block []byte) *atomic.Pointer[fields] {
 	return &c.slots[maphash.Bytes(c.seed, block)%uint64(len(c.slots))]
 }
-
-// get returns the values of exactly this block, or nil.
-func (c *fieldCache) get(block []byte) *fields {
-	if f := c.slot(block).Load(); f != nil && bytes.Equal(f.block, block) {
-		return f
-	}
-	return nil
-}
-
-func (c *fieldCache) put(f *fields) { c.slot(f.block).Store(f) }

@@ -31,44 +31,35 @@ const formats = frame.EventStream + 1
 
 const (
 	statusOK      = "HTTP/1.1 200 OK\r\n"
-	noStore       = "Cache-Control: no-store, no-transform\r\n"
 	contentLength = "Content-Length: "
 	contentType   = "Content-Type: "
-	contentGzip   = "Content-Encoding: gzip\r\n"
-	otherFields   = "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\n"
 )
 
 // makeHeads makes the heads of now's second.
 func makeHeads(now time.Time, origins *cors.Policy) *heads {
 	h := &heads{second: now.Unix(), of: make([]head, origins.Indices())}
-	after := otherFields + "Date: " + now.UTC().Format(http.TimeFormat) + "\r\n"
+	after := "X-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nDate: " + now.UTC().Format(http.TimeFormat) + "\r\n"
 	if origins.Varies() {
 		after = "Vary: Origin\r\n" + after
 	}
 	for i := range h.of {
-		before := noStore
+		before := "Cache-Control: no-store, no-transform\r\n"
 		if allowed := origins.Allowed(i); allowed != "" {
 			before = "Access-Control-Allow-Origin: " + allowed + "\r\nAccess-Control-Expose-Headers: " + cors.Expose + "\r\n" + before
 		}
-		h.of[i] = makeHead(before, after, h.second)
-	}
-	return h
-}
-
-func makeHead(before, after string, second int64) head {
-	beforeLength, beforeGzip := []byte(statusOK+before+contentLength), []byte(statusOK+before+contentGzip+contentLength)
-	afterJSON := []byte("\r\n" + contentType + "application/json\r\n" + after + "\r\n")
-	h := head{
-		before:    before,
-		after:     after,
-		published: frame.Head{BeforeLength: beforeLength, AfterLength: afterJSON, Second: second},
-	}
-	for format := range formats {
-		ofFrames := contentType + format.ContentType() + "\r\n"
-		afterLength := []byte("\r\n" + ofFrames + after + "\r\n")
-		h.frames[format] = &frame.Head{Format: format, BeforeLength: beforeLength, AfterLength: afterLength, Second: second}
-		h.gzipped[format] = &frame.Head{Format: format, Gzip: true, BeforeLength: beforeGzip, AfterLength: afterLength, Second: second}
-		h.streams[format] = []byte(statusOK + before + ofFrames + after + "Transfer-Encoding: chunked\r\n\r\n")
+		beforeLength, beforeGzip := []byte(statusOK+before+contentLength), []byte(statusOK+before+"Content-Encoding: gzip\r\n"+contentLength)
+		of := &h.of[i]
+		of.before, of.after = before, after
+		of.published = frame.Head{
+			BeforeLength: beforeLength, AfterLength: []byte("\r\n" + contentType + "application/json\r\n" + after + "\r\n"), Second: h.second,
+		}
+		for format := range formats {
+			ofFrames := contentType + format.ContentType() + "\r\n"
+			afterLength := []byte("\r\n" + ofFrames + after + "\r\n")
+			of.frames[format] = &frame.Head{Format: format, BeforeLength: beforeLength, AfterLength: afterLength, Second: h.second}
+			of.gzipped[format] = &frame.Head{Format: format, Gzip: true, BeforeLength: beforeGzip, AfterLength: afterLength, Second: h.second}
+			of.streams[format] = []byte(statusOK + before + ofFrames + after + "Transfer-Encoding: chunked\r\n\r\n")
+		}
 	}
 	return h
 }

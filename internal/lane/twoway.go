@@ -14,8 +14,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
-// A Host serves two-way connections: on a lane if it takes them, else with two
-// goroutines each. It implements transport.Host, which opens those on TCP.
+// A Host serves two-way connections: on a lane if the lane takes them, otherwise with two
+// goroutines each. It implements transport.Host, which opens connections on TCP.
 type Host struct {
 	App     *app.App
 	Polls   *transport.Server
@@ -23,7 +23,8 @@ type Host struct {
 	Lane    *Lane // nil: off
 }
 
-// Owner returns the owner of the bytes that a connection of who makes the daemon hold.
+// Owner returns the owner of the bytes that the daemon holds for a connection. They count
+// against who.
 func Owner(c net.Conn, who limit.Who) memory.Owner { return &owner{who, c} }
 
 // Converse implements transport.Host.
@@ -49,7 +50,7 @@ func (h *Host) Open(c net.Conn, first []byte) (transport.Duplex, error) {
 	return d, err
 }
 
-// Carry implements transport.Host, also for WebSockets.
+// Carry implements transport.Host. It also serves WebSockets.
 func (h *Host) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	listen.Of(c).Opened()
 	if h.Lane == nil || !h.Lane.Carry(c, d) {
@@ -58,7 +59,7 @@ func (h *Host) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	}
 }
 
-// An owner is a connection as the owner of bytes. It implements memory.Owner.
+// An owner implements memory.Owner for a connection.
 type owner struct {
 	who  limit.Who
 	conn net.Conn

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -144,33 +143,23 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // admit counts the connection against the limits. An error refuses it.
 func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
-	if l.cfg.Limiter == nil {
-		if l.open.Add(1) > int64(l.cfg.MaxConnections) {
-			l.open.Add(-1)
-			return nil, errFull
-		}
-		return &Conn{Conn: tcp, listener: l}, nil
-	}
-	counted, err := l.cfg.Limiter.Connect(addressOf(tcp))
-	if err != nil {
-		return nil, err
-	}
-	c := New(tcp, counted, l.cfg.Metrics)
+	c := New(tcp, nil, nil)
 	c.listener = l
+	if l.cfg.Limiter != nil {
+		at, _ := tcp.RemoteAddr().(*net.TCPAddr) // nil if the client has left
+		counted, err := l.cfg.Limiter.Connect(at.AddrPort().Addr())
+		if err != nil {
+			return nil, err
+		}
+		c.counted, c.metrics = counted, l.cfg.Metrics
+	} else if l.open.Load() >= int64(l.cfg.MaxConnections) {
+		return nil, errFull
+	}
 	l.open.Add(1)
 	return c, nil
 }
 
 var errFull = errors.New("the listener has its maximum of connections")
-
-// addressOf returns the client's address; zero if the client has left.
-func addressOf(c *net.TCPConn) netip.Addr {
-	at, ok := c.RemoteAddr().(*net.TCPAddr)
-	if !ok {
-		return netip.Addr{}
-	}
-	return at.AddrPort().Addr()
-}
 
 // Bounds of the pause between two attempts to accept, as in net/http.
 const (

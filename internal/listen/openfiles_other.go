@@ -2,5 +2,5 @@
 
 package listen
 
-// RaiseOpenFiles returns 0: the limit is unknown.
-func RaiseOpenFiles() OpenFiles { return 0 }
+// OpenFilesLimit returns 0: the limit is not known.
+func OpenFilesLimit() OpenFiles { return 0 }

@@ -4,20 +4,11 @@ package listen
 
 import "syscall"
 
-// RaiseOpenFiles raises the soft limit of open files to the hard one, and returns the
-// result. The Go runtime has done so at the start, but the limit may have changed since.
-func RaiseOpenFiles() OpenFiles {
+// OpenFilesLimit returns the soft limit of open files. The Go runtime raises it to the hard
+// limit at the start of the process.
+func OpenFilesLimit() OpenFiles {
 	var limit syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
-		return 0
-	}
-	if soft := limit.Cur; soft < limit.Max {
-		limit.Cur = limit.Max
-		if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
-			limit.Cur = soft
-		}
-	}
-	if limit.Cur > maxOpenFiles {
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil || limit.Cur > maxOpenFiles {
 		return 0
 	}
 	return OpenFiles(limit.Cur)

@@ -18,7 +18,7 @@ func TestConnectionsLeaveFilesToOthers(t *testing.T) {
 		require.Equal(t, 7, files.Connections(7))
 	}
 	var limit syscall.Rlimit
-	files := RaiseOpenFiles()
+	files := OpenFilesLimit()
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	require.Equal(t, limit.Max, limit.Cur, "the soft limit is the hard one")
 	require.Contains(t, []OpenFiles{0, OpenFiles(limit.Max)}, files)

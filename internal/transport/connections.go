@@ -23,9 +23,6 @@ func (s *connections) add(c net.Conn) bool {
 		_ = c.Close()
 		return false
 	}
-	if s.open == nil {
-		s.open = make(map[net.Conn]bool)
-	}
 	s.open[c] = true
 	s.running.Add(1)
 	return true

@@ -66,9 +66,8 @@ const maxSessionID = 64
 // isSessionID reports whether s could be a session id: base64url (RFC 4648, section 5) and
 // dots.
 func isSessionID(s string) bool {
-	return s != "" && len(s) <= maxSessionID && !strings.ContainsFunc(s, func(r rune) bool {
-		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_' || r == '.')
-	})
+	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
+	return s != "" && len(s) <= maxSessionID && strings.Trim(s, allowed) == ""
 }
 
 // Append appends the text that ParseEventID reads.

@@ -28,7 +28,9 @@ type Port struct {
 }
 
 // NewPort returns a Port for clients of host.
-func NewPort(host Host) *Port { return &Port{host: host} }
+func NewPort(host Host) *Port {
+	return &Port{host: host, serving: connections{open: make(map[net.Conn]bool)}}
+}
 
 // Serve accepts connections from l until it is closed. The error is never nil.
 func (p *Port) Serve(l net.Listener) error {

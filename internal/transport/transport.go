@@ -6,6 +6,7 @@ package transport
 import (
 	"errors"
 	"math"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -122,7 +123,7 @@ type meter struct {
 
 // New returns a Server. Hello frames carry limits. Bytes that wait for clients count in a.
 func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) *Server {
-	s := &Server{made: time.Now(), meters: make(map[Via]*meter), memory: a, metrics: m}
+	s := &Server{made: time.Now(), meters: make(map[Via]*meter), memory: a, metrics: m, serving: connections{open: make(map[net.Conn]bool)}}
 	s.Reload(cfg, limits)
 	for _, via := range Vias() {
 		s.meters[via] = &meter{Transport: m.Transport(string(via))}
