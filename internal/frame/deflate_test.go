@@ -142,7 +142,7 @@ func TestDeflatingIsTriedOnce(t *testing.T) {
 func TestATenthPays(t *testing.T) {
 	for n := range 400 {
 		text := []byte(noise(200) + strings.Repeat("a", n))
-		c := newCompressor()
+		c := compressors.New().(*compressor)
 		block := bytes.Clone(c.compress(text))
 		pays := 10*len(block) <= 9*len(text)+9
 		require.Equal(t, pays, deflated(text) != nil, "%d of %d bytes", len(block), len(text))
@@ -162,7 +162,7 @@ func FuzzDeflated(f *testing.F) {
 	f.Add(noise(70_000), chatter(70_000))
 	f.Fuzz(func(t *testing.T, before, text string) {
 		deflated([]byte(before))
-		alone := newCompressor().compress([]byte(text))
+		alone := compressors.New().(*compressor).compress([]byte(text))
 		wantBlock(t, []byte(text), alone)
 		if block := deflated([]byte(text)); block != nil {
 			require.Equal(t, string(alone), string(block))

@@ -340,7 +340,7 @@ func (f *frameReader) position(topic string) Position {
 			return p
 		}
 	}
-	if !isEpoch(p.Epoch) || p.Offset > MaxOffset {
+	if p.Epoch != f.last.Epoch && !isEpoch(p.Epoch) || p.Offset > MaxOffset {
 		f.err = fmt.Errorf("position %s is not valid", Quote(p.String()))
 		return p
 	}

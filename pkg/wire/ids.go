@@ -11,15 +11,8 @@ const MaxClientBytes = 64
 // CheckClient returns nil if id is a valid client id: 1 to MaxClientBytes ASCII letters,
 // digits, '-', '_', '.' and ':'. The error says what to change.
 func CheckClient(id string) error {
-	if len(id) == 0 || len(id) > MaxClientBytes {
-		return fmt.Errorf("the client's id must have 1 to %d bytes; it has %d", MaxClientBytes, len(id))
-	}
-	for i := range len(id) {
-		if c := id[i]; !isTokenByte(c) && c != '.' && c != ':' {
-			return fmt.Errorf("the client's id holds %q: only ASCII letters, digits, '-', '_', '.' and ':' are allowed", c)
-		}
-	}
-	return nil
+	allowed := func(c byte) bool { return isTokenByte(c) || c == '.' || c == ':' }
+	return checkBytes("the client's id", id, MaxClientBytes, allowed, "ASCII letters, digits, '-', '_', '.' and ':' are")
 }
 
 // MaxIDBytes bounds an idempotency key, which is a message's id.
@@ -28,12 +21,17 @@ const MaxIDBytes = 255
 // CheckID returns nil if id is a valid idempotency key: 1 to MaxIDBytes of printable ASCII,
 // including spaces. The error says what to change.
 func CheckID(id string) error {
-	if len(id) == 0 || len(id) > MaxIDBytes {
-		return fmt.Errorf("the idempotency key must have 1 to %d bytes; it has %d", MaxIDBytes, len(id))
+	allowed := func(c byte) bool { return ' ' <= c && c <= '~' }
+	return checkBytes("the idempotency key", id, MaxIDBytes, allowed, "printable ASCII is")
+}
+
+func checkBytes(name, s string, most int, allowed func(byte) bool, onlyAllowed string) error {
+	if len(s) == 0 || len(s) > most {
+		return fmt.Errorf("%s must have 1 to %d bytes; it has %d", name, most, len(s))
 	}
-	for i := range len(id) {
-		if c := id[i]; c < ' ' || c > '~' {
-			return fmt.Errorf("the idempotency key holds %q: only printable ASCII is allowed", c)
+	for i := range len(s) {
+		if !allowed(s[i]) {
+			return fmt.Errorf("%s holds %q: only %s allowed", name, s[i], onlyAllowed)
 		}
 	}
 	return nil

@@ -72,15 +72,7 @@ func ParsePosition(s string) (Position, error) {
 }
 
 func isEpoch(s string) bool {
-	if s == "" || len(s) > MaxEpochBytes {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; !('a' <= c && c <= 'z' || '0' <= c && c <= '9') {
-			return false
-		}
-	}
-	return true
+	return s != "" && len(s) <= MaxEpochBytes && strings.Trim(s, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
 }
 
 func parseOffset(s string) (uint64, error) {

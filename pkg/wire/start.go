@@ -90,8 +90,14 @@ func (s Start) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads a string or an object without unknown members.
 func (s *Start) UnmarshalJSON(text []byte) error {
 	var p pacedStart
-	if err := unmarshalStart(text, &p); err != nil {
-		return err
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if bytes.HasPrefix(text, []byte{'"'}) {
+		if err := dec.Decode(&p.Topic); err != nil {
+			return err
+		}
+	} else if err := dec.Decode(&p); err != nil {
+		return faultf(CodeInvalidRequest, `%s is neither a start nor an object {"topic":"prices.acme","max_rate":"5/s"}`, Quote(text))
 	}
 	start, err := ParseStart(p.Topic)
 	if err == nil && p.MaxRate != "" {
@@ -103,18 +109,6 @@ func (s *Start) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-func unmarshalStart(text []byte, p *pacedStart) error {
-	if bytes.HasPrefix(text, []byte{'"'}) {
-		return json.Unmarshal(text, &p.Topic)
-	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(p); err != nil {
-		return faultf(CodeInvalidRequest, `%s is neither a start nor an object {"topic":"prices.acme","max_rate":"5/s"}`, Quote(text))
-	}
-	return nil
-}
-
 // Bounds of the time between two deliveries.
 const (
 	minEvery = time.Millisecond
@@ -124,24 +118,17 @@ const (
 // ParseRate reads a max_rate, such as 5/s, 30/m or 1/10s: a whole number of deliveries in a
 // time. It returns the least time between two deliveries, from a millisecond to an hour.
 func ParseRate(s string) (every time.Duration, err error) {
-	count, per, ok := strings.Cut(s, "/")
-	n, err := strconv.ParseUint(count, 10, 32)
-	if !ok || err != nil || n == 0 || count[0] == '0' {
-		return 0, badRate(s)
-	}
+	count, per, _ := strings.Cut(s, "/")
 	if per == "s" || per == "m" || per == "h" {
 		per = "1" + per
 	}
 	d, err := time.ParseDuration(per)
-	every = d / time.Duration(n)
-	if err != nil || every < minEvery || every > maxEvery {
-		return 0, badRate(s)
+	n, errCount := strconv.ParseUint(count, 10, 32)
+	every = d / time.Duration(max(n, 1))
+	if err != nil || errCount != nil || count[0] == '0' || every < minEvery || every > maxEvery {
+		return 0, faultf(CodeInvalidRequest, "max_rate %s must be a number of deliveries and a time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h", Quote(s))
 	}
 	return every, nil
-}
-
-func badRate(s string) error {
-	return faultf(CodeInvalidRequest, "max_rate %s must be a number of deliveries and a time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h", Quote(s))
 }
 
 // formatRate returns what ParseRate reads.

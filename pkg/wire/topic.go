@@ -100,7 +100,11 @@ func Matches(pattern, topic string) bool {
 		case c == anyRest[0]: // wildcards are whole tokens
 			return true
 		case c == anyToken[0]:
-			at += untilDot(topic[at:])
+			if dot := strings.IndexByte(topic[at:], '.'); dot >= 0 {
+				at += dot
+			} else {
+				at = len(topic)
+			}
 		case at == len(topic) || topic[at] != c:
 			return false
 		default:
@@ -108,16 +112,6 @@ func Matches(pattern, topic string) bool {
 		}
 	}
 	return at == len(topic)
-}
-
-// untilDot returns the length of the first token.
-func untilDot(s string) int {
-	for i := range len(s) {
-		if s[i] == '.' {
-			return i
-		}
-	}
-	return len(s)
 }
 
 // MoreSpecific reports whether pattern x is more specific than y, if both match a topic.

@@ -20,9 +20,9 @@ import (
 )
 
 // A Pair is a certificate for 127.0.0.1 and localhost and its private key, in files.
-// It is its own authority: who trusts Cert trusts it.
+// The certificate signs itself: a client that trusts Cert accepts it.
 type Pair struct {
-	Cert, Key string // files' names
+	Cert, Key string // names of files
 }
 
 // New writes a pair into a folder of the test.
@@ -34,16 +34,8 @@ func New(t testing.TB) Pair {
 	return p
 }
 
-// Write makes a pair and writes it over what the files had.
+// Write makes a new pair and overwrites the files.
 func (p Pair) Write(t testing.TB) {
-	t.Helper()
-	cert, key := newPair(t)
-	for file, text := range map[string][]byte{p.Cert: cert, p.Key: key} {
-		require.NoError(t, os.WriteFile(file, text, 0o600))
-	}
-}
-
-func newPair(t testing.TB) (cert, key []byte) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -59,11 +51,13 @@ func newPair(t testing.TB) (cert, key []byte) {
 	require.NoError(t, err)
 	raw, err := x509.MarshalPKCS8PrivateKey(private)
 	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+	for file, block := range map[string]pem.Block{p.Cert: {Type: "CERTIFICATE", Bytes: signed}, p.Key: {Type: "PRIVATE KEY", Bytes: raw}} {
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&block), 0o600))
+	}
 }
 
-// Trusted returns the configuration of a client that trusts the pair, as it is in its
-// file now, and nobody else.
+// Trusted returns the configuration of a client that trusts only the pair that is in the
+// files now.
 func (p Pair) Trusted(t testing.TB) *tls.Config {
 	t.Helper()
 	text, err := os.ReadFile(p.Cert)
