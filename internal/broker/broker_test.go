@@ -29,7 +29,7 @@ func publish(t *testing.T, b *Broker, topic string) uint64 {
 	return p.Position.Offset
 }
 
-// A recorder is a Subscriber that notes the offsets it is offered.
+// A recorder is a Subscriber that records the offsets that it is offered.
 type recorder struct {
 	mu      sync.Mutex
 	offsets []uint64
@@ -71,7 +71,7 @@ func read(t *testing.T, b *Broker, start string, limit int) string {
 	s, err := wire.ParseStart(strings.ReplaceAll(start, "EPOCH", b.Epoch("any")))
 	require.NoError(t, err)
 	frames, ok := b.ReadTopic(s, Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
-	require.True(t, ok, "topic %q is there", s.Topic)
+	require.True(t, ok, "topic %q exists", s.Topic)
 	return said(frames)
 }
 
@@ -90,7 +90,7 @@ func TestSubscribersGetWhatIsPublishedAfterTheyJoined(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []uint64{2, 3}, r.got())
 		j.Leave()
-		j.Leave() // once is enough, twice does no harm
+		j.Leave() // has no effect
 		publish(t, b, "a")
 		b.Close()
 		require.Equal(t, []uint64{2, 3}, r.got(), "nothing after leaving")
@@ -100,7 +100,7 @@ func TestSubscribersGetWhatIsPublishedAfterTheyJoined(t *testing.T) {
 	})
 }
 
-func TestEverySubscriberSeesRisingOffsetsWhileOthersComeAndGo(t *testing.T) {
+func TestOffsetsRiseWhileOtherSubscribersJoinAndLeave(t *testing.T) {
 	b := newBroker(Config{HistoryMessages: 1 << 20, HistoryBytes: 1 << 30})
 	const publishers, each, watchers = 4, 500, 8
 	recorders := make([]*recorder, watchers)
@@ -144,7 +144,7 @@ func TestHistoryIsBoundedByCount(t *testing.T) {
 	require.Equal(t, "5", read(t, b, "a@EPOCH:4", 9))
 	require.Equal(t, "", read(t, b, "a@EPOCH:5", 9))
 	require.Equal(t, "gap(evicted 0-2) 3", read(t, b, "a@EPOCH:0", 2), "the gap counts against the limit")
-	require.Equal(t, "", read(t, b, "a", 9), "now is after all")
+	require.Equal(t, "", read(t, b, "a", 9), "now is after all messages")
 }
 
 func TestHistoryIsBoundedByBytesButKeepsTheNewest(t *testing.T) {
@@ -173,7 +173,7 @@ func TestHistoryIsBoundedByAge(t *testing.T) {
 	})
 }
 
-func TestAMessagePastItsOwnLifeIsAGap(t *testing.T) {
+func TestAMessageWhoseTTLHasPassedIsAGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{})
 		publish(t, b, "a")
@@ -186,11 +186,11 @@ func TestAMessagePastItsOwnLifeIsAGap(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, "1 gap(expired 1-2) 3 4", read(t, b, "a@oldest", 9))
 		time.Sleep(time.Second)
-		require.Equal(t, "1 gap(expired 1-3) 4", read(t, b, "a@oldest", 9), "losses in a row are one gap")
+		require.Equal(t, "1 gap(expired 1-3) 4", read(t, b, "a@oldest", 9), "consecutive losses are one gap")
 	})
 }
 
-func TestAPositionThatCannotBeHonouredIsARestart(t *testing.T) {
+func TestAnUnknownPositionIsARestart(t *testing.T) {
 	b := newBroker(Config{HistoryMessages: 2})
 	for range 4 {
 		publish(t, b, "a")
@@ -199,7 +199,7 @@ func TestAPositionThatCannotBeHonouredIsARestart(t *testing.T) {
 	require.Equal(t, "gap(restarted 9-2) 3 4", read(t, b, "a@EPOCH:9", 9), "ahead of the topic")
 }
 
-func TestAForgottenTopicNumbersOn(t *testing.T) {
+func TestOffsetsOfAForgottenTopicAreNotUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryAge: time.Minute})
 		for range 7 {
@@ -212,11 +212,11 @@ func TestAForgottenTopicNumbersOn(t *testing.T) {
 		time.Sleep(time.Minute)
 		b.Sweep(time.Now())
 		_, ok := b.Topic("short")
-		require.False(t, ok, "nothing held, nobody listening: forgotten")
+		require.False(t, ok, "it has no messages and no subscriber")
 		_, ok = b.Topic("watched")
-		require.True(t, ok, "someone listens")
-		require.Equal(t, uint64(8), publish(t, b, "short"), "above every offset forgotten, or a position of it could lie")
-		require.Equal(t, "gap(evicted 1-7) 8", read(t, b, "short@EPOCH:1", 9), "at worst a gap is announced needlessly")
+		require.True(t, ok, "it has a subscriber")
+		require.Equal(t, uint64(8), publish(t, b, "short"), "above every forgotten offset")
+		require.Equal(t, "gap(evicted 1-7) 8", read(t, b, "short@EPOCH:1", 9), "the gap may be unnecessary")
 		j.Leave()
 	})
 }
@@ -233,12 +233,12 @@ func TestTopicsAreBounded(t *testing.T) {
 	publish(t, b, "a")
 }
 
-// limited is how often something was refused because of a limit.
+// limited returns how many calls a limit refused.
 func limited(b *Broker, limit string) float64 {
 	return testutil.ToFloat64(b.metrics.Limited.WithLabelValues(limit))
 }
 
-func TestSubscriptionsAreBoundedInAll(t *testing.T) {
+func TestSubscriptionsAreBounded(t *testing.T) {
 	b := newBroker(Config{MaxSubscriptions: 2})
 	j, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
 	require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestSubscriptionsAreBoundedInAll(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// stuck is a Subscriber that breaks the rule: its Offer waits.
+// stuck is a Subscriber whose Offer blocks, against the rule.
 type stuck struct {
 	release chan struct{}
 	missed  int // number of calls of Missed
@@ -264,14 +264,13 @@ func (*stuck) Forgotten() {}
 
 func (s *stuck) Offer([]*frame.Frame, time.Time) { <-s.release }
 
-// A fan-out that hangs must not hold up publishers; once it lags too far they are
-// refused, so that nothing unsent is ever evicted; other topics
-// notice nothing.
-func TestALaggingFanOutRefusesPublishersAndLosesNothing(t *testing.T) {
+// A fan-out that hangs does not block publishers. When it lags too far, publishes are
+// refused, so that no message is evicted before it is offered. Other topics do not suffer.
+func TestALaggingFanOutRefusesPublishesAndLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryMessages: 10})
 		s, r := &stuck{release: make(chan struct{})}, &recorder{}
-		others := make([]Subscriber, fewSubscribers) // or the first publisher would fan out
+		others := make([]Subscriber, fewSubscribers) // so many that the publisher does not fan out itself
 		for i := range others {
 			others[i] = &recorder{}
 		}
@@ -280,7 +279,7 @@ func TestALaggingFanOutRefusesPublishersAndLosesNothing(t *testing.T) {
 			require.NoError(t, err)
 		}
 		publish(t, b, "a")
-		synctest.Wait() // the fan-out hangs with the first message in hand
+		synctest.Wait() // the fan-out hangs while it offers the first message
 		for range lagMessages - 1 {
 			publish(t, b, "a")
 		}
@@ -288,7 +287,7 @@ func TestALaggingFanOutRefusesPublishersAndLosesNothing(t *testing.T) {
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 		publish(t, b, "other")
 		time.Sleep(2 * DefaultHistoryAge)
-		b.Sweep(time.Now()) // not even age takes what is unsent
+		b.Sweep(time.Now()) // messages that were not offered do not expire
 		close(s.release)
 		synctest.Wait()
 		publish(t, b, "a")
@@ -315,8 +314,8 @@ func TestTopicsAreListedInPages(t *testing.T) {
 	require.Equal(t, "c", page.Topics[0].Topic)
 }
 
-// An operator goes through all topics while some are forgotten, and more may not be seen
-// than a page holds.
+// An operator lists all topics. Hidden topics do not make pages shorter, and forgotten ones
+// are not listed.
 func TestEveryPageOfTopicsIsFull(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Minute})
 	hidden := func(name string) bool { return strings.HasPrefix(name, "m") }
@@ -341,10 +340,10 @@ func TestEveryPageOfTopicsIsFull(t *testing.T) {
 	}
 	b.Sweep(time.Now().Add(time.Hour))
 	require.Empty(t, b.Topics("", 7, func(string) bool { return true }).Topics, "forgotten ones are not listed")
-	require.Empty(t, b.names.after("", 7), "nor kept")
+	require.Empty(t, b.names.after("", 7), "their names are dropped")
 }
 
-// A page costs the same however many topics there are.
+// The cost of a page does not depend on the number of topics.
 func BenchmarkTopics(b *testing.B) {
 	for _, topics := range []int{1000, 100_000} {
 		b.Run(strconv.Itoa(topics), func(b *testing.B) {
@@ -369,7 +368,7 @@ func BenchmarkMakeTopic(b *testing.B) {
 	}
 }
 
-func TestATopicTellsWhenItsNewestMessageWasPublished(t *testing.T) {
+func TestTheStateOfATopicHasTheTimeOfItsNewestMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryAge: time.Minute})
 		publish(t, b, "a")
@@ -386,7 +385,7 @@ func TestATopicTellsWhenItsNewestMessageWasPublished(t *testing.T) {
 	})
 }
 
-func TestMemoryIsCountedAndGivenBack(t *testing.T) {
+func TestMemoryIsCountedUntilItIsFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryAge: time.Minute})
 		publish(t, b, "a")
@@ -413,7 +412,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// consistent checks the broker's accounts against what it holds.
+// consistent checks the broker's counters against its topics.
 func consistent(t testing.TB, b *Broker) {
 	t.Helper()
 	bytes := 0

@@ -26,7 +26,7 @@ func (w *writer) Offer([]*frame.Frame, time.Time) {
 	w.offered.Add(1)
 }
 
-// crowd joins n writers to topic and returns how many offers they have had.
+// crowd joins n writers to a topic, and returns the number of their offers.
 func crowd(t testing.TB, b *Broker, topic string, n int) *atomic.Int64 {
 	t.Helper()
 	var offered atomic.Int64
@@ -37,7 +37,7 @@ func crowd(t testing.TB, b *Broker, topic string, n int) *atomic.Int64 {
 	return &offered
 }
 
-// A heldUp is a writer whose connection takes nothing until something has happened.
+// A heldUp is a writer that blocks until a channel is closed.
 type heldUp struct {
 	writer
 	until <-chan struct{}
@@ -48,13 +48,13 @@ func (w *heldUp) Offer(frames []*frame.Frame, now time.Time) {
 	w.writer.Offer(frames, now)
 }
 
-// Ten topics publish while one is busy with thousands of subscribers. They have their
-// messages before it is done, however long that takes.
-func TestBusyTopicsDoNotQueueBehindAHugeOne(t *testing.T) {
+// Ten topics publish while the fan-out of a huge one is running. Their subscribers get the
+// messages before the huge fan-out ends.
+func TestSmallTopicsDoNotWaitForAHugeOne(t *testing.T) {
 	b := newBroker(Config{})
 	const many, few = 4 * part, 2 * fewSubscribers
 	var huge atomic.Int64
-	had := make(chan struct{}) // closed when the others have theirs
+	had := make(chan struct{}) // closed when the other topics have fanned out
 	for range many {
 		_, err := b.Join(wire.Start{Topic: "huge"}, &heldUp{writer{&huge}, had}, true)
 		require.NoError(t, err)
@@ -70,15 +70,15 @@ func TestBusyTopicsDoNotQueueBehindAHugeOne(t *testing.T) {
 	for _, offered := range others {
 		require.Eventually(t, func() bool { return offered.Load() == few }, 30*time.Second, time.Millisecond)
 	}
-	require.Zero(t, huge.Load(), "the huge one is still at it")
+	require.Zero(t, huge.Load(), "the huge fan-out is still running")
 	close(had)
 	b.Close()
 	require.EqualValues(t, many, huge.Load())
 }
 
-// Publishers of a small topic offer its messages themselves; together with those
-// that come meanwhile everyone gets all, in order, once.
-func TestPublishersThatFanOutLeaveNothingBehind(t *testing.T) {
+// Publishers of a small topic offer its messages themselves, while others publish. Every
+// subscriber gets all messages once, in order.
+func TestConcurrentPublishersThatFanOutLoseNothing(t *testing.T) {
 	b := newBroker(Config{HistoryMessages: 100_000})
 	readers := [2]recorder{}
 	for i := range readers {
@@ -93,7 +93,7 @@ func TestPublishersThatFanOutLeaveNothingBehind(t *testing.T) {
 				for {
 					_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
 					if err == nil {
-						break // else it lags, and says so
+						break // otherwise the fan-out lags too far
 					}
 				}
 			}
@@ -110,9 +110,9 @@ func TestPublishersThatFanOutLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// What a publisher waits for does not grow with the subscribers. Between publishes
-// all rest for as long: one that comes after 50 ms of offers finds cold caches and
-// sleeping threads, and costs ten times as much, to ten subscribers as well.
+// The time of a publish does not grow with the number of subscribers. The pause between
+// publishes is the same for all numbers: after a long pause, caches are cold and threads
+// sleep, and a publish takes ten times as long.
 func BenchmarkPublishTo(b *testing.B) {
 	const rest = 100 * time.Millisecond // longer than 10,000 offers take
 	for _, subscribers := range []int{10, 100, 1000, 10_000} {
@@ -129,7 +129,7 @@ func BenchmarkPublishTo(b *testing.B) {
 					b.Fatal(err)
 				}
 				published++
-				for offered.Load() < published*int64(subscribers) { // or it would be refused
+				for offered.Load() < published*int64(subscribers) { // so that the next publish is not refused
 					time.Sleep(50 * time.Microsecond)
 				}
 				time.Sleep(rest - time.Since(begun))
@@ -139,7 +139,7 @@ func BenchmarkPublishTo(b *testing.B) {
 	}
 }
 
-// BenchmarkFanOut is what the broker adds to the offers themselves.
+// BenchmarkFanOut measures the fan-out without the work of subscribers.
 func BenchmarkFanOut(b *testing.B) {
 	br := newBroker(Config{})
 	const subscribers = 10_000
@@ -158,7 +158,7 @@ func BenchmarkFanOut(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/subscribers, "ns/offer")
 }
 
-// discard takes nothing and no time.
+// discard is a Subscriber that does nothing.
 type discard struct{ *recorder }
 
 func (discard) Missed() {}
@@ -167,7 +167,7 @@ func (discard) Forgotten() {}
 
 func (discard) Offer([]*frame.Frame, time.Time) {}
 
-// A prompter has another message published while it is offered its first.
+// A prompter publishes another message during its first offer.
 type prompter struct {
 	recorder
 	publish func()
@@ -179,9 +179,9 @@ func (p *prompter) Offer(frames []*frame.Frame, now time.Time) {
 	p.once.Do(p.publish)
 }
 
-// What is published while a publisher fans out himself is not his to wait for, and
-// not left behind either.
-func TestWhatComesWhileAPublisherFansOutIsOffered(t *testing.T) {
+// A message that is published while a publisher fans out is offered by a goroutine of the
+// broker.
+func TestMessagesDuringAFanOutOfAPublisherAreOffered(t *testing.T) {
 	b := newBroker(Config{})
 	p := &prompter{publish: func() { publish(t, b, "a") }}
 	_, err := b.Join(wire.Start{Topic: "a"}, p, true)

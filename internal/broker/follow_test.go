@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A heard notes of which topics it was told.
+// A heard is a Follower that records its calls.
 type heard struct {
 	mu     sync.Mutex
 	topics []string
@@ -27,7 +27,7 @@ func (h *heard) Made(topic string) {
 	h.topics = append(h.topics, topic)
 }
 
-// The tree of tokens finds whom wire.Matches would, whoever came and went.
+// The tree finds the followers that wire.Matches finds, after random changes.
 func TestFollowersAreThoseWhosePatternMatches(t *testing.T) {
 	b := New(Config{}, metrics.New("test"), time.Now())
 	r := rand.New(rand.NewPCG(1, 2))
@@ -38,45 +38,45 @@ func TestFollowersAreThoseWhosePatternMatches(t *testing.T) {
 		}
 		return strings.Join(parts, ".")
 	}
-	type place struct {
+	type follow struct {
 		pattern string
 		to      *heard
 	}
-	var places []place
+	var all []follow
 	for range 2000 {
-		if len(places) > 0 && r.IntN(3) == 0 {
-			i := r.IntN(len(places))
-			b.Unfollow(places[i].pattern, places[i].to)
-			places = append(places[:i], places[i+1:]...)
+		if len(all) > 0 && r.IntN(3) == 0 {
+			i := r.IntN(len(all))
+			b.Unfollow(all[i].pattern, all[i].to)
+			all = append(all[:i], all[i+1:]...)
 		} else if pattern := name("a", "b", "_c", "*", ">"); wire.CheckPattern(pattern) == nil {
-			places = append(places, place{pattern, &heard{}})
-			require.NoError(t, b.Follow(pattern, places[len(places)-1].to))
+			all = append(all, follow{pattern, &heard{}})
+			require.NoError(t, b.Follow(pattern, all[len(all)-1].to))
 		}
 		topic := name("a", "b", "_c")
 		var want []Follower
-		for _, p := range places {
+		for _, p := range all {
 			if wire.Matches(p.pattern, topic) {
 				want = append(want, p.to)
 			}
 		}
 		require.ElementsMatch(t, want, b.Followers(topic), topic)
 	}
-	for _, p := range places {
+	for _, p := range all {
 		b.Unfollow(p.pattern, p.to)
 	}
-	require.True(t, b.follows.tree.root.isEmpty(), "nothing is left of patterns that nobody follows")
+	require.True(t, b.follows.tree.root.isEmpty(), "patterns without followers are removed")
 	require.Zero(t, b.memory.Of(memory.Topics))
 	b.Unfollow("never.followed", &heard{})
 	require.Zero(t, b.memory.Of(memory.Topics))
 }
 
-func TestATopicIsToldOfOnceAndBeforeItsFirstMessage(t *testing.T) {
+func TestATopicIsAnnouncedOnceBeforeItsFirstMessage(t *testing.T) {
 	b := New(Config{}, metrics.New("test"), time.Now())
 	h := &heard{}
 	require.NoError(t, b.Follow("a.*", h))
 	_, err := b.Join(wire.Start{Topic: "a.joined"}, &recorder{}, true)
 	require.NoError(t, err)
-	require.Empty(t, h.topics, "nobody has published to it")
+	require.Empty(t, h.topics, "it has no message")
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
@@ -90,7 +90,7 @@ func TestATopicIsToldOfOnceAndBeforeItsFirstMessage(t *testing.T) {
 	require.ElementsMatch(t, []string{"a.0", "a.1", "a.2", "a.3", "a.4"}, h.topics)
 }
 
-func TestATopicThatIsForgottenLeavesThoseWhoDoNotPinIt(t *testing.T) {
+func TestForgettingATopicEndsUnpinnedSubscriptions(t *testing.T) {
 	now := time.Now()
 	b := New(Config{}, metrics.New("test"), now)
 	loose, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, false)
@@ -108,21 +108,21 @@ func TestATopicThatIsForgottenLeavesThoseWhoDoNotPinIt(t *testing.T) {
 	require.Zero(t, b.topics.Load())
 }
 
-// A slowTeller is told, and takes its time.
-type slowTeller chan struct{}
+// A slowFollower blocks until it is closed.
+type slowFollower chan struct{}
 
-func (s slowTeller) Made(string) { <-s }
+func (s slowFollower) Made(string) { <-s }
 
-func TestATopicIsNotForgottenBeforeItsFollowersHeardOfIt(t *testing.T) {
+func TestATopicIsNotForgottenBeforeItIsAnnounced(t *testing.T) {
 	now := time.Now()
 	b := New(Config{HistoryAge: time.Second}, metrics.New("test"), now)
-	held := make(slowTeller)
+	held := make(slowFollower)
 	require.NoError(t, b.Follow("a.*", held))
 	for range fewSubscribers {
 		require.NoError(t, b.Follow("a.*", &heard{}))
 	}
 	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a.x"}}, 0, now)
-	require.NoError(t, err, "nobody holds a publisher up")
+	require.NoError(t, err, "a follower does not block a publisher")
 	b.Sweep(now.Add(time.Minute))
 	require.EqualValues(t, 1, b.topics.Load())
 	close(held)

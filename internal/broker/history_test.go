@@ -16,9 +16,8 @@ func frameAt(offset uint64) *frame.Frame {
 	return frame.New(&wire.Message{Position: wire.Position{Topic: "a", Epoch: "e", Offset: offset}}, time.Time{}, 0, nil)
 }
 
-// The ring does what a plain slice does, for any sequence of pushes and pops, and
-// with offsets that leave numbers out.
-func TestHistoryIsASliceThatForgetsItsFront(t *testing.T) {
+// The ring behaves as a slice, for random pushes and pops of offsets that skip numbers.
+func TestAHistoryBehavesAsASlice(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var h history
 	var model []uint64
@@ -41,7 +40,7 @@ func TestHistoryIsASliceThatForgetsItsFront(t *testing.T) {
 		require.Equal(t, len(model)*size, h.bytes)
 		probe := rng.Uint64N(offset + 2)
 		checkAgainst(t, &h, model, probe)
-		require.LessOrEqual(t, len(h.ring), max(16, 4*len(model)+4), "a ring shrinks with what it holds")
+		require.LessOrEqual(t, len(h.ring), max(16, 4*len(model)+4), "a ring shrinks with its content")
 	}
 }
 

@@ -29,7 +29,7 @@ func publishOnce(t *testing.T, b *Broker, owner string, m *wire.Message) uint64 
 	return published.Position.Offset
 }
 
-func TestAPublisherThatLostTheAnswerIsAnsweredAlike(t *testing.T) {
+func TestARetryGetsTheFirstResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{})
 		first, err := b.PublishOnce(t.Context(), "", keyed("a", "k", "1"), 0, time.Now())
@@ -38,7 +38,7 @@ func TestAPublisherThatLostTheAnswerIsAnsweredAlike(t *testing.T) {
 		b.Sweep(time.Now())
 		again, err := b.PublishOnce(t.Context(), "", keyed("a", "k", "1"), 0, time.Now())
 		require.NoError(t, err)
-		require.Equal(t, first, again, "also its time")
+		require.Equal(t, first, again, "the time, too")
 		require.Equal(t, 1, counted(t, b.metrics, "messages_published_total"))
 		require.Equal(t, 1, counted(t, b.metrics, "idempotency_results_total", "repeated"))
 
@@ -47,10 +47,10 @@ func TestAPublisherThatLostTheAnswerIsAnsweredAlike(t *testing.T) {
 		require.Equal(t, 1, gauges.IdempotencyKeys)
 
 		time.Sleep(time.Millisecond)
-		require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "other")), "the window has passed, swept or not")
+		require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "other")), "the window has passed, also without a sweep")
 		require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "other")))
 		b.Sweep(time.Now())
-		require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "other")), "the older one's end is not the newer one's")
+		require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "other")), "the newer use of the key is kept")
 		time.Sleep(DefaultIdempotencyWindow)
 		b.Sweep(time.Now())
 		require.Zero(t, b.keys.count())
@@ -58,20 +58,20 @@ func TestAPublisherThatLostTheAnswerIsAnsweredAlike(t *testing.T) {
 	})
 }
 
-// A key is its owner's, for one topic.
-func TestKeysOfOthersAreOtherKeys(t *testing.T) {
+// A key belongs to one owner and one topic.
+func TestOwnersAndTopicsHaveTheirOwnKeys(t *testing.T) {
 	b := newBroker(Config{})
 	require.Equal(t, uint64(1), publishOnce(t, b, "ann", keyed("a", "k", "1")))
 	require.Equal(t, uint64(2), publishOnce(t, b, "bob", keyed("a", "k", "2")))
 	require.Equal(t, uint64(3), publishOnce(t, b, "ann", keyed("a", "l", "3")))
 	require.Equal(t, uint64(1), publishOnce(t, b, "ann", keyed("b", "k", "4")))
 	require.Equal(t, uint64(4), publishOnce(t, b, "anna", keyed("a", "", "5")))
-	require.Equal(t, uint64(5), publishOnce(t, b, "ann", keyed("a", "a", "5")), "where one part ends and the next begins matters")
+	require.Equal(t, uint64(5), publishOnce(t, b, "ann", keyed("a", "a", "5")), "the parts are not just concatenated")
 	require.Equal(t, uint64(1), publishOnce(t, b, "ann", keyed("a", "k", "1")))
 }
 
-// Whatever a publisher says of the message makes it another one.
-func TestTheFingerprintCoversWhatAPublisherSays(t *testing.T) {
+// A change of any part makes another message.
+func TestTheFingerprintCoversTheWholeMessage(t *testing.T) {
 	same := func() (*wire.Message, time.Duration) {
 		return &wire.Message{Position: wire.Position{Topic: "a"}, ID: "k", Type: "text/plain", Key: "x", Client: "c", Data: []byte("d")}, time.Second
 	}
@@ -109,7 +109,7 @@ func TestTheFingerprintCoversWhatAPublisherSays(t *testing.T) {
 }
 
 // The same byte is 1 in JSON and -18 in CBOR.
-func TestTheFingerprintTellsCBORFromJSON(t *testing.T) {
+func TestTheFingerprintDistinguishesCBORFromJSON(t *testing.T) {
 	b := newBroker(Config{})
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
 	inCBOR := keyed("a", "k", "1")
@@ -117,8 +117,8 @@ func TestTheFingerprintTellsCBORFromJSON(t *testing.T) {
 	require.Zero(t, publishOnce(t, b, "", inCBOR))
 }
 
-// What was refused was not published: the same key may try again.
-func TestAPublishThatFailedMayBeTriedAgain(t *testing.T) {
+// A refused message was not published, so its key can be used again.
+func TestAFailedPublishCanBeRetried(t *testing.T) {
 	b := newBroker(Config{MaxTopics: 1})
 	publish(t, b, "a")
 	_, err := b.PublishOnce(t.Context(), "", keyed("b", "k", "1"), 0, time.Now())
@@ -128,8 +128,8 @@ func TestAPublishThatFailedMayBeTriedAgain(t *testing.T) {
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("b", "k", "another")))
 }
 
-// A repeated publish is told its result even where a new one would be refused.
-func TestARepeatNeedsNoRoom(t *testing.T) {
+// A repeated publish gets its result even if a new one would be refused.
+func TestARepeatNeedsNoTopic(t *testing.T) {
 	b := newBroker(Config{MaxTopics: 1})
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
 	b.Sweep(time.Now().Add(b.settings.Load().HistoryAge)) // forgets the topic
@@ -137,12 +137,12 @@ func TestARepeatNeedsNoRoom(t *testing.T) {
 	require.Equal(t, uint64(1), publishOnce(t, b, "", keyed("a", "k", "1")))
 }
 
-// One that waits for another's end gives up when its client does.
-func TestWhoWaitsForAPublishGivesUpWithItsContext(t *testing.T) {
+// A publish that waits for another one with the same key ends with its context.
+func TestAWaitForTheSameKeyEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{})
 		hold := make(chan struct{})
-		_, err := b.Join(wire.Start{Topic: "a"}, &stuck{release: hold}, true) // who publishes offers to it
+		_, err := b.Join(wire.Start{Topic: "a"}, &stuck{release: hold}, true) // the publisher itself offers to it
 		require.NoError(t, err)
 		go publishOnce(t, b, "", keyed("a", "k", "1"))
 		synctest.Wait()
@@ -157,8 +157,8 @@ func TestWhoWaitsForAPublishGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
-// What is published may be another message than the one that the key is for.
-func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
+// The hook may change the message. The key stands for the message before that.
+func TestAKeyStandsForTheUnchangedMessage(t *testing.T) {
 	b := newBroker(Config{})
 	calls := 0
 	once := func(data string) (wire.Published, error) {
@@ -179,8 +179,8 @@ func TestAKeyStandsForTheMessageAsItWasGiven(t *testing.T) {
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
 
-// Who cannot wait asks before.
-func TestWhatIsUnderWayIsKnown(t *testing.T) {
+// A caller that cannot wait asks first.
+func TestIsUnderWayFindsTheSameKeyOnly(t *testing.T) {
 	b := newBroker(Config{})
 	require.False(t, b.IsUnderWay("me", "a", "k"))
 	_, err := b.Once(UntilDone(t.Context()), "me", keyed("a", "k", "1"), 0, time.Now(), func(k Key) (wire.Published, error) {

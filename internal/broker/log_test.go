@@ -12,7 +12,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// The contract of logs is tested in logtest. Here is what its story seldom meets.
+// Package logtest tests the contract of logs. These tests are for cases that its story
+// seldom has.
 
 // apply applies an entry of a log that gives offsets.
 func apply(t *testing.T, b *Broker, op Op, at string) {
@@ -33,9 +34,9 @@ func begin(t *testing.T, b *Broker, epoch string) {
 	require.NoError(t, err)
 }
 
-// A broker at its limits takes what its log has. What it cannot hold counts as forgotten:
-// whoever asks for the topic, or resumes a pattern, learns of the loss.
-func TestATopicThatCannotBeHeldIsAnnounced(t *testing.T) {
+// A broker at its limits applies the entries of its log. A topic that it cannot hold counts
+// as forgotten: subscribers of the topic and of patterns get a gap.
+func TestATopicThatCannotBeHeldCausesAGap(t *testing.T) {
 	b := newBroker(Config{MaxTopics: 1})
 	begin(t, b, "e1")
 	apply(t, b, OpPublish, "held@e1:3")
@@ -50,8 +51,8 @@ func TestATopicThatCannotBeHeldIsAnnounced(t *testing.T) {
 	require.Equal(t, "gap(evicted 5-8)", read(t, b, "other@e1:5", 10))
 }
 
-// A fan-out that lags loses messages, where a publisher would be refused, and says so.
-func TestALogsMessagesAreNotRefused(t *testing.T) {
+// Messages of a log are not refused when the fan-out lags. It loses some and calls Missed.
+func TestMessagesOfALogAreNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{HistoryMessages: 10})
 		begin(t, b, "e1")
@@ -83,9 +84,8 @@ func TestALogsMessagesAreNotRefused(t *testing.T) {
 	})
 }
 
-// Where the memory budget is used up, a message of the log takes the memory of others of
-// its topic.
-func TestALogsMessagesFindMemory(t *testing.T) {
+// When the memory budget is full, a message of the log evicts others of its topic.
+func TestMessagesOfALogStayWithinTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(Config{MemoryBudget: 64 << 10})
 		begin(t, b, "e1")
@@ -105,7 +105,7 @@ func TestALogsMessagesFindMemory(t *testing.T) {
 	})
 }
 
-// An epoch that is over leaves nothing behind: not its messages in a fan-out, not its keys.
+// Messages of an old epoch are not offered after the new one has begun.
 func TestAnEpochEndsInTheMiddleOfAFanOut(t *testing.T) {
 	b := newBroker(Config{})
 	begin(t, b, "e1")
@@ -134,15 +134,16 @@ func TestAKeyEndsWithItsEpoch(t *testing.T) {
 	require.Equal(t, uint64(1), publishOnce(t, b, "", first))
 	begin(t, b, "e2")
 	require.Equal(t, uint64(1), publishOnce(t, b, "", other))
-	require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "another")), "its message is gone, and so is the key")
+	require.Equal(t, uint64(2), publishOnce(t, b, "", keyed("a", "k", "another")), "the key is dropped with its message")
 	require.Equal(t, uint64(1), publishOnce(t, b, "", other))
 	require.Equal(t, 2, b.keys.count())
 	b.Sweep(time.Now().Add(time.Hour))
 	require.Empty(t, b.keys.byScope)
 }
 
-// A subscriber that pins nothing is told of the new epoch before its topic is forgotten.
-func TestATopicWaitsForThoseWhoDoNotKnowItsEpoch(t *testing.T) {
+// A subscriber that does not pin the topic reads the new epoch before the topic is
+// forgotten.
+func TestATopicIsKeptUntilItsNewEpochIsRead(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Second})
 	begin(t, b, "e1")
 	apply(t, b, OpPublish, "a@e1:50")
@@ -152,19 +153,19 @@ func TestATopicWaitsForThoseWhoDoNotKnowItsEpoch(t *testing.T) {
 	b.Close()
 	later := time.Now().Add(time.Hour)
 	b.Sweep(later)
-	require.False(t, j.Gone(), "it was not told yet")
+	require.False(t, j.Gone(), "it has not read the gap yet")
 	reading := Reading{Had: j.Position, After: 50, UpTo: 50, Limit: Limit{Frames: 10, Bytes: 1000}}
 	frames, at, _ := j.Read(nil, reading, time.Now())
 	require.Equal(t, "gap(restarted 50-0)", said(frames))
 	require.Equal(t, wire.Position{Topic: "a", Epoch: "e2"}, at)
 	b.Sweep(later)
-	require.False(t, j.Gone(), "what it settled is of the other epoch")
+	require.False(t, j.Gone(), "it settled offsets of the old epoch")
 	j.Settle(0)
 	b.Sweep(later)
 	require.True(t, j.Gone())
 }
 
-// An offset means one message of a topic's name, whatever was forgotten since a
+// An offset of a topic's name stands for one message, even if topics were forgotten after a
 // subscriber created the topic.
 func TestAFirstOffsetIsAboveTheFloor(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Second})
@@ -179,7 +180,7 @@ func TestAFirstOffsetIsAboveTheFloor(t *testing.T) {
 	require.Equal(t, "6 7", read(t, b, "waits@EPOCH:0", 10), "nothing was lost in between")
 }
 
-// A log that forgets a topic which this daemon never held raises the floor all the same.
+// Forgetting a topic raises the floor even if this daemon never held it.
 func TestATopicIsForgottenByItsOffset(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Hour})
 	begin(t, b, "e1")
@@ -190,7 +191,7 @@ func TestATopicIsForgottenByItsOffset(t *testing.T) {
 	require.False(t, b.Has("a"), "the log knows that it was empty")
 	apply(t, b, OpPublish, "a@e1:9")
 	apply(t, b, OpDelete, "a@e1:9")
-	require.False(t, b.Has("a"), "it comes again, and changes nothing")
+	require.False(t, b.Has("a"), "a repeated entry changes nothing")
 	require.EqualValues(t, 2, b.PatternPosition(">").Offset)
 	apply(t, b, OpPublish, "a@e1:12")
 	apply(t, b, OpForget, "a@e1:9")
@@ -210,8 +211,8 @@ func holdsBytes(b *Broker) int64 {
 	return g.HistoryBytes
 }
 
-// Positions of patterns are of all partitions together.
-func TestAPatternHasOnePositionForAllPartitions(t *testing.T) {
+// The position of a pattern covers all partitions.
+func TestAPatternHasOnePosition(t *testing.T) {
 	b := NewWithLog(Config{}, metrics.New("test"), time.Now(), func(b *Broker) Log { return twoParts{memoryLog{b}} })
 	was := b.PatternPosition(">")
 	require.Equal(t, was.Epoch, b.Epoch("*.a"))

@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// holds is what a topic's history holds, by offset, and why it lost what it lost.
+// holds returns the offsets that a topic holds, and why the last lost one was lost.
 func holds(b *Broker, topic string) (offsets []uint64, reason wire.GapReason) {
 	t := b.find(topic)
 	t.mu.Lock()
@@ -31,7 +31,7 @@ func publishSized(t *testing.T, b *Broker, topic string, bytes int) error {
 	return err
 }
 
-func TestTheOldestMessagesOfAllTopicsMakeRoom(t *testing.T) {
+func TestTheOldestMessagesOfAllTopicsAreEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
 		b := New(Config{MemoryBudget: 64 << 10}, m, time.Now())
@@ -52,10 +52,10 @@ func TestTheOldestMessagesOfAllTopicsMakeRoom(t *testing.T) {
 		require.NotContains(t, old, uint64(1))
 		require.Equal(t, wire.GapEvicted, why)
 		others, _ := holds(b, "other.0")
-		require.Empty(t, others, "of both, the oldest went")
+		require.Empty(t, others, "the oldest of both topics")
 		for i := range 8 {
 			held, _ := holds(b, fmt.Sprintf("other.%d", i))
-			require.Equal(t, len(held) == 1, len(old) >= 8-i, "none went before an older one: %d %v", i, old)
+			require.Equal(t, len(held) == 1, len(old) >= 8-i, "none was evicted before an older one: %d %v", i, old)
 		}
 		newest, _ := holds(b, "new")
 		require.Len(t, newest, 34)
@@ -76,7 +76,7 @@ func evicted(t *testing.T, m *metrics.Metrics, why string) float64 {
 	return 0
 }
 
-func TestEncodingsMakeRoomBeforeMessages(t *testing.T) {
+func TestEncodingsAreDroppedBeforeMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")
 		b := New(Config{MemoryBudget: 64 << 10}, m, time.Now())
@@ -93,15 +93,15 @@ func TestEncodingsMakeRoomBeforeMessages(t *testing.T) {
 		held, _ := holds(b, "a")
 		require.Len(t, held, 20)
 		require.Zero(t, b.memory.Of(memory.Encodings))
-		require.NotEmpty(t, frames[0].Bytes(frame.NDJSON), "it is made anew")
+		require.NotEmpty(t, frames[0].Bytes(frame.NDJSON), "it is made again")
 	})
 }
 
-func TestWhatIsNotOfferedYetMakesNoRoom(t *testing.T) {
+func TestMessagesAreNotEvictedBeforeTheyAreOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Config{MemoryBudget: 64 << 10}, metrics.New("test"), time.Now())
 		release := make(chan struct{})
-		for range fewSubscribers + 1 { // more than a publisher offers to himself
+		for range fewSubscribers + 1 { // so many that the publisher does not fan out itself
 			_, err := b.Join(wire.Start{Topic: "a"}, &stuck{release: release}, true)
 			require.NoError(t, err)
 		}
@@ -111,17 +111,17 @@ func TestWhatIsNotOfferedYetMakesNoRoom(t *testing.T) {
 			err = publishSized(t, b, "a", 1000)
 		}
 		require.ErrorContains(t, err, "memory.budget")
-		require.Greater(t, taken, 40, "up to the budget all was taken")
+		require.Greater(t, taken, 40, "all fit up to the budget")
 		close(release)
 		synctest.Wait()
-		require.ErrorContains(t, publishSized(t, b, "a", 1000), "memory.budget", "not looked for again so soon")
+		require.ErrorContains(t, publishSized(t, b, "a", 1000), "memory.budget", "MakeRoom does not run again so soon")
 		time.Sleep(100 * time.Millisecond)
-		require.NoError(t, publishSized(t, b, "a", 1000), "there is room again")
+		require.NoError(t, publishSized(t, b, "a", 1000), "the messages can be evicted now")
 		b.Close()
 	})
 }
 
-func TestTopicsAndSubscriptionsCountByThemselves(t *testing.T) {
+func TestMemoryOfTopicsAndSubscriptionsCounts(t *testing.T) {
 	b := New(Config{MemoryBudget: 64 << 10}, metrics.New("test"), time.Now())
 	var subs []Joined
 	for i := range 1000 {
@@ -134,7 +134,7 @@ func TestTopicsAndSubscriptionsCountByThemselves(t *testing.T) {
 	}
 	require.InDelta(t, 64<<10/2/(topicBytes+subscriptionBytes), len(subs), 2, "half of the budget is for messages")
 	var err error
-	for i := 0; i < 3 && err == nil; i++ { // a topic alone may fit yet
+	for i := 0; i < 3 && err == nil; i++ { // a topic without a subscription may still fit
 		err = publishSized(t, b, fmt.Sprintf("mine.%d", i), 10)
 	}
 	require.ErrorContains(t, err, "memory.budget")
@@ -142,11 +142,11 @@ func TestTopicsAndSubscriptionsCountByThemselves(t *testing.T) {
 		j.Leave()
 	}
 	b.Sweep(time.Now().Add(time.Hour))
-	require.Zero(t, b.memory.Used(), "topics that were left are forgotten")
+	require.Zero(t, b.memory.Used(), "topics without subscribers are forgotten")
 	require.NoError(t, publishSized(t, b, "mine", 10))
 }
 
-func TestPatternsCountByThemselves(t *testing.T) {
+func TestMemoryOfPatternsCounts(t *testing.T) {
 	b := New(Config{MemoryBudget: 1 << 20}, metrics.New("test"), time.Now())
 	var h heard
 	n, err := 0, error(nil)

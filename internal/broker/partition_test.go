@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Someone who comes back with many patterns does not have each held against all that
-// was forgotten: beyond a bound, something may have been lost.
-func TestHowOftenWhatWasForgottenIsLookedAtIsBounded(t *testing.T) {
+// A client resumes many patterns. Only some of them are compared with all forgotten
+// topics. The others may have lost something.
+func TestComparisonsWithForgottenTopicsAreBounded(t *testing.T) {
 	var f forgotten
 	for range forgottenRemembered {
 		f.add("other.topic", 1)
@@ -17,7 +17,7 @@ func TestHowOftenWhatWasForgottenIsLookedAtIsBounded(t *testing.T) {
 	for range recallsOfAll {
 		require.False(t, f.since("a.*", 0, nil, s))
 	}
-	require.True(t, f.since("a.*", 0, nil, s), "it has looked at as many as it may")
+	require.True(t, f.since("a.*", 0, nil, s), "the search has reached its bound")
 	require.False(t, f.since("a.*", f.total(), nil, s), "nothing was forgotten since")
-	require.False(t, f.since("a.*", 0, nil, NewSearch(1)), "another caller has a search of its own")
+	require.False(t, f.since("a.*", 0, nil, NewSearch(1)), "a new search has its own bound")
 }

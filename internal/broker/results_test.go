@@ -17,7 +17,7 @@ import (
 
 func newTestKeys(cfg Config) *keys { return newKeys(cfg.withDefaults(), metrics.New("test")) }
 
-// counted is a counter's value, of those with the label's value if there is one.
+// counted returns the value of a counter, with the given label if there is one.
 func counted(t *testing.T, m *metrics.Metrics, name string, label ...string) (n int) {
 	t.Helper()
 	families, err := m.Registry.Gather()
@@ -32,12 +32,12 @@ func counted(t *testing.T, m *metrics.Metrics, name string, label ...string) (n 
 	return n
 }
 
-// used is a key with the scope n, and what its publish returns.
+// used returns a key with the scope n, and the result of its publish.
 func used(n byte, now time.Time) (key Key, published wire.Published) {
 	return Key{Scope: Digest{n}}, wire.Published{Position: wire.Position{Topic: "a", Offset: uint64(n)}, Time: now.UnixMilli()}
 }
 
-// applying is a publish that is applied.
+// applying returns a publish that is applied.
 func (k *keys) applying(published wire.Published) func(Key) (wire.Published, error) {
 	return func(key Key) (wire.Published, error) {
 		k.applied(key, published, time.UnixMilli(published.Time))
@@ -45,7 +45,7 @@ func (k *keys) applying(published wire.Published) func(Key) (wire.Published, err
 	}
 }
 
-// noPublish is called by nobody.
+// noPublish must not be called.
 func noPublish(Key) (wire.Published, error) { panic("published") }
 
 // fill uses the key with the scope n.
@@ -56,7 +56,7 @@ func fill(t *testing.T, k *keys, n byte, now time.Time) {
 	require.NoError(t, err)
 }
 
-// scopes are the first bytes of what is held, and checks that nothing else is.
+// scopes returns the first bytes of the scopes of all keys, and checks the counters.
 func scopes(t *testing.T, r *keys) []byte {
 	t.Helper()
 	held := []byte{}
@@ -68,8 +68,8 @@ func scopes(t *testing.T, r *keys) []byte {
 	return held
 }
 
-// Ten ask for the same at once: the first publishes; all are told what it is told.
-func TestWhoComesDuringAPublishWaitsForItsResult(t *testing.T) {
+// Ten publishes have the same key: the first publishes, and all get its result.
+func TestAPublishWithTheSameKeyWaitsForTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestKeys(Config{})
 		asked, published := used(1, time.Now())
@@ -87,16 +87,16 @@ func TestWhoComesDuringAPublishWaitsForItsResult(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		require.Zero(t, r.count(), "none is over")
+		require.Zero(t, r.count(), "the publish is under way")
 		done.Wait()
 		require.Equal(t, 1, calls)
 		require.Equal(t, 9, counted(t, r.metrics, "idempotency_results_total", "repeated"))
 	})
 }
 
-// The one that waits for a publish that fails tries it itself, also another message:
-// the key was not used.
-func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
+// If the first publish fails, the one that waits publishes, even another message: the key
+// was not used.
+func TestAfterAFailureTheWaitingPublishPublishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestKeys(Config{})
 		asked, published := used(1, time.Now())
@@ -119,8 +119,8 @@ func TestWhoWaitedForAFailureTriesItself(t *testing.T) {
 	})
 }
 
-// A publish that panics leaves nobody waiting.
-func TestAPublishThatPanicsIsOver(t *testing.T) {
+// A publish that panics ends the wait of others.
+func TestAPanicEndsAPublish(t *testing.T) {
 	r := newTestKeys(Config{})
 	asked, _ := used(1, time.Now())
 	require.Panics(t, func() {
@@ -130,8 +130,8 @@ func TestAPublishThatPanicsIsOver(t *testing.T) {
 	fill(t, r, 1, time.Now())
 }
 
-// The lane cannot wait: it is told at once, and nothing is changed.
-func TestWhoCannotWaitIsToldSo(t *testing.T) {
+// The lane cannot wait. It gets an error at once, and nothing changes.
+func TestACallThatCannotWaitFailsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestKeys(Config{})
 		asked, published := used(1, time.Now())
@@ -149,12 +149,12 @@ func TestWhoCannotWaitIsToldSo(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		got, err := r.do(UntilDone(ctx), asked, time.Now(), noPublish)
-		require.NoError(t, err, "what is over needs no wait")
+		require.NoError(t, err, "a result needs no wait")
 		require.Equal(t, published, got)
 	})
 }
 
-func TestTheOldestResultsMakeRoom(t *testing.T) {
+func TestTheOldestResultsAreEvicted(t *testing.T) {
 	r := newTestKeys(Config{IdempotencyKeys: 3})
 	for n := range byte(5) {
 		fill(t, r, n, time.Now())
@@ -162,12 +162,12 @@ func TestTheOldestResultsMakeRoom(t *testing.T) {
 	require.Equal(t, []byte{2, 3, 4}, scopes(t, r))
 	require.Equal(t, 2, counted(t, r.metrics, "idempotency_results_total", "evicted"))
 	fill(t, r, 2, time.Now())
-	require.Equal(t, []byte{2, 3, 4}, scopes(t, r), "a repeat makes nothing newer")
+	require.Equal(t, []byte{2, 3, 4}, scopes(t, r), "a repeat does not renew a key")
 	fill(t, r, 0, time.Now())
 	require.Equal(t, []byte{3, 4, 0}, scopes(t, r))
 }
 
-func TestASweepForgetsWhatIsPastTheWindow(t *testing.T) {
+func TestASweepDropsKeysPastTheWindow(t *testing.T) {
 	begun := time.UnixMilli(1_700_000_000_000)
 	r := newTestKeys(Config{IdempotencyWindow: time.Minute})
 	for n := range byte(3) {
@@ -177,12 +177,12 @@ func TestASweepForgetsWhatIsPastTheWindow(t *testing.T) {
 	require.Equal(t, []byte{1, 2}, scopes(t, r))
 	r.sweep(begun.Add(time.Hour))
 	require.Empty(t, scopes(t, r))
-	require.Zero(t, counted(t, r.metrics, "idempotency_results_total", "evicted"), "it was their time")
+	require.Zero(t, counted(t, r.metrics, "idempotency_results_total", "evicted"), "expired keys do not count as evicted")
 	fill(t, r, 7, begun)
 	require.Equal(t, []byte{7}, scopes(t, r))
 }
 
-func TestASweepOfManyLeavesNone(t *testing.T) {
+func TestASweepDropsManyKeys(t *testing.T) {
 	r := newTestKeys(Config{})
 	for n := range 2*sweepTurn + 1 {
 		asked := Key{Scope: digestOf([]byte(fmt.Sprint(n)))}
@@ -194,7 +194,7 @@ func TestASweepOfManyLeavesNone(t *testing.T) {
 	require.Empty(t, scopes(t, r))
 }
 
-// A daemon that is restarted with what another told repeats its results.
+// A restarted daemon returns the results of its predecessor.
 func TestResultsAreRestored(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000)
 	before, after := newTestKeys(Config{}), newTestKeys(Config{IdempotencyKeys: 2})
@@ -204,7 +204,7 @@ func TestResultsAreRestored(t *testing.T) {
 	for _, key := range before.all() {
 		after.applied(key.Key, key.Published, now)
 	}
-	require.Equal(t, []byte{1, 2}, scopes(t, after), "the newest, as many as may be")
+	require.Equal(t, []byte{1, 2}, scopes(t, after), "the newest, up to the limit")
 	asked, published := used(1, now)
 	got, err := after.do(UntilDone(t.Context()), asked, now, noPublish)
 	require.NoError(t, err)
@@ -212,14 +212,14 @@ func TestResultsAreRestored(t *testing.T) {
 
 	asked.Print = Digest{1}
 	after.applied(asked, published, now)
-	require.Equal(t, []byte{1, 2}, scopes(t, after), "what is there stays as it is")
+	require.Equal(t, []byte{1, 2}, scopes(t, after), "a known key does not change")
 	_, err = after.do(UntilDone(t.Context()), asked, now, noPublish)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeIdempotencyMismatch})
 }
 
-// A reload that leaves room for fewer takes the oldest at once, and its window counts
-// for those that are held.
-func TestResultsGoByWhatIsReloaded(t *testing.T) {
+// A reload with a lower limit evicts the oldest keys at once. A new window applies to all
+// keys.
+func TestAReloadAppliesToExistingKeys(t *testing.T) {
 	b := New(Config{}, metrics.New("test"), time.Now())
 	now := time.Now()
 	for n := range byte(5) {

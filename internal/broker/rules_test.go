@@ -19,15 +19,15 @@ func TestTheMostSpecificRuleCounts(t *testing.T) {
 		},
 	})
 	require.Equal(t, Rule{Name: "acme", Pattern: "prices.acme.*", HistoryMessages: 7, HistoryBytes: 100, HistoryAge: time.Minute, Slow: Conflate, Keep: DefaultKeep},
-		r.of("prices.acme.bid").Rule, "what it does not say is the general setting")
+		r.of("prices.acme.bid").Rule, "the rest is the general setting")
 	require.Equal(t, "all", r.of("prices.x").Name)
 	require.Equal(t, 2, r.of("prices.x").HistoryMessages)
 	require.Equal(t, "any", r.of("quotes.acme.bid").Name)
 	require.Equal(t, Rule{HistoryMessages: 7, HistoryBytes: 100, HistoryAge: time.Minute, Slow: Resume, Keep: DefaultKeep}, r.of("chat").Rule)
 }
 
-// A topic resolves its rule when it is made and on a reload, and so does a route.
-func TestATopicGoesByItsRule(t *testing.T) {
+// A topic resolves its rule when it is created and on a reload. So does a route.
+func TestATopicUsesItsRule(t *testing.T) {
 	b := newBroker(Config{HookTopics: []string{"chat.*", "orders.>"}, Rules: []Rule{{Pattern: "chat.*", HistoryMessages: 1}}})
 	for topic, asked := range map[string]bool{"chat.a": true, "chat.a.b": false, "orders.a.b": true, "a": false} {
 		require.Equal(t, asked, b.Route(topic).Rule().Hook, topic)
@@ -39,7 +39,7 @@ func TestATopicGoesByItsRule(t *testing.T) {
 	require.Equal(t, "chat.*", b.Route("chat.b").Rule().Pattern)
 	require.Empty(t, b.Route("orders.a").Rule().Pattern)
 
-	old, gone := b.Route("chat.new"), b.Route("a")
+	old, forgotten := b.Route("chat.new"), b.Route("a")
 	b.Sweep(time.Now().Add(time.Hour))
 	b.Reload(Config{Rules: []Rule{{Pattern: "chat.*", HistoryMessages: 2}}}, time.Now())
 	require.False(t, b.Route("chat.a").Rule().Hook)
@@ -48,8 +48,8 @@ func TestATopicGoesByItsRule(t *testing.T) {
 		require.NoError(t, err)
 	}
 	state, _ := b.Topic("chat.new")
-	require.Equal(t, 2, state.Messages, "by the rule of now")
-	_, err := b.PublishBy(gone, Key{}, &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+	require.Equal(t, 2, state.Messages, "by the current rule")
+	_, err := b.PublishBy(forgotten, Key{}, &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
 	require.NoError(t, err)
-	require.True(t, b.Has("a"), "a route to a topic that was forgotten makes it again")
+	require.True(t, b.Has("a"), "a route to a forgotten topic creates it again")
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// The tree finds the patterns that wire.Matches finds, in the order of
-// wire.MoreSpecific, and nothing is left of names that were removed.
-func TestATreeFindsPatternsTheMostSpecificFirst(t *testing.T) {
+// The tree finds the patterns that wire.Matches finds, in the order of wire.MoreSpecific.
+// Removed names leave no branches.
+func TestATreeFindsTheMostSpecificPatternFirst(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	name := func(tokens ...string) string {
 		parts := make([]string, 1+random.IntN(4))

@@ -17,10 +17,11 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// errUnknown is the result of an entry of which nobody knows whether the log has it.
+// errUnknown is the result of an entry that may or may not be in the log.
 var errUnknown = errors.New("the log gave no answer")
 
-// clone returns an entry that shares no message with e: a broker owns those it applies.
+// clone returns an entry with a copy of the message: a broker keeps the messages that it
+// applies.
 func clone(e broker.Entry) broker.Entry {
 	m := *e.Message
 	e.Message = &m
@@ -28,7 +29,7 @@ func clone(e broker.Entry) broker.Entry {
 	return e
 }
 
-// logs are what a world can stand on.
+// logs has the logs on which the story runs.
 var logs = map[string]func(w *world){
 	"in memory": func(w *world) {
 		w.nodes = []*node{w.start(broker.New(w.config, metrics.New("test"), time.Now()))}
@@ -78,14 +79,14 @@ func (w *world) restartFromState() {
 	})
 }
 
-// A file is a write-ahead log: it keeps what Apply numbers, in that order, and answers
-// when it is synced, which is later. It survives the process.
+// A file is a write-ahead log: it keeps the entries in the order in which Apply numbers
+// them, and answers after a sync. It survives the process.
 type file struct {
 	mu      sync.Mutex
 	entries []broker.Entry
 }
 
-// A writeAhead is a file that is open for a broker.
+// A writeAhead is an open file of a broker.
 type writeAhead struct {
 	*file
 	world  *world
@@ -134,8 +135,8 @@ func (*writeAhead) Partitions() int            { return 1 }
 func (*writeAhead) Partition(string) int       { return 0 }
 func (*writeAhead) Applied(wire.Position) bool { return false }
 
-// A stream is a log that several brokers share, as a cluster does. It gives offsets
-// itself, one sequence for all topics of a partition, with holes.
+// A stream is a log that several brokers share, as in a cluster. It assigns offsets itself,
+// one sequence for all topics of a partition, and skips numbers.
 type stream struct {
 	world *world
 	ctx   context.Context // of the feeds
@@ -150,18 +151,18 @@ type stream struct {
 
 type streamPart struct {
 	epoch   string
-	last    uint64                // offset that was given last
+	last    uint64                // the newest offset
 	entries []broker.Entry        // of this epoch, numbered from 1
 	keys    map[broker.Digest]int // by scope, the number of the first entry with the key
 }
 
-// A feed is how far a node has applied the stream. It is the node's Log.
+// A feed is the Log of one node, and how far the node has applied the stream.
 type feed struct {
 	*stream
 	broker  *broker.Broker
 	end     context.CancelFunc
-	epochs  [3]string // that the node has begun
-	taken   [3]int    // entries of that epoch that are being applied, or were
+	epochs  [3]string // begun by the node
+	taken   [3]int    // entries of that epoch that were applied or are being applied
 	applied [3]int
 }
 
@@ -190,7 +191,7 @@ func (s *stream) Partition(topic string) int {
 	return int(h.Sum32() % uint32(len(s.parts)))
 }
 
-// open returns the broker of a node that begins with nothing.
+// open returns the broker of a new node without data.
 func (s *stream) open() *broker.Broker {
 	f := &feed{stream: s}
 	ctx, end := context.WithCancel(s.ctx)
@@ -234,12 +235,12 @@ func (s *stream) isSettled() bool {
 	return true
 }
 
-// Append implements broker.Log. Some results are lost on their way.
+// Append implements broker.Log. Some results get lost.
 func (f *feed) Append(e []broker.Entry, done func([]broker.Result)) {
 	results := make([]broker.Result, len(e))
 	var waits []func()
 	for i, entry := range e {
-		if entry.Op == broker.OpForget { // each node forgets by itself
+		if entry.Op == broker.OpForget { // each node forgets topics on its own
 			_, results[i].Err = f.broker.Apply(entry, nil)
 			continue
 		}
@@ -259,8 +260,8 @@ func (f *feed) Append(e []broker.Entry, done func([]broker.Result)) {
 	})
 }
 
-// add gives an entry its offset and its number. Of two with the same key there is only
-// the first.
+// add assigns an offset and a number. A second entry with the same key is not added: it gets
+// the number of the first.
 func (f *feed) add(e broker.Entry) (number int, epoch string, at wire.Published, lost bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -284,8 +285,8 @@ func (p *streamPart) addLocked(e broker.Entry) (number int) {
 	return len(p.entries)
 }
 
-// await waits until the node has applied so many entries of an epoch. It reports false
-// if that is over before.
+// await waits until the node has applied so many entries of an epoch. It reports false if
+// the epoch ends first.
 func (f *feed) await(i int, epoch string, number int) bool {
 	for {
 		f.mu.Lock()
@@ -315,13 +316,13 @@ func (f *feed) Feed(ctx context.Context, apply func(broker.Entry) error) error {
 		rng := rand.New(rand.NewPCG(f.world.seed, uint64(i)))
 		parts.Go(func() {
 			for ctx.Err() == nil {
-				time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond) // it is late
+				time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond) // delivery takes time
 				entries := f.next(i, rng)
 				for _, e := range entries {
 					require.NoError(f.world, apply(clone(e)))
 				}
 				f.mu.Lock()
-				f.applied[i] = f.taken[i] // also if the epoch is over: nobody asks for it then
+				f.applied[i] = f.taken[i] // of no meaning if the epoch is over
 				f.mu.Unlock()
 			}
 		})
@@ -330,7 +331,8 @@ func (f *feed) Feed(ctx context.Context, apply func(broker.Entry) error) error {
 	return ctx.Err()
 }
 
-// next returns what to apply now, after some of what was applied before.
+// next returns the entries to apply next. They may begin with entries that were applied
+// before.
 func (f *feed) next(i int, rng *rand.Rand) []broker.Entry {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -348,8 +350,8 @@ func (f *feed) next(i int, rng *rand.Rand) []broker.Entry {
 	return slices.Clone(p.entries[from:f.taken[i]])
 }
 
-// rollBack drops what no node has applied from the end of a partition, and begins an
-// epoch. A log that is set back drops more.
+// rollBack drops entries from the end of a partition that no node has applied, and begins an
+// epoch. With back, it also drops applied ones.
 func (s *stream) rollBack(rng *rand.Rand, back bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -373,8 +375,8 @@ func (s *stream) rollBack(rng *rand.Rand, back bool) {
 	}
 }
 
-// evictUnseen has the log drop messages that some node has not applied. That node learns
-// only up to where its topic has lost something.
+// evictUnseen drops messages that a node may not have applied. That node gets only the
+// offset up to which its topic has lost messages.
 func (s *stream) evictUnseen(rng *rand.Rand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package logtest is the contract of broker.Log: the same story is told on every log, and
-// on logs for tests alone, which do everything that the contract allows. A new log gets a
-// row in logs.
+// Package logtest tests the contract of broker.Log. The same story runs on every log, and
+// on logs for tests that do everything that the contract allows. Add new logs to logs.
 package logtest
 
 import (

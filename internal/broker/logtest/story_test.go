@@ -19,14 +19,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A world is brokers on one log, and what was published to them.
+// A world has brokers on one log, and the messages that were published to them.
 type world struct {
 	*testing.T
 	seed       uint64
 	config     broker.Config
 	background sync.WaitGroup // goroutines of logs
 
-	mishap func(*rand.Rand) // does what this log may do
+	mishap func(*rand.Rand) // a fault that this log allows
 	settle func()           // waits until all nodes have applied everything
 	stop   func()
 
@@ -51,7 +51,7 @@ type message struct {
 	begun time.Time // before it was first tried
 }
 
-// enter begins a call to a broker, which stays until exit.
+// enter begins a call to a broker. The broker is not replaced before exit.
 func (w *world) enter() { w.calls <- struct{}{} }
 
 func (w *world) exit() { <-w.calls }
@@ -61,9 +61,9 @@ func (w *world) start(b *broker.Broker) *node {
 	return &node{b, r}
 }
 
-// replace has another broker take the place of a node's.
+// replace replaces the broker of a node.
 func (w *world) replace(i int, next func(*broker.Broker) *broker.Broker) {
-	for range cap(w.calls) { // a mutex would hold up the clock
+	for range cap(w.calls) { // with a mutex, fake time would not advance
 		w.enter()
 		defer w.exit()
 	}
@@ -71,7 +71,7 @@ func (w *world) replace(i int, next func(*broker.Broker) *broker.Broker) {
 	w.nodes[i] = w.start(next(w.nodes[i].broker))
 }
 
-// tell runs a story about a world on each of the logs.
+// tell runs a story on each of the logs.
 func tell(t *testing.T, config broker.Config, story func(w *world)) {
 	for name, build := range logs {
 		for seed := range uint64(2) {
@@ -92,7 +92,7 @@ func tell(t *testing.T, config broker.Config, story func(w *world)) {
 	}
 }
 
-// checkAccounts compares what a broker counts with what it holds.
+// checkAccounts compares the counters of a broker with its topics.
 func (w *world) checkAccounts(b *broker.Broker) {
 	w.Helper()
 	bytes := 0
@@ -100,7 +100,7 @@ func (w *world) checkAccounts(b *broker.Broker) {
 	for _, state := range list {
 		bytes += state.Bytes
 		require.LessOrEqual(w, state.Oldest.Offset, state.Position.Offset)
-		require.Zero(w, state.Subscriptions, "nobody is left")
+		require.Zero(w, state.Subscriptions, "all clients have left")
 	}
 	var g metrics.Gauges
 	b.Gauges(&g)
@@ -116,10 +116,10 @@ func anyTopic(rng *rand.Rand) string { return fmt.Sprint("t.", rng.IntN(topics))
 
 func (w *world) anyNode(rng *rand.Rand) *node { return w.nodes[rng.IntN(len(w.nodes))] }
 
-// Messages are published, topics deleted, forgotten and reloaded, nodes replaced, and the
-// log does its worst, while clients poll, lose answers, leave, and come back from their
-// positions to any node. Every subscriber gets each topic's messages in order and once.
-// What it does not get is announced. A key publishes once.
+// Publishers publish, topics are deleted and forgotten, settings are reloaded, nodes are
+// replaced, and the log has faults. Meanwhile clients poll, lose answers, leave, and
+// resume from their positions on any node. Every subscriber gets the messages of each topic
+// once, in order, or a gap. A key publishes once.
 func TestEveryLogKeepsThePromises(t *testing.T) {
 	config := broker.Config{HistoryMessages: 20, HistoryAge: 8 * time.Millisecond}
 	tell(t, config, func(w *world) {
@@ -148,7 +148,7 @@ func TestEveryLogKeepsThePromises(t *testing.T) {
 	})
 }
 
-// every waits a while, again and again until done is closed.
+// every calls do again and again, after random pauses, until done is closed.
 func every(d time.Duration, done <-chan struct{}, rng *rand.Rand, do func()) {
 	for {
 		select {
@@ -160,7 +160,8 @@ func every(d time.Duration, done <-chan struct{}, rng *rand.Rand, do func()) {
 	}
 }
 
-// publishUntil publishes, half of it with a key, until it knows the result.
+// publishUntil publishes messages until done is closed. Half of them have a key, and are
+// retried until there is a result.
 func (w *world) publishUntil(done <-chan struct{}, name string, rng *rand.Rand) {
 	n := 0
 	every(400*time.Microsecond, done, rng, func() {
@@ -170,7 +171,7 @@ func (w *world) publishUntil(done <-chan struct{}, name string, rng *rand.Rand) 
 			_ = w.publish(rng, m, "")
 			return
 		}
-		for times := 1 + rng.IntN(10)/9; times > 0; { // now and then the client loses the answer
+		for times := 1 + rng.IntN(10)/9; times > 0; { // sometimes the client loses the answer
 			if w.publish(rng, m, m.text) == nil {
 				times--
 			}
@@ -200,7 +201,7 @@ func (w *world) publish(rng *rand.Rand, m message, key string) error {
 	return err
 }
 
-// upsetUntil does to the brokers what happens to them.
+// upsetUntil causes faults, deletions, reloads and sweeps until done is closed.
 func (w *world) upsetUntil(done <-chan struct{}, rng *rand.Rand) {
 	every(time.Millisecond, done, rng, func() {
 		if rng.IntN(4) == 0 {
@@ -223,7 +224,7 @@ func (w *world) upsetUntil(done <-chan struct{}, rng *rand.Rand) {
 	})
 }
 
-// answered returns the publishes that were answered until now.
+// answered returns the messages whose publish was answered.
 func (w *world) answered() []message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -238,9 +239,9 @@ type client struct {
 
 	node  *node
 	s     *session.Session
-	begun time.Time                // what was published before may not come, and no gap says so
+	begun time.Time                // messages that were published before may be missing without a gap
 	count uint64                   // frames counted
-	at    map[string]wire.Position // of what it subscribes to, and of the pattern's topics
+	at    map[string]wire.Position // of its topics, of its pattern, and of the topics of that
 	got   map[wire.Position]string // messages
 	gaps  map[string][]wire.Gap    // by topic
 }
@@ -271,14 +272,14 @@ func (c *client) open(starts []wire.Start) {
 		_, met := c.at[p.Topic]
 		switch {
 		case met && i < len(starts) && p.Offset == 0 && c.hasPattern() && !wire.IsPattern(p.Topic):
-			delete(c.at, p.Topic) // it was forgotten, and its pattern says so
+			delete(c.at, p.Topic) // it was forgotten; the pattern gets a gap
 		case !met || wire.IsPattern(p.Topic):
 			c.at[p.Topic] = p
 		}
 	}
 }
 
-// live polls, leaves, comes back, and in the end wants all that was published.
+// live polls, leaves, resumes, and in the end checks that it got all messages.
 func (c *client) live() {
 	for range 150 {
 		c.poll()
@@ -290,7 +291,7 @@ func (c *client) live() {
 	}
 	answered := c.answered()
 	c.settle()
-	time.Sleep(10 * time.Millisecond) // fan-outs offer it meanwhile
+	time.Sleep(10 * time.Millisecond) // until the fan-outs are over
 	for c.poll() > 0 {
 	}
 	c.judge(answered)
@@ -303,8 +304,8 @@ func (c *client) leave() {
 	c.node.registry.End(c.s)
 }
 
-// comeBack resumes on any node, once that has applied what the client has. Patterns
-// resume on the same broker alone: another counts other forgotten topics.
+// comeBack resumes on any node, after all nodes have applied all messages. Patterns can
+// resume only on the same broker: each broker counts forgotten topics on its own.
 func (c *client) comeBack() {
 	c.settle()
 	c.enter()
@@ -320,10 +321,10 @@ func (c *client) comeBack() {
 	c.open(starts)
 }
 
-// poll polls once, counts some or all of what came, and returns how much came.
+// poll polls once, takes some or all of the frames, and returns their number.
 func (c *client) poll() int {
 	c.enter()
-	if !slices.Contains(c.nodes, c.node) { // it was replaced, and the session went with it
+	if !slices.Contains(c.nodes, c.node) { // it was replaced, which ended the session
 		c.exit()
 		c.comeBack()
 		return 1
@@ -364,14 +365,14 @@ func (c *client) take(f *frame.Frame) {
 	}
 }
 
-// follows reports whether a frame at a position may come after another. A topic that only
-// a pattern matches may have been forgotten, and created again above, or in an epoch that
-// is newer.
+// follows reports whether a frame at a position may follow another. A topic that only a
+// pattern matches may have been forgotten, and created again with higher offsets or in a
+// newer epoch.
 func (c *client) follows(had, at wire.Position) bool {
 	return had.Epoch == at.Epoch && had.Offset <= at.Offset || c.hasPattern() && had.Epoch < at.Epoch
 }
 
-// judge compares what came with what was answered.
+// judge compares the messages of the client with the published ones.
 func (c *client) judge(answered []message) {
 	perText := make(map[string]wire.Position)
 	for at, text := range c.got {
@@ -394,15 +395,15 @@ func (c *client) judge(answered []message) {
 	}
 }
 
-// isInGap reports whether a gap within an epoch says that a message is lost.
+// isInGap reports whether a gap within an epoch covers a position.
 func (c *client) isInGap(at wire.Position) bool {
 	return slices.ContainsFunc(c.gaps[at.Topic], func(g wire.Gap) bool {
 		return g.After.Epoch == at.Epoch && g.Position.Epoch == at.Epoch && g.After.Offset < at.Offset && at.Offset <= g.Position.Offset
 	})
 }
 
-// isRestarted reports whether a gap says that the epoch of a message ended before it, or
-// began after it, or passed as a whole.
+// isRestarted reports whether a gap between epochs covers a position, or its epoch passed
+// without a frame.
 func (c *client) isRestarted(at wire.Position) bool {
 	passed := c.at[at.Topic].Epoch != at.Epoch
 	for _, g := range c.gaps[at.Topic] {
