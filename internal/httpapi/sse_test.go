@@ -471,3 +471,17 @@ func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
 		e.want(fmt.Sprintf("a%d", n))
 	}
 }
+
+// An EventSource gives up for good after any status but 200, so a refusal that may pass is
+// sent with that status.
+func TestAnEventSourceReconnectsAfterRefusalsThatMayPass(t *testing.T) {
+	may := map[wire.Code]bool{
+		wire.CodeStaleAck: true, wire.CodePollReplaced: true, wire.CodeSessionEnded: true, wire.CodeLimited: true,
+		wire.CodeOverloaded: true, wire.CodeDraining: true, wire.CodeHookFailed: true, wire.CodeInternal: true,
+	}
+	for code := range wire.Codes() {
+		p := wire.NewProblem(code, "", "")
+		require.Equal(t, may[code], mayReconnect(httptest.NewRequest(http.MethodGet, ssePath, nil), p), code)
+		require.False(t, mayReconnect(httptest.NewRequest(http.MethodGet, "/v1/poll", nil), p), code)
+	}
+}
