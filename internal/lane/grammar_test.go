@@ -68,14 +68,14 @@ var notOurs = map[string]string{
 	"nothing":                  "",
 }
 
-func TestTheFormsOfTheLane(t *testing.T) {
+func TestTheLaneReadsOnlyItsForms(t *testing.T) {
 	for text, want := range ours {
 		behind := "more"
 		if want == unfinished {
 			behind = ""
 		}
 		p := newParser()
-		for range 2 { // the second time, the block of fields is known
+		for range 2 { // the second time, the parser knows the block of fields
 			var r request
 			require.Equal(t, want, p.read([]byte(text+behind), &r), "%q", text)
 		}
@@ -86,7 +86,7 @@ func TestTheFormsOfTheLane(t *testing.T) {
 	}
 }
 
-// What the lane reads, net/http reads alike.
+// net/http reads each of these requests with the same result.
 func TestTheLaneReadsAsNetHTTPDoes(t *testing.T) {
 	for text, form := range ours {
 		if form == foreign || form == unfinished {
@@ -111,8 +111,8 @@ func TestTheLaneReadsAsNetHTTPDoes(t *testing.T) {
 	}
 }
 
-// What cors.Policy would stop goes to net/http, to be stopped.
-func TestOnlyWhatMayPassIsPublishedOnTheLane(t *testing.T) {
+// The lane hands publishes that cors.Policy may refuse back to net/http.
+func TestTheLanePublishesOnlyForAllowedOrigins(t *testing.T) {
 	some, every := []string{"https://app", "http://local:3000"}, []string{cors.Every}
 	for text, want := range map[string]struct{ none, some, every bool }{
 		"":                            {true, true, true},
@@ -130,7 +130,7 @@ func TestOnlyWhatMayPassIsPublishedOnTheLane(t *testing.T) {
 		"Origin: http://app":          {false, false, true},
 		"Origin: http://local:3000":   {false, true, true},
 		"Origin: http://local":        {false, false, true},
-		"Sec-Fetch-Site: same-origin\r\nOrigin: http://evil": {true, true, true}, // browsers do not lie about the first
+		"Sec-Fetch-Site: same-origin\r\nOrigin: http://evil": {true, true, true}, // browsers set the first correctly
 		"Sec-Fetch-Site: cross-site\r\nOrigin: https://app":  {false, true, true},
 		"Sec-Fetch-Site: cross-site\r\nOrigin: http://evil":  {false, false, true},
 	} {
@@ -157,7 +157,7 @@ func wantPasses(t *testing.T, lines string, origins []string, want bool) {
 	require.Equal(t, check == nil, want, "as net/http: %s, where %v may", lines, origins)
 }
 
-// Five thousand clients of one browser share one block of fields.
+// Clients of one browser share one block of fields.
 func TestBlocksOfFieldsAreShared(t *testing.T) {
 	lane := newParser().lane
 	text := []byte("GET /v1/sessions/id/poll HTTP/1.1\r\n" + someFields + "\r\n")
@@ -167,9 +167,9 @@ func TestBlocksOfFieldsAreShared(t *testing.T) {
 	require.Same(t, one.fields, two.fields)
 }
 
-// A block with an idempotency key is of one message: remembered, it would take the
-// place of one that comes again.
-func TestBlocksWithAKeyAreNotRemembered(t *testing.T) {
+// A block with an idempotency key belongs to one message. In the cache it would replace a
+// block that comes again.
+func TestBlocksWithAKeyAreNotCached(t *testing.T) {
 	p := newParser()
 	begin := "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
 	var plain, keyed request

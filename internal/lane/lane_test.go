@@ -10,8 +10,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// Only what waits for a client to read waits otherwise after a reload.
-func TestReloadIsForWhatWaitsForSpace(t *testing.T) {
+// A reload changes only how long the lane waits for a client to read.
+func TestReloadChangesOnlyTheWriteTimeout(t *testing.T) {
 	l := New(Config{Metrics: metrics.New("test"), Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: 30 * time.Second})
 	defer l.Close()
 	for _, timeout := range []time.Duration{30 * time.Second, 7 * time.Second} {

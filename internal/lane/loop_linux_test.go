@@ -24,7 +24,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A stage is a loop that the test runs by hand: nothing happens between its calls.
+// A stage has a loop that the test runs by hand: nothing happens between its calls.
 type stage struct {
 	*testing.T
 	*Lane
@@ -32,7 +32,7 @@ type stage struct {
 	broker *broker.Broker
 }
 
-// newLane returns a lane of an app without limits.
+// newLane returns a lane with an app without limits.
 func newLane(t *testing.T, authority app.Authority) (*Lane, *broker.Broker) {
 	m := metrics.New("test")
 	b := broker.New(broker.Config{}, m, time.Now())
@@ -64,7 +64,7 @@ func newStage(t *testing.T, authority app.Authority) *stage {
 	return s
 }
 
-// connect returns a connection that is the loop's, and its client's side.
+// connect returns a connection of the loop, and the client's side of it.
 func (s *stage) connect() (c *conn, client int) {
 	s.Helper()
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
@@ -78,13 +78,13 @@ func (s *stage) connect() (c *conn, client int) {
 	return c, pair[1]
 }
 
-// published is how many publishes were served.
+// published returns how many publishes were served.
 func (s *stage) published() int {
 	state, _ := s.broker.Topic("a")
 	return int(state.Position.Offset)
 }
 
-// ask writes publishes from the client's side.
+// ask writes publishes on the client's side.
 func ask(t *testing.T, client, requests int) {
 	t.Helper()
 	ahead := strings.Repeat("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1", requests)
@@ -93,7 +93,7 @@ func ask(t *testing.T, client, requests int) {
 	require.Equal(t, len(ahead), n)
 }
 
-// hear has the loop handle what the kernel has to tell.
+// hear has the loop handle the events that the kernel has.
 func (s *stage) hear() {
 	s.Helper()
 	var events [atOnce]unix.EpollEvent
@@ -103,8 +103,8 @@ func (s *stage) hear() {
 	}
 }
 
-// A client that asks ahead for much has its turns: the others have theirs between.
-func TestAConnectionHasTurns(t *testing.T) {
+// A client sends many requests ahead. Other connections get their turns in between.
+func TestConnectionsTakeTurns(t *testing.T) {
 	const requests = 100
 	s := newStage(t, auth.Open{})
 	_, greedy := s.connect()
@@ -130,7 +130,7 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 			c.leave()
 		},
 		"while its client leaves": func(_ *stage, c *conn) {
-			c.state = waiting // so that it is not finished at once
+			c.state = waiting // so that the loop does not finish it at once
 			c.loop.deliver(false)
 			c.state = noPoll
 			c.leave()
@@ -165,8 +165,9 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 	}
 }
 
-// Letters come in parts: however many there are, the kernel's events have their turn.
-func TestLettersHaveTurns(t *testing.T) {
+// The loop opens letters in parts, so that the kernel's events get their turn however many
+// letters there are.
+func TestLettersAndEventsTakeTurns(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	c, _ := s.connect()
 	done := 0
@@ -188,9 +189,9 @@ func TestLettersHaveTurns(t *testing.T) {
 	require.Equal(t, 2*atOnce+2, done)
 }
 
-// A loop does not wait for a connection whose output is lent to a goroutine: it notes
-// what it hears, and goes on when the goroutine's letter comes.
-func TestALoopDoesNotTouchWhatIsLent(t *testing.T) {
+// A loop does not wait for a connection whose output is lent to a goroutine. It notes
+// events, and continues when the goroutine posts its letter.
+func TestALoopDoesNotTouchALentOutput(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	c, client := s.connect()
 	c.state, c.client = waiting, make(clientContext)
@@ -200,15 +201,15 @@ func TestALoopDoesNotTouchWhatIsLent(t *testing.T) {
 	require.NoError(t, c.client.Err())
 	require.NoError(t, syscall.Shutdown(client, syscall.SHUT_WR))
 	s.hear()
-	require.Error(t, c.client.Err(), "the goroutine is told that the client has gone")
+	require.Error(t, c.client.Err(), "the context ends when the client leaves")
 	s.loop.post(c, func(c *conn) { c.state = noPoll })
 	s.loop.deliver(false)
 	require.Equal(t, 1, s.published())
 }
 
-// A descriptor is closed and used anew, while letters for its first owner are under
-// way, and events that came with its end: the second owner gets neither.
-func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
+// A descriptor is closed and reused while letters and events for its first connection are
+// under way. The second connection gets none of them.
+func TestAReusedDescriptorGetsNoOldEvents(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	first, client := s.connect()
 	fd := first.fd
@@ -230,20 +231,20 @@ func TestADescriptorsNextOwnerHearsNothingOfTheLast(t *testing.T) {
 	second := s.newConn(fd, nil)
 	second.loop = s.loop
 	require.NoError(t, s.loop.reserve(fd))
-	s.loop.handle(unix.EpollEvent{Fd: int32(fd), Events: unix.EPOLLIN | unix.EPOLLRDHUP}) // of the first: the second has not joined yet
+	s.loop.handle(unix.EpollEvent{Fd: int32(fd), Events: unix.EPOLLIN | unix.EPOLLRDHUP}) // of the first connection: the second has not joined yet
 	s.running.Add(1)
 	ask(t, pair[1], 1)
 	s.loop.join(second)
 	s.loop.deliver(false)
 	require.False(t, second.ended)
 	require.Zero(t, s.published())
-	s.hear() // what was there before it joined, too
+	s.hear() // also the event from before it joined
 	require.Equal(t, 1, s.published())
 	require.Equal(t, staying, second.ending)
 }
 
-// A connection may come just as the lane closes: an upgrade, once it was answered.
-func TestWhoComesWhileTheLaneClosesIsClosed(t *testing.T) {
+// A connection may join just when the lane closes, for example after an upgrade.
+func TestAConnectionThatJoinsAClosingLaneIsClosed(t *testing.T) {
 	s := newStage(t, auth.Open{})
 	c, client := s.connect()
 	s.loop.closeAll()
@@ -258,7 +259,7 @@ func TestWhoComesWhileTheLaneClosesIsClosed(t *testing.T) {
 	}
 }
 
-// A loop that sleeps is woken by a letter, and by an event; each once.
+// A letter wakes a sleeping loop each time.
 func TestALetterWakesTheLoop(t *testing.T) {
 	l, _ := newLane(t, auth.Open{})
 	l.mu.Lock()

@@ -23,7 +23,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// laneForOutputs returns a lane that only has what outputs need.
+// laneForOutputs returns a lane with only the parts that outputs need.
 func laneForOutputs() *Lane {
 	m := metrics.New("test")
 	account := memory.New(1<<30, nil, m)
@@ -36,10 +36,9 @@ type nobody struct{}
 func (nobody) Client() *memory.Client { return nil }
 func (nobody) CutOff()                {}
 
-// A client reads a part of an answer that did not fit. What is written next comes
-// after the rest of it, though there is room now; and no memory that is kept is
-// used for others' answers.
-func TestWhatIsKeptComesFirst(t *testing.T) {
+// A client reads part of an answer that did not fit. The next answer follows the rest of
+// it, although the socket has space now. The backlog does not use memory of later answers.
+func TestTheBacklogComesFirst(t *testing.T) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	require.NoError(t, err)
 	defer closeFD(pair[0])
@@ -54,7 +53,7 @@ func TestWhatIsKeptComesFirst(t *testing.T) {
 		require.NoError(t, o.writeScratch(s))
 		s.free()
 	}
-	for range 16 { // others' answers
+	for range 16 { // answers to other clients
 		s := takeScratch()
 		s.bytes = append(s.bytes, bytes.Repeat([]byte("x"), 30_001)...)
 		defer s.free()
@@ -70,9 +69,9 @@ func TestWhatIsKeptComesFirst(t *testing.T) {
 	require.True(t, bytes.Equal(want, got))
 }
 
-// An answer in gzip is put together in memory that the next one uses, also where a
-// client has read nothing of it yet, or a part.
-func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
+// An answer in gzip is put together in memory that the next answer reuses. The client gets
+// it whole, even if it has read nothing, or a part, by then.
+func TestAnAnswerInGzipInTheBacklogIsWhole(t *testing.T) {
 	for name, before := range map[string]int{"all of it is kept": 4 << 20, "a part of it is kept": 0} {
 		t.Run(name, func(t *testing.T) {
 			pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
@@ -87,7 +86,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			require.Equal(t, before > 0, o.Blocked())
 			lead, want := []byte("{}\n"), "{}\n"
 			var frames []*frame.Frame
-			for i := range 60 { // every other one is stored, and too large to be copied
+			for i := range 60 { // every second one is stored, and too large to copy
 				kind, data := "text/plain", bytes.Repeat([]byte{'a' + byte(i%26)}, 2000)
 				if i%2 == 0 {
 					kind, data = "image/png", make([]byte, 90_000)
@@ -99,7 +98,7 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 			_, err = o.Whole(lead, frames)
 			require.NoError(t, err)
 			require.True(t, o.Blocked())
-			for range 8 { // others' answers
+			for range 8 { // answers to other clients
 				frame.TakeMember(frame.NDJSON, 1, []byte("others'\n"), frames[:8]).Release()
 			}
 
@@ -121,8 +120,8 @@ func TestAKeptAnswerInGzipIsWhole(t *testing.T) {
 	}
 }
 
-// A client does not read an answer of a thousand frames. What waits refers to them: it
-// keeps no copy. It counts all of it until the client has read it, or has left.
+// A client does not read an answer of a thousand frames. The backlog refers to the frames
+// and has no copy. It counts all bytes until the client has read them or left.
 func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
 	l := laneForOutputs()
 	l.heads.Store(makeHeads(time.Now(), l.cfg.Origins))
@@ -200,7 +199,7 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// appendAll appends what fd has to read now.
+// appendAll appends the bytes that can be read from fd now.
 func appendAll(t *testing.T, dst []byte, fd int) []byte {
 	t.Helper()
 	var b [4096]byte

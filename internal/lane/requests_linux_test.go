@@ -22,7 +22,7 @@ func (r refusing) Allow(auth.Principal, auth.Action, string) error {
 	return &limit.Refusal{Problem: wire.NewProblem(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
 }
 
-// refuse returns a connection on which a publish was refused, and its client's side.
+// refuse returns a connection on which a publish was refused, and the client's side of it.
 func refuse(t *testing.T, hold time.Duration) (*stage, *conn, int) {
 	t.Helper()
 	s := newStage(t, refusing{hold: hold})
@@ -38,12 +38,12 @@ func (s *stage) tick(now time.Time) {
 	s.loop.tick(now, false)
 }
 
-// The loop lists a delayed refusal until it is told, and no longer: it goes through the
-// list with each Tick, and would keep connections that have left.
-func TestADelayedRefusalIsListedUntilItIsTold(t *testing.T) {
+// The loop lists a delayed refusal exactly until the answer. Otherwise the list would keep
+// connections that have left.
+func TestADelayedRefusalIsListedUntilTheAnswer(t *testing.T) {
 	s, c, client := refuse(t, time.Hour)
 	require.Len(t, s.loop.delayed, 1)
-	require.Nil(t, c.buf, "as long as nothing comes it needs none")
+	require.Nil(t, c.buf, "an idle connection has no buffer")
 	until := s.loop.delayed[c]
 	s.tick(until.Add(-time.Millisecond))
 	require.Len(t, s.loop.delayed, 1)
@@ -52,11 +52,11 @@ func TestADelayedRefusalIsListedUntilItIsTold(t *testing.T) {
 	ask(t, client, 1)
 	s.hear()
 	require.Len(t, s.loop.delayed, 1)
-	require.Empty(t, appendAll(t, nil, client), "nothing is read before")
+	require.Empty(t, appendAll(t, nil, client), "nothing is served before")
 
 	s.tick(until)
 	require.Contains(t, string(appendAll(t, nil, client)), "HTTP/1.1 429 ")
-	require.Len(t, s.loop.delayed, 1, "the next one has a time of its own")
+	require.Len(t, s.loop.delayed, 1, "the next refusal has its own time")
 	require.Greater(t, time.Until(s.loop.delayed[c]), 59*time.Minute)
 }
 
@@ -75,9 +75,9 @@ func TestARefusalWithoutDelayIsNotListed(t *testing.T) {
 	require.Contains(t, string(appendAll(t, nil, client)), "HTTP/1.1 429 ")
 }
 
-// A request is served once its last byte has come, however it was cut. A cut within the
+// A request is served when its last byte arrives, wherever it was cut. A cut within the
 // head hands the connection back.
-func TestAPublishWhoseBodyComesLaterIsServed(t *testing.T) {
+func TestAPublishWithALateBodyIsServed(t *testing.T) {
 	request := []byte("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
 	body := bytes.Index(request, headEnd) + len(headEnd)
 	s := newStage(t, auth.Open{})

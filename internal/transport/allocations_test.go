@@ -12,8 +12,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An event that is put together for one client allocates nothing, with as many topics
-// as an id may name.
+// Composing an event for one client allocates nothing, with as many topics as an id may
+// have.
 func TestAnEventWithAnOwnIDAllocatesNothing(t *testing.T) {
 	positions := make([]wire.Position, 40)
 	for i := range positions {

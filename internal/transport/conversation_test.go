@@ -22,7 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// opened is when the conversations of the tests begin.
+// opened is the time at which the conversations of the tests begin.
 var opened = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 var account = memory.New(memory.DefaultBudget, nil, metrics.New("test"))
@@ -48,7 +48,7 @@ func newInflatingSocket() *Conversation {
 	return aServer.NewWebSocket(frame.NDJSON, true, &client{}, opened)
 }
 
-// newTCP returns the conversation of a TCP connection that has said what it opens.
+// newTCP returns the conversation of a TCP connection after its first item.
 func newTCP() *Conversation {
 	c := aServer.NewTCP(&client{}, opened)
 	c.Opened(opened)
@@ -58,16 +58,16 @@ func newTCP() *Conversation {
 // mostCommand is the limit of the conversations above.
 var mostCommand = maxCommand(64 << 10)
 
-// heard is what a Conversation wanted to be done for some bytes.
+// heard collects the Actions of a Conversation for some bytes.
 type heard struct {
 	commands []string
-	answers  string    // one behind the other
+	answers  string    // one after the other
 	closed   bool      // by the client
-	code     wire.Code // of the problem that ended it; empty: none did
+	code     wire.Code // of the problem that ended it; empty: none
 }
 
-// hear has c receive b in parts of so many bytes, each behind what c did not take
-// before. Commands are carried out at once, without a reply.
+// hear has c receive b in parts of the given sizes. Bytes that c did not take precede the
+// next part. Commands are carried out at once, without a reply.
 func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
 	t.Helper()
 	var have []byte
@@ -103,8 +103,8 @@ func hear(t testing.TB, c *Conversation, b []byte, part func() int) (h heard) {
 	return h
 }
 
-// endOf returns the code of the end frame that b begins with, or nothing if it begins
-// with none.
+// endOf returns the code of the end frame at the beginning of b, or "" if b begins with
+// another frame.
 func endOf(t testing.TB, format frame.Format, b []byte) wire.Code {
 	t.Helper()
 	if format != format.OffSocket() {
@@ -123,13 +123,13 @@ func endOf(t testing.TB, format frame.Format, b []byte) wire.Code {
 	return c.End.Code
 }
 
-// whole, and each of these many bytes.
+// Sizes of parts for hear.
 func whole() int    { return 1 << 30 }
 func bytewise() int { return 1 }
 func inChunks() int { return readBytes }
 
-// wantsHeard has a new Conversation receive b whole, bytewise, cut in two everywhere, and in
-// random parts: it must make the same of them.
+// wantsHeard has new Conversations receive b whole, bytewise, cut in two everywhere, and in
+// random parts. The result must always be the same.
 func wantsHeard(t testing.TB, newTalk func() *Conversation, b []byte, want heard) {
 	t.Helper()
 	require.Equal(t, want, hear(t, newTalk(), b, whole))
@@ -154,7 +154,7 @@ func wantsHeardInParts(t testing.TB, newTalk func() *Conversation, b []byte, wan
 	require.Equal(t, want, hear(t, newTalk(), b, func() int { return 1 + random.IntN(40) }), fmt.Sprintf("seed %d", seed))
 }
 
-// Receive wants the same of bytes in any cut as in one piece.
+// Receive returns the same for bytes in any parts as for one piece.
 func FuzzConversation(f *testing.F) {
 	f.Add(join(frameOf(text, "ab"), frameOf(fin|ping, "1"), frameOf(fin|continued, "cd"), frameOf(fin|closing, "\x03\xe8")), uint64(1))
 	f.Add(join(frameOf(fin|rsv1|text, deflated("a command")), frameOf(fin|text, "{}")), uint64(2))
@@ -172,9 +172,10 @@ func FuzzConversation(f *testing.F) {
 	})
 }
 
-// A step of a story is one call of a Conversation at a time after its opening, and what
-// it wants then: "command(C)", "reply(REF)", "pong(P)", "heartbeat", "end(CODE)", "bye",
-// "close" or nothing. After it Overdue is due at a time; never: not before another call.
+// A step of a story is one call of a Conversation at a time after its opening, and the
+// Action in words: "command(C)", "reply(REF)", "pong(P)", "heartbeat", "end(CODE)", "bye",
+// "close" or "". After the step, due is when Overdue is due; never: not before another
+// call.
 type step struct {
 	at   time.Duration
 	call func(c *Conversation, now time.Time) Action
@@ -184,7 +185,7 @@ type step struct {
 
 const never = -1
 
-// receives receives b, of which so many bytes are taken.
+// receives receives b, and expects that this many bytes are taken.
 func receives(b []byte, taken int) func(*Conversation, time.Time) Action {
 	return func(c *Conversation, now time.Time) Action {
 		n, a := c.Receive(b, now)
@@ -235,21 +236,21 @@ func TestTheRulesOfAConversation(t *testing.T) {
 	for name, story := range map[string]struct {
 		of      func(*Server) *Conversation
 		steps   []step
-		counted metrics.Ending // why it was ended, if that is counted
+		counted metrics.Ending // the reason that the metrics count; empty: none
 	}{
-		"a WebSocket client that answers no heartbeat is gone": {socket, []step{
+		"a WebSocket client that answers no heartbeat is cut off": {socket, []step{
 			{29 * sec, overdue, "", 30 * sec},
 			{30 * sec, overdue, "heartbeat", 40 * sec},
 			{39 * sec, overdue, "", 40 * sec},
 			{40 * sec, overdue, "close", 40 * sec},
 		}, metrics.Silent},
-		"one that answers, or says anything, is not": {socket, []step{
+		"a WebSocket client that answers, or sends anything, is not": {socket, []step{
 			{30 * sec, overdue, "heartbeat", 40 * sec},
 			{39 * sec, receivesAll(frameOf(fin|pong, "")), "", 69 * sec},
 			{69 * sec, receivesAll(frameOf(fin|ping, "p")), "pong(p)", 99 * sec},
 			{99 * sec, overdue, "heartbeat", 109 * sec},
 		}, ""},
-		"one that gets it late has its time": {socket, []step{
+		"a client that reads the heartbeat late still has its time": {socket, []step{
 			{30 * sec, overdue, "heartbeat", 40 * sec},
 			{45 * sec, wrote, "", 55 * sec},
 			{54 * sec, receivesAll(frameOf(fin|pong, "")), "", 84 * sec},
@@ -264,7 +265,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 			{24 * sec, receivesAll(command[7:]), "command({})", never},
 			{24 * sec, replies(nil, nil), "", 54 * sec},
 		}, ""},
-		"however often a part of it comes": {socket, []step{
+		"more parts of a command do not extend the time-out": {socket, []step{
 			{0, receivesAll(frameOf(text, "a")), "", 20 * sec},
 			{10 * sec, receivesAll(frameOf(continued, "b")), "", 20 * sec},
 			{15 * sec, receivesAll(frameOf(fin|ping, "")), "pong()", 20 * sec},
@@ -272,35 +273,35 @@ func TestTheRulesOfAConversation(t *testing.T) {
 			{20 * sec, wrote, "", 21 * sec},
 			{21 * sec, overdue, "close", 21 * sec},
 		}, metrics.SlowBody},
-		"also of half a head, which is not taken": {socket, []step{
+		"half a head of a frame has the same time-out": {socket, []step{
 			{5 * sec, receives(command[:3], 0), "", 25 * sec},
 			{10 * sec, receives(command[:4], 0), "", 25 * sec},
 			{25 * sec, overdue, "end(invalid_request) bye", never},
 		}, metrics.SlowBody},
-		"and of an item": {tcp, []step{
+		"half an item has the same time-out": {tcp, []step{
 			{5 * sec, receivesAll(item[:2]), "", 25 * sec},
 			{24 * sec, receives(item[2:], len(item)-2), "command(" + string(item) + ")", never},
 			{25 * sec, replies(nil, nil), "", never},
 			{30 * sec, receivesAll(item[:1]), "", 50 * sec},
 			{50 * sec, overdue, "end(invalid_request)", never},
 		}, metrics.SlowBody},
-		"one command is carried out at a time, for as long as that takes": {tcp, []step{
+		"one command is carried out at a time, however long it takes": {tcp, []step{
 			{0, receives(two, len(item)), "command(" + string(item) + ")", never},
 			{sec, receives(item, 0), "", never},
 			{time.Hour, overdue, "", never},
 			{time.Hour, replies(&wire.Reply{Ref: new(uint64(7))}, nil), "reply(7)", never},
 			{time.Hour, receivesAll(item), "command(" + string(item) + ")", never},
 		}, ""},
-		"its time is not its client's silence": {socket, []step{
+		"the client is not silent while its command is carried out": {socket, []step{
 			{0, receivesAll(command), "command({})", never},
 			{time.Hour, replies(&wire.Reply{Ref: new(uint64(7))}, nil), "reply(7)", time.Hour + 30*sec},
 		}, ""},
-		"what is no command ends the connection": {socket, []step{
+		"an invalid command ends the connection": {socket, []step{
 			{0, receivesAll(command), "command({})", never},
 			{0, replies(nil, wire.NewProblem(wire.CodeInvalidRequest, "", "")), "end(invalid_request) bye", never},
 			{0, receivesAll(command), "", never},
 		}, ""},
-		"a failure is not told": {tcp, []step{
+		"the client does not get the details of a failure": {tcp, []step{
 			{0, receivesAll(item), "command(" + string(item) + ")", never},
 			{0, replies(nil, errors.New("it panicked")), "close", never},
 		}, ""},
@@ -316,30 +317,30 @@ func TestTheRulesOfAConversation(t *testing.T) {
 			{sec, receivesAll(command), "", 2 * sec},
 			{2 * sec, overdue, "close", 2 * sec},
 		}, ""},
-		"what is too large ends it": {socket, []step{
+		"a command that is too large ends it": {socket, []step{
 			{0, receives([]byte("\x81\xff\x00\x00\x00\x00\x00\x7f\xff\xff\x00\x00\x00\x00"), 0), "end(message_too_large) bye", never},
 		}, ""},
-		"and what inflates too much": {socket, []step{
+		"a command that inflates too much ends it": {socket, []step{
 			{0, receivesAll(frameOf(fin|rsv1|text, deflated(string(make([]byte, 200<<10))))), "end(message_too_large) bye", never},
 		}, ""},
-		"the opening is due": {unopened, []step{
+		"the opening has a time-out": {unopened, []step{
 			{0, overdue, "", 10 * sec},
 			{5 * sec, receivesAll(frame.CBOR.Heartbeat()), "", 10 * sec},
 			{9 * sec, receivesAll(item[:2]), "", 10 * sec},
 			{10 * sec, overdue, "close", 10 * sec},
 		}, ""},
-		"but carrying it out may take longer": {unopened, []step{
+		"carrying out the opening has none": {unopened, []step{
 			{9 * sec, receivesAll(item), "command(" + string(item) + ")", never},
 			{20 * sec, receives(item, 0), "", never},
 			{20 * sec, opens, "", never},
 			{20 * sec, receivesAll(item), "command(" + string(item) + ")", never},
 		}, ""},
-		"what cannot be opened is told": {unopened, []step{
+		"the client gets the problem of a failed opening": {unopened, []step{
 			{0, receivesAll(item), "command(" + string(item) + ")", never},
 			{sec, ends(wire.NewProblem(wire.CodeInvalidTopic, "", "")), "end(invalid_topic)", never},
 			{sec, wrote, "", 2 * sec},
 		}, ""},
-		"what takes too much memory ends it": {cramped, []step{
+		"a command that takes too much memory ends it": {cramped, []step{
 			{0, receivesAll([]byte("\x7a\x00\x0f\x00\x00" + string(make([]byte, 500_000)))), "", 10 * sec},
 			{0, receivesAll(make([]byte, 100_000)), "end(limited)", never},
 		}, ""},
@@ -369,7 +370,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 	}
 }
 
-// wordsOf says what an Action wants, in the words of step.
+// wordsOf returns an Action in the words of step.
 func wordsOf(t *testing.T, format frame.Format, a Action) string {
 	t.Helper()
 	var words []string
@@ -416,7 +417,7 @@ func wordOf(t *testing.T, format frame.Format, code ws.OpCode, payload []byte) s
 	return fmt.Sprintf("reply(%d)", *c.Reply.Ref)
 }
 
-// What is kept of a command is counted, and no more once the connection has ended.
+// The bytes of an unfinished command count until the connection ends.
 func TestAConversationCountsWhatItHolds(t *testing.T) {
 	const begin, rest = 20_000, 10_000
 	for name, end := range map[string]func(*Conversation){

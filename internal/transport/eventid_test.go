@@ -31,8 +31,8 @@ func TestEventIDsAreReadStrictly(t *testing.T) {
 	}
 }
 
-// What a client says that it had is not trusted: what can be read has one text, in
-// which nothing ends a line or an event.
+// Clients can send any id. An id that can be read has only one text, and contains nothing
+// that ends a line or an event.
 func FuzzParseEventID(f *testing.F) {
 	for _, text := range []string{"", "a@k3:18", "a@k3:18,b.c@0:4", "~x1.aB-_9:17", "~s:", "a@k3:1,a@k3:2", "prices.>@k3:7", "a\n@k3:1", "~\x00:1"} {
 		f.Add(text)
@@ -49,7 +49,7 @@ func FuzzParseEventID(f *testing.F) {
 	})
 }
 
-func TestNoPositionIsLongerThanItMayBecome(t *testing.T) {
+func TestLongestPositionIsAnUpperBound(t *testing.T) {
 	longest := wire.Position{Topic: "a.b", Epoch: "0123456789abcdef", Offset: wire.MaxOffset}
 	require.Equal(t, len(longest.String()), longestPosition("a.b"))
 	_, err := wire.ParsePosition(longest.String())

@@ -32,7 +32,7 @@ func TestASequenceIsRead(t *testing.T) {
 	wantsHeard(t, newTCP, []byte(strings.Join(items, "")), heard{commands: items})
 }
 
-// null is a heartbeat: it is no command, and costs nothing.
+// null is a heartbeat. It is no command and costs nothing.
 func TestHeartbeatsOfASequence(t *testing.T) {
 	s := newTCP()
 	require.Equal(t, heard{}, hear(t, s, bytes.Repeat([]byte{0xf6}, 100_000), inChunks))
@@ -42,7 +42,7 @@ func TestHeartbeatsOfASequence(t *testing.T) {
 	require.Equal(t, readBytes, n, "one after the other they cost a core, and no limit counts them")
 }
 
-func TestWhatIsNoSequenceEndsIt(t *testing.T) {
+func TestInvalidBytesEndASequence(t *testing.T) {
 	large := strings.Repeat("x", mostCommand)
 	for name, story := range map[string]struct {
 		b    string
@@ -79,11 +79,11 @@ func TestWhatIsNoSequenceEndsIt(t *testing.T) {
 	}
 }
 
-// Who sends a command byte by byte does not have it read again for each: that would be
-// 30,000 times as much to read, which takes minutes.
-func TestADribbledCommandIsReadOnce(t *testing.T) {
+// A command that arrives byte by byte is scanned once. Scanning it again for each byte
+// would be 30,000 times the work, which takes minutes.
+func TestACommandByteByByteIsScannedOnce(t *testing.T) {
 	const most = 1<<20 - 5
-	item := "\x5a\x00\x0f\xff\xfb" + strings.Repeat("x", most) // nothing but a string
+	item := "\x5a\x00\x0f\xff\xfb" + strings.Repeat("x", most) // one long string
 	list := "\x9f" + strings.Repeat("\x61a", 1<<19-1) + "\xff" // many small items
 	for _, b := range []string{item, list} {
 		begun := time.Now()
@@ -93,7 +93,7 @@ func TestADribbledCommandIsReadOnce(t *testing.T) {
 	}
 }
 
-// Commands of the size of a command are each other's neighbours in one reading.
+// Several small commands arrive in one read.
 func TestSmallCommandsTogether(t *testing.T) {
 	s := newTCP()
 	got := hear(t, s, bytes.Repeat([]byte("\xa1\x64ping\xf5"), 10_000), func() int { return 1000 })
@@ -101,7 +101,7 @@ func TestSmallCommandsTogether(t *testing.T) {
 	require.LessOrEqual(t, cap(s.reader.(*sequence).item), keptMessage)
 }
 
-// others is how another implementation reads, as generous as it can be.
+// others is another implementation, with its most generous limits.
 var others = func() cbor.DecMode {
 	mode, err := cbor.DecOptions{MaxNestedLevels: 1000, MaxArrayElements: math.MaxInt32, MaxMapPairs: math.MaxInt32}.DecMode()
 	if err != nil {
@@ -125,7 +125,7 @@ func FuzzSequence(f *testing.F) {
 			require.True(t, bytes.HasPrefix(rest, []byte(command)))
 			var item cbor.RawMessage
 			if _, err := others.UnmarshalFirst(rest, &item); err != nil {
-				return // it judges more than where items end
+				return // it checks more than where items end
 			}
 			require.Equal(t, []byte(item), []byte(command))
 			rest = rest[len(command):]

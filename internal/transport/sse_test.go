@@ -12,7 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// sink is a Sink that remembers what it was sent last.
+// sink is a Sink that remembers the last part.
 type sink struct {
 	lead   []byte
 	frames int
@@ -30,7 +30,7 @@ func frameAt(topic, epoch string, offset uint64) *frame.Frame {
 	return frame.New(&wire.Message{Position: p, Time: 1, Data: []byte("1")}, time.Now(), 0, nil)
 }
 
-// Positions get longer and shorter, and of another epoch; each id has all of them.
+// Positions get longer and shorter, and change their epoch. Each id has all of them.
 func TestAnOwnIDHasThePositionsOfAllTopics(t *testing.T) {
 	positions := []wire.Position{{Topic: "b", Epoch: "k3", Offset: 9}, {Topic: "a", Epoch: "k3", Offset: 0}, {Topic: "c.d", Epoch: "old", Offset: 123}}
 	e := EventsOf(positions)

@@ -24,7 +24,7 @@ const (
 	text, binaryKind, continued, closing, ping, pong = 1, 2, 0, 8, 9, 10
 )
 
-// A frame as clients send it, masked with a mask that changes with its length.
+// frameOf returns a frame as clients send it, with a mask that depends on its length.
 func frameOf(first byte, payload string) []byte {
 	b := []byte{first}
 	switch n := len(payload); {
@@ -45,7 +45,7 @@ func frameOf(first byte, payload string) []byte {
 
 func join(frames ...[]byte) []byte { return slices.Concat(frames...) }
 
-// deflated is text as a client sends it that compresses (RFC 7692, section 7.2.1).
+// deflated returns text as a client sends it compressed (RFC 7692, section 7.2.1).
 func deflated(text string) string {
 	var b bytes.Buffer
 	w, err := flate.NewWriter(&b, flate.BestCompression)
@@ -61,7 +61,7 @@ func deflated(text string) string {
 	return strings.TrimSuffix(b.String(), "\x00\x00\xff\xff")
 }
 
-// diverse is a text of so many bytes that gets a few times smaller when deflated.
+// diverse returns a text of n bytes that deflates to a fraction of them.
 func diverse(n int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < n; i++ {
@@ -96,39 +96,39 @@ func TestAWebSocketIsRead(t *testing.T) {
 		"deflated and empty": {newInflatingSocket, frameOf(fin|rsv1|text, "\x00"), heard{commands: []string{""}}},
 		"the largest":        {newTextSocket, frameOf(fin|text, strings.Repeat(" ", mostCommand)), heard{commands: []string{strings.Repeat(" ", mostCommand)}}},
 
-		"a message of the other kind":      {newTextSocket, frameOf(fin|binaryKind, "{}"), heard{code: wire.CodeInvalidRequest}},
-		"text where binary is meant":       {newBinarySocket, frameOf(fin|text, "{}"), heard{code: wire.CodeInvalidRequest}},
-		"no UTF-8":                         {newTextSocket, frameOf(fin|text, "\xff"), heard{code: wire.CodeInvalidRequest}},
-		"half a character at the end":      {newTextSocket, join(frameOf(text, "a"), frameOf(fin|continued, "\xc3")), heard{code: wire.CodeInvalidRequest}},
-		"no UTF-8 when inflated":           {newInflatingSocket, frameOf(fin|rsv1|text, deflated("\xff")), heard{code: wire.CodeInvalidRequest}},
-		"unmasked":                         {newTextSocket, []byte("\x81\x02{}"), heard{code: wire.CodeInvalidRequest}},
-		"compressed, but not negotiated":   {newTextSocket, frameOf(fin|rsv1|text, deflated("a")), heard{code: wire.CodeInvalidRequest}},
-		"another reserved bit":             {newTextSocket, frameOf(fin|0x20|text, "a"), heard{code: wire.CodeInvalidRequest}},
-		"another, of who inflates":         {newInflatingSocket, frameOf(fin|0x10|text, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a compressed ping":                {newInflatingSocket, frameOf(fin|rsv1|ping, "a"), heard{code: wire.CodeInvalidRequest}},
-		"compression begins in the middle": {newInflatingSocket, join(frameOf(text, "a"), frameOf(fin|rsv1|continued, "b")), heard{code: wire.CodeInvalidRequest}},
-		"a ping in fragments":              {newTextSocket, frameOf(ping, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a long ping":                      {newTextSocket, frameOf(fin|ping, strings.Repeat("x", 126)), heard{code: wire.CodeInvalidRequest}},
-		"an opcode of nobody":              {newTextSocket, frameOf(fin|3, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a control opcode of nobody":       {newTextSocket, frameOf(fin|11, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a fragment of nothing":            {newTextSocket, frameOf(fin|continued, "a"), heard{code: wire.CodeInvalidRequest}},
-		"a message within another":         {newTextSocket, join(frameOf(text, "a"), frameOf(fin|text, "b")), heard{code: wire.CodeInvalidRequest}},
-		"half a close code":                {newTextSocket, frameOf(fin|closing, "\x03"), heard{code: wire.CodeInvalidRequest}},
-		"a close code that nobody sends":   {newTextSocket, frameOf(fin|closing, "\x03\xed"), heard{code: wire.CodeInvalidRequest}}, // 1005
-		"a close reason that is no UTF-8":  {newTextSocket, frameOf(fin|closing, "\x03\xe8\xff"), heard{code: wire.CodeInvalidRequest}},
-		"what cannot be inflated":          {newInflatingSocket, frameOf(fin|rsv1|text, "\x07nonsense"), heard{code: wire.CodeInvalidRequest}},
-		"too large":                        {newTextSocket, frameOf(fin|text, strings.Repeat("x", mostCommand+1)), heard{code: wire.CodeMessageTooLarge}},
-		"too large in fragments":           {newTextSocket, join(frameOf(text, strings.Repeat("x", mostCommand)), frameOf(fin|continued, "x")), heard{code: wire.CodeMessageTooLarge}},
-		"a length that only it believes":   {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge}},
-		"a length with its highest bit":    {newTextSocket, []byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest}},
-		"a bomb":                           {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 2<<20))), heard{code: wire.CodeMessageTooLarge}},
-		"a small bomb":                     {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{code: wire.CodeMessageTooLarge}},
-		"one that is just small enough":    {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 128<<10))), heard{commands: []string{strings.Repeat("x", 128<<10)}}},
-		"one that was worth sending":       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(mostCommand))), heard{commands: []string{diverse(mostCommand)}}},
+		"a message of the other kind":        {newTextSocket, frameOf(fin|binaryKind, "{}"), heard{code: wire.CodeInvalidRequest}},
+		"text where binary is meant":         {newBinarySocket, frameOf(fin|text, "{}"), heard{code: wire.CodeInvalidRequest}},
+		"invalid UTF-8":                      {newTextSocket, frameOf(fin|text, "\xff"), heard{code: wire.CodeInvalidRequest}},
+		"half a character at the end":        {newTextSocket, join(frameOf(text, "a"), frameOf(fin|continued, "\xc3")), heard{code: wire.CodeInvalidRequest}},
+		"invalid UTF-8 when inflated":        {newInflatingSocket, frameOf(fin|rsv1|text, deflated("\xff")), heard{code: wire.CodeInvalidRequest}},
+		"unmasked":                           {newTextSocket, []byte("\x81\x02{}"), heard{code: wire.CodeInvalidRequest}},
+		"compressed, but not negotiated":     {newTextSocket, frameOf(fin|rsv1|text, deflated("a")), heard{code: wire.CodeInvalidRequest}},
+		"another reserved bit":               {newTextSocket, frameOf(fin|0x20|text, "a"), heard{code: wire.CodeInvalidRequest}},
+		"another, with compression":          {newInflatingSocket, frameOf(fin|0x10|text, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a compressed ping":                  {newInflatingSocket, frameOf(fin|rsv1|ping, "a"), heard{code: wire.CodeInvalidRequest}},
+		"compression begins in the middle":   {newInflatingSocket, join(frameOf(text, "a"), frameOf(fin|rsv1|continued, "b")), heard{code: wire.CodeInvalidRequest}},
+		"a ping in fragments":                {newTextSocket, frameOf(ping, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a long ping":                        {newTextSocket, frameOf(fin|ping, strings.Repeat("x", 126)), heard{code: wire.CodeInvalidRequest}},
+		"an unknown opcode":                  {newTextSocket, frameOf(fin|3, "a"), heard{code: wire.CodeInvalidRequest}},
+		"an unknown control opcode":          {newTextSocket, frameOf(fin|11, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a continuation without a message":   {newTextSocket, frameOf(fin|continued, "a"), heard{code: wire.CodeInvalidRequest}},
+		"a message within another":           {newTextSocket, join(frameOf(text, "a"), frameOf(fin|text, "b")), heard{code: wire.CodeInvalidRequest}},
+		"half a close code":                  {newTextSocket, frameOf(fin|closing, "\x03"), heard{code: wire.CodeInvalidRequest}},
+		"a close code that must not be sent": {newTextSocket, frameOf(fin|closing, "\x03\xed"), heard{code: wire.CodeInvalidRequest}}, // 1005
+		"a close reason in invalid UTF-8":    {newTextSocket, frameOf(fin|closing, "\x03\xe8\xff"), heard{code: wire.CodeInvalidRequest}},
+		"bytes that cannot be inflated":      {newInflatingSocket, frameOf(fin|rsv1|text, "\x07nonsense"), heard{code: wire.CodeInvalidRequest}},
+		"too large":                          {newTextSocket, frameOf(fin|text, strings.Repeat("x", mostCommand+1)), heard{code: wire.CodeMessageTooLarge}},
+		"too large in fragments":             {newTextSocket, join(frameOf(text, strings.Repeat("x", mostCommand)), frameOf(fin|continued, "x")), heard{code: wire.CodeMessageTooLarge}},
+		"a huge length":                      {newTextSocket, []byte("\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00"), heard{code: wire.CodeMessageTooLarge}},
+		"a length with its highest bit":      {newTextSocket, []byte("\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), heard{code: wire.CodeInvalidRequest}},
+		"a bomb":                             {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 2<<20))), heard{code: wire.CodeMessageTooLarge}},
+		"a small bomb":                       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", mostCommand))), heard{code: wire.CodeMessageTooLarge}},
+		"one that is just small enough":      {newInflatingSocket, frameOf(fin|rsv1|text, deflated(strings.Repeat("x", 128<<10))), heard{commands: []string{strings.Repeat("x", 128<<10)}}},
+		"one with many deflated bytes":       {newInflatingSocket, frameOf(fin|rsv1|text, deflated(diverse(mostCommand))), heard{commands: []string{diverse(mostCommand)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			large := func(b string) bool { return len(b) > 10_000 }
-			if large(string(story.b)) || slices.ContainsFunc(story.want.commands, large) { // small ones are cut everywhere
+			if large(string(story.b)) || slices.ContainsFunc(story.want.commands, large) { // only small ones are cut everywhere
 				require.Equal(t, story.want, hear(t, story.of(), story.b, inChunks))
 				require.Equal(t, story.want, hear(t, story.of(), story.b, whole))
 				return
@@ -138,7 +138,7 @@ func TestAWebSocketIsRead(t *testing.T) {
 	}
 }
 
-// Pings cost their answers, which their sender has to take, and nothing stays.
+// A client must read the answers to its pings. The server keeps nothing of them.
 func TestManyPingsLeaveNothingBehind(t *testing.T) {
 	s := newTextSocket()
 	one := frameOf(fin|ping, strings.Repeat("p", 125))
@@ -148,19 +148,20 @@ func TestManyPingsLeaveNothingBehind(t *testing.T) {
 	require.Empty(t, s.reader.(*socket).message)
 }
 
-// A write for each pong would have a client of a few Mbit/s keep a core busy.
+// Pings are answered in one write: with a write for each pong a client could keep a core
+// busy with a few Mbit/s.
 func TestPingsAreAnsweredTogether(t *testing.T) {
 	s := newTextSocket()
 	small := join(frameOf(fin|ping, ""), frameOf(fin|pong, ""), frameOf(text, ""), frameOf(continued, ""), frameOf(fin|ping, "p"))
 	n, a := s.Receive(join(small, frameOf(fin|continued, "x"), frameOf(fin|ping, "")), opened)
-	require.Equal(t, len(small), n, "commands are by themselves")
+	require.Equal(t, len(small), n, "a command ends the batch")
 	require.Equal(t, "\x8a\x00\x8a\x01p", string(a.Write))
 	n, a = s.Receive(join(frameOf(fin|continued, "x"), frameOf(fin|ping, "")), opened)
 	require.Equal(t, len(frameOf(fin|continued, "x")), n)
 	require.Equal(t, "x", string(a.Command))
 }
 
-// Memory grows with what comes, not with what is announced.
+// Memory grows with the bytes that arrive, not with the announced length.
 func TestAnAnnouncedCommandTakesNoMemory(t *testing.T) {
 	begin := frameOf(text, strings.Repeat("x", mostCommand))[:20]
 	var before, after runtime.MemStats
@@ -176,15 +177,15 @@ func TestAnAnnouncedCommandTakesNoMemory(t *testing.T) {
 	runtime.KeepAlive(talks)
 }
 
-// A large command's memory does not stay with a connection.
-func TestALargeCommandIsForgotten(t *testing.T) {
+// A connection does not keep the memory of a large command.
+func TestTheMemoryOfALargeCommandIsFreed(t *testing.T) {
 	s := newTextSocket()
 	hear(t, s, join(frameOf(fin|text, strings.Repeat("x", 1<<20)), frameOf(fin|text, "{}")), inChunks)
 	require.LessOrEqual(t, cap(s.reader.(*socket).message), keptMessage)
 }
 
-// Each end of a session has its close code.
-func TestTheByeOfAWebSocket(t *testing.T) {
+// Each problem that ends a session has its close code.
+func TestTheCloseFrameOfAWebSocket(t *testing.T) {
 	for code, status := range map[wire.Code]ws.StatusCode{
 		wire.CodeDraining: 1001, wire.CodeSessionEnded: 1000, wire.CodePollReplaced: 1008, wire.CodeInvalidRequest: 1008,
 		wire.CodeMessageTooLarge: 1009, wire.CodeInternal: 1011, wire.CodeOverloaded: 1013,

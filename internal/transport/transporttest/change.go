@@ -9,7 +9,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// changes changes the subscriptions; false if the transport has no way to.
+// changes changes the subscriptions. It returns false if the transport cannot.
 func (s *scene) changes(sub Subscriber, add []wire.Start, remove ...string) (told []wire.Position, ok bool) {
 	s.Helper()
 	told, err := sub.Change(add, remove)
@@ -20,7 +20,7 @@ func (s *scene) changes(sub Subscriber, add []wire.Start, remove ...string) (tol
 	return told, true
 }
 
-// wantsUnchanged is for who cannot change: what it has goes on.
+// wantsUnchanged expects that a subscriber which cannot change continues as before.
 func (s *scene) wantsUnchanged(got <-chan string) {
 	s.Helper()
 	n := 0
@@ -45,14 +45,14 @@ func changeWhileWaiting(s *scene) {
 	require.Equal(s, "b1", <-got)
 	s.say("a", 1)
 	s.say("b", 2)
-	require.Equal(s, "b2", <-got, "a was dropped")
+	require.Equal(s, "b2", <-got, "a was removed")
 	sub.Return(0)
 	s.say("a", 2)
 	s.say("b", 3)
 	s.wants(sub, "b3")
 }
 
-// A pattern stands for topics that there are, and for those to come.
+// A pattern matches topics that exist, and topics that are made later.
 func patternAdded(s *scene) {
 	there := s.say("p.there", 1)
 	sub := s.subscribe(now("a"))
@@ -82,7 +82,7 @@ func patternAdded(s *scene) {
 	s.wants(sub, "a2")
 }
 
-// What is refused is refused wholly, and what there was goes on.
+// A refused change changes nothing, and the subscriptions continue.
 func changeRefused(s *scene) {
 	sub := s.subscribe(now("a"), now("b"))
 	for code, add := range map[wire.Code][]wire.Start{
@@ -100,7 +100,7 @@ func changeRefused(s *scene) {
 	s.wants(sub, "b1")
 }
 
-// Who adds what there is, or drops what there is not, changes nothing.
+// Adding a topic that is subscribed, or removing one that is not, changes nothing.
 func changePresent(s *scene) {
 	sub := s.subscribe(now("a"))
 	s.say("a", 1)
@@ -113,7 +113,7 @@ func changePresent(s *scene) {
 	}
 	s.wants(sub, "a2")
 	if _, ok = s.changes(sub, []wire.Start{oldest("a")}, "a"); ok {
-		s.wants(sub, "a1 a2") // in both: it begins anew
+		s.wants(sub, "a1 a2") // removed and added: it begins again
 	}
 }
 

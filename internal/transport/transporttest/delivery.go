@@ -60,7 +60,7 @@ func payloads(s *scene) {
 	}
 }
 
-// What is said of a message comes with it, but for who published it.
+// A message carries its metadata, except the client that published it.
 func metadata(s *scene) {
 	sub := s.subscribe(now("a"))
 	s.Publish(wire.PublishItem{Topic: "a", Data: json.RawMessage("1"), Key: "k ü", ID: new("id-1"), Client: new("me")})
@@ -72,7 +72,7 @@ func metadata(s *scene) {
 	require.NotZero(s, c.Message.Time)
 }
 
-// A subscriber knows where it begins before anything comes, and nothing falls between.
+// A subscriber knows its positions before the first message, and misses nothing after them.
 func hello(s *scene) {
 	s.say("a", 1)
 	at := s.say("a", 2)
@@ -97,7 +97,8 @@ func hello(s *scene) {
 	s.wants(sub, "new1")
 }
 
-// wantsBoth receives messages and counts them by topic: between topics there is no order.
+// wantsBoth receives messages and counts them by topic: messages of different topics have
+// no order.
 func (s *scene) wantsBoth(sub Subscriber, messages int) map[string]int {
 	s.Helper()
 	got := map[string]int{}
@@ -110,7 +111,7 @@ func (s *scene) wantsBoth(sub Subscriber, messages int) map[string]int {
 	return got
 }
 
-// Nearly as many topics as a session may have, of which a few have something.
+// A session has nearly the maximum of topics, and only a few have messages.
 func manyTopics(s *scene) {
 	const topics = 990
 	starts := make([]wire.Start, topics)

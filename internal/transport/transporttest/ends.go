@@ -9,8 +9,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Nothing comes for longer than any timeout on the way, and then something does. What
-// says meanwhile that the connection lives is no frame that anybody counts.
+// No message arrives for longer than any time-out on the way. Heartbeats keep the
+// connection open and do not count as frames. The next message arrives.
 func waitingForLong(s *scene) {
 	sub := s.subscribe(now("a"))
 	published := make(chan struct{})
@@ -29,7 +29,7 @@ func waitingForLong(s *scene) {
 	s.wants(sub, "a2")
 }
 
-// A session that nobody asks for ends, and says so to who comes late.
+// A session that nobody polls ends. A client that polls later gets the reason.
 func awayForTooLong(s *scene) {
 	sub := s.subscribe(now("a"))
 	s.say("a", 1)
@@ -69,12 +69,12 @@ func item(topic string) wire.PublishItem {
 	return wire.PublishItem{Topic: topic, Data: []byte("1")}
 }
 
-// Who waits is told that the session was closed.
+// A waiting subscriber learns that its session was closed.
 func endedByClient(s *scene) {
 	sub := s.subscribe(now("a"))
 	seat, ok := sub.(Seated)
 	if !ok {
-		return // nobody else can name the session
+		return // no other connection can name the session
 	}
 	s.say("a", 1)
 	s.wants(sub, "a1")
@@ -92,7 +92,8 @@ func endedByClient(s *scene) {
 	s.wantsProblem(<-ended, wire.CodeSessionEnded)
 }
 
-// A session has one poll: who is replaced is told, and loses nothing to the other.
+// A session has one poll. A replaced poll gets the reason, and takes no message from the
+// new one.
 func takenOver(s *scene) {
 	sub := s.subscribe(now("a"))
 	seat, ok := sub.(Seated)
@@ -121,7 +122,8 @@ func takenOver(s *scene) {
 	require.Equal(s, "a2", <-got)
 }
 
-// Who waits when the daemon drains is told so, and from where to go on elsewhere.
+// When the daemon drains, a waiting subscriber gets the reason, and the positions from
+// which it can resume.
 func drain(s *scene) {
 	sub := s.subscribe(now("d"))
 	s.say("d", 1)
@@ -135,15 +137,14 @@ func drain(s *scene) {
 	s.Drain()
 	p := s.wantsProblem(<-ended, wire.CodeDraining)
 	if s.real && isAway(sub) && len(p.Positions) == 0 {
-		s.again = true // its poll came only now, and nobody is taken in any more
+		s.again = true // its poll arrived after the drain began, and was refused
 		return
 	}
 	s.wantsReopening(p, "d", at)
 }
 
-// wantsReopening looks for the position from which the end of a session says to go on
-// with a topic: it must not pass over anything. It returns what the client has, of
-// that epoch.
+// wantsReopening expects that the end of a session has a position of a topic that skips no
+// message. It returns the position that the client has, in that epoch.
 func (s *scene) wantsReopening(p wire.Problem, topic string, had wire.Position) wire.Position {
 	s.Helper()
 	for _, position := range p.Positions {
@@ -152,11 +153,11 @@ func (s *scene) wantsReopening(p wire.Problem, topic string, had wire.Position) 
 			return wire.Position{Topic: topic, Epoch: position.Epoch, Offset: had.Offset}
 		}
 	}
-	require.Fail(s, "the end does not say where to go on", "%+v", p)
+	require.Fail(s, "the end has no position of the topic", "%+v", p)
 	return had
 }
 
-// Nobody is taken in by a daemon that drains.
+// A draining daemon accepts no subscriber.
 func drained(s *scene) {
 	s.Drain()
 	_, err := s.Subscribe(Opening{Topics: []wire.Start{now("a")}})

@@ -24,7 +24,7 @@ func resume(s *scene) {
 	s.wants(sub, "a5")
 }
 
-// A frame that did not arrive comes again, and nothing else does.
+// Only frames that did not arrive are sent again.
 func connectionLost(s *scene) {
 	sub := s.subscribe(now("a"), now("b"))
 	for n := range 3 {
@@ -41,7 +41,7 @@ func connectionLost(s *scene) {
 	require.Equal(s, map[string]int{"a": 1, "b": 1}, s.wantsBoth(sub, 2))
 }
 
-// Whenever the connection is lost, every message comes once, in its order.
+// Wherever the connection is lost, every message arrives once and in order.
 func connectionLostOften(s *scene) {
 	sub := s.subscribe(now("a"))
 	for n := 1; n <= 30; n++ {
@@ -57,7 +57,7 @@ func connectionLostOften(s *scene) {
 	}
 }
 
-// A gap is a frame like any other.
+// A gap is resent like any other frame.
 func gapSentAgain(s *scene) {
 	at := s.say("a", 1)
 	for n := range 4 {
@@ -71,7 +71,7 @@ func gapSentAgain(s *scene) {
 	s.wants(sub, "a4 a5")
 }
 
-// The bound on unacked frames holds up whoever acks, but never for long: it may ack.
+// The bound on unacked frames delays a subscriber that acks only until it acks.
 func fewUnacked(s *scene) {
 	sub := s.subscribe(now("a"))
 	for n := range 40 {
@@ -111,7 +111,7 @@ func gapRestarted(s *scene) {
 	}
 }
 
-// What is deleted is announced to who waits, and to who comes back.
+// A deletion is announced to a waiting subscriber, and to one that reconnects.
 func gapDeleted(s *scene) {
 	sub := s.subscribe(now("a"))
 	at := s.say("a", 1)

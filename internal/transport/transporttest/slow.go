@@ -13,7 +13,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A flood is more than the buffers on the way hold, of topic a. It ends at flooded.
+// A flood has more bytes than the buffers on the way hold. Its messages are of topic a, and
+// flooded is the offset of the last.
 const (
 	flooded = 200
 	large   = 4000 // bytes of each message
@@ -25,8 +26,8 @@ func slowBounds(policy broker.Slow) Bounds {
 	return Bounds{Queue: 4, Rules: []broker.Rule{{Pattern: "a", Slow: policy, Keep: kept, HistoryBytes: 4 << 20}}}
 }
 
-// flood has a subscriber that had one message, and does not ask for more while many
-// come. Each has one of a few keys.
+// flood publishes many messages, with a few keys, while a subscriber that has received one
+// message does not ask for more.
 func (s *scene) flood() Subscriber {
 	s.Helper()
 	sub := s.subscribe(now("a"))
@@ -39,9 +40,9 @@ func (s *scene) flood() Subscriber {
 	return sub
 }
 
-// wantsFlood receives to the end of the flood, with a gap that leaves the newest
-// messages. How much comes before it is the transport's affair. Real sockets drain by
-// themselves while the flood lasts, and so there may be more such gaps.
+// wantsFlood receives to the end of the flood, with a gap that leaves the newest messages.
+// The number of messages before it depends on the transport. Real sockets drain during the
+// flood, so there may be more such gaps.
 func (s *scene) wantsFlood(sub Subscriber, reason wire.GapReason, newest uint64) {
 	s.Helper()
 	var gaps []*wire.Gap
@@ -70,8 +71,7 @@ func (s *scene) wantsFlood(sub Subscriber, reason wire.GapReason, newest uint64)
 	s.wants(sub, fmt.Sprintf("a%d", flooded+1))
 }
 
-// A subscriber that does not come back for a while gets what was buffered for it,
-// one gap, and the rest.
+// A slow subscriber gets the buffered messages, one gap, and the rest.
 func slowResumes(s *scene) {
 	sub := s.flood()
 	reason := wire.GapSlow
@@ -81,7 +81,7 @@ func slowResumes(s *scene) {
 	s.wantsFlood(sub, reason, 10)
 }
 
-// wantsAllOf is for who is away: it was not slow, but left.
+// wantsAllOf expects every message: a subscriber that is away is not slow.
 func (s *scene) wantsAllOf(sub Subscriber) { s.Helper(); s.wants(sub, span(2, flooded)) }
 
 func slowDropsOldest(s *scene) {
@@ -102,7 +102,8 @@ func slowConflates(s *scene) {
 	s.wantsFlood(sub, wire.GapConflated, keys)
 }
 
-// Who is disconnected has all that it was sent, and goes on elsewhere without a loss.
+// A disconnected subscriber has all frames that were sent to it, and resumes elsewhere
+// without loss.
 func slowIsDisconnected(s *scene) {
 	sub := s.flood()
 	if isAway(sub) {
@@ -126,12 +127,12 @@ func slowIsDisconnected(s *scene) {
 	s.wants(s.subscribe(wire.StartAfter(at)), span(int(at.Offset)+1, flooded))
 }
 
-// The first comes at once, and then the newest of each key, so often.
+// The first message arrives at once, then the newest of each key in each interval.
 func maxRate(s *scene) {
 	const every = 200 * time.Millisecond
 	sub, err := s.Subscribe(Opening{Topics: []wire.Start{{Topic: "a", Every: every}}})
 	if err != nil {
-		s.wantsProblem(err, wire.CodeInvalidRequest) // a poll that ends is as rare as its client likes
+		s.wantsProblem(err, wire.CodeInvalidRequest) // the client itself limits the rate of polls
 		return
 	}
 	s.Cleanup(sub.Close)
@@ -152,8 +153,8 @@ func maxRate(s *scene) {
 	}
 }
 
-// Nothing of a subscriber's own comes back to it: not as it is published, not from
-// history, not after its connection was lost.
+// A subscriber gets none of its own messages: not live, not from history, not after a lost
+// connection.
 func ownMessages(s *scene) {
 	say := func(client string) {
 		s.publish(wire.PublishItem{Topic: "a", Data: json.RawMessage("1"), Client: &client})

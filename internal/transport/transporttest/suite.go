@@ -1,9 +1,9 @@
-// Package transporttest is one suite of stories for every transport and every
-// mode of answering: what a subscriber sees must not depend on how it is told.
+// Package transporttest is one suite of stories for every transport and every mode of
+// answers: every subscriber must see the same, whatever its transport.
 //
-// A transport joins by a System of its own and a call of Run. What not every transport
-// can do is an optional interface, or returns errors.ErrUnsupported: each story says
-// what must hold instead.
+// A transport implements System and calls Run. A transport that cannot do something does
+// not implement an optional interface, or returns errors.ErrUnsupported. Each story says
+// what must hold then.
 package transporttest
 
 import (
@@ -20,8 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Bounds is what a story wants of the system it is told on. The zero value of a field
-// is the default.
+// Bounds are the settings that a story needs. A zero field means the default.
 type Bounds struct {
 	HistoryMessages int
 	HistoryAge      time.Duration
@@ -31,13 +30,13 @@ type Bounds struct {
 	Rules           []broker.Rule
 }
 
-// A System is a fresh daemon and a way to subscribe to it.
+// A System is a fresh daemon, and subscribes to it.
 type System interface {
 	// Publish publishes a message.
 	Publish(item wire.PublishItem) wire.Position
 	// Delete empties a topic.
 	Delete(topic string)
-	// Subscribe subscribes, by the transport under test. The error is a *wire.Problem.
+	// Subscribe subscribes on the transport under test. The error is a *wire.Problem.
 	Subscribe(o Opening) (Subscriber, error)
 	// Drain ends the daemon's sessions.
 	Drain()
@@ -45,48 +44,47 @@ type System interface {
 	Sweep()
 }
 
-// An Opening is what a subscriber asks for.
+// An Opening has what a subscriber asks for.
 type Opening struct {
 	Topics []wire.Start
-	Client string // whose messages it is not sent, as its own; empty: none
+	Client string // its own messages have this name and are not sent to it; empty: none
 }
 
 // A Subscriber is one subscriber on the transport under test.
 type Subscriber interface {
-	// Positions are those that it was told when it began.
+	// Positions returns the positions that the subscriber got at its begin.
 	Positions() []wire.Position
 
 	// Next waits for the next message or gap.
 	Next() (wire.Content, error)
 
 	// Change changes the subscriptions, also while the subscriber waits, and returns the
-	// positions that it was told.
+	// positions in the reply.
 	Change(add []wire.Start, remove []string) ([]wire.Position, error)
 
-	// Return loses the connection and comes back, by what the transport has for that, as
-	// one whom the last frames that Next returned, so many, did not reach.
+	// Return loses the connection and reconnects as the transport does it. The last frames
+	// that Next returned, lost of them, count as not received.
 	Return(lost int)
 
-	// Close leaves.
+	// Close closes the connection.
 	Close()
 }
 
-// Away may be implemented by a Subscriber. Of one that is away between answers the
-// daemon keeps nothing then: it is never slow, for it comes back from its positions.
+// A Subscriber may implement Away. While IsAway, between answers, the daemon keeps nothing
+// for it. So it is never slow: it resumes from its positions.
 type Away interface{ IsAway() bool }
 
-// Seated may be implemented by a Subscriber whose session outlives its connections.
+// A Subscriber may implement Seated if its session outlives its connections.
 type Seated interface {
-	// End ends the session, as another connection of the same client's may.
+	// End ends the session, as another connection of the same client can.
 	End() error
-	// Rival returns another subscriber, which takes this one's place.
+	// Rival returns another subscriber that takes over this one's session.
 	Rival() (Subscriber, error)
-	// Leaves reports whether a subscriber that is not asked for its Next has left its
-	// session alone.
+	// Leaves reports whether the subscriber has no poll while nobody calls Next.
 	Leaves() bool
 }
 
-// A story is told on a system of its own.
+// A story is run on a system of its own.
 type story struct {
 	bounds Bounds
 	tell   func(s *scene)
@@ -95,42 +93,42 @@ type story struct {
 
 func stories() map[string]story {
 	return map[string]story{
-		"order":                   {tell: order},
-		"payloads":                {tell: payloads},
-		"message metadata":        {tell: metadata},
-		"hello":                   {tell: hello},
-		"many topics":             {tell: manyTopics},
-		"resume by position":      {tell: resume},
-		"connection lost":         {tell: connectionLost},
-		"connection lost often":   {tell: connectionLostOften},
-		"gap sent again":          {bounds: Bounds{HistoryMessages: 3}, tell: gapSentAgain},
-		"few unacked":             {bounds: Bounds{Unacked: 3, Queue: 4}, tell: fewUnacked},
-		"gap evicted":             {bounds: Bounds{HistoryMessages: 3}, tell: gapEvicted},
-		"gap expired":             {bounds: Bounds{HistoryAge: time.Minute}, tell: gapExpired, clock: true},
-		"gap restarted":           {tell: gapRestarted},
-		"gap for a short life":    {tell: gapTTL, clock: true},
-		"gap deleted":             {tell: gapDeleted},
-		"slow resumes":            {bounds: Bounds{HistoryMessages: 10, Queue: 4}, tell: slowResumes},
-		"slow drops the oldest":   {bounds: slowBounds(broker.DropOldest), tell: slowDropsOldest},
-		"slow conflates":          {bounds: slowBounds(broker.Conflate), tell: slowConflates},
-		"slow is disconnected":    {bounds: slowBounds(broker.Disconnect), tell: slowIsDisconnected},
-		"max rate":                {tell: maxRate, clock: true},
-		"own messages":            {tell: ownMessages},
-		"change while waiting":    {tell: changeWhileWaiting},
-		"pattern added":           {tell: patternAdded},
-		"change that is refused":  {bounds: Bounds{Subscriptions: 3}, tell: changeRefused},
-		"what is there is kept":   {tell: changePresent},
-		"too many subscriptions":  {bounds: Bounds{Subscriptions: 3}, tell: tooManySubscriptions},
-		"waiting for long":        {tell: waitingForLong, clock: true},
-		"away for too long":       {tell: awayForTooLong, clock: true},
-		"ended by its client":     {tell: endedByClient},
-		"taken over by another":   {tell: takenOver, clock: true}, // or nobody knows which poll is the newer
-		"drain":                   {tell: drain},
-		"drain and come back not": {tell: drained},
+		"order":                     {tell: order},
+		"payloads":                  {tell: payloads},
+		"message metadata":          {tell: metadata},
+		"hello":                     {tell: hello},
+		"many topics":               {tell: manyTopics},
+		"resume by position":        {tell: resume},
+		"connection lost":           {tell: connectionLost},
+		"connection lost often":     {tell: connectionLostOften},
+		"gap sent again":            {bounds: Bounds{HistoryMessages: 3}, tell: gapSentAgain},
+		"few unacked":               {bounds: Bounds{Unacked: 3, Queue: 4}, tell: fewUnacked},
+		"gap evicted":               {bounds: Bounds{HistoryMessages: 3}, tell: gapEvicted},
+		"gap expired":               {bounds: Bounds{HistoryAge: time.Minute}, tell: gapExpired, clock: true},
+		"gap restarted":             {tell: gapRestarted},
+		"gap for a short life":      {tell: gapTTL, clock: true},
+		"gap deleted":               {tell: gapDeleted},
+		"slow resumes":              {bounds: Bounds{HistoryMessages: 10, Queue: 4}, tell: slowResumes},
+		"slow drops the oldest":     {bounds: slowBounds(broker.DropOldest), tell: slowDropsOldest},
+		"slow conflates":            {bounds: slowBounds(broker.Conflate), tell: slowConflates},
+		"slow is disconnected":      {bounds: slowBounds(broker.Disconnect), tell: slowIsDisconnected},
+		"max rate":                  {tell: maxRate, clock: true},
+		"own messages":              {tell: ownMessages},
+		"change while waiting":      {tell: changeWhileWaiting},
+		"pattern added":             {tell: patternAdded},
+		"change that is refused":    {bounds: Bounds{Subscriptions: 3}, tell: changeRefused},
+		"change of a present topic": {tell: changePresent},
+		"too many subscriptions":    {bounds: Bounds{Subscriptions: 3}, tell: tooManySubscriptions},
+		"waiting for long":          {tell: waitingForLong, clock: true},
+		"away for too long":         {tell: awayForTooLong, clock: true},
+		"ended by its client":       {tell: endedByClient},
+		"taken over by another":     {tell: takenOver, clock: true}, // otherwise either poll may be the newer one
+		"drain":                     {tell: drain},
+		"drain refuses clients":     {tell: drained},
 	}
 }
 
-// Run tells every story, each in a bubble of fake time on a system of its own.
+// Run runs every story with fake time, each on a system of its own.
 func Run(t *testing.T, start func(t *testing.T, b Bounds) System) {
 	for name, story := range stories() {
 		t.Run(name, func(t *testing.T) {
@@ -141,8 +139,7 @@ func Run(t *testing.T, start func(t *testing.T, b Bounds) System) {
 	}
 }
 
-// RunInRealTime tells the stories that need no fake time, on a system that cannot have
-// it: one on real sockets.
+// RunInRealTime runs the stories that need no fake time, on a system with real sockets.
 func RunInRealTime(t *testing.T, start func(t *testing.T, b Bounds) System) {
 	for name, story := range stories() {
 		if story.clock {
@@ -152,8 +149,8 @@ func RunInRealTime(t *testing.T, start func(t *testing.T, b Bounds) System) {
 	}
 }
 
-// tellInRealTime tells the story until it went as it is meant to. No other story
-// depends on what settle leaves undone; one that does is told again, with more time.
+// tellInRealTime runs a story. If settle was too short for the story, it runs again with a
+// longer one.
 func (y story) tellInRealTime(t *testing.T, start func(t *testing.T, b Bounds) System) {
 	const longest = 5 * time.Second
 	for pause := time.Millisecond; pause < longest; pause *= 2 {
@@ -162,19 +159,19 @@ func (y story) tellInRealTime(t *testing.T, start func(t *testing.T, b Bounds) S
 			return
 		}
 	}
-	require.Fail(t, "what was to happen first never did")
+	require.Fail(t, "the story never settled")
 }
 
-// A scene is a story being told.
+// A scene is the run of a story.
 type scene struct {
 	*testing.T
 	System
-	real   bool   // it is told in real time
-	again  bool   // set by a story that went another way, as may happen in real time
-	settle func() // lets what has begun come to its end; in real time it may not have
+	real   bool   // the story runs in real time
+	again  bool   // the story sets it if settle was too short in real time
+	settle func() // waits until goroutines are idle; in real time it may be too short
 }
 
-// subscribe subscribes to topics, until the story's end.
+// subscribe subscribes to topics until the story ends.
 func (s *scene) subscribe(topics ...wire.Start) Subscriber {
 	s.Helper()
 	return s.open(Opening{Topics: topics})
@@ -203,7 +200,7 @@ func (s *scene) publish(item wire.PublishItem) wire.Position {
 	return p
 }
 
-// wants receives as many frames as want has words and compares: "a1 gap(slow:a1-5)".
+// wants receives one frame for each word of want and compares: "a1 gap(slow:a1-5)".
 func (s *scene) wants(sub Subscriber, want string) wire.Position {
 	s.Helper()
 	var got []string
@@ -219,7 +216,7 @@ func (s *scene) wants(sub Subscriber, want string) wire.Position {
 	return last
 }
 
-// wantsEnd receives the end, and returns why.
+// wantsEnd receives the end, and returns its problem.
 func (s *scene) wantsEnd(sub Subscriber, code wire.Code) wire.Problem {
 	s.Helper()
 	c, err := sub.Next()
@@ -234,8 +231,8 @@ func (s *scene) wantsProblem(err error, code wire.Code, context ...any) wire.Pro
 	return *p
 }
 
-// waits begins to receive as many frames, while the story goes on, and returns how to
-// get what each was, or what was wrong.
+// waits receives this many frames in the background. The channel has each of them as a
+// word, or the error.
 func (s *scene) waits(sub Subscriber, frames int) <-chan string {
 	got := make(chan string, frames)
 	go func() {
@@ -254,7 +251,7 @@ func (s *scene) waits(sub Subscriber, frames int) <-chan string {
 	return got
 }
 
-// describe writes a frame as one word, and returns the position after it.
+// describe returns a frame as one word, and the position after it.
 func describe(c wire.Content) (string, wire.Position) {
 	if g := c.Gap; g != nil {
 		return fmt.Sprintf("gap(%s:%s%d-%d)", g.Reason, g.Topic, g.After.Offset, g.Position.Offset), g.Position
@@ -263,7 +260,7 @@ func describe(c wire.Content) (string, wire.Position) {
 	return fmt.Sprintf("%s%d", p.Topic, p.Offset), p
 }
 
-// span is "a3 a4 a5" for span(3, 5).
+// span returns "a3 a4 a5" for span(3, 5).
 func span(from, to int) string {
 	words := make([]string, 0, to-from+1)
 	for n := from; n <= to; n++ {
