@@ -19,7 +19,7 @@ import (
 type conversation struct {
 	transport.Duplex
 
-	giveUp context.CancelFunc // ends the command that waits, if any
+	giveUp context.CancelFunc // ends the command that waits, if any: nobody needs its reply
 	finish func() *wire.Reply // the second half of a command that has waited
 
 	wroteFrames bool // since the last read
@@ -41,7 +41,7 @@ func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 	_ = nc.Close() // c.fd keeps the connection open
 	c.begins(d.Ahead)
 	d.Ahead = nil
-	c.talk, c.bare, c.deflates = &conversation{Duplex: d}, true, d.Deflates
+	c.talk, c.bare, c.deflates = &conversation{Duplex: d, giveUp: func() {}}, true, d.Deflates
 	c.begin(func(c *conn) {
 		c.beginPoll(d.Session, d.Request)
 		c.stepPoll() // hello precedes the replies to commands that were read ahead
@@ -93,7 +93,7 @@ func (c *conn) act(a transport.Action) {
 		c.ending = closing
 	}
 	if a.End {
-		c.talk.cancel()
+		c.talk.giveUp()
 		c.abandonPoll()
 	}
 }
@@ -117,16 +117,9 @@ func (c *conn) carryOutLater(command transport.Later) {
 	})
 }
 
-// cancel ends the command that waits, if any: nobody needs its reply.
-func (t *conversation) cancel() {
-	if t.giveUp != nil {
-		t.giveUp()
-	}
-}
-
 // end ends the conversation because its connection leaves.
 func (t *conversation) end() {
-	t.cancel()
+	t.giveUp()
 	if t.finish != nil {
 		t.finish()
 	}

@@ -54,13 +54,13 @@ type Answer struct {
 type State uint8
 
 const (
-	// Over: the answer is complete, or has failed.
+	// Over means that the answer is complete, or has failed.
 	Over State = iota
-	// Parked: the poll is parked on its Sink.
+	// Parked means that the poll is parked on its Sink.
 	Parked
-	// Waiting: the session has no frames; call Wait.
+	// Waiting means that the session has no frames. Call Wait.
 	Waiting
-	// Continues: a part was written; call Go once the Sink is flushed.
+	// Continues means that a part was written. Call Go once the Sink is flushed.
 	Continues
 )
 

@@ -70,11 +70,11 @@ type Subscriber interface {
 	Close()
 }
 
-// A Subscriber may implement Away. While IsAway, between answers, the daemon keeps nothing
-// for it. So it is never slow: it resumes from its positions.
+// Away is an optional interface of a Subscriber. Between answers of a client that IsAway the
+// daemon keeps nothing for it. So it is never slow: it resumes from its positions.
 type Away interface{ IsAway() bool }
 
-// A Subscriber may implement Seated if its session outlives its connections.
+// Seated is an optional interface of a Subscriber whose session outlives its connections.
 type Seated interface {
 	// End ends the session, as another connection of the same client can.
 	End() error
