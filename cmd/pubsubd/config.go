@@ -17,26 +17,26 @@ func configCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		saidCommand("check", "Say ok and a summary, with warnings, or everything that is wrong (exit code 2)",
-			func(s config.Said) string { return "ok\n" + s.Summary() }),
-		saidCommand("print", "Print the configuration as a file, with the origin of all that was given", config.Said.YAML),
-		saidCommand("env", "Print the configuration as environment variables, quoted for a shell", config.Said.Environment),
-		saidCommand("doc", "Print what every setting is, in Markdown",
-			func(config.Said) string { return config.Document() }),
+		showCommand("check", "Say ok and a summary, with warnings, or everything that is wrong (exit code 2)",
+			func(s config.Loaded) string { return "ok\n" + s.Summary() }),
+		showCommand("print", "Print the configuration as a file, with the origin of all that was given", config.Loaded.YAML),
+		showCommand("env", "Print the configuration as environment variables, quoted for a shell", config.Loaded.Environment),
+		showCommand("doc", "Print what every setting is, in Markdown",
+			func(config.Loaded) string { return config.Document() }),
 	)
 	return cmd
 }
 
-// saidCommand reads what serve would, given the same flags, and shows it.
-func saidCommand(use, short string, show func(config.Said) string) *cobra.Command {
+// showCommand reads what serve would, given the same flags, and shows it.
+func showCommand(use, short string, show func(config.Loaded) string) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs)}
 	loader := bind(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		said, err := loader.Read(os.Environ())
+		loaded, err := loader.Read(os.Environ())
 		if err != nil {
 			return usageError{err}
 		}
-		fmt.Fprint(cmd.OutOrStdout(), show(said))
+		fmt.Fprint(cmd.OutOrStdout(), show(loaded))
 		return nil
 	}
 	return cmd

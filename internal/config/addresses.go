@@ -18,8 +18,8 @@ func address(to *string, def, allowed string) *field {
 	})
 }
 
-// isAddress reports whether s is host:port with a number for a port. The host
-// may be empty (every interface), a name, or an IP address.
+// isAddress reports whether s is host:port with a numeric port. The host may be empty (every
+// interface), a name, or an IP address.
 func isAddress(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || strings.ContainsAny(host, " /@") {
@@ -34,9 +34,9 @@ func isAddress(s string) bool {
 	return err == nil
 }
 
-// isLoopback reports whether only this machine can reach the address. It resolves
-// no name but localhost (RFC 6761, section 6.3): another name may have changed its
-// meaning by the time the daemon listens.
+// isLoopback reports whether only this machine can reach the address. Of names it knows only
+// localhost (RFC 6761, section 6.3): another name may resolve differently when the daemon
+// listens.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -49,8 +49,7 @@ func isLoopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// maxOrigins bounds the list of origins: pubsubd makes the headers of answers for
-// each of them every second.
+// maxOrigins bounds the origins. Every second, pubsubd makes headers of answers for each.
 const maxOrigins = 100
 
 // everyOrigin stands for all origins.
@@ -75,9 +74,9 @@ func origins(to *[]string) *field {
 	}.field(to, nil)
 }
 
-// isOrigin reports whether a browser would send s as an origin (HTML standard,
-// section "Serialization of an origin"); any other text would never match. null is
-// not one, because any page can send it.
+// isOrigin reports whether a browser would send s as an origin (HTML standard, section
+// "Serialization of an origin"). Any other text would never match. null is refused, because
+// any page can send it.
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -96,14 +95,14 @@ func isOriginHost(host string) bool {
 	return host != "" && strings.Trim(host, "abcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
 }
 
-// isOriginPort reports whether a browser would send this port. It omits the
-// scheme's default port.
+// isOriginPort reports whether a browser would send this port. Browsers omit the scheme's
+// default port.
 func isOriginPort(scheme, port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && strconv.FormatUint(n, 10) == port && scheme+port != "http80" && scheme+port != "https443"
 }
 
-// maxProxies bounds the list of proxies, which is searched for each connection.
+// maxProxies bounds the proxies. pubsubd searches the list for each connection.
 const maxProxies = 100
 
 // proxies is a list of addresses and networks.
@@ -116,7 +115,7 @@ func proxies(to *[]netip.Prefix) *field {
 	}.field(to, nil)
 }
 
-// parseNetwork reads a network, or an address, which is a network of one.
+// parseNetwork reads a network, or an address as a network of one address.
 func parseNetwork(text string) (netip.Prefix, error) {
 	if strings.ContainsAny(text, "/%") { // ParsePrefix refuses a zone
 		return netip.ParsePrefix(text)
@@ -153,7 +152,7 @@ func hookURL(to *string) *field {
 	})
 }
 
-// checkHookURL refuses a URL with a password, because the setting is shown.
+// checkHookURL refuses a URL with a password, because logs show the setting.
 func checkHookURL(s string) error {
 	u, err := url.Parse(s)
 	return within(s == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.Fragment == "")

@@ -72,7 +72,7 @@ func TestOrigins(t *testing.T) {
 		"chrome-extension://abcdef": true,
 
 		"":                          false,
-		"*":                         false, // as one of several; alone it is every origin
+		"*":                         false, // not one of several; alone it means every origin
 		"null":                      false,
 		"app.example":               false,
 		"app.example:8443":          false,
@@ -101,12 +101,12 @@ func TestOrigins(t *testing.T) {
 	} {
 		require.Equal(t, want, isOrigin(origin), "isOrigin(%q)", origin)
 		if want {
-			require.NoError(t, new(http.CrossOriginProtection).AddTrustedOrigin(origin), "net/http takes it, too")
+			require.NoError(t, new(http.CrossOriginProtection).AddTrustedOrigin(origin), "net/http accepts it")
 		}
 	}
 }
 
-// A list is written in the file as a list or in one line, elsewhere in one line.
+// A file may have a YAML list or one line with commas; flags and variables have one line.
 func TestAListOfOrigins(t *testing.T) {
 	two := []string{"https://app.example", "http://localhost:3000"}
 	for name, yaml := range map[string]string{
@@ -151,7 +151,7 @@ func TestProxiesAreAddressesOrNetworks(t *testing.T) {
 		"::1":                     {"::1/128"},
 		"10.0.0.7/32 , fd00::/8":  {"10.0.0.7/32", "fd00::/8"},
 		"127.0.0.0/8,10.1.0.0/16": {"127.0.0.0/8", "10.1.0.0/16"},
-		"10.0.0.0/8,10.0.0.7":     {"10.0.0.0/8", "10.0.0.7/32"}, // one within the other does no harm
+		"10.0.0.0/8,10.0.0.7":     {"10.0.0.0/8", "10.0.0.7/32"}, // networks may overlap
 	} {
 		require.NoError(t, f.set(text), text)
 		var got []string

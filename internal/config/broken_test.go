@@ -13,28 +13,28 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
-// What a user is told about each mistake stands in testdata/broken.golden, to be
-// read by people: would you know what to change?
+// testdata/broken.golden has the error for each mistake. Read it: would you know what to
+// change?
 func TestBrokenInput(t *testing.T) {
 	file, err := filepath.Abs("testdata/broken.golden")
 	require.NoError(t, err)
 	t.Chdir(t.TempDir())
 	certtest.Pair{Cert: "cert.pem", Key: "key.pem"}.Write(t)
 	certtest.Pair{Cert: "other-cert.pem", Key: "other-key.pem"}.Write(t)
-	var told strings.Builder
+	var errors strings.Builder
 	for _, tt := range broken {
-		fmt.Fprintf(&told, "== %s\n", tt.name)
+		fmt.Fprintf(&errors, "== %s\n", tt.name)
 		for _, line := range strings.Split(strings.TrimSuffix(tt.yaml, "\n"), "\n") {
 			if tt.yaml != "" {
-				fmt.Fprintf(&told, "    %s\n", line)
+				fmt.Fprintf(&errors, "    %s\n", line)
 			}
 		}
-		if said := strings.TrimSpace(strings.Join(append(tt.environ, tt.args...), " ")); said != "" {
-			fmt.Fprintf(&told, "  $ %s\n", said)
+		if given := strings.TrimSpace(strings.Join(append(tt.environ, tt.args...), " ")); given != "" {
+			fmt.Fprintf(&errors, "  $ %s\n", given)
 		}
-		fmt.Fprintf(&told, "%s\n\n", tt.told(t))
+		fmt.Fprintf(&errors, "%s\n\n", tt.error(t))
 	}
-	golden(t, file, told.String())
+	golden(t, file, errors.String())
 }
 
 type brokenInput struct {
@@ -44,7 +44,7 @@ type brokenInput struct {
 	args    []string
 }
 
-func (b brokenInput) told(t *testing.T) error {
+func (b brokenInput) error(t *testing.T) error {
 	t.Helper()
 	args := b.args
 	if b.yaml != "" {
@@ -64,11 +64,11 @@ var broken = []brokenInput{
 		environ: []string{"PUBSUBD_MESSAGE_BYTES=9MiB", "PUBSUBD_SESION_QUEUE=5"}, args: []string{"--poll-timeout=25", "--log-level=loud"}},
 
 	{name: "unknown key", yaml: "history:\n  aeg: 2m\n"},
-	{name: "unknown key, nothing like it", yaml: "colour: blue\n"},
+	{name: "unknown key, no similar one", yaml: "colour: blue\n"},
 	{name: "unknown section", yaml: "log:\n  level: info\nhystory:\n  age: 2m\n"},
-	{name: "doubled key", yaml: "history:\n  age: 2m\n  bytes: 1MiB\n  age: 3m\n"},
-	{name: "doubled section", yaml: "history:\n  age: 2m\nhistory:\n  bytes: 1MiB\n"},
-	{name: "doubled across spellings", yaml: "history.age: 2m\nhistory:\n  age: 3m\n"},
+	{name: "duplicate key", yaml: "history:\n  age: 2m\n  bytes: 1MiB\n  age: 3m\n"},
+	{name: "duplicate section", yaml: "history:\n  age: 2m\nhistory:\n  bytes: 1MiB\n"},
+	{name: "duplicate key in two spellings", yaml: "history.age: 2m\nhistory:\n  age: 3m\n"},
 	{name: "value for a section", yaml: "history: 2m\n"},
 	{name: "list for a section", yaml: "history:\n- age: 2m\n"},
 	{name: "section for a value", yaml: "history:\n  age:\n    seconds: 5\n"},
@@ -76,13 +76,13 @@ var broken = []brokenInput{
 	{name: "nothing for a value", yaml: "history:\n  age:\n"},
 	{name: "anchors", yaml: "history:\n  age: &a 2m\nsession:\n  inactivity_timeout: *a\n"},
 	{name: "two documents", yaml: "log:\n  level: info\n---\nlog:\n  level: warn\n"},
-	{name: "no mapping", yaml: "just words\n"},
-	{name: "no YAML", yaml: "log: {level: info\n"},
+	{name: "not a mapping", yaml: "just words\n"},
+	{name: "not YAML", yaml: "log: {level: info\n"},
 	{name: "only comments", yaml: "# log:\n#   level: info\n"},
 	{name: "tabs", yaml: "log:\n\tlevel: info\n"},
 	{name: "missing file", args: []string{"--config=missing.yaml"}},
-	{name: "no file's name", args: []string{"--config="}},
-	{name: "no file's name in the environment", environ: []string{"PUBSUBD_CONFIG="}},
+	{name: "empty file name", args: []string{"--config="}},
+	{name: "empty file name in the environment", environ: []string{"PUBSUBD_CONFIG="}},
 
 	{name: "count: word", args: []string{"--history-messages=many"}},
 	{name: "count: zero", args: []string{"--history-messages=0"}},
@@ -106,8 +106,8 @@ var broken = []brokenInput{
 	{name: "origin: a slash at the end", args: []string{"--cors-origins=https://app.example, https://other.example/"}},
 	{name: "origin: no scheme", environ: []string{"PUBSUBD_CORS_ORIGINS=app.example"}},
 	{name: "origin: null", yaml: "cors:\n  origins: [https://app.example, \"null\"]\n"},
-	{name: "origin: every one and another", yaml: "cors:\n  origins:\n  - \"*\"\n  - https://app.example\n"},
-	{name: "origin: every one, without quotes", yaml: "cors:\n  origins: *\n"},
+	{name: "origin: * and another", yaml: "cors:\n  origins:\n  - \"*\"\n  - https://app.example\n"},
+	{name: "origin: * without quotes", yaml: "cors:\n  origins: *\n"},
 	{name: "origin: a list in the list", yaml: "cors:\n  origins:\n  - https://app.example\n  - [https://other.example]\n"},
 	{name: "origin: twice", args: []string{"--cors-origins=https://app.example,https://app.example"}},
 
@@ -116,15 +116,15 @@ var broken = []brokenInput{
 	{name: "history smaller than a message, by file", yaml: "history:\n  bytes: 32KiB\n"},
 	{name: "rule: all at once", yaml: "topics:\n  prices:\n    patern: prices.>\n    history: {age: soon, size: 5}\n    slow: drop-oldest\n"},
 	{name: "rule: no pattern", yaml: "topics:\n  prices:\n    history:\n      age: 5s\n"},
-	{name: "rule: nothing at all", yaml: "topics:\n  prices:\n"},
+	{name: "rule: empty", yaml: "topics:\n  prices:\n"},
 	{name: "rule: no pattern, by variable", environ: []string{"PUBSUBD_TOPICS_PRICES_HISTORY_AGE=5s"}},
 	{name: "rule: no pattern, by flag", args: []string{"--topics", "prices.history.age=5s"}},
-	{name: "rule: a pattern that goes on", yaml: "topics:\n  prices:\n    pattern: prices.>.old\n"},
+	{name: "rule: a pattern that continues after >", yaml: "topics:\n  prices:\n    pattern: prices.>.old\n"},
 	{name: "rule: a wildcard in a token", environ: []string{"PUBSUBD_TOPICS_PRICES_PATTERN=prices.ac*"}},
 	{name: "rule: an empty token", args: []string{"--topics=prices.pattern=prices..>"}},
 	{name: "rule: an empty pattern", args: []string{"--topics=prices.pattern="}},
 	{name: "rule: a wildcard without quotes", yaml: "topics:\n  all:\n    pattern: *\n"},
-	{name: "rule: the rest without quotes", yaml: "topics:\n  all:\n    pattern: >\n    slow: conflate\n"},
+	{name: "rule: > without quotes", yaml: "topics:\n  all:\n    pattern: >\n    slow: conflate\n"},
 	{name: "rule: a pattern twice", yaml: "topics:\n  prices: {pattern: prices.>}\n", environ: []string{"PUBSUBD_TOPICS_MARKET_PATTERN=prices.>"}},
 	{name: "rule: history smaller than a message", yaml: "topics:\n  prices:\n    pattern: prices.>\n    history:\n      bytes: 1KiB\n"},
 	{name: "rule: history larger than the budget", environ: []string{"PUBSUBD_TOPICS_P_PATTERN=p", "PUBSUBD_TOPICS_P_HISTORY_BYTES=1GiB"}},
@@ -132,80 +132,80 @@ var broken = []brokenInput{
 	{name: "rule: keep alone", yaml: "topics:\n  prices:\n    pattern: prices.>\n    keep: 5\n"},
 	{name: "rule: keep with another policy", environ: []string{"PUBSUBD_TOPICS_P_PATTERN=p", "PUBSUBD_TOPICS_P_SLOW=resume"}, args: []string{"--topics=p.keep=5"}},
 	{name: "rule: keep of zero", environ: []string{"PUBSUBD_TOPICS_P_PATTERN=p", "PUBSUBD_TOPICS_P_SLOW=drop_oldest", "PUBSUBD_TOPICS_P_KEEP=0"}},
-	{name: "rule: a policy that is none", args: []string{"--topics=p.pattern=p", "--topics=p.slow=drop"}},
+	{name: "rule: an unknown policy", args: []string{"--topics=p.pattern=p", "--topics=p.slow=drop"}},
 	{name: "rule: a name in capitals", yaml: "topics:\n  Prices: {pattern: prices.>}\n"},
 	{name: "rule: a name with an underscore", yaml: "topics:\n  my_prices:\n    pattern: prices.>\n"},
 	{name: "rule: a pattern for a name", yaml: "topics:\n  prices.>:\n    slow: conflate\n"},
 	{name: "rule: a list", yaml: "topics:\n- pattern: prices.>\n"},
 	{name: "rule: a value", yaml: "topics:\n  prices: conflate\n"},
-	{name: "rule: doubled", yaml: "topics:\n  prices: {pattern: prices.>}\n  prices: {pattern: prices.*}\n"},
+	{name: "rule: duplicate", yaml: "topics:\n  prices: {pattern: prices.>}\n  prices: {pattern: prices.*}\n"},
 	{name: "rule: a section for a value", yaml: "topics:\n  prices:\n    pattern: [a, b]\n    slow: {policy: conflate}\n"},
-	{name: "rule: variables that are none", environ: []string{"PUBSUBD_TOPICS_PRICES=prices.>", "PUBSUBD_TOPICS_PRICES_PATERN=a", "PUBSUBD_TOPICS__PATTERN=a", "PUBSUBD_TOPICS_prices_PATTERN=a"}},
-	{name: "rule: flags that are none", args: []string{"--topics=prices", "--topics=prices.patern=prices.>", "--topics=Prices.pattern=a", "--topics=pattern=a", "--topics="}},
+	{name: "rule: unknown variables", environ: []string{"PUBSUBD_TOPICS_PRICES=prices.>", "PUBSUBD_TOPICS_PRICES_PATERN=a", "PUBSUBD_TOPICS__PATTERN=a", "PUBSUBD_TOPICS_prices_PATTERN=a"}},
+	{name: "rule: invalid flags", args: []string{"--topics=prices", "--topics=prices.patern=prices.>", "--topics=Prices.pattern=a", "--topics=pattern=a", "--topics="}},
 
 	{name: "rate: a number alone", yaml: "rates:\n  publishes:\n    address: 100\n"},
-	{name: "rate: none at all", environ: []string{"PUBSUBD_RATES_POLLS_ALL=0/s"}},
+	{name: "rate: zero", environ: []string{"PUBSUBD_RATES_POLLS_ALL=0/s"}},
 	{name: "rate: another unit", args: []string{"--rates-sessions-address=5/d"}},
 	{name: "rate: a burst without its word", yaml: "rates.requests.all: 100/s 500\n"},
-	{name: "rate: a burst of none", args: []string{"--rates-polls-address=100/s burst 0"}},
-	{name: "rate: too seldom", args: []string{"--rates-topics-principal=0.5/h"}},
-	{name: "rate: a scope that is none", yaml: "rates:\n  publishes:\n    addresses: 5/s\n"},
-	{name: "rate: a kind that is none", yaml: "rates:\n  publish:\n    address: 5/s\n"},
-	{name: "rate: of principals, for what has none yet", environ: []string{"PUBSUBD_RATES_CONNECTIONS_PRINCIPAL=5/s"}},
-	{name: "rate: of principals, for guesses", yaml: "rates:\n  misses:\n    principal: 5/s\n"},
+	{name: "rate: a burst of zero", args: []string{"--rates-polls-address=100/s burst 0"}},
+	{name: "rate: below the lowest", args: []string{"--rates-topics-principal=0.5/h"}},
+	{name: "rate: an unknown scope", yaml: "rates:\n  publishes:\n    addresses: 5/s\n"},
+	{name: "rate: an unknown kind", yaml: "rates:\n  publish:\n    address: 5/s\n"},
+	{name: "rate: per principal, before the principal is known", environ: []string{"PUBSUBD_RATES_CONNECTIONS_PRINCIPAL=5/s"}},
+	{name: "rate: per principal, for misses", yaml: "rates:\n  misses:\n    principal: 5/s\n"},
 	{name: "rate: a kind without its scope", yaml: "rates:\n  polls: 5/s\n"},
 	{name: "rate: more for one than for all", environ: []string{"PUBSUBD_RATES_POLLS_ADDRESS=10/s", "PUBSUBD_RATES_POLLS_ALL=300/m"}},
 	{name: "rate: more for a principal than for all", yaml: "rates:\n  publishes: {all: 5/s, principal: 6/s burst 1}\n"},
 	{name: "rate: more for a pattern than for all", yaml: "rates: {publishes: {all: 5/s}}\ntopics:\n  chat: {pattern: chat.*, rate: 10/s}\n"},
-	{name: "rule: a rate that is none", args: []string{"--topics=chat.pattern=chat.*", "--topics=chat.rate=often"}},
-	{name: "limits: none for no bound", yaml: "limits:\n  connections: 0\n  address_connections: none\n  address_calls: -1\n"},
-	{name: "limits: no bound where there must be one", yaml: "limits:\n  calls: off\n  waiting_calls: 0\n"},
+	{name: "rule: an invalid rate", args: []string{"--topics=chat.pattern=chat.*", "--topics=chat.rate=often"}},
+	{name: "limits: zero, none or -1 for no bound", yaml: "limits:\n  connections: 0\n  address_connections: none\n  address_calls: -1\n"},
+	{name: "limits: off where a bound is required", yaml: "limits:\n  calls: off\n  waiting_calls: 0\n"},
 	{name: "limits: one address above all", args: []string{"--limits-connections=1000", "--limits-address-connections=1001"}},
 	{name: "limits: calls of one address above all", yaml: "limits: {calls: 16, waiting_calls: 32, address_calls: 50}\n"},
 	{name: "limits: subscriptions of one session above all", args: []string{"--limits-subscriptions=500"}, environ: []string{"PUBSUBD_LIMITS_ALL_SUBSCRIPTIONS=499"}},
 	{name: "limits: fewer subscriptions than one session may have by default", yaml: "limits:\n  all_subscriptions: 999\n"},
 	{name: "limits: a wait longer than an answer may take", environ: []string{"PUBSUBD_LIMITS_WAIT=1m"}},
-	{name: "limits: a plural too much", environ: []string{"PUBSUBD_LIMITS_PENDING_MESSAGES=5"}},
+	{name: "limits: an incomplete name", environ: []string{"PUBSUBD_LIMITS_PENDING_MESSAGES=5"}},
 	{name: "hook: no secret", yaml: "hooks:\n  publish:\n    url: http://127.0.0.1:9000/publish\n"},
-	{name: "hook: a secret that is short", environ: []string{"PUBSUBD_HOOKS_PUBLISH_SECRET=whsec_c2hvcnQ="}},
-	{name: "hook: a secret that is too short, beside a URL", yaml: "hooks:\n  publish:\n    url: http://127.0.0.1:9000/publish\n    secret: short\n"},
-	{name: "hook: a secret that is no base64", args: []string{"--hooks-publish-secret=whsec_hunter2 hunter2 hunter2"}},
-	{name: "hook: a URL with a password that is not escaped", args: []string{"--hooks-publish-url=http://daemon:hun%ter2@app/"}},
-	{name: "hook: no URL, with a password", args: []string{"--hooks-publish-url=daemon:hunter2@app/"}},
+	{name: "hook: a short secret", environ: []string{"PUBSUBD_HOOKS_PUBLISH_SECRET=whsec_c2hvcnQ="}},
+	{name: "hook: a short secret and a URL", yaml: "hooks:\n  publish:\n    url: http://127.0.0.1:9000/publish\n    secret: short\n"},
+	{name: "hook: a secret with invalid base64", args: []string{"--hooks-publish-secret=whsec_hunter2 hunter2 hunter2"}},
+	{name: "hook: a URL with an unescaped password", args: []string{"--hooks-publish-url=http://daemon:hun%ter2@app/"}},
+	{name: "hook: an address with a password", args: []string{"--hooks-publish-url=daemon:hunter2@app/"}},
 	{name: "hook: a URL with a password", args: []string{"--hooks-publish-url=http://daemon:hunter2@app/"}},
 	{name: "hook: no URL", yaml: "hooks: {publish: {url: app.example/publish, secret: a secret of more than 24 bytes}}\n"},
 	{name: "hook: no topics", environ: []string{"PUBSUBD_HOOKS_PUBLISH_TOPICS="}},
-	{name: "hook: a pattern that is none, and no calls", args: []string{"--hooks-publish-topics=chat.*,prices.>.old"}, environ: []string{"PUBSUBD_HOOKS_PUBLISH_CALLS=0"}},
+	{name: "hook: an invalid pattern, and no calls", args: []string{"--hooks-publish-topics=chat.*,prices.>.old"}, environ: []string{"PUBSUBD_HOOKS_PUBLISH_CALLS=0"}},
 	{name: "hook: a pattern twice", yaml: "hooks:\n  publish:\n    topics: [\"chat.*\", \"chat.*\"]\n"},
 	{name: "proxies: a name", yaml: "trusted_proxies: [proxy.example]\n"},
 	{name: "proxies: a port", args: []string{"--trusted-proxies=10.0.0.7:8080"}},
 	{name: "proxies: a zone", yaml: "trusted_proxies:\n- fe80::1%eth0\n"},
 	{name: "proxies: bits beyond the network", environ: []string{"PUBSUBD_TRUSTED_PROXIES=127.0.0.1, 10.1.2.3/8"}},
-	{name: "proxies: everyone", yaml: "trusted_proxies: [127.0.0.1, 0.0.0.0/0]\n"},
-	{name: "proxies: everyone of IPv6", yaml: "trusted_proxies: \"::/0\"\n"},
+	{name: "proxies: every address", yaml: "trusted_proxies: [127.0.0.1, 0.0.0.0/0]\n"},
+	{name: "proxies: all of IPv6", yaml: "trusted_proxies: \"::/0\"\n"},
 	{name: "proxies: IPv4 within IPv6", args: []string{"--trusted-proxies=::ffff:10.0.0.7"}},
 	{name: "proxies: twice", yaml: "trusted_proxies: [10.0.0.7, 10.0.0.7/32]\n"},
 	{name: "proxies: leading zeros, which may be octal", args: []string{"--trusted-proxies=010.0.0.7"}},
 
-	{name: "an address in a browser's way", yaml: "listen:\n  public: https://push.example\n"},
+	{name: "a URL for an address", yaml: "listen:\n  public: https://push.example\n"},
 	{name: "a number with separators", yaml: "limits:\n  sessions: 1_000_000\n"},
-	{name: "a number in words of another program", args: []string{"--limits-sessions=100k"}},
-	{name: "a misspelt truth", yaml: "insecure: yes\n"},
+	{name: "a number with the suffix of another program", args: []string{"--limits-sessions=100k"}},
+	{name: "yes for true", yaml: "insecure: yes\n"},
 	{name: "a plural", yaml: "limit:\n  topics: 5\n"},
 	{name: "a setting of another level", yaml: "age: 2m\n"},
 	{name: "a flag's name in the file", yaml: "history-age: 2m\n"},
 	{name: "a variable's name in the file", yaml: "PUBSUBD_HISTORY_AGE: 2m\n"},
-	{name: "a file's name in lower case", environ: []string{"PUBSUBD_history_age=2m"}},
+	{name: "a variable in lower case", environ: []string{"PUBSUBD_history_age=2m"}},
 	{name: "a directory for a file", args: []string{"--config=."}},
-	{name: "JSON with a comma too many", yaml: "{\"history\": {\"age\": \"2m\",},,}\n"},
+	{name: "JSON with too many commas", yaml: "{\"history\": {\"age\": \"2m\",},,}\n"},
 	{name: "TLS: no key", yaml: "tls:\n  cert: cert.pem\n"},
 	{name: "TLS: no certificate", environ: []string{"PUBSUBD_TLS_KEY=key.pem"}},
 	{name: "TLS: no such certificate", yaml: "tls:\n  cert: missing.pem\n  key: key.pem\n"},
 	{name: "TLS: a directory for a key", args: []string{"--tls-cert=cert.pem", "--tls-key=."}},
-	{name: "TLS: another's key", yaml: "tls:\n  cert: cert.pem\n", args: []string{"--tls-key=other-key.pem"}},
-	{name: "TLS: the wrong way round", args: []string{"--tls-cert=key.pem", "--tls-key=cert.pem"}},
-	{name: "TLS: no PEM", environ: []string{"PUBSUBD_TLS_CERT=pubsubd.yaml", "PUBSUBD_TLS_KEY=key.pem"}},
-	{name: "TLS: the key within the certificate's file only", environ: []string{"PUBSUBD_TLS_CERT=cert.pem", "PUBSUBD_TLS_KEY=cert.pem"}},
+	{name: "TLS: the key of another certificate", yaml: "tls:\n  cert: cert.pem\n", args: []string{"--tls-key=other-key.pem"}},
+	{name: "TLS: certificate and key swapped", args: []string{"--tls-cert=key.pem", "--tls-key=cert.pem"}},
+	{name: "TLS: not PEM", environ: []string{"PUBSUBD_TLS_CERT=pubsubd.yaml", "PUBSUBD_TLS_KEY=key.pem"}},
+	{name: "TLS: the certificate's file for a key", environ: []string{"PUBSUBD_TLS_CERT=cert.pem", "PUBSUBD_TLS_KEY=cert.pem"}},
 	{name: "one address twice", args: []string{"--listen-admin=127.0.0.1:8080"}},
 	{name: "public beyond loopback", args: []string{"--listen-public=:8080"}},
 	{name: "admin beyond loopback", yaml: "listen:\n  admin: 0.0.0.0:8081\n"},

@@ -1,10 +1,9 @@
-// Package config reads the daemon's settings from a file, the environment and
-// flags into the Config structs of the packages.
+// Package config reads the daemon's settings from a file, the environment and flags into
+// the Config structs of the packages.
 //
-// A flag overrides the environment, which overrides the file, which overrides the
-// default. An unknown name, or a value that the setting cannot take, is an error. It
-// says where the setting came from and what to write instead. All errors are reported
-// at once. SETTINGS.md beside this file lists every setting.
+// A flag overrides the environment, which overrides the file, which overrides the default.
+// An unknown name and an invalid value are errors, which say where the setting came from and
+// what to write instead. All errors are reported at once. SETTINGS.md lists every setting.
 package config
 
 import (
@@ -24,8 +23,8 @@ type Config struct {
 	TLS    TLS
 	HTTP2  HTTP2
 
-	// Insecure serves everyone who can connect, also from other machines, without
-	// authorisation. Default false: Validate then allows only loopback addresses.
+	// Insecure serves all clients without authorisation, also from other machines. Default
+	// false: Validate then allows only loopback addresses.
 	Insecure bool
 
 	Log       Log
@@ -37,13 +36,13 @@ type Config struct {
 	// applies. Load gives it a rule for each of Broker.Rules, with its rate.
 	Limit limit.Config
 
-	// PublishHook names the application that is asked before a message is published.
+	// PublishHook names the application that checks messages before they are published.
 	// Its MessageBytes is unused: MessageBytes below applies. Default none.
 	PublishHook hook.Config
 
-	// Lane says how polls and small publishes are served over plain HTTP/1.1:
-	// "handoff", the default, and "channel" take their connections over from
-	// net/http, see internal/lane; "off" leaves them there.
+	// Lane selects how polls and small publishes over plain HTTP/1.1 are served. "handoff",
+	// the default, and "channel" move their connections from net/http to internal/lane;
+	// "off" leaves them in net/http.
 	Lane string
 
 	// Origins are the other origins whose pages may use the daemon, as browsers send
@@ -53,18 +52,16 @@ type Config struct {
 	// MessageBytes is the largest payload of a message. Default 64 KiB.
 	MessageBytes int
 
-	// DrainWindow is how long clients may take to leave when the daemon stops; their
-	// sessions end within three quarters of it. Default 10 s; 0 ends all at once and
-	// does not wait.
+	// DrainWindow is how long a drain may take when the daemon stops. Sessions end within
+	// three quarters of it. Default 10 s; 0 ends all sessions at once and does not wait.
 	DrainWindow time.Duration
 
-	// StateFile, if not empty, keeps the state of the daemon over a planned restart:
-	// written at the end of a drain, loaded and removed at start.
+	// StateFile, if not empty, keeps topics over a planned restart. The daemon writes it at
+	// the end of a drain, and loads and removes it at start.
 	StateFile string
 
-	// AddressesFile, if not empty, is written once the daemon is ready:
-	// {"public":"127.0.0.1:40123","admin":"127.0.0.1:40124"}, for scripts that let
-	// it listen on port 0.
+	// AddressesFile, if not empty, is written when the daemon is ready, for scripts that let
+	// it listen on port 0: {"public":"127.0.0.1:40123","admin":"127.0.0.1:40124"}.
 	AddressesFile string
 }
 
@@ -75,15 +72,14 @@ type Listen struct {
 	TCP    string // for clients without HTTP; default empty: no listener
 }
 
-// HTTP2 says where the daemon accepts HTTP/2 besides TLS, over which clients may
-// always choose it.
+// HTTP2 configures HTTP/2. Over TLS, clients may always choose it.
 type HTTP2 struct {
 	// Cleartext accepts HTTP/2 without TLS, from clients with prior knowledge
 	// (RFC 9113, section 3.3). Default false.
 	Cleartext bool
 }
 
-// Log says what is logged, and how.
+// Log is the level and the format of log entries.
 type Log struct {
 	Level  string // debug, info, warn or error; default info
 	Format string // json or console; default json

@@ -22,8 +22,8 @@ func TestDefaultIsValidAndComplete(t *testing.T) {
 	require.False(t, c.Insecure)
 }
 
-// A field that a package adds to its Config must get a row in the table, or
-// nobody could set it.
+// A field that a package adds to its Config needs a row in the table. Otherwise nobody could
+// set it.
 func TestEveryFieldHasASetting(t *testing.T) {
 	var c Config
 	r := &c.Limit.Rates
@@ -36,12 +36,12 @@ func TestEveryFieldOfARuleHasASetting(t *testing.T) {
 	wantSettingForEach(t, reflect.ValueOf(&r).Elem(), ruleSettings(&r.Rule, &r.Rate), &r.Name)
 }
 
-// wantSettingForEach checks that each field of v but some is set by one row.
-func wantSettingForEach(t *testing.T, v reflect.Value, rows []setting, but ...any) {
+// wantSettingForEach checks that exactly one row sets each field of v, except the given ones.
+func wantSettingForEach(t *testing.T, v reflect.Value, rows []setting, except ...any) {
 	t.Helper()
 	bound := make(map[any]string)
-	for _, field := range but {
-		bound[field] = "another table, or nobody"
+	for _, field := range except {
+		bound[field] = "another table, or none"
 	}
 	for _, s := range rows {
 		require.Empty(t, bound[s.target], "%s sets a field that has a setting", s.key)
@@ -54,10 +54,10 @@ func wantSettingForEach(t *testing.T, v reflect.Value, rows []setting, but ...an
 		delete(bound, pointer)
 		return found
 	})
-	require.Empty(t, bound, "settings of no field")
+	require.Empty(t, bound, "these settings have no field")
 }
 
-// leaves visits v, and what is in it unless visit found it.
+// leaves visits v and, unless visit found it, its fields or elements.
 func leaves(v reflect.Value, path string, visit func(path string, v reflect.Value, isLeaf bool) (found bool)) {
 	isStruct, isArray := v.Kind() == reflect.Struct, v.Kind() == reflect.Array
 	switch {

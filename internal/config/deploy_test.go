@@ -12,7 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
-// The example is what it says: the defaults.
+// The example lists the defaults.
 func TestTheExampleConfigurationIsTheDefaults(t *testing.T) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	loader := Bind(flags)
@@ -22,8 +22,8 @@ func TestTheExampleConfigurationIsTheDefaults(t *testing.T) {
 	require.Equal(t, Default(), cfg)
 }
 
-// The example for the Internet is one, and leaves no way open for one address to take
-// what is everyone's. What is commented out in it can be put in.
+// The example for the Internet is valid, also with the settings that are commented out. It
+// bounds each address in every way.
 func TestTheExampleForTheInternetBoundsEachAddress(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/internet.yaml")
 	require.NoError(t, err)
@@ -32,13 +32,13 @@ func TestTheExampleForTheInternetBoundsEachAddress(t *testing.T) {
 		require.Contains(t, yaml, off)
 		yaml = strings.Replace(yaml, off, strings.TrimPrefix(off, "# "), 1)
 	}
-	for _, said := range []string{string(text), yaml} {
-		c, err := load(t, said, nil)
+	for _, example := range []string{string(text), yaml} {
+		c, err := load(t, example, nil)
 		require.NoError(t, err)
 		require.Len(t, c.Limit.TrustedProxies, 2)
 		require.NotZero(t, c.Limit.AddressCalls)
 		for _, kind := range limit.Kinds() {
-			if kind != limit.Connections || said == yaml {
+			if kind != limit.Connections || example == yaml {
 				require.NotZero(t, c.Limit.Rates[kind][limit.Address], kind)
 			}
 		}
@@ -46,8 +46,8 @@ func TestTheExampleForTheInternetBoundsEachAddress(t *testing.T) {
 	}
 }
 
-// What is commented out in the defaults can be put in.
-func TestTheExampleOfARuleIsOne(t *testing.T) {
+// The rule that is commented out in the example is valid.
+func TestTheExampleOfARuleIsValid(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/pubsubd.yaml")
 	require.NoError(t, err)
 	_, rules, ok := strings.Cut(string(text), "\n# topics:")

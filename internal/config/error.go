@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// An Error is one thing wrong with the configuration.
+// An Error is one mistake in the configuration.
 type Error struct {
 	Where  string // pubsubd.yaml:3, environment variable PUBSUBD_…, flag --…; empty for a default
 	Key    string // the setting, or the source if that itself is wrong; may be empty
@@ -29,7 +29,7 @@ func (e *Error) isAbout(key string) bool {
 	return e.Key != "" && strings.HasPrefix(key+".", e.Key+".")
 }
 
-// mistakes are all that is wrong with a configuration.
+// mistakes are all mistakes in a configuration.
 type mistakes []*Error
 
 // check adds a mistake about a setting, and perhaps a second one, unless ok.
@@ -48,9 +48,9 @@ func (m mistakes) join() error {
 	return errors.Join(errs...)
 }
 
-// didYouMean suggests the known name that is nearest to an unknown one: misspelt, or
-// with a part missing, as in age for history.age. It returns "" if none is near. The
-// prefix, which all names have, and case do not count.
+// didYouMean suggests the known name that is nearest to an unknown one, which is misspelt or
+// lacks a part, as in age for history.age. It returns "" if none is near. It ignores case
+// and the prefix, which all names have.
 func didYouMean(name, prefix string, known []string) string {
 	name = strings.ToLower(strings.TrimPrefix(name, prefix))
 	best, bestAt := "", max(2, len(name)/3)+1

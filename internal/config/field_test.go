@@ -11,7 +11,7 @@ func TestSizes(t *testing.T) {
 	for _, tt := range []struct {
 		text string
 		want int
-		back string // how it is written; the text if empty
+		back string // how formatSize writes it; "": as text
 	}{
 		{"0", 0, ""},
 		{"1", 1, ""},
@@ -40,7 +40,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestABoundThatAWordCanSay(t *testing.T) {
+func TestANumberWithAWord(t *testing.T) {
 	n := 5
 	f := number{least: 1, word: "off"}.field(&n, 0)
 	f.reset()

@@ -27,7 +27,7 @@ type yamlFile struct {
 
 func (r *reading) readYAML(name string, text []byte) {
 	f := &yamlFile{reading: r, name: name, seen: make(map[string]int)}
-	// We find duplicate keys ourselves, because a.b beside a: {b} is also one.
+	// isDuplicate finds duplicate keys, because a.b beside a: {b} is also one.
 	parsed, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		f.syntax(err)
@@ -106,8 +106,7 @@ func (f *yamlFile) entry(path string, k ast.MapKeyNode, v ast.Node) {
 	}
 }
 
-// nearKey says what to write instead of an unknown key, which may be the name of a
-// variable.
+// nearKey suggests a key instead of an unknown one, which may be the name of a variable.
 func (f *yamlFile) nearKey(name string) string {
 	if s, ok := f.find(setting.env, strings.ToUpper(name)); ok {
 		return "; did you mean " + s.key + "?"
@@ -176,7 +175,7 @@ func textOfLeaf(v ast.Node) (text string, ok bool) {
 	return "", false
 }
 
-// list reads a list like its text in one line, with commas.
+// list reads a list as if it were one line with commas.
 func (f *yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
 	texts := make([]string, len(n.Values))
 	for i, v := range n.Values {
@@ -190,7 +189,7 @@ func (f *yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
 	f.set(s, strings.Join(texts, ","), f.at(k))
 }
 
-// describe says what a node is, for an error that wants something else.
+// describe names the kind of a node for an error.
 func describe(n ast.Node) string {
 	switch n := n.(type) {
 	case ast.MapNode:

@@ -6,8 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever the file holds, it is read or refused with a reason; and what was
-// read is within its bounds.
+// Any file is read or refused with a reason. The values that were read are within bounds.
 func FuzzFile(f *testing.F) {
 	for _, b := range broken {
 		f.Add(b.yaml)

@@ -64,16 +64,16 @@ func (l *Loader) FlagError(err error) error {
 	return fmt.Errorf("%w%s", err, cmp.Or(otherScopes(name, dashed), didYouMean(name, "--", known)))
 }
 
-// Load reads all sources and returns the Config that they make. environ is as
-// os.Environ returns it. The error joins an *Error for everything wrong; the Config
-// is useless then. Load may be called again and then reads the file anew.
+// Load reads all sources and returns their Config. environ is as os.Environ returns it. The
+// error joins one *Error for each mistake; the Config is useless then. Each call reads the
+// file again.
 func (l *Loader) Load(environ []string) (Config, error) {
-	said, err := l.Read(environ)
-	return said.Config, err
+	read, err := l.Read(environ)
+	return read.Config, err
 }
 
 // Read is Load that also returns where each setting came from.
-func (l *Loader) Read(environ []string) (Said, error) {
+func (l *Loader) Read(environ []string) (Loaded, error) {
 	c := Default()
 	r := newReading(&c)
 	variables := ours(environ)
@@ -82,10 +82,10 @@ func (l *Loader) Read(environ []string) (Said, error) {
 	r.readFlags(l.flags)
 	r.putRules(&c)
 	r.addContradictions(contradictions(&c))
-	return Said{Config: c, origin: r.origin}, r.wrong.join()
+	return Loaded{Config: c, origin: r.origin}, r.wrong.join()
 }
 
-// A reading collects what the sources set, the weakest source first.
+// A reading collects the settings of all sources, the weakest source first.
 type reading struct {
 	settings []setting
 	rules    map[string]*rule  // by name
@@ -120,8 +120,8 @@ func (r *reading) names(by naming) []string {
 	return names
 }
 
-// otherScopes returns a hint if name is the rate per principal of a kind that is
-// counted before the principal is known: the rates that the kind has.
+// otherScopes returns a hint if name is the rate per principal of a kind that the daemon
+// counts before it knows the principal. The hint names the rates that the kind has.
 func otherScopes(name string, by naming) string {
 	named := func(kind limit.Kind, scope limit.Scope) string { return by(setting{key: rateKey(kind, scope)}) }
 	for _, kind := range limit.Kinds() {
@@ -138,7 +138,7 @@ func otherScopes(name string, by naming) string {
 	return ""
 }
 
-// set gives a setting its text, replacing that of a weaker source.
+// set gives a setting its text and so overrides weaker sources.
 func (r *reading) set(s setting, text, where string) {
 	r.origin[s.key] = where
 	if err := s.set(text); err != nil {
@@ -150,9 +150,9 @@ func (r *reading) fail(where, key, reason string, args ...any) {
 	r.wrong = append(r.wrong, &Error{Where: where, Key: key, Reason: fmt.Sprintf(reason, args...)})
 }
 
-// addContradictions adds mistakes, and where their settings came from. It drops those
-// about a setting that could not be read, itself or its section: the setting has its
-// default then, which nobody chose.
+// addContradictions adds mistakes with the origins of their settings. It drops a mistake
+// about a setting that could not be read: that setting has its default, which the user did
+// not choose.
 func (r *reading) addContradictions(wrong mistakes) {
 	unread := r.wrong
 	for _, e := range wrong {
@@ -212,7 +212,7 @@ func (r *reading) readEnvironment(variables map[string]string) {
 	}
 }
 
-// nearVariable says what to write instead of an unknown variable.
+// nearVariable suggests a variable instead of an unknown one.
 func (r *reading) nearVariable(name string) string {
 	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
 	if !strings.HasPrefix(name, begin) {

@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// load reads the three sources as the daemon does. No file is named if yaml is
-// empty.
+// load reads the three sources as the daemon does. Without yaml it names no file.
 func load(t *testing.T, yaml string, environ []string, args ...string) (Config, error) {
 	t.Helper()
 	if yaml != "" {
@@ -39,7 +38,7 @@ func nested(key, text string) string {
 	return b.String() + " " + text + "\n"
 }
 
-// other returns a text that the setting takes and that is not its default.
+// other returns a valid text for the setting that differs from its default.
 func other(t *testing.T, s setting) string {
 	t.Helper()
 	byKind := map[string]string{
@@ -51,7 +50,7 @@ func other(t *testing.T, s setting) string {
 	if !ok {
 		text, ok = byKind[s.kind]
 	}
-	require.True(t, ok, "%s: what may it be?", s.key)
+	require.True(t, ok, "%s: add a value for its kind or its key", s.key)
 	require.NotEqual(t, s.text(), text)
 	return text
 }
@@ -79,7 +78,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 		} {
 			t.Run(s.key+"/"+tt.name, func(t *testing.T) {
 				got, err := load(t, tt.file, tt.environ, tt.args...)
-				if !strings.HasPrefix(s.key, "tls.") && s.key != "hooks.publish.url" { // half of a pair is read, and then wrong
+				if !strings.HasPrefix(s.key, "tls.") && s.key != "hooks.publish.url" { // half of a pair is read, and then refused
 					require.NoError(t, err)
 				}
 				require.Equal(t, tt.want, textOf(t, &got, s.key))
@@ -143,7 +142,7 @@ func TestFileNamedByEnvironmentOrFlag(t *testing.T) {
 	require.Equal(t, "error", c.Log.Level)
 }
 
-// A reload reads the file anew and forgets what it said before.
+// A reload reads the file again. It forgets the settings of the previous read.
 func TestLoadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
 	write := func(yaml string) { require.NoError(t, os.WriteFile(file, []byte(yaml), 0o600)) }
@@ -185,7 +184,7 @@ func TestAnEmptyFileIsReported(t *testing.T) {
 	require.ErrorContains(t, err, "pubsubd.yaml: the file holds no settings")
 }
 
-// A pod beside a Service named pubsubd has these in its environment.
+// Kubernetes sets these variables in a pod beside a Service named pubsubd.
 func TestKubernetesVariablesAreNotOurs(t *testing.T) {
 	_, err := load(t, "", []string{
 		"PUBSUBD_PORT=tcp://10.0.0.1:80", "PUBSUBD_PORT_80_TCP=tcp://10.0.0.1:80", "PUBSUBD_PORT_80_TCP_ADDR=10.0.0.1",
@@ -210,7 +209,7 @@ func TestFlagErrorSuggests(t *testing.T) {
 	require.NotContains(t, l.FlagError(fs.Parse([]string{"--history-age"})).Error(), "did you mean")
 }
 
-func TestErrorsCanBeTakenApart(t *testing.T) {
+func TestErrorsHaveAKeyAndAnOrigin(t *testing.T) {
 	_, err := load(t, "", []string{"PUBSUBD_HISTORY_AGE=soon"})
 	var e *Error
 	require.ErrorAs(t, err, &e)

@@ -13,16 +13,16 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
-// Said is a Config and where each of its settings came from, as Loader.Read
+// Loaded is a Config and where each of its settings came from, as Loader.Read
 // returns it.
-type Said struct {
+type Loaded struct {
 	Config
-	origin map[string]string // by key; what is not there is a default
+	origin map[string]string // by key; defaults have none
 }
 
 // Summary returns a few lines: the addresses, how many settings each source gave, and
 // the warnings.
-func (s Said) Summary() string {
+func (s Loaded) Summary() string {
 	var given, live int
 	rows := allSettings(&s.Config)
 	sources := make(map[string]int)
@@ -46,8 +46,8 @@ func (s Said) Summary() string {
 	}
 	fmt.Fprintf(&b, "; a reload reaches %d of %d\n", live, len(rows))
 	fmt.Fprintf(&b, "rules     %d for topics\n", len(s.Broker.Rules))
-	for _, doubt := range s.Doubts() {
-		fmt.Fprintf(&b, "warning   %s\n", doubt)
+	for _, warning := range s.Warnings() {
+		fmt.Fprintf(&b, "warning   %s\n", warning)
 	}
 	return b.String()
 }
@@ -63,9 +63,9 @@ func sourceOf(where string) string {
 	return where[:strings.LastIndex(where, ":")]
 }
 
-// YAML returns a file with every setting, defaults too, and the origin of each that
-// was given. Secrets are masked.
-func (s Said) YAML() string { return yamlOf(allSettings(&s.Config), s.origin) }
+// YAML returns a file with every setting, also the defaults, and the origins of those that
+// were given. Secrets are masked.
+func (s Loaded) YAML() string { return yamlOf(allSettings(&s.Config), s.origin) }
 
 func yamlOf(rows []setting, origin map[string]string) string {
 	var b strings.Builder
@@ -124,7 +124,7 @@ func yamlScalar(text string) string {
 
 // Environment returns a file of variables with every setting, quoted for a shell and
 // for systemd. Secrets are comments.
-func (s Said) Environment() string { return environmentOf(allSettings(&s.Config)) }
+func (s Loaded) Environment() string { return environmentOf(allSettings(&s.Config)) }
 
 func environmentOf(rows []setting) string {
 	var b strings.Builder

@@ -13,17 +13,17 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
-func read(t *testing.T, environ []string, args ...string) Said {
+func read(t *testing.T, environ []string, args ...string) Loaded {
 	t.Helper()
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	l := Bind(fs)
 	require.NoError(t, fs.Parse(args))
-	said, err := l.Read(environ)
+	loaded, err := l.Read(environ)
 	require.NoError(t, err)
-	return said
+	return loaded
 }
 
-// everything has every setting otherwise than the default, and rules.
+// everything returns a Config with rules and without any default.
 func everything(t *testing.T) Config {
 	c := Default()
 	for _, s := range settings(&c) {
@@ -31,7 +31,7 @@ func everything(t *testing.T) Config {
 	}
 	c.Listen = Listen{Public: "127.0.0.1:7771", Admin: "127.0.0.1:7772", TCP: "127.0.0.1:7773"}
 	pair := certtest.New(t)
-	c.PublishHook.URL, c.PublishHook.Secret = "", "" // which nobody is shown
+	c.PublishHook.URL, c.PublishHook.Secret = "", "" // a secret is never printed
 	c.TLS = TLS{Cert: pair.Cert, Key: pair.Key}
 	c.Broker.Rules = []broker.Rule{
 		{Name: "all", Pattern: ">"}, {Name: "one", Pattern: "*"},
@@ -45,10 +45,10 @@ func everything(t *testing.T) Config {
 	return c
 }
 
-// oddPaths are values that YAML or a shell would take for something else.
+// oddPaths are texts that YAML or a shell would misread without quotes.
 var oddPaths = []string{"null", "~", "true", "0x10", "1e3", "a: b", "a #b", "#a", " a ", "it's", `"quoted"`, `back\slash`, "two\nlines", "$HOME `id`", "-", "*a", "&a", "a:", "ä", "\x01", "{}", "[a, b]", "@", "a:b@c"}
 
-// awkward are configurations that are not easily written down.
+// awkward returns configurations that are hard to print.
 func awkward(t *testing.T) []Config {
 	t.Helper()
 	configs := []Config{Default(), everything(t)}
@@ -60,19 +60,19 @@ func awkward(t *testing.T) []Config {
 	return configs
 }
 
-func TestWhatIsPrintedReadsBack(t *testing.T) {
+func TestThePrintedFileReadsBack(t *testing.T) {
 	for _, c := range awkward(t) {
-		said := Said{Config: c, origin: map[string]string{"log.level": "a\nfile:1", "addresses_file": "flag --addresses-file"}}
-		got, err := load(t, said.YAML(), nil)
-		require.NoError(t, err, said.YAML())
-		require.Equal(t, c, got, said.YAML())
+		loaded := Loaded{Config: c, origin: map[string]string{"log.level": "a\nfile:1", "addresses_file": "flag --addresses-file"}}
+		got, err := load(t, loaded.YAML(), nil)
+		require.NoError(t, err, loaded.YAML())
+		require.Equal(t, c, got, loaded.YAML())
 	}
 }
 
-// A shell that reads the file has what the daemon would have.
+// A shell that reads the printed variables passes the same values to the daemon.
 func TestTheEnvironmentReadsBack(t *testing.T) {
 	for _, c := range awkward(t) {
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", "set -a; "+Said{Config: c}.Environment()+"env -0")
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "set -a; "+Loaded{Config: c}.Environment()+"env -0")
 		cmd.Env = []string{"PATH=/usr/bin:/bin"}
 		out, err := cmd.Output()
 		require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestTheEnvironmentReadsBack(t *testing.T) {
 	}
 }
 
-func TestWhatWasGivenIsPrintedWithItsOrigin(t *testing.T) {
+func TestSettingsArePrintedWithTheirOrigin(t *testing.T) {
 	yaml := read(t, []string{"PUBSUBD_LOG_LEVEL=warn", "PUBSUBD_TOPICS_A_PATTERN=a.>"}, "--history-age=2m", "--topics=a.keep=3", "--topics=a.slow=drop_oldest", "--cors-origins=https://a.example,https://b.example").YAML()
 	for _, line := range []string{
 		"log:\n  level: warn # environment variable PUBSUBD_LOG_LEVEL\n  format: json\n",
@@ -103,7 +103,6 @@ func TestSummary(t *testing.T) {
 	require.Contains(t, s, "rules     1 for topics\n")
 }
 
-// A setting that is a secret is shown nowhere.
 func TestASecretIsShownNowhere(t *testing.T) {
 	token, level := "hunter2", "info"
 	secret := func(to *string) *field { f := path(to); f.isSecret = true; return f }
@@ -124,12 +123,12 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	require.EqualError(t, r.wrong.join(), `flag --auth-token: auth.token is "(secret)": want info or warn`)
 }
 
-func TestTheHooksSecretIsOne(t *testing.T) {
+func TestTheHookSecretIsMasked(t *testing.T) {
 	c := Default()
 	c.PublishHook.URL, c.PublishHook.Secret = "http://127.0.0.1:9000/", "hunter2 hunter2 hunter2 hunter2"
 	require.NoError(t, c.Validate())
-	said := Said{Config: c}
-	require.NotContains(t, said.YAML()+said.Environment()+said.Summary(), "hunter2")
+	loaded := Loaded{Config: c}
+	require.NotContains(t, loaded.YAML()+loaded.Environment()+loaded.Summary(), "hunter2")
 	for _, change := range Default().Changes(c) {
 		require.NotContains(t, change.New+change.Old, "hunter2")
 	}
@@ -138,19 +137,19 @@ func TestTheHooksSecretIsOne(t *testing.T) {
 	require.NotContains(t, c.Validate().Error(), "hunter2")
 }
 
-// What the setting has is shown as it is, whatever it resembles.
+// A valid URL is printed in full, even if it looks like one with a password.
 func TestAHookURLIsShownWhole(t *testing.T) {
 	const url = "http://127.0.0.1:9000/@publish?to=me@example.com"
 	c := Default()
 	c.PublishHook.URL, c.PublishHook.Secret = url, "hunter2 hunter2 hunter2 hunter2"
 	require.NoError(t, c.Validate())
-	require.Contains(t, Said{Config: c}.YAML(), url)
+	require.Contains(t, Loaded{Config: c}.YAML(), url)
 	require.Equal(t, url, Default().Changes(c)[0].New)
 	c.PublishHook.Secret = ""
 	require.ErrorContains(t, c.Validate(), url)
 }
 
-func TestAnOptionalFieldCanOnlyBeLeftOut(t *testing.T) {
+func TestAnOptionalFieldMayBeLeftOut(t *testing.T) {
 	var n int
 	f := optional(number{least: 1, most: 10}.field(&n, 0))
 	require.NoError(t, f.check())

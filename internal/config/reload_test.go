@@ -11,7 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
-func TestChangesAreToldKeyByKey(t *testing.T) {
+func TestChangesAreReportedByKey(t *testing.T) {
 	was, is := Default(), Default()
 	was.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a.>", Slow: broker.Conflate}, {Name: "gone", Pattern: "b"}}
 	is.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a.>", HistoryAge: time.Second}, {Name: "new", Pattern: "c"}}
@@ -37,9 +37,8 @@ func TestChangesAreToldKeyByKey(t *testing.T) {
 	require.Empty(t, is.Changes(is))
 }
 
-// What a reload makes of the defaults is, setting by setting, either the one or the
-// other, as the table says; and it is told so.
-func TestAReloadTakesOverWhatIsLive(t *testing.T) {
+// A reload changes exactly the settings that the table marks as live, and Changes says so.
+func TestAReloadChangesLiveSettings(t *testing.T) {
 	was, to := Default(), everything(t)
 	is := was.Reloaded(to)
 	require.Equal(t, Default(), was)
@@ -51,7 +50,7 @@ func TestAReloadTakesOverWhatIsLive(t *testing.T) {
 		require.Equal(t, want.text(), s.text(), s.key)
 	}
 	require.Equal(t, to.Broker.Rules, is.Broker.Rules)
-	require.Equal(t, to.Limit, is.Limit, "all of it is live")
+	require.Equal(t, to.Limit, is.Limit, "all limits are live")
 	for _, change := range is.Changes(to) {
 		require.False(t, change.Live, change.Key)
 	}

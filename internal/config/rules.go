@@ -78,7 +78,7 @@ func ruleKeyOf(env string) (key string, ok bool) {
 	return "", false
 }
 
-// rule returns the rule of that name, and makes it where it is first named.
+// rule returns the rule of that name. It makes the rule where a source first names it.
 func (r *reading) rule(name, where string) *rule {
 	if r.rules[name] == nil {
 		r.rules[name] = &rule{Rule: broker.Rule{Name: name}}
@@ -118,7 +118,7 @@ func (r *reading) readRuleFlag(text string) {
 	}
 }
 
-// wrongMember says what to write instead of a rule's name and member.
+// wrongMember says how to correct a rule's name and member.
 func wrongMember(name, member string) string {
 	switch {
 	case !isRuleName(name):
@@ -129,8 +129,8 @@ func wrongMember(name, member string) string {
 	return "a rule has " + enumerate(members(), "and") + didYouMean(member, "", members())
 }
 
-// putRules puts the rules into c, in the order of their names. The limiter also gets
-// those without a rate: one of them may be the most specific.
+// putRules adds the rules to c, in the order of their names. The limiter also gets rules
+// without a rate: one of them may be the most specific.
 func (r *reading) putRules(c *Config) {
 	for _, name := range slices.Sorted(maps.Keys(r.rules)) {
 		rule := r.rules[name]

@@ -53,7 +53,7 @@ func TestARuleFromEverySource(t *testing.T) {
 	}
 }
 
-// A rule may be without a word but its pattern: it takes topics out of a wider one.
+// A rule may have only a pattern: it exempts topics from a wider rule.
 func TestARuleMayOnlyHaveAPattern(t *testing.T) {
 	c, err := load(t, "topics:\n  all: {pattern: '>', slow: conflate}\n  some: {pattern: '*'}\n", nil)
 	require.NoError(t, err)
@@ -71,8 +71,7 @@ func TestRuleNames(t *testing.T) {
 	}
 }
 
-// Whatever a rule is named, its variables lead back to it and to no other, and
-// never to a setting that is no rule's.
+// The variables of a rule lead to that rule only, and never to a setting outside rules.
 func TestVariablesOfRulesAreUnambiguous(t *testing.T) {
 	of := make(map[string]string)
 	for _, s := range settings(new(Config)) {
@@ -107,7 +106,7 @@ func TestRulesAreBounded(t *testing.T) {
 	require.EqualError(t, err, "flag --topics more.pattern: topics holds 1001 rules: want at most 1000; a pattern may match many topics")
 }
 
-// Rules that were made by hand are held to the same as those that were read.
+// Validate checks rules of a Config that was not loaded.
 func TestValidateRules(t *testing.T) {
 	for want, rules := range map[string][]broker.Rule{
 		"topics.":                   {{Pattern: "a"}},

@@ -28,9 +28,9 @@ type setting struct {
 	doc string // one line
 }
 
-// settings returns the table of all settings that are not a rule's, bound to the
-// fields of c: the key in the file, the field with its default and bounds, and a
-// line for --help. This file is the only place where a setting is named.
+// settings returns the table of all settings outside rules, bound to the fields of c: the
+// key in the file, the field with its default and bounds, and a line for --help. Flags,
+// variables, the document and the checks follow from it.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
 	b, s, t, l, h := &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook
@@ -134,8 +134,8 @@ func rateSettings(r *limit.Rates) []setting {
 // isRate reports whether a setting is one of the many rates.
 func (s setting) isRate() bool { return strings.HasPrefix(s.key, ratesKey+".") }
 
-// ruleSettings returns the table of a rule's settings. What a rule does not set, the
-// setting for all topics decides.
+// ruleSettings returns the table of a rule's settings. If a rule omits one, the setting for
+// all topics applies.
 func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 	rows := []setting{
 		{"pattern", pattern(&r.Pattern), "topics that the rule applies to; required, and no two rules may have the same"},

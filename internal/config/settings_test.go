@@ -34,13 +34,13 @@ func TestNamesAreDerivedAndUnique(t *testing.T) {
 			seen[name] = true
 		}
 		require.NotEqual(t, configEnv, s.env())
-		require.False(t, isKubernetes(s.env(), "tcp://10.0.0.1:80"), "%s would be taken for one of Kubernetes' own", s.env())
+		require.False(t, isKubernetes(s.env(), "tcp://10.0.0.1:80"), "%s looks like a variable of Kubernetes", s.env())
 	}
 	require.True(t, seen["history.age"] && seen["--history-age"] && seen["PUBSUBD_HISTORY_AGE"])
 	require.True(t, seen["--session-inactivity-timeout"] && seen["PUBSUBD_SESSION_INACTIVITY_TIMEOUT"])
 }
 
-// What --help and SETTINGS.md say of a default must be what a user can write.
+// A user can write each default as --help and SETTINGS.md show it.
 func TestDefaultsReadBack(t *testing.T) {
 	c := Default()
 	for _, s := range settings(&c) {
@@ -62,7 +62,7 @@ func TestFlagHelpShowsDefaults(t *testing.T) {
 	require.NotContains(t, fs.FlagUsages(), "(default false)")
 }
 
-// Nineteen flags of one kind would hide the others. They are there all the same.
+// --help omits the nineteen flags of rates, which would hide the others. The flags work.
 func TestFlagHelpLeavesRatesOut(t *testing.T) {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	l := Bind(fs)
@@ -75,7 +75,7 @@ func TestFlagHelpLeavesRatesOut(t *testing.T) {
 	require.ErrorContains(t, l.FlagError(fs.Parse([]string{"--rates-misses-principal=10/s"})), "; use --rates-misses-all or --rates-misses-address, because")
 }
 
-// A kind or a scope that the limiter learns needs words here.
+// A new kind or scope of the limiter needs a text in settings.go.
 func TestEveryRateIsExplained(t *testing.T) {
 	for _, kind := range limit.Kinds() {
 		require.NotEmpty(t, ratedKinds[kind], kind)

@@ -9,9 +9,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
-// A certificate may be replaced at any time; what counts is what the files hold when
-// somebody looks.
-func TestACertificateIsReadAnew(t *testing.T) {
+// Load reads the files each time, so that a certificate can be replaced at any time.
+func TestACertificateIsReadAgain(t *testing.T) {
 	pair := certtest.New(t)
 	c := Default()
 	require.False(t, c.TLS.On())
@@ -31,7 +30,7 @@ func TestACertificateIsReadAnew(t *testing.T) {
 	require.ErrorContains(t, c.Validate(), "tls.key is")
 }
 
-// TLS keeps nobody out.
+// TLS does not authorise clients.
 func TestTLSIsNoAuthorisation(t *testing.T) {
 	pair := certtest.New(t)
 	c := Default()

@@ -19,9 +19,9 @@ func (c Config) Validate() error {
 	return append(outOfBounds(&c), contradictions(&c)...).join()
 }
 
-// Doubts returns warnings: settings of c that are allowed but may be a mistake, each
-// with what to do about it.
-func (c Config) Doubts() []string {
+// Warnings returns the settings of c that are allowed but may be a mistake, and what to do
+// about each.
+func (c Config) Warnings() []string {
 	if c.PublishHook.URL == "" || c.PublishHook.Calls < c.Limit.Calls {
 		return nil
 	}

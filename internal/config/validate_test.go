@@ -22,7 +22,7 @@ func TestValidateBeyondLoopback(t *testing.T) {
 	require.NoError(t, c.Validate())
 }
 
-// A Config made by hand is held to the same bounds as one that was read.
+// Validate checks the bounds of a Config that was not loaded.
 func TestValidateBounds(t *testing.T) {
 	for _, tt := range []struct {
 		key    string
@@ -82,16 +82,15 @@ func proxiesOf(n int) []netip.Prefix {
 	return list
 }
 
-// A hook that may have every place is allowed: all that a daemon does may be to publish
-// what an application looked at.
-func TestDoubtsAreNoErrors(t *testing.T) {
+// A hook may use all slots: some daemons only publish messages that an application checks.
+func TestWarningsAreNotErrors(t *testing.T) {
 	hooked := []string{"PUBSUBD_HOOKS_PUBLISH_SECRET=" + strings.Repeat("k", 24), "PUBSUBD_HOOKS_PUBLISH_URL=http://127.0.0.1:9000/publish"}
-	require.Empty(t, read(t, hooked).Doubts(), "by default there are places for others")
-	require.Empty(t, read(t, hooked, "--limits-calls=16", "--hooks-publish-calls=15").Doubts())
-	require.Empty(t, read(t, nil, "--limits-calls=16").Doubts(), "there is no hook")
+	require.Empty(t, read(t, hooked).Warnings(), "the default leaves slots for other requests")
+	require.Empty(t, read(t, hooked, "--limits-calls=16", "--hooks-publish-calls=15").Warnings())
+	require.Empty(t, read(t, nil, "--limits-calls=16").Warnings(), "without a hook")
 
 	s := read(t, hooked, "--limits-calls=16", "--hooks-publish-calls=16")
-	require.Len(t, s.Doubts(), 1)
-	require.Contains(t, s.Doubts()[0], "hooks.publish.calls is 16, not less than limits.calls (16): ")
+	require.Len(t, s.Warnings(), 1)
+	require.Contains(t, s.Warnings()[0], "hooks.publish.calls is 16, not less than limits.calls (16): ")
 	require.Contains(t, s.Summary(), "\nwarning   hooks.publish.calls is 16")
 }

@@ -92,8 +92,8 @@ func (d *Daemon) logChanges(changes []config.Change) {
 
 // warnOfMistakes warns of settings that may be mistakes.
 func (d *Daemon) warnOfMistakes(cfg config.Config) {
-	for _, doubt := range cfg.Doubts() {
-		d.log.Warn(doubt)
+	for _, warning := range cfg.Warnings() {
+		d.log.Warn(warning)
 	}
 }
 

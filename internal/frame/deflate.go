@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// A long message is deflated (RFC 1951) once per format into a block for everyone who takes
-// one. Each block is compressed by itself. So it fits any answer, and the size of one
+// A long message is deflated (RFC 1951) once per format into a block that all answers share.
+// Each block is compressed by itself. So it fits any answer, and the size of one
 // message tells nothing about the contents of another.
 //
 // A block ends as a sync flush does, on a whole byte, with an empty stored block whose last

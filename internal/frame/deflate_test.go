@@ -155,7 +155,7 @@ func TestADeflatedMessageAllocatesNothingPerDelivery(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { f.Deflated(NDJSON, 1) }))
 }
 
-// A compressor forgets the message before.
+// A block does not depend on the previous message.
 func FuzzDeflated(f *testing.F) {
 	f.Add("", "a")
 	f.Add(chatter(100), chatter(100))

@@ -19,7 +19,7 @@ type Frame struct {
 	gap      *wire.Gap       // nil for a message
 	accepted time.Time       // when the daemon accepted the message
 	ttl      time.Duration   // of the message; 0: as long as its history keeps it
-	account  *memory.Account // counts the memory; nil: nobody does
+	account  *memory.Account // counts the memory; nil: not counted
 
 	encoded atomic.Pointer[encoding] // list, newest first; changed under mu
 	wholes  atomic.Pointer[whole]    // list, newest first; changed under mu; see Whole

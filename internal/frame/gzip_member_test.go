@@ -130,7 +130,7 @@ func TestAReleasedMemberHoldsNoMessage(t *testing.T) {
 	}
 }
 
-// Any messages decompress to what they were.
+// Any messages survive compression.
 func FuzzMember(f *testing.F) {
 	f.Add([]byte("short"), []byte(chatter(2000)), []byte(noise(300)), 100, true)
 	f.Add([]byte{}, []byte(noise(70_000)), []byte(chatter(70_000)), 0, false)

@@ -23,12 +23,12 @@ func TestAppendMessageCBOR(t *testing.T) {
 	}{
 		{"JSON", Message{Data: []byte(`{"n":1.0}`)}, "f6 a1616ef93c00 f6f6"},
 		{"JSON null", Message{Data: []byte(`null`)}, "f6 f6 f6f6"},
-		{"JSON that would not survive", Message{Data: []byte(`1e400`)}, "f6 d90106 453165343030 f6f6"},
+		{"JSON that CBOR would change", Message{Data: []byte(`1e400`)}, "f6 d90106 453165343030 f6f6"},
 		{"JSON that came in CBOR", Message{Data: []byte{0x9f, 0x18, 1, 0xff}, CBOR: true}, "f6 9f1801ff f6f6"},
 		{"text", Message{Type: "text/plain", Data: []byte("hi")}, "6a746578742f706c61696e 626869 f6f6"},
 		{"bytes", Message{Type: "image/png", Data: []byte{0xff, 0}}, "69696d6167652f706e67 42ff00 f6f6"},
 		{"no bytes", Message{Type: "image/png"}, "69696d6167652f706e67 40 f6f6"},
-		{"text that is no UTF-8", Message{Type: "text/plain", Data: []byte{0xff}}, "6a746578742f706c61696e 41ff f6f6"},
+		{"text with invalid UTF-8", Message{Type: "text/plain", Data: []byte{0xff}}, "6a746578742f706c61696e 41ff f6f6"},
 		{"id and key", Message{Data: []byte(`1`), ID: "i", Key: "k"}, "f6 01 6169 616b"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestCBORDecoderReadsInAnyPieces(t *testing.T) {
 	}
 }
 
-// A lost connection: whole frames arrive, and half of one is never taken for one.
+// If the connection is lost at any byte, the decoder returns the whole frames before it.
 func TestCBORDecoderOfAnAnswerCutAtEveryByte(t *testing.T) {
 	whole := cborAnswer()
 	want, _ := readAllCBOR(NewCBORDecoder(bytes.NewReader(whole)))
@@ -132,7 +132,7 @@ func TestCBORDecoderPassesErrorsOn(t *testing.T) {
 	require.ErrorIs(t, err, reset)
 }
 
-// A payload stays in CBOR for who asks for that, whichever way it was written.
+// With KeepCBOR, the decoder returns payloads byte for byte.
 func TestKeepCBOR(t *testing.T) {
 	var stream []byte
 	payloads := []string{"9f1801ff", "d90106453165343030", "f6"}
@@ -157,7 +157,7 @@ func TestKeepCBOR(t *testing.T) {
 	}
 }
 
-// Frames of any size pass one after another, and a large one's memory is let go.
+// The decoder reads frames of any size, and releases the memory of a large one.
 func TestCBORDecoderOfSmallAndLargeFrames(t *testing.T) {
 	sizes := []int{0, 100, readAhead, 3 * maxIdleBuffer, 1, 100_000, 0, 0, 5 * readAhead}
 	var stream []byte
@@ -175,8 +175,8 @@ func TestCBORDecoderOfSmallAndLargeFrames(t *testing.T) {
 	require.LessOrEqual(t, d.buffer.Cap(), maxIdleBuffer)
 }
 
-// A lie about the length takes no memory, and a frame without an end little more
-// than a frame may have.
+// A false length costs no memory. A frame without an end costs at most a few times the
+// largest frame.
 func TestCBORDecoderIsBounded(t *testing.T) {
 	for _, announced := range []string{
 		"89 00 5b000000ffffffffff", "89 00 5a7fffffff", "9bffffffffffffffff", "89 00 9affffffff", "bbffffffffffffffff",
@@ -196,7 +196,7 @@ func TestCBORDecoderIsBounded(t *testing.T) {
 	require.LessOrEqual(t, d.buffer.Cap(), 4*MaxFrameBytes)
 }
 
-// again is the same bytes without an end.
+// again repeats bytes without an end.
 type again struct {
 	bytes []byte
 	at    int
@@ -208,7 +208,7 @@ func (a *again) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// A message's strings are those of the one before, and its payload is one more.
+// A message reuses the strings of the previous one. Only its payload is allocated.
 func TestCBORDecoderAllocations(t *testing.T) {
 	item := appendMessageCBOR(nil, &Message{Position: someTopic, Time: 5, Data: []byte(someJSON)})
 	stream := bytes.Repeat(item, 3000)
@@ -233,7 +233,7 @@ func FuzzCBORDecoder(f *testing.F) {
 	})
 }
 
-// requireSurvives has a content written and read in both formats.
+// requireSurvives writes and reads a content in both formats.
 func requireSurvives(t *testing.T, c Content) {
 	t.Helper()
 	again, n, err := ParseItem(c.AppendCBOR(nil))

@@ -49,7 +49,7 @@ func readCBORVectors(t testing.TB) (v cborVectors) {
 	return v
 }
 
-// A frame says the same in both formats, and is written byte for byte.
+// Both formats have the same content. We write each vector byte for byte.
 func TestCBORFrameVectors(t *testing.T) {
 	vectors := readCBORVectors(t)
 	for _, v := range vectors.Frames {
@@ -68,7 +68,7 @@ func TestCBORFrameVectors(t *testing.T) {
 	}
 }
 
-// requireSameFrame reads both forms. Of numbers, the text may be another.
+// requireSameFrame reads both forms. The text of numbers may differ.
 func requireSameFrame(t *testing.T, v cborFrame) (inJSON, inCBOR Content) {
 	t.Helper()
 	inJSON, err := ParseLine([]byte(v.Line))
@@ -84,7 +84,7 @@ func requireSameFrame(t *testing.T, v cborFrame) (inJSON, inCBOR Content) {
 	return inJSON, inCBOR
 }
 
-// Every frame that is in the NDJSON vectors is in these.
+// The CBOR vectors have every frame of the NDJSON vectors.
 func TestCBORFrameVectorsHaveAll(t *testing.T) {
 	lines := make(map[string]bool)
 	for _, v := range readCBORVectors(t).Frames {

@@ -53,7 +53,7 @@ func TestAppendMessage(t *testing.T) {
 	}
 }
 
-// What cbor.AppendJSONString writes is what encoding/json reads, for every byte.
+// encoding/json reads every byte as cbor.AppendJSONString wrote it.
 func TestEveryCharacterSurvives(t *testing.T) {
 	for r := range rune(0x300) {
 		m := &Message{Position: someTopic, Type: "text/plain", Data: []byte("<" + string(r) + ">"), Key: string(r)}
@@ -65,7 +65,7 @@ func TestEveryCharacterSurvives(t *testing.T) {
 	}
 }
 
-// Whatever is published under whatever type comes out of a Decoder as it was.
+// A Decoder returns any payload of any type as it was published.
 func TestMessagesRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	types := []string{"", "text/plain", "text/plain; charset=utf-8", "text/plain; charset=utf-16", "image/png", "no type"}
@@ -172,7 +172,7 @@ func TestCompactJSON(t *testing.T) {
 	}
 }
 
-// The last of many members is compared with all of them.
+// A duplicate is found among many members.
 func TestCompactJSONOfManyMembers(t *testing.T) {
 	var body []byte
 	for i := range 2000 {
@@ -227,7 +227,7 @@ func FuzzCompactJSON(f *testing.F) {
 	})
 }
 
-// memberTwice looks for an object with a member twice in valid JSON, by encoding/json.
+// memberTwice reports whether valid JSON has an object with a duplicate member.
 func memberTwice(text []byte) bool {
 	d := json.NewDecoder(bytes.NewReader(text))
 	return valueHasMemberTwice(d)
@@ -251,7 +251,7 @@ func valueHasMemberTwice(d *json.Decoder) (twice bool) {
 	return twice
 }
 
-// numbersKept decodes a JSON value, each number as its text.
+// numbersKept decodes a JSON value. Numbers stay texts.
 func numbersKept(t *testing.T, text []byte) any {
 	t.Helper()
 	var v any

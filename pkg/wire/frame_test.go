@@ -22,8 +22,8 @@ func TestGapRoundTrip(t *testing.T) {
 	}
 }
 
-// A reason that only a newer daemon knows is read, and can be written again.
-func TestGapReasonToCome(t *testing.T) {
+// A reason of a newer daemon can be read and written.
+func TestUnknownGapReason(t *testing.T) {
 	for _, reason := range []GapReason{"tired", "quote\"backslash\\", "line\nend"} {
 		c, err := ParseLine(appendGap(nil, someGap(reason)))
 		require.NoError(t, err)
@@ -33,11 +33,11 @@ func TestGapReasonToCome(t *testing.T) {
 
 func TestGapThatContradictsItself(t *testing.T) {
 	for name, change := range map[string]func(*Gap){
-		"no reason":                func(g *Gap) { g.Reason = "" },
-		"no topic":                 func(g *Gap) { g.Topic = "" },
-		"after of another topic":   func(g *Gap) { g.After.Topic = "c" },
-		"goes on at another topic": func(g *Gap) { g.Position.Topic = "c" },
-		"no after":                 func(g *Gap) { g.After = Position{} },
+		"no reason":                 func(g *Gap) { g.Reason = "" },
+		"no topic":                  func(g *Gap) { g.Topic = "" },
+		"after of another topic":    func(g *Gap) { g.After.Topic = "c" },
+		"position of another topic": func(g *Gap) { g.Position.Topic = "c" },
+		"no after":                  func(g *Gap) { g.After = Position{} },
 	} {
 		g := someGap(GapSlow)
 		change(g)
@@ -62,7 +62,7 @@ func TestHelloRoundTrip(t *testing.T) {
 	require.Equal(t, "1.5s", l.Heartbeat().String())
 }
 
-// Every bound of the contract has its name in the JSON.
+// The JSON has every bound of the protocol.
 func TestLimitsMembers(t *testing.T) {
 	encoded, err := json.Marshal(Limits{})
 	require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// A member that is not there yet is no reason to refuse a reply.
+// A newer daemon may send more members.
 func TestReplyWithAnUnknownMember(t *testing.T) {
 	c, err := ParseLine([]byte(`{"reply":{"ref":1,"more":2}}`))
 	require.NoError(t, err)

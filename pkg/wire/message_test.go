@@ -40,7 +40,7 @@ func TestIsText(t *testing.T) {
 	}
 }
 
-// A history's bound on bytes counts what a held message really keeps.
+// Size counts everything that a retained message keeps in memory.
 func TestSizeCountsEverything(t *testing.T) {
 	empty := &Message{}
 	require.Positive(t, empty.Size(), "a history of empty messages is bounded, too")
@@ -48,7 +48,7 @@ func TestSizeCountsEverything(t *testing.T) {
 	require.Equal(t, empty.Size()+2+3+4+5+6, full.Size())
 }
 
-// Who published is between the publisher and the daemon.
+// Subscribers do not learn the id of the publisher.
 func TestNoFrameNamesTheClient(t *testing.T) {
 	m := Message{Position: someTopic, Data: []byte("1"), Client: "secret"}
 	require.NotContains(t, string(appendMessage(nil, &m)), "secret")

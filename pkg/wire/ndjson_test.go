@@ -53,7 +53,7 @@ func TestDecoderReadsInAnyPieces(t *testing.T) {
 	}
 }
 
-// A lost connection: whole frames arrive, and half of one is never taken for one.
+// If the connection is lost at any byte, the decoder returns the whole frames before it.
 func TestDecoderOfAnAnswerCutAtEveryByte(t *testing.T) {
 	whole := answer()
 	want, _ := readAll(NewDecoder(bytes.NewReader(whole)))

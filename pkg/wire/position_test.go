@@ -78,7 +78,7 @@ func TestStartRoundTrip(t *testing.T) {
 		{"oldest", Start{Topic: "oldest"}},
 		{"a.b@oldest", Start{Topic: "a.b", From: FromOldest}},
 		{"a.b@k3:17", Start{Topic: "a.b", From: FromPosition, Epoch: "k3", After: 17}},
-		// An epoch may spell a word: what tells them apart is the offset.
+		// An epoch may spell a word: only a position has an offset.
 		{"a@oldest:5", Start{Topic: "a", From: FromPosition, Epoch: "oldest", After: 5}},
 	} {
 		s, err := ParseStart(tt.text)

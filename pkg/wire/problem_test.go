@@ -62,7 +62,7 @@ func TestProtocolListsTheGapReasons(t *testing.T) {
 	require.ElementsMatch(t, GapReasons(), listed)
 }
 
-// A constant that is not in the list would panic when first needed.
+// NewProblem panics on a code without a status.
 func TestEveryCodeConstantHasAStatus(t *testing.T) {
 	source, err := os.ReadFile("problem.go")
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestFaultCodes(t *testing.T) {
 	require.Empty(t, codeOf(nil))
 }
 
-// A request may be large. What is wrong with it is told in a few words.
+// A request may be large. Its error must be short.
 func TestAnErrorQuotesTheBeginningOfItsInput(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for _, text := range []string{

@@ -60,7 +60,7 @@ func TestReservedTopic(t *testing.T) {
 	}
 }
 
-func TestWhichTopicsPatternsStandFor(t *testing.T) {
+func TestMatches(t *testing.T) {
 	for _, c := range []struct {
 		pattern, topic string
 		want           bool
@@ -93,7 +93,7 @@ func TestWhichTopicsPatternsStandFor(t *testing.T) {
 	}
 }
 
-func TestPatternsThatAreNone(t *testing.T) {
+func TestInvalidPatterns(t *testing.T) {
 	for _, good := range []string{"a", "a.b", "*", ">", "a.*", "*.a", "a.*.b.>", "*.*"} {
 		require.NoError(t, CheckPattern(good), good)
 	}
@@ -118,7 +118,7 @@ func TestPatternsThatAreNone(t *testing.T) {
 	}
 }
 
-func TestTheMoreSpecificPatternIsOneOfTwo(t *testing.T) {
+func TestMoreSpecific(t *testing.T) {
 	inOrder := []string{"a.b.c", "a.b.*", "a.b.>", "a.*.c", "a.*.*", "a.*.>", "a.>", "*.b.c", "*.b.>", "*.*.c", "*.*.*", "*.>", ">"}
 	for i, x := range inOrder {
 		require.True(t, Matches(x, "a.b.c"), x)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The vectors in testdata are for clients in other languages; here our own code
-// is held to them, both ways.
+// The vectors in testdata are for clients in other languages. Our code must read and write
+// them, too.
 
 type frameVector struct {
 	Name       string       `json:"name"`
@@ -19,7 +19,7 @@ type frameVector struct {
 	Content    *contentJSON `json:"content"` // nil: the line is refused
 }
 
-// contentJSON is what a frame says, with none of our own types' (un)marshalling.
+// contentJSON is the content of a frame, without our own types and their marshalling.
 type contentJSON struct {
 	Kind   string `json:"kind"`
 	Topic  string `json:"topic"`
@@ -147,7 +147,7 @@ func TestFrameVectors(t *testing.T) {
 	}
 }
 
-// There is a vector for each reason that a daemon gives.
+// Each reason has a vector.
 func TestFrameVectorsNameEveryGapReason(t *testing.T) {
 	var named []GapReason
 	for _, v := range frameVectors(t) {

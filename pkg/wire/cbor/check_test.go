@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// oracle is CBOR by other hands, without bounds of its own.
+// oracle is another implementation of CBOR, without bounds.
 var oracle = func() cbor.DecMode {
 	mode, err := cbor.DecOptions{
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, MaxNestedLevels: 65535, MaxArrayElements: 1 << 30, MaxMapPairs: 1 << 30,
@@ -42,14 +42,14 @@ func TestCheckCBOR(t *testing.T) {
 		{"least integer", "3bffffffffffffffff", IsJSON, ""},
 		{"text", "63e282ac", IsJSON, ""},
 		{"text in parts", "7f 61 61 60 61 62 ff", IsJSON, ""},
-		{"array without a length", "9f 01 ff", IsJSON, ""},
-		{"map without a length", "bf 6161 01 ff", IsJSON, ""},
+		{"array of indefinite length", "9f 01 ff", IsJSON, ""},
+		{"map of indefinite length", "bf 6161 01 ff", IsJSON, ""},
 		{"bignum", "c249010000000000000000", IsJSON, ""},
 		{"bignum with zeros before it", "c3 43 000001", IsJSON, ""},
 		{"false, true, null", "83 f4 f5 f6", IsJSON, ""},
 		{"floats", "83 f93c00 fa3f800000 fb3ff0000000000000", IsJSON, ""},
 		{"embedded JSON", "d90106 41 31", HasJSON, ""},
-		{"embedded JSON, whatever it is", "d90106 40", HasJSON, ""},
+		{"embedded text that is not JSON", "d90106 40", HasJSON, ""},
 
 		{"embedded JSON within", "81 d90106 41 31", Only, ""},
 		{"embedded JSON in parts", "d90106 5f 41 31 ff", Only, ""},
@@ -78,15 +78,15 @@ func TestCheckCBOR(t *testing.T) {
 		{"cut off text", "62 61", 0, "ends within"},
 		{"cut off array", "82 00", 0, "ends within"},
 		{"cut off map", "a1 00", 0, "ends within"},
-		{"cut off array without a length", "9f 00", 0, "ends within"},
+		{"cut off array of indefinite length", "9f 00", 0, "ends within"},
 		{"cut off tag", "c2", 0, "ends within"},
 		{"an array of 2^64-1", "9bffffffffffffffff", 0, "ends within"},
 		{"a map of 2^64-1", "bbffffffffffffffff 6161 00", 0, "ends within"},
 		{"bytes of 2^64-1", "5bffffffffffffffff", 0, "ends within"},
 		{"text of 2^63", "7b8000000000000000", 0, "ends within"},
 		{"reserved", "1c", 0, "reserved"},
-		{"number without a length", "1f", 0, "reserved"},
-		{"tag without a length", "df 00", 0, "reserved"},
+		{"number of indefinite length", "1f", 0, "reserved"},
+		{"tag of indefinite length", "df 00", 0, "reserved"},
 		{"false in two bytes", "f814", 0, "reserved"},
 		{"break", "ff", 0, "break"},
 		{"break in an array", "81 ff", 0, "break"},
@@ -133,7 +133,7 @@ func TestCheckCBOR(t *testing.T) {
 	}
 }
 
-// A key that comes twice is found among many, wherever the two are.
+// A duplicate is found anywhere among many keys.
 func TestManyKeys(t *testing.T) {
 	const n = 500
 	item := func(twice int) []byte {
@@ -154,8 +154,7 @@ func TestManyKeys(t *testing.T) {
 	}
 }
 
-// Keys that have to be written anew to be compared take memory once, however they are
-// nested.
+// Keys in another form are copied once each, however deep they nest.
 func TestKeysTakeMemoryOnce(t *testing.T) {
 	long := append(AppendHead(nil, Bytes, 1<<16), make([]byte, 1<<16)...)
 	item := append(bytes.Repeat([]byte{Map | 1, Array | 1}, maxKeysInKeys), long...)
@@ -167,16 +166,16 @@ func TestKeysTakeMemoryOnce(t *testing.T) {
 	require.Less(t, cap(c.spare), 4*len(item))
 }
 
-// What is announced costs nothing, and neither does reading what is there. (With the
-// race detector, what is kept for use again is thrown away at times.)
+// Neither an announced length nor reading allocates. (Under the race detector, pools drop
+// items.)
 func TestCBORAllocatesNothing(t *testing.T) {
-	const thrownAway = 4.0
+	const dropped = 4.0
 	text, huge := []byte(someJSON), unhex(t, "9bffffffffffffffff")
 	body := AppendFromJSON(nil, text)
 	dst := make([]byte, 0, 4096)
-	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = Check(body) }), thrownAway)
-	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = Check(huge) }), thrownAway, "an error")
-	require.Less(t, testing.AllocsPerRun(1000, func() { AppendFromJSON(dst, text) }), thrownAway)
+	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = Check(body) }), dropped)
+	require.Less(t, testing.AllocsPerRun(1000, func() { _, _ = Check(huge) }), dropped, "an error")
+	require.Less(t, testing.AllocsPerRun(1000, func() { AppendFromJSON(dst, text) }), dropped)
 	require.Zero(t, testing.AllocsPerRun(1000, func() { AppendJSON(dst, body) }))
 }
 
@@ -206,7 +205,7 @@ func BenchmarkAppendJSONFromCBOR(b *testing.B) {
 	}
 }
 
-// What it would take by Go values, which keep neither the order of members nor digits.
+// For comparison: by Go values, which keep neither the order of members nor digits.
 func BenchmarkByGoValues(b *testing.B) {
 	text := []byte(someJSON)
 	item := AppendFromJSON(nil, text)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// someJSON has everything that is usual.
+// someJSON is a typical message with every kind of value.
 const someJSON = `{"symbol":"ACME","id":8812345,"price":1234.56,"open":true,"time":"2026-01-02T03:04:05Z","venue":{"name":"X\u00e9","lot":100,"fee":-0.25},"rest":[1,2.5,null,"a \"b\""]}`
 
 func TestJSONToCBORAndBack(t *testing.T) {
@@ -80,7 +80,7 @@ func TestJSONToCBORAndBack(t *testing.T) {
 }
 
 // Arrays of any length and strings with escapes of any length have the right heads.
-func TestLengthsThatAreKnownLate(t *testing.T) {
+func TestHeadsOfAnyLength(t *testing.T) {
 	for _, n := range []int{0, 1, 22, 23, 24, 25, 255, 256, 257, 65535, 65536, 65537} {
 		array := "[" + strings.TrimSuffix(strings.Repeat("7,", n), ",") + "]"
 		text := `"` + strings.Repeat("x", max(n-1, 0)) + `\n"`
@@ -96,9 +96,9 @@ func TestLengthsThatAreKnownLate(t *testing.T) {
 	}
 }
 
-// The head of a map with many members is longer, and its keys move when it is written:
-// they are told apart as they were, whatever room there is.
-func TestManyMembersAreToldApart(t *testing.T) {
+// The keys of a map with many members move when its longer head is written. Duplicates are
+// found all the same, with and without spare capacity.
+func TestMapsWithManyMembers(t *testing.T) {
 	for _, n := range []int{2, 9, 23, 24, 255, 256, 65536} {
 		members := make([]string, n)
 		for i := range members {
@@ -110,16 +110,16 @@ func TestManyMembersAreToldApart(t *testing.T) {
 			item := AppendFromJSON(make([]byte, 0, room), []byte(once))
 			model, err := Check(item)
 			require.NoError(t, err)
-			require.Equal(t, IsJSON, model, "%d members, room for %d bytes", n, room)
+			require.Equal(t, IsJSON, model, "%d members, capacity %d", n, room)
 			require.Equal(t, once, string(AppendJSON(nil, item)))
 			_, embedded := EmbeddedJSON(AppendFromJSON(make([]byte, 0, room), []byte(twice)))
-			require.True(t, embedded, "%d members, room for %d bytes", n, room)
+			require.True(t, embedded, "%d members, capacity %d", n, room)
 		}
 	}
 }
 
-// What is no JSON, which it should not be given, is wrapped as it is.
-func TestAppendCBORFromWhatIsNoJSON(t *testing.T) {
+// AppendFromJSON wraps invalid JSON, although callers must not pass it.
+func TestInvalidJSONIsWrapped(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "x", "tru", "[", "[1", "[1,", "[1,]", "[,", "{", `{"a"`, `{"a":`, `{"a":1`, `{"a":1,}`, `{1:2}`, `"`, `"\`, `"\u`, `"\u00`, `"\x"`,
 		"-", "+", ".", "e", "1e", "--1", "1-2", "1.2.3", "1 2", "[1 2]", "[1}", "{]", strings.Repeat("[", 100),
@@ -180,8 +180,8 @@ func modelOf(t *testing.T, item []byte) Model {
 	return model
 }
 
-// maxComparedExponent is up to which numbers are compared as fractions: beyond,
-// they have to be the same text.
+// maxComparedExponent bounds the numbers that are compared as fractions. Larger ones must
+// have the same text.
 const maxComparedExponent = 5000
 
 // requireSameNumber compares two JSON numbers exactly.
@@ -249,7 +249,7 @@ func FuzzCBORFromJSON(f *testing.F) {
 		var theirs any
 		require.NoError(t, oracle.Unmarshal(item, &theirs))
 		requireSameJSON(t, compact, back)
-		require.Equal(t, item, AppendFromJSON(nil, back), "a second time nothing changes")
+		require.Equal(t, item, AppendFromJSON(nil, back), "a second conversion changes nothing")
 	})
 }
 
@@ -275,7 +275,7 @@ func FuzzCBOR(f *testing.F) {
 		requireSameAsTheirs(t, body)
 		compact, err := compactJSON(text)
 		require.NoError(t, err)
-		require.Equal(t, string(text), string(compact), "what is written is compact")
+		require.Equal(t, string(text), string(compact), "the JSON is compact")
 		again := AppendFromJSON(nil, text)
 		require.Equal(t, IsJSON, modelOf(t, again))
 		requireSameJSON(t, text, AppendJSON(nil, again))
@@ -283,7 +283,7 @@ func FuzzCBOR(f *testing.F) {
 	})
 }
 
-// requireSameAsTheirs has the oracle read the item: it finds no key twice either.
+// requireSameAsTheirs checks that the oracle reads the item and finds no duplicate key.
 func requireSameAsTheirs(t *testing.T, item []byte) {
 	t.Helper()
 	var theirs any
@@ -295,11 +295,11 @@ func oneForm(item []byte) []byte {
 	return r.appendOneForm(nil)
 }
 
-// compactJSON is what a publish makes of JSON: no white space, no member twice, at most
-// MaxDepth deep.
+// compactJSON checks JSON as a publish does: at most MaxDepth deep, without white space and
+// duplicate members.
 func compactJSON(text []byte) ([]byte, error) {
 	if !utf8.Valid(text) || bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > MaxDepth {
-		return nil, errors.New("it is refused before")
+		return nil, errors.New("a publish refuses it")
 	}
 	return jsontext.AppendFormat(nil, text, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(false))
 }

@@ -7,25 +7,25 @@ import (
 	"math"
 )
 
-// An Scan finds the end of an item of which more and more is there, and looks at
-// each byte once. It judges no more than it needs to.
+// A Scan finds the end of an item that arrives in pieces. It reads each byte once, and checks
+// only what it needs to find the end.
 type Scan struct {
-	at   int      // how far it is
-	open []uint64 // how many items each container that is open still has
+	at   int      // of the next byte
+	open []uint64 // for each open container: how many items still follow
 }
 
-// endless is of a container that a break ends.
+// endless stands in Scan.open for a container that a break ends.
 const endless = math.MaxUint64
 
-// maxOpen bounds what a frame nests: a payload, each of whose keys and values may be
-// in parts, within an array.
+// maxOpen bounds the nesting of a frame: an array around a payload whose keys and values may
+// be in parts.
 const maxOpen = 2*MaxDepth + 4
 
 // ErrNested is the error of an item that nests deeper than any frame.
 var ErrNested = errors.New("it is too deep for a frame")
 
-// Next goes on in b, which begins as it did before, and reports whether the whole
-// item is there: its end is s.at then.
+// Next continues in b, which begins with the bytes of the previous call, and reports whether
+// the whole item is there. Length is its length then.
 func (s *Scan) Next(b []byte) (whole bool, err error) {
 	for s.at == 0 || len(s.open) > 0 {
 		r := Reader{b: b, at: s.at}
@@ -52,13 +52,13 @@ func (s *Scan) Next(b []byte) (whole bool, err error) {
 	return true, nil
 }
 
-// Reset makes the Scan ready for another item.
+// Reset prepares the Scan for another item.
 func (s *Scan) Reset() { s.at = 0 }
 
-// Length returns how long the item is, once all of it is there.
+// Length returns the length of the item after Next returned true.
 func (s *Scan) Length() int { return s.at }
 
-// count counts an item whose head, or if it is a string all of it, was read.
+// count counts an item whose head was read, or a string that was read to its end.
 func (s *Scan) count(h Head) error {
 	n := len(s.open)
 	switch {
@@ -79,7 +79,7 @@ func (s *Scan) count(h Head) error {
 	return nil
 }
 
-// enter opens what the item with head h holds.
+// enter opens the container with head h, if it is one.
 func (s *Scan) enter(h Head) error {
 	holds := h.Arg
 	switch {
@@ -88,7 +88,7 @@ func (s *Scan) enter(h Head) error {
 	case h.Indefinite():
 		holds = endless
 	case h.Major == Array:
-		holds = min(holds, MaxItemBytes) // more cannot be there
+		holds = min(holds, MaxItemBytes) // a frame has no more
 	case h.Major == Map:
 		holds = 2 * min(holds, MaxItemBytes)
 	case h.Major == Tag:
@@ -103,9 +103,8 @@ func (s *Scan) enter(h Head) error {
 	return nil
 }
 
-// Cut returns the first item of a CBOR sequence, which is not checked further,
-// and what stands behind it. If the item is cut off, the error is
-// io.ErrUnexpectedEOF.
+// Cut returns the first item of a CBOR sequence and the rest. It checks only where the item
+// ends. If the item is cut off, the error is io.ErrUnexpectedEOF.
 func Cut(sequence []byte) (item, rest []byte, err error) {
 	var s Scan
 	whole, err := s.Next(sequence)

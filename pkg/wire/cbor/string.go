@@ -2,8 +2,8 @@ package cbor
 
 const hexDigits = "0123456789abcdef"
 
-// AppendJSONString appends s as a JSON string. s is valid UTF-8; only what RFC 8259,
-// section 7, says must be escaped is.
+// AppendJSONString appends s as a JSON string. s must be valid UTF-8. It escapes only what
+// RFC 8259, section 7, requires.
 func AppendJSONString[T string | []byte](dst []byte, s T) []byte {
 	dst = append(dst, '"')
 	start := 0
