@@ -7,7 +7,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 )
 
-// Accepts is what a request's headers say of the answer.
+// Accepts is what a client accepts as the answer.
 type Accepts struct {
 	Format frame.Format // the best of those that are acceptable
 	None   bool         // none is acceptable
@@ -21,15 +21,14 @@ func AcceptsOf(accept, encoding []string) Accepts {
 	return accepts
 }
 
-// formats are those that a poll can ask for: the name in format=, and the ranges of
-// Accept that include the format, from the widest to the one that names it alone. Of two
-// formats with the same weight the first wins.
+// formats are the formats of polls: the name in format=, and the ranges of Accept that
+// include the format, the widest first. Of two formats with the same weight the first wins.
 var formats = []struct {
 	name   string
 	format frame.Format
 	ranges []string
 }{
-	// curl --json and many libraries say application/json without being asked.
+	// curl --json and many libraries send Accept: application/json by default.
 	{"json", frame.NDJSON, []string{"*/*", "application/*", "application/json", "application/x-ndjson"}},
 	{"cbor", frame.CBOR, []string{"*/*", "application/*", "application/cbor-seq"}},
 }

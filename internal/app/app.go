@@ -37,7 +37,7 @@ type Config struct {
 	Metrics   *metrics.Metrics
 	Log       *zap.Logger
 
-	// Limits are shown to clients, and MessageBytes is enforced here, until a Reload.
+	// Limits are sent to clients, and MessageBytes is enforced here, until a Reload.
 	Limits wire.Limits
 }
 
@@ -66,22 +66,21 @@ func (a *App) Limits() *wire.Limits { return a.limits.Load() }
 
 // Errors that are not for the client.
 var (
-	// ErrWouldWait is the answer to a call whose context has already ended: the caller's
-	// own, or that of a client that has left.
+	// ErrWouldWait is returned where a call would wait whose context has already ended.
 	ErrWouldWait = errors.New("the call would have to wait")
 
-	// ErrClientGone: the client has left, so nobody reads an answer.
+	// ErrClientGone means that the client has disconnected.
 	ErrClientGone = errors.New("the client is gone")
 
 	errPanicked = errors.New("the call panicked")
 )
 
-// untold are the errors that no client is told.
-var untold = []error{errPanicked, ErrClientGone, ErrWouldWait, context.Canceled, context.DeadlineExceeded}
+// withoutAnswer are the errors after which the client gets no answer.
+var withoutAnswer = []error{errPanicked, ErrClientGone, ErrWouldWait, context.Canceled, context.DeadlineExceeded}
 
-// Problem returns the problem to send for err, and counts it. It returns nil after an
-// error in untold: then the caller closes the connection, so that the client does not
-// mistake anything for an answer.
+// Problem returns the problem to send for err, and counts it. It returns nil for an error
+// without an answer: then the caller closes the connection, so that the client cannot take
+// an incomplete answer for a whole one.
 //
 // A *wire.Problem is sent as it is. Any other error is the daemon's fault: Problem logs
 // it, with the fields, and hides it from the client.
@@ -89,7 +88,7 @@ func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
 	p, ok := errors.AsType[*wire.Problem](err)
 	switch {
 	case ok:
-	case slices.ContainsFunc(untold, func(e error) bool { return errors.Is(err, e) }):
+	case slices.ContainsFunc(withoutAnswer, func(e error) bool { return errors.Is(err, e) }):
 		return nil
 	default:
 		a.cfg.Log.Error("request failed", append(fields, zap.Error(err))...)
@@ -100,7 +99,7 @@ func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
 }
 
 func internal() *wire.Problem {
-	return wire.NewProblem(wire.CodeInternal, "try again; if it stays, see the daemon's log", "the daemon failed")
+	return wire.NewProblem(wire.CodeInternal, "retry later; if it fails again, see the daemon's log", "the daemon failed")
 }
 
 // recovered logs a panic and sets err to errPanicked. Defer it.

@@ -17,10 +17,10 @@ type Authority interface {
 	Allow(p auth.Principal, a auth.Action, topic string) error
 }
 
-// A Caller is the sender of a call. Each request has a Caller of its own, made from its
-// headers. A two-way connection keeps the Caller that it was opened with.
+// A Caller is the sender of a call. It is made from the headers of each request. A two-way
+// connection keeps the Caller that opened it.
 type Caller struct {
-	auth.Credentials // as the request states them
+	auth.Credentials // of the request, not verified
 	limit.Who        // the address; once authenticated, the principal too
 	principal        auth.Principal
 	known            bool // authenticated
@@ -59,8 +59,8 @@ func (a *App) Reject(c Caller, err error) error {
 	return err
 }
 
-// maySubscribe checks the permission to subscribe to topics, and the rate of topics that
-// would be made: of all at once, so that a caller that waits as told gets them all.
+// maySubscribe checks the permission to subscribe to topics, and the rate of new topics. It
+// counts all new topics together, so that a retry after retry_after_ms succeeds.
 func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
 	fresh, limits := 0, a.cfg.Limiter.Limits(limit.Topics)
 	for _, start := range topics {

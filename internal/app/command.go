@@ -79,12 +79,12 @@ func (c *commands) survive(do func() error) (err error) {
 	return do()
 }
 
-// reply returns what to tell the client: nil is nothing.
+// reply returns the reply to send, or nil.
 func (c *commands) reply(ref *uint64, reply *wire.Reply, err error) *wire.Reply {
 	if err != nil {
 		reply = &wire.Reply{Problem: c.app.Problem(err)}
 		if reply.Problem == nil {
-			return nil // the client is gone
+			return nil // the client has left
 		}
 	} else if ref == nil {
 		return nil
@@ -144,17 +144,17 @@ func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Pu
 	return published, err
 }
 
-// checkCommand returns an error unless a command says one thing.
+// checkCommand returns an error unless a command has one kind.
 func checkCommand(c *wire.Command) error {
-	says := 0
+	kinds := 0
 	for _, so := range []bool{c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping} {
 		if so {
-			says++
+			kinds++
 		}
 	}
 	switch {
-	case says != 1:
-		return wire.NewProblem(wire.CodeInvalidRequest, "say one of subscribe (and unsubscribe), publish, ack and ping", "the command says %d things", says)
+	case kinds != 1:
+		return wire.NewProblem(wire.CodeInvalidRequest, "send one of subscribe (and unsubscribe), publish, ack and ping", "a command must have one kind; got %d", kinds)
 	case c.Ref != nil && *c.Ref > wire.MaxOffset:
 		return wire.NewProblem(wire.CodeInvalidRequest, "use a whole number up to 2^53-1", "ref is too large")
 	}
@@ -165,7 +165,7 @@ func checkCommand(c *wire.Command) error {
 func readCBORCommand(raw []byte) (*wire.Command, error) {
 	object, kept, err := cbor.MapToJSON(raw, "publish")
 	if err != nil {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "what was sent is not a map: %v", err)
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "the command is not a map: %v", err)
 	}
 	command, err := readCommand(object)
 	if err == nil && command.Publish != nil { // such as "Publish": encoding/json ignores case
@@ -181,7 +181,7 @@ func readCBORCommand(raw []byte) (*wire.Command, error) {
 }
 
 // readCommand reads a command in JSON. With an error, it returns a command that has only
-// the ref, or nil if the text is no command at all.
+// the ref, or nil if the text is not an object.
 func readCommand(raw []byte) (*wire.Command, error) {
 	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
 		return nil, errNoCommand
@@ -197,8 +197,8 @@ func readCommand(raw []byte) (*wire.Command, error) {
 	var named struct {
 		Ref *uint64 `json:"ref"`
 	}
-	_ = json.Unmarshal(raw, &named) // whatever else is wrong with it
+	_ = json.Unmarshal(raw, &named) // decode has returned the error
 	return &wire.Command{Ref: named.Ref}, err
 }
 
-var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "what was sent is not an object")
+var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "the command is not an object")

@@ -23,19 +23,19 @@ type manyPublish struct {
 	caller Caller
 	slot   slot
 	asked  bool           // the slot was used for a message with a hook
-	late   *limit.Refusal // a refusal to tell late; nil: none
+	late   *limit.Refusal // a refusal that delays the answer; nil: none
 }
 
-// A Many is many messages as a request has them.
+// A Many is a request that publishes many messages.
 type Many struct {
 	Query                       string
 	ContentType, IdempotencyKey Header
 	Body                        Body
 }
 
-// PublishMany publishes messages in their order, each as if it came by itself, and calls
-// answer with a result for each. An error is the whole request's. If a refusal of one is to
-// be told late, the answer is late, and holds no slot.
+// PublishMany publishes messages in order, each like Publish, and calls answer with a result
+// for each. An error refuses the whole request. A delayed refusal of one message delays the
+// answer, which then holds no slot.
 func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Results) error) (err error) {
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
@@ -74,7 +74,7 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Res
 	return answer(results)
 }
 
-// publish publishes one message. An error says that the client has left.
+// publish publishes one message. An error means that the client has left.
 func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, error) {
 	item, err := form.read(raw)
 	var published wire.Published
@@ -147,12 +147,12 @@ func appendLine(dst, text []byte) []byte { return append(appendJSON(dst, text), 
 // sequenceType is the media type of a CBOR sequence (RFC 8742).
 const sequenceType = "application/cbor-seq"
 
-// formOfMany returns the format of the request. Parameters of one message are refused: they
-// would seem to apply to all.
+// formOfMany returns the format of the request. It refuses parameters of a single message,
+// which would seem to apply to all.
 func formOfMany(p Many) (*manyForm, error) {
 	if p.Query != "" || p.IdempotencyKey.Count > 0 {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
-			"publishing many has no query and no Idempotency-Key header")
+			"a publish of many messages has no query and no Idempotency-Key header")
 	}
 	mediaType, isJSON, err := mediaTypeOf(p.ContentType)
 	if err != nil {
@@ -168,7 +168,7 @@ func formOfMany(p Many) (*manyForm, error) {
 		return manyInSequence, nil
 	}
 	return nil, wire.NewProblem(wire.CodeUnsupportedType, "send an array as application/json, lines as application/x-ndjson, or a sequence as "+sequenceType,
-		"many messages do not come as %s", wire.Quote(mediaType))
+		"many messages cannot have the type %s", wire.Quote(mediaType))
 }
 
 // maxMany is how many messages one request may publish. It bounds the answer and the time
@@ -224,7 +224,7 @@ func splitSequence(body []byte) (items [][]byte, err error) {
 		}
 		item, rest, err := cbor.Cut(body)
 		if err != nil {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send one map after another, whole", "item %d is no CBOR: %v", len(items)+1, err)
+			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send a sequence of whole maps", "item %d is not valid CBOR: %v", len(items)+1, err)
 		}
 		items, body = append(items, item), rest
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A message is a message with the other parameters of its publish. setPayload adds the
-// payload. History keeps all of it.
+// A message is a message to publish, with the other parameters of the request. setPayload
+// adds the payload.
 type message struct {
 	wire.Message
 	ttl     time.Duration
@@ -43,7 +43,7 @@ func (m *message) readQuery(raw string) error {
 	q := parseQuery(raw)
 	for name := range q.values {
 		if !slices.Contains(publishParameters, name) {
-			q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "publishing knows no %s in the query", wire.Quote(name)))
+			q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "a publish has no parameter %s", wire.Quote(name)))
 		}
 	}
 	m.ttl = time.Duration(q.number("ttl", 1, MaxTTLSeconds, 0)) * time.Second
@@ -81,8 +81,8 @@ func (m *message) setPayload(body []byte, most int) (err error) {
 	return nil
 }
 
-// become changes m to item, by the rules of a publish. Topic, client and id stay. With an
-// error, m is unchanged.
+// become replaces m by item, which must follow the rules of a publish. Topic, client and id
+// stay. After an error, m is unchanged.
 func (m *message) become(item *wire.PublishItem, most int) error {
 	other, body, err := messageOfItem(item)
 	if err != nil {
@@ -149,10 +149,10 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	switch base {
 	case "application/x-www-form-urlencoded":
 		return "", false, wire.NewProblem(wire.CodeUnsupportedType,
-			"say what the body is: with curl, --json '…', or -H 'Content-Type: text/plain' -d …", "the body's type is that of a form, which is seldom meant")
+			"set the body's type: with curl, --json '…', or -H 'Content-Type: text/plain' -d …", "form data is probably a mistake")
 	case "application/json":
 		if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
-			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON in %s is not taken (RFC 8259, section 8.1)", wire.Quote(cs))
+			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON must be in UTF-8, not %s (RFC 8259, section 8.1)", wire.Quote(cs))
 		}
 		return "", true, nil
 	case wire.CBORType:

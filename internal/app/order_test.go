@@ -156,7 +156,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 // Errors without an answer close the connection. Internal errors hide their cause.
 func TestProblemsOfErrors(t *testing.T) {
 	a := newApp(t)
-	for _, err := range untold {
+	for _, err := range withoutAnswer {
 		require.Nil(t, a.Problem(err), err)
 	}
 	require.Equal(t, wire.CodeInternal, a.Problem(errKeySyntax).Code)

@@ -14,17 +14,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Poll is a session's poll as a request has it.
+// A Poll is a request for a poll of a session.
 type Poll struct {
 	Session []byte           // the id
-	Known   *session.Session // may have the id; nil: none is known
-	Query   []byte           // as it came
+	Known   *session.Session // of the connection's last poll, which probably has the id; or nil
+	Query   []byte           // raw
 	Accepts Accepts
 }
 
 // Poll returns the session of a poll, and what to answer. It never waits, and does not
-// allocate if the query has only ack and mode. A session that has ended says so when it is
-// polled.
+// allocate if the query has only ack and mode. If the session has ended, its poll fails.
 func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
 	if err := a.admit(&c, limit.Polls); err != nil {
@@ -92,12 +91,12 @@ func pollRequest(q *query, s *session.Session) transport.Request {
 
 func ackMissing() *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest,
-		`say ack=K, the number of frames you have had (0 at first), or open the session with "ack":false`, "ack is missing")
+		`add ack=K, the number of frames you have received (0 at first), or open the session with "ack":false`, "ack is missing")
 }
 
-// A TopicPoll is a poll without a session as a request has it.
+// A TopicPoll is a request for a poll without a session.
 type TopicPoll struct {
-	Query   string // as it came
+	Query   string // raw
 	Body    Body   // has the topics; nil: the query has them
 	Accepts Accepts
 }
@@ -149,9 +148,9 @@ func noTopic(what string) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "name a topic: ?topic=prices.acme", "%s names no topic", what)
 }
 
-// An EventStream is what an EventSource asks for.
+// An EventStream is the request of an EventSource.
 type EventStream struct {
-	Query       string   // as it came
+	Query       string   // raw
 	LastEventID []string // the header's values
 }
 
@@ -177,8 +176,7 @@ func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *sessi
 	return a.openEvents(ctx, &c, o, had)
 }
 
-// LastEvent returns the id of the last event that the client has; zero: none that can be
-// read.
+// LastEvent returns the id of the client's last event; zero: none, or it is invalid.
 func (e EventStream) LastEvent() transport.EventID {
 	q := parseQuery(e.Query)
 	return e.lastEventID(&q)
@@ -199,7 +197,7 @@ func (e EventStream) lastEventID(q *query) transport.EventID {
 	}
 	id, err := transport.ParseEventID(text)
 	if err != nil {
-		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "say the id of an event of this stream, or nothing", "%v", err))
+		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give the id of an event of this stream, or none", "%v", err))
 	}
 	return id
 }
@@ -241,7 +239,7 @@ func resume(topics []wire.Start, had transport.EventID) {
 	for i, start := range topics {
 		from := start
 		switch at := slices.IndexFunc(had.Positions, func(p wire.Position) bool { return p.Topic == start.Topic }); {
-		case had.Session != "": // which has ended, or cannot resume there
+		case had.Session != "": // the session has ended, or cannot resume there
 			from = wire.StartAfter(wire.Position{Topic: start.Topic, Epoch: noEpoch})
 		case at >= 0:
 			from = wire.StartAfter(had.Positions[at])

@@ -24,9 +24,9 @@ type Hook interface {
 // most once. The error may be a *wire.Problem.
 type Body func(most int) ([]byte, error)
 
-// A Publish is one message as a request has it.
+// A Publish is a request to publish one message.
 type Publish struct {
-	Topic, Query                string // the query as it came
+	Topic, Query                string // the query is raw
 	ContentType, IdempotencyKey Header
 
 	// Payload is the body; Publish copies it. If Body is not nil, it reads the body
@@ -35,8 +35,8 @@ type Publish struct {
 	Body    Body
 }
 
-// A Header is the first value of a header, and how many the request has. It is no slice,
-// which would be an allocation for each publish on the lane.
+// A Header is the first value of a header, and the number of values. A slice would be an
+// allocation for each publish on the lane.
 type Header struct {
 	Value string
 	Count int
@@ -97,7 +97,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 	if err != nil {
 		return wire.Published{}, err
 	}
-	pending, err := a.countPending(c, m.session) // from before it waits for its slot
+	pending, err := a.countPending(c, m.session) // a publish that waits for a slot counts
 	if err != nil {
 		return wire.Published{}, err
 	}
@@ -124,7 +124,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 		if err := a.authenticate(c); err != nil {
 			return err
 		}
-		// If one begins a moment later, the rates are spent for nothing.
+		// If another begins after this check, this publish has spent its rates in vain.
 		if a.cfg.Broker.IsUnderWay(c.principal.Name, topic, key) {
 			return ErrWouldWait
 		}
@@ -201,8 +201,8 @@ func (a *App) awaitSameKey(ctx context.Context) broker.Await {
 		defer a.repeats.Add(-1)
 		if most := a.cfg.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
 			a.cfg.Metrics.Limited.WithLabelValues("calls").Inc()
-			return wire.NewProblem(wire.CodeOverloaded, "send it again with the same key, as retry_after_ms says",
-				"another publish with the same idempotency key is under way, and as many wait for such as may").Retry(time.Second)
+			return wire.NewProblem(wire.CodeOverloaded, "retry with the same key after retry_after_ms",
+				"another publish with the same idempotency key is in progress, and too many wait for such publishes").Retry(time.Second)
 		}
 		return broker.UntilDone(ctx)(over)
 	}

@@ -59,7 +59,7 @@ func unreadable(err error) *wire.Problem {
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		kind, _, _ := strings.Cut(e.Value, " ") // of a number, the digits follow
-		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s may not be a %s", wire.Quote(e.Field), kind)
+		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s cannot be a %s", wire.Quote(e.Field), kind)
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if field, ok := strings.CutPrefix(text, "unknown field "); ok {
@@ -131,7 +131,7 @@ func (q *query) truth(name string, otherwise bool) bool {
 	case "true", "false":
 		return text == "true"
 	default:
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "say true or false", "%s=%s is neither", name, wire.Quote(text)))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use true or false", "%s=%s is neither", name, wire.Quote(text)))
 		return false
 	}
 }
@@ -140,7 +140,7 @@ func (q *query) truth(name string, otherwise bool) bool {
 func (q *query) mode() transport.Mode {
 	mode := cmp.Or(transport.Mode(q.one("mode")), transport.Batch)
 	if !slices.Contains(transport.Modes(), mode) {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "there is no mode %s", wire.Quote(mode)))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use single, batch, multiple or stream", "unknown mode %s", wire.Quote(mode)))
 	}
 	return mode
 }
@@ -155,9 +155,9 @@ func (q *query) format(accepts Accepts) frame.Format {
 	}
 	switch {
 	case q.values.Has("format"):
-		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "say format=json or format=cbor", "there is no format %s", wire.Quote(name)))
+		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "use format=json or format=cbor", "unknown format %s", wire.Quote(name)))
 	case accepts.None:
-		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or say format=json or format=cbor", "no format that there is is accepted"))
+		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or use format=json or format=cbor", "the client accepts no supported format"))
 	}
 	return accepts.Format
 }
@@ -189,7 +189,7 @@ func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
 		}
 	}
 	if mode != transport.Stream && slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Every > 0 }) {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "say mode=stream, or open a session", "max_rate has no meaning for a poll that ends"))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use mode=stream, or open a session", "max_rate has no effect on a poll that ends"))
 	}
 }
 
@@ -202,8 +202,8 @@ func (q *query) opening(topics []wire.Start, mode transport.Mode) session.Openin
 	return o
 }
 
-// openingOf returns the session to open for topics. A client that does not want an echo
-// names itself; by default it gets its own messages.
+// openingOf returns the session to open for topics. By default a client gets its own
+// messages too. Without echo it must name itself.
 func openingOf(topics []wire.Start, client string, echo *bool) (o session.Opening, err error) {
 	if client != "" {
 		if err := checkClient(client); err != nil {
@@ -215,7 +215,7 @@ func openingOf(topics []wire.Start, client string, echo *bool) (o session.Openin
 		return o, nil
 	}
 	if o.NoEcho = client; client == "" {
-		return o, wire.NewProblem(wire.CodeInvalidRequest, "say client, the id that you publish with", "echo=false needs client")
+		return o, wire.NewProblem(wire.CodeInvalidRequest, "add client, the id that you publish with", "echo=false needs client")
 	}
 	return o, nil
 }

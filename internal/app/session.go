@@ -66,8 +66,8 @@ func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire
 	return wire.SessionOpened{Session: s.ID(), Ack: o.Ack, Positions: positions, Limits: *a.Limits()}, nil
 }
 
-// openSession opens a session. It may wait until one of limits.sessions is free, and holds
-// no slot of calls meanwhile.
+// openSession opens a session. It may wait for one of limits.sessions. While it waits, it
+// holds no slot of limits.calls.
 func (a *App) openSession(ctx context.Context, c *Caller, o session.Opening) (*session.Session, []wire.Position, error) {
 	call, err := a.cfg.Limiter.BeginElsewhere(c.Who)
 	if err != nil {
@@ -160,7 +160,7 @@ func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err erro
 	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
 		object, _, err := cbor.MapToJSON(item)
 		if err != nil {
-			return r, 0, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "what the connection opens cannot be read: %v", err)
+			return r, 0, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
 		}
 		return r, frame.CBOR, decode(object, &r)
 	})
@@ -174,7 +174,7 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 			return o, err
 		}
 		if r.Ack != nil {
-			return o, wire.NewProblem(wire.CodeInvalidRequest, "name the session, or leave ack out", "ack needs a session")
+			return o, wire.NewProblem(wire.CodeInvalidRequest, "add session, or omit ack", "ack needs a session")
 		}
 		return openingOf(r.Topics, r.Client, r.Echo)
 	})
@@ -199,7 +199,7 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 // ackOf returns how many frames the client has of the session to continue.
 func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 	if len(r.Topics) > 0 || r.Client != "" {
-		return 0, wire.NewProblem(wire.CodeInvalidRequest, "subscribe when it is open", "a session is named, and topics or a client besides")
+		return 0, wire.NewProblem(wire.CodeInvalidRequest, "subscribe after the connection is open", "session excludes topics and client")
 	}
 	switch {
 	case !s.Acks():
@@ -227,7 +227,7 @@ func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Pr
 	n = q.pageSize()
 	by = cmp.Or(session.Order(q.one("sort")), session.ByLag)
 	if !slices.Contains(session.Orders(), by) {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "sessions are not sorted by %s", wire.Quote(by)))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use lag or idle", "unknown order %s", wire.Quote(by)))
 	}
 	problem, _ = errors.AsType[*wire.Problem](q.err)
 	return n, by, problem

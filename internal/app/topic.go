@@ -95,7 +95,7 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 const toHaveIt = "publish or subscribe to it"
 
 func topicUnknown(topic, remedy string) *wire.Problem {
-	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "there is no topic %s now", wire.Quote(topic))
+	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "topic %s does not exist", wire.Quote(topic))
 }
 
 func (a *App) mayRead(c *Caller, topic string) error {
@@ -111,7 +111,7 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 	return a.read(ctx, &c, func() error { return a.mayWrite(&c, auth.Delete, topic) }, func() error {
 		state, ok := a.cfg.Broker.Delete(topic, time.Now())
 		if !ok {
-			return topicUnknown(topic, "nothing of it is held; if it should be there, GET /v1/topics has the names of those that are")
+			return topicUnknown(topic, "check the name against GET /v1/topics")
 		}
 		return answer(state)
 	})
@@ -128,14 +128,14 @@ func (a *App) mayWrite(c *Caller, action auth.Action, topic string) error {
 	return a.cfg.Authority.Allow(c.principal, action, topic)
 }
 
-// A History is a request for what a topic holds.
+// A History is a request for a topic's history.
 type History struct {
-	Topic, Query string // the query as it came
+	Topic, Query string // the query is raw
 	Accepts      Accepts
 }
 
-// History calls answer with the frames that a topic holds. Each piece is read when answer
-// asks for it. There may be none.
+// History calls answer with the frames of a topic's history, if any. Each piece is read
+// when answer asks for it.
 func (a *App) History(ctx context.Context, c Caller, h History, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) (err error) {
 	defer a.recovered(&err)
 	q := parseQuery(h.Query)

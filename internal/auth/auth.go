@@ -9,7 +9,7 @@ type Principal struct {
 
 // Credentials are what a request carries to identify its sender. Never log them.
 type Credentials struct {
-	Authorization string // the header as it came; empty: none
+	Authorization string // the raw header; empty: none
 }
 
 // Action is what a principal wants to do with a topic.

@@ -61,8 +61,8 @@ type Daemon struct {
 	tcp                         *transport.Port
 	certificate                 *listen.Certificate // nil without TLS
 
-	// The hook has a gate of its own: a slow application takes no slots from publishes
-	// without a hook. Its calls wait as others do.
+	// The hook has its own gate: a slow application takes no slots from publishes without a
+	// hook.
 	hook      *hook.Hook
 	hookCalls *limit.Gate
 
@@ -155,8 +155,8 @@ func brokerConfig(cfg config.Config) broker.Config {
 	return c
 }
 
-// hookWaiting is how many calls may wait for the hook. Each holds a slot of all calls
-// meanwhile, so half of those stay for others.
+// hookWaiting returns how many calls may wait for the hook. Each holds one of limits.calls
+// while it waits, so half of those stay for others.
 func hookWaiting(l limit.Config) int { return min(l.WaitingCalls, max(1, l.Calls/2)) }
 
 // hookConfig returns the publish hook's settings, which cfg has in two places.
@@ -308,8 +308,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return errors.Join(err, d.kept.Save(d.log, d.broker))
 }
 
-// announce makes the daemon ready, and says so, with its addresses, in the addresses file,
-// to the service manager and in the log.
+// announce makes the daemon ready. It writes the addresses file, notifies the service
+// manager, and logs the addresses.
 func (d *Daemon) announce() error {
 	if err := writeAddresses(d.cfg.AddressesFile, addresses{Public: d.PublicAddr(), Admin: d.AdminAddr(), TCP: d.TCPAddr()}); err != nil {
 		return fmt.Errorf("addresses_file: %w", err)

@@ -45,7 +45,7 @@ func (d *Daemon) drain() {
 // endSessions ends the sessions and their parked polls, spread over time: clients that
 // end together reconnect together. Until its turn each session is served as before, and
 // clients between two polls can connect. A reload does not change the window: the
-// service manager was told this one, and the rest of the drain ends by it.
+// service manager knows this one, and the rest of the drain ends by it.
 func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
 	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
 		"the daemon is going away").Retry(time.Second)

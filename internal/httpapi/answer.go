@@ -75,8 +75,8 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	return size, nil
 }
 
-// history writes frames piece by piece, which are taken as the client reads: as a whole
-// answer if one piece has all. A client may take the write timeout to read all pieces.
+// history writes pieces of frames, and takes each as the client reads. A single piece is a
+// whole answer. The write timeout is for all pieces together.
 func (to *sink) history(pieces iter.Seq[[]*frame.Frame]) error {
 	next, stop := iter.Pull(pieces)
 	defer stop()

@@ -53,10 +53,10 @@ func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
 	return b.over
 }
 
-// closeIfFramedTwice closes the connection after a request whose length a proxy may have
-// read otherwise: one with both Content-Length and Transfer-Encoding (RFC 9112, section
-// 6.1). net/http removes one of the two headers, so the request could have had both if it
-// is chunked, or if it has a length in HTTP/1.0, where net/http ignores Transfer-Encoding.
+// closeIfFramedTwice closes the connection after a request that may have both Content-Length
+// and Transfer-Encoding: a proxy may disagree about its length (RFC 9112, section 6.1).
+// net/http removes one of the two headers. So a chunked request may have had a length. A
+// request of HTTP/1.0 with a length may have been chunked: net/http ignores that.
 func closeIfFramedTwice(w http.ResponseWriter, r *http.Request) {
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) && hasBody(r) {
 		w.Header().Set("Connection", "close")
@@ -93,8 +93,8 @@ func readAll(r io.Reader) ([]byte, error) {
 	return bytes.Clone(body), err
 }
 
-// requestBodyOf is bodyOf for a body that is freed when it is decoded: the request may be a
-// poll, which lasts.
+// requestBodyOf is bodyOf for a body that is not kept: its bytes no longer count once it is
+// decoded. The request may be a poll, which lasts.
 func requestBodyOf(w http.ResponseWriter, r *http.Request) app.Body {
 	read := bodyOf(w, r)
 	return func(most int) ([]byte, error) {

@@ -50,8 +50,8 @@ type Config struct {
 type API struct {
 	Config
 	router  *mux.Router
-	serving sync.RWMutex // read-locked by each request, locked for good by Wait
-	origins *cors.Policy // without it, any page could publish in its reader's name
+	serving sync.RWMutex // each request holds it for reading; Wait locks it and never unlocks
+	origins *cors.Policy // without it, any web page could publish from its reader's browser
 	lane    *lane.Lane   // takes no connection unless twoWay has it
 	twoWay  lane.Host
 
@@ -134,8 +134,8 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 // allow lists the methods for the Allow header.
 func (m methods) allow() string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
 
-// handle wraps serve with what all requests have in common: the headers of the answer,
-// the caller, and the problem.
+// handle wraps serve with the parts that all requests share: the headers of the answer, the
+// caller, and the problem.
 func (a *API) handle(serve handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -146,7 +146,7 @@ func (a *API) handle(serve handler) http.Handler {
 		defer a.expectBody(w, r)()
 		err := a.serve(w, r, serve)
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !a.Limiter.Hold(r.Context(), refusal) {
-			panic(http.ErrAbortHandler) // the client is gone, or too many are held
+			panic(http.ErrAbortHandler) // the client has left, or too many refusals are delayed
 		}
 		if err != nil {
 			a.fail(w, r, err)
@@ -170,7 +170,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, serve handler) error
 	return serve(w, r, c)
 }
 
-// callerOf returns who sent r.
+// callerOf returns the sender of r.
 func (a *API) callerOf(r *http.Request) app.Caller {
 	return app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: a.addressOf(r)}
 }

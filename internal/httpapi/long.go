@@ -9,16 +9,15 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 )
 
-// A longAnswer is an answer with status 200 that is made as its client reads: what is
-// appended goes out in pieces of about app.PieceBytes, chunked. An answer that fits one
-// piece goes out whole, with its Content-Length. A client may take the write timeout to
-// read all pieces.
+// A longAnswer is an answer with status 200 that is produced while its client reads. It is
+// sent in chunks of about app.PieceBytes. An answer that fits one chunk is sent whole, with
+// its Content-Length. The write timeout is for all chunks together.
 type longAnswer struct {
 	api   *API
 	w     http.ResponseWriter
 	piece []byte
 	sent  bool  // a piece was
-	err   error // app.ErrClientGone: nothing more goes out
+	err   error // app.ErrClientGone: nothing more is sent
 }
 
 func (a *API) long(w http.ResponseWriter, contentType string) *longAnswer {
@@ -26,7 +25,7 @@ func (a *API) long(w http.ResponseWriter, contentType string) *longAnswer {
 	return &longAnswer{api: a, w: w}
 }
 
-// append returns an error once the client is gone.
+// append returns an error once the client has left.
 func (l *longAnswer) append(b []byte) error {
 	if len(l.piece) > 0 && len(l.piece)+len(b) > app.PieceBytes {
 		l.send()
@@ -45,7 +44,7 @@ func (l *longAnswer) begin(v any, end string) {
 	_ = l.append(bytes.TrimSuffix(app.InJSON(v), []byte(end)))
 }
 
-// list appends values in JSON with commas between them, as long as the client is there.
+// list appends values in JSON with commas between them, until the client leaves.
 func list[V any](l *longAnswer, values iter.Seq[V]) {
 	comma := ""
 	for v := range values {

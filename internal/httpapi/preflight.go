@@ -33,9 +33,9 @@ func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// errOrigin says what a page of another origin may not do.
+// errOrigin refuses an action to a page of another origin.
 func errOrigin(what string) error {
 	return wire.NewProblem(wire.CodeForbidden,
-		"serve the page from the daemon's own origin, through a proxy that passes Host on, or allow its origin in the daemon's setting cors.origins",
-		"a page of another origin may not %s here", what)
+		"serve the page from the daemon's own origin, through a proxy that forwards Host, or allow its origin in the daemon's setting cors.origins",
+		"a page of another origin cannot %s", what)
 }

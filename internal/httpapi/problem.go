@@ -11,9 +11,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// fail answers with the problem that err is. If nobody is to be told, it closes the
-// connection, so that the client does not mistake anything for an answer. A draining
-// daemon closes the connection too: the client's next one may reach another daemon.
+// fail answers with the problem of err. Without one it closes the connection, so that the
+// client cannot take an incomplete answer for a whole one. A draining daemon closes the
+// connection after the answer: the client's next one may reach another daemon.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := a.App.Problem(err, zap.String("method", r.Method))
 	if p == nil {

@@ -58,7 +58,7 @@ func (a *API) checkUpgrade(r *http.Request) error {
 	upgrades := r.ProtoMajor == 1 && r.ProtoMinor >= 1 && hasToken(h["Connection"], "upgrade") && hasToken(h["Upgrade"], "websocket")
 	switch {
 	case !upgrades || len(h.Get("Sec-WebSocket-Key")) != socketKeyLength || h.Get("Sec-WebSocket-Version") != "13":
-		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, through proxies that pass Upgrade and Connection on; or long polling, at /v1/poll",
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, through proxies that forward Upgrade and Connection; or long polling, at /v1/poll",
 			"the request does not ask for a WebSocket of version 13 on HTTP/1.1")
 	}
 	if err := checkExtensions(h["Sec-Websocket-Extensions"]); err != nil {
@@ -83,7 +83,7 @@ func checkExtensions(offers []string) error {
 			ok = ok && err == nil
 		}
 		if !ok {
-			return wire.NewProblem(wire.CodeInvalidRequest, "offer permessage-deflate as RFC 7692 has it, or nothing", "Sec-WebSocket-Extensions cannot be read")
+			return wire.NewProblem(wire.CodeInvalidRequest, "offer permessage-deflate as in RFC 7692, or no extension", "Sec-WebSocket-Extensions cannot be read")
 		}
 	}
 	return nil

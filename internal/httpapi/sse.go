@@ -16,8 +16,8 @@ const ssePath = "/v1/sse"
 func (a *API) sse(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	s, req, err := a.App.OpenEvents(r.Context(), c, eventStreamOf(r))
 	if session.ClosedByClient(err) {
-		// The one status beside errors that an EventSource takes for the end (HTML,
-		// section "Processing model").
+		// An EventSource does not reconnect after this status (HTML, section "Processing
+		// model").
 		a.allowWriting(w)
 		w.WriteHeader(http.StatusNoContent)
 		return nil

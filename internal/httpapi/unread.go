@@ -42,7 +42,8 @@ func (w *response) Write(b []byte) (int, error) { return len(b), w.write([]frame
 // they count even if no history holds them. Fewer bytes are not worth the price.
 const pinFrom = 16 << 10
 
-// write writes parts. Meanwhile they count as unread: those of frames with their messages.
+// write writes parts. Until it returns, they count as unread; parts of frames count with
+// their messages.
 // The error is app.ErrClientGone.
 func (w *response) write(parts []frame.Part) error {
 	own, shared := 0, 0

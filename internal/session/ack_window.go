@@ -114,8 +114,8 @@ func (s *Session) ackOldestLocked(n int) {
 	s.unacked = slices.Delete(s.unacked, 0, n)
 }
 
-// loseLocked turns the i-th unacked message into a gap, for good. The gap has no reason
-// until it is sent.
+// loseLocked replaces the i-th unacked message by a gap, which has no reason until it is
+// sent.
 func (s *Session) loseLocked(i int) {
 	f := &s.unacked[i]
 	after := f.sub.ackedTo

@@ -11,7 +11,7 @@ import (
 
 // Change removes and adds subscriptions, all or none, also while a poll is parked.
 // Removals come first: a name in both lists starts anew. Change returns a position for
-// each name in add: where it starts or, if the session had it already, what the client
+// each name in add: where it starts or, if the session already has it, what the client
 // has acked of it. The positions of new topics that the patterns match follow. The
 // error is a *wire.Problem.
 func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, error) {

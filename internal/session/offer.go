@@ -18,7 +18,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	if sub.behind || sub.dropped {
 		return
 	}
-	if frames[0].Position().Epoch != sub.epoch { // the history says which of the two is over
+	if frames[0].Position().Epoch != sub.epoch { // the history knows which of the two is newer
 		sub.catchUpLocked()
 		return
 	}
@@ -38,7 +38,7 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 		sub.pace.offeredLocked(sub, now)
 		return
 	}
-	// Fast path: a poll is parked on its connection, and nothing goes before these frames.
+	// Fast path: a poll is parked on its connection, and no other frames precede these.
 	if s.parked != nil && !s.hasBacklogLocked() {
 		frames = frames[s.deliverLocked(sub, frames, now):]
 		if sub.dropped {
@@ -117,7 +117,7 @@ func tooSlow(topic string) *wire.Problem {
 		"the session fell behind on topic %s, whose policy is to end slow sessions", wire.Quote(topic))
 }
 
-// Missed implements broker.Subscriber. What is queued goes before the gap.
+// Missed implements broker.Subscriber. Queued frames precede the gap.
 func (sub *subscription) Missed() {
 	sub.session.mu.Lock()
 	defer sub.session.mu.Unlock()

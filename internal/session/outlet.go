@@ -52,7 +52,7 @@ type Became uint8
 
 // The states of a poll after TakeOrPark.
 const (
-	Served   Became = iota // it has frames or an error, or waits no longer: for frames, or for an ack that cannot come
+	Served   Became = iota // it has frames or an error, its wait is over, or it needs an ack that cannot come
 	DidPark                // it is parked on its connection
 	MustWait               // there are no frames, or another poll is taking them: call Take
 )
@@ -150,7 +150,7 @@ func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
 		s.poll, s.active = nil, now.Sub(s.opened)
 		p.parking.over = true
 		if s.ephemeral {
-			s.unsubscribeLocked() // its connection ends it when the client is heard of again: perhaps never
+			s.unsubscribeLocked() // its connection ends it later, perhaps much later
 		}
 	case Stuck:
 		s.wakeParkedLocked()

@@ -85,7 +85,7 @@ func (s *Session) emptyQueueLocked(do func(queued)) {
 }
 
 // wakeLocked wakes a parked poll to read for the subscriptions that are behind. A full
-// queue wakes it anyway.
+// queue wakes the poll in any case.
 func (s *Session) wakeLocked() {
 	if len(s.behind)+len(s.notices) == 0 {
 		return

@@ -28,7 +28,7 @@ import (
 // One poll at a time takes frames. It holds reading while it takes or parks, but not while
 // it writes. A newer poll tells the older one to stop and waits for reading, which a
 // stopped poll releases at once. Frames get their numbers and are noted as unacked before
-// they are written. So if a write fails, or a newer poll comes meanwhile, nothing is lost:
+// they are written. So if a write fails, or a newer poll arrives during it, nothing is lost:
 // the ack of the next poll decides which frames are sent again.
 type Session struct {
 	id        string    // immutable; a capability: never log it
@@ -54,7 +54,7 @@ type Session struct {
 	mu       sync.Mutex // guards the fields below; taken before a topic's lock
 	pinned   int        // bytes of the pinned frames: those in queue and leftover
 	waiting  int64      // Unix nanoseconds; since then none of those was taken
-	leftover queued     // taken from queue but not sent; goes first
+	leftover queued     // taken from queue but not sent; sent first
 	counted  int        // bytes of queue and unacked in the memory account
 	subs     map[string]*subscription
 	patterns map[string]*pattern // by name; nil: none

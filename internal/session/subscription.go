@@ -54,7 +54,7 @@ func (sub *subscription) dropLocked() {
 }
 
 // settleLocked lets the topic be forgotten once the client has acked everything. A topic
-// that the client named stays anyway.
+// that the client named is kept in any case.
 func (sub *subscription) settleLocked() {
 	if !sub.named && !sub.behind && sub.ackedTo.Offset >= sub.last && sub.ackedTo.Epoch == sub.epoch {
 		sub.joined.Settle(sub.cursor)

@@ -106,9 +106,9 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration,
 	}
 }
 
-// collect takes what is there without waiting. e was taken from the queue and goes before
-// the rest of it; the zero value stands for what the last collect left over. full reports
-// that the window is full. If the poll must end, e stays for the next one.
+// collect takes frames without waiting. e was taken from the queue and precedes the rest of
+// it; the zero value stands for the entry that the last collect left over. full reports
+// that the window is full. If the poll must end, e is kept for the next one.
 func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*frame.Frame, full bool, err error) {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // A wheel holds the sessions by id and visits each when it is due. It has parts so
-// that two cores seldom want the same lock. A part is a ring of slots, one for each grain
+// that two cores rarely need the same lock. A part is a ring of slots, one for each grain
 // of time: a session is in the slot of its next visit. With a timer for each session
 // every timer would wake a thread, and visits to all sessions every second cost a quarter
 // of what 15,000 idle sessions cost. All methods may be called concurrently.
@@ -151,7 +151,7 @@ func (p *part) takeDue(due []*Session, from, to int64) []*Session {
 		for head.next != head {
 			s := head.next.session
 			s.link.unlink()
-			s.slot.Store(math.MaxInt64) // so that visitBy schedules it meanwhile
+			s.slot.Store(math.MaxInt64) // so that visitBy schedules it before visit returns
 			due = append(due, s)
 		}
 	}
