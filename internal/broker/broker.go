@@ -1,5 +1,5 @@
-// Package broker orders messages by topic, retains the recent ones, and fans
-// them out to whoever subscribed.
+// Package broker orders messages by topic, retains the recent ones, and offers them to
+// subscribers.
 //
 // Locks are taken in this order: that of memory.Account while it evicts, a shard's, a
 // topic's, a frame's. The locks of the names, of the forgotten topics and of the

@@ -53,8 +53,8 @@ func (r *recorder) got() []uint64 {
 	return append([]uint64(nil), r.offsets...)
 }
 
-// said writes frames as "1 2 gap(evicted 2-4) 5".
-func said(frames []*frame.Frame) string {
+// summary writes frames as "1 2 gap(evicted 2-4) 5".
+func summary(frames []*frame.Frame) string {
 	var words []string
 	for _, f := range frames {
 		if g := f.Gap(); g != nil {
@@ -72,7 +72,7 @@ func read(t *testing.T, b *Broker, start string, limit int) string {
 	require.NoError(t, err)
 	frames, ok := b.ReadTopic(s, Limit{Frames: limit, Bytes: 1 << 20}, time.Now())
 	require.True(t, ok, "topic %q exists", s.Topic)
-	return said(frames)
+	return summary(frames)
 }
 
 func TestSubscribersGetWhatIsPublishedAfterTheyJoined(t *testing.T) {

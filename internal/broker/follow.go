@@ -24,7 +24,7 @@ type follows struct {
 	tree tree[*followers]
 }
 
-type followers map[Follower]struct{}
+type followers map[Follower]bool
 
 // Followers returns the followers of all patterns that match the topic.
 func (b *Broker) Followers(topic string) (found []Follower) {
@@ -48,7 +48,7 @@ func (b *Broker) Follow(pattern string, f Follower) error {
 	if at.value == nil {
 		at.value = &followers{}
 	}
-	(*at.value)[f] = struct{}{}
+	(*at.value)[f] = true
 	b.memory.Add(memory.Topics, int64(patternBytes+created*tokenBytes))
 	return nil
 }
@@ -58,10 +58,7 @@ func (b *Broker) Unfollow(pattern string, f Follower) {
 	b.follows.mu.Lock()
 	defer b.follows.mu.Unlock()
 	at, _ := b.follows.tree.at(pattern, false)
-	if at == nil || at.value == nil {
-		return
-	}
-	if _, follows := (*at.value)[f]; !follows {
+	if at == nil || at.value == nil || !(*at.value)[f] {
 		return
 	}
 	delete(*at.value, f)

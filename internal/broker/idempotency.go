@@ -238,20 +238,13 @@ const sweepTurn = 1000
 
 // sweep drops the keys whose window has passed.
 func (k *keys) sweep(now time.Time) {
-	for k.sweepSome(now) {
-	}
-}
-
-func (k *keys) sweepSome(now time.Time) (more bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for range sweepTurn {
-		if len(k.inOrder) == 0 || !k.hasPassed(k.inOrder[0], now) {
-			return false
+	for dropped := sweepTurn; dropped == sweepTurn; {
+		k.mu.Lock()
+		for dropped = 0; dropped < sweepTurn && len(k.inOrder) > 0 && k.hasPassed(k.inOrder[0], now); dropped++ {
+			k.dropLocked()
 		}
-		k.dropLocked()
+		k.mu.Unlock()
 	}
-	return true
 }
 
 // forgetEpoch drops the keys of messages of an epoch that is over. The log repeats them

@@ -106,16 +106,16 @@ type Result struct {
 // Errors of Apply, for entries with offset 0.
 var (
 	// ErrNoTopic says that the topic does not exist.
-	ErrNoTopic = errors.New("there is no such topic")
+	ErrNoTopic = errors.New("the topic does not exist")
 
 	errInUse = errors.New("the topic is in use")
 )
 
 // Apply makes one change, and returns its position. Nothing else changes a topic.
 //
-// An entry with offset 0 gets the next offset of its topic, or fails: there may be no such
-// topic, or no memory. An entry with an offset never fails, since the log has it: if this
-// daemon cannot hold it, subscribers get a gap.
+// An entry with offset 0 gets the next offset of its topic, or fails: the topic may not
+// exist, or a limit is reached. An entry with an offset never fails, since the log has it:
+// if this daemon cannot hold it, subscribers get a gap.
 //
 // stored, unless nil, is called with the position of each change that a log has to keep,
 // under the topic's lock and so in the order of the offsets. It must not call the broker.

@@ -156,7 +156,7 @@ func TestATopicIsKeptUntilItsNewEpochIsRead(t *testing.T) {
 	require.False(t, j.Gone(), "it has not read the gap yet")
 	reading := Reading{Had: j.Position, After: 50, UpTo: 50, Limit: Limit{Frames: 10, Bytes: 1000}}
 	frames, at, _ := j.Read(nil, reading, time.Now())
-	require.Equal(t, "gap(restarted 50-0)", said(frames))
+	require.Equal(t, "gap(restarted 50-0)", summary(frames))
 	require.Equal(t, wire.Position{Topic: "a", Epoch: "e2"}, at)
 	b.Sweep(later)
 	require.False(t, j.Gone(), "it settled offsets of the old epoch")

@@ -35,11 +35,7 @@ const (
 
 // tokensOf splits a name. The slice fits every valid name.
 func tokensOf(name string) []string {
-	tokens := make([]string, 0, wire.MaxTopicTokens)
-	for token := range strings.SplitSeq(name, ".") {
-		tokens = append(tokens, token)
-	}
-	return tokens
+	return slices.AppendSeq(make([]string, 0, wire.MaxTopicTokens), strings.SplitSeq(name, "."))
 }
 
 // at returns the branch where the name ends. With create, it adds the branches that

@@ -41,7 +41,7 @@ func NewGate(name, setting string, slots, queue int, wait time.Duration, m *metr
 // Enter would wait, the error is that of ctx. Without an error, call Leave.
 func (g *Gate) Enter(ctx context.Context) error {
 	g.mu.Lock()
-	// Fast path: a slot is free, so nobody waits.
+	// Fast path: a slot is free, so no caller waits.
 	if g.taken < g.slots {
 		g.taken++
 		g.mu.Unlock()

@@ -75,7 +75,7 @@ type savedMessage struct {
 	TTL    int64  `json:"ttl_ms,omitempty"`
 	Type   string `json:"type,omitempty"`
 	Data   []byte `json:"data,omitempty"` // in base64, which keeps every byte
-	CBOR   []byte `json:"cbor,omitempty"` // the data, if wire.Message.CBOR; an older daemon rejects it for want of data
+	CBOR   []byte `json:"cbor,omitempty"` // the data, if wire.Message.CBOR; an older daemon rejects it because it has no data
 	ID     string `json:"id,omitempty"`
 	Key    string `json:"key,omitempty"`
 	Client string `json:"client,omitempty"`

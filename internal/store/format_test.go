@@ -159,14 +159,14 @@ func TestASuccessorContinuesWhereItsPredecessorEnded(t *testing.T) {
 		time.Sleep(time.Second)
 		next := successor(t, b, broker.Config{})
 		require.Equal(t, b.Epoch("a"), next.Epoch("a"))
-		require.Equal(t, "2", readTopic(t, next, "a@EPOCH:1", 10), "nothing is lost or comes twice")
+		require.Equal(t, "2", readTopic(t, next, "a@EPOCH:1", 10), "no message is lost or repeated")
 		require.Equal(t, "", readTopic(t, next, "a@EPOCH:2", 10))
 		require.Equal(t, uint64(3), publish(t, next, "a"))
 	})
 }
 
-// Who waits on a quiet topic, whose messages are too old by now, hears of no loss:
-// neither do others' higher numbers count for it, nor is it forgotten meanwhile.
+// A subscriber of a topic whose messages have expired gets no gap after a restart. Higher
+// offsets of other topics do not matter, and the topic is not forgotten meanwhile.
 func TestASubscriberOfAQuietTopicLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{})
@@ -183,16 +183,16 @@ func TestASubscriberOfAQuietTopicLosesNothing(t *testing.T) {
 		next := successor(t, b, broker.Config{})
 		next.Sweep(time.Now())
 		require.Equal(t, "", readTopic(t, next, "quiet@EPOCH:1", 10))
-		require.Equal(t, uint64(10), publish(t, next, "forgotten"), "its numbers do not come again")
+		require.Equal(t, uint64(10), publish(t, next, "forgotten"), "its offsets are not used again")
 		time.Sleep(time.Minute)
 		next.Sweep(time.Now())
 		_, ok := next.Topic("quiet")
-		require.False(t, ok, "nobody came back")
+		require.False(t, ok, "no subscriber has reconnected")
 	})
 }
 
-// Everything that a message has survives: a field that is added to wire.Message
-// has to be added to savedMessage, too.
+// The state has every field of a message: if you add one to wire.Message, add it to
+// savedMessage.
 func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 	b := newBroker(broker.Config{})
 	m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("\x00\xff\r\n")}
@@ -227,7 +227,7 @@ func TestCBORSurvives(t *testing.T) {
 }
 
 // An older daemon accepted duplicate members, so its state may have them.
-func TestMembersTwiceSurvive(t *testing.T) {
+func TestDuplicateMembersSurvive(t *testing.T) {
 	b := newBroker(broker.Config{})
 	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte(`{"a":1,"a":2}`)}, 0, time.Now())
 	require.NoError(t, err)
@@ -236,7 +236,7 @@ func TestMembersTwiceSurvive(t *testing.T) {
 
 // After random publishes and sweeps, the successor holds the same, and so does the
 // successor of that.
-func TestStatesComeBackAsTheyWere(t *testing.T) {
+func TestRandomStatesSurvive(t *testing.T) {
 	for seed := range uint64(30 / exhaustive.Step(5)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
@@ -325,7 +325,7 @@ func TestAFailedSaveReturnsTheError(t *testing.T) {
 	b.Close()
 }
 
-func TestTimeInBetweenCounts(t *testing.T) {
+func TestMessagesAgeBetweenDaemons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{HistoryAge: time.Minute})
 		publish(t, b, "a")
@@ -352,7 +352,7 @@ func TestTimeInBetweenCounts(t *testing.T) {
 }
 
 // A publisher whose answer was lost in the restart retries at the successor.
-func TestASuccessorAnswersIdempotencyKeysAlike(t *testing.T) {
+func TestIdempotencyKeysSurvive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{})
 		require.Equal(t, uint64(1), publishOnce(t, b, keyed("old", "1")))
@@ -371,9 +371,9 @@ func TestASuccessorAnswersIdempotencyKeysAlike(t *testing.T) {
 	})
 }
 
-// A message whose time is still to come, since the clock was set back, is as old as the
-// restored broker.
-func TestAMessageOfTheFutureIsOfNow(t *testing.T) {
+// If the clock was set back, the time of a message may be in the future. Its age then
+// begins with the restored broker.
+func TestAFutureMessageAgesFromNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{})
 		m := &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}
@@ -418,7 +418,7 @@ func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
 		require.NoError(t, reading.next(reading.head))
 		for !reading.over {
 			require.NoError(t, reading.next(reading.line))
-			require.LessOrEqual(t, used(reading.broker), int64(budget+1<<10), "a new topic is counted before it makes room")
+			require.LessOrEqual(t, used(reading.broker), int64(budget+1<<10), "a new topic counts before others are evicted")
 		}
 		next := successor(t, b, broker.Config{MemoryBudget: budget})
 		require.LessOrEqual(t, used(next), int64(budget))

@@ -71,8 +71,8 @@ func (w *world) replace(i int, next func(*broker.Broker) *broker.Broker) {
 	w.nodes[i] = w.start(next(w.nodes[i].broker))
 }
 
-// tell runs a story on each of the logs.
-func tell(t *testing.T, config broker.Config, story func(w *world)) {
+// onEveryLog runs a story on each of the logs.
+func onEveryLog(t *testing.T, config broker.Config, story func(w *world)) {
 	for name, build := range logs {
 		for seed := range uint64(2) {
 			t.Run(fmt.Sprintf("%s %d", name, seed), func(t *testing.T) {
@@ -122,7 +122,7 @@ func (w *world) anyNode(rng *rand.Rand) *node { return w.nodes[rng.IntN(len(w.no
 // once, in order, or a gap. A key publishes once.
 func TestEveryLogKeepsThePromises(t *testing.T) {
 	config := broker.Config{HistoryMessages: 20, HistoryAge: 8 * time.Millisecond}
-	tell(t, config, func(w *world) {
+	onEveryLog(t, config, func(w *world) {
 		var others, clients sync.WaitGroup
 		done := make(chan struct{})
 		for i := range uint64(4) {
