@@ -43,11 +43,15 @@ func (s *Source) bucket(r *rates, kind Kind, scope Scope) *rate.Limiter {
 		}
 		bs = fresh
 	}
-	if b := bs.of[kind].Load(); b != nil {
-		return b
+	return bucketIn(&bs.of[kind], r.of[kind][scope])
+}
+
+// bucketIn returns the bucket in p, which it creates if necessary.
+func bucketIn(p *atomic.Pointer[rate.Limiter], r Rate) *rate.Limiter {
+	if p.Load() == nil {
+		p.CompareAndSwap(nil, r.bucket())
 	}
-	bs.of[kind].CompareAndSwap(nil, r.of[kind][scope].bucket())
-	return bs.of[kind].Load()
+	return p.Load()
 }
 
 // The rate of refusals that a source gets without delay. Many clients may share an
@@ -60,12 +64,7 @@ const (
 // refusesPromptly reports whether the next refusal is answered without delay. Clients that
 // wait for retry_after_ms get few refusals.
 func (s *Source) refusesPromptly(now time.Time) bool {
-	p := s.prompt.Load()
-	if p == nil {
-		s.prompt.CompareAndSwap(nil, rate.NewLimiter(promptPerSecond, promptBurst))
-		p = s.prompt.Load()
-	}
-	return p.AllowN(now, 1)
+	return bucketIn(&s.prompt, Rate{PerSecond: promptPerSecond, Burst: promptBurst}).AllowN(now, 1)
 }
 
 // isIdle reports whether a new source would be the same.

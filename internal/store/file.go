@@ -57,10 +57,7 @@ func (f *File) Release() {
 // no file or it is damaged. It does not change the file: TakeOver does, once this daemon
 // is sure to serve. On error the file is released.
 func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
-	if f.path == "" {
-		return broker.New(cfg, m, now), nil
-	}
-	state, err := os.Open(f.path)
+	state, err := os.Open(f.path) // an empty path does not exist
 	if errors.Is(err, fs.ErrNotExist) {
 		return broker.New(cfg, m, now), nil
 	}
