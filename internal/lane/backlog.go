@@ -79,7 +79,7 @@ func (o *output) keep(p part, skip int) {
 // keepRest keeps the bytes of a scratch from an index on. The scratch can be reused.
 func (o *output) keepRest(s *scratch, from int) {
 	for i, p := range s.parts {
-		begin := s.begins[i]
+		begin := s.starts[i]
 		end := begin + len(p.bytes)
 		if end <= from {
 			continue

@@ -39,7 +39,7 @@ func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
 		return false
 	}
 	_ = nc.Close() // c.fd keeps the connection open
-	c.begins(d.Ahead)
+	c.prefill(d.Ahead)
 	d.Ahead = nil
 	c.talk, c.bare, c.deflates = &conversation{Duplex: d, giveUp: func() {}}, true, d.Deflates
 	c.begin(func(c *conn) {

@@ -23,8 +23,8 @@ const bufferBytes = 8 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// begins takes over bytes that were read before the connection joined.
-func (in *input) begins(b []byte) {
+// prefill takes over bytes that were read before the connection joined.
+func (in *input) prefill(b []byte) {
 	if len(b) > 0 {
 		in.buf = buffers.Get().(*[bufferBytes]byte)
 		in.filled = copy(in.buf[:], b)

@@ -169,7 +169,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) (tak
 		return true, true
 	}
 	ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // fits: net/http reads half of a buffer at a time
-	c.begins(ahead)
+	c.prefill(ahead)
 	c.begin(do)
 	return true, false
 }

@@ -55,8 +55,8 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	return n, o.writeFrames(s, frames, "")
 }
 
-// sharedBytes is the size of the smallest frame that is not copied with its head, nor with
-// others when a backlog is written.
+// sharedBytes is the size of the smallest part that is written by itself where smaller parts
+// are copied together.
 const sharedBytes = 16 << 10
 
 // headOf returns the head of an answer with f alone.
@@ -114,9 +114,11 @@ func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 // writeFrames writes a scratch, then frames, then end.
 func (o *output) writeFrames(s *scratch, frames []*frame.Frame, end string) error {
 	for _, f := range frames {
-		p := o.part(f, plain)
+		var p part
 		if o.deflates {
 			p = part{o.lane.cfg.Polls.SocketMessage(f, o.format), f, asIs}
+		} else {
+			p = o.part(f, plain)
 		}
 		if err := o.add(s, p); err != nil {
 			return err
@@ -126,17 +128,19 @@ func (o *output) writeFrames(s *scratch, frames []*frame.Frame, end string) erro
 	return o.writeScratch(s)
 }
 
-// add adds a part to a scratch. If the part is large or the client does not read, add
-// writes the scratch and the part instead.
+// add adds a part to a scratch, and writes the scratch before if it is full. It writes the
+// part by itself if that is large or the client does not read.
 func (o *output) add(s *scratch, p part) error {
-	if len(s.bytes)+len(p.bytes) < atOnceBytes && !o.Blocked() {
-		s.append(p)
-		return nil
+	if len(s.bytes)+len(p.bytes) >= atOnceBytes || o.Blocked() {
+		if err := o.writeScratch(s); err != nil {
+			return err
+		}
+		if len(p.bytes) >= sharedBytes || o.Blocked() {
+			return o.writePart(p)
+		}
 	}
-	if err := o.writeScratch(s); err != nil {
-		return err
-	}
-	return o.writePart(p)
+	s.append(p)
+	return nil
 }
 
 // writeMember writes m as a whole answer.
@@ -243,7 +247,7 @@ func (o *output) flush() {
 type scratch struct {
 	bytes  []byte
 	parts  []part // of frames that were copied to bytes
-	begins []int  // where each part begins in bytes
+	starts []int  // where each part begins in bytes
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -252,13 +256,13 @@ func takeScratch() *scratch { return scratches.Get().(*scratch) }
 
 // append copies a frame's part.
 func (s *scratch) append(p part) {
-	s.parts, s.begins = append(s.parts, p), append(s.begins, len(s.bytes))
+	s.parts, s.starts = append(s.parts, p), append(s.starts, len(s.bytes))
 	s.bytes = append(s.bytes, p.bytes...)
 }
 
 func (s *scratch) empty() {
 	clear(s.parts)
-	s.bytes, s.parts, s.begins = s.bytes[:0], s.parts[:0], s.begins[:0]
+	s.bytes, s.parts, s.starts = s.bytes[:0], s.parts[:0], s.starts[:0]
 }
 
 // maxScratch is the largest scratch that is kept for reuse.

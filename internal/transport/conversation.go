@@ -258,7 +258,7 @@ func (c *Conversation) Overdue(now time.Time) Action {
 		return Action{Close: true}
 	case due.Equal(c.restDue):
 		c.server.metrics.Ended(metrics.SlowBody)
-		return c.End(wire.NewProblem(wire.CodeInvalidRequest, "send a command in one go",
+		return c.End(wire.NewProblem(wire.CodeInvalidRequest, "send each command without pauses",
 			"the rest of a command did not arrive within %v", c.server.RestTimeout()))
 	case c.asked.IsZero():
 		c.asked = now
