@@ -34,9 +34,9 @@ type Many struct {
 }
 
 // PublishMany publishes messages in order, each like Publish, and calls answer with a result
-// for each. An error refuses the whole request. A delayed refusal of one message delays the
+// for each, in the format of the request. An error refuses the whole request. A delayed refusal of one message delays the
 // answer, which then holds no slot.
-func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Results) error) (err error) {
+func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return why
@@ -61,9 +61,9 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Res
 	if err := m.slot.take(ctx, a, &c); err != nil {
 		return err
 	}
-	results := Results{ContentType: form.contentType, form: form, each: make([]wire.PublishResult, len(items))}
+	results := make([]wire.PublishResult, len(items))
 	for i, raw := range items {
-		if results.each[i], err = m.publish(form, raw); err != nil {
+		if results[i], err = m.publish(form, raw); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(Res
 		m.slot.end()
 		a.cfg.Limiter.Hold(ctx, m.late) // the client gets the results in any case
 	}
-	return answer(results)
+	return answer(form.contentType, form.parts(results))
 }
 
 // publish publishes one message. An error means that the client has left.
@@ -100,27 +100,20 @@ func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, e
 	return wire.PublishResult{Problem: problem}, nil
 }
 
-// Results are the results of many messages.
-type Results struct {
-	ContentType string
-	form        *manyForm
-	each        []wire.PublishResult
-}
-
-// Parts returns the results in the form of the request, in parts.
-func (r Results) Parts() iter.Seq[[]byte] {
+// parts returns results in the format of the request, in parts.
+func (f *manyForm) parts(results []wire.PublishResult) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		part := []byte(r.form.begin)
-		for i, result := range r.each {
+		part := []byte(f.begin)
+		for i, result := range results {
 			if i > 0 {
-				part = append(part, r.form.between...)
+				part = append(part, f.between...)
 			}
-			if part = r.form.append(part, InJSON(result)); !yield(part) {
+			if part = f.append(part, InJSON(result)); !yield(part) {
 				return
 			}
 			part = part[:0]
 		}
-		yield(append(part, r.form.last...))
+		yield(append(part, f.last...))
 	}
 }
 

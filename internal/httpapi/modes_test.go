@@ -140,8 +140,8 @@ func (s *system) Publish(item wire.PublishItem) wire.Position {
 	var published []wire.PublishResult
 	err = s.api.App.PublishMany(context.Background(), app.Caller{}, app.Many{
 		ContentType: app.Header{Value: "application/json", Count: 1}, Body: func(int) ([]byte, error) { return body, nil },
-	}, func(results app.Results) error {
-		return json.Unmarshal(bytes.Join(slices.Collect(cloned(results.Parts())), nil), &published)
+	}, func(_ string, parts iter.Seq[[]byte]) error {
+		return json.Unmarshal(bytes.Join(slices.Collect(cloned(parts)), nil), &published)
 	})
 	require.NoError(s, err)
 	require.Nil(s, published[0].Problem)

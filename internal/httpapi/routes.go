@@ -35,10 +35,10 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) 
 		Query: r.URL.RawQuery, ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
 		Body: bodyOf(w, r),
 	}
-	return a.App.PublishMany(r.Context(), c, p, func(results app.Results) error {
+	return a.App.PublishMany(r.Context(), c, p, func(contentType string, parts iter.Seq[[]byte]) error {
 		a.Metrics.HTTPPublishesOfMany.Inc()
-		long := a.long(w, results.ContentType)
-		for part := range results.Parts() {
+		long := a.long(w, contentType)
+		for part := range parts {
 			if err := long.append(part); err != nil {
 				return err
 			}
