@@ -18,26 +18,22 @@ func (c Config) Changes(to Config) []Change {
 	return changesOf(allSettings(&c), allSettings(&to))
 }
 
-func changesOf(old, new []setting) []Change {
-	was, is := texts(old), texts(new)
-	var changes []Change
-	for _, s := range slices.Concat(old, new) {
-		from, to := was[s.key], is[s.key]
-		if from == to {
-			continue
+func changesOf(old, new []setting) (changes []Change) {
+	texts := make(map[string][2]string) // by key
+	for i, rows := range [][]setting{old, new} {
+		for _, s := range rows {
+			text := texts[s.key]
+			text[i] = s.text()
+			texts[s.key] = text
 		}
-		was[s.key] = to // report it once
-		changes = append(changes, Change{Key: s.key, Old: s.shown(from), New: s.shown(to), Live: !s.restart})
+	}
+	for _, s := range slices.Concat(old, new) {
+		if text := texts[s.key]; text[0] != text[1] {
+			changes = append(changes, Change{Key: s.key, Old: s.shown(text[0]), New: s.shown(text[1]), Live: !s.restart})
+		}
+		delete(texts, s.key) // report it once
 	}
 	return changes
-}
-
-func texts(rows []setting) map[string]string {
-	texts := make(map[string]string, len(rows))
-	for _, s := range rows {
-		texts[s.key] = s.text()
-	}
-	return texts
 }
 
 // Reloaded returns c with the settings of to that a reload changes.

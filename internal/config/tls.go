@@ -18,26 +18,18 @@ func (t TLS) On() bool { return t.Cert != "" }
 
 // Load reads the files as they are now. The error is an *Error.
 func (t TLS) Load() (*tls.Certificate, error) {
-	cert, err := readPEM("tls.cert", t.Cert)
-	if err != nil {
-		return nil, err
+	var texts [2][]byte
+	for i, file := range []struct{ key, name string }{{"tls.cert", t.Cert}, {"tls.key", t.Key}} {
+		text, err := os.ReadFile(file.name)
+		if err != nil {
+			return nil, &Error{Key: file.key, Reason: fmt.Sprintf("is %q: %s: name a file that the daemon may read", file.name, err)}
+		}
+		texts[i] = text
 	}
-	key, err := readPEM("tls.key", t.Key)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err := tls.X509KeyPair(texts[0], texts[1])
 	if err != nil {
 		return nil, &Error{Key: "tls.key", with: "tls.cert", Reason: fmt.Sprintf(
 			"is %q, which is not a pair with tls.cert (%q): %s: name a certificate and its own private key, both in PEM", t.Key, t.Cert, err)}
 	}
 	return &pair, nil
-}
-
-func readPEM(key, file string) ([]byte, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, &Error{Key: key, Reason: fmt.Sprintf("is %q: %s: name a file that the daemon may read", file, err)}
-	}
-	return text, nil
 }

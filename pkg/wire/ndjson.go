@@ -103,7 +103,12 @@ func appendReply(dst []byte, r *Reply) []byte {
 	}
 	if len(r.Positions) > 0 {
 		member("positions")
-		dst = appendPositions(dst, r.Positions)
+		separator := byte('[')
+		for _, p := range r.Positions {
+			dst = append(p.Append(append(dst, separator, '"')), '"')
+			separator = ','
+		}
+		dst = append(dst, ']')
 	}
 	if r.Position != nil {
 		member("position")
@@ -118,15 +123,6 @@ func appendReply(dst []byte, r *Reply) []byte {
 		dst = appendValue(dst, "reply", r.Problem)
 	}
 	return append(dst, "}}\n"...)
-}
-
-func appendPositions(dst []byte, positions []Position) []byte {
-	separator := byte('[')
-	for _, p := range positions {
-		dst = append(p.Append(append(dst, separator, '"')), '"')
-		separator = ','
-	}
-	return append(dst, ']')
 }
 
 // jsonFrame has every member of every frame. Unknown members are ignored, because newer
@@ -154,10 +150,11 @@ func ParseLine(line []byte) (Content, error) {
 		return Content{}, nil
 	}
 	var f jsonFrame
-	if err := json.Unmarshal(line, &f); err != nil {
-		return Content{}, fmt.Errorf("frame %s: %w", Quote(line), err)
+	var c Content
+	err := json.Unmarshal(line, &f)
+	if err == nil {
+		c, err = f.content()
 	}
-	c, err := f.content()
 	if err == nil {
 		err = c.check()
 	}

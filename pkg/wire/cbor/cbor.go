@@ -151,24 +151,15 @@ func (r *Reader) Head() (h Head, err error) {
 		h.Arg = uint64(h.info)
 		return h, nil
 	case h.info <= eightBytes:
-		h.Arg, err = r.argument(1 << (h.info - oneByte))
+		argument, err := r.take(1 << (h.info - oneByte))
+		for _, c := range argument {
+			h.Arg = h.Arg<<8 | uint64(c)
+		}
 		return h, err
 	case h.info == indefinite && h.Major != Uint && h.Major != Negative && h.Major != Tag:
 		return h, nil
 	}
 	return h, errReserved
-}
-
-// argument reads a number of n bytes: 1, 2, 4 or 8.
-func (r *Reader) argument(n int) (arg uint64, err error) {
-	if len(r.b)-r.at < n {
-		return 0, errCut
-	}
-	for _, c := range r.b[r.at : r.at+n] {
-		arg = arg<<8 | uint64(c)
-	}
-	r.at += n
-	return arg, nil
 }
 
 // take returns the next n bytes without copying them.
