@@ -21,12 +21,12 @@ func TestAWebSocketFrameStatesItsLength(t *testing.T) {
 		m := *empty
 		m.Data = strconv.AppendQuote(nil, string(bytes.Repeat([]byte("x"), length-around)))
 		b := New(&m, time.Time{}, 0, nil).Bytes(NDJSON.OnSocket())
-		f, err := ws.ReadFrame(bytes.NewReader(b))
+		head, err := ws.ReadHeader(bytes.NewReader(b))
 		require.NoError(t, err)
-		require.EqualValues(t, length, f.Header.Length)
-		require.True(t, f.Header.Fin)
-		require.Equal(t, ws.OpText, f.Header.OpCode)
-		require.Len(t, b, ws.HeaderSize(f.Header)+length, "nothing follows")
-		require.Equal(t, byte('{'), f.Payload[0])
+		require.EqualValues(t, length, head.Length)
+		require.True(t, head.Fin)
+		require.Equal(t, ws.OpText, head.OpCode)
+		require.Len(t, b, ws.HeaderSize(head)+length, "nothing follows")
+		require.Equal(t, byte('{'), b[ws.HeaderSize(head)])
 	}
 }
