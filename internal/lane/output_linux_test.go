@@ -120,6 +120,23 @@ func TestAnAnswerInGzipInTheBacklogIsWhole(t *testing.T) {
 	}
 }
 
+// A frame that is sent deflated keeps no WebSocket message that is not deflated.
+func TestADeflatedFrameIsNotKeptPlain(t *testing.T) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	require.NoError(t, err)
+	defer closeFD(pair[0])
+	defer closeFD(pair[1])
+	l := laneForOutputs()
+	account := l.cfg.Polls.Memory()
+	o := &output{lane: l, owner: nobody{}, fd: pair[0], bare: true, deflates: true, format: frame.SocketText}
+	f := frame.New(&wire.Message{Data: fmt.Appendf(nil, `"%08000d"`, 1)}, time.Time{}, 0, account)
+	n, err := o.Send(nil, []*frame.Frame{f})
+	require.NoError(t, err)
+	require.Equal(t, len(f.Bytes(frame.NDJSON)), n)
+	require.Less(t, len(appendAll(t, nil, pair[1])), n/10)
+	require.Less(t, account.Of(memory.Encodings), int64(n+n/10))
+}
+
 // A client does not read an answer of a thousand frames. The backlog refers to the frames
 // and has no copy. It counts all bytes until the client has read them or left.
 func TestAnUnreadAnswerKeepsReferences(t *testing.T) {
