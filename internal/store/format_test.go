@@ -465,6 +465,7 @@ func TestAnInvalidStateIsRejected(t *testing.T) {
 		"a topic twice":       {string(sealed(savedBegin + savedTopicA + savedTopicA)), "twice"},
 		"no topic's name":     {string(sealed(savedBegin + strings.Replace(savedTopicA, `"a"`, `"a b"`, 1))), `topic "a b"`},
 		"lost beyond head":    {string(sealed(savedBegin + strings.Replace(savedTopicA, `"lost":6`, `"lost":10`, 1))), "do not rise: born 0, lost 10, head 9"},
+		"born beyond lost":    {string(sealed(savedBegin + strings.Replace(savedTopicA, `"lost":6`, `"born":7,"lost":6`, 1))), "do not rise: born 7, lost 6, head 9"},
 		"no reason":           {string(sealed(savedBegin + strings.Replace(savedTopicA, "evicted", "bored", 1))), "bored"},
 		"message first":       {string(sealed(savedBegin + `{"message":{"offset":1}}` + "\n")), "before its topic"},
 		"message lost":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":6}}` + "\n")), "offset 6"},
