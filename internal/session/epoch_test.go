@@ -12,14 +12,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// beginEpoch begins another epoch of all topics, as a log does that was set back.
-func (k *kit) beginEpoch(epoch string) {
+// beginEpoch begins epoch e2 of all topics, as a log does that was rolled back.
+func (k *kit) beginEpoch() {
 	k.Helper()
-	at := wire.Position{Epoch: epoch}
+	at := wire.Position{Epoch: "e2"}
 	_, err := k.broker.Apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{}}, nil)
 	require.NoError(k, err)
 	synctest.Wait()
-	k.epoch = epoch
+	k.epoch = at.Epoch
 }
 
 func TestANewEpochIsAnnouncedOnAQuietTopic(t *testing.T) {
@@ -27,7 +27,7 @@ func TestANewEpochIsAnnouncedOnAQuietTopic(t *testing.T) {
 		k.publishN("a", 3)
 		s := k.open("a")
 		waiting := k.park(s, 0)
-		k.beginEpoch("e2")
+		k.beginEpoch()
 		waiting.wantFrames("gap(restarted a3-0)")
 		k.publishN("a", 1)
 		require.Equal(k, "a1", k.poll(s, 1))
@@ -42,7 +42,7 @@ func TestUnackedMessagesOfAnotherEpochAreLost(t *testing.T) {
 		k.publishN("a", 3)
 		require.Equal(k, "a1 a2 a3", k.poll(s, 0))
 		epoch := k.epoch
-		k.beginEpoch("e2")
+		k.beginEpoch()
 		k.publishN("a", 2)
 		require.Equal(k, "gap(restarted a1-2) gap(restarted a2-3) gap(restarted a3-0) a1 a2", k.poll(s, 1))
 		require.Equal(k, wire.Position{Topic: "a", Epoch: epoch, Offset: 1}, s.subs["a"].ackedTo)
@@ -65,7 +65,7 @@ func TestGapsOfUnackedMessagesOfAnotherEpochAreCounted(t *testing.T) {
 		frames, err := stream.Take(k.Context(), limit, 0)
 		require.NoError(k, err)
 		require.Len(k, frames, 2)
-		k.beginEpoch("e2")
+		k.beginEpoch()
 		frames, err = stream.Take(k.Context(), limit, 0)
 		require.NoError(k, err)
 		require.Len(k, frames, 1)
@@ -95,7 +95,7 @@ func TestAPaceEndsWithItsEpoch(t *testing.T) {
 		said, err := k.tryPoll(s, 1, broker.Limit{Frames: 1, Bytes: 1000})
 		require.NoError(k, err)
 		require.Equal(k, "a2", said, "of three")
-		k.beginEpoch("e2")
+		k.beginEpoch()
 		k.publishN("a", 1)
 		require.Equal(k, "gap(restarted a2-0) a1", k.poll(s, 2))
 		k.publishN("a", 1)
