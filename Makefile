@@ -39,7 +39,7 @@ ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif
 	$(GO) test $(RACE) -timeout 25m -p 4 -parallel 4 ./... # tests wait more than they compute
-	$(GO) test -run Allocates ./internal/app ./internal/httpapi ./internal/transport ./internal/frame ./pkg/wire
+	$(GO) test -run Allocates ./internal/app ./internal/httpapi ./internal/transport ./internal/frame ./internal/memory ./pkg/wire/cbor
 
 deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec, in a module of their own
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...

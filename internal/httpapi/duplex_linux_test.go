@@ -34,7 +34,7 @@ func (k *kit) openPort() string {
 	require.NoError(k, err)
 	port := transport.NewPort(k.api.TCPHost())
 	var running sync.WaitGroup
-	running.Go(func() { require.ErrorIs(k, port.Serve(l), net.ErrClosed) })
+	running.Go(func() { require.ErrorIs(k, port.Serve(&countedListener{l, k.cfg}), net.ErrClosed) })
 	k.Cleanup(func() {
 		l.Close()
 		k.api.Close()

@@ -262,5 +262,6 @@ func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 		_, err = c.frames.Next()
 		require.NoError(t, err)
 		require.Equal(t, []string{"identify", "ann subscribe a", "ann subscribe b.*"}, r.take())
+		require.Equal(t, way == LaneHandOff, k.onLane() == 1, "which way carries the connection")
 	})
 }
