@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// askAdmin asks the admin listener of a daemon that is made of cfg.
+// askAdmin sends a GET request to the admin listener of a daemon built from cfg.
 func askAdmin(cfg parts, path string) *httptest.ResponseRecorder {
 	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "draining" }, zap.NewAtomicLevel())
 	w := httptest.NewRecorder()

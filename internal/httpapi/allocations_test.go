@@ -17,27 +17,28 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A hundred subscribers poll on the lane. What a burst allocates is the message's,
-// a few dozen times in all, and nobody's delivery. (The race detector makes pools
-// forget, so make check runs this without it.)
+// A hundred subscribers poll on the lane. Publishing a message allocates a few dozen
+// times in all; delivering it to a subscriber allocates nothing. The race detector drops
+// pooled objects, so make check runs this test without it.
 func TestADeliveryOnTheLaneAllocatesNothing(t *testing.T) {
 	wantNoAllocationsByDelivery(t, "")
 }
 
-// Nor where they are pages of two origins in turn, whose answers differ by their
-// heads: the message is copied once for each.
+// As above, with subscribers of two origins. Their answers have different headers, so the
+// message is copied once per origin.
 func TestADeliveryToPagesOfTwoOriginsAllocatesNothing(t *testing.T) {
 	wantNoAllocationsByDelivery(t, "https://app.example", "http://localhost:3000")
 }
 
-// Nor where what is delivered is compressed, to some of them: that is once, too.
+// As above, with every second subscriber accepting gzip. The message is compressed once.
 func TestACompressedDeliveryAllocatesNothing(t *testing.T) {
 	wantNoAllocationsByDeliveryOf(t, []byte(strconv.Quote(long(2000))), func(i int) string {
 		return []string{"", takesGzip}[i%2]
 	})
 }
 
-// wantNoAllocationsByDelivery has pollers of these origins in turn.
+// wantNoAllocationsByDelivery delivers a small message to pollers that use these origins
+// in turn.
 func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
 	t.Helper()
 	wantNoAllocationsByDeliveryOf(t, []byte("1"), func(i int) string {
@@ -48,7 +49,8 @@ func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
 	}, origins...)
 }
 
-// wantNoAllocationsByDeliveryOf has pollers who send the i-th headers.
+// wantNoAllocationsByDeliveryOf delivers payload to pollers and bounds the allocations.
+// Poller i sends headers(i).
 func wantNoAllocationsByDeliveryOf(t *testing.T, payload []byte, headers func(i int) string, origins ...string) {
 	t.Helper()
 	const subscribers, ofAMessage = 100, 40
@@ -76,13 +78,12 @@ func wantNoAllocationsByDeliveryOf(t *testing.T, payload []byte, headers func(i 
 	}
 }
 
-// A poller is a subscriber of topic a on its own connection that allocates nothing
-// itself.
+// A poller subscribes to topic a on its own connection. It allocates nothing itself.
 type poller struct {
 	*kit
 	conn    net.Conn
-	headers string // that it sends beside Host
-	begin   []byte // of its request, up to the count
+	headers string // sent in addition to Host
+	begin   []byte // start of each request, up to the value of ack
 	request []byte
 	buf     [4096]byte
 	had     int64

@@ -16,8 +16,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A call's slot is held until its answer is written: what waits for slow readers is
-// bounded by the slots.
+// A call holds its slot until its answer is written. So the number of slots bounds the
+// answers that wait for slow readers.
 func TestASlowReaderHoldsItsSlot(t *testing.T) {
 	for _, ask := range []string{"GET /v1/openapi.yaml", "GET /v1/topics/large/messages", "GET /v1/topics?limit=1000"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -47,7 +47,8 @@ func TestASlowReaderHoldsItsSlot(t *testing.T) {
 	}
 }
 
-// An EventSource that needs a session keeps it across reconnects.
+// An event stream of a pattern opens a session. The second one exceeds the rate of
+// sessions.
 func TestAnEventSourceKeepsItsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Sessions: {limit.All: once}}}})
@@ -69,7 +70,8 @@ func TestAnEventSourceKeepsItsSession(t *testing.T) {
 	})
 }
 
-// What cannot be served has to be read and answered all the same.
+// A request that the daemon cannot serve spends a rate too: the daemon must read and
+// answer it.
 func TestRequestsForUnknownPathsAreCounted(t *testing.T) {
 	for _, way := range [][3]string{
 		{"GET", "/nowhere", ""}, {"POST", "/v1/nowhere", "1"}, {"PUT", "/v1/topics/a/messages", "1"}, {"HEAD", "/v1/topics", ""},
@@ -104,7 +106,7 @@ func TestInvalidCommandsAreCounted(t *testing.T) {
 	})
 }
 
-// A client that leaves while its command waits is no fault of the daemon's.
+// The daemon counts no internal error when a client leaves while its command waits.
 func TestAClientThatLeavesDuringACommandIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute}})
@@ -122,7 +124,8 @@ func TestAClientThatLeavesDuringACommandIsNoError(t *testing.T) {
 	})
 }
 
-// New topics are counted together, so the retry after a refusal succeeds.
+// The daemon counts the new topics of a request together, so a retry after RetryAfterMS
+// succeeds.
 func TestMoreNewTopicsThanTheBurstAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Topics: {limit.Address: {PerSecond: 1, Burst: 3}}}}})

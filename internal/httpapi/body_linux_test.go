@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// However a connection ends on which a command has begun, what was there of it is no
-// longer counted.
+// When a connection ends in the middle of a command, the daemon stops counting the bytes
+// received. It does not matter who closes the connection.
 func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		for name, end := range map[string]func(*kit, net.Conn){
@@ -24,7 +24,7 @@ func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 				nc, err := net.Dial("tcp", k.openPort())
 				require.NoError(t, err)
 				defer nc.Close()
-				_, err = nc.Write(append(asCBOR(`{"topics":["a"]}`), 0x5a, 0, 0x0f, 0x42, 0x40)) // 1,000,000 bytes are to come
+				_, err = nc.Write(append(asCBOR(`{"topics":["a"]}`), 0x5a, 0, 0x0f, 0x42, 0x40)) // announces 1,000,000 bytes
 				require.NoError(t, err)
 				_, err = nc.Write(make([]byte, 500_000))
 				require.NoError(t, err)
@@ -36,8 +36,8 @@ func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 	})
 }
 
-// wantUnfinished waits until so many bytes are counted of what is to go on. The lane's
-// time goes faster.
+// wantUnfinished waits until unfinished bodies and commands count this many bytes. When
+// it waits for 0, it advances the lane's clock faster than real time.
 func (k *kit) wantUnfinished(bytes int64) {
 	k.Helper()
 	begun := time.Now()

@@ -22,15 +22,15 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Who sends large bodies and never their ends takes a bounded part of the memory, and
-// nothing of what others need for small ones.
+// Clients that never finish large bodies use a bounded part of the memory. Other clients
+// can still send small bodies.
 func TestUnfinishedBodiesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		var conns []net.Conn
 		for i := range 100 {
 			conns = append(conns, k.postOn(i%5, 900_000, 1_000_000))
-			synctest.Wait() // of those that come at once, more may be refused than have to be
+			synctest.Wait() // bodies that arrive together may be refused more often than necessary
 		}
 		require.LessOrEqual(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(8<<20+100*1000), "a quarter, and a reading each")
 		require.Greater(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(6<<20))
@@ -50,7 +50,7 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 	})
 }
 
-// Who sends them all from one address leaves a half to others.
+// One address may use at most half of the memory for unfinished bodies.
 func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
@@ -76,8 +76,8 @@ func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 	})
 }
 
-// postOn begins to publish many, from an address of its own: so many bytes come of a body
-// of that length.
+// postOn sends the first bytes of a body to /v1/messages, from the address 10.0.0.from.
+// length is the Content-Length.
 func (k *kit) postOn(from, bytes, length int) net.Conn {
 	nc := k.dialFrom(from)
 	go func() {
@@ -106,7 +106,7 @@ func TestAParkedPollHoldsNoBody(t *testing.T) {
 	})
 }
 
-// A command of which the rest does not come is held as a body is.
+// Unfinished commands are bounded like unfinished bodies.
 func TestUnfinishedCommandsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
@@ -126,8 +126,8 @@ func TestUnfinishedCommandsAreBounded(t *testing.T) {
 	})
 }
 
-// Behind a proxy a client may have WebSockets that say nothing for long, and be
-// forgotten meanwhile. It has one account all the same.
+// A client behind a proxy may keep idle WebSockets until the limiter forgets its address.
+// All its connections still share one memory account.
 func TestCommandsOfForgottenAddressesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{
@@ -154,15 +154,15 @@ func TestCommandsOfForgottenAddressesAreBounded(t *testing.T) {
 	})
 }
 
-// talkOn opens a WebSocket, from an address of its own, on which so many bytes come of a
-// command that is longer.
+// talkOn opens a WebSocket from the address 10.0.0.from and sends the first bytes of a
+// command of this length.
 func (k *kit) talkOn(from, bytes int, length uint64) net.Conn {
 	nc := k.socketOn(from, "")
 	beginToTalk(nc, bytes, length)
 	return nc
 }
 
-// socketOn opens a WebSocket, from an address of its own.
+// socketOn opens a WebSocket from the address 10.0.0.from and discards what it receives.
 func (k *kit) socketOn(from int, headers string) net.Conn {
 	nc := k.dialFrom(from)
 	go func() { _, _ = io.Copy(io.Discard, nc) }()
@@ -171,7 +171,7 @@ func (k *kit) socketOn(from int, headers string) net.Conn {
 	return nc
 }
 
-// beginToTalk sends so many bytes of a command that is longer.
+// beginToTalk sends the first bytes of a command of this length.
 func beginToTalk(nc net.Conn, bytes int, length uint64) {
 	go func() {
 		head := binary.BigEndian.AppendUint64([]byte{0x81, 0xff}, length)

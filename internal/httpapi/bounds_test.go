@@ -70,8 +70,8 @@ func TestABatchEndsAtItsBounds(t *testing.T) {
 	}
 }
 
-// A "multiple" answer ends when nothing came for a while; while something keeps
-// coming, at its time.
+// An answer in mode multiple ends after MaxOutputDelay without a message. While messages
+// keep coming, it ends after MultipleTime.
 func TestAMultipleAnswerEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -103,7 +103,8 @@ func TestAMultipleAnswerEndsInTime(t *testing.T) {
 	})
 }
 
-// The streams of a daemon that drains are not all told to come back at once.
+// The end frames of a drain carry different retry delays, so that clients do not all
+// reconnect at once.
 func TestEndFramesAreSpreadInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})

@@ -22,10 +22,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// surely is how long what must come is waited for.
+// surely is the time limit for an event that must happen.
 const surely = time.Minute
 
-// onBothWays tells a story once for each way to wait on the lane.
+// onBothWays runs story once for each way to wait on the lane.
 func onBothWays(t *testing.T, story func(t *testing.T, way LaneWay)) {
 	t.Helper()
 	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
@@ -33,8 +33,8 @@ func onBothWays(t *testing.T, story func(t *testing.T, way LaneWay)) {
 	}
 }
 
-// A caller is a client that says byte by byte what it wants: it may ask ahead,
-// leave in the middle, or not read.
+// A caller is a client that controls every byte it sends. It can pipeline requests, leave
+// in the middle of a request, or stop reading.
 type caller struct {
 	*kit
 	conn    *net.TCPConn
@@ -50,7 +50,7 @@ func (k *kit) call() *caller {
 	return &caller{kit: k, conn: conn.(*net.TCPConn), answers: bufio.NewReader(conn)}
 }
 
-// callOnLane is a caller whose connection the lane has taken over.
+// callOnLane returns a caller whose connection the lane has taken over.
 func (k *kit) callOnLane() *caller {
 	k.Helper()
 	before := k.onLane()
@@ -68,14 +68,14 @@ func (c *caller) send(requests ...string) {
 	require.NoError(c, err)
 }
 
-// reset leaves without a word: what is under way is lost.
+// reset resets the TCP connection. Bytes in flight are lost.
 func (c *caller) reset() {
 	c.Helper()
 	require.NoError(c, c.conn.SetLinger(0))
 	require.NoError(c, c.conn.Close())
 }
 
-// answer reads an answer, head only.
+// answer reads the head of an answer.
 func (c *caller) answer() *http.Response {
 	c.Helper()
 	require.NoError(c, c.conn.SetDeadline(time.Now().Add(surely)))
@@ -84,7 +84,7 @@ func (c *caller) answer() *http.Response {
 	return resp
 }
 
-// wantAnswer reads a whole answer.
+// wantAnswer reads a whole answer, requires this status, and returns the body.
 func (c *caller) wantAnswer(status int) string {
 	c.Helper()
 	resp := c.answer()
@@ -104,7 +104,8 @@ func (c *caller) wantPublished(topic string) uint64 {
 	return published.Position.Offset
 }
 
-// wantMessages reads the answer to a poll: these messages of topic a, in order.
+// wantMessages reads the answer to a poll. It must hold exactly the messages first to
+// last of topic a, in order.
 func (c *caller) wantMessages(first, last int) {
 	c.Helper()
 	resp := c.answer()
@@ -116,7 +117,8 @@ func (c *caller) wantMessages(first, last int) {
 	require.ErrorIs(c, err, io.EOF, "nothing else is in the answer")
 }
 
-// wantNext reads these messages, as story.say has made them, and nothing between.
+// wantNext reads the messages first to last, as tell publishes them, and nothing between
+// them.
 func (c *caller) wantNext(frames *wire.Decoder, first, last int) {
 	c.Helper()
 	for n := first; n <= last; n++ {
@@ -133,7 +135,7 @@ func (c *caller) wantStream() *wire.Decoder {
 	c.Helper()
 	resp := c.answer()
 	c.Cleanup(func() {
-		_ = c.conn.Close() // or the body would be read to its end
+		_ = c.conn.Close() // otherwise resp.Body.Close reads the body to its end
 		resp.Body.Close()
 	})
 	require.Equal(c, http.StatusOK, resp.StatusCode)
@@ -144,7 +146,8 @@ func (c *caller) wantStream() *wire.Decoder {
 	return frames
 }
 
-// wantClosed reads the rest and expects that the daemon has closed the connection.
+// wantClosed reads the remaining bytes and requires that the daemon closes the
+// connection.
 func (c *caller) wantClosed() {
 	c.Helper()
 	_, err := io.Copy(io.Discard, c.answers)
@@ -153,14 +156,14 @@ func (c *caller) wantClosed() {
 	}
 }
 
-// polling is a poll of a session with so many frames.
+// polling returns a request that polls a session and acknowledges ack frames.
 func polling(session string, ack int, query ...string) string {
 	return fmt.Sprintf("GET /v1/sessions/%s/poll?ack=%d%s HTTP/1.1\r\nHost: h\r\n\r\n", session, ack, strings.Join(query, ""))
 }
 
 const streaming = "&mode=stream"
 
-// publishing publishes body.
+// publishing returns a request that publishes body to topic.
 func publishing(topic, body string) string {
 	return fmt.Sprintf("POST /v1/topics/%s/messages HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", topic, len(body), body)
 }
@@ -171,8 +174,8 @@ func (k *kit) openA() string {
 	return k.open(`{"topics":["a"]}`).Session
 }
 
-// tell publishes the messages first to last of topic a, of so many bytes each, from
-// beside.
+// tell publishes the messages first to last to topic a, each size bytes long. It calls
+// the broker directly.
 func (k *kit) tell(first, last, size int) {
 	k.Helper()
 	for n := first; n <= last; n++ {
@@ -184,26 +187,26 @@ func (k *kit) tell(first, last, size int) {
 	}
 }
 
-// onLane is how many connections the lane has.
+// onLane returns the number of connections on the lane.
 func (k *kit) onLane() int {
 	k.Helper()
 	return int(testutil.ToFloat64(k.cfg.Metrics.LaneConnections))
 }
 
-// gone is how many polls were counted as gone.
+// gone returns the number of polls that were counted as gone.
 func (k *kit) gone() int {
 	k.Helper()
 	return int(k.counted("pubsubd_polls_total", "gone"))
 }
 
-// parked is how many polls wait.
+// parked returns the number of polls that wait for a message.
 func (k *kit) parked() int {
 	var g metrics.Gauges
 	k.cfg.Polls.Gauges(&g)
 	return g.Parked["longpoll"] + g.Parked["stream"] + g.Parked["sse"]
 }
 
-// calls is how many calls have a slot, and how many wait for one.
+// calls returns how many calls have a slot and how many wait for one.
 func (k *kit) calls() (inUse, waiting int) {
 	var g metrics.Gauges
 	k.cfg.Limiter.Gauges(&g)
@@ -215,13 +218,13 @@ func (k *kit) calls() (inUse, waiting int) {
 	return 0, 0
 }
 
-// delivered is how many frames were written, or are kept.
+// delivered returns the number of frames that were written or are buffered.
 func (k *kit) delivered() int {
 	k.Helper()
 	return int(k.counted("pubsubd_frames_delivered_total"))
 }
 
-// want waits until count is n.
+// want waits until count returns n.
 func (k *kit) want(n int, count func() int, what string) {
 	k.Helper()
 	got := 0
@@ -242,12 +245,11 @@ func (k *kit) wantCalls(inUse, waiting int) {
 func (k *kit) wantParked(n int) { k.Helper(); k.want(n, k.parked, "polls that wait") }
 func (k *kit) wantGone(n int)   { k.Helper(); k.want(n, k.gone, "polls that are gone") }
 
-// later lets so much time pass for the lane since it began, however long the test has
-// taken.
+// later sets the lane's clock to d after its start, however long the test has taken.
 func (k *kit) later(d time.Duration) { k.api.Tick(k.begun.Add(d)) }
 
-// wantPosition reads the answer to a poll that is only a hello, and returns where
-// its one topic begins, as a poll names it.
+// wantPosition reads an answer that is only a hello. It returns the start position of the
+// one topic, in the form that a poll takes.
 func (c *caller) wantPosition() string {
 	c.Helper()
 	content, err := wire.ParseLine([]byte(c.wantAnswer(http.StatusOK)))
@@ -256,9 +258,9 @@ func (c *caller) wantPosition() string {
 	return wire.StartAfter(content.Hello.Positions[0]).String()
 }
 
-// wantOnLaneAfter lets time pass for the lane, d and a little again and again,
-// until it has n connections: a client may have its answer before the lane counts
-// from it.
+// wantOnLaneAfter advances the lane's clock by d and 2 seconds, repeatedly, until the
+// lane has n connections. Once is not enough: a client may have its answer before the
+// lane starts the timer.
 func (k *kit) wantOnLaneAfter(d time.Duration, n int) {
 	k.Helper()
 	now := time.Now()

@@ -28,7 +28,7 @@ func unhex(t testing.TB, text string) string {
 	return string(b)
 }
 
-// inCBOR is v as other hands write it.
+// inCBOR encodes v with a third-party CBOR library.
 func inCBOR(t testing.TB, v any) string {
 	t.Helper()
 	b, err := cbor.Marshal(v)
@@ -36,12 +36,12 @@ func inCBOR(t testing.TB, v any) string {
 	return string(b)
 }
 
-// What is published in CBOR is JSON to those who read that, if JSON has words for
-// it, and its own bytes to those who read CBOR.
+// A message published in CBOR reaches JSON readers as JSON, if JSON can express it. CBOR
+// readers get the original bytes.
 func TestPublishingInCBOR(t *testing.T) {
 	for _, c := range []struct {
 		name, body string
-		json       string // or the message has a type
+		json       string // empty: JSON cannot express it
 	}{
 		{"a map", inCBOR(t, map[string]any{"n": []any{1, 2.5, nil}}), `{"n":[1,2.5,null]}`},
 		{"without lengths", unhex(t, "bf 6161 9f 1801 7f 6161 6162 ff ff ff"), `{"a":[1,"ab"]}`},
@@ -93,7 +93,8 @@ func TestCBORThatIsRefused(t *testing.T) {
 	})
 }
 
-// A CBOR body and a JSON body differ, even with the same value.
+// Under one idempotency key, a CBOR body and a JSON body differ even if their values are
+// equal.
 func TestAnIdempotencyKeyBelongsToOneEncoding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -182,7 +183,7 @@ func TestManyMessagesInCBOR(t *testing.T) {
 	})
 }
 
-// resultOf is what a CBOR map says, by way of JSON.
+// resultOf converts a CBOR map to a PublishResult by way of JSON.
 func resultOf(t *testing.T, answer map[string]any) (r wire.PublishResult) {
 	t.Helper()
 	if problem, ok := answer["problem"].(map[any]any); ok {

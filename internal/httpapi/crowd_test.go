@@ -21,10 +21,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Descriptors are closed and used anew all the time, while others poll: passers-by
-// come, ask or do not, and leave in every way; some subscribers leave in the middle
-// of a poll and come back. Every subscriber gets every message once and in order,
-// and nobody's connection ends but by his own will.
+// File descriptors are closed and reused while other clients poll. Passers-by connect,
+// perhaps send requests, and leave in every way. Some subscribers leave in the middle of
+// a poll and reconnect. Every subscriber gets every message once and in order. The daemon
+// closes no connection by itself.
 func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 	const subscribers, passersBy, messages = 24, 8, 150
 	onBothWays(t, func(t *testing.T, way LaneWay) {
@@ -63,8 +63,8 @@ func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 		for n := 1; n <= messages; n++ {
 			k.tell(n, n, 10)
 			select {
-			case <-done: // all have failed
-			case <-time.After(5 * time.Millisecond): // the pace
+			case <-done: // every subscriber has failed
+			case <-time.After(5 * time.Millisecond): // limits the publish rate
 			}
 		}
 		<-done
@@ -79,11 +79,11 @@ func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 	})
 }
 
-// A visitor comes and goes by chance.
+// A visitor connects and leaves at random.
 type visitor struct {
 	*kit
 	random *rand.Rand
-	leaves bool // in the middle of polls, too
+	leaves bool // also in the middle of polls
 	conn   *net.TCPConn
 	reader *bufio.Reader
 }
@@ -97,7 +97,7 @@ func (v *visitor) come() error {
 	return conn.SetDeadline(time.Now().Add(surely))
 }
 
-// leave leaves in one of three ways.
+// leave resets the connection, half-closes it first, or just closes it.
 func (v *visitor) leave() error {
 	var err error
 	switch v.random.IntN(3) {
@@ -123,7 +123,7 @@ func (v *visitor) subscribe(session string, messages int) error {
 			return err
 		}
 		if v.leaves && v.random.IntN(4) == 0 {
-			time.Sleep(time.Duration(v.random.IntN(3000)) * time.Microsecond) // the poll is read, parked or answered
+			time.Sleep(time.Duration(v.random.IntN(3000)) * time.Microsecond) // by now the poll may be read, parked or answered
 			if err := errors.Join(v.leave(), v.come()); err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func (v *visitor) subscribe(session string, messages int) error {
 	return v.leave()
 }
 
-// readMessages reads one answer: messages that follow the one numbered had.
+// readMessages reads one answer. Its messages must follow message number had.
 func (v *visitor) readMessages(had int) (n int, err error) {
 	resp, err := http.ReadResponse(v.reader, nil)
 	if err != nil {
@@ -200,14 +200,14 @@ func (v *visitor) passBy(session string) error {
 	return v.leave()
 }
 
-// One request blocks a loop. Meanwhile more connections become ready than it takes events
-// at a time. All are answered afterwards.
+// One request blocks an event loop. Meanwhile more connections become ready than the loop
+// takes events at a time. The loop answers all of them afterwards.
 func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 	readers := max(1, runtime.GOMAXPROCS(0)/2)
 	slow := &slowOnce{begun: make(chan struct{}, readers), goOn: make(chan struct{})}
 	k := serveLane(t, LaneHandOff, settings{authority: slow}, nil)
 	var holding, others []*caller
-	for range readers { // connections go to the readers in turns
+	for range readers { // the lane assigns connections to readers in turn
 		holding = append(holding, k.callOnLane())
 	}
 	for range 150 * readers {
@@ -229,11 +229,11 @@ func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 	}
 }
 
-// slowOnce takes its time to allow topic slow.
+// slowOnce blocks in Allow for topic slow until goOn is closed.
 type slowOnce struct {
 	auth.Open
 	begun chan struct{}
-	goOn  chan struct{} // closed
+	goOn  chan struct{} // closed to unblock Allow
 }
 
 func (s *slowOnce) Allow(p auth.Principal, a auth.Action, topic string) error {

@@ -21,10 +21,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// The connection is cut at each byte of a poll's answer in turn: in the head, in
-// the middle of a frame, between frames, in the chunks' framing. Whatever the
-// mode, every message comes once and in order, and no gap: to the Go client, and
-// to a plain one that keeps the protocol's rules and forgives nothing.
+// Cuts the connection at each byte of a poll's answer in turn: in the head, within a
+// frame, between frames, and in the chunked framing. In every mode, the subscriber gets
+// each message once, in order, and without a gap. That holds for the Go client and for a
+// strict client that follows only the protocol's rules.
 func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 	for _, mode := range transport.Modes() {
 		for _, stateless := range []bool{false, true} {
@@ -40,8 +40,9 @@ func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 	}
 }
 
-// cutEverywhere cuts an answer of more than so many bytes at each byte in turn, or at a
-// sample that differs from test to test. cut reports whether the answer was that long.
+// cutEverywhere cuts an answer at each byte in turn, or at a sample that depends on the
+// test's name. cut reports whether the answer was longer than at bytes. The answer must
+// be longer than least bytes.
 func (k *kit) cutEverywhere(least int, cut func(at int) bool) {
 	k.Helper()
 	step := exhaustive.Step(17)
@@ -52,10 +53,9 @@ func (k *kit) cutEverywhere(least int, cut func(at int) bool) {
 	require.Greater(k, at, least, "a head and a frame have more bytes")
 }
 
-// cutAnswerAt tells one story with a cut after the given number of bytes of the
-// first poll's answer, and reports whether the answer was that long. Each
-// request has a connection of its own, which it does not promise to close if the
-// lane is to take it.
+// cutAnswerAt runs one subscription and cuts the first poll's answer after at bytes. It
+// reports whether the answer was that long. Each request has its own connection. If the
+// lane is to take the connection, the request does not announce its close.
 func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, subscribe subscribeFunc) bool {
 	network := &scissors{dial: k.client.Transport.(*http.Transport).DialContext}
 	network.left.Store(int64(at))
@@ -70,7 +70,8 @@ func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, sub
 	for n := 1; n <= 3; n++ {
 		say(n)
 	}
-	// From the oldest on, the first answer has three messages; stateless, hello too.
+	// From the oldest message, the first answer has three messages. A stateless answer
+	// begins with hello.
 	next, closeAll := subscribe(s, hc, pubsub.Oldest(topic))
 	defer closeAll()
 	for n := 1; n <= 5; n++ {
@@ -86,8 +87,8 @@ func (k *kit) cutAnswerAt(at int, mode transport.Mode, stateless, lane bool, sub
 	return network.cut.Load()
 }
 
-// A subscribeFunc subscribes and returns how to get the next message (nil for a
-// gap) over every cut, and how to leave.
+// A subscribeFunc subscribes. next returns the next message, or nil for a gap, and
+// reconnects after a cut. leave ends the subscription.
 type subscribeFunc func(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func())
 
 func subscribeByClient(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func()) {
@@ -107,8 +108,9 @@ func subscribeByClient(s *system, hc *http.Client, start wire.Start) (next func(
 	return next, sub.Close
 }
 
-// subscribePlainly polls again after a cut: a session's ended answers with the
-// count of frames it has, all else from the positions it has.
+// subscribePlainly polls again after a cut. In a session, it acknowledges the frames that
+// it has. Stateless polls start from its positions, and so does a new session for a cut
+// stream.
 func subscribePlainly(s *system, hc *http.Client, start wire.Start) (next func() *wire.Message, leave func()) {
 	cuttable := *s.kit
 	cuttable.client = hc
@@ -136,11 +138,11 @@ func subscribePlainly(s *system, hc *http.Client, start wire.Start) (next func()
 	return next, sub.Close
 }
 
-// scissors cut the first connection that polls after a number of bytes read from
-// it.
+// scissors cut the first connection that carries a poll, after a number of bytes were
+// read from it.
 type scissors struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
-	used atomic.Bool  // a poll has taken the scissors
+	used atomic.Bool  // the first poll has begun
 	left atomic.Int64 // bytes until the cut
 	cut  atomic.Bool
 }
@@ -163,7 +165,7 @@ func (c *cuttable) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read cuts only once bytes have come: net/http reads before it has written.
+// Read cuts only after bytes have arrived, because net/http reads before it writes.
 func (c *cuttable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if !c.armed.Load() || err != nil {
@@ -183,8 +185,8 @@ func (c *cuttable) Read(b []byte) (int, error) {
 	return left, nil
 }
 
-// onceEach sends each request on a connection of its own, as if others would
-// follow, and never again: an http.Transport would repeat it.
+// onceEach sends each request on its own connection without announcing a close. It never
+// retries a request; an http.Transport would.
 type onceEach struct{ *scissors }
 
 func (o onceEach) RoundTrip(r *http.Request) (*http.Response, error) {

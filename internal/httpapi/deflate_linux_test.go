@@ -18,7 +18,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// dialDeflating opens a WebSocket on which messages may be deflated.
+// dialDeflating opens a WebSocket that negotiates permessage-deflate.
 func (k *kit) dialDeflating(path string) (net.Conn, io.Reader) {
 	k.Helper()
 	d := ws.Dialer{
@@ -34,7 +34,8 @@ func (k *kit) dialDeflating(path string) (net.Conn, io.Reader) {
 	return conn, conn
 }
 
-// inflated reads one message, and whether it was deflated.
+// inflated reads one message, inflates it if necessary, and reports whether it was
+// deflated.
 func inflated(t *testing.T, r io.Reader) (string, bool) {
 	t.Helper()
 	frame := socketFrame(t, r)
@@ -49,8 +50,8 @@ func inflated(t *testing.T, r io.Reader) (string, bool) {
 	return string(text), true
 }
 
-// A long message is deflated once, for WebSockets that take it and for polls; a short
-// one stays as it is. What the client sends may be deflated, too.
+// The daemon deflates a long message once for all WebSockets and polls. It sends short
+// messages as they are. Commands may be deflated too.
 func TestMessagesOfAWebSocketAreDeflated(t *testing.T) {
 	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
 		k := newLaneKit(t, way)
@@ -86,7 +87,7 @@ func TestMessagesOfAWebSocketAreDeflated(t *testing.T) {
 	}
 }
 
-// socketFrame reads one frame of a WebSocket, which is not long.
+// socketFrame reads one WebSocket frame of less than 1 MiB.
 func socketFrame(t *testing.T, r io.Reader) ws.Frame {
 	t.Helper()
 	head, err := ws.ReadHeader(r)

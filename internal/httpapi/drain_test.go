@@ -13,11 +13,11 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A poll that is answered between the lane's drain and its session's end is
-// answered, and its connection does not hold the drain up.
+// A message may arrive after the lane begins to drain and before the session ends. The
+// poll gets it, and its connection does not delay the drain.
 func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
-		for range 20 { // it may be parked anew before the message comes, or after
+		for range 20 { // the poll may be parked again before or after the message arrives
 			k := newLaneKit(t, way)
 			c := k.call()
 			c.send(polling(k.openA(), 0))
@@ -71,8 +71,8 @@ func TestARefusalDuringADrainClosesTheConnection(t *testing.T) {
 	}
 }
 
-// wantToldToLeave reads the answer that says so and expects that the connection is
-// closed after it.
+// wantToldToLeave requires an answer with the problem draining, after which the daemon
+// closes the connection.
 func (c *caller) wantToldToLeave() {
 	c.Helper()
 	resp := c.answer()

@@ -19,15 +19,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// onBothWaysToCarry runs a test with connections that go both ways on the lane, and
-// without it.
+// onBothWaysToCarry runs a test with two-way connections off the lane, and again on it.
 func onBothWaysToCarry(t *testing.T, test func(t *testing.T, way LaneWay)) {
 	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
 		t.Run(string(way), func(t *testing.T) { test(t, way) })
 	}
 }
 
-// openPort has the kit listen for bare connections, and returns where.
+// openPort listens for bare TCP connections and returns the address.
 func (k *kit) openPort() string {
 	k.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +50,8 @@ func asCBOR(texts ...string) (all []byte) {
 	return all
 }
 
-// A client need not wait for hello before it says more: it is told that first anyway.
+// A client may send commands before it receives hello. The daemon still sends hello
+// first.
 func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -77,7 +77,8 @@ func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 	})
 }
 
-// Whose connection is over has a moment to close it, whatever it goes on to say.
+// After the end frame, a client has a moment to close its connection. Then the daemon
+// closes it, even if the client keeps sending.
 func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -114,7 +115,7 @@ func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
 		s := k.connect(wire.Start{Topic: "a", From: wire.FromOldest})
 		s.hello()
 		s.send(wire.Command{Ref: new(uint64(1)), Ping: true})
-		pace := time.NewTicker(50 * time.Millisecond) // not faster than the daemon hears it
+		pace := time.NewTicker(50 * time.Millisecond) // gives the daemon time to read the command
 		defer pace.Stop()
 		for range messages / 2 {
 			select {
@@ -130,7 +131,8 @@ func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
 	})
 }
 
-// An upgrade that is refused late, when net/http has let go of the connection, ends it.
+// The daemon may refuse an upgrade after net/http has handed over the connection. It then
+// closes the connection.
 func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -155,7 +157,7 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 	})
 }
 
-// Who offers what cannot be read is told so, like anyone who asks for what is wrong.
+// A malformed Sec-WebSocket-Extensions offer is refused with invalid_request.
 func TestAnInvalidExtensionOfferIsTheClientsFault(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -169,7 +171,7 @@ func TestAnInvalidExtensionOfferIsTheClientsFault(t *testing.T) {
 	})
 }
 
-// Fields may come in several lines.
+// A header may have several lines.
 func TestUpgradeHeadersMayHaveSeveralLines(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	conn, err := k.dial()

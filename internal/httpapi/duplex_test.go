@@ -14,24 +14,22 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A duplexConn is a connection that goes both ways, from the client's side. A goroutine
-// of its own receives.
+// A duplexConn is the client's side of a two-way connection. Its own goroutine receives.
 type duplexConn interface {
 	trySend(command any) error
-	received() <-chan wire.Content // closed at the end, after which Next tells why
+	received() <-chan wire.Content // closed at the end; then Next returns the reason
 	replied() <-chan wire.Reply
 	Next() (wire.Content, error)
 	Close()
 }
 
-// duplexSystem implements transporttest.System over connections that go both ways,
-// whatever they are.
+// duplexSystem implements transporttest.System over any kind of two-way connection.
 type duplexSystem struct {
 	system
-	attached bool // each carries a session that was opened before, and acks
+	attached bool // each connection attaches to a session opened before, and acknowledges frames
 
-	// dial opens a connection. If that is refused otherwise than by a frame, the error is
-	// a *wire.Problem.
+	// dial opens a connection. If the daemon refuses it without a frame, the error is a
+	// *wire.Problem.
 	dial func(wire.ConnectRequest) (duplexConn, error)
 }
 
@@ -58,20 +56,21 @@ func (s *duplexSystem) Subscribe(o transporttest.Opening) (transporttest.Subscri
 	return d, err
 }
 
-// duplexClient is the client of one connection that goes both ways after the other.
+// duplexClient is a client that uses one two-way connection after the other.
 type duplexClient struct {
 	progress
 	system  *duplexSystem
-	self    string // whose messages it does not want; empty: it wants all
-	session string // that each connection carries; empty: one of its own
+	self    string // client whose messages it refuses; empty: it wants all
+	session string // session of every connection; empty: each connection has its own
 
 	conn    duplexConn
-	had     chan uint64    // what is to be acked
-	reading sync.Mutex     // held by who receives
-	early   []wire.Content // received while a reply was waited for; guarded by reading
+	had     chan uint64    // number of frames to acknowledge
+	reading sync.Mutex     // held by the goroutine that receives
+	early   []wire.Content // received while command waited for a reply; guarded by reading
 }
 
-// connect connects, and returns the positions that it was told.
+// connect opens a connection and returns the positions from hello or from the reply to
+// subscribe.
 func (d *duplexClient) connect() ([]wire.Position, error) {
 	d.system.Helper()
 	request := wire.ConnectRequest{Session: d.session, Ack: &d.got}
@@ -145,7 +144,7 @@ func (d *duplexClient) Close() {
 	}
 }
 
-// carry goes on with a connection.
+// carry replaces the current connection by conn.
 func (d *duplexClient) carry(conn duplexConn) {
 	d.leave()
 	d.conn, d.early = conn, nil
@@ -154,9 +153,9 @@ func (d *duplexClient) carry(conn duplexConn) {
 	}
 	had := make(chan uint64, 1)
 	d.had = had
-	go func() { // a client that waits for its ack to be read, and does not read meanwhile, may wait for ever
+	go func() { // a client that stops reading while it sends an ack may deadlock
 		for n := range had {
-			_ = conn.trySend(wire.Command{Ack: &n}) // whoever receives hears of it, too
+			_ = conn.trySend(wire.Command{Ack: &n}) // the receiving goroutine gets the error too
 		}
 	}()
 }
@@ -172,7 +171,7 @@ func (d *duplexClient) leave() {
 	d.conn, d.had = nil, nil
 }
 
-// ack says how many frames have come. The last that was said counts.
+// ack acknowledges all frames received. A newer count replaces an unsent one.
 func (d *duplexClient) ack() {
 	if d.had == nil || d.got == 0 {
 		return
@@ -215,8 +214,8 @@ func (d *duplexClient) Change(add []wire.Start, remove []string) ([]wire.Positio
 	return told, err
 }
 
-// command changes the subscriptions, and receives what comes before the reply, unless
-// somebody does. The error is a *wire.Problem.
+// command changes the subscriptions. It receives the frames before the reply, unless
+// another goroutine does. The error is a *wire.Problem.
 func (d *duplexClient) command(add []wire.Start, remove []string) ([]wire.Position, error) {
 	d.system.Helper()
 	sent := make(chan error, 1)
@@ -244,8 +243,7 @@ func (d *duplexClient) command(add []wire.Start, remove []string) ([]wire.Positi
 	}
 }
 
-// A connection ends after its end frame. A client that keeps sending is cut off a moment
-// later.
+// A moment after the end frame, the daemon disconnects a client that keeps sending.
 func TestAClientThatKeepsSendingIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})

@@ -20,7 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// twin serves the same topics and sessions by net/http alone.
+// twin serves the same topics and sessions through net/http alone.
 func (k *kit) twin() *kit {
 	cfg := k.cfg
 	cfg.Lane = LaneOff
@@ -29,8 +29,7 @@ func (k *kit) twin() *kit {
 	return twin
 }
 
-// fill publishes long and short messages to topic a, and returns the positions'
-// epoch.
+// fill publishes texts to topic a and returns the topic's epoch.
 func (k *kit) fill(texts ...string) (epoch string) {
 	k.Helper()
 	for _, text := range texts {
@@ -41,7 +40,7 @@ func (k *kit) fill(texts ...string) (epoch string) {
 	return epoch
 }
 
-// long is a payload that compresses well, of at least n bytes.
+// long returns a payload of at least n bytes that compresses well.
 func long(n int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < n; i++ {
@@ -52,8 +51,8 @@ func long(n int) string {
 
 var dateLine = regexp.MustCompile(`Date: [^\r]*\r\n`)
 
-// answerTo returns the bytes of the answer to a request on a connection of its own,
-// which the lane has from an earlier one, but for its date.
+// answerTo sends a request twice on its own connection and returns the second answer
+// without its date. With a lane, the lane answers the second request.
 func (k *kit) answerTo(target string, headers ...string) (raw string) {
 	k.Helper()
 	conn, err := k.dial()
@@ -75,13 +74,13 @@ func (k *kit) answerTo(target string, headers ...string) (raw string) {
 	return dateLine.ReplaceAllString(read.String(), "")
 }
 
-// packed takes an answer apart; ok says that its body was in gzip, and that was all
-// of it.
+// packed returns the decoded body of an answer. ok reports whether the body was one gzip
+// member.
 func packed(t *testing.T, raw string) (body string, ok bool) {
 	t.Helper()
 	head, body, _ := strings.Cut(raw, "\r\n\r\n")
 	require.Contains(t, head, "200 OK")
-	if strings.HasSuffix(head, "Transfer-Encoding: chunked") { // in pieces
+	if strings.HasSuffix(head, "Transfer-Encoding: chunked") {
 		whole, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(body)))
 		require.NoError(t, err)
 		body = string(whole)
@@ -103,14 +102,14 @@ func packed(t *testing.T, raw string) (body string, ok bool) {
 
 const takesGzip = "Accept-Encoding: gzip, deflate, br, zstd\r\n"
 
-// The lane and net/http put the same bytes together, and a client that decompresses
-// them has what the others have.
+// The lane and net/http produce the same bytes. A decompressed answer equals the
+// uncompressed one.
 func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
 		t.Run(string(way), func(t *testing.T) {
 			k := serveLane(t, way, settings{
 				origins: []string{"https://app.example", "https://other.example"},
-				broker:  broker.Config{HistoryAge: time.Hour}, // the same for all, who are many
+				broker:  broker.Config{HistoryAge: time.Hour}, // no message expires during the test
 			}, nil)
 			twin := k.twin()
 			epoch := k.fill(long(2000), "short", long(90_000), "shorter", "short again", long(3000))
@@ -120,7 +119,7 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 				poll + "&mode=single":                                         true,
 				poll + "&_=1":                                                 true,
 				"/v1/poll?topic=a@" + epoch + ":0":                            true,
-				"/v1/poll?topic=a@" + epoch + ":5":                            true, // one frame, shared as an answer
+				"/v1/poll?topic=a@" + epoch + ":5":                            true, // one frame, whose answer is shared
 				"/v1/poll?topic=a@" + epoch + ":2":                            true,
 				"/v1/poll?topic=a@oldest":                                     true, // hello first
 				"/v1/poll?topic=a@oldest&mode=single":                         true,
@@ -129,8 +128,8 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 				"/v1/topics/a/messages":                                       true,
 				"/v1/topics/a/messages?limit=1&after=a@" + epoch + "%3A1":     false,
 				"/v1/topics/a/messages?limit=1&after=a@" + epoch + "%3A2":     true,
-				"/v1/topics/a/messages?after=a@" + epoch + "%3A6":             false, // none
-				"/v1/openapi.yaml":                                            false, // long, but of no frames
+				"/v1/topics/a/messages?after=a@" + epoch + "%3A6":             false, // no messages
+				"/v1/openapi.yaml":                                            false, // long, but without frames
 				"/v1/poll?topic=a@" + epoch + ":0&format=json&mode=batch&_=1": true,
 			} {
 				for _, origin := range []string{"", "Origin: https://app.example\r\n", "Origin: https://evil.example\r\n"} {
@@ -151,7 +150,7 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 	}
 }
 
-// What is sent in parts has to arrive part by part.
+// An answer in parts is not compressed, because each part must arrive without delay.
 func TestAnswersInPartsAreNotCompressed(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
 		k := newLaneKit(t, way)
@@ -162,7 +161,7 @@ func TestAnswersInPartsAreNotCompressed(t *testing.T) {
 	}
 }
 
-// From the setting on, to the byte; a reload is felt by the next answer.
+// CompressionMinBytes holds to the byte. A reload applies to the next answer.
 func TestMessagesAreCompressedFromTheLeastOn(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
 		t.Run(string(way), func(t *testing.T) {
@@ -179,7 +178,7 @@ func TestMessagesAreCompressedFromTheLeastOn(t *testing.T) {
 	}
 }
 
-// Operators see what it saves.
+// A metric counts the bytes before and after compression.
 func TestCompressedBytesAreCounted(t *testing.T) {
 	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
 		t.Run(string(way), func(t *testing.T) {
@@ -191,7 +190,7 @@ func TestCompressedBytesAreCounted(t *testing.T) {
 				text, isPacked := packed(t, raw)
 				require.True(t, isPacked)
 				_, body, _ := strings.Cut(raw, "\r\n\r\n")
-				before, after = before+2*len(text), after+2*len(body) // each is asked for twice
+				before, after = before+2*len(text), after+2*len(body) // answerTo sends each request twice
 			}
 			k.answerTo("/v1/poll?topic=a@" + epoch + ":0")
 			require.Equal(t, [2]string{strconv.Itoa(before), strconv.Itoa(after)}, k.compressed())
@@ -199,7 +198,7 @@ func TestCompressedBytesAreCounted(t *testing.T) {
 	}
 }
 
-// compressed are the bytes counted before and after.
+// compressed returns the counted bytes before and after compression.
 func (k *kit) compressed() (bytes [2]string) {
 	k.Helper()
 	families, err := k.cfg.Metrics.Registry.Gather()

@@ -20,8 +20,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An eventSource is what a browser has (HTML, section "Server-sent events"), but
-// strict: what a browser would forgive fails the test.
+// An eventSource behaves like a browser's EventSource (HTML, section "Server-sent
+// events"), but strictly. Input that a browser would ignore fails the test.
 type eventSource struct {
 	*kit
 	http  *http.Client
@@ -30,21 +30,21 @@ type eventSource struct {
 	query url.Values
 
 	ids     idKind
-	lastID  string        // of the last event, over all connections
-	retry   time.Duration // how long it waits before it comes back
-	stopped int           // the status that it stopped at for good
-	problem *wire.Problem // and why
-	body    io.Closer     // of the connection; nil: none
+	lastID  string        // of the last event on any connection
+	retry   time.Duration // delay before it reconnects
+	stopped int           // status after which it does not reconnect
+	problem *wire.Problem // reason for which it stopped
+	body    io.Closer     // current connection; nil: none
 	lines   *bufio.Reader
-	begun   bool // the connection has had its first event
+	begun   bool // the connection has received its first event
 	count   uint64
-	session string // that the last hello named
-	hurries bool   // it comes back at once
-	every   int    // it cuts its connection after so many events; 0: never
+	session string // named by the last hello
+	hurries bool   // reconnects without delay
+	every   int    // cuts its connection after this many events; 0: never
 	events  int
 }
 
-// idKind is which ids the daemon is to give a stream.
+// idKind is the kind of event ids that the daemon must use in a stream.
 type idKind string
 
 const (
@@ -59,11 +59,11 @@ func (k *kit) eventSource(query url.Values) *eventSource {
 	return e
 }
 
-// An event is one that was dispatched.
+// An event is one dispatched server-sent event.
 type event struct{ name, id, data string }
 
-// next returns the next event, over as many connections as that takes, or the
-// status at which the client has stopped.
+// next returns the next event and reconnects as often as necessary. Once the client has
+// stopped for good, the error names the status.
 func (e *eventSource) next() (event, error) {
 	e.Helper()
 	for e.stopped == 0 {
@@ -91,7 +91,7 @@ func (e *eventSource) next() (event, error) {
 	return event{}, fmt.Errorf("stopped at status %d", e.stopped)
 }
 
-// wait waits until it is time to come back.
+// wait waits for the retry delay.
 func (e *eventSource) wait() {
 	if !e.hurries {
 		time.Sleep(e.retry)
@@ -115,7 +115,7 @@ func (e *eventSource) connect() error {
 	}
 	if resp.StatusCode != http.StatusOK {
 		e.stopped, e.problem = resp.StatusCode, &wire.Problem{}
-		_ = json.NewDecoder(resp.Body).Decode(e.problem) // of a 204 there is none
+		_ = json.NewDecoder(resp.Body).Decode(e.problem) // a 204 has no body
 		return resp.Body.Close()
 	}
 	require.Equal(e, "text/event-stream", resp.Header.Get("Content-Type"))
@@ -130,8 +130,8 @@ func (e *eventSource) cut() {
 	}
 }
 
-// read reads one event. Without its empty line it is none: the connection was cut in
-// it.
+// read reads one event. It returns an error if the connection is cut before the event's
+// final empty line.
 func (e *eventSource) read() (event, error) {
 	e.Helper()
 	var ev event
@@ -174,7 +174,7 @@ func (e *eventSource) read() (event, error) {
 	}
 }
 
-// check holds an event to what it must be.
+// check verifies the name, id and order of an event.
 func (e *eventSource) check(ev event) {
 	e.Helper()
 	c := content(e, ev)
@@ -210,8 +210,7 @@ func (e *eventSource) check(ev event) {
 	}
 }
 
-// recount takes the count of a hello: what the client has of the session that it
-// refers to, which may be a new one.
+// recount sets the frame count from the id of hello, which may refer to a new session.
 func (e *eventSource) recount(id string) {
 	e.Helper()
 	if strings.HasPrefix(e.lastID, "~"+e.session+":") {
@@ -256,7 +255,7 @@ func (e *eventSource) hello() *wire.Hello {
 	return content(e, ev).Hello
 }
 
-// want receives as many frames as there are words: "a1 gap(slow a2-5)".
+// want receives one frame per word, such as "a1" or "gap(slow a2-5)".
 func (e *eventSource) want(words ...string) {
 	e.Helper()
 	for i, word := range words {
@@ -307,7 +306,8 @@ func (s *sseSystem) Subscribe(o transporttest.Opening) (transporttest.Subscriber
 	return sub, nil
 }
 
-// queryOf names topics, and what makes their stream have ids of this kind.
+// queryOf returns a query for topics. It adds a topic or pattern that makes the daemon
+// use this kind of ids.
 func queryOf(ids idKind, topics ...wire.Start) url.Values {
 	q := url.Values{}
 	addTopics(q, topics)
@@ -324,7 +324,7 @@ func queryOf(ids idKind, topics ...wire.Start) url.Values {
 type sseSubscriber struct {
 	*eventSource
 	told []wire.Position
-	had  []string // the id after hello, and after each frame
+	had  []string // last event id after hello and after each frame
 }
 
 func (s *sseSubscriber) Positions() []wire.Position { return s.told }
@@ -346,8 +346,8 @@ func (s *sseSubscriber) Change(add []wire.Start, remove []string) ([]wire.Positi
 	return s.changeSession(s.session, add, remove)
 }
 
-// Return comes back when something is asked for next, as one whose last event was an
-// earlier one.
+// Return forgets the last frames. The next call of Next reconnects with the id of an
+// earlier event.
 func (s *sseSubscriber) Return(lost int) {
 	s.cut()
 	s.had = s.had[:len(s.had)-lost]

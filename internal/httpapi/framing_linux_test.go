@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A proxy that goes by Content-Length where the daemon goes by Transfer-Encoding takes
-// the rest of the body for another client's request. So nothing behind such a request is
-// served (RFC 9112, section 6.1).
+// A proxy that trusts Content-Length, where the daemon trusts Transfer-Encoding, takes
+// the rest of the body for another client's request. So the daemon serves nothing after
+// such a request. RFC 9112, section 6.1.
 func TestTheConnectionEndsAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) {
 	const path, body, smuggled = "/v1/topics/framed/messages", "1\r\n1\r\n0\r\n\r\n", "POST /v1/topics/smuggled/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1"
 	for name, request := range map[string]string{
@@ -24,7 +24,7 @@ func TestTheConnectionEndsAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) 
 			for _, way := range []LaneWay{LaneOff, LaneHandOff} {
 				k := newLaneKit(t, way)
 				c := k.call()
-				c.send(publishing("first", "1")) // with a lane, it has the connection now
+				c.send(publishing("first", "1")) // now the lane has the connection, if there is a lane
 				c.wantPublished("first")
 				c.send(request, smuggled)
 				resp := c.answer()

@@ -14,8 +14,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Whatever a request says, the answer is a success or a problem that is ours to
-// state; it is never our failure, and never takes long.
+// Every request gets a success or a documented problem, whatever it contains. No request
+// causes an internal error or a long answer time.
 func FuzzRequests(f *testing.F) {
 	for _, seed := range [][4]string{
 		{"POST", "/v1/topics/a/messages?ttl=1&key=k", "application/json", `{"a":[1,"x"]}`},
@@ -57,7 +57,8 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// request makes a request as net/http's server would hand it on, if it would.
+// request returns a request as net/http's server would parse it. ok is false if net/http
+// would reject it.
 func request(method, target, body string) (r *http.Request, ok bool) {
 	if !strings.HasPrefix(target, "/") {
 		return nil, false

@@ -24,7 +24,7 @@ type gatekeeper struct {
 	answers func(m *wire.Message) (*wire.PublishItem, error)
 }
 
-// says is a gatekeeper that answers alike, whatever it is asked.
+// says returns a gatekeeper that gives the same answer for every message.
 func says(item *wire.PublishItem, err error) *gatekeeper {
 	return &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) { return item, err }}
 }
@@ -67,8 +67,8 @@ func TestAMessageThatTheHookRefusesIsNotPublished(t *testing.T) {
 	})
 }
 
-// What the application makes of a message is published under the rules for what
-// clients publish.
+// The hook may replace a message. The replacement follows the rules for messages from
+// clients.
 func TestTheHookCanChangeAMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for answer, want := range map[string]wire.Message{
@@ -96,7 +96,8 @@ func TestTheHookCanChangeAMessage(t *testing.T) {
 	})
 }
 
-// A key stands for what its publisher said, and the application is asked once for it.
+// An idempotency key stands for the publisher's body, not for the hook's replacement.
+// Concurrent retries call the hook once.
 func TestTheHookIsCalledOnceForAnIdempotencyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuses := true
@@ -128,8 +129,8 @@ func TestTheHookIsCalledOnceForAnIdempotencyKey(t *testing.T) {
 	})
 }
 
-// Who repeats one publish again and again does not take the places of all others while
-// the application makes up its mind.
+// While a hook call is pending, retries of that publish take few slots. Other clients can
+// still publish.
 func TestWaitingRetriesLeaveSlotsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 8}, hook: &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
@@ -156,7 +157,7 @@ func TestWaitingRetriesLeaveSlotsForOthers(t *testing.T) {
 	})
 }
 
-// Everyone who publishes is sent by the application, however they speak.
+// Every way to publish calls the hook.
 func TestEveryPublishCallsTheHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{hook: says(item("", `"changed"`), nil)})
@@ -193,7 +194,7 @@ func asItems(texts ...string) (all []byte) {
 	return all
 }
 
-// What a publisher does not get as it asked is said in the words of PROTOCOL.md.
+// A failed hook is answered with the problem hook_failed and Retry-After.
 func TestAFailedHookIsAProblem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := wire.NewProblem(wire.CodeHookFailed, "", "no answer")

@@ -16,9 +16,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A slowHook lets messages go when a test has it so, one after the other.
+// A slowHook holds each message until the test releases it.
 type slowHook struct {
-	asked chan string // what, as it comes
+	asked chan string // data of each message on arrival; "gone" when the call is cancelled
 	let   chan struct{}
 }
 
@@ -37,8 +37,8 @@ func (h *slowHook) Publish(ctx context.Context, _ string, m *wire.Message, _ tim
 	}
 }
 
-// A publish that the application is asked about waits aside: its connection stays on the
-// lane, and others' go on.
+// A publish that waits for the hook does not block the lane. Its connection stays on the
+// lane, and other connections continue.
 func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		h := newSlowHook()
@@ -60,8 +60,8 @@ func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
 	})
 }
 
-// While the application thinks about a client's message, others' go on to that
-// client; its own other commands wait for their turn.
+// While a command waits for the hook, its client still receives messages. The client's
+// later commands wait for their turn.
 func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		h := newSlowHook()
@@ -94,7 +94,8 @@ func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
 	})
 }
 
-// A subscription that had to wait for a slot is answered before its first frame.
+// A subscribe command may wait for a slot. Its reply precedes the subscription's first
+// frame.
 func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: surely}}, nil)
@@ -120,7 +121,7 @@ func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
 	})
 }
 
-// Many at it at once: commands that wait, commands that do not, and frames, for the
+// Sends waiting commands, other commands and frames on many connections at once, for the
 // race detector.
 func TestCommandsThatWaitAmongMany(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
@@ -168,7 +169,7 @@ func TestCommandsThatWaitAmongMany(t *testing.T) {
 	})
 }
 
-// A client that leaves is not waited for, and its command hears that it has.
+// When a client leaves, its connection is freed and its pending hook call is cancelled.
 func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
 	h := newSlowHook()
 	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
@@ -182,7 +183,7 @@ func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
 	require.Empty(t, k.held("asked.a"))
 }
 
-// A drain does not wait for the application, nor for those who wait for it.
+// A drain does not wait for a hook call or for the commands behind it.
 func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		h := newSlowHook()
@@ -202,7 +203,7 @@ func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 	})
 }
 
-// A connection whose client is silent, since it waits, is not taken for dead.
+// The daemon does not time out a silent client that waits for a reply.
 func TestAClientCanBeSilentWhileItAwaitsAReply(t *testing.T) {
 	h := newSlowHook()
 	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
@@ -212,7 +213,7 @@ func TestAClientCanBeSilentWhileItAwaitsAReply(t *testing.T) {
 	s.send(wire.Command{Ref: new(uint64(2)), Ping: true})
 	require.Equal(t, "1", <-h.asked)
 	for n := range 20 {
-		k.client.CloseIdleConnections() // of which the time ends
+		k.client.CloseIdleConnections() // the lane is about to time them out
 		k.later(time.Duration(n) * time.Minute)
 		k.publish("a", fmt.Sprint(n))
 		s.wantFrame(fmt.Sprint("a", n+1), fmt.Sprint(n))
@@ -223,8 +224,8 @@ func TestAClientCanBeSilentWhileItAwaitsAReply(t *testing.T) {
 	s.Close()
 }
 
-// A publisher that leaves while the application is asked over HTTP gets no answer, and
-// the application hears of it. Others go on.
+// When an HTTP publisher leaves during its hook call, the call is cancelled. Other
+// connections continue.
 func TestAPublisherLeavesDuringTheHook(t *testing.T) {
 	for name, call := range map[string]func(*kit) *caller{"on net/http": (*kit).call, "on the lane": (*kit).callOnLane} {
 		t.Run(name, func(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// maxProblem is how long a problem may be, whatever it is about.
+// maxProblem is the maximum size of any problem, in bytes.
 const maxProblem = 1 << 10
 
-// hugeInputs are wrong almost everywhere. All but the third repeat an "x".
+// hugeInputs are invalid almost everywhere. All but the third repeat an "x".
 var hugeInputs = []string{
 	huge("x"), huge("x."), huge("é\x00\""), huge("x@"), huge("a@k3:9x"), huge("*x"), "a." + huge("x") + "@oldest", huge("~x:"), huge("%x,"),
 	"a/b; " + huge("x"), `"` + huge("x") + `"`,
@@ -39,7 +39,7 @@ func wantShort(t *testing.T, status int, answer, what string) {
 	require.NotContains(t, p.Detail, strings.Repeat("x", 64+1), what)
 }
 
-// Problems repeat at most some bytes of what is wrong, wherever it stands in a request.
+// A problem quotes only a few bytes of a huge input, wherever the request contains it.
 func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	parameters := []string{
 		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "session", "limit", "after", "ttl", "key",
@@ -91,7 +91,7 @@ func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	}
 }
 
-// hugeBodies are requests, messages and commands with a member that is huge.
+// hugeBodies returns requests, messages and commands with one huge member.
 func hugeBodies(t *testing.T, in string) (bodies []string) {
 	t.Helper()
 	text, err := json.Marshal(in)
@@ -111,7 +111,7 @@ func hugeBodies(t *testing.T, in string) (bodies []string) {
 	return bodies
 }
 
-// The payload itself may be what is wrong.
+// As above, with an invalid payload.
 func TestNoProblemRepeatsAHugePayload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -131,7 +131,7 @@ func TestNoProblemRepeatsAHugePayload(t *testing.T) {
 	})
 }
 
-// So do the replies to commands, and the ends of connections.
+// As above, for replies to commands and for end frames.
 func TestNoReplyRepeatsAHugeCommand(t *testing.T) {
 	for _, format := range []string{"json", "cbor"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -162,7 +162,7 @@ func wantShortReply(t *testing.T, p *wire.Problem, what string) {
 	}
 }
 
-// And what a bare connection opens with.
+// As above, for the opening of a bare connection.
 func TestNoEndRepeatsAHugeOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{})

@@ -10,25 +10,25 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A publish whose key is under way waits on net/http, and counts once for the rates:
-// that of its address, and that of its topic.
+// A publish waits while another one with its key is in progress. It spends the rates of
+// its address and its topic once.
 func TestARetryThatWaitsSpendsItsRateOnce(t *testing.T) {
 	few := func(burst int) limit.Rate { return limit.Rate{PerSecond: 1.0 / 3600, Burst: burst} }
 	for name, limits := range map[string]limit.Config{
-		"rates.publishes.address": {Rates: limit.Rates{limit.Publishes: {limit.Address: few(3)}}}, // the first came to be on the lane
+		"rates.publishes.address": {Rates: limit.Rates{limit.Publishes: {limit.Address: few(3)}}}, // callOnLane spends the first
 		"topics.a.rate":           {Rules: []limit.Rule{{Name: "a", Pattern: "a", Rate: few(2)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := serveLane(t, LaneHandOff, settings{limits: limits}, nil)
 			first, second := k.call(), k.callOnLane()
 			hold := make(chan struct{})
-			joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // whoever publishes offers to it
+			joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // every publish to the topic blocks in Offer
 			require.NoError(t, err)
 			defer joined.Leave()
 			first.send(publishingOnce("k", "1"))
 			k.want(1, func() int { return len(k.held("a")) }, "messages published")
 			second.send(publishingOnce("k", "1"))
-			k.wantCalls(2, 0) // it waits aside
+			k.wantCalls(2, 0) // the second waits for the first
 			close(hold)
 			require.Equal(t, first.wantAnswer(http.StatusOK), second.wantAnswer(http.StatusOK))
 			second.send(publishing("a", "1"))

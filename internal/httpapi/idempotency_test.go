@@ -15,18 +15,19 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// publishingOnce publishes body to topic a with an idempotency key.
+// publishingOnce returns a request that publishes body to topic a with an idempotency
+// key.
 func publishingOnce(key, body string) string {
 	return fmt.Sprintf("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nIdempotency-Key: %s\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body)
 }
 
-// What one way has published the other one repeats.
+// The lane repeats the answer to a publish by net/http, and the reverse.
 func TestLaneAndNetHTTPShareIdempotencyKeys(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		fast, slow := k.callOnLane(), k.call()
 		slow.send(publishingOnce("k1", "1"))
-		first := slow.wantAnswer(http.StatusOK) // by net/http: it is the connection's first
+		first := slow.wantAnswer(http.StatusOK) // net/http serves a connection's first request
 		fast.send(publishingOnce(`"k1"`, "1"), publishingOnce("k2", "2"), publishingOnce("k2", "2"), publishingOnce("k2", "3"))
 		require.Equal(t, first, fast.wantAnswer(http.StatusOK))
 		second := fast.wantAnswer(http.StatusOK)
@@ -40,14 +41,14 @@ func TestLaneAndNetHTTPShareIdempotencyKeys(t *testing.T) {
 	})
 }
 
-// Two send the same at once, the second on the lane. One is published; the other
-// publisher gets its answer when it is over, and nobody else waits.
+// Two clients publish with the same key at once, the second on the lane. The second waits
+// for the first and gets the same answer. Other publishers do not wait.
 func TestASecondPublishWithAKeyWaitsForTheFirst(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		first, second, another := k.call(), k.callOnLane(), k.call()
 		hold := make(chan struct{})
-		joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // whoever publishes offers to it
+		joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // every publish to the topic blocks in Offer
 		require.NoError(t, err)
 		defer joined.Leave()
 
@@ -65,7 +66,7 @@ func TestASecondPublishWithAKeyWaitsForTheFirst(t *testing.T) {
 	})
 }
 
-// A holder is a subscriber that holds those up who publish.
+// A holder is a subscriber that blocks publishers until hold is closed.
 type holder struct{ hold chan struct{} }
 
 func (holder) Missed() {}
@@ -74,8 +75,7 @@ func (holder) Forgotten() {}
 
 func (h holder) Offer([]*frame.Frame, time.Time) { <-h.hold }
 
-// Many clients, each of which sends what all send: as often as there are keys, it is
-// published.
+// Many clients send the same publishes at once. Each key is published once.
 func TestConcurrentRetriesPublishOnce(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		const clients, keys = 8, 50

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is silent for too long is closed; who waits for a message is not silent.
+// The lane closes a connection that is silent for too long. A connection with a waiting
+// poll or stream does not count as silent.
 func TestASilentConnectionIsClosedInTime(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -35,7 +36,7 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 	})
 }
 
-// A client that was just heard of has the whole time again.
+// A request restarts the idle timeout of its connection.
 func TestAnActiveConnectionIsNotClosed(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -50,8 +51,8 @@ func TestAnActiveConnectionIsNotClosed(t *testing.T) {
 	})
 }
 
-// As TestASilentConnectionIsClosedInTime, for clients that fell silent when their
-// polls had been answered.
+// As TestASilentConnectionIsClosedInTime, for clients that become silent after an
+// answered poll.
 func TestAnIdleConnectionIsClosedAfterItsPoll(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -71,7 +72,8 @@ func TestAnIdleConnectionIsClosedAfterItsPoll(t *testing.T) {
 	})
 }
 
-// The rest of a body may come late: net/http waits for it then, and publishes once.
+// When the rest of a body is late, the lane returns the connection to net/http. There,
+// the request waits for its body and publishes once.
 func TestAnUnfinishedRequestReturnsToNetHTTP(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -95,15 +97,15 @@ func TestAnUnfinishedRequestReturnsToNetHTTP(t *testing.T) {
 		_, text := k.get("GET", "/v1/topics/b/messages", "")
 		require.Contains(t, text, base64.StdEncoding.EncodeToString([]byte(`"the whole body"`)))
 
-		k.wantOnLane(1) // it is taken over anew
+		k.wantOnLane(1) // the lane takes the connection again
 		c.send(publishing("b", "3"))
 		require.EqualValues(t, 3, c.wantPublished("b"))
 		require.Equal(t, byNetHTTP+1, k.counted("pubsubd_calls_total", "publish", "net/http"))
 	})
 }
 
-// A client that leaves during its request frees its connection, before and after the time
-// for the rest of the request has passed.
+// A client may leave before or after the lane stops waiting for the rest of its request.
+// In both cases its connection is freed.
 func TestAClientLeavesDuringItsRequest(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)

@@ -24,14 +24,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A kit is an API behind a real http.Server on an in-memory network, so that a
-// bubble of fake time can hold it.
+// A kit is an API behind a real http.Server on an in-memory network. So it can run in a
+// synctest bubble.
 type kit struct {
 	*testing.T
 	cfg    parts
 	client *http.Client
 	api    *API
-	begun  time.Time // the lane, if there is one
+	begun  time.Time // when the lane started, if there is one
 }
 
 type settings struct {
@@ -51,7 +51,7 @@ func newKit(t *testing.T, s settings) *kit {
 	return k
 }
 
-// parts are what a kit's API is made of.
+// parts are the components of a kit's API.
 type parts struct {
 	app.Config
 	Polls   *transport.Server
@@ -66,7 +66,7 @@ func (p parts) newAPI() *API {
 	})
 }
 
-// newParts joins them.
+// newParts creates and connects the components.
 func newParts(s settings) parts {
 	if s.authority == nil {
 		s.authority = auth.Open{}
@@ -93,7 +93,7 @@ func newParts(s settings) parts {
 	}
 }
 
-// withLimits adds rules of the limits, as the settings do.
+// withLimits adds a broker rule for each limit rule, as the daemon's settings do.
 func withLimits(rules []broker.Rule, limits limit.Config) []broker.Rule {
 	for _, rule := range limits.Rules {
 		rules = append(rules, broker.Rule{Name: rule.Name, Pattern: rule.Pattern})
@@ -113,12 +113,12 @@ func (k *kit) serve() {
 		network.CloseIdleConnections()
 		require.NoError(k, server.Close())
 		running.Wait()
-		time.Sleep(time.Second) // of fake time: net/http lingers before it closes on an error
+		time.Sleep(time.Second) // fake time: net/http lingers before it closes a connection after an error
 		k.cfg.Broker.Close()
 	})
 }
 
-// pipeListener is a network of one server, in memory.
+// pipeListener is an in-memory network with one server.
 type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -143,10 +143,10 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 	return nil, net.ErrClosed
 }
 
-// fromKey is that of the address, a net.Addr, that a connection is made from.
+// fromKey is the context key of a connection's remote address, a net.Addr.
 type fromKey struct{}
 
-// An addressed is a connection of a client with an address.
+// An addressed is a connection with a given remote address.
 type addressed struct {
 	net.Conn
 	from net.Addr
@@ -180,7 +180,7 @@ func (k *kit) do(method, path, body string, headers ...string) *http.Response {
 	return resp
 }
 
-// get is do, whole: the status and the body.
+// get is do that reads the whole answer and returns its status and body.
 func (k *kit) get(method, path, body string, headers ...string) (int, string) {
 	k.Helper()
 	resp := k.do(method, path, body, headers...)
@@ -192,7 +192,7 @@ func (k *kit) get(method, path, body string, headers ...string) (int, string) {
 
 const jsonType = "Content-Type: application/json"
 
-// counted is the sum of a metric's samples that have these labels' values.
+// counted returns the sum of a metric's samples that have all these label values.
 func (k *kit) counted(name string, labels ...string) float64 {
 	k.Helper()
 	families, err := k.cfg.Metrics.Registry.Gather()
@@ -219,8 +219,8 @@ func (k *kit) counted(name string, labels ...string) float64 {
 	return sum
 }
 
-// wantNoNewSeries wants that whatever the test does, no counter's series begins after its
-// first event: all were there, at 0.
+// wantNoNewSeries requires that the test adds no counter series. Every series must exist
+// at 0 before its first event.
 func (k *kit) wantNoNewSeries() {
 	k.Helper()
 	before := k.series()
@@ -231,7 +231,7 @@ func (k *kit) wantNoNewSeries() {
 	})
 }
 
-// series names the series of our counters.
+// series returns the names of pubsubd's counter series.
 func (k *kit) series() map[string]bool {
 	k.Helper()
 	names := map[string]bool{}

@@ -16,16 +16,16 @@ import (
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
-// newLaneKit is a kit on real sockets, with the lane: raw system calls know no fake
-// network.
+// newLaneKit returns a kit with the lane. It uses real sockets, because the lane makes
+// raw system calls.
 func newLaneKit(t *testing.T, way LaneWay, origins ...string) *kit {
 	return serveLane(t, way, settings{origins: origins}, nil)
 }
 
-// A controlFunc sets a socket up, as in net.Dialer and net.ListenConfig.
+// A controlFunc sets socket options, like Control in net.Dialer and net.ListenConfig.
 type controlFunc func(network, address string, c syscall.RawConn) error
 
-// serveLane is newLaneKit with sockets that are set up, on both sides.
+// serveLane is newLaneKit with settings, and with control for the sockets of both sides.
 func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit {
 	k := &kit{T: t, cfg: newParts(s)}
 	k.wantNoNewSeries()
@@ -54,7 +54,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	return k
 }
 
-// A countedListener counts every connection.
+// A countedListener registers every connection with the limiter.
 type countedListener struct {
 	net.Listener
 	cfg parts
@@ -72,19 +72,19 @@ func (l *countedListener) Accept() (net.Conn, error) {
 	return listen.New(nc, counted, l.cfg.Metrics), nil
 }
 
-// dial connects to the kit's server, by the network that its client uses.
+// dial connects to the kit's server over the network of its client.
 func (k *kit) dial() (net.Conn, error) {
 	return k.client.Transport.(*http.Transport).DialContext(context.Background(), "tcp", "pubsubd")
 }
 
-// dialFrom is dial from an address of the caller's own, which ends so.
+// dialFrom is dial from the address 10.0.0.last.
 func (k *kit) dialFrom(last int) net.Conn {
 	nc, err := k.client.Transport.(*http.Transport).DialContext(from(k.Context(), last), "tcp", "pubsubd")
 	require.NoError(k, err)
 	return nc
 }
 
-// from has a network in memory dial from an address that ends so.
+// from makes an in-memory network dial from the address 10.0.0.last.
 func from(ctx context.Context, last int) context.Context {
 	return context.WithValue(ctx, fromKey{}, net.Addr(&net.TCPAddr{IP: net.IPv4(10, 0, 0, byte(last)), Port: 1}))
 }

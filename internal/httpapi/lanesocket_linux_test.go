@@ -20,8 +20,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// The lane carries a WebSocket: nobody waits for it, and nothing of what it says or is
-// told differs.
+// The lane carries a WebSocket without a goroutine. The WebSocket works as it does off
+// the lane.
 func TestTheLaneCarriesWebSockets(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	s := k.connect(wire.Start{Topic: "a"})
@@ -59,7 +59,7 @@ func (k *kit) wantNoLaneConnections() {
 	}, surely, time.Millisecond)
 }
 
-// Many commands and many messages at once, to a client that reads.
+// Sends many commands and receives many messages on one connection at once.
 func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	s := k.connect(wire.Start{Topic: "a"})
@@ -82,7 +82,7 @@ func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
 	k.wantNoLaneConnections()
 }
 
-// A session that ends tells why, and closes as WebSockets do.
+// When a session ends, the daemon sends the reason and a WebSocket close frame.
 func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	s := k.connect(wire.Start{Topic: "a"})
@@ -98,7 +98,8 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 	k.wantNoLaneConnections()
 }
 
-// Who breaks the rules is told, on the lane and elsewhere.
+// A client that breaks the protocol gets an end frame and a close code, on the lane and
+// off it.
 func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
 		k := newLaneKit(t, way)
@@ -118,7 +119,7 @@ func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 	}
 }
 
-// A client that goes on with a session by WebSocket, and then by long polling.
+// A client continues a session by WebSocket and then by long polling.
 func TestASessionMovesBetweenTransports(t *testing.T) {
 	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
 		k := newLaneKit(t, way)
@@ -142,8 +143,8 @@ func TestASessionMovesBetweenTransports(t *testing.T) {
 	}
 }
 
-// A client that was heard of long ago is asked for a sign of life, and only who gives
-// none is taken for dead.
+// The lane pings a client that has been silent for long. It closes the connection only if
+// the client does not answer.
 func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 	k := newLaneKit(t, LaneHandOff)
 	dial := func() (net.Conn, io.Reader) {
@@ -165,7 +166,7 @@ func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 	read := func() int { return int(k.counted("pubsubd_network_bytes_total", "in")) }
 	pings, before := 0, read()
 	pong := ws.MustCompileFrame(ws.MaskFrame(ws.NewPongFrame(nil)))
-	answer := func() { // if it is asked
+	answer := func() { // if a ping has arrived
 		require.NoError(t, alive.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 		head, err := ws.ReadHeader(fromAlive)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -179,7 +180,7 @@ func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 		k.want(before+pings*len(pong), read, "bytes: the answer is heard")
 	}
 	asked := make(chan int, 1)
-	go func() { // says nothing
+	go func() { // answers no ping
 		n := 0
 		for {
 			head, err := ws.ReadHeader(fromDead)
@@ -191,7 +192,7 @@ func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 		}
 	}()
 	silence, passed := k.cfg.Polls.Silence(), time.Duration(0)
-	k.want(1, func() int { // whoever has not come to rest is asked in a later round
+	k.want(1, func() int { // a connection that is not idle yet is pinged in a later round
 		passed += silence / 2
 		k.later(passed)
 		answer()

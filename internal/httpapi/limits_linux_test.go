@@ -17,14 +17,15 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// limitedLane is a kit whose clients are refused after so many publishes.
+// limitedLane returns a kit that refuses an address after this many publishes.
 func limitedLane(t *testing.T, way LaneWay, publishes int) *kit {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: publishes}}}
 	return serveLane(t, way, settings{limits: limit.Config{Rates: rates, Wait: 10 * time.Second}}, nil)
 }
 
-// refuseUntilHeld publishes until the answer is held back, and returns how often it was
-// refused. Each second one more is told at once, so that depends on the machine.
+// refuseUntilHeld publishes until a refusal is delayed, and returns the number of
+// refusals. One more refusal each second is sent at once, so the number depends on the
+// machine.
 func (c *caller) refuseUntilHeld() (refusals int) {
 	c.Helper()
 	for refusals = 1; refusals < 100; refusals++ {
@@ -39,16 +40,17 @@ func (c *caller) refuseUntilHeld() (refusals int) {
 	return refusals
 }
 
-// fromNow lets so much time pass for the lane: refusals are held from when they were made.
+// fromNow sets the lane's clock to d from now. The delay of a refusal starts when it is
+// made.
 func (k *kit) fromNow(d time.Duration) { k.api.Tick(time.Now().Add(d)) }
 
-// refusals is how many publishes were refused.
+// refusals returns the number of refused publishes.
 func (k *kit) refusals() int {
 	k.Helper()
 	return int(k.counted("pubsubd_limited_total", "rates.publishes.address"))
 }
 
-// isToldAtOnce reports whether an answer comes within a moment.
+// isToldAtOnce reports whether an answer arrives within 50 ms.
 func (c *caller) isToldAtOnce() bool {
 	c.Helper()
 	require.NoError(c, c.conn.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
@@ -59,8 +61,8 @@ func (c *caller) isToldAtOnce() bool {
 	return err == nil
 }
 
-// wantToldLate lets time pass for the lane, as long as a refusal is held, until it is told:
-// it may be counted before it is held.
+// wantToldLate advances the lane's clock by the maximum delay until the refusal arrives.
+// Once is not enough: a refusal may be counted before its delay starts.
 func (c *caller) wantToldLate() {
 	c.Helper()
 	for begun := time.Now(); time.Since(begun) < surely; {
@@ -78,7 +80,7 @@ func TestTheLaneDelaysRefusalsWithoutAGoroutine(t *testing.T) {
 		c := k.callOnLane()
 		refusals := c.refuseUntilHeld()
 		k.fromNow(9 * time.Second)
-		c.send(publishing("b", "1")) // ahead
+		c.send(publishing("b", "1")) // pipelined
 		c.wantToldLate()
 		k.want(refusals+1, k.refusals, "refusals")
 		c.wantToldLate()
@@ -105,7 +107,7 @@ func TestADrainSendsDelayedRefusals(t *testing.T) {
 	k.wantOnLane(0)
 }
 
-// On the lane as on net/http.
+// The lane applies the same limits as net/http.
 func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{limits: limit.Config{PendingMessages: 1}, session: session.Config{InactivityTimeout: time.Hour}}, nil)
@@ -165,7 +167,7 @@ func TestAPublishOnTheLaneIsNoLongerPendingOnceItIsAnswered(t *testing.T) {
 	require.Equal(t, 1, k.onLane())
 }
 
-// A call that has to wait for its slot does so aside, having spent nothing.
+// A call that waits for a slot stays on the lane and spends its rate once.
 func TestACallWaitsForItsSlotOnTheLane(t *testing.T) {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 2}}}
 	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{Calls: 1, Wait: surely, Rates: rates}}, nil)
@@ -202,6 +204,6 @@ func wantBelieved(t *testing.T, way LaneWay) {
 	c.send(from("198.51.100.1, 192.0.2.1"))
 	require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), string(wire.CodeLimited))
 	c.send(publishing("a", "1"))
-	c.wantPublished("a") // of the proxy itself
+	c.wantPublished("a") // counts for the proxy's own address
 	require.Equal(t, way != LaneOff, k.onLane() == 1)
 }

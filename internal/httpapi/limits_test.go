@@ -46,8 +46,8 @@ func TestEveryCallSpendsARate(t *testing.T) {
 	}
 }
 
-// wantCounted does the same twice, of which the second is once too often; an hour later
-// it may be done again.
+// wantCounted sends a request twice. The second exceeds the rate. A rate of one principal
+// does not limit another.
 func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string) {
 	var rates limit.Rates
 	k := newKit(t, settings{authority: everyName{}, session: longStay()})
@@ -100,7 +100,7 @@ func TestACallWaitsForASlotAndTimesOut(t *testing.T) {
 	})
 }
 
-// Polls wait for messages, which is no call: they would keep all others out.
+// A parked poll holds no slot. Otherwise, parked polls would block all other calls.
 func TestParkedPollsTakeNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
@@ -158,7 +158,7 @@ func TestWaitingOpeningsCountAsCallsOfTheirAddress(t *testing.T) {
 	})
 }
 
-// A publisher whose publishes are not answered may have only so many of them.
+// A session may have only PendingMessages unanswered publishes.
 func TestThePendingPublishesOfASessionAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, Wait: time.Minute, PendingMessages: 2}})
@@ -197,7 +197,8 @@ func TestARuleLimitsWhatIsPublishedToItsTopics(t *testing.T) {
 	})
 }
 
-// Who does not wait as it is told hears of it late, so that its loop is slow.
+// The daemon delays refusals to a client that ignores Retry-After. This slows down a
+// client that retries in a loop.
 func TestARefusalOfAnImpatientClientIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates := limit.Rates{limit.Requests: {limit.Address: once}}
@@ -216,7 +217,7 @@ func TestARefusalOfAnImpatientClientIsDelayed(t *testing.T) {
 	})
 }
 
-// A body that comes slowly holds no place.
+// A request holds no slot while its body is incomplete.
 func TestASlowBodyTakesNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Second}})
@@ -232,17 +233,17 @@ func TestASlowBodyTakesNoSlot(t *testing.T) {
 	})
 }
 
-// longStay is sessions that nobody polls.
+// longStay keeps sessions open for a day without polls.
 func longStay() session.Config { return session.Config{InactivityTimeout: 24 * time.Hour} }
 
 func twoAtOnce() session.Config { return session.Config{MaxSessions: 2} }
 
-// filled puts a session's id, and a topic that is not there, in their places.
+// filled replaces SESSION by a session's id and NEW by a new topic.
 func filled(text, id string, n int) string {
 	return strings.NewReplacer("SESSION", id, "NEW", "new-"+strconv.Itoa(n)).Replace(text)
 }
 
-// A request that waits for a second place while it has one would wait for itself.
+// A request must not wait for a second slot while it holds one: it would wait for itself.
 func TestAPatchWithoutABodyTakesOneSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 2, Wait: 2 * time.Second}})
@@ -282,7 +283,7 @@ func TestAnEmptyBatchTakesOneSlot(t *testing.T) {
 	})
 }
 
-// Whatever comes with a request, it needs a place as any.
+// A request needs a slot even if the daemon does not read its body.
 func TestARequestWithAnUnreadBodyNeedsASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{session: longStay(), limits: limit.Config{Calls: 1}})
@@ -298,7 +299,7 @@ func TestARequestWithAnUnreadBodyNeedsASlot(t *testing.T) {
 	})
 }
 
-// What a page asks that may not, or whether it may, is counted as any request.
+// Preflights and forbidden requests of other origins spend the rate of requests.
 func TestPagesOfOtherOriginsAreCounted(t *testing.T) {
 	for _, headers := range [][]string{{"Access-Control-Request-Method: POST"}, {"Sec-Fetch-Site: cross-site"}} {
 		synctest.Test(t, func(t *testing.T) {

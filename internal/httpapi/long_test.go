@@ -20,7 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// longNames are names of topics that are as long as they may be.
+// longNames returns n topic names of the maximum length.
 func longNames(n int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -29,8 +29,7 @@ func longNames(n int) []string {
 	return names
 }
 
-// However long an answer is, and whatever its client reads of it, no more than one piece
-// of it is made ahead.
+// The daemon produces a long answer at most one piece ahead of what its client reads.
 func TestALongAnswerIsProducedAsItsClientReads(t *testing.T) {
 	names := longNames(300)
 	for _, path := range []string{"/v1/topics?limit=1000", "/v1/sessions/SESSION", "/v1/topics/a/messages?limit=1000", "many"} {
@@ -110,7 +109,7 @@ func (k *kit) wantWhole(path string, text []byte, names []string) {
 	}
 }
 
-// A page is as it was, whatever the size of the parts that it is made in.
+// The pieces in which a page of topics is produced do not change its length or its next.
 func TestAPageOfTopicsHasItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -132,7 +131,6 @@ func TestAPageOfTopicsHasItsLimit(t *testing.T) {
 	})
 }
 
-// A long history in gzip is one member.
 func TestALongHistoryInGzipIsOneMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})

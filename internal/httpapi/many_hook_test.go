@@ -13,7 +13,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Many messages with a hook take long. Other calls that wait get the slot between them.
+// A request with many hook calls releases its slot between messages, so that other calls
+// get it.
 func TestManyMessagesWithAHookShareTheirSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
@@ -36,8 +37,8 @@ func TestManyMessagesWithAHookShareTheirSlot(t *testing.T) {
 	})
 }
 
-// Who publishes many and does not wait as it is told hears of it late, too, but for
-// what was published.
+// When a client ignores Retry-After, refused messages delay the answer to its whole
+// batch.
 func TestARefusalAmongManyDelaysTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{limits: limit.Config{Rates: limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1, Burst: 10}}}, Wait: 2 * time.Second}})
@@ -51,12 +52,13 @@ func TestARefusalAmongManyDelaysTheAnswer(t *testing.T) {
 	})
 }
 
-// Once one of many messages got no slot, the others fail too: each would wait as long.
+// When one message of a batch gets no slot, the remaining messages fail at once.
+// Otherwise, each would wait as long.
 func TestManyMessagesWithoutASlotFailTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k *kit
 		g := &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) {
-			go func() { _, _ = k.cfg.Limiter.Begin(context.Background(), limit.Who{}) }() // who keeps the place that it gets
+			go func() { _, _ = k.cfg.Limiter.Begin(context.Background(), limit.Who{}) }() // takes the slot and keeps it
 			time.Sleep(time.Second)
 			return nil, nil
 		}}

@@ -24,8 +24,8 @@ const (
 	manyPath  = "/v1/messages"
 )
 
-// publishMany publishes items as an array and as lines, to daemons of their own, and
-// returns what both are told alike, with the first of the daemons.
+// publishMany publishes items as an array to one daemon and as lines to another. It
+// requires equal results, and returns them with the first daemon.
 func publishMany(t *testing.T, s settings, items ...string) (k *kit, results []wire.PublishResult) {
 	t.Helper()
 	k = newKit(t, s)
@@ -43,7 +43,7 @@ func publishMany(t *testing.T, s settings, items ...string) (k *kit, results []w
 	return k, results
 }
 
-// told is a result in few words: "a:3", or a problem's code.
+// told shortens a result to its position, such as "a:3", or to its problem's code.
 func told(r wire.PublishResult) string {
 	if r.Problem != nil {
 		return string(r.Problem.Code)
@@ -80,7 +80,7 @@ func TestEachOfManyMessagesIsPublishedLikeOne(t *testing.T) {
 	})
 }
 
-// What is wrong with one message is its own result; the others are published.
+// An invalid message has a problem as its result. The other messages are published.
 func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 	good := `{"topic":"a","data":1}`
 	for _, c := range []struct {
@@ -134,7 +134,7 @@ func TestAnInvalidMessageOfManyStopsNoOther(t *testing.T) {
 	}
 }
 
-// What is wrong with the request is its answer, and nothing is published.
+// An invalid request is answered with a problem, and no message is published.
 func TestAnUnreadableBodyOfManyPublishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -189,7 +189,7 @@ func TestTheMostMessagesArePublishedInOrder(t *testing.T) {
 	})
 }
 
-// A line that is no JSON is that line's fault.
+// A line that is not JSON has a problem as its result. The other lines are published.
 func TestABadLineStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -224,8 +224,8 @@ func TestADrainingDaemonRefusesManyMessages(t *testing.T) {
 	})
 }
 
-// Nobody knows what a request that failed in the daemon has done: it is told as a
-// result, too.
+// An internal error is the result of one message. If it were the whole answer, the client
+// could not know which messages were published.
 func TestAnInternalErrorIsTheResultOfOneMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, results := publishMany(t, settings{authority: broken{}}, `{"topic":"a","data":1}`)
@@ -234,7 +234,7 @@ func TestAnInternalErrorIsTheResultOfOneMessage(t *testing.T) {
 	})
 }
 
-// broken fails whenever it is asked.
+// broken is an authority that always fails.
 type broken struct{ auth.Open }
 
 func (broken) Allow(auth.Principal, auth.Action, string) error { return errors.New("a secret") }

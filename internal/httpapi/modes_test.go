@@ -28,7 +28,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// formatNames is what format= calls them.
+// formatNames are the values of format= for each format.
 var formatNames = map[frame.Format]string{frame.NDJSON: "json", frame.CBOR: "cbor"}
 
 func TestEveryModeDeliversTheSame(t *testing.T) {
@@ -52,9 +52,10 @@ func TestAnEventStreamDeliversTheSame(t *testing.T) {
 	}
 }
 
-// sseSuite has each subscriber come back after so many events; but not who is slow,
-// for what was sent and is not held any more would be a gap again and again. Nobody
-// acks, and so the bound on what is unacked is how far back a reference may go.
+// sseSuite makes each subscriber reconnect after this many events. Tests with a queue
+// bound do not reconnect: lost frames would cause new gaps again and again. Nobody
+// acknowledges, so Unacked keeps its default. It bounds how far back an event id may
+// refer.
 func sseSuite(t *testing.T, ids idKind, every int) {
 	transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
 		cut := every
@@ -76,9 +77,9 @@ func everyPoll() (all []system) {
 	return all
 }
 
-// sampleOf returns a quarter of a grid's cells, in which each value of each axis occurs;
-// part chooses the quarter. The last two axes have two values each. Over two parts, each
-// two values of different axes meet.
+// sampleOf returns a quarter of a grid's cells; part chooses the quarter. The last two
+// axes have two values each. Each sample has every value of every axis. Two samples
+// together have every pair of values of different axes.
 func sampleOf[C any](cells []C, part int) (sample []C) {
 	for i, c := range cells {
 		first, second, third := i>>2, i>>1&1, i&1
@@ -89,7 +90,7 @@ func sampleOf[C any](cells []C, part int) (sample []C) {
 	return sample
 }
 
-// boundsOf is what a kit needs to have the bounds of a story.
+// boundsOf returns the settings for a test's bounds.
 func boundsOf(b transporttest.Bounds) settings {
 	return settings{
 		broker:  broker.Config{HistoryMessages: b.HistoryMessages, HistoryAge: b.HistoryAge, Rules: b.Rules},
@@ -115,7 +116,7 @@ func (s system) String() string {
 	return fmt.Sprintf("%s %s %s", kind, s.mode, formatNames[s.format])
 }
 
-// cloned yields copies.
+// cloned yields a copy of each part.
 func cloned(parts iter.Seq[[]byte]) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for part := range parts {
@@ -126,10 +127,10 @@ func cloned(parts iter.Seq[[]byte]) iter.Seq[[]byte] {
 	}
 }
 
-// Publish publishes without HTTP, which is not what is under test.
+// Publish bypasses HTTP, which is not under test here.
 func (s *system) Publish(item wire.PublishItem) wire.Position {
 	s.Helper()
-	if item.Key != "" && len(item.Data) > 0 && item.ID == nil { // one of a flood: reading its JSON was most of the suite's time
+	if item.Key != "" && len(item.Data) > 0 && item.ID == nil { // one of a flood: parsing its JSON took most of the suite's time
 		m := &wire.Message{Position: wire.Position{Topic: item.Topic}, Data: item.Data, Key: item.Key}
 		published, err := s.cfg.Broker.Publish(m, 0, time.Now())
 		require.NoError(s, err)
@@ -175,15 +176,15 @@ func (s *system) newSubscriber(client string) *subscriber {
 	return sub
 }
 
-// subscriber is the simplest client that keeps the protocol's promises.
+// subscriber is the simplest client that follows the protocol.
 type subscriber struct {
 	*system
 	progress
-	self   string          // whose messages it does not want; empty: it wants all
-	ctx    context.Context // of its polls; it lives as long as the connection
+	self   string          // client whose messages it refuses; empty: it wants all
+	ctx    context.Context // of its polls; cancelled when the client leaves
 	leave  context.CancelFunc
 	id     string      // of its session
-	answer frameReader // of the answer that is being read
+	answer frameReader // reads the current answer
 	body   io.Closer
 }
 
@@ -203,7 +204,7 @@ func (s *subscriber) openSession(topics []wire.Start) error {
 	return nil
 }
 
-// openFor opens a session that acks. The error is a *wire.Problem.
+// openFor opens a session with acknowledgements. The error is a *wire.Problem.
 func (k *kit) openFor(topics []wire.Start, client string) (opened wire.SessionOpened, err error) {
 	k.Helper()
 	request := wire.OpenRequest{Topics: topics, Client: client}
@@ -216,7 +217,7 @@ func (k *kit) openFor(topics []wire.Start, client string) (opened wire.SessionOp
 	return opened, k.understand(status, text, &opened)
 }
 
-// understand reads an answer, or the problem that it is.
+// understand decodes a successful answer, and returns any other as a *wire.Problem.
 func (k *kit) understand(status int, text string, into any) error {
 	k.Helper()
 	if status >= http.StatusBadRequest {
@@ -230,7 +231,8 @@ func (k *kit) understand(status int, text string, into any) error {
 	return nil
 }
 
-// learnPositions polls once if a topic has no position: now means now.
+// learnPositions polls once if a topic has no position, so that the subscription starts
+// now.
 func (s *subscriber) learnPositions() error {
 	for _, start := range s.at {
 		if start.From == wire.FromPosition {
@@ -252,7 +254,7 @@ func (s *subscriber) learnPositions() error {
 	return nil
 }
 
-// position is that of a message or a gap.
+// position returns the position of a message or a gap.
 func position(c wire.Content) wire.Position {
 	if c.Gap != nil {
 		return c.Gap.Position
@@ -307,7 +309,7 @@ func (s *subscriber) poll() error {
 	return nil
 }
 
-// manyStarts is how many topics make a poll name them in its body.
+// manyStarts is the number of topics from which a poll names them in its body.
 const manyStarts = 100
 
 func (s *subscriber) request() (*http.Request, error) {
@@ -340,7 +342,7 @@ func addTopics(q url.Values, starts []wire.Start) {
 	}
 }
 
-// addWishes adds what a query says of all its topics.
+// addWishes adds the parameters that apply to all topics of a query.
 func addWishes(q url.Values, starts []wire.Start, client string) {
 	if rate := everywhere(starts); rate != "" {
 		q.Set("max_rate", rate)
@@ -373,8 +375,8 @@ func (k *kit) changeSession(id string, add []wire.Start, remove []string) ([]wir
 	return changed.Positions, err
 }
 
-// Return polls again. What a stream of a session was sent counts as had, so who lost
-// some of it opens another.
+// Return makes the next call of Next poll again. Frames sent on a session's stream count
+// as acknowledged, so a client that lost some opens a new session.
 func (s *subscriber) Return(lost int) {
 	s.Helper()
 	s.drop()
@@ -397,7 +399,7 @@ func (s *subscriber) drop() {
 // IsAway implements transporttest.Away.
 func (s *subscriber) IsAway() bool { return s.stateless && s.isWhole() }
 
-// isWhole reports whether answers are over when they have begun.
+// isWhole reports whether the daemon sends an answer as a whole.
 func (s *subscriber) isWhole() bool { return s.mode == transport.Single || s.mode == transport.Batch }
 
 // Leaves implements transporttest.Seated.
@@ -425,7 +427,7 @@ func (s *subscriber) Rival() (transporttest.Subscriber, error) {
 
 func (k *kit) endSession(id string) {
 	k.Helper()
-	k.client.CloseIdleConnections() // which a drain may be about to end
+	k.client.CloseIdleConnections() // a drain may be about to close them
 	status, _ := k.get("DELETE", "/v1/sessions/"+id, "")
 	require.Contains(k, []int{http.StatusNoContent, http.StatusGone, http.StatusServiceUnavailable}, status)
 }

@@ -19,14 +19,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A reader of the document asks a daemon, and holds what it is answered to the
+// A reader sends requests to a daemon and validates the answers against the OpenAPI
 // document.
 type reader struct {
 	*testing.T
 	doc     *openapi3.T
 	routes  routers.Router
 	daemon  http.Handler
-	asked   map[string]bool // operations that were done as asked
+	asked   map[string]bool // operations that succeeded
 	session string
 }
 
@@ -38,14 +38,14 @@ func newReader(t *testing.T) *reader {
 	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))
 	doc := document(t)
 	for _, item := range doc.Paths.Map() {
-		item.Servers = nil // the listeners are one here
+		item.Servers = nil // one server has the paths of both listeners
 	}
 	router, err := gorillamux.NewRouter(doc)
 	require.NoError(t, err)
 	return &reader{T: t, doc: doc, routes: router, daemon: both, asked: map[string]bool{}}
 }
 
-// ask sends a request, which must be answered with the status as the document says.
+// ask sends a request and requires this status and an answer that fits the document.
 func (r *reader) ask(status int, method, path, body string, headers ...string) string {
 	r.Helper()
 	path = strings.ReplaceAll(path, "SESSION", r.session)
@@ -74,7 +74,8 @@ func newRequest(method, path, body string, headers []string) *http.Request {
 	return r
 }
 
-// judge holds an answer to the document, and a request that was done as asked.
+// judge validates an answer against the document. It also validates the request, if it
+// succeeded.
 func (r *reader) judge(request *http.Request, route *routers.Route, vars map[string]string, w *httptest.ResponseRecorder) {
 	r.Helper()
 	lines := w.Header().Get("Content-Type") == frame.NDJSON.ContentType()
@@ -172,7 +173,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(400, "GET", "/v1/poll?topic=a.b&mode=all", "")
 
 	r.ask(400, "GET", "/v1/ws?topic=a.b", "")
-	r.asked["GET /v1/ws"] = true // but for what no test of HTTP gets; TestAWebSocketDeliversTheSame does
+	r.asked["GET /v1/ws"] = true // a recorder cannot upgrade; TestAWebSocketDeliversTheSame covers the rest
 
 	for _, path := range []string{"/v1/openapi.yaml", "/livez", "/readyz", "/metrics"} {
 		r.ask(200, "GET", path, "")

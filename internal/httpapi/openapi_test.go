@@ -24,7 +24,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// document reads what the daemon serves.
+// document parses the OpenAPI document that the daemon serves.
 func document(t *testing.T) *openapi3.T {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
@@ -44,7 +44,7 @@ func TestTheOpenAPIDocumentIsValid(t *testing.T) {
 	}
 }
 
-// operations returns what is documented, by "GET /v1/topics".
+// operations returns the documented operations by route, such as "GET /v1/topics".
 func operations(doc *openapi3.T) map[string]*openapi3.Operation {
 	found := map[string]*openapi3.Operation{}
 	for path, item := range doc.Paths.Map() {
@@ -66,8 +66,8 @@ func TestTheOpenAPIDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	requireSame(t, documented, served)
 }
 
-// requireSame requires that the document has what the code has, and says what is
-// missing in which.
+// requireSame requires that the document and the code have the same names. The failure
+// says which of the two lacks a name.
 func requireSame[S ~string](t *testing.T, documented, there []S) {
 	t.Helper()
 	for _, name := range there {
@@ -78,8 +78,8 @@ func requireSame[S ~string](t *testing.T, documented, there []S) {
 	}
 }
 
-// routes walks a router, but for profiles. A route of the API serves all methods and
-// names those it knows when it is asked with another.
+// routes lists the routes of a router, except profiles. An API route accepts every
+// method; its answer to an unknown method lists the known ones in Allow.
 func routes(t *testing.T, r *mux.Router) []string {
 	found := []string{}
 	err := r.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
@@ -159,8 +159,8 @@ func schema(t *testing.T, doc *openapi3.T, name string) *openapi3.Schema {
 	return s.Value
 }
 
-// enum returns the values that a schema lists. A list that may grow stands beside
-// what is to come.
+// enum returns the values that a schema lists. For a list that may grow, they are the
+// first alternative of anyOf.
 func enum[S ~string](s *openapi3.Schema) []S {
 	if len(s.AnyOf) > 0 {
 		s = s.AnyOf[0].Value
@@ -172,8 +172,8 @@ func enum[S ~string](s *openapi3.Schema) []S {
 	return values
 }
 
-// bound are the schemas that describe a struct. Requests have no required members
-// but where a struct of an answer would have them, too.
+// bound are the schemas that describe a struct. The required members of a request are not
+// compared.
 var bound = map[string]struct {
 	of      any
 	request bool
@@ -196,9 +196,8 @@ var bound = map[string]struct {
 	"Problem":           {of: wire.Problem{}},
 }
 
-// unbound are the schemas of objects that are read or written without a struct that
-// could be looked at here. Frames are held to the vectors, and PublishResult, which
-// is one of two, to answers.
+// unbound are the object schemas without a struct to compare. Frames are validated with
+// the vectors. PublishResult, a choice of two schemas, is validated with answers.
 var unbound = []string{"PublishResult", "MessageFrame", "GapFrame", "HelloFrame", "EndFrame", "PacedStart", "PollRequest", "LogLevel"}
 
 func TestTheOpenAPIDocumentHasEveryMember(t *testing.T) {
@@ -224,12 +223,12 @@ func TestTheOpenAPIDocumentHasEveryMember(t *testing.T) {
 	}
 }
 
-// membersOf returns the JSON members of a struct, and those that are always there.
+// membersOf returns the JSON members of a struct, and those that are always present.
 func membersOf(t reflect.Type) (members, always []string) {
 	for i := range t.NumField() {
 		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		if name == "-" {
-			continue // of the daemon's own
+			continue // internal to the daemon
 		}
 		members = append(members, name)
 		if !strings.Contains(options, "omitempty") {
@@ -239,7 +238,7 @@ func membersOf(t reflect.Type) (members, always []string) {
 	return members, always
 }
 
-// What clients in other languages are held to fits the document, too.
+// The test vectors for clients in other languages fit the document too.
 func TestTheOpenAPIDocumentFitsTheVectors(t *testing.T) {
 	doc := document(t)
 	var frames []struct {
@@ -280,7 +279,7 @@ func readVectors(t *testing.T, file string, into any) {
 	require.NoError(t, json.Unmarshal(text, into))
 }
 
-// fits requires that a JSON text is what the schema says.
+// fits requires that a JSON text matches the schema.
 func fits(t *testing.T, s *openapi3.Schema, text string) {
 	t.Helper()
 	var value any

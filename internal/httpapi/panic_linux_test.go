@@ -11,7 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A panicking authority is one that does not expect some topic.
+// A panicking authority panics for the topic boom.
 type panicking struct{ auth.Open }
 
 func (panicking) Allow(_ auth.Principal, _ auth.Action, topic string) error {
@@ -21,8 +21,8 @@ func (panicking) Allow(_ auth.Principal, _ auth.Action, topic string) error {
 	return nil
 }
 
-// A command that panics ends its connection, as a request that does; nobody else
-// notices.
+// A panic in a command ends its connection, like a panic in a request. Other connections
+// continue.
 func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{authority: panicking{}}, nil)
@@ -40,14 +40,14 @@ func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
 	})
 }
 
-// subscriptions is how many there are.
+// subscriptions returns the broker's number of subscriptions.
 func (k *kit) subscriptions() int {
 	var g metrics.Gauges
 	k.cfg.Broker.Gauges(&g)
 	return g.Subscriptions
 }
 
-// As net/http has it: what panics ends its own connection, and nobody else's.
+// As in net/http, a panic ends only the connection of its request.
 func TestAPanicOnTheLaneEndsOneConnection(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{authority: panicking{}}, nil)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Looking for a pattern's topics may take long, and a loop has other connections to
-// serve: such a poll is opened aside, and its connection stays on the lane.
+// Matching a pattern against all topics may take long and would block the event loop.
+// Another goroutine opens such a poll. The connection stays on the lane.
 func TestTheLaneMatchesPatternsInAnotherGoroutine(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)

@@ -10,7 +10,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// secretKeeper lets nobody near topics named secret, and knows one name.
+// secretKeeper rejects the credentials bad and identifies all others as ann. It forbids
+// the topic secret.
 type secretKeeper struct{}
 
 func (secretKeeper) Identify(c auth.Credentials) (auth.Principal, error) {
@@ -20,7 +21,7 @@ func (secretKeeper) Identify(c auth.Credentials) (auth.Principal, error) {
 	return auth.Principal{Name: "ann"}, nil
 }
 
-// everyName believes whatever name it is told, and allows all.
+// everyName accepts any name in Authorization and allows everything.
 type everyName struct{ auth.Open }
 
 func (everyName) Identify(c auth.Credentials) (auth.Principal, error) {

@@ -16,11 +16,11 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// bufferBytes is as in the package lane.
+// bufferBytes is the size of a connection's buffer in package lane.
 const bufferBytes = 8 << 10
 
-// Requests behind a poll that waits are answered after it, in order, whether they
-// came with it or later.
+// Requests pipelined behind a parked poll are answered after it, in order. They may
+// arrive with the poll or later.
 func TestRequestsBehindAPollWaitForItsAnswer(t *testing.T) {
 	for _, together := range []bool{true, false} {
 		t.Run(fmt.Sprintf("together=%t", together), func(t *testing.T) {
@@ -50,8 +50,8 @@ func TestRequestsBehindAPollWaitForItsAnswer(t *testing.T) {
 	}
 }
 
-// A client leaves while its poll waits. The poll is over, nothing is kept of the
-// connection, and the session's next poll gets everything.
+// A client leaves while its poll waits. The poll ends, the connection is freed, and the
+// session's next poll gets every message.
 func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
 	for _, behind := range []string{"", publishing("b", "1"), strings.Repeat(publishing("b", "1"), 3000/70)} {
 		for how, leave := range map[string]func(c *caller){
@@ -87,8 +87,8 @@ func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
 	}
 }
 
-// As above, where what the client asked ahead fills the buffer: the lane does not
-// read on, but it hears of the end.
+// As above, with pipelined requests that fill the buffer. The lane stops reading but
+// still notices that the connection ends.
 func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
@@ -104,11 +104,11 @@ func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 				read := func() int { return int(k.counted("pubsubd_network_bytes_total", "in")) }
 				before := read()
 				c.send(filling(2 * bufferBytes))
-				if way == LaneHandOff { // in its goroutine, a poll leaves them unread
+				if way == LaneHandOff { // with LaneChannel, the poll's goroutine leaves them unread
 					k.want(before+bufferBytes, read, "bytes: the buffer is full")
 				}
 				c.reset()
-				k.tell(1, 1, 10) // which cannot be written
+				k.tell(1, 1, 10) // the daemon cannot write it
 				k.tell(2, 2, 10)
 				k.wantOnLane(0)
 				k.wantParked(0)
@@ -117,7 +117,7 @@ func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 	}
 }
 
-// filling is publishes of exactly so many bytes.
+// filling returns publish requests of exactly size bytes in total.
 func filling(size int) string {
 	one := publishing("b", "1")
 	text := strings.Repeat(one, size/len(one)-1)
@@ -128,8 +128,8 @@ func filling(size int) string {
 	}
 }
 
-// A poll waits, and behind it as many requests as fill the buffer, or many more.
-// All are answered, in order.
+// Requests that fill or exceed the buffer follow a parked poll. All are answered, in
+// order.
 func TestAFullBufferBehindAPoll(t *testing.T) {
 	for _, size := range []int{bufferBytes - 1, bufferBytes, bufferBytes + 1, 5 * bufferBytes} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -167,8 +167,8 @@ func TestAFullBufferBehindAPoll(t *testing.T) {
 	}
 }
 
-// A client says its last word and ends its side in the same segment: it is
-// answered, and the connection is closed without waiting for anything.
+// A client sends its last request and half-closes in the same segment. The daemon answers
+// and closes the connection at once.
 func TestALastRequestIsAnswered(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -184,7 +184,7 @@ func TestALastRequestIsAnswered(t *testing.T) {
 	})
 }
 
-// As above, with a poll that finds nothing: nobody is there to wait.
+// As above, with a poll that finds no message. The daemon does not park it.
 func TestALastPollDoesNotWait(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -198,7 +198,7 @@ func TestALastPollDoesNotWait(t *testing.T) {
 	})
 }
 
-// lastWords sends text and the end of what the client says in one segment.
+// lastWords sends text and FIN in one segment.
 func (c *caller) lastWords(text string) {
 	c.Helper()
 	raw, err := c.conn.SyscallConn()
@@ -212,8 +212,8 @@ func (c *caller) lastWords(text string) {
 	require.NoError(c, sendErr)
 }
 
-// Of two polls of a session on two connections the newer gets the messages. The
-// older is told so, and its connection is as good as ever.
+// Of two polls of a session on two connections, the newer gets the messages. The older
+// gets poll_replaced, and its connection stays usable.
 func TestANewerPollOnAnotherConnectionReplacesTheOlder(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {

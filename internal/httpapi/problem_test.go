@@ -20,7 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// wantProblem sends a request and expects that problem, complete, in JSON.
+// wantProblem sends a request and requires a complete problem with this code, in JSON.
 func (k *kit) wantProblem(code wire.Code, method, path, body string, headers ...string) wire.Problem {
 	k.Helper()
 	resp := k.do(method, path, body, headers...)
@@ -173,13 +173,13 @@ func TestADrainingDaemonRefusesEverything(t *testing.T) {
 	})
 }
 
-// A body that does not come must not hold its handler for ever.
+// A request times out when the rest of its body does not arrive.
 func TestABodyTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
 		for path, status := range map[string]int{
-			"/v1/topics/a/messages": http.StatusBadRequest, // reads it
-			"/nowhere":              http.StatusNotFound,   // does not
+			"/v1/topics/a/messages": http.StatusBadRequest, // reads the body
+			"/nowhere":              http.StatusNotFound,   // does not read it
 		} {
 			conn, err := k.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 			require.NoError(t, err)

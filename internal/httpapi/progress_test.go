@@ -14,15 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// progress is how far a client is: what it needs to go on after any of its frames, on
-// whichever transport.
+// progress is the state that a client needs to resume after any of its frames, on any
+// transport.
 type progress struct {
-	mu     sync.Mutex               // who changes the subscriptions is not who receives
-	told   []wire.Position          // at first
-	named  map[string]time.Duration // topics and patterns that it asked for, with their pace
-	at     map[string]wire.Start    // where each goes on
-	got    uint64                   // frames of its session that it has
-	before []wire.Start             // where each frame's topic went on before it
+	mu     sync.Mutex               // one goroutine changes subscriptions, another receives
+	told   []wire.Position          // positions when the subscription was opened
+	named  map[string]time.Duration // requested topics and patterns, each with its minimum interval
+	at     map[string]wire.Start    // start of each topic for the next subscription
+	got    uint64                   // number of frames received in its session
+	before []wire.Start             // for each frame, the start of its topic before it
 }
 
 func (p *progress) begin(topics []wire.Start) {
@@ -33,7 +33,7 @@ func (p *progress) begin(topics []wire.Start) {
 // Positions implements transporttest.Subscriber.
 func (p *progress) Positions() []wire.Position { return p.told }
 
-// learn notes where topics go on.
+// learn sets the start of each topic to its position.
 func (p *progress) learn(positions []wire.Position) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +42,7 @@ func (p *progress) learn(positions []wire.Position) {
 	}
 }
 
-// take notes a frame.
+// take records a frame.
 func (p *progress) take(c wire.Content) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,7 +55,7 @@ func (p *progress) take(c wire.Content) {
 	p.got++
 }
 
-// lose forgets the last n frames. A topic that was unknown before is one again.
+// lose forgets the last n frames and restores the starts before them, where known.
 func (p *progress) lose(n int) {
 	for range n {
 		last := len(p.before) - 1
@@ -68,7 +68,7 @@ func (p *progress) lose(n int) {
 	}
 }
 
-// change notes other subscriptions, with the positions that were told.
+// change records added and removed subscriptions, with the positions from the reply.
 func (p *progress) change(add []wire.Start, remove []string, told []wire.Position) {
 	defer p.learn(told)
 	p.mu.Lock()
@@ -87,7 +87,7 @@ func (p *progress) change(add []wire.Start, remove []string, told []wire.Positio
 	}
 }
 
-// starts are where to subscribe anew.
+// starts returns the starts for a new subscription.
 func (p *progress) starts() []wire.Start {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,8 @@ func (p *progress) starts() []wire.Start {
 	return starts
 }
 
-// everywhere returns the pace of all topics, as a query says it; empty: they have none.
+// everywhere returns the rate of all topics as a max_rate parameter, or "" if they have
+// none.
 func everywhere(topics []wire.Start) string {
 	for _, start := range topics {
 		if start.Every > 0 {
@@ -108,7 +109,7 @@ func everywhere(topics []wire.Start) string {
 	return ""
 }
 
-// Hello goes before the frames, and is none: it counts neither in the metric of frames nor
+// Hello precedes the frames and is not one. It counts neither in the metric of frames nor
 // towards the bytes of an answer in mode multiple.
 func TestHelloDoesNotCountAsAFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// held are topic a's messages, as they are kept.
+// held returns the messages in a topic's history.
 func (k *kit) held(topic string) []*wire.Message {
 	k.Helper()
 	frames, _ := k.cfg.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, broker.Limit{Frames: 10_000, Bytes: 64 << 20}, time.Now())
@@ -28,7 +28,7 @@ func (k *kit) held(topic string) []*wire.Message {
 	return messages
 }
 
-// wantOK is get for what is answered with 200.
+// wantOK sends a POST request, requires status 200, and returns the body.
 func (k *kit) wantOK(path, body string, headers ...string) string {
 	k.Helper()
 	status, text := k.get("POST", path, body, headers...)
@@ -36,7 +36,7 @@ func (k *kit) wantOK(path, body string, headers ...string) string {
 	return text
 }
 
-// A client whose answer got lost publishes again, with the same key: once is enough.
+// A client that lost the answer retries with the same key. The message is published once.
 func TestARetriedPublishIsAnsweredAlikeAndPublishedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -52,18 +52,18 @@ func TestARetriedPublishIsAnsweredAlikeAndPublishedOnce(t *testing.T) {
 		k.wantProblem(wire.CodeIdempotencyMismatch, "POST", path, `{"n":1}`, "Content-Type: text/plain", key("k-1"))
 		require.NotEqual(t, first, k.wantOK("/v1/topics/b/messages", `{"n":2}`, jsonType, key("k-1")), "of another topic it is another key")
 
-		time.Sleep(time.Minute) // two since the first
+		time.Sleep(time.Minute) // two minutes since the first publish
 		require.NotEqual(t, first, k.wantOK(path, `{"n":1}`, jsonType, key("k-1")), "it is too long ago")
 		k.wantOK(path, "1", jsonType)
 		k.wantOK(path, "1", jsonType)
-		messages := k.held("a") // but for the first, which has expired
+		messages := k.held("a") // without the first, which has expired
 		require.Len(t, messages, 3)
 		require.Equal(t, "k-1", messages[0].ID, "the key is the message's id")
 		require.Empty(t, messages[1].ID)
 	})
 }
 
-// A client whose publish was refused tries again with the same key.
+// A client may retry a refused publish with the same key.
 func TestAKeyOfARefusedPublishMayBeUsedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MaxTopics: 1, HistoryAge: time.Second}})
@@ -76,7 +76,7 @@ func TestAKeyOfARefusedPublishMayBeUsedAgain(t *testing.T) {
 	})
 }
 
-// Nobody gets at another's results.
+// A principal cannot get the results of another principal's keys.
 func TestAnIdempotencyKeyBelongsToItsPrincipal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{authority: everyName{}})

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client abandons a poll and polls anew on another connection, at once: the daemon may
-// read the two in either order. The new poll gets the message each time.
+// A client abandons a poll and polls again on another connection at once. The daemon may
+// read the two polls in either order. The new poll always gets the message.
 func TestAPollReplacesAnAbandonedOne(t *testing.T) {
 	for _, way := range []LaneWay{LaneOff, LaneHandOff, LaneChannel} {
 		t.Run(string(way)+" new connections", func(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that does not take its answer in the time that a reload says has none.
+// A reload changes the write timeout. The daemon disconnects a client that does not read
+// its answer in that time.
 func TestAReloadedWriteTimeoutEndsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})

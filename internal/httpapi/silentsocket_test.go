@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Who answers no heartbeat is taken for dead, off the lane too.
+// A WebSocket that answers no ping times out, off the lane too.
 func TestASilentWebSocketTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
@@ -33,8 +33,8 @@ func TestASilentWebSocketTimesOut(t *testing.T) {
 	})
 }
 
-// A client that gets messages all the time is pinged between them, and stays connected
-// while it answers.
+// The daemon pings a busy client between messages. The client stays connected while it
+// answers.
 func TestABusyWebSocketStaysOpenWhileItAnswersPings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})

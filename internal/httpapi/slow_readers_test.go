@@ -13,29 +13,29 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// small is a socket that holds a few kilobytes, in each direction.
+// small limits a socket's buffers to a few kilobytes in each direction.
 var small = buffers(8 << 10)
 
-// A large message does not fit small sockets.
+// large is the size of a message that does not fit into small buffers.
 const large = 60 << 10
 
-// readsOn makes room for what follows: with small buffers on the loopback
-// interface, TCP waits 40 ms or more for every few segments.
+// readsOn enlarges the read buffer before the client reads the rest. With small buffers
+// on loopback, TCP waits 40 ms or more for every few segments.
 func (c *caller) readsOn() {
 	c.Helper()
 	require.NoError(c, c.conn.SetReadBuffer(1<<20))
 }
 
-// wantStuck waits until so many frames were written, and not all of their bytes.
+// wantStuck waits until this many frames were delivered. It requires that the sockets do
+// not hold all of their bytes.
 func (c *caller) wantStuck(frames int) {
 	c.Helper()
 	c.want(frames, c.delivered, "frames delivered")
 	require.Less(c, int(c.counted("pubsubd_network_bytes_total", "out")), large*frames, "the sockets hold it all: nobody is stuck")
 }
 
-// A client asks, asks ahead, and does not read for long. It has all the answers in
-// the end, and in order; no request is served before the answer to the one before
-// it was written.
+// A client pipelines requests and does not read for long. In the end it gets all answers
+// in order. The daemon serves no request before it has written the previous answer.
 func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 	for name, frames := range map[string]int{"one frame": 1, "many frames": 12} {
 		for _, when := range []string{"from the history", "parked", "parked, asking ahead"} {
@@ -45,7 +45,7 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 					session := k.openA()
 					c := k.callOnLane()
 					ahead := publishing("b", "1") + publishing("b", "2") + polling(session, frames)
-					first := frames // how many the first poll gets
+					first := frames // number of messages that the first poll gets
 					switch when {
 					case "from the history":
 						k.tell(1, frames, large)
@@ -86,8 +86,8 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 	}
 }
 
-// A stream's client pauses while more is published than its sockets take, and more
-// again; it reads on and misses nothing. Twice, for it may pause again.
+// A stream's client stops reading while more is published than its sockets hold. Then it
+// reads on and misses nothing. The test does this twice.
 func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
@@ -96,7 +96,7 @@ func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
 		frames := c.wantStream()
 		for said := 0; said < 20; said += 10 {
 			k.wantParked(1)
-			k.tell(said+1, said+3, large) // one may fit, once the client had larger buffers
+			k.tell(said+1, said+3, large) // one may fit after readsOn has enlarged the buffers
 			k.wantParked(0)
 			k.tell(said+4, said+5, 3<<10)
 			k.tell(said+6, said+8, large)
@@ -114,8 +114,8 @@ func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
 	})
 }
 
-// A client that never reads is closed, but only after the time that a write may
-// take. Its session's next poll gets everything.
+// The daemon closes the connection of a client that never reads, but only after the write
+// timeout. The session's next poll gets every message.
 func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 				c.wantClosed()
 				if mode == "stream" {
 					require.Equal(t, 1, k.gone())
-					return // what a stream was sent counts as had
+					return // frames sent on a stream count as acknowledged
 				}
 				again := k.call()
 				again.readsOn()
@@ -150,7 +150,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 	}
 }
 
-// Who is given more time by a reload has it.
+// A reload can extend the write timeout of connections on the lane.
 func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
@@ -168,7 +168,7 @@ func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 	})
 }
 
-// As above, with the poll's whole answer kept.
+// As TestAClientThatNeverReadsIsClosedInTime, with the whole answer of a poll buffered.
 func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
@@ -180,7 +180,8 @@ func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
 	})
 }
 
-// A client that reads slowly, but reads, is left alone: each write has its own time.
+// The daemon does not disconnect a client that reads slowly. Each write has its own
+// timeout.
 func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
@@ -202,8 +203,8 @@ func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
 	})
 }
 
-// A client that is stuck leaves, and is not waited for. One that only ends its side
-// may still read what was kept for it.
+// When a client with a blocked answer resets its connection, the lane frees it at once. A
+// client that only half-closes can still read its buffered answer.
 func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
@@ -240,8 +241,8 @@ func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 	}
 }
 
-// The lane closes while polls are parked, in goroutines, or stuck, and while
-// others are silent. That nothing is left is TestMain's to see.
+// The lane closes while polls are parked, in goroutines or blocked, and while other
+// connections are silent. TestMain checks that no goroutine is left.
 func TestTheLaneClosesInEveryState(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
@@ -255,10 +256,10 @@ func TestTheLaneClosesInEveryState(t *testing.T) {
 		}
 		k.want(len(all), func() int { return int(k.counted("pubsubd_calls_total", "net/http")) }, "calls")
 		k.wantOnLane(len(all))
-		k.wantParked(2) // one that has a hello is answered at once
+		k.wantParked(2) // the poll with a hello is answered at once
 		k.tell(1, 1, large)
 		k.want(2, k.delivered, "frames delivered")
-		k.wantParked(0) // both are stuck
+		k.wantParked(0) // both answers are blocked
 		for range 2 {
 			c := k.callOnLane()
 			c.send(polling(k.openA(), 0), publishing("b", "2"))

@@ -17,12 +17,12 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// ended is how many connections were ended for that.
+// ended returns the number of connections that ended for this reason.
 func (k *kit) ended(why metrics.Ending) int {
 	return int(testutil.ToFloat64(k.cfg.Metrics.ConnectionsEnded.WithLabelValues(string(why))))
 }
 
-// halves are ways to say the half of a command.
+// halves are ways to send half of a command.
 var halves = map[string][]byte{
 	"half a frame":      ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`))))[:9],
 	"half a head":       ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`))))[:3],
@@ -31,11 +31,13 @@ var halves = map[string][]byte{
 	"one, half another": append(ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{"ping":true}`)))), ws.MustCompileFrame(ws.MaskFrame(ws.NewTextFrame([]byte(`{}`))))[:7]...),
 }
 
-// soon is before a heartbeat, which a client in memory would have to read.
+// soon times out before the first heartbeat, which an in-memory client would have to
+// read.
 var soon = settings{transport: transport.Config{RestTimeout: time.Second}}
 
-// Who begins a command has to end it in time: the connection would hold what is there
-// for as long as its client likes. Whose commands are whole stays.
+// A client must finish a command in time. Otherwise, it could make the daemon hold an
+// unfinished command for as long as it likes. Clients with complete commands stay
+// connected.
 func TestTheRestOfACommandTimesOut(t *testing.T) {
 	for name, half := range halves {
 		t.Run(name, func(t *testing.T) {
@@ -63,8 +65,8 @@ func (k *kit) wantRestOfACommand(half []byte) {
 	slow.Close()
 }
 
-// wantSlow sends half a command, and waits until its connection is ended for that. Off
-// the lane that takes as long as it takes, which is for a bubble of fake time.
+// wantSlow sends half a command and waits until its connection ends for that reason. Off
+// the lane, the caller needs a synctest bubble, because Tick does not shorten the wait.
 func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 	k.Helper()
 	_, err := conn.Write(half)
@@ -72,7 +74,7 @@ func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 	begun := time.Now()
 	for now := begun; k.ended(metrics.SlowBody) == 0; now = now.Add(time.Second) {
 		require.Less(k, time.Since(begun), surely, "it is still there")
-		k.api.Tick(now) // the lane's time goes faster
+		k.api.Tick(now) // advances the lane's clock faster
 		meanwhile()
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -80,7 +82,7 @@ func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 	require.Zero(k, k.ended(metrics.Silent))
 }
 
-// As on a WebSocket, on a connection without HTTP.
+// As TestTheRestOfACommandTimesOut, on a TCP connection without HTTP.
 func TestTheRestOfACBORItemTimesOut(t *testing.T) {
 	t.Run("off", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

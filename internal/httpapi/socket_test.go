@@ -35,10 +35,10 @@ func TestAWebSocketDeliversTheSame(t *testing.T) {
 	}
 }
 
-// A socketWay is one to have a WebSocket.
+// A socketWay is a way to open a WebSocket.
 type socketWay struct {
 	format   frame.Format
-	attached bool // it carries a session that was opened before
+	attached bool // attaches to a session opened before
 }
 
 func everySocket() (all []socketWay) {
@@ -75,7 +75,7 @@ type socketSubscriber struct {
 	conn    net.Conn
 	format  frame.Format // of its frames
 	read    io.Reader
-	writing sync.Mutex // of a command
+	writing sync.Mutex // held while a command or control frame is written
 	replies chan wire.Reply
 	frames  chan wire.Content // closed at the end
 	err     error
@@ -170,7 +170,7 @@ func (s *socketSubscriber) receiveOne() (wire.Content, error) {
 	return c, err
 }
 
-// lockedWriter writes what answers control frames between commands.
+// lockedWriter writes answers to control frames between commands.
 type lockedWriter struct{ s *socketSubscriber }
 
 func (w lockedWriter) Write(b []byte) (int, error) {
@@ -228,7 +228,7 @@ func (s *socketSubscriber) Close() {
 	}
 }
 
-// wantFrame receives a message and compares.
+// wantFrame receives a message and compares its position and data.
 func (s *socketSubscriber) wantFrame(position, data string) {
 	s.Helper()
 	c, err := s.Next()
@@ -256,13 +256,14 @@ func (k *kit) publish(topic, data string) {
 	require.Equal(k, 200, status, body)
 }
 
-// A client answers a heartbeat before it reads on, however much is written to it.
+// The daemon reads pongs while a write to their client is blocked. A client answers a
+// ping before it reads on.
 func TestPongsAreReadDuringLongWrites(t *testing.T) {
 	k := newKit(t, settings{})
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
 	for range 3 {
-		k.publish("a", `1`) // of which the receiver holds one, and the connection none
+		k.publish("a", `1`) // the receiver holds one; the connection buffers none
 	}
 	require.NoError(t, s.conn.SetWriteDeadline(time.Now().Add(time.Minute)))
 	for range 50 {

@@ -21,21 +21,21 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// kinds are the ids that a stream may have.
+// kinds are the kinds of ids that a stream may have.
 var kinds = []idKind{ofOneTopic, ofSeveral, referring}
 
-// asking asks for topic a's events.
+// asking returns a request for the events of topic a.
 func asking(ids idKind) string {
 	return "GET /v1/sse?" + queryOf(ids, wire.Start{Topic: "a"}).Encode() + " HTTP/1.1\r\nHost: h\r\nAccept: text/event-stream\r\n\r\n"
 }
 
-// events reads the head of a stream's answer and its hello, and returns how to read
-// on.
+// events reads the head of a stream's answer and its hello. It returns an eventSource for
+// the next events.
 func (c *caller) events(ids idKind) *eventSource {
 	c.Helper()
 	resp := c.answer()
 	c.Cleanup(func() {
-		_ = c.conn.Close() // or the body would be read to its end
+		_ = c.conn.Close() // otherwise resp.Body.Close reads the body to its end
 		resp.Body.Close()
 	})
 	require.Equal(c, http.StatusOK, resp.StatusCode)
@@ -46,7 +46,7 @@ func (c *caller) events(ids idKind) *eventSource {
 	return e
 }
 
-// onBothWaysOfAllKinds tells a story for each way to wait and each kind of ids.
+// onBothWaysOfAllKinds runs story for each way to wait and each kind of ids.
 func onBothWaysOfAllKinds(t *testing.T, story func(t *testing.T, way LaneWay, ids idKind)) {
 	t.Helper()
 	onBothWays(t, func(t *testing.T, way LaneWay) {
@@ -56,8 +56,8 @@ func onBothWaysOfAllKinds(t *testing.T, story func(t *testing.T, way LaneWay, id
 	})
 }
 
-// The lane takes an event stream over with its first request, and what comes is
-// handed to it as to any stream: it is counted there, and costs what a stream costs.
+// The lane takes over an event stream with its first request. It delivers and counts the
+// events like those of any stream.
 func TestAnEventStreamIsTakenOverByTheLane(t *testing.T) {
 	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
 		k := newLaneKit(t, way)
@@ -95,8 +95,8 @@ func TestNothingIsLostWhereverAnEventStreamOfTheLaneIsCut(t *testing.T) {
 	})
 }
 
-// A client pauses while more is published than its sockets take; it reads on and
-// misses nothing.
+// A client stops reading while more is published than its sockets hold. Then it reads on
+// and misses nothing.
 func TestAnEventStreamWaitsForAClientThatReadsLate(t *testing.T) {
 	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
 		k := serveLane(t, way, settings{}, small)
@@ -116,8 +116,8 @@ func TestAnEventStreamWaitsForAClientThatReadsLate(t *testing.T) {
 	})
 }
 
-// What is put together for one client alone, and kept if it does not read, is little,
-// however much the history has for it.
+// The lane composes few events ahead for a client that does not read, however long the
+// history is.
 func TestFewEventsAreComposedForASlowReader(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		for _, ids := range []idKind{ofSeveral, referring} {
@@ -131,8 +131,8 @@ func TestFewEventsAreComposedForASlowReader(t *testing.T) {
 	})
 }
 
-// A client that never reads is closed in time, and finds what it had when it comes
-// back.
+// The lane closes the connection of a client that never reads. When the client
+// reconnects, it gets every message after its last event.
 func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
 	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
 		k := serveLane(t, way, settings{}, small)
@@ -153,8 +153,8 @@ func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
 	})
 }
 
-// A session may end after the request has found it, when the lane has the connection
-// already. The end frame says when to reconnect.
+// A session may end after the request has found it and the lane has taken the connection.
+// The end frame says when to reconnect.
 func TestAnEventStreamWhoseSessionEndsBeforeItBeginsReconnects(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
@@ -173,7 +173,8 @@ func TestAnEventStreamWhoseSessionEndsBeforeItBeginsReconnects(t *testing.T) {
 	})
 }
 
-// callServed calls a server of its own, whose connections the kit's lane may take.
+// callServed returns a caller of a separate server, whose connections the kit's lane may
+// take.
 func (k *kit) callServed(serve http.HandlerFunc) *caller {
 	k.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -189,7 +190,8 @@ func (k *kit) callServed(serve http.HandlerFunc) *caller {
 	return &caller{kit: k, conn: conn.(*net.TCPConn), answers: bufio.NewReader(conn)}
 }
 
-// Who is told that the daemon drains comes back on another connection.
+// A drain ends each event stream with draining and closes its connection. The client then
+// reconnects.
 func TestADrainEndsEventStreamsOfTheLane(t *testing.T) {
 	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
 		k := newLaneKit(t, way)

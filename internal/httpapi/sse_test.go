@@ -23,12 +23,12 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// sseStory has a kit in a bubble of fake time.
+// sseStory runs a test with a kit in a synctest bubble.
 func sseStory(t *testing.T, s settings, tell func(k *kit)) {
 	synctest.Test(t, func(t *testing.T) { tell(newKit(t, s)) })
 }
 
-// speak publishes a message to each topic, and has it delivered.
+// speak publishes a message to each topic and waits for its delivery.
 func (k *kit) speak(topics ...string) {
 	k.Helper()
 	for _, topic := range topics {
@@ -38,7 +38,7 @@ func (k *kit) speak(topics ...string) {
 	}
 }
 
-// follow begins to follow topics, as the URL names them.
+// follow returns an eventSource of topics, named as in the URL.
 func (k *kit) follow(ids idKind, topics ...string) *eventSource {
 	k.Helper()
 	e := k.eventSource(url.Values{"topic": topics})
@@ -47,8 +47,8 @@ func (k *kit) follow(ids idKind, topics ...string) *eventSource {
 	return e
 }
 
-// refused asks for a stream as a client does that had an event, and returns how the
-// answer is no stream.
+// refused requests an event stream, perhaps with a Last-Event-ID, and returns the
+// refusal.
 func (k *kit) refused(query, lastEventID string) (status int, answer string) {
 	k.Helper()
 	if lastEventID == "" {
@@ -57,8 +57,8 @@ func (k *kit) refused(query, lastEventID string) (status int, answer string) {
 	return k.get("GET", "/v1/sse?"+query, "", "Last-Event-ID: "+lastEventID)
 }
 
-// The connection is cut at each byte of a stream's answer in turn. Whichever ids its
-// events have, every message comes once and in order, and no gap.
+// Cuts the connection at each byte of a stream's answer in turn. With every kind of ids,
+// the client gets each message once, in order, and without a gap.
 func TestNothingIsLostWhereverAnEventStreamIsCut(t *testing.T) {
 	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
 		t.Run(string(ids), func(t *testing.T) {
@@ -85,8 +85,8 @@ func subscribeToEvents(ids idKind) subscribeFunc {
 	}
 }
 
-// An EventSource stops for good at any other status, so what it could not be served
-// for ever is told so.
+// A stream that can never be served is refused with an error status. After that, an
+// EventSource does not retry.
 func TestAnInvalidEventStreamIsRefused(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		for query, code := range map[string]wire.Code{
@@ -121,8 +121,8 @@ func manyMore(n int) string {
 	return b.String()
 }
 
-// A client goes on after what it had, on each of its topics. What its event says of
-// topics that it does not ask for is nothing to it.
+// A client resumes each topic after its last event. The daemon ignores positions of
+// topics that the client does not request.
 func TestAnEventStreamContinuesAfterTheLastEvent(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		k.speak("a", "a", "b", "b", "c", "c")
@@ -147,8 +147,8 @@ func TestAnEventStreamContinuesAfterTheLastEvent(t *testing.T) {
 	})
 }
 
-// What came while a client was away, it gets from its session as if it had been there:
-// the topics of a pattern, too, that were made meanwhile.
+// A client that reconnects gets the messages that it missed from its session. They
+// include messages of new topics that match its pattern.
 func TestAPatternSurvivesCutEventStreams(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		e := k.follow(referring, "room.*", "a")
@@ -156,7 +156,7 @@ func TestAPatternSurvivesCutEventStreams(t *testing.T) {
 		k.speak("room.one", "a", "room.two")
 		e.want("room.one1", "a1")
 		first := e.session
-		e.cut() // the third is lost on its way
+		e.cut() // the third message is lost on the way
 		k.speak("room.three", "room.one", "a")
 		e.want("room.two1")
 		e.cut()
@@ -173,7 +173,7 @@ func TestAnEventStreamOfManyTopicsRefersToASession(t *testing.T) {
 			topics[i] = fmt.Sprintf("many.t%d@oldest", i)
 		}
 		e := k.follow(referring, topics...)
-		e.every = 300 // events, and then it comes back
+		e.every = 300 // reconnects after this many events
 		require.Len(k, e.hello().Positions, 1000)
 		session := e.session
 		seen := map[string]bool{}
@@ -242,8 +242,8 @@ func TestAnEventIDOfAnEndedSessionGivesGaps(t *testing.T) {
 	}
 }
 
-// A client that never reconnects is not stopped by the bound on unacked frames: the window
-// slides.
+// The bound on unacknowledged frames does not stop a client that never reconnects: the
+// window slides.
 func TestAnEventStreamWithASessionNeedsNoAcks(t *testing.T) {
 	sseStory(t, settings{session: session.Config{Unacked: 8}}, func(k *kit) {
 		e := k.follow(referring, "a", "x.>")
@@ -258,7 +258,7 @@ func TestAnEventStreamWithASessionNeedsNoAcks(t *testing.T) {
 	})
 }
 
-// 204 is told to a client whose session was closed by its page: it need not come back.
+// After its page has closed its session, an EventSource gets 204 and does not reconnect.
 func TestAnEventSourceStopsAfterItsSessionIsClosed(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		e := k.follow(referring, "a", "x.>")
@@ -272,8 +272,8 @@ func TestAnEventSourceStopsAfterItsSessionIsClosed(t *testing.T) {
 	})
 }
 
-// A daemon that has no room says so in a stream: the client comes back, with what it
-// had.
+// An overloaded daemon refuses within an event stream, so that the client retries with
+// its last event id.
 func TestAnEventSourceRetriesAfterOverload(t *testing.T) {
 	sseStory(t, settings{session: session.Config{MaxSessions: 1}}, func(k *kit) {
 		e, other := k.follow(ofSeveral, "a", "b"), k.follow(ofOneTopic, "a")
@@ -312,8 +312,8 @@ func TestALimitedEventSourceRetries(t *testing.T) {
 	})
 }
 
-// While the daemon drains, streams end one after the other and whoever comes is sent
-// away, each with the id that it had.
+// While the daemon drains, it ends streams one by one and refuses new ones. Each end
+// frame repeats the client's last event id.
 func TestADrainEndsEventStreams(t *testing.T) {
 	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
 		t.Run(string(ids), func(t *testing.T) {
@@ -327,7 +327,7 @@ func TestADrainEndsEventStreams(t *testing.T) {
 				going := goingAway()
 				going.RetryAfterMS = 5000
 				k.cfg.Sessions.BeginDrain(going).End(math.MaxInt)
-				for range 2 { // of the stream, and of an answer that is none
+				for range 2 { // first from the stream, then from a refused reconnect
 					_, err := e.nextFrame()
 					require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeDraining})
 					require.True(k, 5*time.Second <= e.retry && e.retry <= 10*time.Second, "%s", e.retry)
@@ -343,7 +343,7 @@ func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
 		defer resp.Body.Close()
 		begun := time.Now()
 		lines := bufio.NewReader(resp.Body)
-		for text := ""; text != "\n"; { // the end of hello
+		for text := ""; text != "\n"; { // reads to the end of hello
 			var err error
 			text, err = lines.ReadString('\n')
 			require.NoError(k, err)
@@ -356,8 +356,8 @@ func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
 	})
 }
 
-// A client that has left is noticed, and what it had for a session goes; the session
-// that its events refer to stays for a while.
+// The daemon notices that a client has left and removes its subscriptions. A session that
+// event ids refer to stays for a while.
 func TestAClientThatLeavesItsEventStreamIsNoticed(t *testing.T) {
 	for ids, left := range map[idKind]int{ofOneTopic: 0, ofSeveral: 0, referring: 1} {
 		t.Run(string(ids), func(t *testing.T) {
@@ -378,7 +378,7 @@ func TestAClientThatLeavesItsEventStreamIsNoticed(t *testing.T) {
 	}
 }
 
-// A page of another origin needs no preflight and may read the stream.
+// A page of an allowed origin may read the stream without a preflight.
 func TestAnEventStreamMayBeReadByPagesOfAllowedOrigins(t *testing.T) {
 	sseStory(t, settings{origins: []string{"https://app.example"}}, func(k *kit) {
 		resp := k.do("GET", "/v1/sse?topic=a", "", "Origin: https://app.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: cors")
@@ -390,7 +390,7 @@ func TestAnEventStreamMayBeReadByPagesOfAllowedOrigins(t *testing.T) {
 	})
 }
 
-// What a subscription wishes for, a stream of events may wish for, too.
+// An event stream accepts the options of a subscription: echo and max_rate.
 func TestAnEventStreamHasNoEchoAndARate(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		e := k.follow(ofSeveral, "a", "b")
@@ -411,7 +411,7 @@ func TestAnEventStreamHasNoEchoAndARate(t *testing.T) {
 	})
 }
 
-// An id has a position for each topic, and is not longer than the bound.
+// An event id has a position for each topic and stays below its size limit.
 func TestEventIDsAreBounded(t *testing.T) {
 	sseStory(t, settings{}, func(k *kit) {
 		topics := make([]string, 0, 100)
@@ -442,7 +442,8 @@ func TestEventIDsAreBounded(t *testing.T) {
 	})
 }
 
-// HTTP/2 is net/http's: a stream among others on one connection.
+// net/http serves HTTP/2, where an event stream is one of several streams on a
+// connection.
 func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
 	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
@@ -450,7 +451,7 @@ func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
 	server := httptest.NewUnstartedServer(api)
 	server.EnableHTTP2 = true
 	server.StartTLS()
-	defer api.Wait() // Close does not, over HTTP/2
+	defer api.Wait() // Close does not wait over HTTP/2
 	defer server.Close()
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
@@ -472,8 +473,8 @@ func TestEventsComeOneByOneOverHTTP2(t *testing.T) {
 	}
 }
 
-// An EventSource gives up for good after any status but 200, so a refusal that may pass is
-// sent with that status.
+// An EventSource does not reconnect after a status other than 200. So the daemon sends
+// temporary refusals with status 200.
 func TestAnEventSourceReconnectsAfterRefusalsThatMayPass(t *testing.T) {
 	may := map[wire.Code]bool{
 		wire.CodeStaleAck: true, wire.CodePollReplaced: true, wire.CodeSessionEnded: true, wire.CodeLimited: true,

@@ -19,7 +19,8 @@ func (k *kit) publishAs(topic, client string) {
 	synctest.Wait()
 }
 
-// payloads is what an answer's messages hold, and "gap" for each gap.
+// payloads returns the data of an answer's messages, and "gap" with the reason for each
+// gap.
 func payloads(answer string) (said []string) {
 	for line := range strings.Lines(answer) {
 		var f struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 )
 
-// What runs in production: sockets, and the lane. Fake time does not hold them.
+// Tests what runs in production: real sockets and the lane. They cannot run in fake time.
 func TestTheLaneDeliversTheSame(t *testing.T) {
 	for part, way := range []LaneWay{LaneHandOff, LaneChannel} {
 		for _, s := range sampleOf(everyPoll(), part) {
@@ -31,15 +31,15 @@ func TestTheLaneDeliversTheSame(t *testing.T) {
 	}
 }
 
-// newLaneKitFor returns a kit for a story. Its sockets hold less than a flood, and an
-// answer in parts stays open however slow the machine is.
+// newLaneKitFor returns a kit with a test's bounds. Its sockets hold less than a flood.
+// An answer in parts stays open even on a slow machine.
 func newLaneKitFor(t *testing.T, way LaneWay, b transporttest.Bounds) *kit {
 	s := boundsOf(b)
 	s.transport = transport.Config{MaxOutputDelay: time.Minute, MultipleTime: time.Minute}
 	return serveLane(t, way, s, buffers(64<<10))
 }
 
-// buffers sets sockets up that hold about so many bytes, in each direction.
+// buffers limits a socket's send and receive buffers to about this many bytes each.
 func buffers(bytes int) controlFunc {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error

@@ -31,7 +31,7 @@ func TestATCPConnectionDeliversTheSame(t *testing.T) {
 	}
 }
 
-// A bareKit is a kit with a port for bare connections besides.
+// A bareKit is a kit that also accepts connections without HTTP.
 type bareKit struct {
 	system
 	port *pipeListener
@@ -51,7 +51,7 @@ func newBareKit(t *testing.T, s settings) *bareKit {
 	return k
 }
 
-// dialFor opens a connection of the suite's.
+// dialFor opens a connection for the test suite.
 func (k *bareKit) dialFor(request wire.ConnectRequest) (duplexConn, error) {
 	k.Helper()
 	return k.openBare(request), nil
@@ -144,7 +144,8 @@ func (s *bareSubscriber) Close() {
 	}
 }
 
-// Who says nothing, or nothing that can be read, is told and let go.
+// The daemon closes a connection that sends no opening in time. It answers an invalid
+// opening with an end frame.
 func TestATCPConnectionMustOpenASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{})
@@ -155,13 +156,13 @@ func TestATCPConnectionMustOpenASession(t *testing.T) {
 		require.Equal(t, 10*time.Second, time.Since(begun))
 
 		for opening, code := range map[string]wire.Code{
-			"\x01":                            wire.CodeInvalidRequest, // no map
+			"\x01":                            wire.CodeInvalidRequest, // not a map
 			"\xff":                            wire.CodeInvalidRequest,
-			"\xa1\x61x\x01":                   wire.CodeInvalidRequest, // no member of it
+			"\xa1\x61x\x01":                   wire.CodeInvalidRequest, // unknown member
 			"\xf6\xa1\x67session\x64none":     wire.CodeSessionUnknown,
 			"\xa1\x66topics\x81\x64a..b":      wire.CodeInvalidTopic,
 			"\xa1\x63ack\x00":                 wire.CodeInvalidRequest,
-			"\xa2\x66client\x61c\x64echo\xf4": "", // it may have no topics
+			"\xa2\x66client\x61c\x64echo\xf4": "", // an opening without topics is valid
 		} {
 			conn := k.dialBare()
 			_, err := conn.Write([]byte(opening))
@@ -178,7 +179,7 @@ func TestATCPConnectionMustOpenASession(t *testing.T) {
 	})
 }
 
-// A session goes on where it was, by another transport, and is acked there.
+// A TCP connection continues a session of long polling and acknowledges its frames.
 func TestATCPConnectionContinuesASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{})
@@ -204,7 +205,7 @@ func TestATCPConnectionContinuesASession(t *testing.T) {
 	})
 }
 
-// What a connection is to open is held as a body is, while its end does not come.
+// Unfinished openings are bounded like unfinished bodies.
 func TestUnfinishedTCPOpeningsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newBareKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
@@ -226,7 +227,7 @@ func TestUnfinishedTCPOpeningsAreBounded(t *testing.T) {
 	})
 }
 
-// Who opens connections on and on, though it is refused, is told late.
+// The daemon delays refusals to a client that keeps opening connections.
 func TestARefusedTCPOpeningIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rates := limit.Rates{limit.Sessions: {limit.Address: once}}

@@ -18,7 +18,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A recorder is an authority that records what it is asked. Only the app has it.
+// A recorder is an authority that records its calls. Only the app calls it.
 type recorder struct {
 	mu    sync.Mutex
 	asked []string
@@ -30,7 +30,7 @@ func (r *recorder) note(what ...string) {
 	r.asked = append(r.asked, strings.Join(what, " "))
 }
 
-// take returns what was asked since it was called last.
+// take returns the calls since the last take.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +49,8 @@ func (r *recorder) Allow(p auth.Principal, a auth.Action, topic string) error {
 	return nil
 }
 
-// asks are what the app asks for each route, once it knows who calls. A route of a
-// session needs its id, which is the permission.
+// asks lists the app's permission checks for each route, after authentication. A
+// session's id is the permission for its routes.
 var asks = map[string]struct {
 	query, body string
 	want        []string
@@ -74,8 +74,8 @@ var asks = map[string]struct {
 	"GET /v1/openapi.yaml":             {},
 }
 
-// Every route authenticates its caller and asks for permission in the app, once, and
-// counts its calls there.
+// For every route, the app authenticates the caller, checks permission once, and counts
+// the call.
 func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 	for _, at := range routes(t, newParts(settings{}).newAPI().router) {
 		t.Run(at, func(t *testing.T) {
@@ -106,25 +106,25 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 			require.Equal(t, append([]string{"identify"}, ask.want...), r.take())
 
 			k.refuseAll()
-			call() // some may be spent by what was refused before
+			call() // the first call may still be allowed
 			call()
 			require.Positive(t, k.counted("pubsubd_requests_refused_total", "limited"))
 		})
 	}
 }
 
-// refuseAll lets nobody do more than one thing of a kind.
+// refuseAll limits each kind of call to one.
 func (k *kit) refuseAll() {
 	var rates limit.Rates
 	for _, kind := range limit.Kinds() {
-		if kind != limit.Connections { // which are the listener's
+		if kind != limit.Connections { // the listener counts these
 			rates[kind][limit.All] = once
 		}
 	}
 	k.cfg.Limiter.Reload(limit.Config{Rates: rates})
 }
 
-// What the lane serves goes through the app, too.
+// As TestEveryRouteGoesThroughTheApp, for requests that the lane serves.
 func TestEveryRequestOnTheLaneGoesThroughTheApp(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		r := &recorder{}
@@ -182,7 +182,7 @@ func (c *rawTCP) wantReply(ref uint64) wire.Reply {
 	}
 }
 
-// commandAsks are what the app asks for each command, by its member.
+// commandAsks lists the app's permission checks for each command, by its JSON member.
 var commandAsks = map[string]struct {
 	value any
 	want  []string
@@ -194,8 +194,8 @@ var commandAsks = map[string]struct {
 	"ping":        {true, nil},
 }
 
-// Every command on every two-way connection asks in the app, and counts there. Its caller
-// is authenticated when the connection is opened.
+// The app checks and counts every command on every two-way connection. It authenticates
+// the caller when the connection opens.
 func TestEveryCommandGoesThroughTheApp(t *testing.T) {
 	commands := reflect.TypeFor[wire.Command]()
 	for i := range commands.NumField() {
@@ -244,12 +244,12 @@ func (k *kit) commander(by, session string) commander {
 	k.Cleanup(func() { conn.Close() })
 	c := &rawTCP{T: k.T, conn: conn, frames: wire.NewCBORDecoder(conn)}
 	c.send(wire.ConnectRequest{Session: session, Ack: new(uint64)})
-	c.send(wire.Command{Unsubscribe: []string{"z"}, Ref: new(uint64)}) // it is open once this is answered
+	c.send(wire.Command{Unsubscribe: []string{"z"}, Ref: new(uint64)}) // the connection is open once this is answered
 	require.Nil(k, c.wantReply(0).Problem)
 	return c
 }
 
-// A WebSocket and a TCP connection without a session ask for their topics.
+// The app checks permission for the topics of a TCP connection without a session.
 func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
 		r := &recorder{}

@@ -15,11 +15,11 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// On every way out of net/http, what a client does not read counts until it is read, and
-// against its address. Bytes of messages count with those.
+// Bytes that a client has not read count against its address until it reads them. Bytes
+// of messages count as queued instead.
 func TestUnreadBytesAreCounted(t *testing.T) {
 	large := `"` + strings.Repeat("x", 50_000) + `"`
-	bodies := func(i int) string { // of a.0, a.1 and many more, for a long list
+	bodies := func(i int) string { // two large messages, and many topics for a long list
 		if i < 2 {
 			return large
 		}
