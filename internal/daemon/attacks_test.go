@@ -22,13 +22,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A storm is one address that asks for the same as fast as it is answered.
+// A storm is one address that repeats one request as fast as the daemon answers.
 type storm struct {
-	limit string // that is to stop it
+	limit string // the limit that must stop it
 	ask   func(a *attacker, n int) (method, path, body string)
 }
 
-// An attacker has a session of its own, and a topic with it.
+// An attacker is a client at another address, with its own session.
 type attacker struct {
 	*running
 	client  *http.Client
@@ -36,11 +36,11 @@ type attacker struct {
 }
 
 const (
-	stormRate  = 10 // a second
+	stormRate  = 10 // per second
 	stormBurst = 50
 )
 
-// stormRates allow each address so much of everything, and others no less for it.
+// stormRates gives each address the same rate for every kind of call, except connections.
 func stormRates(c *config.Config) {
 	for _, kind := range limit.Kinds() {
 		c.Limit.Rates[kind][limit.Address] = limit.Rate{PerSecond: stormRate, Burst: stormBurst}
@@ -92,7 +92,7 @@ func storms() map[string]storm {
 	}
 }
 
-// Whatever one address asks for, as fast as it can, others have all that is theirs.
+// An address that sends requests as fast as it can does not affect other clients.
 func TestNoAttackDelaysOtherClients(t *testing.T) {
 	for name, s := range storms() {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestNoAttackDelaysOtherClients(t *testing.T) {
 				m, err := sub.Next(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, fmt.Sprint(n), string(m.Message.Data))
-				time.Sleep(10 * time.Millisecond) // over which the storm goes on
+				time.Sleep(10 * time.Millisecond) // the storm continues meanwhile
 			}
 			over()
 			require.LessOrEqual(t, <-passed, stormBurst+int(stormRate*time.Since(begun).Seconds())+1)
@@ -126,7 +126,7 @@ func TestNoAttackDelaysOtherClients(t *testing.T) {
 	}
 }
 
-// attacker comes from another address of this machine.
+// attacker returns a client that connects from another loopback address.
 func (d *running) attacker() *attacker {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	network := &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 4}
@@ -141,7 +141,8 @@ func (d *running) attacker() *attacker {
 	return a
 }
 
-// rage asks on four connections, and returns how many were not refused.
+// rage sends requests on four connections until ctx ends. It returns how many were not
+// refused.
 func (a *attacker) rage(ctx context.Context, s storm) (passed int) {
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -181,7 +182,7 @@ func (a *attacker) ask(ctx context.Context, s storm, n int) (status int) {
 	return resp.StatusCode
 }
 
-// A client that made one call, and has used up no rate, leaves no trace.
+// The sweep forgets an address without connections once its rates have recovered.
 func TestAddressesAreForgotten(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Broker.HistoryAge = time.Hour })
 	d.attacker().client.CloseIdleConnections()

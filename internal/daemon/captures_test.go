@@ -15,16 +15,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A capture is a request as a real client sent it; see the README in its
-// directory for what stands for what.
+// A capture is a request as a real client sent it. The README in captureDir explains its
+// placeholders.
 type capture struct {
-	name string // chromium-poll
+	name string // for example chromium-poll
 	text string
 }
 
 const captureDir = "../lane/testdata"
 
-// captures reads them all, by name.
+// captures reads all captures, sorted by name.
 func captures(t testing.TB) []capture {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(captureDir, "captured", "*.http"))
@@ -45,14 +45,13 @@ func (c capture) publishes() bool { return strings.HasPrefix(c.text, "POST ") }
 func (c capture) once() bool      { return strings.Contains(c.text, "\r\nIdempotency-Key: ") }
 func (c capture) stateless() bool { return strings.HasPrefix(c.text, "GET /v1/poll?") }
 
-// The captures' own topics: where they publish, and where they poll without a
-// session.
+// Topics of the captures: one for publishes, one for polls without a session.
 const (
 	capturedPublishPath = "/v1/topics/a.b/messages"
 	capturedPollTopic   = "a@k3:17"
 )
 
-// with puts topics in the place of the capture's own.
+// with replaces the capture's topics.
 func (c capture) with(published, polled string) string {
 	return strings.NewReplacer(
 		capturedPublishPath, "/v1/topics/"+published+"/messages",
@@ -60,19 +59,19 @@ func (c capture) with(published, polled string) string {
 	).Replace(c.text)
 }
 
-// of puts a host and a session in a request's placeholders.
+// of replaces the placeholders for host and session.
 func of(request, host, session string) string {
 	return strings.NewReplacer("HOST", host, "SESSION", session).Replace(request)
 }
 
-// A rawConn is a client's connection on which a test writes the bytes itself.
+// A rawConn is a client connection to which a test writes raw bytes.
 type rawConn struct {
 	testing.TB
 	net.Conn
 	in *bufio.Reader
 }
 
-// dialRaw connects; nothing on the connection may take longer than patience.
+// dialRaw connects. All reads and writes must end within patience.
 func dialRaw(t testing.TB, addr string, patience time.Duration) *rawConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -88,7 +87,7 @@ func (c *rawConn) send(text string) {
 	require.NoError(c, err)
 }
 
-// answer reads the answer to the request sent before.
+// answer reads one answer. The head has its fields sorted, without Date.
 func (c *rawConn) answer() (head, body string) {
 	c.Helper()
 	resp, err := http.ReadResponse(c.in, nil)

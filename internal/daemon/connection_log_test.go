@@ -12,7 +12,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 )
 
-// knock connects to the public listener and says nothing, until the test is over.
+// knock connects to the public listener and sends nothing. The end of the test closes the
+// connection.
 func (d *running) knock() net.Conn {
 	d.Helper()
 	c, err := net.Dial("tcp", d.PublicAddr())
@@ -22,8 +23,8 @@ func (d *running) knock() net.Conn {
 	return c
 }
 
-// knockInVain connects, and returns when that was refused: with an answer, or a reset,
-// which may come before the connection is seen to be one.
+// knockInVain connects and waits until the daemon refuses the connection, with an answer
+// or a reset. A reset can arrive before Dial returns.
 func (d *running) knockInVain() {
 	if c, err := net.Dial("tcp", d.PublicAddr()); err == nil {
 		_, _ = io.ReadAll(c)
@@ -31,7 +32,7 @@ func (d *running) knockInVain() {
 	}
 }
 
-// The operator reads of it once, not once for each who is refused.
+// The log has one warning, not one for each refused connection.
 func TestTheLogWarnsOfFullConnections(t *testing.T) {
 	const most = 3
 	d := start(t, func(c *config.Config) { c.Limit.Connections = most })
@@ -54,7 +55,7 @@ func TestTheLogWarnsOfFullConnections(t *testing.T) {
 	require.Equal(t, map[string]any{"listener": "public", "limits.connections": int64(most)}, entry.ContextMap())
 }
 
-// A refusal because of one address does not mean that the daemon is full.
+// A refusal because of the limit of one address is not logged: the daemon is not full.
 func TestTheLogOmitsRefusalsOfOneAddress(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Limit.AddressConnections = 1 })
 	in := d.knock()

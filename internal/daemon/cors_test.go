@@ -14,8 +14,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 )
 
-// Pages, by their origins: two that are allowed, one that is not, and a client
-// that is no page.
+// Origins of pages: two that are allowed and one that is not. noPage is a client that
+// sends no Origin.
 const (
 	appPage   = "https://app.example"
 	localPage = "http://localhost:3000"
@@ -25,10 +25,10 @@ const (
 
 var someOrigins = []string{appPage, localPage}
 
-// everyWay is how requests may be served.
+// everyWay lists every setting of lane.
 var everyWay = append([]string{"off"}, lanes...)
 
-// startCORS is startLane with allowed origins and polls that do not wait for long.
+// startCORS is startLane with allowed origins and a short poll timeout.
 func startCORS(t *testing.T, lane string, origins ...string) *running {
 	t.Helper()
 	return startLane(t, lane, func(c *config.Config) {
@@ -37,7 +37,7 @@ func startCORS(t *testing.T, lane string, origins ...string) *running {
 	})
 }
 
-// from is a request as a page sends it; lines are more of its header.
+// from returns a request as a page sends it. lines are further header lines.
 func from(page, line, body string, lines ...string) string {
 	text := line + " HTTP/1.1\r\nHost: pubsubd.example\r\n"
 	if page != noPage {
@@ -54,8 +54,8 @@ func from(page, line, body string, lines ...string) string {
 
 var dateField = regexp.MustCompile(`(?m)^Date: [^\r]*`)
 
-// exactly reads an answer to its last byte, or a stream's head. Only the date is
-// masked: not even the order of fields.
+// exactly reads a whole answer, or the head of a stream. It masks only the date, so the
+// order of the fields counts.
 func (c *rawConn) exactly() (head, body string) {
 	c.Helper()
 	for !strings.HasSuffix(head, "\r\n\r\n") {
@@ -80,14 +80,14 @@ func (c *rawConn) ask(request string) (head, body string) {
 	return c.exactly()
 }
 
-// mayRead is what an answer says to a page that may read it.
+// mayRead returns the header lines of an answer that the page may read.
 func mayRead(page string) string {
 	return "Access-Control-Allow-Origin: " + page + "\r\nAccess-Control-Expose-Headers: Retry-After\r\n"
 }
 
 const varies = "Vary: Origin\r\n"
 
-// wantFor checks what an answer's head tells pages where someOrigins are allowed.
+// wantFor checks the CORS headers of an answer when someOrigins are allowed.
 func wantFor(t *testing.T, page, head string) {
 	t.Helper()
 	if page == appPage || page == localPage {
@@ -98,8 +98,8 @@ func wantFor(t *testing.T, page, head string) {
 	require.Equal(t, 1, strings.Count(head, varies), "whoever asks: %q", head)
 }
 
-// A visit is what one page does on one connection, and the heads that it is
-// answered with, by what it asked for.
+// visit sends every kind of request from one page on one connection. It returns the heads
+// of the answers, by the name of the request.
 func (d *running) visit(page string) map[string]string {
 	d.Helper()
 	session := d.open(`"a@oldest"`).Session
@@ -126,8 +126,8 @@ func (d *running) visit(page string) map[string]string {
 	return heads
 }
 
-// An allowed page reads every answer, a problem, too; another one reads none and
-// changes nothing. With the lane, the heads are the same to the byte.
+// An allowed page can read every answer, also problems. Another page can read none, and
+// its publishes are refused. The lane sends the same heads, byte for byte.
 func TestAllowedPagesReadEveryAnswer(t *testing.T) {
 	for _, page := range []string{appPage, localPage, evilPage, noPage} {
 		t.Run(page, func(t *testing.T) {
@@ -147,7 +147,6 @@ func TestAllowedPagesReadEveryAnswer(t *testing.T) {
 	}
 }
 
-// Where no origin is allowed, nothing is said of any.
 func TestNoCORSHeadersWithoutAllowedOrigins(t *testing.T) {
 	for _, lane := range everyWay {
 		for name, head := range startCORS(t, lane).visit(evilPage) {
@@ -157,7 +156,7 @@ func TestNoCORSHeadersWithoutAllowedOrigins(t *testing.T) {
 	}
 }
 
-// Where every origin is allowed all answers say so, so they do not vary.
+// If all origins are allowed, every answer says so. Answers then do not vary by origin.
 func TestAllOriginsCanBeAllowed(t *testing.T) {
 	for _, page := range []string{appPage, "null", noPage} {
 		plain := startCORS(t, "off", "*").visit(page)
@@ -174,8 +173,8 @@ func TestAllOriginsCanBeAllowed(t *testing.T) {
 	}
 }
 
-// A proxy sends the requests of all pages on one connection. Each is answered for
-// its own origin, be the frame there before the poll or after it.
+// A proxy sends the requests of all pages on one connection. Each answer has the headers
+// of its own origin, whether the message arrives before or after the poll.
 func TestEachAnswerOfAConnectionHasItsOrigin(t *testing.T) {
 	pages := []string{appPage, localPage, noPage, evilPage, localPage, appPage}
 	for _, lane := range everyWay {
@@ -207,8 +206,8 @@ func TestEachAnswerOfAConnectionHasItsOrigin(t *testing.T) {
 	}
 }
 
-// One message goes to pages of two origins and to a client that is no page. Their
-// bytes are shared, but for the heads.
+// One message goes to pages of several origins and to a client without one. The answers
+// share all bytes except their heads.
 func TestOneMessageIsSentToPagesOfSeveralOrigins(t *testing.T) {
 	pages := []string{appPage, localPage, noPage, evilPage}
 	for _, lane := range everyWay {
@@ -261,7 +260,7 @@ func TestAPreflightOfAnAllowedOriginSucceeds(t *testing.T) {
 	require.Contains(t, body, "cors.origins")
 }
 
-// Other questions with OPTIONS are none of a browser's, and refused as ever.
+// The daemon refuses OPTIONS requests that are not preflights.
 func TestOtherOptionsRequestsAreNoPreflight(t *testing.T) {
 	c := dialRaw(t, startCORS(t, "handoff", someOrigins...).PublicAddr(), aMinute)
 	for _, request := range []string{
@@ -277,8 +276,8 @@ func TestOtherOptionsRequestsAreNoPreflight(t *testing.T) {
 	}
 }
 
-// A preflight on a connection of the lane goes to net/http, and the poll behind it
-// is the lane's again.
+// net/http answers a preflight on a connection of the lane. The lane serves the next
+// poll.
 func TestAPreflightBetweenPolls(t *testing.T) {
 	for _, lane := range lanes {
 		d := startCORS(t, lane, someOrigins...)

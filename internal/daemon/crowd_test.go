@@ -14,14 +14,14 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 )
 
-// crowd is how many subscribers share connections, each with a topic of its own,
-// and rounds how many messages each gets.
+// crowd is the number of subscribers that share connections, each with its own topic.
+// rounds is the number of messages for each subscriber.
 const (
 	crowd  = 20
 	rounds = 10
 )
 
-// member is one of the crowd: its topic and session, and what it has.
+// member is a subscriber: its topic, its session, and the frames that it received.
 type member struct {
 	topic, session string
 	frames         []string
@@ -47,11 +47,11 @@ func (m *member) take(body string) {
 	}
 }
 
-// payload is what member m's topic gets in a round: its name is in it, so that a
-// frame that went astray is seen.
+// payload returns the message of a round. It contains the topic, so that a frame at the
+// wrong member is noticed.
 func (m *member) payload(round int) string { return fmt.Sprintf(`"%s #%d"`, m.topic, round) }
 
-// wantOwnFrames checks that a member has each of its messages once, in order, and
+// wantOwnFrames checks that a member got each of its n messages once and in order, and
 // nothing else.
 func (m *member) wantOwnFrames(t *testing.T, n int) {
 	t.Helper()
@@ -61,9 +61,8 @@ func (m *member) wantOwnFrames(t *testing.T, n int) {
 	}
 }
 
-// Behind a proxy, many clients share few connections to the daemon: whoever comes
-// next has one that is idle. Everyone polls and publishes through it, and gets
-// exactly their own.
+// Behind a proxy, many clients share a few connections to the daemon. Each client polls
+// and publishes, and gets exactly its own messages.
 func TestClientsBehindAProxyGetTheirOwnMessages(t *testing.T) {
 	for _, kind := range proxyKinds {
 		for _, lane := range append(lanes, "off") {
@@ -89,7 +88,7 @@ func TestClientsBehindAProxyGetTheirOwnMessages(t *testing.T) {
 	}
 }
 
-// pollThrough polls until all is there.
+// pollThrough polls until the member has all its messages.
 func (m *member) pollThrough(t *testing.T, proxy *proxied) {
 	for polls := 0; len(m.frames) < rounds && polls < 10*rounds; polls++ {
 		resp, err := proxy.client.Get(proxy.url + m.pollTarget())
@@ -124,8 +123,8 @@ func (m *member) publishThrough(t *testing.T, proxy *proxied) {
 	}
 }
 
-// As behind a proxy, without one: one connection carries the polls and publishes of
-// many sessions in turns, also parked, and pipelined behind one another.
+// Without a proxy, one connection carries the polls and publishes of many sessions in
+// turn. Some polls are parked, and some requests are pipelined.
 func TestOneConnectionCarriesManySessions(t *testing.T) {
 	for _, lane := range append(lanes, "off") {
 		t.Run(lane, func(t *testing.T) {
@@ -138,7 +137,7 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 				return fmt.Sprintf("POST /v1/topics/%s/messages HTTP/1.1\r\nHost: pubsubd.example\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", m.topic, len(text), text)
 			}
 
-			// Each publishes, and polls in another order than they published.
+			// Every member publishes. Then the members poll in another order.
 			for i := range members {
 				_, body := shared.exchange(publish(members[i], 0))
 				require.Contains(t, body, members[i].topic+"@")
@@ -149,8 +148,8 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 				m.take(body)
 				m.wantOwnFrames(t, 1)
 			}
-			// One after the other is parked on the connection until its message comes
-			// from elsewhere; messages of the others come first and must wait.
+			// Before each poll, the next member's message is published on another
+			// connection. The poll must not return it. The first poll is parked.
 			for i, m := range members {
 				other := members[(i+1)%crowd]
 				if i+1 < crowd {
@@ -167,8 +166,8 @@ func TestOneConnectionCarriesManySessions(t *testing.T) {
 				m.take(body)
 				m.wantOwnFrames(t, 2)
 			}
-			// All at once behind a parked poll: nothing is answered before it is, and
-			// then all in order.
+			// Requests are pipelined behind a parked poll. None is answered before the poll;
+			// then all are answered in order.
 			shared.send(get(members[0].pollTarget()))
 			d.waitParked(1)
 			for _, m := range members[1:] {

@@ -1,6 +1,5 @@
-// Package daemon is the whole daemon as one value: it builds the parts, runs and reloads
-// them, and drains clients at the end. Several daemons can run in one process, each on
-// port 0.
+// Package daemon builds, runs, reloads and drains one pubsubd. Several daemons can run in
+// one process, each on port 0.
 package daemon
 
 import (
@@ -67,8 +66,8 @@ type Daemon struct {
 	hookCalls *limit.Gate
 
 	reloading sync.Mutex                    // held by Reload
-	inForce   atomic.Pointer[config.Config] // the settings that change while the daemon runs
-	level     zap.AtomicLevel               // operators change it, too, on the admin listener
+	inForce   atomic.Pointer[config.Config] // the settings in force, including reloaded ones
+	level     zap.AtomicLevel               // operators can also change it on the admin listener
 	reloaded  chan struct{}                 // wakes the sweeper after a reload; never closed
 
 	state   atomic.Pointer[string] // why the daemon is not ready; nil: it is
@@ -76,9 +75,9 @@ type Daemon struct {
 }
 
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
-// chooses among them. An error is of the certificate or the state file, which cannot be
-// read or written, or belongs to another daemon that runs. The file is this daemon's
-// until Listen fails or Run returns.
+// chooses among them. New fails if the certificate or the state file cannot be used, or
+// if another running daemon has the state file. The file is this daemon's until Listen
+// fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	log = log.WithOptions(zap.IncreaseLevel(level))
@@ -141,8 +140,8 @@ func limitConfig(cfg config.Config, files listen.OpenFiles) limit.Config {
 	return c
 }
 
-// brokerConfig is the broker's part of cfg, with the topics of the hook, and a budget that
-// fits GOMEMLIMIT.
+// brokerConfig returns the broker's part of cfg, with the topics of the hook and a budget
+// that fits GOMEMLIMIT.
 func brokerConfig(cfg config.Config) broker.Config {
 	c := cfg.Broker
 	c.MemoryBudget = int(memory.Budget(c.MemoryBudget, memory.Limit()))
@@ -258,21 +257,22 @@ func (d *Daemon) TCPAddr() string {
 	return d.tcpListener.Addr().String()
 }
 
-// Run serves until ctx ends, and then drains: readiness fails, no session is opened and
-// no message is taken, the sessions end one after the other with a reason for their
-// polls and streams, and answers that outlast the drain window are cut off. Then it
-// writes the state file, if there is one. The error is that of a server, or of the
-// state file. If ctx has ended before, Run serves nobody and leaves the file as it is.
+// Run serves until ctx ends, and then drains. In a drain, readiness fails, and the daemon
+// refuses new sessions and messages. Sessions end one after the other, and their polls
+// and streams get the reason. Answers that outlast the drain window are cut off. At the
+// end Run writes the state file, if there is one. The error is that of a server, or of
+// the state file. If ctx has ended before, Run serves nobody and leaves the file as it
+// is.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.kept.Release()
-	if ctx.Err() != nil { // stopped while the state was read: to write it again may take longer than a manager waits
+	if ctx.Err() != nil { // stopped while the state was read: writing it again may exceed the manager's timeout
 		d.log.Info("told to stop before it served anyone")
 		return d.closeListeners()
 	}
 	if err := d.kept.TakeOver(d.log, d.broker); err != nil {
 		return errors.Join(err, d.closeListeners())
 	}
-	failed := make(chan error, 4) // one place for each server: none blocks
+	failed := make(chan error, 4) // capacity for every server, so that none blocks
 	var running sync.WaitGroup
 	serve := func(s *http.Server, l net.Listener) {
 		if err := s.Serve(l); err != http.ErrServerClosed {
@@ -355,7 +355,8 @@ func writeAddresses(path string, a addresses) error {
 // sweepEvery is how late expired messages and sessions may be noticed.
 const sweepEvery = time.Second
 
-// tellShare is how late a poll on the lane may time out: the timeout divided by it.
+// tellShare sets how late a poll on the lane may time out: its timeout divided by
+// tellShare.
 const tellShare = 20
 
 func (d *Daemon) tellEvery() time.Duration {

@@ -29,14 +29,14 @@ type running struct {
 	*Daemon
 	stop   context.CancelFunc
 	result chan error
-	ended  error // what Run returned, once it did
+	ended  error // the result of Run, once it has returned
 	logged *observer.ObservedLogs
 	client *http.Client
 
-	elsewhere *addresses // of a daemon in another process; Daemon is nil then
+	elsewhere *addresses // set for a daemon in another process; Daemon is nil then
 }
 
-// PublicAddr hides the Daemon's.
+// PublicAddr hides Daemon.PublicAddr: the daemon may run in another process.
 func (d *running) PublicAddr() string {
 	if d.elsewhere != nil {
 		return d.elsewhere.Public
@@ -44,7 +44,7 @@ func (d *running) PublicAddr() string {
 	return d.Daemon.PublicAddr()
 }
 
-// AdminAddr hides the Daemon's.
+// AdminAddr hides Daemon.AdminAddr, as PublicAddr does.
 func (d *running) AdminAddr() string {
 	if d.elsewhere != nil {
 		return d.elsewhere.Admin
@@ -57,7 +57,7 @@ func start(t *testing.T, change func(c *config.Config)) *running {
 	return startWith(t, change, func(*Daemon) {})
 }
 
-// startWith is start that changes the daemon, too, before it listens.
+// startWith is start with a function that changes the daemon before it listens.
 func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *Daemon)) *running {
 	t.Helper()
 	cfg := config.Default()
@@ -66,7 +66,7 @@ func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *D
 	if change != nil {
 		change(&cfg)
 	}
-	core, logged := observer.New(zapcore.DebugLevel) // the daemon holds to its own
+	core, logged := observer.New(zapcore.DebugLevel) // the daemon applies its own level
 	made, err := New(cfg, zap.New(core), "test")
 	require.NoError(t, err)
 	changeMade(made)
@@ -79,7 +79,7 @@ func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *D
 	go func() { d.result <- d.Daemon.Run(ctx) }()
 	t.Cleanup(func() { _ = d.wait() })
 	d.waitReady()
-	require.Eventually(t, func() bool { // it is said after it is so
+	require.Eventually(t, func() bool { // the log entry comes after the daemon is ready
 		return !made.level.Enabled(zapcore.InfoLevel) || logged.FilterMessage("ready").Len() == 1
 	}, surely, time.Millisecond)
 	return d
@@ -140,8 +140,8 @@ func (d *running) metric(sample string) float64 {
 	return v
 }
 
-// wantMetric waits until a sample is so much: what an answer tells may be counted after
-// it was read.
+// wantMetric waits until a sample has this value. The daemon may count an answer after
+// the client has read it.
 func (d *running) wantMetric(sample string, want float64) {
 	d.Helper()
 	got, ok := d.metricIfAny(sample)
@@ -152,7 +152,7 @@ func (d *running) wantMetric(sample string, want float64) {
 	require.EqualValues(d, want, got, sample)
 }
 
-// metricIfAny is metric where the sample may be one that was not counted yet.
+// metricIfAny is metric for a sample that may not exist yet.
 func (d *running) metricIfAny(sample string) (v float64, ok bool) {
 	d.Helper()
 	_, body := d.get("http://" + d.AdminAddr() + "/metrics")
@@ -166,7 +166,7 @@ func (d *running) metricIfAny(sample string) (v float64, ok bool) {
 	return 0, false
 }
 
-// waitParked waits until n polls are parked, streams among them.
+// waitParked waits until n polls are parked. Streams count, too.
 func (d *running) waitParked(n int) {
 	d.Helper()
 	require.Eventually(d, func() bool {
@@ -215,7 +215,7 @@ func TestTwoDaemonsDoNotKnowEachOther(t *testing.T) {
 }
 
 func TestADrainAnswersAllPollsAndEnds(t *testing.T) {
-	d := start(t, func(c *config.Config) { c.DrainWindow = surely }) // no poll ends by itself as soon
+	d := start(t, func(c *config.Config) { c.DrainWindow = surely }) // no poll times out earlier
 	session := d.open(`"a"`)
 	answers := make(chan string, 3)
 	poll := func(path string) {
@@ -254,13 +254,13 @@ func TestADrainAnswersAllPollsAndEnds(t *testing.T) {
 	require.Error(t, err, "nobody listens any more")
 }
 
-// A client that does not read its stream cannot hold up the end.
+// A client that does not read its stream cannot delay the end of a drain.
 func TestADrainCutsOffSlowAnswers(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = 100 * time.Millisecond })
 	conn, err := net.Dial("tcp", d.PublicAddr())
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10)) // or the kernel may make room later
+	require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10)) // otherwise the kernel may enlarge it later
 	fmt.Fprintf(conn, "GET /v1/sessions/%s/poll?ack=0&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n", d.open(`"a"`).Session)
 	_, err = bufio.NewReader(conn).ReadString('\n')
 	require.NoError(t, err)
@@ -273,8 +273,8 @@ func TestADrainCutsOffSlowAnswers(t *testing.T) {
 	require.Len(t, d.logged.FilterMessageSnippet("cutting off").All(), 1)
 }
 
-// staysBehind reports whether a subscription is behind and not merely late: while the
-// daemon answers so many other requests it would have written some.
+// staysBehind reports whether a subscription stays behind while the daemon answers 20
+// requests. A subscription that is merely late would catch up meanwhile.
 func (d *running) staysBehind() bool {
 	for range 20 {
 		if d.metric("pubsubd_subscriptions_behind") == 0 {
@@ -343,7 +343,7 @@ func TestTheAdminListenerServesHealthAndProfiles(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status, "not on the public listener")
 }
 
-// The sweeper ends sessions without polls, and forgets topics without messages.
+// The sweeper ends sessions without polls and forgets topics without messages.
 func TestIdleSessionsAndEmptyTopicsAreSwept(t *testing.T) {
 	d := start(t, func(c *config.Config) {
 		c.Session.InactivityTimeout = 100 * time.Millisecond

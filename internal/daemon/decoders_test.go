@@ -22,7 +22,7 @@ import (
 
 // A program decompresses answers with code that this project did not write.
 type program struct {
-	names  []string // the first that is there
+	names  []string // the first that is installed is used
 	debian string
 }
 
@@ -32,7 +32,8 @@ var (
 	chromium = program{[]string{"chromium-headless-shell", "chromium", "google-chrome"}, "chromium-headless-shell"}
 )
 
-// find returns the program's path, or skips the test where nobody asked for it.
+// find returns the program's path. If the program is not installed, find skips the test,
+// or fails it in CI.
 func (p program) find(t *testing.T) string {
 	t.Helper()
 	for _, name := range p.names {
@@ -47,10 +48,10 @@ func (p program) find(t *testing.T) string {
 	return ""
 }
 
-// aMinute bounds what a program may take.
+// aMinute is a generous timeout for programs and connections.
 const aMinute = time.Minute
 
-// run returns what the program prints.
+// run runs the program and returns its standard output.
 func (p program) run(t *testing.T, arguments ...string) string {
 	t.Helper()
 	path := p.find(t)
@@ -64,8 +65,8 @@ func (p program) run(t *testing.T, arguments ...string) string {
 	return string(out)
 }
 
-// packing is a daemon whose topic t has long messages among short ones and some that
-// cannot be made smaller, and the answers that are asked for.
+// packing is a daemon and the targets that clients fetch from it. Its topic t has long
+// messages among short ones, which compression cannot shrink.
 type packing struct {
 	*running
 	targets []string
@@ -101,7 +102,7 @@ func startPacking(t *testing.T, lane string) *packing {
 
 func (d *packing) url(target string) string { return "http://" + d.PublicAddr() + target }
 
-// plain is the answer that nobody has compressed.
+// plain returns the uncompressed answer.
 func (d *packing) plain(target string) string {
 	d.Helper()
 	request, err := http.NewRequest(http.MethodGet, d.url(target), nil)
@@ -116,7 +117,7 @@ func (d *packing) plain(target string) string {
 	return string(body)
 }
 
-// packed is how many bytes were made of how many that were sent compressed.
+// packed returns how many bytes were compressed, before and after compression.
 func (d *packing) packed() (before, after int) {
 	d.Helper()
 	_, body := d.get("http://" + d.AdminAddr() + "/metrics")
@@ -132,8 +133,8 @@ func (d *packing) packed() (before, after int) {
 	return before, after
 }
 
-// wantDecoded has a client fetch every target, and compares what it has made of the
-// answers with what they say.
+// wantDecoded has a client fetch every target. It compares each decoded answer with the
+// uncompressed one.
 func wantDecoded(t *testing.T, fetch func(d *packing) []string) {
 	t.Helper()
 	for _, lane := range []string{"handoff", "off"} {
@@ -158,7 +159,7 @@ func wantDecoded(t *testing.T, fetch func(d *packing) []string) {
 func TestGoDecodesCompressedAnswers(t *testing.T) {
 	wantDecoded(t, func(d *packing) (answers []string) {
 		for _, target := range d.targets {
-			status, body := d.get(d.url(target)) // by itself it asks for gzip
+			status, body := d.get(d.url(target)) // net/http requests gzip by default
 			require.Equal(t, http.StatusOK, status)
 			answers = append(answers, body)
 		}
@@ -175,7 +176,7 @@ func TestCurlDecodesCompressedAnswers(t *testing.T) {
 	})
 }
 
-// throughNode has Node run a script with the URLs as its arguments, which prints the
+// throughNode runs a Node script with the URLs as its arguments. The script prints the
 // answers.
 func throughNode(d *packing, script string) (answers []string) {
 	d.Helper()
@@ -202,8 +203,8 @@ func TestNodesFetchDecodesCompressedAnswers(t *testing.T) {
 	})
 }
 
-// Node's zlib with the whole answer at once, which refuses what is behind a member
-// that is none, and a few bytes at a time.
+// Node's zlib decodes each answer at once, and a few bytes at a time. At once, it rejects
+// trailing bytes that are not a gzip member.
 func TestNodesZlibDecodesCompressedAnswers(t *testing.T) {
 	wantDecoded(t, func(d *packing) []string {
 		return throughNode(d, `
@@ -233,7 +234,8 @@ const inParts = (bytes) => new Promise((resolve, reject) => {
 	})
 }
 
-// A page of another origin, in a browser: it reports to the server that it is from.
+// A page of another origin fetches the targets in a browser. It reports the answers to
+// its own server.
 func TestChromiumDecodesCompressedAnswers(t *testing.T) {
 	wantDecoded(t, func(d *packing) []string { return throughChromium(d) })
 }
@@ -290,7 +292,7 @@ func throughChromium(d *packing) []string {
 	return nil
 }
 
-// browse opens a page in a browser, until close.
+// browse opens a page in a browser until closeIt is called.
 func browse(t *testing.T, url string) (closeIt func()) {
 	t.Helper()
 	arguments := []string{
@@ -298,7 +300,7 @@ func browse(t *testing.T, url string) (closeIt func()) {
 		"--user-data-dir=" + t.TempDir(), url,
 	}
 	if os.Geteuid() == 0 {
-		arguments = append([]string{"--no-sandbox"}, arguments...) // it refuses to run as root with one
+		arguments = append([]string{"--no-sandbox"}, arguments...) // it refuses to run as root with a sandbox
 	}
 	return startGroup(t, chromium.find(t), arguments...)
 }

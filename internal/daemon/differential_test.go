@@ -16,8 +16,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
 )
 
-// A pair is two daemons that must answer alike, whatever they are sent: one
-// without the lane, and one with it.
+// A pair is two daemons: one without the lane, and one with it. They must answer alike,
+// whatever they receive.
 type pair struct{ off, on *side }
 
 func startPair(t testing.TB, lane string, origins ...string) *pair {
@@ -25,8 +25,8 @@ func startPair(t testing.TB, lane string, origins ...string) *pair {
 	return &pair{off: startSide(t, "off", origins...), on: startSide(t, lane, origins...)}
 }
 
-// compare plays a scene to both at once and returns how what was seen differs,
-// or "".
+// compare plays a scene to both daemons at once. It returns how the two sights differ, or
+// "".
 func (p *pair) compare(sc scene, token string) string {
 	var off, on sight
 	var offErr, onErr error
@@ -43,28 +43,27 @@ func (p *pair) compare(sc scene, token string) string {
 	return ""
 }
 
-// A script makes a scene whose topics begin with token. Odd bytes must be made of
-// a request that has its topics already, or they could make a topic that is not
-// the scene's own.
+// A script makes a scene whose topics begin with token. It must put the token into a
+// request before it mutates the request. Otherwise a mutation could reach a topic of
+// another scene.
 type script func(token string) scene
 
-// A look is how scenes are played: so many at the same time, as most of their time they
-// wait, by clients that believe after so long that nothing comes any more.
+// A look sets how scenes are played. Many play at once, because scenes mostly wait. A
+// client that receives nothing for quiet assumes that no more bytes will come.
 type look struct {
 	atOnce int
 	quiet  time.Duration
 }
 
-// looks at a scene go on until its two sights are the same: on a busy machine a client
-// can take a late answer for none. That was one scene in seven, where four such tests
-// shared two cores. The last look tells.
+// looks are tried in order until both sights of a scene are equal. On a busy machine, a
+// client can take a late answer for a missing one. That was one scene in seven when four
+// such tests shared two cores. The last look decides.
 var looks = []look{{64, sideQuiet}, {12, 4 * sideQuiet}, {3, 12 * sideQuiet}, {1, 20 * sideQuiet}}
 
-// maxDifferences bounds what is told: more would tell no more.
+// maxDifferences bounds how many differences are reported. More would not help.
 const maxDifferences = 5
 
-// compareAll plays all scenes, and those whose sights differ once more, with more
-// patience.
+// compareAll plays all scenes. It plays the scenes that differ again, with more patience.
 func (p *pair) compareAll(t *testing.T, scenes []script) {
 	t.Helper()
 	left := make([]int, len(scenes))
@@ -91,8 +90,8 @@ func (p *pair) compareAll(t *testing.T, scenes []script) {
 	}
 }
 
-// playAll plays some of the scenes, and returns how those differ that do; about so many
-// are enough. Their tokens are numbered from first.
+// playAll plays some of the scenes and returns the differences, by scene. It stops after
+// about most differences. Scene i uses token first+i.
 func (p *pair) playAll(scenes []script, some []int, first, atOnce, most int) map[int]string {
 	var mu sync.Mutex // guards differ
 	differ := map[int]string{}
@@ -124,15 +123,15 @@ func (p *pair) playAll(scenes []script, some []int, first, atOnce, most int) map
 	return differ
 }
 
-// having is the same pair, with clients that wait so long.
+// having returns the same pair with another quiet time.
 func (p *pair) having(quiet time.Duration) *pair {
 	off, on := *p.off, *p.on
 	off.quiet, on.quiet = quiet, quiet
 	return &pair{off: &off, on: &on}
 }
 
-// token is the first token of the topics of scene i: no odd byte makes one of
-// another.
+// token returns the first token of the topics of scene i. Tokens are random, so that no
+// mutation turns one into another.
 func token(i int) string {
 	random := rand.New(rand.NewPCG(uint64(i), 1))
 	name := make([]byte, 12)
@@ -142,7 +141,7 @@ func token(i int) string {
 	return string(name)
 }
 
-// The lane and net/http answer alike, whatever comes.
+// The lane and net/http answer alike, whatever they receive.
 func TestTheLaneAnswersAsNetHTTPDoes(t *testing.T) {
 	for seed, lane := range lanes {
 		t.Run(lane, func(t *testing.T) {
@@ -155,7 +154,7 @@ func TestTheLaneAnswersAsNetHTTPDoes(t *testing.T) {
 	}
 }
 
-// sampleOf returns all scripts, or a sample of them that differs from part to part.
+// sampleOf returns all scripts, or a sample that depends on part.
 func sampleOf(scripts []script, part int) (sample []script) {
 	step := exhaustive.Step(16)
 	for i := part % step; i < len(scripts); i += step {
@@ -164,7 +163,8 @@ func sampleOf(scripts []script, part int) (sample []script) {
 	return sample
 }
 
-// So they do where pages of other origins are allowed, whoever sends a request.
+// The answers are also equal when other origins are allowed, whatever the origin of a
+// request.
 func TestTheLaneAnswersOtherOriginsAsNetHTTPDoes(t *testing.T) {
 	for seed, origins := range [][]string{someOrigins, {"*"}} {
 		t.Run(origins[0], func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestTheLaneAnswersOtherOriginsAsNetHTTPDoes(t *testing.T) {
 
 var sentFrom = regexp.MustCompile(`(?im)^(Origin|Sec-Fetch-Site): [^\r]*\r\n`)
 
-// sentByPages are requests as they are, and as pages send them.
+// sentByPages returns the requests as they are, and as each page sends them.
 func sentByPages(captured []string, pages ...string) []string {
 	all := captured
 	for _, text := range captured {
@@ -192,7 +192,7 @@ func sentByPages(captured []string, pages ...string) []string {
 	return all
 }
 
-// sceneCaptures are the captures with topics of a scene's own.
+// sceneCaptures returns the captures with the scene's own topics.
 func sceneCaptures(t testing.TB) []string {
 	t.Helper()
 	var all []string
@@ -202,8 +202,7 @@ func sceneCaptures(t testing.TB) []string {
 	return all
 }
 
-// mutations makes n scenes of captures that went wrong, the same each time for the
-// same seed.
+// mutations returns n scenes of mutated captures. The same seed gives the same scenes.
 func mutations(captured []string, n int, seed uint64) []script {
 	scripts := make([]script, n)
 	for i := range scripts {
@@ -219,12 +218,12 @@ func mutations(captured []string, n int, seed uint64) []script {
 	return scripts
 }
 
-// A mutator makes odd requests of good ones.
+// A mutator turns valid requests into odd ones.
 type mutator struct{ *rand.Rand }
 
 func (m mutator) scene(name string, captured []string) scene {
 	text := m.mutate(pick(m, captured))
-	if m.IntN(3) == 0 { // another behind it, good or bad
+	if m.IntN(3) == 0 { // another request behind it, valid or odd
 		behind := pick(m, captured)
 		if m.IntN(2) == 0 {
 			behind = m.mutate(behind)
@@ -239,20 +238,20 @@ func (m mutator) scene(name string, captured []string) scene {
 
 func pick[T any](m mutator, from []T) T { return from[m.IntN(len(from))] }
 
-// mutate does one to three odd things to text.
+// mutate makes one to three changes to text.
 func (m mutator) mutate(text string) string {
 	for range 1 + m.IntN(3) {
 		at := m.place(text)
 		switch m.IntN(8) {
-		case 0: // another bit
+		case 0: // flip a bit
 			text = text[:at] + string([]byte{text[at] ^ 1<<m.IntN(8)}) + text[at+1:]
-		case 1: // another byte
+		case 1: // replace a byte
 			text = text[:at] + string([]byte{pick(m, []byte("\x00\r\n\t :,;/?&=%#@.\x7f\x80\xff09aZ"))}) + text[at+1:]
 		case 2, 3:
 			text = text[:at] + pick(m, tokens) + text[at:]
-		case 4: // a part is missing
+		case 4: // remove a part
 			text = text[:at] + text[min(len(text), at+1+m.IntN(12)):]
-		case 5: // a line comes twice, or is missing
+		case 5: // repeat or remove a line
 			lines := strings.SplitAfter(text, "\r\n")
 			line := m.IntN(len(lines))
 			if m.IntN(2) == 0 {
@@ -260,10 +259,10 @@ func (m mutator) mutate(text string) string {
 			} else {
 				text = strings.Join(slices.Delete(lines, line, line+1), "")
 			}
-		case 6: // a header that means something
+		case 6: // add a header that has a meaning
 			lines := strings.SplitAfter(text, "\r\n")
 			text = strings.Join(slices.Insert(lines, min(1+m.IntN(len(lines)), len(lines)), pick(m, headerLines)+"\r\n"), "")
-		case 7: // the rest never comes
+		case 7: // cut off the rest
 			if m.IntN(4) == 0 {
 				text = text[:at]
 			}
@@ -275,7 +274,7 @@ func (m mutator) mutate(text string) string {
 	return text
 }
 
-// place is somewhere in text: anywhere, in its first line, or at a line's end.
+// place returns an offset in text: anywhere, in the first line, or at the end of a line.
 func (m mutator) place(text string) int {
 	switch m.IntN(3) {
 	case 0:
@@ -291,7 +290,7 @@ func (m mutator) place(text string) int {
 	return m.IntN(len(text))
 }
 
-// cuts returns up to four places to end a write at.
+// cuts returns up to four offsets at which a write ends.
 func (m mutator) cuts(size int) []int {
 	var cuts []int
 	for m.IntN(2) == 0 && len(cuts) < 4 {
@@ -319,8 +318,7 @@ var headerLines = []string{
 	"X-HTTP-Method-Override: DELETE", "Priority: u=1, i", "Max-Forwards: 0", ": empty", "no colon", "Keep-Alive: timeout=5",
 }
 
-// The comparison sees what it is there for: each of these differs from net/http in
-// one thing only.
+// The comparison notices faults. Each lie differs from net/http in one thing only.
 func TestTheDifferentialTestSeesADifference(t *testing.T) {
 	p := startPair(t, "off")
 	honest := scene{name: "honest", first: post("1"), odd: pollZero + post("5", "Content-Type: text/plain")}
@@ -342,8 +340,8 @@ func TestTheDifferentialTestSeesADifference(t *testing.T) {
 	})
 }
 
-// Fuzzing compares the two daemons on arbitrary bytes, after a poll or a publish
-// that gives the lane the connection.
+// The fuzz test compares the two daemons on arbitrary bytes. A poll or a publish comes
+// first, so that the lane has the connection.
 func FuzzLaneAgainstNetHTTP(f *testing.F) {
 	for i, text := range sceneCaptures(f) {
 		f.Add(text, uint16(i), i%2 == 0)
@@ -361,7 +359,7 @@ func FuzzLaneAgainstNetHTTP(f *testing.F) {
 		}
 		for _, p := range pairs {
 			why := p.compare(sc, token(2*plays))
-			if why != "" { // as in compareAll, a late answer is none
+			if why != "" { // as in compareAll, a late answer may look like a missing one
 				why = p.having(looks[len(looks)-1].quiet).compare(sc, token(2*plays+1))
 			}
 			require.Empty(t, why)

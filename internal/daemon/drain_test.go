@@ -45,8 +45,8 @@ func TestSessionsToEnd(t *testing.T) {
 	}
 }
 
-// Topics that hold nothing are kept by their subscribers. These leave one after the
-// other, and want to find them again.
+// A topic without messages exists only while it has subscribers. In a drain they leave
+// one after the other, and they expect the topic after the restart.
 func TestNoTopicIsForgottenWhileItsSubscribersLeave(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	d := start(t, func(c *config.Config) {
@@ -67,8 +67,8 @@ func TestNoTopicIsForgottenWhileItsSubscribersLeave(t *testing.T) {
 	require.Equal(t, quiet, strings.Count(string(state), `"quiet.`))
 }
 
-// A client polls all the while others are told to leave, over net/http and over the
-// lane, on the connection that it has and on new ones. Nobody new is taken.
+// Clients keep polling while a drain ends other sessions. They use net/http and the lane,
+// on open connections and on new ones. The daemon refuses new sessions and messages.
 func TestADrainIsSpreadAndServesTheRest(t *testing.T) {
 	d := start(t, func(c *config.Config) {
 		c.DrainWindow = 20 * time.Second
@@ -125,14 +125,14 @@ func TestADrainIsSpreadAndServesTheRest(t *testing.T) {
 	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
 }
 
-// A stay is what came of polling until something else than frames was answered.
+// A stay is the result of polling until an answer is not frames.
 type stay struct {
-	polls, status int // 0: there was no answer
+	polls, status int // status 0: no answer came
 	body          string
 	ended         time.Time
 }
 
-// stayPolling polls a session again and again, on one connection or on many.
+// stayPolling polls a session repeatedly, on one connection or on a new one each time.
 func (d *running) stayPolling(session string, keep bool) (s stay) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: !keep}}
 	defer client.CloseIdleConnections()
@@ -152,8 +152,8 @@ func (d *running) stayPolling(session string, keep bool) (s stay) {
 	}
 }
 
-// An operator reloads a longer window, and then a shorter one, while clients leave. The
-// service manager has been told the window of the begin, and waits no longer.
+// An operator reloads a longer or a shorter window while clients leave. The drain keeps
+// its first window: the service manager knows that one and waits no longer.
 func TestAReloadDoesNotChangeARunningDrain(t *testing.T) {
 	for _, tt := range []struct {
 		sessions                      int
@@ -193,9 +193,9 @@ func TestADrainWithoutAWindowEndsAtOnce(t *testing.T) {
 	require.Less(t, time.Since(begun), 15*time.Second, "a thousand a second would take 20 s")
 }
 
-// Who is refused and does not wait as told hears of it late. Where the body is still
-// unread net/http does not notice that the connection was cut off, so the drain would
-// last as long as that.
+// The daemon delays refusals to a client that retries too often. While a body is unread,
+// net/http does not notice that the connection was cut off. The drain must not last as
+// long as the delay.
 func TestDelayedRefusalsDoNotOutlastTheDrain(t *testing.T) {
 	for _, lane := range []string{"off", "handoff"} {
 		d := startLane(t, lane, func(c *config.Config) {
@@ -204,7 +204,7 @@ func TestDelayedRefusalsDoNotOutlastTheDrain(t *testing.T) {
 		})
 		const publish = "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n1"
 		var held []net.Conn
-		for range 30 { // of which one goes, and some hear at once
+		for range 30 { // one is published, and some are refused at once
 			held = append(held, d.say(publish))
 		}
 		require.Eventually(t, func() bool {
@@ -224,8 +224,8 @@ func TestDelayedRefusalsDoNotOutlastTheDrain(t *testing.T) {
 	}
 }
 
-// Connections that were opened ahead, or by a scanner, and never say a word do not delay
-// a stop: http.Server.Shutdown alone waits five seconds for their first request.
+// Browsers and scanners open connections on which they send nothing. They do not delay a
+// stop: http.Server.Shutdown alone waits five seconds for a first request.
 func TestSilentConnectionsDoNotDelayAStop(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = surely })
 	silent := d.knock()

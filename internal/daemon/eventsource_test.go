@@ -11,16 +11,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// nodeEvents are the event streams that an EventSource of another project follows,
-// the npm package eventsource, one for each kind of ids.
+// nodeEvents are event streams that a third-party EventSource follows, the npm package
+// eventsource. Each stream has another kind of event ID.
 type nodeEvents struct {
 	*testing.T
 	lines <-chan []byte
-	words map[int][]string // what came of each stream and was not wanted yet
-	ids   map[int]string   // of each stream's last event
+	words map[int][]string // by stream: words that want has not checked yet
+	ids   map[int]string   // by stream: the ID of the last event
 }
 
-// followByNode follows what there is at address, from now on.
+// followByNode follows the streams of these queries at address, from now on.
 func followByNode(t *testing.T, address string, queries ...string) *nodeEvents {
 	t.Helper()
 	urls := make([]string, len(queries))
@@ -30,9 +30,9 @@ func followByNode(t *testing.T, address string, queries ...string) *nodeEvents {
 	return &nodeEvents{T: t, lines: runNode(t, "events.mjs", urls...), words: map[int][]string{}, ids: map[int]string{}}
 }
 
-// want waits until each stream was told these words, in order and nothing else: "hello",
-// "a1", "gap(restarted a2-0)", "end(draining)". That a connection was lost is no word, but
-// it must be one that the client comes back from, unless it is to stop.
+// want waits until each stream got these words, in order and nothing else: "hello", "a1",
+// "gap(restarted a2-0)", "end(draining)". A lost connection is not a word. If the client
+// gives up, the word is "stopped(STATUS)".
 func (n *nodeEvents) want(words map[int][]string) {
 	n.Helper()
 	for source, want := range words {
@@ -44,7 +44,7 @@ func (n *nodeEvents) want(words map[int][]string) {
 	}
 }
 
-// wantAll is want of all streams.
+// wantAll is want with the same words for all streams.
 func (n *nodeEvents) wantAll(words ...string) {
 	n.Helper()
 	n.want(map[int][]string{0: words, 1: words, 2: words})
@@ -82,9 +82,8 @@ func (n *nodeEvents) read() {
 	n.words[e.Source] = append(n.words[e.Source], word)
 }
 
-// An EventSource that this project did not write goes on after its last event when its
-// connection was cut, over a planned restart and over a crash, as often as it takes. What
-// is lost it is told.
+// A third-party EventSource resumes after its last event when its connection was cut,
+// after a planned restart, and after a crash. Gaps announce what was lost.
 func TestAThirdPartyEventSourceReconnects(t *testing.T) {
 	r := newLine(t)
 	path := filepath.Join(t.TempDir(), "state")
@@ -98,7 +97,7 @@ func TestAThirdPartyEventSourceReconnects(t *testing.T) {
 	require.Contains(t, n.ids[1], ",b@")
 	require.Contains(t, n.ids[2], "~")
 
-	r.passTo("") // cut; nobody is there for a while
+	r.passTo("") // cut; no daemon is reachable for a while
 	d.published()
 	d.published()
 	r.passTo(d.PublicAddr())
@@ -111,10 +110,10 @@ func TestAThirdPartyEventSourceReconnects(t *testing.T) {
 	r.passTo(d.PublicAddr())
 	n.want(map[int][]string{
 		0: {"hello", "a4"}, 1: {"hello", "a4"},
-		2: {"hello", "gap(restarted b.>0-0)", "gap(restarted a0-0)", "a1", "a2", "a3", "a4"}, // sessions do not outlast it
+		2: {"hello", "gap(restarted b.>0-0)", "gap(restarted a0-0)", "a1", "a2", "a3", "a4"}, // sessions end with the daemon
 	})
 
-	r.passTo("") // a crash: nothing is left
+	r.passTo("") // a crash: no state is left
 	require.NoError(t, d.wait())
 	d = start(t, nil)
 	d.published()

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startGroup runs a program that starts others, until stop, which ends them all.
+// startGroup runs a program in its own process group. stop kills the whole group.
 func startGroup(t *testing.T, path string, arguments ...string) (stop func()) {
 	t.Helper()
 	var said bytes.Buffer
 	cmd := exec.Command(path, arguments...)
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = surely // for one that left the group and holds its output
+	cmd.WaitDelay = surely // a process that left the group may keep the output open
 	require.NoError(t, cmd.Start())
 	return func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)

@@ -23,11 +23,11 @@ import (
 
 const hookSecret = "the hook's own secret, hunter2"
 
-// An application is asked about messages, and does as it pleases.
+// An application is the server that the hook calls. answer is its reply.
 type application struct {
 	*httptest.Server
 	answer  atomic.Pointer[http.HandlerFunc]
-	refused atomic.Int32 // that were not signed by the secret
+	refused atomic.Int32 // requests without a valid signature
 }
 
 func newApplication(t *testing.T, answer http.HandlerFunc) *application {
@@ -59,8 +59,8 @@ func answers(status int, body string) http.HandlerFunc {
 	}
 }
 
-// An operator has the application asked, over a reload, with another secret, and not
-// any more; publishers see what it says, and nothing of the secrets.
+// An operator adds a hook by a reload, changes its secret, and removes it. Publishers see
+// the application's decisions. The log contains no secret.
 func TestAHookIsReloaded(t *testing.T) {
 	app := newApplication(t, answers(200, `{"message":{"data":"changed"}}`))
 	d := start(t, nil)
@@ -97,15 +97,15 @@ func TestAHookIsReloaded(t *testing.T) {
 	d.wantNone([]string{hookSecret, strings.ToUpper(hookSecret)})
 }
 
-// goClient is one that asks once.
+// goClient returns a client that does not retry a publish.
 func (d *running) goClient() *pubsub.Client {
 	c, err := pubsub.New("http://"+d.PublicAddr(), pubsub.WithPublishAttempts(1))
 	require.NoError(d, err)
 	return c
 }
 
-// The application's slowness is bounded by a gate of its own: who finds no place in
-// time is told so, and topics that it is not asked about know nothing of it.
+// A slow application fills only the hook's own gate. A publish that gets no slot in time
+// is refused, and topics without the hook are not affected.
 func TestASlowHookDelaysNoOtherTopic(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
@@ -139,8 +139,7 @@ func TestASlowHookDelaysNoOtherTopic(t *testing.T) {
 	}
 }
 
-// A daemon that is told to stop waits for the application as long as it drains, and
-// no longer.
+// A drain waits for the application, but no longer than the drain window.
 func TestADrainEndsHookCalls(t *testing.T) {
 	for _, window := range []time.Duration{50 * time.Millisecond, time.Minute} {
 		t.Run(window.String(), func(t *testing.T) {
@@ -201,8 +200,8 @@ func TestNoHookCallForAClientThatHasLeft(t *testing.T) {
 	fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	require.Eventually(t, func() bool { return asked.Load() == 1 }, surely, time.Millisecond)
 	require.NoError(t, conn.Close())
-	quiet := 0                          // looks in a row: between two messages no place is held, either
-	require.Eventually(t, func() bool { // one message at a look: the daemon hears of it meanwhile, as slow as it may be
+	quiet := 0                          // checks in a row; between two messages no slot is in use, either
+	require.Eventually(t, func() bool { // one message for each check: even a slow daemon then notices that the client left
 		quiet++
 		select {
 		case let <- struct{}{}:
@@ -218,15 +217,15 @@ func TestNoHookCallForAClientThatHasLeft(t *testing.T) {
 	require.Zero(t, d.metric(`pubsubd_requests_refused_total{code="internal"}`))
 }
 
-// Of all places for calls, half are for those who do not need the application.
+// The other half is for publishes without a hook.
 func TestHookCallsTakeAtMostHalfOfTheSlots(t *testing.T) {
 	require.Equal(t, 8, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 1000}))
 	require.Equal(t, 1, hookWaiting(limit.Config{Calls: 1, WaitingCalls: 1000}))
 	require.Equal(t, 3, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 3}))
 }
 
-// An application that may have every place is a doubt, said at the start and after each
-// reload; it is no reason not to serve.
+// If the hook may take all slots, the log warns at the start and after each reload. The
+// daemon serves nevertheless.
 func TestTheLogWarnsOfAHookWithAllSlots(t *testing.T) {
 	app := newApplication(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	d := start(t, func(c *config.Config) {

@@ -20,21 +20,21 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An attacked daemon has a subscriber who behaves well, and must not notice anything.
+// An attacked daemon has a well-behaved subscriber, which must not notice the attack.
 type attacked struct {
 	*running
 	stream  *wire.Decoder
 	offsets uint64
 }
 
-// attack starts a daemon and its subscriber. A test makes brief what it is about, and
-// nothing else: those who behave well may be slow on a busy machine.
+// attack starts a daemon and its subscriber. A test shortens only the timeout that it is
+// about: well-behaved clients may be slow on a busy machine.
 func attack(t *testing.T, change func(c *config.Config)) *attacked {
 	t.Helper()
 	return attackWith(t, headTimeout, change)
 }
 
-// attackWith is attack that says how long a head may take.
+// attackWith is attack with a timeout for request heads.
 func attackWith(t *testing.T, head time.Duration, change func(c *config.Config)) *attacked {
 	t.Helper()
 	d := startWith(t, func(c *config.Config) {
@@ -47,7 +47,7 @@ func attackWith(t *testing.T, head time.Duration, change func(c *config.Config))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		conn.Close() // or to close the body would be to read its end
+		conn.Close() // before the body, whose Close would read to its end
 		resp.Body.Close()
 	})
 	require.NoError(t, conn.SetReadDeadline(time.Time{}))
@@ -58,11 +58,11 @@ func attackWith(t *testing.T, head time.Duration, change func(c *config.Config))
 	return a
 }
 
-// briefly is the patience of daemons under attack: enough for whoever is not slow on
+// briefly is a short timeout for attackers. It is enough for clients that are not slow on
 // purpose.
 const briefly = 2 * time.Second
 
-// say connects and says something.
+// say connects and sends text.
 func (d *running) say(text string) net.Conn {
 	d.Helper()
 	conn, err := net.Dial("tcp", d.PublicAddr())
@@ -74,7 +74,7 @@ func (d *running) say(text string) net.Conn {
 	return conn
 }
 
-// wantServed publishes, and has the subscriber get it.
+// wantServed publishes a message and checks that the subscriber gets it.
 func (a *attacked) wantServed() {
 	a.Helper()
 	a.post("/v1/topics/good/messages", "1")
@@ -89,8 +89,8 @@ func (a *attacked) wantServed() {
 	}
 }
 
-// wantEnded waits until so many connections were ended for that, while the subscriber
-// is served.
+// wantEnded waits until the daemon has ended n connections for this reason. The
+// subscriber is served meanwhile.
 func (a *attacked) wantEnded(why metrics.Ending, n int) {
 	a.Helper()
 	begun := time.Now()
@@ -107,7 +107,7 @@ func (d *running) endings(why metrics.Ending) int {
 	return int(d.metric(`pubsubd_connections_ended_total{reason="` + string(why) + `"}`))
 }
 
-// wantSeats waits until so many connections have a seat.
+// wantSeats waits until n connections count against the limit.
 func (d *running) wantSeats(n int) {
 	d.Helper()
 	d.client.CloseIdleConnections()
@@ -125,7 +125,7 @@ func (d *running) seats() int {
 	return -1
 }
 
-// wantClosed reads until the daemon closes a connection.
+// wantClosed reads from each connection until the daemon closes it.
 func wantClosed(t *testing.T, conns ...net.Conn) {
 	t.Helper()
 	for _, conn := range conns {
@@ -135,8 +135,8 @@ func wantClosed(t *testing.T, conns ...net.Conn) {
 	}
 }
 
-// Hundreds begin requests and do not go on, on new connections and on such as were
-// well served before, by net/http and by the lane.
+// Hundreds of clients begin a request and send no more. Some connections are new, and
+// others had a complete request before. Both net/http and the lane end them.
 func TestSlowHeadsAreEnded(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
@@ -155,8 +155,8 @@ func TestSlowHeadsAreEnded(t *testing.T) {
 	}
 }
 
-// Who connects and says nothing is ended, with HTTP and without, in TLS and in clear.
-// Who keeps a connection that it has used is no such.
+// The daemon ends connections on which nothing is sent, in clear and within TLS. An idle
+// connection that had a request stays open.
 func TestSilentConnectionsAreEnded(t *testing.T) {
 	t.Run("in clear", func(t *testing.T) {
 		t.Parallel()
@@ -186,7 +186,7 @@ func TestSilentConnectionsAreEnded(t *testing.T) {
 	})
 }
 
-// Bodies that come a byte at a time, to those who read them and those who do not.
+// Bodies arrive a byte at a time, for paths that read them and for paths that do not.
 func TestSlowBodiesAreEnded(t *testing.T) {
 	a := attack(t, func(c *config.Config) { c.Transport.RestTimeout = briefly })
 	var conns []net.Conn
@@ -199,7 +199,7 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 		require.Less(t, time.Since(begun), surely)
 		a.wantServed()
 		for _, conn := range conns {
-			_, _ = io.WriteString(conn, "1") // until it is ended
+			_, _ = io.WriteString(conn, "1") // until the daemon ends it
 		}
 	}
 	a.wantEnded(metrics.SlowBody, len(conns))
@@ -208,7 +208,7 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 	require.Zero(t, a.endings(metrics.SlowHead)+a.endings(metrics.Silent))
 }
 
-// Subscribers who never read, on every transport that goes on.
+// Subscribers on every streaming transport never read.
 func TestSlowReadersAreEnded(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestSlowReadersAreEnded(t *testing.T) {
 			}
 			for _, way := range ways {
 				conn := a.say(way)
-				require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10)) // or the kernel might read all of it
+				require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10)) // otherwise the kernel might take all of it
 				_, err := conn.Read(make([]byte, 1))
 				require.NoError(t, err)
 			}
@@ -243,7 +243,8 @@ func (d *running) waitSubscriptions(n int) {
 	require.Eventually(d, func() bool { return d.metric("pubsubd_subscriptions") == float64(n) }, surely, time.Millisecond)
 }
 
-// A client that ends its side, or goes, while its poll waits frees the place at once.
+// A client that closes its connection, or its half of it, during a poll frees its slot at
+// once.
 func TestHalfClosedAndAbandonedPollsFreeTheirSeats(t *testing.T) {
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
@@ -262,12 +263,12 @@ func TestHalfClosedAndAbandonedPollsFreeTheirSeats(t *testing.T) {
 	}
 }
 
-// Beyond limits.connections everyone is told, and nobody who is in notices. A client
-// that goes on and on is not told any more.
+// Beyond limits.connections, a new connection gets an error, and open connections are not
+// affected. A client that keeps connecting gets no more answers.
 func TestAFloodOfConnectionsIsRefused(t *testing.T) {
 	const most = 50
 	a := attackWith(t, time.Minute, func(c *config.Config) { c.Limit.Connections = most })
-	a.wantServed() // its publisher has a seat
+	a.wantServed() // its publisher holds a connection
 	var held []net.Conn
 	for range most - 2 {
 		held = append(held, a.say(""))
@@ -277,7 +278,7 @@ func TestAFloodOfConnectionsIsRefused(t *testing.T) {
 	for range refused {
 		conn, err := net.Dial("tcp", a.PublicAddr())
 		if err != nil {
-			continue // it was reset before it saw that it is one
+			continue // reset before Dial returned
 		}
 		answer, _ := io.ReadAll(conn)
 		conn.Close()
@@ -306,8 +307,8 @@ func TestAFloodOfConnectionsIsRefused(t *testing.T) {
 	require.Contains(t, a.post("/v1/topics/a/messages", "1"), "position", "there is room again")
 }
 
-// One address has its share of the connections, and no more. The port for bare
-// connections counts with the other.
+// One address can use only its share of the connections. The TCP port and the public port
+// count together.
 func TestAnAddressHasItsShareOfConnections(t *testing.T) {
 	a := attackWith(t, time.Minute, func(c *config.Config) { c.Limit.AddressConnections = 20 })
 	a.wantServed()
@@ -321,7 +322,7 @@ func TestAnAddressHasItsShareOfConnections(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
 	resp.Body.Close()
 	conn.Close()
-	if bareConn, err := net.Dial("tcp", a.TCPAddr()); err == nil { // or it was reset before it saw that it is one
+	if bareConn, err := net.Dial("tcp", a.TCPAddr()); err == nil { // otherwise it was reset before Dial returned
 		wantClosed(t, bareConn)
 	}
 	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
@@ -346,7 +347,7 @@ func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
 			a := attackWith(t, briefly, func(c *config.Config) { c.Lane, c.Limit.Connections = lane, 12 })
 			const poll, odd = "GET /v1/poll?topic=a HTTP/1.1\r\nHost: h\r\n\r\n", "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n"
 			for _, said := range []string{
-				poll, odd, poll + odd, poll + odd + poll + odd + poll, // there and back
+				poll, odd, poll + odd, poll + odd + poll + odd + poll, // to the lane and back
 				poll + "GET /v1/", "nonsense\r\n\r\n", "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1",
 				"GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n",
 				"GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n\r\n",
@@ -385,7 +386,7 @@ func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
 			require.Equal(t, 1, d.seats(), protocol)
 			_, err = fmt.Fprint(conn, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
 			require.NoError(t, err)
-			_, _ = conn.Read(make([]byte, 1)) // it is no request of HTTP/2
+			_, _ = conn.Read(make([]byte, 1)) // this is no HTTP/2 request
 			_ = conn.Close()
 			d.wantSeats(0)
 		}

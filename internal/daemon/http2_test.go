@@ -16,21 +16,21 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
-// A framed is a connection that speaks HTTP/2 in clear, frame by frame (RFC 9113,
+// A framed is a connection that speaks cleartext HTTP/2, frame by frame (RFC 9113,
 // section 4.1).
 type framed struct {
 	*testing.T
 	net.Conn
 }
 
-// Types of frames.
+// Frame types.
 const (
 	frameSettings = 4
 	frameGoAway   = 7
 	frameWindow   = 8
 )
 
-// preface is what a client begins with, and empty settings.
+// preface is the client's connection preface, with an empty SETTINGS frame.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 func (d *running) dialHTTP2() *framed {
@@ -62,7 +62,7 @@ func (f *framed) next(kind byte) []byte {
 
 func cleartext(c *config.Config) { c.HTTP2.Cleartext = true }
 
-// What a connection may cost is said to its client at once.
+// The first SETTINGS frame tells the client the limits of a connection.
 func TestHTTP2SettingsHaveTheBounds(t *testing.T) {
 	f := start(t, cleartext).dialHTTP2()
 	settings := make(map[uint16]uint32)
@@ -79,7 +79,7 @@ func TestHTTP2SettingsHaveTheBounds(t *testing.T) {
 	require.EqualValues(t, connectionWindow, binary.BigEndian.Uint32(f.next(frameWindow))+beganWith)
 }
 
-// A connection on which nothing is asked is told to go, and does not hold the drain up.
+// An idle connection gets GOAWAY and does not delay the drain.
 func TestADrainSendsGoAway(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.HTTP2.Cleartext, c.DrainWindow = true, surely })
 	f := d.dialHTTP2()
@@ -120,7 +120,7 @@ func TestAnHTTP2ConnectionWithoutPrefaceIsClosed(t *testing.T) {
 	}
 }
 
-// A client that has gone without a word: it answers no ping. Its poll ends with it.
+// A client that has vanished answers no ping. Its poll ends with its connection.
 func TestAnHTTP2PingTimesOut(t *testing.T) {
 	d := startWith(t, cleartext, func(d *Daemon) {
 		require.Equal(t, pingAfter, d.public.HTTP2.SendPingTimeout)
@@ -134,7 +134,7 @@ func TestAnHTTP2PingTimesOut(t *testing.T) {
 	path := "/v1/poll?topic=a&mode=stream"
 	head := append([]byte{0x82, 0x86, 0x04, byte(len(path))}, path...) // GET, http, and the path (RFC 7541)
 	head = append(head, 0x01, 1, 'h')                                  // the authority
-	for _, flags := range []byte{endsStream | isHead, endsStream} {    // whole, and the head not
+	for _, flags := range []byte{endsStream | isHead, endsStream} {    // a whole head, and an unfinished one
 		f := d.dialHTTP2()
 		_, err := f.Write(append([]byte{0, 0, byte(len(head)), frameHeaders, flags, 0, 0, 0, 1}, head...))
 		require.NoError(t, err)
@@ -150,7 +150,7 @@ func TestALargeHeadIsRefusedInEveryProtocol(t *testing.T) {
 		require.NoError(s, err)
 		req.Header.Set("X-Large", strings.Repeat("x", maxHeadBytes))
 		resp, err := s.speaker.Do(req)
-		if err != nil { // a client of HTTP/2 is told the bound, and need not try
+		if err != nil { // an HTTP/2 client knows the limit and need not send the request
 			require.True(s, s.h2, err)
 			return
 		}
@@ -159,7 +159,6 @@ func TestALargeHeadIsRefusedInEveryProtocol(t *testing.T) {
 	})
 }
 
-// Who was not told to take HTTP/2 in clear does not.
 func TestCleartextHTTP2NeedsASetting(t *testing.T) {
 	d := start(t, nil)
 	conn, err := net.Dial("tcp", d.PublicAddr())
@@ -172,7 +171,7 @@ func TestCleartextHTTP2NeedsASetting(t *testing.T) {
 	require.True(t, strings.HasPrefix(string(answer), "HTTP/1.1 "), "%q", answer)
 }
 
-// Beside HTTP/2 in clear HTTP/1.1 goes on as ever: by the lane.
+// Cleartext HTTP/2 does not change HTTP/1.1: the lane still serves it.
 func TestTheLaneWorksWithCleartextHTTP2(t *testing.T) {
 	d := start(t, cleartext)
 	poll := d.dial("/poll?ack=0")
@@ -190,7 +189,7 @@ func TestTheLaneWorksWithCleartextHTTP2(t *testing.T) {
 	require.Contains(t, poll.line(), `{"topics":[`, "the connection went back to net/http")
 }
 
-// More requests than a connection may have wait for each other on other connections.
+// Requests beyond the streams of one connection use other connections.
 func TestMoreRequestsThanStreamsAreAllServed(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		const polls = maxStreams + 20

@@ -29,7 +29,7 @@ func ask(t *testing.T, conn net.Conn, answers *bufio.Reader, request string) str
 	return string(body)
 }
 
-// Polls that wait on the lane have no timer each; they are answered all the same.
+// Polls that are parked on the lane have no timers of their own. They still time out.
 func TestAPollOnTheLaneIsAnsweredEmptyInTime(t *testing.T) {
 	for _, way := range []string{"handoff", "channel"} {
 		t.Run(way, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAPollOnTheLaneIsAnsweredEmptyInTime(t *testing.T) {
 	}
 }
 
-// A connection of the lane on which nobody waits does not hold the drain up.
+// An idle connection of the lane does not delay the drain.
 func TestDrainClosesSilentConnectionsOfTheLane(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = surely })
 	conn, err := net.Dial("tcp", d.PublicAddr())

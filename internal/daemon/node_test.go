@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// nodeFolder has clients that others wrote, at the versions that its lockfile pins.
+// nodeFolder has third-party clients. Its lockfile pins their versions.
 const nodeFolder = "testdata/node"
 
-// runNode runs a script there until the test ends, and returns what it prints, line by
-// line. Where nobody asked for Node the test is skipped.
+// runNode runs a script until the test ends and returns its output, line by line. Without
+// Node it skips the test, or fails it in CI.
 func runNode(t *testing.T, script string, arguments ...string) <-chan []byte {
 	t.Helper()
 	path, err := exec.LookPath("node")
@@ -48,21 +48,20 @@ func runNode(t *testing.T, script string, arguments ...string) <-chan []byte {
 	}()
 	t.Cleanup(func() {
 		_ = input.Close()
-		for range lines { // until it has ended
+		for range lines { // until the script has ended
 		}
 		_ = command.Wait()
 	})
 	return lines
 }
 
-// A line passes connections on to a daemon, which may be another one later, and can
-// cut them.
+// A line forwards connections to a daemon. It can cut them and switch to another daemon.
 type line struct {
 	net.Listener
 	running sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
-	to    string     // empty: nobody is there
+	to    string     // the daemon's address; empty: no daemon is reachable
 	conns []net.Conn
 }
 
@@ -88,7 +87,7 @@ func newLine(t *testing.T) *line {
 	return r
 }
 
-// pass passes one connection on, until either side ends it.
+// pass forwards one connection until either side ends it.
 func (r *line) pass(c net.Conn) {
 	defer c.Close()
 	d, err := r.connect(c)
@@ -103,7 +102,7 @@ func (r *line) pass(c net.Conn) {
 	_, _ = io.Copy(c, d)
 }
 
-// connect connects c to the daemon.
+// connect opens the connection to the daemon for c.
 func (r *line) connect(c net.Conn) (net.Conn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +116,7 @@ func (r *line) connect(c net.Conn) (net.Conn, error) {
 	return d, err
 }
 
-// passTo cuts all connections. Those to come go elsewhere.
+// passTo cuts all connections. New connections go to address.
 func (r *line) passTo(address string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +126,7 @@ func (r *line) passTo(address string) {
 	r.to, r.conns = address, nil
 }
 
-// within is how long what Node is to print is waited for.
+// within bounds the wait for one line of output.
 const within = 30 * time.Second
 
 // nextLine decodes the next line into v.

@@ -11,15 +11,15 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// nodeSocket is a client by the npm package ws.
+// nodeSocket is a client that uses the npm package ws.
 type nodeSocket struct {
 	*testing.T
 	lines <-chan []byte
 }
 
-// want waits for these words, and for nothing else: "open(EXTENSIONS)", "hello", "a1",
-// "gap(restarted a2-0)", "reply(1 b0)", "end(draining)", "close(1001)". Attempts that
-// fail are no words.
+// want waits for these words and nothing else: "open(EXTENSIONS)", "hello", "a1",
+// "gap(restarted a2-0)", "reply(1 b0)", "end(draining)", "close(1001)". It skips attempts
+// to connect that failed.
 func (n *nodeSocket) want(words ...string) {
 	n.Helper()
 	for _, want := range words {
@@ -83,9 +83,9 @@ func replyWord(r *wire.Reply) string {
 	return word
 }
 
-// A WebSocket client that this project did not write says commands, resumes from its
-// positions when it was cut and over a planned restart, and is told what a crash lost.
-// Where it offers compression, what it deflates is read.
+// A third-party WebSocket client sends commands. It resumes from its positions after a
+// cut and after a planned restart, and gets gaps after a crash. The daemon reads its
+// compressed messages.
 func TestAThirdPartyWebSocketReconnects(t *testing.T) {
 	for _, lane := range []string{"off", "handoff"} {
 		t.Run("lane "+lane, func(t *testing.T) { comesBackBySocket(t, lane) })
@@ -111,7 +111,7 @@ func comesBackBySocket(t *testing.T, lane string) {
 	d.published()
 	n.want("a1")
 
-	r.passTo("") // cut; nobody is there for a while
+	r.passTo("") // cut; no daemon is reachable for a while
 	d.published()
 	d.published()
 	r.passTo(d.PublicAddr())
@@ -124,7 +124,7 @@ func comesBackBySocket(t *testing.T, lane string) {
 	r.passTo(d.PublicAddr())
 	n.want(opened, "hello", "a4")
 
-	r.passTo("") // a crash: nothing is left
+	r.passTo("") // a crash: no state is left
 	require.NoError(t, d.wait())
 	d = startLane(t, lane, nil)
 	d.published()

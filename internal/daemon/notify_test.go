@@ -18,7 +18,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 )
 
-// A manager is a service manager that listens.
+// A manager is a service manager that listens on NOTIFY_SOCKET.
 type manager struct {
 	*testing.T
 	*net.UnixConn
@@ -37,7 +37,7 @@ func listenAsManager(t *testing.T) *manager {
 	return &manager{t, conn}
 }
 
-// hears waits for the next thing that it is told.
+// hears waits for the next notification.
 func (m *manager) hears() string {
 	m.Helper()
 	require.NoError(m, m.SetReadDeadline(time.Now().Add(surely)))
@@ -47,7 +47,7 @@ func (m *manager) hears() string {
 	return string(text[:n])
 }
 
-// hearsBut waits for the next thing that is something else.
+// hearsBut waits for the next notification other than so.
 func (m *manager) hearsBut(so string) string {
 	m.Helper()
 	said := m.hears()
@@ -57,14 +57,14 @@ func (m *manager) hearsBut(so string) string {
 	return said
 }
 
-// setWatchdog makes the manager one that wants to hear from this process.
+// setWatchdog sets the watchdog timeout for this process.
 func setWatchdog(t *testing.T, wait time.Duration) {
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
 	t.Setenv("WATCHDOG_USEC", strconv.FormatInt(wait.Microseconds(), 10))
 }
 
-// From start to end: ready when it serves and not before, alive while it does, and
-// stopping with the time that it takes.
+// The daemon reports ready once it serves, feeds the watchdog while it serves, and
+// reports stopping with the time that it needs.
 func TestTheServiceManagerGetsEveryState(t *testing.T) {
 	m := listenAsManager(t)
 	setWatchdog(t, 2*time.Second)
@@ -73,12 +73,12 @@ func TestTheServiceManagerGetsEveryState(t *testing.T) {
 	require.Equal(t, "WATCHDOG=1", m.hears())
 	require.Equal(t, "WATCHDOG=1", m.hears())
 	require.NoError(t, d.wait())
-	said := m.hearsBut("WATCHDOG=1") // once more, or as often as this test was slow
+	said := m.hearsBut("WATCHDOG=1") // one more, or several if this test was slow
 	require.Equal(t, fmt.Sprintf("STOPPING=1\nEXTEND_TIMEOUT_USEC=%d", 25_000_000), said)
 }
 
-// A unit's time-outs know nothing of how much state there is. So the manager is asked
-// for more time while it is written, and while the next daemon reads it.
+// A unit's timeouts do not know the size of the state. The daemon requests more time
+// while it writes the state, and while the next daemon reads it.
 func TestTheStateFileExtendsTheManagersTimeout(t *testing.T) {
 	m := listenAsManager(t)
 	path := filepath.Join(t.TempDir(), "state")
@@ -96,7 +96,7 @@ func TestTheStateFileExtendsTheManagersTimeout(t *testing.T) {
 	require.NoError(t, two.wait())
 }
 
-// Every five seconds while it lasts, and not for ever: a disk may hang.
+// The daemon requests more time every five seconds, but not for ever: a disk may hang.
 func TestTheTimeoutIsExtendedRepeatedly(t *testing.T) {
 	for lasts, want := range map[time.Duration]int{
 		0: 1, 4 * time.Second: 1, 23 * time.Second: 5, busyAtMost - time.Second: 120, time.Hour: 120,
@@ -117,7 +117,7 @@ func TestTheTimeoutIsExtendedRepeatedly(t *testing.T) {
 	}
 }
 
-// counts returns how often it was told so, and nothing else, until X_LAST=1; or -1.
+// counts returns how often the manager got so until X_LAST=1. Anything else gives -1.
 func (m *manager) counts(so string) int {
 	text := make([]byte, 1000)
 	for times := 0; ; times++ {
@@ -131,13 +131,13 @@ func (m *manager) counts(so string) int {
 	}
 }
 
-// hearsReloading waits for the beginning of a reload, with its time.
+// hearsReloading waits for the start of a reload, with its time.
 func (m *manager) hearsReloading() {
 	m.Helper()
 	require.Regexp(m, `^RELOADING=1\nMONOTONIC_USEC=\d+\n$`, m.hears())
 }
 
-// Neither before the daemon is ready, nor once it stops.
+// A reload before ready, or after stopping, is not reported.
 func TestAReloadIsReportedWhileTheDaemonServes(t *testing.T) {
 	m := listenAsManager(t)
 	n := newNotifier(zap.NewNop())
@@ -160,7 +160,7 @@ func TestAReloadIsReportedWhileTheDaemonServes(t *testing.T) {
 	require.Equal(t, "X_LAST=1", m.hears())
 }
 
-// Twice in the time, and not with every tick of the sweeper.
+// The sweeper ticks more often than the watchdog must be fed.
 func TestTheWatchdogIsFedTwiceInItsTime(t *testing.T) {
 	m := listenAsManager(t)
 	setWatchdog(t, 10*time.Second)
@@ -186,7 +186,7 @@ func TestWithoutAServiceManagerNothingIsSent(t *testing.T) {
 	require.Empty(t, logged.All())
 }
 
-// A service manager that has gone is no reason to go, too.
+// Without its service manager the daemon keeps running.
 func TestAFailedNotifyIsLogged(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "none"))
 	core, logged := observer.New(zapcore.InfoLevel)

@@ -20,7 +20,7 @@ const (
 	hostLine    = "Host: HOST\r\n"
 )
 
-// request is a head with a Host and the given header lines, and a body as it is.
+// request returns a head with a Host and these header lines, and the body.
 func request(line, body string, headers ...string) string {
 	var b strings.Builder
 	b.WriteString(line + " HTTP/1.1\r\n" + hostLine)
@@ -32,15 +32,15 @@ func request(line, body string, headers ...string) string {
 
 func get(target string, headers ...string) string { return request("GET "+target, "", headers...) }
 
-// post publishes body, with its length.
+// post returns a publish of body with its Content-Length.
 func post(body string, headers ...string) string {
 	return request("POST "+publishPath, body, append(headers, fmt.Sprint("Content-Length: ", len(body)))...)
 }
 
 var pollZero = get(pollPath)
 
-// oddScripts play requests that someone thought of: after a poll, after a publish,
-// with another behind them, at once and in parts.
+// oddScripts returns handwritten requests: after a poll, after a publish, with another
+// request behind them, at once and in parts.
 func oddScripts() []script {
 	var scenes []scene
 	afterBoth := func(sc scene) {
@@ -53,11 +53,11 @@ func oddScripts() []script {
 		afterBoth(scene{name: name, odd: text})
 		scenes = append(scenes, scene{name: name + ", with a poll behind it", first: pollZero, odd: text + pollZero})
 	}
-	for name, text := range pipelined() { // what net/http has read ahead when the lane comes
+	for name, text := range pipelined() { // net/http has read these ahead when the lane takes over
 		scenes = append(scenes, scene{name: name + ", first of all", odd: text})
 	}
 	for name, text := range map[string]string{"poll": pollZero, "publish": post(`{"n": 1}`, "Content-Type: application/json")} {
-		everywhere := make([]int, 2*len(text)) // what is sent is longer than what stands here
+		everywhere := make([]int, 2*len(text)) // longer than text, which grows when the placeholders are filled in
 		for at := range everywhere {
 			everywhere[at] = at
 		}
@@ -78,7 +78,7 @@ func oddScripts() []script {
 	return scripts
 }
 
-// oddRequests are single requests, or several in one write, by name.
+// oddRequests returns single requests, or several in one write, by name.
 func oddRequests() map[string]string {
 	odd := map[string]string{}
 	for _, more := range []map[string]string{pipelined(), oddBodies(), oddKeys(), oddEncodings(), oddHeads(), oddTargets(), oddMethods()} {
@@ -191,7 +191,7 @@ func oddBodies() map[string]string {
 	}
 }
 
-// oddKeys are publishes with idempotency keys, most of which repeat one.
+// oddKeys returns publishes with idempotency keys. Most of them repeat a key.
 func oddKeys() map[string]string {
 	once := func(body string, keys ...string) string {
 		lines := []string{"Content-Type: text/plain"}
@@ -236,10 +236,10 @@ func oddKeys() map[string]string {
 	}
 }
 
-// oddEncodings are polls for what is long enough to be compressed, among what is not.
+// oddEncodings returns polls for answers that are long enough to compress, and others.
 func oddEncodings() map[string]string {
 	publish := func(topic string) string {
-		text := strings.Repeat("a line of what is said again and again\n", 30) // net/http makes chunks of what is more than 2 KiB
+		text := strings.Repeat("a line of what is said again and again\n", 30) // net/http sends answers of more than 2 KiB in chunks
 		return request("POST /v1/topics/TOPIC."+topic+"/messages", text, "Content-Type: text/plain", fmt.Sprint("Content-Length: ", len(text)))
 	}
 	odd := map[string]string{}
@@ -339,7 +339,7 @@ func oddHeads() map[string]string {
 	return odd
 }
 
-// originScripts play what pages of several origins send, one behind the other.
+// originScripts returns the requests of pages of several origins on one connection.
 func originScripts() []script {
 	var scripts []script
 	for _, header := range [][]string{
@@ -404,11 +404,11 @@ func oddMethods() map[string]string {
 	return odd
 }
 
-// A lie changes what a relay passes on: one chunk of bytes on their way to the
-// daemon, or to the client. With cut it closes both connections after it.
+// A lie changes one chunk of bytes that a relay forwards, to the daemon or to the client.
+// With cut, the relay then closes both connections.
 type lie func(toDaemon, toClient string) (daemon, client string, cut bool)
 
-// lies are one fault each that a lane could have.
+// Each of the lies is one fault that a lane could have.
 var lies = map[string]lie{
 	"another header": func(d, c string) (string, string, bool) {
 		return d, strings.Replace(c, "nosniff", "NoSniff", 1), false
@@ -442,7 +442,7 @@ var lies = map[string]lie{
 	},
 }
 
-// relay stands between clients and a daemon and tells a lie. It returns its
+// relay starts a relay between clients and a daemon that tells a lie. It returns its
 // address.
 func relay(t *testing.T, daemon string, tell lie) string {
 	t.Helper()
@@ -482,7 +482,7 @@ func relayConn(client net.Conn, daemon string, tell lie) {
 	up.Wait()
 }
 
-// pass copies until nothing comes any more, or change says that it is over.
+// pass copies until the input ends, or change ends it.
 func pass(from, to net.Conn, change func(text string) (string, bool)) {
 	buffer := make([]byte, 64<<10)
 	for {

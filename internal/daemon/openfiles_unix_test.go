@@ -21,16 +21,15 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
-// fewFiles names the environment variable by which a process is told to be a daemon
-// with few files, and where to write its addresses.
+// fewFiles names an environment variable. It tells a test process to run a daemon with
+// few files, and where to write its addresses.
 const fewFiles = "PUBSUBD_TEST_FEW_FILES"
 
 // few is how many files that daemon may open.
 const few = 64
 
-// A daemon that is told to take more connections than it has files for, and gets them,
-// turns away those that come too many, at no great cost; and once some have gone it is
-// as before.
+// The daemon's limit of connections is higher than its limit of open files. It refuses
+// excess connections at low cost. Once some have closed, it accepts new ones.
 func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 	if path := os.Getenv(fewFiles); path != "" {
 		serveWithFewFiles(t, path)
@@ -38,7 +37,7 @@ func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 	}
 	d := startWithFewFiles(t)
 	const cpu = "process_cpu_seconds_total"
-	used := d.metric(cpu) // on a connection that stays: later there is no other
+	used := d.metric(cpu) // this connection stays open: later, no other can be opened
 	var held []net.Conn
 	for range 4 * few {
 		if conn, err := net.Dial("tcp", d.PublicAddr()); err == nil {
@@ -55,7 +54,7 @@ func TestADaemonWithoutFilesTurnsConnectionsAway(t *testing.T) {
 		}
 	}
 	require.Greater(t, len(told), 2*few, "who is turned away is told")
-	time.Sleep(1500 * time.Millisecond) // in which a listener that spins would take as much of CPU
+	time.Sleep(1500 * time.Millisecond) // a listener that spins would use as much CPU time
 	for _, conn := range held[few/2:] {
 		conn.Close()
 	}
@@ -100,11 +99,11 @@ func startWithFewFiles(t *testing.T) *running {
 	return d
 }
 
-// serveWithFewFiles is that daemon, until nobody wants it any more.
+// serveWithFewFiles runs that daemon until its standard input ends.
 func serveWithFewFiles(t *testing.T, path string) {
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: few, Max: few}))
 	d := start(t, func(c *config.Config) { c.AddressesFile, c.Limit.Connections = path+".begun", 10*few })
-	require.NoError(t, os.Rename(path+".begun", path)) // from now on nobody here needs a file
+	require.NoError(t, os.Rename(path+".begun", path)) // from now on this test opens no file
 	require.Len(t, d.logged.FilterMessageSnippet("more than there are files for").All(), 1)
 	_, err := io.Copy(io.Discard, os.Stdin)
 	require.NoError(t, err)

@@ -25,44 +25,43 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A scene is what one client does on one connection, the same to both daemons.
-// In its texts stand, as placeholders, HOST and SESSION, and TOPIC for the
-// first token of every topic that is the scene's own: scenes go on side by side
-// and must not see each other.
+// A scene is what one client does on one connection, the same for both daemons. Its texts
+// have the placeholders HOST and SESSION, and TOPIC for the first token of the scene's
+// own topics. Scenes play concurrently and must not see each other.
 type scene struct {
 	name string
 
-	// first is a legal request that is answered before anything else is sent, so
-	// that a lane has the connection. Empty: the odd bytes come first.
+	// first is a valid request. The client waits for its answer, so that a lane has the
+	// connection. Empty: the odd bytes come first.
 	first string
 
-	// odd are the odd bytes; they are written in parts that end at cuts, offsets in
-	// what is sent, with pause between them.
+	// odd are the odd bytes. They are written in parts that end at cuts, with pause in
+	// between. cuts are offsets after the placeholders are filled in.
 	odd   string
 	cuts  []int
 	pause time.Duration
 
-	// patient waits until nothing comes any more before it sends the last
-	// request; else that follows at once, behind the odd bytes.
+	// A patient client sends the last request once no more bytes come. Otherwise the last
+	// request follows the odd bytes at once.
 	patient bool
 }
 
-// The scene's last request is a publish of its own, whose answer tells that all
-// before it were answered, and that the connection is still good. If it is not
-// answered, what came before it has swallowed it, or the connection is closed.
+// The last request of a scene is its own publish. An answer shows that all earlier
+// requests were answered, and that the connection still works. Otherwise an earlier
+// request swallowed the publish, or the connection is closed.
 const (
 	lastTopic = "TOPIC.last"
 	last      = "POST /v1/topics/" + lastTopic + "/messages HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\n\r\nlast"
 )
 
-// sceneHost is no address of either daemon: these differ.
+// sceneHost is the address of neither daemon, because their addresses differ.
 const sceneHost = "pubsubd.example"
 
-// A sight is what the client of a scene saw, and what is left of it in the
-// daemon; masked, so that the same is equal.
+// A sight is what the client of a scene saw, and what the scene left in the daemon. It is
+// masked, so that equal behaviour gives equal sights.
 type sight struct {
-	answers string // all bytes that came
-	closed  bool   // by the daemon, before or after the client ended its side
+	answers string // all bytes received
+	closed  bool   // whether the daemon closed, before or after the client ended its side
 	state   string // of the scene's session and topics
 }
 
@@ -70,26 +69,27 @@ func (s sight) String() string {
 	return fmt.Sprintf("%s\n-- closed: %v\n%s", s.answers, s.closed, s.state)
 }
 
-// A side is one of the two daemons that are compared, with the clients that play
-// scenes to it. It may be used concurrently.
+// A side is one of the two daemons, with the clients that play scenes to it. It may be
+// used concurrently.
 type side struct {
 	*Daemon
-	addr  string // where clients connect; PublicAddr unless something stands between
+	addr  string // where clients connect; PublicAddr unless a relay is in front of it
 	epoch string
 
-	// quiet is how long nothing must have come for a client to believe that the
-	// daemon waits for more: well above the poll timeout, which parks it.
+	// A client that receives nothing for quiet assumes that the daemon waits for more.
+	// quiet is well above the poll timeout.
 	quiet time.Duration
 }
 
-// Settings of both sides: nobody waits for long, nothing expires.
+// Settings of both sides: polls time out soon, nothing expires.
 const (
 	sidePollTimeout = 100 * time.Millisecond
 	sideQuiet       = 4 * sidePollTimeout
 
-	// What surely comes is waited for as long as a busy machine may need.
+	// surely bounds the wait for what must happen, on a busy machine.
 	surely = 20 * time.Second
-	// After its client's last word a daemon closes, but for a stream.
+	// endQuiet bounds the wait for the daemon to close after its client. A stream may stay
+	// open.
 	endQuiet = 2 * time.Second
 )
 
@@ -121,8 +121,7 @@ func startSide(t testing.TB, lane string, origins ...string) *side {
 	return s
 }
 
-// laneCalls is how many calls the side's lane has served; net/http's are not
-// among them.
+// laneCalls returns how many calls the lane has served, without those of net/http.
 func (s *side) laneCalls() int {
 	families, err := s.metrics.Registry.Gather()
 	if err != nil {
@@ -144,8 +143,7 @@ func (s *side) laneCalls() int {
 	return n
 }
 
-// play plays a scene whose topics begin with token, and returns what there was
-// to see.
+// play plays a scene whose topics begin with token, and returns its sight.
 func (s *side) play(sc scene, token string) (sight, error) {
 	session, err := s.setStage(token)
 	if err != nil {
@@ -173,8 +171,8 @@ func (s *side) play(sc scene, token string) (sight, error) {
 	c.await(s.quiet, func(text string) bool { return strings.Contains(text, answered) })
 	c.endWrites()
 	c.await(max(endQuiet, s.quiet), never)
-	// With something behind a stream net/http does not see the client leave; the lane
-	// does, and that is well.
+	// With bytes behind a stream, net/http does not notice that the client leaves. The
+	// lane does. Both are correct.
 	answers, closed := c.text(), c.isOver() || strings.Contains(sc.odd, "mode=stream")
 	c.end()
 	return sight{answers: s.mask(answers, session), closed: closed, state: s.mask(s.state(token, session), session)}, nil
@@ -182,14 +180,14 @@ func (s *side) play(sc scene, token string) (sight, error) {
 
 var halfEscaped = regexp.MustCompile(`%(.?)SESSION`)
 
-// fillIn puts the scene's own in the place of what stands for it. All sessions'
-// ids are equally long, so cuts are at the same place on both sides.
+// fillIn replaces the placeholders. All session IDs have the same length, so cuts are at
+// the same offsets on both sides.
 func fillIn(text, token, session string) string {
-	text = halfEscaped.ReplaceAllString(text, "%${1}SESS") // or whether it can be read would depend on the id
+	text = halfEscaped.ReplaceAllString(text, "%${1}SESS") // otherwise the ID would decide whether the escape is valid
 	return strings.NewReplacer("HOST", sceneHost, "SESSION", session, "TOPIC", token).Replace(text)
 }
 
-// setStage publishes what the scene's polls find, and opens its session: its
+// setStage publishes the messages that the scene's polls find, and opens its session. Its
 // polls with ack=0 are answered at once, with the same two frames each time.
 func (s *side) setStage(token string) (session string, err error) {
 	for _, name := range []string{".polled", ".stateless"} {
@@ -207,7 +205,8 @@ func (s *side) setStage(token string) (session string, err error) {
 	return opened.ID(), nil
 }
 
-// state is what a scene has left: its acks, and each of its publishes once.
+// state returns what a scene left: the state of its session, and the messages of its
+// topics.
 func (s *side) state(token, session string) string {
 	var b strings.Builder
 	if found, err := s.sessions.Get([]byte(session)); err != nil {
@@ -215,7 +214,7 @@ func (s *side) state(token, session string) string {
 	} else {
 		state, subscriptions := found.State(time.Now())
 		state.Subscriptions = slices.Collect(subscriptions)
-		state.Polling = false // it may still be ending
+		state.Polling = false // the poll may still be ending
 		text, _ := json.Marshal(state)
 		fmt.Fprintf(&b, "%s\n", text)
 	}
@@ -228,7 +227,7 @@ func (s *side) state(token, session string) string {
 	return b.String()
 }
 
-// published lists the newest position of every topic that holds something.
+// published lists the newest position of every topic that has messages.
 func (s *side) published() []string {
 	var all []string
 	for after := ""; ; {
@@ -244,8 +243,8 @@ func (s *side) published() []string {
 	}
 }
 
-// What differs from daemon to daemon, or from one moment to the next. Those of
-// varying length change Content-Length with them.
+// Masks for text that differs between daemons, or from one moment to the next. Text of
+// varying length also changes Content-Length.
 var (
 	maskDates   = regexp.MustCompile(`(?m)^Date: [^\r\n]*`)
 	maskTimes   = regexp.MustCompile(`"time":\d{13}`)
@@ -259,10 +258,10 @@ var (
 	heads       = regexp.MustCompile(`HTTP/1\.[01] \d\d\d [^\r\n]*\r\n([^\r\n]+\r\n)*\r\n`)
 )
 
-// mask makes alike what may differ, and puts the lines of each head in order.
+// mask replaces text that may differ, and sorts the lines of each head.
 func (s *side) mask(text, session string) string {
 	text = unpack(text)
-	text = maskBytes.ReplaceAllStringFunc(text, func(payload string) string { // it may hold the session's id
+	text = maskBytes.ReplaceAllStringFunc(text, func(payload string) string { // the payload may contain the session ID
 		_, encoded, _ := strings.Cut(payload, ":")
 		decoded, err := base64.StdEncoding.DecodeString(strings.Trim(encoded, `"`))
 		if err != nil {
@@ -279,7 +278,7 @@ func (s *side) mask(text, session string) string {
 		text = maskVarying.ReplaceAllString(text, "…")
 		text = maskLengths.ReplaceAllString(text, "Content-Length: …")
 	}
-	// Where one chunk of a stream ends and the next begins says nothing.
+	// The boundaries of a stream's chunks do not matter.
 	text = firstChunk.ReplaceAllString(text, "\r\n\r\n…\r\n{")
 	text = nextChunk.ReplaceAllString(text, "\n{")
 	return heads.ReplaceAllStringFunc(text, func(head string) string {
@@ -289,8 +288,8 @@ func (s *side) mask(text, session string) string {
 	})
 }
 
-// maskCBOR is mask for frames in CBOR: their epoch is a text of its own, and the time
-// an integer of eight bytes that begins with those of this century.
+// maskCBOR is mask for frames in CBOR. The epoch is a text string there. The time is an
+// integer of eight bytes, whose first bytes are constant in this century.
 func (s *side) maskCBOR(text string) string {
 	text = strings.ReplaceAll(text, string([]byte{0x60 + byte(len(s.epoch))})+s.epoch, "EPOCH")
 	const begin, length = "\x1b\x00\x00\x01", 9
@@ -303,8 +302,8 @@ func (s *side) maskCBOR(text string) string {
 	}
 }
 
-// unpack puts what stands in gzip in the place of each body that is; how long that is
-// varies with what it says.
+// unpack replaces each gzip body by its content. It masks the length, which varies with
+// the content.
 func unpack(text string) string {
 	for {
 		at := gzipHead.FindStringSubmatchIndex(text)
@@ -344,15 +343,15 @@ func wholeAnswer(text string) bool {
 	return ok && length != nil && len(body) >= n
 }
 
-// A listened connection keeps all that comes.
+// A listened is a connection that keeps all received bytes.
 type listened struct {
 	net.Conn
-	changed chan struct{} // has one place; sent to after each change
+	changed chan struct{} // capacity 1; sent to after each change
 	reader  sync.WaitGroup
 
 	mu   sync.Mutex // guards the fields below
 	came []byte
-	over bool // nothing comes any more
+	over bool // no more bytes will come
 }
 
 func listenTo(conn net.Conn) *listened {
@@ -391,14 +390,14 @@ func (c *listened) isOver() bool {
 	return c.over
 }
 
-// write writes what the daemon still takes: it may have closed long ago, or not
-// read a word.
+// write writes what the daemon still takes: it may have closed the connection, or stopped
+// reading.
 func (c *listened) write(text string) {
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = io.WriteString(c.Conn, text)
 }
 
-// writeCut writes text in parts.
+// writeCut writes text in parts that end at cuts, with pause in between.
 func (c *listened) writeCut(text string, cuts []int, pause time.Duration) {
 	begin := 0
 	for _, cut := range cuts {
@@ -413,8 +412,8 @@ func (c *listened) writeCut(text string, cuts []int, pause time.Duration) {
 
 func (c *listened) endWrites() { _ = c.Conn.(*net.TCPConn).CloseWrite() }
 
-// await reads until enough is there, nothing comes any more, or nothing came
-// for so long. It reports whether enough is there.
+// await reads until enough returns true, the connection ends, or nothing comes for quiet.
+// It reports whether enough returned true.
 func (c *listened) await(quiet time.Duration, enough func(text string) bool) bool {
 	for {
 		if enough(c.text()) {

@@ -13,7 +13,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A follower is a subscription of the client library to a pattern.
+// A follower is a client library's subscription to a pattern.
 type follower struct {
 	*testing.T
 	sub *pubsub.Subscription
@@ -33,8 +33,8 @@ func (f *follower) want(want ...string) {
 	require.ElementsMatch(f, want, got)
 }
 
-// A subscriber to a pattern gets topics that it has never heard of from their first
-// message on, over a stop and a resume from its positions, on every way.
+// A subscriber to a pattern gets new topics from their first message on. It can stop and
+// resume from its positions, in every mode.
 func TestTheClientFollowsPatterns(t *testing.T) {
 	d := start(t, nil)
 	client, err := pubsub.New("http://" + d.PublicAddr())
@@ -125,7 +125,7 @@ func TestNamingATopicOfAPatternChangesNothing(t *testing.T) {
 	f.want("a.x 200")
 }
 
-// Topics come and go without end; the client must not remember them all.
+// Topics come and go. The client must not remember all of them.
 func TestTheClientForgetsTopicsThatTheDaemonHasForgotten(t *testing.T) {
 	for name, options := range map[string][]pubsub.SubscribeOption{
 		"session": nil, "stream": {pubsub.WithMode(pubsub.Stream)}, "stateless": {pubsub.Stateless()},
@@ -145,7 +145,7 @@ func TestTheClientForgetsTopicsThatTheDaemonHasForgotten(t *testing.T) {
 				require.NoError(t, err)
 				jobs++
 			}
-			next := func() { // a message, or that it has expired
+			next := func() { // a message, or a gap because it has expired
 				_, err := f.sub.Next(t.Context())
 				require.NoError(t, err)
 			}
@@ -172,7 +172,7 @@ func TestTheClientForgetsTopicsThatTheDaemonHasForgotten(t *testing.T) {
 	}
 }
 
-// wantFewTopics waits until the daemon has forgotten what was had.
+// wantFewTopics waits until the daemon has forgotten almost all topics.
 func (d *running) wantFewTopics() {
 	d.Helper()
 	require.Eventually(d, func() bool { return d.gauges().Topics < 10 }, surely, 10*time.Millisecond)

@@ -18,10 +18,10 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A crowd subscribes to thousands of topics of 64 KiB messages and never reads, on one
-// session and on many, in a budget that they could fill twice. Whoever reads gets
-// everything and publishers are never refused; nobody is let in while they hold too
-// much, until they are made to let go.
+// Clients subscribe to thousands of topics of 64 KiB messages and never read, on one
+// session and on many. The messages would fill the memory budget twice. A client that
+// reads gets everything, and publishers are never refused. New sessions are refused until
+// the slow sessions are trimmed.
 func TestSlowReadersDoNotHarmOthers(t *testing.T) {
 	const budget, each, payload = 16 << 20, 20, 64 << 10
 	d := start(t, func(c *config.Config) { c.Broker.MemoryBudget = budget })
@@ -57,7 +57,7 @@ func TestSlowReadersDoNotHarmOthers(t *testing.T) {
 	require.NotEmpty(t, d.logged.FilterMessage("memory pressure").All())
 }
 
-// openHostile opens so many sessions with so many topics each, numbered on.
+// openHostile opens sessions with consecutively numbered topics.
 func (d *running) openHostile(name string, from, topics, sessions int) {
 	d.Helper()
 	for range sessions {
@@ -79,7 +79,7 @@ func (d *running) memoryUsed() (sum float64) {
 	return sum
 }
 
-// A reader takes whatever comes for its session.
+// A reader takes all frames of its session.
 type reader struct {
 	end  context.CancelFunc
 	done chan struct{}
@@ -90,7 +90,7 @@ type reader struct {
 	gaps int
 }
 
-// readEverything opens a session and reads on it until stop.
+// readEverything opens a session and reads from it until stop.
 func (d *running) readEverything(topics ...string) *reader {
 	d.Helper()
 	var starts []wire.Start

@@ -19,7 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A tongue is a way to speak HTTP that the lane knows nothing of.
+// A tongue is a way to speak HTTP that the lane does not support.
 type tongue struct {
 	name      string
 	tls, h2   bool
@@ -32,7 +32,7 @@ var tongues = []tongue{
 	{"HTTP/2 in clear", false, true, "HTTP/2.0"},
 }
 
-// A spoken is a daemon and a client that speaks to it in one tongue.
+// A spoken is a daemon and a client that speaks one tongue.
 type spoken struct {
 	*running
 	tongue
@@ -90,7 +90,7 @@ func startSpeaking(t *testing.T, tongue tongue, change func(*config.Config)) *sp
 	return s
 }
 
-// transport speaks the tongue on connections of its own.
+// transport returns a transport for the tongue, with its own connections.
 func (s *spoken) transport() *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!s.h2)
@@ -105,7 +105,7 @@ func (s *spoken) transport() *http.Transport {
 	}
 }
 
-// ask returns the answer's status and body, whatever it is.
+// ask returns the status and the body of the answer.
 func (s *spoken) ask(method, path, body string) (status int, text string) {
 	s.Helper()
 	resp := s.begin(s.Context(), method, path, body)
@@ -115,7 +115,7 @@ func (s *spoken) ask(method, path, body string) (status int, text string) {
 	return resp.StatusCode, string(all)
 }
 
-// begin returns an answer that has begun.
+// begin sends a request and returns once the answer has begun.
 func (s *spoken) begin(ctx context.Context, method, path, body string) *http.Response {
 	s.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, s.base+path, strings.NewReader(body))
@@ -143,7 +143,7 @@ func (s *spoken) openSession() (id string) {
 	return opened.Session
 }
 
-// later asks, and hands over what is answered.
+// later sends a request in the background and returns a channel for its answer.
 func (s *spoken) later(path string) <-chan string {
 	answered := make(chan string, 1)
 	go func() {
@@ -162,7 +162,7 @@ func (s *spoken) later(path string) <-chan string {
 	return answered
 }
 
-// A heard is a stream, read line by line.
+// A heard is a stream that is read line by line.
 type heard struct {
 	*spoken
 	lines *bufio.Reader
@@ -181,7 +181,7 @@ func (s *spoken) listen() *heard {
 	return l
 }
 
-// frame returns the next line that is one.
+// frame returns the next line that is a frame.
 func (l *heard) frame() string {
 	l.Helper()
 	for {
@@ -193,7 +193,7 @@ func (l *heard) frame() string {
 	}
 }
 
-// What the lane would serve on HTTP/1.1 in clear is served all the same, by net/http.
+// net/http serves what the lane serves on cleartext HTTP/1.1.
 func TestPollsStreamsAndPublishesInEveryProtocol(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		id := s.openSession()
@@ -231,8 +231,8 @@ func (s *spoken) epoch() string {
 	return state.Position.Epoch
 }
 
-// A client that leaves is noticed, and those who share its connection are not
-// disturbed.
+// The daemon notices that a client has left. Other clients on the same connection are not
+// affected.
 func TestAClientLeavesMidwayInEveryProtocol(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		leaves, stays := s.listen(), s.listen()
@@ -248,9 +248,9 @@ func TestAClientLeavesMidwayInEveryProtocol(t *testing.T) {
 	})
 }
 
-// A quiet stream writes nothing for longer than one write may take.
+// A stream may be quiet for longer than the write timeout.
 func TestAQuietStreamOutlastsTheWriteTimeoutInEveryProtocol(t *testing.T) {
-	const timeout = time.Second // or who is slow cannot write at all
+	const timeout = time.Second // long enough for writes on a slow machine
 	eachTongue(t, func(c *config.Config) {
 		c.Transport.WriteTimeout, c.Transport.MaxOutputDelay, c.Transport.Heartbeat = timeout, timeout/3, time.Hour
 	}, func(s *spoken) {
@@ -266,12 +266,13 @@ func TestAQuietStreamOutlastsTheWriteTimeoutInEveryProtocol(t *testing.T) {
 	})
 }
 
-// What is counted is what is on the wire, handshakes, records and frames too.
+// The daemon counts the bytes on the wire, including handshakes, TLS records and HTTP/2
+// frames.
 func TestBytesAreCountedInEveryProtocol(t *testing.T) {
 	eachTongue(t, nil, func(s *spoken) {
 		id := s.openSession()
 		for range 50 {
-			s.publish("a", `"`+strings.Repeat("x", 900)+`"`) // not so long that it would be compressed
+			s.publish("a", `"`+strings.Repeat("x", 900)+`"`) // too short to be compressed
 		}
 		_, text := s.ask(http.MethodGet, "/v1/sessions/"+id+"/poll?ack=0", "")
 		require.Greater(s, len(text), 45_000)
@@ -289,7 +290,7 @@ func TestADrainAnswersEveryPollInEveryProtocol(t *testing.T) {
 		stateless := s.later("/v1/poll?topic=a@" + s.epoch() + ":0")
 		stream := s.listen()
 		s.waitParked(3)
-		s.speaker.CloseIdleConnections() // one on which nothing was asked keeps net/http for 5 s
+		s.speaker.CloseIdleConnections() // net/http waits 5 s for one without a request
 		require.NoError(s, s.wait())
 		require.Empty(s, s.logged.FilterMessageSnippet("cutting off").All())
 		for _, answer := range []string{<-poll, <-stateless} {

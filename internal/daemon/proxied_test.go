@@ -18,24 +18,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A proxyKind is a proxy that deploy has an example for. The example is tried as
-// it is shipped: only addresses, ports and files are put in place.
+// A proxyKind is a proxy for which deploy has an example. Tests use the example as it is
+// shipped, except for addresses, ports and files.
 type proxyKind struct {
 	name, debian string
 	example      string
-	around       string // what stands around the example, in place of EXAMPLE
+	around       string // the whole configuration, in which EXAMPLE stands for the example
 	arguments    []string
 
-	// swaps are texts of the example and what takes their place: of the proxy's own
-	// address, and of the first daemon's and the second's.
+	// swaps returns texts of the example, each followed by its replacement: for the
+	// address of the proxy and of the first daemon. second does so for the second daemon.
 	swaps     func(at address, first address) []string
 	second    func(second address) []string
-	samePorts bool // both daemons must be on the same ports, of different hosts
+	samePorts bool // both daemons must use the same ports, on different hosts
 
-	logs string // what it logs of a session's poll; none if it logs no requests
+	logs string // how it logs a session's poll; empty if it logs no requests
 }
 
-// An address is where a daemon listens, or a proxy, which has no admin.
+// An address is where a daemon or a proxy listens. A proxy has no admin address.
 type address struct{ public, admin string }
 
 func (d *running) address() address { return address{d.PublicAddr(), d.AdminAddr()} }
@@ -103,7 +103,8 @@ EXAMPLE
 }
 `
 
-// find returns the proxy's path, or skips the test where nobody asked for it.
+// find returns the proxy's path. If the proxy is not installed, find skips the test, or
+// fails it in CI.
 func (k proxyKind) find(t *testing.T) string {
 	t.Helper()
 	for _, dir := range []string{"", "/usr/sbin/", "/usr/local/sbin/"} {
@@ -118,8 +119,8 @@ func (k proxyKind) find(t *testing.T) string {
 	return ""
 }
 
-// exchanged puts each second text in the place of the first before it, which must
-// be there.
+// exchanged replaces the first text of each pair of swaps by the second. The first must
+// occur in text.
 func exchanged(t *testing.T, text string, swaps []string) string {
 	t.Helper()
 	for i := 0; i < len(swaps); i += 2 {
@@ -129,7 +130,7 @@ func exchanged(t *testing.T, text string, swaps []string) string {
 	return text
 }
 
-// config is the example between at and the daemons.
+// config returns the configuration of a proxy at this address, in front of the daemons.
 func (k proxyKind) config(t *testing.T, at address, daemons []address, others []string) string {
 	t.Helper()
 	example, err := os.ReadFile(filepath.Join("../../deploy", k.example))
@@ -142,7 +143,7 @@ func (k proxyKind) config(t *testing.T, at address, daemons []address, others []
 	return strings.Replace(k.around, "EXAMPLE", text, 1)
 }
 
-// A proxied is what clients see through a proxy.
+// A proxied is a proxy as its clients see it.
 type proxied struct {
 	*testing.T
 	url    string
@@ -150,7 +151,7 @@ type proxied struct {
 	output *output
 }
 
-// An output is what a process and its log files say.
+// An output is what a process prints and writes into its log files.
 type output struct {
 	dir string
 
@@ -176,12 +177,11 @@ func (o *output) String() string {
 	return all
 }
 
-// asShipped exchanges nothing but addresses, ports, files, and what needs more open
-// files than a test may have.
+// asShipped adds no replacements to those of the proxyKind.
 var asShipped []string
 
-// startProxy starts a proxy in front of daemons, the second as the first's backup,
-// with others exchanged in the example.
+// startProxy starts a proxy in front of daemons. The second daemon is the backup of the
+// first. others are further replacements in the example.
 func startProxy(t *testing.T, kind proxyKind, others []string, daemons ...*running) *proxied {
 	t.Helper()
 	var addresses []address
@@ -210,8 +210,8 @@ func startProxyTo(t *testing.T, kind proxyKind, others []string, daemons ...addr
 	return p
 }
 
-// freePort returns an address that nobody listens on. It is below those that
-// listeners on port 0 and clients get, so that nobody is given it meanwhile.
+// freePort returns an address on which nobody listens. Its port is below the ephemeral
+// ports, so that no other listener or client gets it meanwhile.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -225,12 +225,13 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// runProxy runs a proxy until the test ends, and tells what it said if that fails.
+// runProxy runs a proxy until the test ends. If the test fails, it logs the proxy's
+// output.
 func runProxy(t *testing.T, said *output, binary string, arguments []string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	command := exec.CommandContext(ctx, binary, arguments...)
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // it ends its workers
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) } // the proxy then ends its workers
 	command.WaitDelay = surely
 	command.Env = append(os.Environ(), "XDG_CONFIG_HOME="+said.dir, "XDG_DATA_HOME="+said.dir)
 	command.Stdout, command.Stderr = said, said
@@ -252,7 +253,7 @@ func newClient(t *testing.T) *http.Client {
 	return &http.Client{Transport: network, Timeout: aMinute}
 }
 
-// waitUp waits until the proxy listens and has found the daemon well.
+// waitUp waits until the proxy listens and has found the daemon healthy.
 func (p *proxied) waitUp() {
 	p.Helper()
 	require.Eventually(p, func() bool {
@@ -284,7 +285,7 @@ func (p *proxied) get(path string) (int, string) {
 	return p.do(p.client, http.MethodGet, path, "")
 }
 
-// post posts what must be taken.
+// post posts a body that the daemon must accept.
 func (p *proxied) post(path, body string) string {
 	p.Helper()
 	status, text := p.do(p.client, http.MethodPost, path, body)

@@ -22,14 +22,14 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// behindEach runs a story behind each proxy.
+// behindEach runs a test behind each proxy.
 func behindEach(t *testing.T, story func(t *testing.T, kind proxyKind)) {
 	for _, kind := range proxyKinds {
 		t.Run(kind.name, func(t *testing.T) { story(t, kind) })
 	}
 }
 
-// An answer is one that is read line by line while it goes on.
+// An answer is read line by line while it lasts.
 type answer struct {
 	*testing.T
 	*http.Response
@@ -37,8 +37,7 @@ type answer struct {
 	leave context.CancelFunc
 }
 
-// ask begins a request on a connection of its own and returns once the answer has
-// begun.
+// ask sends a request on its own connection and returns once the answer has begun.
 func (p *proxied) ask(path string) *answer {
 	p.Helper()
 	ctx, leave := context.WithCancel(p.Context())
@@ -59,7 +58,8 @@ func (a *answer) line() string {
 	return line
 }
 
-// skipping returns the first line that is no heartbeat, and how many those were.
+// skippingHeartbeats returns the first line that is not a heartbeat, and the number of
+// heartbeats before it.
 func (a *answer) skippingHeartbeats() (string, int) {
 	a.Helper()
 	for n := 0; ; n++ {
@@ -89,9 +89,9 @@ func wantData(t *testing.T, line, data string) {
 	require.Contains(t, line, `"data":`+data+"}\n")
 }
 
-// Every mode, session or not. In the modes that go on, the next message is
-// published only when the one before has been read: who holds a frame back until
-// more comes waits for ever.
+// Every mode works, with a session and without. In the modes that last, each message is
+// published only after the previous one was read. A proxy that buffers frames would block
+// the test.
 func TestAProxyForwardsFramesAtOnce(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, func(c *config.Config) {
@@ -122,8 +122,8 @@ func TestAProxyForwardsFramesAtOnce(t *testing.T) {
 	})
 }
 
-// readsOneByOne reads a 0, and then three messages, each published when the one
-// before was read.
+// readsOneByOne reads message 0 and then three more. Each is published after the previous
+// one was read.
 func (p *proxied) readsOneByOne(path, mode string) {
 	p.Helper()
 	a := p.ask(path)
@@ -138,7 +138,8 @@ func (p *proxied) readsOneByOne(path, mode string) {
 	a.leave()
 }
 
-// readsEventsOneByOne reads the hello of an event stream, and then as readsOneByOne.
+// readsEventsOneByOne reads the hello of an event stream, and then messages as
+// readsOneByOne does.
 func (p *proxied) readsEventsOneByOne(path, topic string) {
 	p.Helper()
 	a := p.ask(path)
@@ -162,8 +163,8 @@ func (a *answer) datum() string {
 	}
 }
 
-// A client whose connection is cut goes on from the positions that it has: nothing
-// is lost, nothing comes twice.
+// A client whose connection is cut resumes from its positions. It misses no message and
+// gets none twice.
 func TestACutClientBehindAProxyResumes(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, nil)
@@ -187,7 +188,7 @@ func TestACutClientBehindAProxyResumes(t *testing.T) {
 		wantData(t, lines[0], "2")
 		wantData(t, lines[1], "3")
 
-		// And by a session from where the stream began, over a lost answer.
+		// A session can resume from where the stream began, also after a lost answer.
 		session := p.open(`"` + hello.Hello.Positions[0] + `"`).Session
 		for range 2 {
 			_, body = p.get("/v1/sessions/" + session + "/poll?ack=0")
@@ -196,8 +197,8 @@ func TestACutClientBehindAProxyResumes(t *testing.T) {
 	})
 }
 
-// When the daemon is told to stop, those who wait are told so through the proxy,
-// and who comes back is served by the second daemon.
+// A client that waits when the daemon drains receives `draining` through the proxy. After
+// it reconnects, the second daemon serves it.
 func TestADrainBehindAProxyMovesClients(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		first := start(t, func(c *config.Config) { c.DrainWindow = surely })
@@ -232,11 +233,11 @@ func TestADrainBehindAProxyMovesClients(t *testing.T) {
 	})
 }
 
-// goesOnAt opens the session anew, from where it was, and is served by d.
+// goesOnAt reopens the session from its position and checks that d serves it.
 func (p *proxied) goesOnAt(d *running, position string) {
 	p.Helper()
 	again := ""
-	require.Eventually(p, func() bool { // until the proxy sees that the first is gone
+	require.Eventually(p, func() bool { // until the proxy notices that the first daemon is gone
 		status, text := p.do(p.client, http.MethodPost, "/v1/sessions", `{"topics":["`+position+`"]}`)
 		again = text
 		return status == http.StatusCreated
@@ -252,8 +253,7 @@ func (p *proxied) goesOnAt(d *running, position string) {
 	wantData(p.T, lines[1], "1")
 }
 
-// scaledDown are the proxies' time-outs for silence, made so short that a test can
-// wait for them: 4 s in place of 60 s.
+// scaledDown shortens the proxies' idle timeouts for tests: 4 s instead of 60 s.
 func scaledDown(kind proxyKind) []string {
 	return map[string][]string{
 		"nginx":   {"proxy_read_timeout 60s;", "proxy_read_timeout 4s;"},
@@ -262,8 +262,8 @@ func scaledDown(kind proxyKind) []string {
 	}[kind.name]
 }
 
-// A poll lasts until the daemon answers it. A quiet stream outlasts the proxy's time-out
-// because of its heartbeats.
+// A poll lasts until the daemon answers it. Heartbeats keep a quiet stream open beyond
+// the proxy's timeout.
 func TestAProxyToleratesSilentPolls(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		t.Parallel()
@@ -286,8 +286,8 @@ func TestAProxyToleratesSilentPolls(t *testing.T) {
 	})
 }
 
-// The test above would notice a silent connection: after its time-out the proxy answers
-// itself.
+// The test above would notice a connection that is silent for too long: the proxy answers
+// with an error.
 func TestAProxyTimesOutSilentConnections(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		t.Parallel()
@@ -298,7 +298,7 @@ func TestAProxyTimesOutSilentConnections(t *testing.T) {
 	})
 }
 
-// The time-outs of the examples suffer the daemon's default settings.
+// The timeouts of the examples are long enough for the daemon's default settings.
 func TestTheTimeoutsOfTheExamplesFitTheDefaults(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		text, err := os.ReadFile(filepath.Join("../../deploy", kind.example))
@@ -314,8 +314,8 @@ func TestTheTimeoutsOfTheExamplesFitTheDefaults(t *testing.T) {
 	})
 }
 
-// Clients come and go, each on a connection of its own; to the daemon they share
-// few, and the lane serves them all there.
+// Each client has its own connection to the proxy. The proxy uses few connections to the
+// daemon, and the lane serves all clients there.
 func TestManyClientsShareAProxysConnections(t *testing.T) {
 	const clients = 20
 	behindEach(t, func(t *testing.T, kind proxyKind) {
@@ -340,8 +340,8 @@ func TestManyClientsShareAProxysConnections(t *testing.T) {
 	})
 }
 
-// Nothing but the connection tells the daemon that a client has left: the next
-// heartbeat would be in an hour, and so would the poll's end.
+// Only the connection tells the daemon that a client has left: the next heartbeat and the
+// poll timeout are an hour away.
 func TestAClientThatLeavesBehindAProxyIsNoticed(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		d := start(t, func(c *config.Config) {
@@ -375,8 +375,8 @@ func TestAClientThatLeavesBehindAProxyIsNoticed(t *testing.T) {
 	})
 }
 
-// What a proxy makes of a request: its client's address, whatever the client said
-// of that, the host, and a connection that is kept. Other paths stay outside.
+// The proxy passes on the client's real address, whatever the client claims, and the
+// host. It keeps the connection open. It does not forward other paths.
 func TestWhatAProxyPassesOn(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		passed := make(chan *http.Request, 100)
@@ -430,7 +430,7 @@ func TestNoProxyLogsASessionID(t *testing.T) {
 		p.publish("a", "1")
 		p.get("/v1/sessions/" + session + "/poll?ack=0&token=secret")
 		p.get("/v1/sessions/" + session)
-		require.Eventually(t, func() bool { // what it logs, it logs after the answer
+		require.Eventually(t, func() bool { // the proxy logs after the answer
 			return kind.logs == "" || strings.Contains(p.output.String(), kind.logs)
 		}, 5*time.Second, 10*time.Millisecond, p.output)
 		require.NotContains(t, p.output.String(), session)

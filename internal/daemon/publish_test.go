@@ -9,7 +9,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// The Go client and the daemon mean the same by publishing once, and many.
+// The Go client and the daemon agree on idempotency keys and on publishing many messages.
 func TestTheGoClientPublishesOnceAndMany(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {

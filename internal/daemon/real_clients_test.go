@@ -14,7 +14,7 @@ import (
 // lanes are the settings of lane that take connections over.
 var lanes = []string{"handoff", "channel"}
 
-// startLane is start with the lane set so.
+// startLane is start with this setting of lane.
 func startLane(t *testing.T, lane string, change func(c *config.Config)) *running {
 	t.Helper()
 	return start(t, func(c *config.Config) {
@@ -25,7 +25,7 @@ func startLane(t *testing.T, lane string, change func(c *config.Config)) *runnin
 	})
 }
 
-// calls returns how many calls came one way; a way that none came has no sample.
+// calls returns how many calls were served this way. A way without calls has no sample.
 func (d *running) calls(call, way string) int {
 	d.Helper()
 	_, body := d.get("http://" + d.AdminAddr() + "/metrics")
@@ -38,7 +38,7 @@ func (d *running) calls(call, way string) int {
 	return 0
 }
 
-// wantCalls waits for so many calls, each counted once it is answered.
+// wantCalls waits until so many calls are counted. A call is counted once it is answered.
 func (d *running) wantCalls(call string, viaHTTP, viaLane int) {
 	d.Helper()
 	tell := func(viaHTTP, viaLane int) string {
@@ -53,8 +53,8 @@ func (d *running) wantCalls(call string, viaHTTP, viaLane int) {
 	require.Equal(d, want, got, "pubsubd_calls_total")
 }
 
-// What real clients send is served by the lane from the second request on, and
-// answered as net/http answers it.
+// The lane serves the requests of real clients from the second request on. It answers
+// them as net/http does.
 func TestTheLaneServesWhatRealClientsSend(t *testing.T) {
 	for _, lane := range lanes {
 		for _, c := range captures(t) {
@@ -111,7 +111,7 @@ func (d *running) pollsAsCaptured(client *rawConn, c capture) {
 	d.wantSameAnswers(client, request, held)
 	d.wantCalls("poll", 1, again)
 
-	// The same client, up to date now: it is parked, and gets what comes.
+	// The same client is up to date now. Its poll is parked and gets the next message.
 	client.send(strings.Replace(request, "ack=0", "ack=2", 1))
 	d.waitParked(1)
 	d.post("/v1/topics/t/messages", "3")
@@ -139,8 +139,8 @@ func (d *running) pollsWithoutSessionAsCaptured(client *rawConn, c capture) {
 	d.wantCalls("poll", 1, again+1)
 }
 
-// wantSameAnswers sends a poll again and again; each time all comes, since
-// nothing is acked.
+// wantSameAnswers repeats a poll. Each answer has all frames, because none is
+// acknowledged.
 func (d *running) wantSameAnswers(client *rawConn, request, want string) {
 	d.Helper()
 	first, body := client.exchange(request)
@@ -154,7 +154,6 @@ func (d *running) wantSameAnswers(client *rawConn, request, want string) {
 	}
 }
 
-// With the lane off, nothing is taken over.
 func TestWithoutTheLaneNetHTTPServesAll(t *testing.T) {
 	d := startLane(t, "off", nil)
 	client := dialRaw(t, d.PublicAddr(), aMinute)

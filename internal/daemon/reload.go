@@ -39,7 +39,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	}
 	var certificate *tls.Certificate // nil: there is none, or another needs a restart
 	if err == nil && given.TLS == d.cfg.TLS {
-		certificate, err = certificateOf(given.TLS) // the last that can fail
+		certificate, err = certificateOf(given.TLS) // the last step that can fail
 	}
 	if err != nil {
 		d.logWrong(err)
@@ -97,7 +97,7 @@ func (d *Daemon) warnOfMistakes(cfg config.Config) {
 	}
 }
 
-// apply puts cfg in force, room by room.
+// apply puts cfg in force in every part of the daemon.
 func (d *Daemon) apply(cfg config.Config) {
 	d.inForce.Store(&cfg)
 	d.broker.Reload(brokerConfig(cfg), time.Now())

@@ -21,7 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// reloadWith reloads what is in force, changed.
+// reloadWith reloads the settings in force with a change.
 func (d *running) reloadWith(change func(*config.Config)) {
 	d.Reload(func() (config.Config, error) {
 		c := d.Config()
@@ -30,7 +30,7 @@ func (d *running) reloadWith(change func(*config.Config)) {
 	})
 }
 
-// said returns an entry of the log for each with this message, as "key: was → is".
+// said returns the log entries with this message, as "key: was → is".
 func (d *running) said(message, was, is string) []string {
 	var lines []string
 	for _, e := range d.logged.FilterMessage(message).All() {
@@ -40,8 +40,8 @@ func (d *running) said(message, was, is string) []string {
 	return lines
 }
 
-// A poll and a stream wait while everything about them changes. They get what is
-// published afterwards, on the connections that they came on.
+// Every setting of a poll and a stream changes while they wait. Both get later messages,
+// on the connections that they have.
 func TestAReloadDoesNotDisturbParkedPolls(t *testing.T) {
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAReloadDoesNotDisturbParkedPolls(t *testing.T) {
 	}
 }
 
-// A dialled is a connection of a session of its own that has topic a.
+// A dialled is a connection with its own session, which subscribes to topic a.
 type dialled struct {
 	*running
 	conn    net.Conn
@@ -132,8 +132,8 @@ func TestAReloadLogsEachKey(t *testing.T) {
 	require.Empty(t, d.logged.TakeAll(), "nothing is different, and the level is warn")
 }
 
-// Wrong settings are told one by one, and nothing changes at all: neither what they
-// say well nor, later, what they left behind.
+// The log has each invalid setting. Nothing changes, not even by the valid settings
+// beside it.
 func TestAnInvalidReloadChangesNothing(t *testing.T) {
 	d := start(t, nil)
 	before := d.Config()
@@ -163,7 +163,7 @@ func (d *running) limitsTold() wire.Limits {
 	return d.open(`"a"`).Limits
 }
 
-// What clients are told is what they are held to, before and after.
+// Clients are told the limits that the daemon enforces, before and after a reload.
 func TestAReloadedLimitIsShownAndEnforced(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Lane = lane })
@@ -216,8 +216,8 @@ func (d *running) status(path, body string) int {
 	return resp.StatusCode
 }
 
-// Polls that begin after the reload wait as long as it says, to the share that the
-// sweeper tells them in, which it only can if it looks as often.
+// Polls that begin after the reload use the new timeout. To time them out that early, the
+// sweeper must tick as often.
 func TestAReloadChangesThePollTimeout(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.Transport.PollTimeout, c.Transport.Heartbeat = time.Hour, time.Hour })
 	d.reloadWith(func(c *config.Config) { c.Transport.PollTimeout = 50 * time.Millisecond })

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A publish that was sent may have been taken, also if its answer never came: the
-// client may repeat it, who can say that it is the same, but no proxy.
+// The daemon may have accepted a publish whose answer never came. A client with an
+// idempotency key may retry it, but a proxy must not.
 func TestNoProxyRepeatsAPublish(t *testing.T) {
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		var taken atomic.Int32
@@ -30,7 +30,7 @@ func TestNoProxyRepeatsAPublish(t *testing.T) {
 		for n := range 3 { // on a connection that was used, and on new ones
 			p.get("/v1/topics")
 			resp, err := newClient(t).Post(p.url+"/v1/topics/a/messages", "application/json", strings.NewReader("1"))
-			if err == nil { // HAProxy closes its client's connection, too, where it used one again
+			if err == nil { // HAProxy also closes the client's connection if it reused one to the server
 				resp.Body.Close()
 				require.Contains(t, []int{http.StatusBadGateway, http.StatusServiceUnavailable}, resp.StatusCode)
 			}

@@ -15,17 +15,16 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 )
 
-// What nobody but its owner may read: it is in requests below, wherever a request
-// holds anything.
+// Secrets that only their owner may read. The requests below have them wherever a request
+// holds data.
 const (
 	secretPayload = "payload-5f0c31"
 	secretToken   = "token-81ab77"
 	secretKey     = "key-c0ffee"
 )
 
-// A session's id is a capability, a token is one, and a payload is somebody's own.
-// At the most talkative level, through all that goes well and all that goes wrong,
-// no entry of the log has one.
+// Session IDs, tokens and payloads are secret. No log entry contains one, even at level
+// debug, whether requests succeed or fail.
 func TestNoSecretIsEverLogged(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
@@ -64,7 +63,7 @@ func TestNoSecretIsEverLogged(t *testing.T) {
 	}
 }
 
-// wantNone looks for secrets in all that an entry has.
+// wantNone checks that no log entry contains a secret.
 func (d *running) wantNone(secrets []string) {
 	d.Helper()
 	require.NotEmpty(d, d.logged.All())
@@ -76,8 +75,7 @@ func (d *running) wantNone(secrets []string) {
 	}
 }
 
-// awkward returns requests that hold secrets in every place, good ones and bad
-// ones, each as its bytes.
+// awkward returns raw requests, valid and invalid, with secrets in every place.
 func awkward(session string) []string {
 	var requests []string
 	add := func(method, target, headers, body string) {
@@ -128,8 +126,8 @@ func awkward(session string) []string {
 	)
 }
 
-// sendRaw sends a request after a poll, on a connection that the lane so may have,
-// and then on one that it has not, and reads what comes until the daemon has answered.
+// sendRaw sends a request on a new connection, and after a poll, when the lane may have
+// the connection. It reads the answers.
 func (d *running) sendRaw(request string) {
 	d.Helper()
 	for _, before := range []string{"", "GET /v1/poll?topic=z HTTP/1.1\r\nHost: h\r\n\r\n"} {
@@ -153,7 +151,7 @@ func (d *running) readAnswer(in *bufio.Reader) {
 	d.Helper()
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
-		return // cut off, which is an answer, too
+		return // a closed connection is an answer, too
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
 	resp.Body.Close()
@@ -172,8 +170,8 @@ func (d *running) replaceAPoll(session string) {
 	d.sendRaw(poll)
 }
 
-// leaveInTheMiddle begins a publish whose body never comes, and a stream that is
-// still there when the drain ends.
+// leaveInTheMiddle begins a publish whose body never comes, and a stream that lasts until
+// the drain ends.
 func (d *running) leaveInTheMiddle(session string) {
 	d.Helper()
 	for _, begin := range []string{

@@ -15,16 +15,16 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
-// A shown is what a client learns from a handshake.
+// A shown is what a client learns from a TLS handshake.
 type shown struct {
 	certificate string
 	protocol    string
 	version     uint16
 }
 
-// shake makes a connection and shakes hands, as a client that trusts everyone.
+// shake connects and completes the handshake. It does not verify the certificate.
 func (d *running) shake(cfg *tls.Config) (shown, error) {
-	cfg.InsecureSkipVerify = true // which certificate it is, is the question
+	cfg.InsecureSkipVerify = true // the test compares the certificate itself
 	conn, err := tls.Dial("tcp", d.PublicAddr(), cfg)
 	if err != nil {
 		return shown{}, err
@@ -68,7 +68,7 @@ func TestTLSNegotiatesTheProtocol(t *testing.T) {
 	require.Contains(t, fmt.Sprint(d.logged.FilterMessage("ready").All()[0].ContextMap()), "https://"+d.PublicAddr())
 }
 
-// A certificate is renewed while a stream goes on. Who comes later sees the new one.
+// A certificate is renewed while a stream lasts. New connections see the new certificate.
 func TestAReloadRenewsTheCertificate(t *testing.T) {
 	for _, tongue := range tongues[:2] {
 		t.Run(tongue.name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestAReloadRenewsTheCertificate(t *testing.T) {
 			require.NotEqual(t, first.certificate, renewed.certificate)
 			require.Len(t, s.logged.FilterMessage("certificate").All(), 2)
 
-			s.speaker = &http.Client{Transport: s.transport()} // which trusts the new one alone
+			s.speaker = &http.Client{Transport: s.transport()} // it trusts only the new certificate
 			defer s.speaker.CloseIdleConnections()
 			s.publish("a", `"m1"`)
 			require.Contains(t, stream.frame(), "m1", "on the connection that it has")
@@ -97,8 +97,8 @@ func TestAReloadRenewsTheCertificate(t *testing.T) {
 	}
 }
 
-// A key that does not fit, or a file that is away, keeps the certificate that there is,
-// and with it every other setting.
+// If the new key does not match, or a file is missing, nothing is reloaded. The
+// certificate and every other setting stay.
 func TestAReloadKeepsTheCertificateIfTheNewOneIsBroken(t *testing.T) {
 	pair, other := certtest.New(t), certtest.New(t)
 	d := startSecure(t, pair)
@@ -128,7 +128,7 @@ func TestAReloadKeepsTheCertificateIfTheNewOneIsBroken(t *testing.T) {
 	require.NotEqual(t, was.certificate, is.certificate)
 }
 
-// Which files they are needs a restart, and so does whether there is TLS at all.
+// Other certificate files need a restart. So does turning TLS on or off.
 func TestOtherFilesForTheCertificateNeedARestart(t *testing.T) {
 	pair, other := certtest.New(t), certtest.New(t)
 	d := startSecure(t, pair)
@@ -158,7 +158,8 @@ func TestADaemonDoesNotStartWithoutItsCertificate(t *testing.T) {
 	require.ErrorContains(t, err, "tls.key")
 }
 
-// What goes wrong in a handshake is the client's affair, and tells no secrets.
+// A failed handshake is logged at level debug, because clients cause it, and without
+// secrets.
 func TestAFailedHandshakeLogsNoSecrets(t *testing.T) {
 	pair := certtest.New(t)
 	d := start(t, func(c *config.Config) { c.TLS, c.Log.Level = config.TLS{Cert: pair.Cert, Key: pair.Key}, "debug" })

@@ -14,19 +14,18 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A sized is a request that has so many of something, of which the daemon takes
-// only so many.
+// A sized is a request with n of something that the daemon limits to most.
 type sized struct {
 	what    string
 	most    int
-	slack   int // so many less are taken and so many more are not: net/http counts a head no more closely
+	slack   int // tolerance in both directions: net/http limits heads only roughly
 	request func(n int) *http.Request
-	code    wire.Code // of one more; empty: net/http answers, which knows no codes
+	code    wire.Code // for a request beyond the limit; empty: net/http answers, without a code
 }
 
 const small = "/v1/topics/a/messages"
 
-// sizes are the bounds of all that a request is made of.
+// sizes are the limits of every part of a request.
 var sizes = []sized{
 	{"bytes of a message", 64 << 10, 0, func(n int) *http.Request { return asking("POST", small, strings.Repeat("x", n), "text/plain") }, wire.CodeMessageTooLarge},
 	{"messages of a request", 1000, 0, func(n int) *http.Request {
@@ -91,8 +90,8 @@ func topicsNamed(n int) string {
 	return strings.Join(names, ",")
 }
 
-// What is as large as it may be is taken, and what is one larger is refused with its
-// code, on the lane and off it; and then the daemon goes on.
+// The daemon accepts sizes up to the limit and refuses larger ones with their code, on
+// the lane and off it. Then it keeps serving.
 func TestEverySizeHasABound(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Lane = lane })
@@ -111,12 +110,12 @@ func TestEverySizeHasABound(t *testing.T) {
 	}
 }
 
-// sized makes a request of that size, and returns its answer's status and code.
+// sized sends a request of size n and returns the status and the code of its answer.
 func (d *running) sized(s sized, n int) (int, wire.Code) {
 	d.Helper()
 	var resp *http.Response
 	var err error
-	for range 5 { // a client that is slow to send what nobody reads any more may miss the answer
+	for range 5 { // a client that still sends an unread body may miss the answer
 		req := s.request(n)
 		req.URL.Scheme, req.URL.Host = "http", d.PublicAddr()
 		if resp, err = d.client.Do(req); err == nil {
@@ -128,6 +127,6 @@ func (d *running) sized(s sized, n int) (int, wire.Code) {
 	text, err := io.ReadAll(resp.Body)
 	require.NoError(d, err, s.what)
 	var problem wire.Problem
-	_ = json.Unmarshal(text, &problem) // an answer that is none has no code
+	_ = json.Unmarshal(text, &problem) // an answer without a problem has no code
 	return resp.StatusCode, problem.Code
 }

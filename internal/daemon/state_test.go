@@ -19,7 +19,7 @@ func keptIn(path string) func(c *config.Config) {
 	return func(c *config.Config) { c.StateFile = path }
 }
 
-// published returns the position of a message published to topic a.
+// published publishes a message to topic a and returns its position.
 func (d *running) published() wire.Position {
 	d.Helper()
 	p, err := d.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
@@ -72,7 +72,7 @@ func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
 	require.Equal(t, []string{"state", "state.lock"}, filesIn(t, folder))
 }
 
-// What is damaged is nobody's state, but somebody may want to look at it.
+// A damaged state file is not used, but kept for inspection.
 func TestADamagedStateFileIsMovedAside(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "state")
@@ -107,7 +107,7 @@ func TestAnUnusableStateFileFailsTheStart(t *testing.T) {
 	require.Empty(t, filesIn(t, folder))
 }
 
-// A daemon that does not get as far as serving leaves the state to one that does.
+// A daemon that cannot listen leaves the state file for the next one.
 func TestAFailedListenLeavesTheStateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	one := start(t, keptIn(path))
@@ -124,8 +124,8 @@ func TestAFailedListenLeavesTheStateFile(t *testing.T) {
 	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch)
 }
 
-// A daemon is told to stop while it still restores. It has served nobody, so what it
-// found stays there, as the same file, for the next one; nobody listens any more.
+// A daemon is stopped before it serves. It leaves the state file untouched for the next
+// daemon, and closes its listeners.
 func TestAnEarlyStopLeavesTheStateFile(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "state")
@@ -160,7 +160,7 @@ func listening(t *testing.T, path string) *Daemon {
 	return d
 }
 
-// The folder is gone when the daemon ends.
+// The folder of the state file is gone when the daemon ends.
 func TestAnUnwritableStateFileIsAnError(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "folder")
 	require.NoError(t, os.Mkdir(folder, 0o700))
@@ -170,21 +170,21 @@ func TestAnUnwritableStateFileIsAnError(t *testing.T) {
 	d.wantLogged("the state could not be written")
 }
 
-// A state file that cannot be removed would be gone on from twice.
+// If a state file stayed in place, a second daemon could resume from it.
 func TestAnUnremovableStateFileIsNotServed(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "state")
 	one := start(t, keptIn(path))
 	require.NoError(t, one.wait())
 	d := listening(t, path)
-	require.NoError(t, os.Remove(path)) // as good as not being allowed to
+	require.NoError(t, os.Remove(path)) // to remove it again then fails
 	require.ErrorContains(t, d.Run(t.Context()), "state: ")
 	_, err := os.Stat(path)
 	require.ErrorIs(t, err, os.ErrNotExist, "nor is another written")
 }
 
-// Somebody starts a second daemon while the first writes its state. The second says
-// why it does not start, and takes nothing from the first.
+// An operator starts a second daemon with the state file of a running one. The second
+// daemon says why it does not start, and does not touch the file.
 func TestTwoDaemonsDoNotShareAStateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	one := start(t, keptIn(path))
@@ -201,7 +201,7 @@ func TestTwoDaemonsDoNotShareAStateFile(t *testing.T) {
 	require.Equal(t, had.Epoch, start(t, keptIn(path)).published().Epoch, "it is free once the first has ended")
 }
 
-// In one folder each has its own.
+// Each daemon in one folder has its own state file.
 func TestDaemonsCanShareAFolderOfStateFiles(t *testing.T) {
 	folder := t.TempDir()
 	one, two := start(t, keptIn(filepath.Join(folder, "one"))), start(t, keptIn(filepath.Join(folder, "two")))

@@ -21,7 +21,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A bare is the client of a connection without HTTP.
+// A bare is a client of the TCP port.
 type bare struct {
 	*testing.T
 	conn   net.Conn
@@ -50,7 +50,8 @@ func (b *bare) next() wire.Content {
 	}
 }
 
-// wantDrained stops the daemon: its client is told, and then the connection ends.
+// wantDrained stops the daemon. The client receives `draining`, and then the connection
+// ends.
 func (b *bare) wantDrained(d *running) {
 	b.Helper()
 	d.stop()
@@ -62,8 +63,8 @@ func (b *bare) wantDrained(d *running) {
 	require.Empty(b, d.logged.FilterMessageSnippet("cutting off").All(), "nobody is waited for")
 }
 
-// Clients without HTTP get what is published over HTTP, in clear and over TLS, on the
-// lane and off it, and are told when the daemon goes away.
+// Clients of the TCP port get messages that were published over HTTP, in clear and over
+// TLS, on the lane and off it. When the daemon drains, they receive `draining`.
 func TestTheTCPPort(t *testing.T) {
 	for name, lane := range map[string]string{"on the lane": "handoff", "off the lane": "off"} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +103,7 @@ func poolOf(t *testing.T, pair certtest.Pair) *x509.CertPool {
 	return pool
 }
 
-// A WebSocket over TLS is a WebSocket.
+// A WebSocket over TLS works as in clear, also in a drain.
 func TestAWebSocketOverTLS(t *testing.T) {
 	pair := certtest.New(t)
 	d := startSecure(t, pair)
@@ -132,7 +133,7 @@ func TestAWebSocketOverTLS(t *testing.T) {
 	require.NoError(t, d.wait())
 }
 
-// socketFrame reads one frame of a WebSocket, which is not long.
+// socketFrame reads one short WebSocket frame.
 func socketFrame(t *testing.T, r io.Reader) ws.Frame {
 	t.Helper()
 	head, err := ws.ReadHeader(r)

@@ -20,10 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write what happens into the transcripts")
 
-// The transcripts in our documents are what happens: each ```console block is
-// run line by line, its curl commands by a reader of the few options they use,
-// and what they print compared with what stands there. What differs from run to
-// run stands as ….
+// The transcripts in our documents are true. The test runs each ```console block line by
+// line and compares the output with the document. It interprets the few curl options that
+// they use. In the output, … stands for what differs from run to run.
 func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 	for path, change := range map[string]func(c *config.Config){
 		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) { c.Broker.HistoryMessages, c.Session.Queue = 3, 2 },
@@ -56,7 +55,7 @@ type shell struct {
 	vars map[string]string
 }
 
-// replay runs a block and returns it with what its commands print.
+// replay runs a block and returns it with the actual output.
 func (s *shell) replay(block string) string {
 	s.Helper()
 	var b strings.Builder
@@ -69,7 +68,7 @@ func (s *shell) replay(block string) string {
 	return b.String() + "```"
 }
 
-// alike makes what differs from run to run alike.
+// alike masks what differs from run to run.
 func alike(text string) string {
 	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `"session":"([^"]+)"`, `"limits":{([^}]+)}`} {
 		re := regexp.MustCompile(pattern)
@@ -106,7 +105,7 @@ func (s *shell) run(command string) string {
 
 var word = regexp.MustCompile(`'[^']*'|"[^"]*"|[^\s'"]+`)
 
-// words splits a command as a shell does, for words that are quoted whole.
+// words splits a command as a shell does. Quotes must enclose a whole word.
 func (s *shell) words(command string) []string {
 	var words []string
 	for _, w := range word.FindAllString(command, -1) {
@@ -134,7 +133,7 @@ func (s *shell) curl(args []string) string {
 		}
 		i++
 		switch option {
-		case "-m": // the seconds after which curl leaves: here, of silence, and twice as many, as either side may be slow
+		case "-m": // curl's timeout in seconds; here it bounds silence, and is doubled because either side may be slow
 			seconds, err := time.ParseDuration(args[i] + "s")
 			require.NoError(s, err)
 			leave = 2 * seconds
@@ -164,7 +163,7 @@ func (s *shell) curl(args []string) string {
 
 var glob = regexp.MustCompile(`\[(\d+)-(\d+)\]`)
 
-// unglob makes the URLs that curl makes of one with a range such as [1-4].
+// unglob returns the URLs that curl makes of a range such as [1-4].
 func unglob(url string) []string {
 	r := glob.FindStringSubmatch(url)
 	if r == nil {
@@ -179,7 +178,7 @@ func unglob(url string) []string {
 	return urls
 }
 
-// request returns what comes until the answer ends, or nothing more came for so long.
+// request returns the answer until it ends, or until nothing comes for leave.
 func (s *shell) request(leave time.Duration, method, url, body string, header http.Header) string {
 	s.Helper()
 	ctx, cancel := context.WithCancel(s.Context())

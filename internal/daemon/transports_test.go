@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// ways are all ways in which the Go client subscribes.
+// ways are the options with which the Go client can subscribe, by transport and format.
 var ways = map[string][]pubsub.SubscribeOption{
 	"long poll":             {pubsub.WithTransport(pubsub.LongPoll)},
 	"long poll, CBOR":       {pubsub.WithTransport(pubsub.LongPoll), pubsub.WithFormat(pubsub.CBOR)},
@@ -29,8 +29,8 @@ var ways = map[string][]pubsub.SubscribeOption{
 	"whatever gets through": nil,
 }
 
-// Connections are cut again and again while two topics are published to, and then one of
-// them is left: whatever the transport, everything comes once and in order.
+// Connections are cut repeatedly while two topics are published to. Then the client drops
+// one topic. Every transport delivers each message once and in order.
 func TestCutConnectionsLoseNothing(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Listen.TCP, c.Lane = "127.0.0.1:0", lane })
@@ -53,7 +53,7 @@ func (d *running) cutWhileSubscribed(t *testing.T, options []pubsub.SubscribeOpt
 	defer sub.Close()
 
 	const messages = 120
-	ahead := make(chan struct{}, 12) // of the subscriber
+	ahead := make(chan struct{}, 12) // bounds how far the publisher is ahead of the subscriber
 	go func() {
 		for n := range messages {
 			for _, topic := range []string{a, b} {

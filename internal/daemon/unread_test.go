@@ -17,11 +17,11 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// unreadBudget is the memory budget of the tests below, of which unread answers may take
-// 4 MiB, and those of one address 2 MiB.
+// unreadBudget is the memory budget of the tests below. Unread answers may take 4 MiB of
+// it, and those of one address 2 MiB.
 const unreadBudget = 16 << 20
 
-// startWithLongLists starts a daemon whose list of topics has 200 KB.
+// startWithLongLists starts a daemon whose list of topics is 200 KB long.
 func startWithLongLists(t *testing.T, change func(c *config.Config)) *running {
 	d := start(t, func(c *config.Config) {
 		c.Broker.MemoryBudget, c.DrainWindow = unreadBudget, 100*time.Millisecond
@@ -37,7 +37,7 @@ func startWithLongLists(t *testing.T, change func(c *config.Config)) *running {
 	return d
 }
 
-// deaf connects as a client that asks and reads nothing.
+// deaf sends a request and never reads.
 func (d *running) deaf(request string) {
 	d.Helper()
 	dialer := net.Dialer{}
@@ -45,13 +45,13 @@ func (d *running) deaf(request string) {
 	require.NoError(d, err)
 	d.Cleanup(func() { _ = conn.Close() })
 	require.NoError(d, conn.(*net.TCPConn).SetReadBuffer(4<<10))
-	_, _ = io.WriteString(conn, request) // it may have been refused
+	_, _ = io.WriteString(conn, request) // the daemon may have refused it
 }
 
 const unreadSample = `pubsubd_memory_bytes{kind="unread"}`
 
-// Clients ask for lists and read nothing. What they leave unread counts, is bounded, and
-// does not keep others from reading; it ends with the connections.
+// Clients request lists and do not read them. Unread answers count as memory and are
+// bounded. They do not affect other readers, and closing the connections frees them.
 func TestUnreadAnswersAreCountedAndBounded(t *testing.T) {
 	d := startWithLongLists(t, nil)
 	list := "GET /v1/topics?limit=1000 HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -72,8 +72,8 @@ func TestUnreadAnswersAreCountedAndBounded(t *testing.T) {
 	require.Zero(t, d.broker.Memory().Of(memory.Unread))
 }
 
-// A client of HTTP/2 lets nothing through (a window of 0) and asks on every stream that
-// it has. Its connections are closed, streams and all.
+// An HTTP/2 client sets its window to 0 and sends a request on every stream. The daemon
+// closes its connections with all their streams.
 func TestUnreadStreamsAreCountedAndBounded(t *testing.T) {
 	d := startWithLongLists(t, cleartext)
 	const frameHeaders, endsStream, isHead, initialWindow = 1, 0x1, 0x4, 4
@@ -86,12 +86,12 @@ func TestUnreadStreamsAreCountedAndBounded(t *testing.T) {
 		for id := byte(1); id < 2*maxStreams-1; id += 2 {
 			asked = append(append(asked, 0, 0, byte(len(head)), frameHeaders, endsStream|isHead, 0, 0, 0, id), head...)
 		}
-		_, _ = f.Write(asked) // it may have been closed
+		_, _ = f.Write(asked) // the daemon may have closed it
 	}
 	require.GreaterOrEqual(t, d.endings(metrics.SlowReader), 2)
 }
 
-// Behind a proxy that is trusted, each of its clients has a half of the share.
+// Behind a trusted proxy, each client address has its own share.
 func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
 	d := startWithLongLists(t, func(c *config.Config) {
 		c.Limit.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -107,8 +107,8 @@ func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
 	require.False(t, at(2).Holds())
 }
 
-// On every way out of the lane, and beside it, what waits for a client counts, and its
-// connection is cut off when memory is short.
+// Unread answers count as memory on every transport, on the lane and off it. When memory
+// is short, the daemon closes their connections.
 func TestUnreadAnswersAreCutOffOnEveryTransport(t *testing.T) {
 	for _, way := range []struct{ request, lanes string }{
 		{"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", "handoff channel off"},
@@ -131,7 +131,7 @@ func TestUnreadAnswersAreCutOffOnEveryTransport(t *testing.T) {
 				d.deaf(way.request)
 				account := d.broker.Memory()
 				require.Eventually(t, func() bool { return account.Of(memory.Queued) > 0 || account.Of(memory.Unread) > 100 }, surely, time.Millisecond)
-				account.Add(memory.Queues, 60<<20) // others hold so much that it is critical
+				account.Add(memory.Queues, 60<<20) // memory becomes critical because of others
 				require.Eventually(t, func() bool { return d.endings(metrics.SlowReader) == 1 }, surely, 10*time.Millisecond)
 				account.Add(memory.Queues, -60<<20)
 				require.Eventually(t, func() bool { return account.Of(memory.Unread) == 0 && account.Of(memory.Queued) == 0 }, surely, time.Millisecond)
