@@ -21,7 +21,7 @@ func (k *kit) hearing(s *Session, ack uint64) *Poll {
 	return p
 }
 
-// waitsFor takes frames, and returns them with how long that took.
+// waitsFor takes frames. It returns them with the time that Take took.
 func (k *kit) waitsFor(p *Poll) (string, time.Duration) {
 	k.Helper()
 	begun := time.Now()

@@ -18,7 +18,7 @@ func (k *kit) openNoEcho(client string, topics ...string) *Session {
 	return s
 }
 
-// publishAs publishes a message of each client to the topic a.
+// publishAs publishes one message of each client to topic a.
 func (k *kit) publishAs(clients ...string) {
 	k.Helper()
 	for _, client := range clients {

@@ -12,7 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// beginEpoch begins epoch e2 of all topics, as a log does that was rolled back.
+// beginEpoch begins epoch e2 of all topics, as a rolled-back log does.
 func (k *kit) beginEpoch() {
 	k.Helper()
 	at := wire.Position{Epoch: "e2"}
@@ -34,8 +34,8 @@ func TestANewEpochIsAnnouncedOnAQuietTopic(t *testing.T) {
 	})
 }
 
-// What was sent and not acked comes again as it was, or is lost: under its number there
-// may be another message by now.
+// Unacked messages of the old epoch become gaps: another message may have their number by
+// now.
 func TestUnackedMessagesOfAnotherEpochAreLost(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
@@ -53,8 +53,8 @@ func TestUnackedMessagesOfAnotherEpochAreLost(t *testing.T) {
 	})
 }
 
-// A stream continues in the new epoch. Its unacked messages become gaps, which count in
-// the metrics once they are sent: here to a client that reconnects, twice.
+// A stream continues in the new epoch. Its unacked messages become gaps. The metrics
+// count each gap when it is first sent, here to a client that reconnects twice.
 func TestGapsOfUnackedMessagesOfAnotherEpochAreCounted(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
@@ -79,7 +79,8 @@ func TestGapsOfUnackedMessagesOfAnotherEpochAreCounted(t *testing.T) {
 	})
 }
 
-// A pace that was reading up to some offset does not wait for it in another epoch.
+// A paced subscription that was reading up to some offset does not wait for that offset
+// in another epoch.
 func TestAPaceEndsWithItsEpoch(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open()

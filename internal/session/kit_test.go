@@ -39,7 +39,7 @@ func story(t *testing.T, bc broker.Config, sc Config, tell func(k *kit)) {
 	})
 }
 
-// Poll is Begin with a new poll whose Arrival is not known.
+// Poll begins a new poll whose Arrival is unknown.
 func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
 	p := &Poll{}
 	if err := p.Begin(s, ack, trust, Arrival{}, now); err != nil {
@@ -162,7 +162,7 @@ func (p *parked) wantProblem(code wire.Code) wire.Problem {
 	return *problem
 }
 
-// said writes frames as "a1 gap(slow a2-5) b1".
+// said formats frames as "a1 gap(slow a2-5) b1".
 func said(frames []*frame.Frame) string {
 	words := make([]string, 0, len(frames))
 	for _, f := range frames {
@@ -176,7 +176,7 @@ func said(frames []*frame.Frame) string {
 	return strings.Join(words, " ")
 }
 
-// span is "a3 a4 a5" for span("a", 3, 5).
+// span returns "a3 a4 a5" for span("a", 3, 5).
 func span(topic string, from, to int) string {
 	words := make([]string, 0, to-from+1)
 	for i := from; i <= to; i++ {

@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// listed writes a list as "2:a+3 1:" — number, worst topic and lag.
+// listed formats a list as "2:a+3 1:": the number, the worst topic and the lag.
 func listed(list wire.SessionList) []string {
 	words := []string{}
 	for _, s := range list.Sessions {
@@ -95,7 +95,7 @@ func TestAListSaysWhatASessionWaitsFor(t *testing.T) {
 		{waitAck, 3, func(k *kit) *Poll {
 			s := k.open("a")
 			k.publishN("a", 5)
-			k.poll(s, 0) // takes as many as may be unacked, 2
+			k.poll(s, 0) // takes 2, the limit of unacked frames
 			return nil
 		}},
 		{waitHistory, 3, func(k *kit) *Poll {
@@ -123,7 +123,7 @@ func TestAListSaysWhatASessionWaitsFor(t *testing.T) {
 		}},
 		{"", 2, func(k *kit) *Poll {
 			p := k.begin(k.open("a"))
-			k.publishN("a", 2) // it is about to take them
+			k.publishN("a", 2) // the poll is about to take them
 			return p
 		}},
 	} {

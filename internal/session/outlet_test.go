@@ -14,11 +14,11 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A line is an Outlet that records what it is handed under the session's lock.
+// A line is an Outlet that records what the session hands to it.
 type line struct {
 	k     *kit
 	then  HandedOver // what HandOver answers
-	told  []string   // "a1 a2", or "" for word that the poll waited long enough
+	told  []string   // "a1 a2", or "" for a timeout
 	woken int
 }
 
@@ -29,7 +29,7 @@ func (l *line) HandOver(frames []*frame.Frame) HandedOver {
 
 func (l *line) Wake() { l.woken++ }
 
-// wants checks what the line was handed since the last call.
+// wants checks what the line has got since the last call.
 func (l *line) wants(told ...string) {
 	l.k.Helper()
 	require.Equal(l.k, told, l.told)
@@ -126,8 +126,8 @@ func TestAQuietStreamTimesOutAgainAndAgain(t *testing.T) {
 	})
 }
 
-// In all other cases the session wakes the connection of a parked poll, once. The next
-// TakeOrPark tells the connection what happened.
+// Everything else wakes the connection of a parked poll, once. The next TakeOrPark
+// returns the cause.
 func TestAParkedPollIsWoken(t *testing.T) {
 	for name, happening := range map[string]struct {
 		happen func(k *kit, s *Session)

@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// texts writes positions as "a.*:0 a.b:3".
+// texts formats positions as "a.*:0 a.b:3".
 func texts(positions []wire.Position) (said []string) {
 	for _, p := range positions {
 		said = append(said, fmt.Sprintf("%s:%d", p.Topic, p.Offset))
@@ -275,7 +275,7 @@ func TestPatternsAreBounded(t *testing.T) {
 	})
 }
 
-// The publisher does not tell many followers itself. They miss nothing.
+// A publisher does not notify many followers itself. They still miss nothing.
 func TestManyFollowersReadTheFirstMessageFromHistory(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		var all []*Session
@@ -383,7 +383,7 @@ func TestOwnMessagesAmongOthersKeepNoTopic(t *testing.T) {
 			g := make(gate)
 			held, err := k.broker.Join(wire.Start{Topic: "a.x"}, g, true)
 			require.NoError(k, err)
-			for key, client := range []string{"me", "you", "me"} { // the first is held, the others come together
+			for key, client := range []string{"me", "you", "me"} { // the first blocks in the gate, the others come together
 				go func() {
 					_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a.x"}, Client: client, Key: fmt.Sprint(key)}, 0, time.Now())
 					require.NoError(k, err)
@@ -409,7 +409,7 @@ func TestAPendingGapKeepsItsTopic(t *testing.T) {
 		k.publishN("a.x", 2)
 		pin := k.open("a.x")
 		time.Sleep(2 * time.Minute)
-		k.broker.Sweep(time.Now()) // all is expired, but the topic is there
+		k.broker.Sweep(time.Now()) // all messages have expired, but the topic exists
 		s, _ := k.openAll("a.*@EPOCH:0", "a.x@k3:7")
 		k.registry.End(pin)
 		k.broker.Sweep(time.Now())
@@ -437,7 +437,7 @@ func TestAnAckOfAnotherEpochSettlesNothing(t *testing.T) {
 	})
 }
 
-// goesOn returns a kit whose broker continues where k's ends.
+// goesOn returns a kit whose broker continues from the state of k's.
 func (k *kit) goesOn(bc broker.Config, sc Config) *kit {
 	k.Helper()
 	k.broker.Close()
@@ -487,7 +487,7 @@ func TestATopicCreatedAgainReplacesTheForgottenOne(t *testing.T) {
 		s, _ := k.openAll("job.*")
 		k.publishN("job.1", 1)
 		gone := s.subs["job.1"]
-		gone.joined.Leave() // as if it were forgotten, and the session not told yet
+		gone.joined.Leave() // as if the topic were forgotten and the session not notified yet
 		s.patterns["job.*"].Made("job.1")
 		require.Nil(k, s.ended)
 		require.NotSame(k, gone, s.subs["job.1"])

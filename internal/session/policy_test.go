@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// publishKeys publishes a message with each key to the topic a, and lets the fan-outs finish.
+// publishKeys publishes a message with each key to topic a and lets the fan-outs finish.
 func (k *kit) publishKeys(keys ...string) {
 	k.Helper()
 	for _, key := range keys {
@@ -22,7 +22,7 @@ func (k *kit) publishKeys(keys ...string) {
 	}
 }
 
-// publishMessage publishes m to the topic a.
+// publishMessage publishes m to topic a.
 func (k *kit) publishMessage(m wire.Message) {
 	k.Helper()
 	m.Position.Topic = "a"

@@ -106,8 +106,8 @@ type leaver bool
 
 func (l leaver) Left() bool { return bool(l) }
 
-// A poll that was replaced while it wrote gets the problem when it wants more, at once,
-// although the newer poll is parked.
+// A poll was replaced while it wrote. Its next Take returns the problem at once, although
+// the newer poll is parked.
 func TestAPollThatWasReplacedWhileItWroteEndsAtOnce(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
@@ -288,7 +288,7 @@ func replaceEachOther(t *testing.T, cfg Config) {
 			p, err := s.Poll(got, false, time.Now())
 			require.NoError(k, err)
 			frames, err := p.Take(context.Background(), everything, 10*time.Millisecond)
-			frames = slices.Clone(frames) // Done lets go of them
+			frames = slices.Clone(frames) // Done releases them
 			p.Done(time.Now())
 			intruder.Wait()
 			if err != nil || rng.IntN(4) == 0 {

@@ -31,7 +31,7 @@ func TestASessionWithoutPollsEndsAndIsRemembered(t *testing.T) {
 		k.publish("a")
 		p.wantFrames("a1") // a parked poll keeps its session
 		time.Sleep(time.Minute)
-		k.registry.Sweep(time.Now().Add(time.Hour)) // as before: a clock that never goes back
+		k.registry.Sweep(time.Now().Add(time.Hour)) // no earlier than before: the clock never goes back
 		_, err = k.registry.Get([]byte(s.ID()))
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
 		require.Contains(k, err.Error(), "inactivity")
@@ -45,7 +45,7 @@ func TestEndedSessionsAreRememberedUpToABound(t *testing.T) {
 		sessions := []*Session{k.open("a"), k.open("a"), k.open("a")}
 		for _, s := range sessions {
 			k.registry.End(s)
-			k.registry.End(s) // once is enough
+			k.registry.End(s) // a second End does nothing
 		}
 		_, err := k.registry.Get([]byte(sessions[0].ID()))
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionUnknown})
@@ -98,7 +98,7 @@ func TestADrainGivesEveryPollItsPositions(t *testing.T) {
 	})
 }
 
-// Ephemeral sessions have a bound and a gauge of their own.
+// Ephemeral sessions have their own limit and gauge.
 func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
 	story(t, broker.Config{}, Config{MaxSessions: 1}, func(k *kit) {
 		open := func() (*Session, error) {
@@ -110,7 +110,7 @@ func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
 			k.registry.Gauges(&g)
 			return g.Limits[0]
 		}
-		k.open("a") // counts by itself
+		k.open("a") // counts separately
 		s, err := open()
 		require.NoError(k, err)
 		_, err = open()
@@ -122,7 +122,7 @@ func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
 	})
 }
 
-// seats are Slots without a wait.
+// seats are Slots that never wait.
 type seats struct{ free int }
 
 func (s *seats) Enter(context.Context) error {
@@ -155,7 +155,7 @@ func TestASessionHoldsASlotUntilItEnds(t *testing.T) {
 	})
 }
 
-// pressed are Slots that call press during the wait.
+// pressed are Slots that call press while they wait.
 type pressed struct {
 	seats
 	press func()
@@ -264,7 +264,7 @@ func TestADrainServesSessionsUntilItEndsThem(t *testing.T) {
 			d.End(1)
 		}
 		require.Zero(k, d.Left())
-		d.End(1) // is nothing
+		d.End(1) // does nothing
 		d.End(-1)
 	})
 }

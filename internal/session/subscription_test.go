@@ -35,7 +35,7 @@ func TestASlowSubscriberGetsOneGapForEvictedMessages(t *testing.T) {
 	})
 }
 
-// A busy topic must not starve the others of one answer.
+// A busy topic must not starve other topics of the same answer.
 func TestTopicsThatAreBehindTakeTurns(t *testing.T) {
 	story(t, broker.Config{}, Config{Queue: 1}, func(k *kit) {
 		k.publishN("flood", 500)
@@ -92,7 +92,7 @@ func TestFallingBehindAndCatchingUpLosesAndRepeatsNothing(t *testing.T) {
 					p, err := s.Poll(got, false, time.Now())
 					require.NoError(k, err)
 					frames, err := p.Take(k.Context(), broker.Limit{Frames: 50, Bytes: 1 << 20}, time.Second)
-					frames = slices.Clone(frames) // Done lets go of them
+					frames = slices.Clone(frames) // Done releases them
 					p.Done(time.Now())
 					require.NoError(k, err)
 					for _, f := range frames {

@@ -48,7 +48,7 @@ func TestPatternsLoseNothingUnannounced(t *testing.T) {
 	}
 }
 
-// rareTopics is so large that a topic is often idle until it is forgotten.
+// rareTopics is large enough that topics are often idle until they are forgotten.
 const rareTopics = 60
 
 // A world records what was published, by topic.
@@ -114,12 +114,12 @@ type wanderer struct {
 	at    map[string]wire.Position  // of the pattern, and of topics that it met
 	got   map[string]map[uint64]int // offsets of messages, by topic
 	gaps  map[string][]wire.Gap
-	over  map[string]int // messages of each topic when the pattern last had a gap
+	over  map[string]int // number of messages of each topic at the pattern's last gap
 }
 
 func (w *world) wander(rng *rand.Rand) {
 	c := &wanderer{world: w, rng: rng, at: map[string]wire.Position{}, got: map[string]map[uint64]int{}, gaps: map[string][]wire.Gap{}}
-	w.mu.Lock() // what was published before is not expected
+	w.mu.Lock() // earlier messages are not expected
 	begun := map[string]int{}
 	for topic, had := range w.had {
 		begun[topic] = len(had)
@@ -135,7 +135,7 @@ func (w *world) wander(rng *rand.Rand) {
 		}
 	}
 	seen := w.published()
-	for range 1000 { // what was published until now
+	for range 1000 { // reads everything published until now
 		if c.poll() == 0 {
 			break
 		}
@@ -162,7 +162,7 @@ func (c *wanderer) open(starts []wire.Start) {
 		_, met := c.at[p.Topic]
 		switch {
 		case i < len(starts) && met && p.Offset == 0 && p.Topic != "p.*":
-			delete(c.at, p.Topic) // it was forgotten
+			delete(c.at, p.Topic) // the topic was forgotten
 		case p.Topic == "p.*" || !met:
 			c.at[p.Topic] = p
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Messages expire, history and bounds are far too small, answers are lost or cut, polls
-// replace each other, subscriptions change, and memory runs out. Still each frame that a
-// client counts continues its topic, by a message or by a gap, and resent frames are equal.
+// Messages expire, history and limits are far too small, and memory runs out. Answers are
+// lost or cut, polls replace each other, and subscriptions change. Still each frame that
+// a client counts continues its topic, by a message or by a gap. Resent frames are equal.
 func TestNothingIsLostUnannounced(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

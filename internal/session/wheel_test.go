@@ -13,7 +13,7 @@ type watch struct {
 	m     *wheel
 	s     *Session
 	begun time.Time
-	next  time.Duration // visit that is due next, from the beginning
+	next  time.Duration // when the next visit is due, after begun
 	then  func()        // called by a visit
 }
 
@@ -24,7 +24,7 @@ func newWatch(t *testing.T) *watch {
 	return w
 }
 
-// visits returns how often visitDue visits the session at the given time.
+// visits runs visitDue at the given time and returns how often it visits the session.
 func (w *watch) visits(at time.Duration) int {
 	n := 0
 	w.m.visitDue(w.begun.Add(at), func(*Session) time.Time {
