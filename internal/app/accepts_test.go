@@ -63,11 +63,11 @@ func TestAcceptEncodingFollowsRFC9110(t *testing.T) {
 		"gzip ; q=0.001":             true,
 		"identity":                   false,
 		"identity, gzip":             true,
-		"gzip;q=0.5, identity":       false, // it likes the other better
+		"gzip;q=0.5, identity":       false, // identity has a higher weight
 		"gzip;q=0.5, identity;q=0.5": true,
-		"gzip;q=0.5, *":              false, // which takes identity, too
+		"gzip;q=0.5, *":              false, // * also matches identity
 		"gzip;q=1, *;q=0.5":          true,
-		"identity;q=0":               false, // it is sent what there is
+		"identity;q=0":               false, // identity is sent nevertheless
 		"gzipped":                    false,
 	} {
 		require.Equal(t, want, acceptsGzip([]string{header}), "Accept-Encoding: %s", header)

@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// newApp returns an App that allows everything, changed by how.
+// newApp returns an App that allows everything. how changes its Config.
 func newApp(t *testing.T, how ...func(*Config)) *App {
 	m := metrics.New("test")
 	b := broker.New(broker.Config{}, m, time.Now())

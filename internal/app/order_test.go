@@ -34,7 +34,7 @@ func (g *gatekeeper) Allow(auth.Principal, auth.Action, string) error {
 
 var addr = netip.MustParseAddr("10.0.0.1")
 
-// nothing is a rate that was spent by the first call.
+// nothing is a rate that the first call uses up.
 var nothing = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
 
 // refusingHook refuses every message.
@@ -44,8 +44,8 @@ func (refusingHook) Publish(context.Context, string, *wire.Message, time.Duratio
 	return wire.NewProblem(wire.CodeHookFailed, "", "")
 }
 
-// A publish fails every check. Each step mends the check that refused it, so that the next
-// one refuses it.
+// A publish fails every check. Each step fixes the check that refused it, so that the
+// next check refuses it.
 func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	g := &gatekeeper{knowsNobody: true, allowsNothing: true}
 	m := metrics.New("test")
@@ -128,7 +128,7 @@ func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	held.End()
 }
 
-// A command that must wait is carried out later, once.
+// A command that must wait runs later, once.
 func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	m := metrics.New("test")
 	l := limit.New(limit.Config{Calls: 1, Rates: limit.Rates{limit.Publishes: {limit.All: nothing}, limit.Requests: {limit.All: nothing}}}, m)

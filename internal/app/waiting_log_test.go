@@ -12,8 +12,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A waitingLog has one partition. An entry is done when a test calls what it receives, as
-// if a disk or a leader answered.
+// A waitingLog has one partition. An entry is done when a test calls the function that it
+// receives, as if a disk or a leader answered.
 type waitingLog struct{ appended chan func([]broker.Result) }
 
 func (l waitingLog) Append(_ []broker.Entry, done func([]broker.Result)) { l.appended <- done }
@@ -23,7 +23,7 @@ func (waitingLog) Partitions() int                                      { return
 func (waitingLog) Partition(string) int                                 { return 0 }
 func (waitingLog) Applied(wire.Position) bool                           { return false }
 
-// An event loop publishes with NoWait: it must not stop because the log does not answer.
+// An event loop publishes with NoWait. It must not block on a log that does not answer.
 func TestAPublishThatMustNotWaitDoesNotWaitForTheLog(t *testing.T) {
 	log := waitingLog{make(chan func([]broker.Result), 1)}
 	a := newApp(t, func(c *Config) {
