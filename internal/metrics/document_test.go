@@ -22,7 +22,7 @@ The admin listener serves these metrics at ` + "`/metrics`" + `, with those of t
 |---|---|---|---|
 `
 
-// What operators read has every metric, and each says what it is.
+// METRICS.md lists every metric and its help text.
 func TestMetricsDocument(t *testing.T) {
 	m := New("test")
 	m.Gather(func() Gauges { return Gauges{Parked: map[string]int{"longpoll": 0}, Limits: []Limit{{}}} })
@@ -39,7 +39,7 @@ func TestMetricsDocument(t *testing.T) {
 	require.Equal(t, string(want), got, "METRICS.md is out of date: run go test ./internal/metrics -update")
 }
 
-// document tells of our metrics by name, and how many there are.
+// document returns the table of our metrics by name, and the number of metrics.
 func document(t *testing.T, m *Metrics) (text string, told int) {
 	t.Helper()
 	families, err := m.Registry.Gather()
@@ -61,7 +61,7 @@ func document(t *testing.T, m *Metrics) (text string, told int) {
 	return b.String(), told
 }
 
-// described counts our metrics, those without samples too.
+// described counts our metrics, also those without samples.
 func described(m *Metrics) int {
 	all := make(chan *prometheus.Desc)
 	go func() {

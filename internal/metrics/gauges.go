@@ -28,14 +28,14 @@ type Gauges struct {
 	MaxTopics, MaxSubscriptions int // the settings in force
 
 	Limits    []Limit // the other limits
-	Addresses int     // that limits track
+	Addresses int     // tracked by limits
 }
 
 // A Limit is a limit and its use.
 type Limit struct {
 	Name    string
 	Most    int  // 0: no limit
-	OfOne   bool // of each client or session, so it has no use in total
+	OfOne   bool // applies to each client or session, so it has no total use
 	InUse   int
 	Waiting int // calls that wait for a slot
 }

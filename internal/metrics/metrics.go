@@ -14,7 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Metrics are the daemon's counters and histograms. All of it may be used concurrently.
+// Metrics are the daemon's counters and histograms. They may be used concurrently.
 type Metrics struct {
 	Registry *prometheus.Registry
 
@@ -49,8 +49,8 @@ type Metrics struct {
 	HTTPPublishesOfMany      prometheus.Counter
 	CommandPublishes         prometheus.Counter // on WebSocket and TCP connections
 
-	LaneConnections prometheus.Gauge   // those that the lane has now
-	LaneReturned    prometheus.Counter // given back to net/http
+	LaneConnections prometheus.Gauge   // connections that the lane has now
+	LaneReturned    prometheus.Counter // connections given back to net/http
 
 	compressedBefore, compressedAfter prometheus.Counter
 
@@ -102,8 +102,8 @@ func (f maker) histograms(name, help, label string, buckets []float64) *promethe
 	return f.NewHistogramVec(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}, []string{label})
 }
 
-// fromZero makes the series of these label values at 0. rate() misses the first event of a
-// series that did not exist before it.
+// fromZero creates the series of these label values at 0. rate() misses the first event
+// of a series that did not exist before.
 func fromZero(c *prometheus.CounterVec, values []string) {
 	for _, value := range values {
 		c.WithLabelValues(value)
