@@ -35,8 +35,9 @@ func New(origins []string) *Policy {
 	return p
 }
 
-// Index returns the index of a request with this Origin. It is 0 without an origin, with
-// one that is not allowed, and if all are allowed, because all answers are equal then.
+// Index returns the index of a request with this Origin. It is 0 without an origin and
+// for an origin that is not allowed. If all origins are allowed, it is always 0, because
+// all answers are equal.
 func (p *Policy) Index(origin string) int { return p.index[origin] }
 
 // Indices returns the number of indices.
@@ -45,9 +46,9 @@ func (p *Policy) Indices() int { return len(p.allowed) }
 // Allowed returns the Access-Control-Allow-Origin of an index, or "".
 func (p *Policy) Allowed(index int) string { return p.allowed[index] }
 
-// Varies reports whether answers differ by Origin. All answers then say so, also without
-// an origin: a cache must not give such an answer to a page (Fetch standard, section
-// "CORS protocol and HTTP caches").
+// Varies reports whether answers differ by Origin. If so, every answer has the header
+// Vary, also one to a request without an origin. Otherwise a cache could give such an
+// answer to a page (Fetch standard, section "CORS protocol and HTTP caches").
 func (p *Policy) Varies() bool { return len(p.allowed) > 1 }
 
 // Allows reports whether pages of this origin may do the same as pages of the daemon's
