@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -119,29 +118,31 @@ func withoutFlags(args []string) []string {
 	return slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
 }
 
-// wrote is what a process has written so far.
-type wrote struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+// wrote is what a process wrote on its standard error, in a file: what it wrote before
+// it answered is there when the answer is. A pipe would need a goroutine that may lag.
+type wrote struct{ *os.File }
+
+func newWrote(t *testing.T) wrote {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return wrote{f}
 }
 
-func (w *wrote) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(b)
-}
-
-func (w *wrote) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
+func (w wrote) String() string {
+	text, err := os.ReadFile(w.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // A served is a daemon running as a process of its own.
 type served struct {
 	*testing.T
 	cmd           *exec.Cmd
-	stderr        *wrote
+	stderr        wrote
 	public, admin string
 	tcp           string // host:port, if it listens there
 }
@@ -156,8 +157,8 @@ func serveProcessIn(t *testing.T, env []string, args ...string) *served {
 	t.Helper()
 	addresses := filepath.Join(t.TempDir(), "addresses")
 	args = append([]string{"serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file", addresses}, args...)
-	s := &served{T: t, cmd: exec.Command(binary, args...), stderr: &wrote{}}
-	s.cmd.Env, s.cmd.Stderr = env, s.stderr
+	s := &served{T: t, cmd: exec.Command(binary, args...), stderr: newWrote(t)}
+	s.cmd.Env, s.cmd.Stderr = env, s.stderr.File
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(func() { _ = s.cmd.Process.Kill() })
 	var text []byte

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"io"
 	"os/exec"
 	"strings"
@@ -21,13 +20,13 @@ type subscriber struct {
 	cmd    *exec.Cmd
 	stdout io.ReadCloser
 	lines  *bufio.Reader
-	stderr *bytes.Buffer
+	stderr wrote
 }
 
 func subscribe(s *served, args ...string) *subscriber {
 	s.Helper()
-	sub := &subscriber{T: s.T, cmd: exec.Command(binary, append([]string{"subscribe", "--server", s.public}, args...)...), stderr: &bytes.Buffer{}}
-	sub.cmd.Env, sub.cmd.Stderr = []string{}, sub.stderr
+	sub := &subscriber{T: s.T, cmd: exec.Command(binary, append([]string{"subscribe", "--server", s.public}, args...)...), stderr: newWrote(s.T)}
+	sub.cmd.Env, sub.cmd.Stderr = []string{}, sub.stderr.File
 	var err error
 	sub.stdout, err = sub.cmd.StdoutPipe()
 	require.NoError(s, err)
