@@ -46,11 +46,13 @@ type App struct {
 	cfg     Config // immutable, but for Limits: see limits
 	limits  atomic.Pointer[wire.Limits]
 	repeats atomic.Int64 // publishes that wait for another with the same key
+
+	decoding chan struct{} // full while a large body is decoded; never closed
 }
 
 // New returns an App made of cfg.
 func New(cfg Config) *App {
-	a := &App{cfg: cfg}
+	a := &App{cfg: cfg, decoding: make(chan struct{}, 1)}
 	a.Reload(cfg.Limits)
 	return a
 }

@@ -49,7 +49,7 @@ func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire
 	defer a.recovered(&err)
 	o, err := a.mayOpen(&c, limit.Sessions, func() (o session.Opening, err error) {
 		var r wire.OpenRequest
-		if err := readJSON(body, &r); err != nil {
+		if err := a.readJSON(body, &r); err != nil {
 			return o, err
 		}
 		o, err = openingOf(r.Topics, r.Client, r.Echo)
@@ -85,7 +85,7 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	defer place.end()
 	s, r, err := a.mayChange(ctx, &c, &place, func() (s *session.Session, r wire.ChangeRequest, err error) {
 		if s, err = a.session(&c, []byte(id)); err == nil {
-			err = readJSON(body, &r)
+			err = a.readJSON(body, &r)
 		}
 		return s, r, err
 	})

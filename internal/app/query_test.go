@@ -1,0 +1,43 @@
+package app
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A decoder is decoded when the test lets it.
+type decoder struct{ began, end chan struct{} }
+
+func (d *decoder) UnmarshalJSON([]byte) error {
+	d.began <- struct{}{}
+	<-d.end
+	return nil
+}
+
+func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
+	a := newApp(t)
+	for name, row := range map[string]struct{ bytes, atOnce int }{
+		"large": {largeBody + 1, 1},
+		"small": {largeBody, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a.decoding = make(chan struct{}, cap(a.decoding)) // of this bubble
+				text := []byte(`"` + strings.Repeat("x", row.bytes-2) + `"`)
+				d := &decoder{began: make(chan struct{}, 3), end: make(chan struct{})}
+				for range 3 {
+					go func() { _ = a.readJSON(func(int) ([]byte, error) { return text, nil }, d) }()
+				}
+				for left := 3; left > 0; left-- {
+					synctest.Wait()
+					require.Len(t, d.began, min(row.atOnce, left))
+					<-d.began
+					d.end <- struct{}{}
+				}
+			})
+		})
+	}
+}
