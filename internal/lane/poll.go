@@ -17,10 +17,10 @@ type poll struct {
 	state   pollState
 	session *session.Session // of the last poll: most connections have only one
 
-	client   clientContext   // nil until a goroutine waits
-	waitFunc func()          // conn.wait; bound once, so that a poll allocates nothing
-	became   transport.State // what wait returned
-	err      error           // likewise
+	client   clientContext // nil until a goroutine waits
+	waitFunc func()        // conn.wait; bound once, so that a poll allocates nothing
+	became   session.State // what wait returned
+	err      error         // likewise
 }
 
 // A pollState is the state of a connection's poll.
@@ -55,21 +55,21 @@ func (c *conn) stepPoll() bool {
 }
 
 // settlePoll notes the new state of the poll.
-func (c *conn) settlePoll(state transport.State, err error) {
+func (c *conn) settlePoll(state session.State, err error) {
 	switch state {
-	case transport.Parked:
+	case session.Parked:
 		c.state = parked
-	case transport.Waiting:
+	case session.Waiting:
 		c.state = waiting
 		c.makeClient()
 		c.lane.running.Add(1)
 		go c.waitFunc()
-	case transport.Continues:
+	case session.Continues:
 		c.state = begun
 		if c.talk != nil {
 			c.talk.wroteFrames = true
 		}
-	case transport.Over:
+	case session.Over:
 		c.endPoll(err)
 	}
 }

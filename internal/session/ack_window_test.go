@@ -73,7 +73,7 @@ func TestAParkedPollWithAFullWindowKeepsTheOrder(t *testing.T) {
 				k.Helper()
 				frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 				require.NoError(k, err)
-				require.Equal(k, len(frames) == 0, became == DidPark)
+				require.Equal(k, len(frames) == 0, became == Parked)
 				return said(frames)
 			}
 			require.Empty(k, park())
@@ -124,7 +124,7 @@ func TestAPollKeepsTheOrderWhenAReloadWidensItsWindow(t *testing.T) {
 		p := k.hearing(s, 0)
 		_, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 		require.NoError(k, err)
-		require.Equal(k, DidPark, became)
+		require.Equal(k, Parked, became)
 		k.publishN("a", 4)
 		l.wants("a1", "a2")
 		k.registry.Reload(Config{Unacked: 100, Queue: 8})

@@ -20,23 +20,31 @@ import (
 // takes from the queue.
 type Outlet interface {
 	// HandOver writes frames, which are noted as sent. Without frames it writes what ends
-	// or continues a poll that has timed out. It returns the poll's new state. The frames
-	// are valid until it returns.
-	HandOver(frames []*frame.Frame) HandedOver
+	// or continues a poll that has timed out. It returns the poll's new state: Over, Parked
+	// if the poll is a stream and takes more, or Continues if its connection has to write
+	// first; then Wake follows. The frames are valid until it returns.
+	HandOver(frames []*frame.Frame) State
 
 	// Wake makes the connection continue its poll, which is no longer parked. The session
 	// calls it once.
 	Wake()
 }
 
-// HandedOver is the state of a poll after HandOver.
-type HandedOver uint8
+// A State is the state of a poll, or of its answer.
+type State uint8
 
-// The states of a poll after HandOver.
 const (
-	Parked   HandedOver = iota // the poll is a stream and takes more
-	Answered                   // the poll is over
-	Stuck                      // the poll continues, but its connection has to write first; Wake follows
+	// Over means that the wait is over: there are frames or an error, or the poll has
+	// timed out. An answer that is Over is complete, or has failed.
+	Over State = iota
+	// Parked means that the poll is parked on its connection.
+	Parked
+	// Waiting means that there are no frames, or that another poll is taking them: a
+	// goroutine must wait.
+	Waiting
+	// Continues means that a part was written, and that the poll goes on once the client
+	// has read it.
+	Continues
 )
 
 // parking is a poll's stay on its connection; guarded by session.mu.
@@ -47,26 +55,17 @@ type parking struct {
 	over  bool          // the whole answer was handed over
 }
 
-// Became is the state of a poll after TakeOrPark.
-type Became uint8
-
-// The states of a poll after TakeOrPark.
-const (
-	Served   Became = iota // it has frames or an error, its wait is over, or it needs an ack that cannot come
-	DidPark                // it is parked on its connection
-	MustWait               // there are no frames, or another poll is taking them: call Take
-)
-
 // TakeOrPark takes frames within limit as Take does, but never waits. Without frames it
 // parks the poll on the outlet until Unpark. The outlet gets a HandOver without frames when
-// it had none for the time wait. A nil outlet gives MustWait instead.
-func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, Became, error) {
+// it had none for the time wait. A nil outlet gives Waiting instead: call Take. Over may
+// also mean that the poll needs an ack that cannot come.
+func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now time.Time) ([]*frame.Frame, State, error) {
 	s := p.session
 	select {
 	case s.reading <- struct{}{}:
 		defer func() { <-s.reading }()
 	default:
-		return nil, MustWait, nil
+		return nil, Waiting, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,16 +73,16 @@ func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now
 	frames, full, err := p.collectLocked(context.Background(), queued{}, limit, now)
 	switch {
 	case len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0:
-		return frames, Served, err
+		return frames, Over, err
 	case to == nil:
-		return nil, MustWait, nil
+		return nil, Waiting, nil
 	}
 	p.releaseFrames()
 	s.shrinkUnackedLocked()
 	p.parking.to, p.parking.limit, p.parking.wait = to, limit, wait
 	s.parked = p
 	s.timeOutAtLocked(now.Add(wait))
-	return nil, DidPark, nil
+	return nil, Parked, nil
 }
 
 // timeOutAtLocked sets when the parked poll times out.
@@ -145,14 +144,14 @@ func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
 	switch p.parking.to.HandOver(frames) {
 	case Parked:
 		s.timeOutAtLocked(now.Add(p.parking.wait))
-	case Answered:
+	case Over:
 		s.parked = nil
 		s.poll, s.active = nil, now.Sub(s.opened)
 		p.parking.over = true
 		if s.ephemeral {
 			s.unsubscribeLocked() // its connection ends it later, perhaps much later
 		}
-	case Stuck:
+	case Continues:
 		s.wakeParkedLocked()
 	}
 }

@@ -17,12 +17,12 @@ import (
 // A line is an Outlet that records what the session hands to it.
 type line struct {
 	k     *kit
-	then  HandedOver // what HandOver answers
-	told  []string   // "a1 a2", or "" for a timeout
+	then  State    // what HandOver answers
+	told  []string // "a1 a2", or "" for a timeout
 	woken int
 }
 
-func (l *line) HandOver(frames []*frame.Frame) HandedOver {
+func (l *line) HandOver(frames []*frame.Frame) State {
 	l.told = append(l.told, said(frames))
 	return l.then
 }
@@ -44,14 +44,14 @@ func (k *kit) parkOn(l *line, s *Session, stream bool) *Poll {
 	frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 	require.NoError(k, err)
 	require.Empty(k, frames)
-	require.Equal(k, DidPark, became)
+	require.Equal(k, Parked, became)
 	return p
 }
 
 func TestAFrameIsHandedToTheParkedConnection(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
-		l := &line{k: k, then: Answered}
+		l := &line{k: k, then: Over}
 		p := k.parkOn(l, s, false)
 		k.publishN("a", 3)
 		l.wants("a1") // the answer is over: the others wait for the next poll
@@ -66,7 +66,7 @@ func TestAFrameIsHandedToTheParkedConnection(t *testing.T) {
 func TestALostAnswerIsSentAgain(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
-		l := &line{k: k, then: Answered}
+		l := &line{k: k, then: Over}
 		k.parkOn(l, s, false)
 		k.publishN("a", 2)
 		l.wants("a1")
@@ -81,7 +81,7 @@ func TestAStreamStaysParked(t *testing.T) {
 		p := k.parkOn(l, s, true)
 		k.publishN("a", 2)
 		l.wants("a1", "a2")
-		l.then = Stuck // its socket is full: from now on its connection writes
+		l.then = Continues // its socket is full: from now on its connection writes
 		k.publishN("a", 2)
 		l.wants("a3")
 		require.Equal(k, 1, l.woken)
@@ -90,7 +90,7 @@ func TestAStreamStaysParked(t *testing.T) {
 		require.True(k, woken)
 		frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 		require.NoError(k, err)
-		require.Equal(k, Served, became)
+		require.Equal(k, Over, became)
 		require.Equal(k, "a4", said(frames))
 		p.Done(time.Now())
 	})
@@ -99,7 +99,7 @@ func TestAStreamStaysParked(t *testing.T) {
 func TestAParkedPollTimesOut(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open("a")
-		l := &line{k: k, then: Answered}
+		l := &line{k: k, then: Over}
 		p := k.parkOn(l, s, false)
 		k.registry.Sweep(time.Now().Add(patience - time.Millisecond))
 		l.wants()
@@ -153,7 +153,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			story(t, broker.Config{}, Config{}, func(k *kit) {
 				s := k.open("a")
-				l := &line{k: k, then: Answered}
+				l := &line{k: k, then: Over}
 				p := k.parkOn(l, s, false)
 				happening.happen(k, s)
 				l.wants()
@@ -162,7 +162,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 				require.False(k, over)
 				require.True(k, woken)
 				frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
-				require.Equal(k, Served, became)
+				require.Equal(k, Over, became)
 				require.Equal(k, happening.want, codeOf(err))
 				require.Equal(k, happening.frames, said(frames))
 				p.Done(time.Now())
@@ -182,7 +182,7 @@ func codeOf(err error) wire.Code {
 func TestFramesBeyondOneAnswerAreQueued(t *testing.T) {
 	story(t, broker.Config{}, Config{Unacked: 2}, func(k *kit) {
 		s := k.open("a")
-		l := &line{k: k, then: Answered}
+		l := &line{k: k, then: Over}
 		k.parkOn(l, s, false)
 		var many []*frame.Frame
 		for offset := range uint64(4) {
@@ -201,7 +201,7 @@ func TestAnAnsweredStatelessPollIsOfferedNothing(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a", "p.*")}, time.Now())
 		require.NoError(k, err)
-		l := &line{k: k, then: Answered}
+		l := &line{k: k, then: Over}
 		k.parkOn(l, s, false)
 		k.publishN("a", 2)
 		l.wants("a1")

@@ -285,7 +285,7 @@ func TestATrimDoesNotDisturbAPollWithAFullWindow(t *testing.T) {
 		direct := k.hearing(on, 0)
 		_, became, err := direct.TakeOrPark(l, everything, patience, time.Now())
 		require.NoError(k, err)
-		require.Equal(k, DidPark, became)
+		require.Equal(k, Parked, became)
 		k.publishN("a", 4)
 		l.wants("a1", "a2")
 		got, _ := k.waitsFor(p)
@@ -314,7 +314,7 @@ func TestATrimDoesNotDisturbAPollWithAFullWindow(t *testing.T) {
 func TestUnderPressureMessagesStayInHistory(t *testing.T) {
 	story(t, slow(broker.Disconnect, 0), Config{Queue: 2}, func(k *kit) {
 		waits, on, away := k.open("a", "b"), k.open("a"), k.open("a")
-		l := &line{k: k, then: Answered}
+		l := &line{k: k, then: Over}
 		p := k.parkOn(l, on, false)
 		k.broker.Memory().Press(memory.Critical)
 		parked := k.park(waits, 0)

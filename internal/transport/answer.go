@@ -43,26 +43,12 @@ type Answer struct {
 	ahead  bool // requests wait behind this one
 	begun  bool // the first part of an answer in mode multiple was written
 	more   bool // another part may follow
-	first  bool // take was not called yet, and begin is still about now
+	first  bool // Go was not called yet, and begin is still about now
 	limit  broker.Limit
 	begin  time.Duration // when the poll began, after server.made; saves reading the clock
 	until  time.Duration // after server.made; when a long poll ends empty or, once begun, an answer in parts ends
 	lead   []byte        // hello, which precedes the frames and does not wait for them
 }
-
-// A State is the state of an answer.
-type State uint8
-
-const (
-	// Over means that the answer is complete, or has failed.
-	Over State = iota
-	// Parked means that the poll is parked on its Sink.
-	Parked
-	// Waiting means that the session has no frames. Call Wait.
-	Waiting
-	// Continues means that a part was written. Call Go once the Sink is flushed.
-	Continues
-)
 
 // Init makes a an Answer to sink. With park, sink is a Parking, and polls park on it; see
 // session.Outlet.
@@ -120,8 +106,8 @@ func (a *Answer) Run(ctx context.Context) error {
 // finish is Run without the end frame.
 func (a *Answer) finish(ctx context.Context) error {
 	state, err := a.Go(false)
-	for state != Over {
-		if state == Waiting {
+	for state != session.Over {
+		if state == session.Waiting {
 			state, err = a.Wait(ctx)
 		} else {
 			state, err = a.Go(false)
@@ -134,35 +120,12 @@ func (a *Answer) finish(ctx context.Context) error {
 // or parks. An error comes with Over: a *wire.Problem is for the client; any other error
 // means that the client has left. ahead says that more requests wait, so that the end of a
 // parked poll must wake the sink.
-func (a *Answer) Go(ahead bool) (State, error) {
+func (a *Answer) Go(ahead bool) (session.State, error) {
 	a.ahead = ahead
 	if a.begun && !a.more {
 		a.done(outcomeFrames)
-		return Over, nil
+		return session.Over, nil
 	}
-	frames, state, err := a.take()
-	if err == nil && state != Over {
-		return state, nil
-	}
-	return a.answer(frames, err)
-}
-
-// Wait waits on the session's queue for frames, the poll's timeout, or the end of ctx,
-// which means that the client has left. Then it does what Go does.
-func (a *Answer) Wait(ctx context.Context) (State, error) {
-	wait := a.patience(time.Now())
-	if a.lot != nil && a.mode == Stream {
-		wait = 0 // it can park now: another poll was taking frames before
-	}
-	a.meter.parked.Add(1)
-	frames, err := a.poll.Take(ctx, a.limit, wait)
-	a.meter.parked.Add(-1)
-	return a.answer(frames, err)
-}
-
-// take returns the session's frames with Over, also none if the poll has timed out.
-// Otherwise it returns Parked or Waiting.
-func (a *Answer) take() (frames []*frame.Frame, state State, err error) {
 	now := a.server.made.Add(a.begin)
 	if !a.first {
 		now = time.Now()
@@ -173,35 +136,45 @@ func (a *Answer) take() (frames []*frame.Frame, state State, err error) {
 		to = a
 		a.meter.parked.Add(1)
 	}
-	frames, became, err := a.poll.TakeOrPark(to, a.limit, a.patience(now), now)
-	if to != nil && became != session.DidPark {
+	frames, state, err := a.poll.TakeOrPark(to, a.limit, a.patience(now), now)
+	if to != nil && state != session.Parked {
 		a.meter.parked.Add(-1)
 	}
-	switch became {
-	case session.DidPark:
-		return nil, Parked, nil
-	case session.MustWait:
-		return nil, Waiting, nil
+	if state != session.Over {
+		return state, nil
 	}
-	return frames, Over, err
+	return a.answer(frames, err)
+}
+
+// Wait waits on the session's queue for frames, the poll's timeout, or the end of ctx,
+// which means that the client has left. Then it does what Go does.
+func (a *Answer) Wait(ctx context.Context) (session.State, error) {
+	wait := a.patience(time.Now())
+	if a.lot != nil && a.mode == Stream {
+		wait = 0 // it can park now: another poll was taking frames before
+	}
+	a.meter.parked.Add(1)
+	frames, err := a.poll.Take(ctx, a.limit, wait)
+	a.meter.parked.Add(-1)
+	return a.answer(frames, err)
 }
 
 // answer writes frames, or ends the poll with err.
-func (a *Answer) answer(frames []*frame.Frame, err error) (State, error) {
+func (a *Answer) answer(frames []*frame.Frame, err error) (session.State, error) {
 	var n int
 	if err == nil {
 		n, err = a.write(frames)
 	}
 	if err != nil {
 		a.done(outcomeOf(err))
-		return Over, err
+		return session.Over, err
 	}
 	a.count(frames, n, a.poll.Fresh())
 	if a.more = a.continues(frames, n); a.more {
-		return Continues, nil
+		return session.Continues, nil
 	}
 	a.done(a.outcome(frames))
-	return Over, nil
+	return session.Over, nil
 }
 
 // continues reports whether another part may follow a part with n bytes of frames.
@@ -247,7 +220,7 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 }
 
 // HandOver implements session.Outlet. The sink's owner handles a failed write.
-func (a *Answer) HandOver(frames []*frame.Frame) session.HandedOver {
+func (a *Answer) HandOver(frames []*frame.Frame) session.State {
 	n, err := a.write(frames)
 	outcome := outcomeGone
 	if err == nil {
@@ -258,16 +231,16 @@ func (a *Answer) HandOver(frames []*frame.Frame) session.HandedOver {
 	stuck := err != nil || a.lot.Blocked()
 	switch {
 	case a.begun: // the owner waits for the next part: sessions sweep too seldom to time it
-		return session.Stuck
+		return session.Continues
 	case !a.more:
 		a.meter.parked.Add(-1)
 		a.meter.Polled(outcome)
 		if stuck || a.ahead {
 			a.lot.Wake()
 		}
-		return session.Answered
+		return session.Over
 	case stuck:
-		return session.Stuck
+		return session.Continues
 	}
 	return session.Parked
 }
