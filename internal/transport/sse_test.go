@@ -62,7 +62,7 @@ func TestAnEventOfOneTopicIsShared(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, to.frames)
 	require.Empty(t, to.lead)
-	require.Equal(t, "a@k3:11", string(e.last()))
+	require.Equal(t, "a@k3:11", string(e.at.Append(nil)))
 }
 
 func TestALongIDIsAReference(t *testing.T) {

@@ -161,7 +161,7 @@ func (c *inForce) limitOf(r Request) broker.Limit {
 	switch {
 	case r.Mode == Single:
 		return broker.Limit{Frames: 1, Bytes: math.MaxInt}
-	case r.Events != nil && r.Events.kind != sharedEvents:
+	case r.Events != nil && !r.Events.areShared():
 		return broker.Limit{Frames: min(c.AnswerFrames, composedFrames), Bytes: min(c.AnswerBytes, composedBytes)}
 	}
 	return broker.Limit{Frames: c.AnswerFrames, Bytes: c.AnswerBytes}
