@@ -110,7 +110,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.hook = hook.New(hookConfig(cfg), d.hookCalls, m, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
-	shown := limitsOf(cfg.Transport.WithDefaults(), d.sessions.Config(), limits, cfg.MessageBytes)
+	shown := limitsOf(cfg.Transport, d.sessions.Config(), limits, cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m)
 	m.Gather(d.gauges)
 	d.app = app.New(app.Config{
@@ -119,15 +119,14 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	})
 	d.api = httpapi.New(httpapi.Config{
 		App: d.app, Broker: b, Limiter: limiter, Polls: d.polls, Metrics: m,
-		WriteTimeout: cfg.Transport.WithDefaults().WriteTimeout,
-		Lane:         httpapi.LaneWay(cfg.Lane),
-		Origins:      cfg.Origins,
+		Lane:    httpapi.LaneWay(cfg.Lane),
+		Origins: cfg.Origins,
 	})
 	d.tcp = transport.NewPort(d.api.TCPHost())
 	d.public = d.server(d.api)
 	d.public.ConnContext, d.public.ConnState = listen.NewContext, listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
-	d.public.HTTP2 = http2Config(cfg.Transport.WithDefaults().WriteTimeout)
+	d.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.level))
 	return d, nil
 }
@@ -203,7 +202,7 @@ func (d *Daemon) Listen() (err error) {
 	cfg := listen.Config{
 		Name: "public", Address: d.cfg.Listen.Public, Limiter: d.limiter,
 		Certificate: d.certificate, ALPN: alpn, Refusal: listen.HTTPRefusal,
-		WriteTimeout: d.cfg.Transport.WithDefaults().WriteTimeout, Spare: &d.spare, Metrics: d.metrics, Log: d.log,
+		WriteTimeout: d.cfg.Transport.WriteTimeout, Spare: &d.spare, Metrics: d.metrics, Log: d.log,
 	}
 	if d.publicListener, err = listen.Listen(cfg); err != nil {
 		return err
@@ -360,7 +359,7 @@ const sweepEvery = time.Second
 const tellShare = 20
 
 func (d *Daemon) tellEvery() time.Duration {
-	t := d.Config().Transport.WithDefaults()
+	t := d.Config().Transport
 	return min(sweepEvery, max(min(t.PollTimeout, t.Heartbeat)/tellShare, time.Millisecond))
 }
 

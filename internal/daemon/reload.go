@@ -105,11 +105,9 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.hookCalls.Set(cfg.PublishHook.Calls, hookWaiting(d.limiter.Config()), d.limiter.Config().Wait)
 	d.hook.Reload(hookConfig(cfg))
 	d.sessions.Reload(cfg.Session)
-	polls := cfg.Transport.WithDefaults()
-	limits := limitsOf(polls, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)
+	limits := limitsOf(cfg.Transport, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)
 	d.polls.Reload(cfg.Transport, limits)
 	d.app.Reload(limits)
-	d.api.Reload(polls.WriteTimeout)
 	select {
 	case d.reloaded <- struct{}{}:
 	default: // it is about to wake

@@ -47,7 +47,7 @@ func (to *sink) plain(lead []byte, frames []*frame.Frame) (parts []frame.Part, s
 func (to *sink) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	h := to.begin()
 	if to.gzip {
-		if m := frame.TakeMember(to.format, to.api.Polls.CompressionMinBytes(), lead, frames); m != nil {
+		if m := frame.TakeMember(to.format, to.api.Polls.Config().CompressionMinBytes, lead, frames); m != nil {
 			defer m.Release()
 			to.api.Metrics.Compressed(m.Raw(), m.Size())
 			h.Set("Content-Encoding", "gzip") // and no Vary: no-store keeps every cache from choosing
@@ -86,7 +86,7 @@ func (to *sink) history(pieces iter.Seq[[]*frame.Frame]) error {
 		_, err := to.Whole(nil, piece)
 		return err
 	}
-	h, least := to.begin(), to.api.Polls.CompressionMinBytes()
+	h, least := to.begin(), to.api.Polls.Config().CompressionMinBytes
 	var m *frame.Member
 	if to.gzip {
 		m = frame.BeginMember(to.format, least, nil, piece)

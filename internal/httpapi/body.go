@@ -47,7 +47,7 @@ func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
 		return func() {}
 	}
 	// An error means that the connection has no deadlines, as in some tests.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.RestTimeout()))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.Config().RestTimeout))
 	b := &body{ReadCloser: r.Body, api: a, who: a.addressOf(r)}
 	r.Body = b
 	return b.over

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/gorilla/mux"
 
@@ -36,9 +34,6 @@ type Config struct {
 	Polls   *transport.Server
 	Metrics *metrics.Metrics
 
-	// WriteTimeout is how long one write to a client may take, until a Reload.
-	WriteTimeout time.Duration
-
 	// Lane is how polls wait on the lane. LaneOff: net/http serves everything.
 	Lane LaneWay
 
@@ -54,14 +49,11 @@ type API struct {
 	origins *cors.Policy // without it, any web page could publish from its reader's browser
 	lane    *lane.Lane   // takes no connection unless twoWay has it
 	twoWay  lane.Host
-
-	writeTimeout atomic.Int64 // a time.Duration
 }
 
 // New returns an API made of cfg. Call Tick about once a second.
 func New(cfg Config) *API {
 	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
-	a.writeTimeout.Store(int64(cfg.WriteTimeout))
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
 	a.route(v1, "/topics", methods{"GET": a.listTopics})
@@ -85,12 +77,6 @@ func New(cfg Config) *API {
 		a.twoWay.Lane = a.lane
 	}
 	return a
-}
-
-// Reload changes the write timeout of answers that begin later.
-func (a *API) Reload(writeTimeout time.Duration) {
-	a.writeTimeout.Store(int64(writeTimeout))
-	a.lane.Reload(writeTimeout)
 }
 
 // ServeHTTP implements http.Handler. It aborts requests that begin after Wait.

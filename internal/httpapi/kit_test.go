@@ -62,9 +62,12 @@ type parts struct {
 func (p parts) newAPI() *API {
 	return New(Config{
 		App: app.New(p.Config), Broker: p.Broker, Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
-		WriteTimeout: transport.DefaultWriteTimeout, Lane: p.Lane, Origins: p.Origins,
+		Lane: p.Lane, Origins: p.Origins,
 	})
 }
+
+// silence is how long a WebSocket client may send nothing.
+func (p parts) silence() time.Duration { return 2*p.Polls.Config().Heartbeat + 10*time.Second }
 
 // newParts creates and connects the components.
 func newParts(s settings) parts {

@@ -24,8 +24,7 @@ const laneIdle = 2 * time.Minute
 
 func (a *API) newLane() *lane.Lane {
 	return lane.New(lane.Config{
-		App: a.App, Polls: a.Polls, Metrics: a.Metrics, Origins: a.origins, HandOff: a.Lane == LaneHandOff,
-		WriteTimeout: a.WriteTimeout, Idle: laneIdle,
+		App: a.App, Polls: a.Polls, Metrics: a.Metrics, Origins: a.origins, HandOff: a.Lane == LaneHandOff, Idle: laneIdle,
 	})
 }
 

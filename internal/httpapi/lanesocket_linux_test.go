@@ -191,7 +191,7 @@ func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
 			n++
 		}
 	}()
-	silence, passed := k.cfg.Polls.Silence(), time.Duration(0)
+	silence, passed := k.cfg.silence(), time.Duration(0)
 	k.want(1, func() int { // a connection that is not idle yet is pinged in a later round
 		passed += silence / 2
 		k.later(passed)

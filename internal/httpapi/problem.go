@@ -57,7 +57,7 @@ func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
 // allowWriting gives the client the write timeout, from now on, to read what is written.
 func (a *API) allowWriting(w http.ResponseWriter) {
 	// An error means that the writer knows no deadlines, as in some tests.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Duration(a.writeTimeout.Load())))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(a.Polls.Config().WriteTimeout))
 }
 
 // endWriting removes the deadline of allowWriting once all is written: HTTP/2 resets a

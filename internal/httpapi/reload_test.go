@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
 // A reload changes the write timeout. The daemon disconnects a client that does not read
@@ -15,7 +17,7 @@ import (
 func TestAReloadedWriteTimeoutEndsAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{})
-		k.api.Reload(time.Second)
+		k.cfg.Polls.Reload(transport.Config{WriteTimeout: time.Second}, k.cfg.Limits)
 		conn, err := k.client.Transport.(*http.Transport).DialContext(t.Context(), "", "")
 		require.NoError(t, err)
 		defer conn.Close()

@@ -29,7 +29,7 @@ func TestASilentWebSocketTimesOut(t *testing.T) {
 			_, err = io.Copy(io.Discard, conn)
 		}
 		require.NoError(t, err)
-		require.Equal(t, k.cfg.Polls.Silence(), time.Since(begun))
+		require.Equal(t, k.cfg.silence(), time.Since(begun))
 	})
 }
 

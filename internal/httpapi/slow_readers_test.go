@@ -154,7 +154,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := serveLane(t, way, settings{}, small)
-		k.api.Reload(time.Hour)
+		k.cfg.Polls.Reload(transport.Config{WriteTimeout: time.Hour}, k.cfg.Limits)
 		session := k.openA()
 		c := k.callOnLane()
 		k.tell(1, 1, large)

@@ -65,7 +65,6 @@ const (
 	waitRequest          // the next request
 	waitRest             // the rest of a request
 	waitSpace            // the client reads the rest of an answer
-	waitKinds            // the number of kinds
 )
 
 // Wake implements transport.Parking. Sessions call it under their locks.
@@ -204,7 +203,7 @@ func (c *conn) await(what waitKind) {
 		return
 	}
 	c.waitsFor = what
-	c.due = c.lane.age.Load() + c.lane.patience[what].Load()
+	c.due = c.lane.age.Load() + c.lane.patience(what)
 	if what == waitFrame && c.talk != nil {
 		if at := c.talk.Conversation.Due(); !at.IsZero() {
 			c.due = min(c.due, int64(at.Sub(c.lane.begun)/time.Second))

@@ -48,10 +48,6 @@ type Config struct {
 	// its session's queue. See session.Outlet.
 	HandOff bool
 
-	// WriteTimeout is how long a client may take to read what does not fit its socket's
-	// buffer.
-	WriteTimeout time.Duration
-
 	// Idle is how long a connection may be silent between requests.
 	Idle time.Duration
 }
@@ -69,10 +65,9 @@ type Lane struct {
 	endLife context.CancelFunc
 
 	heads    atomic.Pointer[heads]
-	age      atomic.Int64            // of the lane at the last Tick, in seconds
-	patience [waitKinds]atomic.Int64 // in seconds
-	joined   atomic.Uint32           // connections until now
-	draining atomic.Bool             // set under mu
+	age      atomic.Int64  // of the lane at the last Tick, in seconds
+	joined   atomic.Uint32 // connections until now
+	draining atomic.Bool   // set under mu
 
 	mu      sync.Mutex     // guards closed, and opening loops
 	closed  bool           // no connection may join
@@ -89,20 +84,21 @@ func New(cfg Config) *Lane {
 		l.loops[i].delayed = make(map[*conn]time.Time)
 	}
 	l.life, l.endLife = context.WithCancel(context.Background())
-	for what := range l.patience {
-		l.patience[what].Store(seconds(cfg.Idle))
-	}
-	l.patience[waitRest].Store(seconds(restTimeout))
-	l.Reload(cfg.WriteTimeout)
 	l.Tick(l.begun)
 	return l
 }
 
-// Reload changes the write timeout for waits that begin later.
-func (l *Lane) Reload(writeTimeout time.Duration) { l.patience[waitSpace].Store(seconds(writeTimeout)) }
-
-// seconds returns d in whole seconds, at least one.
-func seconds(d time.Duration) int64 { return max(1, int64(d/time.Second)) }
+// patience returns for how many seconds a connection may wait, at least one.
+func (l *Lane) patience(what waitKind) int64 {
+	bound := l.cfg.Idle
+	switch what {
+	case waitRest:
+		bound = restTimeout
+	case waitSpace:
+		bound = l.cfg.Polls.Config().WriteTimeout
+	}
+	return max(1, int64(bound/time.Second))
+}
 
 // Listener returns the listener of connections that the lane hands back to net/http.
 func (l *Lane) Listener() net.Listener { return l.back }

@@ -7,24 +7,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A reload changes only how long the lane waits for a client to read.
 func TestReloadChangesOnlyTheWriteTimeout(t *testing.T) {
-	l := New(Config{Metrics: metrics.New("test"), Origins: cors.New(nil), Idle: time.Minute, WriteTimeout: 30 * time.Second})
+	m := metrics.New("test")
+	polls := transport.New(transport.Config{}, wire.Limits{}, memory.New(memory.DefaultBudget, nil, m), m)
+	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil), Idle: time.Minute})
 	defer l.Close()
 	for _, timeout := range []time.Duration{30 * time.Second, 7 * time.Second} {
-		l.Reload(timeout)
-		for what := range l.patience {
-			want := time.Minute
-			switch waitKind(what) {
-			case waitSpace:
-				want = timeout
-			case waitRest:
-				want = restTimeout
-			}
-			require.EqualValues(t, want/time.Second, l.patience[what].Load())
+		polls.Reload(transport.Config{WriteTimeout: timeout}, wire.Limits{})
+		for what, want := range map[waitKind]time.Duration{
+			waitTurn: time.Minute, waitFrame: time.Minute, waitRequest: time.Minute, waitRest: restTimeout, waitSpace: timeout,
+		} {
+			require.EqualValues(t, want/time.Second, l.patience(what))
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	s := takeScratch()
 	defer s.free()
 	if o.gzip {
-		if m := frame.TakeMember(o.format, o.lane.cfg.Polls.CompressionMinBytes(), lead, frames); m != nil {
+		if m := frame.TakeMember(o.format, o.lane.cfg.Polls.Config().CompressionMinBytes, lead, frames); m != nil {
 			defer m.Release()
 			return n, o.writeMember(s, m)
 		}
@@ -62,7 +62,7 @@ const sharedBytes = 16 << 10
 // headOf returns the head of an answer with f alone.
 func (o *output) headOf(f *frame.Frame) *frame.Head {
 	if o.gzip {
-		if block, pays := f.Deflated(o.format, o.lane.cfg.Polls.CompressionMinBytes()); pays {
+		if block, pays := f.Deflated(o.format, o.lane.cfg.Polls.Config().CompressionMinBytes); pays {
 			o.lane.cfg.Metrics.Compressed(len(f.Bytes(o.format)), frame.MemberSize(block))
 			return o.head().gzipped[o.format]
 		}

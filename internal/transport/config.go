@@ -28,7 +28,7 @@ type Config struct {
 	AnswerBytes  int
 
 	// CompressionMinBytes is the size of the smallest message that is compressed, for
-	// clients that accept it. Default 1 KiB; negative: no message is compressed.
+	// clients that accept it; see frame.Frame.Deflated. Default 1 KiB; negative: no message is compressed.
 	CompressionMinBytes int
 
 	// WriteTimeout is how long one write may take before the connection is closed.
@@ -53,8 +53,7 @@ const (
 	DefaultRestTimeout         = 20 * time.Second
 )
 
-// WithDefaults returns c with every zero field set to its default.
-func (c Config) WithDefaults() Config {
+func (c Config) withDefaults() Config {
 	c.PollTimeout = cmp.Or(c.PollTimeout, DefaultPollTimeout)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	c.MaxOutputDelay = cmp.Or(c.MaxOutputDelay, DefaultMaxOutputDelay)

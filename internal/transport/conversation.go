@@ -150,7 +150,7 @@ func (c *Conversation) Receive(b []byte, now time.Time) (n int, a Action) {
 	case n > 0 && !c.reader.Partial():
 		c.restDue = time.Time{}
 	case c.restDue.IsZero():
-		c.restDue = now.Add(c.server.RestTimeout())
+		c.restDue = now.Add(c.server.config().RestTimeout)
 	}
 	if in.closed {
 		return n, c.end(in.answer)
@@ -259,7 +259,7 @@ func (c *Conversation) Overdue(now time.Time) Action {
 	case due.Equal(c.restDue):
 		c.server.metrics.Ended(metrics.SlowBody)
 		return c.End(wire.NewProblem(wire.CodeInvalidRequest, "send each command without pauses",
-			"the rest of a command did not arrive within %v", c.server.RestTimeout()))
+			"the rest of a command did not arrive within %v", c.server.config().RestTimeout))
 	case c.asked.IsZero():
 		c.asked = now
 		return Action{Write: c.format.Heartbeat()}
@@ -267,12 +267,6 @@ func (c *Conversation) Overdue(now time.Time) Action {
 	c.server.metrics.Ended(metrics.Silent)
 	return Action{Close: true}
 }
-
-// RestTimeout returns the value in force.
-func (t *Server) RestTimeout() time.Duration { return t.config().RestTimeout }
-
-// Silence returns how long a WebSocket client may send nothing.
-func (t *Server) Silence() time.Duration { return 2*t.config().Heartbeat + answerTimeout }
 
 // maxCommand returns how long a command may be if messages have at most this many bytes. A
 // command may have a message in base64, or a long list of topics.

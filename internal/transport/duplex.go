@@ -251,7 +251,7 @@ func (l *link) putLocked(b []byte, of *frame.Frame) error {
 
 // SocketMessage calls frame.Frame.SocketMessage, and counts the message if it is compressed.
 func (t *Server) SocketMessage(f *frame.Frame, format frame.Format) []byte {
-	b := f.SocketMessage(format, t.CompressionMinBytes())
+	b := f.SocketMessage(format, t.config().CompressionMinBytes)
 	if plain := len(f.Bytes(format.OffSocket())); len(b) < plain {
 		t.metrics.Compressed(plain, len(b))
 	}

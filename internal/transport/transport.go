@@ -134,16 +134,16 @@ func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) 
 // Reload puts cfg and limits in force. A parked poll keeps its timeout. A stream uses the
 // new interval after its next heartbeat.
 func (t *Server) Reload(cfg Config, limits wire.Limits) {
-	t.now.Store(&inForce{Config: cfg.WithDefaults(), limits: limits})
+	t.now.Store(&inForce{Config: cfg.withDefaults(), limits: limits})
 }
 
 func (t *Server) config() *inForce { return t.now.Load() }
 
+// Config returns the configuration in force. The caller must not change it.
+func (t *Server) Config() *Config { return &t.config().Config }
+
 // Memory returns the account of the bytes that wait for clients.
 func (t *Server) Memory() *memory.Account { return t.memory }
-
-// CompressionMinBytes returns the value in force; see frame.Frame.Deflated.
-func (t *Server) CompressionMinBytes() int { return t.config().CompressionMinBytes }
 
 // Gauges sets the transports' part of g.
 func (t *Server) Gauges(g *metrics.Gauges) {
