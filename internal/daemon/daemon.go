@@ -113,6 +113,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	shown := limitsOf(cfg.Transport, d.sessions.Config(), limits, cfg.MessageBytes)
 	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m)
 	m.Gather(d.gauges)
+	m.GatherProcess()
 	d.app = app.New(app.Config{
 		Broker: b, Sessions: d.sessions, Authority: auth.Open{}, Limiter: limiter, Hook: d.hook,
 		Metrics: m, Log: log, Limits: shown,

@@ -120,17 +120,11 @@ func (d *packing) plain(target string) string {
 // packed returns how many bytes were compressed, before and after compression.
 func (d *packing) packed() (before, after int) {
 	d.Helper()
-	_, body := d.get("http://" + d.AdminAddr() + "/metrics")
-	for line := range strings.Lines(body) {
-		var n float64
-		if got, _ := fmt.Sscanf(line, `pubsubd_compressed_bytes_total{stage="before"} %g`, &n); got == 1 {
-			before = int(n)
-		}
-		if got, _ := fmt.Sscanf(line, `pubsubd_compressed_bytes_total{stage="after"} %g`, &n); got == 1 {
-			after = int(n)
-		}
+	read := func(stage string) int {
+		n, _ := d.metricIfAny(`pubsubd_compressed_bytes_total{stage="` + stage + `"}`)
+		return int(n)
 	}
-	return before, after
+	return read("before"), read("after")
 }
 
 // wantDecoded has a client fetch every target. It compares each decoded answer with the

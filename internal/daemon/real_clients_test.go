@@ -28,14 +28,8 @@ func startLane(t *testing.T, lane string, change func(c *config.Config)) *runnin
 // calls returns how many calls were served this way. A way without calls has no sample.
 func (d *running) calls(call, way string) int {
 	d.Helper()
-	_, body := d.get("http://" + d.AdminAddr() + "/metrics")
-	for line := range strings.Lines(body) {
-		var n float64
-		if got, _ := fmt.Sscanf(line, fmt.Sprintf("pubsubd_calls_total{call=%q,way=%q} %%g", call, way), &n); got == 1 {
-			return int(n)
-		}
-	}
-	return 0
+	n, _ := d.metricIfAny(fmt.Sprintf("pubsubd_calls_total{call=%q,way=%q}", call, way))
+	return int(n)
 }
 
 // wantCalls waits until so many calls are counted. A call is counted once it is answered.

@@ -1,6 +1,9 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
 
 // Gauges is the state of the daemon at one moment.
 type Gauges struct {
@@ -43,6 +46,11 @@ type Limit struct {
 // Gather registers gauges that call gather once for each scrape.
 func (m *Metrics) Gather(gather func() Gauges) {
 	m.Registry.MustRegister(gauges(gather))
+}
+
+// GatherProcess registers the collectors of the Go runtime and of the process.
+func (m *Metrics) GatherProcess() {
+	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
 // gauges turns one Gauges value into the samples of a scrape, so that they are of the same

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -110,11 +109,10 @@ func fromZero(c *prometheus.CounterVec, values []string) {
 	}
 }
 
-// New returns the collectors of one daemon on their own registry, with those of the Go
-// runtime and the process. Counters begin at 0 for all label values that are known.
+// New returns the collectors of one daemon on their own registry. Counters begin at 0 for
+// all label values that are known.
 func New(version string) *Metrics {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	f := maker{promauto.With(registry)}
 	m := &Metrics{
 		Registry:         registry,
