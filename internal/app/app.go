@@ -2,10 +2,16 @@
 // the lane, a WebSocket or TCP. No other package asks the authority, the limits or the
 // hook.
 //
-// The order of the checks: draining, the rate of the address, authentication, the rate
-// of the principal, the topic's name, permission, the rate of the topic, the arrival of
-// the body, a slot, the contents of the body, the idempotency key, the hook, the broker. A
-// call skips the checks that do not apply to it.
+// A call makes these checks in this order, and skips those that do not apply to it:
+//
+//	draining
+//	the rate of the address
+//	authentication
+//	the rate of the principal
+//	the topic's name, permission, the rate of the topic
+//	the arrival of the body, a slot, the contents of the body
+//	the idempotency key
+//	the hook
 //
 // A call whose context has already ended never waits. Where it would have to, it returns
 // ErrWouldWait and has spent nothing. For that, it takes its slot first.

@@ -25,9 +25,9 @@ var errDeep = fmt.Errorf("it is more than %d deep", MaxDepth)
 // UTF-8, at most MaxDepth deep; the tag of a number does not count. No map may have a key
 // twice, however the two are encoded, or be within more than maxKeysInKeys keys.
 //
-// The item is in JSON's model if it has only text keys, no byte strings, no tags but those
-// of bignums of up to 400 bytes, no simple values but false, true and null, and only finite
-// floats.
+// The item is in JSON's model if all its keys are text, all its floats are finite, and it
+// has no byte strings. Its only tags are those of bignums of up to 400 bytes. Its only
+// simple values are false, true and null.
 func Check(body []byte) (Model, error) {
 	if len(body) == 0 {
 		return Only, errors.New("the body is empty, which is not a CBOR item")

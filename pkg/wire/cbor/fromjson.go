@@ -14,8 +14,8 @@ import (
 // AppendFromJSON appends the JSON value of text, which must be valid, as one CBOR item.
 // Maps keep their order, lengths are definite, heads the shortest. If the item would lose
 // something, it is tag 262 on a byte string, which is text itself. CBOR loses half a
-// surrogate pair, a member that comes twice, and a number that is neither an integer of up
-// to 400 bytes nor the shortest decimal of a float64.
+// surrogate pair and a member that comes twice. It also loses most numbers that are not the
+// shortest decimal of a float64; integers of up to 400 bytes are kept.
 func AppendFromJSON(dst, text []byte) []byte {
 	c := writers.Get().(*writer)
 	c.text, c.at, c.dst = text, 0, dst
