@@ -84,16 +84,20 @@ var heartbeats = [...][]byte{
 	SocketBinary: ping,
 }
 
-// A form is one way to encode a frame: in a format as it is, as a chunk, or deflated.
+// A form is one way to encode a frame: in a format as it is, as a chunk, deflated, or as a
+// whole answer.
 type form struct {
 	format   Format
 	chunk    bool
 	deflated bool
+	head     *Head // of the whole answer; nil: none
 }
 
 func (o form) encode(f *Frame) []byte {
 	plain := o.format.OffSocket()
 	switch {
+	case o.head != nil:
+		return o.head.wholeOf(f)
 	case o.chunk:
 		b := f.Bytes(o.format)
 		return AppendChunk(make([]byte, 0, len(b)+8), b)

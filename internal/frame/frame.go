@@ -22,12 +22,11 @@ type Frame struct {
 	account  *memory.Account // counts the memory; nil: not counted
 
 	encoded atomic.Pointer[encoding] // list, newest first; changed under mu
-	wholes  atomic.Pointer[whole]    // list, newest first; changed under mu; see Whole
 	pins    atomic.Int64             // queues that hold the frame, plus released
 
 	deflating sync.Mutex // held by Deflated while it compresses; taken before mu
 
-	mu      sync.Mutex // guards changes of the lists, and settled
+	mu      sync.Mutex // guards changes of the list, and settled
 	settled bool       // encodings are no longer counted
 }
 
@@ -77,11 +76,11 @@ func (f *Frame) Size() int {
 	return f.message.Size()
 }
 
-// An encoding is a frame in one form. It is immutable.
+// An encoding is a frame in one form.
 type encoding struct {
-	form  form
-	bytes []byte // nil: deflating does not pay
-	older *encoding
+	form  form                     // immutable
+	bytes []byte                   // immutable; nil: deflating does not pay
+	older atomic.Pointer[encoding] // changed under the frame's mu
 }
 
 // Bytes returns the frame in a format.
@@ -103,14 +102,19 @@ func (f *Frame) in(form form) []byte {
 	if first, made := f.find(form); made {
 		return first
 	}
-	f.encoded.Store(&encoding{form, b, f.encoded.Load()})
+	if form.head != nil {
+		f.dropWholesLocked(form.head.Second)
+	}
+	e := &encoding{form: form, bytes: b}
+	e.older.Store(f.encoded.Load())
+	f.encoded.Store(e)
 	f.countLocked(len(b))
 	return b
 }
 
 // find returns the bytes of a form, if they were made. A frame has few forms.
 func (f *Frame) find(form form) (b []byte, made bool) {
-	for e := f.encoded.Load(); e != nil; e = e.older {
+	for e := f.encoded.Load(); e != nil; e = e.older.Load() {
 		if e.form == form {
 			return e.bytes, true
 		}
@@ -176,8 +180,7 @@ func (f *Frame) Forget() {
 }
 
 func (f *Frame) forgetLocked() {
-	for e := f.encoded.Swap(nil); e != nil; e = e.older {
+	for e := f.encoded.Swap(nil); e != nil; e = e.older.Load() {
 		f.countLocked(-len(e.bytes))
 	}
-	f.discountLocked(f.wholes.Swap(nil))
 }

@@ -77,7 +77,9 @@ func TestStoredBlocks(t *testing.T) {
 	stored := func(line int) *Frame { // a line of so many bytes, as if it did not pay
 		f := textFrame(noise(line-len(textFrame("", nil).Bytes(NDJSON))), nil)
 		require.Len(t, f.Bytes(NDJSON), line)
-		f.encoded.Store(&encoding{form: form{format: NDJSON, deflated: true}, older: f.encoded.Load()})
+		doesNotPay := &encoding{form: form{format: NDJSON, deflated: true}}
+		doesNotPay.older.Store(f.encoded.Load())
+		f.encoded.Store(doesNotPay)
 		return f
 	}
 	for _, tt := range []struct {

@@ -1,9 +1,6 @@
 package frame
 
-import (
-	"strconv"
-	"sync/atomic"
-)
+import "strconv"
 
 // A Head is what precedes the body of an HTTP answer whose length is known, with that
 // length in the middle. It is immutable: another date, format or origin needs another Head.
@@ -22,71 +19,40 @@ func (h *Head) Append(dst []byte, length int) []byte {
 	return append(dst, h.AfterLength...)
 }
 
-// A whole is a frame as the only one of an answer, with the head.
-type whole struct {
-	head  *Head
-	bytes []byte
-	older atomic.Pointer[whole] // cleared under the frame's mu
-}
-
 // maxWholes is for how many heads a frame keeps answers. A broadcast needs one for each
 // origin whose pages receive it; with more origins answers are made again.
 const maxWholes = 8
 
 // Whole returns a whole answer: head, and the frame as the body. It is made when a head is
 // first used and then shared. Answers of another second are dropped.
-func (f *Frame) Whole(head *Head) []byte {
-	// Fast path: it was made before.
-	if w := f.findWhole(head); w != nil {
-		return w.bytes
-	}
-	var body []byte
-	if head.Gzip {
-		body = f.inGzip(head.Format)
-	} else {
-		body = f.Bytes(head.Format)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w := f.findWhole(head); w != nil {
-		return w.bytes
+func (f *Frame) Whole(head *Head) []byte { return f.in(form{format: head.Format, head: head}) }
+
+// wholeOf returns the frame as the body of a whole answer.
+func (h *Head) wholeOf(f *Frame) []byte {
+	body := f.Bytes(h.Format)
+	if h.Gzip {
+		body = f.inGzip(h.Format)
 	}
 	const digits = 8
-	b := make([]byte, 0, len(head.BeforeLength)+digits+len(head.AfterLength)+len(body))
-	b = append(head.Append(b, len(body)), body...)
-	f.addWholeLocked(&whole{head: head, bytes: b})
-	return b
+	b := make([]byte, 0, len(h.BeforeLength)+digits+len(h.AfterLength)+len(body))
+	return append(h.Append(b, len(body)), body...)
 }
 
-func (f *Frame) findWhole(head *Head) *whole {
-	w := f.wholes.Load()
-	for w != nil && w.head != head {
-		w = w.older.Load()
-	}
-	return w
-}
-
-// addWholeLocked puts w first, and drops the others if they are of another second, or the
-// oldest if there are too many.
-func (f *Frame) addWholeLocked(w *whole) {
-	f.countLocked(len(w.bytes))
-	if newest := f.wholes.Load(); newest != nil && newest.head.Second == w.head.Second {
-		w.older.Store(newest)
-	} else {
-		f.discountLocked(newest)
-	}
-	f.wholes.Store(w)
-	for range maxWholes - 1 {
-		if w = w.older.Load(); w == nil {
-			return
+// dropWholesLocked drops the whole answers that a new one replaces: those of another
+// second, and the oldest if there are too many.
+func (f *Frame) dropWholesLocked(second int64) {
+	kept := 1 // the new one
+	for at := &f.encoded; at.Load() != nil; {
+		e := at.Load()
+		switch {
+		case e.form.head == nil:
+			at = &e.older
+		case e.form.head.Second == second && kept < maxWholes:
+			kept++
+			at = &e.older
+		default:
+			at.Store(e.older.Load())
+			f.countLocked(-len(e.bytes))
 		}
-	}
-	f.discountLocked(w.older.Swap(nil))
-}
-
-// discountLocked takes the answers from w on off the account.
-func (f *Frame) discountLocked(w *whole) {
-	for ; w != nil; w = w.older.Load() {
-		f.countLocked(-len(w.bytes))
 	}
 }
