@@ -119,12 +119,9 @@ func appendReplyCBOR(dst []byte, r *Reply) []byte {
 	return cbor.CloseHead(dst, head, cbor.Map, members)
 }
 
-// A CBORDecoder reads frames in CBOR. Only one goroutine may use it.
+// A CBORDecoder reads frames in CBOR. A JSON payload becomes JSON text, as from a Decoder.
+// Only one goroutine may use it.
 type CBORDecoder struct {
-	// KeepCBOR leaves a JSON payload in CBOR and sets Message.CBOR. Otherwise the payload
-	// becomes JSON text, as from a Decoder.
-	KeepCBOR bool
-
 	from   io.Reader
 	err    error        // of the last read
 	buffer bytes.Buffer // read and not yet returned
@@ -154,7 +151,6 @@ func (d *CBORDecoder) Next() (Content, error) {
 		case whole:
 			item := d.buffer.Next(d.scan.Length())
 			d.scan.Reset()
-			d.frames.keepCBOR = d.KeepCBOR
 			return d.frames.read(item)
 		case len(b) > MaxFrameBytes:
 			return Content{}, fmt.Errorf("frame %.40x is longer than %d bytes", b, MaxFrameBytes)
@@ -199,8 +195,7 @@ func ParseItem(b []byte) (Content, int, error) {
 // A frameReader reads the content of whole items. After an error, its methods return zero
 // values.
 type frameReader struct {
-	keepCBOR bool
-	last     Position // its strings are reused
+	last Position // its strings are reused
 
 	cbor.Reader // of the item
 	err         error
@@ -287,9 +282,6 @@ func (f *frameReader) payload(m *Message) {
 	case f.err != nil:
 	case m.Type != "":
 		m.Data = append([]byte{}, f.string(cbor.Bytes, false)...)
-	case f.keepCBOR:
-		item, err := f.SkipPayload()
-		m.Data, m.CBOR, f.err = bytes.Clone(item), true, err
 	default:
 		m.Data, f.err = f.AppendPayload(make([]byte, 0, f.Len()))
 	}

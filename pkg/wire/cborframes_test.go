@@ -132,31 +132,6 @@ func TestCBORDecoderPassesErrorsOn(t *testing.T) {
 	require.ErrorIs(t, err, reset)
 }
 
-// With KeepCBOR, the decoder returns payloads byte for byte.
-func TestKeepCBOR(t *testing.T) {
-	var stream []byte
-	payloads := []string{"9f1801ff", "d90106453165343030", "f6"}
-	for _, p := range payloads {
-		stream = appendMessageCBOR(stream, &Message{Position: someTopic, Data: unhex(t, p), CBOR: true})
-	}
-	d := NewCBORDecoder(bytes.NewReader(stream))
-	d.KeepCBOR = true
-	got, err := readAllCBOR(d)
-	require.Equal(t, io.EOF, err)
-	for i, c := range got {
-		require.True(t, c.Message.CBOR)
-		require.Equal(t, unhex(t, payloads[i]), c.Message.Data)
-		_, err := ParseLine(appendMessage(nil, c.Message))
-		require.NoError(t, err)
-	}
-	for _, beyond := range []string{"4100", "f7", "d901064178", "a10101"} {
-		d := NewCBORDecoder(bytes.NewReader(appendMessageCBOR(nil, &Message{Position: someTopic, Data: unhex(t, beyond), CBOR: true})))
-		d.KeepCBOR = true
-		_, err := d.Next()
-		require.ErrorIs(t, err, cbor.ErrNotJSON, beyond)
-	}
-}
-
 // The decoder reads frames of any size, and releases the memory of a large one.
 func TestCBORDecoderOfSmallAndLargeFrames(t *testing.T) {
 	sizes := []int{0, 100, readAhead, 3 * maxIdleBuffer, 1, 100_000, 0, 0, 5 * readAhead}

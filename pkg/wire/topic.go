@@ -22,22 +22,15 @@ func CheckTopic(name string) error {
 	case strings.Count(name, ".") >= MaxTopicTokens:
 		return faultf(CodeInvalidTopic, "the topic has more than %d tokens: join some", MaxTopicTokens)
 	}
-	tokenStart := 0
-	for i := 0; i < len(name); i++ {
-		c := name[i]
-		if c == '.' {
-			if i == tokenStart {
-				return emptyToken(name)
+	for token := range strings.SplitSeq(name, ".") {
+		if token == "" {
+			return faultf(CodeInvalidTopic, "topic %s has an empty token: write something between the dots", Quote(name))
+		}
+		for i := range len(token) {
+			if c := token[i]; !isTokenByte(c) {
+				return faultf(CodeInvalidTopic, "topic %s holds %q: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", Quote(name), c)
 			}
-			tokenStart = i + 1
-			continue
 		}
-		if !isTokenByte(c) {
-			return faultf(CodeInvalidTopic, "topic %s holds %q: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", Quote(name), c)
-		}
-	}
-	if tokenStart == len(name) {
-		return emptyToken(name)
 	}
 	return nil
 }
@@ -45,10 +38,6 @@ func CheckTopic(name string) error {
 // ReservedTopic reports whether the topic belongs to the daemon: its first token begins
 // with '_'. Clients may subscribe to such topics but not publish.
 func ReservedTopic(name string) bool { return strings.HasPrefix(name, "_") }
-
-func emptyToken(name string) error {
-	return faultf(CodeInvalidTopic, "topic %s has an empty token: write something between the dots", Quote(name))
-}
 
 func isTokenByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'

@@ -30,11 +30,10 @@ const (
 
 // Items of one byte.
 const (
-	valueFalse     = Other | 20
-	valueTrue      = Other | 21
-	Null           = Other | 22
-	valueUndefined = Other | 23
-	valueBreak     = Other | indefinite // ends an item of indefinite length
+	valueFalse = Other | 20
+	valueTrue  = Other | 21
+	Null       = Other | 22
+	valueBreak = Other | indefinite // ends an item of indefinite length
 )
 
 // The other five bits of the first byte, if they are not the argument itself.
@@ -109,7 +108,7 @@ var (
 	errDuplicate = errors.New("a map has the same key twice")
 	errKind      = errors.New("an item has the wrong type")
 	errKey       = errors.New("a key is not text")
-	ErrNotJSON   = errors.New("it has no form in JSON")
+	errNotJSON   = errors.New("it has no form in JSON")
 )
 
 // A Reader reads items. It never reads beyond its bytes, and allocates nothing for a
@@ -253,21 +252,6 @@ func (r *Reader) bignum(tag uint64) (magnitude []byte, ok bool) {
 	}
 	r.at = from
 	return nil, false
-}
-
-// SkipPayload checks a JSON payload and returns it without copying it.
-func (r *Reader) SkipPayload() ([]byte, error) {
-	from := r.at
-	if text, ok := r.embedded(); ok {
-		return r.b[from:r.at], validJSON(text)
-	}
-	c := checker{Reader: *r}
-	err := c.item(0)
-	if err == nil && c.beyond {
-		err = ErrNotJSON
-	}
-	r.at = c.at
-	return r.b[from:c.at], err
 }
 
 // Uint reads an unsigned integer.

@@ -52,7 +52,7 @@ func (r *Reader) AppendPayload(dst []byte) ([]byte, error) {
 
 func validJSON(text []byte) error {
 	if !json.Valid(text) || !utf8.Valid(text) {
-		return ErrNotJSON
+		return errNotJSON
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (r *Reader) appendJSON(dst []byte, depth int) ([]byte, error) {
 	case Other:
 		return appendOther(dst, h)
 	}
-	return dst, ErrNotJSON // bytes
+	return dst, errNotJSON // bytes
 }
 
 // appendJSONElements appends an array or a map whose head was read.
@@ -126,7 +126,7 @@ func (r *Reader) key() ([]byte, error) {
 func (r *Reader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
 	magnitude, ok := r.bignum(tag)
 	if !ok {
-		return dst, ErrNotJSON
+		return dst, errNotJSON
 	}
 	n := new(big.Int).SetBytes(magnitude)
 	if tag == tagNegativeBignum {
@@ -138,7 +138,7 @@ func (r *Reader) appendBignum(dst []byte, tag uint64) ([]byte, error) {
 // appendOther appends a float, false, true or null.
 func appendOther(dst []byte, h Head) ([]byte, error) {
 	if !h.otherIsJSON() {
-		return dst, ErrNotJSON
+		return dst, errNotJSON
 	}
 	switch Other | h.info {
 	case valueFalse:
