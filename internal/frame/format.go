@@ -21,38 +21,32 @@ const (
 	SocketBinary
 )
 
-// ContentType returns the media type of an answer in this format.
-func (f Format) ContentType() string {
-	switch f {
-	case EventStream:
-		return "text/event-stream"
-	case CBOR:
-		return wire.CBORSequenceType
-	}
-	return wire.NDJSONType
+// formats has what distinguishes the formats.
+var formats = [...]struct {
+	mediaType           string // of an answer
+	isBinary            bool   // it is CBOR
+	onSocket, offSocket Format // the same for a WebSocket, and for an answer
+	opcode              byte   // of a WebSocket message; 0: for answers only
+	heartbeat           []byte
+}{
+	NDJSON:       {wire.NDJSONType, false, SocketText, NDJSON, 0, wire.Content{}.AppendJSON(nil)},
+	CBOR:         {wire.CBORSequenceType, true, SocketBinary, CBOR, 0, wire.Content{}.AppendCBOR(nil)},
+	EventStream:  {"text/event-stream", false, SocketText, EventStream, 0, []byte(":\n\n")},
+	SocketText:   {wire.NDJSONType, false, SocketText, NDJSON, opText, ping},
+	SocketBinary: {wire.CBORSequenceType, true, SocketBinary, CBOR, opBinary, ping},
 }
+
+// ContentType returns the media type of an answer in this format.
+func (f Format) ContentType() string { return formats[f].mediaType }
 
 // OnSocket returns the WebSocket format for the format of an answer.
-func (f Format) OnSocket() Format {
-	if f == CBOR {
-		return SocketBinary
-	}
-	return SocketText
-}
+func (f Format) OnSocket() Format { return formats[f].onSocket }
 
 // OffSocket returns the format of an answer for a WebSocket format.
-func (f Format) OffSocket() Format {
-	switch f {
-	case SocketText:
-		return NDJSON
-	case SocketBinary:
-		return CBOR
-	}
-	return f
-}
+func (f Format) OffSocket() Format { return formats[f].offSocket }
 
 // IsBinary reports whether both directions use CBOR.
-func (f Format) IsBinary() bool { return f == CBOR || f == SocketBinary }
+func (f Format) IsBinary() bool { return formats[f].isBinary }
 
 // Append appends the frame with content c. A message or a gap should be a Frame, which
 // encodes it once.
@@ -74,15 +68,7 @@ func (f Format) encode(dst []byte, c wire.Content) []byte {
 
 // Heartbeat returns the bytes that only show that the connection is alive. The caller must
 // not change them.
-func (f Format) Heartbeat() []byte { return heartbeats[f] }
-
-var heartbeats = [...][]byte{
-	NDJSON:       wire.Content{}.AppendJSON(nil),
-	CBOR:         wire.Content{}.AppendCBOR(nil),
-	EventStream:  []byte(":\n\n"),
-	SocketText:   ping,
-	SocketBinary: ping,
-}
+func (f Format) Heartbeat() []byte { return formats[f].heartbeat }
 
 // A form is one way to encode a frame: in a format as it is, as a chunk, deflated, or as a
 // whole answer.

@@ -36,14 +36,11 @@ var ping = []byte{finalFrame | opPing, 0}
 // appendSocketHead appends the head of a complete message of the given length, with flags
 // in its first byte. Formats that are not for WebSockets have no head.
 func (f Format) appendSocketHead(dst []byte, flags byte, length int) []byte {
-	switch f {
-	case SocketText:
-		dst = append(dst, finalFrame|flags|opText)
-	case SocketBinary:
-		dst = append(dst, finalFrame|flags|opBinary)
-	default:
+	opcode := formats[f].opcode
+	if opcode == 0 {
 		return dst
 	}
+	dst = append(dst, finalFrame|flags|opcode)
 	switch {
 	case length <= 125:
 		return append(dst, byte(length))
