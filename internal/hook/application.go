@@ -16,10 +16,8 @@ import (
 // An application makes calls as one Config describes. All methods may be called
 // concurrently.
 type application struct {
-	url     string
+	Config  // with defaults; without a URL there is no application to call
 	key     []byte
-	timeout time.Duration // of a call
-	longest int64         // answer, in bytes
 	network *http.Transport
 }
 
@@ -28,49 +26,39 @@ type application struct {
 // call would fail.
 const idleTimeout = 4 * time.Second
 
-// newApplication returns nil if cfg names no application.
+// newApplication returns the application of a Config.
 //
 // Its connections lead only to the application: they use no proxy of the environment. They
 // speak HTTP/1.1, so that each call has its own connection. The timeout of a call also
 // bounds connecting: net/http continues that after the call has ended, for minutes if
 // there is no answer, and each attempt uses up one of the connections.
 func newApplication(cfg Config, dial dialer) *application {
-	if cfg.URL == "" {
-		return nil
-	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	cfg.Calls = cmp.Or(cfg.Calls, DefaultCalls)
+	cfg.MessageBytes = cmp.Or(cfg.MessageBytes, defaultMessageBytes)
 	key, err := KeyOf(cfg.Secret)
-	if err != nil {
+	if cfg.URL != "" && err != nil {
 		panic("BUG: a hook's secret was not validated: " + err.Error())
 	}
-	timeout, calls := cmp.Or(cfg.Timeout, DefaultTimeout), cmp.Or(cfg.Calls, DefaultCalls)
 	network := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			ctx, cancel := context.WithTimeout(ctx, timeout)
+			ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 			defer cancel()
 			return dial(ctx, network, address)
 		},
-		TLSHandshakeTimeout: timeout, Protocols: new(http.Protocols),
-		MaxConnsPerHost: calls, MaxIdleConns: calls, MaxIdleConnsPerHost: calls, IdleConnTimeout: idleTimeout,
+		TLSHandshakeTimeout: cfg.Timeout, Protocols: new(http.Protocols),
+		MaxConnsPerHost: cfg.Calls, MaxIdleConns: cfg.Calls, MaxIdleConnsPerHost: cfg.Calls, IdleConnTimeout: idleTimeout,
 		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
 	}
 	network.Protocols.SetHTTP1(true)
-	longest := 2*int64(cmp.Or(cfg.MessageBytes, defaultMessageBytes)) + 64<<10
-	return &application{url: cfg.URL, key: key, timeout: timeout, longest: longest, network: network}
-}
-
-// retire closes idle connections. Those of calls in flight close after idleTimeout. It may
-// be called on nil.
-func (a *application) retire() {
-	if a != nil {
-		a.network.CloseIdleConnections()
-	}
+	return &application{Config: cfg, key: key, network: network}
 }
 
 // ask makes one call. The error does not contain the URL.
 func (a *application) ask(ctx context.Context, body []byte) (wire.HookAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.URL, bytes.NewReader(body))
 	if err != nil {
 		return wire.HookAnswer{}, err
 	}
@@ -89,12 +77,13 @@ func (a *application) ask(ctx context.Context, body []byte) (wire.HookAnswer, er
 }
 
 func (a *application) read(body io.Reader) (wire.HookAnswer, error) {
-	all, err := io.ReadAll(io.LimitReader(body, a.longest+1))
+	longest := 2*int64(a.MessageBytes) + 64<<10
+	all, err := io.ReadAll(io.LimitReader(body, longest+1))
 	switch {
 	case err != nil:
 		return wire.HookAnswer{}, fmt.Errorf("its answer broke off: %w", err)
-	case int64(len(all)) > a.longest:
-		return wire.HookAnswer{}, fmt.Errorf("its answer has more than %d bytes", a.longest)
+	case int64(len(all)) > longest:
+		return wire.HookAnswer{}, fmt.Errorf("its answer has more than %d bytes", longest)
 	}
 	answer, err := parseAnswer(all)
 	if err != nil {

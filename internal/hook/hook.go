@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -69,16 +68,10 @@ type Hook struct {
 	life    context.Context // of all calls; ended by Close
 	end     context.CancelFunc
 
-	inForce atomic.Pointer[inForce]
+	inForce atomic.Pointer[application] // until the next Reload
 }
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
-
-// inForce is the configuration until the next Reload.
-type inForce struct {
-	Config
-	*application // nil: none
-}
 
 // New returns a hook. Each call takes a slot. cfg must have been validated.
 func New(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger) *Hook {
@@ -88,24 +81,23 @@ func New(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger) *Hook {
 func newHook(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, dial dialer) *Hook {
 	h := &Hook{slots: slots, metrics: m.Hook(wire.HookPublish, outcomes...), log: log.Named("hook"), logged: rate.Sometimes{First: loggedAtFirst, Interval: time.Second}, dial: dial}
 	h.life, h.end = context.WithCancel(context.Background())
-	h.inForce.Store(&inForce{Config: cfg, application: newApplication(cfg, dial)})
+	h.inForce.Store(newApplication(cfg, dial))
 	return h
 }
 
 // Reload applies cfg to later calls. Without a change, connections stay open.
 func (h *Hook) Reload(cfg Config) {
-	was := h.inForce.Load()
-	if reflect.DeepEqual(was.Config, cfg) {
-		return
+	was, app := h.inForce.Load(), newApplication(cfg, h.dial)
+	if was.Config != app.Config {
+		h.inForce.Store(app)
+		was.network.CloseIdleConnections() // those of calls in flight close after idleTimeout
 	}
-	h.inForce.Store(&inForce{Config: cfg, application: newApplication(cfg, h.dial)})
-	was.retire()
 }
 
 // Close cancels the calls in flight and those to come. Their publishes fail.
 func (h *Hook) Close() {
 	h.end()
-	h.inForce.Load().retire()
+	h.inForce.Load().network.CloseIdleConnections()
 }
 
 // Outcomes of calls, as metrics label them.
@@ -127,7 +119,7 @@ var outcomes = []string{passed, changed, refused, failed, timeout, overloaded}
 // application allows is published even if its publisher has left.
 func (h *Hook) Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error {
 	app := h.inForce.Load()
-	if app.application == nil {
+	if app.URL == "" {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
