@@ -178,23 +178,23 @@ func (b *Broker) JoinIfThere(start wire.Start, born bool, to Subscriber) (j Join
 
 // admitSubscription counts one more subscription, or returns why there may be none.
 func (b *Broker) admitSubscription() error {
-	most := b.settings.Load().MaxSubscriptions
-	if b.countSubscriptions(1) > int64(most) {
-		b.countSubscriptions(-1)
-		return b.full(most, "subscriptions", "all_subscriptions")
-	}
-	if err := b.memory.AdmitTopics(); err != nil {
-		b.countSubscriptions(-1)
-		return err
-	}
-	return nil
+	return b.admit(b.countSubscriptions, b.settings.Load().MaxSubscriptions, "subscriptions", "all_subscriptions")
 }
 
-// full counts and returns the problem that a limit is reached.
-func (b *Broker) full(n int, what, limit string) *wire.Problem {
-	b.metrics.Limited.WithLabelValues(limit).Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
-		"the daemon holds %d %s, which is the limit", n, what).Retry(time.Second)
+// admit counts one more topic or subscription, of which the limit allows so many. The error
+// is a *wire.Problem: overloaded.
+func (b *Broker) admit(count func(n int64) int64, most int, what, limit string) error {
+	if count(1) > int64(most) {
+		count(-1)
+		b.metrics.Limited.WithLabelValues(limit).Inc()
+		return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
+			"the daemon holds %d %s, which is the limit", most, what).Retry(time.Second)
+	}
+	err := b.memory.AdmitTopics()
+	if err != nil {
+		count(-1)
+	}
+	return err
 }
 
 // topic returns the topic of that name. It creates one that does not exist, with a rule
@@ -209,17 +209,12 @@ func (b *Broker) topic(name string, rule *TopicRule) (*topic, error) {
 	if t := s.topics[name]; t != nil {
 		return t, nil
 	}
-	if most := b.settings.Load().MaxTopics; b.countTopics(1) > int64(most) {
-		b.countTopics(-1)
-		return nil, b.full(most, "topics", "topics")
-	}
-	if err := b.memory.AdmitTopics(); err != nil {
-		b.countTopics(-1)
+	if err := b.admit(b.countTopics, b.settings.Load().MaxTopics, "topics", "topics"); err != nil {
 		return nil, err
 	}
 	t := newTopic(b, strings.Clone(name), rule) // a substring would keep a whole request
 	s.topics[t.name] = t
-	b.names.put(t.name)
+	b.names.put(t)
 	return t, nil
 }
 

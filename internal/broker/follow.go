@@ -21,7 +21,7 @@ type Follower interface {
 // follows are the patterns with followers.
 type follows struct {
 	mu   sync.RWMutex // taken last; not held during Made
-	tree tree[*followers]
+	tree tree[followers]
 }
 
 type followers map[Follower]bool

@@ -64,7 +64,7 @@ func TestFollowersAreThoseWhosePatternMatches(t *testing.T) {
 	for _, p := range all {
 		b.Unfollow(p.pattern, p.to)
 	}
-	require.True(t, b.follows.tree.root.isEmpty(), "patterns without followers are removed")
+	require.Empty(t, b.follows.tree.root.next, "patterns without followers are removed")
 	require.Zero(t, b.memory.Of(memory.Topics))
 	b.Unfollow("never.followed", &heard{})
 	require.Zero(t, b.memory.Of(memory.Topics))

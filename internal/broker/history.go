@@ -19,8 +19,6 @@ type history struct {
 	reason wire.GapReason // why the last one was lost
 }
 
-func (h *history) len() int { return h.count }
-
 // at returns the i-th oldest message.
 func (h *history) at(i int) *frame.Frame { return h.ring[(h.start+i)&(len(h.ring)-1)] }
 

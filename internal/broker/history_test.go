@@ -36,7 +36,7 @@ func TestAHistoryBehavesAsASlice(t *testing.T) {
 			require.Equal(t, model[0], h.lost)
 			model = model[1:]
 		}
-		require.Equal(t, len(model), h.len())
+		require.Equal(t, len(model), h.count)
 		require.Equal(t, len(model)*size, h.bytes)
 		probe := rng.Uint64N(offset + 2)
 		checkAgainst(t, &h, model, probe)

@@ -34,20 +34,16 @@ type Key struct {
 }
 
 func keyOf(owner string, m *wire.Message, ttl time.Duration) Key {
+	kind := m.Type // of the payload; the same bytes are other values in JSON and in CBOR
+	if m.CBOR {
+		kind = wire.CBORType
+	}
 	life := binary.BigEndian.AppendUint64(nil, uint64(ttl))
-	return Key{scopeOf(owner, m.Position.Topic, m.ID), digestOf([]byte(typeOf(m)), life, []byte(m.Key), []byte(m.Client), m.Data)}
+	return Key{scopeOf(owner, m.Position.Topic, m.ID), digestOf([]byte(kind), life, []byte(m.Key), []byte(m.Client), m.Data)}
 }
 
 func scopeOf(owner, topic, key string) Digest {
 	return digestOf([]byte(owner), []byte(topic), []byte(key))
-}
-
-// typeOf returns different types for JSON and for CBOR: the same bytes are other values.
-func typeOf(m *wire.Message) string {
-	if m.CBOR {
-		return wire.CBORType
-	}
-	return m.Type
 }
 
 // An Await waits until a channel is closed, or returns why it does not wait.

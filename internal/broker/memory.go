@@ -44,7 +44,7 @@ func (h *histories) ForgetEncodings() { (*Broker)(h).each((*topic).forgetEncodin
 func (t *topic) forgetEncodings() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.history.len() {
+	for i := range t.history.count {
 		t.history.at(i).Forget()
 	}
 }
@@ -90,7 +90,7 @@ func (t *topic) oldest(evict bool) (accepted time.Time, ok bool) {
 
 // mayEvictLocked reports whether there is an oldest message, and it was offered.
 func (t *topic) mayEvictLocked() bool {
-	return t.history.len() > 0 && t.history.front().Position().Offset <= t.mark
+	return t.history.count > 0 && t.history.front().Position().Offset <= t.mark
 }
 
 // byAge is a heap of topics by the age of their oldest message.

@@ -19,7 +19,7 @@ func holds(b *Broker, topic string) (offsets []uint64, reason wire.GapReason) {
 	t := b.find(topic)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.history.len() {
+	for i := range t.history.count {
 		offsets = append(offsets, t.history.at(i).Position().Offset)
 	}
 	return offsets, t.history.reason

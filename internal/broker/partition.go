@@ -126,9 +126,10 @@ func (f *forgotten) since(pattern string, count uint64, had map[string]uint64, s
 	switch {
 	case passed == 0:
 		return false
-	case passed > uint64(len(f.last)) || !s.recall(passed):
+	case passed > uint64(len(f.last)) || passed > uint64(s.recalls):
 		return true
 	}
+	s.recalls -= int(passed)
 	newest := f.last[len(f.last)-int(passed):]
 	return slices.ContainsFunc(newest, func(t forgottenTopic) bool { return wire.Matches(pattern, t.name) && t.head > had[t.name] })
 }

@@ -198,11 +198,11 @@ func (t *topic) state() wire.TopicState {
 		Topic:         t.name,
 		Position:      t.positionLocked(t.head),
 		Oldest:        t.positionLocked(t.history.lost),
-		Messages:      t.history.len(),
+		Messages:      t.history.count,
 		Bytes:         t.history.bytes,
 		Subscriptions: len(t.subs),
 	}
-	if n := t.history.len(); n > 0 {
+	if n := t.history.count; n > 0 {
 		state.Time = t.history.at(n - 1).Message().Time
 	}
 	return state

@@ -53,7 +53,7 @@ type TopicRule struct {
 
 // rules are the rules in force.
 type rules struct {
-	specific tree[*[2]TopicRule] // without a hook, and with one
+	specific tree[[2]TopicRule] // without a hook, and with one
 	general  [2]TopicRule
 	hook     tree[bool]
 }
@@ -68,7 +68,7 @@ func newRules(cfg Config) *rules {
 	}
 	for _, pattern := range cfg.HookTopics {
 		at, _ := r.hook.at(pattern, true)
-		at.value = true
+		at.value = new(true)
 	}
 	return r
 }

@@ -125,7 +125,7 @@ func (t *topic) nextLocked() uint64 {
 
 // newestLocked returns the offset of the newest change.
 func (t *topic) newestLocked() uint64 {
-	if n := t.history.len(); n > 0 {
+	if n := t.history.count; n > 0 {
 		return t.history.at(n - 1).Position().Offset
 	}
 	return t.history.lost
@@ -155,7 +155,7 @@ func (t *topic) lags() *wire.Problem {
 // were not offered yet: while the fan-out lags too far, and, if memory is short, until
 // they free as much as the new one needs.
 func (t *topic) makeRoomLocked(short bool, bytes int) {
-	for t.history.len() > 0 && (t.lagsLocked() || short && bytes > 0) {
+	for t.history.count > 0 && (t.lagsLocked() || short && bytes > 0) {
 		bytes -= t.history.front().Size()
 		t.evictLocked(wire.GapEvicted, evictedForMemory)
 	}
@@ -168,7 +168,7 @@ func (t *topic) positionLocked(offset uint64) wire.Position {
 // trimLocked evicts the oldest messages until the history is within its bounds. The newest
 // message stays until it expires, whatever its size.
 func (t *topic) trimLocked(now time.Time) {
-	for t.history.len() > 0 {
+	for t.history.count > 0 {
 		f := t.history.front()
 		reason := t.excessLocked(f, now)
 		if reason == "" || f.Position().Offset > t.mark {
@@ -184,7 +184,7 @@ func (t *topic) excessLocked(f *frame.Frame, now time.Time) wire.GapReason {
 	switch {
 	case now.Sub(f.Accepted()) >= most.HistoryAge || f.Expired(now):
 		return wire.GapExpired
-	case t.history.len() > 1 && (t.history.len() > most.HistoryMessages || t.history.bytes > most.HistoryBytes):
+	case t.history.count > 1 && (t.history.count > most.HistoryMessages || t.history.bytes > most.HistoryBytes):
 		return wire.GapEvicted
 	}
 	return ""
@@ -207,7 +207,7 @@ func (t *topic) evictLocked(reason wire.GapReason, why string) {
 // loseLocked drops the messages up to an offset. The fan-out calls Missed, in order with
 // its offers, so that every subscriber gets the gap before newer messages.
 func (t *topic) loseLocked(upTo uint64, reason wire.GapReason) {
-	for t.history.len() > 0 && t.history.front().Position().Offset <= upTo {
+	for t.history.count > 0 && t.history.front().Position().Offset <= upTo {
 		t.evictLocked(reason, string(reason))
 	}
 	t.history.lost, t.history.reason = upTo, reason
@@ -279,7 +279,7 @@ func (t *topic) restart(epoch string, floor uint64) {
 	if t.epoch == epoch {
 		return // it was created in the epoch
 	}
-	for t.history.len() > 0 {
+	for t.history.count > 0 {
 		t.evictLocked(wire.GapRestarted, string(wire.GapRestarted))
 	}
 	t.beginLocked(epoch, floor)
@@ -299,7 +299,7 @@ func (t *topic) sweep(now time.Time) bool {
 
 // isIdleLocked reports whether the topic has no messages, and no subscriber needs it.
 func (t *topic) isIdleLocked() bool {
-	if t.history.len() > 0 || t.pinned > 0 || t.fanning || t.announcing.Load() {
+	if t.history.count > 0 || t.pinned > 0 || t.fanning || t.announcing.Load() {
 		return false
 	}
 	for _, s := range t.subs {
@@ -319,7 +319,7 @@ func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
 		if at.Epoch != t.epoch || at.Offset < t.newestLocked() {
 			return false // it was created again since
 		}
-		for t.history.len() > 0 { // it was empty when the log got the entry
+		for t.history.count > 0 { // it was empty when the log got the entry
 			t.evictLocked(wire.GapExpired, string(wire.GapExpired))
 		}
 		t.head = max(t.head, at.Offset)

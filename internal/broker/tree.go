@@ -17,14 +17,14 @@ import (
 //
 // A tree of patterns finds the patterns that match a topic, the most specific first. A
 // tree of topics finds the topics that match a pattern.
-type tree[V comparable] struct {
+type tree[V any] struct {
 	root branch[V]
 }
 
 // A branch is where the names that begin with the same tokens continue.
-type branch[V comparable] struct {
+type branch[V any] struct {
 	next  map[string]*branch[V]
-	value V // of the name that ends here; the zero value: no name ends here
+	value *V // of the name that ends here; nil: no name ends here
 }
 
 // The wildcards of patterns; see wire.CheckPattern.
@@ -67,8 +67,7 @@ func (t *tree[V]) remove(name string) (removed int) { return t.root.remove(token
 
 func (b *branch[V]) remove(tokens []string) (removed int) {
 	if len(tokens) == 0 {
-		var none V
-		b.value = none
+		b.value = nil
 		return 0
 	}
 	next := b.next[tokens[0]]
@@ -76,22 +75,17 @@ func (b *branch[V]) remove(tokens []string) (removed int) {
 		return 0
 	}
 	removed = next.remove(tokens[1:])
-	if next.isEmpty() {
+	if next.value == nil && len(next.next) == 0 {
 		delete(b.next, tokens[0])
 		removed++
 	}
 	return removed
 }
 
-func (b *branch[V]) isEmpty() bool {
-	var none V
-	return b.value == none && len(b.next) == 0
-}
-
 // matching iterates over the values of the patterns that match the topic, in the order of
 // wire.MoreSpecific.
-func (t *tree[V]) matching(topic string) iter.Seq[V] {
-	return func(yield func(V) bool) {
+func (t *tree[V]) matching(topic string) iter.Seq[*V] {
+	return func(yield func(*V) bool) {
 		if len(t.root.next) > 0 {
 			t.root.matching(tokensOf(topic), wire.ReservedTopic(topic), yield)
 		}
@@ -100,7 +94,7 @@ func (t *tree[V]) matching(topic string) iter.Seq[V] {
 
 // matching reports whether to continue. If reserved is set, no wildcard matches the
 // first of the tokens.
-func (b *branch[V]) matching(tokens []string, reserved bool, yield func(V) bool) bool {
+func (b *branch[V]) matching(tokens []string, reserved bool, yield func(*V) bool) bool {
 	switch {
 	case b == nil:
 		return true
@@ -114,9 +108,8 @@ func (b *branch[V]) matching(tokens []string, reserved bool, yield func(V) bool)
 	return b.next[anyToken].matching(tokens[1:], false, yield) && b.next[anyRest].yield(yield)
 }
 
-func (b *branch[V]) yield(yield func(V) bool) bool {
-	var none V
-	return b == nil || b.value == none || yield(b.value)
+func (b *branch[V]) yield(yield func(*V) bool) bool {
+	return b == nil || b.value == nil || yield(b.value)
 }
 
 // names has the names of all topics twice: in a tree for patterns, and in a B-tree for
@@ -124,16 +117,16 @@ func (b *branch[V]) yield(yield func(V) bool) bool {
 // order is not the order of tokens ("a" < "a-b" < "a.b").
 type names struct {
 	mu     sync.RWMutex // taken after a shard's lock
-	tree   tree[string]
+	tree   tree[topic]
 	sorted btree.Set[string]
 }
 
-func (n *names) put(topic string) {
+func (n *names) put(t *topic) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	at, _ := n.tree.at(topic, true)
-	at.value = topic
-	n.sorted.Insert(topic)
+	at, _ := n.tree.at(t.name, true)
+	at.value = t
+	n.sorted.Insert(t.name)
 }
 
 func (n *names) remove(topic string) {
@@ -193,14 +186,14 @@ func (s *Search) isOver() bool { return s.visits <= 0 || len(s.found) > s.limit 
 
 // match finds the topics below a branch that match the rest of a pattern. At the first
 // token, wildcards do not match reserved topics.
-func (s *Search) match(b *branch[string], tokens []string, first bool) {
+func (s *Search) match(b *branch[topic], tokens []string, first bool) {
 	s.visits--
 	switch {
 	case b == nil || s.isOver():
 		return
 	case len(tokens) == 0:
-		if b.value != "" {
-			s.found = append(s.found, b.value)
+		if b.value != nil {
+			s.found = append(s.found, b.value.name)
 		}
 		return
 	case tokens[0] != anyToken && tokens[0] != anyRest:
@@ -213,21 +206,12 @@ func (s *Search) match(b *branch[string], tokens []string, first bool) {
 			return
 		case first && wire.ReservedTopic(token):
 		case tokens[0] == anyRest:
-			if next.value != "" {
-				s.found = append(s.found, next.value)
+			if next.value != nil {
+				s.found = append(s.found, next.value.name)
 			}
 			s.match(next, tokens, false)
 		default:
 			s.match(next, tokens[1:], false)
 		}
 	}
-}
-
-// recall reports whether the search may compare so many forgotten topics.
-func (s *Search) recall(topics uint64) bool {
-	if topics > uint64(s.recalls) {
-		return false
-	}
-	s.recalls -= int(topics)
-	return true
 }

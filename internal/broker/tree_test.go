@@ -34,7 +34,7 @@ func TestATreeFindsTheMostSpecificPatternFirst(t *testing.T) {
 			delete(have, pattern)
 		default:
 			at, created := patterns.at(pattern, true)
-			at.value = pattern
+			at.value = &pattern
 			have[pattern], branches = true, branches+created
 		}
 		topic := name("a", "b", "_c")
@@ -50,13 +50,16 @@ func TestATreeFindsTheMostSpecificPatternFirst(t *testing.T) {
 			}
 			return 1
 		})
-		got := slices.Collect(patterns.matching(topic))
+		var got []string
+		for pattern := range patterns.matching(topic) {
+			got = append(got, *pattern)
+		}
 		require.Equal(t, want, got, topic)
 	}
 	for pattern := range have {
 		branches -= patterns.remove(pattern)
 	}
-	require.True(t, patterns.root.isEmpty())
+	require.Empty(t, patterns.root.next)
 	require.Zero(t, branches, "every branch that was created was removed")
 	require.Zero(t, patterns.remove("never.put"))
 }
