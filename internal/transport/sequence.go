@@ -33,23 +33,21 @@ func (s *sequence) Read(b []byte) (n int, in incoming, err error) {
 		s.item = append(s.item, b...)
 		all = s.item
 	}
-	whole, err := s.scan.Next(all)
+	length, err := s.scan.Next(all)
 	switch {
 	case err != nil:
 		return 0, incoming{}, wire.NewProblem(wire.CodeInvalidRequest, "send a CBOR sequence (RFC 8742)", "the bytes cannot be read as CBOR: %v", err)
-	case len(all) > s.most && (!whole || s.scan.Length() > s.most):
+	case len(all) > s.most && (length == 0 || length > s.most):
 		return 0, incoming{}, commandTooLarge(s.most)
-	case !whole:
+	case length == 0:
 		if had == 0 {
 			s.item = append(s.item, b...)
 		}
 		return len(b), incoming{}, nil
 	}
-	n = s.scan.Length() - had
-	item := append(s.item[:0], all[:s.scan.Length()]...)
-	s.scan.Reset()
+	item := append(s.item[:0], all[:length]...)
 	if s.item = item[:0]; cap(item) > keptMessage {
 		s.item = nil
 	}
-	return n, incoming{command: item}, nil
+	return length - had, incoming{command: item}, nil
 }

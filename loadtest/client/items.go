@@ -48,18 +48,17 @@ func (s *itemScanner) step(b []byte, sink FrameSink) (int, error) {
 	if carried > 0 {
 		all = append(s.carry, b...)
 	}
-	whole, err := s.scan.Next(all)
+	n, err := s.scan.Next(all)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("frame %.40x: %w", all, err)
-	case !whole && len(all) > wire.MaxFrameBytes:
+	case n == 0 && len(all) > wire.MaxFrameBytes:
 		return 0, fmt.Errorf("frame %.40x is longer than %d bytes", all, wire.MaxFrameBytes)
-	case !whole:
+	case n == 0:
 		s.carry = append(s.carry[:carried], b...)
 		return len(b), nil
 	}
-	n := s.scan.Length()
-	s.carry, s.scan = s.carry[:0], cbor.Scan{}
+	s.carry = s.carry[:0]
 	f, err := s.items.parse(all[:n])
 	if err != nil {
 		return 0, err

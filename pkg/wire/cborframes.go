@@ -145,13 +145,11 @@ const (
 func (d *CBORDecoder) Next() (Content, error) {
 	for {
 		b := d.buffer.Bytes()
-		switch whole, err := d.scan.Next(b); {
+		switch length, err := d.scan.Next(b); {
 		case err != nil:
 			return Content{}, fmt.Errorf("frame %.40x: %w", b, err)
-		case whole:
-			item := d.buffer.Next(d.scan.Length())
-			d.scan.Reset()
-			return d.frames.read(item)
+		case length > 0:
+			return d.frames.read(d.buffer.Next(length))
 		case len(b) > MaxFrameBytes:
 			return Content{}, fmt.Errorf("frame %.40x is longer than %d bytes", b, MaxFrameBytes)
 		case errors.Is(d.err, io.EOF) && len(b) > 0:

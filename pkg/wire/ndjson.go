@@ -38,7 +38,11 @@ func appendMessage(dst []byte, m *Message) []byte {
 // type with text or base64.
 func (m *Message) AppendPayload(dst []byte) []byte {
 	if m.Type == "" {
-		return appendData(append(dst, `,"data":`...), m)
+		dst = append(dst, `,"data":`...)
+		if m.CBOR {
+			return cbor.AppendJSON(dst, m.Data)
+		}
+		return append(dst, m.Data...)
 	}
 	dst = cbor.AppendJSONString(append(dst, `,"type":`...), m.Type)
 	if m.IsText() {
@@ -47,14 +51,6 @@ func (m *Message) AppendPayload(dst []byte) []byte {
 	dst = append(dst, `,"base64":"`...)
 	dst = base64.StdEncoding.AppendEncode(dst, m.Data)
 	return append(dst, '"')
-}
-
-// appendData appends a JSON payload, which came in JSON or in CBOR.
-func appendData(dst []byte, m *Message) []byte {
-	if m.CBOR {
-		return cbor.AppendJSON(dst, m.Data)
-	}
-	return append(dst, m.Data...)
 }
 
 // appendGap appends g as one NDJSON line.

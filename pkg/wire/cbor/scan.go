@@ -24,9 +24,10 @@ const maxOpen = 2*MaxDepth + 4
 // ErrNested is the error of an item that nests deeper than any frame.
 var ErrNested = errors.New("it is too deep for a frame")
 
-// Next continues in b, which begins with the bytes of the previous call, and reports whether
-// the whole item is there. Length is its length then.
-func (s *Scan) Next(b []byte) (whole bool, err error) {
+// Next continues in b, which begins with the bytes of the previous call. It returns the
+// length of the item, or 0 if the item is not whole. After a whole item, the Scan is ready
+// for another one.
+func (s *Scan) Next(b []byte) (length int, err error) {
 	for s.at == 0 || len(s.open) > 0 {
 		r := Reader{b: b, at: s.at}
 		h, err := r.Head()
@@ -36,27 +37,22 @@ func (s *Scan) Next(b []byte) (whole bool, err error) {
 		}
 		switch {
 		case errors.Is(err, errCut):
-			return false, nil
+			return 0, nil
 		case err != nil:
-			return false, err
+			return 0, err
 		case size > MaxItemBytes:
-			return false, fmt.Errorf("it is longer than %d bytes", MaxItemBytes)
+			return 0, fmt.Errorf("it is longer than %d bytes", MaxItemBytes)
 		case size > uint64(r.Len()):
-			return false, nil
+			return 0, nil
 		}
 		s.at = r.at + int(size)
 		if err := s.count(h); err != nil {
-			return false, err
+			return 0, err
 		}
 	}
-	return true, nil
+	length, s.at = s.at, 0
+	return length, nil
 }
-
-// Reset prepares the Scan for another item.
-func (s *Scan) Reset() { s.at = 0 }
-
-// Length returns the length of the item after Next returned true.
-func (s *Scan) Length() int { return s.at }
 
 // count counts an item whose head was read, or a string that was read to its end.
 func (s *Scan) count(h Head) error {
@@ -106,13 +102,12 @@ func (s *Scan) enter(h Head) error {
 // Cut returns the first item of a CBOR sequence and the rest. It checks only where the item
 // ends. If the item is cut off, the error is io.ErrUnexpectedEOF.
 func Cut(sequence []byte) (item, rest []byte, err error) {
-	var s Scan
-	whole, err := s.Next(sequence)
-	if err == nil && !whole {
+	length, err := new(Scan).Next(sequence)
+	if err == nil && length == 0 {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
 		return nil, sequence, err
 	}
-	return sequence[:s.at:s.at], sequence[s.at:], nil
+	return sequence[:length:length], sequence[length:], nil
 }
