@@ -59,15 +59,13 @@ func TakeMember(format Format, least int, lead []byte, frames []*Frame) *Member 
 
 // BeginMember is TakeMember for a member that Continue ends.
 func BeginMember(format Format, least int, lead []byte, frames []*Frame) *Member {
-	for _, f := range frames {
-		if _, pays := f.Deflated(format, least); pays {
-			return beginMember(format, least, lead, frames)
-		}
+	pays := func(f *Frame) bool {
+		_, pays := f.Deflated(format, least)
+		return pays
 	}
-	return nil
-}
-
-func beginMember(format Format, least int, lead []byte, frames []*Frame) *Member {
+	if !slices.ContainsFunc(frames, pays) {
+		return nil
+	}
 	m := members.Get().(*Member)
 	m.put(gzipHeader, nil)
 	m.add(format, least, lead, frames)
@@ -109,21 +107,6 @@ func (m *Member) Raw() int { return m.raw }
 
 // MemberSize returns the size of a member with one frame, which has the given block.
 func MemberSize(block []byte) int { return len(gzipHeader) + len(block) + gzipTrailer }
-
-// inGzip returns the frame as a member of its own.
-func (f *Frame) inGzip(format Format) []byte {
-	m := beginMember(format, 0, nil, []*Frame{f})
-	defer m.Release()
-	m.end()
-	return m.appendTo(make([]byte, 0, m.size))
-}
-
-func (m *Member) appendTo(dst []byte) []byte {
-	for _, p := range m.parts {
-		dst = append(dst, p.Bytes...)
-	}
-	return dst
-}
 
 // add appends lead and frames. It first grows own for all their headers and the trailer:
 // parts refer to own, which must not move later.

@@ -42,7 +42,10 @@ func wantMember(t *testing.T, least int, lead string, frames ...*Frame) int {
 	for _, f := range frames {
 		want += string(f.Bytes(NDJSON))
 	}
-	member := m.appendTo(nil)
+	var member []byte
+	for _, p := range m.Parts() {
+		member = append(member, p.Bytes...)
+	}
 	require.Equal(t, want, decompressed(t, member))
 	require.Equal(t, len(want), m.Raw())
 	require.Equal(t, len(member), m.Size())

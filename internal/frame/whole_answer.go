@@ -6,7 +6,7 @@ import "strconv"
 // length in the middle. It is immutable: another date, format or origin needs another Head.
 type Head struct {
 	Format                    Format // of the body
-	Gzip                      bool   // the body is one gzip member
+	Gzip                      bool   // the body is one gzip member, which must pay; see Frame.Deflated
 	BeforeLength, AfterLength []byte
 
 	Second int64 // of its date; several heads of one second are in use at the same time
@@ -29,13 +29,18 @@ func (f *Frame) Whole(head *Head) []byte { return f.in(form{format: head.Format,
 
 // wholeOf returns the frame as the body of a whole answer.
 func (h *Head) wholeOf(f *Frame) []byte {
-	body := f.Bytes(h.Format)
+	size, body := len(f.Bytes(h.Format)), []Part{{Bytes: f.Bytes(h.Format)}}
 	if h.Gzip {
-		body = f.inGzip(h.Format)
+		m := TakeMember(h.Format, 0, nil, []*Frame{f})
+		defer m.Release()
+		size, body = m.Size(), m.Parts()
 	}
 	const digits = 8
-	b := make([]byte, 0, len(h.BeforeLength)+digits+len(h.AfterLength)+len(body))
-	return append(h.Append(b, len(body)), body...)
+	b := h.Append(make([]byte, 0, len(h.BeforeLength)+digits+len(h.AfterLength)+size), size)
+	for _, p := range body {
+		b = append(b, p.Bytes...)
+	}
+	return b
 }
 
 // dropWholesLocked drops the whole answers that a new one replaces: those of another
