@@ -95,21 +95,14 @@ func (h *history) read(dst []*frame.Frame, at wire.Position, how Reading, now ti
 	return r.frames, r.at
 }
 
-// newestByKey returns the index of the newest message of each key between two indices.
-// Messages without a key share one.
-func (h *history) newestByKey(from, to int) map[string]int {
-	newest := make(map[string]int)
-	for i := from; i < to; i++ {
-		newest[h.at(i).Message().Key] = i
-	}
-	return newest
-}
-
 // readAll reads from one index of the history to another, as far as the limit goes.
 func (r *reader) readAll(from, to int) {
-	var newest map[string]int
+	var newest map[string]int // index of the newest message of each key; those without a key share one
 	if r.how.Conflate {
-		newest = r.history.newestByKey(from, to)
+		newest = make(map[string]int)
+		for i := from; i < to; i++ {
+			newest[r.history.at(i).Message().Key] = i
+		}
 	}
 	for i := from; i < to; i++ {
 		f := r.history.at(i)

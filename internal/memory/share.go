@@ -141,20 +141,16 @@ func (u *UnreadBytes) Set(own, shared int) {
 	more, its := u.set(u.account, Unread, int64(own))
 	if waits := own+shared > 0; waits != u.waits {
 		u.waits = waits
-		u.account.setReader(u, waits)
+		u.account.readersMu.Lock()
+		if waits {
+			u.account.readers[u] = true
+		} else {
+			delete(u.account.readers, u)
+		}
+		u.account.readersMu.Unlock()
 	}
 	if most := u.account.share(); more > 0 && (u.account.Of(Unread) > most || its > most/2) {
 		u.account.wakeWatcher()
-	}
-}
-
-func (a *Account) setReader(u *UnreadBytes, waits bool) {
-	a.readersMu.Lock()
-	defer a.readersMu.Unlock()
-	if waits {
-		a.readers[u] = true
-	} else {
-		delete(a.readers, u)
 	}
 }
 
