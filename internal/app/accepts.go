@@ -14,13 +14,6 @@ type Accepts struct {
 	Gzip   bool         // the answer may be in gzip
 }
 
-// AcceptsOf reads the values of Accept and of Accept-Encoding.
-func AcceptsOf(accept, encoding []string) Accepts {
-	accepts := accepted(accept)
-	accepts.Gzip = acceptsGzip(encoding)
-	return accepts
-}
-
 // formats are the formats of polls: the name in format=, and the ranges of Accept that
 // include the format, the widest first. Of two formats with the same weight the first wins.
 var formats = []struct {
@@ -33,14 +26,16 @@ var formats = []struct {
 	{"cbor", frame.CBOR, []string{"*/*", "application/*", "application/cbor-seq"}},
 }
 
-// accepted reads an Accept header. The format with the highest weight wins, and the most
-// specific range that includes a format decides its weight (RFC 9110, section 12.5.1).
-func accepted(accept []string) Accepts {
+// AcceptsOf reads the values of Accept and of Accept-Encoding. The format with the highest
+// weight wins, and the most specific range that includes a format decides its weight
+// (RFC 9110, section 12.5.1).
+func AcceptsOf(accept, encoding []string) Accepts {
+	best, highest := Accepts{Gzip: acceptsGzip(encoding)}, 0.0
 	if strings.Trim(strings.Join(accept, ","), ", \t") == "" {
-		return Accepts{}
+		return best
 	}
+	best.None = true
 	weights := weightsOf(accept)
-	best, highest := Accepts{None: true}, 0.0
 	for _, f := range formats {
 		weight := 0.0
 		for _, r := range f.ranges {
@@ -49,7 +44,7 @@ func accepted(accept []string) Accepts {
 			}
 		}
 		if weight > highest {
-			best, highest = Accepts{Format: f.format}, weight
+			best.Format, best.None, highest = f.format, false, weight
 		}
 	}
 	return best

@@ -24,10 +24,10 @@ func TestAcceptFollowsRFC9110(t *testing.T) {
 		"application/*;q=0.0, */*":            false,
 		"text/plain;q=0.5, application/x-ndj": false,
 	} {
-		require.Equal(t, want, !accepted([]string{accept}).None, "Accept: %s", accept)
+		require.Equal(t, want, !AcceptsOf([]string{accept}, nil).None, "Accept: %s", accept)
 	}
-	require.False(t, accepted(nil).None)
-	require.False(t, accepted([]string{"text/html", "*/*"}).None, "two headers are one list")
+	require.False(t, AcceptsOf(nil, nil).None)
+	require.False(t, AcceptsOf([]string{"text/html", "*/*"}, nil).None, "two headers are one list")
 }
 
 func TestTheFormatWithTheHighestWeightWins(t *testing.T) {
@@ -41,7 +41,7 @@ func TestTheFormatWithTheHighestWeightWins(t *testing.T) {
 		"application/x-ndjson;q=0, */*":                      frame.CBOR,
 		"application/cbor-seq;q=0.2, application/json;q=0.2": frame.NDJSON,
 	} {
-		got := accepted([]string{accept})
+		got := AcceptsOf([]string{accept}, nil)
 		require.False(t, got.None, accept)
 		require.Equal(t, want, got.Format, accept)
 	}

@@ -106,6 +106,14 @@ func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
 	return p.Spread()
 }
 
+// problemOf returns a problem with err as its detail, or nil if err is nil.
+func problemOf(err error, code wire.Code, remedy string) error {
+	if err == nil {
+		return nil
+	}
+	return wire.NewProblem(code, remedy, "%v", err)
+}
+
 func internal() *wire.Problem {
 	return wire.NewProblem(wire.CodeInternal, "retry later; if it fails again, see the daemon's log", "the daemon failed")
 }

@@ -68,13 +68,10 @@ func (m *message) setPayload(body []byte, most int) (err error) {
 	}
 	switch {
 	case m.isJSON:
-		if m.Data, err = wire.CompactJSON(body); err != nil {
-			return wire.NewProblem(wire.CodeInvalidBody, "send one JSON value, or name another Content-Type", "%v", err)
-		}
+		m.Data, err = wire.CompactJSON(body)
+		return problemOf(err, wire.CodeInvalidBody, "send one JSON value, or name another Content-Type")
 	case m.Type == wire.CBORType:
-		if err := m.SetCBOR(body); err != nil {
-			return wire.NewProblem(wire.CodeInvalidBody, "send one CBOR item, or name another Content-Type", "%v", err)
-		}
+		return problemOf(m.SetCBOR(body), wire.CodeInvalidBody, "send one CBOR item, or name another Content-Type")
 	default:
 		m.Data = body
 	}
@@ -104,10 +101,7 @@ func checkKey(key string) error {
 }
 
 func checkClient(client string) error {
-	if err := wire.CheckClient(client); err != nil {
-		return wire.NewProblem(wire.CodeInvalidRequest, "choose another client, such as a UUID, or leave it out", "%v", err)
-	}
-	return nil
+	return problemOf(wire.CheckClient(client), wire.CodeInvalidRequest, "choose another client, such as a UUID, or leave it out")
 }
 
 // idOf returns the idempotency key, or "" if there is none.
@@ -124,10 +118,7 @@ func idOf(given Header) (string, error) {
 
 // badID returns the problem for an error of an idempotency key, or nil.
 func badID(err error) error {
-	if err == nil {
-		return nil
-	}
-	return wire.NewProblem(wire.CodeInvalidRequest, "make a new key for each message, such as a UUID, and send it again with each attempt", "%v", err)
+	return problemOf(err, wire.CodeInvalidRequest, "make a new key for each message, such as a UUID, and send it again with each attempt")
 }
 
 // mediaTypeOf returns the type of the message: empty for JSON. SetCBOR may make JSON of
@@ -249,13 +240,10 @@ func readCBORItem(raw []byte) (*wire.PublishItem, error) {
 	}
 	r := cbor.NewReader(kept["bytes"])
 	head, err := r.Head()
-	if err == nil && head.Major != cbor.Bytes {
-		err = errors.New("bytes is not a byte string")
+	if err != nil || head.Major != cbor.Bytes {
+		return nil, unreadable(errors.New("bytes is not a byte string"))
 	}
-	var content []byte
-	if err == nil {
-		content, err = r.StringBody(head)
-	}
+	content, err := r.StringBody(head)
 	if err != nil {
 		return nil, unreadable(err)
 	}

@@ -196,9 +196,7 @@ func (e EventStream) lastEventID(q *query) transport.EventID {
 		return transport.EventID{}
 	}
 	id, err := transport.ParseEventID(text)
-	if err != nil {
-		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give the id of an event of this stream, or none", "%v", err))
-	}
+	q.fail(problemOf(err, wire.CodeInvalidPosition, "give the id of an event of this stream, or none"))
 	return id
 }
 

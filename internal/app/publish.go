@@ -134,7 +134,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 
 // mayPublish checks the name, the permission, and the rates of the topic.
 func (a *App) mayPublish(c *Caller, to broker.Route, topic string) error {
-	if err := a.mayWrite(c, auth.Publish, topic); err != nil {
+	if err := a.mayUse(c, auth.Publish, topic); err != nil {
 		return err
 	}
 	if err := a.cfg.Limiter.AdmitTopic(to.Rule().Pattern, c.Who); err != nil {

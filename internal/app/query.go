@@ -230,8 +230,5 @@ func openingOf(topics []wire.Start, client string, echo *bool) (o session.Openin
 }
 
 func checkTopic(topic string) error {
-	if err := wire.CheckTopic(topic); err != nil {
-		return wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md, Words", "%v", err)
-	}
-	return nil
+	return problemOf(wire.CheckTopic(topic), wire.CodeInvalidTopic, "see PROTOCOL.md, Words")
 }

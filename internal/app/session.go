@@ -120,16 +120,14 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 }
 
 // SessionState calls answer with the state of a session; see session.State.
-func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState, iter.Seq[wire.SubscriptionState]) error) (err error) {
-	defer a.recovered(&err)
+func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState, iter.Seq[wire.SubscriptionState]) error) error {
 	var s *session.Session
 	find := func() (err error) { s, err = a.session(&c, []byte(id)); return err }
 	return a.readLong(ctx, &c, find, func() error { return answer(s.State(time.Now())) })
 }
 
 // CloseSession ends a session.
-func (a *App) CloseSession(ctx context.Context, c Caller, id string) (err error) {
-	defer a.recovered(&err)
+func (a *App) CloseSession(ctx context.Context, c Caller, id string) error {
 	var s *session.Session
 	find := func() (err error) { s, err = a.session(&c, []byte(id)); return err }
 	return a.read(ctx, &c, find, func() error { a.cfg.Sessions.End(s); return nil })
@@ -150,7 +148,13 @@ func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.D
 	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
 		q := parseQuery(rawQuery)
 		format = q.format(accepts)
-		return connectRequestOf(&q), format, q.err
+		r = wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
+		q.limitRate(r.Topics, transport.Stream)
+		echo, ack := q.truth("echo", true), q.number("ack", 0, maxAck, 0)
+		if r.Echo = &echo; q.values.Has("ack") {
+			r.Ack = &ack
+		}
+		return r, format, q.err
 	})
 }
 
@@ -208,17 +212,6 @@ func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 		return 0, ackMissing()
 	}
 	return *r.Ack, nil
-}
-
-// connectRequestOf reads the query that opens a WebSocket.
-func connectRequestOf(q *query) wire.ConnectRequest {
-	r := wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
-	q.limitRate(r.Topics, transport.Stream)
-	echo, ack := q.truth("echo", true), q.number("ack", 0, maxAck, 0)
-	if r.Echo = &echo; q.values.Has("ack") {
-		r.Ack = &ack
-	}
-	return r
 }
 
 // ReadSessionList reads a query for the list of sessions: how many, and in which order.

@@ -21,7 +21,8 @@ const (
 
 // read makes the checks of the calls that read or delete, check last. It calls do with a
 // slot, which is held until do has answered.
-func (a *App) read(ctx context.Context, c *Caller, check, do func() error) error {
+func (a *App) read(ctx context.Context, c *Caller, check, do func() error) (err error) {
+	defer a.recovered(&err)
 	if err := a.admit(c, limit.Requests); err != nil {
 		return err
 	}
@@ -47,15 +48,13 @@ func (a *App) readLong(ctx context.Context, c *Caller, check, do func() error) e
 }
 
 // Call calls answer for a request that needs no permission.
-func (a *App) Call(ctx context.Context, c Caller, answer func() error) (err error) {
-	defer a.recovered(&err)
+func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 	return a.read(ctx, &c, func() error { return nil }, answer)
 }
 
 // Topics calls answer with a page of the topics that the caller may subscribe to. Each
 // part is made when answer asks for it.
-func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(parts iter.Seq[wire.TopicList]) error) (err error) {
-	defer a.recovered(&err)
+func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(parts iter.Seq[wire.TopicList]) error) error {
 	q := parseQuery(rawQuery)
 	after, n := q.one("after"), q.pageSize()
 	return a.readLong(ctx, &c, func() error { return q.err }, func() error { return answer(a.topics(&c, after, n)) })
@@ -80,9 +79,8 @@ func (a *App) topics(c *Caller, after string, n int) iter.Seq[wire.TopicList] {
 const topicsAtOnce = 64
 
 // Topic calls answer with the state of a topic.
-func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) (err error) {
-	defer a.recovered(&err)
-	return a.read(ctx, &c, func() error { return a.mayRead(&c, topic) }, func() error {
+func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
+	return a.read(ctx, &c, func() error { return a.mayUse(&c, auth.Subscribe, topic) }, func() error {
 		state, ok := a.cfg.Broker.Topic(topic)
 		if !ok {
 			return topicUnknown(topic, toHaveIt)
@@ -98,34 +96,26 @@ func topicUnknown(topic, remedy string) *wire.Problem {
 	return wire.NewProblem(wire.CodeTopicUnknown, remedy, "topic %s does not exist", wire.Quote(topic))
 }
 
-func (a *App) mayRead(c *Caller, topic string) error {
+// mayUse checks the name of a topic to read or change, and the permission.
+func (a *App) mayUse(c *Caller, action auth.Action, topic string) error {
 	if err := checkTopic(topic); err != nil {
 		return err
 	}
-	return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic)
+	if action != auth.Subscribe && wire.ReservedTopic(topic) {
+		return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %s is the daemon's own", wire.Quote(topic))
+	}
+	return a.cfg.Authority.Allow(c.principal, action, topic)
 }
 
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
-func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) (err error) {
-	defer a.recovered(&err)
-	return a.read(ctx, &c, func() error { return a.mayWrite(&c, auth.Delete, topic) }, func() error {
+func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
+	return a.read(ctx, &c, func() error { return a.mayUse(&c, auth.Delete, topic) }, func() error {
 		state, ok := a.cfg.Broker.Delete(topic, time.Now())
 		if !ok {
 			return topicUnknown(topic, "check the name against GET /v1/topics")
 		}
 		return answer(state)
 	})
-}
-
-// mayWrite checks the name of a topic to change, and the permission.
-func (a *App) mayWrite(c *Caller, action auth.Action, topic string) error {
-	if err := checkTopic(topic); err != nil {
-		return err
-	}
-	if wire.ReservedTopic(topic) {
-		return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %s is the daemon's own", wire.Quote(topic))
-	}
-	return a.cfg.Authority.Allow(c.principal, action, topic)
 }
 
 // A History is a request for a topic's history.
@@ -136,11 +126,10 @@ type History struct {
 
 // History calls answer with the frames of a topic's history, if any. Each piece is read
 // when answer asks for it.
-func (a *App) History(ctx context.Context, c Caller, h History, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) (err error) {
-	defer a.recovered(&err)
+func (a *App) History(ctx context.Context, c Caller, h History, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) error {
 	q := parseQuery(h.Query)
 	n, format, start := q.pageSize(), q.format(h.Accepts), q.startOf(h.Topic)
-	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayRead(&c, h.Topic), q.err) }, func() error {
+	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.Subscribe, h.Topic), q.err) }, func() error {
 		if !a.cfg.Broker.Has(h.Topic) {
 			return topicUnknown(h.Topic, toHaveIt)
 		}
