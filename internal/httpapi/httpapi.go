@@ -47,8 +47,7 @@ type API struct {
 	router  *mux.Router
 	serving sync.RWMutex // each request holds it for reading; Wait locks it and never unlocks
 	origins *cors.Policy // without it, any web page could publish from its reader's browser
-	lane    *lane.Lane   // takes no connection unless twoWay has it
-	twoWay  lane.Host
+	lane    *lane.Lane
 }
 
 // New returns an API made of cfg. Call Tick about once a second.
@@ -71,11 +70,11 @@ func New(cfg Config) *API {
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
 		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
 	})
-	a.lane = a.newLane()
-	a.twoWay = lane.Host{App: a.App, Polls: a.Polls, Limiter: a.Limiter}
-	if a.Lane != LaneOff && a.Lane != "" {
-		a.twoWay.Lane = a.lane
-	}
+	a.lane = lane.New(lane.Config{
+		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins,
+		Off: a.Lane == LaneOff || a.Lane == "", HandOff: a.Lane == LaneHandOff,
+		Idle: laneIdle,
+	})
 	return a
 }
 

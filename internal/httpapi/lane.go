@@ -4,7 +4,6 @@ import (
 	"net"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
@@ -22,14 +21,8 @@ const (
 // net/http.
 const laneIdle = 2 * time.Minute
 
-func (a *API) newLane() *lane.Lane {
-	return lane.New(lane.Config{
-		App: a.App, Polls: a.Polls, Metrics: a.Metrics, Origins: a.origins, HandOff: a.Lane == LaneHandOff, Idle: laneIdle,
-	})
-}
-
 // TCPHost returns the host of TCP connections.
-func (a *API) TCPHost() transport.Host { return &a.twoWay }
+func (a *API) TCPHost() transport.Host { return a.lane }
 
 // Listener returns the listener of connections that the lane hands back. The http.Server
 // must serve it too, with listen.NewContext as its ConnContext.
@@ -45,18 +38,8 @@ func (a *API) Tick(now time.Time) { a.lane.Tick(now) }
 // while its request waits with an unread body.
 func (a *API) Drain() <-chan struct{} {
 	a.Limiter.Release()
-	twoWay, onLane := a.Polls.Drain(), a.lane.Drain()
-	all := make(chan struct{})
-	go func() {
-		<-twoWay
-		<-onLane
-		close(all)
-	}()
-	return all
+	return a.lane.Drain()
 }
 
 // Close closes the connections that are left after Drain, and so its channel.
-func (a *API) Close() {
-	a.Polls.Close()
-	a.lane.Close()
-}
+func (a *API) Close() { a.lane.Close() }

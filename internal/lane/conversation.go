@@ -26,10 +26,10 @@ type conversation struct {
 	shut        bool // our side is closed
 }
 
-// Carry takes over a two-way connection and serves it until either side ends it. It
+// takeDuplex takes over a two-way connection and serves it until either side ends it. It
 // returns false if it cannot; then it has changed nothing. If it returns true, the lane
 // ends the session of a connection without session=.
-func (l *Lane) Carry(nc net.Conn, d transport.Duplex) bool {
+func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
 	under, _ := unwrap(nc)
 	if under == nil || !l.cfg.HandOff || len(d.Ahead) > bufferBytes {
 		return false

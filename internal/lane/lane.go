@@ -41,8 +41,12 @@ import (
 type Config struct {
 	App     *app.App
 	Polls   *transport.Server
+	Limiter *limit.Limiter
 	Metrics *metrics.Metrics
 	Origins *cors.Policy
+
+	// Off leaves all requests to net/http, and gives two-way connections goroutines.
+	Off bool
 
 	// HandOff parks polls on their connections. Otherwise each poll parks a goroutine on
 	// its session's queue. See session.Outlet.
@@ -52,8 +56,8 @@ type Config struct {
 	Idle time.Duration
 }
 
-// A Lane serves the connections that it has taken over. All methods may be called
-// concurrently. It needs a call of Tick about each second, an http.Server that serves
+// A Lane serves the connections that it has taken over. It implements transport.Host. All
+// methods may be called concurrently. It needs a call of Tick about each second, an http.Server that serves
 // Listener, and Close at the end.
 type Lane struct {
 	cfg     Config // immutable, like the next six
@@ -128,31 +132,25 @@ const restTimeout = 10 * time.Second
 // poll. It returns false if it cannot; then it has changed nothing. If it returns true,
 // the lane ends the session of a stateless poll.
 func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) bool {
-	taken, lost := l.take(w, r, func(c *conn) { c.beginPoll(s, req) })
-	if lost {
-		l.cfg.App.End(s)
-	}
-	return taken
+	return l.take(w, r, func(c *conn) { c.beginPoll(s, req) })
 }
 
 // TakePublish takes over the connection of a publish that net/http has read, and answers
 // the publish. It returns false if it cannot; then it has changed nothing.
 func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published) bool {
-	taken, _ := l.take(w, r, func(c *conn) { c.writePublished(published) })
-	return taken
+	return l.take(w, r, func(c *conn) { c.writePublished(published) })
 }
 
 // take takes the connection of r away from net/http and begins with do. It returns false
 // if the lane cannot serve the connection, or net/http has to close it after the answer.
-// lost says that taking it has broken the connection.
-func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) (taken, lost bool) {
+func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool {
 	nc, strikes := unwrap(listen.FromContext(r.Context()))
 	if nc == nil || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
-		return false, false
+		return false
 	}
 	c := l.adopt(nc, l.cfg.Origins.Index(r.Header.Get("Origin")))
 	if c == nil {
-		return false, false
+		return false
 	}
 	c.requests.strikes, c.who = strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	if r.Method == http.MethodPost {
@@ -160,20 +158,19 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) (tak
 	}
 	_, buffered, err := http.NewResponseController(w).Hijack()
 	_ = nc.Close() // c.fd keeps the connection open
-	if err != nil {
-		c.begin((*conn).close)
-		return true, true
+	c.failed = err != nil
+	if !c.failed {
+		ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // fits: net/http reads half of a buffer at a time
+		c.prefill(ahead)
 	}
-	ahead, _ := buffered.Reader.Peek(buffered.Reader.Buffered()) // fits: net/http reads half of a buffer at a time
-	c.prefill(ahead)
 	c.begin(do)
-	return true, false
+	return true
 }
 
 // adopt makes nc a connection of the lane, or returns nil. begin must follow. The caller
 // closes nc as soon as nobody else reads it.
 func (l *Lane) adopt(nc *listen.Conn, origin int) *conn {
-	if !supported || l.draining.Load() {
+	if l.cfg.Off || l.draining.Load() {
 		return nil
 	}
 	fd, err := duplicate(nc)
@@ -212,15 +209,17 @@ func (c *conn) begin(do func(*conn)) {
 }
 
 // Drain stops taking connections over. It closes connections without a parked poll at
-// once, and the others after their answers. The channel is closed when the lane has no
-// connection and no goroutine for one.
+// once, and the others after their answers. Two-way connections end with their sessions.
+// The channel is closed when the lane has no connection and no goroutine for one.
 func (l *Lane) Drain() <-chan struct{} {
+	twoWay := l.cfg.Polls.Drain()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draining.Store(true)
 	l.postAllLocked(func(loop *loop) { loop.each((*conn).takeBack) })
 	drained := make(chan struct{})
 	go func() {
+		<-twoWay
 		l.running.Wait()
 		close(drained)
 	}()
@@ -229,6 +228,7 @@ func (l *Lane) Drain() <-chan struct{} {
 
 // Close closes the connections that are left, and waits for all goroutines of the lane.
 func (l *Lane) Close() {
+	l.cfg.Polls.Close()
 	l.mu.Lock()
 	l.postAllLocked((*loop).closeAll)
 	l.closed = true

@@ -11,9 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// supported says that the lane works on this system. Elsewhere net/http serves everything.
-const supported = true
-
 // A poller is an epoll instance, and an eventfd that wakes the loop. Go's poller watches
 // the instance, as it does any file, so a waiting loop blocks no thread. open sets the
 // fields; they do not change until shut.

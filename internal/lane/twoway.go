@@ -14,48 +14,40 @@ import (
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
-// A Host serves two-way connections: on a lane if the lane takes them, otherwise with two
-// goroutines each. It implements transport.Host, which opens connections on TCP.
-type Host struct {
-	App     *app.App
-	Polls   *transport.Server
-	Limiter *limit.Limiter
-	Lane    *Lane // nil: off
-}
-
 // Owner returns the owner of the bytes that the daemon holds for a connection. They count
 // against who.
 func Owner(c net.Conn, who limit.Who) memory.Owner { return &owner{who, c} }
 
 // Converse implements transport.Host.
-func (h *Host) Converse(c net.Conn) *transport.Conversation {
-	return h.Polls.NewTCP(Owner(c, listen.Counted(c).Who(nil)), time.Now())
+func (l *Lane) Converse(c net.Conn) *transport.Conversation {
+	return l.cfg.Polls.NewTCP(Owner(c, listen.Counted(c).Who(nil)), time.Now())
 }
 
 // Open implements transport.Host.
-func (h *Host) Open(c net.Conn, first []byte) (transport.Duplex, error) {
-	d, err := h.App.ConnectByItem(app.Caller{Who: listen.Counted(c).Who(nil)}, first)
+func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
+	d, err := l.cfg.App.ConnectByItem(app.Caller{Who: listen.Counted(c).Who(nil)}, first)
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
 			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}
 		}
 		return d, nil
 	}
-	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !h.Limiter.Hold(context.Background(), refusal) {
+	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !l.cfg.Limiter.Hold(context.Background(), refusal) {
 		return d, app.ErrClientGone
 	}
-	if p := h.App.Problem(err); p != nil {
+	if p := l.cfg.App.Problem(err); p != nil {
 		return d, p
 	}
 	return d, err
 }
 
-// Carry implements transport.Host. It also serves WebSockets.
-func (h *Host) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
+// Carry implements transport.Host. It also serves WebSockets. A connection that the loops
+// cannot take has two goroutines.
+func (l *Lane) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 	listen.Of(c).Opened()
-	if h.Lane == nil || !h.Lane.Carry(c, d) {
-		defer h.App.End(d.Session)
-		h.Polls.Serve(ctx, c, d)
+	if !l.takeDuplex(c, d) {
+		defer l.cfg.App.End(d.Session)
+		l.cfg.Polls.Serve(ctx, c, d)
 	}
 }
 
