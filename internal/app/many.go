@@ -26,17 +26,10 @@ type manyPublish struct {
 	late   *limit.Refusal // a refusal that delays the answer; nil: none
 }
 
-// A Many is a request that publishes many messages.
-type Many struct {
-	Query                       string
-	ContentType, IdempotencyKey Header
-	Body                        Body
-}
-
-// PublishMany publishes messages in order, each like Publish, and calls answer with a result
-// for each, in the format of the request. An error refuses the whole request. A delayed refusal of one message delays the
-// answer, which then holds no slot.
-func (a *App) PublishMany(ctx context.Context, c Caller, p Many, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
+// PublishMany publishes the messages in the body in order, each like Publish, and calls
+// answer with a result for each, in the format of the request. An error refuses the whole
+// request. A delayed refusal of one message delays the answer, which then holds no slot.
+func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
 	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return why
@@ -142,7 +135,7 @@ const sequenceType = "application/cbor-seq"
 
 // formOfMany returns the format of the request. It refuses parameters of a single message,
 // which would seem to apply to all.
-func formOfMany(p Many) (*manyForm, error) {
+func formOfMany(p Publish) (*manyForm, error) {
 	if p.Query != "" || p.IdempotencyKey.Count > 0 {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
 			"a publish of many messages has no query and no Idempotency-Key header")

@@ -24,9 +24,9 @@ type Hook interface {
 // most once. The error may be a *wire.Problem.
 type Body func(most int) ([]byte, error)
 
-// A Publish is a request to publish one message.
+// A Publish is a request to publish one message, or many.
 type Publish struct {
-	Topic, Query                string // the query is raw
+	Topic, Query                string // the query is raw; many messages name their topics
 	ContentType, IdempotencyKey Header
 
 	// Payload is the body; Publish copies it. If Body is not nil, it reads the body

@@ -118,20 +118,14 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 	})
 }
 
-// A History is a request for a topic's history.
-type History struct {
-	Topic, Query string // the query is raw
-	Accepts      Accepts
-}
-
 // History calls answer with the frames of a topic's history, if any. Each piece is read
 // when answer asks for it.
-func (a *App) History(ctx context.Context, c Caller, h History, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) error {
-	q := parseQuery(h.Query)
-	n, format, start := q.pageSize(), q.format(h.Accepts), q.startOf(h.Topic)
-	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.Subscribe, h.Topic), q.err) }, func() error {
-		if !a.cfg.Broker.Has(h.Topic) {
-			return topicUnknown(h.Topic, toHaveIt)
+func (a *App) History(ctx context.Context, c Caller, topic, rawQuery string, accepts Accepts, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) error {
+	q := parseQuery(rawQuery)
+	n, format, start := q.pageSize(), q.format(accepts), q.startOf(topic)
+	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.Subscribe, topic), q.err) }, func() error {
+		if !a.cfg.Broker.Has(topic) {
+			return topicUnknown(topic, toHaveIt)
 		}
 		return answer(a.history(start, n), format)
 	})

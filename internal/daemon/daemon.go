@@ -119,7 +119,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		Metrics: m, Log: log, Limits: shown,
 	})
 	d.api = httpapi.New(httpapi.Config{
-		App: d.app, Broker: b, Limiter: limiter, Polls: d.polls, Metrics: m,
+		App: d.app, Limiter: limiter, Polls: d.polls, Metrics: m,
 		Lane:    httpapi.LaneWay(cfg.Lane),
 		Origins: cfg.Origins,
 	})

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -13,14 +14,13 @@ import (
 type sink struct {
 	api    *API
 	w      *response
-	flush  *http.ResponseController
 	format frame.Format
 	gzip   bool         // a whole answer may be in gzip
 	parts  []frame.Part // memory of plain
 }
 
 func (a *API) sink(w http.ResponseWriter, format frame.Format, gzip bool) *sink {
-	return &sink{api: a, w: w.(*response), flush: http.NewResponseController(w), format: format, gzip: gzip}
+	return &sink{api: a, w: w.(*response), format: format, gzip: gzip}
 }
 
 // begin gives the client the write timeout to read what follows, and names its format.
@@ -67,11 +67,12 @@ func (to *sink) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	if err := to.w.write(parts); err != nil {
 		return 0, err
 	}
-	if to.flush.Flush() != nil {
+	answer := http.NewResponseController(to.w)
+	if answer.Flush() != nil {
 		return 0, app.ErrClientGone
 	}
-	clear(to.parts) // a stream may wait long for the next frames
-	to.api.endWriting(to.w)
+	clear(to.parts)                          // a stream may wait long for the next frames
+	_ = answer.SetWriteDeadline(time.Time{}) // HTTP/2 resets a stream at its deadline, even if nothing is being written
 	return size, nil
 }
 

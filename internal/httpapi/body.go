@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -17,38 +16,35 @@ import (
 // account, and against the client's address.
 type body struct {
 	io.ReadCloser
-	api  *API
-	who  limit.Who
-	held memory.UnfinishedBytes
-	read int64
+	memory *memory.Account
+	answer *response
+	held   memory.UnfinishedBytes
+	read   int64
 }
 
 // Read implements io.Reader. The error may be a *wire.Problem.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
-	if full := b.held.Set(b.api.Broker.Memory(), b.read, b); full != nil {
+	if full := b.held.Set(b.memory, b.read, b.answer); full != nil {
 		return 0, full
 	}
 	return n, err
 }
 
 // over ends the count. It may be called again.
-func (b *body) over() { _ = b.held.Set(b.api.Broker.Memory(), 0, b) }
-
-// Client implements memory.Holder.
-func (b *body) Client() *memory.Client { return b.who.Client() }
+func (b *body) over() { _ = b.held.Set(b.memory, 0, b.answer) }
 
 // expectBody gives the client the rest timeout to send the body, and counts its bytes
 // until over is called. It is for every request: net/http reads what a handler has not
 // read before it sends the answer.
-func (a *API) expectBody(w http.ResponseWriter, r *http.Request) (over func()) {
+func (a *API) expectBody(w *response, r *http.Request) (over func()) {
 	if !hasBody(r) {
 		return func() {}
 	}
 	// An error means that the connection has no deadlines, as in some tests.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.Polls.Config().RestTimeout))
-	b := &body{ReadCloser: r.Body, api: a, who: a.addressOf(r)}
+	b := &body{ReadCloser: r.Body, memory: a.Polls.Memory(), answer: w}
 	r.Body = b
 	return b.over
 }
@@ -70,7 +66,8 @@ func hasBody(r *http.Request) bool { return r.ContentLength != 0 }
 // bodyOf returns a function that reads r's body.
 func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
 	return func(most int) ([]byte, error) {
-		body, err := readAll(http.MaxBytesReader(w.(*response).ResponseWriter, r.Body, int64(most)))
+		// ReadAll allocates as bytes arrive, whatever length was announced.
+		body, err := io.ReadAll(http.MaxBytesReader(w.(*response).ResponseWriter, r.Body, int64(most)))
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, app.TooLarge(most)
 		}
@@ -82,15 +79,8 @@ func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
 		}
 		// The rest of the request has no deadline: it may be a poll.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		return body, nil
+		return bytes.Clone(body), nil // without spare capacity: history may keep it for long
 	}
-}
-
-// readAll reads r to its end. It allocates as bytes arrive, whatever length was announced,
-// and returns a slice without spare capacity: history may keep it for long.
-func readAll(r io.Reader) ([]byte, error) {
-	body, err := io.ReadAll(r)
-	return bytes.Clone(body), err
 }
 
 // requestBodyOf is bodyOf for a body that is not kept: its bytes no longer count once it is

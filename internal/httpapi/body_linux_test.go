@@ -41,8 +41,8 @@ func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
 func (k *kit) wantUnfinished(bytes int64) {
 	k.Helper()
 	begun := time.Now()
-	for now := begun; k.api.Broker.Memory().Of(memory.Unfinished) != bytes; now = now.Add(time.Second) {
-		require.Less(k, time.Since(begun), surely, "%d are", k.api.Broker.Memory().Of(memory.Unfinished))
+	for now := begun; k.api.Polls.Memory().Of(memory.Unfinished) != bytes; now = now.Add(time.Second) {
+		require.Less(k, time.Since(begun), surely, "%d are", k.api.Polls.Memory().Of(memory.Unfinished))
 		if bytes == 0 {
 			k.api.Tick(now)
 		}

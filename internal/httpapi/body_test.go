@@ -32,8 +32,8 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 			conns = append(conns, k.postOn(i%5, 900_000, 1_000_000))
 			synctest.Wait() // bodies that arrive together may be refused more often than necessary
 		}
-		require.LessOrEqual(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(8<<20+100*1000), "a quarter, and a reading each")
-		require.Greater(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(6<<20))
+		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+100*1000), "a quarter, and a reading each")
+		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
 		large := "[" + strings.Repeat(" ", 800_000) + "]"
 		p := k.wantProblem(wire.CodeOverloaded, "POST", "/v1/messages", large, jsonType)
 		require.Contains(t, p.Remedy, "memory.budget")
@@ -45,7 +45,7 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 			nc.Close()
 		}
 		synctest.Wait()
-		require.Zero(t, k.api.Broker.Memory().Of(memory.Unfinished))
+		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 		k.wantOK("/v1/messages", large, jsonType)
 	})
 }
@@ -59,8 +59,8 @@ func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 			conns = append(conns, k.postOn(1, 900_000, 1_000_000))
 			synctest.Wait()
 		}
-		require.LessOrEqual(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(4<<20+60*1000), "half of a quarter, and a reading each")
-		require.Greater(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(3<<20))
+		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(4<<20+60*1000), "half of a quarter, and a reading each")
+		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(3<<20))
 
 		one := k.postOn(1, 800_000, 800_000)
 		text, err := bufio.NewReader(one).ReadString('}')
@@ -72,7 +72,7 @@ func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 			nc.Close()
 		}
 		synctest.Wait()
-		require.Zero(t, k.api.Broker.Memory().Of(memory.Unfinished))
+		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 	})
 }
 
@@ -100,7 +100,7 @@ func TestAParkedPollHoldsNoBody(t *testing.T) {
 		}()
 		synctest.Wait()
 		require.Empty(t, polled)
-		require.Zero(t, k.api.Broker.Memory().Of(memory.Unfinished))
+		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 		k.wantOK("/v1/topics/a/messages", "2", jsonType)
 		require.Contains(t, <-polled, `"data":2`)
 	})
@@ -115,14 +115,14 @@ func TestUnfinishedCommandsAreBounded(t *testing.T) {
 			conns = append(conns, k.talkOn(i%4, 900_000, 1_000_000))
 			synctest.Wait()
 		}
-		require.LessOrEqual(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(8<<20+20*5000), "a quarter, and a reading each")
-		require.Greater(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(6<<20))
+		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+20*5000), "a quarter, and a reading each")
+		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
 		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
 		for _, nc := range conns {
 			nc.Close()
 		}
 		synctest.Wait()
-		require.Zero(t, k.api.Broker.Memory().Of(memory.Unfinished))
+		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 	})
 }
 
@@ -145,12 +145,12 @@ func TestCommandsOfForgottenAddressesAreBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
-		require.LessOrEqual(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(5<<19+4*5000), "half of a quarter, and a reading each")
+		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(5<<19+4*5000), "half of a quarter, and a reading each")
 		for _, nc := range conns {
 			nc.Close()
 		}
 		synctest.Wait()
-		require.Zero(t, k.api.Broker.Memory().Of(memory.Unfinished))
+		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 	})
 }
 

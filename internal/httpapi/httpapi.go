@@ -16,7 +16,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
-	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -29,7 +28,6 @@ import (
 // Config is what an API is made of. All fields are required.
 type Config struct {
 	App     *app.App
-	Broker  *broker.Broker // for the memory budget
 	Limiter *limit.Limiter
 	Polls   *transport.Server
 	Metrics *metrics.Metrics
@@ -56,7 +54,7 @@ func New(cfg Config) *API {
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
 	a.route(v1, "/topics", methods{"GET": a.listTopics})
-	a.route(v1, "/topics/{topic}", methods{"GET": a.showTopic, "DELETE": a.deleteTopic})
+	a.route(v1, "/topics/{topic}", methods{"GET": a.topic(a.App.Topic), "DELETE": a.topic(a.App.DeleteTopic)})
 	a.route(v1, "/topics/{topic}/messages", methods{"POST": a.publish, "GET": a.readTopic})
 	a.route(v1, "/messages", methods{"POST": a.publishMany})
 	a.route(v1, "/sessions", methods{"POST": a.openSession})
@@ -73,7 +71,6 @@ func New(cfg Config) *API {
 	a.lane = lane.New(lane.Config{
 		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins,
 		Off: a.Lane == LaneOff || a.Lane == "", HandOff: a.Lane == LaneHandOff,
-		Idle: laneIdle,
 	})
 	return a
 }
@@ -84,9 +81,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the server has closed its connection
 	}
 	defer a.serving.RUnlock()
-	listen.Of(listen.FromContext(r.Context())).Serving()
 	closeIfFramedTwice(w, r)
-	a.router.ServeHTTP(a.response(w, r), r)
+	a.router.ServeHTTP(w, r)
 }
 
 // Wait prevents further requests, and returns when the last has ended: http.Server.Close
@@ -120,9 +116,10 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 func (m methods) allow() string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
 
 // handle wraps serve with the parts that all requests share: the headers of the answer, the
-// caller, and the problem.
+// caller, and the problem. serve gets a *response.
 func (a *API) handle(serve handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return http.HandlerFunc(func(to http.ResponseWriter, r *http.Request) {
+		w := a.response(to, r)
 		h := w.Header()
 		h.Set("Cache-Control", "no-store, no-transform")
 		h.Set("X-Accel-Buffering", "no")
@@ -141,8 +138,8 @@ func (a *API) handle(serve handler) http.Handler {
 
 // serve answers preflight requests, and refuses changes by pages of other origins. Both
 // count as requests.
-func (a *API) serve(w http.ResponseWriter, r *http.Request, serve handler) error {
-	c := a.callerOf(r)
+func (a *API) serve(w *response, r *http.Request, serve handler) error {
+	c := app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: w.who}
 	switch {
 	case isPreflight(r):
 		if err := a.App.Reject(c, nil); err != nil {
@@ -153,11 +150,6 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, serve handler) error
 		return a.App.Reject(c, errOrigin("change anything"))
 	}
 	return serve(w, r, c)
-}
-
-// callerOf returns the sender of r.
-func (a *API) callerOf(r *http.Request) app.Caller {
-	return app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: a.addressOf(r)}
 }
 
 // addressOf returns the address that r is counted for.

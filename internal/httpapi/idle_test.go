@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/lane"
 )
 
 // The lane closes a connection that is silent for too long. A connection with a waiting
@@ -23,9 +25,9 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 		frames := stream.wantStream()
 		k.wantParked(2)
 
-		k.later(laneIdle - 5*time.Second)
+		k.later(lane.Idle - 5*time.Second)
 		require.Equal(t, 3, k.onLane())
-		k.wantOnLaneAfter(laneIdle, 2)
+		k.wantOnLaneAfter(lane.Idle, 2)
 		silent.wantClosed()
 
 		k.later(24 * time.Hour)
@@ -41,10 +43,10 @@ func TestAnActiveConnectionIsNotClosed(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way LaneWay) {
 		k := newLaneKit(t, way)
 		c := k.callOnLane()
-		k.later(laneIdle - 5*time.Second)
+		k.later(lane.Idle - 5*time.Second)
 		c.send(publishing("b", "1"))
 		c.wantPublished("b")
-		k.later(laneIdle + 10*time.Second)
+		k.later(lane.Idle + 10*time.Second)
 		c.send(publishing("b", "2"))
 		c.wantPublished("b")
 		k.wantOnLane(1)
@@ -66,7 +68,7 @@ func TestAnIdleConnectionIsClosedAfterItsPoll(t *testing.T) {
 		poll.wantMessages(1, 1)
 		stateless.wantMessages(1, 1)
 		k.wantParked(0)
-		k.wantOnLaneAfter(laneIdle, 0)
+		k.wantOnLaneAfter(lane.Idle, 0)
 		poll.wantClosed()
 		stateless.wantClosed()
 	})

@@ -61,7 +61,7 @@ type parts struct {
 
 func (p parts) newAPI() *API {
 	return New(Config{
-		App: app.New(p.Config), Broker: p.Broker, Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
+		App: app.New(p.Config), Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
 		Lane: p.Lane, Origins: p.Origins,
 	})
 }

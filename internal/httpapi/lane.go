@@ -17,10 +17,6 @@ const (
 	LaneHandOff LaneWay = "handoff"
 )
 
-// laneIdle is how long a connection on the lane may be idle between requests, as with
-// net/http.
-const laneIdle = 2 * time.Minute
-
 // TCPHost returns the host of TCP connections.
 func (a *API) TCPHost() transport.Host { return a.lane }
 

@@ -35,7 +35,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	socket, err := (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	l := &countedListener{socket, k.cfg}
-	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext}
+	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
 	running.Go(func() { _ = server.Serve(api.Listener()) })

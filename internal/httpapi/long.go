@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"iter"
 	"net/http"
 	"strconv"
@@ -38,11 +37,6 @@ func (l *longAnswer) text(s string) { _ = l.append([]byte(s)) }
 
 // value appends v in JSON.
 func (l *longAnswer) value(v any) { _ = l.append(app.InJSON(v)) }
-
-// begin appends v in JSON without its end.
-func (l *longAnswer) begin(v any, end string) {
-	_ = l.append(bytes.TrimSuffix(app.InJSON(v), []byte(end)))
-}
 
 // list appends values in JSON with commas between them, until the client leaves.
 func list[V any](l *longAnswer, values iter.Seq[V]) {

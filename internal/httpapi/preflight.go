@@ -28,9 +28,7 @@ func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID")
 	h.Set("Access-Control-Max-Age", preflightSeconds)
-	a.allowWriting(w)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return a.writeNothing(w)
 }
 
 // errOrigin refuses an action to a page of another origin.

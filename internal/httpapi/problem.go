@@ -26,15 +26,10 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		a.endEventStream(w, r, p)
 		return
 	}
-	a.writeProblem(w, p)
-}
-
-func (a *API) writeProblem(w http.ResponseWriter, p *wire.Problem) {
-	h := w.Header()
 	if after := p.RetryAfter(); after > 0 {
-		h.Set("Retry-After", strconv.FormatInt(after, 10))
+		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
 	}
-	h.Set("Content-Type", wire.ProblemType)
+	w.Header().Set("Content-Type", wire.ProblemType)
 	a.writeWhole(w, p.Status, append(app.InJSON(p), '\n'))
 }
 
@@ -47,6 +42,13 @@ func (a *API) writeJSON(w http.ResponseWriter, status int, value any) error {
 
 const typeJSON = "application/json"
 
+// writeNothing answers with 204.
+func (a *API) writeNothing(w http.ResponseWriter) error {
+	a.allowWriting(w)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
 	a.allowWriting(w)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -58,10 +60,4 @@ func (a *API) writeWhole(w http.ResponseWriter, status int, body []byte) {
 func (a *API) allowWriting(w http.ResponseWriter) {
 	// An error means that the writer knows no deadlines, as in some tests.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(a.Polls.Config().WriteTimeout))
-}
-
-// endWriting removes the deadline of allowWriting once all is written: HTTP/2 resets a
-// stream at its deadline, even if nothing is being written.
-func (a *API) endWriting(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // as in allowWriting
 }

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bytes"
+	"context"
 	"iter"
 	"net/http"
 	"slices"
@@ -16,10 +18,7 @@ import (
 )
 
 func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	published, err := a.App.Publish(r.Context(), c, app.Publish{
-		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
-		Body: bodyOf(w, r),
-	})
+	published, err := a.App.Publish(r.Context(), c, publishOf(w, r))
 	if err != nil {
 		return err
 	}
@@ -30,12 +29,15 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 	return a.writeJSON(w, http.StatusOK, published)
 }
 
-func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	p := app.Many{
-		Query: r.URL.RawQuery, ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
-		Body: bodyOf(w, r),
+func publishOf(w http.ResponseWriter, r *http.Request) app.Publish {
+	return app.Publish{
+		Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, Body: bodyOf(w, r),
+		ContentType: app.HeaderOf(r.Header["Content-Type"]), IdempotencyKey: app.HeaderOf(r.Header["Idempotency-Key"]),
 	}
-	return a.App.PublishMany(r.Context(), c, p, func(contentType string, parts iter.Seq[[]byte]) error {
+}
+
+func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) error {
+	return a.App.PublishMany(r.Context(), c, publishOf(w, r), func(contentType string, parts iter.Seq[[]byte]) error {
 		a.Metrics.HTTPPublishesOfMany.Inc()
 		long := a.long(w, contentType)
 		for part := range parts {
@@ -67,7 +69,7 @@ func (a *API) showSession(w http.ResponseWriter, r *http.Request, c app.Caller) 
 		long := a.long(w, typeJSON)
 		patterns := s.Patterns
 		s.Patterns, s.Subscriptions = nil, []wire.SubscriptionState{}
-		long.begin(s, `"subscriptions":[]}`)
+		_ = long.append(bytes.TrimSuffix(app.InJSON(s), []byte(`"subscriptions":[]}`)))
 		if len(patterns) > 0 {
 			long.text(`"patterns":[`)
 			list(long, slices.Values(patterns))
@@ -84,9 +86,7 @@ func (a *API) closeSession(w http.ResponseWriter, r *http.Request, c app.Caller)
 	if err := a.App.CloseSession(r.Context(), c, mux.Vars(r)["id"]); err != nil {
 		return err
 	}
-	a.allowWriting(w)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return a.writeNothing(w)
 }
 
 func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
@@ -113,22 +113,18 @@ func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	})
 }
 
-func (a *API) showTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Topic(r.Context(), c, mux.Vars(r)["topic"], func(state wire.TopicState) error {
-		return a.writeJSON(w, http.StatusOK, state)
-	})
-}
-
-func (a *API) deleteTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.DeleteTopic(r.Context(), c, mux.Vars(r)["topic"], func(state wire.TopicState) error {
-		return a.writeJSON(w, http.StatusOK, state)
-	})
+// topic answers with the state of a topic, which call reads or changes.
+func (a *API) topic(call func(ctx context.Context, c app.Caller, topic string, answer func(wire.TopicState) error) error) handler {
+	return func(w http.ResponseWriter, r *http.Request, c app.Caller) error {
+		return call(r.Context(), c, mux.Vars(r)["topic"], func(state wire.TopicState) error {
+			return a.writeJSON(w, http.StatusOK, state)
+		})
+	}
 }
 
 func (a *API) readTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	accepts := acceptsOf(r)
-	h := app.History{Topic: mux.Vars(r)["topic"], Query: r.URL.RawQuery, Accepts: accepts}
-	return a.App.History(r.Context(), c, h, func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error {
+	return a.App.History(r.Context(), c, mux.Vars(r)["topic"], r.URL.RawQuery, accepts, func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error {
 		return a.sink(w, format, accepts.Gzip).history(pieces)
 	})
 }

@@ -94,11 +94,9 @@ const socketKeyLength = 24
 
 // hasToken reports whether a header's list has a token, ignoring case.
 func hasToken(values []string, token string) bool {
-	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			if strings.EqualFold(strings.TrimSpace(part), token) {
-				return true
-			}
+	for part := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(part), token) {
+			return true
 		}
 	}
 	return false

@@ -18,9 +18,7 @@ func (a *API) sse(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	if session.ClosedByClient(err) {
 		// An EventSource does not reconnect after this status (HTML, section "Processing
 		// model").
-		a.allowWriting(w)
-		w.WriteHeader(http.StatusNoContent)
-		return nil
+		return a.writeNothing(w)
 	}
 	if err != nil {
 		return err
@@ -35,16 +33,13 @@ func eventStreamOf(r *http.Request) app.EventStream {
 // mayReconnect reports whether the same request of an EventSource may succeed later. An
 // EventSource reconnects only after status 200, so such a refusal is sent with it.
 func mayReconnect(r *http.Request, p *wire.Problem) bool {
-	if r.Method != http.MethodGet || r.URL.Path != ssePath {
+	switch {
+	case r.Method != http.MethodGet, r.URL.Path != ssePath:
 		return false
-	}
-	switch p.Status {
-	case http.StatusConflict, http.StatusGone: // its session was replaced or ended just now
-		return true
-	case http.StatusTooManyRequests:
+	case p.Status == http.StatusConflict, p.Status == http.StatusGone: // its session was replaced or ended just now
 		return true
 	}
-	return p.Status >= http.StatusInternalServerError
+	return p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError
 }
 
 // endEventStream tells an EventSource when to reconnect. It repeats the client's last id: a

@@ -179,7 +179,7 @@ func (k *kit) callServed(serve http.HandlerFunc) *caller {
 	k.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(k, err)
-	server := &http.Server{Handler: serve, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext}
+	server := &http.Server{Handler: serve, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(&countedListener{l, k.cfg}) })
 	k.Cleanup(func() { require.NoError(k, server.Close()); running.Wait() })

@@ -217,13 +217,13 @@ func TestUnfinishedTCPOpeningsAreBounded(t *testing.T) {
 			go func() { _, _ = nc.Write(append([]byte{0x5a, 0, 0x0f, 0x42, 0x40}, make([]byte, 900_000)...)) }()
 			synctest.Wait()
 		}
-		require.LessOrEqual(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(8<<20+20*5000), "a quarter, and a reading each")
-		require.Greater(t, k.api.Broker.Memory().Of(memory.Unfinished), int64(6<<20))
+		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+20*5000), "a quarter, and a reading each")
+		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
 		for _, nc := range conns {
 			nc.Close()
 		}
 		synctest.Wait()
-		require.Zero(t, k.api.Broker.Memory().Of(memory.Unfinished))
+		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
@@ -13,14 +14,14 @@ import (
 // its client does not take them: net/http blocks in Write.
 type response struct {
 	http.ResponseWriter
-	api     *API
-	request *http.Request
-	unread  memory.UnreadBytes
+	who    limit.Who // the address that the request is counted for
+	conn   *listen.Conn
+	unread memory.UnreadBytes
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
-	answer := &response{ResponseWriter: w, api: a, request: r}
-	answer.unread.Init(a.Broker.Memory(), answer)
+	answer := &response{ResponseWriter: w, who: a.addressOf(r), conn: listen.Of(listen.FromContext(r.Context()))}
+	answer.unread.Init(a.Polls.Memory(), answer)
 	return answer
 }
 
@@ -28,12 +29,10 @@ func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Client implements memory.Owner.
-func (w *response) Client() *memory.Client { return w.api.addressOf(w.request).Client() }
+func (w *response) Client() *memory.Client { return w.who.Client() }
 
 // CutOff implements memory.Owner. It ends all answers on a connection of HTTP/2.
-func (w *response) CutOff() {
-	listen.Of(listen.FromContext(w.request.Context())).CutOff()
-}
+func (w *response) CutOff() { w.conn.CutOff() }
 
 // Write implements http.ResponseWriter.
 func (w *response) Write(b []byte) (int, error) { return len(b), w.write([]frame.Part{{Bytes: b}}) }

@@ -39,7 +39,7 @@ func TestUnreadBytesAreCounted(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKit(t, settings{})
-			account := k.api.Broker.Memory()
+			account := k.api.Polls.Memory()
 			for i := range 200 {
 				k.wantOK(fmt.Sprintf("/v1/topics/a.%d/messages", i), bodies(i), jsonType)
 			}
@@ -69,14 +69,14 @@ func TestListsAreRefusedWhileMemoryIsShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKit(t, settings{broker: broker.Config{MemoryBudget: 32 << 20}})
 		k.wantOK("/v1/topics/a/messages", "1", jsonType)
-		k.api.Broker.Memory().Press(memory.High)
+		k.api.Polls.Memory().Press(memory.High)
 		for _, path := range []string{"/v1/topics", "/v1/topics/a/messages"} {
 			p := k.wantProblem(wire.CodeOverloaded, "GET", path, "")
 			require.Contains(t, p.Remedy, "memory.budget")
 		}
 		status, _ := k.get("GET", "/v1/poll?topic=a@oldest", "")
 		require.Equal(t, 200, status)
-		k.api.Broker.Memory().Press(memory.Calm)
+		k.api.Polls.Memory().Press(memory.Calm)
 		status, _ = k.get("GET", "/v1/topics", "")
 		require.Equal(t, 200, status)
 	})

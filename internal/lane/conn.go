@@ -166,7 +166,9 @@ func (c *conn) consume(n int) {
 
 // settle ends the connection's turn: it leaves, or notes what it waits for.
 func (c *conn) settle() {
-	c.maybeRelease()
+	if c.filled == 0 {
+		c.release()
+	}
 	switch {
 	case c.state == waiting: // it cannot leave before the goroutine ends
 		if c.ended {

@@ -18,10 +18,6 @@ type listener struct {
 	once  sync.Once
 }
 
-func newListener() *listener {
-	return &listener{conns: make(chan net.Conn), done: make(chan struct{})}
-}
-
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
@@ -60,7 +56,7 @@ func (c *conn) handBack() {
 			c.counted.Leave()
 			return
 		}
-		back.Conn = listen.NewBegun(nc, c.counted, c.lane.cfg.Metrics)
+		back.Conn = listen.New(nc, c.counted, c.lane.cfg.Metrics)
 		if nc.RemoteAddr() == nil { // the client has left
 			_ = back.Close()
 			return

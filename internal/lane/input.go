@@ -60,12 +60,6 @@ func (in *input) bytes() []byte { return in.buf[:in.filled] }
 // has reports whether a whole request, or piece of a conversation, may be there.
 func (in *input) has() bool { return in.filled > 0 && !in.partial }
 
-func (in *input) maybeRelease() {
-	if in.filled == 0 {
-		in.release()
-	}
-}
-
 func (in *input) release() {
 	if in.buf != nil {
 		buffers.Put(in.buf)

@@ -51,14 +51,14 @@ type Config struct {
 	// HandOff parks polls on their connections. Otherwise each poll parks a goroutine on
 	// its session's queue. See session.Outlet.
 	HandOff bool
-
-	// Idle is how long a connection may be silent between requests.
-	Idle time.Duration
 }
 
+// Idle is how long a connection may be silent between requests, as with net/http.
+const Idle = 2 * time.Minute
+
 // A Lane serves the connections that it has taken over. It implements transport.Host. All
-// methods may be called concurrently. It needs a call of Tick about each second, an http.Server that serves
-// Listener, and Close at the end.
+// methods may be called concurrently. It needs a call of Tick about each second, an
+// http.Server that serves Listener, and Close at the end.
 type Lane struct {
 	cfg     Config // immutable, like the next six
 	begun   time.Time
@@ -81,7 +81,8 @@ type Lane struct {
 // New returns a lane without connections.
 func New(cfg Config) *Lane {
 	l := &Lane{
-		cfg: cfg, begun: time.Now(), fields: newFieldCache(), back: newListener(),
+		cfg: cfg, begun: time.Now(), fields: newFieldCache(),
+		back:  &listener{conns: make(chan net.Conn), done: make(chan struct{})},
 		loops: make([]loop, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	for i := range l.loops {
@@ -94,7 +95,7 @@ func New(cfg Config) *Lane {
 
 // patience returns for how many seconds a connection may wait, at least one.
 func (l *Lane) patience(what waitKind) int64 {
-	bound := l.cfg.Idle
+	bound := Idle
 	switch what {
 	case waitRest:
 		bound = restTimeout

@@ -17,12 +17,12 @@ import (
 func TestReloadChangesOnlyTheWriteTimeout(t *testing.T) {
 	m := metrics.New("test")
 	polls := transport.New(transport.Config{}, wire.Limits{}, memory.New(memory.DefaultBudget, nil, m), m)
-	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil), Idle: time.Minute})
+	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil)})
 	defer l.Close()
 	for _, timeout := range []time.Duration{30 * time.Second, 7 * time.Second} {
 		polls.Reload(transport.Config{WriteTimeout: timeout}, wire.Limits{})
 		for what, want := range map[waitKind]time.Duration{
-			waitTurn: time.Minute, waitFrame: time.Minute, waitRequest: time.Minute, waitRest: restTimeout, waitSpace: timeout,
+			waitTurn: Idle, waitFrame: Idle, waitRequest: Idle, waitRest: restTimeout, waitSpace: timeout,
 		} {
 			require.EqualValues(t, want/time.Second, l.patience(what))
 		}

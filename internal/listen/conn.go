@@ -22,7 +22,7 @@ import (
 // limit.Connection.
 //
 // net/http ends slow clients by deadlines, and does not report which deadline passed. So
-// a Conn tracks what the client has to send next, by ConnState, Serving and Opened.
+// a Conn tracks what the client has to send next, by ConnState and Opened.
 type Conn struct {
 	net.Conn // immutable, like the next four
 	counted  *limit.Connection
@@ -49,14 +49,10 @@ const (
 	countedByUser                // the connection's user counts slow clients itself
 )
 
-// New returns nc as the connection of a client. counted may be nil.
+// New returns nc as the connection of a client, from which part of a request was already
+// read. counted may be nil.
 func New(nc net.Conn, counted *limit.Connection, m *metrics.Metrics) *Conn {
-	return &Conn{Conn: nc, counted: counted, metrics: m, accepted: time.Now()}
-}
-
-// NewBegun is New for a connection from which part of a request was already read.
-func NewBegun(nc net.Conn, counted *limit.Connection, m *metrics.Metrics) *Conn {
-	c := New(nc, counted, m)
+	c := &Conn{Conn: nc, counted: counted, metrics: m, accepted: time.Now()}
 	c.heard.Store(true)
 	return c
 }
@@ -190,13 +186,6 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// Serving notes that a request is being served. It may be called on nil.
-func (c *Conn) Serving() {
-	if c != nil {
-		c.awaits.Store(awaitsBody)
-	}
-}
-
 // Opened notes that the connection's user counts slow clients from now on. It may be
 // called on nil.
 func (c *Conn) Opened() {
@@ -212,6 +201,8 @@ func ConnState(nc net.Conn, state http.ConnState) {
 		return
 	}
 	switch state {
+	case http.StateActive: // net/http has read the head
+		c.awaits.Store(awaitsBody)
 	case http.StateIdle:
 		c.heard.Store(false)
 		c.awaits.Store(afterRequest)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -144,8 +145,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // admit counts the connection against the limits. An error refuses it.
 func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
-	c := New(tcp, nil, nil)
-	c.listener = l
+	c := &Conn{Conn: tcp, listener: l, accepted: time.Now()}
 	if l.cfg.Limiter != nil {
 		at, _ := tcp.RemoteAddr().(*net.TCPAddr) // nil if the client has left
 		counted, err := l.cfg.Limiter.Connect(at.AddrPort().Addr())
@@ -202,16 +202,13 @@ func (l *Listener) logFailing(err error) {
 // resource that the system lacks for now. accept(2) says to retry the first kind.
 func isTemporary(err error) bool {
 	errno, ok := errors.AsType[syscall.Errno](err)
-	if !ok {
-		return false
-	}
-	switch errno {
-	case syscall.ECONNABORTED, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EPERM, syscall.EOPNOTSUPP,
-		syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH,
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EINTR:
-		return true
-	}
-	return false
+	return ok && slices.Contains(temporary, errno)
+}
+
+var temporary = []syscall.Errno{
+	syscall.ECONNABORTED, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EPERM, syscall.EOPNOTSUPP,
+	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH,
+	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EINTR,
 }
 
 // turnAway refuses the connection that has waited longest, and reports whether it did.
@@ -259,20 +256,19 @@ func (s *Spare) lend(f func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.openLocked()
-	if s.file == nil {
-		return false
-	}
-	_ = s.file.Close()
-	s.file = nil
-	return f()
+	return s.closeLocked() && f()
 }
 
 // Close closes the descriptor. It may be called again.
 func (s *Spare) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.file != nil {
-		_ = s.file.Close()
-		s.file = nil
-	}
+	s.closeLocked()
+}
+
+// closeLocked reports whether the descriptor was open.
+func (s *Spare) closeLocked() bool {
+	err := s.file.Close() // os.ErrInvalid if file is nil
+	s.file = nil
+	return err == nil
 }
