@@ -106,7 +106,7 @@ func (d *running) readEverything(topics ...string) *reader {
 		defer close(r.done)
 		for ack := uint64(0); ; {
 			var p session.Poll
-			if err := p.Begin(s, ack, false, session.Arrival{}, time.Now()); err != nil {
+			if err := p.Begin(s, ack, session.AcksNext, session.Arrival{}, time.Now()); err != nil {
 				return
 			}
 			frames, err := p.Take(ctx, broker.Limit{Frames: 1000, Bytes: 1 << 20}, time.Minute)

@@ -7,13 +7,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// The window is the list of unacked frames, at most Config.Unacked. What a full window
-// means depends on the poll:
-//
-//   - usually the answer ends, and the next poll brings an ack;
-//   - after ExpectAcks the poll waits for Session.Ack;
-//   - after SlideWindow the oldest frames count as acked;
-//   - with trust every frame counts as acked, and the window stays empty.
+// The window is the list of unacked frames, at most Config.Unacked. See Acking.
 
 // sent notes one frame that was sent: a gap, which never changes, or a reference into the
 // topic's history.
@@ -29,25 +23,6 @@ func (f *sent) position() wire.Position {
 		return f.gap.Position
 	}
 	return wire.Position{Topic: f.sub.joined.Topic(), Epoch: f.sub.epoch, Offset: f.offset}
-}
-
-// ExpectAcks prepares for calls of Session.Ack while the poll lasts: with a full window Take
-// waits for one. Call it before the first Take. With trust it does nothing.
-func (p *Poll) ExpectAcks() {
-	p.session.mu.Lock() // an older connection may bring an ack already
-	defer p.session.mu.Unlock()
-	if !p.trust {
-		p.acks = make(chan struct{}, 1)
-	}
-}
-
-// SlideWindow makes the window slide: the client sends no acks while the poll lasts, but says
-// how many frames it has when it polls again. Call it before the first Take. With trust it
-// does nothing.
-func (p *Poll) SlideWindow() {
-	p.session.mu.Lock()
-	defer p.session.mu.Unlock()
-	p.slides = !p.trust
 }
 
 // CanResume reports whether a poll that has the first ack frames could begin.
@@ -139,15 +114,15 @@ func (s *Session) shrinkUnackedLocked() {
 
 // windowFullLocked reports whether the session can send nothing before an ack.
 func (p *Poll) windowFullLocked() bool {
-	return !p.trust && !p.slides && len(p.session.unacked) >= p.session.config().Unacked
+	return (p.acking == AcksNext || p.acking == AcksDuring) && len(p.session.unacked) >= p.session.config().Unacked
 }
 
 // withinWindowLocked returns the part of limit that fits into the window.
 func (p *Poll) withinWindowLocked(limit broker.Limit) broker.Limit {
 	s := p.session
-	switch most := s.config().Unacked; {
-	case p.trust:
-	case p.slides:
+	switch most := s.config().Unacked; p.acking {
+	case Trusted:
+	case AcksLater:
 		limit.Frames = min(limit.Frames, max(1, most-slideBy(most))) // one Take must not slide over itself
 	default:
 		limit.Frames = min(limit.Frames, most-len(s.unacked))
@@ -162,7 +137,7 @@ func slideBy(window int) int { return max(1, window/8) }
 // slideLocked makes room for one more frame in a window that slides.
 func (p *Poll) slideLocked() {
 	s := p.session
-	if most := s.config().Unacked; p.slides && len(s.unacked) >= most {
+	if most := s.config().Unacked; p.acking == AcksLater && len(s.unacked) >= most {
 		n := len(s.unacked) - most + slideBy(most)
 		s.ackOldestLocked(n)
 		p.resent -= n

@@ -41,8 +41,11 @@ func story(t *testing.T, bc broker.Config, sc Config, tell func(k *kit)) {
 
 // Poll begins a new poll whose Arrival is unknown.
 func (s *Session) Poll(ack uint64, trust bool, now time.Time) (*Poll, error) {
-	p := &Poll{}
-	if err := p.Begin(s, ack, trust, Arrival{}, now); err != nil {
+	p, acking := &Poll{}, AcksNext
+	if trust {
+		acking = Trusted
+	}
+	if err := p.Begin(s, ack, acking, Arrival{}, now); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -99,7 +99,7 @@ func Waits() []string { return []string{waitAck, waitPoll, waitReader, waitHisto
 // served.
 func (s *Session) waitsForLocked() string {
 	switch {
-	case len(s.unacked) >= s.config().Unacked && (s.poll == nil || !s.poll.slides):
+	case len(s.unacked) >= s.config().Unacked && (s.poll == nil || s.poll.acking != AcksLater):
 		return waitAck // with a poll or without
 	case s.poll == nil:
 		return waitPoll

@@ -47,14 +47,6 @@ const (
 	Continues
 )
 
-// parking is a poll's stay on its connection; guarded by session.mu.
-type parking struct {
-	to    Outlet
-	limit broker.Limit  // of one HandOver
-	wait  time.Duration // until HandOver without frames
-	over  bool          // the whole answer was handed over
-}
-
 // TakeOrPark takes frames within limit as Take does, but never waits. Without frames it
 // parks the poll on the outlet until Unpark. The outlet gets a HandOver without frames when
 // it had none for the time wait. A nil outlet gives Waiting instead: call Take. Over may
@@ -79,7 +71,7 @@ func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now
 	}
 	p.releaseFrames()
 	s.shrinkUnackedLocked()
-	p.parking.to, p.parking.limit, p.parking.wait = to, limit, wait
+	p.outlet, p.limit, p.wait = to, limit, wait
 	s.parked = p
 	s.timeOutAtLocked(now.Add(wait))
 	return nil, Parked, nil
@@ -98,7 +90,7 @@ func (p *Poll) Unpark() (over, woken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.parked != p {
-		return p.parking.over, !p.parking.over
+		return p.handedOver, !p.handedOver
 	}
 	s.parked = nil
 	return false, false
@@ -116,7 +108,7 @@ func (p *Poll) IsParked() bool {
 func (s *Session) wakeParkedLocked() {
 	if p := s.parked; p != nil {
 		s.parked = nil
-		p.parking.to.Wake()
+		p.outlet.Wake()
 	}
 }
 
@@ -124,7 +116,7 @@ func (s *Session) wakeParkedLocked() {
 // takes, and returns how many.
 func (s *Session) deliverLocked(sub *subscription, frames []*frame.Frame, now time.Time) int {
 	p := s.parked
-	limit := p.withinWindowLocked(p.parking.limit)
+	limit := p.withinWindowLocked(p.limit)
 	n := 0
 	for n < len(frames) && !frames[n].Expired(now) && limit.Take(frames[n], n == 0) {
 		sub.cursor = frames[n].Position().Offset
@@ -141,13 +133,13 @@ func (s *Session) deliverLocked(sub *subscription, frames []*frame.Frame, now ti
 // handOverLocked calls HandOver of the parked poll, with or without frames.
 func (s *Session) handOverLocked(frames []*frame.Frame, now time.Time) {
 	p := s.parked
-	switch p.parking.to.HandOver(frames) {
+	switch p.outlet.HandOver(frames) {
 	case Parked:
-		s.timeOutAtLocked(now.Add(p.parking.wait))
+		s.timeOutAtLocked(now.Add(p.wait))
 	case Over:
 		s.parked = nil
 		s.poll, s.active = nil, now.Sub(s.opened)
-		p.parking.over = true
+		p.handedOver = true
 		if s.ephemeral {
 			s.unsubscribeLocked() // its connection ends it later, perhaps much later
 		}

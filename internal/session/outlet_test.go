@@ -39,8 +39,8 @@ func (l *line) wants(told ...string) {
 // parkOn begins the first poll of s and parks it on l.
 func (k *kit) parkOn(l *line, s *Session, stream bool) *Poll {
 	k.Helper()
-	p := &Poll{}
-	require.NoError(k, p.Begin(s, 0, stream, Arrival{}, time.Now()))
+	p, err := s.Poll(0, stream, time.Now())
+	require.NoError(k, err)
 	frames, became, err := p.TakeOrPark(l, everything, patience, time.Now())
 	require.NoError(k, err)
 	require.Empty(k, frames)
@@ -136,7 +136,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 	}{
 		"by a newer poll": {happen: func(k *kit, s *Session) {
 			newer := &Poll{}
-			require.NoError(k, newer.Begin(s, 0, false, Arrival{}, time.Now()))
+			require.NoError(k, newer.Begin(s, 0, AcksNext, Arrival{}, time.Now()))
 			newer.Done(time.Now())
 		}, want: wire.CodePollReplaced},
 		"by its session's end": {happen: func(k *kit, s *Session) { k.registry.End(s) }, want: wire.CodeSessionEnded},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -13,22 +14,38 @@ import (
 type Poll struct {
 	// Owned by the goroutine that uses the poll.
 	session *Session
-	trust   bool           // what is taken counts as acked
 	fresh   bool           // see Fresh
 	timeout *time.Timer    // of park; made when it is first needed
 	frames  []*frame.Frame // what Take returned; reused
 
 	stop chan struct{} // closed under session.mu when the poll must end; nil until it waits
-	acks chan struct{} // gets a token when acks make room; nil unless ExpectAcks
+	acks chan struct{} // gets a token when acks make room; nil unless AcksDuring
 
 	// Guarded by session.mu.
 	arrived time.Duration // of its request, since session.opened
 	client  Client        // see Arrival
-	slides  bool          // see SlideWindow; false if trust
+	acking  Acking        // changes only in Begin
 	why     *wire.Problem // why the poll must end; set before stop is closed
 	resent  int           // how many of session.unacked this poll has taken
-	parking parking       // see TakeOrPark
+
+	// While and after the poll is parked on its connection; guarded by session.mu.
+	outlet     Outlet
+	limit      broker.Limit  // of one HandOver
+	wait       time.Duration // until HandOver without frames
+	handedOver bool          // the whole answer
 }
+
+// Acking is how the client of a poll acks what the poll takes. It decides what a full
+// window of unacked frames means.
+type Acking uint8
+
+// The ways to ack. If the session does not ack, its polls are Trusted.
+const (
+	AcksNext   Acking = iota // by the next poll: a full window ends the answer
+	AcksDuring               // by Session.Ack: with a full window Take waits for it
+	AcksLater                // by the next poll, after any number of frames: the oldest frames of a full window count as acked
+	Trusted                  // not at all: what is taken counts as acked, and the window stays empty
+)
 
 // An Arrival says when a poll's request arrived, and from which client.
 type Arrival struct {
@@ -41,15 +58,15 @@ type Arrival struct {
 // must not call back.
 type Client interface{ Left() bool }
 
-// Begin begins a poll whose client has the first ack frames of the session. With trust,
-// as in streams, frames that are taken count as acked. p is new or Done.
+// Begin begins a poll whose client has the first ack frames of the session. p is new or
+// Done.
 //
 // A poll that begins replaces the session's poll, if any. Of two polls, the one whose
 // request arrived later wins, unless its client has left. A poll that loses to the present
 // one gets the problem poll_replaced, or context.Canceled if its client has left. Other
 // errors are stale_ack and ack_beyond_sent, which change nothing, and the problem with
 // which the session ended.
-func (p *Poll) Begin(s *Session, ack uint64, trust bool, a Arrival, now time.Time) error {
+func (p *Poll) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended != nil {
@@ -72,9 +89,14 @@ func (p *Poll) Begin(s *Session, ack uint64, trust bool, a Arrival, now time.Tim
 	if p.why != nil {
 		p.stop = nil // closed
 	}
-	p.session, p.trust, p.slides, p.why, p.resent, p.fresh = s, trust || !s.acks, false, nil, 0, false
+	if !s.acks {
+		acking = Trusted
+	}
+	p.session, p.acking, p.why, p.resent, p.fresh, p.handedOver = s, acking, nil, 0, false, false
 	p.arrived, p.client, p.acks = a.At.Sub(s.opened), a.Client, nil
-	p.parking.over = false
+	if acking == AcksDuring {
+		p.acks = make(chan struct{}, 1)
+	}
 	s.poll, s.active = p, now.Sub(s.opened)
 	return nil
 }

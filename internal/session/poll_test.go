@@ -87,8 +87,8 @@ func TestOfTwoPollsTheLaterRequestWinsUnlessItsClientHasLeft(t *testing.T) {
 				s := k.open("a")
 				now := time.Now()
 				var late, early Poll
-				require.NoError(k, late.Begin(s, 0, false, Arrival{now, c.late}, now))
-				err := early.Begin(s, 0, false, Arrival{now.Add(-time.Millisecond), c.early}, now)
+				require.NoError(k, late.Begin(s, 0, AcksNext, Arrival{now, c.late}, now))
+				err := early.Begin(s, 0, AcksNext, Arrival{now.Add(-time.Millisecond), c.early}, now)
 				require.ErrorIs(k, err, c.want)
 				if c.want == nil {
 					require.Same(k, &early, s.poll)

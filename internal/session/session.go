@@ -62,7 +62,7 @@ type Session struct {
 	due      time.Duration       // after opened; when parked times out
 	ended    *wire.Problem       // why the session ended; nil while it lives
 	active   time.Duration       // after opened; when it was opened, or a poll last began or ended
-	unacked  []sent              // frames acked+1 to sent, unless the poll trusts its connection
+	unacked  []sent              // frames acked+1 to sent; none while a poll is Trusted
 	sent     uint64              // number of the newest frame
 	acked    uint64              // number of the newest frame that the client has acked
 }

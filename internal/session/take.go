@@ -160,7 +160,7 @@ func (c *collector) resend() {
 		}
 		c.frames = append(c.frames, f)
 		s.registry.metrics.Resent.Inc()
-		if p.trust {
+		if p.acking == Trusted {
 			s.ackOldestLocked(1)
 		} else {
 			p.resent++
@@ -276,7 +276,7 @@ func (p *Poll) noteSentLocked(sub *subscription, f *frame.Frame) {
 	if f.Gap() != nil {
 		s.registry.metrics.Gaps.WithLabelValues(string(f.Gap().Reason)).Inc()
 	}
-	if p.trust {
+	if p.acking == Trusted {
 		s.acked++ // resend came first, so no older frame is unacked
 		sub.ackedTo = sub.sentTo
 		sub.settleLocked()

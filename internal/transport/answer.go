@@ -65,15 +65,9 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	a.begin, a.first = now.Sub(a.server.made), true
 	a.mode, a.format, a.events, a.begun, a.more = r.Mode, r.Format, r.Events, false, false
 	a.meter = a.server.meters[r.via()]
-	if err := a.poll.Begin(s, r.Ack, r.trusts(), r.Arrival, now); err != nil {
+	if err := a.poll.Begin(s, r.Ack, r.acking(), r.Arrival, now); err != nil {
 		a.meter.Polled(outcomeOf(err))
 		return err
-	}
-	if r.Acks {
-		a.poll.ExpectAcks()
-	}
-	if r.Events.refer() {
-		a.poll.SlideWindow()
 	}
 	cfg := a.server.config()
 	hello := r.Hello

@@ -95,8 +95,18 @@ type Request struct {
 	Events *Events
 }
 
-// trusts reports whether frames that are written count as acked.
-func (r Request) trusts() bool { return r.Mode == Stream && !r.Acks && !r.Events.refer() }
+// acking returns how the client acks what is written.
+func (r Request) acking() session.Acking {
+	switch {
+	case r.Mode != Stream:
+		return session.AcksNext
+	case r.Acks:
+		return session.AcksDuring
+	case r.Events.refer():
+		return session.AcksLater
+	}
+	return session.Trusted
+}
 
 // A Server holds the state that all answers share. All methods may be called concurrently.
 type Server struct {

@@ -331,7 +331,7 @@ func (c *client) poll() int {
 	}
 	defer c.exit()
 	var p session.Poll
-	require.NoError(c, p.Begin(c.s, c.count, false, session.Arrival{}, time.Now()))
+	require.NoError(c, p.Begin(c.s, c.count, session.AcksNext, session.Arrival{}, time.Now()))
 	defer func() { p.Done(time.Now()) }()
 	limit := broker.Limit{Frames: 1 + c.rng.IntN(10), Bytes: 1 << 20}
 	frames, err := p.Take(context.Background(), limit, time.Duration(c.rng.IntN(3000))*time.Microsecond)
