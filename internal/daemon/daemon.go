@@ -399,7 +399,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 	var g metrics.Gauges
 	d.broker.Gauges(&g)
 	d.sessions.Gauges(&g)
-	d.polls.Gauges(&g)
 	g.Draining = d.sessions.Draining() != nil
 	cfg := d.Config()
 	g.MaxTopics, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Broker.MaxSubscriptions

@@ -201,9 +201,8 @@ func (k *kit) gone() int {
 
 // parked returns the number of polls that wait for a message.
 func (k *kit) parked() int {
-	var g metrics.Gauges
-	k.cfg.Polls.Gauges(&g)
-	return g.Parked["longpoll"] + g.Parked["stream"] + g.Parked["sse"]
+	const name = "pubsubd_polls_parked"
+	return int(k.counted(name, "longpoll") + k.counted(name, "stream") + k.counted(name, "sse"))
 }
 
 // calls returns how many calls have a slot and how many wait for one.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/listen"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -66,9 +65,7 @@ func TestAnEventStreamIsTakenOverByTheLane(t *testing.T) {
 		e := c.events(ids)
 		require.Equal(t, 1, k.onLane())
 		k.wantParked(1)
-		var g metrics.Gauges
-		k.cfg.Polls.Gauges(&g)
-		require.Equal(t, 1, g.Parked["sse"])
+		require.EqualValues(t, 1, k.counted("pubsubd_polls_parked", "sse"))
 		for n := 1; n <= 20; n++ {
 			k.tell(n, n, 10)
 			e.want("a" + strconv.Itoa(n))

@@ -10,10 +10,9 @@ type Gauges struct {
 	Topics        int
 	Subscriptions int
 	Sessions      int
-	Behind        int            // subscriptions that catch up from history
-	Queued        int            // frames in sessions' queues
-	Unacked       int            // frames sent and not yet acknowledged
-	Parked        map[string]int // polls that wait, by transport
+	Behind        int // subscriptions that catch up from history
+	Queued        int // frames in sessions' queues
+	Unacked       int // frames sent and not yet acknowledged
 
 	// Memory that counts against the budget.
 	HistoryBytes    int64 // messages in histories
@@ -83,11 +82,6 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		draining = 1
 	}
 	send("draining", "1 while the daemon drains, otherwise 0.", draining)
-
-	parked := labelled("polls_parked", "Polls that wait for a frame, by transport.", "transport")
-	for transport, n := range now.Parked {
-		parked(transport, float64(n))
-	}
 
 	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues, topics (with subscriptions and patterns), unfinished (bodies and commands that have not arrived in full), unread (answers that clients have not read).", "kind")
 	memory("history", float64(now.HistoryBytes))

@@ -5,6 +5,7 @@
 package metrics
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -187,6 +188,7 @@ type Transport struct {
 	Bytes           prometheus.Counter
 	FramesPerAnswer prometheus.Observer
 	PublishToWrite  prometheus.Observer
+	Parked          atomic.Int64 // polls that wait for a frame
 
 	polls  *prometheus.CounterVec
 	frames prometheus.Counter // polls with the most common outcome
@@ -195,7 +197,7 @@ type Transport struct {
 // outcomeFrames is the outcome of a poll answered with frames.
 const outcomeFrames = "frames"
 
-// Transport returns the counters of a transport.
+// Transport returns the counters of a transport. It is called once for each name.
 func (m *Metrics) Transport(name string) *Transport {
 	t := &Transport{
 		Frames:          m.delivered.WithLabelValues(name),
@@ -204,6 +206,9 @@ func (m *Metrics) Transport(name string) *Transport {
 		PublishToWrite:  m.publishToWrite.WithLabelValues(name),
 		polls:           m.polls.MustCurryWith(prometheus.Labels{"transport": name}),
 	}
+	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: prefix + "polls_parked", Help: "Polls that wait for a frame, by transport.", ConstLabels: prometheus.Labels{"transport": name},
+	}, func() float64 { return float64(t.Parked.Load()) }))
 	fromZero(t.polls, pollEnds)
 	t.frames = t.polls.WithLabelValues(outcomeFrames)
 	return t

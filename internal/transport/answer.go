@@ -8,6 +8,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -36,7 +37,7 @@ type Answer struct {
 	lot    Parking // to; nil: polls park a goroutine on the session's queue
 
 	poll   session.Poll
-	meter  *meter
+	meter  *metrics.Transport
 	mode   Mode
 	format frame.Format
 	events *Events
@@ -128,11 +129,11 @@ func (a *Answer) Go(ahead bool) (session.State, error) {
 	var to session.Outlet
 	if a.lot != nil && !a.begun {
 		to = a
-		a.meter.parked.Add(1)
+		a.meter.Parked.Add(1)
 	}
 	frames, state, err := a.poll.TakeOrPark(to, a.limit, a.patience(now), now)
 	if to != nil && state != session.Parked {
-		a.meter.parked.Add(-1)
+		a.meter.Parked.Add(-1)
 	}
 	if state != session.Over {
 		return state, nil
@@ -147,9 +148,9 @@ func (a *Answer) Wait(ctx context.Context) (session.State, error) {
 	if a.lot != nil && a.mode == Stream {
 		wait = 0 // it can park now: another poll was taking frames before
 	}
-	a.meter.parked.Add(1)
+	a.meter.Parked.Add(1)
 	frames, err := a.poll.Take(ctx, a.limit, wait)
-	a.meter.parked.Add(-1)
+	a.meter.Parked.Add(-1)
 	return a.answer(frames, err)
 }
 
@@ -227,7 +228,7 @@ func (a *Answer) HandOver(frames []*frame.Frame) session.State {
 	case a.begun: // the owner waits for the next part: sessions sweep too seldom to time it
 		return session.Continues
 	case !a.more:
-		a.meter.parked.Add(-1)
+		a.meter.Parked.Add(-1)
 		a.meter.Polled(outcome)
 		if stuck || a.ahead {
 			a.lot.Wake()
@@ -241,7 +242,7 @@ func (a *Answer) HandOver(frames []*frame.Frame) session.State {
 
 // Wake implements session.Outlet.
 func (a *Answer) Wake() {
-	a.meter.parked.Add(-1)
+	a.meter.Parked.Add(-1)
 	a.lot.Wake()
 }
 
@@ -250,7 +251,7 @@ func (a *Answer) Wake() {
 func (a *Answer) Unpark() (over bool) {
 	over, woken := a.poll.Unpark()
 	if !over && !woken {
-		a.meter.parked.Add(-1)
+		a.meter.Parked.Add(-1)
 	}
 	return over
 }

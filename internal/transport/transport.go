@@ -113,7 +113,7 @@ type Server struct {
 	now atomic.Pointer[inForce]
 
 	made    time.Time // immutable, like the next three
-	meters  map[Via]*meter
+	meters  map[Via]*metrics.Transport
 	memory  *memory.Account // counts the bytes that wait for clients
 	metrics *metrics.Metrics
 	serving connections // see Serve
@@ -125,18 +125,12 @@ type inForce struct {
 	limits wire.Limits
 }
 
-// A meter counts what one transport writes.
-type meter struct {
-	*metrics.Transport
-	parked atomic.Int64
-}
-
 // New returns a Server. Hello frames carry limits. Bytes that wait for clients count in a.
 func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) *Server {
-	s := &Server{made: time.Now(), meters: make(map[Via]*meter), memory: a, metrics: m, serving: connections{open: make(map[net.Conn]bool)}}
+	s := &Server{made: time.Now(), meters: make(map[Via]*metrics.Transport), memory: a, metrics: m, serving: connections{open: make(map[net.Conn]bool)}}
 	s.Reload(cfg, limits)
 	for _, via := range Vias() {
-		s.meters[via] = &meter{Transport: m.Transport(string(via))}
+		s.meters[via] = m.Transport(string(via))
 	}
 	return s
 }
@@ -154,14 +148,6 @@ func (t *Server) Config() *Config { return &t.config().Config }
 
 // Memory returns the account of the bytes that wait for clients.
 func (t *Server) Memory() *memory.Account { return t.memory }
-
-// Gauges sets the transports' part of g.
-func (t *Server) Gauges(g *metrics.Gauges) {
-	g.Parked = make(map[string]int, len(t.meters))
-	for via, m := range t.meters {
-		g.Parked[string(via)] = int(m.parked.Load())
-	}
-}
 
 // limitOf returns how much a poll takes at a time. In mode multiple the bytes bound the
 // whole answer, and the client reads the first part while the next is taken. Events that
