@@ -102,7 +102,7 @@ type settings struct {
 }
 
 func newSettings(cfg Config) *settings {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	return &settings{Config: cfg, rules: newRules(cfg)}
 }
 

@@ -286,7 +286,7 @@ func TestALaggingFanOutRefusesPublishesAndLosesNothing(t *testing.T) {
 		_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}}, 0, time.Now())
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 		publish(t, b, "other")
-		time.Sleep(2 * DefaultHistoryAge)
+		time.Sleep(2 * Config{}.WithDefaults().HistoryAge)
 		b.Sweep(time.Now()) // messages that were not offered do not expire
 		close(s.release)
 		synctest.Wait()

@@ -44,27 +44,15 @@ type Config struct {
 	IdempotencyWindow time.Duration
 }
 
-// Defaults of Config.
-const (
-	DefaultHistoryMessages = 1000
-	DefaultHistoryBytes    = 1 << 20
-	DefaultHistoryAge      = 60 * time.Second
-	DefaultMaxTopics       = 1_000_000
-
-	DefaultMaxSubscriptions = 4_000_000
-
-	DefaultIdempotencyKeys   = 100_000
-	DefaultIdempotencyWindow = 2 * time.Minute
-)
-
-func (c Config) withDefaults() Config {
-	c.HistoryMessages = cmp.Or(c.HistoryMessages, DefaultHistoryMessages)
-	c.HistoryBytes = cmp.Or(c.HistoryBytes, DefaultHistoryBytes)
-	c.HistoryAge = cmp.Or(c.HistoryAge, DefaultHistoryAge)
+// WithDefaults returns c with every zero field set to its default.
+func (c Config) WithDefaults() Config {
+	c.HistoryMessages = cmp.Or(c.HistoryMessages, 1000)
+	c.HistoryBytes = cmp.Or(c.HistoryBytes, 1<<20)
+	c.HistoryAge = cmp.Or(c.HistoryAge, 60*time.Second)
 	c.MemoryBudget = cmp.Or(c.MemoryBudget, memory.DefaultBudget)
-	c.MaxTopics = cmp.Or(c.MaxTopics, DefaultMaxTopics)
-	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, DefaultMaxSubscriptions)
-	c.IdempotencyKeys = cmp.Or(c.IdempotencyKeys, DefaultIdempotencyKeys)
-	c.IdempotencyWindow = cmp.Or(c.IdempotencyWindow, DefaultIdempotencyWindow)
+	c.MaxTopics = cmp.Or(c.MaxTopics, 1_000_000)
+	c.MaxSubscriptions = cmp.Or(c.MaxSubscriptions, 4_000_000)
+	c.IdempotencyKeys = cmp.Or(c.IdempotencyKeys, 100_000)
+	c.IdempotencyWindow = cmp.Or(c.IdempotencyWindow, 2*time.Minute)
 	return c
 }

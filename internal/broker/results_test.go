@@ -15,7 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-func newTestKeys(cfg Config) *keys { return newKeys(cfg.withDefaults(), metrics.New("test")) }
+func newTestKeys(cfg Config) *keys { return newKeys(cfg.WithDefaults(), metrics.New("test")) }
 
 // counted returns the value of a counter, with the given label if there is one.
 func counted(t *testing.T, m *metrics.Metrics, name string, label ...string) (n int) {

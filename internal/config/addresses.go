@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// address is a host:port to listen on; without a default it may be empty.
-func address(to *string, def, allowed string) *field {
-	return text(to, def, values[string]{
+// address is a host:port to listen on; if it is optional, it may be empty.
+func address(to *string, isOptional bool, allowed string) *field {
+	return text(to, values[string]{
 		kind: "host:port", allowed: "host:port, such as " + allowed,
-		check: func(s string) error { return within(s == def || isAddress(s)) },
+		check: func(s string) error { return within(isOptional && s == "" || isAddress(s)) },
 	})
 }
 
@@ -71,7 +71,7 @@ func origins(to *[]string) *field {
 			}
 			return nil
 		},
-	}.field(to, nil)
+	}.field(to)
 }
 
 // isOrigin reports whether a browser would send s as an origin (HTML standard, section
@@ -112,7 +112,7 @@ func proxies(to *[]netip.Prefix) *field {
 		allowed: fmt.Sprintf("IP addresses or networks, such as 10.0.0.7, 10.1.0.0/16 or fd00::/8, without zones, at most %d, separated by commas", maxProxies),
 		parse:   parseNetwork, format: formatNetwork,
 		check: func(p netip.Prefix, _ bool) error { return checkProxy(p) },
-	}.field(to, nil)
+	}.field(to)
 }
 
 // parseNetwork reads a network, or an address as a network of one address.
@@ -146,7 +146,7 @@ func checkProxy(p netip.Prefix) error {
 }
 
 func hookURL(to *string) *field {
-	return text(to, "", values[string]{
+	return text(to, values[string]{
 		kind: "url", allowed: "an http or https URL, such as http://127.0.0.1:9000/publish, without a user, a password or a fragment, or nothing",
 		check: checkHookURL,
 	})

@@ -87,9 +87,18 @@ type Log struct {
 
 // Default returns the Config of all defaults.
 func Default() Config {
-	var c Config
-	for _, s := range settings(&c) {
-		s.reset()
+	c := Config{
+		Listen:       Listen{Public: "127.0.0.1:8080", Admin: "127.0.0.1:8081"},
+		Log:          Log{Level: "info", Format: "json"},
+		Broker:       broker.Config{HookTopics: []string{">"}}.WithDefaults(),
+		Session:      session.Config{}.WithDefaults(),
+		Transport:    transport.Config{}.WithDefaults(),
+		Limit:        limit.Config{}.WithDefaults(),
+		PublishHook:  hook.Config{Timeout: hook.DefaultTimeout, Calls: hook.DefaultCalls},
+		Lane:         "handoff",
+		MessageBytes: 64 << 10,
+		DrainWindow:  10 * time.Second,
 	}
+	c.Broker.MemoryBudget = 0 // auto
 	return c
 }

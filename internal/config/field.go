@@ -16,14 +16,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A field is one field of a Config as text, with its default and its bounds.
+// A field is one field of a Config as text, with its bounds.
 type field struct {
 	target  any                     // pointer to the field
 	kind    string                  // one word for --help
 	allowed string                  // what a user may write, in words
 	set     func(text string) error // reads the text; the error says what to write instead
 	check   func() error            // returns the same error for the field's value
-	reset   func()                  // sets the default
 	text    func() string           // writes the value as set reads it; "" if nothing was given
 
 	isList     bool // a list, written with commas
@@ -50,7 +49,7 @@ func within(ok bool) error {
 	return errBounds
 }
 
-func (v values[T]) field(to *T, def T) *field {
+func (v values[T]) field(to *T) *field {
 	check := func(value T, err error) error {
 		switch {
 		case err != nil:
@@ -63,7 +62,7 @@ func (v values[T]) field(to *T, def T) *field {
 		}
 		return errors.New(strings.TrimPrefix(err.Error()+"; want "+v.allowed, "; "))
 	}
-	f := &field{target: to, kind: v.kind, allowed: v.allowed, reset: func() { *to = def }}
+	f := &field{target: to, kind: v.kind, allowed: v.allowed}
 	f.set = func(text string) error {
 		value, err := v.parse(text)
 		if err = check(value, err); err == nil {
@@ -130,7 +129,7 @@ type number struct {
 	means int
 }
 
-func (n number) field(to *int, def int) *field {
+func (n number) field(to *int) *field {
 	v := values[int]{kind: "count", allowed: "a whole number", parse: strconv.Atoi, format: strconv.Itoa}
 	if n.bytes {
 		v = values[int]{kind: "bytes", allowed: "bytes, such as 4096, 64KiB or 1MiB,", parse: parseSize, format: formatSize}
@@ -163,14 +162,14 @@ func (n number) field(to *int, def int) *field {
 		}
 		return format(i)
 	}
-	return v.field(to, def)
+	return v.field(to)
 }
 
 // count is a whole number of at least 1.
-func count(to *int, def int) *field { return number{least: 1}.field(to, def) }
+func count(to *int) *field { return number{least: 1}.field(to) }
 
 // size is a number of bytes, of at least 1.
-func size(to *int, def int) *field { return number{least: 1, bytes: true}.field(to, def) }
+func size(to *int) *field { return number{least: 1, bytes: true}.field(to) }
 
 // units of sizes, the largest first. MB is not one: it may mean 1000² or 1024² bytes.
 var units = []struct {
@@ -207,16 +206,16 @@ func formatSize(n int) string {
 	return strconv.Itoa(n)
 }
 
-func duration(to *time.Duration, def, least time.Duration) *field {
+func duration(to *time.Duration, least time.Duration) *field {
 	return values[time.Duration]{
 		kind: "duration", allowed: fmt.Sprintf("a duration, such as 250ms, 90s or 2m, of at least %s", least),
 		parse: time.ParseDuration, format: time.Duration.String,
 		check: func(d time.Duration) error { return within(d >= least) },
-	}.field(to, def)
+	}.field(to)
 }
 
-func truth(to *bool, def bool) *field {
-	return values[bool]{kind: "bool", allowed: "true or false", parse: strconv.ParseBool, format: strconv.FormatBool}.field(to, def)
+func truth(to *bool) *field {
+	return values[bool]{kind: "bool", allowed: "true or false", parse: strconv.ParseBool, format: strconv.FormatBool}.field(to)
 }
 
 // rate is how often something may happen; by default it is not limited.
@@ -225,39 +224,39 @@ func rate(to *limit.Rate) *field {
 		kind: "rate", allowed: "a rate, such as 100/s, 30/m or 100/s burst 500, from 1/h to 1000000000/s, or off",
 		parse: limit.ParseRate, format: limit.Rate.String,
 		check: func(r limit.Rate) error { return within(r.Valid()) },
-	}.field(to, limit.Rate{})
+	}.field(to)
 }
 
-// word is one of some words, of which the first is the default.
+// word is one of some words.
 func word[T ~string](to *T, words ...T) *field {
-	return text(to, words[0], values[T]{
+	return text(to, values[T]{
 		kind: "word", allowed: enumerate(words, "or"),
 		check: func(s T) error { return within(slices.Contains(words, s)) },
 	})
 }
 
 // text is a field that is written as it is.
-func text[T ~string](to *T, def T, v values[T]) *field {
+func text[T ~string](to *T, v values[T]) *field {
 	v.parse = func(s string) (T, error) { return T(s), nil }
 	v.format = func(s T) string { return string(s) }
-	return v.field(to, def)
+	return v.field(to)
 }
 
 // path is the name of a file; empty means none.
 func path(to *string) *field {
-	return text(to, "", values[string]{kind: "file", allowed: "a file's path"})
+	return text(to, values[string]{kind: "file", allowed: "a file's path"})
 }
 
 // pattern is the name of a topic or a pattern.
 func pattern(to *string) *field {
-	return text(to, "", values[string]{
+	return text(to, values[string]{
 		kind: "pattern", allowed: "the name of a topic, or a pattern, in which * matches one token and a last > matches the rest: chat.* or prices.>",
 		check: wire.CheckPattern,
 	})
 }
 
 func hookSecret(to *string) *field {
-	f := text(to, "", values[string]{
+	f := text(to, values[string]{
 		kind: "secret", allowed: "24 bytes or more: text, or whsec_ and base64, as `openssl rand -base64 32` makes it",
 		check: func(s string) error {
 			if s == "" {
@@ -280,8 +279,8 @@ type list[T comparable] struct {
 	check         func(one T, alone bool) error // alone: it is the only value
 }
 
-func (l list[T]) field(to *[]T, def []T) *field {
-	f := values[[]T]{l.kind, l.allowed, l.parseAll, l.formatAll, l.checkAll}.field(to, def)
+func (l list[T]) field(to *[]T) *field {
+	f := values[[]T]{l.kind, l.allowed, l.parseAll, l.formatAll, l.checkAll}.field(to)
 	f.isList = true
 	return f
 }
@@ -330,13 +329,13 @@ func (l list[T]) checkAll(list []T) error {
 const maxHookTopics = 100
 
 // patterns is a list of patterns and names of topics.
-func patterns(to *[]string, def ...string) *field {
+func patterns(to *[]string) *field {
 	return list[string]{
 		kind: "patterns", least: 1, most: maxHookTopics,
 		allowed: fmt.Sprintf("names of topics, or patterns such as chat.* or prices.>, from 1 to %d, separated by commas", maxHookTopics),
 		parse:   asIs, format: strings.Clone,
 		check: func(pattern string, _ bool) error { return wire.CheckPattern(pattern) },
-	}.field(to, def)
+	}.field(to)
 }
 
 func asIs(s string) (string, error) { return s, nil }

@@ -41,9 +41,8 @@ func TestSizes(t *testing.T) {
 }
 
 func TestANumberWithAWord(t *testing.T) {
-	n := 5
-	f := number{least: 1, word: "off"}.field(&n, 0)
-	f.reset()
+	n := 0
+	f := number{least: 1, word: "off"}.field(&n)
 	require.Equal(t, "off", f.text())
 	require.NoError(t, f.set("7"))
 	require.Equal(t, 7, n)

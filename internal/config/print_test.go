@@ -151,7 +151,7 @@ func TestAHookURLIsShownWhole(t *testing.T) {
 
 func TestAnOptionalFieldMayBeLeftOut(t *testing.T) {
 	var n int
-	f := optional(number{least: 1, most: 10}.field(&n, 0))
+	f := optional(number{least: 1, most: 10}.field(&n))
 	require.NoError(t, f.check())
 	require.False(t, f.given())
 	require.Empty(t, f.text())

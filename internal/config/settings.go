@@ -7,10 +7,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
-	"github.com/pubsubd/pubsubd/internal/session"
-	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
 // maxMessageBytes is the most that message.bytes may be: a history or an answer
@@ -29,69 +26,69 @@ type setting struct {
 }
 
 // settings returns the table of all settings outside rules, bound to the fields of c: the
-// key in the file, the field with its default and bounds, and a line for --help. Flags,
+// key in the file, the field with its bounds, and a line for --help. Flags,
 // variables, the document and the checks follow from it.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
 	b, s, t, l, h := &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook
 	return slices.Concat([]setting{
-		{"listen.public", restart(address(&c.Listen.Public, "127.0.0.1:8080", "127.0.0.1:8080, [::1]:8080 or :0")), "address for clients"},
-		{"listen.admin", restart(address(&c.Listen.Admin, "127.0.0.1:8081", "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health and profiles"},
-		{"listen.tcp", restart(address(&c.Listen.TCP, "", "127.0.0.1:8082, or nothing")), "address for clients without HTTP, which speak CBOR sequences over TCP; usually 127.0.0.1:8082"},
+		{"listen.public", restart(address(&c.Listen.Public, false, "127.0.0.1:8080, [::1]:8080 or :0")), "address for clients"},
+		{"listen.admin", restart(address(&c.Listen.Admin, false, "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health and profiles"},
+		{"listen.tcp", restart(address(&c.Listen.TCP, true, "127.0.0.1:8082, or nothing")), "address for clients without HTTP, which speak CBOR sequences over TCP; usually 127.0.0.1:8082"},
 		{"tls.cert", restart(path(&c.TLS.Cert)), "file with the certificate in PEM, followed by the intermediate certificates; clients then connect over TLS and may use HTTP/2; a reload reads the file again"},
 		{"tls.key", restart(path(&c.TLS.Key)), "file with the private key of tls.cert, in PEM; a reload reads the file again"},
-		{"http2.cleartext", restart(truth(&c.HTTP2.Cleartext, false)), "without tls.cert, also accept HTTP/2 with prior knowledge (h2c), for proxies that are configured to speak it"},
-		{"insecure", restart(truth(&c.Insecure, false)), "serve everyone who can connect, also from other machines, without authorisation"},
+		{"http2.cleartext", restart(truth(&c.HTTP2.Cleartext)), "without tls.cert, also accept HTTP/2 with prior knowledge (h2c), for proxies that are configured to speak it"},
+		{"insecure", restart(truth(&c.Insecure)), "serve everyone who can connect, also from other machines, without authorisation"},
 		{"cors.origins", restart(origins(&c.Origins)), "other origins whose pages may use the daemon; in the file, put * in quotes"},
 		{"log.level", word(&c.Log.Level, "info", "debug", "warn", "error"), "lowest level of log entries: debug, info, warn or error"},
 		{"log.format", restart(word(&c.Log.Format, "json", "console")), "format of log entries: json or console"},
 
-		{"history.messages", count(&b.HistoryMessages, broker.DefaultHistoryMessages), "messages that each topic retains"},
-		{"history.bytes", size(&b.HistoryBytes, broker.DefaultHistoryBytes), "bytes that each topic retains; at least message.bytes"},
-		{"history.age", duration(&b.HistoryAge, broker.DefaultHistoryAge, ms), "how long each topic retains a message"},
-		{"memory.budget", number{least: 1, bytes: true, word: "auto"}.field(&b.MemoryBudget, 0), "bytes that all histories, queues and cached frames may take together; at least history.bytes; auto is 512MiB, or half of GOMEMLIMIT if that is less; the process takes up to about twice as much, unless GOMEMLIMIT is lower"},
-		{"limits.topics", count(&b.MaxTopics, broker.DefaultMaxTopics), "topics at one time"},
-		{"limits.sessions", count(&s.MaxSessions, session.DefaultMaxSessions), "sessions open at one time"},
-		{"limits.pending_sessions", count(&l.PendingSessions, limit.DefaultPendingSessions), "requests for a session that may wait, in order, when limits.sessions are open"},
-		{"limits.calls", count(&l.Calls, limit.DefaultCalls), "publishes and other requests, except polls, in flight at one time"},
-		{"limits.waiting_calls", count(&l.WaitingCalls, limit.DefaultWaitingCalls), "requests that may wait, in order, when limits.calls are in flight"},
-		{"limits.wait", duration(&l.Wait, limit.DefaultWait, ms), "how long a request may wait for one of limits.calls or limits.sessions before it is refused"},
-		{"limits.pending_messages_per_session", count(&l.PendingMessages, limit.DefaultPendingMessages), "publishes that name the same session (session=) and are in flight or wait"},
-		{"limits.connections", number{least: 1, word: "auto"}.field(&l.Connections, 0), "connections of clients at one time; auto is the number of files that the process may open, less a reserve"},
-		{"limits.address_connections", number{least: 1, word: "off"}.field(&l.AddressConnections, 0), "connections at one time from each address, except trusted_proxies; an IPv6 network of 64 bits counts as one address"},
-		{"limits.address_calls", number{least: 1, word: "off"}.field(&l.AddressCalls, 0), "requests, except polls, in flight or waiting from each address; an IPv6 network of 64 bits counts as one address"},
-		{"limits.subscriptions", count(&s.Subscriptions, session.DefaultSubscriptions), "topics that one session may be subscribed to"},
-		{"limits.all_subscriptions", count(&b.MaxSubscriptions, broker.DefaultMaxSubscriptions), "subscriptions of all sessions together"},
+		{"history.messages", count(&b.HistoryMessages), "messages that each topic retains"},
+		{"history.bytes", size(&b.HistoryBytes), "bytes that each topic retains; at least message.bytes"},
+		{"history.age", duration(&b.HistoryAge, ms), "how long each topic retains a message"},
+		{"memory.budget", number{least: 1, bytes: true, word: "auto"}.field(&b.MemoryBudget), "bytes that all histories, queues and cached frames may take together; at least history.bytes; auto is 512MiB, or half of GOMEMLIMIT if that is less; the process takes up to about twice as much, unless GOMEMLIMIT is lower"},
+		{"limits.topics", count(&b.MaxTopics), "topics at one time"},
+		{"limits.sessions", count(&s.MaxSessions), "sessions open at one time"},
+		{"limits.pending_sessions", count(&l.PendingSessions), "requests for a session that may wait, in order, when limits.sessions are open"},
+		{"limits.calls", count(&l.Calls), "publishes and other requests, except polls, in flight at one time"},
+		{"limits.waiting_calls", count(&l.WaitingCalls), "requests that may wait, in order, when limits.calls are in flight"},
+		{"limits.wait", duration(&l.Wait, ms), "how long a request may wait for one of limits.calls or limits.sessions before it is refused"},
+		{"limits.pending_messages_per_session", count(&l.PendingMessages), "publishes that name the same session (session=) and are in flight or wait"},
+		{"limits.connections", number{least: 1, word: "auto"}.field(&l.Connections), "connections of clients at one time; auto is the number of files that the process may open, less a reserve"},
+		{"limits.address_connections", number{least: 1, word: "off"}.field(&l.AddressConnections), "connections at one time from each address, except trusted_proxies; an IPv6 network of 64 bits counts as one address"},
+		{"limits.address_calls", number{least: 1, word: "off"}.field(&l.AddressCalls), "requests, except polls, in flight or waiting from each address; an IPv6 network of 64 bits counts as one address"},
+		{"limits.subscriptions", count(&s.Subscriptions), "topics that one session may be subscribed to"},
+		{"limits.all_subscriptions", count(&b.MaxSubscriptions), "subscriptions of all sessions together"},
 		{"trusted_proxies", proxies(&l.TrustedProxies), "proxies whose X-Forwarded-For is trusted; limits by address then count the last address in it that is not one of these; a reload applies to new connections"},
-		{"message.bytes", number{least: 1, most: maxMessageBytes, bytes: true}.field(&c.MessageBytes, 64<<10), "largest payload of a message"},
-		{"idempotency.window", duration(&b.IdempotencyWindow, broker.DefaultIdempotencyWindow, ms), "how long the result of a publish with an idempotency key is remembered"},
-		{"idempotency.keys", count(&b.IdempotencyKeys, broker.DefaultIdempotencyKeys), "idempotency keys whose results are remembered; the oldest are dropped first"},
+		{"message.bytes", number{least: 1, most: maxMessageBytes, bytes: true}.field(&c.MessageBytes), "largest payload of a message"},
+		{"idempotency.window", duration(&b.IdempotencyWindow, ms), "how long the result of a publish with an idempotency key is remembered"},
+		{"idempotency.keys", count(&b.IdempotencyKeys), "idempotency keys whose results are remembered; the oldest are dropped first"},
 
-		{"session.queue", number{least: 1, most: 1024}.field(&s.Queue, session.DefaultQueue), "frames that a session buffers before a topic falls behind; an idle session takes memory for all of them; a session that has buffered a frame keeps its size"},
-		{"session.unacked", count(&s.Unacked, session.DefaultUnacked), "sent frames that a session keeps until the client acknowledges them"},
-		{"session.inactivity_timeout", duration(&s.InactivityTimeout, session.DefaultInactivityTimeout, ms), "a session ends after this long without a poll"},
-		{"session.ended_remembered", restart(count(&s.EndedRemembered, session.DefaultEndedRemembered)), "ended sessions whose reason is remembered"},
+		{"session.queue", number{least: 1, most: 1024}.field(&s.Queue), "frames that a session buffers before a topic falls behind; an idle session takes memory for all of them; a session that has buffered a frame keeps its size"},
+		{"session.unacked", count(&s.Unacked), "sent frames that a session keeps until the client acknowledges them"},
+		{"session.inactivity_timeout", duration(&s.InactivityTimeout, ms), "a session ends after this long without a poll"},
+		{"session.ended_remembered", restart(count(&s.EndedRemembered)), "ended sessions whose reason is remembered"},
 
-		{"poll.timeout", duration(&t.PollTimeout, transport.DefaultPollTimeout, ms), "how long a poll waits for a frame before its answer is empty"},
-		{"poll.heartbeat", duration(&t.Heartbeat, transport.DefaultHeartbeat, ms), "how often an idle stream sends an empty line"},
-		{"poll.max_output_delay", duration(&t.MaxOutputDelay, transport.DefaultMaxOutputDelay, ms), "how long an idle \"multiple\" answer stays open"},
-		{"poll.multiple_time", duration(&t.MultipleTime, transport.DefaultMultipleTime, ms), "how long a \"multiple\" answer may last"},
-		{"poll.answer_frames", count(&t.AnswerFrames, transport.DefaultAnswerFrames), "most frames in an answer that is not a stream"},
-		{"poll.answer_bytes", size(&t.AnswerBytes, transport.DefaultAnswerBytes), "most bytes, about, in an answer that is not a stream; one frame is always allowed"},
-		{"poll.write_timeout", duration(&t.WriteTimeout, transport.DefaultWriteTimeout, ms), "how long one write to a client may take"},
+		{"poll.timeout", duration(&t.PollTimeout, ms), "how long a poll waits for a frame before its answer is empty"},
+		{"poll.heartbeat", duration(&t.Heartbeat, ms), "how often an idle stream sends an empty line"},
+		{"poll.max_output_delay", duration(&t.MaxOutputDelay, ms), "how long an idle \"multiple\" answer stays open"},
+		{"poll.multiple_time", duration(&t.MultipleTime, ms), "how long a \"multiple\" answer may last"},
+		{"poll.answer_frames", count(&t.AnswerFrames), "most frames in an answer that is not a stream"},
+		{"poll.answer_bytes", size(&t.AnswerBytes), "most bytes, about, in an answer that is not a stream; one frame is always allowed"},
+		{"poll.write_timeout", duration(&t.WriteTimeout, ms), "how long one write to a client may take"},
 
-		{"compression.min_bytes", number{least: minCompressed, bytes: true, word: "off", means: -1}.field(&t.CompressionMinBytes, transport.DefaultCompressionMinBytes), "messages of at least this size are compressed, once for all clients that accept it; off disables compression"},
+		{"compression.min_bytes", number{least: minCompressed, bytes: true, word: "off", means: -1}.field(&t.CompressionMinBytes), "messages of at least this size are compressed, once for all clients that accept it; off disables compression"},
 
 		{"lane", restart(word(&c.Lane, "handoff", "channel", "off")), "fast path for polls and small publishes: handoff, channel (one goroutine per poll, which a frame wakes) or off (net/http serves everything)"},
-		{"drain.window", duration(&c.DrainWindow, 10*time.Second, 0), "how long clients may take to leave when the daemon stops; it ends their sessions within three quarters of this"},
+		{"drain.window", duration(&c.DrainWindow, 0), "how long clients may take to leave when the daemon stops; it ends their sessions within three quarters of this"},
 		{"state", restart(path(&c.StateFile)), "file that keeps topics over a planned restart: the daemon writes it after a drain, and loads and removes it at start"},
 		{"addresses_file", restart(path(&c.AddressesFile)), "file to which the daemon writes its addresses, as JSON, once it is ready"},
 
 		{"hooks.publish.url", hookURL(&h.URL), "the application that is asked about each message before it is published (internal/hook/HOOKS.md)"},
 		{"hooks.publish.secret", hookSecret(&h.Secret), "key that signs the requests to the application; required with hooks.publish.url"},
-		{"hooks.publish.timeout", duration(&h.Timeout, hook.DefaultTimeout, ms), "how long the application may take to answer"},
-		{"hooks.publish.calls", count(&h.Calls, hook.DefaultCalls), "messages that the application is asked about at one time; these count among limits.calls, so fewer leave some for other requests; more messages wait, in order, up to half of limits.calls, for limits.wait"},
-		{"hooks.publish.topics", patterns(&b.HookTopics, ">"), "topics that the application is asked about; in the file, put > and * in quotes"},
+		{"hooks.publish.timeout", duration(&h.Timeout, ms), "how long the application may take to answer"},
+		{"hooks.publish.calls", count(&h.Calls), "messages that the application is asked about at one time; these count among limits.calls, so fewer leave some for other requests; more messages wait, in order, up to half of limits.calls, for limits.wait"},
+		{"hooks.publish.topics", patterns(&b.HookTopics), "topics that the application is asked about; in the file, put > and * in quotes"},
 	}, rateSettings(&l.Rates))
 }
 
@@ -139,11 +136,11 @@ func (s setting) isRate() bool { return strings.HasPrefix(s.key, ratesKey+".") }
 func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 	rows := []setting{
 		{"pattern", pattern(&r.Pattern), "topics that the rule applies to; required, and no two rules may have the same"},
-		{"history.messages", count(&r.HistoryMessages, 0), "messages that each of these topics retains; default history.messages"},
-		{"history.bytes", size(&r.HistoryBytes, 0), "bytes that each of these topics retains, at least message.bytes; default history.bytes"},
-		{"history.age", duration(&r.HistoryAge, 0, time.Millisecond), "how long each of these topics retains a message; default history.age"},
+		{"history.messages", count(&r.HistoryMessages), "messages that each of these topics retains; default history.messages"},
+		{"history.bytes", size(&r.HistoryBytes), "bytes that each of these topics retains, at least message.bytes; default history.bytes"},
+		{"history.age", duration(&r.HistoryAge, time.Millisecond), "how long each of these topics retains a message; default history.age"},
 		{"slow", word(&r.Slow, broker.Slows()...), "what a subscriber gets when it falls behind: all that the history holds (resume, the default), the newest few messages, the newest message of each key, or the end of its session"},
-		{"keep", count(&r.Keep, 0), "number of newest messages that drop_oldest keeps; only with drop_oldest; default " + strconv.Itoa(broker.DefaultKeep)},
+		{"keep", count(&r.Keep), "number of newest messages that drop_oldest keeps; only with drop_oldest; default " + strconv.Itoa(broker.DefaultKeep)},
 		{"rate", rate(often), "rate of messages that all clients publish to all of these topics together; default no limit besides rates.publishes"},
 	}
 	for i := range rows {

@@ -308,8 +308,8 @@ func TestTheTimeoutsOfTheExamplesFitTheDefaults(t *testing.T) {
 			require.Contains(t, string(text), swaps[i])
 			silence, err := time.ParseDuration(regexp.MustCompile(`\d+s`).FindString(swaps[i]))
 			require.NoError(t, err)
-			require.GreaterOrEqual(t, silence, transport.DefaultPollTimeout+10*time.Second, swaps[i])
-			require.Greater(t, silence, 2*transport.DefaultHeartbeat, swaps[i])
+			require.GreaterOrEqual(t, silence, transport.Config{}.WithDefaults().PollTimeout+10*time.Second, swaps[i])
+			require.Greater(t, silence, 2*transport.Config{}.WithDefaults().Heartbeat, swaps[i])
 		}
 	})
 }

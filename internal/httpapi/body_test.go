@@ -18,7 +18,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
-	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -40,7 +39,7 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 		k.wantOK("/v1/topics/a/messages", `"`+strings.Repeat("x", 15_000)+`"`, jsonType)
 		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
 
-		time.Sleep(2 * transport.DefaultRestTimeout)
+		time.Sleep(2 * defaults.RestTimeout)
 		for _, nc := range conns {
 			nc.Close()
 		}

@@ -34,7 +34,7 @@ func TestAQuietStreamSendsHeartbeats(t *testing.T) {
 		k := newKit(t, settings{})
 		resp := k.do("GET", "/v1/sessions/"+k.open(`{"topics":["a"]}`).Session+"/poll?ack=0&mode=stream", "")
 		defer resp.Body.Close()
-		giveUp := time.AfterFunc(10*transport.DefaultHeartbeat, func() { resp.Body.Close() })
+		giveUp := time.AfterFunc(10*defaults.Heartbeat, func() { resp.Body.Close() })
 		defer giveUp.Stop()
 		lines := bufio.NewReader(resp.Body)
 		hello, err := lines.ReadString('\n')
@@ -45,7 +45,7 @@ func TestAQuietStreamSendsHeartbeats(t *testing.T) {
 			beat, err := lines.ReadString('\n')
 			require.NoError(t, err)
 			require.Equal(t, "\n", beat)
-			require.Equal(t, transport.DefaultHeartbeat, time.Since(begun))
+			require.Equal(t, defaults.Heartbeat, time.Since(begun))
 		}
 	})
 }
@@ -80,7 +80,7 @@ func TestAMultipleAnswerEndsInTime(t *testing.T) {
 		begun := time.Now()
 		_, quiet := k.get("GET", poll+"0", "")
 		require.Equal(t, 1, strings.Count(quiet, "\n"))
-		require.Equal(t, transport.DefaultMaxOutputDelay, time.Since(begun))
+		require.Equal(t, defaults.MaxOutputDelay, time.Since(begun))
 
 		stopped, stop := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -97,7 +97,7 @@ func TestAMultipleAnswerEndsInTime(t *testing.T) {
 		begun = time.Now()
 		_, busy := k.get("GET", poll+"1", "")
 		require.Greater(t, strings.Count(busy, "\n"), 40)
-		require.InDelta(t, transport.DefaultMultipleTime, time.Since(begun), float64(200*time.Millisecond))
+		require.InDelta(t, defaults.MultipleTime, time.Since(begun), float64(200*time.Millisecond))
 		close(stop)
 		<-stopped
 	})

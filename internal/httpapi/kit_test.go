@@ -51,6 +51,9 @@ func newKit(t *testing.T, s settings) *kit {
 	return k
 }
 
+// defaults are the transport's settings in tests that say nothing else.
+var defaults = transport.Config{}.WithDefaults()
+
 // parts are the components of a kit's API.
 type parts struct {
 	app.Config

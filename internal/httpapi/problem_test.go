@@ -16,7 +16,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/session"
-	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -189,7 +188,7 @@ func TestABodyTimesOut(t *testing.T) {
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			require.NoError(t, err)
 			require.Equal(t, status, resp.StatusCode)
-			require.Equal(t, transport.DefaultRestTimeout, time.Since(begun))
+			require.Equal(t, defaults.RestTimeout, time.Since(begun))
 			resp.Body.Close()
 			conn.Close()
 		}

@@ -132,10 +132,10 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 				c.wantStuck(1)
 				k.wantParked(0)
 
-				k.later(transport.DefaultWriteTimeout - 5*time.Second)
+				k.later(defaults.WriteTimeout - 5*time.Second)
 				k.tell(2, 3, large)
 				require.Equal(t, 1, k.onLane())
-				k.wantOnLaneAfter(transport.DefaultWriteTimeout, 0)
+				k.wantOnLaneAfter(defaults.WriteTimeout, 0)
 				c.wantClosed()
 				if mode == "stream" {
 					require.Equal(t, 1, k.gone())
@@ -161,7 +161,7 @@ func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 		c.send(polling(session, 0))
 		c.wantStuck(1)
 		for n := range time.Duration(5) {
-			k.later((n + 1) * (transport.DefaultWriteTimeout + 10*time.Second))
+			k.later((n + 1) * (defaults.WriteTimeout + 10*time.Second))
 		}
 		c.readsOn()
 		c.wantMessages(1, 1)
@@ -176,7 +176,7 @@ func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
 		k.tell(1, 1, large)
 		c.send("GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n")
 		c.wantStuck(1)
-		k.wantOnLaneAfter(transport.DefaultWriteTimeout, 0)
+		k.wantOnLaneAfter(defaults.WriteTimeout, 0)
 	})
 }
 
@@ -194,10 +194,10 @@ func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
 		k.wantParked(0)
 		k.tell(2, 3, large)
 
-		k.later(transport.DefaultWriteTimeout - 10*time.Second)
+		k.later(defaults.WriteTimeout - 10*time.Second)
 		c.wantNext(frames, 1, 1)
 		k.want(3, k.delivered, "frames: the next write has begun")
-		k.later(transport.DefaultWriteTimeout + 10*time.Second)
+		k.later(defaults.WriteTimeout + 10*time.Second)
 		c.wantNext(frames, 2, 3)
 		require.Equal(t, 1, k.onLane())
 	})

@@ -139,7 +139,7 @@ func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
 		k.wantParked(1)
 		k.tell(1, 1, large)
 		c.wantStuck(1)
-		k.wantOnLaneAfter(transport.DefaultWriteTimeout, 0)
+		k.wantOnLaneAfter(defaults.WriteTimeout, 0)
 		c.wantClosed()
 
 		k.tell(2, 3, large)

@@ -352,7 +352,7 @@ func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
 		_, err := io.ReadFull(lines, beats)
 		require.NoError(k, err)
 		require.Equal(k, ":\n\n:\n\n", string(beats))
-		require.Equal(k, 2*transport.DefaultHeartbeat, time.Since(begun))
+		require.Equal(k, 2*defaults.Heartbeat, time.Since(begun))
 	})
 }
 

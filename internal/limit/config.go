@@ -50,23 +50,14 @@ type Config struct {
 	TrustedProxies []netip.Prefix
 }
 
-// Defaults of Config.
-const (
-	DefaultCalls           = 1000
-	DefaultWaitingCalls    = 1000
-	DefaultSessions        = 1_000_000
-	DefaultPendingSessions = 1000
-	DefaultPendingMessages = 100
-	DefaultWait            = 2 * time.Second
-)
-
-func (c Config) withDefaults() Config {
-	c.Calls = cmp.Or(c.Calls, DefaultCalls)
-	c.WaitingCalls = cmp.Or(c.WaitingCalls, DefaultWaitingCalls)
-	c.Sessions = cmp.Or(c.Sessions, DefaultSessions)
-	c.PendingSessions = cmp.Or(c.PendingSessions, DefaultPendingSessions)
-	c.PendingMessages = cmp.Or(c.PendingMessages, DefaultPendingMessages)
-	c.Wait = cmp.Or(c.Wait, DefaultWait)
+// WithDefaults returns c with every zero field set to its default.
+func (c Config) WithDefaults() Config {
+	c.Calls = cmp.Or(c.Calls, 1000)
+	c.WaitingCalls = cmp.Or(c.WaitingCalls, 1000)
+	c.Sessions = cmp.Or(c.Sessions, 1_000_000)
+	c.PendingSessions = cmp.Or(c.PendingSessions, 1000)
+	c.PendingMessages = cmp.Or(c.PendingMessages, 100)
+	c.Wait = cmp.Or(c.Wait, 2*time.Second)
 	return c
 }
 

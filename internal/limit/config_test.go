@@ -24,10 +24,10 @@ func TestTheNamesOfRatesDoNotChange(t *testing.T) {
 }
 
 func TestUnsetFieldsGetTheirDefaults(t *testing.T) {
-	c := Config{}.withDefaults()
+	c := Config{}.WithDefaults()
 	require.Equal(t, Config{
 		Calls: 1000, WaitingCalls: 1000, Sessions: 1_000_000, PendingSessions: 1000, PendingMessages: 100, Wait: 2 * time.Second,
 	}, c, "the others are not limited")
 	set := Config{Calls: 16, WaitingCalls: 1, Sessions: 10, PendingSessions: 2, PendingMessages: 3, Wait: time.Second, Connections: 4, AddressConnections: 5, AddressCalls: 6}
-	require.Equal(t, set, set.withDefaults())
+	require.Equal(t, set, set.WithDefaults())
 }

@@ -81,7 +81,7 @@ func (l *Limiter) newRates(cfg Config) *rates {
 
 // New returns a Limiter with these settings.
 func New(cfg Config, m *metrics.Metrics) *Limiter {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	l := &Limiter{
 		metrics:  m,
 		calls:    NewGate("calls", "limits.calls", cfg.Calls, cfg.WaitingCalls, cfg.Wait, m),
@@ -98,7 +98,7 @@ func New(cfg Config, m *metrics.Metrics) *Limiter {
 // Reload applies cfg, also to calls that wait. A client that has more than cfg allows
 // keeps it. If cfg changes a rate, all buckets are full again.
 func (l *Limiter) Reload(cfg Config) {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	old := l.inForce.Load()
 	f := &inForce{Config: cfg, rates: old.rates}
 	if old.Rates != cfg.Rates || !slices.Equal(old.Rules, cfg.Rules) {

@@ -47,23 +47,14 @@ type unbounded struct{}
 func (unbounded) Enter(context.Context) error { return nil }
 func (unbounded) Leave()                      {}
 
-// Defaults of Config.
-const (
-	DefaultQueue             = 32
-	DefaultUnacked           = 1024
-	DefaultSubscriptions     = 1000
-	DefaultInactivityTimeout = 60 * time.Second
-	DefaultEndedRemembered   = 10_000
-	DefaultMaxSessions       = 1_000_000
-)
-
-func (c Config) withDefaults() Config {
-	c.Queue = cmp.Or(c.Queue, DefaultQueue)
-	c.Unacked = cmp.Or(c.Unacked, DefaultUnacked)
-	c.Subscriptions = cmp.Or(c.Subscriptions, DefaultSubscriptions)
-	c.InactivityTimeout = cmp.Or(c.InactivityTimeout, DefaultInactivityTimeout)
-	c.EndedRemembered = cmp.Or(c.EndedRemembered, DefaultEndedRemembered)
-	c.MaxSessions = cmp.Or(c.MaxSessions, DefaultMaxSessions)
+// WithDefaults returns c with every zero field set to its default.
+func (c Config) WithDefaults() Config {
+	c.Queue = cmp.Or(c.Queue, 32)
+	c.Unacked = cmp.Or(c.Unacked, 1024)
+	c.Subscriptions = cmp.Or(c.Subscriptions, 1000)
+	c.InactivityTimeout = cmp.Or(c.InactivityTimeout, 60*time.Second)
+	c.EndedRemembered = cmp.Or(c.EndedRemembered, 10_000)
+	c.MaxSessions = cmp.Or(c.MaxSessions, 1_000_000)
 	if c.Slots == nil {
 		c.Slots = unbounded{}
 	}

@@ -36,7 +36,7 @@ type Registry struct {
 
 // NewRegistry returns a registry without sessions.
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	r := &Registry{
 		broker: b, metrics: m, slots: cfg.Slots, node: randomText(3),
 		sessions: newWheel(min(visitEvery, cfg.InactivityTimeout), time.Now()),
@@ -49,7 +49,7 @@ func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 // Reload puts cfg in force, except EndedRemembered, Slots, and the queues that sessions
 // have. A shorter inactivity timeout takes effect within the longer of the two.
 func (r *Registry) Reload(cfg Config) {
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	r.cfg.Store(&cfg)
 }
 

@@ -149,7 +149,7 @@ func TestASessionHoldsASlotUntilItEnds(t *testing.T) {
 		k.registry.End(s)
 		require.Equal(k, 1, places.free)
 		k.open("a")
-		time.Sleep(2 * DefaultInactivityTimeout)
+		time.Sleep(2 * Config{}.WithDefaults().InactivityTimeout)
 		k.registry.Sweep(time.Now())
 		require.Equal(k, 2, places.free, "whose client left, has none")
 	})

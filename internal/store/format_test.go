@@ -176,7 +176,7 @@ func TestASubscriberOfAQuietTopicLosesNothing(t *testing.T) {
 		publish(t, b, "quiet")
 		_, err := b.Join(wire.Start{Topic: "quiet"}, silent{}, true)
 		require.NoError(t, err)
-		time.Sleep(2 * broker.DefaultHistoryAge)
+		time.Sleep(2 * broker.Config{}.WithDefaults().HistoryAge)
 		b.Sweep(time.Now())
 		require.EqualValues(t, 9, floorOf(t, b))
 
@@ -356,10 +356,10 @@ func TestIdempotencyKeysSurvive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBroker(broker.Config{})
 		require.Equal(t, uint64(1), publishOnce(t, b, keyed("old", "1")))
-		time.Sleep(broker.DefaultIdempotencyWindow / 2)
+		time.Sleep(broker.Config{}.WithDefaults().IdempotencyWindow / 2)
 		first, err := b.PublishOnce(t.Context(), "", keyed("k", "2"), 0, time.Now())
 		require.NoError(t, err)
-		time.Sleep(broker.DefaultIdempotencyWindow / 2)
+		time.Sleep(broker.Config{}.WithDefaults().IdempotencyWindow / 2)
 		next := successor(t, b, broker.Config{})
 		require.Equal(t, 1, gaugesOf(next).IdempotencyKeys, "the window of the other has passed")
 		again, err := next.PublishOnce(t.Context(), "", keyed("k", "2"), 0, time.Now())

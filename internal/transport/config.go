@@ -40,28 +40,16 @@ type Config struct {
 	RestTimeout time.Duration
 }
 
-// Defaults of Config.
-const (
-	DefaultPollTimeout         = 25 * time.Second
-	DefaultHeartbeat           = 15 * time.Second
-	DefaultMaxOutputDelay      = 200 * time.Millisecond
-	DefaultMultipleTime        = 5 * time.Second
-	DefaultAnswerFrames        = 1000
-	DefaultAnswerBytes         = 1 << 20
-	DefaultCompressionMinBytes = 1 << 10
-	DefaultWriteTimeout        = 30 * time.Second
-	DefaultRestTimeout         = 20 * time.Second
-)
-
-func (c Config) withDefaults() Config {
-	c.PollTimeout = cmp.Or(c.PollTimeout, DefaultPollTimeout)
-	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
-	c.MaxOutputDelay = cmp.Or(c.MaxOutputDelay, DefaultMaxOutputDelay)
-	c.MultipleTime = cmp.Or(c.MultipleTime, DefaultMultipleTime)
-	c.AnswerFrames = cmp.Or(c.AnswerFrames, DefaultAnswerFrames)
-	c.AnswerBytes = cmp.Or(c.AnswerBytes, DefaultAnswerBytes)
-	c.CompressionMinBytes = cmp.Or(c.CompressionMinBytes, DefaultCompressionMinBytes)
-	c.WriteTimeout = cmp.Or(c.WriteTimeout, DefaultWriteTimeout)
-	c.RestTimeout = cmp.Or(c.RestTimeout, DefaultRestTimeout)
+// WithDefaults returns c with every zero field set to its default.
+func (c Config) WithDefaults() Config {
+	c.PollTimeout = cmp.Or(c.PollTimeout, 25*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 15*time.Second)
+	c.MaxOutputDelay = cmp.Or(c.MaxOutputDelay, 200*time.Millisecond)
+	c.MultipleTime = cmp.Or(c.MultipleTime, 5*time.Second)
+	c.AnswerFrames = cmp.Or(c.AnswerFrames, 1000)
+	c.AnswerBytes = cmp.Or(c.AnswerBytes, 1<<20)
+	c.CompressionMinBytes = cmp.Or(c.CompressionMinBytes, 1<<10)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, 30*time.Second)
+	c.RestTimeout = cmp.Or(c.RestTimeout, 20*time.Second)
 	return c
 }

@@ -138,7 +138,7 @@ func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) 
 // Reload puts cfg and limits in force. A parked poll keeps its timeout. A stream uses the
 // new interval after its next heartbeat.
 func (t *Server) Reload(cfg Config, limits wire.Limits) {
-	t.now.Store(&inForce{Config: cfg.withDefaults(), limits: limits})
+	t.now.Store(&inForce{Config: cfg.WithDefaults(), limits: limits})
 }
 
 func (t *Server) config() *inForce { return t.now.Load() }
