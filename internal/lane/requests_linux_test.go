@@ -92,3 +92,28 @@ func TestAPublishWithALateBodyIsServed(t *testing.T) {
 	require.Contains(t, string(appendAll(t, nil, client)), "HTTP/1.1 200 ")
 	require.Equal(t, staying, c.ending)
 }
+
+// A request that the lane cannot read to its end is handed back at once. Otherwise the
+// client would wait for the rest timeout.
+func TestRequestsThatAreTooLongAreHandedBackAtOnce(t *testing.T) {
+	for name, text := range map[string]string{
+		"a body that does not fit the buffer": "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 8192\r\n\r\n1",
+		"more line ends than net/http skips":  "\r\n\r\n\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, auth.Open{})
+			c, client := s.connect()
+			ask(t, client, 1)
+			s.hear()
+			require.Equal(t, staying, c.ending)
+			n, errno := rawWrite(client, []byte(text))
+			require.Zero(t, errno)
+			require.Equal(t, len(text), n)
+			s.hear()
+			require.Equal(t, left, c.ending)
+			back, err := s.back.Accept()
+			require.NoError(t, err)
+			require.NoError(t, back.Close())
+		})
+	}
+}
