@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -41,6 +42,7 @@ func TestAnUnackedAnswerIsResentWithTheSameNumbers(t *testing.T) {
 		require.Equal(k, "b1 a3", k.poll(s, 2), "two frames of it arrived")
 		k.publishN("b", 1)
 		require.Equal(k, "b2", k.poll(s, 4))
+		require.Equal(k, 3.0+2, testutil.ToFloat64(k.registry.metrics.Resent))
 	})
 }
 
