@@ -393,13 +393,13 @@ func TestMemoryIsCountedUntilItIsFreed(t *testing.T) {
 		n := len(frames[0].Bytes(frame.NDJSON))
 		var g metrics.Gauges
 		b.Gauges(&g)
-		require.EqualValues(t, n, g.FrameBytes)
-		require.EqualValues(t, frames[0].Size(), g.HistoryBytes)
+		require.EqualValues(t, n, g.Memory["frames"])
+		require.EqualValues(t, frames[0].Size(), g.Memory["history"])
 		time.Sleep(time.Minute)
 		b.Sweep(time.Now())
 		b.Gauges(&g)
-		require.Zero(t, g.FrameBytes)
-		require.Zero(t, g.HistoryBytes)
+		require.Zero(t, g.Memory["frames"])
+		require.Zero(t, g.Memory["history"])
 	})
 }
 

@@ -208,7 +208,7 @@ func TestATopicIsForgottenByItsOffset(t *testing.T) {
 func holdsBytes(b *Broker) int64 {
 	var g metrics.Gauges
 	b.Gauges(&g)
-	return g.HistoryBytes
+	return g.Memory["history"]
 }
 
 // The position of a pattern covers all partitions.

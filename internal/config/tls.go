@@ -16,8 +16,12 @@ type TLS struct {
 // On reports whether clients are served over TLS.
 func (t TLS) On() bool { return t.Cert != "" }
 
-// Load reads the files as they are now. The error is an *Error.
+// Load reads the files as they are now, or returns nil if none are named. The error is an
+// *Error.
 func (t TLS) Load() (*tls.Certificate, error) {
+	if !t.On() {
+		return nil, nil
+	}
 	var texts [2][]byte
 	for i, file := range []struct{ key, name string }{{"tls.cert", t.Cert}, {"tls.key", t.Key}} {
 		text, err := os.ReadFile(file.name)

@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -81,7 +80,7 @@ type Daemon struct {
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	log = log.WithOptions(zap.IncreaseLevel(level))
-	certificate, err := certificateOf(cfg.TLS)
+	certificate, err := cfg.TLS.Load()
 	if err != nil {
 		return nil, err
 	}
@@ -163,14 +162,6 @@ func hookConfig(cfg config.Config) hook.Config {
 	c := cfg.PublishHook
 	c.MessageBytes = cfg.MessageBytes
 	return c
-}
-
-// certificateOf reads the certificate from its files, or returns nil if none are named.
-func certificateOf(files config.TLS) (*tls.Certificate, error) {
-	if !files.On() {
-		return nil, nil
-	}
-	return files.Load()
 }
 
 // limitsOf returns the limits that clients are shown.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"io"
 	"net"
@@ -97,7 +98,7 @@ func (s *spoken) transport() *http.Transport {
 	protocols.SetHTTP2(s.h2 && s.tls)
 	protocols.SetUnencryptedHTTP2(s.h2 && !s.tls)
 	return &http.Transport{
-		Protocols: &protocols, TLSClientConfig: s.pair.Trusted(s),
+		Protocols: &protocols, TLSClientConfig: &tls.Config{RootCAs: poolOf(s, s.pair)},
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, network, address)
 			return &transferred{c, s.transfer}, err

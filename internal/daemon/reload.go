@@ -39,7 +39,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	}
 	var certificate *tls.Certificate // nil: there is none, or another needs a restart
 	if err == nil && given.TLS == d.cfg.TLS {
-		certificate, err = certificateOf(given.TLS) // the last step that can fail
+		certificate, err = given.TLS.Load() // the last step that can fail
 	}
 	if err != nil {
 		d.logWrong(err)

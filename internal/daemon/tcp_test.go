@@ -94,7 +94,7 @@ func TestTheTCPPort(t *testing.T) {
 	})
 }
 
-func poolOf(t *testing.T, pair certtest.Pair) *x509.CertPool {
+func poolOf(t testing.TB, pair certtest.Pair) *x509.CertPool {
 	t.Helper()
 	pem, err := os.ReadFile(pair.Cert)
 	require.NoError(t, err)

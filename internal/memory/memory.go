@@ -127,12 +127,10 @@ func (a *Account) Held() (held, budget int64) {
 
 // Gauges adds the state of the account to g.
 func (a *Account) Gauges(g *metrics.Gauges) {
-	g.HistoryBytes = a.Of(History)
-	g.FrameBytes = a.Of(Encodings)
-	g.QueueBytes = a.Of(Pinned) + a.Of(Queues)
-	g.TopicBytes = a.Of(Topics)
-	g.UnfinishedBytes = a.Of(Unfinished)
-	g.UnreadBytes = a.Of(Unread)
+	g.Memory = map[string]int64{
+		"history": a.Of(History), "frames": a.Of(Encodings), "queues": a.Of(Pinned) + a.Of(Queues), "topics": a.Of(Topics),
+		"unfinished": a.Of(Unfinished), "unread": a.Of(Unread),
+	}
 	g.MemoryBudget = a.budget.Load()
 	g.MemoryPressure = int(a.Pressure())
 }

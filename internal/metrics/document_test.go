@@ -25,7 +25,7 @@ The admin listener serves these metrics at ` + "`/metrics`" + `, with those of t
 // METRICS.md lists every metric and its help text.
 func TestMetricsDocument(t *testing.T) {
 	m := New("test")
-	m.Gather(func() Gauges { return Gauges{Limits: []Limit{{}}} })
+	m.Gather(func() Gauges { return Gauges{Memory: map[string]int64{"history": 0}, Limits: []Limit{{}}} })
 	m.WaitSeconds.WithLabelValues("")
 	m.Transport("longpoll")
 	m.Hook("publish", "passed")

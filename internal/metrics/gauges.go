@@ -14,15 +14,9 @@ type Gauges struct {
 	Queued        int // frames in sessions' queues
 	Unacked       int // frames sent and not yet acknowledged
 
-	// Memory that counts against the budget.
-	HistoryBytes    int64 // messages in histories
-	FrameBytes      int64 // encodings of these messages
-	QueueBytes      int64 // queues of sessions, messages that only they hold, and lists of unacknowledged frames
-	TopicBytes      int64 // topics and subscriptions themselves
-	UnfinishedBytes int64 // bodies and commands that have not arrived in full
-	UnreadBytes     int64 // answers that clients have not read
-	MemoryBudget    int64 // the most that all of these may take
-	MemoryPressure  int   // 0, 1 or 2: none, high, critical
+	Memory         map[string]int64 // bytes that count against the budget, by kind
+	MemoryBudget   int64            // the most that all of these may take
+	MemoryPressure int              // 0, 1 or 2: none, high, critical
 
 	Draining        bool
 	IdempotencyKeys int // with a remembered result
@@ -84,12 +78,9 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("draining", "1 while the daemon drains, otherwise 0.", draining)
 
 	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues, topics (with subscriptions and patterns), unfinished (bodies and commands that have not arrived in full), unread (answers that clients have not read).", "kind")
-	memory("history", float64(now.HistoryBytes))
-	memory("frames", float64(now.FrameBytes))
-	memory("queues", float64(now.QueueBytes))
-	memory("topics", float64(now.TopicBytes))
-	memory("unfinished", float64(now.UnfinishedBytes))
-	memory("unread", float64(now.UnreadBytes))
+	for kind, bytes := range now.Memory {
+		memory(kind, float64(bytes))
+	}
 	send("memory_budget_bytes", "The budget of all kinds of pubsubd_memory_bytes together.", float64(now.MemoryBudget))
 	send("memory_pressure", "Memory pressure: 0 none; 1 the daemon refuses new sessions, lists and histories; 2 it also cuts off clients that do not read, and trims their sessions.", float64(now.MemoryPressure))
 

@@ -193,6 +193,6 @@ func keepsItsPlace(t *testing.T, want string, goesOn bool) {
 		}
 		var gauges metrics.Gauges
 		k.broker.Gauges(&gauges)
-		require.Zero(k, gauges.QueueBytes, "what came to queues after it was let go of is off the account again")
+		require.Zero(k, gauges.Memory["queues"], "what came to queues after it was let go of is off the account again")
 	})
 }

@@ -83,7 +83,7 @@ func TestAMessageThatOnlyAQueueHoldsIsCounted(t *testing.T) {
 		memory := func() int64 {
 			var g metrics.Gauges
 			k.broker.Gauges(&g)
-			return g.QueueBytes
+			return g.Memory["queues"]
 		}
 		s, gone, idle := k.open("a"), k.open("a"), k.open("b")
 		k.publishN("a", 4)
@@ -114,7 +114,7 @@ func TestAFrameThatDidNotFitIsCountedUntilTheEnd(t *testing.T) {
 		k.registry.End(s)
 		var g metrics.Gauges
 		k.broker.Gauges(&g)
-		require.Zero(k, g.QueueBytes)
+		require.Zero(k, g.Memory["queues"])
 	})
 }
 
@@ -131,7 +131,7 @@ func (k *kit) trimAll() int {
 func (k *kit) queueBytes() int64 {
 	var g metrics.Gauges
 	k.broker.Gauges(&g)
-	return g.QueueBytes
+	return g.Memory["queues"]
 }
 
 func TestATrimmedSessionContinuesFromHistory(t *testing.T) {

@@ -219,7 +219,7 @@ func TestGaugesSumAllSessions(t *testing.T) {
 		k.registry.Gauges(&g)
 		require.Equal(k, []int{1, 0, 0, 6}, []int{g.Sessions, g.Queued, g.Behind, g.Unacked})
 		k.broker.Gauges(&g)
-		require.Positive(k, g.QueueBytes)
+		require.Positive(k, g.Memory["queues"])
 	})
 }
 

@@ -40,7 +40,7 @@ func TestPatternsLoseNothingUnannounced(t *testing.T) {
 				k.broker.Gauges(&g)
 				k.broker.Close()
 				require.Positive(k, w.gaps, "nothing was lost with its topic: what is this story about?")
-				require.Zero(k, g.QueueBytes, "nobody is left")
+				require.Zero(k, g.Memory["queues"], "nobody is left")
 				require.Zero(k, g.Subscriptions)
 				require.Empty(k, k.broker.Followers("p.1"))
 			})

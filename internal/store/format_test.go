@@ -93,7 +93,7 @@ func gaugesOf(b *broker.Broker) (g metrics.Gauges) {
 
 func used(b *broker.Broker) int64 {
 	g := gaugesOf(b)
-	return g.HistoryBytes + g.FrameBytes + g.QueueBytes + g.TopicBytes
+	return g.Memory["history"] + g.Memory["frames"] + g.Memory["queues"] + g.Memory["topics"]
 }
 
 // saved closes the broker and returns its state.
@@ -129,7 +129,7 @@ func consistent(t testing.TB, b *broker.Broker) {
 	}
 	g := gaugesOf(b)
 	require.Equal(t, len(list), g.Topics)
-	require.EqualValues(t, bytes, g.HistoryBytes)
+	require.EqualValues(t, bytes, g.Memory["history"])
 	require.Equal(t, subscriptions, g.Subscriptions)
 }
 

@@ -11,8 +11,6 @@ type connections struct {
 	open    map[net.Conn]bool
 	closed  bool
 	drained chan struct{} // closed when no connection is open; nil: drain was not called
-
-	running sync.WaitGroup // connections that were added; grows under mu
 }
 
 // add adds a connection, or closes it and returns false after close. remove must follow.
@@ -24,7 +22,6 @@ func (s *connections) add(c net.Conn) bool {
 		return false
 	}
 	s.open[c] = true
-	s.running.Add(1)
 	return true
 }
 
@@ -32,7 +29,6 @@ func (s *connections) remove(c net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, c)
-	s.running.Done()
 	s.maybeDrainedLocked()
 }
 
@@ -43,7 +39,7 @@ func (s *connections) maybeDrainedLocked() {
 	}
 }
 
-// drain returns a channel that is closed when no connection is open. It is called once.
+// drain returns a channel that is closed once no connection is open. It is called once.
 func (s *connections) drain() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

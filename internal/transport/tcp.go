@@ -50,7 +50,7 @@ func (p *Port) Serve(l net.Listener) error {
 // connections that Carry serves.
 func (p *Port) Close() {
 	p.serving.close()
-	p.serving.running.Wait()
+	<-p.serving.drain()
 }
 
 // serve waits for the first item of a connection, and then serves the connection.

@@ -105,9 +105,9 @@ func (w *world) checkAccounts(b *broker.Broker) {
 	var g metrics.Gauges
 	b.Gauges(&g)
 	require.Equal(w, len(list), g.Topics)
-	require.EqualValues(w, bytes, g.HistoryBytes)
+	require.EqualValues(w, bytes, g.Memory["history"])
 	require.Zero(w, g.Subscriptions)
-	require.Zero(w, g.QueueBytes)
+	require.Zero(w, g.Memory["queues"])
 }
 
 const topics = 40

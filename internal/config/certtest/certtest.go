@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -54,15 +53,4 @@ func (p Pair) Write(t testing.TB) {
 	for file, block := range map[string]pem.Block{p.Cert: {Type: "CERTIFICATE", Bytes: signed}, p.Key: {Type: "PRIVATE KEY", Bytes: raw}} {
 		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&block), 0o600))
 	}
-}
-
-// Trusted returns the configuration of a client that trusts only the pair that is in the
-// files now.
-func (p Pair) Trusted(t testing.TB) *tls.Config {
-	t.Helper()
-	text, err := os.ReadFile(p.Cert)
-	require.NoError(t, err)
-	roots := x509.NewCertPool()
-	require.True(t, roots.AppendCertsFromPEM(text))
-	return &tls.Config{RootCAs: roots}
 }
