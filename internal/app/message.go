@@ -71,9 +71,30 @@ func (m *message) setPayload(body []byte, most int) (err error) {
 		m.Data, err = wire.CompactJSON(body)
 		return problemOf(err, wire.CodeInvalidBody, "send one JSON value, or name another Content-Type")
 	case m.Type == wire.CBORType:
-		return problemOf(m.SetCBOR(body), wire.CodeInvalidBody, "send one CBOR item, or name another Content-Type")
+		return problemOf(m.setCBOR(body), wire.CodeInvalidBody, "send one CBOR item, or name another Content-Type")
 	default:
 		m.Data = body
+	}
+	return nil
+}
+
+// setCBOR makes body, a CBOR item, the payload: as JSON if JSON can express it, otherwise
+// with wire.CBORType. The message keeps body. It stays unchanged if body is not a valid
+// item (see cbor.Check), or wraps JSON that CompactJSON refuses.
+func (m *message) setCBOR(body []byte) error {
+	model, err := cbor.Check(body)
+	if err != nil {
+		return err
+	}
+	if model == cbor.HasJSON {
+		text, _ := cbor.EmbeddedJSON(body)
+		if body, err = wire.CompactJSON(text); err != nil {
+			return err
+		}
+	}
+	m.Data, m.Type, m.CBOR = body, "", model == cbor.IsJSON
+	if model == cbor.Only {
+		m.Type = wire.CBORType
 	}
 	return nil
 }
@@ -121,7 +142,7 @@ func badID(err error) error {
 	return problemOf(err, wire.CodeInvalidRequest, "make a new key for each message, such as a UUID, and send it again with each attempt")
 }
 
-// mediaTypeOf returns the type of the message: empty for JSON. SetCBOR may make JSON of
+// mediaTypeOf returns the type of the message: empty for JSON. setCBOR may make JSON of
 // CBOR.
 func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	switch {

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,12 +9,10 @@ import (
 )
 
 type cborVectors struct {
-	Frames     []cborFrame     `json:"frames"`
-	DecodeOnly []cborFrame     `json:"decode_only"`
-	Refused    []cborRefused   `json:"refused"`
-	Payloads   []cborPayload   `json:"payloads"`
-	Published  []cborPublished `json:"published"`
-	Invalid    []cborRefused   `json:"invalid"`
+	Frames     []cborFrame   `json:"frames"`
+	DecodeOnly []cborFrame   `json:"decode_only"`
+	Refused    []cborRefused `json:"refused"`
+	Payloads   []cborPayload `json:"payloads"`
 }
 
 type cborFrame struct {
@@ -35,16 +32,10 @@ type cborPayload struct {
 	Back string `json:"back,omitempty"`
 }
 
-type cborPublished struct {
-	Name string `json:"name"`
-	Hex  string `json:"hex"`
-	JSON string `json:"json,omitempty"`
-}
-
 func readCBORVectors(t testing.TB) (v cborVectors) {
 	t.Helper()
 	readVectors(t, "cbor.json", &v)
-	for _, n := range []int{len(v.Frames), len(v.DecodeOnly), len(v.Refused), len(v.Payloads), len(v.Published), len(v.Invalid)} {
+	for _, n := range []int{len(v.Frames), len(v.DecodeOnly), len(v.Refused), len(v.Payloads)} {
 		require.Positive(t, n)
 	}
 	return v
@@ -105,23 +96,5 @@ func TestCBORPayloadVectors(t *testing.T) {
 			want = v.Back
 		}
 		require.Equal(t, want, string(cbor.AppendJSON(nil, item)))
-	}
-}
-
-func TestCBORPublishVectors(t *testing.T) {
-	vectors := readCBORVectors(t)
-	for _, v := range vectors.Published {
-		var m Message
-		require.NoError(t, m.SetCBOR(unhex(t, v.Hex)), v.Name)
-		if v.JSON == "" {
-			require.Equal(t, CBORType, m.Type, v.Name)
-			require.Equal(t, unhex(t, v.Hex), m.Data, v.Name)
-			continue
-		}
-		require.Empty(t, m.Type, v.Name)
-		require.Equal(t, v.JSON, strings.TrimPrefix(string(m.AppendPayload(nil)), `,"data":`), v.Name)
-	}
-	for _, v := range vectors.Invalid {
-		require.Error(t, new(Message).SetCBOR(unhex(t, v.Hex)), v.Name)
 	}
 }

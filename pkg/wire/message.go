@@ -4,8 +4,6 @@ import (
 	"mime"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A Message is a published message with its position. It is immutable once published.
@@ -55,24 +53,3 @@ func isTextType(mediaType string) bool {
 
 // CBORType is the media type of one CBOR item, and of a message that JSON cannot express.
 const CBORType = "application/cbor"
-
-// SetCBOR makes body, a CBOR item, the payload of the message: as JSON if JSON can express
-// it, otherwise with CBORType. The message keeps body. It stays unchanged if body is not a
-// valid item (see cbor.Check), or wraps JSON that CompactJSON refuses.
-func (m *Message) SetCBOR(body []byte) error {
-	model, err := cbor.Check(body)
-	if err != nil {
-		return err
-	}
-	if model == cbor.HasJSON {
-		text, _ := cbor.EmbeddedJSON(body)
-		if body, err = CompactJSON(text); err != nil {
-			return err
-		}
-	}
-	m.Data, m.Type, m.CBOR = body, "", model == cbor.IsJSON
-	if model == cbor.Only {
-		m.Type = CBORType
-	}
-	return nil
-}
