@@ -103,7 +103,7 @@ func (a *App) Problem(err error, fields ...zap.Field) *wire.Problem {
 		p = internal()
 	}
 	a.cfg.Metrics.Refused.WithLabelValues(string(p.Code)).Inc()
-	return p.Spread()
+	return limit.Spread(p)
 }
 
 // problemOf returns a problem with err as its detail, or nil if err is nil.

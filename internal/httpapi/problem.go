@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -26,7 +27,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		a.endEventStream(w, r, p)
 		return
 	}
-	if after := p.RetryAfter(); after > 0 {
+	if after := limit.RetryAfter(p); after > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
 	}
 	w.Header().Set("Content-Type", wire.ProblemType)

@@ -3,6 +3,7 @@ package limit
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -95,3 +96,19 @@ func (l *Limiter) TooManyPending(w Who) error {
 func retryLater(after time.Duration, remedy, detail string, args ...any) *wire.Problem {
 	return wire.NewProblem(wire.CodeLimited, remedy, detail, args...).Retry(after)
 }
+
+// Spread returns the problem with a random time to retry, between one and two times that of
+// p, so that clients that are refused together do not retry together. Without a time it
+// returns p.
+func Spread(p *wire.Problem) *wire.Problem {
+	if p.RetryAfterMS <= 0 {
+		return p
+	}
+	q := *p
+	q.RetryAfterMS += rand.Int64N(p.RetryAfterMS + 1)
+	return &q
+}
+
+// RetryAfter returns the time to retry for the Retry-After header, in whole seconds
+// (RFC 9110, section 10.2.3), rounded up; 0 means no header.
+func RetryAfter(p *wire.Problem) int64 { return (p.RetryAfterMS + 999) / 1000 }

@@ -45,7 +45,7 @@ func (l *Listener) refuse(c *net.TCPConn, err error) {
 
 // HTTPRefusal returns the answer to the request that a refused client is about to send.
 func HTTPRefusal(p *wire.Problem) []byte {
-	return ProblemAnswer(p.Spread(), "Cache-Control: no-store, no-transform\r\n",
+	return ProblemAnswer(limit.Spread(p), "Cache-Control: no-store, no-transform\r\n",
 		"Date: "+time.Now().UTC().Format(http.TimeFormat)+"\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n")
 }
 
@@ -56,7 +56,7 @@ func ProblemAnswer(p *wire.Problem, before, after string) []byte {
 	if err != nil {
 		panic("BUG: a problem does not marshal: " + err.Error())
 	}
-	if retry := p.RetryAfter(); retry > 0 {
+	if retry := limit.RetryAfter(p); retry > 0 {
 		after = fmt.Sprintf("Retry-After: %d\r\n%s", retry, after)
 	}
 	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n%sContent-Length: %d\r\nContent-Type: %s\r\n%s\r\n%s\n",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -275,7 +276,7 @@ func (a *Answer) EndStream(err error) error {
 	if !ok {
 		return err
 	}
-	_, err = a.to.Send(a.events.edge(a.format, wire.Content{End: problem.Spread()}), nil)
+	_, err = a.to.Send(a.events.edge(a.format, wire.Content{End: limit.Spread(problem)}), nil)
 	return err
 }
 

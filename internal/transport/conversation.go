@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -188,7 +189,7 @@ func (c *Conversation) End(err error) Action {
 	case !ok:
 		return Action{Close: true}
 	}
-	last := c.format.Append(nil, wire.Content{End: problem.Spread()})
+	last := c.format.Append(nil, wire.Content{End: limit.Spread(problem)})
 	if c.format != frame.CBOR {
 		last = appendClose(last, problem)
 	}

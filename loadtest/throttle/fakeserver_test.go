@@ -124,7 +124,7 @@ func (f *fakeServer) enter(w http.ResponseWriter, r *http.Request, places chan s
 func refuse(w http.ResponseWriter, ms int64) {
 	p := wire.NewProblem(wire.CodeOverloaded, "come again", "no place")
 	p.RetryAfterMS = ms
-	w.Header().Set("Retry-After", strconv.FormatInt(p.RetryAfter(), 10))
+	w.Header().Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p)
 }

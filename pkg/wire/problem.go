@@ -3,7 +3,6 @@ package wire
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -111,22 +110,6 @@ func (p *Problem) Retry(after time.Duration) *Problem {
 	p.RetryAfterMS = max(1, int64((after+time.Millisecond-1)/time.Millisecond))
 	return p
 }
-
-// Spread returns the problem with a random time to retry, between one and two times that of
-// p, so that clients that are refused together do not retry together. Without a time it
-// returns p.
-func (p *Problem) Spread() *Problem {
-	if p.RetryAfterMS <= 0 {
-		return p
-	}
-	q := *p
-	q.RetryAfterMS += rand.Int64N(p.RetryAfterMS + 1)
-	return &q
-}
-
-// RetryAfter returns the time to retry for the Retry-After header, in whole seconds
-// (RFC 9110, section 10.2.3), rounded up; 0 means no header.
-func (p *Problem) RetryAfter() int64 { return (p.RetryAfterMS + 999) / 1000 }
 
 // Error returns "code: detail (remedy)".
 func (p *Problem) Error() string {
