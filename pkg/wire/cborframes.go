@@ -242,25 +242,24 @@ func (f *frameReader) content() (c Content) {
 		c.Gap.After = f.position(c.Gap.Topic)
 		c.Gap.Position = f.position(c.Gap.Topic)
 	case kindHello:
-		c.Hello = &Hello{}
-		f.value(c.Hello)
+		c.Hello = readValue[Hello](f)
 	case kindEnd:
-		c.End = &Problem{}
-		f.value(c.End)
+		c.End = readValue[Problem](f)
 	case kindReply:
-		c.Reply = &Reply{}
-		f.value(c.Reply)
+		c.Reply = readValue[Reply](f)
 	}
 	return c
 }
 
-// value reads a value with the same members as in JSON.
-func (f *frameReader) value(into any) {
+// readValue reads a value with the same members as in JSON.
+func readValue[T any](f *frameReader) *T {
+	value := new(T)
 	text, err := f.AppendPayload(nil)
 	if err == nil {
-		err = json.Unmarshal(text, into)
+		err = json.Unmarshal(text, value)
 	}
 	f.err = err
+	return value
 }
 
 func (f *frameReader) message() *Message {

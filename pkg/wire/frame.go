@@ -11,11 +11,11 @@ import (
 
 // Content is the content of one frame: exactly one member is set, or none for a heartbeat.
 type Content struct {
-	Message *Message
-	Gap     *Gap
-	Hello   *Hello
-	End     *Problem
-	Reply   *Reply
+	Message *Message `json:"-"`
+	Gap     *Gap     `json:"gap"`
+	Hello   *Hello   `json:"hello"`
+	End     *Problem `json:"end"`
+	Reply   *Reply   `json:"reply"`
 }
 
 // Counts reports whether acks count the frame: a message or a gap.
@@ -86,20 +86,14 @@ func GapReasons() []GapReason {
 // list: encoding/json accepts it, and no frame can have it. The reason of a gap may be
 // unknown here, because a newer daemon may have more reasons.
 func (c Content) check() error {
-	var positions []Position
+	hasNull := func(positions []Position) bool { return slices.Contains(positions, Position{}) }
 	switch {
 	case c.Gap != nil:
 		return c.Gap.check()
-	case c.Hello != nil:
-		positions = c.Hello.Positions
-	case c.End != nil:
-		positions = c.End.Positions
-	case c.Reply != nil && c.Reply.Problem != nil:
-		positions = slices.Concat(c.Reply.Positions, c.Reply.Problem.Positions)
-	case c.Reply != nil:
-		positions = c.Reply.Positions
-	}
-	if slices.Contains(positions, Position{}) {
+	case c.Hello != nil && hasNull(c.Hello.Positions),
+		c.End != nil && hasNull(c.End.Positions),
+		c.Reply != nil && hasNull(c.Reply.Positions),
+		c.Reply != nil && c.Reply.Problem != nil && hasNull(c.Reply.Problem.Positions):
 		return errors.New("a position is null")
 	}
 	return nil

@@ -132,10 +132,7 @@ type jsonFrame struct {
 	Data     json.RawMessage `json:"data"`
 	Text     *string         `json:"text"`
 	Base64   *[]byte         `json:"base64"`
-	Gap      *Gap            `json:"gap"`
-	Hello    *Hello          `json:"hello"`
-	End      *Problem        `json:"end"`
-	Reply    *Reply          `json:"reply"`
+	Content
 }
 
 // ParseLine reads one NDJSON frame, with or without its newline. The result shares no
@@ -160,21 +157,20 @@ func ParseLine(line []byte) (Content, error) {
 	return c, nil
 }
 
-func (f *jsonFrame) content() (Content, error) {
+func (f *jsonFrame) content() (c Content, err error) {
 	kinds := 0
 	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Hello != nil, f.End != nil, f.Reply != nil} {
 		if present {
 			kinds++
 		}
 	}
-	switch {
-	case kinds != 1:
+	if kinds != 1 {
 		return Content{}, errors.New("must be exactly one of message, gap, hello, end and reply")
-	case f.Position != nil:
-		m, err := f.message()
-		return Content{Message: m}, err
 	}
-	return Content{Gap: f.Gap, Hello: f.Hello, End: f.End, Reply: f.Reply}, nil
+	if f.Position != nil {
+		f.Message, err = f.message()
+	}
+	return f.Content, err
 }
 
 func (f *jsonFrame) message() (*Message, error) {

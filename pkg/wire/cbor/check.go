@@ -34,13 +34,23 @@ func Check(body []byte) (Model, error) {
 	}
 	c := checkers.Get().(*checker)
 	c.b, c.at, c.within, c.beyond = body, 0, 0, false
-	model, err := c.whole()
+	err := c.item(0)
+	isWhole, beyond := c.at == len(body), c.beyond
 	c.b, c.spare, c.keys = nil, nil, c.keys.emptied()
 	checkers.Put(c)
+	if err == nil && !isWhole {
+		err = errors.New("there is more behind it")
+	}
 	if err != nil {
 		return Only, fmt.Errorf("the body is not one CBOR item: %w", err)
 	}
-	return model, nil
+	if !beyond {
+		return IsJSON, nil
+	}
+	if _, ok := EmbeddedJSON(body); ok {
+		return HasJSON, nil
+	}
+	return Only, nil
 }
 
 // A checker checks one item.
@@ -59,22 +69,6 @@ const maxKeysInKeys = 4
 var errKeys = fmt.Errorf("maps are in keys of maps more than %d times over", maxKeysInKeys)
 
 var checkers = sync.Pool{New: func() any { return new(checker) }}
-
-func (c *checker) whole() (Model, error) {
-	err := c.item(0)
-	switch {
-	case err != nil:
-		return Only, err
-	case c.at < len(c.b):
-		return Only, errors.New("there is more behind it")
-	case !c.beyond:
-		return IsJSON, nil
-	}
-	if _, ok := EmbeddedJSON(c.b); ok {
-		return HasJSON, nil
-	}
-	return Only, nil
-}
 
 // item checks an item at the given depth.
 func (c *checker) item(depth int) error {
