@@ -45,29 +45,17 @@ func (b *Broker) append(e *Entry) Result {
 	if log, ok := b.log.(memoryLog); ok {
 		return log.append(e)
 	}
-	if e.Op == OpPublish {
-		if err := b.checkLag(e.Message.Position.Topic); err != nil {
-			return Result{Err: err}
+	if t := b.find(e.Message.Position.Topic); t != nil && e.Op == OpPublish {
+		t.mu.Lock()
+		lags := t.lagsLocked()
+		t.mu.Unlock()
+		if lags { // the broker cannot refuse an entry that the log has
+			return Result{Err: t.lags()}
 		}
 	}
 	done := make(chan Result, 1)
 	b.log.Append([]Entry{*e}, func(r []Result) { done <- r[0] })
 	return <-done
-}
-
-// checkLag returns an error if the fan-out of the topic lags too far. The broker cannot
-// refuse an entry that the log has.
-func (b *Broker) checkLag(topic string) error {
-	t := b.find(topic)
-	if t == nil {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.lagsLocked() {
-		return t.lags()
-	}
-	return nil
 }
 
 // Delete deletes the messages of a topic. Every subscriber gets a gap, deleted. Messages
