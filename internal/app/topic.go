@@ -52,25 +52,29 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 	return a.read(ctx, &c, func() error { return nil }, answer)
 }
 
-// Topics calls answer with a page of the topics that the caller may subscribe to. Each
-// part is made when answer asks for it.
-func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(parts iter.Seq[wire.TopicList]) error) error {
+// Topics calls answer with a page of the topics that the caller may subscribe to. They are
+// listed in parts, when answer asks for them. Then next is set to the page's.
+func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(topics iter.Seq[wire.TopicState], next *string) error) error {
 	q := parseQuery(rawQuery)
-	after, n := q.one("after"), q.pageSize()
-	return a.readLong(ctx, &c, func() error { return q.err }, func() error { return answer(a.topics(&c, after, n)) })
+	next, n := q.one("after"), q.pageSize()
+	return a.readLong(ctx, &c, func() error { return q.err }, func() error { return answer(a.topics(&c, &next, n), &next) })
 }
 
-// topics returns at most n topics after a name. Next of the last part is the page's.
-func (a *App) topics(c *Caller, after string, n int) iter.Seq[wire.TopicList] {
+// topics returns at most n topics after next, and sets next.
+func (a *App) topics(c *Caller, next *string, n int) iter.Seq[wire.TopicState] {
 	show := func(topic string) bool { return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic) == nil }
-	return func(yield func(wire.TopicList) bool) {
+	return func(yield func(wire.TopicState) bool) {
 		for {
-			part := a.cfg.Broker.Topics(after, min(n, topicsAtOnce), show)
-			n -= len(part.Topics)
-			if !yield(part) || part.Next == "" || n == 0 {
+			part := a.cfg.Broker.Topics(*next, min(n, topicsAtOnce), show)
+			*next = part.Next
+			for _, topic := range part.Topics {
+				if !yield(topic) {
+					return
+				}
+			}
+			if n -= len(part.Topics); n == 0 || part.Next == "" {
 				return
 			}
-			after = part.Next
 		}
 	}
 }

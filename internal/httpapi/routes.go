@@ -90,23 +90,13 @@ func (a *API) closeSession(w http.ResponseWriter, r *http.Request, c app.Caller)
 }
 
 func (a *API) listTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(parts iter.Seq[wire.TopicList]) error {
-		after := ""
+	return a.App.Topics(r.Context(), c, r.URL.RawQuery, func(topics iter.Seq[wire.TopicState], next *string) error {
 		long := a.long(w, typeJSON)
 		long.text(`{"topics":[`)
-		list(long, func(yield func(wire.TopicState) bool) {
-			for part := range parts {
-				after = part.Next
-				for _, topic := range part.Topics {
-					if !yield(topic) {
-						return
-					}
-				}
-			}
-		})
-		if long.text("]"); after != "" {
+		list(long, topics)
+		if long.text("]"); *next != "" {
 			long.text(`,"next":`)
-			long.value(after)
+			long.value(*next)
 		}
 		long.text("}\n")
 		return long.end()
