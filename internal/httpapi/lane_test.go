@@ -69,7 +69,7 @@ func (l *countedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listen.New(nc, counted, l.cfg.Metrics), nil
+	return listen.New(nc, counted, l.cfg.Metrics, nil), nil
 }
 
 // dial connects to the kit's server over the network of its client.

@@ -30,7 +30,7 @@ type conversation struct {
 // returns false if it cannot; then it has changed nothing. If it returns true, the lane
 // ends the session of a connection without session=.
 func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
-	under, _ := unwrap(nc)
+	under := movable(nc)
 	if under == nil || !l.cfg.HandOff || len(d.Ahead) > bufferBytes {
 		return false
 	}

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 
 	"github.com/pubsubd/pubsubd/internal/listen"
 )
@@ -45,7 +44,7 @@ func (c *conn) handBack() {
 	if w.served >= worthwhile {
 		w.strikes = 0
 	}
-	back := &prefixed{prefix: bytes.Clone(c.bytes()), strikes: w.strikes}
+	ahead := bytes.Clone(c.bytes())
 	c.release()
 	c.lane.cfg.Metrics.LaneReturned.Inc()
 	c.lane.running.Go(func() {
@@ -56,7 +55,8 @@ func (c *conn) handBack() {
 			c.counted.Leave()
 			return
 		}
-		back.Conn = listen.New(nc, c.counted, c.lane.cfg.Metrics)
+		back := listen.New(nc, c.counted, c.lane.cfg.Metrics, ahead)
+		back.Strikes = w.strikes
 		if nc.RemoteAddr() == nil { // the client has left
 			_ = back.Close()
 			return
@@ -76,42 +76,12 @@ const (
 	maxStrikes = 3
 )
 
-// A prefixed connection returns the bytes that the lane has read before those that come.
-// The lane can take the connection over again once net/http has read the prefix. Until
-// then it hides the descriptor.
-type prefixed struct {
-	*listen.Conn
-	strikes uint8       // see requests
-	prefix  []byte      // owned by the goroutine that reads
-	spent   atomic.Bool // the prefix was read
-}
-
-// Read implements net.Conn.
-func (c *prefixed) Read(b []byte) (int, error) {
-	if len(c.prefix) == 0 {
-		return c.Conn.Read(b)
+// movable returns nc if the lane can take it over, or nil: the lane has handed it back too
+// often or net/http has not read all that the lane read before, or TLS is on it.
+func movable(nc net.Conn) *listen.Conn {
+	c, ok := nc.(*listen.Conn)
+	if !ok || c.IsAhead() || c.Strikes >= maxStrikes {
+		return nil
 	}
-	n := copy(b, c.prefix)
-	if c.prefix = c.prefix[n:]; len(c.prefix) == 0 {
-		c.prefix = nil
-		c.spent.Store(true)
-	}
-	return n, nil
-}
-
-// NetConn returns the connection without the prefix.
-func (c *prefixed) NetConn() net.Conn { return c.Conn }
-
-// unwrap returns the connection under c if the lane can take it over, or nil: part of a
-// prefix is unread, the lane has handed it back too often, or it is of another type.
-func unwrap(c net.Conn) (conn *listen.Conn, strikes uint8) {
-	switch c := c.(type) {
-	case *listen.Conn:
-		return c, 0
-	case *prefixed:
-		if c.spent.Load() && c.strikes < maxStrikes {
-			return c.Conn, c.strikes
-		}
-	}
-	return nil, 0
+	return c
 }

@@ -145,7 +145,7 @@ func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wir
 // take takes the connection of r away from net/http and begins with do. It returns false
 // if the lane cannot serve the connection, or net/http has to close it after the answer.
 func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool {
-	nc, strikes := unwrap(listen.FromContext(r.Context()))
+	nc := movable(listen.FromContext(r.Context()))
 	if nc == nil || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
 		return false
 	}
@@ -153,7 +153,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool
 	if c == nil {
 		return false
 	}
-	c.requests.strikes, c.who = strikes, c.counted.Who(r.Header["X-Forwarded-For"])
+	c.requests.strikes, c.who = nc.Strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	if r.Method == http.MethodPost {
 		c.requests.blanks = blanksBehindPost
 	}

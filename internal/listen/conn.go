@@ -30,10 +30,14 @@ type Conn struct {
 	listener *Listener        // that accepted it; nil: none
 	accepted time.Time
 
+	Strikes uint8  // the lane's: how often in a row it gave the connection back early; immutable
+	ahead   []byte // what Read returns first; owned by the goroutine that reads
+
 	lastRead atomic.Int64 // when the client last sent bytes, in nanoseconds after accepted; 0: never
 	awaits   atomic.Int32 // an awaited
 	heard    atomic.Bool  // the client has sent bytes since the connection, or the request, began
 	recalled atomic.Bool  // the read deadline was in the past when it was set: it only makes a Read return
+	isAhead  atomic.Bool  // ahead has bytes
 	ended    atomic.Bool  // End was called
 	closed   atomic.Bool
 }
@@ -49,16 +53,28 @@ const (
 	countedByUser                // the connection's user counts slow clients itself
 )
 
-// New returns nc as the connection of a client, from which part of a request was already
-// read. counted may be nil.
-func New(nc net.Conn, counted *limit.Connection, m *metrics.Metrics) *Conn {
-	c := &Conn{Conn: nc, counted: counted, metrics: m, accepted: time.Now()}
-	c.heard.Store(true)
+// New returns nc as the connection of a client, from which the bytes ahead, the begin of a
+// request, were already read and counted. counted may be nil.
+func New(nc net.Conn, counted *limit.Connection, m *metrics.Metrics, ahead []byte) *Conn {
+	c := &Conn{Conn: nc, counted: counted, metrics: m, accepted: time.Now(), ahead: ahead}
+	c.heard.Store(len(ahead) > 0)
+	c.isAhead.Store(len(ahead) > 0)
 	return c
 }
 
+// IsAhead reports whether Read has not returned yet all bytes that were read before New.
+func (c *Conn) IsAhead() bool { return c.isAhead.Load() }
+
 // Read implements net.Conn.
 func (c *Conn) Read(b []byte) (int, error) {
+	if len(c.ahead) > 0 {
+		n := copy(b, c.ahead)
+		if c.ahead = c.ahead[n:]; len(c.ahead) == 0 {
+			c.ahead = nil
+			c.isAhead.Store(false)
+		}
+		return n, nil
+	}
 	n, err := c.Conn.Read(b)
 	if n > 0 {
 		if c.lastRead.Swap(max(1, int64(time.Since(c.accepted)))) == 0 && c.listener != nil {
