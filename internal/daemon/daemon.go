@@ -22,6 +22,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
@@ -119,10 +120,10 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	})
 	d.api = httpapi.New(httpapi.Config{
 		App: d.app, Limiter: limiter, Polls: d.polls, Metrics: m,
-		Lane:    httpapi.LaneWay(cfg.Lane),
+		Way:     lane.Way(cfg.Lane),
 		Origins: cfg.Origins,
 	})
-	d.tcp = transport.NewPort(d.api.TCPHost())
+	d.tcp = transport.NewPort(d.api.Lane)
 	d.public = d.server(d.api)
 	d.public.ConnContext, d.public.ConnState = listen.NewContext, listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
@@ -272,7 +273,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	running.Go(func() { serve(d.public, d.publicListener) })
 	running.Go(func() { serve(d.admin, d.adminSocket) })
-	running.Go(func() { serve(d.public, d.api.Listener()) })
+	running.Go(func() { serve(d.public, d.api.Lane.Listener()) })
 	if d.tcpListener != nil {
 		running.Go(func() {
 			if err := d.tcp.Serve(d.tcpListener); !errors.Is(err, net.ErrClosed) {
@@ -363,7 +364,7 @@ func (d *Daemon) sweep(ctx context.Context) {
 	for {
 		select {
 		case now := <-tell.C:
-			d.api.Tick(now)
+			d.api.Lane.Tick(now)
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
 			d.broker.Sweep(now)  // expired messages

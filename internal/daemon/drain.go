@@ -27,7 +27,7 @@ func (d *Daemon) drain() {
 	if d.tcpListener != nil {
 		_ = d.tcpListener.Close()
 	}
-	drained := d.api.Drain()
+	drained := d.api.Lane.Drain()
 	d.shutdown(ctx, d.public, d.publicListener, "public")
 	select {
 	case <-drained:
@@ -35,7 +35,7 @@ func (d *Daemon) drain() {
 		d.cutOff("public")
 	}
 	d.hook.Close() // ends calls to the application
-	d.api.Close()
+	d.api.Lane.Close()
 	d.tcp.Close()
 	d.api.Wait() // from here on nothing is published
 	d.shutdown(ctx, d.admin, d.adminSocket, "admin")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -54,7 +55,7 @@ func wantNoAllocationsByDelivery(t *testing.T, origins ...string) {
 func wantNoAllocationsByDeliveryOf(t *testing.T, payload []byte, headers func(i int) string, origins ...string) {
 	t.Helper()
 	const subscribers, ofAMessage = 100, 40
-	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way, slices.DeleteFunc(slices.Clone(origins), func(o string) bool { return o == "" })...)
 			pollers := make([]*poller, subscribers)

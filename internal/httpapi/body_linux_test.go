@@ -6,18 +6,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // When a connection ends in the middle of a command, the daemon stops counting the bytes
 // received. It does not matter who closes the connection.
 func TestUnfinishedCommandsAreFreedWithTheirConnections(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		for name, end := range map[string]func(*kit, net.Conn){
 			"by its client": func(_ *kit, nc net.Conn) { nc.Close() },
 			"by a drain":    func(k *kit, _ net.Conn) { k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt) },
-			"by the daemon": func(k *kit, _ net.Conn) { k.api.Close() },
+			"by the daemon": func(k *kit, _ net.Conn) { k.api.Lane.Close() },
 		} {
 			t.Run(name, func(t *testing.T) {
 				k := newLaneKit(t, way)
@@ -44,7 +46,7 @@ func (k *kit) wantUnfinished(bytes int64) {
 	for now := begun; k.api.Polls.Memory().Of(memory.Unfinished) != bytes; now = now.Add(time.Second) {
 		require.Less(k, time.Since(begun), surely, "%d are", k.api.Polls.Memory().Of(memory.Unfinished))
 		if bytes == 0 {
-			k.api.Tick(now)
+			k.api.Lane.Tick(now)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

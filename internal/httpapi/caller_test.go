@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -26,9 +27,9 @@ import (
 const surely = time.Minute
 
 // onBothWays runs story once for each way to wait on the lane.
-func onBothWays(t *testing.T, story func(t *testing.T, way LaneWay)) {
+func onBothWays(t *testing.T, story func(t *testing.T, way lane.Way)) {
 	t.Helper()
-	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		t.Run(string(way), func(t *testing.T) { story(t, way) })
 	}
 }
@@ -245,7 +246,7 @@ func (k *kit) wantParked(n int) { k.Helper(); k.want(n, k.parked, "polls that wa
 func (k *kit) wantGone(n int)   { k.Helper(); k.want(n, k.gone, "polls that are gone") }
 
 // later sets the lane's clock to d after its start, however long the test has taken.
-func (k *kit) later(d time.Duration) { k.api.Tick(k.begun.Add(d)) }
+func (k *kit) later(d time.Duration) { k.api.Lane.Tick(k.begun.Add(d)) }
 
 // wantPosition reads an answer that is only a hello. It returns the start position of the
 // one topic, in the form that a poll takes.
@@ -265,7 +266,7 @@ func (k *kit) wantOnLaneAfter(d time.Duration, n int) {
 	now := time.Now()
 	k.want(n, func() int {
 		now = now.Add(d + 2*time.Second)
-		k.api.Tick(now)
+		k.api.Lane.Tick(now)
 		return k.onLane()
 	}, "connections on the lane, in time")
 }

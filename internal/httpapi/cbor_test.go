@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -107,7 +108,7 @@ func TestAnIdempotencyKeyBelongsToOneEncoding(t *testing.T) {
 }
 
 func TestTheLaneTakesCBOR(t *testing.T) {
-	k := newLaneKit(t, LaneHandOff)
+	k := newLaneKit(t, lane.HandOff)
 	for range 3 {
 		k.wantOK("/v1/topics/a/messages", "\x81\x01", cborBody)
 		k.wantProblem(wire.CodeInvalidBody, "POST", "/v1/topics/a/messages", "\x81", cborBody)

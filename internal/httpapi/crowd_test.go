@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -27,7 +28,7 @@ import (
 // closes no connection by itself.
 func TestDescriptorsAreReusedWhileOthersPoll(t *testing.T) {
 	const subscribers, passersBy, messages = 24, 8, 150
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		var subscribing, passing sync.WaitGroup
 		left := make(chan struct{})
@@ -205,7 +206,7 @@ func (v *visitor) passBy(session string) error {
 func TestAllConnectionsThatAreReadyTogetherAreServed(t *testing.T) {
 	readers := max(1, runtime.GOMAXPROCS(0)/2)
 	slow := &slowOnce{begun: make(chan struct{}, readers), goOn: make(chan struct{})}
-	k := serveLane(t, LaneHandOff, settings{authority: slow}, nil)
+	k := serveLane(t, lane.HandOff, settings{authority: slow}, nil)
 	var holding, others []*caller
 	for range readers { // the lane assigns connections to readers in turn
 		holding = append(holding, k.callOnLane())

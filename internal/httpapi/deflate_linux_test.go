@@ -15,6 +15,7 @@ import (
 	"github.com/gobwas/ws/wsflate"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -53,7 +54,7 @@ func inflated(t *testing.T, r io.Reader) (string, bool) {
 // The daemon deflates a long message once for all WebSockets and polls. It sends short
 // messages as they are. Commands may be deflated too.
 func TestMessagesOfAWebSocketAreDeflated(t *testing.T) {
-	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLaneKit(t, way)
 		conn, r := k.dialDeflating("/v1/ws?topic=a")
 		_, deflated := inflated(t, r) // hello

@@ -10,19 +10,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A message may arrive after the lane begins to drain and before the session ends. The
 // poll gets it, and its connection does not delay the drain.
 func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		for range 20 { // the poll may be parked again before or after the message arrives
 			k := newLaneKit(t, way)
 			c := k.call()
 			c.send(polling(k.openA(), 0))
 			k.wantParked(1)
-			drained := k.api.Drain()
+			drained := k.api.Lane.Drain()
 			k.tell(1, 1, 10)
 			c.wantMessages(1, 1)
 			select {
@@ -38,7 +39,7 @@ func TestAnAnswerDuringTheDrainEndsItsConnection(t *testing.T) {
 // A client that gets draining reconnects, perhaps to another daemon. Until then its
 // connection works as before.
 func TestARefusalDuringADrainClosesTheConnection(t *testing.T) {
-	for _, way := range []LaneWay{LaneHandOff, LaneChannel, LaneOff} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Channel, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way)
 			position := k.open(`{"topics":["a"]}`).Positions[0].String()
@@ -86,7 +87,7 @@ func (c *caller) wantToldToLeave() {
 
 // Parked stateless polls and streams get the problem draining when their turn comes.
 func TestADrainEndsStreamsAndStatelessPolls(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		stream, stateless := k.call(), k.call()
 		opened := k.open(`{"topics":["a"]}`)

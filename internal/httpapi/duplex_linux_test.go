@@ -14,14 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // onBothWaysToCarry runs a test with two-way connections off the lane, and again on it.
-func onBothWaysToCarry(t *testing.T, test func(t *testing.T, way LaneWay)) {
-	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+func onBothWaysToCarry(t *testing.T, test func(t *testing.T, way lane.Way)) {
+	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		t.Run(string(way), func(t *testing.T) { test(t, way) })
 	}
 }
@@ -31,12 +32,12 @@ func (k *kit) openPort() string {
 	k.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(k, err)
-	port := transport.NewPort(k.api.TCPHost())
+	port := transport.NewPort(k.api.Lane)
 	var running sync.WaitGroup
 	running.Go(func() { require.ErrorIs(k, port.Serve(&countedListener{l, k.cfg}), net.ErrClosed) })
 	k.Cleanup(func() {
 		l.Close()
-		k.api.Close()
+		k.api.Lane.Close()
 		port.Close()
 		running.Wait()
 	})
@@ -53,7 +54,7 @@ func asCBOR(texts ...string) (all []byte) {
 // A client may send commands before it receives hello. The daemon still sends hello
 // first.
 func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		at := k.openPort()
 		for range 50 {
@@ -80,7 +81,7 @@ func TestHelloPrecedesRepliesToEarlyCommands(t *testing.T) {
 // After the end frame, a client has a moment to close its connection. Then the daemon
 // closes it, even if the client keeps sending.
 func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		conn, err := net.Dial("tcp", k.openPort())
 		require.NoError(t, err)
@@ -99,7 +100,7 @@ func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 		begun := time.Now()
 		for now := begun; err == nil; now = now.Add(time.Second) {
 			require.Less(t, time.Since(begun), surely, "it is still there")
-			k.api.Tick(now)
+			k.api.Lane.Tick(now)
 			time.Sleep(100 * time.Millisecond)
 			_, err = conn.Write(asCBOR(`null`))
 		}
@@ -108,7 +109,7 @@ func TestAnEndedConnectionIsClosedWhileItsClientSends(t *testing.T) {
 
 // A client with a backlog of frames still gets replies to its commands.
 func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		const messages = 400
 		k := serveLane(t, way, settings{broker: broker.Config{HistoryMessages: messages, HistoryBytes: 64 << 20}}, small)
 		k.tell(1, messages, large-100)
@@ -134,7 +135,7 @@ func TestCommandsAreAnsweredDuringABacklog(t *testing.T) {
 // The daemon may refuse an upgrade after net/http has handed over the connection. It then
 // closes the connection.
 func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		for _, fields := range []string{
 			"Host:\r\nConnection: Upgrade\r\n",
@@ -159,7 +160,7 @@ func TestAnUpgradeThatIsRefusedEndsItsConnection(t *testing.T) {
 
 // A malformed Sec-WebSocket-Extensions offer is refused with invalid_request.
 func TestAnInvalidExtensionOfferIsTheClientsFault(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		c := k.call()
 		for _, offer := range []string{"permessage-deflate; server_max_window_bits=99", ";;=", "permessage-deflate; client_max_window_bits=x"} {
@@ -173,7 +174,7 @@ func TestAnInvalidExtensionOfferIsTheClientsFault(t *testing.T) {
 
 // A header may have several lines.
 func TestUpgradeHeadersMayHaveSeveralLines(t *testing.T) {
-	k := newLaneKit(t, LaneHandOff)
+	k := newLaneKit(t, lane.HandOff)
 	conn, err := k.dial()
 	require.NoError(t, err)
 	defer conn.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -23,7 +24,7 @@ import (
 // twin serves the same topics and sessions through net/http alone.
 func (k *kit) twin() *kit {
 	cfg := k.cfg
-	cfg.Lane = LaneOff
+	cfg.Lane = lane.Off
 	twin := &kit{T: k.T, cfg: cfg}
 	twin.serve()
 	return twin
@@ -105,7 +106,7 @@ const takesGzip = "Accept-Encoding: gzip, deflate, br, zstd\r\n"
 // The lane and net/http produce the same bytes. A decompressed answer equals the
 // uncompressed one.
 func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
-	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		t.Run(string(way), func(t *testing.T) {
 			k := serveLane(t, way, settings{
 				origins: []string{"https://app.example", "https://other.example"},
@@ -152,7 +153,7 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 
 // An answer in parts is not compressed, because each part must arrive without delay.
 func TestAnswersInPartsAreNotCompressed(t *testing.T) {
-	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		k := newLaneKit(t, way)
 		target := "/v1/poll?mode=multiple&topic=a@" + k.fill(long(2000)) + ":0"
 		got := k.answerTo(target, takesGzip)
@@ -163,7 +164,7 @@ func TestAnswersInPartsAreNotCompressed(t *testing.T) {
 
 // CompressionMinBytes holds to the byte. A reload applies to the next answer.
 func TestMessagesAreCompressedFromTheLeastOn(t *testing.T) {
-	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way)
 			target := "/v1/poll?topic=a@" + k.fill(long(2000)) + ":0"
@@ -180,7 +181,7 @@ func TestMessagesAreCompressedFromTheLeastOn(t *testing.T) {
 
 // A metric counts the bytes before and after compression.
 func TestCompressedBytesAreCounted(t *testing.T) {
-	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		t.Run(string(way), func(t *testing.T) {
 			k := newLaneKit(t, way)
 			epoch := k.fill(long(2000), long(3000))

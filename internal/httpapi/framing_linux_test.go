@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/lane"
 )
 
 // A proxy that trusts Content-Length, where the daemon trusts Transfer-Encoding, takes
@@ -21,7 +23,7 @@ func TestTheConnectionEndsAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) 
 		"where nothing is served": "POST /nothing HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 11\r\n\r\n" + body,
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+			for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 				k := newLaneKit(t, way)
 				c := k.call()
 				c.send(publishing("first", "1")) // now the lane has the connection, if there is a lane

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -40,7 +41,7 @@ func (h *slowHook) Publish(ctx context.Context, _ string, m *wire.Message, _ tim
 // A publish that waits for the hook does not block the lane. Its connection stays on the
 // lane, and other connections continue.
 func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		h := newSlowHook()
 		k := serveLane(t, way, settings{hook: h}, nil)
 		c, other := k.callOnLane(), k.callOnLane()
@@ -63,7 +64,7 @@ func TestAPublishWithAHookStaysOnTheLane(t *testing.T) {
 // While a command waits for the hook, its client still receives messages. The client's
 // later commands wait for their turn.
 func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		h := newSlowHook()
 		k := serveLane(t, way, settings{hook: h}, nil)
 		s := k.connect(wire.Start{Topic: "a"})
@@ -97,7 +98,7 @@ func TestFramesContinueWhileACommandWaitsForTheHook(t *testing.T) {
 // A subscribe command may wait for a slot. Its reply precedes the subscription's first
 // frame.
 func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{limits: limit.Config{Calls: 1, WaitingCalls: 1, Wait: surely}}, nil)
 		k.publish("b", "1")
 		waiting := func() int {
@@ -124,7 +125,7 @@ func TestADelayedSubscribeIsAnsweredBeforeItsFrames(t *testing.T) {
 // Sends waiting commands, other commands and frames on many connections at once, for the
 // race detector.
 func TestCommandsThatWaitAmongMany(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		const clients, each = 8, 100
 		h := newSlowHook()
 		close(h.let)
@@ -172,7 +173,7 @@ func TestCommandsThatWaitAmongMany(t *testing.T) {
 // When a client leaves, its connection is freed and its pending hook call is cancelled.
 func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
 	h := newSlowHook()
-	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
+	k := serveLane(t, lane.HandOff, settings{hook: h}, nil)
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
 	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
@@ -185,7 +186,7 @@ func TestAClientLeavesWhileItsCommandWaits(t *testing.T) {
 
 // A drain does not wait for a hook call or for the commands behind it.
 func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		h := newSlowHook()
 		k := serveLane(t, way, settings{hook: h}, nil)
 		s := k.connect(wire.Start{Topic: "a"})
@@ -206,7 +207,7 @@ func TestAConnectionEndsWhileItsCommandWaits(t *testing.T) {
 // The daemon does not time out a silent client that waits for a reply.
 func TestAClientCanBeSilentWhileItAwaitsAReply(t *testing.T) {
 	h := newSlowHook()
-	k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
+	k := serveLane(t, lane.HandOff, settings{hook: h}, nil)
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
 	s.send(wire.Command{Ref: new(uint64(1)), Publish: item("asked.a", "1")})
@@ -230,7 +231,7 @@ func TestAPublisherLeavesDuringTheHook(t *testing.T) {
 	for name, call := range map[string]func(*kit) *caller{"on net/http": (*kit).call, "on the lane": (*kit).callOnLane} {
 		t.Run(name, func(t *testing.T) {
 			h := newSlowHook()
-			k := serveLane(t, LaneHandOff, settings{hook: h}, nil)
+			k := serveLane(t, lane.HandOff, settings{hook: h}, nil)
 			c := call(k)
 			c.send(publishing("asked.a", "1"))
 			require.Equal(t, "1", <-h.asked)

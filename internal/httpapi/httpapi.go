@@ -32,8 +32,8 @@ type Config struct {
 	Polls   *transport.Server
 	Metrics *metrics.Metrics
 
-	// Lane is how polls wait on the lane. LaneOff: net/http serves everything.
-	Lane LaneWay
+	// Way is how polls wait on the lane.
+	Way lane.Way
 
 	// Origins are the other origins whose pages may use the API; see cors.New.
 	Origins []string
@@ -45,10 +45,12 @@ type API struct {
 	router  *mux.Router
 	serving sync.RWMutex // each request holds it for reading; Wait locks it and never unlocks
 	origins *cors.Policy // without it, any web page could publish from its reader's browser
-	lane    *lane.Lane
+
+	// Lane takes connections over from net/http. It needs Tick, Drain and Close.
+	Lane *lane.Lane
 }
 
-// New returns an API made of cfg. Call Tick about once a second.
+// New returns an API made of cfg.
 func New(cfg Config) *API {
 	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
 	r := a.router
@@ -68,9 +70,8 @@ func New(cfg Config) *API {
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
 		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
 	})
-	a.lane = lane.New(lane.Config{
-		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins,
-		Off: a.Lane == LaneOff || a.Lane == "", HandOff: a.Lane == LaneHandOff,
+	a.Lane = lane.New(lane.Config{
+		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Way: a.Way,
 	})
 	return a
 }

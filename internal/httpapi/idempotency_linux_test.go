@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -19,7 +20,7 @@ func TestARetryThatWaitsSpendsItsRateOnce(t *testing.T) {
 		"topics.a.rate":           {Rules: []limit.Rule{{Name: "a", Pattern: "a", Rate: few(2)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := serveLane(t, LaneHandOff, settings{limits: limits}, nil)
+			k := serveLane(t, lane.HandOff, settings{limits: limits}, nil)
 			first, second := k.call(), k.callOnLane()
 			hold := make(chan struct{})
 			joined, err := k.cfg.Broker.Join(wire.Start{Topic: "a"}, holder{hold}, true) // every publish to the topic blocks in Offer

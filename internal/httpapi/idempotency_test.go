@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -23,7 +24,7 @@ func publishingOnce(key, body string) string {
 
 // The lane repeats the answer to a publish by net/http, and the reverse.
 func TestLaneAndNetHTTPShareIdempotencyKeys(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		fast, slow := k.callOnLane(), k.call()
 		slow.send(publishingOnce("k1", "1"))
@@ -44,7 +45,7 @@ func TestLaneAndNetHTTPShareIdempotencyKeys(t *testing.T) {
 // Two clients publish with the same key at once, the second on the lane. The second waits
 // for the first and gets the same answer. Other publishers do not wait.
 func TestASecondPublishWithAKeyWaitsForTheFirst(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		first, second, another := k.call(), k.callOnLane(), k.call()
 		hold := make(chan struct{})
@@ -77,7 +78,7 @@ func (h holder) Offer([]*frame.Frame, time.Time) { <-h.hold }
 
 // Many clients send the same publishes at once. Each key is published once.
 func TestConcurrentRetriesPublishOnce(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		const clients, keys = 8, 50
 		k := newLaneKit(t, way)
 		callers := make([]*caller, clients)

@@ -16,7 +16,7 @@ import (
 // The lane closes a connection that is silent for too long. A connection with a waiting
 // poll or stream does not count as silent.
 func TestASilentConnectionIsClosedInTime(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		silent := k.callOnLane()
 		poll, stream := k.callOnLane(), k.call()
@@ -40,7 +40,7 @@ func TestASilentConnectionIsClosedInTime(t *testing.T) {
 
 // A request restarts the idle timeout of its connection.
 func TestAnActiveConnectionIsNotClosed(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		c := k.callOnLane()
 		k.later(lane.Idle - 5*time.Second)
@@ -56,7 +56,7 @@ func TestAnActiveConnectionIsNotClosed(t *testing.T) {
 // As TestASilentConnectionIsClosedInTime, for clients that become silent after an
 // answered poll.
 func TestAnIdleConnectionIsClosedAfterItsPoll(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		poll, stateless := k.call(), k.call()
 		poll.send(polling(k.openA(), 0))
@@ -77,7 +77,7 @@ func TestAnIdleConnectionIsClosedAfterItsPoll(t *testing.T) {
 // When the rest of a body is late, the lane returns the connection to net/http. There,
 // the request waits for its body and publishes once.
 func TestAnUnfinishedRequestReturnsToNetHTTP(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		c := k.callOnLane()
 		whole := publishing("b", `"the whole body"`)
@@ -109,7 +109,7 @@ func TestAnUnfinishedRequestReturnsToNetHTTP(t *testing.T) {
 // A client may leave before or after the lane stops waiting for the rest of its request.
 // In both cases its connection is freed.
 func TestAClientLeavesDuringItsRequest(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		whole := publishing("b", `"the whole body"`)
 		early, late := k.callOnLane(), k.callOnLane()

@@ -17,6 +17,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -58,14 +59,14 @@ var defaults = transport.Config{}.WithDefaults()
 type parts struct {
 	app.Config
 	Polls   *transport.Server
-	Lane    LaneWay
+	Lane    lane.Way
 	Origins []string
 }
 
 func (p parts) newAPI() *API {
 	return New(Config{
 		App: app.New(p.Config), Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
-		Lane: p.Lane, Origins: p.Origins,
+		Way: p.Lane, Origins: p.Origins,
 	})
 }
 

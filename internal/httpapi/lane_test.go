@@ -12,13 +12,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
 // newLaneKit returns a kit with the lane. It uses real sockets, because the lane makes
 // raw system calls.
-func newLaneKit(t *testing.T, way LaneWay, origins ...string) *kit {
+func newLaneKit(t *testing.T, way lane.Way, origins ...string) *kit {
 	return serveLane(t, way, settings{origins: origins}, nil)
 }
 
@@ -26,7 +27,7 @@ func newLaneKit(t *testing.T, way LaneWay, origins ...string) *kit {
 type controlFunc func(network, address string, c syscall.RawConn) error
 
 // serveLane is newLaneKit with settings, and with control for the sockets of both sides.
-func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit {
+func serveLane(t *testing.T, way lane.Way, s settings, control controlFunc) *kit {
 	k := &kit{T: t, cfg: newParts(s)}
 	k.wantNoNewSeries()
 	k.cfg.Lane = way
@@ -38,7 +39,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	server := &http.Server{Handler: api, ReadHeaderTimeout: time.Minute, ConnContext: listen.NewContext, ConnState: listen.ConnState}
 	var running sync.WaitGroup
 	running.Go(func() { _ = server.Serve(l) })
-	running.Go(func() { _ = server.Serve(api.Listener()) })
+	running.Go(func() { _ = server.Serve(api.Lane.Listener()) })
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", l.Addr().String())
 	}
@@ -47,7 +48,7 @@ func serveLane(t *testing.T, way LaneWay, s settings, control controlFunc) *kit 
 	k.Cleanup(func() {
 		network.CloseIdleConnections()
 		require.NoError(k, server.Close())
-		api.Close()
+		api.Lane.Close()
 		running.Wait()
 		k.cfg.Broker.Close()
 	})
@@ -91,7 +92,7 @@ func from(ctx context.Context, last int) context.Context {
 
 // As TestNothingIsLostWhereverAnAnswerIsCut, where the lane answers.
 func TestNothingIsLostWhereverAnAnswerOfTheLaneIsCut(t *testing.T) {
-	for _, way := range []LaneWay{LaneHandOff, LaneChannel} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		for _, mode := range transport.Modes() {
 			for _, stateless := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s %s stateless=%t", way, mode, stateless), func(t *testing.T) {

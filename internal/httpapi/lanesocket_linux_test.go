@@ -17,13 +17,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // The lane carries a WebSocket without a goroutine. The WebSocket works as it does off
 // the lane.
 func TestTheLaneCarriesWebSockets(t *testing.T) {
-	k := newLaneKit(t, LaneHandOff)
+	k := newLaneKit(t, lane.HandOff)
 	s := k.connect(wire.Start{Topic: "a"})
 	require.Equal(t, uint64(0), s.hello().Positions[0].Offset)
 	k.wantOnLane(1)
@@ -61,7 +62,7 @@ func (k *kit) wantNoLaneConnections() {
 
 // Sends many commands and receives many messages on one connection at once.
 func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
-	k := newLaneKit(t, LaneHandOff)
+	k := newLaneKit(t, lane.HandOff)
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
 	const count = 3000
@@ -84,7 +85,7 @@ func TestCommandsAndFramesOnOneConnectionOfTheLane(t *testing.T) {
 
 // When a session ends, the daemon sends the reason and a WebSocket close frame.
 func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
-	k := newLaneKit(t, LaneHandOff)
+	k := newLaneKit(t, lane.HandOff)
 	s := k.connect(wire.Start{Topic: "a"})
 	s.hello()
 	k.cfg.Sessions.BeginDrain(wire.NewProblem(wire.CodeDraining, "", "")).End(math.MaxInt)
@@ -101,7 +102,7 @@ func TestAWebSocketOnTheLaneEndsWithAReason(t *testing.T) {
 // A client that breaks the protocol gets an end frame and a close code, on the lane and
 // off it.
 func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
-	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLaneKit(t, way)
 		for text, code := range map[string]int{`[1]`: 1008, "{": 1008, "\"\xff\"": 1008, strings.Repeat(" ", 1<<20+1): 1009} {
 			s := k.connect()
@@ -121,7 +122,7 @@ func TestAWebSocketProtocolErrorHasACloseCode(t *testing.T) {
 
 // A client continues a session by WebSocket and then by long polling.
 func TestASessionMovesBetweenTransports(t *testing.T) {
-	for _, way := range []LaneWay{LaneOff, LaneHandOff} {
+	for _, way := range []lane.Way{lane.Off, lane.HandOff} {
 		k := newLaneKit(t, way)
 		id := k.open(`{"topics":["a"]}`).Session
 		k.publish("a", `1`)
@@ -146,7 +147,7 @@ func TestASessionMovesBetweenTransports(t *testing.T) {
 // The lane pings a client that has been silent for long. It closes the connection only if
 // the client does not answer.
 func TestTheLanePingsSilentWebSocketsOnce(t *testing.T) {
-	k := newLaneKit(t, LaneHandOff)
+	k := newLaneKit(t, lane.HandOff)
 	dial := func() (net.Conn, io.Reader) {
 		d := ws.Dialer{NetDial: func(context.Context, string, string) (net.Conn, error) { return k.dial() }}
 		conn, buffered, _, err := d.Dial(context.Background(), "ws://pubsubd/v1/ws?topic=a")

@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // limitedLane returns a kit that refuses an address after this many publishes.
-func limitedLane(t *testing.T, way LaneWay, publishes int) *kit {
+func limitedLane(t *testing.T, way lane.Way, publishes int) *kit {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: publishes}}}
 	return serveLane(t, way, settings{limits: limit.Config{Rates: rates, Wait: 10 * time.Second}}, nil)
 }
@@ -42,7 +43,7 @@ func (c *caller) refuseUntilHeld() (refusals int) {
 
 // fromNow sets the lane's clock to d from now. The delay of a refusal starts when it is
 // made.
-func (k *kit) fromNow(d time.Duration) { k.api.Tick(time.Now().Add(d)) }
+func (k *kit) fromNow(d time.Duration) { k.api.Lane.Tick(time.Now().Add(d)) }
 
 // refusals returns the number of refused publishes.
 func (k *kit) refusals() int {
@@ -75,7 +76,7 @@ func (c *caller) wantToldLate() {
 }
 
 func TestTheLaneDelaysRefusalsWithoutAGoroutine(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := limitedLane(t, way, 1)
 		c := k.callOnLane()
 		refusals := c.refuseUntilHeld()
@@ -89,7 +90,7 @@ func TestTheLaneDelaysRefusalsWithoutAGoroutine(t *testing.T) {
 }
 
 func TestAClientCanLeaveDuringADelayedRefusal(t *testing.T) {
-	k := limitedLane(t, LaneHandOff, 1)
+	k := limitedLane(t, lane.HandOff, 1)
 	c := k.callOnLane()
 	c.refuseUntilHeld()
 	require.NoError(t, c.conn.Close())
@@ -98,10 +99,10 @@ func TestAClientCanLeaveDuringADelayedRefusal(t *testing.T) {
 }
 
 func TestADrainSendsDelayedRefusals(t *testing.T) {
-	k := limitedLane(t, LaneHandOff, 1)
+	k := limitedLane(t, lane.HandOff, 1)
 	c := k.callOnLane()
 	c.refuseUntilHeld()
-	k.api.Drain()
+	k.api.Lane.Drain()
 	c.wantAnswer(http.StatusTooManyRequests)
 	c.wantClosed()
 	k.wantOnLane(0)
@@ -109,7 +110,7 @@ func TestADrainSendsDelayedRefusals(t *testing.T) {
 
 // The lane applies the same limits as net/http.
 func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{limits: limit.Config{PendingMessages: 1}, session: session.Config{InactivityTimeout: time.Hour}}, nil)
 		id := k.openA()
 		k.tell(1, 1, 10)
@@ -157,7 +158,7 @@ func TestTheLaneCountsEveryPollAndPublish(t *testing.T) {
 }
 
 func TestAPublishOnTheLaneIsNoLongerPendingOnceItIsAnswered(t *testing.T) {
-	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{PendingMessages: 1}}, nil)
+	k := serveLane(t, lane.HandOff, settings{limits: limit.Config{PendingMessages: 1}}, nil)
 	id := k.openA()
 	c := k.callOnLane()
 	for range 3 {
@@ -170,7 +171,7 @@ func TestAPublishOnTheLaneIsNoLongerPendingOnceItIsAnswered(t *testing.T) {
 // A call that waits for a slot stays on the lane and spends its rate once.
 func TestACallWaitsForItsSlotOnTheLane(t *testing.T) {
 	rates := limit.Rates{limit.Publishes: {limit.Address: {PerSecond: 1.0 / 3600, Burst: 2}}}
-	k := serveLane(t, LaneHandOff, settings{limits: limit.Config{Calls: 1, Wait: surely, Rates: rates}}, nil)
+	k := serveLane(t, lane.HandOff, settings{limits: limit.Config{Calls: 1, Wait: surely, Rates: rates}}, nil)
 	c := k.callOnLane()
 	call, err := k.cfg.Limiter.Begin(t.Context(), limit.Who{})
 	require.NoError(t, err)
@@ -184,12 +185,12 @@ func TestACallWaitsForItsSlotOnTheLane(t *testing.T) {
 }
 
 func TestForwardedAddressesOfTrustedProxiesCount(t *testing.T) {
-	for _, way := range []LaneWay{LaneHandOff, LaneOff} {
+	for _, way := range []lane.Way{lane.HandOff, lane.Off} {
 		t.Run(string(way), func(t *testing.T) { wantBelieved(t, way) })
 	}
 }
 
-func wantBelieved(t *testing.T, way LaneWay) {
+func wantBelieved(t *testing.T, way lane.Way) {
 	rates := limit.Rates{limit.Publishes: {limit.Address: once}}
 	trusted := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	k := serveLane(t, way, settings{limits: limit.Config{Rates: rates, TrustedProxies: trusted}}, nil)
@@ -205,5 +206,5 @@ func wantBelieved(t *testing.T, way LaneWay) {
 	require.Contains(t, c.wantAnswer(http.StatusTooManyRequests), string(wire.CodeLimited))
 	c.send(publishing("a", "1"))
 	c.wantPublished("a") // counts for the proxy's own address
-	require.Equal(t, way != LaneOff, k.onLane() == 1)
+	require.Equal(t, way != lane.Off, k.onLane() == 1)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -24,7 +25,7 @@ func (panicking) Allow(_ auth.Principal, _ auth.Action, topic string) error {
 // A panic in a command ends its connection, like a panic in a request. Other connections
 // continue.
 func TestACommandThatPanicsEndsItsConnection(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{authority: panicking{}}, nil)
 		good, bad := k.connect(wire.Start{Topic: "a"}), k.connect(wire.Start{Topic: "a"})
 		good.hello()
@@ -49,7 +50,7 @@ func (k *kit) subscriptions() int {
 
 // As in net/http, a panic ends only the connection of its request.
 func TestAPanicOnTheLaneEndsOneConnection(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{authority: panicking{}}, nil)
 		for i, ask := range []string{publishing("boom", "1"), "GET /v1/poll?topic=boom HTTP/1.1\r\nHost: h\r\n\r\n"} {
 			c, other := k.callOnLane(), k.callOnLane()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -24,7 +25,7 @@ const bufferBytes = 8 << 10
 func TestRequestsBehindAPollWaitForItsAnswer(t *testing.T) {
 	for _, together := range []bool{true, false} {
 		t.Run(fmt.Sprintf("together=%t", together), func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way LaneWay) {
+			onBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
 				session := k.openA()
 				c := k.callOnLane()
@@ -61,7 +62,7 @@ func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
 		} {
 			for _, mode := range []string{"batch", "stream"} {
 				t.Run(fmt.Sprintf("%s %s with %d bytes behind", mode, how, len(behind)), func(t *testing.T) {
-					onBothWays(t, func(t *testing.T, way LaneWay) {
+					onBothWays(t, func(t *testing.T, way lane.Way) {
 						k := newLaneKit(t, way)
 						session := k.openA()
 						c := k.call()
@@ -92,7 +93,7 @@ func TestAClientLeavesWhileItsPollWaits(t *testing.T) {
 func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way LaneWay) {
+			onBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
 				session := k.openA()
 				c := k.callOnLane()
@@ -104,7 +105,7 @@ func TestAClientLeavesWithAFullBuffer(t *testing.T) {
 				read := func() int { return int(k.counted("pubsubd_network_bytes_total", "in")) }
 				before := read()
 				c.send(filling(2 * bufferBytes))
-				if way == LaneHandOff { // with LaneChannel, the poll's goroutine leaves them unread
+				if way == lane.HandOff { // with lane.Channel, the poll's goroutine leaves them unread
 					k.want(before+bufferBytes, read, "bytes: the buffer is full")
 				}
 				c.reset()
@@ -133,7 +134,7 @@ func filling(size int) string {
 func TestAFullBufferBehindAPoll(t *testing.T) {
 	for _, size := range []int{bufferBytes - 1, bufferBytes, bufferBytes + 1, 5 * bufferBytes} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way LaneWay) {
+			onBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
 				session := k.openA()
 				behind, n := "", 0
@@ -170,7 +171,7 @@ func TestAFullBufferBehindAPoll(t *testing.T) {
 // A client sends its last request and half-closes in the same segment. The daemon answers
 // and closes the connection at once.
 func TestALastRequestIsAnswered(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		for n := uint64(1); n <= 20; n++ {
 			c := k.callOnLane()
@@ -186,7 +187,7 @@ func TestALastRequestIsAnswered(t *testing.T) {
 
 // As above, with a poll that finds no message. The daemon does not park it.
 func TestALastPollDoesNotWait(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		for n := 1; n <= 20; n++ {
 			c := k.callOnLane()
@@ -217,7 +218,7 @@ func (c *caller) lastWords(text string) {
 func TestANewerPollOnAnotherConnectionReplacesTheOlder(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way LaneWay) {
+			onBothWays(t, func(t *testing.T, way lane.Way) {
 				k := newLaneKit(t, way)
 				session := k.openA()
 				older, newer := k.call(), k.callOnLane()

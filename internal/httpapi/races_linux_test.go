@@ -4,16 +4,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/lane"
 )
 
 // A client abandons a poll and polls again on another connection at once. The daemon may
 // read the two polls in either order. The new poll always gets the message.
 func TestAPollReplacesAnAbandonedOne(t *testing.T) {
-	for _, way := range []LaneWay{LaneOff, LaneHandOff, LaneChannel} {
+	for _, way := range []lane.Way{lane.Off, lane.HandOff, lane.Channel} {
 		t.Run(string(way)+" new connections", func(t *testing.T) {
 			newLaneKit(t, way).abandonPolls((*kit).call)
 		})
-		if way != LaneOff {
+		if way != lane.Off {
 			t.Run(string(way)+" kept connections", func(t *testing.T) {
 				newLaneKit(t, way).abandonPolls((*kit).callOnLane)
 			})

@@ -23,7 +23,7 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 		return err
 	}
 	a.Metrics.HTTPPublishes.Inc()
-	if a.lane.TakePublish(w, r, published) {
+	if a.Lane.TakePublish(w, r, published) {
 		return nil
 	}
 	return a.writeJSON(w, http.StatusOK, published)
@@ -151,7 +151,7 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
 	a.Metrics.HTTPPolls.Inc()
 	req.Arrival = arrivalOf(r)
-	if a.lane.TakePoll(w, r, s, req) {
+	if a.Lane.TakePoll(w, r, s, req) {
 		return nil
 	}
 	defer a.App.End(s)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -40,7 +41,7 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 	for name, frames := range map[string]int{"one frame": 1, "many frames": 12} {
 		for _, when := range []string{"from the history", "parked", "parked, asking ahead"} {
 			t.Run(name+" "+when, func(t *testing.T) {
-				onBothWays(t, func(t *testing.T, way LaneWay) {
+				onBothWays(t, func(t *testing.T, way lane.Way) {
 					k := serveLane(t, way, settings{}, small)
 					session := k.openA()
 					c := k.callOnLane()
@@ -89,7 +90,7 @@ func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
 // A stream's client stops reading while more is published than its sockets hold. Then it
 // reads on and misses nothing. The test does this twice.
 func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{}, small)
 		c := k.call()
 		c.send(polling(k.openA(), 0, streaming), publishing("b", "1"))
@@ -119,7 +120,7 @@ func TestAStreamWaitsForAClientThatReadsLate(t *testing.T) {
 func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way LaneWay) {
+			onBothWays(t, func(t *testing.T, way lane.Way) {
 				k := serveLane(t, way, settings{}, small)
 				session := k.openA()
 				c := k.call()
@@ -152,7 +153,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 
 // A reload can extend the write timeout of connections on the lane.
 func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{}, small)
 		k.cfg.Polls.Reload(transport.Config{WriteTimeout: time.Hour}, k.cfg.Limits)
 		session := k.openA()
@@ -170,7 +171,7 @@ func TestAReloadedWriteTimeoutHoldsOnTheLane(t *testing.T) {
 
 // As TestAClientThatNeverReadsIsClosedInTime, with the whole answer of a poll buffered.
 func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{}, small)
 		c := k.callOnLane()
 		k.tell(1, 1, large)
@@ -183,7 +184,7 @@ func TestAnUnreadBatchEndsItsConnection(t *testing.T) {
 // The daemon does not disconnect a client that reads slowly. Each write has its own
 // timeout.
 func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{}, small)
 		c := k.call()
 		c.send(polling(k.openA(), 0, streaming))
@@ -208,7 +209,7 @@ func TestAClientThatReadsSlowlyIsNotClosed(t *testing.T) {
 func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 	for _, mode := range []string{"batch", "stream"} {
 		t.Run(mode, func(t *testing.T) {
-			onBothWays(t, func(t *testing.T, way LaneWay) {
+			onBothWays(t, func(t *testing.T, way lane.Way) {
 				k := serveLane(t, way, settings{}, small)
 				session := k.openA()
 				resets, ends := k.call(), k.call()
@@ -244,7 +245,7 @@ func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 // The lane closes while polls are parked, in goroutines or blocked, and while other
 // connections are silent. TestMain checks that no goroutine is left.
 func TestTheLaneClosesInEveryState(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := serveLane(t, way, settings{}, small)
 		var all []*caller
 		for _, first := range []string{
@@ -267,7 +268,7 @@ func TestTheLaneClosesInEveryState(t *testing.T) {
 		}
 		k.wantParked(2)
 		closed := make(chan struct{})
-		go func() { k.api.Close(); close(closed) }()
+		go func() { k.api.Lane.Close(); close(closed) }()
 		select {
 		case <-closed:
 		case <-time.After(surely):

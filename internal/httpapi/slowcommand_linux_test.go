@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -44,7 +45,7 @@ func TestTheRestOfACommandTimesOut(t *testing.T) {
 			t.Run("off", func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { newKit(t, soon).wantRestOfACommand(half) })
 			})
-			t.Run("handoff", func(t *testing.T) { newLaneKit(t, LaneHandOff).wantRestOfACommand(half) })
+			t.Run("handoff", func(t *testing.T) { newLaneKit(t, lane.HandOff).wantRestOfACommand(half) })
 		})
 	}
 }
@@ -74,7 +75,7 @@ func (k *kit) wantSlow(conn net.Conn, half []byte, meanwhile func()) {
 	begun := time.Now()
 	for now := begun; k.ended(metrics.SlowBody) == 0; now = now.Add(time.Second) {
 		require.Less(k, time.Since(begun), surely, "it is still there")
-		k.api.Tick(now) // advances the lane's clock faster
+		k.api.Lane.Tick(now) // advances the lane's clock faster
 		meanwhile()
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -91,7 +92,7 @@ func TestTheRestOfACBORItemTimesOut(t *testing.T) {
 		})
 	})
 	t.Run("handoff", func(t *testing.T) {
-		k := newLaneKit(t, LaneHandOff)
+		k := newLaneKit(t, lane.HandOff)
 		conn, err := net.Dial("tcp", k.openPort())
 		require.NoError(t, err)
 		k.wantRestOfAnItem(conn)

@@ -40,7 +40,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, lane.Owner(conn, c.Who), time.Now())
 	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	a.lane.Carry(r.Context(), conn, d)
+	a.Lane.Carry(r.Context(), conn, d)
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -46,9 +47,9 @@ func (c *caller) events(ids idKind) *eventSource {
 }
 
 // onBothWaysOfAllKinds runs story for each way to wait and each kind of ids.
-func onBothWaysOfAllKinds(t *testing.T, story func(t *testing.T, way LaneWay, ids idKind)) {
+func onBothWaysOfAllKinds(t *testing.T, story func(t *testing.T, way lane.Way, ids idKind)) {
 	t.Helper()
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		for _, ids := range kinds {
 			t.Run(string(ids), func(t *testing.T) { story(t, way, ids) })
 		}
@@ -58,7 +59,7 @@ func onBothWaysOfAllKinds(t *testing.T, story func(t *testing.T, way LaneWay, id
 // The lane takes over an event stream with its first request. It delivers and counts the
 // events like those of any stream.
 func TestAnEventStreamIsTakenOverByTheLane(t *testing.T) {
-	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
 		k := newLaneKit(t, way)
 		c := k.call()
 		c.send(asking(ids))
@@ -87,7 +88,7 @@ func TestAnEventStreamIsTakenOverByTheLane(t *testing.T) {
 
 // As TestNothingIsLostWhereverAnEventStreamIsCut, where the lane answers.
 func TestNothingIsLostWhereverAnEventStreamOfTheLaneIsCut(t *testing.T) {
-	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
 		newLaneKit(t, way).cutEventsEverywhere(ids, true)
 	})
 }
@@ -95,7 +96,7 @@ func TestNothingIsLostWhereverAnEventStreamOfTheLaneIsCut(t *testing.T) {
 // A client stops reading while more is published than its sockets hold. Then it reads on
 // and misses nothing.
 func TestAnEventStreamWaitsForAClientThatReadsLate(t *testing.T) {
-	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
 		k := serveLane(t, way, settings{}, small)
 		c := k.call()
 		c.send(asking(ids))
@@ -116,7 +117,7 @@ func TestAnEventStreamWaitsForAClientThatReadsLate(t *testing.T) {
 // The lane composes few events ahead for a client that does not read, however long the
 // history is.
 func TestFewEventsAreComposedForASlowReader(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		for _, ids := range []idKind{ofSeveral, referring} {
 			k := serveLane(t, way, settings{}, small)
 			k.tell(1, 200, 4<<10)
@@ -131,7 +132,7 @@ func TestFewEventsAreComposedForASlowReader(t *testing.T) {
 // The lane closes the connection of a client that never reads. When the client
 // reconnects, it gets every message after its last event.
 func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
-	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
 		k := serveLane(t, way, settings{}, small)
 		c := k.call()
 		c.send(asking(ids))
@@ -153,7 +154,7 @@ func TestAClientThatNeverReadsItsEventsIsClosedInTime(t *testing.T) {
 // A session may end after the request has found it and the lane has taken the connection.
 // The end frame says when to reconnect.
 func TestAnEventStreamWhoseSessionEndsBeforeItBeginsReconnects(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		k := newLaneKit(t, way)
 		s, _, err := k.cfg.Sessions.Open(context.Background(), session.Opening{Topics: []wire.Start{{Topic: "a"}}, Ack: true}, time.Now())
 		require.NoError(t, err)
@@ -190,7 +191,7 @@ func (k *kit) callServed(serve http.HandlerFunc) *caller {
 // A drain ends each event stream with draining and closes its connection. The client then
 // reconnects.
 func TestADrainEndsEventStreamsOfTheLane(t *testing.T) {
-	onBothWaysOfAllKinds(t, func(t *testing.T, way LaneWay, ids idKind) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
 		k := newLaneKit(t, way)
 		c := k.call()
 		c.send(asking(ids))

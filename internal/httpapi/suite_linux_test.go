@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/internal/transport/transporttest"
 )
 
 // Tests what runs in production: real sockets and the lane. They cannot run in fake time.
 func TestTheLaneDeliversTheSame(t *testing.T) {
-	for part, way := range []LaneWay{LaneHandOff, LaneChannel} {
+	for part, way := range []lane.Way{lane.HandOff, lane.Channel} {
 		for _, s := range sampleOf(everyPoll(), part) {
 			t.Run(string(way)+" "+s.String(), func(t *testing.T) {
 				transporttest.RunInRealTime(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
@@ -33,7 +34,7 @@ func TestTheLaneDeliversTheSame(t *testing.T) {
 
 // newLaneKitFor returns a kit with a test's bounds. Its sockets hold less than a flood.
 // An answer in parts stays open even on a slow machine.
-func newLaneKitFor(t *testing.T, way LaneWay, b transporttest.Bounds) *kit {
+func newLaneKitFor(t *testing.T, way lane.Way, b transporttest.Bounds) *kit {
 	s := boundsOf(b)
 	s.transport = transport.Config{MaxOutputDelay: time.Minute, MultipleTime: time.Minute}
 	return serveLane(t, way, s, buffers(64<<10))

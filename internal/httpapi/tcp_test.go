@@ -39,12 +39,12 @@ type bareKit struct {
 
 func newBareKit(t *testing.T, s settings) *bareKit {
 	k := &bareKit{system{kit: newKit(t, s)}, newPipeListener()}
-	port := transport.NewPort(k.api.TCPHost())
+	port := transport.NewPort(k.api.Lane)
 	var running sync.WaitGroup
 	running.Go(func() { require.ErrorIs(t, port.Serve(&countedListener{k.port, k.cfg}), net.ErrClosed) })
 	t.Cleanup(func() {
 		require.NoError(t, k.port.Close())
-		k.api.Close()
+		k.api.Lane.Close()
 		port.Close()
 		running.Wait()
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -82,7 +83,7 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 			ask, ok := asks[at]
 			require.True(t, ok, "a new route: say in asks what the app asks for it")
 			r := &recorder{}
-			k := serveLane(t, LaneHandOff, settings{authority: r}, nil)
+			k := serveLane(t, lane.HandOff, settings{authority: r}, nil)
 			k.publish("a", "1")
 			id := k.open(`{"topics":["a@oldest"]}`).Session
 			r.take()
@@ -126,7 +127,7 @@ func (k *kit) refuseAll() {
 
 // As TestEveryRouteGoesThroughTheApp, for requests that the lane serves.
 func TestEveryRequestOnTheLaneGoesThroughTheApp(t *testing.T) {
-	onBothWays(t, func(t *testing.T, way LaneWay) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
 		r := &recorder{}
 		k := serveLane(t, way, settings{authority: r}, nil)
 		k.publish("a", "1")
@@ -207,7 +208,7 @@ func TestEveryCommandGoesThroughTheApp(t *testing.T) {
 		require.True(t, ok, "a new command: say in commandAsks what the app asks for %s", name)
 		for _, by := range []string{"WebSocket", "WebSocket in CBOR", "TCP"} {
 			t.Run(name+" by "+by, func(t *testing.T) {
-				onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+				onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 					r := &recorder{}
 					k := serveLane(t, way, settings{authority: r}, nil)
 					id := k.open(`{"topics":["a"]}`).Session
@@ -251,7 +252,7 @@ func (k *kit) commander(by, session string) commander {
 
 // The app checks permission for the topics of a TCP connection without a session.
 func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
-	onBothWaysToCarry(t, func(t *testing.T, way LaneWay) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		r := &recorder{}
 		k := serveLane(t, way, settings{authority: r}, nil)
 		conn, err := net.Dial("tcp", k.openPort())
@@ -262,6 +263,6 @@ func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 		_, err = c.frames.Next()
 		require.NoError(t, err)
 		require.Equal(t, []string{"identify", "ann subscribe a", "ann subscribe b.*"}, r.take())
-		require.Equal(t, way == LaneHandOff, k.onLane() == 1, "which way carries the connection")
+		require.Equal(t, way == lane.HandOff, k.onLane() == 1, "which way carries the connection")
 	})
 }

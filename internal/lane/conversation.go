@@ -31,7 +31,7 @@ type conversation struct {
 // ends the session of a connection without session=.
 func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
 	under := movable(nc)
-	if under == nil || !l.cfg.HandOff || len(d.Ahead) > bufferBytes {
+	if under == nil || l.cfg.Way != HandOff || len(d.Ahead) > bufferBytes {
 		return false
 	}
 	c := l.adopt(under, 0)

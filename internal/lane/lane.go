@@ -45,13 +45,18 @@ type Config struct {
 	Metrics *metrics.Metrics
 	Origins *cors.Policy
 
-	// Off leaves all requests to net/http, and gives two-way connections goroutines.
-	Off bool
-
-	// HandOff parks polls on their connections. Otherwise each poll parks a goroutine on
-	// its session's queue. See session.Outlet.
-	HandOff bool
+	Way Way
 }
+
+// Way is how polls wait; see session.Outlet.
+type Way string
+
+// The ways.
+const (
+	Off     Way = "off"     // or empty: net/http serves requests, two goroutines each two-way connection
+	Channel Way = "channel" // each poll parks a goroutine on its session's queue
+	HandOff Way = "handoff" // polls park on their connections
+)
 
 // Idle is how long a connection may be silent between requests, as with net/http.
 const Idle = 2 * time.Minute
@@ -105,7 +110,8 @@ func (l *Lane) patience(what waitKind) int64 {
 	return max(1, int64(bound/time.Second))
 }
 
-// Listener returns the listener of connections that the lane hands back to net/http.
+// Listener returns the listener of connections that the lane hands back. The http.Server
+// must serve it too, with listen.NewContext as its ConnContext.
 func (l *Lane) Listener() net.Listener { return l.back }
 
 // Tick makes new heads of answers when the second has changed, answers with delayed
@@ -171,7 +177,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool
 // adopt makes nc a connection of the lane, or returns nil. begin must follow. The caller
 // closes nc as soon as nobody else reads it.
 func (l *Lane) adopt(nc *listen.Conn, origin int) *conn {
-	if l.cfg.Off || l.draining.Load() {
+	if l.cfg.Way == Off || l.cfg.Way == "" || l.draining.Load() {
 		return nil
 	}
 	fd, err := duplicate(nc)
@@ -197,7 +203,7 @@ func (l *Lane) newConn(fd int, counted *limit.Connection) *conn {
 	c := &conn{counted: counted, who: counted.Who(nil)}
 	c.owner = c
 	c.lane, c.requests.parser.lane, c.fd, c.unread = l, l, fd, true
-	c.answer.Init(l.cfg.Polls, c, l.cfg.HandOff)
+	c.answer.Init(l.cfg.Polls, c, l.cfg.Way == HandOff)
 	return c
 }
 
@@ -211,8 +217,11 @@ func (c *conn) begin(do func(*conn)) {
 
 // Drain stops taking connections over. It closes connections without a parked poll at
 // once, and the others after their answers. Two-way connections end with their sessions.
-// The channel is closed when the lane has no connection and no goroutine for one.
+// The channel is closed when the lane has no connection and no goroutine for one. Drain
+// also ends the delay of refusals: net/http does not notice that a connection was closed
+// while its request waits with an unread body.
 func (l *Lane) Drain() <-chan struct{} {
+	l.cfg.Limiter.Release()
 	twoWay := l.cfg.Polls.Drain()
 	l.mu.Lock()
 	defer l.mu.Unlock()
