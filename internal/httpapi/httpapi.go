@@ -140,7 +140,7 @@ func (a *API) handle(serve handler) http.Handler {
 // serve answers preflight requests, and refuses changes by pages of other origins. Both
 // count as requests.
 func (a *API) serve(w *response, r *http.Request, serve handler) error {
-	c := app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: w.who}
+	c := app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: w.Who}
 	switch {
 	case isPreflight(r):
 		if err := a.App.Reject(c, nil); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gobwas/ws/wsflate"
 
 	"github.com/pubsubd/pubsubd/internal/app"
-	"github.com/pubsubd/pubsubd/internal/lane"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -37,7 +37,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		return app.ErrClientGone // the upgrader has answered
 	}
 	_, compressed := compression.Accepted()
-	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, lane.Owner(conn, c.Who), time.Now())
+	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, &listen.Owner{Who: c.Who, Conn: listen.Of(conn)}, time.Now())
 	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
 	a.Lane.Carry(r.Context(), conn, d)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/frame"
-	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
@@ -14,25 +13,18 @@ import (
 // its client does not take them: net/http blocks in Write.
 type response struct {
 	http.ResponseWriter
-	who    limit.Who // the address that the request is counted for
-	conn   *listen.Conn
-	unread memory.UnreadBytes
+	listen.Owner // the address that the request is counted for
+	unread       memory.UnreadBytes
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
-	answer := &response{ResponseWriter: w, who: a.addressOf(r), conn: listen.Of(listen.FromContext(r.Context()))}
+	answer := &response{ResponseWriter: w, Owner: listen.Owner{Who: a.addressOf(r), Conn: listen.Of(listen.FromContext(r.Context()))}}
 	answer.unread.Init(a.Polls.Memory(), answer)
 	return answer
 }
 
 // Unwrap is for http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// Client implements memory.Owner.
-func (w *response) Client() *memory.Client { return w.who.Client() }
-
-// CutOff implements memory.Owner. It ends all answers on a connection of HTTP/2.
-func (w *response) CutOff() { w.conn.CutOff() }
 
 // Write implements http.ResponseWriter.
 func (w *response) Write(b []byte) (int, error) { return len(b), w.write([]frame.Part{{Bytes: b}}) }

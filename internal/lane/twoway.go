@@ -9,18 +9,13 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
-	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
-// Owner returns the owner of the bytes that the daemon holds for a connection. They count
-// against who.
-func Owner(c net.Conn, who limit.Who) memory.Owner { return &owner{who, c} }
-
 // Converse implements transport.Host.
 func (l *Lane) Converse(c net.Conn) *transport.Conversation {
-	return l.cfg.Polls.NewTCP(Owner(c, listen.Counted(c).Who(nil)), time.Now())
+	return l.cfg.Polls.NewTCP(&listen.Owner{Who: listen.Counted(c).Who(nil), Conn: listen.Of(c)}, time.Now())
 }
 
 // Open implements transport.Host.
@@ -50,12 +45,3 @@ func (l *Lane) Carry(ctx context.Context, c net.Conn, d transport.Duplex) {
 		l.cfg.Polls.Serve(ctx, c, d)
 	}
 }
-
-// An owner implements memory.Owner for a connection.
-type owner struct {
-	who  limit.Who
-	conn net.Conn
-}
-
-func (o *owner) Client() *memory.Client { return o.who.Client() }
-func (o *owner) CutOff()                { listen.Of(o.conn).CutOff() }

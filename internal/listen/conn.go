@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -41,6 +42,18 @@ type Conn struct {
 	ended    atomic.Bool  // End was called
 	closed   atomic.Bool
 }
+
+// An Owner implements memory.Owner for the bytes that the daemon holds for a client.
+type Owner struct {
+	Who  limit.Who // the bytes count against it
+	Conn *Conn     // may be nil
+}
+
+// Client implements memory.Owner.
+func (o *Owner) Client() *memory.Client { return o.Who.Client() }
+
+// CutOff implements memory.Owner. It ends all answers on a connection of HTTP/2.
+func (o *Owner) CutOff() { o.Conn.CutOff() }
 
 // awaited is what a client has to send next.
 type awaited = int32
