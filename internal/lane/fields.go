@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/maphash"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -56,22 +57,18 @@ func (p *parser) fieldsOf(block []byte) *fields {
 // readFields reads a block of fields, or returns nil if the grammar does not allow it.
 func readFields(block []byte) *fields {
 	f := &fields{contentLength: -1}
-	var had uint64 // bit i: the i-th of known was read
+	had := make([]*field, 0, 32) // the fields that were read
 	lines := block[:len(block)-2]
 	for len(lines) > 0 {
 		end := bytes.IndexByte(lines, '\r')
 		if end < 0 || end+1 == len(lines) || lines[end+1] != '\n' {
 			return nil
 		}
-		i, value, ok := readField(lines[:end])
-		if !ok || had&(1<<i) != 0 {
+		of, value := readField(lines[:end])
+		if of == nil || slices.Contains(had, of) || !of.take(f, value) {
 			return nil
 		}
-		had |= 1 << i
-		if take := known[i].take; take != nil && !take(f, value) {
-			return nil
-		}
-		lines = lines[end+2:]
+		had, lines = append(had, of), lines[end+2:]
 	}
 	if f.host == "" {
 		return nil
@@ -80,59 +77,52 @@ func readFields(block []byte) *fields {
 	return f
 }
 
-// readField returns the index of a line's field in known, and its value.
-func readField(line []byte) (index int, value string, ok bool) {
+// readField returns the field of a line, and its value. It returns nil if the grammar does
+// not allow the line.
+func readField(line []byte) (of *field, value string) {
 	colon := bytes.IndexByte(line, ':')
 	if colon < 0 || !only(line[:colon], &isToken) || !only(line[colon+1:], &isValue) {
-		return 0, "", false
+		return nil, ""
 	}
-	index, ok = indexOf[strings.ToLower(string(line[:colon]))]
-	return index, strings.Trim(string(line[colon+1:]), " "), ok
+	return known[strings.ToLower(string(line[:colon]))], strings.Trim(string(line[colon+1:]), " ")
 }
 
 // A field is a header field that the lane knows. take stores its value, or returns false
-// if the grammar does not allow it. Without take the field changes nothing.
+// if the grammar does not allow it.
 type field struct {
-	name string
 	take func(f *fields, value string) bool
 }
 
 // known are the fields that browsers, Go, Node, curl and proxies send with a poll or a
 // publish. Any other field could change what net/http does.
-var known = append([]field{
-	{"host", (*fields).takeHost},
-	{"connection", func(_ *fields, v string) bool { return strings.EqualFold(v, "keep-alive") }},
-	{"content-length", (*fields).takeContentLength},
-	{"content-type", func(f *fields, v string) bool { f.contentType = v; return true }},
-	{"accept", func(f *fields, v string) bool { f.accept = v; return true }},
-	{"accept-encoding", func(f *fields, v string) bool { f.acceptEncoding = v; return true }},
-	{"authorization", func(f *fields, v string) bool { f.authorization = v; return true }},
-	{"origin", func(f *fields, v string) bool { f.origin = v; return true }},
-	{"sec-fetch-site", func(f *fields, v string) bool { f.fetchSite = v; return true }},
-	{"idempotency-key", func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" }},
-	{"x-forwarded-for", func(f *fields, v string) bool { f.forwardedFor = v; return true }},
-}, withoutEffect(
+var known = map[string]*field{
+	"host":            {(*fields).takeHost},
+	"connection":      {func(_ *fields, v string) bool { return strings.EqualFold(v, "keep-alive") }},
+	"content-length":  {(*fields).takeContentLength},
+	"content-type":    {func(f *fields, v string) bool { f.contentType = v; return true }},
+	"accept":          {func(f *fields, v string) bool { f.accept = v; return true }},
+	"accept-encoding": {func(f *fields, v string) bool { f.acceptEncoding = v; return true }},
+	"authorization":   {func(f *fields, v string) bool { f.authorization = v; return true }},
+	"origin":          {func(f *fields, v string) bool { f.origin = v; return true }},
+	"sec-fetch-site":  {func(f *fields, v string) bool { f.fetchSite = v; return true }},
+	"idempotency-key": {func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" }},
+	"x-forwarded-for": {func(f *fields, v string) bool { f.forwardedFor = v; return true }},
+}
+
+func init() {
+	for _, name := range withoutEffect {
+		known[name] = &field{func(*fields, string) bool { return true }}
+	}
+}
+
+// withoutEffect are the known fields that change nothing.
+var withoutEffect = []string{
 	"user-agent", "accept-language", "referer", "cookie", "cache-control", "pragma", "priority", "dnt", "sec-gpc",
 	"sec-fetch-mode", "sec-fetch-dest", "sec-fetch-user", "sec-fetch-storage-access",
 	"sec-ch-ua", "sec-ch-ua-mobile", "sec-ch-ua-platform", "x-requested-with",
 	"x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-server", "x-real-ip", "x-request-id",
 	"forwarded", "via", "traceparent", "tracestate",
-)...)
-
-func withoutEffect(names ...string) (all []field) {
-	for _, name := range names {
-		all = append(all, field{name: name})
-	}
-	return all
 }
-
-var indexOf = func() map[string]int {
-	m := make(map[string]int, len(known))
-	for i, f := range known {
-		m[f.name] = i
-	}
-	return m
-}()
 
 func (f *fields) takeHost(v string) bool {
 	f.host = v
