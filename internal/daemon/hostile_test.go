@@ -107,14 +107,14 @@ func (d *running) endings(why metrics.Ending) int {
 	return int(d.metric(`pubsubd_connections_ended_total{reason="` + string(why) + `"}`))
 }
 
-// wantSeats waits until n connections count against the limit.
-func (d *running) wantSeats(n int) {
+// wantConnections waits until n connections count against the limit.
+func (d *running) wantConnections(n int) {
 	d.Helper()
 	d.client.CloseIdleConnections()
-	require.Eventually(d, func() bool { return d.seats() == n }, surely, time.Millisecond, "connections: %d", n)
+	require.Eventually(d, func() bool { return d.connectionsInUse() == n }, surely, time.Millisecond, "connections: %d", n)
 }
 
-func (d *running) seats() int {
+func (d *running) connectionsInUse() int {
 	var g metrics.Gauges
 	d.limiter.Gauges(&g)
 	for _, l := range g.Limits {
@@ -149,7 +149,7 @@ func TestSlowHeadsAreEnded(t *testing.T) {
 			}
 			a.wantEnded(metrics.SlowHead, 2*each)
 			wantClosed(t, conns...)
-			a.wantSeats(1)
+			a.wantConnections(1)
 			require.Zero(t, a.endings(metrics.SlowBody)+a.endings(metrics.Silent))
 		})
 	}
@@ -170,7 +170,7 @@ func TestSilentConnectionsAreEnded(t *testing.T) {
 			a.say("")
 		}
 		a.wantEnded(metrics.Silent, many)
-		a.wantSeats(2)
+		a.wantConnections(2)
 		require.Zero(t, a.endings(metrics.SlowHead))
 	})
 	t.Run("within TLS", func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestSilentConnectionsAreEnded(t *testing.T) {
 		wantClosed(t, secure.say(""), secure.say("\x16\x03\x01"))
 		require.Equal(t, 1, secure.endings(metrics.Silent))
 		require.Equal(t, 1, secure.endings(metrics.SlowHead))
-		secure.wantSeats(0)
+		secure.wantConnections(0)
 	})
 }
 
@@ -204,7 +204,7 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 	}
 	a.wantEnded(metrics.SlowBody, len(conns))
 	wantClosed(t, conns...)
-	a.wantSeats(1)
+	a.wantConnections(1)
 	require.Zero(t, a.endings(metrics.SlowHead)+a.endings(metrics.Silent))
 }
 
@@ -233,7 +233,7 @@ func TestSlowReadersAreEnded(t *testing.T) {
 				a.post("/v1/topics/big/messages", big)
 			}
 			a.wantEnded(metrics.SlowReader, len(ways))
-			a.wantSeats(1)
+			a.wantConnections(1)
 		})
 	}
 }
@@ -245,7 +245,7 @@ func (d *running) waitSubscriptions(n int) {
 
 // A client that closes its connection, or its half of it, during a poll frees its slot at
 // once.
-func TestHalfClosedAndAbandonedPollsFreeTheirSeats(t *testing.T) {
+func TestHalfClosedAndAbandonedPollsFreeTheirSlots(t *testing.T) {
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			a := attack(t, func(c *config.Config) { c.Lane = lane })
@@ -257,7 +257,7 @@ func TestHalfClosedAndAbandonedPollsFreeTheirSeats(t *testing.T) {
 					require.NoError(t, conn.Close())
 				}
 			}
-			a.wantSeats(1)
+			a.wantConnections(1)
 			a.wantServed()
 		})
 	}
@@ -274,7 +274,7 @@ func TestAFloodOfConnectionsIsRefused(t *testing.T) {
 		held = append(held, a.say(""))
 	}
 	refused, told := 300, 0
-	require.Eventually(t, func() bool { return a.seats() == most }, surely, time.Millisecond)
+	require.Eventually(t, func() bool { return a.connectionsInUse() == most }, surely, time.Millisecond)
 	for range refused {
 		conn, err := net.Dial("tcp", a.PublicAddr())
 		if err != nil {
@@ -303,7 +303,7 @@ func TestAFloodOfConnectionsIsRefused(t *testing.T) {
 	for _, conn := range held {
 		conn.Close()
 	}
-	a.wantSeats(1)
+	a.wantConnections(1)
 	require.Contains(t, a.post("/v1/topics/a/messages", "1"), "position", "there is room again")
 }
 
@@ -356,24 +356,24 @@ func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
 				_, err := conn.Read(make([]byte, 1))
 				require.NoError(t, err, said)
 				conn.Close()
-				a.wantSeats(1)
+				a.wantConnections(1)
 			}
 			b, err := net.Dial("tcp", a.TCPAddr())
 			require.NoError(t, err)
 			a.connect(b, `{"topics":["good"]}`)
 			b.Close()
-			a.wantSeats(1)
+			a.wantConnections(1)
 			for range 20 {
 				a.say("")
 			}
-			a.wantSeats(1)
+			a.wantConnections(1)
 			a.say(poll)
 			a.say("GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n")
 			b, err = net.Dial("tcp", a.TCPAddr())
 			require.NoError(t, err)
 			a.connect(b, `{"topics":["good"]}`)
 			_ = a.wait()
-			a.wantSeats(0)
+			a.wantConnections(0)
 		})
 	}
 	t.Run("within TLS", func(t *testing.T) {
@@ -383,12 +383,12 @@ func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
 		for _, protocol := range alpn {
 			conn, err := tls.Dial("tcp", d.PublicAddr(), &tls.Config{RootCAs: poolOf(t, pair), NextProtos: []string{protocol}})
 			require.NoError(t, err)
-			require.Equal(t, 1, d.seats(), protocol)
+			require.Equal(t, 1, d.connectionsInUse(), protocol)
 			_, err = fmt.Fprint(conn, "GET /v1/topics HTTP/1.1\r\nHost: h\r\n\r\n")
 			require.NoError(t, err)
 			_, _ = conn.Read(make([]byte, 1)) // this is no HTTP/2 request
 			_ = conn.Close()
-			d.wantSeats(0)
+			d.wantConnections(0)
 		}
 	})
 }

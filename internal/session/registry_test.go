@@ -122,10 +122,10 @@ func TestStatelessSessionsAreBoundedAndCounted(t *testing.T) {
 	})
 }
 
-// seats are Slots that never wait.
-type seats struct{ free int }
+// freeSlots are Slots that never wait.
+type freeSlots struct{ free int }
 
-func (s *seats) Enter(context.Context) error {
+func (s *freeSlots) Enter(context.Context) error {
 	if s.free == 0 {
 		return wire.NewProblem(wire.CodeOverloaded, "later", "full")
 	}
@@ -133,50 +133,50 @@ func (s *seats) Enter(context.Context) error {
 	return nil
 }
 
-func (s *seats) Leave() { s.free++ }
+func (s *freeSlots) Leave() { s.free++ }
 
 func TestASessionHoldsASlotUntilItEnds(t *testing.T) {
-	places := &seats{free: 2}
-	story(t, broker.Config{}, Config{Slots: places, Subscriptions: 2}, func(k *kit) {
+	slots := &freeSlots{free: 2}
+	story(t, broker.Config{}, Config{Slots: slots, Subscriptions: 2}, func(k *kit) {
 		s := k.open("a")
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a", "b", "c")}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeTooManySubscriptions})
-		require.Equal(k, 1, places.free, "who could not be opened has none")
+		require.Equal(k, 1, slots.free, "a session that failed to open holds none")
 		k.open("a")
 		_, _, err = k.registry.Open(context.Background(), Opening{Ack: true}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 		k.registry.End(s)
 		k.registry.End(s)
-		require.Equal(k, 1, places.free)
+		require.Equal(k, 1, slots.free)
 		k.open("a")
 		time.Sleep(2 * Config{}.WithDefaults().InactivityTimeout)
 		k.registry.Sweep(time.Now())
-		require.Equal(k, 2, places.free, "whose client left, has none")
+		require.Equal(k, 2, slots.free, "a swept session holds none")
 	})
 }
 
 // pressed are Slots that call press while they wait.
 type pressed struct {
-	seats
+	freeSlots
 	press func()
 }
 
 func (p *pressed) Enter(ctx context.Context) error {
 	p.press()
-	return p.seats.Enter(ctx)
+	return p.freeSlots.Enter(ctx)
 }
 
 func TestMemoryIsCheckedAgainAfterTheWaitForASlot(t *testing.T) {
-	places := &pressed{seats: seats{free: 1}, press: func() {}}
-	story(t, broker.Config{}, Config{Slots: places}, func(k *kit) {
-		places.press = func() { k.broker.Memory().Press(memory.High) }
+	slots := &pressed{freeSlots: freeSlots{free: 1}, press: func() {}}
+	story(t, broker.Config{}, Config{Slots: slots}, func(k *kit) {
+		slots.press = func() { k.broker.Memory().Press(memory.High) }
 		_, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
-		require.Equal(k, 1, places.free)
+		require.Equal(k, 1, slots.free)
 		_, ok := k.broker.Topic("a")
 		require.False(k, ok)
 		k.broker.Memory().Press(memory.Calm)
-		places.press = func() {}
+		slots.press = func() {}
 		k.open("a")
 	})
 }

@@ -291,7 +291,7 @@ func (c *client) live() {
 	}
 	answered := c.answered()
 	c.settle()
-	time.Sleep(10 * time.Millisecond) // until the fan-outs are over
+	time.Sleep(10 * time.Millisecond) // fake time: it passes once all fan-outs have ended
 	for c.poll() > 0 {
 	}
 	c.judge(answered)
