@@ -40,11 +40,7 @@ func TestUnfinishedBodiesAreBounded(t *testing.T) {
 		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
 
 		time.Sleep(2 * defaults.RestTimeout)
-		for _, nc := range conns {
-			nc.Close()
-		}
-		synctest.Wait()
-		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
+		k.wantFreed(conns...)
 		k.wantOK("/v1/messages", large, jsonType)
 	})
 }
@@ -67,12 +63,18 @@ func TestBodiesOfOneAddressAreBounded(t *testing.T) {
 		require.Contains(t, text, "HTTP/1.1 429 ")
 		require.Contains(t, text, "trusted_proxies")
 		k.wantOK("/v1/messages", "["+strings.Repeat(" ", 800_000)+"]", jsonType)
-		for _, nc := range append(conns, one) {
-			nc.Close()
-		}
-		synctest.Wait()
-		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
+		k.wantFreed(append(conns, one)...)
 	})
+}
+
+// wantFreed closes conns and requires that no unfinished body or command is left in memory.
+func (k *kit) wantFreed(conns ...net.Conn) {
+	k.Helper()
+	for _, nc := range conns {
+		nc.Close()
+	}
+	synctest.Wait()
+	require.Zero(k, k.api.Polls.Memory().Of(memory.Unfinished))
 }
 
 // postOn sends the first bytes of a body to /v1/messages, from the address 10.0.0.from.
@@ -117,11 +119,7 @@ func TestUnfinishedCommandsAreBounded(t *testing.T) {
 		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+20*5000), "a quarter, and a reading each")
 		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
 		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
-		for _, nc := range conns {
-			nc.Close()
-		}
-		synctest.Wait()
-		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
+		k.wantFreed(conns...)
 	})
 }
 
@@ -145,11 +143,7 @@ func TestCommandsOfForgottenAddressesAreBounded(t *testing.T) {
 		}
 		require.Positive(t, k.counted("pubsubd_limited_total", "memory"))
 		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(5<<19+4*5000), "half of a quarter, and a reading each")
-		for _, nc := range conns {
-			nc.Close()
-		}
-		synctest.Wait()
-		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
+		k.wantFreed(conns...)
 	})
 }
 

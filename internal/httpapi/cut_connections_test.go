@@ -45,7 +45,7 @@ func TestNothingIsLostWhereverAnAnswerIsCut(t *testing.T) {
 // be longer than least bytes.
 func (k *kit) cutEverywhere(least int, cut func(at int) bool) {
 	k.Helper()
-	step := exhaustive.Step(17)
+	step := exhaustive.Step(31)
 	at := len(k.Name()) % step
 	for cut(at) {
 		at += step

@@ -112,10 +112,10 @@ func (d *duplexClient) Return(lost int) {
 	require.NoError(d.system, err)
 }
 
-// Leaves implements transporttest.Seated.
+// Leaves implements transporttest.SessionHolder.
 func (d *duplexClient) Leaves() bool { return false }
 
-// End implements transporttest.Seated.
+// End implements transporttest.SessionHolder.
 func (d *duplexClient) End() error {
 	if d.session == "" {
 		return errors.ErrUnsupported
@@ -124,7 +124,7 @@ func (d *duplexClient) End() error {
 	return nil
 }
 
-// Rival implements transporttest.Seated.
+// Rival implements transporttest.SessionHolder.
 func (d *duplexClient) Rival() (transporttest.Subscriber, error) {
 	if d.session == "" {
 		return nil, errors.ErrUnsupported

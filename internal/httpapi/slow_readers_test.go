@@ -35,6 +35,15 @@ func (c *caller) wantStuck(frames int) {
 	require.Less(c, int(c.counted("pubsubd_network_bytes_total", "out")), large*frames, "the sockets hold it all: nobody is stuck")
 }
 
+// wantAllAgain requires that the session's next poll gets the messages 1 to 3.
+func (k *kit) wantAllAgain(session string) {
+	k.Helper()
+	c := k.call()
+	c.readsOn()
+	c.send(polling(session, 0))
+	c.wantMessages(1, 3)
+}
+
 // A client pipelines requests and does not read for long. In the end it gets all answers
 // in order. The daemon serves no request before it has written the previous answer.
 func TestAnAnswerWaitsForAClientThatReadsLate(t *testing.T) {
@@ -142,10 +151,7 @@ func TestAClientThatNeverReadsIsClosedInTime(t *testing.T) {
 					require.Equal(t, 1, k.gone())
 					return // frames sent on a stream count as acknowledged
 				}
-				again := k.call()
-				again.readsOn()
-				again.send(polling(session, 0))
-				again.wantMessages(1, 3)
+				k.wantAllAgain(session)
 			})
 		})
 	}
@@ -233,10 +239,7 @@ func TestAClientLeavesWhileItsAnswerIsBlocked(t *testing.T) {
 				require.NoError(t, ends.conn.Close())
 				resp.Body.Close()
 
-				again := k.call()
-				again.readsOn()
-				again.send(polling(session, 0))
-				again.wantMessages(1, 3)
+				k.wantAllAgain(session)
 			})
 		})
 	}

@@ -26,9 +26,9 @@ import (
 )
 
 func TestAWebSocketDeliversTheSame(t *testing.T) {
-	for _, w := range everySocket() {
+	for i, w := range everySocket() {
 		t.Run(w.String(), func(t *testing.T) {
-			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+			transporttest.Run(t, halfOfStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 				return w.on(newKit(t, boundsOf(b)))
 			})
 		})

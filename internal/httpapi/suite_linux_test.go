@@ -15,16 +15,16 @@ import (
 // Tests what runs in production: real sockets and the lane. They cannot run in fake time.
 func TestTheLaneDeliversTheSame(t *testing.T) {
 	for part, way := range []lane.Way{lane.HandOff, lane.Channel} {
-		for _, s := range sampleOf(everyPoll(), part) {
+		for i, s := range sampleOf(everyPoll(), part) {
 			t.Run(string(way)+" "+s.String(), func(t *testing.T) {
-				transporttest.RunInRealTime(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				transporttest.RunInRealTime(t, halfOfStories(i), func(t *testing.T, b transporttest.Bounds) transporttest.System {
 					return s.on(newLaneKitFor(t, way, b))
 				})
 			})
 		}
 		for _, s := range sampleOf(everySocket(), part) {
 			t.Run(string(way)+" WebSocket "+s.String(), func(t *testing.T) {
-				transporttest.RunInRealTime(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+				transporttest.RunInRealTime(t, transporttest.Sample{}, func(t *testing.T, b transporttest.Bounds) transporttest.System {
 					return s.on(newLaneKitFor(t, way, b))
 				})
 			})

@@ -23,7 +23,7 @@ import (
 func TestATCPConnectionDeliversTheSame(t *testing.T) {
 	for name, attached := range map[string]bool{"of its own": false, "of a session": true} {
 		t.Run(name, func(t *testing.T) {
-			transporttest.Run(t, func(t *testing.T, b transporttest.Bounds) transporttest.System {
+			transporttest.Run(t, transporttest.Sample{}, func(t *testing.T, b transporttest.Bounds) transporttest.System {
 				k := newBareKit(t, boundsOf(b))
 				return &duplexSystem{system: k.system, attached: attached, dial: k.dialFor}
 			})
@@ -219,11 +219,7 @@ func TestUnfinishedTCPOpeningsAreBounded(t *testing.T) {
 		}
 		require.LessOrEqual(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(8<<20+20*5000), "a quarter, and a reading each")
 		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(6<<20))
-		for _, nc := range conns {
-			nc.Close()
-		}
-		synctest.Wait()
-		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
+		k.wantFreed(conns...)
 	})
 }
 

@@ -34,7 +34,7 @@ func awayForTooLong(s *scene) {
 	sub := s.subscribe(now("a"))
 	s.say("a", 1)
 	at := s.wants(sub, "a1")
-	if seat, ok := sub.(Seated); !ok || !seat.Leaves() {
+	if holder, ok := sub.(SessionHolder); !ok || !holder.Leaves() {
 		return
 	}
 	for range 2 * 60 {
@@ -72,7 +72,7 @@ func item(topic string) wire.PublishItem {
 // A waiting subscriber learns that its session was closed.
 func endedByClient(s *scene) {
 	sub := s.subscribe(now("a"))
-	seat, ok := sub.(Seated)
+	holder, ok := sub.(SessionHolder)
 	if !ok {
 		return // no other connection can name the session
 	}
@@ -84,7 +84,7 @@ func endedByClient(s *scene) {
 		ended <- err
 	}()
 	s.settle()
-	if err := seat.End(); errors.Is(err, errors.ErrUnsupported) {
+	if err := holder.End(); errors.Is(err, errors.ErrUnsupported) {
 		s.say("a", 2)
 		require.NoError(s, <-ended)
 		return
@@ -96,7 +96,7 @@ func endedByClient(s *scene) {
 // new one.
 func takenOver(s *scene) {
 	sub := s.subscribe(now("a"))
-	seat, ok := sub.(Seated)
+	holder, ok := sub.(SessionHolder)
 	if !ok {
 		return
 	}
@@ -108,7 +108,7 @@ func takenOver(s *scene) {
 		ended <- err
 	}()
 	s.settle()
-	rival, err := seat.Rival()
+	rival, err := holder.Rival()
 	if errors.Is(err, errors.ErrUnsupported) {
 		s.say("a", 2)
 		require.NoError(s, <-ended)

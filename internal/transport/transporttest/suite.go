@@ -9,6 +9,9 @@ package transporttest
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -74,8 +77,8 @@ type Subscriber interface {
 // daemon keeps nothing for it. So it is never slow: it resumes from its positions.
 type Away interface{ IsAway() bool }
 
-// Seated is an optional interface of a Subscriber whose session outlives its connections.
-type Seated interface {
+// SessionHolder is an optional interface of a Subscriber whose session outlives its connections.
+type SessionHolder interface {
 	// End ends the session, as another connection of the same client can.
 	End() error
 	// Rival returns another subscriber that takes over this one's session.
@@ -128,9 +131,23 @@ func stories() map[string]story {
 	}
 }
 
-// Run runs every story with fake time, each on a system of its own.
-func Run(t *testing.T, start func(t *testing.T, b Bounds) System) {
-	for name, story := range stories() {
+// A Sample chooses every Step-th story from First on. The zero value chooses all.
+type Sample struct{ First, Step int }
+
+// of yields the chosen stories by name.
+func (s Sample) of(all map[string]story) iter.Seq2[string, story] {
+	return func(yield func(string, story) bool) {
+		for i, name := range slices.Sorted(maps.Keys(all)) {
+			if (i+s.First)%max(s.Step, 1) == 0 && !yield(name, all[name]) {
+				return
+			}
+		}
+	}
+}
+
+// Run runs stories with fake time, each on a system of its own.
+func Run(t *testing.T, sample Sample, start func(t *testing.T, b Bounds) System) {
+	for name, story := range sample.of(stories()) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				story.tell(&scene{T: t, System: start(t, story.bounds), settle: synctest.Wait})
@@ -139,9 +156,9 @@ func Run(t *testing.T, start func(t *testing.T, b Bounds) System) {
 	}
 }
 
-// RunInRealTime runs the stories that need no fake time, on a system with real sockets.
-func RunInRealTime(t *testing.T, start func(t *testing.T, b Bounds) System) {
-	for name, story := range stories() {
+// RunInRealTime runs stories that need no fake time, on a system with real sockets.
+func RunInRealTime(t *testing.T, sample Sample, start func(t *testing.T, b Bounds) System) {
+	for name, story := range sample.of(stories()) {
 		if story.clock {
 			continue
 		}
