@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -52,7 +53,7 @@ func (d *running) cutWhileSubscribed(t *testing.T, options []pubsub.SubscribeOpt
 	require.NoError(t, err)
 	defer sub.Close()
 
-	const messages = 120
+	messages := 120 / exhaustive.Step(3)
 	ahead := make(chan struct{}, 12) // bounds how far the publisher is ahead of the subscriber
 	go func() {
 		for n := range messages {

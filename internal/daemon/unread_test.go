@@ -125,8 +125,10 @@ func TestUnreadAnswersAreCutOffOnEveryTransport(t *testing.T) {
 					c.Lane, c.DrainWindow = lane, 100*time.Millisecond
 					c.Broker.HistoryBytes, c.Broker.MemoryBudget = 4<<20, 64<<20
 				})
+				payload := []byte(`"` + strings.Repeat("x", 60_000) + `"`)
 				for range 40 {
-					d.post("/v1/topics/a/messages", `"`+strings.Repeat("x", 60_000)+`"`)
+					_, err := d.broker.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: payload}, 0, time.Now())
+					require.NoError(t, err)
 				}
 				d.deaf(way.request)
 				account := d.broker.Memory()

@@ -86,7 +86,7 @@ func TestAnAnswerInGzipInTheBacklogIsWhole(t *testing.T) {
 			require.Equal(t, before > 0, o.Blocked())
 			lead, want := []byte("{}\n"), "{}\n"
 			var frames []*frame.Frame
-			for i := range 60 { // every second one is stored, and too large to copy
+			for i := range 24 { // every second one is stored, and too large to copy
 				kind, data := "text/plain", bytes.Repeat([]byte{'a' + byte(i%26)}, 2000)
 				if i%2 == 0 {
 					kind, data = "image/png", make([]byte, 90_000)
