@@ -79,7 +79,7 @@ func TestMessagesOfAWebSocketAreDeflated(t *testing.T) {
 		require.Contains(t, text, `"data":`+long)
 		require.True(t, deflated)
 
-		bomb, err := wsflate.CompressFrame(ws.NewTextFrame(bytes.Repeat([]byte(" "), 8<<20)))
+		bomb, err := wsflate.CompressFrame(ws.NewTextFrame(bytes.Repeat([]byte(" "), 2<<20)))
 		require.NoError(t, err)
 		require.NoError(t, ws.WriteFrame(conn, ws.MaskFrameInPlace(bomb)))
 		text, _ = inflated(t, r)
