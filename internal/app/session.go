@@ -166,7 +166,8 @@ func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err erro
 		if err != nil {
 			return r, 0, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
 		}
-		return r, frame.CBOR, decode(object, &r)
+		err = decode(object, &r)
+		return r, frame.CBOR, err
 	})
 }
 

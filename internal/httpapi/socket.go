@@ -56,8 +56,7 @@ const headTimeout = 10 * time.Second
 func (a *API) checkUpgrade(r *http.Request) error {
 	h := r.Header
 	upgrades := r.ProtoMajor == 1 && r.ProtoMinor >= 1 && hasToken(h["Connection"], "upgrade") && hasToken(h["Upgrade"], "websocket")
-	switch {
-	case !upgrades || len(h.Get("Sec-WebSocket-Key")) != socketKeyLength || h.Get("Sec-WebSocket-Version") != "13":
+	if !upgrades || len(h.Get("Sec-WebSocket-Key")) != socketKeyLength || h.Get("Sec-WebSocket-Version") != "13" {
 		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, through proxies that forward Upgrade and Connection; or long polling, at /v1/poll",
 			"the request does not ask for a WebSocket of version 13 on HTTP/1.1")
 	}

@@ -34,7 +34,7 @@ func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
 	if under == nil || l.cfg.Way != HandOff || len(d.Ahead) > bufferBytes {
 		return false
 	}
-	c := l.adopt(under, 0)
+	c := l.adopt(under)
 	if c == nil {
 		return false
 	}

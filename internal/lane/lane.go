@@ -155,10 +155,11 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool
 	if nc == nil || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
 		return false
 	}
-	c := l.adopt(nc, l.cfg.Origins.Index(r.Header.Get("Origin")))
+	c := l.adopt(nc)
 	if c == nil {
 		return false
 	}
+	c.origin = l.cfg.Origins.Index(r.Header.Get("Origin"))
 	c.requests.strikes, c.who = nc.Strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	if r.Method == http.MethodPost {
 		c.requests.blanks = blanksBehindPost
@@ -176,7 +177,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool
 
 // adopt makes nc a connection of the lane, or returns nil. begin must follow. The caller
 // closes nc as soon as nobody else reads it.
-func (l *Lane) adopt(nc *listen.Conn, origin int) *conn {
+func (l *Lane) adopt(nc *listen.Conn) *conn {
 	if l.cfg.Way == Off || l.cfg.Way == "" || l.draining.Load() {
 		return nil
 	}
@@ -185,7 +186,6 @@ func (l *Lane) adopt(nc *listen.Conn, origin int) *conn {
 		return nil
 	}
 	c := l.newConn(fd, listen.Counted(nc).Share())
-	c.origin = origin
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.loop = &l.loops[int(l.joined.Add(1))%len(l.loops)]

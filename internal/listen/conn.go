@@ -39,7 +39,7 @@ type Conn struct {
 	heard    atomic.Bool  // the client has sent bytes since the connection, or the request, began
 	recalled atomic.Bool  // the read deadline was in the past when it was set: it only makes a Read return
 	isAhead  atomic.Bool  // ahead has bytes
-	ended    atomic.Bool  // End was called
+	ended    atomic.Bool  // end was called
 	closed   atomic.Bool
 }
 
@@ -112,12 +112,12 @@ func (c *Conn) endLate() {
 	switch c.awaits.Load() {
 	case awaitsHead:
 		if c.heard.Load() {
-			c.End(metrics.SlowHead)
+			c.end(metrics.SlowHead)
 		} else {
-			c.End(metrics.Silent)
+			c.end(metrics.Silent)
 		}
 	case awaitsBody:
-		c.End(metrics.SlowBody)
+		c.end(metrics.SlowBody)
 	}
 }
 
@@ -143,15 +143,14 @@ func (c *Conn) Write(b []byte) (int, error) {
 		c.metrics.BytesOut.Add(float64(n))
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		c.End(metrics.SlowReader)
+		c.end(metrics.SlowReader)
 	}
 	return n, err
 }
 
-// End counts the reason why the daemon ends the connection. Only the first reason counts.
-// It may be called on nil.
-func (c *Conn) End(why metrics.Ending) {
-	if c != nil && c.metrics != nil && c.ended.CompareAndSwap(false, true) {
+// end counts the reason why the daemon ends the connection. Only the first reason counts.
+func (c *Conn) end(why metrics.Ending) {
+	if c.metrics != nil && c.ended.CompareAndSwap(false, true) {
 		c.metrics.Ended(why)
 	}
 }
@@ -160,7 +159,7 @@ func (c *Conn) End(why metrics.Ending) {
 // also on nil.
 func (c *Conn) CutOff() {
 	if c != nil {
-		c.End(metrics.SlowReader)
+		c.end(metrics.SlowReader)
 		_ = c.Close()
 	}
 }
