@@ -32,7 +32,7 @@ func showCommand(use, short string, show func(config.Loaded) string) *cobra.Comm
 	cmd := &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs)}
 	loader := bind(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		loaded, err := loader.Read(os.Environ())
+		loaded, err := loader.Load(os.Environ())
 		if err != nil {
 			return usageError{err}
 		}

@@ -33,7 +33,10 @@ see pubsubd config doc.`,
 	}
 	loader := bind(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {
-		return serve(func() (config.Config, error) { return loader.Load(os.Environ()) })
+		return serve(func() (config.Config, error) {
+			loaded, err := loader.Load(os.Environ())
+			return loaded.Config, err
+		})
 	}
 	return cmd
 }

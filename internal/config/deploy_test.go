@@ -19,7 +19,7 @@ func TestTheExampleConfigurationIsTheDefaults(t *testing.T) {
 	require.NoError(t, flags.Parse([]string{"--config=../../deploy/pubsubd.yaml"}))
 	cfg, err := loader.Load(nil)
 	require.NoError(t, err)
-	require.Equal(t, Default(), cfg)
+	require.Equal(t, Default(), cfg.Config)
 }
 
 // The example for the Internet is valid, also with the settings that are commented out. It

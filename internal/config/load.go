@@ -64,16 +64,10 @@ func (l *Loader) FlagError(err error) error {
 	return fmt.Errorf("%w%s", err, cmp.Or(otherScopes(name, dashed), didYouMean(name, "--", known)))
 }
 
-// Load reads all sources and returns their Config. environ is as os.Environ returns it. The
-// error joins one *Error for each mistake; the Config is useless then. Each call reads the
-// file again.
-func (l *Loader) Load(environ []string) (Config, error) {
-	read, err := l.Read(environ)
-	return read.Config, err
-}
-
-// Read is Load that also returns where each setting came from.
-func (l *Loader) Read(environ []string) (Loaded, error) {
+// Load reads all sources. It returns the Config and where each setting came from. environ
+// is as os.Environ returns it. The error joins one *Error for each mistake; the Config is
+// useless then. Each call reads the file again.
+func (l *Loader) Load(environ []string) (Loaded, error) {
 	c := Default()
 	r := newReading(&c)
 	variables := ours(environ)

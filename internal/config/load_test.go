@@ -22,7 +22,8 @@ func load(t *testing.T, yaml string, environ []string, args ...string) (Config, 
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	l := Bind(fs)
 	require.NoError(t, fs.Parse(args))
-	return l.Load(environ)
+	loaded, err := l.Load(environ)
+	return loaded.Config, err
 }
 
 // nested writes a dotted key as YAML levels.

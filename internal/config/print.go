@@ -13,7 +13,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 )
 
-// Loaded is a Config and where each of its settings came from, as Loader.Read
+// Loaded is a Config and where each of its settings came from, as Loader.Load
 // returns it.
 type Loaded struct {
 	Config

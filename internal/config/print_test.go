@@ -18,7 +18,7 @@ func read(t *testing.T, environ []string, args ...string) Loaded {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	l := Bind(fs)
 	require.NoError(t, fs.Parse(args))
-	loaded, err := l.Read(environ)
+	loaded, err := l.Load(environ)
 	require.NoError(t, err)
 	return loaded
 }

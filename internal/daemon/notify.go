@@ -32,11 +32,20 @@ func newNotifier(log *zap.Logger) *notifier {
 }
 
 // ready reports that the start is over.
-func (n *notifier) ready() {
+func (n *notifier) ready() { n.tellNow(true, systemd.SdNotifyReady) }
+
+// stopping reports that the drain has begun, and asks for its window, whatever
+// TimeoutStopSec says.
+func (n *notifier) stopping(window time.Duration) {
+	n.tellNow(false, systemd.SdNotifyStopping+"\n"+extend(window+stopMargin))
+}
+
+// tellNow sends a state that begins or ends serving.
+func (n *notifier) tellNow(serving bool, state string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.serving = true
-	n.tell(systemd.SdNotifyReady)
+	n.serving = serving
+	n.tell(state)
 }
 
 // reloading reports that a reload has begun, and over that it has ended, whatever its
@@ -53,15 +62,6 @@ func (n *notifier) tellServing(state string) {
 	if n.serving {
 		n.tell(state)
 	}
-}
-
-// stopping reports that the drain has begun, and asks for its window, whatever
-// TimeoutStopSec says.
-func (n *notifier) stopping(window time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.serving = false
-	n.tell(systemd.SdNotifyStopping + "\n" + extend(window+stopMargin))
 }
 
 // stopMargin is how long the drain may take beyond its window.

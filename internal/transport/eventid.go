@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,8 +33,8 @@ func longestPosition(topic string) int {
 
 // ParseEventID reads an id. It returns an error for any text that Append cannot make.
 func ParseEventID(text string) (EventID, error) {
-	if reference, ok := strings.CutPrefix(text, "~"); ok {
-		return parseReference(reference)
+	if strings.HasPrefix(text, "~") {
+		return parseReference(text)
 	}
 	if len(text) > maxEventID {
 		return EventID{}, fmt.Errorf("event id has %d bytes; the longest has %d", len(text), maxEventID)
@@ -51,23 +53,18 @@ func ParseEventID(text string) (EventID, error) {
 	return id, nil
 }
 
+// references has the form of a reference: the session's id is in base64url (RFC 4648, section
+// 5) with dots, and not longer than any that a daemon makes.
+var references = regexp.MustCompile(`^~([\w.-]{1,64}):(\d+)$`)
+
 func parseReference(text string) (EventID, error) {
-	session, digits, _ := strings.Cut(text, ":")
-	count, err := wire.ParsePosition("t@0:" + digits) // a count is written as an offset is
-	if err != nil || !isSessionID(session) {
-		return EventID{}, fmt.Errorf("event id is not ~<session>:<count>")
+	if parts := references.FindStringSubmatch(text); parts != nil {
+		count, err := wire.ParsePosition("t@0:" + parts[2]) // a count is written as an offset is
+		if err == nil {
+			return EventID{Session: parts[1], Count: count.Offset}, nil
+		}
 	}
-	return EventID{Session: session, Count: count.Offset}, nil
-}
-
-// maxSessionID is longer than any session id that a daemon makes.
-const maxSessionID = 64
-
-// isSessionID reports whether s could be a session id: base64url (RFC 4648, section 5) and
-// dots.
-func isSessionID(s string) bool {
-	const allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
-	return s != "" && len(s) <= maxSessionID && strings.Trim(s, allowed) == ""
+	return EventID{}, errors.New("event id is not ~<session>:<count>")
 }
 
 // Append appends the text that ParseEventID reads.
