@@ -13,17 +13,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// commands carries out the commands of one two-way connection. It implements
-// transport.Commands.
+// commands carries out the commands of one two-way connection.
 type commands struct {
 	app    *App
 	caller Caller
 	read   func([]byte) (*wire.Command, error)
 }
 
-// Do implements transport.Commands. It does not wait: a command that has to is returned
+// do is the Do of a transport.Duplex. It does not wait: a command that has to is returned
 // as later. A panic ends the connection, and not the daemon.
-func (c *commands) Do(ctx context.Context, s *session.Session, raw []byte) (reply *wire.Reply, later transport.Later, err error) {
+func (c *commands) do(ctx context.Context, s *session.Session, raw []byte) (reply *wire.Reply, later transport.Later, err error) {
 	defer c.app.recovered(&err)
 	command, err := c.read(raw)
 	if command == nil { // not even a ref

@@ -139,7 +139,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	held, err := l.Begin(t.Context(), limit.Who{})
 	require.NoError(t, err)
 	for _, command := range []string{`{"publish":{"topic":"a","data":1},"ref":1}`, `{"subscribe":["b"],"ref":1}`} {
-		reply, later, err := d.Commands.Do(t.Context(), d.Session, []byte(command))
+		reply, later, err := d.Do(t.Context(), d.Session, []byte(command))
 		require.NoError(t, err)
 		require.Nil(t, reply)
 		require.NotNil(t, later, command)

@@ -186,10 +186,11 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 	if err != nil {
 		return d, err
 	}
-	d.Commands = &commands{app: a, caller: *c, read: readCommand}
+	client := &commands{app: a, caller: *c, read: readCommand}
 	if d.Request.Format.IsBinary() {
-		d.Commands = &commands{app: a, caller: *c, read: readCBORCommand}
+		client.read = readCBORCommand
 	}
+	d.Do = client.do
 	if r.Session != "" {
 		if d.Session, err = a.session(c, []byte(r.Session)); err == nil {
 			d.Request.Ack, err = ackOf(r, d.Session)

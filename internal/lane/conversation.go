@@ -79,7 +79,7 @@ func (c *conn) converse() bool {
 // act carries out an Action.
 func (c *conn) act(a transport.Action) {
 	if a.Command != nil {
-		reply, later, err := c.talk.Commands.Do(c.lane.life, c.talk.Session, a.Command)
+		reply, later, err := c.talk.Do(c.lane.life, c.talk.Session, a.Command)
 		if later != nil {
 			c.carryOutLater(later)
 			return

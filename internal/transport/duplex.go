@@ -15,14 +15,6 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Commands carries out the commands of one connection's client.
-type Commands interface {
-	// Do carries out one command. The client gets the reply, unless it is nil. The error, a
-	// *wire.Problem, ends the connection. Do does not wait. A command that may have to wait
-	// for long is not carried out: Do returns it as later.
-	Do(ctx context.Context, s *session.Session, command []byte) (reply *wire.Reply, later Later, err error)
-}
-
 // Later does the part of a command that may wait, while the session's frames continue. It
 // stops waiting when ctx is done. finish does the rest without waiting and returns the
 // reply. The caller writes no frame between finish and the reply. It must call Later and
@@ -35,9 +27,13 @@ type Duplex struct {
 	Session      *session.Session
 	Request      Request // mode Stream
 	Conversation *Conversation
-	Commands     Commands
 	Ahead        []byte // bytes that were already read
 	Deflates     bool   // messages of a WebSocket may be deflated
+
+	// Do carries out one command of the client, who gets the reply, unless it is nil. The
+	// error, a *wire.Problem, ends the connection. Do does not wait. A command that may have
+	// to wait for long is not carried out: Do returns it as later.
+	Do func(ctx context.Context, s *session.Session, command []byte) (reply *wire.Reply, later Later, err error)
 }
 
 // Serve serves a two-way connection until either side ends it, and closes it. It works for
@@ -116,7 +112,7 @@ const readBytes = 4 << 10
 func (l *link) converse(ctx context.Context, d Duplex) {
 	for command := l.next(ctx); command != nil; command = l.next(ctx) {
 		l.mu.Lock()
-		reply, later, err := d.Commands.Do(ctx, d.Session, command)
+		reply, later, err := d.Do(ctx, d.Session, command)
 		if later != nil {
 			l.mu.Unlock()
 			finish := later(ctx)
