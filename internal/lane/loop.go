@@ -126,7 +126,6 @@ func (l *loop) each(do func(*conn)) {
 func (l *loop) tick(now time.Time, check bool) {
 	for c, due := range l.delayed {
 		if !now.Before(due) {
-			delete(l.delayed, c)
 			c.answerRefusal()
 			c.proceed()
 		}

@@ -208,6 +208,7 @@ func (c *conn) refuse(err error) {
 func (c *conn) answerRefusal() {
 	why := c.requests.refusal
 	c.requests.refusal = nil
+	delete(c.loop.delayed, c)
 	c.fail(why)
 }
 

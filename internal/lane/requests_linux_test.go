@@ -2,6 +2,7 @@ package lane
 
 import (
 	"bytes"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,6 +68,28 @@ func TestADelayedRefusalOfAConnectionThatLeftIsNotListed(t *testing.T) {
 	s.hear()
 	require.Equal(t, left, c.ending)
 	require.Empty(t, s.loop.delayed)
+}
+
+// A drain answers the refusal early, and the client does not read yet. The delay must not
+// add a second answer.
+func TestADrainSendsADelayedRefusalOnce(t *testing.T) {
+	s, c, client := refuse(t, time.Hour)
+	until := s.loop.delayed[c]
+	for errno := syscall.Errno(0); errno == 0; {
+		_, errno = rawWrite(c.fd, make([]byte, 64<<10))
+	}
+	s.draining.Store(true)
+	s.loop.each((*conn).takeBack)
+	require.True(t, c.Blocked())
+	s.tick(until)
+	got := appendAll(t, nil, client)
+	s.loop.each((*conn).takeBack) // writes the rest, and closes
+	require.Equal(t, left, c.ending)
+	rest := make([]byte, 4096)
+	n, errno := rawRead(client, rest)
+	require.Zero(t, errno)
+	got = append(got, rest[:n]...)
+	require.Equal(t, 1, bytes.Count(got, []byte("HTTP/1.1 ")), "%s", bytes.TrimLeft(got, "\x00"))
 }
 
 func TestARefusalWithoutDelayIsNotListed(t *testing.T) {
