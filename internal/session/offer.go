@@ -90,7 +90,6 @@ func (sub *subscription) queueLocked(frames []*frame.Frame, now time.Time) {
 		sub.cursor = f.Position().Offset
 		sub.last = sub.cursor
 	}
-	s.wakeGoroutineLocked()
 	if s.parked == nil || !s.parked.windowFullLocked() {
 		s.wakeParkedLocked()
 	}

@@ -11,8 +11,8 @@ import (
 // An Outlet is the connection that a poll parks on. The session calls its methods under
 // its lock: they must not block and must not call back.
 //
-// A poll waits in one of two ways. With Take, a goroutine parks on a channel of the session: a
-// fan-out sends to it, the goroutine wakes, takes the frames and writes them. With
+// A poll waits in one of two ways. With Take, a goroutine parks on the session's queue: a
+// fan-out sends to the queue, the goroutine wakes, takes the frames and writes them. With
 // an Outlet, the fan-out's goroutine writes the frames to the connection itself. That
 // saves the stack of the waiting goroutine and the cost of waking it; the rows pubsubd and
 // pubsubd-channel in loadtest/results/compare.md show the difference. Whatever the Outlet
@@ -62,7 +62,7 @@ func (p *Poll) TakeOrPark(to Outlet, limit broker.Limit, wait time.Duration, now
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.fresh = false
-	frames, full, err := p.collectLocked(context.Background(), limit, now)
+	frames, full, err := p.collectLocked(context.Background(), queued{}, limit, now)
 	switch {
 	case len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0:
 		return frames, Over, err

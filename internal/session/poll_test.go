@@ -196,9 +196,9 @@ func TestASessionThatTrustsItsConnectionKeepsNothing(t *testing.T) {
 	})
 }
 
-// A poll may have just been woken by a frame when it must end. The next poll gets the
-// frame, even without acks.
-func TestAPollThatMustEndLeavesItsFrames(t *testing.T) {
+// A poll may have just taken a frame from the queue when it must end. The next poll gets
+// the frame, even without acks.
+func TestAPollThatMustEndPutsItsFrameBack(t *testing.T) {
 	gone, leave := context.WithCancel(context.Background())
 	leave()
 	for name, over := range map[string]struct {
@@ -216,11 +216,12 @@ func TestAPollThatMustEndLeavesItsFrames(t *testing.T) {
 				p, err := s.Poll(0, false, time.Now())
 				require.NoError(k, err)
 				k.publishN("a", 2)
+				inHand := <-s.queue
 				if over.replaced {
 					_, err = s.Poll(0, false, time.Now())
 					require.NoError(k, err)
 				}
-				_, _, err = p.collect(over.ctx, everything)
+				_, _, err = p.collect(over.ctx, inHand, everything)
 				require.ErrorIs(k, err, over.want)
 				p.Done(time.Now())
 				require.Equal(k, "a1 a2", k.poll(s, 0))

@@ -8,70 +8,93 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// queued is a frame that waits for a poll.
+// queued is a frame that waits for a poll. The zero value only wakes the poll.
 type queued struct {
 	sub   *subscription
 	frame *frame.Frame
 }
 
 // queueBytes bounds the bytes of queued frames, except that one frame always fits: a queue
-// must not keep alive what the histories have evicted long ago. Small messages fill its
-// places first.
+// must not keep alive what the histories have evicted long ago. Small messages fill the
+// channel first.
 const queueBytes = 256 << 10
 
 // hasBacklogLocked reports whether a poll must take something before newly offered frames.
 func (s *Session) hasBacklogLocked() bool {
-	return len(s.queue)+len(s.behind)+len(s.notices) > 0
+	return len(s.queue) > 0 || s.leftover.frame != nil || len(s.behind)+len(s.notices) > 0
 }
 
-// pushLocked queues a frame and reports whether it fitted.
+// pushLocked queues an entry and reports whether it fitted.
 func (s *Session) pushLocked(e queued) bool {
 	size := e.frame.Size()
 	if s.pinned > 0 && s.pinned+size > queueBytes {
 		return false
 	}
-	if s.queue == nil {
-		s.queue = make([]queued, 0, s.config().Queue)
-		s.countLocked()
-	}
-	if len(s.queue) == cap(s.queue) {
+	s.makeQueueLocked()
+	select {
+	case s.queue <- e:
+		s.pinned += size
+		e.frame.Pin()
+		return true
+	default:
 		return false
 	}
-	s.queue = append(s.queue, e)
-	s.pinned += size
-	e.frame.Pin()
-	return true
 }
 
-// unpinLocked must be called for each frame that leaves the queue.
+// makeQueueLocked makes the queue when it is first needed.
+func (s *Session) makeQueueLocked() {
+	if s.queue == nil {
+		s.queue = make(chan queued, s.config().Queue)
+		s.countLocked()
+	}
+}
+
+// unpinLocked must be called for each entry that leaves the queue and is not put back.
 func (s *Session) unpinLocked(e queued) {
-	s.pinned -= e.frame.Size()
-	e.frame.Unpin()
+	if e.frame != nil {
+		s.pinned -= e.frame.Size()
+		e.frame.Unpin()
+	}
 }
 
-// emptyQueueLocked empties the queue and calls do for each frame, in order.
+// putBackLocked keeps an entry that was taken from the queue for the next Take.
+func (s *Session) putBackLocked(e queued) {
+	switch {
+	case e.frame == nil: // it only woke the poll
+	case s.ended != nil:
+		s.unpinLocked(e)
+	case s.leftover.frame != nil:
+		panic("BUG: a frame is left over already")
+	default:
+		s.leftover = e
+	}
+}
+
+// emptyQueueLocked calls do for each entry of the queue, in order.
 func (s *Session) emptyQueueLocked(do func(queued)) {
-	all := s.queue
-	s.queue = all[:0] // first: do may end the session
-	for _, e := range all {
+	e := s.leftover
+	s.leftover = queued{} // first: do may end the session
+	for {
 		do(e)
+		select {
+		case e = <-s.queue:
+		default:
+			return
+		}
 	}
-	clear(all)
 }
 
-// wakeLocked wakes a parked poll to read for the subscriptions that are behind.
+// wakeLocked wakes a parked poll to read for the subscriptions that are behind. A full
+// queue wakes the poll in any case.
 func (s *Session) wakeLocked() {
-	if len(s.behind)+len(s.notices) > 0 {
-		s.wakeParkedLocked()
-		s.wakeGoroutineLocked()
+	if len(s.behind)+len(s.notices) == 0 {
+		return
 	}
-}
-
-// wakeGoroutineLocked wakes the goroutine of a poll that waits, now or next.
-func (s *Session) wakeGoroutineLocked() {
+	s.wakeParkedLocked()
+	s.makeQueueLocked() // a poll may be about to park on it
 	select {
-	case s.ready <- struct{}{}:
-	default: // it is awake, or no poll has waited yet
+	case s.queue <- queued{}:
+	default:
 	}
 }
 
@@ -121,11 +144,11 @@ func (s *Session) trim(now time.Time, onlySlow bool) bool {
 	return true
 }
 
-// leaveToHistoryLocked drops a frame of the queue. Its topic continues from the history before it.
+// leaveToHistoryLocked drops a queue entry. Its topic continues from the history before it.
 func (s *Session) leaveToHistoryLocked(e queued) {
 	s.unpinLocked(e)
-	if e.sub.dropped || e.sub.cursor < e.frame.Position().Offset {
-		return // it is not wanted, or an earlier one was left
+	if e.frame == nil || e.sub.dropped || e.sub.cursor < e.frame.Position().Offset {
+		return // it only woke the poll, is not wanted, or an earlier entry was left
 	}
 	e.sub.cursor = e.frame.Position().Offset - 1
 	e.sub.fallBehindLocked()

@@ -102,15 +102,15 @@ func TestAMessageThatOnlyAQueueHoldsIsCounted(t *testing.T) {
 	})
 }
 
-// A frame that does not fit into an answer stays for the next. The session may end first.
-func TestAFrameThatDidNotFitIsCountedUntilTheEnd(t *testing.T) {
+// A frame that does not fit into an answer is left for the next. The session may end first.
+func TestALeftoverFrameIsCountedUntilTheEnd(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 1}, Config{Queue: 4}, func(k *kit) {
 		s := k.open("a")
 		k.publishN("a", 4)
 		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
-		require.NotEmpty(k, s.queue, "what did not fit")
+		require.NotNil(k, s.leftover.frame)
 		k.registry.End(s)
 		var g metrics.Gauges
 		k.broker.Gauges(&g)
@@ -242,7 +242,7 @@ func TestATrimBeginsWithSlowSessionsAndStopsWhenItIsEnough(t *testing.T) {
 	})
 }
 
-func TestAFrameThatDidNotFitIsTrimmedToo(t *testing.T) {
+func TestALeftoverFrameIsTrimmedToo(t *testing.T) {
 	story(t, broker.Config{HistoryMessages: 1}, Config{}, func(k *kit) {
 		s := k.open("a", "b")
 		k.publishN("a", 2)
@@ -251,7 +251,7 @@ func TestAFrameThatDidNotFitIsTrimmedToo(t *testing.T) {
 		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
-		require.NotEmpty(k, s.queue, "what did not fit")
+		require.NotNil(k, s.leftover.frame)
 		before := k.queueBytes()
 		require.Equal(k, 1, k.trimAll())
 		require.Less(k, k.queueBytes(), before, "what only the queue held is gone")
@@ -259,7 +259,7 @@ func TestAFrameThatDidNotFitIsTrimmedToo(t *testing.T) {
 	})
 }
 
-func TestATrimThatEndsASessionUnpinsEachFrameOnce(t *testing.T) {
+func TestATrimThatEndsASessionUnpinsALeftoverFrameOnce(t *testing.T) {
 	cfg := slow(broker.Disconnect, 0)
 	cfg.HistoryMessages = 2
 	story(t, cfg, Config{}, func(k *kit) {
@@ -268,7 +268,7 @@ func TestATrimThatEndsASessionUnpinsEachFrameOnce(t *testing.T) {
 		got, err := k.tryPoll(s, 0, broker.Limit{Frames: 1, Bytes: 1 << 20})
 		require.NoError(k, err)
 		require.Equal(k, "a1", got)
-		require.NotEmpty(k, s.queue, "what did not fit")
+		require.NotNil(k, s.leftover.frame)
 		require.Equal(k, 1, k.trimAll())
 		require.Zero(k, s.pinned)
 		k.publishN("a", 4)

@@ -19,11 +19,11 @@ import (
 
 // A Session is one subscriber's stay. All methods may be called concurrently.
 //
-// Fan-outs fill queue, which is small, and wake the goroutine of a poll through ready. If a
-// frame does not fit, its topic's subscription falls behind: the session is offered no more
-// of it until a poll has drained the queue and read the rest from the topic's history. So a
-// fan-out never waits, an idle session costs little, and only messages that left the
-// history are lost; a gap frame announces them.
+// A poll parks on queue, a small buffered channel that fan-outs fill. If a frame does not
+// fit, its topic's subscription falls behind: the session is offered no more of it until a
+// poll has drained the queue and read the rest from the topic's history. So a fan-out
+// never waits, an idle session costs little, and only messages that left the history are
+// lost; a gap frame announces them.
 //
 // One poll at a time takes frames. It holds reading while it takes or parks, but not while
 // it writes. A newer poll tells the older one to stop and waits for reading, which a
@@ -39,8 +39,11 @@ type Session struct {
 	opened    time.Time // immutable
 	registry  *Registry // immutable
 
+	// queue is filled under mu by fan-outs, and drained by the poll that holds reading.
+	// Never closed. Made under mu by the poll that holds reading or while nobody reads.
+	queue chan queued
+
 	reading chan struct{} // has one token, of the poll that takes or parks; taken before mu
-	ready   chan struct{} // gets a token under mu when there are frames; made under mu by the first poll that waits; never closed
 
 	// Pending counts publishes in flight that name the session.
 	Pending atomic.Int64
@@ -49,9 +52,9 @@ type Session struct {
 	slot atomic.Int64 // of the wheel, where link is
 
 	mu       sync.Mutex // guards the fields below; taken before a topic's lock
-	queue    []queued   // the oldest first; its capacity is its bound
-	pinned   int        // bytes of the frames in queue, which are pinned
+	pinned   int        // bytes of the pinned frames: those in queue and leftover
 	waiting  int64      // Unix nanoseconds; since then none of those was taken
+	leftover queued     // taken from queue but not sent; sent first
 	counted  int        // bytes of queue and unacked in the memory account
 	subs     map[string]*subscription
 	patterns map[string]*pattern // by name; nil: none

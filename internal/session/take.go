@@ -21,7 +21,7 @@ func (p *Poll) Take(ctx context.Context, limit broker.Limit, wait time.Duration)
 	}
 	defer func() { <-p.session.reading }()
 	p.fresh = false
-	frames, full, err := p.collect(ctx, limit)
+	frames, full, err := p.collect(ctx, queued{}, limit)
 	if len(frames) > 0 || full && p.acks == nil || err != nil || wait <= 0 {
 		return frames, err
 	}
@@ -64,17 +64,12 @@ func (p *Poll) prepareToWait() error {
 	if p.stop == nil {
 		p.stop = make(chan struct{})
 	}
-	if s.ready == nil {
-		s.ready = make(chan struct{}, 1)
-		if s.hasBacklogLocked() {
-			s.wakeGoroutineLocked()
-		}
-	}
+	s.makeQueueLocked()
 	return nil
 }
 
-// park waits for frames: a poll's goroutine spends its life here. While the window is full,
-// it waits for acks only and leaves the queue alone.
+// park waits on the queue: a poll's goroutine spends its life here. While the window is
+// full, it waits for acks only and leaves the queue alone.
 func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration, full bool) ([]*frame.Frame, error) {
 	p.releaseFrames()
 	if err := p.prepareToWait(); err != nil {
@@ -87,12 +82,13 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration,
 	}
 	defer p.timeout.Stop()
 	for {
-		ready := p.session.ready
+		queue := p.session.queue
 		if full {
-			ready = nil
+			queue = nil
 		}
+		var e queued
 		select {
-		case <-ready:
+		case e = <-queue:
 		case <-p.acks:
 		case <-p.stop:
 			return nil, p.why
@@ -103,37 +99,43 @@ func (p *Poll) park(ctx context.Context, limit broker.Limit, wait time.Duration,
 		}
 		var frames []*frame.Frame
 		var err error
-		if frames, full, err = p.collect(ctx, limit); len(frames) > 0 || err != nil {
+		if frames, full, err = p.collect(ctx, e, limit); len(frames) > 0 || err != nil {
 			p.fresh = err == nil
 			return frames, err
 		}
 	}
 }
 
-// collect takes frames without waiting. full reports that the window is full.
-func (p *Poll) collect(ctx context.Context, limit broker.Limit) (frames []*frame.Frame, full bool, err error) {
+// collect takes frames without waiting. e was taken from the queue and precedes the rest of
+// it; the zero value stands for the entry that the last collect left over. full reports
+// that the window is full. If the poll must end, e is kept for the next one.
+func (p *Poll) collect(ctx context.Context, e queued, limit broker.Limit) (frames []*frame.Frame, full bool, err error) {
 	p.session.mu.Lock()
 	defer p.session.mu.Unlock()
-	return p.collectLocked(ctx, limit, time.Now())
+	return p.collectLocked(ctx, e, limit, time.Now())
 }
 
-func (p *Poll) collectLocked(ctx context.Context, limit broker.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
+func (p *Poll) collectLocked(ctx context.Context, e queued, limit broker.Limit, now time.Time) (frames []*frame.Frame, full bool, err error) {
 	s := p.session
-	if p.why != nil {
-		return nil, false, p.why
+	if err = ctx.Err(); p.why != nil {
+		err = p.why
 	}
-	if err := ctx.Err(); err != nil {
+	if err != nil {
+		s.putBackLocked(e)
 		return nil, false, err
 	}
-	select {
-	case <-s.ready: // or the next poll would wake for nothing
-	default:
+	if e.frame == nil {
+		e, s.leftover = s.leftover, queued{}
 	}
 	c := collector{poll: p, now: now, limit: limit, frames: p.frames[:0]}
 	c.resend()
 	c.limit = p.withinWindowLocked(c.limit)
 	c.announce()
-	c.drain()
+	pinned := s.pinned
+	c.drain(e)
+	if s.pinned < pinned {
+		s.waiting = now.UnixNano()
+	}
 	c.catchUp()
 	s.countLocked()
 	p.frames = c.frames
@@ -196,42 +198,39 @@ func (c *collector) announce() {
 	}
 }
 
-// drain takes the queue, as far as the limit allows.
-func (c *collector) drain() {
+// drain takes e and the queue, as far as the limit allows.
+func (c *collector) drain(e queued) {
 	s := c.poll.session
-	if len(s.queue) == 0 {
-		return
+	depth := len(s.queue)
+	if e.frame != nil {
+		depth++
 	}
-	s.registry.metrics.QueueDepth.Observe(float64(len(s.queue)))
-	n := 0
-	for _, e := range s.queue {
-		if !e.sub.dropped && !c.takeQueued(e) {
-			c.limit.Frames = 0
-			break
+	if depth > 0 {
+		s.registry.metrics.QueueDepth.Observe(float64(depth))
+	}
+	for {
+		if e.frame != nil && !e.sub.dropped {
+			f := e.frame
+			if f.Expired(c.now) {
+				f = frame.NewGap(wire.Gap{
+					Topic: e.sub.joined.Topic(), Reason: wire.GapExpired, After: e.sub.sentTo, Position: f.Position(),
+				})
+			}
+			if !c.limit.Take(f, len(c.frames) == 0) {
+				s.putBackLocked(e)
+				c.limit.Frames = 0
+				return
+			}
+			c.poll.noteSentLocked(e.sub, f)
+			c.frames = append(c.frames, f)
 		}
 		s.unpinLocked(e)
-		n++
+		select {
+		case e = <-s.queue:
+		default:
+			return
+		}
 	}
-	if n > 0 {
-		s.queue = slices.Delete(s.queue, 0, n)
-		s.waiting = c.now.UnixNano()
-	}
-}
-
-// takeQueued takes a frame of the queue, and reports whether the limit allowed it.
-func (c *collector) takeQueued(e queued) bool {
-	f := e.frame
-	if f.Expired(c.now) {
-		f = frame.NewGap(wire.Gap{
-			Topic: e.sub.joined.Topic(), Reason: wire.GapExpired, After: e.sub.sentTo, Position: f.Position(),
-		})
-	}
-	if !c.limit.Take(f, len(c.frames) == 0) {
-		return false
-	}
-	c.poll.noteSentLocked(e.sub, f)
-	c.frames = append(c.frames, f)
-	return true
 }
 
 // turnFrames is how many frames of one topic catchUp takes before the next topic's turn.
