@@ -30,7 +30,8 @@ func load(t *testing.T, environment []string, arguments ...string) (config.Confi
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	loader := config.Bind(flags)
 	require.NoError(t, flags.Parse(arguments))
-	return loader.Load(environment)
+	loaded, err := loader.Load(environment)
+	return loaded.Config, err
 }
 
 func read(t *testing.T, file string) string {
