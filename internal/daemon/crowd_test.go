@@ -64,9 +64,11 @@ func (m *member) wantOwnFrames(t *testing.T, n int) {
 // Behind a proxy, many clients share a few connections to the daemon. Each client polls
 // and publishes, and gets exactly its own messages.
 func TestClientsBehindAProxyGetTheirOwnMessages(t *testing.T) {
+	t.Parallel()
 	for _, kind := range proxyKinds {
 		for _, lane := range append(lanes, "off") {
 			t.Run(kind.name+"/"+lane, func(t *testing.T) {
+				t.Parallel()
 				d := startLane(t, lane, func(c *config.Config) { c.Transport.PollTimeout = time.Second })
 				proxy := startProxy(t, kind, asShipped, d)
 				members := d.gatherCrowd()

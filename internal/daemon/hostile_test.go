@@ -138,6 +138,7 @@ func wantClosed(t *testing.T, conns ...net.Conn) {
 // Hundreds of clients begin a request and send no more. Some connections are new, and
 // others had a complete request before. Both net/http and the lane end them.
 func TestSlowHeadsAreEnded(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			t.Parallel()
@@ -158,6 +159,7 @@ func TestSlowHeadsAreEnded(t *testing.T) {
 // The daemon ends connections on which nothing is sent, in clear and within TLS. An idle
 // connection that had a request stays open.
 func TestSilentConnectionsAreEnded(t *testing.T) {
+	t.Parallel()
 	t.Run("in clear", func(t *testing.T) {
 		t.Parallel()
 		a := attackWith(t, briefly, nil)
@@ -188,6 +190,7 @@ func TestSilentConnectionsAreEnded(t *testing.T) {
 
 // Bodies arrive a byte at a time, for paths that read them and for paths that do not.
 func TestSlowBodiesAreEnded(t *testing.T) {
+	t.Parallel()
 	a := attack(t, func(c *config.Config) { c.Transport.RestTimeout = briefly })
 	var conns []net.Conn
 	for _, path := range []string{"/v1/topics/a/messages", "/v1/sessions", "/nowhere"} {
@@ -210,6 +213,7 @@ func TestSlowBodiesAreEnded(t *testing.T) {
 
 // Subscribers on every streaming transport never read.
 func TestSlowReadersAreEnded(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			t.Parallel()
@@ -341,6 +345,7 @@ func TestAnAddressHasItsShareOfConnections(t *testing.T) {
 
 // A connection that ends, in whatever state, no longer counts against the limit.
 func TestEveryConnectionLimitIsFreedAgain(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "channel", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			t.Parallel()

@@ -122,6 +122,7 @@ func TestAnHTTP2ConnectionWithoutPrefaceIsClosed(t *testing.T) {
 
 // A client that has vanished answers no ping. Its poll ends with its connection.
 func TestAnHTTP2PingTimesOut(t *testing.T) {
+	t.Parallel()
 	d := startWith(t, cleartext, func(d *Daemon) {
 		require.Equal(t, pingAfter, d.public.HTTP2.SendPingTimeout)
 		require.Equal(t, pingTimeout, d.public.HTTP2.PingTimeout)

@@ -127,10 +127,12 @@ func TestNamingATopicOfAPatternChangesNothing(t *testing.T) {
 
 // Topics come and go. The client must not remember all of them.
 func TestTheClientForgetsTopicsThatTheDaemonHasForgotten(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string][]pubsub.SubscribeOption{
 		"session": nil, "stream": {pubsub.WithMode(pubsub.Stream)}, "stateless": {pubsub.Stateless()},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			d := start(t, func(c *config.Config) { c.Broker.HistoryAge = time.Hour })
 			client, err := pubsub.New("http://" + d.PublicAddr())
 			require.NoError(t, err)

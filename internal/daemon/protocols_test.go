@@ -196,6 +196,7 @@ func (l *heard) frame() string {
 
 // net/http serves what the lane serves on cleartext HTTP/1.1.
 func TestPollsStreamsAndPublishesInEveryProtocol(t *testing.T) {
+	t.Parallel()
 	eachTongue(t, nil, func(s *spoken) {
 		id := s.openSession()
 		poll := s.later("/v1/sessions/" + id + "/poll?ack=0")
@@ -251,6 +252,7 @@ func TestAClientLeavesMidwayInEveryProtocol(t *testing.T) {
 
 // A stream may be quiet for longer than the write timeout.
 func TestAQuietStreamOutlastsTheWriteTimeoutInEveryProtocol(t *testing.T) {
+	t.Parallel()
 	const timeout = time.Second // long enough for writes on a slow machine
 	eachTongue(t, func(c *config.Config) {
 		c.Transport.WriteTimeout, c.Transport.MaxOutputDelay, c.Transport.Heartbeat = timeout, timeout/3, time.Hour

@@ -265,6 +265,7 @@ func scaledDown(kind proxyKind) []string {
 // A poll lasts until the daemon answers it. Heartbeats keep a quiet stream open beyond
 // the proxy's timeout.
 func TestAProxyToleratesSilentPolls(t *testing.T) {
+	t.Parallel()
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		t.Parallel()
 		d := start(t, func(c *config.Config) {
@@ -289,6 +290,7 @@ func TestAProxyToleratesSilentPolls(t *testing.T) {
 // The test above would notice a connection that is silent for too long: the proxy answers
 // with an error.
 func TestAProxyTimesOutSilentConnections(t *testing.T) {
+	t.Parallel()
 	behindEach(t, func(t *testing.T, kind proxyKind) {
 		t.Parallel()
 		p := startProxy(t, kind, scaledDown(kind), start(t, nil))

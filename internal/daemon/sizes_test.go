@@ -93,6 +93,7 @@ func topicsNamed(n int) string {
 // The daemon accepts sizes up to the limit and refuses larger ones with their code, on
 // the lane and off it. Then it keeps serving.
 func TestEverySizeHasABound(t *testing.T) {
+	t.Parallel()
 	for _, lane := range []string{"handoff", "off"} {
 		d := start(t, func(c *config.Config) { c.Lane = lane })
 		d.post(small, "1")

@@ -24,11 +24,13 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 // line and compares the output with the document. It interprets the few curl options that
 // they use. In the output, … stands for what differs from run to run.
 func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
+	t.Parallel()
 	for path, change := range map[string]func(c *config.Config){
 		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) { c.Broker.HistoryMessages, c.Session.Queue = 3, 2 },
 		"../../README.md":            nil,
 	} {
 		t.Run(path, func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			shell := &shell{running: start(t, change), vars: map[string]string{}}

@@ -110,6 +110,7 @@ func TestUnreadAnswersCountForTheAddressBehindAProxy(t *testing.T) {
 // Unread answers count as memory on every transport, on the lane and off it. When memory
 // is short, the daemon closes their connections.
 func TestUnreadAnswersAreCutOffOnEveryTransport(t *testing.T) {
+	t.Parallel()
 	for _, way := range []struct{ request, lanes string }{
 		{"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n", "handoff channel off"},
 		{"GET /v1/poll?topic=a@oldest&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n", "handoff channel"},
