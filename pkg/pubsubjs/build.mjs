@@ -1,0 +1,92 @@
+// Builds dist: one ES module for each entry of "exports" in package.json, with types.
+// Prints the sizes, and fails if a module exceeds its bound. An argument names another
+// folder than dist.
+import { execFile } from "node:child_process";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { gzipSync } from "node:zlib";
+import { build as bundle } from "esbuild";
+
+export const root = fileURLToPath(new URL(".", import.meta.url));
+
+// The browsers of about the last two years.
+const browsers = ["chrome120", "edge120", "firefox121", "safari17"];
+
+// Most bytes of a module, compressed with gzip -9.
+const bounds = { client: 8192, share: 4096 };
+
+// Other clients in KiB, compressed with gzip -9, measured in November 2026.
+const others = { phoenix: 8.4, AnyCable: 10.3, "socket.io": 13.4, "Durable Streams": 13.9, pusher: 19.1, centrifuge: 23.8, Ably: 57.9 };
+
+/** Returns the names of the entries: client and so on. */
+export async function entries() {
+  const { exports } = JSON.parse(await readFile(join(root, "package.json"), "utf8"));
+  return Object.values(exports).map((e) => /^\.\/dist\/(\w+)\.js$/.exec(e.default)[1]);
+}
+
+/** Builds the modules and their types into a folder. */
+export async function build(folder) {
+  const names = await entries();
+  await rm(folder, { recursive: true, force: true });
+  await mkdir(folder, { recursive: true });
+  await bundle({
+    absWorkingDir: root,
+    entryPoints: names.map((name) => `src/${name}.ts`),
+    outdir: folder,
+    bundle: true,
+    minify: true,
+    format: "esm",
+    target: browsers,
+    legalComments: "none",
+    logLevel: "error",
+    plugins: [{ name: "entries", setup: (b) => b.onResolve({ filter: new RegExp(`^(react|\\./(${names.join("|")})\\.[jt]s)$`) }, keepEntry) }],
+  });
+  const tsc = [join(root, "node_modules/typescript/bin/tsc"), "--project", root, "--outDir", folder];
+  await promisify(execFile)(process.execPath, tsc).catch((err) => {
+    throw new Error("the types are wrong:\n" + err.stdout);
+  });
+}
+
+// Keeps the import of another entry, which browsers load on its own.
+function keepEntry({ path, kind }) {
+  return kind === "entry-point" ? undefined : { path: path.replace(/\.ts$/, ".js"), external: true };
+}
+
+/** Returns the size of each module in bytes, as it is and compressed. */
+export async function sizes(folder) {
+  const all = [];
+  for (const name of await entries()) {
+    const code = await readFile(join(folder, name + ".js"));
+    all.push({ name, bytes: code.length, gzip: gzipSync(code, { level: 9 }).length, bound: bounds[name] });
+  }
+  return all;
+}
+
+function table(modules) {
+  const kib = (bytes) => (bytes / 1024).toFixed(1);
+  const lines = modules.map((m) => [`pubsubjs ${m.name}.js`, kib(m.gzip), `${m.gzip} bytes` + (m.bound ? ` of ${m.bound}` : "")]);
+  lines.push(...Object.entries(others).map(([name, size]) => [name, size.toFixed(1), ""]));
+  return ["gzip -9                     KiB", ...lines.map(([a, b, c]) => (a.padEnd(24) + b.padStart(7) + "  " + c).trimEnd())].join("\n");
+}
+
+/** Throws if a module exceeds its bound. */
+export function checkSizes(modules) {
+  for (const m of modules) {
+    if (m.gzip > m.bound) throw new Error(`${m.name}.js has ${m.gzip} bytes gzipped; its bound is ${m.bound}. Make it smaller.`);
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const folder = process.argv[2] ?? join(root, "dist");
+  try {
+    await build(folder);
+    const modules = await sizes(folder);
+    console.log(table(modules));
+    checkSizes(modules);
+  } catch (err) {
+    console.error("build: " + err.message);
+    process.exitCode = 1;
+  }
+}
