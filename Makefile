@@ -13,7 +13,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build test deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run build web test deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,8 +28,16 @@ build: ## build bin/pubsubd
 NODE_CLIENTS := internal/daemon/testdata/node
 NODE_INSTALLED := $(if $(shell command -v npm),$(NODE_CLIENTS)/node_modules/.package-lock.json)
 
-$(NODE_CLIENTS)/node_modules/.package-lock.json: $(NODE_CLIENTS)/package-lock.json
-	cd $(NODE_CLIENTS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+# The JavaScript client, and the tools that build and test it.
+WEB := pkg/pubsubjs
+WEB_INSTALLED := $(WEB)/node_modules/.package-lock.json
+
+%/node_modules/.package-lock.json: %/package-lock.json
+	@command -v npm >/dev/null || { echo "npm is not installed: install nodejs (20 or newer) and npm" >&2; exit 1; }
+	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+
+web: $(WEB_INSTALLED) ## build the JavaScript client into pkg/pubsubjs/dist, and print its size
+	cd $(WEB) && node build.mjs
 
 # Without this every race-enabled process, and most tests of cmd start some, ends a second late.
 test: export GORACE ?= atexit_sleep_ms=50
