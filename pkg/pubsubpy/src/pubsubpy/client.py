@@ -1,0 +1,149 @@
+"""The client: subscribes and publishes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+from .server import Server, Token, backoff, failures
+from .subscription import ItemT, State, Subscription, begins
+from .wire import Item, Message, Position, Problem, check_topic
+
+WINDOW = 120.0  # seconds that a server remembers an idempotency key, unless it says otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where and when (Unix milliseconds) the server put a message."""
+
+    position: Position
+    time: int
+
+
+class Client:
+    """Subscribes to topics of a pubsubd server, and publishes. Use it as `async with Client(url) as client`.
+
+    token: a text, or a function (or coroutine function) that returns one. It is called again when
+    the server refuses the token. queue: items that wait in each subscription. max_pending: publishes
+    that wait, above all while the server is away. transports: those to try, in order. on_state: called
+    with each new State of a subscription. ssl: a context for https.
+    """
+
+    def __init__(self, url: str, *, token: Token | None = None, queue: int = 1000, max_pending: int = 1000,
+                 transports: Sequence[str] = ("websocket", "stream", "poll"),
+                 on_state: Callable[[State], None] = lambda state: None, ssl: ssl.SSLContext | None = None) -> None:
+        if not transports or not {*transports} <= {"websocket", "stream", "poll"}:
+            raise ValueError(f"transports must be some of websocket, stream and poll; got {transports!r}")
+        self._server, self._transports, self._on_state = Server(url, token, ssl), tuple(transports), on_state
+        self._queue, self._max_pending, self._pending = queue, max_pending, 0
+        self._subscriptions: set[Subscription[Any]] = set()
+        self._prefix = secrets.token_hex(8) + "-"  # of ids
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic
+        self._slots, self._closed = asyncio.Semaphore(16), asyncio.Event()  # publishes at one time
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends all subscriptions, publishes that wait, and connections."""
+        self._closed.set()
+        for subscription in list(self._subscriptions):
+            subscription.close()
+        await self._server.close()
+
+    def subscribe(self, topics: str | Iterable[str], *, start: str | Iterable[str] = "now", max_rate: str = "",
+                  echo: bool = True) -> Subscription[Item]:
+        """Subscribes to topics and patterns. Items are Messages and Gaps.
+
+        start: "now", "oldest", a position, or positions (topics without one begin now). max_rate: at most so many
+        deliveries of a topic, such as 5/s. echo=False leaves out what this client publishes, unless the
+        caller chose the id. Each subscription has its own session and connection. Raises Problem
+        invalid_topic or invalid_position.
+        """
+        return self._subscribe(Subscription[Item], topics, start, max_rate, echo, None)
+
+    def follow(self, topic: str, load: Callable[[Position], Awaitable[object]], *, echo: bool = True) -> Subscription[Message]:
+        """Calls load with a position, then delivers every message after that position.
+
+        load fetches the application's state, with all that was published up to the position. When
+        messages are lost, load is called again, with the position after them.
+        """
+        return self._subscribe(Subscription[Message], check_topic(topic), "now", "", echo, load)
+
+    def _subscribe(self, kind: type[Subscription[ItemT]], topics: str | Iterable[str], start: str | Iterable[str], max_rate: str,
+                   echo: bool, load: Callable[[Position], Awaitable[object]] | None) -> Subscription[ItemT]:
+        if self._closed.is_set():
+            raise Problem("closed", "the client is closed")
+        subscription = kind(self._server, self._transports, *begins(topics, start), length=self._queue, max_rate=max_rate,
+                            own="" if echo else self._prefix, load=load, report=self._on_state,
+                            closed=self._subscriptions.discard)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def publish(self, topic: str, data: Any, *, type: str | None = None, id: str | None = None,
+                      ttl: int | None = None, key: str | None = None) -> Published:
+        """Publishes a JSON value or bytes; with a media type, text or bytes.
+
+        id: the idempotency key, 1 to 255 printable ASCII characters; a new one by default. ttl: whole seconds. key: for
+        conflation. Publishes to a topic keep their order. They wait while the server is away or refuses
+        them for now. If an answer is lost, the publish is repeated only while the server remembers its
+        key. Raises Problem: the server's, queue_full, closed, or unknown if the message may be published.
+        """
+        name = (id or self._prefix + secrets.token_hex(8)).replace("\\", "\\\\").replace('"', '\\"')
+        if type is None and not isinstance(data, bytes):
+            type, content = "application/json", json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
+        else:
+            content = data.encode() if isinstance(data, str) else memoryview(data).tobytes()
+        request = {"content": content, "params": {k: str(v) for k, v in (("ttl", ttl), ("key", key)) if v is not None},
+                   "headers": {"Content-Type": type or "application/octet-stream", "Idempotency-Key": f'"{name}"'}}
+        if self._pending >= self._max_pending:
+            raise Problem("queue_full", f"{self._pending} publishes wait", remedy="publish less, or raise max_pending")
+        turn = self._turns.setdefault(check_topic(topic), asyncio.Lock())
+        self._pending += 1
+        try:
+            async with turn, self._slots:
+                return await self._publish(f"/v1/topics/{topic}/messages", request)
+        finally:
+            self._pending -= 1
+
+    async def _publish(self, path: str, request: dict[str, Any]) -> Published:
+        lost = 0.0  # when the first attempt began whose outcome is unknown
+        wait, tries = 0.0, 0
+        while True:
+            # Not in the last quarter: a request takes some time to arrive.
+            if lost and time.monotonic() + wait > lost + 0.75 * self._server.seconds("idempotency_ms", WINDOW):
+                raise Problem("unknown", "no answer came in time", remedy="read the topic: the message may be published")
+            if wait:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), wait)
+            if self._closed.is_set():
+                raise Problem("unknown" if lost else "closed", "the client is closed")
+            began = 0.0
+            try:
+                if lost and not self._server.limits:
+                    self._server.leave((await self._server.begin([]))["session"])
+                    wait = 0.0
+                    continue
+                began = time.monotonic()
+                answer = await self._server.call("POST", path, **request)
+                with failures():
+                    return Published(Position(answer["position"]), answer["time"])
+            except Problem as problem:
+                lost = lost or (began if problem.uncertain else 0.0)
+                if not problem.transient:
+                    if lost:
+                        raise Problem("unknown", f"no answer came, and then: {problem}") from problem
+                    raise
+                wait = max(problem.retry_after, backoff(tries))
+                tries += 1

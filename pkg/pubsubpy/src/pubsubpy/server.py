@@ -1,0 +1,164 @@
+"""Requests to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import random
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from .wire import MAX_LINE, Problem
+
+Token = str | Callable[[], str | Awaitable[str]]
+
+MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
+
+
+def backoff(failed: int) -> float:
+    """Returns how long to wait after so many failures in a row: a random part of a bound that doubles."""
+    bound = min(MAX_WAIT, 0.2 * 2.0 ** min(failed, 10))
+    return random.uniform(bound / 2, bound)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Makes a Problem of what connections and answers do wrong."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout, ConnectionRefusedError) as error:
+        raise Problem("unreachable", f"no connection: {error}") from error
+    except (httpx.HTTPError, WebSocketException, OSError, EOFError) as error:
+        raise Problem("cut", f"the connection failed: {type(error).__name__} {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Problem("malformed", f"the answer makes no sense: {error!r}") from error
+
+
+async def lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Yields the whole lines of an answer as they come."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
+        if len(rest) > MAX_LINE:
+            raise ValueError("a line is too long")
+
+
+async def body(response: httpx.Response) -> bytes:
+    content = b""
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > 1 << 20:
+            raise ValueError("the body is too long")
+    return content
+
+
+def refusal(status: int, headers: Mapping[str, str], content: bytes | bytearray) -> Problem:
+    """Reads pubsubd's problem, or what something in between says."""
+    said = headers.get("Retry-After", "")
+    wait = float(said) if said.isdecimal() else 0.0
+    try:
+        return Problem.read({"retry_after_ms": wait * 1000, **json.loads(content), "status": status})
+    except (ValueError, KeyError, TypeError):
+        return Problem("unexpected_answer", f"{status} without pubsubd's error body", status=status,
+                       remedy="is this the address of a pubsubd server?", retry_after=wait)
+
+
+class Server:
+    """The server at a URL: sends requests, and asks for a new token when one is refused."""
+
+    def __init__(self, url: str, token: Token | None, context: ssl.SSLContext | None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"the URL must begin with http:// or https://; got {url!r}")
+        self.limits: dict[str, int] = {}  # as the server told last; empty until then
+        self._source, self._token, self._asking = token, token if isinstance(token, str) else "", asyncio.Lock()
+        self._ssl = context
+        self._http = httpx.AsyncClient(base_url=url, verify=context or True, headers={"User-Agent": "pubsubpy"},
+                                       limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._leaving)
+        await self._http.aclose()
+
+    def seconds(self, limit: str, default: float) -> float:
+        """Returns a limit of time. The server tells it in milliseconds."""
+        return min(max(self.limits.get(limit, 0) / 1000, 0.0), 86_400.0) or default
+
+    async def _authorization(self) -> dict[str, str]:
+        async with self._asking:
+            if not self._token and callable(self._source):
+                try:
+                    token = self._source()
+                    self._token = await token if inspect.isawaitable(token) else token
+                except Exception as error:
+                    raise Problem("token_failed", f"the token callback failed: {error!r}") from error
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def _renew(self, status: int, refused: dict[str, str]) -> bool:
+        """Reports whether another token can be had in place of a refused one."""
+        if refused.get("Authorization") == f"Bearer {self._token}" and callable(self._source):
+            self._token = ""
+        return status == 401 and callable(self._source)
+
+    @asynccontextmanager
+    async def open(self, method: str, path: str, *, read: float = 30.0, headers: Mapping[str, str] | None = None,
+                   **request: Any) -> AsyncIterator[httpx.Response]:
+        """Sends a request. The answer may be silent for `read` seconds. Raises Problem unless it is 2xx."""
+        with failures():
+            for last in (False, True):
+                sent = await self._authorization()
+                async with self._http.stream(method, path, headers={**(headers or {}), **sent},
+                                             timeout=httpx.Timeout(10.0, read=read), **request) as response:
+                    if response.is_success:
+                        yield response
+                        return
+                    if last or not self._renew(response.status_code, sent):
+                        raise refusal(response.status_code, response.headers, await body(response))
+
+    async def call(self, method: str, path: str, **request: Any) -> Any:
+        """Sends a request and returns the JSON of its answer."""
+        async with self.open(method, path, **request) as response:
+            return json.loads(await body(response) or b"null")
+
+    async def connect(self, path: str) -> ClientConnection:
+        """Opens a WebSocket. It fails when the server is silent for two heartbeats."""
+        url = "ws" + str(self._http.base_url).rstrip("/").removeprefix("http") + path
+        heartbeat = self.seconds("heartbeat_ms", 15.0)
+        for last in (False, True):
+            sent = await self._authorization()
+            try:
+                return await connect(url, additional_headers=sent, ssl=self._ssl if url.startswith("wss") else None,
+                                     compression=None, max_size=MAX_LINE, open_timeout=None, close_timeout=0.1,
+                                     ping_interval=heartbeat, ping_timeout=heartbeat)
+            except InvalidStatus as error:
+                answer = error.response
+                if last or not self._renew(answer.status_code, sent):
+                    raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
+        raise AssertionError("not reached")
+
+    async def begin(self, topics: list[Any]) -> Any:
+        """Opens a session and learns the server's limits."""
+        answer = await self.call("POST", "/v1/sessions", json={"topics": topics})
+        with failures():
+            self.limits.update(answer["limits"])
+            return answer
+
+    def leave(self, session: str) -> None:
+        """Ends a session in the background. Otherwise the server ends it when no poll comes."""
+        async def end() -> None:
+            with suppress(Problem, TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await self.call("DELETE", f"/v1/sessions/{session}")
+        if session:
+            task = asyncio.create_task(end())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)

@@ -1,0 +1,334 @@
+"""A subscription: a session, the transport that carries it, and what waits for the reader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from .server import MAX_WAIT, Server, backoff, failures, lines
+from .wire import NAME, Gap, Hello, Item, Message, Position, Problem, check_topic, decode, is_pattern
+
+ItemT = TypeVar("ItemT", bound=Item)
+
+HELLO_PATIENCE = 5.0  # seconds until a transport that says nothing is replaced
+POLL_SLACK = 10.0  # seconds that a long poll may take beyond what the server promised
+MANY_FAILURES = 6  # in a row, after which a transport that once worked is replaced
+QUEUE_BYTES = 16 << 20  # of frames that wait for the reader
+# After these problems a new session begins at the positions.
+LOST = {"stale_ack", "ack_beyond_sent", "poll_replaced", "session_ended", "session_unknown", "draining", "crowded"}
+
+
+class State(NamedTuple):
+    """What a program can show of a connection."""
+
+    name: str  # connecting, open, waiting or closed
+    transport: str = ""  # of an open one: websocket, stream or poll
+    wait: float = 0.0  # seconds until the next attempt
+    reason: str = ""  # why it waits or is closed
+
+
+def begins(topics: str | Iterable[str], start: str | Iterable[str]) -> tuple[dict[str, str], dict[str, Position]]:
+    """Returns where each name begins, and the positions among them and of topics that a pattern matches."""
+    names = [check_topic(name, NAME) for name in ([topics] if isinstance(topics, str) else topics)]
+    if start == "oldest":
+        return {name: f"{name}@oldest" for name in names}, {}
+    texts = [] if start == "now" else [start] if isinstance(start, str) else start
+    positions = {position.topic: position for position in map(Position, texts)}
+    if not any(map(is_pattern, names)) and (others := positions.keys() - names):
+        raise Problem("invalid_position", f"there is a position of {others.pop()}, but no subscription to it")
+    return {name: name for name in names}, positions
+
+
+class Subscription(Generic[ItemT]):
+    """Delivers the items of some topics, in order, each once. Leaving an `async for` closes it.
+
+    Items wait in a bounded queue. When the queue is full, the subscription leaves its connection until
+    the reader has taken half. Meanwhile the server's history holds what comes.
+    """
+
+    def __init__(self, server: Server, transports: Sequence[str], names: Mapping[str, str],
+                 positions: Mapping[str, Position], *, length: int, max_rate: str, own: str,
+                 load: Callable[[Position], Awaitable[object]] | None, report: Callable[[State], None],
+                 closed: Callable[[Subscription[Any]], None]) -> None:
+        self.state = State("connecting")
+        self._server, self._transports, self._length, self._max_rate = server, transports, length, max_rate
+        self._own, self._load, self._report, self._closed = own, load, report, closed
+        self._names = dict(names)  # and where each begins
+        self._patterned = any(map(is_pattern, names))
+        self._came = dict(positions)  # of the last items that came: a new session begins here
+        self._positions = dict(positions)  # of the last items that the reader took
+        self._queue: deque[tuple[Item, int]] = deque()  # with the sizes of frames
+        self._bytes = 0
+        self._stale = True  # load must be called before the next message
+        self._error: Exception | None = None
+        self._arrived, self._taken, self._ready, self._changing = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Lock()
+        self._session, self._count = "", 0  # its id, a capability, and how many of its frames came
+        self._had: set[str] = set()  # names that the session has or had
+        self._crowd = 0  # of more topics than this, the server may have forgotten some
+        self._level = self._floor = 0  # the transport to try, and the one that worked last
+        self._settled = self._proven = self._useful = False  # some transport worked; this one; it brought something
+        self._failures = 0  # in a row
+        self._patience: asyncio.Timeout | None = None
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def positions(self) -> list[Position]:
+        """Where the reader is in each topic: a later subscription that starts here misses nothing."""
+        return list(self._positions.values())
+
+    async def ready(self) -> list[Position]:
+        """Waits until the subscription has begun, and returns its positions."""
+        await self._ready.wait()
+        if self._error:
+            raise self._error
+        return self.positions
+
+    async def get(self) -> ItemT:
+        """Returns the next item. Raises Problem: closed after close(), or why the subscription ended."""
+        while True:
+            if self._load and self._stale:
+                (position,) = await self.ready()
+                await self._load(position)
+                self._stale = False
+            while not self._queue:
+                if self._error:
+                    raise self._error
+                self._arrived.clear()
+                await self._arrived.wait()
+            item, size = self._queue.popleft()
+            self._bytes -= size
+            self._taken.set()
+            self._positions[item.topic] = item.position
+            if self._load and isinstance(item, Gap):
+                self._stale = True
+            elif not (self._own and isinstance(item, Message) and (item.id or "").startswith(self._own)):
+                return cast(ItemT, item)
+
+    async def __aiter__(self) -> AsyncIterator[ItemT]:
+        try:
+            while True:
+                yield await self.get()
+        except Problem as problem:
+            if problem.code != "closed":
+                raise
+        finally:
+            self.close()
+
+    async def __aenter__(self) -> Subscription[ItemT]:
+        await self.ready()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the subscription. Items that wait are dropped; positions stay."""
+        self._queue.clear()
+        self._fail(Problem("closed", "the subscription was closed"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._error:
+            self._error = error
+            self._show(State("closed", reason=str(error)))
+            self._task.cancel()
+            self._lose()
+            self._arrived.set()
+            self._ready.set()
+            self._closed(self)
+
+    async def add(self, topics: str | Iterable[str], *, start: str | Iterable[str] = "now") -> None:
+        """Adds topics while the others go on. Raises Problem, and changes nothing, if the server refuses it."""
+        await self._change(*begins(topics, start), set())
+
+    async def remove(self, topics: str | Iterable[str]) -> None:
+        """Removes topics while the others go on. Their items that wait are dropped."""
+        await self._change({}, {}, {topics} if isinstance(topics, str) else set(topics))
+
+    async def _change(self, names: dict[str, str], positions: dict[str, Position], gone: set[str]) -> None:
+        if self._load or self._patterned or any(map(is_pattern, names)):
+            raise Problem("invalid_request", "a subscription with patterns, or by follow, does not change",
+                          remedy="open another subscription")
+        async with self._changing:
+            await self.ready()
+            before, session, add, gone = self._names, self._session, names.keys() - self._names, gone & self._names.keys()
+            self._names = {n: s for n, s in {**before, **names}.items() if n not in gone}
+            for marks in (self._came, self._positions):
+                marks.update({name: positions[name] for name in add & positions.keys()})
+            try:
+                # Frames of a topic that the session had before may be on their way. They would hide others.
+                if not session or add & self._had:
+                    self._restart()
+                elif add or gone:
+                    begin = [self._came.get(name, names[name]) for name in add]
+                    answer = await self._server.call("PATCH", f"/v1/sessions/{session}", json={"add": begin, "remove": [*gone]})
+                    self._had |= add
+                    if session == self._session:
+                        self._settle(answer["positions"])
+            except BaseException as error:
+                if isinstance(error, Problem) and error.by_server and not error.uncertain and error.code not in LOST:
+                    self._names, gone = before, set(add)
+                    raise
+                if session == self._session:
+                    self._restart()
+                if not isinstance(error, Problem):
+                    raise
+            finally:
+                for name in gone:
+                    self._came.pop(name, None)
+                    self._positions.pop(name, None)
+                self._queue = deque(entry for entry in self._queue if entry[0].topic not in gone)
+                self._bytes = sum(size for _, size in self._queue)
+            await self.ready()
+
+    def _restart(self) -> None:
+        self._lose()
+        self._ready.clear()
+        self._task.cancel()
+        self._task = asyncio.create_task(self._run())
+
+    def _lose(self) -> None:
+        self._server.leave(self._session)
+        self._session = ""
+
+    def _show(self, state: State) -> None:
+        if state != self.state:
+            self.state = state
+            self._report(state)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                while len(self._queue) > self._length // 2 or self._bytes > QUEUE_BYTES // 2:
+                    self._taken.clear()
+                    await self._taken.wait()
+                began, self._proven, self._useful = time.monotonic(), False, False
+                try:
+                    if not self._session:
+                        await self._open()
+                    await self._attach(self._transports[self._level])
+                except Problem as problem:
+                    if wait := self._failed(problem, time.monotonic() - began):
+                        self._show(State("waiting", wait=wait, reason=str(problem)))
+                        await asyncio.sleep(wait)
+        except Exception as error:
+            self._fail(error)
+
+    def _failed(self, problem: Problem, lasted: float) -> float:
+        """Decides what to try next, and returns after how long. Raises the problem if nothing helps."""
+        attached, lost = bool(self._session), problem.code in LOST
+        if self._useful or lasted > MAX_WAIT:
+            self._failures = 0
+        # What the server wrote to a stream counts as acked, though it may not have come.
+        if lost or (self._proven and self._transports[self._level] == "stream"):
+            if problem.status in (404, 410, 503):
+                self._session = ""  # the server has ended it
+            self._lose()
+        elif attached and not self._proven and problem.code != "unreachable":
+            patient = problem.by_server or (self._settled and self._failures < MANY_FAILURES)
+            if not (problem.transient and patient):
+                self._level += 1
+                if self._level < len(self._transports):
+                    return 0.0
+            self._level = self._floor
+        if problem.code in ("full", "crowded"):
+            return 0.0
+        if not (lost or problem.transient):
+            raise problem
+        self._failures += 1
+        at_once = lost and problem.status < 500 and self._failures == 1
+        return max(problem.retry_after, 0.0 if at_once else backoff(self._failures - 1))
+
+    async def _open(self) -> None:
+        self._show(State("connecting"))
+        marks = {**self._names, **self._came}.items()
+        wanted = [mark for name, mark in marks if self._patterned or name in self._names]
+        answer = await self._server.begin([{"topic": mark, "max_rate": self._max_rate} if self._max_rate else mark for mark in wanted])
+        with failures():
+            self._session, self._count, self._had = answer["session"], 0, set(self._names)
+            self._settle(answer["positions"])
+        self._crowd = max(500, 2 * len(self._came))
+        self._ready.set()
+
+    def _settle(self, told: Iterable[str]) -> None:
+        """Takes over positions that the server told: of topics without one, and of patterns."""
+        for position in map(Position, told):
+            topic, came = position.topic, self._came.get(position.topic)
+            if came is None or is_pattern(topic):
+                self._came[topic] = self._positions[topic] = position
+            elif position.offset == 0 < came.offset and topic not in self._names:
+                del self._came[topic]  # forgotten; its next message comes without being asked for
+                self._positions.pop(topic, None)
+
+    async def _attach(self, transport: str) -> None:
+        with failures():
+            async with asyncio.timeout(None if transport == "poll" else HELLO_PATIENCE) as self._patience:
+                await (self._websocket() if transport == "websocket" else self._poll(transport))
+
+    async def _websocket(self) -> None:
+        acked = self._count
+        async with await self._server.connect(f"/v1/ws?session={self._session}&ack={acked}") as socket:
+            async for line in socket:
+                self._take(line)
+                # Acks in time: the server waits for one after `unacked` frames.
+                if self._count - acked > self._server.limits.get("unacked", 1024) // 4:
+                    acked = self._count
+                    await socket.send(json.dumps({"ack": acked}))
+        raise Problem("cut", "the WebSocket was closed")
+
+    async def _poll(self, transport: str) -> None:
+        streams, heartbeat = transport == "stream", self._server.seconds("heartbeat_ms", 15.0)
+        read = 2 * heartbeat if streams else self._server.seconds("poll_timeout_ms", 25.0) + POLL_SLACK
+        query = {"ack": str(self._count), "mode": "stream" if streams else "batch", "r": secrets.token_hex(8)}  # r: against caches
+        began = time.monotonic()
+        if not (streams or self._failures):
+            self._show(State("open", transport))  # the server may hold its first answer for long
+        async with self._server.open("GET", f"/v1/sessions/{self._session}/poll", read=read, params=query) as response:
+            if not streams:
+                self._prove()
+            async for line in lines(response):
+                self._take(line)
+        if streams:
+            raise Problem("cut", "the stream ended without an end frame")
+        if not self._useful and time.monotonic() - began < min(1.0, (read - POLL_SLACK) / 2):
+            raise Problem("cut", "a poll was answered at once with nothing")
+        self._failures = 0
+
+    def _prove(self) -> None:
+        """Notes that the transport gets through."""
+        if self._patience:
+            self._patience.reschedule(None)
+        self._settled, self._proven, self._floor = True, True, self._level
+        self._show(State("open", self._transports[self._level]))
+
+    def _take(self, line: str | bytes) -> None:
+        frame = decode(line)
+        if isinstance(frame, Problem):
+            raise frame
+        if isinstance(frame, Hello):
+            self._server.limits.update(frame.limits)
+            self._prove()
+        if not isinstance(frame, (Message, Gap)):
+            return
+        if len(self._queue) >= self._length or self._bytes >= QUEUE_BYTES:
+            raise Problem("full", "the reader is slow")
+        self._count += 1
+        if self._is_new(frame):
+            self._came[frame.topic], self._useful = frame.position, True
+            self._queue.append((frame, len(line)))
+            self._bytes += len(line)
+            self._arrived.set()
+            if self._patterned and len(self._came) > self._crowd:
+                raise Problem("crowded", "the server may have forgotten some topics")
+
+    def _is_new(self, item: Item) -> bool:
+        """Whether the subscriber wants the item and does not have it."""
+        came, now = self._came.get(item.topic), item.position
+        if not came or came.epoch != now.epoch or now.offset > came.offset:
+            return self._patterned or item.topic in self._names
+        # Only this gap leads back: the topic's numbering is behind the position.
+        return isinstance(item, Gap) and item.reason == "restarted" and item.after == came

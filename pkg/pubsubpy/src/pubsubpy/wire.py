@@ -1,0 +1,149 @@
+"""Frames, positions and problems, as PROTOCOL.md describes them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+MAX_LINE = 16 << 20  # bytes of a frame: more than the largest message that a server can allow
+
+_TOKEN = "[A-Za-z0-9_-]+"
+TOPIC = rf"(?:{_TOKEN}\.){{0,15}}{_TOKEN}"
+NAME = rf"(?:(?:{_TOKEN}|\*)\.){{0,15}}(?:{_TOKEN}|\*|>)"
+_POSITION = re.compile(rf"({NAME})@([0-9a-z]{{1,16}}):(0|[1-9][0-9]{{0,15}})")
+
+
+class Problem(Exception):
+    """An error with a code to act on.
+
+    The server's codes are listed in PROTOCOL.md. The client's own codes are: unreachable (no
+    connection), cut (a connection failed), malformed and unexpected_answer (not pubsubd's words),
+    token_failed, queue_full, closed, and unknown (a message may have been published).
+    """
+
+    def __init__(self, code: str, detail: str, *, status: int = 0, remedy: str = "", retry_after: float = 0) -> None:
+        super().__init__(f"{code}: {detail}" + (f" ({remedy})" if remedy else ""))
+        self.code, self.detail, self.remedy = code, detail, remedy
+        self.status = status  # of HTTP; 0 if the server did not answer
+        self.retry_after = min(max(retry_after, 0.0), 3600.0)  # seconds to wait at least
+
+    @classmethod
+    def read(cls, members: dict[str, Any]) -> Problem:
+        return cls(str(members["code"]), str(members.get("detail", members["title"])), status=int(members["status"]),
+                   remedy=str(members.get("remedy", "")), retry_after=members.get("retry_after_ms", 0) / 1000)
+
+    @property
+    def by_server(self) -> bool:
+        """Whether pubsubd itself answered this, not something in between."""
+        return self.status > 0 and self.code != "unexpected_answer"
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status in (0, 408, 425, 429) or self.status >= 500
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the server may have carried out the request."""
+        if self.status == 0:
+            return self.code in ("cut", "malformed")
+        return self.status >= 500 and not (self.status == 503 and self.by_server)
+
+
+class Position(str):
+    """The last message of a topic that a subscriber has: topic@epoch:offset. Patterns have positions, too."""
+
+    topic: str
+    epoch: str
+    offset: int
+
+    def __new__(cls, text: str) -> Position:
+        """Raises Problem invalid_position."""
+        parts = _POSITION.fullmatch(text)
+        if not parts or len(parts[1]) > 255 or int(parts[3]) >= 1 << 53:
+            raise Problem("invalid_position", f"{text[:300]!r} is no position", remedy="write topic@epoch:offset")
+        self = super().__new__(cls, text)
+        self.topic, self.epoch, self.offset = parts[1], parts[2], int(parts[3])
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message. data is a JSON value; if the message has a media type, it is text or bytes."""
+
+    position: Position
+    time: int  # Unix milliseconds
+    data: Any
+    type: str | None = None
+    id: str | None = None
+    key: str | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.position.topic
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The messages after `after`, up to and including `position`, are lost to this subscriber."""
+
+    topic: str
+    reason: str
+    after: Position
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first frame of a stream. Limits are by name, times in milliseconds."""
+
+    positions: list[Position]
+    limits: dict[str, int]
+
+
+Item = Message | Gap
+
+
+def check_topic(name: str, form: str = TOPIC) -> str:
+    """Returns the name of a topic, or with the form NAME of a pattern too. Raises Problem invalid_topic."""
+    if len(name) > 255 or not re.fullmatch(form, name):
+        raise Problem("invalid_topic", f"{name[:300]!r} is no topic",
+                      remedy="write up to 16 tokens of ASCII letters, digits, - and _, with dots between")
+    return name
+
+
+def is_pattern(name: str) -> bool:
+    return "*" in name or ">" in name
+
+
+def decode(line: str | bytes) -> Message | Gap | Hello | Problem | None:
+    """Reads a line of NDJSON. A Problem ends the answer; None (a heartbeat) says nothing."""
+    try:
+        frame = json.loads(line) if line.strip() else {"reply": {}}
+        (kind,) = {"position", "gap", "hello", "end", "reply"} & frame.keys()
+        if kind == "position":
+            return _message(frame)
+        inner = frame[kind]
+        if kind == "hello":
+            return Hello([Position(p) for p in inner["positions"]], inner.get("limits", {}))
+        if kind == "gap":
+            gap = Gap(inner["topic"], inner["reason"], Position(inner["after"]), Position(inner["position"]))
+            if not gap.topic == gap.after.topic == gap.position.topic:
+                raise ValueError("the gap is of two topics")
+            return gap
+        problem = inner if kind == "end" else inner.get("problem")
+        return problem and Problem.read(problem)
+    except (Problem, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Problem("malformed", f"a frame makes no sense: {error!r}") from error
+
+
+def _message(frame: dict[str, Any]) -> Message:
+    (payload,) = {"data", "text", "base64"} & frame.keys()
+    kind, time = frame.get("type"), frame["time"]
+    if not isinstance(time, int) or (kind is None) != (payload == "data"):
+        raise ValueError("the members do not fit together")
+    data = base64.b64decode(frame[payload], validate=True) if payload == "base64" else frame[payload]
+    return Message(Position(frame["position"]), time, data, kind, frame.get("id"), frame.get("key"))

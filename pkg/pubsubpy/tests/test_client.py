@@ -1,0 +1,544 @@
+"""The client against the real daemon, through a proxy where the network is to blame."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Daemon, proxied
+
+import pubsubpy.client
+import pubsubpy.subscription
+from pubsubpy import Client, Gap, Item, Message, Position, Problem, State, Subscription
+
+TRANSPORTS = ["websocket", "stream", "poll"]
+HOLDS_ALL = ["--history-messages=1000000", "--history-bytes=256MiB", "--history-age=1h"]
+# Cuts for each transport. With EXHAUSTIVE=1 there are 2,000 in all.
+SUBSCRIBERS = 8
+CUTS = 667 if os.environ.get("EXHAUSTIVE") else 40
+
+RunDaemon = Callable[..., Any]
+
+
+async def take(subscription: Subscription[Any], number: int) -> list[Any]:
+    return [await subscription.get() for _ in range(number)]
+
+
+def data_of(items: list[Any]) -> list[Any]:
+    for item in items:
+        assert isinstance(item, Message), item
+    return [item.data for item in items]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def pair(url: str, direct: str, **options: Any) -> AsyncIterator[tuple[Client, Client]]:
+    """Returns a client at url, and another for publishing, at direct."""
+    async with Client(url, **options) as client, Client(direct) as publisher:
+        yield client, publisher
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_every_payload_arrives(daemon: RunDaemon, transport: str) -> None:
+    async with daemon() as server, Client(server.url, transports=[transport]) as client:
+        async with client.subscribe("demo.a") as subscription:
+            published = await client.publish("demo.a", {"n": 1, "text": "h\u00e9\u2028\u0085"}, key="k", id='a "quoted\\" id')
+            await client.publish("demo.a", "closing bell", type="text/plain")
+            await client.publish("demo.a", b"\x00\xff")
+            await client.publish("demo.a", None)
+            one, two, three, four = await take(subscription, 4)
+            assert one == Message(published.position, published.time, {"n": 1, "text": "h\u00e9\u2028\u0085"},
+                                  id='a "quoted\\" id', key="k")
+            assert (two.data, two.type) == ("closing bell", "text/plain")
+            assert (three.data, three.type) == (b"\x00\xff", "application/octet-stream")
+            assert (four.data, four.type) == (None, None)
+            assert subscription.state == State("open", transport)
+            assert subscription.positions == [four.position]
+
+
+async def test_where_a_subscription_starts(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client:
+        marks = [(await client.publish("a", n)).position for n in range(4)]
+        await client.publish("b", "old")
+        assert data_of(await take(client.subscribe("a", start="oldest"), 4)) == [0, 1, 2, 3]
+        assert data_of(await take(client.subscribe("a", start=marks[1]), 2)) == [2, 3]
+        async with client.subscribe(["a", "b"], start=[marks[2]]) as both:
+            await client.publish("b", "new")
+            assert sorted(data_of(await take(both, 2)), key=str) == [3, "new"]
+            later = client.subscribe(["a", "b"], start=both.positions)
+        await client.publish("a", 4)
+        assert data_of(await take(later, 1)) == [4]
+
+
+async def test_leaving_a_loop_closes_the_subscription(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client:
+        await client.publish("a", 1)
+        subscription = client.subscribe("a", start="oldest")
+        async for message in subscription:
+            assert isinstance(message, Message)
+            break
+        await until(lambda: subscription.state.name == "closed")
+        with pytest.raises(Problem) as end:
+            await subscription.get()
+        assert end.value.code == "closed"
+
+
+async def test_what_the_server_refuses_is_told(daemon: RunDaemon) -> None:
+    async with daemon("--limits-subscriptions=2") as server, Client(server.url) as client:
+        with pytest.raises(Problem) as refusal:
+            await client.publish("_sys", 1)
+        assert (refusal.value.code, refusal.value.status) == ("reserved_topic", 403)
+        with pytest.raises(Problem) as refusal:
+            await client.subscribe(["a", "b", "c"]).get()
+        assert refusal.value.code == "too_many_subscriptions"
+        with pytest.raises(Problem) as refusal:
+            client.subscribe("a..b")
+        assert refusal.value.code == "invalid_topic"
+        async with client.subscribe(["a", "b"]) as subscription:
+            with pytest.raises(Problem) as refusal:
+                await subscription.add("c")
+            assert refusal.value.code == "too_many_subscriptions"
+            await client.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+
+
+async def receive_through_cuts(server: Daemon, transport: str, cuts: int, got: dict[str, list[int]], done: asyncio.Event) -> int:
+    """Subscribes through a proxy that cuts each connection that works. Returns the number of cuts."""
+    async with proxied(server) as proxy, Client(proxy.url, transports=[transport]) as client:
+        async with client.subscribe(["a", "b"], start="oldest") as subscription:
+            came = ends = 0
+
+            async def cut() -> None:
+                before = 0
+                while proxy.cuts < cuts:
+                    if came > before:
+                        before, proxy.cut_next = came, 1
+                    await asyncio.sleep(0.002)
+                proxy.cut_next = 0
+                done.set()
+
+            cutting = asyncio.create_task(cut())
+            async for item in subscription:
+                assert isinstance(item, Message), item
+                got[item.topic].append(item.data)
+                came += 1
+                ends += item.data == 0
+                if ends == 2:
+                    break
+            await cutting
+        return proxy.cuts
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_cut_connections_lose_and_repeat_nothing(daemon: RunDaemon, transport: str) -> None:
+    """A publisher publishes while the subscribers' connections are cut, within frames and between them."""
+    expected: dict[str, list[int]] = {"a": [], "b": []}
+    got: list[dict[str, list[int]]] = [{"a": [], "b": []} for _ in range(SUBSCRIBERS)]
+    done = [asyncio.Event() for _ in got]
+    async with daemon(*HOLDS_ALL) as server, Client(server.url) as publisher:
+        readers = [asyncio.create_task(receive_through_cuts(server, transport, CUTS // SUBSCRIBERS + 1, *g)) for g in zip(got, done)]
+        n = 0
+        while not all(event.is_set() for event in done):
+            assert not any(reader.done() for reader in readers), [reader.exception() for reader in readers if reader.done()]
+            n += 1
+            topic = "ab"[n % 2]
+            await publisher.publish(topic, n)
+            expected[topic].append(n)
+            await asyncio.sleep(0.005)
+        for topic in "ab":
+            await publisher.publish(topic, 0)
+            expected[topic].append(0)
+        cuts = sum(await asyncio.gather(*readers))
+    assert all(each == expected for each in got)
+    messages = sum(len(each["a"]) + len(each["b"]) for each in got)
+    print(f"{transport}: {cuts} cuts, {messages} messages, 0 lost, 0 repeated, 0 out of order")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_restart_with_state_loses_nothing(daemon: RunDaemon, tmp_path: Path, transport: str) -> None:
+    async with daemon(f"--state={tmp_path / 'state'}", "--drain-window=1s") as server, proxied(server) as proxy:
+        async with Client(proxy.url, transports=[transport]) as client, client.subscribe("a") as subscription:
+            await client.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+            await server.stop(signal.SIGTERM)
+            waiting = asyncio.create_task(client.publish("a", 2))  # for the server to come back
+            await server.start()
+            proxy.port = server.port
+            await waiting
+            await client.publish("a", 3)
+            assert data_of(await take(subscription, 2)) == [2, 3]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_restart_without_state_is_a_gap(daemon: RunDaemon, transport: str) -> None:
+    async with daemon() as server, proxied(server) as proxy:
+        async with pair(proxy.url, server.url, transports=[transport]) as (client, publisher), client.subscribe("a") as subscription:
+            await publisher.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+            await server.stop()
+            await server.start()
+            async with Client(server.url) as publisher:
+                await publisher.publish("a", 2)
+            proxy.port = server.port
+            gap, message = await take(subscription, 2)
+            assert isinstance(gap, Gap) and gap.reason == "restarted" and message.data == 2
+
+
+async def test_gaps_are_items(daemon: RunDaemon) -> None:
+    async with daemon("--history-messages=3") as server, Client(server.url) as client:
+        first = (await client.publish("a", 0)).position
+        for n in range(1, 6):
+            await client.publish("a", n)
+        gap, *messages = await take(client.subscribe("a", start=first), 4)
+        assert isinstance(gap, Gap) and (gap.reason, gap.topic, gap.after) == ("evicted", "a", first)
+        assert data_of(messages) == [3, 4, 5] and gap.position.offset == messages[0].position.offset - 1
+
+        mark = (await client.publish("b", 0)).position
+        await client.publish("b", 1, ttl=1)
+        await client.publish("b", 2)
+        await asyncio.sleep(1.1)  # the message expires
+        gap, message = await take(client.subscribe("b", start=mark), 2)
+        assert isinstance(gap, Gap) and gap.reason == "expired" and message.data == 2
+
+        async with client.subscribe("c") as subscription:
+            await client.publish("c", 1)
+            await take(subscription, 1)
+            await client._server.call("DELETE", "/v1/topics/c")
+            (gap,) = await take(subscription, 1)
+            assert isinstance(gap, Gap) and gap.reason == "deleted"
+
+        gap, message = await take(client.subscribe("d", start="d@k3:17"), 1) + [await client.publish("d", 1)]
+        assert isinstance(gap, Gap) and gap.reason == "restarted" and gap.after == "d@k3:17"
+
+        async with client.subscribe("e", max_rate="2/s") as subscription:
+            for n in range(4):
+                await client.publish("e", n)
+            one, gap, last = await take(subscription, 3)
+            assert (one.data, last.data) == (0, 3) and isinstance(gap, Gap) and gap.reason == "conflated"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_slow_reader_gets_everything_and_holds_little(daemon: RunDaemon, transport: str) -> None:
+    async with daemon(*HOLDS_ALL) as server, Client(server.url, transports=[transport], queue=10) as client:
+        async with client.subscribe("a") as subscription:
+            for n in range(200):
+                await client.publish("a", n)
+            for n in range(200):
+                assert len(subscription._queue) <= 10
+                assert data_of(await take(subscription, 1)) == [n]
+
+
+async def test_a_slow_reader_is_told_what_history_lost(daemon: RunDaemon) -> None:
+    async with daemon("--history-messages=20", "--session-queue=2") as server, Client(server.url, queue=5) as client:
+        async with client.subscribe("a") as subscription:
+            for n in range(200):
+                await client.publish("a", n)
+            items = await take(subscription, 5)
+            had = items[-1].position.offset
+            while had < 200:
+                item = await subscription.get()
+                start = item.after.offset if isinstance(item, Gap) else item.position.offset - 1
+                assert start == had, "nothing is lost without a gap, and nothing comes twice"
+                had = item.position.offset
+                items.append(item)
+            assert [item.reason for item in items if isinstance(item, Gap)]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_topics_come_and_go_without_a_new_connection(daemon: RunDaemon, transport: str) -> None:
+    async with daemon() as server, proxied(server) as proxy, Client(proxy.url, transports=[transport]) as client:
+        async with client.subscribe("a") as subscription:
+            await until(lambda: subscription.state.name == "open")
+            session = subscription._session
+            mark = (await client.publish("b", 0)).position
+            await client.publish("b", 1)
+            await subscription.add(["b", "c"], start=[mark])
+            await client.publish("c", 2)
+            await client.publish("a", 3)
+            assert sorted(data_of(await take(subscription, 3))) == [1, 2, 3]
+            await subscription.remove(["a", "never"])
+            await client.publish("a", 4)
+            await client.publish("c", 5)
+            assert data_of(await take(subscription, 1)) == [5]
+            assert subscription._session == session
+            assert {position.topic for position in subscription.positions} == {"b", "c"}
+            # A topic that the session had before needs another session.
+            await subscription.add("a", start="oldest")
+            assert data_of(await take(subscription, 2)) == [3, 4]
+            assert subscription._session != session
+
+
+async def test_a_change_whose_answer_is_lost_is_made(daemon: RunDaemon) -> None:
+    async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, publisher):
+        async with client.subscribe(["a", "b"]) as subscription:
+            await until(lambda: subscription.state.name == "open")
+            proxy.cut_answers = lambda request: request.startswith(b"PATCH") and proxy.cuts == 0
+            await subscription.add("c", start="oldest")
+            await subscription.remove("b")
+            assert proxy.cuts == 1
+            for topic in "bca":
+                await publisher.publish(topic, topic)
+            assert sorted(data_of(await take(subscription, 2))) == ["a", "c"]
+
+
+async def test_patterns(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client:
+        await client.publish("chat.old", 1)
+        async with client.subscribe("chat.*") as subscription:
+            await client.publish("chat.old", 2)
+            await client.publish("chat.new", 3)
+            await client.publish("other", 4)
+            assert sorted(data_of(await take(subscription, 2))) == [2, 3]
+            positions = subscription.positions
+            with pytest.raises(Problem):
+                await subscription.add("other")
+        await client.publish("chat.new", 5)
+        await client.publish("chat.newest", 6)
+        assert sorted(data_of(await take(client.subscribe("chat.*", start=map(str, positions)), 2))) == [5, 6]
+
+
+async def test_patterns_resume_after_cuts(daemon: RunDaemon) -> None:
+    async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, publisher):
+        async with client.subscribe("chat.>") as subscription:
+            for n in range(12):
+                await publisher.publish(f"chat.{n % 5}", n)
+                assert data_of(await take(subscription, 1)) == [n]
+                if n % 3 == 2:
+                    subscription._restart()  # as when a session is lost
+                    proxy.cut()
+
+
+async def test_many_topics_of_a_pattern_do_not_pile_up(daemon: RunDaemon) -> None:
+    async with daemon("--history-age=100ms") as server, Client(server.url) as client:
+        async with client.subscribe("chat.*") as subscription:
+            subscription._crowd = 10
+            for n in range(30):
+                await client.publish(f"chat.{n}", n)
+            assert sorted(data_of(await take(subscription, 30))) == list(range(30))
+            assert subscription._crowd >= 500, "a new session was opened"
+
+
+async def test_own_messages_are_left_out(daemon: RunDaemon) -> None:
+    async with daemon() as server, pair(server.url, server.url) as (client, other):
+        async with client.subscribe("a", echo=False) as subscription:
+            await client.publish("a", "mine")
+            await other.publish("a", "theirs")
+            await client.publish("a", "named", id="named")
+            assert data_of(await take(subscription, 2)) == ["theirs", "named"]
+
+
+async def test_a_publish_whose_answer_is_lost_is_made_once(daemon: RunDaemon) -> None:
+    async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, other):
+        async with other.subscribe("a") as subscription:
+            proxy.cut_answers = lambda request: b"/messages" in request and proxy.cuts < 3
+            for n in range(3):
+                await client.publish("a", n)
+            await other.publish("a", "end")
+            assert data_of(await take(subscription, 4)) == [0, 1, 2, "end"]
+            assert proxy.cuts == 3
+
+
+async def test_a_publish_is_not_repeated_when_the_key_may_be_forgotten(
+        daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsubpy.client, "WINDOW", 1.0)
+    async with daemon("--idempotency-window=1s") as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, other):
+        async with other.subscribe("a") as subscription:
+            proxy.cut_answers = lambda request: b"/messages" in request
+            with pytest.raises(Problem) as problem:
+                await client.publish("a", 1)
+            assert problem.value.code == "unknown"
+            proxy.cut_answers = lambda request: False
+            await other.publish("a", "end")
+            assert data_of(await take(subscription, 2)) == [1, "end"]
+
+
+async def test_publishes_wait_for_the_server_in_order_and_in_bounds(daemon: RunDaemon) -> None:
+    async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url, max_pending=5) as (client, other):
+        async with other.subscribe("a") as subscription:
+            port, proxy.port = proxy.port, 1
+            proxy.gate = lambda head: None if proxy.port != 1 else b"HTTP/1.1 503 Later\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
+            waiting = [asyncio.create_task(client.publish("a", n)) for n in range(5)]
+            await asyncio.sleep(0)
+            with pytest.raises(Problem) as refusal:
+                await client.publish("a", 5)
+            assert refusal.value.code == "queue_full"
+            proxy.port = port
+            await asyncio.gather(*waiting)
+            assert data_of(await take(subscription, 5)) == [0, 1, 2, 3, 4]
+
+
+async def test_closing_ends_publishes_that_wait() -> None:
+    client = Client("http://127.0.0.1:1")
+    waiting = asyncio.create_task(client.publish("a", 1))
+    await asyncio.sleep(0.1)
+    await client.close()
+    with pytest.raises(Problem) as end:
+        await waiting
+    assert end.value.code == "closed"
+    with pytest.raises(Problem):
+        client.subscribe("a")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_silent_connection_is_replaced(
+        daemon: RunDaemon, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsubpy.subscription, "POLL_SLACK", 0.5)
+    async with daemon("--poll-heartbeat=200ms", "--poll-timeout=200ms") as server, proxied(server) as proxy:
+        async with pair(proxy.url, server.url, transports=[transport]) as (client, publisher), client.subscribe("a") as subscription:
+            await until(lambda: subscription.state.name == "open")
+            proxy.silent = True
+            await publisher.publish("a", 1)
+            await until(lambda: subscription.state.name == "waiting")
+            proxy.silent = False
+            assert data_of(await take(subscription, 1)) == [1]
+
+
+async def test_a_transport_that_does_not_get_through_is_replaced(
+        daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pubsubpy.subscription, "HELLO_PATIENCE", 0.5)
+    refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
+    async with daemon() as server, proxied(server) as proxy, Client(proxy.url) as client:
+        proxy.gate = lambda head: refusal if b"/v1/ws" in head else None
+        async with client.subscribe("a") as subscription:
+            await client.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+            assert subscription.state == State("open", "stream")
+    async with daemon() as server, proxied(server) as proxy, pair(proxy.url, server.url) as (client, publisher):
+        swallowed = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nContent-Length: 9\r\n\r\n"
+        proxy.gate = lambda head: refusal if b"/v1/ws" in head else swallowed if b"mode=stream" in head else None
+        async with client.subscribe("a") as subscription:
+            # The session's connection is kept for the next request, which the gate does not see.
+            await publisher.publish("a", 2)
+            assert data_of(await take(subscription, 1)) == [2]
+            assert subscription.state.transport in ("stream", "poll")
+
+
+async def test_back_off_obeys_the_server(daemon: RunDaemon) -> None:
+    states: list[State] = []
+    problem = json.dumps({"title": "x", "status": 503, "code": "overloaded", "detail": "full", "retry_after_ms": 1234}).encode()
+    answers = [b"HTTP/1.1 503 x\r\nContent-Type: application/problem+json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+               % (len(problem), problem), b"HTTP/1.1 503 x\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"]
+    async with daemon() as server, proxied(server) as proxy, Client(proxy.url, on_state=states.append) as client:
+        proxy.gate = lambda head: answers.pop() if answers else None
+        async with client.subscribe("a"):
+            waits = [state.wait for state in states if state.name == "waiting"]
+            assert len(waits) == 2 and 1.0 <= waits[0] < 1.2 and waits[1] == 1.234
+            assert "overloaded" in [state.reason for state in states if state.name == "waiting"][1]
+
+
+async def test_a_refused_token_is_asked_for_again(daemon: RunDaemon) -> None:
+    """A fake gate before the daemon wants a token that grows old."""
+    valid, asked = ["t1"], [0]
+
+    async def token() -> str:
+        asked[0] += 1
+        return valid[0]
+
+    refused = b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+    def gate(head: bytes) -> bytes | None:
+        said = re.search(rb"(?i)authorization: Bearer (\w+)", head)
+        return None if said and said[1].decode() == valid[0] else refused
+
+    async with daemon() as server, proxied(server) as proxy, Client(proxy.url, token=token) as client:
+        proxy.gate = gate
+        async with client.subscribe("a") as subscription:
+            await client.publish("a", 1)
+            assert data_of(await take(subscription, 1)) == [1]
+            assert asked == [1]
+            valid[0] = "t2"
+            proxy.cut()
+            await client.publish("a", 2)
+            assert data_of(await take(subscription, 1)) == [2]
+            assert asked[0] == 2
+        async with Client(proxy.url, token="wrong") as stranger:
+            with pytest.raises(Problem) as refusal:
+                await stranger.publish("a", 3)
+            assert refusal.value.status == 401
+            with pytest.raises(Problem):
+                await stranger.subscribe("a").get()
+
+
+async def test_follow_loads_first_and_again_on_a_gap(daemon: RunDaemon) -> None:
+    """The application's state is the sum of what was published. It is never wrong after a message."""
+    log: list[int] = []
+    loads: list[Position] = []
+    state = 0
+
+    async with daemon() as server, Client(server.url) as client:
+        async def load(position: Position) -> None:
+            nonlocal state
+            loads.append(position)
+            state = sum(log)
+
+        for n in (1, 2):
+            log.append(n)
+            await client.publish("doc", n)
+        follower = client.follow("doc", load)
+        reading = asyncio.create_task(follower.get())
+        await until(lambda: state == 3)
+        for n in (3, 4):
+            log.append(n)
+            await client.publish("doc", n)
+        state += (await reading).data
+        state += (await follower.get()).data
+        assert state == sum(log) == 10 and len(loads) == 1
+        log.append(5)
+        await client._server.call("DELETE", "/v1/topics/doc")  # a gap, and a state that only load knows
+        reading = asyncio.create_task(follower.get())
+        await until(lambda: len(loads) == 2)
+        assert state == sum(log) and loads[1].offset > loads[0].offset
+        log.append(6)
+        await client.publish("doc", 6)
+        state += (await reading).data
+        assert state == sum(log)
+
+
+async def test_a_load_that_fails_is_tried_again_by_the_next_get(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client:
+        tries = 0
+
+        async def load(position: Position) -> None:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise ConnectionError("the database is away")
+
+        follower = client.follow("doc", load)
+        with pytest.raises(ConnectionError):
+            await follower.get()
+        await client.publish("doc", 1)
+        assert (await follower.get()).data == 1 and tries == 2
+
+
+async def test_closing_ends_the_session_on_the_server(daemon: RunDaemon) -> None:
+    async with daemon() as server, Client(server.url) as client:
+        subscription = client.subscribe("a")
+        await subscription.ready()
+        session = subscription._session
+        subscription.close()
+        while True:
+            try:
+                await client._server.call("GET", f"/v1/sessions/{session}")
+            except Problem as problem:
+                assert problem.code == "session_ended"
+                return
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="http://"):
+        Client("push.example")
+    with pytest.raises(ValueError, match="transports"):
+        Client("http://127.0.0.1", transports=["sse"])
