@@ -13,10 +13,10 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build web test deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run build web test test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## build and serve on http://127.0.0.1:8080 (admin on :8081); ARGS="--flag …" adds flags
 	@exec bin/pubsubd serve --log-format=console $(ARGS)
@@ -51,12 +51,33 @@ endif
 	$(GO) test $(RACE) -ldflags=-s -timeout 25m -p 4 -parallel 4 ./... # tests wait more than they compute
 	$(GO) test -run Allocates ./internal/app ./internal/httpapi ./internal/transport ./internal/frame ./internal/memory ./pkg/wire/cbor
 
+# The Python client's tests have their tools in .tools, at the versions and hashes of its lock file.
+PYTHON_CLIENT := pkg/pubsubpy
+PYTHON_TOOLS  := .tools/python
+PYTHON        := $(shell python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo python3)
+
+$(PYTHON_TOOLS)/installed: $(PYTHON_CLIENT)/requirements.lock
+	rm -rf $(PYTHON_TOOLS)
+	$(PYTHON) -m venv $(PYTHON_TOOLS)
+	$(PYTHON_TOOLS)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+test-python: $(if $(PYTHON),build $(PYTHON_TOOLS)/installed) ## check the types of the Python client and run its tests; EXHAUSTIVE=1 makes 2,000 cuts
+ifeq ($(PYTHON),)
+	@echo "no Python 3.11 with venv: the Python client is not tested"; test -z "$$CI" || { echo "CI must have it: install python3 and python3-venv" >&2; exit 1; }
+else
+	$(PYTHON_TOOLS)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation ./$(PYTHON_CLIENT)
+	cd $(PYTHON_CLIENT) && $(CURDIR)/$(PYTHON_TOOLS)/bin/mypy --cache-dir=$(CURDIR)/$(PYTHON_TOOLS)/mypy src tests
+	cd $(PYTHON_CLIENT) && PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(PYTHON_TOOLS)/bin/pytest -rP -k cut_connections
+	cd $(PYTHON_CLIENT) && PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(PYTHON_TOOLS)/bin/pytest -k "not cut_connections"
+endif
+
 deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec, in a module of their own
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
 
 check: export EXHAUSTIVE = 1
-check: format vet lint build darwin modules test deploy ## all that must hold before a merge; CI runs this
+check: format vet lint build darwin modules test test-python deploy ## all that must hold before a merge; CI runs this
 
 format: ## fail if a file is not formatted as gofmt does
 	@unformatted=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
