@@ -1,0 +1,88 @@
+// Starts Chromium, and pages that follow a topic.
+import { access } from "node:fs/promises";
+import { createServer } from "node:http";
+import { once } from "node:events";
+import { chromium } from "playwright-core";
+
+const programs = [process.env.CHROMIUM, "/usr/bin/chromium-headless-shell", "/usr/bin/chromium"];
+const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+
+/** The page of every test. */
+export const page = '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,"><title>test</title>';
+
+/** Returns why no browser can be started, or false. In CI this is an error. */
+export async function noBrowser() {
+  if (await program()) return false;
+  const remedy = "no Chromium: install chromium-headless-shell, or name its program in CHROMIUM";
+  if (process.env.CI) throw new Error(remedy);
+  return remedy;
+}
+
+async function program() {
+  for (const path of programs.filter(Boolean)) {
+    if (await access(path).then(() => true, () => false)) return path;
+  }
+}
+
+/** Starts a browser with a new, empty profile. */
+export async function startBrowser() {
+  return chromium.launch({ executablePath: await program(), args: flags });
+}
+
+/** Serves the page on another origin than the daemon's. */
+export async function servePage() {
+  const server = createServer((_, answer) => answer.setHeader("Content-Type", "text/html").end(page));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  return { url: `http://127.0.0.1:${server.address().port}`, end: () => (server.closeAllConnections(), server.close()) };
+}
+
+/**
+ * Opens a page at its origin. A context of its own gives it its own connections.
+ * In the page, follow(how) follows a topic and collects its items.
+ */
+export async function openPage(context, origin) {
+  const tab = await context.newPage();
+  tab.problems = [];
+  tab.on("pageerror", (err) => tab.problems.push(String(err)));
+  await tab.goto(origin + "/");
+  await tab.evaluate(() => {
+    const summary = (item) => ({ gap: item.gap, position: item.position, id: item.id, data: item.data });
+    window.items = [];
+    window.follow = async ({ url, transport, topic, options = {} }) => {
+      if (transport === "EventSource") return followEvents(url, topic);
+      const { Client } = await import(url + "/v1/client.js");
+      window.client = new Client(url, { transports: transport && [transport], ...options });
+      window.states = [];
+      client.onState((s) => states.push(s.state));
+      window.subscription = client.subscribe(topic, { from: "oldest" }, (item) => items.push(summary(item)));
+    };
+
+    // A page without the client: it watches for silence, and otherwise lets EventSource reconnect.
+    const followEvents = (url, topic) => {
+      let source, id, timer;
+      const open = () => {
+        source = new EventSource(`${url}/v1/sse?topic=${topic}@oldest&heartbeat=event${id ? "&last_event_id=" + id : ""}`);
+        const on = (name, take) => source.addEventListener(name, (event) => {
+          clearTimeout(timer);
+          timer = setTimeout(reopen, 2000);
+          if (event.lastEventId) id = event.lastEventId;
+          take?.(JSON.parse(event.data));
+        });
+        on("message", (m) => items.push(summary(m)));
+        on("gap", ({ gap }) => items.push({ gap: gap.reason, position: gap.position }));
+        for (const name of ["hello", "heartbeat", "end"]) on(name);
+        source.onerror = () => source.readyState === EventSource.CLOSED && (window.stopped = true);
+      };
+      const reopen = () => (source.close(), open());
+      open();
+    };
+  });
+  return tab;
+}
+
+/** Returns the items of a page from an index on. */
+export const itemsOf = (tab, from = 0) => tab.evaluate((i) => items.slice(i), from);
+
+/** Reports whether the page has an item at this position. */
+export const has = (tab, position) => tab.evaluate((p) => items.some((item) => item.position === p), position);
