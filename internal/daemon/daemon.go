@@ -110,7 +110,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.hook = hook.New(hookConfig(cfg), d.hookCalls, m, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
-	shown := limitsOf(cfg.Transport, d.sessions.Config(), limits, cfg.MessageBytes)
+	shown := limitsOf(cfg, d.sessions.Config(), limits)
 	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m)
 	m.Gather(d.gauges)
 	m.GatherProcess()
@@ -166,7 +166,8 @@ func hookConfig(cfg config.Config) hook.Config {
 }
 
 // limitsOf returns the limits that clients are shown.
-func limitsOf(t transport.Config, s session.Config, l limit.Config, messageBytes int) wire.Limits {
+func limitsOf(cfg config.Config, s session.Config, l limit.Config) wire.Limits {
+	t := cfg.Transport
 	return wire.Limits{
 		PollTimeoutMS:       t.PollTimeout.Milliseconds(),
 		HeartbeatMS:         t.Heartbeat.Milliseconds(),
@@ -177,7 +178,8 @@ func limitsOf(t transport.Config, s session.Config, l limit.Config, messageBytes
 		Queue:               s.Queue,
 		Unacked:             s.Unacked,
 		Subscriptions:       s.Subscriptions,
-		MessageBytes:        messageBytes,
+		MessageBytes:        cfg.MessageBytes,
+		IdempotencyMS:       cfg.Broker.IdempotencyWindow.Milliseconds(),
 		WaitMS:              l.Wait.Milliseconds(),
 		PendingMessages:     l.PendingMessages,
 	}

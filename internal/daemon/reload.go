@@ -105,7 +105,7 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.hookCalls.Set(cfg.PublishHook.Calls, hookWaiting(d.limiter.Config()), d.limiter.Config().Wait)
 	d.hook.Reload(hookConfig(cfg))
 	d.sessions.Reload(cfg.Session)
-	limits := limitsOf(cfg.Transport, d.sessions.Config(), d.limiter.Config(), cfg.MessageBytes)
+	limits := limitsOf(cfg, d.sessions.Config(), d.limiter.Config())
 	d.polls.Reload(cfg.Transport, limits)
 	d.app.Reload(limits)
 	select {

@@ -171,13 +171,13 @@ func TestAReloadedLimitIsShownAndEnforced(t *testing.T) {
 			c.MessageBytes, c.Session.Subscriptions, c.Session.InactivityTimeout = 10, 2, 7*time.Minute
 			c.Transport.PollTimeout, c.Transport.Heartbeat, c.Transport.MaxOutputDelay = 9*time.Second, 8*time.Second, 6*time.Second
 			c.Transport.AnswerFrames, c.Transport.AnswerBytes = 5, 4
-			c.Broker.HistoryMessages = 2
+			c.Broker.HistoryMessages, c.Broker.IdempotencyWindow = 2, 3*time.Second
 			c.Limit.Wait, c.Limit.PendingMessages = 20*time.Millisecond, 9
 			c.Session.Queue, c.Session.Unacked = 3, 3
 		})
 		want := wire.Limits{
 			MessageBytes: 10, Subscriptions: 2, InactivityTimeoutMS: 420_000, PollTimeoutMS: 9000, HeartbeatMS: 8000, MaxOutputDelayMS: 6000,
-			AnswerFrames: 5, AnswerBytes: 4, Queue: 3, Unacked: 3, WaitMS: 20, PendingMessages: 9,
+			AnswerFrames: 5, AnswerBytes: 4, Queue: 3, Unacked: 3, IdempotencyMS: 3000, WaitMS: 20, PendingMessages: 9,
 		}
 		require.Equal(t, want, d.limitsTold())
 		_, hello := d.get("http://" + d.PublicAddr() + "/v1/poll?topic=a")

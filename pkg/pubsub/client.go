@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,6 +29,8 @@ type Client struct {
 	tcp             tcpPort
 	maxBackoff      time.Duration
 	publishAttempts int
+
+	idempotencyMS atomic.Int64 // how long the daemon remembers a key, as a subscription was told last; 0: not told
 }
 
 // Defaults of the options of New.

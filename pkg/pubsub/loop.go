@@ -201,6 +201,7 @@ func (l *loop) progress() {
 func (l *loop) learn(limits *wire.Limits) {
 	if limits != nil {
 		l.limits = believe(*limits)
+		l.client.idempotencyMS.Store(limits.IdempotencyMS)
 	}
 }
 

@@ -16,6 +16,14 @@ import (
 // which it knows the key.
 const safeToRepeat = time.Minute
 
+// repeatWindow returns safeToRepeat, or half of the daemon's window if that is less.
+func (c *Client) repeatWindow() time.Duration {
+	if ms := c.idempotencyMS.Load(); ms > 0 && ms < 2*safeToRepeat.Milliseconds() {
+		return time.Duration(ms) * time.Millisecond / 2
+	}
+	return safeToRepeat
+}
+
 // offer calls publish until it succeeds or fails for good, at most as often as the
 // client's attempts. Without repeatable it is called again only if the daemon said
 // "later"; with it, also if nobody knows whether the daemon took what it was sent.
@@ -42,7 +50,7 @@ func (c *Client) offer(ctx context.Context, repeatable bool, publish func() erro
 		if !again && repeatable && isTransient(err) && !isRefused(err) && !errors.Is(err, errMalformed) {
 			wait, again = pauses.next(retryAfter(err)), true
 		}
-		tooLate := lost != nil && time.Since(since)+wait > safeToRepeat
+		tooLate := lost != nil && time.Since(since)+wait > c.repeatWindow()
 		if !again || tooLate || attempt == c.publishAttempts || !waitFor(ctx, wait) {
 			return whatIsKnown(lost, err)
 		}

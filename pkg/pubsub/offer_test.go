@@ -126,6 +126,32 @@ func TestWithAKeyTryingEnds(t *testing.T) {
 	})
 }
 
+// A daemon may forget keys sooner than by default. A client that was told so stops
+// repeating sooner.
+func TestAKeyIsNotRepeatedAfterTheDaemonsWindow(t *testing.T) {
+	for window, want := range map[time.Duration]int{2 * time.Second: 1, 10 * time.Second: 2, time.Hour: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.limits.IdempotencyMS = window.Milliseconds()
+			c := serveFake(t, f)
+			s, err := c.Subscribe(t.Context(), []wire.Start{Now("b")})
+			require.NoError(t, err)
+			s.Close()
+			calls := 0
+			f.script = func(http.ResponseWriter, *http.Request) bool {
+				if calls++; calls == 1 {
+					time.Sleep(2 * time.Second)
+					panic(http.ErrAbortHandler)
+				}
+				return false
+			}
+			_, err = c.Publish(t.Context(), "a", "", []byte("1"), WithIdempotencyKey("k"))
+			require.Equal(t, want == 1, err != nil, "%v", err)
+			require.Equal(t, want, calls, window)
+		})
+	}
+}
+
 // Once an answer was lost, a refusal of the next attempt does not mean that nothing
 // was published.
 func TestARefusalAfterALostAnswerLeavesItOpen(t *testing.T) {

@@ -88,7 +88,8 @@ func WithIdempotencyKey(key string) PublishOption {
 // ctx ends before. With an idempotency key it is also offered again, as often, when
 // the answer was lost or a server between could not get one, for a minute: the
 // daemon knows the key for two, unless it crashes, is set otherwise, or is flooded
-// with keys. Nothing else is tried again: if the answer was lost, the message may
+// with keys. If a subscription of the Client has learned that the daemon forgets
+// keys sooner (idempotency_ms), half of that time counts. Nothing else is tried again: if the answer was lost, the message may
 // have been published. So an error tells what happened:
 //   - a *wire.Problem (errors.As) below 500, or 503: not published;
 //   - the error of an argument, or of a connection that could not be made: not

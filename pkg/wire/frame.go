@@ -128,6 +128,7 @@ type Limits struct {
 	Subscriptions       int   `json:"subscriptions"`         // topics that a session may have
 	MessageBytes        int   `json:"message_bytes"`         // largest message
 
+	IdempotencyMS   int64 `json:"idempotency_ms,omitempty"`               // the result of a publish with an idempotency key is remembered this long
 	WaitMS          int64 `json:"wait_ms,omitempty"`                      // a call or a session waits this long for a slot
 	PendingMessages int   `json:"pending_messages_per_session,omitempty"` // publishes in flight that name the session
 }
