@@ -160,8 +160,10 @@ type EventStream struct {
 func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
 	var had transport.EventID
+	heartbeatEvents := false
 	o, err := a.mayOpen(&c, limit.Polls, func() (o session.Opening, err error) {
 		q := parseQuery(e.Query)
+		heartbeatEvents = q.heartbeatEvents()
 		topics := q.topics()
 		if len(topics) == 0 {
 			q.fail(noTopic("the stream"))
@@ -173,7 +175,11 @@ func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *sessi
 	if err != nil {
 		return nil, r, err
 	}
-	return a.openEvents(ctx, &c, o, had)
+	s, r, err = a.openEvents(ctx, &c, o, had)
+	if err == nil && heartbeatEvents {
+		r.Events.SendHeartbeatEvents()
+	}
+	return s, r, err
 }
 
 // LastEvent returns the id of the client's last event; zero: none, or it is invalid.

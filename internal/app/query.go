@@ -145,6 +145,19 @@ func (q *query) truth(name string, otherwise bool) bool {
 	}
 }
 
+// heartbeatEvents reports whether the heartbeats of an event stream are events.
+func (q *query) heartbeatEvents() bool {
+	switch text := q.one("heartbeat"); text {
+	case "", "comment":
+		return false
+	case "event":
+		return true
+	default:
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use event, or comment as by default", "unknown heartbeat %s", wire.Quote(text)))
+		return false
+	}
+}
+
 // mode returns the mode of a poll.
 func (q *query) mode() transport.Mode {
 	mode := cmp.Or(transport.Mode(q.one("mode")), transport.Batch)

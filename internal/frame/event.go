@@ -23,8 +23,12 @@ import (
 //	id: a.b@k3:21
 //	data: {"gap":{…}}
 //
-// Each event has an id. By the standard a connection begins without one, so a first event
-// without an id would make the client forget the id that it has.
+//	event: heartbeat
+//	data: {}
+//
+// Each event but a heartbeat has an id. By the standard a connection begins without one, so
+// a first event without an id would make the client forget the id that it has. A heartbeat
+// is never the first, and leaves the id as it is.
 
 // An Event is an event without its data.
 type Event struct {
@@ -46,6 +50,12 @@ func EventRetry(p *wire.Problem) int64 {
 	}
 	return eventRetryMS + rand.Int64N(eventRetryMS+1)
 }
+
+// HeartbeatEvent returns a heartbeat that a page can see: an EventSource hides comments. The
+// caller must not change the bytes.
+func HeartbeatEvent() []byte { return heartbeatEvent }
+
+var heartbeatEvent = []byte("event: heartbeat\ndata: {}\n\n")
 
 // AppendEvent appends the frame as an event with the given id.
 func (f *Frame) AppendEvent(dst, id []byte) []byte {

@@ -19,6 +19,9 @@ func TestEventsOfAnEventSource(t *testing.T) {
 	require.Equal(t, "event: gap\nid: a.b@k3:18\ndata: "+`{"gap":{"topic":"a.b","reason":"slow","after":"a.b@k3:1","position":"a.b@k3:18"}}`+"\n\n",
 		string(gap.Bytes(EventStream)))
 
+	require.Equal(t, ":\n\n", string(EventStream.Heartbeat()))
+	require.Equal(t, "event: heartbeat\ndata: {}\n\n", string(HeartbeatEvent()))
+
 	e := Event{ID: []byte("a.b@k3:18")}
 	require.Equal(t, "event: hello\nid: a.b@k3:18\ndata: "+`{"hello":{"positions":["a.b@k3:18"]}}`+"\n\n",
 		string(e.Append(nil, wire.Content{Hello: &wire.Hello{Positions: []wire.Position{at}}})))

@@ -62,6 +62,17 @@ func (k *kit) eventSource(query url.Values) *eventSource {
 // An event is one dispatched server-sent event.
 type event struct{ name, id, data string }
 
+// heartbeat is the name of an event that is no frame.
+const heartbeat = "heartbeat"
+
+// wantHeartbeat receives a heartbeat.
+func (e *eventSource) wantHeartbeat() {
+	e.Helper()
+	ev, err := e.next()
+	require.NoError(e, err)
+	require.Equal(e, event{name: heartbeat, data: "{}"}, ev)
+}
+
 // next returns the next event and reconnects as often as necessary. Once the client has
 // stopped for good, the error names the status.
 func (e *eventSource) next() (event, error) {
@@ -75,6 +86,10 @@ func (e *eventSource) next() (event, error) {
 		}
 		ev, err := e.read()
 		if err == nil {
+			if ev.name == heartbeat {
+				require.True(e, e.begun, "a client would forget what it has")
+				return ev, nil
+			}
 			e.check(ev)
 			e.lastID = ev.id
 			if e.events++; e.every > 0 && e.events%e.every == 0 {
@@ -235,6 +250,9 @@ func (e *eventSource) nextFrame() (wire.Content, error) {
 		ev, err := e.next()
 		if err != nil {
 			return wire.Content{}, err
+		}
+		if ev.name == heartbeat {
+			continue
 		}
 		c := content(e, ev)
 		if c.End != nil {

@@ -106,6 +106,58 @@ func TestInvalidCommandsAreCounted(t *testing.T) {
 	})
 }
 
+// A ping spends as much of a rate as a poll, whether it has a ref or not. Then pings are
+// refused, and the connection stays open. Opening a WebSocket and its heartbeats spend none
+// of that rate.
+func TestAPingCountsAsAPoll(t *testing.T) {
+	for _, scope := range []limit.Scope{limit.Address, limit.All} {
+		synctest.Test(t, func(t *testing.T) {
+			var rates limit.Rates
+			rates[limit.Polls][scope] = limit.Rate{PerSecond: 1.0 / 3600, Burst: 3}
+			k := newKit(t, settings{limits: limit.Config{Rates: rates}})
+			s := k.dialSocket("/v1/ws?topic=a")
+			s.hello()
+			time.Sleep(5 * defaults.Heartbeat)
+			s.send(wire.Command{Ping: true})
+			for ref := range uint64(2) {
+				s.send(wire.Command{Ref: &ref, Ping: true})
+				require.Nil(t, s.wantReply(ref).Problem)
+			}
+			s.send(wire.Command{Ref: new(uint64(9)), Ping: true})
+			refused := s.wantReply(9).Problem
+			require.Equal(t, wire.CodeLimited, refused.Code)
+			require.Contains(t, refused.Remedy, "rates.polls."+scope.String())
+			require.Positive(t, refused.RetryAfterMS)
+			k.wantProblem(wire.CodeLimited, "GET", "/v1/poll?topic=a", "")
+			k.publish("a", "1")
+			s.wantFrame("a1", "1")
+			s.Close()
+		})
+	}
+}
+
+// Pings and their replies do not count for acks.
+func TestPingsDoNotCountForAcks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKit(t, settings{})
+		id := k.openA()
+		s := k.dialSocket("/v1/ws?session=" + id + "&ack=0")
+		s.hello()
+		for ref := range uint64(3) {
+			s.send(wire.Command{Ref: &ref, Ping: true})
+			s.wantReply(ref)
+		}
+		time.Sleep(5 * defaults.Heartbeat)
+		k.publish("a", "1")
+		s.wantFrame("a1", "1")
+		s.send(wire.Command{Ref: new(uint64(7)), Ack: new(uint64(2))})
+		require.Equal(t, wire.CodeAckBeyondSent, s.wantReply(7).Problem.Code)
+		s.send(wire.Command{Ref: new(uint64(8)), Ack: new(uint64(1))})
+		require.Nil(t, s.wantReply(8).Problem)
+		s.Close()
+	})
+}
+
 // The daemon counts no internal error when a client leaves while its command waits.
 func TestAClientThatLeavesDuringACommandIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

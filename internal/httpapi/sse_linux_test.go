@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -83,6 +84,30 @@ func TestAnEventStreamIsTakenOverByTheLane(t *testing.T) {
 		k.wantGone(1)
 		k.wantOnLane(0)
 		require.Zero(t, k.parked())
+	})
+}
+
+func TestAHeartbeatOfTheLaneCanBeAnEvent(t *testing.T) {
+	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {
+		k := serveLane(t, way, settings{transport: transport.Config{Heartbeat: 10 * time.Millisecond}}, nil)
+		ctx, stop := context.WithCancel(t.Context())
+		var sweeping sync.WaitGroup
+		sweeping.Go(func() {
+			for ctx.Err() == nil {
+				k.cfg.Sessions.Sweep(time.Now())
+				time.Sleep(time.Millisecond)
+			}
+		})
+		defer func() { stop(); sweeping.Wait() }()
+		c := k.call()
+		c.send(strings.Replace(asking(ids), "?", "?heartbeat=event&", 1))
+		e := c.events(ids)
+		for n := 1; n <= 3; n++ {
+			e.wantHeartbeat()
+			k.tell(n, n, 10)
+			e.want("a" + strconv.Itoa(n))
+		}
+		require.Equal(t, 1, k.onLane())
 	})
 }
 

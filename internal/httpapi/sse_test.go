@@ -99,6 +99,9 @@ func TestAnInvalidEventStreamIsRefused(t *testing.T) {
 			"topic=a&last_event_id=17":           wire.CodeInvalidPosition,
 			"topic=a&last_event_id=~x:":          wire.CodeInvalidPosition,
 			"topic=a&last_event_id=":             "",
+			"topic=a&heartbeat=":                 "",
+			"topic=a&heartbeat=loud":             wire.CodeInvalidRequest,
+			"topic=a&heartbeat=event&heartbeat=": wire.CodeInvalidRequest,
 			"topic=" + strings.Repeat("a.", 20):  wire.CodeInvalidTopic,
 			"topic=a&last_event_id=a@k3:1,,":     wire.CodeInvalidPosition,
 			"topic=a&last_event_id=a@k3:1%0Ax:y": wire.CodeInvalidPosition,
@@ -354,6 +357,37 @@ func TestAQuietEventStreamSendsHeartbeats(t *testing.T) {
 		require.Equal(k, ":\n\n:\n\n", string(beats))
 		require.Equal(k, 2*defaults.Heartbeat, time.Since(begun))
 	})
+}
+
+// A page sees heartbeats that are events. They have no id and do not count, so the client
+// resumes as without them. That holds for each kind of ids.
+func TestAHeartbeatCanBeAnEvent(t *testing.T) {
+	for _, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
+		t.Run(string(ids), func(t *testing.T) {
+			sseStory(t, settings{}, func(k *kit) {
+				e := k.eventSource(queryOf(ids, wire.Start{Topic: "a"}))
+				e.ids = ids
+				e.query.Set("heartbeat", "event")
+				defer func() { e.leave(); e.cut() }()
+				e.hello()
+				begun := time.Now()
+				for n := 1; n <= 3; n++ {
+					k.speak("a")
+					e.want(fmt.Sprintf("a%d", n))
+					for range 2 {
+						e.wantHeartbeat()
+					}
+					if n == 2 {
+						had := e.lastID
+						e.cut()
+						e.hello()
+						require.Equal(k, had, e.lastID)
+					}
+				}
+				require.Equal(k, 6*defaults.Heartbeat, time.Since(begun))
+			})
+		})
+	}
 }
 
 // The daemon notices that a client has left and removes its subscriptions. A session that

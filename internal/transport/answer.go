@@ -201,7 +201,7 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 	a.lead = nil
 	switch {
 	case a.mode == Stream && len(lead)+len(frames) == 0:
-		lead = a.format.Heartbeat()
+		lead = a.events.heartbeat(a.format)
 	case a.begun && len(frames) == 0:
 		return 0, nil // no other part
 	case a.mode == Multiple && len(lead)+len(frames) > 0:

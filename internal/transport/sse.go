@@ -18,8 +18,9 @@ import (
 // composes its own events. If that id could be too long, or the topics are not known, the
 // id has the session and the number of frames that were sent.
 type Events struct {
-	at EventID // of the last event, or where the stream begins
-	id []byte  // memory for the text of at
+	at              EventID // of the last event, or where the stream begins
+	id              []byte  // memory for the text of at
+	heartbeatEvents bool    // see SendHeartbeatEvents
 }
 
 // EventsOf returns the Events of a stream that begins at positions, one for each topic.
@@ -31,6 +32,18 @@ func EventsOf(positions []wire.Position) *Events {
 // of the session.
 func EventsReferringTo(s *session.Session, count uint64) *Events {
 	return &Events{at: EventID{Session: s.ID(), Count: count}}
+}
+
+// SendHeartbeatEvents makes each heartbeat an event, which a page can see, instead of a
+// comment. Call it before the stream begins.
+func (e *Events) SendHeartbeatEvents() { e.heartbeatEvents = true }
+
+// heartbeat returns the heartbeat of an answer in this format.
+func (e *Events) heartbeat(format frame.Format) []byte {
+	if e != nil && e.heartbeatEvents {
+		return frame.HeartbeatEvent()
+	}
+	return format.Heartbeat()
 }
 
 // NeedSession reports whether ids of events for these topics have to refer to a session:
