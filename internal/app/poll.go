@@ -2,7 +2,9 @@ package app
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"net/url"
 	"slices"
 	"time"
@@ -159,27 +161,46 @@ type EventStream struct {
 // ended the stream. End the session after the stream.
 func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
-	var had transport.EventID
-	heartbeatEvents := false
-	o, err := a.mayOpen(&c, limit.Polls, func() (o session.Opening, err error) {
-		q := parseQuery(e.Query)
-		heartbeatEvents = q.heartbeatEvents()
-		topics := q.topics()
-		if len(topics) == 0 {
-			q.fail(noTopic("the stream"))
-		}
-		o = q.opening(topics, transport.Stream)
-		had = e.lastEventID(&q)
-		return o, q.err
+	var asked eventRequest
+	_, err = a.mayOpen(&c, limit.Polls, func() (session.Opening, error) {
+		asked, err = e.read()
+		return asked.Opening, err
 	})
 	if err != nil {
 		return nil, r, err
 	}
-	s, r, err = a.openEvents(ctx, &c, o, had)
-	if err == nil && heartbeatEvents {
+	if s, r, err = a.openEvents(ctx, &c, &asked); err == nil && asked.heartbeatEvents {
 		r.Events.SendHeartbeatEvents()
 	}
 	return s, r, err
+}
+
+// An eventRequest is an EventStream that was read.
+type eventRequest struct {
+	session.Opening
+	session         string            // the one that the URL names instead of topics; empty: none
+	had             transport.EventID // of the client's last event; zero: none
+	heartbeatEvents bool
+}
+
+func (e EventStream) read() (eventRequest, error) {
+	q := parseQuery(e.Query)
+	r := eventRequest{session: q.one("session"), had: e.lastEventID(&q), heartbeatEvents: q.heartbeatEvents()}
+	r.Opening = q.opening(q.topics(), transport.Stream)
+	switch {
+	case r.session != "" && (len(r.Topics) > 0 || q.values.Has("client")):
+		q.fail(errSessionAlone)
+	case r.session == "" && len(r.Topics) == 0:
+		q.fail(noTopic("the stream"))
+	}
+	return r, q.err
+}
+
+// NamesSession reports whether the URL names a session instead of topics. If that ends, its
+// client cannot begin anew.
+func (e EventStream) NamesSession() bool {
+	q := parseQuery(e.Query)
+	return q.one("session") != ""
 }
 
 // LastEvent returns the id of the client's last event; zero: none, or it is invalid.
@@ -190,9 +211,13 @@ func (e EventStream) LastEvent() transport.EventID {
 
 // lastEventID reads the id of the client's last event. An EventSource sends it in a header
 // when it reconnects. A page that makes a new EventSource puts it in the query, which
-// later reconnects repeat, so the header is newer.
+// later reconnects repeat, so the header is newer. session=ID&ack=K in the query is the id
+// ~ID:K.
 func (e EventStream) lastEventID(q *query) transport.EventID {
-	text := q.one("last_event_id")
+	text, name := q.one("last_event_id"), q.one("session")
+	if name != "" && text == "" && q.values.Has("ack") {
+		text = string(transport.EventID{Session: name, Count: q.number("ack", 0, maxAck, 0)}.Append(nil))
+	}
 	if len(e.LastEventID) > 0 && e.LastEventID[0] != "" {
 		header := query{values: url.Values{"Last-Event-ID": e.LastEventID}}
 		text = header.one("Last-Event-ID")
@@ -202,39 +227,55 @@ func (e EventStream) lastEventID(q *query) transport.EventID {
 		return transport.EventID{}
 	}
 	id, err := transport.ParseEventID(text)
+	if err == nil && name != "" && id.Session != name {
+		err = errors.New("event id is not of this session")
+	}
 	q.fail(problemOf(err, wire.CodeInvalidPosition, "give the id of an event of this stream, or none"))
 	return id
 }
 
-func (a *App) openEvents(ctx context.Context, c *Caller, o session.Opening, had transport.EventID) (*session.Session, transport.Request, error) {
+func (a *App) openEvents(ctx context.Context, c *Caller, e *eventRequest) (*session.Session, transport.Request, error) {
 	r := transport.Request{Mode: transport.Stream, Format: frame.EventStream}
-	if had.Session != "" {
-		s, err := a.session(c, []byte(had.Session))
-		switch {
-		case err == nil && s.CanResume(had.Count):
-			r.Ack, r.Events = had.Count, transport.EventsReferringTo(s, had.Count)
-			return s, r, nil
-		case session.ClosedByClient(err):
-			return nil, r, err
+	if e.session != "" || e.had.Session != "" {
+		s, err := a.continueEvents(c, e)
+		if err == nil {
+			r.Ack, r.Events = e.had.Count, transport.EventsReferringTo(s, e.had.Count)
+		}
+		if err == nil || e.session != "" || session.ClosedByClient(err) {
+			return s, r, err
 		}
 	}
-	resume(o.Topics, had)
-	if transport.NeedSession(o.Topics) {
+	resume(e.Topics, e.had)
+	if transport.NeedSession(e.Topics) {
 		if err := a.cfg.Limiter.Admit(limit.Sessions, c.Who); err != nil {
 			return nil, r, err
 		}
-		o.Ack = true
-		s, _, err := a.openSession(ctx, c, o)
+		e.Ack = true
+		s, _, err := a.openSession(ctx, c, e.Opening)
 		if err == nil {
 			r.Events = transport.EventsReferringTo(s, 0)
 		}
 		return s, r, err
 	}
-	s, positions, err := a.cfg.Sessions.OpenEphemeral(o, time.Now())
+	s, positions, err := a.cfg.Sessions.OpenEphemeral(e.Opening, time.Now())
 	if err == nil {
 		r.Hello, r.Events = &wire.Hello{Positions: positions}, transport.EventsOf(positions)
 	}
 	return s, r, err
+}
+
+// continueEvents returns the session to continue, which the URL or the last event names.
+func (a *App) continueEvents(c *Caller, e *eventRequest) (*session.Session, error) {
+	s, err := a.session(c, []byte(cmp.Or(e.session, e.had.Session)))
+	switch {
+	case err != nil:
+		return nil, err
+	case e.had.Session == "" && s.Acks():
+		return nil, ackMissing()
+	case e.session == "" && !s.Acks():
+		return nil, errSessionUnknown // it keeps nothing to continue with
+	}
+	return s, s.CheckAck(e.had.Count)
 }
 
 // resume makes topics begin after the client's last event. A topic that the event does not

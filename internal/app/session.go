@@ -205,7 +205,7 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 // ackOf returns how many frames the client has of the session to continue.
 func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 	if len(r.Topics) > 0 || r.Client != "" {
-		return 0, wire.NewProblem(wire.CodeInvalidRequest, "subscribe after the connection is open", "session excludes topics and client")
+		return 0, errSessionAlone
 	}
 	switch {
 	case !s.Acks():
@@ -215,6 +215,8 @@ func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 	}
 	return *r.Ack, nil
 }
+
+var errSessionAlone = wire.NewProblem(wire.CodeInvalidRequest, "subscribe after the connection is open", "session excludes topics and client")
 
 // ReadSessionList reads a query for the list of sessions: how many, and in which order.
 func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Problem) {

@@ -51,7 +51,11 @@ const (
 	ofOneTopic idKind = "one topic"
 	ofSeveral  idKind = "several topics"
 	referring  idKind = "a reference"
+	attached   idKind = "a reference to an open session" // the URL names it, and no topic
 )
+
+// refer reports whether ids refer to a session.
+func (i idKind) refer() bool { return i == referring || i == attached }
 
 func (k *kit) eventSource(query url.Values) *eventSource {
 	e := &eventSource{kit: k, http: k.client, query: query, retry: 3 * time.Second}
@@ -202,7 +206,7 @@ func (e *eventSource) check(ev event) {
 	switch {
 	case c.Hello != nil:
 		e.session = c.Hello.Session
-		if e.ids == referring {
+		if e.ids.refer() {
 			e.recount(ev.id)
 			return
 		}
@@ -212,7 +216,7 @@ func (e *eventSource) check(ev event) {
 		}
 	case c.End != nil:
 		require.Equal(e, e.lastID, ev.id, "it has no more than it had")
-	case e.ids == referring:
+	case e.ids.refer():
 		e.count++
 		require.Equal(e, fmt.Sprintf("~%s:%d", e.session, e.count), ev.id)
 	case e.ids == ofOneTopic:
@@ -304,8 +308,16 @@ func (s *sseSystem) Subscribe(o transporttest.Opening) (transporttest.Subscriber
 	if len(o.Topics) > 1 && e.ids == ofOneTopic {
 		e.ids = ofSeveral
 	}
-	if len(e.query.Encode()) > 2<<10 {
+	if len(e.query.Encode()) > 2<<10 && !e.ids.refer() {
 		e.ids = referring
+	}
+	var opened wire.SessionOpened
+	if s.ids == attached {
+		var err error
+		if opened, err = s.openFor(o.Topics, o.Client); err != nil {
+			return nil, err
+		}
+		e.query = attaching(opened.Session, 0)
 	}
 	sub := &sseSubscriber{eventSource: e}
 	ev, err := e.next()
@@ -321,7 +333,15 @@ func (s *sseSystem) Subscribe(o transporttest.Opening) (transporttest.Subscriber
 		return nil, c.End
 	}
 	sub.told, sub.had = c.Hello.Positions, []string{e.lastID}
+	if s.ids == attached {
+		sub.told = opened.Positions
+	}
 	return sub, nil
+}
+
+// attaching returns a query for a session of which the client has count frames.
+func attaching(session string, count uint64) url.Values {
+	return url.Values{"session": {session}, "ack": {strconv.FormatUint(count, 10)}}
 }
 
 // queryOf returns a query for topics. It adds a topic or pattern that makes the daemon
@@ -358,10 +378,32 @@ func (s *sseSubscriber) Next() (wire.Content, error) {
 
 func (s *sseSubscriber) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
 	s.Helper()
-	if s.ids != referring {
+	if !s.ids.refer() {
 		return nil, errors.ErrUnsupported
 	}
 	return s.changeSession(s.session, add, remove)
+}
+
+// Leaves implements transporttest.SessionHolder.
+func (s *sseSubscriber) Leaves() bool { return false }
+
+// End implements transporttest.SessionHolder.
+func (s *sseSubscriber) End() error {
+	if !s.ids.refer() {
+		return errors.ErrUnsupported
+	}
+	s.endSession(s.session)
+	return nil
+}
+
+// Rival implements transporttest.SessionHolder.
+func (s *sseSubscriber) Rival() (transporttest.Subscriber, error) {
+	if !s.ids.refer() {
+		return nil, errors.ErrUnsupported
+	}
+	e := s.kit.eventSource(attaching(s.session, s.count))
+	e.ids = attached
+	return &sseSubscriber{eventSource: e}, nil
 }
 
 // Return forgets the last frames. The next call of Next reconnects with the id of an

@@ -42,7 +42,7 @@ func TestEveryModeDeliversTheSame(t *testing.T) {
 }
 
 func TestAnEventStreamDeliversTheSame(t *testing.T) {
-	for i, ids := range []idKind{ofOneTopic, ofSeveral, referring} {
+	for i, ids := range []idKind{ofOneTopic, ofSeveral, referring, attached} {
 		if exhaustive.On() || i%2 == 1 {
 			t.Run("by "+string(ids), func(t *testing.T) { sseSuite(t, ids, 0) })
 		}

@@ -37,7 +37,7 @@ func mayReconnect(r *http.Request, p *wire.Problem) bool {
 	case r.Method != http.MethodGet, r.URL.Path != ssePath:
 		return false
 	case p.Status == http.StatusConflict, p.Status == http.StatusGone: // its session was replaced or ended just now
-		return true
+		return !eventStreamOf(r).NamesSession()
 	}
 	return p.Status == http.StatusTooManyRequests || p.Status >= http.StatusInternalServerError
 }

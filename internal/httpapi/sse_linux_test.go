@@ -111,6 +111,32 @@ func TestAHeartbeatOfTheLaneCanBeAnEvent(t *testing.T) {
 	})
 }
 
+// An EventSource attaches to an open session on the lane, reconnects with its last event's
+// id, and leaves the session to a poll. Nothing is lost or repeated.
+func TestAnEventStreamOfTheLaneAttachesToASession(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
+		k := newLaneKit(t, way)
+		id := k.openA()
+		e := k.eventSource(attaching(id, 0))
+		e.ids, e.hurries, e.every = attached, true, 7
+		e.hello()
+		require.Equal(t, 1, k.onLane())
+		for n := 1; n <= 50; n++ {
+			k.tell(n, n, 10)
+			e.want("a" + strconv.Itoa(n))
+		}
+		e.leave()
+		e.cut()
+		k.wantOnLane(0)
+		k.tell(51, 51, 10)
+		_, text := k.get("GET", "/v1/sessions/"+id+"/poll?ack=50", "")
+		require.Contains(t, text, ":51\"")
+		for query, code := range map[string]wire.Code{"&ack=49": wire.CodeStaleAck, "&ack=99": wire.CodeAckBeyondSent, "": wire.CodeInvalidRequest} {
+			k.wantProblem(code, "GET", "/v1/sse?session="+id+query, "")
+		}
+	})
+}
+
 // As TestNothingIsLostWhereverAnEventStreamIsCut, where the lane answers.
 func TestNothingIsLostWhereverAnEventStreamOfTheLaneIsCut(t *testing.T) {
 	onBothWaysOfAllKinds(t, func(t *testing.T, way lane.Way, ids idKind) {

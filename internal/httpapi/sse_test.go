@@ -245,6 +245,128 @@ func TestAnEventIDOfAnEndedSessionGivesGaps(t *testing.T) {
 	}
 }
 
+// An EventSource attaches to a session that was opened and polled before. Its ids are the
+// same as those of a stream whose last event refers to the session. Afterwards the session
+// is polled again. Nothing is lost or repeated.
+func TestAnEventStreamAttachesToAnOpenSession(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		id := k.openA()
+		k.speak("a", "a", "a")
+		polled := func(ack int) string {
+			_, text := k.get("GET", fmt.Sprintf("/v1/sessions/%s/poll?ack=%d&mode=single", id, ack), "")
+			return text
+		}
+		require.Contains(k, polled(0), ":1\"")
+		e := k.eventSource(attaching(id, 1))
+		e.ids = attached
+		require.Equal(k, id, e.hello().Session)
+		require.Equal(k, "~"+id+":1", e.lastID)
+		e.want("a2", "a3")
+		_, err := k.changeSession(id, []wire.Start{{Topic: "b"}}, nil)
+		require.NoError(k, err)
+		k.speak("b")
+		e.want("b1")
+
+		e.cut()
+		k.speak("a")
+		e.lastID = fmt.Sprintf("~%s:%d", id, 2) // and so the header beats ack=1
+		e.want("a3", "b1", "a4")
+		e.leave()
+		e.cut()
+		synctest.Wait()
+		require.Contains(k, polled(4), ":4\"")
+
+		again := k.eventSource(url.Values{"topic": {"x.>"}, "last_event_id": {"~" + id + ":5"}})
+		again.ids = referring
+		defer func() { again.leave(); again.cut() }()
+		require.Equal(k, id, again.hello().Session, "another way to name the same")
+		require.Equal(k, "~"+id+":5", again.lastID)
+	})
+}
+
+// A session without acks is attached without ack.
+func TestAnEventStreamAttachesToASessionWithoutAcks(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		id := k.open(`{"topics":["a"],"ack":false}`).Session
+		e := k.eventSource(url.Values{"session": {id}})
+		e.ids = attached
+		defer func() { e.leave(); e.cut() }()
+		e.hello()
+		k.speak("a", "a")
+		e.want("a1", "a2")
+		e.cut()
+		synctest.Wait()
+		k.speak("a")
+		e.want("a3")
+	})
+}
+
+// A stream that names a session cannot begin anew without it. So each problem of the
+// session has its status, which stops the EventSource.
+func TestAnEventStreamIsNotAttached(t *testing.T) {
+	sseStory(t, settings{session: session.Config{InactivityTimeout: time.Minute}}, func(k *kit) {
+		inactive := k.openA()
+		time.Sleep(2 * time.Minute)
+		k.cfg.Sessions.Sweep(time.Now())
+		id := k.openA()
+		k.speak("a", "a")
+		k.get("GET", "/v1/sessions/"+id+"/poll?ack=0", "")
+		k.get("GET", "/v1/sessions/"+id+"/poll?ack=1&mode=single", "")
+		at := "/v1/sse?session=" + id
+		for query, code := range map[string]wire.Code{
+			at:                                  wire.CodeInvalidRequest,
+			at + "&ack=one":                     wire.CodeInvalidRequest,
+			at + "&ack=-1":                      wire.CodeInvalidRequest,
+			at + "&ack=1&ack=1":                 wire.CodeInvalidRequest,
+			at + "&ack=1&topic=a":               wire.CodeInvalidRequest,
+			at + "&ack=1&client=me":             wire.CodeInvalidRequest,
+			at + "&ack=1&session=" + id:         wire.CodeInvalidRequest,
+			at + "&ack=0":                       wire.CodeStaleAck,
+			at + "&ack=3":                       wire.CodeAckBeyondSent,
+			at + "&last_event_id=~" + id + ":3": wire.CodeAckBeyondSent,
+			at + "&last_event_id=a@k3:1":        wire.CodeInvalidPosition,
+			at + "&last_event_id=~" + inactive + ":1": wire.CodeInvalidPosition,
+			"/v1/sse?session=nobody&ack=0":            wire.CodeSessionUnknown,
+			"/v1/sse?session=%0Adata:%20x&ack=0":      wire.CodeInvalidPosition,
+			"/v1/sse?session=" + inactive + "&ack=0":  wire.CodeSessionEnded,
+		} {
+			k.wantProblem(code, "GET", query, "")
+		}
+		k.wantProblem(wire.CodeInvalidPosition, "GET", at+"&ack=1", "", "Last-Event-ID: a@k3:1")
+		k.wantProblem(wire.CodeInvalidPosition, "GET", at+"&ack=1", "", "Last-Event-ID: ~"+inactive+":1")
+		k.wantProblem(wire.CodeStaleAck, "GET", at+"&ack=1", "", "Last-Event-ID: ~"+id+":0")
+
+		e := k.eventSource(attaching(id, 1))
+		e.ids = attached
+		defer func() { e.leave(); e.cut() }()
+		e.want("a2")
+		k.endSession(id)
+		_, err := e.nextFrame()
+		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
+		_, err = e.next()
+		require.EqualError(k, err, "stopped at status 204")
+	})
+}
+
+// A refusal that may pass is sent within the stream. It repeats what the client has, in the
+// form of an event id.
+func TestAnAttachingEventSourceRetries(t *testing.T) {
+	rates := limit.Rates{limit.Polls: {limit.All: {PerSecond: 0.1, Burst: 1}}}
+	sseStory(t, settings{limits: limit.Config{Rates: rates}}, func(k *kit) {
+		k.get("GET", "/v1/poll?topic=a", "")
+		id := k.openA()
+		status, answer := k.refused("session="+id+"&ack=7", "")
+		require.Equal(k, http.StatusOK, status)
+		require.Contains(k, answer, "\nid: ~"+id+":7\n")
+		_, answer = k.refused("session=%0Adata:%20x&ack=7", "")
+		require.Regexp(k, `^retry: \d+\nevent: end\ndata: `, answer, "nothing is given back that was not read")
+		k.cfg.Sessions.BeginDrain(goingAway()).End(math.MaxInt)
+		status, answer = k.refused("session="+id+"&ack=0", "")
+		require.Equal(k, http.StatusOK, status)
+		require.Contains(k, answer, `"draining"`)
+	})
+}
+
 // The bound on unacknowledged frames does not stop a client that never reconnects: the
 // window slides.
 func TestAnEventStreamWithASessionNeedsNoAcks(t *testing.T) {
@@ -518,5 +640,7 @@ func TestAnEventSourceReconnectsAfterRefusalsThatMayPass(t *testing.T) {
 		p := wire.NewProblem(code, "", "")
 		require.Equal(t, may[code], mayReconnect(httptest.NewRequest(http.MethodGet, ssePath, nil), p), code)
 		require.False(t, mayReconnect(httptest.NewRequest(http.MethodGet, "/v1/poll", nil), p), code)
+		ofSession := code == wire.CodeStaleAck || code == wire.CodePollReplaced || code == wire.CodeSessionEnded
+		require.Equal(t, may[code] && !ofSession, mayReconnect(httptest.NewRequest(http.MethodGet, ssePath+"?session=s1&ack=0", nil), p), code)
 	}
 }

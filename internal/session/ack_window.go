@@ -25,11 +25,18 @@ func (f *sent) position() wire.Position {
 	return wire.Position{Topic: f.sub.joined.Topic(), Epoch: f.sub.epoch, Offset: f.offset}
 }
 
-// CanResume reports whether a poll that has the first ack frames could begin.
-func (s *Session) CanResume(ack uint64) bool {
+// CheckAck returns the problem that a poll with this ack would get, or nil: stale_ack,
+// ack_beyond_sent, or that with which the session ended. It changes nothing.
+func (s *Session) CheckAck(ack uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ended == nil && s.acks && s.acked <= ack && ack <= s.sent
+	switch {
+	case s.ended != nil:
+		return s.ended
+	case !s.acks:
+		return nil
+	}
+	return s.checkAckLocked(ack)
 }
 
 // Ack acks the first n frames while a poll lasts. Acks may be repeated. The error is a
@@ -63,6 +70,14 @@ func (s *Session) Ack(n uint64) error {
 
 // ackLocked acks the first ack frames.
 func (s *Session) ackLocked(ack uint64) error {
+	err := s.checkAckLocked(ack)
+	if err == nil {
+		s.ackOldestLocked(int(ack - s.acked))
+	}
+	return err
+}
+
+func (s *Session) checkAckLocked(ack uint64) error {
 	switch {
 	case ack < s.acked:
 		return wire.NewProblem(wire.CodeStaleAck, "if no newer poll is yours, open a session from your positions",
@@ -71,7 +86,6 @@ func (s *Session) ackLocked(ack uint64) error {
 		return wire.NewProblem(wire.CodeAckBeyondSent, "ack the number of frames that this session has sent you",
 			"ack=%d, but the session has sent %d frames", ack, s.sent)
 	}
-	s.ackOldestLocked(int(ack - s.acked))
 	return nil
 }
 

@@ -179,10 +179,10 @@ func TestASlidingWindowNeverBlocksAndCanBeResumed(t *testing.T) {
 			require.Equal(k, span("a", n, n), k.takes(p, 10))
 		}
 		p.Done(time.Now())
-		require.True(k, s.CanResume(90))
-		require.True(k, s.CanResume(100))
-		require.False(k, s.CanResume(100-17), "beyond the window")
-		require.False(k, s.CanResume(101), "it was not sent")
+		require.NoError(k, s.CheckAck(90))
+		require.NoError(k, s.CheckAck(100))
+		require.ErrorIs(k, s.CheckAck(100-17), &wire.Problem{Code: wire.CodeStaleAck}, "beyond the window")
+		require.ErrorIs(k, s.CheckAck(101), &wire.Problem{Code: wire.CodeAckBeyondSent}, "it was not sent")
 
 		p = k.slide(s, 90)
 		k.publishN("a", 2)
@@ -190,7 +190,7 @@ func TestASlidingWindowNeverBlocksAndCanBeResumed(t *testing.T) {
 		require.Equal(k, span("a", 95, 100), k.takes(p, 6))
 		require.Equal(k, span("a", 101, 102), k.takes(p, 10))
 		p.Done(time.Now())
-		require.False(k, s.CanResume(89), "it said that it had more")
+		require.Error(k, s.CheckAck(89), "it said that it had more")
 		require.Equal(k, span("a", 98, 102), k.poll(s, 97), "and with acks, as any session")
 	})
 }
@@ -202,9 +202,9 @@ func TestOneTakeFitsIntoASlidingWindow(t *testing.T) {
 		k.publishN("a", 30)
 		p := k.slide(s, 0)
 		require.Equal(k, span("a", 1, 7), k.takes(p, 1000))
-		require.True(k, s.CanResume(0))
+		require.NoError(k, s.CheckAck(0))
 		require.Equal(k, span("a", 8, 14), k.takes(p, 1000))
-		require.True(k, s.CanResume(7))
+		require.NoError(k, s.CheckAck(7))
 		l := k.registry.List(1, ByLag, time.Now())
 		require.NotEqual(k, waitAck, l.Sessions[0].Why, "it waits for no ack")
 		p.Done(time.Now())
@@ -221,21 +221,21 @@ func TestASlidingWindowShrinksOnReload(t *testing.T) {
 		k.registry.Reload(Config{Unacked: 4})
 		k.publishN("a", 1)
 		require.Equal(k, "a21", k.takes(p, 64))
-		require.True(k, s.CanResume(20))
-		require.False(k, s.CanResume(16))
+		require.NoError(k, s.CheckAck(20))
+		require.Error(k, s.CheckAck(16))
 		p.Done(time.Now())
 	})
 }
 
-func TestOnlyASessionWithAcksCanResume(t *testing.T) {
+func TestAnAckIsCheckedOnlyWhereItCounts(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		trusting, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
-		require.False(k, trusting.CanResume(0))
+		require.NoError(k, trusting.CheckAck(99), "a session without acks ignores them")
 		s := k.open("a")
-		require.True(k, s.CanResume(0))
+		require.NoError(k, s.CheckAck(0))
 		k.registry.End(s)
-		require.False(k, s.CanResume(0))
+		require.True(k, ClosedByClient(s.CheckAck(0)))
 		_, err = k.registry.Get([]byte(s.ID()))
 		require.True(k, ClosedByClient(err))
 		_, err = k.registry.Get([]byte("nobody"))
