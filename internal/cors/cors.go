@@ -2,7 +2,12 @@
 // headers for their browsers (Fetch standard, section "CORS protocol").
 package cors
 
-import "net/http"
+import (
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+)
 
 // Every allows all origins, if it is alone in the list.
 const Every = "*"
@@ -11,20 +16,21 @@ const Every = "*"
 const Expose = "Retry-After"
 
 // A Policy allows no origins, some, or all. It gives each origin an index: requests with
-// the same index get the same headers. It is immutable.
+// the same index get the same headers. All methods may be called concurrently.
 type Policy struct {
 	allowed    []string       // by index: the allowed origin in answers; empty: none
 	index      map[string]int // of the listed origins
 	protection http.CrossOriginProtection
+	refusals   *refusals
 }
 
 // New returns a policy that allows these origins. They are written as a browser sends
-// them, scheme://host[:port], or are Every alone.
-func New(origins []string) *Policy {
+// them, scheme://host[:port], or are Every alone. log gets the origins that are refused.
+func New(origins []string, log *zap.Logger) *Policy {
 	if len(origins) == 1 && origins[0] == Every {
 		return &Policy{allowed: []string{Every}}
 	}
-	p := &Policy{allowed: []string{""}, index: make(map[string]int, len(origins))}
+	p := &Policy{allowed: []string{""}, index: make(map[string]int, len(origins)), refusals: newRefusals(log)}
 	for _, origin := range origins {
 		if err := p.protection.AddTrustedOrigin(origin); err != nil {
 			panic("BUG: an origin was not validated: " + err.Error())
@@ -76,4 +82,23 @@ func (p *Policy) Check(r *http.Request) error {
 		return nil
 	}
 	return p.protection.Check(r)
+}
+
+// CheckPage returns an error if r comes from a page whose origin is neither the daemon's own
+// nor allowed, whatever r asks for.
+func (p *Policy) CheckPage(r *http.Request) error {
+	if p.Allows(r.Header.Get("Origin")) {
+		return nil
+	}
+	asked := *r
+	asked.Method = http.MethodPost
+	return p.Check(&asked)
+}
+
+// LogRefused logs an origin whose page was refused, or may not read an answer: once a
+// minute each, and at most maxRefused in a minute.
+func (p *Policy) LogRefused(origin string) {
+	if !p.Allows(origin) {
+		p.refusals.add(origin, time.Now())
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 )
 
 func announced(p *Policy, origin string) http.Header {
@@ -14,7 +15,7 @@ func announced(p *Policy, origin string) http.Header {
 }
 
 func TestNoOriginIsAllowedUnlessOneIsNamed(t *testing.T) {
-	p := New(nil)
+	p := New(nil, zap.NewNop())
 	require.Equal(t, 1, p.Indices())
 	require.Zero(t, p.Index("https://app.example"))
 	require.False(t, p.Allows("https://app.example"))
@@ -23,7 +24,7 @@ func TestNoOriginIsAllowedUnlessOneIsNamed(t *testing.T) {
 }
 
 func TestOnlyAllowedOriginsGetCORSHeaders(t *testing.T) {
-	p := New([]string{"https://app.example", "http://localhost:3000"})
+	p := New([]string{"https://app.example", "http://localhost:3000"}, zap.NewNop())
 	require.Equal(t, 3, p.Indices())
 	for _, origin := range []string{"https://app.example", "http://localhost:3000"} {
 		require.True(t, p.Allows(origin))
@@ -37,7 +38,7 @@ func TestOnlyAllowedOriginsGetCORSHeaders(t *testing.T) {
 }
 
 func TestEveryOriginIsAnsweredAlike(t *testing.T) {
-	p := New([]string{Every})
+	p := New([]string{Every}, zap.NewNop())
 	require.Equal(t, 1, p.Indices())
 	for _, origin := range []string{"", "null", "https://app.example"} {
 		require.True(t, p.Allows(origin))

@@ -276,6 +276,73 @@ func TestOtherOptionsRequestsAreNoPreflight(t *testing.T) {
 	}
 }
 
+// refusedOrigins returns the origins that were logged as refused, in order.
+func (d *running) refusedOrigins() (origins []string) {
+	for _, e := range d.logged.All() {
+		if strings.Contains(e.Message, "cors.origins") {
+			origins = append(origins, fmt.Sprint(e.ContextMap()["origin"]))
+		}
+	}
+	return origins
+}
+
+// Whatever a refused page asks for, its origin is logged once. Allowed pages, those of the
+// daemon's own origin, and other clients are not logged.
+func TestTheOriginOfARefusedPageIsLogged(t *testing.T) {
+	const upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+	for _, lane := range everyWay {
+		t.Run(lane, func(t *testing.T) {
+			d := startCORS(t, lane, someOrigins...)
+			session := d.open(`"a"`).Session
+			for _, page := range []string{appPage, localPage, noPage} {
+				d.visit(page)
+			}
+			own := []string{"Origin: http://pubsubd.example", "Sec-Fetch-Site: same-origin"}
+			for _, request := range []string{
+				from(noPage, "POST /v1/topics/a/messages", "1", own...), from(noPage, "GET /v1/poll?topic=a", "", own...),
+				from(noPage, "POST /v1/topics/a/messages", "1", own[0]), from(noPage, "GET /v1/ws", "", own[0], upgrade),
+			} {
+				dialRaw(t, d.PublicAddr(), aMinute).ask(request)
+			}
+			require.Empty(t, d.refusedOrigins())
+
+			var want []string
+			for i, request := range []string{
+				"GET /v1/poll?topic=a", "GET /v1/sse?topic=a", "GET /v1/topics", "GET /v1/nothing", "POST /v1/topics/a/messages", "DELETE /v1/sessions/" + session,
+				"OPTIONS /v1/sessions", "GET /v1/ws",
+			} {
+				page, line := fmt.Sprintf("https://evil-%d.example", i), ""
+				switch {
+				case strings.HasPrefix(request, "OPTIONS"):
+					line = "Access-Control-Request-Method: POST"
+				case strings.HasSuffix(request, "/ws"):
+					line = upgrade
+				default:
+					line = "Accept: */*"
+				}
+				for range 3 {
+					dialRaw(t, d.PublicAddr(), aMinute).ask(from(page, request, "", line))
+				}
+				want = append(want, page)
+				require.Equal(t, want, d.refusedOrigins(), request)
+			}
+		})
+	}
+}
+
+// A proxy sends the poll of a refused page on a connection of the lane.
+func TestTheOriginOfARefusedPageOnTheLaneIsLogged(t *testing.T) {
+	for _, lane := range lanes {
+		d := startCORS(t, lane, someOrigins...)
+		proxy := dialRaw(t, d.PublicAddr(), aMinute)
+		for _, page := range []string{noPage, evilPage, evilPage, appPage} {
+			proxy.ask(from(page, "GET /v1/poll?topic=a", ""))
+		}
+		require.Greater(t, d.calls("poll", "lane"), 2, "the lane read all but the first")
+		require.Equal(t, []string{evilPage}, d.refusedOrigins())
+	}
+}
+
 // net/http answers a preflight on a connection of the lane. The lane serves the next
 // poll.
 func TestAPreflightBetweenPolls(t *testing.T) {

@@ -122,6 +122,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		App: d.app, Limiter: limiter, Polls: d.polls, Metrics: m,
 		Way:     lane.Way(cfg.Lane),
 		Origins: cfg.Origins,
+		Log:     log,
 	})
 	d.tcp = transport.NewPort(d.api.Lane)
 	d.public = d.server(d.api)

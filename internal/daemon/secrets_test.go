@@ -92,7 +92,7 @@ func awkward(session string) []string {
 	add("POST", publish, "Content-Type: "+secretPayload+"\r\n", "1")
 	add("POST", publish, "Content-Encoding: "+secretPayload+"\r\n", "1")
 	add("POST", publish, "Idempotency-Key: \""+secretKey+"\r\n", "1")
-	add("POST", publish, "Origin: https://"+secretPayload+".example\r\n", "1")
+	add("POST", publish, "Origin: https://refused.example/"+secretPayload+"\r\n", "1")
 	add("POST", publish+"&token="+secretToken, asJSON, "1")
 	add("POST", publish+"&ttl="+secretPayload, asJSON, "1")
 	add("POST", "/v1/topics/"+secretPayload+"..b/messages", asJSON, "1")

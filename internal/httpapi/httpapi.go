@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/gorilla/mux"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -37,6 +38,9 @@ type Config struct {
 
 	// Origins are the other origins whose pages may use the API; see cors.New.
 	Origins []string
+
+	// Log gets the origins whose pages are refused.
+	Log *zap.Logger
 }
 
 // An API is the handler of the public listener. All methods may be called concurrently.
@@ -52,7 +56,7 @@ type API struct {
 
 // New returns an API made of cfg.
 func New(cfg Config) *API {
-	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins)}
+	a := &API{Config: cfg, router: mux.NewRouter().SkipClean(true), origins: cors.New(cfg.Origins, cfg.Log)}
 	r := a.router
 	v1 := r.PathPrefix("/v1").Subrouter()
 	a.route(v1, "/topics", methods{"GET": a.listTopics})
@@ -148,7 +152,9 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 		}
 		return a.answerPreflight(w, r)
 	case a.origins.Check(r) != nil:
-		return a.App.Reject(c, errOrigin("change anything"))
+		return a.App.Reject(c, a.errOrigin(r, "change anything"))
+	case r.Method == http.MethodGet && r.Header["Origin"] != nil && a.origins.CheckPage(r) != nil:
+		a.origins.LogRefused(r.Header.Get("Origin")) // its browser hides the answer
 	}
 	return serve(w, r, c)
 }

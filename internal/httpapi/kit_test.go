@@ -66,7 +66,7 @@ type parts struct {
 func (p parts) newAPI() *API {
 	return New(Config{
 		App: app.New(p.Config), Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
-		Way: p.Lane, Origins: p.Origins,
+		Way: p.Lane, Origins: p.Origins, Log: p.Log,
 	})
 }
 

@@ -22,7 +22,7 @@ const preflightSeconds = "7200"
 // Authorization here.
 func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	if !a.origins.Allows(r.Header.Get("Origin")) {
-		return errOrigin("send this request")
+		return a.errOrigin(r, "send this request")
 	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
@@ -31,8 +31,9 @@ func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	return a.writeNothing(w)
 }
 
-// errOrigin refuses an action to a page of another origin.
-func errOrigin(what string) error {
+// errOrigin refuses an action to a page of another origin, and logs the origin.
+func (a *API) errOrigin(r *http.Request, what string) error {
+	a.origins.LogRefused(r.Header.Get("Origin"))
 	return wire.NewProblem(wire.CodeForbidden,
 		"serve the page from the daemon's own origin, through a proxy that forwards Host, or allow its origin in the daemon's setting cors.origins",
 		"a page of another origin cannot %s", what)

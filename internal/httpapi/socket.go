@@ -63,10 +63,8 @@ func (a *API) checkUpgrade(r *http.Request) error {
 	if err := checkExtensions(h["Sec-Websocket-Extensions"]); err != nil {
 		return err
 	}
-	asked := *r
-	asked.Method = http.MethodPost // clients publish on WebSockets
-	if a.origins.Check(&asked) != nil {
-		return errOrigin("open a WebSocket")
+	if a.origins.CheckPage(r) != nil { // clients publish on WebSockets
+		return a.errOrigin(r, "open a WebSocket")
 	}
 	return nil
 }

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/cors"
 )
 
 func newParser(origins ...string) *parser {
-	return &parser{lane: &Lane{fields: newFieldCache(), cfg: Config{Origins: cors.New(origins)}}}
+	return &parser{lane: &Lane{fields: newFieldCache(), cfg: Config{Origins: cors.New(origins, zap.NewNop())}}}
 }
 
 const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"
@@ -153,7 +154,7 @@ func wantPasses(t *testing.T, lines string, origins []string, want bool) {
 	f := newParser(origins...).fieldsOf([]byte(block + "\r\n"))
 	require.NotNil(t, f, lines)
 	require.Equal(t, want, f.mayPublish, "%s, where %v may", lines, origins)
-	check := cors.New(origins).Check(&http.Request{Method: "POST", Host: "h", Header: head})
+	check := cors.New(origins, zap.NewNop()).Check(&http.Request{Method: "POST", Host: "h", Header: head})
 	require.Equal(t, check == nil, want, "as net/http: %s, where %v may", lines, origins)
 }
 

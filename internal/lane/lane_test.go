@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/memory"
@@ -17,7 +18,7 @@ import (
 func TestReloadChangesOnlyTheWriteTimeout(t *testing.T) {
 	m := metrics.New("test")
 	polls := transport.New(transport.Config{}, wire.Limits{}, memory.New(memory.DefaultBudget, nil, m), m)
-	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil)})
+	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil, zap.NewNop())})
 	defer l.Close()
 	for _, timeout := range []time.Duration{30 * time.Second, 7 * time.Second} {
 		polls.Reload(transport.Config{WriteTimeout: timeout}, wire.Limits{})

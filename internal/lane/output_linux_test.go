@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -27,7 +28,7 @@ import (
 func laneForOutputs() *Lane {
 	m := metrics.New("test")
 	account := memory.New(1<<30, nil, m)
-	return &Lane{cfg: Config{Metrics: m, Origins: cors.New(nil), Polls: transport.New(transport.Config{}, wire.Limits{}, account, m)}}
+	return &Lane{cfg: Config{Metrics: m, Origins: cors.New(nil, zap.NewNop()), Polls: transport.New(transport.Config{}, wire.Limits{}, account, m)}}
 }
 
 // nobody is an owner of unread bytes without an address.

@@ -172,6 +172,9 @@ func (c *conn) accept(r *request, blanks int) {
 	c.requests.served++
 	c.requests.blanks = blanks
 	c.origin = r.fields.originIndex
+	if !r.fields.mayPublish {
+		c.lane.cfg.Origins.LogRefused(r.fields.origin) // its browser hides the answer
+	}
 	c.consume(r.length)
 }
 

@@ -1,0 +1,79 @@
+package cors
+
+import (
+	"net/url"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// refusals logs each refused origin once a minute. A page sees only the browser's generic
+// error, so the operator has to be told. All methods may be called concurrently.
+type refusals struct {
+	log *zap.Logger
+
+	mu     sync.Mutex           // guards logged
+	logged map[string]time.Time // when each origin was logged; at most maxRefused
+}
+
+const (
+	// refusedEvery is how often the same origin is logged.
+	refusedEvery = time.Minute
+
+	// maxRefused bounds the origins that are logged in a minute: any client can send any.
+	maxRefused = 100
+
+	// maxOriginBytes is enough for a scheme, a DNS name of 253 bytes, and a port.
+	maxOriginBytes = 300
+)
+
+func newRefusals(log *zap.Logger) *refusals {
+	return &refusals{log: log.Named("cors"), logged: make(map[string]time.Time)}
+}
+
+// add logs an origin if that is due.
+func (r *refusals) add(origin string, now time.Time) {
+	if !isOrigin(origin) || !r.isDue(origin, now) {
+		return
+	}
+	why := "a page was refused: to allow its origin, add it to cors.origins; http://localhost and http://127.0.0.1 are different origins, and so are different ports"
+	if origin == opaque {
+		why = "a page without an origin was refused, such as one opened from a file: serve it over HTTP and add its origin to cors.origins"
+	}
+	r.log.Warn(why, zap.String("origin", origin))
+}
+
+// isDue reports whether to log an origin, and notes that it was logged.
+func (r *refusals) isDue(origin string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at, ok := r.logged[origin]; ok && now.Sub(at) < refusedEvery {
+		return false
+	}
+	if len(r.logged) >= maxRefused {
+		for other, at := range r.logged {
+			if now.Sub(at) >= refusedEvery {
+				delete(r.logged, other)
+			}
+		}
+		if len(r.logged) >= maxRefused {
+			return false
+		}
+	}
+	r.logged[origin] = now
+	return true
+}
+
+// opaque is the Origin of a page that has none, such as a file or a sandboxed frame.
+const opaque = "null"
+
+// isOrigin reports whether a browser sends such an Origin. Anything else could be a secret
+// that a client put into the wrong header.
+func isOrigin(text string) bool {
+	if text == opaque {
+		return true
+	}
+	u, err := url.Parse(text)
+	return err == nil && len(text) <= maxOriginBytes && u.Host != "" && u.Scheme+"://"+u.Host == text
+}
