@@ -210,7 +210,7 @@ func (s *subscribing) printItem(item pubsub.Item) error {
 	case s.json:
 		_, err = s.out.Write(wire.Content{Message: item.Message}.AppendJSON(nil))
 	case item.Gap != nil:
-		fmt.Fprintf(s.notes, "pubsubd: gap (%s): the messages after %s up to %s are lost\n", item.Gap.Reason, item.Gap.After, item.Gap.Position)
+		fmt.Fprintf(s.notes, "pubsubd: gap (%s): %v\n", item.Gap.Reason, item.Gap)
 	default:
 		_, err = fmt.Fprintln(s.out, line(item.Message))
 	}

@@ -91,7 +91,7 @@ func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
 		if err := os.Rename(f.path, aside); err != nil {
 			return fmt.Errorf("state: %w", err)
 		}
-		log.Warn("the state file cannot be read and was moved aside: a new epoch begins, and subscribers are told a gap",
+		log.Warn("the state file cannot be read and was moved aside: a new epoch begins, and subscribers are told that the server restarted and messages may be missing",
 			zap.String("moved_to", aside), zap.Error(f.damage))
 	default:
 		if err := os.Remove(f.path); err != nil {

@@ -103,7 +103,7 @@ func (c *content) frame(f wire.Content) error {
 		return c.message(f.Message)
 	case f.Gap != nil:
 		c.tally.gaps++
-		return fmt.Errorf("%w: a gap, %s, from %s to %s", errLost, f.Gap.Reason, f.Gap.After, f.Gap.Position)
+		return fmt.Errorf("%w: a gap (%s): %v", errLost, f.Gap.Reason, f.Gap)
 	case f.Hello != nil:
 		c.hello = true
 	case f.End != nil:

@@ -47,7 +47,7 @@ func Example() {
 			log.Fatal(err)
 		}
 		if item.Gap != nil {
-			fmt.Println("lost up to", item.Gap.Position, "because", item.Gap.Reason)
+			fmt.Println(item.Gap)
 			continue
 		}
 		fmt.Println(item.Message.Position, string(item.Message.Data))

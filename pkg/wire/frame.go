@@ -56,12 +56,21 @@ func (c Content) AppendCBOR(dst []byte) []byte {
 }
 
 // A Gap announces loss: the messages of Topic after After, up to and including Position,
-// will not be delivered. Delivery continues after Position.
+// will not be delivered. With GapRestarted, nobody knows which messages were after After.
+// Delivery continues after Position.
 type Gap struct {
 	Topic    string    `json:"topic"`
 	Reason   GapReason `json:"reason"`
 	After    Position  `json:"after"`
 	Position Position  `json:"position"`
+}
+
+// String says in a sentence what is missing.
+func (g Gap) String() string {
+	if g.Reason == GapRestarted {
+		return fmt.Sprintf("the server restarted; messages after %s may be missing", g.After)
+	}
+	return fmt.Sprintf("the messages after %s up to %s are lost", g.After, g.Position)
 }
 
 // GapReason says why messages were lost. The list is frozen; it only grows.
@@ -73,7 +82,7 @@ const (
 	GapEvicted   GapReason = "evicted"   // replaced in the history by newer messages, or forgotten with their topic
 	GapSlow      GapReason = "slow"      // the subscriber fell behind, further than the history reaches
 	GapConflated GapReason = "conflated" // replaced by newer messages with the same key
-	GapRestarted GapReason = "restarted" // the position is of another epoch, or ahead of the topic
+	GapRestarted GapReason = "restarted" // the server restarted: the position is of another epoch, or ahead of the topic
 	GapDeleted   GapReason = "deleted"   // the topic's history was emptied
 )
 

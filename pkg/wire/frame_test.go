@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	fxcbor "github.com/fxamacker/cbor/v2"
@@ -19,6 +20,16 @@ func TestGapRoundTrip(t *testing.T) {
 		c, err := ParseLine(line[len("before"):])
 		require.NoError(t, err)
 		require.Equal(t, Content{Gap: someGap(reason)}, c)
+	}
+}
+
+func TestAGapSaysWhatIsMissing(t *testing.T) {
+	for _, reason := range GapReasons() {
+		want := "the messages after a.b@k2:9 up to a.b@k3:19 are lost"
+		if reason == GapRestarted {
+			want = "the server restarted; messages after a.b@k2:9 may be missing"
+		}
+		require.Equal(t, want, fmt.Sprint(someGap(reason)))
 	}
 }
 
