@@ -113,6 +113,11 @@ func awkward(session string) []string {
 	add("PATCH", poll, asJSON, `{"`+secretPayload+`":1}`)
 	add("GET", "/v1/poll?topic="+secretPayload+"@"+session, "", "")
 	add("GET", "/v1/poll?topic=a&token="+secretToken, "", "")
+	const upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+	for _, more := range []string{"", "Origin: https://refused.example\r\n", "Sec-WebSocket-Extensions: ,\r\n", "Sec-WebSocket-Protocol: \"" + secretToken + "\r\n"} {
+		add("GET", "/v1/ws?topic=a", upgrade+"Sec-WebSocket-Protocol: pubsubd.v1, bearer."+secretToken+"\r\n"+more, "")
+	}
+	add("GET", "/v1/ws?session=nobody&ack=0", upgrade+"Sec-WebSocket-Protocol: bearer."+secretToken+"\r\n", "")
 	return append(requests,
 		"GET "+poll+"/poll?ack=0 HTTP/9.9\r\nHost: h\r\n\r\n",
 		"GET "+poll+"/poll?ack=0 HTTP/1.1\r\nHost: h\r\nHost: "+secretPayload+"\r\n\r\n",

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -185,4 +186,40 @@ func TestUpgradeHeadersMayHaveSeveralLines(t *testing.T) {
 	require.NoError(t, err)
 	resp.Body.Close()
 	require.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
+}
+
+// A browser fails a WebSocket for which it offered subprotocols and none was selected, or
+// one that it did not offer. So the daemon selects its own if it is offered, and no other.
+func TestTheSubprotocolIsSelectedIfItIsOffered(t *testing.T) {
+	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
+		k := newLaneKit(t, way)
+		for offer, selected := range map[string]bool{
+			"":                                   false,
+			"Sec-WebSocket-Protocol: pubsubd.v1": true,
+			"sec-websocket-protocol:pubsubd.v1":  true,
+			"Sec-WebSocket-Protocol: pubsubd.v1, bearer.c2VjcmV0":                                   true,
+			"Sec-WebSocket-Protocol: bearer.c2VjcmV0,pubsubd.v1":                                    true,
+			"Sec-WebSocket-Protocol: bearer.c2VjcmV0\r\nSec-WebSocket-Protocol: pubsubd.v1":         true,
+			"Sec-WebSocket-Protocol: pubsubd.v1, pubsubd.v1":                                        true,
+			"Sec-WebSocket-Protocol: bearer.c2VjcmV0":                                               false,
+			"Sec-WebSocket-Protocol: graphql-ws, pubsubd.v2, PubSubD.v1, xpubsubd.v1, pubsubd.v1.1": false,
+			"Sec-WebSocket-Protocol: ,, =\"pubsubd.v1\"":                                            false,
+		} {
+			c := k.call()
+			c.send("GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" +
+				"Sec-WebSocket-Key: " + strings.Repeat("x", 24) + "\r\n" + strings.TrimPrefix(offer+"\r\n", "\r\n") + "\r\n")
+			answer, err := http.ReadResponse(c.answers, nil)
+			require.NoError(t, err)
+			answer.Body.Close()
+			require.Equal(t, http.StatusSwitchingProtocols, answer.StatusCode, offer)
+			want := []string(nil)
+			if selected {
+				want = []string{"pubsubd.v1"}
+			}
+			require.Equal(t, want, answer.Header.Values("Sec-WebSocket-Protocol"), offer)
+			require.Equal(t, ws.OpText, socketFrame(t, c.answers).Header.OpCode, "hello")
+			require.NoError(t, c.conn.Close())
+		}
+		k.wantNoLaneConnections()
+	})
 }

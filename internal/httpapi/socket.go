@@ -27,7 +27,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	d.Request.Arrival = arrivalOf(r)
 	r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"} // the upgrader reads one line of each
 	compression := wsflate.Extension{Parameters: withoutContext}
-	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate}
+	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate, Header: subprotocol(r.Header["Sec-Websocket-Protocol"])}
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
 	if err != nil {
 		a.App.End(d.Session)
@@ -47,6 +47,19 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 // withoutContext is compression of each message by itself (RFC 7692, section 7.1.1): a
 // message for many is compressed once, and a connection keeps no state.
 var withoutContext = wsflate.Parameters{ServerNoContextTakeover: true, ClientNoContextTakeover: true}
+
+// subprotocol selects our subprotocol if the client offers it (RFC 6455, section 4.2.2). A
+// browser fails a connection where it offered some and none is selected. Other offers may
+// hold secrets, and are ignored.
+func subprotocol(offers []string) http.Header {
+	const ours = "pubsubd.v1"
+	for offer := range strings.SplitSeq(strings.Join(offers, ","), ",") {
+		if strings.TrimSpace(offer) == ours {
+			return http.Header{"Sec-WebSocket-Protocol": {ours}}
+		}
+	}
+	return nil
+}
 
 // headTimeout is how long the answer that opens a WebSocket may take to write.
 const headTimeout = 10 * time.Second
