@@ -8,6 +8,7 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { gzipSync } from "node:zlib";
 import { build as bundle } from "esbuild";
+import { minify } from "terser";
 
 export const root = fileURLToPath(new URL(".", import.meta.url));
 
@@ -43,6 +44,12 @@ export async function build(folder) {
     logLevel: "error",
     plugins: [{ name: "entries", setup: (b) => b.onResolve({ filter: new RegExp(`^(react|\\./(${names.join("|")})\\.[jt]s)$`) }, keepEntry) }],
   });
+  // Some 2 % smaller.
+  for (const name of names) {
+    const file = join(folder, name + ".js");
+    const { code } = await minify(await readFile(file, "utf8"), { module: true, compress: { passes: 3, ecma: 2022, unsafe_arrows: true, keep_fargs: false } });
+    await writeFile(file, code + "\n");
+  }
   const tsc = [join(root, "node_modules/typescript/bin/tsc"), "--project", root, "--outDir", folder];
   await promisify(execFile)(process.execPath, tsc).catch((err) => {
     throw new Error("the types are wrong:\n" + err.stdout);

@@ -1,0 +1,58 @@
+import { Token } from "./http.js";
+import { PublishOptions, Published } from "./publisher.js";
+import { State, Transport } from "./session.js";
+import { SubscribeOptions, Subscription } from "./subscription.js";
+import { covered, Gap, GapReason, Item, Message, Problem } from "./wire.js";
+export { covered, Problem, Subscription };
+export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
+export interface ClientOptions {
+    /** Sent as a bearer token. A function is called again when the server refuses the token. */
+    token?: Token;
+    /** Tabs with the same URL and the same key share one connection. Give each user of an application another key. */
+    share?: string;
+    /** The transports to try, in order. Default: `["websocket", "stream", "poll"]`. */
+    transports?: Transport[];
+    /** Default: the global one. */
+    fetch?: typeof fetch;
+    /** Default: the global one, if there is one; Node 20 has none. */
+    WebSocket?: typeof WebSocket;
+}
+export interface FollowOptions {
+    /**
+     * Fetches the application's state. The state must contain everything up to the position. It is
+     * called at the beginning, and again with each gap. If the state says its own position, return
+     * that: delivery goes on after it.
+     */
+    load: (position: string, gap?: Gap) => unknown;
+    maxRate?: string;
+    echo?: boolean;
+    signal?: AbortSignal;
+}
+/** Tries again what fails without a definite answer. */
+export declare class Client {
+    #private;
+    /** `url` is the address of the server, such as `https://push.example.com`; in a page it may be relative. */
+    constructor(url?: string, options?: ClientOptions);
+    /** What the connection does now. */
+    get state(): State;
+    /** Calls `listener` with each new state. Returns a function that stops it. */
+    onState: (listener: (state: State) => void) => (() => void);
+    /**
+     * Subscribes to topics and patterns: as an async iterable, or with a callback for each item.
+     * Throws a Problem for an invalid name or position.
+     */
+    subscribe<T = any>(topics: string | string[], options?: SubscribeOptions | ((item: Item<T>) => void), callback?: (item: Item<T>) => void): Subscription<T>;
+    /**
+     * Loads the state of a topic, then yields every message after it; on a gap it loads the state
+     * again. What `load` throws ends the iteration.
+     */
+    follow<T = any>(topic: string, options: FollowOptions): AsyncGenerator<Message<T>, void, void>;
+    /**
+     * Publishes a JSON value, a string with a text type, or bytes. Waits for a connection; at most
+     * 1000 messages wait. Rejects with a Problem: `queue_full`; `unknown` if the answer was lost and
+     * it is too late to repeat the publish safely; or what the server refuses.
+     */
+    publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published>;
+    /** Ends all subscriptions, the connection, and what waits to be published. */
+    close(): void;
+}

@@ -1,0 +1,29 @@
+export type Token = string | (() => string | Promise<string>);
+export interface Request {
+    body?: unknown;
+    /** How long the whole answer may take, in milliseconds; a stream has no bound. Default: 10000. */
+    timeout?: number;
+    /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
+    as?: "json" | "text" | "stream";
+    signal?: AbortSignal;
+    /** The request may outlive the page. */
+    keepalive?: boolean;
+}
+/** Waits. Returns early when the signal aborts. */
+export declare function sleep(ms: number, signal?: AbortSignal): Promise<void>;
+/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said. */
+export declare function backoff(attempt: number, error?: unknown): number;
+/** Reports whether a request that failed so may succeed when it is repeated. */
+export declare function retryable(e: unknown): boolean;
+/** Reports whether the server itself refused the request for now: only then it is certain that nothing was done. */
+export declare function undone(e: unknown): boolean;
+export declare class Http {
+    #private;
+    readonly token: Token | undefined;
+    readonly base: string;
+    constructor(url: string, token: Token | undefined, fetcher: typeof fetch);
+    /** The token, asked for anew if `fresh`. */
+    bearer(fresh?: boolean): Promise<string | undefined>;
+    /** Sends a request. Throws a Problem for a refusal, and what fetch throws if no answer came. A refused token is asked for anew, once. */
+    request(method: string, path: string, r?: Request): Promise<any>;
+}

@@ -1,0 +1,66 @@
+import { Http } from "./http.js";
+import { Control, Item, Limits, Problem } from "./wire.js";
+export type Transport = "websocket" | "stream" | "poll";
+export interface State {
+    state: "idle" | "connecting" | "open" | "waiting" | "closed";
+    /** The transport of an open connection. */
+    transport?: Transport;
+    /** Until the next attempt, in milliseconds. */
+    waitMs?: number;
+    /** Why the client waits, or is closed. */
+    reason?: string;
+}
+/** What is wanted of a name: where it begins if the session never had it, and its rate. */
+export interface Want {
+    from?: string[] | undefined;
+    maxRate?: string | undefined;
+}
+/** Where a subscription gets its items from: the session of this page, or that of the tab that leads. */
+export interface Feed {
+    /** The newest position of each name and topic. */
+    readonly positions: Map<string, string>;
+    /** The names that the feed delivers now. */
+    readonly started: Map<string, Want>;
+    /** Takes over what the host wants now. */
+    update(): void;
+    /** Something happened to the network or the page: look whether the connection is alive. */
+    check(): void;
+    /** Closes the connection. With `forGood` unset, it is opened again on update. */
+    leave(forGood?: boolean): void;
+}
+/** Who owns a feed. */
+export interface Host {
+    wants(): Map<string, Want>;
+    /** An item of the feed, and the position of its topic before it. */
+    onItem(item: Item, before?: string): void;
+    /** The names began as the feed could grant it, at these positions; those of topics that the patterns match are among them. */
+    onStart(granted: Map<string, Want>, positions: string[]): void;
+    /** The feed left something out of the topic. */
+    onLapse(topic: string): void;
+    /** The server refuses the names for good. */
+    onRefused(names: string[], problem: Problem): void;
+    onState(state: State): void;
+}
+/** Where names go on: at their positions, with those of all topics that their patterns match, else where they begin. */
+export declare function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[]): string[];
+interface Options {
+    transports: Transport[];
+    WebSocket?: typeof WebSocket | undefined;
+}
+export declare class Session implements Feed {
+    #private;
+    /** Where to begin names that were delivered before. */
+    readonly positions: Map<string, string>;
+    readonly started: Map<string, Want>;
+    limits?: Limits;
+    constructor(http: Http, host: Host, options: Options, 
+    /** Where to begin names that were delivered before. */
+    positions?: Map<string, string>);
+    update(): void;
+    check(): void;
+    /** Ends the session. The request outlives the page. */
+    leave(forGood?: boolean): void;
+    /** Sends a command on the WebSocket. Returns undefined if there is none. The promise is undefined if the connection ends before the reply. */
+    command(command: Record<string, unknown>): Promise<Control["reply"]> | undefined;
+}
+export {};

@@ -1,0 +1,62 @@
+import { Feed, Want } from "./session.js";
+import { Item, Problem } from "./wire.js";
+export interface SubscribeOptions {
+    /** Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription. Topics without a position begin now. */
+    from?: string | string[] | undefined;
+    /** At most so many deliveries in a time for each topic, such as `"5/s"` or `"1/10s"`: then the newest message of each key. */
+    maxRate?: string | undefined;
+    /** False leaves out what this client published. Default: true. */
+    echo?: boolean | undefined;
+    /** Ends the subscription. */
+    signal?: AbortSignal | undefined;
+    /** With a callback: the server refused the subscription, and it has ended. Default: console.error. */
+    onError?: ((problem: Problem) => void) | undefined;
+}
+/** Where a subscription lives. */
+export interface Owner {
+    feed(): Feed;
+    /** Reads once what is held after the starts, without waiting. Retries until the signal aborts. */
+    read(starts: string[], signal: AbortSignal): Promise<{
+        positions: string[];
+        items: Item[];
+    }>;
+    /** Reports whether this client published the item. */
+    isOwn(item: Item): boolean;
+    remove(s: Subscription): void;
+}
+/**
+ * An async iterable of messages and gaps, in the order of each topic. The iteration ends
+ * when the subscription is closed, and throws a Problem if the server refuses it.
+ */
+export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
+    #private;
+    /** The topics and patterns, without positions. */
+    readonly names: string[];
+    /** Resolves to `positions` when the server has taken the subscription. */
+    readonly started: Promise<string[]>;
+    /** @internal */
+    constructor(owner: Owner, topics: string | string[], options: SubscribeOptions, callback?: (item: Item<T>) => void);
+    /** The positions of the last items that the application took. Give them as `from` to go on after them, also in another page or process. */
+    get positions(): string[];
+    /** Ends the subscription. Items that wait are dropped. */
+    close: () => void;
+    [Symbol.asyncIterator](): AsyncGenerator<Item<T>, void, void>;
+    /** Iterates without closing the subscription at the end. */
+    iterate(): AsyncGenerator<Item<T>, void, void>;
+    /** @internal What the feed should deliver of a name for this subscription. */
+    want(name: string): Want;
+    /** @internal Takes an item of the feed. */
+    offer(item: Item): void;
+    /** @internal The feed has a hole in the topic, or the buffer is full: history holds what is missing. */
+    lapse(topic: string): void;
+    /** @internal Names began at the feed. */
+    start(granted: Map<string, Want>, positions: string[]): void;
+    /** @internal Goes on when all names have begun. */
+    settle(): void;
+    /** @internal Ends the subscription, with an error if the server refused it. */
+    end(error?: Problem): void;
+}
+/** Leaves the newest message of each key, and gaps where others were. The items are of one topic, in order; `after` is the position before them. */
+export declare function conflate(items: Item[], after?: string): Item[];
+/** Milliseconds of a rate such as `5/s`, `100/m` or `1/10s`; 0 without a rate. */
+export declare function interval(rate: string | undefined): number;

@@ -1,0 +1,114 @@
+/** A message of a topic. Its payload is `data`, `text` or `bytes`, whichever the publisher chose. */
+export interface Message<T = any> {
+    /** Undefined in messages; in gaps, the reason. */
+    gap?: undefined;
+    topic: string;
+    /** `topic@epoch:offset`. Resume after this message with `{ from: position }`. */
+    position: string;
+    /** When the message was published, in Unix milliseconds. */
+    time: number;
+    /** A JSON payload. */
+    data?: T;
+    /** The payload of a text type. */
+    text?: string;
+    /** The payload of any other type. */
+    bytes?: Uint8Array;
+    /** The media type of `text` and `bytes`. */
+    type?: string;
+    /** The idempotency key of the publish. */
+    id?: string;
+    /** The conflation key. */
+    key?: string;
+}
+/** Later servers may add reasons. */
+export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted";
+/** Messages after `after`, up to `position`, are lost to this subscriber. */
+export interface Gap {
+    /**
+     * Why: `expired`, `evicted`, `slow`, `conflated`, `deleted`, or `restarted` (the server restarted;
+     * messages after `after` may be missing).
+     */
+    gap: GapReason;
+    topic: string;
+    after: string;
+    position: string;
+}
+export type Item<T = any> = Message<T> | Gap;
+/** The bounds that the server names. Times are in milliseconds. */
+export interface Limits {
+    poll_timeout_ms: number;
+    heartbeat_ms: number;
+    unacked: number;
+    idempotency_ms?: number;
+    [name: string]: number | undefined;
+}
+/** A refusal of the server (RFC 9457), or of this client. Programs decide by `code`. */
+export declare class Problem extends Error {
+    code: string;
+    /** The HTTP status; 0 if the client found the problem. */
+    status: number;
+    /** What to change. */
+    remedy?: string;
+    /** How long to wait before a retry. */
+    retryAfterMs?: number;
+    constructor(code: string, detail: string, status?: number, said?: {
+        remedy?: string;
+        retry_after_ms?: number;
+    });
+}
+/** The Problem that the server sent. */
+export declare const problemOf: (said: Refusal, status?: number) => Problem;
+export interface Position {
+    topic: string;
+    epoch: string;
+    offset: number;
+}
+/** Reports whether the name has a wildcard. */
+export declare const isPattern: (name: string) => boolean;
+/** Throws a Problem if the name is neither a valid topic nor a valid pattern. */
+export declare function checkName(name: string): void;
+/** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
+export declare function checkTopic(name: string): void;
+/** Reports whether a pattern matches the topic. Every name matches itself. */
+export declare function matches(pattern: string, topic: string): boolean;
+/** Reads `topic@epoch:offset`. Throws a Problem if the text is not a position. */
+export declare function parsePosition(text: string): Position;
+/** The name that a position, or `topic@oldest`, begins with. */
+export declare const nameOf: (start: string) => string;
+/** Reports whether position `a` is at or before `b`: both are of one epoch, and its offset is not larger. */
+export declare function covered(a: string, b: string | undefined): boolean;
+/** A problem as the server sends it. */
+export interface Refusal {
+    code: string;
+    status: number;
+    detail?: string;
+    remedy?: string;
+    retry_after_ms?: number;
+}
+/** Frames that are not items. */
+export interface Control {
+    hello?: {
+        positions: string[];
+        session?: string;
+        limits?: Limits;
+    };
+    end?: Refusal;
+    reply?: {
+        ref?: number;
+        position?: string;
+        time?: number;
+        positions?: string[];
+        problem?: Refusal;
+    };
+}
+/** Reads one NDJSON frame. Returns undefined for a heartbeat. Throws if the line is not a frame. */
+export declare function parseFrame(line: string): {
+    item: Item;
+} | Control | undefined;
+/** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
+export declare function encodeMessage(topic: string, payload: unknown, o: {
+    type?: string;
+    id?: string;
+    key?: string;
+    ttl?: number;
+}): Record<string, unknown>;

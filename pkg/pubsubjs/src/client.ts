@@ -1,0 +1,225 @@
+// The client: one connection for all subscriptions of a page, and publishing.
+
+import { backoff, Http, retryable, sleep, Token } from "./http.js";
+import { Publisher, PublishOptions, Published } from "./publisher.js";
+import { Feed, Host, Session, State, Transport, Want } from "./session.js";
+import { Owner, SubscribeOptions, Subscription } from "./subscription.js";
+import { checkTopic, covered, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem } from "./wire.js";
+
+export { covered, Problem, Subscription };
+export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
+
+export interface ClientOptions {
+  /** Sent as a bearer token. A function is called again when the server refuses the token. */
+  token?: Token;
+  /** Tabs with the same URL and the same key share one connection. Give each user of an application another key. */
+  share?: string;
+  /** The transports to try, in order. Default: `["websocket", "stream", "poll"]`. */
+  transports?: Transport[];
+  /** Default: the global one. */
+  fetch?: typeof fetch;
+  /** Default: the global one, if there is one; Node 20 has none. */
+  WebSocket?: typeof WebSocket;
+}
+
+export interface FollowOptions {
+  /**
+   * Fetches the application's state. The state must contain everything up to the position. It is
+   * called at the beginning, and again with each gap. If the state says its own position, return
+   * that: delivery goes on after it.
+   */
+  load: (position: string, gap?: Gap) => unknown;
+  maxRate?: string;
+  echo?: boolean;
+  signal?: AbortSignal;
+}
+
+/** Tries again what fails without a definite answer. */
+export class Client {
+  #http: Http;
+  #feed: Feed;
+  #session: Session | undefined; // unless another tab may lead
+  #subs = new Set<Subscription>();
+  #publisher: Publisher;
+  #listeners = new Set<(state: State) => void>();
+  #now: State = { state: "idle" };
+  #closed = false;
+  #host: Host & Owner = {
+    feed: () => this.#feed,
+    read: (starts, signal) => this.#read(starts, signal),
+    isOwn: (item) => this.#publisher.isOwn(item),
+    remove: (s) => void (this.#subs.delete(s) && this.#feed.update()),
+    wants: () => this.#wants(),
+    onItem: (item) => this.#subs.forEach((s) => s.offer(item)),
+    onStart: (granted, positions) => this.#subs.forEach((s) => s.start(granted, positions)),
+    onLapse: (topic) => this.#subs.forEach((s) => s.lapse(topic)),
+    onRefused: (names, problem) => this.#subs.forEach((s) => s.names.some((n) => names.includes(n)) && s.end(problem)),
+    onState: (state) => this.#changed(state),
+  };
+
+  /** `url` is the address of the server, such as `https://push.example.com`; in a page it may be relative. */
+  constructor(url = "/", options: ClientOptions = {}) {
+    const global = globalThis as any;
+    this.#http = new Http(url, options.token, options.fetch ?? global.fetch.bind(global));
+    const WebSocket = options.WebSocket ?? global.WebSocket;
+    const transports = (options.transports ?? ["websocket", "stream", "poll"]).filter((t) => t !== "websocket" || WebSocket);
+    if (!transports.length) throw new Problem("invalid_request", "no transport: allow stream or poll");
+    const open = (h: Host, positions?: Map<string, string>) =>
+      new Session(this.#http, h, { transports, WebSocket }, positions);
+    if (options.share === undefined) this.#feed = this.#session = open(this.#host);
+    else {
+      // Until the module is there, nothing is delivered.
+      const nothing = () => {};
+      this.#feed = { positions: new Map(), started: new Map(), update: nothing, check: nothing, leave: nothing };
+      const begin = (feed: Feed) => {
+        if (this.#closed) return feed.leave(true);
+        this.#feed = feed;
+        feed.update();
+      };
+      import("./share.js").then(
+        ({ Shared }) => begin(new Shared(this.#http, options.share!, this.#host, open, (session) => (this.#session = session))),
+        () => begin((this.#session = open(this.#host))), // no worse than without sharing
+      );
+    }
+    this.#publisher = new Publisher(this.#http, () => this.#session);
+    this.#watchPage();
+  }
+
+  /** What the connection does now. */
+  get state(): State {
+    return this.#now;
+  }
+
+  /** Calls `listener` with each new state. Returns a function that stops it. */
+  onState = (listener: (state: State) => void): (() => void) => {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  };
+
+  /**
+   * Subscribes to topics and patterns: as an async iterable, or with a callback for each item.
+   * Throws a Problem for an invalid name or position.
+   */
+  subscribe<T = any>(topics: string | string[], options: SubscribeOptions | ((item: Item<T>) => void) = {}, callback?: (item: Item<T>) => void): Subscription<T> {
+    if (typeof options === "function") return this.subscribe(topics, {}, options);
+    if (this.#closed) throw new Problem("closed", "the client is closed");
+    const s = new Subscription<T>(this.#host, topics, options, callback);
+    this.#subs.add(s);
+    queueMicrotask(() => s.settle());
+    this.#feed.update();
+    return s;
+  }
+
+  /**
+   * Loads the state of a topic, then yields every message after it; on a gap it loads the state
+   * again. What `load` throws ends the iteration.
+   */
+  async *follow<T = any>(topic: string, options: FollowOptions): AsyncGenerator<Message<T>, void, void> {
+    checkTopic(topic);
+    const { load, ...rest } = options;
+    let s = this.subscribe<T>(topic, rest);
+    try {
+      let at = (await s.started).find((p) => nameOf(p) === topic)!;
+      for (let gap: Gap | undefined; ; ) {
+        const loaded = await load(at, gap);
+        if (typeof loaded === "string" && covered(at, loaded)) at = loaded;
+        else if (typeof loaded === "string" && !gap) {
+          // The state is older than the beginning: what is between comes from history.
+          s.close();
+          s = this.subscribe<T>(topic, { ...rest, from: (at = loaded) });
+        }
+        gap = undefined;
+        for await (const item of s.iterate()) {
+          if (covered(item.position, at)) continue;
+          at = item.position;
+          if (item.gap) {
+            gap = item;
+            break;
+          }
+          yield item;
+        }
+        if (!gap) return;
+      }
+    } finally {
+      s.close();
+    }
+  }
+
+  /**
+   * Publishes a JSON value, a string with a text type, or bytes. Waits for a connection; at most
+   * 1000 messages wait. Rejects with a Problem: `queue_full`; `unknown` if the answer was lost and
+   * it is too late to repeat the publish safely; or what the server refuses.
+   */
+  publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published> {
+    return this.#publisher.publish(topic, payload, options);
+  }
+
+  /** Ends all subscriptions, the connection, and what waits to be published. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#feed.leave(true);
+    this.#subs.forEach((s) => s.close());
+    this.#publisher.close();
+    this.#unwatch.forEach((stop) => stop());
+    this.#changed({ state: "closed", reason: "the client was closed" });
+  }
+
+  /** What all subscriptions want together. A name begins where the first of them wants it, and has a rate if they agree on it. */
+  #wants(): Map<string, Want> {
+    const wants = new Map<string, Want>();
+    for (const s of this.#subs) {
+      for (const name of s.names) {
+        const want = s.want(name);
+        const other = wants.get(name);
+        wants.set(name, other ? { from: other.from, maxRate: other.maxRate === want.maxRate ? want.maxRate : undefined } : want);
+      }
+    }
+    return wants;
+  }
+
+  async #read(starts: string[], signal: AbortSignal): Promise<{ positions: string[]; items: Item[] }> {
+    for (let attempt = 0; ; attempt++) {
+      try {
+        const text: string = await this.#http.request("POST", "/v1/poll?hello=true", { body: { topics: starts }, as: "text", signal, timeout: 30_000 });
+        const frames = text.split("\n").map(parseFrame);
+        const items = frames.flatMap((f) => (f && "item" in f ? [f.item] : []));
+        const positions = frames.flatMap((f) => (f && "hello" in f ? f.hello!.positions : []));
+        return { positions, items };
+      } catch (e) {
+        if (signal.aborted) return { positions: [], items: [] };
+        if (!retryable(e)) throw e;
+        await sleep(backoff(attempt, e), signal);
+      }
+    }
+  }
+
+  #changed(state: State): void {
+    if (this.#now.state === "closed" || JSON.stringify(state) === JSON.stringify(this.#now)) return;
+    this.#now = state;
+    this.#listeners.forEach((l) => l(state));
+  }
+
+  #unwatch: (() => void)[] = [];
+
+  /** Looks after the connection when the page or the network changes. */
+  #watchPage(): void {
+    const global = globalThis as any;
+    const on = (target: any, type: string, listener: (e: any) => void) => {
+      target?.addEventListener?.(type, listener);
+      this.#unwatch.push(() => target?.removeEventListener?.(type, listener));
+    };
+    if (!global.document) return;
+    const look = () => {
+      this.#feed.check();
+      this.#publisher.retry();
+    };
+    on(global, "online", look);
+    on(global.navigator?.connection, "change", look);
+    on(global.document, "resume", look);
+    on(global.document, "visibilitychange", () => global.document.hidden || look());
+    // A page that is left, perhaps for the back-forward cache, ends its session.
+    on(global, "pagehide", () => this.#feed.leave());
+    on(global, "pageshow", (e) => e.persisted && this.#feed.update());
+  }
+}

@@ -1,0 +1,102 @@
+// HTTP requests to the server: the address, the token, time-outs, and problems.
+
+import { Problem, problemOf } from "./wire.js";
+
+export type Token = string | (() => string | Promise<string>);
+
+export interface Request {
+  body?: unknown;
+  /** How long the whole answer may take, in milliseconds; a stream has no bound. Default: 10000. */
+  timeout?: number;
+  /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
+  as?: "json" | "text" | "stream";
+  signal?: AbortSignal;
+  /** The request may outlive the page. */
+  keepalive?: boolean;
+}
+
+/** Waits. Returns early when the signal aborts. */
+export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(end, ms);
+    function end() {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+      resolve();
+    }
+    if (signal?.aborted) end();
+    else signal?.addEventListener("abort", end);
+  });
+}
+
+/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said. */
+export function backoff(attempt: number, error?: unknown): number {
+  const most = Math.min(10_000, 200 * 2 ** Math.min(attempt, 10));
+  return Math.max(most * (0.5 + Math.random() / 2), (error as Problem)?.retryAfterMs ?? 0);
+}
+
+/** Reports whether a request that failed so may succeed when it is repeated. */
+export function retryable(e: unknown): boolean {
+  return !(e instanceof Problem) || e.status >= 500 || e.status === 429 || e.code === "not_pubsubd";
+}
+
+/** Reports whether the server itself refused the request for now: only then it is certain that nothing was done. */
+export function undone(e: unknown): boolean {
+  return e instanceof Problem && (e.status === 429 || e.status === 503) && e.code !== "not_pubsubd";
+}
+
+export class Http {
+  readonly base: string;
+  /** The token in use, as far as it is known. */
+  #bearer?: string | undefined;
+
+  #fetcher: typeof fetch;
+
+  constructor(
+    url: string,
+    readonly token: Token | undefined,
+    fetcher: typeof fetch,
+  ) {
+    this.#fetcher = fetcher;
+    const page = (globalThis as any).location?.href;
+    this.base = new URL(url, page).href.replace(/[?#].*$/, "").replace(/\/+$/, "");
+  }
+
+  /** The token, asked for anew if `fresh`. */
+  async bearer(fresh = false): Promise<string | undefined> {
+    if (fresh || this.#bearer === undefined) this.#bearer = typeof this.token === "function" ? await this.token() : this.token;
+    return this.#bearer;
+  }
+
+  /** Sends a request. Throws a Problem for a refusal, and what fetch throws if no answer came. A refused token is asked for anew, once. */
+  async request(method: string, path: string, r: Request = {}): Promise<any> {
+    for (let fresh = false; ; fresh = true) {
+      const bearer = this.token && (await this.bearer(fresh));
+      const headers: Record<string, string> = {};
+      if (bearer) headers.Authorization = "Bearer " + bearer;
+      if (r.body !== undefined) headers["Content-Type"] = "application/json";
+      const late = r.as !== "stream" && AbortSignal.timeout(r.timeout ?? 10_000);
+      const signals = [r.signal, late].filter((signal) => !!signal);
+      const answer = await this.#fetcher(this.base + path, {
+        method,
+        headers,
+        signal: AbortSignal.any(signals),
+        cache: "no-store",
+        keepalive: !!r.keepalive,
+        body: r.body === undefined ? null : JSON.stringify(r.body),
+      });
+      if (answer.ok && r.as === "stream") return answer;
+      const text = await answer.text();
+      if (answer.ok) return r.as === "text" || !text ? text : JSON.parse(text);
+      if (answer.status === 401 && !fresh && typeof this.token === "function") continue;
+      let said: any = {};
+      try {
+        said = JSON.parse(text);
+      } catch {}
+      const after = Number(answer.headers.get("Retry-After")) * 1000;
+      throw said.code
+        ? problemOf(said, answer.status)
+        : new Problem("not_pubsubd", answer.status + " without pubsubd's error body: is this its address?", answer.status, { retry_after_ms: after });
+    }
+  }
+}

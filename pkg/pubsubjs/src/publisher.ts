@@ -1,0 +1,176 @@
+// Publishing: a bounded queue, sent in order, each message under an idempotency key, so
+// that a publish whose answer was lost can be repeated without publishing twice.
+
+import { backoff, Http, retryable, sleep, undone } from "./http.js";
+import { Session } from "./session.js";
+import { encodeMessage, Item, Problem, problemOf } from "./wire.js";
+
+export interface PublishOptions {
+  /** The idempotency key, which subscribers see as `id`: 1 to 255 bytes of printable ASCII. Default: a new one. */
+  id?: string;
+  /** The message is not delivered when it is older, in whole seconds. */
+  ttl?: number;
+  /** The conflation key. */
+  key?: string;
+  /** The media type of a string or of bytes. Without it a payload that is not bytes is JSON. */
+  type?: string;
+  /** Gives the publish up. It may have happened all the same. */
+  signal?: AbortSignal;
+}
+
+export interface Published {
+  position: string;
+  /** Unix milliseconds. */
+  time: number;
+}
+
+interface Pending {
+  body: Record<string, unknown>;
+  size: number;
+  /** When a request with it was sent that had no answer, in Unix milliseconds. */
+  lost?: number | undefined;
+  settle(result: Published | Problem): void;
+}
+
+/** Messages that wait for a connection. */
+const mostQueued = 1000;
+/** One request. The server takes 1000 messages, and 1 MiB. */
+const mostInBatch = 100;
+const batchChars = 250_000;
+/** The server's window, if it does not say it. */
+const windowMs = 120_000;
+
+export class Publisher {
+  #queue: Pending[] = [];
+  #sending = false;
+  #count = 0;
+  #given = new Set<string>(); // the last ids that the application chose
+  #own = Math.random().toString(36).slice(2, 14) + "-";
+  #life = new AbortController();
+  #wake = new AbortController(); // ends a pause
+  #window?: number; // how long the server remembers a key, in milliseconds
+
+  #http: Http;
+  #session: () => Session | undefined;
+
+  constructor(
+    http: Http,
+    session: () => Session | undefined,
+  ) {
+    this.#http = http;
+    this.#session = session;
+  }
+
+  publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
+    return new Promise((resolve, reject) => {
+      const { signal } = options;
+      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait already");
+      if (this.#life.signal.aborted) throw new Problem("closed", "the client is closed");
+      if (options.id) {
+        this.#given.add(options.id);
+        if (this.#given.size > mostQueued) this.#given.delete([...this.#given][0]!);
+      }
+      const body = encodeMessage(topic, payload, { ...options, id: options.id ?? this.#own + this.#count++ });
+      const abort = () => p.settle(new Problem("aborted", "the publish was given up: it may have happened"));
+      const p: Pending = {
+        body,
+        size: JSON.stringify(body).length,
+        settle: (result) => {
+          this.#queue = this.#queue.filter((other) => other !== p);
+          signal?.removeEventListener("abort", abort);
+          result instanceof Problem ? reject(result) : resolve(result);
+        },
+      };
+      signal?.addEventListener("abort", abort);
+      if (signal?.aborted) return abort();
+      this.#queue.push(p);
+      if (!this.#sending) void this.#send();
+    });
+  }
+
+  /** Reports whether this client published the message. */
+  isOwn = (item: Item): boolean => !item.gap && !!item.id && (item.id.startsWith(this.#own) || this.#given.has(item.id));
+
+  /** Tries at once what waits. */
+  retry = (): void => {
+    this.#wake.abort();
+    this.#wake = new AbortController();
+  };
+
+  /** Fails what waits. */
+  close(): void {
+    this.#life.abort();
+    this.#wake.abort();
+    for (const p of [...this.#queue]) p.settle(p.lost ? unknown() : new Problem("closed", "the client is closed"));
+  }
+
+  async #send(): Promise<void> {
+    this.#sending = true;
+    await Promise.resolve(); // messages that are published together are one request
+    for (let attempt = 0; this.#queue.length; ) {
+      const batch: Pending[] = [];
+      for (let size = 0; batch.length < Math.min(mostInBatch, this.#queue.length); ) {
+        const p = this.#queue[batch.length]!;
+        if (batch.length && (size += p.size) > batchChars) break;
+        batch.push(p);
+      }
+      const error = await this.#attempt(batch);
+      if (!error) attempt = 0;
+      else await sleep(backoff(attempt++, error), this.#wake.signal);
+    }
+    this.#sending = false;
+  }
+
+  /** Sends a batch, and settles what is certain. Returns why some of it has to be sent again. */
+  async #attempt(batch: Pending[]): Promise<unknown> {
+    try {
+      if (batch.some((p) => p.lost)) await this.#learn();
+    } catch (e) {
+      return e;
+    }
+    const window = this.#window ?? windowMs;
+    // A repetition must arrive before the server forgets the key.
+    const timeout = Math.min(10_000, window / 2);
+    const now = Date.now();
+    for (const p of batch) if (p.lost && now - p.lost > window - timeout) p.settle(unknown());
+    batch = batch.filter((p) => this.#queue.includes(p));
+    if (!batch.length) return;
+    let error: unknown;
+    const results = await this.#request(batch, timeout).catch((e) => void (error = e));
+    for (const [i, p] of batch.entries()) {
+      const result = results?.[i];
+      const problem = result?.problem ? problemOf(result.problem) : error;
+      if (result?.position) p.settle({ position: result.position, time: result.time });
+      else if (problem instanceof Problem && !retryable(problem)) p.settle(problem);
+      else {
+        if (!undone(problem)) p.lost ??= now;
+        error ??= problem ?? new TypeError("the connection ended before the reply");
+      }
+    }
+    return error;
+  }
+
+  /** Asks for the server's window before anything is repeated: a session says it. */
+  async #learn(): Promise<void> {
+    let limits = this.#session()?.limits;
+    if (!limits && !this.#window) {
+      const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics: [] } });
+      void this.#http.request("DELETE", "/v1/sessions/" + opened.session).catch(() => {});
+      limits = opened.limits;
+    }
+    if (limits) this.#window = limits.idempotency_ms ?? windowMs;
+  }
+
+  async #request(batch: Pending[], timeout: number): Promise<any[]> {
+    const socket = this.#http.token ? undefined : this.#session();
+    const replies = batch.map((p) => socket?.command({ publish: p.body }));
+    if (replies.every((r) => r)) {
+      let timer: ReturnType<typeof setTimeout>;
+      const late = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, timeout)));
+      return Promise.all(replies.map((r) => Promise.race([r, late]))).finally(() => clearTimeout(timer));
+    }
+    return this.#http.request("POST", "/v1/messages", { body: batch.map((p) => p.body), timeout, signal: this.#life.signal });
+  }
+}
+
+const unknown = () => new Problem("unknown", "no answer came, and it is too late to repeat the publish: the message may have been published");

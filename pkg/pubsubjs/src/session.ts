@@ -1,0 +1,487 @@
+// A session at the server, and the connection that carries it: a WebSocket, a stream of
+// fetch, or long polls, whichever gets through. The session is resumed by its count of
+// frames; when that is not possible, it is opened anew from the positions.
+
+import { backoff, Http, retryable, sleep, undone } from "./http.js";
+import { Control, covered, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
+
+export type Transport = "websocket" | "stream" | "poll";
+
+export interface State {
+  state: "idle" | "connecting" | "open" | "waiting" | "closed";
+  /** The transport of an open connection. */
+  transport?: Transport;
+  /** Until the next attempt, in milliseconds. */
+  waitMs?: number;
+  /** Why the client waits, or is closed. */
+  reason?: string;
+}
+
+/** What is wanted of a name: where it begins if the session never had it, and its rate. */
+export interface Want {
+  from?: string[] | undefined;
+  maxRate?: string | undefined;
+}
+
+/** Where a subscription gets its items from: the session of this page, or that of the tab that leads. */
+export interface Feed {
+  /** The newest position of each name and topic. */
+  readonly positions: Map<string, string>;
+  /** The names that the feed delivers now. */
+  readonly started: Map<string, Want>;
+  /** Takes over what the host wants now. */
+  update(): void;
+  /** Something happened to the network or the page: look whether the connection is alive. */
+  check(): void;
+  /** Closes the connection. With `forGood` unset, it is opened again on update. */
+  leave(forGood?: boolean): void;
+}
+
+/** Who owns a feed. */
+export interface Host {
+  wants(): Map<string, Want>;
+  /** An item of the feed, and the position of its topic before it. */
+  onItem(item: Item, before?: string): void;
+  /** The names began as the feed could grant it, at these positions; those of topics that the patterns match are among them. */
+  onStart(granted: Map<string, Want>, positions: string[]): void;
+  /** The feed left something out of the topic. */
+  onLapse(topic: string): void;
+  /** The server refuses the names for good. */
+  onRefused(names: string[], problem: Problem): void;
+  onState(state: State): void;
+}
+
+/** Where names go on: at their positions, with those of all topics that their patterns match, else where they begin. */
+export function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[]): string[] {
+  const starts = new Map<string, string>();
+  for (const name of names) {
+    const at = positions.get(name);
+    for (const start of at ? [at] : begin(name)) starts.set(nameOf(start), start);
+  }
+  for (const [topic, at] of positions) {
+    if (!starts.has(topic) && names.some((name) => positions.has(name) && matches(name, topic))) starts.set(topic, at);
+  }
+  return [...starts.values()];
+}
+
+const beginMs = 5_000; // how long a transport may take to begin
+const lateMs = 10_000; // how much longer than announced a poll may take
+const pingMs = 5_000; // how long an answer to a ping may take
+const lingerMs = 10_000; // how long a session without subscriptions is kept
+const badMs = 300_000; // how long a transport that did not get through is left alone
+const livedMs = 1_000; // a connection that lasted so long, or delivered something, ends a series of attempts
+
+// The session cannot go on: a new one begins from the positions.
+const lost = ["stale_ack", "ack_beyond_sent", "session_unknown", "session_ended", "draining", "poll_replaced", "invalid_frame"];
+
+/** Ends a connection because it has to be another one, at once. */
+class Changed extends Error {}
+
+/** Runs `silent` when `touch` was not called for so long. Looks each second. */
+function watchdog(ms: () => number, silent: () => void) {
+  let last = Date.now();
+  const touch = () => void (last = Date.now());
+  const timer = setInterval(() => {
+    if (Date.now() - last < ms()) return;
+    touch();
+    silent();
+  }, 1000);
+  return { touch, stop: () => clearInterval(timer) };
+}
+
+interface Options {
+  transports: Transport[];
+  WebSocket?: typeof WebSocket | undefined;
+}
+
+export class Session implements Feed {
+  readonly started = new Map<string, Want>();
+  limits?: Limits;
+
+  #id?: string | undefined;
+  #frames = 0; // messages and gaps of this session that arrived whole
+  #names: string[] = []; // what the host wants
+  #running = false;
+  #changing = false;
+  #atOnce = Infinity; // names in a request; one, to find the name that is refused
+  #arrived = 0; // messages and gaps of all sessions
+  #closed = false;
+  #paused = false; // until the next update
+  #refused = 0; // how often in a row a token was refused
+  #idleSince = 0;
+  #wake = new AbortController(); // ends a pause, or a connection that has to change
+  #bad = new Map<Transport, number>(); // until when a transport is left alone
+  #failed = new Set<Transport>(); // transports that did not begin since one did
+  #replies = new Map<number, (reply?: Control["reply"]) => void>();
+  #ref = 0;
+  #socket?: WebSocket | undefined;
+  #probe?: (() => void) | undefined; // looks whether the connection is alive
+
+  #http: Http;
+  #host: Host;
+  #options: Options;
+
+  constructor(
+    http: Http,
+    host: Host,
+    options: Options,
+    /** Where to begin names that were delivered before. */
+    readonly positions = new Map<string, string>(),
+  ) {
+    this.#http = http;
+    this.#host = host;
+    this.#options = options;
+  }
+
+  update(): void {
+    if (this.#closed) return;
+    this.#paused = false;
+    this.#names = [...this.#host.wants().keys()];
+    for (const topic of this.positions.keys()) if (!this.#wanted(topic)) this.positions.delete(topic);
+    if (!this.#running && this.#names.length) void this.#run();
+    else void this.#change();
+  }
+
+  check(): void {
+    if (this.#probe) this.#probe();
+    else this.#wake.abort();
+  }
+
+  /** Ends the session. The request outlives the page. */
+  leave(forGood = false): void {
+    this.#closed ||= forGood;
+    this.#paused = true;
+    const path = this.#id && `/v1/sessions/${this.#id}/close`;
+    this.#forget();
+    this.#wake.abort();
+    if (!path) return;
+    const beacon = (globalThis as any).navigator?.sendBeacon?.bind(navigator);
+    if (!beacon?.(this.#http.base + path)) void this.#http.request("POST", path, { keepalive: true }).catch(() => {});
+  }
+
+  /** Sends a command on the WebSocket. Returns undefined if there is none. The promise is undefined if the connection ends before the reply. */
+  command(command: Record<string, unknown>): Promise<Control["reply"]> | undefined {
+    const socket = this.#socket;
+    if (socket?.readyState !== 1) return;
+    const ref = ++this.#ref;
+    socket.send(JSON.stringify({ ...command, ref }));
+    return new Promise((resolve) => this.#replies.set(ref, resolve));
+  }
+
+  #wanted(topic: string): boolean {
+    return this.#names.some((name) => matches(name, topic));
+  }
+
+  #forget(): void {
+    this.#id = undefined;
+    this.#frames = 0;
+    this.started.clear();
+  }
+
+  async #run(): Promise<void> {
+    this.#running = true;
+    for (let attempt = 0; !this.#closed && !this.#paused && this.#needed(); ) {
+      this.#wake = new AbortController();
+      const before = this.#arrived;
+      const begun = Date.now();
+      try {
+        if (!this.#id) {
+          this.#host.onState({ state: "connecting" });
+          await this.#open();
+          if (this.#closed || this.#paused) this.#drop();
+        }
+        if (this.#wake.signal.aborted) continue;
+        await this.#connect();
+      } catch (e) {
+        if (this.#wake.signal.aborted || e instanceof Changed) continue;
+        if (this.#arrived > before || Date.now() - begun > livedMs) attempt = 0;
+        const ms = this.#judge(e, attempt++);
+        if (this.#closed || !this.#needed()) continue;
+        this.#host.onState({ state: "waiting", waitMs: Math.round(ms), reason: (e as Error).message });
+        await sleep(ms, this.#wake.signal);
+      }
+    }
+    this.#running = false;
+    if (this.#closed) return;
+    if (!this.#paused) this.leave();
+    this.#host.onState({ state: "idle" });
+  }
+
+  /** Reports whether the session is needed, or was so lately. */
+  #needed(): boolean {
+    if (this.#names.length) this.#idleSince = 0;
+    else this.#idleSince ||= Date.now();
+    return !this.#idleSince || Date.now() - this.#idleSince < lingerMs;
+  }
+
+  /** Takes note of an error, and returns how long to wait. Some errors close the session for good. */
+  #judge(e: unknown, attempt: number): number {
+    const code = e instanceof Problem ? e.code : "";
+    if (lost.includes(code)) this.#forget();
+    else if (code === "unauthorized" ? this.#refused++ : !retryable(e)) {
+      this.leave(true);
+      this.#host.onRefused([...this.#host.wants().keys()], e as Problem);
+      this.#host.onState({ state: "closed", reason: (e as Error).message });
+    }
+    return backoff(attempt, e);
+  }
+
+  /** Opens a session from the positions; names without one begin where the host wants them. */
+  async #open(): Promise<void> {
+    const wants = this.#host.wants();
+    this.#forget();
+    const names = [...wants.keys()].slice(0, this.#atOnce);
+    await this.#accepted(names, async () => {
+      const { granted, topics } = this.#plan(names, wants, true);
+      const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics } });
+      this.#refused = 0;
+      this.#id = opened.session;
+      this.limits = opened.limits;
+      this.#begin(granted, opened.positions);
+    });
+    void this.#change();
+  }
+
+  /** Where names begin: at their position, in a new session where the host wants it, else now. */
+  #plan(names: string[], wants: Map<string, Want>, opening = false): { granted: Map<string, Want>; topics: unknown[] } {
+    const from = (name: string) => (opening && !this.positions.has(name) ? wants.get(name)!.from : undefined);
+    return {
+      granted: new Map(names.map((name) => [name, { maxRate: wants.get(name)!.maxRate, from: from(name) }])),
+      topics: resume(names, this.positions, (name) => from(name) ?? [name]).map((start) => rated(start, wants)),
+    };
+  }
+
+  /** Runs a request that adds names. Tells the host if the server refuses a name for good. */
+  async #accepted(names: string[], request: () => Promise<void>): Promise<void> {
+    try {
+      await request();
+    } catch (e) {
+      if (!(e instanceof Problem) || retryable(e) || [401, 404, 409, 410].includes(e.status)) throw e;
+      if (names.length > 1) this.#atOnce = 1;
+      else this.#host.onRefused(names, e);
+      throw new Changed();
+    }
+  }
+
+  #begin(granted: Map<string, Want>, positions: string[]): void {
+    for (const [name, want] of granted) this.started.set(name, want);
+    for (const at of positions) if (!covered(at, this.positions.get(nameOf(at)))) this.positions.set(nameOf(at), at);
+    this.#host.onStart(granted, positions);
+  }
+
+  /** Makes the server's subscriptions what the host wants, one request at a time. */
+  async #change(): Promise<void> {
+    if (this.#changing) return;
+    this.#changing = true;
+    try {
+      for (let attempt = 0; this.#id && !this.#closed; ) {
+        await Promise.resolve(); // subscriptions that are made together are one request
+        const wants = this.#host.wants();
+        const add = [...wants.keys()].filter((name) => !this.started.has(name)).slice(0, this.#atOnce);
+        const remove = [...this.started.keys()].filter((name) => !wants.has(name));
+        if (!add.length) this.#atOnce = Infinity;
+        // A subscription keeps its rate, and may go with a pattern that matches it: then a new session is surer.
+        const names = [...this.started.keys()];
+        const other = names.some((name) => wants.has(name) && wants.get(name)!.maxRate !== this.started.get(name)!.maxRate);
+        if (other || remove.some((gone) => names.some((name) => gone !== name && matches(gone, name)))) return this.#reopen();
+        if (!add.length && !remove.length) return;
+        const id = this.#id;
+        try {
+          await this.#accepted(add, () => this.#patch(id, add, remove, wants));
+          attempt = 0;
+        } catch (e) {
+          if (e instanceof Changed) continue;
+          // Without an answer the session may have the topics or not: only a new one is sure.
+          if (!undone(e)) return this.#reopen();
+          await sleep(backoff(attempt++, e), this.#wake.signal);
+        }
+      }
+    } finally {
+      this.#changing = false;
+    }
+  }
+
+  async #patch(id: string | undefined, add: string[], remove: string[], wants: Map<string, Want>): Promise<void> {
+    // In an open session names begin now. If one was removed before, its frames may still be on
+    // their way, and would hide what comes below them; so subscriptions read that from history.
+    const { granted, topics } = this.#plan(add, wants);
+    const answer = await this.#http.request("PATCH", "/v1/sessions/" + id, { body: { add: topics, remove } });
+    if (this.#id !== id) return;
+    for (const name of remove) this.started.delete(name);
+    this.#begin(granted, answer.positions);
+  }
+
+  /** Ends the session at the server; the next one begins from the positions. */
+  #drop(): void {
+    if (this.#id) void this.#http.request("DELETE", "/v1/sessions/" + this.#id).catch(() => {});
+    this.#forget();
+  }
+
+  #reopen(): void {
+    this.#drop();
+    this.#wake.abort();
+  }
+
+  /** The first transport that may get through, else the last. */
+  #best(): Transport {
+    const { transports } = this.#options;
+    return transports.find((t) => !this.#failed.has(t) && (this.#bad.get(t) ?? 0) < Date.now()) ?? transports.at(-1)!;
+  }
+
+  /** Runs one connection. Returns or throws when it has ended. */
+  async #connect(): Promise<void> {
+    const transport = this.#best();
+    let open = false;
+    const began = () => {
+      if (open) return;
+      open = true;
+      for (const t of this.#failed) this.#bad.set(t, Date.now() + badMs);
+      this.#failed.clear();
+      this.#host.onState({ state: "open", transport });
+    };
+    try {
+      await { websocket: () => this.#websocket(began), stream: () => this.#stream(began), poll: () => this.#poll(began) }[transport]();
+    } catch (e) {
+      // If it did not begin without a refusal, another may get through what is in between.
+      const again = !open && !(e instanceof Problem) && !this.#wake.signal.aborted && transport !== this.#options.transports.at(-1);
+      if (!again) this.#failed.clear();
+      else if (this.#failed.add(transport)) throw new Changed();
+      throw e;
+    } finally {
+      this.#probe = undefined;
+      this.#socket = undefined;
+      for (const reply of this.#replies.values()) reply();
+      this.#replies.clear();
+    }
+  }
+
+  /** Takes a line of an answer. */
+  #take(line: string): void {
+    const f = parseFrame(line);
+    if (!f) return;
+    if ("item" in f) {
+      this.#frames++;
+      this.#arrived++;
+      const { topic, position } = f.item;
+      const before = this.positions.get(topic);
+      if (covered(position, before) || !this.#wanted(topic)) return;
+      this.positions.set(topic, position);
+      this.#host.onItem(f.item, before);
+    } else if (f.end) {
+      throw problemOf(f.end);
+    } else if (f.reply) {
+      const ref = f.reply.ref ?? -1;
+      this.#replies.get(ref)?.(f.reply);
+      this.#replies.delete(ref);
+    }
+  }
+
+  #path(mode: string): string {
+    return `/v1/sessions/${this.#id}/poll?ack=${this.#frames}&mode=${mode}&r=${Math.random().toString(36).slice(2)}`;
+  }
+
+  async #poll(began: () => void): Promise<void> {
+    const id = this.#id;
+    this.#probe = () => this.#wake.abort();
+    this.#host.onState({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
+    while (this.#needed() && this.#best() === "poll") {
+      const timeout = this.limits!.poll_timeout_ms + lateMs;
+      const text: string = await this.#http.request("GET", this.#path("batch"), { as: "text", signal: this.#wake.signal, timeout });
+      if (id !== this.#id) return;
+      began();
+      for (const line of text.split("\n")) this.#take(line);
+    }
+  }
+
+  /** A stream that breaks leaves the count uncertain: the session is opened anew. */
+  async #stream(began: () => void): Promise<void> {
+    const silent = new AbortController();
+    const abort = () => silent.abort();
+    const id = this.#id;
+    let begun = false;
+    const dog = watchdog(() => (begun ? 2 * this.limits!.heartbeat_ms : beginMs), abort);
+    this.#probe = () => {}; // two heartbeats tell
+    try {
+      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: AbortSignal.any([this.#wake.signal, silent.signal]) });
+      const reader = answer.body!.getReader();
+      const text = new TextDecoder();
+      for (let rest = ""; this.#needed(); ) {
+        const { done, value } = await reader.read();
+        if (done) throw new TypeError("the stream ended");
+        dog.touch();
+        const lines = (rest + text.decode(value, { stream: true })).split("\n");
+        rest = lines.pop()!;
+        for (const line of lines) {
+          if (id !== this.#id) return;
+          begun = true;
+          began();
+          this.#take(line);
+        }
+      }
+    } finally {
+      dog.stop();
+      abort();
+      if (id === this.#id) this.#drop();
+    }
+  }
+
+  #websocket(began: () => void): Promise<void> {
+    const id = this.#id;
+    const socket = new this.#options.WebSocket!(this.#http.base.replace(/^http/, "ws") + `/v1/ws?session=${id}&ack=${this.#frames}`);
+    const wake = this.#wake.signal;
+    return new Promise((_, reject) => {
+      let begun = false;
+      let pinged = false;
+      let acked = this.#frames;
+      let ackTimer: ReturnType<typeof setTimeout> | undefined;
+      const end = (error: unknown) => {
+        dog.stop();
+        clearTimeout(ackTimer);
+        wake.removeEventListener("abort", close);
+        socket.onmessage = socket.onclose = null;
+        socket.close();
+        reject(error);
+      };
+      const close = () => end(new TypeError("the WebSocket " + (begun ? "was cut" : "did not open")));
+      const ack = () => {
+        ackTimer = undefined;
+        if (this.#frames > acked) socket.send(JSON.stringify({ ack: (acked = this.#frames) }));
+      };
+      // A page does not see the pings of the server, so it sends its own.
+      const ping = () => {
+        if (pinged || !begun) return close();
+        pinged = true;
+        dog.touch();
+        socket.send(JSON.stringify({ ping: true, ref: ++this.#ref }));
+      };
+      const dog = watchdog(() => (!begun ? beginMs : pinged ? pingMs : this.limits!.heartbeat_ms), ping);
+      this.#probe = () => void (pinged || ping());
+      wake.addEventListener("abort", close);
+      socket.onclose = close;
+      socket.onerror = () => {}; // a close follows
+      socket.onmessage = ({ data }) => {
+        dog.touch();
+        pinged = false;
+        begun = true;
+        if (id !== this.#id || !this.#needed()) return close();
+        began();
+        this.#socket = socket;
+        try {
+          this.#take(data);
+        } catch (e) {
+          return end(e);
+        }
+        if (this.#frames - acked >= this.limits!.unacked / 4) ack();
+        else if (this.#frames > acked) ackTimer ??= setTimeout(ack, 1000);
+      };
+    });
+  }
+}
+
+/** The element of `topics` or `add` for a start. A topic that is named for a pattern has the pattern's rate. */
+function rated(start: string, wants: Map<string, Want>): unknown {
+  const name = nameOf(start);
+  const pattern = [...wants.keys()].filter((w) => matches(w, name)).sort((a, b) => b.length - a.length)[0];
+  const rate = (wants.get(name) ?? wants.get(pattern!))?.maxRate;
+  return rate ? { topic: start, max_rate: rate } : start;
+}

@@ -1,0 +1,266 @@
+// Tabs that share one connection. One tab leads: it holds a lock and runs the session for
+// all. The others tell it over a BroadcastChannel what they want, and get every item. Each
+// tab leaves out what it does not want, and reads from history what it missed, so that
+// neither a late join nor the end of the leader loses or repeats anything.
+
+import { covered } from "./client.js";
+import type { Http } from "./http.js";
+import type { Feed, Host, Session, State, Want } from "./session.js";
+import type { Item, Problem } from "./wire.js";
+
+type Wants = [string, Want][];
+
+/** What tabs tell each other. Messages of the leader have its term; those of an earlier term are ignored. */
+type Word =
+  | { kind: "want"; tab: string; wants: Wants }
+  | { kind: "ping" }
+  | { kind: "bye"; tab: string }
+  | { kind: "lead" | "pong"; term: number }
+  /** `before` is the leader's previous position of the topic. A tab that is not there has missed something. */
+  | { kind: "items"; term: number; items: { item: Item; before: string | undefined }[] }
+  | { kind: "start"; term: number; granted: Wants; positions: string[] }
+  | { kind: "refused"; term: number; names: string[]; problem: Problem }
+  | { kind: "state"; term: number; state: State };
+
+const pingMs = 5_000;
+const patience = 2; // pings without an answer, after which the leader is frozen
+
+export class Shared implements Feed {
+  readonly positions = new Map<string, string>();
+  readonly started = new Map<string, Want>();
+
+  #channel?: BroadcastChannel | undefined;
+  #tab = "";
+  #name = "";
+  #term = 0;
+  #session?: Session | undefined; // if this tab leads
+  #tabs = new Map<string, Map<string, Want>>(); // what the others want, if this tab leads
+  #news: { item: Item; before: string | undefined }[] = [];
+  #stop?: AbortController | undefined; // releases the locks of this tab
+  #queued?: AbortController; // ends the wait for the lead
+  #release?: (() => void) | undefined; // gives the lead away
+  #unanswered = 0;
+  #timer?: ReturnType<typeof setInterval>;
+  #closed = false;
+
+  #http: Http;
+  #key: string;
+  #host: Host;
+  #open: (host: Host, positions: Map<string, string>) => Session;
+  #onSession: (session: Session | undefined) => void;
+
+  constructor(
+    http: Http,
+    key: string,
+    host: Host,
+    open: (host: Host, positions: Map<string, string>) => Session,
+    onSession: (session: Session | undefined) => void,
+  ) {
+    this.#http = http;
+    this.#key = key;
+    this.#host = host;
+    this.#open = open;
+    this.#onSession = onSession;
+  }
+
+  update(): void {
+    if (this.#closed) return;
+    if (!this.#stop) return void this.#join();
+    if (this.#session) this.#session.update();
+    else this.#say({ kind: "want", tab: this.#tab, wants: [...this.#host.wants()] });
+  }
+
+  check(): void {
+    if (this.#session) this.#session.check();
+    else this.#ping();
+  }
+
+  leave(forGood = false): void {
+    this.#closed ||= forGood;
+    this.#resign();
+    this.#say({ kind: "bye", tab: this.#tab });
+    this.#queued?.abort();
+    this.#stop?.abort();
+    this.#stop = undefined;
+    this.#channel?.close();
+    this.#channel = undefined;
+    clearInterval(this.#timer);
+  }
+
+  /** Joins the tabs with the same server, key and subject. */
+  async #join(): Promise<void> {
+    const stop = (this.#stop = new AbortController());
+    const subject = subjectOf(await this.#http.bearer().catch(() => ""));
+    if (stop.signal.aborted) return;
+    this.#name = ["pubsubd", this.#http.base, this.#key, subject].join(" ");
+    this.#tab = Math.random().toString(36).slice(2);
+    this.#term = 0;
+    this.started.clear();
+    this.#channel = new BroadcastChannel(this.#name);
+    this.#channel.onmessage = ({ data }) => this.#hear(data);
+    // The leader asks for this lock, and so learns of the end of this tab.
+    await new Promise<void>((held) => void this.#lock("tab " + this.#tab, {}, () => (held(), aborted(stop.signal))));
+    this.update();
+    this.#timer = setInterval(() => this.#session || this.#ping(), pingMs);
+    void this.#lead(false);
+  }
+
+  #lock(suffix: string, options: LockOptions, hold: () => Promise<void>): Promise<void> {
+    return navigator.locks.request(this.#name + " " + suffix, options, hold).catch(() => {});
+  }
+
+  /** Waits for the lead, or takes it from a tab that is frozen. */
+  async #lead(steal: boolean): Promise<void> {
+    this.#queued?.abort();
+    const queued = (this.#queued = new AbortController());
+    await this.#lock("lead", steal ? { steal } : { signal: queued.signal }, async () => {
+      if (queued.signal.aborted) return;
+      this.#term++;
+      this.#say({ kind: "lead", term: this.#term });
+      this.started.clear();
+      this.#session = this.#open(this.#asHost(), this.positions);
+      this.#onSession(this.#session);
+      this.#session.update();
+      await new Promise<void>((release) => (this.#release = release));
+    });
+    if (queued.signal.aborted) return;
+    // Another tab took the lead, or this one gave it away.
+    this.#resign();
+    void this.#lead(false);
+  }
+
+  #resign(): void {
+    this.#session?.leave(true);
+    this.#session = undefined;
+    this.#onSession(undefined);
+    this.#tabs.clear();
+    this.#release?.();
+    this.#release = undefined;
+  }
+
+  #ping(): void {
+    if (this.#unanswered++ < patience) return this.#say({ kind: "ping" });
+    this.#unanswered = 0;
+    void this.#lead(true);
+  }
+
+  #say(word: Word): void {
+    if (word.kind !== "items") this.#flush();
+    this.#channel?.postMessage(word);
+  }
+
+  /** Sends the items that wait, so that all words keep their order. */
+  #flush(): void {
+    if (this.#news.length) this.#say({ kind: "items", term: this.#term, items: this.#news.splice(0) });
+  }
+
+  #hear(word: Word): void {
+    if (word.kind === "want") return this.#wanted(word.tab, word.wants);
+    if (word.kind === "ping") return void (this.#session && this.#say({ kind: "pong", term: this.#term }));
+    if (word.kind === "bye") return this.#gone(word.tab);
+    if (word.term < this.#term) return;
+    if (word.term > this.#term) {
+      // Another leads now.
+      this.#term = word.term;
+      this.started.clear();
+      this.#resign();
+      this.update();
+    }
+    this.#unanswered = 0;
+    if (this.#session) return;
+    if (word.kind === "items") for (const { item, before } of word.items) this.#item(item, before);
+    else if (word.kind === "start") this.#start(new Map(word.granted), word.positions);
+    else if (word.kind === "refused") this.#host.onRefused(word.names, Object.assign(new Error(word.problem.message), word.problem));
+    else if (word.kind === "state") this.#host.onState(word.state);
+  }
+
+  /** Takes an item of the leader. */
+  #item(item: Item, before: string | undefined): void {
+    const mine = this.positions.get(item.topic);
+    if (covered(item.position, mine)) return;
+    this.positions.set(item.topic, item.position);
+    if (before && !covered(before, mine)) this.#host.onLapse(item.topic);
+    else this.#host.onItem(item);
+  }
+
+  #start(granted: Map<string, Want>, positions: string[]): void {
+    for (const [name, want] of granted) this.started.set(name, want);
+    const missed: string[] = [];
+    for (const at of positions) {
+      const name = at.split("@", 1)[0]!;
+      const mine = this.positions.get(name);
+      if (covered(at, mine)) continue;
+      this.positions.set(name, at);
+      if (mine) missed.push(name);
+    }
+    this.#host.onStart(granted, positions);
+    missed.forEach(this.#host.onLapse);
+  }
+
+  /** The leader: a tab says what it wants. */
+  #wanted(tab: string, wants: Wants): void {
+    if (!this.#session) return;
+    const session = this.#session;
+    // When the lock of the tab is free, the tab is gone.
+    if (!this.#tabs.has(tab)) void this.#lock("tab " + tab, { signal: this.#stop!.signal }, async () => this.#gone(tab));
+    this.#tabs.set(tab, new Map(wants));
+    const here = wants.filter(([name]) => session.started.has(name));
+    this.#say({
+      kind: "start",
+      term: this.#term,
+      granted: here.map(([name]) => [name, { maxRate: session.started.get(name)!.maxRate }]),
+      positions: here.length ? [...session.positions.values()] : [],
+    });
+    session.update();
+  }
+
+  #gone(tab: string): void {
+    if (this.#tabs.delete(tab)) this.#session?.update();
+  }
+
+  /** What the session of the leader serves: this tab and the others. */
+  #asHost(): Host {
+    const host = this.#host;
+    return {
+      wants: () => {
+        const all = host.wants();
+        for (const wants of this.#tabs.values()) {
+          for (const [name, want] of wants) {
+            const other = all.get(name);
+            all.set(name, other ? { from: other.from, maxRate: other.maxRate === want.maxRate ? want.maxRate : undefined } : want);
+          }
+        }
+        return all;
+      },
+      onItem: (item, before) => {
+        if (this.#news.push({ item, before }) === 1) queueMicrotask(() => this.#flush());
+        host.onItem(item);
+      },
+      onStart: (granted, positions) => {
+        for (const [name, want] of granted) this.started.set(name, want);
+        this.#say({ kind: "start", term: this.#term, granted: [...granted], positions });
+        host.onStart(granted, positions);
+      },
+      onLapse: host.onLapse,
+      onRefused: (names, problem) => {
+        this.#say({ kind: "refused", term: this.#term, names, problem: { ...problem, message: problem.message } });
+        host.onRefused(names, problem);
+      },
+      onState: (state) => {
+        this.#say({ kind: "state", term: this.#term, state });
+        host.onState(state);
+      },
+    };
+  }
+}
+
+/** Whom a token names: the claim `sub` of a JWT, else the token itself. */
+function subjectOf(token = ""): string {
+  try {
+    return "sub " + JSON.parse(atob(token.split(".")[1]!.replace(/-/g, "+").replace(/_/g, "/"))).sub;
+  } catch {
+    return token;
+  }
+}
+
+const aborted = (signal: AbortSignal) => new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve()));

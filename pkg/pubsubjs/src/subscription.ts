@@ -1,0 +1,338 @@
+// A subscription: what one part of an application gets of some topics. It joins the
+// items of the feed with what it reads from history, leaves out what it has had, and
+// keeps its own pace, so that a slow reader delays nobody and loses nothing that
+// history holds.
+
+import { Feed, resume, Want } from "./session.js";
+import { checkName, covered, isPattern, Item, matches, nameOf, parsePosition, Problem } from "./wire.js";
+
+export interface SubscribeOptions {
+  /** Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription. Topics without a position begin now. */
+  from?: string | string[] | undefined;
+  /** At most so many deliveries in a time for each topic, such as `"5/s"` or `"1/10s"`: then the newest message of each key. */
+  maxRate?: string | undefined;
+  /** False leaves out what this client published. Default: true. */
+  echo?: boolean | undefined;
+  /** Ends the subscription. */
+  signal?: AbortSignal | undefined;
+  /** With a callback: the server refused the subscription, and it has ended. Default: console.error. */
+  onError?: ((problem: Problem) => void) | undefined;
+}
+
+/** Where a subscription lives. */
+export interface Owner {
+  feed(): Feed;
+  /** Reads once what is held after the starts, without waiting. Retries until the signal aborts. */
+  read(starts: string[], signal: AbortSignal): Promise<{ positions: string[]; items: Item[] }>;
+  /** Reports whether this client published the item. */
+  isOwn(item: Item): boolean;
+  remove(s: Subscription): void;
+}
+
+/** Items that wait for the application, and those that wait for history to be read. */
+const mostQueued = 1000;
+
+/** The pace of one topic. */
+interface Lane {
+  next: number; // when items may be delivered again, in Unix milliseconds
+  last: string; // position of the newest item that came
+  waiting: Item[];
+  timer?: ReturnType<typeof setTimeout> | undefined;
+}
+
+/**
+ * An async iterable of messages and gaps, in the order of each topic. The iteration ends
+ * when the subscription is closed, and throws a Problem if the server refuses it.
+ */
+export class Subscription<T = any> implements AsyncIterable<Item<T>> {
+  /** The topics and patterns, without positions. */
+  readonly names: string[];
+  /** Resolves to `positions` when the server has taken the subscription. */
+  readonly started: Promise<string[]>;
+
+  #mode: "starting" | "behind" | "live" = "starting";
+  #pending: Set<string>; // names that the feed has not begun
+  #lag = new Set<string>(); // names that begin below the feed
+  #joined: Map<string, string>; // positions of the feed when this subscription came
+  #seen = new Map<string, string>(); // positions of the last items that were queued
+  #buffer: Item[] = []; // what the feed delivers before the subscription is live
+  #target = new Map<string, string>(); // where history meets the buffer
+  #queue: { item: Item; before: string | undefined }[] = [];
+  #lanes = new Map<string, Lane>();
+  #life = new AbortController();
+  #error?: Problem;
+  #reader?: (() => void) | undefined; // wakes the application
+  #room?: (() => void) | undefined; // wakes the reading of history
+  #begun!: (positions: string[]) => void;
+  #failed!: (e: Problem) => void;
+  #every: number; // milliseconds between deliveries of a topic; 0: no limit
+
+  #owner: Owner;
+  #options: SubscribeOptions;
+  #callback: ((item: Item<T>) => void) | undefined;
+
+  /** @internal */
+  constructor(
+    owner: Owner,
+    topics: string | string[],
+    options: SubscribeOptions,
+    callback?: (item: Item<T>) => void,
+  ) {
+    this.#owner = owner;
+    this.#options = options;
+    this.#callback = callback;
+    this.names = [...new Set(typeof topics === "string" ? [topics] : topics)];
+    this.names.forEach(checkName);
+    for (const start of this.#given()) parsePosition(start);
+    this.#every = interval(options.maxRate);
+    this.started = new Promise((resolve, reject) => ((this.#begun = resolve), (this.#failed = reject)));
+    this.started.catch(() => {});
+    const { positions, started } = owner.feed();
+    this.#joined = this.#mine(positions);
+    this.#pending = new Set(this.names.filter((name) => !started.has(name)));
+    for (const name of this.names) if (started.has(name)) this.#place(name, undefined, []);
+    options.signal?.addEventListener("abort", this.close);
+    if (options.signal?.aborted) queueMicrotask(this.close);
+  }
+
+  /** The positions of the last items that the application took. Give them as `from` to go on after them, also in another page or process. */
+  get positions(): string[] {
+    const at = new Map(this.#seen);
+    for (const { item, before } of [...this.#queue].reverse()) before ? at.set(item.topic, before) : at.delete(item.topic);
+    return [...at.values()];
+  }
+
+  /** Ends the subscription. Items that wait are dropped. */
+  close = (): void => this.end();
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Item<T>, void, void> {
+    try {
+      yield* this.iterate();
+    } finally {
+      this.close();
+    }
+  }
+
+  /** Iterates without closing the subscription at the end. */
+  async *iterate(): AsyncGenerator<Item<T>, void, void> {
+    for (;;) {
+      while (this.#queue.length) {
+        const { item } = this.#queue.shift()!;
+        if (this.#queue.length <= mostQueued / 2) this.#room?.();
+        yield item;
+      }
+      if (this.#error) throw this.#error;
+      if (this.#life.signal.aborted) return;
+      await new Promise<void>((resolve) => (this.#reader = resolve));
+    }
+  }
+
+  /** @internal What the feed should deliver of a name for this subscription. */
+  want(name: string): Want {
+    return { from: this.#mode === "starting" ? this.#startsOf(name) : undefined, maxRate: this.#options.maxRate };
+  }
+
+  /** @internal Takes an item of the feed. */
+  offer(item: Item): void {
+    if (!this.#covers(item.topic)) return;
+    if (this.#mode === "live") this.#accept(item);
+    else if (this.#buffer.push(item) > mostQueued) this.lapse(item.topic);
+  }
+
+  /** @internal The feed has a hole in the topic, or the buffer is full: history holds what is missing. */
+  lapse(topic: string): void {
+    if (!this.#covers(topic)) return;
+    if (this.#mode === "live") return this.#fallBehind();
+    this.#buffer = [];
+    this.#target = this.#mine(this.#owner.feed().positions);
+    if (this.#mode === "starting") for (const name of this.names) this.#lag.add(name);
+  }
+
+  /** @internal Names began at the feed. */
+  start(granted: Map<string, Want>, positions: string[]): void {
+    if (this.#mode !== "starting") return;
+    for (const name of this.names) {
+      if (this.#pending.has(name) && granted.has(name)) {
+        this.#pending.delete(name);
+        this.#place(name, granted.get(name)!.from, positions);
+      }
+    }
+    this.settle();
+  }
+
+  /** @internal Goes on when all names have begun. */
+  settle(): void {
+    if (this.#mode !== "starting" || this.#pending.size) return;
+    if (this.#lag.size) return this.#fallBehind();
+    this.#flush();
+  }
+
+  /** @internal Ends the subscription, with an error if the server refused it. */
+  end(error?: Problem): void {
+    if (this.#life.signal.aborted) return;
+    if (error) this.#error = error;
+    else this.#queue = [];
+    if (error && this.#callback) (this.#options.onError ?? console.error)(error);
+    this.#failed(error ?? new Problem("closed", "the subscription was closed"));
+    this.#options.signal?.removeEventListener("abort", this.close);
+    for (const lane of this.#lanes.values()) clearTimeout(lane.timer);
+    this.#owner.remove(this);
+    this.#life.abort();
+    this.#reader?.();
+    this.#room?.();
+  }
+
+  #given(): string[] {
+    const { from } = this.#options;
+    return (typeof from === "string" ? [from] : (from ?? [])).filter((f) => f !== "now" && f !== "oldest");
+  }
+
+  /** Where a name begins, if not now. */
+  #startsOf(name: string): string[] | undefined {
+    if (this.#options.from === "oldest") return [name + "@oldest"];
+    const given = this.#given();
+    if (isPattern(name) && !given.some((at) => nameOf(at) === name)) return;
+    const mine = given.filter((at) => matches(name, nameOf(at)));
+    return mine.length ? mine : undefined;
+  }
+
+  /** The positions of this subscription's names and of the topics that they match. */
+  #mine(all: Iterable<[string, string]>): Map<string, string> {
+    return new Map([...all].filter(([topic]) => this.#covers(topic)));
+  }
+
+  #covers(topic: string): boolean {
+    return this.names.some((name) => matches(name, topic));
+  }
+
+  /** Places a name that the feed delivers now: it is live from there, or what is before is read from history. */
+  #place(name: string, granted: string[] | undefined, positions: string[]): void {
+    const starts = this.#startsOf(name);
+    if (starts && starts.join() !== granted?.join()) return void this.#lag.add(name);
+    const known = starts ? [] : [...this.#joined.values()];
+    for (const at of [...positions, ...known]) {
+      const topic = nameOf(at);
+      if (matches(name, topic) && !covered(at, this.#seen.get(topic))) this.#seen.set(topic, at);
+    }
+  }
+
+  /** Reads history up to the point where the buffer begins. */
+  #fallBehind(): void {
+    this.#mode = "behind";
+    this.#target = this.#mine(this.#owner.feed().positions);
+    this.#buffer = [];
+    for (const lane of this.#lanes.values()) clearTimeout(lane.timer);
+    this.#lanes.clear();
+    void this.#catchUp().catch((e) => this.end(e));
+  }
+
+  async #catchUp(): Promise<void> {
+    const { signal } = this.#life;
+    for (;;) {
+      if (this.#queue.length > mostQueued / 2) await new Promise<void>((resolve) => (this.#room = resolve));
+      if (signal.aborted) return;
+      const starts = resume(this.names, this.#seen, (name) => this.#startsOf(name) ?? [name]);
+      const { positions, items } = await this.#owner.read(starts, signal);
+      if (signal.aborted) return;
+      for (const at of positions) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);
+      for (const item of items) this.#accept(item, this.#every > 0);
+      const met = [...this.#target].every(([topic, at]) => covered(at, this.#lanes.get(topic)?.last ?? this.#seen.get(topic)));
+      if (!items.length || met) return this.#flush();
+    }
+  }
+
+  /** Delivers what waited, and is live. */
+  #flush(): void {
+    const items = this.#buffer;
+    this.#buffer = [];
+    this.#lag.clear();
+    if (this.#mode === "starting") this.#begun([...this.#seen.values()]);
+    for (const item of items) this.#accept(item);
+    this.#mode = "live";
+  }
+
+  /** Delivers an item unless it came before. */
+  #accept(item: Item, paced = this.#every > 0 && !this.#fedAtPace(item.topic)): void {
+    const { topic, position } = item;
+    const lane = this.#lanes.get(topic);
+    if (covered(position, lane?.last ?? this.#seen.get(topic))) return;
+    if (this.#options.echo === false && this.#owner.isOwn(item)) {
+      if (!lane?.waiting.length) this.#seen.set(topic, position);
+      if (lane) lane.last = position;
+    } else if (paced) {
+      this.#pace(item, lane);
+    } else {
+      this.#push(item);
+    }
+  }
+
+  /** Reports whether the server keeps the pace of the topic. */
+  #fedAtPace(topic: string): boolean {
+    return this.names.some((name) => matches(name, topic) && this.#owner.feed().started.get(name)?.maxRate === this.#options.maxRate);
+  }
+
+  #push(item: Item): void {
+    const before = this.#seen.get(item.topic);
+    if (!this.#callback && this.#mode === "live" && this.#queue.length >= mostQueued) return this.#fallBehind();
+    this.#seen.set(item.topic, item.position);
+    if (!this.#callback) {
+      this.#queue.push({ item, before });
+      this.#reader?.();
+      return;
+    }
+    try {
+      this.#callback(item);
+    } catch (e) {
+      // A fault of the application must not stop the delivery to others.
+      queueMicrotask(() => {
+        throw e;
+      });
+    }
+  }
+
+  #pace(item: Item, lane: Lane = { next: 0, last: "", waiting: [] }): void {
+    const { topic, position } = item;
+    this.#lanes.set(topic, lane);
+    lane.last = position;
+    lane.waiting.push(item);
+    if (lane.waiting.length > mostQueued) lane.waiting = conflate(lane.waiting, this.#seen.get(topic));
+    const rest = lane.waiting.length > mostQueued ? 0 : lane.next - Date.now();
+    if (rest > 0) lane.timer ??= setTimeout(() => this.#release(topic), rest);
+    else this.#release(topic);
+  }
+
+  #release(topic: string): void {
+    const lane = this.#lanes.get(topic)!;
+    const items = conflate(lane.waiting, this.#seen.get(topic));
+    clearTimeout(lane.timer);
+    lane.timer = undefined;
+    lane.waiting = [];
+    lane.next = Date.now() + this.#every;
+    for (const item of items) if (this.#lanes.get(topic) === lane) this.#push(item);
+  }
+}
+
+/** Leaves the newest message of each key, and gaps where others were. The items are of one topic, in order; `after` is the position before them. */
+export function conflate(items: Item[], after?: string): Item[] {
+  const newest = new Map<string | undefined, Item>();
+  for (const item of items) if (!item.gap) newest.set(item.key, item);
+  const kept: Item[] = [];
+  for (const item of items) {
+    const { topic, position } = item;
+    const last = kept.at(-1);
+    if (item.gap ? item.gap !== "conflated" : newest.get(item.key) === item) kept.push(item);
+    else if (last?.gap === "conflated") last.position = position;
+    else kept.push({ gap: "conflated", topic, after: last?.position ?? after ?? position.replace(/\d+$/, "0"), position });
+  }
+  return kept;
+}
+
+/** Milliseconds of a rate such as `5/s`, `100/m` or `1/10s`; 0 without a rate. */
+export function interval(rate: string | undefined): number {
+  if (!rate) return 0;
+  const m = /^(\d+)\/(\d*)(ms|s|m|h)$/.exec(rate);
+  const unit = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[m?.[3] ?? ""] ?? 0;
+  const ms = (unit * Number(m?.[2] || 1)) / Number(m?.[1]);
+  if (!(ms >= 1 && ms <= 3_600_000)) throw new Problem("invalid_request", `"${rate}" is not a rate: write 5/s, 100/m or 1/10s, from 1000/s to 1/h`);
+  return ms;
+}

@@ -1,0 +1,177 @@
+// The words of pkg/wire/PROTOCOL.md: topics, positions, frames and problems.
+
+/** A message of a topic. Its payload is `data`, `text` or `bytes`, whichever the publisher chose. */
+export interface Message<T = any> {
+  /** Undefined in messages; in gaps, the reason. */
+  gap?: undefined;
+  topic: string;
+  /** `topic@epoch:offset`. Resume after this message with `{ from: position }`. */
+  position: string;
+  /** When the message was published, in Unix milliseconds. */
+  time: number;
+  /** A JSON payload. */
+  data?: T;
+  /** The payload of a text type. */
+  text?: string;
+  /** The payload of any other type. */
+  bytes?: Uint8Array;
+  /** The media type of `text` and `bytes`. */
+  type?: string;
+  /** The idempotency key of the publish. */
+  id?: string;
+  /** The conflation key. */
+  key?: string;
+}
+
+/** Later servers may add reasons. */
+export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted";
+
+/** Messages after `after`, up to `position`, are lost to this subscriber. */
+export interface Gap {
+  /**
+   * Why: `expired`, `evicted`, `slow`, `conflated`, `deleted`, or `restarted` (the server restarted;
+   * messages after `after` may be missing).
+   */
+  gap: GapReason;
+  topic: string;
+  after: string;
+  position: string;
+}
+
+export type Item<T = any> = Message<T> | Gap;
+
+/** The bounds that the server names. Times are in milliseconds. */
+export interface Limits {
+  poll_timeout_ms: number;
+  heartbeat_ms: number;
+  unacked: number;
+  idempotency_ms?: number;
+  [name: string]: number | undefined;
+}
+
+/** A refusal of the server (RFC 9457), or of this client. Programs decide by `code`. */
+export class Problem extends Error {
+  declare code: string;
+  /** The HTTP status; 0 if the client found the problem. */
+  declare status: number;
+  /** What to change. */
+  declare remedy?: string;
+  /** How long to wait before a retry. */
+  declare retryAfterMs?: number;
+  constructor(code: string, detail: string, status = 0, said: { remedy?: string; retry_after_ms?: number } = {}) {
+    super(said.remedy ? `${detail}; ${said.remedy}` : detail);
+    Object.assign(this, { name: "Problem", code, status, remedy: said.remedy, retryAfterMs: said.retry_after_ms });
+  }
+}
+
+/** The Problem that the server sent. */
+export const problemOf = (said: Refusal, status = said.status) => new Problem(said.code, said.detail ?? said.code, status, said);
+
+const quote = (text: unknown) => JSON.stringify(String(text).slice(0, 64));
+
+export interface Position {
+  topic: string;
+  epoch: string;
+  offset: number;
+}
+
+/** Reports whether the name has a wildcard. */
+export const isPattern = (name: string) => /[*>]/.test(name);
+
+/** Throws a Problem if the name is neither a valid topic nor a valid pattern. */
+export function checkName(name: string): void {
+  const tokens = name.split(".");
+  const valid = tokens.every((t, i) => /^([\w-]+|\*)$/.test(t) || (t === ">" && i === tokens.length - 1));
+  if (!valid || tokens.length > 16 || name.length > 255) {
+    throw new Problem("invalid_topic", `${quote(name)} is not a topic: write tokens of letters, digits, - and _ with dots between them; * and a last > are tokens`);
+  }
+}
+
+/** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
+export function checkTopic(name: string): void {
+  checkName(isPattern(name) ? "" : name);
+}
+
+/** Reports whether a pattern matches the topic. Every name matches itself. */
+export function matches(pattern: string, topic: string): boolean {
+  const want = pattern.split(".");
+  const got = topic.split(".");
+  if (topic[0] === "_" && isPattern(want[0]!)) return false;
+  return want.every((t, i) => (t === ">" ? got.length > i : i < got.length && (t === "*" || t === got[i])))
+    && (want.length === got.length || want.at(-1) === ">");
+}
+
+/** Reads `topic@epoch:offset`. Throws a Problem if the text is not a position. */
+export function parsePosition(text: string): Position {
+  const m = /^([^@]*)@([0-9a-z]{1,16}):(0|[1-9]\d{0,15})$/.exec(text);
+  const offset = Number(m?.[3]);
+  if (!m || !Number.isSafeInteger(offset)) {
+    throw new Problem("invalid_position", `${quote(text)} is not a position: write topic@epoch:offset`);
+  }
+  checkName(m[1]!);
+  return { topic: m[1]!, epoch: m[2]!, offset };
+}
+
+/** The name that a position, or `topic@oldest`, begins with. */
+export const nameOf = (start: string) => start.split("@", 1)[0]!;
+
+/** Reports whether position `a` is at or before `b`: both are of one epoch, and its offset is not larger. */
+export function covered(a: string, b: string | undefined): boolean {
+  if (!b) return false;
+  const x = parsePosition(a);
+  const y = parsePosition(b);
+  return x.epoch === y.epoch && x.offset <= y.offset;
+}
+
+/** A problem as the server sends it. */
+export interface Refusal {
+  code: string;
+  status: number;
+  detail?: string;
+  remedy?: string;
+  retry_after_ms?: number;
+}
+
+/** Frames that are not items. */
+export interface Control {
+  hello?: { positions: string[]; session?: string; limits?: Limits };
+  end?: Refusal;
+  reply?: { ref?: number; position?: string; time?: number; positions?: string[]; problem?: Refusal };
+}
+
+/** Reads one NDJSON frame. Returns undefined for a heartbeat. Throws if the line is not a frame. */
+export function parseFrame(line: string): { item: Item } | Control | undefined {
+  if (!line.trim()) return;
+  const f = JSON.parse(line);
+  const valid = (ok: unknown) => {
+    if (!ok) throw new Problem("invalid_frame", "the server sent an unknown frame: " + quote(line));
+  };
+  valid(["hello", "end", "reply", "gap", "position"].filter((kind) => f[kind]).length === 1);
+  if (f.gap) {
+    const { topic, reason, after, position } = f.gap;
+    valid(reason && parsePosition(after).topic === topic && parsePosition(position).topic === topic);
+    return { item: { gap: reason, topic, after, position } };
+  }
+  if (!f.position) return f;
+  const { base64, ...item } = f;
+  item.topic = parsePosition(f.position).topic;
+  if (base64 !== undefined) item.bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const payloads = [item.data, item.text, item.bytes].filter((x) => x !== undefined);
+  valid(payloads.length === 1 && (item.data === undefined) === !!item.type && typeof item.time === "number");
+  return { item };
+}
+
+/** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
+export function encodeMessage(topic: string, payload: unknown, o: { type?: string; id?: string; key?: string; ttl?: number }): Record<string, unknown> {
+  checkTopic(topic);
+  const { id, key, ttl, type } = o;
+  const message = { topic, id, key, ttl };
+  if (payload instanceof Uint8Array) {
+    const base64 = btoa(Array.from(payload, (byte) => String.fromCharCode(byte)).join(""));
+    return { ...message, type: type ?? "application/octet-stream", base64 };
+  }
+  if (type ? typeof payload !== "string" : JSON.stringify(payload) === undefined) {
+    throw new Problem("invalid_body", "publish a JSON value, a string with a type, or bytes as a Uint8Array");
+  }
+  return type ? { ...message, type, text: payload } : { ...message, data: payload };
+}
