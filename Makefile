@@ -13,10 +13,10 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run build web test test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run example-python build web test test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## build and serve on http://127.0.0.1:8080 (admin on :8081); ARGS="--flag …" adds flags
 	@exec bin/pubsubd serve --log-format=console $(ARGS)
@@ -56,7 +56,10 @@ PYTHON_CLIENT := pkg/pubsubpy
 PYTHON_TOOLS  := .tools/python
 PYTHON        := $(shell python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo python3)
 
+INSTALL_PYTHON_CLIENT = $(PYTHON_TOOLS)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation ./$(PYTHON_CLIENT)
+
 $(PYTHON_TOOLS)/installed: $(PYTHON_CLIENT)/requirements.lock
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 with venv: install python3 and python3-venv" >&2; exit 1; }
 	rm -rf $(PYTHON_TOOLS)
 	$(PYTHON) -m venv $(PYTHON_TOOLS)
 	$(PYTHON_TOOLS)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
@@ -66,11 +69,15 @@ test-python: $(if $(PYTHON),build $(PYTHON_TOOLS)/installed) ## check the types 
 ifeq ($(PYTHON),)
 	@echo "no Python 3.11 with venv: the Python client is not tested"; test -z "$$CI" || { echo "CI must have it: install python3 and python3-venv" >&2; exit 1; }
 else
-	$(PYTHON_TOOLS)/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation ./$(PYTHON_CLIENT)
+	$(INSTALL_PYTHON_CLIENT)
 	cd $(PYTHON_CLIENT) && $(CURDIR)/$(PYTHON_TOOLS)/bin/mypy --cache-dir=$(CURDIR)/$(PYTHON_TOOLS)/mypy src tests
 	cd $(PYTHON_CLIENT) && PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(PYTHON_TOOLS)/bin/pytest -rP -k cut_connections
 	cd $(PYTHON_CLIENT) && PYTHONDONTWRITEBYTECODE=1 $(CURDIR)/$(PYTHON_TOOLS)/bin/pytest -k "not cut_connections"
 endif
+
+example-python: build $(PYTHON_TOOLS)/installed ## run a worker that publishes, and a script that follows, until the job is done
+	$(INSTALL_PYTHON_CLIENT)
+	@PYTHON=$(CURDIR)/$(PYTHON_TOOLS)/bin/python deploy/examples/python/run.sh
 
 deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec, in a module of their own
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
