@@ -13,13 +13,23 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run example-python build web test test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python build web test test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## build and serve on http://127.0.0.1:8080 (admin on :8081); ARGS="--flag …" adds flags
-	@exec bin/pubsubd serve --log-format=console $(ARGS)
+# These serve the pages of the folder PAGES, too, and allow exactly their origin.
+PAGES ?= deploy/examples
+
+run: ## build and serve on http://127.0.0.1:8080 (admin on :8081, pages on :8082); ARGS="--flag …" adds flags
+example-ticker: ## run with a page of prices: one feed, and each reader chooses a rate
+example-chat: ## run with a chat that loads what was said, and then follows
+example-llm: ## run with the tokens of a simulated model
+run example-ticker example-chat example-llm: build examples
+	@exec bin/examples -folder=$(PAGES) -page=$(patsubst example-%,%.html,$(@:run=)) -- bin/pubsubd serve --log-format=console $(ARGS)
+
+examples: ## build bin/examples, the file server of run and the examples
+	$(GO) build -trimpath -o bin/examples ./deploy/examples
 
 build: ## build bin/pubsubd
 	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/pubsubd ./cmd/pubsubd

@@ -43,6 +43,7 @@ var floors = [][]string{
 var beside = map[string][]string{
 	"cmd":      {"internal/daemon", "internal/config", "loadtest", "pkg/wire", "pkg/pubsub"},
 	"loadtest": {"pkg/wire", "pkg/pubsub"},
+	"deploy":   {"pkg/wire", "pkg/pubsub"}, // the examples are applications
 }
 
 func TestImportsOnlyGoDown(t *testing.T) {

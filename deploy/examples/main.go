@@ -1,0 +1,98 @@
+// Command examples serves the pages of deploy/examples at one address, with the back ends
+// that they need. It starts the daemon, if its command follows, and allows exactly the
+// pages' origin there.
+//
+//	examples [flags] [command of the daemon]
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+)
+
+func main() {
+	address := flag.String("listen", "127.0.0.1:8082", "where to serve pages: an address of this machine and a port")
+	folder := flag.String("folder", "deploy/examples", "the folder of the pages")
+	server := flag.String("server", "http://127.0.0.1:8080", "the daemon's address")
+	page := flag.String("page", "", "the page to point to at the start")
+	flag.Parse()
+	code, err := run(*address, *folder, *server, *page, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "examples:", err)
+	}
+	os.Exit(code)
+}
+
+// run serves pages until the daemon ends, or until a signal comes if there is no daemon. It
+// returns the exit code.
+func run(address, folder, server, page string, daemon []string) (int, error) {
+	if _, err := os.Stat(folder); err != nil {
+		return 1, fmt.Errorf("the folder of the pages: %w", err)
+	}
+	push, err := pubsub.New(server)
+	if err != nil {
+		return 1, err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return 1, fmt.Errorf("serve pages: %w. End the other program, or name another address with -listen", err)
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	origin := "http://" + listener.Addr().String()
+	pages := http.Server{Handler: onlyOrigin(origin, newBackend(push, folder)), ReadHeaderTimeout: 10 * time.Second}
+	go pages.Serve(listener) //nolint:errcheck // it ends with the process
+	fmt.Printf("Open %s/%s in a browser.\n", origin, page)
+	if len(daemon) == 0 {
+		<-signals
+		return 0, nil
+	}
+	return runDaemon(daemon, origin, signals)
+}
+
+// onlyOrigin redirects requests for other names of this machine, such as localhost: to a
+// browser they are other origins, which the daemon refuses. It refuses requests of pages of
+// other origins that could change anything.
+func onlyOrigin(origin string, next http.Handler) http.Handler {
+	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if "http://"+r.Host != origin {
+			http.Redirect(w, r, origin+r.URL.RequestURI(), http.StatusTemporaryRedirect)
+			return
+		}
+		w.Header().Set("Cache-Control", "no-cache")
+		r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
+		next.ServeHTTP(w, r)
+	}))
+}
+
+// runDaemon runs the daemon to its end and passes signals on.
+func runDaemon(command []string, origin string, signals <-chan os.Signal) (int, error) {
+	daemon := exec.Command(command[0], command[1:]...)
+	daemon.Env = append(os.Environ(), "PUBSUBD_CORS_ORIGINS="+origin)
+	daemon.Stdout, daemon.Stderr = os.Stdout, os.Stderr
+	// Without a group of its own the daemon would get Ctrl-C twice, and not drain.
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := daemon.Start(); err != nil {
+		return 1, err
+	}
+	go func() {
+		for s := range signals {
+			_ = daemon.Process.Signal(s) // it fails if the daemon has ended
+		}
+	}()
+	err := daemon.Wait()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, err
+}
