@@ -71,6 +71,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/sse", methods{"GET": a.sse})
 	a.route(v1, "/ws", methods{"GET": a.openSocket})
 	a.route(v1, "/openapi.yaml", methods{"GET": a.describe})
+	a.routeModules(v1)
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
 		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
 	})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,7 +87,7 @@ func (r *reader) judge(request *http.Request, route *routers.Route, vars map[str
 	if w.Code < 300 {
 		require.NoError(r, openapi3filter.ValidateRequest(context.Background(), in))
 	}
-	unread := lines || w.Header().Get("Content-Type") == "application/cbor-seq"
+	unread := lines || slices.Contains([]string{"application/cbor-seq", "text/javascript; charset=utf-8"}, w.Header().Get("Content-Type"))
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: w.Code, Header: w.Header(),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeResponseBody: unread},
@@ -181,6 +182,11 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 
 	for _, path := range []string{"/v1/openapi.yaml", "/livez", "/readyz", "/metrics"} {
 		r.ask(200, "GET", path, "")
+	}
+	for _, module := range []string{"/v1/client.js", "/v1/share.js", "/v1/react.js"} {
+		r.ask(200, "GET", module, "")
+		r.ask(304, "GET", module, "", "If-None-Match: *")
+		r.ask(200, "HEAD", module, "")
 	}
 	r.ask(400, "GET", "/sessions?sort=size", "")
 	r.ask(200, "GET", "/loglevel", "")
