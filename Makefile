@@ -1,5 +1,6 @@
 # make help lists the targets; make check is what CI runs. Go and make are all
-# that is needed: modules and tools come by themselves, tools into .tools/.
+# that is needed: modules and tools come by themselves, tools into .tools/. Only the
+# JavaScript client (make web, test-web, check) needs Node 20 and npm, too.
 
 GO       ?= go
 FUZZTIME ?= 10s
@@ -13,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python build web test test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python build web test test-web test-web-full web-latency test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +42,7 @@ NODE_INSTALLED := $(if $(shell command -v npm),$(NODE_CLIENTS)/node_modules/.pac
 # The JavaScript client, and the tools that build and test it.
 WEB := pkg/pubsubjs
 WEB_INSTALLED := $(WEB)/node_modules/.package-lock.json
+NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null && command -v npm)
 
 %/node_modules/.package-lock.json: %/package-lock.json
 	@command -v npm >/dev/null || { echo "npm is not installed: install nodejs (20 or newer) and npm" >&2; exit 1; }
@@ -48,6 +50,19 @@ WEB_INSTALLED := $(WEB)/node_modules/.package-lock.json
 
 web: $(WEB_INSTALLED) ## build the JavaScript client into pkg/pubsubjs/dist, and print its size
 	cd $(WEB) && node build.mjs
+
+test-web: $(if $(NODE),build $(WEB_INSTALLED)) ## test the JavaScript client in Node and in Chromium
+ifeq ($(NODE),)
+	@echo "no Node 20 with npm: the JavaScript client is not tested"; test -z "$$CI" || { echo "CI must have it: install nodejs and npm" >&2; exit 1; }
+else
+	cd $(WEB) && node --test --test-concurrency=1 test/*.test.mjs
+endif
+
+test-web-full: build $(WEB_INSTALLED) ## try each transport, way and fault in Chromium, and make 10,000 cuts in Node
+	cd $(WEB) && FULL=1 node --test test/browser.test.mjs && node test/cuts.mjs 10000
+
+web-latency: build $(WEB_INSTALLED) ## measure the time from publish in one tab to the callback in another
+	cd $(WEB) && node test/latency.mjs $(ARGS)
 
 # Without this every race-enabled process, and most tests of cmd start some, ends a second late.
 test: export GORACE ?= atexit_sleep_ms=50
@@ -94,7 +109,7 @@ deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HT
 	cd deploy/checks && $(GO) test -count=1 ./... # what they read is outside of their module, which the cache does not see
 
 check: export EXHAUSTIVE = 1
-check: format vet lint build darwin modules test test-python deploy ## all that must hold before a merge; CI runs this
+check: format vet lint build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
 
 format: ## fail if a file is not formatted as gofmt does
 	@unformatted=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
