@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
@@ -119,6 +121,8 @@ func TestAProxyForwardsFramesAtOnce(t *testing.T) {
 		for _, topics := range []string{"topic=events", "topic=events&topic=other", "topic=events&topic=others.*"} {
 			p.readsEventsOneByOne("/v1/sse?"+topics, "events")
 		}
+		p.readsSocketOneByOne("/v1/ws?topic=socket", "socket")
+		p.readsSocketOneByOne("/v1/ws?ack=0&session="+p.open(`"socket"`).Session, "socket")
 	})
 }
 
@@ -155,12 +159,101 @@ func (p *proxied) readsEventsOneByOne(path, topic string) {
 // datum returns the data of the next event.
 func (a *answer) datum() string {
 	a.Helper()
+	data, _ := a.event()
+	return data
+}
+
+// event returns the data of the next event, and the number of heartbeats before it.
+func (a *answer) event() (data string, heartbeats int) {
+	a.Helper()
 	for {
-		if data, ok := strings.CutPrefix(a.line(), "data: "); ok {
+		line := a.line()
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
 			require.Equal(a, "\n", a.line(), "the event is whole")
-			return data
+			return data, heartbeats
+		}
+		if line == ":\n" {
+			heartbeats++
 		}
 	}
+}
+
+// A socket is a WebSocket through a proxy.
+type socket struct {
+	*testing.T
+	net.Conn
+	in io.Reader
+}
+
+// connect opens a WebSocket as a page of this origin does.
+func (p *proxied) connect(page, path string) *socket {
+	p.Helper()
+	s, err := p.tryConnect(page, path)
+	require.NoError(p, err)
+	return s
+}
+
+func (p *proxied) tryConnect(page, path string) (*socket, error) {
+	p.Helper()
+	dialer := ws.Dialer{Header: ws.HandshakeHeaderHTTP{"Origin": {page}}, Timeout: aMinute}
+	conn, buffered, _, err := dialer.Dial(p.Context(), strings.Replace(p.url, "http", "ws", 1)+path)
+	if err != nil {
+		return nil, err
+	}
+	p.Cleanup(func() { conn.Close() })
+	require.NoError(p, conn.SetDeadline(time.Now().Add(aMinute)))
+	s := &socket{T: p.T, Conn: conn, in: conn}
+	if buffered != nil {
+		s.in = buffered
+	}
+	return s, nil
+}
+
+// message returns the next message, and the number of pings before it. It answers them.
+func (s *socket) message() (text string, pings int) {
+	s.Helper()
+	for {
+		frame := socketFrame(s.T, s.in)
+		if frame.Header.OpCode == ws.OpText {
+			return string(frame.Payload), pings
+		}
+		require.Equal(s, ws.OpPing, frame.Header.OpCode)
+		pings++
+		s.send(ws.NewPongFrame(frame.Payload))
+	}
+}
+
+func (s *socket) send(frame ws.Frame) {
+	s.Helper()
+	require.NoError(s, ws.WriteFrame(s.Conn, ws.MaskFrameInPlace(frame)))
+}
+
+// readsSocketOneByOne reads the hello of a WebSocket, and then messages as readsOneByOne
+// does. Then it sends a command.
+func (p *proxied) readsSocketOneByOne(path, topic string) {
+	p.Helper()
+	s := p.connect(p.url, path)
+	text, _ := s.message()
+	require.Contains(p, text, `{"hello":`)
+	for n := range 3 {
+		p.publish(topic, fmt.Sprint(n+1))
+		text, _ = s.message()
+		wantData(p.T, text, fmt.Sprint(n+1))
+	}
+	s.send(ws.NewTextFrame([]byte(`{"ping":true,"ref":7}`)))
+	text, _ = s.message()
+	require.Equal(p, `{"reply":{"ref":7}}`+"\n", text)
+	s.Close()
+}
+
+// The daemon compares a page's Origin with Host, so the proxy must pass both on.
+func TestAProxyPassesTheOriginOfAWebSocketOn(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		p := startProxy(t, kind, asShipped, start(t, nil))
+		p.connect(p.url, "/v1/ws?topic=a").Close()
+		_, err := p.tryConnect(evilPage, "/v1/ws?topic=a")
+		require.Equal(t, ws.StatusError(http.StatusForbidden), err)
+	})
 }
 
 // A client whose connection is cut resumes from its positions. It misses no message and
@@ -262,8 +355,8 @@ func scaledDown(kind proxyKind) []string {
 	}[kind.name]
 }
 
-// A poll lasts until the daemon answers it. Heartbeats keep a quiet stream open beyond
-// the proxy's timeout.
+// A poll lasts until the daemon answers it. Heartbeats keep a quiet stream, event stream
+// and WebSocket open beyond the proxy's timeout.
 func TestAProxyToleratesSilentPolls(t *testing.T) {
 	t.Parallel()
 	behindEach(t, func(t *testing.T, kind proxyKind) {
@@ -274,6 +367,10 @@ func TestAProxyToleratesSilentPolls(t *testing.T) {
 		p := startProxy(t, kind, scaledDown(kind), d)
 		stream := p.ask("/v1/poll?mode=stream&topic=a")
 		stream.line()
+		events := p.ask("/v1/sse?topic=a")
+		events.datum()
+		socket := p.connect(p.url, "/v1/ws?topic=a")
+		socket.message()
 		session := p.open(`"b"`).Session
 		for range 5 { // longer than the proxy's time-out in sum
 			status, body := p.get("/v1/sessions/" + session + "/poll?ack=0")
@@ -282,6 +379,12 @@ func TestAProxyToleratesSilentPolls(t *testing.T) {
 		}
 		p.publish("a", "1")
 		line, heartbeats := stream.skippingHeartbeats()
+		wantData(t, line, "1")
+		require.GreaterOrEqual(t, heartbeats, 4)
+		line, heartbeats = events.event()
+		wantData(t, line, "1")
+		require.GreaterOrEqual(t, heartbeats, 4)
+		line, heartbeats = socket.message()
 		wantData(t, line, "1")
 		require.GreaterOrEqual(t, heartbeats, 4)
 	})
@@ -360,6 +463,16 @@ func TestAClientThatLeavesBehindAProxyIsNoticed(t *testing.T) {
 		parked("stream", 1)
 		stream.leave()
 		parked("stream", 0)
+
+		events := p.ask("/v1/sse?topic=a")
+		parked("sse", 1)
+		events.leave()
+		parked("sse", 0)
+
+		socket := p.connect(p.url, "/v1/ws?topic=a")
+		parked("websocket", 1)
+		socket.Close()
+		parked("websocket", 0)
 
 		session := p.open(`"b"`).Session
 		ctx, leave := context.WithCancel(t.Context())
