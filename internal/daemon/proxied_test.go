@@ -32,6 +32,11 @@ type proxyKind struct {
 	second    func(second address) []string
 	samePorts bool // both daemons must use the same ports, on different hosts
 
+	// list adds an origin to those whose pages may read the proxy's own answer to an
+	// EventSource. site makes the proxy forward all paths but /v1/ to a web server.
+	list func(origin string) []string
+	site func(server string) []string
+
 	logs string // how it logs a session's poll; empty if it logs no requests
 }
 
@@ -60,6 +65,10 @@ var proxyKinds = []proxyKind{
 		second: func(second address) []string {
 			return []string{"# server 127.0.0.1:8090 backup;", "server " + second.public + " backup;"}
 		},
+		list: func(origin string) []string {
+			return []string{"# https://app.example $http_origin;", origin + " $http_origin;"}
+		},
+		site: func(server string) []string { return []string{"return 404;", "proxy_pass http://" + server + ";"} },
 	},
 	{
 		name: "haproxy", debian: "haproxy", example: "haproxy/haproxy.cfg",
@@ -73,6 +82,14 @@ var proxyKinds = []proxyKind{
 		second: func(second address) []string {
 			return []string{"# server second 127.0.0.1:8090 port 8091 backup", "server second " + second.public + " port " + port(second.admin) + " backup"}
 		},
+		list: func(origin string) []string {
+			return []string{"# http-request set-var(txn.page)", "http-request set-var(txn.page)", "-m str https://app.example }", "-m str https://www.example " + origin + " }",
+				"# http-after-response", "http-after-response"}
+		},
+		site: func(server string) []string {
+			return []string{`http-request return status 404 content-type text/plain string "not found" unless`, "use_backend site unless",
+				"default_backend pubsubd\n", "default_backend pubsubd\n\nbackend site\n\tserver site " + server + "\n"}
+		},
 	},
 	{
 		name: "caddy", debian: "caddy", example: "caddy/Caddyfile",
@@ -84,6 +101,11 @@ var proxyKinds = []proxyKind{
 		second: func(second address) []string {
 			return []string{" {\n\t\t\t# Host is passed", " " + second.public + " {\n\t\t\t# Host is passed"}
 		},
+		list: func(origin string) []string {
+			return []string{"# @listed {", "@listed {", "# \theader Origin https://app.example\n", "header Origin https://www.example\n", "# \theader Origin https://www.app.example\n", "header Origin " + origin + "\n",
+				"# }\n", "}\n", "# header @listed", "header @listed"}
+		},
+		site:      func(server string) []string { return []string{"respond 404", "reverse_proxy " + server} },
 		samePorts: true,
 	},
 }
