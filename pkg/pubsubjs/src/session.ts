@@ -344,8 +344,10 @@ export class Session implements Feed {
     } catch (e) {
       // If it did not begin without a refusal, another may get through what is in between.
       const again = !open && !(e instanceof Problem) && !this.#wake.signal.aborted && transport !== this.#options.transports.at(-1);
-      if (!again) this.#failed.clear();
-      else if (this.#failed.add(transport)) throw new Changed();
+      if (again && this.#failed.add(transport)) throw new Changed();
+      this.#failed.clear();
+      // A page cannot see why a WebSocket is refused: perhaps the server forgot the session.
+      if (!open && transport === "websocket") this.#drop();
       throw e;
     } finally {
       this.#probe = undefined;
