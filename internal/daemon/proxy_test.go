@@ -369,6 +369,8 @@ func TestAProxyToleratesSilentPolls(t *testing.T) {
 		stream.line()
 		events := p.ask("/v1/sse?topic=a")
 		events.datum()
+		visible := p.ask("/v1/sse?topic=a&heartbeat=event")
+		visible.datum()
 		socket := p.connect(p.url, "/v1/ws?topic=a")
 		socket.message()
 		session := p.open(`"b"`).Session
@@ -384,6 +386,9 @@ func TestAProxyToleratesSilentPolls(t *testing.T) {
 		line, heartbeats = events.event()
 		wantData(t, line, "1")
 		require.GreaterOrEqual(t, heartbeats, 4)
+		for range 4 {
+			require.Equal(t, "{}\n", visible.datum(), "a heartbeat that a page can see")
+		}
 		line, heartbeats = socket.message()
 		wantData(t, line, "1")
 		require.GreaterOrEqual(t, heartbeats, 4)
@@ -545,8 +550,15 @@ func TestNoProxyLogsASessionID(t *testing.T) {
 		p.publish("a", "1")
 		p.get("/v1/sessions/" + session + "/poll?ack=0&token=secret")
 		p.get("/v1/sessions/" + session)
+		for _, path := range []string{"/v1/sse?ack=0&session=" + session, "/v1/sse?topic=a&last_event_id=~" + session + ":0"} {
+			events := p.ask(path)
+			events.datum()
+			events.leave()
+		}
+		p.connect(p.url, "/v1/ws?ack=0&session="+session).Close()
 		require.Eventually(t, func() bool { // the proxy logs after the answer
-			return kind.logs == "" || strings.Contains(p.output.String(), kind.logs)
+			said := p.output.String()
+			return kind.logs == "" || strings.Contains(said, kind.logs) && strings.Count(said, "GET /v1/sse 200") == 2 && strings.Contains(said, "GET /v1/ws 101")
 		}, 5*time.Second, 10*time.Millisecond, p.output)
 		require.NotContains(t, p.output.String(), session)
 		require.NotContains(t, p.output.String(), "secret")
