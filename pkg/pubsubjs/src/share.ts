@@ -34,6 +34,7 @@ export class Shared implements Feed {
   #name = "";
   #term = 0;
   #session?: Session | undefined; // if this tab leads
+  #state?: State; // of the session
   #tabs = new Map<string, Map<string, Want>>(); // what the others want, if this tab leads
   #news: { item: Item; before: string | undefined }[] = [];
   #stop?: AbortController | undefined; // releases the locks of this tab
@@ -211,6 +212,7 @@ export class Shared implements Feed {
       granted: here.map(([name]) => [name, { maxRate: session.started.get(name)!.maxRate }]),
       positions: here.length ? [...session.positions.values()] : [],
     });
+    if (this.#state) this.#say({ kind: "state", term: this.#term, state: this.#state });
     session.update();
   }
 
@@ -247,6 +249,7 @@ export class Shared implements Feed {
         host.onRefused(names, problem);
       },
       onState: (state) => {
+        this.#state = state;
         this.#say({ kind: "state", term: this.#term, state });
         host.onState(state);
       },

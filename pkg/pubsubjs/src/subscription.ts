@@ -163,6 +163,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** @internal Goes on when all names have begun. */
   settle(): void {
     if (this.#mode !== "starting" || this.#pending.size) return;
+    this.#begun([...this.#seen.values()]);
     if (this.#lag.size) return this.#fallBehind();
     this.#flush();
   }
@@ -246,7 +247,6 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     const items = this.#buffer;
     this.#buffer = [];
     this.#lag.clear();
-    if (this.#mode === "starting") this.#begun([...this.#seen.values()]);
     for (const item of items) this.#accept(item);
     this.#mode = "live";
   }

@@ -87,6 +87,16 @@ test("a second subscription joins from the oldest while messages flow, without a
   assert.deepEqual(values(late.items), range(1, 1500));
 });
 
+test("a subscription that reads history first says that it has started", async () => {
+  const client = open();
+  await publish(1, 3);
+  await collect(client, topic).subscription.started;
+  const { subscription, items, has } = collect(client, topic, { from: "oldest" });
+  await subscription.started;
+  await has(3);
+  assert.deepEqual(values(items), range(1, 3));
+});
+
 test("an iterator that is slow gets everything, and delays nobody", async () => {
   const client = open();
   const fast = collect(client, topic);
