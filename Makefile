@@ -51,7 +51,7 @@ NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/
 web: $(WEB_INSTALLED) ## build the JavaScript client into pkg/pubsubjs/dist, and print its size
 	cd $(WEB) && node build.mjs
 
-test-web: $(if $(NODE),build $(WEB_INSTALLED)) ## test the JavaScript client in Node and in Chromium
+test-web: $(if $(NODE),build examples $(WEB_INSTALLED)) ## test the JavaScript client and the examples in Node and in Chromium
 ifeq ($(NODE),)
 	@echo "no Node 20 with npm: the JavaScript client is not tested"; test -z "$$CI" || { echo "CI must have it: install nodejs and npm" >&2; exit 1; }
 else

@@ -34,7 +34,7 @@ export async function until(what, done, ms = 30_000) {
 const answers = (url) => fetch(url, { signal: AbortSignal.timeout(1000) }).then((r) => (r.body?.cancel(), r.ok), () => false);
 
 /** A process and its output. */
-class Process {
+export class Process {
   constructor(program, args, options) {
     this.output = "";
     this.child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"], ...options });
