@@ -28,7 +28,10 @@ export interface FollowOptions {
     echo?: boolean;
     signal?: AbortSignal;
 }
-/** Tries again what fails without a definite answer. */
+/**
+ * A connection to a pubsubd server. It opens with the first subscription, reconnects by
+ * itself, and closes some seconds after the last subscription. One client serves all of a page.
+ */
 export declare class Client {
     #private;
     /** `url` is the address of the server, such as `https://push.example.com`; in a page it may be relative. */

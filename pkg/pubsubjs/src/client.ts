@@ -34,7 +34,10 @@ export interface FollowOptions {
   signal?: AbortSignal;
 }
 
-/** Tries again what fails without a definite answer. */
+/**
+ * A connection to a pubsubd server. It opens with the first subscription, reconnects by
+ * itself, and closes some seconds after the last subscription. One client serves all of a page.
+ */
 export class Client {
   #http: Http;
   #feed: Feed;

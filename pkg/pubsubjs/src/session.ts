@@ -65,8 +65,7 @@ export function resume(names: string[], positions: Map<string, string>, begin: (
 }
 
 const beginMs = 5_000; // how long a transport may take to begin
-const lateMs = 10_000; // how much longer than announced a poll may take
-const pingMs = 5_000; // how long an answer to a ping may take
+const pingMs = 10_000; // how long the answer to a ping may take, and how late that of a poll
 const lingerMs = 10_000; // how long a session without subscriptions is kept
 const badMs = 300_000; // how long a transport that did not get through is left alone
 const livedMs = 1_000; // a connection that lasted so long, or delivered something, ends a series of attempts
@@ -387,7 +386,7 @@ export class Session implements Feed {
     this.#probe = () => this.#wake.abort();
     this.#host.onState({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
     while (this.#needed() && this.#best() === "poll") {
-      const timeout = this.limits!.poll_timeout_ms + lateMs;
+      const timeout = this.limits!.poll_timeout_ms + pingMs;
       const text: string = await this.#http.request("GET", this.#path("batch"), { as: "text", signal: this.#wake.signal, timeout });
       if (id !== this.#id) return;
       began();
