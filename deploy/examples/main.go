@@ -6,7 +6,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -75,24 +74,40 @@ func onlyOrigin(origin string, next http.Handler) http.Handler {
 	}))
 }
 
-// runDaemon runs the daemon to its end and passes signals on.
+// runDaemon runs the daemon to its end, passes signals on, and returns its exit code. If
+// somebody kills the daemon, it starts again, so that pages can show what they do then.
 func runDaemon(command []string, origin string, signals <-chan os.Signal) (int, error) {
-	daemon := exec.Command(command[0], command[1:]...)
-	daemon.Env = append(os.Environ(), "PUBSUBD_CORS_ORIGINS="+origin)
-	daemon.Stdout, daemon.Stderr = os.Stdout, os.Stderr
-	// Without a group of its own the daemon would get Ctrl-C twice, and not drain.
-	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := daemon.Start(); err != nil {
-		return 1, err
-	}
-	go func() {
-		for s := range signals {
-			_ = daemon.Process.Signal(s) // it fails if the daemon has ended
+	stopping := false
+	for {
+		daemon := exec.Command(command[0], command[1:]...)
+		daemon.Env = append(os.Environ(), "PUBSUBD_CORS_ORIGINS="+origin)
+		daemon.Stdout, daemon.Stderr = os.Stdout, os.Stderr
+		// Without a group of its own the daemon would get Ctrl-C twice, and not drain.
+		daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := daemon.Start(); err != nil {
+			return 1, err
 		}
-	}()
-	err := daemon.Wait()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return max(exit.ExitCode(), 1), nil
+		ended := make(chan struct{})
+		go func() {
+			_ = daemon.Wait() // its error is the exit code
+			close(ended)
+		}()
+		for running := true; running; {
+			select {
+			case s := <-signals:
+				stopping = stopping || s != syscall.SIGHUP
+				_ = daemon.Process.Signal(s) // it fails if the daemon has ended
+			case <-ended:
+				running = false
+			}
+		}
+		killed := daemon.ProcessState.ExitCode() < 0
+		if killed && stopping {
+			return 1, nil
+		}
+		if !killed {
+			return daemon.ProcessState.ExitCode(), nil
+		}
+		fmt.Println("The daemon was killed. It starts again.")
 	}
-	return 0, err
 }

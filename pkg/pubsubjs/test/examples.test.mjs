@@ -1,10 +1,12 @@
 // The examples of deploy/examples, and the page in the README, in a browser.
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { cp, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 import { noBrowser, startBrowser } from "./browser.mjs";
 import { Cutter } from "./cutter.mjs";
 import { Daemon, freePort, Process, until } from "./daemon.mjs";
@@ -183,6 +185,14 @@ test("the page in the README works as it is", { skip, timeout: 60_000 }, async (
     for (const tab of tabs) {
       await until("the page shows the message", async () => (await tab.locator("li").count()) > 0);
       assert.deepEqual(await tab.locator("li").allTextContents(), ["hello <world>"]);
+    }
+    // Someone kills the daemon.
+    process.kill(Number((await promisify(execFile)("pgrep", ["-P", pages.process.child.pid])).stdout), "SIGKILL");
+    await tabs[1].fill("input", "after the crash");
+    await tabs[1].press("input", "Enter");
+    for (const tab of tabs) {
+      await until("the page goes on", async () => (await tab.locator("li").count()) > 2);
+      assert.deepEqual(await tab.locator("li").allTextContents(), ["hello <world>", "restarted", "after the crash"]);
     }
     const allowed = async (origin) => (await fetch(address + "/v1/topics", { headers: { Origin: origin } })).headers.get("Access-Control-Allow-Origin");
     assert.equal(await allowed(pages.url), pages.url);
