@@ -68,7 +68,8 @@ class Proxy:
         self.cuts = 0  # connections that were cut
         self.silent = False  # whether nothing is forwarded any more
         self.cut_answers: Callable[[bytes], bool] = lambda request: False  # cut these instead of answering
-        self.gate: Callable[[bytes], bytes | None] = lambda head: None  # what to answer instead of forwarding
+        self.cut_requests: Callable[[bytes], bool] = lambda request: False  # cut these instead of forwarding
+        self.gate: Callable[[bytes], bytes | None] = lambda request: None  # what to answer instead of forwarding
         self.cut_next = 0  # connections to cut within the next bytes that come
         self.connections: set[asyncio.StreamWriter] = set()
 
@@ -100,9 +101,7 @@ class Proxy:
         try:
             head = await reader.read(65536)
             self.heads.append(head)
-            if (answer := self.gate(head)) is not None:
-                writer.write(answer)
-                await writer.drain()
+            if await self.answered(head, writer):
                 return
             down, up = await asyncio.open_connection("127.0.0.1", self.port)
             async with asyncio.TaskGroup() as group:
@@ -116,9 +115,20 @@ class Proxy:
                 if end:
                     end.close()
 
+    async def answered(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Answers a request in place of the server, if the gate says so."""
+        if not request.startswith((b"GET ", b"POST ", b"PATCH ", b"DELETE ")) or (answer := self.gate(request)) is None:
+            return False
+        writer.write(answer)
+        await writer.drain()
+        return True
+
     async def requests(self, chunk: bytes, reader: asyncio.StreamReader, up: asyncio.StreamWriter,
                        writer: asyncio.StreamWriter) -> None:
         while chunk:
+            if self.cut_requests(chunk):
+                self.cuts += 1
+                raise OSError("cut")
             if not self.silent:
                 up.write(chunk)
             if self.cut_answers(chunk):
@@ -126,6 +136,8 @@ class Proxy:
                 self.connections.discard(writer)  # its answers are dropped
                 asyncio.get_running_loop().call_later(0.1, writer.transport.abort)  # the request is carried out before
             chunk = await reader.read(65536)
+            if await self.answered(chunk, writer):
+                break
         raise OSError("the client left")
 
     async def answers(self, down: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
