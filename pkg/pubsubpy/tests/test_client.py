@@ -374,7 +374,7 @@ async def test_many_topics_of_a_pattern_do_not_pile_up(daemon: RunDaemon) -> Non
                 await client.publish(f"chat.{n}", n)
             assert sorted(data_of(await take(subscription, 30))) == list(range(30))
             assert subscription._crowd >= 500, "a new session was opened"
-            while len(subscription.positions) > 1:  # until the server has forgotten them
+            while len(subscription._came) > 1:  # until the server has forgotten them
                 await asyncio.sleep(0.2)
                 subscription._restart()
                 await subscription.ready()
