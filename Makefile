@@ -20,14 +20,15 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # These serve the pages of the folder PAGES, too, and allow exactly their origin.
-PAGES ?= deploy/examples
+PAGES         ?= deploy/examples
+PAGES_ADDRESS ?= 127.0.0.1:8082
 
 run: ## build and serve on http://127.0.0.1:8080 (admin on :8081, pages on :8082); ARGS="--flag …" adds flags
 example-ticker: ## run with a page of prices: one feed, and each reader chooses a rate
 example-chat: ## run with a chat that loads what was said, and then follows
 example-llm: ## run with the tokens of a simulated model
 run example-ticker example-chat example-llm: build examples
-	@exec bin/examples -folder=$(PAGES) -page=$(patsubst example-%,%.html,$(@:run=)) -- bin/pubsubd serve --log-format=console $(ARGS)
+	@exec bin/examples -listen=$(PAGES_ADDRESS) -folder=$(PAGES) -page=$(patsubst example-%,%.html,$(@:run=)) -- bin/pubsubd serve --log-format=console $(ARGS)
 
 examples: ## build bin/examples, the file server of run and the examples
 	$(GO) build -trimpath -o bin/examples ./deploy/examples

@@ -44,7 +44,7 @@ func run(address, folder, server, page string, daemon []string) (int, error) {
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return 1, fmt.Errorf("serve pages: %w. End the other program, or name another address with -listen", err)
+		return 1, fmt.Errorf("serve pages: %w. End the other program, or name another address with -listen or make's PAGES_ADDRESS", err)
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
