@@ -1,7 +1,7 @@
 export type Token = string | (() => string | Promise<string>);
 export interface Request {
     body?: unknown;
-    /** How long the whole answer may take, in milliseconds; a stream has no bound. Default: 10000. */
+    /** How long the whole answer may take, of a stream its head, in milliseconds. Default: 10000. */
     timeout?: number;
     /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
     as?: "json" | "text" | "stream";

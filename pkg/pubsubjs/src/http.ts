@@ -6,7 +6,7 @@ export type Token = string | (() => string | Promise<string>);
 
 export interface Request {
   body?: unknown;
-  /** How long the whole answer may take, in milliseconds; a stream has no bound. Default: 10000. */
+  /** How long the whole answer may take, of a stream its head, in milliseconds. Default: 10000. */
   timeout?: number;
   /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
   as?: "json" | "text" | "stream";
@@ -75,28 +75,33 @@ export class Http {
       const headers: Record<string, string> = {};
       if (bearer) headers.Authorization = "Bearer " + bearer;
       if (r.body !== undefined) headers["Content-Type"] = "application/json";
-      const late = r.as !== "stream" && AbortSignal.timeout(r.timeout ?? 10_000);
-      const signals = [r.signal, late].filter((signal) => !!signal);
-      const answer = await this.#fetcher(this.base + path, {
-        method,
-        headers,
-        signal: AbortSignal.any(signals),
-        cache: "no-store",
-        keepalive: !!r.keepalive,
-        body: r.body === undefined ? null : JSON.stringify(r.body),
-      });
-      if (answer.ok && r.as === "stream") return answer;
-      const text = await answer.text();
-      if (answer.ok) return r.as === "text" || !text ? text : JSON.parse(text);
-      if (answer.status === 401 && !fresh && typeof this.token === "function") continue;
-      let said: any = {};
+      // Node collects a signal of AbortSignal.timeout too early. A timer keeps this controller.
+      const late = new AbortController();
+      const timer = setTimeout(() => late.abort(), r.timeout ?? 10_000);
       try {
-        said = JSON.parse(text);
-      } catch {}
-      const after = Number(answer.headers.get("Retry-After")) * 1000;
-      throw said.code
-        ? problemOf(said, answer.status)
-        : new Problem("not_pubsubd", answer.status + " without pubsubd's error body: is this its address?", answer.status, { retry_after_ms: after });
+        const answer = await this.#fetcher(this.base + path, {
+          method,
+          headers,
+          signal: AbortSignal.any([late.signal, r.signal ?? late.signal]),
+          cache: "no-store",
+          keepalive: !!r.keepalive,
+          body: r.body === undefined ? null : JSON.stringify(r.body),
+        });
+        if (answer.ok && r.as === "stream") return answer;
+        const text = await answer.text();
+        if (answer.ok) return r.as === "text" || !text ? text : JSON.parse(text);
+        if (answer.status === 401 && !fresh && typeof this.token === "function") continue;
+        let said: any = {};
+        try {
+          said = JSON.parse(text);
+        } catch {}
+        const after = Number(answer.headers.get("Retry-After")) * 1000;
+        throw said.code
+          ? problemOf(said, answer.status)
+          : new Problem("not_pubsubd", answer.status + " without pubsubd's error body: is this its address?", answer.status, { retry_after_ms: after });
+      } finally {
+        clearTimeout(timer);
+      }
     }
   }
 }
