@@ -108,6 +108,10 @@ async def test_what_the_server_refuses_is_told(daemon: RunDaemon) -> None:
         with pytest.raises(Problem) as refusal:
             await client.publish("_sys", 1)
         assert (refusal.value.code, refusal.value.status) == ("reserved_topic", 403)
+        for wrong in ({"id": "h\u00e9"}, {"id": "a\nb"}, {"id": "x" * 256}, {"type": "text/plain\r\nX: y"}, {"ttl": 0}):
+            with pytest.raises(Problem) as refusal:
+                await client.publish("a", "x", **wrong)
+            assert refusal.value.code == "invalid_request"
         with pytest.raises(Problem) as refusal:
             await client.subscribe(["a", "b", "c"]).get()
         assert refusal.value.code == "too_many_subscriptions"

@@ -101,6 +101,8 @@ class Client:
         key. Raises Problem: the server's, queue_full, closed, or unknown if the message may be published.
         """
         name = (id or self._prefix + secrets.token_hex(8)).replace("\\", "\\\\").replace('"', '\\"')
+        if not (f"{name}{type}".isascii() and f"{name}{type}".isprintable() and len(id or "") <= 255):
+            raise Problem("invalid_request", "id and type are printable ASCII, and id has at most 255 characters")
         if type is None and not isinstance(data, bytes):
             type, content = "application/json", json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
         else:
@@ -129,11 +131,9 @@ class Client:
                     await asyncio.wait_for(self._closed.wait(), wait)
             if self._closed.is_set():
                 raise Problem("unknown" if lost else "closed", "the client is closed")
-            began = 0.0
             try:
                 if lost and not self._server.limits:
                     self._server.leave((await self._server.begin([]))["session"])
-                    wait = 0.0
                     continue
                 began = time.monotonic()
                 answer = await self._server.call("POST", path, **request)
