@@ -43,7 +43,7 @@ NODE_INSTALLED := $(if $(shell command -v npm),$(NODE_CLIENTS)/node_modules/.pac
 # The JavaScript client, and the tools that build and test it.
 WEB := pkg/pubsubjs
 WEB_INSTALLED := $(WEB)/node_modules/.package-lock.json
-NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null && command -v npm)
+NODE := $(shell node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null && command -v npm)
 
 %/node_modules/.package-lock.json: %/package-lock.json
 	@command -v npm >/dev/null || { echo "npm is not installed: install nodejs (20 or newer) and npm" >&2; exit 1; }
@@ -56,11 +56,11 @@ test-web: $(if $(NODE),build examples $(WEB_INSTALLED)) ## test the JavaScript c
 ifeq ($(NODE),)
 	@echo "no Node 20 with npm: the JavaScript client is not tested"; test -z "$$CI" || { echo "CI must have it: install nodejs and npm" >&2; exit 1; }
 else
-	cd $(WEB) && node --test --test-concurrency=1 test/*.test.mjs
+	cd $(WEB) && node --test --test-reporter=spec --test-concurrency=1 test/*.test.mjs
 endif
 
 test-web-full: build $(WEB_INSTALLED) ## try each transport, way and fault in Chromium, and make 10,000 cuts in Node
-	cd $(WEB) && FULL=1 node --test test/browser.test.mjs && node test/cuts.mjs 10000
+	cd $(WEB) && FULL=1 node --test --test-reporter=spec test/browser.test.mjs && node test/cuts.mjs 10000
 
 web-latency: build $(WEB_INSTALLED) ## measure the time from publish in one tab to the callback in another
 	cd $(WEB) && node test/latency.mjs $(ARGS)
