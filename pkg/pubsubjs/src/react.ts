@@ -28,14 +28,18 @@ export function useTopic<T = any>(client: Client, topics: string | string[], opt
     waiting.current = [];
     const onError = (error: Problem) => setState((s) => ({ ...s, error }));
     // Items that come together are one rendering.
-    const subscription = client.subscribe<T>(topics, { ...rest, onError }, (item) => {
+    const take = (item: Item<T>) => {
       if (waiting.current.push(item) > 1) return;
       queueMicrotask(() => {
         const items = waiting.current.splice(0);
         setState((s) => ({ ...s, items: [...s.items, ...items].slice(-keep), last: items.at(-1) ?? s.last }));
       });
-    });
-    return () => subscription.close();
+    };
+    try {
+      return client.subscribe<T>(topics, { ...rest, onError }, take).close;
+    } catch (e) {
+      onError(e as Problem); // thrown here, it would unmount the whole page
+    }
   }, [client, identity, keep]);
   return state.identity === identity ? state : { items: [] };
 }
