@@ -69,7 +69,8 @@ export class Client {
     if (!transports.length) throw new Problem("invalid_request", "no transport: allow stream or poll");
     const open = (h: Host, positions?: Map<string, string>) =>
       new Session(this.#http, h, { transports, WebSocket }, positions);
-    if (options.share === undefined) this.#feed = this.#session = open(this.#host);
+    // Web Locks need https, or a page of this machine; Node before 24 has none.
+    if (options.share === undefined || !global.navigator?.locks) this.#feed = this.#session = open(this.#host);
     else {
       // Until the module is there, nothing is delivered.
       const nothing = () => {};

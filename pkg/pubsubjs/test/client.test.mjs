@@ -450,3 +450,14 @@ test("one name that is refused does not harm the others", async () => {
   client.close();
   server.end();
 });
+
+test("a key to share is no hindrance where tabs cannot share", async () => {
+  const c = open({ share: "key" });
+  await publish(1, 2);
+  const seen = [];
+  for await (const m of c.subscribe(topic, { from: "oldest" })) {
+    seen.push(m.data);
+    if (seen.length === 2) break;
+  }
+  assert.deepEqual(seen, [1, 2]);
+});
