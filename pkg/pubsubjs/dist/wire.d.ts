@@ -65,8 +65,8 @@ export interface Position {
 }
 /** Reports whether the name has a wildcard. */
 export declare const isPattern: (name: string) => boolean;
-/** Throws a Problem if the name is neither a valid topic nor a valid pattern. */
-export declare function checkName(name: string): void;
+/** Throws a Problem if the name is not a valid topic or, where patterns are allowed, a valid pattern. */
+export declare function checkName(name: string, patterns?: boolean): void;
 /** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
 export declare function checkTopic(name: string): void;
 /** Reports whether a pattern matches the topic. Every name matches itself. */

@@ -82,7 +82,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     this.#options = options;
     this.#callback = callback;
     this.names = [...new Set(typeof topics === "string" ? [topics] : topics)];
-    this.names.forEach(checkName);
+    this.names.forEach((name) => checkName(name));
     for (const start of this.#given()) parsePosition(start);
     this.#every = interval(options.maxRate);
     this.started = new Promise((resolve, reject) => ((this.#begun = resolve), (this.#failed = reject)));

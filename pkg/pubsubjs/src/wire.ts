@@ -78,18 +78,18 @@ export interface Position {
 /** Reports whether the name has a wildcard. */
 export const isPattern = (name: string) => /[*>]/.test(name);
 
-/** Throws a Problem if the name is neither a valid topic nor a valid pattern. */
-export function checkName(name: string): void {
+/** Throws a Problem if the name is not a valid topic or, where patterns are allowed, a valid pattern. */
+export function checkName(name: string, patterns = true): void {
   const tokens = name.split(".");
   const valid = tokens.every((t, i) => /^([\w-]+|\*)$/.test(t) || (t === ">" && i === tokens.length - 1));
-  if (!valid || tokens.length > 16 || name.length > 255) {
-    throw new Problem("invalid_topic", `${quote(name)} is not a topic: write tokens of letters, digits, - and _ with dots between them; * and a last > are tokens`);
+  if (!valid || tokens.length > 16 || name.length > 255 || (!patterns && isPattern(name))) {
+    throw new Problem("invalid_topic", `${quote(name)} is not a topic: write tokens of letters, digits, - and _ with dots between them; only subscribe takes * and a last >`);
   }
 }
 
 /** Throws a Problem if the name is not a valid topic. A pattern is not a topic. */
 export function checkTopic(name: string): void {
-  checkName(isPattern(name) ? "" : name);
+  checkName(name, false);
 }
 
 /** Reports whether a pattern matches the topic. Every name matches itself. */

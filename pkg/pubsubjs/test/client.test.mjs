@@ -461,3 +461,10 @@ test("a key to share is no hindrance where tabs cannot share", async () => {
   }
   assert.deepEqual(seen, [1, 2]);
 });
+
+test("only subscribe takes a pattern", async () => {
+  const c = open();
+  const refused = { code: "invalid_topic", message: /^"a\.\*" is not a topic: .* only subscribe takes \*/ };
+  await assert.rejects(c.publish("a.*", 1), refused);
+  await assert.rejects(c.follow("a.*", { load() {} }).next(), refused);
+});
