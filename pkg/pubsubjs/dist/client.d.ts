@@ -1,9 +1,9 @@
 import { Token } from "./http.js";
 import { PublishOptions, Published } from "./publisher.js";
-import { State, Transport } from "./session.js";
+import { merge, State, Transport } from "./session.js";
 import { SubscribeOptions, Subscription } from "./subscription.js";
 import { covered, Gap, GapReason, Item, Message, Problem } from "./wire.js";
-export { covered, Problem, Subscription };
+export { covered, merge, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
 export interface ClientOptions {
     /** Sent as a bearer token. A function is called again when the server refuses the token. */
@@ -49,7 +49,7 @@ export declare class Client {
      * Loads the state of a topic, then yields every message after it; on a gap it loads the state
      * again. What `load` throws ends the iteration.
      */
-    follow<T = any>(topic: string, options: FollowOptions): AsyncGenerator<Message<T>, void, void>;
+    follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void>;
     /**
      * Publishes a JSON value, a string with a text type, or bytes. Waits for a connection; at most
      * 1000 messages wait. Rejects with a Problem: `queue_full`; `unknown` if the answer was lost and

@@ -1,6 +1,6 @@
 export type Token = string | (() => string | Promise<string>);
 export interface Request {
-    body?: unknown;
+    body?: object;
     /** How long the whole answer may take, of a stream its head, in milliseconds. Default: 10000. */
     timeout?: number;
     /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
@@ -11,7 +11,7 @@ export interface Request {
 }
 /** Waits. Returns early when the signal aborts. */
 export declare function sleep(ms: number, signal?: AbortSignal): Promise<void>;
-/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said. */
+/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said, but not above an hour. */
 export declare function backoff(attempt: number, error?: unknown): number;
 /** Reports whether a request that failed so may succeed when it is repeated. */
 export declare function retryable(e: unknown): boolean;

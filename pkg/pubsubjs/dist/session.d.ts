@@ -41,6 +41,8 @@ export interface Host {
     onRefused(names: string[], problem: Problem): void;
     onState(state: State): void;
 }
+/** What several want together: a name begins where all want it to, and has a rate if they agree on it. */
+export declare function merge(all: Iterable<[string, Want]>): Map<string, Want>;
 /** Where names go on: at their positions, with those of all topics that their patterns match, else where they begin. */
 export declare function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[]): string[];
 interface Options {

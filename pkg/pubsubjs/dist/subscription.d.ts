@@ -1,5 +1,5 @@
 import { Feed, Want } from "./session.js";
-import { Item, Problem } from "./wire.js";
+import { Frame, Item, Problem } from "./wire.js";
 export interface SubscribeOptions {
     /** Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription. Topics without a position begin now. */
     from?: string | string[] | undefined;
@@ -16,10 +16,7 @@ export interface SubscribeOptions {
 export interface Owner {
     feed(): Feed;
     /** Reads once what is held after the starts, without waiting. Retries until the signal aborts. */
-    read(starts: string[], signal: AbortSignal): Promise<{
-        positions: string[];
-        items: Item[];
-    }>;
+    read(starts: string[], signal: AbortSignal): Promise<Frame[]>;
     /** Reports whether this client published the item. */
     isOwn(item: Item): boolean;
     remove(s: Subscription): void;
@@ -32,7 +29,7 @@ export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
     #private;
     /** The topics and patterns, without positions. */
     readonly names: string[];
-    /** Resolves to `positions` when the server has taken the subscription. */
+    /** Resolves to `positions` when the server has taken the subscription, or it was closed before. */
     readonly started: Promise<string[]>;
     /** @internal */
     constructor(owner: Owner, topics: string | string[], options: SubscribeOptions, callback?: (item: Item<T>) => void);
@@ -40,7 +37,7 @@ export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
     get positions(): string[];
     /** Ends the subscription. Items that wait are dropped. */
     close: () => void;
-    [Symbol.asyncIterator](): AsyncGenerator<Item<T>, void, void>;
+    [Symbol.asyncIterator](): AsyncIterableIterator<Item<T>, void, void>;
     /** Iterates without closing the subscription at the end. */
     iterate(): AsyncGenerator<Item<T>, void, void>;
     /** @internal What the feed should deliver of a name for this subscription. */
@@ -56,6 +53,10 @@ export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
     /** @internal Ends the subscription, with an error if the server refused it. */
     end(error?: Problem): void;
 }
+/** Calls a function of the application. Its fault is reported as an unhandled rejection, and stops nothing else. */
+export declare const tell: <T>(listener: (about: T) => void, about: T) => Promise<void>;
+/** Iterates. A return calls close first, so that it ends an iteration that waits. */
+export declare const closing: <T>(items: AsyncGenerator<T, void, void>, close: () => void) => AsyncIterableIterator<T, void, void>;
 /** Leaves the newest message of each key, and gaps where others were. The items are of one topic, in order; `after` is the position before them. */
 export declare function conflate(items: Item[], after?: string): Item[];
 /** Milliseconds of a rate such as `5/s`, `100/m` or `1/10s`; 0 without a rate. */

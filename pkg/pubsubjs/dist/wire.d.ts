@@ -101,10 +101,12 @@ export interface Control {
         problem?: Refusal;
     };
 }
-/** Reads one NDJSON frame. Returns undefined for a heartbeat. Throws if the line is not a frame. */
-export declare function parseFrame(line: string): {
+/** Undefined is a heartbeat. */
+export type Frame = {
     item: Item;
 } | Control | undefined;
+/** Reads one NDJSON frame. Throws if the line is not a frame. */
+export declare function parseFrame(line: string): Frame;
 /** The message as POST /v1/messages and the `publish` command take it. Members that are undefined are left out of its JSON. */
 export declare function encodeMessage(topic: string, payload: unknown, o: {
     type?: string;

@@ -2,11 +2,11 @@
 
 import { backoff, Http, retryable, sleep, Token } from "./http.js";
 import { Publisher, PublishOptions, Published } from "./publisher.js";
-import { Feed, Host, Session, State, Transport, Want } from "./session.js";
-import { Owner, SubscribeOptions, Subscription } from "./subscription.js";
-import { checkTopic, covered, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem } from "./wire.js";
+import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
+import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
+import { checkTopic, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem } from "./wire.js";
 
-export { covered, Problem, Subscription };
+export { covered, merge, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
 
 export interface ClientOptions {
@@ -46,7 +46,6 @@ export class Client {
   #publisher: Publisher;
   #listeners = new Set<(state: State) => void>();
   #now: State = { state: "idle" };
-  #closed = false;
   #host: Host & Owner = {
     feed: () => this.#feed,
     read: (starts, signal) => this.#read(starts, signal),
@@ -76,14 +75,13 @@ export class Client {
       const nothing = () => {};
       this.#feed = { positions: new Map(), started: new Map(), update: nothing, check: nothing, leave: nothing };
       const begin = (feed: Feed) => {
-        if (this.#closed) return feed.leave(true);
+        if (this.#now.state === "closed") return feed.leave(true);
         this.#feed = feed;
         feed.update();
       };
       import("./share.js").then(
         ({ Shared }) => begin(new Shared(this.#http, options.share!, this.#host, open, (session) => (this.#session = session))),
-        () => begin((this.#session = open(this.#host))), // no worse than without sharing
-      );
+      ).catch(() => begin((this.#session = open(this.#host)))); // no worse than without sharing
     }
     this.#publisher = new Publisher(this.#http, () => this.#session);
     this.#watchPage();
@@ -106,7 +104,7 @@ export class Client {
    */
   subscribe<T = any>(topics: string | string[], options: SubscribeOptions | ((item: Item<T>) => void) = {}, callback?: (item: Item<T>) => void): Subscription<T> {
     if (typeof options === "function") return this.subscribe(topics, {}, options);
-    if (this.#closed) throw new Problem("closed", "the client is closed");
+    if (this.#now.state === "closed") throw new Problem("closed", this.#now.reason!);
     const s = new Subscription<T>(this.#host, topics, options, callback);
     this.#subs.add(s);
     queueMicrotask(() => s.settle());
@@ -118,35 +116,42 @@ export class Client {
    * Loads the state of a topic, then yields every message after it; on a gap it loads the state
    * again. What `load` throws ends the iteration.
    */
-  async *follow<T = any>(topic: string, options: FollowOptions): AsyncGenerator<Message<T>, void, void> {
-    checkTopic(topic);
-    const { load, ...rest } = options;
-    let s = this.subscribe<T>(topic, rest);
-    try {
-      let at = (await s.started).find((p) => nameOf(p) === topic)!;
-      for (let gap: Gap | undefined; ; ) {
-        const loaded = await load(at, gap);
-        if (typeof loaded === "string" && covered(at, loaded)) at = loaded;
-        else if (typeof loaded === "string" && !gap) {
-          // The state is older than the beginning: what is between comes from history.
-          s.close();
-          s = this.subscribe<T>(topic, { ...rest, from: (at = loaded) });
-        }
-        gap = undefined;
-        for await (const item of s.iterate()) {
-          if (covered(item.position, at)) continue;
-          at = item.position;
-          if (item.gap) {
-            gap = item;
-            break;
+  follow<T = any>(topic: string, { load, ...rest }: FollowOptions): AsyncIterableIterator<Message<T>, void, void> {
+    const begin = (from?: string) => this.subscribe<T>(topic, { ...rest, from });
+    let s: Subscription<T> | undefined;
+    const messages = async function* (): AsyncGenerator<Message<T>, void, void> {
+      checkTopic(topic);
+      s = begin();
+      try {
+        let at = (await s.started)[0];
+        for (let gap: Gap | undefined; at; ) {
+          const loaded = await load(at, gap);
+          if (typeof loaded === "string") {
+            if (nameOf(loaded) !== topic) throw new Problem("invalid_position", "load returned another topic");
+            if (covered(at, loaded)) at = loaded;
+            else if (!gap) {
+              // The state is older than the beginning: what is between comes from history.
+              s.close();
+              s = begin((at = loaded));
+            }
           }
-          yield item;
+          gap = undefined;
+          for await (const item of s.iterate()) {
+            if (covered(item.position, at)) continue;
+            at = item.position;
+            if (item.gap) {
+              gap = item;
+              break;
+            }
+            yield item;
+          }
+          if (!gap) return;
         }
-        if (!gap) return;
+      } finally {
+        s.close();
       }
-    } finally {
-      s.close();
-    }
+    };
+    return closing(messages(), () => s?.close());
   }
 
   /**
@@ -160,38 +165,24 @@ export class Client {
 
   /** Ends all subscriptions, the connection, and what waits to be published. */
   close(): void {
-    if (this.#closed) return;
-    this.#closed = true;
     this.#feed.leave(true);
     this.#subs.forEach((s) => s.close());
     this.#publisher.close();
-    this.#unwatch.forEach((stop) => stop());
+    this.#life.abort();
     this.#changed({ state: "closed", reason: "the client was closed" });
   }
 
-  /** What all subscriptions want together. A name begins where the first of them wants it, and has a rate if they agree on it. */
   #wants(): Map<string, Want> {
-    const wants = new Map<string, Want>();
-    for (const s of this.#subs) {
-      for (const name of s.names) {
-        const want = s.want(name);
-        const other = wants.get(name);
-        wants.set(name, other ? { from: other.from, maxRate: other.maxRate === want.maxRate ? want.maxRate : undefined } : want);
-      }
-    }
-    return wants;
+    return merge([...this.#subs].flatMap((s) => s.names.map((name) => [name, s.want(name)] as [string, Want])));
   }
 
-  async #read(starts: string[], signal: AbortSignal): Promise<{ positions: string[]; items: Item[] }> {
+  async #read(starts: string[], signal: AbortSignal): Promise<Frame[]> {
     for (let attempt = 0; ; attempt++) {
       try {
         const text: string = await this.#http.request("POST", "/v1/poll?hello=true", { body: { topics: starts }, as: "text", signal, timeout: 30_000 });
-        const frames = text.split("\n").map(parseFrame);
-        const items = frames.flatMap((f) => (f && "item" in f ? [f.item] : []));
-        const positions = frames.flatMap((f) => (f && "hello" in f ? f.hello!.positions : []));
-        return { positions, items };
+        return text.split("\n").map(parseFrame);
       } catch (e) {
-        if (signal.aborted) return { positions: [], items: [] };
+        if (signal.aborted) return [];
         if (!retryable(e)) throw e;
         await sleep(backoff(attempt, e), signal);
       }
@@ -201,27 +192,27 @@ export class Client {
   #changed(state: State): void {
     if (this.#now.state === "closed" || JSON.stringify(state) === JSON.stringify(this.#now)) return;
     this.#now = state;
-    this.#listeners.forEach((l) => l(state));
+    this.#listeners.forEach((l) => void tell(l, state));
   }
 
-  #unwatch: (() => void)[] = [];
+  #life = new AbortController();
 
   /** Looks after the connection when the page or the network changes. */
   #watchPage(): void {
     const global = globalThis as any;
     const on = (target: any, type: string, listener: (e: any) => void) => {
-      target?.addEventListener?.(type, listener);
-      this.#unwatch.push(() => target?.removeEventListener?.(type, listener));
+      target?.addEventListener?.(type, listener, { signal: this.#life.signal });
     };
-    if (!global.document) return;
+    const { document } = global;
+    if (!document) return;
     const look = () => {
       this.#feed.check();
       this.#publisher.retry();
     };
     on(global, "online", look);
     on(global.navigator?.connection, "change", look);
-    on(global.document, "resume", look);
-    on(global.document, "visibilitychange", () => global.document.hidden || look());
+    on(document, "resume", look);
+    on(document, "visibilitychange", () => document.hidden || look());
     // A page that is left, perhaps for the back-forward cache, ends its session.
     on(global, "pagehide", () => this.#feed.leave());
     on(global, "pageshow", (e) => e.persisted && this.#feed.update());

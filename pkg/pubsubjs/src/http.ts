@@ -5,7 +5,7 @@ import { Problem, problemOf } from "./wire.js";
 export type Token = string | (() => string | Promise<string>);
 
 export interface Request {
-  body?: unknown;
+  body?: object;
   /** How long the whole answer may take, of a stream its head, in milliseconds. Default: 10000. */
   timeout?: number;
   /** What to return: the JSON of the answer (default), its text, or the Response, of which the signal ends the body, too. */
@@ -29,20 +29,20 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
-/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said. */
+/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said, but not above an hour. */
 export function backoff(attempt: number, error?: unknown): number {
-  const most = Math.min(10_000, 200 * 2 ** Math.min(attempt, 10));
-  return Math.max(most * (0.5 + Math.random() / 2), (error as Problem)?.retryAfterMs ?? 0);
+  const most = Math.min(10_000, 200 * 2 ** attempt);
+  return Math.max(most * (0.5 + Math.random() / 2), Math.min((error as Problem)?.retryAfterMs || 0, 3_600_000));
 }
 
 /** Reports whether a request that failed so may succeed when it is repeated. */
 export function retryable(e: unknown): boolean {
-  return !(e instanceof Problem) || e.status >= 500 || e.status === 429 || e.code === "not_pubsubd";
+  return !(e instanceof Problem) || e.status >= 500 || e.status === 429;
 }
 
 /** Reports whether the server itself refused the request for now: only then it is certain that nothing was done. */
 export function undone(e: unknown): boolean {
-  return e instanceof Problem && (e.status === 429 || e.status === 503) && e.code !== "not_pubsubd";
+  return e instanceof Problem && (e.status === 429 || e.status === 503);
 }
 
 export class Http {
@@ -58,8 +58,7 @@ export class Http {
     fetcher: typeof fetch,
   ) {
     this.#fetcher = fetcher;
-    const page = (globalThis as any).location?.href;
-    this.base = new URL(url, page).href.replace(/[?#].*$/, "").replace(/\/+$/, "");
+    this.base = new URL(url, (globalThis as any).location?.href).href.replace(/\/*([?#].*)?$/, "");
   }
 
   /** The token, asked for anew if `fresh`. */
@@ -71,10 +70,10 @@ export class Http {
   /** Sends a request. Throws a Problem for a refusal, and what fetch throws if no answer came. A refused token is asked for anew, once. */
   async request(method: string, path: string, r: Request = {}): Promise<any> {
     for (let fresh = false; ; fresh = true) {
-      const bearer = this.token && (await this.bearer(fresh));
+      const bearer = await this.bearer(fresh);
       const headers: Record<string, string> = {};
       if (bearer) headers.Authorization = "Bearer " + bearer;
-      if (r.body !== undefined) headers["Content-Type"] = "application/json";
+      if (r.body) headers["Content-Type"] = "application/json";
       // Node collects a signal of AbortSignal.timeout too early. A timer keeps this controller.
       const late = new AbortController();
       const timer = setTimeout(() => late.abort(), r.timeout ?? 10_000);
@@ -83,22 +82,19 @@ export class Http {
           method,
           headers,
           signal: AbortSignal.any([late.signal, r.signal ?? late.signal]),
-          cache: "no-store",
-          keepalive: !!r.keepalive,
-          body: r.body === undefined ? null : JSON.stringify(r.body),
+          keepalive: r.keepalive as boolean,
+          body: JSON.stringify(r.body) as string, // undefined without a body
         });
         if (answer.ok && r.as === "stream") return answer;
         const text = await answer.text();
-        if (answer.ok) return r.as === "text" || !text ? text : JSON.parse(text);
+        if (answer.ok) return r.as === "text" ? text : text && JSON.parse(text);
         if (answer.status === 401 && !fresh && typeof this.token === "function") continue;
-        let said: any = {};
+        let said: any;
         try {
           said = JSON.parse(text);
         } catch {}
-        const after = Number(answer.headers.get("Retry-After")) * 1000;
-        throw said.code
-          ? problemOf(said, answer.status)
-          : new Problem("not_pubsubd", answer.status + " without pubsubd's error body: is this its address?", answer.status, { retry_after_ms: after });
+        if (said?.code) throw problemOf(said, answer.status);
+        throw Object.assign(new Error(answer.status + " without pubsubd's error body: is this its address?"), { retryAfterMs: Number(answer.headers.get("Retry-After")) * 1000 });
       } finally {
         clearTimeout(timer);
       }

@@ -65,7 +65,7 @@ export class Publisher {
     return new Promise((resolve, reject) => {
       const { signal } = options;
       if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait already");
-      if (this.#life.signal.aborted) throw new Problem("closed", "the client is closed");
+      if (this.#life.signal.aborted) throw closed();
       if (options.id) {
         this.#given.add(options.id);
         if (this.#given.size > mostQueued) this.#given.delete([...this.#given][0]!);
@@ -101,20 +101,15 @@ export class Publisher {
   close(): void {
     this.#life.abort();
     this.#wake.abort();
-    for (const p of [...this.#queue]) p.settle(p.lost ? unknown() : new Problem("closed", "the client is closed"));
+    for (const p of this.#queue) p.settle(p.lost ? unknown() : closed());
   }
 
   async #send(): Promise<void> {
     this.#sending = true;
     await Promise.resolve(); // messages that are published together are one request
     for (let attempt = 0; this.#queue.length; ) {
-      const batch: Pending[] = [];
-      for (let size = 0; batch.length < Math.min(mostInBatch, this.#queue.length); ) {
-        const p = this.#queue[batch.length]!;
-        if (batch.length && (size += p.size) > batchChars) break;
-        batch.push(p);
-      }
-      const error = await this.#attempt(batch);
+      let size = 0;
+      const error = await this.#attempt(this.#queue.slice(0, mostInBatch).filter((p, i) => (size += p.size) <= batchChars || !i));
       if (!error) attempt = 0;
       else await sleep(backoff(attempt++, error), this.#wake.signal);
     }
@@ -123,19 +118,17 @@ export class Publisher {
 
   /** Sends a batch, and settles what is certain. Returns why some of it has to be sent again. */
   async #attempt(batch: Pending[]): Promise<unknown> {
-    try {
-      if (batch.some((p) => p.lost)) await this.#learn();
-    } catch (e) {
-      return e;
-    }
+    let error: unknown;
+    if (batch.some((p) => p.lost)) await this.#learn().catch((e) => (error = e));
     const window = this.#window ?? windowMs;
     // A repetition must arrive before the server forgets the key.
     const timeout = Math.min(10_000, window / 2);
     const now = Date.now();
     for (const p of batch) if (p.lost && now - p.lost > window - timeout) p.settle(unknown());
     batch = batch.filter((p) => this.#queue.includes(p));
-    if (!batch.length) return;
-    let error: unknown;
+    if (error || !batch.length) return error;
+    const first = batch.filter((p) => !p.lost);
+    for (const p of first) p.lost = now;
     const results = await this.#request(batch, timeout).catch((e) => void (error = e));
     for (const [i, p] of batch.entries()) {
       const result = results?.[i];
@@ -143,8 +136,8 @@ export class Publisher {
       if (result?.position) p.settle({ position: result.position, time: result.time });
       else if (problem instanceof Problem && !retryable(problem)) p.settle(problem);
       else {
-        if (!undone(problem)) p.lost ??= now;
-        error ??= problem ?? new TypeError("the connection ended before the reply");
+        if (undone(problem) && first.includes(p)) p.lost = undefined;
+        error ??= problem ?? true; // no reply
       }
     }
     return error;
@@ -173,4 +166,5 @@ export class Publisher {
   }
 }
 
-const unknown = () => new Problem("unknown", "no answer came, and it is too late to repeat the publish: the message may have been published");
+const closed = () => new Problem("closed", "the client was closed");
+const unknown = () => new Problem("unknown", "no answer came, and it is too late to repeat: it may have been published");

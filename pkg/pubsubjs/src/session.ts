@@ -3,7 +3,7 @@
 // frames; when that is not possible, it is opened anew from the positions.
 
 import { backoff, Http, retryable, sleep, undone } from "./http.js";
-import { Control, covered, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
+import { Control, covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
 
 export type Transport = "websocket" | "stream" | "poll";
 
@@ -51,6 +51,28 @@ export interface Host {
   onState(state: State): void;
 }
 
+/** What several want together: a name begins where all want it to, and has a rate if they agree on it. */
+export function merge(all: Iterable<[string, Want]>): Map<string, Want> {
+  const wants = new Map<string, Want>();
+  for (const [name, want] of all) {
+    const { from, maxRate } = wants.get(name) ?? want;
+    wants.set(name, {
+      from: String(from) === String(want.from) ? from : undefined,
+      maxRate: maxRate === want.maxRate ? maxRate : undefined,
+    });
+  }
+  // A topic of several names has one start and one rate at the server.
+  for (const [pattern, one] of wants) {
+    if (isPattern(pattern) && wants.size > 1) {
+      for (const [name, other] of wants) {
+        other.from = undefined;
+        if (matches(pattern, name) && one.maxRate !== other.maxRate) one.maxRate = other.maxRate = undefined;
+      }
+    }
+  }
+  return wants;
+}
+
 /** Where names go on: at their positions, with those of all topics that their patterns match, else where they begin. */
 export function resume(names: string[], positions: Map<string, string>, begin: (name: string) => string[]): string[] {
   const starts = new Map<string, string>();
@@ -71,10 +93,11 @@ const badMs = 300_000; // how long a transport that did not get through is left 
 const livedMs = 1_000; // a connection that lasted so long, or delivered something, ends a series of attempts
 
 // The session cannot go on: a new one begins from the positions.
-const lost = ["stale_ack", "ack_beyond_sent", "session_unknown", "session_ended", "draining", "poll_replaced", "invalid_frame"];
+const gone = [404, 409, 410];
+const lost = ["ack_beyond_sent", "draining", "invalid_frame"];
 
 /** Ends a connection because it has to be another one, at once. */
-class Changed extends Error {}
+const changed = new Error();
 
 /** Runs `silent` when `touch` was not called for so long. Looks each second. */
 function watchdog(ms: () => number, silent: () => void) {
@@ -107,7 +130,7 @@ export class Session implements Feed {
   #closed = false;
   #paused = false; // until the next update
   #refused = 0; // how often in a row a token was refused
-  #idleSince = 0;
+  #idleSince = Infinity;
   #wake = new AbortController(); // ends a pause, or a connection that has to change
   #bad = new Map<Transport, number>(); // until when a transport is left alone
   #failed = new Set<Transport>(); // transports that did not begin since one did
@@ -136,7 +159,7 @@ export class Session implements Feed {
     if (this.#closed) return;
     this.#paused = false;
     this.#names = [...this.#host.wants().keys()];
-    for (const topic of this.positions.keys()) if (!this.#wanted(topic)) this.positions.delete(topic);
+    this.#prune();
     if (!this.#running && this.#names.length) void this.#run();
     else void this.#change();
   }
@@ -154,8 +177,7 @@ export class Session implements Feed {
     this.#forget();
     this.#wake.abort();
     if (!path) return;
-    const beacon = (globalThis as any).navigator?.sendBeacon?.bind(navigator);
-    if (!beacon?.(this.#http.base + path)) void this.#http.request("POST", path, { keepalive: true }).catch(() => {});
+    if (!(globalThis as any).navigator?.sendBeacon?.(this.#http.base + path)) void this.#http.request("POST", path, { keepalive: true }).catch(() => {});
   }
 
   /** Sends a command on the WebSocket. Returns undefined if there is none. The promise is undefined if the connection ends before the reply. */
@@ -167,14 +189,20 @@ export class Session implements Feed {
     return new Promise((resolve) => this.#replies.set(ref, resolve));
   }
 
+  /** Reports whether the topic is wanted, or the server delivers it still: it may be wanted again before that ends. */
   #wanted(topic: string): boolean {
-    return this.#names.some((name) => matches(name, topic));
+    return [...this.#names, ...this.started.keys()].some((name) => matches(name, topic));
+  }
+
+  #prune(): void {
+    for (const topic of this.positions.keys()) if (!this.#wanted(topic)) this.positions.delete(topic);
   }
 
   #forget(): void {
     this.#id = undefined;
     this.#frames = 0;
     this.started.clear();
+    this.#prune();
   }
 
   async #run(): Promise<void> {
@@ -184,15 +212,13 @@ export class Session implements Feed {
       const before = this.#arrived;
       const begun = Date.now();
       try {
-        if (!this.#id) {
-          this.#host.onState({ state: "connecting" });
-          await this.#open();
-          if (this.#closed || this.#paused) this.#drop();
-        }
+        this.#host.onState({ state: "connecting" });
+        if (!this.#id) await this.#open();
         if (this.#wake.signal.aborted) continue;
         await this.#connect();
       } catch (e) {
-        if (this.#wake.signal.aborted || e instanceof Changed) continue;
+        if (this.#wake.signal.aborted || e === changed) continue;
+        this.#failed.clear();
         if (this.#arrived > before || Date.now() - begun > livedMs) attempt = 0;
         const ms = this.#judge(e, attempt++);
         if (this.#closed || !this.#needed()) continue;
@@ -201,22 +227,20 @@ export class Session implements Feed {
       }
     }
     this.#running = false;
-    if (this.#closed) return;
-    if (!this.#paused) this.leave();
-    this.#host.onState({ state: "idle" });
+    this.#drop();
+    if (!this.#closed) this.#host.onState({ state: "idle" });
   }
 
   /** Reports whether the session is needed, or was so lately. */
   #needed(): boolean {
-    if (this.#names.length) this.#idleSince = 0;
-    else this.#idleSince ||= Date.now();
-    return !this.#idleSince || Date.now() - this.#idleSince < lingerMs;
+    this.#idleSince = this.#names.length ? Infinity : Math.min(this.#idleSince, Date.now());
+    return Date.now() - this.#idleSince < lingerMs;
   }
 
   /** Takes note of an error, and returns how long to wait. Some errors close the session for good. */
   #judge(e: unknown, attempt: number): number {
     const code = e instanceof Problem ? e.code : "";
-    if (lost.includes(code)) this.#forget();
+    if (lost.includes(code) || gone.includes((e as Problem).status)) this.#forget();
     else if (code === "unauthorized" ? this.#refused++ : !retryable(e)) {
       this.leave(true);
       this.#host.onRefused([...this.#host.wants().keys()], e as Problem);
@@ -243,7 +267,7 @@ export class Session implements Feed {
 
   /** Where names begin: at their position, in a new session where the host wants it, else now. */
   #plan(names: string[], wants: Map<string, Want>, opening = false): { granted: Map<string, Want>; topics: unknown[] } {
-    const from = (name: string) => (opening && !this.positions.has(name) ? wants.get(name)!.from : undefined);
+    const from = (name: string) => (opening && ![...this.positions.keys()].some((topic) => matches(name, topic)) ? wants.get(name)!.from : undefined);
     return {
       granted: new Map(names.map((name) => [name, { maxRate: wants.get(name)!.maxRate, from: from(name) }])),
       topics: resume(names, this.positions, (name) => from(name) ?? [name]).map((start) => rated(start, wants)),
@@ -255,10 +279,10 @@ export class Session implements Feed {
     try {
       await request();
     } catch (e) {
-      if (!(e instanceof Problem) || retryable(e) || [401, 404, 409, 410].includes(e.status)) throw e;
+      if (!(e instanceof Problem) || retryable(e) || [401, ...gone].includes(e.status)) throw e;
       if (names.length > 1) this.#atOnce = 1;
       else this.#host.onRefused(names, e);
-      throw new Changed();
+      throw changed;
     }
   }
 
@@ -273,8 +297,10 @@ export class Session implements Feed {
     if (this.#changing) return;
     this.#changing = true;
     try {
-      for (let attempt = 0; this.#id && !this.#closed; ) {
+      for (let attempt = 0; ; ) {
         await Promise.resolve(); // subscriptions that are made together are one request
+        const id = this.#id;
+        if (!id) return;
         const wants = this.#host.wants();
         const add = [...wants.keys()].filter((name) => !this.started.has(name)).slice(0, this.#atOnce);
         const remove = [...this.started.keys()].filter((name) => !wants.has(name));
@@ -284,12 +310,11 @@ export class Session implements Feed {
         const other = names.some((name) => wants.has(name) && wants.get(name)!.maxRate !== this.started.get(name)!.maxRate);
         if (other || remove.some((gone) => names.some((name) => gone !== name && matches(gone, name)))) return this.#reopen();
         if (!add.length && !remove.length) return;
-        const id = this.#id;
         try {
           await this.#accepted(add, () => this.#patch(id, add, remove, wants));
           attempt = 0;
         } catch (e) {
-          if (e instanceof Changed) continue;
+          if (e === changed || id !== this.#id) continue;
           // Without an answer the session may have the topics or not: only a new one is sure.
           if (!undone(e)) return this.#reopen();
           await sleep(backoff(attempt++, e), this.#wake.signal);
@@ -300,13 +325,14 @@ export class Session implements Feed {
     }
   }
 
-  async #patch(id: string | undefined, add: string[], remove: string[], wants: Map<string, Want>): Promise<void> {
+  async #patch(id: string, add: string[], remove: string[], wants: Map<string, Want>): Promise<void> {
     // In an open session names begin now. If one was removed before, its frames may still be on
     // their way, and would hide what comes below them; so subscriptions read that from history.
     const { granted, topics } = this.#plan(add, wants);
     const answer = await this.#http.request("PATCH", "/v1/sessions/" + id, { body: { add: topics, remove } });
     if (this.#id !== id) return;
     for (const name of remove) this.started.delete(name);
+    this.#prune();
     this.#begin(granted, answer.positions);
   }
 
@@ -343,8 +369,7 @@ export class Session implements Feed {
     } catch (e) {
       // If it did not begin without a refusal, another may get through what is in between.
       const again = !open && !(e instanceof Problem) && !this.#wake.signal.aborted && transport !== this.#options.transports.at(-1);
-      if (again && this.#failed.add(transport)) throw new Changed();
-      this.#failed.clear();
+      if (again && this.#failed.add(transport)) throw changed;
       // A page cannot see why a WebSocket is refused: perhaps the server forgot the session.
       if (!open && transport === "websocket") this.#drop();
       throw e;
@@ -370,15 +395,15 @@ export class Session implements Feed {
       this.#host.onItem(f.item, before);
     } else if (f.end) {
       throw problemOf(f.end);
-    } else if (f.reply) {
-      const ref = f.reply.ref ?? -1;
+    } else {
+      const ref = f.reply?.ref!;
       this.#replies.get(ref)?.(f.reply);
       this.#replies.delete(ref);
     }
   }
 
   #path(mode: string): string {
-    return `/v1/sessions/${this.#id}/poll?ack=${this.#frames}&mode=${mode}&r=${Math.random().toString(36).slice(2)}`;
+    return `/v1/sessions/${this.#id}/poll?ack=${this.#frames}&mode=${mode}&r=${Math.random()}`;
   }
 
   async #poll(began: () => void): Promise<void> {
@@ -398,12 +423,13 @@ export class Session implements Feed {
   async #stream(began: () => void): Promise<void> {
     const silent = new AbortController();
     const abort = () => silent.abort();
+    this.#wake.signal.addEventListener("abort", abort);
     const id = this.#id;
     let begun = false;
     const dog = watchdog(() => (begun ? 2 * this.limits!.heartbeat_ms : beginMs), abort);
     this.#probe = () => {}; // two heartbeats tell
     try {
-      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: AbortSignal.any([this.#wake.signal, silent.signal]) });
+      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: silent.signal });
       const reader = answer.body!.getReader();
       const text = new TextDecoder();
       for (let rest = ""; this.#needed(); ) {
@@ -429,7 +455,6 @@ export class Session implements Feed {
   #websocket(began: () => void): Promise<void> {
     const id = this.#id;
     const socket = new this.#options.WebSocket!(this.#http.base.replace(/^http/, "ws") + `/v1/ws?session=${id}&ack=${this.#frames}`);
-    const wake = this.#wake.signal;
     return new Promise((_, reject) => {
       let begun = false;
       let pinged = false;
@@ -438,7 +463,6 @@ export class Session implements Feed {
       const end = (error: unknown) => {
         dog.stop();
         clearTimeout(ackTimer);
-        wake.removeEventListener("abort", close);
         socket.onmessage = socket.onclose = null;
         socket.close();
         reject(error);
@@ -456,8 +480,8 @@ export class Session implements Feed {
         socket.send(JSON.stringify({ ping: true, ref: ++this.#ref }));
       };
       const dog = watchdog(() => (!begun ? beginMs : pinged ? pingMs : this.limits!.heartbeat_ms), ping);
-      this.#probe = () => void (pinged || ping());
-      wake.addEventListener("abort", close);
+      this.#probe = () => void (!begun || pinged || ping());
+      this.#wake.signal.addEventListener("abort", close);
       socket.onclose = close;
       socket.onerror = () => {}; // a close follows
       socket.onmessage = ({ data }) => {
@@ -479,10 +503,8 @@ export class Session implements Feed {
   }
 }
 
-/** The element of `topics` or `add` for a start. A topic that is named for a pattern has the pattern's rate. */
+/** The element of `topics` or `add` for a start. Names that match one topic agree on its rate. */
 function rated(start: string, wants: Map<string, Want>): unknown {
-  const name = nameOf(start);
-  const pattern = [...wants.keys()].filter((w) => matches(w, name)).sort((a, b) => b.length - a.length)[0];
-  const rate = (wants.get(name) ?? wants.get(pattern!))?.maxRate;
+  const rate = [...wants].find(([name]) => matches(name, nameOf(start)))?.[1].maxRate;
   return rate ? { topic: start, max_rate: rate } : start;
 }

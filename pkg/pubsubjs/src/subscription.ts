@@ -4,7 +4,7 @@
 // history holds.
 
 import { Feed, resume, Want } from "./session.js";
-import { checkName, covered, isPattern, Item, matches, nameOf, parsePosition, Problem } from "./wire.js";
+import { checkName, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem } from "./wire.js";
 
 export interface SubscribeOptions {
   /** Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription. Topics without a position begin now. */
@@ -23,7 +23,7 @@ export interface SubscribeOptions {
 export interface Owner {
   feed(): Feed;
   /** Reads once what is held after the starts, without waiting. Retries until the signal aborts. */
-  read(starts: string[], signal: AbortSignal): Promise<{ positions: string[]; items: Item[] }>;
+  read(starts: string[], signal: AbortSignal): Promise<Frame[]>;
   /** Reports whether this client published the item. */
   isOwn(item: Item): boolean;
   remove(s: Subscription): void;
@@ -47,22 +47,22 @@ interface Lane {
 export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** The topics and patterns, without positions. */
   readonly names: string[];
-  /** Resolves to `positions` when the server has taken the subscription. */
+  /** Resolves to `positions` when the server has taken the subscription, or it was closed before. */
   readonly started: Promise<string[]>;
 
   #mode: "starting" | "behind" | "live" = "starting";
   #pending: Set<string>; // names that the feed has not begun
-  #lag = new Set<string>(); // names that begin below the feed
-  #joined: Map<string, string>; // positions of the feed when this subscription came
+  #lag = false; // something has to be read from history at first
+  #joined: string[]; // positions of the feed when this subscription came
   #seen = new Map<string, string>(); // positions of the last items that were queued
+  #over = new Map<string, string>(); // topic@epoch of the epochs that a restart of the server ended
   #buffer: Item[] = []; // what the feed delivers before the subscription is live
-  #target = new Map<string, string>(); // where history meets the buffer
+  #target: string[] = []; // where history meets the buffer
   #queue: { item: Item; before: string | undefined }[] = [];
   #lanes = new Map<string, Lane>();
   #life = new AbortController();
   #error?: Problem;
-  #reader?: (() => void) | undefined; // wakes the application
-  #room?: (() => void) | undefined; // wakes the reading of history
+  #wake?: () => void; // wakes the application, which waits for items, or the reading of history, which waits for room
   #begun!: (positions: string[]) => void;
   #failed!: (e: Problem) => void;
   #every: number; // milliseconds between deliveries of a topic; 0: no limit
@@ -83,15 +83,15 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     this.#callback = callback;
     this.names = [...new Set(typeof topics === "string" ? [topics] : topics)];
     this.names.forEach((name) => checkName(name));
-    for (const start of this.#given()) parsePosition(start);
+    for (const at of this.#given()) if (this.#covers(parsePosition(at).topic)) this.#seen.set(nameOf(at), at);
     this.#every = interval(options.maxRate);
     this.started = new Promise((resolve, reject) => ((this.#begun = resolve), (this.#failed = reject)));
     this.started.catch(() => {});
     const { positions, started } = owner.feed();
-    this.#joined = this.#mine(positions);
+    this.#joined = [...positions.values()];
     this.#pending = new Set(this.names.filter((name) => !started.has(name)));
     for (const name of this.names) if (started.has(name)) this.#place(name, undefined, []);
-    options.signal?.addEventListener("abort", this.close);
+    options.signal?.addEventListener("abort", this.close, { signal: this.#life.signal });
     if (options.signal?.aborted) queueMicrotask(this.close);
   }
 
@@ -105,12 +105,8 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** Ends the subscription. Items that wait are dropped. */
   close = (): void => this.end();
 
-  async *[Symbol.asyncIterator](): AsyncGenerator<Item<T>, void, void> {
-    try {
-      yield* this.iterate();
-    } finally {
-      this.close();
-    }
+  [Symbol.asyncIterator](): AsyncIterableIterator<Item<T>, void, void> {
+    return closing(this.iterate(), this.close);
   }
 
   /** Iterates without closing the subscription at the end. */
@@ -118,12 +114,12 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     for (;;) {
       while (this.#queue.length) {
         const { item } = this.#queue.shift()!;
-        if (this.#queue.length <= mostQueued / 2) this.#room?.();
+        if (this.#queue.length <= mostQueued / 2) this.#wake?.();
         yield item;
       }
       if (this.#error) throw this.#error;
       if (this.#life.signal.aborted) return;
-      await new Promise<void>((resolve) => (this.#reader = resolve));
+      await new Promise<void>((resolve) => (this.#wake = resolve));
     }
   }
 
@@ -143,9 +139,8 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   lapse(topic: string): void {
     if (!this.#covers(topic)) return;
     if (this.#mode === "live") return this.#fallBehind();
-    this.#buffer = [];
-    this.#target = this.#mine(this.#owner.feed().positions);
-    if (this.#mode === "starting") for (const name of this.names) this.#lag.add(name);
+    this.#lag = true;
+    this.#skip();
   }
 
   /** @internal Names began at the feed. */
@@ -163,24 +158,27 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** @internal Goes on when all names have begun. */
   settle(): void {
     if (this.#mode !== "starting" || this.#pending.size) return;
+    if (this.#lag) return this.#fallBehind();
     this.#begun([...this.#seen.values()]);
-    if (this.#lag.size) return this.#fallBehind();
     this.#flush();
   }
 
   /** @internal Ends the subscription, with an error if the server refused it. */
   end(error?: Problem): void {
     if (this.#life.signal.aborted) return;
-    if (error) this.#error = error;
-    else this.#queue = [];
-    if (error && this.#callback) (this.#options.onError ?? console.error)(error);
-    this.#failed(error ?? new Problem("closed", "the subscription was closed"));
-    this.#options.signal?.removeEventListener("abort", this.close);
-    for (const lane of this.#lanes.values()) clearTimeout(lane.timer);
+    if (error) {
+      this.#error = error;
+      this.#failed(error);
+      if (this.#callback) void tell(this.#options.onError ?? console.error, error);
+    } else {
+      this.#seen = new Map(this.positions.map((at) => [nameOf(at), at]));
+      this.#queue = [];
+      this.#begun(this.positions);
+    }
+    this.#clearLanes();
     this.#owner.remove(this);
     this.#life.abort();
-    this.#reader?.();
-    this.#room?.();
+    this.#wake?.();
   }
 
   #given(): string[] {
@@ -197,11 +195,6 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     return mine.length ? mine : undefined;
   }
 
-  /** The positions of this subscription's names and of the topics that they match. */
-  #mine(all: Iterable<[string, string]>): Map<string, string> {
-    return new Map([...all].filter(([topic]) => this.#covers(topic)));
-  }
-
   #covers(topic: string): boolean {
     return this.names.some((name) => matches(name, topic));
   }
@@ -209,9 +202,8 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** Places a name that the feed delivers now: it is live from there, or what is before is read from history. */
   #place(name: string, granted: string[] | undefined, positions: string[]): void {
     const starts = this.#startsOf(name);
-    if (starts && starts.join() !== granted?.join()) return void this.#lag.add(name);
-    const known = starts ? [] : [...this.#joined.values()];
-    for (const at of [...positions, ...known]) {
+    if (String(starts) !== String(granted)) return void (this.#lag = true);
+    for (const at of [...(starts ? [] : this.#joined), ...positions]) {
       const topic = nameOf(at);
       if (matches(name, topic) && !covered(at, this.#seen.get(topic))) this.#seen.set(topic, at);
     }
@@ -220,25 +212,45 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** Reads history up to the point where the buffer begins. */
   #fallBehind(): void {
     this.#mode = "behind";
-    this.#target = this.#mine(this.#owner.feed().positions);
+    this.#skip();
+    this.#clearLanes();
+    this.#catchUp().catch((e) => this.end(e));
+  }
+
+  /** Leaves what the feed has delivered to the reading of history. */
+  #skip(): void {
     this.#buffer = [];
+    this.#target = [...this.#owner.feed().positions.values()].filter((at) => this.#covers(nameOf(at)));
+  }
+
+  #clearLanes(): void {
     for (const lane of this.#lanes.values()) clearTimeout(lane.timer);
     this.#lanes.clear();
-    void this.#catchUp().catch((e) => this.end(e));
+  }
+
+  /** The position of the last item that came. */
+  #last(topic: string): string | undefined {
+    return this.#lanes.get(topic)?.last ?? this.#seen.get(topic);
   }
 
   async #catchUp(): Promise<void> {
     const { signal } = this.#life;
     for (;;) {
-      if (this.#queue.length > mostQueued / 2) await new Promise<void>((resolve) => (this.#room = resolve));
+      while (this.#queue.length > mostQueued / 2) await new Promise<void>((resolve) => (this.#wake = resolve));
       if (signal.aborted) return;
-      const starts = resume(this.names, this.#seen, (name) => this.#startsOf(name) ?? [name]);
-      const { positions, items } = await this.#owner.read(starts, signal);
+      const came = new Map([...this.#seen.keys()].map((topic) => [topic, this.#last(topic)!]));
+      const starts = resume(this.names, came, (name) => this.#startsOf(name) ?? [name]);
+      const frames = await this.#owner.read(starts, signal);
       if (signal.aborted) return;
-      for (const at of positions) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);
-      for (const item of items) this.#accept(item, this.#every > 0);
-      const met = [...this.#target].every(([topic, at]) => covered(at, this.#lanes.get(topic)?.last ?? this.#seen.get(topic)));
-      if (!items.length || met) return this.#flush();
+      let more = false;
+      for (const f of frames) {
+        if (f && "item" in f) {
+          more = true;
+          this.#accept(f.item, this.#every > 0);
+        } else for (const at of f?.hello?.positions ?? []) if (!this.#seen.has(nameOf(at))) this.#seen.set(nameOf(at), at);
+      }
+      this.#begun(this.positions);
+      if (!more || this.#target.every((at) => covered(at, this.#last(nameOf(at))))) return this.#flush();
     }
   }
 
@@ -246,7 +258,6 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   #flush(): void {
     const items = this.#buffer;
     this.#buffer = [];
-    this.#lag.clear();
     for (const item of items) this.#accept(item);
     this.#mode = "live";
   }
@@ -255,7 +266,10 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   #accept(item: Item, paced = this.#every > 0 && !this.#fedAtPace(item.topic)): void {
     const { topic, position } = item;
     const lane = this.#lanes.get(topic);
-    if (covered(position, lane?.last ?? this.#seen.get(topic))) return;
+    const era = (at: string) => at.split(":", 1)[0]!;
+    // After a restart was read in history, the feed may still have items from before it.
+    if (this.#life.signal.aborted || era(position) === this.#over.get(topic) || covered(position, this.#last(topic))) return;
+    if (item.gap === "restarted" && era(item.after) !== era(position)) this.#over.set(topic, era(item.after));
     if (this.#options.echo === false && this.#owner.isOwn(item)) {
       if (!lane?.waiting.length) this.#seen.set(topic, position);
       if (lane) lane.last = position;
@@ -277,17 +291,10 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     this.#seen.set(item.topic, item.position);
     if (!this.#callback) {
       this.#queue.push({ item, before });
-      this.#reader?.();
+      this.#wake?.();
       return;
     }
-    try {
-      this.#callback(item);
-    } catch (e) {
-      // A fault of the application must not stop the delivery to others.
-      queueMicrotask(() => {
-        throw e;
-      });
-    }
+    void tell(this.#callback, item);
   }
 
   #pace(item: Item, lane: Lane = { next: 0, last: "", waiting: [] }): void {
@@ -312,6 +319,18 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   }
 }
 
+/** Calls a function of the application. Its fault is reported as an unhandled rejection, and stops nothing else. */
+export const tell = async <T>(listener: (about: T) => void, about: T) => listener(about);
+
+/** Iterates. A return calls close first, so that it ends an iteration that waits. */
+export const closing = <T>(items: AsyncGenerator<T, void, void>, close: () => void): AsyncIterableIterator<T, void, void> => ({
+  next: () => items.next(),
+  return: () => (close(), items.return()),
+  [Symbol.asyncIterator]() {
+    return this;
+  },
+});
+
 /** Leaves the newest message of each key, and gaps where others were. The items are of one topic, in order; `after` is the position before them. */
 export function conflate(items: Item[], after?: string): Item[] {
   const newest = new Map<string | undefined, Item>();
@@ -333,6 +352,6 @@ export function interval(rate: string | undefined): number {
   const m = /^(\d+)\/(\d*)(ms|s|m|h)$/.exec(rate);
   const unit = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[m?.[3] ?? ""] ?? 0;
   const ms = (unit * Number(m?.[2] || 1)) / Number(m?.[1]);
-  if (!(ms >= 1 && ms <= 3_600_000)) throw new Problem("invalid_request", `"${rate}" is not a rate: write 5/s, 100/m or 1/10s, from 1000/s to 1/h`);
+  if (!(ms >= 1 && ms <= 3_600_000)) throw new Problem("invalid_request", `"${rate}" is not a rate such as 5/s or 1/10s, from 1000/s to 1/h`);
   return ms;
 }

@@ -83,7 +83,7 @@ export function checkName(name: string, patterns = true): void {
   const tokens = name.split(".");
   const valid = tokens.every((t, i) => /^([\w-]+|\*)$/.test(t) || (t === ">" && i === tokens.length - 1));
   if (!valid || tokens.length > 16 || name.length > 255 || (!patterns && isPattern(name))) {
-    throw new Problem("invalid_topic", `${quote(name)} is not a topic: write tokens of letters, digits, - and _ with dots between them; only subscribe takes * and a last >`);
+    throw new Problem("invalid_topic", `${quote(name)} is not a topic: join tokens of letters, digits, - and _ by dots; only subscribe takes * and a last >`);
   }
 }
 
@@ -139,12 +139,15 @@ export interface Control {
   reply?: { ref?: number; position?: string; time?: number; positions?: string[]; problem?: Refusal };
 }
 
-/** Reads one NDJSON frame. Returns undefined for a heartbeat. Throws if the line is not a frame. */
-export function parseFrame(line: string): { item: Item } | Control | undefined {
+/** Undefined is a heartbeat. */
+export type Frame = { item: Item } | Control | undefined;
+
+/** Reads one NDJSON frame. Throws if the line is not a frame. */
+export function parseFrame(line: string): Frame {
   if (!line.trim()) return;
   const f = JSON.parse(line);
   const valid = (ok: unknown) => {
-    if (!ok) throw new Problem("invalid_frame", "the server sent an unknown frame: " + quote(line));
+    if (!ok) throw new Problem("invalid_frame", "unknown frame: " + quote(line));
   };
   valid(["hello", "end", "reply", "gap", "position"].filter((kind) => f[kind]).length === 1);
   if (f.gap) {

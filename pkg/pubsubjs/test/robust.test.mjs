@@ -1,0 +1,389 @@
+// What an application, the network or a proxy may do to the client at an awkward moment.
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import { after, before, beforeEach, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import WebSocket from "ws";
+import { Client } from "../dist/client.js";
+import { Cutter } from "./cutter.mjs";
+import { Daemon, until } from "./daemon.mjs";
+
+let daemon;
+let topic; // a new one for each test
+let count = 0;
+const clients = [];
+
+before(async () => (daemon = await Daemon.start({ "history-messages": 20_000 })));
+after(async () => {
+  clients.forEach((c) => c.close());
+  await daemon.end();
+});
+beforeEach(() => (topic = `r${++count}`));
+
+const open = (options = {}, url = daemon.url) => {
+  const c = new Client(url, { WebSocket, ...options });
+  clients.push(c);
+  return c;
+};
+
+/** Publishes numbers in order. Returns the last position. */
+async function publish(from, to, at = topic) {
+  const messages = range(from, to).map((n) => ({ topic: at, data: n }));
+  let last;
+  for (let i = 0; i < messages.length; i += 1000) {
+    const body = JSON.stringify(messages.slice(i, i + 1000));
+    const r = await fetch(daemon.url + "/v1/messages", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    last = (await r.json()).at(-1).position;
+  }
+  return last;
+}
+
+const range = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
+const values = (items) => items.map((m) => (m.gap ? m.gap : m.data));
+
+/** Collects the items of a subscription with a callback. */
+function collect(client, topics, options = {}) {
+  const items = [];
+  const subscription = client.subscribe(topics, options, (m) => items.push(m));
+  return { items, subscription, has: (n) => until(() => `${n} items, have ${items.length}`, () => items.length >= n, 10_000) };
+}
+
+/** A server of the test's own. The handler returns status, answer (JSON, or a text as it is) and headers; nothing breaks the connection. */
+async function serve(handler) {
+  const server = createServer(async (req, res) => {
+    let body = "";
+    for await (const chunk of req) body += chunk;
+    const [status, answer, headers] = (await handler(req, body && JSON.parse(body))) ?? [];
+    if (!status) return void req.socket.destroy();
+    res.writeHead(status, { "Content-Type": "application/json", ...headers });
+    res.end(answer === undefined ? "" : typeof answer === "string" ? answer : JSON.stringify(answer));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  return { url: `http://127.0.0.1:${server.address().port}`, end: () => (server.closeAllConnections(), server.close()) };
+}
+
+const limits = { poll_timeout_ms: 1000, heartbeat_ms: 500, unacked: 100, idempotency_ms: 4000 };
+const frames = (...all) => all.map((f) => JSON.stringify(f) + "\n").join("");
+const message = (position, data) => ({ position, time: 1, data });
+
+/** Runs a function. Returns the errors that nobody caught meanwhile. */
+async function uncaught(run) {
+  const errors = [];
+  const listener = (e) => errors.push(e);
+  const old = process.listeners("unhandledRejection");
+  process.removeAllListeners("unhandledRejection").on("unhandledRejection", listener);
+  try {
+    await run();
+  } finally {
+    process.removeAllListeners("unhandledRejection");
+    for (const l of old) process.on("unhandledRejection", l);
+  }
+  return errors.map((e) => e.message);
+}
+
+test("the positions of an iteration that was broken off are those of the items taken", async () => {
+  const client = open();
+  const s = client.subscribe(topic);
+  await s.started;
+  const all = collect(client, topic);
+  await publish(1, 10);
+  await all.has(10);
+  for await (const m of s) if (m.data === 3) break;
+  const rest = collect(client, topic, { from: s.positions });
+  await rest.has(7);
+  assert.deepEqual(values(rest.items), range(4, 10));
+});
+
+test("positions before the start are those given", async () => {
+  const from = [await publish(1, 1)];
+  const s = open().subscribe(topic, { from });
+  assert.deepEqual(s.positions, from);
+  s.close();
+  assert.deepEqual(s.positions, from);
+});
+
+test("a topic that is left and subscribed to again at once goes on without a hole", async () => {
+  const cutter = await Cutter.start(daemon.port);
+  const client = open({ transports: ["websocket"] }, cutter.url);
+  const one = collect(client, topic);
+  await one.subscription.started;
+  await publish(1, 2);
+  await one.has(2);
+  one.subscription.close();
+  const two = collect(client, topic);
+  const [position] = await two.subscription.started;
+  assert.match(position, /:2$/);
+  cutter.break("reset"); // before anything came
+  await publish(3, 4);
+  await two.has(2);
+  assert.deepEqual(values(two.items), [3, 4]);
+  client.close();
+  await cutter.end();
+});
+
+test("a topic that is subscribed to while the server removes it loses nothing", async () => {
+  let removed;
+  const gone = new Promise((done) => (removed = done));
+  const client = open({
+    transports: ["websocket"],
+    fetch: async (url, init) => {
+      const r = await fetch(url, init);
+      if (init.method === "PATCH" && JSON.parse(init.body).remove.includes(topic)) {
+        removed();
+        await sleep(300);
+      }
+      return r;
+    },
+  });
+  collect(client, topic + ".other");
+  const one = collect(client, topic);
+  await one.subscription.started;
+  await publish(1, 2);
+  await one.has(2);
+  one.subscription.close();
+  await gone;
+  const two = collect(client, topic);
+  await two.subscription.started;
+  await publish(3, 4);
+  await two.has(2);
+  assert.deepEqual(values(two.items), [3, 4]);
+});
+
+test("follow begins again at once after it was ended", async () => {
+  const client = open();
+  const load = (position) => assert.match(position, /@/);
+  collect(client, topic + ".other");
+  const one = client.follow(topic, { load });
+  const first = one.next();
+  await until("the subscription", async () => (await fetch(`${daemon.url}/v1/topics/${topic}`)).ok);
+  await publish(1, 1);
+  await first;
+  await one.return();
+  const two = client.follow(topic, { load });
+  const next = two.next();
+  await sleep(100);
+  await publish(2, 2);
+  assert.equal((await next).value.data, 2);
+  await two.return();
+});
+
+test("an iteration that waits ends when it is returned", async () => {
+  const client = open();
+  const iterator = client.subscribe(topic)[Symbol.asyncIterator]();
+  const next = iterator.next();
+  await iterator.return();
+  assert.equal((await next).done, true);
+  const followed = client.follow(topic, { load() {} });
+  const waits = followed.next();
+  await sleep(200);
+  await followed.return();
+  assert.equal((await waits).done, true);
+});
+
+test("a callback that closes its subscription gets nothing more", async () => {
+  await publish(1, 10);
+  const client = open();
+  for (const options of [{ from: "oldest" }, { from: "oldest", maxRate: "1000/s" }]) {
+    const got = [];
+    collect(client, topic); // so that the second reads history
+    const s = client.subscribe(topic, options, (m) => got.push(m.data) === 2 && s.close());
+    await until("two", () => got.length >= 2);
+    await sleep(50);
+    assert.deepEqual(got, options.maxRate ? got.slice(0, 2) : [1, 2]);
+  }
+});
+
+test("subscriptions that are made together begin each where it wants", async () => {
+  await publish(1, 5);
+  const client = open();
+  const old = collect(client, topic, { from: "oldest" });
+  const now = collect(client, topic);
+  await Promise.all([old.subscription.started, now.subscription.started]);
+  await old.has(5);
+  await publish(6, 7);
+  await old.has(7);
+  await now.has(2);
+  assert.deepEqual(values(old.items), range(1, 7));
+  assert.deepEqual(values(now.items), [6, 7]);
+});
+
+test("a pattern without a rate gets everything of a topic that has one", async () => {
+  const client = open();
+  const all = collect(client, topic + ".*");
+  const paced = collect(client, topic + ".a", { maxRate: "2/s" });
+  await Promise.all([all.subscription.started, paced.subscription.started]);
+  for (let n = 1; n <= 20; n++) await publish(n, n, topic + ".a");
+  await until("the last", () => all.items.at(-1)?.data === 20);
+  assert.deepEqual(values(all.items), range(1, 20));
+  await until("the newest", () => paced.items.at(-1)?.data === 20);
+  assert.ok(paced.items.length < 10);
+});
+
+test("a long history is read at its pace, not in a loop", async () => {
+  await publish(1, 5000);
+  let reads = 0;
+  const client = open({ fetch: (url, init) => (String(url).includes("/v1/poll") && reads++, fetch(url, init)) });
+  await collect(client, topic).subscription.started;
+  const paced = collect(client, topic, { from: "oldest", maxRate: "1/2s" });
+  await until("the newest", () => paced.items.at(-1)?.data === 5000);
+  assert.ok(reads < 30, `${reads} reads`);
+});
+
+test("a listener that throws stops nothing", async () => {
+  const client = open();
+  let told = 0;
+  const errors = await uncaught(async () => {
+    client.onState(() => {
+      told++;
+      throw new Error("a fault of the application");
+    });
+    const a = collect(client, topic);
+    await a.subscription.started;
+    await publish(1, 1);
+    await a.has(1);
+    client.close();
+    await sleep(20);
+  });
+  assert.equal(client.state.state, "closed");
+  assert.deepEqual(errors, Array(told).fill("a fault of the application"));
+});
+
+test("Retry-After as a date is not a reason to hurry", async () => {
+  let requests = 0;
+  const server = await serve(() => {
+    requests++;
+    return [503, "<html>", { "Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT" }];
+  });
+  const client = open({ transports: ["poll"] }, server.url);
+  client.subscribe("a");
+  await until("a wait", () => client.state.state === "waiting");
+  assert.ok(client.state.waitMs >= 100, JSON.stringify(client.state));
+  await sleep(300);
+  assert.ok(requests < 5, `${requests} requests`);
+  client.close();
+  server.end();
+});
+
+test("after an outage the WebSocket is used again", async () => {
+  const cutter = await Cutter.start(daemon.port);
+  let down = false;
+  class Socket extends WebSocket {
+    constructor(url) {
+      super(down ? "ws://127.0.0.1:1" : url);
+    }
+  }
+  const client = open({ WebSocket: Socket, fetch: (url, init) => (down ? Promise.reject(new TypeError("offline")) : fetch(url, init)) }, cutter.url);
+  const a = collect(client, topic);
+  await until("open", () => client.state.transport === "websocket");
+  down = true;
+  cutter.break("reset");
+  await until("waiting twice", () => client.state.state === "waiting" && client.state.waitMs > 400);
+  down = false;
+  await until("open", () => client.state.state === "open");
+  assert.equal(client.state.transport, "websocket");
+  await publish(1, 1);
+  await a.has(1);
+  client.close();
+  await cutter.end();
+});
+
+test("messages of an epoch that is over do not come after those of the next", async () => {
+  // The feed is at a@k1:2. History is read slowly, and meanwhile the server restarts.
+  let polls = 0;
+  let frame = 0;
+  const feed = [
+    [],
+    [message("a@k1:2", "two")],
+    [message("a@k1:3", "three")],
+    [{ gap: { topic: "a", reason: "restarted", after: "a@k1:3", position: "a@k2:0" } }, message("a@k2:1", "new one"), message("a@k2:2", "new two")],
+  ];
+  let next;
+  const step = () => next?.();
+  const server = await serve(async (req, body) => {
+    if (req.method === "POST" && req.url === "/v1/sessions") return [201, { session: "s", positions: ["a@k1:1"], limits }];
+    if (req.url.startsWith("/v1/sessions/s/poll")) {
+      if (++frame > feed.length) return new Promise((done) => setTimeout(() => done([200, ""]), 900));
+      await new Promise((done) => (next = done));
+      return [200, frames(...feed[frame - 1])];
+    }
+    if (req.url.startsWith("/v1/poll")) {
+      polls++;
+      if (polls === 1) {
+        await new Promise((done) => setTimeout(done, 300)); // three comes meanwhile
+        return [200, frames({ hello: { positions: body.topics } }, message("a@k1:1", "one"))];
+      }
+      const start = body.topics[0];
+      const hello = { hello: { positions: [start] } };
+      if (polls === 2) return [200, frames(hello, { gap: { topic: "a", reason: "restarted", after: start, position: "a@k2:0" } }, message("a@k2:1", "new one"))];
+      return [200, frames(hello)];
+    }
+    return [204];
+  });
+  const client = open({ transports: ["poll"] }, server.url);
+  const live = collect(client, "a");
+  await live.subscription.started;
+  const pump = setInterval(step, 20);
+  await live.has(1);
+  const late = collect(client, "a", { from: "a@k1:0" });
+  await live.has(5);
+  await late.has(4);
+  await sleep(400);
+  clearInterval(pump);
+  assert.deepEqual(values(late.items), ["one", "restarted", "new one", "new two"]);
+  client.close();
+  server.end();
+});
+
+test("a client that the server has closed says so to new subscriptions", async () => {
+  const server = await serve(() => [401, { code: "unauthorized", detail: "the token has expired" }]);
+  const client = open({ token: "bad" }, server.url);
+  await assert.rejects(client.subscribe("a").started, { code: "unauthorized" });
+  assert.throws(() => client.subscribe("b"), { code: "closed", message: /expired/ });
+  server.end();
+});
+
+test("a message that is too large fails alone", async () => {
+  const client = open();
+  const large = client.publish(topic, "x".repeat(1_100_000));
+  const small = client.publish(topic, "small");
+  await assert.rejects(large, { code: "message_too_large" });
+  assert.match((await small).position, /:1$/);
+});
+
+test("a publish under way when the client is closed is reported as unknown", async () => {
+  let published = 0;
+  const server = await serve(() => {
+    published++;
+    return new Promise(() => {});
+  });
+  const client = open({}, server.url);
+  const sent = client.publish("a", 1);
+  await until("the request", () => published === 1);
+  const queued = client.publish("a", 2);
+  client.close();
+  await assert.rejects(sent, { code: "unknown" });
+  await assert.rejects(queued, { code: "closed" });
+  server.end();
+});
+
+test("a publish without an answer fails after the window, also when nothing answers any more", async () => {
+  let lost = 0;
+  const server = await serve((req) => {
+    if (req.url === "/v1/sessions" && req.method === "POST" && lost === 0) return [201, { session: "s", positions: [], limits: { ...limits, idempotency_ms: 1500 } }];
+    if (req.url === "/v1/messages") lost++;
+    return lost ? undefined : [204];
+  });
+  const client = open({ transports: ["poll"] }, server.url);
+  await client.subscribe("a").started;
+  await assert.rejects(client.publish("a", 1), { code: "unknown" });
+  client.close();
+  server.end();
+});
+
+test("follow refuses a position of another topic", async () => {
+  const position = await publish(1, 50, topic + ".other");
+  const followed = open().follow(topic, { load: () => position });
+  await assert.rejects(followed.next(), { code: "invalid_position" });
+});
