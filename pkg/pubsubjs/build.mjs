@@ -13,7 +13,7 @@ import { minify } from "terser";
 export const root = fileURLToPath(new URL(".", import.meta.url));
 
 // The browsers of about the last two years.
-const browsers = ["chrome120", "edge120", "firefox121", "safari17"];
+const browsers = ["chrome120", "edge120", "firefox124", "safari17.4"];
 
 // Most bytes of a module, compressed with gzip -9.
 const bounds = { client: 8192, share: 4096 };
