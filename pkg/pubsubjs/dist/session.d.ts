@@ -2,12 +2,13 @@ import { Http } from "./http.js";
 import { Control, Item, Limits, Problem } from "./wire.js";
 export type Transport = "websocket" | "stream" | "poll";
 export interface State {
+    /** `idle`: no subscription needs a connection. `waiting`: until the next attempt. `closed`: for good; make another client. */
     state: "idle" | "connecting" | "open" | "waiting" | "closed";
     /** The transport of an open connection. */
     transport?: Transport;
     /** Until the next attempt, in milliseconds. */
     waitMs?: number;
-    /** Why the client waits, or is closed. */
+    /** Why the client waits, or is closed, in words. */
     reason?: string;
 }
 /** What is wanted of a name: where it begins if the session never had it, and its rate. */

@@ -1,7 +1,10 @@
 import { Feed, Want } from "./session.js";
 import { Frame, Item, Problem } from "./wire.js";
 export interface SubscribeOptions {
-    /** Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription. Topics without a position begin now. */
+    /**
+     * Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription.
+     * Topics without a position begin now. Positions of other topics are ignored.
+     */
     from?: string | string[] | undefined;
     /** At most so many deliveries in a time for each topic, such as `"5/s"` or `"1/10s"`: then the newest message of each key. */
     maxRate?: string | undefined;
@@ -9,7 +12,7 @@ export interface SubscribeOptions {
     echo?: boolean | undefined;
     /** Ends the subscription. */
     signal?: AbortSignal | undefined;
-    /** With a callback: the server refused the subscription, and it has ended. Default: console.error. */
+    /** With a callback: the server refused the subscription, and it has ended. Default: console.error. An iteration throws instead. */
     onError?: ((problem: Problem) => void) | undefined;
 }
 /** Where a subscription lives. */
@@ -29,7 +32,7 @@ export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
     #private;
     /** The topics and patterns, without positions. */
     readonly names: string[];
-    /** Resolves to `positions` when the server has taken the subscription, or it was closed before. */
+    /** Resolves to `positions` when the server has taken the subscription, or it was closed before. Rejects with a Problem if it is refused. */
     readonly started: Promise<string[]>;
     /** @internal */
     constructor(owner: Owner, topics: string | string[], options: SubscribeOptions, callback?: (item: Item<T>) => void);

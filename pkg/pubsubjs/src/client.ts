@@ -10,15 +10,18 @@ export { covered, merge, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
 
 export interface ClientOptions {
-  /** Sent as a bearer token. A function is called again when the server refuses the token. */
+  /** Sent as a bearer token. A function is called again when the server answers 401. While it throws, the client retries. */
   token?: Token;
-  /** Tabs with the same URL and the same key share one connection. Give each user of an application another key. */
+  /**
+   * Tabs of one origin with the same URL and the same key share one connection. Give each user
+   * another key. Where the browser has no Web Locks (without https), each tab connects by itself.
+   */
   share?: string;
-  /** The transports to try, in order. Default: `["websocket", "stream", "poll"]`. */
+  /** The transports to try, in order. Default: `["websocket", "stream", "poll"]`. Without a WebSocket class, the first is left out. */
   transports?: Transport[];
   /** Default: the global one. */
   fetch?: typeof fetch;
-  /** Default: the global one, if there is one; Node 20 has none. */
+  /** Default: the global one. Node 20 has none: pass the class of the package `ws`, or leave it to the other transports. */
   WebSocket?: typeof WebSocket;
 }
 
@@ -29,14 +32,15 @@ export interface FollowOptions {
    * that: delivery goes on after it.
    */
   load: (position: string, gap?: Gap) => unknown;
+  /** As for subscribe. */
   maxRate?: string;
   echo?: boolean;
   signal?: AbortSignal;
 }
 
 /**
- * A connection to a pubsubd server. It opens with the first subscription, reconnects by
- * itself, and closes some seconds after the last subscription. One client serves all of a page.
+ * A connection to a pubsubd server. It opens with the first subscription, reconnects by itself,
+ * and closes ten seconds after the last subscription has ended. One client serves all of a page.
  */
 export class Client {
   #http: Http;
@@ -59,7 +63,10 @@ export class Client {
     onState: (state) => this.#changed(state),
   };
 
-  /** `url` is the address of the server, such as `https://push.example.com`; in a page it may be relative. */
+  /**
+   * `url` is the address of the server, such as `https://push.example.com`. In a page it may be
+   * relative, and is the page's own origin by default. Throws a TypeError if it is not a URL.
+   */
   constructor(url = "/", options: ClientOptions = {}) {
     const global = globalThis as any;
     this.#http = new Http(url, options.token, options.fetch ?? global.fetch.bind(global));
@@ -87,7 +94,7 @@ export class Client {
     this.#watchPage();
   }
 
-  /** What the connection does now. */
+  /** What the connection does now. It is `idle` without subscriptions, even while messages are published. */
   get state(): State {
     return this.#now;
   }
@@ -100,7 +107,8 @@ export class Client {
 
   /**
    * Subscribes to topics and patterns: as an async iterable, or with a callback for each item.
-   * Throws a Problem for an invalid name or position.
+   * An item is a message, or a gap where messages are lost: test `item.gap` first.
+   * Throws a Problem for an invalid name, position or rate, and `closed` after close.
    */
   subscribe<T = any>(topics: string | string[], options: SubscribeOptions | ((item: Item<T>) => void) = {}, callback?: (item: Item<T>) => void): Subscription<T> {
     if (typeof options === "function") return this.subscribe(topics, {}, options);
@@ -155,9 +163,10 @@ export class Client {
   }
 
   /**
-   * Publishes a JSON value, a string with a text type, or bytes. Waits for a connection; at most
-   * 1000 messages wait. Rejects with a Problem: `queue_full`; `unknown` if the answer was lost and
-   * it is too late to repeat the publish safely; or what the server refuses.
+   * Publishes a JSON value, a string with a type, or a Uint8Array. While the server is away the
+   * publish waits, without end unless `signal` ends it; at most 1000 wait. Rejects with a Problem:
+   * `queue_full`; `aborted`; `closed`; `unknown` if the answer was lost and it is too late to
+   * repeat the publish safely; or what the server refuses.
    */
   publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published> {
     return this.#publisher.publish(topic, payload, options);

@@ -8,7 +8,7 @@ export interface TopicState<T = any> {
   items: Item<T>[];
   /** The newest item. */
   last?: Item<T> | undefined;
-  /** Why the server refused the subscription. */
+  /** Why the subscription was refused, by the server or for an invalid name. */
   error?: Problem | undefined;
 }
 
@@ -17,7 +17,10 @@ export interface TopicOptions extends Pick<SubscribeOptions, "from" | "maxRate" 
   keep?: number;
 }
 
-/** Subscribes a component to topics and patterns while it is mounted. Other topics or options begin anew. */
+/**
+ * Subscribes a component to topics and patterns while it is mounted. With another client, other
+ * topics or other options it begins anew, without items. Make the client outside of components.
+ */
 export function useTopic<T = any>(client: Client, topics: string | string[], options: TopicOptions = {}): TopicState<T> {
   const { keep = 100, ...rest } = options;
   const identity = JSON.stringify([topics, rest]);

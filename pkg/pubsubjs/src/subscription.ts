@@ -7,7 +7,10 @@ import { Feed, resume, Want } from "./session.js";
 import { checkName, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem } from "./wire.js";
 
 export interface SubscribeOptions {
-  /** Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription. Topics without a position begin now. */
+  /**
+   * Where to begin: `"now"` (default), `"oldest"`, or the positions of an earlier subscription.
+   * Topics without a position begin now. Positions of other topics are ignored.
+   */
   from?: string | string[] | undefined;
   /** At most so many deliveries in a time for each topic, such as `"5/s"` or `"1/10s"`: then the newest message of each key. */
   maxRate?: string | undefined;
@@ -15,7 +18,7 @@ export interface SubscribeOptions {
   echo?: boolean | undefined;
   /** Ends the subscription. */
   signal?: AbortSignal | undefined;
-  /** With a callback: the server refused the subscription, and it has ended. Default: console.error. */
+  /** With a callback: the server refused the subscription, and it has ended. Default: console.error. An iteration throws instead. */
   onError?: ((problem: Problem) => void) | undefined;
 }
 
@@ -47,7 +50,7 @@ interface Lane {
 export class Subscription<T = any> implements AsyncIterable<Item<T>> {
   /** The topics and patterns, without positions. */
   readonly names: string[];
-  /** Resolves to `positions` when the server has taken the subscription, or it was closed before. */
+  /** Resolves to `positions` when the server has taken the subscription, or it was closed before. Rejects with a Problem if it is refused. */
   readonly started: Promise<string[]>;
 
   #mode: "starting" | "behind" | "live" = "starting";

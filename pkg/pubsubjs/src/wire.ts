@@ -1,6 +1,6 @@
 // The words of pkg/wire/PROTOCOL.md: topics, positions, frames and problems.
 
-/** A message of a topic. Its payload is `data`, `text` or `bytes`, whichever the publisher chose. */
+/** A message of a topic. Exactly one of `data`, `text` and `bytes` is set, whichever the publisher chose. */
 export interface Message<T = any> {
   /** Undefined in messages; in gaps, the reason. */
   gap?: undefined;
@@ -52,7 +52,7 @@ export interface Limits {
 /** A refusal of the server (RFC 9457), or of this client. Programs decide by `code`. */
 export class Problem extends Error {
   declare code: string;
-  /** The HTTP status; 0 if the client found the problem. */
+  /** The HTTP status; 0 if the client found the problem. `message` says what is wrong, and the remedy. */
   declare status: number;
   /** What to change. */
   declare remedy?: string;
