@@ -49,13 +49,13 @@ export async function openPage(context, origin) {
   await tab.evaluate(() => {
     const summary = (item) => ({ gap: item.gap, position: item.position, id: item.id, data: item.data });
     window.items = [];
-    window.follow = async ({ url, transport, topic, options = {} }) => {
+    window.follow = async ({ url, transport, topic, options = {}, subscribe = {} }) => {
       if (transport === "EventSource") return followEvents(url, topic);
       const { Client } = await import(url + "/v1/client.js");
       window.client = new Client(url, { transports: transport && [transport], ...options });
       window.states = [];
       client.onState((s) => states.push(s.state));
-      window.subscription = client.subscribe(topic, { from: "oldest" }, (item) => items.push(summary(item)));
+      window.subscription = client.subscribe(topic, { from: "oldest", ...subscribe }, (item) => items.push(summary(item)));
     };
 
     // A page without the client: it watches for silence, and otherwise lets EventSource reconnect.

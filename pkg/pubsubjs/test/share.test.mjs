@@ -19,8 +19,8 @@ after(async () => {
   other?.end();
 });
 
-// Opens tabs of one browser window. Each follows the topic, with a share key.
-async function openTabs(context, daemon, keys) {
+// Opens tabs of one browser window. Each follows the topic, with a share key and options of its own.
+async function openTabs(context, daemon, keys, subscribe) {
   const tabs = await Promise.all(keys.map(() => openPage(context, other.url)));
   for (const [i, tab] of tabs.entries()) {
     tab.sockets = 0;
@@ -28,9 +28,26 @@ async function openTabs(context, daemon, keys) {
       tab.sockets++;
       socket.on("close", () => tab.sockets--);
     });
-    await tab.evaluate((how) => follow(how), { url: daemon.url, topic: "room.a", options: { share: keys[i] } });
+    await tab.evaluate((how) => follow(how), { url: daemon.url, topic: "room.a", options: { share: keys[i] }, subscribe });
   }
   return tabs;
+}
+
+// Runs a story with a daemon and a browser window of its own.
+async function withDaemon(story) {
+  const daemon = await Daemon.start({ "cors-origins": other.url });
+  const context = await browser.newContext();
+  const published = [];
+  const publish = async (n) => {
+    for (let i = 0; i < n; i++, await sleep(5)) published.push(await daemon.publish("room.a", { n: published.length }, "m" + published.length));
+  };
+  const allHave = (tabs) => until("the tabs have the newest message", async () => (await Promise.all(tabs.map((tab) => has(tab, published.at(-1))))).every(Boolean));
+  try {
+    await story({ daemon, context, published, publish, allHave });
+  } finally {
+    await context.close();
+    await daemon.end();
+  }
 }
 
 const ends = {
@@ -49,17 +66,11 @@ const ends = {
 };
 
 for (const [how, end] of Object.entries(ends)) {
-  test(`ten tabs share one connection, and go on when the leader is ${how}`, { skip, timeout: 90_000 }, async () => {
-    const daemon = await Daemon.start({ "cors-origins": other.url });
-    const context = await browser.newContext();
-    try {
+  test(`ten tabs share one connection, and go on when the leader is ${how}`, { skip, timeout: 90_000 }, () =>
+    withDaemon(async ({ daemon, context, published, publish, allHave }) => {
       const tabs = await openTabs(context, daemon, Array(10).fill("room"));
-      const published = [];
-      const publish = async (n) => {
-        for (let i = 0; i < n; i++, await sleep(5)) published.push(await daemon.publish("room.a", { n: published.length }, "m" + published.length));
-      };
       await publish(20);
-      await until("all tabs have the messages", async () => (await Promise.all(tabs.map((tab) => has(tab, published.at(-1))))).every(Boolean));
+      await allHave(tabs);
       assert.equal(await daemon.metric("pubsubd_sessions"), 1);
       const leaders = tabs.filter((tab) => tab.sockets);
       assert.equal(leaders.length, 1, "one tab has a connection");
@@ -69,32 +80,44 @@ for (const [how, end] of Object.entries(ends)) {
       await end(leaders[0]);
       const rest = tabs.filter((tab) => tab !== leaders[0]);
       await publishing;
-      await publish(1);
-      await until("the other tabs have all messages", async () => (await Promise.all(rest.map((tab) => has(tab, published.at(-1))))).every(Boolean));
+      await allHave(rest);
       for (const tab of rest) {
         const count = judge(published, await itemsOf(tab));
         assert.equal(faults(count), "");
         assert.equal(count.gaps, 0);
       }
       assert.equal(rest.filter((tab) => tab.sockets).length, 1, "one other tab has a connection");
-    } finally {
-      await context.close();
-      await daemon.end();
-    }
-  });
+    }));
 }
 
-test("tabs with two keys do not share", { skip }, async () => {
-  const daemon = await Daemon.start({ "cors-origins": other.url });
-  const context = await browser.newContext();
-  try {
+test("a tab that comes later joins without a hole, and each tab has its own rate and echo", { skip }, () =>
+  withDaemon(async ({ daemon, context, published, publish, allHave }) => {
+    const [first] = await openTabs(context, daemon, ["room"]);
+    await publish(30);
+    const publishing = publish(60);
+    const [late] = await openTabs(context, daemon, ["room"]);
+    const [slow] = await openTabs(context, daemon, ["room"], { maxRate: "5/s" });
+    const [quiet] = await openTabs(context, daemon, ["room"], { echo: false });
+    await publishing;
+    const own = await quiet.evaluate(() => client.publish("room.a", "mine").then((p) => p.position));
+    published.push(own);
+    await publish(40);
+    await allHave([first, late, slow, quiet]);
+    assert.equal(await daemon.metric("pubsubd_sessions"), 1);
+    for (const tab of [first, late]) assert.deepEqual(judge(published, await itemsOf(tab)), { delivered: published.length, gaps: 0, missed: 0, lost: 0, repeated: 0, disordered: 0 });
+    const some = judge(published, await itemsOf(slow));
+    assert.equal(faults(some), "");
+    assert.ok(some.missed > 20, `a slow tab gets the newest messages: ${JSON.stringify(some)}`);
+    const others = judge(published.filter((p) => p !== own), await itemsOf(quiet));
+    assert.equal(faults(others), "");
+    assert.ok(!(await has(quiet, own)), "a tab does not get its own message");
+  }));
+
+test("tabs with two keys do not share", { skip }, () =>
+  withDaemon(async ({ daemon, context, publish, allHave }) => {
     const tabs = await openTabs(context, daemon, ["ann", "bob", "ann", "bob"]);
-    const last = await daemon.publish("room.a", {}, "one");
-    await until("all tabs have the message", async () => (await Promise.all(tabs.map((tab) => has(tab, last)))).every(Boolean));
+    await publish(1);
+    await allHave(tabs);
     assert.equal(await daemon.metric("pubsubd_sessions"), 2);
     assert.equal(tabs.filter((tab) => tab.sockets).length, 2);
-  } finally {
-    await context.close();
-    await daemon.end();
-  }
-});
+  }));
