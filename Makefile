@@ -54,7 +54,7 @@ web: $(WEB_INSTALLED) ## build the JavaScript client into pkg/pubsubjs/dist, and
 
 test-web: $(if $(NODE),build examples $(WEB_INSTALLED)) ## test the JavaScript client and the examples in Node and in Chromium
 ifeq ($(NODE),)
-	@echo "no Node 20 with npm: the JavaScript client is not tested"; test -z "$$CI" || { echo "CI must have it: install nodejs and npm" >&2; exit 1; }
+	@echo "no Node 20 with npm: the JavaScript client is not tested"; test -z "$$CI" || { echo "CI must have it: install Node 20 or newer, and npm" >&2; exit 1; }
 else
 	cd $(WEB) && node --test --test-reporter=spec --test-concurrency=1 test/*.test.mjs
 endif
