@@ -113,6 +113,9 @@ async def test_what_the_server_refuses_is_told(daemon: RunDaemon) -> None:
                 await client.publish("a", "x", **wrong)
             assert refusal.value.code == "invalid_request"
         with pytest.raises(Problem) as refusal:
+            await client.publish("a", {"x": 1}, type="text/plain")
+        assert refusal.value.code == "invalid_body" and "leave out the type" in str(refusal.value)
+        with pytest.raises(Problem) as refusal:
             await client.subscribe(["a", "b", "c"]).get()
         assert refusal.value.code == "too_many_subscriptions"
         with pytest.raises(Problem) as refusal:

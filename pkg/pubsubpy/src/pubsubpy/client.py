@@ -106,7 +106,11 @@ class Client:
         if type is None and not isinstance(data, bytes):
             type, content = "application/json", json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
         else:
-            content = data.encode() if isinstance(data, str) else memoryview(data).tobytes()
+            try:
+                content = data.encode() if isinstance(data, str) else memoryview(data).tobytes()
+            except TypeError:
+                raise Problem("invalid_body", f"with a type, data must be text or bytes; got {data!r:.100}",
+                              remedy="leave out the type to publish JSON") from None
         request = {"content": content, "params": {k: str(v) for k, v in (("ttl", ttl), ("key", key)) if v is not None},
                    "headers": {"Content-Type": type or "application/octet-stream", "Idempotency-Key": f'"{name}"'}}
         if self._pending >= self._max_pending:

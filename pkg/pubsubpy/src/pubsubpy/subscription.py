@@ -40,7 +40,7 @@ def begins(topics: str | Iterable[str], start: str | Iterable[str]) -> tuple[dic
     texts = [] if start == "now" else [start] if isinstance(start, str) else start
     positions = {position.topic: position for position in map(Position, texts)}
     if not any(map(is_pattern, names)) and (others := positions.keys() - names):
-        raise Problem("invalid_position", f"there is a position of {others.pop()}, but no subscription to it")
+        raise Problem("invalid_position", f"start has a position of {others.pop()}, which is not among the topics")
     return {name: name for name in names}, positions
 
 

@@ -64,7 +64,7 @@ class Position(str):
         """Raises Problem invalid_position."""
         parts = _POSITION.fullmatch(text)
         if not parts or len(parts[1]) > 255 or int(parts[3]) >= 1 << 53:
-            raise Problem("invalid_position", f"{text[:300]!r} is no position", remedy="write topic@epoch:offset")
+            raise Problem("invalid_position", f"{text[:300]!r} is not a position", remedy="write topic@epoch:offset")
         self = super().__new__(cls, text)
         self.topic, self.epoch, self.offset = parts[1], parts[2], int(parts[3])
         return self
@@ -110,7 +110,7 @@ Item = Message | Gap
 def check_topic(name: str, form: str = TOPIC) -> str:
     """Returns the name of a topic, or with the form NAME of a pattern too. Raises Problem invalid_topic."""
     if len(name) > 255 or not re.fullmatch(form, name):
-        raise Problem("invalid_topic", f"{name[:300]!r} is no topic",
+        raise Problem("invalid_topic", f"{name[:300]!r} is not a topic",
                       remedy="write up to 16 tokens of ASCII letters, digits, - and _, with dots between")
     return name
 
