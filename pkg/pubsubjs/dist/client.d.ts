@@ -1,9 +1,9 @@
 import { Token } from "./http.js";
 import { PublishOptions, Published } from "./publisher.js";
-import { merge, State, Transport } from "./session.js";
+import { State, Transport } from "./session.js";
 import { SubscribeOptions, Subscription } from "./subscription.js";
 import { covered, Gap, GapReason, Item, Message, Problem } from "./wire.js";
-export { covered, merge, Problem, Subscription };
+export { covered, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
 export interface ClientOptions {
     /** Sent as a bearer token. A function is called again when the server answers 401. While it throws, the client retries. */

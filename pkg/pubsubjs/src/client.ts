@@ -6,7 +6,7 @@ import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js
 import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
 import { checkTopic, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem } from "./wire.js";
 
-export { covered, merge, Problem, Subscription };
+export { covered, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
 
 export interface ClientOptions {

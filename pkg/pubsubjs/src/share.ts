@@ -3,10 +3,10 @@
 // tab leaves out what it does not want, and reads from history what it missed, so that
 // neither a late join nor the end of the leader loses or repeats anything.
 
-import { covered } from "./client.js";
+import { Problem } from "./client.js";
 import type { Http } from "./http.js";
-import type { Feed, Host, Session, State, Want } from "./session.js";
-import type { Item, Problem } from "./wire.js";
+import { merge, type Feed, type Host, type Session, type State, type Want } from "./session.js";
+import { covered, isPattern, matches, nameOf, type Item } from "./wire.js";
 
 type Wants = [string, Want][];
 
@@ -27,7 +27,7 @@ const patience = 2; // pings without an answer, after which the leader is frozen
 
 export class Shared implements Feed {
   readonly positions = new Map<string, string>();
-  readonly started = new Map<string, Want>();
+  #started = new Map<string, Want>(); // names of this tab that the leader delivers
 
   #channel?: BroadcastChannel | undefined;
   #tab = "";
@@ -64,16 +64,24 @@ export class Shared implements Feed {
     this.#onSession = onSession;
   }
 
+  get started(): Map<string, Want> {
+    return this.#session?.started ?? this.#started;
+  }
+
   update(): void {
     if (this.#closed) return;
     if (!this.#stop) return void this.#join();
-    if (this.#session) this.#session.update();
-    else this.#say({ kind: "want", tab: this.#tab, wants: [...this.#host.wants()] });
+    if (this.#session) return this.#session.update();
+    const wants = this.#host.wants();
+    const names = [...wants.keys()];
+    for (const name of this.#started.keys()) if (!wants.has(name)) this.#started.delete(name);
+    for (const topic of this.positions.keys()) if (!names.some((name) => matches(name, topic))) this.positions.delete(topic);
+    this.#say({ kind: "want", tab: this.#tab, wants: [...wants] });
   }
 
   check(): void {
     if (this.#session) this.#session.check();
-    else this.#ping();
+    else this.#say({ kind: "ping" });
   }
 
   leave(forGood = false): void {
@@ -91,23 +99,29 @@ export class Shared implements Feed {
   /** Joins the tabs with the same server, key and subject. */
   async #join(): Promise<void> {
     const stop = (this.#stop = new AbortController());
-    const subject = subjectOf(await this.#http.bearer().catch(() => ""));
+    // Without a token this tab shares with no other: they may be of another subject.
+    const subject = subjectOf(await this.#http.bearer().catch(() => this.#key + Math.random()));
     if (stop.signal.aborted) return;
     this.#name = ["pubsubd", this.#http.base, this.#key, subject].join(" ");
     this.#tab = Math.random().toString(36).slice(2);
     this.#term = 0;
-    this.started.clear();
+    this.#started.clear();
     this.#channel = new BroadcastChannel(this.#name);
     this.#channel.onmessage = ({ data }) => this.#hear(data);
     // The leader asks for this lock, and so learns of the end of this tab.
-    await new Promise<void>((held) => void this.#lock("tab " + this.#tab, {}, () => (held(), aborted(stop.signal))));
+    await new Promise<void>((held) => {
+      const hold = () => (held(), aborted(stop.signal));
+      void this.#lock("tab " + this.#tab, { signal: stop.signal }, hold).then(held);
+    });
+    if (stop.signal.aborted) return;
     this.update();
     this.#timer = setInterval(() => this.#session || this.#ping(), pingMs);
     void this.#lead(false);
   }
 
+  /** Runs `hold` with a lock. A page that may have no locks shares with no other, and runs it without. */
   #lock(suffix: string, options: LockOptions, hold: () => Promise<void>): Promise<void> {
-    return navigator.locks.request(this.#name + " " + suffix, options, hold).catch(() => {});
+    return navigator.locks.request(this.#name + " " + suffix, options, hold).catch((e) => (e.name === "AbortError" ? undefined : hold()));
   }
 
   /** Waits for the lead, or takes it from a tab that is frozen. */
@@ -116,9 +130,10 @@ export class Shared implements Feed {
     const queued = (this.#queued = new AbortController());
     await this.#lock("lead", steal ? { steal } : { signal: queued.signal }, async () => {
       if (queued.signal.aborted) return;
-      this.#term++;
+      // Above the terms of all earlier leaders, also of those that this tab has not heard.
+      this.#term = Math.max(this.#term + 1, Date.now());
       this.#say({ kind: "lead", term: this.#term });
-      this.started.clear();
+      this.#started.clear();
       this.#session = this.#open(this.#asHost(), this.positions);
       this.#onSession(this.#session);
       this.#session.update();
@@ -160,10 +175,10 @@ export class Shared implements Feed {
     if (word.kind === "ping") return void (this.#session && this.#say({ kind: "pong", term: this.#term }));
     if (word.kind === "bye") return this.#gone(word.tab);
     if (word.term < this.#term) return;
-    if (word.term > this.#term) {
+    if (word.term > this.#term || word.kind === "lead") {
       // Another leads now.
       this.#term = word.term;
-      this.started.clear();
+      this.#started.clear();
       this.#resign();
       this.update();
     }
@@ -171,8 +186,14 @@ export class Shared implements Feed {
     if (this.#session) return;
     if (word.kind === "items") for (const { item, before } of word.items) this.#item(item, before);
     else if (word.kind === "start") this.#start(new Map(word.granted), word.positions);
-    else if (word.kind === "refused") this.#host.onRefused(word.names, Object.assign(new Error(word.problem.message), word.problem));
-    else if (word.kind === "state") this.#host.onState(word.state);
+    else if (word.kind === "refused") this.#host.onRefused(word.names, Object.assign(new Problem(word.problem.code, word.problem.message), word.problem));
+    else if (word.kind === "state") this.#told(word.state);
+  }
+
+  #told(state: State): void {
+    this.#host.onState(state);
+    // The server refuses everything for good.
+    if (state.state === "closed") this.leave(true);
   }
 
   /** Takes an item of the leader. */
@@ -180,19 +201,22 @@ export class Shared implements Feed {
     const mine = this.positions.get(item.topic);
     if (covered(item.position, mine)) return;
     this.positions.set(item.topic, item.position);
-    if (before && !covered(before, mine)) this.#host.onLapse(item.topic);
+    if ((before || mine) && !(before && covered(before, mine))) this.#host.onLapse(item.topic);
     else this.#host.onItem(item);
   }
 
   #start(granted: Map<string, Want>, positions: string[]): void {
-    for (const [name, want] of granted) this.started.set(name, want);
+    const wants = this.#host.wants();
+    for (const [name, want] of granted) if (wants.has(name)) this.#started.set(name, want);
+    const patterns = [...this.positions.keys()].filter(isPattern);
     const missed: string[] = [];
     for (const at of positions) {
-      const name = at.split("@", 1)[0]!;
+      const name = nameOf(at);
       const mine = this.positions.get(name);
       if (covered(at, mine)) continue;
       this.positions.set(name, at);
-      if (mine) missed.push(name);
+      // A topic that is new here may have had messages while nobody led.
+      if (mine || patterns.some((pattern) => matches(pattern, name))) missed.push(name);
     }
     this.#host.onStart(granted, positions);
     missed.forEach(this.#host.onLapse);
@@ -224,34 +248,26 @@ export class Shared implements Feed {
   #asHost(): Host {
     const host = this.#host;
     return {
-      wants: () => {
-        const all = host.wants();
-        for (const wants of this.#tabs.values()) {
-          for (const [name, want] of wants) {
-            const other = all.get(name);
-            all.set(name, other ? { from: other.from, maxRate: other.maxRate === want.maxRate ? want.maxRate : undefined } : want);
-          }
-        }
-        return all;
-      },
+      wants: () => merge([host.wants(), ...this.#tabs.values()].flatMap((wants) => [...wants])),
       onItem: (item, before) => {
         if (this.#news.push({ item, before }) === 1) queueMicrotask(() => this.#flush());
         host.onItem(item);
       },
       onStart: (granted, positions) => {
-        for (const [name, want] of granted) this.started.set(name, want);
         this.#say({ kind: "start", term: this.#term, granted: [...granted], positions });
         host.onStart(granted, positions);
       },
       onLapse: host.onLapse,
       onRefused: (names, problem) => {
+        // A tab that is frozen says only later that it wants them no more.
+        for (const wants of this.#tabs.values()) names.forEach((name) => wants.delete(name));
         this.#say({ kind: "refused", term: this.#term, names, problem: { ...problem, message: problem.message } });
         host.onRefused(names, problem);
       },
       onState: (state) => {
         this.#state = state;
         this.#say({ kind: "state", term: this.#term, state });
-        host.onState(state);
+        this.#told(state);
       },
     };
   }
@@ -260,10 +276,12 @@ export class Shared implements Feed {
 /** Whom a token names: the claim `sub` of a JWT, else the token itself. */
 function subjectOf(token = ""): string {
   try {
-    return "sub " + JSON.parse(atob(token.split(".")[1]!.replace(/-/g, "+").replace(/_/g, "/"))).sub;
+    const { sub } = JSON.parse(atob(token.split(".")[1]!.replace(/-/g, "+").replace(/_/g, "/")));
+    return sub ? "sub " + sub : token;
   } catch {
     return token;
   }
 }
 
-const aborted = (signal: AbortSignal) => new Promise<void>((resolve) => signal.addEventListener("abort", () => resolve()));
+const aborted = (signal: AbortSignal) =>
+  new Promise<void>((resolve) => (signal.aborted ? resolve() : signal.addEventListener("abort", () => resolve())));
