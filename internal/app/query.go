@@ -67,8 +67,11 @@ func unreadable(err error) *wire.Problem {
 		return wire.NewProblem(fault.Code(), remedy, "%v", err)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		kind, _, _ := strings.Cut(e.Value, " ") // of a number, the digits follow
-		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s cannot be a %s", wire.Quote(e.Field), kind)
+		got := "of the type " + e.Value
+		if _, digits, ok := strings.Cut(e.Value, " "); ok { // of a number
+			got = digits
+		}
+		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s cannot be %s", wire.Quote(e.Field), got)
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if field, ok := strings.CutPrefix(text, "unknown field "); ok {
@@ -129,7 +132,7 @@ func (q *query) number(name string, lo, hi, otherwise uint64) uint64 {
 // outside returns the problem of a value that is not a whole number from lo to hi.
 func outside(name, text string, lo, hi uint64) *wire.Problem {
 	return wire.NewProblem(wire.CodeInvalidRequest, "give a whole number from "+strconv.FormatUint(lo, 10)+" to "+strconv.FormatUint(hi, 10),
-		"%s=%s is not one", name, wire.Quote(text))
+		"%s cannot be %s", name, wire.Quote(text))
 }
 
 // truth returns a parameter that is true or false, or the default.

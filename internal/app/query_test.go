@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -40,4 +41,19 @@ func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {
+	for value, detail := range map[string]string{
+		"0.5": `"ttl" cannot be 0.5`,
+		"-1":  `"ttl" cannot be -1`,
+		`"x"`: `"ttl" cannot be of the type string`,
+	} {
+		var into struct {
+			TTL *uint64 `json:"ttl"`
+		}
+		err := json.Unmarshal([]byte(`{"ttl":`+value+`}`), &into)
+		require.Equal(t, detail, unreadable(err).Detail)
+	}
+	require.Equal(t, `ttl cannot be "0.5"`, outside("ttl", "0.5", 1, 9).Detail)
 }
