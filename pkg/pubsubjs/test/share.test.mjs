@@ -113,6 +113,38 @@ test("a tab that comes later joins without a hole, and each tab has its own rate
     assert.ok(!(await has(quiet, own)), "a tab does not get its own message");
   }));
 
+test("a tab that misses what the leader tells it reads history", { skip }, () =>
+  withDaemon(async ({ daemon, context, published, publish, allHave }) => {
+    // While window.deaf is true, a tab gets no items of the leader.
+    await context.addInitScript(() => {
+      window.BroadcastChannel = class extends BroadcastChannel {
+        set onmessage(take) {
+          super.onmessage = (event) => (window.deaf && event.data.kind === "items" ? undefined : take(event));
+        }
+      };
+    });
+    const tabs = await openTabs(context, daemon, ["room", "room", "room"]);
+    const [leader, next, deaf] = tabs;
+    await publish(10);
+    await allHave(tabs);
+    assert.deepEqual(tabs.map((tab) => tab.sockets), [1, 0, 0]);
+
+    await deaf.evaluate(() => (window.deaf = true));
+    await publish(20);
+    await allHave([next]);
+    await deaf.evaluate(() => (window.deaf = false));
+    await publish(1); // says what came before it
+    await allHave(tabs);
+
+    await deaf.evaluate(() => (window.deaf = true));
+    await publish(20);
+    await allHave([next]);
+    await leader.close();
+    await until("the next tab leads", () => next.sockets === 1);
+    await allHave([deaf]); // the new leader says where it begins
+    assert.deepEqual(judge(published, await itemsOf(deaf)), { delivered: published.length, gaps: 0, missed: 0, lost: 0, repeated: 0, disordered: 0 });
+  }));
+
 test("tabs with two keys do not share", { skip }, () =>
   withDaemon(async ({ daemon, context, publish, allHave }) => {
     const tabs = await openTabs(context, daemon, ["ann", "bob", "ann", "bob"]);
