@@ -167,4 +167,4 @@ export class Publisher {
 }
 
 const closed = () => new Problem("closed", "the client was closed");
-const unknown = () => new Problem("unknown", "no answer came, and it is too late to repeat: it may have been published");
+const unknown = () => new Problem("unknown", "no answer came in time: the message may have been published");
