@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { build } from "esbuild";
 import { noBrowser, servePage, startBrowser } from "./browser.mjs";
-import { Daemon } from "./daemon.mjs";
+import { Daemon, until } from "./daemon.mjs";
 
 const skip = await noBrowser();
 const app = `
@@ -22,7 +22,7 @@ const app = `
   function App() {
     const [topic, setTopic] = useState("room.1");
     window.setTopic = setTopic;
-    return show(Room, { topic });
+    return topic && show(Room, { topic });
   }
   window.publish = (topic, data) => client.publish(topic, data);
   createRoot(document.body).render(show(StrictMode, null, show(App)));
@@ -39,7 +39,7 @@ after(() => Promise.all([browser?.close(), daemon?.end(), pages?.end()]));
 
 test("a component shows the newest items, another topic, and why a topic is refused", { skip }, async () => {
   const resolveDir = new URL("..", import.meta.url).pathname;
-  const { outputFiles } = await build({ stdin: { contents: app, resolveDir }, bundle: true, format: "esm", write: false, define: { "process.env.NODE_ENV": '"production"' }, external: ["./share.js"] });
+  const { outputFiles } = await build({ stdin: { contents: app, resolveDir }, bundle: true, format: "esm", write: false, define: { "process.env.NODE_ENV": '"development"' }, external: ["./share.js"] });
   const tab = await browser.newPage();
   const problems = [];
   tab.on("pageerror", (err) => problems.push(String(err)));
@@ -54,5 +54,10 @@ test("a component shows the newest items, another topic, and why a topic is refu
   await tab.waitForFunction(() => document.body.innerText.includes("invalid_topic"), null, { timeout: 10_000 });
   await tab.evaluate(() => setTopic("room.1"));
   await shows("open three two three");
+  // StrictMode mounts each component twice: one subscription is left, and none after the end.
+  const subscriptions = async () => (await (await fetch(daemon.url + "/v1/topics/room.1")).json()).subscriptions;
+  assert.equal(await subscriptions(), 1);
+  await tab.evaluate(() => setTopic(""));
+  await until("the topic is left", async () => (await subscriptions()) === 0);
   assert.deepEqual(problems, []);
 });
