@@ -69,7 +69,7 @@ func unreadable(err error) *wire.Problem {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		got := "of the type " + e.Value
 		if _, digits, ok := strings.Cut(e.Value, " "); ok { // of a number
-			got = digits
+			got = strings.Trim(wire.Quote(digits), `"`) // not all of a number with thousands
 		}
 		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s cannot be %s", wire.Quote(e.Field), got)
 	}

@@ -45,9 +45,10 @@ func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
 
 func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {
 	for value, detail := range map[string]string{
-		"0.5": `"ttl" cannot be 0.5`,
-		"-1":  `"ttl" cannot be -1`,
-		`"x"`: `"ttl" cannot be of the type string`,
+		"0.5":                          `"ttl" cannot be 0.5`,
+		"-1":                           `"ttl" cannot be -1`,
+		"1" + strings.Repeat("9", 400): `"ttl" cannot be 1` + strings.Repeat("9", 63) + "…",
+		`"x"`:                          `"ttl" cannot be of the type string`,
 	} {
 		var into struct {
 			TTL *uint64 `json:"ttl"`
