@@ -71,7 +71,7 @@ export class Publisher {
         if (this.#given.size > mostQueued) this.#given.delete([...this.#given][0]!);
       }
       const body = encodeMessage(topic, payload, { ...options, id: options.id ?? this.#own + this.#count++ });
-      const abort = () => p.settle(new Problem("aborted", "the publish was given up: it may have happened"));
+      const abort = () => p.settle(new Problem("aborted", "given up: it may have happened"));
       const p: Pending = {
         body,
         size: JSON.stringify(body).length,

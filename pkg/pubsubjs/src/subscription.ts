@@ -355,6 +355,6 @@ export function interval(rate: string | undefined): number {
   const m = /^(\d+)\/(\d*)(ms|s|m|h)$/.exec(rate);
   const unit = { ms: 1, s: 1000, m: 60_000, h: 3_600_000 }[m?.[3] ?? ""] ?? 0;
   const ms = (unit * Number(m?.[2] || 1)) / Number(m?.[1]);
-  if (!(ms >= 1 && ms <= 3_600_000)) throw new Problem("invalid_request", `"${rate}" is not a rate such as 5/s or 1/10s, from 1000/s to 1/h`);
+  if (!(ms >= 1 && ms <= 3_600_000)) throw new Problem("invalid_request", `"${rate}" is not a rate such as 5/s or 1/10s`);
   return ms;
 }

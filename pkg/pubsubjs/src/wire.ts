@@ -83,7 +83,7 @@ export function checkName(name: string, patterns = true): void {
   const tokens = name.split(".");
   const valid = tokens.every((t, i) => /^([\w-]+|\*)$/.test(t) || (t === ">" && i === tokens.length - 1));
   if (!valid || tokens.length > 16 || name.length > 255 || (!patterns && isPattern(name))) {
-    throw new Problem("invalid_topic", `${quote(name)} is not a topic: join tokens of letters, digits, - and _ by dots; only subscribe takes * and a last >`);
+    throw new Problem("invalid_topic", `${quote(name)} is not a topic: join letters, digits, - and _ by dots; only subscribe takes * and a last >`);
   }
 }
 
