@@ -105,12 +105,10 @@ class Client:
             raise Problem("invalid_request", "id and type are printable ASCII, and id has at most 255 characters")
         if type is None and not isinstance(data, bytes):
             type, content = "application/json", json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
+        elif isinstance(data, str | bytes | bytearray | memoryview):
+            content = data.encode() if isinstance(data, str) else bytes(data)
         else:
-            try:
-                content = data.encode() if isinstance(data, str) else memoryview(data).tobytes()
-            except TypeError:
-                raise Problem("invalid_body", f"with a type, data must be text or bytes; got {data!r:.100}",
-                              remedy="leave out the type to publish JSON") from None
+            raise Problem("invalid_body", "with a type, data must be text or bytes", remedy="leave out the type to publish JSON")
         request = {"content": content, "params": {k: str(v) for k, v in (("ttl", ttl), ("key", key)) if v is not None},
                    "headers": {"Content-Type": type or "application/octet-stream", "Idempotency-Key": f'"{name}"'}}
         if self._pending >= self._max_pending:
@@ -124,8 +122,7 @@ class Client:
             self._pending -= 1
 
     async def _publish(self, path: str, request: dict[str, Any]) -> Published:
-        lost = 0.0  # when the first attempt began whose outcome is unknown
-        wait, tries = 0.0, 0
+        lost, wait, tries = 0.0, 0.0, 0  # lost: when the first attempt began whose outcome is unknown
         while True:
             # Not in the last quarter: a request takes some time to arrive.
             if lost and time.monotonic() + wait > lost + 0.75 * self._server.seconds("idempotency_ms", WINDOW):
@@ -149,5 +146,4 @@ class Client:
                     if lost:
                         raise Problem("unknown", f"no answer came, and then: {problem}") from problem
                     raise
-                wait = max(problem.retry_after, backoff(tries))
-                tries += 1
+                wait, tries = max(problem.retry_after, backoff(tries)), tries + 1
