@@ -35,7 +35,7 @@ var floors = [][]string{
 	{"internal/broker", "internal/auth", "internal/limit", "internal/hook"},
 	{"internal/frame"},
 	{"internal/memory"},
-	{"internal/metrics", "pkg/pubsub", "pkg/pubsubjs"},
+	{"internal/metrics", "internal/durable", "pkg/pubsub", "pkg/pubsubjs"},
 	{"pkg/wire"},
 }
 

@@ -7,12 +7,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/durable"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -99,7 +99,7 @@ func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
 		}
 		log.Info("the state was restored: the epoch goes on")
 	}
-	return syncFolder(f.path)
+	return durable.SyncFolder(f.path)
 }
 
 // Save writes b's state, which must not change any more.
@@ -109,7 +109,7 @@ func (f *File) Save(log *zap.Logger, b *broker.Broker) error {
 	}
 	begun := time.Now()
 	defer f.busy()()
-	if err := f.write(func(w io.Writer) error { return write(w, b) }); err != nil {
+	if err := durable.Write(f.path, func(w io.Writer) error { return write(w, b) }); err != nil {
 		err = fmt.Errorf("state: %w; the next daemon begins a new epoch", err)
 		log.Error("the state could not be written", zap.Error(err)) // also returned: it decides the exit code
 		return err
@@ -119,80 +119,23 @@ func (f *File) Save(log *zap.Logger, b *broker.Broker) error {
 }
 
 // writable is the remedy for a file that cannot be written.
-const writable = "(--state must name a file in a folder that the daemon can write to)"
+const writable = "(--state must name a file in a folder that the daemon can write to, on a file system with locks)"
 
 // probe locks the file, and checks that it can be written.
 func (f *File) probe() error {
 	if s, err := os.Stat(f.path); err == nil && !s.Mode().IsRegular() {
 		return fmt.Errorf("%s is not a regular file %s", f.path, writable)
 	}
-	if err := f.acquire(); err != nil {
-		return err
+	var err error
+	if f.lock, err = durable.Lock(f.path, false); errors.Is(err, durable.ErrLocked) {
+		return fmt.Errorf("%s is in use by another daemon (wait until it has ended, or give each daemon its own --state)", f.path)
 	}
-	temporary, err := f.create()
+	if err != nil {
+		return fmt.Errorf("%w %s", err, writable)
+	}
+	temporary, err := durable.Create(f.path)
 	if err != nil {
 		return fmt.Errorf("%w %s", err, writable)
 	}
 	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
-}
-
-// errLocked means that another process holds the lock.
-var errLocked = errors.New("held by another")
-
-// acquire locks a file beside the state file, which itself is created and removed. The
-// lock ends with the process. The lock file stays: if it were removed, two daemons could
-// hold locks on two inodes of that name.
-func (f *File) acquire() error {
-	path := f.path + ".lock"
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("%w %s", err, writable)
-	}
-	if err := lock(file); err != nil {
-		file.Close()
-		if errors.Is(err, errLocked) {
-			return fmt.Errorf("%s is in use by another daemon (wait until it has ended, or give each daemon its own --state)", f.path)
-		}
-		return fmt.Errorf("lock %s: %w (--state must name a file on a file system with locks)", path, err)
-	}
-	f.lock = file
-	return nil
-}
-
-// create makes an empty file beside the state file. It replaces the file of a daemon that
-// was killed while it wrote: no other daemon runs, since this one holds the lock.
-func (f *File) create() (*os.File, error) {
-	path := f.path + ".new"
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // other users must not read payloads
-}
-
-// write creates the file with what content writes: whole, or not at all.
-func (f *File) write(content func(io.Writer) error) error {
-	temporary, err := f.create()
-	if err != nil {
-		return err
-	}
-	err = content(temporary)
-	if err == nil {
-		err = temporary.Sync()
-	}
-	if err = errors.Join(err, temporary.Close()); err == nil {
-		err = os.Rename(temporary.Name(), f.path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary.Name()))
-	}
-	return syncFolder(f.path)
-}
-
-// syncFolder makes a change of the file's name durable.
-func syncFolder(path string) error {
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }

@@ -1,13 +1,14 @@
 package store
 
 import (
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/durable"
 )
 
 func open(t *testing.T, path string) (*File, error) {
@@ -30,7 +31,7 @@ func TestOneDaemonHoldsTheFile(t *testing.T) {
 		require.ErrorContains(t, err, path+" is in use by another daemon")
 	}
 	wantRefused()
-	require.NoError(t, f.write(func(w io.Writer) error {
+	require.NoError(t, durable.Write(path, func(w io.Writer) error {
 		wantRefused()
 		_, err := io.WriteString(w, "whole")
 		return err
@@ -41,18 +42,4 @@ func TestOneDaemonHoldsTheFile(t *testing.T) {
 	f.Release()
 	_, err = open(t, path)
 	require.NoError(t, err)
-}
-
-func TestAFailedWriteLeavesNoFile(t *testing.T) {
-	folder := t.TempDir()
-	f, err := open(t, filepath.Join(folder, "state"))
-	require.NoError(t, err)
-	full := errors.New("no space left")
-	require.ErrorIs(t, f.write(func(w io.Writer) error {
-		_, _ = io.WriteString(w, "half")
-		return full
-	}), full)
-	entries, err := os.ReadDir(folder)
-	require.NoError(t, err)
-	require.Len(t, entries, 1, "the lock")
 }

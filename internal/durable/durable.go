@@ -1,0 +1,93 @@
+// Package durable writes files that outlast a crash, and locks them against other processes.
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// ErrLocked means that another process holds the lock.
+var ErrLocked = errors.New("held by another process")
+
+// Lock locks the file at path, which need not exist. With wait it waits for another
+// process that holds the lock, else it returns ErrLocked. To unlock, close what Lock
+// returns; the end of the process unlocks too.
+//
+// What is locked is a file beside it, which stays: the file at path may be replaced or
+// removed, and then two processes could hold locks on two files of that name.
+func Lock(path string, wait bool) (*os.File, error) {
+	path += ".lock"
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock(f, wait); err != nil {
+		f.Close() // nothing was written
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// Create makes an empty file beside path, for its next content: with mode 0600, and of the
+// owner that the file at path has. It replaces what a process left that was killed while it
+// wrote, so the caller must hold the lock.
+func Create(path string) (*os.File, error) {
+	next := path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // other users must not read secrets
+	if err != nil {
+		return nil, err
+	}
+	if old, err := os.Stat(path); err == nil {
+		if err := keepOwner(f, old); err != nil {
+			return nil, errors.Join(err, f.Close(), os.Remove(next))
+		}
+	}
+	return f, nil
+}
+
+// Write replaces the file at path with what content writes: whole, or not at all. Once
+// Write has returned nil, a crash does not undo it. The caller must hold the lock.
+func Write(path string, content func(io.Writer) error) error {
+	f, err := Create(path)
+	if err != nil {
+		return err
+	}
+	if err = finish(f, content); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return SyncFolder(path)
+}
+
+// A file is what finish needs of an *os.File.
+type file interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// finish writes and closes a file, which is then on disk.
+func finish(f file, content func(io.Writer) error) error {
+	err := content(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// SyncFolder makes a change of the name of the file at path durable.
+func SyncFolder(path string) error {
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
