@@ -63,7 +63,8 @@ type Broker struct {
 	memory        *memory.Account // immutable
 
 	log        Log            // immutable
-	partitions []*partition   // immutable
+	partitions []*partition   // of the log; immutable
+	local      *partition     // of presence topics; immutable
 	keys       *keys          // immutable
 	fanOuts    sync.WaitGroup // one for each running fan-out
 }
@@ -82,7 +83,7 @@ func New(cfg Config, m *metrics.Metrics, now time.Time) *Broker {
 // NewWithLog is New with another log, which open returns. Its owner also calls Feed.
 func NewWithLog(cfg Config, m *metrics.Metrics, now time.Time, open func(*Broker) Log) *Broker {
 	f := newSettings(cfg)
-	b := &Broker{metrics: m, seed: maphash.MakeSeed(), keys: newKeys(f.Config, m)}
+	b := &Broker{metrics: m, seed: maphash.MakeSeed(), keys: newKeys(f.Config, m), local: newPartition(now)}
 	b.settings.Store(f)
 	b.memory = memory.New(int64(f.MemoryBudget), (*histories)(b), m)
 	for i := range b.shards {
@@ -246,22 +247,38 @@ func (b *Broker) Sweep(now time.Time) {
 	b.keys.sweep(now)
 	keeps := now.UnixNano() < b.keepUntil.Load()
 	for i := range b.shards { // one at a time: there may be a million topics
-		if idle := b.shards[i].sweep(now); len(idle) > 0 && !keeps {
-			b.log.Append(idle, func([]Result) {}) // an error means that the topic is used again, or was forgotten
+		if idle := b.shards[i].sweep(now); !keeps {
+			b.forget(idle, now)
 		}
 	}
 }
 
-// sweep trims the topics, and returns entries that forget the idle ones.
-func (s *shard) sweep(now time.Time) (idle []Entry) {
+// sweep trims the topics, and returns the idle ones.
+func (s *shard) sweep(now time.Time) (idle []*topic) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, t := range s.topics {
 		if t.sweep(now) {
-			idle = append(idle, Entry{Op: OpForget, Accepted: now, Message: &wire.Message{Position: wire.Position{Topic: t.name}}})
+			idle = append(idle, t)
 		}
 	}
 	return idle
+}
+
+// forget forgets idle topics. One that is used again stays.
+func (b *Broker) forget(idle []*topic, now time.Time) {
+	var logged []Entry
+	for _, t := range idle {
+		e := Entry{Op: OpForget, Accepted: now, Message: &wire.Message{Position: wire.Position{Topic: t.name}}}
+		if t.partition == b.local {
+			_, _ = b.Apply(e, nil) // an error means that the topic is in use, or was forgotten
+		} else {
+			logged = append(logged, e)
+		}
+	}
+	if len(logged) > 0 {
+		b.log.Append(logged, func([]Result) {})
+	}
 }
 
 // KeepTopics keeps Sweep from forgetting topics before the given time. Clients that

@@ -4,7 +4,7 @@ import "github.com/pubsubd/pubsubd/pkg/wire"
 
 // Export calls to with entries from which a new broker can continue: the epochs, the
 // topics with their messages, and the idempotency keys. A topic's messages follow the
-// topic. Close must have returned, or new messages may be missing. Export stops at the
+// topic. Presence topics are left out. Close must have returned, or new messages may be missing. Export stops at the
 // first error, and returns it.
 //
 // Export includes topics without messages. Without its head, a topic would begin above
@@ -18,7 +18,11 @@ func (b *Broker) Export(to func(Entry) error) error {
 		}
 	}
 	var topics []*topic // to must not be called under a lock
-	b.each(func(t *topic) { topics = append(topics, t) })
+	b.each(func(t *topic) {
+		if t.partition != b.local {
+			topics = append(topics, t)
+		}
+	})
 	for _, t := range topics {
 		if err := t.export(to); err != nil {
 			return err

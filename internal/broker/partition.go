@@ -14,6 +14,9 @@ import (
 
 // A partition has the topics whose offsets come from one sequence of the log. The
 // in-memory log has one partition.
+//
+// One more partition, Broker.local, has the presence topics. No log and no state file has
+// them: they tell what this process sees, so they begin with it, in an epoch of their own.
 type partition struct {
 	epoch     atomic.Pointer[string] // of the offsets; each topic has a copy
 	floor     atomic.Uint64          // highest offset of a topic that was forgotten
@@ -134,18 +137,40 @@ func (f *forgotten) since(pattern string, count uint64, had map[string]uint64, s
 	return slices.ContainsFunc(newest, func(t forgottenTopic) bool { return wire.Matches(pattern, t.name) && t.head > had[t.name] })
 }
 
-func (b *Broker) partitionOf(topic string) *partition { return b.partitions[b.log.Partition(topic)] }
+func (b *Broker) partitionOf(topic string) *partition {
+	if isLocal(topic) {
+		return b.local
+	}
+	return b.partitions[b.log.Partition(topic)]
+}
+
+// partitionsOf returns the partitions of the topics that a pattern may match.
+func (b *Broker) partitionsOf(pattern string) []*partition {
+	if isLocal(pattern) {
+		return []*partition{b.local}
+	}
+	return b.partitions
+}
+
+// isLocal reports whether the topics of this name or pattern are in the local partition. A
+// pattern has topics there or elsewhere, never both: a wildcard does not match the first
+// token of a presence topic.
+func isLocal(name string) bool {
+	_, ok := wire.PresenceOf(name)
+	return ok
+}
 
 // Epoch returns the epoch of the positions of a topic or pattern.
 func (b *Broker) Epoch(name string) string {
-	switch {
-	case !wire.IsPattern(name):
+	if !wire.IsPattern(name) {
 		return *b.partitionOf(name).epoch.Load()
-	case len(b.partitions) == 1:
-		return *b.partitions[0].epoch.Load()
+	}
+	partitions := b.partitionsOf(name)
+	if len(partitions) == 1 {
+		return *partitions[0].epoch.Load()
 	}
 	all := fnv.New64a() // changes when any of the epochs changes
-	for _, p := range b.partitions {
+	for _, p := range partitions {
 		all.Write([]byte(*p.epoch.Load() + ".")) // never fails: hash.Hash
 	}
 	return strconv.FormatUint(all.Sum64(), 36)
@@ -155,7 +180,7 @@ func (b *Broker) Epoch(name string) string {
 // topics that were forgotten.
 func (b *Broker) PatternPosition(pattern string) wire.Position {
 	at := wire.Position{Topic: pattern, Epoch: b.Epoch(pattern)}
-	for _, p := range b.partitions {
+	for _, p := range b.partitionsOf(pattern) {
 		at.Offset += p.forgotten.total()
 	}
 	return at
@@ -164,13 +189,14 @@ func (b *Broker) PatternPosition(pattern string) wire.Position {
 // ForgottenSince reports whether the pattern may have lost messages after its position:
 // see forgotten.since. The position is not above PatternPosition.
 func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s *Search) bool {
-	total, counts := uint64(0), make([]uint64, len(b.partitions))
-	for i, p := range b.partitions {
+	partitions := b.partitionsOf(position.Topic)
+	total, counts := uint64(0), make([]uint64, len(partitions))
+	for i, p := range partitions {
 		counts[i] = p.forgotten.total()
 		total += counts[i]
 	}
 	passed := total - position.Offset // in all partitions, and at most that many in each
-	for i, p := range b.partitions {
+	for i, p := range partitions {
 		if p.forgotten.since(position.Topic, counts[i]-min(passed, counts[i]), had, s) {
 			return true
 		}
@@ -185,4 +211,74 @@ func (b *Broker) Detached(position wire.Position, restarted bool) *Subscription 
 	t.history = history{lost: position.Offset, reason: wire.GapEvicted}
 	t.rule.Store(&b.settings.Load().rules.general[0])
 	return &Subscription{topic: t, index: left, restarted: restarted}
+}
+
+// Tell publishes a message of the daemon's own to a presence topic. No log gets it.
+//
+// A topic that nobody watches costs nothing: unless it exists, or a follower's pattern
+// matches it, Tell only counts the message as published and forgotten. So a client that
+// resumes from an earlier position gets a gap. The error is a *wire.Problem: overloaded.
+func (b *Broker) Tell(topic, key string, data []byte, now time.Time) error {
+	if !b.watched(topic) {
+		return nil
+	}
+	m := &wire.Message{Position: wire.Position{Topic: topic}, Time: now.UnixMilli(), Key: key, Data: data}
+	if err := b.memory.Admit(int64(m.Size())); err != nil {
+		return err
+	}
+	_, err := b.Apply(Entry{Op: OpPublish, Message: m, Accepted: now}, nil)
+	return err
+}
+
+// Retract deletes the messages of a presence topic. Every subscriber gets a gap, deleted,
+// and every client that resumes from an earlier position gets a gap. The error is a
+// *wire.Problem: overloaded.
+func (b *Broker) Retract(topic string) error {
+	for b.watched(topic) {
+		t, err := b.topic(topic, nil)
+		if err != nil {
+			return err
+		}
+		b.announce(t) // followers join before the deletion
+		if t.delete(&Entry{Message: &wire.Message{Position: wire.Position{Topic: topic}}}, nil) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// watched reports whether a change of a presence topic must be kept. If not, it has counted
+// the change as one of a forgotten topic, whose offset is above every earlier position.
+func (b *Broker) watched(topic string) bool {
+	isWatched := func() bool { return b.Has(topic) || len(b.Followers(topic)) > 0 }
+	if isWatched() {
+		return true
+	}
+	b.local.forget(topic, b.local.floor.Add(1))
+	// A client that came before the count may resume from an earlier position without a gap.
+	return isWatched()
+}
+
+// Watch returns the present position of a presence topic. It creates the topic if
+// necessary, and keeps it for a minute, so that a client can subscribe from the position.
+// The error is a *wire.Problem: overloaded.
+func (b *Broker) Watch(topic string, now time.Time) (wire.Position, error) {
+	for {
+		t, err := b.topic(topic, nil)
+		if err != nil {
+			return wire.Position{}, err
+		}
+		if at, ok := t.keep(now.Add(awayTime)); ok {
+			return at, nil
+		}
+	}
+}
+
+// keep keeps the topic from being forgotten until a time, and returns its present position.
+// It reports false if the topic was forgotten.
+func (t *topic) keep(until time.Time) (at wire.Position, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.keepUntil = until
+	return t.positionLocked(t.head), !t.forgotten
 }

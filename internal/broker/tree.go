@@ -33,9 +33,9 @@ const (
 	anyRest  = ">"
 )
 
-// tokensOf splits a name. The slice fits every valid name.
+// tokensOf splits a name. The slice fits every valid name: a presence topic has one more.
 func tokensOf(name string) []string {
-	return slices.AppendSeq(make([]string, 0, wire.MaxTopicTokens), strings.SplitSeq(name, "."))
+	return slices.AppendSeq(make([]string, 0, wire.MaxTopicTokens+1), strings.SplitSeq(name, "."))
 }
 
 // at returns the branch where the name ends. With create, it adds the branches that

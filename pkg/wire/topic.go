@@ -12,8 +12,10 @@ const (
 
 // CheckTopic returns nil if name is a valid topic: tokens of ASCII letters, digits, '-' and
 // '_', with dots between them; at most MaxTopicTokens tokens and MaxTopicBytes in all. Case
-// matters. The error says what to change.
+// matters. The bounds of a presence topic apply to the topic that it is about. The error
+// says what to change.
 func CheckTopic(name string) error {
+	name, _ = PresenceOf(name)
 	switch {
 	case name == "":
 		return faultf(CodeInvalidTopic, "the topic is empty: name one, such as prices.acme")
@@ -38,6 +40,17 @@ func CheckTopic(name string) error {
 // ReservedTopic reports whether the topic belongs to the daemon: its first token begins
 // with '_'. Clients may subscribe to such topics but not publish.
 func ReservedTopic(name string) bool { return strings.HasPrefix(name, "_") }
+
+// presencePrefix begins the names of presence topics.
+const presencePrefix = "_presence."
+
+// PresenceTopic returns the name of the topic that has the joins and leaves of the given
+// topic, or of the topics that the given pattern matches.
+func PresenceTopic(name string) string { return presencePrefix + name }
+
+// PresenceOf returns the name that PresenceTopic made a name from. ok is false for every
+// other name, which PresenceOf returns as it is.
+func PresenceOf(name string) (about string, ok bool) { return strings.CutPrefix(name, presencePrefix) }
 
 func isTokenByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'

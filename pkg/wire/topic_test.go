@@ -22,6 +22,12 @@ func TestTopicBoundaries(t *testing.T) {
 		{"first token empty", ".a", "empty token"},
 		{"last token empty", "a.", "empty token"},
 		{"inner token empty", "a..b", "empty token"},
+		{"presence of 255 bytes", PresenceTopic(strings.Repeat("a", 255)), ""},
+		{"presence of 256 bytes", PresenceTopic(strings.Repeat("a", 256)), "at most 255 bytes; it has 256"},
+		{"presence of 16 tokens", PresenceTopic(tokens(16)), ""},
+		{"presence of 17 tokens", PresenceTopic(tokens(17)), "more than 16 tokens"},
+		{"presence of nothing", "_presence.", "is empty"},
+		{"presence of presence is not longer", PresenceTopic(PresenceTopic(tokens(16))), "more than 16 tokens"},
 		{"many dots", strings.Repeat(".", 255), "more than 16 tokens"},
 		{"below the digits", "a/b", "holds '/'"},
 		{"above the digits", "a:b", "holds ':'"},
@@ -60,6 +66,17 @@ func TestReservedTopic(t *testing.T) {
 	}
 }
 
+func TestPresenceOf(t *testing.T) {
+	about, ok := PresenceOf(PresenceTopic("a.*"))
+	require.True(t, ok)
+	require.Equal(t, "a.*", about)
+	for _, other := range []string{"_presence", "_presences.a", "a._presence.b", ">"} {
+		about, ok = PresenceOf(other)
+		require.False(t, ok)
+		require.Equal(t, other, about)
+	}
+}
+
 func TestMatches(t *testing.T) {
 	for _, c := range []struct {
 		pattern, topic string
@@ -86,6 +103,10 @@ func TestMatches(t *testing.T) {
 		{"*", "_sys", false},
 		{"*.a", "_sys.a", false},
 		{"_sys.>", "_sys.a", true},
+		{">", "_presence.a", false},
+		{"*.a", "_presence.a", false},
+		{"_presence.>", "_presence.a.b", true},
+		{"_presence.*", "_presence.a", true},
 		{"a.>", "a._b", true},
 		{"a.*", "ab.c", false},
 	} {
@@ -94,7 +115,7 @@ func TestMatches(t *testing.T) {
 }
 
 func TestInvalidPatterns(t *testing.T) {
-	for _, good := range []string{"a", "a.b", "*", ">", "a.*", "*.a", "a.*.b.>", "*.*"} {
+	for _, good := range []string{"a", "a.b", "*", ">", "a.*", "*.a", "a.*.b.>", "*.*", "_presence.>", PresenceTopic(strings.Repeat("*.", 15) + ">")} {
 		require.NoError(t, CheckPattern(good), good)
 	}
 	for bad, why := range map[string]string{
