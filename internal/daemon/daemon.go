@@ -62,7 +62,7 @@ type Daemon struct {
 
 	// The hook has its own gate: a slow application takes no slots from publishes without a
 	// hook.
-	hook      *hook.Hook
+	hook      *hook.Publishes
 	hookCalls *limit.Gate
 
 	reloading sync.Mutex                    // held by Reload
@@ -107,7 +107,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		level:       level, reloaded: make(chan struct{}, 1),
 	}
 	d.inForce.Store(&cfg)
-	d.hook = hook.New(hookConfig(cfg), d.hookCalls, m, log)
+	d.hook = hook.NewPublishes(hookConfig(cfg), d.hookCalls, m, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
 	shown := limitsOf(cfg, d.sessions.Config(), limits)

@@ -4,19 +4,122 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An application makes calls as one Config describes. All methods may be called
-// concurrently.
+// An application gets the calls of one hook. All methods may be called concurrently. Its
+// owner calls Close at the end.
 type application struct {
-	Config  // with defaults; without a URL there is no application to call
+	// immutable
+	hook    string          // its name
+	slots   Slots           // of the calls
+	metrics *metrics.Hook   // of the hook
+	log     *zap.Logger     // of failed calls; clients do not get the reasons
+	logged  rate.Sometimes  // limits the log, since clients can make calls fail
+	dial    dialer          // of all connections
+	life    context.Context // of all calls; ended by Close
+	end     context.CancelFunc
+
+	inForce atomic.Pointer[server] // until the next Reload
+}
+
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// init prepares the application of a hook, whose calls have these outcomes.
+func (a *application) init(hook string, cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, dial dialer, outcomes ...string) {
+	a.hook, a.slots, a.dial = hook, slots, dial
+	a.metrics, a.log = m.Hook(hook, outcomes...), log.Named("hook")
+	a.logged = rate.Sometimes{First: loggedAtFirst, Interval: time.Second}
+	a.life, a.end = context.WithCancel(context.Background())
+	a.inForce.Store(newServer(cfg, dial))
+}
+
+// loggedAtFirst is how many failures are logged before the log is limited to one each
+// second.
+const loggedAtFirst = 20
+
+// reload applies cfg to later calls, and reports whether it changed anything. Without a
+// change, connections stay open.
+func (a *application) reload(cfg Config) bool {
+	was, is := a.inForce.Load(), newServer(cfg, a.dial)
+	if was.Config == is.Config {
+		return false
+	}
+	a.inForce.Store(is)
+	was.network.CloseIdleConnections() // those of calls in flight close after idleTimeout
+	return true
+}
+
+// Close cancels the calls in flight and those to come: they fail.
+func (a *application) Close() {
+	a.end()
+	a.inForce.Load().network.CloseIdleConnections()
+}
+
+// enter takes a slot for a call. The error is a *wire.Problem of the Slots, or that of ctx
+// if ctx ended before a slot was free. Without an error, call slots.Leave.
+func (a *application) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := a.slots.Enter(ctx)
+	if _, ok := errors.AsType[*wire.Problem](err); ok {
+		a.metrics.Called(overloaded)
+	}
+	return err
+}
+
+// ask asks one question. The answer counts even if the client has left meanwhile.
+func (a *application) ask(s *server, question []byte) (answer wire.HookAnswer, err error) {
+	defer a.timed(time.Now())
+	err = s.call(a.life, newID(), question, func(resp *http.Response) error {
+		answer, err = s.read(resp)
+		return err
+	})
+	return answer, err
+}
+
+func (a *application) timed(begun time.Time) { a.metrics.Took(time.Since(begun)) }
+
+// refused counts a refusal, and returns the problem for the client.
+func (a *application) refused(r *wire.HookRefusal, remedy, otherwise string) error {
+	a.metrics.Called(refused)
+	return wire.NewProblem(wire.CodeForbidden, remedy, "%.*s", maxDetail, cmp.Or(r.Detail, otherwise))
+}
+
+// maxDetail bounds the application's detail for the client, in characters.
+const maxDetail = 1000
+
+// failed counts and logs a call that failed, and returns the problem for the client.
+func (a *application) failed(err error, remedy string) error {
+	outcome, detail := failed, "the application did not give a valid answer"
+	if errors.Is(err, context.DeadlineExceeded) {
+		outcome, detail = timeout, "the application did not answer in time"
+	}
+	a.metrics.Called(outcome)
+	a.logged.Do(func() {
+		a.log.Warn("the "+a.hook+" hook failed", zap.String("outcome", outcome), zap.Error(err))
+	})
+	return wire.NewProblem(wire.CodeHookFailed, remedy, "%s", detail).Retry(retryAfter)
+}
+
+const retryAfter = time.Second
+
+// A server makes calls as one Config says. All methods may be called concurrently.
+type server struct {
+	Config  // with defaults; without a URL no call can be made
 	key     []byte
 	network *http.Transport
 }
@@ -26,13 +129,13 @@ type application struct {
 // call would fail.
 const idleTimeout = 4 * time.Second
 
-// newApplication returns the application of a Config.
+// newServer returns the server of a Config.
 //
 // Its connections lead only to the application: they use no proxy of the environment. They
 // speak HTTP/1.1, so that each call has its own connection. The timeout of a call also
 // bounds connecting: net/http continues that after the call has ended, for minutes if
 // there is no answer, and each attempt uses up one of the connections.
-func newApplication(cfg Config, dial dialer) *application {
+func newServer(cfg Config, dial dialer) *server {
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	cfg.Calls = cmp.Or(cfg.Calls, DefaultCalls)
 	cfg.MessageBytes = cmp.Or(cfg.MessageBytes, defaultMessageBytes)
@@ -51,34 +154,36 @@ func newApplication(cfg Config, dial dialer) *application {
 		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
 	}
 	network.Protocols.SetHTTP1(true)
-	return &application{Config: cfg, key: key, network: network}
+	return &server{Config: cfg, key: key, network: network}
 }
 
-// ask makes one call. The error does not contain the URL.
-func (a *application) ask(ctx context.Context, body []byte) (wire.HookAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
+// call makes one call with an id, and calls read with the answer. The error does not
+// contain the URL.
+func (s *server) call(ctx context.Context, id string, body []byte, read func(*http.Response) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.URL, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, bytes.NewReader(body))
 	if err != nil {
-		return wire.HookAnswer{}, err
+		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "pubsubd")
-	sign(r.Header, a.key, newID(), time.Now(), body)
-	resp, err := a.network.RoundTrip(r) // follows no redirects, and its errors do not contain the URL
+	sign(r.Header, s.key, id, time.Now(), body)
+	resp, err := s.network.RoundTrip(r) // follows no redirects, and its errors do not contain the URL
 	if err != nil {
-		return wire.HookAnswer{}, err
+		return err
 	}
 	defer resp.Body.Close()
+	return read(resp)
+}
+
+// read reads the answer to a question.
+func (s *server) read(resp *http.Response) (wire.HookAnswer, error) {
 	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent {
 		return wire.HookAnswer{}, fmt.Errorf("it answered with status %d", resp.StatusCode)
 	}
-	return a.read(resp.Body)
-}
-
-func (a *application) read(body io.Reader) (wire.HookAnswer, error) {
-	longest := 2*int64(a.MessageBytes) + 64<<10
-	all, err := io.ReadAll(io.LimitReader(body, longest+1))
+	longest := 2*int64(s.MessageBytes) + 64<<10
+	all, err := io.ReadAll(io.LimitReader(resp.Body, longest+1))
 	switch {
 	case err != nil:
 		return wire.HookAnswer{}, fmt.Errorf("its answer broke off: %w", err)

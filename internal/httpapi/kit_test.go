@@ -79,7 +79,7 @@ func newParts(s settings) parts {
 		s.authority = auth.Open{}
 	}
 	if s.hook == nil {
-		s.hook = hook.New(hook.Config{}, nil, metrics.New("test"), zap.NewNop())
+		s.hook = hook.NewPublishes(hook.Config{}, nil, metrics.New("test"), zap.NewNop())
 	} else {
 		s.broker.HookTopics = []string{"asked.>"}
 	}

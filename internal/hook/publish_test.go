@@ -32,7 +32,7 @@ const secret = "a secret of more than 24 bytes"
 // A desk is a hook and its application, whose answer a test sets.
 type desk struct {
 	*testing.T
-	*Hook
+	*Publishes
 	cfg    Config
 	answer atomic.Pointer[http.HandlerFunc]
 	asked  atomic.Pointer[string] // the newest body
@@ -46,7 +46,7 @@ func newDesk(t *testing.T, cfg Config) *desk {
 	app := httptest.NewServer(d)
 	d.cfg.URL, d.cfg.Secret = app.URL+"/hook?token=query-secret", secret
 	d.cfg.Timeout = cmp.Or(cfg.Timeout, time.Minute) // enough for a busy machine
-	d.Hook = New(d.cfg, free{}, d.all, zap.New(core))
+	d.Publishes = NewPublishes(d.cfg, free{}, d.all, zap.New(core))
 	t.Cleanup(func() {
 		d.Close()
 		app.Close()
@@ -237,7 +237,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // net/http closes a connection if writing the request takes long
 		cfg := Config{URL: "http://app/", Secret: secret}
 		connections := 0
-		h := newHook(cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+		h := newPublishes(cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
 			connections++
 			here, there := net.Pipe()
 			go consent(there)
@@ -303,10 +303,10 @@ func (f few) Enter(ctx context.Context) error {
 func (f few) Leave() { <-f }
 
 // newStage returns a hook and its metrics. Its application, in memory, never answers.
-func newStage(cfg Config, slots Slots) (*Hook, *metrics.Metrics) {
+func newStage(cfg Config, slots Slots) (*Publishes, *metrics.Metrics) {
 	cfg.URL, cfg.Secret = "http://app/", secret
 	m := metrics.New("test")
-	h := newHook(cfg, slots, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
+	h := newPublishes(cfg, slots, m, zap.NewNop(), func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, there) }()
 		return here, nil
@@ -396,7 +396,7 @@ func TestAnApplicationThatIsReachableAgainIsAsked(t *testing.T) {
 	d.answers(says(http.StatusOK, "{}"))
 	var away atomic.Bool
 	away.Store(true)
-	h := newHook(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(ctx context.Context, network, address string) (net.Conn, error) {
+	h := newPublishes(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(ctx context.Context, network, address string) (net.Conn, error) {
 		if away.Load() {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -421,7 +421,7 @@ func TestAConnectionWithoutAHandshakeIsClosed(t *testing.T) {
 	d.cfg.URL = "https://127.0.0.1/"
 	near, far := net.Pipe()
 	require.NoError(t, far.SetReadDeadline(time.Now().Add(30*time.Second)))
-	h := newHook(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) { return near, nil })
+	h := newPublishes(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) { return near, nil })
 	defer h.Close()
 	require.Error(t, h.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error { return nil }))
 	_, err := io.Copy(io.Discard, far)
