@@ -3,27 +3,30 @@ package app
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An Authority authenticates callers and decides what they may do. Its errors are
-// *wire.Problems: unauthorized, forbidden. For a pattern, Allow answers for all topics
-// that the pattern matches.
+// An Authority authenticates callers and decides what they may do. It never blocks. Its
+// errors are *wire.Problems: unauthorized, token_expired, forbidden. Without credentials,
+// Identify returns an anonymous grant. For a pattern, Allow answers for all topics that the
+// pattern matches.
 type Authority interface {
-	Identify(c auth.Credentials) (auth.Principal, error)
-	Allow(p auth.Principal, a auth.Action, topic string) error
+	Identify(c auth.Credentials) (*auth.Grant, error)
+	Allow(g *auth.Grant, r auth.Right, name string) error
 }
 
 // A Caller is the sender of a call. It is made from the headers of each request. A two-way
 // connection keeps the Caller that opened it.
 type Caller struct {
-	auth.Credentials // of the request, not verified
-	limit.Who        // the address; once authenticated, the principal too
-	principal        auth.Principal
-	known            bool // authenticated
+	auth.Credentials             // of the request, not verified
+	limit.Who                    // the address; once authenticated, the principal too
+	grant            *auth.Grant // nil until authenticated
+	byTicket         bool        // the session's id alone brought it: it may not publish or subscribe
 }
 
 // admit makes the first checks of every call: the rate of the address, authentication, the
@@ -39,15 +42,53 @@ func (a *App) admit(c *Caller, kind limit.Kind) error {
 }
 
 func (a *App) authenticate(c *Caller) error {
-	if c.known {
+	if c.grant != nil { // of a two-way connection
+		if c.grant.HasExpired(time.Now()) {
+			return wire.NewProblem(wire.CodeTokenExpired, `send {"auth":"…"} with a new token`, "the connection's token has expired")
+		}
 		return nil
 	}
-	p, err := a.cfg.Authority.Identify(c.Credentials)
+	g, err := a.cfg.Authority.Identify(c.Credentials)
 	if err != nil {
 		return err
 	}
-	c.principal, c.known, c.Who = p, true, c.Who.As(p.Name)
+	c.grant, c.Who = g, c.Who.As(g.Subject)
 	return nil
+}
+
+// allow checks a permission.
+func (a *App) allow(c *Caller, r auth.Right, name string) error {
+	if c.byTicket {
+		return wire.NewProblem(wire.CodeUnauthorized, `send {"auth":"…"} with a token first`,
+			"the session's id alone permits to receive, to ack and to close")
+	}
+	return a.cfg.Authority.Allow(c.grant, r, name)
+}
+
+// mayReceive checks that the caller may receive, ack and close a session. Its id is enough,
+// unless the caller has credentials of another principal. A caller without credentials
+// counts for the session's principal.
+func (a *App) mayReceive(c *Caller, kind limit.Kind, s *session.Session) error {
+	subject := s.Grant().Subject
+	switch {
+	case c.grant.Subject == subject:
+		return nil
+	case c.Given():
+		return mayChange(c, s)
+	}
+	c.Who, c.byTicket = c.Who.As(subject), true
+	return a.cfg.Limiter.AdmitPrincipal(kind, c.Who)
+}
+
+// mayChange checks that the caller is the session's principal.
+func mayChange(c *Caller, s *session.Session) error {
+	switch {
+	case c.grant.Subject == s.Grant().Subject:
+		return nil
+	case !c.Given():
+		return wire.NewProblem(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone does not permit to change it")
+	}
+	return wire.NewProblem(wire.CodeForbidden, "open a session of your own", "the session belongs to another principal")
 }
 
 // Reject counts a request that no call serves, and returns err, or a refusal instead: a
@@ -64,7 +105,7 @@ func (a *App) Reject(c Caller, err error) error {
 func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
 	fresh, limits := 0, a.cfg.Limiter.Limits(limit.Topics)
 	for _, start := range topics {
-		if err := a.cfg.Authority.Allow(c.principal, auth.Subscribe, start.Topic); err != nil {
+		if err := a.allow(c, auth.Subscribe, start.Topic); err != nil {
 			return err
 		}
 		if !wire.IsPattern(start.Topic) && limits && !a.cfg.Broker.Has(start.Topic) {

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -100,6 +102,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		return nil, nil, c.app.Reject(c.caller, err)
 	}
 	reply = &wire.Reply{}
+	c.refresh(s)
 	switch {
 	case command.Publish != nil:
 		var published wire.Published
@@ -111,6 +114,8 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		if err = c.app.admit(&c.caller, limit.Polls); err == nil && !command.Ping {
 			err = s.Ack(*command.Ack)
 		}
+	case command.Auth != "":
+		reply.ExpiresMS, err = c.authenticate(s, command.Auth)
 	default:
 		held := &slot{}
 		defer func() {
@@ -133,6 +138,25 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 	return reply, change, err
 }
 
+// authenticate gives the connection and its session a new token of the same principal. It
+// returns the time until the session's token expires, in milliseconds; 0: it does not.
+func (c *commands) authenticate(s *session.Session, token string) (expiresMS int64, err error) {
+	fresh := Caller{Credentials: auth.Credentials{Token: token}, Who: c.caller.Who}
+	if err := c.app.admit(&fresh, limit.Requests); err != nil {
+		return 0, err
+	}
+	if err := mayChange(&fresh, s); err != nil {
+		return 0, err
+	}
+	if err := c.app.renew(&fresh, s); err != nil {
+		return 0, err
+	}
+	if c.caller.byTicket || fresh.grant.Renews(c.caller.grant) {
+		c.caller = fresh
+	}
+	return s.Grant().ExpiresMS(time.Now()), nil
+}
+
 func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Published, error) {
 	var s slot
 	defer s.end()
@@ -143,17 +167,24 @@ func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Pu
 	return published, err
 }
 
+// refresh gives the connection the grant by which its session was renewed elsewhere.
+func (c *commands) refresh(s *session.Session) {
+	if g := s.Grant(); !c.caller.byTicket && g.Subject == c.caller.grant.Subject && g.Renews(c.caller.grant) {
+		c.caller.grant = g
+	}
+}
+
 // checkCommand returns an error unless a command has one kind.
 func checkCommand(c *wire.Command) error {
 	kinds := 0
-	for _, so := range []bool{c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping} {
+	for _, so := range []bool{c.Subscribe != nil || c.Unsubscribe != nil, c.Publish != nil, c.Ack != nil, c.Ping, c.Auth != ""} {
 		if so {
 			kinds++
 		}
 	}
 	switch {
 	case kinds != 1:
-		return wire.NewProblem(wire.CodeInvalidRequest, "send one of subscribe (and unsubscribe), publish, ack and ping", "a command must have one kind; got %d", kinds)
+		return wire.NewProblem(wire.CodeInvalidRequest, "send one of subscribe (and unsubscribe), publish, ack, ping and auth", "a command must have one kind; got %d", kinds)
 	case c.Ref != nil && *c.Ref > wire.MaxOffset:
 		return wire.NewProblem(wire.CodeInvalidRequest, "use a whole number up to 2^53-1", "ref is too large")
 	}

@@ -18,14 +18,14 @@ import (
 // A gatekeeper is an authority that refuses every principal, or every action.
 type gatekeeper struct{ knowsNobody, allowsNothing bool }
 
-func (g *gatekeeper) Identify(auth.Credentials) (auth.Principal, error) {
+func (g *gatekeeper) Identify(auth.Credentials) (*auth.Grant, error) {
 	if g.knowsNobody {
-		return auth.Principal{}, wire.NewProblem(wire.CodeUnauthorized, "", "")
+		return nil, wire.NewProblem(wire.CodeUnauthorized, "", "")
 	}
-	return auth.Principal{Name: "ann"}, nil
+	return &auth.Grant{Subject: "ann"}, nil
 }
 
-func (g *gatekeeper) Allow(auth.Principal, auth.Action, string) error {
+func (g *gatekeeper) Allow(*auth.Grant, auth.Right, string) error {
 	if g.allowsNothing {
 		return wire.NewProblem(wire.CodeForbidden, "", "")
 	}

@@ -28,6 +28,12 @@ type Poll struct {
 // allocate if the query has only ack and mode. If the session has ended, its poll fails.
 func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
+	var q query
+	r, plain := plainPoll(p.Query)
+	if !plain {
+		q = parseQuery(string(p.Query))
+		c.takeToken(&q)
+	}
 	if err := a.admit(&c, limit.Polls); err != nil {
 		return nil, r, err
 	}
@@ -37,12 +43,17 @@ func (a *App) Poll(c Caller, p Poll) (s *session.Session, r transport.Request, e
 			return nil, r, err
 		}
 	}
+	if err := a.mayReceive(&c, limit.Polls, s); err != nil {
+		return nil, r, err
+	}
 	// Fast path: most polls.
-	if r, ok := plainPoll(p.Query); ok && !p.Accepts.None && s.Acks() {
+	if plain && !p.Accepts.None && s.Acks() {
 		r.Format, r.Gzip = p.Accepts.Format, p.Accepts.Gzip
 		return s, r, nil
 	}
-	q := parseQuery(string(p.Query))
+	if plain {
+		q = parseQuery(string(p.Query))
+	}
 	r = pollRequest(&q, s)
 	r.Format, r.Gzip = q.format(p.Accepts), p.Accepts.Gzip
 	return s, r, q.err
@@ -108,6 +119,9 @@ type TopicPoll struct {
 func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
 	q := parseQuery(p.Query)
+	if p.Body == nil {
+		c.takeToken(&q)
+	}
 	topics := q.topics()
 	if ctx.Err() != nil && slices.ContainsFunc(topics, isPattern) {
 		return nil, r, ErrWouldWait // finding its topics may take long
@@ -161,14 +175,17 @@ type EventStream struct {
 // ended the stream. End the session after the stream.
 func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *session.Session, r transport.Request, err error) {
 	defer a.recovered(&err)
+	q := parseQuery(e.Query)
+	c.takeToken(&q)
 	var asked eventRequest
-	_, err = a.mayOpen(&c, limit.Polls, func() (session.Opening, error) {
-		asked, err = e.read()
+	o, err := a.mayOpen(&c, limit.Polls, func() (session.Opening, error) {
+		asked, err = e.read(&q)
 		return asked.Opening, err
 	})
 	if err != nil {
 		return nil, r, err
 	}
+	asked.Opening = o
 	if s, r, err = a.openEvents(ctx, &c, &asked); err == nil && asked.heartbeatEvents {
 		r.Events.SendHeartbeatEvents()
 	}
@@ -183,9 +200,8 @@ type eventRequest struct {
 	heartbeatEvents bool
 }
 
-func (e EventStream) read() (eventRequest, error) {
-	q := parseQuery(e.Query)
-	r := eventRequest{session: q.one("session"), had: e.lastEventID(&q), heartbeatEvents: q.heartbeatEvents()}
+func (e EventStream) read(q *query) (eventRequest, error) {
+	r := eventRequest{session: q.one("session"), had: e.lastEventID(q), heartbeatEvents: q.heartbeatEvents()}
 	r.Opening = q.opening(q.topics(), transport.Stream)
 	switch {
 	case r.session != "" && (len(r.Topics) > 0 || q.values.Has("client")):
@@ -266,7 +282,7 @@ func (a *App) openEvents(ctx context.Context, c *Caller, e *eventRequest) (*sess
 
 // continueEvents returns the session to continue, which the URL or the last event names.
 func (a *App) continueEvents(c *Caller, e *eventRequest) (*session.Session, error) {
-	s, err := a.session(c, []byte(cmp.Or(e.session, e.had.Session)))
+	s, err := a.sessionToReceive(c, limit.Polls, cmp.Or(e.session, e.had.Session))
 	switch {
 	case err != nil:
 		return nil, err

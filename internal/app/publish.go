@@ -107,7 +107,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 	if err := s.take(ctx, a, c); err != nil {
 		return wire.Published{}, err
 	}
-	published, err := a.publishMessage(ctx, c.principal.Name, to, m, body)
+	published, err := a.publishMessage(ctx, c.grant.Subject, to, m, body)
 	if mustNotWait {
 		err = orWouldWait(err)
 	}
@@ -125,7 +125,7 @@ func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key
 			return err
 		}
 		// If another begins after this check, this publish has spent its rates in vain.
-		if a.cfg.Broker.IsUnderWay(c.principal.Name, topic, key) {
+		if a.cfg.Broker.IsUnderWay(c.grant.Subject, topic, key) {
 			return ErrWouldWait
 		}
 	}
@@ -152,7 +152,8 @@ func (a *App) countPending(c *Caller, id string) (pending *atomic.Int64, err err
 	if id == "" {
 		return nil, nil
 	}
-	s, err := a.session(c, []byte(id))
+	holder := *c
+	s, err := a.sessionToReceive(&holder, limit.Publishes, id)
 	if err != nil {
 		return nil, err
 	}

@@ -116,6 +116,21 @@ func (q *query) one(name string) string {
 	return ""
 }
 
+// takeToken makes the parameter token the caller's credentials.
+func (c *Caller) takeToken(q *query) {
+	if !q.values.Has("token") {
+		return
+	}
+	switch token := q.one("token"); {
+	case token == "":
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "give a token, or leave the parameter out", "token is empty"))
+	case c.Credentials.Authorization != "" || c.Token != "":
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send one", "the request has a token in the query and another one"))
+	default:
+		c.Token = token
+	}
+}
+
 // number returns a parameter from lo to hi, or the default.
 func (q *query) number(name string, lo, hi, otherwise uint64) uint64 {
 	text := q.one(name)

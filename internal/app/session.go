@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -16,8 +17,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// session returns the session with an id. The id is a capability: it needs no permission.
-// Ids that do not exist spend the rate of misses.
+// session returns the session with an id. Ids that do not exist spend the rate of misses.
 func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
 	s, err := a.cfg.Sessions.Get(id)
 	if errors.Is(err, errSessionUnknown) {
@@ -41,6 +41,7 @@ func (a *App) mayOpen(c *Caller, kind limit.Kind, read func() (session.Opening, 
 	if o, err = read(); err != nil {
 		return o, err
 	}
+	o.Grant = c.grant
 	return o, a.maySubscribe(c, o.Topics)
 }
 
@@ -63,7 +64,7 @@ func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire
 	if err != nil {
 		return opened, err
 	}
-	return wire.SessionOpened{Session: s.ID(), Ack: o.Ack, Positions: positions, Limits: *a.Limits()}, nil
+	return wire.SessionOpened{Session: s.ID(), Ack: o.Ack, Positions: positions, ExpiresMS: s.Grant().ExpiresMS(time.Now()), Limits: *a.Limits()}, nil
 }
 
 // openSession opens a session. It may wait for one of limits.sessions. While it waits, it
@@ -85,6 +86,9 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	defer place.end()
 	s, r, err := a.mayChange(ctx, &c, &place, func() (s *session.Session, r wire.ChangeRequest, err error) {
 		if s, err = a.session(&c, []byte(id)); err == nil {
+			err = mayChange(&c, s)
+		}
+		if err == nil {
 			err = a.readJSON(body, &r)
 		}
 		return s, r, err
@@ -92,11 +96,19 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	if err != nil {
 		return err
 	}
+	if err := a.renew(&c, s); err != nil {
+		return err
+	}
 	positions, err := s.Change(r.Add, r.Remove)
 	if err != nil {
 		return err
 	}
-	return answer(wire.SessionChanged{Positions: positions})
+	return answer(wire.SessionChanged{Positions: positions, ExpiresMS: s.Grant().ExpiresMS(time.Now())})
+}
+
+// renew gives the caller's grant to a session of the same principal, if that is newer.
+func (a *App) renew(c *Caller, s *session.Session) error {
+	return s.Renew(c.grant, func(name string) bool { return a.allow(c, auth.Subscribe, name) == nil })
 }
 
 // mayChange checks a change of subscriptions, which read returns. The caller makes the
@@ -122,15 +134,24 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 // SessionState calls answer with the state of a session; see session.State.
 func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState, iter.Seq[wire.SubscriptionState]) error) error {
 	var s *session.Session
-	find := func() (err error) { s, err = a.session(&c, []byte(id)); return err }
+	find := func() (err error) { s, err = a.sessionToReceive(&c, limit.Requests, id); return err }
 	return a.readLong(ctx, &c, find, func() error { return answer(s.State(time.Now())) })
 }
 
 // CloseSession ends a session.
 func (a *App) CloseSession(ctx context.Context, c Caller, id string) error {
 	var s *session.Session
-	find := func() (err error) { s, err = a.session(&c, []byte(id)); return err }
+	find := func() (err error) { s, err = a.sessionToReceive(&c, limit.Requests, id); return err }
 	return a.read(ctx, &c, find, func() error { a.cfg.Sessions.End(s); return nil })
+}
+
+// sessionToReceive returns the session with an id, if the caller may receive it.
+func (a *App) sessionToReceive(c *Caller, kind limit.Kind, id string) (*session.Session, error) {
+	s, err := a.session(c, []byte(id))
+	if err == nil {
+		err = a.mayReceive(c, kind, s)
+	}
+	return s, err
 }
 
 // End ends a session that was opened for one answer or connection, and has no id. It
@@ -145,8 +166,9 @@ func (a *App) End(s *session.Session) {
 // completes the Duplex, and ends the session after the connection.
 func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
+	q := parseQuery(rawQuery)
+	c.takeToken(&q)
 	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
-		q := parseQuery(rawQuery)
 		format = q.format(accepts)
 		r = wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
 		q.limitRate(r.Topics, transport.Stream)
@@ -161,14 +183,14 @@ func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.D
 // ConnectByItem is Connect by a CBOR map.
 func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
-	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
-		object, _, err := cbor.MapToJSON(item)
-		if err != nil {
-			return r, 0, wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
-		}
-		err = decode(object, &r)
-		return r, frame.CBOR, err
-	})
+	var r wire.ConnectRequest
+	object, _, err := cbor.MapToJSON(item)
+	if err != nil {
+		err = wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
+	} else if err = decode(object, &r); err == nil {
+		c.Token, r.Auth = r.Auth, ""
+	}
+	return a.connect(&c, func() (wire.ConnectRequest, frame.Format, error) { return r, frame.CBOR, err })
 }
 
 func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
@@ -186,19 +208,19 @@ func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format,
 	if err != nil {
 		return d, err
 	}
+	if r.Session != "" {
+		if d.Session, err = a.sessionToReceive(c, limit.Sessions, r.Session); err == nil {
+			d.Request.Ack, err = ackOf(r, d.Session)
+		}
+	} else {
+		d.Request.Hello = &wire.Hello{}
+		d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
+	}
 	client := &commands{app: a, caller: *c, read: readCommand}
 	if d.Request.Format.IsBinary() {
 		client.read = readCBORCommand
 	}
 	d.Do = client.do
-	if r.Session != "" {
-		if d.Session, err = a.session(c, []byte(r.Session)); err == nil {
-			d.Request.Ack, err = ackOf(r, d.Session)
-		}
-		return d, err
-	}
-	d.Request.Hello = &wire.Hello{}
-	d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
 	return d, err
 }
 

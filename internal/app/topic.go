@@ -62,7 +62,7 @@ func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func
 
 // topics returns at most n topics after next, and sets next.
 func (a *App) topics(c *Caller, next *string, n int) iter.Seq[wire.TopicState] {
-	show := func(topic string) bool { return a.cfg.Authority.Allow(c.principal, auth.Subscribe, topic) == nil }
+	show := func(topic string) bool { return a.allow(c, auth.Subscribe, topic) == nil }
 	return func(yield func(wire.TopicState) bool) {
 		for {
 			part := a.cfg.Broker.Topics(*next, min(n, topicsAtOnce), show)
@@ -101,14 +101,14 @@ func topicUnknown(topic, remedy string) *wire.Problem {
 }
 
 // mayUse checks the name of a topic to read or change, and the permission.
-func (a *App) mayUse(c *Caller, action auth.Action, topic string) error {
+func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 	if err := checkTopic(topic); err != nil {
 		return err
 	}
-	if action != auth.Subscribe && wire.ReservedTopic(topic) {
+	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
 		return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %s is the daemon's own", wire.Quote(topic))
 	}
-	return a.cfg.Authority.Allow(c.principal, action, topic)
+	return a.allow(c, right, topic)
 }
 
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
@@ -127,7 +127,7 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 func (a *App) History(ctx context.Context, c Caller, topic, rawQuery string, accepts Accepts, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) error {
 	q := parseQuery(rawQuery)
 	n, format, start := q.pageSize(), q.format(accepts), q.startOf(topic)
-	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.Subscribe, topic), q.err) }, func() error {
+	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), q.err) }, func() error {
 		if !a.cfg.Broker.Has(topic) {
 			return topicUnknown(topic, toHaveIt)
 		}

@@ -1,33 +1,85 @@
-// Package auth identifies the principal of a request and decides what it may do. Its only
-// authority today is Open, which allows everything.
+// Package auth identifies the principal of a request, and decides what the principal may do.
 package auth
 
-// A Principal is the sender of a request.
-type Principal struct {
-	Name string // empty if anonymous
-}
+import (
+	"time"
 
-// Credentials are what a request carries to identify its sender. Never log them.
-type Credentials struct {
-	Authorization string // the raw header; empty: none
-}
-
-// Action is what a principal wants to do with a topic.
-type Action string
-
-// The actions.
-const (
-	Publish   Action = "publish"
-	Subscribe Action = "subscribe" // and read
-	Delete    Action = "delete"    // the messages in a topic's history
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// Credentials are what a request carries to identify its sender. They are not verified.
+// Never log them.
+type Credentials struct {
+	Authorization string // the raw header; empty: none
+	Token         string // from the query, a subprotocol or a connection's first item; empty: none
+	Certificate   string // the principal of a verified client certificate; empty: none
+}
+
+// Given reports whether there are any credentials.
+func (c Credentials) Given() bool { return c != Credentials{} }
+
+// A Grant is what one principal may do. All calls with the same credentials share it. It is
+// immutable.
+type Grant struct {
+	Subject         string    // the principal; empty: anonymous
+	TokenID         string    // jti; empty: none
+	Key             [32]byte  // SHA-256 of the API key; zero: not by an API key
+	Issued, Expires time.Time // of the token; zero: not by a token, never expires
+	Claims          []byte    // public claims of the token, a JSON object; nil: none
+	Rights          Rights
+}
+
+// HasExpired reports whether the grant has expired.
+func (g *Grant) HasExpired(now time.Time) bool { return !g.Expires.IsZero() && !now.Before(g.Expires) }
+
+// ExpiresMS returns the time until the grant expires, in whole milliseconds, at least 1; 0:
+// it never does.
+func (g *Grant) ExpiresMS(now time.Time) int64 {
+	if g.Expires.IsZero() {
+		return 0
+	}
+	return max(1, g.Expires.Sub(now).Milliseconds())
+}
+
+// Renews reports whether g can replace old, another grant of the same principal: a token
+// that was issued later, or at the same time with a later expiry. A grant without a token
+// replaces any.
+func (g *Grant) Renews(old *Grant) bool {
+	switch {
+	case g == old:
+		return false
+	case g.Issued.IsZero() || old.Issued.IsZero():
+		return true
+	case g.Issued.Equal(old.Issued):
+		return g.Expires.After(old.Expires)
+	}
+	return g.Issued.After(old.Issued)
+}
+
 // Open is the authority of a daemon without authorisation. Every principal is anonymous and
-// may do everything.
+// may do everything. Credentials are ignored.
 type Open struct{}
 
-// Identify returns the anonymous principal.
-func (Open) Identify(Credentials) (Principal, error) { return Principal{}, nil }
+// Anyone is an anonymous grant without rights.
+var Anyone = &Grant{}
 
-// Allow allows every action.
-func (Open) Allow(Principal, Action, string) error { return nil }
+// Identify returns Anyone.
+func (Open) Identify(Credentials) (*Grant, error) { return Anyone, nil }
+
+// Allow allows everything.
+func (Open) Allow(*Grant, Right, string) error { return nil }
+
+// Allow returns nil if a grant includes a right on a topic, or on everything that a pattern
+// matches. Otherwise the error is a *wire.Problem: unauthorized for an anonymous caller,
+// forbidden for a principal.
+func Allow(g *Grant, r Right, name string) error {
+	switch {
+	case g.Rights.Allow(r, name):
+		return nil
+	case g.Subject == "":
+		return wire.NewProblem(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
+			"without credentials nobody may %s %s", r.verb(), wire.Quote(name))
+	}
+	return wire.NewProblem(wire.CodeForbidden, "ask for a token that has the right "+string(r)+" on this name",
+		"%s may not %s %s", wire.Quote(g.Subject), r.verb(), wire.Quote(name))
+}

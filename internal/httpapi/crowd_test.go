@@ -237,7 +237,7 @@ type slowOnce struct {
 	goOn  chan struct{} // closed to unblock Allow
 }
 
-func (s *slowOnce) Allow(p auth.Principal, a auth.Action, topic string) error {
+func (s *slowOnce) Allow(p *auth.Grant, a auth.Right, topic string) error {
 	if topic == "slow" {
 		s.begun <- struct{}{}
 		<-s.goOn

@@ -52,7 +52,7 @@ func wantCounted(t *testing.T, kind limit.Kind, scope limit.Scope, way [3]string
 	var rates limit.Rates
 	k := newKit(t, settings{authority: everyName{}, session: longStay()})
 	k.get("POST", "/v1/topics/a/messages", "1", jsonType)
-	id := k.open(`{"topics":["a@oldest"]}`).Session
+	id := k.open(`{"topics":["a@oldest"]}`, "Authorization: ann").Session
 	rates[kind][scope] = once
 	k.cfg.Limiter.Reload(limit.Config{Rates: rates})
 	n := 0

@@ -237,4 +237,4 @@ func TestAnInternalErrorIsTheResultOfOneMessage(t *testing.T) {
 // broken is an authority that always fails.
 type broken struct{ auth.Open }
 
-func (broken) Allow(auth.Principal, auth.Action, string) error { return errors.New("a secret") }
+func (broken) Allow(*auth.Grant, auth.Right, string) error { return errors.New("a secret") }

@@ -15,7 +15,7 @@ import (
 // A panicking authority panics for the topic boom.
 type panicking struct{ auth.Open }
 
-func (panicking) Allow(_ auth.Principal, _ auth.Action, topic string) error {
+func (panicking) Allow(_ *auth.Grant, _ auth.Right, topic string) error {
 	if topic == "boom" {
 		panic("boom")
 	}

@@ -14,21 +14,21 @@ import (
 // the topic secret.
 type secretKeeper struct{}
 
-func (secretKeeper) Identify(c auth.Credentials) (auth.Principal, error) {
+func (secretKeeper) Identify(c auth.Credentials) (*auth.Grant, error) {
 	if c.Authorization == "bad" {
-		return auth.Principal{}, wire.NewProblem(wire.CodeUnauthorized, "say who you are", "unknown")
+		return nil, wire.NewProblem(wire.CodeUnauthorized, "say who you are", "unknown")
 	}
-	return auth.Principal{Name: "ann"}, nil
+	return &auth.Grant{Subject: "ann"}, nil
 }
 
 // everyName accepts any name in Authorization and allows everything.
 type everyName struct{ auth.Open }
 
-func (everyName) Identify(c auth.Credentials) (auth.Principal, error) {
-	return auth.Principal{Name: c.Authorization}, nil
+func (everyName) Identify(c auth.Credentials) (*auth.Grant, error) {
+	return &auth.Grant{Subject: c.Authorization}, nil
 }
 
-func (secretKeeper) Allow(_ auth.Principal, _ auth.Action, topic string) error {
+func (secretKeeper) Allow(_ *auth.Grant, _ auth.Right, topic string) error {
 	if topic == "secret" {
 		return wire.NewProblem(wire.CodeForbidden, "ask for another topic", "not for you")
 	}

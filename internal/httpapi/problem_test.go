@@ -41,9 +41,9 @@ func (k *kit) wantProblem(code wire.Code, method, path, body string, headers ...
 	return p
 }
 
-func (k *kit) open(body string) wire.SessionOpened {
+func (k *kit) open(body string, headers ...string) wire.SessionOpened {
 	k.Helper()
-	status, text := k.get("POST", "/v1/sessions", body, jsonType)
+	status, text := k.get("POST", "/v1/sessions", body, append(headers, jsonType)...)
 	require.Equal(k, http.StatusCreated, status, text)
 	var opened wire.SessionOpened
 	require.NoError(k, json.Unmarshal([]byte(text), &opened))

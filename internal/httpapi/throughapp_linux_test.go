@@ -40,13 +40,15 @@ func (r *recorder) take() []string {
 	return asked
 }
 
-func (r *recorder) Identify(auth.Credentials) (auth.Principal, error) {
+var ann = &auth.Grant{Subject: "ann"}
+
+func (r *recorder) Identify(auth.Credentials) (*auth.Grant, error) {
 	r.note("identify")
-	return auth.Principal{Name: "ann"}, nil
+	return ann, nil
 }
 
-func (r *recorder) Allow(p auth.Principal, a auth.Action, topic string) error {
-	r.note(p.Name, string(a), topic)
+func (r *recorder) Allow(p *auth.Grant, a auth.Right, topic string) error {
+	r.note(p.Subject, string(a), topic)
 	return nil
 }
 
@@ -61,7 +63,7 @@ var asks = map[string]struct {
 	"GET /v1/topics/{topic}":           {want: []string{"ann subscribe a"}},
 	"DELETE /v1/topics/{topic}":        {want: []string{"ann delete a"}},
 	"POST /v1/topics/{topic}/messages": {body: "1", want: []string{"ann publish a"}},
-	"GET /v1/topics/{topic}/messages":  {want: []string{"ann subscribe a"}},
+	"GET /v1/topics/{topic}/messages":  {want: []string{"ann history a"}},
 	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, want: []string{"ann publish a", "ann publish b"}},
 	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, want: []string{"ann subscribe a", "ann subscribe b"}},
 	"GET /v1/sessions/{id}":            {},
@@ -204,6 +206,7 @@ var commandAsks = map[string]struct {
 	"publish":     {item("b", "1"), []string{"ann publish b"}},
 	"ack":         {0, nil},
 	"ping":        {true, nil},
+	"auth":        {"a token", []string{"identify"}},
 }
 
 // The app checks and counts every command on every two-way connection. It authenticates

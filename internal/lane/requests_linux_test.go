@@ -19,7 +19,7 @@ type refusing struct {
 	hold time.Duration
 }
 
-func (r refusing) Allow(auth.Principal, auth.Action, string) error {
+func (r refusing) Allow(*auth.Grant, auth.Right, string) error {
 	return &limit.Refusal{Problem: wire.NewProblem(wire.CodeLimited, "come later", "too often"), Hold: r.hold}
 }
 

@@ -59,7 +59,7 @@ type change struct {
 	search    *broker.Search
 	fresh     []*subscription
 	joined    map[string]bool // topics of fresh
-	notices   []*subscription // of new patterns that have a gap to announce
+	notices   []notice        // of new patterns that have a gap to announce
 	positions []wire.Position // by index in add
 	matched   []wire.Position // of topics that were joined only for a pattern
 }
@@ -338,7 +338,7 @@ func (c *change) commitLocked() {
 		sub.joined.Pin(false)
 		sub.settleLocked()
 	}
-	s.notices = slices.DeleteFunc(append(s.notices, c.notices...), func(n *subscription) bool { return n.dropped })
+	s.notices = slices.DeleteFunc(append(s.notices, c.notices...), func(n notice) bool { return n.sub.dropped })
 	s.adoptLocked(c.fresh...)
 }
 

@@ -114,7 +114,7 @@ func (c *change) followLocked(p *pattern, start wire.Start) error {
 		if restarted || b.ForgottenSince(given, c.had, c.search) {
 			p.notice.sentTo, p.notice.ackedTo = given, given
 			p.notice.cursor, p.notice.behind = min(given.Offset, now.Offset), true
-			c.notices = append(c.notices, &p.notice)
+			c.notices = append(c.notices, notice{sub: &p.notice})
 		}
 	}
 	p.notice.joined = b.Detached(now, restarted)

@@ -64,13 +64,16 @@ type Client interface{ Left() bool }
 // A poll that begins replaces the session's poll, if any. Of two polls, the one whose
 // request arrived later wins, unless its client has left. A poll that loses to the present
 // one gets the problem poll_replaced, or context.Canceled if its client has left. Other
-// errors are stale_ack and ack_beyond_sent, which change nothing, and the problem with
-// which the session ended.
+// errors are stale_ack, ack_beyond_sent and token_expired, which change nothing, and the
+// problem with which the session ended.
 func (p *Poll) Begin(s *Session, ack uint64, acking Acking, a Arrival, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended != nil {
+	switch {
+	case s.ended != nil:
 		return s.ended
+	case s.grant.Load().HasExpired(now):
+		return expiredProblem
 	}
 	if a.At.IsZero() {
 		a.At = now

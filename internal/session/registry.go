@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -69,8 +70,9 @@ const idBytes = 16
 // An Opening says how a session begins.
 type Opening struct {
 	Topics []wire.Start
-	Ack    bool   // keep what was sent until the client acks it
-	NoEcho string // do not send messages of the client of this name; empty: send all
+	Grant  *auth.Grant // of the client; nil: of an anonymous one
+	Ack    bool        // keep what was sent until the client acks it
+	NoEcho string      // do not send messages of the client of this name; empty: send all
 }
 
 // Open waits for a slot and opens a session. It returns positions as Change does. The
@@ -190,6 +192,7 @@ const (
 	endedDraining = "draining"
 	endedSlow     = "slow"   // it fell behind on a topic with the policy disconnect
 	endedTopics   = "topics" // its patterns match more topics than a session may have
+	endedRevoked  = "revoked"
 )
 
 var (

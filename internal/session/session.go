@@ -6,6 +6,7 @@
 package session
 
 import (
+	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -39,6 +41,8 @@ type Session struct {
 	opened    time.Time // immutable
 	registry  *Registry // immutable
 
+	grant atomic.Pointer[auth.Grant] // see Renew
+
 	// queue is filled under mu by fan-outs, and drained by the poll that holds reading.
 	// Never closed. Made under mu by the poll that holds reading or while nobody reads.
 	queue chan queued
@@ -58,7 +62,7 @@ type Session struct {
 	counted  int        // bytes of queue and unacked in the memory account
 	subs     map[string]*subscription
 	patterns map[string]*pattern // by name; nil: none
-	notices  []*subscription     // of patterns that have a gap to announce; go before topics
+	notices  []notice            // gaps to announce before all other frames
 	behind   []*subscription     // those that catch up, in turns
 	poll     *Poll               // the newest, until it ends
 	parked   *Poll               // poll, while its outlet takes frames: then queue and behind are empty, or its window is full
@@ -71,11 +75,13 @@ type Session struct {
 }
 
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
-	return &Session{
+	s := &Session{
 		id: id, acks: o.Ack, noEcho: strings.Clone(o.NoEcho), registry: r, opened: now,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 	}
+	s.grant.Store(cmp.Or(o.Grant, auth.Anyone))
+	return s
 }
 
 // ID returns the session's id, a capability: never log it. An ephemeral session has none.
@@ -129,11 +135,25 @@ func (s *Session) unsubscribeLocked() {
 	}
 }
 
-// visit times out the parked poll if it is due. It returns when the session must be
-// visited again, and whether it had no poll for the inactivity timeout.
+// visit times out the parked poll if it is due, and ends the poll of an expired grant. It
+// returns when the session must be visited again, and whether it had no poll for the
+// inactivity timeout.
 func (s *Session) visit(now time.Time) (next time.Time, idle bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	next, idle = s.visitLocked(now)
+	switch g := s.grant.Load(); {
+	case !g.HasExpired(now):
+		if !g.Expires.IsZero() && g.Expires.Before(next) {
+			next = g.Expires
+		}
+	case s.poll != nil:
+		s.poll.stopLocked(expiredProblem)
+	}
+	return next, idle
+}
+
+func (s *Session) visitLocked(now time.Time) (next time.Time, idle bool) {
 	if s.parked != nil && s.due <= now.Sub(s.opened) {
 		s.handOverLocked(nil, now)
 	}

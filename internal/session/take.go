@@ -188,12 +188,25 @@ func (s *Session) unackedFrameLocked(i int, now time.Time) *frame.Frame {
 	return frame.NewGap(*u.gap)
 }
 
-// announce takes the gaps of patterns. They go before all frames of their topics.
+// A notice is a gap to announce.
+type notice struct {
+	sub *subscription
+	gap *wire.Gap // nil: what the subscription reads
+}
+
+// announce takes the notices. The gaps of patterns go before all frames of their topics.
 func (c *collector) announce() {
 	s := c.poll.session
 	for len(s.notices) > 0 && c.limit.Frames > 0 {
-		c.read(s.notices[0], 1)
-		s.notices[0].behind = false
+		if n := s.notices[0]; n.gap != nil {
+			f := frame.NewGap(*n.gap)
+			c.limit.Take(f, true)
+			c.poll.noteSentLocked(n.sub, f)
+			c.frames = append(c.frames, f)
+		} else {
+			c.read(n.sub, 1)
+			n.sub.behind = false
+		}
 		s.notices = slices.Delete(s.notices, 0, 1)
 	}
 }

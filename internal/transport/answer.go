@@ -78,7 +78,7 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 	}
 	a.lead = nil
 	if hello != nil {
-		hello.Limits = &cfg.limits
+		hello.Limits, hello.ExpiresMS = &cfg.limits, s.Grant().ExpiresMS(now)
 		a.lead = a.events.edge(a.format, wire.Content{Hello: hello})
 	}
 	a.until = a.begin + cfg.PollTimeout

@@ -26,6 +26,7 @@ type SessionOpened struct {
 	Session   string     `json:"session"`
 	Ack       bool       `json:"ack"`
 	Positions []Position `json:"positions"`
+	ExpiresMS int64      `json:"expires_ms,omitempty"` // until the credentials expire; 0: they do not
 	Limits    Limits     `json:"limits"`
 }
 
@@ -40,6 +41,7 @@ type ChangeRequest struct {
 // that order, then of each topic that a new pattern matches.
 type SessionChanged struct {
 	Positions []Position `json:"positions"`
+	ExpiresMS int64      `json:"expires_ms,omitempty"` // as in SessionOpened
 }
 
 // PublishItem is one message in the body of POST /v1/messages: Data, any JSON value,
@@ -121,6 +123,7 @@ type Command struct {
 	Publish     *PublishItem `json:"publish,omitempty"`
 	Ack         *uint64      `json:"ack,omitempty"` // frames of the session that the client has received
 	Ping        bool         `json:"ping,omitempty"`
+	Auth        string       `json:"auth,omitempty"` // a new token of the same principal; never log it
 }
 
 // A ConnectRequest opens a WebSocket or TCP connection: with its own session, which may
@@ -131,8 +134,10 @@ type ConnectRequest struct {
 	Client string  `json:"client,omitempty"` // as in OpenRequest
 	Echo   *bool   `json:"echo,omitempty"`
 
-	Session string  `json:"session,omitempty"` // replaces all other members
+	Session string  `json:"session,omitempty"` // replaces all other members but auth
 	Ack     *uint64 `json:"ack,omitempty"`     // frames of it that the client has received; required if the session acks
+
+	Auth string `json:"auth,omitempty"` // a token, on TCP; never log it
 }
 
 // HookPublish is the type of the request to an application before a message is published.

@@ -67,8 +67,11 @@ type Gap struct {
 
 // String says in a sentence what is missing.
 func (g Gap) String() string {
-	if g.Reason == GapRestarted {
+	switch g.Reason {
+	case GapRestarted:
 		return fmt.Sprintf("the server restarted; messages after %s may be missing", g.After)
+	case GapForbidden:
+		return fmt.Sprintf("the new token does not permit to subscribe to %s; no message after %s is sent", g.Topic, g.After)
 	}
 	return fmt.Sprintf("the messages after %s up to %s are lost", g.After, g.Position)
 }
@@ -84,11 +87,12 @@ const (
 	GapConflated GapReason = "conflated" // replaced by newer messages with the same key
 	GapRestarted GapReason = "restarted" // the server restarted: the position is of another epoch, or ahead of the topic
 	GapDeleted   GapReason = "deleted"   // the topic's history was emptied
+	GapForbidden GapReason = "forbidden" // the subscription has ended: the new token lacks the right
 )
 
 // GapReasons returns every reason, for metrics and tests.
 func GapReasons() []GapReason {
-	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted}
+	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted, GapForbidden}
 }
 
 // check returns an error for a gap that contradicts itself, or a position that is null in a
@@ -120,6 +124,7 @@ func (g *Gap) check() error {
 type Hello struct {
 	Positions []Position `json:"positions"`
 	Session   string     `json:"session,omitempty"`
+	ExpiresMS int64      `json:"expires_ms,omitempty"` // until the credentials expire; 0: they do not
 	Limits    *Limits    `json:"limits,omitempty"`
 }
 
@@ -155,6 +160,7 @@ type Reply struct {
 	Ref       *uint64    `json:"ref,omitempty"` // that of the command; omitted if it had none
 	Positions []Position `json:"positions,omitempty"`
 	Position  *Position  `json:"position,omitempty"`
-	Time      int64      `json:"time,omitempty"` // Unix milliseconds; with Position
+	Time      int64      `json:"time,omitempty"`       // Unix milliseconds; with Position
+	ExpiresMS int64      `json:"expires_ms,omitempty"` // to an auth: until the token expires
 	Problem   *Problem   `json:"problem,omitempty"`
 }

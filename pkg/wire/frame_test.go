@@ -26,8 +26,11 @@ func TestGapRoundTrip(t *testing.T) {
 func TestAGapSaysWhatIsMissing(t *testing.T) {
 	for _, reason := range GapReasons() {
 		want := "the messages after a.b@k2:9 up to a.b@k3:19 are lost"
-		if reason == GapRestarted {
+		switch reason {
+		case GapRestarted:
 			want = "the server restarted; messages after a.b@k2:9 may be missing"
+		case GapForbidden:
+			want = "the new token does not permit to subscribe to a.b; no message after a.b@k2:9 is sent"
 		}
 		require.Equal(t, want, fmt.Sprint(someGap(reason)))
 	}

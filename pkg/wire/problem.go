@@ -36,6 +36,7 @@ const (
 	CodeTooManySubscriptions Code = "too_many_subscriptions" // the session would have more topics than allowed
 	CodeReservedTopic        Code = "reserved_topic"         // the topic belongs to the daemon
 	CodeUnauthorized         Code = "unauthorized"           // the request does not identify its sender
+	CodeTokenExpired         Code = "token_expired"          // the token has expired; send a new one
 	CodeForbidden            Code = "forbidden"              // the principal may not do this
 	CodeNotFound             Code = "not_found"              // no such path
 	CodeTopicUnknown         Code = "topic_unknown"          // the topic does not exist now
@@ -64,6 +65,7 @@ var statuses = map[Code]int{
 	CodeTooManySubscriptions: http.StatusBadRequest,
 	CodeReservedTopic:        http.StatusForbidden,
 	CodeUnauthorized:         http.StatusUnauthorized,
+	CodeTokenExpired:         http.StatusUnauthorized,
 	CodeForbidden:            http.StatusForbidden,
 	CodeNotFound:             http.StatusNotFound,
 	CodeTopicUnknown:         http.StatusNotFound,

@@ -1,0 +1,192 @@
+package auth
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-jose/go-jose/v4/json"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A Right is what a principal may do with a topic.
+type Right string
+
+// The rights.
+const (
+	Subscribe Right = "subscribe" // receive, from any position that the history holds
+	Publish   Right = "publish"
+	History   Right = "history"  // read the history without a subscription
+	Presence  Right = "presence" // learn who is subscribed
+	Delete    Right = "delete"   // delete the history
+)
+
+// AllRights returns every right.
+func AllRights() []Right { return []Right{Subscribe, Publish, History, Presence, Delete} }
+
+// verb completes "may not …" before a topic.
+func (r Right) verb() string {
+	switch r {
+	case Subscribe:
+		return "subscribe to"
+	case Publish:
+		return "publish to"
+	case History:
+		return "read the history of"
+	case Presence:
+		return "see who is on"
+	}
+	return "delete the history of"
+}
+
+// Rights are what a principal may do with which topics. Entries only grant, so their order
+// does not matter. The zero value grants nothing. Rights are immutable.
+type Rights struct{ entries []entry }
+
+// An entry grants each of its rights on each of its topics.
+type entry struct {
+	topics []string // names and patterns
+	allow  []Right
+}
+
+// Bounds of rights. They bound the time of a check.
+const (
+	maxEntries = 64
+	maxNames   = 256 // of all entries together
+)
+
+// ParseRights reads rights from JSON, the claim "pubsub" of a token:
+//
+//	[{"topics": ["chat.42", "prices.>", "inbox.$sub"], "allow": ["subscribe", "publish"]}]
+//
+// The token $sub in a topic stands for the subject. If the subject is not one valid token of
+// a topic, an entry that has $sub grants nothing. ParseRights refuses unknown rights,
+// unknown members and members that appear twice.
+func ParseRights(text []byte, subject string) (Rights, error) {
+	var members []map[string][]string
+	dec := json.NewDecoder(bytes.NewReader(text)) // refuses members that appear twice
+	if err := dec.Decode(&members); err != nil {
+		return Rights{}, fmt.Errorf(`rights must be a list such as [{"topics":["chat.>"],"allow":["subscribe"]}]: %s`, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return Rights{}, errors.New("rights must be one JSON list; something follows it")
+	}
+	if len(members) > maxEntries {
+		return Rights{}, fmt.Errorf("rights may have at most %d entries; got %d: use patterns", maxEntries, len(members))
+	}
+	var entries []entry
+	names := 0
+	for i, m := range members {
+		e, err := entryOf(m)
+		if err != nil {
+			return Rights{}, fmt.Errorf("entry %d of the rights: %w", i+1, err)
+		}
+		if names += len(e.topics); names > maxNames {
+			return Rights{}, fmt.Errorf("rights may name at most %d topics: use patterns", maxNames)
+		}
+		if e.resolve(subject) {
+			entries = append(entries, e)
+		}
+	}
+	return Rights{entries}, nil
+}
+
+// entryOf reads an entry from its members.
+func entryOf(members map[string][]string) (e entry, err error) {
+	for name, values := range members {
+		switch name {
+		case "topics":
+			e.topics = values
+		case "allow":
+			for _, value := range values {
+				e.allow = append(e.allow, Right(value))
+			}
+		default:
+			return e, fmt.Errorf("member %s is not known: an entry has topics and allow", wire.Quote(name))
+		}
+	}
+	return e, e.check()
+}
+
+// placeholder stands for the subject in a topic.
+const placeholder = "$sub"
+
+func (e *entry) check() error {
+	if len(e.topics) == 0 || len(e.allow) == 0 {
+		return errors.New("topics and allow must each have at least one element")
+	}
+	for _, r := range e.allow {
+		if !slices.Contains(AllRights(), r) {
+			return fmt.Errorf("%s is not a right; the rights are %v", wire.Quote(r), AllRights())
+		}
+	}
+	for _, name := range e.topics {
+		if err := wire.CheckPattern(substitute(name, "x")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve puts the subject into the entry's topics. It returns false if the entry grants
+// nothing.
+func (e *entry) resolve(subject string) bool {
+	for i, name := range e.topics {
+		resolved := substitute(name, subject)
+		if resolved != name && !isToken(subject) || wire.CheckPattern(resolved) != nil {
+			return false
+		}
+		e.topics[i] = resolved
+	}
+	return true
+}
+
+// substitute returns the name with the subject as each token that is the placeholder.
+func substitute(name, subject string) string {
+	if !strings.Contains(name, placeholder) {
+		return name
+	}
+	tokens := strings.Split(name, ".")
+	for i := range tokens {
+		if tokens[i] == placeholder {
+			tokens[i] = subject
+		}
+	}
+	return strings.Join(tokens, ".")
+}
+
+// isToken reports whether s is one token of a topic.
+func isToken(s string) bool { return !strings.Contains(s, ".") && wire.CheckTopic(s) == nil }
+
+// Allow reports whether the rights include r on a topic. A pattern must be covered by one
+// name in one entry: several that together match all of its topics are not enough.
+func (rs Rights) Allow(r Right, name string) bool {
+	return slices.ContainsFunc(rs.entries, func(e entry) bool {
+		return slices.Contains(e.allow, r) && slices.ContainsFunc(e.topics, func(by string) bool { return covers(by, name) })
+	})
+}
+
+// covers reports whether a pattern or topic matches every topic that name matches, which is
+// a topic or another pattern.
+func covers(by, name string) bool {
+	if wire.ReservedTopic(name) && !wire.ReservedTopic(by) {
+		return false // a wildcard does not match the daemon's own topics
+	}
+	for {
+		b, restOfBy, moreBy := strings.Cut(by, ".")
+		n, restOfName, moreName := strings.Cut(name, ".")
+		switch {
+		case b == ">":
+			return true
+		case b != n && (b != "*" || n == ">"):
+			return false
+		case !moreBy || !moreName:
+			return moreBy == moreName
+		}
+		by, name = restOfBy, restOfName
+	}
+}

@@ -1,0 +1,121 @@
+package session
+
+import (
+	"slices"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Grant returns what the session's client may do. It may have expired: then the session
+// begins no poll until Renew.
+func (s *Session) Grant() *auth.Grant { return s.grant.Load() }
+
+var (
+	expiredProblem = wire.NewProblem(wire.CodeTokenExpired, "renew the session with PATCH and a new token, and then poll again",
+		"the token of the session has expired")
+	revokedProblem = wire.NewProblem(wire.CodeSessionEnded, "get a new token, and open a session from your positions",
+		"the credentials of the session were revoked")
+	revokedWithoutSession = wire.NewProblem(wire.CodeUnauthorized, "get a new token", "the credentials were revoked")
+)
+
+// Renew gives the session another grant of the same principal, if that renews the one it
+// has. A subscription for which allowed returns false ends: its client gets a gap,
+// forbidden. The error is the problem with which the session ended.
+func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return s.ended
+	}
+	if !g.Renews(s.grant.Load()) {
+		return nil
+	}
+	s.grant.Store(g)
+	if !g.Expires.IsZero() {
+		s.registry.sessions.visitBy(s, g.Expires)
+	}
+	for name, p := range s.patterns {
+		if !allowed(name) {
+			s.forbidPatternLocked(p)
+		}
+	}
+	for topic, sub := range s.subs {
+		if sub.named && !allowed(topic) {
+			s.forbidTopicLocked(sub, true)
+		}
+	}
+	if most := s.config().Subscriptions; len(s.notices) > most {
+		s.endLocked(wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and poll between renewals",
+			"renewals ended more than %d subscriptions that the client has not learnt of", most), endedTopics)
+	}
+	s.wakeLocked()
+	if s.ended != nil {
+		return s.ended
+	}
+	return nil
+}
+
+// forbidPatternLocked ends the subscription to a pattern, and those to topics that only the
+// pattern matches.
+func (s *Session) forbidPatternLocked(p *pattern) {
+	p.dropLocked()
+	delete(s.patterns, p.name)
+	for topic, sub := range s.subs {
+		if !sub.named && !s.matchesLocked(topic) {
+			s.forbidTopicLocked(sub, false)
+		}
+	}
+	s.notices = slices.DeleteFunc(s.notices, func(n notice) bool { return n.sub == &p.notice })
+	s.noticeLocked(p.notice.ackedTo, s.registry.broker.PatternPosition(p.name))
+}
+
+// matchesLocked reports whether one of the session's patterns matches a topic.
+func (s *Session) matchesLocked(topic string) bool {
+	for name := range s.patterns {
+		if wire.Matches(name, topic) {
+			return true
+		}
+	}
+	return false
+}
+
+// forbidTopicLocked ends a subscription. Messages that are not acked are not sent again.
+func (s *Session) forbidTopicLocked(sub *subscription, announce bool) {
+	topic := sub.joined.Topic()
+	for i := range s.unacked {
+		if u := &s.unacked[i]; u.sub == sub && u.gap == nil {
+			s.loseLocked(i)
+			u.gap.Reason = wire.GapForbidden
+		}
+	}
+	s.dropTopicLocked(topic)
+	if announce {
+		s.noticeLocked(sub.sentTo, wire.Position{Topic: topic, Epoch: sub.epoch, Offset: sub.last})
+	}
+}
+
+// noticeLocked announces a gap, forbidden, between two positions of one name.
+func (s *Session) noticeLocked(had, at wire.Position) {
+	ended := &subscription{
+		session: s, joined: s.registry.broker.Detached(at, false), named: true,
+		epoch: at.Epoch, cursor: at.Offset, last: at.Offset, sentTo: had, ackedTo: had,
+	}
+	s.notices = append(s.notices, notice{ended, &wire.Gap{Topic: at.Topic, Reason: wire.GapForbidden, After: had, Position: at}})
+}
+
+// EndRevoked ends the sessions whose grants are revoked, and returns how many.
+func (r *Registry) EndRevoked(revoked func(*auth.Grant) bool) (ended int) {
+	r.sessions.each(func(s *Session) {
+		if !revoked(s.grant.Load()) {
+			return
+		}
+		why := revokedProblem
+		if s.ephemeral {
+			why = revokedWithoutSession
+		}
+		r.end(s, why, endedRevoked)
+		ended++
+	})
+	return ended
+}
