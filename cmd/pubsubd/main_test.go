@@ -265,7 +265,7 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.public, "http://"))
 	require.NoError(t, err)
 	defer conn.Close()
-	fmt.Fprint(conn, "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+	fmt.Fprint(conn, "POST /v1/topics/a/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
 	continues := make([]byte, len("HTTP/1.1 100"))
 	_, err = io.ReadFull(conn, continues)
 	require.NoError(t, err)

@@ -84,7 +84,7 @@ func (s *served) stream(topic string) (net.Conn, *wire.Decoder) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.public, "http://"))
 	require.NoError(s, err)
 	require.NoError(s, conn.(*net.TCPConn).SetReadBuffer(4096))
-	fmt.Fprintf(conn, "GET /v1/sessions/%s/poll?ack=0&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n", opened.Session)
+	fmt.Fprintf(conn, "GET /v1/sessions/%s/poll?ack=0&mode=stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", opened.Session)
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(s, err)
 	require.Equal(s, http.StatusOK, resp.StatusCode)
@@ -133,7 +133,7 @@ func newPublisher(t *testing.T, s *served) *publisher {
 func (p *publisher) publish(topic string, n int) time.Duration {
 	p.Helper()
 	body := `"` + strings.Repeat("x", 200) + `"`
-	request := fmt.Appendf(nil, "POST /v1/topics/%s/messages HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", topic, len(body), body)
+	request := fmt.Appendf(nil, "POST /v1/topics/%s/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", topic, len(body), body)
 	begun := time.Now()
 	for range n {
 		_, err := p.conn.Write(request)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -52,21 +53,21 @@ func isLoopback(address string) bool {
 // maxOrigins bounds the origins. Every second, pubsubd makes headers of answers for each.
 const maxOrigins = 100
 
-// everyOrigin stands for all origins.
-const everyOrigin = "*"
+// every stands for all origins, or for all names of hosts.
+const every = "*"
 
-// origins is a list of origins, or everyOrigin alone.
+// origins is a list of origins, or every alone.
 func origins(to *[]string) *field {
 	return list[string]{
 		kind: "origins", most: maxOrigins,
 		allowed: fmt.Sprintf("origins as browsers send them, such as https://app.example or http://localhost:3000 "+
-			"(lower case, without a path, a slash at the end or the scheme's default port), at most %d, separated by commas; or %s alone for every origin", maxOrigins, everyOrigin),
+			"(lower case, without a path, a slash at the end or the scheme's default port), at most %d, separated by commas; or %s alone for every origin", maxOrigins, every),
 		parse: asIs, format: strings.Clone,
 		check: func(origin string, alone bool) error {
 			switch {
-			case origin == everyOrigin && !alone:
-				return fmt.Errorf("%q must stand alone", everyOrigin)
-			case origin != everyOrigin && !isOrigin(origin):
+			case origin == every && !alone:
+				return fmt.Errorf("%q must stand alone", every)
+			case origin != every && !isOrigin(origin):
 				return fmt.Errorf("%q is not an origin", origin)
 			}
 			return nil
@@ -100,6 +101,52 @@ func isOriginHost(host string) bool {
 func isOriginPort(scheme, port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && strconv.FormatUint(n, 10) == port && scheme+port != "http80" && scheme+port != "https443"
+}
+
+// maxHosts bounds the names of hosts.
+const maxHosts = 100
+
+// hosts is a list of DNS names and patterns of them, or every alone.
+func hosts(to *[]string) *field {
+	return list[string]{
+		kind: "names", most: maxHosts,
+		allowed: fmt.Sprintf("DNS names such as app.example (lower case, without a scheme or a port), or *.app.example for all names with one label more, "+
+			"at most %d, separated by commas; or %s alone for every name", maxHosts, every),
+		parse: asIs, format: strings.Clone,
+		check: func(name string, alone bool) error {
+			switch {
+			case name == every && !alone:
+				return fmt.Errorf("%q must stand alone", every)
+			case name != every && !isDNSName(strings.TrimPrefix(name, "*.")):
+				return fmt.Errorf("%q is not a name", name)
+			}
+			return nil
+		},
+	}.field(to)
+}
+
+// isDNSName reports whether s is a DNS name in lower case without a dot at the end (RFC 1035,
+// section 2.3.4).
+func isDNSName(s string) bool {
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+	}
+	return len(s) <= 253 && isOriginHost(s)
+}
+
+// AcceptsEveryHost reports whether clients may address the public listener, and operators
+// the admin listener, under every name if Hosts is empty.
+//
+// Only a page of the web can be rebound to another address, and only a listener on loopback
+// serves nobody but the users of one machine. There the names that a page can have are
+// refused. A listener that other machines reach has names that the daemon cannot know. TLS
+// needs no list: no authority signs another server's name for the daemon. If pages of every
+// origin are allowed, rebinding gives a page nothing.
+func (c Config) AcceptsEveryHost() (public, admin bool) {
+	open := c.TLS.On() || slices.Contains(c.Origins, every)
+	return open || !isLoopback(c.Listen.Public), !isLoopback(c.Listen.Admin)
 }
 
 // maxProxies bounds the proxies. pubsubd searches the list for each connection.

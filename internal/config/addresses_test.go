@@ -141,6 +141,44 @@ func TestOriginsAreBounded(t *testing.T) {
 	require.ErrorContains(t, err, "101 are too many")
 }
 
+func TestHostsAreNames(t *testing.T) {
+	var list []string
+	f := hosts(&list)
+	for _, text := range []string{"", "app.example", "app.example, *.app.example", "pubsubd", "xn--bcher-kva.de", "a_b.c-d.example", "*"} {
+		require.NoError(t, f.set(text), text)
+	}
+	require.Equal(t, []string{"*"}, list)
+	for _, text := range []string{
+		"App.example", "app.example:8080", "http://app.example", "app.example.", "app..example", ".app.example", "*.", "a.*.example", "*app.example", "*,app.example", "app example",
+		"bücher.de", "app.example/", "[::1]", strings.Repeat("a", 64) + ".example", strings.Repeat("a.", 127) + "b", "a,a",
+	} {
+		require.Error(t, f.set(text), "%q", text)
+	}
+}
+
+// A page can be rebound only to a listener without a certificate, and gains by that only on
+// loopback, where nobody else connects, and if not every page may do the same.
+func TestWhereAnEmptyListOfHostsAcceptsEveryName(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change        func(c *Config)
+		public, admin bool
+	}{
+		"default":          {func(*Config) {}, false, false},
+		"localhost":        {func(c *Config) { c.Listen.Public, c.Listen.Admin = "localhost:1", "[::1]:2" }, false, false},
+		"TLS":              {func(c *Config) { c.TLS = TLS{Cert: "c", Key: "k"} }, true, false},
+		"every origin":     {func(c *Config) { c.Origins = []string{"*"} }, true, false},
+		"some origins":     {func(c *Config) { c.Origins = []string{"https://app.example"} }, false, false},
+		"public elsewhere": {func(c *Config) { c.Listen.Public = ":8080" }, true, false},
+		"admin elsewhere":  {func(c *Config) { c.Listen.Admin = "10.0.0.1:8081" }, false, true},
+	} {
+		c := Default()
+		tt.change(&c)
+		public, admin := c.AcceptsEveryHost()
+		require.Equal(t, tt.public, public, name)
+		require.Equal(t, tt.admin, admin, name)
+	}
+}
+
 func TestProxiesAreAddressesOrNetworks(t *testing.T) {
 	var list []netip.Prefix
 	f := proxies(&list)

@@ -49,6 +49,11 @@ type Config struct {
 	// them, such as https://app.example; or "*" alone for every origin. Default none.
 	Origins []string
 
+	// Hosts are the names under which the daemon may be addressed, besides IP addresses and
+	// localhost: DNS names, *.name for all names with one label more, or "*" alone for every
+	// name. Default none; see AcceptsEveryHost.
+	Hosts []string
+
 	// MessageBytes is the largest payload of a message. Default 64 KiB.
 	MessageBytes int
 

@@ -39,6 +39,7 @@ func settings(c *Config) []setting {
 		{"tls.key", restart(path(&c.TLS.Key)), "file with the private key of tls.cert, in PEM; a reload reads the file again"},
 		{"http2.cleartext", restart(truth(&c.HTTP2.Cleartext)), "without tls.cert, also accept HTTP/2 with prior knowledge (h2c), for proxies that are configured to speak it"},
 		{"insecure", restart(truth(&c.Insecure)), "serve everyone who can connect, also from other machines, without authorisation"},
+		{"hosts", hosts(&c.Hosts), "names under which clients and operators may address the daemon, besides IP addresses and localhost; with an empty list, loopback listeners without TLS accept no other name (unless cors.origins is *), and other listeners accept every name; in the file, put * in quotes"},
 		{"cors.origins", restart(origins(&c.Origins)), "other origins whose pages may use the daemon; in the file, put * in quotes"},
 		{"log.level", word(&c.Log.Level, "info", "debug", "warn", "error"), "lowest level of log entries: debug, info, warn or error"},
 		{"log.format", restart(word(&c.Log.Format, "json", "console")), "format of log entries: json or console"},

@@ -1,5 +1,6 @@
-// Package cors decides which pages of other origins may use the daemon, and sets the
-// headers for their browsers (Fetch standard, section "CORS protocol").
+// Package cors decides which pages of other origins may use the daemon, under which names
+// it may be addressed, and sets the headers for browsers (Fetch standard, section "CORS
+// protocol").
 package cors
 
 import (

@@ -8,20 +8,22 @@ import (
 	"go.uber.org/zap"
 )
 
-// refusals logs each refused origin once a minute. A page sees only the browser's generic
-// error, so the operator has to be told. All methods may be called concurrently.
+// refusals logs each refused origin, or name in Host, once a minute. A page sees only the
+// browser's generic error, so the operator has to be told. All methods may be called
+// concurrently.
 type refusals struct {
 	log *zap.Logger
 
 	mu     sync.Mutex           // guards logged
-	logged map[string]time.Time // when each origin was logged; at most maxRefused
+	logged map[string]time.Time // when each was logged; at most maxRefused
 }
 
 const (
-	// refusedEvery is how often the same origin is logged.
+	// refusedEvery is how often the same origin or name is logged.
 	refusedEvery = time.Minute
 
-	// maxRefused bounds the origins that are logged in a minute: any client can send any.
+	// maxRefused bounds the origins, and the names, that are logged in a minute: any client
+	// can send any.
 	maxRefused = 100
 
 	// maxOriginBytes is enough for a scheme, a DNS name of 253 bytes, and a port.
@@ -44,11 +46,11 @@ func (r *refusals) add(origin string, now time.Time) {
 	r.log.Warn(why, zap.String("origin", origin))
 }
 
-// isDue reports whether to log an origin, and notes that it was logged.
-func (r *refusals) isDue(origin string, now time.Time) bool {
+// isDue reports whether to log an origin or a name, and notes that it was logged.
+func (r *refusals) isDue(text string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if at, ok := r.logged[origin]; ok && now.Sub(at) < refusedEvery {
+	if at, ok := r.logged[text]; ok && now.Sub(at) < refusedEvery {
 		return false
 	}
 	if len(r.logged) >= maxRefused {
@@ -61,7 +63,7 @@ func (r *refusals) isDue(origin string, now time.Time) bool {
 			return false
 		}
 	}
-	r.logged[origin] = now
+	r.logged[text] = now
 	return true
 }
 

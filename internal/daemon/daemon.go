@@ -20,6 +20,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
 	"github.com/pubsubd/pubsubd/internal/lane"
@@ -59,6 +60,7 @@ type Daemon struct {
 	tcpListener                 *listen.Listener // nil: none
 	tcp                         *transport.Port
 	certificate                 *listen.Certificate // nil without TLS
+	hosts, adminHosts           *cors.Hosts         // of the public and of the admin listener
 
 	// The hook has its own gate: a slow application takes no slots from publishes without a
 	// hook.
@@ -107,6 +109,8 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		level:       level, reloaded: make(chan struct{}, 1),
 	}
 	d.inForce.Store(&cfg)
+	isOpen, isAdminOpen := cfg.AcceptsEveryHost()
+	d.hosts, d.adminHosts = cors.NewHosts(cfg.Hosts, isOpen, log), cors.NewHosts(cfg.Hosts, isAdminOpen, log)
 	d.hook = hook.NewPublishes(hookConfig(cfg), d.hookCalls, m, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
@@ -122,6 +126,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		App: d.app, Limiter: limiter, Polls: d.polls, Metrics: m,
 		Way:     lane.Way(cfg.Lane),
 		Origins: cfg.Origins,
+		Hosts:   d.hosts,
 		Log:     log,
 	})
 	d.tcp = transport.NewPort(d.api.Lane)
@@ -129,7 +134,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.public.ConnContext, d.public.ConnState = listen.NewContext, listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
-	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.level))
+	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.adminHosts, d.level))
 	return d, nil
 }
 

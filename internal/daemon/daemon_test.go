@@ -63,6 +63,7 @@ func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *D
 	cfg := config.Default()
 	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 	cfg.DrainWindow = 2 * time.Second
+	cfg.Hosts = []string{"h", sceneHost}
 	if change != nil {
 		change(&cfg)
 	}

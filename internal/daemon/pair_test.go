@@ -99,6 +99,7 @@ func startSide(t testing.TB, lane string, origins ...string) *side {
 	cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
 	cfg.Lane = lane
 	cfg.Origins = origins
+	cfg.Hosts = []string{"h", sceneHost}
 	cfg.DrainWindow = 0
 	cfg.Transport.PollTimeout = sidePollTimeout
 	cfg.Transport.MaxOutputDelay = 20 * time.Millisecond

@@ -105,6 +105,8 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.hookCalls.Set(cfg.PublishHook.Calls, hookWaiting(d.limiter.Config()), d.limiter.Config().Wait)
 	d.hook.Reload(hookConfig(cfg))
 	d.sessions.Reload(cfg.Session)
+	d.hosts.Reload(cfg.Hosts)
+	d.adminHosts.Reload(cfg.Hosts)
 	limits := limitsOf(cfg, d.sessions.Config(), d.limiter.Config())
 	d.polls.Reload(cfg.Transport, limits)
 	d.app.Reload(limits)

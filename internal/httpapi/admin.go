@@ -10,18 +10,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // NewAdmin returns the handler of the admin listener: metrics, health, the list of
 // sessions, profiles and the log's level. ready returns why the daemon is not ready,
-// or "". logLevel answers GET with the level and lets PUT set it, as a
+// or "". hosts are the names under which operators may address it. logLevel answers GET with the level and lets PUT set it, as a
 // zap.AtomicLevel does.
-func NewAdmin(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, logLevel http.Handler) http.Handler {
+func NewAdmin(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, hosts *cors.Hosts, logLevel http.Handler) http.Handler {
 	router := adminRouter(metrics, sessions, ready, logLevel)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		closeIfFramedTwice(w, r)
+		if !hosts.Allow(r.Host) {
+			problem := wrongHost()
+			writeAdmin(w, problem.Status, wire.ProblemType, app.InJSON(problem))
+			return
+		}
 		router.ServeHTTP(w, r)
 	})
 }

@@ -17,7 +17,7 @@ import (
 
 // askAdmin sends a GET request to the admin listener of a daemon built from cfg.
 func askAdmin(cfg parts, path string) *httptest.ResponseRecorder {
-	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "draining" }, zap.NewAtomicLevel())
+	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "draining" }, everyHost(), zap.NewAtomicLevel())
 	w := httptest.NewRecorder()
 	admin.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w
@@ -70,7 +70,7 @@ func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 func TestTheAdminListenerClosesAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) {
 	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
-	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel())
+	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, everyHost(), zap.NewAtomicLevel())
 	r := httptest.NewRequest("GET", "/livez", nil)
 	r.TransferEncoding = []string{"chunked"}
 	w := httptest.NewRecorder()

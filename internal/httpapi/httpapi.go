@@ -39,6 +39,9 @@ type Config struct {
 	// Origins are the other origins whose pages may use the API; see cors.New.
 	Origins []string
 
+	// Hosts are the names under which clients may address the public listener.
+	Hosts *cors.Hosts
+
 	// Log gets the origins whose pages are refused.
 	Log *zap.Logger
 }
@@ -76,7 +79,7 @@ func New(cfg Config) *API {
 		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
 	})
 	a.Lane = lane.New(lane.Config{
-		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Way: a.Way,
+		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Hosts: a.Hosts, Way: a.Way,
 	})
 	return a
 }
@@ -142,11 +145,13 @@ func (a *API) handle(serve handler) http.Handler {
 	})
 }
 
-// serve answers preflight requests, and refuses changes by pages of other origins. Both
-// count as requests.
+// serve answers preflight requests, and refuses requests for another host and changes by
+// pages of other origins. All of these count as requests.
 func (a *API) serve(w *response, r *http.Request, serve handler) error {
 	c := app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: w.Who}
 	switch {
+	case !a.Hosts.Allow(r.Host):
+		return a.App.Reject(c, wrongHost())
 	case isPreflight(r):
 		if err := a.App.Reject(c, nil); err != nil {
 			return err

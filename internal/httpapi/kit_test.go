@@ -16,6 +16,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -66,9 +67,12 @@ type parts struct {
 func (p parts) newAPI() *API {
 	return New(Config{
 		App: app.New(p.Config), Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
-		Way: p.Lane, Origins: p.Origins, Log: p.Log,
+		Way: p.Lane, Origins: p.Origins, Hosts: everyHost(), Log: p.Log,
 	})
 }
+
+// everyHost allows every name in Host.
+func everyHost() *cors.Hosts { return cors.NewHosts([]string{cors.Every}, false, zap.NewNop()) }
 
 // silence is how long a WebSocket client may send nothing.
 func (p parts) silence() time.Duration { return 2*p.Polls.Config().Heartbeat + 10*time.Second }

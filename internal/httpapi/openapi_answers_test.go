@@ -36,7 +36,7 @@ func newReader(t *testing.T) *reader {
 	t.Cleanup(cfg.Broker.Close)
 	both := http.NewServeMux()
 	both.Handle("/v1/", cfg.newAPI())
-	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))
+	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, everyHost(), zap.NewAtomicLevel()))
 	doc := document(t)
 	for _, item := range doc.Paths.Map() {
 		item.Servers = nil // one server has the paths of both listeners

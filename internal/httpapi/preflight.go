@@ -31,6 +31,12 @@ func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	return a.writeNothing(w)
 }
 
+// wrongHost refuses a request whose Host names another server.
+func wrongHost() *wire.Problem {
+	return wire.NewProblem(wire.CodeWrongHost, "address the daemon by an IP address or a name of its setting hosts, or add this name there",
+		"the daemon does not serve the name in Host")
+}
+
 // errOrigin refuses an action to a page of another origin, and logs the origin.
 func (a *API) errOrigin(r *http.Request, what string) error {
 	a.origins.LogRefused(r.Header.Get("Origin"))

@@ -23,28 +23,31 @@ type fields struct {
 	origin, fetchSite, idempotencyKey string
 	contentLength                     int // -1: none
 	accepts                           app.Accepts
-	originIndex                       int  // see cors.Policy
-	mayPublish                        bool // cors.Policy's Check passes a publish with these fields
+	originIndex                       int         // see cors.Policy
+	isAllowed                         bool        // cors.Policy's CheckPage passes these fields
+	names                             *cors.Names // in force when they allowed the host
 }
 
 // A parser reads the requests of one connection. It remembers the last block of fields,
-// because a client's polls differ only in their first line.
+// because a client's polls differ only in their first line. A reload of hosts makes it read
+// the block again.
 type parser struct {
 	lane *Lane
 	last *fields
 }
 
-// fieldsOf reads a block of fields with its empty line, or returns nil if the grammar
-// does not allow it.
+// fieldsOf reads a block of fields with its empty line. It returns nil if the grammar, or
+// the list of hosts, does not allow it.
 func (p *parser) fieldsOf(block []byte) *fields {
-	slot := p.lane.fields.slot(block)
+	slot, names := p.lane.fields.slot(block), p.lane.cfg.Hosts.Names()
 	f := slot.Load()
-	if f == nil || !bytes.Equal(f.block, block) {
-		if f = readFields(block); f == nil {
+	if f == nil || f.names != names || !bytes.Equal(f.block, block) {
+		if f = readFields(block); f == nil || !names.Allow(f.host) {
 			return nil
 		}
+		f.names = names
 		f.accepts = app.AcceptsOf(header(f.accept), header(f.acceptEncoding))
-		f.originIndex, f.mayPublish = p.lane.cfg.Origins.Index(f.origin), f.pass(p.lane.cfg.Origins)
+		f.originIndex, f.isAllowed = p.lane.cfg.Origins.Index(f.origin), f.pass(p.lane.cfg.Origins)
 		if f.idempotencyKey != "" {
 			return f // it belongs to one message: in the cache it would replace a block that comes again
 		}
@@ -136,7 +139,8 @@ func (f *fields) takeContentLength(v string) bool {
 	return err == nil && len(v) <= 5 && only(v, &isDigit)
 }
 
-// pass reports whether a policy allows a publish with these fields.
+// pass reports whether a policy allows a page to make topics with these fields, by a publish
+// or a poll.
 func (f *fields) pass(origins *cors.Policy) bool {
 	if f.origin == "" && f.fetchSite == "" {
 		return true // no browser sent them

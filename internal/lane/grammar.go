@@ -14,7 +14,7 @@ import "bytes"
 //	field     = name ":" *SP value *SP       one of the list in fields.go, each at most once
 //	value     = *( visible ASCII / SP )
 //
-// Host is required, with a value that net/http accepts. A body has exactly Content-Length
+// Host is required, with a value that net/http accepts and a name that cors.Hosts allows. A body has exactly Content-Length
 // bytes; POST requires it, GET forbids it. Connection may only be keep-alive. The whole
 // request fits the buffer. Any other request is not wrong: net/http reads it.
 
@@ -62,7 +62,7 @@ func (p *parser) read(b []byte, r *request) form {
 		return foreign
 	}
 	end := 0
-	if p.last != nil && bytes.HasPrefix(rest, p.last.block) {
+	if p.last != nil && p.last.names == p.lane.cfg.Hosts.Names() && bytes.HasPrefix(rest, p.last.block) {
 		// Fast path: exactly the fields of the last request, with their empty line.
 		end, r.fields = len(p.last.block), p.last
 	} else if end = bytes.Index(rest, headEnd) + len(headEnd); end < len(headEnd) {

@@ -13,8 +13,11 @@ import (
 	"github.com/pubsubd/pubsubd/internal/cors"
 )
 
+// everyHost allows every name in Host.
+func everyHost() *cors.Hosts { return cors.NewHosts([]string{cors.Every}, false, zap.NewNop()) }
+
 func newParser(origins ...string) *parser {
-	return &parser{lane: &Lane{fields: newFieldCache(), cfg: Config{Origins: cors.New(origins, zap.NewNop())}}}
+	return &parser{lane: &Lane{fields: newFieldCache(), cfg: Config{Origins: cors.New(origins, zap.NewNop()), Hosts: everyHost()}}}
 }
 
 const someFields = "Host: h:80\r\nConnection: Keep-Alive\r\nAccept: */*\r\nSEC-FETCH-SITE: same-origin\r\nCookie: a=b\r\n"
@@ -153,7 +156,7 @@ func wantPasses(t *testing.T, lines string, origins []string, want bool) {
 	}
 	f := newParser(origins...).fieldsOf([]byte(block + "\r\n"))
 	require.NotNil(t, f, lines)
-	require.Equal(t, want, f.mayPublish, "%s, where %v may", lines, origins)
+	require.Equal(t, want, f.isAllowed, "%s, where %v may", lines, origins)
 	check := cors.New(origins, zap.NewNop()).Check(&http.Request{Method: "POST", Host: "h", Header: head})
 	require.Equal(t, check == nil, want, "as net/http: %s, where %v may", lines, origins)
 }
@@ -180,5 +183,21 @@ func TestBlocksWithAKeyAreNotCached(t *testing.T) {
 		require.Equal(t, "k", keyed.fields.idempotencyKey)
 		require.Same(t, plain.fields, p.last)
 		require.NotSame(t, keyed.fields, p.lane.fields.slot(keyed.fields.block).Load())
+	}
+}
+
+// The lane serves only names that hosts allow, also if it read the same fields before a
+// reload. Other requests go to net/http.
+func TestTheLaneServesOnlyAllowedHosts(t *testing.T) {
+	p := newParser()
+	text := []byte("GET /v1/poll?topic=a HTTP/1.1\r\nHost: app.example:8080\r\n\r\n")
+	for range 2 {
+		var r request
+		require.Equal(t, topicsForm, p.read(text, &r))
+		require.Equal(t, topicsForm, p.read(text, &r), "the fast path")
+		p.lane.cfg.Hosts.Reload([]string{"other.example"})
+		require.Equal(t, foreign, p.read(text, &r))
+		require.Equal(t, foreign, (&parser{lane: p.lane}).read(text, &r), "on another connection")
+		p.lane.cfg.Hosts.Reload([]string{"app.example"})
 	}
 }

@@ -44,6 +44,7 @@ type Config struct {
 	Limiter *limit.Limiter
 	Metrics *metrics.Metrics
 	Origins *cors.Policy
+	Hosts   *cors.Hosts
 
 	Way Way
 }

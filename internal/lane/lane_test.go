@@ -18,7 +18,7 @@ import (
 func TestReloadChangesOnlyTheWriteTimeout(t *testing.T) {
 	m := metrics.New("test")
 	polls := transport.New(transport.Config{}, wire.Limits{}, memory.New(memory.DefaultBudget, nil, m), m)
-	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil, zap.NewNop())})
+	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil, zap.NewNop()), Hosts: everyHost()})
 	defer l.Close()
 	for _, timeout := range []time.Duration{30 * time.Second, 7 * time.Second} {
 		polls.Reload(transport.Config{WriteTimeout: timeout}, wire.Limits{})

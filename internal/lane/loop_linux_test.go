@@ -43,7 +43,7 @@ func newLane(t *testing.T, authority app.Authority) (*Lane, *broker.Broker) {
 		Limits: wire.Limits{MessageBytes: 1},
 	})
 	polls := transport.New(transport.Config{}, wire.Limits{}, b.Memory(), m)
-	return New(Config{App: a, Polls: polls, Metrics: m, Origins: cors.New(nil, zap.NewNop())}), b
+	return New(Config{App: a, Polls: polls, Metrics: m, Origins: cors.New(nil, zap.NewNop()), Hosts: everyHost()}), b
 }
 
 func newStage(t *testing.T, authority app.Authority) *stage {

@@ -111,7 +111,7 @@ func (c *conn) answerPoll(s *session.Session, req transport.Request, err error) 
 
 // servePublish serves one publish. net/http refuses those from pages of other origins.
 func (c *conn) servePublish(r *request) {
-	if !r.fields.mayPublish {
+	if !r.fields.isAllowed {
 		c.ending = returning
 		return
 	}
@@ -172,7 +172,7 @@ func (c *conn) accept(r *request, blanks int) {
 	c.requests.served++
 	c.requests.blanks = blanks
 	c.origin = r.fields.originIndex
-	if !r.fields.mayPublish {
+	if !r.fields.isAllowed {
 		c.lane.cfg.Origins.LogRefused(r.fields.origin) // its browser hides the answer
 	}
 	c.consume(r.length)

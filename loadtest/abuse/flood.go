@@ -107,7 +107,7 @@ func oversized(ctx context.Context, r *raid) error {
 	const large = 256 << 10
 	long := strings.Repeat("x", large/4)
 	turns := [][]byte{
-		[]byte("GET /v1/poll?topic=abuse.quiet HTTP/1.1\r\nHost: abuse\r\nX-Long: " + long + "\r\n\r\n"),
+		[]byte("GET /v1/poll?topic=abuse.quiet HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + long + "\r\n\r\n"),
 		get("/v1/poll?topic=abuse.quiet&long=" + long),
 		publishTo("abuse.large.0", filling(large)),
 	}

@@ -10,14 +10,14 @@ import (
 
 func slowHeads(ctx context.Context, r *raid) error {
 	r.stand(ctx, func(int) stance {
-		return stance{say: []byte("GET /v1/poll?topic=abuse.slow HTTP/1.1\r\nHost: abuse\r\n"), nag: []byte("X-A: b\r\n")}
+		return stance{say: []byte("GET /v1/poll?topic=abuse.slow HTTP/1.1\r\nHost: 127.0.0.1\r\n"), nag: []byte("X-A: b\r\n")}
 	})
 	return nil
 }
 
 func slowBodies(ctx context.Context, r *raid) error {
 	const promised = 60_000
-	head := []byte("POST /v1/topics/abuse.slow/messages HTTP/1.1\r\nHost: abuse\r\nContent-Type: text/plain\r\nContent-Length: " +
+	head := []byte("POST /v1/topics/abuse.slow/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\nContent-Length: " +
 		strconv.Itoa(promised) + "\r\n\r\n")
 	r.stand(ctx, func(int) stance { return stance{say: head, nag: []byte("x")} })
 	return nil

@@ -17,7 +17,7 @@ const answers = 5 * time.Second
 
 // requestTo returns a request that has what a request must have.
 func requestTo(method, path, contentType string, body []byte) []byte {
-	b := []byte(method + " " + path + " HTTP/1.1\r\nHost: abuse\r\n")
+	b := []byte(method + " " + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n")
 	if contentType != "" {
 		b = append(b, "Content-Type: "+contentType+"\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n"...)
 	}

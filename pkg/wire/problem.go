@@ -47,6 +47,7 @@ const (
 	CodePollReplaced         Code = "poll_replaced"          // a newer poll replaced this one; do not poll again
 	CodeSessionEnded         Code = "session_ended"          // the session has ended; open another from your positions
 	CodeMessageTooLarge      Code = "message_too_large"      // the body is larger than the limit
+	CodeWrongHost            Code = "wrong_host"             // the daemon may not be addressed under the name in Host
 	CodeUnsupportedType      Code = "unsupported_type"       // this path does not accept a body of this type
 	CodeIdempotencyMismatch  Code = "idempotency_mismatch"   // the key was used for another message
 	CodeLimited              Code = "limited"                // the client reached a limit; retry later
@@ -76,6 +77,7 @@ var statuses = map[Code]int{
 	CodePollReplaced:         http.StatusConflict,
 	CodeSessionEnded:         http.StatusGone,
 	CodeMessageTooLarge:      http.StatusRequestEntityTooLarge,
+	CodeWrongHost:            http.StatusMisdirectedRequest,
 	CodeUnsupportedType:      http.StatusUnsupportedMediaType,
 	CodeIdempotencyMismatch:  http.StatusUnprocessableEntity,
 	CodeLimited:              http.StatusTooManyRequests,
