@@ -133,7 +133,7 @@ func TestPollsAreAnsweredInGzipAlike(t *testing.T) {
 				"/v1/openapi.yaml":                                            false, // long, but without frames
 				"/v1/poll?topic=a@" + epoch + ":0&format=json&mode=batch&_=1": true,
 			} {
-				for _, origin := range []string{"", "Origin: https://app.example\r\n", "Origin: https://evil.example\r\n"} {
+				for _, origin := range []string{"", "Origin: https://app.example\r\n", "Origin: https://other.example\r\n"} {
 					plain, got := k.answerTo(target, origin), k.answerTo(target, origin+takesGzip)
 					require.Equal(t, twin.answerTo(target, origin), plain, target)
 					require.Equal(t, twin.answerTo(target, origin+takesGzip), got, target)

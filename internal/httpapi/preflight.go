@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -29,6 +30,17 @@ func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID")
 	h.Set("Access-Control-Max-Age", preflightSeconds)
 	return a.writeNothing(w)
+}
+
+// ofAllowedPage refuses requests of pages that may not use the API. It is for those that
+// make sessions and topics by GET, which any page can send with an <img>.
+func (a *API) ofAllowedPage(serve handler) handler {
+	return func(w http.ResponseWriter, r *http.Request, c app.Caller) error {
+		if a.origins.CheckPage(r) != nil {
+			return a.App.Reject(c, a.errOrigin(r, "subscribe"))
+		}
+		return serve(w, r, c)
+	}
 }
 
 // wrongHost refuses a request whose Host names another server.

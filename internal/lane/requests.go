@@ -76,8 +76,13 @@ func (c *conn) skipEmptyLine() bool {
 // blanksBehindPost is how many bytes of line ends may follow a POST's body.
 const blanksBehindPost = 4
 
-// servePoll begins one poll.
+// servePoll begins one poll. A poll without a session makes one: net/http refuses those from
+// pages of other origins.
 func (c *conn) servePoll(kind form, r *request) {
+	if kind == topicsForm && !r.fields.isAllowed {
+		c.ending = returning
+		return
+	}
 	var s *session.Session
 	var req transport.Request
 	var err error
