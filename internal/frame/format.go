@@ -108,6 +108,9 @@ func (o form) encode(f *Frame) []byte {
 func sizeHint(m *wire.Message) int {
 	const members = 96 // names, punctuation, time, offset
 	n := members + len(m.Position.Topic) + len(m.Position.Epoch) + len(m.ID) + len(m.Key) + len(m.Type) + len(m.Data)
+	if m.By != "" {
+		n += len(`,"by":"","claims":`) + len(m.By) + len(m.Claims)
+	}
 	if m.Type != "" || m.CBOR {
 		n += len(m.Data) / 2 // base64, escapes, or digits
 	}

@@ -19,10 +19,16 @@ const (
 	kindReply
 )
 
-// The number of elements of these frames. Later versions may have more, never fewer.
+// The least number of elements of these frames. Later versions may have more, never fewer.
 const (
 	messageElements = 9
 	gapElements     = 7
+)
+
+// The number of elements of a message with by, and with claims.
+const (
+	messageWithBy     = 10
+	messageWithClaims = 11
 )
 
 // appendMessageCBOR appends m as one CBOR item:
@@ -30,10 +36,19 @@ const (
 //	[0, "a.b", "k3", 18, 1700000000000, null, {"n": 1}, null, null]
 //	[0, "a.b", "k3", 19, 1700000000000, "text/plain", "hi", "id", "key"]
 //	[0, "a.b", "k3", 20, 1700000000000, "image/png", h'8950', null, null]
+//	[0, "a.b", "k3", 21, 1700000000000, null, 1, null, null, "alice", {"name": "Alice"}]
 //
-// The elements are kind, topic, epoch, offset, time, type, payload, id, key.
+// The elements are kind, topic, epoch, offset, time, type, payload, id, key, by, claims.
+// A message without claims, or without by and claims, ends before them.
 func appendMessageCBOR(dst []byte, m *Message) []byte {
-	dst = append(dst, cbor.Array|messageElements, kindMessage)
+	elements := byte(messageElements)
+	switch {
+	case m.Claims != nil:
+		elements = messageWithClaims
+	case m.By != "":
+		elements = messageWithBy
+	}
+	dst = append(dst, cbor.Array|elements, kindMessage)
 	dst = cbor.AppendText(dst, m.Position.Topic)
 	dst = cbor.AppendText(dst, m.Position.Epoch)
 	dst = cbor.AppendHead(dst, cbor.Uint, m.Position.Offset)
@@ -41,7 +56,14 @@ func appendMessageCBOR(dst []byte, m *Message) []byte {
 	dst = appendTextOrNull(dst, m.Type)
 	dst = appendPayloadCBOR(dst, m)
 	dst = appendTextOrNull(dst, m.ID)
-	return appendTextOrNull(dst, m.Key)
+	dst = appendTextOrNull(dst, m.Key)
+	if elements >= messageWithBy {
+		dst = appendTextOrNull(dst, m.By)
+	}
+	if elements >= messageWithClaims {
+		dst = cbor.AppendFromJSON(dst, m.Claims)
+	}
+	return dst
 }
 
 func appendPayloadCBOR(dst []byte, m *Message) []byte {
@@ -236,7 +258,7 @@ func (f *frameReader) content() (c Content) {
 	}
 	switch kind {
 	case kindMessage:
-		c.Message = f.message()
+		c.Message = f.message(h.Arg)
 	case kindGap:
 		c.Gap = &Gap{Topic: f.text(f.last.Topic, false), Reason: GapReason(f.text("", false))}
 		c.Gap.After = f.position(c.Gap.Topic)
@@ -262,7 +284,7 @@ func readValue[T any](f *frameReader) *T {
 	return value
 }
 
-func (f *frameReader) message() *Message {
+func (f *frameReader) message(elements uint64) *Message {
 	m := &Message{Position: f.position(f.text(f.last.Topic, false))}
 	if f.err == nil {
 		m.Time, f.err = f.Int()
@@ -271,6 +293,14 @@ func (f *frameReader) message() *Message {
 	f.payload(m)
 	m.ID = f.text("", true)
 	m.Key = f.text("", true)
+	if elements >= messageWithBy {
+		m.By = f.text("", true)
+	}
+	if elements >= messageWithClaims && f.err == nil {
+		var claims []byte
+		claims, f.err = f.AppendPayload(nil)
+		m.setClaims(claims)
+	}
 	return m
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 func TestAppendMessageCBOR(t *testing.T) {
-	const head = "89 00 63612e62 626b33 12 1b0000018bcfe56800"
+	const head = "00 63612e62 626b33 12 1b0000018bcfe56800"
 	for _, tt := range []struct {
 		name string
 		m    Message
@@ -30,12 +30,18 @@ func TestAppendMessageCBOR(t *testing.T) {
 		{"no bytes", Message{Type: "image/png"}, "69696d6167652f706e67 40 f6f6"},
 		{"text with invalid UTF-8", Message{Type: "text/plain", Data: []byte{0xff}}, "6a746578742f706c61696e 41ff f6f6"},
 		{"id and key", Message{Data: []byte(`1`), ID: "i", Key: "k"}, "f6 01 6169 616b"},
+		{"by", Message{Data: []byte(`1`), By: "b"}, "8a: f6 01 f6f6 6162"},
+		{"by and claims", Message{Data: []byte(`1`), By: "b", Claims: []byte(`{"n":1.0}`)}, "8b: f6 01 f6f6 6162 a1616ef93c00"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := tt.m
 			m.Position, m.Time = someTopic, 1700000000000
 			item := appendMessageCBOR([]byte("before"), &m)[len("before"):]
-			require.Equal(t, unhex(t, head+tt.want), item)
+			elements, rest := "89", tt.want
+			if tt.m.By != "" {
+				elements, rest, _ = strings.Cut(tt.want, ":")
+			}
+			require.Equal(t, unhex(t, elements+head+rest), item)
 
 			inCBOR, n, err := ParseItem(item)
 			require.NoError(t, err)

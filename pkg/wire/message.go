@@ -16,12 +16,16 @@ type Message struct {
 	ID       string // the publisher's Idempotency-Key; may be empty
 	Key      string // messages with the same key conflate; may be empty
 	Client   string // the publisher's id, for subscribers with echo=false; may be empty; not in frames
+	By       string // the verified subject of the publisher; empty: anonymous, or the topic does not tell
+	Claims   []byte // public claims of By: one compact JSON object; nil: none
 }
 
-// Bounds of a message's type and key.
+// Bounds of a message's type, key, subject and public claims.
 const (
-	MaxTypeBytes = 255
-	MaxKeyBytes  = 255
+	MaxTypeBytes   = 255
+	MaxKeyBytes    = 255
+	MaxByBytes     = 255
+	MaxClaimsBytes = 256
 )
 
 // messageOverhead is what a held message costs besides its own bytes: its frame, the slice
@@ -30,7 +34,7 @@ const messageOverhead = 256
 
 // Size returns the bytes that a held message counts for.
 func (m *Message) Size() int {
-	return messageOverhead + len(m.Data) + len(m.Type) + len(m.ID) + len(m.Key) + len(m.Client)
+	return messageOverhead + len(m.Data) + len(m.Type) + len(m.ID) + len(m.Key) + len(m.Client) + len(m.By) + len(m.Claims)
 }
 
 // IsText reports whether frames carry Data as a string and not in base64: its type is text,

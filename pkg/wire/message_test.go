@@ -44,8 +44,8 @@ func TestIsText(t *testing.T) {
 func TestSizeCountsEverything(t *testing.T) {
 	empty := &Message{}
 	require.Positive(t, empty.Size(), "a history of empty messages is bounded, too")
-	full := &Message{Type: "ab", Data: []byte("cde"), ID: "fghi", Key: "jklmn", Client: "opqrst"}
-	require.Equal(t, empty.Size()+2+3+4+5+6, full.Size())
+	full := &Message{Type: "ab", Data: []byte("cde"), ID: "fghi", Key: "jklmn", Client: "opqrst", By: "uvwxyz0", Claims: []byte(`{"a":12}`)}
+	require.Equal(t, empty.Size()+2+3+4+5+6+7+8, full.Size())
 }
 
 // Subscribers do not learn the id of the publisher.

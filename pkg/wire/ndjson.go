@@ -19,7 +19,8 @@ import (
 //	{"position":"a.b@k3:19","time":1700000000000,"type":"text/plain","text":"hi"}
 //	{"position":"a.b@k3:20","time":1700000000000,"type":"image/png","base64":"iVBO"}
 //
-// The position comes first and the payload last. id and key, if any, follow the time.
+// The position comes first and the payload last. id, key, by and claims, if any, follow
+// the time.
 func appendMessage(dst []byte, m *Message) []byte {
 	dst = append(dst, `{"position":"`...)
 	dst = m.Position.Append(dst)
@@ -30,6 +31,12 @@ func appendMessage(dst []byte, m *Message) []byte {
 	}
 	if m.Key != "" {
 		dst = cbor.AppendJSONString(append(dst, `,"key":`...), m.Key)
+	}
+	if m.By != "" {
+		dst = cbor.AppendJSONString(append(dst, `,"by":`...), m.By)
+	}
+	if m.Claims != nil {
+		dst = append(append(dst, `,"claims":`...), m.Claims...)
 	}
 	return append(m.AppendPayload(dst), '}', '\n')
 }
@@ -128,6 +135,8 @@ type jsonFrame struct {
 	Time     int64           `json:"time"`
 	ID       string          `json:"id"`
 	Key      string          `json:"key"`
+	By       string          `json:"by"`
+	Claims   json.RawMessage `json:"claims"`
 	Type     string          `json:"type"`
 	Data     json.RawMessage `json:"data"`
 	Text     *string         `json:"text"`
@@ -174,7 +183,8 @@ func (f *jsonFrame) content() (c Content, err error) {
 }
 
 func (f *jsonFrame) message() (*Message, error) {
-	m := &Message{Position: *f.Position, Time: f.Time, Type: f.Type, ID: f.ID, Key: f.Key}
+	m := &Message{Position: *f.Position, Time: f.Time, Type: f.Type, ID: f.ID, Key: f.Key, By: f.By}
+	m.setClaims(f.Claims)
 	switch {
 	case f.Data != nil && f.Type == "" && f.Text == nil && f.Base64 == nil:
 		m.Data = f.Data
@@ -186,6 +196,13 @@ func (f *jsonFrame) message() (*Message, error) {
 		return nil, errors.New("a message must have data, or a type and either text or base64")
 	}
 	return m, nil
+}
+
+// setClaims sets the claims if the JSON value is an object. A client ignores any other.
+func (m *Message) setClaims(value []byte) {
+	if bytes.HasPrefix(value, []byte("{")) {
+		m.Claims = value
+	}
 }
 
 // MaxFrameBytes is the largest frame that a decoder accepts. It fits the largest message

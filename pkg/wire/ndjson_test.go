@@ -9,6 +9,8 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // answer is a stream with one of each frame.
@@ -141,4 +143,17 @@ func FuzzParseLine(f *testing.F) {
 			require.Equal(t, string(first.Message.Data), string(second.Message.Data))
 		}
 	})
+}
+
+// A client ignores claims that are not an object, and keeps them out of what it writes.
+func TestOnlyAnObjectIsClaims(t *testing.T) {
+	for claims, want := range map[string]string{`{}`: `{}`, `{"name":"A"}`: `{"name":"A"}`, `null`: ``, `1`: ``, `"{"`: ``, `[{}]`: ``} {
+		inJSON, err := ParseLine([]byte(`{"position":"a@k3:1","time":1,"by":"b","claims":` + claims + `,"data":1}`))
+		require.NoError(t, err, claims)
+		require.Equal(t, want, string(inJSON.Message.Claims))
+		item := append(unhex(t, "8b 00 6161 626b33 01 01 f6 01 f6 f6 6162"), cbor.AppendFromJSON(nil, []byte(claims))...)
+		inCBOR, _, err := ParseItem(item)
+		require.NoError(t, err, claims)
+		require.Equal(t, inJSON, inCBOR)
+	}
 }

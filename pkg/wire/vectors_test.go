@@ -29,6 +29,8 @@ type contentJSON struct {
 	ID     string `json:"id"`
 	Key    string `json:"key"`
 	Type   string `json:"type"`
+	By     string `json:"by"`
+	Claims string `json:"claims"` // JSON text
 
 	JSON *string `json:"json"`
 	UTF8 *string `json:"utf8"`
@@ -63,10 +65,12 @@ func (c *contentJSON) content(t *testing.T) Content {
 	t.Helper()
 	switch c.Kind {
 	case "message":
-		return Content{Message: &Message{
+		m := &Message{
 			Position: Position{c.Topic, c.Epoch, c.Offset},
-			Time:     c.Time, ID: c.ID, Key: c.Key, Type: c.Type, Data: c.payload(t),
-		}}
+			Time:     c.Time, ID: c.ID, Key: c.Key, Type: c.Type, By: c.By, Data: c.payload(t),
+		}
+		m.setClaims([]byte(c.Claims))
+		return Content{Message: m}
 	case "gap":
 		c.After.Topic, c.Position.Topic = c.Topic, c.Topic
 		return Content{Gap: &Gap{Topic: c.Topic, Reason: c.Reason, After: c.After.position(), Position: c.Position.position()}}
