@@ -31,11 +31,13 @@ import (
 //	{"message":{"offset":17,"time":1700000000000,"data":"MQ=="}}
 //	{"message":{"offset":18,"time":1700000000001,"ttl_ms":1000,"type":"text/plain","data":"dHdv","key":"k"}}
 //	{"message":{"offset":19,"time":1700000000001,"cbor":"AQ=="}}
+//	{"message_by":{"offset":20,"time":1700000000001,"data":"MQ==","by":"alice","claims":{"name":"Alice"}}}
 //	{"result":{"scope":"…","fingerprint":"…","position":"a.b@k3:18","time":1700000000001}}
 //	{"end":{"lines":6,"sha256":"…"}}
 //
 // Each line but the last is an entry of broker.Export. A message belongs to the topic
-// above it. Results of idempotency keys are in order, the oldest first. The end has the
+// above it. One with an identity is another kind of line: a daemon that would forget the
+// identity rejects the file. Results of idempotency keys are in order, the oldest first. The end has the
 // number of the lines above it and their SHA-256, line ends included. A new kind of entry
 // gets a new kind of line. A change of these lines needs another formatVersion.
 
@@ -58,6 +60,8 @@ type savedLine struct {
 	Message *savedMessage `json:"message,omitempty"`
 	Result  *savedResult  `json:"result,omitempty"`
 	End     *savedEnd     `json:"end,omitempty"`
+
+	MessageBy *savedMessage `json:"message_by,omitempty"` // with By
 }
 
 type savedTopic struct {
@@ -79,6 +83,9 @@ type savedMessage struct {
 	ID     string `json:"id,omitempty"`
 	Key    string `json:"key,omitempty"`
 	Client string `json:"client,omitempty"`
+
+	By     string          `json:"by,omitempty"`
+	Claims json.RawMessage `json:"claims,omitempty"`
 }
 
 // savedResult is an idempotency key and the result of its publish.
@@ -137,15 +144,18 @@ func (s *writer) entry(e broker.Entry) error {
 		return s.lines.Encode(savedLine{Result: &savedResult{e.Key.Scope[:], e.Key.Print[:], at, m.Time}})
 	}
 	// JSON strings are UTF-8.
-	if !utf8.ValidString(m.Type) || !utf8.ValidString(m.Key) || !utf8.ValidString(m.ID) {
+	if !utf8.ValidString(m.Type) || !utf8.ValidString(m.Key) || !utf8.ValidString(m.ID) || !utf8.ValidString(m.By) {
 		return fmt.Errorf("BUG: message %s has a string that is not UTF-8", at)
 	}
 	saved := savedMessage{
 		Offset: at.Offset, Time: m.Time, TTL: e.TTL.Milliseconds(),
-		Type: m.Type, Data: m.Data, ID: m.ID, Key: m.Key, Client: m.Client,
+		Type: m.Type, Data: m.Data, ID: m.ID, Key: m.Key, Client: m.Client, By: m.By, Claims: m.Claims,
 	}
 	if m.CBOR {
 		saved.Data, saved.CBOR = nil, m.Data
+	}
+	if m.By != "" {
+		return s.lines.Encode(savedLine{MessageBy: &saved})
 	}
 	return s.lines.Encode(savedLine{Message: &saved})
 }
@@ -256,6 +266,8 @@ func (s *reader) line(line []byte) error {
 		return s.takeTopic(saved.Topic)
 	case saved.Message != nil:
 		return s.takeMessage(saved.Message)
+	case saved.MessageBy != nil:
+		return s.takeMessage(saved.MessageBy)
 	case saved.Result != nil:
 		return s.takeResult(saved.Result)
 	case saved.End != nil:
@@ -295,6 +307,7 @@ func (s *reader) takeMessage(saved *savedMessage) error {
 	m := &wire.Message{
 		Position: wire.Position{Topic: s.topic.Name, Epoch: s.epoch, Offset: saved.Offset},
 		Time:     saved.Time, Type: saved.Type, Data: saved.Data, ID: saved.ID, Key: saved.Key, Client: saved.Client,
+		By: saved.By, Claims: saved.Claims,
 	}
 	if saved.CBOR != nil {
 		m.Data, m.CBOR = saved.CBOR, true
@@ -337,6 +350,8 @@ func (m *savedMessage) check() error {
 		return errors.New("the message's type, key or id is too long")
 	case m.Client != "" && wire.CheckClient(m.Client) != nil:
 		return wire.CheckClient(m.Client)
+	case len(m.By) > wire.MaxByBytes || m.Claims != nil && !m.hasPublicClaims():
+		return errors.New("the message's by is too long, or its claims are not valid")
 	case m.CBOR != nil:
 		return m.checkCBOR()
 	case m.Type == "" && !isCompactJSON(m.Data):
@@ -351,6 +366,12 @@ func isCompactJSON(data []byte) bool {
 	compact, err := jsontext.AppendFormat(nil, data,
 		jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true))
 	return err == nil && len(compact) == len(data) && utf8.Valid(data)
+}
+
+// hasPublicClaims reports whether the claims have the form that tokens may have: a compact
+// JSON object of few bytes, of a known subject.
+func (m *savedMessage) hasPublicClaims() bool {
+	return m.By != "" && len(m.Claims) <= wire.MaxClaimsBytes && m.Claims[0] == '{' && isCompactJSON(m.Claims)
 }
 
 func (m *savedMessage) checkCBOR() error {

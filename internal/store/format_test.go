@@ -202,6 +202,7 @@ func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 			f.SetString(fmt.Sprintf("field.%d", i))
 		}
 	}
+	m.Claims = []byte(`{"name":"<Alice> \u00e9"}`)
 	_, err := b.Publish(m, time.Second, time.Now())
 	require.NoError(t, err)
 	next := successor(t, b, broker.Config{})
@@ -209,6 +210,18 @@ func TestEveryFieldOfAMessageSurvives(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, m, frames[0].Message())
 	require.Equal(t, time.Second, frames[0].TTL())
+}
+
+// A message without an identity is written as before, so that an older daemon reads it. An
+// older daemon rejects a file with an identity, rather than forget who published.
+func TestAMessageWithAnIdentityIsAnotherKindOfLine(t *testing.T) {
+	b := newBroker(broker.Config{})
+	publish(t, b, "a")
+	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1"), By: "alice"}, 0, time.Now())
+	require.NoError(t, err)
+	state := string(saved(t, b))
+	require.Regexp(t, `(?m)^\{"message":\{"offset":1,"time":\d+,"data":"MQ=="\}\}$`, state)
+	require.Regexp(t, `(?m)^\{"message_by":\{"offset":2,"time":\d+,"data":"MQ==","by":"alice"\}\}$`, state)
 }
 
 // JSON values that came in CBOR come back as the same bytes.
@@ -479,6 +492,11 @@ func TestAnInvalidStateIsRejected(t *testing.T) {
 		"CBOR beside JSON":    {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","cbor":"AQ=="}}` + "\n")), "two payloads"},
 		"endless life":        {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"ttl_ms":9223372036854775807,"data":"MQ=="}}` + "\n")), "time is not valid"},
 		"long key":            {string(sealed(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1,"data":"MQ==","key":"` + strings.Repeat("k", 256) + `"}}` + "\n")), "too long"},
+		"long by":             {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"` + strings.Repeat("b", 256) + `"}}` + "\n")), "by is too long"},
+		"claims of nobody":    {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","claims":{}}}` + "\n")), "claims are not valid"},
+		"claims are a number": {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"b","claims":1}}` + "\n")), "claims are not valid"},
+		"claims with spaces":  {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"b","claims":{ }}}` + "\n")), "claims are not valid"},
+		"long claims":         {string(sealed(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1,"data":"MQ==","by":"b","claims":{"a":"` + strings.Repeat("a", 250) + `"}}}` + "\n")), "claims are not valid"},
 		"no digests":          {string(sealed(savedBegin + `{"result":{"scope":"MQ==","fingerprint":"MQ==","position":"a@k3:1","time":1}}` + "\n")), "result of the idempotency key"},
 		"no position":         {string(sealed(savedBegin + `{"result":{"position":"a@k3:01"}}` + "\n")), "line 2: it cannot be read"},
 		"another epoch's key": {string(sealed(savedBegin + strings.Replace(savedKey, "k3", "k4", 1))), "result of the idempotency key"},
@@ -512,6 +530,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(savedBegin)
 	f.Add(savedBegin + savedTopicA + message + savedKey)
 	f.Add(savedBegin + savedTopicA + `{"message":{"offset":7,"time":1700000000000,"cbor":"AQ=="}}` + "\n")
+	f.Add(savedBegin + savedTopicA + `{"message_by":{"offset":7,"time":1700000000000,"data":"MQ==","by":"b","claims":{"name":"B"}}}` + "\n")
 	f.Add(savedBegin + savedTopicA + strings.Replace(savedTopicA, `"a"`, `"b"`, 1) + message)
 	f.Fuzz(func(t *testing.T, lines string) {
 		cfg := broker.Config{HistoryMessages: 3, MaxTopics: 2, HistoryAge: 100 * 365 * 24 * time.Hour}
