@@ -19,6 +19,10 @@ export interface Message<T = any> {
     id?: string;
     /** The conflation key. */
     key?: string;
+    /** The verified subject of the publisher, if the topic tells it. An anonymous publisher has none. */
+    by?: string;
+    /** Public claims of the publisher's token, such as its name. */
+    claims?: Record<string, unknown>;
 }
 /** Later servers may add reasons. */
 export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted";

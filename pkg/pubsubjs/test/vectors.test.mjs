@@ -66,7 +66,7 @@ function control(got, { kind, ...want }, name) {
 
 // Returns a frame without the members of an item that later servers may add.
 function known(frame) {
-  const names = ["gap", "topic", "after", "position", "time", "id", "key", "type", "data", "text", "bytes"];
+  const names = ["gap", "topic", "after", "position", "time", "id", "key", "by", "claims", "type", "data", "text", "bytes"];
   return frame?.item ? { item: Object.fromEntries(names.filter((name) => name in frame.item).map((name) => [name, frame.item[name]])) } : frame;
 }
 
@@ -77,8 +77,9 @@ function wanted(c) {
   return { item: { gap: c.reason, topic: c.topic, after: at(c.topic, c.after), position: at(c.topic, c.position) } };
 }
 
-function message({ topic, time, id, key, type, json, utf8, hex }, position) {
-  const all = { topic, position, time, id, key, type };
+function message({ topic, time, id, key, by, claims, type, json, utf8, hex }, position) {
+  const all = { topic, position, time, id, key, by, type };
+  if (claims !== undefined) all.claims = JSON.parse(claims);
   if (json !== undefined) all.data = JSON.parse(json);
   if (utf8 !== undefined) all.text = utf8;
   if (hex !== undefined) all.bytes = new Uint8Array(Buffer.from(hex, "hex"));
