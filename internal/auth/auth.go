@@ -19,7 +19,8 @@ type Credentials struct {
 func (c Credentials) Given() bool { return c != Credentials{} }
 
 // A Grant is what one principal may do. All calls with the same credentials share it. It is
-// immutable.
+// immutable. Messages keep its Subject and its Claims, which must share no memory with a
+// request: at most wire.MaxByBytes of UTF-8, and wire.MaxClaimsBytes of compact JSON.
 type Grant struct {
 	Subject         string    // the principal; empty: anonymous
 	TokenID         string    // jti; empty: none

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Rule sets the history of the topics that match a pattern, and their policy for slow
-// subscribers. If several rules match a topic, only the most specific one counts: token
+// A Rule sets the history of the topics that match a pattern, their policy for slow
+// subscribers, and whether they tell who published. If several rules match a topic, only the most specific one counts: token
 // by token, a name is more specific than '*', and '*' than '>'.
 type Rule struct {
 	Name    string // in the configuration
@@ -23,6 +23,10 @@ type Rule struct {
 
 	// Keep is how many of the newest messages DropOldest keeps. Default 16.
 	Keep int
+
+	// Identity adds to each message the verified subject of its publisher, and the public
+	// claims of its token. Messages that are held already stay as they are. Default false.
+	Identity bool
 }
 
 // Slow is a policy for slow subscribers: a message did not fit the queue of their session.

@@ -93,7 +93,8 @@ func (f *field) given() bool {
 // restart marks a field that a reload does not change.
 func restart(f *field) *field { f.restart = true; return f }
 
-// optional marks a field that may be left out. A user cannot write its zero value.
+// optional marks a field that may be left out. Its zero value means that nothing was given.
+// A user can write that value only for a bool, where it is the default.
 func optional(f *field) *field { f.isOptional = true; return f }
 
 // masked stands for a secret.

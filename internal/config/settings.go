@@ -142,6 +142,7 @@ func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 		{"history.age", duration(&r.HistoryAge, time.Millisecond), "how long each of these topics retains a message; default history.age"},
 		{"slow", word(&r.Slow, broker.Slows()...), "what a subscriber gets when it falls behind: all that the history holds (resume, the default), the newest few messages, the newest message of each key, or the end of its session"},
 		{"keep", count(&r.Keep), "number of newest messages that drop_oldest keeps; only with drop_oldest; default " + strconv.Itoa(broker.DefaultKeep)},
+		{"identity", truth(&r.Identity), "whether each message to these topics carries the verified subject of its publisher (by), and the public claims of its token; default false"},
 		{"rate", rate(often), "rate of messages that all clients publish to all of these topics together; default no limit besides rates.publishes"},
 	}
 	for i := range rows {

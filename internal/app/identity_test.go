@@ -1,0 +1,110 @@
+package app
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// names is an authority that takes a token for the subject, with public claims.
+type names struct{ auth.Open }
+
+func (names) Identify(c auth.Credentials) (*auth.Grant, error) {
+	if c.Token == "" {
+		return auth.Anyone, nil
+	}
+	return &auth.Grant{Subject: c.Token, Claims: []byte(`{"name":"` + c.Token + `"}`)}, nil
+}
+
+// anEditor is a hook that changes every message.
+type anEditor struct{}
+
+func (anEditor) Publish(_ context.Context, _ string, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
+	if m.By != "" || m.Claims != nil {
+		return wire.NewProblem(wire.CodeHookFailed, "", "the hook sees an identity that is not in force yet")
+	}
+	return take(&wire.PublishItem{Data: []byte(`"edited"`)})
+}
+
+// newIdentifyingApp returns an App that tells who published on the topics id.>, and asks
+// a hook about id.edited.
+func newIdentifyingApp(t *testing.T) *App {
+	return newApp(t, func(c *Config) {
+		c.Authority, c.Hook = names{}, anEditor{}
+		c.Broker.Reload(broker.Config{Rules: []broker.Rule{{Name: "r", Pattern: "id.>", Identity: true}}, HookTopics: []string{"id.edited"}}, time.Now())
+	})
+}
+
+// newest returns the last message of a topic.
+func newest(t *testing.T, a *App, topic string) *wire.Message {
+	t.Helper()
+	frames, ok := a.cfg.Broker.ReadTopic(wire.Start{Topic: topic, From: wire.FromOldest}, broker.Limit{Frames: 100, Bytes: 1 << 20}, time.Now())
+	require.True(t, ok)
+	return frames[len(frames)-1].Message()
+}
+
+func by(token string) Caller { return Caller{Credentials: auth.Credentials{Token: token}} }
+
+func publishAs(t *testing.T, a *App, token string, p Publish) wire.Published {
+	t.Helper()
+	p.ContentType = Header{"application/json", 1}
+	published, err := a.Publish(t.Context(), by(token), p)
+	require.NoError(t, err)
+	return published
+}
+
+func TestAMessageTellsItsVerifiedPublisher(t *testing.T) {
+	a := newIdentifyingApp(t)
+	for _, tt := range []struct{ token, topic, by, claims string }{
+		{"alice", "id.a", "alice", `{"name":"alice"}`},
+		{"alice", "id.edited", "alice", `{"name":"alice"}`},
+		{"", "id.a", "", ""},
+		{"", "id.edited", "", ""},
+		{"alice", "other", "", ""},
+	} {
+		publishAs(t, a, tt.token, Publish{Topic: tt.topic, Payload: []byte("1")})
+		m := newest(t, a, tt.topic)
+		require.Equal(t, tt.by, m.By, "%+v", tt)
+		require.Equal(t, tt.claims, string(m.Claims), "%+v", tt)
+	}
+	require.Equal(t, `"edited"`, string(newest(t, a, "id.edited").Data))
+}
+
+// A publisher, or the hook, that states an identity gets the error for an unknown member.
+func TestNobodyCanStateAnIdentity(t *testing.T) {
+	for _, member := range []string{`"by":"bob"`, `"By":"bob"`, `"claims":{}`} {
+		_, err := readItem([]byte(`{"topic":"id.a","data":1,` + member + `}`))
+		require.ErrorContains(t, err, "unknown field", member)
+		_, err = readCommand([]byte(`{"publish":{"topic":"id.a","data":1,` + member + `}}`))
+		require.ErrorContains(t, err, "unknown field", member)
+	}
+	for _, member := range []string{"626279 63626f62", "66636c61696d73 a0"} {
+		item := "a3 65746f706963 6469642e61 6464617461 01" + member
+		b, err := hex.DecodeString(strings.ReplaceAll(item, " ", ""))
+		require.NoError(t, err)
+		_, err = readCBORItem(b)
+		require.ErrorContains(t, err, "unknown field", member)
+	}
+	_, err := newIdentifyingApp(t).Publish(t.Context(), by("alice"), Publish{Topic: "id.a", Query: "by=bob", ContentType: Header{"application/json", 1}, Payload: []byte("1")})
+	require.ErrorContains(t, err, "no parameter")
+}
+
+// The identity is not part of what an idempotency key stands for: a retry after the rule
+// changed gets the first answer.
+func TestARetryGetsTheFirstAnswerWhateverTheIdentity(t *testing.T) {
+	a := newIdentifyingApp(t)
+	p := Publish{Topic: "id.a", Payload: []byte("1"), IdempotencyKey: Header{"k", 1}}
+	first := publishAs(t, a, "alice", p)
+	a.cfg.Broker.Reload(broker.Config{}, time.Now())
+	require.Equal(t, first, publishAs(t, a, "alice", p))
+	require.Equal(t, "alice", newest(t, a, "id.a").By, "a held message keeps its identity")
+	require.NotEqual(t, first, publishAs(t, a, "bob", p), "keys are of one principal")
+}
