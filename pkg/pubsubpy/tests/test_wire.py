@@ -46,8 +46,9 @@ def test_frame(vector: dict[str, Any], binary: bool) -> None:
             assert frame.position == f"{want['topic']}@{want['epoch']}:{want['offset']}"
             assert (frame.position.topic, frame.position.epoch, frame.position.offset) == (
                 want["topic"], want["epoch"], want["offset"])
-            assert (frame.time, frame.type, frame.id, frame.key) == (
-                want["time"], want.get("type"), want.get("id"), want.get("key"))
+            assert (frame.time, frame.type, frame.id, frame.key, frame.by) == (
+                want["time"], want.get("type"), want.get("id"), want.get("key"), want.get("by"))
+            assert frame.claims == json.loads(want.get("claims", "null"))
             if "json" in want:
                 assert frame.data == json.loads(want["json"])
                 assert is_finite(frame.data) == (vector["name"] not in INFINITE)

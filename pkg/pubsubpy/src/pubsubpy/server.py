@@ -20,6 +20,7 @@ from .wire import MAX_LINE, Problem
 Token = str | Callable[[], str | Awaitable[str]]
 
 MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
+NO_HEADER: Mapping[str, str] = {}
 
 
 def backoff(failed: int) -> float:
@@ -79,7 +80,8 @@ class Server:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"the URL must begin with http:// or https://; got {url!r}")
         self.limits: dict[str, int] = {}  # as the server told last; empty until then
-        self._source, self._token, self._asking = token, token if isinstance(token, str) else "", asyncio.Lock()
+        self._source, self._asking = token, asyncio.Lock()
+        self._header = {"Authorization": f"Bearer {token}"} if isinstance(token, str) and token else {}
         self._ssl = context
         self._http = httpx.AsyncClient(base_url=url, verify=context or True, headers={"User-Agent": "pubsubpy"},
                                        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
@@ -93,35 +95,30 @@ class Server:
         """Returns a limit of time. The server tells it in milliseconds."""
         return min(max(self.limits.get(limit, 0) / 1000, 0.0), 86_400.0) or default
 
-    async def _authorization(self) -> dict[str, str]:
+    async def authorize(self, refused: Mapping[str, str] = NO_HEADER) -> dict[str, str]:
+        """Returns the header with the token; with a new token, if the header is that of one that was refused."""
         async with self._asking:
-            if not self._token and callable(self._source):
+            if callable(self._source) and self._header == refused:
                 try:
                     token = self._source()
-                    self._token = await token if inspect.isawaitable(token) else token
+                    self._header = {"Authorization": f"Bearer {await token if inspect.isawaitable(token) else token}"}
                 except Exception as error:
                     raise Problem("token_failed", f"the token callback failed: {error!r}") from error
-        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
-
-    def _renew(self, status: int, refused: dict[str, str]) -> bool:
-        """Reports whether another token can be had in place of a refused one."""
-        if refused.get("Authorization") == f"Bearer {self._token}" and callable(self._source):
-            self._token = ""
-        return status == 401 and callable(self._source)
+        return self._header
 
     @asynccontextmanager
-    async def open(self, method: str, path: str, *, read: float = 30.0, headers: Mapping[str, str] | None = None,
+    async def open(self, method: str, path: str, *, read: float = 30.0, headers: Mapping[str, str] = NO_HEADER,
                    **request: Any) -> AsyncIterator[httpx.Response]:
         """Sends a request. The answer may be silent for `read` seconds. Raises Problem unless it is 2xx."""
         with failures():
+            sent = await self.authorize()
             for last in (False, True):
-                sent = await self._authorization()
-                async with self._http.stream(method, path, headers={**(headers or {}), **sent},
+                async with self._http.stream(method, path, headers={**headers, **sent},
                                              timeout=httpx.Timeout(10.0, read=read), **request) as response:
                     if response.is_success:
                         yield response
                         return
-                    if last or not self._renew(response.status_code, sent):
+                    if last or response.status_code != 401 or sent == (sent := await self.authorize(sent)):
                         raise refusal(response.status_code, response.headers, await body(response))
 
     async def call(self, method: str, path: str, **request: Any) -> Any:
@@ -133,15 +130,15 @@ class Server:
         """Opens a WebSocket. It fails when the server is silent for two heartbeats."""
         url = "ws" + str(self._http.base_url).rstrip("/").removeprefix("http") + path
         heartbeat = self.seconds("heartbeat_ms", 15.0)
+        sent = await self.authorize()
         for last in (False, True):
-            sent = await self._authorization()
             try:
                 return await connect(url, additional_headers=sent, ssl=self._ssl if url.startswith("wss") else None,
                                      compression=None, max_size=MAX_LINE, open_timeout=None, close_timeout=0.1,
                                      ping_interval=heartbeat, ping_timeout=heartbeat)
             except InvalidStatus as error:
                 answer = error.response
-                if last or not self._renew(answer.status_code, sent):
+                if last or answer.status_code != 401 or sent == (sent := await self.authorize(sent)):
                     raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
         raise AssertionError("not reached")
 

@@ -72,7 +72,10 @@ class Position(str):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. data is a JSON value; if the message has a media type, it is text or bytes."""
+    """A message. data is a JSON value; if the message has a media type, it is text or bytes.
+
+    by is the verified subject of the publisher, and claims are the public claims of its token, if the topic tells them.
+    """
 
     position: Position
     time: int  # Unix milliseconds
@@ -80,6 +83,8 @@ class Message:
     type: str | None = None
     id: str | None = None
     key: str | None = None
+    by: str | None = None
+    claims: dict[str, Any] | None = None
 
     @property
     def topic(self) -> str:
@@ -146,4 +151,4 @@ def _message(frame: dict[str, Any]) -> Message:
     if not isinstance(time, int) or (kind is None) != (payload == "data"):
         raise ValueError("the members do not fit together")
     data = base64.b64decode(frame[payload], validate=True) if payload == "base64" else frame[payload]
-    return Message(Position(frame["position"]), time, data, kind, frame.get("id"), frame.get("key"))
+    return Message(Position(frame["position"]), time, data, kind, *map(frame.get, ("id", "key", "by", "claims")))
