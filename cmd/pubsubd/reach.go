@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -53,8 +54,11 @@ func bindServer(f *pflag.FlagSet) *address {
 
 // bindAdmin adds --admin, the listener for operators.
 func bindAdmin(f *pflag.FlagSet) *address {
-	return bindAddress(f, "admin", adminEnv, listenAdminEnv, "http://127.0.0.1:8081", "base `URL` of the daemon's admin listener")
+	return bindAddress(f, "admin", adminEnv, listenAdminEnv, "http://127.0.0.1:8081", "base `URL` of the daemon's admin listener, or its Unix socket (unix:/run/pubsubd/admin.sock)")
 }
+
+// unixPrefix begins the address of a Unix socket.
+const unixPrefix = "unix:"
 
 func bindAddress(f *pflag.FlagSet, name, env, listenEnv, otherwise, usage string) *address {
 	a := &address{env: env, listenEnv: listenEnv, authority: bindAuthority(f)}
@@ -71,7 +75,10 @@ func (a *address) said() (text, where string) {
 	if said := os.Getenv(a.env); said != "" {
 		return said, a.env
 	}
-	if listens := os.Getenv(a.listenEnv); listens != "" {
+	switch listens := os.Getenv(a.listenEnv); {
+	case strings.HasPrefix(listens, unixPrefix):
+		return listens, a.listenEnv
+	case listens != "":
 		return a.scheme() + "://" + reachable(listens), a.listenEnv
 	}
 	return a.text, "--" + a.flag.Name
@@ -98,9 +105,22 @@ func reachable(listens string) string {
 	return listens
 }
 
+// socket returns the path of the admin listener's Unix socket, or "" if it is a URL.
+func (a *address) socket() string {
+	text, _ := a.said()
+	path, isSocket := strings.CutPrefix(text, unixPrefix)
+	if !isSocket || a.env != adminEnv {
+		return ""
+	}
+	return path
+}
+
 // url returns the base URL, which ends in no slash. The error is a usage error.
 func (a *address) url() (*url.URL, error) {
 	text, where := a.said()
+	if a.socket() != "" {
+		return &url.URL{Scheme: "http", Host: "localhost"}, nil
+	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, usageError{fmt.Errorf("%s is %q: write it as %s", where, text, a.flag.DefValue)}
@@ -177,10 +197,18 @@ func (a *address) makeHTTP() error {
 		return nil
 	}
 	trusts, err := a.authority.tls()
-	if err == nil {
-		a.http = &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: trusts}}
+	if err != nil {
+		return err
 	}
-	return err
+	t := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: trusts}
+	if path := a.socket(); path != "" {
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
+	a.http = &http.Client{Transport: t}
+	return nil
 }
 
 // maxRefusalBytes bounds what is read of an error.

@@ -3,6 +3,7 @@ package main
 import (
 	"net"
 	"net/url"
+	"path/filepath"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -25,6 +26,8 @@ func TestWhatNamesADaemon(t *testing.T) {
 		{"every interface of IPv6", "", "[::]:1", nil, "http://127.0.0.1:1"},
 		{"one of IPv6", "", "[::1]:1", nil, "http://[::1]:1"},
 		{"a name", "", "localhost:1", nil, "http://localhost:1"},
+		{"where it listens, a Unix socket", "", "unix:/run/a", nil, "http://localhost"},
+		{"for commands, a Unix socket", "unix:/run/a", "127.0.0.1:1", nil, "http://localhost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv(adminEnv, c.env)
@@ -59,4 +62,17 @@ func port(t *testing.T, base string) string {
 	_, port, err := net.SplitHostPort(u.Host)
 	require.NoError(t, err)
 	return port
+}
+
+func TestCommandsReachAUnixSocket(t *testing.T) {
+	socket := unixPrefix + filepath.Join(t.TempDir(), "admin.sock")
+	serveProcess(t, "--listen-admin", socket)
+	require.Equal(t, "ok\n", run(t, nil, "health", "--timeout=1m", "--admin", socket).stdout)
+	require.Equal(t, "ok\n", run(t, []string{listenAdminEnv + "=" + socket}, "health", "--timeout=1m").stdout)
+	require.Contains(t, run(t, []string{adminEnv + "=" + socket}, "sessions").stdout, "0 of 0 sessions")
+	r := run(t, nil, "health", "--admin", socket+".gone")
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "--admin")
+	r = run(t, nil, "topics", "--server", socket)
+	require.Equal(t, exitUsage, r.code, "clients have no Unix socket")
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,24 @@ func address(to *string, isOptional bool, allowed string) *field {
 	return text(to, values[string]{
 		kind: "host:port", allowed: "host:port, such as " + allowed,
 		check: func(s string) error { return within(isOptional && s == "" || isAddress(s)) },
+	})
+}
+
+// unixPrefix begins the address of a Unix socket, as listen.UnixPrefix does.
+const unixPrefix = "unix:"
+
+// maxSocketBytes bounds the path of a Unix socket. Linux takes 107 bytes, other systems less.
+const maxSocketBytes = 100
+
+// localAddress is the address of a listener that may also be a Unix socket.
+func localAddress(to *string, allowed string) *field {
+	return text(to, values[string]{
+		kind:    "address",
+		allowed: fmt.Sprintf("host:port, such as %s, or a Unix socket, such as unix:/run/pubsubd/admin.sock, whose path is absolute and at most %d bytes long", allowed, maxSocketBytes),
+		check: func(s string) error {
+			path, isSocket := strings.CutPrefix(s, unixPrefix)
+			return within(isAddress(s) || isSocket && filepath.IsAbs(path) && len(path) <= maxSocketBytes && !strings.HasSuffix(path, "/"))
+		},
 	})
 }
 

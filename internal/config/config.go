@@ -20,6 +20,7 @@ import (
 // It is a plain value and may be copied.
 type Config struct {
 	Listen Listen
+	Admin  Admin
 	TLS    TLS
 	HTTP2  HTTP2
 
@@ -70,7 +71,8 @@ type Config struct {
 	AddressesFile string
 }
 
-// Listen has the addresses to listen on, as host:port. Port 0 is any free port.
+// Listen has the addresses to listen on, as host:port. Port 0 is any free port. Admin may
+// also be a Unix socket: unix:/run/pubsubd/admin.sock.
 type Listen struct {
 	Public string // for clients; default 127.0.0.1:8080
 	Admin  string // for operators: metrics, health, profiles; default 127.0.0.1:8081

@@ -39,6 +39,15 @@ func (m *mistakes) check(ok bool, key, with, reason string, args ...any) {
 	}
 }
 
+// add adds an *Error.
+func (m *mistakes) add(err error) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		panic("BUG: not an *Error: " + err.Error())
+	}
+	*m = append(*m, e)
+}
+
 // join returns one error for all of them, or nil.
 func (m mistakes) join() error {
 	errs := make([]error, len(m))

@@ -46,7 +46,7 @@ func other(t *testing.T, s setting) string {
 		"count": "77", "bytes": "123KiB", "duration": "17s", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
 		"names": "app.example,*.live.example", "origins": "https://app.example,http://localhost:3000", "rate": "2/m burst 9", "url": "http://127.0.0.1:9000/?a=b", "secret": "24 bytes, more or a few more", "patterns": "chat.*,prices.>", "addresses": "10.1.0.0/16,192.0.2.7,::1,fd00::/8",
 	}
-	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB", "listen.admin": "127.0.0.1:7778", "poll.write_timeout": "40s", "memory.budget": "64MiB", "limits.all_subscriptions": "7777"}
+	byKey := map[string]string{"log.level": "warn", "log.format": "console", "lane": "channel", "history.bytes": "2MiB", "listen.admin": "127.0.0.1:7778", "admin.key_file": "testdata/admin.key", "poll.write_timeout": "40s", "memory.budget": "64MiB", "limits.all_subscriptions": "7777"}
 	text, ok := byKey[s.key]
 	if !ok {
 		text, ok = byKind[s.kind]

@@ -33,8 +33,9 @@ func settings(c *Config) []setting {
 	b, s, t, l, h := &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook
 	return slices.Concat([]setting{
 		{"listen.public", restart(address(&c.Listen.Public, false, "127.0.0.1:8080, [::1]:8080 or :0")), "address for clients"},
-		{"listen.admin", restart(address(&c.Listen.Admin, false, "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health and profiles"},
+		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health, profiles and revocations; host:port, or a Unix socket that only the daemon's user can connect to: unix:/run/pubsubd/admin.sock"},
 		{"listen.tcp", restart(address(&c.Listen.TCP, true, "127.0.0.1:8082, or nothing")), "address for clients without HTTP, which speak CBOR sequences over TCP; usually 127.0.0.1:8082"},
+		{"admin.key_file", path(&c.Admin.KeyFile), "file with the key of operators, at least 24 bytes of text, as openssl rand -base64 32 makes it; over host:port, requests that change something need it (Authorization: Bearer); over a Unix socket they do not; the daemon reads the file for each request"},
 		{"tls.cert", restart(path(&c.TLS.Cert)), "file with the certificate in PEM, followed by the intermediate certificates; clients then connect over TLS and may use HTTP/2; a reload reads the file again"},
 		{"tls.key", restart(path(&c.TLS.Key)), "file with the private key of tls.cert, in PEM; a reload reads the file again"},
 		{"http2.cleartext", restart(truth(&c.HTTP2.Cleartext)), "without tls.cert, also accept HTTP/2 with prior knowledge (h2c), for proxies that are configured to speak it"},

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net"
 
@@ -51,6 +50,9 @@ func contradictions(c *Config) mistakes {
 	checkListeners(&m, c)
 	m.check(t.WriteTimeout > t.MaxOutputDelay, "poll.write_timeout", "poll.max_output_delay",
 		"is %v, not more than poll.max_output_delay (%v): raise it, or the daemon cuts answers off before their end", t.WriteTimeout, t.MaxOutputDelay)
+	if _, err := c.Admin.Key(); err != nil {
+		m.add(err)
+	}
 	checkTLS(&m, c.TLS)
 	checkRules(&m, c)
 	m.check(h.URL == "" || h.Secret != "", "hooks.publish.url", "hooks.publish.secret", "is %q, but hooks.publish.secret is missing: "+
@@ -96,8 +98,7 @@ func checkTLS(m *mistakes, t TLS) {
 		return
 	}
 	if _, err := t.Load(); err != nil {
-		e, _ := errors.AsType[*Error](err)
-		*m = append(*m, e)
+		m.add(err)
 	}
 }
 

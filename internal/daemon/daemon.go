@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,7 +135,10 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.public.ConnContext, d.public.ConnState = listen.NewContext, listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
-	d.admin = d.server(httpapi.NewAdmin(m.Registry, d.sessions, d.whyNotReady, d.adminHosts, d.level))
+	d.admin = d.server(httpapi.NewAdmin(httpapi.AdminConfig{
+		Metrics: m.Registry, Sessions: d.sessions, Ready: d.whyNotReady, LogLevel: d.level, Hosts: d.adminHosts,
+		Key: func() ([]byte, error) { return d.Config().Admin.Key() },
+	}))
 	return d, nil
 }
 
@@ -246,8 +250,14 @@ func (d *Daemon) closeListeners() error {
 // PublicAddr returns the address that clients connect to.
 func (d *Daemon) PublicAddr() string { return d.publicListener.Addr().String() }
 
-// AdminAddr returns the address for metrics and health.
-func (d *Daemon) AdminAddr() string { return d.adminSocket.Addr().String() }
+// AdminAddr returns the address for metrics and health: host:port, or a Unix socket as in
+// listen.admin.
+func (d *Daemon) AdminAddr() string {
+	if at := d.adminSocket.Addr(); at.Network() != "unix" {
+		return at.String()
+	}
+	return d.cfg.Listen.Admin
+}
 
 // TCPAddr returns the address for clients without HTTP, or "" if there is none.
 func (d *Daemon) TCPAddr() string {
@@ -320,12 +330,20 @@ func (d *Daemon) announce() error {
 	if d.cfg.TLS.On() {
 		scheme = "https://"
 	}
-	ready := []zap.Field{zap.String("public", scheme+d.PublicAddr()), zap.String("admin", "http://"+d.AdminAddr())}
+	ready := []zap.Field{zap.String("public", scheme+d.PublicAddr()), zap.String("admin", adminURL(d.AdminAddr()))}
 	if at := d.TCPAddr(); at != "" {
 		ready = append(ready, zap.String("tcp", at))
 	}
 	d.log.Info("ready", ready...)
 	return nil
+}
+
+// adminURL returns an address of the admin listener for people.
+func adminURL(address string) string {
+	if strings.HasPrefix(address, listen.UnixPrefix) {
+		return address
+	}
+	return "http://" + address
 }
 
 // addresses are where the daemon listens.

@@ -76,6 +76,7 @@ func startWith(t *testing.T, change func(c *config.Config), changeMade func(d *D
 		T: t, Daemon: made, stop: stop, logged: logged,
 		result: make(chan error, 1), client: &http.Client{Transport: &http.Transport{}},
 	}
+	d.client.Transport.(*http.Transport).DialContext = d.dialAdmin
 	require.NoError(t, d.Listen())
 	go func() { d.result <- d.Daemon.Run(ctx) }()
 	t.Cleanup(func() { _ = d.wait() })
@@ -100,7 +101,7 @@ func (d *running) wait() error {
 func (d *running) waitReady() {
 	d.Helper()
 	require.Eventually(d, func() bool {
-		status, _ := d.get("http://" + d.AdminAddr() + "/readyz")
+		status, _ := d.get("http://" + d.adminHost() + "/readyz")
 		return status == http.StatusOK
 	}, surely, time.Millisecond)
 }

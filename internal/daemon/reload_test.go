@@ -254,7 +254,8 @@ func TestAReloadChangesTheDrainWindow(t *testing.T) {
 }
 
 func TestTheLevelIsReloadedAndSetByHand(t *testing.T) {
-	d := start(t, nil)
+	key := operatorsKey(t)
+	d := start(t, func(c *config.Config) { c.Admin.KeyFile = key })
 	level := "http://" + d.AdminAddr() + "/loglevel"
 	wantLevel := func(want string) {
 		t.Helper()
@@ -265,6 +266,7 @@ func TestTheLevelIsReloadedAndSetByHand(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, level, strings.NewReader(body))
 		require.NoError(t, err)
 		req.Header.Set("Content-Type", as)
+		req.Header.Set("Authorization", "Bearer "+keyOfOperators)
 		resp, err := d.client.Do(req)
 		require.NoError(t, err)
 		resp.Body.Close()

@@ -1,8 +1,12 @@
 package httpapi
 
 import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -15,36 +19,96 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// NewAdmin returns the handler of the admin listener: metrics, health, the list of
-// sessions, profiles and the log's level. ready returns why the daemon is not ready,
-// or "". hosts are the names under which operators may address it. logLevel answers GET with the level and lets PUT set it, as a
-// zap.AtomicLevel does.
-func NewAdmin(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, hosts *cors.Hosts, logLevel http.Handler) http.Handler {
-	router := adminRouter(metrics, sessions, ready, logLevel)
+// AdminConfig is what the handler of the admin listener is made of. All fields are required.
+type AdminConfig struct {
+	Metrics  *prometheus.Registry
+	Sessions *session.Registry
+	Ready    func() string // why the daemon is not ready, or ""
+	LogLevel http.Handler  // answers GET with the level and lets PUT set it, as a zap.AtomicLevel does
+	Hosts    *cors.Hosts   // the names under which operators may address it
+
+	// Key returns the key of operators, or nil if there is none.
+	Key func() ([]byte, error)
+}
+
+// NewAdmin returns the handler of the admin listener: metrics, health, the list of sessions,
+// profiles and the log's level.
+//
+// Requests that change something need the key of operators, or come over a Unix socket. So
+// do profiles that take time: they slow the daemon down. Requests of web pages are refused.
+func NewAdmin(cfg AdminConfig) http.Handler {
+	router := adminRouter(cfg)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		closeIfFramedTwice(w, r)
-		if !hosts.Allow(r.Host) {
-			problem := wrongHost()
-			writeAdmin(w, problem.Status, wire.ProblemType, app.InJSON(problem))
-			return
+		switch {
+		case !cfg.Hosts.Allow(r.Host):
+			writeProblem(w, wrongHost())
+		case r.Header["Origin"] != nil:
+			writeProblem(w, wire.NewProblem(wire.CodeForbidden, "ask without a browser, such as with curl", "web pages may not use the admin listener"))
+		default:
+			router.ServeHTTP(w, r)
 		}
-		router.ServeHTTP(w, r)
 	})
 }
 
-func adminRouter(metrics *prometheus.Registry, sessions *session.Registry, ready func() string, logLevel http.Handler) *mux.Router {
+func adminRouter(cfg AdminConfig) *mux.Router {
 	r := mux.NewRouter()
-	r.Handle("/metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{})).Methods("GET")
+	r.Handle("/metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})).Methods("GET")
 	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
-	r.Handle("/readyz", health(ready)).Methods("GET")
-	r.Handle("/sessions", listSessions(sessions)).Methods("GET")
-	r.Handle("/loglevel", asJSON(logLevel)).Methods("GET", "PUT")
-	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	r.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	r.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	r.PathPrefix("/debug/pprof/").HandlerFunc(pprof.Index)
+	r.Handle("/readyz", health(cfg.Ready)).Methods("GET")
+	r.Handle("/sessions", listSessions(cfg.Sessions)).Methods("GET")
+	r.Handle("/loglevel", asJSON(cfg.LogLevel)).Methods("GET")
+	r.Handle("/loglevel", cfg.operatorsOnly(asJSON(cfg.LogLevel))).Methods("PUT")
+	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline).Methods("GET")
+	r.Handle("/debug/pprof/profile", cfg.operatorsOnly(http.HandlerFunc(pprof.Profile))).Methods("GET")
+	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol).Methods("GET", "POST")
+	r.Handle("/debug/pprof/trace", cfg.operatorsOnly(http.HandlerFunc(pprof.Trace))).Methods("GET")
+	r.PathPrefix("/debug/pprof/").Handler(cfg.operatorsOnly(http.HandlerFunc(pprof.Index))).MatcherFunc(takesTime).Methods("GET")
+	r.PathPrefix("/debug/pprof/").HandlerFunc(pprof.Index).Methods("GET")
 	return r
+}
+
+// takesTime reports whether a profile begins with a collection of garbage, or shows what
+// changes within some seconds.
+func takesTime(r *http.Request, _ *mux.RouteMatch) bool {
+	q := r.URL.Query()
+	return q.Has("gc") || q.Has("seconds")
+}
+
+// operatorsOnly serves requests that have the key of operators (RFC 6750, section 2.1), or
+// that came over a Unix socket, to which only the daemon's user can connect.
+func (cfg *AdminConfig) operatorsOnly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if problem := cfg.checkOperator(r); problem != nil {
+			if problem.Status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+			}
+			writeProblem(w, problem)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (cfg *AdminConfig) checkOperator(r *http.Request) *wire.Problem {
+	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
+		return nil
+	}
+	key, err := cfg.Key()
+	switch {
+	case err != nil:
+		return wire.NewProblem(wire.CodeInternal, "mend the file of admin.key_file", "%v", err)
+	case key == nil:
+		return wire.NewProblem(wire.CodeForbidden, "set admin.key_file, or let listen.admin be a Unix socket (unix:/run/pubsubd/admin.sock)",
+			"the admin listener only reads, because it has no key")
+	}
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	given, want := sha256.Sum256([]byte(strings.TrimSpace(secret))), sha256.Sum256(key)
+	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(given[:], want[:]) != 1 {
+		return wire.NewProblem(wire.CodeUnauthorized, "send Authorization: Bearer and the key in the file of admin.key_file",
+			"the request does not have the key of operators")
+	}
+	return nil
 }
 
 // health answers 200 "ok", or 503 with the reason.
@@ -64,7 +128,7 @@ func listSessions(sessions *session.Registry) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, by, problem := app.ReadSessionList(r.URL.RawQuery)
 		if problem != nil {
-			writeAdmin(w, problem.Status, wire.ProblemType, app.InJSON(problem))
+			writeProblem(w, problem)
 			return
 		}
 		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(sessions.List(n, by, time.Now())))
@@ -78,6 +142,10 @@ func asJSON(h http.Handler) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		h.ServeHTTP(w, r)
 	})
+}
+
+func writeProblem(w http.ResponseWriter, p *wire.Problem) {
+	writeAdmin(w, p.Status, wire.ProblemType, app.InJSON(p))
 }
 
 func writeAdmin(w http.ResponseWriter, status int, contentType string, text []byte) {

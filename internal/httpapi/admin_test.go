@@ -3,11 +3,16 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/gorilla/mux"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -15,9 +20,21 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// operatorsKey is the key of operators in tests.
+const operatorsKey = "key-of-operators-for-tests"
+
+// admin returns the configuration of the admin listener of a daemon built from cfg.
+func (cfg parts) admin(notReady string) AdminConfig {
+	return AdminConfig{
+		Metrics: cfg.Metrics.Registry, Sessions: cfg.Sessions, Ready: func() string { return notReady }, LogLevel: zap.NewAtomicLevel(),
+		Hosts: everyHost(),
+		Key:   func() ([]byte, error) { return []byte(operatorsKey), nil },
+	}
+}
+
 // askAdmin sends a GET request to the admin listener of a daemon built from cfg.
 func askAdmin(cfg parts, path string) *httptest.ResponseRecorder {
-	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "draining" }, everyHost(), zap.NewAtomicLevel())
+	admin := NewAdmin(cfg.admin("draining"))
 	w := httptest.NewRecorder()
 	admin.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 	return w
@@ -70,10 +87,119 @@ func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 func TestTheAdminListenerClosesAfterARequestThatCouldBeFramedInTwoWays(t *testing.T) {
 	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
-	admin := NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, everyHost(), zap.NewAtomicLevel())
+	admin := NewAdmin(cfg.admin(""))
 	r := httptest.NewRequest("GET", "/livez", nil)
 	r.TransferEncoding = []string{"chunked"}
 	w := httptest.NewRecorder()
 	admin.ServeHTTP(w, r)
 	require.Equal(t, "close", w.Header().Get("Connection"))
+}
+
+// changes are requests on the admin listener that change something, or slow the daemon down.
+var changes = [][2]string{
+	{"PUT", "/loglevel"},
+	{"GET", "/debug/pprof/profile?seconds=9"},
+	{"GET", "/debug/pprof/trace?seconds=9"},
+	{"GET", "/debug/pprof/heap?gc=1"},
+	{"GET", "/debug/pprof/goroutine?seconds=9"},
+}
+
+// reads are those that do not.
+var reads = [][2]string{
+	{"GET", "/metrics"},
+	{"GET", "/livez"},
+	{"GET", "/readyz"},
+	{"GET", "/sessions"},
+	{"GET", "/loglevel"},
+	{"GET", "/debug/pprof/"},
+	{"GET", "/debug/pprof/cmdline"},
+	{"GET", "/debug/pprof/heap"},
+	{"GET", "/debug/pprof/symbol"},
+	{"POST", "/debug/pprof/symbol"},
+}
+
+func TestOnlyOperatorsChangeSomething(t *testing.T) {
+	cfg := newParts(settings{})
+	defer cfg.Broker.Close()
+	set := cfg.admin("")
+	none, broken := set, set
+	none.Key = func() ([]byte, error) { return nil, nil }
+	broken.Key = func() ([]byte, error) { return nil, errors.New("no such file") }
+	const key = "Authorization: Bearer " + operatorsKey
+	for _, c := range []struct {
+		name    string
+		admin   AdminConfig
+		unix    bool
+		headers []string
+		code    wire.Code // empty: they may
+	}{
+		{"the key", set, false, []string{key}, ""},
+		{"the key, another case of the scheme", set, false, []string{"Authorization: bearer  " + operatorsKey}, ""},
+		{"no key", set, false, nil, wire.CodeUnauthorized},
+		{"half the key", set, false, []string{key[:len(key)-1]}, wire.CodeUnauthorized},
+		{"more than the key", set, false, []string{key + "s"}, wire.CodeUnauthorized},
+		{"an empty key", set, false, []string{"Authorization: Bearer "}, wire.CodeUnauthorized},
+		{"another scheme", set, false, []string{"Authorization: Basic " + operatorsKey}, wire.CodeUnauthorized},
+		{"none is set", none, false, nil, wire.CodeForbidden},
+		{"none is set, and an empty one is sent", none, false, []string{"Authorization: Bearer "}, wire.CodeForbidden},
+		{"the file is broken", broken, false, []string{key}, wire.CodeInternal},
+		{"over a Unix socket", none, true, nil, ""},
+		{"a page with the key", set, false, []string{key, "Origin: http://127.0.0.1:8081"}, wire.CodeForbidden},
+		{"a page over a Unix socket", none, true, []string{"Origin: null"}, wire.CodeForbidden},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, change := range changes {
+				w := askAs(c.admin, c.unix, change, c.headers...)
+				if c.code == "" {
+					require.NotContains(t, []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotFound}, w.Code, change)
+					continue
+				}
+				var p wire.Problem
+				require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p), "%v: %s", change, w.Body)
+				require.Equal(t, c.code, p.Code, change)
+				require.NotEmpty(t, p.Remedy)
+				require.Equal(t, c.code == wire.CodeUnauthorized, w.Header().Get("WWW-Authenticate") == "Bearer")
+				require.NotContains(t, w.Body.String(), operatorsKey)
+			}
+		})
+	}
+	for _, read := range reads {
+		require.Equal(t, http.StatusOK, askAs(none, false, read).Code, read)
+		require.Equal(t, http.StatusForbidden, askAs(set, false, read, key, "Origin: https://elsewhere.example").Code, read)
+	}
+}
+
+// Each route of the admin listener is in one of the lists above.
+func TestEveryRouteOfTheAdminListenerIsJudged(t *testing.T) {
+	cfg := newParts(settings{})
+	defer cfg.Broker.Close()
+	judged := map[string]bool{}
+	for _, c := range slices.Concat(changes, reads) {
+		path, _, _ := strings.Cut(c[1], "?")
+		judged[c[0]+" "+path] = true
+	}
+	require.NoError(t, adminRouter(cfg.admin("")).Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+		path, err := route.GetPathTemplate()
+		require.NoError(t, err)
+		methods, err := route.GetMethods()
+		require.NoError(t, err, path)
+		for _, method := range methods {
+			require.True(t, judged[method+" "+path], "%s %s: does it change something?", method, path)
+		}
+		return nil
+	}))
+}
+
+// askAs sends a request to an admin listener, perhaps over a Unix socket.
+func askAs(admin AdminConfig, unix bool, request [2]string, headers ...string) *httptest.ResponseRecorder {
+	var at net.Addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8081}
+	if unix {
+		at = &net.UnixAddr{Net: "unix", Name: "/run/pubsubd/admin.sock"}
+	}
+	r := newRequest(request[0], request[1], "", headers)
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
+	cancel() // profiles end at once
+	w := httptest.NewRecorder()
+	NewAdmin(admin).ServeHTTP(w, r.WithContext(ctx))
+	return w
 }

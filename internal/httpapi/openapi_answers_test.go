@@ -14,7 +14,6 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -36,7 +35,7 @@ func newReader(t *testing.T) *reader {
 	t.Cleanup(cfg.Broker.Close)
 	both := http.NewServeMux()
 	both.Handle("/v1/", cfg.newAPI())
-	both.Handle("/", NewAdmin(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, everyHost(), zap.NewAtomicLevel()))
+	both.Handle("/", NewAdmin(cfg.admin("")))
 	doc := document(t)
 	for _, item := range doc.Paths.Map() {
 		item.Servers = nil // one server has the paths of both listeners
@@ -190,9 +189,12 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	}
 	r.ask(400, "GET", "/sessions?sort=size", "")
 	r.ask(200, "GET", "/loglevel", "")
-	r.ask(200, "PUT", "/loglevel", `{"level":"debug"}`)
-	r.ask(400, "PUT", "/loglevel", `{"level":"loud"}`)
-	require.JSONEq(t, `{"level":"warn"}`, r.ask(200, "PUT", "/loglevel", "level=warn", "Content-Type: application/x-www-form-urlencoded"))
+	r.ask(401, "PUT", "/loglevel", `{"level":"debug"}`)
+	r.ask(403, "PUT", "/loglevel", `{"level":"debug"}`, "Origin: https://elsewhere.example")
+	operator := "Authorization: Bearer " + operatorsKey
+	r.ask(200, "PUT", "/loglevel", `{"level":"debug"}`, operator)
+	r.ask(400, "PUT", "/loglevel", `{"level":"loud"}`, operator)
+	require.JSONEq(t, `{"level":"warn"}`, r.ask(200, "PUT", "/loglevel", "level=warn", operator, "Content-Type: application/x-www-form-urlencoded"))
 	for at := range operations(r.doc) {
 		require.True(t, r.asked[at], "no test asks %s", at)
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/gorilla/mux"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -58,7 +57,7 @@ func operations(doc *openapi3.T) map[string]*openapi3.Operation {
 func TestTheOpenAPIDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
-	served := append(routes(t, cfg.newAPI().router), routes(t, adminRouter(cfg.Metrics.Registry, cfg.Sessions, func() string { return "" }, zap.NewAtomicLevel()))...)
+	served := append(routes(t, cfg.newAPI().router), routes(t, adminRouter(cfg.admin("")))...)
 	documented := []string{}
 	for at := range operations(document(t)) {
 		documented = append(documented, at)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,7 +25,7 @@ import (
 // Config configures a Listener. All fields are required unless they say otherwise.
 type Config struct {
 	Name    string // of the setting, without the prefix "listen."; for the log and errors
-	Address string
+	Address string // host:port, or UnixPrefix and the path of a socket
 
 	// Limiter counts each connection, or refuses it. nil: the listener is for
 	// operators. Then only MaxConnections bounds the connections, and the metrics of
@@ -51,7 +52,7 @@ type Config struct {
 // methods may be called concurrently.
 type Listener struct {
 	cfg    Config // immutable, like the next two
-	tcp    *net.TCPListener
+	socket socket
 	tls    *tls.Config  // nil: none
 	open   atomic.Int64 // connections
 	silent sync.Map     // of *Conn: open connections that never sent a byte
@@ -62,16 +63,22 @@ type Listener struct {
 	failing, full rate.Sometimes // limit how often the same warning is logged
 }
 
+// A socket is a *net.TCPListener or a *net.UnixListener.
+type socket interface {
+	net.Listener
+	SetDeadline(t time.Time) error
+}
+
 // LogEvery is how often a repeated event is logged.
 const LogEvery = 10 * time.Second
 
 // Listen binds cfg.Address.
 func Listen(cfg Config) (*Listener, error) {
-	tcp, err := bind(cfg.Name, cfg.Address, cfg.WriteTimeout)
+	socket, err := bind(cfg.Address, cfg.WriteTimeout)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", cfg.Name, err)
 	}
-	l := &Listener{cfg: cfg, tcp: tcp, closed: make(chan struct{})}
+	l := &Listener{cfg: cfg, socket: socket, closed: make(chan struct{})}
 	l.failing.Interval, l.full.Interval = LogEvery, LogEvery
 	if cfg.Certificate != nil {
 		l.tls = cfg.Certificate.config(cfg.ALPN)
@@ -92,12 +99,15 @@ const unackedMargin = 15 * time.Second
 // nobody reads took 1.45 GB, where the kernel slows all connections down (tcp_mem).
 const unsentBytes = 32 << 10
 
-func bind(name, address string, writeTimeout time.Duration) (*net.TCPListener, error) {
+func bind(address string, writeTimeout time.Duration) (socket, error) {
+	if path, ok := strings.CutPrefix(address, UnixPrefix); ok {
+		return bindUnix(path)
+	}
 	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
 	lc.SetMultipathTCP(false) // Go's default for listeners, but its connections do not inherit socket options on Linux
 	l, err := lc.Listen(context.Background(), "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", name, err)
+		return nil, err
 	}
 	tcp := l.(*net.TCPListener) //nolint:forcetypeassert // it is what listens on "tcp"
 	setOption(tcp, userTimeout, int((writeTimeout + unackedMargin).Milliseconds()))
@@ -106,12 +116,12 @@ func bind(name, address string, writeTimeout time.Duration) (*net.TCPListener, e
 }
 
 // Addr implements net.Listener.
-func (l *Listener) Addr() net.Addr { return l.tcp.Addr() }
+func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
 
 // Close implements net.Listener.
 func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.closed) })
-	return l.tcp.Close()
+	return l.socket.Close()
 }
 
 // CloseSilent closes the connections that never sent a byte. http.Server.Shutdown would
@@ -126,13 +136,13 @@ func (l *Listener) CloseSilent() {
 // Accept implements net.Listener. It fails when the listener is closed or broken.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
-		tcp, err := l.accept()
+		nc, err := l.accept()
 		if err != nil {
 			return nil, err
 		}
-		c, err := l.admit(tcp)
+		c, err := l.admit(nc)
 		if err != nil {
-			l.refuse(tcp, err)
+			l.refuse(nc, err)
 			continue
 		}
 		l.silent.Store(c, nil)
@@ -144,10 +154,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // admit counts the connection against the limits. An error refuses it.
-func (l *Listener) admit(tcp *net.TCPConn) (*Conn, error) {
-	c := &Conn{Conn: tcp, listener: l, accepted: time.Now()}
+func (l *Listener) admit(nc net.Conn) (*Conn, error) {
+	c := &Conn{Conn: nc, listener: l, accepted: time.Now()}
 	if l.cfg.Limiter != nil {
-		at, _ := tcp.RemoteAddr().(*net.TCPAddr) // nil if the client has left
+		at, _ := nc.RemoteAddr().(*net.TCPAddr) // nil if the client has left
 		counted, err := l.cfg.Limiter.Connect(at.AddrPort().Addr())
 		if err != nil {
 			return nil, err
@@ -172,11 +182,11 @@ const (
 // refuses connections with the help of the spare one. A connection that stays in the
 // kernel's queue would wake the listener again and again, and its client would get no
 // answer.
-func (l *Listener) accept() (*net.TCPConn, error) {
+func (l *Listener) accept() (net.Conn, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		c, err := l.tcp.AcceptTCP()
+		c, err := l.socket.Accept()
 		for err != nil && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.turnAway() {
-			c, err = l.tcp.AcceptTCP()
+			c, err = l.socket.Accept()
 		}
 		switch {
 		case err == nil:
@@ -214,9 +224,9 @@ var temporary = []syscall.Errno{
 // turnAway refuses the connection that has waited longest, and reports whether it did.
 func (l *Listener) turnAway() bool {
 	done := l.cfg.Spare.lend(func() bool {
-		_ = l.tcp.SetDeadline(time.Now().Add(refusalTimeout)) // the client may have left meanwhile
-		defer func() { _ = l.tcp.SetDeadline(time.Time{}) }()
-		c, err := l.tcp.AcceptTCP()
+		_ = l.socket.SetDeadline(time.Now().Add(refusalTimeout)) // the client may have left meanwhile
+		defer func() { _ = l.socket.SetDeadline(time.Time{}) }()
+		c, err := l.socket.Accept()
 		if err != nil {
 			return false
 		}

@@ -14,8 +14,13 @@ import (
 // listening returns a listener for at most that many operators.
 func listening(t *testing.T, most int) *Listener {
 	t.Helper()
+	return listeningOn(t, "127.0.0.1:0", most)
+}
+
+func listeningOn(t *testing.T, address string, most int) *Listener {
+	t.Helper()
 	l, err := Listen(Config{
-		Name: "admin", Address: "127.0.0.1:0", MaxConnections: most,
+		Name: "admin", Address: address, MaxConnections: most,
 		WriteTimeout: time.Second, Spare: &Spare{}, Metrics: metrics.New("test"), Log: zap.NewNop(),
 	})
 	require.NoError(t, err)

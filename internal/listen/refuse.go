@@ -20,19 +20,23 @@ const refusalTimeout = 10 * time.Millisecond
 
 // refuse closes a connection. A client that backs off gets the reason first. A client
 // that reconnects again and again gets a reset.
-func (l *Listener) refuse(c *net.TCPConn, err error) {
+func (l *Listener) refuse(c net.Conn, err error) {
 	l.cfg.Metrics.Ended(metrics.Refused)
 	var reason []byte
 	refusal, ok := errors.AsType[*limit.Refusal](err)
 	if ok && refusal.Hold == 0 && l.cfg.Refusal != nil && l.tls == nil {
 		reason = l.cfg.Refusal(refusal.Problem)
 	}
-	if len(reason) == 0 {
-		_ = c.SetLinger(0) // the kernel sends a reset and frees everything
-	} else {
+	tcp, isTCP := c.(*net.TCPConn)
+	switch {
+	case len(reason) > 0:
 		_ = c.SetDeadline(time.Now().Add(refusalTimeout))
 		_, _ = c.Write(reason)
-		setOption(c, finWait2, -1)
+		if isTCP {
+			setOption(tcp, finWait2, -1)
+		}
+	case isTCP:
+		_ = tcp.SetLinger(0) // the kernel sends a reset and frees everything
 	}
 	_ = c.Close()
 	if ok && refusal.Limit == "connections" { // the operator can mend this limit, unlike that of one address

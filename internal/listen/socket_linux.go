@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"errors"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,14 @@ func setOption(c syscall.Conn, option, value int) {
 	if raw, err := c.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, option, value) })
 	}
+}
+
+// restrict makes bind(2) create a Unix socket with the mode ownerOnly, so that nobody else can
+// connect before the mode is set. It is for net.ListenConfig.Control.
+func restrict(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), uint32(ownerOnly)) })
+	return errors.Join(err, failed)
 }
 
 // PeerLeft reports whether the peer of a socket has closed the connection, or its side

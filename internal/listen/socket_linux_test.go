@@ -11,16 +11,16 @@ import (
 
 // Connections inherit the user timeout and keep-alive from their listener.
 func TestTheKernelGivesUpClientsThatVanish(t *testing.T) {
-	l, err := bind("public", "127.0.0.1:0", 30*time.Second)
+	l, err := bind("127.0.0.1:0", 30*time.Second)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	client, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
 	defer client.Close()
-	c, err := l.AcceptTCP()
+	c, err := l.Accept()
 	require.NoError(t, err)
 	defer func() { _ = c.Close() }()
-	raw, err := c.SyscallConn()
+	raw, err := c.(syscall.Conn).SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Control(func(fd uintptr) {
 		after, err := syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, userTimeout)
@@ -34,7 +34,7 @@ func TestTheKernelGivesUpClientsThatVanish(t *testing.T) {
 
 // The kernel does not buffer megabytes for a client that does not read.
 func TestTheKernelBuffersLittleForASlowReader(t *testing.T) {
-	l, err := bind("public", "127.0.0.1:0", time.Minute)
+	l, err := bind("127.0.0.1:0", time.Minute)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	client, err := net.Dial("tcp", l.Addr().String())

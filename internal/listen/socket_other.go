@@ -8,5 +8,8 @@ const userTimeout, notSentLowat, finWait2 = 0, 0, 0
 
 func setOption(syscall.Conn, int, int) {}
 
+// restrict does nothing: the mode of the socket is set once it exists.
+func restrict(string, string, syscall.RawConn) error { return nil }
+
 // PeerLeft reports false: only Linux can tell without a read.
 func PeerLeft(int) bool { return false }

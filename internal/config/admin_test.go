@@ -1,0 +1,57 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The key is read each time, so that it can be replaced at any time.
+func TestTheKeyOfOperatorsIsReadAgain(t *testing.T) {
+	c := Default()
+	key, err := c.Admin.Key()
+	require.NoError(t, err)
+	require.Nil(t, key, "none is set")
+
+	c.Admin.KeyFile = filepath.Join(t.TempDir(), "admin.key")
+	require.ErrorContains(t, c.Validate(), "admin.key_file is")
+	for _, want := range []string{strings.Repeat("k", minAdminKey), strings.Repeat("q", maxAdminKey-3)} {
+		require.NoError(t, os.WriteFile(c.Admin.KeyFile, []byte(" "+want+"\r\n"), 0o600))
+		require.NoError(t, c.Validate())
+		key, err = c.Admin.Key()
+		require.NoError(t, err)
+		require.Equal(t, want, string(key))
+	}
+	for _, wrong := range []string{"", "secret-but-short", strings.Repeat("secret", maxAdminKey), "secret-of-the-first-line\nand-of-the-second"} {
+		require.NoError(t, os.WriteFile(c.Admin.KeyFile, []byte(wrong), 0o600))
+		err := c.Validate()
+		require.ErrorContains(t, err, "openssl rand")
+		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
+func TestTheAdminListenerMayBeAUnixSocket(t *testing.T) {
+	for address, valid := range map[string]bool{
+		"unix:/run/pubsubd/admin.sock":                   true,
+		"unix:/" + strings.Repeat("x", maxSocketBytes-1): true,
+		"unix:/" + strings.Repeat("x", maxSocketBytes):   false,
+		"unix:admin.sock":                                false,
+		"unix:":                                          false,
+		"unix:/":                                         false,
+		"/run/admin.sock":                                false,
+	} {
+		c := Default()
+		c.Listen.Admin = address
+		if valid {
+			require.NoError(t, c.Validate(), address)
+			continue
+		}
+		require.ErrorContains(t, c.Validate(), "unix:/run/pubsubd/admin.sock", address)
+	}
+	c := Default()
+	c.Listen.Public = "unix:/run/pubsubd/public.sock"
+	require.ErrorContains(t, c.Validate(), "listen.public")
+}
