@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -113,12 +114,29 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 		case !ok:
 			w.Header().Set("Allow", served.allow())
 			return a.App.Reject(c, wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%.16s is not served here", r.Method))
+		case !(r.Method == http.MethodGet && slices.Contains(tokenPaths, path)) && queryHasToken(r.URL.RawQuery):
+			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send it as Authorization: Bearer …",
+				"a token in the query is only for GET of a poll, an event stream or a WebSocket"))
 		case r.Method == http.MethodGet && hasBody(r):
 			// net/http would not notice the client leave while the body is unread.
 			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here"))
 		}
 		return serve(w, r, c)
 	}))
+}
+
+// tokenPaths may have a token in the query, because an EventSource and a WebSocket of a
+// browser cannot send headers. Elsewhere a token in a URL would only be logged by proxies.
+var tokenPaths = []string{"/poll", "/sessions/{id}/poll", "/sse", "/ws"}
+
+// queryHasToken reports whether a query has the parameter token, or might have it if it
+// could be read.
+func queryHasToken(raw string) bool {
+	if raw == "" {
+		return false
+	}
+	values, err := url.ParseQuery(raw)
+	return values.Has("token") || err != nil && strings.Contains(raw, "token")
 }
 
 // allow lists the methods for the Allow header.
@@ -152,6 +170,8 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 	switch {
 	case !a.Hosts.Allow(r.Host):
 		return a.App.Reject(c, wrongHost())
+	case len(r.Header["Authorization"]) > 1:
+		return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Authorization headers", len(r.Header["Authorization"])))
 	case isPreflight(r):
 		if err := a.App.Reject(c, nil); err != nil {
 			return err

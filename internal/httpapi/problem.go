@@ -9,6 +9,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -29,6 +30,9 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if after := limit.RetryAfter(p); after > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
+	}
+	if challenge := listen.Challenge(p); challenge != "" {
+		w.Header().Set("WWW-Authenticate", challenge)
 	}
 	w.Header().Set("Content-Type", wire.ProblemType)
 	a.writeWhole(w, p.Status, append(app.InJSON(p), '\n'))

@@ -20,6 +20,14 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	if err := a.checkUpgrade(r); err != nil {
 		return a.App.Reject(c, err)
 	}
+	offered, token, err := subprotocols(r.Header["Sec-Websocket-Protocol"])
+	if err == nil && token != "" && c.Given() {
+		err = wire.NewProblem(wire.CodeInvalidRequest, "send one", "the request has a token in a subprotocol and other credentials")
+	}
+	if err != nil {
+		return a.App.Reject(c, err)
+	}
+	c.Token = token
 	d, err := a.App.Connect(c, r.URL.RawQuery, acceptsOf(r))
 	if err != nil {
 		return err
@@ -27,7 +35,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	d.Request.Arrival = arrivalOf(r)
 	r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"} // the upgrader reads one line of each
 	compression := wsflate.Extension{Parameters: withoutContext}
-	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate, Header: subprotocol(r.Header["Sec-Websocket-Protocol"])}
+	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate, Header: offered}
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
 	if err != nil {
 		a.App.End(d.Session)
@@ -48,17 +56,25 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 // message for many is compressed once, and a connection keeps no state.
 var withoutContext = wsflate.Parameters{ServerNoContextTakeover: true, ClientNoContextTakeover: true}
 
-// subprotocol selects our subprotocol if the client offers it (RFC 6455, section 4.2.2). A
-// browser fails a connection where it offered some and none is selected. Other offers may
-// hold secrets, and are ignored.
-func subprotocol(offers []string) http.Header {
-	const ours = "pubsubd.v1"
+// subprotocols reads what the client offers (RFC 6455, section 4.2.2). It selects ours, as
+// a browser fails a connection where it offered some and none is selected. The offer
+// bearer.TOKEN has the credentials of a page, which cannot set headers, and is not selected:
+// the answer must not repeat a secret.
+func subprotocols(offers []string) (selected http.Header, token string, err error) {
+	const ours, bearer = "pubsubd.v1", "bearer."
 	for offer := range strings.SplitSeq(strings.Join(offers, ","), ",") {
-		if strings.TrimSpace(offer) == ours {
-			return http.Header{"Sec-WebSocket-Protocol": {ours}}
+		offer = strings.TrimSpace(offer)
+		given, isToken := strings.CutPrefix(offer, bearer)
+		switch {
+		case offer == ours:
+			selected = http.Header{"Sec-WebSocket-Protocol": {ours}}
+		case isToken && (token != "" || given == ""):
+			return nil, "", wire.NewProblem(wire.CodeInvalidRequest, "offer pubsubd.v1 and one bearer.TOKEN", "the subprotocols have more than one token, or an empty one")
+		case isToken:
+			token = given
 		}
 	}
-	return nil
+	return selected, token, nil
 }
 
 // headTimeout is how long the answer that opens a WebSocket may take to write.

@@ -63,6 +63,21 @@ func ProblemAnswer(p *wire.Problem, before, after string) []byte {
 	if retry := limit.RetryAfter(p); retry > 0 {
 		after = fmt.Sprintf("Retry-After: %d\r\n%s", retry, after)
 	}
+	if challenge := Challenge(p); challenge != "" {
+		after = "WWW-Authenticate: " + challenge + "\r\n" + after
+	}
 	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n%sContent-Length: %d\r\nContent-Type: %s\r\n%s\r\n%s\n",
 		p.Status, http.StatusText(p.Status), before, len(body)+len("\n"), wire.ProblemType, after, body)
+}
+
+// Challenge returns the WWW-Authenticate field for a problem with status 401 (RFC 9110,
+// section 11.6.1; RFC 6750, section 3), and "" for others.
+func Challenge(p *wire.Problem) string {
+	switch p.Code {
+	case wire.CodeUnauthorized:
+		return `Bearer realm="pubsubd"`
+	case wire.CodeTokenExpired:
+		return `Bearer realm="pubsubd", error="invalid_token"`
+	}
+	return ""
 }

@@ -1,0 +1,186 @@
+package auth
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func TestRightsCoverNamesAndPatterns(t *testing.T) {
+	for _, c := range []struct {
+		by, name string
+		want     bool
+	}{
+		{"chat.42", "chat.42", true},
+		{"chat.42", "chat.43", false},
+		{"chat.42", "chat.42.a", false},
+		{"chat.42", "chat", false},
+		{"chat.42", "chat.*", false},
+		{"chat.*", "chat.42", true},
+		{"chat.*", "chat.*", true},
+		{"chat.*", "chat.>", false},
+		{"chat.*", "chat", false},
+		{"chat.*", "chat.42.a", false},
+		{"chat.>", "chat.42", true},
+		{"chat.>", "chat.42.a", true},
+		{"chat.>", "chat.*.a", true},
+		{"chat.>", "chat.>", true},
+		{"chat.>", "chat", false},
+		{"chat.>", ">", false},
+		{"*.a", "x.a", true},
+		{"*.a", "*.a", true},
+		{"*.a", "*.b", false},
+		{"*.a", ">", false},
+		{">", ">", true},
+		{">", "*", true},
+		{">", "a.b.c", true},
+		{">", "_presence.a", false},
+		{"*.a", "_presence.a", false},
+		{"_presence.>", "_presence.a", true},
+		{"_presence.a", "_presence.*", false},
+	} {
+		require.Equal(t, c.want, covers(c.by, c.name), "%s covers %s", c.by, c.name)
+	}
+}
+
+// What one pattern covers is what it matches: every topic that the covered pattern matches.
+func FuzzCovers(f *testing.F) {
+	f.Add("a.*", "a.>", "a.b.c")
+	f.Add(">", "*", "a")
+	f.Add("*.>", "a.*", "a.b")
+	f.Fuzz(func(t *testing.T, by, name, topic string) {
+		if wire.CheckPattern(by) != nil || wire.CheckPattern(name) != nil || wire.CheckTopic(topic) != nil {
+			return
+		}
+		if covers(by, name) && wire.Matches(name, topic) {
+			require.True(t, wire.Matches(by, topic), "%s covers %s, but does not match %s", by, name, topic)
+		}
+		require.Equal(t, wire.Matches(by, topic), covers(by, topic), "%s and %s", by, topic)
+	})
+}
+
+func TestEntriesOnlyGrant(t *testing.T) {
+	rights, err := ParseRights([]byte(`[
+		{"topics": ["chat.42", "prices.>"], "allow": ["subscribe"]},
+		{"topics": ["chat.42"], "allow": ["publish", "history"]},
+		{"topics": ["inbox.$sub", "$sub.>"], "allow": ["subscribe"]}
+	]`), "ann")
+	require.NoError(t, err)
+	for name, want := range map[string]string{
+		"chat.42":      "subscribe publish history",
+		"chat.43":      "",
+		"prices.a.b":   "subscribe",
+		"prices.*":     "subscribe",
+		"inbox.ann":    "subscribe",
+		"inbox.bob":    "",
+		"inbox.$sub":   "",
+		"ann.notes":    "subscribe",
+		"bob.notes":    "",
+		">":            "",
+		"_presence.ab": "",
+	} {
+		var got []string
+		for _, r := range AllRights() {
+			if rights.Allow(r, name) {
+				got = append(got, string(r))
+			}
+		}
+		require.Equal(t, want, strings.Join(got, " "), name)
+	}
+}
+
+// A subject that is not one token grants nothing where $sub stands: it could name the topics
+// of others.
+func TestASubjectThatIsNoTokenGrantsNothing(t *testing.T) {
+	for _, subject := range []string{"", "a.b", "*", ">", "a b", "ä", "$sub", "a\x00"} {
+		rights, err := ParseRights([]byte(`[{"topics": ["open", "inbox.$sub"], "allow": ["subscribe"]}, {"topics": ["other"], "allow": ["subscribe"]}]`), subject)
+		require.NoError(t, err)
+		require.False(t, rights.Allow(Subscribe, "open"), "the whole entry grants nothing: %q", subject)
+		require.False(t, rights.Allow(Subscribe, "inbox."+subject))
+		require.True(t, rights.Allow(Subscribe, "other"))
+	}
+}
+
+func TestRightsAreReadStrictly(t *testing.T) {
+	many := `{"topics": ["` + strings.Repeat(`a","`, 200) + `a"], "allow": ["publish"]}`
+	for text, says := range map[string]string{
+		``:      "rights must be a list",
+		`null`:  "",
+		`[]`:    "",
+		`{}`:    "rights must be a list",
+		`[] []`: "something follows it",
+		`[{"topics": ["a"], "allow": ["subcribe"]}]`:                                                                `"subcribe" is not a right`,
+		`[{"topics": ["a"], "allow": []}]`:                                                                          "at least one element",
+		`[{"allow": ["publish"]}]`:                                                                                  "at least one element",
+		`[{"topics": ["a..b"], "allow": ["publish"]}]`:                                                              "entry 1",
+		`[{"topics": ["a.$subs"], "allow": ["publish"]}]`:                                                           "entry 1",
+		`[{"topics": ["a.>.b"], "allow": ["publish"]}]`:                                                             "'>'",
+		`[{"Topics": ["a"], "allow": ["publish"]}]`:                                                                 `member "Topics" is not known`,
+		`[{"topics": ["a"], "deny": ["publish"], "allow": ["publish"]}]`:                                            `member "deny" is not known`,
+		`[{"topics": ["a"], "topics": [">"], "allow": ["publish"]}]`:                                                "duplicate",
+		`[{"topics": "a", "allow": ["publish"]}]`:                                                                   "rights must be a list",
+		`[` + strings.Repeat(`{"topics":["a"],"allow":["publish"]},`, 65) + `{"topics":["a"],"allow":["publish"]}]`: "at most 64 entries",
+		`[` + many + `,` + many + `]`:                                                                               "at most 256 topics",
+	} {
+		_, err := ParseRights([]byte(text), "ann")
+		if says == "" {
+			require.NoError(t, err, text)
+		} else {
+			require.ErrorContains(t, err, says, text)
+		}
+	}
+}
+
+func FuzzRights(f *testing.F) {
+	f.Add([]byte(`[{"topics":["chat.$sub"],"allow":["subscribe"]}]`), "ann", "chat.ann")
+	f.Add([]byte(`[{"topics":[">"],"allow":["publish","delete"]}]`), "", "a")
+	f.Fuzz(func(t *testing.T, text []byte, subject, name string) {
+		rights, err := ParseRights(text, subject)
+		if err != nil {
+			require.LessOrEqual(t, len(err.Error()), 400+len(text))
+			return
+		}
+		for _, e := range rights.entries {
+			for _, topic := range e.topics {
+				require.NoError(t, wire.CheckPattern(topic))
+			}
+		}
+		if wire.CheckPattern(name) == nil && rights.Allow(Publish, name) {
+			require.Contains(t, string(text), "publish")
+		}
+	})
+}
+
+func TestARefusalSaysWhetherCredentialsWouldHelp(t *testing.T) {
+	rights, err := ParseRights([]byte(`[{"topics": ["a"], "allow": ["publish"]}]`), "ann")
+	require.NoError(t, err)
+	require.NoError(t, Allow(&Grant{Subject: "ann", Rights: rights}, Publish, "a"))
+	require.ErrorIs(t, Allow(&Grant{Subject: "ann", Rights: rights}, Subscribe, "a"), wire.NewProblem(wire.CodeForbidden, "", ""))
+	require.ErrorIs(t, Allow(Anyone, Publish, "a"), wire.NewProblem(wire.CodeUnauthorized, "", ""))
+}
+
+func TestATokenRenewsOlderOnes(t *testing.T) {
+	now := time.Now()
+	old := &Grant{Issued: now, Expires: now.Add(time.Minute)}
+	require.False(t, old.Renews(old))
+	require.True(t, (&Grant{Issued: now.Add(time.Second), Expires: now}).Renews(old), "also with an earlier expiry")
+	require.False(t, (&Grant{Issued: now.Add(-time.Second), Expires: now.Add(time.Hour)}).Renews(old))
+	require.True(t, (&Grant{Issued: now, Expires: now.Add(time.Hour)}).Renews(old))
+	require.False(t, (&Grant{Issued: now, Expires: now.Add(time.Minute)}).Renews(old))
+	require.True(t, (&Grant{}).Renews(old), "an API key")
+}
+
+func TestAGrantExpires(t *testing.T) {
+	now := time.Now()
+	g := &Grant{Expires: now}
+	require.True(t, g.HasExpired(now))
+	require.False(t, g.HasExpired(now.Add(-1)))
+	require.False(t, (&Grant{}).HasExpired(now))
+	require.EqualValues(t, 1500, g.ExpiresMS(now.Add(-1500*time.Millisecond)))
+	require.EqualValues(t, 1, g.ExpiresMS(now))
+	require.Zero(t, (&Grant{}).ExpiresMS(now))
+}
