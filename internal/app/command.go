@@ -124,7 +124,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 			}
 		}()
 		_, _, err = c.app.mayChange(ctx, &c.caller, held, func() (*session.Session, wire.ChangeRequest, error) {
-			return s, wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}, nil
+			return s, wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}, mayChange(&c.caller, s)
 		})
 		if err != nil {
 			return nil, nil, err

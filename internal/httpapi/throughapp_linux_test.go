@@ -259,7 +259,7 @@ func (k *kit) commander(by, session string) commander {
 	k.Cleanup(func() { conn.Close() })
 	c := &rawTCP{T: k.T, conn: conn, frames: wire.NewCBORDecoder(conn)}
 	c.send(wire.ConnectRequest{Session: session, Ack: new(uint64)})
-	c.send(wire.Command{Unsubscribe: []string{"z"}, Ref: new(uint64)}) // the connection is open once this is answered
+	c.send(wire.Command{Ping: true, Ref: new(uint64)}) // the connection is open once this is answered
 	require.Nil(k, c.wantReply(0).Problem)
 	return c
 }

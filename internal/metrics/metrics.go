@@ -81,8 +81,8 @@ var (
 	endings     = []string{string(Refused), string(SlowHead), string(SlowBody), string(SlowReader), string(Silent)}
 	limits      = []string{"topics", "all_subscriptions", "stateless_sessions", "calls", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out"}
 	evictions   = []string{"expired", "evicted", "deleted", "memory"}
-	sessionEnds = []string{"closed", "inactive", "draining", "slow", "topics"}
-	pollEnds    = []string{outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeDraining)}
+	sessionEnds = []string{"closed", "inactive", "draining", "slow", "topics", "revoked"}
+	pollEnds    = []string{outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining)}
 )
 
 const prefix = "pubsubd_"
@@ -129,7 +129,7 @@ func New(version string) *Metrics {
 		Gaps:             f.counters("gaps_total", "Gaps delivered to subscribers, by reason.", "reason"),
 		Resent:           f.counter("frames_resent_total", "Frames sent again because they were not acknowledged."),
 		SessionsOpened:   f.counter("sessions_opened_total", "Sessions opened."),
-		SessionsEnded:    f.counters("sessions_ended_total", "Sessions ended, by reason: closed (by the client), inactive, draining, slow (fell behind with the policy disconnect), topics (more than a session may have).", "reason"),
+		SessionsEnded:    f.counters("sessions_ended_total", "Sessions ended, by reason: closed (by the client), inactive, draining, slow (fell behind with the policy disconnect), topics (more than a session may have), revoked (its credentials were).", "reason"),
 		SessionsTrimmed:  f.counter("sessions_trimmed_total", "Times that a session which did not read lost its queue because of memory pressure. The session continues from history, or ends, as the policies of its topics say."),
 		QueueDepth: f.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "session_queue_depth", Help: "Frames in a session's queue when a poll takes them.", Buckets: prometheus.ExponentialBuckets(1, 2, 8),

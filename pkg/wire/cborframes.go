@@ -134,6 +134,10 @@ func appendReplyCBOR(dst []byte, r *Reply) []byte {
 		member("time")
 		dst = cbor.AppendInt(dst, r.Time)
 	}
+	if r.ExpiresMS != 0 {
+		member("expires_ms")
+		dst = cbor.AppendInt(dst, r.ExpiresMS)
+	}
 	if r.Problem != nil {
 		member("problem")
 		dst = appendValueCBOR(dst, "reply", r.Problem)

@@ -121,6 +121,10 @@ func appendReply(dst []byte, r *Reply) []byte {
 		member("time")
 		dst = strconv.AppendInt(dst, r.Time, 10)
 	}
+	if r.ExpiresMS != 0 {
+		member("expires_ms")
+		dst = strconv.AppendInt(dst, r.ExpiresMS, 10)
+	}
 	if r.Problem != nil {
 		member("problem")
 		dst = appendValue(dst, "reply", r.Problem)
