@@ -418,6 +418,9 @@ func (d *Daemon) gauges() metrics.Gauges {
 	d.broker.Gauges(&g)
 	d.sessions.Gauges(&g)
 	g.Draining = d.sessions.Draining() != nil
+	if d.certificate != nil {
+		g.CertificateExpires = d.certificate.Expires()
+	}
 	cfg := d.Config()
 	g.MaxTopics, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Broker.MaxSubscriptions
 	d.limiter.Gauges(&g)

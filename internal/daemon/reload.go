@@ -3,6 +3,7 @@ package daemon
 import (
 	"crypto/tls"
 	"errors"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -64,7 +65,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	d.level.SetLevel(levelOf(is))
 }
 
-// logWrong logs each error that err joins.
+// logWrong logs each error that err joins. It counts those of the certificate.
 func (d *Daemon) logWrong(err error) {
 	wrong := []error{err}
 	var joined interface{ Unwrap() []error }
@@ -73,6 +74,9 @@ func (d *Daemon) logWrong(err error) {
 	}
 	for _, e := range wrong {
 		d.log.Error("cannot reload", zap.Error(e))
+		if of, ok := errors.AsType[*config.Error](e); ok && strings.HasPrefix(of.Key, "tls.") {
+			d.metrics.CertificateFailures.Inc()
+		}
 	}
 	d.log.Error("nothing was reloaded: every setting stays as it was", zap.Int("errors", len(wrong)))
 }

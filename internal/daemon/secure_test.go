@@ -173,3 +173,17 @@ func TestAFailedHandshakeLogsNoSecrets(t *testing.T) {
 	}
 	d.wantNone([]string{secretToken, secretPayload})
 }
+
+// The metrics tell when the certificate expires, and how often it could not be read.
+func TestMetricsTellWhenTheCertificateExpires(t *testing.T) {
+	pair := certtest.New(t)
+	d := startSecure(t, pair)
+	own, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
+	require.NoError(t, err)
+	require.EqualValues(t, own.Leaf.NotAfter.Unix(), d.metric("pubsubd_certificate_expires_timestamp_seconds"))
+	require.Zero(t, d.metric("pubsubd_certificate_failures_total"))
+	require.NoError(t, os.Remove(pair.Key))
+	d.reloadWith(func(*config.Config) {})
+	require.EqualValues(t, 1, d.metric("pubsubd_certificate_failures_total"))
+	require.Zero(t, start(t, nil).metric("pubsubd_certificate_expires_timestamp_seconds"), "without TLS")
+}

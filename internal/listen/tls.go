@@ -39,6 +39,9 @@ func (h *Certificate) Replace(c *tls.Certificate) {
 	}
 }
 
+// Expires returns when the certificate expires.
+func (h *Certificate) Expires() time.Time { return h.current.Load().Leaf.NotAfter }
+
 // config returns the settings of handshakes, with these protocols for ALPN, if any.
 func (h *Certificate) config(protocols []string) *tls.Config {
 	return &tls.Config{

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -18,8 +20,9 @@ type Gauges struct {
 	MemoryBudget   int64            // the most that all of these may take
 	MemoryPressure int              // 0, 1 or 2: none, high, critical
 
-	Draining        bool
-	IdempotencyKeys int // with a remembered result
+	Draining           bool
+	CertificateExpires time.Time // zero: there is no certificate
+	IdempotencyKeys    int       // with a remembered result
 
 	MaxTopics, MaxSubscriptions int // the settings in force
 
@@ -76,6 +79,12 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		draining = 1
 	}
 	send("draining", "1 while the daemon drains, otherwise 0.", draining)
+
+	expires := 0.0
+	if at := now.CertificateExpires; !at.IsZero() {
+		expires = float64(at.Unix())
+	}
+	send("certificate_expires_timestamp_seconds", "When the certificate expires that clients get, in seconds since 1970; 0 without TLS.", expires)
 
 	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues, topics (with subscriptions and patterns), unfinished (bodies and commands that have not arrived in full), unread (answers that clients have not read).", "kind")
 	for kind, bytes := range now.Memory {

@@ -42,6 +42,8 @@ type Metrics struct {
 
 	BytesIn, BytesOut prometheus.Counter
 
+	CertificateFailures prometheus.Counter
+
 	// Polls and publishes, by the way they were served. Only net/http serves many
 	// publishes in one request.
 	LanePolls, LanePublishes prometheus.Counter
@@ -134,15 +136,16 @@ func New(version string) *Metrics {
 		QueueDepth: f.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "session_queue_depth", Help: "Frames in a session's queue when a poll takes them.", Buckets: prometheus.ExponentialBuckets(1, 2, 8),
 		}),
-		LaneConnections: f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."}),
-		LaneReturned:    f.counter("lane_returned_total", "Connections that the lane gave back to net/http, because of a request that the lane does not serve or that came too slowly."),
-		delivered:       f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
-		deliveredBytes:  f.counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
-		polls:           f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
-		framesPerAnswer: f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
-		publishToWrite:  f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
-		hookCalls:       f.counters("hook_calls_total", "Messages for the application, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded (no slot was free for the call).", "hook", "outcome"),
-		hookSeconds:     f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
+		CertificateFailures: f.counter("certificate_failures_total", "Times that the daemon could not read, get or renew its certificate."),
+		LaneConnections:     f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."}),
+		LaneReturned:        f.counter("lane_returned_total", "Connections that the lane gave back to net/http, because of a request that the lane does not serve or that came too slowly."),
+		delivered:           f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
+		deliveredBytes:      f.counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
+		polls:               f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
+		framesPerAnswer:     f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
+		publishToWrite:      f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
+		hookCalls:           f.counters("hook_calls_total", "Messages for the application, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded (no slot was free for the call).", "hook", "outcome"),
+		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
 	}
 	compressed := f.counters("compressed_bytes_total", "Bytes of compressed answers, by stage: before and after compression.", "stage")
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
