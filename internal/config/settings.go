@@ -38,6 +38,7 @@ func settings(c *Config) []setting {
 		{"admin.key_file", path(&c.Admin.KeyFile), "file with the key of operators, at least 24 bytes of text, as openssl rand -base64 32 makes it; over host:port, requests that change something need it (Authorization: Bearer); over a Unix socket they do not; the daemon reads the file for each request"},
 		{"tls.cert", restart(path(&c.TLS.Cert)), "file with the certificate in PEM, followed by the intermediate certificates; clients then connect over TLS and may use HTTP/2; a reload reads the file again"},
 		{"tls.key", restart(path(&c.TLS.Key)), "file with the private key of tls.cert, in PEM; a reload reads the file again"},
+		{"tls.client_ca", restart(path(&c.TLS.ClientCA)), "file with the authorities, in PEM, whose certificates clients may show; the common name is the principal, whose rights auth.certificates has; a reload reads the file again"},
 		{"http2.cleartext", restart(truth(&c.HTTP2.Cleartext)), "without tls.cert, also accept HTTP/2 with prior knowledge (h2c), for proxies that are configured to speak it"},
 		{"insecure", restart(truth(&c.Insecure)), "serve everyone who can connect, also from other machines, without authorisation"},
 		{"hosts", hosts(&c.Hosts), "names under which clients and operators may address the daemon, besides IP addresses and localhost; with an empty list, loopback listeners without TLS accept no other name (unless cors.origins is *), and other listeners accept every name; in the file, put * in quotes"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 )
@@ -11,6 +12,9 @@ import (
 type TLS struct {
 	Cert string // the certificate, followed by the intermediate certificates
 	Key  string // the private key of the first certificate
+
+	// ClientCA, if not empty, has the authorities of certificates that clients may show.
+	ClientCA string
 }
 
 // On reports whether clients are served over TLS.
@@ -36,4 +40,21 @@ func (t TLS) Load() (*tls.Certificate, error) {
 			"is %q, which is not a pair with tls.cert (%q): %s: name a certificate and its own private key, both in PEM", t.Key, t.Cert, err)}
 	}
 	return &pair, nil
+}
+
+// LoadClientCA reads the authorities of clients' certificates as they are now, or returns nil
+// if no file is named. The error is an *Error.
+func (t TLS) LoadClientCA() (*x509.CertPool, error) {
+	if t.ClientCA == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(t.ClientCA)
+	if err != nil {
+		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q: %s: name a file that the daemon may read", t.ClientCA, err)}
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(text) {
+		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q, which has no certificate in PEM: name a file with the certificates of the authorities", t.ClientCA)}
+	}
+	return authorities, nil
 }

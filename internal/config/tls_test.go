@@ -40,3 +40,24 @@ func TestTLSIsNoAuthorisation(t *testing.T) {
 	c.Insecure = true
 	require.NoError(t, c.Validate())
 }
+
+func TestAClientCAIsAFileOfCertificatesAndNeedsTLS(t *testing.T) {
+	pair, authority := certtest.New(t), certtest.NewAuthority(t)
+	c := Default()
+	none, err := c.TLS.LoadClientCA()
+	require.NoError(t, err)
+	require.Nil(t, none)
+
+	c.TLS.ClientCA = authority.File
+	require.ErrorContains(t, c.Validate(), "tls.client_ca is \""+authority.File+"\", but there is no TLS: set tls.cert and tls.key")
+	c.TLS.Cert, c.TLS.Key = pair.Cert, pair.Key
+	require.NoError(t, c.Validate())
+	some, err := c.TLS.LoadClientCA()
+	require.NoError(t, err)
+	require.NotNil(t, some)
+
+	c.TLS.ClientCA = pair.Key
+	require.ErrorContains(t, c.Validate(), "which has no certificate in PEM")
+	c.TLS.ClientCA = "/nowhere"
+	require.ErrorContains(t, c.Validate(), "name a file that the daemon may read")
+}

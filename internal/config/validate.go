@@ -94,10 +94,14 @@ func checkTLS(m *mistakes, t TLS) {
 	const orNone = "or leave both out to serve without TLS"
 	m.check(t.Cert == "" || t.Key != "", "tls.cert", "", "is %q, but tls.key is missing: name the file of its private key, %s", t.Cert, orNone)
 	m.check(t.Key == "" || t.Cert != "", "tls.key", "", "is %q, but tls.cert is missing: name the file of its certificate, %s", t.Key, orNone)
+	m.check(t.ClientCA == "" || t.On(), "tls.client_ca", "", "is %q, but there is no TLS: set tls.cert and tls.key, or leave it out", t.ClientCA)
 	if t.Cert == "" || t.Key == "" {
 		return
 	}
 	if _, err := t.Load(); err != nil {
+		m.add(err)
+	}
+	if _, err := t.LoadClientCA(); err != nil {
 		m.add(err)
 	}
 }

@@ -4,6 +4,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,7 +86,7 @@ type Daemon struct {
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	log = log.WithOptions(zap.IncreaseLevel(level))
-	certificate, err := cfg.TLS.Load()
+	certificate, clients, err := loadTLS(cfg.TLS)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +107,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, log: log, metrics: m, kept: kept, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
-		certificate: listen.NewCertificate(certificate, log),
+		certificate: listen.NewCertificate(certificate, clients, log),
 		hookCalls:   limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, hookWaiting(limits), limits.Wait, m),
 		level:       level, reloaded: make(chan struct{}, 1),
 	}
@@ -140,6 +142,14 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		Key: func() ([]byte, error) { return d.Config().Admin.Key() },
 	}))
 	return d, nil
+}
+
+// loadTLS reads the files of cfg, as far as it names some.
+func loadTLS(cfg config.TLS) (certificate *tls.Certificate, clients *x509.CertPool, err error) {
+	if certificate, err = cfg.Load(); err == nil {
+		clients, err = cfg.LoadClientCA()
+	}
+	return certificate, clients, err
 }
 
 // limitConfig returns the limits, which cfg has in several places.

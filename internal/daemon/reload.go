@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"strings"
 	"time"
@@ -39,8 +40,9 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 		err = given.Validate()
 	}
 	var certificate *tls.Certificate // nil: there is none, or another needs a restart
+	var clients *x509.CertPool
 	if err == nil && given.TLS == d.cfg.TLS {
-		certificate, err = given.TLS.Load() // the last step that can fail
+		certificate, clients, err = loadTLS(given.TLS) // the last step that can fail
 	}
 	if err != nil {
 		d.logWrong(err)
@@ -50,7 +52,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	is := was.Reloaded(given)
 	d.level.SetLevel(min(level, levelOf(is))) // entries about the level must not be lost
 	if certificate != nil {
-		d.certificate.Replace(certificate)
+		d.certificate.Replace(certificate, clients)
 	}
 	d.apply(is)
 	d.logChanges(was.Changes(given))

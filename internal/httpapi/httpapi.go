@@ -166,7 +166,7 @@ func (a *API) handle(serve handler) http.Handler {
 // serve answers preflight requests, and refuses requests for another host and changes by
 // pages of other origins. All of these count as requests.
 func (a *API) serve(w *response, r *http.Request, serve handler) error {
-	c := app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization")}, Who: w.Who}
+	c := app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization"), Certificate: listen.Principal(r.TLS)}, Who: w.Who}
 	switch {
 	case !a.Hosts.Allow(r.Host):
 		return a.App.Reject(c, wrongHost())

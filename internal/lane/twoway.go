@@ -2,11 +2,13 @@ package lane
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -20,7 +22,7 @@ func (l *Lane) Converse(c net.Conn) *transport.Conversation {
 
 // Open implements transport.Host.
 func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
-	d, err := l.cfg.App.ConnectByItem(app.Caller{Who: listen.Counted(c).Who(nil)}, first)
+	d, err := l.cfg.App.ConnectByItem(app.Caller{Credentials: auth.Credentials{Certificate: principal(c)}, Who: listen.Counted(c).Who(nil)}, first)
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
 			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}
@@ -34,6 +36,16 @@ func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
 		return d, p
 	}
 	return d, err
+}
+
+// principal returns the principal of a client's certificate, or "".
+func principal(c net.Conn) string {
+	secure, ok := c.(*tls.Conn)
+	if !ok {
+		return ""
+	}
+	state := secure.ConnectionState()
+	return listen.Principal(&state)
 }
 
 // Carry implements transport.Host. It also serves WebSockets. A connection that the loops

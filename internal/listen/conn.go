@@ -41,6 +41,7 @@ type Conn struct {
 	isAhead  atomic.Bool  // ahead has bytes
 	ended    atomic.Bool  // end was called
 	closed   atomic.Bool
+	expiry   atomic.Pointer[time.Timer] // closes the connection when the client's certificate expires; nil: never
 }
 
 // An Owner implements memory.Owner for the bytes that the daemon holds for a client.
@@ -206,12 +207,28 @@ func (c *Conn) Close() error {
 	err := c.Conn.Close()
 	if c.closed.CompareAndSwap(false, true) {
 		c.counted.Leave()
+		c.stopExpiry()
 		if c.listener != nil {
 			c.listener.silent.Delete(c)
 			c.listener.open.Add(-1)
 		}
 	}
 	return err
+}
+
+// endAt closes the connection at a time. It is called for each handshake, of which a connection
+// has one.
+func (c *Conn) endAt(t time.Time) {
+	c.expiry.Store(time.AfterFunc(time.Until(t), func() { _ = c.Close() }))
+	if c.closed.Load() {
+		c.stopExpiry()
+	}
+}
+
+func (c *Conn) stopExpiry() {
+	if timer := c.expiry.Load(); timer != nil {
+		timer.Stop()
+	}
 }
 
 // Opened notes that the connection's user counts slow clients from now on. It may be

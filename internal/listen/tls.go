@@ -3,32 +3,39 @@ package listen
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"go.uber.org/zap"
 )
 
-// A Certificate is the daemon's certificate. A reload may replace it. It may be used
-// concurrently.
+// A Certificate is the daemon's certificate, with the authorities whose certificates its
+// clients may show. A reload may replace both. It may be used concurrently.
 type Certificate struct {
 	current atomic.Pointer[tls.Certificate]
+	clients atomic.Pointer[x509.CertPool] // nil: clients are not asked for a certificate
 	log     *zap.Logger
 }
 
 // NewCertificate returns a Certificate with c, or nil if c is nil, which means no TLS.
-func NewCertificate(c *tls.Certificate, log *zap.Logger) *Certificate {
+// clients may be nil.
+func NewCertificate(c *tls.Certificate, clients *x509.CertPool, log *zap.Logger) *Certificate {
 	if c == nil {
 		return nil
 	}
 	certificate := &Certificate{log: log}
-	certificate.Replace(c)
+	certificate.Replace(c, clients)
 	return certificate
 }
 
-// Replace makes new handshakes use c, and logs c if it is another certificate.
+// Replace makes new handshakes use c and clients, and logs c if it is another certificate.
 // Established connections keep theirs.
-func (h *Certificate) Replace(c *tls.Certificate) {
+func (h *Certificate) Replace(c *tls.Certificate, clients *x509.CertPool) {
+	h.clients.Store(clients)
 	was := h.current.Swap(c)
 	if was != nil && bytes.Equal(was.Leaf.Raw, c.Leaf.Raw) {
 		return
@@ -44,9 +51,53 @@ func (h *Certificate) Expires() time.Time { return h.current.Load().Leaf.NotAfte
 
 // config returns the settings of handshakes, with these protocols for ALPN, if any.
 func (h *Certificate) config(protocols []string) *tls.Config {
-	return &tls.Config{
+	c := &tls.Config{
 		MinVersion:     tls.VersionTLS12, // Go's default for servers, which GODEBUG may lower
 		NextProtos:     protocols,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.current.Load(), nil },
 	}
+	base := c.Clone()
+	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		clients := h.clients.Load()
+		if clients == nil {
+			return nil, nil // c itself
+		}
+		asking := base.Clone()
+		asking.ClientAuth, asking.ClientCAs = tls.VerifyClientCertIfGiven, clients
+		asking.VerifyConnection = func(s tls.ConnectionState) error { return admitClient(s, Of(hello.Conn)) }
+		return asking, nil
+	}
+	return c
+}
+
+var errNoName = errors.New("the client's certificate has no common name that can be a principal")
+
+// admitClient refuses a client whose certificate names nobody. A connection ends when the
+// client's certificate expires. TLS has verified the rest, also for a session that is
+// resumed.
+func admitClient(s tls.ConnectionState, c *Conn) error {
+	if len(s.PeerCertificates) == 0 {
+		return nil
+	}
+	if Principal(&s) == "" {
+		return errNoName
+	}
+	c.endAt(s.PeerCertificates[0].NotAfter)
+	return nil
+}
+
+// maxPrincipalBytes bounds a common name. RFC 5280, appendix A.1, allows 64 characters.
+const maxPrincipalBytes = 256
+
+// Principal returns the principal of a client's verified certificate, its common name, or "".
+// s may be nil.
+func Principal(s *tls.ConnectionState) string {
+	if s == nil || len(s.VerifiedChains) == 0 {
+		return ""
+	}
+	name := s.PeerCertificates[0].Subject.CommonName
+	if len(name) > maxPrincipalBytes || strings.ToValidUTF8(name, "") != name || strings.ContainsFunc(name, unicode.IsControl) {
+		return ""
+	}
+	return name
 }

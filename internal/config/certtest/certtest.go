@@ -5,7 +5,9 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
 	"net"
@@ -50,4 +52,51 @@ func (p Pair) Write(t testing.TB) {
 	for file, block := range map[string]pem.Block{p.Cert: {Type: "CERTIFICATE", Bytes: signed}, p.Key: {Type: "PRIVATE KEY", Bytes: raw}} {
 		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&block), 0o600))
 	}
+}
+
+// An Authority signs certificates of clients.
+type Authority struct {
+	File string // its own certificate, in PEM
+
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// NewAuthority writes an authority's certificate into a folder of the test.
+func NewAuthority(t testing.TB) *Authority {
+	t.Helper()
+	a := &Authority{File: filepath.Join(t.TempDir(), "ca.pem")}
+	a.Write(t)
+	return a
+}
+
+// Write makes a new authority and overwrites the file.
+func (a *Authority) Write(t testing.TB) {
+	t.Helper()
+	var err error
+	a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	a.certificate = &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, a.certificate, a.certificate, &a.key.PublicKey, a.key)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(a.File, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}), 0o600))
+}
+
+// Issue returns a client's certificate with this common name, which expires at a time.
+func (a *Authority) Issue(t testing.TB, commonName string, expires time.Time) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: commonName},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: expires,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}
 }

@@ -1,0 +1,142 @@
+package daemon
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
+)
+
+// A mutual is a daemon whose clients may show certificates of an authority.
+type mutual struct {
+	*running
+	*certtest.Authority
+	pair certtest.Pair
+}
+
+func startMutual(t *testing.T, change func(*config.Config)) *mutual {
+	t.Helper()
+	m := &mutual{Authority: certtest.NewAuthority(t), pair: certtest.New(t)}
+	m.running = start(t, func(c *config.Config) {
+		c.TLS = config.TLS{Cert: m.pair.Cert, Key: m.pair.Key, ClientCA: m.File}
+		c.Listen.TCP = "127.0.0.1:0"
+		if change != nil {
+			change(c)
+		}
+	})
+	return m
+}
+
+// client returns the settings of a client with a certificate, or without.
+func (m *mutual) client(certificates ...tls.Certificate) *tls.Config {
+	return &tls.Config{RootCAs: poolOf(m, m.pair), Certificates: certificates}
+}
+
+// topics asks for the list of topics on a new connection.
+func (m *mutual) topics(client *tls.Config) (status int, err error) {
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: client, DisableKeepAlives: true}}
+	resp, err := c.Get("https://" + m.PublicAddr() + "/v1/topics")
+	if err != nil {
+		return 0, err
+	}
+	return resp.StatusCode, resp.Body.Close()
+}
+
+// named returns the settings of a client with a valid certificate of that name.
+func (m *mutual) named(name string) *tls.Config {
+	return m.client(m.Issue(m, name, time.Now().Add(time.Hour)))
+}
+
+// A client may show no certificate. One that it shows must name a principal, be valid, and be
+// of the authority. That holds on both listeners for clients.
+func TestACertificateOfAClientMustBeValid(t *testing.T) {
+	m := startMutual(t, nil)
+	other := certtest.NewAuthority(t)
+	for name, tt := range map[string]struct {
+		client *tls.Config
+		wrong  string
+	}{
+		"none":              {m.client(), ""},
+		"valid":             {m.named("ann"), ""},
+		"no name":           {m.named(""), "bad certificate"},
+		"long name":         {m.named(strings.Repeat("a", 257)), "bad certificate"},
+		"control character": {m.named("ann\nbob"), "bad certificate"},
+		"expired":           {m.client(m.Issue(t, "ann", time.Now().Add(-time.Minute))), "expired certificate"},
+		"of another":        {m.client(other.Issue(t, "ann", time.Now().Add(time.Hour))), "unknown certificate authority"},
+	} {
+		status, err := m.topics(tt.client)
+		if tt.wrong == "" {
+			require.NoError(t, err, name)
+			require.Equal(t, http.StatusOK, status, name)
+		} else {
+			require.ErrorContains(t, err, tt.wrong, name)
+		}
+		conn, err := tls.Dial("tcp", m.TCPAddr(), tt.client)
+		if err == nil {
+			_, _ = conn.Write([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x61, 'a'})
+			_, err = conn.Read(make([]byte, 1)) // with TLS 1.3, the refusal comes after the handshake
+			_ = conn.Close()
+		}
+		require.Equal(t, tt.wrong == "", err == nil, "%s: %v", name, err)
+	}
+}
+
+// A reload replaces the authorities. A session of TLS that an earlier certificate opened
+// cannot be resumed.
+func TestAReloadReplacesTheAuthoritiesOfClients(t *testing.T) {
+	m := startMutual(t, nil)
+	client := m.named("ann")
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	client.ServerName = "localhost"
+	for range 3 {
+		_, err := m.topics(client)
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.WriteFile(m.File, []byte("no certificate"), 0o600))
+	m.reloadWith(func(*config.Config) {})
+	require.Contains(t, fmt.Sprint(m.logged.FilterMessage("cannot reload").All()), "tls.client_ca")
+	_, err := m.topics(client)
+	require.NoError(t, err, "nothing was reloaded")
+
+	m.Write(t)
+	m.reloadWith(func(*config.Config) {})
+	_, err = m.topics(client)
+	require.ErrorContains(t, err, "unknown certificate authority")
+	_, err = m.topics(m.named("ann"))
+	require.NoError(t, err)
+}
+
+// A connection ends when the client's certificate expires, whatever waits on it.
+func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
+	m := startMutual(t, nil)
+	expires := time.Now().Add(2 * time.Second).Truncate(time.Second) // certificates count seconds
+	for _, address := range []string{m.PublicAddr(), m.TCPAddr()} {
+		conn, err := tls.Dial("tcp", address, m.client(m.Issue(t, "ann", expires)))
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(surely)))
+		if address == m.PublicAddr() {
+			_, err = conn.Write([]byte("GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n"))
+		} else {
+			_, err = conn.Write([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x61, 'a'})
+		}
+		require.NoError(t, err)
+		for buffer := make([]byte, 4096); err == nil; {
+			_, err = conn.Read(buffer)
+		}
+		var slow net.Error
+		require.False(t, errors.As(err, &slow) && slow.Timeout(), "%v", err)
+		require.False(t, time.Now().Before(expires))
+	}
+	require.Eventually(t, func() bool { return m.metric("pubsubd_subscriptions") == 0 }, surely, time.Millisecond)
+}
