@@ -250,11 +250,8 @@ func openingOf(topics []wire.Start, client string, echo *bool) (o session.Openin
 			return o, err
 		}
 	}
-	o.Topics = topics
-	if echo == nil || *echo {
-		return o, nil
-	}
-	if o.NoEcho = client; client == "" {
+	o.Topics, o.Client = topics, client
+	if o.NoEcho = echo != nil && !*echo; o.NoEcho && client == "" {
 		return o, wire.NewProblem(wire.CodeInvalidRequest, "add client, the id that you publish with", "echo=false needs client")
 	}
 	return o, nil

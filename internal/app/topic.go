@@ -93,6 +93,29 @@ func (a *App) Topic(ctx context.Context, c Caller, topic string, answer func(wir
 	})
 }
 
+// Presence calls answer with who is on a topic.
+func (a *App) Presence(ctx context.Context, c Caller, topic string, answer func(wire.Presence) error) error {
+	return a.readLong(ctx, &c, func() error { return a.mayReadPresence(&c, topic) }, func() error {
+		found, err := a.cfg.Sessions.Presence(topic, time.Now())
+		if err != nil {
+			return err
+		}
+		return answer(found)
+	})
+}
+
+// mayReadPresence also checks the rate of new topics: the presence topic may be one.
+func (a *App) mayReadPresence(c *Caller, topic string) error {
+	if err := a.mayUse(c, auth.Presence, topic); err != nil {
+		return err
+	}
+	if !a.cfg.Broker.Route(topic).Rule().Presence {
+		return wire.NewProblem(wire.CodeNotFound, "ask the operator for presence: true in a rule that matches the topic",
+			"topic %s has no presence", wire.Quote(topic))
+	}
+	return a.maySubscribe(c, []wire.Start{{Topic: wire.PresenceTopic(topic)}})
+}
+
 // toHaveIt is the remedy for reading a topic that does not exist.
 const toHaveIt = "publish or subscribe to it"
 

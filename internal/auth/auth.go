@@ -74,6 +74,7 @@ func (Open) Allow(*Grant, Right, string) error { return nil }
 // matches. Otherwise the error is a *wire.Problem: unauthorized for an anonymous caller,
 // forbidden for a principal.
 func Allow(g *Grant, r Right, name string) error {
+	r, name = needed(r, name)
 	switch {
 	case g.Rights.Allow(r, name):
 		return nil

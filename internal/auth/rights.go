@@ -162,9 +162,20 @@ func substitute(name, subject string) string {
 // isToken reports whether s is one token of a topic.
 func isToken(s string) bool { return !strings.Contains(s, ".") && wire.CheckTopic(s) == nil }
 
+// needed returns the right that a right on a name needs. To read a presence topic is to
+// learn who is on the topic that it is about.
+func needed(r Right, name string) (Right, string) {
+	if about, ok := wire.PresenceOf(name); ok && (r == Subscribe || r == History) {
+		return Presence, about
+	}
+	return r, name
+}
+
 // Allow reports whether the rights include r on a topic. A pattern must be covered by one
-// name in one entry: several that together match all of its topics are not enough.
+// name in one entry: several that together match all of its topics are not enough. A presence
+// topic needs the right Presence on the topic that it is about.
 func (rs Rights) Allow(r Right, name string) bool {
+	r, name = needed(r, name)
 	return slices.ContainsFunc(rs.entries, func(e entry) bool {
 		return slices.Contains(e.allow, r) && slices.ContainsFunc(e.topics, func(by string) bool { return covers(by, name) })
 	})

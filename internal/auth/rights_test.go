@@ -63,6 +63,24 @@ func FuzzCovers(f *testing.F) {
 	})
 }
 
+// To read a presence topic is to learn who is on the topic that it is about.
+func TestPresenceTopicsNeedTheRightPresence(t *testing.T) {
+	rights, err := ParseRights([]byte(`[
+		{"topics": ["chat.*"], "allow": ["presence"]},
+		{"topics": ["prices.>", "_presence.prices.>"], "allow": ["subscribe", "history", "publish", "delete"]}
+	]`), "ann")
+	require.NoError(t, err)
+	ann := &Grant{Subject: "ann", Rights: rights}
+	for _, r := range []Right{Subscribe, History} {
+		require.NoError(t, Allow(ann, r, "_presence.chat.42"))
+		require.NoError(t, Allow(ann, r, "_presence.chat.*"))
+		require.ErrorContains(t, Allow(ann, r, "_presence.chat.>"), `"ann" may not see who is on "chat.>"`)
+		require.ErrorContains(t, Allow(ann, r, "_presence.prices.a"), `"ann" may not see who is on "prices.a"`)
+	}
+	require.Error(t, Allow(ann, Subscribe, "chat.42"))
+	require.Error(t, Allow(ann, Publish, "_presence.chat.42"))
+}
+
 func TestEntriesOnlyGrant(t *testing.T) {
 	rights, err := ParseRights([]byte(`[
 		{"topics": ["chat.42", "prices.>"], "allow": ["subscribe"]},

@@ -27,6 +27,11 @@ type Rule struct {
 	// Identity adds to each message the verified subject of its publisher, and the public
 	// claims of its token. Messages that are held already stay as they are. Default false.
 	Identity bool
+
+	// Presence says that the daemon knows who is on these topics, and tells it. PresenceGrace
+	// is how long a member without a session stays one. Defaults false, 5 s.
+	Presence      bool
+	PresenceGrace time.Duration
 }
 
 // Slow is a policy for slow subscribers: a message did not fit the queue of their session.
@@ -44,8 +49,11 @@ const (
 // Slows returns every policy, the default first.
 func Slows() []Slow { return []Slow{Resume, DropOldest, Conflate, Disconnect} }
 
-// DefaultKeep is Rule.Keep's default.
-const DefaultKeep = 16
+// DefaultKeep is Rule.Keep's default, and DefaultPresenceGrace that of PresenceGrace.
+const (
+	DefaultKeep          = 16
+	DefaultPresenceGrace = 5 * time.Second
+)
 
 // A TopicRule has all settings of one topic. It is immutable.
 type TopicRule struct {
@@ -84,6 +92,7 @@ func (r *rules) complete(rule Rule, cfg Config) [2]TopicRule {
 	rule.HistoryAge = cmp.Or(rule.HistoryAge, cfg.HistoryAge)
 	rule.Slow = cmp.Or(rule.Slow, Resume)
 	rule.Keep = cmp.Or(rule.Keep, DefaultKeep)
+	rule.PresenceGrace = cmp.Or(rule.PresenceGrace, DefaultPresenceGrace)
 	return [2]TopicRule{{Rule: rule, in: r}, {Rule: rule, Hook: true, in: r}}
 }
 

@@ -18,12 +18,12 @@ func TestTheMostSpecificRuleCounts(t *testing.T) {
 			{Name: "any", Pattern: "*.acme.bid", HistoryAge: time.Second, Slow: DropOldest, Keep: 3},
 		},
 	})
-	require.Equal(t, Rule{Name: "acme", Pattern: "prices.acme.*", HistoryMessages: 7, HistoryBytes: 100, HistoryAge: time.Minute, Slow: Conflate, Keep: DefaultKeep},
+	require.Equal(t, Rule{Name: "acme", Pattern: "prices.acme.*", HistoryMessages: 7, HistoryBytes: 100, HistoryAge: time.Minute, Slow: Conflate, Keep: DefaultKeep, PresenceGrace: DefaultPresenceGrace},
 		r.of("prices.acme.bid").Rule, "the rest is the general setting")
 	require.Equal(t, "all", r.of("prices.x").Name)
 	require.Equal(t, 2, r.of("prices.x").HistoryMessages)
 	require.Equal(t, "any", r.of("quotes.acme.bid").Name)
-	require.Equal(t, Rule{HistoryMessages: 7, HistoryBytes: 100, HistoryAge: time.Minute, Slow: Resume, Keep: DefaultKeep}, r.of("chat").Rule)
+	require.Equal(t, Rule{HistoryMessages: 7, HistoryBytes: 100, HistoryAge: time.Minute, Slow: Resume, Keep: DefaultKeep, PresenceGrace: DefaultPresenceGrace}, r.of("chat").Rule)
 }
 
 // A topic resolves its rule when it is created and on a reload. So does a route.

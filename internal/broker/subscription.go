@@ -172,6 +172,9 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 // Slow returns the topic's policy for slow subscribers.
 func (s *Subscription) Slow() Slow { return s.topic.rule.Load().Slow }
 
+// HasPresence reports whether the topic has presence.
+func (s *Subscription) HasPresence() bool { return s.topic.rule.Load().Presence }
+
 // Get returns the message at that position, or nil and why it is lost.
 func (s *Subscription) Get(at wire.Position, now time.Time) (*frame.Frame, wire.GapReason) {
 	s.topic.mu.Lock()

@@ -145,6 +145,8 @@ func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 		{"slow", word(&r.Slow, broker.Slows()...), "what a subscriber gets when it falls behind: all that the history holds (resume, the default), the newest few messages, the newest message of each key, or the end of its session"},
 		{"keep", count(&r.Keep), "number of newest messages that drop_oldest keeps; only with drop_oldest; default " + strconv.Itoa(broker.DefaultKeep)},
 		{"identity", truth(&r.Identity), "whether each message to these topics carries the verified subject of its publisher (by), and the public claims of its token; default false"},
+		{"presence", truth(&r.Presence), "tell who is subscribed to each of these topics (PROTOCOL.md, Presence); default false"},
+		{"presence_grace", duration(&r.PresenceGrace, time.Millisecond), "how long a member whose last session ended stays on the topic, so that nobody notices a reconnect; only with presence; default " + broker.DefaultPresenceGrace.String()},
 		{"rate", rate(often), "rate of messages that all clients publish to all of these topics together; default no limit besides rates.publishes"},
 	}
 	for i := range rows {

@@ -8,6 +8,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // Validate returns every reason why the daemon must not start with c, joined, or
@@ -130,6 +131,10 @@ func checkRules(m *mistakes, c *Config) {
 			"is %s, more than memory.budget (%s): lower it, or raise memory.budget", formatSize(rule.HistoryBytes), formatSize(c.mostBudget()))
 		m.check(rule.Keep <= 0 || rule.Slow == broker.DropOldest, at+".keep", "",
 			"is %d, but applies only with slow: %[2]s: set slow: %[2]s, or leave keep out", rule.Keep, broker.DropOldest)
+		m.check(!rule.Presence || !wire.ReservedTopic(rule.Pattern), at+".presence", "",
+			"is true, but the pattern %s matches only the daemon's own topics, which have no presence: leave presence out", rule.Pattern)
+		m.check(rule.PresenceGrace <= 0 || rule.Presence, at+".presence_grace", "",
+			"is %v, but applies only with presence: true: set it, or leave presence_grace out", rule.PresenceGrace)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestAGETOfAForeignPageMakesNothing(t *testing.T) {
 		t.Run(lane, func(t *testing.T) {
 			d := startCORS(t, lane, someOrigins...)
 			for i, lines := range foreign {
-				for _, path := range []string{"/v1/poll?topic=foreign", "/v1/poll?topic=foreign&mode=stream", "/v1/sse?topic=foreign", "/v1/ws?topic=foreign"} {
+				for _, path := range []string{"/v1/poll?topic=foreign", "/v1/poll?topic=foreign&mode=stream", "/v1/sse?topic=foreign", "/v1/ws?topic=foreign", "/v1/topics/foreign/presence"} {
 					request := from(noPage, "GET "+path, "", lines)
 					if strings.Contains(path, "/ws") {
 						request = from(noPage, "GET "+path, "", lines, upgradeLines)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 )
 
@@ -26,8 +27,11 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 	t.Parallel()
 	for path, change := range map[string]func(c *config.Config){
-		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) { c.Broker.HistoryMessages, c.Session.Queue = 3, 2 },
-		"../../README.md":            nil,
+		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) {
+			c.Broker.HistoryMessages, c.Session.Queue = 3, 2
+			c.Broker.Rules = []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true, PresenceGrace: time.Second}}
+		},
+		"../../README.md": nil,
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +76,7 @@ func (s *shell) replay(block string) string {
 
 // alike masks what differs from run to run.
 func alike(text string) string {
-	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `"session":"([^"]+)"`, `"limits":{([^}]+)}`} {
+	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `"since":(\d+)`, `"session":"([^"]+)"`, `"limits":{([^}]+)}`} {
 		re := regexp.MustCompile(pattern)
 		text = re.ReplaceAllStringFunc(text, func(match string) string {
 			return strings.Replace(match, re.FindStringSubmatch(match)[1], "…", 1)

@@ -66,6 +66,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/topics", methods{"GET": a.listTopics})
 	a.route(v1, "/topics/{topic}", methods{"GET": a.topic(a.App.Topic), "DELETE": a.topic(a.App.DeleteTopic)})
 	a.route(v1, "/topics/{topic}/messages", methods{"POST": a.publish, "GET": a.readTopic})
+	a.route(v1, "/topics/{topic}/presence", methods{"GET": a.ofAllowedPage(a.showPresence)})
 	a.route(v1, "/messages", methods{"POST": a.publishMany})
 	a.route(v1, "/sessions", methods{"POST": a.openSession})
 	a.route(v1, "/sessions/{id}", methods{"GET": a.showSession, "PATCH": a.changeSession, "DELETE": a.closeSession})

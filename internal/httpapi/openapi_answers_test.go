@@ -15,6 +15,7 @@ import (
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -31,7 +32,7 @@ type reader struct {
 }
 
 func newReader(t *testing.T) *reader {
-	cfg := newParts(settings{})
+	cfg := newParts(settings{broker: broker.Config{Rules: []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true}}}})
 	t.Cleanup(cfg.Broker.Close)
 	both := http.NewServeMux()
 	both.Handle("/v1/", cfg.newAPI())
@@ -141,6 +142,11 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(400, "GET", "/v1/topics?limit=0", "")
 	r.ask(200, "GET", "/v1/topics/a.b", "")
 	r.ask(404, "GET", "/v1/topics/c", "")
+
+	r.open(`{"topics":["lobby.a"],"client":"me"}`)
+	require.Contains(t, r.ask(200, "GET", "/v1/topics/lobby.a/presence", ""), `"client":"me"`)
+	r.ask(404, "GET", "/v1/topics/a.b/presence", "")
+	r.ask(400, "GET", "/v1/topics/a..b/presence", "")
 
 	r.open(`{"topics":["a.b@oldest","c"]}`)
 	r.ask(400, "POST", "/v1/sessions", `{"topics":["a..b"]}`)

@@ -184,6 +184,9 @@ var bound = map[string]struct {
 	"PublishItem":       {of: wire.PublishItem{}},
 	"TopicState":        {of: wire.TopicState{}},
 	"TopicList":         {of: wire.TopicList{}},
+	"Presence":          {of: wire.Presence{}},
+	"ListedMember":      {of: wire.ListedMember{}},
+	"PresenceEvent":     {of: wire.PresenceEvent{}},
 	"OpenRequest":       {of: wire.OpenRequest{}, request: true},
 	"SessionOpened":     {of: wire.SessionOpened{}},
 	"ChangeRequest":     {of: wire.ChangeRequest{}, request: true},
@@ -225,6 +228,18 @@ func TestTheOpenAPIDocumentHasEveryMember(t *testing.T) {
 // membersOf returns the JSON members of a struct, and those that are always present.
 func membersOf(t reflect.Type) (members, always []string) {
 	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous && f.Tag.Get("json") == "" {
+			embedded := f.Type
+			if embedded.Kind() == reflect.Pointer {
+				embedded = embedded.Elem()
+			}
+			names, there := membersOf(embedded)
+			members = append(members, names...)
+			if embedded == f.Type {
+				always = append(always, there...)
+			}
+			continue
+		}
 		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		if name == "-" {
 			continue // internal to the daemon

@@ -45,6 +45,7 @@ func TestEveryAccessToATopicChecksPermission(t *testing.T) {
 			{"POST", "/v1/topics/secret/messages", "1"},
 			{"GET", "/v1/topics/secret/messages", ""},
 			{"GET", "/v1/topics/secret", ""},
+			{"GET", "/v1/topics/secret/presence", ""},
 			{"DELETE", "/v1/topics/secret", ""},
 			{"POST", "/v1/sessions", `{"topics":["secret"]}`},
 			{"PATCH", "/v1/sessions/" + s, `{"add":["secret"]}`},

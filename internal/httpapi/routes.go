@@ -112,6 +112,18 @@ func (a *API) topic(call func(ctx context.Context, c app.Caller, topic string, a
 	}
 }
 
+func (a *API) showPresence(w http.ResponseWriter, r *http.Request, c app.Caller) error {
+	return a.App.Presence(r.Context(), c, mux.Vars(r)["topic"], func(found wire.Presence) error {
+		long := a.long(w, typeJSON)
+		members := slices.Values(found.Members)
+		found.Members = []wire.ListedMember{}
+		_ = long.append(bytes.TrimSuffix(app.InJSON(found), []byte("]}")))
+		list(long, members)
+		long.text("]}\n")
+		return long.end()
+	})
+}
+
 func (a *API) readTopic(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	accepts := acceptsOf(r)
 	return a.App.History(r.Context(), c, mux.Vars(r)["topic"], r.URL.RawQuery, accepts, func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error {

@@ -9,7 +9,8 @@
 //	frames      encodings of messages                            none
 //	queues      session queues, messages that only they hold,    settings of sessions
 //	            lists of unacked frames
-//	topics      topics, subscriptions and patterns themselves    B/2
+//	topics      topics, subscriptions, patterns and members      B/2
+//	            of presence themselves
 //	unfinished  bodies and commands that are not complete        B/4; an address B/8
 //	unread      answers that clients have not read               B/4; an address B/8
 //
@@ -54,7 +55,7 @@ const (
 	Queued          // messages in queues; they also count as History or Pinned
 	Pinned          // messages in queues or writes that no history holds
 	Queues          // the queues themselves, and lists of unacked frames
-	Topics          // topics, subscriptions and patterns
+	Topics          // topics, subscriptions, patterns, members of presence
 	Unfinished      // see UnfinishedBytes
 	Unread          // see UnreadBytes
 	kinds

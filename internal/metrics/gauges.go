@@ -16,6 +16,8 @@ type Gauges struct {
 	Queued        int // frames in sessions' queues
 	Unacked       int // frames sent and not yet acknowledged
 
+	PresenceMembers int
+
 	Memory         map[string]int64 // bytes that count against the budget, by kind
 	MemoryBudget   int64            // the most that all of these may take
 	MemoryPressure int              // 0, 1 or 2: none, high, critical
@@ -72,6 +74,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("subscriptions_behind", "Subscriptions that catch up from history.", float64(now.Behind))
 	send("session_queued_frames", "Frames in sessions' queues.", float64(now.Queued))
 	send("session_unacked_frames", "Frames sent and not yet acknowledged.", float64(now.Unacked))
+	send("presence_members", "Members of topics with presence; a member of two topics counts twice.", float64(now.PresenceMembers))
 	send("idempotency_keys", "Idempotency keys whose results are remembered.", float64(now.IdempotencyKeys))
 	send("addresses", "Addresses of clients that limits track.", float64(now.Addresses))
 	draining := 0.0
@@ -86,7 +89,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	send("certificate_expires_timestamp_seconds", "When the certificate expires that clients get, in seconds since 1970; 0 without TLS.", expires)
 
-	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues, topics (with subscriptions and patterns), unfinished (bodies and commands that have not arrived in full), unread (answers that clients have not read).", "kind")
+	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues, topics (with subscriptions, patterns and members of presence), unfinished (bodies and commands that have not arrived in full), unread (answers that clients have not read).", "kind")
 	for kind, bytes := range now.Memory {
 		memory(kind, float64(bytes))
 	}

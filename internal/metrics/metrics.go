@@ -35,6 +35,7 @@ type Metrics struct {
 	SessionsEnded   *prometheus.CounterVec // by reason
 	SessionsTrimmed prometheus.Counter
 	QueueDepth      prometheus.Histogram
+	Presence        *prometheus.CounterVec // by event
 
 	// Results of idempotency keys: repeated, refused because the message differed, and
 	// forgotten before the end of their window.
@@ -85,6 +86,7 @@ var (
 	evictions   = []string{"expired", "evicted", "deleted", "memory"}
 	sessionEnds = []string{"closed", "inactive", "draining", "slow", "topics", "revoked"}
 	pollEnds    = []string{outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining)}
+	presences   = []string{wire.PresenceJoin, wire.PresenceLeave, wire.PresenceCount, "retract"}
 )
 
 const prefix = "pubsubd_"
@@ -146,6 +148,7 @@ func New(version string) *Metrics {
 		publishToWrite:      f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
 		hookCalls:           f.counters("hook_calls_total", "Messages for the application, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded (no slot was free for the call).", "hook", "outcome"),
 		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
+		Presence:            f.counters("presence_events_total", "Changes of who is on topics with presence, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
 	compressed := f.counters("compressed_bytes_total", "Bytes of compressed answers, by stage: before and after compression.", "stage")
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
@@ -172,6 +175,7 @@ func New(version string) *Metrics {
 	fromZero(m.Limited, limits)
 	fromZero(m.Evicted, evictions)
 	fromZero(m.SessionsEnded, sessionEnds)
+	fromZero(m.Presence, presences)
 	return m
 }
 

@@ -15,6 +15,7 @@ import (
 // has acked of it. The positions of new topics that the patterns match follow. The
 // error is a *wire.Problem.
 func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
+	defer s.registry.presence.flush() // after the lock
 	c := &change{
 		session: s, add: add, added: make(map[string]bool, len(add)),
 		leaving: make(map[string]bool), joined: make(map[string]bool), had: make(map[string]uint64),
@@ -356,6 +357,7 @@ func (s *Session) adoptLocked(fresh ...*subscription) {
 	for _, sub := range fresh {
 		s.dropTopicLocked(sub.joined.Topic())
 		s.subs[sub.joined.Topic()] = sub
+		sub.appearLocked()
 		if sub.behind {
 			s.behind = append(s.behind, sub)
 		}

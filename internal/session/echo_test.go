@@ -13,7 +13,7 @@ import (
 
 func (k *kit) openNoEcho(client string, topics ...string) *Session {
 	k.Helper()
-	s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(topics...), Ack: true, NoEcho: client}, time.Now())
+	s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts(topics...), Ack: true, Client: client, NoEcho: true}, time.Now())
 	require.NoError(k, err)
 	return s
 }

@@ -77,7 +77,7 @@ func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 // itself if the session does not send them.
 func (sub *subscription) lagWithoutOwnLocked() uint64 {
 	s := sub.session
-	if s.noEcho != "" && !sub.behind && sub.pace == nil && s.pinned == 0 {
+	if s.noEcho && !sub.behind && sub.pace == nil && s.pinned == 0 {
 		return 0 // it was offered all messages, and the missing ones are its own
 	}
 	return sub.stateLocked().Lag

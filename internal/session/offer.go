@@ -28,9 +28,9 @@ func (sub *subscription) Offer(frames []*frame.Frame, now time.Time) {
 	if len(frames) == 0 {
 		return
 	}
-	if s.noEcho != "" {
+	if s.noEcho {
 		defer sub.skipOwnLocked(frames[len(frames)-1].Position().Offset)
-		if frames = withoutClient(frames, s.noEcho); len(frames) == 0 {
+		if frames = withoutClient(frames, s.client); len(frames) == 0 {
 			return
 		}
 	}

@@ -214,7 +214,7 @@ func TestATopicIsNotForgottenBeforeItsMessagesAreAcked(t *testing.T) {
 
 func TestOwnMessagesKeepNoTopic(t *testing.T) {
 	story(t, broker.Config{HistoryAge: 5 * time.Second}, Config{InactivityTimeout: time.Hour}, func(k *kit) {
-		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("job.*"), Ack: true, NoEcho: "me"}, time.Now())
+		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("job.*"), Ack: true, Client: "me", NoEcho: true}, time.Now())
 		require.NoError(k, err)
 		for _, client := range []string{"you", "me"} {
 			_, err := k.broker.Publish(&wire.Message{Position: wire.Position{Topic: "job.1"}, Client: client}, 0, time.Now())
@@ -378,7 +378,7 @@ func TestOwnMessagesAmongOthersKeepNoTopic(t *testing.T) {
 		story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
 			starts := k.starts("a.*")
 			starts[0].Every = every
-			s, _, err := k.registry.Open(context.Background(), Opening{Topics: starts, Ack: true, NoEcho: "me"}, time.Now())
+			s, _, err := k.registry.Open(context.Background(), Opening{Topics: starts, Ack: true, Client: "me", NoEcho: true}, time.Now())
 			require.NoError(k, err)
 			g := make(gate)
 			held, err := k.broker.Join(wire.Start{Topic: "a.x"}, g, true)
@@ -423,7 +423,7 @@ func TestAPendingGapKeepsItsTopic(t *testing.T) {
 func TestAnAckOfAnotherEpochSettlesNothing(t *testing.T) {
 	story(t, broker.Config{HistoryAge: time.Minute}, Config{InactivityTimeout: 100 * time.Hour}, func(k *kit) {
 		k.publishN("a.x", 1)
-		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a.*@EPOCH:0", "a.x@k3:1000"), Ack: true, NoEcho: "me"}, time.Now())
+		s, _, err := k.registry.Open(context.Background(), Opening{Topics: k.starts("a.*@EPOCH:0", "a.x@k3:1000"), Ack: true, Client: "me", NoEcho: true}, time.Now())
 		require.NoError(k, err)
 		require.Equal(k, "gap(restarted a.x1000-0) a.x1", k.poll(s, 0))
 		for _, client := range []string{"you", "me"} { // the first is queued, and not sent

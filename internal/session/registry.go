@@ -26,6 +26,7 @@ type Registry struct {
 	slots   Slots
 	node    string // random; the first part of every id
 
+	presence  *presence
 	sessions  *wheel
 	numbers   atomic.Uint64 // sessions opened or refused, ever
 	open      atomic.Int64  // sessions that are not ephemeral
@@ -39,7 +40,7 @@ type Registry struct {
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.WithDefaults()
 	r := &Registry{
-		broker: b, metrics: m, slots: cfg.Slots, node: randomText(3),
+		broker: b, metrics: m, slots: cfg.Slots, presence: newPresence(b, m), node: randomText(3),
 		sessions: newWheel(min(visitEvery, cfg.InactivityTimeout), time.Now()),
 		ended:    &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, cfg.EndedRemembered)},
 	}
@@ -48,10 +49,12 @@ func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 }
 
 // Reload puts cfg in force, except EndedRemembered, Slots, and the queues that sessions
-// have. A shorter inactivity timeout takes effect within the longer of the two.
+// have. A shorter inactivity timeout takes effect within the longer of the two. Topics
+// whose rules in the broker have changed get or lose presence.
 func (r *Registry) Reload(cfg Config) {
 	cfg = cfg.WithDefaults()
 	r.cfg.Store(&cfg)
+	r.sessions.each((*Session).reappear)
 }
 
 // Config returns the configuration in force.
@@ -72,7 +75,8 @@ type Opening struct {
 	Topics []wire.Start
 	Grant  *auth.Grant // of the client; nil: of an anonymous one
 	Ack    bool        // keep what was sent until the client acks it
-	NoEcho string      // do not send messages of the client of this name; empty: send all
+	Client string      // what the client calls itself; empty: nothing
+	NoEcho bool        // do not send the client's own messages
 }
 
 // Open waits for a slot and opens a session. It returns positions as Change does. The
@@ -218,7 +222,8 @@ func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 }
 
 // Sweep times out parked polls that are due, and ends the sessions that had no poll for
-// the inactivity timeout.
+// the inactivity timeout. It tells changes of presence, unless the registry drains: those
+// who leave a daemon that stops come back to the next.
 func (r *Registry) Sweep(now time.Time) {
 	r.sessions.visitDue(now, func(s *Session) time.Time {
 		next, idle := s.visit(now)
@@ -227,6 +232,9 @@ func (r *Registry) Sweep(now time.Time) {
 		}
 		return next
 	})
+	if r.Draining() == nil {
+		r.presence.sweep(now)
+	}
 }
 
 // visitEvery is the longest time between two visits of a session, unless the inactivity
@@ -236,6 +244,7 @@ const visitEvery = 16 * time.Second
 // Gauges adds the state of the sessions to g.
 func (r *Registry) Gauges(g *metrics.Gauges) {
 	g.Sessions = int(r.open.Load())
+	g.PresenceMembers = r.presence.count()
 	g.Limits = append(g.Limits, metrics.Limit{Name: statelessSessions, Most: r.cfg.Load().MaxSessions, InUse: int(r.ephemeral.Load())})
 	r.sessions.each(func(s *Session) {
 		s.mu.Lock()

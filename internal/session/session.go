@@ -37,7 +37,8 @@ type Session struct {
 	number    uint64    // immutable; tells operators the session without its id; 0: ephemeral
 	acks      bool      // immutable; false: what is written counts as acked
 	ephemeral bool      // immutable; for one stateless poll or connection, which ends it
-	noEcho    string    // immutable; messages of this client are not sent; empty: all are
+	noEcho    bool      // immutable; the client's own messages are not sent
+	client    string    // immutable; what the client calls itself; empty: nothing
 	opened    time.Time // immutable
 	registry  *Registry // immutable
 
@@ -76,7 +77,7 @@ type Session struct {
 
 func newSession(id string, o Opening, r *Registry, now time.Time) *Session {
 	s := &Session{
-		id: id, acks: o.Ack, noEcho: strings.Clone(o.NoEcho), registry: r, opened: now,
+		id: id, acks: o.Ack, noEcho: o.NoEcho, client: strings.Clone(o.Client), registry: r, opened: now,
 		reading: make(chan struct{}, 1),
 		subs:    make(map[string]*subscription),
 	}

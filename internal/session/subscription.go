@@ -26,6 +26,7 @@ type subscription struct {
 	lost    wire.GapReason // of the next gap: slow if it was ever live; empty: the history's own
 	dropped bool           // nothing more of it is sent
 	named   bool           // the client named it; otherwise a pattern matches it
+	present bool           // makes the client a member of the topic; see presence
 	pace    *pace          // how often it reads; nil: for every message
 
 	sentTo  wire.Position // of the newest frame sent, or where it began
@@ -50,6 +51,7 @@ func (sub *subscription) begin(j broker.Joined) {
 func (sub *subscription) dropLocked() {
 	sub.joined.Leave()
 	sub.pace.stopLocked()
+	sub.disappearLocked()
 	sub.dropped = true
 }
 
@@ -81,7 +83,10 @@ func (sub *subscription) catchUpLocked() {
 func (sub *subscription) readLocked(limit broker.Limit, now time.Time) []*frame.Frame {
 	how := broker.Reading{
 		Had: sub.sentTo, After: sub.cursor, Lost: sub.lost, Slow: sub.slow,
-		NoEcho: sub.session.noEcho, Limit: limit,
+		Limit: limit,
+	}
+	if sub.session.noEcho {
+		how.NoEcho = sub.session.client
 	}
 	if sub.pace != nil {
 		how.Conflate, how.UpTo = true, sub.pace.upTo

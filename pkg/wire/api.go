@@ -95,6 +95,49 @@ type SubscriptionState struct {
 	Behind bool     `json:"behind"` // catching up from history
 }
 
+// Presence answers GET /v1/topics/{topic}/presence: who is on the topic.
+type Presence struct {
+	Topic    string   `json:"topic"`
+	Position Position `json:"position"` // of the presence topic: later changes follow it
+	PresenceCounts
+	Members []ListedMember `json:"members"` // all of them, or some if the list is not exact
+}
+
+// PresenceCounts counts who is on a topic.
+type PresenceCounts struct {
+	Count     int  `json:"count"`     // members
+	Anonymous int  `json:"anonymous"` // subscriptions without a subject and a client's name
+	Exact     bool `json:"exact"`     // each change is told
+}
+
+// ListedMember is a member in a list.
+type ListedMember struct {
+	Key string `json:"key"` // of the messages about the member
+	Member
+}
+
+// A Member is on a topic: a subject and the name of a client.
+type Member struct {
+	Subject string          `json:"subject,omitempty"`
+	Client  string          `json:"client,omitempty"`
+	Claims  json.RawMessage `json:"claims,omitempty"` // public claims of the token
+	Since   int64           `json:"since,omitempty"`  // Unix milliseconds
+}
+
+// A PresenceEvent is the payload of a message of a presence topic.
+type PresenceEvent struct {
+	Event string `json:"event"`
+	Member
+	*PresenceCounts
+}
+
+// The events.
+const (
+	PresenceJoin  = "join"  // of a member
+	PresenceLeave = "leave" // of a member
+	PresenceCount = "count" // the counts have changed
+)
+
 // TopicState answers GET /v1/topics/{topic}.
 type TopicState struct {
 	Topic         string   `json:"topic"`
