@@ -100,15 +100,22 @@ func (a *App) Reject(c Caller, err error) error {
 	return err
 }
 
-// maySubscribe checks the permission to subscribe to topics, and the rate of new topics. It
-// counts all new topics together, so that a retry after retry_after_ms succeeds.
+// maySubscribe checks the permission to subscribe to topics, and the rate of new topics.
 func (a *App) maySubscribe(c *Caller, topics []wire.Start) error {
-	fresh, limits := 0, a.cfg.Limiter.Limits(limit.Topics)
 	for _, start := range topics {
 		if err := a.allow(c, auth.Subscribe, start.Topic); err != nil {
 			return err
 		}
-		if !wire.IsPattern(start.Topic) && limits && !a.cfg.Broker.Has(start.Topic) {
+	}
+	return a.mayCreate(c, topics)
+}
+
+// mayCreate checks the rate of new topics. It counts all new topics together, so that a
+// retry after retry_after_ms succeeds.
+func (a *App) mayCreate(c *Caller, topics []wire.Start) error {
+	fresh, limits := 0, a.cfg.Limiter.Limits(limit.Topics)
+	for _, start := range topics {
+		if limits && !wire.IsPattern(start.Topic) && !a.cfg.Broker.Has(start.Topic) {
 			fresh++
 		}
 	}

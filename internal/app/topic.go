@@ -113,7 +113,7 @@ func (a *App) mayReadPresence(c *Caller, topic string) error {
 		return wire.NewProblem(wire.CodeNotFound, "ask the operator for presence: true in a rule that matches the topic",
 			"topic %s has no presence", wire.Quote(topic))
 	}
-	return a.maySubscribe(c, []wire.Start{{Topic: wire.PresenceTopic(topic)}})
+	return a.mayCreate(c, []wire.Start{{Topic: wire.PresenceTopic(topic)}})
 }
 
 // toHaveIt is the remedy for reading a topic that does not exist.

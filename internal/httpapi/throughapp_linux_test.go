@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -64,6 +65,7 @@ var asks = map[string]struct {
 	"DELETE /v1/topics/{topic}":        {want: []string{"ann delete a"}},
 	"POST /v1/topics/{topic}/messages": {body: "1", want: []string{"ann publish a"}},
 	"GET /v1/topics/{topic}/messages":  {want: []string{"ann history a"}},
+	"GET /v1/topics/{topic}/presence":  {want: []string{"ann presence a"}},
 	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, want: []string{"ann publish a", "ann publish b"}},
 	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, want: []string{"ann subscribe a", "ann subscribe b"}},
 	"GET /v1/sessions/{id}":            {},
@@ -92,7 +94,7 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 			ask, ok := asks[at]
 			require.True(t, ok, "a new route: say in asks what the app asks for it")
 			r := &recorder{}
-			k := serveLane(t, lane.HandOff, settings{authority: r}, nil)
+			k := serveLane(t, lane.HandOff, settings{authority: r, broker: broker.Config{Rules: []broker.Rule{{Pattern: "a", Presence: true}}}}, nil)
 			k.publish("a", "1")
 			id := k.open(`{"topics":["a@oldest"]}`).Session
 			r.take()
