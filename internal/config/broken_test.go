@@ -132,6 +132,8 @@ var broken = []brokenInput{
 	{name: "rule: keep alone", yaml: "topics:\n  prices:\n    pattern: prices.>\n    keep: 5\n"},
 	{name: "rule: keep with another policy", environ: []string{"PUBSUBD_TOPICS_P_PATTERN=p", "PUBSUBD_TOPICS_P_SLOW=resume"}, args: []string{"--topics=p.keep=5"}},
 	{name: "rule: keep of zero", environ: []string{"PUBSUBD_TOPICS_P_PATTERN=p", "PUBSUBD_TOPICS_P_SLOW=drop_oldest", "PUBSUBD_TOPICS_P_KEEP=0"}},
+	{name: "rule: a grace without presence", yaml: "topics:\n  prices:\n    pattern: prices.>\n    presence_grace: 5s\n"},
+	{name: "rule: presence of the daemon's own topics", args: []string{"--topics=p.pattern=_presence.>", "--topics=p.presence=true"}},
 	{name: "rule: an unknown policy", args: []string{"--topics=p.pattern=p", "--topics=p.slow=drop"}},
 	{name: "rule: a name in capitals", yaml: "topics:\n  Prices: {pattern: prices.>}\n"},
 	{name: "rule: a name with an underscore", yaml: "topics:\n  my_prices:\n    pattern: prices.>\n"},

@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -179,17 +181,18 @@ func (p *presence) leave(topic string, who identity) {
 func (p *presence) audienceLocked(topic string) *audience {
 	a := p.audiences[topic]
 	if a == nil {
-		a = &audience{topic: topic, members: make(map[identity]*member)}
-		p.audiences[topic] = a
+		a = &audience{topic: strings.Clone(topic), members: make(map[identity]*member)} // the original may keep a request
+		p.audiences[a.topic] = a
 		p.broker.Memory().Add(memory.Topics, audienceBytes)
 	}
 	return a
 }
 
-// The memory of an audience and of a member, without the member's names and claims.
+// The memory of an audience, and of a member without its names and claims. Measured with
+// 100,000 of each: 650 and 240 bytes, with names of 11 bytes.
 const (
-	audienceBytes = 512
-	memberBytes   = 512
+	audienceBytes = 640
+	memberBytes   = 208
 )
 
 // count returns the number of members of all topics.
@@ -235,19 +238,22 @@ func (p *presence) flush() {
 // sweep tells who has been away for the grace, and the counts of large audiences.
 func (p *presence) sweep(now time.Time) {
 	p.mu.Lock()
-	due := make([]*audience, 0, len(p.due))
-	for a := range p.due {
-		due = append(due, a)
+	due := slices.Collect(maps.Keys(p.due))
+	for _, a := range due {
 		a.users++
-		p.expireLocked(a, now.Add(-p.broker.Route(a.topic).Rule().PresenceGrace))
 	}
 	p.mu.Unlock()
+	for _, a := range due { // one at a time: there may be many, and sessions need the lock
+		p.expire(a, now.Add(-p.broker.Route(a.topic).Rule().PresenceGrace))
+	}
 	p.tell(due, now)
 	p.flush()
 }
 
-// expireLocked removes the members that left at a time or before.
-func (p *presence) expireLocked(a *audience, by time.Time) {
+// expire removes the members that left at a time or before.
+func (p *presence) expire(a *audience, by time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for first := a.away.Front(); first != nil; first = a.away.Front() {
 		m := first.Value.(*member)
 		if m.left.After(by) {
