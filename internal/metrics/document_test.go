@@ -29,6 +29,8 @@ func TestMetricsDocument(t *testing.T) {
 	m.WaitSeconds.WithLabelValues("")
 	m.Transport("longpoll")
 	m.Hook("publish", "passed")
+	m.CredentialsRefused.WithLabelValues("")
+	m.KeyReadsFailed.WithLabelValues("")
 	got, told := document(t, m)
 	require.Equal(t, described(m), told, "give every metric a sample here")
 	if *update {

@@ -26,6 +26,9 @@ type Gauges struct {
 	CertificateExpires time.Time // zero: there is no certificate
 	IdempotencyKeys    int       // with a remembered result
 
+	TokenKeys, CachedTokens int
+	JWKSAge                 time.Duration // since the last successful fetch; 0: none
+
 	MaxTopics, MaxSubscriptions int // the settings in force
 
 	Limits    []Limit // the other limits
@@ -77,6 +80,9 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("presence_members", "Members of topics with presence; a member of two topics counts twice.", float64(now.PresenceMembers))
 	send("idempotency_keys", "Idempotency keys whose results are remembered.", float64(now.IdempotencyKeys))
 	send("addresses", "Addresses of clients that limits track.", float64(now.Addresses))
+	send("token_keys", "Keys in force that verify tokens.", float64(now.TokenKeys))
+	send("cached_tokens", "Verified tokens that the cache remembers.", float64(now.CachedTokens))
+	send("jwks_age_seconds", "Time since the keys of auth.jwks were fetched; 0 without auth.jwks, or before the first fetch. Above 3600 they are refused.", now.JWKSAge.Seconds())
 	draining := 0.0
 	if now.Draining {
 		draining = 1

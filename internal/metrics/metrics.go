@@ -41,6 +41,11 @@ type Metrics struct {
 	// forgotten before the end of their window.
 	IdempotencyRepeated, IdempotencyMismatched, IdempotencyEvicted prometheus.Counter
 
+	TokensVerified     prometheus.Counter     // accepted, without those from the cache
+	TokenCacheHits     prometheus.Counter     // tokens that were verified before
+	CredentialsRefused *prometheus.CounterVec // by reason
+	KeyReadsFailed     *prometheus.CounterVec // by source: file, jwks
+
 	BytesIn, BytesOut prometheus.Counter
 
 	CertificateFailures prometheus.Counter
@@ -150,6 +155,10 @@ func New(version string) *Metrics {
 		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
 		Presence:            f.counters("presence_events_total", "Changes of who is on topics with presence, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
+	m.TokensVerified = f.counter("tokens_verified_total", "Tokens verified and accepted, without those that the cache remembered.")
+	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens that the cache remembered.")
+	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, scheme, several, unavailable (the keys of auth.jwks are being fetched).", "reason")
+	m.KeyReadsFailed = f.counters("key_reads_failed_total", "Failed attempts to read keys that verify tokens, by source: file (auth.keys), jwks (auth.jwks).", "source")
 	compressed := f.counters("compressed_bytes_total", "Bytes of compressed answers, by stage: before and after compression.", "stage")
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
 	network := f.counters("network_bytes_total", "Bytes on the public listener's connections, by direction.", "direction")

@@ -1,0 +1,269 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+)
+
+// Config says whose credentials are accepted. The zero value accepts none.
+type Config struct {
+	// Keys are files with the keys that verify tokens: public keys in PEM, JWKs or JWK sets.
+	// An HMAC secret is a JWK of type oct. The files are read again when they change.
+	Keys []string
+
+	// JWKS is a URL with a JWK set of public keys, which is fetched again every 5 minutes.
+	// Empty: none.
+	JWKS string
+
+	// Issuer, Audience and Type are what iss, aud and typ of tokens must be. Empty: not
+	// checked; without Audience, a token for an audience is refused.
+	Issuer, Audience, Type string
+
+	// TokenMaxAge is how long a token may be valid, from iat to exp. It bounds the list of
+	// revocations, which must remember a token until it expires. Default 24 h.
+	TokenMaxAge time.Duration
+
+	// PublicClaims are the claims of a token that others may see. Default none.
+	PublicClaims []string
+
+	// Anonymous has the rights of callers without credentials, as a token's claim "pubsub"
+	// does. Empty: they have none.
+	Anonymous string
+
+	// Certificates has the rights of clients with a certificate, in the same form. $sub
+	// stands for the common name. Empty: certificates identify nobody.
+	Certificates string
+}
+
+// DefaultTokenMaxAge is the default of Config.TokenMaxAge.
+const DefaultTokenMaxAge = 24 * time.Hour
+
+// On reports whether there is any authorisation. Without it, the authority is Open.
+func (c Config) On() bool {
+	return c.Tokens() || c.Anonymous != "" || c.Certificates != ""
+}
+
+// Tokens reports whether tokens are accepted.
+func (c Config) Tokens() bool { return len(c.Keys) > 0 || c.JWKS != "" }
+
+// CheckKeys returns an error if the files of keys cannot be used now.
+func (c Config) CheckKeys() error {
+	_, err := openKeyFiles(c.Keys, time.Now())
+	return err
+}
+
+// An Authority verifies credentials and remembers their grants. All methods may be called
+// concurrently. Its owner runs Run, and calls Refresh every second.
+type Authority struct {
+	// immutable
+	verifier     verifier
+	anonymous    *Grant
+	certificates string
+	jwks         *jwks // nil: none
+	log          *zap.Logger
+	verified     prometheus.Counter
+	hits         prometheus.Counter
+	refused      *prometheus.CounterVec
+	failures     prometheus.Counter
+
+	keys   atomic.Pointer[[]key] // in force; see rebuild
+	tokens cache
+	named  cache // of certificates, by their names
+
+	refreshing sync.Mutex // held by Refresh and rebuild; guards the field below
+	files      []*keyFile
+}
+
+// New returns an authority. It reads the files of keys. cfg must be valid.
+func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
+	files, err := openKeyFiles(cfg.Keys, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("auth.keys: %w", err)
+	}
+	a := &Authority{
+		verifier:     verifier{cfg.Issuer, cfg.Audience, cfg.Type, cfg.TokenMaxAge, cfg.PublicClaims},
+		anonymous:    &Grant{},
+		certificates: cfg.Certificates,
+		log:          log.Named("auth"),
+		verified:     m.TokensVerified,
+		hits:         m.TokenCacheHits,
+		refused:      m.CredentialsRefused,
+		failures:     m.KeyReadsFailed.WithLabelValues("file"),
+		files:        files,
+	}
+	if cfg.Anonymous != "" {
+		if a.anonymous.Rights, err = ParseRights([]byte(cfg.Anonymous), ""); err != nil {
+			return nil, fmt.Errorf("auth.anonymous: %w", err)
+		}
+	}
+	for _, why := range reasons() {
+		a.refused.WithLabelValues(string(why)) // from zero
+	}
+	if failures := m.KeyReadsFailed.WithLabelValues("jwks"); cfg.JWKS != "" {
+		a.jwks = newJWKS(cfg.JWKS, a.log, failures, a.rebuild)
+	}
+	a.rebuild()
+	return a, nil
+}
+
+// Run fetches the keys of the JWKS, if there is one, until ctx ends.
+func (a *Authority) Run(ctx context.Context) {
+	if a.jwks != nil {
+		a.jwks.run(ctx)
+	}
+}
+
+// Refresh reads files again that have changed, and drops keys that are too old. It costs a
+// stat for each file.
+func (a *Authority) Refresh(now time.Time) {
+	changed := a.refreshFiles(now)
+	if a.jwks != nil && a.jwks.expire(now) {
+		changed = true
+		a.log.Error("the keys of auth.jwks are refused: they could not be fetched for too long", zap.Duration("age", a.jwks.age(now)))
+	}
+	if changed {
+		a.rebuild()
+	}
+}
+
+func (a *Authority) refreshFiles(now time.Time) (changed bool) {
+	a.refreshing.Lock()
+	defer a.refreshing.Unlock()
+	for _, f := range a.files {
+		again, err := f.refresh(now)
+		switch {
+		case err != nil:
+			a.failures.Inc()
+			a.log.Error("cannot read a file of auth.keys: its keys stay as they were", zap.Error(err))
+		case again:
+			changed = true
+			a.log.Info("a file of auth.keys has changed", zap.String("file", f.path), zap.Int("keys", len(f.keys)))
+		}
+	}
+	return changed
+}
+
+// rebuild puts all keys in force, and forgets what the keys before verified.
+func (a *Authority) rebuild() {
+	a.refreshing.Lock()
+	defer a.refreshing.Unlock()
+	var keys []key
+	for _, f := range a.files {
+		keys = append(keys, f.keys...)
+	}
+	if a.jwks != nil {
+		keys = append(keys, a.jwks.current()...)
+	}
+	a.keys.Store(&keys)
+	a.tokens.clear()
+}
+
+// Gauges adds the authority's state.
+func (a *Authority) Gauges(g *metrics.Gauges) {
+	g.TokenKeys, g.CachedTokens = len(*a.keys.Load()), a.tokens.len()
+	if a.jwks != nil {
+		g.JWKSAge = a.jwks.age(time.Now())
+	}
+}
+
+// Identify returns the grant of the credentials, or the anonymous grant if there are none. It
+// never waits. The error is a *wire.Problem: unauthorized, token_expired, invalid_request for
+// two credentials, or overloaded while keys are fetched. A token takes precedence over a
+// certificate, which belongs to the connection.
+func (a *Authority) Identify(c Credentials) (*Grant, error) {
+	secret, err := secretOf(c)
+	g := a.anonymous
+	switch {
+	case err != nil:
+	case secret != "":
+		g, err = a.byToken(secret, time.Now())
+	case c.Certificate != "" && a.certificates != "":
+		g, err = a.byCertificate(c.Certificate)
+	}
+	if err == nil {
+		return g, nil
+	}
+	refused, _ := errors.AsType[*refusal](err)
+	a.refused.WithLabelValues(string(refused.reason)).Inc()
+	return nil, refused.Problem
+}
+
+// Allow returns nil if the grant includes the right on a topic, or on all topics that a
+// pattern matches. See the function Allow.
+func (a *Authority) Allow(g *Grant, r Right, name string) error { return Allow(g, r, name) }
+
+// secretOf returns the token among credentials. It is empty if there is none.
+func secretOf(c Credentials) (string, error) {
+	const asHeader = "send Authorization: Bearer TOKEN"
+	if c.Authorization == "" {
+		return c.Token, nil
+	}
+	scheme, secret, _ := strings.Cut(c.Authorization, " ")
+	secret = strings.Trim(secret, " ")
+	switch {
+	case c.Token != "":
+		return "", refuse(several, "send only one of them", "the request has a token and an Authorization header")
+	case !strings.EqualFold(scheme, "Bearer"): // case does not matter (RFC 9110, section 11.1)
+		return "", refuse(wrongScheme, asHeader, "the scheme of the Authorization header is not Bearer")
+	case secret == "":
+		return "", refuse(malformed, asHeader, "the Authorization header has no token")
+	}
+	return secret, nil
+}
+
+// byToken returns the grant of a token.
+func (a *Authority) byToken(token string, now time.Time) (*Grant, error) {
+	d := digestOf(token)
+	g, version := a.tokens.get(&d)
+	if g != nil { // Fast path: verified before
+		a.hits.Inc()
+		return g, checkExpiry(g, now)
+	}
+	g, err := a.verifier.verify(token, *a.keys.Load(), now)
+	if err != nil {
+		return nil, a.orLater(err, now)
+	}
+	a.verified.Inc()
+	a.tokens.put(&d, version, g, len(token))
+	return g, nil
+}
+
+// orLater returns the refusal of a token, or another one if keys that are being fetched may
+// verify it.
+func (a *Authority) orLater(err error, now time.Time) error {
+	if refused, _ := errors.AsType[*refusal](err); refused.reason == wrongKey && a.jwks != nil && a.jwks.missing(now) {
+		later := refuse(unavailable, "send it again after retry_after_ms", "the daemon has no key for the token now, and fetches the keys of auth.jwks")
+		later.Retry(time.Second)
+		return later
+	}
+	return err
+}
+
+// byCertificate returns the grant of the client whose certificate has this common name.
+func (a *Authority) byCertificate(name string) (*Grant, error) {
+	d := digestOf(name)
+	g, version := a.named.get(&d)
+	if g != nil {
+		return g, nil
+	}
+	if !isSubject(name) {
+		return nil, refuse(badClaims, "issue another certificate", "the certificate's common name must have 1 to %d bytes without control characters", maxSubjectBytes)
+	}
+	rights, err := ParseRights([]byte(a.certificates), name)
+	if err != nil {
+		panic("BUG: auth.certificates was valid: " + err.Error())
+	}
+	g = &Grant{Subject: name, Rights: rights}
+	a.named.put(&d, version, g, len(name)+len(a.certificates))
+	return g, nil
+}

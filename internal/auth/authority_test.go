@@ -1,0 +1,168 @@
+package auth
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func TestCarriersOfCredentials(t *testing.T) {
+	a := newAuthority(t, func(c *Config) {
+		c.Anonymous, c.Certificates = rights("public.>", "subscribe"), rights("hosts.$sub", "publish")
+	})
+	secret := token(good())
+	for _, tt := range []struct {
+		given   Credentials
+		subject string
+		code    wire.Code
+	}{
+		{Credentials{}, "", ""},
+		{Credentials{Token: secret}, "alice", ""},
+		{Credentials{Authorization: "Bearer " + secret}, "alice", ""},
+		{Credentials{Authorization: "bEARER   " + secret + " "}, "alice", ""},
+		{Credentials{Authorization: "Bearer " + secret, Certificate: "host-1"}, "alice", ""},
+		{Credentials{Certificate: "host-1"}, "host-1", ""},
+		{Credentials{Certificate: "host\n1"}, "", wire.CodeUnauthorized},
+		{Credentials{Authorization: "Bearer"}, "", wire.CodeUnauthorized},
+		{Credentials{Authorization: "Bearer "}, "", wire.CodeUnauthorized},
+		{Credentials{Authorization: secret}, "", wire.CodeUnauthorized},
+		{Credentials{Authorization: "Basic YWxpY2U6eA=="}, "", wire.CodeUnauthorized},
+		{Credentials{Authorization: "Bearer " + secret + " more"}, "", wire.CodeUnauthorized},
+		{Credentials{Token: " "}, "", wire.CodeUnauthorized},
+		{Credentials{Authorization: "Bearer " + secret, Token: secret}, "", wire.CodeInvalidRequest},
+		{Credentials{Authorization: "Basic YWxpY2U6eA==", Token: secret}, "", wire.CodeInvalidRequest},
+	} {
+		for range 2 { // the second time remembered
+			g, err := a.Identify(tt.given)
+			if tt.code != "" {
+				require.Nil(t, g, tt.given)
+				require.ErrorIs(t, err, &wire.Problem{Code: tt.code})
+				wantNoPart(t, secret, err.Error())
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, tt.subject, g.Subject, tt.given)
+		}
+	}
+	anonymous, _ := a.Identify(Credentials{})
+	require.NoError(t, a.Allow(anonymous, Subscribe, "public.a"))
+	require.ErrorIs(t, a.Allow(anonymous, Subscribe, "chat.a"), &wire.Problem{Code: wire.CodeUnauthorized})
+	host, _ := a.Identify(Credentials{Certificate: "host-1"})
+	require.NoError(t, a.Allow(host, Publish, "hosts.host-1"))
+	require.ErrorIs(t, a.Allow(host, Publish, "hosts.host-2"), &wire.Problem{Code: wire.CodeForbidden})
+	require.EqualValues(t, 2, testutil.ToFloat64(a.refused.WithLabelValues(string(several)))/2)
+}
+
+// The name of a certificate and a token are different credentials, even if they have the
+// same text.
+func TestACertificatesNameIsNoToken(t *testing.T) {
+	a := newAuthority(t, func(c *Config) { c.Certificates = rights(">", "publish") })
+	secret := token(good())
+	g, err := a.Identify(Credentials{Certificate: "host"})
+	require.NoError(t, err)
+	require.NoError(t, a.Allow(g, Publish, "a"))
+	wantRefused(t, a, "host", wire.CodeUnauthorized, "parts")
+	wantAccepted(t, a, secret)
+	g, err = newAuthority(t, nil).Identify(Credentials{Certificate: "host"})
+	require.NoError(t, err)
+	require.Empty(t, g.Subject, "without auth.certificates a certificate identifies nobody")
+}
+
+// A remembered token is refused at the moment of its expiry.
+func TestARememberedTokenExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t, nil)
+		now := time.Now().Unix()
+		secret := token(good("iat", now, "exp", now+60))
+		first := wantAccepted(t, a, secret)
+		time.Sleep(time.Minute - time.Nanosecond)
+		require.Same(t, first, wantAccepted(t, a, secret))
+		require.EqualValues(t, 1, testutil.ToFloat64(a.hits))
+		require.EqualValues(t, 1, testutil.ToFloat64(a.verified))
+		time.Sleep(time.Nanosecond)
+		wantRefused(t, a, secret, wire.CodeTokenExpired, "expired 0s ago")
+	})
+}
+
+// Fast path: a token that was verified before.
+func TestARememberedTokenAllocatesNothing(t *testing.T) {
+	a := newAuthority(t, nil)
+	for _, c := range []Credentials{{Token: token(good())}, {Authorization: "Bearer " + token(good("jti", "2"))}, {}} {
+		_, err := a.Identify(c)
+		require.NoError(t, err)
+		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = a.Identify(c) }))
+	}
+}
+
+// What is remembered is bounded, and what is in use stays.
+func TestTheCacheIsBounded(t *testing.T) {
+	var c cache
+	put := func(secret string, bytes int) {
+		d := digestOf(secret)
+		_, version := c.get(&d)
+		c.put(&d, version, &Grant{Subject: secret}, bytes)
+	}
+	get := func(secret string) *Grant {
+		d := digestOf(secret)
+		g, _ := c.get(&d)
+		return g
+	}
+	put("used", 100)
+	const each = 8<<10 + cachedOverhead
+	for i := range 10 * generationBytes / each {
+		put(fmt.Sprint(i), 8<<10)
+		require.NotNil(t, get("used"))
+		require.LessOrEqual(t, c.bytes, generationBytes)
+	}
+	require.LessOrEqual(t, c.len(), 2*generationBytes/each+1)
+	require.Nil(t, get("0"))
+	put("used", 100)
+	require.LessOrEqual(t, c.bytes, generationBytes)
+	c.clear()
+	require.Zero(t, c.len())
+	require.Nil(t, get("used"))
+}
+
+// A token that is verified while the keys change is not remembered.
+func TestTheCacheForgetsWhatIsBeingVerified(t *testing.T) {
+	var c cache
+	d := digestOf("secret")
+	_, version := c.get(&d)
+	c.clear()
+	c.put(&d, version, &Grant{}, 100)
+	require.Zero(t, c.len())
+}
+
+func BenchmarkIdentify(b *testing.B) {
+	for _, by := range []struct {
+		algorithm jose.SignatureAlgorithm
+		with      any
+		file      string
+	}{
+		{jose.ES256, p256(), publicPEM(p256())}, {jose.EdDSA, edKey(), publicPEM(edKey())},
+		{jose.RS256, rsa2048(), publicPEM(rsa2048())}, {jose.HS256, theSecret, jwkOf(theSecret)},
+	} {
+		a := newAuthority(b, func(c *Config) { c.Keys = []string{file(b, by.file)} })
+		c := Credentials{Authorization: "Bearer " + sign(by.algorithm, by.with, good())}
+		b.Run(string(by.algorithm)+"/miss", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				a.tokens.clear()
+				_, _ = a.Identify(c)
+			}
+		})
+		b.Run(string(by.algorithm)+"/hit", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = a.Identify(c)
+			}
+		})
+	}
+}

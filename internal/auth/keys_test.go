@@ -1,0 +1,162 @@
+package auth
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+func pemOf(kind string, der []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+}
+
+func TestAKeyFixesItsAlgorithm(t *testing.T) {
+	for text, want := range map[string][]jose.SignatureAlgorithm{
+		publicPEM(edKey()):   {jose.EdDSA},
+		publicPEM(p256()):    {jose.ES256},
+		publicPEM(p384()):    {jose.ES384},
+		publicPEM(rsa2048()): {jose.RS256},
+		"comment\n" + publicPEM(p256()) + "\n" + publicPEM(rsa2048()): {jose.ES256, jose.RS256},
+		jwkOf(rsa2048().Public()):                                     {jose.RS256},
+		jwkOf(rsa2048().Public(), "alg", "PS256", "use", "sig"):       {jose.PS256},
+		jwkOf(theSecret): {jose.HS256},
+		jwkOf(append(theSecret, theSecret...), "alg", "HS512"):                                                                                       {jose.HS512},
+		jwkOf(edKey().Public(), "x5c", []string{"not read"}, "kid", "one"):                                                                           {jose.EdDSA},
+		`{"keys":[` + jwkOf(p256().Public()) + `,` + jwkOf(p384().Public(), "use", "enc") + `,{"kty":"new"},{"kty":"OKP","crv":"X25519","x":"AA"}]}`: {jose.ES256},
+		jwkOf(p256().Public(), "key_ops", []string{"verify"}):                                                                                        {jose.ES256},
+	} {
+		keys, err := parseKeys([]byte(text))
+		require.NoError(t, err, text)
+		var got []jose.SignatureAlgorithm
+		for _, k := range keys {
+			got = append(got, k.algorithm)
+		}
+		require.Equal(t, want, got, text)
+	}
+}
+
+func TestFilesOfKeysThatCannotBeUsed(t *testing.T) {
+	weak := must(rsa.GenerateKey(rand.Reader, 1024))
+	p224 := must(ecdsa.GenerateKey(elliptic.P224(), rand.Reader))
+	for text, want := range map[string]string{
+		"":      "holds no key: want",
+		"words": "holds no key: want",
+		pemOf("PRIVATE KEY", must(x509.MarshalPKCS8PrivateKey(edKey()))):   "a private key, which the daemon does not need: name the file of its public key, as `openssl pkey",
+		pemOf("EC PRIVATE KEY", must(x509.MarshalECPrivateKey(p256()))):    "a private key",
+		pemOf("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsa2048())):   "a private key",
+		publicPEM(p256()) + pemOf("ENCRYPTED PRIVATE KEY", []byte{1}):      "a private key",
+		pemOf("CERTIFICATE", []byte{1}):                                    `a block of type "CERTIFICATE": want a public key`,
+		pemOf("PUBLIC KEY", []byte{1}):                                     "cannot be read",
+		publicPEM(weak):                                                    "RSA key of 1024 bits: want at least 2048",
+		publicPEM(p224):                                                    "not supported: want RSA",
+		jwkOf(p256()):                                                      "a private key, which the daemon does not need: remove its private members",
+		jwkOf(rsa2048()):                                                   "a private key",
+		`{"keys":[` + jwkOf(p256().Public()) + `,` + jwkOf(edKey()) + `]}`: "a private key",
+		jwkOf(p256().Public(), "alg", "ES384"):                             "alg does not fit",
+		jwkOf(p256().Public(), "alg", "HS256"):                             "alg does not fit",
+		jwkOf(theSecret, "alg", "HS512"):                                   "alg does not fit",
+		jwkOf(theSecret, "alg", "none"):                                    "alg does not fit",
+		jwkOf(theSecret[:31]):                                              "a secret of 248 bits: want at least 256",
+		jwkOf(p256().Public(), "use", "enc"):                               "does not verify tokens",
+		jwkOf(p256().Public(), "key_ops", []string{"encrypt"}):             "does not verify tokens",
+		jwkOf(p256().Public(), "kid", 5):                                   "is not a string",
+		strings.Replace(jwkOf(p256().Public()), `"x":"`, `"x":"AAAA`, 1):   "not valid",
+		strings.Replace(jwkOf(theSecret), `{`, `{"k":"AAAA",`, 1):          "a member twice",
+		`{"keys":[]}`:   "holds no key",
+		`{"keys":[5]}`:  "not a list of objects",
+		`{"kty":"new"}`: "does not verify tokens",
+	} {
+		_, err := parseKeys([]byte(text))
+		require.ErrorContains(t, err, want, text)
+		require.NotContains(t, err.Error(), "MDEyMzQ1Njc4", "the secret")
+	}
+}
+
+func TestTheNumberOfKeysIsBounded(t *testing.T) {
+	many := make([]string, maxKeys+1)
+	for i := range many {
+		many[i] = publicPEM(edKey())
+	}
+	require.ErrorContains(t, Config{Keys: []string{file(t, strings.Join(many, ""))}}.CheckKeys(), "want at most 100")
+	half := file(t, strings.Join(many[:60], ""))
+	require.ErrorContains(t, Config{Keys: []string{half, half}}.CheckKeys(), "120 keys are too many")
+	require.NoError(t, Config{Keys: []string{half}}.CheckKeys())
+	require.ErrorContains(t, Config{Keys: []string{file(t, longText(maxKeyFileBytes+1))}}.CheckKeys(), "more than 262144 bytes")
+	require.ErrorIs(t, Config{Keys: []string{filepath.Join(t.TempDir(), "gone")}}.CheckKeys(), os.ErrNotExist)
+}
+
+// A watched authority is one whose log is read.
+func watched(t *testing.T, text string) (a *Authority, path string, log *observer.ObservedLogs) {
+	core, log := observer.New(zap.DebugLevel)
+	path = file(t, text)
+	a, err := New(Config{Keys: []string{path}, TokenMaxAge: DefaultTokenMaxAge}, metrics.New("test"), zap.New(core))
+	require.NoError(t, err)
+	return a, path, log
+}
+
+// A key is replaced without a signal. Tokens that the old key verified are refused, although
+// they were remembered.
+func TestAFileOfKeysIsReadAgain(t *testing.T) {
+	a, path, log := watched(t, publicPEM(edKey()))
+	old, next := token(good()), sign(jose.EdDSA, otherEd(), good())
+	wantAccepted(t, a, old)
+	wantRefused(t, a, next, wire.CodeUnauthorized, "signature")
+	now := time.Now()
+	a.Refresh(now)
+	wantAccepted(t, a, old)
+
+	// The contents have the same size, and may have the same time.
+	require.NoError(t, os.WriteFile(path, []byte(publicPEM(otherEd())), 0o600))
+	a.Refresh(now)
+	wantAccepted(t, a, next)
+	wantRefused(t, a, old, wire.CodeUnauthorized, "signature")
+
+	a.Refresh(now.Add(time.Hour)) // settles it
+	require.NoError(t, os.Chtimes(path, now, now.Add(-time.Minute)))
+	require.NoError(t, os.WriteFile(path+".new", []byte(publicPEM(edKey())), 0o600))
+	require.NoError(t, os.Rename(path+".new", path))
+	a.Refresh(now.Add(time.Hour))
+	wantAccepted(t, a, old)
+	require.Len(t, log.FilterMessage("a file of auth.keys has changed").All(), 2)
+}
+
+// A wrong or missing file changes nothing. The log has each cause once.
+func TestKeysStayWhileTheirFileIsWrong(t *testing.T) {
+	a, path, log := watched(t, publicPEM(edKey()))
+	valid, now := token(good()), time.Now()
+	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	wantErrors := func(want int) {
+		t.Helper()
+		for range 3 {
+			a.Refresh(now)
+		}
+		wantAccepted(t, a, valid)
+		require.Len(t, log.FilterMessage("cannot read a file of auth.keys: its keys stay as they were").All(), want)
+	}
+	write("half a k")
+	wantErrors(1)
+	require.NoError(t, os.Remove(path))
+	wantErrors(2)
+	write(publicPEM(otherEd()))
+	a.Refresh(now)
+	wantRefused(t, a, valid, wire.CodeUnauthorized, "signature")
+	require.NoError(t, os.Remove(path))
+	a.Refresh(now)
+	require.Len(t, log.FilterMessage("cannot read a file of auth.keys: its keys stay as they were").All(), 3, "again")
+}
