@@ -9,6 +9,7 @@ package config
 import (
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -27,6 +28,9 @@ type Config struct {
 	// Insecure serves all clients without authorisation, also from other machines. Default
 	// false: Validate then allows only loopback addresses.
 	Insecure bool
+
+	// Auth says whose credentials are accepted. Default none: then everyone may do everything.
+	Auth auth.Config
 
 	Log       Log
 	Broker    broker.Config
@@ -97,6 +101,7 @@ func Default() Config {
 	c := Config{
 		Listen:       Listen{Public: "127.0.0.1:8080", Admin: "127.0.0.1:8081"},
 		Log:          Log{Level: "info", Format: "json"},
+		Auth:         auth.Config{TokenMaxAge: auth.DefaultTokenMaxAge},
 		Broker:       broker.Config{HookTopics: []string{">"}}.WithDefaults(),
 		Session:      session.Config{}.WithDefaults(),
 		Transport:    transport.Config{}.WithDefaults(),

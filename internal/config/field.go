@@ -26,6 +26,7 @@ type field struct {
 	text    func() string           // writes the value as set reads it; "" if nothing was given
 
 	isList     bool // a list, written with commas
+	isJSON     bool // JSON, which a YAML file may have as lists and mappings
 	isSecret   bool // never shown: not by print, in logs or in errors
 	isOptional bool // the zero value means that nothing was given, so that another setting applies
 	restart    bool // changes only by a restart

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -160,6 +161,8 @@ func (f *yamlFile) leaf(s setting, k ast.MapKeyNode, v ast.Node) {
 		f.set(s, text, f.at(k))
 	case isList && s.isList:
 		f.list(s, k, list)
+	case isList && s.isJSON:
+		f.set(s, jsonOf(v), f.at(k))
 	default:
 		f.fail(f.at(k), s.key, "is %s: want %s", describe(v), s.allowed)
 	}
@@ -187,6 +190,36 @@ func (f *yamlFile) list(s setting, k ast.MapKeyNode, n *ast.SequenceNode) {
 		texts[i] = text
 	}
 	f.set(s, strings.Join(texts, ","), f.at(k))
+}
+
+// jsonOf writes lists and mappings of texts as JSON. A node of another kind becomes null, so
+// that the setting refuses it.
+func jsonOf(n ast.Node) string {
+	var parts []string
+	switch n := n.(type) {
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			parts = append(parts, jsonOf(v))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case ast.MapNode:
+		for entries := n.MapRange(); entries.Next(); { // a key that appears twice stays
+			parts = append(parts, jsonText(entries.Key().GetToken().Value)+":"+jsonOf(entries.Value()))
+		}
+		return "{" + strings.Join(parts, ",") + "}"
+	}
+	if text, ok := textOfLeaf(n); ok {
+		return jsonText(text)
+	}
+	return "null"
+}
+
+func jsonText(s string) string {
+	text, err := jsontext.AppendQuote(nil, s)
+	if err != nil {
+		return "null" // not UTF-8
+	}
+	return string(text)
 }
 
 // describe names the kind of a node for an error.

@@ -33,6 +33,7 @@ func everything(t *testing.T) Config {
 	pair := certtest.New(t)
 	c.PublishHook.URL, c.PublishHook.Secret = "", "" // a secret is never printed
 	c.TLS = TLS{Cert: pair.Cert, Key: pair.Key}
+	c.Auth.Keys = nil // the file must exist
 	c.Broker.Rules = []broker.Rule{
 		{Name: "all", Pattern: ">"}, {Name: "one", Pattern: "*"},
 		{Name: "x-pattern", Pattern: "a.*.>", HistoryMessages: 1, HistoryBytes: 1 << 20, HistoryAge: 1e6, Slow: broker.DropOldest, Keep: 2},

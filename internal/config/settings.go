@@ -30,7 +30,7 @@ type setting struct {
 // variables, the document and the checks follow from it.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
-	b, s, t, l, h := &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook
+	a, b, s, t, l, h := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook
 	return slices.Concat([]setting{
 		{"listen.public", restart(address(&c.Listen.Public, false, "127.0.0.1:8080, [::1]:8080 or :0")), "address for clients"},
 		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health, profiles and revocations; host:port, or a Unix socket that only the daemon's user can connect to: unix:/run/pubsubd/admin.sock"},
@@ -86,6 +86,16 @@ func settings(c *Config) []setting {
 		{"drain.window", duration(&c.DrainWindow, 0), "how long clients may take to leave when the daemon stops; it ends their sessions within three quarters of this"},
 		{"state", restart(path(&c.StateFile)), "file that keeps topics over a planned restart: the daemon writes it after a drain, and loads and removes it at start"},
 		{"addresses_file", restart(path(&c.AddressesFile)), "file to which the daemon writes its addresses, as JSON, once it is ready"},
+
+		{"auth.keys", restart(keyFiles(&a.Keys)), "files with the keys that verify tokens: public keys in PEM, JWKs or JWK sets; a secret for HMAC is a JWK of type oct; the daemon reads a file again when it changes"},
+		{"auth.jwks", restart(jwksURL(&a.JWKS)), "URL of a JWK set with the public keys that verify tokens; the daemon fetches it every 5 minutes, and at once for an unknown key id, and refuses its keys an hour after the last successful fetch"},
+		{"auth.issuer", restart(claim(&a.Issuer)), "iss that tokens must have; without it any"},
+		{"auth.audience", restart(claim(&a.Audience)), "audience that aud of tokens must include; without it, tokens with aud are refused"},
+		{"auth.type", restart(claim(&a.Type)), "typ that the header of tokens must have, such as at+jwt; without it any"},
+		{"auth.token_max_age", restart(duration(&a.TokenMaxAge, time.Second)), "how long a token may be valid, from iat to exp; it bounds the list of revocations"},
+		{"auth.public_claims", restart(claims(&a.PublicClaims)), "claims of a token that other clients may see, such as name; together at most 256 bytes of JSON"},
+		{"auth.anonymous", restart(rights(&a.Anonymous)), "rights of clients without credentials, in the form of a token's claim pubsub; without it they have none, if any other auth setting is set"},
+		{"auth.certificates", restart(rights(&a.Certificates)), "rights of clients with a certificate, in the same form; $sub stands for the certificate's common name"},
 
 		{"hooks.publish.url", hookURL(&h.URL), "the application that is asked about each message before it is published (internal/hook/HOOKS.md)"},
 		{"hooks.publish.secret", hookSecret(&h.Secret), "key that signs the requests to the application; required with hooks.publish.url"},

@@ -55,6 +55,7 @@ func contradictions(c *Config) mistakes {
 		m.add(err)
 	}
 	checkTLS(&m, c.TLS)
+	checkAuth(&m, c.Auth)
 	checkRules(&m, c)
 	m.check(h.URL == "" || h.Secret != "", "hooks.publish.url", "hooks.publish.secret", "is %q, but hooks.publish.secret is missing: "+
 		"set a key that the application also knows, such as the output of `openssl rand -base64 32`", h.URL)
