@@ -52,6 +52,7 @@ type Daemon struct {
 	limiter  *limit.Limiter
 	files    listen.OpenFiles
 	sessions *session.Registry
+	auth     *auth.Authority // nil: there is no authorisation
 	watcher  *memory.Watcher
 	polls    *transport.Server
 
@@ -80,8 +81,8 @@ type Daemon struct {
 }
 
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
-// chooses among them. New fails if the certificate or the state file cannot be used, or
-// if another running daemon has the state file. The file is this daemon's until Listen
+// chooses among them. New fails if the certificate, a file of keys or the state file cannot
+// be used, or if another running daemon has the state file. The file is this daemon's until Listen
 // fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
@@ -91,6 +92,10 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		return nil, err
 	}
 	m := metrics.New(version)
+	authority, identifies, err := authorityOf(cfg.Auth, m, log)
+	if err != nil {
+		return nil, err
+	}
 	manager := newNotifier(log)
 	kept, err := store.Open(cfg.StateFile, manager.busy)
 	if err != nil {
@@ -107,6 +112,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, log: log, metrics: m, kept: kept, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
+		auth:        identifies,
 		certificate: listen.NewCertificate(certificate, clients, log),
 		hookCalls:   limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, hookWaiting(limits), limits.Wait, m),
 		level:       level, reloaded: make(chan struct{}, 1),
@@ -122,7 +128,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m.Gather(d.gauges)
 	m.GatherProcess()
 	d.app = app.New(app.Config{
-		Broker: b, Sessions: d.sessions, Authority: auth.Open{}, Limiter: limiter, Hook: d.hook,
+		Broker: b, Sessions: d.sessions, Authority: authority, Limiter: limiter, Hook: d.hook,
 		Metrics: m, Log: log, Limits: shown,
 	})
 	d.api = httpapi.New(httpapi.Config{
@@ -150,6 +156,16 @@ func loadTLS(cfg config.TLS) (certificate *tls.Certificate, clients *x509.CertPo
 		clients, err = cfg.LoadClientCA()
 	}
 	return certificate, clients, err
+}
+
+// authorityOf returns the authority that cfg asks for. Without authorisation it is open, and
+// identifies is nil.
+func authorityOf(cfg auth.Config, m *metrics.Metrics, log *zap.Logger) (authority app.Authority, identifies *auth.Authority, err error) {
+	if !cfg.On() {
+		return auth.Open{}, nil, nil
+	}
+	identifies, err = auth.New(cfg, m, log)
+	return identifies, identifies, err
 }
 
 // limitConfig returns the limits, which cfg has in several places.
@@ -234,7 +250,9 @@ func (d *Daemon) Listen() (err error) {
 	if d.adminSocket, err = listen.Listen(cfg); err != nil {
 		return err
 	}
-	if d.cfg.Insecure {
+	if d.auth != nil {
+		d.log.Info("authorisation is configured: callers have the rights of their token, or of auth.anonymous")
+	} else if d.cfg.Insecure {
 		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
 	} else {
 		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
@@ -312,6 +330,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	running.Go(func() { d.sweep(sweeping) })
 	running.Go(func() { d.watcher.Watch(sweeping) })
+	if d.auth != nil {
+		running.Go(func() { d.auth.Run(sweeping) })
+	}
 
 	err := d.announce()
 	if err == nil {
@@ -405,6 +426,9 @@ func (d *Daemon) sweep(ctx context.Context) {
 		case now := <-tick.C:
 			d.broker.Sweep(now)  // expired messages
 			d.limiter.Sweep(now) // idle addresses
+			if d.auth != nil {
+				d.auth.Refresh(now) // files of keys
+			}
 			d.manager.alive(now) // the locks that sweeping needs are free
 		case <-d.reloaded:
 			tell.Reset(d.tellEvery())
@@ -434,6 +458,9 @@ func (d *Daemon) gauges() metrics.Gauges {
 	cfg := d.Config()
 	g.MaxTopics, g.MaxSubscriptions = cfg.Broker.MaxTopics, cfg.Broker.MaxSubscriptions
 	d.limiter.Gauges(&g)
+	if d.auth != nil {
+		d.auth.Gauges(&g)
+	}
 	g.Limits = append(g.Limits, d.hookCalls.Gauge())
 	return g
 }
