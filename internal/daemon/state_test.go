@@ -5,12 +5,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -70,6 +72,32 @@ func TestAPlannedRestartKeepsTheEpoch(t *testing.T) {
 	require.Equal(t, last, two.published())
 	require.NoError(t, two.wait())
 	require.Equal(t, []string{"state", "state.lock"}, filesIn(t, folder))
+}
+
+// The state file has no presence: it begins anew, and no other position notices.
+func TestAPlannedRestartBeginsPresenceAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	withPresence := func(c *config.Config) {
+		c.StateFile = path
+		c.Broker.Rules = []broker.Rule{{Name: "a", Pattern: "a", Presence: true}}
+	}
+	one := start(t, withPresence)
+	one.published()
+	pattern := one.broker.PatternPosition(">")
+	was, err := one.sessions.Presence("a", time.Now())
+	require.NoError(t, err)
+	require.NoError(t, one.broker.Tell(was.Position.Topic, "k", []byte("1"), time.Now()))
+	require.NoError(t, one.wait())
+	state, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NotContains(t, string(state), "_presence")
+
+	two := start(t, withPresence)
+	require.Equal(t, pattern, two.broker.PatternPosition(">"))
+	_, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?hello=true&topic=" + pattern.String() + "&topic=" + was.Position.String())
+	require.Contains(t, frames, `"reason":"restarted","after":"`+was.Position.String()+`"`)
+	require.Equal(t, 1, strings.Count(frames, `"gap"`), frames)
+	require.NoError(t, two.wait())
 }
 
 // A damaged state file is not used, but kept for inspection.
