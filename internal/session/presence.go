@@ -3,8 +3,6 @@ package session
 import (
 	"cmp"
 	"container/list"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -93,15 +91,9 @@ const (
 	calm  = 400
 )
 
-// key returns the key of the member's messages. A client's name has no slash.
-func (i identity) key() string {
-	key := i.subject + "/" + i.client
-	if len(key) > wire.MaxKeyBytes {
-		sum := sha256.Sum256([]byte(key))
-		return base64.RawURLEncoding.EncodeToString(sum[:])
-	}
-	return key
-}
+// key returns the key of the member's messages, of at most 193 bytes. A client's name has no
+// slash.
+func (i identity) key() string { return i.subject + "/" + i.client }
 
 // appearLocked makes the session's client a member of the topic, if the topic has presence.
 // If it has no longer, the client leaves.

@@ -599,10 +599,3 @@ func TestPresenceOfManyAtOnce(t *testing.T) {
 		require.Empty(k, k.registry.presence.audiences)
 	})
 }
-
-func TestAMembersKeyIsNotTooLong(t *testing.T) {
-	require.Equal(t, "ann/c1", identity{"ann", "c1"}.key())
-	long := strings.Repeat("x", wire.MaxKeyBytes)
-	require.Len(t, identity{long, "c1"}.key(), 43)
-	require.NotEqual(t, identity{long, "c1"}.key(), identity{long, "c2"}.key())
-}
