@@ -243,7 +243,7 @@ func (a *Authority) byToken(token string, now time.Time) (*Grant, error) {
 func (a *Authority) orLater(err error, now time.Time) error {
 	if refused, _ := errors.AsType[*refusal](err); refused.reason == wrongKey && a.jwks != nil && a.jwks.missing(now) {
 		later := refuse(unavailable, "send it again after retry_after_ms", "the daemon has no key for the token now, and fetches the keys of auth.jwks")
-		later.Retry(time.Second)
+		later.Problem = later.Retry(time.Second)
 		return later
 	}
 	return err

@@ -139,8 +139,8 @@ func wantAccepted(t *testing.T, a *Authority, token string) *Grant {
 }
 
 // wantRefused checks that a token is refused with this code and a detail that contains words,
-// and that the problem has no part of the token.
-func wantRefused(t *testing.T, a *Authority, token string, code wire.Code, words string) *wire.Problem {
+// and that the problem has no part of the token. It returns retry_after_ms.
+func wantRefused(t *testing.T, a *Authority, token string, code wire.Code, words string) int64 {
 	t.Helper()
 	g, err := a.identify(token)
 	require.Nil(t, g)
@@ -150,7 +150,7 @@ func wantRefused(t *testing.T, a *Authority, token string, code wire.Code, words
 	require.Contains(t, p.Detail, words)
 	require.NotEmpty(t, p.Remedy)
 	wantNoPart(t, token, p.Error())
-	return p
+	return p.RetryAfterMS
 }
 
 // wantNoPart checks that a text has no eight bytes of the token, nor of what it says.
