@@ -123,7 +123,7 @@ func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
 	for _, address := range []string{m.PublicAddr(), m.TCPAddr()} {
 		conn, err := tls.Dial("tcp", address, m.client(m.Issue(t, "ann", expires)))
 		require.NoError(t, err)
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(surely)))
 		if address == m.PublicAddr() {
 			_, err = conn.Write([]byte("GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n"))
