@@ -30,7 +30,7 @@ var floors = [][]string{
 	{"internal/httpapi"},
 	{"internal/lane"},
 	{"internal/app"},
-	{"internal/transport", "internal/listen", "internal/cors"},
+	{"internal/transport", "internal/listen", "internal/cors", "internal/acme"},
 	{"internal/session", "internal/store"},
 	{"internal/broker", "internal/auth", "internal/limit", "internal/hook"},
 	{"internal/frame"},

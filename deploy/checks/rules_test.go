@@ -172,6 +172,8 @@ var trials = []trial{
 	{"PubsubdCertificateExpires", load(`pubsubd_certificate_expires_timestamp_seconds{} 1200000x100`), true, on}, // the trial ends at 6000
 	{"PubsubdCertificateExpires", load(`pubsubd_certificate_expires_timestamp_seconds{} 2600000x100`), false, ""},
 	{"PubsubdCertificateExpires", load(`pubsubd_certificate_expires_timestamp_seconds{} 0x100`), false, ""},
+	{"PubsubdCertificateFails", load(`pubsubd_certificate_failures_total{} 0x60 1x40`), true, on},
+	{"PubsubdCertificateFails", load(`pubsubd_certificate_failures_total{} 3x100`), false, ""},
 	{"PubsubdMemoryNearBudget", load(`pubsubd_memory_bytes{kind="history"} 80x100`, `pubsubd_memory_bytes{kind="topics"} 15x100`, `pubsubd_memory_budget_bytes{} 100x100`), true, on},
 	{"PubsubdMemoryNearBudget", load(`pubsubd_memory_bytes{kind="history"} 80x100`, `pubsubd_memory_bytes{kind="topics"} 5x100`, `pubsubd_memory_budget_bytes{} 100x100`), false, ""},
 	{"PubsubdMemoryPresses", load(`pubsubd_memory_pressure{} 0x90 1x10`), true, on},

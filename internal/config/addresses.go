@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/mail"
 	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pubsubd/pubsubd/internal/acme"
 )
 
 // address is a host:port to listen on; if it is optional, it may be empty.
@@ -164,8 +167,43 @@ func isDNSName(s string) bool {
 // needs no list: no authority signs another server's name for the daemon. If pages of every
 // origin are allowed, rebinding gives a page nothing.
 func (c Config) AcceptsEveryHost() (public, admin bool) {
-	open := c.TLS.On() || slices.Contains(c.Origins, every)
+	open := c.ServesTLS() || slices.Contains(c.Origins, every)
 	return open || !isLoopback(c.Listen.Public), !isLoopback(c.Listen.Admin)
+}
+
+// maxDomains bounds the certificates of ACME.
+const maxDomains = 100
+
+// domains is a list of DNS names. A pattern would need a challenge by DNS.
+func domains(to *[]string) *field {
+	return list[string]{
+		kind: "names", most: maxDomains,
+		allowed: fmt.Sprintf("DNS names such as app.example (lower case, without a scheme, a port or *), at most %d, separated by commas", maxDomains),
+		parse:   asIs, format: strings.Clone,
+		check: func(name string, _ bool) error { return within(isDNSName(name)) },
+	}.field(to)
+}
+
+// directory is the URL of an ACME authority.
+func directory(to *string) *field {
+	return text(to, values[string]{
+		kind: "url", allowed: "an https URL, such as " + acme.DefaultDirectory + ", without a user, a password or a fragment",
+		check: func(s string) error {
+			u, err := url.Parse(s)
+			return within(err == nil && u.Scheme == "https" && u.Hostname() != "" && u.User == nil && u.Fragment == "")
+		},
+	})
+}
+
+// email is an address for mail, or nothing.
+func email(to *string) *field {
+	return text(to, values[string]{
+		kind: "email", allowed: "an address such as ops@app.example, or nothing",
+		check: func(s string) error {
+			at, err := mail.ParseAddress(s)
+			return within(s == "" || err == nil && at.Address == s)
+		},
+	})
 }
 
 // maxProxies bounds the proxies. pubsubd searches the list for each connection.

@@ -9,6 +9,7 @@ package config
 import (
 	"time"
 
+	"github.com/pubsubd/pubsubd/internal/acme"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
@@ -23,6 +24,7 @@ type Config struct {
 	Listen Listen
 	Admin  Admin
 	TLS    TLS
+	ACME   acme.Config // instead of TLS.Cert and TLS.Key; default none
 	HTTP2  HTTP2
 
 	// Insecure serves all clients without authorisation, also from other machines. Default
@@ -81,6 +83,7 @@ type Listen struct {
 	Public string // for clients; default 127.0.0.1:8080
 	Admin  string // for operators: metrics, health, profiles; default 127.0.0.1:8081
 	TCP    string // for clients without HTTP; default empty: no listener
+	ACME   string // for challenges of ACME over HTTP; default empty: no listener
 }
 
 // HTTP2 configures HTTP/2. Over TLS, clients may always choose it.
@@ -100,6 +103,7 @@ type Log struct {
 func Default() Config {
 	c := Config{
 		Listen:       Listen{Public: "127.0.0.1:8080", Admin: "127.0.0.1:8081"},
+		ACME:         acme.Config{Directory: acme.DefaultDirectory},
 		Log:          Log{Level: "info", Format: "json"},
 		Auth:         auth.Config{TokenMaxAge: auth.DefaultTokenMaxAge},
 		Broker:       broker.Config{HookTopics: []string{">"}}.WithDefaults(),

@@ -17,8 +17,11 @@ type TLS struct {
 	ClientCA string
 }
 
-// On reports whether clients are served over TLS.
+// On reports whether there are files.
 func (t TLS) On() bool { return t.Cert != "" }
+
+// ServesTLS reports whether clients are served over TLS, by files or by ACME.
+func (c Config) ServesTLS() bool { return c.TLS.On() || c.ACME.On() }
 
 // Load reads the files as they are now, or returns nil if none are named. The error is an
 // *Error.

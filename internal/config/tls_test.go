@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/acme"
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
@@ -60,4 +61,38 @@ func TestAClientCAIsAFileOfCertificatesAndNeedsTLS(t *testing.T) {
 	require.ErrorContains(t, c.Validate(), "which has no certificate in PEM")
 	c.TLS.ClientCA = "/nowhere"
 	require.ErrorContains(t, c.Validate(), "name a file that the daemon may read")
+}
+
+// ACME replaces the files, and needs a folder and an agreement.
+func TestACMENeedsNamesAFolderAndAnAgreement(t *testing.T) {
+	pair := certtest.New(t)
+	whole := acme.Config{Domains: []string{"app.example"}, Storage: "/var/lib/pubsubd/acme", Agree: true, Directory: acme.DefaultDirectory}
+	for wrong, change := range map[string]func(c *Config){
+		"":                            func(*Config) {},
+		"tls.acme.storage is missing": func(c *Config) { c.ACME.Storage = "" },
+		"tls.acme.agree is false":     func(c *Config) { c.ACME.Agree = false },
+		"tls.acme.domains is set beside tls.cert": func(c *Config) { c.TLS = TLS{Cert: pair.Cert, Key: pair.Key} },
+		"tls.acme has settings, but no names":     func(c *Config) { c.ACME.Domains = nil },
+		"tls.acme.domains is":                     func(c *Config) { c.ACME.Domains = []string{"*.app.example"} },
+		"tls.acme.email is":                       func(c *Config) { c.ACME.Email = "Ops <ops@app.example>" },
+		"tls.acme.directory is":                   func(c *Config) { c.ACME.Directory = "http://127.0.0.1/dir" },
+	} {
+		c := Default()
+		c.ACME = whole
+		require.True(t, c.ServesTLS())
+		change(&c)
+		if err := c.Validate(); wrong == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, wrong)
+		}
+	}
+	c := Default()
+	c.ACME, c.TLS.ClientCA = whole, certtest.NewAuthority(t).File
+	require.NoError(t, c.Validate(), "clients may show certificates")
+	c.Listen.ACME = "0.0.0.0:80"
+	require.NoError(t, c.Validate(), "it only answers challenges")
+	c = Default()
+	c.Listen.ACME = ":80"
+	require.ErrorContains(t, c.Validate(), "tls.acme has settings, but no names")
 }

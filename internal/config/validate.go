@@ -54,7 +54,8 @@ func contradictions(c *Config) mistakes {
 	if _, err := c.Admin.Key(); err != nil {
 		m.add(err)
 	}
-	checkTLS(&m, c.TLS)
+	checkTLS(&m, c.TLS, c.ServesTLS())
+	checkACME(&m, c)
 	checkAuth(&m, c.Auth)
 	checkRules(&m, c)
 	m.check(h.URL == "" || h.Secret != "", "hooks.publish.url", "hooks.publish.secret", "is %q, but hooks.publish.secret is missing: "+
@@ -92,20 +93,31 @@ func checkListeners(m *mistakes, c *Config) {
 
 // checkTLS refuses a certificate without its key, a key without its certificate, and
 // files that are not a pair.
-func checkTLS(m *mistakes, t TLS) {
+func checkTLS(m *mistakes, t TLS, isOn bool) {
 	const orNone = "or leave both out to serve without TLS"
 	m.check(t.Cert == "" || t.Key != "", "tls.cert", "", "is %q, but tls.key is missing: name the file of its private key, %s", t.Cert, orNone)
 	m.check(t.Key == "" || t.Cert != "", "tls.key", "", "is %q, but tls.cert is missing: name the file of its certificate, %s", t.Key, orNone)
-	m.check(t.ClientCA == "" || t.On(), "tls.client_ca", "", "is %q, but there is no TLS: set tls.cert and tls.key, or leave it out", t.ClientCA)
-	if t.Cert == "" || t.Key == "" {
-		return
-	}
-	if _, err := t.Load(); err != nil {
-		m.add(err)
+	m.check(t.ClientCA == "" || isOn, "tls.client_ca", "", "is %q, but there is no TLS: set tls.cert and tls.key, or leave it out", t.ClientCA)
+	if t.Cert != "" && t.Key != "" {
+		if _, err := t.Load(); err != nil {
+			m.add(err)
+		}
 	}
 	if _, err := t.LoadClientCA(); err != nil {
 		m.add(err)
 	}
+}
+
+// checkACME refuses ACME beside files, or without what it needs.
+func checkACME(m *mistakes, c *Config) {
+	a := &c.ACME
+	if !a.On() {
+		m.check(a.Storage == "" && !a.Agree && a.Email == "" && c.Listen.ACME == "", "tls.acme", "", "has settings, but no names: set tls.acme.domains, or leave tls.acme and listen.acme out")
+		return
+	}
+	m.check(!c.TLS.On(), "tls.acme.domains", "tls.cert", "is set beside tls.cert: leave one of them out")
+	m.check(a.Storage != "", "tls.acme.storage", "tls.acme.domains", "is missing: name a folder for the private keys, such as /var/lib/pubsubd/acme")
+	m.check(a.Agree, "tls.acme.agree", "tls.acme.domains", "is false: read the terms of service of %s, and say true if you agree", a.Directory)
 }
 
 // checkRules checks rules whose settings are valid one by one.

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/acme"
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -61,6 +62,9 @@ type Daemon struct {
 	spare                       listen.Spare // open from Listen to the end
 	public, admin               *http.Server
 	publicListener, adminSocket *listen.Listener
+	acme                        *acme.Manager    // nil: certificates are files, or there are none
+	challenges                  *http.Server     // of ACME over HTTP
+	challengeListener           *listen.Listener // nil: none
 	tcpListener                 *listen.Listener // nil: none
 	tcp                         *transport.Port
 	certificate                 *listen.Certificate // nil without TLS
@@ -116,6 +120,13 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		certificate: listen.NewCertificate(certificate, clients, log),
 		hookCalls:   limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, hookWaiting(limits), limits.Wait, m),
 		level:       level, reloaded: make(chan struct{}, 1),
+	}
+	if cfg.ACME.On() {
+		if d.acme, err = acme.New(cfg.ACME, m, log); err != nil {
+			kept.Release()
+			return nil, err
+		}
+		d.certificate = listen.NewManagedCertificate(d.acme, acme.Protocol, clients, log)
 	}
 	d.inForce.Store(&cfg)
 	isOpen, isAdminOpen := cfg.AcceptsEveryHost()
@@ -238,6 +249,13 @@ func (d *Daemon) Listen() (err error) {
 	if d.publicListener, err = listen.Listen(cfg); err != nil {
 		return err
 	}
+	if d.cfg.Listen.ACME != "" {
+		plain := cfg
+		plain.Name, plain.Address, plain.Certificate = "acme", d.cfg.Listen.ACME, nil
+		if d.challengeListener, err = listen.Listen(plain); err != nil {
+			return err
+		}
+	}
 	cfg.ALPN, cfg.Refusal = nil, nil
 	if d.cfg.Listen.TCP != "" {
 		cfg.Name, cfg.Address = "tcp", d.cfg.Listen.TCP
@@ -267,7 +285,7 @@ func (d *Daemon) Listen() (err error) {
 func (d *Daemon) closeListeners() error {
 	d.spare.Close()
 	var failed []error
-	for _, l := range []*listen.Listener{d.publicListener, d.adminSocket, d.tcpListener} {
+	for _, l := range []*listen.Listener{d.publicListener, d.adminSocket, d.tcpListener, d.challengeListener} {
 		if l != nil {
 			failed = append(failed, l.Close())
 		}
@@ -310,7 +328,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := d.kept.TakeOver(d.log, d.broker); err != nil {
 		return errors.Join(err, d.closeListeners())
 	}
-	failed := make(chan error, 4) // capacity for every server, so that none blocks
+	d.manageCertificates()
+	failed := make(chan error, 5) // capacity for every server, so that none blocks
 	var running sync.WaitGroup
 	serve := func(s *http.Server, l net.Listener) {
 		if err := s.Serve(l); err != http.ErrServerClosed {
@@ -320,6 +339,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	running.Go(func() { serve(d.public, d.publicListener) })
 	running.Go(func() { serve(d.admin, d.adminSocket) })
 	running.Go(func() { serve(d.public, d.api.Lane.Listener()) })
+	if d.challengeListener != nil {
+		running.Go(func() { serve(d.challenges, d.challengeListener) })
+	}
 	if d.tcpListener != nil {
 		running.Go(func() {
 			if err := d.tcp.Serve(d.tcpListener); !errors.Is(err, net.ErrClosed) {
@@ -349,6 +371,19 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return errors.Join(err, d.kept.Save(d.log, d.broker))
 }
 
+// manageCertificates begins to get and renew certificates by ACME, if that is configured.
+func (d *Daemon) manageCertificates() {
+	if d.acme == nil {
+		return
+	}
+	var challenges net.Addr
+	if d.challengeListener != nil {
+		challenges = d.challengeListener.Addr()
+		d.challenges = d.server(d.acme)
+	}
+	d.acme.Start(d.publicListener.Addr(), challenges)
+}
+
 // announce makes the daemon ready. It writes the addresses file, notifies the service
 // manager, and logs the addresses.
 func (d *Daemon) announce() error {
@@ -358,7 +393,7 @@ func (d *Daemon) announce() error {
 	d.state.Store(nil)
 	d.manager.ready()
 	scheme := "http://"
-	if d.cfg.TLS.On() {
+	if d.cfg.ServesTLS() {
 		scheme = "https://"
 	}
 	ready := []zap.Field{zap.String("public", scheme+d.PublicAddr()), zap.String("admin", adminURL(d.AdminAddr()))}

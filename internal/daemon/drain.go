@@ -28,6 +28,12 @@ func (d *Daemon) drain() {
 		_ = d.tcpListener.Close()
 	}
 	drained := d.api.Lane.Drain()
+	if d.challengeListener != nil {
+		d.shutdown(ctx, d.challenges, d.challengeListener, "acme")
+	}
+	if d.acme != nil {
+		d.acme.Stop()
+	}
 	d.shutdown(ctx, d.public, d.publicListener, "public")
 	select {
 	case <-drained:

@@ -55,8 +55,8 @@ var alpn = []string{"h2", "http/1.1"}
 func protocolsOf(cfg config.Config) *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
-	p.SetHTTP2(cfg.TLS.On())
-	p.SetUnencryptedHTTP2(cfg.HTTP2.Cleartext && !cfg.TLS.On())
+	p.SetHTTP2(cfg.ServesTLS())
+	p.SetUnencryptedHTTP2(cfg.HTTP2.Cleartext && !cfg.ServesTLS())
 	return p
 }
 

@@ -39,9 +39,10 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	if err == nil {
 		err = given.Validate()
 	}
-	var certificate *tls.Certificate // nil: there is none, or another needs a restart
+	var certificate *tls.Certificate
 	var clients *x509.CertPool
-	if err == nil && given.TLS == d.cfg.TLS {
+	sameFiles := given.TLS == d.cfg.TLS // others need a restart
+	if err == nil && sameFiles {
 		certificate, clients, err = loadTLS(given.TLS) // the last step that can fail
 	}
 	if err != nil {
@@ -51,7 +52,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	was, level := d.Config(), d.level.Level()
 	is := was.Reloaded(given)
 	d.level.SetLevel(min(level, levelOf(is))) // entries about the level must not be lost
-	if certificate != nil {
+	if sameFiles && d.certificate != nil {
 		d.certificate.Replace(certificate, clients)
 	}
 	d.apply(is)

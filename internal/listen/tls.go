@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,24 @@ import (
 type Certificate struct {
 	current atomic.Pointer[tls.Certificate]
 	clients atomic.Pointer[x509.CertPool] // nil: clients are not asked for a certificate
+	managed Managed                       // nil: current is the certificate; immutable, like the next two
+	proves  string                        // the protocol within TLS of challenges; empty: none
 	log     *zap.Logger
+}
+
+// Managed are certificates that something else gets and renews. They may be used
+// concurrently.
+type Managed interface {
+	Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	Expires() time.Time // when the first of them expires; zero: one is missing
+}
+
+// NewManagedCertificate returns a Certificate with managed. proves is the protocol within TLS
+// by which an authority challenges it. clients may be nil.
+func NewManagedCertificate(managed Managed, proves string, clients *x509.CertPool, log *zap.Logger) *Certificate {
+	certificate := &Certificate{managed: managed, proves: proves, log: log}
+	certificate.clients.Store(clients)
+	return certificate
 }
 
 // NewCertificate returns a Certificate with c, or nil if c is nil, which means no TLS.
@@ -33,9 +51,12 @@ func NewCertificate(c *tls.Certificate, clients *x509.CertPool, log *zap.Logger)
 }
 
 // Replace makes new handshakes use c and clients, and logs c if it is another certificate.
-// Established connections keep theirs.
+// Established connections keep theirs. c is nil if the certificates are managed.
 func (h *Certificate) Replace(c *tls.Certificate, clients *x509.CertPool) {
 	h.clients.Store(clients)
+	if c == nil {
+		return
+	}
 	was := h.current.Swap(c)
 	if was != nil && bytes.Equal(was.Leaf.Raw, c.Leaf.Raw) {
 		return
@@ -46,15 +67,30 @@ func (h *Certificate) Replace(c *tls.Certificate, clients *x509.CertPool) {
 	}
 }
 
-// Expires returns when the certificate expires.
-func (h *Certificate) Expires() time.Time { return h.current.Load().Leaf.NotAfter }
+// Expires returns when the certificate expires. It is zero if a managed one is missing.
+func (h *Certificate) Expires() time.Time {
+	if h.managed != nil {
+		return h.managed.Expires()
+	}
+	return h.current.Load().Leaf.NotAfter
+}
+
+func (h *Certificate) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if h.managed != nil {
+		return h.managed.Certificate(hello)
+	}
+	return h.current.Load(), nil
+}
 
 // config returns the settings of handshakes, with these protocols for ALPN, if any.
 func (h *Certificate) config(protocols []string) *tls.Config {
+	if h.proves != "" && len(protocols) > 0 {
+		protocols = append(slices.Clone(protocols), h.proves)
+	}
 	c := &tls.Config{
 		MinVersion:     tls.VersionTLS12, // Go's default for servers, which GODEBUG may lower
 		NextProtos:     protocols,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return h.current.Load(), nil },
+		GetCertificate: h.get,
 	}
 	base := c.Clone()
 	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
