@@ -11,7 +11,7 @@
 //	the topic's name, permission, the rate of the topic
 //	the arrival of the body, a slot, the contents of the body
 //	the idempotency key
-//	the hook
+//	the hook: of a message, or of a subscription
 //
 // A call whose context has already ended never waits. Where it would have to, it returns
 // ErrWouldWait and has spent nothing. For that, it takes its slot first.
@@ -40,6 +40,7 @@ type Config struct {
 	Authority Authority
 	Limiter   *limit.Limiter
 	Hook      Hook
+	Authorize Authorizer
 	Metrics   *metrics.Metrics
 	Log       *zap.Logger
 

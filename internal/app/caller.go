@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -123,6 +124,36 @@ func (a *App) mayCreate(c *Caller, topics []wire.Start) error {
 		return nil
 	}
 	return a.cfg.Limiter.AdmitMany(limit.Topics, fresh, c.Who)
+}
+
+// An Authorizer asks the application about subscriptions, after all other checks.
+type Authorizer interface {
+	// Selects reports whether the application is asked about any of the topics. It does not
+	// wait.
+	Selects(topics []wire.Start) bool
+
+	// Authorize asks, and returns nil if the application agrees. The error is a
+	// *wire.Problem, or ctx's.
+	Authorize(ctx context.Context, s hook.Subscribing) error
+}
+
+// authorize asks the application about a subscription, with the slot. If ctx has ended,
+// the error is ErrWouldWait.
+func (a *App) authorize(ctx context.Context, c *Caller, place *slot, s hook.Subscribing) error {
+	// Fast path: the application is not asked.
+	if !a.cfg.Authorize.Selects(s.Topics) {
+		return nil
+	}
+	mustNotWait := ctx.Err() != nil
+	err := place.take(ctx, a, c)
+	if err == nil {
+		s.Principal = c.grant.Subject
+		err = a.cfg.Authorize.Authorize(ctx, s)
+	}
+	if mustNotWait {
+		err = orWouldWait(err)
+	}
+	return err
 }
 
 // A slot is one of limits.calls. It is for one goroutine, which must end it.

@@ -116,6 +116,8 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		}
 	case command.Auth != "":
 		reply.ExpiresMS, err = c.authenticate(s, command.Auth)
+	case ctx.Err() != nil && c.app.cfg.Authorize.Selects(command.Subscribe):
+		err = ErrWouldWait
 	default:
 		held := &slot{}
 		defer func() {

@@ -22,7 +22,7 @@ func newApp(t *testing.T, how ...func(*Config)) *App {
 	t.Cleanup(b.Close)
 	cfg := Config{
 		Broker: b, Sessions: session.NewRegistry(session.Config{}, b, m), Authority: auth.Open{},
-		Limiter: limit.New(limit.Config{}, m), Hook: hook.NewPublishes(hook.Config{}, nil, m, zap.NewNop()), Metrics: m, Log: zap.NewNop(),
+		Limiter: limit.New(limit.Config{}, m), Hook: hook.NewPublishes(hook.Config{}, nil, m, zap.NewNop()), Authorize: hook.NewSubscriptions(hook.AuthorizeConfig{}, nil, m, zap.NewNop()), Metrics: m, Log: zap.NewNop(),
 		Limits: wire.Limits{MessageBytes: 64 << 10},
 	}
 	for _, change := range how {

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,9 +11,12 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A gatekeeper is an authority that refuses every principal, or every action.
@@ -90,6 +94,124 @@ func TestAPublishIsCheckedInOneOrder(t *testing.T) {
 	}
 }
 
+// refusingAuthorizer refuses every subscription.
+type refusingAuthorizer struct{}
+
+func (refusingAuthorizer) Selects(topics []wire.Start) bool { return len(topics) > 0 }
+
+func (refusingAuthorizer) Authorize(context.Context, hook.Subscribing) error {
+	return wire.NewProblem(wire.CodeHookFailed, "", "")
+}
+
+// subscribes has every way to subscribe to a topic, and the kind of rate that it spends.
+// The session was opened by the principal before.
+var subscribes = map[string]struct {
+	kind limit.Kind
+	by   func(a *App, from Caller, session, topic string) error
+}{
+	"a session": {limit.Sessions, func(a *App, from Caller, _, topic string) error {
+		_, err := a.OpenSession(context.Background(), from, bodyOf(`{"topics":["`+topic+`"]}`))
+		return err
+	}},
+	"a change": {limit.Requests, func(a *App, from Caller, session, topic string) error {
+		return a.ChangeSession(context.Background(), from, session, bodyOf(`{"add":["`+topic+`"]}`), nil)
+	}},
+	"a poll": {limit.Polls, func(a *App, from Caller, _, topic string) error {
+		_, _, err := a.PollTopics(context.Background(), from, TopicPoll{Query: "topic=" + topic})
+		return err
+	}},
+	"a poll with a body": {limit.Polls, func(a *App, from Caller, _, topic string) error {
+		_, _, err := a.PollTopics(context.Background(), from, TopicPoll{Body: bodyOf(`{"topics":["` + topic + `"]}`)})
+		return err
+	}},
+	"an event stream": {limit.Polls, func(a *App, from Caller, _, topic string) error {
+		_, _, err := a.OpenEvents(context.Background(), from, EventStream{Query: "topic=" + topic})
+		return err
+	}},
+	"a WebSocket": {limit.Sessions, func(a *App, from Caller, _, topic string) error {
+		_, err := a.Connect(context.Background(), from, "topic="+topic, Accepts{})
+		return err
+	}},
+	"a TCP connection": {limit.Sessions, func(a *App, from Caller, _, topic string) error {
+		_, err := a.ConnectByItem(context.Background(), from, cbor.AppendFromJSON(nil, []byte(`{"topics":["`+topic+`"]}`)))
+		return err
+	}},
+	"a command": {limit.Requests, func(a *App, from Caller, session, topic string) error {
+		from.grant = nil
+		if err := a.authenticate(&from); err != nil {
+			return err
+		}
+		s, err := a.cfg.Sessions.Get([]byte(session))
+		if err != nil {
+			return err
+		}
+		c := &commands{app: a, caller: from, read: readCommand}
+		_, _, err = c.carryOut(context.Background(), s, &wire.Command{Subscribe: []wire.Start{{Topic: topic}}})
+		return err
+	}},
+}
+
+func bodyOf(text string) Body { return func(int) ([]byte, error) { return []byte(text), nil } }
+
+// A subscription fails every check, whichever way it comes. The application is asked last.
+func TestASubscriptionIsCheckedInOneOrder(t *testing.T) {
+	for name, way := range subscribes {
+		t.Run(name, func(t *testing.T) {
+			g := &gatekeeper{}
+			limits := limit.Config{Calls: 1, WaitingCalls: 1, Wait: time.Millisecond}
+			l := limit.New(limits, metrics.New("test"))
+			a := newApp(t, func(c *Config) { c.Authority, c.Limiter = g, l })
+			from := Caller{Who: l.WhoAt(addr)}
+			ann := from.Who.As("ann")
+			opened, err := a.OpenSession(t.Context(), from, bodyOf("{}"))
+			require.NoError(t, err)
+			held, err := l.Begin(t.Context(), ann)
+			require.NoError(t, err)
+			a.cfg.Authorize = refusingAuthorizer{}
+			g.knowsNobody, g.allowsNothing = true, true
+			limits.Rates = limit.Rates{limit.Topics: {limit.Principal: nothing}}
+			limits.Rates[way.kind][limit.Address], limits.Rates[way.kind][limit.Principal] = nothing, nothing
+			l.Reload(limits)
+			require.NoError(t, l.Admit(way.kind, ann))
+			require.NoError(t, l.Admit(limit.Topics, ann))
+
+			topic := "a..b"
+			draining := wire.NewProblem(wire.CodeDraining, "", "")
+			opens := way.kind != limit.Requests // a session continues until its turn
+			if opens {
+				a.cfg.Sessions.BeginDrain(draining)
+			}
+			reload := func(change func(c *limit.Config)) func() {
+				return func() { change(&limits); l.Reload(limits) }
+			}
+			for i, step := range []struct {
+				refused string
+				applies bool
+				mend    func()
+			}{
+				{"draining", opens, func() { a.cfg.Sessions.BeginDrain(nil) }},
+				{"rates." + way.kind.String() + ".address", name != "a command", reload(func(c *limit.Config) { c.Rates[way.kind][limit.Address] = limit.Rate{} })},
+				{"unauthorized", true, func() { g.knowsNobody = false; _ = l.Admit(way.kind, ann) }},
+				{"rates." + way.kind.String() + ".principal", true, reload(func(c *limit.Config) { c.Rates[way.kind][limit.Principal] = limit.Rate{} })},
+				{"invalid_topic", name != "a command", func() { topic = "a" }},
+				{"forbidden", true, func() { g.allowsNothing = false; _ = l.Admit(limit.Topics, ann) }},
+				{"rates.topics.principal", true, reload(func(c *limit.Config) { c.Rates = limit.Rates{} })},
+				{"limits.calls", true, held.End},
+				{"hook_failed", true, func() {}},
+			} {
+				if step.applies {
+					require.ErrorContains(t, way.by(a, from, opened.Session, topic), step.refused, "check %d", i)
+				}
+				step.mend()
+			}
+			held, err = l.Begin(NoWait, limit.Who{})
+			require.NoError(t, err, "every slot is free again")
+			held.End()
+			require.False(t, a.cfg.Broker.Has("a"), "nothing was joined")
+		})
+	}
+}
+
 // A call that must not wait returns ErrWouldWait, and spends nothing.
 func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	m := metrics.New("test")
@@ -99,7 +221,7 @@ func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	}
 	l := limit.New(limit.Config{Calls: 1, Rates: rates}, m)
 	a := newApp(t, func(c *Config) {
-		c.Limiter = l
+		c.Limiter, c.Authorize = l, asksAbout("asked")
 		c.Broker.Reload(broker.Config{HookTopics: []string{"asked"}}, time.Now())
 	})
 	publish := func(topic string) error {
@@ -119,6 +241,7 @@ func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	held.End()
 	require.ErrorIs(t, publish("asked"), ErrWouldWait, "for the hook")
 	require.ErrorIs(t, poll("a.*"), ErrWouldWait, "for a search")
+	require.ErrorIs(t, poll("asked"), ErrWouldWait, "for the authorize hook")
 	require.NoError(t, publish("a"))
 	require.NoError(t, poll("a"))
 	require.ErrorContains(t, publish("a"), "rates.publishes.all")
@@ -128,12 +251,30 @@ func TestACallThatMustNotWaitSpendsNothing(t *testing.T) {
 	held.End()
 }
 
+// asksAbout is an authorizer that agrees, but not at once, about one topic.
+type asksAbout string
+
+func (topic asksAbout) Selects(topics []wire.Start) bool {
+	return slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Topic == string(topic) })
+}
+
+func (asksAbout) Authorize(ctx context.Context, _ hook.Subscribing) error { return ctx.Err() }
+
+// A reload may switch the hook on after the first check. The call still does not wait.
+func TestAHookThatWasJustAddedIsNotWaitedFor(t *testing.T) {
+	a := newApp(t, func(c *Config) { c.Authorize = asksAbout("a") })
+	_, err := a.mayOpen(NoWait, &Caller{}, limit.Polls, func() (session.Opening, error) {
+		return session.Opening{Topics: []wire.Start{{Topic: "a"}}}, nil
+	})
+	require.ErrorIs(t, err, ErrWouldWait)
+}
+
 // A command that must wait runs later, once.
 func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	m := metrics.New("test")
 	l := limit.New(limit.Config{Calls: 1, Rates: limit.Rates{limit.Publishes: {limit.All: nothing}, limit.Requests: {limit.All: nothing}}}, m)
 	a := newApp(t, func(c *Config) { c.Limiter = l })
-	d, err := a.Connect(Caller{}, "topic=x", Accepts{})
+	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
 	require.NoError(t, err)
 	defer a.End(d.Session)
 	held, err := l.Begin(t.Context(), limit.Who{})
@@ -151,6 +292,23 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 		require.NoError(t, err)
 	}
 	held.End()
+}
+
+// A subscribe command waits for the application, and then is made once.
+func TestACommandThatTheApplicationIsAskedAboutRunsLater(t *testing.T) {
+	l := limit.New(limit.Config{Rates: limit.Rates{limit.Requests: {limit.All: nothing}}}, metrics.New("test"))
+	a := newApp(t, func(c *Config) { c.Limiter, c.Authorize = l, asksAbout("asked") })
+	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
+	require.NoError(t, err)
+	defer a.End(d.Session)
+	reply, later, err := d.Do(t.Context(), d.Session, []byte(`{"subscribe":["asked"],"ref":1}`))
+	require.NoError(t, err)
+	require.Nil(t, reply)
+	finish := later(t.Context())
+	require.False(t, a.cfg.Broker.Has("asked"), "finish subscribes, before the reply")
+	reply = finish()
+	require.Nil(t, reply.Problem, "it is the first")
+	require.Len(t, reply.Positions, 1)
 }
 
 // Errors without an answer close the connection. Internal errors hide their cause.

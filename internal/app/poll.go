@@ -123,11 +123,11 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 		c.takeToken(&q)
 	}
 	topics := q.topics()
-	if ctx.Err() != nil && slices.ContainsFunc(topics, isPattern) {
-		return nil, r, ErrWouldWait // finding its topics may take long
+	if ctx.Err() != nil && (slices.ContainsFunc(topics, isPattern) || a.cfg.Authorize.Selects(topics)) {
+		return nil, r, ErrWouldWait // finding a pattern's topics may take long
 	}
 	hello := false
-	o, err := a.mayOpen(&c, limit.Polls, func() (session.Opening, error) {
+	o, err := a.mayOpen(ctx, &c, limit.Polls, func() (session.Opening, error) {
 		if p.Body != nil {
 			var body struct {
 				Topics []wire.Start `json:"topics"`
@@ -178,7 +178,7 @@ func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *sessi
 	q := parseQuery(e.Query)
 	c.takeToken(&q)
 	var asked eventRequest
-	o, err := a.mayOpen(&c, limit.Polls, func() (session.Opening, error) {
+	o, err := a.mayOpen(ctx, &c, limit.Polls, func() (session.Opening, error) {
 		asked, err = e.read(&q)
 		return asked.Opening, err
 	})

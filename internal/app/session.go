@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -31,7 +32,7 @@ func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
 var errSessionUnknown = &wire.Problem{Code: wire.CodeSessionUnknown}
 
 // mayOpen makes the checks of every call that opens a session. read returns what to open.
-func (a *App) mayOpen(c *Caller, kind limit.Kind, read func() (session.Opening, error)) (o session.Opening, err error) {
+func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, read func() (session.Opening, error)) (o session.Opening, err error) {
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return o, why
 	}
@@ -42,13 +43,18 @@ func (a *App) mayOpen(c *Caller, kind limit.Kind, read func() (session.Opening, 
 		return o, err
 	}
 	o.Grant = c.grant
-	return o, a.maySubscribe(c, o.Topics)
+	if err := a.maySubscribe(c, o.Topics); err != nil {
+		return o, err
+	}
+	var place slot
+	defer place.end()
+	return o, a.authorize(ctx, c, &place, hook.Subscribing{Client: o.Client, Opens: true, Topics: o.Topics})
 }
 
 // OpenSession opens a session for the wire.OpenRequest in the body.
 func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire.SessionOpened, err error) {
 	defer a.recovered(&err)
-	o, err := a.mayOpen(&c, limit.Sessions, func() (o session.Opening, err error) {
+	o, err := a.mayOpen(ctx, &c, limit.Sessions, func() (o session.Opening, err error) {
 		var r wire.OpenRequest
 		if err := a.readJSON(body, &r); err != nil {
 			return o, err
@@ -128,7 +134,10 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 	if err := a.maySubscribe(c, r.Add); err != nil {
 		return nil, r, err
 	}
-	return s, r, place.take(ctx, a, c)
+	if err := place.take(ctx, a, c); err != nil {
+		return nil, r, err
+	}
+	return s, r, a.authorize(ctx, c, place, hook.Subscribing{Topics: r.Add})
 }
 
 // SessionState calls answer with the state of a session; see session.State.
@@ -164,11 +173,11 @@ func (a *App) End(s *session.Session) {
 
 // Connect opens or finds the session of a two-way connection by a query. The caller
 // completes the Duplex, and ends the session after the connection.
-func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.Duplex, err error) {
+func (a *App) Connect(ctx context.Context, c Caller, rawQuery string, accepts Accepts) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
 	q := parseQuery(rawQuery)
 	c.takeToken(&q)
-	return a.connect(&c, func() (r wire.ConnectRequest, format frame.Format, err error) {
+	return a.connect(ctx, &c, func() (r wire.ConnectRequest, format frame.Format, err error) {
 		format = q.format(accepts)
 		r = wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
 		q.limitRate(r.Topics, transport.Stream)
@@ -181,7 +190,7 @@ func (a *App) Connect(c Caller, rawQuery string, accepts Accepts) (d transport.D
 }
 
 // ConnectByItem is Connect by a CBOR map.
-func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err error) {
+func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
 	var r wire.ConnectRequest
 	object, _, err := cbor.MapToJSON(item)
@@ -190,13 +199,13 @@ func (a *App) ConnectByItem(c Caller, item []byte) (d transport.Duplex, err erro
 	} else if err = decode(object, &r); err == nil {
 		c.Token, r.Auth = r.Auth, ""
 	}
-	return a.connect(&c, func() (wire.ConnectRequest, frame.Format, error) { return r, frame.CBOR, err })
+	return a.connect(ctx, &c, func() (wire.ConnectRequest, frame.Format, error) { return r, frame.CBOR, err })
 }
 
-func (a *App) connect(c *Caller, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
+func (a *App) connect(ctx context.Context, c *Caller, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
 	var r wire.ConnectRequest
 	d.Request = transport.Request{Mode: transport.Stream, Acks: true}
-	o, err := a.mayOpen(c, limit.Sessions, func() (o session.Opening, err error) {
+	o, err := a.mayOpen(ctx, c, limit.Sessions, func() (o session.Opening, err error) {
 		if r, d.Request.Format, err = read(); err != nil || r.Session != "" {
 			return o, err
 		}

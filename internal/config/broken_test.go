@@ -178,6 +178,7 @@ var broken = []brokenInput{
 	{name: "hook: no URL", yaml: "hooks: {publish: {url: app.example/publish, secret: a secret of more than 24 bytes}}\n"},
 	{name: "hook: no topics", environ: []string{"PUBSUBD_HOOKS_PUBLISH_TOPICS="}},
 	{name: "hook: an invalid pattern, and no calls", args: []string{"--hooks-publish-topics=chat.*,prices.>.old"}, environ: []string{"PUBSUBD_HOOKS_PUBLISH_CALLS=0"}},
+	{name: "authorize hook: no secret", yaml: "hooks:\n  authorize:\n    url: http://127.0.0.1:9000/authorize\n    cache: -1s\n"},
 	{name: "hook: a pattern twice", yaml: "hooks:\n  publish:\n    topics: [\"chat.*\", \"chat.*\"]\n"},
 	{name: "proxies: a name", yaml: "trusted_proxies: [proxy.example]\n"},
 	{name: "proxies: a port", args: []string{"--trusted-proxies=10.0.0.7:8080"}},

@@ -47,6 +47,9 @@ type Config struct {
 	// Its MessageBytes is unused: MessageBytes below applies. Default none.
 	PublishHook hook.Config
 
+	// AuthorizeHook names the application that is asked about subscriptions. Default none.
+	AuthorizeHook hook.AuthorizeConfig
+
 	// Lane selects how polls and small publishes over plain HTTP/1.1 are served. "handoff",
 	// the default, and "channel" move their connections from net/http to internal/lane;
 	// "off" leaves them in net/http.
@@ -102,15 +105,19 @@ type Log struct {
 // Default returns the Config of all defaults.
 func Default() Config {
 	c := Config{
-		Listen:       Listen{Public: "127.0.0.1:8080", Admin: "127.0.0.1:8081"},
-		ACME:         acme.Config{Directory: acme.DefaultDirectory},
-		Log:          Log{Level: "info", Format: "json"},
-		Auth:         auth.Config{TokenMaxAge: auth.DefaultTokenMaxAge},
-		Broker:       broker.Config{HookTopics: []string{">"}}.WithDefaults(),
-		Session:      session.Config{}.WithDefaults(),
-		Transport:    transport.Config{}.WithDefaults(),
-		Limit:        limit.Config{}.WithDefaults(),
-		PublishHook:  hook.Config{Timeout: hook.DefaultTimeout, Calls: hook.DefaultCalls},
+		Listen:      Listen{Public: "127.0.0.1:8080", Admin: "127.0.0.1:8081"},
+		ACME:        acme.Config{Directory: acme.DefaultDirectory},
+		Log:         Log{Level: "info", Format: "json"},
+		Auth:        auth.Config{TokenMaxAge: auth.DefaultTokenMaxAge},
+		Broker:      broker.Config{HookTopics: []string{">"}}.WithDefaults(),
+		Session:     session.Config{}.WithDefaults(),
+		Transport:   transport.Config{}.WithDefaults(),
+		Limit:       limit.Config{}.WithDefaults(),
+		PublishHook: hook.Config{Timeout: hook.DefaultTimeout, Calls: hook.DefaultCalls},
+		AuthorizeHook: hook.AuthorizeConfig{
+			Config: hook.Config{Timeout: hook.DefaultTimeout, Calls: hook.DefaultCalls},
+			Topics: []string{">"}, Cache: hook.DefaultCache,
+		},
 		Lane:         "handoff",
 		MessageBytes: 64 << 10,
 		DrainWindow:  10 * time.Second,

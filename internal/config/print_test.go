@@ -32,6 +32,7 @@ func everything(t *testing.T) Config {
 	c.Listen = Listen{Public: "127.0.0.1:7771", Admin: "127.0.0.1:7772", TCP: "127.0.0.1:7773"}
 	pair := certtest.New(t)
 	c.PublishHook.URL, c.PublishHook.Secret = "", "" // a secret is never printed
+	c.AuthorizeHook.URL, c.AuthorizeHook.Secret = "", ""
 	c.TLS, c.ACME = TLS{Cert: pair.Cert, Key: pair.Key}, Default().ACME
 	c.Auth.Keys = nil // the file must exist
 	c.Broker.Rules = []broker.Rule{

@@ -30,7 +30,7 @@ type setting struct {
 // variables, the document and the checks follow from it.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
-	a, b, s, t, l, h := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook
+	a, b, s, t, l, h, z := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook, &c.AuthorizeHook
 	return slices.Concat([]setting{
 		{"listen.public", restart(address(&c.Listen.Public, false, "127.0.0.1:8080, [::1]:8080 or :0")), "address for clients"},
 		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health, profiles and revocations; host:port, or a Unix socket that only the daemon's user can connect to: unix:/run/pubsubd/admin.sock"},
@@ -108,6 +108,12 @@ func settings(c *Config) []setting {
 		{"hooks.publish.timeout", duration(&h.Timeout, ms), "how long the application may take to answer"},
 		{"hooks.publish.calls", count(&h.Calls), "messages that the application is asked about at one time; these count among limits.calls, so fewer leave some for other requests; more messages wait, in order, up to half of limits.calls, for limits.wait"},
 		{"hooks.publish.topics", patterns(&b.HookTopics), "topics that the application is asked about; in the file, put > and * in quotes"},
+		{"hooks.authorize.url", hookURL(&z.URL), "the application that is asked about each request to subscribe, also of polls and streams (internal/hook/HOOKS.md)"},
+		{"hooks.authorize.secret", hookSecret(&z.Secret), "key that signs the requests to the application; required with hooks.authorize.url"},
+		{"hooks.authorize.timeout", duration(&z.Timeout, ms), "how long the application may take to answer"},
+		{"hooks.authorize.calls", count(&z.Calls), "requests to subscribe that the application is asked about at one time; these count among limits.calls, so fewer leave some for other requests; more requests wait, in order, up to a quarter of limits.calls, for limits.wait"},
+		{"hooks.authorize.topics", patterns(&z.Topics), "topics that the application is asked about, also if a client subscribes to a pattern that matches any of them; > does not match topics that begin with _; in the file, put > and * in quotes"},
+		{"hooks.authorize.cache", duration(&z.Cache, 0), "how long the daemon does not repeat a question to which the application agreed; 0 asks each time"},
 	}, rateSettings(&l.Rates))
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -21,12 +22,16 @@ func (c Config) Validate() error {
 
 // Warnings returns the settings of c that are allowed but may be a mistake, and what to do
 // about each.
-func (c Config) Warnings() []string {
-	if c.PublishHook.URL == "" || c.PublishHook.Calls < c.Limit.Calls {
-		return nil
+func (c Config) Warnings() (warnings []string) {
+	warn := func(key string, h hook.Config, waiting string) {
+		if h.URL != "" && h.Calls >= c.Limit.Calls {
+			warnings = append(warnings, fmt.Sprintf("%s.calls is %d, not less than limits.calls (%d): %s that wait for a slow application "+
+				"may take all of limits.calls; lower it, or raise limits.calls, to leave some for other requests", key, h.Calls, c.Limit.Calls, waiting))
+		}
 	}
-	return []string{fmt.Sprintf("hooks.publish.calls is %d, not less than limits.calls (%d): publishes that wait for a slow application "+
-		"may take all of limits.calls; lower it, or raise limits.calls, to leave some for other requests", c.PublishHook.Calls, c.Limit.Calls)}
+	warn("hooks.publish", c.PublishHook, "publishes")
+	warn("hooks.authorize", c.AuthorizeHook.Config, "requests to subscribe")
+	return warnings
 }
 
 func outOfBounds(c *Config) mistakes {
@@ -42,7 +47,7 @@ func outOfBounds(c *Config) mistakes {
 // contradictions checks settings that are valid one by one.
 func contradictions(c *Config) mistakes {
 	var m mistakes
-	t, h := &c.Transport, &c.PublishHook
+	t := &c.Transport
 	m.check(c.Broker.HistoryBytes >= c.MessageBytes, "history.bytes", "message.bytes",
 		"is %s, less than message.bytes (%s): raise it, or one message may exceed the whole history",
 		formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))
@@ -58,8 +63,8 @@ func contradictions(c *Config) mistakes {
 	checkACME(&m, c)
 	checkAuth(&m, c.Auth)
 	checkRules(&m, c)
-	m.check(h.URL == "" || h.Secret != "", "hooks.publish.url", "hooks.publish.secret", "is %q, but hooks.publish.secret is missing: "+
-		"set a key that the application also knows, such as the output of `openssl rand -base64 32`", h.URL)
+	checkHook(&m, "hooks.publish", c.PublishHook)
+	checkHook(&m, "hooks.authorize", c.AuthorizeHook.Config)
 	checkLimits(&m, c)
 	checkRates(&m, &c.Limit)
 	return m
@@ -163,6 +168,12 @@ func checkLimits(m *mistakes, c *Config) {
 		"is %d, more than limits.all_subscriptions (%d): lower it, or one session may take them all", each, all)
 	m.check(l.Wait < c.Transport.WriteTimeout, "limits.wait", "poll.write_timeout",
 		"is %v, not less than poll.write_timeout (%v): lower it, or a request that waits that long gets no answer", l.Wait, c.Transport.WriteTimeout)
+}
+
+// checkHook refuses a hook without a secret.
+func checkHook(m *mistakes, key string, h hook.Config) {
+	m.check(h.URL == "" || h.Secret != "", key+".url", key+".secret", "is %q, but %s.secret is missing: "+
+		"set a key that the application also knows, such as the output of `openssl rand -base64 32`", h.URL, key)
 }
 
 // checkRates refuses a rate of some clients that is above the rate of all.

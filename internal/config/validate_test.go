@@ -93,4 +93,8 @@ func TestWarningsAreNotErrors(t *testing.T) {
 	require.Len(t, s.Warnings(), 1)
 	require.Contains(t, s.Warnings()[0], "hooks.publish.calls is 16, not less than limits.calls (16): ")
 	require.Contains(t, s.Summary(), "\nwarning   hooks.publish.calls is 16")
+
+	hooked = []string{"PUBSUBD_HOOKS_AUTHORIZE_SECRET=" + strings.Repeat("k", 24), "PUBSUBD_HOOKS_AUTHORIZE_URL=http://127.0.0.1:9000/authorize"}
+	require.Empty(t, read(t, hooked, "--limits-calls=101").Warnings())
+	require.Contains(t, read(t, hooked, "--limits-calls=100").Warnings()[0], "hooks.authorize.calls is 100, not less than limits.calls (100): requests to subscribe ")
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/cors"
-	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/httpapi"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -70,10 +69,7 @@ type Daemon struct {
 	certificate                 *listen.Certificate // nil without TLS
 	hosts, adminHosts           *cors.Hosts         // of the public and of the admin listener
 
-	// The hook has its own gate: a slow application takes no slots from publishes without a
-	// hook.
-	hook      *hook.Publishes
-	hookCalls *limit.Gate
+	hooks hooks
 
 	reloading sync.Mutex                    // held by Reload
 	inForce   atomic.Pointer[config.Config] // the settings in force, including reloaded ones
@@ -118,7 +114,6 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		sessions:    session.NewRegistry(sessions, b, m),
 		auth:        identifies,
 		certificate: listen.NewCertificate(certificate, clients, log),
-		hookCalls:   limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, hookWaiting(limits), limits.Wait, m),
 		level:       level, reloaded: make(chan struct{}, 1),
 	}
 	if cfg.ACME.On() {
@@ -131,7 +126,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.inForce.Store(&cfg)
 	isOpen, isAdminOpen := cfg.AcceptsEveryHost()
 	d.hosts, d.adminHosts = cors.NewHosts(cfg.Hosts, isOpen, log), cors.NewHosts(cfg.Hosts, isAdminOpen, log)
-	d.hook = hook.NewPublishes(hookConfig(cfg), d.hookCalls, m, log)
+	d.hooks = newHooks(cfg, limits, m, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
 	shown := limitsOf(cfg, d.sessions.Config(), limits)
@@ -139,7 +134,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m.Gather(d.gauges)
 	m.GatherProcess()
 	d.app = app.New(app.Config{
-		Broker: b, Sessions: d.sessions, Authority: authority, Limiter: limiter, Hook: d.hook,
+		Broker: b, Sessions: d.sessions, Authority: authority, Limiter: limiter, Hook: d.hooks.publish, Authorize: d.hooks.authorize,
 		Metrics: m, Log: log, Limits: shown,
 	})
 	d.api = httpapi.New(httpapi.Config{
@@ -198,17 +193,6 @@ func brokerConfig(cfg config.Config) broker.Config {
 	case len(c.HookTopics) == 0:
 		c.HookTopics = []string{">"}
 	}
-	return c
-}
-
-// hookWaiting returns how many calls may wait for the hook. Each holds one of limits.calls
-// while it waits, so half of those stay for others.
-func hookWaiting(l limit.Config) int { return min(l.WaitingCalls, max(1, l.Calls/2)) }
-
-// hookConfig returns the publish hook's settings, which cfg has in two places.
-func hookConfig(cfg config.Config) hook.Config {
-	c := cfg.PublishHook
-	c.MessageBytes = cfg.MessageBytes
 	return c
 }
 
@@ -496,6 +480,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 	if d.auth != nil {
 		d.auth.Gauges(&g)
 	}
-	g.Limits = append(g.Limits, d.hookCalls.Gauge())
+	d.hooks.gauges(&g)
 	return g
 }

@@ -40,7 +40,7 @@ func (d *Daemon) drain() {
 	case <-ctx.Done():
 		d.cutOff("public")
 	}
-	d.hook.Close() // ends calls to the application
+	d.hooks.close() // ends calls to the application
 	d.api.Lane.Close()
 	d.tcp.Close()
 	d.api.Wait() // from here on nothing is published

@@ -97,6 +97,42 @@ func TestAHookIsReloaded(t *testing.T) {
 	d.wantNone([]string{hookSecret, strings.ToUpper(hookSecret)})
 }
 
+// An operator adds an authorize hook by a reload, and removes it. Sessions and stateless
+// polls see the application's decisions. The log contains no secret.
+func TestAnAuthorizeHookIsReloaded(t *testing.T) {
+	app := newApplication(t, answers(200, `{"refuse":{"detail":"not your room"}}`))
+	d := start(t, nil)
+	const path = "/v1/poll?topic=chat.a@oldest"
+	d.post("/v1/topics/chat.a/messages", "1")
+	poll := func() string {
+		_, answer := d.get("http://" + d.PublicAddr() + path)
+		return answer
+	}
+	require.Contains(t, poll(), `"data":1`)
+	d.reloadWith(func(c *config.Config) {
+		c.AuthorizeHook.URL, c.AuthorizeHook.Secret, c.AuthorizeHook.Calls = app.URL+"/authorize", hookSecret, 7
+		c.AuthorizeHook.Topics = []string{"chat.>"}
+	})
+	require.Contains(t, poll(), "not your room")
+	require.Contains(t, poll(), "not your room")
+	require.Equal(t, 2.0, d.metric(`pubsubd_hook_calls_total{hook="authorize",outcome="refused"}`))
+	require.Equal(t, 7.0, d.metric(`pubsubd_limit{limit="hooks.authorize"}`))
+	agrees := answers(200, "{}")
+	app.answer.Store(&agrees)
+	for range 3 {
+		require.Contains(t, poll(), `"data":1`)
+	}
+	require.Equal(t, 1.0, d.metric(`pubsubd_hook_calls_total{hook="authorize",outcome="passed"}`))
+	require.Equal(t, 2.0, d.metric(`pubsubd_hook_calls_total{hook="authorize",outcome="cached"}`))
+	d.reloadWith(func(c *config.Config) { c.AuthorizeHook.Secret = strings.ToUpper(hookSecret) })
+	require.Contains(t, poll(), `"hook_failed"`)
+	d.reloadWith(func(c *config.Config) { c.AuthorizeHook.URL = "" })
+	require.Contains(t, poll(), `"data":1`)
+	require.Contains(t, d.said("setting changed", "was", "is"), "hooks.authorize.secret: (secret) → (secret)")
+	require.NoError(t, d.wait())
+	d.wantNone([]string{hookSecret, strings.ToUpper(hookSecret)})
+}
+
 // goClient returns a client that does not retry a publish.
 func (d *running) goClient() *pubsub.Client {
 	c, err := pubsub.New("http://"+d.PublicAddr(), pubsub.WithPublishAttempts(1))
@@ -217,11 +253,13 @@ func TestNoHookCallForAClientThatHasLeft(t *testing.T) {
 	require.Zero(t, d.metric(`pubsubd_requests_refused_total{code="internal"}`))
 }
 
-// The other half is for publishes without a hook.
-func TestHookCallsTakeAtMostHalfOfTheSlots(t *testing.T) {
-	require.Equal(t, 8, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 1000}))
-	require.Equal(t, 1, hookWaiting(limit.Config{Calls: 1, WaitingCalls: 1000}))
-	require.Equal(t, 3, hookWaiting(limit.Config{Calls: 16, WaitingCalls: 3}))
+// The rest is for calls without a hook.
+func TestCallsThatWaitForHooksLeaveSlots(t *testing.T) {
+	for _, c := range []struct{ calls, waiting, publish, authorize int }{{16, 1000, 8, 4}, {1, 1000, 1, 1}, {16, 3, 3, 3}} {
+		publish, authorize := hookWaiting(limit.Config{Calls: c.calls, WaitingCalls: c.waiting})
+		require.Equal(t, c.publish, publish)
+		require.Equal(t, c.authorize, authorize)
+	}
 }
 
 // If the hook may take all slots, the log warns at the start and after each reload. The

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,15 +17,29 @@ import (
 
 // HOOKS.md contains the code between the lines.
 // ---8<---
-func publishHook(verifier *webhooks.Webhook) http.HandlerFunc {
+func hook(verifier *webhooks.Webhook) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 2<<20))
 		if err != nil || verifier.Verify(body, r.Header) != nil {
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
 		}
-		if bytes.Contains(bytes.ToLower(body), []byte("casino")) {
-			_ = json.NewEncoder(w).Encode(map[string]any{"refuse": map[string]string{"detail": "no advertisements here"}})
+		var question struct {
+			Type, Principal  string
+			Topics, Patterns []string
+		}
+		detail := ""
+		switch err := json.Unmarshal(body, &question); {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		case question.Type == "publish" && bytes.Contains(bytes.ToLower(body), []byte("casino")):
+			detail = "no advertisements here"
+		case question.Type == "authorize" && slices.Contains(question.Topics, "chat.staff") && question.Principal != "ann":
+			detail = "only staff may listen here"
+		}
+		if detail != "" {
+			_ = json.NewEncoder(w).Encode(map[string]any{"refuse": map[string]string{"detail": detail}})
 		}
 	}
 }
@@ -41,7 +56,7 @@ func TestTheExampleOfTheDocument(t *testing.T) {
 
 	verifier, err := webhooks.NewWebhookRaw([]byte(secret))
 	require.NoError(t, err)
-	app := httptest.NewServer(publishHook(verifier))
+	app := httptest.NewServer(hook(verifier))
 	defer app.Close()
 	d := newDesk(t, Config{})
 	d.cfg.URL = app.URL
@@ -51,6 +66,10 @@ func TestTheExampleOfTheDocument(t *testing.T) {
 	m := message("a")
 	m.Data = []byte(`"Casino!"`)
 	require.ErrorContains(t, d.Publish(t.Context(), "", m, 0, nil), "no advertisements here")
+	h := d.asksAt(0, "chat.>")
+	require.NoError(t, h.Authorize(t.Context(), annTo("chat.staff")))
+	require.NoError(t, h.Authorize(t.Context(), Subscribing{Topics: annTo("chat.lobby").Topics}))
+	require.ErrorContains(t, h.Authorize(t.Context(), Subscribing{Topics: annTo("chat.lobby", "chat.staff").Topics}), "only staff may listen here")
 	resp, err := http.Post(app.URL, "application/json", strings.NewReader(`{}`))
 	require.NoError(t, err)
 	resp.Body.Close()

@@ -1,5 +1,6 @@
 // Package hook calls applications over HTTP. The publish hook asks about each message
-// before it is published. HOOKS.md describes it for authors of applications.
+// before it is published, and the authorize hook about each request to subscribe.
+// HOOKS.md describes them for authors of applications.
 package hook
 
 import (
@@ -52,4 +53,5 @@ const (
 	failed     = "failed"  // no answer, or one that cannot be used
 	timeout    = "timeout" // no answer in time
 	overloaded = "overloaded"
+	cached     = "cached" // the application agreed to the same question before
 )

@@ -92,17 +92,16 @@ func (d *desk) publish(topic string) (taken *wire.PublishItem, err error) {
 // wantCalls checks the number of calls with the outcome.
 func (d *desk) wantCalls(outcome string, want int) {
 	d.Helper()
-	require.Equal(d, want, called(d.T, d.all, outcome), outcome)
+	require.Equal(d, want, called(d.T, d.all, wire.HookPublish, outcome), outcome)
 }
 
-func called(t *testing.T, m *metrics.Metrics, outcome string) int {
+func called(t *testing.T, m *metrics.Metrics, hook, outcome string) int {
 	families, err := m.Registry.Gather()
 	require.NoError(t, err)
 	n := 0.0
 	for _, f := range families {
 		for _, sample := range f.GetMetric() {
-			if l := sample.GetLabel(); f.GetName() == "pubsubd_hook_calls_total" && l[1].GetValue() == outcome {
-				require.Equal(t, "publish", l[0].GetValue())
+			if l := sample.GetLabel(); f.GetName() == "pubsubd_hook_calls_total" && l[0].GetValue() == hook && l[1].GetValue() == outcome {
 				n += sample.GetCounter().GetValue()
 			}
 		}
@@ -263,14 +262,18 @@ func TestConnectionsAreKept(t *testing.T) {
 }
 
 // consent is an application on one connection that passes every message.
-func consent(c net.Conn) {
+func consent(c net.Conn) { consentTo(c, func() {}) }
+
+// consentTo is consent. It calls asked for each request.
+func consentTo(c net.Conn, asked func()) {
 	defer c.Close()
-	asked := bufio.NewReader(c)
+	requests := bufio.NewReader(c)
 	for {
-		r, err := http.ReadRequest(asked)
+		r, err := http.ReadRequest(requests)
 		if err != nil {
 			return
 		}
+		asked()
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(c, "HTTP/1.1 204 No Content\r\n\r\n")
 	}
@@ -321,7 +324,7 @@ func TestAnApplicationThatDoesNotAnswerInTime(t *testing.T) {
 		begun := time.Now()
 		wantFailed(t, h.Publish(t.Context(), "", message("a"), 0, nil))
 		require.Equal(t, DefaultTimeout, time.Since(begun))
-		require.Equal(t, 1, called(t, m, timeout))
+		require.Equal(t, 1, called(t, m, wire.HookPublish, timeout))
 	})
 }
 
@@ -338,7 +341,7 @@ func TestNoMoreCallsThanSlots(t *testing.T) {
 		synctest.Wait()
 		err := h.Publish(t.Context(), "", message("a"), 0, nil)
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
-		require.Equal(t, 1, called(t, m, overloaded))
+		require.Equal(t, 1, called(t, m, wire.HookPublish, overloaded))
 		for range 2 {
 			wantFailed(t, <-over)
 		}
@@ -361,7 +364,7 @@ func TestOnlyTheDaemonEndsACall(t *testing.T) {
 		h.Close()
 		wantFailed(t, <-over)
 		wantFailed(t, h.Publish(t.Context(), "", message("a"), 0, nil))
-		require.Equal(t, 2, called(t, m, failed))
+		require.Equal(t, 2, called(t, m, wire.HookPublish, failed))
 	})
 }
 

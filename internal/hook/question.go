@@ -40,8 +40,26 @@ func appendQuestion(dst []byte, principal string, m *wire.Message, ttl time.Dura
 	return append(dst, "}}\n"...)
 }
 
+// An authorizeQuestion is the request body about a request to subscribe.
+type authorizeQuestion struct {
+	Type      string   `json:"type"`
+	Principal string   `json:"principal"`        // empty: anonymous
+	Client    string   `json:"client,omitempty"` // the name that the client gave itself
+	Open      bool     `json:"open"`             // a session, a poll or a stream with the topics; false: changes a session
+	Topics    []string `json:"topics"`
+	Patterns  []string `json:"patterns"`
+}
+
+func (q authorizeQuestion) marshal() []byte {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // patterns have '>'
+	_ = enc.Encode(q)        // never fails: the members are strings and a bool
+	return body.Bytes()
+}
+
 // parseAnswer parses a wire.HookAnswer. An empty body is an empty answer. It is strict: a
-// misspelt refusal must not allow the message. The caller checks the message itself.
+// misspelt refusal must not allow anything. The caller checks the message itself.
 func parseAnswer(body []byte) (wire.HookAnswer, error) {
 	var answer wire.HookAnswer
 	if body = bytes.TrimSpace(body); len(body) == 0 {

@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"bytes"
 	"encoding/json"
 	"testing"
 	"time"
@@ -76,6 +77,15 @@ func FuzzHookAnswer(f *testing.F) {
 			return
 		}
 		require.False(t, answer.Message != nil && answer.Refuse != nil)
+		if answer == (wire.HookAnswer{}) { // the application agrees: it said nothing else
+			members := map[string]json.RawMessage{}
+			if len(bytes.TrimSpace(body)) > 0 {
+				require.NoError(t, json.Unmarshal(body, &members))
+			}
+			for name, value := range members {
+				require.Equal(t, "null", string(value), name)
+			}
+		}
 		written, err := json.Marshal(answer)
 		require.NoError(t, err)
 		_, err = parseAnswer(written)

@@ -43,6 +43,7 @@ type settings struct {
 	authority app.Authority
 	limits    limit.Config
 	hook      app.Hook
+	authorize app.Authorizer // of subscriptions
 	origins   []string
 }
 
@@ -87,6 +88,9 @@ func newParts(s settings) parts {
 	} else {
 		s.broker.HookTopics = []string{"asked.>"}
 	}
+	if s.authorize == nil {
+		s.authorize = hook.NewSubscriptions(hook.AuthorizeConfig{}, nil, metrics.New("test"), zap.NewNop())
+	}
 	s.broker.Rules = withLimits(s.broker.Rules, s.limits)
 	m := metrics.New("test")
 	b := broker.New(s.broker, m, time.Now())
@@ -97,7 +101,7 @@ func newParts(s settings) parts {
 	limits := wire.Limits{MessageBytes: 64 << 10, Subscriptions: sessions.Config().Subscriptions}
 	return parts{
 		Config: app.Config{
-			Broker: b, Sessions: sessions, Authority: s.authority, Limiter: limiter, Hook: s.hook,
+			Broker: b, Sessions: sessions, Authority: s.authority, Limiter: limiter, Hook: s.hook, Authorize: s.authorize,
 			Metrics: m, Log: zap.NewNop(), Limits: limits,
 		},
 		Polls: transport.New(s.transport, limits, b.Memory(), m), Origins: s.origins,

@@ -28,7 +28,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		return a.App.Reject(c, err)
 	}
 	c.Token = token
-	d, err := a.App.Connect(c, r.URL.RawQuery, acceptsOf(r))
+	d, err := a.App.Connect(r.Context(), c, r.URL.RawQuery, acceptsOf(r))
 	if err != nil {
 		return err
 	}

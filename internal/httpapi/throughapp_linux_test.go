@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -14,13 +15,15 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A recorder is an authority that records its calls. Only the app calls it.
+// A recorder is an authority and an authorizer that records its calls. Only the app calls
+// it. The application is asked about all topics, once for each request.
 type recorder struct {
 	mu    sync.Mutex
 	asked []string
@@ -53,6 +56,20 @@ func (r *recorder) Allow(p *auth.Grant, a auth.Right, topic string) error {
 	return nil
 }
 
+func (*recorder) Selects(topics []wire.Start) bool { return len(topics) > 0 }
+
+func (r *recorder) Authorize(_ context.Context, s hook.Subscribing) error {
+	what := []string{"hook", s.Principal}
+	if s.Opens {
+		what = append(what, "opens")
+	}
+	for _, start := range s.Topics {
+		what = append(what, start.Topic)
+	}
+	r.note(what...)
+	return nil
+}
+
 // asks lists the app's permission checks for each route, after authentication. A
 // session's id is the permission for its routes.
 var asks = map[string]struct {
@@ -67,16 +84,16 @@ var asks = map[string]struct {
 	"GET /v1/topics/{topic}/messages":  {want: []string{"ann history a"}},
 	"GET /v1/topics/{topic}/presence":  {want: []string{"ann presence a"}},
 	"POST /v1/messages":                {body: `[{"topic":"a","data":1},{"topic":"b","data":2}]`, want: []string{"ann publish a", "ann publish b"}},
-	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, want: []string{"ann subscribe a", "ann subscribe b"}},
+	"POST /v1/sessions":                {body: `{"topics":["a","b"]}`, want: []string{"ann subscribe a", "ann subscribe b", "hook ann opens a b"}},
 	"GET /v1/sessions/{id}":            {},
-	"PATCH /v1/sessions/{id}":          {body: `{"add":["b"]}`, want: []string{"ann subscribe b"}},
+	"PATCH /v1/sessions/{id}":          {body: `{"add":["b"]}`, want: []string{"ann subscribe b", "hook ann b"}},
 	"DELETE /v1/sessions/{id}":         {},
 	"POST /v1/sessions/{id}/close":     {},
 	"GET /v1/sessions/{id}/poll":       {query: "?ack=0"},
-	"GET /v1/poll":                     {query: "?topic=a@oldest", want: []string{"ann subscribe a"}},
-	"POST /v1/poll":                    {body: `{"topics":["a@oldest"]}`, want: []string{"ann subscribe a"}},
-	"GET /v1/sse":                      {query: "?topic=a", want: []string{"ann subscribe a"}},
-	"GET /v1/ws":                       {query: "?topic=a", want: []string{"ann subscribe a"}},
+	"GET /v1/poll":                     {query: "?topic=a@oldest", want: []string{"ann subscribe a", "hook ann opens a"}},
+	"POST /v1/poll":                    {body: `{"topics":["a@oldest"]}`, want: []string{"ann subscribe a", "hook ann opens a"}},
+	"GET /v1/sse":                      {query: "?topic=a", want: []string{"ann subscribe a", "hook ann opens a"}},
+	"GET /v1/ws":                       {query: "?topic=a", want: []string{"ann subscribe a", "hook ann opens a"}},
 	"GET /v1/openapi.yaml":             {},
 	"GET /v1/client.js":                {public: true},
 	"HEAD /v1/client.js":               {public: true},
@@ -94,7 +111,7 @@ func TestEveryRouteGoesThroughTheApp(t *testing.T) {
 			ask, ok := asks[at]
 			require.True(t, ok, "a new route: say in asks what the app asks for it")
 			r := &recorder{}
-			k := serveLane(t, lane.HandOff, settings{authority: r, broker: broker.Config{Rules: []broker.Rule{{Pattern: "a", Presence: true}}}}, nil)
+			k := serveLane(t, lane.HandOff, settings{authority: r, authorize: r, broker: broker.Config{Rules: []broker.Rule{{Pattern: "a", Presence: true}}}}, nil)
 			k.publish("a", "1")
 			id := k.open(`{"topics":["a@oldest"]}`).Session
 			r.take()
@@ -144,7 +161,7 @@ func (k *kit) refuseAll() {
 func TestEveryRequestOnTheLaneGoesThroughTheApp(t *testing.T) {
 	onBothWays(t, func(t *testing.T, way lane.Way) {
 		r := &recorder{}
-		k := serveLane(t, way, settings{authority: r}, nil)
+		k := serveLane(t, way, settings{authority: r, authorize: r}, nil)
 		k.publish("a", "1")
 		id := k.open(`{"topics":["a@oldest"]}`).Session
 		k.wantOnLane(0) // net/http has the client's connection back
@@ -153,7 +170,7 @@ func TestEveryRequestOnTheLaneGoesThroughTheApp(t *testing.T) {
 		for request, want := range map[string][]string{
 			publishing("a", "2"): {"identify", "ann publish a"},
 			polling(id, 0):       {"identify"},
-			"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n": {"identify", "ann subscribe a"},
+			"GET /v1/poll?topic=a@oldest HTTP/1.1\r\nHost: h\r\n\r\n": {"identify", "ann subscribe a", "hook ann opens a"},
 		} {
 			before := served()
 			r.take()
@@ -203,7 +220,7 @@ var commandAsks = map[string]struct {
 	value any
 	want  []string
 }{
-	"subscribe":   {[]string{"b", "c"}, []string{"ann subscribe b", "ann subscribe c"}},
+	"subscribe":   {[]string{"b", "c"}, []string{"ann subscribe b", "ann subscribe c", "hook ann b c"}},
 	"unsubscribe": {[]string{"a"}, nil},
 	"publish":     {item("b", "1"), []string{"ann publish b"}},
 	"ack":         {0, nil},
@@ -226,7 +243,7 @@ func TestEveryCommandGoesThroughTheApp(t *testing.T) {
 			t.Run(name+" by "+by, func(t *testing.T) {
 				onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 					r := &recorder{}
-					k := serveLane(t, way, settings{authority: r}, nil)
+					k := serveLane(t, way, settings{authority: r, authorize: r}, nil)
 					id := k.open(`{"topics":["a"]}`).Session
 					r.take()
 					c := k.commander(by, id)
@@ -270,7 +287,7 @@ func (k *kit) commander(by, session string) commander {
 func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 	onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 		r := &recorder{}
-		k := serveLane(t, way, settings{authority: r}, nil)
+		k := serveLane(t, way, settings{authority: r, authorize: r}, nil)
 		conn, err := net.Dial("tcp", k.openPort())
 		require.NoError(t, err)
 		defer conn.Close()
@@ -278,7 +295,7 @@ func TestEveryTCPOpeningGoesThroughTheApp(t *testing.T) {
 		c.send(wire.ConnectRequest{Topics: []wire.Start{{Topic: "a"}, {Topic: "b.*"}}})
 		_, err = c.frames.Next()
 		require.NoError(t, err)
-		require.Equal(t, []string{"identify", "ann subscribe a", "ann subscribe b.*"}, r.take())
+		require.Equal(t, []string{"identify", "ann subscribe a", "ann subscribe b.*", "hook ann opens a b.*"}, r.take())
 		require.Equal(t, way == lane.HandOff, k.onLane() == 1, "which way carries the connection")
 	})
 }

@@ -39,7 +39,7 @@ func newLane(t *testing.T, authority app.Authority) (*Lane, *broker.Broker) {
 	t.Cleanup(b.Close)
 	a := app.New(app.Config{
 		Broker: b, Sessions: session.NewRegistry(session.Config{}, b, m), Authority: authority,
-		Limiter: limit.New(limit.Config{}, m), Hook: hook.NewPublishes(hook.Config{}, nil, m, zap.NewNop()), Metrics: m, Log: zap.NewNop(),
+		Limiter: limit.New(limit.Config{}, m), Hook: hook.NewPublishes(hook.Config{}, nil, m, zap.NewNop()), Authorize: hook.NewSubscriptions(hook.AuthorizeConfig{}, nil, m, zap.NewNop()), Metrics: m, Log: zap.NewNop(),
 		Limits: wire.Limits{MessageBytes: 1},
 	})
 	polls := transport.New(transport.Config{}, wire.Limits{}, b.Memory(), m)

@@ -22,7 +22,7 @@ func (l *Lane) Converse(c net.Conn) *transport.Conversation {
 
 // Open implements transport.Host.
 func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
-	d, err := l.cfg.App.ConnectByItem(app.Caller{Credentials: auth.Credentials{Certificate: principal(c)}, Who: listen.Counted(c).Who(nil)}, first)
+	d, err := l.cfg.App.ConnectByItem(l.life, app.Caller{Credentials: auth.Credentials{Certificate: principal(c)}, Who: listen.Counted(c).Who(nil)}, first)
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
 			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}

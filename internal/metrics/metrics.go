@@ -151,7 +151,7 @@ func New(version string) *Metrics {
 		polls:               f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
 		framesPerAnswer:     f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
 		publishToWrite:      f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
-		hookCalls:           f.counters("hook_calls_total", "Messages for the application, by hook and outcome: passed, changed, refused, failed, timeout, or overloaded (no slot was free for the call).", "hook", "outcome"),
+		hookCalls:           f.counters("hook_calls_total", "Questions for the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application agreed to the same question a moment ago).", "hook", "outcome"),
 		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
 		Presence:            f.counters("presence_events_total", "Changes of who is on topics with presence, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}

@@ -183,20 +183,24 @@ type ConnectRequest struct {
 	Auth string `json:"auth,omitempty"` // a token, on TCP; never log it
 }
 
-// HookPublish is the type of the request to an application before a message is published.
-const HookPublish = "publish"
+// The types of requests to applications.
+const (
+	HookPublish   = "publish"   // before a message is published
+	HookAuthorize = "authorize" // before a client subscribes to topics, also by opening a session
+)
 
-// A HookAnswer is the answer of an application. Without Message and Refuse, the message is
-// published unchanged.
+// A HookAnswer is the answer of an application. Without Message and Refuse, the application
+// agrees.
 type HookAnswer struct {
 	// Message replaces payload, type, key and ttl; what it omits, the message does not
-	// have. Topic, client and id stay; Message may omit or repeat them.
+	// have. Topic, client and id stay; Message may omit or repeat them. Only for
+	// HookPublish.
 	Message *PublishItem `json:"message,omitempty"`
 
 	Refuse *HookRefusal `json:"refuse,omitempty"`
 }
 
-// A HookRefusal tells the publisher why the message is not published.
+// A HookRefusal tells the client why the application refuses.
 type HookRefusal struct {
 	Detail string `json:"detail,omitempty"`
 }

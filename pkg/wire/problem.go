@@ -53,7 +53,7 @@ const (
 	CodeLimited              Code = "limited"                // the client reached a limit; retry later
 	CodeOverloaded           Code = "overloaded"             // the daemon is overloaded; retry later
 	CodeDraining             Code = "draining"               // the daemon is shutting down; retry later or elsewhere
-	CodeHookFailed           Code = "hook_failed"            // the application gave no valid answer about the message; retry later
+	CodeHookFailed           Code = "hook_failed"            // the application gave no valid answer about the message or subscription; retry later
 	CodeInternal             Code = "internal"               // a fault of the daemon
 )
 
