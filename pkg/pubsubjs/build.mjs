@@ -18,6 +18,10 @@ const browsers = ["chrome120", "edge120", "firefox124", "safari17.4"];
 // Most bytes of a module, compressed with gzip -9.
 const bounds = { client: 8192, share: 4096 };
 
+// Members that neither applications nor servers, other tabs or browsers see. They get a letter each, the same in all modules.
+const internal = ["as", "base", "bearer", "check", "command", "feed", "isOwn", "iterate", "lapse", "leave", "lost", "offer", "onItem", "onLapse",
+  "onRefused", "onStart", "settle", "timer", "touch", "update", "waiting", "want"];
+
 // Other clients in KiB, compressed with gzip -9, measured in November 2026.
 const others = { phoenix: 8.4, AnyCable: 10.3, "socket.io": 13.4, "Durable Streams": 13.9, pusher: 19.1, centrifuge: 23.8, Ably: 57.9 };
 
@@ -41,6 +45,8 @@ export async function build(folder) {
     format: "esm",
     target: browsers,
     legalComments: "none",
+    mangleProps: new RegExp(`^(${internal.join("|")})$`),
+    mangleCache: Object.fromEntries(internal.map((name, i) => [name, String.fromCharCode(97 + i)])),
     logLevel: "error",
     plugins: [{ name: "entries", setup: (b) => b.onResolve({ filter: new RegExp(`^(react|\\./(${names.join("|")})\\.[jt]s)$`) }, keepEntry) }],
   });

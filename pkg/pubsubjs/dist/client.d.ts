@@ -6,7 +6,7 @@ import { covered, Gap, GapReason, Item, Message, Problem } from "./wire.js";
 export { covered, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
 export interface ClientOptions {
-    /** Sent as a bearer token. A function is called again when the server answers 401. While it throws, the client retries. */
+    /** Sent as a bearer token. A function is called again before the token expires, and when the server answers 401. While it throws, the client retries. */
     token?: Token;
     /**
      * Tabs of one origin with the same URL and the same key share one connection. Give each user

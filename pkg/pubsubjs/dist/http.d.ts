@@ -22,8 +22,8 @@ export declare class Http {
     readonly token: Token | undefined;
     readonly base: string;
     constructor(url: string, token: Token | undefined, fetcher: typeof fetch);
-    /** The token, asked for anew if `fresh`. */
-    bearer(fresh?: boolean): Promise<string | undefined>;
+    /** The token in use, or a new one in the place of one that was refused. */
+    bearer(refused?: string): Promise<string | undefined>;
     /** Sends a request. Throws a Problem for a refusal, and what fetch throws if no answer came. A refused token is asked for anew, once. */
     request(method: string, path: string, r?: Request): Promise<any>;
 }

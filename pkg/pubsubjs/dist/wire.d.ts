@@ -25,7 +25,7 @@ export interface Message<T = any> {
     claims?: Record<string, unknown>;
 }
 /** Later servers may add reasons. */
-export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted";
+export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden";
 /** Messages after `after`, up to `position`, are lost to this subscriber. */
 export interface Gap {
     /**

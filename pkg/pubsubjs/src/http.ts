@@ -42,7 +42,7 @@ export function retryable(e: unknown): boolean {
 
 /** Reports whether the server itself refused the request for now: only then it is certain that nothing was done. */
 export function undone(e: unknown): boolean {
-  return e instanceof Problem && (e.status === 429 || e.status === 503);
+  return [429, 503].includes((e as Problem)?.status);
 }
 
 export class Http {
@@ -61,16 +61,16 @@ export class Http {
     this.base = new URL(url, (globalThis as any).location?.href).href.replace(/\/*([?#].*)?$/, "");
   }
 
-  /** The token, asked for anew if `fresh`. */
-  async bearer(fresh = false): Promise<string | undefined> {
-    if (fresh || this.#bearer === undefined) this.#bearer = typeof this.token === "function" ? await this.token() : this.token;
+  /** The token in use, or a new one in the place of one that was refused. */
+  async bearer(refused?: string): Promise<string | undefined> {
+    if (this.#bearer === refused) this.#bearer = typeof this.token === "function" ? await this.token() : this.token;
     return this.#bearer;
   }
 
   /** Sends a request. Throws a Problem for a refusal, and what fetch throws if no answer came. A refused token is asked for anew, once. */
   async request(method: string, path: string, r: Request = {}): Promise<any> {
-    for (let fresh = false; ; fresh = true) {
-      const bearer = await this.bearer(fresh);
+    for (let bearer: string | undefined, fresh = false; ; fresh = true) {
+      bearer = await this.bearer(bearer);
       const headers: Record<string, string> = {};
       if (bearer) headers.Authorization = "Bearer " + bearer;
       if (r.body) headers["Content-Type"] = "application/json";
@@ -88,7 +88,7 @@ export class Http {
         if (answer.ok && r.as === "stream") return answer;
         const text = await answer.text();
         if (answer.ok) return r.as === "text" ? text : text && JSON.parse(text);
-        if (answer.status === 401 && !fresh && typeof this.token === "function") continue;
+        if (answer.status === 401 && !fresh && bearer !== this.token) continue;
         let said: any;
         try {
           said = JSON.parse(text);

@@ -64,7 +64,7 @@ export class Publisher {
   publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
     return new Promise((resolve, reject) => {
       const { signal } = options;
-      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait already");
+      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait");
       if (this.#life.signal.aborted) throw closed();
       if (options.id) {
         this.#given.add(options.id);
@@ -134,7 +134,7 @@ export class Publisher {
       const result = results?.[i];
       const problem = result?.problem ? problemOf(result.problem) : error;
       if (result?.position) p.settle({ position: result.position, time: result.time });
-      else if (problem instanceof Problem && !retryable(problem)) p.settle(problem);
+      else if (problem && !retryable(problem)) p.settle(problem as Problem);
       else {
         if (undone(problem) && first.includes(p)) p.lost = undefined;
         error ??= problem ?? true; // no reply
@@ -158,13 +158,13 @@ export class Publisher {
     const socket = this.#http.token ? undefined : this.#session();
     const replies = batch.map((p) => socket?.command({ publish: p.body }));
     if (replies.every((r) => r)) {
-      let timer: ReturnType<typeof setTimeout>;
-      const late = new Promise<undefined>((resolve) => (timer = setTimeout(resolve, timeout)));
-      return Promise.all(replies.map((r) => Promise.race([r, late]))).finally(() => clearTimeout(timer));
+      const over = new AbortController();
+      const late = sleep(timeout, over.signal);
+      return Promise.all(replies.map((r) => Promise.race([r, late]))).finally(() => over.abort());
     }
     return this.#http.request("POST", "/v1/messages", { body: batch.map((p) => p.body), timeout, signal: this.#life.signal });
   }
 }
 
 const closed = () => new Problem("closed", "the client was closed");
-const unknown = () => new Problem("unknown", "no answer came in time: the message may have been published");
+const unknown = () => new Problem("unknown", "no answer: the message may have been published");

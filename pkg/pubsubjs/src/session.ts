@@ -131,6 +131,7 @@ export class Session implements Feed {
   #closed = false;
   #paused = false; // until the next update
   #refused = 0; // how often in a row a token was refused
+  #renewal?: ReturnType<typeof setTimeout>;
   #idleSince = Infinity;
   #wake = new AbortController(); // ends a pause, or a connection that has to change
   #bad = new Map<Transport, number>(); // until when a transport is left alone
@@ -202,6 +203,7 @@ export class Session implements Feed {
   #forget(): void {
     this.#id = undefined;
     this.#frames = 0;
+    this.#renew();
     this.started.clear();
     this.#prune();
   }
@@ -215,6 +217,7 @@ export class Session implements Feed {
       try {
         this.#host.onState({ state: "connecting" });
         if (!this.#id) await this.#open();
+        else if (this.#refused) await this.#patch(this.#id);
         if (this.#wake.signal.aborted) continue;
         await this.#connect();
       } catch (e) {
@@ -240,9 +243,8 @@ export class Session implements Feed {
 
   /** Takes note of an error, and returns how long to wait. Some errors close the session for good. */
   #judge(e: unknown, attempt: number): number {
-    const code = e instanceof Problem ? e.code : "";
-    if (lost.includes(code) || gone.includes((e as Problem).status)) this.#forget();
-    else if (code === "unauthorized" ? this.#refused++ : !retryable(e)) {
+    if (lost.includes((e as Problem).code) || gone.includes((e as Problem).status)) this.#forget();
+    else if ((e as Problem).status === 401 ? this.#refused++ : !retryable(e)) {
       this.leave(true);
       this.#host.onRefused([...this.#host.wants().keys()], e as Problem);
       this.#host.onState({ state: "closed", reason: (e as Error).message });
@@ -258,10 +260,9 @@ export class Session implements Feed {
     await this.#accepted(names, async () => {
       const { granted, topics } = this.#plan(names, wants, true);
       const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics } });
-      this.#refused = 0;
       this.#id = opened.session;
       this.limits = opened.limits;
-      this.#begin(granted, opened.positions);
+      this.#begin(granted, opened);
     });
     void this.#change();
   }
@@ -280,14 +281,16 @@ export class Session implements Feed {
     try {
       await request();
     } catch (e) {
-      if (!(e instanceof Problem) || retryable(e) || [401, ...gone].includes(e.status)) throw e;
+      if (retryable(e) || [401, ...gone].includes((e as Problem).status)) throw e;
       if (names.length > 1) this.#atOnce = 1;
-      else this.#host.onRefused(names, e);
+      else this.#host.onRefused(names, e as Problem);
       throw changed;
     }
   }
 
-  #begin(granted: Map<string, Want>, positions: string[]): void {
+  #begin(granted: Map<string, Want>, { positions, expires_ms }: { positions: string[]; expires_ms?: number }): void {
+    this.#refused = 0;
+    this.#renew(expires_ms);
     for (const [name, want] of granted) this.started.set(name, want);
     for (const at of positions) {
       const mine = this.positions.get(nameOf(at));
@@ -332,15 +335,32 @@ export class Session implements Feed {
     }
   }
 
-  async #patch(id: string, add: string[], remove: string[], wants: Map<string, Want>): Promise<void> {
+  /** Renews the token of the session when most of its time is over; after a failure, when most of the rest is. */
+  #renew(ms?: number): void {
+    clearTimeout(this.#renewal);
+    if (!(ms! > 1000)) return; // soon the session says token_expired
+    const id = this.#id!;
+    const end = Date.now() + ms!;
+    this.#renewal = setTimeout(async () => {
+      try {
+        await this.#http.bearer(await this.#http.bearer());
+        await this.#patch(id);
+      } catch {
+        if (id === this.#id) this.#renew(end - Date.now());
+      }
+    }, Math.min(ms! * (0.75 + Math.random() / 10), 1e9));
+  }
+
+  /** Changes the subscriptions; in any case the session takes the token over. */
+  async #patch(id: string, add: string[] = [], remove: string[] = [], wants?: Map<string, Want>): Promise<void> {
     // In an open session names begin now. If one was removed before, its frames may still be on
     // their way, and would hide what comes below them; so subscriptions read that from history.
-    const { granted, topics } = this.#plan(add, wants);
+    const { granted, topics } = this.#plan(add, wants!);
     const answer = await this.#http.request("PATCH", "/v1/sessions/" + id, { body: { add: topics, remove } });
     if (this.#id !== id) return;
     for (const name of remove) this.started.delete(name);
     this.#prune();
-    this.#begin(granted, answer.positions);
+    this.#begin(granted, answer);
   }
 
   /** Ends the session at the server; the next one begins from the positions. */
@@ -426,17 +446,16 @@ export class Session implements Feed {
     }
   }
 
-  /** A stream that breaks leaves the count uncertain: the session is opened anew. */
+  /** A stream that breaks without an end leaves the count uncertain: the session is opened anew. */
   async #stream(began: () => void): Promise<void> {
     const silent = new AbortController();
     const abort = () => silent.abort();
-    this.#wake.signal.addEventListener("abort", abort);
     const id = this.#id;
     let begun = false;
     const dog = watchdog(() => (begun ? 2 * this.limits!.heartbeat_ms : beginMs), abort);
     this.#probe = () => {}; // two heartbeats tell
     try {
-      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: silent.signal });
+      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: AbortSignal.any([silent.signal, this.#wake.signal]) });
       const reader = answer.body!.getReader();
       const text = new TextDecoder();
       for (let rest = ""; this.#needed(); ) {
@@ -452,10 +471,12 @@ export class Session implements Feed {
           this.#take(line);
         }
       }
+    } catch (e) {
+      if (id === this.#id && !(e instanceof Problem)) this.#drop();
+      throw e;
     } finally {
       dog.stop();
       abort();
-      if (id === this.#id) this.#drop();
     }
   }
 

@@ -28,7 +28,7 @@ export interface Message<T = any> {
 }
 
 /** Later servers may add reasons. */
-export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted";
+export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden";
 
 /** Messages after `after`, up to `position`, are lost to this subscriber. */
 export interface Gap {
@@ -178,7 +178,7 @@ export function encodeMessage(topic: string, payload: unknown, o: { type?: strin
     return { ...message, type: type ?? "application/octet-stream", base64 };
   }
   if (type ? typeof payload !== "string" : JSON.stringify(payload) === undefined) {
-    throw new Problem("invalid_body", "publish a JSON value, a string with a type, or bytes as a Uint8Array");
+    throw new Problem("invalid_body", "publish JSON, a string with a type, or a Uint8Array");
   }
   return type ? { ...message, type, text: payload } : { ...message, data: payload };
 }

@@ -49,9 +49,10 @@ export async function openPage(context, origin) {
   await tab.evaluate(() => {
     const summary = (item) => ({ gap: item.gap, position: item.position, id: item.id, data: item.data });
     window.items = [];
-    window.follow = async ({ url, transport, topic, options = {}, subscribe = {} }) => {
+    window.follow = async ({ url, transport, topic, options = {}, subscribe = {}, tokens }) => {
       if (transport === "EventSource") return followEvents(url, topic);
       const { Client } = await import(url + "/v1/client.js");
+      if (tokens) options.token = () => (tokens.length > 1 ? tokens.shift() : tokens[0]);
       window.client = new Client(url, { transports: transport && [transport], ...options });
       window.states = [];
       client.onState((s) => states.push(s.state));

@@ -76,7 +76,7 @@ export class Daemon {
   }
 
   async begin(more = {}) {
-    const flags = Object.entries({ ...this.settings, ...more }).map(([name, value]) => `--${name}=${value}`);
+    const flags = Object.entries({ ...this.settings, ...more }).flatMap(([name, value]) => [value].flat().map((v) => `--${name}=${v}`));
     this.process = new Process(process.env.PUBSUBD ?? join(repository, "bin/pubsubd"), ["serve", ...flags]);
     await this.process.ready(this.admin + "/readyz");
   }
