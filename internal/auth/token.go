@@ -2,6 +2,7 @@ package auth
 
 import (
 	"encoding/base64"
+	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -60,6 +61,12 @@ func reasons() []reason {
 type refusal struct {
 	reason reason
 	*wire.Problem
+}
+
+// problemOf returns the problem of a refusal.
+func problemOf(err error) *wire.Problem {
+	refused, _ := errors.AsType[*refusal](err)
+	return refused.Problem
 }
 
 // newTokenRemedy is the remedy where only another token helps.
