@@ -95,6 +95,23 @@ func ParseRights(text []byte, subject string) (Rights, error) {
 	return Rights{entries}, nil
 }
 
+// String says in words what the rights grant, such as "may subscribe to public.>, and may
+// publish to inbox".
+func (rs Rights) String() string {
+	var grants []string
+	for _, e := range rs.entries {
+		verbs := make([]string, len(e.allow))
+		for i, r := range e.allow {
+			verbs[i] = r.verb()
+		}
+		grants = append(grants, "may "+strings.Join(verbs, ", ")+" "+strings.Join(e.topics, ", "))
+	}
+	if len(grants) == 0 {
+		return "may do nothing"
+	}
+	return strings.Join(grants, ", and ")
+}
+
 // entryOf reads an entry from its members.
 func entryOf(members map[string][]string) (e entry, err error) {
 	for name, values := range members {

@@ -27,9 +27,13 @@ type Config struct {
 	ACME   acme.Config // instead of TLS.Cert and TLS.Key; default none
 	HTTP2  HTTP2
 
-	// Insecure serves all clients without authorisation, also from other machines. Default
-	// false: Validate then allows only loopback addresses.
+	// Insecure serves other machines also without authorisation and without TLS. Default
+	// false: Validate then refuses addresses beyond loopback that lack either.
 	Insecure bool
+
+	// Plaintext serves other machines without TLS, because TLS ends at a proxy before the
+	// daemon. It still needs authorisation. Default false.
+	Plaintext bool
 
 	// Auth says whose credentials are accepted. Default none: then everyone may do everything.
 	Auth auth.Config

@@ -342,9 +342,12 @@ func patterns(to *[]string) *field {
 
 func asIs(s string) (string, error) { return s, nil }
 
-// enumerate returns "a, b or c" for two words or more, and the conjunction "or".
+// enumerate returns "a", "a or b", or "a, b or c" for the conjunction "or".
 func enumerate[T ~string](words []T, conjunction string) string {
 	text := string(words[0])
+	if len(words) == 1 {
+		return text
+	}
 	for _, w := range words[1 : len(words)-1] {
 		text += ", " + string(w)
 	}

@@ -38,6 +38,8 @@ func TestTLSIsNoAuthorisation(t *testing.T) {
 	c.TLS = TLS{Cert: pair.Cert, Key: pair.Key}
 	c.Listen.Public = "0.0.0.0:8443"
 	require.ErrorContains(t, c.Validate(), "no authorisation is configured")
+	c.TLS.ClientCA = certtest.NewAuthority(t).File
+	require.ErrorContains(t, c.Validate(), "no authorisation is configured", "without auth.certificates they give no rights")
 	c.Insecure = true
 	require.NoError(t, c.Validate())
 }

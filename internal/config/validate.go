@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"strings"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
@@ -75,14 +77,12 @@ func (c *Config) mostBudget() int {
 	return cmp.Or(c.Broker.MemoryBudget, memory.DefaultBudget)
 }
 
-// checkListeners refuses two listeners on one address. Without insecure it also refuses
-// addresses that other machines can reach. A loopback address does not prove safety,
-// because a proxy may forward to it, but a missing one is the most common mistake.
+// checkListeners refuses two listeners on one address, and addresses that other machines
+// reach without what they need there. A loopback address does not prove safety, because a
+// proxy may forward to it, but a missing one is the most common mistake.
 func checkListeners(m *mistakes, c *Config) {
-	type listener struct{ key, address, danger string }
-	const anything = "publish and subscribe to everything"
-	listeners := []listener{
-		{"listen.public", c.Listen.Public, anything}, {"listen.admin", c.Listen.Admin, "read metrics and profiles"}, {"listen.tcp", c.Listen.TCP, anything},
+	listeners := []struct{ key, address string }{
+		{"listen.public", c.Listen.Public}, {"listen.admin", c.Listen.Admin}, {"listen.tcp", c.Listen.TCP}, {"listen.acme", c.Listen.ACME},
 	}
 	for i, l := range listeners {
 		_, port, err := net.SplitHostPort(l.address)
@@ -90,10 +90,67 @@ func checkListeners(m *mistakes, c *Config) {
 			m.check(err != nil || port == "0" || l.address != other.address, l.key, other.key,
 				"is %q, which is also %s: choose another port", l.address, other.key)
 		}
-		m.check(c.Insecure || !isAddress(l.address) || isLoopback(l.address), l.key, "",
-			"is %q, which other machines may reach, and no authorisation is configured: anyone could %s. "+
-				"Listen on 127.0.0.1, or set --insecure (insecure: true) to serve everyone who can connect", l.address, l.danger)
+		if why := c.unsafe(l.key); why != "" && isAddress(l.address) && !isLoopback(l.address) {
+			m.check(false, l.key, "", "is %q, which other machines may reach, %s", l.address, why)
+		}
 	}
+}
+
+// unsafe returns why a listener must not be reached by other machines, and what to do about
+// it; "": it may be.
+func (c *Config) unsafe(listener string) string {
+	const everyone = "set --insecure (insecure: true) to serve everyone who can connect"
+	switch {
+	case c.Insecure, listener == "listen.acme":
+		return ""
+	case listener == "listen.admin":
+		if c.Plaintext {
+			return ""
+		}
+		return "and everyone could read metrics and profiles there, without TLS. Listen on 127.0.0.1 or a Unix socket, " +
+			"or set --plaintext (plaintext: true) if only operators reach the address, or " + everyone
+	case !c.Auth.On():
+		return "and no authorisation is configured: anyone could publish and subscribe to everything. " +
+			"Listen on 127.0.0.1, or say who may do what (such as auth.keys), or " + everyone
+	case !c.ServesTLS() && !c.Plaintext:
+		return "and there is no TLS: anyone on the way could read tokens and messages. Set tls.cert and tls.key, or tls.acme.domains, " +
+			"or set --plaintext (plaintext: true) if TLS ends at a proxy before the daemon"
+	}
+	return ""
+}
+
+// WhoMay says in one sentence who may do what.
+func (c Config) WhoMay() string {
+	switch {
+	case c.Auth.On():
+	case c.Insecure:
+		return "serving everyone who can connect: no authorisation is configured, and --insecure says so"
+	default:
+		return "open to everyone on this machine: no authorisation is configured, so only loopback is served"
+	}
+	var proofs []string
+	add := func(format string, of ...string) {
+		if text := strings.Join(of, ", "); text != "" {
+			proofs = append(proofs, fmt.Sprintf(format, text))
+		}
+	}
+	add("tokens of the keys in %s", c.Auth.Keys...)
+	add("tokens of the keys at %s", c.Auth.JWKS)
+	if c.Auth.Certificates != "" {
+		add("certificates of %s", c.TLS.ClientCA)
+	}
+	text := "without credentials clients may do nothing"
+	if c.Auth.Anonymous != "" {
+		rights, _ := auth.ParseRights([]byte(c.Auth.Anonymous), "") // it is valid
+		text = "without credentials clients " + rights.String()
+	}
+	if len(proofs) > 0 {
+		text = "clients have the rights of their " + enumerate(proofs, "or") + "; " + text
+	}
+	if !c.ServesTLS() && !isLoopback(c.Listen.Public) {
+		text += "; connections are in clear text"
+	}
+	return text
 }
 
 // checkTLS refuses a certificate without its key, a key without its certificate, and

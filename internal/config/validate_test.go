@@ -7,8 +7,58 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/acme"
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 )
+
+// Beyond loopback, clients need authorisation, and then TLS or plaintext. insecure permits
+// neither to be there. The admin listener, which has no TLS, needs plaintext or insecure.
+func TestWhatADaemonNeedsBeyondLoopback(t *testing.T) {
+	const local, away = "127.0.0.1:0", "0.0.0.0:8443"
+	pair := certtest.New(t)
+	files, byACME := TLS{Cert: pair.Cert, Key: pair.Key}, acme.Config{Domains: []string{"app.example"}, Storage: "/s", Agree: true, Directory: acme.DefaultDirectory}
+	authorises := map[string]auth.Config{
+		"nobody": {}, "jwks": {JWKS: "https://login.example/jwks"}, "anonymous": {Anonymous: `[{"topics":["a"],"allow":["subscribe"]}]`},
+		"certificates": {Certificates: `[{"topics":["$sub.>"],"allow":["publish"]}]`},
+	}
+	for who, rights := range authorises {
+		for how, change := range map[string]func(*Config){
+			"clear": func(*Config) {}, "files": func(c *Config) { c.TLS = files }, "acme": func(c *Config) { c.ACME = byACME },
+			"plaintext": func(c *Config) { c.Plaintext = true }, "insecure": func(c *Config) { c.Insecure = true },
+		} {
+			c := Default()
+			c.Auth, c.Listen = rights, Listen{Public: local, Admin: local, TCP: "localhost:0", ACME: ""}
+			c.Auth.TokenMaxAge = auth.DefaultTokenMaxAge
+			change(&c)
+			require.NoError(t, c.Validate(), "on loopback: %s, %s", who, how)
+			for key, listen := range map[string]Listen{
+				"listen.public": {Public: away, Admin: local}, "listen.tcp": {Public: local, Admin: local, TCP: away}, "listen.admin": {Public: local, Admin: away},
+			} {
+				c.Listen = listen
+				err := c.Validate()
+				switch {
+				case how == "insecure", key == "listen.admin" && how == "plaintext":
+					require.NoError(t, err, "%s: %s, %s", key, who, how)
+				case key == "listen.admin":
+					require.ErrorContains(t, err, `listen.admin is "0.0.0.0:8443", which other machines may reach, and everyone could read metrics and profiles`)
+					require.ErrorContains(t, err, "--plaintext")
+				case who == "nobody":
+					require.ErrorContains(t, err, key+` is "0.0.0.0:8443", which other machines may reach, and no authorisation is configured`)
+					require.ErrorContains(t, err, "auth.keys")
+					require.ErrorContains(t, err, "--insecure")
+				case how == "clear":
+					require.ErrorContains(t, err, key+` is "0.0.0.0:8443", which other machines may reach, and there is no TLS`)
+					require.ErrorContains(t, err, "tls.cert")
+					require.ErrorContains(t, err, "--plaintext")
+				default:
+					require.NoError(t, err, "%s: %s, %s", key, who, how)
+				}
+			}
+		}
+	}
+}
 
 func TestValidateBeyondLoopback(t *testing.T) {
 	c := Default()
@@ -20,6 +70,27 @@ func TestValidateBeyondLoopback(t *testing.T) {
 
 	c.Insecure = true
 	require.NoError(t, c.Validate())
+}
+
+// One sentence says who may do what.
+func TestOneSentenceSaysWhoMayDoWhat(t *testing.T) {
+	anonymous := `[{"topics":["public.>","news"],"allow":["subscribe","history"]},{"topics":["inbox"],"allow":["publish"]}]`
+	for want, change := range map[string]func(*Config){
+		"open to everyone on this machine: no authorisation is configured, so only loopback is served":                     func(*Config) {},
+		"serving everyone who can connect: no authorisation is configured, and --insecure says so":                         func(c *Config) { c.Insecure = true },
+		"clients have the rights of their tokens of the keys in a.pem, b.json; without credentials clients may do nothing": func(c *Config) { c.Auth.Keys = []string{"a.pem", "b.json"} },
+		"clients have the rights of their tokens of the keys at https://login.example/jwks or certificates of ca.pem; without credentials clients may do nothing": func(c *Config) {
+			c.Auth.JWKS, c.Auth.Certificates, c.TLS.ClientCA = "https://login.example/jwks", "[]", "ca.pem"
+		},
+		"without credentials clients may subscribe to, read the history of public.>, news, and may publish to inbox; connections are in clear text": func(c *Config) {
+			c.Auth.Anonymous, c.Listen.Public, c.Plaintext = anonymous, ":8080", true
+		},
+		"without credentials clients may do nothing": func(c *Config) { c.Auth.Anonymous = "[]" },
+	} {
+		c := Default()
+		change(&c)
+		require.Equal(t, want, c.WhoMay())
+	}
 }
 
 // Validate checks the bounds of a Config that was not loaded.

@@ -140,3 +140,47 @@ func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return m.metric("pubsubd_subscriptions") == 0 }, surely, time.Millisecond)
 }
+
+// A client has the rights of its certificate's name, on every way: over HTTP/1.1, HTTP/2,
+// WebSocket and TCP. Without a certificate it has none.
+func TestTheNameOfACertificateIsThePrincipal(t *testing.T) {
+	m := startMutual(t, func(c *config.Config) {
+		c.Auth.Certificates = `[{"topics":["to.$sub.>"],"allow":["subscribe","publish","history"]}]`
+	})
+	require.Equal(t, m.Config().WhoMay(), m.logged.All()[0].Message, "the first entry says who may do what")
+	require.Contains(t, m.Config().WhoMay(), "certificates of "+m.File)
+	publish := func(client *tls.Config, topic string, h2 bool) int {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: client, DisableKeepAlives: true, ForceAttemptHTTP2: h2}}
+		resp, err := c.Post("https://"+m.PublicAddr()+"/v1/topics/"+topic+"/messages", "application/json", strings.NewReader("1"))
+		require.NoError(t, err)
+		require.Equal(t, h2, resp.ProtoMajor == 2)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	for _, h2 := range []bool{false, true} {
+		require.Equal(t, http.StatusOK, publish(m.named("ann"), "to.ann.1", h2))
+		require.Equal(t, http.StatusForbidden, publish(m.named("ann"), "to.bob.1", h2))
+		require.Equal(t, http.StatusForbidden, publish(m.named("a.b"), "to.a.b", h2), "the name is no token of a topic")
+		require.Equal(t, http.StatusUnauthorized, publish(m.client(), "to.ann.1", h2))
+	}
+	say := func(address string, client *tls.Config, words []byte) string {
+		conn, err := tls.Dial("tcp", address, client)
+		require.NoError(t, err)
+		defer func() { _ = conn.Close() }()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(surely)))
+		_, err = conn.Write(words)
+		require.NoError(t, err)
+		answer := make([]byte, 4096)
+		n, err := conn.Read(answer)
+		require.NoError(t, err)
+		return string(answer[:n])
+	}
+	item := append([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x68}, "to.ann.1"...)
+	require.Contains(t, say(m.TCPAddr(), m.named("ann"), item), "to.ann.1@", "hello has a position")
+	require.Contains(t, say(m.TCPAddr(), m.named("bob"), item), "forbidden")
+	require.Contains(t, say(m.TCPAddr(), m.client(), item), "unauthorized")
+	socket := []byte(from(noPage, "GET /v1/ws?topic=to.ann.1", "", upgradeLines))
+	require.Contains(t, say(m.PublicAddr(), m.named("ann"), socket), "101 Switching Protocols")
+	require.Contains(t, say(m.PublicAddr(), m.named("bob"), socket), "403 Forbidden")
+	require.Contains(t, say(m.PublicAddr(), m.client(), socket), "401 Unauthorized")
+}

@@ -87,6 +87,7 @@ type Daemon struct {
 func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	log = log.WithOptions(zap.IncreaseLevel(level))
+	logWhoMay(log, cfg) // the first entry
 	certificate, clients, err := loadTLS(cfg.TLS)
 	if err != nil {
 		return nil, err
@@ -154,6 +155,15 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 		Key: func() ([]byte, error) { return d.Config().Admin.Key() },
 	}))
 	return d, nil
+}
+
+// logWhoMay logs who may do what.
+func logWhoMay(log *zap.Logger, cfg config.Config) {
+	if cfg.Insecure {
+		log.Warn(cfg.WhoMay())
+		return
+	}
+	log.Info(cfg.WhoMay())
 }
 
 // loadTLS reads the files of cfg, as far as it names some.
@@ -251,13 +261,6 @@ func (d *Daemon) Listen() (err error) {
 	cfg.Limiter, cfg.MaxConnections, cfg.Certificate = nil, listen.AdminConnections, nil
 	if d.adminSocket, err = listen.Listen(cfg); err != nil {
 		return err
-	}
-	if d.auth != nil {
-		d.log.Info("authorisation is configured: callers have the rights of their token, or of auth.anonymous")
-	} else if d.cfg.Insecure {
-		d.log.Warn("serving everyone who can connect: no authorisation is configured, and --insecure says so")
-	} else {
-		d.log.Info("open to everyone on this machine: no authorisation is configured, so only loopback is served")
 	}
 	d.warnOfMistakes(d.cfg)
 	memory.LogBudget(d.log, d.cfg.Broker.MemoryBudget, memory.Limit())
