@@ -2,6 +2,7 @@ package checks
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -197,6 +198,36 @@ func TestTheDaemonTakesTheSettings(t *testing.T) {
 	}
 }
 
+// With authorisation the chart does not open the daemon to whoever can connect. Secrets come
+// by reference, and calls out need a rule.
+func TestTheChartWithAuthorisation(t *testing.T) {
+	manifests := mustRender(t, `
+settings: {auth: {anonymous: '[{"topics":["public.>"],"allow":["subscribe"]}]'}, hosts: [push.app.example]}
+secretName: push-keys
+networkPolicy: {egress: [{to: [{ipBlock: {cidr: 203.0.113.7/32}}], ports: [{port: 443}]}]}
+`)
+	var s struct{ Insecure, Plaintext bool }
+	text := settings(t, manifests)
+	require.NoError(t, yaml.Unmarshal([]byte(text), &s))
+	require.False(t, s.Insecure)
+	require.True(t, s.Plaintext)
+	file := filepath.Join(t.TempDir(), "pubsubd.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	path, err := binary()
+	require.NoError(t, err)
+	said, err := exec.CommandContext(t.Context(), path, "config", "check", "--config", file).CombinedOutput()
+	require.NoError(t, err, string(said))
+
+	pod := decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec
+	require.Equal(t, "push-keys", pod.Volumes[1].Secret.SecretName)
+	require.EqualValues(t, 0o440, *pod.Volumes[1].Secret.DefaultMode)
+	mounts := pod.Containers[0].VolumeMounts
+	require.Contains(t, mounts, core.VolumeMount{Name: "secrets", MountPath: "/run/secrets/pubsubd", ReadOnly: true})
+	require.Len(t, decode[networking.NetworkPolicy](t, manifests, "NetworkPolicy push-pubsubd").Spec.Egress, 1)
+	open := mustRender(t, "{settings: {auth: {keys: [a]}}, networkPolicy: {enabled: false}, openToTheCluster: true}")
+	require.Contains(t, open["notes"], "with the rights of settings.auth")
+}
+
 // The pod is not killed while it drains, writes its state or reads it.
 func TestThePodOutlastsTheDrainAndTheState(t *testing.T) {
 	for values, window := range map[string]string{"": "10s", everything: "30s"} {
@@ -267,7 +298,7 @@ func TestTheChartIsOpenedOnPurposeOnly(t *testing.T) {
 
 func TestMistypedValuesAreRefused(t *testing.T) {
 	for _, values := range []string{
-		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "drainSeconds: 10s", "state: {seconds: 0}",
+		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "settings: {plaintext: true}", "drainSeconds: 10s", "state: {seconds: 0}",
 		"networkPolicy: {client: []}", "image: {digest: latest}",
 	} {
 		_, err := render(t, values)
