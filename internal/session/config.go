@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"time"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
 )
 
 // Config bounds sessions. A zero field takes its default.
@@ -32,6 +34,10 @@ type Config struct {
 
 	// Slots bound all other sessions. Default: no bound.
 	Slots Slots
+
+	// Revoked reports whether a grant is revoked. It may be called concurrently, and under
+	// locks, so it must not wait. Default nil: none ever is.
+	Revoked func(*auth.Grant) bool
 }
 
 // Slots are held by sessions, one each, from their opening to their end.

@@ -16,6 +16,7 @@ var (
 		"the token of the session has expired")
 	revokedProblem = wire.NewProblem(wire.CodeSessionEnded, "get a new token, and open a session from your positions",
 		"the credentials of the session were revoked")
+	endedByOperator       = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions", "an operator ended the session")
 	revokedWithoutSession = wire.NewProblem(wire.CodeUnauthorized, "get a new token", "the credentials were revoked")
 )
 
@@ -32,6 +33,10 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 		return nil
 	}
 	s.grant.Store(g)
+	if s.registry.isRevoked(g) { // after the store: or EndRevoked finds it
+		s.endLocked(revokedProblem, endedRevoked)
+		return s.ended
+	}
 	if !g.Expires.IsZero() {
 		s.registry.sessions.visitBy(s, g.Expires)
 	}
@@ -104,18 +109,39 @@ func (s *Session) noticeLocked(had, at wire.Position) {
 	s.notices = append(s.notices, notice{ended, &wire.Gap{Topic: at.Topic, Reason: wire.GapForbidden, After: had, Position: at}})
 }
 
-// EndRevoked ends the sessions whose grants are revoked, and returns how many.
-func (r *Registry) EndRevoked(revoked func(*auth.Grant) bool) (ended int) {
+// EndRevoked ends the sessions whose grants are revoked, and returns how many. From then on
+// none of these grants has a session.
+func (r *Registry) EndRevoked() (ended int) {
 	r.sessions.each(func(s *Session) {
-		if !revoked(s.grant.Load()) {
-			return
+		if r.endIfRevoked(s) {
+			ended++
 		}
-		why := revokedProblem
-		if s.ephemeral {
-			why = revokedWithoutSession
-		}
-		r.end(s, why, endedRevoked)
-		ended++
 	})
 	return ended
+}
+
+// EndNumber ends the session of this number in List, and reports whether there was one.
+func (r *Registry) EndNumber(number uint64) (ended bool) {
+	r.sessions.each(func(s *Session) {
+		if s.number == number && !s.ephemeral {
+			r.end(s, endedByOperator, endedRevoked)
+			ended = true
+		}
+	})
+	return ended
+}
+
+func (r *Registry) isRevoked(g *auth.Grant) bool { return r.revoked != nil && r.revoked(g) }
+
+// endIfRevoked ends a session if its grant is revoked, and reports whether it is.
+func (r *Registry) endIfRevoked(s *Session) bool {
+	if !r.isRevoked(s.grant.Load()) {
+		return false
+	}
+	why := revokedProblem
+	if s.ephemeral {
+		why = revokedWithoutSession
+	}
+	r.end(s, why, endedRevoked)
+	return true
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,14 +152,23 @@ func TestRenewalsAreBounded(t *testing.T) {
 	})
 }
 
+// revocable is a configuration in which the tokens of ann can be revoked.
+func revocable() (c Config, revoke func()) {
+	revoked := new(atomic.Bool)
+	return Config{Revoked: func(g *auth.Grant) bool { return g.Subject == "ann" && revoked.Load() }}, func() { revoked.Store(true) }
+}
+
 // Revocation ends the sessions of one principal, parked or not, and no others.
 func TestRevocationEndsSessions(t *testing.T) {
-	story(t, broker.Config{}, Config{}, func(k *kit) {
+	cfg, revoke := revocable()
+	story(t, broker.Config{}, cfg, func(k *kit) {
 		s, idle, other := k.openAs(token(time.Minute), "a"), k.openAs(token(time.Minute), "a"), k.open("a")
 		stateless, _, err := k.registry.OpenEphemeral(Opening{Grant: token(time.Minute), Topics: k.starts("a")}, time.Now())
 		require.NoError(k, err)
 		waiting, polls, others := k.park(s, 0), k.park(stateless, 0), k.park(other, 0)
-		require.Equal(k, 3, k.registry.EndRevoked(func(g *auth.Grant) bool { return g.Subject == "ann" }))
+		require.Zero(k, k.registry.EndRevoked())
+		revoke()
+		require.Equal(k, 3, k.registry.EndRevoked())
 		waiting.wantProblem(wire.CodeSessionEnded)
 		polls.wantProblem(wire.CodeUnauthorized)
 		_, err = k.tryPoll(idle, 0, everything)
@@ -166,5 +176,42 @@ func TestRevocationEndsSessions(t *testing.T) {
 		k.publish("a")
 		others.wantFrames("a1")
 		require.InDelta(k, 2, testutil.ToFloat64(k.registry.metrics.SessionsEnded.WithLabelValues("revoked")), 0)
+		require.Zero(k, k.registry.EndRevoked())
+	})
+}
+
+// A client whose token is revoked while its session opens, or is renewed, has none.
+func TestARevokedGrantGetsNoSession(t *testing.T) {
+	cfg, revoke := revocable()
+	story(t, broker.Config{}, cfg, func(k *kit) {
+		older := token(time.Minute)
+		older.Subject = "" // not revoked
+		s := k.openAs(older, "a")
+		revoke()
+		ended := wire.NewProblem(wire.CodeSessionEnded, "", "")
+		_, _, err := k.registry.Open(k.Context(), Opening{Grant: token(time.Minute), Topics: k.starts("a")}, time.Now())
+		require.ErrorIs(k, err, ended)
+		_, _, err = k.registry.OpenEphemeral(Opening{Grant: token(time.Minute), Topics: k.starts("a")}, time.Now())
+		require.ErrorIs(k, err, wire.NewProblem(wire.CodeUnauthorized, "", ""))
+		time.Sleep(time.Second)
+		require.ErrorIs(k, s.Renew(token(time.Minute), anything), ended)
+		require.Zero(k, k.registry.List(10, ByLag, time.Now()).Open)
+		require.Zero(k, k.registry.ephemeral.Load())
+	})
+}
+
+// An operator ends one session by its number.
+func TestAnOperatorEndsASession(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		s, other := k.open("a"), k.open("a")
+		waiting, others := k.park(s, 0), k.park(other, 0)
+		list := k.registry.List(10, ByIdle, time.Now())
+		require.Equal(k, s.number, list.Sessions[0].Number)
+		require.True(k, k.registry.EndNumber(s.number))
+		waiting.wantProblem(wire.CodeSessionEnded)
+		require.False(k, k.registry.EndNumber(s.number))
+		require.False(k, k.registry.EndNumber(0))
+		k.publish("a")
+		others.wantFrames("a1")
 	})
 }

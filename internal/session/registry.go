@@ -24,7 +24,8 @@ type Registry struct {
 	broker  *broker.Broker
 	metrics *metrics.Metrics
 	slots   Slots
-	node    string // random; the first part of every id
+	revoked func(*auth.Grant) bool // nil: none is
+	node    string                 // random; the first part of every id
 
 	presence  *presence
 	sessions  *wheel
@@ -40,7 +41,7 @@ type Registry struct {
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.WithDefaults()
 	r := &Registry{
-		broker: b, metrics: m, slots: cfg.Slots, presence: newPresence(b, m), node: randomText(3),
+		broker: b, metrics: m, slots: cfg.Slots, revoked: cfg.Revoked, presence: newPresence(b, m), node: randomText(3),
 		sessions: newWheel(min(visitEvery, cfg.InactivityTimeout), time.Now()),
 		ended:    &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, cfg.EndedRemembered)},
 	}
@@ -48,9 +49,9 @@ func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	return r
 }
 
-// Reload puts cfg in force, except EndedRemembered, Slots, and the queues that sessions
-// have. A shorter inactivity timeout takes effect within the longer of the two. Topics
-// whose rules in the broker have changed get or lose presence.
+// Reload puts cfg in force, except EndedRemembered, Slots, Revoked, and the queues that
+// sessions have. A shorter inactivity timeout takes effect within the longer of the two.
+// Topics whose rules in the broker have changed get or lose presence.
 func (r *Registry) Reload(cfg Config) {
 	cfg = cfg.WithDefaults()
 	r.cfg.Store(&cfg)
@@ -137,13 +138,14 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 	return s, positions, nil
 }
 
-// list makes a session known by its id, unless it has ended: by a drain, or at once by more
-// topics than it can have.
+// list makes a session known by its id, unless it has ended: by a drain, by a revocation, or
+// at once by more topics than it can have.
 func (r *Registry) list(s *Session) error {
 	r.sessions.put(s)
 	if why := r.draining.Load(); why != nil { // after put: or BeginDrain finds the session
 		r.end(s, why, endedDraining)
 	}
+	r.endIfRevoked(s) // after put: or EndRevoked finds the session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended == nil {
@@ -194,9 +196,9 @@ const (
 	endedClosed   = "closed"
 	endedInactive = "inactive"
 	endedDraining = "draining"
-	endedSlow     = "slow"   // it fell behind on a topic with the policy disconnect
-	endedTopics   = "topics" // its patterns match more topics than a session may have
-	endedRevoked  = "revoked"
+	endedSlow     = "slow"    // it fell behind on a topic with the policy disconnect
+	endedTopics   = "topics"  // its patterns match more topics than a session may have
+	endedRevoked  = "revoked" // its grant was revoked, or an operator ended it
 )
 
 var (
