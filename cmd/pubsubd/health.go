@@ -56,7 +56,7 @@ func askHealth(admin *address, path string, timeout time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	resp, err := admin.send(ctx, http.MethodGet, base.JoinPath(path))
+	resp, err := admin.send(ctx, http.MethodGet, base.JoinPath(path), nil)
 	if err != nil {
 		return err
 	}

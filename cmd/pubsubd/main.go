@@ -34,7 +34,7 @@ func main() {
 	}
 	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(serveCommand(), configCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(),
-		tokenCommand(),
+		tokenCommand(), keyCommand(), revokeCommand(),
 		healthCommand(), loadtestCommand(), floorCommand(), versionCommand(), manCommand())
 	os.Exit(exitCode(root.Execute()))
 }

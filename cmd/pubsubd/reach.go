@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -33,6 +34,7 @@ const (
 const (
 	listenPublicEnv = "PUBSUBD_LISTEN_PUBLIC"
 	listenAdminEnv  = "PUBSUBD_LISTEN_ADMIN"
+	adminKeyEnv     = "PUBSUBD_ADMIN_KEY_FILE"
 	certEnv         = "PUBSUBD_TLS_CERT" // of the listener for clients
 )
 
@@ -44,6 +46,7 @@ type address struct {
 	listenEnv string
 	flag      *pflag.Flag
 	authority *authority
+	keyFile   *string      // of operators; nil: requests have no key
 	http      *http.Client // made on first need
 }
 
@@ -55,6 +58,26 @@ func bindServer(f *pflag.FlagSet) *address {
 // bindAdmin adds --admin, the listener for operators.
 func bindAdmin(f *pflag.FlagSet) *address {
 	return bindAddress(f, "admin", adminEnv, listenAdminEnv, "http://127.0.0.1:8081", "base `URL` of the daemon's admin listener, or its Unix socket (unix:/run/pubsubd/admin.sock)")
+}
+
+// bindAdminKey adds --admin-key-file, which gives requests to the admin listener the key of
+// operators.
+func (a *address) bindAdminKey(f *pflag.FlagSet) {
+	a.keyFile = f.String("admin-key-file", os.Getenv(adminKeyEnv), "`FILE` with the key of operators, as the setting admin.key_file names it; without it $"+adminKeyEnv+" counts; a Unix socket needs none")
+	f.Lookup("admin-key-file").DefValue = "" // the help is the same everywhere
+}
+
+// authorize adds the key of operators to a request. The error is a usage error.
+func (a *address) authorize(r *http.Request) error {
+	if a.keyFile == nil || *a.keyFile == "" {
+		return nil
+	}
+	key, err := os.ReadFile(*a.keyFile)
+	if err != nil {
+		return usageError{fmt.Errorf("--admin-key-file: %w", err)}
+	}
+	r.Header.Set("Authorization", "Bearer "+string(bytes.TrimSpace(key)))
+	return nil
 }
 
 // unixPrefix begins the address of a Unix socket.
@@ -161,7 +184,12 @@ func (a *address) unreached(err error) error {
 // ask sends a request to the listener and reads what it answers with 200 as JSON.
 // The error is a *wire.Problem if the daemon explained it.
 func (a *address) ask(ctx context.Context, method string, u *url.URL, answer any) error {
-	resp, err := a.send(ctx, method, u)
+	return a.askWith(ctx, method, u, nil, answer)
+}
+
+// askWith is ask with a body, which it sends as JSON; nil: none.
+func (a *address) askWith(ctx context.Context, method string, u *url.URL, body, answer any) error {
+	resp, err := a.send(ctx, method, u, body)
 	if err != nil {
 		return err
 	}
@@ -175,10 +203,24 @@ func (a *address) ask(ctx context.Context, method string, u *url.URL, answer any
 	return nil
 }
 
-// send sends a request without a body. The caller closes the answer's.
-func (a *address) send(ctx context.Context, method string, u *url.URL) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+// send sends a request, with a body as JSON unless that is nil. The caller closes the body of
+// the answer.
+func (a *address) send(ctx context.Context, method string, u *url.URL, body any) (*http.Response, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(text))
 	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if err := a.authorize(r); err != nil {
 		return nil, err
 	}
 	if err := a.makeHTTP(); err != nil {

@@ -26,6 +26,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -33,11 +34,16 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config is what an App is made of. All fields are required.
+// Config is what an App is made of. All fields but Revocations are required.
 type Config struct {
 	Broker    *broker.Broker
 	Sessions  *session.Registry
 	Authority Authority
+
+	// Revocations are those that Authority and Sessions know. Default nil: there are none, and
+	// Revoke ends only sessions.
+	Revocations *auth.Revocations
+
 	Limiter   *limit.Limiter
 	Hook      Hook
 	Authorize Authorizer

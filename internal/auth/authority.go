@@ -29,6 +29,13 @@ type Config struct {
 	// checked; without Audience, a token for an audience is refused.
 	Issuer, Audience, Type string
 
+	// APIKeys is the file of API keys, which is read again when it changes. Empty: none.
+	APIKeys string
+
+	// Revocations is the file of revocations, which one authority has at a time. Empty:
+	// tokens cannot be revoked.
+	Revocations string
+
 	// TokenMaxAge is how long a token may be valid, from iat to exp. It bounds the list of
 	// revocations, which must remember a token until it expires. Default 24 h.
 	TokenMaxAge time.Duration
@@ -50,7 +57,7 @@ const DefaultTokenMaxAge = 24 * time.Hour
 
 // On reports whether there is any authorisation. Without it, the authority is Open.
 func (c Config) On() bool {
-	return c.Tokens() || c.Anonymous != "" || c.Certificates != ""
+	return c.Tokens() || c.APIKeys != "" || c.Anonymous != "" || c.Certificates != ""
 }
 
 // Tokens reports whether tokens are accepted.
@@ -62,14 +69,25 @@ func (c Config) CheckKeys() error {
 	return err
 }
 
+// CheckAPIKeys returns an error if the file of API keys cannot be used now.
+func (c Config) CheckAPIKeys() error {
+	if c.APIKeys == "" {
+		return nil
+	}
+	_, err := openAPIKeys(c.APIKeys, time.Now())
+	return err
+}
+
 // An Authority verifies credentials and remembers their grants. All methods may be called
-// concurrently. Its owner runs Run, and calls Refresh every second.
+// concurrently. Its owner runs Run, calls Refresh every second, and closes it.
 type Authority struct {
 	// immutable
 	verifier     verifier
 	anonymous    *Grant
 	certificates string
-	jwks         *jwks // nil: none
+	jwks         *jwks        // nil: none
+	apiKeys      *apiKeys     // nil: none
+	revocations  *Revocations // nil: none
 	log          *zap.Logger
 	verified     prometheus.Counter
 	hits         prometheus.Counter
@@ -84,7 +102,7 @@ type Authority struct {
 	files      []*keyFile
 }
 
-// New returns an authority. It reads the files of keys. cfg must be valid.
+// New returns an authority. It reads its files. cfg must be valid.
 func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 	files, err := openKeyFiles(cfg.Keys, time.Now())
 	if err != nil {
@@ -106,6 +124,17 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 			return nil, fmt.Errorf("auth.anonymous: %w", err)
 		}
 	}
+	now := time.Now()
+	if cfg.APIKeys != "" {
+		if a.apiKeys, err = openAPIKeys(cfg.APIKeys, now); err != nil {
+			return nil, fmt.Errorf("auth.api_keys: %w", err)
+		}
+	}
+	if cfg.Revocations != "" { // the last step that can fail
+		if a.revocations, err = OpenRevocations(cfg.Revocations, cfg.TokenMaxAge, a.log, now); err != nil {
+			return nil, err
+		}
+	}
 	for _, why := range reasons() {
 		a.refused.WithLabelValues(string(why)) // from zero
 	}
@@ -123,9 +152,26 @@ func (a *Authority) Run(ctx context.Context) {
 	}
 }
 
+// Close releases the file of revocations, for another authority. After it, none can be added.
+// It may be called on nil, like Revocations.
+func (a *Authority) Close() { a.Revocations().Close() }
+
+// Revocations returns the tokens that are refused, or nil if there is no file for them.
+func (a *Authority) Revocations() *Revocations {
+	if a == nil {
+		return nil
+	}
+	return a.revocations
+}
+
+// Revoked reports whether the token or the API key of a grant was revoked, or the rights of
+// the API key have changed since. It does not wait.
+func (a *Authority) Revoked(g *Grant) bool { return a.revocations.Revoked(g) || a.apiKeys.revoked(g) }
+
 // Refresh reads files again that have changed, and drops keys that are too old. It costs a
-// stat for each file.
-func (a *Authority) Refresh(now time.Time) {
+// stat for each file. It reports whether API keys have changed: then sessions may have
+// grants that are revoked.
+func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	changed := a.refreshFiles(now)
 	if a.jwks != nil && a.jwks.expire(now) {
 		changed = true
@@ -134,6 +180,22 @@ func (a *Authority) Refresh(now time.Time) {
 	if changed {
 		a.rebuild()
 	}
+	return a.refreshAPIKeys(now)
+}
+
+func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {
+	if a.apiKeys == nil {
+		return false
+	}
+	changed, err := a.apiKeys.refresh(now)
+	switch {
+	case err != nil:
+		a.failures.Inc()
+		a.log.Error("cannot read auth.api_keys: the keys stay as they were", zap.Error(err))
+	case changed:
+		a.log.Info("auth.api_keys has changed", zap.String("file", a.apiKeys.file.path), zap.Int("keys", a.apiKeys.len()))
+	}
+	return changed
 }
 
 func (a *Authority) refreshFiles(now time.Time) (changed bool) {
@@ -174,6 +236,8 @@ func (a *Authority) Gauges(g *metrics.Gauges) {
 	if a.jwks != nil {
 		g.JWKSAge = a.jwks.age(time.Now())
 	}
+	a.apiKeys.gauges(g)
+	a.revocations.Gauges(g, time.Now())
 }
 
 // Identify returns the grant of the credentials, or the anonymous grant if there are none. It
@@ -185,10 +249,15 @@ func (a *Authority) Identify(c Credentials) (*Grant, error) {
 	g := a.anonymous
 	switch {
 	case err != nil:
+	case strings.HasPrefix(secret, apiKeyPrefix):
+		g, err = a.byAPIKey(secret, time.Now())
 	case secret != "":
 		g, err = a.byToken(secret, time.Now())
 	case c.Certificate != "" && a.certificates != "":
 		g, err = a.byCertificate(c.Certificate)
+	}
+	if err == nil && a.revocations.Revoked(g) { // on every call: the cache does not know
+		err = refuse(revoked, newTokenRemedy, "the token was revoked")
 	}
 	if err == nil {
 		return g, nil
@@ -235,6 +304,18 @@ func (a *Authority) byToken(token string, now time.Time) (*Grant, error) {
 	}
 	a.verified.Inc()
 	a.tokens.put(&d, version, g, len(token))
+	return g, nil
+}
+
+// byAPIKey returns the grant of an API key.
+func (a *Authority) byAPIKey(secret string, now time.Time) (*Grant, error) {
+	g := a.apiKeys.find(secret)
+	switch {
+	case g == nil:
+		return nil, refuse(unknownKey, "make another with `pubsubd key new`", "the API key is not known: it is wrong, or was revoked")
+	case g.HasExpired(now):
+		return nil, refuse(expired, "make another with `pubsubd key new`", "the API key expired %v ago", now.Sub(g.Expires).Truncate(time.Second))
+	}
 	return g, nil
 }
 

@@ -53,7 +53,7 @@ const (
 )
 
 func reasons() []reason {
-	return []reason{malformed, wrongKey, badSignature, wrongType, wrongIssuer, badClaims, notYetValid, expired, wrongScheme, several, unavailable}
+	return []reason{malformed, wrongKey, badSignature, wrongType, wrongIssuer, badClaims, notYetValid, expired, revoked, unknownKey, wrongScheme, several, unavailable}
 }
 
 // A refusal is the error of credentials that are not valid. Its texts contain no part of the

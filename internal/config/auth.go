@@ -79,8 +79,11 @@ func checkAuth(m *mistakes, a auth.Config) {
 	if err := a.CheckKeys(); err != nil {
 		m.check(false, "auth.keys", "", "has a file that cannot be used: %s", err)
 	}
+	if err := a.CheckAPIKeys(); err != nil {
+		m.check(false, "auth.api_keys", "", "is %q, which cannot be used: %s", a.APIKeys, err)
+	}
 	for _, s := range []struct{ key, text string }{
-		{"auth.issuer", a.Issuer}, {"auth.audience", a.Audience}, {"auth.type", a.Type}, {"auth.public_claims", strings.Join(a.PublicClaims, ",")},
+		{"auth.revocations", a.Revocations}, {"auth.issuer", a.Issuer}, {"auth.audience", a.Audience}, {"auth.type", a.Type}, {"auth.public_claims", strings.Join(a.PublicClaims, ",")},
 	} {
 		m.check(s.text == "" || a.Tokens(), s.key, "", "is %q, but no key verifies tokens: set auth.keys or auth.jwks, or leave it out", s.text)
 	}

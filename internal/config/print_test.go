@@ -34,7 +34,7 @@ func everything(t *testing.T) Config {
 	c.PublishHook.URL, c.PublishHook.Secret = "", "" // a secret is never printed
 	c.AuthorizeHook.URL, c.AuthorizeHook.Secret = "", ""
 	c.TLS, c.ACME = TLS{Cert: pair.Cert, Key: pair.Key}, Default().ACME
-	c.Auth.Keys = nil // the file must exist
+	c.Auth.Keys, c.Auth.APIKeys = nil, "" // the files must exist
 	c.Broker.Rules = []broker.Rule{
 		{Name: "all", Pattern: ">"}, {Name: "one", Pattern: "*"},
 		{Name: "x-pattern", Pattern: "a.*.>", HistoryMessages: 1, HistoryBytes: 1 << 20, HistoryAge: 1e6, Slow: broker.DropOldest, Keep: 2},

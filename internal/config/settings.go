@@ -99,6 +99,8 @@ func settings(c *Config) []setting {
 		{"auth.issuer", restart(claim(&a.Issuer)), "iss that tokens must have; without it any"},
 		{"auth.audience", restart(claim(&a.Audience)), "audience that aud of tokens must include; without it, tokens with aud are refused"},
 		{"auth.type", restart(claim(&a.Type)), "typ that the header of tokens must have, such as at+jwt; without it any"},
+		{"auth.api_keys", restart(path(&a.APIKeys)), "file of API keys of back ends, as pubsubd key new makes it; the daemon reads it again when it changes"},
+		{"auth.revocations", restart(path(&a.Revocations)), "file of revoked tokens, which the daemon makes and keeps for itself; without it, pubsubd revoke only ends sessions"},
 		{"auth.token_max_age", restart(duration(&a.TokenMaxAge, time.Second)), "how long a token may be valid, from iat to exp; it bounds the list of revocations"},
 		{"auth.public_claims", restart(claims(&a.PublicClaims)), "claims of a token that other clients may see, such as name; together at most 256 bytes of JSON"},
 		{"auth.anonymous", restart(rights(&a.Anonymous)), "rights of clients without credentials, in the form of a token's claim pubsub; without it they have none, if any other auth setting is set"},

@@ -81,10 +81,10 @@ type Daemon struct {
 }
 
 // New builds a daemon's parts. cfg must be valid. log takes entries of every level; cfg
-// chooses among them. New fails if the certificate, a file of keys or the state file cannot
-// be used, or if another running daemon has the state file. The file is this daemon's until Listen
-// fails or Run returns.
-func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
+// chooses among them. New fails if the certificate, a file of keys, the file of revocations or
+// the state file cannot be used, or if another running daemon has one of the last two. These
+// are this daemon's until Listen fails or Run returns.
+func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
 	log = log.WithOptions(zap.IncreaseLevel(level))
 	logWhoMay(log, cfg) // the first entry
@@ -97,6 +97,11 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			identifies.Close()
+		}
+	}()
 	manager := newNotifier(log)
 	kept, err := store.Open(cfg.StateFile, manager.busy)
 	if err != nil {
@@ -110,7 +115,10 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	limiter := limit.New(limitConfig(cfg, files), m)
 	sessions, limits := cfg.Session, limiter.Config()
 	sessions.Slots = limiter.Sessions()
-	d := &Daemon{
+	if identifies != nil {
+		sessions.Revoked = identifies.Revoked
+	}
+	d = &Daemon{
 		cfg: cfg, log: log, metrics: m, kept: kept, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
 		auth:        identifies,
@@ -135,7 +143,8 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	m.Gather(d.gauges)
 	m.GatherProcess()
 	d.app = app.New(app.Config{
-		Broker: b, Sessions: d.sessions, Authority: authority, Limiter: limiter, Hook: d.hooks.publish, Authorize: d.hooks.authorize,
+		Broker: b, Sessions: d.sessions, Authority: authority, Revocations: identifies.Revocations(), Limiter: limiter,
+		Hook: d.hooks.publish, Authorize: d.hooks.authorize,
 		Metrics: m, Log: log, Limits: shown,
 	})
 	d.api = httpapi.New(httpapi.Config{
@@ -151,7 +160,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (*Daemon, error) {
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(httpapi.AdminConfig{
-		Metrics: m.Registry, Sessions: d.sessions, Ready: d.whyNotReady, LogLevel: d.level, Hosts: d.adminHosts,
+		App: d.app, Metrics: m.Registry, Sessions: d.sessions, Ready: d.whyNotReady, LogLevel: d.level, Hosts: d.adminHosts,
 		Key: func() ([]byte, error) { return d.Config().Admin.Key() },
 	}))
 	return d, nil
@@ -230,7 +239,7 @@ func limitsOf(cfg config.Config, s session.Config, l limit.Config) wire.Limits {
 func (d *Daemon) Listen() (err error) {
 	defer func() {
 		if err != nil {
-			d.kept.Release()
+			d.release()
 			_ = d.closeListeners()
 		}
 	}()
@@ -266,6 +275,12 @@ func (d *Daemon) Listen() (err error) {
 	memory.LogBudget(d.log, d.cfg.Broker.MemoryBudget, memory.Limit())
 	d.files.Log(d.log, d.cfg.Limit.Connections)
 	return nil
+}
+
+// release gives up the files that only one daemon has at a time.
+func (d *Daemon) release() {
+	d.kept.Release()
+	d.auth.Close()
 }
 
 // closeListeners closes the listeners that were bound.
@@ -307,7 +322,7 @@ func (d *Daemon) TCPAddr() string {
 // the state file. If ctx has ended before, Run serves nobody and leaves the file as it
 // is.
 func (d *Daemon) Run(ctx context.Context) error {
-	defer d.kept.Release()
+	defer d.release()
 	if ctx.Err() != nil { // stopped while the state was read: writing it again may exceed the manager's timeout
 		d.log.Info("told to stop before it served anyone")
 		return d.closeListeners()
@@ -449,7 +464,9 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.broker.Sweep(now)  // expired messages
 			d.limiter.Sweep(now) // idle addresses
 			if d.auth != nil {
-				d.auth.Refresh(now) // files of keys
+				if d.auth.Refresh(now) { // files of keys
+					d.sessions.EndRevoked()
+				}
 			}
 			d.manager.alive(now) // the locks that sweeping needs are free
 		case <-d.reloaded:

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -21,6 +22,7 @@ import (
 
 // AdminConfig is what the handler of the admin listener is made of. All fields are required.
 type AdminConfig struct {
+	App      *app.App
 	Metrics  *prometheus.Registry
 	Sessions *session.Registry
 	Ready    func() string // why the daemon is not ready, or ""
@@ -32,7 +34,7 @@ type AdminConfig struct {
 }
 
 // NewAdmin returns the handler of the admin listener: metrics, health, the list of sessions,
-// profiles and the log's level.
+// profiles, the log's level and revocations.
 //
 // Requests that change something need the key of operators, or come over a Unix socket. So
 // do profiles that take time: they slow the daemon down. Requests of web pages are refused.
@@ -59,6 +61,8 @@ func adminRouter(cfg AdminConfig) *mux.Router {
 	r.Handle("/sessions", listSessions(cfg.Sessions)).Methods("GET")
 	r.Handle("/loglevel", asJSON(cfg.LogLevel)).Methods("GET")
 	r.Handle("/loglevel", cfg.operatorsOnly(asJSON(cfg.LogLevel))).Methods("PUT")
+	r.Handle("/revocations", cfg.operatorsOnly(listRevocations(cfg.App))).Methods("GET") // names of users
+	r.Handle("/revocations", cfg.operatorsOnly(revoke(cfg.App))).Methods("POST")
 	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline).Methods("GET")
 	r.Handle("/debug/pprof/profile", cfg.operatorsOnly(http.HandlerFunc(pprof.Profile))).Methods("GET")
 	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol).Methods("GET", "POST")
@@ -132,6 +136,38 @@ func listSessions(sessions *session.Registry) http.Handler {
 			return
 		}
 		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(sessions.List(n, by, time.Now())))
+	})
+}
+
+// maxRevokeBytes bounds the body of a revocation.
+const maxRevokeBytes = 8 << 10
+
+// revoke refuses tokens, or ends a session.
+func revoke(a *app.App) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRevokeBytes))
+		if err != nil { // or the client has left
+			writeProblem(w, app.TooLarge(maxRevokeBytes))
+			return
+		}
+		done, err := a.Revoke(body, time.Now())
+		if err != nil {
+			writeProblem(w, a.Problem(err))
+			return
+		}
+		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(done))
+	})
+}
+
+// listRevocations answers with the newest revocations.
+func listRevocations(a *app.App) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list, problem := a.ListRevocations(r.URL.RawQuery, time.Now())
+		if problem != nil {
+			writeProblem(w, problem)
+			return
+		}
+		writeAdmin(w, http.StatusOK, typeJSON, app.InJSON(list))
 	})
 }
 

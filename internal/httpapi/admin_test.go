@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -26,6 +30,7 @@ const operatorsKey = "key-of-operators-for-tests"
 // admin returns the configuration of the admin listener of a daemon built from cfg.
 func (cfg parts) admin(notReady string) AdminConfig {
 	return AdminConfig{
+		App:     app.New(cfg.Config),
 		Metrics: cfg.Metrics.Registry, Sessions: cfg.Sessions, Ready: func() string { return notReady }, LogLevel: zap.NewAtomicLevel(),
 		Hosts: everyHost(),
 		Key:   func() ([]byte, error) { return []byte(operatorsKey), nil },
@@ -98,6 +103,8 @@ func TestTheAdminListenerClosesAfterARequestThatCouldBeFramedInTwoWays(t *testin
 // changes are requests on the admin listener that change something, or slow the daemon down.
 var changes = [][2]string{
 	{"PUT", "/loglevel"},
+	{"POST", "/revocations"},
+	{"GET", "/revocations"}, // it names users
 	{"GET", "/debug/pprof/profile?seconds=9"},
 	{"GET", "/debug/pprof/trace?seconds=9"},
 	{"GET", "/debug/pprof/heap?gc=1"},
@@ -188,6 +195,57 @@ func TestEveryRouteOfTheAdminListenerIsJudged(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// withRevocations gives the daemon a file for revocations, which its sessions heed.
+func withRevocations(t *testing.T, s settings) parts {
+	t.Helper()
+	list, err := auth.OpenRevocations(filepath.Join(t.TempDir(), "revocations"), time.Hour, zap.NewNop(), time.Now())
+	require.NoError(t, err)
+	t.Cleanup(list.Close)
+	s.session.Revoked = list.Revoked
+	cfg := newParts(s)
+	t.Cleanup(cfg.Broker.Close)
+	cfg.Revocations = list
+	return cfg
+}
+
+func TestOperatorsRevoke(t *testing.T) {
+	cfg := withRevocations(t, settings{})
+	open := func(g auth.Grant) *session.Session {
+		s, _, err := cfg.Sessions.Open(t.Context(), session.Opening{Grant: &g}, time.Now())
+		require.NoError(t, err)
+		return s
+	}
+	hourAgo := time.Now().Add(-time.Hour)
+	open(auth.Grant{Subject: "ann", TokenID: "1", Issued: hourAgo})
+	open(auth.Grant{Subject: "ann", TokenID: "2", Issued: hourAgo})
+	open(auth.Grant{Subject: "bob", TokenID: "3", Issued: hourAgo})
+	open(auth.Grant{Subject: "cid", TokenID: "4", Issued: hourAgo})
+	ask := func(status int, method, path, body string) string {
+		t.Helper()
+		w := httptest.NewRecorder()
+		NewAdmin(cfg.admin("")).ServeHTTP(w, newRequest(method, path, body, []string{"Authorization: Bearer " + operatorsKey}))
+		require.Equal(t, status, w.Code, w.Body)
+		return w.Body.String()
+	}
+	require.JSONEq(t, `{"ended":2}`, ask(200, "POST", "/revocations", `{"subject":"ann"}`))
+	require.JSONEq(t, `{"ended":0}`, ask(200, "POST", "/revocations", `{"subject":"ann"}`))
+	require.JSONEq(t, `{"ended":1}`, ask(200, "POST", "/revocations", `{"token_id":"3"}`))
+	number := cfg.Sessions.List(10, session.ByLag, time.Now()).Sessions[0].Number
+	require.JSONEq(t, `{"ended":1}`, ask(200, "POST", "/revocations", fmt.Sprintf(`{"session":%d}`, number)))
+	require.Contains(t, ask(404, "POST", "/revocations", fmt.Sprintf(`{"session":%d}`, number)), "pubsubd sessions")
+	require.Zero(t, cfg.Sessions.List(10, session.ByLag, time.Now()).Open)
+
+	var list wire.RevocationList
+	require.NoError(t, json.Unmarshal([]byte(ask(200, "GET", "/revocations?limit=1", "")), &list))
+	require.Equal(t, 2, list.Held)
+	require.Len(t, list.Revocations, 1)
+	for _, wrong := range []string{"", "{}", "[]", `{"subject":"ann","session":1}`, `{"session":-1}`, `{"session":0}`, `{"user":"ann"}`, `{"subject":"ann"} 1`} {
+		require.Contains(t, ask(400, "POST", "/revocations", wrong), "invalid_request", wrong)
+	}
+	ask(413, "POST", "/revocations", `{"subject":"`+strings.Repeat("x", maxRevokeBytes)+`"}`)
+	ask(400, "GET", "/revocations?limit=0", "")
 }
 
 // askAs sends a request to an admin listener, perhaps over a Unix socket.

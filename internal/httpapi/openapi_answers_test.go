@@ -32,8 +32,7 @@ type reader struct {
 }
 
 func newReader(t *testing.T) *reader {
-	cfg := newParts(settings{broker: broker.Config{Rules: []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true}}}})
-	t.Cleanup(cfg.Broker.Close)
+	cfg := withRevocations(t, settings{broker: broker.Config{Rules: []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true}}}})
 	both := http.NewServeMux()
 	both.Handle("/v1/", cfg.newAPI())
 	both.Handle("/", NewAdmin(cfg.admin("")))
@@ -201,6 +200,15 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(200, "PUT", "/loglevel", `{"level":"debug"}`, operator)
 	r.ask(400, "PUT", "/loglevel", `{"level":"loud"}`, operator)
 	require.JSONEq(t, `{"level":"warn"}`, r.ask(200, "PUT", "/loglevel", "level=warn", operator, "Content-Type: application/x-www-form-urlencoded"))
+	r.ask(200, "POST", "/revocations", `{"subject":"ann"}`, operator)
+	r.ask(200, "POST", "/revocations", `{"token_id":"t-1"}`, operator)
+	r.ask(404, "POST", "/revocations", `{"session":1234}`, operator)
+	r.ask(400, "POST", "/revocations", `{}`, operator)
+	r.ask(401, "POST", "/revocations", `{"subject":"ann"}`)
+	r.ask(413, "POST", "/revocations", `{"subject":"`+strings.Repeat("x", maxRevokeBytes)+`"}`, operator)
+	r.ask(200, "GET", "/revocations?limit=10", "", operator)
+	r.ask(400, "GET", "/revocations?limit=0", "", operator)
+	r.ask(401, "GET", "/revocations", "")
 	for at := range operations(r.doc) {
 		require.True(t, r.asked[at], "no test asks %s", at)
 	}

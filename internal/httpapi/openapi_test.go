@@ -195,6 +195,10 @@ var bound = map[string]struct {
 	"SubscriptionState": {of: wire.SubscriptionState{}},
 	"SessionList":       {of: wire.SessionList{}},
 	"ListedSession":     {of: wire.ListedSession{}},
+	"RevokeRequest":     {of: wire.RevokeRequest{}, request: true},
+	"RevokeResult":      {of: wire.RevokeResult{}},
+	"RevocationList":    {of: wire.RevocationList{}},
+	"Revocation":        {of: wire.Revocation{}},
 	"Problem":           {of: wire.Problem{}},
 }
 

@@ -157,7 +157,7 @@ func New(version string) *Metrics {
 	}
 	m.TokensVerified = f.counter("tokens_verified_total", "Tokens verified and accepted, without those that the cache remembered.")
 	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens that the cache remembered.")
-	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, scheme, several, unavailable (the keys of auth.jwks are being fetched).", "reason")
+	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, revoked, api_key (not known), scheme, several, unavailable (the keys of auth.jwks are being fetched).", "reason")
 	m.KeyReadsFailed = f.counters("key_reads_failed_total", "Failed attempts to read keys that verify tokens, by source: file (auth.keys), jwks (auth.jwks).", "source")
 	compressed := f.counters("compressed_bytes_total", "Bytes of compressed answers, by stage: before and after compression.", "stage")
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")

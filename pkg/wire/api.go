@@ -230,3 +230,32 @@ type ListedSession struct {
 	Worst         string `json:"worst,omitempty"` // the topic that lags most; omitted if none lags
 	Why           string `json:"why,omitempty"`   // what a lagging session waits for
 }
+
+// A RevokeRequest is the body of POST /revocations on the admin listener. It has one member.
+type RevokeRequest struct {
+	Subject string `json:"subject,omitempty"`  // revokes all tokens of the subject that were issued until now
+	TokenID string `json:"token_id,omitempty"` // revokes the token with this jti
+	Session uint64 `json:"session,omitempty"`  // ends the session of this number; its client may open another
+}
+
+// RevokeResult answers POST /revocations.
+type RevokeResult struct {
+	Ended int `json:"ended"` // sessions, stateless polls and connections that ended
+}
+
+// RevocationList answers GET /revocations?limit= on the admin listener: the newest
+// revocations, the newest first, and the number of all.
+type RevocationList struct {
+	Held        int          `json:"held"` // revocations, listed or not
+	Most        int          `json:"most"` // that the daemon holds; 0: it has no file for them
+	Revocations []Revocation `json:"revocations"`
+}
+
+// A Revocation refuses the tokens of Subject that were issued up to Time, or the token
+// TokenID. One of the two is set.
+type Revocation struct {
+	Subject string `json:"subject,omitempty"`
+	TokenID string `json:"token_id,omitempty"`
+	Time    int64  `json:"time"`            // Unix milliseconds
+	Until   int64  `json:"until,omitempty"` // when it is dropped, because the tokens have expired; Unix milliseconds
+}

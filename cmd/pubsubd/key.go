@@ -1,0 +1,187 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+)
+
+// apiKeysEnv is where serve reads the file's name from, too.
+const apiKeysEnv = "PUBSUBD_AUTH_API_KEYS"
+
+func keyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "key",
+		Short: "Make, list and revoke API keys of back ends",
+		Long: `Make, list and revoke API keys, with which back ends publish and subscribe. The keys
+are in one file, which the daemon's setting auth.api_keys names: a JSON object a
+line. It has a hash of each key, so nobody can get a key from it. The daemon reads
+the file within a second after it has changed. It needs no restart and no signal.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newKeyCommand(), listKeysCommand(), revokeKeyCommand())
+	return cmd
+}
+
+// bindKeyFile adds --file, which names the file of API keys.
+func bindKeyFile(f *pflag.FlagSet) *string {
+	file := f.String("file", os.Getenv(apiKeysEnv), "`FILE` of the API keys; without it $"+apiKeysEnv+" counts")
+	f.Lookup("file").DefValue = "" // the help is the same everywhere
+	return file
+}
+
+// errNoKeyFile is a usage error.
+var errNoKeyFile = usageError{fmt.Errorf("name the file of the API keys: --file, or %s", apiKeysEnv)}
+
+func newKeyCommand() *cobra.Command {
+	var name string
+	var allow []string
+	var validFor time.Duration
+	cmd := &cobra.Command{
+		Use:   "new",
+		Short: "Make an API key, and print it once",
+		Long: `Make an API key and print it on standard output. Nothing else has the key: the file
+gets only its hash. Who has the key has its rights, under its name. Back ends send
+it as Authorization: Bearer psk_….
+
+Rights are subscribe, publish, history, presence and delete. Topics may be
+patterns. $sub in a topic stands for the name of the key.`,
+		Example: `  pubsubd key new --name billing --allow 'publish:prices.>,orders.*' --file /etc/pubsubd/keys
+  pubsubd key new --name worker --allow subscribe,history:jobs --valid-for 2160h`,
+		Args: usageArgs(cobra.NoArgs),
+	}
+	f := cmd.Flags()
+	file := bindKeyFile(f)
+	f.StringVar(&name, "name", "", "`name` of the principal; no two keys have the same")
+	f.StringArrayVar(&allow, "allow", nil, allowUsage)
+	f.DurationVar(&validFor, "valid-for", 0, "how long the key is valid; 0: until it is revoked")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case *file == "":
+			return errNoKeyFile
+		case name == "":
+			return usageError{errors.New("name the key: --name billing")}
+		case len(allow) == 0:
+			return usageError{errors.New("say what the key may do: --allow 'publish:prices.>'")}
+		case validFor < 0:
+			return usageError{fmt.Errorf("--valid-for %s: use a duration such as 2160h, or 0", validFor)}
+		}
+		secret, err := newKey(*file, name, allow, validFor)
+		if err == nil {
+			fmt.Fprintln(cmd.OutOrStdout(), secret)
+		}
+		return err
+	}
+	return cmd
+}
+
+// newKey adds a key to the file and returns it.
+func newKey(file, name string, allow []string, validFor time.Duration) (string, error) {
+	rights, err := parseAllow(allow, name)
+	if err != nil {
+		return "", err
+	}
+	now, expires := time.Now(), time.Time{}
+	if validFor > 0 {
+		expires = now.Add(validFor)
+	}
+	secret, k, err := auth.NewAPIKey(name, rights, now, expires)
+	if err != nil {
+		return "", usageError{err}
+	}
+	return secret, auth.EditAPIKeys(file, func(keys []auth.APIKey) ([]auth.APIKey, error) {
+		if slices.ContainsFunc(keys, func(k auth.APIKey) bool { return k.Name == name }) {
+			return nil, fmt.Errorf("%s has a key named %q: choose another name, or revoke that key first", file, name)
+		}
+		return append(keys, k), nil
+	})
+}
+
+func listKeysCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List API keys: names, rights and dates",
+		Args:  usageArgs(cobra.NoArgs),
+	}
+	file := bindKeyFile(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each key, one a line")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *file == "" {
+			return errNoKeyFile
+		}
+		keys, err := auth.ReadAPIKeys(*file)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return keyLines(cmd.OutOrStdout(), keys)
+		}
+		return keyTable(cmd.OutOrStdout(), keys)
+	}
+	return cmd
+}
+
+// keyLines prints keys for programs, without their hashes.
+func keyLines(out io.Writer, keys []auth.APIKey) error {
+	lines := json.NewEncoder(out)
+	lines.SetEscapeHTML(false)
+	for _, k := range keys {
+		k.Hash = ""
+		if err := lines.Encode(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func keyTable(out io.Writer, keys []auth.APIKey) error {
+	date := func(t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return t.UTC().Format(time.RFC3339)
+	}
+	table := newTable(out)
+	fmt.Fprintln(table, "NAME\tCREATED\tEXPIRES\tRIGHTS")
+	for _, k := range keys {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", printable(k.Name), cmp.Or(date(k.Created), "-"), cmp.Or(date(k.Expires), "never"), showRights(k.Rights))
+	}
+	return table.Flush()
+}
+
+func revokeKeyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "revoke NAME",
+		Short: "Revoke an API key",
+		Long: `Revoke an API key. A daemon that runs refuses the key within a second, and ends its
+sessions.`,
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	file := bindKeyFile(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *file == "" {
+			return errNoKeyFile
+		}
+		return auth.EditAPIKeys(*file, func(keys []auth.APIKey) ([]auth.APIKey, error) {
+			rest := slices.DeleteFunc(slices.Clone(keys), func(k auth.APIKey) bool { return k.Name == args[0] })
+			if len(rest) == len(keys) {
+				return nil, fmt.Errorf("%s has no key named %q: pubsubd key list shows the names", *file, args[0])
+			}
+			return rest, nil
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,56 @@
+package app
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Revoke carries out a wire.RevokeRequest of an operator. When it returns, what it revoked is
+// on disk, and no session has it any more. The error is a *wire.Problem.
+func (a *App) Revoke(body []byte, now time.Time) (wire.RevokeResult, error) {
+	var r wire.RevokeRequest
+	if err := decode(body, &r); err != nil {
+		return wire.RevokeResult{}, err
+	}
+	members := 0
+	for _, is := range []bool{r.Subject != "", r.TokenID != "", r.Session != 0} {
+		if is {
+			members++
+		}
+	}
+	if members != 1 {
+		return wire.RevokeResult{}, wire.NewProblem(wire.CodeInvalidRequest, `send {"subject":"alice"}, {"token_id":"…"} or {"session":17}`,
+			"the body must have one of subject, token_id and session; it has %d", members)
+	}
+	if r.Session != 0 {
+		return a.endSession(r.Session)
+	}
+	if err := a.cfg.Revocations.Add(r.Subject, r.TokenID, now); err != nil {
+		return wire.RevokeResult{}, err
+	}
+	ended := a.cfg.Sessions.EndRevoked()
+	a.cfg.Log.Info("revoked", zap.String("subject", r.Subject), zap.String("token_id", r.TokenID), zap.Int("ended", ended))
+	return wire.RevokeResult{Ended: ended}, nil
+}
+
+func (a *App) endSession(number uint64) (wire.RevokeResult, error) {
+	if !a.cfg.Sessions.EndNumber(number) {
+		return wire.RevokeResult{}, wire.NewProblem(wire.CodeSessionUnknown, "see `pubsubd sessions` for the numbers", "no open session has the number %d", number)
+	}
+	a.cfg.Log.Info("an operator ended a session", zap.Uint64("session", number))
+	return wire.RevokeResult{Ended: 1}, nil
+}
+
+// ListRevocations returns the revocations that a query asks for.
+func (a *App) ListRevocations(rawQuery string, now time.Time) (wire.RevocationList, *wire.Problem) {
+	q := parseQuery(rawQuery)
+	n := q.pageSize()
+	if problem, wrong := errors.AsType[*wire.Problem](q.err); wrong {
+		return wire.RevocationList{}, problem
+	}
+	return a.cfg.Revocations.List(n, now), nil
+}

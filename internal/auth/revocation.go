@@ -1,0 +1,385 @@
+package auth
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/durable"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Revocations are the tokens that are refused although they are valid: single ones by their
+// ids, and all tokens of a subject that were issued up to a moment. They are kept in a file:
+// what Add has acknowledged outlasts a crash. All methods may be called concurrently, those
+// that only read also on nil, which revokes nothing.
+//
+// A revocation is dropped once every token that it refuses has expired. Until then it stays:
+// when the list is full, Add fails.
+//
+// The file has a line for each revocation, the oldest first: the CRC-32C of the rest in eight
+// hexadecimal digits, a space, and a JSON object.
+//
+//	pubsubd revocations 1
+//	8a3f0c1e {"subject":"alice","time":1764043200000}
+//	51d2b7aa {"token_id":"4f1c9a","time":1764043260000}
+type Revocations struct {
+	path string // immutable, like the fields up to lock
+	keep time.Duration
+	most int
+	log  *zap.Logger
+	lock *os.File // another daemon cannot open the file
+
+	writing sync.Mutex // held by Add and Close; guards the next two fields
+	file    appender   // nil: the next Add writes the file anew
+	lines   int        // in the file
+
+	mu    sync.RWMutex      // guards the fields below; taken after writing, and never during I/O
+	times map[revokee]int64 // when each was revoked last, in Unix milliseconds
+	order []timedRevokee    // oldest first; those that were revoked again later are stale
+}
+
+// A revokee is a subject or the id of a token.
+type revokee struct{ subject, tokenID string }
+
+type timedRevokee struct {
+	revokee
+	time int64
+}
+
+// An appender is what Revocations need of an *os.File.
+type appender interface {
+	io.WriteCloser
+	Sync() error
+}
+
+const (
+	// maxRevocations bounds the list: 100,000 take up to 60 MB.
+	maxRevocations = 100_000
+
+	// maxTokenIDBytes bounds the id of a revoked token.
+	maxTokenIDBytes = 256
+
+	// revocationSlack is how much longer than auth.token_max_age a revocation is kept. It is
+	// more than the tolerance for clocks when exp is checked.
+	revocationSlack = 10 * time.Minute
+
+	// maxStaleLines is how many lines that do not count any more the file may have, besides as
+	// many as count.
+	maxStaleLines = 1000
+
+	revocationsHeader = "pubsubd revocations 1\n"
+	maxRevocationLine = 4096
+)
+
+// OpenRevocations reads the file at path, or makes it, and locks it until Close. maxAge is how
+// long a token may be valid. An error says what is wrong with the file, and where.
+func OpenRevocations(path string, maxAge time.Duration, log *zap.Logger, now time.Time) (*Revocations, error) {
+	r := &Revocations{
+		path: path, keep: maxAge + revocationSlack, most: maxRevocations, log: log,
+		times: make(map[revokee]int64),
+	}
+	if err := r.open(now); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("auth.revocations: %w", err)
+	}
+	return r, nil
+}
+
+func (r *Revocations) open(now time.Time) error {
+	lock, err := durable.Lock(r.path, false)
+	if errors.Is(err, durable.ErrLocked) {
+		return fmt.Errorf("%s is in use by another daemon: wait until it has ended, or give each daemon its own file", r.path)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: name a file in a folder that the daemon can write to", err)
+	}
+	r.lock = lock
+	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_APPEND, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r.rewrite() // so that a file that cannot be written is known now
+	}
+	if err != nil {
+		return fmt.Errorf("%w: let the daemon read and write it", err)
+	}
+	r.file = f
+	whole, torn, err := r.read(f)
+	if err != nil {
+		return fmt.Errorf("%s, %w", r.path, err)
+	}
+	if torn > 0 {
+		r.log.Warn("the last line of auth.revocations is incomplete and was dropped: the daemon or the system crashed before the revocation was acknowledged",
+			zap.String("file", r.path), zap.Int64("bytes", torn))
+		if err := errors.Join(f.Truncate(whole), f.Sync()); err != nil {
+			return err
+		}
+	}
+	r.prune(now)
+	if whole == 0 {
+		return r.rewrite()
+	}
+	return nil
+}
+
+// read reads all lines. It returns how many bytes they have, and how many follow that are no
+// whole line: the end of a write that a crash cut off.
+func (r *Revocations) read(f io.Reader) (whole, torn int64, err error) {
+	in := bufio.NewReaderSize(f, maxRevocationLine)
+	for n := 1; ; n++ {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF) && (n > 1 || len(line) == 0):
+			return whole, int64(len(line)), nil
+		case err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, bufio.ErrBufferFull):
+			return 0, 0, err
+		case n == 1 && string(line) != revocationsHeader:
+			return 0, 0, fmt.Errorf("line 1: the file is not a list of revocations: name another one, which the daemon makes")
+		case n > 1:
+			if err := r.readLine(line); err != nil {
+				return 0, 0, fmt.Errorf("line %d: %w: restore the file from a backup, or remove the line and revoke again what it revoked", n, err)
+			}
+		}
+		whole += int64(len(line))
+	}
+}
+
+func (r *Revocations) readLine(line []byte) error {
+	sum, text, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), " ")
+	if sum != checksum([]byte(text)) {
+		return errors.New("the line is damaged: its checksum is wrong")
+	}
+	var v wire.Revocation
+	if err := json.Unmarshal([]byte(text), &v); err != nil || (v.Subject == "") == (v.TokenID == "") {
+		return errors.New("the line is not a revocation")
+	}
+	r.lines++
+	r.put(timedRevokee{revokee{v.Subject, v.TokenID}, v.Time})
+	return nil
+}
+
+func checksum(text []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// lineOf returns a line of the file.
+func lineOf(t timedRevokee) []byte {
+	text, err := json.Marshal(wire.Revocation{Subject: t.subject, TokenID: t.tokenID, Time: t.time})
+	if err != nil {
+		panic("BUG: a revocation does not marshal: " + err.Error())
+	}
+	return fmt.Appendf(nil, "%s %s\n", checksum(text), text)
+}
+
+// Close closes the file, for another daemon. It may be called again. After it, Add fails.
+func (r *Revocations) Close() {
+	if r == nil {
+		return
+	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.closeFile()
+	if r.lock != nil {
+		r.lock.Close() // nothing was written
+		r.lock = nil
+	}
+}
+
+func (r *Revocations) closeFile() {
+	if r.file != nil {
+		_ = r.file.Close() // each line was synced
+		r.file = nil
+	}
+}
+
+// Add revokes a token by its id, or all tokens of a subject that were issued up to now. When
+// it returns nil, the revocation is on disk and in force. The error is a *wire.Problem:
+// invalid_request, overloaded if the list is full, or internal if the file cannot be written.
+func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
+	switch {
+	case r == nil:
+		return wire.NewProblem(wire.CodeInvalidRequest, "set auth.revocations to a file that the daemon makes, and restart it",
+			"the daemon has nowhere to keep revocations")
+	case (subject == "") == (tokenID == ""):
+		return wire.NewProblem(wire.CodeInvalidRequest, "name either a subject or the id of a token", "it is not clear what to revoke")
+	case subject != "" && !isSubject(subject):
+		return wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("a subject has at most %d bytes, without control characters", maxSubjectBytes), "no token can have this subject")
+	case len(tokenID) > maxTokenIDBytes:
+		return wire.NewProblem(wire.CodeInvalidRequest, "revoke the token's subject", "the id of the token has more than %d bytes", maxTokenIDBytes)
+	}
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.prune(now)
+	added := timedRevokee{revokee{subject, tokenID}, now.UnixMilli()}
+	switch was, again, free := r.find(added.revokee); {
+	case again && was >= added.time:
+		return nil // the same millisecond, or the clock went back
+	case !again && free.After(now):
+		return wire.NewProblem(wire.CodeOverloaded, "wait, or refuse all tokens: replace the keys of auth.keys",
+			"the list of revocations is full: it has %d, and the oldest expires at %s", r.most, free.UTC().Format(time.RFC3339)).Retry(free.Sub(now))
+	}
+	if err := r.write(added); err != nil {
+		r.log.Error("cannot write auth.revocations", zap.Error(err))
+		return wire.NewProblem(wire.CodeInternal, "mend what the error names, and revoke again", "the revocation could not be written to disk: %v", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.put(added)
+	return nil
+}
+
+// find returns when something was revoked, if it was. free is when the list has a place for
+// another; zero: it has one.
+func (r *Revocations) find(of revokee) (was int64, again bool, free time.Time) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if len(r.times) >= r.most {
+		free = time.UnixMilli(r.order[0].time).Add(r.keep)
+	}
+	was, again = r.times[of]
+	return was, again, free
+}
+
+// write appends a revocation to the file and syncs the file. After an error, and if many of
+// the file's lines do not count any more, it writes the file anew.
+func (r *Revocations) write(added timedRevokee) error {
+	r.mu.RLock()
+	counting := len(r.times)
+	r.mu.RUnlock()
+	switch {
+	case r.lock == nil:
+		return fs.ErrClosed
+	case r.file == nil || r.lines > 2*counting+maxStaleLines:
+		return r.rewrite(added)
+	}
+	_, err := r.file.Write(lineOf(added))
+	if err == nil {
+		err = r.file.Sync()
+	}
+	if err != nil {
+		r.closeFile() // half of the line may be in the file
+		return err
+	}
+	r.lines++
+	return nil
+}
+
+// rewrite writes the file with the revocations that count, and with those that are added, and
+// opens it.
+func (r *Revocations) rewrite(added ...timedRevokee) error {
+	r.closeFile()
+	counting := r.counting()
+	err := durable.Write(r.path, func(w io.Writer) error {
+		out := bufio.NewWriter(w)
+		_, _ = out.WriteString(revocationsHeader) // Flush returns the error
+		for _, t := range slices.Concat(counting, added) {
+			_, _ = out.Write(lineOf(t))
+		}
+		return out.Flush()
+	})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(r.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return err // the next Add tries again
+	}
+	r.file, r.lines = f, len(counting)+len(added)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.order = counting
+	return nil
+}
+
+// counting returns the revocations that count, the oldest first.
+func (r *Revocations) counting() []timedRevokee {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	all := make([]timedRevokee, 0, len(r.times))
+	for _, t := range r.order {
+		if r.times[t.revokee] == t.time {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// put puts a revocation in force.
+func (r *Revocations) put(t timedRevokee) {
+	if was, ok := r.times[t.revokee]; !ok || was < t.time {
+		r.times[t.revokee] = t.time
+		r.order = append(r.order, t)
+	}
+}
+
+// prune drops the revocations of tokens that have all expired.
+func (r *Revocations) prune(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := now.Add(-r.keep).UnixMilli()
+	gone := 0
+	for gone < len(r.order) && (r.order[gone].time < before || r.times[r.order[gone].revokee] != r.order[gone].time) {
+		if t := r.order[gone]; r.times[t.revokee] == t.time {
+			delete(r.times, t.revokee)
+		}
+		gone++
+	}
+	r.order = r.order[gone:]
+}
+
+// Revoked reports whether the token of a grant is revoked. It does not allocate.
+func (r *Revocations) Revoked(g *Grant) bool {
+	if r == nil || g.Issued.IsZero() { // not by a token
+		return false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if len(r.times) == 0 { // Fast path: nothing is revoked
+		return false
+	}
+	if _, byID := r.times[revokee{tokenID: g.TokenID}]; byID {
+		return true
+	}
+	at, ok := r.times[revokee{subject: g.Subject}]
+	return ok && g.Issued.UnixMilli() <= at
+}
+
+// List returns the newest n revocations, the newest first, and how many there are.
+func (r *Revocations) List(n int, now time.Time) wire.RevocationList {
+	list := wire.RevocationList{Revocations: []wire.Revocation{}}
+	if r == nil {
+		return list
+	}
+	r.prune(now)
+	all := r.counting()
+	list.Held, list.Most = len(all), r.most
+	for i := len(all) - 1; i >= 0 && len(list.Revocations) < n; i-- {
+		t := all[i]
+		list.Revocations = append(list.Revocations, wire.Revocation{
+			Subject: t.subject, TokenID: t.tokenID, Time: t.time, Until: t.time + r.keep.Milliseconds(),
+		})
+	}
+	return list
+}
+
+// Gauges adds the number of revocations and their bound.
+func (r *Revocations) Gauges(g *metrics.Gauges, now time.Time) {
+	if r == nil {
+		return
+	}
+	r.prune(now)
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	g.Limits = append(g.Limits, metrics.Limit{Name: "revocations", Most: r.most, InUse: len(r.times)})
+}

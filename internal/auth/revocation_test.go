@@ -1,0 +1,330 @@
+package auth
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// start is when the tests begin.
+var start = time.Date(2026, 11, 23, 4, 0, 0, 0, time.UTC)
+
+const day = 24 * time.Hour
+
+// openRevocations opens a file for the length of the test.
+func openRevocations(t *testing.T, path string, now time.Time) *Revocations {
+	t.Helper()
+	r, err := OpenRevocations(path, day, zap.NewNop(), now)
+	require.NoError(t, err)
+	t.Cleanup(r.Close)
+	return r
+}
+
+// reopen ends a daemon without a word, as kill -9 does, and starts the next.
+func reopen(t *testing.T, r *Revocations, now time.Time) *Revocations {
+	t.Helper()
+	require.NoError(t, r.lock.Close())
+	r.lock = nil
+	return openRevocations(t, r.path, now)
+}
+
+// issued returns the grant of a token.
+func issued(subject, id string, at time.Time) *Grant {
+	return &Grant{Subject: subject, TokenID: id, Issued: at, Expires: at.Add(day)}
+}
+
+// wantList checks what the list says, the newest first.
+func wantList(t *testing.T, r *Revocations, now time.Time, want ...string) {
+	t.Helper()
+	got := []string{}
+	list := r.List(1000, now)
+	for _, v := range list.Revocations {
+		got = append(got, v.Subject+v.TokenID)
+	}
+	require.Equal(t, append([]string{}, want...), got)
+	require.Equal(t, len(want), list.Held)
+}
+
+func TestARevocationRefusesTheTokensOfASubjectUpToNow(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	before, now, after := issued("ann", "1", start.Add(-time.Second)), issued("ann", "2", start), issued("ann", "3", start.Add(time.Second))
+	require.False(t, r.Revoked(before))
+	require.NoError(t, r.Add("ann", "", start))
+	for range 2 {
+		require.True(t, r.Revoked(before))
+		require.True(t, r.Revoked(now), "issued at the same moment")
+		require.False(t, r.Revoked(after))
+		require.False(t, r.Revoked(issued("bob", "1", start.Add(-time.Second))))
+		require.False(t, r.Revoked(&Grant{Subject: "ann"}), "not by a token")
+		require.False(t, r.Revoked(&Grant{}))
+		r = reopen(t, r, start)
+	}
+	require.NoError(t, r.Add("ann", "", start.Add(time.Second)))
+	require.True(t, r.Revoked(after))
+	wantList(t, r, start, "ann")
+	require.NoError(t, r.Add("ann", "", start), "the clock went back")
+	require.True(t, r.Revoked(after))
+}
+
+func TestARevocationRefusesOneToken(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	require.NoError(t, r.Add("", "t-1", start))
+	for range 2 {
+		require.True(t, r.Revoked(issued("ann", "t-1", start.Add(time.Hour))), "whenever it was issued")
+		require.False(t, r.Revoked(issued("ann", "t-2", start.Add(-time.Hour))))
+		require.False(t, r.Revoked(issued("ann", "", start.Add(-time.Hour))))
+		require.False(t, r.Revoked(issued("t-1", "", start.Add(-time.Hour))), "an id is no subject")
+		r = reopen(t, r, start)
+	}
+	wantList(t, r, start, "t-1")
+}
+
+// A revocation is dropped when no token that it refuses can be valid any more.
+func TestRevocationsAreKeptAsLongAsTokensLast(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	require.NoError(t, r.Add("ann", "", start))
+	require.NoError(t, r.Add("", "t-1", start.Add(time.Hour)))
+	require.NoError(t, r.Add("bob", "", start.Add(2*time.Hour)))
+	require.NoError(t, r.Add("ann", "", start.Add(3*time.Hour)))
+	wantList(t, r, start.Add(3*time.Hour), "ann", "bob", "t-1")
+	last := issued("ann", "1", start.Add(3*time.Hour))
+	for range 2 {
+		wantList(t, r, start.Add(day+time.Hour), "ann", "bob", "t-1")
+		r = reopen(t, r, start.Add(day+time.Hour))
+	}
+	wantList(t, r, start.Add(day+time.Hour+revocationSlack+time.Millisecond), "ann", "bob")
+	wantList(t, r, start.Add(day+3*time.Hour+revocationSlack), "ann")
+	require.True(t, r.Revoked(last))
+	wantList(t, r, start.Add(day+3*time.Hour+revocationSlack+time.Millisecond))
+	require.False(t, r.Revoked(last), "nobody accepts a token that old")
+	r = reopen(t, r, start.Add(2*day))
+	wantList(t, r, start.Add(2*day))
+}
+
+// When the list is full, a revocation is refused and none is forgotten.
+func TestAFullListRefusesRevocations(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	r.most = 3
+	for i := range 3 {
+		require.NoError(t, r.Add(fmt.Sprint("user", i), "", start.Add(time.Duration(i)*time.Hour)))
+	}
+	now := start.Add(3 * time.Hour)
+	var p *wire.Problem
+	require.ErrorAs(t, r.Add("user3", "", now), &p)
+	require.Equal(t, wire.CodeOverloaded, p.Code)
+	require.Contains(t, p.Detail, "the list of revocations is full: it has 3, and the oldest expires at 2026-11-24T04:10:00Z")
+	require.EqualValues(t, (21*time.Hour + 10*time.Minute).Milliseconds(), p.RetryAfterMS)
+	require.False(t, r.Revoked(issued("user3", "", start)))
+	require.NoError(t, r.Add("user1", "", now), "it is in the list")
+	wantList(t, r, now, "user1", "user2", "user0")
+
+	var g metrics.Gauges
+	r.Gauges(&g, now)
+	require.Equal(t, []metrics.Limit{{Name: "revocations", Most: 3, InUse: 3}}, g.Limits)
+	require.NoError(t, r.Add("user3", "", start.Add(day+revocationSlack+time.Millisecond)))
+	wantList(t, reopen(t, r, now), now, "user3", "user1", "user2", "user0")
+}
+
+// A fakeFile counts syncs, and fails as the test says.
+type fakeFile struct {
+	*os.File
+	syncs      int
+	fail       error
+	failWrites int // how many bytes of the next write succeed, if fail is set
+}
+
+func (f *fakeFile) Write(b []byte) (int, error) {
+	if f.fail != nil {
+		_, _ = f.File.Write(b[:f.failWrites])
+		return f.failWrites, f.fail
+	}
+	return f.File.Write(b)
+}
+
+func (f *fakeFile) Sync() error {
+	f.syncs++
+	return f.File.Sync()
+}
+
+func TestEachRevocationIsSynced(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	f := &fakeFile{File: r.file.(*os.File)}
+	r.file = f
+	for i := range 5 {
+		require.NoError(t, r.Add("", fmt.Sprint(i), start))
+		require.Equal(t, i+1, f.syncs)
+	}
+}
+
+// The disk is full for a while. What was not acknowledged is not in force, and the next
+// revocation writes a whole file.
+func TestAFailedWriteLosesNoRevocation(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	require.NoError(t, r.Add("ann", "", start))
+	r.file = &fakeFile{File: r.file.(*os.File), fail: errors.New("no space left on device"), failWrites: 20}
+	err := r.Add("bob", "", start)
+	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInternal})
+	require.ErrorContains(t, err, "no space left on device")
+	require.False(t, r.Revoked(issued("bob", "", start)))
+	wantList(t, r, start, "ann")
+	r = reopen(t, r, start)
+	wantList(t, r, start, "ann")
+
+	r.file = &fakeFile{File: r.file.(*os.File), fail: errors.New("no space left on device"), failWrites: 20}
+	require.Error(t, r.Add("bob", "", start))
+	require.NoError(t, r.Add("cid", "", start))
+	wantList(t, reopen(t, r, start), start, "cid", "ann")
+}
+
+// A crash may cut the last line off at any byte. The daemon drops the line and says so. It
+// refuses any other damage.
+func TestATornLastLineIsDropped(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	r := openRevocations(t, path, start)
+	require.NoError(t, r.Add("ann", "", start))
+	first, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, r.Add("bob", "", start))
+	r.Close()
+	both, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for n := len(first); n < len(both); n++ {
+		for _, tail := range []string{"", "\x00\x00\x00"} {
+			require.NoError(t, os.WriteFile(path, append(both[:n:n], tail...), 0o600))
+			core, logged := observer.New(zap.WarnLevel)
+			r, err := OpenRevocations(path, day, zap.New(core), start)
+			require.NoError(t, err)
+			require.Equal(t, min(1, n+len(tail)-len(first)), logged.Len())
+			require.NoError(t, r.Add("cid", "", start))
+			r = reopen(t, r, start)
+			wantList(t, r, start, "cid", "ann")
+			r.Close()
+		}
+	}
+	for n := len(revocationsHeader); n < len(both)-1; n++ {
+		damaged := append([]byte(nil), both...)
+		damaged[n] ^= 1
+		require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		r, err := OpenRevocations(path, day, zap.NewNop(), start)
+		if err == nil { // one line became two, or the reverse
+			r.Close()
+			t.Fatalf("byte %d is damaged, and the file was read", n)
+		}
+		line := 2 + strings.Count(string(both[:n]), "\n") - 1
+		require.ErrorContains(t, err, fmt.Sprintf("%s, line %d: the line is damaged", path, line))
+		require.ErrorContains(t, err, "restore the file from a backup")
+		kept, readErr := os.ReadFile(path)
+		require.NoError(t, readErr)
+		require.Equal(t, damaged, kept, "it is left for the operator")
+	}
+}
+
+func TestOnlyAListOfRevocationsIsOpened(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "other")
+	for _, content := range []string{"precious", "precious\n", "pubsubd revocations 2\n", revocationsHeader[:5], strings.Repeat("x", 10000)} {
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		_, err := OpenRevocations(path, day, zap.NewNop(), start)
+		require.ErrorContains(t, err, path+", line 1: the file is not a list of revocations")
+		kept, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, content, string(kept))
+	}
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	wantList(t, openRevocations(t, path, start), start)
+
+	_, err := OpenRevocations(path, day, zap.NewNop(), start)
+	require.ErrorContains(t, err, path+" is in use by another daemon")
+	_, err = OpenRevocations(filepath.Join(folder, "gone", "revocations"), day, zap.NewNop(), start)
+	require.ErrorContains(t, err, "auth.revocations")
+	require.ErrorContains(t, err, "folder that the daemon can write to")
+	_, err = OpenRevocations(folder, day, zap.NewNop(), start)
+	require.Error(t, err)
+}
+
+// A subject that is revoked again and again does not make the file grow.
+func TestTheFileIsCompacted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	r := openRevocations(t, path, start)
+	r.file = &fakeFile{File: r.file.(*os.File)}
+	require.NoError(t, r.Add("bob", "", start))
+	for i := range 3 * maxStaleLines {
+		require.NoError(t, r.Add("ann", "", start.Add(time.Duration(i)*time.Millisecond)))
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Less(t, strings.Count(string(text), "\n"), 2*maxStaleLines)
+	require.Less(t, len(r.order), 2*maxStaleLines)
+	now := start.Add(time.Hour)
+	wantList(t, reopen(t, r, now), now, "ann", "bob")
+}
+
+func TestWhatCannotBeRevokedIsExplained(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	for _, c := range []struct {
+		r           *Revocations
+		subject, id string
+		remedy      string
+	}{
+		{nil, "ann", "", "set auth.revocations"},
+		{r, "", "", "name either"},
+		{r, "ann", "t-1", "name either"},
+		{r, "ann\n", "", "without control characters"},
+		{r, strings.Repeat("a", maxSubjectBytes+1), "", "at most 128 bytes"},
+		{r, "", strings.Repeat("a", maxTokenIDBytes+1), "revoke the token's subject"},
+	} {
+		var p *wire.Problem
+		require.ErrorAs(t, c.r.Add(c.subject, c.id, start), &p)
+		require.Equal(t, wire.CodeInvalidRequest, p.Code)
+		require.Contains(t, p.Remedy, c.remedy)
+	}
+	require.NoError(t, r.Add(strings.Repeat("ä", maxSubjectBytes/2), "", start))
+	require.NoError(t, r.Add("", strings.Repeat("\x01", maxTokenIDBytes), start), "the longest line")
+	require.Len(t, reopen(t, r, start).List(1000, start).Revocations, 2)
+	r.Close()
+	require.ErrorIs(t, r.Add("ann", "", start), &wire.Problem{Code: wire.CodeInternal}, "another daemon may have the file")
+
+	var none *Revocations
+	require.False(t, none.Revoked(issued("ann", "", start)))
+	require.Zero(t, none.List(10, start).Most)
+	none.Gauges(&metrics.Gauges{}, start)
+	none.Close()
+}
+
+func TestRevokedAllocatesNothing(t *testing.T) {
+	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
+	require.NoError(t, r.Add("ann", "", start))
+	g := issued("bob", "t-1", start)
+	require.Zero(t, testing.AllocsPerRun(100, func() { r.Revoked(g) }))
+}
+
+func TestRevocationsAreUsedConcurrently(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	r := openRevocations(t, path, start)
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for j := range 10 {
+				id := fmt.Sprint(i, ".", j)
+				require.NoError(t, r.Add("", id, start))
+				require.True(t, r.Revoked(issued("ann", id, start)))
+				r.List(10, start)
+				r.Gauges(&metrics.Gauges{}, start)
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, 80, reopen(t, r, start).List(1, start).Held)
+}

@@ -1,0 +1,179 @@
+package daemon
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// keysOf makes a file of API keys with all rights on everything, and returns the keys.
+func keysOf(t *testing.T, file string, names ...string) map[string]string {
+	t.Helper()
+	secrets := make(map[string]string)
+	for _, name := range names {
+		secret, k, err := auth.NewAPIKey(name, []byte(`[{"topics":[">"],"allow":["subscribe","publish"]}]`), time.Now(), time.Time{})
+		require.NoError(t, err)
+		secrets[name] = secret
+		require.NoError(t, auth.EditAPIKeys(file, func(keys []auth.APIKey) ([]auth.APIKey, error) { return append(keys, k), nil }))
+	}
+	return secrets
+}
+
+// An administrator revokes an API key. Whatever it keeps open ends, on every transport, and
+// nobody else notices.
+func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
+	for _, lane := range []string{"handoff", "channel", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "keys")
+			keys := keysOf(t, file, "ann", "bob")
+			d := start(t, func(c *config.Config) {
+				c.Auth.APIKeys, c.Lane, c.Log.Level, c.Listen.TCP = file, lane, "debug", "127.0.0.1:0"
+			})
+			ask := func(name, request, headers string) *bufio.Reader {
+				conn := d.say(fmt.Sprintf("%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n%s\r\n", request, keys[name], headers))
+				t.Cleanup(func() { _ = conn.Close() })
+				return bufio.NewReader(conn)
+			}
+			var published wire.Published
+			_, text := d.publishWith(keys["ann"])
+			require.NoError(t, json.Unmarshal([]byte(text), &published))
+			parked := map[string]*bufio.Reader{}
+			for _, name := range []string{"ann", "bob"} {
+				session := openWith(t, d, keys[name])
+				parked[name+" polls"] = ask(name, "GET /v1/sessions/"+session+"/poll?ack=0", "")
+				parked[name+" polls without a session"] = ask(name, "GET /v1/poll?topic="+published.Position.String(), "")
+				parked[name+" streams"] = ask(name, "GET /v1/poll?topic=a&mode=stream", "")
+				parked[name+" streams events"] = ask(name, "GET /v1/sse?topic=a", "")
+				parked[name+" has a WebSocket"] = ask(name, "GET /v1/ws?topic=a", upgradeLines+"\r\n")
+				tcp, err := net.Dial("tcp", d.TCPAddr())
+				require.NoError(t, err)
+				d.connect(tcp, fmt.Sprintf(`{"topics":["a"],"auth":%q}`, keys[name]))
+				parked[name+" has a TCP connection"] = bufio.NewReader(tcp)
+			}
+			d.wantMetric("pubsubd_subscriptions", 12)
+			removeKey(t, file, "ann")
+			for who, in := range parked {
+				if strings.HasPrefix(who, "ann") {
+					wantSays(t, in, who, `session_ended`, `unauthorized`)
+				}
+			}
+			d.wantMetric("pubsubd_subscriptions", 6)
+			status, _ := d.publishWith(keys["ann"])
+			require.Equal(t, 401, status)
+			status, text = d.publishWith(keys["bob"])
+			require.Equal(t, 200, status, text)
+			for who, in := range parked {
+				if strings.HasPrefix(who, "bob") {
+					wantSays(t, in, who, `{"n":1}`, "\xa1\x61n\x01")
+				}
+			}
+			d.wantNone([]string{keys["ann"], keys["bob"], keys["ann"][4:], keys["bob"][4:]})
+		})
+	}
+}
+
+func removeKey(t *testing.T, file, name string) {
+	t.Helper()
+	require.NoError(t, auth.EditAPIKeys(file, func(keys []auth.APIKey) ([]auth.APIKey, error) {
+		return slices.DeleteFunc(keys, func(k auth.APIKey) bool { return k.Name == name }), nil
+	}))
+}
+
+// wantSays reads an answer until it says one of some texts.
+func wantSays(t *testing.T, in *bufio.Reader, who string, texts ...string) {
+	t.Helper()
+	var said []byte
+	for !slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(string(said), text) }) {
+		b, err := in.ReadByte()
+		require.NoError(t, err, "%s: %s", who, said)
+		said = append(said, b)
+	}
+}
+
+// A broken file changes nothing, and the log says what is wrong and where.
+func TestABrokenFileOfAPIKeysIsLogged(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	keys := keysOf(t, file, "ann")
+	d := start(t, func(c *config.Config) { c.Auth.APIKeys = file })
+	require.NoError(t, os.WriteFile(file, []byte("broken\n"), 0o600))
+	require.Eventually(t, func() bool { return d.logged.FilterMessageSnippet("cannot read auth.api_keys").Len() > 0 }, surely, time.Millisecond)
+	require.Contains(t, fmt.Sprint(d.logged.FilterMessageSnippet("cannot read auth.api_keys").All()[0].ContextMap()), file+", line 1")
+	status, text := d.publishWith(keys["ann"])
+	require.Equal(t, 200, status, text)
+	d.wantMetric(`pubsubd_in_use{limit="api_keys"}`, 1)
+}
+
+// Two daemons cannot have the same file of revocations. The second starts once the first ends.
+func TestOneDaemonHasTheFileOfRevocations(t *testing.T) {
+	folder := t.TempDir()
+	keysOf(t, filepath.Join(folder, "keys"), "ann")
+	change := func(c *config.Config) {
+		c.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+		c.Auth.APIKeys, c.Auth.Revocations = filepath.Join(folder, "keys"), filepath.Join(folder, "revocations")
+	}
+	d := start(t, change)
+	cfg := config.Default()
+	change(&cfg)
+	_, err := New(cfg, zap.NewNop(), "test")
+	require.ErrorContains(t, err, "is in use by another daemon")
+	require.NoError(t, d.wait())
+
+	cfg.StateFile = filepath.Join(folder, "gone", "state")
+	_, err = New(cfg, zap.NewNop(), "test")
+	require.ErrorContains(t, err, "state")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	cfg.StateFile, cfg.Listen.Public = "", taken.Addr().String()
+	second, err := New(cfg, zap.NewNop(), "test")
+	require.NoError(t, err, "what failed has released the file")
+	require.Error(t, second.Listen())
+	start(t, change)
+}
+
+// openWith opens a session of the topic a, and returns its id.
+func openWith(t *testing.T, d *running, key string) string {
+	t.Helper()
+	status, text := d.ask("/v1/sessions", key, `{"topics":["a"]}`)
+	require.Equal(t, 201, status, text)
+	var opened wire.SessionOpened
+	require.NoError(t, json.Unmarshal([]byte(text), &opened))
+	return opened.Session
+}
+
+// publishWith publishes a message to the topic a.
+func (d *running) publishWith(key string) (int, string) {
+	d.Helper()
+	return d.ask("/v1/topics/a/messages", key, `{"n":1}`)
+}
+
+// ask sends a POST request with a token or an API key.
+func (d *running) ask(path, key, body string) (int, string) {
+	d.Helper()
+	r, err := http.NewRequestWithContext(d.Context(), http.MethodPost, "http://"+d.PublicAddr()+path, strings.NewReader(body))
+	require.NoError(d, err)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+key)
+	resp, err := d.client.Do(r)
+	require.NoError(d, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(d, err)
+	return resp.StatusCode, string(text)
+}
