@@ -102,7 +102,6 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 		return nil, nil, c.app.Reject(c.caller, err)
 	}
 	reply = &wire.Reply{}
-	c.refresh(s)
 	switch {
 	case command.Publish != nil:
 		var published wire.Published
@@ -167,13 +166,6 @@ func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Pu
 		c.app.cfg.Metrics.CommandPublishes.Inc()
 	}
 	return published, err
-}
-
-// refresh gives the connection the grant by which its session was renewed elsewhere.
-func (c *commands) refresh(s *session.Session) {
-	if g := s.Grant(); !c.caller.byTicket && g.Subject == c.caller.grant.Subject && g.Renews(c.caller.grant) {
-		c.caller.grant = g
-	}
 }
 
 // checkCommand returns an error unless a command has one kind.

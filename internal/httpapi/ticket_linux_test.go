@@ -16,8 +16,8 @@ import (
 )
 
 // names is an authority whose tokens are names. Everyone with a name may do everything;
-// without one the kit may publish to lane.taken. The token bad is not valid. Tokens such as ann/300
-// expire so many milliseconds after they were first used.
+// without one the kit may publish to lane.taken. The token bad is not valid. ann/300 expires
+// after 300 ms, ann/weak is older and has no rights, and ann/new is newer.
 type names struct {
 	grants map[string]*auth.Grant
 	nobody *auth.Grant
@@ -33,6 +33,8 @@ func newNames(t *testing.T) names {
 	for _, token := range []string{"ann", "bob"} {
 		n.grants[token] = &auth.Grant{Subject: token, Rights: rights, Issued: now, Expires: now.Add(time.Hour)}
 	}
+	n.grants["ann/weak"] = &auth.Grant{Subject: "ann", Issued: now.Add(-time.Minute), Expires: now.Add(time.Hour)}
+	n.grants["ann/new"] = &auth.Grant{Subject: "ann", Rights: rights, Issued: now.Add(time.Minute), Expires: now.Add(2 * time.Hour)}
 	n.grants["ann/300"] = &auth.Grant{Subject: "ann", Rights: rights, Issued: now.Add(-time.Second), Expires: now.Add(300 * time.Millisecond)}
 	return n
 }
@@ -89,13 +91,15 @@ func TestASessionIDIsATicketToReceive(t *testing.T) {
 }
 
 // A two-way connection that came with a session's id alone receives and acks. It publishes
-// and subscribes after it has sent a token of the session's principal.
+// and subscribes after it has sent a token of the session's principal, with the rights of that
+// token: the session's own rights are not lent.
 func TestATwoWayConnectionByTicketAuthenticates(t *testing.T) {
 	for _, by := range []string{"WebSocket", "WebSocket in CBOR", "TCP"} {
 		t.Run(by, func(t *testing.T) {
 			onBothWaysToCarry(t, func(t *testing.T, way lane.Way) {
 				k := serveLane(t, way, settings{authority: newNames(t)}, nil)
-				c := k.commander(by, k.open(`{"topics":["a"]}`, asAnn).Session)
+				id := k.open(`{"topics":["a"]}`, asAnn).Session
+				c := k.commander(by, id)
 				ref := uint64(0)
 				do := func(command wire.Command) wire.Reply {
 					ref++
@@ -111,6 +115,7 @@ func TestATwoWayConnectionByTicketAuthenticates(t *testing.T) {
 				}
 				ack, publish := uint64(0), wire.Command{Publish: item("b", "1")}
 				want(wire.CodeUnauthorized, publish)
+				want(wire.CodeUnauthorized, wire.Command{Publish: item("lane.b", "1")}) // not even what everyone may do
 				want(wire.CodeUnauthorized, wire.Command{Subscribe: []wire.Start{{Topic: "b"}}})
 				want(wire.CodeUnauthorized, wire.Command{Unsubscribe: []string{"a"}})
 				require.Nil(t, do(wire.Command{Ack: &ack}).Problem)
@@ -118,10 +123,16 @@ func TestATwoWayConnectionByTicketAuthenticates(t *testing.T) {
 				want(wire.CodeForbidden, wire.Command{Auth: "bob"})
 				want(wire.CodeUnauthorized, wire.Command{Auth: "bad"})
 				want(wire.CodeUnauthorized, publish)
+				require.Nil(t, do(wire.Command{Auth: "ann/weak"}).Problem)
+				want(wire.CodeForbidden, publish)
 				reply := do(wire.Command{Auth: "ann"})
 				require.Nil(t, reply.Problem)
 				require.InDelta(t, time.Hour.Milliseconds(), reply.ExpiresMS, 60_000)
 				require.Nil(t, do(publish).Problem)
+				status, text := k.get("PATCH", "/v1/sessions/"+id, "{}", jsonType, "Authorization: Bearer ann/new")
+				require.Equal(t, http.StatusOK, status, text)
+				require.Nil(t, do(wire.Command{Auth: "ann/weak"}).Problem)
+				require.Nil(t, do(publish).Problem, "an older token changes neither the connection nor the session")
 				require.Nil(t, do(wire.Command{Subscribe: []wire.Start{{Topic: "b"}}, Unsubscribe: []string{"a"}}).Problem)
 				want(wire.CodeForbidden, wire.Command{Auth: "bob"})
 				require.Nil(t, do(publish).Problem)
