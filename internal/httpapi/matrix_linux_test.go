@@ -59,8 +59,12 @@ func (i *issuer) authority() *auth.Authority {
 	require.NoError(i, os.WriteFile(path, i.public, 0o600))
 	a, err := auth.New(auth.Config{
 		Keys: []string{path}, Issuer: "us", Audience: "pubsubd", TokenMaxAge: time.Hour,
+		Revocations: filepath.Join(i.TempDir(), "revoked"),
 	}, metrics.New("test"), zap.NewNop())
 	require.NoError(i, err)
+	i.Cleanup(a.Close)
+	require.NoError(i, a.Revocations().Add("", "stolen", time.Now()))
+	require.NoError(i, a.Revocations().Add("mallory", "", time.Now()))
 	return a
 }
 
@@ -118,6 +122,8 @@ func (i *issuer) attempts(otherRight auth.Right) map[string]attempt {
 		"without expiry":       {i.good(claims{"exp": nil}), wire.CodeUnauthorized, invalid},
 		"wrong issuer":         {i.good(claims{"iss": "them"}), wire.CodeUnauthorized, invalid},
 		"wrong audience":       {i.good(claims{"aud": []string{"else"}}), wire.CodeUnauthorized, invalid},
+		"revoked":              {i.good(claims{"jti": "stolen"}), wire.CodeUnauthorized, invalid},
+		"revoked subject":      {i.good(claims{"sub": "mallory"}), wire.CodeUnauthorized, invalid},
 		"other topic":          {i.good(claims{"pubsub": []any{map[string]any{"topics": []string{"z.>"}, "allow": auth.AllRights()}}}), wire.CodeForbidden, withoutRight},
 		"other right":          {i.good(some(otherRight, "a")), wire.CodeForbidden, withoutRight},
 		"no rights":            {i.good(claims{"pubsub": nil}), wire.CodeForbidden, withoutRight},
