@@ -60,12 +60,12 @@ func (o *subscribeOptions) helloPatience() time.Duration {
 
 // isBlocked reports whether err, of an opening, is a reason to try another transport:
 // this one is refused, or something between does not let it through. A daemon that
-// cannot be reached, or says "later", says so of all. Of a transport that has worked
+// cannot be reached, says "later" or refuses the token says so of all. Of a transport that has worked
 // before, what may pass is awaited for a while.
 func (l *loop) isBlocked(err error) bool {
 	problem := (*wire.Problem)(nil)
 	switch {
-	case isUnsent(err):
+	case isUnsent(err), isUnauthorized(err):
 		return false
 	case !isTransient(err):
 		return true

@@ -138,8 +138,7 @@ func (l *loop) replace(life, ctx context.Context, e edit) error {
 	}
 	old := l.stay
 	l.answer.stop()
-	l.stay = stay
-	l.learn(o.limits)
+	l.begin(stay, o)
 	l.s.adopt(e, o.positions)
 	old.leave(life)
 	answer, err := l.stay.poll(life, e.next.starts(), l.limits)

@@ -27,6 +27,7 @@ type Client struct {
 	own             *http.Transport // the one that Close cleans; nil if the caller brought a client
 	tls             *tls.Config     // immutable; nil: Go's defaults, or the caller's client has another
 	tcp             tcpPort
+	tokens          *tokens // nil: none
 	maxBackoff      time.Duration
 	publishAttempts int
 
@@ -187,7 +188,7 @@ func (c *Client) request(ctx context.Context, method, path string, query url.Val
 // send does one request. Every answer with a status other than want is an error:
 // what the daemon says is wrong, or the bare status. The caller closes the body.
 func (c *Client) send(req *http.Request, want int) (*http.Response, error) {
-	resp, err := c.http.Do(req)
+	resp, err := c.do(req)
 	if err != nil {
 		return nil, whyFailed(req.Context(), err)
 	}

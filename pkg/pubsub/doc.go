@@ -14,6 +14,14 @@
 //	published, err := c.PublishJSON(ctx, "prices.acme", 17)
 //	item, err := s.Next(ctx) // item.Message, or item.Gap: what was lost, and why
 //
+// WithToken, or WithTokenSource for tokens that expire, identifies the client. A subscription
+// renews its token without a reconnect:
+//
+//	c, err := pubsub.New("https://push.example.com", pubsub.WithTokenSource(fetchToken))
+//
+// If the topic's rule has identity, Message.By is the verified subject of the publisher, and
+// Message.Claims has public claims of the publisher's token.
+//
 // The words are those of the protocol (pkg/wire/PROTOCOL.md), and messages, gaps,
 // positions and problems are the types of package wire.
 //

@@ -34,6 +34,10 @@ type loop struct {
 
 	malformed int // answers in a row that made no sense
 
+	renewal <-chan time.Time // when to renew the token, or nil
+	expires time.Time        // of the token, if renewal is not nil
+	refused bool             // the daemon refused a token, and has sent nothing since
+
 	changing *change          // to be tried again, or nil
 	again    <-chan time.Time // when to try it, if no new stay makes it before
 	retries  backoff          // of changing
@@ -56,6 +60,10 @@ type stay interface {
 	// to take; if that fails, so does patch.
 	patch(ctx context.Context, e edit, take func(wire.Content) error) ([]wire.Position, error)
 
+	// authenticate gives the stay a new token, and returns how long that lasts; 0: not
+	// told. What it must read meanwhile it gives to take.
+	authenticate(ctx context.Context, token string, take func(wire.Content) error) (time.Duration, error)
+
 	// lost reports whether err ends the stay for us, so that a new one is needed.
 	lost(err error) bool
 
@@ -71,6 +79,7 @@ type stay interface {
 type opened struct {
 	positions []wire.Position
 	limits    *wire.Limits // nil: not said
+	expires   int64        // milliseconds until the token expires; 0: it does not
 }
 
 func newLoop(c *Client, s *Subscription, options subscribeOptions) *loop {
@@ -125,7 +134,7 @@ func (l *loop) turn(life context.Context) (err error) {
 // relay takes frames and hands items over until the answer has ended. While an item
 // waits to be taken no frame is: the answer, and so the daemon, waits too. While a
 // change waits to be tried again no other is taken.
-func (l *loop) relay(life context.Context) error { //nolint:gocognit // one select over all that the loop owns: cut in two, it would read worse
+func (l *loop) relay(life context.Context) error { //nolint:cyclop,gocognit // one select over all that the loop owns: cut in two, it would read worse
 	for {
 		in, out, item := l.answer.contents, chan<- received(nil), received{}
 		if len(l.waiting) > 0 {
@@ -155,6 +164,10 @@ func (l *loop) relay(life context.Context) error { //nolint:gocognit // one sele
 			if err := l.change(life, l.changing); err != nil {
 				return err
 			}
+		case <-l.renewal:
+			if err := l.renewToken(life); err != nil {
+				return err
+			}
 		case <-abandoned:
 			l.answerChange(nil, context.Cause(l.changing.ctx))
 		case <-life.Done():
@@ -168,6 +181,7 @@ func (l *loop) relay(life context.Context) error { //nolint:gocognit // one sele
 func (l *loop) accept(content wire.Content) {
 	if content.Hello != nil {
 		l.learn(content.Hello.Limits)
+		l.refused = false
 	}
 	if !content.Counts() {
 		return
@@ -196,6 +210,7 @@ func (l *loop) accept(content wire.Content) {
 func (l *loop) progress() {
 	l.backoff.reset()
 	l.malformed = 0
+	l.refused = false
 }
 
 func (l *loop) learn(limits *wire.Limits) {
@@ -234,6 +249,11 @@ const maxMalformed = 5
 // resume waits and makes ready for the next poll, in a new stay if the present one
 // is lost. It returns err if neither would help.
 func (l *loop) resume(life context.Context, err error) error {
+	if isUnauthorized(err) && !l.stay.cut(err) {
+		if err = l.reauthenticate(life, err); err == nil {
+			return nil
+		}
+	}
 	lost := l.stay.cut(err)
 	if !lost && !isTransient(err) {
 		return err
@@ -318,8 +338,7 @@ func (l *loop) open(life, ctx context.Context) error {
 		e := l.waitingEdit()
 		stay, o, err := l.openOnce(life, ctx, e.next.starts())
 		if err == nil {
-			l.stay = stay
-			l.learn(o.limits)
+			l.begin(stay, o)
 			l.s.adopt(e, o.positions)
 			if ch := l.changing; ch != nil {
 				l.answerChange(l.s.positionsOf(ch.add), nil)
@@ -339,14 +358,20 @@ func (l *loop) open(life, ctx context.Context) error {
 	}
 }
 
+// begin takes a new stay over.
+func (l *loop) begin(stay stay, o opened) {
+	l.stay = stay
+	l.learn(o.limits)
+	l.expiresIn(time.Duration(o.expires) * time.Millisecond)
+}
+
 // openBy makes one attempt by a transport, bounded by ctx. What it opened lives as
 // long as life. With proof something must have come over it before.
 func (l *loop) openBy(life, ctx context.Context, t Transport, starts []wire.Start, proof bool) (stay, opened, error) {
 	o := l.options.by(t)
 	switch {
 	case t == TCP:
-		dial := func() (link, bool, error) { return l.client.dialTCP(ctx, o, starts) }
-		return openSocket(life, ctx, dial, starts, l.limits)
+		return l.openTCP(life, ctx, o, starts)
 	case t == WebSocket:
 		dial := func() (link, bool, error) { return l.client.dialWebSocket(ctx, o, starts) }
 		return openSocket(life, ctx, dial, starts, l.limits)

@@ -94,8 +94,11 @@ func isRefused(err error) bool {
 	return errors.As(err, &p) && (p.Status < 500 || p.Status == http.StatusServiceUnavailable)
 }
 
-// isUnsent reports whether there was no connection to send anything on.
+// isUnsent reports whether there was no connection to send anything on, or no token.
 func isUnsent(err error) bool {
+	if withoutToken := (*tokenError)(nil); errors.As(err, &withoutToken) {
+		return true
+	}
 	e := (*net.OpError)(nil)
 	return errors.As(err, &e) && e.Op == "dial"
 }

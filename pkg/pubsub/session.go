@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -61,7 +62,7 @@ func openSession(life, ctx context.Context, c *Client, o subscribeOptions, start
 			return nil, opened{}, err
 		}
 	}
-	return s, opened{answer.Positions, &answer.Limits}, nil
+	return s, opened{answer.Positions, &answer.Limits, answer.ExpiresMS}, nil
 }
 
 func openRequest(o subscribeOptions, starts []wire.Start) wire.OpenRequest {
@@ -129,6 +130,13 @@ func (s *session) patch(ctx context.Context, e edit, _ func(wire.Content) error)
 	}
 	s.had.remember(e.add)
 	return answer.Positions, nil
+}
+
+// authenticate changes nothing but the token: every PATCH renews the session.
+func (s *session) authenticate(ctx context.Context, _ string, _ func(wire.Content) error) (time.Duration, error) {
+	var answer wire.SessionChanged
+	err := s.client.call(ctx, http.MethodPatch, s.path, wire.ChangeRequest{}, http.StatusOK, &answer)
+	return time.Duration(answer.ExpiresMS) * time.Millisecond, err
 }
 
 // mayBeDone reports whether a request that failed with err may have been carried

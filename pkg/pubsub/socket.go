@@ -67,11 +67,15 @@ func (s *socket) begin(ctx context.Context, starts []wire.Start, asked bool) (op
 	if err != nil {
 		return opened{}, err
 	}
-	o := opened{hello.Positions, hello.Limits}
+	o := opened{hello.Positions, hello.Limits, hello.ExpiresMS}
 	if !asked {
-		o.positions, err = s.command(ctx, wire.Command{Subscribe: starts}, func(wire.Content) error { return nil })
+		reply, err := s.command(ctx, wire.Command{Subscribe: starts}, func(wire.Content) error { return nil })
+		if err != nil {
+			return opened{}, err
+		}
+		o.positions = reply.Positions
 	}
-	return o, err
+	return o, nil
 }
 
 // listen reads what comes over the link until it ends, or life does, and closes it.
@@ -112,23 +116,36 @@ func (s *socket) counted() {}
 func (s *socket) canPatch(e edit) bool { return s.had.permit(e) }
 
 func (s *socket) patch(ctx context.Context, e edit, take func(wire.Content) error) ([]wire.Position, error) {
-	positions, err := s.command(ctx, wire.Command{Subscribe: e.add, Unsubscribe: e.remove}, take)
+	reply, err := s.command(ctx, wire.Command{Subscribe: e.add, Unsubscribe: e.remove}, take)
 	if err == nil {
-		err = checkPositions(e.add, positions)
+		err = checkPositions(e.add, reply.Positions)
 	}
-	switch problem := (*wire.Problem)(nil); {
-	case err == nil:
-		s.had.remember(e.add)
-		return positions, nil
-	case errors.As(err, &problem):
-		return nil, err
-	default:
-		return nil, &uncertainError{err}
+	if err != nil {
+		return nil, unlessRefused(err)
 	}
+	s.had.remember(e.add)
+	return reply.Positions, nil
 }
 
-// command sends c and waits for its reply. Frames that come before it go to take.
-func (s *socket) command(ctx context.Context, c wire.Command, take func(wire.Content) error) ([]wire.Position, error) {
+func (s *socket) authenticate(ctx context.Context, token string, take func(wire.Content) error) (time.Duration, error) {
+	reply, err := s.command(ctx, wire.Command{Auth: token}, take)
+	if err != nil {
+		return 0, unlessRefused(err)
+	}
+	return time.Duration(reply.ExpiresMS) * time.Millisecond, nil
+}
+
+// unlessRefused returns err, of a command, as uncertain unless the daemon refused it.
+func unlessRefused(err error) error {
+	if problem := (*wire.Problem)(nil); errors.As(err, &problem) {
+		return err
+	}
+	return &uncertainError{err}
+}
+
+// command sends c and waits for its reply, which is not a refusal. Frames that come before
+// it go to take.
+func (s *socket) command(ctx context.Context, c wire.Command, take func(wire.Content) error) (*wire.Reply, error) {
 	s.ref++
 	ref := s.ref
 	c.Ref = &ref
@@ -142,7 +159,7 @@ func (s *socket) command(ctx context.Context, c wire.Command, take func(wire.Con
 				return nil, fmt.Errorf("before the reply to a command: %w", s.answer.err)
 			}
 			if reply := content.Reply; reply != nil && reply.Ref != nil && *reply.Ref == ref {
-				return positionsIn(reply)
+				return unlessProblem(reply)
 			}
 			if err := take(content); err != nil {
 				return nil, err
@@ -153,15 +170,16 @@ func (s *socket) command(ctx context.Context, c wire.Command, take func(wire.Con
 	}
 }
 
-func positionsIn(r *wire.Reply) ([]wire.Position, error) {
+func unlessProblem(r *wire.Reply) (*wire.Reply, error) {
 	if r.Problem != nil {
 		return nil, r.Problem
 	}
-	return r.Positions, nil
+	return r, nil
 }
 
-// A connection that is no more is not gone on with.
+// A connection that is no more is not gone on with. After its token has expired, the next
+// one has a new token.
 func (s *socket) lost(err error) bool { return isUncertain(err) || hasCode(err, lostCodes...) }
-func (s *socket) cut(err error) bool  { return s.lost(err) || isTransient(err) }
+func (s *socket) cut(err error) bool  { return s.lost(err) || isTransient(err) || isUnauthorized(err) }
 
 func (s *socket) leave(context.Context) { s.answer.stop() }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -51,7 +52,7 @@ func openStateless(life, ctx context.Context, c *Client, o subscribeOptions, sta
 	}
 	a.useful = true
 	s.first = a
-	return s, opened{hello.Positions, hello.Limits}, nil
+	return s, opened{positions: hello.Positions, limits: hello.Limits}, nil
 }
 
 // positionsOf returns the positions of starts, and whether all have one.
@@ -142,6 +143,11 @@ func (s *stateless) canPatch(edit) bool { return false }
 
 func (s *stateless) patch(context.Context, edit, func(wire.Content) error) ([]wire.Position, error) {
 	panic("BUG: there is nothing to patch without a session")
+}
+
+// authenticate does nothing: each poll has the token of its time.
+func (s *stateless) authenticate(context.Context, string, func(wire.Content) error) (time.Duration, error) {
+	return 0, nil
 }
 
 // lost and cut are seldom so: the next poll names our positions, like any. But the

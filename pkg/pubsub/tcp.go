@@ -38,8 +38,25 @@ func WithTCPAddr(addr string, config *tls.Config) Option {
 	}
 }
 
-// dialTCP connects and asks for starts.
-func (c *Client) dialTCP(ctx context.Context, o subscribeOptions, starts []wire.Start) (link, bool, error) {
+// openTCP opens a stay over TCP. If the token is refused, it tries once more, with a new one.
+func (l *loop) openTCP(life, ctx context.Context, o subscribeOptions, starts []wire.Start) (stay, opened, error) {
+	token, err := l.client.tokens.get(ctx, "")
+	for again := false; err == nil; again = true {
+		dial := func() (link, bool, error) { return l.client.dialTCP(ctx, o, starts, token) }
+		stay, o, err := openSocket(life, ctx, dial, starts, l.limits)
+		if !isUnauthorized(err) || again {
+			return stay, o, err
+		}
+		refused, why := token, err
+		if token, err = l.client.tokens.get(ctx, refused); err == nil && token == refused {
+			return nil, opened{}, why
+		}
+	}
+	return nil, opened{}, err
+}
+
+// dialTCP connects, sends the token, and asks for starts.
+func (c *Client) dialTCP(ctx context.Context, o subscribeOptions, starts []wire.Start, token string) (link, bool, error) {
 	if c.tcp.addr == "" {
 		return nil, false, &hopelessError{errNoTCPAddr}
 	}
@@ -48,7 +65,8 @@ func (c *Client) dialTCP(ctx context.Context, o subscribeOptions, starts []wire.
 		return nil, false, whyFailed(ctx, err)
 	}
 	l := &tcpLink{conn}
-	if err := l.write(ctx, openRequest(o, starts)); err != nil {
+	open := openRequest(o, starts)
+	if err := l.write(ctx, wire.ConnectRequest{Topics: starts, Client: open.Client, Echo: open.Echo, Auth: token}); err != nil {
 		conn.Close()
 		return nil, false, err
 	}

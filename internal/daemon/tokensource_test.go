@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+var tokenSecret = []byte("0123456789abcdef0123456789ABCDEF")
+
+// tokenFor returns a token of ann for all topics, which expires at a time.
+func tokenFor(expires time.Time) string {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: tokenSecret}, nil)
+	if err != nil {
+		panic(err)
+	}
+	issued := min(time.Now().UnixMilli(), expires.Add(-time.Second).UnixMilli())
+	claims := map[string]any{
+		"sub": "ann", "name": "<ann>", "iat": float64(issued) / 1000, "exp": float64(expires.UnixMilli()) / 1000,
+		"pubsub": []any{map[string]any{"topics": []string{">"}, "allow": []string{"subscribe", "publish", "history"}}},
+	}
+	token, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		panic(err)
+	}
+	return token
+}
+
+// startWithTokens starts a daemon that takes tokens, and tells who published to id.>.
+func startWithTokens(t *testing.T) *running {
+	key := filepath.Join(t.TempDir(), "key.json")
+	text := fmt.Sprintf(`{"kty":"oct","alg":"HS256","k":%q}`, base64.RawURLEncoding.EncodeToString(tokenSecret))
+	require.NoError(t, os.WriteFile(key, []byte(text), 0o600))
+	return start(t, func(c *config.Config) {
+		c.Auth.Keys, c.Auth.PublicClaims = []string{key}, []string{"name"}
+		c.Broker.Rules = []broker.Rule{{Name: "id", Pattern: "id.>", Identity: true}}
+		c.Listen.TCP = "127.0.0.1:0"
+	})
+}
+
+// A renewer is a subscription over one of the ways, with tokens of a source.
+type renewer struct {
+	way, topic     string
+	expires        time.Time // of its first token
+	asked, retries atomic.Int64
+	client         *pubsub.Client
+	*pubsub.Subscription
+}
+
+// renewers subscribes over every way, except some. The first token of each expires after a
+// time. later returns those that the source gives afterwards.
+func (d *running) renewers(t *testing.T, lasts time.Duration, later func(f *renewer) (string, error), except ...string) (all []*renewer) {
+	for way, options := range ways {
+		if slices.Contains(except, way) {
+			continue
+		}
+		f := &renewer{way: way, topic: fmt.Sprintf("id.%d", len(all)), expires: time.Now().Add(lasts)}
+		source := func(context.Context) (string, error) {
+			if f.asked.Add(1) > 1 {
+				return later(f)
+			}
+			return tokenFor(f.expires), nil
+		}
+		notify := func(err error, _ time.Duration) {
+			t.Logf("%s: %v", way, err)
+			f.retries.Add(1)
+		}
+		var err error
+		f.client, err = pubsub.New("http://"+d.PublicAddr(), pubsub.WithTCPAddr(d.TCPAddr(), nil), pubsub.WithTokenSource(source), pubsub.WithMaxBackoff(50*time.Millisecond))
+		require.NoError(t, err)
+		t.Cleanup(f.client.Close)
+		f.Subscription, err = f.client.Subscribe(t.Context(), []wire.Start{pubsub.Now(f.topic)}, append(slices.Clone(options), pubsub.WithRetryNotify(notify))...)
+		require.NoError(t, err, way)
+		t.Cleanup(f.Close)
+		all = append(all, f)
+	}
+	return all
+}
+
+// wantPublished publishes a message and wants it to arrive, with the identity of its
+// publisher.
+func (f *renewer) wantPublished(t *testing.T, data string) {
+	t.Helper()
+	_, err := f.client.PublishJSON(t.Context(), f.topic, data)
+	require.NoError(t, err, f.way)
+	ctx, cancel := context.WithTimeout(t.Context(), surely)
+	defer cancel()
+	item, err := f.Next(ctx)
+	require.NoError(t, err, f.way)
+	require.Nil(t, item.Gap, f.way)
+	require.Equal(t, fmt.Sprintf("%q", data), string(item.Message.Data), f.way)
+	require.Equal(t, "ann", item.Message.By, f.way)
+	require.JSONEq(t, `{"name":"<ann>"}`, string(item.Message.Claims), f.way)
+}
+
+// waitUntil waits until a time after the first tokens of all have expired.
+func waitUntil(t *testing.T, all []*renewer, after time.Duration) {
+	for _, f := range all {
+		require.Eventually(t, func() bool { return time.Now().After(f.expires.Add(after)) }, surely, time.Millisecond)
+	}
+}
+
+// Before a token expires, the Go client renews it on its connection. Polls without a session
+// have nothing to renew.
+func TestTheGoClientRenewsItsTokenWithoutAReconnect(t *testing.T) {
+	d := startWithTokens(t)
+	all := d.renewers(t, 4*time.Second, func(f *renewer) (string, error) { return tokenFor(f.expires.Add(time.Hour)), nil },
+		"stateless stream", "server-sent events")
+	for _, f := range all {
+		f.wantPublished(t, "before")
+	}
+	waitUntil(t, all, 0)
+	for _, f := range all {
+		f.wantPublished(t, "after")
+		require.EqualValues(t, 2, f.asked.Load(), "%s asks for one more token, before the first has expired", f.way)
+		require.Zero(t, f.retries.Load(), f.way)
+	}
+}
+
+// If no new token can be had in time, the client goes on once there is one.
+func TestTheGoClientGoesOnAfterItsTokenExpired(t *testing.T) {
+	d := startWithTokens(t)
+	const away = 200 * time.Millisecond // so long the source fails after the token has expired
+	all := d.renewers(t, 4*time.Second, func(f *renewer) (string, error) {
+		if time.Now().Before(f.expires.Add(away)) {
+			return "", errors.New("the source is away")
+		}
+		return tokenFor(f.expires.Add(time.Hour)), nil
+	})
+	for _, f := range all {
+		f.wantPublished(t, "before")
+	}
+	waitUntil(t, all, away)
+	for _, f := range all {
+		f.wantPublished(t, "after")
+		require.Greater(t, f.asked.Load(), int64(1), f.way)
+	}
+}
+
+// A token that cannot be renewed ends the subscription with what the daemon said. The client
+// does not ask again and again.
+func TestTheGoClientEndsWhenItsTokenIsRefusedAgain(t *testing.T) {
+	d := startWithTokens(t)
+	all := d.renewers(t, 2*time.Second, func(f *renewer) (string, error) { return tokenFor(f.expires), nil })
+	for _, f := range all {
+		ctx, cancel := context.WithTimeout(t.Context(), surely)
+		_, err := f.Next(ctx)
+		cancel()
+		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeTokenExpired}, f.way)
+		require.LessOrEqual(t, f.asked.Load(), int64(6), f.way)
+	}
+}

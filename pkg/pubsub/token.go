@@ -1,0 +1,179 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// WithToken makes the Client send a bearer token with every request. When the token expires
+// or is revoked, subscriptions end. Default: none.
+func WithToken(token string) Option {
+	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
+}
+
+// WithTokenSource makes the Client ask source for a bearer token: before the first request,
+// when most of the token's time is over, and once when the daemon refuses it. A subscription
+// takes the new token over without a reconnect. It ends if the daemon refuses that, too. A
+// token of another subject needs another Client.
+//
+// source is called by one goroutine at a time. Requests and deliveries wait for it, at most
+// as long as ctx lasts. Its error fails the request; a subscription tries again.
+func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
+	return func(c *Client) error {
+		if source == nil {
+			return errors.New("the token source is nil: leave the option out")
+		}
+		c.tokens = &tokens{source: source, turn: make(chan struct{}, 1)}
+		return nil
+	}
+}
+
+// tokens has the token in use. Its methods may be called concurrently; those of nil know no
+// token.
+type tokens struct {
+	source func(context.Context) (string, error) // immutable
+	turn   chan struct{}                         // has a value while somebody uses token or source; never closed
+	token  string                                // guarded by turn; empty: not asked for
+}
+
+// tokenError is an error of the source. Nothing was sent.
+type tokenError struct{ error }
+
+func (e *tokenError) Unwrap() error { return e.error }
+
+// get returns the token in use, or a new one if that is refused.
+func (t *tokens) get(ctx context.Context, refused string) (string, error) {
+	if t == nil {
+		return "", nil
+	}
+	select {
+	case t.turn <- struct{}{}:
+		defer func() { <-t.turn }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	if t.token != refused {
+		return t.token, nil
+	}
+	token, err := t.source(ctx)
+	if err != nil {
+		return refused, &tokenError{fmt.Errorf("get a token: %w", err)}
+	}
+	t.token = token
+	return token, nil
+}
+
+// renewed returns a new token in place of the one in use.
+func (t *tokens) renewed(ctx context.Context) (string, error) {
+	old, err := t.get(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	return t.get(ctx, old)
+}
+
+// do sends a request with the token. If the token is refused, it sends the request once
+// more, with a new one.
+func (c *Client) do(req *http.Request) (*http.Response, error) {
+	token, err := c.tokens.get(req.Context(), "")
+	for again := false; err == nil; again = true {
+		var resp *http.Response
+		resp, err = c.http.Do(authorized(req, token))
+		if err != nil || resp.StatusCode != http.StatusUnauthorized || again {
+			return resp, err
+		}
+		refused := token
+		if token, err = c.tokens.get(req.Context(), refused); err == nil && token == refused {
+			return resp, nil
+		}
+		_, _ = io.CopyN(io.Discard, resp.Body, maxProblemBytes) // so that the connection can be used again
+		resp.Body.Close()
+	}
+	return nil, err
+}
+
+// authorized returns the request with a token and a body that was not read.
+func authorized(req *http.Request, token string) *http.Request {
+	if token == "" {
+		return req
+	}
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+token)
+	if req.GetBody != nil {
+		req.Body, _ = req.GetBody() // never fails: it reads a slice
+	}
+	return req
+}
+
+// isUnauthorized reports whether the daemon wants another token.
+func isUnauthorized(err error) bool {
+	return hasCode(err, wire.CodeUnauthorized, wire.CodeTokenExpired)
+}
+
+// lastRenewal is how long before a token expires no renewal begins any more. The daemon soon
+// says token_expired.
+const lastRenewal = time.Second
+
+// expiresIn notes when the stay's token expires, and plans its renewal for when about 80 % of
+// the time is over.
+func (l *loop) expiresIn(left time.Duration) {
+	l.renewal = nil
+	if left > lastRenewal {
+		l.expires = time.Now().Add(left)
+		l.renewal = time.After(left/4*3 + rand.N(left/10))
+	}
+}
+
+// renewToken gives the stay a new token. If that fails, it is tried again in the rest of
+// the old token's time. An error means that the stay is lost.
+func (l *loop) renewToken(life context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(life, requestTimeout, errSilent)
+	defer cancel()
+	token, err := l.client.tokens.renewed(ctx)
+	if err == nil {
+		var left time.Duration
+		if left, err = l.stay.authenticate(ctx, token, l.keep()); err == nil {
+			l.expiresIn(left)
+			return nil
+		}
+	}
+	if isUncertain(err) {
+		return err
+	}
+	l.notify(err, 0)
+	l.expiresIn(time.Until(l.expires))
+	return nil
+}
+
+// reauthenticate gives the stay a new token after the daemon refused the old one with err,
+// unless it has refused two in a row. It waits for a daemon that cannot be reached.
+func (l *loop) reauthenticate(life context.Context, err error) error {
+	if l.refused {
+		return err
+	}
+	l.refused = true
+	for {
+		token, err := l.client.tokens.get(life, "")
+		var left time.Duration
+		if err == nil {
+			left, err = l.stay.authenticate(life, token, l.keep())
+		}
+		switch {
+		case err == nil:
+			l.expiresIn(left)
+			return nil
+		case !isTransient(err):
+			return err
+		}
+		if err := l.pause(life, err); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A gate answers publishes with the token "new", and notes what comes.
+type gate struct {
+	*httptest.Server
+	came []string // credentials and bodies
+}
+
+func newGate(t *testing.T) *gate {
+	g := &gate{}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		g.came = append(g.came, r.Header.Get("Authorization")+" "+string(body))
+		if r.Header.Get("Authorization") != "Bearer new" {
+			refuse(w, wire.NewProblem(wire.CodeTokenExpired, "", "it is old"))
+			return
+		}
+		_, _ = io.WriteString(w, `{"position":"a@k3:1","time":1}`)
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+// tokensInTurn is a source of these tokens; then it fails.
+func tokensInTurn(tokens ...string) Option {
+	return WithTokenSource(func(context.Context) (string, error) {
+		if len(tokens) == 0 {
+			return "", errors.New("no more tokens")
+		}
+		token := tokens[0]
+		tokens = tokens[1:]
+		return token, nil
+	})
+}
+
+func (g *gate) publish(t *testing.T, option Option) error {
+	t.Helper()
+	c, err := New(g.URL, option)
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.PublishJSON(t.Context(), "a", 1)
+	return err
+}
+
+func TestARefusedTokenIsAskedForAgainOnce(t *testing.T) {
+	g := newGate(t)
+	require.NoError(t, g.publish(t, tokensInTurn("old", "new")))
+	require.Equal(t, []string{"Bearer old 1", "Bearer new 1"}, g.came, "the body is sent again")
+
+	g = newGate(t)
+	require.ErrorIs(t, g.publish(t, tokensInTurn("old", "older", "new")), &wire.Problem{Code: wire.CodeTokenExpired})
+	require.Equal(t, []string{"Bearer old 1", "Bearer older 1"}, g.came)
+
+	g = newGate(t)
+	require.ErrorIs(t, g.publish(t, WithToken("old")), &wire.Problem{Code: wire.CodeTokenExpired})
+	require.Equal(t, []string{"Bearer old 1"}, g.came, "a token that stays the same is not sent again")
+}
+
+// Without a token nothing is sent, so nothing may have been published.
+func TestAnErrorOfTheSourceMeansThatNothingWasPublished(t *testing.T) {
+	g := newGate(t)
+	err := g.publish(t, tokensInTurn())
+	require.ErrorContains(t, err, `publish "a": get a token: no more tokens`)
+	require.False(t, isUnknown(err))
+	require.Empty(t, g.came)
+}
+
+func TestATokenSourceIsNeeded(t *testing.T) {
+	_, err := New("http://127.0.0.1:1", WithTokenSource(nil))
+	require.ErrorContains(t, err, "leave the option out")
+}
+
+// A request does not wait for the source longer than its context lasts.
+func TestARequestWaitsForTheSourceAsLongAsItsContext(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	source := tokens{turn: make(chan struct{}, 1), source: func(context.Context) (string, error) {
+		close(asked)
+		<-answer
+		return "t", nil
+	}}
+	first := make(chan string)
+	go func() {
+		token, _ := source.get(context.Background(), "")
+		first <- token
+	}()
+	<-asked
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := source.get(ctx, "")
+	require.ErrorIs(t, err, context.Canceled)
+	close(answer)
+	require.Equal(t, "t", <-first)
+}
