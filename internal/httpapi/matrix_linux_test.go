@@ -64,7 +64,7 @@ func (i *issuer) authority() *auth.Authority {
 	require.NoError(i, err)
 	i.Cleanup(a.Close)
 	require.NoError(i, a.Revocations().Add("", "stolen", time.Now()))
-	require.NoError(i, a.Revocations().Add("mallory", "", time.Now()))
+	require.NoError(i, a.Revocations().Add("mallory", "", time.Now())) // with tokens of now, not of later
 	return a
 }
 
@@ -123,7 +123,7 @@ func (i *issuer) attempts(otherRight auth.Right) map[string]attempt {
 		"wrong issuer":         {i.good(claims{"iss": "them"}), wire.CodeUnauthorized, invalid},
 		"wrong audience":       {i.good(claims{"aud": []string{"else"}}), wire.CodeUnauthorized, invalid},
 		"revoked":              {i.good(claims{"jti": "stolen"}), wire.CodeUnauthorized, invalid},
-		"revoked subject":      {i.good(claims{"sub": "mallory"}), wire.CodeUnauthorized, invalid},
+		"revoked subject":      {i.good(claims{"sub": "mallory", "iat": now - 60}), wire.CodeUnauthorized, invalid},
 		"other topic":          {i.good(claims{"pubsub": []any{map[string]any{"topics": []string{"z.>"}, "allow": auth.AllRights()}}}), wire.CodeForbidden, withoutRight},
 		"other right":          {i.good(some(otherRight, "a")), wire.CodeForbidden, withoutRight},
 		"no rights":            {i.good(claims{"pubsub": nil}), wire.CodeForbidden, withoutRight},
