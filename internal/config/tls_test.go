@@ -59,6 +59,11 @@ func TestAClientCAIsAFileOfCertificatesAndNeedsTLS(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, some)
 
+	c.Auth.Certificates = `[{"topics":["$sub.>"],"allow":["publish"]}]`
+	require.NoError(t, c.Validate())
+	c.TLS.ClientCA = ""
+	require.ErrorContains(t, c.Validate(), "auth.certificates is set, but clients cannot show certificates: name their authorities in tls.client_ca")
+
 	c.TLS.ClientCA = pair.Key
 	require.ErrorContains(t, c.Validate(), "which has no certificate in PEM")
 	c.TLS.ClientCA = "/nowhere"

@@ -63,6 +63,8 @@ func contradictions(c *Config) mistakes {
 	}
 	checkTLS(&m, c.TLS, c.ServesTLS())
 	checkACME(&m, c)
+	m.check(c.Auth.Certificates == "" || c.TLS.ClientCA != "", "auth.certificates", "tls.client_ca",
+		"is set, but clients cannot show certificates: name their authorities in tls.client_ca")
 	checkAuth(&m, c.Auth)
 	checkRules(&m, c)
 	checkHook(&m, "hooks.publish", c.PublishHook)
@@ -136,6 +138,7 @@ func (c Config) WhoMay() string {
 	}
 	add("tokens of the keys in %s", c.Auth.Keys...)
 	add("tokens of the keys at %s", c.Auth.JWKS)
+	add("API keys in %s", c.Auth.APIKeys)
 	if c.Auth.Certificates != "" {
 		add("certificates of %s", c.TLS.ClientCA)
 	}

@@ -21,7 +21,6 @@ func TestWhatADaemonNeedsBeyondLoopback(t *testing.T) {
 	files, byACME := TLS{Cert: pair.Cert, Key: pair.Key}, acme.Config{Domains: []string{"app.example"}, Storage: "/s", Agree: true, Directory: acme.DefaultDirectory}
 	authorises := map[string]auth.Config{
 		"nobody": {}, "jwks": {JWKS: "https://login.example/jwks"}, "anonymous": {Anonymous: `[{"topics":["a"],"allow":["subscribe"]}]`},
-		"certificates": {Certificates: `[{"topics":["$sub.>"],"allow":["publish"]}]`},
 	}
 	for who, rights := range authorises {
 		for how, change := range map[string]func(*Config){
@@ -79,7 +78,8 @@ func TestOneSentenceSaysWhoMayDoWhat(t *testing.T) {
 		"open to everyone on this machine: no authorisation is configured, so only loopback is served":                     func(*Config) {},
 		"serving everyone who can connect: no authorisation is configured, and --insecure says so":                         func(c *Config) { c.Insecure = true },
 		"clients have the rights of their tokens of the keys in a.pem, b.json; without credentials clients may do nothing": func(c *Config) { c.Auth.Keys = []string{"a.pem", "b.json"} },
-		"clients have the rights of their tokens of the keys at https://login.example/jwks or certificates of ca.pem; without credentials clients may do nothing": func(c *Config) {
+		"clients have the rights of their tokens of the keys at https://login.example/jwks, API keys in keys.json or certificates of ca.pem; without credentials clients may do nothing": func(c *Config) {
+			c.Auth.APIKeys = "keys.json"
 			c.Auth.JWKS, c.Auth.Certificates, c.TLS.ClientCA = "https://login.example/jwks", "[]", "ca.pem"
 		},
 		"without credentials clients may subscribe to, read the history of public.>, news, and may publish to inbox; connections are in clear text": func(c *Config) {
