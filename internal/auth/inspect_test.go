@@ -73,6 +73,7 @@ func TestRightsAreExplained(t *testing.T) {
 		{Subscribe, "chat.1", true, `The entry "subscribe on chat.>, news" allows it, by the name "chat.>".`},
 		{Publish, "inbox.alice", true, `by the name "inbox.alice".`},
 		{Publish, "chat.1", false, `The entry "subscribe on chat.>, news" comes closest: "chat.>" includes it, but the right publish is missing.`},
+		{Publish, "chat.admin.x.y", false, `"chat.>" includes it, but the right publish is missing.`},
 		{Publish, "inbox.bob", false, `"inbox.alice" does not include "inbox.bob".`},
 		{Publish, "chat.*.x", false, `"chat.>" includes it, but the right publish is missing.`},
 		{Subscribe, ">", false, `does not include ">", and one name must cover the whole pattern.`},

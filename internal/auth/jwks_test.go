@@ -153,6 +153,23 @@ func TestUnknownKeyIDsCauseFewFetches(t *testing.T) {
 	})
 }
 
+// A fetch that began before an unknown key id came may not have its key. So tokens with that id
+// wait for the next fetch.
+func TestAnEarlierFetchDoesNotAnswerForAKeyID(t *testing.T) {
+	slow := func(r *http.Request) (*http.Response, error) {
+		time.Sleep(2 * time.Second)
+		return oneKey(r)
+	}
+	withProvider(t, slow, func(p *provider) {
+		time.Sleep(time.Second)
+		for _, want := range []wire.Code{wire.CodeOverloaded, wire.CodeOverloaded, wire.CodeUnauthorized} {
+			wantRefused(t, p.Authority, token(good(), "kid", "two"), want, "")
+			time.Sleep(1900 * time.Millisecond)
+		}
+		p.wantFetches(2, "at the start, and for the key id")
+	})
+}
+
 // A server that hangs delays nobody but the fetch, which times out.
 func TestAHangingJWKSDelaysNobody(t *testing.T) {
 	withProvider(t, hangs, func(p *provider) {
@@ -209,12 +226,13 @@ func TestAnswersOfAJWKSThatAreRefused(t *testing.T) {
 		"huge": func(*http.Request) *http.Response {
 			return response(200, `{"keys":[`+strings.Repeat(" ", maxJWKSBytes)+one+`]}`)
 		},
-		"endless":        func(*http.Request) *http.Response { r := response(200, ""); r.Body = io.NopCloser(endless{}); return r },
-		"not JSON":       func(*http.Request) *http.Response { return response(200, `{"keys":[`) },
-		"a member twice": func(*http.Request) *http.Response { return response(200, `{"keys":[],"keys":[`+one+`]}`) },
-		"no keys":        func(*http.Request) *http.Response { return response(200, `{"keys":[]}`) },
-		"only secrets":   func(*http.Request) *http.Response { return response(200, jwkOf(theSecret)) },
-		"only private":   func(*http.Request) *http.Response { return response(200, jwkOf(edKey())) },
+		"too many blanks": func(*http.Request) *http.Response { return response(200, one+strings.Repeat(" ", maxJWKSBytes)) },
+		"endless":         func(*http.Request) *http.Response { r := response(200, ""); r.Body = io.NopCloser(endless{}); return r },
+		"not JSON":        func(*http.Request) *http.Response { return response(200, `{"keys":[`) },
+		"a member twice":  func(*http.Request) *http.Response { return response(200, `{"keys":[],"keys":[`+one+`]}`) },
+		"no keys":         func(*http.Request) *http.Response { return response(200, `{"keys":[]}`) },
+		"only secrets":    func(*http.Request) *http.Response { return response(200, jwkOf(theSecret)) },
+		"only private":    func(*http.Request) *http.Response { return response(200, jwkOf(edKey())) },
 		"too many": func(*http.Request) *http.Response {
 			return response(200, `{"keys":[`+strings.Repeat(one+",", maxKeys)+one+`]}`)
 		},
@@ -235,6 +253,7 @@ func TestAnswersOfAJWKSThatAreRefused(t *testing.T) {
 				time.Sleep(jwksRefresh)
 				synctest.Wait()
 				require.EqualValues(t, 1, testutil.ToFloat64(p.jwks.failures))
+				require.LessOrEqual(t, p.fetches.Load(), int64(5), "with redirects")
 				wantAccepted(t, p.Authority, valid)
 			})
 		})
