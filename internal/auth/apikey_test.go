@@ -13,7 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 const mayPublish = `[{"topics":["prices.>"],"allow":["publish"]}]`
@@ -225,6 +229,37 @@ func TestFindAllocatesNothing(t *testing.T) {
 	k, err := openAPIKeys(path, start)
 	require.NoError(t, err)
 	require.Zero(t, testing.AllocsPerRun(100, func() { k.revoked(k.find(secret)) }))
+}
+
+// What the authority says of API keys, and of tokens beside them.
+func TestTheAuthorityKnowsAPIKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	billing := addKey(t, path, "billing", mayPublish, time.Now().Add(time.Hour))
+	old := addKey(t, path, "old", mayPublish, time.Now().Add(-time.Hour))
+	a := newAuthority(t, func(c *Config) { c.APIKeys = path })
+	g := wantAccepted(t, a, billing)
+	require.Equal(t, "billing", g.Subject)
+	byHeader, err := a.Identify(Credentials{Authorization: "Bearer " + billing})
+	require.NoError(t, err)
+	require.Same(t, g, byHeader)
+	wantAccepted(t, a, token(good()))
+	wantRefused(t, a, old, wire.CodeTokenExpired, "the API key expired 1h")
+	wantRefused(t, a, "psk_"+longText(43), wire.CodeUnauthorized, "the API key is not known")
+	wantRefused(t, newAuthority(t, nil), billing, wire.CodeUnauthorized, "the API key is not known")
+	require.False(t, a.Refresh(time.Now()))
+	require.False(t, a.Revoked(g))
+	removeKey(t, path, "billing")
+	require.True(t, a.Refresh(time.Now()))
+	require.True(t, a.Revoked(g))
+	wantRefused(t, a, billing, wire.CodeUnauthorized, "it is wrong, or was revoked")
+
+	require.NoError(t, os.WriteFile(path, []byte("broken"), 0o600))
+	require.False(t, a.Refresh(time.Now()))
+	require.InDelta(t, 1, testutil.ToFloat64(a.failures), 0)
+	var gauges metrics.Gauges
+	a.Gauges(&gauges)
+	require.Contains(t, gauges.Limits, metrics.Limit{Name: "api_keys", Most: maxAPIKeys, InUse: 1})
+	require.True(t, Config{APIKeys: path}.On(), "without keys of tokens")
 }
 
 func FuzzAPIKeys(f *testing.F) {

@@ -303,6 +303,34 @@ func TestWhatCannotBeRevokedIsExplained(t *testing.T) {
 	none.Close()
 }
 
+// A token that was accepted before, and is in the cache, is refused once it is revoked.
+func TestTheAuthorityRefusesRevokedTokens(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	a := newAuthority(t, func(c *Config) { c.Revocations = path })
+	t.Cleanup(a.Close)
+	ann, bob, one := token(good("sub", "ann")), token(good("sub", "bob")), token(good("sub", "bob", "jti", "t-1"))
+	for range 2 { // the second time from the cache
+		wantAccepted(t, a, ann)
+		wantAccepted(t, a, bob)
+		wantAccepted(t, a, one)
+	}
+	g := wantAccepted(t, a, ann)
+	require.NoError(t, a.Revocations().Add("ann", "", time.Now()))
+	require.NoError(t, a.Revocations().Add("", "t-1", time.Now()))
+	require.True(t, a.Revoked(g))
+	for _, refused := range []string{ann, one, token(good("sub", "ann", "exp", time.Now().Unix()+601))} {
+		wantRefused(t, a, refused, wire.CodeUnauthorized, "the token was revoked")
+	}
+	wantAccepted(t, a, bob)
+	wantAccepted(t, a, token(good("sub", "ann", "iat", time.Now().Unix()+1)))
+	var gauges metrics.Gauges
+	a.Gauges(&gauges)
+	require.Contains(t, gauges.Limits, metrics.Limit{Name: "revocations", Most: maxRevocations, InUse: 2})
+
+	_, err := New(Config{Revocations: path, TokenMaxAge: day}, metrics.New("test"), zap.NewNop())
+	require.ErrorContains(t, err, "is in use by another daemon")
+}
+
 func TestRevokedAllocatesNothing(t *testing.T) {
 	r := openRevocations(t, filepath.Join(t.TempDir(), "revocations"), start)
 	require.NoError(t, r.Add("ann", "", start))
