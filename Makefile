@@ -25,7 +25,7 @@ PAGES_ADDRESS ?= 127.0.0.1:8082
 
 run: ## build and serve on http://127.0.0.1:8080 (admin on :8081, pages on :8082); ARGS="--flag …" adds flags
 example-ticker: ## run with a page of prices: one feed, and each reader chooses a rate
-example-chat: ## run with a chat that loads what was said, and then follows
+example-chat: ## run with a chat: rooms with rights, verified senders, presence, moderation
 example-llm: ## run with the tokens of a simulated model
 run example-ticker example-chat example-llm: build examples
 	@exec bin/examples -listen=$(PAGES_ADDRESS) -folder=$(PAGES) -page=$(patsubst example-%,%.html,$(@:run=)) -- bin/pubsubd serve --log-format=console $(ARGS)

@@ -39,9 +39,10 @@ func newBackend(push *pubsub.Client, folder string) *backend {
 		files.ServeHTTP(w, r)
 	})
 	b.HandleFunc("POST /llm", b.ask)
+	b.HandleFunc("/chat/", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"detail":"this daemon serves no chat: end it, and run make example-chat"}`, http.StatusNotFound)
+	})
 	b.HandleFunc("GET /journal/{topic}", b.serveJournal)
-	b.HandleFunc("POST /journal/{topic}", b.addEntry)
-	b.newJournal("chat.lobby")
 	return b
 }
 
@@ -81,7 +82,7 @@ func (b *backend) journalOf(w http.ResponseWriter, r *http.Request) *journal {
 			return j
 		}
 	}
-	http.Error(w, "nothing is stored of this topic, or nothing any more", http.StatusNotFound)
+	http.Error(w, `{"detail":"nothing is stored of this topic, or nothing any more"}`, http.StatusNotFound)
 	return nil
 }
 
@@ -100,27 +101,6 @@ func (b *backend) serveJournal(w http.ResponseWriter, r *http.Request) {
 	j.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answer) // it fails if the page has left
-}
-
-// addEntry takes {"id":"…","entry":…}. A page may send it again when the answer was lost.
-func (b *backend) addEntry(w http.ResponseWriter, r *http.Request) {
-	j := b.journalOf(w, r)
-	if j == nil {
-		return
-	}
-	var body struct {
-		ID    string          `json:"id"`
-		Entry json.RawMessage `json:"entry"`
-	}
-	err := json.NewDecoder(r.Body).Decode(&body)
-	if err == nil {
-		err = wire.CheckID(body.ID)
-	}
-	if err != nil || body.Entry == nil {
-		http.Error(w, `send {"id":"…","entry":…}, with an id of printable ASCII`, http.StatusBadRequest)
-		return
-	}
-	j.add(body.ID, body.Entry)
 }
 
 // add stores an entry, and publishes {"n":N,"entry":…} with its number. It returns when the

@@ -2,6 +2,8 @@
 // that they need. It starts the daemon, if its command follows, and allows exactly the
 // pages' origin there.
 //
+// The chat needs a daemon with settings of its own, so it is there only with -page=chat.html.
+//
 //	examples [flags] [command of the daemon]
 package main
 
@@ -13,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -24,8 +27,9 @@ func main() {
 	folder := flag.String("folder", "deploy/examples", "the folder of the pages")
 	server := flag.String("server", "http://127.0.0.1:8080", "the daemon's address")
 	page := flag.String("page", "", "the page to point to at the start")
+	life := flag.Duration("token-life", time.Minute, "how long a token of the chat is valid")
 	flag.Parse()
-	code, err := run(*address, *folder, *server, *page, flag.Args())
+	code, err := run(*address, *folder, *server, *page, *life, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "examples:", err)
 	}
@@ -34,7 +38,7 @@ func main() {
 
 // run serves pages until the daemon ends, or until a signal comes if there is no daemon. It
 // returns the exit code.
-func run(address, folder, server, page string, daemon []string) (int, error) {
+func run(address, folder, server, page string, life time.Duration, daemon []string) (int, error) {
 	if _, err := os.Stat(folder); err != nil {
 		return 1, fmt.Errorf("the folder of the pages: %w", err)
 	}
@@ -49,14 +53,32 @@ func run(address, folder, server, page string, daemon []string) (int, error) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	origin := "http://" + listener.Addr().String()
-	pages := http.Server{Handler: onlyOrigin(origin, newBackend(push, folder)), ReadHeaderTimeout: 10 * time.Second}
+	back := newBackend(push, folder)
+	environment := append(os.Environ(), "PUBSUBD_CORS_ORIGINS="+origin)
+	if page == "chat.html" {
+		keys, err := os.MkdirTemp("", "chat-")
+		if err != nil {
+			return 1, err
+		}
+		defer os.RemoveAll(keys) //nolint:errcheck // nothing depends on it
+		c, settings, err := newChat(origin, filepath.Join(keys, "key.json"), life)
+		if err != nil {
+			return 1, err
+		}
+		back.HandleFunc("POST /chat/token", c.login)
+		back.HandleFunc("POST /chat/hook", c.moderate)
+		// The other pages have no tokens.
+		environment = append(environment, `PUBSUBD_AUTH_ANONYMOUS=[{"topics":["prices.*","answer.*"],"allow":["subscribe","publish"]}]`)
+		environment = append(environment, settings...)
+	}
+	pages := http.Server{Handler: onlyOrigin(origin, back), ReadHeaderTimeout: 10 * time.Second}
 	go pages.Serve(listener) //nolint:errcheck // it ends with the process
 	fmt.Printf("Open %s/%s in a browser.\n", origin, page)
 	if len(daemon) == 0 {
 		<-signals
 		return 0, nil
 	}
-	return runDaemon(daemon, origin, signals)
+	return runDaemon(daemon, environment, signals)
 }
 
 // onlyOrigin redirects requests for other names of this machine, such as localhost: to a
@@ -76,11 +98,11 @@ func onlyOrigin(origin string, next http.Handler) http.Handler {
 
 // runDaemon runs the daemon to its end, passes signals on, and returns its exit code. If
 // somebody kills the daemon, it starts again, so that pages can show what they do then.
-func runDaemon(command []string, origin string, signals <-chan os.Signal) (int, error) {
+func runDaemon(command, environment []string, signals <-chan os.Signal) (int, error) {
 	stopping := false
 	for {
 		daemon := exec.Command(command[0], command[1:]...)
-		daemon.Env = append(os.Environ(), "PUBSUBD_CORS_ORIGINS="+origin)
+		daemon.Env = environment
 		daemon.Stdout, daemon.Stderr = os.Stdout, os.Stderr
 		// Without a group of its own the daemon would get Ctrl-C twice, and not drain.
 		daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

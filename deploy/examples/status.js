@@ -1,4 +1,4 @@
-// Tells the user about the connection, in elements with the ids state and notice.
+// What the pages share. The elements with the ids state and notice tell the user about the connection.
 const words = { idle: "Not connected", connecting: "Connecting", open: "Live", closed: "Closed" };
 const element = (id) => document.getElementById(id);
 let hide;
@@ -25,4 +25,12 @@ export function tell(text) {
   element("notice").hidden = false;
   clearTimeout(hide);
   hide = setTimeout(() => (element("notice").hidden = true), 10_000);
+}
+
+/** Fetches JSON. Throws the detail of a refusal. */
+export async function ask(url, options) {
+  const answer = await fetch(url, options);
+  const found = await answer.json();
+  if (answer.ok) return found;
+  throw new Error(found.detail);
 }

@@ -1,6 +1,7 @@
 // The examples of deploy/examples, and the page in the README, in a browser.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { cp, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -105,41 +106,194 @@ test("the answer of a model appears once: after a reload, in a second tab, over 
   }
 }));
 
-test("two people see each line of a chat once, also after restarts", { skip, timeout: 90_000 }, () => withPages(async ({ daemon, pages, context }) => {
-  const other = await browser.newContext();
-  const ann = await open(context, pages.url + "/chat.html");
-  const bob = await open(other, pages.url + "/chat.html");
-  const said = [];
-  const say = async (tab, text) => {
-    said.push(text);
-    await tab.fill("#text", text);
-    await tab.press("#text", "Enter");
-  };
-  const lines = (tab) => tab.locator("#lines li").evaluateAll((all) => all.map((line) => line.lastChild.textContent));
-  const seen = async (...tabs) => {
-    await until(`all tabs show ${said}`, async () => (await Promise.all(tabs.map(lines))).every((l) => l.includes(said.at(-1))));
-    for (const tab of tabs) assert.deepEqual(await lines(tab), said);
-  };
+/** Serves the chat with a daemon of its own, to a user with a new profile. */
+async function withChat(run, args = [], more = []) {
+  const [port, client, admin] = [await freePort(), await freePort(), await freePort()];
+  const address = `http://127.0.0.1:${client}`;
+  const daemon = [join(repository, "bin/pubsubd"), "serve", `--listen-public=127.0.0.1:${client}`, `--listen-admin=127.0.0.1:${admin}`];
+  const settings = ["--log-level=error", "--poll-heartbeat=500ms", "--poll-timeout=1s", "--topics=chat.presence_grace=200ms", ...more];
+  const pages = await Pages.start(address, port, "--page=chat.html", `--server=${address}`, ...args, "--", ...daemon, ...settings);
+  const context = await browser.newContext();
   try {
-    await say(ann, "hello");
-    await seen(ann, bob);
-    await say(bob, "<b>hi</b>");
-    await seen(ann, bob);
-    await daemon.crash();
-    await say(ann, "still there?");
-    await seen(ann, bob);
-    assert.match(await textOf(bob, "#notice"), /loaded again/);
-    await daemon.process.stop("SIGTERM");
-    await until("bob sees that the server is away", () => bob.locator("#state.waiting").count());
-    await say(bob, "sent while the server was away");
-    await daemon.begin();
-    await seen(ann, bob, await open(context, ann.url()));
-    await until("bob sees that the connection is there", () => bob.locator("#state.open").count());
-    assert.equal(await bob.locator("#lines li.own").count(), 2);
+    const errors = [];
+    context.on("weberror", (e) => errors.push(e.error()));
+    await pages.process.ready(`http://127.0.0.1:${admin}/readyz`);
+    await run({ pages, address, admin: `http://127.0.0.1:${admin}`, context });
+    assert.deepEqual(errors, []);
   } finally {
-    await other.close();
+    await context.close();
+    await pages.end();
   }
+}
+
+/** Opens the chat in a tab that counts its connections, and tries to enter a room. */
+async function enter(context, pages, name, room = "lobby") {
+  const tab = await context.newPage();
+  tab.sockets = tab.opened = tab.renewed = 0;
+  tab.on("websocket", () => tab.sockets++);
+  tab.on("response", (r) => {
+    const { pathname } = new URL(r.url());
+    if (r.request().method() === "POST" && pathname === "/v1/sessions") tab.opened++;
+    if (r.request().method() === "PATCH" && r.ok()) tab.renewed++;
+  });
+  await tab.goto(pages.url + "/chat.html");
+  await tab.fill("#name", name);
+  await tab.selectOption("#room", room);
+  await tab.click("#enter button");
+  return tab;
+}
+
+const linesOf = (tab) => tab.locator("#lines li").evaluateAll((all) => all.map((line) => line.firstChild.textContent.split(" · ").slice(0, 2).concat(line.lastChild.textContent)));
+
+async function say(tab, text) {
+  await tab.fill("#text", text);
+  await tab.press("#text", "Enter");
+}
+
+async function wantLines(tabs, want) {
+  for (const tab of tabs) {
+    await until("a tab shows " + want.at(-1), async () => (await linesOf(tab)).length >= want.length);
+    assert.deepEqual(await linesOf(tab), want);
+  }
+}
+
+async function wantHere(tab, want) {
+  let got;
+  await until(() => `${want}; the page says ${got}`, async () => (got = await textOf(tab, "#here")) === want);
+}
+
+const wantNotice = (tab, want) => until(`the notice ${want}`, async () => want.test(await textOf(tab, "#notice")));
+
+test("a chat: each has rights in rooms, a verified name, and sees who is there", { skip, timeout: 120_000 }, () => withChat(async ({ pages, address, context }) => {
+  const ann = await enter(context, pages, "Ann");
+  await wantHere(ann, "1 here: Ann");
+  const bob = await enter(context, pages, "Bob");
+  await wantHere(ann, "2 here: Ann, Bob");
+  await wantHere(bob, "2 here: Ann, Bob");
+
+  // Tabs of one profile share a connection, but not with another subject.
+  await say(ann, "hello");
+  await say(bob, "<b>hi</b>");
+  const said = [["Ann", "@ann", "hello"], ["Bob", "@bob", "<b>hi</b>"]];
+  await until("both messages are there", async () => (await linesOf(ann)).length === 2);
+  assert.deepEqual((await linesOf(ann)).toSorted(), said);
+  const order = await linesOf(ann);
+  const again = await context.newPage();
+  await again.goto(pages.url + "/index.html");
+  await again.evaluate((secret) => (sessionStorage.secret = secret), await ann.evaluate(() => sessionStorage.secret));
+  again.sockets = 0;
+  again.on("websocket", () => again.sockets++);
+  await again.goto(pages.url + "/chat.html");
+  await again.fill("#name", "Ann");
+  await again.click("#enter button");
+  await wantHere(again, "2 here: Ann, Bob");
+  await wantLines([ann, bob, again], order);
+  assert.deepEqual([ann.sockets, bob.sockets, again.sockets], [1, 1, 0]);
+  assert.deepEqual([await ann.locator(".own").count(), await bob.locator(".own").count(), await again.locator(".own").count()], [1, 1, 1]);
+  await again.close();
+
+  // Nobody can speak as another.
+  const taken = await enter(context, pages, "ANN");
+  await until("the name is taken", async () => /not in the room: choose another name/.test(await textOf(taken, "#here")));
+  await taken.fill("#name", "Cy");
+  await taken.click("#enter button");
+  await wantHere(ann, "3 here: Ann, Bob, Cy");
+  await taken.close();
+  await wantHere(ann, "2 here: Ann, Bob");
+  const token = async (name, secret) => (await (await fetch(pages.url + "/chat/token", { method: "POST", body: JSON.stringify({ name, secret }) })).json()).token;
+  const publish = async (bearer, message) => {
+    const headers = { "Content-Type": "application/json", ...(bearer && { Authorization: "Bearer " + bearer }) };
+    const answer = await (await fetch(address + "/v1/messages", { method: "POST", headers, body: JSON.stringify([{ topic: "chat.lobby", ...message }]) })).json();
+    return answer.code ?? answer[0].problem?.code ?? "published";
+  };
+  const bobs = await token("Bob", await bob.evaluate(() => sessionStorage.secret));
+  assert.equal(await publish(bobs, { data: { text: "forged" }, by: "ann" }), "invalid_request");
+  assert.equal(await publish(undefined, { data: { text: "forged" } }), "unauthorized");
+  assert.equal(await publish(bobs.slice(0, -4) + "AAAA", { data: { text: "forged" } }), "unauthorized");
+  // The moderation reads the last of similar members, and only that is published.
+  assert.equal(await publish(bobs, { data: { text: "casino", TEXT: "by me", by: "ann", name: "Ann", claims: { name: "Ann" } } }), "published");
+  await wantLines([ann, bob], [...order, ["Bob", "@bob", "by me"]]);
+
+  // The moderation refuses with a reason, which the page shows.
+  await say(bob, "Come to my CASINO");
+  await wantNotice(bob, /Not sent: .*no advertisements/);
+  assert.equal(await bob.inputValue("#text"), "Come to my CASINO");
+  assert.equal(await publish(bobs, { data: ["casino"] }), "forbidden");
+  assert.equal(await publish(bobs, { type: "text/plain", text: "casino" }), "forbidden");
+
+  // Only the moderator may enter every room, and clear one.
+  await bob.selectOption("#room", "staff");
+  await until("bob is refused", async () => /not in the room: "bob" may not subscribe to "chat.staff"/.test(await textOf(bob, "#here")));
+  assert.ok(await bob.locator("#say").isHidden());
+  await wantHere(ann, "1 here: Ann");
+  await bob.selectOption("#room", "lobby");
+  await wantLines([bob], [...order, ["Bob", "@bob", "by me"]]);
+  await bob.click("#clear");
+  await wantNotice(bob, /"bob" may not delete/);
+  await ann.click("#clear");
+  await until("the room is empty", async () => !(await linesOf(bob)).length && !(await linesOf(ann)).length);
+  await say(bob, "all new");
+  await wantLines([ann, bob], [["Bob", "@bob", "all new"]]);
+  await ann.selectOption("#room", "staff");
+  await wantHere(ann, "1 here: Ann");
+  await wantHere(bob, "1 here: Bob");
+  assert.deepEqual(await linesOf(ann), []);
+
+  // The other pages have no tokens, and only the rights that they need.
+  const ticker = await open(context, pages.url + "/ticker.html");
+  await until("a price is there", () => ticker.locator("#prices output").count());
 }));
+
+test("a chat goes on when tokens expire, on the same connection, and after a crash", { skip, timeout: 120_000 }, () => withChat(async ({ pages, context }) => {
+  const ann = await enter(context, pages, "Ann");
+  const bob = await enter(context, pages, "Bob");
+  await wantHere(ann, "2 here: Ann, Bob");
+  await wantHere(bob, "2 here: Ann, Bob");
+  const before = [ann.renewed, bob.renewed];
+  await until("both tokens are renewed three times", () => ann.renewed >= before[0] + 3 && bob.renewed >= before[1] + 3);
+  await say(ann, "still there?");
+  await wantLines([ann, bob], [["Ann", "@ann", "still there?"]]);
+  assert.deepEqual([ann.sockets, bob.sockets, ann.opened, bob.opened], [1, 1, 1, 1], "connections and sessions stay");
+  assert.equal(await textOf(bob, "#here"), "2 here: Ann, Bob");
+
+  process.kill(Number((await promisify(execFile)("pgrep", ["-P", pages.process.child.pid])).stdout), "SIGKILL");
+  await wantNotice(ann, /restarted/);
+  await wantNotice(bob, /restarted/);
+  for (const tab of [ann, bob]) await until("both are here again, in any order", async () => /^2 here: (Ann, Bob|Bob, Ann)$/.test(await textOf(tab, "#here")));
+  await say(bob, "now I am");
+  await wantLines([ann, bob], [["Ann", "@ann", "still there?"], ["Bob", "@bob", "now I am"]]);
+}, ["--token-life=4s"]));
+
+test("a subject that is revoked is out, and nobody else notices", { skip, timeout: 60_000 }, async () => {
+  const folder = await mkdtemp(join(tmpdir(), "operator-"));
+  const key = randomBytes(32).toString("base64");
+  await writeFile(join(folder, "admin.key"), key, { mode: 0o600 });
+  const settings = [`--admin-key-file=${join(folder, "admin.key")}`, `--auth-revocations=${join(folder, "revocations")}`];
+  await withChat(async ({ pages, address, admin, context }) => {
+    const ann = await enter(context, pages, "Ann");
+    await wantHere(ann, "1 here: Ann");
+    const bob = await context.newPage();
+    await bob.goto(pages.url + "/index.html");
+    await bob.evaluate(async (url) => {
+      const { Client } = await import(url + "/v1/client.js");
+      const { token } = await (await fetch("chat/token", { method: "POST", body: JSON.stringify({ name: "Bob", secret: "s" }) })).json();
+      window.client = new Client(url, { token, share: "chat" });
+      window.subscription = client.subscribe("chat.lobby", { onError: (e) => (window.refusal = e.code) }, () => {});
+      await subscription.started;
+    }, address);
+    await wantHere(ann, "2 here: Ann, Bob");
+    const headers = { Authorization: "Bearer " + key, "Content-Type": "application/json" };
+    const answer = await fetch(admin + "/revocations", { method: "POST", headers, body: JSON.stringify({ subject: "bob" }) });
+    assert.equal(answer.status, 200, await answer.text());
+    await wantHere(ann, "1 here: Ann");
+    await until("the client of bob is closed", () => bob.evaluate(() => client.state.state === "closed"));
+    assert.equal(await bob.evaluate(() => refusal), "unauthorized");
+    await say(ann, "he is out");
+    await wantLines([ann], [["Ann", "@ann", "he is out"]]);
+    assert.deepEqual([ann.sockets, ann.opened], [1, 1]);
+  }, [], settings);
+  await rm(folder, { recursive: true });
+});
 
 test("the ticker shows every symbol, and keeps the rate", { skip, timeout: 90_000 }, () => withPages(async ({ pages, context }) => {
   const tab = await open(context, pages.url + "/ticker.html");
@@ -207,11 +361,13 @@ test("the page in the README works as it is", { skip, timeout: 60_000 }, async (
   await assert.rejects(fetch(address), "the daemon ends with the pages");
 });
 
-test("each example has fewer than 60 lines of code", async () => {
-  for (const name of ["chat", "llm", "ticker"]) {
-    const [, script] = /<script type="module">\n(.*?)<\/script>/s.exec(await readFile(join(examples, name + ".html"), "utf8"));
-    const simulation = await readFile(join(examples, name + ".go"), "utf8").catch(() => "");
-    const code = (script + simulation).split("\n").filter((line) => line.trim() && !line.trim().startsWith("//"));
+test("each example is short", async () => {
+  const read = (name) => readFile(join(examples, name), "utf8").catch(() => "");
+  for (const name of ["llm", "ticker"]) {
+    const [, script] = /<script type="module">\n(.*?)<\/script>/s.exec(await read(name + ".html"));
+    const code = (script + (await read(name + ".go"))).split("\n").filter((line) => line.trim() && !line.trim().startsWith("//"));
     assert.ok(code.length < 60, `${name} has ${code.length} lines`);
   }
+  const chat = ((await read("chat.html")) + (await read("chat.go"))).trimEnd().split("\n");
+  assert.ok(chat.length < 150, `the page and the back end of the chat have ${chat.length} lines`);
 });
