@@ -8,9 +8,8 @@ import secrets
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from .server import Server, Token, backoff, failures
@@ -20,19 +19,18 @@ from .wire import Item, Message, Position, Problem, check_topic
 WINDOW = 120.0  # seconds that a server remembers an idempotency key, unless it says otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """Where and when (Unix milliseconds) the server put a message."""
 
     position: Position
     time: int
 
 
-class Client:
+class Client(AbstractAsyncContextManager["Client"]):
     """Subscribes to topics of a pubsubd server, and publishes. Use it as `async with Client(url) as client`.
 
-    token: a text, or a function (or coroutine function) that returns one. It is called again when
-    the server refuses the token. queue: items that wait in each subscription. max_pending: publishes
+    token: a text, or a function (or coroutine function) that returns one. It is called again when most of
+    the token's time is over, and when the server refuses the token. queue: items that wait in each subscription. max_pending: publishes
     that wait, above all while the server is away. transports: those to try, in order. on_state: called
     with each new State of a subscription. ssl: a context for https.
     """
@@ -48,9 +46,6 @@ class Client:
         self._prefix = secrets.token_hex(8) + "-"  # of ids
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by topic
         self._slots, self._closed = asyncio.Semaphore(16), asyncio.Event()  # publishes at one time
-
-    async def __aenter__(self) -> Client:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

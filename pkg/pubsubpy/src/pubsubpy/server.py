@@ -20,13 +20,11 @@ from .wire import MAX_LINE, Problem
 Token = str | Callable[[], str | Awaitable[str]]
 
 MAX_WAIT = 10.0  # seconds between two attempts, unless the server asks for more
-NO_HEADER: Mapping[str, str] = {}
 
 
 def backoff(failed: int) -> float:
     """Returns how long to wait after so many failures in a row: a random part of a bound that doubles."""
-    bound = min(MAX_WAIT, 0.2 * 2.0 ** min(failed, 10))
-    return random.uniform(bound / 2, bound)
+    return min(MAX_WAIT, 0.2 * 2.0 ** min(failed, 10)) * random.uniform(0.5, 1.0)
 
 
 @contextmanager
@@ -64,8 +62,7 @@ async def body(response: httpx.Response) -> bytes:
 
 def refusal(status: int, headers: Mapping[str, str], content: bytes | bytearray) -> Problem:
     """Reads pubsubd's problem, or what something in between says."""
-    said = headers.get("Retry-After", "")
-    wait = float(said) if said.isdecimal() else 0.0
+    wait = float(said) if (said := headers.get("Retry-After", "")).isdecimal() else 0.0
     try:
         return Problem.read({"retry_after_ms": wait * 1000, **json.loads(content), "status": status})
     except (ValueError, KeyError, TypeError):
@@ -80,9 +77,8 @@ class Server:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"the URL must begin with http:// or https://; got {url!r}")
         self.limits: dict[str, int] = {}  # as the server told last; empty until then
-        self._source, self._asking = token, asyncio.Lock()
+        self._source, self._asking, self._ssl = token, asyncio.Lock(), context
         self._header = {"Authorization": f"Bearer {token}"} if isinstance(token, str) and token else {}
-        self._ssl = context
         self._http = httpx.AsyncClient(base_url=url, verify=context or True, headers={"User-Agent": "pubsubpy"},
                                        limits=httpx.Limits(max_connections=None, max_keepalive_connections=20))
         self._leaving: set[asyncio.Task[None]] = set()
@@ -95,10 +91,10 @@ class Server:
         """Returns a limit of time. The server tells it in milliseconds."""
         return min(max(self.limits.get(limit, 0) / 1000, 0.0), 86_400.0) or default
 
-    async def authorize(self, refused: Mapping[str, str] = NO_HEADER) -> dict[str, str]:
+    async def authorize(self, refused: Mapping[str, str] | None = None) -> dict[str, str]:
         """Returns the header with the token; with a new token, if the header is that of one that was refused."""
         async with self._asking:
-            if callable(self._source) and self._header == refused:
+            if callable(self._source) and self._header == (refused or {}):
                 try:
                     token = self._source()
                     self._header = {"Authorization": f"Bearer {await token if inspect.isawaitable(token) else token}"}
@@ -107,13 +103,13 @@ class Server:
         return self._header
 
     @asynccontextmanager
-    async def open(self, method: str, path: str, *, read: float = 30.0, headers: Mapping[str, str] = NO_HEADER,
+    async def open(self, method: str, path: str, *, read: float = 30.0, headers: Mapping[str, str] | None = None,
                    **request: Any) -> AsyncIterator[httpx.Response]:
         """Sends a request. The answer may be silent for `read` seconds. Raises Problem unless it is 2xx."""
         with failures():
             sent = await self.authorize()
             for last in (False, True):
-                async with self._http.stream(method, path, headers={**headers, **sent},
+                async with self._http.stream(method, path, headers={**(headers or {}), **sent},
                                              timeout=httpx.Timeout(10.0, read=read), **request) as response:
                     if response.is_success:
                         yield response
@@ -130,17 +126,13 @@ class Server:
         """Opens a WebSocket. It fails when the server is silent for two heartbeats."""
         url = "ws" + str(self._http.base_url).rstrip("/").removeprefix("http") + path
         heartbeat = self.seconds("heartbeat_ms", 15.0)
-        sent = await self.authorize()
-        for last in (False, True):
-            try:
-                return await connect(url, additional_headers=sent, ssl=self._ssl if url.startswith("wss") else None,
-                                     compression=None, max_size=MAX_LINE, open_timeout=None, close_timeout=0.1,
-                                     ping_interval=heartbeat, ping_timeout=heartbeat)
-            except InvalidStatus as error:
-                answer = error.response
-                if last or answer.status_code != 401 or sent == (sent := await self.authorize(sent)):
-                    raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
-        raise AssertionError("not reached")
+        try:
+            return await connect(url, additional_headers=await self.authorize(), ssl=self._ssl if url.startswith("wss") else None,
+                                 compression=None, max_size=MAX_LINE, open_timeout=None, close_timeout=0.1,
+                                 ping_interval=heartbeat, ping_timeout=heartbeat)
+        except InvalidStatus as error:
+            answer = error.response
+            raise refusal(answer.status_code, answer.headers, answer.body or b"") from error
 
     async def begin(self, topics: list[Any]) -> Any:
         """Opens a session and learns the server's limits."""
@@ -149,12 +141,15 @@ class Server:
             self.limits.update(answer["limits"])
             return answer
 
+    async def extend(self, session: str) -> float:
+        """Gives a session the token in use, and returns how long that lasts, in seconds; 0 if it does not expire."""
+        return float((await self.call("PATCH", f"/v1/sessions/{session}", json={})).get("expires_ms", 0)) / 1000
+
     def leave(self, session: str) -> None:
         """Ends a session in the background. Otherwise the server ends it when no poll comes."""
         async def end() -> None:
             with suppress(Problem, TimeoutError):
-                async with asyncio.timeout(2.0):
-                    await self.call("DELETE", f"/v1/sessions/{session}")
+                await asyncio.wait_for(self.call("DELETE", f"/v1/sessions/{session}"), 2.0)
         if session:
             task = asyncio.create_task(end())
             self._leaving.add(task)

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from .server import MAX_WAIT, Server, backoff, failures, lines
@@ -62,17 +63,17 @@ class Subscription(Generic[ItemT]):
         self._patterned = any(map(is_pattern, names))
         self._came = dict(positions)  # of the last items that came: a new session begins here
         self._positions = dict(positions)  # of the last items that the reader took
-        self._queue: deque[tuple[Item, int]] = deque()  # with the sizes of frames
-        self._bytes = 0
+        self._queue: deque[tuple[Item, int]] = deque()  # with the sizes of frames, _bytes together
         self._stale = True  # load must be called before the next message
         self._error: Exception | None = None
         self._arrived, self._taken, self._ready, self._changing = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self._session, self._count = "", 0  # its id, a capability, and how many of its frames came
         self._had: set[str] = set()  # names that the session has or had
-        self._crowd = 0  # of more topics than this, the server may have forgotten some
+        # Of more topics than _crowd, the server may have forgotten some. Failures are those in a row.
+        self._bytes = self._crowd = self._failures = 0
         self._level = self._floor = 0  # the transport to try, and the one that worked last
         self._settled = self._proven = self._useful = False  # some transport worked; this one; it brought something
-        self._failures = 0  # in a row
+        self._refused, self._renewal = False, asyncio.create_task(asyncio.sleep(0))  # of the token
         self._patience: asyncio.Timeout | None = None
         self._task = asyncio.create_task(self._run())
 
@@ -192,6 +193,7 @@ class Subscription(Generic[ItemT]):
         self._task = asyncio.create_task(self._run())
 
     def _lose(self) -> None:
+        self._renewal.cancel()
         self._server.leave(self._session)
         self._session = ""
 
@@ -210,9 +212,13 @@ class Subscription(Generic[ItemT]):
                 try:
                     if not self._session:
                         await self._open()
+                    elif self._refused:
+                        self._renewal = asyncio.create_task(self._renew(await self._server.extend(self._session)))
                     await self._attach(self._transports[self._level])
                 except Problem as problem:
-                    if wait := self._failed(problem, time.monotonic() - began):
+                    if problem.status == 401 and self._session and not self._refused:
+                        self._refused = True
+                    elif wait := self._failed(problem, time.monotonic() - began):
                         self._show(State("waiting", wait=wait, reason=str(problem)))
                         await asyncio.sleep(wait)
         except Exception as error:
@@ -228,7 +234,7 @@ class Subscription(Generic[ItemT]):
             if problem.status in (404, 410, 503):
                 self._session = ""  # the server has ended it
             self._lose()
-        elif attached and not self._proven and problem.code != "unreachable":
+        elif attached and not self._proven and problem.code != "unreachable" and problem.status != 401:
             patient = problem.by_server or (self._settled and self._failures < MANY_FAILURES)
             if not (problem.transient and patient):
                 self._level += 1
@@ -251,8 +257,18 @@ class Subscription(Generic[ItemT]):
         with failures():
             self._session, self._count, self._had = answer["session"], 0, set(self._names)
             self._settle(answer["positions"])
+            self._renewal = asyncio.create_task(self._renew(answer.get("expires_ms", 0) / 1000))
         self._crowd = max(500, 2 * len(self._came))
         self._ready.set()
+
+    async def _renew(self, left: float) -> None:
+        """Renews the token when about 80 % of its time is over; after a failure, when most of the rest is."""
+        end = time.monotonic() + left
+        while (left := end - time.monotonic()) > 1.0:
+            await asyncio.sleep(left * (0.75 + secrets.randbelow(100) / 1000))
+            with suppress(Problem):
+                await self._server.authorize(await self._server.authorize())
+                end = time.monotonic() + await self._server.extend(self._session)
 
     def _settle(self, told: Iterable[str]) -> None:
         """Takes over positions that the server told: of topics without one, and of patterns."""
@@ -302,7 +318,7 @@ class Subscription(Generic[ItemT]):
         """Notes that the transport gets through."""
         if self._patience:
             self._patience.reschedule(None)
-        self._settled, self._proven, self._floor = True, True, self._level
+        self._settled, self._proven, self._floor, self._refused = True, True, self._level, False
         self._show(State("open", self._transports[self._level]))
 
     def _take(self, line: str | bytes) -> None:

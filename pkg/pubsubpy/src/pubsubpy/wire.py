@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_LINE = 16 << 20  # bytes of a frame: more than the largest message that a server can allow
 
@@ -26,8 +26,7 @@ class Problem(Exception):
 
     def __init__(self, code: str, detail: str, *, status: int = 0, remedy: str = "", retry_after: float = 0) -> None:
         super().__init__(f"{code}: {detail}" + (f" ({remedy})" if remedy else ""))
-        self.code, self.detail, self.remedy = code, detail, remedy
-        self.status = status  # of HTTP; 0 if the server did not answer
+        self.code, self.detail, self.remedy, self.status = code, detail, remedy, status  # 0 if the server did not answer
         self.retry_after = min(max(retry_after, 0.0), 3600.0)  # seconds to wait at least
 
     @classmethod
@@ -48,9 +47,8 @@ class Problem(Exception):
     @property
     def uncertain(self) -> bool:
         """Whether the server may have carried out the request."""
-        if self.status == 0:
-            return self.code in ("cut", "malformed")
-        return self.status >= 500 and not (self.status == 503 and self.by_server)
+        lost = self.code in ("cut", "malformed")
+        return self.status >= 500 and not (self.status == 503 and self.by_server) if self.status else lost
 
 
 class Position(str):
@@ -101,8 +99,7 @@ class Gap:
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """The first frame of a stream. Limits are by name, times in milliseconds."""
 
     positions: list[Position]
