@@ -49,13 +49,14 @@ const shards = 64
 // to offer: in a goroutine of the broker, or in the publisher's if there are few
 // subscribers.
 type Broker struct {
-	settings atomic.Pointer[settings] // in force
-	metrics  *metrics.Metrics
-	seed     maphash.Seed
-	shards   [shards]shard
-	follows  follows
-	names    names
-	reloads  sync.Mutex // held by a reload
+	settings  atomic.Pointer[settings] // in force
+	metrics   *metrics.Metrics
+	seed      maphash.Seed
+	shards    [shards]shard
+	follows   follows
+	names     names
+	occupancy occupancy
+	reloads   sync.Mutex // held by a reload
 
 	keepUntil     atomic.Int64 // Unix nanoseconds; see KeepTopics
 	topics        atomic.Int64 // their number

@@ -29,6 +29,10 @@ type Config struct {
 	// the application before it publishes a message to them. Default none.
 	HookTopics []string
 
+	// WatchedTopics are patterns of the topics whose TopicRule has Watched set. Default
+	// none.
+	WatchedTopics []string
+
 	// MaxTopics bounds the number of topics. A publish or a subscription that needs one
 	// more fails with the problem overloaded. Default 1,000,000.
 	MaxTopics int

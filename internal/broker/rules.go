@@ -57,17 +57,18 @@ const (
 
 // A TopicRule has all settings of one topic. It is immutable.
 type TopicRule struct {
-	Rule      // the most specific one that matches, completed from Config
-	Hook bool // the application is asked about messages to the topic
+	Rule         // the most specific one that matches, completed from Config
+	Hook    bool // the application is asked about messages to the topic
+	Watched bool // Occupancies has the topic's first and last subscribers
 
 	in *rules
 }
 
 // rules are the rules in force.
 type rules struct {
-	specific tree[[2]TopicRule] // without a hook, and with one
-	general  [2]TopicRule
-	hook     tree[bool]
+	specific      tree[variants]
+	general       variants
+	hook, watched tree[bool]
 }
 
 func newRules(cfg Config) *rules {
@@ -75,39 +76,59 @@ func newRules(cfg Config) *rules {
 	r.general = r.complete(Rule{}, cfg)
 	for _, rule := range cfg.Rules {
 		at, _ := r.specific.at(rule.Pattern, true)
-		both := r.complete(rule, cfg)
-		at.value = &both
+		all := r.complete(rule, cfg)
+		at.value = &all
 	}
 	for _, pattern := range cfg.HookTopics {
 		at, _ := r.hook.at(pattern, true)
 		at.value = new(true)
 	}
+	for _, pattern := range cfg.WatchedTopics {
+		at, _ := r.watched.at(pattern, true)
+		at.value = new(true)
+	}
 	return r
 }
 
+// variants are a rule without and with each of Hook and Watched: the sum of the two indexes
+// selects one.
+type variants [4]TopicRule
+
+const (
+	withHook = 1 << iota
+	withWatched
+)
+
 // complete fills in what a rule leaves out.
-func (r *rules) complete(rule Rule, cfg Config) [2]TopicRule {
+func (r *rules) complete(rule Rule, cfg Config) (all variants) {
 	rule.HistoryMessages = cmp.Or(rule.HistoryMessages, cfg.HistoryMessages)
 	rule.HistoryBytes = cmp.Or(rule.HistoryBytes, cfg.HistoryBytes)
 	rule.HistoryAge = cmp.Or(rule.HistoryAge, cfg.HistoryAge)
 	rule.Slow = cmp.Or(rule.Slow, Resume)
 	rule.Keep = cmp.Or(rule.Keep, DefaultKeep)
 	rule.PresenceGrace = cmp.Or(rule.PresenceGrace, DefaultPresenceGrace)
-	return [2]TopicRule{{Rule: rule, in: r}, {Rule: rule, Hook: true, in: r}}
+	for i := range all {
+		all[i] = TopicRule{Rule: rule, Hook: i&withHook > 0, Watched: i&withWatched > 0, in: r}
+	}
+	return all
 }
 
 // of resolves the rule for a topic: the most specific that matches it.
 func (r *rules) of(topic string) *TopicRule {
-	best, hook := &r.general, 0
+	best, variant := &r.general, 0
 	for rule := range r.specific.matching(topic) {
 		best = rule
 		break
 	}
 	for range r.hook.matching(topic) {
-		hook = 1
+		variant |= withHook
 		break
 	}
-	return &best[hook]
+	for range r.watched.matching(topic) {
+		variant |= withWatched
+		break
+	}
+	return &best[variant]
 }
 
 // A Route has the topic of a publish, which may not exist yet, and its rule. So the rule is

@@ -51,6 +51,9 @@ func (t *topic) join(start wire.Start, to Subscriber, pins, born bool) (j Joined
 	j, restarted := t.settleLocked(start)
 	j.Subscription = &Subscription{topic: t, to: to, index: len(t.subs), restarted: restarted}
 	t.subs = append(t.subs, j.Subscription)
+	if len(t.subs) == 1 {
+		t.noteOccupancyLocked(true)
+	}
 	j.Subscription.pinLocked(pins)
 	if !restarted {
 		j.Settle(j.Cursor)
@@ -111,6 +114,9 @@ func (s *Subscription) Leave() {
 	t.subs[last] = nil
 	t.subs = t.subs[:last]
 	s.index = left
+	if last == 0 {
+		t.noteOccupancyLocked(false)
+	}
 	t.broker.countSubscriptions(-1)
 }
 

@@ -71,11 +71,15 @@ func (t *topic) beginLocked(epoch string, offset uint64) {
 	t.history.lost, t.history.reason = offset, wire.GapEvicted
 }
 
-// setRule replaces the rule.
+// setRule replaces the rule. If the topic has subscribers, and becomes Watched or no longer
+// is, that is noted as a change: what was told is true again.
 func (t *topic) setRule(rule *TopicRule, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rule.Store(rule)
+	was := t.rule.Swap(rule)
+	if was.Watched != rule.Watched && len(t.subs) > 0 && !t.forgotten {
+		t.broker.occupancy.note(t.name, rule.Watched, now)
+	}
 	t.trimLocked(now)
 }
 
@@ -330,6 +334,9 @@ func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
 	t.forgotten = true
 	for _, s := range t.subs {
 		s.index = left
+	}
+	if len(t.subs) > 0 {
+		t.noteOccupancyLocked(false)
 	}
 	t.broker.countSubscriptions(-int64(len(t.subs)))
 	e.Message.Position = t.positionLocked(t.head)

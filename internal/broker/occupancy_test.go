@@ -1,0 +1,122 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// Subscribers come, leave and come back at random, also by reloads and forgotten topics.
+// What is told alternates for each topic, ends with the truth, and a topic is told as
+// vacant only after the grace.
+func TestOccupancyIsExact(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		now := time.Now()
+		on := Config{HistoryAge: time.Millisecond, WatchedTopics: []string{"a.*"}}
+		off := on
+		off.WatchedTopics = []string{"b"}
+		b := newBroker(on)
+		const grace = 10 * time.Second
+		told, since := map[string]bool{}, map[string]time.Time{}
+		var subs []*Subscription
+		collect := func(at time.Time, grace time.Duration) {
+			changed, lost := b.Occupancies(at, grace)
+			require.Zero(t, lost)
+			for _, c := range changed {
+				require.NotEqual(t, told[c.Topic], c.Occupied, "%s is told twice", c.Topic)
+				require.True(t, c.Occupied || at.Sub(c.At) >= grace)
+				told[c.Topic], since[c.Topic] = c.Occupied, c.At
+			}
+		}
+		for range 500 {
+			topic := fmt.Sprint("a.", random.IntN(5))
+			switch random.IntN(8) {
+			case 0, 1, 2:
+				j, err := b.Join(wire.Start{Topic: topic}, nobody{}, random.IntN(2) == 0)
+				require.NoError(t, err)
+				subs = append(subs, j.Subscription)
+			case 3, 4, 5:
+				if len(subs) > 0 {
+					i := random.IntN(len(subs))
+					subs[i].Leave()
+					subs = append(subs[:i], subs[i+1:]...)
+				}
+			case 6:
+				b.Reload(map[bool]Config{true: on, false: off}[random.IntN(2) == 0], now)
+				b.Sweep(now.Add(time.Hour))
+			default:
+				now = now.Add(time.Duration(random.IntN(6)) * time.Second)
+				collect(now, grace)
+			}
+		}
+		b.Reload(on, now)
+		collect(now.Add(time.Hour), 0)
+		for i := range 5 {
+			topic, occupied := fmt.Sprint("a.", i), false
+			for _, s := range subs {
+				occupied = occupied || s.Topic() == topic && !s.Gone()
+			}
+			require.Equal(t, occupied, told[topic], topic)
+		}
+		require.Empty(t, b.occupancy.vacant)
+		b.Close()
+	}
+}
+
+// nobody is a Subscriber of topics to which nothing is published.
+type nobody struct{ Subscriber }
+
+func (nobody) Forgotten() {}
+
+// A subscriber that is back within the grace is not told. Topics that no pattern selects
+// are never told.
+func TestOccupancyHasAGrace(t *testing.T) {
+	b := newBroker(Config{WatchedTopics: []string{"a"}})
+	join := func(topic string) *Subscription {
+		j, err := b.Join(wire.Start{Topic: topic}, nobody{}, true)
+		require.NoError(t, err)
+		return j.Subscription
+	}
+	wantTold := func(after time.Duration, want ...bool) {
+		t.Helper()
+		changed, _ := b.Occupancies(time.Now().Add(after), 5*time.Second)
+		require.Len(t, changed, len(want))
+		for i, c := range changed {
+			require.Equal(t, Occupancy{"a", want[i], c.At}, c)
+		}
+	}
+	first := join("a")
+	join("b").Leave()
+	second := join("a")
+	wantTold(0, true)
+	first.Leave()
+	second.Leave()
+	wantTold(4 * time.Second)
+	first = join("a")
+	wantTold(time.Hour)
+	first.Leave()
+	wantTold(6*time.Second, false)
+	join("a").Leave()
+	wantTold(6*time.Second, true, false)
+}
+
+// However many topics change, the notes are bounded, and lost ones are counted.
+func TestNotesOfOccupancyAreBounded(t *testing.T) {
+	b := newBroker(Config{})
+	now := time.Now()
+	for n := range 2*maxNotes + 7 {
+		b.occupancy.note(fmt.Sprint(n), n%2 == 0, now)
+	}
+	require.Len(t, b.occupancy.vacant, maxNotes)
+	changed, lost := b.Occupancies(now, time.Hour)
+	require.Len(t, changed, maxNotes)
+	require.Equal(t, 7, lost)
+	_, lost = b.Occupancies(now, time.Hour)
+	require.Zero(t, lost)
+}
