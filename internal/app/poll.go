@@ -143,6 +143,7 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 		r = transport.Request{Mode: q.mode(), Format: q.format(p.Accepts), Gzip: p.Accepts.Gzip}
 		hello = q.truth("hello", false) || r.Mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition)
 		o := q.opening(topics, r.Mode)
+		o.Brief = r.Mode != transport.Stream
 		return o, q.err
 	})
 	if err != nil {

@@ -38,7 +38,27 @@ type Config struct {
 	// Revoked reports whether a grant is revoked. It may be called concurrently, and under
 	// locks, so it must not wait. Default nil: none ever is.
 	Revoked func(*auth.Grant) bool
+
+	// Events are told of the sessions that open and end. Default: nobody is.
+	Events Events
 }
+
+// Events are told of sessions, in the order of what happened to each. They are called under
+// the session's lock: they must not block or call back. All methods may be called
+// concurrently.
+type Events interface {
+	// SessionOpened says that a principal has opened a session. The number is not reused.
+	SessionOpened(number uint64, principal string)
+
+	// SessionEnded says why the session ended.
+	SessionEnded(number uint64, principal, reason string)
+}
+
+// unheard is Events without a listener.
+type unheard struct{}
+
+func (unheard) SessionOpened(uint64, string)        {}
+func (unheard) SessionEnded(uint64, string, string) {}
 
 // Slots are held by sessions, one each, from their opening to their end.
 type Slots interface {
@@ -63,6 +83,9 @@ func (c Config) WithDefaults() Config {
 	c.MaxSessions = cmp.Or(c.MaxSessions, 1_000_000)
 	if c.Slots == nil {
 		c.Slots = unbounded{}
+	}
+	if c.Events == nil {
+		c.Events = unheard{}
 	}
 	return c
 }

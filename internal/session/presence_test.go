@@ -52,7 +52,7 @@ func (k *kit) openingAs(who string, topics ...string) Opening {
 	if subject != "" {
 		g.Claims = []byte(`{"name":"` + strings.ToUpper(subject) + `"}`)
 	}
-	return Opening{Topics: k.starts(topics...), Ack: true, Grant: g, Client: client}
+	return Opening{Topics: k.starts(topics...), Ack: true, Grant: g, Client: client, Brief: true}
 }
 
 func (k *kit) enter(who string, topics ...string) *Session {

@@ -24,6 +24,7 @@ type Registry struct {
 	broker  *broker.Broker
 	metrics *metrics.Metrics
 	slots   Slots
+	events  Events
 	revoked func(*auth.Grant) bool // nil: none is
 	node    string                 // random; the first part of every id
 
@@ -41,7 +42,7 @@ type Registry struct {
 func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	cfg = cfg.WithDefaults()
 	r := &Registry{
-		broker: b, metrics: m, slots: cfg.Slots, revoked: cfg.Revoked, presence: newPresence(b, m), node: randomText(3),
+		broker: b, metrics: m, slots: cfg.Slots, events: cfg.Events, revoked: cfg.Revoked, presence: newPresence(b, m), node: randomText(3),
 		sessions: newWheel(min(visitEvery, cfg.InactivityTimeout), time.Now()),
 		ended:    &endedSessions{reasons: make(map[string]*wire.Problem), ring: make([]string, cfg.EndedRemembered)},
 	}
@@ -49,8 +50,8 @@ func NewRegistry(cfg Config, b *broker.Broker, m *metrics.Metrics) *Registry {
 	return r
 }
 
-// Reload puts cfg in force, except EndedRemembered, Slots, Revoked, and the queues that
-// sessions have. A shorter inactivity timeout takes effect within the longer of the two.
+// Reload puts cfg in force, except EndedRemembered, Slots, Events, Revoked, and the queues
+// that sessions have. A shorter inactivity timeout takes effect within the longer of the two.
 // Topics whose rules in the broker have changed get or lose presence.
 func (r *Registry) Reload(cfg Config) {
 	cfg = cfg.WithDefaults()
@@ -78,6 +79,7 @@ type Opening struct {
 	Ack    bool        // keep what was sent until the client acks it
 	Client string      // what the client calls itself; empty: nothing
 	NoEcho bool        // do not send the client's own messages
+	Brief  bool        // for one stateless poll: Events are not told
 }
 
 // Open waits for a slot and opens a session. It returns positions as Change does. The
@@ -111,6 +113,9 @@ func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Pos
 	o.Ack = false
 	s := newSession("_"+randomText(idBytes), o, r, now)
 	s.ephemeral = true
+	if !o.Brief {
+		s.number = r.numbers.Add(1)
+	}
 	return r.start(s, o.Topics)
 }
 
@@ -149,6 +154,10 @@ func (r *Registry) list(s *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended == nil {
+		if s.number != 0 {
+			r.events.SessionOpened(s.number, s.Grant().Subject)
+			s.told = true
+		}
 		return nil
 	}
 	r.sessions.remove(s)

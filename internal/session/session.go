@@ -34,7 +34,7 @@ import (
 // the ack of the next poll decides which frames are sent again.
 type Session struct {
 	id        string    // immutable; a capability: never log it
-	number    uint64    // immutable; tells operators the session without its id; 0: ephemeral
+	number    uint64    // immutable; tells operators and Events the session without its id; 0: of one stateless poll
 	acks      bool      // immutable; false: what is written counts as acked
 	ephemeral bool      // immutable; for one stateless poll or connection, which ends it
 	noEcho    bool      // immutable; the client's own messages are not sent
@@ -68,6 +68,7 @@ type Session struct {
 	poll     *Poll               // the newest, until it ends
 	parked   *Poll               // poll, while its outlet takes frames: then queue and behind are empty, or its window is full
 	due      time.Duration       // after opened; when parked times out
+	told     bool                // Events know the session
 	ended    *wire.Problem       // why the session ended; nil while it lives
 	active   time.Duration       // after opened; when it was opened, or a poll last began or ended
 	unacked  []sent              // frames acked+1 to sent; none while a poll is Trusted
@@ -120,6 +121,9 @@ func (s *Session) endLocked(why *wire.Problem, reason string) {
 	r := s.registry
 	r.sessions.remove(s)
 	r.freeSlot(s)
+	if s.told {
+		r.events.SessionEnded(s.number, s.Grant().Subject, reason)
+	}
 	if !s.ephemeral {
 		r.ended.remember(s.id, s.ended)
 		r.metrics.SessionsEnded.WithLabelValues(reason).Inc()
