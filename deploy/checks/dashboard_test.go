@@ -96,7 +96,7 @@ func TestTheDashboardShowsWhatMatters(t *testing.T) {
 		"pubsubd_sessions", "pubsubd_polls_parked", "pubsubd_subscriptions_behind", "pubsubd_session_queued_frames",
 		"pubsubd_session_unacked_frames", "pubsubd_gaps_total", "pubsubd_requests_refused_total", "pubsubd_memory_bytes",
 		"pubsubd_memory_budget_bytes", "pubsubd_certificate_expires_timestamp_seconds", "pubsubd_limit", "pubsubd_in_use", "pubsubd_limited_total", "pubsubd_waiting", "pubsubd_wait_seconds_bucket",
-		"pubsubd_connections_ended_total", "pubsubd_calls_total", "process_cpu_seconds_total", "pubsubd_network_bytes_total",
+		"pubsubd_connections_ended_total", "pubsubd_hook_dead_letters_total", "pubsubd_calls_total", "process_cpu_seconds_total", "pubsubd_network_bytes_total",
 	} {
 		require.True(t, shown[name], name)
 	}

@@ -151,6 +151,8 @@ var trials = []trial{
 	{"PubsubdFails", load(`pubsubd_requests_refused_total{code="internal"} 3x100`), false, ""},
 	{"PubsubdRefusalsRise", load(`pubsubd_requests_refused_total{code="unauthorized"} 0x60 0+600x40`), true, on + `,code="unauthorized"`},
 	{"PubsubdRefusalsRise", load(`pubsubd_requests_refused_total{code="unauthorized"} 0+600x100`), false, ""},
+	{"PubsubdDropsEvents", load(`pubsubd_hook_dead_letters_total{reason="full"} 0+60x100`), true, on + `,reason="full"`},
+	{"PubsubdDropsEvents", load(`pubsubd_hook_dead_letters_total{reason="stopped"} 0+60x100`, `pubsubd_hook_dead_letters_total{reason="failed"} 7x100`), false, ""},
 	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="calls"} 0+1x100`), true, on + `,limit="calls"`},
 	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="rates.polls.all"} 0+1x100`), true, on + `,limit="rates.polls.all"`},
 	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="hooks.publish"} 0+1x100`), true, on + `,limit="hooks.publish"`},

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// An Occupancy says that a topic got its first subscriber, or has lost the last one.
-type Occupancy struct {
-	Topic    string
-	Occupied bool
-	At       time.Time
+// A note says that a topic got its first subscriber, or has lost the last one.
+type note struct {
+	topic    string
+	occupied bool
+	at       time.Time
 }
 
 // occupancy notes which topics with the rule Watched get their first subscriber or lose the
@@ -18,16 +18,16 @@ type Occupancy struct {
 type occupancy struct {
 	mu     sync.Mutex           // guards the fields below; taken after a topic's lock, last
 	vacant map[string]time.Time // topics that were told as occupied, and since when they have no subscriber
-	notes  []Occupancy          // not yet taken
+	notes  []note               // not yet taken
 	lost   int                  // notes beyond the bounds, not yet taken
 }
 
 // maxNotes bounds vacant and the notes.
 const maxNotes = 100_000
 
-// note notes that a topic got its first subscriber, or lost the last one. A topic that is
+// add notes that a topic got its first subscriber, or lost the last one. A topic that is
 // occupied again before it was told as vacant is not told at all.
-func (o *occupancy) note(topic string, occupied bool, now time.Time) {
+func (o *occupancy) add(topic string, occupied bool, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_, vacant := o.vacant[topic]
@@ -40,11 +40,11 @@ func (o *occupancy) note(topic string, occupied bool, now time.Time) {
 		}
 		o.vacant[topic] = now
 	default:
-		o.tellLocked(Occupancy{topic, occupied, now})
+		o.tellLocked(note{topic, occupied, now})
 	}
 }
 
-func (o *occupancy) tellLocked(told Occupancy) {
+func (o *occupancy) tellLocked(told note) {
 	if len(o.notes) < maxNotes {
 		o.notes = append(o.notes, told)
 	} else {
@@ -52,28 +52,35 @@ func (o *occupancy) tellLocked(told Occupancy) {
 	}
 }
 
-// Occupancies returns what has changed since the last call, and how many changes were lost
-// because there were too many. A topic counts as vacant after it has had no subscriber for
-// grace. Call it regularly while any topic is Watched.
-func (b *Broker) Occupancies(now time.Time, grace time.Duration) (changed []Occupancy, lost int) {
-	o := &b.occupancy
+// Occupancies calls changed for what has changed since the last call, and returns how many
+// changes were lost because there were too many. A topic counts as vacant after it has had
+// no subscriber for grace. Call it regularly while any topic is Watched.
+func (b *Broker) Occupancies(now time.Time, grace time.Duration, changed func(topic string, occupied bool, at time.Time)) (lost int) {
+	notes, lost := b.occupancy.take(now, grace)
+	for _, n := range notes {
+		changed(n.topic, n.occupied, n.at)
+	}
+	return lost
+}
+
+func (o *occupancy) take(now time.Time, grace time.Duration) (notes []note, lost int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for topic, since := range o.vacant {
 		if now.Sub(since) >= grace {
 			delete(o.vacant, topic)
-			o.tellLocked(Occupancy{topic, false, since})
+			o.tellLocked(note{topic, false, since})
 		}
 	}
-	changed, lost = o.notes, o.lost
+	notes, lost = o.notes, o.lost
 	o.notes, o.lost = nil, 0
-	return changed, lost
+	return notes, lost
 }
 
 // noteOccupancyLocked notes that the topic got its first subscriber, or lost the last one,
 // if its rule says so.
 func (t *topic) noteOccupancyLocked(occupied bool) {
 	if t.rule.Load().Watched {
-		t.broker.occupancy.note(t.name, occupied, time.Now())
+		t.broker.occupancy.add(t.name, occupied, time.Now())
 	}
 }

@@ -23,16 +23,15 @@ func TestOccupancyIsExact(t *testing.T) {
 		off.WatchedTopics = []string{"b"}
 		b := newBroker(on)
 		const grace = 10 * time.Second
-		told, since := map[string]bool{}, map[string]time.Time{}
+		told := map[string]bool{}
 		var subs []*Subscription
 		collect := func(at time.Time, grace time.Duration) {
-			changed, lost := b.Occupancies(at, grace)
+			lost := b.Occupancies(at, grace, func(topic string, occupied bool, since time.Time) {
+				require.NotEqual(t, told[topic], occupied, "%s is told twice", topic)
+				require.True(t, occupied || at.Sub(since) >= grace)
+				told[topic] = occupied
+			})
 			require.Zero(t, lost)
-			for _, c := range changed {
-				require.NotEqual(t, told[c.Topic], c.Occupied, "%s is told twice", c.Topic)
-				require.True(t, c.Occupied || at.Sub(c.At) >= grace)
-				told[c.Topic], since[c.Topic] = c.Occupied, c.At
-			}
 		}
 		for range 500 {
 			topic := fmt.Sprint("a.", random.IntN(5))
@@ -85,11 +84,12 @@ func TestOccupancyHasAGrace(t *testing.T) {
 	}
 	wantTold := func(after time.Duration, want ...bool) {
 		t.Helper()
-		changed, _ := b.Occupancies(time.Now().Add(after), 5*time.Second)
-		require.Len(t, changed, len(want))
-		for i, c := range changed {
-			require.Equal(t, Occupancy{"a", want[i], c.At}, c)
-		}
+		var told []bool
+		b.Occupancies(time.Now().Add(after), 5*time.Second, func(topic string, occupied bool, _ time.Time) {
+			require.Equal(t, "a", topic)
+			told = append(told, occupied)
+		})
+		require.Equal(t, want, told)
 	}
 	first := join("a")
 	join("b").Leave()
@@ -111,12 +111,12 @@ func TestNotesOfOccupancyAreBounded(t *testing.T) {
 	b := newBroker(Config{})
 	now := time.Now()
 	for n := range 2*maxNotes + 7 {
-		b.occupancy.note(fmt.Sprint(n), n%2 == 0, now)
+		b.occupancy.add(fmt.Sprint(n), n%2 == 0, now)
 	}
 	require.Len(t, b.occupancy.vacant, maxNotes)
-	changed, lost := b.Occupancies(now, time.Hour)
-	require.Len(t, changed, maxNotes)
+	notes, lost := b.occupancy.take(now, time.Hour)
+	require.Len(t, notes, maxNotes)
 	require.Equal(t, 7, lost)
-	_, lost = b.Occupancies(now, time.Hour)
+	_, lost = b.occupancy.take(now, time.Hour)
 	require.Zero(t, lost)
 }

@@ -78,7 +78,7 @@ func (t *topic) setRule(rule *TopicRule, now time.Time) {
 	defer t.mu.Unlock()
 	was := t.rule.Swap(rule)
 	if was.Watched != rule.Watched && len(t.subs) > 0 && !t.forgotten {
-		t.broker.occupancy.note(t.name, rule.Watched, now)
+		t.broker.occupancy.add(t.name, rule.Watched, now)
 	}
 	t.trimLocked(now)
 }

@@ -54,6 +54,9 @@ type Config struct {
 	// AuthorizeHook names the application that is asked about subscriptions. Default none.
 	AuthorizeHook hook.AuthorizeConfig
 
+	// EventsHook names the application that hears of sessions and topics. Default none.
+	EventsHook hook.EventsConfig
+
 	// Lane selects how polls and small publishes over plain HTTP/1.1 are served. "handoff",
 	// the default, and "channel" move their connections from net/http to internal/lane;
 	// "off" leaves them in net/http.
@@ -122,6 +125,7 @@ func Default() Config {
 			Config: hook.Config{Timeout: hook.DefaultTimeout, Calls: hook.DefaultCalls},
 			Topics: []string{">"}, Cache: hook.DefaultCache,
 		},
+		EventsHook:   hook.EventsConfig{Topics: []string{">"}}.WithDefaults(),
 		Lane:         "handoff",
 		MessageBytes: 64 << 10,
 		DrainWindow:  10 * time.Second,

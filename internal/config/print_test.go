@@ -33,6 +33,7 @@ func everything(t *testing.T) Config {
 	pair := certtest.New(t)
 	c.PublishHook.URL, c.PublishHook.Secret = "", "" // a secret is never printed
 	c.AuthorizeHook.URL, c.AuthorizeHook.Secret = "", ""
+	c.EventsHook.URL, c.EventsHook.Secret = "", ""
 	c.TLS, c.ACME = TLS{Cert: pair.Cert, Key: pair.Key, ClientCA: certtest.NewAuthority(t).File}, Default().ACME
 	c.Auth.Keys, c.Auth.APIKeys = nil, "" // the files must exist
 	c.Broker.Rules = []broker.Rule{

@@ -18,6 +18,13 @@ const maxMessageBytes = 8 << 20
 // must save a tenth, which below this size is less than what gzip adds.
 const minCompressed = 256
 
+// The most that hooks.events.batch and hooks.events.queue may be, which take about 100 bytes
+// an event.
+const (
+	maxBatch  = 10_000
+	maxEvents = 1_000_000
+)
+
 // A setting is one row of the table.
 type setting struct {
 	key string // in the file; dots are levels
@@ -30,7 +37,7 @@ type setting struct {
 // variables, the document and the checks follow from it.
 func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
-	a, b, s, t, l, h, z := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook, &c.AuthorizeHook
+	a, b, s, t, l, h, z, e := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook, &c.AuthorizeHook, &c.EventsHook
 	return slices.Concat([]setting{
 		{"listen.public", restart(address(&c.Listen.Public, false, "127.0.0.1:8080, [::1]:8080 or :0")), "address for clients"},
 		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8080 or :0")), "address for operators: metrics, health, profiles and revocations; host:port, or a Unix socket that only the daemon's user can connect to: unix:/run/pubsubd/admin.sock"},
@@ -117,6 +124,15 @@ func settings(c *Config) []setting {
 		{"hooks.authorize.calls", count(&z.Calls), "requests to subscribe that the application is asked about at one time; these count among limits.calls, so fewer leave some for other requests; more requests wait, in order, up to a quarter of limits.calls, for limits.wait"},
 		{"hooks.authorize.topics", patterns(&z.Topics), "topics that the application is asked about, also if a client subscribes to a pattern that matches any of them; > does not match topics that begin with _; in the file, put > and * in quotes"},
 		{"hooks.authorize.cache", duration(&z.Cache, 0), "how long the daemon does not repeat a question to which the application agreed; 0 asks each time"},
+		{"hooks.events.url", hookURL(&e.URL), "the application that hears of sessions that open and end, and of topics that get their first subscriber or lose the last one (internal/hook/HOOKS.md)"},
+		{"hooks.events.secret", hookSecret(&e.Secret), "key that signs the requests to the application; required with hooks.events.url"},
+		{"hooks.events.timeout", duration(&e.Timeout, ms), "how long the application may take to answer"},
+		{"hooks.events.topics", patterns(&e.Topics), "topics that the application hears of; > does not match topics that begin with _; in the file, put > and * in quotes"},
+		{"hooks.events.batch", number{least: 1, most: maxBatch}.field(&e.Batch), "events that one request has at most"},
+		{"hooks.events.delay", duration(&e.Delay, ms), "how long an event waits for others of the same request"},
+		{"hooks.events.grace", duration(&e.Grace, ms), "how long a topic must have no subscriber before the application hears of it, so that reconnects are silent"},
+		{"hooks.events.queue", number{least: 1, most: maxEvents}.field(&e.Queue), "events that may wait for the application; later ones are dropped and counted"},
+		{"hooks.events.attempts", count(&e.Attempts), "how often a request is sent before its events are dropped and counted; the time between two attempts grows from 1 second to 1 minute"},
 	}, rateSettings(&l.Rates))
 }
 

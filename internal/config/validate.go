@@ -69,6 +69,7 @@ func contradictions(c *Config) mistakes {
 	checkRules(&m, c)
 	checkHook(&m, "hooks.publish", c.PublishHook)
 	checkHook(&m, "hooks.authorize", c.AuthorizeHook.Config)
+	checkHook(&m, "hooks.events", c.EventsHook.Config)
 	checkLimits(&m, c)
 	checkRates(&m, &c.Limit)
 	return m

@@ -118,9 +118,12 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	if identifies != nil {
 		sessions.Revoked = identifies.Revoked
 	}
+	hooks := newHooks(cfg, limits, b, m, log)
+	sessions.Events = hooks.events
 	d = &Daemon{
 		cfg: cfg, log: log, metrics: m, kept: kept, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
+		hooks:       hooks,
 		auth:        identifies,
 		certificate: listen.NewCertificate(certificate, clients, log),
 		level:       level, reloaded: make(chan struct{}, 1),
@@ -135,7 +138,6 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	d.inForce.Store(&cfg)
 	isOpen, isAdminOpen := cfg.AcceptsEveryHost()
 	d.hosts, d.adminHosts = cors.NewHosts(cfg.Hosts, isOpen, log), cors.NewHosts(cfg.Hosts, isAdminOpen, log)
-	d.hooks = newHooks(cfg, limits, m, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
 	shown := limitsOf(cfg, d.sessions.Config(), limits)
@@ -211,6 +213,9 @@ func brokerConfig(cfg config.Config) broker.Config {
 		c.HookTopics = nil
 	case len(c.HookTopics) == 0:
 		c.HookTopics = []string{">"}
+	}
+	if cfg.EventsHook.URL != "" {
+		c.WatchedTopics = cfg.EventsHook.Topics
 	}
 	return c
 }
@@ -354,6 +359,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	running.Go(func() { d.sweep(sweeping) })
 	running.Go(func() { d.watcher.Watch(sweeping) })
+	running.Go(d.hooks.events.Run)
 	if d.auth != nil {
 		running.Go(func() { d.auth.Run(sweeping) })
 	}

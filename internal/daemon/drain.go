@@ -20,6 +20,7 @@ func (d *Daemon) drain() {
 	ctx, cancel := context.WithDeadline(context.Background(), begun.Add(window))
 	defer cancel()
 	d.notReady("draining")
+	d.hooks.events.Drain()
 	d.manager.stopping(window)
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and will reconnect
 	d.endSessions(begun, window)
@@ -44,6 +45,7 @@ func (d *Daemon) drain() {
 	d.api.Lane.Close()
 	d.tcp.Close()
 	d.api.Wait() // from here on nothing is published
+	d.hooks.events.Close(ctx)
 	d.shutdown(ctx, d.admin, d.adminSocket, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
 }

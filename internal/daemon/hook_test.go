@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,6 +45,7 @@ func newApplication(t *testing.T, answer http.HandlerFunc) *application {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		(*app.answer.Load())(w, r)
 	}))
 	t.Cleanup(app.Close)
@@ -131,6 +135,58 @@ func TestAnAuthorizeHookIsReloaded(t *testing.T) {
 	require.Contains(t, d.said("setting changed", "was", "is"), "hooks.authorize.secret: (secret) → (secret)")
 	require.NoError(t, d.wait())
 	d.wantNone([]string{hookSecret, strings.ToUpper(hookSecret)})
+}
+
+// An application hears of sessions on every transport, and of topics, also of those that
+// only stateless polls subscribe to. When the daemon stops, it hears of every end.
+func TestAnApplicationHearsOfSessionsAndTopics(t *testing.T) {
+	for _, lane := range []string{"handoff", "off"} {
+		t.Run(lane, func(t *testing.T) {
+			var mu sync.Mutex
+			heard := map[string]int{}
+			app := newApplication(t, nil)
+			hears := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var batch struct {
+					Events []struct{ Type, Topic, Reason string }
+				}
+				_ = json.NewDecoder(r.Body).Decode(&batch)
+				mu.Lock()
+				defer mu.Unlock()
+				for _, e := range batch.Events {
+					heard[strings.TrimSpace(e.Type+" "+e.Topic+e.Reason)]++
+				}
+			})
+			app.answer.Store(&hears)
+			wantHeard := func(want int, what string) {
+				t.Helper()
+				require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return heard[what] == want }, surely, time.Millisecond, what)
+			}
+			d := start(t, func(c *config.Config) {
+				c.Lane, c.EventsHook.URL, c.EventsHook.Secret = lane, app.URL+"/events", hookSecret
+				c.EventsHook.Topics, c.EventsHook.Delay, c.EventsHook.Grace = []string{"chat.*"}, time.Millisecond, time.Hour
+			})
+			d.post("/v1/topics/chat.a/messages", "1")
+			for range 3 {
+				d.get("http://" + d.PublicAddr() + "/v1/poll?topic=chat.a@oldest&topic=other@oldest")
+			}
+			wantHeard(1, "topic_occupied chat.a")
+			for i, way := range []pubsub.Transport{pubsub.WebSocket, pubsub.HTTPStream, pubsub.LongPoll} {
+				c := d.goClient()
+				t.Cleanup(c.Close)
+				_, err := c.Subscribe(t.Context(), []wire.Start{pubsub.Now(fmt.Sprint("chat.", i))}, pubsub.WithTransport(way))
+				require.NoError(t, err)
+				wantHeard(1, fmt.Sprint("topic_occupied chat.", i))
+				wantHeard(i+1, "session_opened")
+			}
+			require.NoError(t, d.wait())
+			wantHeard(3, "session_ended draining")
+			for _, topic := range []string{"a", "0", "1", "2"} {
+				wantHeard(1, "topic_vacated chat."+topic)
+			}
+			require.Zero(t, heard["topic_occupied other"])
+			d.wantNone([]string{hookSecret})
+		})
+	}
 }
 
 // goClient returns a client that does not retry a publish.

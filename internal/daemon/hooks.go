@@ -16,15 +16,17 @@ type hooks struct {
 	publishCalls   *limit.Gate
 	authorize      *hook.Subscriptions
 	authorizeCalls *limit.Gate
+	events         *hook.Events
 }
 
-func newHooks(cfg config.Config, limits limit.Config, m *metrics.Metrics, log *zap.Logger) hooks {
+func newHooks(cfg config.Config, limits limit.Config, topics hook.Topics, m *metrics.Metrics, log *zap.Logger) hooks {
 	var h hooks
 	publish, authorize := hookWaiting(limits)
 	h.publishCalls = limit.NewGate("hooks.publish", "hooks.publish.calls", cfg.PublishHook.Calls, publish, limits.Wait, m)
 	h.publish = hook.NewPublishes(hookConfig(cfg), h.publishCalls, m, log)
 	h.authorizeCalls = limit.NewGate("hooks.authorize", "hooks.authorize.calls", cfg.AuthorizeHook.Calls, authorize, limits.Wait, m)
 	h.authorize = hook.NewSubscriptions(cfg.AuthorizeHook, h.authorizeCalls, m, log)
+	h.events = hook.NewEvents(cfg.EventsHook, topics, m, log)
 	return h
 }
 
@@ -34,16 +36,17 @@ func (h *hooks) reload(cfg config.Config, limits limit.Config) {
 	h.publish.Reload(hookConfig(cfg))
 	h.authorizeCalls.Set(cfg.AuthorizeHook.Calls, authorize, limits.Wait)
 	h.authorize.Reload(cfg.AuthorizeHook)
+	h.events.Reload(cfg.EventsHook)
 }
 
-// close ends the calls to the applications.
+// close ends the calls that clients wait for.
 func (h *hooks) close() {
 	h.publish.Close()
 	h.authorize.Close()
 }
 
 func (h *hooks) gauges(g *metrics.Gauges) {
-	g.Limits = append(g.Limits, h.publishCalls.Gauge(), h.authorizeCalls.Gauge())
+	g.Limits = append(g.Limits, h.publishCalls.Gauge(), h.authorizeCalls.Gauge(), h.events.Gauge())
 }
 
 // hookWaiting returns how many calls may wait for each hook: half and a quarter of

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 )
 
 // HOOKS.md contains the code between the lines.
@@ -27,6 +29,7 @@ func hook(verifier *webhooks.Webhook) http.HandlerFunc {
 		var question struct {
 			Type, Principal  string
 			Topics, Patterns []string
+			Events           []struct{ Type, Topic, Principal, Reason string }
 		}
 		detail := ""
 		switch err := json.Unmarshal(body, &question); {
@@ -37,6 +40,9 @@ func hook(verifier *webhooks.Webhook) http.HandlerFunc {
 			detail = "no advertisements here"
 		case question.Type == "authorize" && slices.Contains(question.Topics, "chat.staff") && question.Principal != "ann":
 			detail = "only staff may listen here"
+		}
+		for _, e := range question.Events {
+			log.Print(e.Type, " ", e.Principal, e.Topic, " ", e.Reason)
 		}
 		if detail != "" {
 			_ = json.NewEncoder(w).Encode(map[string]any{"refuse": map[string]string{"detail": detail}})
@@ -70,6 +76,14 @@ func TestTheExampleOfTheDocument(t *testing.T) {
 	require.NoError(t, h.Authorize(t.Context(), annTo("chat.staff")))
 	require.NoError(t, h.Authorize(t.Context(), Subscribing{Topics: annTo("chat.lobby").Topics}))
 	require.ErrorContains(t, h.Authorize(t.Context(), Subscribing{Topics: annTo("chat.lobby", "chat.staff").Topics}), "only staff may listen here")
+	logged := &bytes.Buffer{}
+	log.SetOutput(logged)
+	defer log.SetOutput(os.Stderr)
+	e := NewEvents(EventsConfig{Config: d.cfg}, new(changes), d.all, zap.NewNop())
+	go e.Run()
+	e.SessionEnded(7, "ann", "inactive")
+	e.Close(t.Context())
+	require.Contains(t, logged.String(), "session_ended ann inactive")
 	resp, err := http.Post(app.URL, "application/json", strings.NewReader(`{}`))
 	require.NoError(t, err)
 	resp.Body.Close()

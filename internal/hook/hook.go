@@ -1,6 +1,7 @@
 // Package hook calls applications over HTTP. The publish hook asks about each message
-// before it is published, and the authorize hook about each request to subscribe.
-// HOOKS.md describes them for authors of applications.
+// before it is published, and the authorize hook about each request to subscribe. The
+// events hook reports sessions and topics. HOOKS.md describes them for authors of
+// applications.
 package hook
 
 import (

@@ -29,6 +29,7 @@ func TestMetricsDocument(t *testing.T) {
 	m.WaitSeconds.WithLabelValues("")
 	m.Transport("longpoll")
 	m.Hook("publish", "passed")
+	m.DroppedEvents("full")
 	m.CredentialsRefused.WithLabelValues("")
 	m.KeyReadsFailed.WithLabelValues("")
 	got, told := document(t, m)

@@ -69,6 +69,7 @@ type Metrics struct {
 
 	hookCalls   *prometheus.CounterVec
 	hookSeconds *prometheus.HistogramVec
+	hookDropped *prometheus.CounterVec
 }
 
 // An Ending is why the daemon closed a connection because of its client.
@@ -151,7 +152,8 @@ func New(version string) *Metrics {
 		polls:               f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
 		framesPerAnswer:     f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
 		publishToWrite:      f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
-		hookCalls:           f.counters("hook_calls_total", "Questions for the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application agreed to the same question a moment ago).", "hook", "outcome"),
+		hookCalls:           f.counters("hook_calls_total", "Calls of the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application agreed to the same question a moment ago). Of batches of events: passed, failed or timeout, by attempt.", "hook", "outcome"),
+		hookDropped:         f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was), failed (after the last attempt), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
 		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
 		Presence:            f.counters("presence_events_total", "Changes of who is on topics with presence, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
@@ -263,6 +265,22 @@ func (m *Metrics) Hook(name string, outcomes ...string) *Hook {
 	}
 	fromZero(h.calls, outcomes)
 	return h
+}
+
+// Dropped counts events that no application gets.
+type Dropped struct{ events *prometheus.CounterVec }
+
+// DroppedEvents returns the counters of dropped events, which have these reasons.
+func (m *Metrics) DroppedEvents(reasons ...string) *Dropped {
+	fromZero(m.hookDropped, reasons)
+	return &Dropped{m.hookDropped}
+}
+
+// Add counts n events that were dropped.
+func (d *Dropped) Add(reason string, n int) {
+	if n > 0 {
+		d.events.WithLabelValues(reason).Add(float64(n))
+	}
 }
 
 // Called counts one call with its outcome.

@@ -187,6 +187,7 @@ type ConnectRequest struct {
 const (
 	HookPublish   = "publish"   // before a message is published
 	HookAuthorize = "authorize" // before a client subscribes to topics, also by opening a session
+	HookEvents    = "events"    // after sessions and topics have changed
 )
 
 // A HookAnswer is the answer of an application. Without Message and Refuse, the application
