@@ -57,7 +57,7 @@ it as Authorization: Bearer psk_….
 
 Rights are subscribe, publish, history, presence and delete. Topics may be
 patterns. $sub in a topic stands for the name of the key.`,
-		Example: `  pubsubd key new --name billing --allow 'publish:prices.>,orders.*' --file /etc/pubsubd/keys
+		Example: `  pubsubd key new --name billing --allow 'publish:prices.>,orders.*' --file /var/lib/pubsubd/keys
   pubsubd key new --name worker --allow subscribe,history:jobs --valid-for 2160h`,
 		Args: usageArgs(cobra.NoArgs),
 	}

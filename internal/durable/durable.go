@@ -21,7 +21,7 @@ var ErrLocked = errors.New("held by another process")
 // removed, and then two processes could hold locks on two files of that name.
 func Lock(path string, wait bool) (*os.File, error) {
 	path += ".lock"
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openLock(path)
 	if err != nil {
 		return nil, err
 	}
@@ -32,8 +32,29 @@ func Lock(path string, wait bool) (*os.File, error) {
 	return f, nil
 }
 
+// openLock opens a file, or makes it for the owner of its folder. It does not follow a link: in
+// a folder of another user that could name any file.
+func openLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return os.OpenFile(path, os.O_RDWR|noFollow, 0)
+	}
+	if err == nil {
+		giveToFolder(f)
+	}
+	return f, err
+}
+
+// giveToFolder gives a new file to the owner of its folder. Only root can, and needs to.
+func giveToFolder(f *os.File) {
+	if folder, err := os.Stat(filepath.Dir(f.Name())); err == nil {
+		_ = keepOwner(f, folder)
+	}
+}
+
 // Create makes an empty file beside path, for its next content: with mode 0600, and of the
-// owner that the file at path has. It replaces what a process left that was killed while it
+// owner that the file at path has. If there is none, root gives it to the owner of the folder,
+// so that root can make files for a daemon. It replaces what a process left that was killed while it
 // wrote, so the caller must hold the lock.
 func Create(path string) (*os.File, error) {
 	next := path + ".new"
@@ -48,6 +69,8 @@ func Create(path string) (*os.File, error) {
 		if err := keepOwner(f, old); err != nil {
 			return nil, errors.Join(err, f.Close(), os.Remove(next))
 		}
+	} else {
+		giveToFolder(f)
 	}
 	return f, nil
 }

@@ -8,6 +8,9 @@ import (
 	"syscall"
 )
 
+// noFollow makes an open of a symbolic link fail.
+const noFollow = syscall.O_NOFOLLOW
+
 // lock locks f until it is closed. Without wait it returns ErrLocked at once.
 func lock(f *os.File, wait bool) error {
 	how := syscall.LOCK_EX
