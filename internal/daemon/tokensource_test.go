@@ -120,7 +120,7 @@ func waitUntil(t *testing.T, all []*renewer, after time.Duration) {
 // have nothing to renew.
 func TestTheGoClientRenewsItsTokenWithoutAReconnect(t *testing.T) {
 	d := startWithTokens(t)
-	all := d.renewers(t, 4*time.Second, func(f *renewer) (string, error) { return tokenFor(f.expires.Add(time.Hour)), nil },
+	all := d.renewers(t, 8*time.Second, func(f *renewer) (string, error) { return tokenFor(f.expires.Add(time.Hour)), nil },
 		"stateless stream", "server-sent events")
 	for _, f := range all {
 		f.wantPublished(t, "before")

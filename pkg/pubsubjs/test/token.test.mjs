@@ -82,7 +82,7 @@ for (const transport of ["websocket", "stream", "poll"]) {
   test(`${transport}: a token is renewed before it expires, without a reconnect`, async () => {
     const { seen, options } = watched();
     let asked = 0;
-    const client = open({ ...options, transports: [transport], token: () => token("ann", asked++ ? 3600 : 4) });
+    const client = open({ ...options, transports: [transport], token: () => token("ann", asked++ ? 3600 : 8) });
     const states = [];
     const a = collect(client);
     await a.subscription.started;
@@ -208,7 +208,7 @@ test("tabs of two subjects never share, also after their tokens are renewed", { 
       tab.renewals = tab.sockets = 0;
       tab.on("websocket", () => tab.sockets++);
       tab.on("request", (r) => (tab.renewals += r.method() === "PATCH" && r.postData() === '{"add":[],"remove":[]}'));
-      const tokens = [token(sub, 5), token(sub, 60)];
+      const tokens = [token(sub, 8), token(sub, 60)];
       await tab.evaluate((how) => follow(how), { url: daemon.url, topic, options: { share: "room" }, tokens });
       await tab.evaluate(() => subscription.started);
       tabs.push(tab);

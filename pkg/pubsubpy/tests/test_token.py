@@ -51,7 +51,7 @@ async def daemon(folder: Path) -> AsyncIterator[Daemon]:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_token_is_renewed_without_a_reconnect(tmp_path: Path, transport: str) -> None:
     states: list[State] = []
-    expires, asked = time.time() + 3, [0]
+    expires, asked = time.time() + 6, [0]
 
     def source() -> str:
         asked[0] += 1
