@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -77,7 +78,14 @@ func TestOperatorsComeOverAUnixSocket(t *testing.T) {
 	for _, c := range connections {
 		require.NoError(t, c.Close())
 	}
-	d.waitReady()
+	require.Eventually(t, func() bool { // until the daemon has noticed that they are closed, it refuses others
+		resp, err := d.client.Get("http://localhost/readyz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}, surely, time.Millisecond)
 	require.NoError(t, d.wait())
 	require.NoFileExists(t, path)
 }
