@@ -56,9 +56,9 @@ func (app *application) hooked(c *config.Config) {
 	c.PublishHook.URL, c.PublishHook.Secret, c.PublishHook.Timeout = app.URL+"/publish", hookSecret, time.Hour
 }
 
-func answers(status int, body string) http.HandlerFunc {
+// answers is an application that always answers the same.
+func answers(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 	}
 }
@@ -66,7 +66,7 @@ func answers(status int, body string) http.HandlerFunc {
 // An operator adds a hook by a reload, changes its secret, and removes it. Publishers see
 // the application's decisions. The log contains no secret.
 func TestAHookIsReloaded(t *testing.T) {
-	app := newApplication(t, answers(200, `{"message":{"data":"changed"}}`))
+	app := newApplication(t, answers(`{"message":{"data":"changed"}}`))
 	d := start(t, nil)
 	c := d.goClient()
 	defer c.Close()
@@ -86,7 +86,7 @@ func TestAHookIsReloaded(t *testing.T) {
 	require.Contains(t, held, `"as it was"`)
 	require.Contains(t, held, `"changed"`)
 
-	refuses := answers(200, `{"refuse":{"detail":"not today"}}`)
+	refuses := answers(`{"refuse":{"detail":"not today"}}`)
 	app.answer.Store(&refuses)
 	require.ErrorContains(t, publish(), "not today")
 	d.reloadWith(func(c *config.Config) { c.PublishHook.Secret = strings.ToUpper(hookSecret) })
@@ -104,7 +104,7 @@ func TestAHookIsReloaded(t *testing.T) {
 // An operator adds an authorize hook by a reload, and removes it. Sessions and stateless
 // polls see the application's decisions. The log contains no secret.
 func TestAnAuthorizeHookIsReloaded(t *testing.T) {
-	app := newApplication(t, answers(200, `{"refuse":{"detail":"not your room"}}`))
+	app := newApplication(t, answers(`{"refuse":{"detail":"not your room"}}`))
 	d := start(t, nil)
 	const path = "/v1/poll?topic=chat.a@oldest"
 	d.post("/v1/topics/chat.a/messages", "1")
@@ -121,7 +121,7 @@ func TestAnAuthorizeHookIsReloaded(t *testing.T) {
 	require.Contains(t, poll(), "not your room")
 	require.Equal(t, 2.0, d.metric(`pubsubd_hook_calls_total{hook="authorize",outcome="refused"}`))
 	require.Equal(t, 7.0, d.metric(`pubsubd_limit{limit="hooks.authorize"}`))
-	agrees := answers(200, "{}")
+	agrees := answers("{}")
 	app.answer.Store(&agrees)
 	for range 3 {
 		require.Contains(t, poll(), `"data":1`)
