@@ -67,6 +67,7 @@ func TestNoSecretOfAuthorisationGetsOut(t *testing.T) {
 				conn := d.say("GET /v1/ws?topic=a HTTP/1.1\r\nHost: h\r\n" + upgrade + "Sec-WebSocket-Protocol: pubsubd.v1, bearer." + token + "\r\n\r\n")
 				answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 				require.NoError(t, err)
+				answer.Body.Close()
 				require.NoError(t, answer.Header.Write(&out))
 				require.NoError(t, conn.Close())
 				conn, err = net.Dial("tcp", d.TCPAddr())
