@@ -232,10 +232,10 @@ func (k *apiKeys) find(secret string) *Grant {
 	return (*k.current.Load())[digestOf(secret)]
 }
 
-// revoked reports whether the grant was made by a key that is not in the file any more, or that
-// grants something else now.
+// revoked reports whether the grant of an API key was made by one that is not in the file any
+// more, or that grants something else now.
 func (k *apiKeys) revoked(g *Grant) bool {
-	return g.Key != [32]byte{} && (k == nil || (*k.current.Load())[g.Key] != g)
+	return k == nil || (*k.current.Load())[g.Key] != g
 }
 
 func (k *apiKeys) len() int { return len(*k.current.Load()) }

@@ -2,17 +2,21 @@
 package auth
 
 import (
+	"crypto/tls"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Credentials are what a request carries to identify its sender. They are not verified.
-// Never log them.
+// Credentials are what a request carries to identify its sender. Only the certificate is
+// verified. Never log them.
 type Credentials struct {
 	Authorization string // the raw header; empty: none
 	Token         string // from the query, a subprotocol or a connection's first item; empty: none
-	Certificate   string // the principal of a verified client certificate; empty: none
+
+	// Certificate is the connection on which the client showed a certificate, which TLS has
+	// verified. Nil: it showed none.
+	Certificate *tls.ConnectionState
 }
 
 // Given reports whether there are any credentials.
@@ -24,8 +28,8 @@ func (c Credentials) Given() bool { return c != Credentials{} }
 type Grant struct {
 	Subject         string    // the principal; empty: anonymous
 	TokenID         string    // jti; empty: none
-	Key             [32]byte  // SHA-256 of the API key; zero: not by an API key
-	Issued, Expires time.Time // of the token; zero: not by a token, never expires
+	Key             [32]byte  // what verified the credentials: see keyPrint; of an API key its SHA-256; zero: anonymous
+	Issued, Expires time.Time // of the token or certificate; zero: an API key or anonymous, never expires
 	Claims          []byte    // public claims of the token, a JSON object; nil: none
 	Rights          Rights
 }
@@ -42,8 +46,8 @@ func (g *Grant) ExpiresMS(now time.Time) int64 {
 	return max(1, g.Expires.Sub(now).Milliseconds())
 }
 
-// Renews reports whether g can replace old, another grant of the same principal: a token
-// that was issued later, or at the same time with a later expiry. A grant without a token
+// Renews reports whether g can replace old, another grant of the same principal: a token or
+// certificate that was issued later, or at the same time with a later expiry. An API key
 // replaces any.
 func (g *Grant) Renews(old *Grant) bool {
 	switch {

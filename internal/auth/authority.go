@@ -94,12 +94,23 @@ type Authority struct {
 	refused      *prometheus.CounterVec
 	failures     prometheus.Counter
 
-	keys   atomic.Pointer[[]key] // in force; see rebuild
-	tokens cache
-	named  cache // of certificates, by their names
+	trust     atomic.Pointer[trust] // in force; see rebuild
+	distrust  atomic.Bool           // a key is not trusted any more, and Refresh has not said so
+	tokens    cache
+	certified cache // of certificates
 
-	refreshing sync.Mutex // held by Refresh and rebuild; guards the field below
-	files      []*keyFile
+	refreshing  sync.Mutex // held by Refresh and rebuild; guards the fields below
+	files       []*keyFile
+	authorities []digest // of certificates
+}
+
+// A trust is what verifies tokens and certificates until the next rebuild. It is immutable.
+type trust struct {
+	keys []key // of tokens
+
+	// prints identify the keys and the authorities of certificates. Stale keys of the JWKS are
+	// among them: they verify no token, but sessions go on.
+	prints map[digest]bool
 }
 
 // New returns an authority. It reads its files. cfg must be valid.
@@ -164,13 +175,22 @@ func (a *Authority) Revocations() *Revocations {
 	return a.revocations
 }
 
-// Revoked reports whether the token or the API key of a grant was revoked, or the rights of
-// the API key have changed since. It does not wait.
-func (a *Authority) Revoked(g *Grant) bool { return a.revocations.Revoked(g) || a.apiKeys.revoked(g) }
+// Revoked reports whether the credentials of a grant were revoked, or what verified them is not
+// trusted any more, or the rights of the API key have changed since. It neither waits nor
+// allocates.
+func (a *Authority) Revoked(g *Grant) bool {
+	switch {
+	case g.Key == digest{}: // anonymous
+		return false
+	case g.Issued.IsZero():
+		return a.apiKeys.revoked(g)
+	}
+	return a.revocations.Revoked(g) || !a.trust.Load().prints[g.Key]
+}
 
 // Refresh reads files again that have changed, and drops keys that are too old. It costs a
-// stat for each file. It reports whether API keys have changed: then sessions may have
-// grants that are revoked.
+// stat for each file. It reports whether keys were removed or have changed: then sessions may
+// have grants that are revoked.
 func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	changed := a.refreshFiles(now)
 	if a.jwks != nil && a.jwks.expire(now) {
@@ -180,7 +200,8 @@ func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	if changed {
 		a.rebuild()
 	}
-	return a.refreshAPIKeys(now)
+	removed := a.distrust.Swap(false)
+	return a.refreshAPIKeys(now) || removed
 }
 
 func (a *Authority) refreshAPIKeys(now time.Time) (changed bool) {
@@ -215,24 +236,45 @@ func (a *Authority) refreshFiles(now time.Time) (changed bool) {
 	return changed
 }
 
-// rebuild puts all keys in force, and forgets what the keys before verified.
+// rebuild puts all keys in force, and forgets what the keys before verified. It notes whether
+// one of these is gone.
 func (a *Authority) rebuild() {
 	a.refreshing.Lock()
 	defer a.refreshing.Unlock()
-	var keys []key
+	is := &trust{prints: make(map[digest]bool)}
+	add := func(keys []key, stale bool) {
+		for _, k := range keys {
+			is.prints[k.print] = true
+		}
+		if !stale {
+			is.keys = append(is.keys, keys...)
+		}
+	}
 	for _, f := range a.files {
-		keys = append(keys, f.keys...)
+		add(f.keys, false)
 	}
 	if a.jwks != nil {
-		keys = append(keys, a.jwks.current()...)
+		add(a.jwks.current())
 	}
-	a.keys.Store(&keys)
+	for _, of := range a.authorities {
+		is.prints[of] = true
+	}
+	was := a.trust.Swap(is)
 	a.tokens.clear()
+	a.certified.clear()
+	if was == nil {
+		return
+	}
+	for of := range was.prints {
+		if !is.prints[of] {
+			a.distrust.Store(true)
+		}
+	}
 }
 
 // Gauges adds the authority's state.
 func (a *Authority) Gauges(g *metrics.Gauges) {
-	g.TokenKeys, g.CachedTokens = len(*a.keys.Load()), a.tokens.len()
+	g.TokenKeys, g.CachedTokens = len(a.trust.Load().keys), a.tokens.len()
 	if a.jwks != nil {
 		g.JWKSAge = a.jwks.age(time.Now())
 	}
@@ -253,11 +295,14 @@ func (a *Authority) Identify(c Credentials) (*Grant, error) {
 		g, err = a.byAPIKey(secret, time.Now())
 	case secret != "":
 		g, err = a.byToken(secret, time.Now())
-	case c.Certificate != "" && a.certificates != "":
-		g, err = a.byCertificate(c.Certificate)
+	case c.Certificate != nil && a.certificates != "":
+		g, err = a.byCertificate(c.Certificate, time.Now())
 	}
 	if err == nil && a.revocations.Revoked(g) { // on every call: the cache does not know
 		err = refuse(revoked, newTokenRemedy, "the token was revoked")
+		if secret == "" {
+			err = refuse(revoked, "get a new certificate", "the certificates that its subject had were revoked")
+		}
 	}
 	if err == nil {
 		return g, nil
@@ -298,7 +343,7 @@ func (a *Authority) byToken(token string, now time.Time) (*Grant, error) {
 		a.hits.Inc()
 		return g, checkExpiry(g, now)
 	}
-	g, err := a.verifier.verify(token, *a.keys.Load(), now)
+	g, err := a.verifier.verify(token, a.trust.Load().keys, now)
 	if err != nil {
 		return nil, a.orLater(err, now)
 	}
@@ -328,23 +373,4 @@ func (a *Authority) orLater(err error, now time.Time) error {
 		return later
 	}
 	return err
-}
-
-// byCertificate returns the grant of the client whose certificate has this common name.
-func (a *Authority) byCertificate(name string) (*Grant, error) {
-	d := digestOf(name)
-	g, version := a.named.get(&d)
-	if g != nil {
-		return g, nil
-	}
-	if !isSubject(name) {
-		return nil, refuse(badClaims, "issue another certificate", "the certificate's common name must have 1 to %d bytes without control characters", maxSubjectBytes)
-	}
-	rights, err := ParseRights([]byte(a.certificates), name)
-	if err != nil {
-		panic("BUG: auth.certificates was valid: " + err.Error())
-	}
-	g = &Grant{Subject: name, Rights: rights}
-	a.named.put(&d, version, g, len(name)+len(a.certificates))
-	return g, nil
 }

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"crypto/tls"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -14,10 +15,11 @@ import (
 )
 
 func TestCarriersOfCredentials(t *testing.T) {
-	a := newAuthority(t, func(c *Config) {
-		c.Anonymous, c.Certificates = rights("public.>", "subscribe"), rights("hosts.$sub", "publish")
-	})
+	a := withCertificates(t, func(c *Config) { c.Anonymous = rights("public.>", "subscribe") })
 	secret := token(good())
+	host := func(name string) *tls.ConnectionState {
+		return shown(name, time.Now().Add(-time.Hour), time.Now().Add(time.Hour), ca("ours"))
+	}
 	for _, tt := range []struct {
 		given   Credentials
 		subject string
@@ -27,9 +29,9 @@ func TestCarriersOfCredentials(t *testing.T) {
 		{Credentials{Token: secret}, "alice", ""},
 		{Credentials{Authorization: "Bearer " + secret}, "alice", ""},
 		{Credentials{Authorization: "bEARER   " + secret + " "}, "alice", ""},
-		{Credentials{Authorization: "Bearer " + secret, Certificate: "host-1"}, "alice", ""},
-		{Credentials{Certificate: "host-1"}, "host-1", ""},
-		{Credentials{Certificate: "host\n1"}, "", wire.CodeUnauthorized},
+		{Credentials{Authorization: "Bearer " + secret, Certificate: host("host-1")}, "alice", ""},
+		{Credentials{Certificate: host("host-1")}, "host-1", ""},
+		{Credentials{Certificate: host("host\n1")}, "", wire.CodeUnauthorized},
 		{Credentials{Authorization: "Bearer"}, "", wire.CodeUnauthorized},
 		{Credentials{Authorization: "Bearer "}, "", wire.CodeUnauthorized},
 		{Credentials{Authorization: secret}, "", wire.CodeUnauthorized},
@@ -54,23 +56,14 @@ func TestCarriersOfCredentials(t *testing.T) {
 	anonymous, _ := a.Identify(Credentials{})
 	require.NoError(t, a.Allow(anonymous, Subscribe, "public.a"))
 	require.ErrorIs(t, a.Allow(anonymous, Subscribe, "chat.a"), &wire.Problem{Code: wire.CodeUnauthorized})
-	host, _ := a.Identify(Credentials{Certificate: "host-1"})
-	require.NoError(t, a.Allow(host, Publish, "hosts.host-1"))
-	require.ErrorIs(t, a.Allow(host, Publish, "hosts.host-2"), &wire.Problem{Code: wire.CodeForbidden})
+	named, _ := a.Identify(Credentials{Certificate: host("host-1")})
+	require.NoError(t, a.Allow(named, Publish, "hosts.host-1"))
+	require.ErrorIs(t, a.Allow(named, Publish, "hosts.host-2"), &wire.Problem{Code: wire.CodeForbidden})
 	require.EqualValues(t, 2, testutil.ToFloat64(a.refused.WithLabelValues(string(several)))/2)
 }
 
-// The name of a certificate and a token are different credentials, even if they have the
-// same text.
-func TestACertificatesNameIsNoToken(t *testing.T) {
-	a := newAuthority(t, func(c *Config) { c.Certificates = rights(">", "publish") })
-	secret := token(good())
-	g, err := a.Identify(Credentials{Certificate: "host"})
-	require.NoError(t, err)
-	require.NoError(t, a.Allow(g, Publish, "a"))
-	wantRefused(t, a, "host", wire.CodeUnauthorized, "parts")
-	wantAccepted(t, a, secret)
-	g, err = newAuthority(t, nil).Identify(Credentials{Certificate: "host"})
+func TestWithoutRightsOfCertificatesTheyIdentifyNobody(t *testing.T) {
+	g, err := newAuthority(t, nil).Identify(Credentials{Certificate: shown("host", time.Now(), time.Now().Add(time.Hour), ca("ours"))})
 	require.NoError(t, err)
 	require.Empty(t, g.Subject, "without auth.certificates a certificate identifies nobody")
 }

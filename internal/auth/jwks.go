@@ -37,6 +37,7 @@ type jwks struct {
 
 	mu      sync.Mutex // guards the fields below
 	keys    []key      // of the last successful fetch; immutable
+	stale   bool       // that fetch is too long ago: the keys verify no tokens
 	sum     digest     // of its body
 	fetched time.Time  // the last successful fetch; zero: none
 	failed  bool       // the last fetch failed
@@ -124,8 +125,8 @@ func (j *jwks) note(keys []key, sum digest, err error, answers bool) (changed, f
 	if err != nil {
 		return false, first
 	}
-	changed = j.keys == nil || sum != j.sum
-	j.keys, j.sum, j.fetched = keys, sum, time.Now()
+	changed = j.keys == nil || j.stale || sum != j.sum
+	j.keys, j.sum, j.fetched, j.stale = keys, sum, time.Now(), false
 	return changed, false
 }
 
@@ -179,22 +180,23 @@ func (j *jwks) missing(now time.Time) (again bool) {
 	return true
 }
 
-// expire forgets the keys if the last successful fetch is too long ago. It reports whether it
-// did.
+// expire makes the keys stale if the last successful fetch is too long ago. It reports whether
+// it did.
 func (j *jwks) expire(now time.Time) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.keys == nil || now.Sub(j.fetched) < jwksStale {
+	if j.keys == nil || j.stale || now.Sub(j.fetched) < jwksStale {
 		return false
 	}
-	j.keys = nil
+	j.stale = true
 	return true
 }
 
-func (j *jwks) current() []key {
+// current returns the keys of the last successful fetch, and whether they are stale.
+func (j *jwks) current() (keys []key, stale bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.keys
+	return j.keys, j.stale
 }
 
 // age returns the time since the last successful fetch; 0: there was none.

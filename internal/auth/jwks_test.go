@@ -110,12 +110,16 @@ func TestKeysOfTheJWKSRotate(t *testing.T) {
 		p.serves(jwkOf(edKey().Public(), "kid", "one"), jwkOf(p256().Public(), "kid", "two"))
 		require.EqualValues(t, 1000, wantRefused(t, p.Authority, next, wire.CodeOverloaded, "fetches the keys"))
 		p.wantFetches(2, "for the unknown key id")
-		wantAccepted(t, p.Authority, next)
-		wantAccepted(t, p.Authority, old)
+		ofNext := wantAccepted(t, p.Authority, next)
+		ofOld := wantAccepted(t, p.Authority, old)
+		require.False(t, p.Refresh(time.Now()), "no key was removed")
 
 		p.serves(jwkOf(p256().Public(), "kid", "two"))
 		time.Sleep(jwksRefresh)
 		p.wantFetches(3, "after five minutes")
+		require.True(t, p.Refresh(time.Now()), "sessions must be looked at")
+		require.True(t, p.Revoked(ofOld))
+		require.False(t, p.Revoked(ofNext))
 		wantAccepted(t, p.Authority, next)
 		wantRefused(t, p.Authority, old, wire.CodeOverloaded, "")
 		p.wantFetches(4, "for the key id that is unknown now")
@@ -193,19 +197,21 @@ func TestAHangingJWKSDelaysNobody(t *testing.T) {
 	})
 }
 
-// Keys are refused an hour after the last successful fetch, also for remembered tokens.
+// Keys are refused an hour after the last successful fetch, also for remembered tokens. That
+// ends no session: nobody has removed a key.
 func TestStaleKeysAreRefused(t *testing.T) {
 	withProvider(t, oneKey, func(p *provider) {
 		valid := token(good("exp", time.Now().Unix()+4*3600), "kid", "one")
 		p.wantFetches(1, "at the start")
-		wantAccepted(t, p.Authority, valid)
+		ofSession := wantAccepted(t, p.Authority, valid)
 		p.answers(func(*http.Request) (*http.Response, error) { return response(http.StatusBadGateway, ""), nil })
 		time.Sleep(jwksStale - time.Second)
-		p.Refresh(time.Now())
+		require.False(t, p.Refresh(time.Now()))
 		wantAccepted(t, p.Authority, valid)
 		time.Sleep(time.Second)
-		p.Refresh(time.Now())
+		require.False(t, p.Refresh(time.Now()))
 		wantRefused(t, p.Authority, valid, wire.CodeOverloaded, "")
+		require.False(t, p.Revoked(ofSession))
 		var g metrics.Gauges
 		p.Gauges(&g)
 		require.Equal(t, metrics.Gauges{JWKSAge: jwksStale}, g)
@@ -215,6 +221,8 @@ func TestStaleKeysAreRefused(t *testing.T) {
 		time.Sleep(jwksRetry)
 		synctest.Wait()
 		wantAccepted(t, p.Authority, valid)
+		require.False(t, p.Refresh(time.Now()))
+		require.False(t, p.Revoked(ofSession))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -27,6 +28,20 @@ type key struct {
 	id        string // kid; empty: none
 	algorithm jose.SignatureAlgorithm
 	material  any // a public key or a secret, as go-jose takes it
+	print     digest
+}
+
+// keyPrint identifies a key. Grants remember it, and not the key, which may be secret. For a
+// public key it is the SHA-256 of its SubjectPublicKeyInfo, as in certificates.
+func keyPrint(material any) (digest, error) {
+	text, isSecret := material.([]byte)
+	if !isSecret {
+		var err error
+		if text, err = x509.MarshalPKIXPublicKey(material); err != nil {
+			return digest{}, err
+		}
+	}
+	return sha256.Sum256(text), nil
 }
 
 // Bounds of keys.
@@ -140,7 +155,11 @@ func newKey(id, algorithm string, material any) (key, error) {
 	if !slices.Contains(possible, fixed) {
 		return key{}, fmt.Errorf("holds a key whose alg does not fit its type: want one of %v", possible)
 	}
-	return key{id, fixed, material}, nil
+	thumb, err := keyPrint(material)
+	if err != nil {
+		return key{}, fmt.Errorf("holds a key that cannot be used: %w", err)
+	}
+	return key{id, fixed, material, thumb}, nil
 }
 
 // algorithmsOf returns the algorithms that a type of key allows, the usual one first.

@@ -163,3 +163,29 @@ func TestKeysStayWhileTheirFileIsWrong(t *testing.T) {
 	a.Refresh(now)
 	require.Len(t, log.FilterMessage("cannot read a file of auth.keys: its keys stay as they were").All(), 3, "again")
 }
+
+// A private key has leaked, so its public key is removed. What tokens of that key opened is
+// revoked, and nothing else.
+func TestARemovedKeyRevokesItsTokens(t *testing.T) {
+	path := file(t, publicPEM(edKey())+publicPEM(p256())+publicPEM(rsa2048()))
+	secrets := file(t, jwkOf(theSecret))
+	a := newAuthority(t, func(c *Config) { c.Keys = []string{path, secrets} })
+	stays := []*Grant{wantAccepted(t, a, sign(jose.ES256, p256(), good())), wantAccepted(t, a, sign(jose.RS256, rsa2048(), good()))}
+	goes := wantAccepted(t, a, token(good()))
+	ofSecret := wantAccepted(t, a, sign(jose.HS256, theSecret, good()))
+	require.NotContains(t, string(ofSecret.Key[:]), string(theSecret[:8]), "it is not the secret itself")
+
+	require.NoError(t, os.WriteFile(path, []byte("no key"), 0o600))
+	require.False(t, a.Refresh(time.Now()), "a broken file changes nothing")
+	require.NoError(t, os.WriteFile(path, []byte(publicPEM(rsa2048())+"moved\n"+publicPEM(p256())), 0o600))
+	require.True(t, a.Refresh(time.Now()))
+	require.False(t, a.Refresh(time.Now()))
+	require.True(t, a.Revoked(goes))
+	for _, g := range append(stays, ofSecret) {
+		require.False(t, a.Revoked(g))
+	}
+	require.NoError(t, os.WriteFile(secrets, []byte(jwkOf([]byte("another secret of at least 256 bits."))), 0o600))
+	require.True(t, a.Refresh(time.Now()))
+	require.True(t, a.Revoked(ofSecret))
+	require.False(t, a.Revoked(&Grant{}), "anonymous")
+}

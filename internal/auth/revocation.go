@@ -22,7 +22,8 @@ import (
 )
 
 // Revocations are the tokens that are refused although they are valid: single ones by their
-// ids, and all tokens of a subject that were issued up to a moment. They are kept in a file:
+// ids, and all tokens of a subject that were issued up to a moment. They also refuse the
+// certificates of the subject whose validity began up to then. They are kept in a file:
 // what Add has acknowledged outlasts a crash. All methods may be called concurrently, those
 // that only read also on nil, which revokes nothing.
 //
@@ -338,9 +339,9 @@ func (r *Revocations) prune(now time.Time) {
 	r.order = r.order[gone:]
 }
 
-// Revoked reports whether the token of a grant is revoked. It does not allocate.
+// Revoked reports whether the token or certificate of a grant is revoked. It does not allocate.
 func (r *Revocations) Revoked(g *Grant) bool {
-	if r == nil || g.Issued.IsZero() { // not by a token
+	if r == nil || g.Issued.IsZero() { // an API key, or anonymous
 		return false
 	}
 	r.mu.RLock()

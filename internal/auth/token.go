@@ -166,7 +166,7 @@ func (v *verifier) verify(token string, keys []key, now time.Time) (*Grant, erro
 	case !h.isType(v.kind):
 		return nil, refuse(wrongType, newTokenRemedy, "typ in the token's header is not auth.type")
 	}
-	payload, err := h.verifySignature(token, keys)
+	payload, by, err := h.verifySignature(token, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -174,33 +174,37 @@ func (v *verifier) verify(token string, keys []key, now time.Time) (*Grant, erro
 	if !ok {
 		return nil, refuse(badClaims, newTokenRemedy, "the token's claims are not a JSON object in UTF-8 in which each member appears once")
 	}
-	return v.grantOf(m, now)
+	g, err := v.grantOf(m, now)
+	if err == nil {
+		g.Key = by
+	}
+	return g, err
 }
 
-// verifySignature returns the payload of a token that one of the keys signed.
-func (h header) verifySignature(token string, keys []key) ([]byte, error) {
+// verifySignature returns the payload of a token that one of the keys signed, and which.
+func (h header) verifySignature(token string, keys []key) (payload []byte, by digest, _ error) {
 	found, known := candidates(keys, h.algorithm, h.key)
 	switch {
 	case len(found) == 0 && known:
-		return nil, refuse(wrongKey, "sign with an algorithm of the daemon's keys", "the token's algorithm is not that of a key that may have signed it")
+		return nil, by, refuse(wrongKey, "sign with an algorithm of the daemon's keys", "the token's algorithm is not that of a key that may have signed it")
 	case len(found) == 0:
-		return nil, refuse(wrongKey, "sign with a key that the daemon has, or add its public key to auth.keys", "the daemon has no key with the token's key id")
+		return nil, by, refuse(wrongKey, "sign with a key that the daemon has, or add its public key to auth.keys", "the daemon has no key with the token's key id")
 	case len(found) > maxTries:
-		return nil, refuse(wrongKey, "issue tokens with kid", "the token has no key id, and more than %d keys may have signed it", maxTries)
+		return nil, by, refuse(wrongKey, "issue tokens with kid", "the token has no key id, and more than %d keys may have signed it", maxTries)
 	}
 	signed, err := jose.ParseSignedCompact(token, []jose.SignatureAlgorithm{found[0].algorithm})
 	if err != nil {
-		return nil, refuse(malformed, tokenRemedy, "the token's header is not valid")
+		return nil, by, refuse(malformed, tokenRemedy, "the token's header is not valid")
 	}
 	for _, k := range found {
 		if payload, err := signed.Verify(k.material); err == nil {
-			return payload, nil
+			return payload, k.print, nil
 		}
 	}
 	if known {
-		return nil, refuse(badSignature, "sign with a key that the daemon has, or add its public key to auth.keys", "the token's signature is not valid")
+		return nil, by, refuse(badSignature, "sign with a key that the daemon has, or add its public key to auth.keys", "the token's signature is not valid")
 	}
-	return nil, refuse(wrongKey, "sign with a key that the daemon has, or add its public key to auth.keys", "the daemon has no key with the token's key id, and no key without an id signed it")
+	return nil, by, refuse(wrongKey, "sign with a key that the daemon has, or add its public key to auth.keys", "the daemon has no key with the token's key id, and no key without an id signed it")
 }
 
 // grantOf checks the claims of a token whose signature is valid. It checks the expiry last:

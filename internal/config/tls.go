@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"os"
 )
@@ -47,7 +48,7 @@ func (t TLS) Load() (*tls.Certificate, error) {
 
 // LoadClientCA reads the authorities of clients' certificates as they are now, or returns nil
 // if no file is named. The error is an *Error.
-func (t TLS) LoadClientCA() (*x509.CertPool, error) {
+func (t TLS) LoadClientCA() (authorities []*x509.Certificate, _ error) {
 	if t.ClientCA == "" {
 		return nil, nil
 	}
@@ -55,8 +56,12 @@ func (t TLS) LoadClientCA() (*x509.CertPool, error) {
 	if err != nil {
 		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q: %s: name a file that the daemon may read", t.ClientCA, err)}
 	}
-	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(text) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if of, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			authorities = append(authorities, of)
+		}
+	}
+	if len(authorities) == 0 {
 		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q, which has no certificate in PEM: name a file with the certificates of the authorities", t.ClientCA)}
 	}
 	return authorities, nil

@@ -1,9 +1,12 @@
 package daemon
 
 import (
+	"bufio"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A mutual is a daemon whose clients may show certificates of an authority.
@@ -68,8 +72,9 @@ func TestACertificateOfAClientMustBeValid(t *testing.T) {
 	}{
 		"none":              {m.client(), ""},
 		"valid":             {m.named("ann"), ""},
+		"longest name":      {m.named(strings.Repeat("a", 128)), ""},
 		"no name":           {m.named(""), "bad certificate"},
-		"long name":         {m.named(strings.Repeat("a", 257)), "bad certificate"},
+		"long name":         {m.named(strings.Repeat("a", 129)), "bad certificate"},
 		"control character": {m.named("ann\nbob"), "bad certificate"},
 		"expired":           {m.client(m.Issue(t, "ann", time.Now().Add(-time.Minute))), "expired certificate"},
 		"of another":        {m.client(other.Issue(t, "ann", time.Now().Add(time.Hour))), "unknown certificate authority"},
@@ -116,29 +121,90 @@ func TestAReloadReplacesTheAuthoritiesOfClients(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A connection ends when the client's certificate expires, whatever waits on it.
-func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
-	m := startMutual(t, nil)
-	expires := time.Now().Add(2 * time.Second).Truncate(time.Second) // certificates count seconds
-	for _, address := range []string{m.PublicAddr(), m.TCPAddr()} {
-		conn, err := tls.Dial("tcp", address, m.client(m.Issue(t, "ann", expires)))
+// After a reload without an authority, its certificates are refused also on connections that
+// are open, and what they keep open ends.
+func TestARemovedAuthorityEndsSessions(t *testing.T) {
+	m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = `[{"topics":["a"],"allow":["subscribe"]}]` })
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: m.named("ann")}}
+	defer c.CloseIdleConnections()
+	ask := func() int {
+		resp, err := c.Post("https://"+m.PublicAddr()+"/v1/sessions", "application/json", strings.NewReader(`{"topics":["a"]}`))
 		require.NoError(t, err)
-		defer func() { _ = conn.Close() }()
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(surely)))
-		if address == m.PublicAddr() {
-			_, err = conn.Write([]byte("GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n"))
-		} else {
-			_, err = conn.Write([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x61, 'a'})
-		}
-		require.NoError(t, err)
-		for buffer := make([]byte, 4096); err == nil; {
-			_, err = conn.Read(buffer)
-		}
-		var slow net.Error
-		require.False(t, errors.As(err, &slow) && slow.Timeout(), "%v", err)
-		require.False(t, time.Now().Before(expires))
+		_, _ = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
 	}
-	require.Eventually(t, func() bool { return m.metric("pubsubd_subscriptions") == 0 }, surely, time.Millisecond)
+	require.Equal(t, http.StatusCreated, ask())
+	conn, err := tls.Dial("tcp", m.TCPAddr(), m.named("ann"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = conn.Write([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x61, 'a'})
+	require.NoError(t, err)
+	m.wantMetric("pubsubd_subscriptions", 2)
+	m.reloadWith(func(*config.Config) {})
+	require.Equal(t, http.StatusCreated, ask(), "the same authorities")
+	m.wantMetric("pubsubd_subscriptions", 3)
+
+	m.Write(t)
+	m.reloadWith(func(*config.Config) {})
+	require.Equal(t, http.StatusUnauthorized, ask(), "on the same connection")
+	m.wantMetric("pubsubd_subscriptions", 0)
+	wantSays(t, bufio.NewReader(conn), "a TCP connection", "unauthorized")
+}
+
+// A connection ends when the client's certificate has expired, whatever waits on it. A client
+// that has rights by its certificate learns why. Its session has expired, also for others who
+// know the id.
+func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
+	for _, rights := range []string{"", `[{"topics":["a"],"allow":["subscribe"]}]`} {
+		m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = rights })
+		expires := time.Now().Add(2 * time.Second).Truncate(time.Second) // certificates count seconds
+		client := m.client(m.Issue(t, "ann", expires))
+		session := m.open(client)
+		var open []net.Conn
+		for _, address := range []string{m.PublicAddr(), m.TCPAddr()} {
+			conn, err := tls.Dial("tcp", address, client)
+			require.NoError(t, err)
+			defer func() { _ = conn.Close() }()
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(surely)))
+			if address == m.PublicAddr() {
+				_, err = conn.Write([]byte("GET /v1/poll?topic=a&mode=stream HTTP/1.1\r\nHost: h\r\n\r\n"))
+			} else {
+				_, err = conn.Write([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x61, 'a'})
+			}
+			require.NoError(t, err)
+			open = append(open, conn)
+		}
+		for _, conn := range open {
+			said, err := io.ReadAll(conn)
+			var slow net.Error
+			require.False(t, errors.As(err, &slow) && slow.Timeout(), "%v", err)
+			require.False(t, time.Now().Before(expires))
+			require.Equal(t, rights != "", strings.Contains(string(said), "token_expired"), "%s", said)
+		}
+		m.wantMetric("pubsubd_subscriptions", 1) // the session stays for a while
+		if rights != "" {
+			c := &http.Client{Transport: &http.Transport{TLSClientConfig: m.client(), DisableKeepAlives: true}}
+			resp, err := c.Get("https://" + m.PublicAddr() + "/v1/sessions/" + session + "/poll?ack=0")
+			require.NoError(t, err)
+			text, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Contains(t, string(text), "token_expired")
+		}
+	}
+}
+
+// open opens a session of the topic a, and returns its id.
+func (m *mutual) open(client *tls.Config) string {
+	m.Helper()
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: client, DisableKeepAlives: true}}
+	resp, err := c.Post("https://"+m.PublicAddr()+"/v1/sessions", "application/json", strings.NewReader(`{"topics":["a"]}`))
+	require.NoError(m, err)
+	defer resp.Body.Close()
+	var opened wire.SessionOpened
+	require.NoError(m, json.NewDecoder(resp.Body).Decode(&opened))
+	return opened.Session
 }
 
 // A client has the rights of its certificate's name, on every way: over HTTP/1.1, HTTP/2,

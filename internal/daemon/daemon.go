@@ -117,6 +117,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	sessions.Slots = limiter.Sessions()
 	if identifies != nil {
 		sessions.Revoked = identifies.Revoked
+		identifies.TrustCertificatesOf(clients)
 	}
 	hooks := newHooks(cfg, limits, b, m, log)
 	sessions.Events = hooks.events
@@ -178,7 +179,7 @@ func logWhoMay(log *zap.Logger, cfg config.Config) {
 }
 
 // loadTLS reads the files of cfg, as far as it names some.
-func loadTLS(cfg config.TLS) (certificate *tls.Certificate, clients *x509.CertPool, err error) {
+func loadTLS(cfg config.TLS) (certificate *tls.Certificate, clients []*x509.Certificate, err error) {
 	if certificate, err = cfg.Load(); err == nil {
 		clients, err = cfg.LoadClientCA()
 	}
@@ -471,7 +472,7 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.limiter.Sweep(now) // idle addresses
 			if d.auth != nil {
 				if d.auth.Refresh(now) { // files of keys
-					d.sessions.EndRevoked()
+					d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
 				}
 			}
 			d.manager.alive(now) // the locks that sweeping needs are free

@@ -40,7 +40,7 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 		err = given.Validate()
 	}
 	var certificate *tls.Certificate
-	var clients *x509.CertPool
+	var clients []*x509.Certificate
 	sameFiles := given.TLS == d.cfg.TLS // others need a restart
 	if err == nil && sameFiles {
 		certificate, clients, err = loadTLS(given.TLS) // the last step that can fail
@@ -53,6 +53,9 @@ func (d *Daemon) Reload(load func() (config.Config, error)) {
 	is := was.Reloaded(given)
 	d.level.SetLevel(min(level, levelOf(is))) // entries about the level must not be lost
 	if sameFiles && d.certificate != nil {
+		if d.auth != nil {
+			d.auth.TrustCertificatesOf(clients) // before the first handshake with a new authority
+		}
 		d.certificate.Replace(certificate, clients)
 	}
 	d.apply(is)

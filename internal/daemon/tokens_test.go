@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bufio"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -77,7 +78,8 @@ func (d *running) publishAs(token string) int {
 	return resp.StatusCode
 }
 
-// The daemon takes another key from its file within about a second, without a signal.
+// The daemon takes another key from its file within about a second, without a signal. What
+// tokens of a removed key keep open ends.
 func TestAKeyIsReplacedWhileTheDaemonServes(t *testing.T) {
 	old, next := newIssuer(t), newIssuer(t)
 	d := start(t, func(c *config.Config) { c.Auth.Keys = []string{old.file} })
@@ -87,6 +89,7 @@ func TestAKeyIsReplacedWhileTheDaemonServes(t *testing.T) {
 	require.Equal(t, http.StatusOK, d.publishAs(old.token(time.Now())))
 	require.EqualValues(t, 1, d.metric("pubsubd_token_keys"))
 
+	ended := bufio.NewReader(d.say("GET /v1/sse?topic=chat.1&token=" + old.token(time.Now()) + " HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 	require.NoError(t, os.WriteFile(old.file, append(old.public, next.public...), 0o600))
 	wantStatus := func(token string, status int) {
 		t.Helper()
@@ -94,10 +97,15 @@ func TestAKeyIsReplacedWhileTheDaemonServes(t *testing.T) {
 	}
 	wantStatus(next.token(time.Now()), http.StatusOK)
 	require.Equal(t, http.StatusOK, d.publishAs(old.token(time.Now())))
+	stays := d.say("GET /v1/sse?topic=chat.1&token=" + next.token(time.Now()) + " HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	defer stays.Close()
+	d.wantMetric("pubsubd_subscriptions", 2)
 	require.NoError(t, os.WriteFile(old.file, next.public, 0o600))
 	wantStatus(old.token(time.Now()), http.StatusUnauthorized)
 	require.Equal(t, http.StatusOK, d.publishAs(next.token(time.Now())))
 	require.EqualValues(t, 1, d.metric(`pubsubd_credentials_refused_total{reason="expired"}`))
+	wantSays(t, ended, "a stream with a token of the old key", "unauthorized")
+	d.wantMetric("pubsubd_subscriptions", 1)
 }
 
 // The daemon fetches the keys of a JWKS, and ends although the server of the JWKS hangs.

@@ -167,7 +167,8 @@ func (a *API) handle(serve handler) http.Handler {
 // serve answers preflight requests, and refuses requests for another host and changes by
 // pages of other origins. All of these count as requests.
 func (a *API) serve(w *response, r *http.Request, serve handler) error {
-	c := app.Caller{Credentials: auth.Credentials{Authorization: r.Header.Get("Authorization"), Certificate: listen.Principal(r.TLS)}, Who: w.Who}
+	given := auth.Credentials{Authorization: r.Header.Get("Authorization"), Certificate: listen.Shown(r.TLS)}
+	c := app.Caller{Credentials: given, Who: w.Who}
 	switch {
 	case !a.Hosts.Allow(r.Host):
 		return a.App.Reject(c, wrongHost())

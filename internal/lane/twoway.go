@@ -22,7 +22,7 @@ func (l *Lane) Converse(c net.Conn) *transport.Conversation {
 
 // Open implements transport.Host.
 func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
-	d, err := l.cfg.App.ConnectByItem(l.life, app.Caller{Credentials: auth.Credentials{Certificate: principal(c)}, Who: listen.Counted(c).Who(nil)}, first)
+	d, err := l.cfg.App.ConnectByItem(l.life, app.Caller{Credentials: auth.Credentials{Certificate: shown(c)}, Who: listen.Counted(c).Who(nil)}, first)
 	if err == nil {
 		if conn := listen.Of(c); conn != nil {
 			d.Request.Arrival = session.Arrival{At: conn.LastRead(), Client: conn}
@@ -38,14 +38,14 @@ func (l *Lane) Open(c net.Conn, first []byte) (transport.Duplex, error) {
 	return d, err
 }
 
-// principal returns the principal of a client's certificate, or "".
-func principal(c net.Conn) string {
+// shown returns the certificate that the client has shown, or nil; see listen.Shown.
+func shown(c net.Conn) *tls.ConnectionState {
 	secure, ok := c.(*tls.Conn)
 	if !ok {
-		return ""
+		return nil
 	}
 	state := secure.ConnectionState()
-	return listen.Principal(&state)
+	return listen.Shown(&state)
 }
 
 // Carry implements transport.Host. It also serves WebSockets. A connection that the loops

@@ -6,12 +6,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
 )
 
 // A Certificate is the daemon's certificate, with the authorities whose certificates its
@@ -32,16 +32,16 @@ type Managed interface {
 }
 
 // NewManagedCertificate returns a Certificate with managed. proves is the protocol within TLS
-// by which an authority challenges it. clients may be nil.
-func NewManagedCertificate(managed Managed, proves string, clients *x509.CertPool, log *zap.Logger) *Certificate {
+// by which an authority challenges it. clients may be empty.
+func NewManagedCertificate(managed Managed, proves string, clients []*x509.Certificate, log *zap.Logger) *Certificate {
 	certificate := &Certificate{managed: managed, proves: proves, log: log}
-	certificate.clients.Store(clients)
+	certificate.Replace(nil, clients)
 	return certificate
 }
 
 // NewCertificate returns a Certificate with c, or nil if c is nil, which means no TLS.
-// clients may be nil.
-func NewCertificate(c *tls.Certificate, clients *x509.CertPool, log *zap.Logger) *Certificate {
+// clients are the authorities of clients' certificates, and may be empty.
+func NewCertificate(c *tls.Certificate, clients []*x509.Certificate, log *zap.Logger) *Certificate {
 	if c == nil {
 		return nil
 	}
@@ -52,8 +52,8 @@ func NewCertificate(c *tls.Certificate, clients *x509.CertPool, log *zap.Logger)
 
 // Replace makes new handshakes use c and clients, and logs c if it is another certificate.
 // Established connections keep theirs. c is nil if the certificates are managed.
-func (h *Certificate) Replace(c *tls.Certificate, clients *x509.CertPool) {
-	h.clients.Store(clients)
+func (h *Certificate) Replace(c *tls.Certificate, clients []*x509.Certificate) {
+	h.clients.Store(poolOf(clients))
 	if c == nil {
 		return
 	}
@@ -65,6 +65,18 @@ func (h *Certificate) Replace(c *tls.Certificate, clients *x509.CertPool) {
 	if time.Now().After(c.Leaf.NotAfter) {
 		h.log.Warn("the certificate has expired: clients will refuse it; renew it and reload", zap.Time("expired", c.Leaf.NotAfter))
 	}
+}
+
+// poolOf returns a pool of authorities, or nil if there are none.
+func poolOf(authorities []*x509.Certificate) *x509.CertPool {
+	if len(authorities) == 0 {
+		return nil
+	}
+	pool := x509.NewCertPool()
+	for _, of := range authorities {
+		pool.AddCert(of)
+	}
+	return pool
 }
 
 // Expires returns when the certificate expires. It is zero if a managed one is missing.
@@ -109,31 +121,29 @@ func (h *Certificate) config(protocols []string) *tls.Config {
 var errNoName = errors.New("the client's certificate has no common name that can be a principal")
 
 // admitClient refuses a client whose certificate names nobody. A connection ends when the
-// client's certificate expires. TLS has verified the rest, also for a session that is
+// client's certificate has expired. TLS has verified the rest, also for a session that is
 // resumed.
 func admitClient(s tls.ConnectionState, c *Conn) error {
 	if len(s.PeerCertificates) == 0 {
 		return nil
 	}
-	if Principal(&s) == "" {
+	leaf := s.PeerCertificates[0]
+	if _, ok := auth.PrincipalOf(leaf); !ok {
 		return errNoName
 	}
-	c.endAt(s.PeerCertificates[0].NotAfter)
+	c.endAt(leaf.NotAfter.Add(expiryGrace))
 	return nil
 }
 
-// maxPrincipalBytes bounds a common name. RFC 5280, appendix A.1, allows 64 characters.
-const maxPrincipalBytes = 256
+// expiryGrace is how long a connection lasts when the client's certificate has expired. Its
+// requests are refused then, and its answers end with token_expired, within about a second.
+const expiryGrace = 3 * time.Second
 
-// Principal returns the principal of a client's verified certificate, its common name, or "".
-// s may be nil.
-func Principal(s *tls.ConnectionState) string {
+// Shown returns s, the state of TLS on nc, if the client has shown a certificate. Otherwise it
+// returns nil, also if s is nil.
+func Shown(s *tls.ConnectionState) *tls.ConnectionState {
 	if s == nil || len(s.VerifiedChains) == 0 {
-		return ""
+		return nil
 	}
-	name := s.PeerCertificates[0].Subject.CommonName
-	if len(name) > maxPrincipalBytes || strings.ToValidUTF8(name, "") != name || strings.ContainsFunc(name, unicode.IsControl) {
-		return ""
-	}
-	return name
+	return s
 }

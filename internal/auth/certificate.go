@@ -1,0 +1,66 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"time"
+)
+
+// PrincipalOf returns the principal of a client's certificate: its common name. ok is false if
+// the name cannot be a principal.
+func PrincipalOf(c *x509.Certificate) (name string, ok bool) {
+	return c.Subject.CommonName, isSubject(c.Subject.CommonName)
+}
+
+// TrustCertificatesOf replaces the authorities whose certificates identify clients. Grants by
+// certificates of other authorities are revoked from then on.
+func (a *Authority) TrustCertificatesOf(authorities []*x509.Certificate) {
+	prints := make([]digest, len(authorities))
+	for i, of := range authorities {
+		prints[i] = sha256.Sum256(of.RawSubjectPublicKeyInfo)
+	}
+	a.refreshing.Lock()
+	a.authorities = prints
+	a.refreshing.Unlock()
+	a.rebuild()
+}
+
+// byCertificate returns the grant of the certificate that the client of a connection has shown.
+func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*Grant, error) {
+	leaf := shown.PeerCertificates[0]
+	d := digest(sha256.Sum256(leaf.Raw))
+	g, version := a.certified.get(&d)
+	if g == nil {
+		by, ok := a.authorityOf(shown)
+		if !ok {
+			return nil, refuse(wrongKey, "connect again with another certificate", "the certificate's authority is not in tls.client_ca any more")
+		}
+		name, ok := PrincipalOf(leaf)
+		if !ok {
+			return nil, refuse(badClaims, "issue another certificate", "the certificate's common name must have 1 to %d bytes without control characters", maxSubjectBytes)
+		}
+		rights, err := ParseRights([]byte(a.certificates), name)
+		if err != nil {
+			panic("BUG: auth.certificates was valid: " + err.Error())
+		}
+		g = &Grant{Subject: name, Key: by, Issued: leaf.NotBefore, Expires: leaf.NotAfter, Rights: rights}
+		a.certified.put(&d, version, g, len(name)+len(a.certificates))
+	}
+	if g.HasExpired(now) {
+		return nil, refuse(expired, "connect with a new certificate", "the certificate expired %v ago", now.Sub(g.Expires).Truncate(time.Second))
+	}
+	return g, nil
+}
+
+// authorityOf returns the authority of the certificate on a connection. ok is false if it is no
+// longer trusted: a reload does not end connections.
+func (a *Authority) authorityOf(shown *tls.ConnectionState) (by digest, ok bool) {
+	trusted := a.trust.Load().prints
+	for _, chain := range shown.VerifiedChains {
+		if by = sha256.Sum256(chain[len(chain)-1].RawSubjectPublicKeyInfo); trusted[by] {
+			return by, true
+		}
+	}
+	return digest{}, false
+}

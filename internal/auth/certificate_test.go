@@ -1,0 +1,143 @@
+package auth
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// ca returns an authority of certificates.
+func ca(name string) *x509.Certificate {
+	return &x509.Certificate{RawSubjectPublicKeyInfo: []byte(name)}
+}
+
+// shown returns a connection on which a client has shown a certificate with this common name.
+// TLS has found a chain to each of the authorities.
+func shown(name string, from, to time.Time, authorities ...*x509.Certificate) *tls.ConnectionState {
+	leaf := &x509.Certificate{Raw: fmt.Append(nil, name, from, to), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to}
+	s := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	for _, by := range authorities {
+		s.VerifiedChains = append(s.VerifiedChains, []*x509.Certificate{leaf, by})
+	}
+	return s
+}
+
+// withCertificates returns an authority that trusts certificates of "ours".
+func withCertificates(t *testing.T, change func(*Config)) *Authority {
+	t.Helper()
+	a := newAuthority(t, func(c *Config) {
+		c.Certificates = rights("hosts.$sub", "publish")
+		if change != nil {
+			change(c)
+		}
+	})
+	a.TrustCertificatesOf([]*x509.Certificate{ca("ours")})
+	return a
+}
+
+// wantCertificate checks what the authority says of a certificate: code "" accepts it.
+func wantCertificate(t *testing.T, a *Authority, s *tls.ConnectionState, code wire.Code, words string) *Grant {
+	t.Helper()
+	g, err := a.Identify(Credentials{Certificate: s})
+	if code == "" {
+		require.NoError(t, err)
+		return g
+	}
+	var p *wire.Problem
+	require.ErrorAs(t, err, &p)
+	require.Equal(t, code, p.Code, p.Detail)
+	require.Contains(t, p.Detail, words)
+	return nil
+}
+
+// A grant lasts as long as its certificate: later requests on a connection are refused, and
+// sessions expire.
+func TestACertificateExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := withCertificates(t, nil)
+		until := time.Now().Add(time.Minute)
+		s := shown("host", time.Now().Add(-time.Hour), until, ca("ours"))
+		g := wantCertificate(t, a, s, "", "")
+		require.Equal(t, until, g.Expires)
+		require.EqualValues(t, 60_000, g.ExpiresMS(time.Now()))
+		time.Sleep(time.Minute - time.Nanosecond)
+		require.Same(t, g, wantCertificate(t, a, s, "", ""))
+		time.Sleep(time.Nanosecond)
+		wantCertificate(t, a, s, wire.CodeTokenExpired, "the certificate expired 0s ago")
+		require.True(t, g.HasExpired(time.Now()))
+	})
+}
+
+// A revocation of a subject reaches certificates: those that were valid before it are refused,
+// and a newer one is accepted.
+func TestARevocationRefusesTheCertificatesOfASubject(t *testing.T) {
+	a := withCertificates(t, func(c *Config) { c.Revocations = filepath.Join(t.TempDir(), "revocations") })
+	t.Cleanup(a.Close)
+	now := time.Now()
+	old, other := shown("host", now.Add(-time.Hour), now.Add(time.Hour), ca("ours")), shown("other", now.Add(-time.Hour), now.Add(time.Hour), ca("ours"))
+	g := wantCertificate(t, a, old, "", "")
+	require.False(t, a.Revoked(g))
+	require.NoError(t, a.Revocations().Add("host", "", now))
+	require.True(t, a.Revoked(g), "its sessions end")
+	wantCertificate(t, a, old, wire.CodeUnauthorized, "the certificates that its subject had were revoked")
+	wantCertificate(t, a, other, "", "")
+	next := wantCertificate(t, a, shown("host", now.Add(time.Second), now.Add(2*time.Hour), ca("ours")), "", "")
+	require.False(t, a.Revoked(next))
+	require.True(t, next.Renews(g))
+	require.False(t, g.Renews(next))
+}
+
+// A reload removes an authority. Its certificates are refused on connections that are open, and
+// their sessions end. A certificate that another authority signed, too, goes on.
+func TestCertificatesOfARemovedAuthorityAreRefused(t *testing.T) {
+	a := withCertificates(t, nil)
+	now := time.Now()
+	from, to := now.Add(-time.Hour), now.Add(time.Hour)
+	a.TrustCertificatesOf([]*x509.Certificate{ca("ours"), ca("theirs")})
+	require.False(t, a.Refresh(now), "nothing was removed")
+	ours, theirs := shown("host", from, to, ca("ours")), shown("other", from, to, ca("theirs"))
+	both := shown("third", from, to, ca("ours"), ca("theirs"))
+	g, g2 := wantCertificate(t, a, ours, "", ""), wantCertificate(t, a, theirs, "", "")
+	wantCertificate(t, a, both, "", "")
+
+	a.TrustCertificatesOf([]*x509.Certificate{ca("theirs")})
+	require.True(t, a.Refresh(now), "sessions must be looked at")
+	require.False(t, a.Refresh(now), "once")
+	require.True(t, a.Revoked(g))
+	require.False(t, a.Revoked(g2))
+	for range 2 {
+		wantCertificate(t, a, ours, wire.CodeUnauthorized, "authority is not in tls.client_ca any more")
+		wantCertificate(t, a, theirs, "", "")
+		wantCertificate(t, a, both, "", "")
+	}
+}
+
+// The longest name that a token may have is also the longest of a certificate.
+func TestTheNameOfACertificateIsBounded(t *testing.T) {
+	for name, want := range map[string]bool{
+		"": false, "host": true, "host\n": false, "\xff": false,
+		strings.Repeat("a", maxSubjectBytes): true, strings.Repeat("a", maxSubjectBytes+1): false,
+	} {
+		_, ok := PrincipalOf(&x509.Certificate{Subject: pkix.Name{CommonName: name}})
+		require.Equal(t, want, ok, "%q", name)
+	}
+}
+
+// Fast path: a certificate that was seen before.
+func TestACertificateAllocatesNothing(t *testing.T) {
+	a := withCertificates(t, nil)
+	c := Credentials{Certificate: shown("host", time.Now(), time.Now().Add(time.Hour), ca("ours"))}
+	g, err := a.Identify(c)
+	require.NoError(t, err)
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = a.Identify(c); a.Revoked(g) }))
+}
