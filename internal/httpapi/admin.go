@@ -37,7 +37,8 @@ type AdminConfig struct {
 // profiles, the log's level and revocations.
 //
 // Requests that change something need the key of operators, or come over a Unix socket. So
-// do profiles that take time: they slow the daemon down. Requests of web pages are refused.
+// do profiles that take time, because they slow the daemon down, and the command line.
+// Requests of web pages are refused.
 func NewAdmin(cfg AdminConfig) http.Handler {
 	router := adminRouter(cfg)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,7 +64,7 @@ func adminRouter(cfg AdminConfig) *mux.Router {
 	r.Handle("/loglevel", cfg.operatorsOnly(asJSON(cfg.LogLevel))).Methods("PUT")
 	r.Handle("/revocations", cfg.operatorsOnly(listRevocations(cfg.App))).Methods("GET") // names of users
 	r.Handle("/revocations", cfg.operatorsOnly(revoke(cfg.App))).Methods("POST")
-	r.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline).Methods("GET")
+	r.Handle("/debug/pprof/cmdline", cfg.operatorsOnly(http.HandlerFunc(pprof.Cmdline))).Methods("GET") // flags may be secret
 	r.Handle("/debug/pprof/profile", cfg.operatorsOnly(http.HandlerFunc(pprof.Profile))).Methods("GET")
 	r.HandleFunc("/debug/pprof/symbol", pprof.Symbol).Methods("GET", "POST")
 	r.Handle("/debug/pprof/trace", cfg.operatorsOnly(http.HandlerFunc(pprof.Trace))).Methods("GET")

@@ -100,11 +100,13 @@ func TestTheAdminListenerClosesAfterARequestThatCouldBeFramedInTwoWays(t *testin
 	require.Equal(t, "close", w.Header().Get("Connection"))
 }
 
-// changes are requests on the admin listener that change something, or slow the daemon down.
+// changes are requests on the admin listener that change something, slow the daemon down, or
+// read what not everyone may.
 var changes = [][2]string{
 	{"PUT", "/loglevel"},
 	{"POST", "/revocations"},
-	{"GET", "/revocations"}, // it names users
+	{"GET", "/revocations"},         // it names users
+	{"GET", "/debug/pprof/cmdline"}, // it has the flags, some of which are secret
 	{"GET", "/debug/pprof/profile?seconds=9"},
 	{"GET", "/debug/pprof/trace?seconds=9"},
 	{"GET", "/debug/pprof/heap?gc=1"},
@@ -119,7 +121,6 @@ var reads = [][2]string{
 	{"GET", "/sessions"},
 	{"GET", "/loglevel"},
 	{"GET", "/debug/pprof/"},
-	{"GET", "/debug/pprof/cmdline"},
 	{"GET", "/debug/pprof/heap"},
 	{"GET", "/debug/pprof/symbol"},
 	{"POST", "/debug/pprof/symbol"},
