@@ -192,6 +192,7 @@ func (a *Authority) Revoked(g *Grant) bool {
 // stat for each file. It reports whether keys were removed or have changed: then sessions may
 // have grants that are revoked.
 func (a *Authority) Refresh(now time.Time) (revoked bool) {
+	a.revocations.Check()
 	changed := a.refreshFiles(now)
 	if a.jwks != nil && a.jwks.expire(now) {
 		changed = true

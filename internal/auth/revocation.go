@@ -43,9 +43,11 @@ type Revocations struct {
 	log  *zap.Logger
 	lock *os.File // another daemon cannot open the file
 
-	writing sync.Mutex // held by Add and Close; guards the next two fields
-	file    appender   // nil: the next Add writes the file anew
-	lines   int        // in the file
+	writing sync.Mutex  // held by Add, Check and Close; guards the next four fields
+	file    appender    // nil: the next Add writes the file anew
+	opened  fs.FileInfo // of file, when it was opened
+	lines   int         // in the file
+	bytes   int64       // in the file
 
 	mu    sync.RWMutex      // guards the fields below; taken after writing, and never during I/O
 	times map[revokee]int64 // when each was revoked last, in Unix milliseconds
@@ -117,6 +119,10 @@ func (r *Revocations) open(now time.Time) error {
 	}
 	r.file = f
 	whole, torn, err := r.read(f)
+	if err == nil {
+		r.bytes = whole
+		r.opened, err = f.Stat()
+	}
 	if err != nil {
 		return fmt.Errorf("%s, %w", r.path, err)
 	}
@@ -128,7 +134,10 @@ func (r *Revocations) open(now time.Time) error {
 		}
 	}
 	r.prune(now)
+	r.log.Info("auth.revocations was read", zap.String("file", r.path), zap.Int("revocations", len(r.times)))
 	if whole == 0 {
+		r.log.Warn("the file of auth.revocations was empty: if it had revocations before, their tokens are accepted again; restore the file from a backup and restart the daemon",
+			zap.String("file", r.path))
 		return r.rewrite()
 	}
 	return nil
@@ -264,7 +273,8 @@ func (r *Revocations) write(added timedRevokee) error {
 	case r.file == nil || r.lines > 2*counting+maxStaleLines:
 		return r.rewrite(added)
 	}
-	_, err := r.file.Write(lineOf(added))
+	line := lineOf(added)
+	_, err := r.file.Write(line)
 	if err == nil {
 		err = r.file.Sync()
 	}
@@ -273,7 +283,33 @@ func (r *Revocations) write(added timedRevokee) error {
 		return err
 	}
 	r.lines++
+	r.bytes += int64(len(line))
 	return nil
+}
+
+// Check notices that something else has shortened, replaced or removed the file. Then it logs a
+// warning and writes the file anew, because what Add has acknowledged must outlast the daemon.
+// It does not wait for Add.
+func (r *Revocations) Check() {
+	if r == nil || !r.writing.TryLock() {
+		return
+	}
+	defer r.writing.Unlock()
+	if r.file == nil || r.lock == nil {
+		return
+	}
+	is, err := os.Stat(r.path)
+	size := int64(0)
+	if err == nil {
+		size = is.Size()
+	}
+	if err == nil && size >= r.bytes && os.SameFile(is, r.opened) {
+		return
+	}
+	had := r.bytes
+	err = r.rewrite()
+	r.log.Warn("something else has shortened, replaced or removed the file of auth.revocations: the daemon writes it anew; stop the daemon before you change the file",
+		zap.String("file", r.path), zap.Int64("had_bytes", had), zap.Int64("has_bytes", size), zap.Int("revocations", r.lines), zap.Error(err))
 }
 
 // rewrite writes the file with the revocations that count, and with those that are added, and
@@ -281,11 +317,13 @@ func (r *Revocations) write(added timedRevokee) error {
 func (r *Revocations) rewrite(added ...timedRevokee) error {
 	r.closeFile()
 	counting := r.counting()
+	bytes := int64(len(revocationsHeader))
 	err := durable.Write(r.path, func(w io.Writer) error {
 		out := bufio.NewWriter(w)
 		_, _ = out.WriteString(revocationsHeader) // Flush returns the error
 		for _, t := range slices.Concat(counting, added) {
-			_, _ = out.Write(lineOf(t))
+			n, _ := out.Write(lineOf(t))
+			bytes += int64(n)
 		}
 		return out.Flush()
 	})
@@ -296,7 +334,11 @@ func (r *Revocations) rewrite(added ...timedRevokee) error {
 	if err != nil {
 		return err // the next Add tries again
 	}
-	r.file, r.lines = f, len(counting)+len(added)
+	r.file, r.lines, r.bytes = f, len(counting)+len(added), bytes
+	if r.opened, err = f.Stat(); err != nil {
+		r.closeFile()
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.order = counting

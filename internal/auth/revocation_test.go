@@ -356,3 +356,90 @@ func TestRevocationsAreUsedConcurrently(t *testing.T) {
 	all.Wait()
 	require.Equal(t, 80, reopen(t, r, start).List(1, start).Held)
 }
+
+// observed opens a file of revocations whose log the test reads.
+func observed(t *testing.T, path string) (*Revocations, *observer.ObservedLogs) {
+	t.Helper()
+	core, logged := observer.New(zap.InfoLevel)
+	r, err := OpenRevocations(path, day, zap.New(core), start)
+	require.NoError(t, err)
+	t.Cleanup(r.Close)
+	return r, logged
+}
+
+// The log tells how many revocations the file has at the start, and warns of an empty file: it
+// may have had some.
+func TestTheLogTellsHowManyRevocationsThereAre(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	r, logged := observed(t, path)
+	require.Empty(t, logged.All(), "a new file")
+	require.NoError(t, r.Add("ann", "", start))
+	require.NoError(t, r.Add("", "t-1", start))
+	r.Close()
+	r, logged = observed(t, path)
+	require.EqualValues(t, 2, logged.FilterMessage("auth.revocations was read").All()[0].ContextMap()["revocations"])
+	require.Empty(t, logged.FilterLevelExact(zap.WarnLevel).All())
+	r.Close()
+	require.NoError(t, os.Truncate(path, 0))
+	r, logged = observed(t, path)
+	require.Len(t, logged.FilterMessageSnippet("was empty").FilterLevelExact(zap.WarnLevel).All(), 1)
+	r.Close()
+	_, logged = observed(t, path)
+	require.Empty(t, logged.FilterLevelExact(zap.WarnLevel).All(), "the daemon has written its first line")
+}
+
+// Somebody shortens, replaces or removes the file while the daemon runs. The daemon warns and
+// writes it anew, so that the next one has every revocation.
+func TestAShortenedFileOfRevocationsIsWrittenAnew(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"emptied":   func(path string) error { return os.Truncate(path, 0) },
+		"shortened": func(path string) error { return os.Truncate(path, int64(len(revocationsHeader))) },
+		"removed":   os.Remove,
+		"replaced": func(path string) error {
+			text, err := os.ReadFile(path)
+			if err == nil {
+				err = os.WriteFile(path+".old", append(text, '\n'), 0o600)
+			}
+			return errors.Join(err, os.Rename(path+".old", path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "revocations")
+			r, logged := observed(t, path)
+			r.Check()
+			require.NoError(t, r.Add("ann", "", start))
+			r.Check()
+			require.Empty(t, logged.All())
+			require.NoError(t, change(path))
+			r.Check()
+			r.Check()
+			warned := logged.FilterMessageSnippet("the daemon writes it anew").All()
+			require.Len(t, warned, 1)
+			require.EqualValues(t, 1, warned[0].ContextMap()["revocations"])
+			require.NoError(t, r.Add("bob", "", start))
+			r.Check()
+			require.Len(t, logged.All(), 1)
+			wantList(t, reopen(t, r, start), start, "bob", "ann")
+		})
+	}
+	var none *Revocations
+	none.Check()
+}
+
+// A file that cannot be written again is said once, and the next Add tries again.
+func TestARemovedFolderOfRevocationsIsLoggedOnce(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "folder")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	r, logged := observed(t, filepath.Join(folder, "revocations"))
+	require.NoError(t, os.RemoveAll(folder))
+	r.Check()
+	r.Check()
+	require.Len(t, logged.All(), 1)
+	require.Contains(t, logged.All()[0].ContextMap(), "error")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	require.NoError(t, r.Add("ann", "", start))
+	wantList(t, reopen(t, r, start), start, "ann")
+	r.Close()
+	r.Check()
+	require.Len(t, logged.All(), 1)
+}
