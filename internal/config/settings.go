@@ -111,7 +111,7 @@ func settings(c *Config) []setting {
 		{"auth.token_max_age", restart(duration(&a.TokenMaxAge, time.Second)), "how long a token may be valid, from iat to exp; it bounds the list of revocations"},
 		{"auth.public_claims", restart(claims(&a.PublicClaims)), "claims of a token that other clients may see, such as name; together at most 256 bytes of JSON"},
 		{"auth.anonymous", restart(rights(&a.Anonymous)), "rights of clients without credentials, in the form of a token's claim pubsub; without it they have none, if any other auth setting is set"},
-		{"auth.certificates", restart(rights(&a.Certificates)), "rights of clients with a certificate, in the same form; $sub stands for the certificate's common name"},
+		{"auth.certificates", restart(rights(&a.Certificates)), "rights of clients with a certificate, in the same form; $sub stands for the certificate's common name; certificates of trusted_proxies give no rights"},
 
 		{"hooks.publish.url", hookURL(&h.URL), "the application that is asked about each message before it is published (internal/hook/HOOKS.md)"},
 		{"hooks.publish.secret", hookSecret(&h.Secret), "key that signs the requests to the application; required with hooks.publish.url"},

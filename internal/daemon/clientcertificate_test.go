@@ -9,7 +9,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -249,4 +251,36 @@ func TestTheNameOfACertificateIsThePrincipal(t *testing.T) {
 	require.Contains(t, say(m.PublicAddr(), m.named("ann"), socket), "101 Switching Protocols")
 	require.Contains(t, say(m.PublicAddr(), m.named("bob"), socket), "403 Forbidden")
 	require.Contains(t, say(m.PublicAddr(), m.client(), socket), "401 Unauthorized")
+}
+
+// A proxy that ends TLS shows its own certificate with the requests of all of its clients. That
+// of a trusted proxy gives them no rights, on any way. Their own tokens count.
+func TestTheCertificateOfATrustedProxyIsNobodys(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "keys")
+	token := keysOf(t, key, "ann")["ann"]
+	m := startMutual(t, func(c *config.Config) {
+		c.Auth.APIKeys, c.Auth.Certificates = key, `[{"topics":[">"],"allow":["subscribe","publish"]}]`
+		c.Limit.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+	})
+	for _, h2 := range []bool{false, true} {
+		for authorization, want := range map[string]int{"": http.StatusUnauthorized, "Bearer " + token: http.StatusOK} {
+			c := &http.Client{Transport: &http.Transport{TLSClientConfig: m.named("proxy"), DisableKeepAlives: true, ForceAttemptHTTP2: h2}}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+m.PublicAddr()+"/v1/topics/a/messages", strings.NewReader("1"))
+			require.NoError(t, err)
+			r.Header.Set("Content-Type", "application/json")
+			if authorization != "" {
+				r.Header.Set("Authorization", authorization)
+			}
+			resp, err := c.Do(r)
+			require.NoError(t, err)
+			require.NoError(t, resp.Body.Close())
+			require.Equal(t, want, resp.StatusCode)
+		}
+	}
+	conn, err := tls.Dial("tcp", m.TCPAddr(), m.named("proxy"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = conn.Write([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x61, 'a'})
+	require.NoError(t, err)
+	wantSays(t, bufio.NewReader(conn), "a TCP connection", "unauthorized")
 }

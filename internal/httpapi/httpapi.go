@@ -167,7 +167,7 @@ func (a *API) handle(serve handler) http.Handler {
 // serve answers preflight requests, and refuses requests for another host and changes by
 // pages of other origins. All of these count as requests.
 func (a *API) serve(w *response, r *http.Request, serve handler) error {
-	given := auth.Credentials{Authorization: r.Header.Get("Authorization"), Certificate: listen.Shown(r.TLS)}
+	given := auth.Credentials{Authorization: r.Header.Get("Authorization"), Certificate: listen.Shown(listen.FromContext(r.Context()), r.TLS)}
 	c := app.Caller{Credentials: given, Who: w.Who}
 	switch {
 	case !a.Hosts.Allow(r.Host):

@@ -45,7 +45,7 @@ func shown(c net.Conn) *tls.ConnectionState {
 		return nil
 	}
 	state := secure.ConnectionState()
-	return listen.Shown(&state)
+	return listen.Shown(c, &state)
 }
 
 // Carry implements transport.Host. It also serves WebSockets. A connection that the loops

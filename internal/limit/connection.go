@@ -52,6 +52,9 @@ func (c *Connection) Share() *Connection {
 	return c
 }
 
+// IsProxy reports whether the peer is a trusted proxy. It may be called on nil.
+func (c *Connection) IsProxy() bool { return c != nil && c.trusted }
+
 // Leave ends the use of one owner. After the last one the connection does not count any
 // more. It may be called on nil.
 func (c *Connection) Leave() {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -140,9 +141,10 @@ func admitClient(s tls.ConnectionState, c *Conn) error {
 const expiryGrace = 3 * time.Second
 
 // Shown returns s, the state of TLS on nc, if the client has shown a certificate. Otherwise it
-// returns nil, also if s is nil.
-func Shown(s *tls.ConnectionState) *tls.ConnectionState {
-	if s == nil || len(s.VerifiedChains) == 0 {
+// returns nil, also if s is nil. A trusted proxy's certificate does not count: it says nothing
+// about the clients for which the proxy asks.
+func Shown(nc net.Conn, s *tls.ConnectionState) *tls.ConnectionState {
+	if s == nil || len(s.VerifiedChains) == 0 || Counted(nc).IsProxy() {
 		return nil
 	}
 	return s
