@@ -87,7 +87,7 @@ func mayChange(c *Caller, s *session.Session) error {
 	case c.grant.Subject == s.Grant().Subject:
 		return nil
 	case !c.Given():
-		return wire.NewProblem(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone does not permit to change it")
+		return wire.NewProblem(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone permits only to receive, to ack and to close it")
 	}
 	return wire.NewProblem(wire.CodeForbidden, "open a session of your own", "the session belongs to another principal")
 }

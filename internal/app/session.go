@@ -140,10 +140,16 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 	return s, r, a.authorize(ctx, c, place, hook.Subscribing{Topics: r.Add})
 }
 
-// SessionState calls answer with the state of a session; see session.State.
+// SessionState calls answer with the state of a session; see session.State. It names the
+// topics, so the session's id is not enough.
 func (a *App) SessionState(ctx context.Context, c Caller, id string, answer func(wire.SessionState, iter.Seq[wire.SubscriptionState]) error) error {
 	var s *session.Session
-	find := func() (err error) { s, err = a.sessionToReceive(&c, limit.Requests, id); return err }
+	find := func() (err error) {
+		if s, err = a.session(&c, []byte(id)); err == nil {
+			err = mayChange(&c, s)
+		}
+		return err
+	}
 	return a.readLong(ctx, &c, find, func() error { return answer(s.State(time.Now())) })
 }
 

@@ -151,10 +151,11 @@ const (
 type guard int
 
 const (
-	byRight  guard = iota // a right on a topic
-	byTicket              // the session's id, unless credentials are of another principal
-	byOwner               // the session's principal, and a right on a topic
-	byNobody              // only invalid credentials are refused
+	byRight     guard = iota // a right on a topic
+	byTicket                 // the session's id, unless credentials are of another principal
+	byPrincipal              // the session's principal
+	byOwner                  // the session's principal, and a right on a topic
+	byNobody                 // only invalid credentials are refused
 )
 
 // gets reports whether an attempt gets through a guard on purpose.
@@ -164,6 +165,8 @@ func (g guard) gets(kind kindOfAttempt) bool {
 		return kind == ofAnother // who may do everything here
 	case byTicket:
 		return kind == withoutCredentials || kind == withoutRight
+	case byPrincipal:
+		return kind == withoutRight
 	case byNobody:
 		return kind != invalid
 	}
@@ -175,6 +178,8 @@ func guardOf(at string) guard {
 	switch ask := asks[at]; {
 	case strings.Contains(path, "{id}") && len(ask.want) > 0:
 		return byOwner
+	case at == "GET /v1/sessions/{id}":
+		return byPrincipal
 	case strings.Contains(path, "{id}"):
 		return byTicket
 	case len(ask.want) > 0 && path != "/v1/topics": // a list without topics is an answer

@@ -64,12 +64,11 @@ func TestASessionIDIsATicketToReceive(t *testing.T) {
 		id := k.open(`{"topics":["a@oldest"]}`, asAnn).Session
 		k.get("POST", "/v1/topics/a/messages", "1", jsonType, asAnn)
 		receive := [][3]string{
-			{"GET", "/v1/sessions/ID", ""},
 			{"GET", "/v1/sessions/ID/poll?ack=0", ""},
 			{"GET", "/v1/sessions/ID/poll?ack=0&mode=batch", ""},
 			{"DELETE", "/v1/sessions/ID", ""},
 		}
-		for _, c := range append([][3]string{{"GET", "/v1/sse?session=ID&ack=0", ""}, {"POST", "/v1/sessions/ID/close", ""}, {"PATCH", "/v1/sessions/ID", "{}"}}, receive...) {
+		for _, c := range append([][3]string{{"GET", "/v1/sse?session=ID&ack=0", ""}, {"POST", "/v1/sessions/ID/close", ""}, {"PATCH", "/v1/sessions/ID", "{}"}, {"GET", "/v1/sessions/ID", ""}}, receive...) {
 			path := strings.ReplaceAll(c[1], "ID", id)
 			k.wantProblem(wire.CodeForbidden, c[0], path, c[2], jsonType, asBob)
 			k.wantProblem(wire.CodeUnauthorized, c[0], path, c[2], jsonType, "Authorization: Bearer bad")
@@ -79,6 +78,9 @@ func TestASessionIDIsATicketToReceive(t *testing.T) {
 		require.ErrorIs(t, err, wire.NewProblem(wire.CodeForbidden, "", ""))
 
 		k.wantProblem(wire.CodeUnauthorized, "PATCH", "/v1/sessions/"+id, `{"add":["b"]}`, jsonType)
+		k.wantProblem(wire.CodeUnauthorized, "GET", "/v1/sessions/"+id, "") // it names the topics
+		_, state := k.get("GET", "/v1/sessions/"+id, "", asAnn)
+		require.Contains(t, state, `"topic":"a"`)
 		status, _ := k.get("PATCH", "/v1/sessions/"+id, `{"add":["b"]}`, jsonType, asAnn)
 		require.Equal(t, http.StatusOK, status)
 		k.wantProblem(wire.CodeUnauthorized, "POST", "/v1/topics/a/messages?session="+id, "1", jsonType)
