@@ -133,15 +133,21 @@ func (r *Registry) EndNumber(number uint64) (ended bool) {
 
 func (r *Registry) isRevoked(g *auth.Grant) bool { return r.revoked != nil && r.revoked(g) }
 
-// endIfRevoked ends a session if its grant is revoked, and reports whether it is.
+// endIfRevoked ends a session if its grant is revoked, and reports whether it has.
 func (r *Registry) endIfRevoked(s *Session) bool {
+	// Fast path: without the lock, as most are not.
 	if !r.isRevoked(s.grant.Load()) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil || !r.isRevoked(s.grant.Load()) { // Renew may have been faster
 		return false
 	}
 	why := revokedProblem
 	if s.ephemeral {
 		why = revokedWithoutSession
 	}
-	r.end(s, why, endedRevoked)
+	s.endLocked(why, endedRevoked)
 	return true
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -177,6 +178,30 @@ func TestRevocationEndsSessions(t *testing.T) {
 		others.wantFrames("a1")
 		require.InDelta(k, 2, testutil.ToFloat64(k.registry.metrics.SessionsEnded.WithLabelValues("revoked")), 0)
 		require.Zero(k, k.registry.EndRevoked())
+	})
+}
+
+// A session is renewed while its old grant is revoked. It has another grant by then, and stays.
+func TestARevocationEndsNoSessionThatWasRenewed(t *testing.T) {
+	var old *auth.Grant
+	var renew func()
+	cfg := Config{Revoked: func(g *auth.Grant) bool {
+		if g == old {
+			renew()
+		}
+		return g == old
+	}}
+	story(t, broker.Config{}, cfg, func(k *kit) {
+		s := k.openAs(token(time.Minute), "a")
+		time.Sleep(time.Second)
+		fresh := token(time.Minute)
+		old = s.Grant()
+		renew = sync.OnceFunc(func() { require.NoError(k, s.Renew(fresh, anything)) })
+		require.Zero(k, k.registry.EndRevoked())
+		require.Same(k, fresh, s.Grant())
+		waiting := k.park(s, 0)
+		k.publish("a")
+		waiting.wantFrames("a1")
 	})
 }
 
