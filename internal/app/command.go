@@ -124,15 +124,16 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 				held.end()
 			}
 		}()
+		r := wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}
 		_, _, err = c.app.mayChange(ctx, &c.caller, held, func() (*session.Session, wire.ChangeRequest, error) {
-			return s, wire.ChangeRequest{Add: command.Subscribe, Remove: command.Unsubscribe}, mayChange(&c.caller, s)
+			return s, r, mayChange(&c.caller, s)
 		})
 		if err != nil {
 			return nil, nil, err
 		}
 		change = func() (err error) {
 			defer held.end()
-			reply.Positions, err = s.Change(command.Subscribe, command.Unsubscribe)
+			reply.Positions, err = c.app.change(&c.caller, s, r)
 			return err
 		}
 	}

@@ -105,7 +105,7 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 	if err := a.renew(&c, s); err != nil {
 		return err
 	}
-	positions, err := s.Change(r.Add, r.Remove)
+	positions, err := a.change(&c, s, r)
 	if err != nil {
 		return err
 	}
@@ -115,6 +115,15 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 // renew gives the caller's grant to a session of the same principal, if that is newer.
 func (a *App) renew(c *Caller, s *session.Session) error {
 	return s.Renew(c.grant, func(name string) bool { return a.allow(c, auth.Subscribe, name) == nil })
+}
+
+// change makes a change of subscriptions after mayChange. A session may have another grant
+// than the caller, who can use an older token or one that does not renew. Rights of the
+// caller that the session's grant lacks must not outlive the caller's token in the session.
+func (a *App) change(c *Caller, s *session.Session, r wire.ChangeRequest) ([]wire.Position, error) {
+	return s.Change(r.Add, r.Remove, func(g *auth.Grant, name string) bool {
+		return g == c.grant || a.cfg.Authority.Allow(g, auth.Subscribe, name) == nil
+	})
 }
 
 // mayChange checks a change of subscriptions, which read returns. The caller makes the

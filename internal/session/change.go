@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -14,7 +15,10 @@ import (
 // each name in add: where it starts or, if the session already has it, what the client
 // has acked of it. The positions of new topics that the patterns match follow. The
 // error is a *wire.Problem.
-func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, error) {
+//
+// Change asks allowed whether the session's grant permits each name in add, and refuses the
+// change if it does not. Nil: the caller knows that it does. allowed must not block.
+func (s *Session) Change(add []wire.Start, remove []string, allowed func(g *auth.Grant, name string) bool) ([]wire.Position, error) {
 	defer s.registry.presence.flush() // after the lock
 	c := &change{
 		session: s, add: add, added: make(map[string]bool, len(add)),
@@ -29,6 +33,9 @@ func (s *Session) Change(add []wire.Start, remove []string) ([]wire.Position, er
 	defer s.mu.Unlock()
 	if s.ended != nil {
 		return nil, s.ended
+	}
+	if err := c.checkAllowedLocked(allowed); err != nil {
+		return nil, err
 	}
 	c.planRemovalsLocked(remove)
 	c.planAdditionsLocked()
@@ -101,6 +108,19 @@ func (c *change) check(remove []string) error {
 	for _, name := range remove {
 		if err := checkName(name); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// checkAllowedLocked asks about the grant that the session has while the names are joined:
+// Renew waits, and then ends what it does not permit.
+func (c *change) checkAllowedLocked(allowed func(g *auth.Grant, name string) bool) error {
+	g := c.session.grant.Load()
+	for _, start := range c.add {
+		if allowed != nil && !allowed(g, start.Topic) {
+			return wire.NewProblem(wire.CodeForbidden, `renew the session first: send PATCH or {"auth":"…"} with a newer token`,
+				"the session's own token does not permit to subscribe to %s", wire.Quote(start.Topic))
 		}
 	}
 	return nil

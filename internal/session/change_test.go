@@ -14,13 +14,13 @@ func TestSubscriptionsChangeWhileAPollIsParked(t *testing.T) {
 		k.publishN("b", 2)
 		s := k.open("a")
 		p := k.park(s, 0)
-		positions, err := s.Change(k.starts("b@oldest"), nil)
+		positions, err := s.Change(k.starts("b@oldest"), nil, nil)
 		require.NoError(k, err)
 		require.Zero(k, positions[0].Offset)
 		p.wantFrames("b1 b2")
 
 		p = k.park(s, 2)
-		_, err = s.Change(k.starts("c"), []string{"a"})
+		_, err = s.Change(k.starts("c"), []string{"a"}, nil)
 		require.NoError(k, err)
 		k.publishN("a", 1)
 		k.publishN("c", 1)
@@ -33,7 +33,7 @@ func TestDroppingATopicRemovesWhatWasNotSent(t *testing.T) {
 		s := k.open("a", "b")
 		k.publishN("a", 5)
 		k.publishN("b", 5)
-		_, err := s.Change(nil, []string{"a", "never-had"})
+		_, err := s.Change(nil, []string{"a", "never-had"}, nil)
 		require.NoError(k, err)
 		require.Equal(k, span("b", 1, 5), k.poll(s, 0))
 	})
@@ -45,11 +45,11 @@ func TestAddingATopicAgainChangesNothing(t *testing.T) {
 		k.publishN("a", 2)
 		k.poll(s, 0)
 		k.publishN("a", 1)
-		positions, err := s.Change(k.starts("a@oldest"), nil)
+		positions, err := s.Change(k.starts("a@oldest"), nil, nil)
 		require.NoError(k, err)
 		require.Zero(k, positions[0].Offset, "what is acked: the rest may not have arrived")
 		require.Equal(k, "a3", k.poll(s, 2))
-		positions, err = s.Change(k.starts("a@oldest"), []string{"a"})
+		positions, err = s.Change(k.starts("a@oldest"), []string{"a"}, nil)
 		require.NoError(k, err)
 		require.Zero(k, positions[0].Offset, "named in both, it moves")
 		require.Equal(k, "a1 a2 a3", k.poll(s, 3))
@@ -66,11 +66,11 @@ func TestAChangeIsAtomic(t *testing.T) {
 			{wire.CodeTooManySubscriptions, []string{"c", "d"}},
 			{wire.CodeInvalidRequest, []string{"c", "c"}},
 		} {
-			_, err := s.Change(k.starts(c.add...), nil)
+			_, err := s.Change(k.starts(c.add...), nil, nil)
 			require.ErrorIs(k, err, &wire.Problem{Code: c.code})
 			require.Len(k, subscriptionsOf(s), 2)
 		}
-		_, err := s.Change(k.starts("c", "d"), []string{"a"}) // _epoch, a, b, c: no room for d
+		_, err := s.Change(k.starts("c", "d"), []string{"a"}, nil) // _epoch, a, b, c: no room for d
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 		require.Len(k, subscriptionsOf(s), 2)
 		k.publishN("a", 1)
@@ -87,11 +87,11 @@ func TestAFailedChangeDeliversNothing(t *testing.T) {
 		k.publishN("a", 3)
 		s := k.open()
 		for range 3 {
-			_, err := s.Change(k.starts("a@oldest", "one-too-many"), nil)
+			_, err := s.Change(k.starts("a@oldest", "one-too-many"), nil, nil)
 			require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeOverloaded})
 		}
 		require.Empty(k, s.behind)
-		_, err := s.Change(k.starts("a@oldest"), nil)
+		_, err := s.Change(k.starts("a@oldest"), nil, nil)
 		require.NoError(k, err)
 		require.Equal(k, "a1 a2 a3", k.poll(s, 0))
 	})

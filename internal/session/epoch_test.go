@@ -84,7 +84,7 @@ func TestGapsOfUnackedMessagesOfAnotherEpochAreCounted(t *testing.T) {
 func TestAPaceEndsWithItsEpoch(t *testing.T) {
 	story(t, broker.Config{}, Config{}, func(k *kit) {
 		s := k.open()
-		_, err := s.Change([]wire.Start{{Topic: "a", Every: time.Minute}}, nil)
+		_, err := s.Change([]wire.Start{{Topic: "a", Every: time.Minute}}, nil, nil)
 		require.NoError(k, err)
 		k.publishN("a", 1)
 		require.Equal(k, "a1", k.poll(s, 0))

@@ -143,13 +143,32 @@ func TestRenewalsAreBounded(t *testing.T) {
 		var err error
 		for i := 0; i < 10 && err == nil; i++ {
 			time.Sleep(time.Second)
-			_, err = s.Change(k.starts("a"), nil)
+			_, err = s.Change(k.starts("a"), nil, nil)
 			if err == nil {
 				err = s.Renew(token(time.Minute), only())
 			}
 			require.LessOrEqual(k, len(s.notices), 3)
 		}
 		require.ErrorIs(k, err, wire.NewProblem(wire.CodeSessionEnded, "", ""))
+	})
+}
+
+// A change that the session's grant does not permit adds and removes nothing.
+func TestAChangeNeedsTheGrantOfTheSession(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		weak := token(time.Minute)
+		s := k.openAs(weak, "a")
+		allowed := func(g *auth.Grant, name string) bool { return g != weak || name != "secret" }
+		_, err := s.Change(k.starts("b", "secret"), []string{"a"}, allowed)
+		require.ErrorIs(k, err, wire.NewProblem(wire.CodeForbidden, "", ""))
+		require.Len(k, subscriptionsOf(s), 1)
+		require.False(k, k.broker.Has("b"))
+		_, err = s.Change(k.starts("b"), []string{"a"}, allowed)
+		require.NoError(k, err)
+		time.Sleep(time.Second)
+		require.NoError(k, s.Renew(token(time.Minute), anything))
+		_, err = s.Change(k.starts("secret"), nil, allowed)
+		require.NoError(k, err)
 	})
 }
 

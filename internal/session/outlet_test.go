@@ -142,7 +142,7 @@ func TestAParkedPollIsWoken(t *testing.T) {
 		"by its session's end": {happen: func(k *kit, s *Session) { k.registry.End(s) }, want: wire.CodeSessionEnded},
 		"by a topic that has messages": {happen: func(k *kit, s *Session) {
 			k.publishN("b", 2)
-			_, err := s.Change(k.starts("b@oldest"), nil)
+			_, err := s.Change(k.starts("b@oldest"), nil, nil)
 			require.NoError(k, err)
 		}, frames: "b1 b2"},
 		"by a message whose life is over": {happen: func(k *kit, s *Session) {

@@ -168,14 +168,14 @@ func TestJoinsAndLeavesAreTold(t *testing.T) {
 		require.Equal(k, "join ann/", w.follow(), "at once")
 		bob := k.enter("/c1", "chat.a")
 		cat := k.enter("cat/c1", "other")
-		_, err := cat.Change(k.starts("chat.a"), nil)
+		_, err := cat.Change(k.starts("chat.a"), nil, nil)
 		require.NoError(k, err)
 		require.Equal(k, "join /c1, join cat/c1", w.follow())
 		require.Equal(k, "/c1 ann/ cat/c1", k.on("chat.a"))
 		require.Equal(k, 4, k.registry.presence.count())
 
 		k.registry.End(ann)
-		_, err = cat.Change(nil, []string{"chat.a"})
+		_, err = cat.Change(nil, []string{"chat.a"}, nil)
 		require.NoError(k, err)
 		k.wait(4)
 		require.Empty(k, w.follow())
@@ -225,7 +225,7 @@ func TestAReconnectWithinTheGraceIsSilent(t *testing.T) {
 			s = k.enter("ann/c1", "chat.a")
 		}
 		for range 5 {
-			_, err := s.Change(k.starts("chat.a"), []string{"chat.a"})
+			_, err := s.Change(k.starts("chat.a"), []string{"chat.a"}, nil)
 			require.NoError(k, err)
 		}
 		require.Empty(k, w.follow())
@@ -304,7 +304,7 @@ func TestPatternsMakeMembers(t *testing.T) {
 		k.wait(6)
 		require.Equal(k, "leave ann/", w.follow(), "the topic was forgotten")
 		k.publish("chat.a")
-		_, err := s.Change(nil, []string{"chat.*"})
+		_, err := s.Change(nil, []string{"chat.*"}, nil)
 		require.NoError(k, err)
 		require.Equal(k, "join ann/", w.follow())
 		k.wait(6)
@@ -561,7 +561,7 @@ func TestPresenceOfManyAtOnce(t *testing.T) {
 			all.Go(func() {
 				for range rounds {
 					s := k.enter(fmt.Sprintf("u%d/", i/2), "chat.*", "_presence.chat.b")
-					_, err := s.Change(k.starts("chat.a", "chat.b"), []string{"chat.*"})
+					_, err := s.Change(k.starts("chat.a", "chat.b"), []string{"chat.*"}, nil)
 					require.NoError(k, err)
 					k.publish(fmt.Sprint("chat.", r.IntN(50)))
 					time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond)

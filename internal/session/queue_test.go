@@ -354,7 +354,7 @@ func TestUnderPressureNoSessionIsOpenedAndOpenOnesContinue(t *testing.T) {
 		}
 		k.publishN("a", 1)
 		require.Equal(k, "a1", k.poll(s, 0))
-		_, err := s.Change(k.starts("b"), nil)
+		_, err := s.Change(k.starts("b"), nil, nil)
 		require.NoError(k, err)
 		k.broker.Memory().Press(memory.Calm)
 		k.open("a")

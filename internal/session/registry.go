@@ -131,7 +131,7 @@ func (r *Registry) start(s *Session, topics []wire.Start) (*Session, []wire.Posi
 	var positions []wire.Position
 	err := r.checkMemory(refused)
 	if err == nil {
-		positions, err = s.Change(topics, nil)
+		positions, err = s.Change(topics, nil, nil)
 	}
 	if err != nil {
 		r.freeSlot(s)

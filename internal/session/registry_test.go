@@ -66,7 +66,7 @@ func TestEndingASessionAnswersItsPoll(t *testing.T) {
 		p.wantProblem(wire.CodeSessionEnded)
 		_, err := s.Poll(0, false, time.Now())
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
-		_, err = s.Change(k.starts("b"), nil)
+		_, err = s.Change(k.starts("b"), nil, nil)
 		require.ErrorIs(k, err, &wire.Problem{Code: wire.CodeSessionEnded})
 	})
 }
@@ -256,7 +256,7 @@ func TestADrainServesSessionsUntilItEndsThem(t *testing.T) {
 					continue
 				}
 				served++
-				_, err = s.Change(k.starts("b"), nil)
+				_, err = s.Change(k.starts("b"), nil, nil)
 				require.NoError(k, err)
 				require.Equal(k, span("a", 1, all-left+1), k.poll(s, 0))
 			}

@@ -102,13 +102,13 @@ func (c *traveller) change() {
 	topic := fmt.Sprint("w", c.rng.IntN(wildTopics))
 	if at, ok := c.at[topic]; ok {
 		if c.rng.IntN(8) == 0 && at.Offset > 0 && len(c.s.subs) > 2 {
-			_, err := c.s.Change(nil, []string{topic})
+			_, err := c.s.Change(nil, []string{topic}, nil)
 			require.NoError(c, err)
 		}
 		return
 	}
 	start := wire.Start{Topic: topic, From: wire.From(c.rng.IntN(2))}
-	positions, err := c.s.Change([]wire.Start{start}, nil)
+	positions, err := c.s.Change([]wire.Start{start}, nil, nil)
 	require.NoError(c, err)
 	c.at[topic] = positions[0]
 }

@@ -1,0 +1,210 @@
+package app
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A guarded App has the authority of a daemon. Tests sign its tokens.
+type guarded struct {
+	*testing.T
+	*App
+	private []byte
+}
+
+// newGuarded returns an App in which callers without credentials have the rights anonymous.
+func newGuarded(t *testing.T, anonymous string, how ...func(*Config)) *guarded {
+	t.Helper()
+	private, public, err := auth.GenerateKey("ES256")
+	require.NoError(t, err)
+	keys := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(keys, public, 0o600))
+	authority, err := auth.New(auth.Config{
+		Keys: []string{keys}, Revocations: filepath.Join(t.TempDir(), "revoked"), TokenMaxAge: time.Hour, Anonymous: anonymous,
+	}, metrics.New("test"), zap.NewNop())
+	require.NoError(t, err)
+	t.Cleanup(authority.Close)
+	secure := func(c *Config) {
+		c.Authority, c.Revocations = authority, authority.Revocations()
+		c.Sessions = session.NewRegistry(session.Config{Revoked: authority.Revoked}, c.Broker, c.Metrics)
+	}
+	return &guarded{t, newApp(t, append([]func(*Config){secure}, how...)...), private}
+}
+
+// guard runs a test on a guarded App and on fake time.
+func guard(t *testing.T, tell func(g *guarded), how ...func(*Config)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { tell(newGuarded(t, "", how...)) })
+}
+
+// token returns ann's next token with an id. It may do some things on one topic.
+func (g *guarded) token(id string, ttl time.Duration, topic string, allow ...auth.Right) Caller {
+	g.Helper()
+	time.Sleep(time.Second) // each token is newer than the last
+	rights := InJSON([]any{map[string]any{"topics": []string{topic}, "allow": allow}})
+	token, err := auth.Issue(g.private, auth.NewToken{Subject: "ann", ID: id, Issued: time.Now(), TTL: ttl, Rights: rights})
+	require.NoError(g, err)
+	return by(token)
+}
+
+func (g *guarded) open(c Caller, topic string) (id string) {
+	g.Helper()
+	opened, err := g.OpenSession(g.Context(), c, bodyOf(`{"topics":["`+topic+`"]}`))
+	require.NoError(g, err)
+	return opened.Session
+}
+
+// connect continues a session on a two-way connection.
+func (g *guarded) connect(c Caller, id string) transport.Duplex {
+	g.Helper()
+	d, err := g.Connect(g.Context(), c, "ack=0&session="+id, Accepts{})
+	require.NoError(g, err)
+	return d
+}
+
+// command sends a command, and returns the problem in its reply.
+func (g *guarded) command(d transport.Duplex, command string) error {
+	g.Helper()
+	reply, later, err := d.Do(g.Context(), d.Session, []byte(command))
+	require.NoError(g, err)
+	if later != nil {
+		reply = later(g.Context())()
+	}
+	if reply != nil && reply.Problem != nil {
+		return reply.Problem
+	}
+	return nil
+}
+
+func (g *guarded) patch(c Caller, id, body string) error {
+	return g.ChangeSession(g.Context(), c, id, bodyOf(body), func(wire.SessionChanged) error { return nil })
+}
+
+func (g *guarded) revoke(id string) wire.RevokeResult {
+	g.Helper()
+	result, err := g.Revoke(InJSON(wire.RevokeRequest{TokenID: id}), time.Now())
+	require.NoError(g, err)
+	return result
+}
+
+// topicsOf returns the topics to which a session is subscribed.
+func (g *guarded) topicsOf(id string) (topics []string) {
+	g.Helper()
+	s, err := g.cfg.Sessions.Get([]byte(id))
+	require.NoError(g, err)
+	_, subscriptions := s.State(time.Now())
+	for sub := range subscriptions {
+		topics = append(topics, sub.Topic)
+	}
+	return topics
+}
+
+// permits is an authorizer that agrees after something else has happened.
+type permits func()
+
+func (permits) Selects(topics []wire.Start) bool { return len(topics) > 0 }
+
+func (p permits) Authorize(context.Context, hook.Subscribing) error {
+	p()
+	return nil
+}
+
+const renewFirst = "renew the session first"
+
+// A principal has an older token with a right that the token of the session lacks. The older
+// token is valid, but the session would keep its right after it has expired.
+func TestASessionGetsNoRightOfAnOlderToken(t *testing.T) {
+	guard(t, func(g *guarded) {
+		older := g.token("older", time.Minute, "secret", auth.Subscribe)
+		newer := g.token("newer", time.Hour, "other", auth.Subscribe)
+		id := g.open(newer, "other")
+		d := g.connect(older, id)
+		for _, name := range []string{"secret", "secret@oldest"} {
+			require.ErrorContains(t, g.patch(older, id, `{"add":["`+name+`"]}`), renewFirst)
+			require.ErrorContains(t, g.command(d, `{"subscribe":["`+name+`"]}`), renewFirst)
+		}
+		require.ErrorIs(t, g.patch(older, id, `{"add":["secret"]}`), wire.NewProblem(wire.CodeForbidden, "", ""))
+		require.Equal(t, []string{"other"}, g.topicsOf(id))
+
+		newest := g.token("newest", time.Hour, ">", auth.Subscribe)
+		require.NoError(t, g.patch(newest, id, "{}"))
+		require.NoError(t, g.patch(older, id, `{"add":["secret"]}`), "the session's own token permits it")
+		require.Equal(t, []string{"other", "secret"}, g.topicsOf(id))
+	})
+}
+
+// A token with fewer rights renews the session while the application is asked about topics
+// that the token before permits.
+func TestASessionGetsNoRightThatARenewalTakes(t *testing.T) {
+	guard(t, func(g *guarded) {
+		strong := g.token("strong", time.Hour, ">", auth.Subscribe)
+		weak := g.token("weak", time.Hour, "other", auth.Subscribe)
+		for name, change := range map[string]func(id string) error{
+			"PATCH":   func(id string) error { return g.patch(strong, id, `{"add":["secret"]}`) },
+			"command": func(id string) error { return g.command(g.connect(strong, id), `{"subscribe":["secret"]}`) },
+		} {
+			g.cfg.Authorize = permits(func() {})
+			id := g.open(strong, "other")
+			g.cfg.Authorize = permits(func() { require.NoError(t, g.patch(weak, id, "{}")) })
+			require.ErrorContains(t, change(id), renewFirst, name)
+			require.Equal(t, []string{"other"}, g.topicsOf(id), name)
+		}
+	})
+}
+
+// A revocation ends sessions itself: no time passes until their polls have their answers, and no
+// sweeper runs.
+func TestARevocationEndsSessionsAtOnce(t *testing.T) {
+	guard(t, func(g *guarded) {
+		c, other := g.token("t", time.Hour, ">", auth.Subscribe), g.token("other", time.Hour, ">", auth.Subscribe)
+		ended := make(chan error, 3)
+		poll := func(s *session.Session) {
+			go func() {
+				p := &session.Poll{}
+				err := p.Begin(s, 0, session.AcksNext, session.Arrival{}, time.Now())
+				if err == nil {
+					_, err = p.Take(g.Context(), broker.Limit{Frames: 1, Bytes: 1}, time.Minute)
+					p.Done(time.Now())
+				}
+				ended <- err
+			}()
+			synctest.Wait()
+		}
+		id, others := g.open(c, "a"), g.open(other, "a")
+		s, err := g.cfg.Sessions.Get([]byte(id))
+		require.NoError(t, err)
+		poll(s)
+		s, _, err = g.OpenEvents(t.Context(), c, EventStream{Query: "topic=a"})
+		require.NoError(t, err)
+		poll(s)
+		d, err := g.Connect(t.Context(), c, "topic=a", Accepts{})
+		require.NoError(t, err)
+		poll(d.Session)
+		require.Empty(t, ended)
+
+		before := time.Now()
+		require.Equal(t, 3, g.revoke("t").Ended)
+		for range cap(ended) {
+			require.Error(t, <-ended)
+		}
+		require.Equal(t, before, time.Now(), "nobody waited for a timer")
+		_, err = g.cfg.Sessions.Get([]byte(id))
+		require.ErrorIs(t, err, wire.NewProblem(wire.CodeSessionEnded, "", ""))
+		require.Equal(t, []string{"a"}, g.topicsOf(others))
+	})
+}
