@@ -12,6 +12,7 @@
 //	the arrival of the body, a slot, the contents of the body
 //	the idempotency key
 //	the hook: of a message, or of a subscription
+//	the expiry and the revocation of the grant, again
 //
 // A call whose context has already ended never waits. Where it would have to, it returns
 // ErrWouldWait and has spent nothing. For that, it takes its slot first.

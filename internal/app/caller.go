@@ -15,9 +15,11 @@ import (
 // An Authority authenticates callers and decides what they may do. It never blocks. Its
 // errors are *wire.Problems: unauthorized, token_expired, forbidden. Without credentials,
 // Identify returns an anonymous grant. For a pattern, Allow answers for all topics that the
-// pattern matches.
+// pattern matches. Revoked reports whether a grant was revoked since Identify returned it.
+// It runs for each command and does not allocate.
 type Authority interface {
 	Identify(c auth.Credentials) (*auth.Grant, error)
+	Revoked(g *auth.Grant) bool
 	Allow(g *auth.Grant, r auth.Right, name string) error
 }
 
@@ -44,10 +46,7 @@ func (a *App) admit(c *Caller, kind limit.Kind) error {
 
 func (a *App) authenticate(c *Caller) error {
 	if c.grant != nil { // of a two-way connection
-		if c.grant.HasExpired(time.Now()) {
-			return wire.NewProblem(wire.CodeTokenExpired, `send {"auth":"…"} with a new token`, "the connection's token has expired")
-		}
-		return nil
+		return a.checkGrant(c.grant)
 	}
 	g, err := a.cfg.Authority.Identify(c.Credentials)
 	if err != nil {
@@ -56,6 +55,25 @@ func (a *App) authenticate(c *Caller) error {
 	c.grant, c.Who = g, c.Who.As(g.Subject)
 	return nil
 }
+
+// checkGrant checks that a grant, which was valid once, has neither expired nor been revoked.
+func (a *App) checkGrant(g *auth.Grant) error {
+	switch {
+	case g.HasExpired(time.Now()):
+		return errGrantExpired
+	case a.cfg.Authority.Revoked(g):
+		return errGrantRevoked
+	}
+	return nil
+}
+
+// newTokenRemedy is the remedy for a grant that has ended.
+const newTokenRemedy = `get a new token; on a two-way connection, send it: {"auth":"…"}`
+
+var (
+	errGrantExpired = wire.NewProblem(wire.CodeTokenExpired, newTokenRemedy, "the token has expired")
+	errGrantRevoked = wire.NewProblem(wire.CodeUnauthorized, newTokenRemedy, "the credentials were revoked")
+)
 
 // allow checks a permission.
 func (a *App) allow(c *Caller, r auth.Right, name string) error {

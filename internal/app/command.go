@@ -109,8 +109,9 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 			reply.Position, reply.Time = &published.Position, published.Time
 		}
 	case command.Ping || command.Ack != nil:
-		// Each counts as a poll.
-		if err = c.app.admit(&c.caller, limit.Polls); err == nil && !command.Ping {
+		// Each counts as a poll. The session permits both, whatever became of the
+		// connection's token.
+		if err = c.app.cfg.Limiter.Admit(limit.Polls, c.caller.Who); err == nil && !command.Ping {
 			err = s.Ack(*command.Ack)
 		}
 	case command.Auth != "":
@@ -153,7 +154,7 @@ func (c *commands) authenticate(s *session.Session, token string) (expiresMS int
 	if err := c.app.renew(&fresh, s); err != nil {
 		return 0, err
 	}
-	if c.caller.byTicket || fresh.grant.Renews(c.caller.grant) {
+	if c.caller.byTicket || fresh.grant.Renews(c.caller.grant) || c.app.checkGrant(c.caller.grant) != nil {
 		c.caller = fresh
 	}
 	return s.Grant().ExpiresMS(time.Now()), nil

@@ -20,7 +20,10 @@ import (
 )
 
 // A gatekeeper is an authority that refuses every principal, or every action.
-type gatekeeper struct{ knowsNobody, allowsNothing bool }
+type gatekeeper struct {
+	auth.Open
+	knowsNobody, allowsNothing bool
+}
 
 func (g *gatekeeper) Identify(auth.Credentials) (*auth.Grant, error) {
 	if g.knowsNobody {

@@ -193,6 +193,9 @@ func (a *App) askAndPublish(ctx context.Context, by *auth.Grant, to broker.Route
 			return wire.Published{}, err
 		}
 	}
+	if err := a.checkGrant(by); err != nil { // the body, the slot and the hook may have taken long
+		return wire.Published{}, err
+	}
 	if to.Rule().Identity && by.Subject != "" {
 		m.By, m.Claims = by.Subject, by.Claims
 	}

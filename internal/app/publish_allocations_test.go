@@ -4,8 +4,11 @@ package app
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
 )
 
 // A publish on the lane allocates its topic, its payload, its message and its frame.
@@ -21,4 +24,20 @@ func TestAPublishAllocatesWhatItKeeps(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, testing.AllocsPerRun(1000, publish), 4.0)
+}
+
+// Each command on a two-way connection checks the grant of the connection.
+func TestACheckOfAGrantAllocatesNothing(t *testing.T) {
+	guard(t, func(g *guarded) {
+		g.revoke("another")
+		c := g.token("t", time.Hour, "a", auth.Publish)
+		require.NoError(t, g.authenticate(&c))
+		require.NotNil(t, c.grant)
+		check := func() {
+			if err := g.authenticate(&c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		require.Zero(t, testing.AllocsPerRun(1000, check))
+	})
 }

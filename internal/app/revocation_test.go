@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -102,6 +103,11 @@ func (g *guarded) revoke(id string) wire.RevokeResult {
 	return result
 }
 
+func (g *guarded) publish(c Caller, topic string, body Body) error {
+	_, err := g.Publish(g.Context(), c, Publish{Topic: topic, ContentType: Header{"application/json", 1}, Body: body})
+	return err
+}
+
 // topicsOf returns the topics to which a session is subscribed.
 func (g *guarded) topicsOf(id string) (topics []string) {
 	g.Helper()
@@ -112,6 +118,14 @@ func (g *guarded) topicsOf(id string) (topics []string) {
 		topics = append(topics, sub.Topic)
 	}
 	return topics
+}
+
+// meanwhile is a publish hook that agrees after something else has happened.
+type meanwhile func()
+
+func (m meanwhile) Publish(context.Context, string, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
+	m()
+	return nil
 }
 
 // permits is an authorizer that agrees after something else has happened.
@@ -165,6 +179,82 @@ func TestASessionGetsNoRightThatARenewalTakes(t *testing.T) {
 			require.Equal(t, []string{"other"}, g.topicsOf(id), name)
 		}
 	})
+}
+
+// The token of a two-way connection is revoked. The session has another token, so it stays. The
+// connection may do what the session's id permits, until it sends a valid token.
+func TestAConnectionMayDoNothingWithARevokedToken(t *testing.T) {
+	guard(t, func(g *guarded) {
+		valid := g.token("valid", time.Hour, "a", auth.Publish, auth.Subscribe)
+		stolen := g.token("stolen", time.Hour, "a", auth.Publish, auth.Subscribe)
+		session := g.token("session", time.Hour, ">", auth.Subscribe)
+		id := g.open(session, "other")
+		d := g.connect(stolen, id)
+		commands := []string{`{"publish":{"topic":"a","data":1}}`, `{"subscribe":["a"]}`, `{"unsubscribe":["a"]}`}
+		for _, command := range commands {
+			require.NoError(t, g.command(d, command))
+		}
+		require.Zero(t, g.revoke("stolen").Ended)
+		for _, command := range commands {
+			require.ErrorIs(t, g.command(d, command), wire.NewProblem(wire.CodeUnauthorized, "", ""), command)
+		}
+		require.NoError(t, g.command(d, `{"ack":0}`))
+		require.NoError(t, g.command(d, `{"ping":true}`))
+		require.Error(t, g.command(d, `{"auth":"`+stolen.Token+`"}`))
+		require.NoError(t, g.command(d, `{"auth":"`+valid.Token+`"}`), "it is older than the revoked one")
+		for _, command := range commands {
+			require.NoError(t, g.command(d, command))
+		}
+		require.Equal(t, 1, g.revoke("session").Ended)
+		require.ErrorIs(t, g.command(d, `{"subscribe":["a"]}`), wire.NewProblem(wire.CodeSessionEnded, "", ""))
+	})
+}
+
+// A token is revoked, or expires, while its call waits: the call fails.
+func TestATokenIsCheckedAgainAfterACallHasWaited(t *testing.T) {
+	hooked := func(c *Config) {
+		c.Broker.Reload(broker.Config{HookTopics: []string{"asked"}}, time.Now())
+	}
+	const ttl = 10 * time.Second
+	ends := map[wire.Code]func(g *guarded){
+		wire.CodeUnauthorized: func(g *guarded) { g.revoke("t") },
+		wire.CodeTokenExpired: func(*guarded) { time.Sleep(ttl) },
+	}
+	for name, call := range map[string]func(g *guarded, c Caller, wait func()) error{
+		"the publish hook": func(g *guarded, c Caller, wait func()) error {
+			g.cfg.Hook = meanwhile(wait)
+			return g.publish(c, "asked", bodyOf("1"))
+		},
+		"the body of a message": func(g *guarded, c Caller, wait func()) error {
+			return g.publish(c, "a", func(int) ([]byte, error) { wait(); return []byte("1"), nil })
+		},
+		"the authorize hook, for a session": func(g *guarded, c Caller, wait func()) error {
+			g.cfg.Authorize = permits(wait)
+			_, err := g.OpenSession(g.Context(), c, bodyOf(`{"topics":["a"]}`))
+			return err
+		},
+		"the authorize hook, for a change": func(g *guarded, c Caller, wait func()) error {
+			id := g.open(c, "b")
+			g.cfg.Authorize = permits(wait)
+			return g.patch(c, id, `{"add":["a"]}`)
+		},
+		"the authorize hook, for a command": func(g *guarded, c Caller, wait func()) error {
+			d := g.connect(c, g.open(c, "b"))
+			g.cfg.Authorize = permits(wait)
+			return g.command(d, `{"subscribe":["a"]}`)
+		},
+	} {
+		for code, end := range ends {
+			t.Run(fmt.Sprint(name, ", ", code), func(t *testing.T) {
+				guard(t, func(g *guarded) {
+					c := g.token("t", ttl, ">", auth.Publish, auth.Subscribe)
+					err := call(g, c, func() { end(g) })
+					require.ErrorIs(t, err, wire.NewProblem(code, "", ""))
+					require.False(t, g.cfg.Broker.Has("asked") || g.cfg.Broker.Has("a"))
+				}, hooked)
+			})
+		}
+	}
 }
 
 // A revocation ends sessions itself: no time passes until their polls have their answers, and no

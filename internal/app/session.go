@@ -48,7 +48,10 @@ func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, read func
 	}
 	var place slot
 	defer place.end()
-	return o, a.authorize(ctx, c, &place, hook.Subscribing{Client: o.Client, Opens: true, Topics: o.Topics})
+	if err := a.authorize(ctx, c, &place, hook.Subscribing{Client: o.Client, Opens: true, Topics: o.Topics}); err != nil {
+		return o, err
+	}
+	return o, a.checkGrant(c.grant) // the checks may have waited
 }
 
 // OpenSession opens a session for the wire.OpenRequest in the body.
@@ -146,7 +149,10 @@ func (a *App) mayChange(ctx context.Context, c *Caller, place *slot, read func()
 	if err := place.take(ctx, a, c); err != nil {
 		return nil, r, err
 	}
-	return s, r, a.authorize(ctx, c, place, hook.Subscribing{Topics: r.Add})
+	if err := a.authorize(ctx, c, place, hook.Subscribing{Topics: r.Add}); err != nil {
+		return nil, r, err
+	}
+	return s, r, a.checkGrant(c.grant) // the checks may have waited
 }
 
 // SessionState calls answer with the state of a session; see session.State. It names the

@@ -71,6 +71,9 @@ var Anyone = &Grant{}
 // Identify returns Anyone.
 func (Open) Identify(Credentials) (*Grant, error) { return Anyone, nil }
 
+// Revoked returns false.
+func (Open) Revoked(*Grant) bool { return false }
+
 // Allow allows everything.
 func (Open) Allow(*Grant, Right, string) error { return nil }
 

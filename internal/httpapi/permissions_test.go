@@ -12,7 +12,7 @@ import (
 
 // secretKeeper rejects the credentials bad and identifies all others as ann. It forbids
 // the topic secret.
-type secretKeeper struct{}
+type secretKeeper struct{ auth.Open }
 
 func (secretKeeper) Identify(c auth.Credentials) (*auth.Grant, error) {
 	if c.Authorization == "bad" {

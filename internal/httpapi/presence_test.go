@@ -17,7 +17,7 @@ import (
 
 // viewers know the principal by Authorization. Everyone may subscribe to chat topics, and
 // ann may see who is there.
-type viewers struct{}
+type viewers struct{ auth.Open }
 
 func (viewers) Identify(c auth.Credentials) (*auth.Grant, error) {
 	rights := `[{"topics":["chat.>","_presence.>"],"allow":["subscribe","history","publish","delete"]}]`

@@ -25,6 +25,7 @@ import (
 // A recorder is an authority and an authorizer that records its calls. Only the app calls
 // it. The application is asked about all topics, once for each request.
 type recorder struct {
+	auth.Open
 	mu    sync.Mutex
 	asked []string
 }

@@ -19,12 +19,13 @@ import (
 // without one the kit may publish to lane.taken. The token bad is not valid. ann/300 expires
 // after 300 ms, ann/weak is older and has no rights, and ann/new is newer.
 type names struct {
+	auth.Open
 	grants map[string]*auth.Grant
 	nobody *auth.Grant
 }
 
 func newNames(t *testing.T) names {
-	n := names{make(map[string]*auth.Grant), &auth.Grant{}}
+	n := names{grants: make(map[string]*auth.Grant), nobody: &auth.Grant{}}
 	rights, err := auth.ParseRights([]byte(`[{"topics":[">"],"allow":["subscribe","publish","history","presence","delete"]}]`), "")
 	require.NoError(t, err)
 	n.nobody.Rights, err = auth.ParseRights([]byte(`[{"topics":["lane.>"],"allow":["publish"]}]`), "")
