@@ -15,12 +15,14 @@ import (
 // An Authority authenticates callers and decides what they may do. It never blocks. Its
 // errors are *wire.Problems: unauthorized, token_expired, forbidden. Without credentials,
 // Identify returns an anonymous grant. For a pattern, Allow answers for all topics that the
-// pattern matches. Revoked reports whether a grant was revoked since Identify returned it.
-// It runs for each command and does not allocate.
+// pattern matches. AllowAny refuses an anonymous grant without any right. Revoked reports
+// whether a grant was revoked since Identify returned it. It runs for each command and does
+// not allocate.
 type Authority interface {
 	Identify(c auth.Credentials) (*auth.Grant, error)
 	Revoked(g *auth.Grant) bool
 	Allow(g *auth.Grant, r auth.Right, name string) error
+	AllowAny(g *auth.Grant) error
 }
 
 // A Caller is the sender of a call. It is made from the headers of each request. A two-way

@@ -266,7 +266,7 @@ func (asksAbout) Authorize(ctx context.Context, _ hook.Subscribing) error { retu
 // A reload may switch the hook on after the first check. The call still does not wait.
 func TestAHookThatWasJustAddedIsNotWaitedFor(t *testing.T) {
 	a := newApp(t, func(c *Config) { c.Authorize = asksAbout("a") })
-	_, err := a.mayOpen(NoWait, &Caller{}, limit.Polls, func() (session.Opening, error) {
+	_, err := a.mayOpen(NoWait, &Caller{}, limit.Polls, false, func() (session.Opening, error) {
 		return session.Opening{Topics: []wire.Start{{Topic: "a"}}}, nil
 	})
 	require.ErrorIs(t, err, ErrWouldWait)

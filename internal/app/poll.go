@@ -127,7 +127,7 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 		return nil, r, ErrWouldWait // finding a pattern's topics may take long
 	}
 	hello := false
-	o, err := a.mayOpen(ctx, &c, limit.Polls, func() (session.Opening, error) {
+	o, err := a.mayOpen(ctx, &c, limit.Polls, false, func() (session.Opening, error) {
 		if p.Body != nil {
 			var body struct {
 				Topics []wire.Start `json:"topics"`
@@ -179,7 +179,7 @@ func (a *App) OpenEvents(ctx context.Context, c Caller, e EventStream) (s *sessi
 	q := parseQuery(e.Query)
 	c.takeToken(&q)
 	var asked eventRequest
-	o, err := a.mayOpen(ctx, &c, limit.Polls, func() (session.Opening, error) {
+	o, err := a.mayOpen(ctx, &c, limit.Polls, q.one("session") != "", func() (session.Opening, error) {
 		asked, err = e.read(&q)
 		return asked.Opening, err
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A guarded App has the authority of a daemon. Tests sign its tokens.
@@ -255,6 +256,71 @@ func TestATokenIsCheckedAgainAfterACallHasWaited(t *testing.T) {
 			})
 		}
 	}
+}
+
+// openings has every way to open a session without a right on a topic. The query is without
+// topics where the way permits that.
+var openings = map[string]func(a *App, c Caller, body Body) error{
+	"a session": func(a *App, c Caller, body Body) error {
+		_, err := a.OpenSession(context.Background(), c, body)
+		return err
+	},
+	"a poll": func(a *App, c Caller, _ Body) error {
+		_, _, err := a.PollTopics(context.Background(), c, TopicPoll{Query: "topic=a"})
+		return err
+	},
+	"a poll with a body": func(a *App, c Caller, body Body) error {
+		_, _, err := a.PollTopics(context.Background(), c, TopicPoll{Body: body})
+		return err
+	},
+	"an event stream": func(a *App, c Caller, _ Body) error {
+		_, _, err := a.OpenEvents(context.Background(), c, EventStream{Query: "topic=a"})
+		return err
+	},
+	"a WebSocket": func(a *App, c Caller, _ Body) error {
+		_, err := a.Connect(context.Background(), c, "", Accepts{})
+		return err
+	},
+	"a WebSocket of a session without a name": func(a *App, c Caller, _ Body) error {
+		_, err := a.Connect(context.Background(), c, "session=", Accepts{})
+		return err
+	},
+	"a TCP connection": func(a *App, c Caller, _ Body) error {
+		_, err := a.ConnectByItem(context.Background(), c, cbor.AppendFromJSON(nil, []byte(`{}`)))
+		return err
+	},
+}
+
+// Callers without credentials who may do nothing cannot fill the daemon with sessions. They are
+// refused before their body is read.
+func TestNobodyWithoutAnyRightOpensASession(t *testing.T) {
+	guard(t, func(g *guarded) {
+		for name, open := range openings {
+			err := open(g.App, Caller{}, func(int) ([]byte, error) {
+				require.Fail(t, "the body was read", name)
+				return nil, nil
+			})
+			require.ErrorIs(t, err, wire.NewProblem(wire.CodeUnauthorized, "", ""), name)
+		}
+		list := g.cfg.Sessions.List(10, session.ByLag, time.Now())
+		require.Zero(t, list.Open+list.Stateless)
+
+		id := g.open(g.token("t", time.Hour, "a", auth.Subscribe), "a")
+		g.connect(Caller{}, id)
+		_, err := g.ConnectByItem(g.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(`{"ack":0,"session":"`+id+`"}`)))
+		require.NoError(t, err, "the id is enough")
+		_, _, err = g.OpenEvents(g.Context(), Caller{}, EventStream{Query: "ack=0&session=" + id})
+		require.NoError(t, err, "the id is enough")
+	})
+}
+
+// Callers without credentials who may publish get a connection, to publish on it.
+func TestAnyRightOpensASession(t *testing.T) {
+	g := newGuarded(t, `[{"topics":["inbox"],"allow":["publish"]}]`)
+	d, err := g.Connect(t.Context(), Caller{}, "", Accepts{})
+	require.NoError(t, err)
+	defer g.End(d.Session)
+	require.NoError(t, g.command(d, `{"publish":{"topic":"inbox","data":1}}`))
 }
 
 // A revocation ends sessions itself: no time passes until their polls have their answers, and no

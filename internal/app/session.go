@@ -31,13 +31,19 @@ func (a *App) session(c *Caller, id []byte) (*session.Session, error) {
 
 var errSessionUnknown = &wire.Problem{Code: wire.CodeSessionUnknown}
 
-// mayOpen makes the checks of every call that opens a session. read returns what to open.
-func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, read func() (session.Opening, error)) (o session.Opening, err error) {
+// mayOpen makes the checks of every call that opens a session. read returns what to open. A
+// call that resumes names a session, whose id is enough.
+func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, resumes bool, read func() (session.Opening, error)) (o session.Opening, err error) {
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return o, why
 	}
 	if err := a.admit(c, kind); err != nil {
 		return o, err
+	}
+	if !resumes { // before the body arrives
+		if err := a.cfg.Authority.AllowAny(c.grant); err != nil {
+			return o, err
+		}
 	}
 	if o, err = read(); err != nil {
 		return o, err
@@ -57,7 +63,7 @@ func (a *App) mayOpen(ctx context.Context, c *Caller, kind limit.Kind, read func
 // OpenSession opens a session for the wire.OpenRequest in the body.
 func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire.SessionOpened, err error) {
 	defer a.recovered(&err)
-	o, err := a.mayOpen(ctx, &c, limit.Sessions, func() (o session.Opening, err error) {
+	o, err := a.mayOpen(ctx, &c, limit.Sessions, false, func() (o session.Opening, err error) {
 		var r wire.OpenRequest
 		if err := a.readJSON(body, &r); err != nil {
 			return o, err
@@ -198,7 +204,7 @@ func (a *App) Connect(ctx context.Context, c Caller, rawQuery string, accepts Ac
 	defer a.recovered(&err)
 	q := parseQuery(rawQuery)
 	c.takeToken(&q)
-	return a.connect(ctx, &c, func() (r wire.ConnectRequest, format frame.Format, err error) {
+	return a.connect(ctx, &c, q.one("session") != "", func() (r wire.ConnectRequest, format frame.Format, err error) {
 		format = q.format(accepts)
 		r = wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
 		q.limitRate(r.Topics, transport.Stream)
@@ -220,13 +226,13 @@ func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d trans
 	} else if err = decode(object, &r); err == nil {
 		c.Token, r.Auth = r.Auth, ""
 	}
-	return a.connect(ctx, &c, func() (wire.ConnectRequest, frame.Format, error) { return r, frame.CBOR, err })
+	return a.connect(ctx, &c, r.Session != "", func() (wire.ConnectRequest, frame.Format, error) { return r, frame.CBOR, err })
 }
 
-func (a *App) connect(ctx context.Context, c *Caller, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
+func (a *App) connect(ctx context.Context, c *Caller, resumes bool, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
 	var r wire.ConnectRequest
 	d.Request = transport.Request{Mode: transport.Stream, Acks: true}
-	o, err := a.mayOpen(ctx, c, limit.Sessions, func() (o session.Opening, err error) {
+	o, err := a.mayOpen(ctx, c, limit.Sessions, resumes, func() (o session.Opening, err error) {
 		if r, d.Request.Format, err = read(); err != nil || r.Session != "" {
 			return o, err
 		}

@@ -77,6 +77,9 @@ func (Open) Revoked(*Grant) bool { return false }
 // Allow allows everything.
 func (Open) Allow(*Grant, Right, string) error { return nil }
 
+// AllowAny allows everything.
+func (Open) AllowAny(*Grant) error { return nil }
+
 // Allow returns nil if a grant includes a right on a topic, or on everything that a pattern
 // matches. Otherwise the error is a *wire.Problem: unauthorized for an anonymous caller,
 // forbidden for a principal.
@@ -91,4 +94,13 @@ func Allow(g *Grant, r Right, name string) error {
 	}
 	return wire.NewProblem(wire.CodeForbidden, "ask for a token that has the right "+string(r)+" on this name",
 		"%s may not %s %s", wire.Quote(g.Subject), r.verb(), wire.Quote(name))
+}
+
+// AllowAny returns nil if a grant is a principal's, or has a right. Otherwise the error is a
+// *wire.Problem, unauthorized.
+func AllowAny(g *Grant) error {
+	if g.Subject != "" || len(g.Rights.entries) > 0 {
+		return nil
+	}
+	return wire.NewProblem(wire.CodeUnauthorized, "send a token: Authorization: Bearer …", "without credentials nobody may open a session")
 }

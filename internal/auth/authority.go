@@ -317,6 +317,10 @@ func (a *Authority) Identify(c Credentials) (*Grant, error) {
 // pattern matches. See the function Allow.
 func (a *Authority) Allow(g *Grant, r Right, name string) error { return Allow(g, r, name) }
 
+// AllowAny returns nil unless the grant is anonymous and has no right. See the function
+// AllowAny.
+func (a *Authority) AllowAny(g *Grant) error { return AllowAny(g) }
+
 // secretOf returns the token among credentials. It is empty if there is none.
 func secretOf(c Credentials) (string, error) {
 	const asHeader = "send Authorization: Bearer TOKEN"
