@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,12 +12,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -86,6 +90,39 @@ func TestARevokedKeyEndsWhatItKeepsOpen(t *testing.T) {
 			d.wantNone([]string{keys["ann"], keys["bob"], keys["ann"][4:], keys["bob"][4:]})
 		})
 	}
+}
+
+// A key that is removed from its file ends its sessions within a second.
+func TestARemovedKeyEndsSessionsWithinASecond(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	keys := keysOf(t, file, "ann", "bob")
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config.Default()
+		cfg.Auth.APIKeys = file
+		d, err := New(cfg, zap.NewNop(), "test")
+		require.NoError(t, err)
+		defer d.broker.Close()
+		defer d.release()
+		var sweeping sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		defer sweeping.Wait()
+		defer stop()
+		sweeping.Go(func() { d.sweep(ctx) })
+		sessions := make(map[string]string)
+		for name, key := range keys {
+			c := app.Caller{Credentials: auth.Credentials{Token: key}}
+			opened, err := d.app.OpenSession(ctx, c, func(int) ([]byte, error) { return []byte(`{"topics":["a"]}`), nil })
+			require.NoError(t, err)
+			sessions[name] = opened.Session
+		}
+		removeKey(t, file, "ann")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		_, err = d.sessions.Get([]byte(sessions["ann"]))
+		require.ErrorIs(t, err, wire.NewProblem(wire.CodeSessionEnded, "", ""))
+		_, err = d.sessions.Get([]byte(sessions["bob"]))
+		require.NoError(t, err)
+	})
 }
 
 func removeKey(t *testing.T, file, name string) {
