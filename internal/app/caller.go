@@ -167,13 +167,18 @@ func (a *App) authorize(ctx context.Context, c *Caller, place *slot, s hook.Subs
 	mustNotWait := ctx.Err() != nil
 	err := place.take(ctx, a, c)
 	if err == nil {
-		s.Principal = c.grant.Subject
+		s.Principal = principalOf(c.grant)
 		err = a.cfg.Authorize.Authorize(ctx, s)
 	}
 	if mustNotWait {
 		err = orWouldWait(err)
 	}
 	return err
+}
+
+// principalOf returns what the application is told of a grant.
+func principalOf(g *auth.Grant) hook.Principal {
+	return hook.Principal{Subject: g.Subject, Claims: g.Claims}
 }
 
 // A slot is one of limits.calls. It is for one goroutine, which must end it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -27,11 +28,35 @@ func (names) Identify(c auth.Credentials) (*auth.Grant, error) {
 // anEditor is a hook that changes every message.
 type anEditor struct{}
 
-func (anEditor) Publish(_ context.Context, _ string, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
+func (anEditor) Publish(_ context.Context, by hook.Principal, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
 	if m.By != "" || m.Claims != nil {
 		return wire.NewProblem(wire.CodeHookFailed, "", "the hook sees an identity that is not in force yet")
 	}
+	if by.Subject != "" && string(by.Claims) != `{"name":"`+by.Subject+`"}` {
+		return wire.NewProblem(wire.CodeHookFailed, "", "the hook does not learn the publisher's public claims")
+	}
 	return take(&wire.PublishItem{Data: []byte(`"edited"`)})
+}
+
+// A listener is an authorize hook that remembers who asked.
+type listener struct{ by []hook.Principal }
+
+func (*listener) Selects([]wire.Start) bool { return true }
+
+func (l *listener) Authorize(_ context.Context, s hook.Subscribing) error {
+	l.by = append(l.by, s.Principal)
+	return nil
+}
+
+// The authorize hook learns the public claims of a subscriber, as the publish hook does.
+func TestTheHookLearnsThePublicClaimsOfASubscriber(t *testing.T) {
+	l := &listener{}
+	a := newApp(t, func(c *Config) { c.Authority, c.Authorize = names{}, l })
+	for _, token := range []string{"alice", ""} {
+		_, err := a.OpenSession(t.Context(), by(token), func(int) ([]byte, error) { return []byte(`{"topics":["a"]}`), nil })
+		require.NoError(t, err)
+	}
+	require.Equal(t, []hook.Principal{{Subject: "alice", Claims: []byte(`{"name":"alice"}`)}, {}}, l.by)
 }
 
 // newIdentifyingApp returns an App that tells who published on the topics id.>, and asks

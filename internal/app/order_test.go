@@ -47,7 +47,7 @@ var nothing = limit.Rate{PerSecond: 1.0 / 3600, Burst: 1}
 // refusingHook refuses every message.
 type refusingHook struct{}
 
-func (refusingHook) Publish(context.Context, string, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
+func (refusingHook) Publish(context.Context, hook.Principal, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
 	return wire.NewProblem(wire.CodeHookFailed, "", "")
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -17,7 +18,7 @@ type Hook interface {
 	// Publish asks about m, and returns nil if it may be published. If the application
 	// changes the message, Publish calls take, which changes m. The error is a
 	// *wire.Problem, or ctx's.
-	Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error
+	Publish(ctx context.Context, by hook.Principal, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error
 }
 
 // A Body reads the body of a request, if it has at most so many bytes. It is called at
@@ -186,7 +187,7 @@ func (a *App) publishMessage(ctx context.Context, by *auth.Grant, to broker.Rout
 // answer can state another, and the idempotency key does not stand for it.
 func (a *App) askAndPublish(ctx context.Context, by *auth.Grant, to broker.Route, k broker.Key, m *message) (wire.Published, error) {
 	if to.Rule().Hook {
-		err := a.cfg.Hook.Publish(ctx, by.Subject, &m.Message, m.ttl, func(item *wire.PublishItem) error {
+		err := a.cfg.Hook.Publish(ctx, principalOf(by), &m.Message, m.ttl, func(item *wire.PublishItem) error {
 			return m.become(item, a.Limits().MessageBytes)
 		})
 		if err != nil {

@@ -124,7 +124,7 @@ func (g *guarded) topicsOf(id string) (topics []string) {
 // meanwhile is a publish hook that agrees after something else has happened.
 type meanwhile func()
 
-func (m meanwhile) Publish(context.Context, string, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
+func (m meanwhile) Publish(context.Context, hook.Principal, *wire.Message, time.Duration, func(*wire.PublishItem) error) error {
 	m()
 	return nil
 }

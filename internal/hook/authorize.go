@@ -73,7 +73,7 @@ func (h *Subscriptions) Reload(cfg AuthorizeConfig) {
 
 // A Subscribing is a request to subscribe to topics.
 type Subscribing struct {
-	Principal string       // empty: anonymous
+	Principal Principal
 	Client    string       // the name that the client gave itself; empty: none
 	Opens     bool         // a session, a poll or a stream with the topics; false: changes a session
 	Topics    []wire.Start // topics and patterns
@@ -128,7 +128,7 @@ func (h *Subscriptions) Authorize(ctx context.Context, s Subscribing) error {
 
 // question returns the question about a request, or nil if the application is not asked.
 func (a *about) question(s Subscribing) []byte {
-	q := authorizeQuestion{Type: wire.HookAuthorize, Principal: s.Principal, Client: s.Client, Open: s.Opens, Topics: []string{}, Patterns: []string{}}
+	q := authorizeQuestion{Type: wire.HookAuthorize, Principal: s.Principal.Subject, Claims: s.Principal.Claims, Client: s.Client, Open: s.Opens, Topics: []string{}, Patterns: []string{}}
 	for _, start := range s.Topics {
 		switch {
 		case !a.selects(start.Topic):

@@ -29,7 +29,7 @@ func (d *desk) asksAt(keep time.Duration, patterns ...string) *Subscriptions {
 
 // annTo returns a request of ann to subscribe to names.
 func annTo(names ...string) Subscribing {
-	s := Subscribing{Principal: "ann"}
+	s := Subscribing{Principal: Principal{Subject: "ann"}}
 	for _, name := range names {
 		s.Topics = append(s.Topics, wire.Start{Topic: name})
 	}
@@ -47,7 +47,7 @@ func TestAnApplicationIsAskedAboutSubscriptions(t *testing.T) {
 		want string // empty: not asked
 	}{
 		{all, annTo("a", "b.*", "c"), `{"type":"authorize","principal":"ann","open":false,"topics":["a","c"],"patterns":["b.*"]}`},
-		{all, Subscribing{Principal: `"`, Client: "tab", Opens: true, Topics: annTo(">").Topics}, `{"type":"authorize","principal":"\"","client":"tab","open":true,"topics":[],"patterns":[">"]}`},
+		{all, Subscribing{Principal: Principal{`"`, []byte(`{"name":"A <b>"}`)}, Client: "tab", Opens: true, Topics: annTo(">").Topics}, `{"type":"authorize","principal":"\"","claims":{"name":"A <b>"},"client":"tab","open":true,"topics":[],"patterns":[">"]}`},
 		{all, Subscribing{Opens: true}, ""}, // without topics
 		{all, Subscribing{}, ""},            // only removes topics
 		{all, annTo("_presence.a"), ""},
@@ -145,7 +145,7 @@ func TestAnAgreementIsRemembered(t *testing.T) {
 			require.Equal(t, want, calls)
 		}
 		bob := annTo("a")
-		bob.Principal = "bob"
+		bob.Principal.Subject = "bob"
 		tab := annTo("a")
 		tab.Client = "tab"
 		opens := annTo("a")

@@ -71,7 +71,7 @@ func TestTheExampleOfTheDocument(t *testing.T) {
 	require.NoError(t, err)
 	m := message("a")
 	m.Data = []byte(`"Casino!"`)
-	require.ErrorContains(t, d.Publish(t.Context(), "", m, 0, nil), "no advertisements here")
+	require.ErrorContains(t, d.Publish(t.Context(), Principal{}, m, 0, nil), "no advertisements here")
 	h := d.asksAt(0, "chat.>")
 	require.NoError(t, h.Authorize(t.Context(), annTo("chat.staff")))
 	require.NoError(t, h.Authorize(t.Context(), Subscribing{Topics: annTo("chat.lobby").Topics}))

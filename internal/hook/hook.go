@@ -38,6 +38,12 @@ const (
 	defaultMessageBytes = 64 << 10
 )
 
+// A Principal is a client that has proved who it is.
+type Principal struct {
+	Subject string // empty: anonymous
+	Claims  []byte // public claims of its token, a compact JSON object; nil: none
+}
+
 // Slots bounds the calls in flight.
 type Slots interface {
 	// Enter waits, in order, for a slot, for a limited time or until ctx ends. The

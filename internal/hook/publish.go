@@ -31,12 +31,12 @@ func newPublishes(cfg Config, slots Slots, m *metrics.Metrics, log *zap.Logger, 
 // Reload applies cfg to later calls. Without a change, connections stay open.
 func (h *Publishes) Reload(cfg Config) { h.reload(cfg) }
 
-// Publish asks the application about m, which principal wants to publish. It calls take if
+// Publish asks the application about m, which by wants to publish. It calls take if
 // the application changed m. Without an error, publish m. The error is a *wire.Problem
 // (forbidden, hook_failed or that of Slots), or that of ctx if ctx ended before a slot was
 // free. After the call to the application has begun, ctx has no effect: a message that the
 // application allows is published even if its publisher has left.
-func (h *Publishes) Publish(ctx context.Context, principal string, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error {
+func (h *Publishes) Publish(ctx context.Context, by Principal, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error {
 	s := h.inForce.Load()
 	if s.URL == "" {
 		return nil
@@ -45,7 +45,7 @@ func (h *Publishes) Publish(ctx context.Context, principal string, m *wire.Messa
 		return err
 	}
 	defer h.slots.Leave()
-	answer, err := h.ask(s, appendQuestion(nil, principal, m, ttl))
+	answer, err := h.ask(s, appendQuestion(nil, by, m, ttl))
 	switch {
 	case err != nil:
 	case answer.Refuse != nil:

@@ -82,7 +82,7 @@ func message(topic string) *wire.Message {
 
 // publish asks about a message, and returns the changed one.
 func (d *desk) publish(topic string) (taken *wire.PublishItem, err error) {
-	err = d.Publish(d.Context(), "ann", message(topic), 0, func(item *wire.PublishItem) error {
+	err = d.Publish(d.Context(), Principal{Subject: "ann"}, message(topic), 0, func(item *wire.PublishItem) error {
 		taken = item
 		return nil
 	})
@@ -213,7 +213,7 @@ func TestAnInvalidAnswerFails(t *testing.T) {
 func TestAnInvalidChangeFails(t *testing.T) {
 	d := newDesk(t, Config{})
 	d.answers(says(200, `{"message":{"data":1}}`))
-	err := d.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error {
+	err := d.Publish(t.Context(), Principal{}, message("a"), 0, func(*wire.PublishItem) error {
 		return wire.NewProblem(wire.CodeMessageTooLarge, "", "too large")
 	})
 	wantFailed(t, err)
@@ -245,7 +245,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		defer h.Close()
 		wantConnections := func(want int) {
 			t.Helper()
-			require.NoError(t, h.Publish(t.Context(), "", message("a"), 0, nil))
+			require.NoError(t, h.Publish(t.Context(), Principal{}, message("a"), 0, nil))
 			require.Equal(t, want, connections)
 		}
 		wantConnections(1)
@@ -322,7 +322,7 @@ func TestAnApplicationThatDoesNotAnswerInTime(t *testing.T) {
 		h, m := newStage(Config{}, free{})
 		defer h.Close()
 		begun := time.Now()
-		wantFailed(t, h.Publish(t.Context(), "", message("a"), 0, nil))
+		wantFailed(t, h.Publish(t.Context(), Principal{}, message("a"), 0, nil))
 		require.Equal(t, DefaultTimeout, time.Since(begun))
 		require.Equal(t, 1, called(t, m, wire.HookPublish, timeout))
 	})
@@ -336,10 +336,10 @@ func TestNoMoreCallsThanSlots(t *testing.T) {
 		defer h.Close()
 		over := make(chan error)
 		for range 2 {
-			go func() { over <- h.Publish(t.Context(), "", message("a"), 0, nil) }()
+			go func() { over <- h.Publish(t.Context(), Principal{}, message("a"), 0, nil) }()
 		}
 		synctest.Wait()
-		err := h.Publish(t.Context(), "", message("a"), 0, nil)
+		err := h.Publish(t.Context(), Principal{}, message("a"), 0, nil)
 		require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 		require.Equal(t, 1, called(t, m, wire.HookPublish, overloaded))
 		for range 2 {
@@ -356,14 +356,14 @@ func TestOnlyTheDaemonEndsACall(t *testing.T) {
 		h, m := newStage(Config{Timeout: time.Hour}, free{})
 		ctx, leave := context.WithCancel(t.Context())
 		over := make(chan error, 1)
-		go func() { over <- h.Publish(ctx, "", message("a"), 0, nil) }()
+		go func() { over <- h.Publish(ctx, Principal{}, message("a"), 0, nil) }()
 		synctest.Wait()
 		leave()
 		time.Sleep(time.Minute)
 		require.Empty(t, over)
 		h.Close()
 		wantFailed(t, <-over)
-		wantFailed(t, h.Publish(t.Context(), "", message("a"), 0, nil))
+		wantFailed(t, h.Publish(t.Context(), Principal{}, message("a"), 0, nil))
 		require.Equal(t, 2, called(t, m, wire.HookPublish, failed))
 	})
 }
@@ -375,7 +375,7 @@ func TestAPublisherThatHasLeftCausesNoCall(t *testing.T) {
 	d.answers(says(200, ""))
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	require.ErrorIs(t, d.Publish(ctx, "", message("a"), 0, nil), context.Canceled)
+	require.ErrorIs(t, d.Publish(ctx, Principal{}, message("a"), 0, nil), context.Canceled)
 	require.Nil(t, d.asked.Load())
 }
 
@@ -408,7 +408,7 @@ func TestAnApplicationThatIsReachableAgainIsAsked(t *testing.T) {
 	})
 	defer h.Close()
 	ask := func() error {
-		return h.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error { return nil })
+		return h.Publish(t.Context(), Principal{}, message("a"), 0, func(*wire.PublishItem) error { return nil })
 	}
 	for range 3 {
 		require.Error(t, ask())
@@ -426,7 +426,7 @@ func TestAConnectionWithoutAHandshakeIsClosed(t *testing.T) {
 	require.NoError(t, far.SetReadDeadline(time.Now().Add(30*time.Second)))
 	h := newPublishes(d.cfg, free{}, metrics.New("test"), zap.NewNop(), func(context.Context, string, string) (net.Conn, error) { return near, nil })
 	defer h.Close()
-	require.Error(t, h.Publish(t.Context(), "", message("a"), 0, func(*wire.PublishItem) error { return nil }))
+	require.Error(t, h.Publish(t.Context(), Principal{}, message("a"), 0, func(*wire.PublishItem) error { return nil }))
 	_, err := io.Copy(io.Discard, far)
 	require.NoError(t, err)
 }

@@ -15,16 +15,19 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// appendQuestion appends the request body about m, which principal wants to publish. ttl
+// appendQuestion appends the request body about m, which by wants to publish. ttl
 // is the time to live that the publisher set, or 0:
 //
-//	{"type":"publish","topic":"a.b","principal":"","message":{"id":"k","key":"x","client":"c","ttl":60,"data":[1,2]}}
+//	{"type":"publish","topic":"a.b","principal":"ann","claims":{"name":"Ann"},"message":{"id":"k","key":"x","client":"c","ttl":60,"data":[1,2]}}
 //
-// Members that m does not have are omitted. The payload is written as in a frame.
-func appendQuestion(dst []byte, principal string, m *wire.Message, ttl time.Duration) []byte {
+// Claims and members that m does not have are omitted. The payload is written as in a frame.
+func appendQuestion(dst []byte, by Principal, m *wire.Message, ttl time.Duration) []byte {
 	dst = cbor.AppendJSONString(append(dst, `{"type":"`+wire.HookPublish+`","topic":`...), m.Position.Topic)
-	name, _ := json.Marshal(principal) // never fails, even if it is not UTF-8
+	name, _ := json.Marshal(by.Subject) // never fails, even if it is not UTF-8
 	dst = append(append(dst, `,"principal":`...), name...)
+	if by.Claims != nil {
+		dst = append(append(dst, `,"claims":`...), by.Claims...)
+	}
 	dst = append(dst, `,"message":{`...)
 	begin := len(dst)
 	for _, member := range [...]struct{ name, value string }{{"id", m.ID}, {"key", m.Key}, {"client", m.Client}} {
@@ -42,19 +45,20 @@ func appendQuestion(dst []byte, principal string, m *wire.Message, ttl time.Dura
 
 // An authorizeQuestion is the request body about a request to subscribe.
 type authorizeQuestion struct {
-	Type      string   `json:"type"`
-	Principal string   `json:"principal"`        // empty: anonymous
-	Client    string   `json:"client,omitempty"` // the name that the client gave itself
-	Open      bool     `json:"open"`             // a session, a poll or a stream with the topics; false: changes a session
-	Topics    []string `json:"topics"`
-	Patterns  []string `json:"patterns"`
+	Type      string          `json:"type"`
+	Principal string          `json:"principal"` // empty: anonymous
+	Claims    json.RawMessage `json:"claims,omitempty"`
+	Client    string          `json:"client,omitempty"` // the name that the client gave itself
+	Open      bool            `json:"open"`             // a session, a poll or a stream with the topics; false: changes a session
+	Topics    []string        `json:"topics"`
+	Patterns  []string        `json:"patterns"`
 }
 
 func (q authorizeQuestion) marshal() []byte {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
 	enc.SetEscapeHTML(false) // patterns have '>'
-	_ = enc.Encode(q)        // never fails: the members are strings and a bool
+	_ = enc.Encode(q)        // never fails: the claims are JSON
 	return body.Bytes()
 }
 

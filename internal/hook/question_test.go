@@ -13,19 +13,19 @@ import (
 func TestTheQuestionHasTheMessage(t *testing.T) {
 	at := wire.Position{Topic: "a.b"}
 	for want, asked := range map[string]struct {
-		principal string
+		principal Principal
 		m         wire.Message
 		ttl       time.Duration
 	}{
 		`{"type":"publish","topic":"a.b","principal":"","message":{"data":1}}`: {
 			m: wire.Message{Position: at, Data: []byte("1")},
 		},
-		`{"type":"publish","topic":"a.b","principal":"ann \"1\"","message":{"id":"k","key":"\"","client":"c","ttl":60,"type":"text/plain","text":"h\ni"}}`: {
-			principal: `ann "1"`, ttl: time.Minute,
+		`{"type":"publish","topic":"a.b","principal":"ann \"1\"","claims":{"name":"Ann","admin":true},"message":{"id":"k","key":"\"","client":"c","ttl":60,"type":"text/plain","text":"h\ni"}}`: {
+			principal: Principal{`ann "1"`, []byte(`{"name":"Ann","admin":true}`)}, ttl: time.Minute,
 			m: wire.Message{Position: at, ID: "k", Key: `"`, Client: "c", Type: "text/plain", Data: []byte("h\ni")},
 		},
 		`{"type":"publish","topic":"a.b","principal":"\ufffd","message":{"ttl":1,"type":"image/png","base64":"/w=="}}`: {
-			principal: "\xff", ttl: time.Second,
+			principal: Principal{Subject: "\xff"}, ttl: time.Second,
 			m: wire.Message{Position: at, Type: "image/png", Data: []byte{0xff}},
 		},
 		`{"type":"publish","topic":"a.b","principal":"","message":{"data":[1,2]}}`: {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
@@ -29,7 +30,7 @@ func says(item *wire.PublishItem, err error) *gatekeeper {
 	return &gatekeeper{answers: func(*wire.Message) (*wire.PublishItem, error) { return item, err }}
 }
 
-func (g *gatekeeper) Publish(_ context.Context, _ string, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
+func (g *gatekeeper) Publish(_ context.Context, _ hook.Principal, m *wire.Message, _ time.Duration, take func(*wire.PublishItem) error) error {
 	g.calls.Add(1)
 	item, err := g.answers(m)
 	if err != nil || item == nil {

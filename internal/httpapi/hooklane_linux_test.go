@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/lane"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -27,7 +28,7 @@ func newSlowHook() *slowHook {
 	return &slowHook{asked: make(chan string, 100), let: make(chan struct{})}
 }
 
-func (h *slowHook) Publish(ctx context.Context, _ string, m *wire.Message, _ time.Duration, _ func(*wire.PublishItem) error) error {
+func (h *slowHook) Publish(ctx context.Context, _ hook.Principal, m *wire.Message, _ time.Duration, _ func(*wire.PublishItem) error) error {
 	h.asked <- string(m.Data)
 	select {
 	case <-h.let:

@@ -60,7 +60,7 @@ func (r *recorder) Allow(p *auth.Grant, a auth.Right, topic string) error {
 func (*recorder) Selects(topics []wire.Start) bool { return len(topics) > 0 }
 
 func (r *recorder) Authorize(_ context.Context, s hook.Subscribing) error {
-	what := []string{"hook", s.Principal}
+	what := []string{"hook", s.Principal.Subject}
 	if s.Opens {
 		what = append(what, "opens")
 	}
