@@ -151,6 +151,42 @@ test("a topic that is subscribed to while the server removes it loses nothing", 
   assert.deepEqual(values(two.items), [3, 4]);
 });
 
+test("a topic that changes hands between two patterns loses nothing for a third subscription", async () => {
+  let openPolls, removed, answer;
+  const polls = new Promise((done) => (openPolls = done));
+  const gone = new Promise((done) => (removed = done));
+  const answered = new Promise((done) => (answer = done));
+  const client = open({
+    transports: ["poll"],
+    fetch: async (url, init) => {
+      if (init.method === "GET") await polls; // so that the session has messages that it did not send
+      const r = await fetch(url, init);
+      if (init.method === "PATCH" && JSON.parse(init.body).remove.length) {
+        removed();
+        await answered;
+      }
+      return r;
+    },
+  });
+  await publish(1, 1, topic + ".a");
+  const one = client.subscribe(topic + ".*");
+  await one.started;
+  await publish(2, 3, topic + ".a");
+  // One request removes the first pattern and adds the second. The topic begins anew at the server.
+  one.close();
+  const two = collect(client, topic + ".>");
+  await gone;
+  const three = collect(client, topic + ".*");
+  assert.match((await three.subscription.started).find((at) => at.includes(".a@")), /:1$/);
+  answer();
+  await two.subscription.started;
+  openPolls();
+  await publish(4, 4, topic + ".a");
+  await three.has(3);
+  await two.has(1);
+  assert.deepEqual([values(two.items), values(three.items)], [[4], [2, 3, 4]]);
+});
+
 test("follow begins again at once after it was ended", async () => {
   const client = open();
   const load = (position) => assert.match(position, /@/);
