@@ -148,7 +148,9 @@ func TestTheOpenAPIDocumentListsWhatTheCodeLists(t *testing.T) {
 	require.EqualValues(t, app.DefaultPage, limit.Default)
 	ttl := operations(doc)["POST /v1/topics/{topic}/messages"].Parameters.GetByInAndName("query", "ttl")
 	require.EqualValues(t, app.MaxTTLSeconds, *ttl.Schema.Value.Max)
-	require.EqualValues(t, wire.MaxTopicBytes, *schema(t, doc, "Topic").MaxLength)
+	topic := schema(t, doc, "Topic")
+	require.EqualValues(t, wire.MaxTopicBytes, *topic.AnyOf[0].Value.MaxLength)
+	require.EqualValues(t, len(wire.PresenceTopic(""))+wire.MaxTopicBytes, *topic.MaxLength)
 }
 
 func schema(t *testing.T, doc *openapi3.T, name string) *openapi3.Schema {

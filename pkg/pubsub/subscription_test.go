@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,6 +126,20 @@ func TestWhatIsPublishedAfterSubscribeArrives(t *testing.T) {
 		wantNext(t, s, "a@k3:3", "a@k3:4")
 		wantQuiet(t, s)
 		wantPositions(t, s, "a@k3:4", "b@k3:3", "c@k3:2")
+	})
+}
+
+// The name of a presence topic may be longer than that of another topic.
+func TestThePresenceOfTheLongestTopicArrives(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, w way) {
+		f := newFake()
+		c := serveFake(t, f)
+		topic := wire.PresenceTopic(strings.Repeat("x", wire.MaxTopicBytes))
+		f.publish(topic, 1)
+		s := subscribe(t, c, []wire.Start{Oldest(topic)}, w.options...)
+		wantNext(t, s, topic+"@k3:1")
+		f.publish(topic, 1)
+		wantNext(t, s, topic+"@k3:2")
 	})
 }
 

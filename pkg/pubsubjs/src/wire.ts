@@ -82,11 +82,12 @@ export interface Position {
 /** Reports whether the name has a wildcard. */
 export const isPattern = (name: string) => /[*>]/.test(name);
 
+// The bounds of a presence topic, 16 tokens and 255 characters, are those of the topic that it is about.
+const validName = /^(_presence\.)?(?!.{256})(([\w-]+|\*)\.){0,15}([\w-]+|\*|>)$/;
+
 /** Throws a Problem if the name is not a valid topic or, where patterns are allowed, a valid pattern. */
 export function checkName(name: string, patterns = true): void {
-  const tokens = name.split(".");
-  const valid = tokens.every((t, i) => /^([\w-]+|\*)$/.test(t) || (t === ">" && i === tokens.length - 1));
-  if (!valid || tokens.length > 16 || name.length > 255 || (!patterns && isPattern(name))) {
+  if (!validName.test(name) || (!patterns && isPattern(name))) {
     throw new Problem("invalid_topic", `${quote(name)} is not a topic: join letters, digits, - and _ by dots; only subscribe takes * and a last >`);
   }
 }

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 MAX_LINE = 16 << 20  # bytes of a frame: more than the largest message that a server can allow
 
 _TOKEN = "[A-Za-z0-9_-]+"
-TOPIC = rf"(?:{_TOKEN}\.){{0,15}}{_TOKEN}"
-NAME = rf"(?:(?:{_TOKEN}|\*)\.){{0,15}}(?:{_TOKEN}|\*|>)"
+_BOUND = r"(?:_presence\.)?(?![^@]{256})"  # at most 255 bytes; those of a presence topic are of the topic that it is about
+TOPIC = rf"{_BOUND}(?:{_TOKEN}\.){{0,15}}{_TOKEN}"
+NAME = rf"{_BOUND}(?:(?:{_TOKEN}|\*)\.){{0,15}}(?:{_TOKEN}|\*|>)"
 _POSITION = re.compile(rf"({NAME})@([0-9a-z]{{1,16}}):(0|[1-9][0-9]{{0,15}})")
 
 
@@ -61,7 +62,7 @@ class Position(str):
     def __new__(cls, text: str) -> Position:
         """Raises Problem invalid_position."""
         parts = _POSITION.fullmatch(text)
-        if not parts or len(parts[1]) > 255 or int(parts[3]) >= 1 << 53:
+        if not parts or int(parts[3]) >= 1 << 53:
             raise Problem("invalid_position", f"{text[:300]!r} is not a position", remedy="write topic@epoch:offset")
         self = super().__new__(cls, text)
         self.topic, self.epoch, self.offset = parts[1], parts[2], int(parts[3])
@@ -111,7 +112,7 @@ Item = Message | Gap
 
 def check_topic(name: str, form: str = TOPIC) -> str:
     """Returns the name of a topic, or with the form NAME of a pattern too. Raises Problem invalid_topic."""
-    if len(name) > 255 or not re.fullmatch(form, name):
+    if not re.fullmatch(form, name):
         raise Problem("invalid_topic", f"{name[:300]!r} is not a topic",
                       remedy="write up to 16 tokens of ASCII letters, digits, - and _, with dots between")
     return name
