@@ -10,7 +10,7 @@ export interface PublishOptions {
     key?: string;
     /** The media type of a string or of bytes. Without it a payload that is not bytes is JSON. */
     type?: string;
-    /** Gives the publish up. It may have happened all the same. */
+    /** Aborts the publish. The message may have been published all the same. */
     signal?: AbortSignal;
 }
 export interface Published {

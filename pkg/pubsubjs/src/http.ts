@@ -94,7 +94,7 @@ export class Http {
           said = JSON.parse(text);
         } catch {}
         if (said?.code) throw problemOf(said, answer.status);
-        throw Object.assign(new Error(answer.status + " without pubsubd's error body: is this its address?"), { retryAfterMs: Number(answer.headers.get("Retry-After")) * 1000 });
+        throw Object.assign(new Error(answer.status + " without pubsubd's error body: is this a pubsubd server?"), { retryAfterMs: Number(answer.headers.get("Retry-After")) * 1000 });
       } finally {
         clearTimeout(timer);
       }

@@ -14,7 +14,7 @@ export interface PublishOptions {
   key?: string;
   /** The media type of a string or of bytes. Without it a payload that is not bytes is JSON. */
   type?: string;
-  /** Gives the publish up. It may have happened all the same. */
+  /** Aborts the publish. The message may have been published all the same. */
   signal?: AbortSignal;
 }
 
@@ -64,14 +64,14 @@ export class Publisher {
   publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
     return new Promise((resolve, reject) => {
       const { signal } = options;
-      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait");
+      if (this.#queue.length >= mostQueued) throw new Problem("queue_full", mostQueued + " messages wait already");
       if (this.#life.signal.aborted) throw closed();
       if (options.id) {
         this.#given.add(options.id);
         if (this.#given.size > mostQueued) this.#given.delete([...this.#given][0]!);
       }
       const body = encodeMessage(topic, payload, { ...options, id: options.id ?? this.#own + this.#count++ });
-      const abort = () => p.settle(new Problem("aborted", "given up: it may have happened"));
+      const abort = () => p.settle(maybe("aborted", "the publish was aborted"));
       const p: Pending = {
         body,
         size: JSON.stringify(body).length,
@@ -167,4 +167,5 @@ export class Publisher {
 }
 
 const closed = () => new Problem("closed", "the client was closed");
-const unknown = () => new Problem("unknown", "no answer: the message may have been published");
+const maybe = (code: string, why: string) => new Problem(code, why + "; the message may have been published");
+const unknown = () => maybe("unknown", "no answer came in time");
