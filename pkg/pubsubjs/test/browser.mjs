@@ -2,6 +2,7 @@
 import { access } from "node:fs/promises";
 import { createServer } from "node:http";
 import { once } from "node:events";
+import { after } from "node:test";
 import { chromium } from "playwright-core";
 
 const programs = [process.env.CHROMIUM, "/usr/bin/chromium-headless-shell", "/usr/bin/chromium"];
@@ -35,6 +36,21 @@ export async function servePage() {
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   return { url: `http://127.0.0.1:${server.address().port}`, end: () => (server.closeAllConnections(), server.close()) };
+}
+
+/**
+ * Starts a browser and serves the page for the tests of a file, after which both end.
+ * Without a browser, skip says why, and the others are undefined.
+ */
+export async function browserOfTests() {
+  const skip = await noBrowser();
+  if (skip) return { skip };
+  const [browser, other] = await Promise.all([startBrowser(), servePage()]);
+  after(async () => {
+    await browser.close();
+    other.end();
+  });
+  return { skip, browser, other };
 }
 
 /**

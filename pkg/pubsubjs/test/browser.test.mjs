@@ -1,31 +1,23 @@
 // Two pages in a real browser follow a topic while connections and the daemon fail.
 // FULL=1 tries every cell of the matrix; otherwise each two values meet once.
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { after, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { has, itemsOf, noBrowser, openPage, page, servePage, startBrowser } from "./browser.mjs";
+import { browserOfTests, has, itemsOf, openPage, page } from "./browser.mjs";
 import { Cutter } from "./cutter.mjs";
 import { Daemon, Proxy, until } from "./daemon.mjs";
 import { faults, judge } from "./ledger.mjs";
 import { every, pairCount, pairwise, table } from "./matrix.mjs";
 
-const skip = await noBrowser();
+const { skip, browser, other } = await browserOfTests(); // other serves the page on another origin
 const cells = (process.env.FULL ? every() : pairwise()).filter((cell) => cell.join().includes(process.env.CELLS ?? "")); // CELLS=Caddy tries only these
 const sideBySide = 4; // cells that run at one time
 const messages = 200;
 
-let browser;
-let other; // serves the page on another origin
 const rows = [["transport", "way", "fault", "published", "delivered", "gaps", "missed", "lost", "repeated", "disordered", "s"]];
 
-before(async () => {
-  if (!skip) [browser, other] = await Promise.all([startBrowser(), servePage()]);
-});
-
-after(async () => {
+after(() => {
   if (rows.length > 1) console.log(table(rows.sort((a, b) => (a === rows[0] ? -1 : b === rows[0] ? 1 : 0))));
-  await browser?.close();
-  other?.end();
 });
 
 test("the pairwise choice has every pair", () => {

@@ -1,25 +1,14 @@
 // A page that loads its state and then follows never shows a wrong state.
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 import { createServer } from "node:http";
 import { once } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
-import { noBrowser, openPage, page, servePage, startBrowser } from "./browser.mjs";
+import { browserOfTests, openPage, page } from "./browser.mjs";
 import { Cutter } from "./cutter.mjs";
 import { Daemon, until } from "./daemon.mjs";
 
-const skip = await noBrowser();
-let browser;
-let other;
-
-before(async () => {
-  if (!skip) [browser, other] = await Promise.all([startBrowser(), servePage()]);
-});
-
-after(async () => {
-  await browser?.close();
-  other?.end();
-});
+const { skip, browser, other } = await browserOfTests();
 
 // An application that keeps a document. It stores each change, and then publishes it.
 async function startApplication() {

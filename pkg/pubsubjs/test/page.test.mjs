@@ -2,23 +2,12 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer } from "node:http";
-import { after, before, test } from "node:test";
-import { noBrowser, openPage, servePage, startBrowser } from "./browser.mjs";
+import { test } from "node:test";
+import { browserOfTests, openPage } from "./browser.mjs";
 import { Daemon, until } from "./daemon.mjs";
 import { Client } from "../dist/client.js";
 
-const skip = await noBrowser();
-let browser;
-let other;
-
-before(async () => {
-  if (!skip) [browser, other] = await Promise.all([startBrowser(), servePage()]);
-});
-
-after(async () => {
-  await browser?.close();
-  other?.end();
-});
+const { skip, browser, other } = await browserOfTests();
 
 // The inactivity time-out is a minute, so only the page itself ends a session soon.
 const noSession = (daemon) => until("the session has ended", async () => (await daemon.metric("pubsubd_sessions")) === 0, 10_000);

@@ -1,23 +1,12 @@
 // Tabs of one browser share a connection, and survive the end of the tab that holds it.
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { has, itemsOf, noBrowser, openPage, servePage, startBrowser } from "./browser.mjs";
+import { browserOfTests, has, itemsOf, openPage } from "./browser.mjs";
 import { Daemon, until } from "./daemon.mjs";
 import { faults, judge } from "./ledger.mjs";
 
-const skip = await noBrowser();
-let browser;
-let other;
-
-before(async () => {
-  if (!skip) [browser, other] = await Promise.all([startBrowser(), servePage()]);
-});
-
-after(async () => {
-  await browser?.close();
-  other?.end();
-});
+const { skip, browser, other } = await browserOfTests();
 
 // Opens tabs of one browser window. Each follows the topic, with a share key and options of its own.
 async function openTabs(context, daemon, keys, subscribe) {
