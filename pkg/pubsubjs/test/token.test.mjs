@@ -13,11 +13,12 @@ import { noBrowser, openPage, servePage, startBrowser } from "./browser.mjs";
 import { Daemon, until } from "./daemon.mjs";
 
 const secret = randomBytes(32);
+const operator = "key-of-operators-for-tests";
 const code = (value) => Buffer.from(value).toString("base64url");
 
-/** Returns a token for all topics, which is good for so many seconds. */
-function token(sub, seconds) {
-  const now = Date.now() / 1000;
+/** Returns a token for all topics, which is good for so many seconds. The issuer's clock may be ahead. */
+function token(sub, seconds, ahead = 0) {
+  const now = Date.now() / 1000 + ahead;
   const claims = { sub, iat: now, exp: now + seconds, name: sub.toUpperCase(), pubsub: [{ topics: [">"], allow: ["subscribe", "publish"] }] };
   const signed = `${code(JSON.stringify({ alg: "HS256", kid: "k" }))}.${code(JSON.stringify(claims))}`;
   return `${signed}.${createHmac("sha256", secret).update(signed).digest("base64url")}`;
@@ -33,7 +34,9 @@ before(async () => {
   if (!skip) browser = await startBrowser();
   folder = await mkdtemp(join(tmpdir(), "pubsubjs-"));
   await writeFile(join(folder, "key.json"), JSON.stringify({ kty: "oct", kid: "k", alg: "HS256", k: code(secret) }), { mode: 0o600 });
+  await writeFile(join(folder, "admin.key"), operator, { mode: 0o600 });
   daemon = await Daemon.start({
+    "auth-revocations": join(folder, "revocations"), "admin-key-file": join(folder, "admin.key"),
     "auth-keys": join(folder, "key.json"), "auth-public-claims": "name", "cors-origins": other.url,
     topics: ["id.pattern=id.>", "id.identity=true"],
   });
@@ -127,6 +130,24 @@ for (const transport of ["websocket", "stream", "poll"]) {
     assert.match(client.state.reason, /expired/);
     assert.equal(seen.opened, 1);
     assert.ok(seen.patched <= 4, `${seen.patched} renewals`);
+  });
+
+  test(`${transport}: a session whose token an operator revokes is opened anew, with a new token, and loses nothing`, async () => {
+    const { seen, options } = watched();
+    const subject = "eve-" + transport;
+    let asked = 0;
+    const client = open({ ...options, transports: [transport], token: () => token(subject, 3600, asked++) });
+    const a = collect(client);
+    await a.subscription.started;
+    await client.publish(topic, 1);
+    await a.has(1);
+    const revoked = await fetch(daemon.admin + "/revocations", { method: "POST", headers: { Authorization: "Bearer " + operator }, body: JSON.stringify({ subject }) });
+    assert.deepEqual(await revoked.json(), { ended: 1 });
+    await open({ token: token("bob", 60) }).publish(topic, 2);
+    await a.has(2);
+    assert.deepEqual(a.items.map((m) => m.data), [1, 2]);
+    // Each opens a session: the first token; the same again, which the server refuses; the second.
+    assert.deepEqual([asked, seen.opened, client.state.state], [2, 3, "open"]);
   });
 }
 
