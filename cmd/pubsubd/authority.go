@@ -9,47 +9,98 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Where all commands that speak to a daemon learn whose certificates to trust.
+// Where all commands that speak to a daemon learn whose certificates to trust, and which
+// certificate to show.
 const (
 	authorityFlag = "ca"
 	authorityEnv  = "PUBSUB_CA"
+	certFlag      = "cert"
+	certEnv       = "PUBSUB_CERT"
+	certKeyFlag   = "cert-key" // publish has another --key
+	certKeyEnv    = "PUBSUB_CERT_KEY"
 )
 
-// An authority is whose certificates a command trusts: those in the file that the flag
-// names, else the environment, and nobody else's; without either the system's.
+// An authority is whose certificates a command trusts, without a file the system's, and the
+// certificate that the command shows, if any.
 type authority struct {
-	file string
-	flag *pflag.Flag
+	ca, cert, key *namedFile
 }
 
 func bindAuthority(f *pflag.FlagSet) *authority {
-	a := &authority{}
-	f.StringVar(&a.file, authorityFlag, "", "trust certificates of the authorities in this PEM `FILE`, and no others; without it $"+authorityEnv+" counts")
-	a.flag = f.Lookup(authorityFlag)
-	return a
-}
-
-// said returns what counts, and what said it.
-func (a *authority) said() (file, where string) {
-	if a.flag.Changed {
-		return a.file, "--" + authorityFlag
+	return &authority{
+		ca:   bindFile(f, authorityFlag, authorityEnv, "trust certificates of the authorities in this PEM `FILE`, and no others"),
+		cert: bindFile(f, certFlag, certEnv, "show the daemon the client certificate in this PEM `FILE`"),
+		key:  bindFile(f, certKeyFlag, certKeyEnv, "PEM `FILE` with the private key of --"+certFlag),
 	}
-	return os.Getenv(authorityEnv), authorityEnv
 }
 
 // tls returns the configuration of a client. The error is a usage error.
 func (a *authority) tls() (*tls.Config, error) {
-	file, where := a.said()
-	if file == "" && !a.flag.Changed {
-		return &tls.Config{}, nil
+	roots, err := a.roots()
+	if err != nil {
+		return nil, usageError{err}
+	}
+	shown, err := a.certificates()
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return &tls.Config{RootCAs: roots, Certificates: shown}, nil
+}
+
+// roots returns the authorities that the command trusts, or nil for the system's.
+func (a *authority) roots() (*x509.CertPool, error) {
+	file, where := a.ca.said()
+	if file == "" && !a.ca.flag.Changed {
+		return nil, nil
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", where, err)}
+		return nil, fmt.Errorf("%s: %w", where, err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(text) {
-		return nil, usageError{fmt.Errorf("%s: %s holds no certificate in PEM", where, file)}
+		return nil, fmt.Errorf("%s: %s holds no certificate in PEM", where, file)
 	}
-	return &tls.Config{RootCAs: roots}, nil
+	return roots, nil
+}
+
+// certificates returns the certificate that the command shows, or none.
+func (a *authority) certificates() ([]tls.Certificate, error) {
+	cert, certBy := a.cert.said()
+	key, keyBy := a.key.said()
+	switch {
+	case cert == "" && key == "":
+		return nil, nil
+	case key == "":
+		return nil, fmt.Errorf("%s %s: name its private key, too, with --%s or %s", certBy, cert, certKeyFlag, certKeyEnv)
+	case cert == "":
+		return nil, fmt.Errorf("%s %s: name its certificate, too, with --%s or %s", keyBy, key, certFlag, certEnv)
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s and %s %s: %w: name a certificate and its own private key, both in PEM", certBy, cert, keyBy, key, err)
+	}
+	return []tls.Certificate{pair}, nil
+}
+
+// A namedFile is a file that a flag names, else the environment.
+type namedFile struct {
+	text string
+	env  string
+	flag *pflag.Flag
+}
+
+func bindFile(f *pflag.FlagSet, name, env, usage string) *namedFile {
+	n := &namedFile{env: env}
+	f.StringVar(&n.text, name, "", usage+"; without it $"+env+" counts")
+	n.flag = f.Lookup(name)
+	return n
+}
+
+// said returns the file's name, and what said it.
+func (n *namedFile) said() (file, where string) {
+	if n.flag.Changed {
+		return n.text, "--" + n.flag.Name
+	}
+	return os.Getenv(n.env), n.env
 }

@@ -57,11 +57,53 @@ func TestCommandsTrustAPrivateAuthority(t *testing.T) {
 	}
 }
 
+// A daemon that knows people by their certificates.
+func TestCommandsShowAClientCertificate(t *testing.T) {
+	pair, authority := certtest.New(t), certtest.NewAuthority(t)
+	ann := authority.IssueFiles(t, "ann", time.Now().Add(time.Hour))
+	s := serveProcess(t, "--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tls-client-ca", authority.File, "--listen-tcp=127.0.0.1:0",
+		"--auth-certificates", `[{"topics":["$sub.>"],"allow":["publish","subscribe"]}]`)
+	server := []string{serverEnv + "=" + strings.Replace(s.public, "http://", "https://", 1), authorityEnv + "=" + pair.Cert}
+	asAnn := append([]string{certEnv + "=" + ann.Cert, certKeyEnv + "=" + ann.Key}, server...)
+	flags := []string{"--cert", ann.Cert, "--cert-key", ann.Key}
+	for _, command := range [][]string{
+		{"publish", "ann.a", `"m1"`, "--key=k"},
+		{"subscribe", "ann.a", "--from=oldest", "--count=1"},
+		{"subscribe", "ann.a", "--from=oldest", "--count=1", "--transport=tcp", "--tcp", s.tcp},
+		{"topics"},
+	} {
+		r := run(t, asAnn, command...)
+		require.Zero(t, r.code, "%v: %s", command, r.stderr)
+		require.NotContains(t, r.stdout+r.stderr, "forbidden")
+		r = run(t, server, append(command, flags...)...)
+		require.Zero(t, r.code, "%v: %s", command, r.stderr)
+	}
+	stranger := certtest.NewAuthority(t).IssueFiles(t, "ann", time.Now().Add(time.Hour))
+	for _, c := range []struct {
+		name, topic string
+		args        []string
+		code        int
+		says        string
+	}{
+		{"none", "ann.a", nil, exitRunTime, "unauthorized"},
+		{"of another user", "bob.a", flags, exitRunTime, "forbidden"},
+		{"of another authority", "ann.a", []string{"--cert", stranger.Cert, "--cert-key", stranger.Key}, exitRunTime, "tls.client_ca"},
+		{"without its key", "ann.a", []string{"--cert", ann.Cert}, exitUsage, "--cert-key or PUBSUB_CERT_KEY"},
+		{"only the key", "ann.a", []string{"--cert-key", ann.Key}, exitUsage, "--cert or PUBSUB_CERT"},
+		{"with another key", "ann.a", []string{"--cert", ann.Cert, "--cert-key", stranger.Key}, exitUsage, "its own private key"},
+		{"no file", "ann.a", []string{"--cert", "/gone", "--cert-key", ann.Key}, exitUsage, "/gone: no such file"},
+	} {
+		r := run(t, server, append([]string{"publish", c.topic, "1"}, c.args...)...)
+		require.Equal(t, c.code, r.code, "%s: %s", c.name, r.stderr)
+		require.Contains(t, r.stderr, c.says, c.name)
+	}
+}
+
 // In a container serve and the commands beside it have one environment.
 func TestCommandsFindADaemonThatSpeaksTLSByItsEnvironment(t *testing.T) {
 	s, pair := serveSecure(t)
 	r := run(t, []string{
-		listenPublicEnv + "=:" + port(t, s.public), listenAdminEnv + "=:" + port(t, s.admin), certEnv + "=" + pair.Cert, authorityEnv + "=" + pair.Cert,
+		listenPublicEnv + "=:" + port(t, s.public), listenAdminEnv + "=:" + port(t, s.admin), serveCertEnv + "=" + pair.Cert, authorityEnv + "=" + pair.Cert,
 	}, "publish", "a", "1")
 	require.Zero(t, r.code, r.stderr)
 }

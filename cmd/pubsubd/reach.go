@@ -35,7 +35,7 @@ const (
 	listenPublicEnv = "PUBSUBD_LISTEN_PUBLIC"
 	listenAdminEnv  = "PUBSUBD_LISTEN_ADMIN"
 	adminKeyEnv     = "PUBSUBD_ADMIN_KEY_FILE"
-	certEnv         = "PUBSUBD_TLS_CERT" // of the listener for clients
+	serveCertEnv    = "PUBSUBD_TLS_CERT" // of the listener for clients
 )
 
 // An address is the base URL of one of a daemon's listeners: what the flag says,
@@ -109,7 +109,7 @@ func (a *address) said() (text, where string) {
 
 // scheme is what serve speaks on the listener if the environment says where that is.
 func (a *address) scheme() string {
-	if a.listenEnv == listenPublicEnv && os.Getenv(certEnv) != "" {
+	if a.listenEnv == listenPublicEnv && os.Getenv(serveCertEnv) != "" {
 		return "https"
 	}
 	return "http"
@@ -169,14 +169,19 @@ func (a *address) client(options ...pubsub.Option) (*pubsub.Client, error) {
 	return c, nil
 }
 
-// unreached adds to an error of a connection how to name another daemon, or whom to
-// trust.
+// unreached adds to an error of a connection how to name another daemon, whom to trust, or
+// which certificate to show.
 func (a *address) unreached(err error) error {
 	if verify := (*tls.CertificateVerificationError)(nil); errors.As(err, &verify) {
 		return fmt.Errorf("%w: --%s or %s names the file of a private authority", err, authorityFlag, authorityEnv)
 	}
-	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+	failed := (*net.OpError)(nil)
+	switch cert, by := a.authority.cert.said(); {
+	case !errors.As(err, &failed):
+	case failed.Op == "dial":
 		return fmt.Errorf("%w: is the daemon there? --%s or %s names another", err, a.flag.Name, a.env)
+	case cert != "": // an alert of TLS, or a reset that overtook it
+		return fmt.Errorf("%w: perhaps the daemon does not accept the certificate of %s: it must be valid, and signed by an authority in the daemon's tls.client_ca", err, by)
 	}
 	return err
 }

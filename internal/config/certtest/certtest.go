@@ -28,10 +28,15 @@ type Pair struct {
 // New writes a pair into a folder of the test.
 func New(t testing.TB) Pair {
 	t.Helper()
-	dir := t.TempDir()
-	p := Pair{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	p := newPair(t)
 	p.Write(t)
 	return p
+}
+
+// newPair names files in a folder of the test.
+func newPair(t testing.TB) Pair {
+	dir := t.TempDir()
+	return Pair{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 }
 
 // Write makes a new pair and overwrites the files.
@@ -47,6 +52,11 @@ func (p Pair) Write(t testing.TB) {
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	require.NoError(t, err)
+	p.write(t, signed, private)
+}
+
+func (p Pair) write(t testing.TB, signed []byte, private any) {
+	t.Helper()
 	raw, err := x509.MarshalPKCS8PrivateKey(private)
 	require.NoError(t, err)
 	for file, block := range map[string]pem.Block{p.Cert: {Type: "CERTIFICATE", Bytes: signed}, p.Key: {Type: "PRIVATE KEY", Bytes: raw}} {
@@ -99,4 +109,13 @@ func (a *Authority) Issue(t testing.TB, commonName string, expires time.Time) tl
 	signed, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
 	require.NoError(t, err)
 	return tls.Certificate{Certificate: [][]byte{signed}, PrivateKey: key}
+}
+
+// IssueFiles is Issue, into files in a folder of the test.
+func (a *Authority) IssueFiles(t testing.TB, commonName string, expires time.Time) Pair {
+	t.Helper()
+	p := newPair(t)
+	issued := a.Issue(t, commonName, expires)
+	p.write(t, issued.Certificate[0], issued.PrivateKey)
+	return p
 }
