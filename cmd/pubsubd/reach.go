@@ -35,7 +35,8 @@ const (
 	listenPublicEnv = "PUBSUBD_LISTEN_PUBLIC"
 	listenAdminEnv  = "PUBSUBD_LISTEN_ADMIN"
 	adminKeyEnv     = "PUBSUBD_ADMIN_KEY_FILE"
-	serveCertEnv    = "PUBSUBD_TLS_CERT" // of the listener for clients
+	serveCertEnv    = "PUBSUBD_TLS_CERT"         // of the listener for clients
+	serveDomainsEnv = "PUBSUBD_TLS_ACME_DOMAINS" // the same; the certificate is for these names
 )
 
 // An address is the base URL of one of a daemon's listeners: what the flag says,
@@ -102,17 +103,26 @@ func (a *address) said() (text, where string) {
 	case strings.HasPrefix(listens, unixPrefix):
 		return listens, a.listenEnv
 	case listens != "":
-		return a.scheme() + "://" + reachable(listens), a.listenEnv
+		return a.guess(listens), a.listenEnv
 	}
 	return a.text, "--" + a.flag.Name
 }
 
-// scheme is what serve speaks on the listener if the environment says where that is.
-func (a *address) scheme() string {
-	if a.listenEnv == listenPublicEnv && os.Getenv(serveCertEnv) != "" {
-		return "https"
+// guess returns the URL of the listener if the environment says where serve listens. With
+// ACME the certificate is for a name, so the URL has the first name.
+func (a *address) guess(listens string) string {
+	if a.listenEnv != listenPublicEnv {
+		return "http://" + reachable(listens)
 	}
-	return "http"
+	name, _, _ := strings.Cut(os.Getenv(serveDomainsEnv), ",")
+	_, port, err := net.SplitHostPort(listens)
+	switch {
+	case name != "" && err == nil:
+		return "https://" + net.JoinHostPort(strings.TrimSpace(name), port)
+	case os.Getenv(serveCertEnv) != "":
+		return "https://" + reachable(listens)
+	}
+	return "http://" + reachable(listens)
 }
 
 // reachable returns an address that reaches who listens on one from the same machine:

@@ -42,6 +42,31 @@ func TestWhatNamesADaemon(t *testing.T) {
 	}
 }
 
+// The listener for clients may speak TLS, by files or by ACME.
+func TestTheGuessHasTheSchemeOfTheListener(t *testing.T) {
+	for _, c := range []struct{ name, listens, cert, domains, is string }{
+		{"no TLS", ":1", "", "", "http://127.0.0.1:1"},
+		{"files", ":1", "cert.pem", "", "https://127.0.0.1:1"},
+		{"ACME", ":443", "", "app.example, live.example", "https://app.example:443"},
+		{"ACME at one address", "10.0.0.5:8443", "", "app.example", "https://app.example:8443"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv(serverEnv, "")
+			t.Setenv(listenPublicEnv, c.listens)
+			t.Setenv(serveCertEnv, c.cert)
+			t.Setenv(serveDomainsEnv, c.domains)
+			f := pflag.NewFlagSet("", pflag.ContinueOnError)
+			u, err := bindServer(f).url()
+			require.NoError(t, err)
+			require.Equal(t, c.is, u.String())
+			t.Setenv(listenAdminEnv, c.listens)
+			u, err = bindAdmin(pflag.NewFlagSet("", pflag.ContinueOnError)).url()
+			require.NoError(t, err)
+			require.Equal(t, "http", u.Scheme, "the admin listener has no TLS")
+		})
+	}
+}
+
 // In a container, say: serve and the commands beside it have one environment.
 func TestCommandsFindTheDaemonByItsEnvironment(t *testing.T) {
 	s := serveProcess(t)
