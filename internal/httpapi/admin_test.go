@@ -32,7 +32,7 @@ func (cfg parts) admin(notReady string) AdminConfig {
 	return AdminConfig{
 		App:     app.New(cfg.Config),
 		Metrics: cfg.Metrics.Registry, Sessions: cfg.Sessions, Ready: func() string { return notReady }, LogLevel: zap.NewAtomicLevel(),
-		Hosts: everyHost(),
+		Hosts: cfg.Hosts,
 		Key:   func() ([]byte, error) { return []byte(operatorsKey), nil },
 	}
 }

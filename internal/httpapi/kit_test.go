@@ -63,12 +63,13 @@ type parts struct {
 	Polls   *transport.Server
 	Lane    lane.Way
 	Origins []string
+	Hosts   *cors.Hosts
 }
 
 func (p parts) newAPI() *API {
 	return New(Config{
 		App: app.New(p.Config), Limiter: p.Limiter, Polls: p.Polls, Metrics: p.Metrics,
-		Way: p.Lane, Origins: p.Origins, Hosts: everyHost(), Log: p.Log,
+		Way: p.Lane, Origins: p.Origins, Hosts: p.Hosts, Log: p.Log,
 	})
 }
 
@@ -104,7 +105,7 @@ func newParts(s settings) parts {
 			Broker: b, Sessions: sessions, Authority: s.authority, Limiter: limiter, Hook: s.hook, Authorize: s.authorize,
 			Metrics: m, Log: zap.NewNop(), Limits: limits,
 		},
-		Polls: transport.New(s.transport, limits, b.Memory(), m), Origins: s.origins,
+		Polls: transport.New(s.transport, limits, b.Memory(), m), Origins: s.origins, Hosts: everyHost(),
 	}
 }
 

@@ -8,15 +8,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/cors"
 	"github.com/pubsubd/pubsubd/internal/frame"
+	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -26,13 +30,16 @@ type reader struct {
 	*testing.T
 	doc     *openapi3.T
 	routes  routers.Router
+	cfg     parts
 	daemon  http.Handler
 	asked   map[string]bool // operations that succeeded
 	session string
 }
 
-func newReader(t *testing.T) *reader {
-	cfg := withRevocations(t, settings{broker: broker.Config{Rules: []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true}}}})
+func newReader(t *testing.T, s settings) *reader {
+	s.broker.Rules = []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true}}
+	cfg := withRevocations(t, s)
+	cfg.Hosts = cors.NewHosts([]string{"example.com"}, false, zap.NewNop()) // as requests of httptest
 	both := http.NewServeMux()
 	both.Handle("/v1/", cfg.newAPI())
 	both.Handle("/", NewAdmin(cfg.admin("")))
@@ -42,7 +49,7 @@ func newReader(t *testing.T) *reader {
 	}
 	router, err := gorillamux.NewRouter(doc)
 	require.NoError(t, err)
-	return &reader{T: t, doc: doc, routes: router, daemon: both, asked: map[string]bool{}}
+	return &reader{T: t, doc: doc, routes: router, cfg: cfg, daemon: both, asked: map[string]bool{}}
 }
 
 // ask sends a request and requires this status and an answer that fits the document.
@@ -70,6 +77,9 @@ func newRequest(method, path, body string, headers []string) *http.Request {
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
+		if name == "Host" {
+			r.Host = value
+		}
 	}
 	return r
 }
@@ -102,15 +112,15 @@ func (r *reader) judge(request *http.Request, route *routers.Route, vars map[str
 }
 
 // open opens the session that SESSION stands for in paths.
-func (r *reader) open(body string) {
+func (r *reader) open(body string, headers ...string) {
 	r.Helper()
 	var opened wire.SessionOpened
-	require.NoError(r, json.Unmarshal([]byte(r.ask(201, "POST", "/v1/sessions", body)), &opened))
+	require.NoError(r, json.Unmarshal([]byte(r.ask(201, "POST", "/v1/sessions", body, headers...)), &opened))
 	r.session = opened.Session
 }
 
 func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
-	r := newReader(t)
+	r := newReader(t, settings{})
 	messages := "/v1/topics/a.b/messages"
 	r.ask(200, "POST", messages, `{"n":1}`)
 	r.ask(200, "POST", messages+"?ttl=60&key=k", "two", "Content-Type: text/plain")
@@ -211,5 +221,59 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(401, "GET", "/revocations", "")
 	for at := range operations(r.doc) {
 		require.True(t, r.asked[at], "no test asks %s", at)
+	}
+}
+
+// Refusals for a reason that many routes share.
+func TestTheOpenAPIDocumentHasTheRefusalsOfEachRoute(t *testing.T) {
+	r := newReader(t, settings{authority: everyName{}, limits: limit.Config{Calls: 1, Wait: time.Nanosecond}})
+	r.open(`{"topics":["a"]}`, "Authorization: ann")
+	toPages := []string{"GET /v1/topics/{topic}/presence", "GET /v1/poll", "GET /v1/sse"} // not to those of other origins
+	for at := range operations(r.doc) {
+		method, path, _ := strings.Cut(at, " ")
+		isPublic, reads := strings.HasPrefix(path, "/v1/"), method == "GET" || method == "HEAD"
+		ofToken := slices.Contains(tokenPaths, strings.TrimPrefix(path, "/v1")) && method == "GET"
+		path = strings.NewReplacer("{topic}", "lobby.a", "{id}", "SESSION").Replace(path)
+		r.ask(421, method, path, "", "Host: elsewhere.example")
+		if !isPublic || !reads || slices.Contains(toPages, at) {
+			r.ask(403, method, path, "", "Origin: https://elsewhere.example")
+		}
+		if isPublic && !ofToken {
+			r.ask(400, method, path+"?token=t", "")
+		}
+	}
+	r.ask(404, "POST", "/v1/topics/a/messages?session=nobody", "1")
+	for _, c := range []struct{ method, path string }{
+		{"GET", ""}, {"PATCH", ""}, {"DELETE", ""}, {"POST", "/close"}, {"GET", "/poll?ack=0"},
+	} {
+		body := ""
+		if c.method == "PATCH" {
+			body = `{"add":["b"]}`
+		}
+		r.ask(403, c.method, "/v1/sessions/SESSION"+c.path, body, "Authorization: bob")
+	}
+	r.ask(403, "GET", "/v1/sse?session=SESSION&ack=0", "", "Authorization: bob")
+
+	held, err := r.cfg.Limiter.Begin(t.Context(), limit.Who{})
+	require.NoError(t, err)
+	defer held.End()
+	for _, c := range [][3]string{
+		{"GET", "/v1/topics"}, {"GET", "/v1/topics/lobby.a"}, {"DELETE", "/v1/topics/lobby.a"}, {"GET", "/v1/topics/lobby.a/presence"},
+		{"GET", "/v1/topics/lobby.a/messages"}, {"POST", "/v1/topics/lobby.a/messages", "1"}, {"POST", "/v1/messages", `[{"topic":"a","data":1}]`},
+		{"GET", "/v1/sessions/SESSION"}, {"DELETE", "/v1/sessions/SESSION"}, {"POST", "/v1/sessions/SESSION/close"}, {"GET", "/v1/openapi.yaml"},
+	} {
+		r.ask(503, c[0], c[1], c[2], "Authorization: ann")
+	}
+}
+
+func TestTheOpenAPIDocumentHasTheRefusalOfWrongCredentials(t *testing.T) {
+	r := newReader(t, settings{authority: secretKeeper{}})
+	r.open(`{"topics":["a"]}`)
+	for at := range operations(r.doc) {
+		method, path, _ := strings.Cut(at, " ")
+		if path = strings.NewReplacer("{topic}", "lobby.a", "{id}", "SESSION").Replace(path); path == "/v1/ws" || !strings.HasPrefix(path, "/v1/") || strings.HasSuffix(path, ".js") {
+			continue // an upgrade is checked first; operators have a key; everyone may load a module
+		}
+		r.ask(401, method, path, "", "Authorization: bad")
 	}
 }
