@@ -25,11 +25,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// quarter is how long certificates are valid as a rule.
+const quarter = 90 * 24 * time.Hour
+
 // An authority is a Pebble: an ACME authority for tests. It reaches every name at 127.0.0.1.
 type authority struct {
 	*testing.T
 	directory string
 	roots     *x509.CertPool
+	away      sync.RWMutex // whoever holds it for writing keeps the authority from answering
 
 	open     sync.Once
 	ready    chan struct{} // closed when handler is set
@@ -38,17 +42,19 @@ type authority struct {
 	accounts *db.MemoryStore
 }
 
-// newAuthority starts an authority that answers once reach was called. The daemon's
-// processes trust it.
-func newAuthority(t *testing.T) *authority {
+// newAuthority starts an authority that answers once reach was called. Its certificates are
+// valid for the given time. The daemon's processes trust it.
+func newAuthority(t *testing.T, validity time.Duration) *authority {
 	t.Helper()
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
 	t.Setenv("PEBBLE_WFE_NONCEREJECT", "0")
 	silent := log.New(io.Discard, "", 0)
 	a := &authority{T: t, ready: make(chan struct{}), accounts: db.NewMemoryStore()}
-	a.issuer = ca.New(silent, a.accounts, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {}})
+	a.issuer = ca.New(silent, a.accounts, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: uint64(validity / time.Second)}})
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		<-a.ready
+		a.away.RLock()
+		defer a.away.RUnlock()
 		a.handler.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
@@ -123,7 +129,7 @@ func closedPort(t *testing.T) int {
 // The daemon gets a certificate for each name by TLS-ALPN-01 on the listener for clients,
 // and shows it from then on. After a restart it shows the same ones without a new order.
 func TestTheDaemonGetsCertificatesByTLS(t *testing.T) {
-	a := newAuthority(t)
+	a := newAuthority(t, quarter)
 	storage := filepath.Join(t.TempDir(), "acme")
 	arguments := []string{"--tls-acme-domains=app.example,live.example", "--tls-acme-directory=" + a.directory, "--tls-acme-storage=" + storage,
 		"--tls-acme-agree", "--tls-acme-email=ops@app.example"}
@@ -157,9 +163,32 @@ func TestTheDaemonGetsCertificatesByTLS(t *testing.T) {
 	})
 }
 
+// A certificate that expires soon is renewed when the daemon starts. Until the authority has
+// answered, clients get the old one. The daemon renews what would expire before its next five
+// checks, one each ten minutes, so a certificate for half an hour is due at once.
+func TestTheDaemonRenewsACertificateThatExpiresSoon(t *testing.T) {
+	a := newAuthority(t, 30*time.Minute)
+	challenges := closedPort(t)
+	arguments := []string{"--tls-acme-domains=app.example", "--tls-acme-directory=" + a.directory, "--tls-acme-storage=" + filepath.Join(t.TempDir(), "acme"),
+		"--tls-acme-agree", "--listen-acme=127.0.0.1:" + strconv.Itoa(challenges)}
+	a.reach(challenges, closedPort(t))
+	var old *x509.Certificate
+	t.Run("get", func(t *testing.T) { old = a.certificate(serve(t, arguments...), "app.example") })
+	t.Run("renew", func(t *testing.T) {
+		a.away.Lock()
+		back := sync.OnceFunc(a.away.Unlock)
+		defer back()
+		d := serve(t, arguments...)
+		require.Equal(t, old.SerialNumber, a.certificate(d, "app.example").SerialNumber)
+		back()
+		require.Eventually(t, func() bool { return a.certificate(d, "app.example").SerialNumber.Cmp(old.SerialNumber) != 0 }, time.Minute, 50*time.Millisecond)
+		require.Contains(t, d.do("GET", d.admin+"/metrics", ""), "\npubsubd_certificate_failures_total 0\n")
+	})
+}
+
 // With a listener for them, challenges over HTTP are answered, too.
 func TestTheDaemonGetsCertificatesByHTTP(t *testing.T) {
-	a := newAuthority(t)
+	a := newAuthority(t, quarter)
 	challenges := closedPort(t)
 	d := serve(t, "--tls-acme-domains=app.example", "--tls-acme-directory="+a.directory, "--tls-acme-storage="+filepath.Join(t.TempDir(), "acme"),
 		"--tls-acme-agree", "--listen-acme=127.0.0.1:"+strconv.Itoa(challenges))
@@ -170,7 +199,7 @@ func TestTheDaemonGetsCertificatesByHTTP(t *testing.T) {
 
 // An authority that cannot reach the daemon gives it no certificate. Operators can tell.
 func TestAFailureToGetACertificateCounts(t *testing.T) {
-	a := newAuthority(t)
+	a := newAuthority(t, quarter)
 	d := serve(t, "--tls-acme-domains=app.example", "--tls-acme-directory="+a.directory, "--tls-acme-storage="+filepath.Join(t.TempDir(), "acme"), "--tls-acme-agree")
 	a.reach(closedPort(t), closedPort(t))
 	require.Eventually(t, func() bool {
