@@ -153,6 +153,8 @@ var trials = []trial{
 	{"PubsubdRefusalsRise", load(`pubsubd_requests_refused_total{code="unauthorized"} 0+600x100`), false, ""},
 	{"PubsubdDropsEvents", load(`pubsubd_hook_dead_letters_total{reason="full"} 0+60x100`), true, on + `,reason="full"`},
 	{"PubsubdDropsEvents", load(`pubsubd_hook_dead_letters_total{reason="stopped"} 0+60x100`, `pubsubd_hook_dead_letters_total{reason="failed"} 7x100`), false, ""},
+	{"PubsubdKeysTooOld", load(`pubsubd_jwks_age_seconds{} 0+60x100`), true, on},
+	{"PubsubdKeysTooOld", load(`pubsubd_jwks_age_seconds{} 300x100`), false, ""},
 	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="calls"} 0+1x100`), true, on + `,limit="calls"`},
 	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="rates.polls.all"} 0+1x100`), true, on + `,limit="rates.polls.all"`},
 	{"PubsubdRefusesAtLimit", load(`pubsubd_limited_total{limit="hooks.publish"} 0+1x100`), true, on + `,limit="hooks.publish"`},
