@@ -26,11 +26,11 @@ type chat struct {
 	signer    jose.Signer
 	hook      *webhooks.Webhook
 	mu        sync.Mutex        // guards the fields below
-	owners    map[string]string // of each name: the secret of the first who took it
-	moderator string            // the first of all
+	owners    map[string]string // by name: the secret of its first user
+	moderator string            // the first user of all
 }
 
-// newChat makes keys, of which the daemon's goes into a file. It returns the daemon's settings.
+// newChat makes a pair of keys, and writes the public one into a file. It returns the daemon's settings.
 func newChat(pages, file string, life time.Duration) (*chat, []string, error) {
 	public, private, err := ed25519.GenerateKey(nil)
 	key, err2 := json.Marshal(jose.JSONWebKey{Key: public, Algorithm: "EdDSA"})
@@ -44,7 +44,7 @@ func newChat(pages, file string, life time.Duration) (*chat, []string, error) {
 	}, errors.Join(err, err2, err3, err4, os.WriteFile(file, key, 0o600))
 }
 
-// login answers with a token. A name belongs to the first who takes it.
+// login answers with a token. A name belongs to its first user.
 func (c *chat) login(w http.ResponseWriter, r *http.Request) {
 	var who struct{ Name, Secret string }
 	err := json.NewDecoder(r.Body).Decode(&who)
@@ -52,7 +52,7 @@ func (c *chat) login(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if owner, taken := c.owners[subject]; err != nil || wire.CheckTopic(subject) != nil || taken && owner != who.Secret || !taken && len(c.owners) == 1000 {
-		http.Error(w, `{"detail":"choose another name, of letters and digits: this one is taken, or cannot be"}`, http.StatusForbidden)
+		http.Error(w, `{"detail":"choose another name of letters and digits: this one is taken or not allowed"}`, http.StatusForbidden)
 		return
 	}
 	c.owners[subject], c.moderator = who.Secret, cmp.Or(c.moderator, subject)
@@ -65,7 +65,7 @@ func (c *chat) login(w http.ResponseWriter, r *http.Request) {
 	_ = errors.Join(err, json.NewEncoder(w).Encode(map[string]string{"token": token})) // it fails if the page has left
 }
 
-// moderate answers the daemon's question about a message: publish its text only, or refuse it.
+// moderate tells the daemon to publish the text of a message and nothing else, or to refuse the message.
 func (c *chat) moderate(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Message struct{ Data struct{ Text string } }
@@ -75,7 +75,7 @@ func (c *chat) moderate(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the signature is wrong", http.StatusUnauthorized)
 		return
 	}
-	answer := map[string]any{"refuse": map[string]string{"detail": "this chat takes texts, and no advertisements for a casino"}}
+	answer := map[string]any{"refuse": map[string]string{"detail": "this chat takes text, and no advertisements for a casino"}}
 	if text := &asked.Message.Data.Text; json.Unmarshal(body, &asked) == nil && *text != "" && !strings.Contains(strings.ToLower(*text), "casino") {
 		answer = map[string]any{"message": map[string]any{"data": map[string]string{"text": *text}}}
 	}

@@ -29,10 +29,11 @@ class Published(NamedTuple):
 class Client(AbstractAsyncContextManager["Client"]):
     """Subscribes to topics of a pubsubd server, and publishes. Use it as `async with Client(url) as client`.
 
-    token: a text, or a function (or coroutine function) that returns one. It is called again when most of
-    the token's time is over, and when the server refuses the token. queue: items that wait in each subscription. max_pending: publishes
-    that wait, above all while the server is away. transports: those to try, in order. on_state: called
-    with each new State of a subscription. ssl: a context for https.
+    token: a string, or a function (or coroutine function) that returns one. The client calls the function
+    again when most of the token's time is over, and when the server refuses the token. queue: how many items
+    may wait in each subscription. max_pending: how many publishes may wait while the server is away.
+    transports: those to try, in order. on_state: called with each new State of a subscription. ssl: a context
+    for https.
     """
 
     def __init__(self, url: str, *, token: Token | None = None, queue: int = 1000, max_pending: int = 1000,
@@ -61,8 +62,8 @@ class Client(AbstractAsyncContextManager["Client"]):
                   echo: bool = True) -> Subscription[Item]:
         """Subscribes to topics and patterns. Items are Messages and Gaps.
 
-        start: "now", "oldest", a position, or positions (topics without one begin now). max_rate: at most so many
-        deliveries of a topic, such as 5/s. echo=False leaves out what this client publishes, unless the
+        start: "now", "oldest", a position, or positions (topics without one begin now). max_rate: limits the
+        deliveries of each topic, such as 5/s. echo=False leaves out what this client publishes, unless the
         caller chose the id. Each subscription has its own session and connection. Raises Problem
         invalid_topic or invalid_position.
         """
@@ -71,8 +72,8 @@ class Client(AbstractAsyncContextManager["Client"]):
     def follow(self, topic: str, load: Callable[[Position], Awaitable[object]], *, echo: bool = True) -> Subscription[Message]:
         """Calls load with a position, then delivers every message after that position.
 
-        load fetches the application's state, with all that was published up to the position. When
-        messages are lost, load is called again, with the position after them.
+        load fetches the application's state. The state must contain everything that was published up to the
+        position. When messages are lost, the client calls load again, with the position after them.
         """
         return self._subscribe(Subscription[Message], check_topic(topic), "now", "", echo, load)
 
@@ -91,9 +92,9 @@ class Client(AbstractAsyncContextManager["Client"]):
         """Publishes a JSON value or bytes; with a media type, text or bytes.
 
         id: the idempotency key, 1 to 255 printable ASCII characters; a new one by default. ttl: whole seconds. key: for
-        conflation. Publishes to a topic keep their order. They wait while the server is away or refuses
-        them for now. If an answer is lost, the publish is repeated only while the server remembers its
-        key. Raises Problem: the server's, queue_full, closed, or unknown if the message may be published.
+        conflation. Publishes to a topic keep their order. They wait while the server is away, overloaded or
+        limits them. If an answer is lost, the client repeats the publish while the server remembers its key.
+        Raises Problem: the server's, queue_full, closed, or unknown if the message may have been published.
         """
         name = (id or self._prefix + secrets.token_hex(8)).replace("\\", "\\\\").replace('"', '\\"')
         if not (f"{name}{type}".isascii() and f"{name}{type}".isprintable() and len(id or "") <= 255):
@@ -121,7 +122,7 @@ class Client(AbstractAsyncContextManager["Client"]):
         while True:
             # Not in the last quarter: a request takes some time to arrive.
             if lost and time.monotonic() + wait > lost + 0.75 * self._server.seconds("idempotency_ms", WINDOW):
-                raise Problem("unknown", "no answer came in time", remedy="read the topic: the message may be published")
+                raise Problem("unknown", "no answer came in time", remedy="read the topic: the message may have been published")
             if wait:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._closed.wait(), wait)

@@ -29,7 +29,7 @@ def backoff(failed: int) -> float:
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Makes a Problem of what connections and answers do wrong."""
+    """Turns errors of connections and answers into Problems."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, ConnectionRefusedError) as error:
@@ -92,7 +92,7 @@ class Server:
         return min(max(self.limits.get(limit, 0) / 1000, 0.0), 86_400.0) or default
 
     async def authorize(self, refused: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Returns the header with the token; with a new token, if the header is that of one that was refused."""
+        """Returns the header with the token in use. If the header in use is `refused`, gets a new token first."""
         async with self._asking:
             if callable(self._source) and self._header == (refused or {}):
                 try:
@@ -142,7 +142,7 @@ class Server:
             return answer
 
     async def extend(self, session: str) -> float:
-        """Gives a session the token in use, and returns how long that lasts, in seconds; 0 if it does not expire."""
+        """Renews a session with the token in use. Returns the seconds until that expires; 0 if it does not."""
         return float((await self.call("PATCH", f"/v1/sessions/{session}", json={})).get("expires_ms", 0)) / 1000
 
     def leave(self, session: str) -> None:

@@ -25,7 +25,7 @@ LOST = {"stale_ack", "ack_beyond_sent", "poll_replaced", "session_ended", "sessi
 
 
 class State(NamedTuple):
-    """What a program can show of a connection."""
+    """The state of a connection, for a program to show."""
 
     name: str  # connecting, open, waiting or closed
     transport: str = ""  # of an open one: websocket, stream or poll
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 def begins(topics: str | Iterable[str], start: str | Iterable[str]) -> tuple[dict[str, str], dict[str, Position]]:
-    """Returns where each name begins, and the positions among them and of topics that a pattern matches."""
+    """Returns where each name begins, and the positions in start, by topic."""
     names = [check_topic(name, NAME) for name in ([topics] if isinstance(topics, str) else topics)]
     if start == "oldest":
         return {name: f"{name}@oldest" for name in names}, {}
@@ -271,7 +271,7 @@ class Subscription(Generic[ItemT]):
                 end = time.monotonic() + await self._server.extend(self._session)
 
     def _settle(self, told: Iterable[str]) -> None:
-        """Takes over positions that the server told: of topics without one, and of patterns."""
+        """Adopts positions that the server told: of patterns, and of topics without a position."""
         for position in map(Position, told):
             topic, came = position.topic, self._came.get(position.topic)
             if came is None or is_pattern(topic):

@@ -22,7 +22,7 @@ class Problem(Exception):
 
     The server's codes are listed in PROTOCOL.md. The client's own codes are: unreachable (no
     connection), cut (a connection failed), malformed and unexpected_answer (not pubsubd's words),
-    token_failed, queue_full, closed, and unknown (a message may have been published).
+    token_failed, queue_full, closed, and unknown (the message may have been published).
     """
 
     def __init__(self, code: str, detail: str, *, status: int = 0, remedy: str = "", retry_after: float = 0) -> None:
