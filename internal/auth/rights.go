@@ -1,14 +1,12 @@
 package auth
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
-	"github.com/go-jose/go-jose/v4/json"
+	"github.com/go-json-experiment/json"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -68,12 +66,8 @@ const (
 // unknown members and members that appear twice.
 func ParseRights(text []byte, subject string) (Rights, error) {
 	var members []map[string][]string
-	dec := json.NewDecoder(bytes.NewReader(text)) // refuses members that appear twice
-	if err := dec.Decode(&members); err != nil {
-		return Rights{}, fmt.Errorf(`rights must be a list such as [{"topics":["chat.>"],"allow":["subscribe"]}]: %s`, strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return Rights{}, errors.New("rights must be one JSON list; something follows it")
+	if err := json.Unmarshal(text, &members); err != nil { // it refuses members that appear twice
+		return Rights{}, fmt.Errorf(`rights must be a list such as [{"topics":["chat.>"],"allow":["subscribe"]}]: %w`, err)
 	}
 	if len(members) > maxEntries {
 		return Rights{}, fmt.Errorf("rights may have at most %d entries; got %d: use patterns", maxEntries, len(members))
