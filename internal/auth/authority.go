@@ -128,6 +128,8 @@ func New(cfg Config, m *metrics.Metrics, log *zap.Logger) (*Authority, error) {
 		hits:         m.TokenCacheHits,
 		refused:      m.CredentialsRefused,
 		failures:     m.KeyReadsFailed.WithLabelValues("file"),
+		tokens:       cache{most: tokensBytes},
+		certified:    cache{most: certificatesBytes},
 		files:        files,
 	}
 	if cfg.Anonymous != "" {
@@ -275,7 +277,10 @@ func (a *Authority) rebuild() {
 
 // Gauges adds the authority's state.
 func (a *Authority) Gauges(g *metrics.Gauges) {
-	g.TokenKeys, g.CachedTokens = len(a.trust.Load().keys), a.tokens.len()
+	g.TokenKeys = len(a.trust.Load().keys)
+	g.CachedTokens, g.TokenCacheBytes = a.tokens.held()
+	_, ofCertificates := a.certified.held()
+	g.TokenCacheBytes += ofCertificates
 	if a.jwks != nil {
 		g.JWKSAge = a.jwks.age(time.Now())
 	}
@@ -353,7 +358,7 @@ func (a *Authority) byToken(token string, now time.Time) (*Grant, error) {
 		return nil, a.orLater(err, now)
 	}
 	a.verified.Inc()
-	a.tokens.put(&d, version, g, len(token))
+	a.tokens.put(&d, version, g)
 	return g, nil
 }
 

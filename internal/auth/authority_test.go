@@ -3,6 +3,8 @@ package auth
 import (
 	"crypto/tls"
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,11 +98,11 @@ func TestARememberedTokenAllocatesNothing(t *testing.T) {
 
 // What is remembered is bounded, and what is in use stays.
 func TestTheCacheIsBounded(t *testing.T) {
-	var c cache
+	c := cache{most: 1 << 20}
 	put := func(secret string, bytes int) {
 		d := digestOf(secret)
 		_, version := c.get(&d)
-		c.put(&d, version, &Grant{Subject: secret}, bytes)
+		c.put(&d, version, &Grant{Subject: secret, Claims: make([]byte, bytes)})
 	}
 	get := func(secret string) *Grant {
 		d := digestOf(secret)
@@ -109,28 +111,73 @@ func TestTheCacheIsBounded(t *testing.T) {
 	}
 	put("used", 100)
 	const each = 8<<10 + cachedOverhead
-	for i := range 10 * generationBytes / each {
+	for i := range 10 * c.most / each {
 		put(fmt.Sprint(i), 8<<10)
 		require.NotNil(t, get("used"))
-		require.LessOrEqual(t, c.bytes, generationBytes)
+		require.LessOrEqual(t, c.bytes, c.most)
 	}
-	require.LessOrEqual(t, c.len(), 2*generationBytes/each+1)
+	grants, bytes := c.held()
+	require.LessOrEqual(t, grants, 2*c.most/each+1)
+	require.LessOrEqual(t, bytes, 2*c.most)
 	require.Nil(t, get("0"))
 	put("used", 100)
-	require.LessOrEqual(t, c.bytes, generationBytes)
+	require.LessOrEqual(t, c.bytes, c.most)
+	sum := 0
+	for _, generation := range []map[digest]cached{c.young, c.old} {
+		for _, entry := range generation {
+			sum += entry.bytes
+		}
+	}
+	_, bytes = c.held()
+	require.Equal(t, sum, bytes)
 	c.clear()
-	require.Zero(t, c.len())
+	grants, bytes = c.held()
+	require.Zero(t, grants+bytes)
 	require.Nil(t, get("used"))
+}
+
+// The cache counts at least the memory that it takes, also for tokens whose rights take much
+// more than their text.
+func TestTheCacheCountsItsMemory(t *testing.T) {
+	names := `"a` + strings.Repeat(`","a`, 200) + `"`
+	for name, claim := range map[string]string{
+		"usual":      `[{"topics":["chat.42","prices.>","inbox.$sub"],"allow":["subscribe","publish"]}]`,
+		"many names": `[{"topics":[` + names + `],"allow":["subscribe"]}]`,
+		"many rules": `[` + strings.Repeat(`{"topics":["a"],"allow":["subscribe"]},`, 63) + `{"topics":["a"],"allow":["publish","publish","publish"]}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cache{most: 1 << 30}
+			const tokens = 500
+			taken := func() uint64 {
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				return m.HeapAlloc
+			}
+			before := taken()
+			for i := range tokens {
+				d := digestOf(fmt.Sprint(i))
+				rights, err := ParseRights([]byte(claim), fmt.Sprint("user", i))
+				require.NoError(t, err)
+				c.put(&d, 0, &Grant{Subject: fmt.Sprint("user", i), Rights: rights})
+			}
+			grew := taken() - before
+			_, bytes := c.held()
+			require.LessOrEqual(t, int(grew), bytes)
+			runtime.KeepAlive(&c)
+		})
+	}
 }
 
 // A token that is verified while the keys change is not remembered.
 func TestTheCacheForgetsWhatIsBeingVerified(t *testing.T) {
-	var c cache
+	c := cache{most: 1 << 20}
 	d := digestOf("secret")
 	_, version := c.get(&d)
 	c.clear()
-	c.put(&d, version, &Grant{}, 100)
-	require.Zero(t, c.len())
+	c.put(&d, version, &Grant{})
+	grants, _ := c.held()
+	require.Zero(t, grants)
 }
 
 func BenchmarkIdentify(b *testing.B) {

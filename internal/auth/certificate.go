@@ -45,7 +45,7 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 			panic("BUG: auth.certificates was valid: " + err.Error())
 		}
 		g = &Grant{Subject: name, Key: by, Issued: leaf.NotBefore, Expires: leaf.NotAfter, Rights: rights}
-		a.certified.put(&d, version, g, len(name)+len(a.certificates))
+		a.certified.put(&d, version, g)
 	}
 	if g.HasExpired(now) {
 		return nil, refuse(expired, "connect with a new certificate", "the certificate expired %v ago", now.Sub(g.Expires).Truncate(time.Second))

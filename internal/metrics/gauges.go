@@ -27,6 +27,7 @@ type Gauges struct {
 	IdempotencyKeys    int       // with a remembered result
 
 	TokenKeys, CachedTokens int
+	TokenCacheBytes         int           // also of certificates
 	JWKSAge                 time.Duration // since the last successful fetch; 0: none
 
 	MaxTopics, MaxSubscriptions int // the settings in force
@@ -82,6 +83,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("addresses", "Addresses of clients that limits track.", float64(now.Addresses))
 	send("token_keys", "Keys in force that verify tokens.", float64(now.TokenKeys))
 	send("cached_tokens", "Verified tokens that the cache remembers.", float64(now.CachedTokens))
+	send("token_cache_bytes", "Memory of the cache of verified tokens and certificates: at most 34 MiB, besides pubsubd_memory_budget_bytes.", float64(now.TokenCacheBytes))
 	send("jwks_age_seconds", "Time since the keys of auth.jwks were fetched; 0 without auth.jwks, or before the first fetch. Above 3600 they are refused.", now.JWKSAge.Seconds())
 	draining := 0.0
 	if now.Draining {
