@@ -58,7 +58,7 @@ func (h *Hosts) Allow(host string) bool {
 	if h.Names().Allow(host) {
 		return true
 	}
-	if name := nameOf(host); isName(name) && h.refusals.isDue(name, time.Now()) {
+	if name := nameOf(host); isLoggable(name) && h.refusals.isDue(name, time.Now()) {
 		h.refusals.log.Warn("a request was refused because of the name in its Host: if clients use this name, add it to hosts", zap.String("host", name))
 	}
 	return false
@@ -91,15 +91,21 @@ func nameOf(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// Bounds of DNS names (RFC 1035, section 2.3.4).
+// Bounds of the names that are logged.
 const (
-	maxNameBytes  = 253
-	maxLabelBytes = 63
+	maxNameBytes = 253 // RFC 1035, section 2.3.4
+
+	// maxLabelBytes is less than the 63 that DNS allows: a secret of 256 bits, such as an API
+	// key, has at least 43 characters.
+	maxLabelBytes = 40
 )
 
-// isName reports whether a text can be a DNS name. Any other text could be a secret that a
-// client put into the wrong header.
-func isName(text string) bool {
+// isLoggable reports whether a text is an IP address, or can be a DNS name. Any other text
+// could be a secret that a client put into the wrong header, or could forge a line of the log.
+func isLoggable(text string) bool {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return addr.Zone() == ""
+	}
 	for label := range strings.SplitSeq(text, ".") {
 		if label == "" || len(label) > maxLabelBytes {
 			return false

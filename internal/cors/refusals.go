@@ -77,5 +77,6 @@ func isOrigin(text string) bool {
 		return true
 	}
 	u, err := url.Parse(text)
-	return err == nil && len(text) <= maxOriginBytes && u.Host != "" && u.Scheme+"://"+u.Host == text
+	return err == nil && len(text) <= maxOriginBytes && u.Scheme+"://"+u.Host == text &&
+		len(u.Scheme) <= maxLabelBytes && isLoggable(nameOf(u.Host))
 }

@@ -78,10 +78,16 @@ func TestOnlyOriginsAreLogged(t *testing.T) {
 	for _, text := range []string{
 		"", "token", "https://", "https://user:password@app.example", "https://app.example/path", "https://app.example?token=1",
 		"https://app.example#x", "https://app example", "https://a\n.example", "https://" + strings.Repeat("a", maxOriginBytes) + ".example",
+		"https://app\u202e.example", "https://[fe80::1%25secret]", "https://psk_" + strings.Repeat("a", 43), strings.Repeat("a", 43) + "://app.example",
 	} {
 		p.LogRefused(text)
 	}
 	require.Empty(t, said(logged))
+	browsers := []string{"https://app.example:8443", "http://[::1]:3000", "http://10.0.0.7", "chrome-extension://mfaihdlpglflfgpfjcifdjdjcckigekc", "capacitor://localhost"}
+	for _, text := range browsers {
+		p.LogRefused(text)
+	}
+	require.Equal(t, browsers, said(logged))
 }
 
 func TestNothingIsLoggedWhereEveryOriginIsAllowed(t *testing.T) {
