@@ -87,14 +87,14 @@ func (a *App) allow(c *Caller, r auth.Right, name string) error {
 }
 
 // mayReceive checks that the caller may receive, ack and close a session. Its id is enough,
-// unless the caller has credentials of another principal. A caller without credentials
-// counts for the session's principal.
+// unless the caller has credentials of another principal. An anonymous caller counts for the
+// session's principal.
 func (a *App) mayReceive(c *Caller, kind limit.Kind, s *session.Session) error {
 	subject := s.Grant().Subject
 	switch {
 	case c.grant.Subject == subject:
 		return nil
-	case c.Given():
+	case c.grant.Subject != "":
 		return mayChange(c, s)
 	}
 	c.Who, c.byTicket = c.Who.As(subject), true
@@ -106,7 +106,7 @@ func mayChange(c *Caller, s *session.Session) error {
 	switch {
 	case c.grant.Subject == s.Grant().Subject:
 		return nil
-	case !c.Given():
+	case c.grant.Subject == "":
 		return wire.NewProblem(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone permits only to receive, to ack and to close it")
 	}
 	return wire.NewProblem(wire.CodeForbidden, "open a session of your own", "the session belongs to another principal")

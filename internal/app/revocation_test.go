@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -311,6 +312,19 @@ func TestNobodyWithoutAnyRightOpensASession(t *testing.T) {
 		require.NoError(t, err, "the id is enough")
 		_, _, err = g.OpenEvents(g.Context(), Caller{}, EventStream{Query: "ack=0&session=" + id})
 		require.NoError(t, err, "the id is enough")
+	})
+}
+
+// Clients need a certificate to connect, but it gives them no rights. With a session's id they
+// may do what its id permits.
+func TestACertificateThatIdentifiesNobodyIsNotOfAnotherPrincipal(t *testing.T) {
+	guard(t, func(g *guarded) {
+		id := g.open(g.token("t", time.Hour, "a", auth.Subscribe), "a")
+		c := Caller{Credentials: auth.Credentials{Certificate: &tls.ConnectionState{}}}
+		d := g.connect(c, id)
+		require.NoError(t, g.command(d, `{"ack":0}`))
+		require.ErrorIs(t, g.command(d, `{"subscribe":["a"]}`), wire.NewProblem(wire.CodeUnauthorized, "", ""))
+		require.ErrorIs(t, g.patch(c, id, "{}"), wire.NewProblem(wire.CodeUnauthorized, "", ""))
 	})
 }
 

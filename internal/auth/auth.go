@@ -19,9 +19,6 @@ type Credentials struct {
 	Certificate *tls.ConnectionState
 }
 
-// Given reports whether there are any credentials.
-func (c Credentials) Given() bool { return c != Credentials{} }
-
 // A Grant is what one principal may do. All calls with the same credentials share it. It is
 // immutable. Messages keep its Subject and its Claims, which must share no memory with a
 // request: at most wire.MaxByBytes of UTF-8, and wire.MaxClaimsBytes of compact JSON.

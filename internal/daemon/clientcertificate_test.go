@@ -284,3 +284,18 @@ func TestTheCertificateOfATrustedProxyIsNobodys(t *testing.T) {
 	require.NoError(t, err)
 	wantSays(t, bufio.NewReader(conn), "a TCP connection", "unauthorized")
 }
+
+// A browser shows a certificate by itself, and sends its token in a subprotocol. The token takes
+// precedence.
+func TestATokenInASubprotocolGoesWithACertificate(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "keys")
+	token := keysOf(t, key, "ann")["ann"]
+	m := startMutual(t, func(c *config.Config) { c.Auth.APIKeys = key })
+	conn, err := tls.Dial("tcp", m.PublicAddr(), m.named("browser"))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(surely)))
+	_, err = conn.Write([]byte(from(noPage, "GET /v1/ws?topic=a", "", upgradeLines, "Sec-WebSocket-Protocol: pubsubd.v1, bearer."+token)))
+	require.NoError(t, err)
+	wantSays(t, bufio.NewReader(conn), "a WebSocket", "101 Switching Protocols")
+}

@@ -21,8 +21,8 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		return a.App.Reject(c, err)
 	}
 	offered, token, err := subprotocols(r.Header["Sec-Websocket-Protocol"])
-	if err == nil && token != "" && c.Given() {
-		err = wire.NewProblem(wire.CodeInvalidRequest, "send one", "the request has a token in a subprotocol and other credentials")
+	if err == nil && token != "" && c.Authorization != "" {
+		err = wire.NewProblem(wire.CodeInvalidRequest, "send one", "the request has a token in a subprotocol and an Authorization header")
 	}
 	if err != nil {
 		return a.App.Reject(c, err)
