@@ -14,6 +14,9 @@
 //	the hook: of a message, or of a subscription
 //	the expiry and the revocation of the grant, again
 //
+// If the body names the topics, the call checks their names and permissions after the body.
+// Before the body, it checks that the caller has the right on some topic.
+//
 // A call whose context has already ended never waits. Where it would have to, it returns
 // ErrWouldWait and has spent nothing. For that, it takes its slot first.
 package app

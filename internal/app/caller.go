@@ -17,12 +17,13 @@ import (
 // Identify returns an anonymous grant. For a pattern, Allow answers for all topics that the
 // pattern matches. AllowAny refuses an anonymous grant without any right. Revoked reports
 // whether a grant was revoked since Identify returned it. It runs for each command and does
-// not allocate.
+// not allocate. Names returns names and patterns that match all topics that Allow allows.
 type Authority interface {
 	Identify(c auth.Credentials) (*auth.Grant, error)
 	Revoked(g *auth.Grant) bool
 	Allow(g *auth.Grant, r auth.Right, name string) error
 	AllowAny(g *auth.Grant) error
+	Names(g *auth.Grant, r auth.Right) []string
 }
 
 // A Caller is the sender of a call. It is made from the headers of each request. A two-way
@@ -84,6 +85,15 @@ func (a *App) allow(c *Caller, r auth.Right, name string) error {
 			"the session's id alone permits to receive, to ack and to close")
 	}
 	return a.cfg.Authority.Allow(c.grant, r, name)
+}
+
+// allowSome checks that the caller has a right on some topic. Calls whose body names the
+// topics make this check before they read the body.
+func (a *App) allowSome(c *Caller, r auth.Right) error {
+	if len(a.cfg.Authority.Names(c.grant, r)) > 0 {
+		return nil
+	}
+	return auth.Lacks(c.grant, r, "any topic")
 }
 
 // mayReceive checks that the caller may receive, ack and close a session. Its id is enough,

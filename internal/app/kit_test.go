@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
@@ -30,3 +31,24 @@ func newApp(t *testing.T, how ...func(*Config)) *App {
 	}
 	return New(cfg)
 }
+
+// permitting is an authority that gives every caller the same grant.
+type permitting struct {
+	auth.Open
+	*auth.Grant
+}
+
+// permit returns a permitting authority with rights, as in a token's claim.
+func permit(t *testing.T, subject, rights string) permitting {
+	parsed, err := auth.ParseRights([]byte(rights), subject)
+	require.NoError(t, err)
+	return permitting{Grant: &auth.Grant{Subject: subject, Rights: parsed}}
+}
+
+func (p permitting) Identify(auth.Credentials) (*auth.Grant, error) { return p.Grant, nil }
+
+func (permitting) Allow(g *auth.Grant, r auth.Right, name string) error {
+	return auth.Allow(g, r, name)
+}
+
+func (permitting) Names(g *auth.Grant, r auth.Right) []string { return g.Rights.Names(r) }

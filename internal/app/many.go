@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"iter"
 	"mime"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -37,6 +39,9 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 	if err := a.admit(&c, limit.Requests); err != nil {
 		return err
 	}
+	if err := a.allowSome(&c, auth.Publish); err != nil {
+		return err
+	}
 	form, err := formOfMany(p)
 	if err != nil {
 		return err
@@ -45,7 +50,8 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 	if err != nil {
 		return err
 	}
-	items, err := form.split(body)
+	var items [][]byte
+	err = a.inTurn(ctx, body, func() (err error) { items, err = form.split(body); return err })
 	if err != nil {
 		return err
 	}
@@ -167,12 +173,11 @@ func tooMany() *wire.Problem {
 
 // splitArray returns the elements of an array.
 func splitArray(body []byte) (items [][]byte, err error) {
-	var whole json.RawMessage
-	if err := json.Unmarshal(body, &whole); err != nil {
-		return nil, unreadable(err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(whole))
-	if begin, err := dec.Token(); err != nil || begin != json.Delim('[') {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	switch begin, err := dec.Token(); {
+	case err != nil:
+		return nil, cutShort(err)
+	case begin != json.Delim('['):
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send [{…},{…}], or one message to its topic's path", "the body is not an array")
 	}
 	for dec.More() {
@@ -181,11 +186,22 @@ func splitArray(body []byte) (items [][]byte, err error) {
 		}
 		var item json.RawMessage
 		if err := dec.Decode(&item); err != nil {
-			panic("BUG: an array that was read cannot be read: " + err.Error())
+			return nil, cutShort(err)
 		}
 		items = append(items, item)
 	}
-	return items, nil
+	if _, err := dec.Token(); err != nil {
+		return nil, cutShort(err)
+	}
+	return items, checkEnd(dec)
+}
+
+// cutShort returns the problem for an error of a decoder before the end of an array.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return unreadable(err)
 }
 
 // splitLines returns the lines that are not empty.

@@ -132,7 +132,7 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 			var body struct {
 				Topics []wire.Start `json:"topics"`
 			}
-			if err := a.readJSON(p.Body, &body); err != nil {
+			if err := a.readTopics(ctx, &c, p.Body, &body); err != nil {
 				return session.Opening{}, err
 			}
 			topics = body.Topics

@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -25,18 +27,68 @@ func TooLarge(limit int) *wire.Problem {
 	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
 }
 
-// readJSON decodes a body into v. An empty body leaves v as it is. It decodes one large body
-// at a time: 900 KB take 25 ms, and many at once would keep all cores from deliveries.
-func (a *App) readJSON(body Body, v any) error {
+// readTopics decodes a body with topics to subscribe to. If the caller may subscribe to none,
+// it does not read the body.
+func (a *App) readTopics(ctx context.Context, c *Caller, body Body, v any) error {
+	if err := a.allowSome(c, auth.Subscribe); err != nil {
+		return err
+	}
+	return a.readJSON(ctx, body, v)
+}
+
+// readJSON decodes a body into v, a JSON object with lists of topics. An empty body leaves v
+// as it is.
+func (a *App) readJSON(ctx context.Context, body Body, v any) error {
 	text, err := body(MaxRequestBytes)
 	if err != nil || len(bytes.TrimSpace(text)) == 0 {
 		return err
 	}
-	if len(text) > largeBody {
-		a.decoding <- struct{}{}
-		defer func() { <-a.decoding }()
+	if most := a.cfg.Sessions.Config().MostNamed(); hasCommas(text, most) {
+		return wire.NewProblem(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
+			"the body names more than %d topics", most)
 	}
-	return decode(text, v)
+	return a.inTurn(ctx, text, func() error { return decode(text, v) })
+}
+
+// inTurn calls do, which decodes a body that has arrived. It decodes one large body at a
+// time: 900 KB take 25 ms, and many at once would keep all cores from deliveries. If ctx
+// ends first, inTurn returns its error.
+func (a *App) inTurn(ctx context.Context, body []byte, do func() error) error {
+	if len(body) > largeBody {
+		select {
+		case a.decoding <- struct{}{}:
+			defer func() { <-a.decoding }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return do()
+}
+
+// hasCommas reports whether the lists in a JSON object have at least n commas between their
+// elements. It reads no further. To decode the elements would take 20 times as long.
+func hasCommas(object []byte, n int) bool {
+	depth, commas, inString := 0, 0, false
+	for i := 0; i < len(object); i++ {
+		switch c := object[i]; {
+		case c == '"':
+			inString = !inString
+		case inString:
+			if c == '\\' {
+				i++
+			}
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			depth--
+		case c == ',' && depth == 2:
+			commas++
+			if commas == n {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // largeBody is the size in bytes from which bodies are decoded one at a time. A body of this
@@ -50,6 +102,11 @@ func decode(body []byte, v any) error {
 	if err := dec.Decode(v); err != nil {
 		return unreadable(err)
 	}
+	return checkEnd(dec)
+}
+
+// checkEnd returns a problem if the decoder has more than it has decoded.
+func checkEnd(dec *json.Decoder) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return wire.NewProblem(wire.CodeInvalidRequest, "send one JSON value", "the body has more than one JSON value")
 	}

@@ -1,12 +1,15 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A decoder is decoded when the test lets it.
@@ -30,7 +33,7 @@ func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
 				text := []byte(`"` + strings.Repeat("x", row.bytes-2) + `"`)
 				d := &decoder{began: make(chan struct{}, 3), end: make(chan struct{})}
 				for range 3 {
-					go func() { _ = a.readJSON(func(int) ([]byte, error) { return text, nil }, d) }()
+					go func() { _ = a.readJSON(t.Context(), bodyOf(string(text)), d) }()
 				}
 				for left := 3; left > 0; left-- {
 					synctest.Wait()
@@ -41,6 +44,102 @@ func TestOneLargeBodyIsDecodedAtATime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A client that leaves while its large body waits for its turn gives the turn up. A body that
+// has not arrived has no turn.
+func TestOnlyABodyThatIsThereHasATurn(t *testing.T) {
+	a := newApp(t)
+	synctest.Test(t, func(t *testing.T) {
+		a.decoding = make(chan struct{}, cap(a.decoding)) // of this bubble
+		large := `{"topics":["a"` + strings.Repeat(" ", largeBody) + `]}`
+		arrives := make(chan string)
+		open := func(ctx context.Context, body Body) chan error {
+			over := make(chan error, 1)
+			go func() {
+				var r wire.OpenRequest
+				over <- a.readJSON(ctx, body, &r)
+			}()
+			synctest.Wait()
+			return over
+		}
+		slow := open(t.Context(), func(int) ([]byte, error) { return []byte(<-arrives), nil })
+		require.NoError(t, <-open(t.Context(), bodyOf(large)))
+
+		a.decoding <- struct{}{} // another is decoded
+		ctx, leave := context.WithCancel(t.Context())
+		left, stayed := open(ctx, bodyOf(large)), open(t.Context(), bodyOf(large))
+		require.NoError(t, <-open(ctx, bodyOf(`{"topics":["a"]}`)), "a small body needs no turn")
+		leave()
+		require.ErrorIs(t, <-left, context.Canceled)
+		require.Empty(t, stayed)
+		<-a.decoding
+		require.NoError(t, <-stayed)
+		arrives <- large
+		require.NoError(t, <-slow)
+	})
+}
+
+// A caller without the right that a request needs is refused before its body arrives.
+func TestABodyIsReadOnlyForACallerWithRights(t *testing.T) {
+	for _, row := range []struct {
+		subject, allow    string
+		subscribe, manage wire.Code
+	}{
+		{"", "", wire.CodeUnauthorized, wire.CodeUnauthorized},
+		{"", "history", wire.CodeUnauthorized, wire.CodeUnauthorized},
+		{"ann", "", wire.CodeForbidden, wire.CodeForbidden},
+		{"ann", "history", wire.CodeForbidden, wire.CodeForbidden},
+		{"ann", "publish", wire.CodeForbidden, ""},
+		{"ann", "subscribe", "", wire.CodeForbidden},
+		{"ann", "presence", "", wire.CodeForbidden}, // subscribes to presence topics
+	} {
+		rights := "[]"
+		if row.allow != "" {
+			rights = `[{"topics":["chat.>"],"allow":["` + row.allow + `"]}]`
+		}
+		a := newApp(t, func(c *Config) { c.Authority = permit(t, row.subject, rights) })
+		for name, call := range map[string]struct {
+			refused wire.Code
+			make    func(Body) error
+		}{
+			"session": {row.subscribe, func(b Body) error { _, err := a.OpenSession(t.Context(), Caller{}, b); return err }},
+			"poll":    {row.subscribe, func(b Body) error { _, _, err := a.PollTopics(t.Context(), Caller{}, TopicPoll{Body: b}); return err }},
+			"many": {row.manage, func(b Body) error {
+				return a.PublishMany(t.Context(), Caller{}, Publish{ContentType: Header{"application/json", 1}, Body: b}, nil)
+			}},
+		} {
+			read := false
+			err := call.make(func(int) ([]byte, error) { read = true; return nil, ErrClientGone })
+			if call.refused == "" {
+				require.ErrorIs(t, err, ErrClientGone, "%s with %s", name, row.allow)
+				continue
+			}
+			require.ErrorIs(t, err, &wire.Problem{Code: call.refused}, "%s with %s", name, row.allow)
+			require.False(t, read, "%s with %s", name, row.allow)
+		}
+	}
+}
+
+// The topics in a body are counted before they are decoded.
+func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
+	for text, commas := range map[string]int{
+		`{}`: 0,
+		`{"topics":["a"],"client":"x","ack":true}`:                       0,
+		`{"topics":["a","b","c"],"client":"x","ack":true}`:               2,
+		`{"add":["a","b"],"remove":["c","d"]}`:                           2,
+		`{"topics":["a,[\"{,","b\\"],"client":"a,b"}`:                    1,
+		` { "topics" : [ {"topic":"a","max_rate":"1/s"} , "b", "c" ] } `: 2,
+		`{"topics":["a"` + strings.Repeat(`,"a"`, 9) + `]}`:              9,
+	} {
+		for n := range 12 {
+			require.Equal(t, n > 0 && commas >= n, hasCommas([]byte(text), n), "%s, %d", text, n)
+		}
+	}
+	a := newApp(t)
+	d := &decoder{} // blocks for ever
+	many := `{"topics":["a"` + strings.Repeat(`,"a"`, a.cfg.Sessions.Config().MostNamed()) + `]}`
+	require.ErrorIs(t, a.readJSON(t.Context(), bodyOf(many), d), &wire.Problem{Code: wire.CodeTooManySubscriptions})
 }
 
 func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {

@@ -65,7 +65,7 @@ func (a *App) OpenSession(ctx context.Context, c Caller, body Body) (opened wire
 	defer a.recovered(&err)
 	o, err := a.mayOpen(ctx, &c, limit.Sessions, false, func() (o session.Opening, err error) {
 		var r wire.OpenRequest
-		if err := a.readJSON(body, &r); err != nil {
+		if err := a.readTopics(ctx, &c, body, &r); err != nil {
 			return o, err
 		}
 		o, err = openingOf(r.Topics, r.Client, r.Echo)
@@ -104,7 +104,7 @@ func (a *App) ChangeSession(ctx context.Context, c Caller, id string, body Body,
 			err = mayChange(&c, s)
 		}
 		if err == nil {
-			err = a.readJSON(body, &r)
+			err = a.readJSON(ctx, body, &r)
 		}
 		return s, r, err
 	})

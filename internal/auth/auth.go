@@ -77,20 +77,28 @@ func (Open) Allow(*Grant, Right, string) error { return nil }
 // AllowAny allows everything.
 func (Open) AllowAny(*Grant) error { return nil }
 
+// Names returns what begins every topic: wildcards do not match the daemon's own topics.
+func (Open) Names(*Grant, Right) []string { return []string{">", "_>"} }
+
 // Allow returns nil if a grant includes a right on a topic, or on everything that a pattern
 // matches. Otherwise the error is a *wire.Problem: unauthorized for an anonymous caller,
 // forbidden for a principal.
 func Allow(g *Grant, r Right, name string) error {
 	r, name = needed(r, name)
-	switch {
-	case g.Rights.Allow(r, name):
+	if g.Rights.Allow(r, name) {
 		return nil
-	case g.Subject == "":
-		return wire.NewProblem(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
-			"without credentials nobody may %s %s", r.verb(), wire.Quote(name))
 	}
-	return wire.NewProblem(wire.CodeForbidden, "ask for a token that has the right "+string(r)+" on this name",
-		"%s may not %s %s", wire.Quote(g.Subject), r.verb(), wire.Quote(name))
+	return Lacks(g, r, wire.Quote(name))
+}
+
+// Lacks returns the refusal of a grant that lacks a right on what the text says.
+func Lacks(g *Grant, r Right, what string) error {
+	if g.Subject == "" {
+		return wire.NewProblem(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
+			"without credentials nobody may %s %s", r.verb(), what)
+	}
+	return wire.NewProblem(wire.CodeForbidden, "ask for a token that has the right "+string(r)+" on "+what,
+		"%s may not %s %s", wire.Quote(g.Subject), r.verb(), what)
 }
 
 // AllowAny returns nil if a grant is a principal's, or has a right. Otherwise the error is a

@@ -326,6 +326,10 @@ func (a *Authority) Allow(g *Grant, r Right, name string) error { return Allow(g
 // AllowAny.
 func (a *Authority) AllowAny(g *Grant) error { return AllowAny(g) }
 
+// Names returns names and patterns that match all topics on which the grant includes the
+// right, and perhaps others.
+func (a *Authority) Names(g *Grant, r Right) []string { return g.Rights.Names(r) }
+
 // secretOf returns the token among credentials. It is empty if there is none.
 func secretOf(c Credentials) (string, error) {
 	const asHeader = "send Authorization: Bearer TOKEN"

@@ -192,6 +192,22 @@ func (rs Rights) Allow(r Right, name string) bool {
 	})
 }
 
+// Names returns names and patterns. One of them matches each topic on which Allow finds r,
+// but they may match other topics, too.
+func (rs Rights) Names(r Right) (names []string) {
+	for _, e := range rs.entries {
+		if slices.Contains(e.allow, r) {
+			names = append(names, e.topics...)
+		}
+		if (r == Subscribe || r == History) && slices.Contains(e.allow, Presence) { // see needed
+			for _, about := range e.topics {
+				names = append(names, wire.PresenceTopic(about))
+			}
+		}
+	}
+	return names
+}
+
 // covers reports whether a pattern or topic matches every topic that name matches, which is
 // a topic or another pattern.
 func covers(by, name string) bool {

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,30 @@ func FuzzRights(f *testing.F) {
 			require.Contains(t, string(text), "publish")
 		}
 	})
+}
+
+// The names of a right match every topic that it allows.
+func TestNamesMatchWhatIsAllowed(t *testing.T) {
+	rights, err := ParseRights([]byte(`[
+		{"topics": ["chat.42", "prices.>"], "allow": ["subscribe"]},
+		{"topics": ["rooms.*"], "allow": ["presence", "publish"]},
+		{"topics": ["inbox.$sub"], "allow": ["history", "presence"]}
+	]`), "ann")
+	require.NoError(t, err)
+	for r, want := range map[Right][]string{
+		Subscribe: {"chat.42", "prices.>", "_presence.rooms.*", "_presence.inbox.ann"},
+		Publish:   {"rooms.*"},
+		History:   {"_presence.rooms.*", "inbox.ann", "_presence.inbox.ann"},
+		Presence:  {"rooms.*", "inbox.ann"},
+		Delete:    nil,
+	} {
+		require.Equal(t, want, rights.Names(r), r)
+		for _, name := range []string{"chat.42", "prices.a.b", "rooms.a", "_presence.rooms.a", "_presence.inbox.ann", "inbox.ann", "other"} {
+			if rights.Allow(r, name) {
+				require.True(t, slices.ContainsFunc(want, func(by string) bool { return covers(by, name) }), "%s %s", r, name)
+			}
+		}
+	}
 }
 
 func TestARefusalSaysWhetherCredentialsWouldHelp(t *testing.T) {

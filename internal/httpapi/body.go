@@ -83,14 +83,9 @@ func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
 	}
 }
 
-// requestBodyOf is bodyOf for a body that is not kept: its bytes no longer count once it is
-// decoded. The request may be a poll, which lasts.
-func requestBodyOf(w http.ResponseWriter, r *http.Request) app.Body {
-	read := bodyOf(w, r)
-	return func(most int) ([]byte, error) {
-		if counted, ok := r.Body.(*body); ok {
-			defer counted.over()
-		}
-		return read(most)
+// forgetBody ends the count of the bytes of r's body before the request ends.
+func forgetBody(r *http.Request) {
+	if counted, ok := r.Body.(*body); ok {
+		counted.over()
 	}
 }

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -104,6 +106,35 @@ func TestAParkedPollHoldsNoBody(t *testing.T) {
 		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 		k.wantOK("/v1/topics/a/messages", "2", jsonType)
 		require.Contains(t, <-polled, `"data":2`)
+	})
+}
+
+// A waitingAuthorizer does not agree before it is told to.
+type waitingAuthorizer struct{ agree chan struct{} }
+
+func (waitingAuthorizer) Selects([]wire.Start) bool { return true }
+
+func (w waitingAuthorizer) Authorize(context.Context, hook.Subscribing) error {
+	<-w.agree
+	return nil
+}
+
+// A large body counts until its session is open: also while it waits to be decoded.
+func TestABodyCountsUntilItsSessionIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := waitingAuthorizer{make(chan struct{})}
+		k := newKit(t, settings{authorize: w})
+		opened := make(chan int)
+		go func() {
+			status, _ := k.get("POST", "/v1/sessions", `{"topics":["a"`+strings.Repeat(" ", 500_000)+`]}`, jsonType)
+			opened <- status
+		}()
+		synctest.Wait()
+		require.Greater(t, k.api.Polls.Memory().Of(memory.Unfinished), int64(450_000))
+		close(w.agree)
+		require.Equal(t, 201, <-opened)
+		synctest.Wait()
+		require.Zero(t, k.api.Polls.Memory().Of(memory.Unfinished))
 	})
 }
 

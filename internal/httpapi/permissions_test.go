@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"bufio"
+	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,6 +36,35 @@ func (secretKeeper) Allow(_ *auth.Grant, _ auth.Right, topic string) error {
 		return wire.NewProblem(wire.CodeForbidden, "ask for another topic", "not for you")
 	}
 	return nil
+}
+
+// powerless is an authority without any rights.
+type powerless struct{ auth.Open }
+
+func (powerless) Identify(c auth.Credentials) (*auth.Grant, error) {
+	return &auth.Grant{Subject: c.Authorization}, nil
+}
+
+func (powerless) Names(*auth.Grant, auth.Right) []string { return nil }
+
+// A caller that may do nothing announces a large body, and never sends it. The answer does
+// not wait for it.
+func TestACallerWithoutRightsIsRefusedBeforeItsBody(t *testing.T) {
+	for _, path := range []string{"/v1/sessions", "/v1/poll", "/v1/messages"} {
+		for headers, status := range map[string]string{"": "401", "Authorization: ann\r\n": "403"} {
+			synctest.Test(t, func(t *testing.T) {
+				k := newKit(t, settings{authority: powerless{}})
+				nc := k.dialFrom(1)
+				defer nc.Close()
+				go fmt.Fprintf(nc, "POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n", path, headers)
+				begun := time.Now()
+				line, err := bufio.NewReader(nc).ReadString('\n')
+				require.NoError(t, err)
+				require.Contains(t, line, " "+status+" ", path)
+				require.Zero(t, time.Since(begun), path)
+			})
+		}
+	}
 }
 
 func TestEveryAccessToATopicChecksPermission(t *testing.T) {

@@ -50,7 +50,7 @@ func (a *API) publishMany(w http.ResponseWriter, r *http.Request, c app.Caller) 
 }
 
 func (a *API) openSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	opened, err := a.App.OpenSession(r.Context(), c, requestBodyOf(w, r))
+	opened, err := a.App.OpenSession(r.Context(), c, bodyOf(w, r))
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (a *API) openSession(w http.ResponseWriter, r *http.Request, c app.Caller) 
 }
 
 func (a *API) changeSession(w http.ResponseWriter, r *http.Request, c app.Caller) error {
-	return a.App.ChangeSession(r.Context(), c, mux.Vars(r)["id"], requestBodyOf(w, r), func(changed wire.SessionChanged) error {
+	return a.App.ChangeSession(r.Context(), c, mux.Vars(r)["id"], bodyOf(w, r), func(changed wire.SessionChanged) error {
 		return a.writeJSON(w, http.StatusOK, changed)
 	})
 }
@@ -149,9 +149,10 @@ func (a *API) poll(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) error {
 	p := app.TopicPoll{Query: r.URL.RawQuery, Accepts: acceptsOf(r)}
 	if r.Method == http.MethodPost {
-		p.Body = requestBodyOf(w, r)
+		p.Body = bodyOf(w, r)
 	}
 	s, req, err := a.App.PollTopics(r.Context(), c, p)
+	forgetBody(r) // it is decoded, and the poll may last
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,9 @@ type Config struct {
 	Events Events
 }
 
+// MostNamed returns how many topics and patterns one request may name in all its lists.
+func (c Config) MostNamed() int { return 2 * namedForPatterns * c.Subscriptions }
+
 // Events are told of sessions, in the order of what happened to each. They are called under
 // the session's lock: they must not block or call back. All methods may be called
 // concurrently.
