@@ -23,6 +23,7 @@ package app
 
 import (
 	"context"
+	"crypto/cipher"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -65,11 +66,12 @@ type App struct {
 	repeats atomic.Int64 // publishes that wait for another with the same key
 
 	decoding chan struct{} // full while a large body is decoded; never closed
+	cursors  cipher.AEAD   // encrypts them
 }
 
 // New returns an App made of cfg.
 func New(cfg Config) *App {
-	a := &App{cfg: cfg, decoding: make(chan struct{}, 1)}
+	a := &App{cfg: cfg, decoding: make(chan struct{}, 1), cursors: newCursors()}
 	a.Reload(cfg.Limits)
 	return a
 }

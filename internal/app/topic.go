@@ -56,25 +56,29 @@ func (a *App) Call(ctx context.Context, c Caller, answer func() error) error {
 // listed in parts, when answer asks for them. Then next is set to the page's.
 func (a *App) Topics(ctx context.Context, c Caller, rawQuery string, answer func(topics iter.Seq[wire.TopicState], next *string) error) error {
 	q := parseQuery(rawQuery)
-	next, n := q.one("after"), q.pageSize()
+	next, n := a.cursor(&q), q.pageSize()
 	return a.readLong(ctx, &c, func() error { return q.err }, func() error { return answer(a.topics(&c, &next, n), &next) })
 }
 
 // topics returns at most n topics after next, and sets next.
 func (a *App) topics(c *Caller, next *string, n int) iter.Seq[wire.TopicState] {
-	show := func(topic string) bool { return a.allow(c, auth.Subscribe, topic) == nil }
+	visible := func(topic string) bool { return a.allow(c, auth.Subscribe, topic) == nil }
+	listing := broker.NewListing(a.cfg.Authority.Names(c.grant, auth.Subscribe), visible)
 	return func(yield func(wire.TopicState) bool) {
-		for {
-			part := a.cfg.Broker.Topics(*next, min(n, topicsAtOnce), show)
+		for full := false; !full; {
+			most := min(n, topicsAtOnce)
+			part := a.cfg.Broker.Topics(listing, *next, most)
 			*next = part.Next
 			for _, topic := range part.Topics {
 				if !yield(topic) {
 					return
 				}
 			}
-			if n -= len(part.Topics); n == 0 || part.Next == "" {
-				return
-			}
+			n -= len(part.Topics)
+			full = n == 0 || len(part.Topics) < most
+		}
+		if *next != "" && !visible(*next) {
+			*next = a.sealed(*next)
 		}
 	}
 }

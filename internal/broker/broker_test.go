@@ -2,7 +2,6 @@ package broker
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -297,66 +296,6 @@ func TestALaggingFanOutRefusesPublishesAndLosesNothing(t *testing.T) {
 			require.EqualValues(t, i+1, offset)
 		}
 	})
-}
-
-func TestTopicsAreListedInPages(t *testing.T) {
-	b := newBroker(Config{})
-	for _, name := range []string{"c", "a", "b", "hidden"} {
-		publish(t, b, name)
-	}
-	visible := func(name string) bool { return name != "hidden" }
-	page := b.Topics("", 2, visible)
-	require.Equal(t, "b", page.Next)
-	require.Equal(t, "a", page.Topics[0].Topic)
-	page = b.Topics(page.Next, 2, visible)
-	require.Empty(t, page.Next)
-	require.Len(t, page.Topics, 1)
-	require.Equal(t, "c", page.Topics[0].Topic)
-}
-
-// An operator lists all topics. Hidden topics do not make pages shorter, and forgotten ones
-// are not listed.
-func TestEveryPageOfTopicsIsFull(t *testing.T) {
-	b := newBroker(Config{HistoryAge: time.Minute})
-	hidden := func(name string) bool { return strings.HasPrefix(name, "m") }
-	var want []string
-	for i := range 100 {
-		for _, name := range []string{fmt.Sprintf("a.%02d", i), fmt.Sprintf("m.%02d", i), fmt.Sprintf("z.%02d", i)} {
-			publish(t, b, name)
-			if !hidden(name) {
-				want = append(want, name)
-			}
-		}
-	}
-	slices.Sort(want)
-	for n, after := 0, ""; n < 200; n += 7 {
-		page := b.Topics(after, 7, func(name string) bool { return !hidden(name) })
-		for i, topic := range page.Topics {
-			require.Equal(t, want[n+i], topic.Topic)
-		}
-		require.Len(t, page.Topics, min(7, 200-n))
-		require.Equal(t, n+7 < 200, page.Next != "", after)
-		after = page.Next
-	}
-	b.Sweep(time.Now().Add(time.Hour))
-	require.Empty(t, b.Topics("", 7, func(string) bool { return true }).Topics, "forgotten ones are not listed")
-	require.Empty(t, b.names.after("", 7), "their names are dropped")
-}
-
-// The cost of a page does not depend on the number of topics.
-func BenchmarkTopics(b *testing.B) {
-	for _, topics := range []int{1000, 100_000} {
-		b.Run(strconv.Itoa(topics), func(b *testing.B) {
-			br := newBroker(Config{MaxTopics: topics, MemoryBudget: 1 << 30})
-			for i := range topics {
-				_, err := br.Join(wire.Start{Topic: "t." + strconv.Itoa(i)}, &recorder{}, true)
-				require.NoError(b, err)
-			}
-			for b.Loop() {
-				br.Topics("t.5", 10, func(string) bool { return true })
-			}
-		})
-	}
 }
 
 func BenchmarkMakeTopic(b *testing.B) {

@@ -200,38 +200,3 @@ func (t *topic) state() wire.TopicState {
 	}
 	return state
 }
-
-// Topics lists at most limit topics for which show returns true. Their names follow the
-// given one in byte order.
-func (b *Broker) Topics(after string, limit int, show func(topic string) bool) wire.TopicList {
-	found := b.topicsAfter(after, limit+1, show)
-	list := wire.TopicList{Topics: []wire.TopicState{}}
-	if len(found) > limit {
-		found = found[:limit]
-		list.Next = found[limit-1].name
-	}
-	for _, t := range found {
-		list.Topics = append(list.Topics, t.state())
-	}
-	return list
-}
-
-// topicsAfter returns the first n topics after the given name, in order. It reads the
-// names in pages, so that others can create topics meanwhile.
-func (b *Broker) topicsAfter(after string, n int, show func(topic string) bool) (found []*topic) {
-	for {
-		names := b.names.after(after, n)
-		for _, name := range names {
-			if t := b.find(name); t != nil && show(name) {
-				found = append(found, t)
-			}
-			if len(found) == n {
-				return found
-			}
-		}
-		if len(names) < n {
-			return found
-		}
-		after = names[n-1]
-	}
-}

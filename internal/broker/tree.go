@@ -136,16 +136,19 @@ func (n *names) remove(topic string) {
 	n.sorted.Delete(topic)
 }
 
-// after returns the names that follow the given one in byte order, at most limit.
-func (n *names) after(name string, limit int) (next []string) {
+// after returns the names in spans that follow the given one in byte order, at most limit.
+func (n *names) after(name string, spans []span, limit int) (next []string) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	n.sorted.Ascend(name, func(topic string) bool {
-		if topic != name {
-			next = append(next, topic)
-		}
-		return len(next) < limit
-	})
+	for _, s := range spans {
+		n.sorted.Ascend(max(s.from, name+afterName), func(topic string) bool {
+			found := topic < s.to && len(next) < limit
+			if found {
+				next = append(next, topic)
+			}
+			return found
+		})
+	}
 	return next
 }
 

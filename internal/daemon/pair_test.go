@@ -232,7 +232,7 @@ func (s *side) state(token, session string) string {
 func (s *side) published() []string {
 	var all []string
 	for after := ""; ; {
-		list := s.broker.Topics(after, 1000, func(string) bool { return true })
+		list := s.broker.Topics(broker.NewListing([]string{">", "_>"}, func(string) bool { return true }), after, 1000)
 		for _, topic := range list.Topics {
 			if topic.Messages > 0 {
 				all = append(all, fmt.Sprintf("%s:%d, %d bytes", topic.Topic, topic.Position.Offset, topic.Bytes))

@@ -122,7 +122,7 @@ func successor(t testing.TB, b *broker.Broker, cfg broker.Config) *broker.Broker
 func consistent(t testing.TB, b *broker.Broker) {
 	t.Helper()
 	bytes, subscriptions := 0, 0
-	list := b.Topics("", 1_000_000, func(string) bool { return true }).Topics
+	list := b.Topics(broker.NewListing([]string{">", "_>"}, func(string) bool { return true }), "", 1_000_000).Topics
 	for _, state := range list {
 		bytes, subscriptions = bytes+state.Bytes, subscriptions+state.Subscriptions
 		require.LessOrEqual(t, state.Oldest.Offset, state.Position.Offset)
@@ -540,7 +540,7 @@ func FuzzRestore(f *testing.F) {
 			return
 		}
 		consistent(t, b)
-		for _, topic := range b.Topics("", 100, func(string) bool { return true }).Topics {
+		for _, topic := range b.Topics(broker.NewListing([]string{">", "_>"}, func(string) bool { return true }), "", 100).Topics {
 			require.NoError(t, wire.CheckTopic(topic.Topic))
 			require.LessOrEqual(t, topic.Messages, 3)
 		}

@@ -96,7 +96,7 @@ func onEveryLog(t *testing.T, config broker.Config, story func(w *world)) {
 func (w *world) checkAccounts(b *broker.Broker) {
 	w.Helper()
 	bytes := 0
-	list := b.Topics("", 1_000_000, func(string) bool { return true }).Topics
+	list := b.Topics(broker.NewListing([]string{">", "_>"}, func(string) bool { return true }), "", 1_000_000).Topics
 	for _, state := range list {
 		bytes += state.Bytes
 		require.LessOrEqual(w, state.Oldest.Offset, state.Position.Offset)
