@@ -122,7 +122,7 @@ func (h *Certificate) config(protocols []string) *tls.Config {
 var errNoName = errors.New("the client's certificate has no common name that can be a principal")
 
 // admitClient refuses a client whose certificate names nobody. A connection ends when the
-// client's certificate has expired. TLS has verified the rest, also for a session that is
+// client's certificate expires. TLS has verified the rest, also for a session that is
 // resumed.
 func admitClient(s tls.ConnectionState, c *Conn) error {
 	if len(s.PeerCertificates) == 0 {
@@ -132,13 +132,9 @@ func admitClient(s tls.ConnectionState, c *Conn) error {
 	if _, ok := auth.PrincipalOf(leaf); !ok {
 		return errNoName
 	}
-	c.endAt(leaf.NotAfter.Add(expiryGrace))
+	c.endAt(leaf.NotAfter)
 	return nil
 }
-
-// expiryGrace is how long a connection lasts when the client's certificate has expired. Its
-// requests are refused then, and its answers end with token_expired, within about a second.
-const expiryGrace = 3 * time.Second
 
 // Shown returns s, the state of TLS on nc, if the client has shown a certificate. Otherwise it
 // returns nil, also if s is nil. A trusted proxy's certificate does not count: it says nothing
