@@ -131,6 +131,23 @@ func TestAListingExaminesABoundedNumberOfNames(t *testing.T) {
 	require.Equal(t, 3, listings)
 }
 
+// Each name is compared with all patterns. So a listing with many patterns examines fewer.
+func TestAListingWithManyPatternsExaminesFewerNames(t *testing.T) {
+	b := newBroker(Config{})
+	for i := range 2000 {
+		makeTopics(t, b, fmt.Sprintf("a.%04d", i))
+	}
+	patterns := []string{"a.>"}
+	for len(patterns) < 256 {
+		patterns = append(patterns, fmt.Sprintf("*.b%d", len(patterns)))
+	}
+	page := b.Topics(NewListing(patterns, everyTopic), "", 1000)
+	require.Len(t, page.Topics, mostExamined/(1+256/manyPatterns))
+	require.Equal(t, "a.0587", page.Next)
+	page = b.Topics(NewListing(patterns, everyTopic), page.Next, 1000)
+	require.Equal(t, "a.0588", page.Topics[0].Topic)
+}
+
 // Whatever the patterns and the sizes of pages, listings find each visible topic once, in
 // order.
 func TestListingsFindEachVisibleTopicOnce(t *testing.T) {
