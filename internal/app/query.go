@@ -43,11 +43,16 @@ func (a *App) readJSON(ctx context.Context, body Body, v any) error {
 	if err != nil || len(bytes.TrimSpace(text)) == 0 {
 		return err
 	}
-	if most := a.cfg.Sessions.Config().MostNamed(); hasCommas(text, most) {
+	return a.inTurn(ctx, text, func() error { return a.decodeTopics(text, v) })
+}
+
+// decodeTopics is decode for a JSON object with lists of topics. It counts them first.
+func (a *App) decodeTopics(object []byte, v any) error {
+	if most := a.cfg.Sessions.Config().MostNamed(); hasCommas(object, most) {
 		return wire.NewProblem(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
-			"the body names more than %d topics", most)
+			"the request names more than %d topics", most)
 	}
-	return a.inTurn(ctx, text, func() error { return decode(text, v) })
+	return decode(object, v)
 }
 
 // inTurn calls do, which decodes a body that has arrived. It decodes one large body at a

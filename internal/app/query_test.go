@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // A decoder is decoded when the test lets it.
@@ -140,6 +141,8 @@ func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 	d := &decoder{} // blocks for ever
 	many := `{"topics":["a"` + strings.Repeat(`,"a"`, a.cfg.Sessions.Config().MostNamed()) + `]}`
 	require.ErrorIs(t, a.readJSON(t.Context(), bodyOf(many), d), &wire.Problem{Code: wire.CodeTooManySubscriptions})
+	_, err := a.ConnectByItem(t.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(many)))
+	require.ErrorContains(t, err, "the request names more", "the first item of a TCP connection")
 }
 
 func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {

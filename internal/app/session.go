@@ -223,7 +223,7 @@ func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d trans
 	object, _, err := cbor.MapToJSON(item)
 	if err != nil {
 		err = wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
-	} else if err = decode(object, &r); err == nil {
+	} else if err = a.decodeTopics(object, &r); err == nil {
 		c.Token, r.Auth = r.Auth, ""
 	}
 	return a.connect(ctx, &c, r.Session != "", func() (wire.ConnectRequest, frame.Format, error) { return r, frame.CBOR, err })
