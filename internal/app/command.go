@@ -188,12 +188,12 @@ func checkCommand(c *wire.Command) error {
 }
 
 // readCBORCommand reads a command in CBOR, as readCommand does.
-func readCBORCommand(raw []byte) (*wire.Command, error) {
+func (a *App) readCBORCommand(raw []byte) (*wire.Command, error) {
 	object, kept, err := cbor.MapToJSON(raw, "publish")
 	if err != nil {
 		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "the command is not a map: %v", err)
 	}
-	command, err := readCommand(object)
+	command, err := a.readCommand(object)
 	if err == nil && command.Publish != nil { // such as "Publish": encoding/json ignores case
 		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: write "publish"`)
 	}
@@ -208,12 +208,12 @@ func readCBORCommand(raw []byte) (*wire.Command, error) {
 
 // readCommand reads a command in JSON. With an error, it returns a command that has only
 // the ref, or nil if the text is not an object.
-func readCommand(raw []byte) (*wire.Command, error) {
+func (a *App) readCommand(raw []byte) (*wire.Command, error) {
 	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
 		return nil, errNoCommand
 	}
 	command := &wire.Command{}
-	err := decode(raw, command)
+	err := a.decodeTopics(raw, command)
 	switch {
 	case err == nil:
 		return command, nil

@@ -148,7 +148,7 @@ var subscribes = map[string]struct {
 		if err != nil {
 			return err
 		}
-		c := &commands{app: a, caller: from, read: readCommand}
+		c := &commands{app: a, caller: from, read: a.readCommand}
 		_, _, err = c.carryOut(context.Background(), s, &wire.Command{Subscribe: []wire.Start{{Topic: topic}}})
 		return err
 	}},

@@ -122,7 +122,7 @@ func TestABodyIsReadOnlyForACallerWithRights(t *testing.T) {
 	}
 }
 
-// The topics in a body are counted before they are decoded.
+// The topics in a body, a first item and a command are counted before they are decoded.
 func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 	for text, commas := range map[string]int{
 		`{}`: 0,
@@ -143,6 +143,10 @@ func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 	require.ErrorIs(t, a.readJSON(t.Context(), bodyOf(many), d), &wire.Problem{Code: wire.CodeTooManySubscriptions})
 	_, err := a.ConnectByItem(t.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(many)))
 	require.ErrorContains(t, err, "the request names more", "the first item of a TCP connection")
+
+	command, err := a.readCommand([]byte(`{"ref":7,"subscribe"` + strings.TrimPrefix(many, `{"topics"`)))
+	require.ErrorContains(t, err, "the request names more", "a command")
+	require.Equal(t, &wire.Command{Ref: new(uint64(7))}, command)
 }
 
 func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {

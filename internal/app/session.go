@@ -252,9 +252,9 @@ func (a *App) connect(ctx context.Context, c *Caller, resumes bool, read func() 
 		d.Request.Hello = &wire.Hello{}
 		d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
 	}
-	client := &commands{app: a, caller: *c, read: readCommand}
+	client := &commands{app: a, caller: *c, read: a.readCommand}
 	if d.Request.Format.IsBinary() {
-		client.read = readCBORCommand
+		client.read = a.readCBORCommand
 	}
 	d.Do = client.do
 	return d, err
