@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
+	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -199,6 +201,61 @@ func TestAConnectionEndsWhenItsCertificateExpires(t *testing.T) {
 			require.Contains(t, ask(m.client(), http.MethodGet, "/poll?ack=0", ""), "token_expired")
 			require.Contains(t, ask(m.named("ann"), http.MethodPatch, "", "{}"), `"expires_ms":3`)
 		}
+	}
+}
+
+// A Go client without a token goes on after its certificate expired, if its settings of TLS
+// then have another one. If they have none, the subscription ends with a refusal.
+func TestTheGoClientGoesOnAfterItsCertificateExpired(t *testing.T) {
+	m := startMutual(t, func(c *config.Config) { c.Auth.Certificates = `[{"topics":["a"],"allow":["subscribe","publish"]}]` })
+	expires := time.Now().Add(4 * time.Second).Truncate(time.Second) // certificates count seconds
+	old, fresh := m.Issue(t, "ann", expires), m.Issue(t, "ann", time.Now().Add(time.Hour))
+	dial := func(later *tls.Certificate) *pubsub.Client {
+		cfg := m.client()
+		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			if time.Now().Before(expires) {
+				return &old, nil
+			}
+			return later, nil
+		}
+		c, err := pubsub.New("https://"+m.PublicAddr(), pubsub.WithTLSConfig(cfg), pubsub.WithTCPAddr(m.TCPAddr(), cfg), pubsub.WithMaxBackoff(50*time.Millisecond))
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	renews, ends := dial(&fresh), dial(&tls.Certificate{})
+	type subscription struct {
+		way string
+		*pubsub.Subscription
+	}
+	subscribe := func(c *pubsub.Client) (all []subscription) {
+		for way, options := range ways {
+			notify := pubsub.WithRetryNotify(func(err error, _ time.Duration) {
+				if errors.Is(err, &wire.Problem{Code: wire.CodeInvalidRequest}) {
+					t.Errorf("%s: %v", way, err)
+				}
+			})
+			s, err := c.Subscribe(t.Context(), []wire.Start{pubsub.Now("a")}, append(slices.Clone(options), notify)...)
+			require.NoError(t, err, way)
+			t.Cleanup(s.Close)
+			all = append(all, subscription{way, s})
+		}
+		return all
+	}
+	renewing, ending := subscribe(renews), subscribe(ends)
+	require.Eventually(t, func() bool { return time.Now().After(expires.Add(time.Second)) }, surely, time.Millisecond)
+	for _, s := range ending {
+		_, err := s.Next(t.Context())
+		refused := (*wire.Problem)(nil)
+		require.ErrorAs(t, err, &refused, s.way)
+		require.Equal(t, http.StatusUnauthorized, refused.Status, "%s: %v", s.way, err)
+	}
+	_, err := renews.PublishJSON(t.Context(), "a", 1)
+	require.NoError(t, err)
+	for _, s := range renewing {
+		item, err := s.Next(t.Context())
+		require.NoError(t, err, s.way)
+		require.Nil(t, item.Gap, s.way)
 	}
 }
 

@@ -66,7 +66,8 @@ func WithHTTPClient(hc *http.Client) Option {
 
 // WithTLSConfig makes the Client go by cfg where the daemon's address is https, to
 // trust a private authority above all. It does not go with WithHTTPClient, which
-// brings its own. Default: Go's.
+// brings its own. For a client certificate that is renewed, set GetClientCertificate:
+// subscriptions go on with the new one after the old one has expired. Default: Go's.
 func WithTLSConfig(cfg *tls.Config) Option {
 	return func(c *Client) error {
 		c.tls = cfg.Clone()

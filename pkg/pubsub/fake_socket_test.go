@@ -42,7 +42,7 @@ func (f *fake) socketLocked(r *http.Request, conn net.Conn, starts []wire.Start,
 	f.polls = append(f.polls, fakePoll{method: r.Method, at: time.Now()})
 	a.take = func(limit int) []wire.Content { return f.takeLocked(s.session.order, s.session.sent, limit) }
 	a.hello = func() *wire.Hello {
-		return &wire.Hello{Positions: f.positionsLocked(s.session.order, s.session.sent), Limits: &f.limits}
+		return &wire.Hello{Positions: f.positionsLocked(s.session.order, s.session.sent), Limits: &f.limits, ExpiresMS: f.expires}
 	}
 	s.answer = a
 	return s

@@ -40,6 +40,8 @@ type fake struct {
 	patches  int
 	stale    int // polls with an ack that was too low
 	limits   wire.Limits
+	expires  int64         // expires_ms of all credentials; 0: not told
+	endsWith *wire.Problem // of ended sessions
 
 	cut    func(poll int) int                                // bytes of the body that get through; negative: all
 	script func(w http.ResponseWriter, r *http.Request) bool // true: it has answered
@@ -79,7 +81,8 @@ func newFake() *fake {
 		sessions: map[string]*fakeSession{},
 		limits: wire.Limits{PollTimeoutMS: 25_000, HeartbeatMS: 15_000, InactivityTimeoutMS: 60_000, MaxOutputDelayMS: 200,
 			AnswerFrames: 1000, AnswerBytes: 1 << 20, Queue: 32, Unacked: 1024, Subscriptions: 1000, MessageBytes: 64 << 10},
-		cut: func(int) int { return -1 },
+		endsWith: wire.NewProblem(wire.CodeSessionEnded, "", "it was inactive"),
+		cut:      func(int) int { return -1 },
 	}
 	f.mux = f.newMux()
 	return f
@@ -361,7 +364,7 @@ func (f *fake) serveOpen(w http.ResponseWriter, r *http.Request) {
 	id := fmt.Sprintf("session-%d", f.opened)
 	s := &fakeSession{sent: map[string]wire.Position{}}
 	f.sessions[id] = s
-	answer := wire.SessionOpened{Session: id, Ack: true, Limits: f.limits, Positions: f.subscribeLocked(s, request.Topics)}
+	answer := wire.SessionOpened{Session: id, Ack: true, Limits: f.limits, ExpiresMS: f.expires, Positions: f.subscribeLocked(s, request.Topics)}
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(answer)
 }
@@ -468,7 +471,7 @@ func (f *fake) servePoll(w http.ResponseWriter, r *http.Request) {
 		return fresh
 	}
 	a.hello = func() *wire.Hello {
-		return &wire.Hello{Positions: f.positionsLocked(s.order, s.sent), Limits: &f.limits}
+		return &wire.Hello{Positions: f.positionsLocked(s.order, s.sent), Limits: &f.limits, ExpiresMS: f.expires}
 	}
 	f.mu.Unlock()
 	a.serve(mode, false)
@@ -519,7 +522,9 @@ func (f *fake) stateless(w http.ResponseWriter, r *http.Request) (a *fakeAnswer,
 	a = &fakeAnswer{f: f, w: w, r: r, breaks: f.breaks, left: f.cut(len(f.polls)), format: formatOf(r)}
 	f.polls = append(f.polls, poll)
 	a.take = func(limit int) []wire.Content { return f.takeLocked(order, sent, limit) }
-	a.hello = func() *wire.Hello { return &wire.Hello{Positions: f.positionsLocked(order, sent), Limits: &f.limits} }
+	a.hello = func() *wire.Hello {
+		return &wire.Hello{Positions: f.positionsLocked(order, sent), Limits: &f.limits, ExpiresMS: f.expires}
+	}
 	return a, atOnce
 }
 
@@ -564,7 +569,7 @@ func (a *fakeAnswer) wait(limit int, d time.Duration) ([]wire.Content, error) {
 		a.f.mu.Unlock()
 		switch {
 		case ended:
-			return nil, wire.NewProblem(wire.CodeSessionEnded, "", "it was inactive")
+			return nil, a.f.endsWith
 		case len(frames) > 0:
 			return frames, nil
 		}

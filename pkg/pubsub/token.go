@@ -122,10 +122,11 @@ func isUnauthorized(err error) bool {
 const lastRenewal = time.Second
 
 // expiresIn notes when the stay's token expires, and plans its renewal for when about 80 % of
-// the time is over.
+// the time is over. Without a source of tokens there is nothing to send: the right comes from
+// a client certificate, say.
 func (l *loop) expiresIn(left time.Duration) {
 	l.renewal = nil
-	if left > lastRenewal {
+	if l.client.tokens != nil && left > lastRenewal {
 		l.expires = time.Now().Add(left)
 		l.renewal = time.After(left/4*3 + rand.N(left/10))
 	}
@@ -153,12 +154,16 @@ func (l *loop) renewToken(life context.Context) error {
 }
 
 // reauthenticate gives the stay a new token after the daemon refused the old one with err,
-// unless it has refused two in a row. It waits for a daemon that cannot be reached.
+// unless it has refused two in a row. It waits for a daemon that cannot be reached. Without a
+// source of tokens it makes a new connection, on which the client may show a new certificate.
 func (l *loop) reauthenticate(life context.Context, err error) error {
 	if l.refused {
 		return err
 	}
 	l.refused = true
+	if l.client.tokens == nil {
+		l.client.http.CloseIdleConnections()
+	}
 	for {
 		token, err := l.client.tokens.get(life, "")
 		var left time.Duration

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,4 +105,77 @@ func TestARequestWaitsForTheSourceAsLongAsItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	close(answer)
 	require.Equal(t, "t", <-first)
+}
+
+// A client certificate expires, too. A client without a source of tokens has none to send.
+func TestAClientWithoutATokenRenewsNothing(t *testing.T) {
+	inEveryWay(t, func(t *testing.T, w way) {
+		f := newFake()
+		f.expires = time.Minute.Milliseconds()
+		notify := WithRetryNotify(func(err error, _ time.Duration) { t.Errorf("retried: %v", err) })
+		s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, append(w.options, notify)...)
+		wantQuiet(t, s)
+		f.set(func() { require.Zero(t, f.patches) })
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+	})
+}
+
+// The daemon refuses the requests of a connection whose certificate has expired. A client
+// without a source of tokens makes another connection, which may show a newer certificate, and
+// keeps its session. It ends when the daemon refuses that connection, too.
+func TestAClientWithoutATokenReconnectsWhenItIsRefused(t *testing.T) {
+	for _, refusesAll := range []bool{false, true} {
+		f := newFake()
+		server := httptest.NewServer(f)
+		defer server.Close()
+		var first string // address of the client on its first connection; guarded by f.mu
+		f.script = func(w http.ResponseWriter, r *http.Request) bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			opens := first == ""
+			if opens {
+				first = r.RemoteAddr
+			}
+			refused := !opens && r.Method != http.MethodDelete && (refusesAll || r.RemoteAddr == first)
+			if refused {
+				refuse(w, wire.NewProblem(wire.CodeTokenExpired, "", "it is old"))
+			}
+			return refused
+		}
+		c, err := New(server.URL)
+		require.NoError(t, err)
+		defer c.Close()
+		s := subscribe(t, c, []wire.Start{Now("a")}, WithMode(Batch))
+		if refusesAll {
+			wantEnd(t, s, &wire.Problem{Code: wire.CodeTokenExpired})
+			continue
+		}
+		f.publish("a", 1)
+		wantNext(t, s, "a@k3:1")
+		f.set(func() { require.Equal(t, []int{1, 1}, []int{f.opened, f.patches}) })
+	}
+}
+
+// A two-way connection whose certificate has expired ends with token_expired.
+func TestAConnectionWithoutATokenIsReopenedWhenItExpires(t *testing.T) {
+	for _, transport := range []Transport{WebSocket, TCP} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFake()
+			f.endsWith = wire.NewProblem(wire.CodeTokenExpired, "", "it is old")
+			s := subscribe(t, serveFake(t, f), []wire.Start{Now("a")}, WithTransport(transport))
+			f.endSessions()
+			f.publish("a", 1)
+			wantNext(t, s, "a@k3:1")
+			f.set(func() {
+				require.Equal(t, []int{2, 0}, []int{f.opened, f.patches})
+				f.script = func(w http.ResponseWriter, _ *http.Request) bool {
+					refuse(w, wire.NewProblem(wire.CodeUnauthorized, "", "no certificate"))
+					return true
+				}
+			})
+			f.endSessions()
+			wantEnd(t, s, &wire.Problem{Code: wire.CodeUnauthorized})
+		})
+	}
 }
