@@ -47,13 +47,16 @@ type address struct {
 	listenEnv string
 	flag      *pflag.Flag
 	authority *authority
+	bearer    *bearer      // of clients; nil: requests have no token
 	keyFile   *string      // of operators; nil: requests have no key
 	http      *http.Client // made on first need
 }
 
-// bindServer adds --server, the listener for clients.
+// bindServer adds --server, the listener for clients, and --token-file.
 func bindServer(f *pflag.FlagSet) *address {
-	return bindAddress(f, "server", serverEnv, listenPublicEnv, "http://127.0.0.1:8080", "base `URL` of the daemon")
+	a := bindAddress(f, "server", serverEnv, listenPublicEnv, "http://127.0.0.1:8080", "base `URL` of the daemon")
+	a.bearer = bindBearer(f)
+	return a
 }
 
 // bindAdmin adds --admin, the listener for operators.
@@ -68,8 +71,16 @@ func (a *address) bindAdminKey(f *pflag.FlagSet) {
 	f.Lookup("admin-key-file").DefValue = "" // the help is the same everywhere
 }
 
-// authorize adds the key of operators to a request. The error is a usage error.
+// authorize adds the token of a client, or the key of operators, to a request. The error is a
+// usage error.
 func (a *address) authorize(r *http.Request) error {
+	token, err := a.bearer.token()
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
 	if a.keyFile == nil || *a.keyFile == "" {
 		return nil
 	}
@@ -172,7 +183,11 @@ func (a *address) client(options ...pubsub.Option) (*pubsub.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := pubsub.New(base.String(), append(options, pubsub.WithTLSConfig(trusts))...)
+	sends, err := a.bearer.options()
+	if err != nil {
+		return nil, err
+	}
+	c, err := pubsub.New(base.String(), append(append(options, sends...), pubsub.WithTLSConfig(trusts))...)
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -180,7 +195,7 @@ func (a *address) client(options ...pubsub.Option) (*pubsub.Client, error) {
 }
 
 // unreached adds to an error of a connection how to name another daemon, whom to trust, or
-// which certificate to show.
+// which certificate to show, and to a refusal how to send a token.
 func (a *address) unreached(err error) error {
 	if verify := (*tls.CertificateVerificationError)(nil); errors.As(err, &verify) {
 		return fmt.Errorf("%w: --%s or %s names the file of a private authority", err, authorityFlag, authorityEnv)
@@ -188,6 +203,7 @@ func (a *address) unreached(err error) error {
 	failed := (*net.OpError)(nil)
 	switch cert, by := a.authority.cert.said(); {
 	case !errors.As(err, &failed):
+		return a.bearer.missing(err)
 	case failed.Op == "dial":
 		return fmt.Errorf("%w: is the daemon there? --%s or %s names another", err, a.flag.Name, a.env)
 	case cert != "": // an alert of TLS, or a reset that overtook it
@@ -210,7 +226,7 @@ func (a *address) askWith(ctx context.Context, method string, u *url.URL, body, 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return refusal(resp)
+		return a.bearer.missing(refusal(resp))
 	}
 	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
 		return fmt.Errorf("%s %s: the answer is not one of pubsubd (%w): does --%s name the right listener?", method, u.Redacted(), err, a.flag.Name)
