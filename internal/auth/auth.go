@@ -44,8 +44,8 @@ func (g *Grant) ExpiresMS(now time.Time) int64 {
 }
 
 // Renews reports whether g can replace old, another grant of the same principal: a token or
-// certificate that was issued later, or at the same time with a later expiry. An API key
-// replaces any.
+// certificate that was issued later, or in the same second and expires no earlier. An API
+// key replaces any.
 func (g *Grant) Renews(old *Grant) bool {
 	switch {
 	case g == old:
@@ -53,7 +53,7 @@ func (g *Grant) Renews(old *Grant) bool {
 	case g.Issued.IsZero() || old.Issued.IsZero():
 		return true
 	case g.Issued.Equal(old.Issued):
-		return g.Expires.After(old.Expires)
+		return !g.Expires.Before(old.Expires)
 	}
 	return g.Issued.After(old.Issued)
 }
