@@ -114,8 +114,26 @@ func parseKeys(text []byte) ([]key, error) {
 	return nil, errors.New("holds no key: " + wantKeys)
 }
 
-func parsePEM(text []byte) (keys []key, err error) {
+// PEMBlocks returns all blocks of a file in PEM. It refuses a file with a block that is not
+// whole, which pem.Decode skips: something may be writing the file. The error completes
+// "the file …".
+func PEMBlocks(text []byte) (blocks []*pem.Block, err error) {
+	begun := bytes.Count(append([]byte("\n"), text...), []byte("\n-----BEGIN"))
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		blocks = append(blocks, block)
+	}
+	if len(blocks) != begun {
+		return nil, fmt.Errorf("holds %d blocks of PEM, but only %d are whole: write a new file, and rename it to this one", begun, len(blocks))
+	}
+	return blocks, nil
+}
+
+func parsePEM(text []byte) (keys []key, err error) {
+	blocks, err := PEMBlocks(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, block := range blocks {
 		k, err := keyOfPEM(block)
 		if err != nil {
 			return nil, err

@@ -101,6 +101,22 @@ func TestTheNumberOfKeysIsBounded(t *testing.T) {
 	require.ErrorIs(t, Config{Keys: []string{filepath.Join(t.TempDir(), "gone")}}.CheckKeys(), os.ErrNotExist)
 }
 
+// Something writes a file of keys in place. Half of a key is an error: without it, the daemon would
+// refuse the tokens of that key.
+func TestHalfOfAKeyIsAnError(t *testing.T) {
+	first, second := publicPEM(edKey()), publicPEM(p256())
+	for _, torn := range []string{first + second[:60], first + second[:len(second)-10], first[:60] + "\n" + second, first[:60]} {
+		_, err := parseKeys([]byte(torn))
+		require.ErrorContains(t, err, "are whole: write a new file, and rename it", torn)
+	}
+	a, path, log := watched(t, first+second)
+	require.NoError(t, os.WriteFile(path, []byte(first+second[:60]), 0o600))
+	require.False(t, a.Refresh(time.Now()))
+	require.Len(t, log.FilterLevelExact(zap.ErrorLevel).All(), 1)
+	wantAccepted(t, a, sign(jose.ES256, p256(), good()))
+	wantAccepted(t, a, token(good()))
+}
+
 // A watched authority is one whose log is read.
 func watched(t *testing.T, text string) (a *Authority, path string, log *observer.ObservedLogs) {
 	core, log := observer.New(zap.DebugLevel)

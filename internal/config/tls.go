@@ -3,9 +3,10 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"os"
+
+	"github.com/pubsubd/pubsubd/internal/auth"
 )
 
 // TLS names the files, in PEM, of the daemon's certificate. Both are set, or neither
@@ -56,10 +57,19 @@ func (t TLS) LoadClientCA() (authorities []*x509.Certificate, _ error) {
 	if err != nil {
 		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q: %s: name a file that the daemon may read", t.ClientCA, err)}
 	}
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if of, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
-			authorities = append(authorities, of)
+	blocks, err := auth.PEMBlocks(text)
+	if err != nil {
+		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q, which %s", t.ClientCA, err)}
+	}
+	for _, block := range blocks {
+		if block.Type != "CERTIFICATE" {
+			continue
 		}
+		of, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q, whose certificate %d cannot be read: %s: name a file with the certificates of the authorities", t.ClientCA, len(authorities)+1, err)}
+		}
+		authorities = append(authorities, of)
 	}
 	if len(authorities) == 0 {
 		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q, which has no certificate in PEM: name a file with the certificates of the authorities", t.ClientCA)}

@@ -70,6 +70,31 @@ func TestAClientCAIsAFileOfCertificatesAndNeedsTLS(t *testing.T) {
 	require.ErrorContains(t, c.Validate(), "name a file that the daemon may read")
 }
 
+// A file of authorities with half of a certificate is an error: a reload would revoke the
+// certificates of that authority.
+func TestHalfOfAnAuthorityIsAnError(t *testing.T) {
+	first, second := certtest.NewAuthority(t), certtest.NewAuthority(t)
+	one, err := os.ReadFile(first.File)
+	require.NoError(t, err)
+	two, err := os.ReadFile(second.File)
+	require.NoError(t, err)
+	whole := append(one, two...)
+	for text, want := range map[string]string{
+		string(whole):                 "",
+		string(whole[:len(whole)-30]): "holds 2 blocks of PEM, but only 1 are whole",
+		string(one) + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n": "whose certificate 2 cannot be read",
+	} {
+		require.NoError(t, os.WriteFile(first.File, []byte(text), 0o600))
+		some, err := TLS{ClientCA: first.File}.LoadClientCA()
+		if want == "" {
+			require.NoError(t, err)
+			require.Len(t, some, 2)
+			continue
+		}
+		require.ErrorContains(t, err, want)
+	}
+}
+
 // ACME replaces the files, and needs a folder and an agreement.
 func TestACMENeedsNamesAFolderAndAnAgreement(t *testing.T) {
 	pair := certtest.New(t)

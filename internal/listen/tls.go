@@ -51,10 +51,13 @@ func NewCertificate(c *tls.Certificate, clients []*x509.Certificate, log *zap.Lo
 	return certificate
 }
 
-// Replace makes new handshakes use c and clients, and logs c if it is another certificate.
+// Replace makes new handshakes use c and clients, and logs those that have changed.
 // Established connections keep theirs. c is nil if the certificates are managed.
 func (h *Certificate) Replace(c *tls.Certificate, clients []*x509.Certificate) {
-	h.clients.Store(poolOf(clients))
+	pool := poolOf(clients)
+	if was := h.clients.Swap(pool); !was.Equal(pool) {
+		h.log.Info("authorities of clients", zap.Int("authorities", len(clients)))
+	}
 	if c == nil {
 		return
 	}
