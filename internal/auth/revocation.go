@@ -44,7 +44,7 @@ type Revocations struct {
 	lock *os.File // another daemon cannot open the file
 
 	writing sync.Mutex  // held by Add, Check and Close; guards the next four fields
-	file    appender    // nil: the next Add writes the file anew
+	file    appender    // nil: the next Add or Check writes the file anew
 	opened  fs.FileInfo // of file, when it was opened
 	lines   int         // in the file
 	bytes   int64       // in the file
@@ -102,6 +102,7 @@ func OpenRevocations(path string, maxAge time.Duration, log *zap.Logger, now tim
 }
 
 func (r *Revocations) open(now time.Time) error {
+	_, unlocked := os.Stat(r.path + durable.LockSuffix)
 	lock, err := durable.Lock(r.path, false)
 	if errors.Is(err, durable.ErrLocked) {
 		return fmt.Errorf("%s is in use by another daemon: wait until it has ended, or give each daemon its own file", r.path)
@@ -112,6 +113,10 @@ func (r *Revocations) open(now time.Time) error {
 	r.lock = lock
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
+		if unlocked == nil {
+			r.log.Warn("the file of auth.revocations is missing: a daemon has used it, and if it had revocations, their tokens are accepted again; restore the file from a backup and restart the daemon",
+				zap.String("file", r.path))
+		}
 		return r.rewrite() // so that a file that cannot be written is known now
 	}
 	if err != nil {
@@ -289,13 +294,19 @@ func (r *Revocations) write(added timedRevokee) error {
 
 // Check notices that something else has shortened, replaced or removed the file. Then it logs a
 // warning and writes the file anew, because what Add has acknowledged must outlast the daemon.
-// It does not wait for Add.
+// If that fails, as on a full disk, each later call tries again. It does not wait for Add.
 func (r *Revocations) Check() {
 	if r == nil || !r.writing.TryLock() {
 		return
 	}
 	defer r.writing.Unlock()
-	if r.file == nil || r.lock == nil {
+	switch {
+	case r.lock == nil: // closed
+		return
+	case r.file == nil:
+		if r.rewrite() == nil {
+			r.log.Info("auth.revocations is on disk again", zap.String("file", r.path), zap.Int("revocations", r.lines))
+		}
 		return
 	}
 	is, err := os.Stat(r.path)

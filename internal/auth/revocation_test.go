@@ -426,6 +426,38 @@ func TestAShortenedFileOfRevocationsIsWrittenAnew(t *testing.T) {
 	none.Check()
 }
 
+// The folder is away for a while. The daemon says it once, and writes the file when it can.
+func TestAFileThatCannotBeWrittenAnewIsTriedAgain(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "folder")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	path := filepath.Join(folder, "revocations")
+	r, logged := observed(t, path)
+	require.NoError(t, r.Add("ann", "", start))
+	require.NoError(t, os.Rename(folder, folder+".away"))
+	r.Check()
+	r.Check()
+	require.Len(t, logged.All(), 1)
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	r.Check()
+	r.Check()
+	require.Len(t, logged.All(), 2)
+	require.EqualValues(t, 1, logged.FilterMessageSnippet("is on disk again").All()[0].ContextMap()["revocations"])
+	wantList(t, reopen(t, r, start), start, "ann")
+}
+
+// Somebody removes the file while no daemon runs. The lock beside it tells that there was one.
+func TestAMissingFileOfRevocationsIsLogged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations")
+	r, _ := observed(t, path)
+	r.Close()
+	require.NoError(t, os.Remove(path))
+	r, logged := observed(t, path)
+	require.Len(t, logged.FilterMessageSnippet("is missing").FilterLevelExact(zap.WarnLevel).All(), 1)
+	r.Close()
+	_, logged = observed(t, path)
+	require.Empty(t, logged.FilterLevelExact(zap.WarnLevel).All())
+}
+
 // A file that cannot be written again is said once, and the next Add tries again.
 func TestARemovedFolderOfRevocationsIsLoggedOnce(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "folder")

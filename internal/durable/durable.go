@@ -13,6 +13,9 @@ import (
 // ErrLocked means that another process holds the lock.
 var ErrLocked = errors.New("held by another process")
 
+// LockSuffix follows the name of a file in the name of the file that Lock makes beside it.
+const LockSuffix = ".lock"
+
 // Lock locks the file at path, which need not exist. With wait it waits for another
 // process that holds the lock, else it returns ErrLocked. To unlock, close what Lock
 // returns; the end of the process unlocks too.
@@ -20,7 +23,7 @@ var ErrLocked = errors.New("held by another process")
 // What is locked is a file beside it, which stays: the file at path may be replaced or
 // removed, and then two processes could hold locks on two files of that name.
 func Lock(path string, wait bool) (*os.File, error) {
-	path += ".lock"
+	path += LockSuffix
 	f, err := openLock(path)
 	if err != nil {
 		return nil, err
