@@ -95,9 +95,9 @@ func nameOf(host string) string {
 const (
 	maxNameBytes = 253 // RFC 1035, section 2.3.4
 
-	// maxLabelBytes is less than the 63 that DNS allows: a secret of 256 bits, such as an API
-	// key, has at least 43 characters.
-	maxLabelBytes = 40
+	// maxLabelBytes is less than the 63 that DNS allows: a secret of 128 bits has at least 22
+	// characters, and the id of a session 27.
+	maxLabelBytes = 20
 )
 
 // isLoggable reports whether a text is an IP address, or can be a DNS name. Any other text

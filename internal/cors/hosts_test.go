@@ -78,7 +78,7 @@ func TestRefusedNamesAreLoggedOnceAndSecretsNever(t *testing.T) {
 	for range 3 {
 		h.Allow("App.example.:8080")
 	}
-	for _, secret := range []string{strings.Repeat("a", 64) + ".eyJhbGciOiJ", "psk_" + strings.Repeat("A", 43), "pass word", "user@host", "a..b", strings.Repeat("a.", 127) + "b"} {
+	for _, secret := range []string{strings.Repeat("a", 64) + ".eyJhbGciOiJ", "psk_" + strings.Repeat("A", 43), sessionID, strings.Repeat("a", 39), strings.Repeat("a", 21) + ".example", "pass word", "user@host", "a..b", strings.Repeat("a.", 127) + "b"} {
 		h.Allow(secret)
 	}
 	require.Equal(t, 1, logged.Len())

@@ -2,6 +2,7 @@ package cors
 
 import (
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,13 +71,16 @@ func (r *refusals) isDue(text string, now time.Time) bool {
 // opaque is the Origin of a page that has none, such as a file or a sandboxed frame.
 const opaque = "null"
 
-// isOrigin reports whether a browser sends such an Origin. Anything else could be a secret
-// that a client put into the wrong header.
+// isOrigin reports whether a text is null, or the origin of localhost, an IP address or a name
+// with a dot. Anything else could be a secret that a client put into the wrong header.
 func isOrigin(text string) bool {
 	if text == opaque {
 		return true
 	}
 	u, err := url.Parse(text)
-	return err == nil && len(text) <= maxOriginBytes && u.Scheme+"://"+u.Host == text &&
-		len(u.Scheme) <= maxLabelBytes && isLoggable(nameOf(u.Host))
+	if err != nil || len(text) > maxOriginBytes || u.Scheme+"://"+u.Host != text || len(u.Scheme) > maxLabelBytes {
+		return false
+	}
+	name := nameOf(u.Host)
+	return isLoggable(name) && (name == "localhost" || strings.ContainsAny(name, ".:"))
 }

@@ -72,18 +72,23 @@ func TestTheLogOfRefusedOriginsIsBounded(t *testing.T) {
 	})
 }
 
-// What no browser sends may be anything, so it is not logged.
+// sessionID is as long as the id of a session.
+const sessionID = "abcdefghijklmnopqrstuvwxy-1"
+
+// Text that no browser sends may be anything, so it is not logged. The same holds for names that
+// could be secrets.
 func TestOnlyOriginsAreLogged(t *testing.T) {
 	p, logged := observed()
 	for _, text := range []string{
 		"", "token", "https://", "https://user:password@app.example", "https://app.example/path", "https://app.example?token=1",
 		"https://app.example#x", "https://app example", "https://a\n.example", "https://" + strings.Repeat("a", maxOriginBytes) + ".example",
-		"https://app\u202e.example", "https://[fe80::1%25secret]", "https://psk_" + strings.Repeat("a", 43), strings.Repeat("a", 43) + "://app.example",
+		"https://app\u202e.example", "https://[fe80::1%25secret]", "https://psk_" + strings.Repeat("a", 43), "https://" + sessionID, "https://" + sessionID + ".example", "https://password1",
+		"chrome-extension://mfaihdlpglflfgpfjcifdjdjcckigekc", strings.Repeat("a", 43) + "://app.example",
 	} {
 		p.LogRefused(text)
 	}
 	require.Empty(t, said(logged))
-	browsers := []string{"https://app.example:8443", "http://[::1]:3000", "http://10.0.0.7", "chrome-extension://mfaihdlpglflfgpfjcifdjdjcckigekc", "capacitor://localhost"}
+	browsers := []string{"https://app.example:8443", "http://[::1]:3000", "http://10.0.0.7", "capacitor://localhost"}
 	for _, text := range browsers {
 		p.LogRefused(text)
 	}
