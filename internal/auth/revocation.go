@@ -45,7 +45,7 @@ type Revocations struct {
 
 	writing sync.Mutex  // held by Add, Check and Close; guards the next four fields
 	file    appender    // nil: the next Add or Check writes the file anew
-	opened  fs.FileInfo // of file, when it was opened
+	written fs.FileInfo // of file, when it was opened or written last
 	lines   int         // in the file
 	bytes   int64       // in the file
 
@@ -66,6 +66,7 @@ type timedRevokee struct {
 type appender interface {
 	io.WriteCloser
 	Sync() error
+	Stat() (fs.FileInfo, error)
 }
 
 const (
@@ -126,7 +127,6 @@ func (r *Revocations) open(now time.Time) error {
 	whole, torn, err := r.read(f)
 	if err == nil {
 		r.bytes = whole
-		r.opened, err = f.Stat()
 	}
 	if err != nil {
 		return fmt.Errorf("%s, %w", r.path, err)
@@ -137,6 +137,9 @@ func (r *Revocations) open(now time.Time) error {
 		if err := errors.Join(f.Truncate(whole), f.Sync()); err != nil {
 			return err
 		}
+	}
+	if r.written, err = f.Stat(); err != nil {
+		return err
 	}
 	r.prune(now)
 	r.log.Info("auth.revocations was read", zap.String("file", r.path), zap.Int("revocations", len(r.times)))
@@ -272,6 +275,9 @@ func (r *Revocations) write(added timedRevokee) error {
 	r.mu.RLock()
 	counting := len(r.times)
 	r.mu.RUnlock()
+	if r.lock != nil && r.file != nil {
+		r.restore() // before the change cannot be told from this write
+	}
 	switch {
 	case r.lock == nil:
 		return fs.ErrClosed
@@ -283,6 +289,9 @@ func (r *Revocations) write(added timedRevokee) error {
 	if err == nil {
 		err = r.file.Sync()
 	}
+	if err == nil {
+		r.written, err = r.file.Stat()
+	}
 	if err != nil {
 		r.closeFile() // half of the line may be in the file
 		return err
@@ -292,7 +301,7 @@ func (r *Revocations) write(added timedRevokee) error {
 	return nil
 }
 
-// Check notices that something else has shortened, replaced or removed the file. Then it logs a
+// Check notices that something else has changed, replaced or removed the file. Then it logs a
 // warning and writes the file anew, because what Add has acknowledged must outlast the daemon.
 // If that fails, as on a full disk, each later call tries again. It does not wait for Add.
 func (r *Revocations) Check() {
@@ -302,24 +311,26 @@ func (r *Revocations) Check() {
 	defer r.writing.Unlock()
 	switch {
 	case r.lock == nil: // closed
-		return
-	case r.file == nil:
-		if r.rewrite() == nil {
-			r.log.Info("auth.revocations is on disk again", zap.String("file", r.path), zap.Int("revocations", r.lines))
-		}
-		return
+	case r.file != nil:
+		r.restore()
+	case r.rewrite() == nil:
+		r.log.Info("auth.revocations is on disk again", zap.String("file", r.path), zap.Int("revocations", r.lines))
 	}
+}
+
+// restore writes the file anew, with a warning, if something else has changed it.
+func (r *Revocations) restore() {
 	is, err := os.Stat(r.path)
 	size := int64(0)
 	if err == nil {
 		size = is.Size()
 	}
-	if err == nil && size >= r.bytes && os.SameFile(is, r.opened) {
+	if err == nil && size == r.bytes && is.ModTime().Equal(r.written.ModTime()) && os.SameFile(is, r.written) {
 		return
 	}
 	had := r.bytes
 	err = r.rewrite()
-	r.log.Warn("something else has shortened, replaced or removed the file of auth.revocations: the daemon writes it anew; stop the daemon before you change the file",
+	r.log.Warn("something else has changed, replaced or removed the file of auth.revocations: the daemon writes it anew; stop the daemon before you change the file",
 		zap.String("file", r.path), zap.Int64("had_bytes", had), zap.Int64("has_bytes", size), zap.Int("revocations", r.lines), zap.Error(err))
 }
 
@@ -346,7 +357,7 @@ func (r *Revocations) rewrite(added ...timedRevokee) error {
 		return err // the next Add tries again
 	}
 	r.file, r.lines, r.bytes = f, len(counting)+len(added), bytes
-	if r.opened, err = f.Stat(); err != nil {
+	if r.written, err = f.Stat(); err != nil {
 		r.closeFile()
 		return err
 	}

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -388,13 +389,22 @@ func TestTheLogTellsHowManyRevocationsThereAre(t *testing.T) {
 	require.Empty(t, logged.FilterLevelExact(zap.WarnLevel).All(), "the daemon has written its first line")
 }
 
-// Somebody shortens, replaces or removes the file while the daemon runs. The daemon warns and
+// Somebody changes, replaces or removes the file while the daemon runs. The daemon warns and
 // writes it anew, so that the next one has every revocation.
-func TestAShortenedFileOfRevocationsIsWrittenAnew(t *testing.T) {
+func TestAChangedFileOfRevocationsIsWrittenAnew(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"emptied":   func(path string) error { return os.Truncate(path, 0) },
 		"shortened": func(path string) error { return os.Truncate(path, int64(len(revocationsHeader))) },
 		"removed":   os.Remove,
+		"extended": func(path string) error {
+			text, err := os.ReadFile(path)
+			return errors.Join(err, os.WriteFile(path, append(text, text...), 0o600))
+		},
+		"overwritten": func(path string) error { // by as many bytes
+			text, err := os.ReadFile(path)
+			err = errors.Join(err, os.WriteFile(path, bytes.Repeat([]byte("x"), len(text)), 0o600))
+			return errors.Join(err, os.Chtimes(path, time.Time{}, time.Now().Add(time.Second)))
+		},
 		"replaced": func(path string) error {
 			text, err := os.ReadFile(path)
 			if err == nil {
@@ -403,7 +413,7 @@ func TestAShortenedFileOfRevocationsIsWrittenAnew(t *testing.T) {
 			return errors.Join(err, os.Rename(path+".old", path))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		run := func(t *testing.T, checked bool) {
 			path := filepath.Join(t.TempDir(), "revocations")
 			r, logged := observed(t, path)
 			r.Check()
@@ -411,8 +421,12 @@ func TestAShortenedFileOfRevocationsIsWrittenAnew(t *testing.T) {
 			r.Check()
 			require.Empty(t, logged.All())
 			require.NoError(t, change(path))
-			r.Check()
-			r.Check()
+			if checked {
+				r.Check()
+				r.Check()
+			} else {
+				require.NoError(t, r.Add("bob", "", start), "before the check")
+			}
 			warned := logged.FilterMessageSnippet("the daemon writes it anew").All()
 			require.Len(t, warned, 1)
 			require.EqualValues(t, 1, warned[0].ContextMap()["revocations"])
@@ -420,7 +434,9 @@ func TestAShortenedFileOfRevocationsIsWrittenAnew(t *testing.T) {
 			r.Check()
 			require.Len(t, logged.All(), 1)
 			wantList(t, reopen(t, r, start), start, "bob", "ann")
-		})
+		}
+		t.Run(name, func(t *testing.T) { run(t, true) })
+		t.Run(name+" before an Add", func(t *testing.T) { run(t, false) })
 	}
 	var none *Revocations
 	none.Check()
