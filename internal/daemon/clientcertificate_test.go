@@ -349,6 +349,26 @@ func TestTheCertificateOfATrustedProxyIsNobodys(t *testing.T) {
 	wantSays(t, bufio.NewReader(conn), "a TCP connection", "unauthorized")
 }
 
+// A trusted proxy's certificate needs no common name, and it may expire while clients' streams
+// are open.
+func TestTheCertificateOfATrustedProxyEndsNoStreams(t *testing.T) {
+	m := startMutual(t, func(c *config.Config) {
+		c.Limit.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+		c.Transport.Heartbeat = 500 * time.Millisecond
+	})
+	expires := time.Now().Add(2 * time.Second).Truncate(time.Second) // certificates count seconds
+	conn, err := tls.Dial("tcp", m.TCPAddr(), m.client(m.Issue(t, "", expires)))
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(surely)))
+	_, err = conn.Write([]byte{0xa1, 0x66, 't', 'o', 'p', 'i', 'c', 's', 0x81, 0x61, 'a'})
+	require.NoError(t, err)
+	for answer := make([]byte, 4096); time.Now().Before(expires.Add(time.Second)); {
+		_, err = conn.Read(answer)
+		require.NoError(t, err)
+	}
+}
+
 // A browser shows a certificate by itself, and sends its token in a subprotocol. The token takes
 // precedence.
 func TestATokenInASubprotocolGoesWithACertificate(t *testing.T) {

@@ -126,9 +126,10 @@ var errNoName = errors.New("the client's certificate has no common name that can
 
 // admitClient refuses a client whose certificate names nobody. A connection ends when the
 // client's certificate expires. TLS has verified the rest, also for a session that is
-// resumed.
+// resumed. The certificate of a trusted proxy identifies nobody, so it may have any name, and
+// the connections of the proxy's clients outlast it.
 func admitClient(s tls.ConnectionState, c *Conn) error {
-	if len(s.PeerCertificates) == 0 {
+	if len(s.PeerCertificates) == 0 || Counted(c).IsProxy() {
 		return nil
 	}
 	leaf := s.PeerCertificates[0]
