@@ -11,7 +11,8 @@ import (
 )
 
 // A page of topics may end at a topic that the client may not see. Then the cursor, with
-// which the client continues, is that topic's name encrypted. Only this daemon can read it.
+// which the client continues, is that topic's name encrypted.
+// That does not make the name secret: see SECURITY.md.
 
 // cursorMark begins an encrypted cursor, and no topic's name.
 const cursorMark = "~"
