@@ -40,11 +40,24 @@ func (a *authority) tls() (*tls.Config, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	shown, err := a.certificates()
-	if err != nil {
+	config := &tls.Config{RootCAs: roots}
+	switch shown, err := a.certificate(); {
+	case err != nil:
 		return nil, usageError{err}
+	case shown != nil:
+		config.GetClientCertificate = a.show
 	}
-	return &tls.Config{RootCAs: roots, Certificates: shown}, nil
+	return config, nil
+}
+
+// show reads the certificate again for each connection, because a long command may outlast it.
+// Like crypto/tls, it shows none to a daemon that trusts other authorities.
+func (a *authority) show(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	shown, err := a.certificate()
+	if err == nil && asked.SupportsCertificate(shown) != nil {
+		shown = new(tls.Certificate)
+	}
+	return shown, err
 }
 
 // roots returns the authorities that the command trusts, or nil for the system's.
@@ -64,8 +77,8 @@ func (a *authority) roots() (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// certificates returns the certificate that the command shows, or none.
-func (a *authority) certificates() ([]tls.Certificate, error) {
+// certificate reads the certificate that the command shows. It returns nil if there is none.
+func (a *authority) certificate() (*tls.Certificate, error) {
 	cert, certBy := a.cert.said()
 	key, keyBy := a.key.said()
 	switch {
@@ -80,7 +93,7 @@ func (a *authority) certificates() ([]tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s %s and %s %s: %w: name a certificate and its own private key, both in PEM", certBy, cert, keyBy, key, err)
 	}
-	return []tls.Certificate{pair}, nil
+	return &pair, nil
 }
 
 // A namedFile is a file that a flag names, else the environment.

@@ -1,6 +1,11 @@
 package main
 
 import (
+	"crypto/tls"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
@@ -97,6 +103,40 @@ func TestCommandsShowAClientCertificate(t *testing.T) {
 		require.Equal(t, c.code, r.code, "%s: %s", c.name, r.stderr)
 		require.Contains(t, r.stderr, c.says, c.name)
 	}
+}
+
+// The files of a certificate are renewed while a command runs. New connections show the new one.
+func TestACommandShowsARenewedCertificate(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	server.StartTLS()
+	defer server.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+	issuer := certtest.NewAuthority(t)
+	old, renewed := issuer.IssueFiles(t, "old", time.Now().Add(time.Hour)), issuer.IssueFiles(t, "renewed", time.Now().Add(time.Hour))
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	a := bindAuthority(flags)
+	require.NoError(t, flags.Parse([]string{"--ca", ca, "--cert", old.Cert, "--cert-key", old.Key}))
+	config, err := a.tls()
+	require.NoError(t, err)
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	wantName := func(name string) {
+		resp, err := c.Get(server.URL)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, name, string(text))
+	}
+	wantName("old")
+	require.NoError(t, os.Rename(renewed.Cert, old.Cert))
+	_, err = c.Get(server.URL)
+	require.ErrorContains(t, err, "its own private key", "only one of the files is new")
+	require.NoError(t, os.Rename(renewed.Key, old.Key))
+	wantName("renewed")
 }
 
 // In a container serve and the commands beside it have one environment.
