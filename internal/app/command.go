@@ -207,24 +207,26 @@ func (a *App) readCBORCommand(raw []byte) (*wire.Command, error) {
 }
 
 // readCommand reads a command in JSON. With an error, it returns a command that has only
-// the ref, or nil if the text is not an object.
+// the ref, or nil if the text is not an object or has too many members.
 func (a *App) readCommand(raw []byte) (*wire.Command, error) {
 	if !bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{")) {
 		return nil, errNoCommand
 	}
 	command := &wire.Command{}
 	err := a.decodeTopics(raw, command)
-	switch {
-	case err == nil:
+	if err == nil {
 		return command, nil
-	case !json.Valid(raw):
-		return nil, errNoCommand
+	}
+	if p, _ := errors.AsType[*wire.Problem](err); p == errMembers { // to look for the ref would take as long as to decode
+		return nil, err
 	}
 	var named struct {
 		Ref *uint64 `json:"ref"`
 	}
-	_ = json.Unmarshal(raw, &named) // decode has returned the error
-	return &wire.Command{Ref: named.Ref}, err
+	if _, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(raw, &named)); ok {
+		return nil, errNoCommand
+	}
+	return &wire.Command{Ref: named.Ref}, err // another error of Unmarshal is in err
 }
 
 var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "the command is not an object")

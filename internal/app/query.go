@@ -17,6 +17,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
+	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
 // MaxRequestBytes bounds bodies of requests, other than messages.
@@ -46,14 +47,22 @@ func (a *App) readJSON(ctx context.Context, body Body, v any) error {
 	return a.inTurn(ctx, text, func() error { return a.decodeTopics(text, v) })
 }
 
-// decodeTopics is decode for a JSON object with lists of topics. It counts them first.
+// decodeTopics is decode for a JSON object with lists of topics. It counts members and topics
+// first.
 func (a *App) decodeTopics(object []byte, v any) error {
-	if most := a.cfg.Sessions.Config().MostNamed(); hasCommas(object, most) {
+	most := a.cfg.Sessions.Config().MostNamed()
+	switch depthOfCommas(object, cbor.MaxMembers, most) {
+	case 1:
+		return errMembers
+	case 2:
 		return wire.NewProblem(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
 			"the request names more than %d topics", most)
 	}
 	return decode(object, v)
 }
+
+var errMembers = wire.NewProblem(wire.CodeInvalidRequest, "send each member once; see PROTOCOL.md for the members",
+	"the request has more than %d members", cbor.MaxMembers)
 
 // inTurn calls do, which decodes a body that has arrived. It decodes one large body at a
 // time: 900 KB take 25 ms, and many at once would keep all cores from deliveries. If ctx
@@ -70,10 +79,12 @@ func (a *App) inTurn(ctx context.Context, body []byte, do func() error) error {
 	return do()
 }
 
-// hasCommas reports whether the lists in a JSON object have at least n commas between their
-// elements. It reads no further. To decode the elements would take 20 times as long.
-func hasCommas(object []byte, n int) bool {
-	depth, commas, inString := 0, 0, false
+// depthOfCommas returns 1 if a JSON object has as many commas between its members as given.
+// It returns 2 if the lists in the object have as many commas between their elements as
+// given. It stops there. Otherwise it returns 0. To decode would take 20 times as long.
+func depthOfCommas(object []byte, members, elements int) int {
+	depth, inString := 0, false
+	left := [...]int{0, members, elements}
 	for i := 0; i < len(object); i++ {
 		switch c := object[i]; {
 		case c == '"':
@@ -86,14 +97,13 @@ func hasCommas(object []byte, n int) bool {
 			depth++
 		case c == ']' || c == '}':
 			depth--
-		case c == ',' && depth == 2:
-			commas++
-			if commas == n {
-				return true
+		case c == ',' && (depth == 1 || depth == 2):
+			if left[depth]--; left[depth] == 0 {
+				return depth
 			}
 		}
 	}
-	return false
+	return 0
 }
 
 // largeBody is the size in bytes from which bodies are decoded one at a time. A body of this

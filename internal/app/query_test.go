@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"strings"
@@ -122,19 +123,23 @@ func TestABodyIsReadOnlyForACallerWithRights(t *testing.T) {
 	}
 }
 
-// The topics in a body, a first item and a command are counted before they are decoded.
+// The members and topics in a body, a first item and a command are counted before they are
+// decoded.
 func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
-	for text, commas := range map[string]int{
-		`{}`: 0,
-		`{"topics":["a"],"client":"x","ack":true}`:                       0,
-		`{"topics":["a","b","c"],"client":"x","ack":true}`:               2,
-		`{"add":["a","b"],"remove":["c","d"]}`:                           2,
-		`{"topics":["a,[\"{,","b\\"],"client":"a,b"}`:                    1,
-		` { "topics" : [ {"topic":"a","max_rate":"1/s"} , "b", "c" ] } `: 2,
-		`{"topics":["a"` + strings.Repeat(`,"a"`, 9) + `]}`:              9,
+	for text, commas := range map[string]struct{ members, topics int }{
+		`{}`: {0, 0},
+		`{"topics":["a"],"client":"x","ack":true}`:                       {2, 0},
+		`{"topics":["a","b","c"],"client":"x","ack":true}`:               {2, 2},
+		`{"add":["a","b"],"remove":["c","d"]}`:                           {1, 2},
+		`{"topics":["a,[\"{,","b\\"],"client":"a,b"}`:                    {1, 1},
+		` { "topics" : [ {"topic":"a","max_rate":"1/s"} , "b", "c" ] } `: {0, 2},
+		`{"topics":["a"` + strings.Repeat(`,"a"`, 9) + `]}`:              {0, 9},
+		`{"add":["a"]` + strings.Repeat(`,"add":["a"]`, 9) + `}`:         {9, 0},
 	} {
-		for n := range 12 {
-			require.Equal(t, n > 0 && commas >= n, hasCommas([]byte(text), n), "%s, %d", text, n)
+		const never = 100
+		for n := 1; n < 12; n++ {
+			require.Equal(t, commas.members >= n, depthOfCommas([]byte(text), n, never) == 1, "%s, %d", text, n)
+			require.Equal(t, commas.topics >= n, depthOfCommas([]byte(text), never, n) == 2, "%s, %d", text, n)
 		}
 	}
 	a := newApp(t)
@@ -147,6 +152,20 @@ func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 	command, err := a.readCommand([]byte(`{"ref":7,"subscribe"` + strings.TrimPrefix(many, `{"topics"`)))
 	require.ErrorContains(t, err, "the request names more", "a command")
 	require.Equal(t, &wire.Command{Ref: new(uint64(7))}, command)
+
+	repeated := `{"ref":7` + strings.Repeat(`,"subscribe":["x"]`, cbor.MaxMembers) + `}`
+	require.ErrorIs(t, a.readJSON(t.Context(), bodyOf(repeated), d), errMembers)
+	for name, read := range map[string]func() (*wire.Command, error){
+		"JSON": func() (*wire.Command, error) { return a.readCommand([]byte(repeated)) },
+		"CBOR": func() (*wire.Command, error) {
+			member := cbor.AppendText(cbor.AppendText(nil, "auth"), "t")
+			return a.readCBORCommand(append(cbor.AppendHead(nil, cbor.Map, cbor.MaxMembers+1), bytes.Repeat(member, cbor.MaxMembers+1)...))
+		},
+	} {
+		command, err := read()
+		require.ErrorContains(t, err, "has more than 32", name)
+		require.Nil(t, command, "%s: it ends the connection", name)
+	}
 }
 
 func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {

@@ -6,6 +6,12 @@ import (
 	"slices"
 )
 
+// MaxMembers is the most members that MapToJSON reads. Repeated and unknown
+// members would otherwise cost much time before they are refused.
+const MaxMembers = 32
+
+var errMembers = fmt.Errorf("it has more than %d keys", MaxMembers)
+
 // MapToJSON returns a CBOR map, one whole item with text keys, as a JSON object without the
 // kept members. It returns those in CBOR, as they are and not checked.
 func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][]byte, err error) {
@@ -21,15 +27,13 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 	members = make(map[string][]byte)
 	object = []byte{'{'}
 	for n := uint64(0); r.More(h, n); n++ {
-		key, err := r.key()
+		if n == MaxMembers {
+			return nil, nil, errMembers
+		}
+		key, value, err := r.member()
 		if err != nil {
 			return nil, nil, err
 		}
-		value, rest, err := Cut(r.b[r.at:])
-		if err != nil {
-			return nil, nil, err
-		}
-		r.at = len(r.b) - len(rest)
 		keys = append(keys, key)
 		if name := string(key); slices.Contains(kept, name) {
 			members[name] = value
@@ -48,4 +52,14 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 		return nil, nil, errDuplicate
 	}
 	return append(object, '}'), members, nil
+}
+
+// member reads a text key and finds the end of its value.
+func (r *Reader) member() (key, value []byte, err error) {
+	if key, err = r.key(); err != nil {
+		return nil, nil, err
+	}
+	value, rest, err := Cut(r.b[r.at:])
+	r.at = len(r.b) - len(rest)
+	return key, value, err
 }
