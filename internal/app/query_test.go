@@ -7,9 +7,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -165,6 +167,49 @@ func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 		command, err := read()
 		require.ErrorContains(t, err, "has more than 32", name)
 		require.Nil(t, command, "%s: it ends the connection", name)
+	}
+}
+
+// Strangers cannot make the daemon decode the large first item of a TCP connection. Of a
+// principal, it decodes one large item at a time.
+func TestALargeFirstItemIsDecodedAfterAuthentication(t *testing.T) {
+	large := func(members string) []byte {
+		return cbor.AppendFromJSON(nil, []byte(`{`+members+`"topics":["`+strings.Repeat("a", largeBody)+`"]}`))
+	}
+	guard(t, func(g *guarded) {
+		id := g.open(g.token("t", time.Hour, "a", auth.Subscribe), "a")
+		connect := func(members string) chan error {
+			over := make(chan error, 1)
+			go func() {
+				_, err := g.ConnectByItem(g.Context(), Caller{}, large(members))
+				over <- err
+			}()
+			synctest.Wait()
+			return over
+		}
+		g.decoding <- struct{}{} // another is decoded
+		require.ErrorIs(t, <-connect(""), &wire.Problem{Code: wire.CodeUnauthorized})
+		principal := connect(`"auth":"` + g.token("u", time.Hour, "a", auth.Subscribe).Token + `",`)
+		require.Empty(t, principal)
+		resumes := connect(`"ack":0,"session":"` + id + `",`)
+		require.Empty(t, resumes)
+		<-g.decoding
+		require.ErrorIs(t, <-principal, &wire.Problem{Code: wire.CodeInvalidTopic})
+		require.ErrorIs(t, <-resumes, errSessionAlone)
+	})
+}
+
+// A token and a session's id are found under their exact names only.
+func TestTheFirstItemNamesItsTokenExactly(t *testing.T) {
+	a := newApp(t)
+	for item, want := range map[string]string{
+		`{"Auth":"t"}`:    `write "auth" and "session"`,
+		`{"Session":"s"}`: `write "auth" and "session"`,
+		`{"auth":1}`:      `"auth" cannot be of the type number`,
+		`{"auth":"` + strings.Repeat("t", largeBody) + `"}`: "auth and session have more than 65536 bytes",
+	} {
+		_, err := a.ConnectByItem(t.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(item)))
+		require.ErrorContains(t, err, want)
 	}
 }
 

@@ -216,17 +216,49 @@ func (a *App) Connect(ctx context.Context, c Caller, rawQuery string, accepts Ac
 	})
 }
 
-// ConnectByItem is Connect by a CBOR map.
+// ConnectByItem is Connect by a CBOR map. The map has the token and may be large. Before
+// authentication, only the token and the session's id are decoded.
 func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d transport.Duplex, err error) {
 	defer a.recovered(&err)
-	var r wire.ConnectRequest
+	var named, r wire.ConnectRequest
+	object, err := cbor.MembersToJSON(item, "auth", "session")
+	switch {
+	case err != nil:
+		err = noOpening(err)
+	case len(object) > largeBody:
+		err = wire.NewProblem(wire.CodeInvalidRequest, "send a shorter token", "auth and session have more than %d bytes", largeBody)
+	default:
+		err = decode(object, &named)
+	}
+	c.Token = named.Auth
+	return a.connect(ctx, &c, named.Session != "", func() (wire.ConnectRequest, frame.Format, error) {
+		if err == nil {
+			err = a.inTurn(ctx, item, func() error { return a.readOpening(item, named, &r) })
+		}
+		return r, frame.CBOR, err
+	})
+}
+
+// readOpening decodes the whole of a connection's first item. named has its token and its
+// session.
+func (a *App) readOpening(item []byte, named wire.ConnectRequest, r *wire.ConnectRequest) error {
+	if named.Session != "" && len(item) > largeBody { // the caller may be unknown
+		return errSessionAlone
+	}
 	object, _, err := cbor.MapToJSON(item)
 	if err != nil {
-		err = wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
-	} else if err = a.decodeTopics(object, &r); err == nil {
-		c.Token, r.Auth = r.Auth, ""
+		return noOpening(err)
 	}
-	return a.connect(ctx, &c, r.Session != "", func() (wire.ConnectRequest, frame.Format, error) { return r, frame.CBOR, err })
+	err = a.decodeTopics(object, r)
+	if err == nil && (r.Auth != named.Auth || r.Session != named.Session) { // encoding/json ignores case
+		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: write "auth" and "session"`)
+	}
+	r.Auth = ""
+	return err
+}
+
+func noOpening(err error) error {
+	return wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
 }
 
 func (a *App) connect(ctx context.Context, c *Caller, resumes bool, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {

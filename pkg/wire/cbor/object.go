@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// MaxMembers is the most members that MapToJSON reads. Repeated and unknown
+// MaxMembers is the most members that MapToJSON and MembersToJSON read. Repeated and unknown
 // members would otherwise cost much time before they are refused.
 const MaxMembers = 32
 
@@ -15,6 +15,16 @@ var errMembers = fmt.Errorf("it has more than %d keys", MaxMembers)
 // MapToJSON returns a CBOR map, one whole item with text keys, as a JSON object without the
 // kept members. It returns those in CBOR, as they are and not checked.
 func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][]byte, err error) {
+	return mapToJSON(item, func(name string) bool { return !slices.Contains(kept, name) })
+}
+
+// MembersToJSON is MapToJSON with only the named members. It skips the other members.
+func MembersToJSON(item []byte, names ...string) (object []byte, err error) {
+	object, _, err = mapToJSON(item, func(name string) bool { return slices.Contains(names, name) })
+	return object, err
+}
+
+func mapToJSON(item []byte, converts func(name string) bool) (object []byte, others map[string][]byte, err error) {
 	r := &Reader{b: item}
 	h, err := r.Head()
 	if err == nil && h.Major != Map {
@@ -24,7 +34,7 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 		return nil, nil, err
 	}
 	var keys mapKeys
-	members = make(map[string][]byte)
+	others = make(map[string][]byte)
 	object = []byte{'{'}
 	for n := uint64(0); r.More(h, n); n++ {
 		if n == MaxMembers {
@@ -35,8 +45,8 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 			return nil, nil, err
 		}
 		keys = append(keys, key)
-		if name := string(key); slices.Contains(kept, name) {
-			members[name] = value
+		if name := string(key); !converts(name) {
+			others[name] = value
 			continue
 		}
 		if len(object) > 1 {
@@ -51,7 +61,7 @@ func MapToJSON(item []byte, kept ...string) (object []byte, members map[string][
 	if !keys.close(0) {
 		return nil, nil, errDuplicate
 	}
-	return append(object, '}'), members, nil
+	return append(object, '}'), others, nil
 }
 
 // member reads a text key and finds the end of its value.
