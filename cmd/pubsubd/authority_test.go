@@ -123,20 +123,25 @@ func TestACommandShowsARenewedCertificate(t *testing.T) {
 	config, err := a.tls()
 	require.NoError(t, err)
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-	wantName := func(name string) {
+	ask := func() (name string, err error) {
 		resp, err := c.Get(server.URL)
-		require.NoError(t, err)
+		if err != nil {
+			return "", err
+		}
 		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.Equal(t, name, string(text))
+		return string(text), err
 	}
-	wantName("old")
+	name, err := ask()
+	require.NoError(t, err)
+	require.Equal(t, "old", name)
 	require.NoError(t, os.Rename(renewed.Cert, old.Cert))
-	_, err = c.Get(server.URL)
+	_, err = ask()
 	require.ErrorContains(t, err, "its own private key", "only one of the files is new")
 	require.NoError(t, os.Rename(renewed.Key, old.Key))
-	wantName("renewed")
+	name, err = ask()
+	require.NoError(t, err)
+	require.Equal(t, "renewed", name)
 }
 
 // In a container serve and the commands beside it have one environment.
