@@ -272,6 +272,10 @@ func (k *kit) commander(by, session string) commander {
 		s := k.dialSocket("/v1/ws?session=" + session + "&ack=0" + format)
 		k.Cleanup(s.Close)
 		s.hello()
+		go func() { // a gap must not keep a reply back
+			for range s.received() {
+			}
+		}()
 		return s
 	}
 	conn, err := net.Dial("tcp", k.openPort())
