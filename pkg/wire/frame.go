@@ -88,11 +88,12 @@ const (
 	GapRestarted GapReason = "restarted" // the server restarted: the position is of another epoch, or ahead of the topic
 	GapDeleted   GapReason = "deleted"   // the topic's history was emptied
 	GapForbidden GapReason = "forbidden" // the subscription has ended: the new token lacks the right
+	GapLost      GapReason = "lost"      // a crash of the server's machine may have lost them
 )
 
 // GapReasons returns every reason, for metrics and tests.
 func GapReasons() []GapReason {
-	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted, GapForbidden}
+	return []GapReason{GapExpired, GapEvicted, GapSlow, GapConflated, GapRestarted, GapDeleted, GapForbidden, GapLost}
 }
 
 // check returns an error for a gap that contradicts itself, or a position that is null in a

@@ -28,13 +28,13 @@ export interface Message<T = any> {
 }
 
 /** Later servers may add reasons. */
-export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden";
+export type GapReason = "expired" | "evicted" | "slow" | "restarted" | "conflated" | "deleted" | "forbidden" | "lost";
 
 /** Messages after `after`, up to `position`, are lost to this subscriber. */
 export interface Gap {
   /**
-   * Why: `expired`, `evicted`, `slow`, `conflated`, `deleted`, or `restarted` (the server restarted;
-   * messages after `after` may be missing).
+   * Why: `expired`, `evicted`, `slow`, `conflated`, `deleted`, `lost` (the server's machine crashed;
+   * messages after `after` may be missing), or `restarted` (the server restarted; the same).
    */
   gap: GapReason;
   topic: string;
