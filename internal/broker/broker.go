@@ -59,6 +59,7 @@ type Broker struct {
 	reloads   sync.Mutex // held by a reload
 
 	keepUntil     atomic.Int64 // Unix nanoseconds; see KeepTopics
+	forgetting    atomic.Int64 // Appends that forget topics and are under way
 	topics        atomic.Int64 // their number
 	subscriptions atomic.Int64
 	memory        *memory.Account // immutable
@@ -132,10 +133,19 @@ func (b *Broker) each(do func(*topic)) {
 	}
 }
 
+// eachOf calls do for every topic of a partition, under its shard's lock.
+func (b *Broker) eachOf(p *partition, do func(*topic)) {
+	b.each(func(t *topic) {
+		if t.partition == p {
+			do(t)
+		}
+	})
+}
+
 // Feed applies the entries of the log, and then new ones, until ctx ends.
 func (b *Broker) Feed(ctx context.Context) error {
 	return b.log.Feed(ctx, func(e Entry) error {
-		_, err := b.Apply(e, nil)
+		_, err := b.Apply(e)
 		return err
 	})
 }
@@ -246,7 +256,7 @@ func (b *Broker) shard(name string) *shard {
 func (b *Broker) Sweep(now time.Time) {
 	b.memory.MakeRoom(0)
 	b.keys.sweep(now)
-	keeps := now.UnixNano() < b.keepUntil.Load()
+	keeps := now.UnixNano() < b.keepUntil.Load() || b.forgetting.Load() > 0
 	for i := range b.shards { // one at a time: there may be a million topics
 		if idle := b.shards[i].sweep(now); !keeps {
 			b.forget(idle, now)
@@ -266,19 +276,31 @@ func (s *shard) sweep(now time.Time) (idle []*topic) {
 	return idle
 }
 
-// forget forgets idle topics. One that is used again stays.
+// forgetAtOnce is how many topics of a shard one Sweep forgets through a log, so that
+// publishes do not wait behind a million entries.
+const forgetAtOnce = 500
+
+// forget forgets idle topics. One that is used again stays. The log hears of topics that
+// have used an offset.
 func (b *Broker) forget(idle []*topic, now time.Time) {
 	var logged []Entry
 	for _, t := range idle {
 		e := Entry{Op: OpForget, Accepted: now, Message: &wire.Message{Position: wire.Position{Topic: t.name}}}
-		if t.partition == b.local {
-			_, _ = b.Apply(e, nil) // an error means that the topic is in use, or was forgotten
-		} else {
+		head, idle, unused := t.idle()
+		switch {
+		case !idle:
+		case unused:
+			_ = b.remove(t.name, (*topic).forgetUnused) // an error means that it is in use, or was forgotten
+		case t.partition == b.local:
+			_, _ = b.Apply(e) // likewise
+		case len(logged) < forgetAtOnce || !b.AppendWaits():
+			e.State = &State{Lost: head}
 			logged = append(logged, e)
 		}
 	}
 	if len(logged) > 0 {
-		b.log.Append(logged, func([]Result) {})
+		b.forgetting.Add(1)
+		b.log.Append(logged, func([]Result) { b.forgetting.Add(-1) })
 	}
 }
 

@@ -2,21 +2,42 @@ package broker
 
 import "github.com/pubsubd/pubsubd/pkg/wire"
 
-// Export calls to with entries from which a new broker can continue: the epochs, the
-// topics with their messages, and the idempotency keys. A topic's messages follow the
-// topic. Presence topics are left out. Close must have returned, or new messages may be missing. Export stops at the
-// first error, and returns it.
-//
-// Export includes topics without messages. Without its head, a topic would begin above
-// the floor, and its subscribers would get a gap although nothing was lost.
+// Export calls to with entries from which a new broker can continue: those of ExportHeads,
+// then those of ExportTopics. It stops at the first error, and returns it.
 func (b *Broker) Export(to func(Entry) error) error {
+	if err := b.ExportHeads(to); err != nil {
+		return err
+	}
+	return b.ExportTopics(to)
+}
+
+// ExportHeads calls to with the epochs of the partitions. They are exact if no entry is
+// applied meanwhile.
+func (b *Broker) ExportHeads(to func(Entry) error) error {
 	for i, p := range b.partitions {
-		at := wire.Position{Epoch: *p.epoch.Load(), Offset: p.floor.Load()}
-		state := &State{Partition: i, Forgotten: p.forgotten.total()}
-		if err := to(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: state}); err != nil {
-			return err
+		losses := p.lost()
+		if len(losses) == 0 {
+			losses = []uint64{0}
+		}
+		for _, loss := range losses {
+			at := wire.Position{Epoch: *p.epoch.Load(), Offset: p.floor.Load()}
+			state := &State{Partition: i, Forgotten: p.forgotten.newest(), Lost: loss}
+			if err := to(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: state}); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
+}
+
+// ExportTopics calls to with the topics and their messages, and the idempotency keys. A
+// topic's messages follow the topic. Presence topics are left out. Entries may be applied
+// meanwhile. If all entries since ExportHeads are applied again over what it got, nothing
+// is missing.
+//
+// It includes topics without messages. Without its head, a topic would begin above the
+// floor, and its subscribers would get a gap although nothing was lost.
+func (b *Broker) ExportTopics(to func(Entry) error) error {
 	var topics []*topic // to must not be called under a lock
 	b.each(func(t *topic) {
 		if t.partition != b.local {

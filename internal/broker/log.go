@@ -13,10 +13,10 @@ import (
 // with Append, and changes a topic only when the log calls Apply. The in-memory log is
 // the default. It keeps nothing itself.
 //
-// A log assigns offsets in one of two ways. It may call Apply with offset 0: Apply assigns
-// the next offset of the topic, under the topic's lock. Or it assigns offsets itself,
-// which may skip numbers. They rise within a partition, also across restarts of the
-// process, until the log begins another epoch.
+// A log that keeps changes assigns their offsets, which may skip numbers. They rise within
+// a partition, also across restarts of the process, until the log begins another epoch. The
+// in-memory log calls Apply with offset 0: Apply assigns the next offset of the topic, under
+// the topic's lock.
 //
 // Apply may be called concurrently for different partitions, and for entries with
 // offset 0. The other entries of a partition are applied one after the other, in order.
@@ -40,8 +40,8 @@ type Log interface {
 
 	// Applied reports whether Feed has applied all entries of a partition up to a
 	// position. Then the position is valid for every topic of the partition, also for one
-	// whose head is lower here than on another daemon. A log that lets Apply assign offsets
-	// returns false. Applied is called under a topic's lock, and must not call the broker.
+	// whose head is lower. A log that lets Apply assign offsets returns false. Applied is
+	// called under a topic's lock, and must not call the broker.
 	Applied(at wire.Position) bool
 }
 
@@ -61,9 +61,14 @@ const (
 	// through a partition, each daemon may forget a topic by itself, without an entry that
 	// others get. If each topic has offsets of its own, only the daemon that assigns them
 	// may append it.
+	//
+	// With an offset, it counts one forgotten topic in any case, so that a log gives the
+	// same count when it is applied again. A topic that is in use by then stays.
 	OpForget
 	// OpEpoch begins an epoch of a partition: its topics lose their messages, and their
-	// subscribers get a gap, restarted. Within the same epoch, it raises the floor.
+	// subscribers get a gap, restarted. Within the same epoch, it raises the floor and the
+	// number of forgotten topics, and says which entries the log has lost. Then every topic
+	// and pattern has a gap, lost, behind the messages that it holds.
 	OpEpoch
 	// OpTopic restores a topic, unless it exists. Entries with its messages follow.
 	OpTopic
@@ -76,14 +81,14 @@ type Entry struct {
 	Op Op
 
 	// Message is published by OpPublish. For the other kinds only its Position counts. The
-	// offset is that of the deletion, of the last lost message, of the topic's newest
-	// message, of the partition's floor, or of the earlier publish.
+	// offset is that of the deletion, of the last lost message, of the forgetting, of the
+	// partition's floor, of the topic's newest message, or of the earlier publish.
 	Message *wire.Message
 
 	TTL      time.Duration // of the message; 0: none
 	Accepted time.Time     // when this daemon received the entry; zero: at Message.Time
 	Key      Key           // of a publish; zero: none
-	State    *State        // of OpLost, OpEpoch and OpTopic
+	State    *State        // of OpLost, OpForget, OpEpoch and OpTopic
 
 	route Route // of a publish to this broker; may be empty
 }
@@ -91,10 +96,11 @@ type Entry struct {
 // State is the state of a partition or of a topic in an entry.
 type State struct {
 	Partition int    // of OpEpoch
-	Forgotten uint64 // of OpEpoch: number of topics that were forgotten before
+	Forgotten uint64 // of OpEpoch: the newest number of a forgotten topic
 
-	Born, Lost uint64         // of OpTopic: the offset before the first message, and of the last lost one
-	Reason     wire.GapReason // why that one was lost
+	Born   uint64         // of OpTopic: the offset before the first message
+	Lost   uint64         // of OpTopic and OpEpoch: the offset of the last lost message; of OpForget: the topic's newest offset when it was idle
+	Reason wire.GapReason // of OpTopic and OpLost: why the last one was lost
 }
 
 // A Result is the result of an Entry.
@@ -116,10 +122,7 @@ var (
 // An entry with offset 0 gets the next offset of its topic, or fails: the topic may not
 // exist, or a limit is reached. An entry with an offset never fails, since the log has it:
 // if this daemon cannot hold it, subscribers get a gap.
-//
-// stored, unless nil, is called with the position of each change that a log has to keep,
-// under the topic's lock and so in the order of the offsets. It must not call the broker.
-func (b *Broker) Apply(e Entry, stored func(wire.Position)) (wire.Position, error) {
+func (b *Broker) Apply(e Entry) (wire.Position, error) {
 	now := e.Accepted
 	if now.IsZero() || e.Message.Position.Offset > 0 {
 		now = time.Now()
@@ -129,13 +132,13 @@ func (b *Broker) Apply(e Entry, stored func(wire.Position)) (wire.Position, erro
 	}
 	switch e.Op {
 	case OpPublish:
-		return b.applyPublish(&e, stored, now)
+		return b.applyPublish(&e, now)
 	case OpDelete:
-		return b.applyDelete(&e, stored)
+		return b.applyDelete(&e)
 	case OpLost:
 		b.applyLost(&e)
 	case OpForget:
-		return b.applyForget(&e, stored)
+		return b.applyForget(&e)
 	case OpEpoch:
 		b.applyEpoch(&e)
 	case OpTopic:
@@ -148,7 +151,7 @@ func (b *Broker) Apply(e Entry, stored func(wire.Position)) (wire.Position, erro
 	return e.Message.Position, nil
 }
 
-func (b *Broker) applyPublish(e *Entry, stored func(wire.Position), now time.Time) (wire.Position, error) {
+func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 	at, short := &e.Message.Position, false
 	numbered := at.Offset > 0
 	if numbered {
@@ -164,13 +167,13 @@ func (b *Broker) applyPublish(e *Entry, stored func(wire.Position), now time.Tim
 		}
 		switch {
 		case err != nil && numbered:
-			b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+			b.partitionOf(at.Topic).forget(at.Topic, at.Offset, at.Offset)
 			return *at, nil
 		case err != nil:
 			return wire.Position{}, err
 		}
 		b.announce(t)
-		few, err := t.publish(e, stored, short, now)
+		few, err := t.publish(e, short, now)
 		switch {
 		case errors.Is(err, errForgotten):
 			continue
@@ -199,14 +202,14 @@ func (b *Broker) isPast(at wire.Position) bool {
 		return false
 	}
 	if !p.forgotten.has(at.Topic, at.Offset) { // it could not be held, or is not remembered
-		p.forgotten.add(at.Topic, at.Offset)
+		p.forgotten.add(at.Topic, at.Offset, at.Offset)
 	}
 	return true
 }
 
-func (b *Broker) applyDelete(e *Entry, stored func(wire.Position)) (wire.Position, error) {
+func (b *Broker) applyDelete(e *Entry) (wire.Position, error) {
 	t := b.find(e.Message.Position.Topic)
-	if t != nil && t.delete(e, stored) {
+	if t != nil && t.delete(e) {
 		return e.Message.Position, nil
 	}
 	if at := e.Message.Position; at.Offset > 0 {
@@ -235,17 +238,32 @@ func (b *Broker) applyLost(e *Entry) {
 func (b *Broker) topicOrForget(at wire.Position) *topic {
 	t, err := b.topic(at.Topic, nil)
 	if err != nil {
-		b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+		b.partitionOf(at.Topic).forget(at.Topic, at.Offset, at.Offset)
 	}
 	return t
 }
 
-func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Position, error) {
-	at := e.Message.Position
-	s := b.shard(at.Topic)
+func (b *Broker) applyForget(e *Entry) (wire.Position, error) {
+	at, p := e.Message.Position, b.partitionOf(e.Message.Position.Topic)
+	if at.Offset > 0 && (at.Epoch != *p.epoch.Load() || at.Offset <= p.forgotten.newest()) {
+		return at, nil
+	}
+	err := b.remove(at.Topic, func(t *topic) bool { return t.forget(e) })
+	if at.Offset == 0 {
+		return e.Message.Position, err
+	}
+	if errors.Is(err, ErrNoTopic) {
+		p.forget(at.Topic, e.State.Lost, at.Offset)
+	}
+	return at, nil
+}
+
+// remove removes a topic if forget returns true. forget is called under the shard's lock.
+func (b *Broker) remove(name string, forget func(*topic) bool) error {
+	s := b.shard(name)
 	s.mu.Lock()
-	t := s.topics[at.Topic]
-	forgets := t != nil && t.forget(e, stored)
+	t := s.topics[name]
+	forgets := t != nil && forget(t)
 	if forgets {
 		delete(s.topics, t.name)
 		b.names.remove(t.name)
@@ -254,20 +272,15 @@ func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Positio
 	}
 	s.mu.Unlock()
 	switch {
-	case forgets:
-		for _, sub := range t.subs { // without the lock: a forgotten topic does not change
-			sub.to.Forgotten()
-		}
-		return e.Message.Position, nil
-	case at.Offset == 0 && t == nil:
-		return wire.Position{}, ErrNoTopic
-	case at.Offset == 0:
-		return wire.Position{}, errInUse
+	case t == nil:
+		return ErrNoTopic
+	case !forgets:
+		return errInUse
 	}
-	if t == nil {
-		b.partitionOf(at.Topic).forget(at.Topic, at.Offset)
+	for _, sub := range t.subs { // without the lock: a forgotten topic does not change
+		sub.to.Forgotten()
 	}
-	return at, nil
+	return nil
 }
 
 // applyEpoch changes the partition first, so that topics that are created meanwhile begin
@@ -275,15 +288,17 @@ func (b *Broker) applyForget(e *Entry, stored func(wire.Position)) (wire.Positio
 func (b *Broker) applyEpoch(e *Entry) {
 	at, p := e.Message.Position, b.partitions[e.State.Partition]
 	was := *p.epoch.Load()
-	if !p.begin(at.Epoch, at.Offset, e.State.Forgotten) {
-		return
+	if p.begin(at.Epoch, at.Offset, e.State.Forgotten) {
+		b.eachOf(p, func(t *topic) { t.restart(at.Epoch, at.Offset) })
+		b.keys.forgetEpoch(was)
 	}
-	b.each(func(t *topic) {
-		if t.partition == p {
-			t.restart(at.Epoch, at.Offset)
+	if lost := e.State.Lost; lost > 0 && p.lose(lost) {
+		b.eachOf(p, func(t *topic) { t.loseEntries(lost) })
+		if oldest := p.dropLoss(); oldest > 0 {
+			all := Entry{Message: &wire.Message{Position: wire.Position{Epoch: at.Epoch, Offset: oldest}}, State: &State{Reason: wire.GapLost}}
+			b.eachOf(p, func(t *topic) { t.lose(&all) })
 		}
-	})
-	b.keys.forgetEpoch(was)
+	}
 }
 
 // awayTime is how long a restored topic is kept without subscribers, so that clients can
@@ -310,7 +325,7 @@ func (l memoryLog) Append(e []Entry, done func([]Result)) {
 }
 
 func (l memoryLog) append(e *Entry) Result {
-	at, err := l.broker.Apply(*e, nil)
+	at, err := l.broker.Apply(*e)
 	return Result{wire.Published{Position: at, Time: e.Message.Time}, err}
 }
 

@@ -21,7 +21,7 @@ func apply(t *testing.T, b *Broker, op Op, at string) {
 	position, err := wire.ParsePosition(at)
 	require.NoError(t, err)
 	e := Entry{Op: op, Message: &wire.Message{Position: position, Data: []byte("1"), Time: time.Now().UnixMilli()}}
-	got, err := b.Apply(e, nil)
+	got, err := b.Apply(e)
 	require.NoError(t, err)
 	require.Equal(t, position, got)
 }
@@ -30,7 +30,7 @@ func apply(t *testing.T, b *Broker, op Op, at string) {
 func begin(t *testing.T, b *Broker, epoch string) {
 	t.Helper()
 	at := wire.Position{Epoch: epoch}
-	_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: &State{}}, nil)
+	_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: &State{}})
 	require.NoError(t, err)
 }
 
@@ -96,7 +96,7 @@ func TestMessagesOfALogStayWithinTheBudget(t *testing.T) {
 		}
 		for i := range 200 {
 			at := wire.Position{Topic: "a", Epoch: "e1", Offset: uint64(i + 1)}
-			_, err := b.Apply(Entry{Op: OpPublish, Message: &wire.Message{Position: at, Data: make([]byte, 1000)}}, nil)
+			_, err := b.Apply(Entry{Op: OpPublish, Message: &wire.Message{Position: at, Data: make([]byte, 1000)}})
 			require.NoError(t, err)
 			require.LessOrEqual(t, b.memory.Used(), int64(66<<10))
 		}
@@ -180,29 +180,203 @@ func TestAFirstOffsetIsAboveTheFloor(t *testing.T) {
 	require.Equal(t, "6 7", read(t, b, "waits@EPOCH:0", 10), "nothing was lost in between")
 }
 
-// Forgetting a topic raises the floor even if this daemon never held it.
-func TestATopicIsForgottenByItsOffset(t *testing.T) {
+// forget applies an entry that forgets a topic whose newest offset was head.
+func forget(t *testing.T, b *Broker, at string, head uint64) {
+	t.Helper()
+	position, err := wire.ParsePosition(at)
+	require.NoError(t, err)
+	_, err = b.Apply(Entry{Op: OpForget, Message: &wire.Message{Position: position}, State: &State{Lost: head}})
+	require.NoError(t, err)
+}
+
+// A log gives the same positions of patterns when it is applied again: an entry that forgets
+// a topic counts, whether this daemon holds the topic or not.
+func TestATopicIsForgottenByAnEntry(t *testing.T) {
 	b := newBroker(Config{HistoryAge: time.Hour})
 	begin(t, b, "e1")
-	apply(t, b, OpForget, "never@e1:7")
-	require.EqualValues(t, 1, b.PatternPosition(">").Offset)
+	before := b.PatternPosition(">")
+	newest := func() uint64 { return b.PatternPosition(">").Offset }
+	forget(t, b, "never@e1:7", 5)
+	require.EqualValues(t, 7, newest())
+	require.True(t, b.ForgottenSince(before, map[string]uint64{"never": 4}, NewSearch(10)))
+	require.False(t, b.ForgottenSince(before, map[string]uint64{"never": 5}, NewSearch(10)))
 	apply(t, b, OpPublish, "a@e1:9")
-	apply(t, b, OpForget, "a@e1:9")
-	require.False(t, b.Has("a"), "the log knows that it was empty")
+	forget(t, b, "a@e1:10", 9)
+	require.False(t, b.Has("a"), "it was empty when the log got the entry")
+	require.EqualValues(t, 10, newest())
 	apply(t, b, OpPublish, "a@e1:9")
 	apply(t, b, OpDelete, "a@e1:9")
+	forget(t, b, "a@e1:10", 9)
+	forget(t, b, "a@e0:11", 9)
 	require.False(t, b.Has("a"), "a repeated entry changes nothing")
-	require.EqualValues(t, 2, b.PatternPosition(">").Offset)
+	require.EqualValues(t, 10, newest())
 	apply(t, b, OpPublish, "a@e1:12")
-	apply(t, b, OpForget, "a@e1:9")
-	require.True(t, b.Has("a"))
-	require.Zero(t, holdsBytes(b)-int64((&wire.Message{Data: []byte("1")}).Size()))
-	_, err := b.Apply(Entry{Op: OpForget, Message: &wire.Message{Position: wire.Position{Topic: "a"}}}, nil)
+	apply(t, b, OpPublish, "a@e1:13")
+	forget(t, b, "a@e1:14", 12)
+	held, _ := holds(b, "a")
+	require.Equal(t, []uint64{13}, held, "it has a newer message")
+	require.EqualValues(t, 14, newest())
+	require.EqualValues(t, (&wire.Message{Data: []byte("1")}).Size(), holdsBytes(b))
+	_, err := b.Apply(Entry{Op: OpForget, Message: &wire.Message{Position: wire.Position{Topic: "a"}}})
 	require.ErrorIs(t, err, errInUse)
 	for _, op := range []Op{OpForget, OpDelete} {
-		_, err = b.Apply(Entry{Op: op, Message: &wire.Message{Position: wire.Position{Topic: "never"}}}, nil)
+		_, err = b.Apply(Entry{Op: op, Message: &wire.Message{Position: wire.Position{Topic: "never"}}})
 		require.ErrorIs(t, err, ErrNoTopic)
 	}
+	consistent(t, b)
+}
+
+// A subscriber came between the sweep and the entry. The topic stays, counts as unused, and
+// is later forgotten without an entry.
+func TestATopicInUseIsForgottenAndStays(t *testing.T) {
+	l := &sequence{}
+	b := NewWithLog(Config{HistoryAge: time.Second}, metrics.New("test"), time.Now(), l.open)
+	at := publish(t, b, "a")
+	j, err := b.Join(wire.Start{Topic: "a"}, &recorder{}, true)
+	require.NoError(t, err)
+	later := time.Now().Add(time.Hour)
+	b.Sweep(later)
+	forget(t, b, "a@"+b.Epoch("a")+":50", at)
+	require.True(t, b.Has("a"))
+	j.Leave()
+	b.Sweep(later)
+	require.False(t, b.Has("a"))
+	require.Len(t, l.entries, 1)
+	require.EqualValues(t, 50, b.PatternPosition(">").Offset)
+	consistent(t, b)
+}
+
+// The log hears of topics that have used an offset, and of their newest one.
+func TestASweepForgetsThroughTheLog(t *testing.T) {
+	l := &sequence{}
+	b := NewWithLog(Config{HistoryAge: time.Second}, metrics.New("test"), time.Now(), l.open)
+	_, err := b.Join(wire.Start{Topic: "unused"}, &recorder{}, false)
+	require.NoError(t, err)
+	at := publish(t, b, "a")
+	require.Equal(t, at+1, publish(t, b, "b"))
+	b.Sweep(time.Now().Add(time.Minute))
+	require.Zero(t, b.topics.Load())
+	require.Len(t, l.entries, 4)
+	for _, e := range l.entries[2:] {
+		require.Equal(t, OpForget, e.Op)
+		require.Equal(t, map[string]uint64{"a": at, "b": at + 1}[e.Message.Position.Topic], e.State.Lost)
+	}
+	require.EqualValues(t, 4, b.PatternPosition(">").Offset, "the number is the offset of the entry")
+	next := NewWithLog(Config{}, metrics.New("test"), time.Now(), l.open)
+	require.NoError(t, b.Export(func(e Entry) error {
+		_, err := next.Apply(e)
+		return err
+	}))
+	require.Equal(t, b.PatternPosition(">"), next.PatternPosition(">"))
+}
+
+// loseEntries says that the log has lost entries up to an offset.
+func loseEntries(t *testing.T, b *Broker, epoch string, upTo uint64) {
+	t.Helper()
+	at := wire.Position{Epoch: epoch, Offset: upTo}
+	_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: &State{Forgotten: upTo, Lost: upTo}})
+	require.NoError(t, err)
+}
+
+// Every topic and pattern has a gap, lost, behind the messages that survived, whether the
+// topic was held or not. A restored broker has it, too.
+func TestALossIsAGapBehindWhatSurvived(t *testing.T) {
+	b := newBroker(Config{HistoryMessages: 3})
+	begin(t, b, "e1")
+	for _, at := range []string{"a@e1:3", "a@e1:5", "quiet@e1:6"} {
+		apply(t, b, OpPublish, at)
+	}
+	apply(t, b, OpDelete, "emptied@e1:7")
+	pattern := b.PatternPosition("*")
+	loseEntries(t, b, "e1", 100)
+	loseEntries(t, b, "e1", 100)
+	apply(t, b, OpPublish, "a@e1:120")
+	apply(t, b, OpPublish, "new@e1:121")
+	require.True(t, b.ForgottenSince(pattern, map[string]uint64{"a": 5, "quiet": 6}, NewSearch(10)))
+	restored := newBroker(Config{HistoryMessages: 3})
+	require.NoError(t, b.Export(func(e Entry) error {
+		m := *e.Message
+		e.Message = &m
+		_, err := restored.Apply(e)
+		return err
+	}))
+	for _, b := range []*Broker{b, restored} {
+		require.Equal(t, "5 gap(lost 5-100) 120", read(t, b, "a@e1:3", 10))
+		require.Equal(t, "gap(lost 90-100) 120", read(t, b, "a@e1:90", 10), "a client that was ahead of what survived")
+		require.Equal(t, "120", read(t, b, "a@e1:100", 10))
+		require.Equal(t, "gap(lost 6-100)", read(t, b, "quiet@e1:6", 10))
+		require.Equal(t, "gap(lost 8-100) 121", read(t, b, "new@e1:8", 10))
+		require.Equal(t, "3 5 gap(lost 5-100) 120", read(t, b, "a@e1:0", 10))
+		frames, _ := b.ReadTopic(wire.Start{Topic: "new", From: wire.FromOldest}, Limit{Frames: 10, Bytes: 1000}, time.Now())
+		require.Equal(t, "121", summary(frames), "it has no older messages")
+		_, err := b.Join(wire.Start{Topic: "later"}, &recorder{}, true)
+		require.NoError(t, err)
+		require.Equal(t, "gap(lost 9-100)", read(t, b, "later@e1:9", 10))
+	}
+	apply(t, b, OpPublish, "a@e1:130")
+	apply(t, b, OpPublish, "a@e1:140") // evicts 5
+	require.Equal(t, "gap(lost 2-100) 120 130 140", read(t, b, "a@e1:2", 10), "one gap for all that is missing")
+	loseEntries(t, b, "e1", 200)
+	require.Equal(t, "gap(lost 5-100) 120 130 140 gap(lost 140-200)", read(t, b, "a@e1:5", 10))
+	b.Close()
+	state, _ := b.Topic("a")
+	require.EqualValues(t, 200, state.Position.Offset)
+	consistent(t, b)
+}
+
+// A subscriber that is connected hears of the loss, behind the messages before it.
+func TestASubscriberHearsOfALoss(t *testing.T) {
+	b := newBroker(Config{})
+	begin(t, b, "e1")
+	s := &stuck{release: make(chan struct{})}
+	close(s.release)
+	j, err := b.Join(wire.Start{Topic: "a"}, s, true)
+	require.NoError(t, err)
+	apply(t, b, OpPublish, "a@e1:3")
+	loseEntries(t, b, "e1", 100)
+	b.Close()
+	require.Equal(t, 1, s.missed)
+	frames, at, head := j.Read(nil, Reading{Had: j.Position, After: 3, Limit: Limit{Frames: 10, Bytes: 1000}}, time.Now())
+	require.Equal(t, "gap(lost 0-100)", summary(frames))
+	require.EqualValues(t, 100, at.Offset)
+	require.EqualValues(t, 100, head)
+	consistent(t, b)
+}
+
+// The oldest losses are dropped, with the messages before them.
+func TestLossesAreBounded(t *testing.T) {
+	b := newBroker(Config{})
+	begin(t, b, "e1")
+	for i := range uint64(maxLosses + 3) {
+		apply(t, b, OpPublish, fmt.Sprint("a@e1:", 100*i+50))
+		loseEntries(t, b, "e1", 100*i+100)
+	}
+	require.Len(t, b.partitions[0].lost(), maxLosses)
+	require.Equal(t, "gap(lost 50-300) 350", read(t, b, "a@e1:50", 2))
+	begin(t, b, "e2")
+	require.Empty(t, b.partitions[0].lost())
+	consistent(t, b)
+}
+
+// A sequence is a log that numbers all entries by one sequence.
+type sequence struct {
+	memoryLog
+	entries []Entry
+}
+
+func (l *sequence) open(b *Broker) Log {
+	l.broker = b
+	return l
+}
+
+func (l *sequence) Append(e []Entry, done func([]Result)) {
+	results := make([]Result, len(e))
+	for i := range e {
+		l.entries = append(l.entries, e[i])
+		e[i].Message.Position.Epoch, e[i].Message.Position.Offset = l.broker.Epoch("a"), uint64(len(l.entries))
+		results[i].Position, results[i].Err = l.broker.Apply(e[i])
+	}
+	done(results)
 }
 
 func holdsBytes(b *Broker) int64 {
@@ -218,7 +392,7 @@ func TestAPatternHasOnePosition(t *testing.T) {
 	require.Equal(t, was.Epoch, b.Epoch("*.a"))
 	require.NotEqual(t, b.Epoch("a"), b.Epoch("b"))
 	for i := range 3 {
-		b.partitions[i%2].forget(fmt.Sprint("t.", i), 5)
+		b.partitions[i%2].forget(fmt.Sprint("t.", i), 5, 0)
 	}
 	require.EqualValues(t, 3, b.PatternPosition(">").Offset-was.Offset)
 	at := was
@@ -227,7 +401,7 @@ func TestAPatternHasOnePosition(t *testing.T) {
 	require.False(t, b.ForgottenSince(at, map[string]uint64{"t.0": 5, "t.1": 5, "t.2": 5}, NewSearch(1)))
 	at.Offset = 3
 	require.False(t, b.ForgottenSince(at, nil, NewSearch(1)))
-	_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: wire.Position{Epoch: "e2"}}, State: &State{Partition: 1}}, nil)
+	_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: wire.Position{Epoch: "e2"}}, State: &State{Partition: 1}})
 	require.NoError(t, err)
 	require.Equal(t, "e2", b.Epoch("b"))
 	require.NotEqual(t, was.Epoch, b.Epoch(">"))

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
@@ -21,11 +22,7 @@ type partition struct {
 	epoch     atomic.Pointer[string] // of the offsets; each topic has a copy
 	floor     atomic.Uint64          // highest offset of a topic that was forgotten
 	forgotten forgotten
-
-	// first is held while a topic gets its first offset, and while a topic is forgotten:
-	// a log keeps both in the order in which the floor was read and raised. It is taken
-	// after a topic's lock.
-	first sync.Mutex
+	losses    atomic.Pointer[[]uint64] // see lose; nil: none
 }
 
 func newPartition(now time.Time) *partition {
@@ -51,51 +48,100 @@ func (p *partition) raiseFloor(offset uint64) {
 	}
 }
 
-// forget counts a topic that had messages and is forgotten, or could not be held. Its
-// offsets are not used again.
-func (p *partition) forget(name string, head uint64) {
+// forget notes that a topic which had messages is forgotten, or could not be held. Its
+// offsets are not used again. at is the offset of the entry that says so; 0: none does.
+func (p *partition) forget(name string, head, at uint64) {
 	p.raiseFloor(head)
-	p.forgotten.add(name, head)
+	p.forgotten.add(name, head, at)
 }
 
-// begin begins an epoch, or, within the same one, only raises the floor. It reports
-// whether the epoch is another one. Of topics forgotten earlier only the count is kept.
-func (p *partition) begin(epoch string, floor, count uint64) (another bool) {
+// begin begins an epoch, or, within the same one, raises the floor and the newest number of
+// a forgotten topic. It reports whether the epoch is another one. Of topics forgotten
+// earlier only the number is kept.
+func (p *partition) begin(epoch string, floor, number uint64) (another bool) {
 	if another = *p.epoch.Swap(&epoch) != epoch; another {
+		p.losses.Store(nil)
 		p.floor.Store(floor)
-		p.forgotten.restore(count)
+		p.forgotten.begin()
 	}
 	p.raiseFloor(floor)
+	p.forgotten.raise(number)
 	return another
 }
 
-// forgotten counts the forgotten topics that had messages, and remembers the last of them.
+// lose notes that the log has lost entries up to an offset, of any topics. It reports false
+// if that is known. Messages below the offset that the topics hold are not lost: for every
+// reader, the gap is behind them, and before later messages.
+func (p *partition) lose(upTo uint64) bool {
+	losses := p.lost()
+	if n := len(losses); n > 0 && losses[n-1] >= upTo {
+		return false
+	}
+	losses = append(slices.Clone(losses), upTo)
+	p.losses.Store(&losses)
+	return true
+}
+
+// lost returns the offsets up to which the log has lost entries, in order.
+func (p *partition) lost() []uint64 {
+	if p == nil {
+		return nil
+	}
+	if losses := p.losses.Load(); losses != nil {
+		return *losses
+	}
+	return nil
+}
+
+// dropLoss drops the oldest loss if there are too many, and returns it, or 0. Topics must
+// then lose everything up to it.
+func (p *partition) dropLoss() (oldest uint64) {
+	losses := p.lost()
+	if len(losses) <= maxLosses {
+		return 0
+	}
+	rest := losses[1:]
+	p.losses.Store(&rest)
+	return losses[0]
+}
+
+// maxLosses bounds the losses that are known. A machine seldom crashes so often within the
+// age of a history.
+const maxLosses = 16
+
+// forgotten numbers the forgotten topics that had messages, and remembers the last of them.
+// The number is the offset of the log's entry, so that it means the same after a crash. If
+// there is none, the broker counts.
 //
-// The count is the offset of a pattern's position (PatternPosition). When a client resumes
-// a pattern, the broker knows from it which topics were forgotten since.
+// The newest number is the offset of a pattern's position (PatternPosition). When a client
+// resumes a pattern, the broker knows from it which topics were forgotten since.
 type forgotten struct {
-	mu    sync.Mutex // taken after a topic's lock
-	count uint64
-	last  []forgottenTopic // the newest last
+	mu     sync.Mutex       // taken after a topic's lock
+	number uint64           // the newest
+	before uint64           // topics up to this number are not remembered
+	last   []forgottenTopic // in the order of their numbers
 }
 
 type forgottenTopic struct {
-	name string
-	head uint64 // offset of its last message
+	name   string
+	head   uint64 // offset of its last message
+	number uint64
 }
 
 // forgottenRemembered is how many forgotten topics are remembered, in about 1 MiB. Any
 // pattern may have matched earlier ones.
 const forgottenRemembered = 4096
 
-func (f *forgotten) add(name string, head uint64) {
+// add adds a topic. at is the offset of the entry; 0: there is none.
+func (f *forgotten) add(name string, head, at uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.number = max(f.number+1, at)
 	if len(f.last) == forgottenRemembered {
+		f.before = f.last[0].number
 		f.last = f.last[1:]
 	}
-	f.last = append(f.last, forgottenTopic{name, head})
-	f.count++
+	f.last = append(f.last, forgottenTopic{name, head, f.number})
 }
 
 // has reports whether a topic of that name, forgotten at offset or above, is remembered.
@@ -105,36 +151,45 @@ func (f *forgotten) has(name string, offset uint64) bool {
 	return slices.ContainsFunc(f.last, func(t forgottenTopic) bool { return t.name == name && t.head >= offset })
 }
 
-func (f *forgotten) total() uint64 {
+// newest returns the newest number.
+func (f *forgotten) newest() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.count
+	return f.number
 }
 
-// restore continues from a count, unless it is lower. No topic is remembered.
-func (f *forgotten) restore(count uint64) {
+// raise continues from a number, unless it is lower. The topics up to it are unknown.
+func (f *forgotten) raise(number uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.count = max(f.count, count)
-	f.last = nil
+	if number > f.number {
+		f.number, f.before, f.last = number, number, nil
+	}
 }
 
-// since reports whether, after the given count, a topic that matches the pattern was
+// begin forgets the topics of an epoch that is over.
+func (f *forgotten) begin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before, f.last = f.number, nil
+}
+
+// since reports whether, after the given number, a topic that matches the pattern was
 // forgotten with messages above the offsets in had. It also returns true if that is
 // unknown: the topics are not remembered, or the search has reached its bound.
-func (f *forgotten) since(pattern string, count uint64, had map[string]uint64, s *Search) bool {
+func (f *forgotten) since(pattern string, number uint64, had map[string]uint64, s *Search) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	passed := f.count - count
-	switch {
-	case passed == 0:
+	if number >= f.number {
 		return false
-	case passed > uint64(len(f.last)) || passed > uint64(s.recalls):
+	}
+	first, _ := slices.BinarySearchFunc(f.last, number+1, func(t forgottenTopic, n uint64) int { return cmp.Compare(t.number, n) })
+	newer := f.last[first:]
+	if number < f.before || len(newer) > s.recalls {
 		return true
 	}
-	s.recalls -= int(passed)
-	newest := f.last[len(f.last)-int(passed):]
-	return slices.ContainsFunc(newest, func(t forgottenTopic) bool { return wire.Matches(pattern, t.name) && t.head > had[t.name] })
+	s.recalls -= len(newer)
+	return slices.ContainsFunc(newer, func(t forgottenTopic) bool { return wire.Matches(pattern, t.name) && t.head > had[t.name] })
 }
 
 func (b *Broker) partitionOf(topic string) *partition {
@@ -176,12 +231,12 @@ func (b *Broker) Epoch(name string) string {
 	return strconv.FormatUint(all.Sum64(), 36)
 }
 
-// PatternPosition returns the current position of a pattern. Its offset is the number of
-// topics that were forgotten.
+// PatternPosition returns the current position of a pattern. Its offset is the sum of the
+// newest numbers of forgotten topics.
 func (b *Broker) PatternPosition(pattern string) wire.Position {
 	at := wire.Position{Topic: pattern, Epoch: b.Epoch(pattern)}
 	for _, p := range b.partitionsOf(pattern) {
-		at.Offset += p.forgotten.total()
+		at.Offset += p.forgotten.newest()
 	}
 	return at
 }
@@ -190,14 +245,14 @@ func (b *Broker) PatternPosition(pattern string) wire.Position {
 // see forgotten.since. The position is not above PatternPosition.
 func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s *Search) bool {
 	partitions := b.partitionsOf(position.Topic)
-	total, counts := uint64(0), make([]uint64, len(partitions))
+	total, numbers := uint64(0), make([]uint64, len(partitions))
 	for i, p := range partitions {
-		counts[i] = p.forgotten.total()
-		total += counts[i]
+		numbers[i] = p.forgotten.newest()
+		total += numbers[i]
 	}
 	passed := total - position.Offset // in all partitions, and at most that many in each
 	for i, p := range partitions {
-		if p.forgotten.since(position.Topic, counts[i]-min(passed, counts[i]), had, s) {
+		if p.forgotten.since(position.Topic, numbers[i]-min(passed, numbers[i]), had, s) {
 			return true
 		}
 	}
@@ -208,6 +263,9 @@ func (b *Broker) ForgottenSince(position wire.Position, had map[string]uint64, s
 // position. If restarted is set, Read returns a gap, restarted.
 func (b *Broker) Detached(position wire.Position, restarted bool) *Subscription {
 	t := &topic{name: position.Topic, broker: b, epoch: position.Epoch, head: position.Offset, mark: position.Offset}
+	if partitions := b.partitionsOf(position.Topic); len(partitions) == 1 {
+		t.partition = partitions[0]
+	}
 	t.history = history{lost: position.Offset, reason: wire.GapEvicted}
 	t.rule.Store(&b.settings.Load().rules.general[0])
 	return &Subscription{topic: t, index: left, restarted: restarted}
@@ -226,7 +284,7 @@ func (b *Broker) Tell(topic, key string, data []byte, now time.Time) error {
 	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return err
 	}
-	_, err := b.Apply(Entry{Op: OpPublish, Message: m, Accepted: now}, nil)
+	_, err := b.Apply(Entry{Op: OpPublish, Message: m, Accepted: now})
 	return err
 }
 
@@ -240,7 +298,7 @@ func (b *Broker) Retract(topic string) error {
 			return err
 		}
 		b.announce(t) // followers join before the deletion
-		if t.delete(&Entry{Message: &wire.Message{Position: wire.Position{Topic: topic}}}, nil) {
+		if t.delete(&Entry{Message: &wire.Message{Position: wire.Position{Topic: topic}}}) {
 			return nil
 		}
 	}
@@ -254,7 +312,7 @@ func (b *Broker) watched(topic string) bool {
 	if isWatched() {
 		return true
 	}
-	b.local.forget(topic, b.local.floor.Add(1))
+	b.local.forget(topic, b.local.floor.Add(1), 0)
 	// A client that came before the count may resume from an earlier position without a gap.
 	return isWatched()
 }

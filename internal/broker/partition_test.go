@@ -16,14 +16,14 @@ import (
 func TestComparisonsWithForgottenTopicsAreBounded(t *testing.T) {
 	var f forgotten
 	for range forgottenRemembered {
-		f.add("other.topic", 1)
+		f.add("other.topic", 1, 0)
 	}
 	s := NewSearch(1)
 	for range recallsOfAll {
 		require.False(t, f.since("a.*", 0, nil, s))
 	}
 	require.True(t, f.since("a.*", 0, nil, s), "the search has reached its bound")
-	require.False(t, f.since("a.*", f.total(), nil, s), "nothing was forgotten since")
+	require.False(t, f.since("a.*", f.newest(), nil, s), "nothing was forgotten since")
 	require.False(t, f.since("a.*", 0, nil, NewSearch(1)), "a new search has its own bound")
 }
 
@@ -45,7 +45,7 @@ func TestPresenceTopicsBeginAnewWithTheProcess(t *testing.T) {
 			require.False(t, isLocal(e.Message.Position.Topic), "a state file has %s", e.Message.Position)
 			m := *e.Message
 			e.Message = &m
-			_, err := next.Apply(e, nil)
+			_, err := next.Apply(e)
 			return err
 		}))
 		require.Equal(t, b.PatternPosition(">"), next.PatternPosition(">"), "patterns go on")

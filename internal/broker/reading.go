@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"math"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -49,6 +50,8 @@ type Reading struct {
 	// restarted says that the topic does not know Had. The reading begins with a gap,
 	// restarted, and with the oldest message.
 	restarted bool
+
+	losses []uint64 // of the partition; see partition.lose
 }
 
 // A reader collects the frames of one reading. Consecutive losses become one gap.
@@ -70,12 +73,14 @@ func (h *history) read(dst []*frame.Frame, at wire.Position, how Reading, now ti
 	r := reader{history: h, how: how, now: now, frames: dst, first: len(dst), had: how.Had, at: at}
 	if how.restarted {
 		r.skip(wire.GapRestarted, h.lost)
+		r.how.UpTo = 0
 		how.UpTo = 0
 		r.flush() // losses of the new epoch get a gap of their own
 	} else {
 		r.at.Offset = how.After
 	}
 	if r.at.Offset < h.lost {
+		r.skipLosses(h.lost)
 		reason := h.reason
 		if how.Lost != "" && reason != wire.GapDeleted {
 			reason = how.Lost
@@ -107,6 +112,7 @@ func (r *reader) readAll(from, to int) {
 	for i := from; i < to; i++ {
 		f := r.history.at(i)
 		m := f.Message()
+		r.skipLosses(m.Position.Offset)
 		switch {
 		case f.Expired(r.now):
 			r.skip(wire.GapExpired, m.Position.Offset)
@@ -118,11 +124,28 @@ func (r *reader) readAll(from, to int) {
 			return
 		}
 	}
+	if r.how.UpTo == 0 {
+		r.skipLosses(math.MaxUint64)
+	}
 }
 
+// skipLosses skips what the log has lost up to an offset, unless it was read before.
+func (r *reader) skipLosses(upTo uint64) {
+	for _, loss := range r.how.losses {
+		if r.at.Offset < loss && loss <= upTo {
+			r.skip(wire.GapLost, loss)
+		}
+	}
+}
+
+// skip adds to the pending gap. Its reason is that of the first part, unless the log has
+// lost another.
 func (r *reader) skip(reason wire.GapReason, offset uint64) {
 	if r.gap == nil {
-		r.gap = &wire.Gap{Topic: r.at.Topic, Reason: reason, After: r.had}
+		r.gap = &wire.Gap{Topic: r.at.Topic, After: r.had}
+	}
+	if r.gap.Reason == "" || reason == wire.GapLost {
+		r.gap.Reason = reason
 	}
 	r.at.Offset = offset
 	r.gap.Position = r.at
@@ -170,7 +193,7 @@ func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j, restarted := t.settleLocked(start)
-	how := Reading{Had: j.Position, After: j.Cursor, Limit: limit, restarted: restarted}
+	how := Reading{Had: j.Position, After: j.Cursor, Limit: limit, restarted: restarted, losses: t.partition.lost()}
 	frames, _ = t.history.read(frames, t.positionLocked(0), how, now)
 	return frames, true
 }
@@ -190,7 +213,7 @@ func (t *topic) state() wire.TopicState {
 	state := wire.TopicState{
 		Topic:         t.name,
 		Position:      t.positionLocked(t.head),
-		Oldest:        t.positionLocked(t.history.lost),
+		Oldest:        t.positionLocked(t.oldestLocked()),
 		Messages:      t.history.count,
 		Bytes:         t.history.bytes,
 		Subscriptions: len(t.subs),

@@ -69,7 +69,7 @@ func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
 	case start.From == wire.FromNow:
 		j.Cursor = t.head
 	case start.From == wire.FromOldest:
-		j.Cursor = t.history.lost
+		j.Cursor = t.oldestLocked()
 	case start.Epoch != t.epoch || start.After > t.head && !t.hasApplied(t.given(start)):
 		j.Cursor, restarted = t.history.lost, true
 	default:
@@ -80,7 +80,7 @@ func (t *topic) settleLocked(start wire.Start) (j Joined, restarted bool) {
 	if start.From == wire.FromPosition {
 		j.Position = t.given(start)
 	}
-	j.Live = j.Cursor >= t.newestLocked() && !restarted
+	j.Live = j.Cursor >= t.lastLocked() && !restarted
 	return j, restarted
 }
 
@@ -171,8 +171,9 @@ func (s *Subscription) Read(dst []*frame.Frame, how Reading, now time.Time) (fra
 		s.restarted, how.Limit.Frames = false, 1
 		s.settled.Store(0)
 	}
+	how.losses = t.partition.lost()
 	frames, at = t.history.read(dst, t.positionLocked(0), how, now)
-	return frames, at, t.newestLocked()
+	return frames, at, t.lastLocked()
 }
 
 // Slow returns the topic's policy for slow subscribers.

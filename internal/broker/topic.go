@@ -31,7 +31,7 @@ var (
 type topic struct {
 	name      string     // immutable
 	broker    *Broker    // immutable
-	partition *partition // immutable; nil for Detached
+	partition *partition // immutable; of Detached, nil if there are several
 	announced sync.Once  // calls the followers before the topic's first message
 
 	announcing atomic.Bool               // followers are being called
@@ -85,7 +85,7 @@ func (t *topic) setRule(rule *TopicRule, now time.Time) {
 
 // publish appends the entry's message. If it returns few, the caller must fan out. short
 // says that the memory budget is full.
-func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now time.Time) (few bool, err error) {
+func (t *topic) publish(e *Entry, short bool, now time.Time) (few bool, err error) {
 	m := e.Message
 	at := m.Position
 	t.mu.Lock()
@@ -100,19 +100,12 @@ func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now ti
 	case t.lagsLocked():
 		return false, t.lags()
 	default:
-		if t.head == t.born {
-			t.partition.first.Lock()
-			defer t.partition.first.Unlock()
-		}
 		at.Offset = t.nextLocked()
 	}
 	m.Position = t.positionLocked(at.Offset)
 	t.head = max(t.head, at.Offset)
 	t.history.push(frame.New(m, e.Accepted, e.TTL, t.broker.memory))
 	t.broker.memory.Add(memory.History, int64(m.Size()))
-	if stored != nil {
-		stored(m.Position)
-	}
 	few = t.maybeFanOutLocked(m)
 	t.trimLocked(now)
 	return few, nil
@@ -121,18 +114,39 @@ func (t *topic) publish(e *Entry, stored func(wire.Position), short bool, now ti
 // nextLocked returns the next offset. The first one is above the floor, and so above the
 // offsets of a forgotten topic with the same name.
 func (t *topic) nextLocked() uint64 {
-	if t.head == t.born {
+	if t.isUnusedLocked() {
 		return max(t.head, t.partition.floor.Load()) + 1
 	}
 	return t.head + 1
 }
 
-// newestLocked returns the offset of the newest change.
+// newestLocked returns the offset of the newest change of the topic.
 func (t *topic) newestLocked() uint64 {
 	if n := t.history.count; n > 0 {
 		return t.history.at(n - 1).Position().Offset
 	}
 	return t.history.lost
+}
+
+// lastLocked returns the offset of the last frame for a subscriber: that of the newest
+// change, or of a later loss of the log.
+func (t *topic) lastLocked() uint64 {
+	last := t.newestLocked()
+	if losses := t.partition.lost(); len(losses) > 0 {
+		last = max(last, losses[len(losses)-1])
+	}
+	return last
+}
+
+// oldestLocked returns the offset before the first frame for a subscriber who has nothing.
+func (t *topic) oldestLocked() uint64 {
+	oldest := t.history.lost
+	for _, loss := range t.partition.lost() {
+		if t.history.count == 0 || loss < t.history.front().Position().Offset {
+			oldest = max(oldest, loss)
+		}
+	}
+	return oldest
 }
 
 // The fan-out of every topic may lag this far, however short its history is. A hundred
@@ -229,7 +243,7 @@ func (t *topic) missLocked() {
 
 // delete deletes all messages. The deletion has its own offset, so every subscriber gets a
 // gap, even if it had all messages. It reports false if the topic was forgotten.
-func (t *topic) delete(e *Entry, stored func(wire.Position)) bool {
+func (t *topic) delete(e *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := e.Message.Position
@@ -237,17 +251,12 @@ func (t *topic) delete(e *Entry, stored func(wire.Position)) bool {
 	case t.forgotten:
 		return false
 	case at.Offset == 0:
-		t.partition.first.Lock()
-		defer t.partition.first.Unlock()
 		at.Offset = t.nextLocked()
 	case at.Epoch != t.epoch || at.Offset <= t.newestLocked():
 		return true
 	}
 	e.Message.Position = t.positionLocked(at.Offset)
 	t.loseLocked(at.Offset, wire.GapDeleted)
-	if stored != nil {
-		stored(e.Message.Position)
-	}
 	return true
 }
 
@@ -259,6 +268,23 @@ func (t *topic) lose(e *Entry) bool {
 		t.loseLocked(at.Offset, e.State.Reason)
 	}
 	return !t.forgotten
+}
+
+// loseEntries notes that the log has lost entries up to an offset; see partition.lose.
+func (t *topic) loseEntries(upTo uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.head >= upTo:
+		return
+	case t.isUnusedLocked():
+		t.born = upTo
+	}
+	t.head = upTo
+	if t.unsent == 0 {
+		t.mark = upTo
+	}
+	t.missLocked()
 }
 
 // resume restores a new topic from the entry. It reports false if the topic was forgotten.
@@ -301,6 +327,14 @@ func (t *topic) sweep(now time.Time) bool {
 	return t.isIdleLocked() && !now.Before(t.keepUntil)
 }
 
+// idle returns the newest offset, whether the topic is idle, and whether it is unused, all
+// at one time.
+func (t *topic) idle() (head uint64, idle, unused bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.head, t.isIdleLocked(), t.isUnusedLocked()
+}
+
 // isIdleLocked reports whether the topic has no messages, and no subscriber needs it.
 func (t *topic) isIdleLocked() bool {
 	if t.history.count > 0 || t.pinned > 0 || t.fanning || t.announcing.Load() {
@@ -315,22 +349,60 @@ func (t *topic) isIdleLocked() bool {
 }
 
 // forget ends the topic and its subscriptions, unless the topic is in use. Its offsets are
-// not used again, so positions stay unambiguous.
-func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
+// not used again, so positions stay unambiguous. An entry with an offset counts the topic
+// as forgotten in any case.
+func (t *topic) forget(e *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at := e.Message.Position; at.Offset > 0 {
-		if at.Epoch != t.epoch || at.Offset < t.newestLocked() {
-			return false // it was created again since
-		}
-		for t.history.count > 0 { // it was empty when the log got the entry
-			t.evictLocked(wire.GapExpired, string(wire.GapExpired))
-		}
-		t.head = max(t.head, at.Offset)
+	at := e.Message.Position
+	if at.Offset > 0 {
+		return t.forgetBelowLocked(e.State.Lost, at.Offset)
 	}
 	if !t.isIdleLocked() {
 		return false
 	}
+	e.Message.Position = t.positionLocked(t.head)
+	if !t.isUnusedLocked() {
+		t.partition.forget(t.name, t.head, 0)
+	}
+	t.endLocked()
+	return true
+}
+
+// forgetBelowLocked counts the topic as forgotten under a number. It ends the topic unless
+// that has a change above head, or is in use: then it stays, and counts as unused.
+func (t *topic) forgetBelowLocked(head, number uint64) (ended bool) {
+	for t.history.count > 0 && t.history.front().Position().Offset <= head {
+		t.evictLocked(wire.GapExpired, string(wire.GapExpired)) // it had expired before
+	}
+	t.partition.forget(t.name, head, number)
+	if t.head > head {
+		return false
+	}
+	t.head, t.born, t.mark = head, head, head
+	if !t.isIdleLocked() {
+		return false
+	}
+	t.endLocked()
+	return true
+}
+
+// forgetUnused ends the topic if it is idle and has used no offset.
+func (t *topic) forgetUnused() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.isUnusedLocked() || !t.isIdleLocked() {
+		return false
+	}
+	t.endLocked()
+	return true
+}
+
+// isUnusedLocked reports whether the topic has used no offset.
+func (t *topic) isUnusedLocked() bool { return t.head == t.born }
+
+// endLocked ends the topic and its subscriptions.
+func (t *topic) endLocked() {
 	t.forgotten = true
 	for _, s := range t.subs {
 		s.index = left
@@ -339,16 +411,5 @@ func (t *topic) forget(e *Entry, stored func(wire.Position)) bool {
 		t.noteOccupancyLocked(false)
 	}
 	t.broker.countSubscriptions(-int64(len(t.subs)))
-	e.Message.Position = t.positionLocked(t.head)
-	if t.head == t.born {
-		t.partition.raiseFloor(t.head)
-		return true // no offset was used
-	}
-	t.partition.first.Lock()
-	defer t.partition.first.Unlock()
-	t.partition.forget(t.name, t.head)
-	if stored != nil {
-		stored(e.Message.Position)
-	}
-	return true
+	t.partition.raiseFloor(t.head)
 }

@@ -16,7 +16,7 @@ import (
 func (k *kit) beginEpoch() {
 	k.Helper()
 	at := wire.Position{Epoch: "e2"}
-	_, err := k.broker.Apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{}}, nil)
+	_, err := k.broker.Apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{}})
 	require.NoError(k, err)
 	synctest.Wait()
 	k.epoch = at.Epoch

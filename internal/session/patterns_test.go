@@ -444,7 +444,7 @@ func (k *kit) goesOn(bc broker.Config, sc Config) *kit {
 	m := metrics.New("test")
 	b := broker.New(bc, m, time.Now())
 	require.NoError(k, k.broker.Export(func(e broker.Entry) error {
-		_, err := b.Apply(e, nil)
+		_, err := b.Apply(e)
 		return err
 	}))
 	return &kit{T: k.T, broker: b, registry: NewRegistry(sc, b, m), epoch: k.epoch}

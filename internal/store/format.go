@@ -231,7 +231,7 @@ func (s *reader) next(take func(line []byte) error) error {
 }
 
 func (s *reader) apply(e broker.Entry) error {
-	_, err := s.broker.Apply(e, nil)
+	_, err := s.broker.Apply(e)
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -35,10 +36,21 @@ var logs = map[string]func(w *world){
 		w.nodes = []*node{w.start(broker.New(w.config, metrics.New("test"), time.Now()))}
 		w.mishap = func(*rand.Rand) { w.restartFromState() }
 	},
-	"write-ahead": func(w *world) {
-		var kept file
-		w.nodes = []*node{w.start(kept.open(w))}
-		w.mishap = func(*rand.Rand) { w.replace(0, func(*broker.Broker) *broker.Broker { return kept.open(w) }) }
+	"journal": func(w *world) {
+		j := &journal{world: w}
+		w.nodes = []*node{w.start(j.open())}
+		w.mishap = func(rng *rand.Rand) {
+			if rng.IntN(2) == 0 {
+				j.replaceCheckpoint()
+				return
+			}
+			w.replace(0, func(b *broker.Broker) *broker.Broker {
+				if rng.IntN(3) == 0 {
+					j.lose(rng)
+				}
+				return j.open()
+			})
+		}
 	},
 	"replicated": func(w *world) {
 		s := newStream(w)
@@ -72,58 +84,90 @@ func (w *world) restartFromState() {
 		b.Close()
 		next := broker.New(w.config, metrics.New("test"), time.Now())
 		require.NoError(w, b.Export(func(e broker.Entry) error {
-			_, err := next.Apply(clone(e), nil)
+			_, err := next.Apply(clone(e))
 			return err
 		}))
 		return next
 	})
 }
 
-// A file is a write-ahead log: it keeps the entries in the order in which Apply numbers
-// them, and answers after a sync. It survives the process.
-type file struct {
-	mu      sync.Mutex
-	entries []broker.Entry
+// A journal is the model of a write-ahead log: one sequence numbers all entries, which are
+// applied in that order. It survives the process, and continues from a checkpoint.
+type journal struct {
+	world   *world
+	applied atomic.Uint64 // the newest number
+
+	mu         sync.Mutex
+	broker     *broker.Broker
+	checkpoint []broker.Entry
+	entries    []broker.Entry // above the checkpoint
 }
 
-// A writeAhead is an open file of a broker.
-type writeAhead struct {
-	*file
-	world  *world
-	broker *broker.Broker
-}
-
-// open returns a broker that continues from the file.
-func (f *file) open(w *world) *broker.Broker {
-	b := broker.NewWithLog(w.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log { return &writeAhead{f, w, b} })
-	if len(f.entries) == 0 {
-		at := wire.Position{Epoch: b.Epoch("a")}
-		f.entries = append(f.entries, broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{}})
+// open returns a broker that continues from the journal.
+func (j *journal) open() *broker.Broker {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.broker = broker.NewWithLog(j.world.config, metrics.New("test"), time.Now(), func(*broker.Broker) broker.Log { return j })
+	if j.checkpoint == nil {
+		require.NoError(j.world, j.broker.ExportHeads(j.check))
 	}
-	require.NoError(w, b.Feed(context.Background()))
-	return b
+	require.NoError(j.world, j.broker.Feed(context.Background()))
+	return j.broker
 }
 
-func (l *writeAhead) Append(e []broker.Entry, done func([]broker.Result)) {
+func (j *journal) check(e broker.Entry) error {
+	j.checkpoint = append(j.checkpoint, clone(e))
+	return nil
+}
+
+// replaceCheckpoint makes a checkpoint while entries are applied.
+func (j *journal) replaceCheckpoint() {
+	j.mu.Lock()
+	b, c := j.broker, j.applied.Load()
+	j.checkpoint = nil
+	require.NoError(j.world, b.ExportHeads(j.check))
+	j.mu.Unlock()
+	require.NoError(j.world, b.ExportTopics(func(e broker.Entry) error {
+		time.Sleep(time.Microsecond)
+		return j.check(e)
+	}))
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entries = slices.DeleteFunc(j.entries, func(e broker.Entry) bool { return e.Message.Position.Offset <= c })
+}
+
+// lose loses some of the newest entries, and says so.
+func (j *journal) lose(rng *rand.Rand) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.entries = j.entries[:len(j.entries)-rng.IntN(len(j.entries)+1)]
+	lease := j.applied.Load() + 100
+	at := wire.Position{Epoch: j.broker.Epoch("t"), Offset: lease}
+	j.entries = append(j.entries, broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{Forgotten: lease, Lost: lease}})
+	j.applied.Store(lease)
+	j.world.losses = append(j.world.losses, lease)
+}
+
+func (j *journal) Append(e []broker.Entry, done func([]broker.Result)) {
 	results := make([]broker.Result, len(e))
-	for i, entry := range e {
-		at, err := l.broker.Apply(entry, func(at wire.Position) {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			record := clone(entry)
-			record.Message.Position = at
-			l.entries = append(l.entries, record)
-		})
-		results[i] = broker.Result{Published: wire.Published{Position: at, Time: entry.Message.Time}, Err: err}
+	j.mu.Lock()
+	for i := range e {
+		at := &e[i].Message.Position
+		at.Epoch, at.Offset = j.broker.Epoch("t"), j.applied.Load()+1
+		j.entries = append(j.entries, clone(e[i]))
+		results[i].Published = wire.Published{Position: *at, Time: e[i].Message.Time}
+		_, results[i].Err = j.broker.Apply(e[i])
+		j.applied.Add(1)
 	}
-	l.world.background.Go(func() {
+	j.mu.Unlock()
+	j.world.background.Go(func() {
 		time.Sleep(100 * time.Microsecond) // a group commit
 		done(results)
 	})
 }
 
-func (l *writeAhead) Feed(_ context.Context, apply func(broker.Entry) error) error {
-	for _, e := range l.entries {
+func (j *journal) Feed(_ context.Context, apply func(broker.Entry) error) error {
+	for _, e := range slices.Concat(j.checkpoint, j.entries) {
 		if err := apply(clone(e)); err != nil {
 			return err
 		}
@@ -131,9 +175,10 @@ func (l *writeAhead) Feed(_ context.Context, apply func(broker.Entry) error) err
 	return nil
 }
 
-func (*writeAhead) Partitions() int            { return 1 }
-func (*writeAhead) Partition(string) int       { return 0 }
-func (*writeAhead) Applied(wire.Position) bool { return false }
+func (*journal) Partitions() int      { return 1 }
+func (*journal) Partition(string) int { return 0 }
+
+func (j *journal) Applied(at wire.Position) bool { return at.Offset <= j.applied.Load() }
 
 // A stream is a log that several brokers share, as in a cluster. It assigns offsets itself,
 // one sequence for all topics of a partition, and skips numbers.
@@ -241,7 +286,7 @@ func (f *feed) Append(e []broker.Entry, done func([]broker.Result)) {
 	var waits []func()
 	for i, entry := range e {
 		if entry.Op == broker.OpForget { // each node forgets topics on its own
-			_, results[i].Err = f.broker.Apply(entry, nil)
+			_, results[i].Err = f.broker.Apply(entry)
 			continue
 		}
 		number, epoch, at, lost := f.add(clone(entry))
