@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"iter"
 	"time"
 
@@ -141,9 +142,12 @@ func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 // DeleteTopic deletes a topic's history, and calls answer with its state then.
 func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer func(wire.TopicState) error) error {
 	return a.read(ctx, &c, func() error { return a.mayUse(&c, auth.Delete, topic) }, func() error {
-		state, ok := a.cfg.Broker.Delete(topic, time.Now())
-		if !ok {
+		state, err := a.cfg.Broker.Delete(topic, time.Now())
+		switch {
+		case errors.Is(err, broker.ErrNoTopic):
 			return topicUnknown(topic, "check the name against GET /v1/topics")
+		case err != nil:
+			return err
 		}
 		return answer(state)
 	})

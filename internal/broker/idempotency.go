@@ -184,7 +184,10 @@ func (k *keys) applied(key Key, published wire.Published, now time.Time) {
 	case known != nil && !k.hasPassed(known, now):
 		return
 	default:
-		known = &usedKey{Key: key}
+		known = &usedKey{Key: key, Published: published}
+		if k.hasPassed(known, now) { // a log is applied again
+			return
+		}
 		k.byScope[key.Scope] = known
 	}
 	known.Published = published

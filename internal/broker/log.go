@@ -177,9 +177,7 @@ func (b *Broker) applyPublish(e *Entry, now time.Time) (wire.Position, error) {
 		switch {
 		case errors.Is(err, errForgotten):
 			continue
-		case errors.Is(err, errKnown):
-			return *at, nil
-		case err != nil:
+		case err != nil && !errors.Is(err, errKnown): // of a known message, the key may be unknown
 			return wire.Position{}, err
 		case few:
 			t.fanOutHere()

@@ -358,6 +358,35 @@ func TestLossesAreBounded(t *testing.T) {
 	consistent(t, b)
 }
 
+// A checkpoint has a message, and a later entry of the log has its key.
+func TestAKnownMessageRestoresItsKey(t *testing.T) {
+	b := newBroker(Config{})
+	begin(t, b, "e1")
+	m := keyed("a", "k", "1")
+	m.Position.Epoch, m.Position.Offset, m.Time = "e1", 5, time.Now().UnixMilli()
+	apply(t, b, OpPublish, "a@e1:5")
+	e := Entry{Op: OpPublish, Message: m, Key: keyOf("", m, 0)}
+	_, err := b.Apply(e)
+	require.NoError(t, err)
+	require.EqualValues(t, 5, publishOnce(t, b, "", keyed("a", "k", "1")))
+	old := *m
+	old.Position.Offset, old.Time = 6, 1
+	e.Message, e.Key.Scope = &old, Digest{1}
+	_, err = b.Apply(e)
+	require.NoError(t, err)
+	require.Equal(t, 1, b.keys.count(), "its window has passed")
+}
+
+// The broker cannot refuse an entry that the log has. So it checks the limits before.
+func TestALimitRefusesAPublishBeforeTheLogGetsIt(t *testing.T) {
+	l := &sequence{}
+	b := NewWithLog(Config{MaxTopics: 1}, metrics.New("test"), time.Now(), l.open)
+	publish(t, b, "a")
+	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "b"}}, 0, time.Now())
+	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+	require.Len(t, l.entries, 1)
+}
+
 // A sequence is a log that numbers all entries by one sequence.
 type sequence struct {
 	memoryLog

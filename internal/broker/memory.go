@@ -2,7 +2,6 @@ package broker
 
 import (
 	"container/heap"
-	"time"
 
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -52,17 +51,72 @@ func (t *topic) forgetEncodings() {
 // EvictOldest implements memory.Histories. It does not evict messages that were not
 // offered yet.
 func (h *histories) EvictOldest(enough func() bool) {
-	b := (*Broker)(h)
-	var all byAge
+	(*Broker)(h).evict(enough, func(t *topic, evict bool) (rank int64, ok bool) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if ok = t.mayEvictLocked(0, evict, evictedForMemory); ok {
+			rank = t.history.front().Accepted().UnixNano()
+		}
+		return rank, ok
+	})
+}
+
+// EvictLargest evicts messages until enough returns true, the oldest of the largest topics
+// first. It leaves each topic its newest message, and those that were not offered yet. A
+// log calls it to keep its files small.
+func (b *Broker) EvictLargest(enough func() bool) {
+	b.evict(enough, func(t *topic, evict bool) (rank int64, ok bool) {
+		if t.partition == b.local {
+			return 0, false // no log has it
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		ok = t.mayEvictLocked(1, evict, evictedForDisk)
+		return -int64(t.history.bytes), ok
+	})
+}
+
+// LiveBytes returns about how many bytes a log needs for what Export returns.
+func (b *Broker) LiveBytes() int64 {
+	return b.memory.Of(memory.History) + b.topics.Load()*topicBytes/4 + int64(b.keys.count())*keyBytes
+}
+
+// keyBytes is about the size of an idempotency key in a log.
+const keyBytes = 128
+
+// The labels in the metrics of messages that were evicted because the memory budget was
+// full, or the log's files were too large. Subscribers get the reason evicted.
+const (
+	evictedForMemory = "memory"
+	evictedForDisk   = "disk"
+)
+
+// mayEvictLocked reports whether the oldest message can be evicted: it was offered, and more
+// than keep are left. With evict, it evicts one before.
+func (t *topic) mayEvictLocked(keep int, evict bool, why string) bool {
+	may := func() bool {
+		return t.history.count > keep && t.history.front().Position().Offset <= t.mark
+	}
+	if evict && may() {
+		t.evictLocked(wire.GapEvicted, why)
+	}
+	return may()
+}
+
+// evict evicts messages one by one until enough returns true, each from the topic of the
+// lowest rank. next evicts the topic's oldest message if evict is set, and then returns the
+// rank, or false if no message can be evicted.
+func (b *Broker) evict(enough func() bool, next func(t *topic, evict bool) (rank int64, ok bool)) {
+	var all ranking
 	b.each(func(t *topic) {
-		if accepted, ok := t.oldest(false); ok {
-			all = append(all, aged{t, accepted})
+		if rank, ok := next(t, false); ok {
+			all = append(all, ranked{t, rank})
 		}
 	})
 	heap.Init(&all)
 	for len(all) > 0 && !enough() {
-		if accepted, ok := all[0].topic.oldest(true); ok {
-			all[0].accepted = accepted
+		if rank, ok := next(all[0].topic, true); ok {
+			all[0].rank = rank
 			heap.Fix(&all, 0)
 		} else {
 			heap.Pop(&all)
@@ -70,47 +124,24 @@ func (h *histories) EvictOldest(enough func() bool) {
 	}
 }
 
-// evictedForMemory is the label in the metrics of messages that were evicted because the
-// memory budget was full. Subscribers get the reason evicted.
-const evictedForMemory = "memory"
+// ranking is a heap of topics by their rank.
+type ranking []ranked
 
-// oldest returns when the oldest message was accepted, after it has evicted one if evict
-// is set. ok is false if no message can be evicted.
-func (t *topic) oldest(evict bool) (accepted time.Time, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if evict && t.mayEvictLocked() {
-		t.evictLocked(wire.GapEvicted, evictedForMemory)
-	}
-	if !t.mayEvictLocked() {
-		return time.Time{}, false
-	}
-	return t.history.front().Accepted(), true
+type ranked struct {
+	topic *topic
+	rank  int64
 }
 
-// mayEvictLocked reports whether there is an oldest message, and it was offered.
-func (t *topic) mayEvictLocked() bool {
-	return t.history.count > 0 && t.history.front().Position().Offset <= t.mark
-}
+func (r ranking) Len() int           { return len(r) }
+func (r ranking) Less(i, j int) bool { return r[i].rank < r[j].rank }
+func (r ranking) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
 
-// byAge is a heap of topics by the age of their oldest message.
-type byAge []aged
-
-type aged struct {
-	topic    *topic
-	accepted time.Time
-}
-
-func (a byAge) Len() int           { return len(a) }
-func (a byAge) Less(i, j int) bool { return a[i].accepted.Before(a[j].accepted) }
-func (a byAge) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
-
-// Push is never called: EvictOldest adds no topic to the heap.
-func (a *byAge) Push(any) { panic("BUG: a topic is added to the heap") }
+// Push is never called: evict adds no topic to the heap.
+func (r *ranking) Push(any) { panic("BUG: a topic is added to the heap") }
 
 // Pop implements heap.Interface.
-func (a *byAge) Pop() any {
-	last := (*a)[len(*a)-1]
-	*a = (*a)[:len(*a)-1]
+func (r *ranking) Pop() any {
+	last := (*r)[len(*r)-1]
+	*r = (*r)[:len(*r)-1]
 	return last
 }

@@ -76,6 +76,40 @@ func evicted(t *testing.T, m *metrics.Metrics, why string) float64 {
 	return 0
 }
 
+// A log's files are too large: the largest topics lose their oldest messages, and each topic
+// keeps its newest one.
+func TestTheLargestTopicsLoseTheirOldestMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New("test")
+		b := New(Config{}, m, time.Now())
+		require.NoError(t, publishSized(t, b, "quiet", 100_000))
+		for range 10 {
+			require.NoError(t, publishSized(t, b, "small", 100))
+			require.NoError(t, publishSized(t, b, "large", 1000))
+			require.NoError(t, publishSized(t, b, "larger", 2000))
+		}
+		require.NoError(t, b.Tell("_presence.a", "k", make([]byte, 50_000), time.Now()))
+		before := b.LiveBytes()
+		require.Greater(t, before, int64(131_000))
+		b.EvictLargest(func() bool { return b.LiveBytes() < before-12_000 })
+		require.InDelta(t, before-12_000, b.LiveBytes(), 2500)
+		held := func(topic string) int {
+			state, _ := b.Topic(topic)
+			return state.Messages
+		}
+		require.Equal(t, []int{1, 10}, []int{held("quiet"), held("small")})
+		require.InDelta(t, 9, held("large"), 1)
+		require.InDelta(t, 4, held("larger"), 1)
+		require.EqualValues(t, 20-held("large")-held("larger"), evicted(t, m, "disk"))
+		require.Regexp(t, `^gap\(evicted 0-\d\) `, read(t, b, "larger@EPOCH:0", 2))
+		b.EvictLargest(func() bool { return false })
+		for _, topic := range []string{"quiet", "small", "large", "larger"} {
+			require.Equal(t, 1, held(topic))
+		}
+		consistent(t, b)
+	})
+}
+
 func TestEncodingsAreDroppedBeforeMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New("test")

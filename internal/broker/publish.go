@@ -45,12 +45,13 @@ func (b *Broker) append(e *Entry) Result {
 	if log, ok := b.log.(memoryLog); ok {
 		return log.append(e)
 	}
-	if t := b.find(e.Message.Position.Topic); t != nil && e.Op == OpPublish {
-		t.mu.Lock()
-		lags := t.lagsLocked()
-		t.mu.Unlock()
-		if lags { // the broker cannot refuse an entry that the log has
-			return Result{Err: t.lags()}
+	if e.Op == OpPublish { // the broker cannot refuse an entry that the log has
+		t, err := b.topic(e.Message.Position.Topic, e.route.rule)
+		if err == nil {
+			err = t.expect(e.Accepted)
+		}
+		if err != nil {
+			return Result{Err: err}
 		}
 	}
 	done := make(chan Result, 1)
@@ -58,13 +59,27 @@ func (b *Broker) append(e *Entry) Result {
 	return <-done
 }
 
+// expect prepares for a message: it keeps a topic from being forgotten that has none yet. It
+// returns an error if the fan-out lags too far.
+func (t *topic) expect(now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lagsLocked() {
+		return t.lags()
+	}
+	if t.isUnusedLocked() {
+		t.keepUntil = now.Add(awayTime)
+	}
+	return nil
+}
+
 // Delete deletes the messages of a topic. Every subscriber gets a gap, deleted. Messages
-// in the queues of sessions stay. ok is false if the topic does not exist.
-func (b *Broker) Delete(name string, now time.Time) (state wire.TopicState, ok bool) {
+// in the queues of sessions stay. The error is ErrNoTopic, or that of the log.
+func (b *Broker) Delete(name string, now time.Time) (wire.TopicState, error) {
 	t := b.find(name)
 	if t == nil {
-		return wire.TopicState{}, false
+		return wire.TopicState{}, ErrNoTopic
 	}
 	r := b.append(&Entry{Op: OpDelete, Message: &wire.Message{Position: wire.Position{Topic: name}}, Accepted: now})
-	return t.state(), r.Err == nil
+	return t.state(), r.Err
 }

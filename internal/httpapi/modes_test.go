@@ -157,8 +157,8 @@ func (s *system) Publish(item wire.PublishItem) wire.Position {
 
 func (s *system) Delete(topic string) {
 	s.Helper()
-	_, ok := s.cfg.Broker.Delete(topic, time.Now())
-	require.True(s, ok)
+	_, err := s.cfg.Broker.Delete(topic, time.Now())
+	require.NoError(s, err)
 }
 
 func (s *system) Drain() {

@@ -89,7 +89,7 @@ const (
 var (
 	endings     = []string{string(Refused), string(SlowHead), string(SlowBody), string(SlowReader), string(Silent)}
 	limits      = []string{"topics", "all_subscriptions", "stateless_sessions", "calls", "sessions", "address_calls", "connections", "address_connections", "pending_messages_per_session", "open_files", "memory", "fan_out"}
-	evictions   = []string{"expired", "evicted", "deleted", "memory"}
+	evictions   = []string{"expired", "evicted", "deleted", "lost", "memory", "disk"}
 	sessionEnds = []string{"closed", "inactive", "draining", "slow", "topics", "revoked"}
 	pollEnds    = []string{outcomeFrames, "empty", "gone", string(wire.CodeStaleAck), string(wire.CodeAckBeyondSent), string(wire.CodePollReplaced), string(wire.CodeSessionEnded), string(wire.CodeTokenExpired), string(wire.CodeUnauthorized), string(wire.CodeDraining)}
 	presences   = []string{wire.PresenceJoin, wire.PresenceLeave, wire.PresenceCount, "retract"}
@@ -133,7 +133,7 @@ func New(version string) *Metrics {
 		Limited:          f.counters("limited_total", "Refusals because of a limit: a setting, without the prefix limits., or memory, open_files, fan_out (the delivery of a topic's messages lags behind), stateless_sessions.", "limit"),
 		WaitSeconds:      f.histograms("wait_seconds", "Time that calls and session openings waited for a slot, by limit; only those that had to wait.", "limit", prometheus.ExponentialBuckets(1e-3, 4, 8)),
 		ConnectionsEnded: f.counters("connections_ended_total", "Connections that the daemon closed because of their clients, by reason: refused, slow_head, slow_body, slow_reader, silent.", "reason"),
-		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, memory (the budget was used up).", "reason"),
+		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, lost (in a crash), memory (the budget was used up), disk (the store was full).", "reason"),
 		TopicsForgotten:  f.counter("topics_forgotten_total", "Idle topics that were forgotten."),
 		FellBehind:       f.counter("subscriptions_fell_behind_total", "Times that a subscription fell behind because its session's queue was full."),
 		Gaps:             f.counters("gaps_total", "Gaps delivered to subscribers, by reason.", "reason"),

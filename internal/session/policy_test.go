@@ -143,8 +143,8 @@ func TestADeletionIsAnnouncedToEverySubscriber(t *testing.T) {
 		k.publishN("a", 3)
 		require.Equal(k, span("a", 1, 3), k.poll(live, 0))
 		waiting := k.park(live, 3)
-		state, ok := k.broker.Delete("a", time.Now())
-		require.True(k, ok)
+		state, err := k.broker.Delete("a", time.Now())
+		require.NoError(k, err)
 		require.EqualValues(k, 4, state.Position.Offset)
 		require.Zero(k, state.Messages)
 		waiting.wantFrames("gap(deleted a3-4)")
@@ -153,8 +153,8 @@ func TestADeletionIsAnnouncedToEverySubscriber(t *testing.T) {
 		require.Equal(k, "a5", k.poll(live, 4))
 		require.Equal(k, "a1 a2 gap(deleted a2-4) a5", k.poll(quiet, 0))
 		require.Equal(k, "gap(deleted a2-4) a5", k.poll(k.open("a@EPOCH:2"), 0))
-		_, ok = k.broker.Delete("nowhere", time.Now())
-		require.False(k, ok)
+		_, err = k.broker.Delete("nowhere", time.Now())
+		require.ErrorIs(k, err, broker.ErrNoTopic)
 	})
 }
 
@@ -181,7 +181,8 @@ func keepsItsPlace(t *testing.T, want string, goesOn bool) {
 		synctest.Wait()
 		k.publish("a")
 		k.publish("a") // 2 and 3 are not offered yet
-		k.broker.Delete("a", time.Now())
+		_, err = k.broker.Delete("a", time.Now())
+		require.NoError(k, err)
 		if goesOn {
 			k.publish("a") // 5
 		}

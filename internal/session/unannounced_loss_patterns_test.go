@@ -89,7 +89,7 @@ func (w *world) upset(rng *rand.Rand, done chan struct{}) {
 		}
 		w.broker.Sweep(time.Now())
 		if rng.IntN(4) == 0 {
-			w.broker.Delete(fmt.Sprint("p.", rng.IntN(rareTopics)), time.Now())
+			_, _ = w.broker.Delete(fmt.Sprint("p.", rng.IntN(rareTopics)), time.Now())
 		}
 	}
 }

@@ -215,7 +215,7 @@ func (w *world) upsetUntil(done <-chan struct{}, rng *rand.Rand) {
 		b := w.anyNode(rng).broker
 		switch rng.IntN(5) {
 		case 0:
-			b.Delete(anyTopic(rng), time.Now())
+			_, _ = b.Delete(anyTopic(rng), time.Now())
 		case 1:
 			config := w.config
 			config.HistoryMessages = 2 + rng.IntN(30)
