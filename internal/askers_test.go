@@ -17,7 +17,7 @@ import (
 // the sessions are asked. The rooms above the app call the app instead.
 var appOnly = []string{
 	"Identify", "Allow", "Route", "Admit", "AdmitMany", "AdmitAddress", "AdmitPrincipal", "AdmitTopic", "BeginElsewhere",
-	"PublishOnce", "PublishBy", "Once", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
+	"PublishOnce", "PublishBy", "Once", "NewCommit", "Delete", "ReadTopic", "OpenEphemeral", "Get", "GetBytes", "TooManyPending",
 }
 
 func TestOnlyTheAppAsks(t *testing.T) {

@@ -93,6 +93,9 @@ var (
 	// ErrClientGone means that the client has disconnected.
 	ErrClientGone = errors.New("the client is gone")
 
+	// ErrPending is returned by a publish that waits for the log. Its result follows.
+	ErrPending = broker.ErrPending
+
 	errPanicked = errors.New("the call panicked")
 )
 

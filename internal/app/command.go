@@ -23,8 +23,9 @@ type commands struct {
 }
 
 // do is the Do of a transport.Duplex. It does not wait: a command that has to is returned
-// as later. A panic ends the connection, and not the daemon.
-func (c *commands) do(ctx context.Context, s *session.Session, raw []byte) (reply *wire.Reply, later transport.Later, err error) {
+// as later, and a publish that waits for the log ends in resume. A panic ends the
+// connection, and not the daemon.
+func (c *commands) do(ctx context.Context, s *session.Session, raw []byte, resume transport.Resume) (reply *wire.Reply, later transport.Later, err error) {
 	defer c.app.recovered(&err)
 	command, err := c.read(raw)
 	if command == nil { // not even a ref
@@ -32,17 +33,36 @@ func (c *commands) do(ctx context.Context, s *session.Session, raw []byte) (repl
 	}
 	var change func() error
 	if err == nil {
-		reply, change, err = c.carryOut(NoWait, s, command)
+		reply, change, err = c.carryOut(NoWait, s, command, c.then(command, resume))
 	} else {
 		err = c.app.Reject(c.caller, err)
 	}
 	if refusal, ok := errors.AsType[*limit.Refusal](err); errors.Is(err, ErrWouldWait) || ok && refusal.Hold > 0 {
 		return nil, c.later(s, command, err), nil
 	}
+	if errors.Is(err, ErrPending) {
+		return nil, nil, transport.ErrPending
+	}
 	if change != nil {
 		err = change()
 	}
 	return c.reply(command.Ref, reply, err), nil, nil
+}
+
+// then returns what replies to a publish that waits for the log. It returns nil if no publish
+// does, or the caller waits.
+func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
+	if command.Publish == nil || resume == nil || !c.app.AppendWaits() {
+		return nil
+	}
+	return func(published wire.Published, err error) {
+		resume(func() *wire.Reply {
+			if err == nil {
+				c.app.cfg.Metrics.CommandPublishes.Inc()
+			}
+			return c.reply(command.Ref, &wire.Reply{Position: &published.Position, Time: published.Time}, err)
+		})
+	}
 }
 
 // later returns the rest of a command that ended with err: it has to wait, or its refusal
@@ -53,7 +73,7 @@ func (c *commands) later(s *session.Session, command *wire.Command, err error) t
 		var change func() error
 		if errors.Is(err, ErrWouldWait) {
 			err = c.survive(func() (err error) {
-				reply, change, err = c.carryOut(ctx, s, command)
+				reply, change, err = c.carryOut(ctx, s, command, nil)
 				return err
 			})
 		}
@@ -96,8 +116,8 @@ func (c *commands) reply(ref *uint64, reply *wire.Reply, err error) *wire.Reply 
 
 // carryOut carries out a command and returns its reply, but for the ref. It leaves a
 // change of subscriptions to the caller, who makes it, once, when nothing can be written
-// before the reply.
-func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command) (reply *wire.Reply, change func() error, err error) {
+// before the reply. A publish that waits for the log ends in then, unless that is nil.
+func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wire.Command, then Then) (reply *wire.Reply, change func() error, err error) {
 	if err := checkCommand(command); err != nil {
 		return nil, nil, c.app.Reject(c.caller, err)
 	}
@@ -105,7 +125,7 @@ func (c *commands) carryOut(ctx context.Context, s *session.Session, command *wi
 	switch {
 	case command.Publish != nil:
 		var published wire.Published
-		if published, err = c.publish(ctx, command.Publish); err == nil {
+		if published, err = c.publish(ctx, command.Publish, then); err == nil {
 			reply.Position, reply.Time = &published.Position, published.Time
 		}
 	case command.Ping || command.Ack != nil:
@@ -160,10 +180,12 @@ func (c *commands) authenticate(s *session.Session, token string) (expiresMS int
 	return s.Grant().ExpiresMS(time.Now()), nil
 }
 
-func (c *commands) publish(ctx context.Context, item *wire.PublishItem) (wire.Published, error) {
+func (c *commands) publish(ctx context.Context, item *wire.PublishItem, then Then) (published wire.Published, err error) {
 	var s slot
 	defer s.end()
-	published, err := c.app.publishItem(ctx, &c.caller, &s, c.app.cfg.Broker.Route(item.Topic), item)
+	w := c.app.newPending(then)
+	defer func() { w.send(&s, err) }()
+	published, err = c.app.publishItem(ctx, &c.caller, &s, w.route(c.app.cfg.Broker.Route(item.Topic)), item)
 	if err == nil {
 		c.app.cfg.Metrics.CommandPublishes.Inc()
 	}

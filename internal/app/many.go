@@ -8,8 +8,10 @@ import (
 	"io"
 	"iter"
 	"mime"
+	"sync"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
+	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -18,7 +20,8 @@ import (
 
 // A manyPublish publishes the messages of one request, one after the other. They share a
 // slot. The hook may take long for each message, so the request gives its slot to other
-// calls before the next message with a hook.
+// calls before the next message with a hook. The messages go to the log together, and the
+// request waits once.
 type manyPublish struct {
 	app    *App
 	ctx    context.Context // the request's
@@ -26,6 +29,12 @@ type manyPublish struct {
 	slot   slot
 	asked  bool           // the slot was used for a message with a hook
 	late   *limit.Refusal // a refusal that delays the answer; nil: none
+
+	results []wire.PublishResult
+	commit  *broker.Commit // nil: publishes do not wait for the log
+	inLog   []int          // the index of the n-th message that the log gets
+	sent    int            // number of messages that the log gets
+	waiting sync.WaitGroup // for the log
 }
 
 // PublishMany publishes the messages in the body in order, each like Publish, and calls
@@ -55,48 +64,71 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 	if err != nil {
 		return err
 	}
-	m := &manyPublish{app: a, ctx: ctx, caller: c}
+	m := &manyPublish{app: a, ctx: ctx, caller: c, results: make([]wire.PublishResult, len(items)), inLog: make([]int, len(items))}
 	defer m.slot.end()
 	if err := m.slot.take(ctx, a, &c); err != nil {
 		return err
 	}
-	results := make([]wire.PublishResult, len(items))
+	m.commit = a.cfg.Broker.NewCommit(m.done)
+	defer m.commit.Send() // also if a message panics
 	for i, raw := range items {
-		if results[i], err = m.publish(form, raw); err != nil {
+		if err = m.publish(form, raw, i); err != nil {
 			return err
 		}
 	}
+	m.commit.Send()
+	m.waiting.Wait()
 	if m.late != nil {
 		m.slot.end()
 		a.cfg.Limiter.Hold(ctx, m.late) // the client gets the results in any case
 	}
-	return answer(form.contentType, form.parts(results))
+	return answer(form.contentType, form.parts(m.results))
 }
 
-// publish publishes one message. An error means that the client has left.
-func (m *manyPublish) publish(form *manyForm, raw []byte) (wire.PublishResult, error) {
+// publish publishes the i-th message. An error means that the client has left.
+func (m *manyPublish) publish(form *manyForm, raw []byte, i int) error {
 	item, err := form.read(raw)
 	var published wire.Published
 	if err == nil {
 		to := m.app.cfg.Broker.Route(item.Topic)
 		hook := to.Rule().Hook
+		if hook {
+			m.commit.Send() // the messages before it do not wait for the hook
+		}
 		if hook && m.asked {
 			m.slot.end() // publishItem takes another
 		}
 		m.asked = m.asked || hook
-		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, to, item)
+		published, err = m.app.publishItem(m.ctx, &m.caller, &m.slot, to.In(m.commit), item)
 	}
+	if errors.Is(err, ErrPending) {
+		m.inLog[m.sent] = i
+		m.sent++
+		m.waiting.Add(1)
+		return nil
+	}
+	return m.note(i, published, err)
+}
+
+// done notes the result of the n-th message that the log got.
+func (m *manyPublish) done(n int, published wire.Published, err error) {
+	defer m.waiting.Done()
+	_ = m.note(m.inLog[n], published, err)
+}
+
+// note notes the result of the i-th message. An error means that the client has left.
+func (m *manyPublish) note(i int, published wire.Published, err error) error {
 	if err == nil {
-		return wire.PublishResult{Published: &published}, nil
+		m.results[i].Published = &published
+		return nil
 	}
 	if refusal, ok := errors.AsType[*limit.Refusal](err); ok && refusal.Hold > 0 {
 		m.late = refusal
 	}
-	problem := m.app.Problem(err)
-	if problem == nil {
-		return wire.PublishResult{}, err
+	if m.results[i].Problem = m.app.Problem(err); m.results[i].Problem == nil {
+		return err
 	}
-	return wire.PublishResult{Problem: problem}, nil
+	return nil
 }
 
 // parts returns results in the format of the request, in parts.

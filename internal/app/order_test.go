@@ -149,7 +149,7 @@ var subscribes = map[string]struct {
 			return err
 		}
 		c := &commands{app: a, caller: from, read: a.readCommand}
-		_, _, err = c.carryOut(context.Background(), s, &wire.Command{Subscribe: []wire.Start{{Topic: topic}}})
+		_, _, err = c.carryOut(context.Background(), s, &wire.Command{Subscribe: []wire.Start{{Topic: topic}}}, nil)
 		return err
 	}},
 }
@@ -283,7 +283,7 @@ func TestACommandThatMustWaitRunsLater(t *testing.T) {
 	held, err := l.Begin(t.Context(), limit.Who{})
 	require.NoError(t, err)
 	for _, command := range []string{`{"publish":{"topic":"a","data":1},"ref":1}`, `{"subscribe":["b"],"ref":1}`} {
-		reply, later, err := d.Do(t.Context(), d.Session, []byte(command))
+		reply, later, err := d.Do(t.Context(), d.Session, []byte(command), nil)
 		require.NoError(t, err)
 		require.Nil(t, reply)
 		require.NotNil(t, later, command)
@@ -304,7 +304,7 @@ func TestACommandThatTheApplicationIsAskedAboutRunsLater(t *testing.T) {
 	d, err := a.Connect(t.Context(), Caller{}, "topic=x", Accepts{})
 	require.NoError(t, err)
 	defer a.End(d.Session)
-	reply, later, err := d.Do(t.Context(), d.Session, []byte(`{"subscribe":["asked"],"ref":1}`))
+	reply, later, err := d.Do(t.Context(), d.Session, []byte(`{"subscribe":["asked"],"ref":1}`), nil)
 	require.NoError(t, err)
 	require.Nil(t, reply)
 	finish := later(t.Context())

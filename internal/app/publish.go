@@ -3,6 +3,7 @@ package app
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +35,14 @@ type Publish struct {
 	// instead.
 	Payload []byte
 	Body    Body
+
+	// Then, unless nil, gets the result of a publish that has to wait for the log. The call
+	// does not wait, and its error is ErrPending.
+	Then Then
 }
+
+// A Then gets the result of a publish. The log calls it, so it must not block.
+type Then func(wire.Published, error)
 
 // A Header is the first value of a header, and the number of values. A slice would be an
 // allocation for each publish on the lane.
@@ -56,8 +64,11 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 	defer a.recovered(&err)
 	var s slot
 	defer s.end()
+	w := a.newPending(p.Then)
+	defer func() { w.send(&s, err) }()
+	to := w.route(a.cfg.Broker.Route(p.Topic))
 	key, _ := idOf(p.IdempotencyKey) // messageOf returns the error
-	return a.publish(ctx, &c, &s, a.cfg.Broker.Route(p.Topic), p.Topic, key, func() (*message, []byte, error) {
+	return a.publish(ctx, &c, &s, to, p.Topic, key, func() (*message, []byte, error) {
 		m, err := messageOf(p)
 		if err != nil || p.Body == nil {
 			return m, bytes.Clone(p.Payload), err
@@ -65,6 +76,48 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 		body, err := p.Body(a.Limits().MessageBytes)
 		return m, body, err
 	})
+}
+
+// AppendWaits reports whether publishes wait for the log.
+func (a *App) AppendWaits() bool { return a.cfg.Broker.AppendWaits() }
+
+// A pending publish waits for the log, and holds its slot. Its methods may be called on nil:
+// then the publish does not wait, or the call does.
+type pending struct {
+	slot   slot
+	commit *broker.Commit
+}
+
+// newPending returns what waits for the log if a publish has to. It returns nil if then is.
+func (a *App) newPending(then Then) *pending {
+	if then == nil {
+		return nil
+	}
+	w := &pending{}
+	w.commit = a.cfg.Broker.NewCommit(func(_ int, published wire.Published, err error) {
+		w.slot.end()
+		then(published, err)
+	})
+	return w
+}
+
+// route returns the route of the publish.
+func (w *pending) route(to broker.Route) broker.Route {
+	if w == nil {
+		return to
+	}
+	return to.In(w.commit)
+}
+
+// send ends the call, which had the slot, with err.
+func (w *pending) send(s *slot, err error) {
+	if w == nil {
+		return
+	}
+	if errors.Is(err, ErrPending) {
+		w.slot, *s = *s, slot{}
+	}
+	w.commit.Send()
 }
 
 // publishItem publishes one of many messages, or a message from a two-way connection.
@@ -118,7 +171,7 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 // takeEarlyToPublish takes the slot of a publish that must not wait, unless the publish
 // would wait for something else.
 func (a *App) takeEarlyToPublish(c *Caller, s *slot, to broker.Route, topic, key string) error {
-	if to.Rule().Hook || a.cfg.Broker.AppendWaits() {
+	if to.Rule().Hook || a.AppendWaits() && !to.Defers() {
 		return ErrWouldWait
 	}
 	if key != "" {
@@ -180,7 +233,7 @@ func (a *App) publishMessage(ctx context.Context, by *auth.Grant, to broker.Rout
 	if to.Rule().Hook {
 		await = a.awaitSameKey(ctx)
 	}
-	return a.cfg.Broker.Once(await, by.Subject, &m.Message, m.ttl, time.Now(), publish)
+	return a.cfg.Broker.Once(to.Await(await), by.Subject, &m.Message, m.ttl, time.Now(), publish)
 }
 
 // askAndPublish adds the publisher's identity last: neither the request nor the hook's

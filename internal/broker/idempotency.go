@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -152,23 +153,40 @@ func (k *keys) begin(key Key, now time.Time) (mine *usedKey, found usedKey) {
 
 func (k *keys) publish(mine *usedKey, key Key, publish func(Key) (wire.Published, error)) (published wire.Published, err error) {
 	defer func() { // also if publish panics
-		if used := k.end(mine); err == nil && used.Print != key.Print {
-			published, err = k.repeat(key, used) // the log had another publish with the key before
+		if !errors.Is(err, ErrPending) { // else finish follows
+			published, err = k.end(mine, key, published, err)
 		}
 	}()
 	return publish(key)
 }
 
-// end returns the key as it was applied. If it is still under way, its publish failed.
-func (k *keys) end(mine *usedKey) usedKey {
+// finish ends a publish with a key that was pending. It returns its result.
+func (k *keys) finish(key Key, published wire.Published, err error) (wire.Published, error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
+	mine := k.byScope[key.Scope]
+	dropped := mine == nil || err == nil && mine.underWay != nil // after it was applied
+	k.mu.Unlock()
+	if dropped {
+		return published, err
+	}
+	return k.end(mine, key, published, err)
+}
+
+// end ends a publish with a key, and returns its result. If the key is still under way, the
+// publish failed.
+func (k *keys) end(mine *usedKey, key Key, published wire.Published, err error) (wire.Published, error) {
+	k.mu.Lock()
 	if mine.underWay != nil {
 		close(mine.underWay)
 		mine.underWay = nil
 		delete(k.byScope, mine.Scope)
 	}
-	return *mine
+	used := *mine
+	k.mu.Unlock()
+	if err == nil && used.Print != key.Print {
+		return k.repeat(key, used) // the log had another publish with the key before
+	}
+	return published, err
 }
 
 // applied adds the key of a publish that was applied, unless it is known.

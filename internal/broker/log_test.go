@@ -270,10 +270,10 @@ func TestASweepForgetsThroughTheLog(t *testing.T) {
 	require.Equal(t, b.PatternPosition(">"), next.PatternPosition(">"))
 }
 
-// loseEntries says that the log has lost entries up to an offset.
-func loseEntries(t *testing.T, b *Broker, epoch string, upTo uint64) {
+// loseEntries says that the log has lost entries of the epoch e1 up to an offset.
+func loseEntries(t *testing.T, b *Broker, upTo uint64) {
 	t.Helper()
-	at := wire.Position{Epoch: epoch, Offset: upTo}
+	at := wire.Position{Epoch: "e1", Offset: upTo}
 	_, err := b.Apply(Entry{Op: OpEpoch, Message: &wire.Message{Position: at}, State: &State{Forgotten: upTo, Lost: upTo}})
 	require.NoError(t, err)
 }
@@ -288,8 +288,8 @@ func TestALossIsAGapBehindWhatSurvived(t *testing.T) {
 	}
 	apply(t, b, OpDelete, "emptied@e1:7")
 	pattern := b.PatternPosition("*")
-	loseEntries(t, b, "e1", 100)
-	loseEntries(t, b, "e1", 100)
+	loseEntries(t, b, 100)
+	loseEntries(t, b, 100)
 	apply(t, b, OpPublish, "a@e1:120")
 	apply(t, b, OpPublish, "new@e1:121")
 	require.True(t, b.ForgottenSince(pattern, map[string]uint64{"a": 5, "quiet": 6}, NewSearch(10)))
@@ -316,7 +316,7 @@ func TestALossIsAGapBehindWhatSurvived(t *testing.T) {
 	apply(t, b, OpPublish, "a@e1:130")
 	apply(t, b, OpPublish, "a@e1:140") // evicts 5
 	require.Equal(t, "gap(lost 2-100) 120 130 140", read(t, b, "a@e1:2", 10), "one gap for all that is missing")
-	loseEntries(t, b, "e1", 200)
+	loseEntries(t, b, 200)
 	require.Equal(t, "gap(lost 5-100) 120 130 140 gap(lost 140-200)", read(t, b, "a@e1:5", 10))
 	b.Close()
 	state, _ := b.Topic("a")
@@ -333,7 +333,7 @@ func TestASubscriberHearsOfALoss(t *testing.T) {
 	j, err := b.Join(wire.Start{Topic: "a"}, s, true)
 	require.NoError(t, err)
 	apply(t, b, OpPublish, "a@e1:3")
-	loseEntries(t, b, "e1", 100)
+	loseEntries(t, b, 100)
 	b.Close()
 	require.Equal(t, 1, s.missed)
 	frames, at, head := j.Read(nil, Reading{Had: j.Position, After: 3, Limit: Limit{Frames: 10, Bytes: 1000}}, time.Now())
@@ -349,7 +349,7 @@ func TestLossesAreBounded(t *testing.T) {
 	begin(t, b, "e1")
 	for i := range uint64(maxLosses + 3) {
 		apply(t, b, OpPublish, fmt.Sprint("a@e1:", 100*i+50))
-		loseEntries(t, b, "e1", 100*i+100)
+		loseEntries(t, b, 100*i+100)
 	}
 	require.Len(t, b.partitions[0].lost(), maxLosses)
 	require.Equal(t, "gap(lost 50-300) 350", read(t, b, "a@e1:50", 2))

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"time"
 
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -15,20 +16,30 @@ func (b *Broker) Publish(m *wire.Message, ttl time.Duration, now time.Time) (wir
 }
 
 // PublishBy is Publish with the topic's route, or an empty one, and with an idempotency key
-// that is under way, or an empty one; see Once.
+// that is under way, or an empty one; see Once. If the route is in a Commit, and the publish
+// has to wait for the log, the error is ErrPending.
 func (b *Broker) PublishBy(r Route, k Key, m *wire.Message, ttl time.Duration, now time.Time) (wire.Published, error) {
 	if err := b.memory.Admit(int64(m.Size())); err != nil {
 		return wire.Published{}, err
 	}
 	m.Position = wire.Position{Topic: m.Position.Topic}
 	m.Time = now.UnixMilli()
-	bytes := float64(len(m.Data)) // the log may replace m
-	result := b.append(&Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: k, route: r})
-	if result.Err == nil {
-		b.metrics.Published.Inc()
-		b.metrics.PublishedBytes.Add(bytes)
+	bytes := len(m.Data) // the log may replace m
+	e := Entry{Op: OpPublish, Message: m, TTL: ttl, Accepted: now, Key: k, route: r}
+	if r.commit != nil {
+		return wire.Published{}, r.commit.add(e, bytes)
 	}
+	result := b.append(&e)
+	b.count(result, bytes)
 	return result.Published, result.Err
+}
+
+// count counts a publish that has succeeded.
+func (b *Broker) count(r Result, bytes int) {
+	if r.Err == nil {
+		b.metrics.Published.Inc()
+		b.metrics.PublishedBytes.Add(float64(bytes))
+	}
 }
 
 // AppendWaits reports whether a publish waits for the log. Only the in-memory log applies
@@ -45,18 +56,80 @@ func (b *Broker) append(e *Entry) Result {
 	if log, ok := b.log.(memoryLog); ok {
 		return log.append(e)
 	}
-	if e.Op == OpPublish { // the broker cannot refuse an entry that the log has
-		t, err := b.topic(e.Message.Position.Topic, e.route.rule)
-		if err == nil {
-			err = t.expect(e.Accepted)
-		}
-		if err != nil {
-			return Result{Err: err}
-		}
+	if err := b.expect(e); err != nil {
+		return Result{Err: err}
 	}
 	done := make(chan Result, 1)
 	b.log.Append([]Entry{*e}, func(r []Result) { done <- r[0] })
 	return <-done
+}
+
+// ErrPending says that a publish waits for the log. Its Commit gets the result.
+var ErrPending = errors.New("the publish waits for the log")
+
+// A Commit has publishes that wait for the log. The log gets them together, and nobody waits
+// for the results. A Commit is for one goroutine. Its methods may be called on nil.
+type Commit struct {
+	broker  *Broker                                          // immutable
+	done    func(n int, published wire.Published, err error) // immutable
+	entries []Entry                                          // not yet sent
+	bytes   []int                                            // of their payloads
+	sent    int                                              // number of publishes that were sent before
+}
+
+// NewCommit returns a Commit, or nil if publishes do not wait for the log. done gets the
+// result of the n-th publish, counted from 0, after Send. It is called by the log, and must
+// not block.
+func (b *Broker) NewCommit(done func(n int, published wire.Published, err error)) *Commit {
+	if !b.AppendWaits() {
+		return nil
+	}
+	return &Commit{broker: b, done: done}
+}
+
+// add adds a publish. The error is ErrPending, or a *wire.Problem: overloaded.
+func (c *Commit) add(e Entry, bytes int) error {
+	if err := c.broker.expect(&e); err != nil {
+		return err
+	}
+	c.entries, c.bytes = append(c.entries, e), append(c.bytes, bytes)
+	return ErrPending
+}
+
+// Send sends the publishes to the log. It must follow each ErrPending.
+func (c *Commit) Send() {
+	if c == nil || len(c.entries) == 0 {
+		return
+	}
+	b, done, first := c.broker, c.done, c.sent
+	entries, bytes := c.entries, c.bytes
+	keys := make([]Key, len(entries))
+	for i := range entries {
+		keys[i] = entries[i].Key
+	}
+	c.entries, c.bytes, c.sent = nil, nil, c.sent+len(entries)
+	b.log.Append(entries, func(results []Result) {
+		for i, r := range results {
+			b.count(r, bytes[i])
+			if keys[i] != (Key{}) {
+				r.Published, r.Err = b.keys.finish(keys[i], r.Published, r.Err)
+			}
+			done(first+i, r.Published, r.Err)
+		}
+	})
+}
+
+// expect prepares the topic for a message that the log will have: the broker cannot refuse it
+// then. The error is a *wire.Problem: overloaded.
+func (b *Broker) expect(e *Entry) error {
+	if e.Op != OpPublish {
+		return nil
+	}
+	t, err := b.topic(e.Message.Position.Topic, e.route.rule)
+	if err != nil {
+		return err
+	}
+	return t.expect(e.Accepted)
 }
 
 // expect prepares for a message: it keeps a topic from being forgotten that has none yet. It

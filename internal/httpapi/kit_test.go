@@ -38,6 +38,7 @@ type kit struct {
 
 type settings struct {
 	broker    broker.Config
+	log       func(*broker.Broker) broker.Log // nil: in memory
 	session   session.Config
 	transport transport.Config
 	authority app.Authority
@@ -95,6 +96,9 @@ func newParts(s settings) parts {
 	s.broker.Rules = withLimits(s.broker.Rules, s.limits)
 	m := metrics.New("test")
 	b := broker.New(s.broker, m, time.Now())
+	if s.log != nil {
+		b = broker.NewWithLog(s.broker, m, time.Now(), s.log)
+	}
 	s.limits.Sessions = s.session.MaxSessions
 	limiter := limit.New(s.limits, m)
 	s.session.Slots = limiter.Sessions()

@@ -2,6 +2,7 @@ package lane
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
@@ -20,6 +21,7 @@ type conversation struct {
 	transport.Duplex
 
 	giveUp context.CancelFunc // ends the command that waits, if any: nobody needs its reply
+	resume transport.Resume   // conn.resume; bound once, so that a command allocates nothing
 	finish func() *wire.Reply // the second half of a command that has waited
 
 	wroteFrames bool // since the last read
@@ -41,7 +43,7 @@ func (l *Lane) takeDuplex(nc net.Conn, d transport.Duplex) bool {
 	_ = nc.Close() // c.fd keeps the connection open
 	c.prefill(d.Ahead)
 	d.Ahead = nil
-	c.talk, c.bare, c.deflates = &conversation{Duplex: d, giveUp: func() {}}, true, d.Deflates
+	c.talk, c.bare, c.deflates = &conversation{Duplex: d, giveUp: func() {}, resume: c.resume}, true, d.Deflates
 	c.begin(func(c *conn) {
 		c.beginPoll(d.Session, d.Request)
 		c.stepPoll() // hello precedes the replies to commands that were read ahead
@@ -79,8 +81,11 @@ func (c *conn) converse() bool {
 // act carries out an Action.
 func (c *conn) act(a transport.Action) {
 	if a.Command != nil {
-		reply, later, err := c.talk.Do(c.lane.life, c.talk.Session, a.Command)
-		if later != nil {
+		reply, later, err := c.talk.Do(c.lane.life, c.talk.Session, a.Command, c.talk.resume)
+		switch {
+		case errors.Is(err, transport.ErrPending):
+			return
+		case later != nil:
 			c.carryOutLater(later)
 			return
 		}
@@ -104,16 +109,20 @@ func (c *conn) carryOutLater(command transport.Later) {
 	c.talk.giveUp = giveUp
 	c.lane.running.Go(func() {
 		defer giveUp()
-		finish := command(ctx)
-		c.loop.post(nil, func(*conn) {
-			if c.ending == left { // finish must be called in any case
-				finish()
-				return
-			}
-			c.talk.finish = finish
-			c.takeBack()
-			c.proceed()
-		})
+		c.resume(command(ctx))
+	})
+}
+
+// resume has the loop finish a command that has waited. Any goroutine may call it.
+func (c *conn) resume(finish func() *wire.Reply) {
+	c.loop.post(nil, func(*conn) {
+		if c.ending == left { // finish must be called in any case
+			finish()
+			return
+		}
+		c.talk.finish = finish
+		c.takeBack()
+		c.proceed()
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 // A loop owns connections: one goroutine does all work for them, in turns. It gets events
 // from the kernel, and letters from other goroutines. It never waits for a client, nor for
 // a lock that is held for long. Work that must wait gets a goroutine of its own, which
-// posts a letter at its end.
+// posts a letter at its end. For a publish that waits for the log, the log posts it.
 //
 // Go's own poller would wake a goroutine for each connection. If two connections are ready
 // at once it also wakes a second thread, which mostly finds nothing to do: an eighth of

@@ -123,18 +123,38 @@ func (c *conn) servePublish(r *request) {
 	caller, p := c.caller(r), app.Publish{
 		Topic: string(r.name), Query: string(r.query), Payload: r.body,
 		ContentType: app.HeaderOf(header(r.fields.contentType)), IdempotencyKey: app.HeaderOf(header(r.fields.idempotencyKey)),
+		Then: c.then(),
 	}
 	published, err := c.lane.cfg.App.Publish(app.NoWait, caller, p)
-	if errors.Is(err, app.ErrWouldWait) {
-		p.Payload = bytes.Clone(r.body)
+	switch {
+	case errors.Is(err, app.ErrWouldWait):
+		p.Payload, p.Then = bytes.Clone(r.body), nil
 		c.callAside(r, blanksBehindPost, func(ctx context.Context) func(*conn) {
 			published, err := c.lane.cfg.App.Publish(ctx, caller, p)
 			return func(c *conn) { c.answerPublish(published, err) }
 		})
-		return
+	case errors.Is(err, app.ErrPending):
+		c.accept(r, blanksBehindPost)
+		c.state = waiting
+		c.makeClient()
+	default:
+		c.accept(r, blanksBehindPost)
+		c.answerPublish(published, err)
 	}
-	c.accept(r, blanksBehindPost)
-	c.answerPublish(published, err)
+}
+
+// then returns what answers a publish that waits for the log, without a goroutine. It
+// returns nil if no publish does.
+func (c *conn) then() app.Then {
+	if !c.lane.cfg.App.AppendWaits() {
+		return nil
+	}
+	return func(published wire.Published, err error) {
+		c.loop.post(c, func(c *conn) {
+			c.state = noPoll
+			c.answerPublish(published, err)
+		})
+	}
 }
 
 // answerPublish answers a publish, or refuses it.

@@ -21,6 +21,13 @@ import (
 // finish once each.
 type Later func(ctx context.Context) (finish func() *wire.Reply)
 
+// A Resume does the rest of a command that has ended with ErrPending: finish returns the
+// reply, as that of a Later. It may be called by any goroutine, and does not block.
+type Resume func(finish func() *wire.Reply)
+
+// ErrPending says that a command is under way, and calls its Resume at the end.
+var ErrPending = errors.New("the command is under way")
+
 // A Duplex is an open two-way connection: the server sends frames of one session, the
 // client sends commands.
 type Duplex struct {
@@ -32,8 +39,9 @@ type Duplex struct {
 
 	// Do carries out one command of the client, who gets the reply, unless it is nil. The
 	// error, a *wire.Problem, ends the connection. Do does not wait. A command that may have
-	// to wait for long is not carried out: Do returns it as later.
-	Do func(ctx context.Context, s *session.Session, command []byte) (reply *wire.Reply, later Later, err error)
+	// to wait for long is not carried out: Do returns it as later. Unless resume is nil, Do
+	// may also return ErrPending.
+	Do func(ctx context.Context, s *session.Session, command []byte, resume Resume) (reply *wire.Reply, later Later, err error)
 }
 
 // Serve serves a two-way connection until either side ends it, and closes it. It works for
@@ -112,7 +120,7 @@ const readBytes = 4 << 10
 func (l *link) converse(ctx context.Context, d Duplex) {
 	for command := l.next(ctx); command != nil; command = l.next(ctx) {
 		l.mu.Lock()
-		reply, later, err := d.Do(ctx, d.Session, command)
+		reply, later, err := d.Do(ctx, d.Session, command, nil)
 		if later != nil {
 			l.mu.Unlock()
 			finish := later(ctx)
