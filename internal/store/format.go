@@ -371,7 +371,7 @@ func isCompactJSON(data []byte) bool {
 // hasPublicClaims reports whether the claims have the form that tokens may have: a compact
 // JSON object of few bytes, of a known subject.
 func (m *savedMessage) hasPublicClaims() bool {
-	return m.By != "" && len(m.Claims) <= wire.MaxClaimsBytes && m.Claims[0] == '{' && isCompactJSON(m.Claims)
+	return m.By != "" && len(m.Claims) > 0 && len(m.Claims) <= wire.MaxClaimsBytes && m.Claims[0] == '{' && isCompactJSON(m.Claims)
 }
 
 func (m *savedMessage) checkCBOR() error {
