@@ -50,8 +50,6 @@ type FileReader interface {
 	io.Reader
 	// Size returns the size of the file.
 	Size() (int64, error)
-	// Sync makes what was written to the file durable, also by another process.
-	Sync() error
 	Close() error
 }
 

@@ -1,7 +1,14 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,7 +20,7 @@ import (
 // A SyncMode says when written records become durable.
 type SyncMode string
 
-// The modes.
+// The modes. A deletion is durable before anybody sees it, whatever the mode.
 const (
 	SyncAlways      SyncMode = "always" // before subscribers see a message
 	SyncEverySecond SyncMode = "1s"     // once a second
@@ -32,7 +39,7 @@ type WALConfig struct {
 	// everything that was written is there. Default "": unknown.
 	BootID string
 
-	// Seed returns a random number for each new file. Its checksums depend on it.
+	// Seed returns a random number. The checksums of a new log depend on it.
 	Seed func() uint64
 
 	Logger *zap.Logger // default: none
@@ -43,52 +50,130 @@ type WALConfig struct {
 	// Recovered is called once, when the log was read and new entries are accepted.
 	Recovered func(Recovery) // default: none
 
-	// Observe is called for each of these, from any goroutine.
-	Observe Observer // default: nobody
+	// Observe has functions that are called from any goroutine.
+	Observe Observer
 
 	segmentBytes    int64  // size at which a new segment begins; default 64 MiB
 	checkpointBytes int64  // size of all segments at which a checkpoint is due, if histories are smaller; default 64 MiB
 	leaseNumbers    uint64 // how many offsets a lease has; default 1 Mi
 	pendingBytes    int64  // bound of entries that wait to be written; default 64 MiB
+	batchBytes      int64  // bound of a batch, unless it has one Append only; default 1 MiB
 }
 
-// An Observer gets what metrics count.
+func (c WALConfig) withDefaults() WALConfig {
+	c.Sync = cmp.Or(c.Sync, SyncEverySecond)
+	c.Logger = cmp.Or(c.Logger, zap.NewNop())
+	c.segmentBytes = cmp.Or(c.segmentBytes, 64<<20)
+	c.checkpointBytes = cmp.Or(c.checkpointBytes, 64<<20)
+	if c.Bytes > 0 {
+		c.segmentBytes = min(c.segmentBytes, c.Bytes/8)
+		c.checkpointBytes = min(c.checkpointBytes, c.Bytes/4)
+	}
+	c.leaseNumbers = cmp.Or(c.leaseNumbers, 1<<20)
+	c.pendingBytes = cmp.Or(c.pendingBytes, 64<<20)
+	c.batchBytes = cmp.Or(c.batchBytes, 1<<20)
+	if c.Progress == nil {
+		c.Progress = func(int64, int64) {}
+	}
+	if c.Recovered == nil {
+		c.Recovered = func(Recovery) {}
+	}
+	c.Observe = c.Observe.withDefaults()
+	return c
+}
+
+// An Observer gets what metrics count. A nil function is not called.
 type Observer struct {
-	Synced       func(d time.Duration, err error)              // an fsync
-	Committed    func(entries, bytes int, d time.Duration)     // a write of a batch, with its fsync if the mode is always
-	Failed       func(err error)                               // a write failed
+	Synced       func(d time.Duration, err error)              // one or more files were synced
+	Committed    func(entries, bytes int, d time.Duration)     // a batch was written, and synced if the mode is always
+	Failed       func(err error)                               // a batch could not be written
 	Refused      func()                                        // an entry was refused because too many wait
 	Checkpointed func(bytes int64, d time.Duration, err error) // a checkpoint ended
 }
 
-// A Recovery says what the start of a log found.
-type Recovery struct {
-	Epoch    string
-	Last     uint64        // newest offset that was recovered
-	Lost     uint64        // unless 0, messages up to this offset may be lost
-	Records  int           // that were read
-	Bytes    int64         // that were read
-	Cut      int64         // bytes of incomplete records at the end, which were ignored
-	CutFile  string        // where; empty: nowhere
-	Clean    bool          // the daemon before had ended in order
-	SameBoot bool          // the kernel is the same as before
-	Took     time.Duration // of the clock that open and step get
+func (o Observer) withDefaults() Observer {
+	if o.Synced == nil {
+		o.Synced = func(time.Duration, error) {}
+	}
+	if o.Committed == nil {
+		o.Committed = func(int, int, time.Duration) {}
+	}
+	if o.Failed == nil {
+		o.Failed = func(error) {}
+	}
+	if o.Refused == nil {
+		o.Refused = func() {}
+	}
+	if o.Checkpointed == nil {
+		o.Checkpointed = func(int64, time.Duration, error) {}
+	}
+	return o
 }
 
-// A WAL is a write-ahead log: a broker.Log that keeps its entries in files.
+// A WAL is a write-ahead log: a broker.Log that keeps its entries in files. One sequence
+// numbers the entries of all topics.
+//
+// Append only queues entries. One writer (step) takes what waits, numbers it, writes it
+// with one write(2), and applies it. So nobody sees an entry that was not written, and an
+// entry that cannot be written changes nothing. A second goroutine (syncStep,
+// checkpointStep) makes files durable, and replaces old ones by a checkpoint.
+//
+// Numbers of a failed write are not used again: after a loss of power, the disk may have
+// them. A file whose sync failed is not used again, because nobody knows what it holds.
+// Then the log refuses entries until a checkpoint, made from memory, is durable.
 type WAL struct {
 	cfg    WALConfig
+	fs     FS
 	broker *broker.Broker
+	wake   chan struct{} // wakes the writer; one token; never closed
+	grown  chan struct{} // a checkpoint may be due; one token; never closed
+
+	apply   func(broker.Entry) error // set by open
+	epoch   atomic.Pointer[string]   // set by open
+	applied atomic.Uint64            // number of the newest entry that was applied
+
+	mu      sync.Mutex // guards the fields below; taken last
+	pending []appended
+	waiting int64 // bytes of pending
+	closed  bool
+
+	writing   sync.Mutex // guards the fields below; held while a batch is written and applied
+	lock      io.Closer
+	seed      uint64
+	last      uint64     // the newest number that was used or skipped
+	written   uint64     // number of the newest entry that was written
+	synced    uint64     // all entries up to this number are durable
+	told      uint64     // the newest number in a record kindSynced
+	lease     uint64     // durable: numbers below it may be used
+	nextLease uint64     // written, but not durable; or 0
+	current   *segment   // nil: the next batch begins one
+	unsynced  []*segment // current, and older ones that may not be durable
+	untrusted []*segment // a sync of them failed; they are only closed
+	damaged   error      // why the last sync failed; nil: a checkpoint was made since
+	damages   int        // number of failed syncs
+	fault     error      // why the last write failed
+	buffer    []byte     // of the batch
+	newest    uint64     // the number of the newest file
+	baseBytes int64      // of the newest checkpoint
+	oldBytes  int64      // of segments before the current one
+	partBytes int64      // of the checkpoint that is under way
+	wanted    bool       // a checkpoint is wanted
+
+	checkpoint *checkpoint // under way, or nil; owned by checkpointStep
+	retryAt    time.Time   // no checkpoint begins before; owned by checkpointStep
+}
+
+// appended is one call of Append.
+type appended struct {
+	entries []broker.Entry
+	done    func([]broker.Result)
+	bytes   int64
 }
 
 // NewWAL returns the log of a broker. Its owner calls Feed, which reads the files first.
-func NewWAL(cfg WALConfig, b *broker.Broker) *WAL { return &WAL{cfg: cfg, broker: b} }
-
-// Append implements broker.Log. Entries wait until the next step.
-func (w *WAL) Append(e []broker.Entry, done func([]broker.Result)) {}
-
-// Feed implements broker.Log: it opens the log, and runs it until ctx ends. Then it closes the log.
-func (w *WAL) Feed(ctx context.Context, apply func(broker.Entry) error) error { return nil }
+func NewWAL(cfg WALConfig, b *broker.Broker) *WAL {
+	return &WAL{cfg: cfg.withDefaults(), fs: cfg.FS, broker: b, wake: make(chan struct{}, 1), grown: make(chan struct{}, 1)}
+}
 
 // Partitions implements broker.Log.
 func (w *WAL) Partitions() int { return 1 }
@@ -97,34 +182,501 @@ func (w *WAL) Partitions() int { return 1 }
 func (w *WAL) Partition(string) int { return 0 }
 
 // Applied implements broker.Log.
-func (w *WAL) Applied(at wire.Position) bool { return false }
+func (w *WAL) Applied(at wire.Position) bool {
+	epoch := w.epoch.Load()
+	return epoch != nil && at.Epoch == *epoch && at.Offset <= w.applied.Load()
+}
 
-// The methods below have no goroutine and no clock. Feed calls them. A simulation calls
-// them itself, in one goroutine.
+// Append implements broker.Log. Entries wait until the next step. When too many wait, it
+// calls done at once, with the problem overloaded.
+func (w *WAL) Append(e []broker.Entry, done func([]broker.Result)) {
+	a := appended{entries: e, done: done}
+	for i := range e {
+		a.bytes += int64(e[i].Message.Size())
+	}
+	if err := w.queue(a); err != nil {
+		done(failed(len(e), err))
+		return
+	}
+	signal(w.wake)
+}
 
-// open locks the folder, reads the log, applies its entries, and begins a segment. An error
-// says why the daemon must not start. Then nothing was changed, and the lock was released.
-func (w *WAL) open(apply func(broker.Entry) error, now time.Time) error { return nil }
+// signal puts a token into a channel, unless it has one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (w *WAL) queue(a appended) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed:
+		return wire.NewProblem(wire.CodeDraining, "retry it later or elsewhere", "the server is shutting down").Retry(time.Second)
+	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
+		w.cfg.Observe.Refused()
+		return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
+			"messages come faster than the disk takes them").Retry(100 * time.Millisecond)
+	}
+	w.pending = append(w.pending, a)
+	w.waiting += a.bytes
+	return nil
+}
+
+// take returns the calls of the next batch, and whether more wait.
+func (w *WAL) take() (batch []appended, more bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	bytes, n := int64(0), 0
+	for n < len(w.pending) && (n == 0 || bytes+w.pending[n].bytes <= w.cfg.batchBytes) {
+		bytes += w.pending[n].bytes
+		n++
+	}
+	batch, w.waiting = w.pending[:n:n], w.waiting-bytes
+	if w.pending = w.pending[n:]; len(w.pending) == 0 {
+		w.pending = nil
+	}
+	return batch, len(w.pending) > 0
+}
+
+func failed(n int, err error) []broker.Result {
+	results := make([]broker.Result, n)
+	for i := range results {
+		results[i].Err = err
+	}
+	return results
+}
+
+// Feed implements broker.Log: it opens the log, and runs it until ctx ends. Then it closes
+// the log. The error says why the log could not be opened or closed; else it is that of ctx.
+func (w *WAL) Feed(ctx context.Context, apply func(broker.Entry) error) error {
+	if err := w.open(apply, time.Now()); err != nil {
+		return err
+	}
+	stop, beside := make(chan struct{}), sync.WaitGroup{}
+	beside.Go(func() { w.syncUntil(stop) })
+	for ctx.Err() == nil {
+		if w.step(time.Now()) {
+			continue
+		}
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+		}
+	}
+	close(stop)
+	beside.Wait()
+	return errors.Join(ctx.Err(), w.close(time.Now()))
+}
+
+// syncUntil calls syncStep once a second, and checkpointStep.
+func (w *WAL) syncUntil(stop <-chan struct{}) {
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for more := false; ; more = w.checkpointStep(time.Now()) {
+		if more {
+			select {
+			case <-stop:
+				return
+			case <-second.C:
+				w.syncStep(time.Now())
+			default:
+			}
+			continue
+		}
+		select {
+		case <-stop:
+			return
+		case <-w.grown:
+		case <-second.C:
+			w.syncStep(time.Now())
+		}
+	}
+}
+
+// The methods below have no goroutine and no clock, but for latencies that only metrics
+// get. Feed calls them. A simulation calls them itself, in one goroutine.
 
 // step writes the entries that wait, applies them, and calls their callbacks: at most one
-// batch. It reports whether more wait. After a failed write it also tries to write again.
-func (w *WAL) step(now time.Time) (more bool) { return false }
+// batch. It reports whether more wait.
+func (w *WAL) step(now time.Time) (more bool) {
+	batch, more := w.take()
+	if len(batch) == 0 {
+		return false
+	}
+	results := w.commit(batch)
+	for _, a := range batch {
+		a.done(results[:len(a.entries):len(a.entries)])
+		results = results[len(a.entries):]
+	}
+	return more
+}
+
+// commit writes and applies a batch.
+func (w *WAL) commit(batch []appended) []broker.Result {
+	begun, n := time.Now(), 0
+	for _, a := range batch {
+		n += len(a.entries)
+	}
+	results := make([]broker.Result, n)
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	bytes, err := w.writeLocked(batch, results)
+	if w.fault = err; err != nil {
+		w.cfg.Observe.Failed(err)
+		var problem error = problemOf(err)
+		for i := range results {
+			results[i].Err = cmp.Or(results[i].Err, problem)
+		}
+		return results
+	}
+	w.applyLocked(batch, results)
+	w.cfg.Observe.Committed(n, bytes, time.Since(begun))
+	return results
+}
+
+// writeLocked numbers the entries, and writes them with one write. Entries that cannot be
+// written get an error in results. If it returns an error, none was written.
+func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int, err error) {
+	if err := w.readyLocked(uint64(len(results))); err != nil {
+		return 0, err
+	}
+	s, b, newest := w.current, w.noticesLocked(uint64(len(results))), w.written
+	syncs, full := w.cfg.Sync == SyncAlways, w.isFullLocked()
+	for _, a := range batch {
+		for i := range a.entries {
+			e, whole := &a.entries[i], len(b)
+			w.last++
+			e.Message.Position.Epoch, e.Message.Position.Offset = *w.epoch.Load(), w.last
+			if full && e.Op == broker.OpPublish {
+				results[i].Err = problemOf(errFull)
+				continue
+			}
+			if b, err = appendEntry(b, e, w.last, s.key); err != nil {
+				results[i].Err = wire.NewProblem(wire.CodeMessageTooLarge, "publish a smaller message", "the message is too large for the log")
+				b = b[:whole]
+				continue
+			}
+			newest = w.last
+			syncs = syncs || e.Op == broker.OpDelete
+		}
+		results = results[len(a.entries):]
+	}
+	if w.buffer = b[:0]; cap(b) > maxBuffer {
+		w.buffer = nil
+	}
+	if err := w.appendLocked(b); err != nil {
+		return 0, err
+	}
+	w.written = newest
+	if syncs {
+		return len(b), w.syncLocked()
+	}
+	return len(b), nil
+}
+
+// maxBuffer bounds the buffer that is kept between batches.
+const maxBuffer = 4 << 20
+
+// readyLocked makes sure that a batch of n entries can be written: there is a segment, and
+// the lease has as many numbers.
+func (w *WAL) readyLocked(n uint64) error {
+	if w.damaged != nil {
+		return w.damaged
+	}
+	if w.current == nil || w.current.size >= w.cfg.segmentBytes {
+		if err := w.beginSegmentLocked(); err != nil {
+			return err
+		}
+	}
+	if w.last+n < w.lease {
+		return nil
+	}
+	if w.nextLease <= w.last+n {
+		w.nextLease = w.last + n + w.cfg.leaseNumbers
+		if err := w.appendLocked(appendNumber(nil, kindLease, w.written, w.nextLease, w.current.key)); err != nil {
+			w.nextLease = 0
+			return err
+		}
+	}
+	return w.syncLocked()
+}
+
+// noticesLocked begins a batch: with a new lease if only a quarter of the lease is left
+// after n entries, and with what has become durable since the last batch.
+func (w *WAL) noticesLocked(n uint64) []byte {
+	b := w.buffer[:0]
+	if w.synced > w.told {
+		b = appendSynced(b, w.synced, w.current.synced, w.current.key)
+		w.told = w.synced
+	}
+	if w.nextLease == 0 && w.lease-(w.last+n) < w.cfg.leaseNumbers/4 {
+		w.nextLease = w.last + n + w.cfg.leaseNumbers
+		b = appendNumber(b, kindLease, w.written, w.nextLease, w.current.key)
+	}
+	return b
+}
+
+// appendLocked appends to the current segment. After an error the segment is as before: it
+// is cut back, or the next batch begins another one, whose header says where this one ends.
+func (w *WAL) appendLocked(b []byte) error {
+	s := w.current
+	err := s.write(b)
+	if err == nil {
+		return nil
+	}
+	w.told, w.nextLease = 0, 0 // the records that say so are cut
+	if cut := s.file.Truncate(s.size); cut != nil {
+		w.cfg.Logger.Warn("a segment of the log could not be cut after a failed write: another begins", zap.String("file", s.name), zap.Error(cut))
+		w.leaveSegmentLocked()
+	}
+	return err
+}
+
+// leaveSegmentLocked ends the current segment.
+func (w *WAL) leaveSegmentLocked() {
+	if w.current != nil {
+		w.oldBytes += w.current.size
+		w.current = nil
+	}
+}
+
+// beginSegmentLocked begins a segment after the current one. It syncs nothing: the header
+// says up to where older files are durable.
+func (w *WAL) beginSegmentLocked() error {
+	number := max(w.last, w.newest) + 1
+	w.newest = number // its name is not used again, also if this fails
+	h := header{
+		number: number, epoch: *w.epoch.Load(), prev: w.applied.Load(), lease: max(w.lease, w.nextLease), synced: w.synced,
+		always: w.cfg.Sync == SyncAlways, boot: w.cfg.BootID,
+	}
+	s, err := createFile(w.fs, fileName(number, segmentSuffix), segmentMagic, w.seed, &h)
+	if err != nil {
+		return err
+	}
+	w.leaveSegmentLocked()
+	w.last, w.current, w.unsynced = number-1, s, append(w.unsynced, s)
+	signal(w.grown)
+	return nil
+}
+
+// applyLocked applies a batch that was written.
+func (w *WAL) applyLocked(batch []appended, results []broker.Result) {
+	for _, a := range batch {
+		for i := range a.entries {
+			e, r := &a.entries[i], &results[i]
+			if r.Err == nil {
+				r.Time = e.Message.Time
+				r.Err = w.apply(*e)
+				r.Position = e.Message.Position
+			}
+		}
+		results = results[len(a.entries):]
+	}
+	w.applied.Store(w.written)
+}
+
+// A syncJob makes files durable.
+type syncJob struct {
+	files  []*segment
+	sizes  []int64 // of the files, when the job began
+	names  bool    // the folder, too
+	number uint64  // then all entries up to this number are durable
+	lease  uint64  // and this lease, unless 0
+}
+
+// syncJobLocked returns a job for everything that was written.
+func (w *WAL) syncJobLocked() syncJob {
+	j := syncJob{number: w.written, lease: w.nextLease}
+	for _, s := range w.unsynced {
+		if s.size > s.synced || !s.named {
+			j.files, j.sizes, j.names = append(j.files, s), append(j.sizes, s.size), j.names || !s.named
+		}
+	}
+	return j
+}
+
+// run does the job. No lock is needed.
+func (j *syncJob) run(fs FS, observe func(time.Duration, error)) (err error) {
+	if len(j.files) == 0 {
+		return nil
+	}
+	begun := time.Now()
+	defer func() { observe(time.Since(begun), err) }()
+	for _, s := range j.files { // the oldest first
+		if err := s.file.Sync(); err != nil {
+			return fmt.Errorf("sync %s: %w", s.name, err)
+		}
+	}
+	if j.names {
+		if err := fs.SyncDir(); err != nil {
+			return fmt.Errorf("sync the folder of the log: %w", err)
+		}
+	}
+	return nil
+}
+
+// endSyncLocked takes the result of a job.
+func (w *WAL) endSyncLocked(j syncJob, err error) error {
+	if err != nil {
+		w.damageLocked(err)
+		return w.damaged
+	}
+	for i, s := range j.files {
+		s.synced, s.named = max(s.synced, j.sizes[i]), true
+	}
+	w.synced = max(w.synced, j.number)
+	if w.lease = max(w.lease, j.lease); w.nextLease <= w.lease {
+		w.nextLease = 0
+	}
+	return nil
+}
+
+// syncLocked makes everything durable that was written, while entries wait.
+func (w *WAL) syncLocked() error {
+	j := w.syncJobLocked()
+	return w.endSyncLocked(j, j.run(w.fs, w.cfg.Observe.Synced))
+}
+
+// sync is syncLocked while entries are written. Only one goroutine calls it.
+func (w *WAL) sync() error {
+	w.writing.Lock()
+	j, damages := w.syncJobLocked(), w.damages
+	w.writing.Unlock()
+	err := j.run(w.fs, w.cfg.Observe.Synced)
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if w.damages != damages {
+		return w.damaged // the files of the job are not trusted any more
+	}
+	if err := w.endSyncLocked(j, err); err != nil {
+		return err
+	}
+	w.closeOldLocked()
+	return nil
+}
+
+// closeOldLocked closes segments that are durable and not current. No sync is under way.
+func (w *WAL) closeOldLocked() {
+	kept := w.unsynced[:0]
+	for _, s := range w.unsynced {
+		if s == w.current || s.size > s.synced || !s.named {
+			kept = append(kept, s)
+		} else {
+			w.closeFile(s)
+		}
+	}
+	clear(w.unsynced[len(kept):])
+	w.unsynced = kept
+}
+
+func (w *WAL) closeFile(s *segment) {
+	if err := s.file.Close(); err != nil { // it is durable, or not trusted
+		w.cfg.Logger.Warn("a segment of the log could not be closed", zap.String("file", s.name), zap.Error(err))
+	}
+}
+
+// damageLocked notes that a sync failed: the operating system may have dropped what it could
+// not write. No file that was not durable is used again.
+func (w *WAL) damageLocked(err error) {
+	w.cfg.Logger.Error("the log could not be made durable; publishes fail until a checkpoint is", zap.Error(err))
+	w.damaged, w.damages = fmt.Errorf("the disk did not keep what was written: %w", err), w.damages+1
+	w.leaveSegmentLocked()
+	w.untrusted = append(w.untrusted, w.unsynced...)
+	w.unsynced, w.written, w.nextLease = nil, w.applied.Load(), 0
+}
 
 // syncStep makes durable what the mode says: with "1s" all that was written, with "never"
-// and "always" only a new lease. After a fault it tries to write again. Feed calls it once
-// a second.
-func (w *WAL) syncStep(now time.Time) {}
+// only a new lease. After a failed write it tries to write. Feed calls it once a second.
+func (w *WAL) syncStep(now time.Time) {
+	w.evict()
+	w.writing.Lock()
+	if w.fault != nil && w.damaged == nil {
+		w.probeLocked()
+	}
+	due := w.damaged == nil && (w.cfg.Sync != SyncNever || w.nextLease > 0)
+	w.writing.Unlock()
+	if due {
+		_ = w.sync() // it was logged, and checkpointStep repairs it
+	}
+}
 
-// checkpointStep writes a part of a checkpoint, which it begins if one is due: then it
-// also ends it, some calls later. It reports whether the checkpoint has more parts.
-func (w *WAL) checkpointStep(now time.Time) (more bool) { return false }
+// probeLocked tries to write a record after a failed write.
+func (w *WAL) probeLocked() {
+	if w.fault = w.readyLocked(0); w.fault == nil {
+		w.fault = w.appendLocked(appendNumber(nil, kindLease, w.written, w.lease, w.current.key))
+	}
+}
 
-// wantCheckpoint makes a checkpoint due.
-func (w *WAL) wantCheckpoint() {}
+// Fault returns why entries are refused now, or nil.
+func (w *WAL) Fault() error {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	return cmp.Or(w.damaged, w.fault)
+}
 
-// close writes what waits, makes everything durable, marks the end as clean, and releases the lock.
-// After a fault the end is not clean, and it returns why.
-func (w *WAL) close(now time.Time) error { return nil }
+// close writes what waits, makes everything durable, marks the end as clean, and releases
+// the lock. The error says why the end is not clean.
+func (w *WAL) close(now time.Time) error {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	for w.step(now) {
+	}
+	w.abortCheckpoint()
+	w.writing.Lock()
+	err := w.endLocked()
+	w.writing.Unlock()
+	w.abandon()
+	if err != nil {
+		return fmt.Errorf("the log has no clean end: %w; the next start reads what is there", err)
+	}
+	return nil
+}
 
-// abandon releases the lock and the files, as the end of the process does.
-func (w *WAL) abandon() {}
+// endLocked writes the record of a clean end.
+func (w *WAL) endLocked() error {
+	switch {
+	case w.damaged != nil:
+		return w.damaged
+	case w.current == nil:
+		if err := w.beginSegmentLocked(); err != nil {
+			return err
+		}
+	}
+	if err := w.syncLocked(); err != nil { // the end must not be durable before the rest
+		return err
+	}
+	if err := w.appendLocked(appendNumber(nil, kindClosed, w.written, uint64(w.current.size), w.current.key)); err != nil {
+		return err
+	}
+	return w.syncLocked()
+}
+
+// abandon releases the files and the lock, as the end of the process does.
+func (w *WAL) abandon() {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	for _, s := range append(w.unsynced, w.untrusted...) {
+		w.closeFile(s)
+	}
+	w.unsynced, w.untrusted, w.current = nil, nil, nil
+	if w.lock != nil {
+		_ = w.lock.Close() // nothing was written
+		w.lock = nil
+	}
+}
+
+// problemOf returns what a publisher is told about a failed write. It names no file.
+func problemOf(err error) *wire.Problem {
+	why := "an input or output error"
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		why = errno.Error()
+	} else if errors.Is(err, errFull) {
+		why = errFull.Error()
+	}
+	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time; the server's operator must look after its disk",
+		"the server cannot write to its disk: %s", why).Retry(time.Second)
+}

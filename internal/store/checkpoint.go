@@ -1,0 +1,284 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"iter"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+)
+
+// errFull says that the files have reached store.bytes.
+var errFull = errors.New("store.bytes is used up")
+
+// A checkpoint has the state of the broker as of one entry of the log. Older files are not
+// needed any more. It is written in parts, while entries go on into a new segment. Topics
+// may be newer than the checkpoint's number: the broker ignores entries that it has.
+//
+//	header, epochs, topic, its messages, topic, ..., keys, end
+type checkpoint struct {
+	file    *segment
+	number  uint64 // the state is as of this entry
+	from    uint64 // number of the segment that follows
+	damages int    // number of failed syncs when the checkpoint began
+	covered int64  // bytes of the segments that it replaces
+	begun   time.Time
+	records uint64
+	unsaved int    // bytes since the last sync
+	buffer  []byte // of a part
+
+	next func() (broker.Entry, bool)
+	stop func()
+	err  error // of the export
+}
+
+// The size of a part, and how many bytes are written before they are synced: a sync of
+// everything at the end would keep the disk busy for long.
+const (
+	partBytes   = 256 << 10
+	unsavedMost = 8 << 20
+)
+
+// checkpointStep writes a part of a checkpoint, which it begins if one is due. It reports
+// whether the checkpoint has more parts. The goroutine that calls syncStep calls it.
+func (w *WAL) checkpointStep(now time.Time) (more bool) {
+	var err error
+	switch c := w.checkpoint; {
+	case c != nil:
+		more, err = c.writePart()
+		w.countPart(c.file.size)
+		if err == nil && !more {
+			err = w.endCheckpoint(now)
+		}
+	case !now.Before(w.retryAt) && w.isCheckpointDue():
+		more, err = true, w.beginCheckpoint(now)
+	}
+	if err != nil {
+		w.cfg.Logger.Error("a checkpoint of the log failed; it is tried again", zap.Error(err))
+		w.cfg.Observe.Checkpointed(0, 0, err)
+		w.abortCheckpoint()
+		w.retryAt = now.Add(time.Second)
+		return false
+	}
+	return more
+}
+
+// wantCheckpoint makes a checkpoint due.
+func (w *WAL) wantCheckpoint() {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	w.wanted = true
+}
+
+// isCheckpointDue reports whether a checkpoint is wanted, or must repair the log, or
+// whether the segments are larger than what they hold.
+func (w *WAL) isCheckpointDue() bool {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	most := max(w.cfg.checkpointBytes, w.broker.LiveBytes())
+	if w.cfg.Bytes > 0 {
+		most = min(most, w.cfg.Bytes/4)
+	}
+	return w.wanted || w.damaged != nil || w.bytesLocked()-w.baseBytes > most
+}
+
+// bytesLocked returns the size of all files.
+func (w *WAL) bytesLocked() int64 {
+	bytes := w.baseBytes + w.oldBytes + w.partBytes
+	if w.current != nil {
+		bytes += w.current.size
+	}
+	return bytes
+}
+
+// isFullLocked reports whether the files have reached store.bytes.
+func (w *WAL) isFullLocked() bool { return w.cfg.Bytes > 0 && w.bytesLocked() >= w.cfg.Bytes }
+
+// evict evicts messages if a checkpoint of them would take more than a quarter of
+// store.bytes. At most the files are an old checkpoint, the segments after it, a new one,
+// and the segments after that.
+func (w *WAL) evict() {
+	most := w.cfg.Bytes / 4
+	if most == 0 || w.broker.LiveBytes() <= most {
+		return
+	}
+	w.broker.EvictLargest(func() bool { return w.broker.LiveBytes() <= most-most/16 })
+}
+
+// beginCheckpoint begins a segment, and a checkpoint of what is before it.
+func (w *WAL) beginCheckpoint(now time.Time) error {
+	w.evict()
+	c := &checkpoint{begun: now}
+	heads, err := w.beginAfter(c)
+	if err != nil {
+		return err
+	}
+	name := fileName(c.number, checkpointSuffix+unfinishedSuffix)
+	if err := w.fs.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	c.file, err = createFile(w.fs, name, checkpointMagic, w.seed, &header{number: c.number, epoch: *w.epoch.Load()})
+	if err != nil {
+		return err
+	}
+	c.next, c.stop = iter.Pull(c.entries(w.broker, heads))
+	w.checkpoint = c
+	return nil
+}
+
+// beginAfter begins the segment that follows a checkpoint, and returns the heads of the
+// partitions as of the checkpoint's number.
+func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	w.closeUntrustedLocked()
+	if w.current == nil || w.current.first <= w.last {
+		if err := w.beginSegmentLocked(); err != nil {
+			return nil, err
+		}
+	}
+	c.number, c.from, c.damages, c.covered = w.applied.Load(), w.current.first, w.damages, w.oldBytes
+	return heads, w.broker.ExportHeads(func(e broker.Entry) error {
+		heads = append(heads, e)
+		return nil
+	})
+}
+
+// closeUntrustedLocked closes files whose sync failed. Those that were never durable and
+// have no entry are removed: each attempt to repair the log may leave one.
+func (w *WAL) closeUntrustedLocked() {
+	for _, s := range w.untrusted {
+		w.closeFile(s)
+		if !s.named && s.first > w.applied.Load() {
+			_ = w.fs.Remove(s.name) // the next checkpoint tries again
+		}
+	}
+	w.untrusted = nil
+}
+
+var errStopped = errors.New("the export was stopped")
+
+// entries returns all entries of a checkpoint.
+func (c *checkpoint) entries(b *broker.Broker, heads []broker.Entry) iter.Seq[broker.Entry] {
+	return func(yield func(broker.Entry) bool) {
+		for _, e := range heads {
+			if !yield(e) {
+				return
+			}
+		}
+		c.err = b.ExportTopics(func(e broker.Entry) error {
+			if !yield(e) {
+				return errStopped
+			}
+			return nil
+		})
+	}
+}
+
+// writePart writes entries, and reports whether there are more.
+func (c *checkpoint) writePart() (more bool, err error) {
+	c.buffer = c.buffer[:0]
+	for more = true; more && len(c.buffer) < partBytes; {
+		var e broker.Entry
+		if e, more = c.next(); more {
+			c.records++
+			if c.buffer, err = appendEntry(c.buffer, &e, e.Message.Position.Offset, c.file.key); err != nil {
+				return false, err
+			}
+		}
+	}
+	if c.err != nil {
+		return false, c.err
+	}
+	if !more {
+		c.buffer = appendNumber(c.buffer, kindEnd, c.number, c.records, c.file.key)
+	}
+	if err := c.file.write(c.buffer); err != nil {
+		return false, err
+	}
+	if c.unsaved += len(c.buffer); !more || c.unsaved >= unsavedMost {
+		c.unsaved = 0
+		return more, c.file.file.Sync()
+	}
+	return more, nil
+}
+
+// endCheckpoint gives a checkpoint its name, and removes what it replaces. The segment that
+// follows must be durable before the checkpoint has its name.
+func (w *WAL) endCheckpoint(now time.Time) error {
+	c := w.checkpoint
+	if err := w.sync(); err != nil {
+		return err
+	}
+	if err := w.fs.Rename(c.file.name, fileName(c.number, checkpointSuffix)); err != nil {
+		return err
+	}
+	if err := w.fs.SyncDir(); err != nil {
+		return err
+	}
+	if !w.trust(c) {
+		return errors.New("a sync of the log failed meanwhile")
+	}
+	w.checkpoint = nil
+	c.stop()
+	w.closeFile(c.file)
+	w.removeBefore(c)
+	w.cfg.Observe.Checkpointed(c.file.size, now.Sub(c.begun), nil)
+	return nil
+}
+
+// trust lets entries be written again after a failed sync, once a checkpoint is durable. It
+// reports false if another sync has failed since the checkpoint began.
+func (w *WAL) trust(c *checkpoint) bool {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if w.damages != c.damages {
+		return false
+	}
+	w.damaged, w.fault, w.wanted = nil, nil, false
+	w.synced = max(w.synced, c.number)
+	w.baseBytes, w.oldBytes, w.partBytes = c.file.size, w.oldBytes-c.covered, 0
+	return true
+}
+
+// removeBefore removes the files that a checkpoint replaces. What cannot be removed now is
+// removed after the next checkpoint.
+func (w *WAL) removeBefore(c *checkpoint) {
+	names, err := w.fs.List()
+	for _, name := range names {
+		segment, isSegment := numberOf(name, segmentSuffix)
+		checkpoint, isCheckpoint := numberOf(name, checkpointSuffix)
+		if isSegment && segment < c.from || isCheckpoint && checkpoint < c.number {
+			err = cmp.Or(w.fs.Remove(name), err)
+		}
+	}
+	if err = cmp.Or(w.fs.SyncDir(), err); err != nil {
+		w.cfg.Logger.Warn("old files of the log could not be removed", zap.Error(err))
+	}
+}
+
+// abortCheckpoint ends a checkpoint that is under way.
+func (w *WAL) abortCheckpoint() {
+	c := w.checkpoint
+	if c == nil {
+		return
+	}
+	w.checkpoint = nil
+	c.stop()
+	w.countPart(0)
+	w.closeFile(c.file)
+	if err := w.fs.Remove(c.file.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.cfg.Logger.Warn("an unfinished checkpoint could not be removed", zap.Error(err))
+	}
+}
+
+// countPart notes the size of the checkpoint that is under way.
+func (w *WAL) countPart(bytes int64) {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	w.partBytes = bytes
+}

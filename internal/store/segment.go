@@ -1,0 +1,296 @@
+package store
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// The magic of each kind of file, and the end of its name. The name begins with the
+// file's number, in 20 digits: in order of the names, files are in order of the numbers.
+const (
+	segmentMagic    = "pubsubL1"
+	checkpointMagic = "pubsubC1"
+
+	segmentSuffix    = ".log"
+	checkpointSuffix = ".checkpoint"
+	unfinishedSuffix = ".new" // after another suffix
+)
+
+func fileName(number uint64, suffix string) string { return fmt.Sprintf("%020d%s", number, suffix) }
+
+// numberOf returns the number in a name with a suffix.
+func numberOf(name, suffix string) (number uint64, ok bool) {
+	digits, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(digits) != 20 {
+		return 0, false
+	}
+	number, err := strconv.ParseUint(digits, 10, 64)
+	return number, err == nil && number <= maxOffset
+}
+
+// A header is the first record of a file. Its number is that of the file.
+type header struct {
+	number uint64 // of a checkpoint, that of the last entry in it
+	epoch  string
+
+	// Of a segment:
+	prev   uint64 // the last entry of the log before this file; what older files have after that is not part of the log
+	lost   uint64 // unless 0, entries between those in this file, up to this number, may be lost
+	copied uint64 // the file began with entries up to this number, before it got its name
+	lease  uint64 // every number that was used is below it
+	synced uint64 // all entries up to this number are durable
+	always bool   // an entry of this file is durable before anybody sees it
+	first  bool   // the log begins with a checkpoint, and this file follows it
+	boot   string // the kernel's boot id
+}
+
+// Flags of a header.
+const (
+	flagAlways = 1 << iota
+	flagFirst
+)
+
+func (h *header) append(b []byte, key uint32) []byte {
+	start := len(b)
+	b = beginRecord(b, kindHeader, h.number)
+	b = appendField(b, h.epoch)
+	for _, n := range []uint64{h.prev, h.copied, h.lost, h.lease, h.synced} {
+		b = binary.AppendUvarint(b, n)
+	}
+	flags := byte(0)
+	if h.always {
+		flags |= flagAlways
+	}
+	if h.first {
+		flags |= flagFirst
+	}
+	b = append(b, flags)
+	b = appendField(b, h.boot)
+	if err := endRecord(b, start, key); err != nil {
+		panic("BUG: a header is too long: " + err.Error())
+	}
+	return b
+}
+
+func parseHeader(r record) (header, error) {
+	if r.kind != kindHeader {
+		return header{}, errors.New("it is not a header")
+	}
+	f := fields{body: r.body}
+	h := header{number: r.number, epoch: f.string(), prev: f.uvarint(), copied: f.uvarint(), lost: f.uvarint(), lease: f.uvarint(), synced: f.uvarint()}
+	flags := f.byte()
+	h.always, h.first = flags&flagAlways > 0, flags&flagFirst > 0
+	h.boot = f.string()
+	if err := f.end(); err != nil {
+		return header{}, err
+	}
+	if _, err := wire.ParsePosition("a@" + h.epoch + ":0"); err != nil {
+		return header{}, fmt.Errorf("its epoch %.40q is not valid", h.epoch)
+	}
+	return h, nil
+}
+
+// A segment is a file of the log that is written, or that was written and is not durable
+// yet. WAL.writing guards its fields.
+type segment struct {
+	file   FileWriter
+	name   string
+	key    uint32
+	first  uint64 // the number in its name
+	size   int64  // of the records that were written whole
+	synced int64  // so many bytes are durable
+	named  bool   // its name is durable
+}
+
+// createFile makes a file with a header. If that fails, there is no file, or one that
+// recovery ignores.
+func createFile(fs FS, name, magic string, seed uint64, h *header) (*segment, error) {
+	file, err := fs.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	s := &segment{file: file, name: name, key: keyOfFile(seed, h.number), first: h.number}
+	b := append(make([]byte, 0, 256), magic...)
+	b = h.append(binary.LittleEndian.AppendUint64(b, seed), s.key)
+	if err := s.write(b); err != nil {
+		return nil, errors.Join(err, file.Close(), fs.Remove(name))
+	}
+	return s, nil
+}
+
+// write appends bytes. After an error, size is as before, and the file may be longer.
+func (s *segment) write(b []byte) error {
+	n, err := s.file.Write(b)
+	switch {
+	case err != nil:
+		return fmt.Errorf("write %s: %w", s.name, err)
+	case n < len(b):
+		return fmt.Errorf("write %s: %w", s.name, io.ErrShortWrite)
+	}
+	s.size += int64(n)
+	return nil
+}
+
+// appendSynced appends a record that says: the file is durable up to a length, and so are
+// all entries up to a number.
+func appendSynced(b []byte, number uint64, length int64, key uint32) []byte {
+	return appendNumber(b, kindSynced, number, uint64(length), key)
+}
+
+// appendNumber appends a record whose body is one number.
+func appendNumber(b []byte, k kind, number, n uint64, key uint32) []byte {
+	start := len(b)
+	b = binary.LittleEndian.AppendUint64(beginRecord(b, k, number), n)
+	_ = endRecord(b, start, key) // it is short
+	return b
+}
+
+// numberIn returns the number in the body of a record of appendNumber.
+func numberIn(r record) (uint64, error) {
+	if len(r.body) != 8 {
+		return 0, errShort
+	}
+	return binary.LittleEndian.Uint64(r.body), nil
+}
+
+// A logFile is a file of the log that is read.
+type logFile struct {
+	recordReader
+	header
+	reader FileReader
+	newest uint64 // number of the newest entry that was read
+}
+
+// readBufferBytes is how much of a file is read at a time.
+const readBufferBytes = 256 << 10
+
+// openFile opens a file, and reads its header. If the error is a *badRecord, the result has
+// the size.
+func openFile(fs FS, name, magic string, number uint64) (l *logFile, seed uint64, err error) {
+	file, err := fs.Open(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	l = &logFile{reader: file, recordReader: recordReader{file: name, from: bufio.NewReaderSize(file, readBufferBytes)}}
+	if seed, err = l.open(magic, number); err != nil {
+		return l, seed, errors.Join(err, file.Close())
+	}
+	return l, seed, nil
+}
+
+func (l *logFile) open(magic string, number uint64) (seed uint64, err error) {
+	if l.size, err = l.reader.Size(); err != nil {
+		return 0, err
+	}
+	if seed, err = l.readHead(magic); err != nil {
+		return 0, err
+	}
+	l.key = keyOfFile(seed, number)
+	r, err := l.next()
+	if errors.Is(err, io.EOF) {
+		err = l.bad(true, "the file ends before its header")
+	}
+	if err != nil {
+		return seed, err
+	}
+	if l.header, err = parseHeader(r); err == nil && l.header.number != number {
+		err = fmt.Errorf("the file's name says %d, and its header %d", number, l.header.number)
+	}
+	if err != nil {
+		return seed, l.bad(false, "%s", err)
+	}
+	return seed, nil
+}
+
+// syncedRecordBytes is the length of a record of appendSynced.
+const syncedRecordBytes = recordHeadBytes + 8
+
+// notices are the highest numbers in records kindSynced, kindClosed and kindLease.
+type notices struct {
+	synced uint64 // all entries up to this number were durable
+	length int64  // so many bytes of the file were durable
+	lease  uint64
+}
+
+// findNotices returns the notices in a file, wherever they are: after a bad record, nobody
+// knows where the next one begins.
+func findNotices(fs FS, name string, key uint32) (found notices, err error) {
+	file, err := fs.Open(name)
+	if err != nil {
+		return notices{}, err
+	}
+	defer file.Close() // nothing was written
+	from := bufio.NewReaderSize(file, readBufferBytes)
+	for {
+		b, err := from.Peek(noticeBytes)
+		switch {
+		case errors.Is(err, io.EOF):
+			return found, nil
+		case err != nil:
+			return notices{}, fmt.Errorf("read %s: %w", name, err)
+		}
+		found.add(b, key)
+		_, _ = from.Discard(1) // it was peeked
+	}
+}
+
+// noticeBytes is the length of a record of appendNumber.
+const noticeBytes = recordHeadBytes + 8
+
+// add adds a notice, if b is a valid record of one.
+func (n *notices) add(b []byte, key uint32) {
+	k := kind(b[16])
+	if k < kindLease || k > kindClosed || binary.LittleEndian.Uint32(b[4:]) != 8 {
+		return
+	}
+	head, body := sums(b, b[recordHeadBytes:noticeBytes], key)
+	if head != binary.LittleEndian.Uint32(b) || body != binary.LittleEndian.Uint32(b[17:]) {
+		return
+	}
+	value := binary.LittleEndian.Uint64(b[recordHeadBytes:])
+	if k == kindLease {
+		n.lease = max(n.lease, value)
+		return
+	}
+	n.synced = max(n.synced, binary.LittleEndian.Uint64(b[8:]))
+	n.length = max(n.length, int64(value))
+}
+
+// copyEntries copies the entries after a number to a segment, up to the one with the number
+// end.
+func (l *logFile) copyEntries(after, end uint64, to *segment) error {
+	var b []byte
+	for copied := after; copied < end; {
+		r, err := l.next()
+		if err != nil {
+			return err
+		}
+		if r.kind >= kindHeader || r.number <= after {
+			continue
+		}
+		copied, b = r.number, appendRecord(b, r, to.key)
+		if copied < end && len(b) < readBufferBytes {
+			continue
+		}
+		if err := to.write(b); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	return nil
+}
+
+// appendRecord appends a record that was read from another file.
+func appendRecord(b []byte, r record, key uint32) []byte {
+	start := len(b)
+	b = append(beginRecord(b, r.kind, r.number), r.body...)
+	_ = endRecord(b, start, key) // its length was checked
+	return b
+}

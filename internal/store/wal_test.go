@@ -1,0 +1,661 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A disk is a folder with a log, and the daemons that use it one after the other.
+type disk struct {
+	*testing.T
+	dir    string
+	cfg    WALConfig
+	config broker.Config
+
+	*broker.Broker
+	wal   *WAL
+	found Recovery
+}
+
+func newDisk(t *testing.T) *disk {
+	d := &disk{T: t, dir: filepath.Join(t.TempDir(), "log"), config: broker.Config{HistoryAge: time.Hour, IdempotencyWindow: time.Hour}}
+	files, err := OpenDir(d.dir)
+	require.NoError(t, err)
+	d.cfg = WALConfig{
+		FS: files, BootID: "boot 1", Seed: func() uint64 { return 42 }, Logger: zaptest.NewLogger(t),
+		Recovered: func(r Recovery) { d.found = r },
+	}
+	t.Cleanup(d.kill)
+	return d
+}
+
+// start starts a daemon.
+func (d *disk) start() error {
+	d.Broker = broker.NewWithLog(d.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log {
+		d.wal = NewWAL(d.cfg, b)
+		return d.wal
+	})
+	return d.wal.open(func(e broker.Entry) error {
+		_, err := d.Apply(e)
+		return err
+	}, time.Now())
+}
+
+func (d *disk) mustStart() {
+	d.Helper()
+	require.NoError(d, d.start())
+}
+
+// kill ends the daemon at once.
+func (d *disk) kill() {
+	if d.wal != nil {
+		d.wal.abandon()
+	}
+}
+
+// powerOff ends the daemon and its kernel. The disk has kept everything.
+func (d *disk) powerOff() {
+	d.kill()
+	d.cfg.BootID += "+"
+}
+
+// do appends entries, and returns the results.
+func (d *disk) do(entries ...broker.Entry) (results []broker.Result) {
+	d.Helper()
+	d.wal.Append(entries, func(r []broker.Result) { results = r })
+	for d.wal.step(time.Now()) {
+	}
+	require.Len(d, results, len(entries))
+	return results
+}
+
+func entryOf(op broker.Op, topic, data string) broker.Entry {
+	return broker.Entry{Op: op, Message: &wire.Message{Position: wire.Position{Topic: topic}, Data: []byte(data), Time: time.Now().UnixMilli()}, State: &broker.State{}}
+}
+
+// publish publishes a message, and returns its offset.
+func (d *disk) publish(topic, data string) uint64 {
+	d.Helper()
+	r := d.do(entryOf(broker.OpPublish, topic, data))[0]
+	require.NoError(d, r.Err)
+	return r.Position.Offset
+}
+
+// wantRefused publishes in vain, and returns the problem.
+func (d *disk) wantRefused(topic string) *wire.Problem {
+	d.Helper()
+	r := d.do(entryOf(broker.OpPublish, topic, `"refused"`))[0]
+	var problem *wire.Problem
+	require.ErrorAs(d, r.Err, &problem)
+	require.Equal(d, wire.CodeOverloaded, problem.Code)
+	require.Positive(d, problem.RetryAfterMS)
+	return problem
+}
+
+// wantTopic compares what a topic has, as "1 2 gap(lost 2-9) 10".
+func (d *disk) wantTopic(topic, want string) {
+	d.Helper()
+	require.Equal(d, want, readTopic(d.T, d.Broker, topic+"@EPOCH:0", 1000))
+}
+
+// checkpoint makes a checkpoint.
+func (d *disk) checkpoint() {
+	d.wal.wantCheckpoint()
+	for d.wal.checkpointStep(time.Now()) {
+	}
+	require.False(d, d.wal.wanted, "the checkpoint was made")
+}
+
+// files returns the names of all files of the log, without the zeros.
+func (d *disk) files() string {
+	d.Helper()
+	names, err := d.cfg.FS.List()
+	require.NoError(d, err)
+	var short []string
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".lock") {
+			short = append(short, strings.TrimLeft(name, "0"))
+		}
+	}
+	return strings.Join(short, " ")
+}
+
+func (d *disk) read(name string) []byte {
+	d.Helper()
+	b, err := os.ReadFile(filepath.Join(d.dir, name))
+	require.NoError(d, err)
+	return b
+}
+
+func (d *disk) write(name string, b []byte) {
+	d.Helper()
+	require.NoError(d, os.WriteFile(filepath.Join(d.dir, name), b, 0o600))
+}
+
+func segmentName(number uint64) string { return fileName(number, segmentSuffix) }
+
+// A daemon stops and starts again: topics, deletions, keys and the epoch are as before, and
+// the offsets continue.
+func TestALogContinuesAfterAnEnd(t *testing.T) {
+	d := newDisk(t)
+	d.mustStart()
+	require.EqualValues(t, 1, d.publish("a", "1"))
+	require.EqualValues(t, 2, d.publish("b", "2"))
+	keyed := entryOf(broker.OpPublish, "a", "3")
+	keyed.Key = broker.Key{Scope: broker.Digest{1}}
+	d.do(keyed, entryOf(broker.OpDelete, "b", ""), entryOf(broker.OpPublish, "c", "5"))
+	forget := entryOf(broker.OpForget, "gone", "")
+	forget.State.Lost = 4
+	require.EqualValues(t, 6, d.do(forget)[0].Position.Offset)
+	epoch, pattern := d.Epoch("a"), d.PatternPosition(">")
+	require.NoError(t, d.wal.close(time.Now()))
+
+	d.cfg.BootID = "boot 2"
+	d.mustStart()
+	require.True(t, d.found.Clean)
+	require.Zero(t, d.found.Lost)
+	require.EqualValues(t, 6, d.found.Last)
+	require.Equal(t, epoch, d.Epoch("a"))
+	require.Equal(t, pattern, d.PatternPosition(">"))
+	d.wantTopic("a", "1 3")
+	d.wantTopic("b", "gap(deleted 0-4)")
+	require.EqualValues(t, 7, d.publish("a", "7"))
+	d.wantTopic("a", "1 3 7")
+	require.NoError(t, d.wal.close(time.Now()))
+	require.Equal(t, "1.log 7.log", d.files())
+}
+
+// Only one daemon can use a folder.
+func TestOneDaemonHoldsTheLog(t *testing.T) {
+	d := newDisk(t)
+	d.mustStart()
+	first := d.wal
+	require.ErrorContains(t, d.start(), "is in use by another daemon or command")
+	first.abandon()
+	d.mustStart()
+}
+
+// A daemon is killed. What was written is there, whatever the mode: the kernel has it. A
+// partial record at the end was never visible, and its number is used again.
+func TestAKillLosesNothing(t *testing.T) {
+	for _, mode := range []SyncMode{SyncAlways, SyncEverySecond, SyncNever} {
+		d := newDisk(t)
+		d.cfg.Sync = mode
+		d.mustStart()
+		for i := range 20 {
+			d.publish("a", fmt.Sprint(i))
+		}
+		d.kill()
+		whole := d.read(segmentName(1))
+		d.mustStart()
+		require.False(t, d.found.Clean)
+		require.Zero(t, d.found.Lost)
+		require.EqualValues(t, 21, d.publish("a", "20"))
+		d.kill()
+
+		next := d.read(segmentName(21))
+		d.write(segmentName(21), next[:len(next)-1])
+		d.mustStart()
+		require.Zero(t, d.found.Lost)
+		require.EqualValues(t, 20, d.found.Last)
+		require.Equal(t, segmentName(21), d.found.CutFile)
+		require.EqualValues(t, 22, d.publish("a", "again"), "21 is the name of a file")
+		d.wantTopic("a", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 22")
+		d.kill()
+		require.Equal(t, whole, d.read(segmentName(1)), "old files are not changed")
+	}
+}
+
+// After a loss of power, messages of the last second may be missing: every topic announces
+// one gap, also one that the log does not know. Nobody gets a number that was used.
+func TestALossOfPowerIsAnnounced(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.leaseNumbers = 100
+	d.mustStart()
+	d.publish("a", "1")
+	d.publish("a", "2")
+	d.powerOff()
+	whole := d.read(segmentName(1))
+	d.write(segmentName(1), append(whole[:len(whole)-30], make([]byte, 30)...))
+	d.mustStart()
+	require.EqualValues(t, 100, d.found.Lost)
+	require.EqualValues(t, 1, d.found.Last)
+	d.wantTopic("a", "1 gap(lost 1-100)")
+	require.Equal(t, "gap(lost 2-100)", readTopic(t, d.Broker, "a@EPOCH:2", 10), "of a client that had seen 2")
+	require.EqualValues(t, 101, d.publish("a", "3"))
+	require.EqualValues(t, 102, d.publish("b", "1"))
+	require.Equal(t, "gap(lost 1-100) 102", readTopic(t, d.Broker, "b@EPOCH:1", 10))
+
+	// The next start knows it, too, even if it comes at once.
+	for range 3 {
+		d.kill()
+		d.mustStart()
+		require.Zero(t, d.found.Lost)
+		d.wantTopic("a", "1 gap(lost 1-100) 101")
+	}
+	d.checkpoint()
+	d.kill()
+	d.mustStart()
+	d.wantTopic("a", "1 gap(lost 1-100) 101")
+	require.Equal(t, "gap(lost 1-100) 102", readTopic(t, d.Broker, "b@EPOCH:1", 10))
+}
+
+// With "always", nobody saw what the disk does not have: a loss of power loses nothing.
+func TestAlwaysLosesNothing(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.Sync, d.cfg.leaseNumbers = SyncAlways, 100
+	d.mustStart()
+	d.publish("a", "1")
+	d.powerOff()
+	d.mustStart()
+	require.Zero(t, d.found.Lost)
+	require.EqualValues(t, 101, d.publish("a", "2"))
+	d.wantTopic("a", "1 101")
+}
+
+// What was durable and cannot be read was damaged. The daemon does not start, says what to
+// do, and changes nothing.
+func TestDamageRefusesTheStart(t *testing.T) {
+	begin := func(t *testing.T) *disk {
+		d := newDisk(t)
+		d.cfg.segmentBytes = 350 // two messages
+		d.mustStart()
+		for range 6 {
+			d.publish("a", strings.Repeat("1", 100))
+			d.wal.syncStep(time.Now())
+		}
+		require.Equal(t, "1.log 3.log 5.log", d.files())
+		return d
+	}
+	wantRefused := func(d *disk, want ...string) {
+		d.Helper()
+		before := d.files()
+		err := d.start()
+		require.Error(d, err)
+		for _, want := range want {
+			require.ErrorContains(d, err, want)
+		}
+		require.Equal(d, before, d.files())
+	}
+	flip := func(d *disk, name string, i int) {
+		b := d.read(name)
+		b[(i+len(b))%len(b)] ^= 1
+		d.write(name, b)
+	}
+	for name, crash := range map[string]func(*disk){
+		"killed": (*disk).kill, "without power": (*disk).powerOff,
+		"in order": func(d *disk) { require.NoError(d, d.wal.close(time.Now())); d.cfg.BootID += "+" },
+	} {
+		t.Run("in the middle, "+name, func(t *testing.T) {
+			d := begin(t)
+			crash(d)
+			flip(d, segmentName(3), 200)
+			wantRefused(d, segmentName(3)+" has a bad record at byte ", "its checksum does not match", "the entries up to ", "store repair")
+		})
+		t.Run("a missing file, "+name, func(t *testing.T) {
+			d := begin(t)
+			crash(d)
+			require.NoError(t, os.Remove(filepath.Join(d.dir, segmentName(3))))
+			wantRefused(d, segmentName(1), "the file ends after entry 2, but "+segmentName(5)+" continues after entry 4")
+		})
+		t.Run("a missing first file, "+name, func(t *testing.T) {
+			d := begin(t)
+			crash(d)
+			require.NoError(t, os.Remove(filepath.Join(d.dir, segmentName(1))))
+			wantRefused(d, segmentName(3)+" continues after entry 2, but the file before it is missing")
+		})
+		t.Run("a header, "+name, func(t *testing.T) {
+			d := begin(t)
+			crash(d)
+			flip(d, segmentName(5), 40)
+			wantRefused(d, segmentName(5)+" has a bad record at byte 16")
+		})
+		t.Run("a missing segment after a checkpoint, "+name, func(t *testing.T) {
+			d := begin(t)
+			d.checkpoint()
+			crash(d)
+			require.Equal(t, "6.checkpoint 7.log", d.files())
+			require.NoError(t, os.Remove(filepath.Join(d.dir, segmentName(7))))
+			wantRefused(d, "the checkpoint has the entries up to 6, but the segment after it is missing")
+		})
+		t.Run("a checkpoint, "+name, func(t *testing.T) {
+			d := begin(t)
+			d.checkpoint()
+			crash(d)
+			name := fileName(6, checkpointSuffix)
+			whole := d.read(name)
+			flip(d, name, 200)
+			wantRefused(d, name+" has a bad record at byte ")
+			d.write(name, whole[:len(whole)-noticeBytes])
+			wantRefused(d, name, "the file ends before the record that ends it")
+			d.write(name, append(bytes.Clone(whole), 0))
+			wantRefused(d, name, "more data follows the end")
+		})
+		t.Run("another log, "+name, func(t *testing.T) {
+			d := begin(t)
+			crash(d)
+			other := newDisk(t)
+			other.cfg.Seed = func() uint64 { return 43 }
+			other.mustStart()
+			other.publish("a", "1")
+			other.kill()
+			d.write(segmentName(1), other.read(segmentName(1)))
+			wantRefused(d, "belongs to another log")
+		})
+	}
+	t.Run("a changed record after a kill", func(t *testing.T) {
+		d := begin(t)
+		d.publish("a", "unsynced")
+		d.kill()
+		flip(d, segmentName(5), -1)
+		wantRefused(d, segmentName(5)+" has a bad record at byte ")
+	})
+	t.Run("a file of another version", func(t *testing.T) {
+		d := begin(t)
+		d.kill()
+		b := d.read(segmentName(5))
+		b[7]++
+		d.write(segmentName(5), b)
+		wantRefused(d, `it is of another version of pubsubd: "pubsubL2", this one reads "pubsubL1"`)
+	})
+}
+
+// A checkpoint replaces older files. What follows it is read over it.
+func TestACheckpointReplacesSegments(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.segmentBytes = 220
+	d.mustStart()
+	for i := range 9 {
+		d.publish("a", fmt.Sprint(i))
+	}
+	d.wal.wantCheckpoint()
+	require.True(t, d.wal.checkpointStep(time.Now()))
+	d.publish("a", "9")
+	d.do(entryOf(broker.OpDelete, "a", ""))
+	d.publish("a", "11")
+	d.publish("b", "12")
+	for d.wal.checkpointStep(time.Now()) {
+	}
+	require.Equal(t, "9.checkpoint 10.log", d.files())
+	d.publish("a", "13")
+	for _, crash := range []func(){d.kill, d.powerOff} {
+		crash()
+		d.cfg.Sync = SyncAlways
+		d.mustStart()
+		require.Contains(t, readTopic(t, d.Broker, "a@EPOCH:0", 100), "gap(deleted 0-11) 12 14")
+		d.checkpoint()
+	}
+}
+
+// A checkpoint begins when the segments have grown, and not again while they have not.
+func TestACheckpointIsMadeWhenSegmentsHaveGrown(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.checkpointBytes = 2000
+	d.config.HistoryMessages = 3
+	d.mustStart()
+	for i := range 200 {
+		d.publish("a", fmt.Sprintf("%0100d", i)[:0]+"1")
+		for d.wal.checkpointStep(time.Now()) {
+		}
+		require.LessOrEqual(t, d.wal.bytesLocked(), int64(4000))
+	}
+	require.Contains(t, d.files(), ".checkpoint")
+	require.NotContains(t, d.files(), " 1.log")
+}
+
+// faultyFS fails calls.
+type faultyFS struct {
+	FS
+	fail func(call, name string) error
+}
+
+func (f *faultyFS) Create(name string) (FileWriter, error) {
+	if err := f.fail("create", name); err != nil {
+		return nil, err
+	}
+	file, err := f.FS.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyFile{file, f, name}, nil
+}
+
+func (f *faultyFS) SyncDir() error {
+	if err := f.fail("syncdir", ""); err != nil {
+		return err
+	}
+	return f.FS.SyncDir()
+}
+
+type faultyFile struct {
+	FileWriter
+	fs   *faultyFS
+	name string
+}
+
+func (f *faultyFile) Write(p []byte) (int, error) {
+	if err := f.fs.fail("write", f.name); err != nil {
+		n, _ := f.FileWriter.Write(p[:len(p)/2])
+		return n, err
+	}
+	return f.FileWriter.Write(p)
+}
+
+func (f *faultyFile) Sync() error {
+	if err := f.fs.fail("sync", f.name); err != nil {
+		return err
+	}
+	return f.FileWriter.Sync()
+}
+
+func (f *faultyFile) Truncate(size int64) error {
+	if err := f.fs.fail("truncate", f.name); err != nil {
+		return err
+	}
+	return f.FileWriter.Truncate(size)
+}
+
+// withFaults makes calls fail while they are in failing.
+func (d *disk) withFaults() (failing map[string]error) {
+	failing = make(map[string]error)
+	d.cfg.FS = &faultyFS{d.cfg.FS, func(call, name string) error {
+		if err := failing[call]; err != nil {
+			return &os.PathError{Op: call, Path: filepath.Join(d.dir, name), Err: err}
+		}
+		return nil
+	}}
+	return failing
+}
+
+// The disk is full. Publishes are refused, and the publisher is told why, but not where.
+// What was published before is delivered. When there is space again, publishes succeed.
+func TestAFullDiskRefusesPublishes(t *testing.T) {
+	for name, cut := range map[string]error{"cut": nil, "not cut": syscall.EIO} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(t)
+			failing := d.withFaults()
+			d.mustStart()
+			d.publish("a", "1")
+			failing["write"], failing["truncate"] = syscall.ENOSPC, cut
+			for range 3 {
+				problem := d.wantRefused("a")
+				require.Contains(t, problem.Detail, "no space left on device")
+				require.NotContains(t, problem.Error(), d.dir)
+				d.wal.syncStep(time.Now())
+				require.Error(t, d.wal.Fault())
+				d.wantTopic("a", "1")
+			}
+			clear(failing)
+			d.wal.syncStep(time.Now())
+			require.NoError(t, d.wal.Fault(), "nobody has published since")
+			last := d.publish("a", "2")
+			want := fmt.Sprint("1 ", last)
+			d.wantTopic("a", want)
+			d.kill()
+			d.mustStart()
+			d.wantTopic("a", want)
+			d.checkpoint()
+			d.kill()
+			d.mustStart()
+			d.wantTopic("a", want)
+		})
+	}
+}
+
+// The disk loses what was written, and says so at a sync. No file that was not durable is
+// used again. Publishes succeed once a checkpoint has everything that subscribers saw.
+func TestAFailedSyncIsRepairedByACheckpoint(t *testing.T) {
+	for _, mode := range []SyncMode{SyncAlways, SyncEverySecond} {
+		t.Run(string(mode), func(t *testing.T) {
+			d := newDisk(t)
+			d.cfg.Sync = mode
+			failing := d.withFaults()
+			d.mustStart()
+			d.publish("a", "1")
+			failing["sync"] = syscall.EIO
+			if mode == SyncAlways {
+				require.Contains(t, d.wantRefused("a").Detail, "input/output error")
+			} else {
+				d.publish("a", "2")
+				d.wal.syncStep(time.Now())
+			}
+			now := time.Now()
+			for i := range 5 {
+				d.wantRefused("a")
+				d.wal.syncStep(now)
+				require.False(t, d.wal.checkpointStep(now.Add(time.Duration(2*i)*time.Second)) && d.wal.checkpointStep(now) && d.wal.checkpointStep(now), "it fails")
+			}
+			require.LessOrEqual(t, len(strings.Fields(d.files())), 4, d.files())
+			clear(failing)
+			now = now.Add(time.Minute)
+			for d.wal.checkpointStep(now) {
+			}
+			require.NoError(t, d.wal.Fault())
+			require.Len(t, strings.Fields(d.files()), 2, d.files())
+			last := d.publish("a", "3")
+			d.kill()
+			d.mustStart()
+			require.Contains(t, readTopic(t, d.Broker, "a@EPOCH:0", 100), fmt.Sprint(last))
+		})
+	}
+}
+
+// Too many publishes wait: more are refused at once, and no memory is used for them.
+func TestEntriesThatWaitAreBounded(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.pendingBytes, d.cfg.batchBytes = 3000, 1000
+	d.mustStart()
+	refused, done := 0, 0
+	for range 20 {
+		d.wal.Append([]broker.Entry{entryOf(broker.OpPublish, "a", "1")}, func(r []broker.Result) {
+			var problem *wire.Problem
+			if errors.As(r[0].Err, &problem) {
+				require.Equal(t, wire.CodeOverloaded, problem.Code)
+				refused++
+			} else {
+				done++
+			}
+		})
+	}
+	require.Equal(t, 9, refused)
+	require.Zero(t, done)
+	require.True(t, d.wal.step(time.Now()), "a batch is bounded")
+	for d.wal.step(time.Now()) {
+	}
+	require.Equal(t, 11, done)
+}
+
+// A message that no record can hold is refused. Others of the same batch are not.
+func TestAMessageThatIsTooLargeIsRefused(t *testing.T) {
+	d := newDisk(t)
+	d.mustStart()
+	r := d.do(entryOf(broker.OpPublish, "a", "1"), entryOf(broker.OpPublish, "a", strings.Repeat("1", maxBody)), entryOf(broker.OpPublish, "a", "3"))
+	require.NoError(t, r[0].Err)
+	require.ErrorIs(t, r[1].Err, &wire.Problem{Code: wire.CodeMessageTooLarge})
+	require.NoError(t, r[2].Err)
+	d.wantTopic("a", "1 3")
+	d.kill()
+	d.mustStart()
+	d.wantTopic("a", "1 3")
+}
+
+// The files reach store.bytes. Publishes are refused until a checkpoint has made space, and
+// the files never take more.
+func TestTheFilesAreBounded(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.Bytes = 40_000
+	d.config.HistoryMessages = 10_000
+	d.mustStart()
+	for i := range 2000 {
+		r := d.do(entryOf(broker.OpPublish, fmt.Sprint("t.", i%3), strings.Repeat("1", 100)))
+		if r[0].Err != nil {
+			require.ErrorContains(t, r[0].Err, "store.bytes is used up")
+		}
+		if i%20 == 0 {
+			d.wal.syncStep(time.Now())
+		}
+		if i%5 == 0 {
+			d.wal.checkpointStep(time.Now())
+		}
+		require.LessOrEqual(t, d.wal.bytesLocked(), int64(44_000))
+	}
+	require.NoError(t, d.wal.close(time.Now()))
+	d.mustStart()
+	d.publish("a", "1")
+}
+
+// A daemon with a state file changes to a log: the log begins with the state, in the same
+// epoch, above all its offsets. A crash before it is whole leaves nothing.
+func TestALogBeginsWithAState(t *testing.T) {
+	d := newDisk(t)
+	old := newBroker(d.config)
+	for range 3 {
+		publish(t, old, "a")
+	}
+	begin := func() error {
+		d.Broker = broker.NewWithLog(d.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log {
+			d.wal = NewWAL(d.cfg, b)
+			return d.wal
+		})
+		apply := func(e broker.Entry) error {
+			m := *e.Message
+			e.Message = &m
+			_, err := d.Apply(e)
+			return err
+		}
+		require.NoError(t, old.Export(apply))
+		return d.wal.open(apply, time.Now())
+	}
+	require.NoError(t, begin())
+	require.Equal(t, old.Epoch("a"), d.Epoch("a"))
+	require.EqualValues(t, 4, d.publish("b", "1"))
+	d.kill()
+	require.Equal(t, "3.checkpoint 4.log", d.files())
+	d.mustStart()
+	d.wantTopic("a", "1 2 3")
+	d.kill()
+
+	require.NoError(t, os.Remove(filepath.Join(d.dir, fileName(3, checkpointSuffix))))
+	require.ErrorContains(t, d.start(), "continues after entry 3")
+	l, _, err := openFile(d.cfg.FS, segmentName(4), segmentMagic, 4)
+	require.NoError(t, err)
+	require.NoError(t, l.reader.Close())
+	d.write(segmentName(4), d.read(segmentName(4))[:l.at])
+	require.NoError(t, os.Remove(filepath.Join(d.dir, segmentName(5))))
+	require.NoError(t, begin(), "a crash came before the checkpoint")
+	d.wantTopic("a", "1 2 3")
+}
