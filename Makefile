@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python build web test test-web test-web-full web-latency test-python deploy check format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python build web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,11 @@ deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HT
 
 check: export EXHAUSTIVE = 1
 check: format vet lint build darwin modules test test-web test-python deploy ## all that must hold before a merge; CI runs this
+
+CRASH_SEEDS ?= 100000
+
+crash: ## crash simulated daemons with CRASH_SEEDS (100,000) seeds, on all cores; CRASH_SEED=n shows one
+	CRASH_SEEDS=$(CRASH_SEEDS) $(GO) test -count=1 -timeout 12h -v -run TestACrashBreaksNoPromise ./internal/store
 
 format: ## fail if a file is not formatted as gofmt does
 	@unformatted=$$($$($(GO) env GOROOT)/bin/gofmt -l .) && test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }

@@ -1,0 +1,954 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
+	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// A world has one folder, the daemons that run on it one after the other, and their clients.
+// Everything in it follows from the seed.
+type world struct {
+	*promises
+	seed  uint64
+	rng   *rand.Rand
+	fs    *simFS
+	cfg   WALConfig
+	began time.Time
+
+	epoch  string
+	boot   int        // number of the kernel's run
+	silent bool       // a planted bug: a loss is not announced
+	faulty bool       // calls of the file system fail now and then
+	saved  []*message // were fragile when the checkpoint began
+
+	metrics *metrics.Metrics
+	process *process
+	clients []*client
+	pending []*try // without an answer
+
+	report     report
+	transcript []line
+}
+
+// A report counts what happened.
+type report struct {
+	seeds, lives, operations, acked, refused, delivered int
+
+	gaps, faults map[string]int
+}
+
+func newReport() report { return report{gaps: make(map[string]int), faults: make(map[string]int)} }
+
+func (r *report) add(o report) {
+	r.seeds++
+	r.lives += o.lives
+	r.operations += o.operations
+	r.acked += o.acked
+	r.refused += o.refused
+	r.delivered += o.delivered
+	for reason, n := range o.gaps {
+		r.gaps[reason] += n
+	}
+	for kind, n := range o.faults {
+		r.faults[kind] += n
+	}
+}
+
+// String returns a table.
+func (r *report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d lives, %d operations, %d messages published, %d refused, %d delivered\n", r.lives, r.operations, r.acked, r.refused, r.delivered)
+	for _, kind := range sortedKeys(r.faults) {
+		fmt.Fprintf(&b, "  %-28s %8d\n", kind, r.faults[kind])
+	}
+	for _, reason := range sortedKeys(r.gaps) {
+		fmt.Fprintf(&b, "  %-28s %8d\n", "gap: "+reason, r.gaps[reason])
+	}
+	return b.String()
+}
+
+// A process is one run of the daemon.
+type process struct {
+	broker   *broker.Broker
+	wal      *WAL
+	tap      *tap
+	registry *session.Registry
+}
+
+// A client is a follower that has a session now and then.
+type client struct {
+	*follower
+	session *session.Session // nil: it has left
+	opened  time.Time
+	saved   *follower // an earlier state
+}
+
+// A tap is the log as the broker sees it. It knows which calls have no answer yet.
+type tap struct {
+	*WAL
+	world   *world
+	waiting map[int]func([]broker.Result)
+	calls   int
+	sweeps  bool // changes are collected, not appended
+	swept   []broker.Entry
+
+	released bool // the process has ended
+}
+
+var lostAnswer = []broker.Result{{Err: errDown}}
+
+// Append implements broker.Log.
+func (l *tap) Append(e []broker.Entry, done func([]broker.Result)) {
+	switch {
+	case l.released:
+		done(lostAnswer)
+		return
+	case l.sweeps:
+		l.swept = append(l.swept, e...)
+		return
+	}
+	l.calls++
+	call := l.calls
+	var deletions []*deletion
+	for _, entry := range e {
+		var d *deletion
+		if entry.Op == broker.OpDelete {
+			d = &deletion{life: l.world.life}
+			topic := entry.Message.Position.Topic
+			l.world.deletions[topic] = append(l.world.deletions[topic], d)
+		}
+		deletions = append(deletions, d)
+	}
+	l.waiting[call] = done
+	l.WAL.Append(e, func(results []broker.Result) {
+		if l.waiting[call] == nil {
+			broken("the callback of an entry was called twice")
+		}
+		delete(l.waiting, call)
+		for i, d := range deletions {
+			if d != nil {
+				d.acked, d.failed, d.offset, d.at = results[i].Err == nil, results[i].Err != nil, results[i].Position.Offset, time.Now()
+			}
+			if results[i].Err == nil {
+				l.world.reached = max(l.world.reached, results[i].Position.Offset)
+			}
+		}
+		done(results)
+	})
+}
+
+// release ends the calls that got no answer.
+func (l *tap) release() {
+	l.released = true
+	for _, call := range sortedKeys(l.waiting) {
+		l.waiting[call](lostAnswer)
+	}
+	clear(l.waiting)
+}
+
+const maxSize = 4096
+
+func newWorld(seed uint64) *world {
+	rng := rand.New(rand.NewPCG(seed, 17))
+	cfg := broker.Config{
+		HistoryMessages:   3 + rng.IntN(30),
+		HistoryAge:        time.Duration(2+rng.IntN(60)) * time.Second,
+		IdempotencyWindow: time.Duration(2+rng.IntN(20)) * time.Second,
+	}
+	w := &world{
+		promises: newPromises(cfg), seed: seed, rng: rng, fs: newSimFS(rng), began: time.Now(), metrics: metrics.New("test"),
+		report: newReport(),
+	}
+	w.faulty = rng.IntN(2) == 0
+	numbers := rand.New(rand.NewPCG(seed, 18))
+	w.cfg = WALConfig{
+		FS: w.fs, Seed: numbers.Uint64,
+		segmentBytes: int64(1024 << rng.IntN(4)), checkpointBytes: int64(2048 << rng.IntN(5)),
+		leaseNumbers: uint64(16 << rng.IntN(5)), pendingBytes: int64(8192 << rng.IntN(4)),
+		Observe: Observer{
+			Checkpointed: w.checkpointed,
+			Failed:       func(err error) { w.say("    a write fails: %v", err) },
+		},
+	}
+	switch rng.IntN(8) {
+	case 0:
+		w.cfg.Bytes, w.tight = int64(16<<10+rng.IntN(64<<10)), true
+	case 1:
+		cfg.MemoryBudget, w.tight = 48<<10+rng.IntN(128<<10), true
+		w.config = cfg.WithDefaults()
+	}
+	w.fs.say = w.say
+	w.cfg.Sync = w.anyMode()
+	return w
+}
+
+func (w *world) anyMode() SyncMode {
+	return []SyncMode{SyncEverySecond, SyncEverySecond, SyncAlways, SyncNever}[w.rng.IntN(4)]
+}
+
+// say adds a line to the transcript. It is formatted only if somebody reads it.
+func (w *world) say(format string, args ...any) {
+	w.transcript = append(w.transcript, line{w.life, time.Since(w.began), format, args})
+}
+
+// A line is one line of a transcript.
+type line struct {
+	life   int
+	at     time.Duration
+	format string
+	args   []any
+}
+
+func (l line) String() string {
+	return fmt.Sprintf("%3d %8.3f  ", l.life, l.at.Seconds()) + fmt.Sprintf(l.format, l.args...)
+}
+
+// story returns the transcript of the last two lives.
+func (w *world) story() string {
+	var b strings.Builder
+	for i, l := range w.transcript {
+		if i == 0 || l.life >= w.life-1 || os.Getenv("CRASH_ALL") != "" {
+			fmt.Fprintln(&b, l)
+		}
+	}
+	return b.String()
+}
+
+// The simulation runs as long as these say, in the environment:
+//
+//	CRASH_SEED=17      one seed, with its transcript
+//	CRASH_SEEDS=1000   so many seeds
+//	CRASH_BASE=5       from this seed on; default: a random one if tests are exhaustive
+//
+// Without them, it runs for 30 s if tests are exhaustive, else a few seeds.
+const (
+	fewSeeds = 100
+	longRun  = 30 * time.Second
+)
+
+func numberFrom(t *testing.T, variable string) (n uint64, ok bool) {
+	text, ok := os.LookupEnv(variable)
+	if ok {
+		var err error
+		n, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, variable)
+	}
+	return n, ok
+}
+
+// Daemons crash while clients publish, delete, read and resume: they are killed, or power is
+// lost, or the disk fails. What clients were told stays true.
+func TestACrashBreaksNoPromise(t *testing.T) {
+	if seed, ok := numberFrom(t, "CRASH_SEED"); ok {
+		w, failure := simulate(t, seed, untuned)
+		t.Log(w.story())
+		require.NoError(t, failure, "seed %d", seed)
+		return
+	}
+	seeds, bounded := numberFrom(t, "CRASH_SEEDS")
+	base, given := numberFrom(t, "CRASH_BASE")
+	if !given && exhaustive.On() {
+		base = rand.Uint64N(1e12)
+	}
+	until := time.Now().Add(longRun)
+	if !exhaustive.On() && !bounded {
+		seeds, bounded = fewSeeds, true
+	}
+	t.Logf("the first seed is %d", base)
+	var next atomic.Uint64
+	sum, mu := newReport(), sync.Mutex{}
+	t.Run("cores", func(t *testing.T) {
+		for core := range runtime.GOMAXPROCS(0) {
+			t.Run(strconv.Itoa(core), func(t *testing.T) {
+				t.Parallel()
+				for !t.Failed() {
+					n := next.Add(1) - 1
+					if bounded && n >= seeds || !bounded && !time.Now().Before(until) {
+						return
+					}
+					w, failure := simulate(t, base+n, untuned)
+					mu.Lock()
+					sum.add(w.report)
+					mu.Unlock()
+					if failure != nil {
+						require.NoError(t, failure, "CRASH_SEED=%d runs it again\n%s", base+n, w.story())
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d seeds: %s", sum.seeds, &sum)
+}
+
+func untuned(*world) {}
+
+// The simulator finds bugs that others had.
+func TestPlantedBugsAreFound(t *testing.T) {
+	for bug, plant := range map[string]func(w *world){
+		"a segment is overwritten at boot":              func(w *world) { w.fs.bugs.overwrites = true },
+		"a torn tail of a quiet topic":                  func(w *world) { w.silent = true },
+		"an acknowledged deletion comes back":           func(w *world) { w.fs.bugs.unsynced = kindDelete },
+		"a checkpoint needs a segment that was removed": func(w *world) { w.fs.bugs.removesSoon = true },
+		"a lease is used before it is synced":           func(w *world) { w.fs.bugs.unsynced = kindLease },
+	} {
+		t.Run(bug, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(1000) {
+				if _, failure := simulate(t, seed, plant); failure != nil {
+					t.Logf("seed %d finds it: %v", seed, failure)
+					return
+				}
+			}
+			require.Fail(t, "no seed finds it")
+		})
+	}
+}
+
+// simulate runs the world of a seed. It returns the broken promise, or nil.
+func simulate(t *testing.T, seed uint64, tune func(*world)) (w *world, failure error) {
+	synctest.Test(t, func(*testing.T) {
+		w = newWorld(seed)
+		tune(w)
+		defer func() {
+			switch why := recover().(type) {
+			case nil:
+			case violation:
+				failure = errors.New(string(why))
+				w.fs.kill()
+				w.process.end()
+			default:
+				w.say("panic: %v", why)
+				fmt.Println(w.story())
+				panic(why)
+			}
+			w.report.faults = w.fs.injected
+		}()
+		w.run()
+	})
+	return w, failure
+}
+
+const (
+	fewestCrashes    = 3
+	fewestOperations = 200
+	manyLives        = 100 // more mean that the daemon does not serve again
+)
+
+func (w *world) run() {
+	w.say("seed %d: sync %s, %d messages and %v a history, keys %v, segments %d, checkpoints %d, lease %d, bytes %d, memory %d, faults %v",
+		w.seed, w.cfg.Sync, w.config.HistoryMessages, w.config.HistoryAge, w.config.IdempotencyWindow,
+		w.cfg.segmentBytes, w.cfg.checkpointBytes, w.cfg.leaseNumbers, w.cfg.Bytes, w.config.MemoryBudget, w.faulty)
+	for crashes := 0; crashes < fewestCrashes || w.report.operations < fewestOperations; crashes++ {
+		if w.start() {
+			w.live()
+		}
+		w.crash()
+	}
+	w.fs.heal()
+	w.faulty = false
+	w.startAgain()
+	w.wantService()
+	w.audit()
+	w.end()
+}
+
+// guard calls a part of the daemon, and reports whether the process was killed meanwhile.
+func (w *world) guard(do func()) (isKilled bool) {
+	defer func() {
+		if why := recover(); why != nil {
+			if _, isKilled = why.(killed); !isKilled {
+				panic(why)
+			}
+		}
+	}()
+	do()
+	return false
+}
+
+// start starts a daemon. It reports false if the process was killed, or if a call of the
+// file system failed: then it does not serve.
+func (w *world) start() bool {
+	w.life++
+	if w.report.lives++; w.report.lives > manyLives {
+		broken("after %d lives there were only %d operations", manyLives, w.report.operations)
+	}
+	w.fs.boot()
+	if w.cfg.BootID == "" {
+		w.outages++ // the daemon before did not know the kernel's run
+	}
+	w.cfg.BootID = fmt.Sprint("boot", w.boot)
+	if w.rng.IntN(20) == 0 {
+		w.cfg.BootID = ""
+		w.outages++
+	}
+	if w.rng.IntN(10) == 0 {
+		w.cfg.Sync = w.anyMode()
+	}
+	if w.rng.IntN(5) == 0 {
+		w.fs.untilCrash = 1 + w.rng.IntN(40)
+	}
+	if w.faulty && w.rng.IntN(4) == 0 {
+		w.armOne()
+	}
+	w.say("process starts: boot id %q, sync %s, files %s", w.cfg.BootID, w.cfg.Sync, w.fs.listing())
+	before := w.fs.failures()
+	p, found, err := w.launch()
+	switch {
+	case p == nil && err == nil:
+		return false // killed
+	case err != nil && w.fs.failures() == before:
+		broken("the daemon refuses to start: %v", err)
+	case err != nil:
+		w.say("the daemon does not start: %v", err)
+		return false
+	}
+	w.process = p
+	w.say("it serves: %+v", found)
+	if w.epoch == "" {
+		w.epoch = found.Epoch
+	}
+	if w.rng.IntN(2) == 0 {
+		p.broker.KeepTopics(time.Now().Add(time.Minute))
+	}
+	w.audit()
+	return true
+}
+
+// launch starts a daemon. It returns nothing if the process was killed.
+func (w *world) launch() (p *process, found Recovery, err error) {
+	cfg := w.cfg
+	cfg.Recovered = func(r Recovery) { found = r }
+	p = &process{}
+	p.broker = broker.NewWithLog(w.config, w.metrics, time.Now(), func(b *broker.Broker) broker.Log {
+		p.wal = NewWAL(cfg, b)
+		p.tap = &tap{WAL: p.wal, world: w, waiting: make(map[int]func([]broker.Result))}
+		return p.tap
+	})
+	killed := w.guard(func() {
+		err = p.wal.open(func(e broker.Entry) error {
+			if w.silent && e.Op == broker.OpEpoch && e.State.Lost > 0 {
+				return nil
+			}
+			_, err := p.broker.Apply(e)
+			return err
+		}, time.Now())
+	})
+	if killed || err != nil {
+		return nil, found, err
+	}
+	synctest.Wait()
+	p.registry = session.NewRegistry(session.Config{InactivityTimeout: 1000 * time.Hour}, p.broker, w.metrics)
+	return p, found, nil
+}
+
+// startAgain starts a daemon whose file system has no faults.
+func (w *world) startAgain() {
+	for !w.start() {
+		w.crash()
+	}
+	w.fs.untilCrash = 0
+}
+
+// live has clients and publishers use the daemon until it crashes.
+func (w *world) live() {
+	length := 20 + w.rng.IntN(120)
+	if w.fs.untilCrash == 0 && w.rng.IntN(2) == 0 {
+		w.fs.untilCrash = 1 + w.rng.IntN(200)
+	}
+	for range length {
+		w.report.operations++
+		time.Sleep(time.Millisecond)
+		if w.guard(w.operate) {
+			return
+		}
+	}
+	if w.rng.IntN(4) == 0 {
+		w.guard(w.end)
+	}
+}
+
+// crash ends the process: it is killed, or power is lost.
+func (w *world) crash() {
+	w.fs.kill()
+	w.process.end()
+	w.process = nil
+	w.collect()
+	if w.rng.IntN(2) == 0 {
+		w.boot++
+		w.say("power is lost")
+		w.outages++
+		w.promises.losePower()
+		w.fs.losePower()
+	} else {
+		w.say("the process has ended")
+		w.fs.injected["killed"]++
+	}
+	for _, c := range w.clients {
+		c.session = nil
+		if c.saved != nil && w.rng.IntN(2) == 0 {
+			c.follower, c.saved = c.saved, nil
+		}
+	}
+	if w.rng.IntN(2) == 0 {
+		w.fs.heal()
+	}
+	time.Sleep(time.Duration(1+w.rng.IntN(2000)) * time.Millisecond)
+}
+
+// end ends the calls of a process that get no answer.
+func (p *process) end() {
+	if p != nil {
+		p.tap.release()
+		if c := p.wal.checkpoint; c != nil {
+			c.stop() // it has a goroutine
+		}
+		p.broker.Close()
+	}
+}
+
+// end ends the daemon in order.
+func (w *world) end() {
+	w.leaveAll()
+	w.settle()
+	err := w.process.wal.close(time.Now())
+	w.say("the daemon ends in order: %v", err)
+	if err == nil {
+		w.secure()
+	}
+	synctest.Wait()
+	w.collect()
+	if len(w.pending) > 0 {
+		broken("the daemon has ended, and a publish got no answer")
+	}
+}
+
+// collect takes the answers that have come.
+func (w *world) collect() {
+	synctest.Wait()
+	left := w.pending[:0]
+	for _, t := range w.pending {
+		switch {
+		case !t.answered:
+			left = append(left, t)
+			continue
+		case errors.Is(t.err, errDown):
+			t.answered = false
+			w.unknown[t.attempt.topic()]++
+		case t.err != nil:
+			w.report.refused++
+			w.unknown[t.attempt.topic()]++
+			w.say("  publish %.12s fails: %v", t.attempt.message.Data, t.err)
+		default:
+			w.report.acked++
+			w.say("  publish %.12s got %s", t.attempt.message.Data, t.published.Position)
+		}
+		w.answer(t)
+		if m := w.byOffset[t.published.Position.Offset]; m != nil && w.cfg.Sync == SyncAlways {
+			m.durable = true
+		}
+	}
+	w.pending = left
+}
+
+// operate does one of the things that happen to a daemon.
+func (w *world) operate() {
+	switch n := w.rng.IntN(100); {
+	case n < 34:
+		w.publish()
+	case n < 40:
+		w.retry()
+	case n < 44:
+		w.delete()
+	case n < 50:
+		w.sweep()
+	case n < 70:
+		w.poll()
+	case n < 76:
+		w.leave()
+	case n < 82:
+		w.sync()
+	case n < 90:
+		w.checkpoint(1 + w.rng.IntN(4))
+	case n < 95:
+		w.pass()
+	default:
+		w.upset()
+	}
+	if w.rng.IntN(4) > 0 {
+		w.settle()
+	}
+}
+
+// settle has the log write what waits.
+func (w *world) settle() {
+	for n := 0; w.process.wal.step(time.Now()); n++ {
+		w.collect()
+		if n > 1000 {
+			broken("the log has more to write after 1000 steps")
+		}
+	}
+	w.collect()
+}
+
+func (w *world) anyTopic() string {
+	return fmt.Sprint("t.", min(w.rng.IntN(8), w.rng.IntN(8), w.rng.IntN(16)))
+}
+
+// publish begins publishes to topics.
+func (w *world) publish() {
+	n := 1
+	if w.rng.IntN(4) == 0 {
+		n = 1 + w.rng.IntN(12)
+	}
+	for range n {
+		w.try(w.newAttempt())
+	}
+}
+
+func (w *world) newAttempt() *attempt {
+	number := len(w.attempts)
+	size := w.rng.IntN(60)
+	if w.rng.IntN(8) == 0 {
+		size = w.rng.IntN(maxSize / 2)
+	}
+	m := &wire.Message{
+		Position: wire.Position{Topic: w.anyTopic()}, Data: fmt.Appendf(nil, `"%d %s"`, number, strings.Repeat("x", size)),
+	}
+	a := &attempt{message: m, above: max(w.newest, w.reached)}
+	if w.rng.IntN(3) == 0 {
+		m.ID = fmt.Sprint("id", number)
+	}
+	if w.rng.IntN(4) == 0 {
+		m.Key, m.Client = fmt.Sprint("k", w.rng.IntN(3)), "client"
+	}
+	if w.rng.IntN(4) == 0 {
+		m.By, m.Claims = "alice", []byte(`{"name":"Alice"}`)
+	}
+	if w.rng.IntN(8) == 0 {
+		m.Type = "text/plain"
+	}
+	if w.rng.IntN(8) == 0 {
+		a.ttl = time.Duration(1+w.rng.IntN(5000)) * time.Millisecond
+	}
+	w.attempts = append(w.attempts, a)
+	return a
+}
+
+// retry tries an attempt with a key again: one that has failed, or one that was answered.
+func (w *world) retry() {
+	for range 20 {
+		if len(w.attempts) == 0 {
+			return
+		}
+		back := min(w.rng.IntN(len(w.attempts)), w.rng.IntN(len(w.attempts)), w.rng.IntN(len(w.attempts)))
+		a := w.attempts[len(w.attempts)-1-back]
+		if a.message.ID != "" {
+			w.try(a)
+			return
+		}
+	}
+}
+
+// try publishes a message, and returns when the publish waits for the log.
+func (w *world) try(a *attempt) {
+	t := &try{attempt: a, life: w.life}
+	a.tries = append(a.tries, t)
+	w.pending = append(w.pending, t)
+	m, b, now := *a.message, w.process.broker, time.Now()
+	w.say("publish %.12s to %s, %d bytes, key %q, ttl %v", m.Data, m.Position.Topic, len(m.Data), m.ID, a.ttl)
+	go func() {
+		var p wire.Published
+		var err error
+		if m.ID == "" {
+			p, err = b.Publish(&m, a.ttl, now)
+		} else {
+			p, err = b.PublishOnce(context.Background(), "owner", &m, a.ttl, now)
+		}
+		t.published, t.err, t.answered = p, err, true
+	}()
+	time.Sleep(time.Millisecond) // the publishes get different times
+	synctest.Wait()
+}
+
+func (w *world) delete() {
+	topic, b, now := w.anyTopic(), w.process.broker, time.Now()
+	w.say("delete %s", topic)
+	go func() { b.Delete(topic, now) }()
+	w.collect()
+}
+
+// sweep evicts expired messages, and forgets topics in an order that the seed gives.
+func (w *world) sweep() {
+	w.say("sweep")
+	l := w.process.tap
+	l.sweeps = true
+	w.process.broker.Sweep(time.Now())
+	l.sweeps = false
+	slices.SortFunc(l.swept, func(a, b broker.Entry) int {
+		return strings.Compare(a.Message.Position.Topic, b.Message.Position.Topic)
+	})
+	for _, e := range l.swept {
+		l.Append([]broker.Entry{e}, func([]broker.Result) {})
+	}
+	l.swept = nil
+}
+
+// sync does what the daemon does each second.
+func (w *world) sync() {
+	w.say("sync")
+	failures := w.fs.failures()
+	w.process.wal.syncStep(time.Now())
+	if w.fs.failures() == failures && w.cfg.Sync != SyncNever && w.process.wal.Fault() == nil {
+		w.secure()
+	}
+	w.collect()
+}
+
+// checkpoint writes parts of a checkpoint, and reports whether there are more.
+func (w *world) checkpoint(parts int) (more bool) {
+	w.say("checkpoint, %d parts", parts)
+	for more = true; more && parts > 0; parts-- {
+		if w.process.wal.checkpoint == nil {
+			w.saved = w.fragile()
+		}
+		more = w.process.wal.checkpointStep(time.Now())
+	}
+	w.collect()
+	return more
+}
+
+func (w *world) checkpointed(_ int64, _ time.Duration, err error) {
+	w.say("    the checkpoint ends: %v", err)
+	if err == nil {
+		for _, m := range w.saved {
+			m.durable = true
+		}
+	}
+}
+
+// pass lets time pass.
+func (w *world) pass() {
+	d := time.Duration(w.rng.IntN(300)) * time.Millisecond
+	if w.rng.IntN(4) == 0 {
+		d = time.Duration(w.rng.IntN(20000)) * time.Millisecond
+	}
+	w.say("%v pass", d)
+	time.Sleep(d)
+}
+
+// upset has a fault happen soon, or ends all faults.
+func (w *world) upset() {
+	switch {
+	case !w.faulty:
+	case w.rng.IntN(3) == 0:
+		w.say("the file system is well again")
+		w.fs.heal()
+		w.wantService()
+	case w.rng.IntN(4) == 0:
+		w.say("the disk is full")
+		w.fs.full = true
+	default:
+		w.armOne()
+	}
+}
+
+func (w *world) armOne() {
+	f := allFaults[w.rng.IntN(len(allFaults))]
+	if w.rng.IntN(3) == 0 {
+		f = faultSync
+	}
+	w.fs.arm(f, 1+w.rng.IntN(5))
+}
+
+// wantService wants the daemon to accept messages again.
+func (w *world) wantService() {
+	for range 8 {
+		time.Sleep(time.Second)
+		w.settle()
+		w.sync()
+		for w.checkpoint(1) {
+		}
+	}
+	a := w.newAttempt()
+	w.try(a)
+	w.settle()
+	if w.tight {
+		return
+	}
+	if t := a.tries[len(a.tries)-1]; !t.answered || t.err != nil {
+		broken("the file system is well, but a publish fails: answered %v, %v", t.answered, t.err)
+	}
+}
+
+func (w *world) newClient() *client {
+	topics := []string{[]string{"t.*", "t.>", ">"}[w.rng.IntN(3)]}
+	if w.rng.IntN(2) == 0 {
+		topics = []string{"t.0", fmt.Sprint("t.", 1+w.rng.IntN(3)), fmt.Sprint("t.", 4+w.rng.IntN(5))}
+	}
+	return &client{follower: newFollower(w.promises, fmt.Sprint("client ", len(w.clients)), topics...)}
+}
+
+// poll has a client read, or begins a client.
+func (w *world) poll() {
+	w.collect()
+	if len(w.clients) < 4 {
+		c := w.newClient()
+		w.open(c, true)
+		w.clients = append(w.clients, c)
+		return
+	}
+	c := w.clients[w.rng.IntN(len(w.clients))]
+	if w.rng.IntN(3) == 0 {
+		c.saved = c.follower.clone()
+	}
+	if c.session == nil {
+		w.open(c, false)
+	}
+	w.drain(c)
+}
+
+// leave has a client leave. Another time it resumes, sometimes from an earlier position.
+func (w *world) leave() {
+	if len(w.clients) == 0 {
+		return
+	}
+	c := w.clients[w.rng.IntN(len(w.clients))]
+	if c.session == nil {
+		return
+	}
+	w.say("%s leaves", c.name)
+	w.process.registry.End(c.session)
+	c.session = nil
+	if c.saved != nil && w.rng.IntN(3) == 0 {
+		c.follower, c.saved = c.saved, nil
+	}
+}
+
+func (w *world) leaveAll() {
+	for _, c := range w.clients {
+		if c.session != nil {
+			w.process.registry.End(c.session)
+			c.session = nil
+		}
+	}
+}
+
+func (w *world) open(c *client, isNew bool) {
+	starts := c.starts()
+	s, positions, err := w.process.registry.OpenEphemeral(session.Opening{Topics: starts}, time.Now())
+	if err != nil {
+		if w.tight {
+			return
+		}
+		broken("%s cannot open a session: %v", c.name, err)
+	}
+	w.say("%s opens a session from %v: %v", c.name, starts, positions)
+	c.session, c.opened = s, time.Now()
+	if isNew {
+		c.begin(positions)
+	} else {
+		c.follower.open(positions)
+	}
+}
+
+// drain has a client read everything.
+func (w *world) drain(c *client) {
+	if c.session == nil {
+		return
+	}
+	w.collect()
+	for {
+		now := time.Now()
+		var poll session.Poll
+		if err := poll.Begin(c.session, 0, session.Trusted, session.Arrival{}, now); err != nil {
+			broken("%s cannot poll: %v", c.name, err)
+		}
+		frames, err := poll.Take(context.Background(), broker.Limit{Frames: 100, Bytes: 1 << 20}, 0)
+		if err != nil {
+			broken("%s cannot poll: %v", c.name, err)
+		}
+		for _, f := range frames {
+			if g := f.Gap(); g != nil {
+				w.say("  %s gets a gap, %s: %s to %s", c.name, g.Reason, g.After, g.Position)
+				w.report.gaps[string(g.Reason)]++
+				c.takeGap(g, now)
+				continue
+			}
+			m := w.read(f.Message(), f.TTL())
+			w.say("  %s gets %s", c.name, m)
+			w.report.delivered++
+			m.durable = m.durable || w.cfg.Sync == SyncAlways
+			c.takeMessage(m, f.Position().Epoch, now, c.opened)
+		}
+		n := len(frames)
+		poll.Done(now)
+		if n == 0 {
+			break
+		}
+	}
+	c.follower.settle(time.Now())
+}
+
+// audit reads every topic from positions that clients may have.
+func (w *world) audit() {
+	for _, share := range []float64{0, w.rng.Float64()} {
+		f := newFollower(w.promises, fmt.Sprintf("auditor from %.2f", share))
+		f.outages = 0
+		for _, topic := range sortedKeys(w.byTopic) {
+			all := w.byTopic[topic]
+			at := wire.Position{Topic: topic, Epoch: w.process.broker.Epoch(topic)}
+			if share > 0 {
+				at.Offset = all[int(share*float64(len(all)))].offset
+			}
+			f.topics = append(f.topics, topic)
+			f.at[topic], f.checked[topic] = at, at.Offset
+		}
+		if len(f.topics) > 0 {
+			c := &client{follower: f}
+			w.open(c, false)
+			w.drain(c)
+			if c.session != nil {
+				w.process.registry.End(c.session)
+			}
+		}
+	}
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// A seed gives one history, so a failure can be run again.
+func TestASeedGivesOneHistory(t *testing.T) {
+	story := func(seed uint64) string {
+		w, _ := simulate(t, seed, untuned)
+		text := w.story()
+		if w.epoch != "" {
+			text = strings.ReplaceAll(text, w.epoch, "epoch") // it is random
+		}
+		return text
+	}
+	for seed := range uint64(10) {
+		require.Equal(t, story(seed), story(seed))
+	}
+}
