@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -263,6 +264,7 @@ func (w *WAL) Feed(ctx context.Context, apply func(broker.Entry) error) error {
 		}
 		select {
 		case <-w.wake:
+			runtime.Gosched() // others that are ready to publish join the batch
 		case <-ctx.Done():
 		}
 	}

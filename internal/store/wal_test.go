@@ -2,16 +2,21 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -658,4 +663,127 @@ func TestALogBeginsWithAState(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(d.dir, segmentName(5))))
 	require.NoError(t, begin(), "a crash came before the checkpoint")
 	d.wantTopic("a", "1 2 3")
+}
+
+// run runs a daemon until the test ends it.
+func (d *disk) run() (end func() error) {
+	d.Helper()
+	recovered, ended := make(chan struct{}), make(chan error, 1)
+	cfg := d.cfg
+	cfg.Recovered = func(r Recovery) {
+		d.found = r
+		close(recovered)
+	}
+	d.Broker = broker.NewWithLog(d.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log {
+		d.wal = NewWAL(cfg, b)
+		return d.wal
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- d.Feed(ctx) }()
+	select {
+	case <-recovered:
+	case err := <-ended:
+		require.NoError(d, err)
+	}
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+// Many publish at once, while segments and checkpoints follow one another. After the end,
+// the next daemon has all that was acknowledged.
+func TestPublishersShareTheLog(t *testing.T) {
+	for _, mode := range []SyncMode{SyncAlways, SyncEverySecond, SyncNever} {
+		t.Run(string(mode), func(t *testing.T) {
+			d := newDisk(t)
+			d.cfg.Sync, d.cfg.segmentBytes, d.cfg.checkpointBytes, d.cfg.leaseNumbers, d.cfg.batchBytes = mode, 8<<10, 16<<10, 300, 4<<10
+			d.cfg.Logger = zap.NewNop()
+			end := d.run()
+			const publishers, each = 16, 100
+			var all sync.WaitGroup
+			for i := range publishers {
+				all.Go(func() {
+					for n := range each {
+						_, err := d.Publish(&wire.Message{Position: wire.Position{Topic: fmt.Sprint("t.", i)}, Data: fmt.Append(nil, n)}, 0, time.Now())
+						require.NoError(t, err)
+					}
+				})
+			}
+			all.Wait()
+			_, err := d.Delete("t.0", time.Now())
+			require.NoError(t, err)
+			require.ErrorIs(t, end(), context.Canceled)
+			_, err = d.Publish(&wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeDraining})
+
+			end = d.run()
+			require.True(t, d.found.Clean)
+			for i := range publishers {
+				state, ok := d.Topic(fmt.Sprint("t.", i))
+				require.True(t, ok)
+				require.Equal(t, map[bool]int{true: 0, false: each}[i == 0], state.Messages)
+			}
+			require.ErrorIs(t, end(), context.Canceled)
+		})
+	}
+}
+
+// A publish costs little more than in memory. The modes differ in what they wait for.
+func BenchmarkPublish(b *testing.B) {
+	dirs := map[string]string{"disk": b.TempDir(), "tmpfs": "/dev/shm"}
+	for _, publishers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("memory/%d", publishers), func(b *testing.B) {
+			benchmarkPublish(b, broker.New(broker.Config{}, metrics.New("test"), time.Now()), publishers)
+		})
+		for _, where := range []string{"tmpfs", "disk"} {
+			for _, mode := range []SyncMode{SyncNever, SyncEverySecond, SyncAlways} {
+				b.Run(fmt.Sprintf("%s/%s/%d", where, mode, publishers), func(b *testing.B) { benchmarkLog(b, dirs[where], mode, publishers) })
+			}
+		}
+	}
+}
+
+func benchmarkLog(b *testing.B, parent string, mode SyncMode, publishers int) {
+	dir, err := os.MkdirTemp(parent, "pubsubd-log-")
+	if err != nil {
+		b.Skipf("there is no %s: %v", parent, err)
+	}
+	defer os.RemoveAll(dir)
+	files, err := OpenDir(dir)
+	require.NoError(b, err)
+	recovered, ended := make(chan struct{}), make(chan error, 1)
+	cfg := WALConfig{FS: files, Sync: mode, BootID: "boot", Seed: rand.Uint64, Recovered: func(Recovery) { close(recovered) }}
+	on := broker.NewWithLog(broker.Config{}, metrics.New("test"), time.Now(), func(on *broker.Broker) broker.Log { return NewWAL(cfg, on) })
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- on.Feed(ctx) }()
+	<-recovered
+	benchmarkPublish(b, on, publishers)
+	cancel()
+	require.ErrorIs(b, <-ended, context.Canceled)
+}
+
+func benchmarkPublish(b *testing.B, on *broker.Broker, publishers int) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	b.ReportAllocs()
+	var before, after syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &before))
+	b.ResetTimer()
+	for i := range publishers {
+		all.Go(func() {
+			topic, data := fmt.Sprint("prices.acme.", i), []byte(`"`+strings.Repeat("x", 98)+`"`)
+			for next.Add(1) <= int64(b.N) {
+				if _, err := on.Publish(&wire.Message{Position: wire.Position{Topic: topic}, Data: data}, 0, time.Now()); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	b.StopTimer()
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &after))
+	cpu := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
 }

@@ -1,0 +1,9 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/pubsubd/pubsubd/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
