@@ -720,7 +720,7 @@ func (w *world) sync() {
 	w.say("sync")
 	failures := w.fs.failures()
 	w.process.wal.syncStep(time.Now())
-	if w.fs.failures() == failures && w.cfg.Sync != SyncNever && w.process.wal.Fault() == nil {
+	if w.fs.failures() == failures && w.cfg.Sync != SyncNever && w.process.wal.Stats().Fault == nil {
 		w.secure()
 	}
 	w.collect()

@@ -96,10 +96,13 @@ type segmentFile struct {
 }
 
 func (r *recovering) run(now time.Time) error {
-	for _, part := range []func() error{r.list, r.readHeaders, r.readAll, r.begin} {
+	for _, part := range []func() error{r.list, r.readHeaders, r.readAll} {
 		if err := part(); err != nil {
 			return err
 		}
+	}
+	if err := r.begin(now); err != nil {
+		return err
 	}
 	return r.keepState(now)
 }
@@ -261,7 +264,7 @@ func (r *recovering) readSegment(s *segmentFile, later []*segmentFile) (ended bo
 	if err != nil {
 		return false, err
 	}
-	defer l.reader.Close() // nothing was written
+	defer l.close()
 	r.closed = false
 	end := uint64(maxOffset)
 	if len(later) > 0 {
@@ -434,9 +437,8 @@ func (r *recovering) checkHeaderless() error {
 
 // begin begins a segment. It has what was found about the end of the log: a start that
 // crashes before it is durable has changed nothing.
-func (r *recovering) begin() error {
-	w := r.wal
-	h := header{always: w.cfg.Sync == SyncAlways, boot: w.cfg.BootID}
+func (r *recovering) begin(now time.Time) error {
+	h := header{always: r.wal.cfg.Sync == SyncAlways, boot: r.wal.cfg.BootID}
 	r.Clean, r.Last = r.closed, r.last
 	for _, s := range r.chain {
 		h.copied = max(h.copied, s.newest)
@@ -449,28 +451,37 @@ func (r *recovering) begin() error {
 	case r.Clean:
 		h.prev = r.last
 	default:
-		h.prev = min(r.last, r.proven)
-		if !r.SameBoot {
-			w.last = r.lease
-		}
-		if !r.SameBoot && (!r.newest.always || r.Cut > 0) { // what was cut may have been visible, and was damaged later
-			if err := r.lose(r.lease); err != nil {
-				return err
-			}
-		}
-		if r.lost > h.prev {
-			h.lost = r.lost
+		if err := r.continueAfterCrash(&h); err != nil {
+			return err
 		}
 	}
 	if r.lost > 0 && r.lost == r.last {
 		r.Lost = r.lost // perhaps an earlier start found that, and failed
 	}
 	h.synced = h.prev
-	return r.beginSegment(&h)
+	return r.beginSegment(&h, now)
+}
+
+// continueAfterCrash decides where the log continues. With "always", nothing that was visible is
+// lost; but what was cut may have been visible, and damaged later.
+func (r *recovering) continueAfterCrash(h *header) error {
+	h.prev = min(r.last, r.proven)
+	if !r.SameBoot {
+		r.wal.last = r.lease
+		if !r.newest.always || r.Cut > 0 {
+			if err := r.lose(r.lease); err != nil {
+				return err
+			}
+		}
+	}
+	if r.lost > h.prev {
+		h.lost = r.lost
+	}
+	return nil
 }
 
 // beginSegment begins the segment with that header. It has its name once it is durable.
-func (r *recovering) beginSegment(h *header) error {
+func (r *recovering) beginSegment(h *header, now time.Time) error {
 	w := r.wal
 	w.newest = max(w.last, r.last)
 	for _, s := range r.segments {
@@ -502,7 +513,7 @@ func (r *recovering) beginSegment(h *header) error {
 	if err := w.fs.SyncDir(); err != nil {
 		return fmt.Errorf("sync the folder: %w", err)
 	}
-	s.synced, s.named, w.synced, w.lease, w.current = s.size, true, r.last, h.lease, s
+	s.synced, s.named, w.synced, w.lease, w.current, w.syncedAt = s.size, true, r.last, h.lease, s, now
 	return nil
 }
 
@@ -572,7 +583,7 @@ func (r *recovering) readCheckpoint(name string) error {
 	if err != nil {
 		return err
 	}
-	defer l.reader.Close() // nothing was written
+	defer l.close()
 	r.all += l.size
 	r.wal.baseBytes = l.size
 	if err := r.checkSeed(name, seed, l.epoch); err != nil {

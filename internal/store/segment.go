@@ -209,8 +209,8 @@ func (l *logFile) open(magic string, number uint64) (seed uint64, err error) {
 	return seed, nil
 }
 
-// syncedRecordBytes is the length of a record of appendSynced.
-const syncedRecordBytes = recordHeadBytes + 8
+// close closes the file. Nothing was written, so no error matters.
+func (l *logFile) close() { _ = l.reader.Close() }
 
 // notices are the highest numbers in records kindSynced, kindClosed and kindLease.
 type notices struct {
@@ -226,7 +226,7 @@ func findNotices(fs FS, name string, key uint32) (found notices, err error) {
 	if err != nil {
 		return notices{}, err
 	}
-	defer file.Close() // nothing was written
+	defer func() { _ = file.Close() }() // nothing was written
 	from := bufio.NewReaderSize(file, readBufferBytes)
 	for {
 		b, err := from.Peek(noticeBytes)

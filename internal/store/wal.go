@@ -145,6 +145,7 @@ type WAL struct {
 	written   uint64     // number of the newest entry that was written
 	synced    uint64     // all entries up to this number are durable
 	told      uint64     // the newest number in a record kindSynced
+	syncedAt  time.Time  // see Stats
 	lease     uint64     // durable: numbers below it may be used
 	nextLease uint64     // written, but not durable; or 0
 	current   *segment   // nil: the next batch begins one
@@ -308,7 +309,7 @@ func (w *WAL) step(now time.Time) (more bool) {
 	if len(batch) == 0 {
 		return false
 	}
-	results := w.commit(batch)
+	results := w.commit(batch, now)
 	for _, a := range batch {
 		a.done(results[:len(a.entries):len(a.entries)])
 		results = results[len(a.entries):]
@@ -317,8 +318,8 @@ func (w *WAL) step(now time.Time) (more bool) {
 }
 
 // commit writes and applies a batch.
-func (w *WAL) commit(batch []appended) []broker.Result {
-	begun, n := time.Now(), 0
+func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
+	n := 0
 	for _, a := range batch {
 		n += len(a.entries)
 	}
@@ -335,7 +336,7 @@ func (w *WAL) commit(batch []appended) []broker.Result {
 		return results
 	}
 	w.applyLocked(batch, results)
-	w.cfg.Observe.Committed(n, bytes, time.Since(begun))
+	w.cfg.Observe.Committed(n, bytes, time.Since(now))
 	return results
 }
 
@@ -603,6 +604,11 @@ func (w *WAL) syncStep(now time.Time) {
 	if due {
 		_ = w.sync() // it was logged, and checkpointStep repairs it
 	}
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if w.damaged == nil && w.synced >= w.written {
+		w.syncedAt = now
+	}
 }
 
 // probeLocked tries to write a record after a failed write.
@@ -612,11 +618,28 @@ func (w *WAL) probeLocked() {
 	}
 }
 
-// Fault returns why entries are refused now, or nil.
-func (w *WAL) Fault() error {
+// Stats are the state of a log.
+type Stats struct {
+	Bytes    int64     // of all files
+	Waiting  int64     // bytes of entries that wait to be written
+	Last     uint64    // number of the newest entry
+	Synced   uint64    // number of the newest entry that is durable
+	Lease    uint64    // numbers below it may be used
+	SyncedAt time.Time // when all entries were last durable, to about a second
+	Fault    error     // why entries are refused now, or nil
+}
+
+// Stats returns the state of the log.
+func (w *WAL) Stats() Stats {
+	w.mu.Lock()
+	waiting := w.waiting
+	w.mu.Unlock()
 	w.writing.Lock()
 	defer w.writing.Unlock()
-	return cmp.Or(w.damaged, w.fault)
+	return Stats{
+		Bytes: w.bytesLocked(), Waiting: waiting, Last: w.applied.Load(), Synced: w.synced, Lease: w.lease,
+		SyncedAt: w.syncedAt, Fault: cmp.Or(w.damaged, w.fault),
+	}
 }
 
 // close writes what waits, makes everything durable, marks the end as clean, and releases

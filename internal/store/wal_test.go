@@ -501,12 +501,12 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 				require.Contains(t, problem.Detail, "no space left on device")
 				require.NotContains(t, problem.Error(), d.dir)
 				d.wal.syncStep(time.Now())
-				require.Error(t, d.wal.Fault())
+				require.Error(t, d.wal.Stats().Fault)
 				d.wantTopic("a", "1")
 			}
 			clear(failing)
 			d.wal.syncStep(time.Now())
-			require.NoError(t, d.wal.Fault(), "nobody has published since")
+			require.NoError(t, d.wal.Stats().Fault, "nobody has published since")
 			last := d.publish("a", "2")
 			want := fmt.Sprint("1 ", last)
 			d.wantTopic("a", want)
@@ -540,7 +540,7 @@ func TestAFailedSyncIsRepairedByACheckpoint(t *testing.T) {
 			}
 			now := time.Now()
 			for i := range 5 {
-				d.wantRefused("a")
+				require.NotNil(t, d.wantRefused("a"))
 				d.wal.syncStep(now)
 				require.False(t, d.wal.checkpointStep(now.Add(time.Duration(2*i)*time.Second)) && d.wal.checkpointStep(now) && d.wal.checkpointStep(now), "it fails")
 			}
@@ -549,7 +549,7 @@ func TestAFailedSyncIsRepairedByACheckpoint(t *testing.T) {
 			now = now.Add(time.Minute)
 			for d.wal.checkpointStep(now) {
 			}
-			require.NoError(t, d.wal.Fault())
+			require.NoError(t, d.wal.Stats().Fault)
 			require.Len(t, strings.Fields(d.files()), 2, d.files())
 			last := d.publish("a", "3")
 			d.kill()
@@ -749,7 +749,7 @@ func benchmarkLog(b *testing.B, parent string, mode SyncMode, publishers int) {
 	if err != nil {
 		b.Skipf("there is no %s: %v", parent, err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { require.NoError(b, os.RemoveAll(dir)) }()
 	files, err := OpenDir(dir)
 	require.NoError(b, err)
 	recovered, ended := make(chan struct{}), make(chan error, 1)
