@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,5 +103,29 @@ func TestAPaceEndsWithItsEpoch(t *testing.T) {
 		k.publishN("a", 1)
 		time.Sleep(time.Minute)
 		require.Equal(k, "a2", k.poll(s, 4))
+	})
+}
+
+// A client resumes after a crash of the machine: the topics and the pattern say that
+// messages may be lost.
+func TestALossIsAnnouncedToTopicsAndPatterns(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.publishN("a.x", 3)
+		before := fmt.Sprintf("a.*@EPOCH:%d", k.broker.PatternPosition("a.*").Offset)
+		live := k.open("a.x")
+		pattern, _ := k.openAll("a.*")
+		waiting := k.park(live, 0)
+		at := wire.Position{Epoch: k.epoch, Offset: 100}
+		_, err := k.broker.Apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{Forgotten: 100, Lost: 100}})
+		require.NoError(k, err)
+		waiting.wantFrames("gap(lost a.x3-100)")
+		require.Equal(k, "gap(lost a.x3-100)", k.poll(pattern, 0))
+		k.publishN("a.x", 1)
+		require.Equal(k, "a.x101", k.poll(live, 1))
+		s, _ := k.openAll(before, "a.x@EPOCH:2")
+		require.Equal(k, "gap(lost a.*0-100) a.x3 gap(lost a.x3-100) a.x101", k.poll(s, 0))
+		k.registry.End(s)
+		s, _ = k.openAll("a.*@EPOCH:100", "a.x@EPOCH:100")
+		require.Equal(k, "a.x101", k.poll(s, 0), "it has the gap")
 	})
 }
