@@ -53,18 +53,11 @@ var logs = map[string]func(w *world){
 			})
 		}
 	},
-	"write-ahead": func(w *world) {
-		dir := w.TempDir()
-		next, end := openWAL(w, dir)
-		w.nodes = []*node{w.start(next)}
-		w.stop = func() { end() }
-		w.mishap = func(*rand.Rand) {
-			w.replace(0, func(*broker.Broker) *broker.Broker {
-				end()
-				next, end = openWAL(w, dir)
-				return next
-			})
-		}
+	"write-ahead, synced always": func(w *world) { onFolder(w, newMemoryFS(), store.SyncAlways) },
+	"write-ahead, in a folder": func(w *world) {
+		files, err := store.OpenDir(w.TempDir())
+		require.NoError(w, err)
+		onFolder(w, files, store.SyncEverySecond)
 	},
 	"replicated": func(w *world) {
 		s := newStream(w)
@@ -103,26 +96,6 @@ func (w *world) restartFromState() {
 		}))
 		return next
 	})
-}
-
-// openWAL returns a broker that continues from the files in a folder.
-func openWAL(w *world, dir string) (b *broker.Broker, end func()) {
-	files, err := store.OpenDir(dir)
-	require.NoError(w, err)
-	recovered, ended := make(chan struct{}), make(chan error, 1)
-	cfg := store.WALConfig{FS: files, Bytes: 1 << 20, Seed: rand.Uint64, Recovered: func(store.Recovery) { close(recovered) }}
-	b = broker.NewWithLog(w.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log { return store.NewWAL(cfg, b) })
-	ctx, cancel := context.WithCancel(context.Background())
-	w.background.Go(func() { ended <- b.Feed(ctx) })
-	select {
-	case <-recovered:
-	case err := <-ended:
-		require.NoError(w, err)
-	}
-	return b, func() {
-		cancel()
-		require.ErrorIs(w, <-ended, context.Canceled)
-	}
 }
 
 // A journal is the model of a write-ahead log: one sequence numbers all entries, which are
