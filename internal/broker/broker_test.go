@@ -363,6 +363,7 @@ func consistent(t testing.TB, b *Broker) {
 		require.False(t, topic.fanning || topic.missed)
 		require.Zero(t, topic.unsent)
 		require.Zero(t, topic.unsentBytes)
+		require.Zero(t, topic.expected)
 	})
 	require.EqualValues(t, bytes, b.memory.Of(memory.History))
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -385,6 +386,57 @@ func TestALimitRefusesAPublishBeforeTheLogGetsIt(t *testing.T) {
 	_, err := b.Publish(&wire.Message{Position: wire.Position{Topic: "b"}}, 0, time.Now())
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
 	require.Len(t, l.entries, 1)
+}
+
+// Publishes that wait for the log count as part of the lag. So none evicts messages that
+// were not offered yet.
+func TestPublishesThatWaitForTheLogLagNotTooFar(t *testing.T) {
+	l := &sequence{}
+	b := NewWithLog(Config{HistoryMessages: 10}, metrics.New("test"), time.Now(), l.open)
+	s := &stuck{release: make(chan struct{})}
+	for range fewSubscribers + 1 {
+		_, err := b.Join(wire.Start{Topic: "a"}, s, true)
+		require.NoError(t, err)
+	}
+	var results, refused int
+	c := b.NewCommit(func(n int, _ wire.Published, err error) {
+		require.NoError(t, err)
+		require.Equal(t, results, n)
+		results++
+	})
+	for range lagMessages + 10 {
+		_, err := b.PublishBy(b.Route("a").In(c), Key{}, &wire.Message{Position: wire.Position{Topic: "a"}, Data: []byte("1")}, 0, time.Now())
+		if !errors.Is(err, ErrPending) {
+			require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeOverloaded})
+			refused++
+		}
+	}
+	require.Equal(t, 10, refused)
+	require.Empty(t, l.entries)
+	c.Send()
+	c.Send()
+	require.Equal(t, lagMessages, results)
+	held, _ := holds(b, "a")
+	require.Len(t, held, lagMessages, "none was evicted")
+	close(s.release)
+	b.Close()
+	require.Zero(t, s.missed)
+	consistent(t, b)
+}
+
+// A topic is not forgotten while a publish to it waits for the log.
+func TestATopicIsKeptForAPublishThatWaits(t *testing.T) {
+	l := &sequence{}
+	b := NewWithLog(Config{}, metrics.New("test"), time.Now(), l.open)
+	c := b.NewCommit(func(_ int, _ wire.Published, err error) { require.NoError(t, err) })
+	_, err := b.PublishBy(b.Route("a").In(c), Key{}, &wire.Message{Position: wire.Position{Topic: "a"}}, 0, time.Now())
+	require.ErrorIs(t, err, ErrPending)
+	b.Sweep(time.Now())
+	require.True(t, b.Has("a"))
+	c.Send()
+	b.Sweep(time.Now().Add(time.Hour))
+	require.False(t, b.Has("a"))
+	consistent(t, b)
 }
 
 // A sequence is a log that numbers all entries by one sequence.

@@ -56,8 +56,12 @@ func (b *Broker) append(e *Entry) Result {
 	if log, ok := b.log.(memoryLog); ok {
 		return log.append(e)
 	}
-	if err := b.expect(e); err != nil {
-		return Result{Err: err}
+	if e.Op == OpPublish {
+		t, err := b.expect(e)
+		if err != nil {
+			return Result{Err: err}
+		}
+		defer t.arrived()
 	}
 	done := make(chan Result, 1)
 	b.log.Append([]Entry{*e}, func(r []Result) { done <- r[0] })
@@ -73,8 +77,15 @@ type Commit struct {
 	broker  *Broker                                          // immutable
 	done    func(n int, published wire.Published, err error) // immutable
 	entries []Entry                                          // not yet sent
-	bytes   []int                                            // of their payloads
+	parts   []deferred                                       // of the entries
 	sent    int                                              // number of publishes that were sent before
+}
+
+// A deferred is what a Commit keeps of a publish, because the log may change the entry.
+type deferred struct {
+	topic *topic
+	key   Key
+	bytes int // of the payload
 }
 
 // NewCommit returns a Commit, or nil if publishes do not wait for the log. done gets the
@@ -89,10 +100,11 @@ func (b *Broker) NewCommit(done func(n int, published wire.Published, err error)
 
 // add adds a publish. The error is ErrPending, or a *wire.Problem: overloaded.
 func (c *Commit) add(e Entry, bytes int) error {
-	if err := c.broker.expect(&e); err != nil {
+	t, err := c.broker.expect(&e)
+	if err != nil {
 		return err
 	}
-	c.entries, c.bytes = append(c.entries, e), append(c.bytes, bytes)
+	c.entries, c.parts = append(c.entries, e), append(c.parts, deferred{t, e.Key, bytes})
 	return ErrPending
 }
 
@@ -102,48 +114,54 @@ func (c *Commit) Send() {
 		return
 	}
 	b, done, first := c.broker, c.done, c.sent
-	entries, bytes := c.entries, c.bytes
-	keys := make([]Key, len(entries))
-	for i := range entries {
-		keys[i] = entries[i].Key
-	}
-	c.entries, c.bytes, c.sent = nil, nil, c.sent+len(entries)
+	entries, parts := c.entries, c.parts
+	c.entries, c.parts, c.sent = nil, nil, c.sent+len(entries)
 	b.log.Append(entries, func(results []Result) {
 		for i, r := range results {
-			b.count(r, bytes[i])
-			if keys[i] != (Key{}) {
-				r.Published, r.Err = b.keys.finish(keys[i], r.Published, r.Err)
+			p := &parts[i]
+			p.topic.arrived()
+			b.count(r, p.bytes)
+			if p.key != (Key{}) {
+				r.Published, r.Err = b.keys.finish(p.key, r.Published, r.Err)
 			}
 			done(first+i, r.Published, r.Err)
 		}
 	})
 }
 
-// expect prepares the topic for a message that the log will have: the broker cannot refuse it
-// then. The error is a *wire.Problem: overloaded.
-func (b *Broker) expect(e *Entry) error {
-	if e.Op != OpPublish {
-		return nil
+// expect returns the topic of a message that the log is to have, and keeps it until arrived:
+// the broker cannot refuse the message later. The error is a *wire.Problem: overloaded.
+func (b *Broker) expect(e *Entry) (*topic, error) {
+	for {
+		t, err := b.topic(e.Message.Position.Topic, e.route.rule)
+		if err != nil {
+			return nil, err
+		}
+		if err := t.expect(); !errors.Is(err, errForgotten) {
+			return t, err
+		}
 	}
-	t, err := b.topic(e.Message.Position.Topic, e.route.rule)
-	if err != nil {
-		return err
-	}
-	return t.expect(e.Accepted)
 }
 
-// expect prepares for a message: it keeps a topic from being forgotten that has none yet. It
-// returns an error if the fan-out lags too far.
-func (t *topic) expect(now time.Time) error {
+// expect counts a message that the log is to have, unless the fan-out lags too far.
+func (t *topic) expect() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.lagsLocked() {
+	switch {
+	case t.forgotten:
+		return errForgotten
+	case t.lagsLocked(), len(t.subs) > fewSubscribers && t.unsent+t.expected >= t.mostUnsent():
 		return t.lags()
 	}
-	if t.isUnusedLocked() {
-		t.keepUntil = now.Add(awayTime)
-	}
+	t.expected++
 	return nil
+}
+
+// arrived ends an expect: the log has answered.
+func (t *topic) arrived() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expected--
 }
 
 // Delete deletes the messages of a topic. Every subscriber gets a gap, deleted. Messages

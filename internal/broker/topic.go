@@ -48,6 +48,7 @@ type topic struct {
 	mark        uint64 // offset up to which the fan-out has offered; head when not fanning
 	unsent      int    // messages above mark
 	unsentBytes int
+	expected    int       // publishes that the log has or gets, and has not answered; see expect
 	missed      bool      // messages were lost before they were offered; the fan-out calls Missed next
 	forgotten   bool      // the shard no longer holds the topic
 	keepUntil   time.Time // the topic is not forgotten before
@@ -159,9 +160,11 @@ const (
 // lagsLocked reports whether the fan-out lags too far: by half of the history's bound, and
 // by at least lagMessages or lagBytes.
 func (t *topic) lagsLocked() bool {
-	rule := t.rule.Load()
-	return t.unsent >= max(rule.HistoryMessages/2, lagMessages) || t.unsentBytes >= max(rule.HistoryBytes/2, lagBytes)
+	return t.unsent >= t.mostUnsent() || t.unsentBytes >= max(t.rule.Load().HistoryBytes/2, lagBytes)
 }
+
+// mostUnsent returns how many messages the fan-out may lag.
+func (t *topic) mostUnsent() int { return max(t.rule.Load().HistoryMessages/2, lagMessages) }
 
 func (t *topic) lags() *wire.Problem {
 	t.broker.metrics.Limited.WithLabelValues("fan_out").Inc()
@@ -337,7 +340,7 @@ func (t *topic) idle() (head uint64, idle, unused bool) {
 
 // isIdleLocked reports whether the topic has no messages, and no subscriber needs it.
 func (t *topic) isIdleLocked() bool {
-	if t.history.count > 0 || t.pinned > 0 || t.fanning || t.announcing.Load() {
+	if t.history.count > 0 || t.pinned > 0 || t.expected > 0 || t.fanning || t.announcing.Load() {
 		return false
 	}
 	for _, s := range t.subs {
