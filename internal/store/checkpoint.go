@@ -239,6 +239,9 @@ func (w *WAL) trust(c *checkpoint) bool {
 	if w.damages != c.damages {
 		return false
 	}
+	if w.damaged != nil {
+		w.removeFailedSync()
+	}
 	w.damaged, w.fault, w.wanted = nil, nil, false
 	w.synced = max(w.synced, c.number)
 	w.baseBytes, w.oldBytes, w.partBytes = c.file.size, w.oldBytes-c.covered, 0

@@ -24,7 +24,7 @@ type Recovery struct {
 	Cut      int64         // bytes after Last that are not whole records, or follow such
 	CutFile  string        // where they begin; empty: nowhere
 	Clean    bool          // the daemon before had ended in order
-	SameBoot bool          // the kernel runs since before
+	SameBoot bool          // the kernel runs since before, and no sync had failed
 	Took     time.Duration // of the clock that open gets
 }
 
@@ -74,6 +74,7 @@ type recovering struct {
 	newest        *segmentFile   // the newest one with a header, or nil
 	hasCheckpoint bool
 	checkpoint    uint64 // number of the newest one
+	syncFailed    bool   // see failedSyncName
 	hasSeed       bool
 	lease         uint64
 	last          uint64 // number of the newest entry that was read
@@ -121,6 +122,8 @@ func (r *recovering) list() error {
 			r.segments = append(r.segments, &segmentFile{name: name, header: header{number: segment}})
 		case isCheckpoint:
 			r.hasCheckpoint, r.checkpoint = true, checkpoint
+		case name == failedSyncName:
+			r.syncFailed = true
 		case strings.HasSuffix(name, unfinishedSuffix):
 			if err := r.wal.fs.Remove(name); err != nil {
 				return err
@@ -194,7 +197,7 @@ func (r *recovering) readAll() error {
 	if err := r.findChain(); err != nil {
 		return err
 	}
-	r.SameBoot = r.newest.boot != "" && r.newest.boot == r.wal.cfg.BootID
+	r.SameBoot = r.newest.boot != "" && r.newest.boot == r.wal.cfg.BootID && !r.syncFailed
 	for i, s := range r.chain {
 		later := r.chain[i+1:]
 		ended, err := r.readSegment(s, later)
@@ -514,6 +517,9 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 		return fmt.Errorf("sync the folder: %w", err)
 	}
 	s.synced, s.named, w.synced, w.lease, w.current, w.syncedAt = s.size, true, r.last, h.lease, s, now
+	if r.syncFailed {
+		w.removeFailedSync()
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -581,11 +582,26 @@ func (w *WAL) closeFile(s *segment) {
 	}
 }
 
+// failedSyncName is the file that a daemon makes when a sync fails. After that, processes may
+// see less of a file than was written: the operating system may have dropped it. If the
+// daemon is killed before a checkpoint repairs the log, the next start reads it as after a
+// loss of power. A loss of power may undo the file, which is not synced.
+const failedSyncName = "failed-sync"
+
+func (w *WAL) removeFailedSync() {
+	if err := w.fs.Remove(failedSyncName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.cfg.Logger.Warn("the note of a failed sync could not be removed: after a crash, the next start announces a loss", zap.Error(err))
+	}
+}
+
 // damageLocked notes that a sync failed: the operating system may have dropped what it could
 // not write. No file that was not durable is used again.
 func (w *WAL) damageLocked(err error) {
 	w.cfg.Logger.Error("the log could not be made durable; publishes fail until a checkpoint is", zap.Error(err))
 	w.damaged, w.damages = fmt.Errorf("the disk did not keep what was written: %w", err), w.damages+1
+	if f, err := w.fs.Create(failedSyncName); err == nil { // else there is one, or the disk is beyond help
+		_ = f.Close() // it is empty
+	}
 	w.leaveSegmentLocked()
 	w.untrusted = append(w.untrusted, w.unsynced...)
 	w.unsynced, w.written, w.nextLease = nil, w.applied.Load(), 0
