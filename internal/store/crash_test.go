@@ -199,7 +199,10 @@ func newWorld(seed uint64) *world {
 		cfg.MemoryBudget, w.tight = 48<<10+rng.IntN(128<<10), true
 		w.config = cfg.WithDefaults()
 	}
-	w.fs.say = w.say
+	w.fs.say, w.fs.beside = w.say, w.meanwhile
+	if rng.IntN(6) == 0 {
+		w.fs.space = 32<<10 + rng.IntN(96<<10)
+	}
 	w.cfg.Sync = w.anyMode()
 	return w
 }
@@ -504,6 +507,12 @@ func (w *world) crash() {
 	} else {
 		w.say("the process has ended")
 		w.fs.injected["killed"]++
+		if w.fs.names[failedSyncName] != nil {
+			w.outages++
+		}
+		if w.fs.reverted {
+			w.promises.losePower()
+		}
 	}
 	for _, c := range w.clients {
 		c.session = nil
@@ -535,7 +544,7 @@ func (w *world) end() {
 	err := w.process.wal.close(time.Now())
 	w.say("the daemon ends in order: %v", err)
 	if err == nil {
-		w.secure()
+		secure(w.fragile())
 	}
 	synctest.Wait()
 	w.collect()
@@ -695,7 +704,7 @@ func (w *world) try(a *attempt) {
 func (w *world) delete() {
 	topic, b, now := w.anyTopic(), w.process.broker, time.Now()
 	w.say("delete %s", topic)
-	go func() { b.Delete(topic, now) }()
+	go func() { _, _ = b.Delete(topic, now) }() // the tap has the answer
 	w.collect()
 }
 
@@ -718,12 +727,28 @@ func (w *world) sweep() {
 // sync does what the daemon does each second.
 func (w *world) sync() {
 	w.say("sync")
-	failures := w.fs.failures()
+	failures, fragile := w.fs.failures(), w.fragile()
 	w.process.wal.syncStep(time.Now())
 	if w.fs.failures() == failures && w.cfg.Sync != SyncNever && w.process.wal.Stats().Fault == nil {
-		w.secure()
+		secure(fragile)
 	}
 	w.collect()
+}
+
+// meanwhile does what the writer does while another goroutine makes files durable.
+func (w *world) meanwhile() {
+	if w.process == nil || !w.process.wal.writing.TryLock() {
+		return
+	}
+	w.process.wal.writing.Unlock() // the writer does not have to wait
+	if w.rng.IntN(2) == 0 {
+		w.say("    meanwhile:")
+		if w.rng.IntN(8) == 0 {
+			w.delete()
+		}
+		w.publish()
+		w.settle()
+	}
 }
 
 // checkpoint writes parts of a checkpoint, and reports whether there are more.
@@ -742,9 +767,7 @@ func (w *world) checkpoint(parts int) (more bool) {
 func (w *world) checkpointed(_ int64, _ time.Duration, err error) {
 	w.say("    the checkpoint ends: %v", err)
 	if err == nil {
-		for _, m := range w.saved {
-			m.durable = true
-		}
+		secure(w.saved)
 	}
 }
 

@@ -34,7 +34,7 @@ func TestAChangedByteIsNoticed(t *testing.T) {
 
 func changeEachByte(t *testing.T, mode SyncMode, end func(w *world)) {
 	w := newWorld(1)
-	w.faulty, w.tight = false, false
+	w.faulty, w.tight, w.fs.space, w.fs.beside = false, false, 0, nil
 	w.config.HistoryAge, w.config.IdempotencyWindow, w.config.HistoryMessages = time.Hour, time.Hour, 4
 	w.cfg.Sync, w.cfg.segmentBytes, w.cfg.checkpointBytes, w.cfg.leaseNumbers, w.cfg.Bytes = mode, 512, 2048, 64, 0
 	defer func() {

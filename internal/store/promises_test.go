@@ -213,14 +213,14 @@ func (p *promises) isGone(m *message, begun time.Time) bool {
 	return slices.ContainsFunc(p.deletions[m.topic()], func(d *deletion) bool { return d.acked && d.offset > m.offset && d.at.Before(begun) })
 }
 
-// secure notes that everything that is visible is durable.
-func (p *promises) secure() {
-	for _, m := range p.byOffset {
+// secure notes that messages are durable.
+func secure(all []*message) {
+	for _, m := range all {
 		m.durable = true
 	}
 }
 
-// visible returns the messages that are not known to be durable.
+// fragile returns the messages that are not known to be durable.
 func (p *promises) fragile() (all []*message) {
 	for _, m := range p.byOffset {
 		if !m.durable {
@@ -369,7 +369,7 @@ func (f *follower) takeGap(g *wire.Gap, now time.Time) {
 			broken("%s gets the gap %+v instead of %s", f.name, *g, m)
 		}
 	}
-	f.checkReason(g, now)
+	f.checkReason(g)
 	f.checked[g.Topic] = max(f.upTo(g.Topic), g.Position.Offset)
 	f.at[g.Topic] = g.Position
 }
@@ -385,7 +385,7 @@ func (f *follower) takeNotice(g *wire.Gap) {
 }
 
 // checkReason checks that something can have happened as the reason says.
-func (f *follower) checkReason(g *wire.Gap, now time.Time) {
+func (f *follower) checkReason(g *wire.Gap) {
 	switch g.Reason {
 	case wire.GapLost, wire.GapEvicted, wire.GapSlow, wire.GapExpired:
 	case wire.GapDeleted:

@@ -38,9 +38,12 @@ type simFS struct {
 	down       error // the process has ended, and every call fails; nil: it runs
 	untilCrash int   // calls until the process is killed; 0: it is not killed
 	faults     map[fault]int
-	full       bool // each write fails with ENOSPC
+	full       bool   // each write fails with ENOSPC
+	space      int    // size of the disk; 0: not bounded
+	beside     func() // what another goroutine of the process does during a call; nil: nothing
 	bugs       fsBugs
 	created    bool // this process has created a file
+	reverted   bool // a file of this process has lost what was written
 
 	injected map[string]int // number of faults by kind
 	say      func(format string, args ...any)
@@ -111,14 +114,14 @@ func newSimFS(rng *rand.Rand) *simFS {
 func (s *simFS) arm(f fault, n int) { s.faults[f] = n }
 
 // heal ends all faults.
-func (s *simFS) heal() { clear(s.faults); s.full = false }
+func (s *simFS) heal() { clear(s.faults); s.full, s.space = false, 0 }
 
 // enter begins a call. It panics if the process is killed before the call.
 func (s *simFS) enter(f fault, name string) error {
 	if s.down != nil {
 		return s.down
 	}
-	if s.isKilled() {
+	if name != failedSyncName && s.isKilled() {
 		s.die(string(f) + " " + name)
 	}
 	left, armed := s.faults[f]
@@ -155,7 +158,9 @@ func (s *simFS) die(where string) {
 func (s *simFS) kill() { s.down, s.locked = errDown, false }
 
 // boot begins another process.
-func (s *simFS) boot() { s.down, s.untilCrash, s.locked, s.created = nil, 0, false, false }
+func (s *simFS) boot() {
+	s.down, s.untilCrash, s.locked, s.created, s.reverted = nil, 0, false, false, false
+}
 
 // losePower ends the process and the machine.
 func (s *simFS) losePower() {
@@ -306,12 +311,14 @@ func (s *simFS) move(m move) {
 	s.moves = append(s.moves, m)
 }
 
-// Create creates a file. Its name must be new.
+// Create creates a file. Its name must be new. It always makes the note of a failed sync:
+// if the process is killed just before, nobody can know of the failure.
 func (s *simFS) Create(name string) (FileWriter, error) {
-	if err := s.enter(faultCreate, name); err != nil {
+	isNote := name == failedSyncName && s.down == nil
+	if err := s.enter(faultCreate, name); !isNote && err != nil {
 		return nil, err
 	}
-	if s.full && s.rng.IntN(2) == 0 {
+	if !isNote && s.isFull(0) && s.rng.IntN(2) == 0 {
 		s.injected["create: ENOSPC"]++
 		return nil, &fs.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
 	}
@@ -341,6 +348,7 @@ func (s *simFS) Open(name string) (FileReader, error) {
 
 // Rename renames a file. It replaces one that has the new name.
 func (s *simFS) Rename(from, to string) error {
+	s.meanwhile()
 	if err := s.enter(faultRename, from); err != nil {
 		return err
 	}
@@ -354,6 +362,7 @@ func (s *simFS) Rename(from, to string) error {
 
 // Remove removes a name.
 func (s *simFS) Remove(name string) error {
+	s.meanwhile()
 	if err := s.enter(faultRemove, name); err != nil {
 		return err
 	}
@@ -389,13 +398,15 @@ func (s *simFS) removeNewest() {
 
 // SyncDir makes the names durable. If it fails, some of the changes are durable.
 func (s *simFS) SyncDir() error {
+	n := len(s.moves)
+	s.meanwhile()
 	err := s.enter(faultSyncDir, "folder")
 	if s.down != nil {
 		return err
 	}
-	n := len(s.moves)
+	n = min(n, len(s.moves)) // less if another call has synced the folder meanwhile
 	if s.bugs.removesSoon {
-		n = slices.IndexFunc(append(s.moves, move{from: "rename", to: "end"}), func(m move) bool { return m.from != "" && m.to != "" })
+		n = slices.IndexFunc(append(slices.Clone(s.moves), move{from: "rename", to: "end"}), func(m move) bool { return m.from != "" && m.to != "" })
 	}
 	if err != nil {
 		n = s.rng.IntN(n + 1)
@@ -407,12 +418,24 @@ func (s *simFS) SyncDir() error {
 	return err
 }
 
-// bytesUsed returns the size of all files.
-func (s *simFS) bytesUsed() (n int) {
-	for _, f := range s.names {
-		n += len(f.cache)
+// isFull reports whether the disk has no space for so many bytes more.
+func (s *simFS) isFull(bytes int) bool {
+	if s.full || s.space == 0 {
+		return s.full
 	}
-	return n
+	for _, f := range s.names {
+		bytes += len(f.cache)
+	}
+	return bytes > s.space
+}
+
+// meanwhile has other goroutines of the process do something during a call.
+func (s *simFS) meanwhile() {
+	if beside := s.beside; beside != nil {
+		s.beside = nil // they have calls of their own
+		defer func() { s.beside = beside }()
+		beside()
+	}
 }
 
 // A simHandle is a file that is open for writing at its end.
@@ -434,7 +457,7 @@ func (h *simHandle) Write(p []byte) (n int, err error) {
 	case s.isKilled():
 		h.append(p[:s.rng.IntN(len(p)+1)])
 		s.die("write " + h.name)
-	case s.full:
+	case s.isFull(len(p)):
 		s.injected["write: ENOSPC"]++
 		return h.short(p, syscall.ENOSPC)
 	}
@@ -480,26 +503,40 @@ func (h *simHandle) append(p []byte) {
 	h.file.dirty = append(h.file.dirty, c)
 }
 
-// Sync makes the content durable. A sync that fails drops what it should have written.
+// Sync makes the content durable: what was written before the call, and perhaps what is
+// written meanwhile. A sync that fails drops what it should have written. Then processes
+// still see it, as on ext4, or do not, as on btrfs.
 func (h *simHandle) Sync() error {
-	s := h.fs
+	s, f := h.fs, h.file
 	switch {
 	case s.down != nil:
 		return s.down
 	case h.closed:
 		return fs.ErrClosed
 	}
+	n := len(f.dirty)
+	s.meanwhile()
+	if s.down != nil {
+		return s.down
+	}
 	if err := s.enter(faultSync, h.name); err != nil {
-		h.file.disk = s.outcome(h.file, s.rng.IntN(outcomes))
-		h.file.dirty = nil
+		f.disk = s.outcome(f, s.rng.IntN(outcomes))
+		f.dirty = nil
+		if s.rng.IntN(4) == 0 {
+			s.injected["sync: content reverted"]++
+			s.reverted = true
+			f.cache = bytes.Clone(f.disk)
+		}
 		return err
 	}
-	if h.file.skipsSync {
-		h.file.skipsSync = false
+	if f.skipsSync {
+		f.skipsSync = false
 		return nil
 	}
-	h.file.disk = applyAll(h.file.disk, h.file.dirty)
-	h.file.dirty = nil
+	n = min(n, len(f.dirty)) // less if another call has synced the file meanwhile
+	n += s.rng.IntN(len(f.dirty) - n + 1)
+	f.disk = applyAll(f.disk, f.dirty[:n])
+	f.dirty = slices.Clone(f.dirty[n:])
 	return nil
 }
 
@@ -641,6 +678,9 @@ func TestTheSimulatedDiskDropsWhatASyncCouldNotWrite(t *testing.T) {
 		require.Error(t, f.Sync())
 		_, _ = f.Write([]byte("second"))
 		require.NoError(t, f.Sync())
+		if s.reverted {
+			continue
+		}
 		require.Equal(t, "first second", string(s.names["a"].cache))
 		s.losePower()
 		require.Len(t, s.names["a"].cache, 12)
