@@ -256,12 +256,20 @@ func (w *WAL) removeBefore(c *checkpoint) {
 		segment, isSegment := numberOf(name, segmentSuffix)
 		checkpoint, isCheckpoint := numberOf(name, checkpointSuffix)
 		if isSegment && segment < c.from || isCheckpoint && checkpoint < c.number {
-			err = cmp.Or(w.fs.Remove(name), err)
+			err = cmp.Or(w.discard(name), err)
 		}
 	}
 	if err = cmp.Or(w.fs.SyncDir(), err); err != nil {
 		w.cfg.Logger.Warn("old files of the log could not be removed", zap.Error(err))
 	}
+}
+
+// discard removes a file. If the log is repaired, it only gets another name.
+func (w *WAL) discard(name string) error {
+	if w.repairs {
+		return w.fs.Rename(name, name+oldSuffix)
+	}
+	return w.fs.Remove(name)
 }
 
 // abortCheckpoint ends a checkpoint that is under way.

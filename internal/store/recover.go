@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -68,7 +70,8 @@ const keepTopics = time.Minute
 // the old file may have failed before, and says so only once.
 type recovering struct {
 	Recovery
-	wal *WAL
+	wal      *WAL
+	readOnly bool // Verify and Export
 
 	segments      []*segmentFile // in order
 	newest        *segmentFile   // the newest one with a header, or nil
@@ -97,15 +100,24 @@ type segmentFile struct {
 }
 
 func (r *recovering) run(now time.Time) error {
-	for _, part := range []func() error{r.list, r.readHeaders, r.readAll} {
-		if err := part(); err != nil {
-			return err
-		}
+	if err := r.read(); err != nil {
+		return err
 	}
 	if err := r.begin(now); err != nil {
 		return err
 	}
 	return r.keepState(now)
+}
+
+// read reads the log, and applies its entries.
+func (r *recovering) read() error {
+	for _, part := range []func() error{r.list, r.readHeaders, r.readAll} {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	r.Clean, r.Last = r.closed || r.newest == nil, r.last
+	return nil
 }
 
 // list finds the files, and removes unfinished ones.
@@ -124,7 +136,7 @@ func (r *recovering) list() error {
 			r.hasCheckpoint, r.checkpoint = true, checkpoint
 		case name == failedSyncName:
 			r.syncFailed = true
-		case strings.HasSuffix(name, unfinishedSuffix):
+		case strings.HasSuffix(name, unfinishedSuffix) && !r.readOnly:
 			if err := r.wal.fs.Remove(name); err != nil {
 				return err
 			}
@@ -181,37 +193,70 @@ func (r *recovering) checkSeed(name string, seed uint64, epoch string) error {
 
 // readAll reads the checkpoint, and the segments after it.
 func (r *recovering) readAll() error {
-	switch {
-	case r.hasCheckpoint:
+	if r.newest == nil && !r.hasCheckpoint {
+		return nil
+	}
+	if err := r.beginEpoch(); err != nil {
+		return err
+	}
+	if r.hasCheckpoint {
 		if err := r.readCheckpoint(fileName(r.checkpoint, checkpointSuffix)); err != nil {
 			return err
 		}
-	case r.newest == nil:
-		return nil
-	default:
-		if err := r.apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{}, State: &broker.State{}}); err != nil {
-			return err
-		}
+	}
+	if !r.hasSeed {
+		return errors.New("no file of the log can be read: restore the folder from a backup")
 	}
 	r.last, r.proven = r.checkpoint, max(r.checkpoint, r.proven)
 	if err := r.findChain(); err != nil {
 		return err
 	}
+	if r.newest == nil { // the log is repaired
+		r.lease = r.checkpoint + leaseUnknown
+		return nil
+	}
 	r.SameBoot = r.newest.boot != "" && r.newest.boot == r.wal.cfg.BootID && !r.syncFailed
+	if err := r.readChain(); err != nil {
+		return err
+	}
+	return r.checkHeaderless()
+}
+
+// leaseUnknown is more than the offsets that are used before there is another checkpoint. If
+// no segment is left, nobody knows which ones were.
+const leaseUnknown = 1 << 32
+
+// beginEpoch begins the epoch of the log, once it is known.
+func (r *recovering) beginEpoch() error {
+	if !r.hasSeed {
+		return nil
+	}
+	return r.apply(broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{}, State: &broker.State{}})
+}
+
+// readChain reads the segments after the checkpoint.
+func (r *recovering) readChain() error {
 	for i, s := range r.chain {
 		later := r.chain[i+1:]
 		ended, err := r.readSegment(s, later)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if ended {
+		case ended && r.wal.repairs && len(later) > 0 && later[0].prev > r.last:
+			if err := r.lose(later[0].prev); err != nil {
+				return err
+			}
+		case ended && !r.wal.repairs:
 			for _, s := range later {
 				r.Cut += s.size
 			}
-			break
+			return nil
 		}
 	}
-	return r.checkHeaderless()
+	if r.last < r.proven {
+		return r.refuse(&badRecord{file: r.newest.name, at: r.newest.size, why: fmt.Sprintf("entries up to %d are missing", r.proven)})
+	}
+	return nil
 }
 
 // apply applies an entry of this log's epoch.
@@ -246,18 +291,28 @@ func (r *recovering) findChain() error {
 			return nil
 		}
 	}
-	if r.newest == nil {
+	switch {
+	case r.wal.repairs && len(r.chain) > 0:
+		slices.Reverse(r.chain)
+		return r.lose(end)
+	case r.wal.repairs:
+		return nil
+	case len(r.chain) == 0:
 		return fmt.Errorf("the checkpoint has the entries up to %d, but the segment after it is missing: %s", r.checkpoint, remedy)
 	}
 	return fmt.Errorf("%s continues after entry %d, but the file before it is missing: %s", r.chain[len(r.chain)-1].name, end, remedy)
 }
 
-const remedy = "restore the folder from a backup, or see `pubsubd store repair`"
+const remedy = "put it back, restore the folder from a backup, or run `pubsubd store repair`, which keeps what can be read and announces the rest as lost"
 
-// refuse returns why the daemon must not start.
+// refuse returns why the daemon must not start, or nil if the log is repaired.
 func (r *recovering) refuse(bad *badRecord) error {
-	return fmt.Errorf("%w. A crash does not do that: the disk or a program has damaged the file. "+
-		"Before it, the log has the entries up to %d, which `pubsubd store repair` would keep; or restore the folder from a backup", bad, r.last)
+	if r.wal.repairs {
+		r.wal.cfg.Logger.Warn("a part of the log is lost", zap.Error(bad))
+		return nil
+	}
+	return fmt.Errorf("%w. A crash does not do that: the disk or a program has damaged the file. The log before it ends with entry %d. "+
+		"Restore the folder from a backup, or run `pubsubd store repair`, which keeps what can be read and announces the rest as lost", bad, r.last)
 }
 
 // readSegment reads a segment, up to where the next one begins. It reports whether the log
@@ -280,7 +335,10 @@ func (r *recovering) readSegment(s *segmentFile, later []*segmentFile) (ended bo
 		return false, err
 	}
 	if r.last < min(s.copied, end) {
-		return false, r.refuse(cmp.Or(bad, l.badEnd("entries up to %d should follow", s.copied)))
+		bad = cmp.Or(bad, l.badEnd("entries up to %d should follow", s.copied))
+		if err := r.refuse(bad); err != nil {
+			return false, err
+		}
 	}
 	if s.lost > r.last {
 		if err := r.lose(s.lost); err != nil {
@@ -331,7 +389,7 @@ func (r *recovering) readRecords(l *logFile, end uint64) error {
 		case kindLease:
 			lease, err := numberIn(rec)
 			if err != nil {
-				return r.refuse(&badRecord{file: l.file, at: at, why: err.Error()})
+				return r.damage(l, at, err)
 			}
 			r.lease = max(r.lease, lease)
 			continue
@@ -340,9 +398,18 @@ func (r *recovering) readRecords(l *logFile, end uint64) error {
 			return nil
 		}
 		if err := r.takeEntry(rec, l); err != nil {
-			return r.refuse(&badRecord{file: l.file, at: at, why: err.Error()})
+			return r.damage(l, at, err)
 		}
 	}
+}
+
+// damage returns why a record that was read is not valid. To repair the log, it is a bad one.
+func (r *recovering) damage(l *logFile, at int64, why error) error {
+	bad := &badRecord{file: l.file, at: at, why: why.Error()}
+	if r.wal.repairs {
+		return bad
+	}
+	return r.refuse(bad)
 }
 
 // takeEntry applies an entry of a segment, unless the checkpoint has it.
@@ -388,7 +455,7 @@ func (r *recovering) report(bytes int64) {
 
 // mayEnd decides whether the log may end before a bad record: see recovering.
 func (r *recovering) mayEnd(bad *badRecord, key uint32, later []*segmentFile) error {
-	if r.SameBoot {
+	if r.SameBoot && !r.wal.repairs {
 		if bad.partial && len(later) == 0 {
 			return nil
 		}
@@ -398,19 +465,18 @@ func (r *recovering) mayEnd(bad *badRecord, key uint32, later []*segmentFile) er
 	if err != nil {
 		return err
 	}
-	if bad.at < found.length || r.last < found.synced {
-		return r.refuse(bad)
-	}
+	durable := bad.at < found.length || r.last < found.synced
 	r.lease = max(r.lease, found.lease)
 	for _, s := range later {
 		found, err := findNotices(r.wal.fs, s.name, keyOfFile(r.wal.seed, s.number))
 		if err != nil {
 			return err
 		}
-		if r.last < max(s.synced, found.synced) {
-			return r.refuse(bad)
-		}
+		durable = durable || r.last < max(s.synced, found.synced)
 		r.lease = max(r.lease, found.lease)
+	}
+	if durable {
+		return r.refuse(bad)
 	}
 	return nil
 }
@@ -422,18 +488,17 @@ func (r *recovering) checkHeaderless() error {
 		if s.bad == nil || s.number < r.newest.number {
 			continue
 		}
-		if r.SameBoot && !s.bad.partial {
-			return r.refuse(s.bad)
-		}
 		found, err := findNotices(r.wal.fs, s.name, keyOfFile(r.wal.seed, s.number))
 		if err != nil {
 			return err
 		}
-		if found.length > 0 {
-			return r.refuse(s.bad)
-		}
 		r.CutFile, r.Cut = cmp.Or(r.CutFile, s.name), r.Cut+s.size
 		r.lease = max(r.lease, found.lease)
+		if found.length > 0 || r.SameBoot && !s.bad.partial {
+			if err := r.refuse(s.bad); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -442,16 +507,15 @@ func (r *recovering) checkHeaderless() error {
 // crashes before it is durable has changed nothing.
 func (r *recovering) begin(now time.Time) error {
 	h := header{always: r.wal.cfg.Sync == SyncAlways, boot: r.wal.cfg.BootID}
-	r.Clean, r.Last = r.closed, r.last
 	for _, s := range r.chain {
 		h.copied = max(h.copied, s.newest)
 	}
 	switch {
-	case r.newest == nil:
+	case r.newest == nil && !r.hasCheckpoint:
 		if err := r.beginLog(&h); err != nil {
 			return err
 		}
-	case r.Clean:
+	case r.Clean && !r.wal.repairs:
 		h.prev = r.last
 	default:
 		if err := r.continueAfterCrash(&h); err != nil {
@@ -469,18 +533,26 @@ func (r *recovering) begin(now time.Time) error {
 // lost; but what was cut may have been visible, and damaged later.
 func (r *recovering) continueAfterCrash(h *header) error {
 	h.prev = min(r.last, r.proven)
-	if !r.SameBoot {
+	if r.wal.repairs {
+		h.prev, h.copied = r.last, 0
+	}
+	if !r.SameBoot || r.wal.repairs {
 		r.wal.last = r.lease
-		if !r.newest.always || r.Cut > 0 {
-			if err := r.lose(r.lease); err != nil {
-				return err
-			}
+	}
+	if r.mayHaveLost() {
+		if err := r.lose(r.lease); err != nil {
+			return err
 		}
 	}
 	if r.lost > h.prev {
 		h.lost = r.lost
 	}
 	return nil
+}
+
+// mayHaveLost reports whether entries that were visible may be missing at the end of the log.
+func (r *recovering) mayHaveLost() bool {
+	return r.wal.repairs || !r.Clean && !r.SameBoot && (!r.newest.always || r.Cut > 0)
 }
 
 // beginSegment begins the segment with that header. It has its name once it is durable.
@@ -564,10 +636,10 @@ func (r *recovering) beginLog(h *header) error {
 	return err
 }
 
-// keepState makes a checkpoint of what a new log begins with.
+// keepState makes a checkpoint of what a new log begins with, or a repaired one.
 func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
-	if r.newest != nil || w.applied.Load() == 0 {
+	if !r.wal.repairs && (r.newest != nil || w.applied.Load() == 0) {
 		return nil
 	}
 	w.wanted = true
@@ -592,7 +664,7 @@ func (r *recovering) readCheckpoint(name string) error {
 	defer l.close()
 	r.all += l.size
 	r.wal.baseBytes = l.size
-	if err := r.checkSeed(name, seed, l.epoch); err != nil {
+	if err := cmp.Or(r.checkSeed(name, seed, l.epoch), r.beginEpoch()); err != nil {
 		return err
 	}
 	records := uint64(0)

@@ -21,6 +21,7 @@ const (
 	segmentSuffix    = ".log"
 	checkpointSuffix = ".checkpoint"
 	unfinishedSuffix = ".new" // after another suffix
+	oldSuffix        = ".old" // likewise; of a log that was repaired
 )
 
 func fileName(number uint64, suffix string) string { return fmt.Sprintf("%020d%s", number, suffix) }

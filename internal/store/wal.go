@@ -161,6 +161,7 @@ type WAL struct {
 	oldBytes  int64      // of segments before the current one
 	partBytes int64      // of the checkpoint that is under way
 	wanted    bool       // a checkpoint is wanted
+	repairs   bool       // see Repair; immutable
 
 	checkpoint *checkpoint // under way, or nil; owned by checkpointStep
 	retryAt    time.Time   // no checkpoint begins before; owned by checkpointStep

@@ -309,7 +309,7 @@ func TestDamageRefusesTheStart(t *testing.T) {
 			d := begin(t)
 			crash(d)
 			flip(d, segmentName(3), 200)
-			wantRefused(d, segmentName(3)+" has a bad record at byte ", "its checksum does not match", "the entries up to ", "store repair")
+			wantRefused(d, segmentName(3)+" has a bad record at byte ", "its checksum does not match", "ends with entry 2", "store repair")
 		})
 		t.Run("a missing file, "+name, func(t *testing.T) {
 			d := begin(t)
