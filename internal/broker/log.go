@@ -210,11 +210,14 @@ func (b *Broker) applyDelete(e *Entry) (wire.Position, error) {
 	if t != nil && t.delete(e) {
 		return e.Message.Position, nil
 	}
-	if at := e.Message.Position; at.Offset > 0 {
-		b.partitionOf(at.Topic).raiseFloor(at.Offset)
-		return at, nil
+	at := e.Message.Position
+	if at.Offset == 0 {
+		return wire.Position{}, ErrNoTopic
 	}
-	return wire.Position{}, ErrNoTopic
+	if !b.isPast(at) {
+		b.partitionOf(at.Topic).forget(at.Topic, at.Offset, at.Offset)
+	}
+	return at, nil
 }
 
 func (b *Broker) applyLost(e *Entry) {

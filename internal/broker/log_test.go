@@ -388,6 +388,58 @@ func TestALimitRefusesAPublishBeforeTheLogGetsIt(t *testing.T) {
 	require.Len(t, l.entries, 1)
 }
 
+// Other topics were forgotten while a client waited for the first message of a topic. The
+// process was killed, and the log is applied again. The client has lost nothing.
+func TestATopicWithoutMessagesHasNoGapAfterAKill(t *testing.T) {
+	l := &sequence{}
+	b := NewWithLog(Config{HistoryAge: time.Second}, metrics.New("test"), time.Now(), l.open)
+	waits, err := b.Join(wire.Start{Topic: "waits", From: wire.FromNow}, &recorder{}, true)
+	require.NoError(t, err)
+	for range 3 {
+		publish(t, b, "other")
+	}
+	b.Sweep(time.Now().Add(time.Minute))
+	next := newBroker(Config{})
+	begin(t, next, b.Epoch("a"))
+	for _, e := range l.entries {
+		m := *e.Message
+		e.Message = &m
+		_, err := next.Apply(e)
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 3, next.partitions[0].floor.Load())
+	j, err := next.Join(wire.StartAfter(waits.Position), &recorder{}, true)
+	require.NoError(t, err)
+	require.True(t, j.Live)
+	_, err = next.Join(wire.StartAfter(wire.Position{Topic: "other", Epoch: next.Epoch("a"), Offset: 2}), &recorder{}, true)
+	require.NoError(t, err)
+	require.Equal(t, "gap(evicted 2-3)", read(t, next, "other@EPOCH:2", 9))
+}
+
+// The names of the last forgotten topics are remembered. Any topic may have had the messages
+// of earlier ones.
+func TestALostTopicMayHaveHadAnyName(t *testing.T) {
+	b := newBroker(Config{})
+	p := b.partitions[0]
+	p.forget("first", 5, 0)
+	p.forget("twice", 2, 0)
+	p.forget("twice", 4, 0)
+	below := func(name string) uint64 { return p.forgotten.below(name) }
+	require.Equal(t, []uint64{5, 4, 0}, []uint64{below("first"), below("twice"), below("never")})
+	for range forgottenRemembered - 2 {
+		p.forget("other", 9, 0)
+	}
+	require.Equal(t, []uint64{5, 5, 5}, []uint64{below("first"), below("twice"), below("never")})
+	p.forget("other", 9, 0)
+	require.Equal(t, []uint64{5, 5, 5}, []uint64{below("first"), below("twice"), below("never")})
+	p.forget("other", 9, 0)
+	require.Equal(t, 1, len(p.forgotten.heads))
+	begin(t, b, b.Epoch("a"))
+	require.EqualValues(t, 5, below("never"), "nothing new")
+	require.False(t, p.begin(b.Epoch("a"), 20, 0))
+	require.EqualValues(t, 20, below("never"))
+}
+
 // Publishes that wait for the log count as part of the lag. So none evicts messages that
 // were not offered yet.
 func TestPublishesThatWaitForTheLogLagNotTooFar(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 // them: they tell what this process sees, so they begin with it, in an epoch of their own.
 type partition struct {
 	epoch     atomic.Pointer[string] // of the offsets; each topic has a copy
-	floor     atomic.Uint64          // highest offset of a topic that was forgotten
+	floor     atomic.Uint64          // highest offset of a topic that was forgotten, of any name
 	forgotten forgotten
 	losses    atomic.Pointer[[]uint64] // see lose; nil: none
 }
@@ -51,8 +51,8 @@ func (p *partition) raiseFloor(offset uint64) {
 // forget notes that a topic which had messages is forgotten, or could not be held. Its
 // offsets are not used again. at is the offset of the entry that says so; 0: none does.
 func (p *partition) forget(name string, head, at uint64) {
-	p.raiseFloor(head)
 	p.forgotten.add(name, head, at)
+	p.raiseFloor(head)
 }
 
 // begin begins an epoch, or, within the same one, raises the floor and the newest number of
@@ -62,10 +62,11 @@ func (p *partition) begin(epoch string, floor, number uint64) (another bool) {
 	if another = *p.epoch.Swap(&epoch) != epoch; another {
 		p.losses.Store(nil)
 		p.floor.Store(floor)
-		p.forgotten.begin()
 	}
-	p.raiseFloor(floor)
-	p.forgotten.raise(number)
+	if another || floor > p.floor.Load() || number > p.forgotten.newest() {
+		p.raiseFloor(floor)
+		p.forgotten.raise(number, p.floor.Load())
+	}
 	return another
 }
 
@@ -116,10 +117,12 @@ const maxLosses = 16
 // The newest number is the offset of a pattern's position (PatternPosition). When a client
 // resumes a pattern, the broker knows from it which topics were forgotten since.
 type forgotten struct {
-	mu     sync.Mutex       // taken after a topic's lock
-	number uint64           // the newest
-	before uint64           // topics up to this number are not remembered
-	last   []forgottenTopic // in the order of their numbers
+	mu     sync.Mutex        // taken after a topic's lock
+	number uint64            // the newest
+	before uint64            // topics up to this number are not remembered
+	floor  uint64            // no topic that is not remembered had a message above it
+	last   []forgottenTopic  // in the order of their numbers
+	heads  map[string]uint64 // of the topics in last, the highest of each name
 }
 
 type forgottenTopic struct {
@@ -138,10 +141,25 @@ func (f *forgotten) add(name string, head, at uint64) {
 	defer f.mu.Unlock()
 	f.number = max(f.number+1, at)
 	if len(f.last) == forgottenRemembered {
-		f.before = f.last[0].number
+		oldest := f.last[0]
+		f.before, f.floor = oldest.number, max(f.floor, oldest.head)
+		if f.heads[oldest.name] <= oldest.head {
+			delete(f.heads, oldest.name)
+		}
 		f.last = f.last[1:]
 	}
 	f.last = append(f.last, forgottenTopic{name, head, f.number})
+	if f.heads == nil {
+		f.heads = make(map[string]uint64)
+	}
+	f.heads[name] = max(f.heads[name], head)
+}
+
+// below returns an offset that no message of forgotten topics of that name is above.
+func (f *forgotten) below(name string) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return max(f.floor, f.heads[name])
 }
 
 // has reports whether a topic of that name, forgotten at offset or above, is remembered.
@@ -158,20 +176,13 @@ func (f *forgotten) newest() uint64 {
 	return f.number
 }
 
-// raise continues from a number, unless it is lower. The topics up to it are unknown.
-func (f *forgotten) raise(number uint64) {
+// raise continues from a number, unless it is lower. The topics up to it are unknown: none
+// had a message above floor.
+func (f *forgotten) raise(number, floor uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if number > f.number {
-		f.number, f.before, f.last = number, number, nil
-	}
-}
-
-// begin forgets the topics of an epoch that is over.
-func (f *forgotten) begin() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.before, f.last = f.number, nil
+	f.number = max(f.number, number)
+	f.before, f.floor, f.last, f.heads = f.number, floor, nil, nil
 }
 
 // since reports whether, after the given number, a topic that matches the pattern was

@@ -62,7 +62,9 @@ func newTopic(b *Broker, name string, rule *TopicRule) *topic {
 		rule = rules.of(name)
 	}
 	t.rule.Store(rule)
-	t.beginLocked(*p.epoch.Load(), p.floor.Load())
+	lost := p.forgotten.below(name)
+	t.beginLocked(*p.epoch.Load(), max(lost, p.floor.Load()))
+	t.history.lost = lost // other topics were forgotten at higher offsets, which is no loss here
 	return t
 }
 
@@ -141,9 +143,12 @@ func (t *topic) lastLocked() uint64 {
 
 // oldestLocked returns the offset before the first frame for a subscriber who has nothing.
 func (t *topic) oldestLocked() uint64 {
+	if t.history.count == 0 {
+		return t.head
+	}
 	oldest := t.history.lost
 	for _, loss := range t.partition.lost() {
-		if t.history.count == 0 || loss < t.history.front().Position().Offset {
+		if loss < t.history.front().Position().Offset {
 			oldest = max(oldest, loss)
 		}
 	}
@@ -344,7 +349,7 @@ func (t *topic) isIdleLocked() bool {
 		return false
 	}
 	for _, s := range t.subs {
-		if s.restarted || s.settled.Load() <= t.head {
+		if s.restarted || s.settled.Load() <= t.lastLocked() {
 			return false
 		}
 	}
