@@ -58,7 +58,9 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 		more, err = true, w.beginCheckpoint(now)
 	}
 	if err != nil {
-		w.cfg.Logger.Error("a checkpoint of the log failed; it is tried again", zap.Error(err))
+		if w.retryAt.IsZero() {
+			w.cfg.Logger.Error("a checkpoint of the log failed; it is tried again each second", zap.Error(err))
+		}
 		w.cfg.Observe.Checkpointed(0, 0, err)
 		w.abortCheckpoint()
 		w.retryAt = now.Add(time.Second)
@@ -223,7 +225,7 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 	if !w.trust(c) {
 		return errors.New("a sync of the log failed meanwhile")
 	}
-	w.checkpoint = nil
+	w.checkpoint, w.retryAt = nil, time.Time{}
 	c.stop()
 	w.closeFile(c.file)
 	w.removeBefore(c)
@@ -241,6 +243,7 @@ func (w *WAL) trust(c *checkpoint) bool {
 	}
 	if w.damaged != nil {
 		w.removeFailedSync()
+		w.cfg.Logger.Info("a checkpoint has repaired the log: publishes are accepted again")
 	}
 	w.damaged, w.fault, w.wanted = nil, nil, false
 	w.synced = max(w.synced, c.number)

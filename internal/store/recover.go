@@ -205,7 +205,7 @@ func (r *recovering) readAll() error {
 		}
 	}
 	if !r.hasSeed {
-		return errors.New("no file of the log can be read: restore the folder from a backup")
+		return errors.New("no file of the log can be read: restore the folder from a backup, or empty it to begin a new log")
 	}
 	r.last, r.proven = r.checkpoint, max(r.checkpoint, r.proven)
 	if err := r.findChain(); err != nil {
@@ -272,7 +272,7 @@ const headerMost = 256
 func (r *recovering) checkEmpty() error {
 	for _, s := range r.segments {
 		if s.size > headerMost {
-			return r.refuse(&badRecord{file: s.name, why: "there is no file with a valid beginning of the log"})
+			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: restore the folder from a backup, or empty it to begin a new log", s.name, s.size)
 		}
 		r.discard = append(r.discard, s.name)
 	}

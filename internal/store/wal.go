@@ -89,7 +89,7 @@ type Observer struct {
 	Synced       func(d time.Duration, err error)              // one or more files were synced
 	Committed    func(entries, bytes int, d time.Duration)     // a batch was written, and synced if the mode is always
 	Failed       func(err error)                               // a batch could not be written
-	Refused      func()                                        // an entry was refused because too many wait
+	Refused      func()                                        // an entry was refused because too many wait, or store.bytes is used up
 	Checkpointed func(bytes int64, d time.Duration, err error) // a checkpoint ended
 }
 
@@ -163,8 +163,9 @@ type WAL struct {
 	wanted    bool       // a checkpoint is wanted
 	repairs   bool       // see Repair; immutable
 
-	checkpoint *checkpoint // under way, or nil; owned by checkpointStep
-	retryAt    time.Time   // no checkpoint begins before; owned by checkpointStep
+	// Owned by checkpointStep:
+	checkpoint *checkpoint // under way, or nil
+	retryAt    time.Time   // after a failure: no checkpoint begins before; else zero
 }
 
 // appended is one call of Append.
@@ -329,7 +330,7 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	bytes, err := w.writeLocked(batch, results)
-	if w.fault = err; err != nil {
+	if w.noteFaultLocked(err); err != nil {
 		w.cfg.Observe.Failed(err)
 		var problem error = problemOf(err)
 		for i := range results {
@@ -340,6 +341,17 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	w.applyLocked(batch, results)
 	w.cfg.Observe.Committed(n, bytes, time.Since(now))
 	return results
+}
+
+// noteFaultLocked notes why writes fail, or that they succeed. It logs only a change.
+func (w *WAL) noteFaultLocked(err error) {
+	switch {
+	case err != nil && w.fault == nil && w.damaged == nil:
+		w.cfg.Logger.Error("the log cannot be written: publishes are refused until it can", zap.Error(err))
+	case err == nil && w.fault != nil:
+		w.cfg.Logger.Info("the log can be written again")
+	}
+	w.fault = err
 }
 
 // writeLocked numbers the entries, and writes them with one write. Entries that cannot be
@@ -357,6 +369,7 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 			e.Message.Position.Epoch, e.Message.Position.Offset = *w.epoch.Load(), w.last
 			if full && e.Op == broker.OpPublish {
 				results[i].Err = problemOf(errFull)
+				w.cfg.Observe.Refused()
 				continue
 			}
 			if b, err = appendEntry(b, e, w.last, s.key); err != nil {
@@ -598,7 +611,9 @@ func (w *WAL) removeFailedSync() {
 // damageLocked notes that a sync failed: the operating system may have dropped what it could
 // not write. No file that was not durable is used again.
 func (w *WAL) damageLocked(err error) {
-	w.cfg.Logger.Error("the log could not be made durable; publishes fail until a checkpoint is", zap.Error(err))
+	if w.damaged == nil {
+		w.cfg.Logger.Error("the disk did not keep what was written: publishes are refused until there is a new checkpoint", zap.Error(err))
+	}
 	w.damaged, w.damages = fmt.Errorf("the disk did not keep what was written: %w", err), w.damages+1
 	if f, err := w.fs.Create(failedSyncName); err == nil { // else there is one, or the disk is beyond help
 		_ = f.Close() // it is empty
@@ -630,9 +645,11 @@ func (w *WAL) syncStep(now time.Time) {
 
 // probeLocked tries to write a record after a failed write.
 func (w *WAL) probeLocked() {
-	if w.fault = w.readyLocked(0); w.fault == nil {
-		w.fault = w.appendLocked(appendNumber(nil, kindLease, w.written, w.lease, w.current.key))
+	err := w.readyLocked(0)
+	if err == nil {
+		err = w.appendLocked(appendNumber(nil, kindLease, w.written, w.lease, w.current.key))
 	}
+	w.noteFaultLocked(err)
 }
 
 // Stats are the state of a log.
@@ -699,6 +716,11 @@ func (w *WAL) endLocked() error {
 
 // abandon releases the files and the lock, as the end of the process does.
 func (w *WAL) abandon() {
+	if w.checkpoint != nil {
+		w.checkpoint.stop()
+		w.closeFile(w.checkpoint.file)
+		w.checkpoint = nil
+	}
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	for _, s := range append(w.unsynced, w.untrusted...) {

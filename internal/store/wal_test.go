@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/metrics"
@@ -492,6 +493,8 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 	for name, cut := range map[string]error{"cut": nil, "not cut": syscall.EIO} {
 		t.Run(name, func(t *testing.T) {
 			d := newDisk(t)
+			core, logged := observer.New(zap.InfoLevel)
+			d.cfg.Logger = zap.New(core)
 			failing := d.withFaults()
 			d.mustStart()
 			d.publish("a", "1")
@@ -507,6 +510,9 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 			clear(failing)
 			d.wal.syncStep(time.Now())
 			require.NoError(t, d.wal.Stats().Fault, "nobody has published since")
+			for _, once := range []string{"the log cannot be written: publishes are refused until it can", "the log can be written again"} {
+				require.Equal(t, 1, logged.FilterMessage(once).Len(), once)
+			}
 			last := d.publish("a", "2")
 			want := fmt.Sprint("1 ", last)
 			d.wantTopic("a", want)
