@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"iter"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -248,6 +249,7 @@ func (w *WAL) trust(c *checkpoint) bool {
 	w.damaged, w.fault, w.wanted = nil, nil, false
 	w.synced = max(w.synced, c.number)
 	w.baseBytes, w.oldBytes, w.partBytes = c.file.size, w.oldBytes-c.covered, 0
+	w.segments = slices.DeleteFunc(w.segments, func(number uint64) bool { return number < c.from })
 	return true
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/pubsubd/pubsubd/internal/durable"
 )
@@ -51,6 +52,15 @@ type FileReader interface {
 	// Size returns the size of the file.
 	Size() (int64, error)
 	Close() error
+}
+
+// BootID returns the id of this run of the kernel, or "" if it is unknown.
+func BootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
 }
 
 // osFS is a folder of the operating system.

@@ -120,6 +120,20 @@ func (r *recovering) read() error {
 	return nil
 }
 
+// hasLog reports whether a folder has a log.
+func hasLog(files FS) (bool, error) {
+	lock, err := files.Lock()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = lock.Close() }() // nothing was written
+	r := &recovering{wal: &WAL{fs: files}, readOnly: true}
+	if err := cmp.Or(r.list(), r.readHeaders()); err != nil {
+		return false, err
+	}
+	return r.hasBegun(), nil
+}
+
 // list finds the files, and removes unfinished ones.
 func (r *recovering) list() error {
 	names, err := r.wal.fs.List()
@@ -380,7 +394,9 @@ func (r *recovering) readRecords(l *logFile, end uint64) error {
 			return err
 		}
 		r.Records++
-		r.report(l.at - at)
+		if err := r.report(l.at - at); err != nil {
+			return err
+		}
 		r.closed = rec.kind == kindClosed
 		switch rec.kind {
 		case kindSynced, kindClosed:
@@ -444,13 +460,18 @@ func (r *recovering) lose(upTo uint64) error {
 	})
 }
 
-// report calls Progress for each MiB.
-func (r *recovering) report(bytes int64) {
+// report calls Progress for each MiB. The error says that the daemon was told to stop.
+func (r *recovering) report(bytes int64) error {
 	r.Bytes += bytes
-	if r.Bytes-r.reported >= 1<<20 {
-		r.reported = r.Bytes
-		r.wal.cfg.Progress(r.Bytes, max(r.Bytes, r.all))
+	if r.Bytes-r.reported < 1<<20 {
+		return nil
 	}
+	r.reported = r.Bytes
+	r.wal.cfg.Progress(r.Bytes, max(r.Bytes, r.all))
+	if r.wal.stopped == nil {
+		return nil
+	}
+	return r.wal.stopped()
 }
 
 // mayEnd decides whether the log may end before a bad record: see recovering.
@@ -561,7 +582,7 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	w.newest = max(w.last, r.last)
 	for _, s := range r.segments {
 		w.newest = max(w.newest, s.number)
-		w.oldBytes += s.size
+		w.oldBytes, w.segments = w.oldBytes+s.size, append(w.segments, s.number)
 	}
 	w.newest++
 	w.last, w.written, w.told = w.newest-1, r.last, h.synced
@@ -571,7 +592,7 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	w.unsynced = []*segment{s}
+	w.unsynced, w.segments = []*segment{s}, append(w.segments, h.number)
 	if h.prev < r.last {
 		if err := r.copyAfter(h.prev, s); err != nil {
 			return err
@@ -683,18 +704,19 @@ func (r *recovering) readCheckpoint(name string) error {
 			return err
 		}
 		records++
+		if err := r.report(l.at - at); err != nil {
+			return err
+		}
 	}
 }
 
 // readCheckpointRecord reads a record after others, and reports whether it is the end.
 func (r *recovering) readCheckpointRecord(l *logFile, others uint64) (ended bool, err error) {
-	at := l.at
 	rec, err := l.next()
 	if err != nil {
 		return false, err
 	}
 	r.Records++
-	r.report(l.at - at)
 	if rec.kind != kindEnd {
 		e, err := rec.entry(r.Epoch)
 		if err != nil {

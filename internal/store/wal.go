@@ -89,8 +89,31 @@ type Observer struct {
 	Synced       func(d time.Duration, err error)              // one or more files were synced
 	Committed    func(entries, bytes int, d time.Duration)     // a batch was written, and synced if the mode is always
 	Failed       func(err error)                               // a batch could not be written
-	Refused      func()                                        // an entry was refused because too many wait, or store.bytes is used up
+	Refused      func(why Refusal, entries int)                // entries were refused
 	Checkpointed func(bytes int64, d time.Duration, err error) // a checkpoint ended
+}
+
+// A Refusal says why the log refused an entry.
+type Refusal string
+
+// The refusals.
+const (
+	RefusedWaiting  Refusal = "waiting"   // too many entries wait to be written
+	RefusedFull     Refusal = "full"      // the files have reached store.bytes
+	RefusedDiskFull Refusal = "disk_full" // the disk, a quota or a limit of the process
+	RefusedDamaged  Refusal = "damaged"   // a sync failed, and no checkpoint was made since
+	RefusedError    Refusal = "error"     // another error of the disk
+)
+
+// refusalOf returns why entries of a batch that could not be written are refused.
+func refusalOf(err error) Refusal {
+	switch {
+	case errors.Is(err, errDamaged):
+		return RefusedDamaged
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		return RefusedDiskFull
+	}
+	return RefusedError
 }
 
 func (o Observer) withDefaults() Observer {
@@ -104,7 +127,7 @@ func (o Observer) withDefaults() Observer {
 		o.Failed = func(error) {}
 	}
 	if o.Refused == nil {
-		o.Refused = func() {}
+		o.Refused = func(Refusal, int) {}
 	}
 	if o.Checkpointed == nil {
 		o.Checkpointed = func(int64, time.Duration, error) {}
@@ -130,6 +153,7 @@ type WAL struct {
 	wake   chan struct{} // wakes the writer; one token; never closed
 	grown  chan struct{} // a checkpoint may be due; one token; never closed
 
+	stopped func() error             // of the context of Feed: why reading must end; nil: it goes on
 	apply   func(broker.Entry) error // set by open
 	epoch   atomic.Pointer[string]   // set by open
 	applied atomic.Uint64            // number of the newest entry that was applied
@@ -158,6 +182,7 @@ type WAL struct {
 	buffer    []byte     // of the batch
 	newest    uint64     // the number of the newest file
 	baseBytes int64      // of the newest checkpoint
+	segments  []uint64   // numbers of all segments, in order
 	oldBytes  int64      // of segments before the current one
 	partBytes int64      // of the checkpoint that is under way
 	wanted    bool       // a checkpoint is wanted
@@ -221,7 +246,7 @@ func (w *WAL) queue(a appended) error {
 	case w.closed:
 		return wire.NewProblem(wire.CodeDraining, "retry it later or elsewhere", "the server is shutting down").Retry(time.Second)
 	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
-		w.cfg.Observe.Refused()
+		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
 		return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
 			"messages come faster than the disk takes them").Retry(100 * time.Millisecond)
 	}
@@ -257,6 +282,7 @@ func failed(n int, err error) []broker.Result {
 // Feed implements broker.Log: it opens the log, and runs it until ctx ends. Then it closes
 // the log. The error says why the log could not be opened or closed; else it is that of ctx.
 func (w *WAL) Feed(ctx context.Context, apply func(broker.Entry) error) error {
+	w.stopped = ctx.Err
 	if err := w.open(apply, time.Now()); err != nil {
 		return err
 	}
@@ -274,7 +300,7 @@ func (w *WAL) Feed(ctx context.Context, apply func(broker.Entry) error) error {
 	}
 	close(stop)
 	beside.Wait()
-	return errors.Join(ctx.Err(), w.close(time.Now()))
+	return cmp.Or(w.close(time.Now()), ctx.Err())
 }
 
 // syncUntil calls syncStep once a second, and checkpointStep.
@@ -332,6 +358,7 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	bytes, err := w.writeLocked(batch, results)
 	if w.noteFaultLocked(err); err != nil {
 		w.cfg.Observe.Failed(err)
+		w.cfg.Observe.Refused(refusalOf(err), n)
 		var problem error = problemOf(err)
 		for i := range results {
 			results[i].Err = cmp.Or(results[i].Err, problem)
@@ -368,8 +395,8 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 			w.last++
 			e.Message.Position.Epoch, e.Message.Position.Offset = *w.epoch.Load(), w.last
 			if full && e.Op == broker.OpPublish {
+				w.cfg.Observe.Refused(RefusedFull, 1)
 				results[i].Err = problemOf(errFull)
-				w.cfg.Observe.Refused()
 				continue
 			}
 			if b, err = appendEntry(b, e, w.last, s.key); err != nil {
@@ -475,7 +502,7 @@ func (w *WAL) beginSegmentLocked() error {
 		return err
 	}
 	w.leaveSegmentLocked()
-	w.last, w.current, w.unsynced = number-1, s, append(w.unsynced, s)
+	w.last, w.current, w.unsynced, w.segments = number-1, s, append(w.unsynced, s), append(w.segments, number)
 	signal(w.grown)
 	return nil
 }
@@ -608,13 +635,15 @@ func (w *WAL) removeFailedSync() {
 	}
 }
 
+var errDamaged = errors.New("the disk did not keep what was written")
+
 // damageLocked notes that a sync failed: the operating system may have dropped what it could
 // not write. No file that was not durable is used again.
 func (w *WAL) damageLocked(err error) {
 	if w.damaged == nil {
 		w.cfg.Logger.Error("the disk did not keep what was written: publishes are refused until there is a new checkpoint", zap.Error(err))
 	}
-	w.damaged, w.damages = fmt.Errorf("the disk did not keep what was written: %w", err), w.damages+1
+	w.damaged, w.damages = fmt.Errorf("%w: %w", errDamaged, err), w.damages+1
 	if f, err := w.fs.Create(failedSyncName); err == nil { // else there is one, or the disk is beyond help
 		_ = f.Close() // it is empty
 	}
@@ -655,6 +684,7 @@ func (w *WAL) probeLocked() {
 // Stats are the state of a log.
 type Stats struct {
 	Bytes    int64     // of all files
+	Segments int       // files of entries, which the next checkpoint replaces
 	Waiting  int64     // bytes of entries that wait to be written
 	Last     uint64    // number of the newest entry
 	Synced   uint64    // number of the newest entry that is durable
@@ -671,7 +701,7 @@ func (w *WAL) Stats() Stats {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	return Stats{
-		Bytes: w.bytesLocked(), Waiting: waiting, Last: w.applied.Load(), Synced: w.synced, Lease: w.lease,
+		Bytes: w.bytesLocked(), Segments: len(w.segments), Waiting: waiting, Last: w.applied.Load(), Synced: w.synced, Lease: w.lease,
 		SyncedAt: w.syncedAt, Fault: cmp.Or(w.damaged, w.fault),
 	}
 }

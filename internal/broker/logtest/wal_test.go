@@ -69,7 +69,9 @@ func (f *folder) open() *broker.Broker {
 	f.world.background.Go(func() { ended <- b.Feed(ctx) })
 	f.end = func() {
 		cancel()
-		require.ErrorIs(f.world, <-ended, context.Canceled)
+		if err := <-ended; !errors.Is(err, errKilled) { // nobody asks a process that was killed
+			require.ErrorIs(f.world, err, context.Canceled)
+		}
 	}
 	select {
 	case r := <-recovered:
