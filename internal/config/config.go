@@ -15,6 +15,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/internal/transport"
 )
 
@@ -79,8 +80,12 @@ type Config struct {
 	DrainWindow time.Duration
 
 	// StateFile, if not empty, keeps topics over a planned restart. The daemon writes it at
-	// the end of a drain, and loads and removes it at start.
+	// the end of a drain, and loads and removes it at start. With Store.Dir it is only read,
+	// by the first start.
 	StateFile string
+
+	// Store keeps topics in a write-ahead log. Default none.
+	Store Store
 
 	// AddressesFile, if not empty, is written when the daemon is ready, for scripts that let
 	// it listen on port 0: {"public":"127.0.0.1:40123","admin":"127.0.0.1:40124"}.
@@ -101,6 +106,13 @@ type HTTP2 struct {
 	// Cleartext accepts HTTP/2 without TLS, from clients with prior knowledge
 	// (RFC 9113, section 3.3). Default false.
 	Cleartext bool
+}
+
+// Store configures the write-ahead log.
+type Store struct {
+	Dir   string         // the folder of the log; default empty: there is none
+	Sync  store.SyncMode // default store.SyncEverySecond
+	Bytes int            // the most that all files take; default 0: no bound
 }
 
 // Log is the level and the format of log entries.
@@ -129,6 +141,7 @@ func Default() Config {
 		Lane:         "handoff",
 		MessageBytes: 64 << 10,
 		DrainWindow:  10 * time.Second,
+		Store:        Store{Sync: store.SyncEverySecond},
 	}
 	c.Broker.MemoryBudget = 0 // auto
 	return c

@@ -31,6 +31,9 @@ func (c Config) Warnings() (warnings []string) {
 				"may take all of limits.calls; lower it, or raise limits.calls, to leave some for other requests", key, h.Calls, c.Limit.Calls, waiting))
 		}
 	}
+	if c.Store.Bytes > 0 && c.Store.Dir == "" {
+		warnings = append(warnings, "store.bytes has no effect, because there is no log: name its folder in store.dir (--store)")
+	}
 	warn("hooks.publish", c.PublishHook, "publishes")
 	warn("hooks.authorize", c.AuthorizeHook.Config, "requests to subscribe")
 	return warnings
@@ -55,6 +58,9 @@ func contradictions(c *Config) mistakes {
 		formatSize(c.Broker.HistoryBytes), formatSize(c.MessageBytes))
 	m.check(c.mostBudget() >= c.Broker.HistoryBytes, "memory.budget", "history.bytes",
 		"is %s, less than history.bytes (%s): raise it, or one topic may exceed it", formatSize(c.mostBudget()), formatSize(c.Broker.HistoryBytes))
+	m.check(c.Store.Dir == "" || c.Store.Bytes <= 0 || c.Store.Bytes/4 >= c.Broker.HistoryBytes, "store.bytes", "history.bytes",
+		"is %s, less than four times history.bytes (%s): raise it, or one topic may exceed the quarter that histories may take",
+		formatSize(c.Store.Bytes), formatSize(c.Broker.HistoryBytes))
 	checkListeners(&m, c)
 	m.check(t.WriteTimeout > t.MaxOutputDelay, "poll.write_timeout", "poll.max_output_delay",
 		"is %v, not more than poll.max_output_delay (%v): raise it, or the daemon cuts answers off before their end", t.WriteTimeout, t.MaxOutputDelay)

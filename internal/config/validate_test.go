@@ -169,3 +169,23 @@ func TestWarningsAreNotErrors(t *testing.T) {
 	require.Empty(t, read(t, hooked, "--limits-calls=101").Warnings())
 	require.Contains(t, read(t, hooked, "--limits-calls=100").Warnings()[0], "hooks.authorize.calls is 100, not less than limits.calls (100): requests to subscribe ")
 }
+
+// The flag of store.dir is short. A bound of the log that one history exceeds is refused, and
+// one that has no effect is warned of.
+func TestTheBoundOfTheLog(t *testing.T) {
+	c, err := load(t, "", nil, "--store", "/var/lib/pubsubd/store", "--store-bytes", "64MiB", "--store-sync", "always")
+	require.NoError(t, err)
+	require.Equal(t, Store{Dir: "/var/lib/pubsubd/store", Sync: "always", Bytes: 64 << 20}, c.Store)
+	require.Empty(t, c.Warnings())
+
+	_, err = load(t, "store: {dir: /s, bytes: 64MiB}\nhistory: {bytes: 17MiB}\n", nil)
+	require.ErrorContains(t, err, "store.bytes is 64MiB, less than four times history.bytes (17MiB): raise it")
+	_, err = load(t, "store: {dir: /s, bytes: 1MiB, sync: 2s}\n", nil)
+	require.ErrorContains(t, err, `store.bytes is "1MiB": want bytes, such as 4096, 64KiB or 1MiB, of at least 64MiB, or off`)
+	require.ErrorContains(t, err, `store.sync is "2s": want 1s, always or never`)
+
+	c, err = load(t, "store: {bytes: 64MiB}\nhistory: {bytes: 17MiB}\n", nil)
+	require.NoError(t, err)
+	require.Len(t, c.Warnings(), 1)
+	require.Contains(t, c.Warnings()[0], "store.dir (--store)")
+}

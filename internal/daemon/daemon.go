@@ -39,8 +39,8 @@ import (
 
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
 //
-// Run starts the HTTP servers of both listeners and of connections that the lane gives
-// back, the TCP port, the sweeper, and the memory watcher. The API waits for its
+// Run starts the log, the HTTP servers of both listeners and of connections that the lane
+// gives back, the TCP port, the sweeper, and the memory watcher. The API waits for its
 // requests, the lane for its connections, and the broker for its fan-outs. All have
 // ended when Run returns.
 type Daemon struct {
@@ -48,6 +48,7 @@ type Daemon struct {
 	log      *zap.Logger
 	metrics  *metrics.Metrics
 	kept     *store.File
+	feed     *feed
 	broker   *broker.Broker
 	limiter  *limit.Limiter
 	files    listen.OpenFiles
@@ -103,11 +104,16 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 		}
 	}()
 	manager := newNotifier(log)
-	kept, err := store.Open(cfg.StateFile, manager.busy)
+	feed, err := newFeed(cfg.Store, m, log, manager.busy)
 	if err != nil {
 		return nil, err
 	}
-	b, err := kept.Restore(brokerConfig(cfg), m, time.Now())
+	kept, err := store.Open(cfg.StateFile, feed.files, manager.busy)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	b, err := kept.Restore(func() *broker.Broker { return feed.broker(brokerConfig(cfg), now) }, now)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +128,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	hooks := newHooks(cfg, limits, b, m, log)
 	sessions.Events = hooks.events
 	d = &Daemon{
-		cfg: cfg, log: log, metrics: m, kept: kept, broker: b, limiter: limiter, files: files, manager: manager,
+		cfg: cfg, log: log, metrics: m, kept: kept, feed: feed, broker: b, limiter: limiter, files: files, manager: manager,
 		sessions:    session.NewRegistry(sessions, b, m),
 		hooks:       hooks,
 		auth:        identifies,
@@ -141,6 +147,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	d.hosts, d.adminHosts = cors.NewHosts(cfg.Hosts, isOpen, log), cors.NewHosts(cfg.Hosts, isAdminOpen, log)
 	d.watcher = memory.NewWatcher(b.Memory(), d.sessions.Trim, log)
 	d.notReady("starting")
+	feed.progress = d.notReady
 	shown := limitsOf(cfg, d.sessions.Config(), limits)
 	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m)
 	m.Gather(d.gauges)
@@ -324,19 +331,11 @@ func (d *Daemon) TCPAddr() string {
 // Run serves until ctx ends, and then drains. In a drain, readiness fails, and the daemon
 // refuses new sessions and messages. Sessions end one after the other, and their polls
 // and streams get the reason. Answers that outlast the drain window are cut off. At the
-// end Run writes the state file, if there is one. The error is that of a server, or of
-// the state file. If ctx has ended before, Run serves nobody and leaves the file as it
-// is.
+// end Run closes the log, or writes the state file, if there is one. The error is that of a
+// server, of the log, or of the state file. Before, while the log is read, only the admin
+// listener is served. If ctx ends by then, Run serves nobody and leaves the files as they are.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.release()
-	if ctx.Err() != nil { // stopped while the state was read: writing it again may exceed the manager's timeout
-		d.log.Info("told to stop before it served anyone")
-		return d.closeListeners()
-	}
-	if err := d.kept.TakeOver(d.log, d.broker); err != nil {
-		return errors.Join(err, d.closeListeners())
-	}
-	d.manageCertificates()
 	failed := make(chan error, 5) // capacity for every server, so that none blocks
 	var running sync.WaitGroup
 	serve := func(s *http.Server, l net.Listener) {
@@ -344,8 +343,19 @@ func (d *Daemon) Run(ctx context.Context) error {
 			failed <- err
 		}
 	}
+	running.Go(func() { serve(d.admin, d.adminSocket) }) // /readyz says how far the start is
+	if err := d.recover(ctx); err != nil {
+		closed := d.closeListeners()
+		_ = d.admin.Close() // its listener is closed already
+		running.Wait()
+		if errors.Is(err, context.Canceled) {
+			d.log.Info("told to stop before it served anyone")
+			return closed
+		}
+		return errors.Join(err, closed)
+	}
+	d.manageCertificates()
 	running.Go(func() { serve(d.public, d.publicListener) })
-	running.Go(func() { serve(d.admin, d.adminSocket) })
 	running.Go(func() { serve(d.public, d.api.Lane.Listener()) })
 	if d.challengeListener != nil {
 		running.Go(func() { serve(d.challenges, d.challengeListener) })
@@ -376,8 +386,24 @@ func (d *Daemon) Run(ctx context.Context) error {
 	stopSweeping()
 	running.Wait()
 	d.spare.Close()
+	err = errors.Join(err, d.feed.stop())
 	d.broker.Close() // the drain waited for every publish
 	return errors.Join(err, d.kept.Save(d.log, d.broker))
+}
+
+// recover reads the log, and then takes over the state file. If the daemon is told to stop
+// meanwhile, the file stays.
+func (d *Daemon) recover(ctx context.Context) error {
+	if ctx.Err() != nil { // stopped while the state was read: writing it again may exceed the manager's timeout
+		return ctx.Err()
+	}
+	if err := d.feed.start(ctx, d.broker); err != nil {
+		return err
+	}
+	if err := d.kept.TakeOver(d.log, d.broker); err != nil {
+		return errors.Join(err, d.feed.stop())
+	}
+	return nil
 }
 
 // manageCertificates begins to get and renew certificates by ACME, if that is configured.
@@ -508,5 +534,6 @@ func (d *Daemon) gauges() metrics.Gauges {
 		d.auth.Gauges(&g)
 	}
 	d.hooks.gauges(&g)
+	g.Store = d.feed.state(time.Now())
 	return g
 }

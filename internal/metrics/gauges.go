@@ -32,6 +32,8 @@ type Gauges struct {
 
 	MaxTopics, MaxSubscriptions int // the settings in force
 
+	Store StoreState
+
 	Limits    []Limit // the other limits
 	Addresses int     // tracked by limits
 }
@@ -85,11 +87,8 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	send("cached_tokens", "Verified tokens that the cache remembers.", float64(now.CachedTokens))
 	send("token_cache_bytes", "Memory of the cache of verified tokens and certificates: at most 34 MiB, besides pubsubd_memory_budget_bytes.", float64(now.TokenCacheBytes))
 	send("jwks_age_seconds", "Time since the keys of auth.jwks were fetched; 0 without auth.jwks, or before the first fetch. Above 3600 they are refused.", now.JWKSAge.Seconds())
-	draining := 0.0
-	if now.Draining {
-		draining = 1
-	}
-	send("draining", "1 while the daemon drains, otherwise 0.", draining)
+	send("draining", "1 while the daemon drains, otherwise 0.", oneIf(now.Draining))
+	now.Store.send(send)
 
 	expires := 0.0
 	if at := now.CertificateExpires; !at.IsZero() {

@@ -67,6 +67,8 @@ type Metrics struct {
 	framesPerAnswer           *prometheus.HistogramVec
 	publishToWrite            *prometheus.HistogramVec
 
+	Store Store
+
 	hookCalls   *prometheus.CounterVec
 	hookSeconds *prometheus.HistogramVec
 	hookDropped *prometheus.CounterVec
@@ -157,6 +159,7 @@ func New(version string) *Metrics {
 		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
 		Presence:            f.counters("presence_events_total", "Changes of who is on topics with presence, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
+	m.Store = newStore(f)
 	m.TokensVerified = f.counter("tokens_verified_total", "Tokens verified and accepted, without those that the cache remembered.")
 	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens that the cache remembered.")
 	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, revoked, api_key (not known), scheme, several, unavailable (the keys of auth.jwks are being fetched).", "reason")

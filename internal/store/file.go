@@ -1,4 +1,5 @@
-// Package store keeps a daemon's state across restarts: the state file and its lock.
+// Package store keeps a daemon's state: in a write-ahead log, which survives crashes, or in a
+// file that outlives planned restarts only.
 package store
 
 import (
@@ -13,11 +14,11 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/durable"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 // A File is the state file. It exists only between the end of one daemon and the start
-// of the next. Save writes it whole or not at all, and TakeOver removes it before the
+// of the next. With a write-ahead log, it is read only if there is no log yet, and never
+// written. Save writes it whole or not at all, and TakeOver removes it before the
 // next daemon serves clients. So a daemon that crashes leaves no file, and no two daemons
 // continue from the same state. From Open until Release no other daemon can open it.
 //
@@ -26,15 +27,18 @@ type File struct {
 	path   string // empty: there is no file, and no state is kept
 	busy   func() (over func())
 	lock   *os.File // nil: not held
+	log    FS       // of the write-ahead log; nil: there is none
+	begun  bool     // Restore found a write-ahead log, which has the state
 	found  bool     // Restore found a file
 	damage error    // why the file that was found cannot be restored
 }
 
 // Open locks the state file at path and checks that it can be written. With an empty
-// path there is no file, and every method does nothing. busy is called before the file is
-// read or written, which may take long, and over afterwards.
-func Open(path string, busy func() (over func())) (*File, error) {
-	f := &File{path: path, busy: busy}
+// path there is no file, and every method does nothing. log is the folder of the write-ahead
+// log, or nil. busy is called before the file is read or written, which may take long, and
+// over afterwards.
+func Open(path string, log FS, busy func() (over func())) (*File, error) {
+	f := &File{path: path, log: log, busy: busy}
 	if path == "" {
 		return f, nil
 	}
@@ -53,43 +57,60 @@ func (f *File) Release() {
 	}
 }
 
-// Restore returns a broker that continues from the state file, or a new one if there is
-// no file or it is damaged. It does not change the file: TakeOver does, once this daemon
-// is sure to serve. On error the file is released.
-func (f *File) Restore(cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
+// Restore returns a broker, as open makes it, that continues from the state file. If there is
+// no file, or it is damaged, or there is a log, the broker is empty. Restore does not change
+// the file: TakeOver does, once this daemon is sure to serve. On error the file is released.
+func (f *File) Restore(open func() *broker.Broker, now time.Time) (b *broker.Broker, err error) {
+	defer func() {
+		if err != nil {
+			f.Release()
+		}
+	}()
+	if f.log != nil {
+		if f.begun, err = hasLog(f.log); err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+	}
 	state, err := os.Open(f.path) // an empty path does not exist
 	if errors.Is(err, fs.ErrNotExist) {
-		return broker.New(cfg, m, now), nil
+		return open(), nil
 	}
 	if err != nil {
-		f.Release()
 		return nil, fmt.Errorf("state: %w (give the daemon permission to read it, or move it away)", err)
 	}
 	defer state.Close()
 	f.found = true
+	if f.begun {
+		return open(), nil
+	}
 	defer f.busy()()
-	b, err := read(state, cfg, m, now)
-	if err != nil {
-		f.damage = err
-		return broker.New(cfg, m, now), nil
+	if b, f.damage = read(state, open, now); f.damage != nil {
+		return open(), nil
 	}
 	return b, nil
 }
 
 // TakeOver removes the file that Restore found, so that no daemon continues from it
-// again. A damaged file is moved aside. On error the daemon must not serve.
+// again. A file that was not used is moved aside. With a log, call it once the log has the
+// state. On error the daemon must not serve.
 func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
 	log = log.With(zap.String("file", f.path), zap.String("epoch", b.Epoch(">")))
 	switch {
-	case f.path == "":
+	case f.path == "", !f.found && f.log != nil:
 		return nil
 	case !f.found:
 		log.Info("no state file: a new epoch begins")
 		return nil
+	case f.begun:
+		aside, err := f.moveAside(".unused")
+		if err != nil {
+			return err
+		}
+		log.Warn("the state file was not read, because store.dir has a log, and was moved aside", zap.String("moved_to", aside))
 	case f.damage != nil:
-		aside := f.path + ".unreadable"
-		if err := os.Rename(f.path, aside); err != nil {
-			return fmt.Errorf("state: %w", err)
+		aside, err := f.moveAside(".unreadable")
+		if err != nil {
+			return err
 		}
 		log.Warn("the state file cannot be read and was moved aside: a new epoch begins, and subscribers are told that the server restarted and messages may be missing",
 			zap.String("moved_to", aside), zap.Error(f.damage))
@@ -102,9 +123,18 @@ func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
 	return durable.SyncFolder(f.path)
 }
 
-// Save writes b's state, which must not change any more.
+// moveAside renames the file.
+func (f *File) moveAside(suffix string) (to string, err error) {
+	to = f.path + suffix
+	if err := os.Rename(f.path, to); err != nil {
+		return "", fmt.Errorf("state: %w", err)
+	}
+	return to, nil
+}
+
+// Save writes b's state, which must not change any more, unless there is a log.
 func (f *File) Save(log *zap.Logger, b *broker.Broker) error {
-	if f.path == "" {
+	if f.path == "" || f.log != nil {
 		return nil
 	}
 	begun := time.Now()

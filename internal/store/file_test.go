@@ -13,7 +13,7 @@ import (
 
 func open(t *testing.T, path string) (*File, error) {
 	t.Helper()
-	f, err := Open(path, func() func() { return func() {} })
+	f, err := Open(path, nil, func() func() { return func() {} })
 	if err == nil {
 		t.Cleanup(f.Release)
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -174,11 +173,11 @@ type reader struct {
 	over   bool        // the end was read
 }
 
-// read returns a broker that continues from a state, with as much of it as cfg allows.
-// Messages and keys have aged since. If the state is not whole, not of this format or
-// cannot be read, it returns an error.
-func read(r io.Reader, cfg broker.Config, m *metrics.Metrics, now time.Time) (*broker.Broker, error) {
-	s := newReader(r, cfg, m, now)
+// read returns a broker, as open makes it, that continues from a state, with as much of it
+// as its settings allow. Messages and keys have aged since. If the state is not whole, not of
+// this format or cannot be read, it returns an error.
+func read(r io.Reader, open func() *broker.Broker, now time.Time) (*broker.Broker, error) {
+	s := newReader(r, open())
 	err := s.next(s.head)
 	for err == nil && !s.over {
 		err = s.next(s.line)
@@ -193,8 +192,8 @@ func read(r io.Reader, cfg broker.Config, m *metrics.Metrics, now time.Time) (*b
 // maxLine bounds a line: the largest message, in base64, and its other members.
 const maxLine = 16 << 20
 
-func newReader(r io.Reader, cfg broker.Config, m *metrics.Metrics, now time.Time) *reader {
-	s := &reader{broker: broker.New(cfg, m, now), lines: bufio.NewScanner(r), sum: sha256.New()}
+func newReader(r io.Reader, b *broker.Broker) *reader {
+	s := &reader{broker: b, lines: bufio.NewScanner(r), sum: sha256.New()}
 	s.lines.Buffer(make([]byte, bufferBytes), maxLine)
 	s.lines.Split(splitLine)
 	return s

@@ -106,7 +106,7 @@ func saved(t testing.TB, b *broker.Broker) []byte {
 }
 
 func restore(cfg broker.Config, state []byte) (*broker.Broker, error) {
-	return read(bytes.NewReader(state), cfg, metrics.New("test"), time.Now())
+	return read(bytes.NewReader(state), func() *broker.Broker { return newBroker(cfg) }, time.Now())
 }
 
 // successor returns a broker that continues from b.
@@ -427,7 +427,7 @@ func TestASuccessorHoldsItsMemoryBudget(t *testing.T) {
 		}
 		const budget = 64 << 10
 		state := saved(t, b)
-		reading := newReader(bytes.NewReader(state), broker.Config{MemoryBudget: budget}, metrics.New("test"), time.Now())
+		reading := newReader(bytes.NewReader(state), newBroker(broker.Config{MemoryBudget: budget}))
 		require.NoError(t, reading.next(reading.head))
 		for !reading.over {
 			require.NoError(t, reading.next(reading.line))
@@ -535,7 +535,8 @@ func FuzzRestore(f *testing.F) {
 	f.Fuzz(func(t *testing.T, lines string) {
 		cfg := broker.Config{HistoryMessages: 3, MaxTopics: 2, HistoryAge: 100 * 365 * 24 * time.Hour}
 		now := time.Now()
-		b, err := read(bytes.NewReader(sealed(lines)), cfg, metrics.New("test"), now)
+		open := func() *broker.Broker { return newBroker(cfg) }
+		b, err := read(bytes.NewReader(sealed(lines)), open, now)
 		if err != nil {
 			return
 		}
@@ -544,7 +545,7 @@ func FuzzRestore(f *testing.F) {
 			require.NoError(t, wire.CheckTopic(topic.Topic))
 			require.LessOrEqual(t, topic.Messages, 3)
 		}
-		next, err := read(bytes.NewReader(saved(t, b)), cfg, metrics.New("test"), now)
+		next, err := read(bytes.NewReader(saved(t, b)), open, now)
 		require.NoError(t, err)
 		require.Equal(t, contents(t, b, now), contents(t, next, now))
 	})
