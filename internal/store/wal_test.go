@@ -793,3 +793,36 @@ func benchmarkPublish(b *testing.B, on *broker.Broker, publishers int) {
 	cpu := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
 	b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
+
+// A daemon is told to stop while it reads a large log. It stops at once, and leaves the log as
+// it was for the next start.
+func TestAStartCanBeStopped(t *testing.T) {
+	for name, checkpoints := range map[string]bool{"segments": false, "a checkpoint": true} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(t)
+			d.config.HistoryBytes = 64 << 20
+			d.mustStart()
+			for range 64 {
+				d.publish("a", `"`+strings.Repeat("x", 32<<10)+`"`)
+			}
+			last := d.publish("a", "1")
+			if checkpoints {
+				d.checkpoint()
+			}
+			d.kill()
+			stopped, stop := context.WithCancel(t.Context())
+			d.cfg.Progress = func(read, all int64) {
+				require.LessOrEqual(t, read, all)
+				stop()
+			}
+			d.Broker = broker.NewWithLog(d.config, metrics.New("test"), time.Now(), func(b *broker.Broker) broker.Log {
+				d.wal = NewWAL(d.cfg, b)
+				return d.wal
+			})
+			require.ErrorIs(t, d.Feed(stopped), context.Canceled)
+			d.cfg.Progress = nil
+			d.mustStart()
+			require.Equal(t, last, d.found.Last)
+		})
+	}
+}
