@@ -20,10 +20,11 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGTERM or SIGINT, and then let its clients leave in order
-within the drain window. A second signal ends it at once. With --state its topics
-and positions outlast a planned restart. On SIGHUP it reads its settings again and
-takes over what can change without a connection lost, a renewed certificate too;
-what is wrong, or needs a restart, is logged.
+within the drain window. A second signal ends it at once. With --store its topics
+and positions outlast restarts and crashes; with --state, only planned restarts.
+On SIGHUP it reads its settings again and takes over what can change without a
+connection lost, a renewed certificate too; what is wrong, or needs a restart, is
+logged.
 
 Every setting is a flag here, a variable PUBSUBD_… in the environment, and a key in
 the file that --config names. The first of these that has it counts. Rates have
@@ -45,6 +46,7 @@ func serve(load func() (config.Config, error)) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	signal.Ignore(syscall.SIGXFSZ) // a log that is as large as the process may write then gets an error
 	cfg, err := load()
 	if err != nil {
 		return usageError{err}

@@ -1,12 +1,16 @@
 package daemon
 
 import (
+	"net"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 func loggedIn(dir string) func(c *config.Config) {
@@ -66,4 +70,107 @@ func TestALogTakesOverAStateFileOnce(t *testing.T) {
 	_, frames = three.get("http://" + three.PublicAddr() + "/v1/poll?topic=" + last.String())
 	require.Contains(t, frames, `{"position":"`+third.String()+`"`)
 	require.NotContains(t, frames, "gap")
+}
+
+// A byte of the log changes while no daemon runs. The start is refused in words: which file,
+// where, and what to do. Nothing listens, and nothing was changed.
+func TestADamagedLogRefusesTheStart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	one := start(t, loggedIn(dir))
+	for range 10 {
+		one.published()
+	}
+	require.NoError(t, one.wait())
+	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	whole, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	whole[len(whole)/4*3] ^= 1
+	require.NoError(t, os.WriteFile(files[0], whole, 0o600))
+	before := filesIn(t, dir)
+
+	for range 2 { // the second start says the same
+		cfg := config.Default()
+		cfg.Listen = config.Listen{Public: "127.0.0.1:0", Admin: "127.0.0.1:0"}
+		loggedIn(dir)(&cfg)
+		d, err := New(cfg, zap.NewNop(), "test")
+		require.NoError(t, err)
+		require.NoError(t, d.Listen())
+		err = d.Run(t.Context())
+		require.ErrorContains(t, err, "store: "+filepath.Base(files[0])+" has a bad record at byte ")
+		require.ErrorContains(t, err, "pubsubd store repair")
+		for _, address := range []string{d.PublicAddr(), d.AdminAddr()} {
+			_, err = net.Dial("tcp", address)
+			require.Error(t, err, "nobody listens")
+		}
+		require.Equal(t, before, filesIn(t, dir))
+	}
+}
+
+// A second daemon with the folder of a running one does not start. It is free afterwards.
+func TestTwoDaemonsDoNotShareALog(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "store")
+	one := start(t, loggedIn(dir))
+	had := one.published()
+	cfg := config.Default()
+	loggedIn(dir)(&cfg)
+	_, err := New(cfg, zap.NewNop(), "test")
+	require.ErrorContains(t, err, dir+" is in use by another daemon or command")
+	require.ErrorContains(t, err, "give each daemon its own store.dir")
+	require.NoError(t, one.wait())
+	require.Equal(t, had.Epoch, start(t, loggedIn(dir)).published().Epoch)
+}
+
+func TestAFolderThatCannotBeUsedFailsTheStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, dir := range []string{file, "/proc/store"} {
+		cfg := config.Default()
+		loggedIn(dir)(&cfg)
+		_, err := New(cfg, zap.NewNop(), "test")
+		require.ErrorContains(t, err, "store: ")
+		require.ErrorContains(t, err, "store.dir must name a folder that the daemon can write to")
+	}
+}
+
+// While the log is read, /readyz says how much of it was.
+func TestReadinessSaysHowMuchOfTheLogWasRead(t *testing.T) {
+	f, err := newFeed(config.Store{}, metrics.New("test"), zap.NewNop(), nil)
+	require.NoError(t, err)
+	f.progress = func(why string) {
+		require.Equal(t, "starting: the log is being read: 25 % of 4096 MiB", why)
+	}
+	f.tell(1<<30, 4<<30)
+}
+
+// Metrics tell what the log does. Without a log they are 0.
+func TestMetricsOfTheLog(t *testing.T) {
+	none := start(t, nil)
+	none.published()
+	require.EqualValues(t, 0, none.metric("pubsubd_store_bytes"))
+	require.EqualValues(t, 0, none.metric("pubsubd_store_entries_total"))
+
+	dir := filepath.Join(t.TempDir(), "store")
+	d := start(t, func(c *config.Config) { c.Store = config.Store{Dir: dir, Sync: "always", Bytes: 1 << 30} })
+	at := d.published()
+	for sample, want := range map[string]float64{
+		"pubsubd_store_entries_total":                     1,
+		"pubsubd_store_commit_seconds_count":              1,
+		"pubsubd_store_segments":                          1,
+		"pubsubd_store_bytes_limit":                       1 << 30,
+		"pubsubd_store_last_offset":                       float64(at.Offset),
+		"pubsubd_store_unsynced_seconds":                  0,
+		"pubsubd_store_faulty":                            0,
+		"pubsubd_store_lost_tails_total":                  0,
+		`pubsubd_store_refused_total{reason="full"}`:      0,
+		`pubsubd_store_checkpoints_total{outcome="made"}`: 0,
+	} {
+		require.Equal(t, want, d.metric(sample), sample)
+	}
+	require.Greater(t, d.metric("pubsubd_store_lease_offset"), float64(at.Offset))
+	require.Positive(t, d.metric("pubsubd_store_sync_seconds_count"))
+	require.Positive(t, d.metric("pubsubd_store_bytes"))
+	require.Positive(t, d.metric("pubsubd_store_written_bytes_total"))
+	require.Positive(t, d.metric("pubsubd_store_recovery_seconds"))
 }
