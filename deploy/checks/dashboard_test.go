@@ -98,6 +98,8 @@ func TestTheDashboardShowsWhatMatters(t *testing.T) {
 		"pubsubd_memory_budget_bytes", "pubsubd_certificate_expires_timestamp_seconds", "pubsubd_limit", "pubsubd_in_use", "pubsubd_limited_total", "pubsubd_waiting", "pubsubd_wait_seconds_bucket",
 		"pubsubd_connections_ended_total", "pubsubd_hook_dead_letters_total", "pubsubd_calls_total", "process_cpu_seconds_total", "pubsubd_network_bytes_total",
 		"pubsubd_presence_members", "pubsubd_presence_events_total", "pubsubd_credentials_refused_total",
+		"pubsubd_store_sync_seconds_bucket", "pubsubd_store_commit_seconds_bucket", "pubsubd_store_bytes", "pubsubd_store_bytes_limit", "pubsubd_store_refused_total",
+		"pubsubd_store_faulty", "pubsubd_store_segments", "pubsubd_store_checkpoints_total", "pubsubd_store_unsynced_seconds", "pubsubd_store_recovery_seconds", "pubsubd_store_lost_tails_total",
 	} {
 		require.True(t, shown[name], name)
 	}
