@@ -101,6 +101,7 @@ func TestTheImageRuns(t *testing.T) {
 	require.NoError(t, os.Chown(state, i.user, i.user)) // COPY --chown
 
 	daemon := i.command(append(i.entrypoint, "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file=/var/lib/pubsubd/addresses"))
+	daemon.Env = []string{instruction(t, read(t, "Dockerfile"), `ENV (PUBSUBD_STORE_DIR=/var/lib/pubsubd/\S+)`)}
 	var said strings.Builder
 	daemon.Stdout, daemon.Stderr = &said, &said
 	require.NoError(t, daemon.Start())
@@ -119,6 +120,9 @@ func TestTheImageRuns(t *testing.T) {
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, resp.StatusCode, string(body))
+	log, err := filepath.Glob(filepath.Join(state, "store", "*.log"))
+	require.NoError(t, err)
+	require.NotEmpty(t, log, "the message is on the volume")
 
 	// The check has two seconds, and containers are asked again and again.
 	require.Eventually(t, func() bool { return i.healthy(at["admin"]) }, 30*time.Second, 5*time.Millisecond)

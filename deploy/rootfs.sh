@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes what the image holds, in the directory given: one static binary and a
-# directory for its state. deploy/Dockerfile runs it, and so does the test that runs
+# directory for its log. deploy/Dockerfile runs it, and so does the test that runs
 # the result under chroot; it is all that there is.
 set -eu
 root=${1:?usage: rootfs.sh DIRECTORY}

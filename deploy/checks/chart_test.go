@@ -228,7 +228,7 @@ networkPolicy: {egress: [{to: [{ipBlock: {cidr: 203.0.113.7/32}}], ports: [{port
 	require.Contains(t, open["notes"], "with the rights of settings.auth")
 }
 
-// The pod is not killed while it drains, writes its state or reads it.
+// The pod is not killed while it drains, closes its log or reads a state file.
 func TestThePodOutlastsTheDrainAndTheState(t *testing.T) {
 	for values, window := range map[string]string{"": "10s", everything: "30s"} {
 		manifests := mustRender(t, values)
@@ -250,10 +250,23 @@ func TestThePodOutlastsTheDrainAndTheState(t *testing.T) {
 	}
 }
 
-func TestTheStateIsWhereItIsAskedFor(t *testing.T) {
-	set := decode[apps.StatefulSet](t, mustRender(t, ""), "StatefulSet push-pubsubd")
+// The log is on a volume of its own, which is larger than the log may get.
+func TestTheLogIsWhereItIsAskedFor(t *testing.T) {
+	set := decode[apps.StatefulSet](t, mustRender(t, "state: {persistent: false}"), "StatefulSet push-pubsubd")
 	require.Empty(t, set.Spec.VolumeClaimTemplates)
 	require.NotNil(t, set.Spec.Template.Spec.Volumes[1].EmptyDir)
+
+	manifests := mustRender(t, "")
+	set = decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd")
+	container := set.Spec.Template.Spec.Containers[0]
+	require.Contains(t, container.Env, core.EnvVar{Name: "PUBSUBD_STORE_DIR", Value: "/var/lib/pubsubd/store"})
+	require.Contains(t, container.VolumeMounts, core.VolumeMount{Name: "state", MountPath: "/var/lib/pubsubd"})
+	var s struct{ Store struct{ Bytes string } }
+	require.NoError(t, yaml.Unmarshal([]byte(settings(t, manifests)), &s))
+	bound, err := resource.ParseQuantity(strings.TrimSuffix(s.Store.Bytes, "B"))
+	require.NoError(t, err)
+	require.Less(t, bound.Value(), set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests.Storage().Value())
+
 	set = decode[apps.StatefulSet](t, mustRender(t, everything), "StatefulSet push-pubsubd")
 	require.Len(t, set.Spec.Template.Spec.Volumes, 1)
 	require.Len(t, set.Spec.VolumeClaimTemplates, 1)
@@ -298,7 +311,7 @@ func TestTheChartIsOpenedOnPurposeOnly(t *testing.T) {
 
 func TestMistypedValuesAreRefused(t *testing.T) {
 	for _, values := range []string{
-		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "settings: {plaintext: true}", "drainSeconds: 10s", "state: {seconds: 0}",
+		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "settings: {plaintext: true}", "drainSeconds: 10s", "state: {seconds: 0}", "settings: {store: {dir: /tmp}}",
 		"networkPolicy: {client: []}", "image: {digest: latest}",
 	} {
 		_, err := render(t, values)
