@@ -24,12 +24,17 @@ publishers reach its limits, and must be served once they come as told. Afterwar
 every subscriber must have had every message exactly once and in order, or have been
 told of a gap that is exactly right.
 
+With --store the server has a log on disk, and histories of an hour. Then most
+servers are killed, some while they start. Publishers send idempotency keys, and
+publish again when an answer was lost. A kill must lose nothing and change no epoch.
+
 The exit code is 0 if that is so, 1 if the soak could not be run, 2 for a command
 line that cannot be obeyed, and 3 if a promise was not kept. Ctrl-C ends it early,
 with its report.`,
-		Example: `  pubsubd loadtest soak --duration 2m --seed 7`,
-		Args:    usageArgs(cobra.NoArgs),
-		RunE:    func(*cobra.Command, []string) error { return runSoak(cfg, &out) },
+		Example: `  pubsubd loadtest soak --duration 2m --seed 7
+  pubsubd loadtest soak --store=always --restart 5s`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error { return runSoak(cfg, &out) },
 	}
 	f := cmd.Flags()
 	f.DurationVar(&cfg.Duration, "duration", cfg.Duration, "how long everything goes wrong")
@@ -39,6 +44,8 @@ with its report.`,
 	f.IntVar(&cfg.Subscribers, "subscribers", cfg.Subscribers, "subscribers at a time")
 	f.IntVar(&cfg.Publishers, "publishers", cfg.Publishers, "publishers")
 	f.Float64Var(&cfg.Rate, "rate", cfg.Rate, "messages a second, beside bursts")
+	f.StringVar(&cfg.Store, "store", "", "give the server a log on disk with this sync `mode`, always, 1s or never; --store alone is 1s")
+	f.Lookup("store").NoOptDefVal = "1s"
 	f.DurationVar(&cfg.Restart, "restart", cfg.Restart, "how long each server runs, on average")
 	out.bind(f)
 	return cmd

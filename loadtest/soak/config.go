@@ -3,6 +3,8 @@ package soak
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -32,6 +34,9 @@ type Config struct {
 	// Restart is how long a daemon lives on average. Default 20 s; it is less in a run
 	// that is too short for three.
 	Restart time.Duration
+	// Store is the sync mode of the daemon's log on disk. Default "": the daemon has no
+	// log, and a kill loses its histories. With a log, a kill must lose nothing.
+	Store string
 }
 
 // Default returns the defaults, without a ServerCommand.
@@ -56,6 +61,9 @@ const (
 	mostRate        = 20_000
 )
 
+// storeModes are the sync modes of a daemon's log.
+var storeModes = []string{"always", "1s", "never"}
+
 func (c *Config) check() error {
 	err := errors.Join(
 		unless(len(c.ServerCommand) > 0, "no command that starts a server"),
@@ -66,6 +74,7 @@ func (c *Config) check() error {
 		unless(c.Publishers > 0 && c.Publishers < firstEager, "--publishers: %d is not between 1 and %d", c.Publishers, firstEager-1),
 		unless(c.Rate > 0 && c.Rate <= mostRate, "--rate: %v is not between 0 and %d a second", c.Rate, mostRate),
 		unless(c.Restart > 0, "--restart: %v is not positive", c.Restart),
+		unless(c.Store == "" || slices.Contains(storeModes, c.Store), "--store: %q is not one of %s", c.Store, strings.Join(storeModes, ", ")),
 	)
 	if err != nil {
 		return ConfigError{err}

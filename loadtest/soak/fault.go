@@ -22,6 +22,7 @@ const (
 	Epoch         Kind = "epoch"          // the daemon kept its epoch, or did not, against its word
 	Repeat        Kind = "repeat"         // a frame that was sent again is not the same
 	Protocol      Kind = "protocol"       // an answer that the protocol does not allow
+	Undeleted     Kind = "undeleted"      // a deleted message came to a subscriber that began later
 	Echo          Kind = "echo"           // a subscriber's own message came back to it
 	Limit         Kind = "limit"          // a limit was not held, or who heeds it was not served
 	Hook          Kind = "hook"           // the application was not asked as it should be, or not obeyed

@@ -93,9 +93,9 @@ func (w *world) eraseOne(ctx context.Context, rng *rand.Rand) {
 	now := w.ledger.since(time.Now())
 	if err == nil && status/100 == 2 {
 		w.staged.deletions.Add(1)
-		deleted(now)
+		deleted(now, true)
 	} else {
-		deleted(now + int32(erasesEvery/time.Millisecond))
+		deleted(now+int32(erasesEvery/time.Millisecond), false)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		w.fault(Protocol, "deleter", w.ledger.names[topic], "a deletion was not answered within %v", publishTimeout)

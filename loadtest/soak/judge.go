@@ -49,6 +49,7 @@ func (j *judge) trail(t *trail) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j.beginning(t)
+	j.undeleted(t)
 	at := t.from
 	for _, s := range t.steps {
 		if s.gap != "" {
@@ -82,6 +83,23 @@ func (j *judge) beginning(t *trail) {
 		case t.start.From == wire.FromOldest && j.past.lost(b, k, t.told) == 0:
 			t.fault(Loss, t.told, "asked for the oldest, was told to begin after offset %d, and %d was still held", t.from.offset(), b.offsets[k])
 			return
+		}
+	}
+}
+
+// undeleted judges that deletions last: a subscriber that begins after one gets no message
+// from before it.
+func (j *judge) undeleted(t *trail) {
+	for _, d := range j.past.deletions {
+		if !d.done || d.to+slackMS > t.told {
+			continue
+		}
+		for _, s := range t.steps {
+			b := j.books[s.to.epoch()]
+			if first, end := b.between(s.from.offset()-1, s.to.offset()); s.gap == "" && first < end && b.times[first] < d.from-slackMS {
+				t.fault(Undeleted, s.when, "%v, taken at %d ms, came after the topic was deleted at %d ms", b.ids[first], b.times[first], d.to)
+				return
+			}
 		}
 	}
 }

@@ -251,6 +251,30 @@ func TestADeletedTopic(t *testing.T) {
 	require.Equal(t, string(NeedlessGap), c.judge())
 }
 
+// Who begins after a deletion was answered gets nothing from before it.
+func TestADeletedMessageThatComesAgainIsFound(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		done bool
+		told int64
+		want string
+	}{
+		{"later", true, 700, string(Undeleted)},
+		{"before", true, 400, ""},
+		{"the answer was lost", false, 700, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			court := newCourt(t)
+			court.published("e1", 1, 2, 0)
+			court.ledger.asked(0, 500, 510)(510, c.done)
+			s := newTrail(court.ledger, "s", wire.StartAfter(at("0")), at("0"), time.UnixMilli(c.told))
+			court.trails = append(court.trails, s)
+			court.saw(s, 950, "1", "2")
+			require.Equal(t, c.want, court.judge(), court.ledger.faults.kept)
+		})
+	}
+}
+
 func TestWhereASubscriptionBeginsIsJudged(t *testing.T) {
 	begin := func(c *court, from wire.From, answered string, told int64) {
 		t := newTrail(c.ledger, "s", wire.Start{Topic: "a", From: from}, at(answered), time.UnixMilli(told))

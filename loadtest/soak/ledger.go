@@ -70,6 +70,7 @@ func (p place) offset() uint64    { return uint64(p) & (1<<offsetBits - 1) }
 // A deletion is a DELETE of a topic that was asked for.
 type deletion struct {
 	from, to int32 // when it was asked for and answered; to is the end of time if its answer was lost
+	done     bool  // the daemon said that it was done
 }
 
 func newLedger(names []string, p *payloads, f *faults, began time.Time) *ledger {
@@ -157,17 +158,17 @@ func (l *ledger) taken(topic int) []identity {
 }
 
 // asked notes a DELETE: asked for at from, done by to. The returned function says
-// when it was answered, which is to.
-func (l *ledger) asked(topic int, from, to int32) (answered func(at int32)) {
+// when it was answered, which is to, and whether it was done.
+func (l *ledger) asked(topic int, from, to int32) (answered func(at int32, done bool)) {
 	t := &l.topics[topic]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := len(t.deletions)
-	t.deletions = append(t.deletions, deletion{from, to})
-	return func(at int32) {
+	t.deletions = append(t.deletions, deletion{from: from, to: to})
+	return func(at int32, done bool) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.deletions[n].to = at
+		t.deletions[n].to, t.deletions[n].done = at, done
 	}
 }
 

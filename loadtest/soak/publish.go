@@ -125,6 +125,9 @@ func publish(ctx context.Context, w *world, client *pubsub.Client, id identity) 
 	if f.ttl > 0 {
 		options = append(options, pubsub.WithTTL(f.ttl))
 	}
+	if w.reign.store != "" && !hooked(id.topic()) { // the application would be asked again
+		options = append(options, pubsub.WithIdempotencyKey(string(id.appendTo(nil))))
+	}
 	return client.Publish(ctx, w.ledger.names[id.topic()], f.mediaType, w.payloads.body(id, f), options...)
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,9 +22,10 @@ import (
 type ending uint8
 
 const (
-	kept    ending = iota // told to stop, and started again with what it wrote to its state file: the epoch stays
-	planned               // told to stop, and started again without: a new epoch
-	killed                // kill -9: a new epoch, whatever state file is left
+	kept      ending = iota // told to stop, and started again with its state file or its log: the epoch stays
+	planned                 // told to stop, and started again without: a new epoch
+	killed                  // kill -9: with a log the epoch stays; else a new one, whatever state file is left
+	stillborn               // with a log: the next daemon was killed, too, while it started
 )
 
 // An environment is one daemon's settings, which only a restart changes.
@@ -35,10 +37,13 @@ type environment struct {
 
 // drawEnvironment draws settings, half of the time such as make subscribers that
 // are late lose messages.
-func drawEnvironment(rng *rand.Rand) environment {
+func drawEnvironment(rng *rand.Rand, store bool) environment {
 	histories := []Retention{
 		{1000, 1 << 20, time.Minute}, {1000, 1 << 20, time.Minute},
 		{200, 512 << 10, 10 * time.Second}, {60, 256 << 10, 4 * time.Second},
+	}
+	if store { // messages are not to expire while nobody serves
+		histories = []Retention{{1000, 1 << 20, time.Hour}, {4000, 4 << 20, time.Hour}}
 	}
 	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
 	e := environment{
@@ -71,7 +76,8 @@ type reign struct {
 	ledger     *ledger
 	retentions *retentions
 	rng        *rand.Rand
-	state      bool // the daemon has a state file
+	state      bool   // the daemon has a state file
+	store      string // sync mode of the daemon's log; empty: it has none
 
 	server *child.Child
 	epoch  string       // of server, and what a kept epoch must be
@@ -79,14 +85,14 @@ type reign struct {
 	staged map[ending]int
 }
 
-func newReign(ctx context.Context, command []string, secret string, p *ports, l *ledger, r *retentions, seed uint64) (*reign, error) {
+func newReign(ctx context.Context, cfg Config, secret string, p *ports, l *ledger, r *retentions) (*reign, error) {
 	folder, err := os.MkdirTemp("", "pubsubd-soak-")
 	if err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
 	k := &reign{
-		command: command, secret: secret, folder: folder, ports: p, ledger: l, retentions: r,
-		rng: rand.New(rand.NewPCG(seed, 'r')), state: true, staged: map[ending]int{},
+		command: cfg.ServerCommand, secret: secret, folder: folder, ports: p, ledger: l, retentions: r,
+		rng: rand.New(rand.NewPCG(cfg.Seed, 'r')), state: cfg.Store == "", store: cfg.Store, staged: map[ending]int{},
 	}
 	if err := k.begin(ctx); err != nil {
 		k.end()
@@ -97,7 +103,7 @@ func newReign(ctx context.Context, command []string, secret string, p *ports, l 
 
 // begin starts a daemon. The first one tells whether there are state files.
 func (k *reign) begin(ctx context.Context) error {
-	e := drawEnvironment(k.rng)
+	e := drawEnvironment(k.rng, k.store != "")
 	k.retentions.add(k.ledger.since(time.Now()), e.Retention)
 	s, err := child.Server(ctx, k.arguments(e), k.secret)
 	if err != nil && s != nil && k.state && k.number.Load() == 0 && s.ExitCode() == 2 {
@@ -120,6 +126,9 @@ func (k *reign) arguments(e environment) []string {
 	args := append(append([]string{}, k.command...), e.flags()...)
 	if k.state {
 		args = append(args, "--state", k.stateFile())
+	}
+	if k.store != "" {
+		args = append(args, "--store", filepath.Join(k.folder, "store"), "--store-sync", k.store)
 	}
 	return args
 }
@@ -151,10 +160,14 @@ func (k *reign) run(ctx context.Context, every time.Duration) error {
 }
 
 // fillBag returns every ending there is, in an order of its own. A kill comes after a
-// start with the state file: it must not come to life a second time.
+// start with the state file: it must not come to life a second time. With a log, most are
+// kills, and there is one epoch from the beginning to the end.
 func (k *reign) fillBag() (bag []ending) {
 	groups := [][]ending{{killed}, {planned}}
-	if k.state {
+	switch {
+	case k.store != "":
+		groups = [][]ending{{killed}, {killed}, {killed}, {stillborn}, {kept}}
+	case k.state:
 		groups = [][]ending{{kept, killed}, {planned}, {kept}}
 	}
 	k.rng.Shuffle(len(groups), func(i, j int) { groups[i], groups[j] = groups[j], groups[i] })
@@ -165,7 +178,7 @@ func (k *reign) fillBag() (bag []ending) {
 func (k *reign) change(ctx context.Context, how ending) error {
 	before := k.epoch
 	k.number.Add(1)
-	if how == killed {
+	if how == killed || how == stillborn {
 		k.server.Kill()
 	} else if err := k.server.Stop(); err != nil {
 		k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.LastWords())
@@ -176,18 +189,34 @@ func (k *reign) change(ctx context.Context, how ending) error {
 		_ = os.Remove(k.stateFile())
 	}
 	time.Sleep(time.Duration(k.rng.IntN(500)) * time.Millisecond) // for how long nobody serves
+	if how == stillborn {
+		k.killInStart(ctx)
+	}
 	if err := k.begin(ctx); err != nil {
 		k.fault(Daemon, "it did not start again: %v", err)
 		return err
 	}
 	k.staged[how]++
-	switch {
-	case how == kept && k.epoch != before:
-		k.fault(Epoch, "the daemon was stopped and started with its state file, and its epoch %s became %s", before, k.epoch)
-	case how != kept && !olderEpoch(before, k.epoch):
+	switch same := how == kept || k.store != ""; {
+	case same && k.epoch != before:
+		k.fault(Epoch, "the daemon was started with its state file or its log, and its epoch %s became %s", before, k.epoch)
+	case !same && !olderEpoch(before, k.epoch):
 		k.fault(Epoch, "after epoch %s the daemon began anew and has epoch %s", before, k.epoch)
 	}
 	return nil
+}
+
+// killInStart starts a daemon, and kills it at a random instant while it reads its log, or
+// shortly after.
+func (k *reign) killInStart(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(5+k.rng.IntN(200))*time.Millisecond)
+	defer cancel()
+	args := append(k.arguments(drawEnvironment(k.rng, true)), "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0")
+	c := exec.CommandContext(ctx, args[0], args[1:]...)
+	c.Env = append(os.Environ(), k.secret)
+	if out, err := c.CombinedOutput(); ctx.Err() == nil {
+		k.fault(Daemon, "while it started, it ended by itself: %v: %.500s", err, out)
+	}
 }
 
 // listen looks for what a daemon must never say.

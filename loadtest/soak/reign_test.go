@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -17,6 +18,8 @@ func TestABagHoldsEveryEnding(t *testing.T) {
 		bag := k.fillBag()
 		require.ElementsMatch(t, []ending{kept, kept, killed, planned}, bag)
 		require.Equal(t, kept, bag[slices.Index(bag, killed)-1])
+		k.state, k.store = false, "1s"
+		require.ElementsMatch(t, []ending{killed, killed, killed, stillborn, kept}, k.fillBag(), "nothing ends the epoch")
 	}
 }
 
@@ -24,10 +27,11 @@ func TestABagHoldsEveryEnding(t *testing.T) {
 func TestEnvironmentsAreDrawnBySeed(t *testing.T) {
 	lanes := map[string]bool{}
 	for seed := range uint64(50) {
-		e := drawEnvironment(rand.New(rand.NewPCG(seed, 0)))
-		require.Equal(t, e, drawEnvironment(rand.New(rand.NewPCG(seed, 0))))
+		e := drawEnvironment(rand.New(rand.NewPCG(seed, 0)), false)
+		require.Equal(t, e, drawEnvironment(rand.New(rand.NewPCG(seed, 0)), false))
 		require.GreaterOrEqual(t, e.Bytes, largestMessage)
 		lanes[e.lane] = true
+		require.GreaterOrEqual(t, drawEnvironment(rand.New(rand.NewPCG(seed, 0)), true).Age, time.Hour)
 	}
 	require.Len(t, lanes, 2)
 }

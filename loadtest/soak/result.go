@@ -52,7 +52,7 @@ func (w *world) result(cfg Config, took time.Duration, interrupted bool) *Result
 		Staged: w.countStaged(), Found: w.countFound(),
 		Faults: maps.Clone(w.ledger.faults.count), FirstFault: slices.Clone(w.ledger.faults.kept),
 	}
-	if !w.reign.state {
+	if !w.reign.state && w.reign.store == "" {
 		r.NotStaged = append(r.NotStaged, "restarts that keep the epoch: serve has no --state")
 	}
 	r.NotStaged = append(r.NotStaged, w.features.missing()...)
@@ -72,7 +72,8 @@ func (w *world) countStaged() []Count {
 		{"publishes whose answer was lost", p.unknown.Load()},
 		{"restarts with the state file", int64(k[kept])},
 		{"restarts without", int64(k[planned])},
-		{"kills", int64(k[killed])},
+		{"kills", int64(k[killed] + 2*k[stillborn])},
+		{"of these, while it started", int64(k[stillborn])},
 		{"connections", w.ports.http.accepted.Load()},
 		{"connections without HTTP", w.ports.bare.accepted.Load()},
 	}

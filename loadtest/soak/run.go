@@ -54,8 +54,8 @@ func newWorld(ctx context.Context, cfg Config) (*world, error) {
 		ports.close()
 		return nil, err
 	}
-	command := slices.Concat(cfg.ServerCommand, w.hook.flags(), limitFlags(cfg, w.ledger.names))
-	if w.reign, err = newReign(ctx, command, w.hook.variable(), ports, w.ledger, w.retentions, cfg.Seed); err != nil {
+	cfg.ServerCommand = slices.Concat(cfg.ServerCommand, w.hook.flags(), limitFlags(cfg, w.ledger.names))
+	if w.reign, err = newReign(ctx, cfg, w.hook.variable(), ports, w.ledger, w.retentions); err != nil {
 		w.close()
 		return nil, err
 	}
