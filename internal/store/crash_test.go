@@ -109,7 +109,7 @@ type client struct {
 type tap struct {
 	*WAL
 	world   *world
-	waiting map[int]func([]broker.Result)
+	waiting map[int]waiting
 	calls   int
 	sweeps  bool // changes are collected, not appended
 	swept   []broker.Entry
@@ -117,13 +117,17 @@ type tap struct {
 	released bool // the process has ended
 }
 
-var lostAnswer = []broker.Result{{Err: errDown}}
+// waiting is a call of Append without an answer.
+type waiting struct {
+	entries int
+	done    func([]broker.Result)
+}
 
 // Append implements broker.Log.
 func (l *tap) Append(e []broker.Entry, done func([]broker.Result)) {
 	switch {
 	case l.released:
-		done(lostAnswer)
+		done(failed(len(e), errDown))
 		return
 	case l.sweeps:
 		l.swept = append(l.swept, e...)
@@ -141,9 +145,9 @@ func (l *tap) Append(e []broker.Entry, done func([]broker.Result)) {
 		}
 		deletions = append(deletions, d)
 	}
-	l.waiting[call] = done
+	l.waiting[call] = waiting{len(e), done}
 	l.WAL.Append(e, func(results []broker.Result) {
-		if l.waiting[call] == nil {
+		if l.waiting[call].done == nil {
 			broken("the callback of an entry was called twice")
 		}
 		delete(l.waiting, call)
@@ -163,7 +167,7 @@ func (l *tap) Append(e []broker.Entry, done func([]broker.Result)) {
 func (l *tap) release() {
 	l.released = true
 	for _, call := range sortedKeys(l.waiting) {
-		l.waiting[call](lostAnswer)
+		l.waiting[call].done(failed(l.waiting[call].entries, errDown))
 	}
 	clear(l.waiting)
 }
@@ -446,7 +450,7 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 	p = &process{}
 	p.broker = broker.NewWithLog(w.config, w.metrics, time.Now(), func(b *broker.Broker) broker.Log {
 		p.wal = NewWAL(cfg, b)
-		p.tap = &tap{WAL: p.wal, world: w, waiting: make(map[int]func([]broker.Result))}
+		p.tap = &tap{WAL: p.wal, world: w, waiting: make(map[int]waiting)}
 		return p.tap
 	})
 	killed := w.guard(func() {
@@ -625,14 +629,25 @@ func (w *world) anyTopic() string {
 	return fmt.Sprint("t.", min(w.rng.IntN(8), w.rng.IntN(8), w.rng.IntN(16)))
 }
 
-// publish begins publishes to topics.
+// publish begins publishes: one, or several at once or in one request.
 func (w *world) publish() {
-	n := 1
-	if w.rng.IntN(4) == 0 {
-		n = 1 + w.rng.IntN(12)
-	}
-	for range n {
+	if w.rng.IntN(4) > 0 {
 		w.try(w.newAttempt())
+		return
+	}
+	var all []*attempt
+	for range 1 + w.rng.IntN(12) {
+		all = append(all, w.newAttempt())
+	}
+	if all[0].message.ID != "" && w.rng.IntN(4) == 0 {
+		all = append(all, all[0]) // the same key twice
+	}
+	if w.rng.IntN(2) == 0 {
+		w.try(all...)
+		return
+	}
+	for _, a := range all {
+		w.try(a)
 	}
 }
 
@@ -680,25 +695,51 @@ func (w *world) retry() {
 	}
 }
 
-// try publishes a message, and returns when the publish waits for the log.
-func (w *world) try(a *attempt) {
-	t := &try{attempt: a, life: w.life}
-	a.tries = append(a.tries, t)
-	w.pending = append(w.pending, t)
-	m, b, now := *a.message, w.process.broker, time.Now()
-	w.say("publish %.12s to %s, %d bytes, key %q, ttl %v", m.Data, m.Position.Topic, len(m.Data), m.ID, a.ttl)
+// try publishes messages in one request, and returns when it waits for the log.
+func (w *world) try(all ...*attempt) {
+	b := w.process.broker
+	var tries, pending []*try
+	for _, a := range all {
+		t := &try{attempt: a, life: w.life}
+		a.tries = append(a.tries, t)
+		tries = append(tries, t)
+		m := a.message
+		w.say("publish %.12s to %s, %d bytes, key %q, ttl %v, one of %d", m.Data, m.Position.Topic, len(m.Data), m.ID, a.ttl, len(all))
+	}
+	w.pending = append(w.pending, tries...)
+	commit := b.NewCommit(func(n int, p wire.Published, err error) { pending[n].end(p, err) })
+	if len(all) == 1 && w.rng.IntN(2) == 0 {
+		commit = nil // the call waits for the log
+	}
+	now := time.Now()
 	go func() {
-		var p wire.Published
-		var err error
-		if m.ID == "" {
-			p, err = b.Publish(&m, a.ttl, now)
-		} else {
-			p, err = b.PublishOnce(context.Background(), "owner", &m, a.ttl, now)
+		for i, t := range tries {
+			p, err := t.call(b, commit, now.Add(time.Duration(i)*time.Millisecond)) // all have different times
+			if errors.Is(err, broker.ErrPending) {
+				pending = append(pending, t)
+			} else {
+				t.end(p, err)
+			}
 		}
-		t.published, t.err, t.answered = p, err, true
+		commit.Send()
 	}()
-	time.Sleep(time.Millisecond) // the publishes get different times
+	time.Sleep(time.Duration(len(all)) * time.Millisecond)
 	synctest.Wait()
+}
+
+// call publishes the message as the daemon does.
+func (t *try) call(b *broker.Broker, c *broker.Commit, now time.Time) (wire.Published, error) {
+	m, ttl := *t.attempt.message, t.attempt.ttl
+	to := b.Route(m.Position.Topic).In(c)
+	if m.ID == "" {
+		return b.PublishBy(to, broker.Key{}, &m, ttl, now)
+	}
+	await := to.Await(broker.UntilDone(context.Background()))
+	return b.Once(await, "owner", &m, ttl, now, func(k broker.Key) (wire.Published, error) { return b.PublishBy(to, k, &m, ttl, now) })
+}
+
+func (t *try) end(p wire.Published, err error) {
+	t.published, t.err, t.answered = p, err, true
 }
 
 func (w *world) delete() {
