@@ -38,10 +38,11 @@ type world struct {
 	began time.Time
 
 	epoch  string
-	boot   int        // number of the kernel's run
-	silent bool       // a planted bug: a loss is not announced
-	faulty bool       // calls of the file system fail now and then
-	saved  []*message // were fragile when the checkpoint began
+	state  []broker.Entry // of a state file, which the first daemon reads
+	boot   int            // number of the kernel's run
+	silent bool           // a planted bug: a loss is not announced
+	faulty bool           // calls of the file system fail now and then
+	saved  []*message     // were fragile when the checkpoint began
 
 	metrics *metrics.Metrics
 	process *process
@@ -211,6 +212,40 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
+// importState makes the state of a daemon without a log, with which the log begins.
+func (w *world) importState() {
+	b := broker.New(w.config, w.metrics, time.Now())
+	w.process = &process{broker: b}
+	for range w.rng.IntN(60) {
+		switch w.rng.IntN(20) {
+		case 0:
+			if state, err := b.Delete(w.anyTopic(), time.Now()); err == nil {
+				d := &deletion{acked: true, offset: state.Position.Offset, at: time.Now()}
+				w.deletions[state.Topic] = append(w.deletions[state.Topic], d)
+				w.imported = max(w.imported, d.offset)
+			}
+		case 1:
+			time.Sleep(w.config.HistoryAge / 3)
+			b.Sweep(time.Now())
+		default:
+			w.imported++ // at least as high as any topic
+			w.try(w.newAttempt())
+			w.collect()
+		}
+	}
+	w.process = nil
+	for _, m := range w.fragile() {
+		m.durable = true
+	}
+	if err := b.Export(func(e broker.Entry) error {
+		w.state = append(w.state, e)
+		return nil
+	}); err != nil {
+		panic(err)
+	}
+	w.reached = max(w.reached, w.imported)
+}
+
 func (w *world) anyMode() SyncMode {
 	return []SyncMode{SyncEverySecond, SyncEverySecond, SyncAlways, SyncNever}[w.rng.IntN(4)]
 }
@@ -367,6 +402,9 @@ func (w *world) run() {
 	w.say("seed %d: sync %s, %d messages and %v a history, keys %v, segments %d, checkpoints %d, lease %d, bytes %d, memory %d, faults %v",
 		w.seed, w.cfg.Sync, w.config.HistoryMessages, w.config.HistoryAge, w.config.IdempotencyWindow,
 		w.cfg.segmentBytes, w.cfg.checkpointBytes, w.cfg.leaseNumbers, w.cfg.Bytes, w.config.MemoryBudget, w.faulty)
+	if w.rng.IntN(6) == 0 {
+		w.importState()
+	}
 	for crashes := 0; crashes < fewestCrashes || w.report.operations < fewestOperations; crashes++ {
 		if w.start() {
 			w.live()
@@ -453,6 +491,13 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 		p.tap = &tap{WAL: p.wal, world: w, waiting: make(map[int]waiting)}
 		return p.tap
 	})
+	for _, e := range w.state {
+		m := *e.Message // the broker keeps it
+		e.Message = &m
+		if _, err := p.broker.Apply(e); err != nil {
+			return nil, found, err
+		}
+	}
 	killed := w.guard(func() {
 		err = p.wal.open(func(e broker.Entry) error {
 			if w.silent && e.Op == broker.OpEpoch && e.State.Lost > 0 {
@@ -465,6 +510,7 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 	if killed || err != nil {
 		return nil, found, err
 	}
+	w.state = nil
 	synctest.Wait()
 	p.registry = session.NewRegistry(session.Config{InactivityTimeout: 1000 * time.Hour}, p.broker, w.metrics)
 	return p, found, nil
@@ -578,8 +624,8 @@ func (w *world) collect() {
 			w.say("  publish %.12s got %s", t.attempt.message.Data, t.published.Position)
 		}
 		w.answer(t)
-		if m := w.byOffset[t.published.Position.Offset]; m != nil && w.cfg.Sync == SyncAlways {
-			m.durable = true
+		if t.err == nil && w.cfg.Sync == SyncAlways {
+			w.at(t.attempt.topic(), t.published.Position.Offset).durable = true
 		}
 	}
 	w.pending = left

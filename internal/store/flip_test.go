@@ -122,7 +122,7 @@ func (w *world) startWith(files map[string][]byte, name string, i int, by byte) 
 	if found.Lost > 0 {
 		w.outages++
 	}
-	for _, m := range w.byOffset {
+	for _, m := range w.byNumber {
 		m.exposed = found.Lost > 0
 	}
 	w.audit()

@@ -24,7 +24,8 @@ type promises struct {
 	outages int // times that an unknown number of records may have been lost
 
 	attempts  []*attempt // by number
-	byOffset  map[uint64]*message
+	imported  uint64     // highest offset of the state that the first daemon began with; each topic has its own up to there
+	byNumber  map[uint64]*message
 	byTopic   map[string][]*message // in the order of offsets
 	deletions map[string][]*deletion
 	unknown   map[string]int // by topic: publishes without an answer
@@ -76,7 +77,7 @@ type deletion struct {
 
 func newPromises(cfg broker.Config) *promises {
 	return &promises{
-		config: cfg.WithDefaults(), byOffset: make(map[uint64]*message), byTopic: make(map[string][]*message),
+		config: cfg.WithDefaults(), byNumber: make(map[uint64]*message), byTopic: make(map[string][]*message),
 		deletions: make(map[string][]*deletion), unknown: make(map[string]int),
 	}
 }
@@ -102,7 +103,7 @@ func (p *promises) answer(t *try) {
 // see notes that an attempt has a position. A position never has two messages, and an attempt
 // gets a second position only if its key has expired, or if the first was lost.
 func (p *promises) see(a *attempt, offset uint64, at int64) *message {
-	if m := p.byOffset[offset]; m != nil {
+	if m := p.at(a.topic(), offset); m != nil {
 		switch {
 		case m.attempt != a:
 			broken("offset %d has two messages: %s, and now %s %.12s", offset, m, a.topic(), a.message.Data)
@@ -117,7 +118,7 @@ func (p *promises) see(a *attempt, offset uint64, at int64) *message {
 	switch {
 	case offset == 0:
 		broken("a message has no offset: %s %.12s", a.topic(), a.message.Data)
-	case offset <= a.above:
+	case offset <= a.above && offset > p.imported:
 		broken("%s %.12s got the number %d, but its publish began after %d was in use", a.topic(), a.message.Data, offset, a.above)
 	case !a.mayBeVisible(p.life):
 		broken("%s:%d %.12s is visible, but its publish has failed", a.topic(), offset, a.message.Data)
@@ -130,12 +131,23 @@ func (p *promises) see(a *attempt, offset uint64, at int64) *message {
 		}
 	}
 	a.found = append(a.found, m)
-	p.byOffset[offset] = m
+	p.byNumber[offset] = m
 	all := p.byTopic[a.topic()]
 	i := sort.Search(len(all), func(i int) bool { return all[i].offset > offset })
 	p.byTopic[a.topic()] = slices.Insert(all, i, m)
 	p.newest = max(p.newest, offset)
 	return m
+}
+
+// at returns the message with that offset. Above the imported ones, no other topic has it.
+func (p *promises) at(topic string, offset uint64) *message {
+	if offset > p.imported {
+		return p.byNumber[offset]
+	}
+	for _, m := range p.between(topic, offset-1, offset+1) {
+		return m
+	}
+	return nil
 }
 
 // mayBeVisible reports whether one of the tries may have succeeded. In the life of a process
@@ -222,7 +234,7 @@ func secure(all []*message) {
 
 // fragile returns the messages that are not known to be durable.
 func (p *promises) fragile() (all []*message) {
-	for _, m := range p.byOffset {
+	for _, m := range p.byNumber {
 		if !m.durable {
 			all = append(all, m)
 		}
