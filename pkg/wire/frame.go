@@ -56,8 +56,8 @@ func (c Content) AppendCBOR(dst []byte) []byte {
 }
 
 // A Gap announces loss: the messages of Topic after After, up to and including Position,
-// will not be delivered. With GapRestarted, nobody knows which messages were after After.
-// Delivery continues after Position.
+// will not be delivered. With GapRestarted and GapLost, nobody knows which messages were
+// after After. Delivery continues after Position.
 type Gap struct {
 	Topic    string    `json:"topic"`
 	Reason   GapReason `json:"reason"`
@@ -70,6 +70,8 @@ func (g Gap) String() string {
 	switch g.Reason {
 	case GapRestarted:
 		return fmt.Sprintf("the server restarted; messages after %s may be missing", g.After)
+	case GapLost:
+		return fmt.Sprintf("the server's machine crashed; messages after %s up to %s may be missing", g.After, g.Position)
 	case GapForbidden:
 		return fmt.Sprintf("the new token does not permit to subscribe to %s; no message after %s is sent", g.Topic, g.After)
 	}

@@ -29,6 +29,8 @@ func TestAGapSaysWhatIsMissing(t *testing.T) {
 		switch reason {
 		case GapRestarted:
 			want = "the server restarted; messages after a.b@k2:9 may be missing"
+		case GapLost:
+			want = "the server's machine crashed; messages after a.b@k2:9 up to a.b@k3:19 may be missing"
 		case GapForbidden:
 			want = "the new token does not permit to subscribe to a.b; no message after a.b@k2:9 is sent"
 		}
