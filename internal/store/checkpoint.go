@@ -78,13 +78,17 @@ func (w *WAL) wantCheckpoint() {
 }
 
 // isCheckpointDue reports whether a checkpoint is wanted, or must repair the log, or
-// whether the segments are larger than what they hold.
+// whether the segments are larger than what they hold. If store.bytes is used up, a
+// sixteenth of it is enough.
 func (w *WAL) isCheckpointDue() bool {
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	most := max(w.cfg.checkpointBytes, w.broker.LiveBytes())
 	if w.cfg.Bytes > 0 {
 		most = min(most, w.cfg.Bytes/4)
+	}
+	if w.isFullLocked() {
+		most = w.cfg.Bytes / 16
 	}
 	return w.wanted || w.damaged != nil || w.bytesLocked()-w.baseBytes > most
 }

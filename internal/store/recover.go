@@ -86,6 +86,7 @@ type recovering struct {
 	closed        bool   // the last record that was read is the clean end
 	chain         []*segmentFile
 	discard       []string // files of a log that was not begun
+	base          int64    // bytes of the checkpoint
 	all, reported int64    // bytes to read, and at the last call of Progress
 }
 
@@ -579,7 +580,9 @@ func (r *recovering) mayHaveLost() bool {
 // beginSegment begins the segment with that header. It has its name once it is durable.
 func (r *recovering) beginSegment(h *header, now time.Time) error {
 	w := r.wal
-	w.newest = max(w.last, r.last)
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	w.baseBytes, w.newest = r.base, max(w.last, r.last)
 	for _, s := range r.segments {
 		w.newest = max(w.newest, s.number)
 		w.oldBytes, w.segments = w.oldBytes+s.size, append(w.segments, s.number)
@@ -683,8 +686,7 @@ func (r *recovering) readCheckpoint(name string) error {
 		return err
 	}
 	defer l.close()
-	r.all += l.size
-	r.wal.baseBytes = l.size
+	r.base, r.all = l.size, r.all+l.size
 	if err := cmp.Or(r.checkSeed(name, seed, l.epoch), r.beginEpoch()); err != nil {
 		return err
 	}

@@ -151,7 +151,7 @@ type WAL struct {
 	fs     FS
 	broker *broker.Broker
 	wake   chan struct{} // wakes the writer; one token; never closed
-	grown  chan struct{} // a checkpoint may be due; one token; never closed
+	grown  chan struct{} // wakes checkpointStep, which may be due; one token; never closed
 
 	stopped func() error             // of the context of Feed: why reading must end; nil: it goes on
 	apply   func(broker.Entry) error // set by open
@@ -289,12 +289,12 @@ func (w *WAL) Feed(ctx context.Context, apply func(broker.Entry) error) error {
 	stop, beside := make(chan struct{}), sync.WaitGroup{}
 	beside.Go(func() { w.syncUntil(stop) })
 	for ctx.Err() == nil {
+		runtime.Gosched() // others that are ready to publish join the batch
 		if w.step(time.Now()) {
 			continue
 		}
 		select {
 		case <-w.wake:
-			runtime.Gosched() // others that are ready to publish join the batch
 		case <-ctx.Done():
 		}
 	}
@@ -397,6 +397,7 @@ func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int,
 			if full && e.Op == broker.OpPublish {
 				w.cfg.Observe.Refused(RefusedFull, 1)
 				results[i].Err = problemOf(errFull)
+				signal(w.grown)
 				continue
 			}
 			if b, err = appendEntry(b, e, w.last, s.key); err != nil {
@@ -650,6 +651,7 @@ func (w *WAL) damageLocked(err error) {
 	w.leaveSegmentLocked()
 	w.untrusted = append(w.untrusted, w.unsynced...)
 	w.unsynced, w.written, w.nextLease = nil, w.applied.Load(), 0
+	signal(w.grown)
 }
 
 // syncStep makes durable what the mode says: with "1s" all that was written, with "never"
