@@ -36,7 +36,8 @@ async function tryCell(transport, way, fault) {
   const parts = [];
   const begin = (part) => (parts.unshift(part), part);
   try {
-    const daemon = begin(await Daemon.keepState({ "cors-origins": other.url }));
+    const settings = { "cors-origins": other.url };
+    const daemon = begin(await (fault === "kill -9 with log" ? Daemon.start(settings, { withLog: true }) : Daemon.keepState(settings)));
     const proxy = way === "nginx" || way === "Caddy" ? begin(await Proxy.start(way, daemon, other.url)) : daemon;
     const cutter = begin(await Cutter.start(proxy.port, page));
     const tabs = [];
@@ -80,6 +81,12 @@ async function fail(fault, daemon, cutter) {
       return daemon.restart(false);
     case "kill -9":
       return daemon.crash();
+    case "kill -9 with log":
+      for (let i = 0; i < 3; i++) {
+        await daemon.crash();
+        await sleep(300);
+      }
+      return;
     case "silent":
       cutter.break("silent");
       return;

@@ -63,7 +63,7 @@ const quick = { "poll-heartbeat": "500ms", "poll-timeout": "1s", "drain-window":
 
 /** A daemon on ports that it keeps over restarts. */
 export class Daemon {
-  static async start(settings = {}) {
+  static async start(settings = {}, { withLog = false } = {}) {
     const d = new Daemon();
     d.folder = await mkdtemp(join(tmpdir(), "pubsubd-"));
     d.port = await freePort();
@@ -71,6 +71,7 @@ export class Daemon {
     d.url = `http://127.0.0.1:${d.port}`;
     d.admin = `http://127.0.0.1:${d.adminPort}`;
     d.settings = { ...quick, "listen-public": `127.0.0.1:${d.port}`, "listen-admin": `127.0.0.1:${d.adminPort}`, ...settings };
+    if (withLog) d.settings.store = join(d.folder, "log");
     await d.begin();
     return d;
   }
@@ -89,7 +90,7 @@ export class Daemon {
     await this.begin(state);
   }
 
-  /** Ends the daemon without warning, and starts it again. */
+  /** Ends the daemon without warning, and starts it again. With a log no message is lost. */
   async crash() {
     await this.process.stop("SIGKILL");
     await this.begin();

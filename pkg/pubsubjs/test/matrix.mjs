@@ -2,7 +2,7 @@
 
 export const transports = ["websocket", "stream", "poll", "EventSource"];
 export const ways = ["same origin", "other origin", "nginx", "Caddy"];
-export const causes = ["mid-frame", "reset", "silent", "restart with state", "restart", "kill -9"];
+export const causes = ["mid-frame", "reset", "silent", "restart with state", "restart", "kill -9", "kill -9 with log"];
 
 const dimensions = [transports, ways, causes];
 
