@@ -34,7 +34,7 @@ func main() {
 	}
 	root.SetFlagErrorFunc(seeHelp)
 	root.AddCommand(serveCommand(), configCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(),
-		tokenCommand(), keyCommand(), revokeCommand(),
+		tokenCommand(), keyCommand(), revokeCommand(), storeCommand(),
 		healthCommand(), loadtestCommand(), floorCommand(), versionCommand(), manCommand())
 	os.Exit(exitCode(root.Execute()))
 }

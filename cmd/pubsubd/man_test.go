@@ -13,7 +13,7 @@ func TestEveryCommandHasAPageOfTheManual(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "man1")
 	r := run(t, nil, "man", dir)
 	require.Zero(t, r.code, r.stderr)
-	for _, page := range []string{"pubsubd", "pubsubd-serve", "pubsubd-publish", "pubsubd-topics-delete", "pubsubd-loadtest-broadcast", "pubsubd-loadtest-transports", "pubsubd-loadtest-encoding", "pubsubd-loadtest-transports"} {
+	for _, page := range []string{"pubsubd", "pubsubd-serve", "pubsubd-publish", "pubsubd-topics-delete", "pubsubd-store-repair", "pubsubd-loadtest-broadcast", "pubsubd-loadtest-transports", "pubsubd-loadtest-encoding", "pubsubd-loadtest-transports"} {
 		text, err := os.ReadFile(filepath.Join(dir, page+".1"))
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(string(text), ".TH PUBSUBD"), "%s", text)

@@ -43,13 +43,13 @@ func openLock(path string) (*os.File, error) {
 		return os.OpenFile(path, os.O_RDWR|noFollow, 0)
 	}
 	if err == nil {
-		giveToFolder(f)
+		GiveToFolder(f)
 	}
 	return f, err
 }
 
-// giveToFolder gives a new file to the owner of its folder. Only root can, and needs to.
-func giveToFolder(f *os.File) {
+// GiveToFolder gives a new file to the owner of its folder. Only root can, and needs to.
+func GiveToFolder(f *os.File) {
 	if folder, err := os.Stat(filepath.Dir(f.Name())); err == nil {
 		_ = keepOwner(f, folder)
 	}
@@ -73,7 +73,7 @@ func Create(path string) (*os.File, error) {
 			return nil, errors.Join(err, f.Close(), os.Remove(next))
 		}
 	} else {
-		giveToFolder(f)
+		GiveToFolder(f)
 	}
 	return f, nil
 }

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -11,86 +14,309 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Inspect writes what each file of a log has, a line for a file. It changes nothing, and a
-// daemon may use the log meanwhile.
-func Inspect(files FS, to io.Writer) error {
-	names, err := files.List()
-	if err != nil {
+// A snapshot is the folder of a log as of one instant. It has all files open, so a daemon
+// may write more, and remove files, while the snapshot is read. Nothing can be changed.
+type snapshot struct {
+	dir   string
+	names []string
+	files map[string]*os.File
+	sizes map[string]int64
+}
+
+// A Snapshot is an FS that is only read. Whoever opens it must close it.
+type Snapshot interface {
+	FS
+	io.Closer
+}
+
+// OpenSnapshot returns what the folder of a log has now. A daemon may use the log meanwhile.
+func OpenSnapshot(dir string) (Snapshot, error) {
+	for attempt := 0; ; attempt++ {
+		s := &snapshot{dir: dir, files: make(map[string]*os.File), sizes: make(map[string]int64)}
+		err := s.open()
+		if err == nil {
+			return s, nil
+		}
+		_ = s.Close() // nothing was written
+		if !errors.Is(err, os.ErrNotExist) || len(s.names) == 0 || attempt == snapshotAttempts {
+			return nil, err
+		}
+	}
+}
+
+// snapshotAttempts is how often files may disappear while they are opened: a daemon removes
+// files only after a checkpoint.
+const snapshotAttempts = 100
+
+// open opens all files. A daemon that removes one has another with its entries.
+func (s *snapshot) open() (err error) {
+	if s.names, err = (osFS{s.dir}).List(); err != nil {
 		return err
 	}
-	for _, name := range names {
-		line := ""
-		if number, ok := numberOf(name, segmentSuffix); ok {
-			line, err = inspectFile(files, name, segmentMagic, number)
-		} else if number, ok := numberOf(name, checkpointSuffix); ok {
-			line, err = inspectFile(files, name, checkpointMagic, number)
-		} else {
-			line = "not part of the log"
-		}
-		if err == nil {
-			_, err = fmt.Fprintf(to, "%s: %s\n", name, line)
-		}
+	for _, name := range s.names {
+		f, err := os.Open(filepath.Join(s.dir, name))
 		if err != nil {
 			return err
 		}
+		s.files[name] = f
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		s.sizes[name] = info.Size()
 	}
 	return nil
 }
 
+func (s *snapshot) Close() error {
+	for _, f := range s.files {
+		_ = f.Close() // nothing was written
+	}
+	return nil
+}
+
+func (s *snapshot) List() ([]string, error) { return s.names, nil }
+
+func (s *snapshot) Open(name string) (FileReader, error) {
+	f := s.files[name]
+	if f == nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: os.ErrNotExist}
+	}
+	return snapshotFile{io.NewSectionReader(f, 0, s.sizes[name])}, nil
+}
+
+var errReadOnly = errors.New("BUG: a snapshot of a log is only read")
+
+func (s *snapshot) Create(string) (FileWriter, error) { return nil, errReadOnly }
+func (s *snapshot) Rename(string, string) error       { return errReadOnly }
+func (s *snapshot) Remove(string) error               { return errReadOnly }
+func (s *snapshot) SyncDir() error                    { return errReadOnly }
+
+// Lock locks nothing: nobody changes what a snapshot has.
+func (s *snapshot) Lock() (io.Closer, error) { return io.NopCloser(nil), nil }
+
+type snapshotFile struct{ *io.SectionReader }
+
+func (f snapshotFile) Size() (int64, error) { return f.SectionReader.Size(), nil }
+func (f snapshotFile) Close() error         { return nil }
+
+// Damage is a place of a log that a start cannot read, though no crash can be the cause.
+type Damage struct {
+	File   string `json:"file"`
+	Offset int64  `json:"offset"`
+	Why    string `json:"why"`
+}
+
+func (d Damage) String() string { return fmt.Sprintf("%s, byte %d: %s", d.File, d.Offset, d.Why) }
+
+// Contents are what the folder of a log has, as a start reads it.
+type Contents struct {
+	Files    []FileContents `json:"files"`
+	Epoch    string         `json:"epoch"`
+	Last     uint64         `json:"last"`  // number of the newest entry
+	Lease    uint64         `json:"lease"` // every number that was used is below it
+	Topics   int            `json:"topics"`
+	Messages int            `json:"messages"`
+	Bytes    int64          `json:"bytes"` // of the messages
+	Keys     int            `json:"idempotency_keys"`
+	Clean    bool           `json:"clean"`               // the last daemon ended in order
+	SameBoot bool           `json:"same_boot"`           // the kernel runs since before
+	Cut      int64          `json:"cut_bytes,omitempty"` // incomplete records at the end, which a start ignores
+	Lost     uint64         `json:"lost,omitempty"`      // a start announces that entries up to this number may be lost
+	Refused  string         `json:"refused,omitempty"`   // why a start is refused; empty: it is not
+	Damage   []Damage       `json:"damage,omitempty"`    // likewise, each place
+}
+
+// FileContents are what one file has.
+type FileContents struct {
+	Name    string  `json:"name"`
+	Kind    string  `json:"kind"` // segment, checkpoint or other
+	Bytes   int64   `json:"bytes"`
+	After   uint64  `json:"after,omitempty"` // it continues after this entry; a checkpoint has the entries up to it
+	Entries int     `json:"entries"`
+	First   uint64  `json:"first,omitempty"` // number of the first entry of a segment
+	Last    uint64  `json:"last,omitempty"`
+	Lease   uint64  `json:"lease,omitempty"` // of the header
+	Lost    uint64  `json:"lost,omitempty"`  // entries up to this number may be lost
+	Boot    string  `json:"boot,omitempty"`  // the kernel's boot id
+	Closed  bool    `json:"closed,omitempty"`
+	Bad     *Damage `json:"bad,omitempty"` // where it stops to be readable
+}
+
+// The kinds of files.
+const (
+	KindSegment    = "segment"
+	KindCheckpoint = "checkpoint"
+	KindOther      = "other"
+)
+
+// Inspect reads all files of a log, and changes nothing. If a start would be refused,
+// Topics and the like are what Repair would keep.
+func Inspect(files FS, bootID string) (Contents, error) {
+	c := Contents{}
+	names, err := files.List()
+	if err != nil {
+		return c, err
+	}
+	for _, name := range names {
+		f, err := inspectFile(files, name)
+		if err != nil {
+			return c, err
+		}
+		c.Files = append(c.Files, f)
+	}
+	cfg := WALConfig{FS: files, BootID: bootID}
+	t, w := newTally(), NewWAL(cfg, nil)
+	r, err := readOnly(w, t.apply)
+	if err != nil {
+		c.Refused = err.Error()
+		t, w = newTally(), NewWAL(cfg, nil)
+		w.repairs = true
+		if r, err = readOnly(w, t.apply); err != nil {
+			return c, nil // there is nothing to keep
+		}
+	}
+	c.Epoch, c.Last, c.Lease, c.Clean, c.SameBoot = r.Epoch, r.Last, w.lease, r.Clean, r.SameBoot
+	c.Cut, c.Lost, c.Damage = r.Cut, r.Lost, r.Damage
+	t.addTo(&c)
+	return c, nil
+}
+
+// KindOf returns the kind of a file by its name.
+func KindOf(name string) string {
+	kind, _, _ := kindOf(name)
+	return kind
+}
+
+func kindOf(name string) (kind, magic string, number uint64) {
+	if n, ok := numberOf(name, segmentSuffix); ok {
+		return KindSegment, segmentMagic, n
+	}
+	if n, ok := numberOf(name, checkpointSuffix); ok {
+		return KindCheckpoint, checkpointMagic, n
+	}
+	return KindOther, "", 0
+}
+
 // inspectFile returns what a file has, and where it has a bad record.
-func inspectFile(files FS, name, magic string, number uint64) (line string, err error) {
+func inspectFile(files FS, name string) (c FileContents, err error) {
+	kind, magic, number := kindOf(name)
+	c.Name, c.Kind = name, kind
+	if kind == KindOther {
+		f, err := files.Open(name)
+		if err != nil {
+			return c, err
+		}
+		c.Bytes, err = f.Size()
+		return c, errors.Join(err, f.Close())
+	}
 	l, _, err := openFile(files, name, magic, number)
+	if l != nil {
+		c.Bytes = l.size
+	}
 	if err == nil {
 		defer l.close()
-		line, err = l.inspect(magic == segmentMagic)
+		err = l.inspect(&c)
 	}
 	var bad *badRecord
-	switch {
-	case errors.As(err, &bad):
-		return fmt.Sprintf("%s%d bytes; at byte %d, %s", line, l.size, bad.at, bad.why), nil
-	case err != nil:
-		return "", err
+	if errors.As(err, &bad) {
+		c.Bad, err = &Damage{bad.file, bad.at, bad.why}, nil
 	}
-	return fmt.Sprintf("%s%d bytes", line, l.size), nil
+	return c, err
 }
 
-// inspect reads all records. It returns what they are, also with an error.
-func (l *logFile) inspect(isSegment bool) (line string, err error) {
-	records, entries, first, last, end := 0, 0, uint64(0), uint64(0), ""
+// inspect reads all records.
+func (l *logFile) inspect(c *FileContents) error {
+	c.After, c.Lease, c.Lost, c.Boot = l.prev, l.lease, l.lost, l.boot
+	if c.Kind == KindCheckpoint {
+		c.After = l.number
+	}
 	for {
 		r, err := l.next()
-		if err == nil {
-			records++
-		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return l.describe(isSegment, records, entries, first, last) + end, nil
+			return nil
 		case err != nil:
-			return l.describe(isSegment, records, entries, first, last) + end, err
+			return err
+		case r.kind < kindHeader && c.Kind == KindCheckpoint:
+			c.Entries++
 		case r.kind < kindHeader:
-			entries++
-			last = r.number
-			if first == 0 {
-				first = r.number
+			if c.Entries++; c.Entries == 1 {
+				c.First = r.number
 			}
-		case r.kind == kindClosed:
-			end = "clean end; "
+			c.Last = r.number
 		}
+		c.Closed = r.kind == kindClosed
 	}
 }
 
-func (l *logFile) describe(isSegment bool, records, entries int, first, last uint64) string {
-	if !isSegment {
-		return fmt.Sprintf("checkpoint as of entry %d; epoch %s; %d records; ", l.number, l.epoch, records)
+// A tally counts what the entries of a log leave, without the messages.
+type tally struct {
+	topics map[string]*topicTally
+	keys   int
+}
+
+type topicTally struct {
+	head      uint64 // of the newest message
+	gone      uint64 // messages up to this offset are not held any more
+	forgotten bool
+	messages  int
+	bytes     int64
+}
+
+func newTally() *tally { return &tally{topics: make(map[string]*topicTally)} }
+
+func (c *tally) topic(name string) *topicTally {
+	t := c.topics[name]
+	if t == nil {
+		t = &topicTally{}
+		c.topics[name] = t
 	}
-	text := fmt.Sprintf("segment after entry %d; epoch %s; boot %q; lease %d; %d entries", l.prev, l.epoch, l.boot, l.lease, entries)
-	if entries > 0 {
-		text += fmt.Sprintf(", %d to %d", first, last)
+	return t
+}
+
+// apply counts an entry. Those that a topic of a checkpoint has already come again.
+func (c *tally) apply(e broker.Entry) error {
+	at := e.Message.Position
+	switch e.Op {
+	case broker.OpPublish:
+		if t := c.topic(at.Topic); at.Offset > max(t.head, t.gone) {
+			t.head, t.forgotten = at.Offset, false
+			t.messages, t.bytes = t.messages+1, t.bytes+int64(len(e.Message.Data))
+		}
+		if e.Key != (broker.Key{}) {
+			c.keys++
+		}
+	case broker.OpDelete, broker.OpLost:
+		c.topic(at.Topic).remove(at.Offset)
+	case broker.OpForget:
+		if t := c.topic(at.Topic); t.head <= e.State.Lost {
+			t.remove(e.State.Lost)
+			t.forgotten = true
+		}
+	case broker.OpTopic:
+		t := c.topic(at.Topic)
+		t.gone = max(t.gone, e.State.Lost)
+	case broker.OpKey:
+		c.keys++
 	}
-	if l.lost > 0 {
-		text += fmt.Sprintf("; lost up to %d", l.lost)
+	return nil
+}
+
+// remove counts all messages up to an offset as gone. No newer one came before.
+func (t *topicTally) remove(upTo uint64) {
+	if upTo > max(t.head, t.gone) || upTo == t.head {
+		t.gone, t.messages, t.bytes = upTo, 0, 0
 	}
-	return text + "; "
+}
+
+func (c *tally) addTo(to *Contents) {
+	for _, t := range c.topics {
+		if !t.forgotten {
+			to.Topics, to.Messages, to.Bytes = to.Topics+1, to.Messages+t.messages, to.Bytes+t.bytes
+		}
+	}
+	to.Keys = c.keys
 }
 
 // Verify reads a log as a start does, and changes nothing. The error says why a daemon would
@@ -99,27 +325,38 @@ func Verify(cfg WALConfig) (Recovery, error) {
 	return readOnly(NewWAL(cfg, nil), func(broker.Entry) error { return nil })
 }
 
-// Export writes the messages of a log, in NDJSON, in the order of the topics' offsets. It
-// changes nothing. Messages that a daemon with that configuration would not hold are left out.
-func Export(cfg WALConfig, config broker.Config, m *metrics.Metrics, to io.Writer) error {
-	b, w := newOnWAL(cfg, config, m)
-	if _, err := readOnly(w, b.applyEntry); err != nil {
-		return err
+// Export writes the messages of a log as NDJSON frames, those of a topic in order. It changes
+// nothing. Messages that were deleted, or whose own time to live is over, are left out.
+// Limits of histories are not applied: the log does not know them.
+func Export(cfg WALConfig, to io.Writer, now time.Time) (messages int, err error) {
+	t := newTally()
+	if _, err := readOnly(NewWAL(cfg, nil), t.apply); err != nil {
+		return 0, err
 	}
-	return b.Export(func(e broker.Entry) error {
+	var b []byte
+	_, err = readOnly(NewWAL(cfg, nil), func(e broker.Entry) error {
 		if e.Op != broker.OpPublish {
 			return nil
 		}
-		_, err := to.Write(wire.Content{Message: e.Message}.AppendJSON(nil))
+		at := e.Message.Position
+		topic := t.topics[at.Topic]
+		if at.Offset <= topic.gone || e.TTL > 0 && !time.UnixMilli(e.Message.Time).Add(e.TTL).After(now) {
+			return nil
+		}
+		topic.gone = at.Offset // it comes only once
+		messages++
+		b = wire.Content{Message: e.Message}.AppendJSON(b[:0])
+		_, err := to.Write(b)
 		return err
 	})
+	return messages, err
 }
 
 // Repair makes a log readable again: it keeps what can be read, and announces the rest as
-// lost. It makes a checkpoint, and gives the old files another name. The configuration is
-// the daemon's: messages that the daemon would not hold are left out.
-func Repair(cfg WALConfig, config broker.Config, m *metrics.Metrics) (found Recovery, err error) {
-	b, w := newOnWAL(cfg, config, m)
+// lost. It makes a checkpoint, and gives the old files another name. The memory must hold all
+// messages of the log.
+func Repair(cfg WALConfig, m *metrics.Metrics) (found Recovery, err error) {
+	b, w := newOnWAL(cfg, unbounded, m)
 	w.cfg.Recovered = func(r Recovery) { found = r }
 	w.repairs = true
 	now := time.Now()
@@ -127,6 +364,13 @@ func Repair(cfg WALConfig, config broker.Config, m *metrics.Metrics) (found Reco
 		return found, err
 	}
 	return found, w.close(now)
+}
+
+// unbounded keeps all messages of a log: a repair does not know the limits of the daemon,
+// which applies them when it starts.
+var unbounded = broker.Config{
+	HistoryMessages: math.MaxInt32, HistoryBytes: math.MaxInt / 4, HistoryAge: 100 * 365 * 24 * time.Hour,
+	MemoryBudget: math.MaxInt / 4, MaxTopics: math.MaxInt32, IdempotencyKeys: math.MaxInt32, IdempotencyWindow: 24 * time.Hour,
 }
 
 // A brokerOnWAL is a broker whose log is not fed.
@@ -154,7 +398,9 @@ func readOnly(w *WAL, apply func(broker.Entry) error) (Recovery, error) {
 	defer func() { _ = lock.Close() }() // nothing was written
 	w.apply = apply
 	r := &recovering{wal: w, readOnly: true}
-	if err := r.read(); err != nil {
+	err = r.read()
+	w.lease = r.lease
+	if err != nil {
 		return r.Recovery, err
 	}
 	if r.newest != nil && r.mayHaveLost() {

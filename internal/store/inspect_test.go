@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
@@ -35,7 +37,7 @@ func damaged(t *testing.T) *disk {
 
 func (d *disk) repair() Recovery {
 	d.Helper()
-	found, err := Repair(d.cfg, d.config, metrics.New("test"))
+	found, err := Repair(d.cfg, metrics.New("test"))
 	require.NoError(d, err)
 	return found
 }
@@ -49,13 +51,21 @@ func TestADamagedLogIsRepaired(t *testing.T) {
 	_, err := Verify(d.cfg)
 	require.ErrorContains(t, err, segmentName(3)+" has a bad record at byte ")
 	require.Equal(t, before, d.files())
-	var to bytes.Buffer
-	require.NoError(t, Inspect(d.cfg.FS, &to))
-	require.Contains(t, to.String(), segmentName(1)+": segment after entry 0; epoch ")
-	require.Contains(t, to.String(), `boot "boot 1"; lease 100; 2 entries, 1 to 2; `)
-	require.Contains(t, to.String(), "1 entries, 3 to 3; "+fmt.Sprint(len(d.read(segmentName(3))))+" bytes; at byte ")
-	require.Contains(t, to.String(), "its checksum does not match")
-	require.ErrorContains(t, Export(d.cfg, d.config, metrics.New("test"), io.Discard), "bad record")
+	c := d.inspect()
+	require.Contains(t, c.Refused, segmentName(3)+" has a bad record at byte ")
+	require.Len(t, c.Damage, 1)
+	bad := c.Damage[0]
+	require.Equal(t, segmentName(3), bad.File)
+	require.Positive(t, bad.Offset)
+	require.Less(t, bad.Offset, int64(len(d.read(segmentName(3)))))
+	require.Equal(t, "its checksum does not match", bad.Why)
+	require.EqualValues(t, 100, c.Lost)
+	require.Equal(t, 5, c.Messages, "which a repair keeps")
+	require.Equal(t, FileContents{Name: segmentName(1), Kind: KindSegment, Bytes: int64(len(d.read(segmentName(1)))), Entries: 2, First: 1, Last: 2, Lease: 100, Boot: "boot 1"}, c.Files[0])
+	require.Equal(t, &bad, c.Files[1].Bad)
+	require.Equal(t, 1, c.Files[1].Entries)
+	_, err = Export(d.cfg, io.Discard, time.Now())
+	require.ErrorContains(t, err, "bad record")
 
 	found := d.repair()
 	require.EqualValues(t, 6, found.Last)
@@ -101,32 +111,144 @@ func TestEveryDamageCanBeRepaired(t *testing.T) {
 	}
 }
 
+// inspect returns what a snapshot of the folder has.
+func (d *disk) inspect() Contents {
+	d.Helper()
+	files, err := OpenSnapshot(d.dir)
+	require.NoError(d, err)
+	defer files.Close()
+	c, err := Inspect(files, d.cfg.BootID)
+	require.NoError(d, err)
+	return c
+}
+
+// exported returns what Export writes, with the file system of cfg.
+func (d *disk) exported(cfg WALConfig) string {
+	d.Helper()
+	var to bytes.Buffer
+	n, err := Export(cfg, &to, time.Now())
+	require.NoError(d, err)
+	require.Equal(d, n, strings.Count(to.String(), "\n"))
+	return to.String()
+}
+
 // An operator checks a backup, and writes its messages. Neither changes anything.
 func TestAHealthyLogIsVerifiedAndExported(t *testing.T) {
 	d := newDisk(t)
 	d.mustStart()
 	d.publish("a", "1")
+	d.publish("gone", "2")
 	d.checkpoint()
-	d.publish("b", `{"n":2}`)
+	d.do(entryOf(broker.OpDelete, "gone", ""))
+	d.publish("b", `{"n":4}`)
+	short := entryOf(broker.OpPublish, "b", "5")
+	short.TTL, short.Message.Time = time.Second, short.Message.Time-time.Minute.Milliseconds()
+	d.do(short)
 	_, err := Verify(d.cfg)
 	require.ErrorContains(t, err, "in use by another daemon")
 	d.kill()
 	before := d.files()
 	found, err := Verify(d.cfg)
 	require.NoError(t, err)
-	require.EqualValues(t, 2, found.Last)
+	require.EqualValues(t, 5, found.Last)
 	require.Zero(t, found.Lost)
+	want := `{"position":"a@` + found.Epoch + `:1","time":`
+	got := d.exported(d.cfg)
+	require.Contains(t, got, want)
+	require.Contains(t, got, `"data":{"n":4}}`+"\n")
+	require.Equal(t, 2, strings.Count(got, "\n"))
+	c := d.inspect()
+	require.Equal(t, []int{3, 3}, []int{c.Topics, c.Messages}, "the log does not know that one has expired: %+v", c)
+	require.Equal(t, found.Epoch, c.Epoch)
+	require.False(t, c.Clean)
+	require.Empty(t, c.Refused)
+	require.Zero(t, c.Lost)
 	d.cfg.BootID = "boot 2"
 	found, err = Verify(d.cfg)
 	require.NoError(t, err)
 	require.EqualValues(t, 1<<20, found.Lost, "a start would announce it")
-	var to bytes.Buffer
-	require.NoError(t, Export(d.cfg, d.config, metrics.New("test"), &to))
-	require.Contains(t, to.String(), `{"position":"a@`+found.Epoch+`:1","time":`)
-	require.Contains(t, to.String(), `"data":{"n":2}}`+"\n")
-	require.Equal(t, 2, strings.Count(to.String(), "\n"))
-	to.Reset()
-	require.NoError(t, Inspect(d.cfg.FS, &to))
-	require.Contains(t, to.String(), "checkpoint as of entry 1; epoch "+found.Epoch)
+	require.EqualValues(t, 1<<20, d.inspect().Lost)
 	require.Equal(t, before, d.files())
+}
+
+// A daemon writes and makes checkpoints while an operator looks: a snapshot stays as it was.
+func TestASnapshotStaysAsItWas(t *testing.T) {
+	d := newDisk(t)
+	d.mustStart()
+	d.publish("a", "1")
+	files, err := OpenSnapshot(d.dir)
+	require.NoError(t, err)
+	defer files.Close()
+	d.publish("a", "2")
+	d.checkpoint()
+	d.publish("b", "3")
+	require.NotContains(t, d.files(), "1.log ", "the snapshot's file is removed")
+	c, err := Inspect(files, d.cfg.BootID)
+	require.NoError(t, err)
+	require.Empty(t, c.Refused)
+	require.Equal(t, 1, c.Messages)
+	cfg := d.cfg
+	cfg.FS = files
+	require.Equal(t, 1, strings.Count(d.exported(cfg), "\n"))
+	require.Equal(t, 3, d.inspect().Messages)
+
+	for _, change := range []error{files.Remove("x"), files.Rename("x", "y"), files.SyncDir()} {
+		require.ErrorIs(t, change, errReadOnly)
+	}
+	_, err = OpenSnapshot(filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// Each byte of a log is changed once. Inspect says that a start is refused if it is, and says
+// where; after a repair, a start is not refused.
+func TestInspectSaysWhatAStartDoes(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.segmentBytes, d.cfg.leaseNumbers = 350, 100
+	d.mustStart()
+	for range 3 {
+		d.publish("a", `"`+strings.Repeat("1", 50)+`"`)
+	}
+	d.checkpoint()
+	for range 5 {
+		d.publish("b", `"`+strings.Repeat("2", 50)+`"`)
+	}
+	d.kill()
+	files := make(map[string][]byte)
+	for _, f := range d.inspect().Files {
+		if f.Kind != KindOther {
+			files[f.Name] = d.read(f.Name)
+		}
+	}
+	refused, step := 0, exhaustive.Step(23)
+	for name, content := range files {
+		for i := 0; i < len(content); i += step {
+			d := &disk{T: t, dir: filepath.Join(t.TempDir(), "log"), cfg: d.cfg, config: d.config}
+			var err error
+			d.cfg.FS, err = OpenDir(d.dir)
+			require.NoError(t, err)
+			d.cfg.Recovered = nil
+			for name, content := range files {
+				d.write(name, content)
+			}
+			changed := bytes.Clone(content)
+			changed[i] ^= 0x11
+			d.write(name, changed)
+			c := d.inspect()
+			err = d.start()
+			d.kill()
+			require.Equal(t, err != nil, c.Refused != "", "byte %d of %s: %v; %+v", i, name, err, c)
+			if err == nil {
+				continue
+			}
+			refused++
+			if strings.Contains(c.Refused, "belongs to another log") {
+				continue
+			}
+			require.NotEmpty(t, c.Damage, "byte %d of %s: %s", i, name, c.Refused)
+			d.repair()
+			d.mustStart()
+			d.kill()
+		}
+	}
+	require.Positive(t, refused)
 }

@@ -25,6 +25,7 @@ type Recovery struct {
 	Bytes    int64         // that were read
 	Cut      int64         // bytes after Last that are not whole records, or follow such
 	CutFile  string        // where they begin; empty: nowhere
+	Damage   []Damage      // of a log that is repaired: why a start would refuse it
 	Clean    bool          // the daemon before had ended in order
 	SameBoot bool          // the kernel runs since before, and no sync had failed
 	Took     time.Duration // of the clock that open gets
@@ -309,9 +310,10 @@ func (r *recovering) findChain() error {
 	switch {
 	case r.wal.repairs && len(r.chain) > 0:
 		slices.Reverse(r.chain)
+		_ = r.refuse(&badRecord{file: r.chain[0].name, why: fmt.Sprintf("the file before it, up to entry %d, is missing", end)})
 		return r.lose(end)
 	case r.wal.repairs:
-		return nil
+		return r.refuse(&badRecord{file: fileName(r.checkpoint, checkpointSuffix), why: "the segment after it is missing"})
 	case len(r.chain) == 0:
 		return fmt.Errorf("the checkpoint has the entries up to %d, but the segment after it is missing: %s", r.checkpoint, remedy)
 	}
@@ -324,6 +326,7 @@ const remedy = "put it back, restore the folder from a backup, or run `pubsubd s
 func (r *recovering) refuse(bad *badRecord) error {
 	if r.wal.repairs {
 		r.wal.cfg.Logger.Warn("a part of the log is lost", zap.Error(bad))
+		r.Damage = append(r.Damage, Damage{bad.file, bad.at, bad.why})
 		return nil
 	}
 	return fmt.Errorf("%w. A crash does not do that: the disk or a program has damaged the file. The log before it ends with entry %d. "+
@@ -477,17 +480,15 @@ func (r *recovering) report(bytes int64) error {
 
 // mayEnd decides whether the log may end before a bad record: see recovering.
 func (r *recovering) mayEnd(bad *badRecord, key uint32, later []*segmentFile) error {
-	if r.SameBoot && !r.wal.repairs {
-		if bad.partial && len(later) == 0 {
-			return nil
-		}
-		return r.refuse(bad)
+	torn := bad.partial && len(later) == 0
+	if r.SameBoot && torn && !r.wal.repairs {
+		return nil
 	}
 	found, err := findNotices(r.wal.fs, bad.file, key)
 	if err != nil {
 		return err
 	}
-	durable := bad.at < found.length || r.last < found.synced
+	durable := r.SameBoot && !torn || bad.at < found.length || r.last < found.synced
 	r.lease = max(r.lease, found.lease)
 	for _, s := range later {
 		found, err := findNotices(r.wal.fs, s.name, keyOfFile(r.wal.seed, s.number))
