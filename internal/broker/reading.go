@@ -112,7 +112,7 @@ func (r *reader) readAll(from, to int) {
 	for i := from; i < to; i++ {
 		f := r.history.at(i)
 		m := f.Message()
-		r.skipLosses(m.Position.Offset)
+		r.skipLosses(m.Position.Offset - 1)
 		switch {
 		case f.Expired(r.now):
 			r.skip(wire.GapExpired, m.Position.Offset)

@@ -106,71 +106,80 @@ type client struct {
 	saved   *follower // an earlier state
 }
 
-// A tap is the log as the broker sees it. It knows which calls have no answer yet.
+// A tap is the log as the broker sees it. It knows which calls have no answer yet. Answers
+// are delivered one after the other, while no other goroutine runs: each may wake some.
 type tap struct {
 	*WAL
 	world   *world
-	waiting map[int]waiting
-	calls   int
-	sweeps  bool // changes are collected, not appended
+	waiting []*call // oldest first
+	sweeps  bool    // changes are collected, not appended
 	swept   []broker.Entry
-
-	released bool // the process has ended
+	ended   bool // the process has ended
 }
 
-// waiting is a call of Append without an answer.
-type waiting struct {
-	entries int
-	done    func([]broker.Result)
+// A call is a call of Append.
+type call struct {
+	done      func([]broker.Result)
+	deletions []*deletion // one for each entry; nil: it is none
+	results   []broker.Result
 }
 
 // Append implements broker.Log.
 func (l *tap) Append(e []broker.Entry, done func([]broker.Result)) {
-	switch {
-	case l.released:
-		done(failed(len(e), errDown))
-		return
-	case l.sweeps:
+	if l.sweeps {
 		l.swept = append(l.swept, e...)
 		return
 	}
-	l.calls++
-	call := l.calls
-	var deletions []*deletion
-	for _, entry := range e {
-		var d *deletion
-		if entry.Op == broker.OpDelete {
-			d = &deletion{life: l.world.life}
-			topic := entry.Message.Position.Topic
-			l.world.deletions[topic] = append(l.world.deletions[topic], d)
+	c := &call{done: done, deletions: make([]*deletion, len(e))}
+	for i, entry := range e {
+		if topic := entry.Message.Position.Topic; entry.Op == broker.OpDelete {
+			c.deletions[i] = &deletion{life: l.world.life}
+			l.world.deletions[topic] = append(l.world.deletions[topic], c.deletions[i])
 		}
-		deletions = append(deletions, d)
 	}
-	l.waiting[call] = waiting{len(e), done}
+	l.waiting = append(l.waiting, c)
+	if l.ended {
+		c.results = failed(len(e), errDown)
+		return
+	}
 	l.WAL.Append(e, func(results []broker.Result) {
-		if l.waiting[call].done == nil {
+		if c.results != nil {
 			broken("the callback of an entry was called twice")
 		}
-		delete(l.waiting, call)
-		for i, d := range deletions {
-			if d != nil {
-				d.acked, d.failed, d.offset, d.at = results[i].Err == nil, results[i].Err != nil, results[i].Position.Offset, time.Now()
-			}
-			if results[i].Err == nil {
-				l.world.reached = max(l.world.reached, results[i].Position.Offset)
-			}
-		}
-		done(results)
+		c.results = results
 	})
 }
 
-// release ends the calls that got no answer.
-func (l *tap) release() {
-	l.released = true
-	for _, call := range sortedKeys(l.waiting) {
-		l.waiting[call].done(failed(l.waiting[call].entries, errDown))
+// deliver delivers the answers that have come.
+func (l *tap) deliver() {
+	synctest.Wait()
+	for i := 0; i < len(l.waiting); {
+		c := l.waiting[i]
+		if c.results == nil {
+			i++
+			continue
+		}
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+		for i, r := range c.results {
+			if d := c.deletions[i]; d != nil && !errors.Is(r.Err, errDown) {
+				d.acked, d.failed, d.offset, d.at = r.Err == nil, r.Err != nil, r.Position.Offset, time.Now()
+			}
+			if r.Err == nil {
+				l.world.reached = max(l.world.reached, r.Position.Offset)
+			}
+		}
+		c.done(c.results)
+		synctest.Wait()
 	}
-	clear(l.waiting)
+}
+
+// end ends the process: calls get no answer any more.
+func (l *tap) end() {
+	l.ended = true
+	for _, c := range l.waiting {
+		c.results = failed(len(c.deletions), errDown)
+	}
+	l.deliver()
 }
 
 const maxSize = 4096
@@ -488,7 +497,7 @@ func (w *world) launch() (p *process, found Recovery, err error) {
 	p = &process{}
 	p.broker = broker.NewWithLog(w.config, w.metrics, time.Now(), func(b *broker.Broker) broker.Log {
 		p.wal = NewWAL(cfg, b)
-		p.tap = &tap{WAL: p.wal, world: w, waiting: make(map[int]waiting)}
+		p.tap = &tap{WAL: p.wal, world: w}
 		return p.tap
 	})
 	for _, e := range w.state {
@@ -579,7 +588,7 @@ func (w *world) crash() {
 // end ends the calls of a process that get no answer.
 func (p *process) end() {
 	if p != nil {
-		p.tap.release()
+		p.tap.end()
 		if c := p.wal.checkpoint; c != nil {
 			c.stop() // it has a goroutine
 		}
@@ -605,6 +614,9 @@ func (w *world) end() {
 
 // collect takes the answers that have come.
 func (w *world) collect() {
+	if w.process != nil && w.process.tap != nil {
+		w.process.tap.deliver()
+	}
 	synctest.Wait()
 	left := w.pending[:0]
 	for _, t := range w.pending {
@@ -830,8 +842,11 @@ func (w *world) meanwhile() {
 	w.process.wal.writing.Unlock() // the writer does not have to wait
 	if w.rng.IntN(2) == 0 {
 		w.say("    meanwhile:")
-		if w.rng.IntN(8) == 0 {
-			w.delete()
+		if w.faulty && w.rng.IntN(16) == 0 {
+			w.fs.arm(faultSync, 1)
+		}
+		if w.rng.IntN(4) == 0 {
+			w.delete() // the writer syncs, too
 		}
 		w.publish()
 		w.settle()
@@ -1028,6 +1043,9 @@ func (w *world) audit() {
 		f.outages = 0
 		for _, topic := range sortedKeys(w.byTopic) {
 			all := w.byTopic[topic]
+			if len(all) == 0 {
+				continue
+			}
 			at := wire.Position{Topic: topic, Epoch: w.process.broker.Epoch(topic)}
 			if share > 0 {
 				at.Offset = all[int(share*float64(len(all)))].offset

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,8 @@ import (
 )
 
 // Each byte of a log is changed once. Then the daemon refuses to start, or announces a
-// loss, or has exactly what was published. It never has wrong data.
+// loss, or has exactly what was published. It never has wrong data. After a repair it
+// starts, and announces a loss.
 func TestAChangedByteIsNoticed(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"after a kill":          func(w *world) { w.fs.kill() },
@@ -48,6 +50,7 @@ func changeEachByte(t *testing.T, mode SyncMode, end func(w *world)) {
 	end(w)
 	w.process.end()
 	w.collect()
+	newest, reached := w.newest, w.reached
 	files := make(map[string][]byte)
 	for name, f := range w.fs.names {
 		files[name] = f.cache
@@ -60,6 +63,7 @@ func changeEachByte(t *testing.T, mode SyncMode, end func(w *world)) {
 			if rng.IntN(4) == 0 {
 				by = 0xff
 			}
+			w.newest, w.reached = newest, reached
 			lost, err := w.startWith(files, name, i, by)
 			starts++
 			switch {
@@ -114,24 +118,75 @@ func (w *world) startWith(files map[string][]byte, name string, i int, by byte) 
 	p, found, err := w.launch()
 	if err != nil {
 		w.say("refused: %v", err)
+		w.repair()
 		return false, err
 	}
 	w.process = p
-	defer p.end()
 	w.say("it serves: %+v", found)
-	if found.Lost > 0 {
+	w.check(found.Lost > 0, true)
+	return found.Lost > 0, nil
+}
+
+// check reads all that a daemon has, publishes again what has a key, and ends it.
+func (w *world) check(lost, keys bool) {
+	if lost {
 		w.outages++
 	}
 	for _, m := range w.byNumber {
-		m.exposed = found.Lost > 0
+		m.exposed = lost
 	}
 	w.audit()
 	for _, a := range w.attempts {
-		if a.message.ID != "" && len(a.found) > 0 && !a.found[0].exposed {
+		if keys && a.message.ID != "" && len(a.found) > 0 && !a.found[0].exposed {
 			w.try(a)
 		}
 	}
 	w.settle()
-	p.wal.abandon()
-	return found.Lost > 0, nil
+	w.process.wal.abandon()
+	w.process.end()
+	w.process = nil
+}
+
+// repair repairs the log. Then a daemon starts, and its numbers are above all others.
+func (w *world) repair() {
+	w.fs.boot()
+	found, err := Repair(w.cfg, w.metrics)
+	w.say("repaired: %+v, %v", found, err)
+	if err != nil {
+		broken("the log cannot be repaired: %v", err)
+	}
+	w.fs.boot()
+	p, found, err := w.launch()
+	if err != nil {
+		broken("the repaired log is refused: %v", err)
+	}
+	w.process = p
+	w.say("it serves: %+v", found)
+	for _, all := range w.deletions {
+		for _, d := range all {
+			d.acked = false // the damage may have hit the deletion
+		}
+	}
+	a := w.newAttempt()
+	w.try(a)
+	w.settle()
+	if len(a.found) != 1 {
+		broken("a publish fails after the repair: %v", a.tries[0].err)
+	}
+	w.outages += 9 // several parts may be lost
+	w.check(true, false) // the damage may have hit the keys
+	w.forget(a)
+	for _, all := range w.deletions {
+		for _, d := range all {
+			d.acked = true
+		}
+	}
+}
+
+// forget removes the newest attempt, which the other logs do not have.
+func (w *world) forget(a *attempt) {
+	m := a.found[0]
+	delete(w.byNumber, m.offset)
+	w.byTopic[m.topic()] = slices.DeleteFunc(w.byTopic[m.topic()], func(other *message) bool { return other == m })
+	w.attempts = w.attempts[:len(w.attempts)-1]
 }

@@ -220,6 +220,11 @@ func (r *recovering) readAll() error {
 			return err
 		}
 	}
+	if len(r.Damage) > 0 && r.hasSeed { // of the checkpoint; the log is repaired
+		if err := r.lose(r.checkpoint); err != nil {
+			return err
+		}
+	}
 	if !r.hasSeed {
 		return errors.New("no file of the log can be read: restore the folder from a backup, or empty it to begin a new log")
 	}
