@@ -173,7 +173,7 @@ func (w *world) repair() {
 	if len(a.found) != 1 {
 		broken("a publish fails after the repair: %v", a.tries[0].err)
 	}
-	w.outages += 9 // several parts may be lost
+	w.outages += 9       // several parts may be lost
 	w.check(true, false) // the damage may have hit the keys
 	w.forget(a)
 	for _, all := range w.deletions {

@@ -407,22 +407,19 @@ func (r *recovering) readRecords(l *logFile, end uint64) error {
 			return err
 		}
 		r.closed = rec.kind == kindClosed
-		switch rec.kind {
-		case kindSynced, kindClosed:
+		switch {
+		case rec.kind == kindSynced || rec.kind == kindClosed:
 			r.proven = max(r.proven, rec.number)
-			continue
-		case kindLease:
-			lease, err := numberIn(rec)
-			if err != nil {
-				return r.damage(l, at, err)
-			}
+		case rec.kind == kindLease:
+			var lease uint64 // 0 with an error
+			lease, err = numberIn(rec)
 			r.lease = max(r.lease, lease)
-			continue
-		}
-		if rec.number > end {
+		case rec.number > end:
 			return nil
+		default:
+			err = r.takeEntry(rec, l)
 		}
-		if err := r.takeEntry(rec, l); err != nil {
+		if err != nil {
 			return r.damage(l, at, err)
 		}
 	}
