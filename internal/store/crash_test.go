@@ -888,8 +888,6 @@ func (w *world) upset() {
 	switch {
 	case !w.faulty:
 	case w.rng.IntN(3) == 0:
-		w.say("the file system is well again")
-		w.fs.heal()
 		w.wantService()
 	case w.rng.IntN(4) == 0:
 		w.say("the disk is full")
@@ -907,8 +905,12 @@ func (w *world) armOne() {
 	w.fs.arm(f, 1+w.rng.IntN(5))
 }
 
-// wantService wants the daemon to accept messages again.
+// wantService ends all faults, and wants the daemon to accept messages again.
 func (w *world) wantService() {
+	w.say("the file system is well")
+	w.fs.heal()
+	defer func(was bool) { w.faulty = was }(w.faulty)
+	w.faulty = false
 	for range 8 {
 		time.Sleep(time.Second)
 		w.settle()

@@ -573,7 +573,9 @@ func (w *WAL) endSyncLocked(j syncJob, err error) error {
 	for i, s := range j.files {
 		s.synced, s.named = max(s.synced, j.sizes[i]), true
 	}
-	w.synced = max(w.synced, j.number)
+	if w.damaged == nil { // else what is in older files is durable once a checkpoint is
+		w.synced = max(w.synced, j.number)
+	}
 	if w.lease = max(w.lease, j.lease); w.nextLease <= w.lease {
 		w.nextLease = 0
 	}
