@@ -188,6 +188,9 @@ type WAL struct {
 	wanted    bool       // a checkpoint is wanted
 	repairs   bool       // see Repair; immutable
 
+	syncing     sync.Mutex // held while files are synced; taken after writing
+	syncFailure error      // of a sync that is not noted in damaged yet; guarded by syncing
+
 	// Owned by checkpointStep:
 	checkpoint *checkpoint // under way, or nil
 	retryAt    time.Time   // after a failure: no checkpoint begins before; else zero
@@ -585,7 +588,19 @@ func (w *WAL) endSyncLocked(j syncJob, err error) error {
 // syncLocked makes everything durable that was written, while entries wait.
 func (w *WAL) syncLocked() error {
 	j := w.syncJobLocked()
-	return w.endSyncLocked(j, j.run(w.fs, w.cfg.Observe.Synced))
+	return w.endSyncLocked(j, w.runSync(j))
+}
+
+// runSync does a job, unless a sync has failed whose failure is not noted yet. The operating
+// system tells only one of two syncs of a file that it could not write: so there is one at a
+// time, and the second one learns of the failure of the first.
+func (w *WAL) runSync(j syncJob) error {
+	w.syncing.Lock()
+	defer w.syncing.Unlock()
+	if w.syncFailure == nil {
+		w.syncFailure = j.run(w.fs, w.cfg.Observe.Synced)
+	}
+	return w.syncFailure
 }
 
 // sync is syncLocked while entries are written. Only one goroutine calls it.
@@ -593,10 +608,11 @@ func (w *WAL) sync() error {
 	w.writing.Lock()
 	j, damages := w.syncJobLocked(), w.damages
 	w.writing.Unlock()
-	err := j.run(w.fs, w.cfg.Observe.Synced)
+	err := w.runSync(j)
 	w.writing.Lock()
 	defer w.writing.Unlock()
 	if w.damages != damages {
+		w.noteSyncFailure()
 		return w.damaged // the files of the job are not trusted any more
 	}
 	if err := w.endSyncLocked(j, err); err != nil {
@@ -638,6 +654,13 @@ func (w *WAL) removeFailedSync() {
 	}
 }
 
+// noteSyncFailure lets files be synced again: the failure is noted.
+func (w *WAL) noteSyncFailure() {
+	w.syncing.Lock()
+	defer w.syncing.Unlock()
+	w.syncFailure = nil
+}
+
 var errDamaged = errors.New("the disk did not keep what was written")
 
 // damageLocked notes that a sync failed: the operating system may have dropped what it could
@@ -647,6 +670,7 @@ func (w *WAL) damageLocked(err error) {
 		w.cfg.Logger.Error("the disk did not keep what was written: publishes are refused until there is a new checkpoint", zap.Error(err))
 	}
 	w.damaged, w.damages = fmt.Errorf("%w: %w", errDamaged, err), w.damages+1
+	w.noteSyncFailure()
 	if f, err := w.fs.Create(failedSyncName); err == nil { // else there is one, or the disk is beyond help
 		_ = f.Close() // it is empty
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -563,6 +564,41 @@ func TestAFailedSyncIsRepairedByACheckpoint(t *testing.T) {
 			require.Contains(t, readTopic(t, d.Broker, "a@EPOCH:0", 100), fmt.Sprint(last))
 		})
 	}
+}
+
+// Two goroutines sync a segment. As Linux does, the disk tells only the first of them that it
+// could not write. The deletion of the second one is not acknowledged.
+func TestAFailureOfOneSyncIsThatOfBoth(t *testing.T) {
+	d := newDisk(t)
+	began, goOn, syncs := make(chan struct{}), make(chan struct{}), atomic.Int32{}
+	d.cfg.FS = &faultyFS{d.cfg.FS, func(call, _ string) error {
+		if call != "sync" || syncs.Add(1) != 2 { // the first is that of the start
+			return nil
+		}
+		close(began)
+		<-goOn
+		return syscall.EIO
+	}}
+	d.mustStart()
+	d.publish("a", "1")
+	var both sync.WaitGroup
+	both.Go(func() { _ = d.wal.sync() })
+	<-began
+	var results []broker.Result
+	d.wal.Append([]broker.Entry{entryOf(broker.OpDelete, "a", "")}, func(r []broker.Result) { results = r })
+	both.Go(func() { d.wal.step(time.Now()) })
+	for d.wal.writing.TryLock() { // until the deletion is being written
+		d.wal.writing.Unlock()
+		runtime.Gosched()
+	}
+	close(goOn)
+	both.Wait()
+	require.Error(t, results[0].Err)
+	d.wantTopic("a", "1")
+	for d.wal.checkpointStep(time.Now()) {
+	}
+	require.NoError(t, d.wal.Stats().Fault)
+	require.NoError(t, d.do(entryOf(broker.OpDelete, "a", ""))[0].Err)
 }
 
 // Too many publishes wait: more are refused at once, and no memory is used for them.
