@@ -590,6 +590,7 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 		w.newest = max(w.newest, s.number)
 		w.oldBytes, w.segments = w.oldBytes+s.size, append(w.segments, s.number)
 	}
+	w.newest = max(w.newest, w.broker.PatternPosition(">").Offset) // the broker counts topics that it could not hold
 	w.newest++
 	w.last, w.written, w.told = w.newest-1, r.last, h.synced
 	w.applied.Store(r.last)

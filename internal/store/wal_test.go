@@ -665,6 +665,28 @@ func TestTheFilesAreBounded(t *testing.T) {
 	d.publish("a", "1")
 }
 
+// The limit of topics is lowered, so topics of the log cannot be held. The others can still be
+// forgotten, and positions of patterns stay below those that come later.
+func TestTopicsAreForgottenAfterTheLimitWasLowered(t *testing.T) {
+	d := newDisk(t)
+	d.mustStart()
+	for i := range 100 {
+		d.publish(fmt.Sprint("t.", i), "1")
+	}
+	d.checkpoint()
+	d.kill()
+	d.config.MaxTopics = 1
+	d.mustStart()
+	d.KeepTopics(time.Time{})
+	held := d.Topics(broker.NewListing([]string{">"}, func(string) bool { return true }), "", 2).Topics
+	require.Len(t, held, 1)
+	d.Sweep(time.Now().Add(2 * time.Hour))
+	for d.wal.step(time.Now()) {
+	}
+	require.False(t, d.Has(held[0].Topic))
+	require.Equal(t, d.wal.applied.Load(), d.PatternPosition(">").Offset)
+}
+
 // A daemon with a state file changes to a log: the log begins with the state, in the same
 // epoch, above all its offsets. A crash before it is whole leaves nothing.
 func TestALogBeginsWithAState(t *testing.T) {
