@@ -73,7 +73,7 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 // wantCheckpoint makes a checkpoint due.
 func (w *WAL) wantCheckpoint() {
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	w.wanted = true
 }
 
@@ -82,7 +82,7 @@ func (w *WAL) wantCheckpoint() {
 // sixteenth of it is enough.
 func (w *WAL) isCheckpointDue() bool {
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	most := max(w.cfg.checkpointBytes, w.broker.LiveBytes())
 	if w.cfg.Bytes > 0 {
 		most = min(most, w.cfg.Bytes/4)
@@ -141,7 +141,7 @@ func (w *WAL) beginCheckpoint(now time.Time) error {
 // partitions as of the checkpoint's number.
 func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	w.closeUntrustedLocked()
 	if w.current == nil || w.current.first <= w.last {
 		if err := w.beginSegmentLocked(); err != nil {
@@ -242,7 +242,7 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 // reports false if another sync has failed since the checkpoint began.
 func (w *WAL) trust(c *checkpoint) bool {
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	if w.damages != c.damages {
 		return false
 	}
@@ -299,6 +299,6 @@ func (w *WAL) abortCheckpoint() {
 // countPart notes the size of the checkpoint that is under way.
 func (w *WAL) countPart(bytes int64) {
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	w.partBytes = bytes
 }

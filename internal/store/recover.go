@@ -584,7 +584,7 @@ func (r *recovering) mayHaveLost() bool {
 func (r *recovering) beginSegment(h *header, now time.Time) error {
 	w := r.wal
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	w.baseBytes, w.newest = r.base, max(w.last, r.last)
 	for _, s := range r.segments {
 		w.newest = max(w.newest, s.number)

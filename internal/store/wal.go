@@ -162,8 +162,9 @@ type WAL struct {
 	pending []appended
 	waiting int64 // bytes of pending
 	closed  bool
+	stats   Stats // but for Waiting
 
-	writing   sync.Mutex // guards the fields below; held while a batch is written and applied
+	writing   sync.Mutex // guards the fields below; held while a batch is written and applied; see unlock
 	lock      io.Closer
 	seed      uint64
 	last      uint64     // the newest number that was used or skipped
@@ -357,7 +358,7 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	}
 	results := make([]broker.Result, n)
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	bytes, err := w.writeLocked(batch, results)
 	if w.noteFaultLocked(err); err != nil {
 		w.cfg.Observe.Failed(err)
@@ -607,10 +608,10 @@ func (w *WAL) runSync(j syncJob) error {
 func (w *WAL) sync() error {
 	w.writing.Lock()
 	j, damages := w.syncJobLocked(), w.damages
-	w.writing.Unlock()
+	w.unlock()
 	err := w.runSync(j)
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	if w.damages != damages {
 		w.noteSyncFailure()
 		return w.damaged // the files of the job are not trusted any more
@@ -689,12 +690,12 @@ func (w *WAL) syncStep(now time.Time) {
 		w.probeLocked()
 	}
 	due := w.damaged == nil && (w.cfg.Sync != SyncNever || w.nextLease > 0)
-	w.writing.Unlock()
+	w.unlock()
 	if due {
 		_ = w.sync() // it was logged, and checkpointStep repairs it
 	}
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	if w.damaged == nil && w.synced >= w.written {
 		w.syncedAt = now
 	}
@@ -721,17 +722,25 @@ type Stats struct {
 	Fault    error     // why entries are refused now, or nil
 }
 
-// Stats returns the state of the log.
+// Stats returns the state of the log. It does not wait for the disk: while that hangs, it
+// returns what was true before.
 func (w *WAL) Stats() Stats {
 	w.mu.Lock()
-	waiting := w.waiting
-	w.mu.Unlock()
-	w.writing.Lock()
-	defer w.writing.Unlock()
-	return Stats{
-		Bytes: w.bytesLocked(), Segments: len(w.segments), Waiting: waiting, Last: w.applied.Load(), Synced: w.synced, Lease: w.lease,
+	defer w.mu.Unlock()
+	s := w.stats
+	s.Waiting = w.waiting
+	return s
+}
+
+// unlock ends what has changed the fields that writing guards, and notes Stats.
+func (w *WAL) unlock() {
+	w.mu.Lock()
+	w.stats = Stats{
+		Bytes: w.bytesLocked(), Segments: len(w.segments), Last: w.applied.Load(), Synced: w.synced, Lease: w.lease,
 		SyncedAt: w.syncedAt, Fault: cmp.Or(w.damaged, w.fault),
 	}
+	w.mu.Unlock()
+	w.writing.Unlock()
 }
 
 // close writes what waits, makes everything durable, marks the end as clean, and releases
@@ -745,7 +754,7 @@ func (w *WAL) close(now time.Time) error {
 	w.abortCheckpoint()
 	w.writing.Lock()
 	err := w.endLocked()
-	w.writing.Unlock()
+	w.unlock()
 	w.abandon()
 	if err != nil {
 		return fmt.Errorf("the log has no clean end: %w; the next start reads what is there", err)
@@ -780,7 +789,7 @@ func (w *WAL) abandon() {
 		w.checkpoint = nil
 	}
 	w.writing.Lock()
-	defer w.writing.Unlock()
+	defer w.unlock()
 	for _, s := range append(w.unsynced, w.untrusted...) {
 		w.closeFile(s)
 	}

@@ -601,6 +601,35 @@ func TestAFailureOfOneSyncIsThatOfBoth(t *testing.T) {
 	require.NoError(t, d.do(entryOf(broker.OpDelete, "a", ""))[0].Err)
 }
 
+// The disk hangs while a batch is made durable. The state of the log can be read.
+func TestStatsDoNotWaitForTheDisk(t *testing.T) {
+	d := newDisk(t)
+	began, goOn := make(chan struct{}), make(chan struct{})
+	files := &faultyFS{d.cfg.FS, func(string, string) error { return nil }}
+	d.cfg.FS, d.cfg.Sync = files, SyncAlways
+	d.mustStart()
+	last := d.publish("a", "1")
+	files.fail = func(call, _ string) error {
+		if call == "sync" {
+			close(began)
+			<-goOn
+		}
+		return nil
+	}
+	d.wal.Append([]broker.Entry{entryOf(broker.OpPublish, "a", "2")}, func([]broker.Result) {})
+	d.wal.Append([]broker.Entry{entryOf(broker.OpPublish, "a", "3")}, func([]broker.Result) {})
+	var writer sync.WaitGroup
+	d.wal.cfg.batchBytes = 1
+	writer.Go(func() { d.wal.step(time.Now()) })
+	<-began
+	is := d.wal.Stats()
+	require.Equal(t, last, is.Last)
+	require.Positive(t, is.Waiting)
+	close(goOn)
+	writer.Wait()
+	require.Equal(t, last+1, d.wal.Stats().Last)
+}
+
 // Too many publishes wait: more are refused at once, and no memory is used for them.
 func TestEntriesThatWaitAreBounded(t *testing.T) {
 	d := newDisk(t)
