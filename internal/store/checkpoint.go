@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
 // errFull says that the files have reached store.bytes.
@@ -105,15 +106,19 @@ func (w *WAL) bytesLocked() int64 {
 // isFullLocked reports whether the files have reached store.bytes.
 func (w *WAL) isFullLocked() bool { return w.cfg.Bytes > 0 && w.bytesLocked() >= w.cfg.Bytes }
 
-// evict evicts messages if a checkpoint of them would take more than a quarter of
-// store.bytes. At most the files are an old checkpoint, the segments after it, a new one,
-// and the segments after that.
+// evict evicts messages if a checkpoint would take more than a quarter of store.bytes. At
+// most the files are an old checkpoint, the segments after it, a new one, and the segments
+// after that. Topics and idempotency keys cannot be evicted. However many there are, they
+// leave a quarter of that to messages.
 func (w *WAL) evict() {
 	most := w.cfg.Bytes / 4
-	if most == 0 || w.broker.LiveBytes() <= most {
+	if most == 0 {
 		return
 	}
-	w.broker.EvictLargest(func() bool { return w.broker.LiveBytes() <= most-most/16 })
+	messages := func() int64 { return w.broker.Memory().Of(memory.History) }
+	if most = max(most-w.broker.LiveBytes()+messages(), most/4); messages() > most {
+		w.broker.EvictLargest(func() bool { return messages() <= most-most/16 })
+	}
 }
 
 // beginCheckpoint begins a segment, and a checkpoint of what is before it.

@@ -716,6 +716,28 @@ func TestTopicsAreForgottenAfterTheLimitWasLowered(t *testing.T) {
 	require.Equal(t, d.wal.applied.Load(), d.PatternPosition(">").Offset)
 }
 
+// Idempotency keys take more than a checkpoint may have. The topics do not lose all but their
+// newest message for that.
+func TestKeysLeaveSpaceToMessages(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.Bytes = 400_000
+	d.mustStart()
+	for i := range 20 {
+		d.publish("a", fmt.Sprint(i))
+	}
+	for i := range 1000 {
+		e := entryOf(broker.OpPublish, "b", "1")
+		e.Key.Scope = broker.Digest{byte(i), byte(i >> 8)}
+		require.NoError(t, d.do(e)[0].Err)
+	}
+	d.wal.syncStep(time.Now())
+	a, _ := d.Topic("a")
+	require.Equal(t, 20, a.Messages)
+	b, _ := d.Topic("b")
+	require.Less(t, b.Messages, 100)
+	require.Greater(t, b.Messages, 10)
+}
+
 // A daemon with a state file changes to a log: the log begins with the state, in the same
 // epoch, above all its offsets. A crash before it is whole leaves nothing.
 func TestALogBeginsWithAState(t *testing.T) {
