@@ -79,8 +79,8 @@ func (w *WAL) wantCheckpoint() {
 }
 
 // isCheckpointDue reports whether a checkpoint is wanted, or must repair the log, or
-// whether the segments are larger than what they hold. If store.bytes is used up, a
-// sixteenth of it is enough.
+// whether the segments are larger than what they hold, or too many: each start makes one,
+// however small. If store.bytes is used up, a sixteenth of it is enough.
 func (w *WAL) isCheckpointDue() bool {
 	w.writing.Lock()
 	defer w.unlock()
@@ -91,8 +91,12 @@ func (w *WAL) isCheckpointDue() bool {
 	if w.isFullLocked() {
 		most = w.cfg.Bytes / 16
 	}
-	return w.wanted || w.damaged != nil || w.bytesLocked()-w.baseBytes > most
+	tooMany := int64(len(w.segments)) > spareSegments+most/w.cfg.segmentBytes
+	return w.wanted || w.damaged != nil || tooMany || w.bytesLocked()-w.baseBytes > most
 }
+
+// spareSegments is how many segments there may be besides full ones.
+const spareSegments = 100
 
 // bytesLocked returns the size of all files.
 func (w *WAL) bytesLocked() int64 {

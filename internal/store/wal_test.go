@@ -424,6 +424,23 @@ func TestACheckpointIsMadeWhenSegmentsHaveGrown(t *testing.T) {
 	require.NotContains(t, d.files(), " 1.log")
 }
 
+// A daemon is killed again and again, and each time has published little. A checkpoint
+// replaces its segments, so that the next start need not read thousands of files.
+func TestManyStartsLeaveFewFiles(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.Logger = zap.NewNop()
+	for range 2 * spareSegments {
+		d.mustStart()
+		d.publish("a", "1")
+		for d.wal.checkpointStep(time.Now()) {
+		}
+		d.kill()
+	}
+	names, err := d.cfg.FS.List()
+	require.NoError(t, err)
+	require.Less(t, len(names), spareSegments+5)
+}
+
 // faultyFS fails calls.
 type faultyFS struct {
 	FS
