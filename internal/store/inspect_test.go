@@ -17,6 +17,9 @@ import (
 	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
+// far is where a repair of the log of damaged goes on: its lease is 100.
+const far = 100 + leaseUnknown
+
 // damaged returns a log with two messages in each of its segments, of which the second has a
 // bad record.
 func damaged(t *testing.T) *disk {
@@ -59,7 +62,7 @@ func TestADamagedLogIsRepaired(t *testing.T) {
 	require.Positive(t, bad.Offset)
 	require.Less(t, bad.Offset, int64(len(d.read(segmentName(3)))))
 	require.Equal(t, "its checksum does not match", bad.Why)
-	require.EqualValues(t, 100, c.Lost)
+	require.EqualValues(t, far, c.Lost)
 	require.Equal(t, 5, c.Messages, "which a repair keeps")
 	require.Equal(t, FileContents{Name: segmentName(1), Kind: KindSegment, Bytes: int64(len(d.read(segmentName(1)))), Entries: 2, First: 1, Last: 2, Lease: 100, Boot: "boot 1"}, c.Files[0])
 	require.Equal(t, &bad, c.Files[1].Bad)
@@ -69,11 +72,11 @@ func TestADamagedLogIsRepaired(t *testing.T) {
 
 	found := d.repair()
 	require.EqualValues(t, 6, found.Last)
-	require.EqualValues(t, 100, found.Lost)
-	require.Contains(t, d.files(), "1.log.old 3.log.old 5.log.old 100.checkpoint 101.log")
+	require.EqualValues(t, far, found.Lost)
+	require.Contains(t, d.files(), fmt.Sprintf("1.log.old 3.log.old 5.log.old %d.checkpoint %d.log", far, far+1))
 	d.mustStart()
-	d.wantTopic("a", "1 2 3 gap(lost 3-4) 5 6 gap(lost 6-100)")
-	require.EqualValues(t, 102, d.publish("a", "1"))
+	d.wantTopic("a", fmt.Sprintf("1 2 3 gap(lost 3-4) 5 6 gap(lost 6-%d)", far))
+	require.EqualValues(t, far+2, d.publish("a", "1"))
 	require.Contains(t, d.files(), "1.log.old")
 }
 
@@ -83,20 +86,21 @@ func TestEveryDamageCanBeRepaired(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func(d *disk)
 		want   string
+		upTo   int
 	}{
-		"a first file":  {func(d *disk) { remove(d, segmentName(1)) }, "gap(lost 0-2) 3 gap(lost 3-4) 5 6 gap(lost 6-100)"},
-		"a middle file": {func(d *disk) { remove(d, segmentName(3)) }, "1 2 gap(lost 2-4) 5 6 gap(lost 6-100)"},
-		"a last header": {func(d *disk) { d.write(segmentName(5), d.read(segmentName(5))[:30]) }, "1 2 3 gap(lost 3-100)"},
+		"a first file":  {func(d *disk) { remove(d, segmentName(1)) }, "gap(lost 0-2) 3 gap(lost 3-4) 5 6 gap(lost 6-%d)", far},
+		"a middle file": {func(d *disk) { remove(d, segmentName(3)) }, "1 2 gap(lost 2-4) 5 6 gap(lost 6-%d)", far},
+		"a last header": {func(d *disk) { d.write(segmentName(5), d.read(segmentName(5))[:30]) }, "1 2 3 gap(lost 3-%d)", far},
 		"a checkpoint": {func(d *disk) {
 			d.repair()
-			name := fileName(100, checkpointSuffix)
+			name := fileName(far, checkpointSuffix)
 			b := d.read(name)
 			d.write(name, b[:len(b)-noticeBytes-1])
-		}, "1 2 3 gap(lost 3-4) 5 gap(lost 5-200)"}, // message 6 was at its end
+		}, "1 2 3 gap(lost 3-4) 5 gap(lost 5-%d)", far + far}, // message 6 was at its end
 		"a segment after a checkpoint": {func(d *disk) {
 			d.repair()
-			remove(d, segmentName(101))
-		}, fmt.Sprintf("1 2 3 gap(lost 3-4) 5 6 gap(lost 6-%d)", 100+leaseUnknown)},
+			remove(d, segmentName(far+1))
+		}, "1 2 3 gap(lost 3-4) 5 6 gap(lost 6-%d)", far + leaseUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := damaged(t)
@@ -106,9 +110,31 @@ func TestEveryDamageCanBeRepaired(t *testing.T) {
 			d.repair()
 			d.mustStart()
 			require.Equal(t, epoch, d.Epoch("a"))
-			d.wantTopic("a", c.want)
+			d.wantTopic("a", fmt.Sprintf(c.want, c.upTo))
 		})
 	}
+}
+
+// A backup is restored and repaired. The daemon has used many more numbers since, beyond the
+// lease that the backup has. They are not used again.
+func TestARestoredBackupContinuesFarAbove(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.leaseNumbers = 100
+	d.mustStart()
+	d.publish("a", "1")
+	name := segmentName(1)
+	d.wal.syncStep(time.Now())
+	backup := d.read(name)
+	var newest uint64
+	for newest < 300 {
+		newest = d.publish("a", "1")
+	}
+	d.kill()
+	d.write(name, backup)
+	require.Less(t, d.inspect().Lease, newest)
+	d.repair()
+	d.mustStart()
+	require.Greater(t, d.publish("a", "1"), newest)
 }
 
 // inspect returns what a snapshot of the folder has.

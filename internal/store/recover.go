@@ -118,6 +118,9 @@ func (r *recovering) read() error {
 			return err
 		}
 	}
+	if r.wal.repairs {
+		r.lease = max(r.lease, r.last) + leaseUnknown
+	}
 	r.Clean, r.Last = r.closed || r.newest == nil, r.last
 	return nil
 }
@@ -233,7 +236,6 @@ func (r *recovering) readAll() error {
 		return err
 	}
 	if r.newest == nil { // the log is repaired
-		r.lease = r.checkpoint + leaseUnknown
 		return nil
 	}
 	r.SameBoot = r.newest.boot != "" && r.newest.boot == r.wal.cfg.BootID && !r.syncFailed
@@ -243,8 +245,8 @@ func (r *recovering) readAll() error {
 	return r.checkHeaderless()
 }
 
-// leaseUnknown is more than the offsets that are used before there is another checkpoint. If
-// no segment is left, nobody knows which ones were.
+// leaseUnknown is how far a repair goes above all numbers that it reads. The daemon may have
+// used numbers above the lease: in what is damaged, or after a backup was made.
 const leaseUnknown = 1 << 32
 
 // beginEpoch begins the epoch of the log, once it is known.
