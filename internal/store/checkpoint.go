@@ -65,7 +65,7 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 		}
 		w.cfg.Observe.Checkpointed(0, 0, err)
 		w.abortCheckpoint()
-		w.retryAt = now.Add(time.Second)
+		w.retryAt, w.checkpointErr = now.Add(time.Second), err
 		return false
 	}
 	return more

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +57,8 @@ func TestADamagedLogIsRepaired(t *testing.T) {
 	require.Equal(t, before, d.files())
 	c := d.inspect()
 	require.Contains(t, c.Refused, segmentName(3)+" has a bad record at byte ")
+	require.Contains(t, c.Refused, ". A repair would keep 5 messages of 500 bytes in 1 topics")
+	require.EqualError(t, d.start(), "store: "+c.Refused)
 	require.Len(t, c.Damage, 1)
 	bad := c.Damage[0]
 	require.Equal(t, segmentName(3), bad.File)
@@ -113,6 +116,27 @@ func TestEveryDamageCanBeRepaired(t *testing.T) {
 			d.wantTopic("a", fmt.Sprintf(c.want, c.upTo))
 		})
 	}
+}
+
+// A repair fails since the disk is full. It says so, and the next repair keeps as much.
+func TestARepairFailsOnAFullDisk(t *testing.T) {
+	d := damaged(t)
+	disk := d.cfg.FS
+	d.cfg.FS = &faultyFS{disk, func(call, name string) error {
+		if call == "write" && strings.Contains(name, checkpointSuffix) {
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	_, err := Repair(d.cfg, metrics.New("test"))
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NotContains(t, d.files(), ".old")
+	d.cfg.FS = disk
+	require.Error(t, d.start())
+	require.Equal(t, 5, d.inspect().Messages)
+	d.repair()
+	d.mustStart()
+	require.Contains(t, readTopic(t, d.Broker, "a@EPOCH:0", 1000), "1 2 3 gap(lost 3-4) 5 6 gap(lost 6-")
 }
 
 // A backup is restored and repaired. The daemon has used many more numbers since, beyond the

@@ -43,7 +43,8 @@ func (w *WAL) open(apply func(broker.Entry) error, now time.Time) error {
 	r := &recovering{wal: w}
 	if err = r.run(now); err != nil {
 		w.abandon()
-		return fmt.Errorf("store: %w", err)
+		t, _, repaired := w.repairable()
+		return fmt.Errorf("store: %w%s", err, t.wouldKeep(&repaired))
 	}
 	w.broker.KeepTopics(now.Add(keepTopics))
 	r.Took = time.Since(begun)
@@ -676,7 +677,7 @@ func (r *recovering) keepState(now time.Time) error {
 	for w.checkpointStep(now) {
 	}
 	if w.wanted {
-		return errors.New("the state of the broker could not be written: see the log")
+		return fmt.Errorf("the first checkpoint of the log could not be written: %w", w.checkpointErr)
 	}
 	return nil
 }

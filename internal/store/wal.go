@@ -193,8 +193,9 @@ type WAL struct {
 	syncFailure error      // of a sync that is not noted in damaged yet; guarded by syncing
 
 	// Owned by checkpointStep:
-	checkpoint *checkpoint // under way, or nil
-	retryAt    time.Time   // after a failure: no checkpoint begins before; else zero
+	checkpoint    *checkpoint // under way, or nil
+	retryAt       time.Time   // after a failure: no checkpoint begins before; else zero
+	checkpointErr error       // why the last failed one did
 }
 
 // appended is one call of Append.
