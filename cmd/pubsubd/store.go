@@ -55,8 +55,8 @@ the last daemon ended, what the next start would do, and each file.
 
 The daemon drops messages that have expired, or exceed the limits of histories, when
 it starts. inspect counts them, since the log does not know these limits.`,
-		Example: `  pubsubd store inspect /var/lib/pubsubd/log
-  pubsubd store inspect /var/lib/pubsubd/log --json | jq '.files[].name'`,
+		Example: `  pubsubd store inspect /var/lib/pubsubd/store
+  pubsubd store inspect /var/lib/pubsubd/store --json | jq '.files[].name'`,
 	}, func(dir string, out io.Writer) error {
 		c, err := inspectStore(dir)
 		if err != nil {
@@ -75,7 +75,10 @@ it starts. inspect counts them, since the log does not know these limits.`,
 func openStore(dir string) (store.Snapshot, error) {
 	const remedy = "name the folder that is the daemon's store.dir"
 	files, err := store.OpenSnapshot(dir)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("%w (only the user of the daemon and root can read a log)", err)
+	case err != nil:
 		return nil, fmt.Errorf("%w (%s)", err, remedy)
 	}
 	names, err := files.List()
@@ -211,9 +214,9 @@ messages that are newer than the backup. The repair announces them as lost, and 
 offsets are not used again.
 
 Stop the daemon first. The machine needs memory for all messages of the log.`,
-		Example: `  pubsubd store repair /var/lib/pubsubd/log
-  pubsubd store repair /var/lib/pubsubd/log --yes
-  pubsubd store repair /var/lib/pubsubd/log --restored --yes`,
+		Example: `  pubsubd store repair /var/lib/pubsubd/store
+  pubsubd store repair /var/lib/pubsubd/store --yes
+  pubsubd store repair /var/lib/pubsubd/store --restored --yes`,
 	}, func(dir string, out io.Writer) error { return repairStore(dir, yes, restored, out) })
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
 	cmd.Flags().BoolVar(&restored, "restored", false, "the folder was restored from a backup: what came after the backup is lost, even if nothing is damaged")
@@ -221,7 +224,7 @@ Stop the daemon first. The machine needs memory for all messages of the log.`,
 }
 
 func repairStore(dir string, yes, restored bool, out io.Writer) error {
-	c, err := inspectStore(dir)
+	c, err := inspectUnused(dir)
 	if err != nil {
 		return err
 	}
@@ -250,15 +253,38 @@ func repairStore(dir string, yes, restored bool, out io.Writer) error {
 	return nil
 }
 
+// inspectUnused is inspectStore for a log that no daemon uses.
+func inspectUnused(dir string) (c store.Contents, err error) {
+	snapshot, err := openStore(dir)
+	if err != nil {
+		return c, err
+	}
+	defer snapshot.Close()
+	files, err := store.OpenDir(dir)
+	if err != nil {
+		return c, err
+	}
+	lock, err := files.Lock()
+	if err != nil {
+		return c, fmt.Errorf("nothing was changed: %w", err)
+	}
+	defer lock.Close()
+	return store.Inspect(snapshot, store.BootID())
+}
+
 func describeRepair(out io.Writer, c *store.Contents) error {
 	text := bufio.NewWriter(out)
-	fmt.Fprintln(text, "Damage:", map[bool]string{true: "none"}[len(c.Damage) == 0])
+	damage, drops, announces := "Damage:", "all entries that follow a damage in its file, and those of missing files", "for each damage, and one after the newest message"
+	if len(c.Damage) == 0 {
+		damage, drops, announces = "Damage: none", "nothing", "after the newest message"
+	}
+	fmt.Fprintln(text, damage)
 	for _, d := range c.Damage {
 		fmt.Fprintln(text, " ", d)
 	}
 	fmt.Fprintf(text, "Keeps: %d messages of %d bytes in %d topics, %d idempotency keys.\n", c.Messages, c.Bytes, c.Topics, c.Keys)
-	fmt.Fprintln(text, "Drops: all entries that follow a damage in its file, and those of missing files.")
-	fmt.Fprintln(text, "Announces: subscribers of every topic get a gap, lost, for each damage, and one after the newest message.")
+	fmt.Fprintf(text, "Drops: %s.\n", drops)
+	fmt.Fprintf(text, "Announces: subscribers of every topic get a gap, lost, %s.\n", announces)
 	return text.Flush()
 }
 
@@ -271,7 +297,7 @@ sends them to subscribers. Those of a topic come in order. Messages that were de
 whose ttl is over, are left out. Limits of histories are not applied.
 
 A damaged log is refused. Copy its folder, repair the copy, and export that.`,
-		Example: `  pubsubd store export /var/lib/pubsubd/log > messages.ndjson`,
+		Example: `  pubsubd store export /var/lib/pubsubd/store > messages.ndjson`,
 	}, func(dir string, out io.Writer) error {
 		files, err := openStore(dir)
 		if err != nil {

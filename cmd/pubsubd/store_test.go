@@ -61,7 +61,7 @@ func TestAnOperatorLooksIntoALog(t *testing.T) {
 	s.post("/v1/topics/a/messages", `{"n":1}`)
 	s.post("/v1/topics/b/messages", `{"n":2}`)
 	s.post("/v1/topics/a/messages", `{"n":3}`)
-	look := func(daemon string) {
+	look := func(daemon string, runs bool) {
 		t.Helper()
 		r := run(t, nil, "store", "inspect", dir)
 		require.Zero(t, r.code, r.stderr)
@@ -76,17 +76,24 @@ func TestAnOperatorLooksIntoALog(t *testing.T) {
 		require.Equal(t, 3, strings.Count(r.stdout, "\n"))
 		require.Contains(t, r.stdout, `"data":{"n":3}}`+"\n")
 		r = run(t, nil, "store", "repair", dir, "--yes")
+		if runs {
+			require.Equal(t, exitRunTime, r.code)
+			require.Empty(t, r.stdout)
+			require.Contains(t, r.stderr, "in use by another daemon or command")
+			require.Contains(t, r.stderr, "stop it first")
+			return
+		}
 		require.Zero(t, r.code, r.stderr)
 		require.Contains(t, r.stdout, "Nothing to repair")
 	}
-	look("still runs, or was killed")
+	look("still runs, or was killed", true)
 	s.signal(syscall.SIGKILL)
 	s.exit()
-	look("still runs, or was killed")
+	look("still runs, or was killed", false)
 	s = s.successor("--store", dir)
 	s.signal(syscall.SIGTERM)
 	require.Zero(t, s.exit().ExitCode(), s.stderr)
-	look("ended in order")
+	look("ended in order", false)
 	c := inspected(t, dir)
 	require.True(t, c.Clean)
 	require.NotEmpty(t, c.Epoch)
@@ -137,9 +144,10 @@ func TestADamagedLogIsFoundAndRepaired(t *testing.T) {
 			c.damage(t, files)
 			start := run(t, nil, "serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--store", dir)
 			require.Equal(t, exitRunTime, start.code)
-			require.Contains(t, start.stderr, "pubsubd store repair")
 			before := inspected(t, dir)
-			require.NotEmpty(t, before.Refused)
+			require.Contains(t, before.Refused, "pubsubd store repair")
+			require.Contains(t, before.Refused, "A repair would keep ")
+			require.Contains(t, start.stderr, before.Refused)
 
 			r := run(t, nil, "store", "verify", dir)
 			require.Equal(t, exitRunTime, r.code)
@@ -196,6 +204,7 @@ func TestARestoredBackupUsesNoOffsetTwice(t *testing.T) {
 	r := run(t, nil, "store", "repair", dir, "--restored")
 	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.stdout, "Damage: none\nKeeps: 4 messages")
+	require.Contains(t, r.stdout, "Drops: nothing.")
 	r = run(t, nil, "store", "repair", dir, "--restored", "--yes")
 	require.Zero(t, r.code, r.stderr)
 

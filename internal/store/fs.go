@@ -122,7 +122,7 @@ func (f osFS) SyncDir() error { return durable.SyncFolder(f.path("any")) }
 func (f osFS) Lock() (io.Closer, error) {
 	lock, err := durable.Lock(f.path("store"), false)
 	if errors.Is(err, durable.ErrLocked) {
-		return nil, fmt.Errorf("%s is in use by another daemon or command: %w (wait until it has ended, or give each daemon its own store.dir)", f.dir, err)
+		return nil, fmt.Errorf("%s is in use by another daemon or command: %w (stop it first, or give each daemon its own store.dir)", f.dir, err)
 	}
 	return lock, err
 }
