@@ -110,9 +110,9 @@ type HTTP2 struct {
 
 // Store configures the write-ahead log.
 type Store struct {
-	Dir   string         // the folder of the log; default empty: there is none
+	Dir   string         // folder of the log; default empty: no log
 	Sync  store.SyncMode // default store.SyncEverySecond
-	Bytes int            // the most that all files take; default 0: no bound
+	Bytes int            // limit of all files together; default 0: no limit
 }
 
 // Log is the level and the format of log entries.

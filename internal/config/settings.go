@@ -19,7 +19,7 @@ const maxMessageBytes = 8 << 20
 // must save a tenth, which below this size is less than what gzip adds.
 const minCompressed = 256
 
-// minStoreBytes is the least that store.bytes may be: files of less hold too few messages.
+// minStoreBytes is the least that store.bytes may be: smaller files hold too few messages.
 const minStoreBytes = 64 << 20
 
 // storeDir is the setting that turns the write-ahead log on. Its flag is --store.
@@ -105,10 +105,10 @@ func settings(c *Config) []setting {
 
 		{"lane", restart(word(&c.Lane, "handoff", "channel", "off")), "fast path for polls and small publishes: handoff, channel (one goroutine per poll, which a frame wakes) or off (net/http serves everything)"},
 		{"drain.window", duration(&c.DrainWindow, 0), "how long clients may take to leave when the daemon stops; it ends their sessions within three quarters of this"},
-		{"state", restart(path(&c.StateFile)), "file that keeps topics over a planned restart: the daemon writes it after a drain, and loads and removes it at start; with store.dir, only the first start reads it, and none is written"},
-		{storeDir, restart(path(&c.Store.Dir)), "folder of a log that keeps topics over crashes, too; the daemon makes it, for itself only; the first start takes over the file of state"},
-		{"store.sync", restart(word(&c.Store.Sync, store.SyncEverySecond, store.SyncAlways, store.SyncNever)), "when messages are safe from a loss of power: always (before anybody sees them), 1s (once a second), or never (when the operating system writes them); a crash of the daemon alone loses nothing"},
-		{"store.bytes", restart(number{least: minStoreBytes, bytes: true, word: "off"}.field(&c.Store.Bytes)), "bytes that all files in store.dir may take together; histories may take a quarter of it: beyond that, the largest topics lose their oldest messages"},
+		{"state", restart(path(&c.StateFile)), "file that keeps topics over a planned restart: the daemon writes it after a drain, and loads and removes it at start; with store.dir, only the first start reads the file, and no daemon writes it"},
+		{storeDir, restart(path(&c.Store.Dir)), "folder of the log that keeps topics over restarts and crashes; the daemon creates it with mode 0700; the first start takes over the file of state"},
+		{"store.sync", restart(word(&c.Store.Sync, store.SyncEverySecond, store.SyncAlways, store.SyncNever)), "when the daemon syncs messages to disk (fsync): always (before subscribers get them), 1s (once a second) or never (the operating system decides); a power loss may lose messages that are not synced, a crash of the daemon loses none"},
+		{"store.bytes", restart(number{least: minStoreBytes, bytes: true, word: "off"}.field(&c.Store.Bytes)), "bytes that all files of the log may take; at the limit, publishes are refused; histories may take a quarter of it: above that, the largest topics lose their oldest messages"},
 		{"addresses_file", restart(path(&c.AddressesFile)), "file to which the daemon writes its addresses, as JSON, once it is ready"},
 
 		{"auth.keys", restart(keyFiles(&a.Keys)), "files with the keys that verify tokens: public keys in PEM, JWKs or JWK sets; a secret for HMAC is a JWK of type oct; the daemon reads a file again when it changes"},

@@ -32,7 +32,7 @@ func (c Config) Warnings() (warnings []string) {
 		}
 	}
 	if c.Store.Bytes > 0 && c.Store.Dir == "" {
-		warnings = append(warnings, "store.bytes has no effect, because there is no log: name its folder in store.dir (--store)")
+		warnings = append(warnings, "store.bytes has no effect without a log: set store.dir (--store) to the folder of the log")
 	}
 	warn("hooks.publish", c.PublishHook, "publishes")
 	warn("hooks.authorize", c.AuthorizeHook.Config, "requests to subscribe")
@@ -59,7 +59,7 @@ func contradictions(c *Config) mistakes {
 	m.check(c.mostBudget() >= c.Broker.HistoryBytes, "memory.budget", "history.bytes",
 		"is %s, less than history.bytes (%s): raise it, or one topic may exceed it", formatSize(c.mostBudget()), formatSize(c.Broker.HistoryBytes))
 	m.check(c.Store.Dir == "" || c.Store.Bytes <= 0 || c.Store.Bytes/4 >= c.Broker.HistoryBytes, "store.bytes", "history.bytes",
-		"is %s, less than four times history.bytes (%s): raise it, or one topic may exceed the quarter that histories may take",
+		"is %s, less than four times history.bytes (%s): raise it, or lower history.bytes, because all histories together may take a quarter of store.bytes",
 		formatSize(c.Store.Bytes), formatSize(c.Broker.HistoryBytes))
 	checkListeners(&m, c)
 	m.check(t.WriteTimeout > t.MaxOutputDelay, "poll.write_timeout", "poll.max_output_delay",
