@@ -135,7 +135,7 @@ func New(version string) *Metrics {
 		Limited:          f.counters("limited_total", "Refusals because of a limit: a setting, without the prefix limits., or memory, open_files, fan_out (the delivery of a topic's messages lags behind), stateless_sessions.", "limit"),
 		WaitSeconds:      f.histograms("wait_seconds", "Time that calls and session openings waited for a slot, by limit; only those that had to wait.", "limit", prometheus.ExponentialBuckets(1e-3, 4, 8)),
 		ConnectionsEnded: f.counters("connections_ended_total", "Connections that the daemon closed because of their clients, by reason: refused, slow_head, slow_body, slow_reader, silent.", "reason"),
-		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, lost (in a crash), memory (the budget was used up), disk (the store was full).", "reason"),
+		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, lost (in a crash), memory (the budget was used up), disk (histories took more than a quarter of store.bytes).", "reason"),
 		TopicsForgotten:  f.counter("topics_forgotten_total", "Idle topics that were forgotten."),
 		FellBehind:       f.counter("subscriptions_fell_behind_total", "Times that a subscription fell behind because its session's queue was full."),
 		Gaps:             f.counters("gaps_total", "Gaps delivered to subscribers, by reason.", "reason"),

@@ -32,16 +32,16 @@ func newStore(f maker) Store {
 		return f.NewHistogram(prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: prometheus.ExponentialBuckets(least, 2.5, n)})
 	}
 	s := Store{
-		SyncSeconds:       histogram("store_sync_seconds", "Time that the disk took to make what was written durable (fsync).", 100e-6, 13),
-		SyncFailures:      f.counter("store_sync_failures_total", "Syncs of the log that failed. After each, publishes are refused until a checkpoint is durable."),
-		CommitSeconds:     histogram("store_commit_seconds", "Time that a batch of changes took to be written, synced (with store.sync always, and for deletions) and applied.", 20e-6, 15),
-		Entries:           f.counter("store_entries_total", "Changes (publishes, deletions and topics that were forgotten) that were written to the log."),
-		WrittenBytes:      f.counter("store_written_bytes_total", "Bytes of changes that were written to the log, without checkpoints."),
-		Refused:           f.counters("store_refused_total", "Changes that the log refused, by reason: waiting (they come faster than the disk takes them), full (store.bytes), disk_full, damaged (a sync failed, and no checkpoint was made since), error (another error of the disk).", "reason"),
-		Checkpoints:       f.counters("store_checkpoints_total", "Checkpoints, which replace older files of the log, by outcome: made, failed.", "outcome"),
-		CheckpointSeconds: histogram("store_checkpoint_seconds", "Time that a checkpoint took, beside publishes.", 1e-3, 13),
-		RecoverySeconds:   f.NewGauge(prometheus.GaugeOpts{Name: prefix + "store_recovery_seconds", Help: "Time that the start took to read the log."}),
-		LostTails:         f.counter("store_lost_tails_total", "1 if this start announced that messages may be lost: the machine lost its power, or crashed. Otherwise 0."),
+		SyncSeconds:       histogram("store_sync_seconds", "Duration of syncs (fsync) of the log.", 100e-6, 13),
+		SyncFailures:      f.counter("store_sync_failures_total", "Failed syncs of the log. After each one, publishes and deletions are refused until a checkpoint is durable."),
+		CommitSeconds:     histogram("store_commit_seconds", "Duration of commits: to write a batch of changes, to sync it (with store.sync always, and for deletions) and to apply it.", 20e-6, 15),
+		Entries:           f.counter("store_entries_total", "Changes written to the log: publishes, deletions, and topics that were forgotten."),
+		WrittenBytes:      f.counter("store_written_bytes_total", "Bytes of changes written to the log, without checkpoints."),
+		Refused:           f.counters("store_refused_total", "Changes that the log refused, by reason: waiting (they arrive faster than the disk can store them), full (the files have reached store.bytes), disk_full (no space, a quota or a file size limit), damaged (a sync failed, and no checkpoint has been written since), error (another error of the disk).", "reason"),
+		Checkpoints:       f.counters("store_checkpoints_total", "Checkpoints, by outcome: made, failed. A checkpoint replaces older files of the log.", "outcome"),
+		CheckpointSeconds: histogram("store_checkpoint_seconds", "Duration of checkpoints. Publishes continue meanwhile.", 1e-3, 13),
+		RecoverySeconds:   f.NewGauge(prometheus.GaugeOpts{Name: prefix + "store_recovery_seconds", Help: "Time that the last start took to read the log."}),
+		LostTails:         f.counter("store_lost_tails_total", "1 if the last start announced that messages may be lost: after a crash, the kernel's boot id had changed or was unknown. Otherwise 0."),
 	}
 	fromZero(s.Refused, storeRefusals)
 	fromZero(s.Checkpoints, storeCheckpoints)
@@ -60,13 +60,13 @@ type StoreState struct {
 
 func (s *StoreState) send(send func(name, help string, v float64)) {
 	send("store_bytes", "Bytes of all files of the log.", float64(s.Bytes))
-	send("store_bytes_limit", "store.bytes; 0 is no limit.", float64(s.MostBytes))
+	send("store_bytes_limit", "The setting store.bytes; 0 means no limit.", float64(s.MostBytes))
 	send("store_segments", "Files of the log that the next checkpoint replaces.", float64(s.Segments))
-	send("store_waiting_bytes", "Bytes of changes that wait to be written to the log.", float64(s.Waiting))
-	send("store_last_offset", "Number of the newest change in the log.", float64(s.Last))
-	send("store_lease_offset", "All numbers that were used are below this one, also after a crash.", float64(s.Lease))
-	send("store_unsynced_seconds", "For how long some changes have not been durable, to about a second; a loss of power would lose them.", s.Unsynced.Seconds())
-	send("store_faulty", "1 while the log refuses changes because of its disk, otherwise 0.", oneIf(s.IsFaulty))
+	send("store_waiting_bytes", "Bytes of changes that wait to be written.", float64(s.Waiting))
+	send("store_last_offset", "Offset of the newest change in the log.", float64(s.Last))
+	send("store_lease_offset", "All offsets that were ever used are below this one. It survives crashes.", float64(s.Lease))
+	send("store_unsynced_seconds", "Time since all changes were durable, to about a second; 0 if they are. A power loss may lose the changes since.", s.Unsynced.Seconds())
+	send("store_faulty", "1 while the daemon cannot write the log and refuses changes, otherwise 0.", oneIf(s.IsFaulty))
 }
 
 func oneIf(is bool) float64 {
