@@ -114,7 +114,7 @@ check: format vet lint build darwin modules test test-web test-python deploy ## 
 
 CRASH_SEEDS ?= 100000
 
-crash: ## crash simulated daemons with CRASH_SEEDS (100,000) seeds, on all cores; CRASH_SEED=n shows one
+crash: ## simulate crashes of the write-ahead log with CRASH_SEEDS (100,000) seeds, on all cores; CRASH_SEED=n prints one
 	CRASH_SEEDS=$(CRASH_SEEDS) $(GO) test -count=1 -timeout 12h -v -run TestACrashBreaksNoPromise ./internal/store
 
 format: ## fail if a file is not formatted as gofmt does
