@@ -57,14 +57,14 @@ func TestKillsLoseNothingWithALog(t *testing.T) {
 				s.signal(syscall.SIGKILL)
 				s.exit()
 				s = s.successor(settings...)
-				require.Contains(t, s.stderr.String(), "the log was read: nothing is lost")
+				require.Contains(t, s.stderr.String(), "the log on disk was read: nothing is lost")
 			}
 			crowd.waitForMore()
 			close(stop)
 			require.NoError(t, <-ended)
 			crowd.wantHad(speaker.want)
 			s.signal(syscall.SIGTERM)
-			s.wantEnd("the log was closed")
+			s.wantEnd("the log on disk was closed")
 		})
 	}
 }

@@ -57,5 +57,5 @@ func TestAFullDiskRefusesPublishesWithTheReason(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "3", string(item.Message.Data), "what was refused is nowhere")
 	s.signal(syscall.SIGTERM)
-	s.wantEnd("the log can be written again")
+	s.wantEnd("the log on disk can be written again")
 }

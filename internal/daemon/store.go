@@ -129,10 +129,10 @@ func (f *feed) stop() error {
 	case f.files == nil:
 		return err
 	case err == nil, errors.Is(err, context.Canceled):
-		f.log.Info("the log was closed", zap.Duration("took", time.Since(begun)))
+		f.log.Info("the log on disk was closed", zap.Duration("took", time.Since(begun)))
 		return nil
 	}
-	f.log.Error("the log could not be closed", zap.Error(err)) // also returned: it decides the exit code
+	f.log.Error("the log on disk could not be closed", zap.Error(err)) // also returned: it decides the exit code
 	return err
 }
 
@@ -141,10 +141,10 @@ const tellProgressEvery = 5 * time.Second
 
 // tell says how much of the log was read.
 func (f *feed) tell(read, all int64) {
-	f.progress(fmt.Sprintf("starting: the log is being read: %d %% of %d MiB", read*100/max(all, 1), all>>20))
+	f.progress(fmt.Sprintf("starting: the daemon has read %d %% of the log on disk (%d MiB)", read*100/max(all, 1), all>>20))
 	if now := time.Now(); now.Sub(f.told) >= tellProgressEvery {
 		f.told = now
-		f.log.Info("the log is being read", zap.Int64("read_bytes", read), zap.Int64("all_bytes", all))
+		f.log.Info("the log on disk is being read", zap.Int64("read_bytes", read), zap.Int64("all_bytes", all))
 	}
 }
 
@@ -158,10 +158,10 @@ func (f *feed) isRecovered(r store.Recovery) {
 	}
 	if r.Lost > 0 {
 		f.metrics.Store.LostTails.Inc()
-		log.Warn("the log was read: the machine lost its power or crashed, so the newest messages may be lost, and subscribers are told so",
+		log.Warn("the log on disk was read: the daemon crashed, and the kernel's boot id differs or is unknown, so the newest messages may be lost; subscribers get a gap",
 			zap.Uint64("lost_up_to", r.Lost))
 	} else {
-		log.Info("the log was read: nothing is lost")
+		log.Info("the log on disk was read: nothing is lost")
 	}
 	close(f.recovered)
 }

@@ -24,10 +24,10 @@ func TestARestartWithALogKeepsEverything(t *testing.T) {
 	had := one.published()
 	last := one.published()
 	require.NoError(t, one.wait())
-	one.wantLogged("the log was closed")
+	one.wantLogged("the log on disk was closed")
 
 	two := start(t, loggedIn(dir))
-	two.wantLogged("the log was read: nothing is lost")
+	two.wantLogged("the log on disk was read: nothing is lost")
 	status, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?topic=" + had.String())
 	require.Equal(t, 200, status)
 	require.Contains(t, frames, `{"position":"`+last.String()+`"`)
@@ -65,7 +65,7 @@ func TestALogTakesOverAStateFileOnce(t *testing.T) {
 	require.NoError(t, away.wait())
 
 	three := start(t, both)
-	three.wantLogged("the state file was not read, because store.dir has a log, and was moved aside")
+	three.wantLogged("the state file was not read, because store.dir has a log; the file was moved aside")
 	require.Equal(t, []string{"state.lock", "state.unused", "store"}, filesIn(t, folder))
 	_, frames = three.get("http://" + three.PublicAddr() + "/v1/poll?topic=" + last.String())
 	require.Contains(t, frames, `{"position":"`+third.String()+`"`)
@@ -139,7 +139,7 @@ func TestReadinessSaysHowMuchOfTheLogWasRead(t *testing.T) {
 	f, err := newFeed(config.Store{}, metrics.New("test"), zap.NewNop(), nil)
 	require.NoError(t, err)
 	f.progress = func(why string) {
-		require.Equal(t, "starting: the log is being read: 25 % of 4096 MiB", why)
+		require.Equal(t, "starting: the daemon has read 25 % of the log on disk (4096 MiB)", why)
 	}
 	f.tell(1<<30, 4<<30)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// errFull says that the files have reached store.bytes.
-var errFull = errors.New("store.bytes is used up")
+// errFull refuses publishes when the files have reached store.bytes.
+var errFull = errors.New("the log has reached store.bytes")
 
 // A checkpoint has the state of the broker as of one entry of the log. Older files are not
 // needed any more. It is written in parts, while entries go on into a new segment. Topics
@@ -61,7 +61,7 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 	}
 	if err != nil {
 		if w.retryAt.IsZero() {
-			w.cfg.Logger.Error("a checkpoint of the log failed; it is tried again each second", zap.Error(err))
+			w.cfg.Logger.Error("a checkpoint of the log on disk failed; the daemon tries again once a second", zap.Error(err))
 		}
 		w.cfg.Observe.Checkpointed(0, 0, err)
 		w.abortCheckpoint()
@@ -237,7 +237,7 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 		return err
 	}
 	if !w.trust(c) {
-		return errors.New("a sync of the log failed meanwhile")
+		return errors.New("a sync of the log failed during the checkpoint")
 	}
 	w.checkpoint, w.retryAt = nil, time.Time{}
 	c.stop()
@@ -257,7 +257,7 @@ func (w *WAL) trust(c *checkpoint) bool {
 	}
 	if w.damaged != nil {
 		w.removeFailedSync()
-		w.cfg.Logger.Info("a checkpoint has repaired the log: publishes are accepted again")
+		w.cfg.Logger.Info("a checkpoint has repaired the log on disk: publishes are accepted again")
 	}
 	w.damaged, w.fault, w.wanted = nil, nil, false
 	w.synced = max(w.synced, c.number)
@@ -278,7 +278,7 @@ func (w *WAL) removeBefore(c *checkpoint) {
 		}
 	}
 	if err = cmp.Or(w.fs.SyncDir(), err); err != nil {
-		w.cfg.Logger.Warn("old files of the log could not be removed", zap.Error(err))
+		w.cfg.Logger.Warn("old files of the log on disk could not be removed; the next checkpoint tries again", zap.Error(err))
 	}
 }
 
@@ -301,7 +301,7 @@ func (w *WAL) abortCheckpoint() {
 	w.countPart(0)
 	w.closeFile(c.file)
 	if err := w.fs.Remove(c.file.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.cfg.Logger.Warn("an unfinished checkpoint could not be removed", zap.Error(err))
+		w.cfg.Logger.Warn("an unfinished checkpoint could not be removed; the next start removes it", zap.Error(err))
 	}
 }
 

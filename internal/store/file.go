@@ -1,5 +1,5 @@
-// Package store keeps a daemon's state: in a write-ahead log, which survives crashes, or in a
-// file that outlives planned restarts only.
+// Package store keeps a daemon's state on disk: in a write-ahead log, which survives crashes,
+// or in a state file, which survives only planned restarts.
 package store
 
 import (
@@ -106,7 +106,7 @@ func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
 		if err != nil {
 			return err
 		}
-		log.Warn("the state file was not read, because store.dir has a log, and was moved aside", zap.String("moved_to", aside))
+		log.Warn("the state file was not read, because store.dir has a log; the file was moved aside", zap.String("moved_to", aside))
 	case f.damage != nil:
 		aside, err := f.moveAside(".unreadable")
 		if err != nil {

@@ -14,8 +14,8 @@ import (
 // An FS is the folder of a write-ahead log. Names have no folder in them. A simulation of
 // a disk implements it, too. Methods may be called concurrently.
 //
-// A crash may undo each change that was not synced: FileWriter.Sync keeps what a file holds, and
-// SyncDir keeps which files there are.
+// A power loss may undo each change that was not synced: FileWriter.Sync makes the content
+// of a file durable, and SyncDir the names of the files.
 type FS interface {
 	// Create makes a file. It fails with fs.ErrExist if there is one.
 	Create(name string) (FileWriter, error)
@@ -66,8 +66,8 @@ func BootID() string {
 // osFS is a folder of the operating system.
 type osFS struct{ dir string }
 
-// OpenDir returns the folder at a path. It makes the folder, for its owner only, if there
-// is none.
+// OpenDir returns the folder at a path. If it does not exist, OpenDir creates it with mode
+// 0700.
 func OpenDir(dir string) (FS, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("%w (store.dir must name a folder that the daemon can write to)", err)

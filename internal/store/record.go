@@ -25,8 +25,8 @@ import (
 //	| head sum| length| number          |kind| body sum| body: length bytes |
 //
 // Integers have little endian order. Both sums are CRC32C. The head sum covers length,
-// number and kind: if it is right, and the file is shorter than length says, the record was
-// not written whole. The body sum continues it over the body. Both begin with the seed and
+// number and kind. If it is right, and the file is shorter than length says, the record was
+// not completely written. The body sum continues it over the body. Both begin with the seed and
 // the number in the file's name (see keyOfFile). So no message can contain the bytes of a
 // record, since a client does not know the seed; and a record of another file is not valid.
 //
@@ -99,7 +99,7 @@ func endRecord(b []byte, start int, key uint32) error {
 	r := b[start:]
 	length := len(r) - recordHeadBytes
 	if length > maxBody {
-		return fmt.Errorf("the record has %d bytes; it must have at most %d", length, maxBody)
+		return fmt.Errorf("a record must have at most %d bytes; got %d", maxBody, length)
 	}
 	binary.LittleEndian.PutUint32(r[4:], uint32(length))
 	head, body := sums(r, r[recordHeadBytes:], key)
@@ -140,7 +140,7 @@ func (r *recordReader) bad(partial bool, why string, args ...any) error {
 	return &badRecord{r.file, r.at, fmt.Sprintf(why, args...), partial}
 }
 
-// badEnd is the error where the file should have more records.
+// badEnd returns the error for a file that should have more records.
 func (r *recordReader) badEnd(why string, args ...any) *badRecord {
 	return &badRecord{r.file, r.at, fmt.Sprintf(why, args...), false}
 }
@@ -157,7 +157,7 @@ func (r *recordReader) readHead(magic string) (seed uint64, err error) {
 	switch got := string(head[:8]); {
 	case got == magic:
 	case got[:7] == magic[:7]:
-		return 0, r.bad(false, "it is of another version of pubsubd: %q, this one reads %q", got, magic)
+		return 0, r.bad(false, "another version of pubsubd wrote it (format %q; this version reads %q): start that version", got, magic)
 	default:
 		return 0, r.bad(false, "the file does not begin with %q", magic)
 	}
@@ -173,7 +173,7 @@ func (r *recordReader) next() (record, error) {
 	case left == 0:
 		return record{}, io.EOF
 	case left < recordHeadBytes:
-		return record{}, r.bad(true, "the file ends %d bytes after its beginning", left)
+		return record{}, r.bad(true, "the file has only %d bytes of it", left)
 	}
 	var head [recordHeadBytes]byte
 	if _, err := io.ReadFull(r.from, head[:]); err != nil {
@@ -185,9 +185,9 @@ func (r *recordReader) next() (record, error) {
 	case sum != binary.LittleEndian.Uint32(head[:]):
 		return record{}, r.bad(false, "its checksum does not match")
 	case length > maxBody:
-		return record{}, r.bad(false, "its length is %d; at most %d is possible", length, maxBody)
+		return record{}, r.bad(false, "its length must be at most %d; got %d", maxBody, length)
 	case left < recordHeadBytes+length:
-		return record{}, r.bad(true, "the file ends %d bytes after its beginning; it has %d", left, recordHeadBytes+length)
+		return record{}, r.bad(true, "the file has only %d of its %d bytes", left, recordHeadBytes+length)
 	}
 	r.body = slices.Grow(r.body[:0], int(length))[:length]
 	if _, err := io.ReadFull(r.from, r.body); err != nil {
@@ -276,7 +276,7 @@ type fields struct {
 	err  error
 }
 
-var errShort = errors.New("a field of it is not complete")
+var errShort = errors.New("one of its fields is not complete")
 
 func (f *fields) uvarint() uint64 {
 	n, length := binary.Uvarint(f.body)
@@ -412,7 +412,7 @@ func checkEntry(e *broker.Entry) error {
 	at := e.Message.Position
 	switch {
 	case at.Offset > maxOffset:
-		return fmt.Errorf("its offset is %d; at most %d is possible", at.Offset, uint64(maxOffset))
+		return fmt.Errorf("its offset must be at most %d; got %d", uint64(maxOffset), at.Offset)
 	case e.Message.Time < 0:
 		return errors.New("its time is before 1970")
 	case e.Op == broker.OpEpoch && at.Topic == "":

@@ -112,13 +112,13 @@ func TestADamagedRecordIsNoRecord(t *testing.T) {
 func TestARecordIsBounded(t *testing.T) {
 	e := broker.Entry{Message: &wire.Message{Position: wire.Position{Topic: "a"}, Data: make([]byte, maxBody)}}
 	_, err := appendEntry(nil, &e, 1, testKey)
-	require.ErrorContains(t, err, "it must have at most 16777216")
+	require.ErrorContains(t, err, "a record must have at most 16777216")
 	long := beginRecord(nil, kindPublish, 1)
 	binary.LittleEndian.PutUint32(long[4:], maxBody+1)
 	sum, _ := sums(long, nil, testKey)
 	binary.LittleEndian.PutUint32(long, sum)
 	_, err = readerOf(append(long, make([]byte, 100)...)).next()
-	require.ErrorContains(t, err, "at most 16777216 is possible")
+	require.ErrorContains(t, err, "its length must be at most 16777216")
 }
 
 // The contents of a record are checked like a request, whatever its checksum says.

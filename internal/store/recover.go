@@ -23,11 +23,11 @@ type Recovery struct {
 	Lost     uint64        // unless 0, entries up to this number may be lost, and no entry was written since
 	Records  int           // that were read
 	Bytes    int64         // that were read
-	Cut      int64         // bytes after Last that are not whole records, or follow such
-	CutFile  string        // where they begin; empty: nowhere
+	Cut      int64         // bytes after Last that are ignored: incomplete records, and all that follows
+	CutFile  string        // the file where they begin; empty: none
 	Damage   []Damage      // of a log that is repaired: why a start would refuse it
-	Clean    bool          // the daemon before had ended in order
-	SameBoot bool          // the kernel runs since before, and no sync had failed
+	Clean    bool          // the last daemon stopped cleanly
+	SameBoot bool          // the boot id is that of the last daemon, and no sync had failed
 	Took     time.Duration // of the clock that open gets
 }
 
@@ -58,18 +58,18 @@ const keepTopics = time.Minute
 
 // recovering reads a log.
 //
-// The state is that of the newest checkpoint, and of the entries after it, in order. The
-// header of each segment says where the log ended when the segment was begun. What older
-// segments have after that is not part of the log: for instance a write that failed.
+// The state is the newest checkpoint, and the entries after it, in order. The header of each
+// segment has the last entry of the log before the segment. Later entries in older segments
+// are not part of the log: for instance, their write failed.
 //
-// The end of the log may be incomplete after a crash. If the kernel is the same, everything
-// that was written is there: only the last record may be partial, and nobody saw its entry.
-// If not, the log ends before the first bad record, unless a later record says that the
-// disk had kept more. Then a disk or a program has damaged the log, and the start is
-// refused: people must decide what to do.
+// After a crash the end of the log may be incomplete. If the boot id is the same, all writes
+// are there. Only the last record may be partial, and no subscriber got its entry. If the
+// boot id differs, the log ends before the first bad record. But if a later record says that
+// more of the log was durable, a disk or a program has damaged the log. Then the start is
+// refused, and the operator must decide.
 //
-// The start begins a segment, which has entries that may not be durable once more: a sync of
-// the old file may have failed before, and says so only once.
+// A start begins a segment, and copies entries into it that may not be durable. A sync of
+// the old file may have failed, and the operating system reports a failed sync only once.
 type recovering struct {
 	Recovery
 	wal      *WAL
@@ -206,7 +206,7 @@ func (r *recovering) checkSeed(name string, seed uint64, epoch string) error {
 		return nil
 	}
 	if seed != r.wal.seed || epoch != r.Epoch {
-		return fmt.Errorf("%s belongs to another log than the other files: move one of the two logs to a folder of its own", name)
+		return fmt.Errorf("%s belongs to another log than the other files: move the files of one log to another folder", name)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (r *recovering) readAll() error {
 		}
 	}
 	if !r.hasSeed {
-		return errors.New("no file of the log can be read: restore the folder from a backup, or empty it to begin a new log")
+		return errors.New("no file of the log can be read: restore the folder from a backup, or empty the folder to begin a new log")
 	}
 	r.last, r.proven = r.checkpoint, max(r.checkpoint, r.proven)
 	if err := r.findChain(); err != nil {
@@ -296,7 +296,7 @@ const headerMost = 256
 func (r *recovering) checkEmpty() error {
 	for _, s := range r.segments {
 		if s.size > headerMost {
-			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: restore the folder from a backup, or empty it to begin a new log", s.name, s.size)
+			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: restore the folder from a backup, or empty the folder to begin a new log", s.name, s.size)
 		}
 		r.discard = append(r.discard, s.name)
 	}
@@ -328,17 +328,17 @@ func (r *recovering) findChain() error {
 	return fmt.Errorf("%s continues after entry %d, but the file before it is missing: %s", r.chain[len(r.chain)-1].name, end, remedy)
 }
 
-const remedy = "put it back, restore the folder from a backup, or run `pubsubd store repair`, which keeps what can be read and announces the rest as lost"
+const remedy = "put the file back, restore the folder from a backup, or run `pubsubd store repair DIR`, which keeps what can be read and announces the rest as lost"
 
 // refuse returns why the daemon must not start, or nil if the log is repaired.
 func (r *recovering) refuse(bad *badRecord) error {
 	if r.wal.repairs {
-		r.wal.cfg.Logger.Warn("a part of the log is lost", zap.Error(bad))
+		r.wal.cfg.Logger.Warn("a part of the log on disk is lost", zap.Error(bad))
 		r.Damage = append(r.Damage, Damage{bad.file, bad.at, bad.why})
 		return nil
 	}
-	return fmt.Errorf("%w. A crash does not do that: the disk or a program has damaged the file. The log before it ends with entry %d. "+
-		"Restore the folder from a backup, or run `pubsubd store repair`, which keeps what can be read and announces the rest as lost", bad, r.last)
+	return fmt.Errorf("%w. A crash cannot cause this: the disk or a program has damaged the file. Entries up to %d can be read. "+
+		"Restore the folder from a backup, or run `pubsubd store repair DIR`, which keeps what can be read and announces the rest as lost", bad, r.last)
 }
 
 // readSegment reads a segment, up to where the next one begins. It reports whether the log
@@ -677,7 +677,7 @@ func (r *recovering) keepState(now time.Time) error {
 	for w.checkpointStep(now) {
 	}
 	if w.wanted {
-		return fmt.Errorf("the first checkpoint of the log could not be written: %w", w.checkpointErr)
+		return fmt.Errorf("the first checkpoint could not be written: %w", w.checkpointErr)
 	}
 	return nil
 }
@@ -702,7 +702,7 @@ func (r *recovering) readCheckpoint(name string) error {
 		at := l.at
 		ended, err := r.readCheckpointRecord(l, records)
 		if errors.Is(err, io.EOF) {
-			err = l.bad(true, "the file ends before the record that ends it")
+			err = l.bad(true, "the file has no end record")
 		} else if err != nil && !errors.As(err, &bad) {
 			err = &badRecord{file: name, at: at, why: err.Error()}
 		}
@@ -740,7 +740,7 @@ func (r *recovering) readCheckpointRecord(l *logFile, others uint64) (ended bool
 	case count != others:
 		return false, fmt.Errorf("the file has %d records; it should have %d", others, count)
 	case l.at != l.size:
-		return false, errors.New("more data follows the end")
+		return false, errors.New("data follows the end record")
 	}
 	return true, nil
 }

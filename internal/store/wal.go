@@ -22,7 +22,7 @@ import (
 // A SyncMode says when written records become durable.
 type SyncMode string
 
-// The modes. A deletion is durable before anybody sees it, whatever the mode.
+// The modes. In every mode a deletion is durable before subscribers see it.
 const (
 	SyncAlways      SyncMode = "always" // before subscribers see a message
 	SyncEverySecond SyncMode = "1s"     // once a second
@@ -34,11 +34,11 @@ type WALConfig struct {
 	FS   FS
 	Sync SyncMode // default SyncEverySecond
 
-	// Bytes bounds all files together. Default 0: no bound.
+	// Bytes limits the size of all files together. Default 0: no limit.
 	Bytes int64
 
-	// BootID tells one run of the kernel from another. If it is the same after a crash,
-	// everything that was written is there. Default "": unknown.
+	// BootID is the id of this run of the kernel. If it is the same after a crash, the
+	// operating system still has all writes. Default "": unknown, as after a power loss.
 	BootID string
 
 	// Seed returns a random number. The checksums of a new log depend on it.
@@ -46,10 +46,10 @@ type WALConfig struct {
 
 	Logger *zap.Logger // default: none
 
-	// Progress is called while the log is read, with the bytes that were read, of all.
+	// Progress is called while the log is read, with the bytes read so far and in total.
 	Progress func(read, all int64) // default: none
 
-	// Recovered is called once, when the log was read and new entries are accepted.
+	// Recovered is called once, when the log has been read and accepts new entries.
 	Recovered func(Recovery) // default: none
 
 	// Observe has functions that are called from any goroutine.
@@ -84,7 +84,7 @@ func (c WALConfig) withDefaults() WALConfig {
 	return c
 }
 
-// An Observer gets what metrics count. A nil function is not called.
+// An Observer has functions for metrics. A nil function is not called.
 type Observer struct {
 	Synced       func(d time.Duration, err error)              // one or more files were synced
 	Committed    func(entries, bytes int, d time.Duration)     // a batch was written, and synced if the mode is always
@@ -100,8 +100,8 @@ type Refusal string
 const (
 	RefusedWaiting  Refusal = "waiting"   // too many entries wait to be written
 	RefusedFull     Refusal = "full"      // the files have reached store.bytes
-	RefusedDiskFull Refusal = "disk_full" // the disk, a quota or a limit of the process
-	RefusedDamaged  Refusal = "damaged"   // a sync failed, and no checkpoint was made since
+	RefusedDiskFull Refusal = "disk_full" // no space on the disk, a quota, or a file size limit of the process
+	RefusedDamaged  Refusal = "damaged"   // a sync failed, and no checkpoint has been written since
 	RefusedError    Refusal = "error"     // another error of the disk
 )
 
@@ -138,14 +138,14 @@ func (o Observer) withDefaults() Observer {
 // A WAL is a write-ahead log: a broker.Log that keeps its entries in files. One sequence
 // numbers the entries of all topics.
 //
-// Append only queues entries. One writer (step) takes what waits, numbers it, writes it
-// with one write(2), and applies it. So nobody sees an entry that was not written, and an
-// entry that cannot be written changes nothing. A second goroutine (syncStep,
-// checkpointStep) makes files durable, and replaces old ones by a checkpoint.
+// Append only queues entries. One writer (step) takes the queued entries, numbers them,
+// writes them with one write(2), and applies them. So subscribers never get an entry that
+// was not written, and a failed write changes nothing. A second goroutine (syncStep,
+// checkpointStep) syncs files, and replaces old files by a checkpoint.
 //
-// Numbers of a failed write are not used again: after a loss of power, the disk may have
-// them. A file whose sync failed is not used again, because nobody knows what it holds.
-// Then the log refuses entries until a checkpoint, made from memory, is durable.
+// Numbers of a failed write are not used again: after a power loss, the disk may have its
+// entries. A file whose sync failed is not used again: its content is unknown. Then the log
+// refuses entries until a checkpoint, made from memory, is durable.
 type WAL struct {
 	cfg    WALConfig
 	fs     FS
@@ -253,7 +253,7 @@ func (w *WAL) queue(a appended) error {
 	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
 		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
 		return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
-			"messages come faster than the disk takes them").Retry(100 * time.Millisecond)
+			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
 	}
 	w.pending = append(w.pending, a)
 	w.waiting += a.bytes
@@ -379,9 +379,9 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 func (w *WAL) noteFaultLocked(err error) {
 	switch {
 	case err != nil && w.fault == nil && w.damaged == nil:
-		w.cfg.Logger.Error("the log cannot be written: publishes are refused until it can", zap.Error(err))
+		w.cfg.Logger.Error("the log on disk cannot be written: publishes are refused until it can", zap.Error(err))
 	case err == nil && w.fault != nil:
-		w.cfg.Logger.Info("the log can be written again")
+		w.cfg.Logger.Info("the log on disk can be written again")
 	}
 	w.fault = err
 }
@@ -480,7 +480,7 @@ func (w *WAL) appendLocked(b []byte) error {
 	}
 	w.told, w.nextLease = 0, 0 // the records that say so are cut
 	if cut := s.file.Truncate(s.size); cut != nil {
-		w.cfg.Logger.Warn("a segment of the log could not be cut after a failed write: another begins", zap.String("file", s.name), zap.Error(cut))
+		w.cfg.Logger.Warn("a segment of the log on disk could not be truncated after a failed write: a new segment begins", zap.String("file", s.name), zap.Error(cut))
 		w.leaveSegmentLocked()
 	}
 	return err
@@ -640,19 +640,19 @@ func (w *WAL) closeOldLocked() {
 
 func (w *WAL) closeFile(s *segment) {
 	if err := s.file.Close(); err != nil { // it is durable, or not trusted
-		w.cfg.Logger.Warn("a segment of the log could not be closed", zap.String("file", s.name), zap.Error(err))
+		w.cfg.Logger.Warn("a segment of the log on disk could not be closed", zap.String("file", s.name), zap.Error(err))
 	}
 }
 
-// failedSyncName is the file that a daemon makes when a sync fails. After that, processes may
-// see less of a file than was written: the operating system may have dropped it. If the
-// daemon is killed before a checkpoint repairs the log, the next start reads it as after a
-// loss of power. A loss of power may undo the file, which is not synced.
+// failedSyncName is the file that a daemon creates when a sync fails. After a failed sync
+// the operating system may have dropped written data. If the daemon is killed before a new
+// checkpoint is durable, this file makes the next start treat the log as after a power
+// loss. The file is not synced: a power loss, which has the same effect, may undo it.
 const failedSyncName = "failed-sync"
 
 func (w *WAL) removeFailedSync() {
 	if err := w.fs.Remove(failedSyncName); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		w.cfg.Logger.Warn("the note of a failed sync could not be removed: after a crash, the next start announces a loss", zap.Error(err))
+		w.cfg.Logger.Warn("the file failed-sync could not be removed: remove it, or a start after a crash announces lost messages", zap.Error(err))
 	}
 }
 
@@ -663,13 +663,13 @@ func (w *WAL) noteSyncFailure() {
 	w.syncFailure = nil
 }
 
-var errDamaged = errors.New("the disk did not keep what was written")
+var errDamaged = errors.New("a sync failed")
 
 // damageLocked notes that a sync failed: the operating system may have dropped what it could
 // not write. No file that was not durable is used again.
 func (w *WAL) damageLocked(err error) {
 	if w.damaged == nil {
-		w.cfg.Logger.Error("the disk did not keep what was written: publishes are refused until there is a new checkpoint", zap.Error(err))
+		w.cfg.Logger.Error("a sync of the log on disk failed: publishes are refused until a new checkpoint is durable", zap.Error(err))
 	}
 	w.damaged, w.damages = fmt.Errorf("%w: %w", errDamaged, err), w.damages+1
 	w.noteSyncFailure()
@@ -758,7 +758,7 @@ func (w *WAL) close(now time.Time) error {
 	w.unlock()
 	w.abandon()
 	if err != nil {
-		return fmt.Errorf("the log has no clean end: %w; the next start reads what is there", err)
+		return fmt.Errorf("the log on disk was not closed cleanly: %w (the next start recovers it as after a crash)", err)
 	}
 	return nil
 }
@@ -809,6 +809,6 @@ func problemOf(err error) *wire.Problem {
 	} else if errors.Is(err, errFull) {
 		why = errFull.Error()
 	}
-	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time; the server's operator must look after its disk",
+	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time; the server's operator must check its disk",
 		"the server cannot write to its disk: %s", why).Retry(time.Second)
 }

@@ -311,7 +311,7 @@ func TestDamageRefusesTheStart(t *testing.T) {
 			d := begin(t)
 			crash(d)
 			flip(d, segmentName(3), 200)
-			wantRefused(d, segmentName(3)+" has a bad record at byte ", "its checksum does not match", "ends with entry 2", "store repair")
+			wantRefused(d, segmentName(3)+" has a bad record at byte ", "its checksum does not match", "Entries up to 2 can be read", "store repair")
 		})
 		t.Run("a missing file, "+name, func(t *testing.T) {
 			d := begin(t)
@@ -348,9 +348,9 @@ func TestDamageRefusesTheStart(t *testing.T) {
 			flip(d, name, 200)
 			wantRefused(d, name+" has a bad record at byte ")
 			d.write(name, whole[:len(whole)-noticeBytes])
-			wantRefused(d, name, "the file ends before the record that ends it")
+			wantRefused(d, name, "the file has no end record")
 			d.write(name, append(bytes.Clone(whole), 0))
-			wantRefused(d, name, "more data follows the end")
+			wantRefused(d, name, "data follows the end record")
 		})
 		t.Run("another log, "+name, func(t *testing.T) {
 			d := begin(t)
@@ -377,7 +377,7 @@ func TestDamageRefusesTheStart(t *testing.T) {
 		b := d.read(segmentName(5))
 		b[7]++
 		d.write(segmentName(5), b)
-		wantRefused(d, `it is of another version of pubsubd: "pubsubL2", this one reads "pubsubL1"`)
+		wantRefused(d, `another version of pubsubd wrote it (format "pubsubL2"; this version reads "pubsubL1"): start that version`)
 	})
 }
 
@@ -528,7 +528,7 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 			clear(failing)
 			d.wal.syncStep(time.Now())
 			require.NoError(t, d.wal.Stats().Fault, "nobody has published since")
-			for _, once := range []string{"the log cannot be written: publishes are refused until it can", "the log can be written again"} {
+			for _, once := range []string{"the log on disk cannot be written: publishes are refused until it can", "the log on disk can be written again"} {
 				require.Equal(t, 1, logged.FilterMessage(once).Len(), once)
 			}
 			last := d.publish("a", "2")
@@ -696,7 +696,7 @@ func TestTheFilesAreBounded(t *testing.T) {
 	for i := range 2000 {
 		r := d.do(entryOf(broker.OpPublish, fmt.Sprint("t.", i%3), strings.Repeat("1", 100)))
 		if r[0].Err != nil {
-			require.ErrorContains(t, r[0].Err, "store.bytes is used up")
+			require.ErrorContains(t, r[0].Err, "the log has reached store.bytes")
 		}
 		if i%20 == 0 {
 			d.wal.syncStep(time.Now())
