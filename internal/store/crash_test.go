@@ -849,8 +849,26 @@ func (w *world) meanwhile() {
 			w.delete() // the writer syncs, too
 		}
 		w.publish()
-		w.settle()
+		if !w.process.wal.mustWait() {
+			w.settle()
+		}
 	}
+}
+
+// mustWait reports whether the next step may have to wait for another sync to end.
+func (w *WAL) mustWait() bool {
+	if w.syncing.TryLock() {
+		w.syncing.Unlock()
+		return false
+	}
+	n := 0
+	for _, a := range w.pending {
+		n += len(a.entries)
+		if slices.ContainsFunc(a.entries, func(e broker.Entry) bool { return e.Op == broker.OpDelete }) {
+			return true
+		}
+	}
+	return w.cfg.Sync == SyncAlways || w.last+uint64(n) >= w.lease
 }
 
 // checkpoint writes parts of a checkpoint, and reports whether there are more.
