@@ -61,14 +61,30 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 	}
 	if err != nil {
 		if w.retryAt.IsZero() {
-			w.cfg.Logger.Error("a checkpoint of the log on disk failed; the daemon tries again once a second", zap.Error(err))
+			w.cfg.Logger.Error("a checkpoint of the log on disk failed; the daemon tries again", zap.Error(err))
 		}
 		w.cfg.Observe.Checkpointed(0, 0, err)
 		w.abortCheckpoint()
-		w.retryAt, w.checkpointErr = now.Add(time.Second), err
+		w.checkpointErr, w.retryIn = err, w.nextRetry()
+		w.retryAt = now.Add(w.retryIn)
 		return false
 	}
 	return more
+}
+
+// mostRetry is the longest time until a checkpoint that failed is tried again.
+const mostRetry = time.Minute
+
+// nextRetry returns when a checkpoint that has failed is tried again: after a second while
+// publishes wait for it, else each time after twice as long. An attempt may fill the disk,
+// while the segments have space enough, and begins another segment.
+func (w *WAL) nextRetry() time.Duration {
+	w.writing.Lock()
+	defer w.unlock()
+	if w.damaged != nil || w.isFullLocked() {
+		return time.Second
+	}
+	return min(max(2*w.retryIn, time.Second), mostRetry)
 }
 
 // wantCheckpoint makes a checkpoint due.
@@ -239,7 +255,7 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 	if !w.trust(c) {
 		return errors.New("a sync of the log failed during the checkpoint")
 	}
-	w.checkpoint, w.retryAt = nil, time.Time{}
+	w.checkpoint, w.retryAt, w.retryIn = nil, time.Time{}, 0
 	c.stop()
 	w.closeFile(c.file)
 	w.removeBefore(c)

@@ -193,9 +193,10 @@ type WAL struct {
 	syncFailure error      // of a sync that is not noted in damaged yet; guarded by syncing
 
 	// Owned by checkpointStep:
-	checkpoint    *checkpoint // under way, or nil
-	retryAt       time.Time   // after a failure: no checkpoint begins before; else zero
-	checkpointErr error       // why the last failed one did
+	checkpoint    *checkpoint   // under way, or nil
+	retryAt       time.Time     // after a failure: no checkpoint begins before; else zero
+	retryIn       time.Duration // how long before retryAt it failed; else 0
+	checkpointErr error         // why the last failed one did
 }
 
 // appended is one call of Append.

@@ -441,6 +441,39 @@ func TestManyStartsLeaveFewFiles(t *testing.T) {
 	require.Less(t, len(names), spareSegments+5)
 }
 
+// The disk has space for segments, but not for a checkpoint. It is tried less and less often,
+// so that attempts do not fill the disk all the time.
+func TestACheckpointThatFailsIsTriedLessOften(t *testing.T) {
+	d := newDisk(t)
+	attempts, fails := 0, true
+	d.cfg.FS = &faultyFS{d.cfg.FS, func(call, name string) error {
+		if call == "create" && strings.Contains(name, checkpointSuffix) && fails {
+			attempts++
+			return syscall.ENOSPC
+		}
+		return nil
+	}}
+	d.mustStart()
+	d.wal.wantCheckpoint()
+	now := time.Now()
+	pass := func(seconds int) {
+		for range seconds {
+			now = now.Add(time.Second)
+			d.publish("a", "1")
+			for d.wal.checkpointStep(now) {
+			}
+		}
+	}
+	pass(600)
+	require.Equal(t, 15, attempts)
+	names, err := d.cfg.FS.List()
+	require.NoError(t, err)
+	require.Less(t, len(names), 20)
+	fails = false
+	pass(60)
+	require.False(t, d.wal.wanted)
+}
+
 // faultyFS fails calls.
 type faultyFS struct {
 	FS
