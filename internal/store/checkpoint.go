@@ -28,6 +28,7 @@ type checkpoint struct {
 	from    uint64 // number of the segment that follows
 	damages int    // number of failed syncs when the checkpoint began
 	covered int64  // bytes of the segments that it replaces
+	live    int64  // about what it has, in bytes
 	begun   time.Time
 	records uint64
 	unsaved int    // bytes since the last sync
@@ -96,7 +97,8 @@ func (w *WAL) wantCheckpoint() {
 
 // isCheckpointDue reports whether a checkpoint is wanted, or must repair the log, or
 // whether the segments are larger than what they hold, or too many: each start makes one,
-// however small. If store.bytes is used up, a sixteenth of it is enough.
+// however small. If store.bytes is used up, a sixteenth of it is enough, also if the
+// checkpoint would be that much smaller.
 func (w *WAL) isCheckpointDue() bool {
 	w.writing.Lock()
 	defer w.unlock()
@@ -108,7 +110,7 @@ func (w *WAL) isCheckpointDue() bool {
 		most = w.cfg.Bytes / 16
 	}
 	tooMany := int64(len(w.segments)) > spareSegments+most/w.cfg.segmentBytes
-	return w.wanted || w.damaged != nil || tooMany || w.bytesLocked()-w.baseBytes > most
+	return w.wanted || w.damaged != nil || tooMany || w.bytesLocked()-w.baseBytes > most || w.isFullLocked() && w.canShrinkLocked()
 }
 
 // spareSegments is how many segments there may be besides full ones.
@@ -125,6 +127,10 @@ func (w *WAL) bytesLocked() int64 {
 
 // isFullLocked reports whether the files have reached store.bytes.
 func (w *WAL) isFullLocked() bool { return w.cfg.Bytes > 0 && w.bytesLocked() >= w.cfg.Bytes }
+
+// canShrinkLocked reports whether a checkpoint would be smaller than the newest one: for
+// instance, topics were deleted.
+func (w *WAL) canShrinkLocked() bool { return w.baseLive-w.broker.LiveBytes() > w.cfg.Bytes/16 }
 
 // evict evicts messages if a checkpoint would take more than a quarter of store.bytes. At
 // most the files are an old checkpoint, the segments after it, a new one, and the segments
@@ -173,6 +179,7 @@ func (w *WAL) beginAfter(c *checkpoint) (heads []broker.Entry, err error) {
 			return nil, err
 		}
 	}
+	c.live = w.broker.LiveBytes()
 	c.number, c.from, c.damages, c.covered = w.applied.Load(), w.current.first, w.damages, w.oldBytes
 	return heads, w.broker.ExportHeads(func(e broker.Entry) error {
 		heads = append(heads, e)
@@ -277,6 +284,7 @@ func (w *WAL) trust(c *checkpoint) bool {
 	}
 	w.damaged, w.fault, w.wanted = nil, nil, false
 	w.synced = max(w.synced, c.number)
+	w.baseLive = c.live
 	w.baseBytes, w.oldBytes, w.partBytes = c.file.size, w.oldBytes-c.covered, 0
 	w.segments = slices.DeleteFunc(w.segments, func(number uint64) bool { return number < c.from })
 	return true

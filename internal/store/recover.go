@@ -588,7 +588,7 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	w := r.wal
 	w.writing.Lock()
 	defer w.unlock()
-	w.baseBytes, w.newest = r.base, max(w.last, r.last)
+	w.baseBytes, w.baseLive, w.newest = r.base, r.base, max(w.last, r.last)
 	for _, s := range r.segments {
 		w.newest = max(w.newest, s.number)
 		w.oldBytes, w.segments = w.oldBytes+s.size, append(w.segments, s.number)

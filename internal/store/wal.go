@@ -183,6 +183,7 @@ type WAL struct {
 	buffer    []byte     // of the batch
 	newest    uint64     // the number of the newest file
 	baseBytes int64      // of the newest checkpoint
+	baseLive  int64      // of messages and the like when it began
 	segments  []uint64   // numbers of all segments, in order
 	oldBytes  int64      // of segments before the current one
 	partBytes int64      // of the checkpoint that is under way

@@ -788,6 +788,35 @@ func TestKeysLeaveSpaceToMessages(t *testing.T) {
 	require.Greater(t, b.Messages, 10)
 }
 
+// No message can be evicted, because each topic has one, and the newest checkpoint alone has
+// reached store.bytes. Publishes are accepted again once topics were deleted.
+func TestDeletionsFreeTheFiles(t *testing.T) {
+	d := newDisk(t)
+	d.cfg.Bytes = 400_000
+	d.mustStart()
+	publish := func(from, n int) (refused int) {
+		for i := range n {
+			if d.do(entryOf(broker.OpPublish, fmt.Sprint("t.", from+i), `"`+strings.Repeat("1", 10_000)+`"`))[0].Err != nil {
+				refused++
+			}
+			for d.wal.checkpointStep(time.Now()) {
+			}
+		}
+		return refused
+	}
+	require.Positive(t, publish(0, 100))
+	require.Positive(t, publish(100, 1))
+	d.kill()
+	d.mustStart()
+	require.Positive(t, publish(101, 1))
+	for i := range 100 {
+		d.do(entryOf(broker.OpDelete, fmt.Sprint("t.", i), ""))
+	}
+	for d.wal.checkpointStep(time.Now()) {
+	}
+	require.Zero(t, publish(0, 5))
+}
+
 // A daemon with a state file changes to a log: the log begins with the state, in the same
 // epoch, above all its offsets. A crash before it is whole leaves nothing.
 func TestALogBeginsWithAState(t *testing.T) {
