@@ -122,7 +122,7 @@ func TestEveryDamageCanBeRepaired(t *testing.T) {
 func TestARepairFailsOnAFullDisk(t *testing.T) {
 	d := damaged(t)
 	disk := d.cfg.FS
-	d.cfg.FS = &faultyFS{disk, func(call, name string) error {
+	d.cfg.FS = &faultyFS{FS: disk, fail: func(call, name string) error {
 		if call == "write" && strings.Contains(name, checkpointSuffix) {
 			return syscall.ENOSPC
 		}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -180,6 +181,7 @@ type WAL struct {
 	damaged   error      // why the last sync failed; nil: a checkpoint was made since
 	damages   int        // number of failed syncs
 	fault     error      // why the last write failed
+	failed    int        // bytes of the largest write that failed since one succeeded
 	buffer    []byte     // of the batch
 	newest    uint64     // the number of the newest file
 	baseBytes int64      // of the newest checkpoint
@@ -385,7 +387,9 @@ func (w *WAL) noteFaultLocked(err error) {
 	case err == nil && w.fault != nil:
 		w.cfg.Logger.Info("the log on disk can be written again")
 	}
-	w.fault = err
+	if w.fault = err; err == nil {
+		w.failed = 0
+	}
 }
 
 // writeLocked numbers the entries, and writes them with one write. Entries that cannot be
@@ -480,7 +484,7 @@ func (w *WAL) appendLocked(b []byte) error {
 	if err == nil {
 		return nil
 	}
-	w.told, w.nextLease = 0, 0 // the records that say so are cut
+	w.told, w.nextLease, w.failed = 0, 0, max(w.failed, len(b)) // the records that say so are cut
 	if cut := s.file.Truncate(s.size); cut != nil {
 		w.cfg.Logger.Warn("a segment of the log on disk could not be truncated after a failed write: a new segment begins", zap.String("file", s.name), zap.Error(cut))
 		w.leaveSegmentLocked()
@@ -704,11 +708,13 @@ func (w *WAL) syncStep(now time.Time) {
 	}
 }
 
-// probeLocked tries to write a record after a failed write.
+// probeLocked tries to write after a failed write: as much as failed, since a full disk may
+// still take a little.
 func (w *WAL) probeLocked() {
 	err := w.readyLocked(0)
 	if err == nil {
-		err = w.appendLocked(appendNumber(nil, kindLease, w.written, w.lease, w.current.key))
+		lease := appendNumber(nil, kindLease, w.written, w.lease, w.current.key)
+		err = w.appendLocked(bytes.Repeat(lease, max(1, (w.failed+len(lease)-1)/len(lease))))
 	}
 	w.noteFaultLocked(err)
 }

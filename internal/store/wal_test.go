@@ -478,6 +478,7 @@ func TestACheckpointThatFailsIsTriedLessOften(t *testing.T) {
 type faultyFS struct {
 	FS
 	fail func(call, name string) error
+	room int // larger writes fail; 0: none
 }
 
 func (f *faultyFS) Create(name string) (FileWriter, error) {
@@ -509,6 +510,9 @@ func (f *faultyFile) Write(p []byte) (int, error) {
 		n, _ := f.FileWriter.Write(p[:len(p)/2])
 		return n, err
 	}
+	if room := f.fs.room; room > 0 && len(p) > room {
+		return 0, syscall.ENOSPC
+	}
 	return f.FileWriter.Write(p)
 }
 
@@ -529,7 +533,7 @@ func (f *faultyFile) Truncate(size int64) error {
 // withFaults makes calls fail while they are in failing.
 func (d *disk) withFaults() (failing map[string]error) {
 	failing = make(map[string]error)
-	d.cfg.FS = &faultyFS{d.cfg.FS, func(call, name string) error {
+	d.cfg.FS = &faultyFS{FS: d.cfg.FS, fail: func(call, name string) error {
 		if err := failing[call]; err != nil {
 			return &os.PathError{Op: call, Path: filepath.Join(d.dir, name), Err: err}
 		}
@@ -576,6 +580,32 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 			d.wantTopic("a", want)
 		})
 	}
+}
+
+// A disk is full, but its last block takes small writes. That does not count as space: the fault
+// is logged once, and ends when what was refused can be written.
+func TestALittleSpaceIsNoSpace(t *testing.T) {
+	d := newDisk(t)
+	core, logged := observer.New(zap.InfoLevel)
+	d.cfg.Logger = zap.New(core)
+	disk := &faultyFS{FS: d.cfg.FS, fail: func(string, string) error { return nil }}
+	d.cfg.FS = disk
+	d.mustStart()
+	large := strings.Repeat("1", 1000)
+	disk.room = 900
+	for range 3 {
+		require.Error(t, d.do(entryOf(broker.OpPublish, "a", large))[0].Err)
+		d.wal.syncStep(time.Now())
+		require.Error(t, d.wal.Stats().Fault)
+	}
+	disk.room = 0
+	d.wal.syncStep(time.Now())
+	require.NoError(t, d.wal.Stats().Fault)
+	require.Len(t, logged.FilterMessageSnippet("the log can").All(), 2)
+	last := d.publish("a", large)
+	d.kill()
+	d.mustStart()
+	d.wantTopic("a", fmt.Sprint(last))
 }
 
 // The disk loses what was written, and says so at a sync. No file that was not durable is
