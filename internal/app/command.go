@@ -49,8 +49,8 @@ func (c *commands) do(ctx context.Context, s *session.Session, raw []byte, resum
 	return c.reply(command.Ref, reply, err), nil, nil
 }
 
-// then returns what replies to a publish that waits for the log. It returns nil if no publish
-// does, or the caller waits.
+// then returns the function that replies to a publish after the log has it. It returns nil
+// if publishes do not wait for the log, or if the caller waits.
 func (c *commands) then(command *wire.Command, resume transport.Resume) Then {
 	if command.Publish == nil || resume == nil || !c.app.AppendWaits() {
 		return nil

@@ -81,14 +81,14 @@ func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.
 // AppendWaits reports whether publishes wait for the log.
 func (a *App) AppendWaits() bool { return a.cfg.Broker.AppendWaits() }
 
-// A pending publish waits for the log, and holds its slot. Its methods may be called on nil:
-// then the publish does not wait, or the call does.
+// A pending publish waits for the log, and holds its slot. A nil *pending is valid: the
+// publish does not wait for the log, or the call waits with it.
 type pending struct {
 	slot   slot
 	commit *broker.Commit
 }
 
-// newPending returns what waits for the log if a publish has to. It returns nil if then is.
+// newPending returns a pending for a publish that may wait for the log, or nil if then is nil.
 func (a *App) newPending(then Then) *pending {
 	if then == nil {
 		return nil
@@ -109,7 +109,7 @@ func (w *pending) route(to broker.Route) broker.Route {
 	return to.In(w.commit)
 }
 
-// send ends the call, which had the slot, with err.
+// send ends the call with err, and takes the slot from it.
 func (w *pending) send(s *slot, err error) {
 	if w == nil {
 		return

@@ -160,7 +160,7 @@ func (k *keys) publish(mine *usedKey, key Key, publish func(Key) (wire.Published
 	return publish(key)
 }
 
-// finish ends a publish with a key that was pending. It returns its result.
+// finish ends a pending publish with a key, and returns the result of the publish.
 func (k *keys) finish(key Key, published wire.Published, err error) (wire.Published, error) {
 	k.mu.Lock()
 	mine := k.byScope[key.Scope]

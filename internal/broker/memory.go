@@ -91,8 +91,8 @@ const (
 	evictedForDisk   = "disk"
 )
 
-// mayEvictLocked reports whether the oldest message can be evicted: it was offered, and more
-// than keep are left. With evict, it evicts one before.
+// mayEvictLocked reports whether the oldest message can be evicted: it was offered, and the
+// history has more than keep messages. If evict is set, it first evicts one message.
 func (t *topic) mayEvictLocked(keep int, evict bool, why string) bool {
 	may := func() bool {
 		return t.history.count > keep && t.history.front().Position().Offset <= t.mark

@@ -49,15 +49,15 @@ func (p *partition) raiseFloor(offset uint64) {
 }
 
 // forget notes that a topic which had messages is forgotten, or could not be held. Its
-// offsets are not used again. at is the offset of the entry that says so; 0: none does.
+// offsets are not used again. at is the offset of the OpForget entry, or 0 without one.
 func (p *partition) forget(name string, head, at uint64) {
 	p.forgotten.add(name, head, at)
 	p.raiseFloor(head)
 }
 
-// begin begins an epoch, or, within the same one, raises the floor and the newest number of
-// a forgotten topic. It reports whether the epoch is another one. Of topics forgotten
-// earlier only the number is kept.
+// begin begins an epoch. If the epoch is the current one, begin raises the floor and the
+// newest number of a forgotten topic. It reports whether the epoch is another one. Only the
+// number of topics forgotten earlier is kept.
 func (p *partition) begin(epoch string, floor, number uint64) (another bool) {
 	if another = *p.epoch.Swap(&epoch) != epoch; another {
 		p.losses.Store(nil)
@@ -70,9 +70,9 @@ func (p *partition) begin(epoch string, floor, number uint64) (another bool) {
 	return another
 }
 
-// lose notes that the log has lost entries up to an offset, of any topics. It reports false
-// if that is known. Messages below the offset that the topics hold are not lost: for every
-// reader, the gap is behind them, and before later messages.
+// lose notes that the log has lost entries of any topics, up to an offset. It reports false
+// if that is already known. Messages that a topic still has below the offset are not lost.
+// Each reader gets the gap after these messages, and before newer ones.
 func (p *partition) lose(upTo uint64) bool {
 	losses := p.lost()
 	if n := len(losses); n > 0 && losses[n-1] >= upTo {
@@ -106,7 +106,7 @@ func (p *partition) dropLoss() (oldest uint64) {
 	return losses[0]
 }
 
-// maxLosses bounds the losses that are known. A machine seldom crashes so often within the
+// maxLosses limits the losses that are remembered. A machine seldom crashes so often within the
 // age of a history.
 const maxLosses = 16
 
@@ -155,7 +155,7 @@ func (f *forgotten) add(name string, head, at uint64) {
 	f.heads[name] = max(f.heads[name], head)
 }
 
-// below returns an offset that no message of forgotten topics of that name is above.
+// below returns an upper bound for the offsets of all messages of forgotten topics of a name.
 func (f *forgotten) below(name string) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,8 +176,8 @@ func (f *forgotten) newest() uint64 {
 	return f.number
 }
 
-// raise continues from a number, unless it is lower. The topics up to it are unknown: none
-// had a message above floor.
+// raise sets the newest number, unless it is lower. Topics up to that number are not
+// remembered; none of them had a message above floor.
 func (f *forgotten) raise(number, floor uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -71,8 +71,8 @@ func (b *Broker) append(e *Entry) Result {
 // ErrPending says that a publish waits for the log. Its Commit gets the result.
 var ErrPending = errors.New("the publish waits for the log")
 
-// A Commit has publishes that wait for the log. The log gets them together, and nobody waits
-// for the results. A Commit is for one goroutine. Its methods may be called on nil.
+// A Commit collects publishes that wait for the log, and appends them together. The caller
+// does not wait for the results. Only one goroutine may use a Commit. A nil *Commit is valid.
 type Commit struct {
 	broker  *Broker                                          // immutable
 	done    func(n int, published wire.Published, err error) // immutable
@@ -88,9 +88,8 @@ type deferred struct {
 	bytes int // of the payload
 }
 
-// NewCommit returns a Commit, or nil if publishes do not wait for the log. done gets the
-// result of the n-th publish, counted from 0, after Send. It is called by the log, and must
-// not block.
+// NewCommit returns a Commit, or nil if publishes do not wait for the log. After Send, the
+// log calls done with the result of each publish; n counts them from 0. done must not block.
 func (b *Broker) NewCommit(done func(n int, published wire.Published, err error)) *Commit {
 	if !b.AppendWaits() {
 		return nil
@@ -129,8 +128,8 @@ func (c *Commit) Send() {
 	})
 }
 
-// expect returns the topic of a message that the log is to have, and keeps it until arrived:
-// the broker cannot refuse the message later. The error is a *wire.Problem: overloaded.
+// expect returns the topic of a message before it goes to the log, where the broker can no
+// longer refuse it. The topic stays until arrived. The error is a *wire.Problem: overloaded.
 func (b *Broker) expect(e *Entry) (*topic, error) {
 	for {
 		t, err := b.topic(e.Message.Position.Topic, e.route.rule)
@@ -143,7 +142,7 @@ func (b *Broker) expect(e *Entry) (*topic, error) {
 	}
 }
 
-// expect counts a message that the log is to have, unless the fan-out lags too far.
+// expect counts a message that goes to the log, or refuses it if the fan-out lags too far.
 func (t *topic) expect() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +156,7 @@ func (t *topic) expect() error {
 	return nil
 }
 
-// arrived ends an expect: the log has answered.
+// arrived undoes expect, once the log has answered.
 func (t *topic) arrived() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -377,8 +377,8 @@ func (t *topic) forget(e *Entry) bool {
 	return true
 }
 
-// forgetBelowLocked counts the topic as forgotten under a number. It ends the topic unless
-// that has a change above head, or is in use: then it stays, and counts as unused.
+// forgetBelowLocked counts the topic as forgotten under a number. It ends the topic, unless
+// the topic has a change above head or is in use. Then the topic stays, and counts as unused.
 func (t *topic) forgetBelowLocked(head, number uint64) (ended bool) {
 	for t.history.count > 0 && t.history.front().Position().Offset <= head {
 		t.evictLocked(wire.GapExpired, string(wire.GapExpired)) // it had expired before

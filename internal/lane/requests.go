@@ -143,8 +143,8 @@ func (c *conn) servePublish(r *request) {
 	}
 }
 
-// then returns what answers a publish that waits for the log, without a goroutine. It
-// returns nil if no publish does.
+// then returns the function that answers a publish after the log has it, so no goroutine
+// waits. It returns nil if publishes do not wait for the log.
 func (c *conn) then() app.Then {
 	if !c.lane.cfg.App.AppendWaits() {
 		return nil

@@ -220,8 +220,8 @@ type notices struct {
 	lease  uint64
 }
 
-// findNotices returns the notices in a file, wherever they are: after a bad record, nobody
-// knows where the next one begins.
+// findNotices returns the notices in a file. It looks at each byte, because the beginning of
+// the record after a bad one is unknown.
 func findNotices(fs FS, name string, key uint32) (found notices, err error) {
 	file, err := fs.Open(name)
 	if err != nil {

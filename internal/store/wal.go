@@ -484,7 +484,7 @@ func (w *WAL) appendLocked(b []byte) error {
 	if err == nil {
 		return nil
 	}
-	w.told, w.nextLease, w.failed = 0, 0, max(w.failed, len(b)) // the records that say so are cut
+	w.told, w.nextLease, w.failed = 0, 0, max(w.failed, len(b)) // their records are cut
 	if cut := s.file.Truncate(s.size); cut != nil {
 		w.cfg.Logger.Warn("a segment of the log on disk could not be truncated after a failed write: a new segment begins", zap.String("file", s.name), zap.Error(cut))
 		w.leaveSegmentLocked()
@@ -679,7 +679,7 @@ func (w *WAL) damageLocked(err error) {
 	}
 	w.damaged, w.damages = fmt.Errorf("%w: %w", errDamaged, err), w.damages+1
 	w.noteSyncFailure()
-	if f, err := w.fs.Create(failedSyncName); err == nil { // else there is one, or the disk is beyond help
+	if f, err := w.fs.Create(failedSyncName); err == nil { // it may exist, and a disk that fails need not take it
 		_ = f.Close() // it is empty
 	}
 	w.leaveSegmentLocked()
@@ -809,7 +809,7 @@ func (w *WAL) abandon() {
 	}
 }
 
-// problemOf returns what a publisher is told about a failed write. It names no file.
+// problemOf returns the problem that publishers get after a failed write. It names no file.
 func problemOf(err error) *wire.Problem {
 	why := "an input or output error"
 	if errno := syscall.Errno(0); errors.As(err, &errno) {

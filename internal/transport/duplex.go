@@ -21,11 +21,11 @@ import (
 // finish once each.
 type Later func(ctx context.Context) (finish func() *wire.Reply)
 
-// A Resume does the rest of a command that has ended with ErrPending: finish returns the
-// reply, as that of a Later. It may be called by any goroutine, and does not block.
+// A Resume completes a command for which Do returned ErrPending: finish returns the reply,
+// as that of a Later. Any goroutine may call it. It does not block.
 type Resume func(finish func() *wire.Reply)
 
-// ErrPending says that a command is under way, and calls its Resume at the end.
+// ErrPending says that a command is under way; it calls its Resume when it ends.
 var ErrPending = errors.New("the command is under way")
 
 // A Duplex is an open two-way connection: the server sends frames of one session, the
