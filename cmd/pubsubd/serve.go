@@ -46,7 +46,7 @@ func serve(load func() (config.Config, error)) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	signal.Ignore(syscall.SIGXFSZ) // a log that is as large as the process may write then gets an error
+	signal.Ignore(syscall.SIGXFSZ) // a write beyond the file size limit of the process then returns an error
 	cfg, err := load()
 	if err != nil {
 		return usageError{err}

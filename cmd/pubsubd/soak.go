@@ -26,10 +26,11 @@ told of a gap that is exactly right.
 
 With --store the server has a log on disk, and histories of an hour. Then most
 servers are killed, some while they start. Publishers send idempotency keys, and
-publish again when an answer was lost. A kill must lose nothing and change no epoch.
+publish again when an answer was lost. After a kill, no message may be missing, and
+the epoch must be the same.
 
-The exit code is 0 if that is so, 1 if the soak could not be run, 2 for a command
-line that cannot be obeyed, and 3 if a promise was not kept. Ctrl-C ends it early,
+The exit code is 0 if all promises were kept, 1 if the soak could not be run, 2 for a
+command line with errors, and 3 if a promise was not kept. Ctrl-C ends it early,
 with its report.`,
 		Example: `  pubsubd loadtest soak --duration 2m --seed 7
   pubsubd loadtest soak --store=always --restart 5s`,

@@ -24,7 +24,7 @@ type ending uint8
 const (
 	kept      ending = iota // told to stop, and started again with its state file or its log: the epoch stays
 	planned                 // told to stop, and started again without: a new epoch
-	killed                  // kill -9: with a log the epoch stays; else a new one, whatever state file is left
+	killed                  // kill -9: with a log the epoch stays; without, a new epoch, whatever state file is left
 	stillborn               // with a log: the next daemon was killed, too, while it started
 )
 
