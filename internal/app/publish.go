@@ -109,7 +109,8 @@ func (w *pending) route(to broker.Route) broker.Route {
 	return to.In(w.commit)
 }
 
-// send ends the call with err, and takes the slot from it.
+// send sends the publish to the log. If err, that of the call, is ErrPending, the slot moves
+// from the call to w.
 func (w *pending) send(s *slot, err error) {
 	if w == nil {
 		return
