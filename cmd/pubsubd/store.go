@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
-	"github.com/pubsubd/pubsubd/internal/metrics"
 	"github.com/pubsubd/pubsubd/internal/store"
 )
 
@@ -245,7 +244,7 @@ func repairStore(dir string, yes, restored bool, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = store.Repair(store.WALConfig{FS: files, BootID: store.BootID(), Seed: rand.Uint64, Logger: zap.NewNop()}, metrics.New(versionText()))
+	_, err = store.Repair(store.WALConfig{FS: files, BootID: store.BootID(), Seed: rand.Uint64, Logger: zap.NewNop()})
 	if err != nil {
 		return fmt.Errorf("the log was not repaired: %w", err)
 	}

@@ -150,7 +150,7 @@ func (w *world) check(lost, keys bool) {
 // repair repairs the log. Then a daemon starts, and its numbers are above all others.
 func (w *world) repair() {
 	w.fs.boot()
-	found, err := Repair(w.cfg, w.metrics)
+	found, err := Repair(w.cfg)
 	w.say("repaired: %+v, %v", found, err)
 	if err != nil {
 		broken("the log cannot be repaired: %v", err)

@@ -375,8 +375,8 @@ func Export(cfg WALConfig, to io.Writer, now time.Time) (messages int, err error
 // Repair makes a log readable again: it keeps what can be read, and announces the rest as
 // lost. It makes a checkpoint, and gives the old files another name. The memory must hold all
 // messages of the log.
-func Repair(cfg WALConfig, m *metrics.Metrics) (found Recovery, err error) {
-	b, w := newOnWAL(cfg, unbounded, m)
+func Repair(cfg WALConfig) (found Recovery, err error) {
+	b, w := newOnWAL(cfg, unbounded, metrics.New(""))
 	w.cfg.Recovered = func(r Recovery) { found = r }
 	w.repairs = true
 	now := time.Now()

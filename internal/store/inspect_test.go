@@ -15,7 +15,6 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/exhaustive"
-	"github.com/pubsubd/pubsubd/internal/metrics"
 )
 
 // far is where a repair of the log of damaged goes on: its lease is 100.
@@ -41,7 +40,7 @@ func damaged(t *testing.T) *disk {
 
 func (d *disk) repair() Recovery {
 	d.Helper()
-	found, err := Repair(d.cfg, metrics.New("test"))
+	found, err := Repair(d.cfg)
 	require.NoError(d, err)
 	return found
 }
@@ -128,7 +127,7 @@ func TestARepairFailsOnAFullDisk(t *testing.T) {
 		}
 		return nil
 	}}
-	_, err := Repair(d.cfg, metrics.New("test"))
+	_, err := Repair(d.cfg)
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.NotContains(t, d.files(), ".old")
 	d.cfg.FS = disk

@@ -446,7 +446,7 @@ func TestManyStartsLeaveFewFiles(t *testing.T) {
 func TestACheckpointThatFailsIsTriedLessOften(t *testing.T) {
 	d := newDisk(t)
 	attempts, fails := 0, true
-	d.cfg.FS = &faultyFS{d.cfg.FS, func(call, name string) error {
+	d.cfg.FS = &faultyFS{FS: d.cfg.FS, fail: func(call, name string) error {
 		if call == "create" && strings.Contains(name, checkpointSuffix) && fails {
 			attempts++
 			return syscall.ENOSPC
@@ -651,7 +651,7 @@ func TestAFailedSyncIsRepairedByACheckpoint(t *testing.T) {
 func TestAFailureOfOneSyncIsThatOfBoth(t *testing.T) {
 	d := newDisk(t)
 	began, goOn, syncs := make(chan struct{}), make(chan struct{}), atomic.Int32{}
-	d.cfg.FS = &faultyFS{d.cfg.FS, func(call, _ string) error {
+	d.cfg.FS = &faultyFS{FS: d.cfg.FS, fail: func(call, _ string) error {
 		if call != "sync" || syncs.Add(1) != 2 { // the first is that of the start
 			return nil
 		}
@@ -685,7 +685,7 @@ func TestAFailureOfOneSyncIsThatOfBoth(t *testing.T) {
 func TestStatsDoNotWaitForTheDisk(t *testing.T) {
 	d := newDisk(t)
 	began, goOn := make(chan struct{}), make(chan struct{})
-	files := &faultyFS{d.cfg.FS, func(string, string) error { return nil }}
+	files := &faultyFS{FS: d.cfg.FS, fail: func(string, string) error { return nil }}
 	d.cfg.FS, d.cfg.Sync = files, SyncAlways
 	d.mustStart()
 	last := d.publish("a", "1")
