@@ -110,8 +110,11 @@ func (f osFS) List() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.Type().IsRegular() {
+		switch {
+		case e.Type().IsRegular():
 			names = append(names, e.Name())
+		case !e.IsDir(): // a link to a segment, for instance: without it, the log would have a hole
+			return nil, fmt.Errorf("%s is not a regular file: put a regular file in its place, or move it away", filepath.Join(f.dir, e.Name()))
 		}
 	}
 	return names, nil

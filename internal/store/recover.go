@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,12 +45,23 @@ func (w *WAL) open(apply func(broker.Entry) error, now time.Time) error {
 	if err = r.run(now); err != nil {
 		w.abandon()
 		t, _, repaired := w.repairable()
-		return fmt.Errorf("store: %w%s", err, t.wouldKeep(&repaired))
+		return fmt.Errorf("store: %w%s%s", err, diskRemedy(err), t.wouldKeep(&repaired))
 	}
 	w.broker.KeepTopics(now.Add(keepTopics))
 	r.Took = time.Since(begun)
 	w.cfg.Recovered(r.Recovery)
 	return nil
+}
+
+// diskRemedy is the remedy for a disk that a start cannot write to, or is empty.
+func diskRemedy(err error) string {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return " (free space on the disk of store.dir; the next start needs some, and later frees what it can)"
+	case errors.Is(err, syscall.EROFS):
+		return " (mount the disk of store.dir so that it can be written)"
+	}
+	return ""
 }
 
 // keepTopics is how long topics are not forgotten after a start, so that clients can
@@ -564,9 +576,7 @@ func (r *recovering) continueAfterCrash(h *header) error {
 	if r.wal.repairs {
 		h.prev, h.copied = r.last, 0
 	}
-	if !r.SameBoot || r.wal.repairs {
-		r.wal.last = r.lease
-	}
+	r.wal.last = r.lease // also with the same boot: a volume may have lost its tail while the kernel ran on
 	if r.mayHaveLost() {
 		if err := r.lose(r.lease); err != nil {
 			return err

@@ -163,7 +163,8 @@ type WAL struct {
 	pending []appended
 	waiting int64 // bytes of pending
 	closed  bool
-	stats   Stats // but for Waiting
+	stats   Stats     // but for Waiting
+	since   time.Time // when the batch that is being written began; zero: there is none
 
 	writing   sync.Mutex // guards the fields below; held while a batch is written and applied; see unlock
 	lock      io.Closer
@@ -254,6 +255,9 @@ func (w *WAL) queue(a appended) error {
 	switch {
 	case w.closed:
 		return wire.NewProblem(wire.CodeDraining, "retry it later or elsewhere", "the server is shutting down").Retry(time.Second)
+	case w.hangsLocked():
+		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
+		return problemOf(errHangs)
 	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
 		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
 		return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
@@ -362,6 +366,8 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 		n += len(a.entries)
 	}
 	results := make([]broker.Result, n)
+	w.noteBatch(now)
+	defer w.noteBatch(time.Time{})
 	w.writing.Lock()
 	defer w.unlock()
 	bytes, err := w.writeLocked(batch, results)
@@ -737,8 +743,25 @@ func (w *WAL) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.stats
-	s.Waiting = w.waiting
+	if s.Waiting = w.waiting; w.hangsLocked() {
+		s.Fault = errHangs
+	}
 	return s
+}
+
+// longestBatch is how long the disk may take for a batch. After that it hangs, and entries
+// are refused at once: each one that waits may keep a caller, and one of limits.calls.
+const longestBatch = 10 * time.Second
+
+var errHangs = fmt.Errorf("the disk has not answered for %v", longestBatch)
+
+func (w *WAL) hangsLocked() bool { return !w.since.IsZero() && time.Since(w.since) > longestBatch }
+
+// noteBatch notes when a batch has begun, or that it has ended.
+func (w *WAL) noteBatch(since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.since = since
 }
 
 // unlock ends what has changed the fields that writing guards, and notes Stats.
@@ -814,8 +837,8 @@ func problemOf(err error) *wire.Problem {
 	why := "an input or output error"
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		why = errno.Error()
-	} else if errors.Is(err, errFull) {
-		why = errFull.Error()
+	} else if errors.Is(err, errFull) || errors.Is(err, errHangs) {
+		why = err.Error()
 	}
 	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time; the server's operator must check its disk",
 		"the server cannot write to its disk: %s", why).Retry(time.Second)
