@@ -129,7 +129,7 @@ func TestADamagedLogIsFoundAndRepaired(t *testing.T) {
 		"a short file": {func(t *testing.T, files []string) {
 			content, i := find(t, files[0], "two")
 			require.NoError(t, os.WriteFile(files[0], content[:i], 0o600))
-		}, 0, "the file ends", []string{"one", "three", "four"}},
+		}, 0, "the file has only", []string{"one", "three", "four"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

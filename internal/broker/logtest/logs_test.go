@@ -152,7 +152,7 @@ func (j *journal) lose(rng *rand.Rand) {
 	at := wire.Position{Epoch: j.broker.Epoch("t"), Offset: lease}
 	j.entries = append(j.entries, broker.Entry{Op: broker.OpEpoch, Message: &wire.Message{Position: at}, State: &broker.State{Forgotten: lease, Lost: lease}})
 	j.applied.Store(lease)
-	j.world.losses = append(j.world.losses, lease)
+	j.world.lose(lease)
 }
 
 func (j *journal) Append(e []broker.Entry, done func([]broker.Result)) {

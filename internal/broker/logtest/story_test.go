@@ -33,9 +33,8 @@ type world struct {
 	calls chan struct{} // holds a token for each call; full while a node is replaced
 	nodes []*node
 
-	losses []uint64 // offsets up to which the log has lost entries; changed while nobody calls
-
-	mu        sync.Mutex
+	mu        sync.Mutex // guards the fields below
+	losses    []uint64   // offsets up to which the log has lost entries
 	published []message
 	mishaps   int
 }
@@ -412,9 +411,18 @@ func (c *client) isInLoss(at wire.Position) bool {
 	})
 }
 
+// lose notes that the log has lost entries.
+func (w *world) lose(upTo uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.losses = append(w.losses, upTo)
+}
+
 // eraOf names the epoch of a position and the losses before it. A retry publishes again what
 // the log has lost.
 func (w *world) eraOf(at wire.Position) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	n := 0
 	for n < len(w.losses) && w.losses[n] < at.Offset {
 		n++

@@ -76,7 +76,7 @@ func (f *folder) open() *broker.Broker {
 	select {
 	case r := <-recovered:
 		if r.Lost > 0 {
-			f.world.losses = append(f.world.losses, r.Lost)
+			f.world.lose(r.Lost)
 		}
 	case err := <-ended:
 		require.NoError(f.world, err)
