@@ -116,7 +116,7 @@ func describeStore(out io.Writer, c *store.Contents) error {
 func lastDaemon(c *store.Contents) string {
 	switch {
 	case c.Clean:
-		return "ended in order"
+		return "stopped cleanly"
 	case c.SameBoot:
 		return "still runs, or was killed; the machine was not restarted since"
 	}
@@ -150,7 +150,7 @@ func remarkOf(f *store.FileContents) string {
 	case f.Bad != nil:
 		return fmt.Sprintf("cannot be read from byte %d on: %s", f.Bad.Offset, f.Bad.Why)
 	case f.Closed:
-		return "ended in order"
+		return "stopped cleanly"
 	case f.Lost > 0:
 		return fmt.Sprintf("announces a loss up to %d", f.Lost)
 	}
@@ -217,7 +217,7 @@ Stop the daemon first. The machine needs memory for all messages of the log.`,
   pubsubd store repair /var/lib/pubsubd/store --yes
   pubsubd store repair /var/lib/pubsubd/store --restored --yes`,
 	}, func(dir string, out io.Writer) error { return repairStore(dir, yes, restored, out) })
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "repair the log")
 	cmd.Flags().BoolVar(&restored, "restored", false, "the folder was restored from a backup: what came after the backup is lost, even if nothing is damaged")
 	return cmd
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // storeWith returns the folder of a log with four messages in three files: one and two,
-// three, four. Its daemons ended in order.
+// three, four. Its daemons stopped cleanly.
 func storeWith(t *testing.T) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "log")
@@ -53,7 +53,7 @@ func (s *served) history() string {
 }
 
 // An operator looks into a log while its daemon runs, after it was killed, and after it has
-// ended in order.
+// stopped cleanly.
 func TestAnOperatorLooksIntoALog(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -93,7 +93,7 @@ func TestAnOperatorLooksIntoALog(t *testing.T) {
 	s = s.successor("--store", dir)
 	s.signal(syscall.SIGTERM)
 	require.Zero(t, s.exit().ExitCode(), s.stderr)
-	look("ended in order", false)
+	look("stopped cleanly", false)
 	c := inspected(t, dir)
 	require.True(t, c.Clean)
 	require.NotEmpty(t, c.Epoch)

@@ -246,7 +246,7 @@ func text[T ~string](to *T, v values[T]) *field {
 
 // path is the name of a file; empty means none.
 func path(to *string) *field {
-	return text(to, values[string]{kind: "file", allowed: "a file's path"})
+	return text(to, values[string]{kind: "file", allowed: "a path"})
 }
 
 // pattern is the name of a topic or a pattern.

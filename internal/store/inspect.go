@@ -119,7 +119,7 @@ type Contents struct {
 	Messages int            `json:"messages"`
 	Bytes    int64          `json:"bytes"` // of the messages
 	Keys     int            `json:"idempotency_keys"`
-	Clean    bool           `json:"clean"`               // the last daemon ended in order
+	Clean    bool           `json:"clean"`               // the last daemon stopped cleanly
 	SameBoot bool           `json:"same_boot"`           // the kernel runs since before
 	Cut      int64          `json:"cut_bytes,omitempty"` // incomplete records at the end, which a start ignores
 	Lost     uint64         `json:"lost,omitempty"`      // a start announces that entries up to this number may be lost

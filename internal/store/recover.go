@@ -304,10 +304,11 @@ func (r *recovering) apply(e broker.Entry) error {
 // headerMost is more than the bytes of a head and a header.
 const headerMost = 256
 
-// checkEmpty makes sure that no file had an entry: at most, a first start made a segment.
+// checkEmpty makes sure that no file had an entry: at most, a first start made a segment. That
+// has its name only since its header is durable.
 func (r *recovering) checkEmpty() error {
 	for _, s := range r.segments {
-		if s.size > headerMost {
+		if s.size > headerMost || s.size > 0 && s.bad != nil {
 			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: restore the folder from a backup, or empty the folder to begin a new log", s.name, s.size)
 		}
 		r.discard = append(r.discard, s.name)

@@ -856,6 +856,32 @@ func TestDeletionsFreeTheFiles(t *testing.T) {
 	require.Zero(t, publish(0, 5))
 }
 
+// A log has one small file, whose beginning is damaged. It is not taken for one that a first
+// start left behind.
+func TestASmallLogWithABadHeaderIsRefused(t *testing.T) {
+	d := newDisk(t)
+	d.mustStart()
+	d.publish("a", "1")
+	d.kill()
+	l, _, err := openFile(d.cfg.FS, segmentName(1), segmentMagic, 1)
+	require.NoError(t, err)
+	require.NoError(t, l.reader.Close())
+	whole := d.read(segmentName(1))
+	for i := range int(l.at) {
+		changed := []byte(string(whole))
+		changed[i] ^= 0x40
+		d.write(segmentName(1), changed)
+		require.Error(t, d.start(), i)
+	}
+	for size := 1; size < int(l.at); size++ {
+		d.write(segmentName(1), whole[:size])
+		require.Error(t, d.start(), size)
+	}
+	d.write(segmentName(1), whole)
+	d.mustStart()
+	d.wantTopic("a", "1")
+}
+
 // A daemon with a state file changes to a log: the log begins with the state, in the same
 // epoch, above all its offsets. A crash before it is whole leaves nothing.
 func TestALogBeginsWithAState(t *testing.T) {
