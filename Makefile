@@ -75,6 +75,7 @@ ifeq ($(RACE),)
 	@echo "no C compiler: testing without the race detector"; test -z "$$CI" || { echo "CI must have one: install gcc or clang" >&2; exit 1; }
 endif
 	$(GO) test $(RACE) -ldflags=-s -timeout 25m -p 4 -parallel 4 ./... # tests wait more than they compute
+	$(GO) test ./internal/store # the crash simulator is not built with the race detector
 	$(GO) test -run Allocates ./internal/app ./internal/httpapi ./internal/transport ./internal/frame ./internal/memory ./pkg/wire/cbor
 
 # The Python client's tests have their tools in .tools, at the versions and hashes of its lock file.

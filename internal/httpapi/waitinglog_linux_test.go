@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -122,16 +123,18 @@ func TestACommandWaitsForTheLogWithoutAGoroutine(t *testing.T) {
 			s.send(wire.Command{Ref: new(n), Publish: item("b", fmt.Sprint(n))})
 		}
 		s.send(wire.Command{Ref: new(uint64(3)), Ping: true})
+		var others sync.WaitGroup
 		for n := range uint64(3) {
 			answer := <-l.appended
 			require.Empty(t, l.appended)
-			go k.publish("a", fmt.Sprint(n))
+			others.Go(func() { k.publish("a", fmt.Sprint(n)) })
 			l.answer()
 			s.wantFrame(fmt.Sprint("a", 2*n+1), fmt.Sprint(n))
 			answer()
 			require.EqualValues(t, 2*n+2, s.wantReply(n).Position.Offset)
 		}
 		s.wantReply(3)
+		others.Wait()
 		s.Close()
 		k.wantNoLaneConnections()
 	})
