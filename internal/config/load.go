@@ -31,7 +31,7 @@ const (
 // Bind adds a flag to fs for every setting, and --topics and --config. The flags only
 // record their texts; Load checks them.
 func Bind(fs *pflag.FlagSet) *Loader {
-	fs.Var(&flagText{kind: "file"}, configFlag, "read settings from this YAML file")
+	fs.Var(&flagText{kind: "file"}, configFlag, "YAML file with settings.")
 	defaults := Default()
 	for _, s := range settings(&defaults) {
 		f := fs.VarPF(&flagText{text: s.text(), kind: s.kind}, s.flag(), "", s.doc)
@@ -40,7 +40,7 @@ func Bind(fs *pflag.FlagSet) *Loader {
 		}
 		f.Hidden = s.isRate() // they would be a third of --help, and are all alike
 	}
-	fs.StringArray(rulesFlag, nil, "set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>; may be given more than once")
+	fs.StringArray(rulesFlag, nil, "Set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>. You may repeat the flag.")
 	return &Loader{flags: fs}
 }
 
