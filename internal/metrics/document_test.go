@@ -16,9 +16,10 @@ var update = flag.Bool("update", false, "rewrite golden files")
 const documentHead = `# Metrics
 
 The admin listener serves these metrics at ` + "`/metrics`" + `, with those of the Go runtime and the process (` + "`go_…`, `process_…`" + `).
-[PROTOCOL.md](../../pkg/wire/PROTOCOL.md) explains the reasons of gaps and the codes.
+[PROTOCOL.md](../../pkg/wire/PROTOCOL.md) explains the reasons of gaps and the codes. [deploy](../../deploy/README.md#observe) says which
+metrics to watch first, and has alerts and a dashboard.
 
-| metric | type | labels | |
+| metric | type | labels | meaning |
 |---|---|---|---|
 `
 

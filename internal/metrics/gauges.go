@@ -74,19 +74,19 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 		d := prometheus.NewDesc(prefix+name, help, []string{label}, nil)
 		return func(value string, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, value) }
 	}
-	send("topics", "Topics.", float64(now.Topics))
+	send("topics", "Topics that exist.", float64(now.Topics))
 	send("subscriptions", "Subscriptions of sessions and of stateless polls in progress.", float64(now.Subscriptions))
 	send("sessions", "Open sessions.", float64(now.Sessions))
-	send("subscriptions_behind", "Subscriptions that catch up from history.", float64(now.Behind))
+	send("subscriptions_behind", "Subscriptions that are behind and read from history.", float64(now.Behind))
 	send("session_queued_frames", "Frames in sessions' queues.", float64(now.Queued))
 	send("session_unacked_frames", "Frames sent and not yet acknowledged.", float64(now.Unacked))
 	send("presence_members", "Members of topics with presence; a member of two topics counts twice.", float64(now.PresenceMembers))
-	send("idempotency_keys", "Idempotency keys whose results are remembered.", float64(now.IdempotencyKeys))
-	send("addresses", "Addresses of clients that limits track.", float64(now.Addresses))
-	send("token_keys", "Keys in force that verify tokens.", float64(now.TokenKeys))
-	send("cached_tokens", "Verified tokens that the cache remembers.", float64(now.CachedTokens))
-	send("token_cache_bytes", "Memory of the cache of verified tokens and certificates: at most 34 MiB, besides pubsubd_memory_budget_bytes.", float64(now.TokenCacheBytes))
-	send("jwks_age_seconds", "Time since the keys of auth.jwks were fetched; 0 without auth.jwks, or before the first fetch. Above 3600 they are refused.", now.JWKSAge.Seconds())
+	send("idempotency_keys", "Idempotency keys whose results the daemon remembers.", float64(now.IdempotencyKeys))
+	send("addresses", "Client addresses that limits track.", float64(now.Addresses))
+	send("token_keys", "Keys that verify tokens.", float64(now.TokenKeys))
+	send("cached_tokens", "Verified tokens in the cache.", float64(now.CachedTokens))
+	send("token_cache_bytes", "Memory of the cache of verified tokens and certificates: at most 34 MiB, in addition to pubsubd_memory_budget_bytes.", float64(now.TokenCacheBytes))
+	send("jwks_age_seconds", "Time since the last successful fetch of auth.jwks; 0 without auth.jwks, or before the first fetch. Above 3600 the daemon refuses the keys.", now.JWKSAge.Seconds())
 	send("draining", "1 while the daemon drains, otherwise 0.", oneIf(now.Draining))
 	now.Store.send(send)
 
@@ -94,17 +94,17 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	if at := now.CertificateExpires; !at.IsZero() {
 		expires = float64(at.Unix())
 	}
-	send("certificate_expires_timestamp_seconds", "When the certificate expires that clients get, in seconds since 1970; 0 without TLS.", expires)
+	send("certificate_expires_timestamp_seconds", "Time at which the certificate for clients expires, in seconds since 1970; 0 without TLS.", expires)
 
 	memory := labelled("memory_bytes", "Memory that counts against the budget, by kind: history, frames (encodings), queues, topics (with subscriptions, patterns and members of presence), unfinished (bodies and commands that have not arrived in full), unread (answers that clients have not read).", "kind")
 	for kind, bytes := range now.Memory {
 		memory(kind, float64(bytes))
 	}
-	send("memory_budget_bytes", "The budget of all kinds of pubsubd_memory_bytes together.", float64(now.MemoryBudget))
+	send("memory_budget_bytes", "Budget for the sum of pubsubd_memory_bytes.", float64(now.MemoryBudget))
 	send("memory_pressure", "Memory pressure: 0 none; 1 the daemon refuses new sessions, lists and histories; 2 it also cuts off clients that do not read, and trims their sessions.", float64(now.MemoryPressure))
 
-	most := labelled("limit", "The setting in force of each limit; 0 is no limit.", "limit")
-	inUse := labelled("in_use", "What is in use of each limit.", "limit")
+	most := labelled("limit", "Setting in force of each limit; 0 means no limit.", "limit")
+	inUse := labelled("in_use", "Current use of each limit.", "limit")
 	waiting := labelled("waiting", "Calls and session openings that wait for a slot, by limit.", "limit")
 	most("topics", float64(now.MaxTopics))
 	most("all_subscriptions", float64(now.MaxSubscriptions))

@@ -131,38 +131,38 @@ func New(version string) *Metrics {
 		Registry:         registry,
 		Published:        f.counter("messages_published_total", "Messages accepted from publishers."),
 		PublishedBytes:   f.counter("messages_published_bytes_total", "Payload bytes of accepted messages."),
-		Refused:          f.counters("requests_refused_total", "Requests answered with a problem, by code.", "code"),
-		Limited:          f.counters("limited_total", "Refusals because of a limit: a setting, without the prefix limits., or memory, open_files, fan_out (the delivery of a topic's messages lags behind), stateless_sessions.", "limit"),
-		WaitSeconds:      f.histograms("wait_seconds", "Time that calls and session openings waited for a slot, by limit; only those that had to wait.", "limit", prometheus.ExponentialBuckets(1e-3, 4, 8)),
-		ConnectionsEnded: f.counters("connections_ended_total", "Connections that the daemon closed because of their clients, by reason: refused, slow_head, slow_body, slow_reader, silent.", "reason"),
-		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, lost (in a crash), memory (the budget was used up), disk (histories took more than a quarter of store.bytes).", "reason"),
-		TopicsForgotten:  f.counter("topics_forgotten_total", "Idle topics that were forgotten."),
+		Refused:          f.counters("requests_refused_total", "Refused requests, by the code of the problem.", "code"),
+		Limited:          f.counters("limited_total", "Refusals because of a limit, by limit: a setting without the prefix limits., memory, open_files, fan_out (delivery of a topic's messages lags behind), or stateless_sessions.", "limit"),
+		WaitSeconds:      f.histograms("wait_seconds", "Time that calls and session openings waited for a slot, by limit. Those that did not wait are not counted.", "limit", prometheus.ExponentialBuckets(1e-3, 4, 8)),
+		ConnectionsEnded: f.counters("connections_ended_total", "Connections that the daemon closed because of their clients, by reason: refused (too many), slow_head and slow_body (a handshake, a request or a command arrived too slowly), slow_reader (the client did not read), silent (the client sent nothing, or no pings).", "reason"),
+		Evicted:          f.counters("history_evicted_total", "Messages that left a topic's history, by reason: expired, evicted (by newer messages of the topic), deleted, lost (in a crash), memory (the budget was full), disk (histories took more than a quarter of store.bytes).", "reason"),
+		TopicsForgotten:  f.counter("topics_forgotten_total", "Idle topics that the daemon forgot."),
 		FellBehind:       f.counter("subscriptions_fell_behind_total", "Times that a subscription fell behind because its session's queue was full."),
 		Gaps:             f.counters("gaps_total", "Gaps delivered to subscribers, by reason.", "reason"),
 		Resent:           f.counter("frames_resent_total", "Frames sent again because they were not acknowledged."),
 		SessionsOpened:   f.counter("sessions_opened_total", "Sessions opened."),
-		SessionsEnded:    f.counters("sessions_ended_total", "Sessions ended, by reason: closed (by the client), inactive, draining, slow (fell behind with the policy disconnect), topics (more than a session may have), revoked (its credentials were).", "reason"),
-		SessionsTrimmed:  f.counter("sessions_trimmed_total", "Times that a session which did not read lost its queue because of memory pressure. The session continues from history, or ends, as the policies of its topics say."),
+		SessionsEnded:    f.counters("sessions_ended_total", "Ended sessions, by reason: closed (by the client), inactive, draining, slow (it fell behind on a topic with slow: disconnect), topics (a new topic of its pattern was above a limit, or renewals ended too many of its subscriptions), revoked (its credentials were revoked).", "reason"),
+		SessionsTrimmed:  f.counter("sessions_trimmed_total", "Times that memory pressure emptied the queue of a session that did not read. The session then continues from history, or ends, by the policies of its topics."),
 		QueueDepth: f.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "session_queue_depth", Help: "Frames in a session's queue when a poll takes them.", Buckets: prometheus.ExponentialBuckets(1, 2, 8),
 		}),
-		CertificateFailures: f.counter("certificate_failures_total", "Times that the daemon could not read, get or renew its certificate."),
+		CertificateFailures: f.counter("certificate_failures_total", "Failures to read, get or renew the certificate."),
 		LaneConnections:     f.NewGauge(prometheus.GaugeOpts{Name: prefix + "lane_connections", Help: "Connections that the lane has taken over."}),
-		LaneReturned:        f.counter("lane_returned_total", "Connections that the lane gave back to net/http, because of a request that the lane does not serve or that came too slowly."),
+		LaneReturned:        f.counter("lane_returned_total", "Connections that the lane gave back to net/http: a request was of another kind, or arrived too slowly."),
 		delivered:           f.counters("frames_delivered_total", "Frames written to subscribers, by transport.", "transport"),
 		deliveredBytes:      f.counters("frames_delivered_bytes_total", "Bytes of frames written, by transport.", "transport"),
 		polls:               f.counters("polls_total", "Polls answered, by transport and outcome: frames, empty, gone (the client left), or a problem's code.", "transport", "outcome"),
 		framesPerAnswer:     f.histograms("answer_frames", "Frames in one write of an answer, by transport.", "transport", prometheus.ExponentialBuckets(1, 4, 6)),
 		publishToWrite:      f.histograms("publish_to_write_seconds", "Time from accepting a message to writing it to a subscriber, sampled, by transport.", "transport", prometheus.ExponentialBuckets(50e-6, 2.5, 14)),
-		hookCalls:           f.counters("hook_calls_total", "Calls of the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application agreed to the same question a moment ago). Of batches of events: passed, failed or timeout, by attempt.", "hook", "outcome"),
-		hookDropped:         f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was), failed (after the last attempt), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
+		hookCalls:           f.counters("hook_calls_total", "Calls of the application, by hook and outcome: passed, changed, refused, failed, timeout, overloaded (no slot was free for the call), or cached (the application has allowed the same question recently). For batches of events: passed, failed or timeout; each attempt counts.", "hook", "outcome"),
+		hookDropped:         f.counters("hook_dead_letters_total", "Events that the application did not get, by reason: full (the queue was full), failed (the last attempt failed), stopped (the daemon stopped, or a reload removed the hook).", "reason"),
 		hookSeconds:         f.histograms("hook_seconds", "Time that the application took to answer, by hook.", "hook", prometheus.ExponentialBuckets(1e-3, 2.5, 12)),
-		Presence:            f.counters("presence_events_total", "Changes of who is on topics with presence, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
+		Presence:            f.counters("presence_events_total", "Presence events, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
 	m.Store = newStore(f)
-	m.TokensVerified = f.counter("tokens_verified_total", "Tokens verified and accepted, without those that the cache remembered.")
-	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens that the cache remembered.")
-	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, revoked, api_key (not known), scheme, several, unavailable (the keys of auth.jwks are being fetched).", "reason")
+	m.TokensVerified = f.counter("tokens_verified_total", "Tokens that the daemon verified and accepted, without those found in the cache.")
+	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens found in the cache of verified tokens.")
+	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, revoked, api_key (unknown), scheme, several, unavailable (the daemon is fetching the keys of auth.jwks).", "reason")
 	m.KeyReadsFailed = f.counters("key_reads_failed_total", "Failed attempts to read keys that verify tokens, by source: file (auth.keys), jwks (auth.jwks).", "source")
 	compressed := f.counters("compressed_bytes_total", "Bytes of compressed answers, by stage: before and after compression.", "stage")
 	m.compressedBefore, m.compressedAfter = compressed.WithLabelValues("before"), compressed.WithLabelValues("after")
@@ -173,11 +173,11 @@ func New(version string) *Metrics {
 	m.HTTPPolls, m.HTTPPublishes = calls.WithLabelValues("poll", "net/http"), calls.WithLabelValues("publish", "net/http")
 	m.HTTPPublishesOfMany = calls.WithLabelValues("publish_many", "net/http")
 	m.CommandPublishes = calls.WithLabelValues("publish", "command")
-	idempotency := f.counters("idempotency_results_total", "Remembered results of idempotency keys, by outcome: repeated, mismatched (the message differed), evicted (before the end of their window).", "outcome")
+	idempotency := f.counters("idempotency_results_total", "Remembered results of idempotency keys, by outcome: repeated, mismatched (the message differed), evicted (dropped before the end of idempotency.window).", "outcome")
 	m.IdempotencyRepeated, m.IdempotencyMismatched = idempotency.WithLabelValues("repeated"), idempotency.WithLabelValues("mismatched")
 	m.IdempotencyEvicted = idempotency.WithLabelValues("evicted")
 	f.NewGauge(prometheus.GaugeOpts{
-		Name: prefix + "build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version},
+		Name: prefix + "build_info", Help: "Always 1. The label has the version.", ConstLabels: prometheus.Labels{"version": version},
 	}).Set(1)
 	for _, reason := range wire.GapReasons() {
 		m.Gaps.WithLabelValues(string(reason))

@@ -34,8 +34,8 @@ func newStore(f maker) Store {
 	s := Store{
 		SyncSeconds:       histogram("store_sync_seconds", "Duration of syncs (fsync) of the log.", 100e-6, 13),
 		SyncFailures:      f.counter("store_sync_failures_total", "Failed syncs of the log. After each one, publishes and deletions are refused until a checkpoint is durable."),
-		CommitSeconds:     histogram("store_commit_seconds", "Duration of commits: to write a batch of changes, to sync it (with store.sync always, and for deletions) and to apply it.", 20e-6, 15),
-		Entries:           f.counter("store_entries_total", "Changes written to the log: publishes, deletions, and topics that were forgotten."),
+		CommitSeconds:     histogram("store_commit_seconds", "Duration of commits: write a batch of changes, sync it (with store.sync always, and for deletions), apply it.", 20e-6, 15),
+		Entries:           f.counter("store_entries_total", "Changes written to the log: publishes, deletions, and forgotten topics."),
 		WrittenBytes:      f.counter("store_written_bytes_total", "Bytes of changes written to the log, without checkpoints."),
 		Refused:           f.counters("store_refused_total", "Changes that the log refused, by reason: waiting (they arrive faster than the disk can store them), full (the files have reached store.bytes), disk_full (no space, a quota or a file size limit), damaged (a sync failed, and no checkpoint has been written since), error (another error of the disk).", "reason"),
 		Checkpoints:       f.counters("store_checkpoints_total", "Checkpoints, by outcome: made, failed. A checkpoint replaces older files of the log.", "outcome"),
@@ -60,12 +60,12 @@ type StoreState struct {
 
 func (s *StoreState) send(send func(name, help string, v float64)) {
 	send("store_bytes", "Bytes of all files of the log.", float64(s.Bytes))
-	send("store_bytes_limit", "The setting store.bytes; 0 means no limit.", float64(s.MostBytes))
+	send("store_bytes_limit", "Setting store.bytes; 0 means no limit.", float64(s.MostBytes))
 	send("store_segments", "Files of the log that the next checkpoint replaces.", float64(s.Segments))
 	send("store_waiting_bytes", "Bytes of changes that wait to be written.", float64(s.Waiting))
 	send("store_last_offset", "Offset of the newest change in the log.", float64(s.Last))
-	send("store_lease_offset", "All offsets that were ever used are below this one. It survives crashes.", float64(s.Lease))
-	send("store_unsynced_seconds", "Time since all changes were durable, to about a second; 0 if they are. A power loss may lose the changes since.", s.Unsynced.Seconds())
+	send("store_lease_offset", "Every offset in use so far is below this one. It survives crashes.", float64(s.Lease))
+	send("store_unsynced_seconds", "Time since all changes were durable, accurate to about a second; 0 if they are. A power loss may lose the changes since then.", s.Unsynced.Seconds())
 	send("store_faulty", "1 while the daemon cannot write the log and refuses changes, otherwise 0.", oneIf(s.IsFaulty))
 }
 
