@@ -134,7 +134,7 @@ func unreadable(err error) *wire.Problem {
 	if errors.As(err, &fault) {
 		remedy := "write topic, topic@oldest or topic@epoch:offset"
 		if fault.Code() == wire.CodeInvalidRequest {
-			remedy = "see PROTOCOL.md, Sessions and polls"
+			remedy = "see PROTOCOL.md, Sessions"
 		}
 		return wire.NewProblem(fault.Code(), remedy, "%v", err)
 	}
@@ -330,5 +330,5 @@ func openingOf(topics []wire.Start, client string, echo *bool) (o session.Openin
 }
 
 func checkTopic(topic string) error {
-	return problemOf(wire.CheckTopic(topic), wire.CodeInvalidTopic, "see PROTOCOL.md, Words")
+	return problemOf(wire.CheckTopic(topic), wire.CodeInvalidTopic, "see PROTOCOL.md, Topics")
 }

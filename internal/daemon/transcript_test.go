@@ -2,11 +2,14 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,14 +24,15 @@ import (
 
 var update = flag.Bool("update", false, "write what happens into the transcripts")
 
-// The transcripts in our documents are true. The test runs each ```console block line by
-// line and compares the output with the document. It interprets the few curl options that
-// they use. In the output, … stands for what differs from run to run.
+// The transcripts in our documents are true. The test runs each ```console, ```websocket
+// and ```tcp block line by line and compares the output with the document. It interprets
+// the few curl options that they use. In the output, … stands for what differs from run to
+// run.
 func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 	t.Parallel()
 	for path, change := range map[string]func(c *config.Config){
 		"../../pkg/wire/PROTOCOL.md": func(c *config.Config) {
-			c.Broker.HistoryMessages, c.Session.Queue = 3, 2
+			c.Listen.TCP, c.Broker.HistoryMessages, c.Session.Queue = "127.0.0.1:0", 3, 2
 			c.Broker.Rules = []broker.Rule{{Name: "lobby", Pattern: "lobby.*", Presence: true, PresenceGrace: time.Second}}
 		},
 		"../../README.md": nil,
@@ -39,7 +43,7 @@ func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 			require.NoError(t, err)
 			shell := &shell{running: start(t, change), vars: map[string]string{}}
 			blocks := 0
-			happened := consoleBlock.ReplaceAllStringFunc(string(text), func(block string) string {
+			happened := exampleBlock.ReplaceAllStringFunc(string(text), func(block string) string {
 				blocks++
 				return shell.replay(block)
 			})
@@ -53,20 +57,25 @@ func TestTheTranscriptsOfTheDocumentsAreTrue(t *testing.T) {
 	}
 }
 
-var consoleBlock = regexp.MustCompile("(?ms)^```console\n.*?^```")
+var exampleBlock = regexp.MustCompile("(?ms)^```(console|websocket|tcp)\n(.*?)^```")
 
 // shell runs the commands of a transcript.
 type shell struct {
 	*running
-	vars map[string]string
+	vars    map[string]string
+	guarded *running // a daemon with authorisation; nil until a command needs it
 }
 
 // replay runs a block and returns it with the actual output.
 func (s *shell) replay(block string) string {
 	s.Helper()
+	parts := exampleBlock.FindStringSubmatch(block)
+	if kind, lines := parts[1], parts[2]; kind != "console" {
+		return "```" + kind + "\n" + s.talk(kind, lines) + "```"
+	}
 	var b strings.Builder
 	b.WriteString("```console\n")
-	for line := range strings.Lines(block) {
+	for line := range strings.Lines(parts[2]) {
 		if command, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "$ "); ok {
 			b.WriteString("$ " + command + "\n" + alike(s.run(command)))
 		}
@@ -76,7 +85,7 @@ func (s *shell) replay(block string) string {
 
 // alike masks what differs from run to run.
 func alike(text string) string {
-	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `"since":(\d+)`, `"session":"([^"]+)"`, `"limits":{([^}]+)}`} {
+	for _, pattern := range []string{`@(\w{7,}):`, `(?m)^retry: (\d+)$`, `(?m)^id: ~([^:]+):`, `"time":(\d+)`, `^\[0,"[^"]+","(\w+)"`, `^\[0,"[^"]+","…",\d+,(\d+)`, `"idle_ms":(\d+)`, `"since":(\d+)`, `"session":"([^"]+)"`, `"limits":{([^}]+)}`} {
 		re := regexp.MustCompile(pattern)
 		text = re.ReplaceAllStringFunc(text, func(match string) string {
 			return strings.Replace(match, re.FindStringSubmatch(match)[1], "…", 1)
@@ -119,7 +128,7 @@ func (s *shell) words(command string) []string {
 			words = append(words, strings.TrimSuffix(single, "'"))
 			continue
 		}
-		words = append(words, os.Expand(strings.Trim(w, `"`), func(name string) string { return s.vars[name] }))
+		words = append(words, s.expand(strings.Trim(w, `"`)))
 	}
 	return words
 }
@@ -161,10 +170,29 @@ func (s *shell) curl(args []string) string {
 		method = http.MethodPost
 	}
 	var printed strings.Builder
+	if guarded := "localhost:8090"; strings.Contains(url, guarded) {
+		url = strings.Replace(url, guarded, s.withAuthorisation().PublicAddr(), 1)
+	}
 	for _, each := range unglob(strings.NewReplacer("localhost:8080", s.PublicAddr(), "localhost:8081", s.AdminAddr()).Replace(url)) {
 		printed.WriteString(s.request(leave, method, each, body, header))
 	}
 	return printed.String()
+}
+
+// withAuthorisation returns a daemon at which everyone may use open.>, and the API key
+// psk_example may publish to chat.>.
+func (s *shell) withAuthorisation() *running {
+	s.Helper()
+	if s.guarded == nil {
+		file := filepath.Join(s.TempDir(), "keys")
+		key := fmt.Sprintf(`{"name":"example","hash":"%x","rights":[{"topics":["chat.>"],"allow":["publish"]}],"created":"2026-01-01T00:00:00Z"}`,
+			sha256.Sum256([]byte("psk_example")))
+		require.NoError(s, os.WriteFile(file, []byte(key), 0o600))
+		s.guarded = start(s.T, func(c *config.Config) {
+			c.Auth.APIKeys, c.Auth.Anonymous = file, `[{"topics":["open.>"],"allow":["publish","subscribe"]}]`
+		})
+	}
+	return s.guarded
 }
 
 var glob = regexp.MustCompile(`\[(\d+)-(\d+)\]`)

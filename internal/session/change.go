@@ -128,7 +128,7 @@ func (c *change) checkAllowedLocked(allowed func(g *auth.Grant, name string) boo
 
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {
-		return wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md, Words", "%v", err)
+		return wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md, Topics", "%v", err)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ type Sink interface {
 // Mode says when an answer ends.
 type Mode string
 
-// The modes; see PROTOCOL.md, Sessions and polls.
+// The modes; see PROTOCOL.md, Polls and acknowledgements.
 const (
 	Single   Mode = "single"
 	Batch    Mode = "batch"

@@ -9,7 +9,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Mode is how polls are answered; see PROTOCOL.md, "Sessions and polls".
+// Mode is how polls are answered; see PROTOCOL.md, "Polls and acknowledgements".
 type Mode string
 
 // The modes.

@@ -270,3 +270,24 @@ func requireSameJSON(t *testing.T, want, got []byte) {
 	t.Helper()
 	require.Equal(t, cbor.AppendFromJSON(nil, want), cbor.AppendFromJSON(nil, got))
 }
+
+// PROTOCOL.md shows frames and payloads in JSON and in CBOR.
+func TestProtocolShowsTheBytesOfCBOR(t *testing.T) {
+	bare := func(cell string) string { return strings.Trim(cell, " `") }
+	frames, payloads := tableOf(t, "PROTOCOL.md", "| NDJSON | CBOR |"), tableOf(t, "PROTOCOL.md", "| JSON | CBOR |")
+	require.NotEmpty(t, frames)
+	require.NotEmpty(t, payloads)
+	for _, row := range frames {
+		line := bare(row[0])
+		if line == "an empty line" {
+			line = ""
+		}
+		c, err := ParseLine([]byte(line + "\n"))
+		require.NoError(t, err, line)
+		require.Equal(t, bare(row[1]), hex.EncodeToString(c.AppendCBOR(nil)), line)
+	}
+	for _, row := range payloads {
+		text := bare(row[0])
+		require.Equal(t, bare(row[1]), hex.EncodeToString(cbor.AppendFromJSON(nil, []byte(text))), text)
+	}
+}

@@ -17,13 +17,13 @@ import (
 
 var quoted = regexp.MustCompile("`([a-z_]+)`")
 
-// tableOf returns the rows below a table's head in PROTOCOL.md, as cells.
-func tableOf(t *testing.T, head string) [][]string {
+// tableOf returns the rows below a table's head in a document, as cells.
+func tableOf(t *testing.T, document, head string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile("PROTOCOL.md")
+	text, err := os.ReadFile(document)
 	require.NoError(t, err)
 	_, rest, found := strings.Cut(string(text), "\n"+head+"\n|---|---|\n")
-	require.True(t, found, "PROTOCOL.md has no table %q", head)
+	require.True(t, found, "%s has no table %q", document, head)
 	var rows [][]string
 	for line := range strings.Lines(rest) {
 		if !strings.HasPrefix(line, "|") {
@@ -37,7 +37,7 @@ func tableOf(t *testing.T, head string) [][]string {
 // The table groups statuses as "401, 403 | `unauthorized`; `forbidden`".
 func TestProtocolListsTheCodes(t *testing.T) {
 	listed := make(map[Code]int)
-	for _, row := range tableOf(t, "| status | codes |") {
+	for _, row := range tableOf(t, "PROTOCOL.md", "| status | codes |") {
 		statuses, groups := strings.Split(row[0], ","), strings.Split(row[1], ";")
 		require.Len(t, groups, len(statuses), "%s", row)
 		for i, group := range groups {
@@ -54,7 +54,7 @@ func TestProtocolListsTheCodes(t *testing.T) {
 
 func TestProtocolListsTheGapReasons(t *testing.T) {
 	var listed []GapReason
-	for _, row := range tableOf(t, "| reason | |") {
+	for _, row := range tableOf(t, "PROTOCOL.md", "| reason | |") {
 		for _, match := range quoted.FindAllStringSubmatch(row[0], -1) {
 			listed = append(listed, GapReason(match[1]))
 		}
