@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"regexp"
@@ -50,6 +51,16 @@ func TestProtocolListsTheCodes(t *testing.T) {
 		}
 	}
 	require.Equal(t, Codes(), listed)
+}
+
+// CLIENTS.md says for each code what a client does.
+func TestTheGuideForClientsHasEveryCode(t *testing.T) {
+	var listed []Code
+	for _, row := range tableOf(t, "CLIENTS.md", "| code | the client |") {
+		listed = append(listed, Code(strings.Trim(row[0], " `")))
+		require.NotEmpty(t, strings.TrimSpace(row[1]), "%s", row)
+	}
+	require.ElementsMatch(t, slices.Collect(maps.Keys(Codes())), listed)
 }
 
 func TestProtocolListsTheGapReasons(t *testing.T) {
