@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// A Client speaks to one daemon, or to several behind one address. Any number of
-// goroutines may use it at once.
+// A Client connects to one daemon, or to several behind one address. Its methods may be
+// called concurrently.
 //
-// It holds nothing but idle connections, which Close releases. Subscriptions have
-// their own Close, and come first.
+// A Client holds only idle connections, which Close releases. Close its subscriptions
+// first.
 type Client struct {
 	base            *url.URL        // immutable
 	http            *http.Client    // immutable
@@ -51,9 +51,9 @@ const maxAnswerBytes = 4 << 20
 // An Option changes a Client from its defaults.
 type Option func(*Client) error
 
-// WithHTTPClient makes the Client use hc, for its TLS configuration, proxy,
-// cookies or a RoundTripper that authorises. hc.Timeout must be 0: it would cut
-// polls and streams. Close leaves its connections alone.
+// WithHTTPClient makes the Client use hc, for example for its TLS configuration, proxy,
+// cookies or RoundTripper. hc.Timeout must be 0, because it would cut polls and streams.
+// Client.Close does not close the connections of hc. Default: a client of its own.
 func WithHTTPClient(hc *http.Client) Option {
 	return func(c *Client) error {
 		if hc.Timeout != 0 {
@@ -64,10 +64,10 @@ func WithHTTPClient(hc *http.Client) Option {
 	}
 }
 
-// WithTLSConfig makes the Client go by cfg where the daemon's address is https, to
-// trust a private authority above all. It does not go with WithHTTPClient, which
-// brings its own. For a client certificate that is renewed, set GetClientCertificate:
-// subscriptions go on with the new one after the old one has expired. Default: Go's.
+// WithTLSConfig sets the TLS configuration for an https address, for example to trust a
+// private authority. It cannot be combined with WithHTTPClient. For a client certificate
+// that is renewed, set GetClientCertificate: subscriptions continue with the new certificate
+// after the old one has expired. Default: Go's defaults.
 func WithTLSConfig(cfg *tls.Config) Option {
 	return func(c *Client) error {
 		c.tls = cfg.Clone()
@@ -75,9 +75,9 @@ func WithTLSConfig(cfg *tls.Config) Option {
 	}
 }
 
-// WithMaxBackoff bounds the growing waits between a subscription's attempts to
-// reach the daemon. A longer wait that the daemon asks for is kept all the same.
-// d must be positive. Default DefaultMaxBackoff.
+// WithMaxBackoff sets the longest wait between a subscription's attempts to reach the
+// daemon. The Client waits longer if the daemon asks for it. d must be positive. Default:
+// DefaultMaxBackoff.
 func WithMaxBackoff(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
@@ -88,8 +88,8 @@ func WithMaxBackoff(d time.Duration) Option {
 	}
 }
 
-// WithPublishAttempts bounds how often one message is offered to a daemon that
-// says "later"; 1 is without retry. n must be positive. Default
+// WithPublishAttempts sets how often the Client tries to publish one message while the
+// daemon answers 429 or 503. 1 means no retry. n must be positive. Default:
 // DefaultPublishAttempts.
 func WithPublishAttempts(n int) Option {
 	return func(c *Client) error {
@@ -101,8 +101,8 @@ func WithPublishAttempts(n int) Option {
 	}
 }
 
-// New returns a Client of the daemon at baseURL: http or https, a host, and maybe
-// the path under which a proxy offers the daemon. It does not connect.
+// New returns a Client of the daemon at baseURL: http or https, a host, and the path if a
+// proxy serves the daemon below one. It does not connect.
 func New(baseURL string, opts ...Option) (*Client, error) {
 	base, err := parseBase(baseURL)
 	if err != nil {
@@ -167,8 +167,7 @@ func newDialer() *net.Dialer {
 	return &net.Dialer{Timeout: requestTimeout, KeepAlive: 15 * time.Second}
 }
 
-// Close releases idle connections. The Client may still be used, and then makes
-// new ones.
+// Close closes idle connections. The Client remains usable and opens new ones.
 func (c *Client) Close() {
 	if c.own != nil {
 		c.own.CloseIdleConnections()

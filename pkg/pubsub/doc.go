@@ -1,12 +1,11 @@
-// Package pubsub is the Go client of pubsubd: it publishes messages, and
-// subscribes to topics, losing nothing silently. Messages come over a WebSocket if
-// that gets through, else a stream or long polls; see WithTransport.
+// Package pubsub is the Go client of pubsubd. It publishes messages and subscribes to
+// topics. Messages arrive over a WebSocket, a stream or long polls, whichever works first;
+// see WithTransport.
 //
-// A Subscription goes on by position over every broken answer, lost connection
-// and restarted daemon. What the daemon cannot give any more it announces, and
-// Next returns that as a gap; there is no other loss. Whoever stores
-// Subscription.Positions with its own state resumes with After, across its own
-// restarts too.
+// A Subscription resumes by position after a broken answer, a lost connection or a restart
+// of the daemon. Next returns lost messages as a gap; there is no other loss. To resume
+// after a restart of your program, store Subscription.Positions with your own state and
+// subscribe with After.
 //
 //	c, err := pubsub.New("http://127.0.0.1:8080")
 //	s, err := c.Subscribe(ctx, []wire.Start{pubsub.Oldest("prices.acme")})
@@ -22,10 +21,10 @@
 // If the topic's rule has identity, Message.By is the verified subject of the publisher, and
 // Message.Claims has public claims of the publisher's token.
 //
-// The words are those of the protocol (pkg/wire/PROTOCOL.md), and messages, gaps,
-// positions and problems are the types of package wire.
+// The terms are those of the protocol (pkg/wire/PROTOCOL.md). Messages, gaps, positions and
+// problems are types of package wire.
 //
-// The client does not log, and does not publish twice (see Client.Publish, and
-// WithIdempotencyKey for when an answer is lost). It publishes by HTTP, whatever
-// messages come over. It deflates nothing.
+// The client does not log. It does not publish a message twice; see Client.Publish, and
+// WithIdempotencyKey for lost answers. It publishes over HTTP, whatever the transport of
+// its subscriptions. It does not compress.
 package pubsub

@@ -9,8 +9,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
 
-// A Format is how frames are written on their way. What is delivered is the same in
-// both: a payload that is JSON is JSON text in Message.Data.
+// A Format is the encoding of frames. The delivered messages are the same in both: a JSON
+// payload is JSON text in Message.Data.
 type Format string
 
 // The formats.
@@ -19,8 +19,8 @@ const (
 	CBOR Format = "cbor" // shorter: RFC 8949
 )
 
-// WithFormat sets the format. Default JSON, and with TCP CBOR, the only one there. SSE
-// has only JSON.
+// WithFormat sets the format. TCP has only CBOR, and SSE only JSON. Default: JSON, and CBOR
+// with TCP.
 func WithFormat(f Format) SubscribeOption {
 	return func(o *subscribeOptions) { o.format = f }
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Publication is one message of PublishMany, with what Publish takes.
+// A Publication is one message of PublishMany. Its fields are the arguments of Publish.
 type Publication struct {
 	Topic   string
 	Type    string // media type of Body; empty for JSON
@@ -21,15 +21,14 @@ type Publication struct {
 	Options []PublishOption
 }
 
-// PublishMany publishes messages with one request, in order: at most 1000, in 1 MiB
-// as they are sent. It returns a result for each, in order; what is wrong with one
-// is its own result and stops no other, so look at each Problem. Messages that were
-// refused with "later" are not offered again.
+// PublishMany publishes messages in order, with one request: at most 1000, and at most
+// 1 MiB as sent. It returns one result for each, in order. A mistake in one message does
+// not stop the others, so check each Problem. PublishMany does not retry a single message
+// that the daemon refused.
 //
-// An error is of all of them. It is one of those that Publish tells, and all are
-// offered again in the same cases, those of a lost answer if every message has an
-// idempotency key. Where Publish's outcome is unknown, any number of the messages
-// may have been published.
+// An error concerns all messages. Errors and retries are those of Publish; after a lost
+// answer PublishMany retries only if every message has an idempotency key. Where the
+// outcome of Publish is unknown, any number of the messages may have been published.
 func (c *Client) PublishMany(ctx context.Context, messages []Publication) ([]wire.PublishResult, error) {
 	items := make([]wire.PublishItem, len(messages))
 	for i, m := range messages {

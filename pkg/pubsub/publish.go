@@ -15,7 +15,7 @@ import (
 // jsonType is how a JSON payload is published; a wire.Message says it by no type.
 const jsonType = "application/json"
 
-// A PublishOption says more about one message.
+// A PublishOption sets a property of one message.
 type PublishOption func(*options) error
 
 // options are what is said about a message beside its topic and payload; all may be
@@ -34,9 +34,9 @@ func optionsOf(opts []PublishOption) (o options, err error) {
 	return o, nil
 }
 
-// WithTTL ends the message's life d after the daemon took it: it is not delivered
-// later. d is whole seconds, at least one; anything else is an error, not rounded.
-// Default: as long as the topic's history keeps it.
+// WithTTL sets how long the daemon delivers the message after it was published. d must be
+// whole seconds, at least one; Publish returns an error for anything else. Default: as long
+// as the topic's history keeps the message.
 func WithTTL(d time.Duration) PublishOption {
 	return func(o *options) error {
 		if d < time.Second || d%time.Second != 0 {
@@ -47,8 +47,8 @@ func WithTTL(d time.Duration) PublishOption {
 	}
 }
 
-// WithKey sets what conflation goes by: of two messages with the same key the newer
-// one may stand for both. Default, and the empty key: none.
+// WithKey sets the key for conflation: the newer of two messages with the same key may
+// replace the older one. The empty key means none. Default: none.
 func WithKey(key string) PublishOption {
 	return func(o *options) error {
 		o.key = key
@@ -56,9 +56,9 @@ func WithKey(key string) PublishOption {
 	}
 }
 
-// WithClient says who publishes: an id that the program chose and keeps, of 1 to 64
-// ASCII letters, digits, '-', '_', '.' and ':'. Subscribers are not told it. Default:
-// none.
+// WithClient sets the id of the publishing client, which the program chooses and keeps: 1
+// to 64 ASCII letters, digits, '-', '_', '.' and ':'. Subscribers do not see it. See
+// WithoutOwn. Default: none.
 func WithClient(id string) PublishOption {
 	return func(o *options) error {
 		o.client = id
@@ -66,12 +66,11 @@ func WithClient(id string) PublishOption {
 	}
 }
 
-// WithIdempotencyKey makes it safe to publish the message again: as long as the
-// daemon knows the key it does so once, and repeats its first answer. The key is 1
-// to 255 bytes of printable ASCII, new for each message, such as a UUID; subscribers
-// get it as the message's ID. With it Publish tries again, too, when an answer is
-// lost. The same key with another message is refused with the problem
-// idempotency_mismatch. Default: none.
+// WithIdempotencyKey makes retries safe: while the daemon remembers the key, it publishes
+// the message once and repeats its first answer. With a key, Publish also retries after a
+// lost answer. The key must be 1 to 255 bytes of printable ASCII, and new for each message,
+// such as a UUID. Subscribers get it as the message's ID. The daemon refuses the same key
+// with another message: idempotency_mismatch. Default: none.
 func WithIdempotencyKey(key string) PublishOption {
 	return func(o *options) error {
 		o.id = key
@@ -79,24 +78,22 @@ func WithIdempotencyKey(key string) PublishOption {
 	}
 }
 
-// Publish publishes body to topic as the media type contentType, and returns where
-// and when the daemon put it: it is in the history and on its way to subscribers.
-// An empty contentType is JSON, as in wire.Message.
+// Publish publishes body to topic with the media type contentType. It returns the position
+// and time of the message, which is then in the history. An empty contentType means JSON,
+// as in wire.Message.
 //
-// A daemon that answers "later" (429 or 503, with how much later) did not take the
-// message. It is offered again then, as often as WithPublishAttempts allows, unless
-// ctx ends before. With an idempotency key it is also offered again, as often, when
-// the answer was lost or a server between could not get one, for a minute: the
-// daemon knows the key for two, unless it crashes, is set otherwise, or is flooded
-// with keys. If a subscription of the Client has learned that the daemon forgets
-// keys sooner (idempotency_ms), half of that time counts. Nothing else is tried again: if the answer was lost, the message may
-// have been published. So an error tells what happened:
-//   - a *wire.Problem (errors.As) below 500, or 503: not published;
-//   - the error of an argument, or of a connection that could not be made: not
-//     published;
-//   - any other, the end of ctx among them: unknown.
+// Publish retries after 429 and 503, which mean that the message was not published. It
+// waits as long as the daemon asks, and makes at most as many attempts as
+// WithPublishAttempts allows. With an idempotency key it also retries after a lost answer,
+// or if a proxy could not reach the daemon, for at most a minute. The daemon remembers a key
+// for two minutes by default. If a subscription of the Client has learned that the daemon
+// forgets keys sooner (idempotency_ms), Publish retries for half of that time. Publish does
+// not retry in any other case. An error tells what happened:
+//   - a *wire.Problem (errors.As) with a status below 500, or 503: not published;
+//   - an invalid argument, or a connection that could not be made: not published;
+//   - any other, such as the end of ctx: unknown.
 //
-// ctx bounds all of it; there is no other time limit. body is not kept.
+// Only ctx limits the time of the call. Publish does not keep body.
 func (c *Client) Publish(ctx context.Context, topic, contentType string, body []byte, opts ...PublishOption) (wire.Published, error) {
 	published, err := c.publish(ctx, topic, contentType, body, opts)
 	if err != nil {
@@ -105,7 +102,7 @@ func (c *Client) Publish(ctx context.Context, topic, contentType string, body []
 	return published, nil
 }
 
-// PublishJSON publishes v as encoding/json writes it. All else is as with Publish.
+// PublishJSON is Publish with v encoded by encoding/json.
 func (c *Client) PublishJSON(ctx context.Context, topic string, v any, opts ...PublishOption) (wire.Published, error) {
 	body, err := json.Marshal(v)
 	if err != nil {

@@ -9,39 +9,40 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Now subscribes to what is published to topic from now on.
+// Now returns the start of a subscription to the messages published to topic from now on.
 func Now(topic string) wire.Start { return wire.Start{Topic: topic} }
 
-// Oldest subscribes to all that topic holds, and what follows.
+// Oldest returns the start of a subscription that begins with the oldest message in the
+// history of topic.
 func Oldest(topic string) wire.Start { return wire.Start{Topic: topic, From: wire.FromOldest} }
 
-// After resumes after a position, such as one of Subscription.Positions. What the
-// history no longer holds of it is announced by a gap.
+// After returns the start of a subscription that resumes after position, such as one of
+// Subscription.Positions. A gap announces messages that the history no longer holds.
 func After(position wire.Position) wire.Start { return wire.StartAfter(position) }
 
-// Paced returns start with at most one delivery in the given time, from a
-// millisecond to an hour, and then of the newest message of each key; what those
-// replace is a gap, conflated. Without a session it needs the mode Stream.
+// Paced returns start with at most one delivery in each period of every, which must be a
+// millisecond to an hour. The daemon delivers the newest message of each key; a gap,
+// conflated, announces those that it replaced. Without a session it needs the mode Stream.
 func Paced(start wire.Start, every time.Duration) wire.Start {
 	start.Every = every
 	return start
 }
 
-// A Mode says how the daemon answers a subscription's requests.
+// A Mode is the form of the answers to polls; see PROTOCOL.md, Polls and acknowledgements.
 type Mode string
 
-// The modes. What is delivered is the same in all.
+// The modes. The delivered messages are the same in all.
 const (
-	Batch    Mode = "batch"    // all that is there in one answer, then the next poll; grows by itself with load
-	Single   Mode = "single"   // one message an answer, for proxies that hold longer ones back
-	Multiple Mode = "multiple" // an answer that stays open while more keeps coming
-	Stream   Mode = "stream"   // one answer that does not end: the least delay and traffic, if no proxy buffers it
+	Batch    Mode = "batch"    // each answer has all frames that are ready
+	Single   Mode = "single"   // each answer has one frame, for proxies that buffer longer answers
+	Multiple Mode = "multiple" // an answer stays open while more frames come
+	Stream   Mode = "stream"   // one answer that does not end: least delay and traffic, if no proxy buffers it
 )
 
 // Defaults of the options of Subscribe.
 const (
 	DefaultMode        = Batch
-	DefaultOpenTimeout = 15 * time.Second // enough for what Auto gives up, and then some
+	DefaultOpenTimeout = 15 * time.Second // enough for Auto to try all transports
 )
 
 // subscribeOptions are what a subscription can be told at its beginning.
@@ -58,38 +59,37 @@ type subscribeOptions struct {
 // A SubscribeOption changes a subscription from its defaults.
 type SubscribeOption func(*subscribeOptions)
 
-// WithMode sets the mode. Default DefaultMode, where there is one; Stream is that of
-// the transport HTTPStream alone.
+// WithMode sets the mode of LongPoll. Stream is the mode of HTTPStream, and of no other
+// transport. Default: DefaultMode.
 func WithMode(mode Mode) SubscribeOption {
 	return func(o *subscribeOptions) { o.mode = mode }
 }
 
 // Stateless subscribes without a session: every poll names all topics with their
-// positions, so any daemon behind one address serves it, and none remembers it.
-// Change then restarts the poll. At least one topic is needed. SSE is always so; a
-// WebSocket's or TCP's session is the connection's, and nothing else remembers it.
-// Default: a session.
+// positions, so any daemon behind one address can answer it. The subscription needs at
+// least one topic, and Change restarts the poll. SSE is always stateless. The session of a
+// WebSocket or TCP connection ends with the connection. Default: a session.
 func Stateless() SubscribeOption {
 	return func(o *subscribeOptions) { o.stateless = true }
 }
 
-// WithoutOwn leaves out what was published WithClient(client): one's own messages, live
-// and from history. Default: they are delivered like all others.
+// WithoutOwn leaves out messages that were published with WithClient(client), live and from
+// history. They cause no gap. Default: all messages are delivered.
 func WithoutOwn(client string) SubscribeOption {
 	return func(o *subscribeOptions) { o.except = client }
 }
 
-// WithOpenTimeout bounds how long Subscribe tries to reach the daemon before it
-// returns the last error; 0 or less is as long as ctx lasts. A subscription once
-// open tries for ever. Default DefaultOpenTimeout.
+// WithOpenTimeout sets how long Subscribe tries to reach the daemon before it returns the
+// last error. 0 or less means as long as ctx lasts. An open subscription reconnects without
+// a time limit. Default: DefaultOpenTimeout.
 func WithOpenTimeout(d time.Duration) SubscribeOption {
 	return func(o *subscribeOptions) { o.openTimeout = d }
 }
 
-// WithRetryNotify has notify called before every wait for another attempt, with
-// what went wrong and how long the wait is (it may be 0): to log or to count.
-// The calls come one at a time and hold the subscription up; notify must not call
-// the subscription's Next or Close. Default: none.
+// WithRetryNotify calls notify before each wait for another attempt, with the error and the
+// length of the wait (it may be 0), so that a program can log or count. The calls come one
+// at a time, and the subscription waits for them. notify must not call the subscription's
+// Next or Close. Default: none.
 func WithRetryNotify(notify func(err error, wait time.Duration)) SubscribeOption {
 	return func(o *subscribeOptions) { o.onRetry = notify }
 }
@@ -97,19 +97,17 @@ func WithRetryNotify(notify func(err error, wait time.Duration)) SubscribeOption
 // errOpenTimeout is why an opening ended that took longer than WithOpenTimeout.
 var errOpenTimeout = errors.New("the daemon could not be reached in time")
 
-// Subscribe subscribes to topics, each from its own start, or to all that a pattern
-// (chat.*, prices.>) stands for, and returns once the
-// daemon has said from which positions delivery goes on: whatever is published
-// after that is delivered, or announced as a gap.
+// Subscribe subscribes to topics and patterns (chat.*, prices.>), each from its own start. It
+// returns when the daemon has answered with the positions. Every message published after that is
+// delivered, or announced as a gap.
 //
-// ctx is the life of the subscription, not only of the opening: when it ends, the
-// subscription ends as if closed, and Next returns why. The opening is bounded by
-// WithOpenTimeout besides. An answer that waiting does not mend (a wrong topic, a
-// refusal) is returned at once, as a *wire.Problem if the daemon explained it.
+// The subscription lasts as long as ctx: when ctx ends, Next returns its cause.
+// WithOpenTimeout also limits the opening. An error that a retry would not fix, such as a
+// wrong topic or a refusal, is returned at once, as a *wire.Problem if it is the daemon's.
 //
-// The caller must Close the subscription. To resume a stateless subscription from
-// positions alone needs no question, so there the daemon may be unreachable still,
-// and its refusal comes from Next.
+// The caller must Close the subscription. A stateless subscription that resumes only from
+// positions sends nothing before Subscribe returns. So Subscribe succeeds even if the daemon
+// is unreachable, and Next returns a refusal.
 func (c *Client) Subscribe(ctx context.Context, starts []wire.Start, opts ...SubscribeOption) (*Subscription, error) {
 	options := subscribeOptions{openTimeout: DefaultOpenTimeout}
 	for _, opt := range opts {

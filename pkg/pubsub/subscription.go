@@ -25,10 +25,10 @@ const itemBuffer = 64
 // An Item is what a subscription delivers: exactly one member is set.
 type Item struct {
 	Message *wire.Message
-	Gap     *wire.Gap // messages are lost, and which
+	Gap     *wire.Gap // the messages that are lost
 }
 
-// Position returns where a subscriber is in the topic once it has the item.
+// Position returns the position of a subscriber that has received the item.
 func (i Item) Position() wire.Position {
 	if i.Gap != nil {
 		return i.Gap.Position
@@ -47,15 +47,15 @@ func (i Item) size() int {
 // gapSize is about what a gap takes.
 const gapSize = 160
 
-// A Subscription delivers the messages of its topics, those of one topic in order,
-// each once, and the gaps between them.
+// A Subscription delivers the messages of its topics and the gaps between them. The
+// messages of one topic come in order, each once.
 //
-// One goroutine at a time calls Next or ranges over All; any others may call
-// Positions, Change and Close meanwhile. If nobody takes items, the subscription
-// stops asking for more, and the daemon's history holds them as long as it can.
+// Only one goroutine at a time may call Next or range over All. The other methods may be
+// called concurrently. If the program takes no items, the subscription stops asking for
+// more, and the daemon's history holds them as long as it can.
 //
-// Close must be called at the end, also after Next has failed or the context of
-// Subscribe has ended.
+// The caller must call Close, even after Next has failed or the context of Subscribe has
+// ended.
 type Subscription struct {
 	end     context.CancelCauseFunc // ends the loop
 	items   chan received           // closed by the loop when it ends
@@ -84,11 +84,11 @@ func newSubscription(topics *topicList, end context.CancelCauseFunc) *Subscripti
 	}
 }
 
-// Next waits for the next item. An error of ctx leaves the subscription as it was.
-// Any other is the end: items that had arrived come before it, and every later
-// call returns the same. It is ErrClosed after Close, the cause of the end of
-// Subscribe's context, or what the daemon refused, as a *wire.Problem if it said
-// so (poll_replaced: someone else polls this session).
+// Next waits for the next item. If ctx ends, Next returns its cause, and the subscription
+// continues. Any other error is final: Next returns it after all items that had arrived, and
+// in every later call. It is ErrClosed after Close, the cause of the end of Subscribe's
+// context, or a *wire.Problem that the daemon answered. poll_replaced means that another
+// client polls this session.
 func (s *Subscription) Next(ctx context.Context) (Item, error) {
 	for {
 		select {
@@ -117,9 +117,9 @@ func (s *Subscription) returned(r received) bool {
 	return true
 }
 
-// All ranges over the items, as Next returns them. It ends after an error, which
-// comes with the zero Item, or without one after Close. Leaving the range leaves
-// the subscription open.
+// All ranges over the items that Next returns. It ends after an error, which comes with the
+// zero Item. After Close it ends without an error. The subscription stays open when the
+// loop ends.
 func (s *Subscription) All(ctx context.Context) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for {
@@ -131,11 +131,11 @@ func (s *Subscription) All(ctx context.Context) iter.Seq2[Item, error] {
 	}
 }
 
-// Positions returns where each topic is after all that Next has returned, in the
-// order the topics were added, and with patterns among them, met. A pattern's
-// position is part of it: it stands for the topics that were not met. A program that stores them together with what it
-// made of the items resumes from After(position) of each, and misses nothing and
-// gets nothing twice.
+// Positions returns the position of each topic and pattern after the items that Next has
+// returned. They are in the order in which topics were added or, with patterns, first
+// delivered. A program that stores them together with its own state resumes with
+// After(position) of each: then it misses no message and gets none twice. Resume with the
+// positions of patterns, too: they stand for topics without an item.
 func (s *Subscription) Positions() []wire.Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,8 +148,7 @@ func (s *Subscription) Positions() []wire.Position {
 	return positions
 }
 
-// Transport returns what the messages come over at present: which one it is of those
-// that Auto tries.
+// Transport returns the present transport: with Auto, the one that worked.
 func (s *Subscription) Transport() Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,16 +209,14 @@ type changed struct {
 	err       error
 }
 
-// Change removes and then adds topics, all of it or nothing, while the poll goes
-// on. It returns the position of each topic of add, in that order: delivery goes
-// on from there. Adding a present topic changes nothing; naming a topic in both
-// moves it to a new start. After Change has returned, Next returns nothing of a
-// removed topic.
+// Change removes topics and then adds topics; it makes all of the change or none. It returns
+// the position of each topic of add, in order: delivery continues after it. Adding a topic
+// that the subscription has changes nothing. A topic in both lists moves to a new start.
+// After Change has returned, Next returns no item of a removed topic.
 //
-// While the daemon cannot be reached, Change waits until it can or ctx ends. If
-// ctx ends first, Positions tells whether the change was made. A refusal is a
-// *wire.Problem, and the subscription goes on as it was; so it does if the daemon
-// says "later" (429 or 503), and when to try again is the caller's choice.
+// While the daemon is unreachable, Change waits for it, at most until ctx ends. Positions then
+// tells whether the change was made. A refusal is a *wire.Problem, and the subscription
+// continues unchanged. That includes 429 and 503, which Change does not retry.
 func (s *Subscription) Change(ctx context.Context, add []wire.Start, remove []string) ([]wire.Position, error) {
 	if _, err := newTopicList(add); err != nil {
 		return nil, fmt.Errorf("change topics: %w", err)
@@ -253,9 +250,9 @@ func (s *Subscription) change(ch *change) ([]wire.Position, error) {
 // closeTimeout bounds the farewell to the daemon, which forgets a session by itself.
 const closeTimeout = 2 * time.Second
 
-// Close ends the subscription: it tells the daemon, as far as that is possible
-// within closeTimeout (2 s), and waits for the goroutines. Closing again only
-// waits. What had arrived and was not taken is still there for Next.
+// Close ends the subscription. It ends the session on the daemon, but waits at most 2 s for
+// that, and waits for the goroutines. Close may be called again. Next still returns items
+// that had arrived.
 func (s *Subscription) Close() {
 	s.end(ErrClosed)
 	<-s.done

@@ -20,9 +20,10 @@ type tcpPort struct {
 
 var errNoTCPAddr = errors.New("the transport tcp needs the daemon's TCP port: WithTCPAddr")
 
-// WithTCPAddr says where the daemon's TCP port is (its setting listen.tcp), as
-// host:port, for the transport TCP. With a config the connection is TLS, for host
-// unless the config says for whom. What WithHTTPClient brings has no part in it.
+// WithTCPAddr sets the address of the daemon's TCP port (its setting listen.tcp), as
+// host:port, for the transport TCP. With a config the connection uses TLS, with host as the
+// server name unless the config has another. WithHTTPClient does not affect it. Default:
+// none.
 func WithTCPAddr(addr string, config *tls.Config) Option {
 	return func(c *Client) error {
 		host, _, err := net.SplitHostPort(addr)

@@ -12,19 +12,19 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// WithToken makes the Client send a bearer token with every request. When the token expires
-// or is revoked, subscriptions end. Default: none.
+// WithToken makes the Client send a bearer token, or an API key, with every request. When it
+// expires or is revoked, subscriptions end. Default: none.
 func WithToken(token string) Option {
 	return WithTokenSource(func(context.Context) (string, error) { return token, nil })
 }
 
-// WithTokenSource makes the Client ask source for a bearer token: before the first request,
-// when most of the token's time is over, and once when the daemon refuses it. A subscription
-// takes the new token over without a reconnect. It ends if the daemon refuses that, too. A
-// token of another subject needs another Client.
+// WithTokenSource makes the Client call source for a bearer token: before the first request,
+// when most of the token's time is over, and once when the daemon refuses the token. A
+// subscription takes the new token without a reconnect. It ends if the daemon refuses that,
+// too. A token of another subject needs another Client.
 //
-// source is called by one goroutine at a time. Requests and deliveries wait for it, at most
-// as long as ctx lasts. Its error fails the request; a subscription tries again.
+// One goroutine at a time calls source. Requests and deliveries wait for it, at most until
+// ctx ends. If source returns an error, the request fails, and a subscription retries.
 func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 	return func(c *Client) error {
 		if source == nil {

@@ -2,26 +2,26 @@ package pubsub
 
 import "fmt"
 
-// A Transport is what a subscription's messages come over. What is delivered is the
-// same with all.
+// A Transport carries the messages of a subscription. The delivered messages are the same
+// with all.
 type Transport string
 
 // The transports.
 const (
-	Auto       Transport = "auto"      // WebSocket, else HTTPStream, else LongPoll: the first that gets through
-	LongPoll   Transport = "longpoll"  // polls, in the modes Batch, Single and Multiple: gets through everything
-	HTTPStream Transport = "stream"    // one answer that does not end, as of the mode Stream: if no proxy buffers it
-	SSE        Transport = "sse"       // a stream of server-sent events, for proxies that know those; of few topics, without a session
-	WebSocket  Transport = "websocket" // frames one way and changes of topics the other, on one connection
-	TCP        Transport = "tcp"       // the same without HTTP, in CBOR; see WithTCPAddr
+	Auto       Transport = "auto"      // WebSocket, HTTPStream or LongPoll: the first that works
+	LongPoll   Transport = "longpoll"  // polls in the modes Batch, Single and Multiple; works through every proxy
+	HTTPStream Transport = "stream"    // one answer that does not end (the mode Stream), if no proxy buffers it
+	SSE        Transport = "sse"       // server-sent events, for proxies that know them; for few topics, without a session
+	WebSocket  Transport = "websocket" // a two-way connection
+	TCP        Transport = "tcp"       // a two-way connection without HTTP, in CBOR; see WithTCPAddr
 )
 
-// WithTransport sets the transport. Default Auto; with a mode or Stateless, what
-// those mean: HTTPStream for the mode Stream, else LongPoll.
+// WithTransport sets the transport. Default: Auto. With the mode Stream the default is
+// HTTPStream; with another mode or Stateless it is LongPoll.
 //
-// Auto goes on to the next transport when the daemon, or a proxy, refuses one in a way that
-// waiting does not mend, or when nothing has come of it within 5 s. What worked is
-// kept, until it is refused so itself. See Subscription.Transport for which it is.
+// Auto tries the next transport when the daemon or a proxy refuses one for good, or when no
+// hello arrives within 5 s. It keeps the transport that worked, until that is refused, too.
+// Subscription.Transport returns the present one.
 func WithTransport(t Transport) SubscribeOption {
 	return func(o *subscribeOptions) { o.transport = t }
 }

@@ -13,8 +13,9 @@ type OpenRequest struct {
 	Topics []Start `json:"topics"`
 	Ack    *bool   `json:"ack,omitempty"` // default true; false: sent frames count as acknowledged
 
-	// Client is the subscriber's id, the same that it publishes with. With Echo false it
-	// does not get its own messages. Default true.
+	// Client is the client's id, the same with which it publishes (see CheckClient). With
+	// Echo false, the session does not get messages published with this id. Echo is true by
+	// default.
 	Client string `json:"client,omitempty"`
 	Echo   *bool  `json:"echo,omitempty"`
 }
@@ -26,7 +27,7 @@ type SessionOpened struct {
 	Session   string     `json:"session"`
 	Ack       bool       `json:"ack"`
 	Positions []Position `json:"positions"`
-	ExpiresMS int64      `json:"expires_ms,omitempty"` // until the credentials expire; 0: they do not
+	ExpiresMS int64      `json:"expires_ms,omitempty"` // milliseconds until the credentials expire; 0: they do not
 	Limits    Limits     `json:"limits"`
 }
 
@@ -53,9 +54,9 @@ type PublishItem struct {
 	Text   *string         `json:"text,omitempty"`
 	Base64 *[]byte         `json:"base64,omitempty"`
 	Key    string          `json:"key,omitempty"`
-	TTL    *uint64         `json:"ttl,omitempty"` // whole seconds
+	TTL    *uint64         `json:"ttl,omitempty"` // whole seconds, from 1 to a year
 	Client *string         `json:"client,omitempty"`
-	ID     *string         `json:"id,omitempty"` // the idempotency key
+	ID     *string         `json:"id,omitempty"` // the idempotency key; see CheckID
 
 	CBOR []byte `json:"-"` // instead of Data, if the message came in CBOR; not checked
 }
@@ -81,7 +82,7 @@ type SessionState struct {
 	Acked         uint64              `json:"acked"`   // frames that the client acknowledged
 	Queued        int                 `json:"queued"`  // frames that wait for a poll
 	Polling       bool                `json:"polling"` // a poll waits or is being answered
-	IdleMS        int64               `json:"idle_ms"` // since the last poll
+	IdleMS        int64               `json:"idle_ms"` // milliseconds since the last poll
 	Patterns      []string            `json:"patterns,omitempty"`
 	Subscriptions []SubscriptionState `json:"subscriptions"`
 }
@@ -107,7 +108,7 @@ type Presence struct {
 type PresenceCounts struct {
 	Count     int  `json:"count"`     // members
 	Anonymous int  `json:"anonymous"` // subscriptions without a subject and a client's name
-	Exact     bool `json:"exact"`     // each change is told
+	Exact     bool `json:"exact"`     // the daemon sends each change; otherwise only counts
 }
 
 // ListedMember is a member in a list.
@@ -157,8 +158,8 @@ type TopicList struct {
 }
 
 // A Command is a request on a WebSocket or TCP connection. It does one thing: subscribe
-// (with unsubscribe, which comes first), publish, ack or ping. The daemon refuses unknown
-// members.
+// (with unsubscribe, which comes first), publish, ack, ping or auth. The daemon refuses
+// unknown members.
 type Command struct {
 	Ref         *uint64      `json:"ref,omitempty"` // repeated in the reply; without it only a failure has a reply
 	Subscribe   []Start      `json:"subscribe,omitempty"`
@@ -217,12 +218,12 @@ type SessionList struct {
 }
 
 // ListedSession is what an operator may know about a session. It has a number instead of
-// the id: the id is a capability, and even a part or a hash of it would tell whose session
-// this is. The number only tells which session was opened first.
+// the id, because whoever has the id can receive the session's messages. A part or a hash of
+// the id would identify the session, too. Numbers rise in the order of opening.
 type ListedSession struct {
 	Number        uint64 `json:"number"`  // rises with each session that the daemon opens
-	AgeMS         int64  `json:"age_ms"`  // since it was opened
-	IdleMS        int64  `json:"idle_ms"` // since the last poll; 0 during a poll
+	AgeMS         int64  `json:"age_ms"`  // milliseconds since it was opened
+	IdleMS        int64  `json:"idle_ms"` // milliseconds since the last poll; 0 during a poll
 	Polling       bool   `json:"polling"` // a poll waits or is being answered
 	Subscriptions int    `json:"subscriptions"`
 	Queued        int    `json:"queued"`          // frames that wait for a poll

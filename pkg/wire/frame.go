@@ -122,12 +122,12 @@ func (g *Gap) check() error {
 	return nil
 }
 
-// A Hello tells a subscriber where its topics begin. It is the first frame of every
+// A Hello has the positions at which a subscriber's topics begin. It is the first frame of every
 // stream, and of stateless polls that name a topic without a position.
 type Hello struct {
 	Positions []Position `json:"positions"`
 	Session   string     `json:"session,omitempty"`
-	ExpiresMS int64      `json:"expires_ms,omitempty"` // until the credentials expire; 0: they do not
+	ExpiresMS int64      `json:"expires_ms,omitempty"` // milliseconds until the credentials expire; 0: they do not
 	Limits    *Limits    `json:"limits,omitempty"`
 }
 

@@ -16,7 +16,7 @@ type Message struct {
 	ID       string // the publisher's Idempotency-Key; may be empty
 	Key      string // messages with the same key conflate; may be empty
 	Client   string // the publisher's id, for subscribers with echo=false; may be empty; not in frames
-	By       string // the verified subject of the publisher; empty: anonymous, or the topic does not tell
+	By       string // the verified subject of the publisher; empty: anonymous, or the topic's rule has no identity
 	Claims   []byte // public claims of By: one compact JSON object; nil: none
 }
 

@@ -12,15 +12,16 @@ import (
 const ProblemType = "application/problem+json"
 
 // A Problem is an error for a client (RFC 9457). Its type is about:blank, so Title is the
-// phrase of the status. Code is for programs; Detail and Remedy are for people.
+// phrase of the status (RFC 9457, section 4.2.1). Code is for programs; Detail and Remedy
+// are for people. CLIENTS.md says what a client does for each code.
 type Problem struct {
 	Title        string     `json:"title"`
 	Status       int        `json:"status"`
 	Code         Code       `json:"code"`
 	Detail       string     `json:"detail,omitempty"`
 	Remedy       string     `json:"remedy,omitempty"`
-	RetryAfterMS int64      `json:"retry_after_ms,omitempty"`
-	Positions    []Position `json:"positions,omitempty"` // where a reopened session continues
+	RetryAfterMS int64      `json:"retry_after_ms,omitempty"` // how long to wait before a retry; 0: the daemon did not say
+	Positions    []Position `json:"positions,omitempty"`      // where a reopened session continues
 }
 
 // Code names a kind of problem. The list is frozen; it only grows.

@@ -1,7 +1,7 @@
 // Package wire is the protocol in Go: messages, positions, gaps and problems, and the
 // frames that carry them. The daemon, the Go client and the load generator share it.
-// PROTOCOL.md beside this file is the same contract for other languages; testdata/ has
-// its test vectors.
+// PROTOCOL.md in this folder is the specification, CLIENTS.md the guide for authors of
+// clients, and testdata has test vectors.
 //
 // The only I/O is reading frames from an io.Reader. Every value except the decoders may
 // be used concurrently.
