@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python build web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,19 @@ endif
 example-python: build $(PYTHON_TOOLS)/installed ## run a worker that publishes, and a script that follows, until the job is done
 	$(INSTALL_PYTHON_CLIENT)
 	@PYTHON=$(CURDIR)/$(PYTHON_TOOLS)/bin/python deploy/examples/python/run.sh
+
+WORDS := .tools/words
+FILES ?= $(shell git ls-files '*.md')
+
+$(WORDS)/installed: deploy/checks/words.lock
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 with venv: install python3 and python3-venv" >&2; exit 1; }
+	rm -rf $(WORDS)
+	$(PYTHON) -m venv $(WORDS)
+	$(WORDS)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+words: $(WORDS)/installed ## measure how easy the documents are to read; FILES="README.md" chooses, ARGS="--longest 5" prints sentences
+	@$(WORDS)/bin/python deploy/checks/words.py $(ARGS) $(FILES)
 
 deploy: $(LINT) ## try the rules, the dashboard and the chart in deploy/, and HTTP/2 by h2spec, in a module of their own
 	cd deploy/checks && $(CURDIR)/$(LINT) run ./...
