@@ -59,16 +59,45 @@ func TestWhatIsNamedExists(t *testing.T) {
 			require.DirExists(t, path.Join("..", room))
 		}
 	}
-	for _, document := range []string{"README.md", "CONTRIBUTING.md"} {
-		text, err := os.ReadFile(path.Join("..", document))
-		require.NoError(t, err)
-		for _, file := range goFiles.FindAllString(string(text), -1) {
+	for _, document := range []string{"README.md", "CONTRIBUTING.md", "loadtest/README.md"} {
+		text := read(t, document)
+		for _, file := range goFiles.FindAllString(text, -1) {
 			require.FileExists(t, path.Join("..", file), "%s names it", document)
+		}
+		for _, link := range links.FindAllStringSubmatch(text, -1) {
+			_, err := os.Stat(path.Join("..", path.Dir(document), link[1]))
+			require.NoError(t, err, "%s links to it", document)
 		}
 	}
 }
 
-var goFiles = regexp.MustCompile(`\b(cmd|internal|pkg|loadtest)/[a-z0-9_/]+\.go\b`)
+var (
+	goFiles = regexp.MustCompile(`\b(cmd|internal|pkg|loadtest)/[a-z0-9_/]+\.go\b`)
+	links   = regexp.MustCompile(`\]\(([^:)#]+)(?:#[^)]*)?\)`) // without those to other sites
+)
+
+// The picture shows the packages that a message passes, and no others but those that they
+// ask and where connections come in.
+func TestThePictureShowsTheWayOfAMessage(t *testing.T) {
+	_, way, found := strings.Cut(read(t, "CONTRIBUTING.md"), "\n## One message's way\n")
+	require.True(t, found)
+	way, _, _ = strings.Cut(way, "\n## ")
+	shown := []string{"internal/auth", "internal/hook", "internal/limit", "internal/listen", "internal/store"}
+	for _, file := range goFiles.FindAllString(way, -1) {
+		shown = append(shown, room(path.Dir(file)))
+	}
+	slices.Sort(shown)
+	drawn := regexp.MustCompile(`internal/\w+`).FindAllString(read(t, "internal/architecture.svg"), -1)
+	slices.Sort(drawn)
+	require.Equal(t, slices.Compact(shown), slices.Compact(drawn))
+}
+
+func read(t *testing.T, document string) string {
+	t.Helper()
+	text, err := os.ReadFile(path.Join("..", document))
+	require.NoError(t, err)
+	return string(text)
+}
 
 // violations returns a line for each import in a non-test Go file, whatever its
 // build tags, that the ladder does not allow.
