@@ -18,7 +18,11 @@ func TestTheDocumentsShowTheSearchAsItWas(t *testing.T) {
 	var r loadtest.SearchResult
 	require.NoError(t, json.Unmarshal(text, &r))
 
-	var confirmed strings.Builder
+	var search, confirmed strings.Builder
+	require.NoError(t, SearchTable(&search, r))
+	table, _, _ := strings.Cut(search.String(), "\n\n") // without what was tried
+	wantShown(t, "../../README.md", table)
+
 	last := r.Points[len(r.Points)-1]
 	require.NoError(t, Table(&confirmed, *last.Result))
 	wantShown(t, "../README.md", confirmed.String())
