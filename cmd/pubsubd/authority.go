@@ -13,11 +13,11 @@ import (
 // certificate to show.
 const (
 	authorityFlag = "ca"
-	authorityEnv  = "PUBSUB_CA"
+	authorityEnv  = "PUBSUBD_CA"
 	certFlag      = "cert"
-	certEnv       = "PUBSUB_CERT"
+	certEnv       = "PUBSUBD_CERT"
 	certKeyFlag   = "cert-key" // publish has another --key
-	certKeyEnv    = "PUBSUB_CERT_KEY"
+	certKeyEnv    = "PUBSUBD_CERT_KEY"
 )
 
 // An authority is whose certificates a command trusts, without a file the system's, and the
@@ -115,5 +115,5 @@ func (n *namedFile) said() (file, where string) {
 	if n.flag.Changed {
 		return n.text, "--" + n.flag.Name
 	}
-	return os.Getenv(n.env), n.env
+	return variable(n.env)
 }

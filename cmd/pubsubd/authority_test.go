@@ -52,7 +52,7 @@ func TestCommandsTrustAPrivateAuthority(t *testing.T) {
 		r := run(t, env, command...)
 		require.Equal(t, exitRunTime, r.code)
 		require.Contains(t, r.stderr, "certificate signed by unknown authority")
-		require.Contains(t, r.stderr, "--ca or PUBSUB_CA")
+		require.Contains(t, r.stderr, "--ca or PUBSUBD_CA")
 	}
 	for file, says := range map[string]string{pair.Key: "no certificate in PEM", pair.Cert + ".gone": "no such file", "": "--ca"} {
 		for _, command := range [][]string{{"publish", "a", "1"}, {"topics"}} {
@@ -94,8 +94,8 @@ func TestCommandsShowAClientCertificate(t *testing.T) {
 		{"none", "ann.a", nil, exitRunTime, "unauthorized"},
 		{"of another user", "bob.a", flags, exitRunTime, "forbidden"},
 		{"of another authority", "ann.a", []string{"--cert", stranger.Cert, "--cert-key", stranger.Key}, exitRunTime, "tls.client_ca"},
-		{"without its key", "ann.a", []string{"--cert", ann.Cert}, exitUsage, "--cert-key or PUBSUB_CERT_KEY"},
-		{"only the key", "ann.a", []string{"--cert-key", ann.Key}, exitUsage, "--cert or PUBSUB_CERT"},
+		{"without its key", "ann.a", []string{"--cert", ann.Cert}, exitUsage, "--cert-key or PUBSUBD_CERT_KEY"},
+		{"only the key", "ann.a", []string{"--cert-key", ann.Key}, exitUsage, "--cert or PUBSUBD_CERT"},
 		{"with another key", "ann.a", []string{"--cert", ann.Cert, "--cert-key", stranger.Key}, exitUsage, "its own private key"},
 		{"no file", "ann.a", []string{"--cert", "/gone", "--cert-key", ann.Key}, exitUsage, "/gone: no such file"},
 	} {

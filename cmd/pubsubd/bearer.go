@@ -18,7 +18,7 @@ import (
 // every user of a machine can see the arguments of its commands.
 const (
 	tokenFileFlag = "token-file"
-	tokenEnv      = "PUBSUB_TOKEN"
+	tokenEnv      = "PUBSUBD_TOKEN"
 )
 
 // A bearer is the token or API key that a command sends, if any. A nil bearer has none. It is
@@ -55,18 +55,18 @@ func (b *bearer) token() (string, error) {
 
 // read reads the token, or returns "" if there is none.
 func (b *bearer) read() (string, error) {
-	variable := os.Getenv(tokenEnv)
+	token, where := variable(tokenEnv)
 	switch {
-	case b.flag.Changed && variable != "":
-		return "", fmt.Errorf("--%s and %s are both set: use one of them", tokenFileFlag, tokenEnv)
+	case b.flag.Changed && token != "":
+		return "", fmt.Errorf("--%s and %s are both set: use one of them", tokenFileFlag, where)
 	case b.flag.Changed:
 		text, err := readToken(b.file)
 		if err != nil {
 			return "", fmt.Errorf("--%s: %w", tokenFileFlag, err)
 		}
 		return oneToken(text, "--"+tokenFileFlag+": "+b.file)
-	case variable != "":
-		return oneToken(variable, tokenEnv)
+	case token != "":
+		return oneToken(token, where)
 	}
 	return "", nil
 }

@@ -72,7 +72,7 @@ func TestCommandsSendATokenOrAnAPIKey(t *testing.T) {
 		r := run(t, server, append(command.args, "--timeout=30s")...)
 		if command.args[0] != "topics" { // whoever may read nothing gets an empty list
 			require.Equal(t, exitRunTime, r.code, command.args)
-			require.Contains(t, r.stderr, "--token-file or PUBSUB_TOKEN", command.args)
+			require.Contains(t, r.stderr, "--token-file or PUBSUBD_TOKEN", command.args)
 		}
 	}
 	r := run(t, append(server, tokenEnv+"=psk_wrong"), "publish", "a", "1")
@@ -102,9 +102,9 @@ func TestTokensThatCannotBeSent(t *testing.T) {
 		"with its scheme":   {"", file("Bearer psk_secret"), `no "Bearer"`},
 		"no text":           {"", file("psk_secret\x00"), "one token"},
 		"a large file":      {"", file(strings.Repeat("psk_secret", 10_000)), "65536 bytes"},
-		"a variable":        {"psk_secret\npsk_other", "--timeout=1s", "PUBSUB_TOKEN must have one token"},
-		"an empty variable": {" ", "--timeout=1s", "PUBSUB_TOKEN is empty"},
-		"both":              {"psk_secret", file("psk_secret"), "--token-file and PUBSUB_TOKEN are both set: use one"},
+		"a variable":        {"psk_secret\npsk_other", "--timeout=1s", "PUBSUBD_TOKEN must have one token"},
+		"an empty variable": {" ", "--timeout=1s", "PUBSUBD_TOKEN is empty"},
+		"both":              {"psk_secret", file("psk_secret"), "--token-file and PUBSUBD_TOKEN are both set: use one"},
 	} {
 		for _, command := range []string{"publish a 1", "subscribe a", "topics", "topics delete a"} {
 			r := run(t, []string{tokenEnv + "=" + c.variable}, append(strings.Fields(command), c.flag)...)

@@ -23,7 +23,7 @@ func healthCommand() *cobra.Command {
 there at all. The exit code is 0 if so, and otherwise 1 with the reason on standard
 error. It is for containers whose image has no other client, and finds the daemon
 by the environment that the container has: PUBSUBD_LISTEN_ADMIN. If the daemon is
-told by a flag or a file where its admin listener is, tell --admin or PUBSUB_ADMIN.`,
+told by a flag or a file where its admin listener is, tell --admin or PUBSUBD_ADMIN.`,
 		Example: `  HEALTHCHECK CMD ["pubsubd", "health"]`,
 		Args:    usageArgs(cobra.NoArgs),
 	}

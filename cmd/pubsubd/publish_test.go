@@ -116,7 +116,7 @@ func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
 func TestPublishSaysWhatToDoWhenItFails(t *testing.T) {
 	r := run(t, nil, "publish", "a", "1", "--server=http://127.0.0.1:1")
 	require.Equal(t, exitRunTime, r.code)
-	require.Contains(t, r.stderr, "PUBSUB_SERVER")
+	require.Contains(t, r.stderr, "PUBSUBD_SERVER")
 
 	s := serveProcess(t, "--message-bytes=10")
 	r = run(t, nil, "publish", "a", `"more than ten bytes"`, "--server", s.public)

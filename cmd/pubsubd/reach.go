@@ -22,12 +22,22 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Variables that name a daemon for all commands that speak to one. PUBSUBD_… are
-// the settings of serve, which refuses those that it does not know.
+// Variables that name a daemon for all commands that speak to one. They are among the
+// config.CommandVariables, which serve ignores.
 const (
-	serverEnv = "PUBSUB_SERVER"
-	adminEnv  = "PUBSUB_ADMIN"
+	serverEnv = "PUBSUBD_SERVER"
+	adminEnv  = "PUBSUBD_ADMIN"
 )
+
+// variable returns a variable of the commands, and the name that it has. Without
+// PUBSUBD_NAME, PUBSUB_NAME counts: older versions had only that.
+func variable(name string) (text, said string) {
+	older := "PUBSUB_" + strings.TrimPrefix(name, "PUBSUBD_")
+	if os.Getenv(name) == "" && os.Getenv(older) != "" {
+		name = older
+	}
+	return os.Getenv(name), name
+}
 
 // Where serve listens if the environment says so, and whether it speaks TLS there. In
 // a container its commands have the same, and so find the daemon that they are beside.
@@ -107,8 +117,8 @@ func (a *address) said() (text, where string) {
 	if a.flag.Changed {
 		return a.text, "--" + a.flag.Name
 	}
-	if said := os.Getenv(a.env); said != "" {
-		return said, a.env
+	if text, where := variable(a.env); text != "" {
+		return text, where
 	}
 	switch listens := os.Getenv(a.listenEnv); {
 	case strings.HasPrefix(listens, unixPrefix):

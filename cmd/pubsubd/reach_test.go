@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pubsubd/pubsubd/internal/config"
 )
 
 func TestWhatNamesADaemon(t *testing.T) {
@@ -64,6 +66,26 @@ func TestTheGuessHasTheSchemeOfTheListener(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "http", u.Scheme, "the admin listener has no TLS")
 		})
+	}
+}
+
+// PUBSUBD_ is the prefix of all variables, also of the commands beside serve. The commands
+// still read the older prefix, PUBSUB_.
+func TestServeAndCommandsShareAnEnvironment(t *testing.T) {
+	s := serveProcess(t)
+	for _, prefix := range []string{"PUBSUBD_", "PUBSUB_"} {
+		env := []string{prefix + "SERVER=" + s.public, prefix + "ADMIN=" + s.admin}
+		require.Zero(t, run(t, env, "publish", "a", "1").code)
+		require.Equal(t, "ok\n", run(t, env, "health", "--timeout=1m").stdout)
+		r := run(t, []string{prefix + "SERVER=nowhere at all"}, "topics")
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.stderr, prefix+"SERVER is")
+	}
+	env := []string{"PUBSUBD_SERVER=" + s.public, "PUBSUB_SERVER=http://127.0.0.1:1"}
+	require.Zero(t, run(t, env, "topics").code, "the newer prefix counts first")
+	for _, name := range config.CommandVariables() {
+		r := run(t, []string{name + "=x"}, "config", "check")
+		require.Zero(t, r.code, r.stderr)
 	}
 }
 

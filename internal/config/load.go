@@ -210,7 +210,7 @@ func (r *reading) readEnvironment(variables map[string]string) {
 func (r *reading) nearVariable(name string) string {
 	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
 	if !strings.HasPrefix(name, begin) {
-		return cmp.Or(otherScopes(name, setting.env), didYouMean(name, envPrefix, append(r.names(setting.env), configEnv)))
+		return cmp.Or(otherScopes(name, setting.env), didYouMean(name, envPrefix, append(append(r.names(setting.env), configEnv), CommandVariables()...)))
 	}
 	var ends []string
 	for _, member := range members() {
@@ -232,12 +232,22 @@ func (r *reading) readFlags(flags *pflag.FlagSet) {
 	}
 }
 
-// ours returns the variables with our prefix, except those of Kubernetes.
+// CommandVariables returns the variables that the commands read, with our prefix. None of
+// them is a setting. serve ignores them, because it may share its environment with commands.
+func CommandVariables() []string {
+	var names []string
+	for _, name := range []string{"SERVER", "ADMIN", "CA", "CERT", "CERT_KEY", "TOKEN"} {
+		names = append(names, envPrefix+name)
+	}
+	return names
+}
+
+// ours returns the variables with our prefix, except those of the commands and of Kubernetes.
 func ours(environ []string) map[string]string {
-	variables := make(map[string]string)
+	variables, ofCommands := make(map[string]string), CommandVariables()
 	for _, entry := range environ {
 		name, text, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, envPrefix) && !isKubernetes(name, text) {
+		if strings.HasPrefix(name, envPrefix) && !slices.Contains(ofCommands, name) && !isKubernetes(name, text) {
 			variables[name] = text
 		}
 	}

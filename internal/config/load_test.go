@@ -201,6 +201,19 @@ func TestKubernetesVariablesAreNotOurs(t *testing.T) {
 	}
 }
 
+// The commands beside serve have the same environment.
+func TestVariablesOfTheCommandsAreNotSettings(t *testing.T) {
+	var environ []string
+	for _, name := range CommandVariables() {
+		require.NotContains(t, newReading(new(Config)).names(setting.env), name)
+		environ = append(environ, name+"=x")
+	}
+	_, err := load(t, "", environ)
+	require.NoError(t, err)
+	_, err = load(t, "", []string{"PUBSUBD_SERVR=x"})
+	require.ErrorContains(t, err, "PUBSUBD_SERVR is not known; did you mean PUBSUBD_SERVER?")
+}
+
 func TestFlagErrorSuggests(t *testing.T) {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	l := Bind(fs)
