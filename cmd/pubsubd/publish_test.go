@@ -102,7 +102,7 @@ func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
 		"no whole seconds":  {[]string{"a", "1", "--ttl=1500ms"}, "30s"},
 		"data beside lines": {[]string{"a", "1", "--lines"}, "leave DATA out"},
 		"no data":           {[]string{"a"}, "Ctrl-D"},
-		"no URL":            {[]string{"a", "1", "--server=localhost:8080"}, "http://127.0.0.1:8080"},
+		"no URL":            {[]string{"a", "1", "--server=localhost"}, "http://127.0.0.1:8080"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := run(t, nil, append([]string{"publish"}, c.args...)...)

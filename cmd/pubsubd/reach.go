@@ -175,11 +175,29 @@ func (a *address) url() (*url.URL, error) {
 	if a.socket() != "" {
 		return &url.URL{Scheme: "http", Host: "localhost"}, nil
 	}
-	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, usageError{fmt.Errorf("%s is %q: write it as %s", where, text, a.flag.DefValue)}
+	u, err := url.Parse(withScheme(text))
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, usageError{fmt.Errorf("%s is %q: want a URL such as %s, or host:port", where, text, a.flag.DefValue)}
 	}
 	return u, nil
+}
+
+// typed returns what counts as the user wrote it, without a password.
+func (a *address) typed() string {
+	text, _ := a.said()
+	if u, err := url.Parse(text); err == nil && u.User != nil {
+		return u.Redacted()
+	}
+	return text
+}
+
+// withScheme returns the URL of a host:port, perhaps with a path. It returns every other text
+// as it is.
+func withScheme(text string) string {
+	if u, err := url.Parse("http://" + text); err == nil && u.Port() != "" && !strings.Contains(text, "://") {
+		return u.String()
+	}
+	return text
 }
 
 // client returns a client of the listener, which the caller closes. The error is a
@@ -215,7 +233,7 @@ func (a *address) unreached(err error) error {
 	case !errors.As(err, &failed):
 		return a.bearer.missing(err)
 	case failed.Op == "dial":
-		return fmt.Errorf("%w: is the daemon there? --%s or %s names another", err, a.flag.Name, a.env)
+		return fmt.Errorf("%w: is the daemon at %s? --%s or %s names another", err, a.typed(), a.flag.Name, a.env)
 	case cert != "": // an alert of TLS, or a reset that overtook it
 		return fmt.Errorf("%w: perhaps the daemon does not accept the certificate of %s: it must be valid, and signed by an authority in the daemon's tls.client_ca", err, by)
 	}

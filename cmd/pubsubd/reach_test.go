@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -29,6 +31,9 @@ func TestWhatNamesADaemon(t *testing.T) {
 		{"one of IPv6", "", "[::1]:1", nil, "http://[::1]:1"},
 		{"a name", "", "localhost:1", nil, "http://localhost:1"},
 		{"where it listens, a Unix socket", "", "unix:/run/a", nil, "http://localhost"},
+		{"no scheme", "", "", []string{"--admin=127.0.0.1:21080"}, "http://127.0.0.1:21080"},
+		{"no scheme, a name and a path", "", "", []string{"--admin=localhost:1/x"}, "http://localhost:1/x"},
+		{"no scheme, IPv6", "[::1]:1", "", nil, "http://[::1]:1"},
 		{"for commands, a Unix socket", "unix:/run/a", "127.0.0.1:1", nil, "http://localhost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -109,6 +114,20 @@ func port(t *testing.T, base string) string {
 	_, port, err := net.SplitHostPort(u.Host)
 	require.NoError(t, err)
 	return port
+}
+
+func TestAnAddressNeedsNoScheme(t *testing.T) {
+	s := serveProcess(t)
+	require.Zero(t, run(t, nil, "publish", "a", "1", "--server", strings.TrimPrefix(s.public, "http://")).code)
+	require.Zero(t, run(t, []string{adminEnv + "=" + strings.TrimPrefix(s.admin, "http://")}, "sessions").code)
+	r := run(t, nil, "topics", "--server", "127.0.0.1:1")
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "is the daemon at 127.0.0.1:1? --server or PUBSUBD_SERVER names another")
+	for _, typed := range []string{"here", "app.example", "ftp://h:1", "http//h", "unix:/run/x", ":8080", "h:port", "h:1?x", "https://:1"} {
+		r := run(t, nil, "topics", "--server", typed)
+		require.Equal(t, exitUsage, r.code, typed)
+		require.Contains(t, r.stderr, fmt.Sprintf("--server is %q: want a URL such as http://127.0.0.1:8080, or host:port", typed))
+	}
 }
 
 func TestCommandsReachAUnixSocket(t *testing.T) {
