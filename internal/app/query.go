@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/frame"
@@ -115,9 +116,20 @@ func decode(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return unreadable(err)
+		return unreadable(inCharacters(err, body))
 	}
 	return checkEnd(dec)
+}
+
+// inCharacters returns err with the whole character that the JSON may not have.
+// encoding/json shows only the first byte, as a character of its own.
+func inCharacters(err error, body []byte) error {
+	e, ok := errors.AsType[*json.SyntaxError](err)
+	if !ok || e.Offset < 1 || e.Offset > int64(len(body)) {
+		return err
+	}
+	r, _ := utf8.DecodeRune(body[e.Offset-1:])
+	return errors.New(strings.Replace(err.Error(), strconv.QuoteRune(rune(body[e.Offset-1])), strconv.QuoteRune(r), 1))
 }
 
 // checkEnd returns a problem if the decoder has more than it has decoded.

@@ -213,6 +213,18 @@ func TestTheFirstItemNamesItsTokenExactly(t *testing.T) {
 	}
 }
 
+func TestAProblemShowsCharactersAndNotBytes(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"topics":[é]}`:   "invalid character 'é' looking for",
+		`{"topics":[x]}`:   "invalid character 'x' looking for",
+		"{\"a\":\"\x01\"}": `invalid character '\x01' in string`,
+		`{"topics":`:       "unexpected EOF",
+		`{"topïcs":[]}`:    `unknown field "topïcs"`,
+	} {
+		require.ErrorContains(t, decode([]byte(body), new(wire.OpenRequest)), want)
+	}
+}
+
 func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {
 	for value, detail := range map[string]string{
 		"0.5":                          `"ttl" cannot be 0.5`,

@@ -31,7 +31,7 @@ func checkBytes(name, s string, most int, allowed func(byte) bool, onlyAllowed s
 	}
 	for i := range len(s) {
 		if !allowed(s[i]) {
-			return fmt.Errorf("%s holds %q: only %s allowed", name, s[i], onlyAllowed)
+			return fmt.Errorf("%s holds %s: only %s allowed", name, quoteFirst(s[i:]), onlyAllowed)
 		}
 	}
 	return nil

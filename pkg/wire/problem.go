@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+	"unicode/utf8"
 )
 
 // ProblemType is the media type of a problem (RFC 9457, section 3).
@@ -143,7 +144,19 @@ func Quote[S ~string | ~[]byte](s S) string {
 	if len(s) <= maxQuoteBytes {
 		return strconv.Quote(string(s))
 	}
-	return strconv.Quote(string(s[:maxQuoteBytes]) + "…")
+	end := maxQuoteBytes
+	for end > maxQuoteBytes-utf8.UTFMax && !utf8.RuneStart(s[end]) { // do not cut a character
+		end--
+	}
+	return strconv.Quote(string(s[:end]) + "…")
+}
+
+// quoteFirst returns the first character of s in quotes, for an error. s is not empty.
+func quoteFirst(s string) string {
+	if r, n := utf8.DecodeRuneInString(s); r != utf8.RuneError || n > 1 {
+		return strconv.QuoteRune(r)
+	}
+	return fmt.Sprintf(`'\x%02x'`, s[0]) // not UTF-8
 }
 
 // A fault is the error of a text that is not a topic, a pattern, a position, a start or a

@@ -156,6 +156,13 @@ func TestAnErrorQuotesTheBeginningOfItsInput(t *testing.T) {
 	require.Less(t, len(err.Error()), 300)
 }
 
+func TestAnErrorQuotesWholeCharacters(t *testing.T) {
+	require.Equal(t, `"x`+strings.Repeat("ä", 31)+`…"`, Quote("x"+strings.Repeat("ä", 100)))
+	require.Equal(t, `"xxx`+strings.Repeat("🙂", 15)+`…"`, Quote([]byte("xxx"+strings.Repeat("🙂", 100))))
+	require.ErrorContains(t, CheckClient("café"), "holds 'é'")
+	require.Len(t, Quote(strings.Repeat("\x80", 100)), len(`"`)+60*len(`\x80`)+len(`…"`), "these are no characters")
+}
+
 // codeOf returns the code of a fault, and "" for any other error.
 func codeOf(err error) Code {
 	if f, ok := errors.AsType[*fault](err); ok {

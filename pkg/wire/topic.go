@@ -29,8 +29,8 @@ func CheckTopic(name string) error {
 			return faultf(CodeInvalidTopic, "topic %s has an empty token: write something between the dots", Quote(name))
 		}
 		for i := range len(token) {
-			if c := token[i]; !isTokenByte(c) {
-				return faultf(CodeInvalidTopic, "topic %s holds %q: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", Quote(name), c)
+			if !isTokenByte(token[i]) {
+				return faultf(CodeInvalidTopic, "topic %s holds %s: only ASCII letters, digits, '-', '_' and dots between tokens are allowed", Quote(name), quoteFirst(token[i:]))
 			}
 		}
 	}

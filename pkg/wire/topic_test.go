@@ -35,6 +35,9 @@ func TestTopicBoundaries(t *testing.T) {
 		{"above the capitals", "a[b", "holds '['"},
 		{"below the letters", "a`b", "holds '`'"},
 		{"above the letters", "a{b", "holds '{'"},
+		{"a character of two bytes", "cafe.é", `topic "cafe.é" holds 'é'`},
+		{"a character of four bytes", "a🙂", "holds '🙂'"},
+		{"half a character", "a\xc3", `holds '\xc3'`},
 		{"control character", "a\x00b", `holds '\x00'`},
 		{"letter beyond ASCII", "caf\u00e9", "only ASCII"},
 	} {
