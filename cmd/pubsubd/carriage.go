@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,18 +36,14 @@ func bindCarriage(cmd *cobra.Command, f *pflag.FlagSet) *carriage {
 	f.StringVar(&c.transport, "transport", "auto", "what messages come over: "+strings.Join(transportNames, ", ")+"; auto takes the best that gets through")
 	f.StringVar(&c.format, "format", "", "how they are written on their way: json or cbor; without it json, and with tcp cbor")
 	f.StringVar(&c.tcp, "tcp", "", "`HOST:PORT` of the daemon's TCP port; without it $"+listenTCPEnv+" counts, and then --server's host and port "+usualTCPPort)
-	_ = cmd.RegisterFlagCompletionFunc("transport", cobra.FixedCompletions(transportNames, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formatNames, cobra.ShellCompDirectiveNoFileComp))
+	oneOf(cmd, "transport", transportNames...)
+	oneOf(cmd, "format", formatNames...)
 	return c
 }
 
 func (c *carriage) check() error {
 	_, _, err := net.SplitHostPort(c.tcp)
 	switch {
-	case !slices.Contains(transportNames, c.transport):
-		return fmt.Errorf("--transport %q: use one of %s", c.transport, strings.Join(transportNames, ", "))
-	case c.format != "" && !slices.Contains(formatNames, c.format):
-		return fmt.Errorf("--format %q: use json or cbor", c.format)
 	case c.transport == "tcp" && c.format == "json", c.transport == "sse" && c.format == "cbor":
 		return fmt.Errorf("--format %s: --transport %s has only the other", c.format, c.transport)
 	case c.tcp != "" && c.transport != "tcp":

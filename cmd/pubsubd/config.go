@@ -30,7 +30,7 @@ func configCommand() *cobra.Command {
 // showCommand reads what serve would, given the same flags, and shows it.
 func showCommand(use, short string, show func(config.Loaded) string) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: usageArgs(cobra.NoArgs)}
-	loader := bind(cmd)
+	loader := config.Bind(cmd.Flags())
 	cmd.RunE = func(*cobra.Command, []string) error {
 		loaded, err := loader.Load(os.Environ())
 		if err != nil {
@@ -40,11 +40,4 @@ func showCommand(use, short string, show func(config.Loaded) string) *cobra.Comm
 		return nil
 	}
 	return cmd
-}
-
-// bind gives a command the flags of every setting.
-func bind(cmd *cobra.Command) *config.Loader {
-	loader := config.Bind(cmd.Flags())
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return seeHelp(cmd, loader.FlagError(err)) })
-	return loader
 }

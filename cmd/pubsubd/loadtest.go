@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pubsubd/pubsubd/loadtest"
+	"github.com/pubsubd/pubsubd/loadtest/client"
 	"github.com/pubsubd/pubsubd/loadtest/report"
 	"github.com/pubsubd/pubsubd/loadtest/scenarios"
 )
@@ -42,7 +43,21 @@ worst. What --rounds, --bursts, --duration or --warmup shorten is said.`,
 	suite.bind(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return suite.run(cmd) }
 	cmd.AddCommand(broadcastCommand(), collabCommand(), scenariosCommand(), agentCommand(), soakCommand(), transportsCommand(), encodingCommand(), throttleCommand())
+	for _, c := range append(cmd.Commands(), cmd) {
+		bindWords(c, "preset", scenarios.Names())
+		bindWords(c, "dialect", client.Dialects())
+		bindWords(c, "mode", client.Modes())
+		bindWords(c, "transport", client.Transports())
+		bindWords(c, "format", client.Formats())
+	}
 	return cmd
+}
+
+// bindWords is oneOf for a flag that only some load tests have.
+func bindWords[T ~string](cmd *cobra.Command, flag string, words []T) {
+	if cmd.Flags().Lookup(flag) != nil {
+		oneOf(cmd, flag, words...)
+	}
 }
 
 func collabCommand() *cobra.Command {
@@ -74,6 +89,7 @@ the topic gets them, the publisher too. After --warmup, --duration is recorded.`
 	loadtest.BindVoices(f, &rounds.Common)
 	loadtest.BindCrew(f, &rounds.Crew) // steady alone can be divided; the check says so
 	out.bind(f)
+	oneOf(cmd, "pattern", "rounds", "steady")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if preset != "" {
 			suite, err := presetOf(f, preset, rounds.Common, out)
@@ -105,11 +121,7 @@ func checkPattern(f *pflag.FlagSet, pattern string) error {
 		"rounds": {"period", "warmup", "duration"},
 		"steady": {"delay", "rounds", "round-timeout"},
 	}
-	flags, ok := foreign[pattern]
-	if !ok {
-		return fmt.Errorf("--pattern %q is neither rounds nor steady", pattern)
-	}
-	for _, name := range flags {
+	for _, name := range foreign[pattern] {
 		if f.Changed(name) {
 			return fmt.Errorf("--%s has no meaning with --pattern %s", name, pattern)
 		}

@@ -92,7 +92,7 @@ func TestLoadTestsExitAsTheyFound(t *testing.T) {
 	}{
 		{"objective missed", append([]string{"broadcast", "--max-p99=1us"}, small...), loadtest.ExitMissed, "p99 of latency"},
 		{"nobody there", append([]string{"broadcast", "--target=http://127.0.0.1:1"}, small...), loadtest.ExitFailed, "connect to 127.0.0.1:1: connection refused"},
-		{"no such mode", []string{"broadcast", "--mode=fast"}, exitUsage, `--mode: "fast": use single, batch, multiple or stream`},
+		{"no such mode", []string{"broadcast", "--mode=fast"}, exitUsage, `--mode "fast": use single, batch, multiple, stream`},
 		{"a mode of no poll", []string{"broadcast", "--mode=single", "--transport=sse"}, exitUsage, "--mode: is of polls, not of --transport sse"},
 		{"https", []string{"broadcast", "--target=https://127.0.0.1:1"}, exitUsage, "https cannot be measured yet"},
 		{"no scheme", []string{"broadcast", "--target=localhost:8080"}, exitUsage, "write http://host:port"},

@@ -32,7 +32,8 @@ func main() {
 		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(seeHelp)
+	root.SetFlagErrorFunc(flagError)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkWords(cmd) }
 	root.AddCommand(serveCommand(), configCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(),
 		tokenCommand(), keyCommand(), revokeCommand(), storeCommand(),
 		healthCommand(), loadtestCommand(), floorCommand(), versionCommand(), manCommand())
@@ -82,11 +83,13 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 }
 
 // wrongArgs names the argument that is missing or too much, as Use does. A command
-// without arguments keeps err: what it was given was meant for a command below it.
+// without arguments keeps err.
 func wrongArgs(cmd *cobra.Command, args []string, err error) error {
 	wanted := strings.Fields(cmd.Use)[1:]
 	whole := cmd.CommandPath() + " " + strings.Join(wanted, " ")
 	switch {
+	case cmd.HasAvailableSubCommands():
+		return unknownCommand(cmd, args[0])
 	case len(wanted) == 0:
 		return err
 	case len(args) < len(wanted):

@@ -82,7 +82,19 @@ func TestCommandLinesThatCannotBeObeyed(t *testing.T) {
 		code int
 		says []string
 	}{
-		{"unknown command", nil, []string{"sreve"}, 2, []string{"sreve"}},
+		{"unknown command", nil, []string{"sreve"}, 2, []string{`unknown command "sreve" for "pubsubd"; did you mean serve? (see pubsubd --help)`}},
+		{"unknown command with an argument", nil, []string{"publsh", "a", "1"}, 2, []string{"did you mean publish?"}},
+		{"unknown command with a flag of another", nil, []string{"publsh", "a", "--type", "text/plain"}, 2, []string{`"publsh"`, "did you mean publish?"}},
+		{"a command in the singular", nil, []string{"session"}, 2, []string{"did you mean sessions?"}},
+		{"unknown command below another", nil, []string{"topics", "delte", "a"}, 2, []string{`"delte" for "pubsubd topics"; did you mean delete?`}},
+		{"unknown command below loadtest", nil, []string{"loadtest", "brodcast", "--clients=5"}, 2, []string{"did you mean broadcast?"}},
+		{"nothing like a command", nil, []string{"frobnicate"}, 2, []string{`unknown command "frobnicate" for "pubsubd" (see`}},
+		{"unknown flag of a client", nil, []string{"publish", "a", "1", "--tpye=text/plain"}, 2, []string{"--tpye; did you mean --type?"}},
+		{"a flag with one dash", nil, []string{"publish", "a", "1", "-type=text/plain"}, 2, []string{"did you mean --type?"}},
+		{"unknown flag of a load test", nil, []string{"loadtest", "collab", "--topic=5"}, 2, []string{"did you mean --topics?"}},
+		{"unknown value", nil, []string{"subscribe", "a", "--transport=websoket"}, 2, []string{`--transport "websoket": use auto, longpoll, stream, sse, websocket, tcp; did you mean websocket?`}},
+		{"unknown value of a list", nil, []string{"loadtest", "transports", "--transports=batch,singel"}, 2, []string{`--transports "singel"`, "did you mean single?"}},
+		{"unknown value of a setting", nil, []string{"serve", "--log-level=wran"}, 2, []string{`log.level is "wran"`, "did you mean warn?"}},
 		{"unknown flag", nil, []string{"serve", "--histry-age=1s"}, 2, []string{"histry-age", "--history-age"}},
 		{"an argument too many", nil, []string{"serve", "now"}, 2, []string{"now", "--help"}},
 		{"bad value", nil, []string{"serve", "--poll-timeout=soon"}, 2, []string{"poll.timeout", "soon"}},

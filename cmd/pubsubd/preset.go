@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/loadtest/report"
 	"github.com/pubsubd/pubsubd/loadtest/scenarios"
@@ -73,7 +74,16 @@ func (t *suiteTest) load() (*scenarios.Suite, error) {
 	if t.preset != "" {
 		return scenarios.Preset(t.preset)
 	}
-	return scenarios.Load(t.scenario)
+	suite, err := scenarios.Load(t.scenario)
+	return suite, orPreset(err, t.scenario)
+}
+
+// orPreset adds to an error the preset that a name may mean.
+func orPreset(err error, name string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w%s", err, config.DidYouMean(name, "", scenarios.Names()))
 }
 
 // changeable are the parameters of a file that the command line may change.

@@ -19,14 +19,15 @@ func scenariosCommand() *cobra.Command {
 		Short: "List the presets, or show one as the file that it is",
 		Example: `  pubsubd loadtest scenarios
   pubsubd loadtest scenarios example > mine.yaml && pubsubd loadtest --scenario mine.yaml`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args:              usageArgs(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: cobra.FixedCompletions(scenarios.Names(), cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return listScenarios(os.Stdout)
 			}
 			text, err := scenarios.Text(args[0])
 			if err != nil {
-				return usageError{err}
+				return usageError{orPreset(err, args[0])}
 			}
 			_, err = os.Stdout.Write(text)
 			return err

@@ -32,7 +32,7 @@ flags that are not listed below, --rates-KIND-SCOPE, such as --rates-polls-addre
 see pubsubd config doc.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
-	loader := bind(cmd)
+	loader := config.Bind(cmd.Flags())
 	cmd.RunE = func(*cobra.Command, []string) error {
 		return serve(func() (config.Config, error) {
 			loaded, err := loader.Load(os.Environ())

@@ -41,7 +41,7 @@ whoever sees it be the subscriber. Stateless polls are counted, not listed.`,
 	f.StringVar(&s.sort, "sort", "lag", "which come first: lag, those that lag most; idle, those that were not polled for longest")
 	f.IntVar(&s.limit, "limit", 100, "at most so many, up to 1000")
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long the daemon may take")
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions([]string{"lag", "idle"}, cobra.ShellCompDirectiveNoFileComp))
+	oneOf(cmd, "sort", "lag", "idle")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.out = cmd.OutOrStdout()
 		return s.run()
@@ -60,10 +60,7 @@ type sessionsListing struct {
 }
 
 func (s *sessionsListing) run() error {
-	switch {
-	case s.sort != "lag" && s.sort != "idle":
-		return usageError{fmt.Errorf("--sort %q: use lag or idle", s.sort)}
-	case s.limit < 1 || s.limit > 1000:
+	if s.limit < 1 || s.limit > 1000 {
 		return usageError{fmt.Errorf("--limit %d: use 1 to 1000", s.limit)}
 	}
 	base, err := s.admin.url()

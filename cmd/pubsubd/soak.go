@@ -47,6 +47,7 @@ with its report.`,
 	f.Float64Var(&cfg.Rate, "rate", cfg.Rate, "messages a second, beside bursts")
 	f.StringVar(&cfg.Store, "store", "", "give the server a log on disk with this sync `mode`, always, 1s or never; --store alone is 1s")
 	f.Lookup("store").NoOptDefVal = "1s"
+	oneOf(cmd, "store", "always", "1s", "never")
 	f.DurationVar(&cfg.Restart, "restart", cfg.Restart, "how long each server runs, on average")
 	out.bind(f)
 	return cmd

@@ -191,7 +191,7 @@ func TestSubscribeCommandLinesThatCannotBeObeyed(t *testing.T) {
 		"timeout below 0": {[]string{"a", "--timeout=-1s"}, "--timeout"},
 		"no URL":          {[]string{"a", "--server=here"}, "http://127.0.0.1:8080"},
 		"no transport":    {[]string{"a", "--transport=pigeon"}, "auto, longpoll, stream"},
-		"no format":       {[]string{"a", "--format=xml"}, "json or cbor"},
+		"no format":       {[]string{"a", "--format=xml"}, "use json, cbor"},
 		"TCP in JSON":     {[]string{"a", "--transport=tcp", "--format=json"}, "only the other"},
 		"events in CBOR":  {[]string{"a", "--transport=sse", "--format=cbor"}, "only the other"},
 		"TCP for nothing": {[]string{"a", "--tcp=h:1"}, "--transport tcp"},

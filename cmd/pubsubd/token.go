@@ -202,7 +202,7 @@ The exit code is 1 if the token is refused, or does not have the right.`,
   pubsubd token inspect --key key.pem.pub --file alice.token`,
 		Args: usageArgs(cobra.NoArgs),
 	}
-	loader := bind(cmd)
+	loader := config.Bind(cmd.Flags())
 	f := cmd.Flags()
 	f.VisitAll(func(flag *pflag.Flag) { flag.Hidden = !slices.Contains(inspectSettings, flag.Name) })
 	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {

@@ -52,6 +52,9 @@ rather than of the server.`,
 	f.StringVar(&t.svg, "svg", "", "write the chart to this file")
 	f.StringVar(&t.html, "html", "", "write a page with table and chart to this file")
 	t.out.bind(f)
+	oneOf(cmd, "transports", transports.Transports()...)
+	oneOf(cmd, "formats", transports.Formats()...)
+	oneOf(cmd, "ways", transports.Ways()...)
 	return cmd
 }
 

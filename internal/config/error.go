@@ -57,17 +57,17 @@ func (m mistakes) join() error {
 	return errors.Join(errs...)
 }
 
-// didYouMean suggests the known name that is nearest to an unknown one, which is misspelt or
+// DidYouMean suggests, for an error, the known name that is nearest to an unknown one, which is misspelt or
 // lacks a part, as in age for history.age. It returns "" if none is near. It ignores case
 // and the prefix, which all names have.
-func didYouMean(name, prefix string, known []string) string {
+func DidYouMean(name, prefix string, known []string) string {
 	name = strings.ToLower(strings.TrimPrefix(name, prefix))
 	best, bestAt := "", max(2, len(name)/3)+1
 	for _, k := range known {
 		low := strings.ToLower(strings.TrimPrefix(k, prefix))
 		d := editDistance(name, low)
 		if isPart(name, low) {
-			d = 1
+			d = min(d, 2)
 		}
 		if d < bestAt {
 			best, bestAt = k, d

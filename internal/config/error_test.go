@@ -21,11 +21,12 @@ func TestEditDistance(t *testing.T) {
 
 func TestDidYouMean(t *testing.T) {
 	known := []string{"history.age", "history.bytes", "log"}
-	require.Equal(t, "; did you mean history.age?", didYouMean("history.aeg", "", known))
-	require.Equal(t, "; did you mean history.bytes?", didYouMean("history.byte", "", known))
-	require.Equal(t, "; did you mean log?", didYouMean("logs", "", known))
-	require.Equal(t, "; did you mean history.age?", didYouMean("age", "", known))
-	require.Equal(t, "; did you mean limits.pending_messages_per_session?", didYouMean("limits.pending_messages", "", []string{"limits.pending_sessions", "limits.pending_messages_per_session"}))
-	require.Empty(t, didYouMean("colour", "", known))
-	require.Empty(t, didYouMean("--colour", "--", []string{"--config"}))
+	require.Equal(t, "; did you mean history.age?", DidYouMean("history.aeg", "", known))
+	require.Equal(t, "; did you mean history.bytes?", DidYouMean("history.byte", "", known))
+	require.Equal(t, "; did you mean log?", DidYouMean("logs", "", known))
+	require.Equal(t, "; did you mean history.age?", DidYouMean("age", "", known))
+	require.Equal(t, "; did you mean limits.pending_messages_per_session?", DidYouMean("limits.pending_messages", "", []string{"limits.pending_sessions", "limits.pending_messages_per_session"}))
+	require.Equal(t, "; did you mean --topics?", DidYouMean("--topic", "--", []string{"--clients-per-topic", "--topics"}), "a letter is missing rather than a part")
+	require.Empty(t, DidYouMean("colour", "", known))
+	require.Empty(t, DidYouMean("--colour", "--", []string{"--config"}))
 }

@@ -112,7 +112,7 @@ func (f *yamlFile) nearKey(name string) string {
 	if s, ok := f.find(setting.env, strings.ToUpper(name)); ok {
 		return "; did you mean " + s.key + "?"
 	}
-	return cmp.Or(otherScopes(name, key), didYouMean(name, "", f.keysAndSections()))
+	return cmp.Or(otherScopes(name, key), DidYouMean(name, "", f.keysAndSections()))
 }
 
 // ruleEntry reads an entry below topics: a rule, a section or a setting of a rule.

@@ -51,17 +51,20 @@ func (t *flagText) Set(text string) error { t.text = text; return nil }
 func (t *flagText) String() string        { return t.text }
 func (t *flagText) Type() string          { return t.kind }
 
-// FlagError adds a suggestion to pflag's error about an unknown flag. It is for
-// cobra's SetFlagErrorFunc.
-func (l *Loader) FlagError(err error) error {
+// FlagError adds a suggestion to pflag's error about an unknown flag of fs.
+func FlagError(fs *pflag.FlagSet, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
-	if !ok || len(unknown.GetSpecifiedName()) < 2 {
+	if !ok {
+		return err
+	}
+	// Of -type=x, pflag misses the flag -t.
+	name, _, _ := strings.Cut(cmp.Or(unknown.GetSpecifiedShortnames(), unknown.GetSpecifiedName()), "=")
+	if len(name) < 2 {
 		return err
 	}
 	var known []string
-	l.flags.VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
-	name := "--" + unknown.GetSpecifiedName()
-	return fmt.Errorf("%w%s", err, cmp.Or(otherScopes(name, dashed), didYouMean(name, "--", known)))
+	fs.VisitAll(func(f *pflag.Flag) { known = append(known, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, cmp.Or(otherScopes("--"+name, dashed), DidYouMean("--"+name, "--", known)))
 }
 
 // Load reads all sources. It returns the Config and where each setting came from. environ
@@ -210,7 +213,7 @@ func (r *reading) readEnvironment(variables map[string]string) {
 func (r *reading) nearVariable(name string) string {
 	begin := envPrefix + strings.ToUpper(rulesKey) + "_"
 	if !strings.HasPrefix(name, begin) {
-		return cmp.Or(otherScopes(name, setting.env), didYouMean(name, envPrefix, append(append(r.names(setting.env), configEnv), CommandVariables()...)))
+		return cmp.Or(otherScopes(name, setting.env), DidYouMean(name, envPrefix, append(append(r.names(setting.env), configEnv), CommandVariables()...)))
 	}
 	var ends []string
 	for _, member := range members() {

@@ -216,11 +216,12 @@ func TestVariablesOfTheCommandsAreNotSettings(t *testing.T) {
 
 func TestFlagErrorSuggests(t *testing.T) {
 	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	l := Bind(fs)
-	err := l.FlagError(fs.Parse([]string{"--histroy-age", "2m"}))
+	Bind(fs)
+	err := FlagError(fs, fs.Parse([]string{"--histroy-age", "2m"}))
 	require.EqualError(t, err, "unknown flag: --histroy-age; did you mean --history-age?")
-	require.NotContains(t, l.FlagError(fs.Parse([]string{"-x"})).Error(), "did you mean")
-	require.NotContains(t, l.FlagError(fs.Parse([]string{"--history-age"})).Error(), "did you mean")
+	require.ErrorContains(t, FlagError(fs, fs.Parse([]string{"-poll-timeout=2m"})), "; did you mean --poll-timeout?")
+	require.NotContains(t, FlagError(fs, fs.Parse([]string{"-x"})).Error(), "did you mean")
+	require.NotContains(t, FlagError(fs, fs.Parse([]string{"--history-age"})).Error(), "did you mean")
 }
 
 func TestErrorsHaveAKeyAndAnOrigin(t *testing.T) {

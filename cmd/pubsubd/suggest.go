@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/internal/config"
+)
+
+// flagError makes the error of a command's flags a usage error with a suggestion. After an
+// unknown command, its name is wrong rather than its flags.
+func flagError(cmd *cobra.Command, err error) error {
+	if args := cmd.Flags().Args(); len(args) > 0 && cmd.HasAvailableSubCommands() {
+		return seeHelp(cmd, unknownCommand(cmd, args[0]))
+	}
+	return seeHelp(cmd, config.FlagError(cmd.Flags(), err))
+}
+
+// unknownCommand returns the error for a name that no command below cmd has.
+func unknownCommand(cmd *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q for %q%s", name, cmd.CommandPath(), config.DidYouMean(name, "", commandNames(cmd)))
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, below := range cmd.Commands() {
+		if below.IsAvailableCommand() || below.Name() == "help" {
+			names = append(names, below.Name())
+		}
+	}
+	return names
+}
+
+// wordsKey is the annotation of a flag with the words that its value may be.
+const wordsKey = "pubsubd_words"
+
+// oneOf lets the value of a flag be one of some words, or a list of them. Shells complete
+// the words.
+func oneOf[T ~string](cmd *cobra.Command, flag string, words ...T) {
+	known := make([]string, len(words))
+	for i, w := range words {
+		known[i] = string(w)
+	}
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	_ = cmd.Flags().SetAnnotation(flag, wordsKey, known)
+}
+
+// checkWords returns a usage error if a flag has a value that oneOf does not know. An empty
+// value is for the command to judge.
+func checkWords(cmd *cobra.Command) error {
+	var wrong []error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		words := f.Annotations[wordsKey]
+		if words == nil {
+			return
+		}
+		for _, value := range valuesOf(f) {
+			if value != "" && !slices.Contains(words, value) {
+				wrong = append(wrong, fmt.Errorf("--%s %q: use %s%s", f.Name, value, strings.Join(words, ", "), config.DidYouMean(value, "", words)))
+			}
+		}
+	})
+	if err := errors.Join(wrong...); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+func valuesOf(f *pflag.Flag) []string {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		return list.GetSlice()
+	}
+	return []string{f.Value.String()}
+}
