@@ -5,9 +5,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime/debug"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -59,7 +61,7 @@ func exitWith(code int) error {
 
 // exitCode tells people what went wrong, and programs by the code.
 func exitCode(err error) int {
-	if err == nil {
+	if err == nil || isClosedOutput(err) {
 		return 0
 	}
 	if exit, ok := errors.AsType[exitError](err); ok {
@@ -70,6 +72,13 @@ func exitCode(err error) int {
 		return exitUsage
 	}
 	return exitRunTime
+}
+
+// isClosedOutput reports whether err says that the reader of standard output has left, as
+// head does. A command then ends quietly.
+func isClosedOutput(err error) bool {
+	failed, ok := errors.AsType[*fs.PathError](err)
+	return ok && failed.Path == os.Stdout.Name() && errors.Is(failed.Err, syscall.EPIPE)
 }
 
 // usageArgs makes the error of a command's argument check a usage error.

@@ -31,13 +31,18 @@ func (o *output) progress() *report.Progress {
 	return report.NewProgress(os.Stderr)
 }
 
-// show writes a result where it was asked for: as a table, as JSON, or both.
+// show writes a result where it was asked for: as a table, as JSON, or both. A reader of
+// standard output that has left is no error.
 func (o *output) show(result any, table func(io.Writer) error) error {
+	write := table
 	if o.json == "-" {
-		return report.JSON(os.Stdout, result)
+		write = func(w io.Writer) error { return report.JSON(w, result) }
 	}
-	if err := table(os.Stdout); err != nil || o.json == "" {
+	if err := write(os.Stdout); err != nil && !isClosedOutput(err) {
 		return err
+	}
+	if o.json == "" || o.json == "-" {
+		return nil
 	}
 	var text strings.Builder
 	if err := report.JSON(&text, result); err != nil {

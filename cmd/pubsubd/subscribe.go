@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -156,7 +155,7 @@ func (s *subscribing) subscribe(ctx context.Context, client *pubsub.Client, star
 	}
 	defer sub.Close()
 	err = s.print(ctx, sub)
-	if errors.Is(err, syscall.EPIPE) {
+	if isClosedOutput(err) {
 		return nil // nobody reads on, so nobody goes on
 	}
 	fmt.Fprintln(s.notes, "pubsubd: to go on from here:", positions(sub.Positions()))
