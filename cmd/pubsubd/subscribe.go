@@ -20,7 +20,8 @@ func subscribeCommand() *cobra.Command {
 		Use:   "subscribe TOPIC...",
 		Short: "Print the messages of topics as they come",
 		Long: `Print the messages of topics until SIGINT or SIGTERM, over every reconnect and
-restart of the daemon. What is lost is said on standard error; with --json it is a
+restart of the daemon. Once connected, standard error has the daemon's address, the
+transport and the position at which each topic begins. What is lost is said on standard error; with --json it is a
 frame among the others. At the end standard error has the positions to go on from.
 
 A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, or
@@ -37,7 +38,7 @@ A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, 
 	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with all that the topics hold; a position: begin after it, for its topic")
 	f.BoolVar(&s.json, "json", false, "print frames as they are in the protocol, one a line")
 	f.IntVar(&s.count, "count", 0, "end after so many messages; 0 is never")
-	f.DurationVar(&s.timeout, "timeout", 0, "end after this time, and fail if --count messages have not come; 0 is never")
+	f.DurationVar(&s.timeout, "timeout", 0, "end after this time; fail without a connection until then, or with fewer than --count messages; 0 is never")
 	f.StringVar(&s.client, "client", "", "who subscribes, for --no-echo")
 	f.BoolVar(&s.noEcho, "no-echo", false, "leave out what --client has published")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -139,8 +140,9 @@ func moveStarts(starts []wire.Start, from string) error {
 	return nil
 }
 
-// errTimeout is why a subscription ends that has lasted for --timeout.
-var errTimeout = errors.New("--timeout is over")
+// errTimeout ends a subscription after --timeout. Only a subscription that was never
+// connected shows it.
+var errTimeout = errors.New("no connection within --timeout")
 
 // subscribe prints what comes until ctx ends, and then where to go on.
 func (s *subscribing) subscribe(ctx context.Context, client *pubsub.Client, starts []wire.Start) error {
@@ -150,10 +152,14 @@ func (s *subscribing) subscribe(ctx context.Context, client *pubsub.Client, star
 		defer cancel()
 	}
 	sub, err := client.Subscribe(ctx, starts, s.options()...)
-	if err != nil {
+	switch {
+	case errors.Is(context.Cause(ctx), errTimeout):
+		return s.server.unreached(err)
+	case err != nil:
 		return s.ended(ctx, s.server.unreached(err))
 	}
 	defer sub.Close()
+	fmt.Fprintf(s.notes, "pubsubd: subscribed at %s over %s, after %s\n", s.server.typed(), sub.Transport(), positions(sub.Positions()))
 	err = s.print(ctx, sub)
 	if isClosedOutput(err) {
 		return nil // nobody reads on, so nobody goes on

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"io"
+	"net"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -129,6 +130,32 @@ func TestSubscribeEndsAfterATime(t *testing.T) {
 	require.Equal(t, exitRunTime, r.code, "the second message did not come")
 }
 
+func TestSubscribeSaysWhereItIsConnected(t *testing.T) {
+	s := serveProcess(t)
+	s.do("publish", "a", "1")
+	for transport, want := range map[string]string{"auto": "websocket", "longpoll": "longpoll", "sse": "sse"} {
+		r := s.do("subscribe", "a@oldest", "--count=1", "--transport", transport)
+		require.Regexp(t, `^pubsubd: subscribed at `+s.public+` over `+want+`, after a@\w+:0\n`, r.stderr)
+	}
+	typed := strings.TrimPrefix(s.public, "http://")
+	r := run(t, nil, "subscribe", "a", "b@oldest", "--server", typed, "--timeout=1m", "--count=1", "--from=oldest")
+	require.Zero(t, r.code, r.stderr)
+	require.Regexp(t, `^pubsubd: subscribed at `+typed+` over websocket, after a@\w+:0 b@\w+:0\n`, r.stderr)
+}
+
+// A daemon that is not there, and one that accepts connections and says nothing.
+func TestSubscribeFailsIfItIsNeverConnected(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	for _, at := range []string{"127.0.0.1:1", silent.Addr().String()} {
+		r := run(t, nil, "subscribe", "a", "--timeout=300ms", "--server", at)
+		require.Equal(t, exitRunTime, r.code, at)
+		require.Contains(t, r.stderr, "no connection within --timeout")
+		require.NotContains(t, r.stderr, "subscribed at")
+	}
+}
+
 // forLonger runs a command with ever longer time-outs until one is enough for it to
 // come to say the words.
 func (s *served) forLonger(words string, args ...string) (r ran) {
@@ -152,7 +179,7 @@ func TestSubscribeEndsQuietlyWhenNobodyReads(t *testing.T) {
 	s.do("publish", "a", "2")
 	_ = sub.cmd.Wait()
 	require.Zero(t, sub.cmd.ProcessState.ExitCode(), sub.cmd.ProcessState)
-	require.Empty(t, sub.stderr.String())
+	require.Regexp(t, `^pubsubd: subscribed at \S+ over websocket, after a@\w+:0\n$`, sub.stderr.String())
 	s.waitForMetric("pubsubd_sessions 0")
 }
 
