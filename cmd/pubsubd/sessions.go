@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,8 +21,8 @@ func sessionsCommand() *cobra.Command {
 	s := sessionsListing{}
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List the sessions that lag most, and why",
-		Long: `List open sessions, those that lag most first: how many messages their topics
+		Short: "List the sessions and connections that lag most, and why",
+		Long: `List open sessions and connections, those that lag most first: how many messages their topics
 have that were not sent to them, in all and which topic has most, and what they
 wait for:
 
@@ -32,7 +33,11 @@ wait for:
   rate     what came is too early for the session's max_rate
 
 A session is named by its number, in the order of opening. Its id would let
-whoever sees it be the subscriber. Stateless polls are counted, not listed.`,
+whoever sees it be the subscriber.
+
+Connections without a session are listed, too: WebSockets, TCP connections and
+event streams. CLIENT has the transport, the client's address and its User-Agent,
+such as that of pubsubd subscribe. Stateless polls are counted, not listed.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
@@ -83,18 +88,29 @@ func (s *sessionsListing) run() error {
 
 func (s *sessionsListing) table(list wire.SessionList) error {
 	table := newTable(s.out)
-	fmt.Fprintln(table, "SESSION\tAGE\tIDLE\tTOPICS\tQUEUED\tUNACKED\tLAG\tMOST\tWAITS FOR")
+	fmt.Fprintln(table, "SESSION\tAGE\tIDLE\tTOPICS\tQUEUED\tUNACKED\tLAG\tMOST\tWAITS FOR\tCLIENT")
 	for _, l := range list.Sessions {
-		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", l.Number, roughly(milliseconds(l.AgeMS)), idle(l),
-			l.Subscriptions, l.Queued, l.Unacked, l.Lag, cmp.Or(l.Worst, "-"), cmp.Or(l.Why, "-"))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", l.Number, roughly(milliseconds(l.AgeMS)), idle(l),
+			l.Subscriptions, l.Queued, l.Unacked, l.Lag, cmp.Or(l.Worst, "-"), cmp.Or(l.Why, "-"), clientOf(l))
 	}
-	fmt.Fprintf(table, "%d of %d sessions; %d stateless polls\n", len(list.Sessions), list.Open, list.Stateless)
+	fmt.Fprintf(table, "%d of %d sessions and connections; %d stateless polls\n", len(list.Sessions), list.Open+list.Connections, list.Stateless-list.Connections)
 	return table.Flush()
+}
+
+// clientOf tells whose connection without a session it is.
+func clientOf(l wire.ListedSession) string {
+	if l.Transport == "" {
+		return "-"
+	}
+	return printable(strings.TrimSpace(l.Transport + " " + l.Address + " " + l.Agent))
 }
 
 // idle tells how long ago the last poll was.
 func idle(l wire.ListedSession) string {
-	if l.Polling {
+	switch {
+	case l.Transport != "":
+		return "connected"
+	case l.Polling:
 		return "polling"
 	}
 	return roughly(milliseconds(l.IdleMS))

@@ -72,7 +72,7 @@ func (s *subscribing) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := s.server.client(reach...)
+	client, err := s.server.client(append(reach, pubsub.WithUserAgent("pubsubd/"+versionText()+" subscribe"))...)
 	if err != nil {
 		return err
 	}

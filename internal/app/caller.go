@@ -3,12 +3,15 @@ package app
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
+	"unique"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
+	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -31,8 +34,26 @@ type Authority interface {
 type Caller struct {
 	auth.Credentials             // of the request, not verified
 	limit.Who                    // the address; once authenticated, the principal too
+	Agent            string      // the User-Agent; empty: none
 	grant            *auth.Grant // nil until authenticated
 	byTicket         bool        // the session's id alone brought it: it may not publish or subscribe
+}
+
+// maxAgentBytes bounds what is kept of a User-Agent.
+const maxAgentBytes = 100
+
+// peer describes the caller of a connection that has its session for itself.
+func (c *Caller) peer(transport string) *session.Peer {
+	agent := c.Agent[:min(len(c.Agent), maxAgentBytes)]
+	return &session.Peer{Transport: transport, Address: c.Who.Address(), Agent: unique.Make(strings.ToValidUTF8(agent, ""))}
+}
+
+// streamPeer is peer for a poll. A poll that ends soon is not listed, so it has none.
+func (c *Caller) streamPeer(mode transport.Mode) *session.Peer {
+	if mode != transport.Stream {
+		return nil
+	}
+	return c.peer("stream")
 }
 
 // admit makes the first checks of every call: the rate of the address, authentication, the

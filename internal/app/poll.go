@@ -143,7 +143,8 @@ func (a *App) PollTopics(ctx context.Context, c Caller, p TopicPoll) (s *session
 		r = transport.Request{Mode: q.mode(), Format: q.format(p.Accepts), Gzip: p.Accepts.Gzip}
 		hello = q.truth("hello", false) || r.Mode == transport.Stream || slices.ContainsFunc(topics, withoutPosition)
 		o := q.opening(topics, r.Mode)
-		o.Brief = r.Mode != transport.Stream
+		o.Peer = c.streamPeer(r.Mode)
+		o.Brief = o.Peer == nil
 		return o, q.err
 	})
 	if err != nil {
@@ -274,6 +275,7 @@ func (a *App) openEvents(ctx context.Context, c *Caller, e *eventRequest) (*sess
 		}
 		return s, r, err
 	}
+	e.Peer = c.peer("sse")
 	s, positions, err := a.cfg.Sessions.OpenEphemeral(e.Opening, time.Now())
 	if err == nil {
 		r.Hello, r.Events = &wire.Hello{Positions: positions}, transport.EventsOf(positions)

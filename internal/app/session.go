@@ -204,7 +204,7 @@ func (a *App) Connect(ctx context.Context, c Caller, rawQuery string, accepts Ac
 	defer a.recovered(&err)
 	q := parseQuery(rawQuery)
 	c.takeToken(&q)
-	return a.connect(ctx, &c, q.one("session") != "", func() (r wire.ConnectRequest, format frame.Format, err error) {
+	return a.connect(ctx, &c, "websocket", q.one("session") != "", func() (r wire.ConnectRequest, format frame.Format, err error) {
 		format = q.format(accepts)
 		r = wire.ConnectRequest{Topics: q.topics(), Client: q.one("client"), Session: q.one("session")}
 		q.limitRate(r.Topics, transport.Stream)
@@ -231,7 +231,7 @@ func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d trans
 		err = decode(object, &named)
 	}
 	c.Token = named.Auth
-	return a.connect(ctx, &c, named.Session != "", func() (wire.ConnectRequest, frame.Format, error) {
+	return a.connect(ctx, &c, "tcp", named.Session != "", func() (wire.ConnectRequest, frame.Format, error) {
 		if err == nil {
 			err = a.inTurn(ctx, item, func() error { return a.readOpening(item, named, &r) })
 		}
@@ -261,7 +261,7 @@ func noOpening(err error) error {
 	return wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
 }
 
-func (a *App) connect(ctx context.Context, c *Caller, resumes bool, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
+func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
 	var r wire.ConnectRequest
 	d.Request = transport.Request{Mode: transport.Stream, Acks: true}
 	o, err := a.mayOpen(ctx, c, limit.Sessions, resumes, func() (o session.Opening, err error) {
@@ -281,10 +281,11 @@ func (a *App) connect(ctx context.Context, c *Caller, resumes bool, read func() 
 			d.Request.Ack, err = ackOf(r, d.Session)
 		}
 	} else {
-		d.Request.Hello = &wire.Hello{}
+		o.Peer, d.Request.Hello = c.peer(over), &wire.Hello{}
 		d.Session, d.Request.Hello.Positions, err = a.cfg.Sessions.OpenEphemeral(o, time.Now())
 	}
 	client := &commands{app: a, caller: *c, read: a.readCommand}
+	client.caller.Agent = "" // the connection may last
 	if d.Request.Format.IsBinary() {
 		client.read = a.readCBORCommand
 	}

@@ -168,7 +168,7 @@ func (a *API) handle(serve handler) http.Handler {
 // pages of other origins. All of these count as requests.
 func (a *API) serve(w *response, r *http.Request, serve handler) error {
 	given := auth.Credentials{Authorization: r.Header.Get("Authorization"), Certificate: listen.Shown(listen.FromContext(r.Context()), r.TLS)}
-	c := app.Caller{Credentials: given, Who: w.Who}
+	c := app.Caller{Credentials: given, Who: w.Who, Agent: r.UserAgent()}
 	switch {
 	case !a.Hosts.Allow(r.Host):
 		return a.App.Reject(c, wrongHost())

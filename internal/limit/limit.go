@@ -133,6 +133,14 @@ func (w Who) Client() *memory.Client {
 	return &w.source.client
 }
 
+// Address returns the address that w is counted for, or "" if the daemon does not know it.
+func (w Who) Address() string {
+	if w.source == nil || !w.source.key.addr.IsValid() {
+		return ""
+	}
+	return w.source.key.addr.String()
+}
+
 // current returns w with the source that its address has now. A connection through a
 // proxy may outlive its first source, which Sweep forgets while it counts nothing.
 func (w Who) current() Who {

@@ -123,7 +123,7 @@ func (r *Registry) EndRevoked() (ended int) {
 // EndNumber ends the session of this number in List, and reports whether there was one.
 func (r *Registry) EndNumber(number uint64) (ended bool) {
 	r.sessions.each(func(s *Session) {
-		if s.number == number && !s.ephemeral {
+		if s.number == number && number != 0 {
 			r.end(s, endedByOperator, endedRevoked)
 			ended = true
 		}

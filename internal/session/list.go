@@ -31,13 +31,17 @@ func (o Order) first(sessions []wire.ListedSession, n int) []wire.ListedSession 
 	return sessions[:min(n, len(sessions))]
 }
 
-// List describes the first n open sessions in an order, and counts all. It locks one
+// List describes the first n open sessions and connections in an order, and counts all. It locks one
 // session at a time and holds at most 4 n of them in memory.
 func (r *Registry) List(n int, by Order, now time.Time) wire.SessionList {
 	list := wire.SessionList{Stateless: int(r.ephemeral.Load()), Sessions: []wire.ListedSession{}}
 	r.sessions.each(func(s *Session) {
 		if listed, ok := s.listed(now); ok {
-			list.Open++
+			if s.ephemeral {
+				list.Connections++
+			} else {
+				list.Open++
+			}
 			list.Sessions = append(list.Sessions, listed)
 		}
 		if len(list.Sessions) >= 4*n {
@@ -48,16 +52,20 @@ func (r *Registry) List(n int, by Order, now time.Time) wire.SessionList {
 	return list
 }
 
-// listed describes the session for operators, unless it is ephemeral or has ended.
+// listed describes the session for operators, unless it is for one stateless poll or has
+// ended.
 func (s *Session) listed(now time.Time) (l wire.ListedSession, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ephemeral || s.ended != nil {
+	if s.ephemeral && s.peer == nil || s.ended != nil {
 		return l, false
 	}
 	l = wire.ListedSession{
 		Number: s.number, AgeMS: now.Sub(s.opened).Milliseconds(), IdleMS: s.idleLocked(now), Polling: s.poll != nil,
 		Subscriptions: len(s.subs), Queued: len(s.queue), Unacked: len(s.unacked),
+	}
+	if p := s.peer; p != nil {
+		l.Transport, l.Address, l.Agent = p.Transport, p.Address, p.Agent.Value()
 	}
 	var most uint64
 	for topic, sub := range s.subs {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unique"
 
 	"github.com/stretchr/testify/require"
 
@@ -46,12 +47,27 @@ func TestSessionsWithTheLargestLagAreListedFirst(t *testing.T) {
 		require.Equal(k, []string{"2:b+5", "5:x+4", "1:a+2", "4:+0"}, listed(list))
 		require.Equal(k, 4, list.Open)
 		require.Equal(k, 1, list.Stateless)
+		require.Zero(k, list.Connections)
 		require.Equal(k, []string{"2:b+5"}, listed(k.registry.List(1, ByLag, time.Now())))
 		require.Equal(k, 4, k.registry.List(1, ByLag, time.Now()).Open, "listed or not")
 
 		text, err := json.Marshal(list)
 		require.NoError(k, err)
 		k.registry.sessions.each(func(s *Session) { require.NotContains(k, string(text), s.id[:8]) })
+	})
+}
+
+// A connection without an id is listed with its client, and ended by its number.
+func TestConnectionsAreListedWithTheirClient(t *testing.T) {
+	story(t, broker.Config{}, Config{}, func(k *kit) {
+		k.open("a")
+		s, _, err := k.registry.OpenEphemeral(Opening{Topics: k.starts("a"), Peer: &Peer{"tcp", "192.0.2.1", unique.Make("agent")}}, time.Now())
+		require.NoError(k, err)
+		list := k.registry.List(10, ByLag, time.Now())
+		require.Equal(k, []int{1, 1, 1}, []int{list.Open, list.Connections, list.Stateless})
+		require.Equal(k, wire.ListedSession{Number: 2, Subscriptions: 1, Transport: "tcp", Address: "192.0.2.1", Agent: "agent"}, list.Sessions[1])
+		require.True(k, k.registry.EndNumber(s.number))
+		require.Zero(k, k.registry.List(10, ByLag, time.Now()).Connections)
 	})
 }
 

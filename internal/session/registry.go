@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/broker"
@@ -80,6 +81,14 @@ type Opening struct {
 	Client string      // what the client calls itself; empty: nothing
 	NoEcho bool        // do not send the client's own messages
 	Brief  bool        // for one stateless poll: Events are not told
+	Peer   *Peer       // of a connection without an id, for operators; nil: it is not listed
+}
+
+// A Peer is the client of a connection, as a List shows it. It is immutable.
+type Peer struct {
+	Transport string
+	Address   string
+	Agent     unique.Handle[string] // many clients have the same
 }
 
 // Open waits for a slot and opens a session. It returns positions as Change does. The
@@ -112,7 +121,7 @@ func (r *Registry) OpenEphemeral(o Opening, now time.Time) (*Session, []wire.Pos
 	}
 	o.Ack = false
 	s := newSession("_"+randomText(idBytes), o, r, now)
-	s.ephemeral = true
+	s.ephemeral, s.peer = true, o.Peer
 	if !o.Brief {
 		s.number = r.numbers.Add(1)
 	}

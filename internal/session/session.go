@@ -40,6 +40,7 @@ type Session struct {
 	noEcho    bool      // immutable; the client's own messages are not sent
 	client    string    // immutable; what the client calls itself; empty: nothing
 	opened    time.Time // immutable
+	peer      *Peer     // immutable; nil unless it is listed as a connection
 	registry  *Registry // immutable
 
 	grant atomic.Pointer[auth.Grant] // see Renew

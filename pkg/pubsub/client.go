@@ -28,6 +28,7 @@ type Client struct {
 	tls             *tls.Config     // immutable; nil: Go's defaults, or the caller's client has another
 	tcp             tcpPort
 	tokens          *tokens // nil: none
+	agent           string  // the User-Agent; empty: Go's
 	maxBackoff      time.Duration
 	publishAttempts int
 
@@ -71,6 +72,15 @@ func WithHTTPClient(hc *http.Client) Option {
 func WithTLSConfig(cfg *tls.Config) Option {
 	return func(c *Client) error {
 		c.tls = cfg.Clone()
+		return nil
+	}
+}
+
+// WithUserAgent sets the User-Agent header of all requests, by which operators recognise the
+// client in pubsubd sessions. Default: Go's.
+func WithUserAgent(agent string) Option {
+	return func(c *Client) error {
+		c.agent = agent
 		return nil
 	}
 }
@@ -182,7 +192,11 @@ func (c *Client) request(ctx context.Context, method, path string, query url.Val
 	if body != nil {
 		content = bytes.NewReader(body)
 	}
-	return http.NewRequestWithContext(ctx, method, u.String(), content)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), content)
+	if err == nil && c.agent != "" {
+		req.Header.Set("User-Agent", c.agent)
+	}
+	return req, err
 }
 
 // send does one request. Every answer with a status other than want is an error:

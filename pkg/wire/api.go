@@ -210,16 +210,19 @@ type HookRefusal struct {
 // The answers of the admin listener, for operators. They are not part of /v1.
 
 // SessionList answers GET /sessions?limit=&sort= on the admin listener: the first open
-// sessions in the order of sort, and the number of all.
+// sessions and connections in the order of sort, and the numbers of all.
 type SessionList struct {
-	Open      int             `json:"open"`      // sessions, listed or not
-	Stateless int             `json:"stateless"` // stateless polls in progress, never listed
-	Sessions  []ListedSession `json:"sessions"`
+	Open        int             `json:"open"`        // sessions, listed or not
+	Connections int             `json:"connections"` // connections without a session, listed or not
+	Stateless   int             `json:"stateless"`   // Connections and stateless polls in progress; polls are never listed
+	Sessions    []ListedSession `json:"sessions"`
 }
 
 // ListedSession is what an operator may know about a session. It has a number instead of
 // the id, because whoever has the id can receive the session's messages. A part or a hash of
 // the id would identify the session, too. Numbers rise in the order of opening.
+//
+// The list also has each connection without a session, with its transport and its client.
 type ListedSession struct {
 	Number        uint64 `json:"number"`  // rises with each session that the daemon opens
 	AgeMS         int64  `json:"age_ms"`  // milliseconds since it was opened
@@ -231,6 +234,11 @@ type ListedSession struct {
 	Lag           uint64 `json:"lag"`             // of all subscriptions together
 	Worst         string `json:"worst,omitempty"` // the topic that lags most; omitted if none lags
 	Why           string `json:"why,omitempty"`   // what a lagging session waits for
+
+	// Of a connection without a session; omitted for a session.
+	Transport string `json:"transport,omitempty"` // websocket, tcp, sse or stream
+	Address   string `json:"address,omitempty"`   // that the client is counted for; of IPv6, the network
+	Agent     string `json:"agent,omitempty"`     // the beginning of the client's User-Agent, which may say anything
 }
 
 // A RevokeRequest is the body of POST /revocations on the admin listener. It has one member.
