@@ -44,3 +44,22 @@ func TestShellsCompleteCommands(t *testing.T) {
 	require.Contains(t, run(t, nil, "__complete", "pub").stdout, "publish\t")
 	require.Contains(t, run(t, nil, "__complete", "sessions", "--sort", "").stdout, "idle")
 }
+
+func TestShellsCompleteTopicsAndPresets(t *testing.T) {
+	s := serveProcess(t)
+	for _, topic := range []string{"prices.acme", "prices.beta", "news"} {
+		s.do("publish", topic, "1")
+	}
+	complete := func(args ...string) string { return s.do(append([]string{"__complete"}, args...)...).stdout }
+	const none = ":4\n" // of cobra: nothing, and no names of files
+	require.Equal(t, "news\nprices.acme\nprices.beta\n:4\n", complete("subscribe", ""))
+	require.Equal(t, "prices.acme\nprices.beta\n:4\n", complete("subscribe", "news", "pri"))
+	require.Equal(t, "news\n:4\n", complete("publish", "n"))
+	require.Equal(t, none, complete("publish", "news", ""))
+	require.Equal(t, "prices.acme\n:4\n", complete("topics", "delete", "prices.a"))
+	require.Equal(t, none, complete("subscribe", "--server=127.0.0.1:1", ""))
+	require.Equal(t, none, complete("subscribe", "--server=nowhere", ""))
+	require.Equal(t, "example\nlaharsub\nsilverlight3\n:4\n", complete("loadtest", "--preset", ""))
+	require.Contains(t, complete("loadtest", "collab", "--preset=l"), "laharsub\n")
+	require.Contains(t, complete("loadtest", "scenarios", "s"), "silverlight3\n")
+}

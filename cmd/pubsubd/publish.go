@@ -40,11 +40,11 @@ key is KEY:N, N being the line's number, so that the whole may be run again.`,
 		Example: `  pubsubd publish prices.acme '{"price": 41.50}'
   echo 'closing bell' | pubsubd publish news --type text/plain
   pubsubd publish prices.acme --lines < prices.ndjson`,
-		Args:              usageArgs(cobra.RangeArgs(1, 2)),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: usageArgs(cobra.RangeArgs(1, 2)),
 	}
 	f := cmd.Flags()
 	p.server = bindServer(f)
+	cmd.ValidArgsFunction = completeTopics(p.server, 1)
 	f.StringVar(&p.mediaType, "type", jsonType, "media type of the data")
 	f.StringVar(&p.key, "key", "", "what conflation goes by: of two messages with one key the newer may stand for both")
 	f.DurationVar(&p.ttl, "ttl", 0, "the message is not delivered later than this; whole seconds; 0 is as long as the topic holds it")

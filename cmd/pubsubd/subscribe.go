@@ -30,11 +30,11 @@ A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, 
 		Example: `  pubsubd subscribe prices.acme
   pubsubd subscribe prices.acme news --from oldest --json
   pubsubd subscribe prices.acme@k3x9f2ab:17 --count 1 --timeout 30s`,
-		Args:              usageArgs(cobra.MinimumNArgs(1)),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
 	}
 	f := cmd.Flags()
 	s.server, s.carriage = bindServer(f), bindCarriage(cmd, f)
+	cmd.ValidArgsFunction = completeTopics(s.server, 0)
 	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with all that the topics hold; a position: begin after it, for its topic")
 	f.BoolVar(&s.json, "json", false, "print frames as they are in the protocol, one a line")
 	f.IntVar(&s.count, "count", 0, "end after so many messages; 0 is never")

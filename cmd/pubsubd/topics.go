@@ -101,6 +101,34 @@ func (t *topicsListing) page(base *url.URL, after string) (wire.TopicList, error
 	return page, err
 }
 
+// completeTimeout bounds how long a shell waits for names of topics.
+const completeTimeout = time.Second
+
+// completeTopics completes the first arguments of a command, or all if most is 0, with names
+// of topics. It asks the daemon. Without an answer it completes nothing.
+func completeTopics(server *address, most int) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if most > 0 && len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		t := topicsListing{server: server, prefix: begun, timeout: completeTimeout}
+		base, err := server.url()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		page, err := t.page(base, before(begun))
+		if err != nil {
+			cobra.CompDebugln(err.Error(), false)
+		}
+		topics, _ := t.withPrefix(page.Topics)
+		var names []string
+		for _, topic := range topics {
+			names = append(names, topic.Topic)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // withPrefix returns those of a page that are asked for, and whether that is all of
 // it: in the order of names those with a prefix stand together.
 func (t *topicsListing) withPrefix(topics []wire.TopicState) (some []wire.TopicState, all bool) {
@@ -156,10 +184,10 @@ func deleteTopicCommand() *cobra.Command {
 		Short: "Empty a topic's history",
 		Long: `Empty a topic's history. Its subscribers are told by a gap, deleted, and stay;
 the numbering goes on. It cannot be undone.`,
-		Args:              usageArgs(cobra.ExactArgs(1)),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: usageArgs(cobra.ExactArgs(1)),
 	}
 	server = bindServer(cmd.Flags())
+	cmd.ValidArgsFunction = completeTopics(server, 1)
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long the daemon may take")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		state, err := deleteTopic(server, args[0], timeout)
