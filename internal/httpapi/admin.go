@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
+	_ "embed"
 	"io"
 	"net"
 	"net/http"
@@ -33,7 +35,7 @@ type AdminConfig struct {
 	Key func() ([]byte, error)
 }
 
-// NewAdmin returns the handler of the admin listener: metrics, health, the list of sessions,
+// NewAdmin returns the handler of the admin listener: a page of links, metrics, health, the list of sessions,
 // profiles, the log's level and revocations.
 //
 // Requests that change something need the key of operators, or come over a Unix socket. So
@@ -56,6 +58,7 @@ func NewAdmin(cfg AdminConfig) http.Handler {
 
 func adminRouter(cfg AdminConfig) *mux.Router {
 	r := mux.NewRouter()
+	r.HandleFunc("/", showIndex).Methods("GET")
 	r.Handle("/metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{})).Methods("GET")
 	r.Handle("/livez", health(func() string { return "" })).Methods("GET")
 	r.Handle("/readyz", health(cfg.Ready)).Methods("GET")
@@ -70,7 +73,20 @@ func adminRouter(cfg AdminConfig) *mux.Router {
 	r.Handle("/debug/pprof/trace", cfg.operatorsOnly(http.HandlerFunc(pprof.Trace))).Methods("GET")
 	r.PathPrefix("/debug/pprof/").Handler(cfg.operatorsOnly(http.HandlerFunc(pprof.Index))).MatcherFunc(takesTime).Methods("GET")
 	r.PathPrefix("/debug/pprof/").HandlerFunc(pprof.Index).Methods("GET")
+	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeProblem(w, wire.NewProblem(wire.CodeNotFound, "for the paths, see GET / or pubsubd help operating", "nothing is served here"))
+	})
 	return r
+}
+
+//go:embed admin.html
+var index []byte
+
+// showIndex answers with a page of links.
+func showIndex(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Security-Policy", "default-src 'none'")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	writeAdmin(w, http.StatusOK, "text/html; charset=utf-8", bytes.TrimSpace(index))
 }
 
 // takesTime reports whether a profile begins with a collection of garbage, or shows what

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,25 @@ func TestOperatorsSeeSessionsWithoutTheirIDs(t *testing.T) {
 	require.Len(t, list.Sessions, 1)
 }
 
+func TestTheAdminListenerBeginsWithAPageOfLinks(t *testing.T) {
+	cfg := newParts(settings{})
+	defer cfg.Broker.Close()
+	page := askAdmin(cfg, "/")
+	require.Equal(t, http.StatusOK, page.Code)
+	require.Equal(t, "text/html; charset=utf-8", page.Header().Get("Content-Type"))
+	links := regexp.MustCompile(`href="([^"]+)"`).FindAllStringSubmatch(page.Body.String(), -1)
+	require.NotEmpty(t, links)
+	for _, link := range links {
+		require.NotEqual(t, http.StatusNotFound, askAdmin(cfg, "/"+link[1]).Code, link[1])
+	}
+	for _, path := range []string{"/x", "/v1/topics", "/sessions/1"} {
+		w := askAdmin(cfg, path)
+		require.Equal(t, http.StatusNotFound, w.Code, path)
+		require.Equal(t, wire.ProblemType, w.Header().Get("Content-Type"))
+		require.Contains(t, w.Body.String(), "see GET /")
+	}
+}
+
 func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
@@ -115,6 +135,7 @@ var changes = [][2]string{
 
 // reads are those that do not.
 var reads = [][2]string{
+	{"GET", "/"},
 	{"GET", "/metrics"},
 	{"GET", "/livez"},
 	{"GET", "/readyz"},

@@ -78,7 +78,7 @@ func New(cfg Config) *API {
 	a.route(v1, "/openapi.yaml", methods{"GET": a.describe})
 	a.routeModules(v1)
 	r.NotFoundHandler = a.handle(func(_ http.ResponseWriter, _ *http.Request, c app.Caller) error {
-		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "see PROTOCOL.md for the paths", "nothing is served here"))
+		return a.App.Reject(c, wire.NewProblem(wire.CodeNotFound, "for the paths, see pubsubd help protocol or GET /v1/openapi.yaml", "nothing is served here"))
 	})
 	a.Lane = lane.New(lane.Config{
 		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Hosts: a.Hosts, Way: a.Way,

@@ -96,7 +96,7 @@ func (r *reader) judge(request *http.Request, route *routers.Route, vars map[str
 	if w.Code < 300 {
 		require.NoError(r, openapi3filter.ValidateRequest(context.Background(), in))
 	}
-	unread := lines || slices.Contains([]string{"application/cbor-seq", "text/javascript; charset=utf-8"}, w.Header().Get("Content-Type"))
+	unread := lines || slices.Contains([]string{"application/cbor-seq", "text/javascript; charset=utf-8", "text/html; charset=utf-8"}, w.Header().Get("Content-Type"))
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: w.Code, Header: w.Header(),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, ExcludeResponseBody: unread},
@@ -194,7 +194,7 @@ func TestTheDaemonAnswersAsTheOpenAPIDocumentSays(t *testing.T) {
 	r.ask(400, "GET", "/v1/ws?topic=a.b", "")
 	r.asked["GET /v1/ws"] = true // a recorder cannot upgrade; TestAWebSocketDeliversTheSame covers the rest
 
-	for _, path := range []string{"/v1/openapi.yaml", "/livez", "/readyz", "/metrics"} {
+	for _, path := range []string{"/v1/openapi.yaml", "/", "/livez", "/readyz", "/metrics"} {
 		r.ask(200, "GET", path, "")
 	}
 	for _, module := range []string{"/v1/client.js", "/v1/share.js", "/v1/react.js"} {
