@@ -34,6 +34,7 @@ func main() {
 		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetHelpCommand(helpCommand())
 	root.SetFlagErrorFunc(flagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkWords(cmd) }
 	root.AddCommand(serveCommand(), configCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(),

@@ -125,6 +125,39 @@ func TestVersionAndHelp(t *testing.T) {
 	}
 }
 
+// The guides are in the binary, as they are in the repository.
+func TestHelpPrintsGuides(t *testing.T) {
+	for name, file := range map[string]string{
+		"protocol":  "../../pkg/wire/PROTOCOL.md",
+		"operating": "../../deploy/README.md",
+	} {
+		r := run(t, nil, "help", name)
+		require.Zero(t, r.code, r.stderr)
+		require.Equal(t, written(t, file), r.stdout, name)
+		require.Contains(t, run(t, nil, "help", "--help").stdout, "\n  "+name+" ")
+		require.Contains(t, run(t, nil, "--help").stdout, name)
+	}
+}
+
+func TestHelpExplainsCommands(t *testing.T) {
+	require.Equal(t, run(t, nil, "--help").stdout, run(t, nil, "help").stdout)
+	require.Equal(t, run(t, nil, "publish", "--help").stdout, run(t, nil, "help", "publish").stdout)
+	require.Equal(t, run(t, nil, "topics", "delete", "--help").stdout, run(t, nil, "help", "topics", "delete").stdout)
+	for _, c := range []struct{ args, says string }{
+		{"protokol", `no command or guide is called "protokol"; did you mean protocol? (see pubsubd help --help)`},
+		{"publsh", "did you mean publish?"},
+		{"topics delte", "did you mean delete?"},
+		{"publish protocol", `is called "protocol"`},
+	} {
+		r := run(t, nil, append([]string{"help"}, strings.Fields(c.args)...)...)
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.stderr, c.says)
+		require.Empty(t, r.stdout)
+	}
+	require.Contains(t, run(t, nil, "__complete", "help", "").stdout, "protocol\n")
+	require.Contains(t, run(t, nil, "__complete", "help", "topics", "").stdout, "delete\n")
+}
+
 // withoutFlags returns the words of a command line that name the command.
 func withoutFlags(args []string) []string {
 	return slices.DeleteFunc(slices.Clone(args), func(a string) bool { return strings.HasPrefix(a, "-") })
