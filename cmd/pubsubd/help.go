@@ -10,6 +10,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/deploy"
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -18,8 +19,10 @@ type guide struct{ name, about, text string }
 
 func guides() []guide {
 	return []guide{
-		{"protocol", "the protocol, for authors of clients", wire.Protocol},
+		{"protocol", "the protocol, as a specification", wire.Protocol},
+		{"clients", "how to write a client", wire.Clients},
 		{"operating", "install, configure and run the daemon, for operators", deploy.Guide},
+		{"loadtest", "measure a server; for the command, see pubsubd loadtest --help", loadtest.Guide},
 	}
 }
 

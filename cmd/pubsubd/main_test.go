@@ -129,7 +129,9 @@ func TestVersionAndHelp(t *testing.T) {
 func TestHelpPrintsGuides(t *testing.T) {
 	for name, file := range map[string]string{
 		"protocol":  "../../pkg/wire/PROTOCOL.md",
+		"clients":   "../../pkg/wire/CLIENTS.md",
 		"operating": "../../deploy/README.md",
+		"loadtest":  "../../loadtest/README.md",
 	} {
 		r := run(t, nil, "help", name)
 		require.Zero(t, r.code, r.stderr)
@@ -142,6 +144,7 @@ func TestHelpPrintsGuides(t *testing.T) {
 func TestHelpExplainsCommands(t *testing.T) {
 	require.Equal(t, run(t, nil, "--help").stdout, run(t, nil, "help").stdout)
 	require.Equal(t, run(t, nil, "publish", "--help").stdout, run(t, nil, "help", "publish").stdout)
+	require.Equal(t, run(t, nil, "loadtest", "collab", "--help").stdout, run(t, nil, "help", "loadtest", "collab").stdout)
 	require.Equal(t, run(t, nil, "topics", "delete", "--help").stdout, run(t, nil, "help", "topics", "delete").stdout)
 	for _, c := range []struct{ args, says string }{
 		{"protokol", `no command or guide is called "protokol"; did you mean protocol? (see pubsubd help --help)`},

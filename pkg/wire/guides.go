@@ -6,3 +6,8 @@ import _ "embed"
 //
 //go:embed PROTOCOL.md
 var Protocol string
+
+// Clients is the text of CLIENTS.md, the guide for authors of clients.
+//
+//go:embed CLIENTS.md
+var Clients string
