@@ -41,7 +41,8 @@ var floors = [][]string{
 
 // beside are rooms with a list of their own instead of a floor, or besides one.
 var beside = map[string][]string{
-	"cmd":      {"internal/daemon", "internal/config", "internal/auth", "internal/store", "loadtest", "deploy", "pkg/wire", "pkg/pubsub"}, // commands make tokens and keys, look into logs, and print guides
+	"cmd": {"internal/daemon", "internal/config", "internal/auth", "internal/store", "loadtest", "deploy", "pkg/wire", "pkg/pubsub",
+		"internal/listen", "internal/memory"}, // commands make tokens and keys, look into logs, ask what limits the daemon would have, and print guides
 	"loadtest": {"pkg/wire", "pkg/pubsub"},
 	"deploy":   {"pkg/wire", "pkg/pubsub"}, // the examples are applications
 }

@@ -39,7 +39,7 @@ func main() {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return checkWords(cmd) }
 	root.AddCommand(serveCommand(), configCommand(), publishCommand(), subscribeCommand(), topicsCommand(), sessionsCommand(),
 		tokenCommand(), keyCommand(), revokeCommand(), storeCommand(),
-		healthCommand(), loadtestCommand(), floorCommand(), versionCommand(), manCommand())
+		healthCommand(), doctorCommand(), loadtestCommand(), floorCommand(), versionCommand(), manCommand())
 	os.Exit(exitCode(root.Execute()))
 }
 
