@@ -2,6 +2,8 @@ package config
 
 import (
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,29 +24,33 @@ func TestTheExampleConfigurationIsTheDefaults(t *testing.T) {
 	require.Equal(t, Default(), cfg.Config)
 }
 
-// The example for the Internet is valid, also with the settings that are commented out. It
-// bounds each address in every way.
+// The example for the Internet is valid. It bounds each address in every way.
 func TestTheExampleForTheInternetBoundsEachAddress(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/internet.yaml")
 	require.NoError(t, err)
-	yaml := string(text)
-	for _, off := range []string{"# address_connections:", "# connections:"} {
-		require.Contains(t, yaml, off)
-		yaml = strings.Replace(yaml, off, strings.TrimPrefix(off, "# "), 1)
+	c, err := load(t, string(text), nil)
+	require.NoError(t, err)
+	require.Len(t, c.Limit.TrustedProxies, 2)
+	require.NotZero(t, c.Limit.AddressCalls)
+	require.NotZero(t, c.Limit.AddressConnections)
+	for _, kind := range limit.Kinds() {
+		require.NotZero(t, c.Limit.Rates[kind][limit.Address], kind)
 	}
-	for _, example := range []string{string(text), yaml} {
-		c, err := load(t, example, nil)
+	require.NotZero(t, c.Limit.Rules[0].Rate)
+
+	// What the daemon does not count behind a proxy, the proxy bounds.
+	for _, example := range []string{"nginx/pubsubd.conf", "haproxy/haproxy.cfg", "caddy/Caddyfile"} {
+		text, err := os.ReadFile("../../deploy/" + example)
 		require.NoError(t, err)
-		require.Len(t, c.Limit.TrustedProxies, 2)
-		require.NotZero(t, c.Limit.AddressCalls)
-		for _, kind := range limit.Kinds() {
-			if kind != limit.Connections || example == yaml {
-				require.NotZero(t, c.Limit.Rates[kind][limit.Address], kind)
-			}
+		bounds := connectionsOfAnAddress.FindAllStringSubmatch(string(text), -1)
+		require.NotEmpty(t, bounds, example)
+		for _, bound := range bounds {
+			require.Equal(t, strconv.Itoa(c.Limit.AddressConnections), bound[1], example)
 		}
-		require.NotZero(t, c.Limit.Rules[0].Rate)
 	}
 }
+
+var connectionsOfAnAddress = regexp.MustCompile(`(?:limit_conn pubsubd_addresses|sc0_conn_cur gt|--connlimit-above) (\d+)`)
 
 // The rule that is commented out in the example is valid.
 func TestTheExampleOfARuleIsValid(t *testing.T) {

@@ -37,6 +37,8 @@ type proxyKind struct {
 	list func(origin string) []string
 	site func(server string) []string
 
+	bound []string // replaces the bound of an address's connections by 5; empty: the proxy has none
+
 	logs string // how it logs a session's poll; empty if it logs no requests
 }
 
@@ -59,6 +61,7 @@ var proxyKinds = []proxyKind{
 		around:    nginxAround,
 		arguments: []string{"-e", "DIR/error.log", "-p", "DIR", "-c", "DIR/config"},
 		logs:      "GET /v1/sessions/-/poll 200",
+		bound:     []string{"limit_conn pubsubd_addresses 1000;", "limit_conn pubsubd_addresses 5;"},
 		swaps: func(at, first address) []string {
 			return []string{"listen 80;", "listen " + at.public + ";", "server 127.0.0.1:8080;", "server " + first.public + ";", "/var/log/nginx", "DIR"}
 		},
@@ -75,6 +78,7 @@ var proxyKinds = []proxyKind{
 		around:    "EXAMPLE",
 		arguments: []string{"-db", "-f", "DIR/config"},
 		logs:      "GET /v1/sessions/-/poll 200",
+		bound:     []string{"sc0_conn_cur gt 1000", "sc0_conn_cur gt 5"},
 		swaps: func(at, first address) []string {
 			return []string{"bind :80\n", "bind " + at.public + "\n", "server first 127.0.0.1:8080 port 8081", "server first " + first.public + " port " + port(first.admin),
 				"maxconn 50000", "maxconn 200"}

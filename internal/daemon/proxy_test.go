@@ -450,6 +450,51 @@ func TestManyClientsShareAProxysConnections(t *testing.T) {
 	})
 }
 
+// An address that has as many connections as it may gets no more, until one closes. Other
+// addresses do. An EventSource gets an answer after which it reconnects.
+func TestAProxyBoundsTheConnectionsOfAnAddress(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		if kind.bound == nil {
+			return // the example names rules for the firewall
+		}
+		p := startProxy(t, kind, kind.bound, start(t, nil))
+		p.client.CloseIdleConnections()
+		open := func(from, path string) *answer {
+			client := newClient(t)
+			client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}
+			resp, err := client.Get(p.url + path)
+			if err != nil {
+				return nil
+			}
+			t.Cleanup(func() { resp.Body.Close() })
+			if resp.StatusCode == http.StatusTooManyRequests {
+				return nil
+			}
+			require.Equal(t, http.StatusOK, resp.StatusCode)
+			return &answer{T: t, Response: resp}
+		}
+		const stream = "/v1/poll?mode=stream&topic=a"
+		var streams []*answer
+		require.Eventually(t, func() bool { // HAProxy notices a moment later that p.client has closed its connection
+			resp := open("127.0.0.1", stream)
+			if resp == nil {
+				return len(streams) == 5
+			}
+			streams = append(streams, resp)
+			return false
+		}, surely, 10*time.Millisecond)
+		require.Len(t, streams, 5)
+		require.NotNil(t, open("127.0.0.2", stream))
+		if resp := open("127.0.0.1", "/v1/sse?topic=a"); resp != nil {
+			text, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.Equal(t, "retry: 1500\n", string(text))
+		}
+		streams[0].Body.Close()
+		require.Eventually(t, func() bool { return open("127.0.0.1", stream) != nil }, surely, 10*time.Millisecond)
+	})
+}
+
 // Only the connection tells the daemon that a client has left: the next heartbeat and the
 // poll timeout are an hour away.
 func TestAClientThatLeavesBehindAProxyIsNoticed(t *testing.T) {
