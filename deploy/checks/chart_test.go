@@ -1,6 +1,9 @@
 package checks
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,6 +47,20 @@ nodeSelector: {g: h}
 tolerations: [{key: i, operator: Exists}]
 affinity: {nodeAffinity: {}}
 priorityClassName: high
+tcp: {enabled: true, port: 9000}
+extraEnv: [{name: PUBSUBD_LOG_LEVEL, value: debug}]
+extraVolumes: [{name: more, emptyDir: {}}]
+extraVolumeMounts: [{name: more, mountPath: /more}]
+`
+
+// secured has TLS, a hook and tokens, each with its secret by reference.
+const secured = `
+settings: {auth: {keys: [/run/secrets/pubsubd/jwks.json]}, hooks: {publish: {url: "http://127.0.0.1:9000/"}}}
+secretName: push-keys
+hookSecrets: {publish: {name: push-hooks, key: publish}}
+tls: {secretName: push-tls}
+tcp: {enabled: true}
+service: {port: 443}
 `
 
 // render is helm template: manifests by kind and name.
@@ -111,7 +128,7 @@ func names(manifests map[string]string) []string {
 }
 
 func TestTheChartIsCleanToHelmLint(t *testing.T) {
-	for _, values := range []string{"", everything} {
+	for _, values := range []string{"", everything, secured} {
 		given, err := chartutil.ReadValues([]byte(values))
 		require.NoError(t, err)
 		for _, message := range lint.All(chartDir, given, "web", true).Messages {
@@ -193,7 +210,7 @@ func TestTheDaemonTakesTheSettings(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "pubsubd.yaml")
 		text := settings(t, mustRender(t, values))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		d := serve(t, "--config", file)
+		d := serve(t, "--config", file, "--listen-tcp=127.0.0.1:0")
 		require.Equal(t, "ok\n", d.do("GET", d.admin+"/readyz", ""))
 	}
 }
@@ -268,11 +285,103 @@ func TestTheLogIsWhereItIsAskedFor(t *testing.T) {
 	require.Less(t, bound.Value(), set.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests.Storage().Value())
 
 	set = decode[apps.StatefulSet](t, mustRender(t, everything), "StatefulSet push-pubsubd")
-	require.Len(t, set.Spec.Template.Spec.Volumes, 1)
+	require.Len(t, set.Spec.Template.Spec.Volumes, 2)
 	require.Len(t, set.Spec.VolumeClaimTemplates, 1)
 	claim := set.Spec.VolumeClaimTemplates[0].Spec
 	require.Equal(t, "fast", *claim.StorageClassName)
 	require.Equal(t, "2Gi", claim.Resources.Requests.Storage().String())
+}
+
+func TestWithoutALogThereIsNoVolume(t *testing.T) {
+	manifests := mustRender(t, "state: {enabled: false}")
+	set := decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd")
+	require.Empty(t, set.Spec.VolumeClaimTemplates)
+	require.Len(t, set.Spec.Template.Spec.Volumes, 1)
+	container := set.Spec.Template.Spec.Containers[0]
+	require.Len(t, container.VolumeMounts, 1)
+	for _, variable := range container.Env {
+		require.Equal(t, "GOMEMLIMIT", variable.Name)
+	}
+	require.NotContains(t, settings(t, manifests), "store")
+}
+
+// Helm never sees a secret. The daemon finds each where the pod has it.
+func TestSecretsComeByReference(t *testing.T) {
+	manifests := mustRender(t, secured)
+	pod := decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec
+	secret := "PUBSUBD_HOOKS_PUBLISH_SECRET"
+	require.Contains(t, pod.Containers[0].Env, core.EnvVar{Name: secret, ValueFrom: &core.EnvVarSource{
+		SecretKeyRef: &core.SecretKeySelector{LocalObjectReference: core.LocalObjectReference{Name: "push-hooks"}, Key: "publish"},
+	}})
+	mounts, volumes := map[string]string{}, map[string]string{}
+	for _, m := range pod.Containers[0].VolumeMounts {
+		mounts[m.Name] = m.MountPath
+	}
+	for _, v := range pod.Volumes {
+		if v.Secret != nil {
+			volumes[v.Name] = v.Secret.SecretName
+			require.EqualValues(t, 0o440, *v.Secret.DefaultMode)
+		}
+	}
+	require.Equal(t, map[string]string{"secrets": "push-keys", "tls": "push-tls"}, volumes)
+
+	// A daemon starts with the settings once the files are there.
+	text, dir := settings(t, manifests), t.TempDir()
+	for _, volume := range []string{"secrets", "tls"} {
+		require.Contains(t, text, mounts[volume]+"/")
+	}
+	text = strings.NewReplacer(mounts["tls"]+"/", dir+"/", mounts["secrets"]+"/", dir+"/").Replace(text)
+	pair := httptest.NewTLSServer(nil)
+	defer pair.Close()
+	certificate := pair.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(certificate.PrivateKey)
+	require.NoError(t, err)
+	for name, content := range map[string][]byte{
+		"tls.crt":       pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}),
+		"tls.key":       pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		"jwks.json":     []byte(`{"keys":[{"kty":"oct","kid":"a","alg":"HS256","k":"` + strings.Repeat("a", 43) + `"}]}`),
+		"settings.yaml": []byte(text),
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
+	}
+	t.Setenv(secret, strings.Repeat("s", 24))
+	d := serve(t, "--config", filepath.Join(dir, "settings.yaml"), "--listen-tcp=127.0.0.1:0")
+	require.Equal(t, "ok\n", d.do("GET", d.admin+"/readyz", ""))
+
+	_, err = render(t, `settings: {hooks: {events: {url: "http://127.0.0.1:9000/"}}}`)
+	require.ErrorContains(t, err, "name the entry of a Secret in hookSecrets.events")
+}
+
+func TestThePortsOfTheChart(t *testing.T) {
+	for values, want := range map[string]map[string]int32{"": {"http": 80}, everything: {"http": 8000, "tcp": 9000}, secured: {"https": 443, "tcp": 8082}} {
+		manifests := mustRender(t, values)
+		got := map[string]int32{}
+		for _, port := range decode[core.Service](t, manifests, "Service push-pubsubd").Spec.Ports {
+			got[port.Name] = port.Port
+		}
+		require.Equal(t, want, got)
+		container := decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec.Containers[0]
+		tcp := core.ContainerPort{Name: "tcp", ContainerPort: 8082}
+		clients := decode[networking.NetworkPolicy](t, manifests, "NetworkPolicy push-pubsubd").Spec.Ingress[0].Ports
+		if _, hasTCP := want["tcp"]; hasTCP {
+			require.Contains(t, container.Ports, tcp)
+			require.Contains(t, settings(t, manifests), "tcp: :8082")
+			require.Len(t, clients, 2)
+			require.Equal(t, "tcp", clients[1].Port.String())
+		} else {
+			require.NotContains(t, container.Ports, tcp)
+			require.NotContains(t, settings(t, manifests), "tcp")
+			require.Len(t, clients, 1)
+		}
+	}
+	require.Contains(t, mustRender(t, secured)["notes"], "pubsubd is at https://")
+}
+
+func TestMoreVariablesAndVolumes(t *testing.T) {
+	pod := decode[apps.StatefulSet](t, mustRender(t, everything), "StatefulSet push-pubsubd").Spec.Template.Spec
+	require.Contains(t, pod.Containers[0].Env, core.EnvVar{Name: "PUBSUBD_LOG_LEVEL", Value: "debug"})
+	require.Contains(t, pod.Containers[0].VolumeMounts, core.VolumeMount{Name: "more", MountPath: "/more"})
+	require.Contains(t, pod.Volumes, core.Volume{Name: "more", VolumeSource: core.VolumeSource{EmptyDir: &core.EmptyDirVolumeSource{}}})
 }
 
 // The admin port is on no Service that is reached from outside, and each port is
@@ -280,8 +389,9 @@ func TestTheLogIsWhereItIsAskedFor(t *testing.T) {
 func TestWhoMayConnect(t *testing.T) {
 	manifests := mustRender(t, everything)
 	public := decode[core.Service](t, manifests, "Service push-pubsubd")
-	require.Len(t, public.Spec.Ports, 1)
-	require.Equal(t, "http", public.Spec.Ports[0].TargetPort.String())
+	for _, port := range public.Spec.Ports {
+		require.NotEqual(t, "admin", port.TargetPort.String())
+	}
 	admin := decode[core.Service](t, manifests, "Service push-pubsubd-admin")
 	require.Equal(t, core.ClusterIPNone, admin.Spec.ClusterIP)
 
@@ -291,9 +401,10 @@ func TestWhoMayConnect(t *testing.T) {
 	require.Len(t, spec.Ingress, 2)
 	for _, rule := range spec.Ingress {
 		require.NotEmpty(t, rule.From, "a rule for nobody in particular is one for everyone")
-		require.Len(t, rule.Ports, 1)
+		require.NotEmpty(t, rule.Ports, "a rule for no port in particular is one for all")
 	}
 	require.Equal(t, "http", spec.Ingress[0].Ports[0].Port.String())
+	require.Len(t, spec.Ingress[1].Ports, 1)
 	require.Equal(t, "admin", spec.Ingress[1].Ports[0].Port.String())
 
 	nobody := mustRender(t, "networkPolicy: {clients: [], monitoring: []}")
@@ -313,9 +424,13 @@ func TestMistypedValuesAreRefused(t *testing.T) {
 	for _, values := range []string{
 		"replicas: 2", "settings: {listen: {public: ':80'}}", "settings: {insecure: false}", "settings: {plaintext: true}", "drainSeconds: 10s", "state: {seconds: 0}", "settings: {store: {dir: /tmp}}",
 		"networkPolicy: {client: []}", "image: {digest: latest}",
+		"settings: {hystory: {age: 2m}}", "settings: {history: {agee: 2m}}", "settings: {history.age: 2m}", "settings: {history: {age: 2}}",
+		"settings: {topics: {chat: {patern: chat.*}}}", "settings: {rates: {misses: {principal: 1/s}}}", "settings: {rates: {polls: {all: off}}}",
+		"settings: {hooks: {publish: {secret: in-clear-text-in-a-configmap}}}", "hookSecrets: {publish: {name: push-hooks}}", "hookSecrets: {other: {}}",
+		"tls: {cert: a}", "tcp: {port: 0}", "extraEnv: [{value: a}]", "extraVolumeMounts: [{name: a}]", "state: {enable: true}",
 	} {
 		_, err := render(t, values)
-		require.Error(t, err, values)
+		require.ErrorContains(t, err, "values don't meet the specifications of the schema", values)
 	}
 }
 
