@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,8 +36,22 @@ run example-ticker example-chat example-llm: build examples
 examples: ## build bin/examples, the file server of run and the examples
 	$(GO) build -trimpath -o bin/examples ./deploy/examples
 
+BUILD = $(GO) build -trimpath -ldflags "-X main.version=$(VERSION)"
+
 build: ## build bin/pubsubd
-	$(GO) build -trimpath -ldflags "-X main.version=$(VERSION)" -o bin/pubsubd ./cmd/pubsubd
+	$(BUILD) -o bin/pubsubd ./cmd/pubsubd
+
+# Where install puts pubsubd. DESTDIR is for packages: it stands before all paths.
+INSTALLED = $(DESTDIR)$(if $(PREFIX),$(PREFIX)/bin,$(or $(GOBIN),$(shell $(GO) env GOBIN),$(firstword $(subst :, ,$(shell $(GO) env GOPATH)))/bin))
+
+install: ## install pubsubd into GOBIN, or with PREFIX=/usr/local into PREFIX/bin, with its manual pages
+	$(BUILD) -o $(INSTALLED)/pubsubd ./cmd/pubsubd
+	$(if $(PREFIX),$(INSTALLED)/pubsubd man $(DESTDIR)$(PREFIX)/share/man/man1)
+
+release: ## make static binaries, their SBOMs, the npm package, the chart and checksums in dist/
+	rm -rf dist
+	VERSION=$(VERSION) deploy/release.sh dist
+	@cat dist/SHA256SUMS
 
 # Tests ask clients for Node that others wrote, at the versions that a lockfile pins.
 NODE_CLIENTS := internal/daemon/testdata/node
@@ -178,4 +192,4 @@ abuse: build ## attack pubsubd in seventeen ways while 2000 clients listen, into
 	$(GO) run ./loadtest/abuse -pubsubd bin/pubsubd $(ARGS)
 
 clean: ## remove what was built, tools too
-	rm -rf bin .tools
+	rm -rf bin dist .tools

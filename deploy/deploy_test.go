@@ -42,10 +42,9 @@ func read(t *testing.T, file string) string {
 }
 
 // run runs a command and returns what it said.
-func run(t *testing.T, environment []string, name string, arguments ...string) (string, error) {
+func run(t *testing.T, name string, arguments ...string) (string, error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), name, arguments...)
-	command.Env = append(os.Environ(), environment...)
 	out, err := command.CombinedOutput()
 	return string(out), err
 }

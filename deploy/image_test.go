@@ -30,7 +30,8 @@ type image struct {
 	health     []string
 }
 
-// instruction returns what follows an instruction of the Dockerfile.
+// instruction returns what follows an instruction of the Dockerfile, or what a line of another
+// file has in parentheses of the pattern.
 func instruction(t *testing.T, dockerfile, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^` + pattern + `$`).FindStringSubmatch(dockerfile)

@@ -31,13 +31,13 @@ func unit(t *testing.T) string {
 }
 
 func TestTheUnitIsUnderstood(t *testing.T) {
-	said, err := run(t, nil, "systemd-analyze", "verify", "--man=no", unit(t))
+	said, err := run(t, "systemd-analyze", "verify", "--man=no", unit(t))
 	require.NoError(t, err, said)
 	require.Empty(t, said)
 }
 
 func TestTheUnitExposesLittle(t *testing.T) {
-	said, err := run(t, nil, "systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold="+maxExposure, unit(t))
+	said, err := run(t, "systemd-analyze", "security", "--offline=yes", "--no-pager", "--threshold="+maxExposure, unit(t))
 	require.NoError(t, err, said)
 }
 
