@@ -28,7 +28,7 @@ func CompactJSON(body []byte) ([]byte, error) {
 		return nil, errors.New("the body is not valid UTF-8")
 	}
 	if d := jsonDepth(body); d > MaxJSONDepth {
-		return nil, fmt.Errorf("the JSON value is more than %d deep", MaxJSONDepth)
+		return nil, fmt.Errorf("the JSON value nests more than %d deep", MaxJSONDepth)
 	}
 	// UTF-8 is checked above, so that half a surrogate pair in an escape is not an error.
 	compact, err := jsontext.AppendFormat(nil, body, jsontext.PreserveRawStrings(true), jsontext.AllowInvalidUTF8(true))

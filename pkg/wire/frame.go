@@ -73,7 +73,7 @@ func (g Gap) String() string {
 	case GapLost:
 		return fmt.Sprintf("the server's machine crashed; messages after %s up to %s may be missing", g.After, g.Position)
 	case GapForbidden:
-		return fmt.Sprintf("the new token does not permit to subscribe to %s; no message after %s is sent", g.Topic, g.After)
+		return fmt.Sprintf("the new token does not permit subscribing to %s; no message after %s follows", g.Topic, g.After)
 	}
 	return fmt.Sprintf("the messages after %s up to %s are lost", g.After, g.Position)
 }

@@ -32,7 +32,7 @@ func TestAGapSaysWhatIsMissing(t *testing.T) {
 		case GapLost:
 			want = "the server's machine crashed; messages after a.b@k2:9 up to a.b@k3:19 may be missing"
 		case GapForbidden:
-			want = "the new token does not permit to subscribe to a.b; no message after a.b@k2:9 is sent"
+			want = "the new token does not permit subscribing to a.b; no message after a.b@k2:9 follows"
 		}
 		require.Equal(t, want, fmt.Sprint(someGap(reason)))
 	}

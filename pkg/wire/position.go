@@ -77,11 +77,11 @@ func isEpoch(s string) bool {
 
 func parseOffset(s string) (uint64, error) {
 	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] == '+' {
-		return 0, faultf(CodeInvalidPosition, "offset %s is not a plain decimal number", Quote(s))
+		return 0, faultf(CodeInvalidPosition, "offset must be a decimal number without sign or leading zeros; got %s", Quote(s))
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n > MaxOffset {
-		return 0, faultf(CodeInvalidPosition, "offset %s is not a decimal number up to 2^53-1", Quote(s))
+		return 0, faultf(CodeInvalidPosition, "offset must be a decimal number up to 2^53-1; got %s", Quote(s))
 	}
 	return n, nil
 }

@@ -126,7 +126,7 @@ func ParseRate(s string) (every time.Duration, err error) {
 	n, errCount := strconv.ParseUint(count, 10, 32)
 	every = d / time.Duration(max(n, 1))
 	if err != nil || errCount != nil || count[0] == '0' || every < minEvery || every > maxEvery {
-		return 0, faultf(CodeInvalidRequest, "max_rate %s must be a number of deliveries and a time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h", Quote(s))
+		return 0, faultf(CodeInvalidRequest, "max_rate must be a number of deliveries per time, such as 5/s, 30/m or 1/10s, from 1000/s to 1/h; got %s", Quote(s))
 	}
 	return every, nil
 }

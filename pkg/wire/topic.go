@@ -22,7 +22,7 @@ func CheckTopic(name string) error {
 	case len(name) > MaxTopicBytes:
 		return faultf(CodeInvalidTopic, "the topic must have at most %d bytes; it has %d", MaxTopicBytes, len(name))
 	case strings.Count(name, ".") >= MaxTopicTokens:
-		return faultf(CodeInvalidTopic, "the topic has more than %d tokens: join some", MaxTopicTokens)
+		return faultf(CodeInvalidTopic, "the topic must have at most %d tokens: join some", MaxTopicTokens)
 	}
 	for token := range strings.SplitSeq(name, ".") {
 		if token == "" {

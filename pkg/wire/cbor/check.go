@@ -19,7 +19,7 @@ const (
 	HasJSON              // it wraps a JSON text, which was not checked: see EmbeddedJSON
 )
 
-var errDeep = fmt.Errorf("it is more than %d deep", MaxDepth)
+var errDeep = fmt.Errorf("it nests more than %d deep", MaxDepth)
 
 // Check checks that body is one well-formed CBOR item (RFC 8949, appendix C) with valid
 // UTF-8, at most MaxDepth deep; the tag of a number does not count. No map may have a key
@@ -39,7 +39,7 @@ func Check(body []byte) (Model, error) {
 	c.b, c.spare, c.keys = nil, nil, c.keys.emptied()
 	checkers.Put(c)
 	if err == nil && !isWhole {
-		err = errors.New("there is more behind it")
+		err = errors.New("more bytes follow it")
 	}
 	if err != nil {
 		return Only, fmt.Errorf("the body is not one CBOR item: %w", err)
@@ -66,7 +66,7 @@ type checker struct {
 // compared.
 const maxKeysInKeys = 4
 
-var errKeys = fmt.Errorf("maps are in keys of maps more than %d times over", maxKeysInKeys)
+var errKeys = fmt.Errorf("maps nest in keys of maps more than %d deep", maxKeysInKeys)
 
 var checkers = sync.Pool{New: func() any { return new(checker) }}
 

@@ -73,7 +73,7 @@ func TestCheckCBOR(t *testing.T) {
 		{"64 tags", strings.Repeat("c1", 64) + "00", Only, ""},
 
 		{"nothing", "", 0, "empty"},
-		{"two items", "00 00", 0, "more behind"},
+		{"two items", "00 00", 0, "more bytes follow"},
 		{"cut off number", "18", 0, "ends within"},
 		{"cut off number", "1b00000000000000", 0, "ends within"},
 		{"cut off text", "62 61", 0, "ends within"},
@@ -102,8 +102,8 @@ func TestCheckCBOR(t *testing.T) {
 		{"65 deep", strings.Repeat("81", 65) + "00", 0, "more than 64 deep"},
 		{"65 maps deep", strings.Repeat("a16161", 65) + "00", 0, "more than 64 deep"},
 		{"4 keys deep", "a1a1a1a1 00 00 00 00 00", Only, ""},
-		{"5 keys deep", "a1a1a1a1a1 00 00 00 00 00 00", 0, "more than 4 times over"},
-		{"5 keys deep, with arrays between", "a181a181a181a181a1 00 00 00 00 00 00", 0, "more than 4 times over"},
+		{"5 keys deep", "a1a1a1a1a1 00 00 00 00 00 00", 0, "more than 4 deep"},
+		{"5 keys deep, with arrays between", "a181a181a181a181a1 00 00 00 00 00 00", 0, "more than 4 deep"},
 		{"65 tags", strings.Repeat("c1", 65) + "00", 0, "more than 64 deep"},
 		{"a million arrays", strings.Repeat("81", 1_000_000), 0, "more than 64 deep"},
 

@@ -10,7 +10,7 @@ import (
 // members would otherwise cost much time before they are refused.
 const MaxMembers = 32
 
-var errMembers = fmt.Errorf("it has more than %d keys", MaxMembers)
+var errMembers = fmt.Errorf("it must have at most %d keys", MaxMembers)
 
 // MapToJSON returns a CBOR map, one whole item with text keys, as a JSON object without the
 // kept members. It returns those in CBOR, as they are and not checked.

@@ -22,7 +22,7 @@ const endless = math.MaxUint64
 const maxOpen = 2*MaxDepth + 4
 
 // ErrNested is the error of an item that nests deeper than any frame.
-var ErrNested = errors.New("it is too deep for a frame")
+var ErrNested = errors.New("it nests too deep for a frame")
 
 // Next continues in b, which begins with the bytes of the previous call. It returns the
 // length of the item, or 0 if the item is not whole. After a whole item, the Scan is ready
