@@ -44,7 +44,7 @@ func TestTheFirstMinuteOfTokens(t *testing.T) {
 	require.Contains(t, r.stdout, "delete on chat.1: No.")
 	r = inspect("--key", key+".pub", "--auth-issuer=other")
 	require.Equal(t, exitRunTime, r.code)
-	require.Contains(t, r.stdout, "Refused (unauthorized): the token's issuer (iss) is not the configured one.\nRemedy: ")
+	require.Contains(t, r.stdout, "Refused (unauthorized): the token's issuer (iss) differs from auth.issuer.\nRemedy: ")
 
 	file := filepath.Join(dir, "token")
 	require.NoError(t, os.WriteFile(file, []byte(token), 0o600))

@@ -162,6 +162,6 @@ func (m *Manager) newest(domain string) (expires time.Time) {
 // ServeHTTP answers the challenges of HTTP-01, and nothing else.
 func (m *Manager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !m.issuer.HandleHTTPChallenge(w, r) {
-		http.Error(w, "only challenges of ACME are served here", http.StatusNotFound)
+		http.Error(w, "this listener serves only ACME challenges", http.StatusNotFound)
 	}
 }

@@ -99,7 +99,7 @@ func parseAPIKeys(path string, text []byte) ([]APIKey, error) {
 			return fmt.Errorf("%s, line %d: %w", path, n, fmt.Errorf(format, args...))
 		}
 		if len(keys) == maxAPIKeys {
-			return nil, fail("the file has more than %d keys: revoke those that nobody uses", maxAPIKeys)
+			return nil, fail("the file has more than %d keys: revoke unused keys", maxAPIKeys)
 		}
 		k, hash, err := parseAPIKey(line)
 		if err != nil {
@@ -109,7 +109,7 @@ func parseAPIKeys(path string, text []byte) ([]APIKey, error) {
 			return nil, fail("key %s is also on line %d: give each key its own name", wire.Quote(k.Name), was)
 		}
 		if was := hashes[hash]; was > 0 {
-			return nil, fail("key %s has the hash of line %d: each key has its own", wire.Quote(k.Name), was)
+			return nil, fail("key %s has the same hash as line %d: give each key its own hash", wire.Quote(k.Name), was)
 		}
 		names[k.Name], hashes[hash] = n, n
 		keys = append(keys, k)
@@ -128,7 +128,7 @@ func parseAPIKey(line []byte) (k APIKey, hash digest, err error) {
 		return k, hash, fmt.Errorf("want a JSON object, as `pubsubd key new` writes it: %w", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return k, hash, errors.New("something follows the JSON object")
+		return k, hash, errors.New("more data follows the JSON object")
 	}
 	hash, _, err = k.grant()
 	return k, hash, err
@@ -159,7 +159,7 @@ func EditAPIKeys(path string, edit func([]APIKey) ([]APIKey, error)) error {
 		}
 	}
 	if text.Len() > maxAPIKeysBytes {
-		return fmt.Errorf("%s would have more than %d bytes: revoke keys that nobody uses", path, maxAPIKeysBytes)
+		return fmt.Errorf("%s would have more than %d bytes: revoke unused keys", path, maxAPIKeysBytes)
 	}
 	if _, err := parseAPIKeys(path, text.Bytes()); err != nil { // the daemon must be able to read it
 		return err

@@ -158,9 +158,9 @@ func TestABrokenFileOfKeysChangesNothing(t *testing.T) {
 	}
 	for content, says := range map[string]string{
 		line + "\nx\n":              "line 2: want a JSON object, as `pubsubd key new` writes it",
-		line + line + "\n":          "line 1: something follows the JSON object",
+		line + line + "\n":          "line 1: more data follows the JSON object",
 		line + "\n\n" + line + "\n": `line 3: key "one" is also on line 1`,
-		line + "\n" + strings.Replace(line, "one", "two", 1):     `line 2: key "two" has the hash of line 1`,
+		line + "\n" + strings.Replace(line, "one", "two", 1):     `line 2: key "two" has the same hash as line 1`,
 		strings.Replace(line, `"name"`, `"title"`, 1):            `unknown field "title"`,
 		strings.Replace(line, `"one"`, `""`, 1):                  "must have 1 to 128 bytes",
 		strings.Replace(line, `"hash":"`, `"hash":"0`, 1):        `the hash of key "one" must be 64 hexadecimal digits`,
@@ -242,8 +242,8 @@ func TestTheAuthorityKnowsAPIKeys(t *testing.T) {
 	require.Same(t, g, byHeader)
 	wantAccepted(t, a, token(good()))
 	wantRefused(t, a, old, wire.CodeTokenExpired, "the API key expired 1h")
-	wantRefused(t, a, "psk_"+longText(43), wire.CodeUnauthorized, "the API key is not known")
-	wantRefused(t, newAuthority(t, nil), billing, wire.CodeUnauthorized, "the API key is not known")
+	wantRefused(t, a, "psk_"+longText(43), wire.CodeUnauthorized, "the API key is unknown")
+	wantRefused(t, newAuthority(t, nil), billing, wire.CodeUnauthorized, "the API key is unknown")
 	require.False(t, a.Refresh(time.Now()))
 	require.False(t, a.Revoked(g))
 	removeKey(t, path, "billing")

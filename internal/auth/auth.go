@@ -91,11 +91,11 @@ func Allow(g *Grant, r Right, name string) error {
 	return Lacks(g, r, wire.Quote(name))
 }
 
-// Lacks returns the refusal of a grant that lacks a right on what the text says.
+// Lacks returns the refusal of a grant that lacks a right. what names the topic.
 func Lacks(g *Grant, r Right, what string) error {
 	if g.Subject == "" {
 		return wire.NewProblem(wire.CodeUnauthorized, "send a token with this right: Authorization: Bearer …",
-			"without credentials nobody may %s %s", r.verb(), what)
+			"a client without credentials may not %s %s", r.verb(), what)
 	}
 	return wire.NewProblem(wire.CodeForbidden, "ask for a token that has the right "+string(r)+" on "+what,
 		"%s may not %s %s", wire.Quote(g.Subject), r.verb(), what)
@@ -107,5 +107,5 @@ func AllowAny(g *Grant) error {
 	if g.Subject != "" || len(g.Rights.entries) > 0 {
 		return nil
 	}
-	return wire.NewProblem(wire.CodeUnauthorized, "send a token: Authorization: Bearer …", "without credentials nobody may open a session")
+	return wire.NewProblem(wire.CodeUnauthorized, "send a token: Authorization: Bearer …", "a client without credentials may not open a session")
 }

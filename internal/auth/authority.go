@@ -198,7 +198,7 @@ func (a *Authority) Refresh(now time.Time) (revoked bool) {
 	changed := a.refreshFiles(now)
 	if a.jwks != nil && a.jwks.expire(now) {
 		changed = true
-		a.log.Error("the keys of auth.jwks are refused: they could not be fetched for too long", zap.Duration("age", a.jwks.age(now)))
+		a.log.Error("the keys of auth.jwks are refused: they were last fetched too long ago", zap.Duration("age", a.jwks.age(now)))
 	}
 	if changed {
 		a.rebuild()
@@ -307,7 +307,7 @@ func (a *Authority) Identify(c Credentials) (*Grant, error) {
 	if err == nil && a.revocations.Revoked(g) { // on every call: the cache does not know
 		err = refuse(revoked, newTokenRemedy, "the token was revoked")
 		if secret == "" {
-			err = refuse(revoked, "get a new certificate", "the certificates that its subject had were revoked")
+			err = refuse(revoked, "get a new certificate", "the certificates of this subject were revoked")
 		}
 	}
 	if err == nil {
@@ -371,9 +371,9 @@ func (a *Authority) byAPIKey(secret string, now time.Time) (*Grant, error) {
 	g := a.apiKeys.find(secret)
 	switch {
 	case g == nil:
-		return nil, refuse(unknownKey, "make another with `pubsubd key new`", "the API key is not known: it is wrong, or was revoked")
+		return nil, refuse(unknownKey, "make a new key with `pubsubd key new`", "the API key is unknown: it is wrong, or was revoked")
 	case g.HasExpired(now):
-		return nil, refuse(expired, "make another with `pubsubd key new`", "the API key expired %v ago", now.Sub(g.Expires).Truncate(time.Second))
+		return nil, refuse(expired, "make a new key with `pubsubd key new`", "the API key expired %v ago", now.Sub(g.Expires).Truncate(time.Second))
 	}
 	return g, nil
 }
@@ -382,7 +382,7 @@ func (a *Authority) byAPIKey(secret string, now time.Time) (*Grant, error) {
 // verify it.
 func (a *Authority) orLater(err error, now time.Time) error {
 	if refused, _ := errors.AsType[*refusal](err); refused.reason == wrongKey && a.jwks != nil && a.jwks.missing(now) {
-		later := refuse(unavailable, "send it again after retry_after_ms", "the daemon has no key for the token now, and fetches the keys of auth.jwks")
+		later := refuse(unavailable, "retry after retry_after_ms", "the daemon has no key for the token now, and fetches the keys of auth.jwks")
 		later.Problem = later.Retry(time.Second)
 		return later
 	}

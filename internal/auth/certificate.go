@@ -34,7 +34,7 @@ func (a *Authority) byCertificate(shown *tls.ConnectionState, now time.Time) (*G
 	if g == nil {
 		by, ok := a.authorityOf(shown)
 		if !ok {
-			return nil, refuse(wrongKey, "connect again with another certificate", "the certificate's authority is not in tls.client_ca any more")
+			return nil, refuse(wrongKey, "connect again with another certificate", "the certificate's authority is no longer in tls.client_ca")
 		}
 		name, ok := PrincipalOf(leaf)
 		if !ok {

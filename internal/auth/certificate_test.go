@@ -89,7 +89,7 @@ func TestARevocationRefusesTheCertificatesOfASubject(t *testing.T) {
 	require.False(t, a.Revoked(g))
 	require.NoError(t, a.Revocations().Add("host", "", now))
 	require.True(t, a.Revoked(g), "its sessions end")
-	wantCertificate(t, a, old, wire.CodeUnauthorized, "the certificates that its subject had were revoked")
+	wantCertificate(t, a, old, wire.CodeUnauthorized, "the certificates of this subject were revoked")
 	wantCertificate(t, a, other, "", "")
 	next := wantCertificate(t, a, shown("host", now.Add(time.Second), now.Add(2*time.Hour), ca("ours")), "", "")
 	require.False(t, a.Revoked(next))
@@ -116,7 +116,7 @@ func TestCertificatesOfARemovedAuthorityAreRefused(t *testing.T) {
 	require.True(t, a.Revoked(g))
 	require.False(t, a.Revoked(g2))
 	for range 2 {
-		wantCertificate(t, a, ours, wire.CodeUnauthorized, "authority is not in tls.client_ca any more")
+		wantCertificate(t, a, ours, wire.CodeUnauthorized, "authority is no longer in tls.client_ca")
 		wantCertificate(t, a, theirs, "", "")
 		wantCertificate(t, a, both, "", "")
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An Inspection is what a token says and what the daemon would say of it, for people.
+// An Inspection explains a token to people: what it contains, and whether the daemon would
+// accept it.
 type Inspection struct {
 	Says    [][2]string   // names and values; the values are the token's, and not verified
 	Checked bool          // there were keys

@@ -96,7 +96,7 @@ func (j *jwks) fetch(ctx context.Context) (ok bool) {
 		err = errors.New("it has no key that verifies tokens")
 	}
 	if err == nil && len(keys) > maxKeys {
-		err = fmt.Errorf("it has %d keys; at most %d are allowed", len(keys), maxKeys)
+		err = fmt.Errorf("it must have at most %d keys; got %d", maxKeys, len(keys))
 	}
 	changed, first := j.note(keys, digest(sha256.Sum256(text)), err, answers)
 	switch {

@@ -227,14 +227,14 @@ func (r *Revocations) closeFile() {
 func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	switch {
 	case r == nil:
-		return wire.NewProblem(wire.CodeInvalidRequest, "set auth.revocations to a file that the daemon makes, and restart it",
-			"the daemon has nowhere to keep revocations")
+		return wire.NewProblem(wire.CodeInvalidRequest, "set auth.revocations to the path of a new file, and restart the daemon",
+			"the daemon has no file for revocations")
 	case (subject == "") == (tokenID == ""):
-		return wire.NewProblem(wire.CodeInvalidRequest, "name either a subject or the id of a token", "it is not clear what to revoke")
+		return wire.NewProblem(wire.CodeInvalidRequest, "send either a subject or a token id", "a revocation must have either a subject or a token id")
 	case subject != "" && !isSubject(subject):
 		return wire.NewProblem(wire.CodeInvalidRequest, fmt.Sprintf("a subject has at most %d bytes, without control characters", maxSubjectBytes), "no token can have this subject")
 	case len(tokenID) > maxTokenIDBytes:
-		return wire.NewProblem(wire.CodeInvalidRequest, "revoke the token's subject", "the id of the token has more than %d bytes", maxTokenIDBytes)
+		return wire.NewProblem(wire.CodeInvalidRequest, "revoke the token's subject", "a token id must have at most %d bytes", maxTokenIDBytes)
 	}
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -249,7 +249,7 @@ func (r *Revocations) Add(subject, tokenID string, now time.Time) error {
 	}
 	if err := r.write(added); err != nil {
 		r.log.Error("cannot write auth.revocations", zap.Error(err))
-		return wire.NewProblem(wire.CodeInternal, "mend what the error names, and revoke again", "the revocation could not be written to disk: %v", err)
+		return wire.NewProblem(wire.CodeInternal, "correct the error, and revoke again", "the revocation could not be written to disk: %v", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -330,7 +330,7 @@ func (r *Revocations) restore() {
 	}
 	had := r.bytes
 	err = r.rewrite()
-	r.log.Warn("something else has changed, replaced or removed the file of auth.revocations: the daemon writes it anew; stop the daemon before you change the file",
+	r.log.Warn("another process has changed, replaced or removed the file of auth.revocations: the daemon writes it again; stop the daemon before you change the file",
 		zap.String("file", r.path), zap.Int64("had_bytes", had), zap.Int64("has_bytes", size), zap.Int("revocations", r.lines), zap.Error(err))
 }
 

@@ -280,8 +280,8 @@ func TestWhatCannotBeRevokedIsExplained(t *testing.T) {
 		remedy      string
 	}{
 		{nil, "ann", "", "set auth.revocations"},
-		{r, "", "", "name either"},
-		{r, "ann", "t-1", "name either"},
+		{r, "", "", "send either"},
+		{r, "ann", "t-1", "send either"},
 		{r, "ann\n", "", "without control characters"},
 		{r, strings.Repeat("a", maxSubjectBytes+1), "", "at most 128 bytes"},
 		{r, "", strings.Repeat("a", maxTokenIDBytes+1), "revoke the token's subject"},
@@ -427,7 +427,7 @@ func TestAChangedFileOfRevocationsIsWrittenAnew(t *testing.T) {
 			} else {
 				require.NoError(t, r.Add("bob", "", start), "before the check")
 			}
-			warned := logged.FilterMessageSnippet("the daemon writes it anew").All()
+			warned := logged.FilterMessageSnippet("the daemon writes it again").All()
 			require.Len(t, warned, 1)
 			require.EqualValues(t, 1, warned[0].ContextMap()["revocations"])
 			require.NoError(t, r.Add("bob", "", start))

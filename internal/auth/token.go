@@ -102,7 +102,7 @@ const tokenRemedy = "send a signed JWT: three parts of base64url with dots betwe
 // headerOf reads the header of a token.
 func headerOf(token string) (h header, _ error) {
 	if len(token) > maxTokenBytes {
-		return h, refuse(malformed, "put fewer claims into it", "the token has %d bytes; at most %d are allowed", len(token), maxTokenBytes)
+		return h, refuse(malformed, "issue tokens with fewer claims", "a token must have at most %d bytes; got %d", maxTokenBytes, len(token))
 	}
 	parts := strings.Split(token, ".")
 	switch {
@@ -164,7 +164,7 @@ func (v *verifier) verify(token string, keys []key, now time.Time) (*Grant, erro
 	case err != nil:
 		return nil, err
 	case !h.isType(v.kind):
-		return nil, refuse(wrongType, newTokenRemedy, "typ in the token's header is not auth.type")
+		return nil, refuse(wrongType, newTokenRemedy, "typ in the token's header differs from auth.type")
 	}
 	payload, by, err := h.verifySignature(token, keys)
 	if err != nil {
@@ -186,7 +186,7 @@ func (h header) verifySignature(token string, keys []key) (payload []byte, by di
 	found, known := candidates(keys, h.algorithm, h.key)
 	switch {
 	case len(found) == 0 && known:
-		return nil, by, refuse(wrongKey, "sign with an algorithm of the daemon's keys", "the token's algorithm is not that of a key that may have signed it")
+		return nil, by, refuse(wrongKey, "sign with an algorithm of the daemon's keys", "the daemon's keys for this token use another algorithm")
 	case len(found) == 0:
 		return nil, by, refuse(wrongKey, "sign with a key that the daemon has, or add its public key to auth.keys", "the daemon has no key with the token's key id")
 	case len(found) > maxTries:
@@ -243,7 +243,7 @@ func (v *verifier) grantOf(m members, now time.Time) (*Grant, error) {
 func (v *verifier) checkOrigin(m members) error {
 	issuer, isText := m.text("iss")
 	if v.issuer != "" && (!isText || issuer != v.issuer) {
-		return refuse(wrongIssuer, newTokenRemedy, "the token's issuer (iss) is not the configured one")
+		return refuse(wrongIssuer, newTokenRemedy, "the token's issuer (iss) differs from auth.issuer")
 	}
 	value, given := m["aud"]
 	var audiences []string
@@ -258,7 +258,7 @@ func (v *verifier) checkOrigin(m members) error {
 	case v.audience == "" && given:
 		return refuse(wrongIssuer, "set auth.audience, or issue tokens without aud", "the token is for an audience (aud), and auth.audience is not set")
 	case v.audience != "" && !slices.Contains(audiences, v.audience):
-		return refuse(wrongIssuer, newTokenRemedy, "the token's audience (aud) is not the configured one")
+		return refuse(wrongIssuer, newTokenRemedy, "the token's audience (aud) differs from auth.audience")
 	}
 	return nil
 }
@@ -312,9 +312,9 @@ func timeOf(value []byte) (time.Time, bool) {
 func checkTimes(g *Grant, notBefore, now time.Time) error {
 	switch {
 	case g.Issued.After(now.Add(maxSkew)):
-		return refuse(notYetValid, "set the clocks of the issuer and the daemon", "the token was issued %v in the future (iat)", g.Issued.Sub(now).Round(time.Second))
+		return refuse(notYetValid, "synchronize the clocks of the issuer and the daemon", "the token was issued %v in the future (iat)", g.Issued.Sub(now).Round(time.Second))
 	case notBefore.After(now.Add(maxSkew)):
-		return refuse(notYetValid, "send it later", "the token is not valid for another %v (nbf)", notBefore.Sub(now).Round(time.Second))
+		return refuse(notYetValid, "retry when the token is valid", "the token becomes valid in %v (nbf)", notBefore.Sub(now).Round(time.Second))
 	}
 	return checkExpiry(g, now)
 }
@@ -350,7 +350,7 @@ func (v *verifier) publicClaims(m members) ([]byte, error) {
 	case object == nil:
 		return nil, nil
 	case len(object)+1 > maxPublicBytes:
-		return nil, refuse(badClaims, "shorten the claims that auth.public_claims names", "the token's public claims have %d bytes; at most %d are allowed", len(object)+1, maxPublicBytes)
+		return nil, refuse(badClaims, "shorten the claims that auth.public_claims names", "a token's public claims must have at most %d bytes; got %d", maxPublicBytes, len(object)+1)
 	}
 	object[0] = '{'
 	return append(object, '}'), nil
