@@ -131,7 +131,7 @@ func problemOf(err error, code wire.Code, remedy string) error {
 }
 
 func internal() *wire.Problem {
-	return wire.NewProblem(wire.CodeInternal, "retry later; if it fails again, see the daemon's log", "the daemon failed")
+	return wire.NewProblem(wire.CodeInternal, "retry later; if the error repeats, see the daemon's log", "the daemon has an internal error")
 }
 
 // recovered logs a panic and sets err to errPanicked. Defer it.

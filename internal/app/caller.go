@@ -103,7 +103,7 @@ var (
 func (a *App) allow(c *Caller, r auth.Right, name string) error {
 	if c.byTicket {
 		return wire.NewProblem(wire.CodeUnauthorized, `send {"auth":"…"} with a token first`,
-			"the session's id alone permits to receive, to ack and to close")
+			"a session's id alone permits only receiving, acknowledging and closing")
 	}
 	return a.cfg.Authority.Allow(c.grant, r, name)
 }
@@ -138,7 +138,7 @@ func mayChange(c *Caller, s *session.Session) error {
 	case c.grant.Subject == s.Grant().Subject:
 		return nil
 	case c.grant.Subject == "":
-		return wire.NewProblem(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone permits only to receive, to ack and to close it")
+		return wire.NewProblem(wire.CodeUnauthorized, "send a token of the session's principal", "a session's id alone permits only receiving, acknowledging and closing")
 	}
 	return wire.NewProblem(wire.CodeForbidden, "open a session of your own", "the session belongs to another principal")
 }

@@ -202,9 +202,9 @@ func checkCommand(c *wire.Command) error {
 	}
 	switch {
 	case kinds != 1:
-		return wire.NewProblem(wire.CodeInvalidRequest, "send one of subscribe (and unsubscribe), publish, ack, ping and auth", "a command must have one kind; got %d", kinds)
+		return wire.NewProblem(wire.CodeInvalidRequest, "send one kind a command: subscribe and unsubscribe, publish, ack, ping, or auth", "a command must have exactly one kind; got %d", kinds)
 	case c.Ref != nil && *c.Ref > wire.MaxOffset:
-		return wire.NewProblem(wire.CodeInvalidRequest, "use a whole number up to 2^53-1", "ref is too large")
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a smaller whole number", "ref must be at most 2^53-1")
 	}
 	return nil
 }
@@ -213,11 +213,11 @@ func checkCommand(c *wire.Command) error {
 func (a *App) readCBORCommand(raw []byte) (*wire.Command, error) {
 	object, kept, err := cbor.MapToJSON(raw, "publish")
 	if err != nil {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1} as a map, or another command of PROTOCOL.md`, "the command is not a map: %v", err)
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send a map such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not a map: %v", err)
 	}
 	command, err := a.readCommand(object)
 	if err == nil && command.Publish != nil { // such as "Publish": encoding/json ignores case
-		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: write "publish"`)
+		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: names are case-sensitive; write "publish"`)
 	}
 	if err != nil || kept["publish"] == nil {
 		return command, err
@@ -251,4 +251,4 @@ func (a *App) readCommand(raw []byte) (*wire.Command, error) {
 	return &wire.Command{Ref: named.Ref}, err // another error of Unmarshal is in err
 }
 
-var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send {"subscribe":["a"],"ref":1}, or another command of PROTOCOL.md`, "the command is not an object")
+var errNoCommand = wire.NewProblem(wire.CodeInvalidRequest, `send an object such as {"subscribe":["a"],"ref":1}; PROTOCOL.md lists the commands`, "the command is not an object")

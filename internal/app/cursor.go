@@ -49,8 +49,8 @@ func (a *App) cursor(q *query) string {
 		encrypted, err = a.cursors.Open(nil, nil, encrypted, nil)
 	}
 	if err != nil {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "list the topics from the beginning, without after",
-			"after is not the next of a page, or the daemon has restarted since"))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "list the topics from the beginning: omit after",
+			"after must be the value of next in a page that the daemon has sent since its last restart"))
 	}
 	return string(encrypted)
 }

@@ -57,7 +57,7 @@ func TestAPageDoesNotNameHiddenTopics(t *testing.T) {
 	other := newApp(t)
 	for _, bad := range []string{"~", "~x", page.Next[:len(page.Next)-1], page.Next + "AAAA"} {
 		_, err = a.list(t, bad)
-		require.ErrorContains(t, err, "without after", bad)
+		require.ErrorContains(t, err, "omit after", bad)
 	}
 	_, err = other.list(t, page.Next)
 	require.ErrorIs(t, err, &wire.Problem{Code: wire.CodeInvalidRequest}, "the key is the daemon's own")

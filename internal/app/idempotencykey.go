@@ -7,7 +7,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-var errKeySyntax = errors.New(`Idempotency-Key must be a string in quotes, with \" and \\ for quotes and backslashes, or a bare key without spaces, commas, quotes and backslashes`)
+var errKeySyntax = errors.New(`Idempotency-Key must be a quoted string, with \" and \\ as escapes, or a bare key without spaces, commas, quotes and backslashes`)
 
 // parseIdempotencyKey reads the value of an Idempotency-Key header: a string in quotes
 // (RFC 8941, section 3.3.3) or the bare key. A bare key has no comma: a proxy that joins

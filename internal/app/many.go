@@ -175,8 +175,8 @@ const sequenceType = "application/cbor-seq"
 // which would seem to apply to all.
 func formOfMany(p Publish) (*manyForm, error) {
 	if p.Query != "" || p.IdempotencyKey.Count > 0 {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "give each message its own ttl, key, client and id",
-			"a publish of many messages has no query and no Idempotency-Key header")
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, "set ttl, key, client and id in each message",
+			"a publish of many messages must have neither a query nor an Idempotency-Key header")
 	}
 	mediaType, isJSON, err := mediaTypeOf(p.ContentType)
 	if err != nil {
@@ -192,7 +192,7 @@ func formOfMany(p Publish) (*manyForm, error) {
 		return manyInSequence, nil
 	}
 	return nil, wire.NewProblem(wire.CodeUnsupportedType, "send an array as application/json, lines as application/x-ndjson, or a sequence as "+sequenceType,
-		"many messages cannot have the type %s", wire.Quote(mediaType))
+		"Content-Type %s is not supported for many messages", wire.Quote(mediaType))
 }
 
 // maxMany is how many messages one request may publish. It bounds the answer and the time
@@ -200,7 +200,7 @@ func formOfMany(p Publish) (*manyForm, error) {
 const maxMany = 1000
 
 func tooMany() *wire.Problem {
-	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body has more than %d messages", maxMany)
+	return wire.NewProblem(wire.CodeMessageTooLarge, "send fewer messages in one request", "a body must have at most %d messages", maxMany)
 }
 
 // splitArray returns the elements of an array.
@@ -210,7 +210,7 @@ func splitArray(body []byte) (items [][]byte, err error) {
 	case err != nil:
 		return nil, cutShort(err)
 	case begin != json.Delim('['):
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send [{…},{…}], or one message to its topic's path", "the body is not an array")
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, "send an array: [{…},{…}]; or publish one message at the path of its topic", "the body is not an array")
 	}
 	for dec.More() {
 		if len(items) == maxMany {
@@ -258,7 +258,7 @@ func splitSequence(body []byte) (items [][]byte, err error) {
 		}
 		item, rest, err := cbor.Cut(body)
 		if err != nil {
-			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send a sequence of whole maps", "item %d is not valid CBOR: %v", len(items)+1, err)
+			return nil, wire.NewProblem(wire.CodeInvalidRequest, "send a sequence of complete maps", "item %d is not valid CBOR: %v", len(items)+1, err)
 		}
 		items, body = append(items, item), rest
 	}

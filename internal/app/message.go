@@ -43,7 +43,7 @@ func (m *message) readQuery(raw string) error {
 	q := parseQuery(raw)
 	for name := range q.values {
 		if !slices.Contains(publishParameters, name) {
-			q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use "+strings.Join(publishParameters, ", "), "a publish has no parameter %s", wire.Quote(name)))
+			q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use only "+strings.Join(publishParameters, ", "), "a publish takes no parameter %s", wire.Quote(name)))
 		}
 	}
 	m.ttl = time.Duration(q.number("ttl", 1, MaxTTLSeconds, 0)) * time.Second
@@ -116,13 +116,13 @@ func (m *message) become(item *wire.PublishItem, most int) error {
 
 func checkKey(key string) error {
 	if len(key) > wire.MaxKeyBytes || !utf8.ValidString(key) {
-		return wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key is not UTF-8 of at most %d bytes", wire.MaxKeyBytes)
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a shorter key, in UTF-8", "key must be UTF-8 of at most %d bytes", wire.MaxKeyBytes)
 	}
 	return nil
 }
 
 func checkClient(client string) error {
-	return problemOf(wire.CheckClient(client), wire.CodeInvalidRequest, "choose another client, such as a UUID, or leave it out")
+	return problemOf(wire.CheckClient(client), wire.CodeInvalidRequest, "use another client id, such as a UUID, or omit client")
 }
 
 // idOf returns the idempotency key, or "" if there is none.
@@ -134,12 +134,12 @@ func idOf(given Header) (string, error) {
 		id, err := parseIdempotencyKey(given.Value)
 		return id, badID(err)
 	}
-	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Idempotency-Key headers", given.Count)
+	return "", wire.NewProblem(wire.CodeInvalidRequest, "send one", "a request must have at most one Idempotency-Key header; got %d", given.Count)
 }
 
 // badID returns the problem for an error of an idempotency key, or nil.
 func badID(err error) error {
-	return problemOf(err, wire.CodeInvalidRequest, "make a new key for each message, such as a UUID, and send it again with each attempt")
+	return problemOf(err, wire.CodeInvalidRequest, "use a new key for each message, such as a UUID, and the same key for each retry")
 }
 
 // mediaTypeOf returns the type of the message: empty for JSON. setCBOR may make JSON of
@@ -149,19 +149,19 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	case given.Count == 1 && given.Value == "application/json":
 		return "", true, nil // Fast path.
 	case given.Count > 1:
-		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Content-Type headers", given.Count)
+		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "a request must have at most one Content-Type header; got %d", given.Count)
 	case given.Count == 0 || strings.TrimSpace(given.Value) == "":
 		return "application/octet-stream", false, nil // RFC 9110, section 8.3
 	}
 	mediaType = strings.TrimSpace(given.Value)
 	base, params, err := mime.ParseMediaType(mediaType)
 	if err != nil || len(mediaType) > wire.MaxTypeBytes || !utf8.ValidString(mediaType) {
-		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "name a media type such as text/plain", "Content-Type %s cannot be read", wire.Quote(mediaType))
+		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send a media type such as text/plain", "Content-Type %s is not a valid media type", wire.Quote(mediaType))
 	}
 	switch base {
 	case "application/x-www-form-urlencoded":
 		return "", false, wire.NewProblem(wire.CodeUnsupportedType,
-			"set the body's type: with curl, --json '…', or -H 'Content-Type: text/plain' -d …", "form data is probably a mistake")
+			"set Content-Type: with curl, use --json '…', or -H 'Content-Type: text/plain' -d …", "Content-Type application/x-www-form-urlencoded is probably a mistake")
 	case "application/json":
 		if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
 			return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send UTF-8", "JSON must be in UTF-8, not %s (RFC 8259, section 8.1)", wire.Quote(cs))
@@ -200,7 +200,7 @@ func payloadOf(item *wire.PublishItem) (mediaType string, body []byte, err error
 	case typed && item.Base64 != nil && item.Text == nil:
 		return item.Type, *item.Base64, nil
 	}
-	return "", nil, wire.NewProblem(wire.CodeInvalidRequest, "give data, or type with either text or base64 (in CBOR, bytes)", "the message has no payload, or more than one")
+	return "", nil, wire.NewProblem(wire.CodeInvalidRequest, "send data, or type with text, or type with base64 (in CBOR, bytes)", "a message must have exactly one payload")
 }
 
 // takeMembers takes the other members.
@@ -229,10 +229,10 @@ func (m *message) takeMembers(item *wire.PublishItem) error {
 
 func readItem(raw []byte) (*wire.PublishItem, error) {
 	if !bytes.HasPrefix(raw, []byte("{")) {
-		return nil, wire.NewProblem(wire.CodeInvalidRequest, `write it as {"topic":"a","data":1}`, "the message is not an object")
+		return nil, wire.NewProblem(wire.CodeInvalidRequest, `send an object such as {"topic":"a","data":1}`, "the message is not an object")
 	}
 	if !utf8.Valid(raw) { // encoding/json would replace invalid bytes
-		return nil, wire.NewProblem(wire.CodeInvalidBody, "send UTF-8, and other bytes in base64", "the message is not valid UTF-8")
+		return nil, wire.NewProblem(wire.CodeInvalidBody, "send UTF-8; encode other bytes in base64", "the message is not valid UTF-8")
 	}
 	item := &wire.PublishItem{}
 	return item, decode(raw, item)
@@ -247,14 +247,14 @@ func readCBORItem(raw []byte) (*wire.PublishItem, error) {
 	case err != nil:
 		return nil, unreadable(err)
 	case kept["base64"] != nil:
-		return nil, unreadable(errors.New(`unknown field "base64": in CBOR it is bytes`))
+		return nil, unreadable(errors.New(`unknown field "base64": in CBOR, send bytes`))
 	}
 	item := &wire.PublishItem{CBOR: bytes.Clone(kept["data"])}
 	if err := decode(object, item); err != nil {
 		return nil, err
 	}
 	if item.Data != nil || item.Base64 != nil {
-		return nil, unreadable(errors.New("data is written in another case")) // encoding/json ignores case
+		return nil, unreadable(errors.New("names are case-sensitive: write data and bytes")) // encoding/json ignores case
 	}
 	if kept["bytes"] == nil {
 		return item, nil
@@ -262,7 +262,7 @@ func readCBORItem(raw []byte) (*wire.PublishItem, error) {
 	r := cbor.NewReader(kept["bytes"])
 	head, err := r.Head()
 	if err != nil || head.Major != cbor.Bytes {
-		return nil, unreadable(errors.New("bytes is not a byte string"))
+		return nil, unreadable(errors.New("bytes must be a byte string"))
 	}
 	content, err := r.StringBody(head)
 	if err != nil {

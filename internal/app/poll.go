@@ -214,8 +214,8 @@ func (e EventStream) read(q *query) (eventRequest, error) {
 	return r, q.err
 }
 
-// NamesSession reports whether the URL names a session instead of topics. If that ends, its
-// client cannot begin anew.
+// NamesSession reports whether the URL names a session instead of topics. If that session
+// ends, the client cannot start another one.
 func (e EventStream) NamesSession() bool {
 	q := parseQuery(e.Query)
 	return q.one("session") != ""
@@ -246,9 +246,9 @@ func (e EventStream) lastEventID(q *query) transport.EventID {
 	}
 	id, err := transport.ParseEventID(text)
 	if err == nil && name != "" && id.Session != name {
-		err = errors.New("event id is not of this session")
+		err = errors.New("the event id belongs to another session")
 	}
-	q.fail(problemOf(err, wire.CodeInvalidPosition, "give the id of an event of this stream, or none"))
+	q.fail(problemOf(err, wire.CodeInvalidPosition, "send the id of an event of this stream, or no id"))
 	return id
 }
 

@@ -22,8 +22,8 @@ type Hook interface {
 	Publish(ctx context.Context, by hook.Principal, m *wire.Message, ttl time.Duration, take func(*wire.PublishItem) error) error
 }
 
-// A Body reads the body of a request, if it has at most so many bytes. It is called at
-// most once. The error may be a *wire.Problem.
+// A Body reads the body of a request, which must have at most the given number of bytes.
+// Call it at most once. The error may be a *wire.Problem.
 type Body func(most int) ([]byte, error)
 
 // A Publish is a request to publish one message, or many.
@@ -266,7 +266,7 @@ func (a *App) awaitSameKey(ctx context.Context) broker.Await {
 		if most := a.cfg.Limiter.Config().Calls / 4; a.repeats.Add(1) > int64(max(1, most)) {
 			a.cfg.Metrics.Limited.WithLabelValues("calls").Inc()
 			return wire.NewProblem(wire.CodeOverloaded, "retry with the same key after retry_after_ms",
-				"another publish with the same idempotency key is in progress, and too many wait for such publishes").Retry(time.Second)
+				"a publish with this idempotency key is in progress, and too many retries already wait").Retry(time.Second)
 		}
 		return broker.UntilDone(ctx)(over)
 	}

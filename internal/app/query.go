@@ -26,7 +26,7 @@ const MaxRequestBytes = 1 << 20
 
 // TooLarge is the problem of a body of more than limit bytes.
 func TooLarge(limit int) *wire.Problem {
-	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "the body exceeds %d bytes", limit)
+	return wire.NewProblem(wire.CodeMessageTooLarge, "send a smaller body", "a body must have at most %d bytes", limit)
 }
 
 // readTopics decodes a body with topics to subscribe to. If the caller may subscribe to none,
@@ -57,13 +57,13 @@ func (a *App) decodeTopics(object []byte, v any) error {
 		return errMembers
 	case 2:
 		return wire.NewProblem(wire.CodeTooManySubscriptions, "name fewer topics, or raise limits.subscriptions",
-			"the request names more than %d topics", most)
+			"a request must name at most %d topics", most)
 	}
 	return decode(object, v)
 }
 
 var errMembers = wire.NewProblem(wire.CodeInvalidRequest, "send each member once; see PROTOCOL.md for the members",
-	"the request has more than %d members", cbor.MaxMembers)
+	"a request must have at most %d members", cbor.MaxMembers)
 
 // inTurn calls do, which decodes a body that has arrived. It decodes one large body at a
 // time: 900 KB take 25 ms, and many at once would keep all cores from deliveries. If ctx
@@ -146,7 +146,7 @@ func unreadable(err error) *wire.Problem {
 	if errors.As(err, &fault) {
 		remedy := "write topic, topic@oldest or topic@epoch:offset"
 		if fault.Code() == wire.CodeInvalidRequest {
-			remedy = "see PROTOCOL.md, Sessions"
+			remedy = "see PROTOCOL.md for the form of a subscription"
 		}
 		return wire.NewProblem(fault.Code(), remedy, "%v", err)
 	}
@@ -155,7 +155,7 @@ func unreadable(err error) *wire.Problem {
 		if _, digits, ok := strings.Cut(e.Value, " "); ok { // of a number
 			got = strings.Trim(wire.Quote(digits), `"`) // not all of a number with thousands
 		}
-		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for what it is", "%s cannot be %s", wire.Quote(e.Field), got)
+		return wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the type of this member", "%s cannot be %s", wire.Quote(e.Field), got)
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if field, ok := strings.CutPrefix(text, "unknown field "); ok {
@@ -193,7 +193,7 @@ func (q *query) one(name string) string {
 	values := q.values[name]
 	switch {
 	case len(values) > 1:
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "give it once", "%s is given %d times", name, len(values)))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send it once", "%s must appear once; got %d", name, len(values)))
 	case len(values) == 1 && q.err == nil:
 		return values[0]
 	}
@@ -207,9 +207,9 @@ func (c *Caller) takeToken(q *query) {
 	}
 	switch token := q.one("token"); {
 	case token == "":
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "give a token, or leave the parameter out", "token is empty"))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send a token, or omit the parameter", "token is empty"))
 	case c.Credentials.Authorization != "" || c.Token != "":
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send one", "the request has a token in the query and another one"))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "send only one of them", "the request has a token in the query and another token"))
 	default:
 		c.Token = token
 	}
@@ -230,8 +230,8 @@ func (q *query) number(name string, lo, hi, otherwise uint64) uint64 {
 
 // outside returns the problem of a value that is not a whole number from lo to hi.
 func outside(name, text string, lo, hi uint64) *wire.Problem {
-	return wire.NewProblem(wire.CodeInvalidRequest, "give a whole number from "+strconv.FormatUint(lo, 10)+" to "+strconv.FormatUint(hi, 10),
-		"%s cannot be %s", name, wire.Quote(text))
+	return wire.NewProblem(wire.CodeInvalidRequest, "send a whole number in this range",
+		"%s must be %d to %d; got %s", name, lo, hi, wire.Quote(text))
 }
 
 // truth returns a parameter that is true or false, or the default.
@@ -242,7 +242,7 @@ func (q *query) truth(name string, otherwise bool) bool {
 	case "true", "false":
 		return text == "true"
 	default:
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use true or false", "%s=%s is neither", name, wire.Quote(text)))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use true or false", "%s must be true or false; got %s", name, wire.Quote(text)))
 		return false
 	}
 }
@@ -255,7 +255,7 @@ func (q *query) heartbeatEvents() bool {
 	case "event":
 		return true
 	default:
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use event, or comment as by default", "unknown heartbeat %s", wire.Quote(text)))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use event, or comment (the default)", "unknown heartbeat %s", wire.Quote(text)))
 		return false
 	}
 }
@@ -281,7 +281,7 @@ func (q *query) format(accepts Accepts) frame.Format {
 	case q.values.Has("format"):
 		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "use format=json or format=cbor", "unknown format %s", wire.Quote(name)))
 	case accepts.None:
-		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or use format=json or format=cbor", "the client accepts no supported format"))
+		q.fail(wire.NewProblem(wire.CodeNotAcceptable, "accept application/x-ndjson or application/cbor-seq, or use format=json or format=cbor", "the Accept header lists no supported format"))
 	}
 	return accepts.Format
 }
@@ -313,7 +313,7 @@ func (q *query) limitRate(topics []wire.Start, mode transport.Mode) {
 		}
 	}
 	if mode != transport.Stream && slices.ContainsFunc(topics, func(s wire.Start) bool { return s.Every > 0 }) {
-		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use mode=stream, or open a session", "max_rate has no effect on a poll that ends"))
+		q.fail(wire.NewProblem(wire.CodeInvalidRequest, "use mode=stream, or open a session", "max_rate needs mode=stream or a session"))
 	}
 }
 
@@ -336,11 +336,11 @@ func openingOf(topics []wire.Start, client string, echo *bool) (o session.Openin
 	}
 	o.Topics, o.Client = topics, client
 	if o.NoEcho = echo != nil && !*echo; o.NoEcho && client == "" {
-		return o, wire.NewProblem(wire.CodeInvalidRequest, "add client, the id that you publish with", "echo=false needs client")
+		return o, wire.NewProblem(wire.CodeInvalidRequest, "add client, the id with which you publish", "echo=false needs client")
 	}
 	return o, nil
 }
 
 func checkTopic(topic string) error {
-	return problemOf(wire.CheckTopic(topic), wire.CodeInvalidTopic, "see PROTOCOL.md, Topics")
+	return problemOf(wire.CheckTopic(topic), wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names")
 }

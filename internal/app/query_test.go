@@ -149,10 +149,10 @@ func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 	many := `{"topics":["a"` + strings.Repeat(`,"a"`, a.cfg.Sessions.Config().MostNamed()) + `]}`
 	require.ErrorIs(t, a.readJSON(t.Context(), bodyOf(many), d), &wire.Problem{Code: wire.CodeTooManySubscriptions})
 	_, err := a.ConnectByItem(t.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(many)))
-	require.ErrorContains(t, err, "the request names more", "the first item of a TCP connection")
+	require.ErrorContains(t, err, "must name at most", "the first item of a TCP connection")
 
 	command, err := a.readCommand([]byte(`{"ref":7,"subscribe"` + strings.TrimPrefix(many, `{"topics"`)))
-	require.ErrorContains(t, err, "the request names more", "a command")
+	require.ErrorContains(t, err, "must name at most", "a command")
 	require.Equal(t, &wire.Command{Ref: new(uint64(7))}, command)
 
 	repeated := `{"ref":7` + strings.Repeat(`,"subscribe":["x"]`, cbor.MaxMembers) + `}`
@@ -165,7 +165,7 @@ func TestABodyWithTooManyTopicsIsNotDecoded(t *testing.T) {
 		},
 	} {
 		command, err := read()
-		require.ErrorContains(t, err, "has more than 32", name)
+		require.ErrorContains(t, err, "at most 32", name)
 		require.Nil(t, command, "%s: it ends the connection", name)
 	}
 }
@@ -206,7 +206,7 @@ func TestTheFirstItemNamesItsTokenExactly(t *testing.T) {
 		`{"Auth":"t"}`:    `write "auth" and "session"`,
 		`{"Session":"s"}`: `write "auth" and "session"`,
 		`{"auth":1}`:      `"auth" cannot be of the type number`,
-		`{"auth":"` + strings.Repeat("t", largeBody) + `"}`: "auth and session have more than 65536 bytes",
+		`{"auth":"` + strings.Repeat("t", largeBody) + `"}`: "auth and session must have at most 65536 bytes",
 	} {
 		_, err := a.ConnectByItem(t.Context(), Caller{}, cbor.AppendFromJSON(nil, []byte(item)))
 		require.ErrorContains(t, err, want)
@@ -238,5 +238,5 @@ func TestAValueOfTheWrongTypeIsQuoted(t *testing.T) {
 		err := json.Unmarshal([]byte(`{"ttl":`+value+`}`), &into)
 		require.Equal(t, detail, unreadable(err).Detail)
 	}
-	require.Equal(t, `ttl cannot be "0.5"`, outside("ttl", "0.5", 1, 9).Detail)
+	require.Equal(t, `ttl must be 1 to 9; got "0.5"`, outside("ttl", "0.5", 1, 9).Detail)
 }

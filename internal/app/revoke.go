@@ -9,8 +9,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Revoke carries out a wire.RevokeRequest of an operator. When it returns, what it revoked is
-// on disk, and no session has it any more. The error is a *wire.Problem.
+// Revoke carries out a wire.RevokeRequest of an operator. When it returns, the revocation is
+// on disk, and the sessions that it affects have ended. The error is a *wire.Problem.
 func (a *App) Revoke(body []byte, now time.Time) (wire.RevokeResult, error) {
 	var r wire.RevokeRequest
 	if err := decode(body, &r); err != nil {
@@ -24,7 +24,7 @@ func (a *App) Revoke(body []byte, now time.Time) (wire.RevokeResult, error) {
 	}
 	if members != 1 {
 		return wire.RevokeResult{}, wire.NewProblem(wire.CodeInvalidRequest, `send {"subject":"alice"}, {"token_id":"…"} or {"session":17}`,
-			"the body must have one of subject, token_id and session; it has %d", members)
+			"a body must have exactly one of subject, token_id and session; got %d", members)
 	}
 	if r.Session != 0 {
 		return a.endSession(r.Session)

@@ -226,7 +226,7 @@ func (a *App) ConnectByItem(ctx context.Context, c Caller, item []byte) (d trans
 	case err != nil:
 		err = noOpening(err)
 	case len(object) > largeBody:
-		err = wire.NewProblem(wire.CodeInvalidRequest, "send a shorter token", "auth and session have more than %d bytes", largeBody)
+		err = wire.NewProblem(wire.CodeInvalidRequest, "send a shorter token", "auth and session must have at most %d bytes together", largeBody)
 	default:
 		err = decode(object, &named)
 	}
@@ -251,14 +251,14 @@ func (a *App) readOpening(item []byte, named wire.ConnectRequest, r *wire.Connec
 	}
 	err = a.decodeTopics(object, r)
 	if err == nil && (r.Auth != named.Auth || r.Session != named.Session) { // encoding/json ignores case
-		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: write "auth" and "session"`)
+		err = wire.NewProblem(wire.CodeInvalidRequest, "see PROTOCOL.md for the members", `unknown field: names are case-sensitive; write "auth" and "session"`)
 	}
 	r.Auth = ""
 	return err
 }
 
 func noOpening(err error) error {
-	return wire.NewProblem(wire.CodeInvalidRequest, `send a map first: {"topics":["a"]}`, "the opening cannot be read: %v", err)
+	return wire.NewProblem(wire.CodeInvalidRequest, `begin with a map such as {"topics":["a"]}`, "the first item of the connection cannot be read: %v", err)
 }
 
 func (a *App) connect(ctx context.Context, c *Caller, over string, resumes bool, read func() (wire.ConnectRequest, frame.Format, error)) (d transport.Duplex, err error) {
@@ -307,7 +307,7 @@ func ackOf(r wire.ConnectRequest, s *session.Session) (uint64, error) {
 	return *r.Ack, nil
 }
 
-var errSessionAlone = wire.NewProblem(wire.CodeInvalidRequest, "subscribe after the connection is open", "session excludes topics and client")
+var errSessionAlone = wire.NewProblem(wire.CodeInvalidRequest, "send session alone, and subscribe when the connection is open", "session cannot be combined with topics or client")
 
 // ReadSessionList reads a query for the list of sessions: how many, and in which order.
 func ReadSessionList(rawQuery string) (n int, by session.Order, problem *wire.Problem) {

@@ -115,8 +115,8 @@ func (a *App) mayReadPresence(c *Caller, topic string) error {
 		return err
 	}
 	if !a.cfg.Broker.Route(topic).Rule().Presence {
-		return wire.NewProblem(wire.CodeNotFound, "ask the operator for presence: true in a rule that matches the topic",
-			"topic %s has no presence", wire.Quote(topic))
+		return wire.NewProblem(wire.CodeNotFound, "ask the operator to set presence: true in a rule that matches the topic",
+			"presence is off for topic %s", wire.Quote(topic))
 	}
 	return a.mayCreate(c, []wire.Start{{Topic: wire.PresenceTopic(topic)}})
 }
@@ -134,7 +134,7 @@ func (a *App) mayUse(c *Caller, right auth.Right, topic string) error {
 		return err
 	}
 	if (right == auth.Publish || right == auth.Delete) && wire.ReservedTopic(topic) {
-		return wire.NewProblem(wire.CodeReservedTopic, "begin the topic with another character than '_'", "topic %s is the daemon's own", wire.Quote(topic))
+		return wire.NewProblem(wire.CodeReservedTopic, "use a topic that does not begin with '_'", "topic %s is reserved for the daemon", wire.Quote(topic))
 	}
 	return a.allow(c, right, topic)
 }
@@ -195,10 +195,10 @@ func (q *query) startOf(topic string) wire.Start {
 	position, err := wire.ParsePosition(after)
 	switch {
 	case err != nil:
-		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic", "%v", err))
+		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "send a position of this topic", "%v", err))
 	case position.Topic != topic:
-		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "give a position of this topic",
-			"position %s is of another topic than %s", wire.Quote(after), wire.Quote(topic)))
+		q.fail(wire.NewProblem(wire.CodeInvalidPosition, "send a position of this topic",
+			"position %s is not a position of topic %s", wire.Quote(after), wire.Quote(topic)))
 	}
 	return wire.StartAfter(position)
 }

@@ -200,7 +200,7 @@ func (b *Broker) admit(count func(n int64) int64, most int, what, limit string) 
 		count(-1)
 		b.metrics.Limited.WithLabelValues(limit).Inc()
 		return wire.NewProblem(wire.CodeOverloaded, "retry later, or raise limits."+limit,
-			"the daemon holds %d %s, which is the limit", most, what).Retry(time.Second)
+			"the daemon can hold at most %d %s", most, what).Retry(time.Second)
 	}
 	err := b.memory.AdmitTopics()
 	if err != nil {

@@ -217,8 +217,8 @@ func (k *keys) applied(key Key, published wire.Published, now time.Time) {
 func (k *keys) repeat(key Key, found usedKey) (wire.Published, error) {
 	if key.Print != found.Print {
 		k.metrics.IdempotencyMismatched.Inc()
-		return wire.Published{}, wire.NewProblem(wire.CodeIdempotencyMismatch, "use a key of its own for each message",
-			"the idempotency key was used for another message to this topic, %s", found.Position)
+		return wire.Published{}, wire.NewProblem(wire.CodeIdempotencyMismatch, "use a new key for each message",
+			"the idempotency key was already used for another message of this topic, %s", found.Position)
 	}
 	k.metrics.IdempotencyRepeated.Inc()
 	return found.Published, nil

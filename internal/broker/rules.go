@@ -28,8 +28,8 @@ type Rule struct {
 	// claims of its token. Messages that are held already stay as they are. Default false.
 	Identity bool
 
-	// Presence says that the daemon knows who is on these topics, and tells it. PresenceGrace
-	// is how long a member without a session stays one. Defaults false, 5 s.
+	// Presence makes the daemon track the members of these topics and publish changes.
+	// PresenceGrace is how long a member stays one without a session. Defaults false, 5 s.
 	Presence      bool
 	PresenceGrace time.Duration
 }

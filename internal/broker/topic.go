@@ -173,8 +173,8 @@ func (t *topic) mostUnsent() int { return max(t.rule.Load().HistoryMessages/2, l
 
 func (t *topic) lags() *wire.Problem {
 	t.broker.metrics.Limited.WithLabelValues("fan_out").Inc()
-	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
-		"the fan-out of topic %s lags too far", wire.Quote(t.name)).Retry(100 * time.Millisecond)
+	return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms",
+		"delivery on topic %s is too far behind its publishes", wire.Quote(t.name)).Retry(100 * time.Millisecond)
 }
 
 // makeRoomLocked evicts messages for a new one that cannot be refused, also messages that

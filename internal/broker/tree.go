@@ -169,7 +169,8 @@ const visitsPerTopic = 64
 // that are remembered.
 const recallsOfAll = 8
 
-// NewSearch returns a Search that finds at most so many topics for each pattern.
+// NewSearch returns a Search that finds at most the given number of topics for each
+// pattern.
 func NewSearch(topics int) *Search {
 	return &Search{limit: topics, visits: topics * visitsPerTopic, recalls: recallsOfAll * forgottenRemembered}
 }

@@ -20,8 +20,8 @@ const LockSuffix = ".lock"
 // process that holds the lock, else it returns ErrLocked. To unlock, close what Lock
 // returns; the end of the process unlocks too.
 //
-// What is locked is a file beside it, which stays: the file at path may be replaced or
-// removed, and then two processes could hold locks on two files of that name.
+// Lock locks a separate file beside path, which stays. The file at path may be replaced or
+// removed: then two processes could lock two files of that name.
 func Lock(path string, wait bool) (*os.File, error) {
 	path += LockSuffix
 	f, err := openLock(path)
@@ -55,10 +55,10 @@ func GiveToFolder(f *os.File) {
 	}
 }
 
-// Create makes an empty file beside path, for its next content: with mode 0600, and of the
-// owner that the file at path has. If there is none, root gives it to the owner of the folder,
-// so that root can make files for a daemon. It replaces what a process left that was killed while it
-// wrote, so the caller must hold the lock.
+// Create makes an empty file beside path, for the next content of path. The file has mode
+// 0600 and the owner of the file at path. If that file does not exist, root gives the new one
+// to the owner of the folder, so that root can make files for a daemon. Create replaces a
+// file that a killed process left unfinished, so the caller must hold the lock.
 func Create(path string) (*os.File, error) {
 	next := path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -92,11 +92,11 @@ func TestTheAdminListenerBeginsWithAPageOfLinks(t *testing.T) {
 func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 	cfg := newParts(settings{})
 	defer cfg.Broker.Close()
-	for query, remedy := range map[string]string{
+	for query, says := range map[string]string{
 		"?sort=size":          "lag or idle",
 		"?sort=lag&sort=idle": "once",
-		"?limit=0":            "from 1 to 1000",
-		"?limit=1001":         "from 1 to 1000",
+		"?limit=0":            "must be 1 to 1000",
+		"?limit=1001":         "must be 1 to 1000",
 		"?limit=%zz":          "percent-encode",
 	} {
 		w := askAdmin(cfg, "/sessions"+query)
@@ -105,7 +105,7 @@ func TestSessionsAreListedInKnownOrdersAndBounds(t *testing.T) {
 		var p wire.Problem
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &p))
 		require.Equal(t, wire.CodeInvalidRequest, p.Code)
-		require.Contains(t, p.Remedy, remedy)
+		require.Contains(t, p.Detail+": "+p.Remedy, says)
 	}
 }
 

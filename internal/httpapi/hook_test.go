@@ -143,7 +143,7 @@ func TestWaitingRetriesLeaveSlotsForOthers(t *testing.T) {
 		for range 20 {
 			repeats.Go(func() {
 				_, answer := k.get("POST", "/v1/topics/asked.a/messages", `1`, jsonType, "Idempotency-Key: k")
-				if strings.Contains(answer, "too many wait for such publishes") {
+				if strings.Contains(answer, "too many retries already wait") {
 					turnedAway.Add(1)
 				}
 			})

@@ -83,14 +83,14 @@ func (l *Limiter) tooOften(w Who, now time.Time, name, what string, b *rate.Limi
 // tooMany returns the problem of an address that has reached a limit.
 func tooMany(limit, what string, most int) *wire.Problem {
 	return retryLater(time.Second, "use fewer at a time, or raise limits."+limit,
-		"your address has %d %s, which is the limit", most, what)
+		"an address can have at most %d %s", most, what)
 }
 
 // TooManyPending returns the *Refusal of a session with too many publishes in flight.
 func (l *Limiter) TooManyPending(w Who) error {
 	const name = "pending_messages_per_session"
-	return l.refuse(w, time.Now(), name, retryLater(time.Second, "wait for answers to some of them, or raise limits."+name,
-		"the session has %d publishes in flight, which is the limit", l.inForce.Load().PendingMessages))
+	return l.refuse(w, time.Now(), name, retryLater(time.Second, "wait for replies to some of them, or raise limits."+name,
+		"a session can have at most %d publishes in flight", l.inForce.Load().PendingMessages))
 }
 
 func retryLater(after time.Duration, remedy, detail string, args ...any) *wire.Problem {

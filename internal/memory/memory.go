@@ -136,7 +136,7 @@ func (a *Account) Gauges(g *metrics.Gauges) {
 	g.MemoryPressure = int(a.Pressure())
 }
 
-// Admit checks that so many bytes of messages fit the budget, and evicts others for them.
+// Admit checks that the given bytes of messages fit the budget, and evicts others for them.
 // The error is a *wire.Problem: overloaded.
 func (a *Account) Admit(bytes int64) error {
 	a.noticePressure()
@@ -175,7 +175,7 @@ const fullFor = 100 * time.Millisecond
 // every publish has to evict.
 const Slack = 16
 
-// MakeRoom frees memory for so many bytes, and reports whether they fit.
+// MakeRoom frees memory for need bytes, and reports whether they fit.
 func (a *Account) MakeRoom(need int64) bool {
 	a.makingRoom.Lock()
 	defer a.makingRoom.Unlock()
@@ -208,8 +208,8 @@ func (a *Account) inForce() int64 {
 	return min(budget, max(shrunk, held+budget/spare))
 }
 
-// Shrink reduces the budget to so many bytes less than are used now, until Regrow. The
-// oldest messages are evicted.
+// Shrink reduces the budget to the bytes in use now minus the given bytes, until Regrow. It
+// evicts the oldest messages.
 func (a *Account) Shrink(bytes int64) {
 	a.shrunk.Store(max(1, a.Used()-bytes))
 	a.MakeRoom(0)
@@ -253,6 +253,6 @@ func LogBudget(log *zap.Logger, configured int, limit int64) {
 	case configured == 0 && budget < DefaultBudget:
 		log.Info("memory.budget is half of GOMEMLIMIT", sizes...)
 	case budget > limit/4*3:
-		log.Warn("memory.budget takes more than three quarters of GOMEMLIMIT: when histories fill it they will be cut short; lower one or raise the other", sizes...)
+		log.Warn("memory.budget is more than three quarters of GOMEMLIMIT: histories that fill it will be cut short; lower memory.budget or raise GOMEMLIMIT", sizes...)
 	}
 }

@@ -79,10 +79,10 @@ func (u *UnfinishedBytes) Set(a *Account, bytes int64, of Holder) error {
 	case more < 0 || a.Of(Unfinished) <= most && its <= most/2:
 		return nil
 	case a.Of(Unfinished) <= most:
-		return a.refuse(wire.CodeLimited, "send less at a time; if many share the address of a proxy, name that in trusted_proxies",
-			"your address has sent as many bytes of unfinished large bodies as the daemon holds for one")
+		return a.refuse(wire.CodeLimited, "send fewer large bodies at a time; if clients share a proxy's address, add it to trusted_proxies",
+			"your address has reached its limit of bytes in unfinished large bodies")
 	}
-	return a.refuse(wire.CodeOverloaded, moreMemory, "the daemon has no memory for more large bodies at one time")
+	return a.refuse(wire.CodeOverloaded, moreMemory, "the daemon has no memory for another large body now")
 }
 
 const moreMemory = "retry later, or give the daemon more memory (memory.budget)"
@@ -159,10 +159,10 @@ func (u *UnreadBytes) Set(own, shared int) {
 func (a *Account) AdmitAnswer(c *Client) error {
 	switch most := a.share(); {
 	case c != nil && c.unread.Load() > most/2:
-		return a.refuse(wire.CodeLimited, "read the answers that you asked for; if many share the address of a proxy, name that in trusted_proxies",
-			"your address leaves as many bytes unread as the daemon holds for one")
+		return a.refuse(wire.CodeLimited, "read your pending answers; if clients share a proxy's address, add it to trusted_proxies",
+			"your address has reached its limit of unread bytes of answers")
 	case a.Of(Unread) > most || a.Pressure() >= High:
-		return a.refuse(wire.CodeOverloaded, moreMemory, "the daemon has no memory for more answers at one time")
+		return a.refuse(wire.CodeOverloaded, moreMemory, "the daemon has no memory for another long answer now")
 	}
 	return nil
 }

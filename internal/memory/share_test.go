@@ -140,14 +140,14 @@ func TestAnswersAreRefusedWhenTheShareIsFull(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, w.account.AdmitAnswer(nil))
 	w.waits("a", "x", 9*mib, 0)
-	require.ErrorContains(t, w.account.AdmitAnswer(w.clients["x"]), "your address leaves")
+	require.ErrorContains(t, w.account.AdmitAnswer(w.clients["x"]), "your address has reached")
 	require.NoError(t, w.account.AdmitAnswer(&Client{}))
 	w.waits("b", "y", 8*mib, 0)
-	require.ErrorContains(t, w.account.AdmitAnswer(nil), "no memory for more answers")
+	require.ErrorContains(t, w.account.AdmitAnswer(nil), "no memory for another long answer")
 	w.waits("b", "y", 0, 0)
 	require.NoError(t, w.account.AdmitAnswer(nil))
 	w.account.Press(High)
-	require.ErrorContains(t, w.account.AdmitAnswer(nil), "no memory for more answers")
+	require.ErrorContains(t, w.account.AdmitAnswer(nil), "no memory for another long answer")
 }
 
 // The watcher cuts readers before it trims sessions, and logs their number.

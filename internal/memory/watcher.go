@@ -170,7 +170,7 @@ func (w *Watcher) cutReaders(now time.Time, due bool) int64 {
 	cut, freed := w.account.cutSlowest(now, excess)
 	if w.unlogged += cut; w.unlogged > 0 {
 		w.cuts.Do(func() {
-			w.log.Warn("connections of clients that do not read were closed, for want of memory",
+			w.log.Warn("memory is short: connections of clients that do not read were closed",
 				zap.Int("connections", w.unlogged), zap.Int64("unread", w.account.Of(Unread)), zap.Int64("share", w.account.share()))
 			w.unlogged = 0
 		})

@@ -80,11 +80,11 @@ func (s *Session) ackLocked(ack uint64) error {
 func (s *Session) checkAckLocked(ack uint64) error {
 	switch {
 	case ack < s.acked:
-		return wire.NewProblem(wire.CodeStaleAck, "if no newer poll is yours, open a session from your positions",
-			"ack=%d is below ack=%d made before", ack, s.acked)
+		return wire.NewProblem(wire.CodeStaleAck, "if you have started no newer poll, open a session from your positions",
+			"ack=%d is below an earlier ack=%d", ack, s.acked)
 	case ack > s.sent:
-		return wire.NewProblem(wire.CodeAckBeyondSent, "ack the number of frames that this session has sent you",
-			"ack=%d, but the session has sent %d frames", ack, s.sent)
+		return wire.NewProblem(wire.CodeAckBeyondSent, "send the number of frames that you have received in this session",
+			"ack must be at most %d, the number of frames that this session has sent; got %d", s.sent, ack)
 	}
 	return nil
 }

@@ -120,7 +120,7 @@ func (c *change) checkAllowedLocked(allowed func(g *auth.Grant, name string) boo
 	for _, start := range c.add {
 		if allowed != nil && !allowed(g, start.Topic) {
 			return wire.NewProblem(wire.CodeForbidden, `renew the session first: send PATCH or {"auth":"…"} with a newer token`,
-				"the session's own token does not permit to subscribe to %s", wire.Quote(start.Topic))
+				"the session's current token does not permit subscribing to %s", wire.Quote(start.Topic))
 		}
 	}
 	return nil
@@ -128,7 +128,7 @@ func (c *change) checkAllowedLocked(allowed func(g *auth.Grant, name string) boo
 
 func checkName(name string) error {
 	if err := wire.CheckPattern(name); err != nil {
-		return wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md, Topics", "%v", err)
+		return wire.NewProblem(wire.CodeInvalidTopic, "see PROTOCOL.md for the rules of names", "%v", err)
 	}
 	return nil
 }

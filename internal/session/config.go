@@ -39,15 +39,15 @@ type Config struct {
 	// locks, so it must not wait. Default nil: none ever is.
 	Revoked func(*auth.Grant) bool
 
-	// Events are told of the sessions that open and end. Default: nobody is.
+	// Events receives the openings and ends of sessions. Default none.
 	Events Events
 }
 
 // MostNamed returns how many topics and patterns one request may name in all its lists.
 func (c Config) MostNamed() int { return 2 * namedForPatterns * c.Subscriptions }
 
-// Events are told of sessions, in the order of what happened to each. They are called under
-// the session's lock: they must not block or call back. All methods may be called
+// Events receives the openings and ends of sessions, in order for each session. Its methods
+// run under the session's lock: they must not block or call back. All methods may be called
 // concurrently.
 type Events interface {
 	// SessionOpened says that a principal has opened a session. The number is not reused.

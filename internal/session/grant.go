@@ -52,7 +52,7 @@ func (s *Session) Renew(g *auth.Grant, allowed func(name string) bool) error {
 	}
 	if most := s.config().Subscriptions; len(s.notices) > most {
 		s.endLocked(wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and poll between renewals",
-			"renewals ended more than %d subscriptions that the client has not learnt of", most), endedTopics)
+			"renewals ended more than %d subscriptions that no poll has reported yet", most), endedTopics)
 	}
 	s.wakeLocked()
 	if s.ended != nil {

@@ -36,7 +36,7 @@ func (p *pattern) Made(topic string) {
 	if s.checkRoomLocked(1) != nil {
 		s.endLocked(wire.NewProblem(wire.CodeSessionEnded,
 			"split the pattern over several sessions, or raise limits.subscriptions",
-			"more topics match %s than the %d subscriptions that a session can have", wire.Quote(p.name), s.config().Subscriptions), endedTopics)
+			"pattern %s matches more topics than the %d subscriptions that a session can have", wire.Quote(p.name), s.config().Subscriptions), endedTopics)
 		return
 	}
 	sub, err := s.joinExisting(wire.Start{Topic: topic, Every: s.everyLocked(topic)}, true)

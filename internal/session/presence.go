@@ -349,8 +349,8 @@ func textOf(e *wire.PresenceEvent) []byte {
 	return text
 }
 
-// Presence returns who is on a topic, and the position of its presence topic, from which
-// each later change is told. If the list is not exact, it has at most 500 members. The
+// Presence returns the members of a topic, and a position of its presence topic, after which
+// each later change follows. If the list is not exact, it has at most 500 members. The
 // error is a *wire.Problem: overloaded.
 func (r *Registry) Presence(topic string, now time.Time) (found wire.Presence, err error) {
 	p := r.presence

@@ -206,7 +206,7 @@ func (r *Registry) Get(id []byte) (*Session, error) {
 		return nil, why
 	}
 	return nil, wire.NewProblem(wire.CodeSessionUnknown, "open a session from your positions",
-		"no session has this id, or it ended too long ago")
+		"no session has this id; it may have ended long ago")
 }
 
 // Reasons for the end of a session, as labels in metrics.
@@ -223,7 +223,7 @@ var (
 	closedProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions",
 		"the session was closed by its client")
 	inactiveProblem = wire.NewProblem(wire.CodeSessionEnded, "open a session from your positions, and poll more often than inactivity_timeout_ms",
-		"the session had no poll for the inactivity timeout")
+		"the session had no poll within its inactivity timeout")
 )
 
 // ClosedByClient reports whether err says that the client closed its session.
@@ -242,8 +242,8 @@ func (r *Registry) end(s *Session, why *wire.Problem, reason string) {
 }
 
 // Sweep times out parked polls that are due, and ends the sessions that had no poll for
-// the inactivity timeout. It tells changes of presence, unless the registry drains: those
-// who leave a daemon that stops come back to the next.
+// the inactivity timeout. It publishes changes of presence, unless the registry drains:
+// clients that leave a stopping daemon reconnect to the next one.
 func (r *Registry) Sweep(now time.Time) {
 	r.sessions.visitDue(now, func(s *Session) time.Time {
 		next, idle := s.visit(now)

@@ -19,7 +19,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Session is one subscriber's stay. All methods may be called concurrently.
+// A Session is the state of one subscriber. All methods may be called concurrently.
 //
 // A poll parks on queue, a small buffered channel that fan-outs fill. If a frame does not
 // fit, its topic's subscription falls behind: the session is offered no more of it until a

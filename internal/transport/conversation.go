@@ -274,5 +274,5 @@ func (c *Conversation) Overdue(now time.Time) Action {
 func maxCommand(messageBytes int) int { return max(1<<20, 2*messageBytes+64<<10) }
 
 func commandTooLarge(limit int) *wire.Problem {
-	return wire.NewProblem(wire.CodeMessageTooLarge, "send less at a time", "a command exceeds %d bytes", limit)
+	return wire.NewProblem(wire.CodeMessageTooLarge, "send smaller commands", "a command must have at most %d bytes", limit)
 }

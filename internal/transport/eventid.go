@@ -11,7 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// An EventID says what a client of an event stream has. It is the id of an event:
+// An EventID says how far a client of an event stream has received. It is the id of an event:
 //
 //	a@k3:18            the position in one topic
 //	a@k3:18,b@k3:4     in several
@@ -37,7 +37,7 @@ func ParseEventID(text string) (EventID, error) {
 		return parseReference(text)
 	}
 	if len(text) > maxEventID {
-		return EventID{}, fmt.Errorf("event id has %d bytes; the longest has %d", len(text), maxEventID)
+		return EventID{}, fmt.Errorf("the event id must have at most %d bytes; got %d", maxEventID, len(text))
 	}
 	var id EventID
 	for part := range strings.SplitSeq(text, ",") {
@@ -46,7 +46,7 @@ func ParseEventID(text string) (EventID, error) {
 			return EventID{}, err
 		}
 		if slices.ContainsFunc(id.Positions, func(had wire.Position) bool { return had.Topic == p.Topic }) {
-			return EventID{}, fmt.Errorf("event id names topic %s twice", wire.Quote(p.Topic))
+			return EventID{}, fmt.Errorf("the event id names topic %s twice", wire.Quote(p.Topic))
 		}
 		id.Positions = append(id.Positions, p)
 	}
@@ -64,7 +64,7 @@ func parseReference(text string) (EventID, error) {
 			return EventID{Session: parts[1], Count: count.Offset}, nil
 		}
 	}
-	return EventID{}, errors.New("event id is not ~<session>:<count>")
+	return EventID{}, errors.New("the event id must be ~<session>:<count>")
 }
 
 // Append appends the text that ParseEventID reads.
