@@ -59,7 +59,7 @@ func (h *Hosts) Allow(host string) bool {
 		return true
 	}
 	if name := nameOf(host); isLoggable(name) && h.refusals.isDue(name, time.Now()) {
-		h.refusals.log.Warn("a request was refused because of the name in its Host: if clients use this name, add it to hosts", zap.String("host", name))
+		h.refusals.log.Warn("a request for an unknown host was refused: if clients use this name, add it to hosts", zap.String("host", name))
 	}
 	return false
 }

@@ -120,7 +120,7 @@ func TestAReloadReplacesTheAuthoritiesOfClients(t *testing.T) {
 
 	m.Write(t)
 	m.reloadWith(func(*config.Config) {})
-	require.Len(t, m.logged.FilterMessage("authorities of clients").FilterField(zap.Int("authorities", 1)).All(), 2, "at the start, and now")
+	require.Len(t, m.logged.FilterMessage("client certificate authorities").FilterField(zap.Int("authorities", 1)).All(), 2, "at the start, and now")
 	_, err = m.topics(client)
 	require.ErrorContains(t, err, "unknown certificate authority")
 	_, err = m.topics(m.named("ann"))

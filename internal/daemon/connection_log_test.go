@@ -47,7 +47,7 @@ func TestTheLogWarnsOfFullConnections(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	require.NoError(t, d.wait())
-	entries := d.logged.FilterMessageSnippet("limits.connections is full").All()
+	entries := d.logged.FilterMessageSnippet("limits.connections is reached").All()
 	require.Len(t, entries, 1)
 	entry := entries[0]
 	require.Equal(t, zap.WarnLevel, entry.Level)

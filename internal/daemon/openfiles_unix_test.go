@@ -104,7 +104,7 @@ func serveWithFewFiles(t *testing.T, path string) {
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: few, Max: few}))
 	d := start(t, func(c *config.Config) { c.AddressesFile, c.Limit.Connections = path+".begun", 10*few })
 	require.NoError(t, os.Rename(path+".begun", path)) // from now on this test opens no file
-	require.Len(t, d.logged.FilterMessageSnippet("more than there are files for").All(), 1)
+	require.Len(t, d.logged.FilterMessageSnippet("needs more open files").All(), 1)
 	_, err := io.Copy(io.Discard, os.Stdin)
 	require.NoError(t, err)
 }

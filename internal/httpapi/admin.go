@@ -49,7 +49,7 @@ func NewAdmin(cfg AdminConfig) http.Handler {
 		case !cfg.Hosts.Allow(r.Host):
 			writeProblem(w, wrongHost())
 		case r.Header["Origin"] != nil:
-			writeProblem(w, wire.NewProblem(wire.CodeForbidden, "ask without a browser, such as with curl", "web pages may not use the admin listener"))
+			writeProblem(w, wire.NewProblem(wire.CodeForbidden, "use a client that is not a browser, such as curl", "web pages may not use the admin listener"))
 		default:
 			router.ServeHTTP(w, r)
 		}
@@ -118,16 +118,16 @@ func (cfg *AdminConfig) checkOperator(r *http.Request) *wire.Problem {
 	key, err := cfg.Key()
 	switch {
 	case err != nil:
-		return wire.NewProblem(wire.CodeInternal, "mend the file of admin.key_file", "%v", err)
+		return wire.NewProblem(wire.CodeInternal, "correct the file that admin.key_file names", "%v", err)
 	case key == nil:
-		return wire.NewProblem(wire.CodeForbidden, "set admin.key_file, or let listen.admin be a Unix socket (unix:/run/pubsubd/admin.sock)",
-			"the admin listener only reads, because it has no key")
+		return wire.NewProblem(wire.CodeForbidden, "set admin.key_file, or set listen.admin to a Unix socket (unix:/run/pubsubd/admin.sock)",
+			"the admin listener is read-only, because it has no key")
 	}
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	given, want := sha256.Sum256([]byte(strings.TrimSpace(secret))), sha256.Sum256(key)
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(given[:], want[:]) != 1 {
-		return wire.NewProblem(wire.CodeUnauthorized, "send Authorization: Bearer and the key in the file of admin.key_file",
-			"the request does not have the key of operators")
+		return wire.NewProblem(wire.CodeUnauthorized, "send Authorization: Bearer KEY, with the key in the file that admin.key_file names",
+			"the request does not have the operators' key")
 	}
 	return nil
 }

@@ -114,13 +114,13 @@ func (a *API) route(r *mux.Router, path string, served methods) {
 		switch {
 		case !ok:
 			w.Header().Set("Allow", served.allow())
-			return a.App.Reject(c, wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "%.16s is not served here", r.Method))
+			return a.App.Reject(c, wire.NewProblem(wire.CodeMethodNotAllowed, "use "+served.allow(), "this path does not support the method %.16s", r.Method))
 		case !(r.Method == http.MethodGet && slices.Contains(tokenPaths, path)) && queryHasToken(r.URL.RawQuery):
-			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send it as Authorization: Bearer …",
-				"a token in the query is only for GET of a poll, an event stream or a WebSocket"))
+			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send the token as Authorization: Bearer …",
+				"only a GET of a poll, an event stream or a WebSocket can have a token in the query"))
 		case r.Method == http.MethodGet && hasBody(r):
 			// net/http would not notice the client leave while the body is unread.
-			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send none", "a GET has no body here"))
+			return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "omit the body", "a GET must not have a body"))
 		}
 		return serve(w, r, c)
 	}))
@@ -173,7 +173,7 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 	case !a.Hosts.Allow(r.Host):
 		return a.App.Reject(c, wrongHost())
 	case len(r.Header["Authorization"]) > 1:
-		return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send one", "there are %d Authorization headers", len(r.Header["Authorization"])))
+		return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send one", "a request must have at most one Authorization header; got %d", len(r.Header["Authorization"])))
 	case isPreflight(r):
 		if err := a.App.Reject(c, nil); err != nil {
 			return err

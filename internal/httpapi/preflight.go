@@ -45,7 +45,7 @@ func (a *API) ofAllowedPage(serve handler) handler {
 
 // wrongHost refuses a request whose Host names another server.
 func wrongHost() *wire.Problem {
-	return wire.NewProblem(wire.CodeWrongHost, "address the daemon by an IP address or a name of its setting hosts, or add this name there",
+	return wire.NewProblem(wire.CodeWrongHost, "use an IP address or a name in the daemon's setting hosts, or add this name to hosts",
 		"the daemon does not serve the name in Host")
 }
 
@@ -53,6 +53,6 @@ func wrongHost() *wire.Problem {
 func (a *API) errOrigin(r *http.Request, what string) error {
 	a.origins.LogRefused(r.Header.Get("Origin"))
 	return wire.NewProblem(wire.CodeForbidden,
-		"serve the page from the daemon's own origin, through a proxy that forwards Host, or allow its origin in the daemon's setting cors.origins",
+		"add the page's origin to the daemon's setting cors.origins, or serve the page from the daemon's own origin through a proxy that forwards Host",
 		"a page of another origin cannot %s", what)
 }

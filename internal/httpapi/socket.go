@@ -22,7 +22,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	}
 	offered, token, err := subprotocols(r.Header["Sec-Websocket-Protocol"])
 	if err == nil && token != "" && c.Authorization != "" {
-		err = wire.NewProblem(wire.CodeInvalidRequest, "send one", "the request has a token in a subprotocol and an Authorization header")
+		err = wire.NewProblem(wire.CodeInvalidRequest, "send only one of them", "the request has a token in a subprotocol and an Authorization header")
 	}
 	if err != nil {
 		return a.App.Reject(c, err)
@@ -69,7 +69,7 @@ func subprotocols(offers []string) (selected http.Header, token string, err erro
 		case offer == ours:
 			selected = http.Header{"Sec-WebSocket-Protocol": {ours}}
 		case isToken && (token != "" || given == ""):
-			return nil, "", wire.NewProblem(wire.CodeInvalidRequest, "offer pubsubd.v1 and one bearer.TOKEN", "the subprotocols have more than one token, or an empty one")
+			return nil, "", wire.NewProblem(wire.CodeInvalidRequest, "offer pubsubd.v1 and one bearer.TOKEN", "the subprotocols have more than one token, or an empty token")
 		case isToken:
 			token = given
 		}
@@ -86,8 +86,8 @@ func (a *API) checkUpgrade(r *http.Request) error {
 	h := r.Header
 	upgrades := r.ProtoMajor == 1 && r.ProtoMinor >= 1 && hasToken(h["Connection"], "upgrade") && hasToken(h["Upgrade"], "websocket")
 	if !upgrades || len(h.Get("Sec-WebSocket-Key")) != socketKeyLength || h.Get("Sec-WebSocket-Version") != "13" {
-		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, through proxies that forward Upgrade and Connection; or long polling, at /v1/poll",
-			"the request does not ask for a WebSocket of version 13 on HTTP/1.1")
+		return wire.NewProblem(wire.CodeInvalidRequest, "use a WebSocket client, let proxies forward Upgrade and Connection, or use long polling at /v1/poll",
+			"the request is not a WebSocket upgrade of version 13 on HTTP/1.1")
 	}
 	if err := checkExtensions(h["Sec-Websocket-Extensions"]); err != nil {
 		return err

@@ -230,7 +230,7 @@ func (l *Listener) turnAway() bool {
 		if err != nil {
 			return false
 		}
-		l.refuse(c, &limit.Refusal{Problem: wire.NewProblem(wire.CodeOverloaded, "retry later", "the daemon has no more open files").Retry(time.Second)})
+		l.refuse(c, &limit.Refusal{Problem: wire.NewProblem(wire.CodeOverloaded, "retry later", "the daemon has reached its limit of open files").Retry(time.Second)})
 		return true
 	})
 	if done {

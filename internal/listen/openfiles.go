@@ -34,7 +34,7 @@ func (f OpenFiles) Log(log *zap.Logger, configured int) {
 	fit := f.Connections(0)
 	log.Info("files", zap.Int("open_files", int(f)), zap.Int("for_connections", f.Connections(configured)))
 	if configured > fit {
-		log.Warn("limits.connections is more than there are files for: raise the limit of open files (ulimit -n, LimitNOFILE), or lower it",
+		log.Warn("limits.connections needs more open files than the process may have: raise the limit of open files (ulimit -n, LimitNOFILE), or lower limits.connections",
 			zap.Int("limits.connections", configured), zap.Int("open_files", int(f)), zap.Int("fit", fit))
 	}
 }

@@ -41,7 +41,7 @@ func (l *Listener) refuse(c net.Conn, err error) {
 	_ = c.Close()
 	if ok && refusal.Limit == "connections" { // the operator can mend this limit, unlike that of one address
 		l.full.Do(func() {
-			l.cfg.Log.Warn("limits.connections is full, connections are refused: raise it, or where it is auto the limit of open files (ulimit -n, LimitNOFILE)",
+			l.cfg.Log.Warn("connections are refused because limits.connections is reached: raise it; if it is auto, raise the limit of open files (ulimit -n, LimitNOFILE)",
 				zap.String("listener", l.cfg.Name), zap.Int("limits.connections", l.cfg.Limiter.Config().Connections))
 		})
 	}

@@ -56,7 +56,7 @@ func NewCertificate(c *tls.Certificate, clients []*x509.Certificate, log *zap.Lo
 func (h *Certificate) Replace(c *tls.Certificate, clients []*x509.Certificate) {
 	pool := poolOf(clients)
 	if was := h.clients.Swap(pool); !was.Equal(pool) {
-		h.log.Info("authorities of clients", zap.Int("authorities", len(clients)))
+		h.log.Info("client certificate authorities", zap.Int("authorities", len(clients)))
 	}
 	if c == nil {
 		return
