@@ -120,7 +120,7 @@ func (c *Config) unsafe(listener string) string {
 			"or set --plaintext (plaintext: true) if only operators reach the address, or " + everyone
 	case !c.Auth.On():
 		return "and no authorisation is configured: anyone could publish and subscribe to everything. " +
-			"Listen on 127.0.0.1, or say who may do what (such as auth.keys), or " + everyone
+			"Listen on 127.0.0.1, or configure authorisation (such as auth.keys), or " + everyone
 	case !c.ServesTLS() && !c.Plaintext:
 		return "and there is no TLS: anyone on the way could read tokens and messages. Set tls.cert and tls.key, or tls.acme.domains, " +
 			"or set --plaintext (plaintext: true) if TLS ends at a proxy before the daemon"
@@ -133,7 +133,7 @@ func (c Config) WhoMay() string {
 	switch {
 	case c.Auth.On():
 	case c.Insecure:
-		return "serving everyone who can connect: no authorisation is configured, and --insecure says so"
+		return "serving every client that can connect: no authorisation is configured, and --insecure permits this"
 	default:
 		return "open to everyone on this machine: no authorisation is configured, so only loopback is served"
 	}

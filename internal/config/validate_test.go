@@ -76,7 +76,7 @@ func TestOneSentenceSaysWhoMayDoWhat(t *testing.T) {
 	anonymous := `[{"topics":["public.>","news"],"allow":["subscribe","history"]},{"topics":["inbox"],"allow":["publish"]}]`
 	for want, change := range map[string]func(*Config){
 		"open to everyone on this machine: no authorisation is configured, so only loopback is served":                     func(*Config) {},
-		"serving everyone who can connect: no authorisation is configured, and --insecure says so":                         func(c *Config) { c.Insecure = true },
+		"serving every client that can connect: no authorisation is configured, and --insecure permits this":               func(c *Config) { c.Insecure = true },
 		"clients have the rights of their tokens of the keys in a.pem, b.json; without credentials clients may do nothing": func(c *Config) { c.Auth.Keys = []string{"a.pem", "b.json"} },
 		"clients have the rights of their tokens of the keys at https://login.example/jwks, API keys in keys.json or certificates of ca.pem; without credentials clients may do nothing": func(c *Config) {
 			c.Auth.APIKeys = "keys.json"

@@ -349,7 +349,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		_ = d.admin.Close() // its listener is closed already
 		running.Wait()
 		if errors.Is(err, context.Canceled) {
-			d.log.Info("told to stop before it served anyone")
+			d.log.Info("stopped before serving a client")
 			return closed
 		}
 		return errors.Join(err, closed)

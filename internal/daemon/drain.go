@@ -55,8 +55,8 @@ func (d *Daemon) drain() {
 // clients between two polls can connect. A reload does not change the window: the
 // service manager knows this one, and the rest of the drain ends by it.
 func (d *Daemon) endSessions(begun time.Time, window time.Duration) {
-	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here after a while or at another daemon",
-		"the daemon is going away").Retry(time.Second)
+	why := wire.NewProblem(wire.CodeDraining, "open a session from your positions, here later or at another daemon",
+		"the daemon is shutting down").Retry(time.Second)
 	leaving := d.sessions.BeginDrain(why)
 	all := leaving.Left()
 	d.log.Info("draining", zap.Int("sessions", all), zap.Duration("window", window))

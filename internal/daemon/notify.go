@@ -26,7 +26,7 @@ type notifier struct {
 func newNotifier(log *zap.Logger) *notifier {
 	watchdog, err := systemd.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("telling nothing to the watchdog", zap.Error(err))
+		log.Warn("the watchdog is not notified", zap.Error(err))
 	}
 	return &notifier{log: log, watchdog: watchdog}
 }
@@ -117,6 +117,6 @@ func (n *notifier) alive(now time.Time) {
 // tell sends a state. A failure is logged only: the daemon works without a manager.
 func (n *notifier) tell(state string) {
 	if _, err := systemd.SdNotify(false, state); err != nil {
-		n.log.Warn("the service manager was not told", zap.String("state", state), zap.Error(fmt.Errorf("NOTIFY_SOCKET: %w", err)))
+		n.log.Warn("the service manager could not be notified", zap.String("state", state), zap.Error(fmt.Errorf("NOTIFY_SOCKET: %w", err)))
 	}
 }

@@ -191,5 +191,5 @@ func TestAFailedNotifyIsLogged(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "none"))
 	core, logged := observer.New(zapcore.InfoLevel)
 	newNotifier(zap.New(core)).ready()
-	require.Len(t, logged.FilterMessageSnippet("not told").All(), 1)
+	require.Len(t, logged.FilterMessageSnippet("could not be notified").All(), 1)
 }

@@ -48,7 +48,7 @@ func TestALogTakesOverAStateFileOnce(t *testing.T) {
 	require.NoError(t, one.wait())
 
 	two := start(t, both)
-	two.wantLogged("the state was restored: the epoch goes on")
+	two.wantLogged("the state was restored: the epoch continues")
 	require.Equal(t, []string{"state.lock", "store"}, filesIn(t, folder))
 	_, frames := two.get("http://" + two.PublicAddr() + "/v1/poll?topic=" + had.String())
 	require.Contains(t, frames, `{"position":"`+last.String()+`"`)

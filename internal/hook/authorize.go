@@ -116,10 +116,10 @@ func (h *Subscriptions) Authorize(ctx context.Context, s Subscribing) error {
 	case err == nil && answer.Message != nil:
 		err = errors.New("its answer has a message, which only a publish hook may change")
 	case err == nil && answer.Refuse != nil:
-		return h.refused(answer.Refuse, "name other topics, or see the application's documents", "the application refuses the subscription")
+		return h.refused(answer.Refuse, "subscribe to other topics, or see the application's documentation", "the application refuses the subscription")
 	}
 	if err != nil {
-		return h.failed(err, "try again after retry_after_ms")
+		return h.failed(err, "retry after retry_after_ms")
 	}
 	h.metrics.Called(passed)
 	about.agreed.add(key, time.Now())

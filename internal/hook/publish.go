@@ -63,7 +63,7 @@ func (h *Publishes) Publish(ctx context.Context, by Principal, m *wire.Message, 
 		}
 		err = fmt.Errorf("its message cannot be published: %w", err)
 	}
-	return h.failed(err, "publish it again after retry_after_ms")
+	return h.failed(err, "retry after retry_after_ms")
 }
 
 // checkUnchanged returns an error if item changes what an application cannot change.

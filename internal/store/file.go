@@ -112,13 +112,13 @@ func (f *File) TakeOver(log *zap.Logger, b *broker.Broker) error {
 		if err != nil {
 			return err
 		}
-		log.Warn("the state file cannot be read and was moved aside: a new epoch begins, and subscribers are told that the server restarted and messages may be missing",
+		log.Warn("the state file cannot be read and was moved aside: a new epoch begins, and subscribers get a gap, restarted",
 			zap.String("moved_to", aside), zap.Error(f.damage))
 	default:
 		if err := os.Remove(f.path); err != nil {
 			return fmt.Errorf("state: %w", err)
 		}
-		log.Info("the state was restored: the epoch goes on")
+		log.Info("the state was restored: the epoch continues")
 	}
 	return durable.SyncFolder(f.path)
 }

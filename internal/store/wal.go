@@ -254,13 +254,13 @@ func (w *WAL) queue(a appended) error {
 	defer w.mu.Unlock()
 	switch {
 	case w.closed:
-		return wire.NewProblem(wire.CodeDraining, "retry it later or elsewhere", "the server is shutting down").Retry(time.Second)
+		return wire.NewProblem(wire.CodeDraining, "retry later, or at another server", "the server is shutting down").Retry(time.Second)
 	case w.hangsLocked():
 		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
 		return problemOf(errHangs)
 	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
 		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
-		return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time",
+		return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms",
 			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
 	}
 	w.pending = append(w.pending, a)
@@ -389,7 +389,7 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 func (w *WAL) noteFaultLocked(err error) {
 	switch {
 	case err != nil && w.fault == nil && w.damaged == nil:
-		w.cfg.Logger.Error("the log on disk cannot be written: publishes are refused until it can", zap.Error(err))
+		w.cfg.Logger.Error("the log on disk cannot be written: publishes are refused until it can be written", zap.Error(err))
 	case err == nil && w.fault != nil:
 		w.cfg.Logger.Info("the log on disk can be written again")
 	}
@@ -737,8 +737,8 @@ type Stats struct {
 	Fault    error     // why entries are refused now, or nil
 }
 
-// Stats returns the state of the log. It does not wait for the disk: while that hangs, it
-// returns what was true before.
+// Stats returns the state of the log. It does not wait for the disk: while the disk
+// hangs, it returns the state from before.
 func (w *WAL) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -840,6 +840,6 @@ func problemOf(err error) *wire.Problem {
 	} else if errors.Is(err, errFull) || errors.Is(err, errHangs) {
 		why = err.Error()
 	}
-	return wire.NewProblem(wire.CodeOverloaded, "publish it again after the stated time; the server's operator must check its disk",
+	return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms; the server's operator must check its disk",
 		"the server cannot write to its disk: %s", why).Retry(time.Second)
 }

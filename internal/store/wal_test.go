@@ -567,7 +567,7 @@ func TestAFullDiskRefusesPublishes(t *testing.T) {
 			clear(failing)
 			d.wal.syncStep(time.Now())
 			require.NoError(t, d.wal.Stats().Fault, "nobody has published since")
-			for _, once := range []string{"the log on disk cannot be written: publishes are refused until it can", "the log on disk can be written again"} {
+			for _, once := range []string{"the log on disk cannot be written: publishes are refused until it can be written", "the log on disk can be written again"} {
 				require.Equal(t, 1, logged.FilterMessage(once).Len(), once)
 			}
 			last := d.publish("a", "2")
