@@ -38,7 +38,7 @@ func TestHealthOfADaemonThatIsNot(t *testing.T) {
 	}{
 		"draining": {[]string{"--admin", server.URL, "--timeout=1m"}, "pubsubd: draining\n"},
 		"silent":   {[]string{"--admin", server.URL + "/silent", "--timeout=50ms"}, "no answer in time"},
-		"other":    {[]string{"--admin", server.URL + "/other", "--timeout=1m"}, "which pubsubd does not"},
+		"other":    {[]string{"--admin", server.URL + "/other", "--timeout=1m"}, "without pubsubd's error body"},
 		"nobody":   {[]string{"--admin", "http://127.0.0.1:1"}, adminEnv},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,7 +105,7 @@ func wrongArgs(cmd *cobra.Command, args []string, err error) error {
 	case len(args) < len(wanted):
 		return fmt.Errorf("%s is missing in: %s", strings.TrimSuffix(wanted[len(args)], "..."), whole)
 	}
-	return fmt.Errorf("%q is one argument too many for: %s; what has spaces needs quotes", args[len(wanted)], whole)
+	return fmt.Errorf("%q is one argument too many for: %s; put quotes around arguments with spaces", args[len(wanted)], whole)
 }
 
 // seeHelp makes err a usage error that says where the usage is.

@@ -25,18 +25,18 @@ func publishCommand() *cobra.Command {
 	p := publishing{}
 	cmd := &cobra.Command{
 		Use:   "publish TOPIC [DATA|-]",
-		Short: "Publish a message, or each line of standard input as one",
-		Long: `Publish DATA, or what standard input holds (with -, or without DATA in a pipe),
-and print the message's position. It is JSON unless --type says what else it is.
+		Short: "Publish a message, or each line of standard input",
+		Long: `Publish DATA, or standard input (with -, or without DATA in a pipe), and print the
+position of the message. The data is JSON, unless --type names another media type.
 
-With --lines each line of standard input is a message; they are published in
-order, one after the other's answer, and counted at the end. The first that fails
-ends it: all lines before it are published, and none after it. Of JSON, empty
-lines are passed over.
+With --lines, publish each line of standard input as a message, in order, and print
+the number of messages at the end. Each line waits for the answer to the line before.
+The first line that fails ends the command: all lines before it are published, and
+none after it. For JSON, empty lines are skipped.
 
-With --idempotency-key the daemon repeats the first answer to a publish that comes
-again within two minutes, in place of publishing twice. With --lines each line's
-key is KEY:N, N being the line's number, so that the whole may be run again.`,
+With --idempotency-key, a publish that is repeated within two minutes gets the first
+answer again, and is not published twice. With --lines, the key of each line is KEY:N,
+where N is the number of the line, so that you can repeat the whole command.`,
 		Example: `  pubsubd publish prices.acme '{"price": 41.50}'
   echo 'closing bell' | pubsubd publish news --type text/plain
   pubsubd publish prices.acme --lines < prices.ndjson`,
@@ -46,12 +46,12 @@ key is KEY:N, N being the line's number, so that the whole may be run again.`,
 	p.server = bindServer(f)
 	cmd.ValidArgsFunction = completeTopics(p.server, 1)
 	f.StringVar(&p.mediaType, "type", jsonType, "media type of the data")
-	f.StringVar(&p.key, "key", "", "what conflation goes by: of two messages with one key the newer may stand for both")
-	f.DurationVar(&p.ttl, "ttl", 0, "the message is not delivered later than this; whole seconds; 0 is as long as the topic holds it")
-	f.StringVar(&p.client, "client", "", "whose message it is: subscribers of that client may leave it out")
-	f.StringVar(&p.idempotencyKey, "idempotency-key", "", "publish once, however often this is tried")
-	f.BoolVar(&p.lines, "lines", false, "each line of standard input is a message")
-	f.DurationVar(&p.timeout, "timeout", 10*time.Second, "how long each message may take")
+	f.StringVar(&p.key, "key", "", "key for conflation: of two messages with the same key, the newer may replace the older")
+	f.DurationVar(&p.ttl, "ttl", 0, "time to live: the message expires after this time; whole seconds; 0 means when the topic's history drops it")
+	f.StringVar(&p.client, "client", "", "client id of the publisher; subscribers with this id can leave the message out")
+	f.StringVar(&p.idempotencyKey, "idempotency-key", "", "idempotency key: a publish that is repeated within two minutes is published once")
+	f.BoolVar(&p.lines, "lines", false, "publish each line of standard input as a message")
+	f.DurationVar(&p.timeout, "timeout", 10*time.Second, "time limit for each message")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p.in, p.out, p.notes = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		return p.run(args)
@@ -106,13 +106,13 @@ func (p *publishing) check(args []string) error {
 	case err != nil:
 		return fmt.Errorf("--type %q: %w: name one such as text/plain", p.mediaType, err)
 	case p.ttl < 0 || p.ttl%time.Second != 0:
-		return fmt.Errorf("--ttl %v: whole seconds are needed, such as 30s", p.ttl)
+		return fmt.Errorf("--ttl %v: use whole seconds, such as 30s", p.ttl)
 	case p.client != "" && wire.CheckClient(p.client) != nil:
 		return fmt.Errorf("--client: %w", wire.CheckClient(p.client))
 	case p.idempotencyKey != "" && wire.CheckID(p.idempotencyKey) != nil:
 		return fmt.Errorf("--idempotency-key: %w", wire.CheckID(p.idempotencyKey))
 	case p.lines && len(args) == 2 && args[1] != "-":
-		return errors.New("--lines: the messages come from standard input, so leave DATA out")
+		return errors.New("--lines reads the messages from standard input: omit DATA")
 	}
 	return wire.CheckTopic(p.topic)
 }
@@ -133,7 +133,7 @@ func (p *publishing) data(args []string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("standard input: %w", err)
 	case len(body) > maxDataBytes:
-		return nil, fmt.Errorf("standard input holds more than the %d bytes of the largest message: --lines publishes each line by itself", maxDataBytes)
+		return nil, fmt.Errorf("standard input must have at most %d bytes, the limit of a message: use --lines to publish each line", maxDataBytes)
 	}
 	return body, nil
 }
@@ -161,7 +161,7 @@ func (p *publishing) checkData(body []byte) error {
 		return nil
 	}
 	if _, err := wire.CompactJSON(body); err != nil {
-		return fmt.Errorf("%w: to publish what is not JSON, say --type text/plain", err)
+		return fmt.Errorf("%w: for data that is not JSON, use --type text/plain", err)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (p *publishing) publish(body []byte, idempotencyKey string) error {
 	published, err := p.daemon.Publish(ctx, p.topic, p.mediaType, body, p.options(idempotencyKey)...)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("publish %q: no answer within %v, so it may be published or not; --timeout gives it more", p.topic, p.timeout)
+		return fmt.Errorf("publish %q: no answer within %v; the message may be published or not; raise --timeout", p.topic, p.timeout)
 	case err != nil:
 		return p.server.unreached(err)
 	}

@@ -93,14 +93,14 @@ func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
 		says string
 	}{
 		"no topic":          {nil, "TOPIC is missing in: pubsubd publish TOPIC [DATA|-] (see pubsubd publish --help)"},
-		"too much":          {[]string{"a", "closing", "bell"}, `"bell" is one argument too many for: pubsubd publish TOPIC [DATA|-]; what has spaces needs quotes (see`},
+		"too much":          {[]string{"a", "closing", "bell"}, `"bell" is one argument too many for: pubsubd publish TOPIC [DATA|-]; put quotes around arguments with spaces (see`},
 		"not JSON":          {[]string{"a", "closing bell"}, "--type text/plain"},
 		"no topic's name":   {[]string{"a..b", "1"}, "empty token"},
 		"no type":           {[]string{"a", "1", "--type=te xt"}, "text/plain"},
 		"no client":         {[]string{"a", "1", "--client=a b"}, "letters"},
 		"no key":            {[]string{"a", "1", "--idempotency-key=\n"}, "ASCII"},
 		"no whole seconds":  {[]string{"a", "1", "--ttl=1500ms"}, "30s"},
-		"data beside lines": {[]string{"a", "1", "--lines"}, "leave DATA out"},
+		"data beside lines": {[]string{"a", "1", "--lines"}, "omit DATA"},
 		"no data":           {[]string{"a"}, "Ctrl-D"},
 		"no URL":            {[]string{"a", "1", "--server=localhost"}, "http://127.0.0.1:8080"},
 	} {

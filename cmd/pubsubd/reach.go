@@ -77,7 +77,7 @@ func bindAdmin(f *pflag.FlagSet) *address {
 // bindAdminKey adds --admin-key-file, which gives requests to the admin listener the key of
 // operators.
 func (a *address) bindAdminKey(f *pflag.FlagSet) {
-	a.keyFile = f.String("admin-key-file", os.Getenv(adminKeyEnv), "`FILE` with the key of operators, as the setting admin.key_file names it; without it $"+adminKeyEnv+" counts; a Unix socket needs none")
+	a.keyFile = f.String("admin-key-file", os.Getenv(adminKeyEnv), "`FILE` with the operators' key, as in the setting admin.key_file; default: $"+adminKeyEnv+"; a Unix socket needs no key")
 	f.Lookup("admin-key-file").DefValue = "" // the help is the same everywhere
 }
 
@@ -107,7 +107,7 @@ const unixPrefix = "unix:"
 
 func bindAddress(f *pflag.FlagSet, name, env, listenEnv, otherwise, usage string) *address {
 	a := &address{env: env, listenEnv: listenEnv, authority: bindAuthority(f)}
-	f.StringVar(&a.text, name, otherwise, usage+"; without it $"+env+" counts, and then $"+listenEnv)
+	f.StringVar(&a.text, name, otherwise, usage+"; default: $"+env+", then $"+listenEnv)
 	a.flag = f.Lookup(name)
 	return a
 }
@@ -226,16 +226,16 @@ func (a *address) client(options ...pubsub.Option) (*pubsub.Client, error) {
 // which certificate to show, and to a refusal how to send a token.
 func (a *address) unreached(err error) error {
 	if verify := (*tls.CertificateVerificationError)(nil); errors.As(err, &verify) {
-		return fmt.Errorf("%w: --%s or %s names the file of a private authority", err, authorityFlag, authorityEnv)
+		return fmt.Errorf("%w: name the file of a private authority with --%s or %s", err, authorityFlag, authorityEnv)
 	}
 	failed := (*net.OpError)(nil)
 	switch cert, by := a.authority.cert.said(); {
 	case !errors.As(err, &failed):
 		return a.bearer.missing(err)
 	case failed.Op == "dial":
-		return fmt.Errorf("%w: is the daemon at %s? --%s or %s names another", err, a.typed(), a.flag.Name, a.env)
+		return fmt.Errorf("%w: is the daemon running there? --%s or %s sets another address", err, a.flag.Name, a.env)
 	case cert != "": // an alert of TLS, or a reset that overtook it
-		return fmt.Errorf("%w: perhaps the daemon does not accept the certificate of %s: it must be valid, and signed by an authority in the daemon's tls.client_ca", err, by)
+		return fmt.Errorf("%w: the daemon may not accept the certificate of %s: it must be valid, and signed by an authority in the daemon's tls.client_ca", err, by)
 	}
 	return err
 }
@@ -257,7 +257,7 @@ func (a *address) askWith(ctx context.Context, method string, u *url.URL, body, 
 		return a.bearer.missing(refusal(resp))
 	}
 	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
-		return fmt.Errorf("%s %s: the answer is not one of pubsubd (%w): does --%s name the right listener?", method, u.Redacted(), err, a.flag.Name)
+		return fmt.Errorf("%s %s: the answer does not come from pubsubd (%w): does --%s name the right listener?", method, u.Redacted(), err, a.flag.Name)
 	}
 	return nil
 }
@@ -287,7 +287,7 @@ func (a *address) send(ctx context.Context, method string, u *url.URL, body any)
 	}
 	resp, err := a.http.Do(r)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("%s %s: no answer in time; --timeout gives it more", method, u.Redacted())
+		return nil, fmt.Errorf("%s %s: no answer in time; raise --timeout", method, u.Redacted())
 	}
 	return resp, a.unreached(err)
 }
@@ -323,5 +323,5 @@ func refusal(resp *http.Response) error {
 	if mediaType == wire.ProblemType && json.Unmarshal(text, &p) == nil && p.Code != "" {
 		return &p
 	}
-	return fmt.Errorf("%s %s answered %s, which pubsubd does not: does the address name the right listener?", resp.Request.Method, resp.Request.URL.Redacted(), resp.Status)
+	return fmt.Errorf("%s %s answered %s, without pubsubd's error body: is this the address of a pubsubd server?", resp.Request.Method, resp.Request.URL.Redacted(), resp.Status)
 }

@@ -21,32 +21,28 @@ func sessionsCommand() *cobra.Command {
 	s := sessionsListing{}
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List the sessions and connections that lag most, and why",
-		Long: `List open sessions and connections, those that lag most first: how many messages their topics
-have that were not sent to them, in all and which topic has most, and what they
-wait for:
+		Short: "List the sessions that lag most, and the reason",
+		Long: `List open sessions. Sessions with the largest lag come first. Lag is the number of
+messages in the session's topics that were not sent to it. The list shows the lag, the
+topic with the largest share of it, and what the session waits for:
 
-  ack      the client has as many frames as it may have without acking them
+  ack      the client has as many unacknowledged frames as it may have
   poll     the client does not poll
-  reader   the client polls, but does not take what is sent
-  history  the session is catching up from what its topics hold
-  rate     what came is too early for the session's max_rate
+  reader   the client polls, but does not read what the daemon sends
+  history  the session is catching up from the history of its topics
+  rate     the next message is too early for the session's max_rate
 
-A session is named by its number, in the order of opening. Its id would let
-whoever sees it be the subscriber.
-
-Connections without a session are listed, too: WebSockets, TCP connections and
-event streams. CLIENT has the transport, the client's address and its User-Agent,
-such as that of pubsubd subscribe. Stateless polls are counted, not listed.`,
+The number of a session counts openings. The list does not show ids, because the id of
+a session lets its holder receive the messages. Stateless polls are counted, not listed.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
 	s.admin = bindAdmin(f)
-	f.BoolVar(&s.json, "json", false, "print the list as the daemon tells it")
-	f.StringVar(&s.sort, "sort", "lag", "which come first: lag, those that lag most; idle, those that were not polled for longest")
-	f.IntVar(&s.limit, "limit", 100, "at most so many, up to 1000")
-	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long the daemon may take")
-	oneOf(cmd, "sort", "lag", "idle")
+	f.BoolVar(&s.json, "json", false, "print the list as the daemon sends it, as JSON")
+	f.StringVar(&s.sort, "sort", "lag", "order: lag, largest lag first; idle, longest time without a poll first")
+	f.IntVar(&s.limit, "limit", 100, "largest number of sessions to list, 1 to 1000")
+	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "time limit of the request")
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions([]string{"lag", "idle"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.out = cmd.OutOrStdout()
 		return s.run()
@@ -65,8 +61,11 @@ type sessionsListing struct {
 }
 
 func (s *sessionsListing) run() error {
-	if s.limit < 1 || s.limit > 1000 {
-		return usageError{fmt.Errorf("--limit %d: use 1 to 1000", s.limit)}
+	switch {
+	case s.sort != "lag" && s.sort != "idle":
+		return usageError{fmt.Errorf("--sort %q: use lag or idle", s.sort)}
+	case s.limit < 1 || s.limit > 1000:
+		return usageError{fmt.Errorf("--limit must be 1 to 1000; got %d", s.limit)}
 	}
 	base, err := s.admin.url()
 	if err != nil {

@@ -18,15 +18,15 @@ func subscribeCommand() *cobra.Command {
 	s := subscribing{}
 	cmd := &cobra.Command{
 		Use:   "subscribe TOPIC...",
-		Short: "Print the messages of topics as they come",
-		Long: `Print the messages of topics until SIGINT or SIGTERM, over every reconnect and
-restart of the daemon. Once connected, standard error has the daemon's address, the
-transport and the position at which each topic begins. What is lost is said on standard error; with --json it is a
-frame among the others. At the end standard error has the positions to go on from.
+		Short: "Print the messages of topics as they arrive",
+		Long: `Print the messages of topics until SIGINT or SIGTERM. The command reconnects when the
+connection breaks or the daemon restarts. It reports lost messages on standard error, or
+with --json as a frame among the others. At the end it prints the positions to resume
+from on standard error.
 
-A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, or
---from says where. In a topic's place may stand a pattern: 'chat.*' for any one token,
-'prices.>' for one or more.`,
+A subscription begins with the next message, unless you write topic@oldest or
+topic@epoch:offset, or set --from. Instead of a topic you can write a pattern: in
+'chat.*', * matches one token; in 'prices.>', > matches one or more tokens.`,
 		Example: `  pubsubd subscribe prices.acme
   pubsubd subscribe prices.acme news --from oldest --json
   pubsubd subscribe prices.acme@k3x9f2ab:17 --count 1 --timeout 30s`,
@@ -34,13 +34,12 @@ A topic begins now, unless it is written as topic@oldest or topic@epoch:offset, 
 	}
 	f := cmd.Flags()
 	s.server, s.carriage = bindServer(f), bindCarriage(cmd, f)
-	cmd.ValidArgsFunction = completeTopics(s.server, 0)
-	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with all that the topics hold; a position: begin after it, for its topic")
-	f.BoolVar(&s.json, "json", false, "print frames as they are in the protocol, one a line")
-	f.IntVar(&s.count, "count", 0, "end after so many messages; 0 is never")
-	f.DurationVar(&s.timeout, "timeout", 0, "end after this time; fail without a connection until then, or with fewer than --count messages; 0 is never")
-	f.StringVar(&s.client, "client", "", "who subscribes, for --no-echo")
-	f.BoolVar(&s.noEcho, "no-echo", false, "leave out what --client has published")
+	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with the oldest message that is kept; a position: begin after it, for its topic")
+	f.BoolVar(&s.json, "json", false, "print frames as in the protocol, one on each line")
+	f.IntVar(&s.count, "count", 0, "end after this number of messages; 0 means never")
+	f.DurationVar(&s.timeout, "timeout", 0, "end after this time, and fail if fewer than --count messages have arrived; 0 means never")
+	f.StringVar(&s.client, "client", "", "client id of the subscriber, for --no-echo")
+	f.BoolVar(&s.noEcho, "no-echo", false, "leave out messages published with the id of --client")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.out, s.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
 		return s.run(args)
@@ -85,11 +84,11 @@ func (s *subscribing) run(args []string) error {
 func (s *subscribing) check(args []string) ([]wire.Start, error) {
 	switch {
 	case s.count < 0:
-		return nil, fmt.Errorf("--count %d: it cannot be below 0", s.count)
+		return nil, fmt.Errorf("--count must be at least 0; got %d", s.count)
 	case s.timeout < 0:
-		return nil, fmt.Errorf("--timeout %v: it cannot be below 0", s.timeout)
+		return nil, fmt.Errorf("--timeout must be at least 0; got %v", s.timeout)
 	case s.noEcho && s.client == "":
-		return nil, errors.New("--no-echo: whose messages? --client says")
+		return nil, errors.New("--no-echo needs --client, the id of the publisher to leave out")
 	case s.client != "" && wire.CheckClient(s.client) != nil:
 		return nil, fmt.Errorf("--client: %w", wire.CheckClient(s.client))
 	}
@@ -135,7 +134,7 @@ func moveStarts(starts []wire.Start, from string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("no topic %s begins now: name it, or leave this out", position.Topic)
+		return fmt.Errorf("no topic %s to begin after this position: name the topic without a position, or omit --from", position.Topic)
 	}
 	return nil
 }
@@ -164,7 +163,7 @@ func (s *subscribing) subscribe(ctx context.Context, client *pubsub.Client, star
 	if isClosedOutput(err) {
 		return nil // nobody reads on, so nobody goes on
 	}
-	fmt.Fprintln(s.notes, "pubsubd: to go on from here:", positions(sub.Positions()))
+	fmt.Fprintln(s.notes, "pubsubd: to resume from here:", positions(sub.Positions()))
 	return s.ended(ctx, err)
 }
 
@@ -185,7 +184,7 @@ func (s *subscribing) ended(ctx context.Context, err error) error {
 	case ctx.Err() == nil:
 		return err
 	case s.came < s.count && errors.Is(context.Cause(ctx), errTimeout):
-		return fmt.Errorf("%d of %d messages came within %v", s.came, s.count, s.timeout)
+		return fmt.Errorf("%d of %d messages arrived within %v", s.came, s.count, s.timeout)
 	}
 	return nil
 }
@@ -237,7 +236,7 @@ func line(m *wire.Message) string {
 }
 
 func (s *subscribing) notifyRetry(err error, wait time.Duration) {
-	fmt.Fprintf(s.notes, "pubsubd: %v; trying again in %v\n", err, wait.Round(time.Millisecond))
+	fmt.Fprintf(s.notes, "pubsubd: %v; retrying in %v\n", err, wait.Round(time.Millisecond))
 }
 
 // positions lists positions as arguments of another subscribe. A shell would read the

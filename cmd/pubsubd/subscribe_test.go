@@ -66,7 +66,7 @@ func TestSubscribePrintsWhatComesUntilASignal(t *testing.T) {
 			require.NoError(t, sub.cmd.Process.Signal(sig))
 			code, said := sub.exit()
 			require.Zero(t, code, said)
-			require.Regexp(t, `pubsubd: to go on from here: a@\w+:1 b@\w+:2\n$`, said)
+			require.Regexp(t, `pubsubd: to resume from here: a@\w+:1 b@\w+:2\n$`, said)
 			s.waitForMetric("pubsubd_sessions 0") // it has said good-bye
 		})
 	}
@@ -79,7 +79,7 @@ func TestSubscribeGoesOnFromThePositionsThatItTold(t *testing.T) {
 	s.do("publish", "b", "3")
 	r := s.do("subscribe", "a", "b", "--from=oldest", "--count=1", "--json")
 	require.Contains(t, r.stdout, `"data":`)
-	_, told, ok := strings.Cut(strings.TrimSuffix(r.stderr, "\n"), "go on from here: ")
+	_, told, ok := strings.Cut(strings.TrimSuffix(r.stderr, "\n"), "resume from here: ")
 	require.True(t, ok, r.stderr)
 	r = s.do(append([]string{"subscribe", "--count=2", "--json"}, strings.Fields(told)...)...)
 	got := append([]string{r.stdout}, strings.Fields(told)...)
@@ -96,7 +96,7 @@ func TestSubscribeTakesPatterns(t *testing.T) {
 	s.do("publish", "chat.a", "1")
 	r := s.do("subscribe", "chat.*", "--from=oldest", "--count=1")
 	require.Regexp(t, `^chat\.a@\w+:1  \S+  1\n$`, r.stdout)
-	_, told, ok := strings.Cut(strings.TrimSuffix(r.stderr, "\n"), "go on from here: ")
+	_, told, ok := strings.Cut(strings.TrimSuffix(r.stderr, "\n"), "resume from here: ")
 	require.True(t, ok, r.stderr)
 	require.Regexp(t, `^'chat\.\*@\w+:0' chat\.a@\w+:1$`, told, "as a shell takes them")
 	s.do("publish", "chat.b", "2")
@@ -124,7 +124,7 @@ func TestSubscribeTellsGaps(t *testing.T) {
 func TestSubscribeEndsAfterATime(t *testing.T) {
 	s := serveProcess(t)
 	s.do("publish", "a", "1")
-	r := s.forLonger("go on from here: a@", "subscribe", "a")
+	r := s.forLonger("resume from here: a@", "subscribe", "a")
 	require.Zero(t, r.code, r.stderr)
 	r = s.forLonger("1 of 2 messages", "subscribe", "a", "--from=oldest", "--count=2")
 	require.Equal(t, exitRunTime, r.code, "the second message did not come")
@@ -199,7 +199,7 @@ func TestSubscribeGoesOnOverARestart(t *testing.T) {
 	require.NoError(t, sub.cmd.Process.Signal(syscall.SIGTERM))
 	code, said := sub.exit()
 	require.Zero(t, code, said)
-	require.Contains(t, said, "trying again in")
+	require.Contains(t, said, "retrying in")
 	require.Contains(t, said, "gap (restarted)")
 }
 

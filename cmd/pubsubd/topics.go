@@ -22,19 +22,19 @@ func topicsCommand() *cobra.Command {
 	t := topicsListing{}
 	cmd := &cobra.Command{
 		Use:   "topics",
-		Short: "List topics: newest offset, what is held, subscriptions",
-		Long: `List topics by name: the offset of the newest message, how many messages and
-bytes are held, how many subscriptions there are, and how long ago the newest
-message that is held was published.`,
+		Short: "List topics: newest offset, history, subscriptions",
+		Long: `List topics by name, with the offset of the newest message, the number of messages and
+bytes in history, the number of subscriptions, and the age of the newest message in
+history.`,
 		Example: `  pubsubd topics --prefix prices.
   pubsubd topics --json | jq -r 'select(.subscriptions == 0).topic'`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
 	t.server = bindServer(f)
-	f.StringVar(&t.prefix, "prefix", "", "only topics whose names begin so")
-	f.BoolVar(&t.json, "json", false, "print each topic's state as the daemon tells it, one a line")
-	f.DurationVar(&t.timeout, "timeout", 10*time.Second, "how long each page of 1000 topics may take")
+	f.StringVar(&t.prefix, "prefix", "", "list only topics whose names begin with this text")
+	f.BoolVar(&t.json, "json", false, "print each topic's state as the daemon sends it, one on each line")
+	f.DurationVar(&t.timeout, "timeout", 10*time.Second, "time limit for each page of 1000 topics")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		t.out = cmd.OutOrStdout()
 		return t.run()
@@ -181,18 +181,18 @@ func deleteTopicCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "delete TOPIC",
-		Short: "Empty a topic's history",
-		Long: `Empty a topic's history. Its subscribers are told by a gap, deleted, and stay;
-the numbering goes on. It cannot be undone.`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Short: "Delete a topic's history",
+		Long: `Delete a topic's history. Its subscribers get a gap frame, deleted, and stay
+subscribed. The numbering of messages continues. You cannot undo this.`,
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	server = bindServer(cmd.Flags())
-	cmd.ValidArgsFunction = completeTopics(server, 1)
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long the daemon may take")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "time limit of the request")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		state, err := deleteTopic(server, args[0], timeout)
 		if err == nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is empty; it goes on after %s\n", state.Topic, state.Position)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is empty; it continues after %s\n", state.Topic, state.Position)
 		}
 		return err
 	}
@@ -212,7 +212,7 @@ func deleteTopic(server *address, topic string, timeout time.Duration) (wire.Top
 	defer cancel()
 	err = server.ask(ctx, http.MethodDelete, base.JoinPath("v1/topics", topic), &state)
 	if errors.Is(err, &wire.Problem{Code: wire.CodeMethodNotAllowed}) {
-		err = fmt.Errorf("delete %q: the daemon at %s is older than this command and cannot delete: update it, or let the history expire", topic, base.Redacted())
+		err = fmt.Errorf("delete %q: the daemon at %s is too old to delete a history: upgrade it, or let the history expire", topic, base.Redacted())
 	}
 	return state, err
 }

@@ -66,7 +66,7 @@ func TestTopicsWithAPrefix(t *testing.T) {
 func TestTopicsDeleteEmptiesATopic(t *testing.T) {
 	s := serveProcess(t)
 	s.do("publish", "a", "1")
-	require.Regexp(t, `^a is empty; it goes on after a@\w+:2\n$`, s.do("topics", "delete", "a").stdout)
+	require.Regexp(t, `^a is empty; it continues after a@\w+:2\n$`, s.do("topics", "delete", "a").stdout)
 	require.NotContains(t, s.held("a"), `"data"`)
 }
 
@@ -93,8 +93,8 @@ func TestTopicsDeleteThatFails(t *testing.T) {
 	defer server.Close()
 	r := run(t, nil, "topics", "delete", "a", "--server", server.URL)
 	require.Zero(t, r.code, r.stderr)
-	require.Equal(t, "a is empty; it goes on after a@k3:18\n", r.stdout)
-	for topic, says := range map[string]string{"old": "older than this command", "b": "topic_unknown: there is no such topic"} {
+	require.Equal(t, "a is empty; it continues after a@k3:18\n", r.stdout)
+	for topic, says := range map[string]string{"old": "too old to delete a history", "b": "topic_unknown: there is no such topic"} {
 		r = run(t, nil, "topics", "delete", topic, "--server", server.URL)
 		require.Equal(t, exitRunTime, r.code)
 		require.Contains(t, r.stderr, says)
@@ -114,7 +114,7 @@ func TestTopicsOfWhatIsNoDaemon(t *testing.T) {
 		_, _ = w.Write([]byte(pages[r.URL.Path]))
 	}))
 	defer server.Close()
-	for path, says := range map[string]string{"/html": "not one of pubsubd", "/gone": "404"} {
+	for path, says := range map[string]string{"/html": "does not come from pubsubd", "/gone": "404"} {
 		r := run(t, nil, "topics", "--server", server.URL+path)
 		require.Equal(t, exitRunTime, r.code)
 		require.Contains(t, r.stderr, says)
