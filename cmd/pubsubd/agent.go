@@ -19,18 +19,19 @@ func agentCommand() *cobra.Command {
 	var listen, addressesFile string
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Take a share of the clients of load tests",
-		Long: `Take a share of the clients of load tests that other processes run, with --agents,
-one test after the other, until a signal: one process may have some thousands of
-files open, and so as many clients. It connects to whatever server it is told to.
+		Short: "Run a share of the clients of load tests",
+		Long: `Run a share of the clients of load tests that another process coordinates, with
+--agents. The agent serves one test after the other, until a signal. One process can
+open only some thousands of files, and so only as many clients; agents are more
+processes. An agent connects to any server that its coordinator names.
 
-Who may tell it has the token that is in $` + loadtest.AgentTokenVariable + `. Without one it serves
-whoever is on this machine, and refuses to listen elsewhere. Nothing is encrypted:
-use it in a network of your own.
+Coordinators must send the token that is in $` + loadtest.AgentTokenVariable + `. Without a token, the agent
+accepts every process on this machine, and refuses to listen on other addresses.
+Nothing is encrypted: use agents only in a network of your own.
 
-Latencies of agents on one machine are by one clock. Over machines the clocks are
-compared before and after the test by asking; the difference is corrected, and the
-report says how well it is known.`,
+Latencies of agents on one machine use one clock. For agents on several machines, the
+coordinator compares the clocks before and after the test, and corrects the
+difference. The report states how exact the correction is.`,
 		Example: `  ` + loadtest.AgentTokenVariable + `=… pubsubd loadtest agent --listen 10.0.0.8:9000
   ` + loadtest.AgentTokenVariable + `=… pubsubd loadtest broadcast --agents 10.0.0.8:9000,10.0.0.9:9000 --clients 30000 --target http://10.0.0.7:8080`,
 		Args: usageArgs(cobra.NoArgs),
@@ -38,8 +39,8 @@ report says how well it is known.`,
 			return serveAgent(listen, addressesFile)
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9000", "where coordinators reach it; port 0 is any that is free")
-	cmd.Flags().StringVar(&addressesFile, "addresses-file", "", "write the address to this file once it is bound")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:9000", "address for coordinators; with port 0, any free port")
+	cmd.Flags().StringVar(&addressesFile, "addresses-file", "", "write the address to this file once the agent listens")
 	return cmd
 }
 
@@ -76,7 +77,7 @@ func checkAgentListen(listen, token string) error {
 	}
 	ip := net.ParseIP(host)
 	if token == "" && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--listen: %s is not loopback alone: put a token into $%s, which coordinators need, too", listen, loadtest.AgentTokenVariable)
+		return fmt.Errorf("--listen: %s is not a loopback address: set a token in $%s, here and for the coordinators", listen, loadtest.AgentTokenVariable)
 	}
 	return nil
 }

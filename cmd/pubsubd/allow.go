@@ -10,7 +10,7 @@ import (
 )
 
 // allowUsage is the help of --allow.
-const allowUsage = "grant `RIGHTS:TOPICS`, such as publish,delete:prices.>,news; may be given more than once"
+const allowUsage = "grant `RIGHTS:TOPICS`, such as publish,delete:prices.>,news; repeatable"
 
 // parseAllow returns the rights of some --allow as JSON, in the form of a token's claim pubsub.
 // The error is a usage error.

@@ -28,8 +28,8 @@ type authority struct {
 
 func bindAuthority(f *pflag.FlagSet) *authority {
 	return &authority{
-		ca:   bindFile(f, authorityFlag, authorityEnv, "trust certificates of the authorities in this PEM `FILE`, and no others"),
-		cert: bindFile(f, certFlag, certEnv, "show the daemon the client certificate in this PEM `FILE`"),
+		ca:   bindFile(f, authorityFlag, authorityEnv, "trust only the certificate authorities in this PEM `FILE`"),
+		cert: bindFile(f, certFlag, certEnv, "send the client certificate in this PEM `FILE` to the daemon"),
 		key:  bindFile(f, certKeyFlag, certKeyEnv, "PEM `FILE` with the private key of --"+certFlag),
 	}
 }
@@ -85,13 +85,13 @@ func (a *authority) certificate() (*tls.Certificate, error) {
 	case cert == "" && key == "":
 		return nil, nil
 	case key == "":
-		return nil, fmt.Errorf("%s %s: name its private key, too, with --%s or %s", certBy, cert, certKeyFlag, certKeyEnv)
+		return nil, fmt.Errorf("%s %s: also name its private key, with --%s or %s", certBy, cert, certKeyFlag, certKeyEnv)
 	case cert == "":
-		return nil, fmt.Errorf("%s %s: name its certificate, too, with --%s or %s", keyBy, key, certFlag, certEnv)
+		return nil, fmt.Errorf("%s %s: also name its certificate, with --%s or %s", keyBy, key, certFlag, certEnv)
 	}
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s and %s %s: %w: name a certificate and its own private key, both in PEM", certBy, cert, keyBy, key, err)
+		return nil, fmt.Errorf("%s %s and %s %s: %w: name a certificate and its private key, both in PEM", certBy, cert, keyBy, key, err)
 	}
 	return &pair, nil
 }
@@ -105,7 +105,7 @@ type namedFile struct {
 
 func bindFile(f *pflag.FlagSet, name, env, usage string) *namedFile {
 	n := &namedFile{env: env}
-	f.StringVar(&n.text, name, "", usage+"; without it $"+env+" counts")
+	f.StringVar(&n.text, name, "", usage+"; default: $"+env)
 	n.flag = f.Lookup(name)
 	return n
 }

@@ -94,9 +94,9 @@ func TestCommandsShowAClientCertificate(t *testing.T) {
 		{"none", "ann.a", nil, exitRunTime, "unauthorized"},
 		{"of another user", "bob.a", flags, exitRunTime, "forbidden"},
 		{"of another authority", "ann.a", []string{"--cert", stranger.Cert, "--cert-key", stranger.Key}, exitRunTime, "tls.client_ca"},
-		{"without its key", "ann.a", []string{"--cert", ann.Cert}, exitUsage, "--cert-key or PUBSUBD_CERT_KEY"},
-		{"only the key", "ann.a", []string{"--cert-key", ann.Key}, exitUsage, "--cert or PUBSUBD_CERT"},
-		{"with another key", "ann.a", []string{"--cert", ann.Cert, "--cert-key", stranger.Key}, exitUsage, "its own private key"},
+		{"without its key", "ann.a", []string{"--cert", ann.Cert}, exitUsage, "--cert-key or PUBSUB_CERT_KEY"},
+		{"only the key", "ann.a", []string{"--cert-key", ann.Key}, exitUsage, "--cert or PUBSUB_CERT"},
+		{"with another key", "ann.a", []string{"--cert", ann.Cert, "--cert-key", stranger.Key}, exitUsage, "its private key"},
 		{"no file", "ann.a", []string{"--cert", "/gone", "--cert-key", ann.Key}, exitUsage, "/gone: no such file"},
 	} {
 		r := run(t, server, append([]string{"publish", c.topic, "1"}, c.args...)...)
@@ -137,7 +137,7 @@ func TestACommandShowsARenewedCertificate(t *testing.T) {
 	require.Equal(t, "old", name)
 	require.NoError(t, os.Rename(renewed.Cert, old.Cert))
 	_, err = ask()
-	require.ErrorContains(t, err, "its own private key", "only one of the files is new")
+	require.ErrorContains(t, err, "its private key", "only one of the files is new")
 	require.NoError(t, os.Rename(renewed.Key, old.Key))
 	name, err = ask()
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ type bearer struct {
 
 func bindBearer(f *pflag.FlagSet) *bearer {
 	b := &bearer{}
-	f.StringVar(&b.file, tokenFileFlag, "", "send the token or the API key in this `FILE`; the file is read again before the token expires, and when the daemon refuses it; without it $"+tokenEnv+" counts, which has the token itself; to set both is an error")
+	f.StringVar(&b.file, tokenFileFlag, "", "send the token or API key in this `FILE`; the command reads the file again before the token expires and when the daemon refuses it; default: the token in $"+tokenEnv+"; setting both is an error")
 	b.flag = f.Lookup(tokenFileFlag)
 	return b
 }
@@ -89,7 +89,7 @@ func oneToken(text, where string) (string, error) {
 	case token == "":
 		return "", fmt.Errorf("%s is empty: it must have a token or an API key", where)
 	case len(text) > maxTokenText:
-		return "", fmt.Errorf("%s has more than %d bytes: it must have one token or API key, and nothing else", where, maxTokenText)
+		return "", fmt.Errorf("%s must have at most %d bytes: one token or API key, and nothing else", where, maxTokenText)
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return "", fmt.Errorf(`%s must have one token or API key on one line, and nothing else: no spaces, no "Bearer"`, where)
 	}
@@ -114,5 +114,5 @@ func (b *bearer) missing(err error) error {
 	if b == nil || b.first != "" || !errors.Is(err, &wire.Problem{Code: wire.CodeUnauthorized}) {
 		return err
 	}
-	return fmt.Errorf("%w: --%s or %s gives the token or the API key", err, tokenFileFlag, tokenEnv)
+	return fmt.Errorf("%w: set a token or an API key with --%s or %s", err, tokenFileFlag, tokenEnv)
 }

@@ -17,19 +17,20 @@ func broadcastCommand() *cobra.Command {
 	b := broadcastTest{cfg: loadtest.DefaultBroadcast()}
 	cmd := &cobra.Command{
 		Use:   "broadcast",
-		Short: "Few topics, many clients: a burst of messages every period",
-		Long: `One topic, many clients. Every period one message of 20 short strings is
-published: a burst of one delivery to each client. The server holds so many
-clients at that period if each burst was complete before the next was due.
+		Short: "Measure few topics with many clients: a burst of messages every period",
+		Long: `Measure one topic with many clients. Every period, publish one message of 20 short
+strings, which makes a burst of one delivery to each client. The server passes if
+each burst is complete before the next one is due.
 
-With --topics the clients are spread evenly, and each burst publishes one message
-to every topic.
+With --topics, spread the clients evenly over the topics. Each burst then publishes
+one message to every topic.
 
-With --search it is found out how many clients the server holds at each --period:
-their number doubles from --clients until a burst is late, is bisected to 5 %, and
-must then hold over all --bursts; what is tried before that takes 25, and is tried
-twice before it counts as not held. Each trial has a server of its own. The exit code is 3 if at some period not one client was
-held, and 4 if the load generator was the limit at some.`,
+With --search, find how many clients the server holds at each --period. The number of
+clients doubles from --clients until a burst is late. Then the search bisects it to
+5 %. The result must pass a final trial of all --bursts. Trials before the last have
+25 bursts, and fail only if a second attempt fails, too. Each trial starts a new
+server. The exit code is 3 if the server held no client at some period, and 4 if the
+load generator was the limit at some period.`,
 		Example: `  pubsubd loadtest broadcast --clients 5000 --period 1s --bursts 100
   pubsubd loadtest broadcast --clients 60000 --processes 4 --target http://10.0.0.7:8080
   pubsubd loadtest broadcast --search --period 100ms,200ms,400ms,1s --svg clients.svg`,
@@ -37,10 +38,10 @@ held, and 4 if the load generator was the limit at some.`,
 	}
 	f := cmd.Flags()
 	loadtest.BindBroadcast(f, &b.cfg)
-	f.DurationSliceVar(&b.periods, "period", []time.Duration{b.cfg.Period}, "time from one burst to the next; of a search, several")
+	f.DurationSliceVar(&b.periods, "period", []time.Duration{b.cfg.Period}, "time from one burst to the next; with --search, a list")
 	f.BoolVar(&b.search, "search", false, "find the most clients for each period")
 	f.StringVar(&b.svg, "svg", "", "write the search as a chart to this file")
-	f.Lookup("clients").Usage += fmt.Sprintf(", %d if not given", searchBegins)
+	f.Lookup("clients").Usage += fmt.Sprintf(", %d by default", searchBegins)
 	loadtest.BindCommon(f, &b.cfg.Common)
 	loadtest.BindCrew(f, &b.cfg.Crew)
 	b.out.bind(f)
@@ -73,9 +74,9 @@ func (b *broadcastTest) run() error {
 	case b.search:
 		return b.runSearch()
 	case len(b.periods) != 1:
-		return usageError{fmt.Errorf("--period: %d periods need --search", len(b.periods))}
+		return usageError{fmt.Errorf("--period: %d periods are only for --search", len(b.periods))}
 	case b.svg != "":
-		return usageError{errors.New("--svg: is the chart of a --search")}
+		return usageError{errors.New("--svg: only --search makes a chart")}
 	}
 	b.cfg.Period = b.periods[0]
 	return b.out.measure(&b.cfg.Common, func(ctx context.Context, p loadtest.Progress) (loadtest.Result, error) {

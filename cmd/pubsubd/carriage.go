@@ -33,11 +33,11 @@ type carriage struct {
 
 func bindCarriage(cmd *cobra.Command, f *pflag.FlagSet) *carriage {
 	c := &carriage{}
-	f.StringVar(&c.transport, "transport", "auto", "what messages come over: "+strings.Join(transportNames, ", ")+"; auto takes the best that gets through")
-	f.StringVar(&c.format, "format", "", "how they are written on their way: json or cbor; without it json, and with tcp cbor")
-	f.StringVar(&c.tcp, "tcp", "", "`HOST:PORT` of the daemon's TCP port; without it $"+listenTCPEnv+" counts, and then --server's host and port "+usualTCPPort)
-	oneOf(cmd, "transport", transportNames...)
-	oneOf(cmd, "format", formatNames...)
+	f.StringVar(&c.transport, "transport", "auto", "transport of the messages: "+strings.Join(transportNames, ", ")+"; auto selects the best that works")
+	f.StringVar(&c.format, "format", "", "format of the messages: json or cbor; default: json, with tcp cbor")
+	f.StringVar(&c.tcp, "tcp", "", "`HOST:PORT` of the daemon's TCP port; default: $"+listenTCPEnv+" if set, else --server's host and port "+usualTCPPort)
+	_ = cmd.RegisterFlagCompletionFunc("transport", cobra.FixedCompletions(transportNames, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formatNames, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -45,9 +45,9 @@ func (c *carriage) check() error {
 	_, _, err := net.SplitHostPort(c.tcp)
 	switch {
 	case c.transport == "tcp" && c.format == "json", c.transport == "sse" && c.format == "cbor":
-		return fmt.Errorf("--format %s: --transport %s has only the other", c.format, c.transport)
+		return fmt.Errorf("--format %s: --transport %s supports only the other format", c.format, c.transport)
 	case c.tcp != "" && c.transport != "tcp":
-		return fmt.Errorf("--tcp %s: it is for --transport tcp", c.tcp)
+		return fmt.Errorf("--tcp %s: use it only with --transport tcp", c.tcp)
 	case c.tcp != "" && err != nil:
 		return fmt.Errorf("--tcp %q: %w", c.tcp, err)
 	}

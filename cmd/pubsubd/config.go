@@ -17,11 +17,11 @@ func configCommand() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		showCommand("check", "Say ok and a summary, with warnings, or everything that is wrong (exit code 2)",
+		showCommand("check", "Check the configuration: print ok and a summary with warnings, or all errors (exit code 2)",
 			func(s config.Loaded) string { return "ok\n" + s.Summary() }),
-		showCommand("print", "Print the configuration as a file, with the origin of all that was given", config.Loaded.YAML),
+		showCommand("print", "Print the configuration as a file, with the origin of each setting that was given", config.Loaded.YAML),
 		showCommand("env", "Print the configuration as environment variables, quoted for a shell", config.Loaded.Environment),
-		showCommand("doc", "Print what every setting is, in Markdown",
+		showCommand("doc", "Print a description of every setting, in Markdown",
 			func(config.Loaded) string { return config.Document() }),
 	)
 	return cmd

@@ -15,36 +15,36 @@ func encodingCommand() *cobra.Command {
 	t := encodingTest{cfg: encoding.Default()}
 	cmd := &cobra.Command{
 		Use:   "encoding",
-		Short: "JSON, gzip JSON and CBOR: round trips of objects, bytes, and whose CPU",
-		Long: `Clients in closed loops build an array of objects and publish it, the server takes
-it in, checks it and sends it back by long poll, and the clients make objects of what
-came. Each client is the publisher and the only subscriber of its own topic. This is
-done in JSON, gzip JSON and CBOR, in turns, with arrays of 20 and of 100 objects, on
-all cores; the report says how many round trips and objects a second, the bytes, and
-whose the CPU time is: the server's, or that of the clients' building and parsing.
+		Short: "Compare JSON, gzip JSON and CBOR: round trips, bytes and CPU time",
+		Long: `Compare JSON, gzip JSON and CBOR on round trips. Clients in closed loops build an array
+of objects and publish it. The server checks the array and sends it back by long poll.
+The clients parse it into objects. Each client has its own topic, and is its only
+publisher and subscriber. The test runs each encoding in turn, with arrays of 20 and of
+100 objects, on all cores. The report shows round trips and objects a second, bytes, and
+CPU time: of the server, and of the clients for building and parsing.
 
-gzip JSON is published as it is and comes back compressed by the server, for polls
-that take it. What the server does not offer is left out, and said.
+Clients publish gzip JSON as it is. The server compresses it again for polls that accept
+gzip. The report names and leaves out what the server does not support.
 
 A size table follows: messages of many shapes in JSON, gzip JSON, CBOR and gzip CBOR,
-with the CPU time of encoding, decoding, compressing and decompressing each.
+with the CPU time to encode, decode, compress and decompress each.
 
-The clients are the greater part of the work, and meant to be. The exit code is 0 if
-all is well, 1 if the test went wrong, 2 for a command line that cannot be obeyed, and
-3 if a message was lost, came twice, out of order or changed.`,
+The clients do most of the work, by design. The exit code is 0 for success, 1 if the
+test failed to run, 2 for a wrong command line, and 3 if a message was lost, duplicated,
+out of order or changed.`,
 		Example: `  pubsubd loadtest encoding
   pubsubd loadtest encoding --objects 1,20,100 --rounds 10 --html encoding.html`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error { return t.run() },
 	}
 	f := cmd.Flags()
-	f.IntVar(&t.cfg.Clients, "clients", t.cfg.Clients, "clients, each with one message on its way")
-	f.DurationVar(&t.cfg.Duration, "duration", t.cfg.Duration, "how long each encoding and size is recorded in each round")
-	f.IntVar(&t.cfg.Rounds, "rounds", t.cfg.Rounds, "how often everything is measured, in turns")
-	f.IntSliceVar(&t.cfg.Objects, "objects", t.cfg.Objects, "sizes of the arrays")
-	f.Uint64Var(&t.cfg.Seed, "seed", t.cfg.Seed, "of the objects' contents; the same makes the same")
-	f.StringVar(&t.cfg.Target, "target", "", "base URL of a server that runs; without it one is started")
-	f.IntVar(&t.cfg.ServerPID, "server-pid", 0, "the target's process on this machine, for its CPU")
+	f.IntVar(&t.cfg.Clients, "clients", t.cfg.Clients, "clients, each with one message in flight")
+	f.DurationVar(&t.cfg.Duration, "duration", t.cfg.Duration, "recorded time of each encoding and size in each round")
+	f.IntVar(&t.cfg.Rounds, "rounds", t.cfg.Rounds, "rounds; each measures every encoding and size")
+	f.IntSliceVar(&t.cfg.Objects, "objects", t.cfg.Objects, "sizes of the arrays, in objects")
+	f.Uint64Var(&t.cfg.Seed, "seed", t.cfg.Seed, "seed of the objects' contents; the same seed makes the same contents")
+	f.StringVar(&t.cfg.Target, "target", "", "base URL of a running server; default: start one")
+	f.IntVar(&t.cfg.ServerPID, "server-pid", 0, "process id of the target on this machine, to measure its CPU time")
 	f.StringVar(&t.svg, "svg", "", "write the round trips as a chart to this file")
 	f.StringVar(&t.html, "html", "", "write a page with tables and charts to this file")
 	t.out.bind(f)

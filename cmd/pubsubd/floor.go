@@ -16,11 +16,11 @@ func floorCommand() *cobra.Command {
 	listen, addressesFile, bareOne := "127.0.0.1:8080", "", false
 	cmd := &cobra.Command{
 		Use:   "floor",
-		Short: "Serve nothing but the physical limit, to compare with",
-		Long: `Serve polls, streams and publishes as one thread can that does nothing else: no
-sessions, no timeouts, no limits, no authorisation. What it costs is what no
-server can go below. Measure it with loadtest --dialect floor or floor-stream. With
---bare it is that of loadtest transports, which starts it by itself.`,
+		Short: "Serve the physical limit only, to compare with",
+		Long: `Serve polls, streams and publishes with one thread that does nothing else: no sessions,
+no timeouts, no limits, no authorisation. No server can cost less. Measure it with
+loadtest --dialect floor or floor-stream. With --bare, serve the floor of loadtest
+transports, which starts it by itself.`,
 		Hidden: true,
 		Args:   usageArgs(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
@@ -30,9 +30,9 @@ server can go below. Measure it with loadtest --dialect floor or floor-stream. W
 			return serveFloor(listen, addressesFile)
 		},
 	}
-	cmd.Flags().BoolVar(&bareOne, "bare", false, "the floor for one fast connection, made of goroutines and a channel")
+	cmd.Flags().BoolVar(&bareOne, "bare", false, "serve the floor for one fast connection, made of goroutines and a channel")
 	cmd.Flags().StringVar(&listen, "listen", listen, "address to listen on")
-	cmd.Flags().StringVar(&addressesFile, "addresses-file", "", "write the address to this file, as JSON, once it is ready")
+	cmd.Flags().StringVar(&addressesFile, "addresses-file", "", "write the address to this file, as JSON, once the server is ready")
 	return cmd
 }
 

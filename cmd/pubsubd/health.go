@@ -18,19 +18,20 @@ func healthCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Tell by the exit code whether the daemon is ready",
-		Long: `Ask the daemon whether it is ready to serve clients, or with --live whether it is
-there at all. The exit code is 0 if so, and otherwise 1 with the reason on standard
-error. It is for containers whose image has no other client, and finds the daemon
-by the environment that the container has: PUBSUBD_LISTEN_ADMIN. If the daemon is
-told by a flag or a file where its admin listener is, tell --admin or PUBSUBD_ADMIN.`,
+		Short: "Check whether the daemon is ready, and tell by the exit code",
+		Long: `Check whether the daemon is ready to serve clients, or with --live whether it runs at
+all. The exit code is 0 if so. Otherwise it is 1, with the reason on standard error.
+
+Use it for health checks in containers whose image has no other client. It finds the
+daemon by the environment of the container: PUBSUBD_LISTEN_ADMIN. If a flag or a file
+sets the daemon's admin listener, use --admin or PUBSUB_ADMIN.`,
 		Example: `  HEALTHCHECK CMD ["pubsubd", "health"]`,
 		Args:    usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
 	admin = bindAdmin(f)
-	f.BoolVar(&live, "live", false, "ask whether it is there: it may be draining")
-	f.DurationVar(&timeout, "timeout", 2*time.Second, "how long the daemon may take")
+	f.BoolVar(&live, "live", false, "check only whether the daemon runs: it may be draining")
+	f.DurationVar(&timeout, "timeout", 2*time.Second, "time limit of the check")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		path := "readyz"
 		if live {

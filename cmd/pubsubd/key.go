@@ -23,10 +23,10 @@ func keyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
 		Short: "Make, list and revoke API keys of back ends",
-		Long: `Make, list and revoke API keys, with which back ends publish and subscribe. The keys
-are in one file, which the daemon's setting auth.api_keys names: a JSON object a
-line. It has a hash of each key, so nobody can get a key from it. The daemon reads
-the file within a second after it has changed. It needs no restart and no signal.`,
+		Long: `Make, list and revoke API keys. Back ends use them to publish and subscribe. All keys are
+in one file, which the daemon's setting auth.api_keys names, with a JSON object on each
+line. The file has only a hash of each key, so nobody can get a key from it. The daemon
+reads the file within a second after a change, without a restart or a signal.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -36,7 +36,7 @@ the file within a second after it has changed. It needs no restart and no signal
 
 // bindKeyFile adds --file, which names the file of API keys.
 func bindKeyFile(f *pflag.FlagSet) *string {
-	file := f.String("file", os.Getenv(apiKeysEnv), "`FILE` of the API keys; without it $"+apiKeysEnv+" counts")
+	file := f.String("file", os.Getenv(apiKeysEnv), "`FILE` of the API keys; default: $"+apiKeysEnv)
 	f.Lookup("file").DefValue = "" // the help is the same everywhere
 	return file
 }
@@ -51,8 +51,8 @@ func newKeyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new",
 		Short: "Make an API key, and print it once",
-		Long: `Make an API key and print it on standard output. Nothing else has the key: the file
-gets only its hash. Who has the key has its rights, under its name. Back ends send
+		Long: `Make an API key and print it on standard output. The key exists nowhere else: the file
+gets only its hash. Whoever has the key has its rights, under its name. Back ends send
 it as Authorization: Bearer psk_….
 
 Rights are subscribe, publish, history, presence and delete. Topics may be
@@ -63,9 +63,9 @@ patterns. $sub in a topic stands for the name of the key.`,
 	}
 	f := cmd.Flags()
 	file := bindKeyFile(f)
-	f.StringVar(&name, "name", "", "`name` of the principal; no two keys have the same")
+	f.StringVar(&name, "name", "", "`name` of the principal; each key needs another name")
 	f.StringArrayVar(&allow, "allow", nil, allowUsage)
-	f.DurationVar(&validFor, "valid-for", 0, "how long the key is valid; 0: until it is revoked")
+	f.DurationVar(&validFor, "valid-for", 0, "lifetime of the key; 0: until it is revoked")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *file == "":
@@ -73,7 +73,7 @@ patterns. $sub in a topic stands for the name of the key.`,
 		case name == "":
 			return usageError{errors.New("name the key: --name billing")}
 		case len(allow) == 0:
-			return usageError{errors.New("say what the key may do: --allow 'publish:prices.>'")}
+			return usageError{errors.New("set the rights of the key: --allow 'publish:prices.>'")}
 		case validFor < 0:
 			return usageError{fmt.Errorf("--valid-for %s: use a duration such as 2160h, or 0", validFor)}
 		}
@@ -116,7 +116,7 @@ func listKeysCommand() *cobra.Command {
 		Args:  usageArgs(cobra.NoArgs),
 	}
 	file := bindKeyFile(cmd.Flags())
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each key, one a line")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each key, one on each line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *file == "" {
 			return errNoKeyFile
@@ -165,7 +165,7 @@ func revokeKeyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Revoke an API key",
-		Long: `Revoke an API key. A daemon that runs refuses the key within a second, and ends its
+		Long: `Revoke an API key. A running daemon refuses the key within a second, and ends its
 sessions.`,
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: cobra.NoFileCompletions,

@@ -22,18 +22,17 @@ func loadtestCommand() *cobra.Command {
 		Use:   "loadtest",
 		Short: "Measure how many clients a server holds",
 		Long: `Measure a server over the network: how many clients it holds, how fast messages
-reach them, and whether one was lost, came twice or out of order.
+reach them, and whether messages were lost, duplicated or out of order.
 
-Without --target a server is started on this machine for the test, with the
-settings that serve would have here. The exit code is 0 if all is well, 1 if
-the test went wrong, 2 for a command line that cannot be obeyed, 3 if an
-objective was missed (loss, duplicates, disorder, late bursts, --max-p99), and 4
-if the load generator was the bottleneck.
+Without --target, the test starts a server on this machine, with the settings that
+serve would have here. The exit code is 0 for success, 1 if the test failed to run,
+2 for a wrong command line, 3 if an objective was missed (loss, duplicates, disorder,
+late bursts, --max-p99), and 4 if the load generator was the bottleneck.
 
-A --preset or a --scenario file is several tests, one after the other, each with
-a server of its own, and with the figures of another system beside ours. One that
-fails does not keep the others from being made; the exit code is that of the
-worst. What --rounds, --bursts, --duration or --warmup shorten is said.`,
+A --preset or a --scenario file has several tests. They run one after the other, each
+with its own server. The report shows the figures of another system beside ours. If
+one test fails, the others still run; the exit code is that of the worst. The report
+states what --rounds, --bursts, --duration or --warmup have shortened.`,
 		Example: `  pubsubd loadtest broadcast --clients 5000 --period 1s --bursts 100
   pubsubd loadtest --preset silverlight3 --rounds 5
   pubsubd loadtest --scenario mine.yaml --html mine.html`,
@@ -66,21 +65,22 @@ func collabCommand() *cobra.Command {
 	var pattern, preset string
 	cmd := &cobra.Command{
 		Use:   "collab",
-		Short: "Many topics, few clients each, who publish to each other",
-		Long: `Many topics with few clients each.
+		Short: "Measure many topics with few clients each, who publish to each other",
+		Long: `Measure many topics with few clients each.
 
---pattern rounds: in every topic one client publishes, all topics at the same
-moment; once the others have it the topic rests for --delay, over --rounds rounds,
-each topic on its own. Latency is that of the others, not of the publisher.
+--pattern rounds: in every topic, one client publishes, in all topics at the same
+moment. When the others have received the message, the topic pauses for --delay. Each
+topic does --rounds rounds, independently of the others. Latency counts for the
+receivers, not for the publisher.
 
---pattern steady: every client publishes ten bytes every --period, and everyone on
-the topic gets them, the publisher too. After --warmup, --duration is recorded.`,
+--pattern steady: every client publishes ten bytes every --period, to all clients of
+the topic, itself included. The test records --duration, after --warmup.`,
 		Example: `  pubsubd loadtest collab --topics 500 --clients-per-topic 2 --delay 1s --rounds 100
   pubsubd loadtest collab --pattern steady --topics 200 --period 1s`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
-	f.StringVar(&preset, "preset", "", "as loadtest --preset: "+strings.Join(scenarios.Names(), ", "))
+	f.StringVar(&preset, "preset", "", "run a preset, as loadtest --preset: "+strings.Join(scenarios.Names(), ", "))
 	f.StringVar(&pattern, "pattern", "rounds", "rounds or steady")
 	loadtest.BindTopics(f, &rounds.Topics, &rounds.ClientsPerTopic)
 	loadtest.BindRounds(f, &rounds)
@@ -121,9 +121,13 @@ func checkPattern(f *pflag.FlagSet, pattern string) error {
 		"rounds": {"period", "warmup", "duration"},
 		"steady": {"delay", "rounds", "round-timeout"},
 	}
-	for _, name := range foreign[pattern] {
+	flags, ok := foreign[pattern]
+	if !ok {
+		return fmt.Errorf("--pattern %q: use rounds or steady", pattern)
+	}
+	for _, name := range flags {
 		if f.Changed(name) {
-			return fmt.Errorf("--%s has no meaning with --pattern %s", name, pattern)
+			return fmt.Errorf("--%s has no effect with --pattern %s", name, pattern)
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
-		Short: "Write manual pages, one for each command",
+		Short: "Write a manual page for each command",
 		Example: `  pubsubd man /usr/local/share/man/man1
   man pubsubd-publish`,
 		Args: usageArgs(cobra.ExactArgs(1)),

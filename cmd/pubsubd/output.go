@@ -20,7 +20,7 @@ type output struct {
 }
 
 func (o *output) bind(f *pflag.FlagSet) {
-	f.StringVar(&o.json, "json", "", "write the result to this file as JSON; - is standard output, without the table")
+	f.StringVar(&o.json, "json", "", "write the result to this file as JSON; - writes it to standard output, without the table")
 	f.BoolVar(&o.quiet, "quiet", false, "show no progress")
 }
 

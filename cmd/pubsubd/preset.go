@@ -32,19 +32,19 @@ type suiteTest struct {
 func (t *suiteTest) bind(f *pflag.FlagSet) {
 	defaults := loadtest.DefaultBroadcast()
 	t.where, t.changed = loadtest.Common{Dialect: defaults.Dialect, APIKey: defaults.APIKey}, f
-	f.StringVar(&t.preset, "preset", "", "run what comes with the binary: "+strings.Join(scenarios.Names(), ", "))
+	f.StringVar(&t.preset, "preset", "", "run a preset that comes with the binary: "+strings.Join(scenarios.Names(), ", "))
 	f.StringVar(&t.scenario, "scenario", "", "run a scenario file, or a preset")
 	f.StringVar(&t.svg, "svg", "", "write charts into this folder")
 	f.StringVar(&t.html, "html", "", "write a page with tables and charts to this file")
-	f.Int("rounds", 0, "rounds of each collaboration, and bursts of each broadcast, in place of the file's")
-	f.Int("bursts", 0, "bursts of each broadcast, in place of the file's")
-	f.Duration("duration", 0, "recorded time of each steady run, in place of the file's")
-	f.Duration("warmup", 0, "time before that, in place of the file's")
-	f.Duration("settle", time.Second, "rest between connecting and each test, in place of the file's")
-	f.String("transport", "", "over what clients get their messages, in place of the file's")
-	f.String("format", "", "how frames come, in place of the file's")
-	f.String("mode", "", "how polls are answered, in place of the file's")
-	f.Bool("stateless", false, "poll by position, without sessions, in place of the file's")
+	f.Int("rounds", 0, "rounds of each collaboration and bursts of each broadcast, instead of the file's")
+	f.Int("bursts", 0, "bursts of each broadcast, instead of the file's")
+	f.Duration("duration", 0, "recorded time of each steady run, instead of the file's")
+	f.Duration("warmup", 0, "time before the recorded time, instead of the file's")
+	f.Duration("settle", time.Second, "pause between connecting and each test, instead of the file's")
+	f.String("transport", "", "transport of the clients, instead of the file's")
+	f.String("format", "", "format of frames, instead of the file's")
+	f.String("mode", "", "mode of polls, instead of the file's")
+	f.Bool("stateless", false, "poll by position, without sessions, instead of the file's")
 	loadtest.BindTarget(f, &t.where)
 	t.out.bind(f)
 }
@@ -54,7 +54,7 @@ func (t *suiteTest) run(cmd *cobra.Command) error {
 	case t.preset == "" && t.scenario == "" && t.changed.NFlag() == 0:
 		return cmd.Help()
 	case (t.preset == "") == (t.scenario == ""):
-		return seeHelp(cmd, errors.New("name either a --preset or a --scenario, or a command below loadtest"))
+		return seeHelp(cmd, errors.New("name either a --preset or a --scenario, or a subcommand of loadtest"))
 	}
 	suite, err := t.load()
 	if err != nil {
@@ -100,7 +100,7 @@ func presetOf(f *pflag.FlagSet, preset string, where loadtest.Common, out output
 		}
 	})
 	if len(ignored) > 0 {
-		return nil, usageError{fmt.Errorf("%s: has no meaning with --preset, which says what is run", strings.Join(ignored, ", "))}
+		return nil, usageError{fmt.Errorf("%s: has no effect with --preset", strings.Join(ignored, ", "))}
 	}
 	return &suiteTest{preset: preset, where: where, changed: f, out: out}, nil
 }

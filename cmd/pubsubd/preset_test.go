@@ -76,7 +76,7 @@ func TestPresetsOfTheCommandLine(t *testing.T) {
 		{"below collab", []string{"collab", "--preset=example", "--target=http://127.0.0.1:1", "--quiet", "--rounds=3"}, exitRunTime,
 			[]string{"3 of 3 runs are not all well", "rounds 3 instead of 5"}},
 		{"below collab, with what it would ignore", []string{"collab", "--preset=silverlight3", "--topics=3", "--delay=1s"}, exitUsage,
-			[]string{"--delay, --topics: has no meaning with --preset"}},
+			[]string{"--delay, --topics: has no effect with --preset"}},
 		{"nobody there", []string{"--preset=example", "--target=http://127.0.0.1:1", "--quiet"}, exitRunTime,
 			[]string{"ours     broadcast: client ", "ours     steady: client ", "connection refused", "3 of 3 runs are not all well"}},
 	} {

@@ -17,21 +17,21 @@ func revokeCommand() *cobra.Command {
 	r := revocation{}
 	cmd := &cobra.Command{
 		Use:   "revoke",
-		Short: "Refuse the tokens of a subject, one token, or end a session",
-		Long: `Refuse tokens that are still valid, or end one session. When the command returns,
-the daemon has the revocation on disk, and the sessions that it concerns have
-ended. Use one of:
+		Short: "Revoke the tokens of a subject or one token, or end a session",
+		Long: `Revoke tokens that are still valid, or end one session. When the command returns, the
+daemon has the revocation on disk, and has ended the sessions that it affects. Use
+one of:
 
-  --subject   refuses all tokens of a user that were issued until now. Tokens that
+  --subject   revokes all tokens of a user that were issued until now. Tokens that
               are issued later are accepted.
-  --token-id  refuses the token with this id (jti).
-  --session   ends one session, by its number in pubsubd sessions. The daemon keeps
+  --token-id  revokes the token with this id (jti).
+  --session   ends one session, by its number in pubsubd sessions. The daemon stores
               nothing: the client may open another session.
 
-API keys are revoked by pubsubd key revoke. The daemon needs a file for revocations,
+To revoke API keys, use pubsubd key revoke. The daemon needs a file for revocations,
 which its setting auth.revocations names.
 
-The admin listener accepts a revocation with the key of operators, or over its Unix
+The admin listener accepts a revocation only with the operators' key, or over its Unix
 socket.`,
 		Example: `  pubsubd revoke --subject alice --admin-key-file /etc/pubsubd/admin.key
   pubsubd revoke --session 17 --admin unix:/run/pubsubd/admin.sock`,
@@ -40,10 +40,10 @@ socket.`,
 	f := cmd.Flags()
 	r.admin = bindAdmin(f)
 	r.admin.bindAdminKey(f)
-	f.StringVar(&r.what.Subject, "subject", "", "the `user` whose tokens are refused")
-	f.StringVar(&r.what.TokenID, "token-id", "", "the `id` of the token that is refused")
-	f.Uint64Var(&r.what.Session, "session", 0, "the `number` of the session that ends")
-	f.DurationVar(&r.timeout, "timeout", 10*time.Second, "how long the daemon may take")
+	f.StringVar(&r.what.Subject, "subject", "", "revoke all tokens of this `user`")
+	f.StringVar(&r.what.TokenID, "token-id", "", "revoke the token with this `id`")
+	f.Uint64Var(&r.what.Session, "session", 0, "end the session with this `number`")
+	f.DurationVar(&r.timeout, "timeout", 10*time.Second, "time limit of the request")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		r.out = cmd.OutOrStdout()
 		return r.run()

@@ -16,7 +16,7 @@ import (
 func scenariosCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "scenarios [NAME]",
-		Short: "List the presets, or show one as the file that it is",
+		Short: "List the presets, or print one as a scenario file",
 		Example: `  pubsubd loadtest scenarios
   pubsubd loadtest scenarios example > mine.yaml && pubsubd loadtest --scenario mine.yaml`,
 		Args:              usageArgs(cobra.MaximumNArgs(1)),

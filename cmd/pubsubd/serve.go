@@ -19,17 +19,16 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the daemon",
-		Long: `Run the daemon until SIGTERM or SIGINT, and then let its clients leave in order
-within the drain window. A second signal ends it at once. With --store its topics
-and positions outlast restarts and crashes; with --state, only planned restarts.
-On SIGHUP it reads its settings again and takes over what can change without a
-connection lost, a renewed certificate too; what is wrong, or needs a restart, is
-logged.
+		Long: `Run the daemon until SIGTERM or SIGINT. Then drain: let clients leave within the drain
+window. A second signal ends the daemon at once. With --store, topics and positions
+survive restarts and crashes; with --state, only planned restarts. On SIGHUP, the
+daemon reads its settings and certificates again. It applies the changes that need no
+restart, without closing connections, and logs errors and changes that need a restart.
 
-Every setting is a flag here, a variable PUBSUBD_… in the environment, and a key in
-the file that --config names. The first of these that has it counts. Rates have
-flags that are not listed below, --rates-KIND-SCOPE, such as --rates-polls-address 10/s:
-see pubsubd config doc.`,
+Every setting is a flag, an environment variable PUBSUBD_…, and a key in the file that
+--config names. A flag overrides a variable, and a variable overrides the file. Some
+flags are not listed below: those of rates, --rates-KIND-SCOPE, such as
+--rates-polls-address 10/s. See pubsubd config doc.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	loader := config.Bind(cmd.Flags())

@@ -21,8 +21,8 @@ func storeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "store",
 		Short: "Inspect, verify, repair and export the log of a daemon with --store",
-		Long: `Look into the folder that the setting store.dir (--store) names: the log in which a
-daemon keeps its topics over crashes.
+		Long: `Examine the folder that the setting store.dir (--store) names. It holds the log in which
+a daemon keeps its topics across crashes.
 
 inspect, verify and export change nothing. They read the folder as it is when they
 begin, so a daemon may use it meanwhile. repair needs the folder for itself.`,
@@ -47,13 +47,13 @@ func inspectStoreCommand() *cobra.Command {
 	var asJSON bool
 	cmd := onStore(&cobra.Command{
 		Use:   "inspect DIR",
-		Short: "Say what a log has: topics, messages, files, and what a start would do",
-		Long: `Read a log, and say what it has: the epoch, the number of the newest entry, the lease
+		Short: "Show what a log holds: topics, messages, files, and what a start would do",
+		Long: `Read a log, and show what it holds: the epoch, the number of the newest entry, the lease
 (every number that was used is below it), topics, messages and idempotency keys, how
 the last daemon ended, what the next start would do, and each file.
 
-The daemon drops messages that have expired, or exceed the limits of histories, when
-it starts. inspect counts them, since the log does not know these limits.`,
+inspect also counts messages that have expired or exceed the limits of histories,
+because the log does not know these limits. The daemon drops them when it starts.`,
 		Example: `  pubsubd store inspect /var/lib/pubsubd/store
   pubsubd store inspect /var/lib/pubsubd/store --json | jq '.files[].name'`,
 	}, func(dir string, out io.Writer) error {
@@ -72,7 +72,7 @@ it starts. inspect counts them, since the log does not know these limits.`,
 
 // openStore returns what the folder of a log has now. It makes no folder.
 func openStore(dir string) (store.Snapshot, error) {
-	const remedy = "name the folder that is the daemon's store.dir"
+	const remedy = "name the folder of the log: the daemon's store.dir"
 	files, err := store.OpenSnapshot(dir)
 	switch {
 	case errors.Is(err, os.ErrPermission):
@@ -118,9 +118,9 @@ func lastDaemon(c *store.Contents) string {
 	case c.Clean:
 		return "stopped cleanly"
 	case c.SameBoot:
-		return "still runs, or was killed; the machine was not restarted since"
+		return "still runs, or was killed; the machine has not restarted since"
 	}
-	return "did not end in order, and the machine was restarted since, or is another one"
+	return "was killed or crashed, and the machine has restarted since, or is another one"
 }
 
 func nextStart(c *store.Contents) string {
@@ -128,9 +128,9 @@ func nextStart(c *store.Contents) string {
 	case c.Refused != "":
 		return "is refused: " + c.Refused
 	case c.Lost > 0:
-		return fmt.Sprintf("recovers entries up to %d, and announces to subscribers that others up to %d may be lost", c.Last, c.Lost)
+		return fmt.Sprintf("recovers entries up to %d, and announces to subscribers that entries up to %d may be lost", c.Last, c.Lost)
 	case c.Cut > 0:
-		return fmt.Sprintf("recovers all entries; it ignores %d bytes at the end, of an entry that nobody has seen", c.Cut)
+		return fmt.Sprintf("recovers all entries; it ignores %d bytes at the end, of an entry that no client has seen", c.Cut)
 	}
 	return "recovers all entries"
 }
@@ -161,12 +161,12 @@ func verifyStoreCommand() *cobra.Command {
 	var asJSON bool
 	cmd := onStore(&cobra.Command{
 		Use:   "verify DIR",
-		Short: "Read a whole log, and say what is damaged",
+		Short: "Check a whole log, and list the damage",
 		Long: `Read each file of a log, as a start does. The exit code is 0 if a daemon would start
-with it, and 1 if not. Then each damage is printed, with its file and offset.
+with the log, and 1 if not. In that case, print each damage with its file and offset.
 
-A crash is no damage: an incomplete entry at the end of the log is ignored by the
-next start.`,
+An incomplete entry at the end of the log is not damage, but the trace of a crash. The
+next start ignores it.`,
 		Example: `  pubsubd store verify /backup/pubsubd && echo the backup is good`,
 	}, func(dir string, out io.Writer) error {
 		c, err := inspectStore(dir)
@@ -183,7 +183,7 @@ next start.`,
 		}
 		return nil
 	})
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print what inspect --json prints; the exit code is the same")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the output of inspect --json; the exit code is the same")
 	return cmd
 }
 
@@ -199,18 +199,18 @@ func repairStoreCommand() *cobra.Command {
 	var yes, restored bool
 	cmd := onStore(&cobra.Command{
 		Use:   "repair DIR",
-		Short: "Keep what can be read of a damaged log, and announce the rest as lost",
-		Long: `Say what is damaged, what a repair keeps, and what it drops. With --yes, repair the log:
-write what can be read into a new checkpoint, so that the daemon starts again. Where
+		Short: "Keep the readable part of a damaged log, and announce the rest as lost",
+		Long: `Show what is damaged, what a repair keeps, and what it drops. With --yes, repair the log:
+write everything readable into a new checkpoint, so that the daemon starts again. Where
 entries are missing, subscribers get a gap with the reason "lost". The epoch stays.
 
-The old files stay beside the new ones. Their names end with .old. Remove them when you
-no longer need them. A deletion may be among the lost entries: then the messages that
-it removed are there again.
+The old files stay beside the new ones, with names that end with .old. Remove them when
+you no longer need them. If a deletion is among the lost entries, the messages that it
+removed are there again.
 
 Use --restored for a folder that you have copied back from a backup. Clients may have
-messages that are newer than the backup. The repair announces them as lost, and their
-offsets are not used again.
+messages that are newer than the backup. The repair announces them as lost, and never
+uses their offsets again.
 
 Stop the daemon first. The machine needs memory for all messages of the log.`,
 		Example: `  pubsubd store repair /var/lib/pubsubd/store
@@ -218,7 +218,7 @@ Stop the daemon first. The machine needs memory for all messages of the log.`,
   pubsubd store repair /var/lib/pubsubd/store --restored --yes`,
 	}, func(dir string, out io.Writer) error { return repairStore(dir, yes, restored, out) })
 	cmd.Flags().BoolVar(&yes, "yes", false, "repair the log")
-	cmd.Flags().BoolVar(&restored, "restored", false, "the folder was restored from a backup: what came after the backup is lost, even if nothing is damaged")
+	cmd.Flags().BoolVar(&restored, "restored", false, "the folder comes from a backup: announce messages after the backup as lost, even if nothing is damaged")
 	return cmd
 }
 
@@ -273,7 +273,7 @@ func inspectUnused(dir string) (c store.Contents, err error) {
 
 func describeRepair(out io.Writer, c *store.Contents) error {
 	text := bufio.NewWriter(out)
-	damage, drops, announces := "Damage:", "all entries that follow a damage in its file, and those of missing files", "for each damage, and one after the newest message"
+	damage, drops, announces := "Damage:", "all entries after a damage in its file, and those of missing files", "for each damage, and one after the newest message"
 	if len(c.Damage) == 0 {
 		damage, drops, announces = "Damage: none", "nothing", "after the newest message"
 	}
@@ -291,11 +291,11 @@ func exportStoreCommand() *cobra.Command {
 	return onStore(&cobra.Command{
 		Use:   "export DIR",
 		Short: "Write the messages of a log as NDJSON",
-		Long: `Write the messages of a log on standard output: a JSON object a line, as the daemon
-sends them to subscribers. Those of a topic come in order. Messages that were deleted, or
-whose ttl is over, are left out. Limits of histories are not applied.
+		Long: `Write the messages of a log to standard output: one JSON object on each line, as the
+daemon sends them to subscribers. The messages of a topic come in order. Deleted messages
+and messages whose ttl has passed are left out. Limits of histories do not apply.
 
-A damaged log is refused. Copy its folder, repair the copy, and export that.`,
+export refuses a damaged log. Copy its folder, repair the copy, and export that.`,
 		Example: `  pubsubd store export /var/lib/pubsubd/store > messages.ndjson`,
 	}, func(dir string, out io.Writer) error {
 		files, err := openStore(dir)

@@ -238,7 +238,7 @@ func TestWhatARepairLeavesAlone(t *testing.T) {
 	require.NoError(t, os.Truncate(newest, info.Size()-1))
 	r := run(t, nil, "store", "verify", dir)
 	require.Zero(t, r.code, r.stderr)
-	require.Contains(t, r.stdout, "of an entry that nobody has seen")
+	require.Contains(t, r.stdout, "of an entry that no client has seen")
 
 	s = s.successor("--store", dir)
 	first := filepath.Join(dir, files[0].Name)

@@ -22,35 +22,35 @@ func throttleCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "throttle",
-		Short: "What the limits make of more users than are served at a time",
-		Long: `Users in closed loops call an operation that takes --call-time, over and over, with
-limits of sessions and calls in force, as the article on service throttling in WCF
-measured it. A call is a publish that passes the publish hook, whose back end this
-process runs; each user publishes within a session of its own, which polls what it
-published. Who is refused comes again when it was told to.
+		Short: "Measure how limits treat more users than the server serves at a time",
+		Long: `Run users in closed loops, with limits of sessions and calls in force. The test repeats
+an article's measurement of service throttling in WCF. Each user calls an operation that
+takes --call-time, again and again. A call is a publish that passes the publish hook,
+whose back end this process runs. Each user publishes within its own session, and polls
+that session for its own messages. A refused user retries when the refusal says so.
 
-For each of --settings (limits.sessions/limits.calls) a server is started. The table
-says how many calls were completed within --duration, and with those under way at its
-end, how long they took from when the user wanted them, waiting and refusals included,
-and how long the others waited in vain. A refused request is not sent again when the
-run is over.
+The test starts a server for each of --settings (limits.sessions/limits.calls). The table
+shows how many calls were completed within --duration, and with those in flight at its
+end. It shows how long calls took from the user's first attempt, waiting and refusals
+included, and how long the other calls waited in vain. After --duration, refused requests
+are not retried.
 
-It is a failure (exit code 3) if a request was neither let in nor refused within --wait
-and --tolerance, if a message was lost, doubled or out of order or did not pass the
-hook, or if the time of calls misses --max-mean or --max-p95.
+The exit code is 3 if a request was neither admitted nor refused within --wait plus
+--tolerance, if a message was lost, duplicated, out of order or did not pass the hook, or
+if the time of calls exceeds --max-mean or --max-p95.
 
---step lets users begin little by little. --think pauses between calls, exponentially
-distributed about the given mean; --seed repeats the pauses. --calls-per-session ends
+--step starts users in steps. --think adds pauses between calls, exponentially
+distributed around the given mean; --seed repeats the pauses. --calls-per-session ends
 sessions, so that users share few of them.
 
---search finds the fewest limits.calls with the best throughput for which --max-mean or
---max-p95 holds. There they bound the time in service, from when the back end was asked:
-how long users wait before that follows from how many they are. With --backend-workers
-the back end serves so many calls at a time, as real ones do, and others wait in it;
-without, it has no knee.
+--search finds the lowest limits.calls with the best throughput for which --max-mean or
+--max-p95 holds. In a search, both limit the time in service, from the call of the back
+end: the wait before it depends on the number of users. With --backend-workers, the back
+end serves that many calls at a time, as real ones do, and queues the others. Without
+it, throughput has no knee.
 
-A --target must have one of --settings in force, and its hook at --backend-listen with
-the secret that is in the environment, PUBSUBD_HOOKS_PUBLISH_SECRET, here too.`,
+A --target must have one of --settings in force, and its hook at --backend-listen. Both
+sides need the same secret in the environment, PUBSUBD_HOOKS_PUBLISH_SECRET.`,
 		Example: `  pubsubd loadtest throttle --html throttle.html
   pubsubd loadtest throttle --settings 100/100 --max-mean 5.05s
   pubsubd loadtest throttle --step 10/5s --think 1s --duration 2m
@@ -60,29 +60,29 @@ the secret that is in the environment, PUBSUBD_HOOKS_PUBLISH_SECRET, here too.`,
 	f := cmd.Flags()
 	f.StringSliceVar(&t.settings, "settings", t.settings, "limits.sessions/limits.calls of each run")
 	f.IntVar(&t.cfg.Users, "users", t.cfg.Users, "users, each in a closed loop")
-	f.DurationVar(&t.cfg.Duration, "duration", t.cfg.Duration, "how long users begin calls")
-	f.DurationVar(&t.cfg.CallTime, "call-time", t.cfg.CallTime, "what a call takes in the back end")
-	f.DurationVar(&t.cfg.Wait, "wait", t.cfg.Wait, "limits.wait: within which a request is let in or refused")
-	f.DurationVar(&t.cfg.Tolerance, "tolerance", t.cfg.Tolerance, "by how much that may be late")
+	f.DurationVar(&t.cfg.Duration, "duration", t.cfg.Duration, "time during which users begin calls")
+	f.DurationVar(&t.cfg.CallTime, "call-time", t.cfg.CallTime, "time of a call in the back end")
+	f.DurationVar(&t.cfg.Wait, "wait", t.cfg.Wait, "limits.wait: time within which a request is admitted or refused")
+	f.DurationVar(&t.cfg.Tolerance, "tolerance", t.cfg.Tolerance, "how late that may be")
 	f.IntVar(&t.cfg.PendingSessions, "pending-sessions", t.cfg.PendingSessions, "limits.pending_sessions")
 	f.IntVar(&t.cfg.WaitingCalls, "waiting-calls", t.cfg.WaitingCalls, "limits.waiting_calls")
 	f.DurationVar(&t.cfg.Think, "think", t.cfg.Think, "mean pause of a user between calls, exponentially distributed")
-	f.Uint64Var(&t.cfg.Seed, "seed", t.cfg.Seed, "of the pauses; the same makes the same")
-	f.StringVar(&t.step, "step", "", "USERS/DURATION: so many users at first, and as many more after each DURATION")
-	f.IntVar(&t.cfg.CallsPerSession, "calls-per-session", t.cfg.CallsPerSession, "after how many calls a user opens another session; 0 is never")
-	f.IntVar(&t.cfg.BackendWorkers, "backend-workers", t.cfg.BackendWorkers, "calls that the back end serves at a time; 0 is all")
+	f.Uint64Var(&t.cfg.Seed, "seed", t.cfg.Seed, "seed of the pauses; the same seed makes the same pauses")
+	f.StringVar(&t.step, "step", "", "USERS/DURATION: begin with this number of users, and add as many after each DURATION")
+	f.IntVar(&t.cfg.CallsPerSession, "calls-per-session", t.cfg.CallsPerSession, "calls after which a user opens another session; 0 means never")
+	f.IntVar(&t.cfg.BackendWorkers, "backend-workers", t.cfg.BackendWorkers, "calls that the back end serves at a time; 0 means all")
 	f.StringVar(&t.cfg.Backend, "backend-listen", t.cfg.Backend, "host:port of the back end")
-	f.DurationVar(&t.cfg.MaxMean, "max-mean", 0, "mean time of calls above which the exit code is 3; of a search, of calls in service")
-	f.DurationVar(&t.cfg.MaxP95, "max-p95", 0, "the same of their 95th percentile")
+	f.DurationVar(&t.cfg.MaxMean, "max-mean", 0, "mean time of calls above which the exit code is 3; with --search, of calls in service")
+	f.DurationVar(&t.cfg.MaxP95, "max-p95", 0, "as --max-mean, for the 95th percentile")
 	f.BoolVar(&t.search, "search", false, "find the limits.calls with the best throughput under the objective")
-	f.StringVar(&t.cfg.Target, "target", "", "base URL of a server that runs; without it one is started for each run")
-	f.IntVar(&t.cfg.ServerPID, "server-pid", 0, "the target's process on this machine, for its CPU")
+	f.StringVar(&t.cfg.Target, "target", "", "base URL of a running server; default: start one for each run")
+	f.IntVar(&t.cfg.ServerPID, "server-pid", 0, "process id of the target on this machine, to measure its CPU time")
 	f.StringVar(&t.svg, "svg", "", "write the charts to this file")
 	f.StringVar(&t.html, "html", "", "write a page with tables and charts to this file")
 	t.out.bind(f)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if t.search && f.Changed("settings") {
-			return usageError{errors.New("--settings: has no meaning with --search, which tries others")}
+			return usageError{errors.New("--settings: has no effect with --search, which tries its own")}
 		}
 		return t.run()
 	}

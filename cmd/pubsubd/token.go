@@ -24,8 +24,8 @@ func tokenCommand() *cobra.Command {
 		Use:   "token",
 		Short: "Make keys and tokens, and explain tokens",
 		Long: `Make keys and tokens, and explain tokens. A token is a JWT whose claim pubsub has the
-rights of a client. Your application issues tokens for its users, in any language;
-these commands are for the first minute, for scripts and for finding mistakes.`,
+rights of a client. Your application issues tokens for its users, in any language.
+Use these commands to begin, in scripts, and to find mistakes.`,
 		Example: `  pubsubd token keygen --out key.pem
   pubsubd serve --auth-keys key.pem.pub &
   pubsubd token issue --key key.pem --subject alice --allow 'subscribe,publish:chat.>' > alice.token
@@ -42,10 +42,9 @@ func keygenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keygen",
 		Short: "Make a key that signs tokens",
-		Long: `Make a pair of keys: FILE signs tokens and is for your application only; FILE.pub
-verifies them, and the daemon's setting auth.keys names it. Both are PEM. With
---type HS256 there is one key, a JWK, which both need: FILE alone. No file is
-replaced.`,
+		Long: `Make a pair of keys. FILE signs tokens: only your application needs it. FILE.pub verifies
+tokens: the daemon's setting auth.keys names it. Both files are PEM. With --type HS256,
+there is only FILE, a JWK that both need. The command never overwrites a file.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	cmd.Flags().StringVar(&out, "out", "", "`FILE` of the private key; required")
@@ -104,13 +103,13 @@ patterns. $sub in a topic stands for the subject.`,
 	f.StringVar(&i.key, "key", "", "`FILE` of the private key; required")
 	f.StringVar(&i.Subject, "subject", "", "the `user`, sub; required")
 	f.StringArrayVar(&i.allow, "allow", nil, allowUsage)
-	f.StringVar(&i.rights, "rights", "", "all rights as `JSON`, in place of --allow")
-	f.DurationVar(&i.TTL, "ttl", time.Hour, "time until the token expires; at most auth.token_max_age of the daemon")
-	f.StringVar(&i.ID, "id", "", "`id` of the token, jti, by which it can be revoked")
-	f.StringVar(&i.Issuer, "issuer", "", "issuer, iss; as auth.issuer of the daemon")
-	f.StringVar(&i.Audience, "audience", "", "audience, aud; as auth.audience of the daemon")
-	f.StringVar(&i.Type, "type", "JWT", "typ in the header; as auth.type of the daemon")
-	f.StringArrayVar(&i.claims, "claim", nil, "add a claim, `name=value`; the value is JSON, or else text; may be given more than once")
+	f.StringVar(&i.rights, "rights", "", "all rights as `JSON`, instead of --allow")
+	f.DurationVar(&i.TTL, "ttl", time.Hour, "lifetime of the token; at most the daemon's auth.token_max_age")
+	f.StringVar(&i.ID, "id", "", "`id` of the token, jti, with which you can revoke it")
+	f.StringVar(&i.Issuer, "issuer", "", "issuer, iss; must equal the daemon's auth.issuer")
+	f.StringVar(&i.Audience, "audience", "", "audience, aud; must equal the daemon's auth.audience")
+	f.StringVar(&i.Type, "type", "JWT", "typ in the header; must equal the daemon's auth.type")
+	f.StringArrayVar(&i.claims, "claim", nil, "add a claim, `name=value`; the value is JSON, or else text; repeatable")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		token, err := i.sign()
 		if err == nil {
@@ -128,7 +127,7 @@ func (i *issue) sign() (string, error) {
 	case i.Subject == "":
 		return "", usageError{errors.New("name the user: --subject alice")}
 	case i.TTL < time.Second:
-		return "", usageError{fmt.Errorf("--ttl %s: use at least 1s", i.TTL)}
+		return "", usageError{fmt.Errorf("--ttl must be at least 1s; got %s", i.TTL)}
 	case i.rights != "" && len(i.allow) > 0:
 		return "", usageError{errors.New("use --rights or --allow, not both")}
 	}
@@ -190,14 +189,13 @@ func inspectCommand() *cobra.Command {
 	i := inspection{}
 	cmd := &cobra.Command{
 		Use:   "inspect",
-		Short: "Say what a token contains, and why the daemon would refuse it",
-		Long: `Read a token from standard input or a file. Say in words what it contains. With the
-keys of --key, which is short for --auth-keys, or with other settings of a daemon
-(--config, --auth-…, PUBSUBD_AUTH_…), say whether the daemon would accept the token,
-or why not. With --right and --topic say which entry of its rights allows that, or
-which comes closest.
+		Short: "Explain a token, and why the daemon would refuse it",
+		Long: `Read a token from standard input or a file, and explain what it contains. With keys
+(--key, short for --auth-keys) or other settings of a daemon (--config, --auth-…,
+PUBSUBD_AUTH_…), check whether the daemon would accept the token, or why not. With
+--right and --topic, show which entry of its rights permits this, or comes closest.
 
-The exit code is 1 if the token is refused, or does not have the right.`,
+The exit code is 1 if the token is refused, or lacks the right.`,
 		Example: `  pubsubd token inspect --config pubsubd.yaml --right subscribe --topic chat.1 < alice.token
   pubsubd token inspect --key key.pem.pub --file alice.token`,
 		Args: usageArgs(cobra.NoArgs),
@@ -211,10 +209,10 @@ The exit code is 1 if the token is refused, or does not have the right.`,
 		}
 		return pflag.NormalizedName(name)
 	})
-	f.StringVar(&i.file, "file", "", "read the token from `FILE`; without it from standard input")
+	f.StringVar(&i.file, "file", "", "read the token from `FILE`; default: standard input")
 	f.StringVar(&i.right, "right", "", "explain this `right`: subscribe, publish, history, presence or delete")
 	f.StringVar(&i.topic, "topic", "", "explain the right on this `topic` or pattern")
-	f.DurationVar(&i.timeout, "timeout", 10*time.Second, "how long the server of auth.jwks may take")
+	f.DurationVar(&i.timeout, "timeout", 10*time.Second, "time limit for the server of auth.jwks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		loaded, err := loader.Load(os.Environ())
 		if err != nil {

@@ -16,22 +16,23 @@ func transportsCommand() *cobra.Command {
 	t := transportsTest{cfg: transports.Default()}
 	cmd := &cobra.Command{
 		Use:   "transports",
-		Short: "How fast one client is sent many messages, over each transport",
-		Long: `One client is sent --messages messages of 20 short strings, over each transport and
-in each format, as Silverlight 4's polling duplex and net.tcp were compared. The
-first way is from a topic that was filled before, the second live: what is published,
-as fast as the server takes it, while the client waits for it. What takes a request
-for each message (single) is sent a tenth, or --single-messages.
+		Short: "Measure how fast one client receives many messages, over each transport",
+		Long: `Send one client --messages messages of 20 short strings, over each transport and in each
+format. The test repeats a comparison of polling duplex and net.tcp in Silverlight 4.
+Each transport is measured twice: filled, from a topic that has all messages, and live,
+with messages that are published as fast as the server accepts them while the client
+waits. Transports that need a request for each message (single) get a tenth of the
+messages, or --single-messages.
 
-Everything is measured once in each round, and each round begins with another
-transport; the first does not count. Beside it stand two floors, which do nothing but
-send bytes that are ready: the same frames through one channel and one writer on a
-bare socket, and a bare loop of a request and an answer of the same size.
+Each round measures everything once, and begins with another transport. The first round
+does not count. Two floors run beside the server. They only send bytes that are ready:
+the same frames through one channel and one writer on a bare socket, and a bare loop of
+a request and an answer of the same size.
 
-Without --target a server is started, with histories that hold all messages. An event
-stream is text, and the TCP port speaks CBOR. A lost, doubled or disordered message, or
-a gap, is a failure (exit code 3). Rows marked client-bound are the limit of the client
-rather than of the server.`,
+Without --target, the test starts a server with histories that hold all messages. Event
+streams support only JSON, and the TCP port only CBOR. A lost, duplicated or disordered
+message, or a gap, is a failure (exit code 3). In rows marked client-bound, the client
+is the limit, not the server.`,
 		Example: `  pubsubd loadtest transports
   pubsubd loadtest transports --clients 100 --messages 10000 --repeats 3
   pubsubd loadtest transports --transports multiple,tcp --formats cbor --ways filled`,
@@ -39,16 +40,16 @@ rather than of the server.`,
 		RunE: func(*cobra.Command, []string) error { return t.run() },
 	}
 	f := cmd.Flags()
-	f.IntVar(&t.cfg.Clients, "clients", t.cfg.Clients, "clients at once, each of which is sent all messages")
-	f.IntVar(&t.cfg.Messages, "messages", t.cfg.Messages, "messages that each client is sent")
-	f.IntVar(&t.cfg.SingleMessages, "single-messages", t.cfg.SingleMessages, "the same where each takes a request; 0 is a tenth")
-	f.IntVar(&t.cfg.Repeats, "repeats", t.cfg.Repeats, "how often each is measured")
-	f.StringSliceVar(&t.cfg.Transports, "transports", t.cfg.Transports, "which are measured")
-	f.StringSliceVar(&t.cfg.Formats, "formats", t.cfg.Formats, "in which formats: "+strings.Join(transports.Formats(), ", "))
-	f.StringSliceVar(&t.cfg.Ways, "ways", t.cfg.Ways, "filled: what was published before; live: what is published meanwhile")
-	f.StringVar(&t.cfg.Target, "target", t.cfg.Target, "base URL of a server that runs; without it one is started")
+	f.IntVar(&t.cfg.Clients, "clients", t.cfg.Clients, "clients at a time; each receives all messages")
+	f.IntVar(&t.cfg.Messages, "messages", t.cfg.Messages, "messages to each client")
+	f.IntVar(&t.cfg.SingleMessages, "single-messages", t.cfg.SingleMessages, "messages to each client for transports that need a request for each; 0 means a tenth")
+	f.IntVar(&t.cfg.Repeats, "repeats", t.cfg.Repeats, "how often each transport is measured")
+	f.StringSliceVar(&t.cfg.Transports, "transports", t.cfg.Transports, "transports to measure")
+	f.StringSliceVar(&t.cfg.Formats, "formats", t.cfg.Formats, "formats to measure: "+strings.Join(transports.Formats(), ", "))
+	f.StringSliceVar(&t.cfg.Ways, "ways", t.cfg.Ways, "filled: messages published before the client subscribes; live: messages published meanwhile")
+	f.StringVar(&t.cfg.Target, "target", t.cfg.Target, "base URL of a running server; default: start one")
 	f.StringVar(&t.cfg.TargetTCP, "target-tcp", t.cfg.TargetTCP, "host:port of the target's TCP port")
-	f.IntVar(&t.cfg.ServerPID, "server-pid", t.cfg.ServerPID, "the target's process on this machine, for its CPU")
+	f.IntVar(&t.cfg.ServerPID, "server-pid", t.cfg.ServerPID, "process id of the target on this machine, to measure its CPU time")
 	f.StringVar(&t.svg, "svg", "", "write the chart to this file")
 	f.StringVar(&t.html, "html", "", "write a page with table and chart to this file")
 	t.out.bind(f)

@@ -23,7 +23,7 @@ func versionCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print it as JSON, with the revision it was built from if that is known")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the version as JSON, with the revision of the source if known")
 	return cmd
 }
 
