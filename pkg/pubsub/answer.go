@@ -14,11 +14,11 @@ import (
 
 // The ways in which an answer ends that no problem explains.
 var (
-	errSilent = errors.New("the daemon has been silent for too long")
+	errSilent = errors.New("the daemon has sent nothing for too long")
 	errCut    = errors.New("the stream was cut off")
-	errEarly  = errors.New("a poll was answered at once with nothing")
+	errEarly  = errors.New("a poll returned at once with nothing")
 
-	errRenumbered = errors.New("a poll was answered from another epoch")
+	errRenumbered = errors.New("the answer to a poll is from another epoch")
 )
 
 // patience is how long an answer may be quiet before its connection is taken for

@@ -16,7 +16,7 @@ const helloPatience = 5 * time.Second
 const manyFailures = 6
 
 // errNoHello is why a transport was given up that may be kept back on its way.
-var errNoHello = errors.New("no hello came in time")
+var errNoHello = errors.New("no hello frame arrived in time")
 
 // openOnce makes one attempt: by the first transport of the ladder, and if that does
 // not get through by the next ones. Those above the one that works are not tried

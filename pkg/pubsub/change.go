@@ -104,7 +104,7 @@ func (l *loop) patch(ctx context.Context, e edit) error {
 // maxWaitingBytes bounds what waits to be handed over: what comes in a round trip.
 const maxWaitingBytes = 8 << 20
 
-var errBacklog = errors.New("too much came before the answer to a change")
+var errBacklog = errors.New("too many frames arrived before the reply to a change")
 
 // keep returns what accepts the frames that a change must read on its way. Nothing
 // else takes frames while items wait, so it is changes alone that make them many.

@@ -235,7 +235,7 @@ func TestChangeChecksItsTopics(t *testing.T) {
 		c := serveFake(t, f)
 		s := subscribe(t, c, []wire.Start{Now("a")}, Stateless())
 		_, err := s.Change(t.Context(), []wire.Start{Now("b"), Oldest("b")}, nil)
-		require.ErrorContains(t, err, "named twice")
+		require.ErrorContains(t, err, "listed twice")
 		_, err = s.Change(t.Context(), nil, []string{"a"})
 		require.ErrorIs(t, err, errNoTopics)
 		wantPositions(t, s, "a@k3:0")

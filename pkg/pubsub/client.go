@@ -58,7 +58,7 @@ type Option func(*Client) error
 func WithHTTPClient(hc *http.Client) Option {
 	return func(c *Client) error {
 		if hc.Timeout != 0 {
-			return fmt.Errorf("the HTTP client's Timeout is %v: it would cut polls, set it to 0 and bound calls by their context", hc.Timeout)
+			return fmt.Errorf("the HTTP client's Timeout is %v, which would cut polls: set it to 0, and limit calls by their context", hc.Timeout)
 		}
 		c.http, c.own = hc, nil
 		return nil
@@ -91,7 +91,7 @@ func WithUserAgent(agent string) Option {
 func WithMaxBackoff(d time.Duration) Option {
 	return func(c *Client) error {
 		if d <= 0 {
-			return fmt.Errorf("the longest backoff is %v: it must be positive", d)
+			return fmt.Errorf("the longest backoff must be positive; got %v", d)
 		}
 		c.maxBackoff = d
 		return nil
@@ -104,7 +104,7 @@ func WithMaxBackoff(d time.Duration) Option {
 func WithPublishAttempts(n int) Option {
 	return func(c *Client) error {
 		if n < 1 {
-			return fmt.Errorf("%d attempts to publish: at least one is needed", n)
+			return fmt.Errorf("the attempts to publish must be at least 1; got %d", n)
 		}
 		c.publishAttempts = n
 		return nil
@@ -133,7 +133,7 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 		}
 	}
 	if c.tls != nil && c.own == nil {
-		return nil, errors.New("an HTTP client and a TLS configuration are given: put the one into the other's Transport")
+		return nil, errors.New("an HTTP client and a TLS configuration are both set: set the TLS configuration in the client's Transport")
 	}
 	own.TLSClientConfig = c.tls
 	return c, nil
@@ -149,7 +149,7 @@ func parseBase(s string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return nil, fmt.Errorf("the daemon's address is %q: write it as http://127.0.0.1:8080", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("the daemon's address %q has a query or a fragment: leave them out", u.Redacted())
+		return nil, fmt.Errorf("the daemon's address %q has a query or a fragment: omit it", u.Redacted())
 	}
 	return u, nil
 }

@@ -35,9 +35,9 @@ func (o *subscribeOptions) resolveFormat() error {
 	case o.format == "":
 		o.format = otherwise
 	case o.format != JSON && o.format != CBOR:
-		return fmt.Errorf("there is no format %q", o.format)
+		return fmt.Errorf("unknown format %q", o.format)
 	case o.format != otherwise && (o.transport == TCP || o.transport == SSE):
-		return fmt.Errorf("the transport %q has only the format %q", o.transport, otherwise)
+		return fmt.Errorf("the transport %q supports only the format %q", o.transport, otherwise)
 	}
 	return nil
 }

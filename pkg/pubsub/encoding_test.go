@@ -23,7 +23,7 @@ func TestFormats(t *testing.T) {
 		{TCP, JSON, "", `only the format "cbor"`},
 		{SSE, "", JSON, ""},
 		{SSE, CBOR, "", `only the format "json"`},
-		{WebSocket, "morse", "", `no format "morse"`},
+		{WebSocket, "morse", "", `unknown format "morse"`},
 	} {
 		o := subscribeOptions{transport: c.transport, format: c.said}
 		err := o.resolve()

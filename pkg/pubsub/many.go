@@ -74,7 +74,7 @@ func given[T comparable](v T) *T {
 	return &v
 }
 
-var errNotJSON = errors.New("the body is not JSON: name its type")
+var errNotJSON = errors.New("the body is not JSON: set its type")
 
 func (m *Publication) payload(item *wire.PublishItem) error {
 	switch {
@@ -110,7 +110,7 @@ func (c *Client) publishManyOnce(ctx context.Context, items []wire.PublishItem) 
 		return nil, err
 	}
 	if len(results) != len(items) || slices.ContainsFunc(results, saysNothing) {
-		return nil, fmt.Errorf("%w: it has %d results, not one for each of %d messages", errMalformed, len(results), len(items))
+		return nil, fmt.Errorf("%w: it has %d results for %d messages", errMalformed, len(results), len(items))
 	}
 	return results, nil
 }

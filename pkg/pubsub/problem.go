@@ -15,7 +15,7 @@ import (
 
 // errMalformed is an answer that no daemon gives: a bug, a newer protocol, or
 // something between that speaks in the daemon's place.
-var errMalformed = errors.New("the answer is not one of pubsubd")
+var errMalformed = errors.New("the answer does not come from pubsubd")
 
 // maxProblemBytes bounds what is read of an error: its detail may quote a request.
 const maxProblemBytes = 64 << 10
@@ -33,7 +33,7 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string {
-	return fmt.Sprintf("answered %d %s, without a problem", e.status, http.StatusText(e.status))
+	return fmt.Sprintf("answered %d %s without pubsubd's error body; is this the address of a pubsubd server?", e.status, http.StatusText(e.status))
 }
 
 // readProblem makes an error of an answer: a *wire.Problem if it holds one. One that

@@ -40,7 +40,7 @@ func optionsOf(opts []PublishOption) (o options, err error) {
 func WithTTL(d time.Duration) PublishOption {
 	return func(o *options) error {
 		if d < time.Second || d%time.Second != 0 {
-			return fmt.Errorf("the ttl is %v: whole seconds are needed, at least one", d)
+			return fmt.Errorf("the ttl must be whole seconds, at least 1s; got %v", d)
 		}
 		o.ttl = uint64(d / time.Second)
 		return nil

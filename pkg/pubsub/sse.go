@@ -17,7 +17,7 @@ import (
 // proxies and servers take a request line of 8 KiB, and the path is in it too.
 const maxEventsQueryBytes = 7 << 10
 
-var errPaces = errors.New("the transport sse has one pace for all topics")
+var errPaces = errors.New("the transport sse supports only one max_rate for all topics")
 
 // askForEvents opens the stream of events that comes after starts, which the URL
 // names all: an EventSource cannot say more, and neither do we.
@@ -43,7 +43,7 @@ func (s *stateless) eventsRequest(ctx context.Context, starts []wire.Start) (*ht
 		query.Add("topic", start.String())
 	}
 	if n := len(query.Encode()); n > maxEventsQueryBytes {
-		return nil, &hopelessError{fmt.Errorf("%d topics and positions make a URL of %d bytes, and the transport sse has no room for more than %d: use another", len(starts), n, maxEventsQueryBytes)}
+		return nil, &hopelessError{fmt.Errorf("%d topics and positions make a URL of %d bytes, and the transport sse allows at most %d: use another transport", len(starts), n, maxEventsQueryBytes)}
 	}
 	return s.client.request(ctx, http.MethodGet, "v1/sse", query, nil)
 }

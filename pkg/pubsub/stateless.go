@@ -74,7 +74,7 @@ func awaitHello(ctx context.Context, a *answer) (*wire.Hello, error) {
 		case !open && a.err != nil:
 			return nil, a.err
 		case !open, content.Hello == nil:
-			return nil, fmt.Errorf("%w: it does not begin with hello", errMalformed)
+			return nil, fmt.Errorf("%w: it does not begin with a hello frame", errMalformed)
 		}
 		return content.Hello, nil
 	case <-ctx.Done():

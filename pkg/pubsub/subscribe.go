@@ -95,7 +95,7 @@ func WithRetryNotify(notify func(err error, wait time.Duration)) SubscribeOption
 }
 
 // errOpenTimeout is why an opening ended that took longer than WithOpenTimeout.
-var errOpenTimeout = errors.New("the daemon could not be reached in time")
+var errOpenTimeout = errors.New("the daemon did not answer in time")
 
 // Subscribe subscribes to topics and patterns (chat.*, prices.>), each from its own start. It
 // returns when the daemon has answered with the positions. Every message published after that is
@@ -132,7 +132,7 @@ func (o *subscribeOptions) check(topics *topicList) error {
 	case Batch, Single, Multiple, Stream:
 	case "":
 	default:
-		return fmt.Errorf("there is no mode %q", o.mode)
+		return fmt.Errorf("unknown mode %q", o.mode)
 	}
 	if err := o.resolve(); err != nil {
 		return err

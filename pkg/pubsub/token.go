@@ -28,7 +28,7 @@ func WithToken(token string) Option {
 func WithTokenSource(source func(ctx context.Context) (string, error)) Option {
 	return func(c *Client) error {
 		if source == nil {
-			return errors.New("the token source is nil: leave the option out")
+			return errors.New("the token source is nil: omit the option")
 		}
 		c.tokens = &tokens{source: source, turn: make(chan struct{}, 1)}
 		return nil

@@ -82,7 +82,7 @@ func TestAnErrorOfTheSourceMeansThatNothingWasPublished(t *testing.T) {
 
 func TestATokenSourceIsNeeded(t *testing.T) {
 	_, err := New("http://127.0.0.1:1", WithTokenSource(nil))
-	require.ErrorContains(t, err, "leave the option out")
+	require.ErrorContains(t, err, "omit the option")
 }
 
 // A request does not wait for the source longer than its context lasts.

@@ -67,7 +67,7 @@ func newTopicList(starts []wire.Start) (*topicList, error) {
 			return nil, err
 		}
 		if list.byName[start.Topic] != nil {
-			return nil, fmt.Errorf("topic %q is named twice", start.Topic)
+			return nil, fmt.Errorf("topic %q is listed twice", start.Topic)
 		}
 		list.keep(&topicMark{start: start})
 	}
@@ -231,7 +231,7 @@ func checkPositions(starts []wire.Start, positions []wire.Position) error {
 		}
 	}
 	if wrong > 0 {
-		return fmt.Errorf("%w: %d positions of other topics than the %d asked for", errMalformed, len(positions), len(starts))
+		return fmt.Errorf("%w: it has %d positions of topics other than the %d requested ones", errMalformed, len(positions), len(starts))
 	}
 	return nil
 }

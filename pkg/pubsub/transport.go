@@ -34,14 +34,14 @@ func (o *subscribeOptions) resolve() error {
 		o.transport = o.implied()
 	case Auto, LongPoll:
 		if streams {
-			return fmt.Errorf("the mode %q is not one of the transport %q: leave one of the two out", o.mode, o.transport)
+			return fmt.Errorf("the mode %q does not work with the transport %q: omit one of them", o.mode, o.transport)
 		}
 	case HTTPStream, SSE, WebSocket, TCP:
 		if o.mode != "" && !(streams && o.transport == HTTPStream) {
-			return fmt.Errorf("the transport %q has no modes: leave %q out", o.transport, o.mode)
+			return fmt.Errorf("the transport %q has no modes: omit %q", o.transport, o.mode)
 		}
 	default:
-		return fmt.Errorf("there is no transport %q", o.transport)
+		return fmt.Errorf("unknown transport %q", o.transport)
 	}
 	if o.mode == "" {
 		o.mode = DefaultMode

@@ -25,11 +25,11 @@ func TestTransportsAndModes(t *testing.T) {
 		{said: WithTransport(HTTPStream), also: WithMode(Stream), is: HTTPStream, mode: Stream},
 		{said: WithTransport(SSE), is: SSE, mode: Stream},
 		{said: WithTransport(Auto), also: WithMode(Single), is: Auto, mode: Stream},
-		{said: WithTransport(Auto), also: WithMode(Stream), says: "leave one of the two out"},
-		{said: WithTransport(LongPoll), also: WithMode(Stream), says: "leave one of the two out"},
+		{said: WithTransport(Auto), also: WithMode(Stream), says: "omit one of them"},
+		{said: WithTransport(LongPoll), also: WithMode(Stream), says: "omit one of them"},
 		{said: WithTransport(HTTPStream), also: WithMode(Batch), says: `"stream" has no modes`},
 		{said: WithTransport(WebSocket), also: WithMode(Stream), says: `"websocket" has no modes`},
-		{said: WithTransport("pigeon"), says: `no transport "pigeon"`},
+		{said: WithTransport("pigeon"), says: `unknown transport "pigeon"`},
 	} {
 		var o subscribeOptions
 		for _, option := range []SubscribeOption{c.said, c.also} {

@@ -22,7 +22,7 @@ import (
 )
 
 // errNoUpgrade is a connection that did not become a WebSocket, though it was said to.
-var errNoUpgrade = errors.New("the connection was not made a WebSocket")
+var errNoUpgrade = errors.New("the server did not open a WebSocket")
 
 // dialWebSocket connects, and tells whether the URL asked for starts: it does if they
 // fit and it can say them.
@@ -212,7 +212,7 @@ func (r *webSocketReader) next() error {
 	return nil
 }
 
-var errOtherKind = errors.New("a WebSocket message of text where it should be binary, or the other way round")
+var errOtherKind = errors.New("a WebSocket message is text but should be binary, or binary but should be text")
 
 // control reads what is not a message; CheckHeader has bounded it.
 func (r *webSocketReader) control(head ws.Header) error {
