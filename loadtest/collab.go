@@ -44,7 +44,7 @@ func (c *CollabConfig) Check() error {
 		c.Common.check(),
 		checkClients(c.Topics, c.ClientsPerTopic),
 		c.checkAlone("a round begins when all have the one before, so that one process must have all clients"),
-		unless(c.ClientsPerTopic > 1, "--clients-per-topic: %d are not enough, somebody must receive", c.ClientsPerTopic),
+		unless(c.ClientsPerTopic > 1, "--clients-per-topic: must be at least 2, so that a client receives; got %d", c.ClientsPerTopic),
 		unless(c.Delay >= 0, "--delay: %v is negative", c.Delay),
 		unless(c.Rounds > 0 && c.Rounds < 1_000_000, "--rounds: %d is not between 1 and a million", c.Rounds),
 		unless(c.RoundTimeout > 0, "--round-timeout: %v is not positive", c.RoundTimeout),

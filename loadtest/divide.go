@@ -34,8 +34,8 @@ const AgentTokenVariable = "LOADTEST_AGENT_TOKEN"
 // BindCrew binds what a scenario has whose clients can be divided. The token is
 // not bound: a command line is for everyone to see.
 func BindCrew(f *pflag.FlagSet, c *CrewConfig) {
-	f.StringSliceVar(&c.Agents, "agents", nil, "have these agents (host:port) take the clients; their token is in $"+AgentTokenVariable)
-	f.IntVar(&c.Processes, "processes", c.Processes, "start so many agents and have them take the clients; 0 is this process alone")
+	f.StringSliceVar(&c.Agents, "agents", nil, "distribute the clients over these agents (host:port), with the token in $"+AgentTokenVariable)
+	f.IntVar(&c.Processes, "processes", c.Processes, "start this number of agents and distribute the clients over them; 0 means this process alone")
 }
 
 // size is how many agents there are to be.

@@ -18,7 +18,7 @@ func checkOpenFiles(connections int) error {
 	if limit < needed {
 		return fmt.Errorf("the test needs %d open files (%d connections and %d others), but the limit in force is %d: "+
 			"raise it with `ulimit -n %d`, or LimitNOFILE=%d in a systemd unit, take fewer clients, "+
-			"or spread a broadcast's or a steady run's with --processes or --agents, on a --target that may have so many",
+			"or spread the clients of a broadcast or a steady run with --processes or --agents, on a --target that may open as many",
 			needed, connections, spareFiles, limit, needed, needed)
 	}
 	return nil

@@ -94,12 +94,12 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&o.out, "out", "", "folder for "+jsonName+" and "+textName+" (default "+keptResults+", of -quick "+quickResults+")")
 	f.StringVar(&only, "only", "", "names of attacks, with commas between; all others are skipped")
 	f.IntVar(&o.count, "victims", 2000, "well-behaved clients")
-	f.DurationVar(&o.lasts, "lasts", 15*time.Second, "how long each attack lasts, on the sink and on the daemon; whole seconds")
-	f.DurationVar(&o.settle, "settle", 2500*time.Millisecond, "rest before each")
+	f.DurationVar(&o.lasts, "lasts", 15*time.Second, "duration of each attack, on the sink and on the daemon; whole seconds")
+	f.DurationVar(&o.settle, "settle", 2500*time.Millisecond, "pause before each attack")
 	f.Int64Var(&o.memoryLimit, "memory-limit", 512<<20, "the daemon's GOMEMLIMIT, in bytes")
-	f.StringVar(&file, "config", "", "the daemon's settings (default loadtest/abuse/limits.yaml, as it was built in)")
-	f.StringVar(&serve, "serve", "--limits-connections=10000 --http2-cleartext", "further flags of the daemon, with spaces between")
-	f.BoolVar(&o.quick, "quick", false, "short attacks at a tenth, to see that everything works")
+	f.StringVar(&file, "config", "", "the daemon's settings (default: the built-in loadtest/abuse/limits.yaml)")
+	f.StringVar(&serve, "serve", "--limits-connections=10000 --http2-cleartext", "more flags of the daemon, with spaces between")
+	f.BoolVar(&o.quick, "quick", false, "run short attacks at a tenth of the load, to see that everything works")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

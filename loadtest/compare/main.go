@@ -55,15 +55,15 @@ func parse(args []string, w io.Writer) (options, error) {
 	f := flag.NewFlagSet("compare", flag.ContinueOnError)
 	f.SetOutput(w)
 	f.StringVar(&o.out, "out", "", "folder for "+jsonName+" and "+markdownName+"; default loadtest/results, of a quick run that of -work")
-	f.StringVar(&o.work, "work", "", "folder for the measurements that are finished; default .tools/compare, of a quick run .tools/compare-quick")
-	f.StringVar(&o.pubsubd, "pubsubd", filepath.Join("bin", "pubsubd"), "the pubsubd to measure, and to measure with")
-	f.StringVar(&o.baseline, "baseline", "", "an older pubsubd, to see what changed")
+	f.StringVar(&o.work, "work", "", "folder for finished measurements; default .tools/compare, with -quick .tools/compare-quick")
+	f.StringVar(&o.pubsubd, "pubsubd", filepath.Join("bin", "pubsubd"), "the pubsubd binary to measure, and to measure with")
+	f.StringVar(&o.baseline, "baseline", "", "an older pubsubd, to show what changed")
 	f.StringVar(&o.tools, "tools", ".tools", "folder where make peers puts servers")
-	f.IntVar(&o.rounds, "rounds", 4, "rounds at most; some scenarios have fewer")
+	f.IntVar(&o.rounds, "rounds", 4, "largest number of rounds; some scenarios have fewer")
 	f.StringVar(&o.only, "only", "", "names of scenarios, servers or both, with commas between; all others are skipped")
-	f.BoolVar(&o.quick, "quick", false, "a small load and one round, to see that everything works")
-	f.BoolVar(&o.resume, "resume", false, "go on with a comparison that was interrupted")
-	f.BoolVar(&o.render, "render", false, "measure nothing; write the tables anew")
+	f.BoolVar(&o.quick, "quick", false, "run a small load and one round, to see that everything works")
+	f.BoolVar(&o.resume, "resume", false, "continue an interrupted comparison")
+	f.BoolVar(&o.render, "render", false, "measure nothing; write the tables again")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

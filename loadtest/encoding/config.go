@@ -58,7 +58,7 @@ func (c *Config) check() error {
 	err := errors.Join(
 		unless(c.Target != "" || len(c.ServerCommand) > 0, "--target: name a server, or give a command that starts one"),
 		c.checkTarget(),
-		unless(c.Target != "" || c.ServerPID == 0, "--server-pid: is that of a --target; that of a started server is known"),
+		unless(c.Target != "" || c.ServerPID == 0, "--server-pid: needs --target; the test knows the process of a server that it starts"),
 		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
 		unless(c.Clients > 0 && c.Clients <= mostClients, "--clients: %d is not between 1 and %d", c.Clients, mostClients),
 		unless(c.Duration > 0 && c.Duration <= time.Hour, "--duration: %v is not between 0 and 1 h", c.Duration),
@@ -83,7 +83,7 @@ func (c *Config) checkObjects() error {
 	for i, n := range c.Objects {
 		err = errors.Join(err,
 			unless(n > 0 && n <= mostObjects, "--objects: %d is not between 1 and %d", n, mostObjects),
-			unless(!slices.Contains(c.Objects[:i], n), "--objects: %d is there twice", n))
+			unless(!slices.Contains(c.Objects[:i], n), "--objects: %d is listed twice", n))
 	}
 	return err
 }

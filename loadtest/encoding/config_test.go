@@ -16,7 +16,7 @@ func TestEveryFaultOfAConfigIsNamedByItsFlag(t *testing.T) {
 	cfg.Target, cfg.Objects = "https://127.0.0.1", []int{20, 20, 0}
 	err = cfg.check()
 	require.ErrorContains(t, err, "https")
-	require.ErrorContains(t, err, "20 is there twice")
+	require.ErrorContains(t, err, "20 is listed twice")
 	require.ErrorContains(t, err, "0 is not between")
 	cfg = Default()
 	cfg.ServerCommand = []string{"pubsubd", "serve"}

@@ -75,7 +75,7 @@ type entry struct {
 	node ast.Node // the value
 }
 
-// entries returns those of a mapping; a key that is there twice, once.
+// entries returns those of a mapping; a key that is listed twice, once.
 func (r *reading) entries(what string, n ast.Node) []entry {
 	mapping, ok := n.(ast.MapNode)
 	if !ok {

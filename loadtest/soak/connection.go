@@ -107,7 +107,7 @@ func (c *connection) call(method, path string, body any, want int, answer any) e
 }
 
 // errNotOurs is an answer that the daemon never gives.
-var errNotOurs = errors.New("the answer is not one of pubsubd")
+var errNotOurs = errors.New("the answer does not come from pubsubd")
 
 // isHalfRequest reports whether err is what a request is answered of which only a
 // part came, followed by the end of what the client sends: by net/http if the head

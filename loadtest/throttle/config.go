@@ -119,12 +119,12 @@ func (c *Config) checkTarget() error {
 	if c.Target == "" {
 		return errors.Join(
 			unless(len(c.ServerCommand) > 0, "--target: name a server, or give a command that starts one"),
-			unless(c.ServerPID == 0, "--server-pid: is that of a --target; that of a started server is known"),
+			unless(c.ServerPID == 0, "--server-pid: needs --target; the test knows the process of a server that it starts"),
 		)
 	}
 	return errors.Join(loadtest.CheckTarget(c.Target),
 		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
-		unless(len(c.Settings) <= 1, "--settings: a --target has one; say which"),
+		unless(len(c.Settings) <= 1, "--settings: name the one setting of the --target"),
 		unless(len(c.Secret) >= leastSecret, "--target: %s in the environment has its hook's secret, of at least %d bytes", webhook.SecretVariable, leastSecret),
 	)
 }
@@ -132,7 +132,7 @@ func (c *Config) checkTarget() error {
 func (c *Config) checkSettings() error {
 	err := unless(len(c.Settings) > 0, "--settings: name at least one")
 	for i, s := range c.Settings {
-		err = errors.Join(err, unless(!slices.Contains(c.Settings[:i], s), "--settings: %v is there twice", s))
+		err = errors.Join(err, unless(!slices.Contains(c.Settings[:i], s), "--settings: %v is listed twice", s))
 	}
 	return err
 }

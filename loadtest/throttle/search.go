@@ -57,7 +57,7 @@ func Search(ctx context.Context, cfg Config, p loadtest.Progress) (SearchResult,
 
 func (c *Config) checkSearch() error {
 	err := errors.Join(
-		unless(c.Target == "", "--search: starts servers with other limits; it cannot be on a --target"),
+		unless(c.Target == "", "--search: starts servers with other limits, so it does not work with --target"),
 		unless(c.MaxMean > 0 || c.MaxP95 > 0, "--search: needs an objective, --max-mean or --max-p95"),
 	)
 	if err != nil {

@@ -114,7 +114,7 @@ func (u *user) open(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("open a session: answered %.300q", a.body)
 	}
 	if told := time.Duration(opened.Limits.WaitMS) * time.Millisecond; told > u.trial.cfg.Wait {
-		return false, fmt.Errorf("open a session: the server lets requests wait for %v: say so with --wait", told)
+		return false, fmt.Errorf("open a session: the server lets requests wait for %v: set --wait to that time", told)
 	}
 	u.ledger.opened(opened.Positions[0])
 	u.session, u.calls = opened.Session, 0

@@ -74,7 +74,7 @@ func (c *Config) check() error {
 		among("--ways", c.Ways, Ways()),
 	)
 	if err == nil && len(c.subjects()) == 0 {
-		err = errors.New("--formats: none of --transports has such a one")
+		err = errors.New("--formats: none of --transports supports them")
 	}
 	if err != nil {
 		return ConfigError{err}
@@ -85,8 +85,8 @@ func (c *Config) check() error {
 func (c *Config) checkTarget() error {
 	if c.Target == "" {
 		return errors.Join(
-			unless(c.TargetTCP == "", "--target-tcp: is that of a --target; a started server says its own"),
-			unless(c.ServerPID == 0, "--server-pid: is that of a --target; that of a started server is known"),
+			unless(c.TargetTCP == "", "--target-tcp: needs --target; the test knows the TCP port of a server that it starts"),
+			unless(c.ServerPID == 0, "--server-pid: needs --target; the test knows the process of a server that it starts"),
 		)
 	}
 	return errors.Join(loadtest.CheckTarget(c.Target),
