@@ -85,6 +85,6 @@ func checkAuth(m *mistakes, a auth.Config) {
 	for _, s := range []struct{ key, text string }{
 		{"auth.revocations", a.Revocations}, {"auth.issuer", a.Issuer}, {"auth.audience", a.Audience}, {"auth.type", a.Type}, {"auth.public_claims", strings.Join(a.PublicClaims, ",")},
 	} {
-		m.check(s.text == "" || a.Tokens(), s.key, "", "is %q, but no key verifies tokens: set auth.keys or auth.jwks, or leave it out", s.text)
+		m.check(s.text == "" || a.Tokens(), s.key, "", "is %q, but no key verifies tokens: set auth.keys or auth.jwks, or omit it", s.text)
 	}
 }

@@ -40,7 +40,7 @@ func Bind(fs *pflag.FlagSet) *Loader {
 		}
 		f.Hidden = s.isRate() // they would be a third of --help, and are all alike
 	}
-	fs.StringArray(rulesFlag, nil, "Set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>. You may repeat the flag.")
+	fs.StringArray(rulesFlag, nil, "set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>; repeatable")
 	return &Loader{flags: fs}
 }
 
@@ -182,7 +182,7 @@ func (r *reading) readFile(flags *pflag.FlagSet, variables map[string]string) {
 		return
 	}
 	if name == "" {
-		r.fail("", where, "is empty: name a file, or leave it out")
+		r.fail("", where, "is empty: name a file, or omit it")
 		return
 	}
 	text, err := os.ReadFile(name)

@@ -42,7 +42,7 @@ func (t TLS) Load() (*tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(texts[0], texts[1])
 	if err != nil {
 		return nil, &Error{Key: "tls.key", with: "tls.cert", Reason: fmt.Sprintf(
-			"is %q, which is not a pair with tls.cert (%q): %s: name a certificate and its own private key, both in PEM", t.Key, t.Cert, err)}
+			"is %q, which does not match tls.cert (%q): %s: name a certificate and its private key, both in PEM", t.Key, t.Cert, err)}
 	}
 	return &pair, nil
 }

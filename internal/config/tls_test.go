@@ -103,7 +103,7 @@ func TestACMENeedsNamesAFolderAndAnAgreement(t *testing.T) {
 		"":                            func(*Config) {},
 		"tls.acme.storage is missing": func(c *Config) { c.ACME.Storage = "" },
 		"tls.acme.agree is false":     func(c *Config) { c.ACME.Agree = false },
-		"tls.acme.domains is set beside tls.cert": func(c *Config) { c.TLS = TLS{Cert: pair.Cert, Key: pair.Key} },
+		"tls.acme.domains is set together with tls.cert": func(c *Config) { c.TLS = TLS{Cert: pair.Cert, Key: pair.Key} },
 		"tls.acme has settings, but no names":     func(c *Config) { c.ACME.Domains = nil },
 		"tls.acme.domains is":                     func(c *Config) { c.ACME.Domains = []string{"*.app.example"} },
 		"tls.acme.email is":                       func(c *Config) { c.ACME.Email = "Ops <ops@app.example>" },

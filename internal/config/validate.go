@@ -166,10 +166,10 @@ func (c Config) WhoMay() string {
 // checkTLS refuses a certificate without its key, a key without its certificate, and
 // files that are not a pair.
 func checkTLS(m *mistakes, t TLS, isOn bool) {
-	const orNone = "or leave both out to serve without TLS"
+	const orNone = "or omit both to serve without TLS"
 	m.check(t.Cert == "" || t.Key != "", "tls.cert", "", "is %q, but tls.key is missing: name the file of its private key, %s", t.Cert, orNone)
 	m.check(t.Key == "" || t.Cert != "", "tls.key", "", "is %q, but tls.cert is missing: name the file of its certificate, %s", t.Key, orNone)
-	m.check(t.ClientCA == "" || isOn, "tls.client_ca", "", "is %q, but there is no TLS: set tls.cert and tls.key, or leave it out", t.ClientCA)
+	m.check(t.ClientCA == "" || isOn, "tls.client_ca", "", "is %q, but there is no TLS: set tls.cert and tls.key, or omit it", t.ClientCA)
 	if t.Cert != "" && t.Key != "" {
 		if _, err := t.Load(); err != nil {
 			m.add(err)
@@ -184,12 +184,12 @@ func checkTLS(m *mistakes, t TLS, isOn bool) {
 func checkACME(m *mistakes, c *Config) {
 	a := &c.ACME
 	if !a.On() {
-		m.check(a.Storage == "" && !a.Agree && a.Email == "" && c.Listen.ACME == "", "tls.acme", "", "has settings, but no names: set tls.acme.domains, or leave tls.acme and listen.acme out")
+		m.check(a.Storage == "" && !a.Agree && a.Email == "" && c.Listen.ACME == "", "tls.acme", "", "has settings, but no names: set tls.acme.domains, or omit tls.acme and listen.acme")
 		return
 	}
-	m.check(!c.TLS.On(), "tls.acme.domains", "tls.cert", "is set beside tls.cert: leave one of them out")
+	m.check(!c.TLS.On(), "tls.acme.domains", "tls.cert", "is set together with tls.cert: omit one of them")
 	m.check(a.Storage != "", "tls.acme.storage", "tls.acme.domains", "is missing: name a folder for the private keys, such as /var/lib/pubsubd/acme")
-	m.check(a.Agree, "tls.acme.agree", "tls.acme.domains", "is false: read the terms of service of %s, and say true if you agree", a.Directory)
+	m.check(a.Agree, "tls.acme.agree", "tls.acme.domains", "is false: read the terms of service of %s, and set it to true if you agree", a.Directory)
 }
 
 // checkRules checks rules whose settings are valid one by one.
@@ -215,11 +215,11 @@ func checkRules(m *mistakes, c *Config) {
 		m.check(rule.HistoryBytes <= c.mostBudget(), at+".history.bytes", "",
 			"is %s, more than memory.budget (%s): lower it, or raise memory.budget", formatSize(rule.HistoryBytes), formatSize(c.mostBudget()))
 		m.check(rule.Keep <= 0 || rule.Slow == broker.DropOldest, at+".keep", "",
-			"is %d, but applies only with slow: %[2]s: set slow: %[2]s, or leave keep out", rule.Keep, broker.DropOldest)
+			"is %d, but applies only with slow: %[2]s: set slow: %[2]s, or omit keep", rule.Keep, broker.DropOldest)
 		m.check(!rule.Presence || !wire.ReservedTopic(rule.Pattern), at+".presence", "",
-			"is true, but the pattern %s matches only the daemon's own topics, which have no presence: leave presence out", rule.Pattern)
+			"is true, but the pattern %s matches only the daemon's own topics, which have no presence: omit presence", rule.Pattern)
 		m.check(rule.PresenceGrace <= 0 || rule.Presence, at+".presence_grace", "",
-			"is %v, but applies only with presence: true: set it, or leave presence_grace out", rule.PresenceGrace)
+			"is %v, but applies only with presence: true: set it, or omit presence_grace", rule.PresenceGrace)
 	}
 }
 
