@@ -94,8 +94,8 @@ func TestCommandsShowAClientCertificate(t *testing.T) {
 		{"none", "ann.a", nil, exitRunTime, "unauthorized"},
 		{"of another user", "bob.a", flags, exitRunTime, "forbidden"},
 		{"of another authority", "ann.a", []string{"--cert", stranger.Cert, "--cert-key", stranger.Key}, exitRunTime, "tls.client_ca"},
-		{"without its key", "ann.a", []string{"--cert", ann.Cert}, exitUsage, "--cert-key or PUBSUB_CERT_KEY"},
-		{"only the key", "ann.a", []string{"--cert-key", ann.Key}, exitUsage, "--cert or PUBSUB_CERT"},
+		{"without its key", "ann.a", []string{"--cert", ann.Cert}, exitUsage, "--cert-key or PUBSUBD_CERT_KEY"},
+		{"only the key", "ann.a", []string{"--cert-key", ann.Key}, exitUsage, "--cert or PUBSUBD_CERT"},
 		{"with another key", "ann.a", []string{"--cert", ann.Cert, "--cert-key", stranger.Key}, exitUsage, "its private key"},
 		{"no file", "ann.a", []string{"--cert", "/gone", "--cert-key", ann.Key}, exitUsage, "/gone: no such file"},
 	} {

@@ -36,8 +36,8 @@ func bindCarriage(cmd *cobra.Command, f *pflag.FlagSet) *carriage {
 	f.StringVar(&c.transport, "transport", "auto", "transport of the messages: "+strings.Join(transportNames, ", ")+"; auto selects the best that works")
 	f.StringVar(&c.format, "format", "", "format of the messages: json or cbor; default: json, with tcp cbor")
 	f.StringVar(&c.tcp, "tcp", "", "`HOST:PORT` of the daemon's TCP port; default: $"+listenTCPEnv+" if set, else --server's host and port "+usualTCPPort)
-	_ = cmd.RegisterFlagCompletionFunc("transport", cobra.FixedCompletions(transportNames, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formatNames, cobra.ShellCompDirectiveNoFileComp))
+	oneOf(cmd, "transport", transportNames...)
+	oneOf(cmd, "format", formatNames...)
 	return c
 }
 

@@ -24,7 +24,7 @@ all. The exit code is 0 if so. Otherwise it is 1, with the reason on standard er
 
 Use it for health checks in containers whose image has no other client. It finds the
 daemon by the environment of the container: PUBSUBD_LISTEN_ADMIN. If a flag or a file
-sets the daemon's admin listener, use --admin or PUBSUB_ADMIN.`,
+sets the daemon's admin listener, use --admin or PUBSUBD_ADMIN.`,
 		Example: `  HEALTHCHECK CMD ["pubsubd", "health"]`,
 		Args:    usageArgs(cobra.NoArgs),
 	}

@@ -121,11 +121,7 @@ func checkPattern(f *pflag.FlagSet, pattern string) error {
 		"rounds": {"period", "warmup", "duration"},
 		"steady": {"delay", "rounds", "round-timeout"},
 	}
-	flags, ok := foreign[pattern]
-	if !ok {
-		return fmt.Errorf("--pattern %q: use rounds or steady", pattern)
-	}
-	for _, name := range flags {
+	for _, name := range foreign[pattern] {
 		if f.Changed(name) {
 			return fmt.Errorf("--%s has no effect with --pattern %s", name, pattern)
 		}

@@ -233,7 +233,7 @@ func (a *address) unreached(err error) error {
 	case !errors.As(err, &failed):
 		return a.bearer.missing(err)
 	case failed.Op == "dial":
-		return fmt.Errorf("%w: is the daemon running there? --%s or %s sets another address", err, a.flag.Name, a.env)
+		return fmt.Errorf("%w: is the daemon running at %s? --%s or %s sets another address", err, a.typed(), a.flag.Name, a.env)
 	case cert != "": // an alert of TLS, or a reset that overtook it
 		return fmt.Errorf("%w: the daemon may not accept the certificate of %s: it must be valid, and signed by an authority in the daemon's tls.client_ca", err, by)
 	}

@@ -21,10 +21,10 @@ func sessionsCommand() *cobra.Command {
 	s := sessionsListing{}
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List the sessions that lag most, and the reason",
-		Long: `List open sessions. Sessions with the largest lag come first. Lag is the number of
-messages in the session's topics that were not sent to it. The list shows the lag, the
-topic with the largest share of it, and what the session waits for:
+		Short: "List the sessions and connections that lag most, and the reason",
+		Long: `List open sessions and connections. Those with the largest lag come first. Lag is the
+number of messages in the session's topics that were not sent to it. The list shows the
+lag, the topic with the largest share of it, and what the session waits for:
 
   ack      the client has as many unacknowledged frames as it may have
   poll     the client does not poll
@@ -33,7 +33,11 @@ topic with the largest share of it, and what the session waits for:
   rate     the next message is too early for the session's max_rate
 
 The number of a session counts openings. The list does not show ids, because the id of
-a session lets its holder receive the messages. Stateless polls are counted, not listed.`,
+a session lets its holder receive the messages.
+
+The list also has connections without a session: WebSockets, TCP connections and event
+streams. CLIENT shows the transport, the client's address and its User-Agent, such as
+that of pubsubd subscribe. Stateless polls are counted, not listed.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	f := cmd.Flags()
@@ -42,7 +46,7 @@ a session lets its holder receive the messages. Stateless polls are counted, not
 	f.StringVar(&s.sort, "sort", "lag", "order: lag, largest lag first; idle, longest time without a poll first")
 	f.IntVar(&s.limit, "limit", 100, "largest number of sessions to list, 1 to 1000")
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "time limit of the request")
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions([]string{"lag", "idle"}, cobra.ShellCompDirectiveNoFileComp))
+	oneOf(cmd, "sort", "lag", "idle")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.out = cmd.OutOrStdout()
 		return s.run()
@@ -61,10 +65,7 @@ type sessionsListing struct {
 }
 
 func (s *sessionsListing) run() error {
-	switch {
-	case s.sort != "lag" && s.sort != "idle":
-		return usageError{fmt.Errorf("--sort %q: use lag or idle", s.sort)}
-	case s.limit < 1 || s.limit > 1000:
+	if s.limit < 1 || s.limit > 1000 {
 		return usageError{fmt.Errorf("--limit must be 1 to 1000; got %d", s.limit)}
 	}
 	base, err := s.admin.url()

@@ -45,6 +45,7 @@ report.`,
 	f.Float64Var(&cfg.Rate, "rate", cfg.Rate, "messages a second, apart from bursts")
 	f.StringVar(&cfg.Store, "store", "", "give the server a log on disk with this sync `mode`: always, 1s or never; --store alone means 1s")
 	f.Lookup("store").NoOptDefVal = "1s"
+	oneOf(cmd, "store", "always", "1s", "never")
 	f.DurationVar(&cfg.Restart, "restart", cfg.Restart, "average lifetime of each server")
 	out.bind(f)
 	return cmd

@@ -20,9 +20,11 @@ func subscribeCommand() *cobra.Command {
 		Use:   "subscribe TOPIC...",
 		Short: "Print the messages of topics as they arrive",
 		Long: `Print the messages of topics until SIGINT or SIGTERM. The command reconnects when the
-connection breaks or the daemon restarts. It reports lost messages on standard error, or
-with --json as a frame among the others. At the end it prints the positions to resume
-from on standard error.
+connection breaks or the daemon restarts.
+
+Standard error gets the daemon's address, the transport and the position at which each
+topic begins; then lost messages, unless --json prints them as frames among the others;
+at the end the positions to resume from.
 
 A subscription begins with the next message, unless you write topic@oldest or
 topic@epoch:offset, or set --from. Instead of a topic you can write a pattern: in
@@ -34,10 +36,11 @@ topic@epoch:offset, or set --from. Instead of a topic you can write a pattern: i
 	}
 	f := cmd.Flags()
 	s.server, s.carriage = bindServer(f), bindCarriage(cmd, f)
+	cmd.ValidArgsFunction = completeTopics(s.server, 0)
 	f.StringArrayVar(&s.from, "from", nil, "oldest: begin with the oldest message that is kept; a position: begin after it, for its topic")
 	f.BoolVar(&s.json, "json", false, "print frames as in the protocol, one on each line")
 	f.IntVar(&s.count, "count", 0, "end after this number of messages; 0 means never")
-	f.DurationVar(&s.timeout, "timeout", 0, "end after this time, and fail if fewer than --count messages have arrived; 0 means never")
+	f.DurationVar(&s.timeout, "timeout", 0, "end after this time; fail if there was no connection, or fewer than --count messages have arrived; 0 means never")
 	f.StringVar(&s.client, "client", "", "client id of the subscriber, for --no-echo")
 	f.BoolVar(&s.noEcho, "no-echo", false, "leave out messages published with the id of --client")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

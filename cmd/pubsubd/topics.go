@@ -184,10 +184,10 @@ func deleteTopicCommand() *cobra.Command {
 		Short: "Delete a topic's history",
 		Long: `Delete a topic's history. Its subscribers get a gap frame, deleted, and stay
 subscribed. The numbering of messages continues. You cannot undo this.`,
-		Args:              usageArgs(cobra.ExactArgs(1)),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Args: usageArgs(cobra.ExactArgs(1)),
 	}
 	server = bindServer(cmd.Flags())
+	cmd.ValidArgsFunction = completeTopics(server, 1)
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "time limit of the request")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		state, err := deleteTopic(server, args[0], timeout)

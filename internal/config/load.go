@@ -40,7 +40,7 @@ func Bind(fs *pflag.FlagSet) *Loader {
 		}
 		f.Hidden = s.isRate() // they would be a third of --help, and are all alike
 	}
-	fs.StringArray(rulesFlag, nil, "set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>; repeatable")
+	fs.StringArray(rulesFlag, nil, "Set one `name.member=value` of a rule for topics, such as prices.pattern=prices.>. You may repeat the flag.")
 	return &Loader{flags: fs}
 }
 
