@@ -75,6 +75,10 @@ type Config struct {
 	// MessageBytes is the largest payload of a message. Default 64 KiB.
 	MessageBytes int
 
+	// DrainDelay is how long the daemon still serves everyone after it was told to stop, while
+	// readiness fails, so that load balancers stop sending clients. Default 0.
+	DrainDelay time.Duration
+
 	// DrainWindow is how long a drain may take when the daemon stops. Sessions end within
 	// three quarters of it. Default 10 s; 0 ends all sessions at once and does not wait.
 	DrainWindow time.Duration

@@ -104,6 +104,7 @@ func settings(c *Config) []setting {
 		{"compression.min_bytes", number{least: minCompressed, bytes: true, word: "off", means: -1}.field(&t.CompressionMinBytes), "Compress messages of at least this size, once for all clients that accept it. off: no compression."},
 
 		{"lane", restart(word(&c.Lane, "handoff", "channel", "off")), "Fast path for polls and small publishes. handoff: a frame needs no goroutine to reach a waiting poll. channel: each poll has a goroutine, which a frame wakes. off: net/http serves everything."},
+		{"drain.delay", duration(&c.DrainDelay, 0), "How long the daemon still serves everyone after it was told to stop, while /readyz already answers 503. Set it to the time that a load balancer needs to notice. 0: it drains at once."},
 		{"drain.window", duration(&c.DrainWindow, 0), "How long clients may take to leave when the daemon stops. The daemon ends their sessions within three quarters of this."},
 		{"state", restart(path(&c.StateFile)), "File that keeps topics over a planned restart. The daemon writes it after a drain. The next start loads and removes it. With store.dir, only the first start reads the file, and no daemon writes it. Not set: no file."},
 		{storeDir, restart(path(&c.Store.Dir)), "Folder of the log that keeps topics over restarts and crashes. The daemon creates it with mode 0700. The first start takes over the file of state. Not set: topics are only in memory."},

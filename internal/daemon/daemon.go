@@ -328,7 +328,7 @@ func (d *Daemon) TCPAddr() string {
 	return d.tcpListener.Addr().String()
 }
 
-// Run serves until ctx ends, and then drains. In a drain, readiness fails, and the daemon
+// Run serves until ctx ends, and then drains, after drain.delay. In a drain, readiness fails, and the daemon
 // refuses new sessions and messages. Sessions end one after the other, and their polls
 // and streams get the reason. Answers that outlast the drain window are cut off. At the
 // end Run closes the log, or writes the state file, if there is one. The error is that of a
@@ -379,6 +379,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err == nil {
 		select {
 		case <-ctx.Done():
+			err = d.delayDrain(failed)
 		case err = <-failed:
 		}
 	}

@@ -11,6 +11,24 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
+// delayDrain serves everyone for drain.delay, while readiness fails, so that load balancers
+// stop sending clients before the daemon refuses them. It ends early if a server fails.
+func (d *Daemon) delayDrain(failed <-chan error) error {
+	delay, window := d.Config().DrainDelay, d.Config().DrainWindow
+	if delay == 0 {
+		return nil
+	}
+	d.notReady("draining")
+	d.manager.stopping(delay + window)
+	d.log.Info("not ready any more; the drain begins after drain.delay", zap.Duration("delay", delay))
+	select {
+	case <-time.After(delay):
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
 // drain refuses new sessions and messages at once, ends the sessions one after the
 // other, and then shuts the servers down. The admin listener closes last, so that load
 // balancers see readiness fail.

@@ -182,6 +182,26 @@ func TestAReloadDoesNotChangeARunningDrain(t *testing.T) {
 	}
 }
 
+// During drain.delay a load balancer sees that the daemon is not ready. Clients see nothing:
+// they connect, open sessions and publish.
+func TestDuringTheDelayOnlyReadinessFails(t *testing.T) {
+	const delay = 2 * time.Second
+	d := start(t, func(c *config.Config) { c.DrainDelay = delay })
+	begun := time.Now()
+	d.stop()
+	require.Eventually(t, func() bool { return d.whyNotReady() == "draining" }, surely, time.Millisecond)
+	id := d.open(`"a"`).Session
+	resp, err := http.Post("http://"+d.PublicAddr()+"/v1/topics/b/messages", "application/json", strings.NewReader("1"))
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	s := d.stayPolling(id, true)
+	require.Equal(t, http.StatusServiceUnavailable, s.status, s.body)
+	require.Contains(t, s.body, `"draining"`)
+	require.GreaterOrEqual(t, time.Since(begun), delay)
+	require.NoError(t, d.wait())
+}
+
 func TestADrainWithoutAWindowEndsAtOnce(t *testing.T) {
 	d := start(t, func(c *config.Config) { c.DrainWindow = 0 })
 	for range 20_000 {
