@@ -72,6 +72,12 @@ func isLoopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
+// isLocal reports whether only this machine can reach the address: over loopback or a Unix
+// socket.
+func isLocal(address string) bool {
+	return isLoopback(address) || strings.HasPrefix(address, unixPrefix)
+}
+
 // maxOrigins bounds the origins. Every second, pubsubd makes headers of answers for each.
 const maxOrigins = 100
 
@@ -168,7 +174,7 @@ func isDNSName(s string) bool {
 // origin are allowed, rebinding gives a page nothing.
 func (c Config) AcceptsEveryHost() (public, admin bool) {
 	open := c.ServesTLS() || slices.Contains(c.Origins, every)
-	return open || !isLoopback(c.Listen.Public), !isLoopback(c.Listen.Admin)
+	return open || !isLocal(c.Listen.Public), !isLoopback(c.Listen.Admin)
 }
 
 // maxDomains bounds the certificates of ACME.

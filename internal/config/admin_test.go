@@ -33,7 +33,7 @@ func TestTheKeyOfOperatorsIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestTheAdminListenerMayBeAUnixSocket(t *testing.T) {
+func TestListenersMayBeUnixSockets(t *testing.T) {
 	for address, valid := range map[string]bool{
 		"unix:/run/pubsubd/admin.sock":                   true,
 		"unix:/" + strings.Repeat("x", maxSocketBytes-1): true,
@@ -43,15 +43,32 @@ func TestTheAdminListenerMayBeAUnixSocket(t *testing.T) {
 		"unix:/":                                         false,
 		"/run/admin.sock":                                false,
 	} {
-		c := Default()
-		c.Listen.Admin = address
-		if valid {
-			require.NoError(t, c.Validate(), address)
-			continue
+		admin, public := Default(), Default()
+		admin.Listen.Admin, public.Listen.Public = address, address
+		for _, c := range []Config{admin, public} {
+			if valid {
+				require.NoError(t, c.Validate(), address)
+				continue
+			}
+			require.ErrorContains(t, c.Validate(), "unix:/run/pubsubd/admin.sock", address)
 		}
-		require.ErrorContains(t, c.Validate(), "unix:/run/pubsubd/admin.sock", address)
 	}
 	c := Default()
+	c.Listen.Public, c.Listen.Admin = "unix:/run/pubsubd/one.sock", "unix:/run/pubsubd/one.sock"
+	require.ErrorContains(t, c.Validate(), "listen.admin")
+	c = Default()
+	c.Listen.TCP = "unix:/run/pubsubd/tcp.sock"
+	require.ErrorContains(t, c.Validate(), "listen.tcp")
+}
+
+// Only this machine reaches a Unix socket, as with loopback: it needs no authorisation, and it
+// accepts only the names of hosts.
+func TestAUnixSocketForClientsIsAsLoopback(t *testing.T) {
+	c := Default()
 	c.Listen.Public = "unix:/run/pubsubd/public.sock"
-	require.ErrorContains(t, c.Validate(), "listen.public")
+	require.NoError(t, c.Validate())
+	everyHost, _ := c.AcceptsEveryHost()
+	require.False(t, everyHost)
+	c.Auth.Anonymous = `[{"topics":[">"],"allow":["subscribe"]}]`
+	require.NotContains(t, c.WhoMay(), "clear text")
 }

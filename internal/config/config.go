@@ -96,8 +96,8 @@ type Config struct {
 	AddressesFile string
 }
 
-// Listen has the addresses to listen on, as host:port. Port 0 is any free port. Admin may
-// also be a Unix socket: unix:/run/pubsubd/admin.sock.
+// Listen has the addresses to listen on, as host:port. Port 0 is any free port. Public
+// and Admin may also be Unix sockets: unix:/run/pubsubd/admin.sock.
 type Listen struct {
 	Public string // for clients; default 127.0.0.1:8080
 	Admin  string // for operators: metrics, health, profiles; default 127.0.0.1:8081

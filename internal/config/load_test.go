@@ -46,7 +46,7 @@ func other(t *testing.T, s setting) string {
 		"count": "77", "bytes": "123KiB", "duration": "17s", "bool": "true", "host:port": "127.0.0.1:7777", "file": "/run/addresses.json",
 		"names": "app.example,live.example", "email": "ops@app.example", "origins": "https://app.example,http://localhost:3000", "rate": "2/m burst 9", "url": "http://127.0.0.1:9000/?a=b", "secret": "24 bytes, more or a few more", "patterns": "chat.*,prices.>", "files": "/run/a.pem,/run/b.json", "text": "x y", "claims": "name,picture", "rights": `[{"topics":["a.$sub"],"allow":["publish"]}]`, "addresses": "10.1.0.0/16,192.0.2.7,::1,fd00::/8",
 	}
-	byKey := map[string]string{"tls.acme.directory": "https://ca.example/directory", "log.level": "warn", "log.format": "console", "lane": "channel", "store.sync": "always", "store.bytes": "77MiB", "history.bytes": "2MiB", "listen.admin": "127.0.0.1:7778", "admin.key_file": "testdata/admin.key", "poll.write_timeout": "40s", "memory.budget": "64MiB", "auth.jwks": "https://login.example/jwks?a=b", "limits.all_subscriptions": "7777"}
+	byKey := map[string]string{"tls.acme.directory": "https://ca.example/directory", "log.level": "warn", "log.format": "console", "lane": "channel", "store.sync": "always", "store.bytes": "77MiB", "history.bytes": "2MiB", "listen.public": "127.0.0.1:7776", "listen.admin": "127.0.0.1:7778", "admin.key_file": "testdata/admin.key", "poll.write_timeout": "40s", "memory.budget": "64MiB", "auth.jwks": "https://login.example/jwks?a=b", "limits.all_subscriptions": "7777"}
 	text, ok := byKey[s.key]
 	if !ok {
 		text, ok = byKind[s.kind]

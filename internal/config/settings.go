@@ -46,7 +46,7 @@ func settings(c *Config) []setting {
 	const ms = time.Millisecond // the protocol states its limits in whole milliseconds
 	a, b, s, t, l, h, z, e := &c.Auth, &c.Broker, &c.Session, &c.Transport, &c.Limit, &c.PublishHook, &c.AuthorizeHook, &c.EventsHook
 	return slices.Concat([]setting{
-		{"listen.public", restart(address(&c.Listen.Public, false, "127.0.0.1:8080, [::1]:8080 or :0")), "Address that clients connect to."},
+		{"listen.public", restart(localAddress(&c.Listen.Public, "127.0.0.1:8080, [::1]:8080 or :0")), "Address that clients connect to. Either host:port, or a Unix socket for a proxy, such as unix:/run/pubsubd/public.sock, to which the daemon's user and group can connect. Clients behind the socket count as 127.0.0.1, unless X-Forwarded-For names them."},
 		{"listen.admin", restart(localAddress(&c.Listen.Admin, "127.0.0.1:8081, [::1]:8080 or :0")), "Address for operators: metrics, health, profiles and revocations. Either host:port, or a Unix socket that only the daemon's user can connect to, such as unix:/run/pubsubd/admin.sock."},
 		{"listen.tcp", restart(address(&c.Listen.TCP, true, "127.0.0.1:8082, or nothing")), "Address for clients without HTTP, which send and receive CBOR sequences over TCP; usually 127.0.0.1:8082. Not set: no such listener."},
 		{"listen.acme", restart(address(&c.Listen.ACME, true, ":80, or nothing")), "Address for ACME challenges over HTTP (HTTP-01). The authority connects to port 80. Not set: the daemon answers only challenges over TLS (TLS-ALPN-01), on listen.public."},

@@ -103,11 +103,12 @@ func TestACMENeedsNamesAFolderAndAnAgreement(t *testing.T) {
 		"":                            func(*Config) {},
 		"tls.acme.storage is missing": func(c *Config) { c.ACME.Storage = "" },
 		"tls.acme.agree is false":     func(c *Config) { c.ACME.Agree = false },
-		"tls.acme.domains is set together with tls.cert": func(c *Config) { c.TLS = TLS{Cert: pair.Cert, Key: pair.Key} },
-		"tls.acme has settings, but no names":     func(c *Config) { c.ACME.Domains = nil },
-		"tls.acme.domains is":                     func(c *Config) { c.ACME.Domains = []string{"*.app.example"} },
-		"tls.acme.email is":                       func(c *Config) { c.ACME.Email = "Ops <ops@app.example>" },
-		"tls.acme.directory is":                   func(c *Config) { c.ACME.Directory = "http://127.0.0.1/dir" },
+		"tls.acme.domains is set together with tls.cert":       func(c *Config) { c.TLS = TLS{Cert: pair.Cert, Key: pair.Key} },
+		"tls.acme has settings, but no names":                  func(c *Config) { c.ACME.Domains = nil },
+		"tls.acme.domains is":                                  func(c *Config) { c.ACME.Domains = []string{"*.app.example"} },
+		"tls.acme.email is":                                    func(c *Config) { c.ACME.Email = "Ops <ops@app.example>" },
+		"tls.acme.directory is":                                func(c *Config) { c.ACME.Directory = "http://127.0.0.1/dir" },
+		"tls.acme.domains is set, but listen.public is a Unix": func(c *Config) { c.Listen.Public = "unix:/run/pubsubd/public.sock" },
 	} {
 		c := Default()
 		c.ACME = whole

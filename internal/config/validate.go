@@ -157,7 +157,7 @@ func (c Config) WhoMay() string {
 	if len(proofs) > 0 {
 		text = "clients have the rights of their " + enumerate(proofs, "or") + "; " + text
 	}
-	if !c.ServesTLS() && !isLoopback(c.Listen.Public) {
+	if !c.ServesTLS() && !isLocal(c.Listen.Public) {
 		text += "; connections are in clear text"
 	}
 	return text
@@ -188,6 +188,8 @@ func checkACME(m *mistakes, c *Config) {
 		return
 	}
 	m.check(!c.TLS.On(), "tls.acme.domains", "tls.cert", "is set together with tls.cert: omit one of them")
+	m.check(!strings.HasPrefix(c.Listen.Public, unixPrefix), "tls.acme.domains", "listen.public",
+		"is set, but listen.public is a Unix socket, which the authority cannot reach: listen on host:port, or let the proxy get the certificates")
 	m.check(a.Storage != "", "tls.acme.storage", "tls.acme.domains", "is missing: name a folder for the private keys, such as /var/lib/pubsubd/acme")
 	m.check(a.Agree, "tls.acme.agree", "tls.acme.domains", "is false: read the terms of service of %s, and set it to true if you agree", a.Directory)
 }

@@ -258,7 +258,7 @@ func (d *Daemon) Listen() (err error) {
 	}()
 	d.spare.Open()
 	cfg := listen.Config{
-		Name: "public", Address: d.cfg.Listen.Public, Limiter: d.limiter,
+		Name: "public", Address: d.cfg.Listen.Public, SocketMode: listen.OwnerAndGroup, Limiter: d.limiter,
 		Certificate: d.certificate, ALPN: alpn, Refusal: listen.HTTPRefusal,
 		WriteTimeout: d.cfg.Transport.WriteTimeout, Spare: &d.spare, Metrics: d.metrics, Log: d.log,
 	}
@@ -279,7 +279,7 @@ func (d *Daemon) Listen() (err error) {
 			return err
 		}
 	}
-	cfg.Name, cfg.Address = "admin", d.cfg.Listen.Admin
+	cfg.Name, cfg.Address, cfg.SocketMode = "admin", d.cfg.Listen.Admin, listen.OwnerOnly
 	cfg.Limiter, cfg.MaxConnections, cfg.Certificate = nil, listen.AdminConnections, nil
 	if d.adminSocket, err = listen.Listen(cfg); err != nil {
 		return err
@@ -308,17 +308,12 @@ func (d *Daemon) closeListeners() error {
 	return errors.Join(failed...)
 }
 
-// PublicAddr returns the address that clients connect to.
-func (d *Daemon) PublicAddr() string { return d.publicListener.Addr().String() }
+// PublicAddr returns the address that clients connect to: host:port, or a Unix socket as in
+// listen.public.
+func (d *Daemon) PublicAddr() string { return d.publicListener.Address() }
 
-// AdminAddr returns the address for metrics and health: host:port, or a Unix socket as in
-// listen.admin.
-func (d *Daemon) AdminAddr() string {
-	if at := d.adminSocket.Addr(); at.Network() != "unix" {
-		return at.String()
-	}
-	return d.cfg.Listen.Admin
-}
+// AdminAddr returns the address for metrics and health, in the same form.
+func (d *Daemon) AdminAddr() string { return d.adminSocket.Address() }
 
 // TCPAddr returns the address for clients without HTTP, or "" if there is none.
 func (d *Daemon) TCPAddr() string {
@@ -432,7 +427,7 @@ func (d *Daemon) announce() error {
 	if d.cfg.ServesTLS() {
 		scheme = "https://"
 	}
-	ready := []zap.Field{zap.String("public", scheme+d.PublicAddr()), zap.String("admin", adminURL(d.AdminAddr()))}
+	ready := []zap.Field{zap.String("public", urlOf(scheme, d.PublicAddr())), zap.String("admin", urlOf("http://", d.AdminAddr()))}
 	if at := d.TCPAddr(); at != "" {
 		ready = append(ready, zap.String("tcp", at))
 	}
@@ -440,12 +435,12 @@ func (d *Daemon) announce() error {
 	return nil
 }
 
-// adminURL returns an address of the admin listener for people.
-func adminURL(address string) string {
+// urlOf returns an address for people.
+func urlOf(scheme, address string) string {
 	if strings.HasPrefix(address, listen.UnixPrefix) {
 		return address
 	}
-	return "http://" + address
+	return scheme + address
 }
 
 // addresses are where the daemon listens.

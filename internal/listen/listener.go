@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -26,6 +28,9 @@ import (
 type Config struct {
 	Name    string // of the setting, without the prefix "listen."; for the log and errors
 	Address string // host:port, or UnixPrefix and the path of a socket
+
+	// SocketMode is the mode of a Unix socket: who can connect.
+	SocketMode fs.FileMode
 
 	// Limiter counts each connection, or refuses it. nil: the listener is for
 	// operators. Then only MaxConnections bounds the connections, and the metrics of
@@ -74,7 +79,7 @@ const LogEvery = 10 * time.Second
 
 // Listen binds cfg.Address.
 func Listen(cfg Config) (*Listener, error) {
-	socket, err := bind(cfg.Address, cfg.WriteTimeout)
+	socket, err := bind(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", cfg.Name, err)
 	}
@@ -99,24 +104,32 @@ const unackedMargin = 15 * time.Second
 // nobody reads took 1.45 GB, where the kernel slows all connections down (tcp_mem).
 const unsentBytes = 32 << 10
 
-func bind(address string, writeTimeout time.Duration) (socket, error) {
-	if path, ok := strings.CutPrefix(address, UnixPrefix); ok {
-		return bindUnix(path)
+func bind(cfg Config) (socket, error) {
+	if path, ok := strings.CutPrefix(cfg.Address, UnixPrefix); ok {
+		return bindUnix(path, cfg.SocketMode)
 	}
 	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
 	lc.SetMultipathTCP(false) // Go's default for listeners, but its connections do not inherit socket options on Linux
-	l, err := lc.Listen(context.Background(), "tcp", address)
+	l, err := lc.Listen(context.Background(), "tcp", cfg.Address)
 	if err != nil {
 		return nil, err
 	}
 	tcp := l.(*net.TCPListener) //nolint:forcetypeassert // it is what listens on "tcp"
-	setOption(tcp, userTimeout, int((writeTimeout + unackedMargin).Milliseconds()))
+	setOption(tcp, userTimeout, int((cfg.WriteTimeout + unackedMargin).Milliseconds()))
 	setOption(tcp, notSentLowat, unsentBytes)
 	return tcp, nil
 }
 
 // Addr implements net.Listener.
 func (l *Listener) Addr() net.Addr { return l.socket.Addr() }
+
+// Address returns host:port, or UnixPrefix and the path of the socket.
+func (l *Listener) Address() string {
+	if at := l.Addr(); at.Network() != "unix" {
+		return at.String()
+	}
+	return UnixPrefix + l.Addr().String()
+}
 
 // Close implements net.Listener.
 func (l *Listener) Close() error {
@@ -157,8 +170,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 func (l *Listener) admit(nc net.Conn) (*Conn, error) {
 	c := &Conn{Conn: nc, listener: l, accepted: time.Now()}
 	if l.cfg.Limiter != nil {
-		at, _ := nc.RemoteAddr().(*net.TCPAddr) // nil if the client has left
-		counted, err := l.cfg.Limiter.Connect(at.AddrPort().Addr())
+		counted, err := l.cfg.Limiter.Connect(remote(nc))
 		if err != nil {
 			return nil, err
 		}
@@ -168,6 +180,18 @@ func (l *Listener) admit(nc net.Conn) (*Conn, error) {
 	}
 	l.open.Add(1)
 	return c, nil
+}
+
+// remote returns the address that the limits count a connection for. A client of a Unix socket
+// counts as one of loopback, so trusted_proxies can name it.
+func remote(nc net.Conn) netip.Addr {
+	switch at := nc.RemoteAddr().(type) {
+	case *net.TCPAddr:
+		return at.AddrPort().Addr()
+	case *net.UnixAddr:
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.Addr{} // the client has left
 }
 
 var errFull = errors.New("the listener has its maximum of connections")

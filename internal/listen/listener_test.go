@@ -20,7 +20,7 @@ func listening(t *testing.T, most int) *Listener {
 func listeningOn(t *testing.T, address string, most int) *Listener {
 	t.Helper()
 	l, err := Listen(Config{
-		Name: "admin", Address: address, MaxConnections: most,
+		Name: "admin", Address: address, SocketMode: OwnerOnly, MaxConnections: most,
 		WriteTimeout: time.Second, Spare: &Spare{}, Metrics: metrics.New("test"), Log: zap.NewNop(),
 	})
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package listen
 
 import (
 	"errors"
+	"io/fs"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -32,12 +33,14 @@ func setOption(c syscall.Conn, option, value int) {
 	}
 }
 
-// restrict makes bind(2) create a Unix socket with the mode ownerOnly, so that nobody else can
+// restrictTo makes bind(2) create a Unix socket with at most this mode, so that nobody else can
 // connect before the mode is set. It is for net.ListenConfig.Control.
-func restrict(_, _ string, c syscall.RawConn) error {
-	var failed error
-	err := c.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), uint32(ownerOnly)) })
-	return errors.Join(err, failed)
+func restrictTo(mode fs.FileMode) func(_, _ string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), uint32(mode)) })
+		return errors.Join(err, failed)
+	}
 }
 
 // PeerLeft reports whether the peer of a socket has closed the connection, or its side

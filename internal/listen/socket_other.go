@@ -2,14 +2,17 @@
 
 package listen
 
-import "syscall"
+import (
+	"io/fs"
+	"syscall"
+)
 
 const userTimeout, notSentLowat, finWait2 = 0, 0, 0
 
 func setOption(syscall.Conn, int, int) {}
 
-// restrict does nothing: the mode of the socket is set once it exists.
-func restrict(string, string, syscall.RawConn) error { return nil }
+// restrictTo does nothing: the mode of the socket is set once it exists.
+func restrictTo(fs.FileMode) func(_, _ string, c syscall.RawConn) error { return nil }
 
 // PeerLeft reports false: only Linux can tell without a read.
 func PeerLeft(int) bool { return false }

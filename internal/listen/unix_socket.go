@@ -11,21 +11,24 @@ import (
 // UnixPrefix begins the address of a Unix socket: unix:/run/pubsubd/admin.sock.
 const UnixPrefix = "unix:"
 
-// ownerOnly lets only the daemon's user, and root, connect to a Unix socket.
-const ownerOnly fs.FileMode = 0o600
+// Modes of a Unix socket. Root can always connect.
+const (
+	OwnerOnly     fs.FileMode = 0o600
+	OwnerAndGroup fs.FileMode = 0o660
+)
 
-// bindUnix listens on a Unix socket that only the daemon's user can connect to. It replaces
-// the socket of a daemon that was killed. Close removes the socket.
-func bindUnix(path string) (*net.UnixListener, error) {
+// bindUnix listens on a Unix socket of this mode. It replaces the socket of a daemon that was
+// killed. Close removes the socket.
+func bindUnix(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if err := removeUnused(path); err != nil {
 		return nil, err
 	}
-	lc := net.ListenConfig{Control: restrict}
+	lc := net.ListenConfig{Control: restrictTo(mode)}
 	l, err := lc.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, ownerOnly); err != nil { // where restrict does nothing
+	if err := os.Chmod(path, mode); err != nil { // bind(2) applies the umask, and restrictTo may do nothing
 		l.Close()
 		return nil, err
 	}

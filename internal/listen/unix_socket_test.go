@@ -36,9 +36,9 @@ func TestOnlyTheOwnerMayConnectToAUnixSocket(t *testing.T) {
 // The second daemon of one socket does not start. If the first was killed, it does.
 func TestAUnixSocketHasOneListener(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "admin.sock")
-	killed, err := bindUnix(path)
+	killed, err := bindUnix(path, OwnerOnly)
 	require.NoError(t, err)
-	_, err = bindUnix(path)
+	_, err = bindUnix(path, OwnerOnly)
 	require.ErrorContains(t, err, "in use")
 	killed.SetUnlinkOnClose(false)
 	require.NoError(t, killed.Close())
@@ -47,7 +47,7 @@ func TestAUnixSocketHasOneListener(t *testing.T) {
 
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, []byte("precious"), 0o600))
-	_, err = bindUnix(file)
+	_, err = bindUnix(file, OwnerOnly)
 	require.ErrorContains(t, err, "not a socket")
 	require.FileExists(t, file)
 }
