@@ -166,7 +166,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	})
 	d.tcp = transport.NewPort(d.api.Lane)
 	d.public = d.server(d.api)
-	d.public.ConnContext, d.public.ConnState = listen.NewContext, listen.ConnState
+	d.public.ConnState = listen.ConnState
 	d.public.Protocols = protocolsOf(cfg)
 	d.public.HTTP2 = http2Config(cfg.Transport.WriteTimeout)
 	d.admin = d.server(httpapi.NewAdmin(httpapi.AdminConfig{

@@ -116,10 +116,13 @@ func sessionsToEnd(all int, window, elapsed time.Duration) int {
 // its first request may be on its way.
 const silentGrace = 200 * time.Millisecond
 
-// shutdown closes l, waits for the server's answers to end, and cuts off those that last
-// longer than ctx.
+// shutdown closes l, waits for first requests and for the server's answers to end, and cuts off
+// those that last longer than ctx.
 func (d *Daemon) shutdown(ctx context.Context, s *http.Server, l *listen.Listener, name string) {
-	defer time.AfterFunc(silentGrace, l.CloseSilent).Stop()
+	_ = l.Close()
+	grace, cancel := context.WithTimeout(ctx, silentGrace)
+	l.CloseSilent(grace)
+	cancel()
 	if err := s.Shutdown(ctx); err != nil {
 		d.cutOff(name)
 		_ = s.Close() // the listener is closed already

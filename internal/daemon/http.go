@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/listen"
 )
 
 // Timeouts and bounds of both HTTP servers. Whole requests and answers have none: polls
@@ -22,7 +23,8 @@ const (
 
 func (d *Daemon) server(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           listen.Serving(h),
+		ConnContext:       listen.NewContext,
 		ReadHeaderTimeout: headTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeadBytes - 4<<10, // net/http allows 4 KiB beyond

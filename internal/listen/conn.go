@@ -37,6 +37,7 @@ type Conn struct {
 	lastRead atomic.Int64 // when the client last sent bytes, in nanoseconds after accepted; 0: never
 	awaits   atomic.Int32 // an awaited
 	heard    atomic.Bool  // the client has sent bytes since the connection, or the request, began
+	served   atomic.Bool  // net/http has called a handler
 	recalled atomic.Bool  // the read deadline was in the past when it was set: it only makes a Read return
 	isAhead  atomic.Bool  // ahead has bytes
 	ended    atomic.Bool  // end was called
@@ -91,9 +92,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		if c.lastRead.Swap(max(1, int64(time.Since(c.accepted)))) == 0 && c.listener != nil {
-			c.listener.silent.Delete(c)
-		}
+		c.lastRead.Store(max(1, int64(time.Since(c.accepted))))
 		if c.metrics != nil {
 			c.metrics.BytesIn.Add(float64(n))
 		}
@@ -209,7 +208,7 @@ func (c *Conn) Close() error {
 		c.counted.Leave()
 		c.stopExpiry()
 		if c.listener != nil {
-			c.listener.silent.Delete(c)
+			c.listener.fresh.Delete(c)
 			c.listener.open.Add(-1)
 		}
 	}
@@ -254,6 +253,20 @@ func ConnState(nc net.Conn, state http.ConnState) {
 	case http.StateHijacked:
 		c.awaits.Store(countedByUser)
 	}
+}
+
+// Serving notes for each request that net/http has called a handler, and calls h. The server
+// needs NewContext as its ConnContext.
+func Serving(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c := Of(FromContext(r.Context())); c != nil && !c.served.Load() {
+			c.served.Store(true)
+			if c.listener != nil {
+				c.listener.fresh.Delete(c)
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Of returns the Conn that nc is, or that nc wraps, as a tls.Conn does. It returns nil if

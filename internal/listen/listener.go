@@ -60,7 +60,7 @@ type Listener struct {
 	socket socket
 	tls    *tls.Config  // nil: none
 	open   atomic.Int64 // connections
-	silent sync.Map     // of *Conn: open connections that never sent a byte
+	fresh  sync.Map     // of *Conn: open connections without a request that a handler got; see Serving
 	once   sync.Once
 	closed chan struct{}
 
@@ -131,19 +131,41 @@ func (l *Listener) Address() string {
 	return UnixPrefix + l.Addr().String()
 }
 
-// Close implements net.Listener.
-func (l *Listener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.socket.Close()
+// Close implements net.Listener. It may be called again.
+func (l *Listener) Close() (err error) {
+	l.once.Do(func() {
+		close(l.closed)
+		err = l.socket.Close()
+	})
+	return err
 }
 
-// CloseSilent closes the connections that never sent a byte. http.Server.Shutdown would
-// wait five seconds for their first request.
-func (l *Listener) CloseSilent() {
-	l.silent.Range(func(c, _ any) bool {
-		_ = c.(*Conn).Close()
+// CloseSilent waits for the first request of each connection until ctx ends. Then it closes the
+// connections that never sent a byte. Call it after Close and before http.Server.Shutdown:
+// from then on the server drops a request that it reads, and waits five seconds for a first one.
+func (l *Listener) CloseSilent(ctx context.Context) {
+	again := time.NewTicker(time.Millisecond)
+	defer again.Stop()
+	for l.hasFresh() && ctx.Err() == nil {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+	}
+	l.fresh.Range(func(key, _ any) bool {
+		if c := key.(*Conn); c.lastRead.Load() == 0 {
+			_ = c.Close()
+		}
 		return true
 	})
+}
+
+func (l *Listener) hasFresh() (has bool) {
+	l.fresh.Range(func(any, any) bool {
+		has = true
+		return false
+	})
+	return has
 }
 
 // Accept implements net.Listener. It fails when the listener is closed or broken.
@@ -158,7 +180,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			l.refuse(nc, err)
 			continue
 		}
-		l.silent.Store(c, nil)
+		l.fresh.Store(c, nil)
 		if l.tls != nil {
 			return tls.Server(c, l.tls), nil
 		}
