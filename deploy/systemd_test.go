@@ -30,10 +30,26 @@ func unit(t *testing.T) string {
 	return path
 }
 
-func TestTheUnitIsUnderstood(t *testing.T) {
-	said, err := run(t, "systemd-analyze", "verify", "--man=no", unit(t))
+func TestTheUnitsAreUnderstood(t *testing.T) {
+	service := unit(t)
+	socket := filepath.Join(filepath.Dir(service), "pubsubd.socket")
+	require.NoError(t, os.WriteFile(socket, []byte(read(t, "systemd/pubsubd.socket")), 0o600))
+	said, err := run(t, "systemd-analyze", "verify", "--man=no", service, socket)
 	require.NoError(t, err, said)
 	require.Empty(t, said)
+}
+
+// The socket is where the settings say, and is open to those whom the service would serve.
+func TestTheSocketUnitFitsTheService(t *testing.T) {
+	socket, service := read(t, "systemd/pubsubd.socket"), read(t, "systemd/pubsubd.service")
+	cfg, err := load(t, nil, "--config", "pubsubd.yaml")
+	require.NoError(t, err)
+	require.Equal(t, []string{cfg.Listen.Public}, values(socket, "ListenStream"))
+	require.Equal(t, []string{"public"}, values(socket, "FileDescriptorName"))
+	for _, key := range []string{"IPAddressDeny", "IPAddressAllow"} {
+		require.NotEmpty(t, values(service, key))
+		require.Equal(t, values(service, key), values(socket, key), key)
+	}
 }
 
 func TestTheUnitExposesLittle(t *testing.T) {

@@ -191,6 +191,7 @@ type served struct {
 	*testing.T
 	cmd           *exec.Cmd
 	stderr        wrote
+	addresses     string // the file
 	public, admin string
 	tcp           string // host:port, if it listens there
 }
@@ -203,22 +204,35 @@ func serveProcess(t *testing.T, args ...string) *served {
 // serveProcessIn is serveProcess with only the given environment.
 func serveProcessIn(t *testing.T, env []string, args ...string) *served {
 	t.Helper()
-	addresses := filepath.Join(t.TempDir(), "addresses")
-	args = append([]string{"serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file", addresses}, args...)
-	s := &served{T: t, cmd: exec.Command(binary, args...), stderr: newWrote(t)}
-	s.cmd.Env, s.cmd.Stderr = env, s.stderr.File
-	require.NoError(t, s.cmd.Start())
-	t.Cleanup(func() { _ = s.cmd.Process.Kill() })
+	s := startServe(t, exec.Command(binary), env, args...)
+	s.waitReady()
+	return s
+}
+
+// startServe starts a daemon by a command, and does not wait until it is ready.
+func startServe(t *testing.T, cmd *exec.Cmd, env []string, args ...string) *served {
+	t.Helper()
+	s := &served{T: t, cmd: cmd, stderr: newWrote(t), addresses: filepath.Join(t.TempDir(), "addresses")}
+	cmd.Args = append(cmd.Args, "serve", "--listen-public=127.0.0.1:0", "--listen-admin=127.0.0.1:0", "--addresses-file", s.addresses)
+	cmd.Args = append(cmd.Args, args...)
+	cmd.Env, cmd.Stderr = env, s.stderr.File
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return s
+}
+
+// waitReady waits until the daemon serves.
+func (s *served) waitReady() {
+	s.Helper()
 	var text []byte
-	require.Eventually(t, func() (ok bool) {
+	require.Eventually(s, func() (ok bool) {
 		var err error
-		text, err = os.ReadFile(addresses)
+		text, err = os.ReadFile(s.addresses)
 		return err == nil
 	}, patience, time.Millisecond, s.stderr)
 	var at map[string]string
-	require.NoError(t, json.Unmarshal(text, &at))
+	require.NoError(s, json.Unmarshal(text, &at))
 	s.public, s.admin, s.tcp = "http://"+at["public"], "http://"+at["admin"], at["tcp"]
-	return s
 }
 
 func (s *served) post(path, body string) string {

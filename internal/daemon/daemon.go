@@ -248,40 +248,37 @@ func limitsOf(cfg config.Config, s session.Config, l limit.Config) wire.Limits {
 	}
 }
 
-// Listen binds the listeners. After an error the daemon cannot be used.
-func (d *Daemon) Listen() (err error) {
-	defer func() {
-		if err != nil {
-			d.release()
-			_ = d.closeListeners()
-		}
-	}()
+// Listen binds the listeners, or takes the sockets that the service manager passes. After an
+// error the daemon cannot be used.
+func (d *Daemon) Listen() error {
 	d.spare.Open()
+	sockets, err := listen.Inherit()
+	defer sockets.Close()
+	listenOn := func(to **listen.Listener, name, address string, cfg listen.Config) {
+		if err == nil && address != "" {
+			cfg.Name, cfg.Address, cfg.Sockets = name, address, sockets
+			*to, err = listen.Listen(cfg)
+		}
+	}
 	cfg := listen.Config{
-		Name: "public", Address: d.cfg.Listen.Public, SocketMode: listen.OwnerAndGroup, Limiter: d.limiter,
+		SocketMode: listen.OwnerAndGroup, Limiter: d.limiter,
 		Certificate: d.certificate, ALPN: alpn, Refusal: listen.HTTPRefusal,
 		WriteTimeout: d.cfg.Transport.WriteTimeout, Spare: &d.spare, Metrics: d.metrics, Log: d.log,
 	}
-	if d.publicListener, err = listen.Listen(cfg); err != nil {
-		return err
-	}
-	if d.cfg.Listen.ACME != "" {
-		plain := cfg
-		plain.Name, plain.Address, plain.Certificate = "acme", d.cfg.Listen.ACME, nil
-		if d.challengeListener, err = listen.Listen(plain); err != nil {
-			return err
-		}
-	}
+	listenOn(&d.publicListener, "public", d.cfg.Listen.Public, cfg)
+	challenges := cfg
+	challenges.Certificate = nil
+	listenOn(&d.challengeListener, "acme", d.cfg.Listen.ACME, challenges)
 	cfg.ALPN, cfg.Refusal = nil, nil
-	if d.cfg.Listen.TCP != "" {
-		cfg.Name, cfg.Address = "tcp", d.cfg.Listen.TCP
-		if d.tcpListener, err = listen.Listen(cfg); err != nil {
-			return err
-		}
+	listenOn(&d.tcpListener, "tcp", d.cfg.Listen.TCP, cfg)
+	cfg.SocketMode, cfg.Limiter, cfg.MaxConnections, cfg.Certificate = listen.OwnerOnly, nil, listen.AdminConnections, nil
+	listenOn(&d.adminSocket, "admin", d.cfg.Listen.Admin, cfg)
+	if err == nil {
+		err = sockets.Unused()
 	}
-	cfg.Name, cfg.Address, cfg.SocketMode = "admin", d.cfg.Listen.Admin, listen.OwnerOnly
-	cfg.Limiter, cfg.MaxConnections, cfg.Certificate = nil, listen.AdminConnections, nil
-	if d.adminSocket, err = listen.Listen(cfg); err != nil {
+	if err != nil {
+		d.release()
+		_ = d.closeListeners()
 		return err
 	}
 	d.warnOfMistakes(d.cfg)
@@ -323,8 +320,8 @@ func (d *Daemon) TCPAddr() string {
 	return d.tcpListener.Addr().String()
 }
 
-// Run serves until ctx ends, and then drains, after drain.delay. In a drain, readiness fails, and the daemon
-// refuses new sessions and messages. Sessions end one after the other, and their polls
+// Run serves until ctx ends, and then drains, after drain.delay. In a drain, readiness fails, and the
+// daemon refuses new sessions and messages. Sessions end one after the other, and their polls
 // and streams get the reason. Answers that outlast the drain window are cut off. At the
 // end Run closes the log, or writes the state file, if there is one. The error is that of a
 // server, of the log, or of the state file. Before, while the log is read, only the admin

@@ -41,7 +41,7 @@ func (d *Daemon) drain() {
 	d.hooks.events.Drain()
 	d.manager.stopping(window)
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and will reconnect
-	d.endSessions(begun, window)
+	d.endSessions(begun, d.handOver(window))
 
 	if d.tcpListener != nil {
 		_ = d.tcpListener.Close()
@@ -66,6 +66,21 @@ func (d *Daemon) drain() {
 	d.hooks.events.Close(ctx)
 	d.shutdown(ctx, d.admin, d.adminSocket, "admin")
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
+}
+
+// handOver leaves new connections to the next daemon, as far as the service manager keeps the
+// sockets: they wait in the queue. It returns the window in which sessions end. It is 0 if
+// their clients have to wait for the next daemon: the sooner this one ends, the less they wait.
+func (d *Daemon) handOver(window time.Duration) time.Duration {
+	for _, l := range []*listen.Listener{d.publicListener, d.tcpListener, d.challengeListener} {
+		if l != nil && l.IsInherited() {
+			_ = l.Close()
+		}
+	}
+	if d.publicListener.IsInherited() {
+		return 0
+	}
+	return window
 }
 
 // endSessions ends the sessions and their parked polls, spread over time: clients that

@@ -32,6 +32,10 @@ type Config struct {
 	// SocketMode is the mode of a Unix socket: who can connect.
 	SocketMode fs.FileMode
 
+	// Sockets has the socket to use instead of a new one, by Name. Listen removes it there,
+	// and fails if its address is not Address. May be nil.
+	Sockets Sockets
+
 	// Limiter counts each connection, or refuses it. nil: the listener is for
 	// operators. Then only MaxConnections bounds the connections, and the metrics of
 	// clients do not count them.
@@ -77,9 +81,9 @@ type socket interface {
 // LogEvery is how often a repeated event is logged.
 const LogEvery = 10 * time.Second
 
-// Listen binds cfg.Address.
+// Listen binds cfg.Address, or takes the socket of cfg.Sockets.
 func Listen(cfg Config) (*Listener, error) {
-	socket, err := bind(cfg)
+	socket, err := open(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("listen.%s: %w (--listen-%[1]s chooses another address)", cfg.Name, err)
 	}
@@ -104,6 +108,21 @@ const unackedMargin = 15 * time.Second
 // nobody reads took 1.45 GB, where the kernel slows all connections down (tcp_mem).
 const unsentBytes = 32 << 10
 
+// open returns the socket of cfg.Sockets, or binds one.
+func open(cfg Config) (socket, error) {
+	s := cfg.Sockets.take(cfg.Name)
+	if s == nil {
+		return bind(cfg)
+	}
+	if err := check(s, cfg); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if tcp, ok := s.(syscall.Conn); ok {
+		setOptions(tcp, cfg)
+	}
+	return s, nil
+}
+
 func bind(cfg Config) (socket, error) {
 	if path, ok := strings.CutPrefix(cfg.Address, UnixPrefix); ok {
 		return bindUnix(path, cfg.SocketMode)
@@ -115,9 +134,15 @@ func bind(cfg Config) (socket, error) {
 		return nil, err
 	}
 	tcp := l.(*net.TCPListener) //nolint:forcetypeassert // it is what listens on "tcp"
+	setOptions(tcp, cfg)
+	return tcp, nil
+}
+
+// setOptions sets the options of a TCP socket that its connections inherit. On a Unix socket it
+// does nothing.
+func setOptions(tcp syscall.Conn, cfg Config) {
 	setOption(tcp, userTimeout, int((cfg.WriteTimeout + unackedMargin).Milliseconds()))
 	setOption(tcp, notSentLowat, unsentBytes)
-	return tcp, nil
 }
 
 // Addr implements net.Listener.
@@ -139,6 +164,10 @@ func (l *Listener) Close() (err error) {
 	})
 	return err
 }
+
+// IsInherited reports whether the service manager keeps the socket. New connections wait in its
+// queue while nobody accepts them.
+func (l *Listener) IsInherited() bool { return isInherited(l.socket) }
 
 // CloseSilent waits for the first request of each connection until ctx ends. Then it closes the
 // connections that never sent a byte. Call it after Close and before http.Server.Shutdown:
