@@ -60,11 +60,8 @@ func serve(load func() (config.Config, error)) error {
 	defer stop()
 	context.AfterFunc(ctx, stop) // from then on a signal ends the process at once
 
-	d, err := daemon.New(cfg, log, versionText())
+	d, err := daemon.Start(ctx, cfg, log, versionText())
 	if err != nil {
-		return err
-	}
-	if err := d.Listen(); err != nil {
 		return err
 	}
 	over := make(chan struct{})

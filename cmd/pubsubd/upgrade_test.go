@@ -115,6 +115,26 @@ func bySockets(args ...string) func(t *testing.T) upgrade {
 	}
 }
 
+// With listen.reuseport the next daemon listens beside the old one, and waits for its files.
+func byReusePort(args ...string) func(t *testing.T) upgrade {
+	return func(t *testing.T) upgrade {
+		args := append([]string{"--listen-reuseport", "--store", filepath.Join(t.TempDir(), "store")}, args...)
+		return upgrade{
+			first: func(t *testing.T) *served { return serveProcess(t, args...) },
+			next: func(t *testing.T, old *served) *served {
+				s := startServe(t, exec.Command(binary), []string{}, append([]string{
+					"--listen-public=" + strings.TrimPrefix(old.public, "http://"), "--listen-admin=" + strings.TrimPrefix(old.admin, "http://"),
+				}, args...)...)
+				require.Eventually(t, func() bool { return strings.Contains(s.stderr.String(), "stop that daemon now") }, patience, time.Millisecond)
+				old.signal(syscall.SIGTERM)
+				old.wantEnd("the log on disk was closed")
+				s.waitReady()
+				return s
+			},
+		}
+	}
+}
+
 // While clients subscribe, publish and connect, the binary is replaced several times. The
 // kernel refuses no connection and resets none. No subscriber misses a message, has one twice,
 // or gets a gap.
@@ -124,7 +144,8 @@ func TestUpgradesRefuseNobody(t *testing.T) {
 		clients, upgrades = 5000, 5
 	}
 	for name, way := range map[string]func(t *testing.T) upgrade{
-		"sockets": bySockets("--history-messages=100000", "--history-age=1h"),
+		"sockets":    bySockets("--history-messages=100000", "--history-age=1h"),
+		"reuse port": byReusePort("--history-messages=100000", "--history-age=1h"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			way := way(t)

@@ -61,6 +61,16 @@ func TestListenersMayBeUnixSockets(t *testing.T) {
 	require.ErrorContains(t, c.Validate(), "listen.tcp")
 }
 
+func TestDaemonsCannotShareUnixSockets(t *testing.T) {
+	c := Default()
+	c.Listen.ReusePort = true
+	require.NoError(t, c.Validate())
+	c.Listen.Admin = "unix:/run/pubsubd/admin.sock"
+	require.ErrorContains(t, c.Validate(), "listen.admin is a Unix socket")
+	c.Listen.Public, c.Listen.Admin = "unix:/run/pubsubd/public.sock", Default().Listen.Admin
+	require.ErrorContains(t, c.Validate(), "listen.public is a Unix socket")
+}
+
 // Only this machine reaches a Unix socket, as with loopback: it needs no authorisation, and it
 // accepts only the names of hosts.
 func TestAUnixSocketForClientsIsAsLoopback(t *testing.T) {

@@ -102,7 +102,11 @@ type Listen struct {
 	Public string // for clients; default 127.0.0.1:8080
 	Admin  string // for operators: metrics, health, profiles; default 127.0.0.1:8081
 	TCP    string // for clients without HTTP; default empty: no listener
-	ACME   string // for challenges of ACME over HTTP; default empty: no listener
+	// ReusePort lets two daemons of one user listen on the same addresses: the next one starts
+	// while the old one still serves. Default false.
+	ReusePort bool
+
+	ACME string // for challenges of ACME over HTTP; default empty: no listener
 }
 
 // HTTP2 configures HTTP/2. Over TLS, clients may always choose it.

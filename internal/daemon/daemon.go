@@ -60,6 +60,7 @@ type Daemon struct {
 	app                         *app.App
 	api                         *httpapi.API
 	spare                       listen.Spare // open from Listen to the end
+	sockets                     listen.Sockets
 	public, admin               *http.Server
 	publicListener, adminSocket *listen.Listener
 	acme                        *acme.Manager    // nil: certificates are files, or there are none
@@ -248,15 +249,14 @@ func limitsOf(cfg config.Config, s session.Config, l limit.Config) wire.Limits {
 	}
 }
 
-// Listen binds the listeners, or takes the sockets that the service manager passes. After an
-// error the daemon cannot be used.
+// Listen binds the listeners, or takes the sockets that Start was passed. After an error the
+// daemon cannot be used.
 func (d *Daemon) Listen() error {
 	d.spare.Open()
-	sockets, err := listen.Inherit()
-	defer sockets.Close()
+	var err error
 	listenOn := func(to **listen.Listener, name, address string, cfg listen.Config) {
 		if err == nil && address != "" {
-			cfg.Name, cfg.Address, cfg.Sockets = name, address, sockets
+			cfg.Name, cfg.Address, cfg.Sockets = name, address, d.sockets
 			*to, err = listen.Listen(cfg)
 		}
 	}
@@ -274,7 +274,7 @@ func (d *Daemon) Listen() error {
 	cfg.SocketMode, cfg.Limiter, cfg.MaxConnections, cfg.Certificate = listen.OwnerOnly, nil, listen.AdminConnections, nil
 	listenOn(&d.adminSocket, "admin", d.cfg.Listen.Admin, cfg)
 	if err == nil {
-		err = sockets.Unused()
+		err = d.sockets.Unused()
 	}
 	if err != nil {
 		d.release()

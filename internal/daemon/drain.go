@@ -42,6 +42,7 @@ func (d *Daemon) drain() {
 	d.manager.stopping(window)
 	d.broker.KeepTopics(begun.AddDate(1, 0, 0)) // their subscribers leave now, and will reconnect
 	d.endSessions(begun, d.handOver(window))
+	d.endHandshakes(ctx, begun)
 
 	if d.tcpListener != nil {
 		_ = d.tcpListener.Close()
@@ -68,19 +69,38 @@ func (d *Daemon) drain() {
 	d.log.Info("drained", zap.Duration("took", time.Since(begun)))
 }
 
-// handOver leaves new connections to the next daemon, as far as the service manager keeps the
-// sockets: they wait in the queue. It returns the window in which sessions end. It is 0 if
-// their clients have to wait for the next daemon: the sooner this one ends, the less they wait.
+// handOver leaves new connections to the next daemon, if it shares the sockets of this one. It
+// returns the window in which sessions end. It is 0 if the next daemon serves nobody before
+// this one has ended: the sooner that is, the less the clients wait.
 func (d *Daemon) handOver(window time.Duration) time.Duration {
 	for _, l := range []*listen.Listener{d.publicListener, d.tcpListener, d.challengeListener} {
-		if l != nil && l.IsInherited() {
-			_ = l.Close()
+		if l != nil {
+			l.HandOver()
 		}
 	}
-	if d.publicListener.IsInherited() {
+	if d.cfg.Listen.ReusePort {
+		d.adminSocket.HandOver()
+	}
+	if d.publicListener.IsInherited() || d.cfg.Listen.ReusePort && len(exclusive(d.cfg)) > 0 {
 		return 0
 	}
 	return window
+}
+
+// handshakes is how long a TCP handshake may last that began before handOver: the kernel
+// repeats its answer after a second.
+const handshakes = time.Second
+
+// endHandshakes accepts connections with listen.reuseport until handshakes has passed since
+// begun: the kernel resets those that are in the queue of a socket that is closed.
+func (d *Daemon) endHandshakes(ctx context.Context, begun time.Time) {
+	if !d.cfg.Listen.ReusePort {
+		return
+	}
+	select {
+	case <-time.After(time.Until(begun.Add(handshakes))):
+	case <-ctx.Done():
+	}
 }
 
 // endSessions ends the sessions and their parked polls, spread over time: clients that

@@ -2,12 +2,14 @@
 package durable
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // ErrLocked means that another process holds the lock.
@@ -34,6 +36,32 @@ func Lock(path string, wait bool) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// Await waits until no other process holds the lock of the file at path, or ctx ends. It makes
+// no file. held is called once if it has to wait.
+func Await(ctx context.Context, path string, held func()) error {
+	for called := false; ; called = true {
+		if _, err := os.Stat(path + LockSuffix); err != nil {
+			return nil // nobody has locked it; or Lock says what is wrong
+		}
+		f, err := Lock(path, false)
+		if !errors.Is(err, ErrLocked) {
+			f.Close()  // nothing was written; f may be nil
+			return nil // likewise
+		}
+		if !called {
+			held()
+		}
+		select {
+		case <-time.After(awaitEvery):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// awaitEvery is how often Await tries. flock(2) can wait, too, but not until a context ends.
+const awaitEvery = 10 * time.Millisecond
 
 // openLock opens a file, or makes it for the owner of its folder. It does not follow a link: in
 // a folder of another user that could name any file.

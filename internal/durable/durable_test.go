@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -86,4 +87,31 @@ func TestAFileIsSyncedBeforeItIsRenamed(t *testing.T) {
 		require.ErrorContains(t, finish(f, content), fails)
 		require.True(t, slices.Contains(f.done, "close"))
 	}
+}
+
+func TestAwaitReturnsWhenTheLockIsReleased(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	waits := make(chan struct{}, 1)
+	isHeld := func() { waits <- struct{}{} }
+	require.NoError(t, Await(t.Context(), path, isHeld))
+	require.NoFileExists(t, path+LockSuffix)
+	held, err := Lock(path, false)
+	require.NoError(t, err)
+
+	ended := make(chan error)
+	go func() { ended <- Await(t.Context(), path, isHeld) }()
+	<-waits
+	require.NoError(t, held.Close())
+	require.NoError(t, <-ended)
+	require.NoError(t, Await(t.Context(), path, isHeld))
+	require.Empty(t, waits, "it did not wait")
+
+	held, err = Lock(path, false)
+	require.NoError(t, err)
+	defer held.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- Await(ctx, path, isHeld) }()
+	<-waits
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }

@@ -127,15 +127,23 @@ func bind(cfg Config) (socket, error) {
 	if path, ok := strings.CutPrefix(cfg.Address, UnixPrefix); ok {
 		return bindUnix(path, cfg.SocketMode)
 	}
-	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
-	lc.SetMultipathTCP(false) // Go's default for listeners, but its connections do not inherit socket options on Linux
-	l, err := lc.Listen(context.Background(), "tcp", cfg.Address)
+	tcp, err := listenTCP(cfg.Address, nil)
 	if err != nil {
 		return nil, err
 	}
-	tcp := l.(*net.TCPListener) //nolint:forcetypeassert // it is what listens on "tcp"
 	setOptions(tcp, cfg)
 	return tcp, nil
+}
+
+// listenTCP binds a TCP socket. control may be nil; see net.ListenConfig.
+func listenTCP(address string, control func(network, address string, c syscall.RawConn) error) (*net.TCPListener, error) {
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive, Control: control}
+	lc.SetMultipathTCP(false) // Go's default for listeners, but its connections do not inherit socket options on Linux
+	l, err := lc.Listen(context.Background(), "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil //nolint:forcetypeassert // it is what listens on "tcp"
 }
 
 // setOptions sets the options of a TCP socket that its connections inherit. On a Unix socket it
@@ -168,6 +176,22 @@ func (l *Listener) Close() (err error) {
 // IsInherited reports whether the service manager keeps the socket. New connections wait in its
 // queue while nobody accepts them.
 func (l *Listener) IsInherited() bool { return isInherited(l.socket) }
+
+// HandOver leaves new connections to the next daemon. If the service manager keeps the socket,
+// the listener closes, and they wait in the queue. If another daemon listens beside this one,
+// the kernel gives them to that. Otherwise nothing changes.
+func (l *Listener) HandOver() {
+	var err error
+	switch s := l.socket.(type) {
+	case inheritedTCP, inheritedUnix:
+		err = l.Close()
+	case besideTCP:
+		err = steer(s, 1)
+	}
+	if err != nil {
+		l.cfg.Log.Warn("new connections stay with this daemon while it drains", zap.String("listener", l.cfg.Name), zap.Error(err))
+	}
+}
 
 // CloseSilent waits for the first request of each connection until ctx ends. Then it closes the
 // connections that never sent a byte. Call it after Close and before http.Server.Shutdown:

@@ -31,6 +31,20 @@ func Inherit() (Sockets, error) {
 	return sockets, nil
 }
 
+// BindBeside binds the address of a setting beside the socket of another daemon, or of none. The
+// other daemon gets all connections until its listener calls HandOver.
+func (s Sockets) BindBeside(name, address string) error {
+	l, err := listenTCP(address, reusePort)
+	if err == nil {
+		s[name] = besideTCP{l}
+		err = steer(l, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("listen.%s: %w (listen.reuseport lets daemons of one user share the address, if all of them set it)", name, err)
+	}
+	return nil
+}
+
 func (s Sockets) inherit(name string, f *os.File) error {
 	if s[name] != nil {
 		return errors.New("it is the second of this name; write one ListenStream= in each socket unit")
@@ -88,6 +102,9 @@ func (l inheritedTCP) Accept() (net.Conn, error) {
 
 // An inheritedUnix is a Unix socket that the service manager keeps.
 type inheritedUnix struct{ *net.UnixListener }
+
+// A besideTCP is a TCP socket that may share its address with that of another daemon.
+type besideTCP struct{ *net.TCPListener }
 
 // isInherited reports whether the service manager keeps a socket.
 func isInherited(s socket) bool {
