@@ -14,7 +14,7 @@ RACE := $(shell command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse clean
+.PHONY: help run examples example-ticker example-chat example-llm example-python words build install release web test test-web test-web-full web-latency test-python deploy check crash format vet lint darwin modules fuzz bench compare peers scale abuse upgrade clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -190,6 +190,9 @@ scale: build ## measure how cost grows with clients, topics, bytes …, into loa
 
 abuse: build ## attack pubsubd in seventeen ways while 2000 clients listen, into loadtest/results, about 11 min; ARGS="-quick": 3 min, into bin/
 	$(GO) run ./loadtest/abuse -pubsubd bin/pubsubd $(ARGS)
+
+upgrade: ## replace the binary five times under load, with 5,000 subscribers, in each way of deploy/README.md, about 5 min
+	UPGRADE_CLIENTS=5000 $(GO) test -count=1 -timeout 25m -v -run TestUpgradesRefuseNobody ./cmd/pubsubd
 
 clean: ## remove what was built, tools too
 	rm -rf bin dist .tools
