@@ -17,12 +17,14 @@ import (
 // refused when that ends, and waits until that daemon releases its files.
 func Start(ctx context.Context, cfg config.Config, log *zap.Logger, version string) (d *Daemon, err error) {
 	sockets, err := listen.Inherit()
-	defer sockets.Close() // those that no listener has taken
-	if err == nil && cfg.Listen.ReusePort {
-		err = succeed(ctx, cfg, sockets, log)
-	}
 	if err != nil {
 		return nil, err
+	}
+	defer sockets.Close() // those that no listener has taken
+	if cfg.Listen.ReusePort {
+		if err := succeed(ctx, cfg, sockets, log); err != nil {
+			return nil, err
+		}
 	}
 	if d, err = New(cfg, log, version); err != nil {
 		return nil, err
