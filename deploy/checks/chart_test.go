@@ -35,6 +35,7 @@ image: {repository: registry.example/pubsubd, digest: "sha256:012345678901234567
 imagePullSecrets: [{name: pull}]
 settings: {history: {age: 2m}, session: {queue: 16}, cors: {origins: [https://app.example]}, trusted_proxies: [10.244.0.0/16], rates: {publishes: {address: 50/s burst 200}}}
 drainSeconds: 30
+drainDelaySeconds: 5
 service: {type: LoadBalancer, port: 8000, annotations: {a: b}}
 state: {persistent: true, size: 2Gi, storageClass: fast, seconds: 300}
 podDisruptionBudget: {enabled: true}
@@ -259,7 +260,7 @@ func TestThePodOutlastsTheDrainAndTheState(t *testing.T) {
 		require.Equal(t, ":8080", s.Listen.Public)
 		require.True(t, s.Insecure, "who may connect is the NetworkPolicy's")
 		pod := decode[apps.StatefulSet](t, manifests, "StatefulSet push-pubsubd").Spec.Template.Spec
-		require.EqualValues(t, map[string]int{"10s": 130, "30s": 330}[window], *pod.TerminationGracePeriodSeconds)
+		require.EqualValues(t, map[string]int{"10s": 130, "30s": 335}[window], *pod.TerminationGracePeriodSeconds)
 		start := pod.Containers[0].StartupProbe
 		require.Equal(t, "/livez", start.HTTPGet.Path)
 		require.Equal(t, "admin", start.HTTPGet.Port.String())

@@ -20,7 +20,7 @@ const chartSchemaFile = "../../deploy/helm/pubsubd/values.schema.json"
 
 // ofTheChart are the settings that the chart makes from other values, and secrets, which it takes
 // only by reference.
-var ofTheChart = regexp.MustCompile(`^(listen\..*|insecure|plaintext|drain\.window|state|store\.dir|addresses_file|hooks\..*\.secret)$`)
+var ofTheChart = regexp.MustCompile(`^(listen\..*|insecure|plaintext|drain\..*|state|store\.dir|addresses_file|hooks\..*\.secret)$`)
 
 // The chart's schema refuses settings that the daemon would refuse, and knows all others.
 func TestTheSchemaOfTheChartKnowsEverySetting(t *testing.T) {
