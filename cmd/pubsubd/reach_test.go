@@ -122,7 +122,7 @@ func TestAnAddressNeedsNoScheme(t *testing.T) {
 	require.Zero(t, run(t, []string{adminEnv + "=" + strings.TrimPrefix(s.admin, "http://")}, "sessions").code)
 	r := run(t, nil, "topics", "--server", "127.0.0.1:1")
 	require.Equal(t, exitRunTime, r.code)
-	require.Contains(t, r.stderr, "is the daemon at 127.0.0.1:1? --server or PUBSUBD_SERVER names another")
+	require.Contains(t, r.stderr, "is the daemon running at 127.0.0.1:1? --server or PUBSUBD_SERVER sets another address")
 	for _, typed := range []string{"here", "app.example", "ftp://h:1", "http//h", "unix:/run/x", ":8080", "h:port", "h:1?x", "https://:1"} {
 		r := run(t, nil, "topics", "--server", typed)
 		require.Equal(t, exitUsage, r.code, typed)
