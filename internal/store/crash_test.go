@@ -873,7 +873,9 @@ func (w *WAL) mustWait() bool {
 			return true
 		}
 	}
-	return w.cfg.Sync == SyncAlways || w.last+uint64(n) >= w.lease
+	// A new segment begins after the newest name, also after that of one that could not be
+	// made. Each of n batches may begin one.
+	return w.cfg.Sync == SyncAlways || max(w.last, w.newest)+2*uint64(n)+1 >= w.lease
 }
 
 // checkpoint writes parts of a checkpoint, and reports whether there are more.
