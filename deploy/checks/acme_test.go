@@ -194,7 +194,7 @@ func TestTheDaemonGetsCertificatesByHTTP(t *testing.T) {
 		"--tls-acme-agree", "--listen-acme=127.0.0.1:"+strconv.Itoa(challenges))
 	a.reach(challenges, closedPort(t))
 	a.certificate(d, "app.example")
-	require.Contains(t, d.do("GET", "http://127.0.0.1:"+strconv.Itoa(challenges)+"/v1/topics", ""), "only challenges")
+	require.Contains(t, d.do("GET", "http://127.0.0.1:"+strconv.Itoa(challenges)+"/v1/topics", ""), "only ACME challenges")
 }
 
 // An authority that cannot reach the daemon gives it no certificate. Operators can tell.
