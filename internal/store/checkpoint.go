@@ -14,9 +14,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
 
-// errFull refuses publishes when the files have reached store.bytes.
-var errFull = errors.New("the log has reached store.bytes")
-
 // A checkpoint has the state of the broker as of one entry of the log. Older files are not
 // needed any more. It is written in parts, while entries go on into a new segment. Topics
 // may be newer than the checkpoint's number: the broker ignores entries that it has.

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -137,6 +139,49 @@ func (s *segment) write(b []byte) error {
 	}
 	s.size += int64(n)
 	return nil
+}
+
+// beginSegmentLocked begins a segment after the current one. It syncs nothing: the header
+// says up to where older files are durable.
+func (w *WAL) beginSegmentLocked() error {
+	number := max(w.last, w.newest) + 1
+	w.newest = number // its name is not used again, also if this fails
+	h := header{
+		number: number, epoch: *w.epoch.Load(), prev: w.applied.Load(), lease: max(w.lease, w.nextLease), synced: w.synced,
+		always: w.cfg.Sync == SyncAlways, boot: w.cfg.BootID,
+	}
+	s, err := createFile(w.fs, fileName(number, segmentSuffix), segmentMagic, w.seed, &h)
+	if err != nil {
+		return err
+	}
+	w.leaveSegmentLocked()
+	w.last, w.current, w.unsynced, w.segments = number-1, s, append(w.unsynced, s), append(w.segments, number)
+	signal(w.grown)
+	return nil
+}
+
+// appendLocked appends to the current segment. After an error the segment is as before: it
+// is cut back, or the next batch begins another one, whose header says where this one ends.
+func (w *WAL) appendLocked(b []byte) error {
+	s := w.current
+	err := s.write(b)
+	if err == nil {
+		return nil
+	}
+	w.told, w.nextLease, w.failed = 0, 0, max(w.failed, len(b)) // their records are cut
+	if cut := s.file.Truncate(s.size); cut != nil {
+		w.cfg.Logger.Warn("a segment of the log on disk could not be truncated after a failed write: a new segment begins", zap.String("file", s.name), zap.Error(cut))
+		w.leaveSegmentLocked()
+	}
+	return err
+}
+
+// leaveSegmentLocked ends the current segment.
+func (w *WAL) leaveSegmentLocked() {
+	if w.current != nil {
+		w.oldBytes += w.current.size
+		w.current = nil
+	}
 }
 
 // appendSynced appends a record that says: the file is durable up to a length, and so are

@@ -1,0 +1,288 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// appended is one call of Append.
+type appended struct {
+	entries []broker.Entry
+	done    func([]broker.Result)
+	bytes   int64
+}
+
+// Append implements broker.Log. Entries wait until the next step. When too many wait, it
+// calls done at once, with the problem overloaded.
+func (w *WAL) Append(e []broker.Entry, done func([]broker.Result)) {
+	a := appended{entries: e, done: done}
+	for i := range e {
+		a.bytes += int64(e[i].Message.Size())
+	}
+	if err := w.queue(a); err != nil {
+		done(failed(len(e), err))
+		return
+	}
+	signal(w.wake)
+}
+
+func (w *WAL) queue(a appended) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.closed:
+		return wire.NewProblem(wire.CodeDraining, "retry later, or at another server", "the server is shutting down").Retry(time.Second)
+	case w.hangsLocked():
+		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
+		return problemOf(errHangs)
+	case w.waiting > 0 && w.waiting+a.bytes > w.cfg.pendingBytes:
+		w.cfg.Observe.Refused(RefusedWaiting, len(a.entries))
+		return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms",
+			"messages arrive faster than the disk can store them").Retry(100 * time.Millisecond)
+	}
+	w.pending = append(w.pending, a)
+	w.waiting += a.bytes
+	return nil
+}
+
+// take returns the calls of the next batch, and whether more wait.
+func (w *WAL) take() (batch []appended, more bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	bytes, n := int64(0), 0
+	for n < len(w.pending) && (n == 0 || bytes+w.pending[n].bytes <= w.cfg.batchBytes) {
+		bytes += w.pending[n].bytes
+		n++
+	}
+	batch, w.waiting = w.pending[:n:n], w.waiting-bytes
+	if w.pending = w.pending[n:]; len(w.pending) == 0 {
+		w.pending = nil
+	}
+	return batch, len(w.pending) > 0
+}
+
+func failed(n int, err error) []broker.Result {
+	results := make([]broker.Result, n)
+	for i := range results {
+		results[i].Err = err
+	}
+	return results
+}
+
+// The methods below have no goroutine and no clock, but for latencies that only metrics
+// get. Feed calls them. A simulation calls them itself, in one goroutine.
+
+// step writes the entries that wait, applies them, and calls their callbacks: at most one
+// batch. It reports whether more wait.
+func (w *WAL) step(now time.Time) (more bool) {
+	batch, more := w.take()
+	if len(batch) == 0 {
+		return false
+	}
+	results := w.commit(batch, now)
+	for _, a := range batch {
+		a.done(results[:len(a.entries):len(a.entries)])
+		results = results[len(a.entries):]
+	}
+	return more
+}
+
+// commit writes and applies a batch.
+func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
+	n := 0
+	for _, a := range batch {
+		n += len(a.entries)
+	}
+	results := make([]broker.Result, n)
+	w.noteBatch(now)
+	defer w.noteBatch(time.Time{})
+	w.writing.Lock()
+	defer w.unlock()
+	bytes, err := w.writeLocked(batch, results)
+	if w.noteFaultLocked(err); err != nil {
+		w.cfg.Observe.Failed(err)
+		w.cfg.Observe.Refused(refusalOf(err), n)
+		var problem error = problemOf(err)
+		for i := range results {
+			results[i].Err = cmp.Or(results[i].Err, problem)
+		}
+		return results
+	}
+	w.applyLocked(batch, results)
+	w.cfg.Observe.Committed(n, bytes, time.Since(now))
+	return results
+}
+
+// noteFaultLocked notes why writes fail, or that they succeed. It logs only a change.
+func (w *WAL) noteFaultLocked(err error) {
+	switch {
+	case err != nil && w.fault == nil && w.damaged == nil:
+		w.cfg.Logger.Error("the log on disk cannot be written: publishes are refused until it can be written", zap.Error(err))
+	case err == nil && w.fault != nil:
+		w.cfg.Logger.Info("the log on disk can be written again")
+	}
+	if w.fault = err; err == nil {
+		w.failed = 0
+	}
+}
+
+// writeLocked numbers the entries, and writes them with one write. Entries that cannot be
+// written get an error in results. If it returns an error, none was written.
+func (w *WAL) writeLocked(batch []appended, results []broker.Result) (bytes int, err error) {
+	if err := w.readyLocked(uint64(len(results))); err != nil {
+		return 0, err
+	}
+	s, b, newest := w.current, w.noticesLocked(uint64(len(results))), w.written
+	syncs, full := w.cfg.Sync == SyncAlways, w.isFullLocked()
+	for _, a := range batch {
+		for i := range a.entries {
+			e, whole := &a.entries[i], len(b)
+			w.last++
+			e.Message.Position.Epoch, e.Message.Position.Offset = *w.epoch.Load(), w.last
+			if full && e.Op == broker.OpPublish {
+				w.cfg.Observe.Refused(RefusedFull, 1)
+				results[i].Err = problemOf(errFull)
+				signal(w.grown)
+				continue
+			}
+			if b, err = appendEntry(b, e, w.last, s.key); err != nil {
+				results[i].Err = wire.NewProblem(wire.CodeMessageTooLarge, "publish a smaller message", "the message is too large for the log")
+				b = b[:whole]
+				continue
+			}
+			newest = w.last
+			syncs = syncs || e.Op == broker.OpDelete
+		}
+		results = results[len(a.entries):]
+	}
+	if w.buffer = b[:0]; cap(b) > maxBuffer {
+		w.buffer = nil
+	}
+	if err := w.appendLocked(b); err != nil {
+		return 0, err
+	}
+	w.written = newest
+	if syncs {
+		return len(b), w.syncLocked()
+	}
+	return len(b), nil
+}
+
+// maxBuffer bounds the buffer that is kept between batches.
+const maxBuffer = 4 << 20
+
+// readyLocked makes sure that a batch of n entries can be written: there is a segment, and
+// the lease has as many numbers.
+func (w *WAL) readyLocked(n uint64) error {
+	if w.damaged != nil {
+		return w.damaged
+	}
+	if w.current == nil || w.current.size >= w.cfg.segmentBytes {
+		if err := w.beginSegmentLocked(); err != nil {
+			return err
+		}
+	}
+	if w.last+n < w.lease {
+		return nil
+	}
+	if w.nextLease <= w.last+n {
+		w.nextLease = w.last + n + w.cfg.leaseNumbers
+		if err := w.appendLocked(appendNumber(nil, kindLease, w.written, w.nextLease, w.current.key)); err != nil {
+			w.nextLease = 0
+			return err
+		}
+	}
+	return w.syncLocked()
+}
+
+// noticesLocked begins a batch: with a new lease if only a quarter of the lease is left
+// after n entries, and with what has become durable since the last batch.
+func (w *WAL) noticesLocked(n uint64) []byte {
+	b := w.buffer[:0]
+	if w.synced > w.told {
+		b = appendSynced(b, w.synced, w.current.synced, w.current.key)
+		w.told = w.synced
+	}
+	if w.nextLease == 0 && w.lease-(w.last+n) < w.cfg.leaseNumbers/4 {
+		w.nextLease = w.last + n + w.cfg.leaseNumbers
+		b = appendNumber(b, kindLease, w.written, w.nextLease, w.current.key)
+	}
+	return b
+}
+
+// applyLocked applies a batch that was written.
+func (w *WAL) applyLocked(batch []appended, results []broker.Result) {
+	for _, a := range batch {
+		for i := range a.entries {
+			e, r := &a.entries[i], &results[i]
+			if r.Err == nil {
+				r.Time = e.Message.Time
+				r.Err = w.apply(*e)
+				r.Position = e.Message.Position
+			}
+		}
+		results = results[len(a.entries):]
+	}
+	w.applied.Store(w.written)
+}
+
+// A Refusal says why the log refused an entry.
+type Refusal string
+
+// The refusals.
+const (
+	RefusedWaiting  Refusal = "waiting"   // too many entries wait to be written
+	RefusedFull     Refusal = "full"      // the files have reached store.bytes
+	RefusedDiskFull Refusal = "disk_full" // no space on the disk, a quota, or a file size limit of the process
+	RefusedDamaged  Refusal = "damaged"   // a sync failed, and no checkpoint has been written since
+	RefusedError    Refusal = "error"     // another error of the disk
+)
+
+// errFull refuses publishes when the files have reached store.bytes.
+var errFull = errors.New("the log has reached store.bytes")
+
+// longestBatch is how long the disk may take for a batch. After that it hangs, and entries
+// are refused at once: each one that waits may keep a caller, and one of limits.calls.
+const longestBatch = 10 * time.Second
+
+var errHangs = fmt.Errorf("the disk has not answered for %v", longestBatch)
+
+func (w *WAL) hangsLocked() bool { return !w.since.IsZero() && time.Since(w.since) > longestBatch }
+
+// noteBatch notes when a batch has begun, or that it has ended.
+func (w *WAL) noteBatch(since time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.since = since
+}
+
+// refusalOf returns why entries of a batch that could not be written are refused.
+func refusalOf(err error) Refusal {
+	switch {
+	case errors.Is(err, errDamaged):
+		return RefusedDamaged
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		return RefusedDiskFull
+	}
+	return RefusedError
+}
+
+// problemOf returns the problem that publishers get after a failed write. It names no file.
+func problemOf(err error) *wire.Problem {
+	why := "an input or output error"
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		why = errno.Error()
+	} else if errors.Is(err, errFull) || errors.Is(err, errHangs) {
+		why = err.Error()
+	}
+	return wire.NewProblem(wire.CodeOverloaded, "retry after retry_after_ms; the server's operator must check its disk",
+		"the server cannot write to its disk: %s", why).Retry(time.Second)
+}

@@ -1,0 +1,195 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// syncStep makes durable what the mode says: with "1s" all that was written, with "never"
+// only a new lease. After a failed write it tries to write. Feed calls it once a second.
+func (w *WAL) syncStep(now time.Time) {
+	w.evict()
+	w.writing.Lock()
+	if w.fault != nil && w.damaged == nil {
+		w.probeLocked()
+	}
+	due := w.damaged == nil && (w.cfg.Sync != SyncNever || w.nextLease > 0)
+	w.unlock()
+	if due {
+		_ = w.sync() // it was logged, and checkpointStep repairs it
+	}
+	w.writing.Lock()
+	defer w.unlock()
+	if w.damaged == nil && w.synced >= w.written {
+		w.syncedAt = now
+	}
+}
+
+// probeLocked tries to write after a failed write: as much as failed, since a full disk may
+// still take a little.
+func (w *WAL) probeLocked() {
+	err := w.readyLocked(0)
+	if err == nil {
+		lease := appendNumber(nil, kindLease, w.written, w.lease, w.current.key)
+		err = w.appendLocked(bytes.Repeat(lease, max(1, (w.failed+len(lease)-1)/len(lease))))
+	}
+	w.noteFaultLocked(err)
+}
+
+// sync is syncLocked while entries are written. Only one goroutine calls it.
+func (w *WAL) sync() error {
+	w.writing.Lock()
+	j, damages := w.syncJobLocked(), w.damages
+	w.unlock()
+	err := w.runSync(j)
+	w.writing.Lock()
+	defer w.unlock()
+	if w.damages != damages {
+		w.noteSyncFailure()
+		return w.damaged // the files of the job are not trusted any more
+	}
+	if err := w.endSyncLocked(j, err); err != nil {
+		return err
+	}
+	w.closeOldLocked()
+	return nil
+}
+
+// syncLocked makes everything durable that was written, while entries wait.
+func (w *WAL) syncLocked() error {
+	j := w.syncJobLocked()
+	return w.endSyncLocked(j, w.runSync(j))
+}
+
+// A syncJob makes files durable.
+type syncJob struct {
+	files  []*segment
+	sizes  []int64 // of the files, when the job began
+	names  bool    // the folder, too
+	number uint64  // then all entries up to this number are durable
+	lease  uint64  // and this lease, unless 0
+}
+
+// syncJobLocked returns a job for everything that was written.
+func (w *WAL) syncJobLocked() syncJob {
+	j := syncJob{number: w.written, lease: w.nextLease}
+	for _, s := range w.unsynced {
+		if s.size > s.synced || !s.named {
+			j.files, j.sizes, j.names = append(j.files, s), append(j.sizes, s.size), j.names || !s.named
+		}
+	}
+	return j
+}
+
+// runSync does a job, unless a sync has failed whose failure is not noted yet. The operating
+// system tells only one of two syncs of a file that it could not write: so there is one at a
+// time, and the second one learns of the failure of the first.
+func (w *WAL) runSync(j syncJob) error {
+	w.syncing.Lock()
+	defer w.syncing.Unlock()
+	if w.syncFailure == nil {
+		w.syncFailure = j.run(w.fs, w.cfg.Observe.Synced)
+	}
+	return w.syncFailure
+}
+
+// run does the job. No lock is needed.
+func (j *syncJob) run(fs FS, observe func(time.Duration, error)) (err error) {
+	if len(j.files) == 0 {
+		return nil
+	}
+	begun := time.Now()
+	defer func() { observe(time.Since(begun), err) }()
+	for _, s := range j.files { // the oldest first
+		if err := s.file.Sync(); err != nil {
+			return fmt.Errorf("sync %s: %w", s.name, err)
+		}
+	}
+	if j.names {
+		if err := fs.SyncDir(); err != nil {
+			return fmt.Errorf("sync the folder of the log: %w", err)
+		}
+	}
+	return nil
+}
+
+// endSyncLocked takes the result of a job.
+func (w *WAL) endSyncLocked(j syncJob, err error) error {
+	if err != nil {
+		w.damageLocked(err)
+		return w.damaged
+	}
+	for i, s := range j.files {
+		s.synced, s.named = max(s.synced, j.sizes[i]), true
+	}
+	if w.damaged == nil { // else what is in older files is durable once a checkpoint is
+		w.synced = max(w.synced, j.number)
+	}
+	if w.lease = max(w.lease, j.lease); w.nextLease <= w.lease {
+		w.nextLease = 0
+	}
+	return nil
+}
+
+// closeOldLocked closes segments that are durable and not current. No sync is under way.
+func (w *WAL) closeOldLocked() {
+	kept := w.unsynced[:0]
+	for _, s := range w.unsynced {
+		if s == w.current || s.size > s.synced || !s.named {
+			kept = append(kept, s)
+		} else {
+			w.closeFile(s)
+		}
+	}
+	clear(w.unsynced[len(kept):])
+	w.unsynced = kept
+}
+
+func (w *WAL) closeFile(s *segment) {
+	if err := s.file.Close(); err != nil { // it is durable, or not trusted
+		w.cfg.Logger.Warn("a segment of the log on disk could not be closed", zap.String("file", s.name), zap.Error(err))
+	}
+}
+
+var errDamaged = errors.New("a sync failed")
+
+// damageLocked notes that a sync failed: the operating system may have dropped what it could
+// not write. No file that was not durable is used again.
+func (w *WAL) damageLocked(err error) {
+	if w.damaged == nil {
+		w.cfg.Logger.Error("a sync of the log on disk failed: publishes are refused until a new checkpoint is durable", zap.Error(err))
+	}
+	w.damaged, w.damages = fmt.Errorf("%w: %w", errDamaged, err), w.damages+1
+	w.noteSyncFailure()
+	if f, err := w.fs.Create(failedSyncName); err == nil { // it may exist, and a disk that fails need not take it
+		_ = f.Close() // it is empty
+	}
+	w.leaveSegmentLocked()
+	w.untrusted = append(w.untrusted, w.unsynced...)
+	w.unsynced, w.written, w.nextLease = nil, w.applied.Load(), 0
+	signal(w.grown)
+}
+
+// failedSyncName is the file that a daemon creates when a sync fails. After a failed sync
+// the operating system may have dropped written data. If the daemon is killed before a new
+// checkpoint is durable, this file makes the next start treat the log as after a power
+// loss. The file is not synced: a power loss, which has the same effect, may undo it.
+const failedSyncName = "failed-sync"
+
+func (w *WAL) removeFailedSync() {
+	if err := w.fs.Remove(failedSyncName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.cfg.Logger.Warn("the file failed-sync could not be removed: remove it, or a start after a crash announces lost messages", zap.Error(err))
+	}
+}
+
+// noteSyncFailure lets files be synced again: the failure is noted.
+func (w *WAL) noteSyncFailure() {
+	w.syncing.Lock()
+	defer w.syncing.Unlock()
+	w.syncFailure = nil
+}
