@@ -1,0 +1,185 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+)
+
+// begin begins a segment. It has what was found about the end of the log: a start that
+// crashes before it is durable has changed nothing.
+func (r *recovering) begin(now time.Time) error {
+	h := header{always: r.wal.cfg.Sync == SyncAlways, boot: r.wal.cfg.BootID}
+	for _, s := range r.chain {
+		h.copied = max(h.copied, s.newest)
+	}
+	switch {
+	case r.newest == nil && !r.hasCheckpoint:
+		if err := r.beginLog(&h); err != nil {
+			return err
+		}
+	case r.Clean && !r.wal.repairs:
+		h.prev = r.last
+	default:
+		if err := r.continueAfterCrash(&h); err != nil {
+			return err
+		}
+	}
+	if r.lost > 0 && r.lost == r.last {
+		r.Lost = r.lost // perhaps an earlier start found that, and failed
+	}
+	h.synced = h.prev
+	return r.beginSegment(&h, now)
+}
+
+// beginLog begins a new log, in the epoch of the broker. Its numbers are above all those
+// that the broker has from a state file.
+func (r *recovering) beginLog(h *header) error {
+	w := r.wal
+	for _, name := range r.discard {
+		if err := w.fs.Remove(name); err != nil {
+			return err
+		}
+	}
+	r.segments = nil
+	epoch := w.broker.Epoch(">")
+	w.seed, r.Epoch, r.Clean = w.cfg.Seed(), epoch, true
+	w.epoch.Store(&epoch)
+	err := w.broker.Export(func(e broker.Entry) error {
+		r.last = max(r.last, e.Message.Position.Offset)
+		if e.State != nil {
+			r.last = max(r.last, e.State.Forgotten)
+		}
+		return nil
+	})
+	h.prev, h.first = r.last, r.last > 0
+	return err
+}
+
+// continueAfterCrash decides where the log continues. With "always", nothing that was visible is
+// lost; but what was cut may have been visible, and damaged later.
+func (r *recovering) continueAfterCrash(h *header) error {
+	h.prev = min(r.last, r.proven)
+	if r.wal.repairs {
+		h.prev, h.copied = r.last, 0
+	}
+	r.wal.last = r.lease // also with the same boot: a volume may have lost its tail while the kernel ran on
+	if r.mayHaveLost() {
+		if err := r.lose(r.lease); err != nil {
+			return err
+		}
+	}
+	if r.lost > h.prev {
+		h.lost = r.lost
+	}
+	return nil
+}
+
+// beginSegment begins the segment with that header. It has its name once it is durable.
+func (r *recovering) beginSegment(h *header, now time.Time) error {
+	w := r.wal
+	w.writing.Lock()
+	defer w.unlock()
+	w.baseBytes, w.baseLive, w.newest = r.base, r.base, max(w.last, r.last)
+	for _, s := range r.segments {
+		w.newest = max(w.newest, s.number)
+		w.oldBytes, w.segments = w.oldBytes+s.size, append(w.segments, s.number)
+	}
+	w.newest = max(w.newest, w.broker.PatternPosition(">").Offset) // the broker counts topics that it could not hold
+	w.newest++
+	w.last, w.written, w.told = w.newest-1, r.last, h.synced
+	w.applied.Store(r.last)
+	h.number, h.epoch, h.lease = w.newest, r.Epoch, max(r.lease, w.last+w.cfg.leaseNumbers)
+	s, err := createFile(w.fs, fileName(h.number, segmentSuffix+unfinishedSuffix), segmentMagic, w.seed, h)
+	if err != nil {
+		return err
+	}
+	w.unsynced, w.segments = []*segment{s}, append(w.segments, h.number)
+	if h.prev < r.last {
+		if err := r.copyAfter(h.prev, s); err != nil {
+			return err
+		}
+	}
+	if err := s.file.Sync(); err != nil {
+		return fmt.Errorf("sync %s: %w", s.name, err)
+	}
+	name := fileName(h.number, segmentSuffix)
+	if err := w.fs.Rename(s.name, name); err != nil {
+		return err
+	}
+	s.name = name
+	if err := w.fs.SyncDir(); err != nil {
+		return fmt.Errorf("sync the folder: %w", err)
+	}
+	s.synced, s.named, w.synced, w.lease, w.current, w.syncedAt = s.size, true, r.last, h.lease, s, now
+	if r.syncFailed {
+		w.removeFailedSync()
+	}
+	return nil
+}
+
+// copyAfter copies the entries after a number to a new segment.
+func (r *recovering) copyAfter(number uint64, to *segment) error {
+	for _, s := range r.chain {
+		if s.newest <= number {
+			continue
+		}
+		l, _, err := openFile(r.wal.fs, s.name, segmentMagic, s.number)
+		if err == nil {
+			err = errors.Join(l.copyEntries(number, s.newest, to), l.reader.Close())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyEntries copies the entries after a number to a segment, up to the one with the number
+// end.
+func (l *logFile) copyEntries(after, end uint64, to *segment) error {
+	var b []byte
+	for copied := after; copied < end; {
+		r, err := l.next()
+		if err != nil {
+			return err
+		}
+		if r.kind >= kindHeader || r.number <= after {
+			continue
+		}
+		copied, b = r.number, appendRecord(b, r, to.key)
+		if copied < end && len(b) < readBufferBytes {
+			continue
+		}
+		if err := to.write(b); err != nil {
+			return err
+		}
+		b = b[:0]
+	}
+	return nil
+}
+
+// appendRecord appends a record that was read from another file.
+func appendRecord(b []byte, r record, key uint32) []byte {
+	start := len(b)
+	b = append(beginRecord(b, r.kind, r.number), r.body...)
+	_ = endRecord(b, start, key) // its length was checked
+	return b
+}
+
+// keepState makes a checkpoint of what a new log begins with, or a repaired one.
+func (r *recovering) keepState(now time.Time) error {
+	w := r.wal
+	if !r.wal.repairs && (r.newest != nil || w.applied.Load() == 0) {
+		return nil
+	}
+	w.wanted = true
+	for w.checkpointStep(now) {
+	}
+	if w.wanted {
+		return fmt.Errorf("the first checkpoint could not be written: %w", w.checkpointErr)
+	}
+	return nil
+}

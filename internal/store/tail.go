@@ -1,0 +1,161 @@
+package store
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/broker"
+	"github.com/pubsubd/pubsubd/pkg/wire"
+)
+
+// mayEnd decides whether the log may end before a bad record: see recovering.
+func (r *recovering) mayEnd(bad *badRecord, key uint32, later []*segmentFile) error {
+	torn := bad.partial && len(later) == 0
+	if r.SameBoot && torn && !r.wal.repairs {
+		return nil
+	}
+	found, err := findNotices(r.wal.fs, bad.file, key)
+	if err != nil {
+		return err
+	}
+	durable := r.SameBoot && !torn || bad.at < found.length || r.last < found.synced
+	r.lease = max(r.lease, found.lease)
+	for _, s := range later {
+		found, err := findNotices(r.wal.fs, s.name, keyOfFile(r.wal.seed, s.number))
+		if err != nil {
+			return err
+		}
+		durable = durable || r.last < max(s.synced, found.synced)
+		r.lease = max(r.lease, found.lease)
+	}
+	if durable {
+		return r.refuse(bad)
+	}
+	return nil
+}
+
+// checkHeaderless checks segments without a header that are newer than all others: the
+// daemon made one just before the crash. If it was used, the start is refused.
+func (r *recovering) checkHeaderless() error {
+	for _, s := range r.segments {
+		if s.bad == nil || s.number < r.newest.number {
+			continue
+		}
+		found, err := findNotices(r.wal.fs, s.name, keyOfFile(r.wal.seed, s.number))
+		if err != nil {
+			return err
+		}
+		r.CutFile, r.Cut = cmp.Or(r.CutFile, s.name), r.Cut+s.size
+		r.lease = max(r.lease, found.lease)
+		if found.length > 0 || r.SameBoot && !s.bad.partial {
+			if err := r.refuse(s.bad); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// headerless returns why a segment between two others has no header, or nil.
+func (r *recovering) headerless(before, after *segmentFile) *badRecord {
+	for _, s := range r.segments {
+		if s.bad != nil && before.number < s.number && s.number < after.number {
+			return s.bad
+		}
+	}
+	return nil
+}
+
+// notices are the highest numbers in records kindSynced, kindClosed and kindLease.
+type notices struct {
+	synced uint64 // all entries up to this number were durable
+	length int64  // so many bytes of the file were durable
+	lease  uint64
+}
+
+// noticeBytes is the length of a record of appendNumber.
+const noticeBytes = recordHeadBytes + 8
+
+// findNotices returns the notices in a file. It looks at each byte, because the beginning of
+// the record after a bad one is unknown.
+func findNotices(fs FS, name string, key uint32) (found notices, err error) {
+	file, err := fs.Open(name)
+	if err != nil {
+		return notices{}, err
+	}
+	defer func() { _ = file.Close() }() // nothing was written
+	from := bufio.NewReaderSize(file, readBufferBytes)
+	for {
+		b, err := from.Peek(noticeBytes)
+		switch {
+		case errors.Is(err, io.EOF):
+			return found, nil
+		case err != nil:
+			return notices{}, fmt.Errorf("read %s: %w", name, err)
+		}
+		found.add(b, key)
+		_, _ = from.Discard(1) // it was peeked
+	}
+}
+
+// add adds a notice, if b is a valid record of one.
+func (n *notices) add(b []byte, key uint32) {
+	k := kind(b[16])
+	if k < kindLease || k > kindClosed || binary.LittleEndian.Uint32(b[4:]) != 8 {
+		return
+	}
+	head, body := sums(b, b[recordHeadBytes:noticeBytes], key)
+	if head != binary.LittleEndian.Uint32(b) || body != binary.LittleEndian.Uint32(b[17:]) {
+		return
+	}
+	value := binary.LittleEndian.Uint64(b[recordHeadBytes:])
+	if k == kindLease {
+		n.lease = max(n.lease, value)
+		return
+	}
+	n.synced = max(n.synced, binary.LittleEndian.Uint64(b[8:]))
+	n.length = max(n.length, int64(value))
+}
+
+// refuse returns why the daemon must not start, or nil if the log is repaired.
+func (r *recovering) refuse(bad *badRecord) error {
+	if r.wal.repairs {
+		r.wal.cfg.Logger.Warn("a part of the log on disk is lost", zap.Error(bad))
+		r.Damage = append(r.Damage, Damage{bad.file, bad.at, bad.why})
+		return nil
+	}
+	return fmt.Errorf("%w. A crash cannot cause this: the disk or a program has damaged the file. Entries up to %d can be read. "+
+		"Restore the folder from a backup, or run `pubsubd store repair DIR`, which keeps what can be read and announces the rest as lost", bad, r.last)
+}
+
+const remedy = "put the file back, restore the folder from a backup, or run `pubsubd store repair DIR`, which keeps what can be read and announces the rest as lost"
+
+// damage returns why a record that was read is not valid. To repair the log, it is a bad one.
+func (r *recovering) damage(l *logFile, at int64, why error) error {
+	bad := &badRecord{file: l.file, at: at, why: why.Error()}
+	if r.wal.repairs {
+		return bad
+	}
+	return r.refuse(bad)
+}
+
+// lose applies that entries up to a number may be lost.
+func (r *recovering) lose(upTo uint64) error {
+	r.last, r.lost = upTo, upTo
+	return r.apply(broker.Entry{
+		Op:      broker.OpEpoch,
+		Message: &wire.Message{Position: wire.Position{Offset: upTo}},
+		State:   &broker.State{Forgotten: upTo, Lost: upTo},
+	})
+}
+
+// mayHaveLost reports whether entries that were visible may be missing at the end of the log.
+func (r *recovering) mayHaveLost() bool {
+	return r.wal.repairs || !r.Clean && !r.SameBoot && (!r.newest.always || r.Cut > 0)
+}
