@@ -4,15 +4,9 @@ package daemon
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +28,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/internal/transport"
-	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
@@ -177,78 +170,6 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	return d, nil
 }
 
-// logWhoMay logs who may do what.
-func logWhoMay(log *zap.Logger, cfg config.Config) {
-	if cfg.Insecure {
-		log.Warn(cfg.WhoMay())
-		return
-	}
-	log.Info(cfg.WhoMay())
-}
-
-// loadTLS reads the files of cfg, as far as it names some.
-func loadTLS(cfg config.TLS) (certificate *tls.Certificate, clients []*x509.Certificate, err error) {
-	if certificate, err = cfg.Load(); err == nil {
-		clients, err = cfg.LoadClientCA()
-	}
-	return certificate, clients, err
-}
-
-// authorityOf returns the authority that cfg asks for. Without authorisation it is open, and
-// identifies is nil.
-func authorityOf(cfg auth.Config, m *metrics.Metrics, log *zap.Logger) (authority app.Authority, identifies *auth.Authority, err error) {
-	if !cfg.On() {
-		return auth.Open{}, nil, nil
-	}
-	identifies, err = auth.New(cfg, m, log)
-	return identifies, identifies, err
-}
-
-// limitConfig returns the limits, which cfg has in several places.
-func limitConfig(cfg config.Config, files listen.OpenFiles) limit.Config {
-	c := cfg.Limit
-	c.Sessions = cfg.Session.MaxSessions
-	c.Connections = files.Connections(c.Connections)
-	return c
-}
-
-// brokerConfig returns the broker's part of cfg, with the topics of the hook and a budget
-// that fits GOMEMLIMIT.
-func brokerConfig(cfg config.Config) broker.Config {
-	c := cfg.Broker
-	c.MemoryBudget = int(memory.Budget(c.MemoryBudget, memory.Limit()))
-	switch {
-	case cfg.PublishHook.URL == "":
-		c.HookTopics = nil
-	case len(c.HookTopics) == 0:
-		c.HookTopics = []string{">"}
-	}
-	if cfg.EventsHook.URL != "" {
-		c.WatchedTopics = cfg.EventsHook.Topics
-	}
-	return c
-}
-
-// limitsOf returns the limits that clients are shown.
-func limitsOf(cfg config.Config, s session.Config, l limit.Config) wire.Limits {
-	t := cfg.Transport
-	return wire.Limits{
-		PollTimeoutMS:       t.PollTimeout.Milliseconds(),
-		HeartbeatMS:         t.Heartbeat.Milliseconds(),
-		InactivityTimeoutMS: s.InactivityTimeout.Milliseconds(),
-		MaxOutputDelayMS:    t.MaxOutputDelay.Milliseconds(),
-		AnswerFrames:        t.AnswerFrames,
-		AnswerBytes:         t.AnswerBytes,
-		Queue:               s.Queue,
-		Unacked:             s.Unacked,
-		Subscriptions:       s.Subscriptions,
-		MessageBytes:        cfg.MessageBytes,
-		IdempotencyMS:       cfg.Broker.IdempotencyWindow.Milliseconds(),
-		WaitMS:              l.Wait.Milliseconds(),
-		PendingMessages:     l.PendingMessages,
-	}
-}
-
 // Listen binds the listeners, or takes the sockets that Start was passed. After an error the
 // daemon cannot be used.
 func (d *Daemon) Listen() error {
@@ -303,21 +224,6 @@ func (d *Daemon) closeListeners() error {
 		}
 	}
 	return errors.Join(failed...)
-}
-
-// PublicAddr returns the address that clients connect to: host:port, or a Unix socket as in
-// listen.public.
-func (d *Daemon) PublicAddr() string { return d.publicListener.Address() }
-
-// AdminAddr returns the address for metrics and health, in the same form.
-func (d *Daemon) AdminAddr() string { return d.adminSocket.Address() }
-
-// TCPAddr returns the address for clients without HTTP, or "" if there is none.
-func (d *Daemon) TCPAddr() string {
-	if d.tcpListener == nil {
-		return ""
-	}
-	return d.tcpListener.Addr().String()
 }
 
 // Run serves until ctx ends, and then drains, after drain.delay. In a drain, readiness fails, and the
@@ -410,97 +316,6 @@ func (d *Daemon) manageCertificates() {
 		d.challenges = d.server(d.acme)
 	}
 	d.acme.Start(d.publicListener.Addr(), challenges)
-}
-
-// announce makes the daemon ready. It writes the addresses file, notifies the service
-// manager, and logs the addresses.
-func (d *Daemon) announce() error {
-	if err := writeAddresses(d.cfg.AddressesFile, addresses{Public: d.PublicAddr(), Admin: d.AdminAddr(), TCP: d.TCPAddr()}); err != nil {
-		return fmt.Errorf("addresses_file: %w", err)
-	}
-	d.state.Store(nil)
-	d.manager.ready()
-	scheme := "http://"
-	if d.cfg.ServesTLS() {
-		scheme = "https://"
-	}
-	ready := []zap.Field{zap.String("public", urlOf(scheme, d.PublicAddr())), zap.String("admin", urlOf("http://", d.AdminAddr()))}
-	if at := d.TCPAddr(); at != "" {
-		ready = append(ready, zap.String("tcp", at))
-	}
-	d.log.Info("ready", ready...)
-	return nil
-}
-
-// urlOf returns an address for people.
-func urlOf(scheme, address string) string {
-	if strings.HasPrefix(address, listen.UnixPrefix) {
-		return address
-	}
-	return scheme + address
-}
-
-// addresses are where the daemon listens.
-type addresses struct {
-	Admin  string `json:"admin"`
-	Public string `json:"public"`
-	TCP    string `json:"tcp,omitempty"`
-}
-
-// writeAddresses writes the addresses for scripts. The file appears whole or not at all.
-// An empty path writes nothing.
-func writeAddresses(path string, a addresses) error {
-	if path == "" {
-		return nil
-	}
-	text, err := json.Marshal(a)
-	if err != nil {
-		return err
-	}
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, append(text, '\n'), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
-}
-
-// sweepEvery is how late expired messages and sessions may be noticed.
-const sweepEvery = time.Second
-
-// tellShare sets how late a poll on the lane may time out: its timeout divided by
-// tellShare.
-const tellShare = 20
-
-func (d *Daemon) tellEvery() time.Duration {
-	t := d.Config().Transport
-	return min(sweepEvery, max(min(t.PollTimeout, t.Heartbeat)/tellShare, time.Millisecond))
-}
-
-func (d *Daemon) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	tell := time.NewTicker(d.tellEvery())
-	defer tell.Stop()
-	for {
-		select {
-		case now := <-tell.C:
-			d.api.Lane.Tick(now)
-			d.sessions.Sweep(now)
-		case now := <-tick.C:
-			d.broker.Sweep(now)  // expired messages
-			d.limiter.Sweep(now) // idle addresses
-			if d.auth != nil {
-				if d.auth.Refresh(now) { // files of keys
-					d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
-				}
-			}
-			d.manager.alive(now) // the locks that sweeping needs are free
-		case <-d.reloaded:
-			tell.Reset(d.tellEvery())
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 func (d *Daemon) notReady(why string) { d.state.Store(&why) }

@@ -8,20 +8,10 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 
 	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/internal/memory"
 )
-
-// levelOf returns log.level, or info if cfg is not valid.
-func levelOf(cfg config.Config) zapcore.Level {
-	level, err := zapcore.ParseLevel(cfg.Log.Level)
-	if err != nil {
-		return zapcore.InfoLevel
-	}
-	return level
-}
 
 // Config returns the settings in force.
 func (d *Daemon) Config() config.Config { return *d.inForce.Load() }

@@ -1,0 +1,79 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/pubsubd/pubsubd/internal/listen"
+)
+
+// PublicAddr returns the address that clients connect to: host:port, or a Unix socket as in
+// listen.public.
+func (d *Daemon) PublicAddr() string { return d.publicListener.Address() }
+
+// AdminAddr returns the address for metrics and health, in the same form.
+func (d *Daemon) AdminAddr() string { return d.adminSocket.Address() }
+
+// TCPAddr returns the address for clients without HTTP, or "" if there is none.
+func (d *Daemon) TCPAddr() string {
+	if d.tcpListener == nil {
+		return ""
+	}
+	return d.tcpListener.Addr().String()
+}
+
+// announce makes the daemon ready. It writes the addresses file, notifies the service
+// manager, and logs the addresses.
+func (d *Daemon) announce() error {
+	if err := writeAddresses(d.cfg.AddressesFile, addresses{Public: d.PublicAddr(), Admin: d.AdminAddr(), TCP: d.TCPAddr()}); err != nil {
+		return fmt.Errorf("addresses_file: %w", err)
+	}
+	d.state.Store(nil)
+	d.manager.ready()
+	scheme := "http://"
+	if d.cfg.ServesTLS() {
+		scheme = "https://"
+	}
+	ready := []zap.Field{zap.String("public", urlOf(scheme, d.PublicAddr())), zap.String("admin", urlOf("http://", d.AdminAddr()))}
+	if at := d.TCPAddr(); at != "" {
+		ready = append(ready, zap.String("tcp", at))
+	}
+	d.log.Info("ready", ready...)
+	return nil
+}
+
+// urlOf returns an address for people.
+func urlOf(scheme, address string) string {
+	if strings.HasPrefix(address, listen.UnixPrefix) {
+		return address
+	}
+	return scheme + address
+}
+
+// addresses are where the daemon listens.
+type addresses struct {
+	Admin  string `json:"admin"`
+	Public string `json:"public"`
+	TCP    string `json:"tcp,omitempty"`
+}
+
+// writeAddresses writes the addresses for scripts. The file appears whole or not at all.
+// An empty path writes nothing.
+func writeAddresses(path string, a addresses) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
