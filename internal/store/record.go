@@ -136,13 +136,8 @@ type recordReader struct {
 	body []byte
 }
 
-func (r *recordReader) bad(partial bool, why string, args ...any) error {
+func (r *recordReader) bad(partial bool, why string, args ...any) *badRecord {
 	return &badRecord{r.file, r.at, fmt.Sprintf(why, args...), partial}
-}
-
-// badEnd returns the error for a file that should have more records.
-func (r *recordReader) badEnd(why string, args ...any) *badRecord {
-	return &badRecord{r.file, r.at, fmt.Sprintf(why, args...), false}
 }
 
 // readHead reads the magic and the seed of a file.

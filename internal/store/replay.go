@@ -194,7 +194,7 @@ func (r *recovering) readSegment(s *segmentFile, later []*segmentFile) (ended bo
 		return false, err
 	}
 	if r.last < min(s.copied, end) {
-		bad = cmp.Or(bad, l.badEnd("entries up to %d should follow", s.copied))
+		bad = cmp.Or(bad, l.bad(false, "entries up to %d should follow", s.copied))
 		if err := r.refuse(bad); err != nil {
 			return false, err
 		}
@@ -210,7 +210,7 @@ func (r *recovering) readSegment(s *segmentFile, later []*segmentFile) (ended bo
 	case bad == nil && r.headerless(s, later[0]) != nil:
 		bad = r.headerless(s, later[0])
 	case bad == nil:
-		bad = l.badEnd("the file ends after entry %d, but %s continues after entry %d", r.last, later[0].name, end)
+		bad = l.bad(false, "the file ends after entry %d, but %s continues after entry %d", r.last, later[0].name, end)
 	}
 	r.CutFile, r.Cut = s.name, l.size-bad.at
 	return true, r.mayEnd(bad, l.key, later)
