@@ -204,13 +204,12 @@ func (r *recovering) readSegment(s *segmentFile, later []*segmentFile) (ended bo
 			return false, err
 		}
 	}
-	switch {
-	case len(later) > 0 && r.last == end, len(later) == 0 && bad == nil:
+	if len(later) > 0 && r.last == end || len(later) == 0 && bad == nil {
 		return false, nil
-	case bad == nil && r.headerless(s, later[0]) != nil:
-		bad = r.headerless(s, later[0])
-	case bad == nil:
-		bad = l.bad(false, "the file ends after entry %d, but %s continues after entry %d", r.last, later[0].name, end)
+	}
+	if bad == nil {
+		bad = cmp.Or(r.headerless(s, later[0]),
+			l.bad(false, "the file ends after entry %d, but %s continues after entry %d", r.last, later[0].name, end))
 	}
 	r.CutFile, r.Cut = s.name, l.size-bad.at
 	return true, r.mayEnd(bad, l.key, later)
