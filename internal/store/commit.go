@@ -194,13 +194,17 @@ func (w *WAL) readyLocked(n uint64) error {
 		return nil
 	}
 	if w.nextLease <= w.last+n {
-		w.nextLease = w.last + n + w.cfg.leaseNumbers
-		if err := w.appendLocked(appendNumber(nil, kindLease, w.written, w.nextLease, w.current.key)); err != nil {
-			w.nextLease = 0
+		if err := w.appendLocked(w.appendLeaseLocked(nil, n)); err != nil {
 			return err
 		}
 	}
 	return w.syncLocked()
+}
+
+// appendLeaseLocked appends a record of a lease with leaseNumbers after the next n entries.
+func (w *WAL) appendLeaseLocked(b []byte, n uint64) []byte {
+	w.nextLease = w.last + n + w.cfg.leaseNumbers
+	return appendNumber(b, kindLease, w.written, w.nextLease, w.current.key)
 }
 
 // noticesLocked begins a batch: with a new lease if only a quarter of the lease is left
@@ -212,8 +216,7 @@ func (w *WAL) noticesLocked(n uint64) []byte {
 		w.told = w.synced
 	}
 	if w.nextLease == 0 && w.lease-(w.last+n) < w.cfg.leaseNumbers/4 {
-		w.nextLease = w.last + n + w.cfg.leaseNumbers
-		b = appendNumber(b, kindLease, w.written, w.nextLease, w.current.key)
+		b = w.appendLeaseLocked(b, n)
 	}
 	return b
 }
