@@ -212,7 +212,7 @@ func (w *WAL) appendLeaseLocked(b []byte, n uint64) []byte {
 func (w *WAL) noticesLocked(n uint64) []byte {
 	b := w.buffer[:0]
 	if w.synced > w.told {
-		b = appendSynced(b, w.synced, w.current.synced, w.current.key)
+		b = appendNumber(b, kindSynced, w.synced, uint64(w.current.synced), w.current.key)
 		w.told = w.synced
 	}
 	if w.nextLease == 0 && w.lease-(w.last+n) < w.cfg.leaseNumbers/4 {

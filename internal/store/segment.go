@@ -184,12 +184,6 @@ func (w *WAL) leaveSegmentLocked() {
 	}
 }
 
-// appendSynced appends a record that says: the file is durable up to a length, and so are
-// all entries up to a number.
-func appendSynced(b []byte, number uint64, length int64, key uint32) []byte {
-	return appendNumber(b, kindSynced, number, uint64(length), key)
-}
-
 // appendNumber appends a record whose body is one number.
 func appendNumber(b []byte, k kind, number, n uint64, key uint32) []byte {
 	start := len(b)
