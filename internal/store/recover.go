@@ -215,7 +215,7 @@ func (r *recovering) checkSeed(name string, seed uint64, epoch string) error {
 func (r *recovering) checkEmpty() error {
 	for _, s := range r.segments {
 		if s.size > headerMost || s.size > 0 && s.bad != nil {
-			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: restore the folder from a backup, or empty the folder to begin a new log", s.name, s.size)
+			return fmt.Errorf("%s has %d bytes, but no file has the beginning of the log: %s", s.name, s.size, toBeginNew)
 		}
 		r.discard = append(r.discard, s.name)
 	}

@@ -31,7 +31,7 @@ func (r *recovering) readAll() error {
 		}
 	}
 	if !r.hasSeed {
-		return errors.New("no file of the log can be read: restore the folder from a backup, or empty the folder to begin a new log")
+		return errors.New("no file of the log can be read: " + toBeginNew)
 	}
 	r.last, r.proven = r.checkpoint, max(r.checkpoint, r.proven)
 	if err := r.findChain(); err != nil {
@@ -144,9 +144,9 @@ func (r *recovering) findChain() error {
 	case r.wal.repairs:
 		return r.refuse(&badRecord{file: fileName(r.checkpoint, checkpointSuffix), why: "the segment after it is missing"})
 	case len(r.chain) == 0:
-		return fmt.Errorf("the checkpoint has the entries up to %d, but the segment after it is missing: %s", r.checkpoint, remedy)
+		return fmt.Errorf("the checkpoint has the entries up to %d, but the segment after it is missing: %s", r.checkpoint, toPutBack)
 	}
-	return fmt.Errorf("%s continues after entry %d, but the file before it is missing: %s", r.chain[len(r.chain)-1].name, end, remedy)
+	return fmt.Errorf("%s continues after entry %d, but the file before it is missing: %s", r.chain[len(r.chain)-1].name, end, toPutBack)
 }
 
 // readChain reads the segments after the checkpoint.

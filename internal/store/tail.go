@@ -131,10 +131,15 @@ func (r *recovering) refuse(bad *badRecord) error {
 		return nil
 	}
 	return fmt.Errorf("%w. A crash cannot cause this: the disk or a program has damaged the file. Entries up to %d can be read. "+
-		"Restore the folder from a backup, or run `pubsubd store repair DIR`, which keeps what can be read and announces the rest as lost", bad, r.last)
+		"Restore the folder from a backup, or %s", bad, r.last, toRepair)
 }
 
-const remedy = "put the file back, restore the folder from a backup, or run `pubsubd store repair DIR`, which keeps what can be read and announces the rest as lost"
+// Remedies if the start is refused.
+const (
+	toRepair   = "run `pubsubd store repair DIR`, which keeps what can be read and announces the rest as lost"
+	toPutBack  = "put the file back, restore the folder from a backup, or " + toRepair
+	toBeginNew = "restore the folder from a backup, or empty the folder to begin a new log"
+)
 
 // damage returns why a record that was read is not valid. To repair the log, it is a bad one.
 func (r *recovering) damage(l *logFile, at int64, why error) error {
