@@ -172,10 +172,10 @@ func appendRecord(b []byte, r record, key uint32) []byte {
 // keepState makes a checkpoint of what a new log begins with, or a repaired one.
 func (r *recovering) keepState(now time.Time) error {
 	w := r.wal
-	if !r.wal.repairs && (r.newest != nil || w.applied.Load() == 0) {
+	if !w.repairs && (r.newest != nil || w.applied.Load() == 0) {
 		return nil
 	}
-	w.wanted = true
+	w.wantCheckpoint()
 	for w.checkpointStep(now) {
 	}
 	if w.wanted {
