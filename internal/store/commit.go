@@ -77,9 +77,6 @@ func failed(n int, err error) []broker.Result {
 	return results
 }
 
-// The methods below have no goroutine and no clock, but for latencies that only metrics
-// get. Feed calls them. A simulation calls them itself, in one goroutine.
-
 // step writes the entries that wait, applies them, and calls their callbacks: at most one
 // batch. It reports whether more wait.
 func (w *WAL) step(now time.Time) (more bool) {

@@ -20,7 +20,9 @@ import (
 // Append only queues entries. One writer (step) takes the queued entries, numbers them,
 // writes them with one write(2), and applies them. So subscribers never get an entry that
 // was not written, and a failed write changes nothing. A second goroutine (syncStep,
-// checkpointStep) syncs files, and replaces old files by a checkpoint.
+// checkpointStep) syncs files, and replaces old files by a checkpoint. Feed runs both. The
+// steps have no goroutine and no clock, but for latencies that only metrics get: a simulation
+// calls them in one goroutine.
 //
 // Numbers of a failed write are not used again: after a power loss, the disk may have its
 // entries. A file whose sync failed is not used again: its content is unknown. Then the log
