@@ -85,7 +85,6 @@ func (w *WAL) nextRetry() time.Duration {
 	return min(max(2*w.retryIn, time.Second), mostRetry)
 }
 
-// wantCheckpoint makes a checkpoint due.
 func (w *WAL) wantCheckpoint() {
 	w.writing.Lock()
 	defer w.unlock()
@@ -198,7 +197,6 @@ func (w *WAL) closeUntrustedLocked() {
 
 var errStopped = errors.New("the export was stopped")
 
-// entries returns all entries of a checkpoint.
 func (c *checkpoint) entries(b *broker.Broker, heads []broker.Entry) iter.Seq[broker.Entry] {
 	return func(yield func(broker.Entry) bool) {
 		for _, e := range heads {
@@ -311,7 +309,6 @@ func (w *WAL) discard(name string) error {
 	return w.fs.Remove(name)
 }
 
-// abortCheckpoint ends a checkpoint that is under way.
 func (w *WAL) abortCheckpoint() {
 	c := w.checkpoint
 	if c == nil {

@@ -92,7 +92,6 @@ func (w *WAL) step(now time.Time) (more bool) {
 	return more
 }
 
-// commit writes and applies a batch.
 func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	n := 0
 	for _, a := range batch {

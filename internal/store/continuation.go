@@ -120,7 +120,6 @@ func (r *recovering) beginSegment(h *header, now time.Time) error {
 	return nil
 }
 
-// copyAfter copies the entries after a number to a new segment.
 func (r *recovering) copyAfter(number uint64, to *segment) error {
 	for _, s := range r.chain {
 		if s.newest <= number {

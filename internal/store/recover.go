@@ -222,7 +222,6 @@ func (r *recovering) checkEmpty() error {
 	return nil
 }
 
-// hasLog reports whether a folder has a log.
 func hasLog(files FS) (bool, error) {
 	lock, err := files.Lock()
 	if err != nil {

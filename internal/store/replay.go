@@ -61,7 +61,6 @@ func (r *recovering) apply(e broker.Entry) error {
 	return r.wal.apply(e)
 }
 
-// readCheckpoint reads a checkpoint.
 func (r *recovering) readCheckpoint(name string) error {
 	l, seed, err := openFile(r.wal.fs, name, checkpointMagic, r.checkpoint)
 	var bad *badRecord
@@ -149,7 +148,6 @@ func (r *recovering) findChain() error {
 	return fmt.Errorf("%s continues after entry %d, but the file before it is missing: %s", r.chain[len(r.chain)-1].name, end, toPutBack)
 }
 
-// readChain reads the segments after the checkpoint.
 func (r *recovering) readChain() error {
 	for i, s := range r.chain {
 		later := r.chain[i+1:]

@@ -176,7 +176,6 @@ func (w *WAL) appendLocked(b []byte) error {
 	return err
 }
 
-// leaveSegmentLocked ends the current segment.
 func (w *WAL) leaveSegmentLocked() {
 	if w.current != nil {
 		w.oldBytes += w.current.size
