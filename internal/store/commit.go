@@ -104,7 +104,6 @@ func (w *WAL) commit(batch []appended, now time.Time) []broker.Result {
 	defer w.unlock()
 	bytes, err := w.writeLocked(batch, results)
 	if w.noteFaultLocked(err); err != nil {
-		w.cfg.Observe.Failed(err)
 		w.cfg.Observe.Refused(refusalOf(err), n)
 		var problem error = problemOf(err)
 		for i := range results {

@@ -76,7 +76,6 @@ func (c WALConfig) withDefaults() WALConfig {
 type Observer struct {
 	Synced       func(d time.Duration, err error)              // one or more files were synced
 	Committed    func(entries, bytes int, d time.Duration)     // a batch was written, and synced if the mode is always
-	Failed       func(err error)                               // a batch could not be written
 	Refused      func(why Refusal, entries int)                // entries were refused
 	Checkpointed func(bytes int64, d time.Duration, err error) // a checkpoint ended
 }
@@ -87,9 +86,6 @@ func (o Observer) withDefaults() Observer {
 	}
 	if o.Committed == nil {
 		o.Committed = func(int, int, time.Duration) {}
-	}
-	if o.Failed == nil {
-		o.Failed = func(error) {}
 	}
 	if o.Refused == nil {
 		o.Refused = func(Refusal, int) {}

@@ -208,7 +208,7 @@ func newWorld(seed uint64) *world {
 		leaseNumbers: uint64(16 << rng.IntN(5)), pendingBytes: int64(8192 << rng.IntN(4)),
 		Observe: Observer{
 			Checkpointed: w.checkpointed,
-			Failed:       func(err error) { w.say("    a write fails: %v", err) },
+			Refused:      func(why Refusal, entries int) { w.say("    %d entries are refused: %s", entries, why) },
 		},
 	}
 	switch rng.IntN(8) {
