@@ -83,7 +83,7 @@ func observeStore(m *metrics.Store) store.Observer {
 			m.WrittenBytes.Add(float64(bytes))
 		},
 		Refused: func(why store.Refusal, entries int) { m.Refused.WithLabelValues(string(why)).Add(float64(entries)) },
-		Checkpointed: func(_ int64, took time.Duration, err error) {
+		Checkpointed: func(took time.Duration, err error) {
 			if err != nil {
 				m.Checkpoints.WithLabelValues("failed").Inc()
 				return

@@ -61,7 +61,7 @@ func (w *WAL) checkpointStep(now time.Time) (more bool) {
 		if w.retryAt.IsZero() {
 			w.cfg.Logger.Error("a checkpoint of the log on disk failed; the daemon tries again", zap.Error(err))
 		}
-		w.cfg.Observe.Checkpointed(0, 0, err)
+		w.cfg.Observe.Checkpointed(0, err)
 		w.abortCheckpoint()
 		w.checkpointErr, w.retryIn = err, w.nextRetry()
 		w.retryAt = now.Add(w.retryIn)
@@ -261,7 +261,7 @@ func (w *WAL) endCheckpoint(now time.Time) error {
 	c.stop()
 	w.closeFile(c.file)
 	w.removeBefore(c)
-	w.cfg.Observe.Checkpointed(c.file.size, now.Sub(c.begun), nil)
+	w.cfg.Observe.Checkpointed(now.Sub(c.begun), nil)
 	return nil
 }
 

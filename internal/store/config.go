@@ -74,10 +74,10 @@ func (c WALConfig) withDefaults() WALConfig {
 
 // An Observer has functions for metrics. A nil function is not called.
 type Observer struct {
-	Synced       func(d time.Duration, err error)              // one or more files were synced
-	Committed    func(entries, bytes int, d time.Duration)     // a batch was written, and synced if the mode is always
-	Refused      func(why Refusal, entries int)                // entries were refused
-	Checkpointed func(bytes int64, d time.Duration, err error) // a checkpoint ended
+	Synced       func(d time.Duration, err error)          // one or more files were synced
+	Committed    func(entries, bytes int, d time.Duration) // a batch was written, and synced if the mode is always
+	Refused      func(why Refusal, entries int)            // entries were refused
+	Checkpointed func(d time.Duration, err error)          // a checkpoint ended
 }
 
 func (o Observer) withDefaults() Observer {
@@ -91,7 +91,7 @@ func (o Observer) withDefaults() Observer {
 		o.Refused = func(Refusal, int) {}
 	}
 	if o.Checkpointed == nil {
-		o.Checkpointed = func(int64, time.Duration, error) {}
+		o.Checkpointed = func(time.Duration, error) {}
 	}
 	return o
 }

@@ -891,7 +891,7 @@ func (w *world) checkpoint(parts int) (more bool) {
 	return more
 }
 
-func (w *world) checkpointed(_ int64, _ time.Duration, err error) {
+func (w *world) checkpointed(_ time.Duration, err error) {
 	w.say("    the checkpoint ends: %v", err)
 	if err == nil {
 		secure(w.saved)
