@@ -19,7 +19,6 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// logWhoMay logs who may do what.
 func logWhoMay(log *zap.Logger, cfg config.Config) {
 	if cfg.Insecure {
 		log.Warn(cfg.WhoMay())

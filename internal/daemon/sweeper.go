@@ -30,12 +30,10 @@ func (d *Daemon) sweep(ctx context.Context) {
 			d.api.Lane.Tick(now)
 			d.sessions.Sweep(now)
 		case now := <-tick.C:
-			d.broker.Sweep(now)  // expired messages
-			d.limiter.Sweep(now) // idle addresses
-			if d.auth != nil {
-				if d.auth.Refresh(now) { // files of keys
-					d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
-				}
+			d.broker.Sweep(now)                       // expired messages
+			d.limiter.Sweep(now)                      // idle addresses
+			if d.auth != nil && d.auth.Refresh(now) { // files of keys
+				d.log.Info("keys were removed or have changed: their sessions have ended", zap.Int("ended", d.sessions.EndRevoked()))
 			}
 			d.manager.alive(now) // the locks that sweeping needs are free
 		case <-d.reloaded:
