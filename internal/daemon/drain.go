@@ -155,9 +155,7 @@ const silentGrace = 200 * time.Millisecond
 // those that last longer than ctx.
 func (d *Daemon) shutdown(ctx context.Context, s *http.Server, l *listen.Listener, name string) {
 	_ = l.Close()
-	grace, cancel := context.WithTimeout(ctx, silentGrace)
-	l.CloseSilent(grace)
-	cancel()
+	l.AwaitRequests(ctx, silentGrace)
 	if err := s.Shutdown(ctx); err != nil {
 		d.cutOff(name)
 		_ = s.Close() // the listener is closed already

@@ -3,6 +3,8 @@ package daemon
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,12 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -259,4 +263,62 @@ func TestSilentConnectionsDoNotDelayAStop(t *testing.T) {
 	require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
 	_, err = io.ReadAll(silent)
 	require.NoError(t, err, "it is closed")
+}
+
+// A browser keeps a connection of HTTP/2 without a request. Only the head of a first request is
+// worth a wait.
+func TestIdleConnectionsOfHTTP2DoNotDelayAStop(t *testing.T) {
+	d := start(t, func(c *config.Config) {
+		cleartext(c)
+		c.DrainWindow = surely
+	})
+	idle := d.dialHTTP2()
+	require.NotEmpty(t, idle.next(frameSettings))
+	require.Empty(t, idle.next(frameSettings), "the daemon has read the preface")
+	begun := time.Now()
+	require.NoError(t, d.wait())
+	require.Less(t, time.Since(begun), 4*time.Second)
+	idle.next(frameGoAway)
+}
+
+// A client on a bad line has sent half of the head of its first request when the daemon is told
+// to stop. The daemon answers when it has the rest.
+func TestAStopAnswersAFirstRequestThatArrivesSlowly(t *testing.T) {
+	pair := certtest.New(t)
+	patient := func(c *config.Config) { c.DrainWindow = surely }
+	for name, dial := range map[string]func(t *testing.T) (*running, net.Conn){
+		"plain": func(t *testing.T) (*running, net.Conn) {
+			d := start(t, patient)
+			return d, d.knock()
+		},
+		"TLS": func(t *testing.T) (*running, net.Conn) {
+			d := start(t, func(c *config.Config) {
+				patient(c)
+				c.TLS = config.TLS{Cert: pair.Cert, Key: pair.Key}
+			})
+			return d, tls.Client(d.knock(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the certificate is not the subject
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, client := dial(t)
+			_, err := io.WriteString(client, "GET /v1/topics HTTP/1.1\r\nHo")
+			require.NoError(t, err)
+			d.stop()
+			require.Eventually(t, func() bool {
+				other, err := net.Dial("tcp", d.PublicAddr())
+				if err == nil {
+					_ = other.Close()
+				}
+				return errors.Is(err, syscall.ECONNREFUSED)
+			}, surely, time.Millisecond, "the listener is closed")
+			time.Sleep(3 * silentGrace)
+			_, err = io.WriteString(client, "st: h\r\n\r\n")
+			require.NoError(t, err)
+			resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+			require.NoError(t, err)
+			resp.Body.Close()
+			require.NoError(t, d.wait())
+			require.Empty(t, d.logged.FilterMessageSnippet("cutting off").All())
+		})
+	}
 }

@@ -126,14 +126,34 @@ func (c *Conn) LastRead() time.Time { return c.accepted.Add(time.Duration(c.last
 
 // Left reports whether the client has closed the connection or its side of it. It reports
 // false where the system cannot tell.
-func (c *Conn) Left() bool {
+func (c *Conn) Left() bool { return c.askSystem(PeerLeft) }
+
+// askSystem asks the system about the descriptor. It returns true if the connection is closed.
+func (c *Conn) askSystem(is func(fd int) bool) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return false
 	}
-	left := false
-	err = raw.Control(func(fd uintptr) { left = PeerLeft(int(fd)) })
-	return left || errors.Is(err, net.ErrClosed)
+	yes := false
+	err = raw.Control(func(fd uintptr) { yes = is(int(fd)) })
+	return yes || errors.Is(err, net.ErrClosed)
+}
+
+// isSilent reports whether the client never sent a byte. Bytes that nobody has read yet count too.
+func (c *Conn) isSilent() bool { return !c.askSystem(isReadable) && c.lastRead.Load() == 0 }
+
+// requestPause is how long the daemon waits for more bytes of a first request before it stops.
+// http.Server.Shutdown waits as long for a new connection.
+const requestPause = 5 * time.Second
+
+// isSending reports whether the rest of the first request may soon come. An HTTP/2 connection
+// without a request needs no wait: net/http sends GOAWAY, and the client knows that it can
+// repeat a request elsewhere (RFC 9113, section 6.8).
+func (c *Conn) isSending() bool {
+	if c.awaits.Load() == afterRequest { // HTTP/1 has no fresh connection in this state
+		return false
+	}
+	return c.lastRead.Load() == 0 || time.Since(c.LastRead()) < requestPause
 }
 
 // Write implements net.Conn.
@@ -207,12 +227,19 @@ func (c *Conn) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
 		c.counted.Leave()
 		c.stopExpiry()
+		c.removeFresh()
 		if c.listener != nil {
-			c.listener.fresh.Delete(c)
 			c.listener.open.Add(-1)
 		}
 	}
 	return err
+}
+
+// removeFresh tells the listener that it need not wait for a first request.
+func (c *Conn) removeFresh() {
+	if c.listener != nil {
+		c.listener.fresh.Delete(c)
+	}
 }
 
 // endAt closes the connection at a time. It is called for each handshake, of which a connection
@@ -235,6 +262,7 @@ func (c *Conn) stopExpiry() {
 func (c *Conn) Opened() {
 	if c != nil {
 		c.awaits.Store(countedByUser)
+		c.removeFresh()
 	}
 }
 
@@ -261,9 +289,7 @@ func Serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := Of(FromContext(r.Context())); c != nil && !c.served.Load() {
 			c.served.Store(true)
-			if c.listener != nil {
-				c.listener.fresh.Delete(c)
-			}
+			c.removeFresh()
 		}
 		h.ServeHTTP(w, r)
 	})

@@ -64,9 +64,11 @@ type Listener struct {
 	socket socket
 	tls    *tls.Config  // nil: none
 	open   atomic.Int64 // connections
-	fresh  sync.Map     // of *Conn: open connections without a request that a handler got; see Serving
+	fresh  sync.Map     // of *Conn: open connections whose first request no handler has yet; see AwaitRequests
 	once   sync.Once
 	closed chan struct{}
+
+	accepting sync.Mutex // held by Accept, so that Close can wait for it
 
 	// Owned by Accept.
 	failing, full rate.Sometimes // limit how often the same warning is logged
@@ -164,11 +166,14 @@ func (l *Listener) Address() string {
 	return UnixPrefix + l.Addr().String()
 }
 
-// Close implements net.Listener. It may be called again.
+// Close implements net.Listener. When it returns, Accept returns no further connection. It may
+// be called again.
 func (l *Listener) Close() (err error) {
 	l.once.Do(func() {
 		close(l.closed)
 		err = l.socket.Close()
+		l.accepting.Lock()
+		defer l.accepting.Unlock()
 	})
 	return err
 }
@@ -193,36 +198,50 @@ func (l *Listener) HandOver() {
 	}
 }
 
-// CloseSilent waits for the first request of each connection until ctx ends. Then it closes the
-// connections that never sent a byte. Call it after Close and before http.Server.Shutdown:
-// from then on the server drops a request that it reads, and waits five seconds for a first one.
-func (l *Listener) CloseSilent(ctx context.Context) {
+// AwaitRequests waits until a handler has the first request of each connection. Call it after
+// Close and before http.Server.Shutdown: from then on the server drops each request that it
+// reads. After grace, AwaitRequests closes the connections on which no byte came. Then it waits
+// at most requestPause for the rest of the requests that have begun to arrive. It returns early
+// if ctx ends.
+func (l *Listener) AwaitRequests(ctx context.Context, grace time.Duration) {
+	first, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	l.awaitNone(first, func(*Conn) bool { return true })
+	l.fresh.Range(func(key, _ any) bool {
+		if c := key.(*Conn); c.isSilent() {
+			_ = c.Close()
+		}
+		return true
+	})
+	rest, cancel := context.WithTimeout(ctx, requestPause)
+	defer cancel()
+	l.awaitNone(rest, (*Conn).isSending)
+}
+
+// awaitNone waits until no fresh connection is of this kind, or ctx ends.
+func (l *Listener) awaitNone(ctx context.Context, is func(*Conn) bool) {
 	again := time.NewTicker(time.Millisecond)
 	defer again.Stop()
-	for l.hasFresh() && ctx.Err() == nil {
+	for l.hasFresh(is) && ctx.Err() == nil {
 		select {
 		case <-again.C:
 		case <-ctx.Done():
 		}
 	}
-	l.fresh.Range(func(key, _ any) bool {
-		if c := key.(*Conn); c.lastRead.Load() == 0 {
-			_ = c.Close()
-		}
-		return true
-	})
 }
 
-func (l *Listener) hasFresh() (has bool) {
-	l.fresh.Range(func(any, any) bool {
-		has = true
-		return false
+func (l *Listener) hasFresh(is func(*Conn) bool) (has bool) {
+	l.fresh.Range(func(key, _ any) bool {
+		has = is(key.(*Conn))
+		return !has
 	})
 	return has
 }
 
 // Accept implements net.Listener. It fails when the listener is closed or broken.
 func (l *Listener) Accept() (net.Conn, error) {
+	l.accepting.Lock()
+	defer l.accepting.Unlock()
 	for {
 		nc, err := l.accept()
 		if err != nil {

@@ -2,6 +2,7 @@ package listen
 
 import (
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,4 +42,37 @@ func TestClosedConnectionsDoNotCount(t *testing.T) {
 		_ = here.Close()
 		require.Zero(t, l.open.Load())
 	}
+}
+
+// A lateSocket accepts a connection while it is closed.
+type lateSocket struct {
+	socket
+	accepts, closed chan struct{}
+	conn            net.Conn
+}
+
+func (s *lateSocket) Accept() (net.Conn, error) {
+	close(s.accepts)
+	<-s.closed
+	return s.conn, nil
+}
+
+func (s *lateSocket) Close() error {
+	close(s.closed)
+	return s.socket.Close()
+}
+
+// AwaitRequests must know all connections.
+func TestCloseWaitsForAConnectionThatIsBeingAccepted(t *testing.T) {
+	l := listening(t, 1)
+	here, there := net.Pipe()
+	defer here.Close()
+	late := &lateSocket{socket: l.socket, accepts: make(chan struct{}), closed: make(chan struct{}), conn: there}
+	l.socket = late
+	var accepting sync.WaitGroup
+	accepting.Go(func() { _, _ = l.Accept() })
+	<-late.accepts
+	require.NoError(t, l.Close())
+	require.True(t, l.hasFresh(func(*Conn) bool { return true }))
+	accepting.Wait()
 }

@@ -45,8 +45,14 @@ func restrictTo(mode fs.FileMode) func(_, _ string, c syscall.RawConn) error {
 
 // PeerLeft reports whether the peer of a socket has closed the connection, or its side
 // of it, even if bytes that it sent before are still unread.
-func PeerLeft(fd int) bool {
-	sockets := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+func PeerLeft(fd int) bool { return poll(fd, unix.POLLRDHUP) }
+
+// isReadable reports whether a read of a socket returns at once: the peer has sent bytes, or
+// left.
+func isReadable(fd int) bool { return poll(fd, unix.POLLIN) }
+
+func poll(fd int, events int16) bool {
+	sockets := []unix.PollFd{{Fd: int32(fd), Events: events}}
 	n, err := unix.Poll(sockets, 0)
 	return err == nil && n > 0
 }

@@ -1,6 +1,7 @@
 package listen
 
 import (
+	"io"
 	"net"
 	"syscall"
 	"testing"
@@ -55,4 +56,42 @@ func TestTheKernelBuffersLittleForASlowReader(t *testing.T) {
 	}
 	require.Greater(t, taken, 32<<10)
 	require.Less(t, taken, unsentBytes+256<<10, "unsent bytes and bytes in flight")
+}
+
+// pair returns both ends of a connection.
+func pair(t *testing.T, l *Listener) (client net.Conn, conn *Conn) {
+	t.Helper()
+	client, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	accepted, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = accepted.Close() })
+	return client, Of(accepted)
+}
+
+// A busy server has not read the begin of a request yet when the daemon stops. Only the
+// connection of a silent client is closed.
+func TestAwaitRequestsCountsUnreadBytes(t *testing.T) {
+	l := listening(t, 2)
+	sender, sending := pair(t, l)
+	silent, _ := pair(t, l)
+	_, err := sender.Write([]byte("G"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return sending.askSystem(isReadable) }, 10*time.Second, time.Millisecond)
+	returned := make(chan struct{})
+	go func() {
+		l.AwaitRequests(t.Context(), 0)
+		close(returned)
+	}()
+	_, err = io.ReadAll(silent)
+	require.NoError(t, err, "it is closed")
+	_, err = sending.Read(make([]byte, 1))
+	require.NoError(t, err)
+	require.True(t, l.hasFresh((*Conn).isSending))
+	sending.Opened()
+	_, fresh := l.fresh.Load(sending)
+	require.False(t, fresh)
+	<-returned
+	require.False(t, sending.closed.Load())
 }

@@ -16,3 +16,6 @@ func restrictTo(fs.FileMode) func(_, _ string, c syscall.RawConn) error { return
 
 // PeerLeft reports false: only Linux can tell without a read.
 func PeerLeft(int) bool { return false }
+
+// isReadable reports false, as PeerLeft does.
+func isReadable(int) bool { return false }
