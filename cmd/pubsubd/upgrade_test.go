@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pubsubd/pubsubd/internal/exhaustive"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -140,6 +142,9 @@ func byReusePort(args ...string) func(t *testing.T) upgrade {
 // or gets a gap.
 func TestUpgradesRefuseNobody(t *testing.T) {
 	clients, upgrades := 120, 2
+	if exhaustive.On() {
+		clients, upgrades = 500, 5
+	}
 	if text := os.Getenv("UPGRADE_CLIENTS"); text != "" { // make upgrade
 		var err error
 		clients, err = strconv.Atoi(text)
@@ -167,6 +172,7 @@ func TestUpgradesRefuseNobody(t *testing.T) {
 			require.Zero(t, a.reset.Load(), "reset at connect")
 			require.Zero(t, a.failed.Load(), "other failures to connect")
 			require.Zero(t, a.unanswered.Load(), "requests on new connections without an answer")
+			require.Less(t, 100*a.late.Load(), a.visits.Load(), "requests that the test wrote too late")
 			require.Zero(t, a.gaps.Load()+a.lost.Load()+a.twice.Load(), "gaps, lost messages, and messages had twice")
 			a.close()
 			s.signal(syscall.SIGTERM)
@@ -186,7 +192,7 @@ type audience struct {
 	all    sync.WaitGroup
 
 	dials, refused, reset, failed atomic.Int64 // attempts to connect, and those without success
-	visits, unanswered            atomic.Int64 // requests on connections of their own
+	visits, unanswered, late      atomic.Int64 // requests on connections of their own; late: see visit
 	longest                       atomic.Int64 // the longest of these, in nanoseconds
 	delivered, gaps, lost, twice  atomic.Int64
 }
@@ -304,22 +310,35 @@ func (a *audience) load(public string) (stop func()) {
 	return func() { cancel(); loading.Wait() }
 }
 
-// silentGrace is how long a daemon that ends waits for the first request on a new connection.
-// On a busy machine the test itself may need longer to send it.
+// silentGrace is how long a daemon that ends waits for the first byte on a new connection.
 const silentGrace = 200 * time.Millisecond
 
 // visit makes one request on a connection of its own. A draining daemon answers some with 503.
+// On a busy machine the test itself may write a request so late that the daemon need not answer.
 func (a *audience) visit(visitor *http.Client, public string) {
 	begun := time.Now()
-	resp, err := visitor.Get(public + "/v1/topics/" + a.topic(0) + "/messages?limit=1")
+	var connected, wrote atomic.Int64 // when, in nanoseconds after begun; 0: not
+	trace := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
+		ConnectDone:  func(string, string, error) { connected.Store(int64(time.Since(begun))) },
+		WroteRequest: func(httptrace.WroteRequestInfo) { wrote.Store(int64(time.Since(begun))) },
+	})
+	req, err := http.NewRequestWithContext(trace, http.MethodGet, public+"/v1/topics/"+a.topic(0)+"/messages?limit=1", nil)
+	require.NoError(a, err)
+	resp, err := visitor.Do(req)
 	a.visits.Add(1)
 	if err == nil {
 		_, err = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 	}
-	if took := time.Since(begun); err != nil && took < silentGrace {
-		a.unanswered.Add(1)
-		a.Logf("a visitor got no answer after %v: %v", took, err)
+	if err != nil {
+		wrote.CompareAndSwap(0, int64(time.Since(begun)))
+		pause := time.Duration(wrote.Load() - connected.Load())
+		count, why := &a.unanswered, "no answer"
+		if connected.Load() > 0 && pause > silentGrace {
+			count, why = &a.late, "no answer to a late request"
+		}
+		count.Add(1)
+		a.Logf("a visitor got %s after %v, which it wrote %v after it had connected: %v", why, time.Since(begun), pause, err)
 	}
 	for took := int64(time.Since(begun)); ; {
 		if most := a.longest.Load(); took <= most || a.longest.CompareAndSwap(most, took) {
@@ -362,10 +381,10 @@ func (a *audience) counts() string {
 		published += a.said[i].Load()
 	}
 	return fmt.Sprintf("%d subscribers; %d connections made, %d refused, %d reset, %d failed; "+
-		"%d requests on connections of their own, %d unanswered, the longest took %v; "+
+		"%d requests on connections of their own, %d unanswered, %d late, the longest took %v; "+
 		"%d messages published, %d delivered, %d lost, %d twice, %d gaps",
 		len(a.subs), a.dials.Load(), a.refused.Load(), a.reset.Load(), a.failed.Load(),
-		a.visits.Load(), a.unanswered.Load(), time.Duration(a.longest.Load()).Round(time.Millisecond),
+		a.visits.Load(), a.unanswered.Load(), a.late.Load(), time.Duration(a.longest.Load()).Round(time.Millisecond),
 		published, a.delivered.Load(), a.lost.Load(), a.twice.Load(), a.gaps.Load())
 }
 
