@@ -388,12 +388,15 @@ func (a *audience) counts() string {
 		published, a.delivered.Load(), a.lost.Load(), a.twice.Load(), a.gaps.Load())
 }
 
-// close ends the subscriptions. It may be called again.
+// close ends the subscriptions, all at the same time: each may wait for a daemon that has ended.
+// It may be called again.
 func (a *audience) close() {
+	var closing sync.WaitGroup
 	for _, sub := range a.subs {
 		if sub != nil {
-			sub.Close()
+			closing.Go(func() { sub.Close() })
 		}
 	}
+	closing.Wait()
 	a.all.Wait()
 }
