@@ -34,7 +34,7 @@ var floors = [][]string{
 	{"internal/session", "internal/store"},
 	{"internal/broker", "internal/auth", "internal/limit", "internal/hook"},
 	{"internal/frame"},
-	{"internal/memory"},
+	{"internal/memory", "internal/observe"},
 	{"internal/metrics", "internal/durable", "pkg/pubsub", "pkg/pubsubjs"},
 	{"pkg/wire"},
 }

@@ -69,6 +69,9 @@ type Metrics struct {
 
 	Store Store
 
+	AccessLogDropped prometheus.Counter
+	Spans            *prometheus.CounterVec // by outcome: SpansSent, …
+
 	hookCalls   *prometheus.CounterVec
 	hookSeconds *prometheus.HistogramVec
 	hookDropped *prometheus.CounterVec
@@ -84,6 +87,13 @@ const (
 	SlowBody   Ending = "slow_body"   // the body of a request, or a command, took too long
 	SlowReader Ending = "slow_reader" // the client did not read what was written
 	Silent     Ending = "silent"      // the client sent nothing, or no pings
+)
+
+// What becomes of spans.
+const (
+	SpansSent    = "sent"
+	SpansFailed  = "failed"
+	SpansDropped = "dropped"
 )
 
 // Label values that are known in advance. Limits that the configuration names are added
@@ -160,6 +170,9 @@ func New(version string) *Metrics {
 		Presence:            f.counters("presence_events_total", "Presence events, by event: join, leave, count (a digest of a large or anonymous audience), retract (watchers must read the list again).", "event"),
 	}
 	m.Store = newStore(f)
+	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because the log is written too slowly.")
+	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not take them), dropped (too many traces began in a second, or too many spans waited).", "outcome")
+	fromZero(m.Spans, []string{SpansSent, SpansFailed, SpansDropped})
 	m.TokensVerified = f.counter("tokens_verified_total", "Tokens that the daemon verified and accepted, without those found in the cache.")
 	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens found in the cache of verified tokens.")
 	m.CredentialsRefused = f.counters("credentials_refused_total", "Refused credentials, by reason: malformed, key (no key has the token's id or algorithm), signature, type, issuer (or audience), claims, not_yet_valid, expired, revoked, api_key (unknown), scheme, several, unavailable (the daemon is fetching the keys of auth.jwks).", "reason")
@@ -205,6 +218,7 @@ func (m *Metrics) Compressed(before, after int) {
 // A Transport counts what one transport delivers. Its counters are looked up once, not
 // for each answer.
 type Transport struct {
+	Name            string // immutable
 	Frames          prometheus.Counter
 	Bytes           prometheus.Counter
 	FramesPerAnswer prometheus.Observer
@@ -221,6 +235,7 @@ const outcomeFrames = "frames"
 // Transport returns the counters of a transport. It is called once for each name.
 func (m *Metrics) Transport(name string) *Transport {
 	t := &Transport{
+		Name:            name,
 		Frames:          m.delivered.WithLabelValues(name),
 		Bytes:           m.deliveredBytes.WithLabelValues(name),
 		FramesPerAnswer: m.framesPerAnswer.WithLabelValues(name),
