@@ -84,14 +84,14 @@ func reloadOn(hangups <-chan os.Signal, over <-chan struct{}, reload func()) {
 	}
 }
 
-// newLogger logs to standard error, in the form that cfg says, and at every level:
-// the daemon holds to the one that is in force.
+// newLogger logs to standard error, in the form that cfg says. It takes all entries of every
+// level: the daemon chooses among them.
 func newLogger(cfg config.Log) (*zap.Logger, error) {
 	c := zap.NewProductionConfig()
 	c.Level = zap.NewAtomicLevelAt(zap.DebugLevel)
 	c.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	c.EncoderConfig.EncodeDuration = zapcore.StringDurationEncoder
-	c.DisableCaller, c.DisableStacktrace = true, true
+	c.DisableCaller, c.DisableStacktrace, c.Sampling = true, true, nil
 	if cfg.Format == "console" {
 		c.Encoding = "console"
 		c.EncoderConfig.EncodeLevel = zapcore.CapitalLevelEncoder

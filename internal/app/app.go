@@ -35,11 +35,12 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config is what an App is made of. All fields but Revocations are required.
+// Config is what an App is made of. All fields but Revocations and Traces are required.
 type Config struct {
 	Broker    *broker.Broker
 	Sessions  *session.Registry
@@ -54,6 +55,9 @@ type Config struct {
 	Authorize Authorizer
 	Metrics   *metrics.Metrics
 	Log       *zap.Logger
+
+	// Traces gets spans of publishes. Default nil: none.
+	Traces *observe.Traces
 
 	// Limits are sent to clients, and MessageBytes is enforced here, until a Reload.
 	Limits wire.Limits

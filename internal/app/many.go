@@ -42,6 +42,8 @@ type manyPublish struct {
 // request. A delayed refusal of one message delays the answer, which then holds no slot.
 func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
 	defer a.recovered(&err)
+	ctx, span := a.cfg.Traces.Publish(ctx, "")
+	defer func() { span.End(wire.Published{}, err) }()
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return why
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -62,10 +63,11 @@ func HeaderOf(values []string) Header {
 // Publish publishes one message.
 func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.Published, err error) {
 	defer a.recovered(&err)
+	ctx, span := a.cfg.Traces.Publish(ctx, p.Topic)
 	var s slot
 	defer s.end()
-	w := a.newPending(p.Then)
-	defer func() { w.send(&s, err) }()
+	w := a.newPending(p.Then, span)
+	defer func() { w.send(&s, err); endSpan(span, published, err) }()
 	to := w.route(a.cfg.Broker.Route(p.Topic))
 	key, _ := idOf(p.IdempotencyKey) // messageOf returns the error
 	return a.publish(ctx, &c, &s, to, p.Topic, key, func() (*message, []byte, error) {
@@ -89,16 +91,25 @@ type pending struct {
 }
 
 // newPending returns a pending for a publish that may wait for the log, or nil if then is nil.
-func (a *App) newPending(then Then) *pending {
+func (a *App) newPending(then Then, span *observe.Publish) *pending {
 	if then == nil {
 		return nil
 	}
 	w := &pending{}
 	w.commit = a.cfg.Broker.NewCommit(func(_ int, published wire.Published, err error) {
 		w.slot.end()
+		span.End(published, err)
 		then(published, err)
 	})
 	return w
+}
+
+// endSpan ends the span of a call that publishes, unless the publish waits for the log. A call
+// that would wait is made again, with another span.
+func endSpan(span *observe.Publish, published wire.Published, err error) {
+	if span != nil && !errors.Is(err, ErrPending) && !errors.Is(err, ErrWouldWait) {
+		span.End(published, err)
+	}
 }
 
 // route returns the route of the publish.
@@ -254,6 +265,7 @@ func (a *App) askAndPublish(ctx context.Context, by *auth.Grant, to broker.Route
 	if to.Rule().Identity && by.Subject != "" {
 		m.By, m.Claims = by.Subject, by.Claims
 	}
+	a.cfg.Traces.Append(ctx)
 	return a.cfg.Broker.PublishBy(to, k, &m.Message, m.ttl, time.Now())
 }
 

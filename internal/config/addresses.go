@@ -255,15 +255,16 @@ func checkProxy(p netip.Prefix) error {
 	return nil
 }
 
-func hookURL(to *string) *field {
+// serverURL is the URL of a server that the daemon calls.
+func serverURL(to *string, example string) *field {
 	return text(to, values[string]{
-		kind: "url", allowed: "an http or https URL, such as http://127.0.0.1:9000/publish, without a user, a password or a fragment, or nothing",
-		check: checkHookURL,
+		kind: "url", allowed: "an http or https URL, such as " + example + ", without a user, a password or a fragment, or nothing",
+		check: checkServerURL,
 	})
 }
 
-// checkHookURL refuses a URL with a password, because logs show the setting.
-func checkHookURL(s string) error {
+// checkServerURL refuses a URL with a password, because logs show the setting.
+func checkServerURL(s string) error {
 	u, err := url.Parse(s)
 	return within(s == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.Fragment == "")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -40,6 +41,7 @@ type Config struct {
 	Auth auth.Config
 
 	Log       Log
+	Tracing   observe.TracesConfig // default: no endpoint, one of 100, 1 s
 	Broker    broker.Config
 	Session   session.Config
 	Transport transport.Config
@@ -123,10 +125,11 @@ type Store struct {
 	Bytes int            // limit of all files together; default 0: no limit
 }
 
-// Log is the level and the format of log entries.
+// Log is the level and the format of log entries, and how many requests are logged.
 type Log struct {
 	Level  string // debug, info, warn or error; default info
 	Format string // json or console; default json
+	Access int    // log one of this many requests; default 0: none
 }
 
 // Default returns the Config of all defaults.
@@ -135,6 +138,7 @@ func Default() Config {
 		Listen:      Listen{Public: "127.0.0.1:8080", Admin: "127.0.0.1:8081"},
 		ACME:        acme.Config{Directory: acme.DefaultDirectory},
 		Log:         Log{Level: "info", Format: "json"},
+		Tracing:     observe.TracesConfig{Sample: 100, Slow: time.Second},
 		Auth:        auth.Config{TokenMaxAge: auth.DefaultTokenMaxAge},
 		Broker:      broker.Config{HookTopics: []string{">"}}.WithDefaults(),
 		Session:     session.Config{}.WithDefaults(),

@@ -114,7 +114,7 @@ func (f *field) shown(text string) string {
 func (f *field) shownRefused(text string) string {
 	if u, err := url.Parse(text); err == nil && u.User != nil {
 		text = u.Redacted()
-	} else if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") && checkHookURL(text) != nil {
+	} else if at := strings.LastIndexByte(text, '@'); at >= 0 && strings.Contains(text[:at], ":") && checkServerURL(text) != nil {
 		text = "xxxxx" + text[at:]
 	}
 	return f.shown(text)

@@ -25,6 +25,9 @@ const minStoreBytes = 64 << 20
 // storeDir is the setting that turns the write-ahead log on. Its flag is --store.
 const storeDir = "store.dir"
 
+// hookExample is the example of a hook's URL in errors.
+const hookExample = "http://127.0.0.1:9000/publish"
+
 // The most that hooks.events.batch and hooks.events.queue may be, which take about 100 bytes
 // an event.
 const (
@@ -67,6 +70,10 @@ func settings(c *Config) []setting {
 		{"cors.origins", restart(origins(&c.Origins)), "Other origins whose pages may use the daemon. If the list is empty, it refuses all pages of other origins. In the file, put * in quotes."},
 		{"log.level", word(&c.Log.Level, "info", "debug", "warn", "error"), "Lowest level of log entries that are written."},
 		{"log.format", restart(word(&c.Log.Format, "json", "console")), "Format of log entries: json, or console for people."},
+		{"log.access", number{least: 1, word: "off"}.field(&c.Log.Access), "Log one of this many requests, chosen at random, after it was answered: method, route, topic, status, bytes, time and client, at every log.level. 1: all requests. off: none. The entries have no session ids, no credentials and no queries. Commands on WebSocket and TCP connections are not logged."},
+		{"tracing.endpoint", restart(serverURL(&c.Tracing.Endpoint, "http://127.0.0.1:4318")), "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, to which the daemon sends traces (OTLP over HTTP). It traces at most 100 calls and deliveries in a second. The variables OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES apply. Not set: no traces."},
+		{"tracing.sample", restart(number{least: 1, word: "off"}.field(&c.Tracing.Sample)), "Trace one of this many publishes without the header traceparent, chosen at random. off: none. With the header, its sampled flag decides."},
+		{"tracing.slow", restart(duration(&c.Tracing.Slow, 0)), "Trace deliveries that took at least this long, from the acceptance of the message to the write, to a poll or stream that waited for it. 0: none."},
 
 		{"history.messages", count(&b.HistoryMessages), "Messages that each topic retains."},
 		{"history.bytes", size(&b.HistoryBytes), "Bytes that each topic retains. Must be at least message.bytes."},
@@ -125,18 +132,18 @@ func settings(c *Config) []setting {
 		{"auth.anonymous", restart(rights(&a.Anonymous)), "Rights of clients without credentials, in the form of the claim pubsub of a token. Not set: they have no rights, if any other auth setting is set."},
 		{"auth.certificates", restart(rights(&a.Certificates)), "Rights of clients with a certificate, in the form of the claim pubsub of a token. $sub stands for the certificate's common name. Certificates of trusted_proxies give no rights."},
 
-		{"hooks.publish.url", hookURL(&h.URL), "Application that the daemon asks about each message before it publishes it (internal/hook/HOOKS.md). Not set: no such hook."},
+		{"hooks.publish.url", serverURL(&h.URL, hookExample), "Application that the daemon asks about each message before it publishes it (internal/hook/HOOKS.md). Not set: no such hook."},
 		{"hooks.publish.secret", hookSecret(&h.Secret), "Key that signs the requests to the application. Required with hooks.publish.url."},
 		{"hooks.publish.timeout", duration(&h.Timeout, ms), "How long the application may take to answer."},
 		{"hooks.publish.calls", count(&h.Calls), "Messages that the daemon asks the application about at one time. They also count in limits.calls: a lower number leaves slots for other requests. More messages queue for limits.wait, at most half of limits.calls."},
 		{"hooks.publish.topics", patterns(&b.HookTopics), "Topics that the daemon asks the application about. In the file, put > and * in quotes."},
-		{"hooks.authorize.url", hookURL(&z.URL), "Application that the daemon asks about each request to subscribe, also of polls and streams (internal/hook/HOOKS.md). Not set: no such hook."},
+		{"hooks.authorize.url", serverURL(&z.URL, hookExample), "Application that the daemon asks about each request to subscribe, also of polls and streams (internal/hook/HOOKS.md). Not set: no such hook."},
 		{"hooks.authorize.secret", hookSecret(&z.Secret), "Key that signs the requests to the application. Required with hooks.authorize.url."},
 		{"hooks.authorize.timeout", duration(&z.Timeout, ms), "How long the application may take to answer."},
 		{"hooks.authorize.calls", count(&z.Calls), "Requests to subscribe that the daemon asks the application about at one time. They also count in limits.calls: a lower number leaves slots for other requests. More requests queue for limits.wait, at most a quarter of limits.calls."},
 		{"hooks.authorize.topics", patterns(&z.Topics), "Topics that the daemon asks the application about, also if a client subscribes to a pattern that matches one of them. > does not match topics that begin with _. In the file, put > and * in quotes."},
 		{"hooks.authorize.cache", duration(&z.Cache, 0), "How long the daemon does not repeat a question after the application has allowed it. 0: it asks each time."},
-		{"hooks.events.url", hookURL(&e.URL), "Application that the daemon tells when sessions open and end, and when topics get their first subscriber or lose the last one (internal/hook/HOOKS.md). Not set: no such hook."},
+		{"hooks.events.url", serverURL(&e.URL, hookExample), "Application that the daemon tells when sessions open and end, and when topics get their first subscriber or lose the last one (internal/hook/HOOKS.md). Not set: no such hook."},
 		{"hooks.events.secret", hookSecret(&e.Secret), "Key that signs the requests to the application. Required with hooks.events.url."},
 		{"hooks.events.timeout", duration(&e.Timeout, ms), "How long the application may take to answer."},
 		{"hooks.events.topics", patterns(&e.Topics), "Topics that the daemon reports. > does not match topics that begin with _. In the file, put > and * in quotes."},
@@ -191,8 +198,7 @@ func (s setting) isRate() bool { return strings.HasPrefix(s.key, ratesKey+".") }
 // all topics applies.
 func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 	rows := []setting{
-		{"pattern", pattern(&r.Pattern), "Topics that the rule applies to. Required. No two rules may have the same pattern."},
-		{"history.messages", count(&r.HistoryMessages), "Messages that each of these topics retains. Default: history.messages."},
+		{"pattern", pattern(&r.Pattern), "Topics that the rule applies to. Required. No two rules may have the same pattern."}, {"history.messages", count(&r.HistoryMessages), "Messages that each of these topics retains. Default: history.messages."},
 		{"history.bytes", size(&r.HistoryBytes), "Bytes that each of these topics retains. Must be at least message.bytes. Default: history.bytes."},
 		{"history.age", duration(&r.HistoryAge, time.Millisecond), "How long each of these topics retains a message. Default: history.age."},
 		{"slow", word(&r.Slow, broker.Slows()...), "What a subscriber gets when it falls behind. resume, the default: all that the history holds. drop_oldest: the newest few messages. conflate: the newest message of each key. disconnect: the end of its session."},

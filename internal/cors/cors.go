@@ -14,7 +14,7 @@ import (
 const Every = "*"
 
 // Expose lists the headers that a page may read besides the default ones.
-const Expose = "Retry-After"
+const Expose = "Retry-After, X-Request-Id"
 
 // A Policy allows no origins, some, or all. It gives each origin an index: requests with
 // the same index get the same headers. All methods may be called concurrently.

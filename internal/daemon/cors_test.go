@@ -82,7 +82,7 @@ func (c *rawConn) ask(request string) (head, body string) {
 
 // mayRead returns the header lines of an answer that the page may read.
 func mayRead(page string) string {
-	return "Access-Control-Allow-Origin: " + page + "\r\nAccess-Control-Expose-Headers: Retry-After\r\n"
+	return "Access-Control-Allow-Origin: " + page + "\r\nAccess-Control-Expose-Headers: Retry-After, X-Request-Id\r\n"
 }
 
 const varies = "Vary: Origin\r\n"
@@ -237,11 +237,11 @@ func (d *running) preflight(page string) (head, body string) {
 }
 
 func TestAPreflightOfAnAllowedOriginSucceeds(t *testing.T) {
-	const may = "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, Last-Event-ID\r\nAccess-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\n"
+	const may = "Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id, traceparent, tracestate\r\nAccess-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\n"
 	d := startCORS(t, "handoff", someOrigins...)
 	head, body := d.preflight(appPage)
 	require.Equal(t, "HTTP/1.1 204 No Content\r\n"+may+
-		"Access-Control-Allow-Origin: https://app.example\r\nAccess-Control-Expose-Headers: Retry-After\r\nAccess-Control-Max-Age: 7200\r\n"+
+		"Access-Control-Allow-Origin: https://app.example\r\nAccess-Control-Expose-Headers: Retry-After, X-Request-Id\r\nAccess-Control-Max-Age: 7200\r\n"+
 		"Cache-Control: no-store, no-transform\r\nVary: Origin\r\nX-Accel-Buffering: no\r\nX-Content-Type-Options: nosniff\r\nDate: …\r\n\r\n", head)
 	require.Empty(t, body)
 

@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/pubsubd/pubsubd/internal/acme"
 	"github.com/pubsubd/pubsubd/internal/app"
@@ -25,6 +27,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/store"
 	"github.com/pubsubd/pubsubd/internal/transport"
@@ -33,7 +36,7 @@ import (
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
 //
 // Run starts the log, the HTTP servers of both listeners and of connections that the lane
-// gives back, the TCP port, the sweeper, and the memory watcher. The API waits for its
+// gives back, the TCP port, the sweeper, the memory watcher, and the access log. The API waits for its
 // requests, the lane for its connections, and the broker for its fan-outs. All have
 // ended when Run returns.
 type Daemon struct {
@@ -49,6 +52,9 @@ type Daemon struct {
 	auth     *auth.Authority // nil: there is no authorisation
 	watcher  *memory.Watcher
 	polls    *transport.Server
+
+	accessLog *observe.AccessLog
+	traces    *observe.Traces // nil: none
 
 	app                         *app.App
 	api                         *httpapi.API
@@ -81,13 +87,23 @@ type Daemon struct {
 // are this daemon's until Listen fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
-	log = log.WithOptions(zap.IncreaseLevel(level))
+	all := log
+	log = log.WithOptions(zap.IncreaseLevel(level), zap.WrapCore(withoutFloods))
 	logWhoMay(log, cfg) // the first entry
 	certificate, clients, err := loadTLS(cfg.TLS)
 	if err != nil {
 		return nil, err
 	}
 	m := metrics.New(version)
+	traces, err := observe.NewTraces(cfg.Tracing, version, m, log)
+	if err != nil {
+		return nil, fmt.Errorf("tracing.endpoint: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			traces.Close()
+		}
+	}()
 	authority, identifies, err := authorityOf(cfg.Auth, m, log)
 	if err != nil {
 		return nil, err
@@ -128,6 +144,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 		auth:        identifies,
 		certificate: listen.NewCertificate(certificate, clients, log),
 		level:       level, reloaded: make(chan struct{}, 1),
+		accessLog: observe.NewAccessLog(cfg.Log.Access, all, m), traces: traces,
 	}
 	if cfg.ACME.On() {
 		if d.acme, err = acme.New(cfg.ACME, m, log); err != nil {
@@ -143,13 +160,13 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	d.notReady("starting")
 	feed.progress = d.notReady
 	shown := limitsOf(cfg, d.sessions.Config(), limits)
-	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m)
+	d.polls = transport.New(cfg.Transport, shown, b.Memory(), m, traces)
 	m.Gather(d.gauges)
 	m.GatherProcess()
 	d.app = app.New(app.Config{
 		Broker: b, Sessions: d.sessions, Authority: authority, Revocations: identifies.Revocations(), Limiter: limiter,
 		Hook: d.hooks.publish, Authorize: d.hooks.authorize,
-		Metrics: m, Log: log, Limits: shown,
+		Metrics: m, Log: log, Traces: traces, Limits: shown,
 	})
 	d.api = httpapi.New(httpapi.Config{
 		App: d.app, Limiter: limiter, Polls: d.polls, Metrics: m,
@@ -157,6 +174,9 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 		Origins: cfg.Origins,
 		Hosts:   d.hosts,
 		Log:     log,
+
+		AccessLog: d.accessLog,
+		Traces:    traces,
 	})
 	d.tcp = transport.NewPort(d.api.Lane)
 	d.public = d.server(d.api)
@@ -168,6 +188,12 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 		Key: func() ([]byte, error) { return d.Config().Admin.Key() },
 	}))
 	return d, nil
+}
+
+// withoutFloods logs an entry that repeats 100 times in a second, and then every 100th. The
+// access log has a sample of its own.
+func withoutFloods(to zapcore.Core) zapcore.Core {
+	return zapcore.NewSamplerWithOptions(to, time.Second, 100, 100)
 }
 
 // Listen binds the listeners, or takes the sockets that Start was passed. After an error the
@@ -212,6 +238,7 @@ func (d *Daemon) Listen() error {
 func (d *Daemon) release() {
 	d.kept.Release()
 	d.auth.Close()
+	d.traces.Close()
 }
 
 // closeListeners closes the listeners that were bound.
@@ -268,6 +295,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	sweeping, stopSweeping := context.WithCancel(context.Background())
 	running.Go(func() { d.sweep(sweeping) })
 	running.Go(func() { d.watcher.Watch(sweeping) })
+	running.Go(func() { d.accessLog.Run(sweeping) })
 	running.Go(d.hooks.events.Run)
 	if d.auth != nil {
 		running.Go(func() { d.auth.Run(sweeping) })

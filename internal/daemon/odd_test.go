@@ -81,12 +81,31 @@ func oddScripts() []script {
 // oddRequests returns single requests, or several in one write, by name.
 func oddRequests() map[string]string {
 	odd := map[string]string{}
-	for _, more := range []map[string]string{pipelined(), oddBodies(), oddKeys(), oddEncodings(), oddHeads(), oddTargets(), oddMethods()} {
+	for _, more := range []map[string]string{pipelined(), oddBodies(), oddKeys(), oddEncodings(), oddHeads(), oddTargets(), oddMethods(), requestIDs()} {
 		for name, text := range more {
 			odd[name] = text
 		}
 	}
 	return odd
+}
+
+// requestIDs are requests of every kind of answer with ids, and between them some without.
+func requestIDs() map[string]string {
+	const id = "X-Request-Id: "
+	return map[string]string{
+		"ids of polls":            get(pollPath, id+"r1") + pollZero + get(pollPath, "x-request-id:r2") + pollZero,
+		"ids of publishes":        post("1", id+"r1") + post("2") + post("3", id+"r2"),
+		"an id of a large answer": get("/v1/poll?topic=TOPIC.stateless@oldest", id+"r1", "Accept-Encoding: gzip") + get("/v1/poll?topic=TOPIC.stateless@oldest"),
+		"an id in gzip":           post(strings.Repeat(`"polled "`, 1)+strings.Repeat(" ", 2000), "Content-Type: application/json") + get("/v1/poll?topic=TOPIC.published@oldest", id+"r1", "Accept-Encoding: gzip"),
+		"an id of a parked poll":  get("/v1/sessions/SESSION/poll?ack=2", id+"r1") + pollZero,
+		"an id of a stream":       get(pollPath+"&mode=stream", id+"r1"),
+		"an id of a refusal":      get("/v1/sessions/SESSION/poll?ack=9", id+"r1") + get("/v1/sessions/SESSION/poll?ack=9"),
+		"an id and a page":        get(pollPath, id+"r1", "Origin: "+appPage),
+		"ids of other paths":      get("/v1/topics/TOPIC.polled", id+"r1") + get("/nothing", id+"r2") + pollZero,
+		"two ids":                 get(pollPath, id+"r1", id+"r2") + pollZero,
+		"odd ids": get(pollPath, id) + get(pollPath, id+" ") + get(pollPath, id+"a b") + get(pollPath, id+"a,b") + get(pollPath, id+strings.Repeat("x", 129)) +
+			get(pollPath, id+strings.Repeat("x", 128)) + get(pollPath, id+"\"<script>\"") + post("1", id+"\xe4") + post("1", id+"a\tb"),
+	}
 }
 
 func pipelined() map[string]string {

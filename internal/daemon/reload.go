@@ -102,6 +102,7 @@ func (d *Daemon) apply(cfg config.Config) {
 	d.inForce.Store(&cfg)
 	d.broker.Reload(brokerConfig(cfg), time.Now())
 	d.limiter.Reload(limitConfig(cfg, d.files))
+	d.accessLog.Reload(cfg.Log.Access)
 	d.hooks.reload(cfg, d.limiter.Config())
 	d.sessions.Reload(cfg.Session)
 	d.hosts.Reload(cfg.Hosts)

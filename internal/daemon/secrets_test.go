@@ -29,7 +29,7 @@ func TestNoSecretIsEverLogged(t *testing.T) {
 	for _, lane := range []string{"handoff", "off"} {
 		t.Run(lane, func(t *testing.T) {
 			d := start(t, func(c *config.Config) {
-				c.Log.Level, c.Lane = "debug", lane
+				c.Log.Level, c.Log.Access, c.Lane = "debug", 1, lane
 				c.MessageBytes, c.Session.InactivityTimeout, c.DrainWindow = 1000, 200*time.Millisecond, 200*time.Millisecond
 			})
 			secrets := []string{secretPayload, secretToken, secretKey}

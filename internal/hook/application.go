@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -81,10 +82,13 @@ func (a *application) enter(ctx context.Context) error {
 	return err
 }
 
-// ask asks one question. The answer counts even if the client has left meanwhile.
-func (a *application) ask(s *server, question []byte) (answer wire.HookAnswer, err error) {
+// ask asks one question, in the trace of ctx. The answer counts even if the client has left
+// meanwhile.
+func (a *application) ask(ctx context.Context, s *server, question []byte) (answer wire.HookAnswer, err error) {
 	defer a.timed(time.Now())
-	err = s.call(a.life, newID(), question, func(resp *http.Response) error {
+	ctx, end := observe.Call(observe.Within(a.life, ctx), a.hook)
+	defer func() { end(err) }()
+	err = s.call(ctx, newID(), question, func(resp *http.Response) error {
 		answer, err = s.read(resp)
 		return err
 	})
@@ -157,8 +161,8 @@ func newServer(cfg Config, dial dialer) *server {
 	return &server{Config: cfg, key: key, network: network}
 }
 
-// call makes one call with an id, and calls read with the answer. The error does not
-// contain the URL.
+// call makes one call with an id, in the trace of ctx, and calls read with the answer. The
+// error does not contain the URL.
 func (s *server) call(ctx context.Context, id string, body []byte, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -168,6 +172,7 @@ func (s *server) call(ctx context.Context, id string, body []byte, read func(*ht
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("User-Agent", "pubsubd")
+	observe.Inject(ctx, r.Header)
 	sign(r.Header, s.key, id, time.Now(), body)
 	resp, err := s.network.RoundTrip(r) // follows no redirects, and its errors do not contain the URL
 	if err != nil {

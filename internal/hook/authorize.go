@@ -111,7 +111,7 @@ func (h *Subscriptions) Authorize(ctx context.Context, s Subscribing) error {
 		return err
 	}
 	defer h.slots.Leave()
-	answer, err := h.ask(to, question)
+	answer, err := h.ask(ctx, to, question)
 	switch {
 	case err == nil && answer.Message != nil:
 		err = errors.New("its answer has a message, which only a publish hook may change")

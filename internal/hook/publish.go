@@ -45,7 +45,7 @@ func (h *Publishes) Publish(ctx context.Context, by Principal, m *wire.Message, 
 		return err
 	}
 	defer h.slots.Leave()
-	answer, err := h.ask(s, appendQuestion(nil, by, m, ttl))
+	answer, err := h.ask(ctx, s, appendQuestion(nil, by, m, ttl))
 	switch {
 	case err != nil:
 	case answer.Refuse != nil:

@@ -23,11 +23,12 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config is what an API is made of. All fields are required.
+// Config is what an API is made of. All fields but the last two are required.
 type Config struct {
 	App     *app.App
 	Limiter *limit.Limiter
@@ -45,6 +46,10 @@ type Config struct {
 
 	// Log gets the origins whose pages are refused.
 	Log *zap.Logger
+
+	// AccessLog and Traces may be nil: then there are none.
+	AccessLog *observe.AccessLog
+	Traces    *observe.Traces
 }
 
 // An API is the handler of the public listener. All methods may be called concurrently.
@@ -82,6 +87,7 @@ func New(cfg Config) *API {
 	})
 	a.Lane = lane.New(lane.Config{
 		App: a.App, Polls: a.Polls, Limiter: a.Limiter, Metrics: a.Metrics, Origins: a.origins, Hosts: a.Hosts, Way: a.Way,
+		AccessLog: a.AccessLog, Traces: a.Traces,
 	})
 	return a
 }
@@ -153,6 +159,9 @@ func (a *API) handle(serve handler) http.Handler {
 		h.Set("X-Accel-Buffering", "no")
 		h.Set("X-Content-Type-Options", "nosniff")
 		a.origins.Announce(h, r.Header.Get("Origin"))
+		r = observed(h, r)
+		a.beginEntry(w, r)
+		defer w.endEntry()
 		defer a.expectBody(w, r)()
 		err := a.serve(w, r, serve)
 		if refusal, ok := errors.AsType[*limit.Refusal](err); ok && !a.Limiter.Hold(r.Context(), refusal) {

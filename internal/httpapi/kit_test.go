@@ -109,7 +109,7 @@ func newParts(s settings) parts {
 			Broker: b, Sessions: sessions, Authority: s.authority, Limiter: limiter, Hook: s.hook, Authorize: s.authorize,
 			Metrics: m, Log: zap.NewNop(), Limits: limits,
 		},
-		Polls: transport.New(s.transport, limits, b.Memory(), m), Origins: s.origins, Hosts: everyHost(),
+		Polls: transport.New(s.transport, limits, b.Memory(), m, nil), Origins: s.origins, Hosts: everyHost(),
 	}
 }
 

@@ -27,7 +27,7 @@ func (a *API) answerPreflight(w http.ResponseWriter, r *http.Request) error {
 	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, X-Request-Id, traceparent, tracestate")
 	h.Set("Access-Control-Max-Age", preflightSeconds)
 	return a.writeNothing(w)
 }

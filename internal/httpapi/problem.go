@@ -10,17 +10,19 @@ import (
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
 // fail answers with the problem of err. Without one it closes the connection, so that the
 // client cannot take an incomplete answer for a whole one. A draining daemon closes the
 // connection after the answer: the client's next one may reach another daemon.
-func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
-	p := a.App.Problem(err, zap.String("method", r.Method))
+func (a *API) fail(w *response, r *http.Request, err error) {
+	p := a.App.Problem(err, zap.String("method", r.Method), observe.RequestIDField(w.Header().Get("X-Request-Id")))
 	if p == nil {
 		panic(http.ErrAbortHandler)
 	}
+	w.entry.Refused(p)
 	if p.Code == wire.CodeDraining {
 		w.Header().Set("Connection", "close")
 	}

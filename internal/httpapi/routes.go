@@ -23,7 +23,8 @@ func (a *API) publish(w http.ResponseWriter, r *http.Request, c app.Caller) erro
 		return err
 	}
 	a.Metrics.HTTPPublishes.Inc()
-	if a.Lane.TakePublish(w, r, published) {
+	if to := w.(*response); a.Lane.TakePublish(w, r, published, to.entry) {
+		to.entry = nil
 		return nil
 	}
 	return a.writeJSON(w, http.StatusOK, published)
@@ -164,7 +165,8 @@ func (a *API) pollTopics(w http.ResponseWriter, r *http.Request, c app.Caller) e
 func (a *API) servePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) error {
 	a.Metrics.HTTPPolls.Inc()
 	req.Arrival = arrivalOf(r)
-	if a.Lane.TakePoll(w, r, s, req) {
+	if to := w.(*response); a.Lane.TakePoll(w, r, s, req, to.entry) {
+		to.entry = nil
 		return nil
 	}
 	defer a.App.End(s)

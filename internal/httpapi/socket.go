@@ -11,6 +11,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -20,7 +21,7 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	if err := a.checkUpgrade(r); err != nil {
 		return a.App.Reject(c, err)
 	}
-	offered, token, err := subprotocols(r.Header["Sec-Websocket-Protocol"])
+	selected, token, err := subprotocols(r.Header["Sec-Websocket-Protocol"])
 	if err == nil && token != "" && c.Authorization != "" {
 		err = wire.NewProblem(wire.CodeInvalidRequest, "send only one of them", "the request has a token in a subprotocol and an Authorization header")
 	}
@@ -34,8 +35,11 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 	}
 	d.Request.Arrival = arrivalOf(r)
 	r.Header["Connection"], r.Header["Upgrade"] = []string{"Upgrade"}, []string{"websocket"} // the upgrader reads one line of each
+	if id := w.Header().Get("X-Request-Id"); id != "" {
+		selected.Set("X-Request-Id", id)
+	}
 	compression := wsflate.Extension{Parameters: withoutContext}
-	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate, Header: offered}
+	upgrader := ws.HTTPUpgrader{Timeout: headTimeout, Negotiate: compression.Negotiate, Header: selected}
 	conn, buffered, _, err := upgrader.Upgrade(r, w)
 	if err != nil {
 		a.App.End(d.Session)
@@ -44,11 +48,15 @@ func (a *API) openSocket(w http.ResponseWriter, r *http.Request, c app.Caller) e
 		}
 		return app.ErrClientGone // the upgrader has answered
 	}
+	if to := w.(*response); to.entry != nil {
+		to.entry.Status = http.StatusSwitchingProtocols
+		to.endEntry()
+	}
 	_, compressed := compression.Accepted()
 	d.Conversation = a.Polls.NewWebSocket(d.Request.Format, compressed, &listen.Owner{Who: c.Who, Conn: listen.Of(conn)}, time.Now())
 	d.Request.Format, d.Request.Via, d.Deflates = d.Conversation.Format(), transport.ViaWebSocket, compressed
 	d.Ahead, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	a.Lane.Carry(r.Context(), conn, d)
+	a.Lane.Carry(observe.Without(r.Context()), conn, d) // its commands are not part of the client's trace
 	return nil
 }
 
@@ -62,12 +70,13 @@ var withoutContext = wsflate.Parameters{ServerNoContextTakeover: true, ClientNoC
 // the answer must not repeat a secret.
 func subprotocols(offers []string) (selected http.Header, token string, err error) {
 	const ours, bearer = "pubsubd.v1", "bearer."
+	selected = http.Header{}
 	for offer := range strings.SplitSeq(strings.Join(offers, ","), ",") {
 		offer = strings.TrimSpace(offer)
 		given, isToken := strings.CutPrefix(offer, bearer)
 		switch {
 		case offer == ours:
-			selected = http.Header{"Sec-WebSocket-Protocol": {ours}}
+			selected["Sec-WebSocket-Protocol"] = []string{ours}
 		case isToken && (token != "" || given == ""):
 			return nil, "", wire.NewProblem(wire.CodeInvalidRequest, "offer pubsubd.v1 and one bearer.TOKEN", "the subprotocols have more than one token, or an empty token")
 		case isToken:

@@ -212,7 +212,7 @@ func TestAnEventStreamWhoseSessionEndsBeforeItBeginsReconnects(t *testing.T) {
 		k.cfg.Sessions.End(s)
 		c := k.callServed(func(w http.ResponseWriter, r *http.Request) {
 			req := transport.Request{Mode: transport.Stream, Format: frame.EventStream, Events: transport.EventsReferringTo(s, 0)}
-			if err := k.api.servePoll(w, r, s, req); err != nil {
+			if err := k.api.servePoll(k.api.response(w, r), r, s, req); err != nil {
 				panic(http.ErrAbortHandler)
 			}
 		})

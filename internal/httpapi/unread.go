@@ -7,6 +7,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/observe"
 )
 
 // A response is an http.ResponseWriter whose bytes count in the memory account while
@@ -15,6 +16,7 @@ type response struct {
 	http.ResponseWriter
 	listen.Owner // the address that the request is counted for
 	unread       memory.UnreadBytes
+	entry        *observe.Entry // in the access log; nil: the request is not logged
 }
 
 func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
@@ -25,6 +27,14 @@ func (a *API) response(w http.ResponseWriter, r *http.Request) *response {
 
 // Unwrap is for http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *response) WriteHeader(status int) {
+	if w.entry != nil {
+		w.entry.Status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
 
 // Write implements http.ResponseWriter.
 func (w *response) Write(b []byte) (int, error) { return len(b), w.write([]frame.Part{{Bytes: b}}) }
@@ -45,6 +55,7 @@ func (w *response) write(parts []frame.Part) error {
 			shared += len(p.Bytes)
 		}
 	}
+	w.entry.Wrote(own + shared)
 	if own+shared > memory.SmallWrite {
 		w.unread.Set(own, shared)
 		defer w.unread.Set(0, 0)

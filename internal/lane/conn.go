@@ -248,6 +248,7 @@ func (c *conn) close() {
 // leave removes the connection from the lane.
 func (c *conn) leave() {
 	c.abandonPoll()
+	c.endEntry()
 	if c.talk != nil {
 		c.talk.end()
 	}

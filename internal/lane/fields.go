@@ -11,6 +11,7 @@ import (
 
 	"github.com/pubsubd/pubsubd/internal/app"
 	"github.com/pubsubd/pubsubd/internal/cors"
+	"github.com/pubsubd/pubsubd/internal/observe"
 )
 
 // fields has the values of a block of header fields. It is immutable.
@@ -18,9 +19,11 @@ type fields struct {
 	block []byte // the bytes from after the request line to the end of the empty line
 
 	host, contentType, authorization  string
-	forwardedFor                      string
+	forwardedFor, agent               string
 	accept, acceptEncoding            string
 	origin, fetchSite, idempotencyKey string
+	requestID                         string
+	traceparent, tracestate           string
 	contentLength                     int // -1: none
 	accepts                           app.Accepts
 	originIndex                       int         // see cors.Policy
@@ -48,8 +51,8 @@ func (p *parser) fieldsOf(block []byte) *fields {
 		f.names = names
 		f.accepts = app.AcceptsOf(header(f.accept), header(f.acceptEncoding))
 		f.originIndex, f.isAllowed = p.lane.cfg.Origins.Index(f.origin), f.pass(p.lane.cfg.Origins)
-		if f.idempotencyKey != "" {
-			return f // it belongs to one message: in the cache it would replace a block that comes again
+		if f.idempotencyKey != "" || f.requestID != "" || f.traceparent != "" {
+			return f // it belongs to one request: in the cache it would replace a block that comes again
 		}
 		slot.Store(f)
 	}
@@ -110,6 +113,10 @@ var known = map[string]*field{
 	"sec-fetch-site":  {func(f *fields, v string) bool { f.fetchSite = v; return true }},
 	"idempotency-key": {func(f *fields, v string) bool { f.idempotencyKey = v; return v != "" }},
 	"x-forwarded-for": {func(f *fields, v string) bool { f.forwardedFor = v; return true }},
+	"user-agent":      {func(f *fields, v string) bool { f.agent = v; return true }},
+	"x-request-id":    {func(f *fields, v string) bool { f.requestID = observe.RequestID(v); return true }},
+	"traceparent":     {func(f *fields, v string) bool { f.traceparent = v; return true }},
+	"tracestate":      {func(f *fields, v string) bool { f.tracestate = v; return true }},
 }
 
 func init() {
@@ -120,11 +127,11 @@ func init() {
 
 // withoutEffect are the known fields that change nothing.
 var withoutEffect = []string{
-	"user-agent", "accept-language", "referer", "cookie", "cache-control", "pragma", "priority", "dnt", "sec-gpc",
+	"accept-language", "referer", "cookie", "cache-control", "pragma", "priority", "dnt", "sec-gpc",
 	"sec-fetch-mode", "sec-fetch-dest", "sec-fetch-user", "sec-fetch-storage-access",
 	"sec-ch-ua", "sec-ch-ua-mobile", "sec-ch-ua-platform", "x-requested-with",
-	"x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-server", "x-real-ip", "x-request-id",
-	"forwarded", "via", "traceparent", "tracestate",
+	"x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-server", "x-real-ip",
+	"forwarded", "via",
 }
 
 func (f *fields) takeHost(v string) bool {

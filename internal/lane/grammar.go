@@ -41,6 +41,7 @@ var forms = []struct {
 
 // A request is one request of a form. It refers to the bytes that were read.
 type request struct {
+	form   form
 	name   []byte // the session's id, or the topic
 	query  []byte
 	fields *fields
@@ -61,6 +62,7 @@ func (p *parser) read(b []byte, r *request) form {
 	if kind == foreign {
 		return foreign
 	}
+	r.form = kind
 	end := 0
 	if p.last != nil && p.last.names == p.lane.cfg.Hosts.Names() && bytes.HasPrefix(rest, p.last.block) {
 		// Fast path: exactly the fields of the last request, with their empty line.

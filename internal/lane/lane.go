@@ -32,12 +32,13 @@ import (
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// Config configures a Lane. All fields are required.
+// Config configures a Lane. All fields are required, but AccessLog and Traces may be nil.
 type Config struct {
 	App     *app.App
 	Polls   *transport.Server
@@ -45,6 +46,9 @@ type Config struct {
 	Metrics *metrics.Metrics
 	Origins *cors.Policy
 	Hosts   *cors.Hosts
+
+	AccessLog *observe.AccessLog
+	Traces    *observe.Traces
 
 	Way Way
 }
@@ -138,20 +142,21 @@ const restTimeout = 10 * time.Second
 
 // TakePoll takes over the connection of a poll that net/http has read, and answers the
 // poll. It returns false if it cannot; then it has changed nothing. If it returns true,
-// the lane ends the session of a stateless poll.
-func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request) bool {
-	return l.take(w, r, func(c *conn) { c.beginPoll(s, req) })
+// the lane ends the session of a stateless poll, and the entry of the access log.
+func (l *Lane) TakePoll(w http.ResponseWriter, r *http.Request, s *session.Session, req transport.Request, entry *observe.Entry) bool {
+	return l.take(w, r, entry, func(c *conn) { c.beginPoll(s, req) })
 }
 
 // TakePublish takes over the connection of a publish that net/http has read, and answers
-// the publish. It returns false if it cannot; then it has changed nothing.
-func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published) bool {
-	return l.take(w, r, func(c *conn) { c.writePublished(published) })
+// the publish. It returns false if it cannot; then it has changed nothing. If it returns true,
+// the lane ends the entry of the access log.
+func (l *Lane) TakePublish(w http.ResponseWriter, r *http.Request, published wire.Published, entry *observe.Entry) bool {
+	return l.take(w, r, entry, func(c *conn) { c.writePublished(published) })
 }
 
 // take takes the connection of r away from net/http and begins with do. It returns false
 // if the lane cannot serve the connection, or net/http has to close it after the answer.
-func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool {
+func (l *Lane) take(w http.ResponseWriter, r *http.Request, entry *observe.Entry, do func(*conn)) bool {
 	nc := movable(listen.FromContext(r.Context()))
 	if nc == nil || r.ProtoMajor != 1 || r.ProtoMinor != 1 || r.Close || r.Header["Expect"] != nil {
 		return false
@@ -160,7 +165,7 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, do func(*conn)) bool
 	if c == nil {
 		return false
 	}
-	c.origin = l.cfg.Origins.Index(r.Header.Get("Origin"))
+	c.origin, c.requestID, c.entry = l.cfg.Origins.Index(r.Header.Get("Origin")), w.Header().Get("X-Request-Id"), entry
 	c.requests.strikes, c.who = nc.Strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	if r.Method == http.MethodPost {
 		c.requests.blanks = blanksBehindPost

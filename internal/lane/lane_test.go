@@ -17,7 +17,7 @@ import (
 // A reload changes only how long the lane waits for a client to read.
 func TestReloadChangesOnlyTheWriteTimeout(t *testing.T) {
 	m := metrics.New("test")
-	polls := transport.New(transport.Config{}, wire.Limits{}, memory.New(memory.DefaultBudget, nil, m), m)
+	polls := transport.New(transport.Config{}, wire.Limits{}, memory.New(memory.DefaultBudget, nil, m), m, nil)
 	l := New(Config{Polls: polls, Metrics: m, Origins: cors.New(nil, zap.NewNop()), Hosts: everyHost()})
 	defer l.Close()
 	for _, timeout := range []time.Duration{30 * time.Second, 7 * time.Second} {

@@ -42,7 +42,7 @@ func newLane(t *testing.T, authority app.Authority) (*Lane, *broker.Broker) {
 		Limiter: limit.New(limit.Config{}, m), Hook: hook.NewPublishes(hook.Config{}, nil, m, zap.NewNop()), Authorize: hook.NewSubscriptions(hook.AuthorizeConfig{}, nil, m, zap.NewNop()), Metrics: m, Log: zap.NewNop(),
 		Limits: wire.Limits{MessageBytes: 1},
 	})
-	polls := transport.New(transport.Config{}, wire.Limits{}, b.Memory(), m)
+	polls := transport.New(transport.Config{}, wire.Limits{}, b.Memory(), m, nil)
 	return New(Config{App: a, Polls: polls, Metrics: m, Origins: cors.New(nil, zap.NewNop()), Hosts: everyHost()}), b
 }
 
@@ -142,7 +142,7 @@ func TestACommandThatWaitedIsFinished(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, auth.Open{})
-			s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"))
+			s.cfg.Polls = transport.New(transport.Config{}, wire.Limits{}, nil, metrics.New("test"), nil)
 			c, _ := s.connect()
 			c.talk = &conversation{Duplex: transport.Duplex{Conversation: s.cfg.Polls.NewWebSocket(frame.NDJSON, false, nil, time.Now())}}
 			c.client = make(clientContext)

@@ -1,13 +1,16 @@
 package lane
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
 
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
+	"github.com/pubsubd/pubsubd/internal/observe"
 )
 
 // An output is the writing side of a connection, a transport.Sink that never blocks. The
@@ -20,7 +23,10 @@ type output struct {
 	owner memory.Owner // immutable; owns the backlog: the conn
 	fd    int          // immutable; closed when nobody can write any more
 
-	origin   int          // of the request that is answered; see cors.Policy
+	origin    int            // of the request that is answered; see cors.Policy
+	requestID string         // of that request; empty: none
+	entry     *observe.Entry // of that request; nil: it is not logged
+
 	format   frame.Format // of the answer's frames
 	bare     bool         // answers have no heads and no chunks, only frames
 	deflates bool         // bare frames may be deflated, as messages of a WebSocket
@@ -37,7 +43,7 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 	// Fast path: one frame. All clients that get it within one second share a copy with its
 	// head. Bytes of that copy that wait count as the client's own, because the next second
 	// has another copy. So the copy is not for large frames.
-	if len(frames) == 1 && len(lead) == 0 {
+	if len(frames) == 1 && len(lead) == 0 && o.requestID == "" {
 		if f := frames[0]; len(f.Bytes(o.format)) < sharedBytes {
 			return len(f.Bytes(o.format)), o.write(f.Whole(o.headOf(f)))
 		}
@@ -51,7 +57,7 @@ func (o *output) Whole(lead []byte, frames []*frame.Frame) (int, error) {
 			return n, o.writeMember(s, m)
 		}
 	}
-	s.bytes = append(o.head().frames[o.format].Append(s.bytes, len(lead)+n), lead...)
+	s.bytes = append(o.identified(o.head().frames[o.format].Append(s.bytes, len(lead)+n)), lead...)
 	return n, o.writeFrames(s, frames, "")
 }
 
@@ -85,6 +91,18 @@ func (o *output) size(frames []*frame.Frame) (bytes int) {
 // head returns the heads of answers to the request in this second.
 func (o *output) head() *head { return &o.lane.heads.Load().of[o.origin] }
 
+// identified returns an answer, which begins with its head, with the id of its request. The
+// field stands where net/http writes it. Heads without an id are shared; see heads.
+func (o *output) identified(answer []byte) []byte {
+	if o.requestID == "" {
+		return answer
+	}
+	at := bytes.Index(answer, beforeDate) + len(lineEnd)
+	return slices.Insert(answer, at, []byte("X-Request-Id: "+o.requestID+"\r\n")...)
+}
+
+var beforeDate = []byte("\r\nDate: ")
+
 // Send implements transport.Sink. A part is one chunk, unless the connection is bare.
 func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	n := o.size(frames)
@@ -104,7 +122,7 @@ func (o *output) Send(lead []byte, frames []*frame.Frame) (int, error) {
 	}
 	if !o.chunked {
 		o.chunked = true
-		s.bytes = append(s.bytes, o.head().streams[o.format]...)
+		s.bytes = o.identified(append(s.bytes, o.head().streams[o.format]...))
 	}
 	s.bytes = append(strconv.AppendInt(s.bytes, int64(len(lead)+n), 16), "\r\n"...)
 	s.bytes = append(s.bytes, lead...)
@@ -146,7 +164,7 @@ func (o *output) add(s *scratch, p part) error {
 // writeMember writes m as a whole answer.
 func (o *output) writeMember(s *scratch, m *frame.Member) error {
 	o.lane.cfg.Metrics.Compressed(m.Raw(), m.Size())
-	s.bytes = o.head().gzipped[o.format].Append(s.bytes, m.Size())
+	s.bytes = o.identified(o.head().gzipped[o.format].Append(s.bytes, m.Size()))
 	for _, p := range m.Parts() {
 		if p.Frame == nil { // these bytes are reused before the client reads them
 			s.bytes = append(s.bytes, p.Bytes...)
@@ -196,6 +214,8 @@ func (o *output) putUnlessBlocked(b []byte) (n int, err error) {
 	}
 	if o.failed {
 		err = errGone
+	} else {
+		o.entry.Wrote(len(b))
 	}
 	return n, err
 }

@@ -28,7 +28,7 @@ import (
 func laneForOutputs() *Lane {
 	m := metrics.New("test")
 	account := memory.New(1<<30, nil, m)
-	return &Lane{cfg: Config{Metrics: m, Origins: cors.New(nil, zap.NewNop()), Hosts: everyHost(), Polls: transport.New(transport.Config{}, wire.Limits{}, account, m)}}
+	return &Lane{cfg: Config{Metrics: m, Origins: cors.New(nil, zap.NewNop()), Hosts: everyHost(), Polls: transport.New(transport.Config{}, wire.Limits{}, account, m, nil)}}
 }
 
 // nobody is an owner of unread bytes without an address.

@@ -50,7 +50,7 @@ func (c *conn) stepPoll() bool {
 	if c.state != begun {
 		return false
 	}
-	c.settlePoll(c.answer.Go(c.filled > 0 || c.lane.draining.Load()))
+	c.settlePoll(c.answer.Go(c.filled > 0 || c.lane.draining.Load() || c.entry != nil)) // an entry ends with its answer
 	return true
 }
 
@@ -144,9 +144,16 @@ func (c *conn) endPoll(err error) {
 // answered notes that an answer is complete. It is the last on the connection if the lane
 // drains.
 func (c *conn) answered(last bool) {
+	c.endEntry()
 	if c.ending == staying && (last || c.lane.draining.Load()) {
 		c.ending = lastAnswer
 	}
+}
+
+// endEntry ends the request's entry in the access log.
+func (c *conn) endEntry() {
+	c.entry.End()
+	c.entry = nil
 }
 
 // A clientContext is a context.Context that is done when the client has left. A

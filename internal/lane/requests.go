@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
@@ -11,6 +12,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
 	"github.com/pubsubd/pubsubd/internal/listen"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -125,7 +127,7 @@ func (c *conn) servePublish(r *request) {
 		ContentType: app.HeaderOf(header(r.fields.contentType)), IdempotencyKey: app.HeaderOf(header(r.fields.idempotencyKey)),
 		Then: c.then(),
 	}
-	published, err := c.lane.cfg.App.Publish(app.NoWait, caller, p)
+	published, err := c.lane.cfg.App.Publish(c.lane.cfg.Traces.Continue(app.NoWait, r.fields.traceparent, r.fields.tracestate), caller, p)
 	switch {
 	case errors.Is(err, app.ErrWouldWait):
 		p.Payload, p.Then = bytes.Clone(r.body), nil
@@ -173,7 +175,7 @@ func (c *conn) writePublished(published wire.Published) {
 	defer s.free()
 	var body [512]byte
 	line := frame.AppendPublished(body[:0], published)
-	s.bytes = append(c.head().published.Append(s.bytes, len(line)), line...)
+	s.bytes = append(c.identified(c.head().published.Append(s.bytes, len(line))), line...)
 	_ = c.writeScratch(s) // isFlushed handles a failure
 	c.answered(false)
 }
@@ -196,11 +198,31 @@ func header(value string) []string {
 func (c *conn) accept(r *request, blanks int) {
 	c.requests.served++
 	c.requests.blanks = blanks
-	c.origin = r.fields.originIndex
+	c.origin, c.requestID = r.fields.originIndex, r.fields.requestID
+	c.beginEntry(r)
 	if !r.fields.isAllowed {
 		c.lane.cfg.Origins.LogRefused(r.fields.origin) // its browser hides the answer
 	}
 	c.consume(r.length)
+}
+
+// beginEntry begins the entry of a request in the access log, if the log selects it.
+func (c *conn) beginEntry(r *request) {
+	e := c.lane.cfg.AccessLog.Begin()
+	if e == nil {
+		return
+	}
+	e.Begun = c.lane.begun.Add(c.readAt)
+	e.Client, e.Agent, e.RequestID, e.TraceID, e.Way = c.who.Address(), r.fields.agent, r.fields.requestID, observe.TraceID(r.fields.traceparent), "lane"
+	switch r.form {
+	case pollForm:
+		e.Method, e.Route = http.MethodGet, "/v1/sessions/{id}/poll"
+	case topicsForm:
+		e.Method, e.Route = http.MethodGet, "/v1/poll"
+	case publishForm:
+		e.Method, e.Route, e.Topic = http.MethodPost, "/v1/topics/{topic}/messages", string(r.name)
+	}
+	c.entry = e
 }
 
 // callAside makes a call that waits in a goroutine. Then the loop runs the function that
@@ -210,8 +232,9 @@ func (c *conn) callAside(r *request, blanks int, call func(ctx context.Context) 
 	c.accept(r, blanks)
 	c.state = waiting
 	c.makeClient()
+	ctx := observe.Continue(c.client, r.fields.traceparent, r.fields.tracestate)
 	c.lane.running.Go(func() {
-		answer := call(c.client)
+		answer := call(ctx)
 		c.loop.post(c, func(c *conn) {
 			c.state = noPoll
 			answer(c)
@@ -253,6 +276,7 @@ func (c *conn) fail(err error) {
 	if last {
 		after += "Connection: close\r\n"
 	}
-	_ = c.write(listen.ProblemAnswer(p, h.before, after)) // isFlushed handles a failure
+	c.entry.Refused(p)
+	_ = c.write(c.identified(listen.ProblemAnswer(p, h.before, after))) // isFlushed handles a failure
 	c.answered(last)
 }

@@ -295,8 +295,14 @@ func (a *Answer) count(frames []*frame.Frame, n int, waited bool) {
 		return
 	}
 	a.meter.Wrote(len(frames), n)
-	if waited && frames[0].Gap() == nil && rand.Uint32()%latencySample == 0 {
+	if !waited || frames[0].Gap() != nil {
+		return
+	}
+	if rand.Uint32()%latencySample == 0 {
 		a.meter.Waited(time.Since(frames[0].Accepted()))
+	}
+	if a.server.traces != nil {
+		a.server.traces.Delivered(frames[0].Position(), frames[0].Accepted(), a.meter.Name)
 	}
 }
 

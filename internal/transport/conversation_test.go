@@ -34,7 +34,7 @@ func (c *client) Client() *memory.Client { return &c.holds }
 func (c *client) CutOff()                {}
 
 // aServer has the default time-outs, and messages of at most 64 KiB.
-var aServer = New(Config{}, wire.Limits{MessageBytes: 64 << 10}, account, metrics.New("test"))
+var aServer = New(Config{}, wire.Limits{MessageBytes: 64 << 10}, account, metrics.New("test"), nil)
 
 func newTextSocket() *Conversation {
 	return aServer.NewWebSocket(frame.NDJSON, false, &client{}, opened)
@@ -227,7 +227,7 @@ func TestTheRulesOfAConversation(t *testing.T) {
 	}
 	unopened := func(s *Server) *Conversation { return s.NewTCP(&client{}, opened) }
 	cramped := func(*Server) *Conversation { // its client may hold half of the smallest share
-		s := New(Config{}, wire.Limits{MessageBytes: 64 << 10}, memory.New(1, nil, metrics.New("test")), metrics.New("test"))
+		s := New(Config{}, wire.Limits{MessageBytes: 64 << 10}, memory.New(1, nil, metrics.New("test")), metrics.New("test"), nil)
 		return s.NewTCP(&client{}, opened)
 	}
 	const sec = time.Second

@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/memory"
 	"github.com/pubsubd/pubsubd/internal/metrics"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -112,11 +113,12 @@ func (r Request) acking() session.Acking {
 type Server struct {
 	now atomic.Pointer[inForce]
 
-	made    time.Time // immutable, like the next three
+	made    time.Time // immutable, like the next four
 	meters  map[Via]*metrics.Transport
 	memory  *memory.Account // counts the bytes that wait for clients
 	metrics *metrics.Metrics
-	serving connections // see Serve
+	traces  *observe.Traces // nil: none
+	serving connections     // see Serve
 }
 
 // inForce is the configuration until the next Reload.
@@ -126,8 +128,9 @@ type inForce struct {
 }
 
 // New returns a Server. Hello frames carry limits. Bytes that wait for clients count in a.
-func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics) *Server {
-	s := &Server{made: time.Now(), meters: make(map[Via]*metrics.Transport), memory: a, metrics: m, serving: connections{open: make(map[net.Conn]bool)}}
+// traces gets slow deliveries; nil: there are none.
+func New(cfg Config, limits wire.Limits, a *memory.Account, m *metrics.Metrics, traces *observe.Traces) *Server {
+	s := &Server{made: time.Now(), meters: make(map[Via]*metrics.Transport), memory: a, metrics: m, traces: traces, serving: connections{open: make(map[net.Conn]bool)}}
 	s.Reload(cfg, limits)
 	for _, via := range Vias() {
 		s.meters[via] = m.Transport(string(via))
