@@ -4,11 +4,13 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
-// What the tests beside the scenarios need of this package.
+// What the tests beside the scenarios, and the commands, need of this package.
 
 // ProcessCPU returns the CPU time of a process and its descendants, and whether it
 // is known here. Those of their threads that have ended are left out.
@@ -20,6 +22,15 @@ func OwnCPU() time.Duration { return ownCPU() }
 // CheckOpenFiles returns an error unless this process, and a child that it starts,
 // may have so many connections.
 func CheckOpenFiles(connections int) error { return checkOpenFiles(connections) }
+
+// WithScheme returns the URL of a host:port, perhaps with a path: it means http. WithScheme
+// returns every other text as it is.
+func WithScheme(address string) string {
+	if u, err := url.Parse("http://" + address); err == nil && u.Port() != "" && !strings.Contains(address, "://") {
+		return u.String()
+	}
+	return address
+}
 
 // CheckTarget returns what is wrong with a server's base URL, as --target.
 func CheckTarget(target string) error {

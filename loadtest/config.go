@@ -14,11 +14,11 @@ import (
 // Common is what every scenario is told. Begin with the scenario's Default
 // function: unless a field says so, zero is not a default but an error.
 type Common struct {
-	// Target is the server's base URL, such as http://127.0.0.1:8080. Only plain
-	// HTTP can be measured. Empty: ServerCommand is started.
+	// Target is the server's base URL, such as http://127.0.0.1:8080, or its host:port.
+	// Only plain HTTP can be measured. Empty: ServerCommand is started.
 	Target string
-	// Admin is the base URL of the Target's admin listener, for its /metrics. Empty:
-	// nothing is read from there; a started server says its own.
+	// Admin is the base URL or the host:port of the Target's admin listener, for its
+	// /metrics. Empty: nothing is read from there; a started server says its own.
 	Admin string
 	// ServerPID is the Target's process on this machine: its CPU and that of all its
 	// descendants is then read from the kernel rather than from /metrics, and so is
@@ -231,9 +231,9 @@ func (c *Common) checkURLs() error {
 		_, target = parseTarget(c.Target)
 	}
 	if c.Admin != "" {
-		u, err := url.Parse(c.Admin)
+		u, err := url.Parse(WithScheme(c.Admin))
 		ok := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
-		admin = unless(ok, "--admin %q: write http://host:port", c.Admin)
+		admin = unless(ok, "--admin %q: write host:port or http://host:port", c.Admin)
 	}
 	return errors.Join(target, admin)
 }

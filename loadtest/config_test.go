@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -33,12 +34,12 @@ func TestTheLongestPeriodHasInstants(t *testing.T) {
 }
 
 func TestTargetsAreBaseURLs(t *testing.T) {
-	for _, good := range []string{"http://h", "http://h:8080", "http://h:8080/", "http://[::1]:80"} {
+	for _, good := range []string{"http://h", "http://h:8080", "http://h:8080/", "http://[::1]:80", "h:8080", "127.0.0.1:80", "[::1]:80"} {
 		_, err := parseTarget(good)
 		require.NoError(t, err)
 	}
-	for _, bad := range []string{"h", "h:80", "https://h", "http://", "http://h:0x50", "http://h:65536", "http://h/v1", "http://u@h", "http://h?q=1"} {
+	for _, bad := range []string{"h", "https://h", "http://", "http://h:0x50", "http://h:65536", "http://h/v1", "http://u@h", "http://h?q=1", "h:65536", "h:80/v1", "u@h:80", "unix:/h"} {
 		_, err := parseTarget(bad)
-		require.ErrorContains(t, err, "--target", bad)
+		require.ErrorContains(t, err, fmt.Sprintf("--target %q: ", bad))
 	}
 }

@@ -151,12 +151,12 @@ func resolve(ctx context.Context, target string) (*net.TCPAddr, string, error) {
 	return &net.TCPAddr{IP: addresses[0].IP, Port: int(n), Zone: addresses[0].Zone}, u.Host, nil
 }
 
-// parseTarget reads a base URL.
+// parseTarget reads a base URL or a host:port.
 func parseTarget(target string) (*url.URL, error) {
-	u, err := url.Parse(target)
+	u, err := url.Parse(WithScheme(target))
 	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.Path != "" && u.Path != "/" ||
 		u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("--target %q: write http://host:port (https cannot be measured yet)", target)
+		return nil, fmt.Errorf("--target %q: write host:port or http://host:port (https cannot be measured yet)", target)
 	}
 	if _, err := portOf(u); err != nil {
 		return nil, fmt.Errorf("--target %q: port: %w", target, err)

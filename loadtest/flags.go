@@ -31,8 +31,8 @@ func BindCommon(f *pflag.FlagSet, c *Common) {
 
 // BindTarget binds which server is measured, and how it is spoken to.
 func BindTarget(f *pflag.FlagSet, c *Common) {
-	f.StringVar(&c.Target, "target", c.Target, "base URL of a running server; default: start one")
-	f.StringVar(&c.Admin, "admin", c.Admin, "base URL of the target's admin listener, to measure its memory and bytes")
+	f.StringVar(&c.Target, "target", c.Target, "base URL or host:port of a running server; default: start one")
+	f.StringVar(&c.Admin, "admin", c.Admin, "base URL or host:port of the target's admin listener, to measure its memory and bytes")
 	f.IntVar(&c.ServerPID, "server-pid", c.ServerPID, "process id of the target on this machine, to measure the CPU time of it and its descendants, and without --admin their memory")
 	f.StringVar(&c.Dialect, "dialect", c.Dialect, "protocol of the target: "+strings.Join(client.Dialects(), ", "))
 	f.StringVar(&c.SubscribePath, "subscribe-path", c.SubscribePath, "sse, nchan: path of a topic's messages, with {topic} in it")

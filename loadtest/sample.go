@@ -50,7 +50,7 @@ const sampleTimeout = 10 * time.Second
 func newSampler(pid int, admin string, now func() time.Duration) *sampler {
 	return &sampler{
 		pid:    pid,
-		admin:  strings.TrimSuffix(admin, "/"),
+		admin:  strings.TrimSuffix(WithScheme(admin), "/"),
 		now:    now,
 		client: &http.Client{Timeout: sampleTimeout, Transport: &http.Transport{DisableKeepAlives: true}},
 		taken:  map[moment]sample{},

@@ -43,7 +43,7 @@ out of order or changed.`,
 	f.IntVar(&t.cfg.Rounds, "rounds", t.cfg.Rounds, "rounds; each measures every encoding and size")
 	f.IntSliceVar(&t.cfg.Objects, "objects", t.cfg.Objects, "sizes of the arrays, in objects")
 	f.Uint64Var(&t.cfg.Seed, "seed", t.cfg.Seed, "seed of the objects' contents; the same seed makes the same contents")
-	f.StringVar(&t.cfg.Target, "target", "", "base URL of a running server; default: start one")
+	f.StringVar(&t.cfg.Target, "target", "", "base URL or host:port of a running server; default: start one")
 	f.IntVar(&t.cfg.ServerPID, "server-pid", 0, "process id of the target on this machine, to measure its CPU time")
 	f.StringVar(&t.svg, "svg", "", "write the round trips as a chart to this file")
 	f.StringVar(&t.html, "html", "", "write a page with tables and charts to this file")

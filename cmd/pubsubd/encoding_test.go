@@ -50,7 +50,7 @@ func TestTheEncodingsAreCompared(t *testing.T) {
 
 func TestEncodingCommandLinesThatCannotBeObeyed(t *testing.T) {
 	for _, arg := range []string{
-		"--clients=0", "--duration=0s", "--rounds=0", "--objects=20,20", "--target=localhost:8080", "--server-pid=1",
+		"--clients=0", "--duration=0s", "--rounds=0", "--objects=20,20", "--target=localhost", "--server-pid=1",
 		"--json=/there/is/no/such/folder/x", "--html=/there/is/no/such/folder/x", "--svg=/there/is/no/such/folder/x", "more",
 	} {
 		r := run(t, nil, "loadtest", "encoding", arg)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -175,7 +176,7 @@ func (a *address) url() (*url.URL, error) {
 	if a.socket() != "" {
 		return &url.URL{Scheme: "http", Host: "localhost"}, nil
 	}
-	u, err := url.Parse(withScheme(text))
+	u, err := url.Parse(loadtest.WithScheme(text))
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, usageError{fmt.Errorf("%s is %q: want a URL such as %s, or host:port", where, text, a.flag.DefValue)}
 	}
@@ -187,15 +188,6 @@ func (a *address) typed() string {
 	text, _ := a.said()
 	if u, err := url.Parse(text); err == nil && u.User != nil {
 		return u.Redacted()
-	}
-	return text
-}
-
-// withScheme returns the URL of a host:port, perhaps with a path. It returns every other text
-// as it is.
-func withScheme(text string) string {
-	if u, err := url.Parse("http://" + text); err == nil && u.Port() != "" && !strings.Contains(text, "://") {
-		return u.String()
 	}
 	return text
 }

@@ -130,6 +130,16 @@ func TestAnAddressNeedsNoScheme(t *testing.T) {
 	}
 }
 
+// A load test takes the same addresses as the other commands.
+func TestALoadTestsAddressNeedsNoScheme(t *testing.T) {
+	s := serveProcess(t)
+	public, admin := strings.TrimPrefix(s.public, "http://"), strings.TrimPrefix(s.admin, "http://")
+	r := run(t, nil, "loadtest", "broadcast", "--clients=5", "--period=300ms", "--bursts=2", "--settle=0s", "--json=-", "--target", public, "--admin", admin)
+	result := wantCarried(t, r, r.stdout)
+	require.Equal(t, public, result.Parameters.Target, "as it was typed")
+	require.Positive(t, result.Server.ResidentEndBytes, "the admin listener was read")
+}
+
 func TestCommandsReachAUnixSocket(t *testing.T) {
 	socket := unixPrefix + filepath.Join(t.TempDir(), "admin.sock")
 	serveProcess(t, "--listen-admin", socket)

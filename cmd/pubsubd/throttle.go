@@ -75,7 +75,7 @@ sides need the same secret in the environment, PUBSUBD_HOOKS_PUBLISH_SECRET.`,
 	f.DurationVar(&t.cfg.MaxMean, "max-mean", 0, "mean time of calls above which the exit code is 3; with --search, of calls in service")
 	f.DurationVar(&t.cfg.MaxP95, "max-p95", 0, "as --max-mean, for the 95th percentile")
 	f.BoolVar(&t.search, "search", false, "find the limits.calls with the best throughput under the objective")
-	f.StringVar(&t.cfg.Target, "target", "", "base URL of a running server; default: start one for each run")
+	f.StringVar(&t.cfg.Target, "target", "", "base URL or host:port of a running server; default: start one for each run")
 	f.IntVar(&t.cfg.ServerPID, "server-pid", 0, "process id of the target on this machine, to measure its CPU time")
 	f.StringVar(&t.svg, "svg", "", "write the charts to this file")
 	f.StringVar(&t.html, "html", "", "write a page with tables and charts to this file")
