@@ -97,7 +97,7 @@ func (w wayCheck) checkAnswer(ctx context.Context) []finding {
 		return []finding{failure(remedy, "%v", err).of("url")}
 	}
 	return []finding{
-		ok("a pubsubd answers at %s", w.base.Redacted()).of("url"),
+		ok("a pubsubd answers at %s", w.server.typed()).of("url"),
 		checkDate(resp.Header.Get("Date"), begun, time.Now()).of("date"),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime"
 	"net"
 	"net/http"
@@ -65,7 +66,7 @@ type address struct {
 
 // bindServer adds --server, the listener for clients, and --token-file.
 func bindServer(f *pflag.FlagSet) *address {
-	a := bindAddress(f, "server", serverEnv, listenPublicEnv, "http://127.0.0.1:8080", "base `URL` of the daemon")
+	a := bindAddress(f, "server", serverEnv, listenPublicEnv, "http://127.0.0.1:8080", "base `URL` of the daemon, or its Unix socket (unix:/run/pubsubd/public.sock)")
 	a.bearer = bindBearer(f)
 	return a
 }
@@ -160,11 +161,11 @@ func reachable(listens string) string {
 	return listens
 }
 
-// socket returns the path of the admin listener's Unix socket, or "" if it is a URL.
+// socket returns the path of the listener's Unix socket, or "" if the address is a URL.
 func (a *address) socket() string {
 	text, _ := a.said()
 	path, isSocket := strings.CutPrefix(text, unixPrefix)
-	if !isSocket || a.env != adminEnv {
+	if !isSocket {
 		return ""
 	}
 	return path
@@ -178,7 +179,7 @@ func (a *address) url() (*url.URL, error) {
 	}
 	u, err := url.Parse(loadtest.WithScheme(text))
 	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, usageError{fmt.Errorf("%s is %q: want a URL such as %s, or host:port", where, text, a.flag.DefValue)}
+		return nil, usageError{fmt.Errorf("%s is %q: want a URL such as %s, host:port, or unix:/path", where, text, a.flag.DefValue)}
 	}
 	return u, nil
 }
@@ -199,7 +200,7 @@ func (a *address) client(options ...pubsub.Option) (*pubsub.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	trusts, err := a.authority.tls()
+	connects, err := a.connects()
 	if err != nil {
 		return nil, err
 	}
@@ -207,11 +208,22 @@ func (a *address) client(options ...pubsub.Option) (*pubsub.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := pubsub.New(base.String(), append(append(options, sends...), pubsub.WithTLSConfig(trusts))...)
+	c, err := pubsub.New(base.String(), append(append(options, sends...), connects)...)
 	if err != nil {
 		return nil, usageError{err}
 	}
 	return c, nil
+}
+
+// connects returns the option by which a client connects to the listener. The error is a usage
+// error.
+func (a *address) connects() (pubsub.Option, error) {
+	if a.socket() != "" {
+		err := a.makeHTTP()
+		return pubsub.WithHTTPClient(a.http), err
+	}
+	trusts, err := a.authority.tls()
+	return pubsub.WithTLSConfig(trusts), err
 }
 
 // unreached adds to an error of a connection how to name another daemon, whom to trust, or
@@ -224,6 +236,8 @@ func (a *address) unreached(err error) error {
 	switch cert, by := a.authority.cert.said(); {
 	case !errors.As(err, &failed):
 		return a.bearer.missing(err)
+	case a.socket() != "" && errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: run the command as a user who may connect to the socket", err)
 	case failed.Op == "dial":
 		return fmt.Errorf("%w: is the daemon running at %s? --%s or %s sets another address", err, a.typed(), a.flag.Name, a.env)
 	case cert != "": // an alert of TLS, or a reset that overtook it

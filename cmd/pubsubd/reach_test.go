@@ -4,14 +4,17 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pubsubd/pubsubd/internal/config"
+	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
 
 func TestWhatNamesADaemon(t *testing.T) {
@@ -123,10 +126,10 @@ func TestAnAddressNeedsNoScheme(t *testing.T) {
 	r := run(t, nil, "topics", "--server", "127.0.0.1:1")
 	require.Equal(t, exitRunTime, r.code)
 	require.Contains(t, r.stderr, "is the daemon running at 127.0.0.1:1? --server or PUBSUBD_SERVER sets another address")
-	for _, typed := range []string{"here", "app.example", "ftp://h:1", "http//h", "unix:/run/x", ":8080", "h:port", "h:1?x", "https://:1"} {
+	for _, typed := range []string{"here", "app.example", "ftp://h:1", "http//h", "unix:", ":8080", "h:port", "h:1?x", "https://:1"} {
 		r := run(t, nil, "topics", "--server", typed)
 		require.Equal(t, exitUsage, r.code, typed)
-		require.Contains(t, r.stderr, fmt.Sprintf("--server is %q: want a URL such as http://127.0.0.1:8080, or host:port", typed))
+		require.Contains(t, r.stderr, fmt.Sprintf("--server is %q: want a URL such as http://127.0.0.1:8080, host:port, or unix:/path", typed))
 	}
 }
 
@@ -149,6 +152,29 @@ func TestCommandsReachAUnixSocket(t *testing.T) {
 	r := run(t, nil, "health", "--admin", socket+".gone")
 	require.Equal(t, exitRunTime, r.code)
 	require.Contains(t, r.stderr, "--admin")
-	r = run(t, nil, "topics", "--server", socket)
-	require.Equal(t, exitUsage, r.code, "clients have no Unix socket")
+}
+
+func TestClientsReachAUnixSocket(t *testing.T) {
+	socket := unixPrefix + filepath.Join(t.TempDir(), "public.sock")
+	s := serveProcess(t, append(quick, "--listen-public", socket, "--listen-tcp=127.0.0.1:0")...)
+	require.Zero(t, run(t, []string{listenPublicEnv + "=" + socket}, "publish", "a", `"first"`).code)
+	require.Zero(t, run(t, []string{serverEnv + "=" + socket}, "publish", "a", `"second"`).code)
+	require.Contains(t, run(t, nil, "topics", "--server", socket).stdout, "\na ")
+	env := []string{listenTCPEnv + "=" + s.tcp, authorityEnv + "=" + certtest.New(t).Cert} // who is trusted has no effect without TLS
+	for _, transport := range transportNames {
+		r := run(t, env, "subscribe", "a@oldest", "--count=2", "--server", socket, "--transport", transport)
+		require.Zero(t, r.code, r.stderr)
+		require.Regexp(t, `(?s)"first".*"second"`, r.stdout)
+		require.Contains(t, r.stderr, "subscribed at "+socket+" over "+strings.Replace(transport, "auto", "websocket", 1)+",")
+	}
+	found, _ := diagnose(t, append(patient, "--url", socket, "--origin=http://localhost")...)
+	wantStatus(t, found, isOK, "url", "stream", "websocket", "poll", "origin")
+	require.Equal(t, "a pubsubd answers at "+socket, found["url"].Detail)
+
+	r := run(t, nil, "topics", "--server", socket+".gone")
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "is the daemon running at "+socket+".gone? --server")
+	refused := &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)}
+	err := (&address{text: socket, flag: &pflag.Flag{Changed: true}, authority: bindAuthority(pflag.NewFlagSet("", pflag.ContinueOnError))}).unreached(refused)
+	require.ErrorContains(t, err, "permission denied: run the command as a user who may connect to the socket")
 }

@@ -212,7 +212,7 @@ func deleteTopic(server *address, topic string, timeout time.Duration) (wire.Top
 	defer cancel()
 	err = server.ask(ctx, http.MethodDelete, base.JoinPath("v1/topics", topic), &state)
 	if errors.Is(err, &wire.Problem{Code: wire.CodeMethodNotAllowed}) {
-		err = fmt.Errorf("delete %q: the daemon at %s is too old to delete a history: upgrade it, or let the history expire", topic, base.Redacted())
+		err = fmt.Errorf("delete %q: the daemon at %s is too old to delete a history: upgrade it, or let the history expire", topic, server.typed())
 	}
 	return state, err
 }
