@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -82,6 +83,14 @@ func (c *carriage) port(host string) string {
 		return reachable(listens)
 	}
 	return net.JoinHostPort(host, usualTCPPort)
+}
+
+// unreached adds to an error of a connection how to name another TCP port or another daemon.
+func (c *carriage) unreached(server *address, err error) error {
+	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" && c.transport == "tcp" {
+		return fmt.Errorf("%w: does the daemon listen there (listen.tcp)? --tcp or %s sets another address", err, listenTCPEnv)
+	}
+	return server.unreached(err)
 }
 
 func (c *carriage) options() []pubsub.SubscribeOption {

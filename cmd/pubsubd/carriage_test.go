@@ -94,4 +94,7 @@ func TestWhereTheTCPPortIs(t *testing.T) {
 		continue
 	}
 	require.Equal(t, "h:8082", (&carriage{}).port("h"))
+	r := run(t, nil, "subscribe", "a", "--transport=tcp", "--tcp", at, "--timeout=1s")
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "connection refused: does the daemon listen there (listen.tcp)? --tcp or PUBSUBD_LISTEN_TCP sets another address")
 }

@@ -156,9 +156,9 @@ func (s *subscribing) subscribe(ctx context.Context, client *pubsub.Client, star
 	sub, err := client.Subscribe(ctx, starts, s.options()...)
 	switch {
 	case errors.Is(context.Cause(ctx), errTimeout):
-		return s.server.unreached(err)
+		return s.carriage.unreached(s.server, err)
 	case err != nil:
-		return s.ended(ctx, s.server.unreached(err))
+		return s.ended(ctx, s.carriage.unreached(s.server, err))
 	}
 	defer sub.Close()
 	fmt.Fprintf(s.notes, "pubsubd: subscribed at %s over %s, after %s\n", s.server.typed(), sub.Transport(), positions(sub.Positions()))
