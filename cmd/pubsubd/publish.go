@@ -31,8 +31,8 @@ position of the message. The data is JSON, unless --type names another media typ
 
 With --lines, publish each line of standard input as a message, in order, and print
 the number of messages at the end. Each line waits for the answer to the line before.
-The first line that fails ends the command: all lines before it are published, and
-none after it. For JSON, empty lines are skipped.
+The first line that fails, or SIGINT or SIGTERM, ends the command with exit code 1: all
+lines before are published, and none after. For JSON, empty lines are skipped.
 
 With --idempotency-key, a publish that is repeated within two minutes gets the first
 answer again, and is not published twice. With --lines, the key of each line is KEY:N,
@@ -73,8 +73,9 @@ type publishing struct {
 	in         io.Reader
 	out, notes io.Writer
 
-	daemon *pubsub.Client
-	topic  string
+	daemon    *pubsub.Client
+	topic     string
+	published int // messages
 }
 
 func (p *publishing) run(args []string) error {
@@ -177,6 +178,7 @@ func (p *publishing) publish(body []byte, idempotencyKey string) error {
 	case err != nil:
 		return p.server.unreached(err)
 	}
+	p.published++
 	_, err = fmt.Fprintln(p.out, published.Position)
 	return err
 }
@@ -195,29 +197,54 @@ func (p *publishing) options(idempotencyKey string) []pubsub.PublishOption {
 	return options
 }
 
-// publishLines publishes each line, and says how many were published.
+// publishLines publishes each line, and prints how many were published. After a signal it still
+// waits for the answer to the line in flight, so that the number is exact.
 func (p *publishing) publishLines() error {
-	lines := bufio.NewScanner(p.in)
-	lines.Buffer(nil, maxDataBytes)
-	published, number := 0, 0
-	defer func() { fmt.Fprintln(p.notes, "pubsubd: messages published:", published) }()
-	for lines.Scan() {
-		number++
-		if p.isJSON() && len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
+	ctx, stop := untilSignal()
+	defer stop()
+	defer func() { fmt.Fprintln(p.notes, "pubsubd: messages published:", p.published) }()
+	scanner := bufio.NewScanner(p.in)
+	scanner.Buffer(nil, maxDataBytes)
+	lines := make(chan []byte)
+	go func() { // a signal cannot end a read of standard input: this may last as long as the process
+		defer close(lines)
+		for scanner.Scan() {
+			lines <- bytes.Clone(scanner.Bytes())
 		}
-		if err := p.publishLine(lines.Bytes(), number); err != nil {
-			return fmt.Errorf("line %d: %w", number, err)
+	}()
+	number := 0
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case line, more := <-lines:
+			number++
+			if !more {
+				return ofLine(number, scanner.Err())
+			}
+			if err := p.publishLine(line, number); err != nil {
+				return ofLine(number, err)
+			}
 		}
-		published++
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("line %d: %w", number+1, err)
-	}
-	return nil
+	return fmt.Errorf("interrupted: line %d and the lines after it are not published", number+1)
 }
 
+// ofLine adds to an error the number of the line.
+func ofLine(number int, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("line %d must have at most %d bytes, the limit of a message", number, maxDataBytes)
+	}
+	return fmt.Errorf("line %d: %w", number, err)
+}
+
+// publishLine publishes a line, unless it is JSON and empty.
 func (p *publishing) publishLine(line []byte, number int) error {
+	if p.isJSON() && len(bytes.TrimSpace(line)) == 0 {
+		return nil
+	}
 	if err := p.checkData(line); err != nil {
 		return err
 	}

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -82,9 +85,55 @@ func TestPublishLinesPublishesEachInOrder(t *testing.T) {
 	require.Contains(t, r.stderr, "messages published: 1\n")
 	require.NotContains(t, s.held("a"), `"data":6`, "nothing after the line that failed")
 
+	r = runReading(t, "7\n"+strings.Repeat("x", maxDataBytes+1), "publish", "a", "--lines", "--server", s.public)
+	require.Equal(t, exitRunTime, r.code)
+	require.Contains(t, r.stderr, "line 2 must have at most 8388608 bytes")
+
 	r = runReading(t, "seven\n\n", "publish", "text", "--lines", "--type=text/plain", "--server", s.public)
 	require.Zero(t, r.code, r.stderr)
 	require.Contains(t, s.held("text"), `"text":""`, "an empty line is a text, too")
+}
+
+// A signal finds the command while it waits for the next line.
+func TestPublishLinesSaysHowManyWhenItIsInterrupted(t *testing.T) {
+	s := serveProcess(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, sig := range endings() {
+		cmd := exec.CommandContext(ctx, binary, "publish", "a", "--lines", "--server", s.public)
+		var stderr bytes.Buffer
+		cmd.Env, cmd.Stderr = []string{}, &stderr
+		in, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		_, err = io.WriteString(in, "1\n\n2\n")
+		require.NoError(t, err)
+		printed := bufio.NewScanner(out)
+		for range 2 {
+			require.True(t, printed.Scan(), "a position")
+		}
+		require.NoError(t, cmd.Process.Signal(sig))
+		require.False(t, printed.Scan(), printed.Text())
+		_ = cmd.Wait() // its state says it all
+		require.Equal(t, exitRunTime, cmd.ProcessState.ExitCode(), "%v", sig)
+		require.Equal(t, "pubsubd: messages published: 2\npubsubd: interrupted: line 4 and the lines after it are not published\n", stderr.String())
+	}
+}
+
+// The reader of the positions leaves, as head does.
+func TestPublishLinesEndsQuietlyWhenNobodyReads(t *testing.T) {
+	s := serveProcess(t)
+	reader, stdout, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, reader.Close())
+	defer stdout.Close()
+	cmd := exec.CommandContext(t.Context(), binary, "publish", "a", "--lines", "--server", s.public)
+	var stderr bytes.Buffer
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = []string{}, strings.NewReader("1\n2\n"), stdout, &stderr
+	require.NoError(t, cmd.Run())
+	require.Equal(t, "pubsubd: messages published: 1\n", stderr.String(), "the first was published")
 }
 
 func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
