@@ -60,9 +60,9 @@ func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sum := sha256.Sum256([]byte(given)) // of equal length, so that comparing tells nothing of the token
 	switch {
 	case r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "":
-		refuse(w, http.StatusForbidden, errors.New("agents do not talk to web pages"))
+		refuse(w, http.StatusForbidden, errors.New("agents refuse requests of web pages"))
 	case !a.open && subtle.ConstantTimeCompare(sum[:], a.token[:]) != 1:
-		refuse(w, http.StatusUnauthorized, fmt.Errorf("the token is not the agent's: give both sides the same $%s", AgentTokenVariable))
+		refuse(w, http.StatusUnauthorized, fmt.Errorf("wrong token: set the same $%s on both sides", AgentTokenVariable))
 	default:
 		r.Body = http.MaxBytesReader(w, r.Body, maxControl)
 		a.mux.ServeHTTP(w, r)
@@ -106,7 +106,7 @@ func (a *Agent) busy() bool {
 func (a *Agent) begin(w http.ResponseWriter, r *http.Request) {
 	var o portionOrder
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o.Run == "" {
-		refuse(w, http.StatusBadRequest, fmt.Errorf("the order cannot be read: %w", err))
+		refuse(w, http.StatusBadRequest, fmt.Errorf("invalid order: %w", err))
 		return
 	}
 	a.mu.Lock()
@@ -131,7 +131,7 @@ func (a *Agent) with(do func(http.ResponseWriter, *http.Request, *portion)) http
 		p, run := a.portion, a.run
 		a.mu.Unlock()
 		if p == nil || run != r.PathValue("run") {
-			refuse(w, http.StatusNotFound, errors.New("the agent has no such run: it was given up, or the agent is another process than before"))
+			refuse(w, http.StatusNotFound, errors.New("the agent has no such run: the run timed out, or the agent was restarted"))
 			return
 		}
 		p.heard()
@@ -150,7 +150,7 @@ func (a *Agent) clock(w http.ResponseWriter, _ *http.Request, p *portion) {
 func (a *Agent) start(w http.ResponseWriter, r *http.Request, p *portion) {
 	var s portionStart
 	if err := json.NewDecoder(r.Body).Decode(&s); err != nil || s.At <= 0 || !p.startAt.CompareAndSwap(0, int64(s.At)) {
-		refuse(w, http.StatusBadRequest, errors.New("a run is started once, at an instant"))
+		refuse(w, http.StatusBadRequest, errors.New("the run has started already, or the order has no time to start"))
 		return
 	}
 	answer(w, http.StatusOK, p.status.Load())

@@ -63,17 +63,17 @@ func TestAnAgentRefusesWhatItCannotDo(t *testing.T) {
 	t.Cleanup(a.Close)
 	target := startFake(t, faults{}).http.URL
 	for want, set := range map[string]func(*portionOrder){
-		"cannot be read":                func(o *portionOrder) { o.Run = "" },
-		"--target":                      func(o *portionOrder) { o.Target = "ftp://x" },
-		"--mode":                        func(o *portionOrder) { o.Mode = "fast" },
-		"--bursts: 0 is not positive":   func(o *portionOrder) { o.Broadcast.Bursts = 0 },
-		"--topics: 0 is not positive":   func(o *portionOrder) { o.Topics = nil },
-		"a portion of 6 clients":        func(o *portionOrder) { o.PerTopic = 6 },
-		"a portion of 0 clients":        func(o *portionOrder) { o.PerTopic = 0 },
-		"neither a broadcast nor":       func(o *portionOrder) { o.Broadcast = nil },
-		"--duration: 0s is not":         func(o *portionOrder) { o.Broadcast, o.Steady = nil, &steadyOrder{PerTopic: 2, Period: time.Second} },
-		"open files":                    func(o *portionOrder) { o.Broadcast.Clients, o.PerTopic = 9_000_000, 9_000_000 },
-		"--connecting: 0 is not positi": func(o *portionOrder) { o.Connecting = 0 },
+		"invalid order":                           func(o *portionOrder) { o.Run = "" },
+		"--target":                                func(o *portionOrder) { o.Target = "ftp://x" },
+		"--mode":                                  func(o *portionOrder) { o.Mode = "fast" },
+		"--bursts: must be at least 1; got 0":     func(o *portionOrder) { o.Broadcast.Bursts = 0 },
+		"--topics: must be at least 1; got 0":     func(o *portionOrder) { o.Topics = nil },
+		"a portion of 6 clients":                  func(o *portionOrder) { o.PerTopic = 6 },
+		"a portion of 0 clients":                  func(o *portionOrder) { o.PerTopic = 0 },
+		"neither a broadcast nor":                 func(o *portionOrder) { o.Broadcast = nil },
+		"--duration: must be positive; got 0s":    func(o *portionOrder) { o.Broadcast, o.Steady = nil, &steadyOrder{PerTopic: 2, Period: time.Second} },
+		"open files":                              func(o *portionOrder) { o.Broadcast.Clients, o.PerTopic = 9_000_000, 9_000_000 },
+		"--connecting: must be at least 1; got 0": func(o *portionOrder) { o.Connecting = 0 },
 	} {
 		o := order(target)
 		set(&o)

@@ -36,24 +36,23 @@ func (c *BroadcastConfig) Check() error {
 	return asConfigError(
 		c.Common.check(),
 		c.checkSilent(),
-		unless(c.Clients > 0, "--clients: %d is not positive", c.Clients),
+		unless(c.Clients > 0, "--clients: must be at least 1; got %d", c.Clients),
 		c.checkTopics(),
 		c.checkCrew(c.Clients/max(c.Topics, 1)),
-		unless(c.Period > 0, "--period: %v is not positive", c.Period),
-		unless(c.Bursts > 0, "--bursts: %d is not positive", c.Bursts),
-		unless(c.Warmup >= 0, "--warmup-bursts: %d is negative", c.Warmup),
-		unless(c.Bursts+c.Warmup < 1_000_000, "--bursts: a test has less than a million"),
+		unless(c.Period > 0, "--period: must be positive; got %v", c.Period),
+		unless(c.Bursts > 0, "--bursts: must be at least 1; got %d", c.Bursts),
+		unless(c.Warmup >= 0, "--warmup-bursts: must not be negative; got %d", c.Warmup),
+		unless(c.Bursts+c.Warmup < 1_000_000, "--bursts: must be less than a million, with --warmup-bursts; got %d", c.Bursts+c.Warmup),
 		unless(c.MessageBytes == 0 || c.MessageBytes >= leastMessageBytes && c.MessageBytes <= mostMessageBytes,
-			"--message-bytes: %d is not between %d, which the message's number takes, and %d",
-			c.MessageBytes, leastMessageBytes, mostMessageBytes),
+			"--message-bytes: must be 0, or %d to %d; got %d", leastMessageBytes, mostMessageBytes, c.MessageBytes),
 	)
 }
 
 func (c *BroadcastConfig) checkTopics() error {
 	if c.Topics < 1 {
-		return fmt.Errorf("--topics: %d is not positive", c.Topics)
+		return fmt.Errorf("--topics: must be at least 1; got %d", c.Topics)
 	}
-	return unless(c.Clients%c.Topics == 0, "--topics: %d clients are not as many on each of %d topics", c.Clients, c.Topics)
+	return unless(c.Clients%c.Topics == 0, "--topics: %d clients cannot be spread evenly over %d topics", c.Clients, c.Topics)
 }
 
 // RunBroadcast runs the scenario. progress may be nil. The error says why there

@@ -65,12 +65,12 @@ func TestMessagesHaveTheSizeThatIsAskedFor(t *testing.T) {
 
 func TestBroadcastsAreCheckedWithTheirFlags(t *testing.T) {
 	for flag, spoil := range map[string]func(*BroadcastConfig){
-		"--topics: 0":        func(c *BroadcastConfig) { c.Topics = 0 },
-		"--topics: 5000":     func(c *BroadcastConfig) { c.Topics = 3 },
-		"--message-bytes: 7": func(c *BroadcastConfig) { c.MessageBytes = 7 },
-		"--message-bytes: -": func(c *BroadcastConfig) { c.MessageBytes = -1 },
-		"--message-bytes: 9": func(c *BroadcastConfig) { c.MessageBytes = 9 << 20 },
-		"--warmup-bursts":    func(c *BroadcastConfig) { c.Warmup = -1 },
+		"--topics: must be at least 1; got 0":                          func(c *BroadcastConfig) { c.Topics = 0 },
+		"--topics: 5000 clients cannot be spread evenly over 3 topics": func(c *BroadcastConfig) { c.Topics = 3 },
+		"--message-bytes: must be 0, or 8 to 8388608; got 7":           func(c *BroadcastConfig) { c.MessageBytes = 7 },
+		"8388608; got -1":                               func(c *BroadcastConfig) { c.MessageBytes = -1 },
+		"8388608; got 9437184":                          func(c *BroadcastConfig) { c.MessageBytes = 9 << 20 },
+		"--warmup-bursts: must not be negative; got -1": func(c *BroadcastConfig) { c.Warmup = -1 },
 	} {
 		c := DefaultBroadcast()
 		c.Target = "http://127.0.0.1:1"

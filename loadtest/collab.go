@@ -43,11 +43,11 @@ func (c *CollabConfig) Check() error {
 	return asConfigError(
 		c.Common.check(),
 		checkClients(c.Topics, c.ClientsPerTopic),
-		c.checkAlone("a round begins when all have the one before, so that one process must have all clients"),
-		unless(c.ClientsPerTopic > 1, "--clients-per-topic: must be at least 2, so that a client receives; got %d", c.ClientsPerTopic),
-		unless(c.Delay >= 0, "--delay: %v is negative", c.Delay),
-		unless(c.Rounds > 0 && c.Rounds < 1_000_000, "--rounds: %d is not between 1 and a million", c.Rounds),
-		unless(c.RoundTimeout > 0, "--round-timeout: %v is not positive", c.RoundTimeout),
+		c.checkAlone("rounds do not work with agents, because a round begins when all clients have the message of the round before"),
+		unless(c.ClientsPerTopic > 1, "--clients-per-topic: must be at least 2, one to publish and one to receive; got %d", c.ClientsPerTopic),
+		unless(c.Delay >= 0, "--delay: must not be negative; got %v", c.Delay),
+		unless(c.Rounds > 0 && c.Rounds < 1_000_000, "--rounds: must be at least 1 and less than a million; got %d", c.Rounds),
+		unless(c.RoundTimeout > 0, "--round-timeout: must be positive; got %v", c.RoundTimeout),
 	)
 }
 

@@ -125,15 +125,15 @@ func (c *Common) check() error {
 		c.checkDialect(),
 		unless(c.Target != "" || c.Admin == "", "--admin: needs --target; the test knows the admin listener of a server that it starts"),
 		unless(c.Target != "" || c.ServerPID == 0, "--server-pid: needs --target; the test knows the process of a server that it starts"),
-		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
+		unless(c.ServerPID >= 0, "--server-pid: must not be negative; got %d", c.ServerPID),
 		unless(slices.Contains(client.Modes(), c.Mode), "--mode: %q: use single, batch, multiple or stream", c.Mode),
-		unless(c.Publishers > 0, "--publishers: %d is not positive", c.Publishers),
-		unless(c.MaxPublishers > 0, "--max-publishers: %d is not positive", c.MaxPublishers),
-		unless(c.Connecting > 0, "--connecting: %d is not positive", c.Connecting),
-		unless(c.Settle >= 0, "--settle: %v is negative", c.Settle),
-		unless(c.Drain > 0, "--drain: %v is not positive", c.Drain),
-		unless(c.MaxP99 >= 0, "--max-p99: %v is negative", c.MaxP99),
-		unless(c.MaxLoss >= 0, "--max-loss: %d is negative", c.MaxLoss),
+		unless(c.Publishers > 0, "--publishers: must be at least 1; got %d", c.Publishers),
+		unless(c.MaxPublishers > 0, "--max-publishers: must be at least 1; got %d", c.MaxPublishers),
+		unless(c.Connecting > 0, "--connecting: must be at least 1; got %d", c.Connecting),
+		unless(c.Settle >= 0, "--settle: must not be negative; got %v", c.Settle),
+		unless(c.Drain > 0, "--drain: must be positive; got %v", c.Drain),
+		unless(c.MaxP99 >= 0, "--max-p99: must not be negative; got %v", c.MaxP99),
+		unless(c.MaxLoss >= 0, "--max-loss: must not be negative; got %d", c.MaxLoss),
 	)
 }
 
@@ -143,17 +143,17 @@ func (c *Common) checkDialect() error {
 	nchan := strings.HasPrefix(c.Dialect, "nchan-")
 	return errors.Join(
 		unless(slices.Contains(client.Dialects(), c.Dialect), "--dialect: %q: use one of %s", c.Dialect, strings.Join(client.Dialects(), ", ")),
-		unless(own || c.Target != "", "--dialect: with %s, --target must name the server", c.Dialect),
-		unless(own || c.Mode == client.Batch, "--mode: is of the dialect pubsubd"),
+		unless(own || c.Target != "", "--dialect: %s needs --target, because the test starts only pubsubd", c.Dialect),
+		unless(own || c.Mode == client.Batch, "--mode: works only with --dialect pubsubd"),
 		c.checkTransport(),
-		unless(own || !c.Stateless, "--stateless: is of the dialect pubsubd"),
-		unless(c.Subscriptions > 0, "--subscriptions: %d is not positive", c.Subscriptions),
-		unless(c.Subscriptions <= 1 || own && !c.Stateless, "--subscriptions: only a session of pubsubd has more than one topic"),
+		unless(own || !c.Stateless, "--stateless: works only with --dialect pubsubd"),
+		unless(c.Subscriptions > 0, "--subscriptions: must be at least 1; got %d", c.Subscriptions),
+		unless(c.Subscriptions <= 1 || own && !c.Stateless, "--subscriptions: only sessions of pubsubd can have more than one topic"),
 		checkPath("--subscribe-path", c.SubscribePath, sse, sse || nchan),
 		checkPath("--publish-path", c.PublishPath, sse, sse || nchan),
-		unless(!strings.HasPrefix(c.Dialect, "centrifugo-") || isHeaderText(c.APIKey), "--api-key: is empty, or not plain ASCII"),
-		unless(c.Token == "" || isHeaderText(c.Token), "--token: is not plain ASCII"),
-		unless(c.Dialect != "mercure" || c.Token != "", "--token: Mercure wants a JWT that may publish"),
+		unless(!strings.HasPrefix(c.Dialect, "centrifugo-") || isHeaderText(c.APIKey), "--api-key: must be printable ASCII without spaces, and not empty"),
+		unless(c.Token == "" || isHeaderText(c.Token), "--token: must be printable ASCII without spaces"),
+		unless(c.Dialect != "mercure" || c.Token != "", "--token: Mercure needs a JWT with the right to publish"),
 	)
 }
 
@@ -163,33 +163,33 @@ func (c *Common) checkTransport() error {
 	known := c.Transport == "" || slices.Contains(client.Transports(), c.Transport)
 	return errors.Join(
 		unless(known, "--transport: %q: use longpoll, stream, sse or websocket", c.Transport),
-		unless(own || c.Transport == "", "--transport: is of the dialect pubsubd"),
-		unless(c.Transport != client.LongPoll || c.Mode != client.Stream, "--transport: longpoll is not --mode stream"),
-		unless(c.Transport != client.Streaming || c.Mode == client.Batch || c.Mode == client.Stream, "--mode: %s is not --transport stream", c.Mode),
-		unless(!pushed || c.Mode == client.Batch, "--mode: is of polls, not of --transport %s", c.Transport),
-		unless(!pushed || !c.Stateless, "--stateless: is of polls, not of --transport %s", c.Transport),
+		unless(own || c.Transport == "", "--transport: works only with --dialect pubsubd"),
+		unless(c.Transport != client.LongPoll || c.Mode != client.Stream, "--transport: longpoll does not work with --mode stream"),
+		unless(c.Transport != client.Streaming || c.Mode == client.Batch || c.Mode == client.Stream, "--mode: %s does not work with --transport stream", c.Mode),
+		unless(!pushed || c.Mode == client.Batch, "--mode: works only with polls, not with --transport %s", c.Transport),
+		unless(!pushed || !c.Stateless, "--stateless: works only with polls, not with --transport %s", c.Transport),
 		unless(slices.Contains(client.Formats(), c.Format), "--format: %q: use json or cbor", c.Format),
-		unless(own || c.Format == client.JSON, "--format: is of the dialect pubsubd"),
-		unless(c.Transport != client.SSE || c.Format == client.JSON, "--format: events are JSON"),
-		unless(!c.Voices || own && c.Transport == client.WebSocket, "--publish-on-socket: is of --transport websocket"),
-		unless(!c.Voices || c.Crew.size() == 0, "--publish-on-socket: agents' clients do not publish"),
+		unless(own || c.Format == client.JSON, "--format: works only with --dialect pubsubd"),
+		unless(c.Transport != client.SSE || c.Format == client.JSON, "--format: --transport sse supports only json"),
+		unless(!c.Voices || own && c.Transport == client.WebSocket, "--publish-on-socket: works only with --transport websocket"),
+		unless(!c.Voices || c.Crew.size() == 0, "--publish-on-socket: does not work with agents, whose clients do not publish"),
 	)
 }
 
 // checkSilent is for scenarios whose clients do not publish.
 func (c *Common) checkSilent() error {
-	return unless(!c.Voices, "--publish-on-socket: none of these clients publishes")
+	return unless(!c.Voices, "--publish-on-socket: the clients of this test do not publish")
 }
 
 func checkPath(flag, path string, needed, allowed bool) error {
 	switch {
 	case path == "":
-		return unless(!needed, "%s: is needed, such as /topics/{topic}", flag)
+		return unless(!needed, "%s: is missing: this dialect needs it, such as /topics/{topic}", flag)
 	case !allowed:
-		return fmt.Errorf("%s: has no meaning in this dialect", flag)
+		return fmt.Errorf("%s: has no effect with this dialect", flag)
 	}
 	return unless(strings.HasPrefix(path, "/") && strings.Contains(path, "{topic}") && isHeaderText(path),
-		"%s: %q: begin with a slash and have {topic} in it", flag, path)
+		"%s: must begin with a slash and contain {topic}; got %q", flag, path)
 }
 
 // isHeaderText reports whether s is printable ASCII without spaces, and not empty.
@@ -244,13 +244,13 @@ const mostClients = 10_000_000
 
 func checkClients(topics, perTopic int) error {
 	err := errors.Join(
-		unless(topics > 0 && topics <= mostClients, "--topics: %d is not between 1 and %d", topics, mostClients),
-		unless(perTopic > 0 && perTopic <= mostClients, "--clients-per-topic: %d is not between 1 and %d", perTopic, mostClients),
+		unless(topics > 0 && topics <= mostClients, "--topics: must be 1 to %d; got %d", mostClients, topics),
+		unless(perTopic > 0 && perTopic <= mostClients, "--clients-per-topic: must be 1 to %d; got %d", mostClients, perTopic),
 	)
 	if err != nil {
 		return err
 	}
-	return unless(topics*perTopic <= mostClients, "--topics: %d with %d clients each are more than %d clients", topics, perTopic, mostClients)
+	return unless(topics*perTopic <= mostClients, "--topics: %d topics with %d clients each are more than %d clients", topics, perTopic, mostClients)
 }
 
 // publishers returns how many connections to open first and at most.

@@ -234,8 +234,8 @@ func TestAgentsThatCannotBeWorkedWith(t *testing.T) {
 		set  func(*CrewConfig)
 		want string
 	}{
-		"wrong token":   {func(c *CrewConfig) { c.Token = "guess" }, "the token is not the agent's: give both sides the same $LOADTEST_AGENT_TOKEN"},
-		"no token":      {func(c *CrewConfig) { c.Token = "" }, "the token is not the agent's"},
+		"wrong token":   {func(c *CrewConfig) { c.Token = "guess" }, "wrong token: set the same $LOADTEST_AGENT_TOKEN on both sides"},
+		"no token":      {func(c *CrewConfig) { c.Token = "" }, "wrong token"},
 		"another build": {func(c *CrewConfig) { c.Version = "v2" }, `is build "v1", and this process "v2": use one build for both`},
 		"no agent":      {func(c *CrewConfig) { c.Agents[1] = strings.TrimPrefix(foreign.URL, "http://") }, "is none: it answered 404"},
 		"a newer one":   {func(c *CrewConfig) { c.Agents[1] = strings.TrimPrefix(newer.URL, "http://") }, "speaks version 2 of the control protocol, and this process version 1"},
@@ -260,16 +260,16 @@ func TestWhatCannotBeDivided(t *testing.T) {
 	b.Target, s.Target, c.Target = "http://h", "http://h", "http://h"
 	b.Crew, s.Crew, c.Crew = crew, crew, crew
 	require.NoError(t, b.Check())
-	require.ErrorContains(t, s.Check(), "--agents: 3 cannot share 2 clients a topic")
-	require.ErrorContains(t, c.Check(), "--agents: a round begins when")
+	require.ErrorContains(t, s.Check(), "--agents: 3 agents need at least 3 clients on each topic; got 2")
+	require.ErrorContains(t, c.Check(), "--agents: rounds do not work with agents")
 	search := SearchConfig{Broadcast: b, Periods: []time.Duration{time.Second}}
-	require.ErrorContains(t, search.Check(), "--agents: a search takes")
+	require.ErrorContains(t, search.Check(), "--agents: a search does not work with agents")
 	for want, set := range map[string]func(*BroadcastConfig){
-		"either named with --agents or started": func(b *BroadcastConfig) { b.Crew.Processes = 1 },
-		"--processes: -1 is negative":           func(b *BroadcastConfig) { b.Crew = CrewConfig{Processes: -1} },
-		"one is named twice":                    func(b *BroadcastConfig) { b.Crew.Agents = []string{"a:1", "a:1"} },
-		"only the dialect pubsubd":              func(b *BroadcastConfig) { b.Dialect = "floor" },
-		"clients have one topic each":           func(b *BroadcastConfig) { b.Subscriptions = 2 },
+		"--processes: does not work with --agents":             func(b *BroadcastConfig) { b.Crew.Processes = 1 },
+		"--processes: must not be negative; got -1":            func(b *BroadcastConfig) { b.Crew = CrewConfig{Processes: -1} },
+		"--agents: names an agent twice":                       func(b *BroadcastConfig) { b.Crew.Agents = []string{"a:1", "a:1"} },
+		"--agents: works only with --dialect pubsubd":          func(b *BroadcastConfig) { b.Dialect = "floor" },
+		"--agents: does not work with --subscriptions above 1": func(b *BroadcastConfig) { b.Subscriptions = 2 },
 	} {
 		broken := b
 		set(&broken)

@@ -46,12 +46,12 @@ func (c *Common) checkCrew(perTopic int) error {
 	n := c.Crew.size()
 	doubled := slices.Sorted(slices.Values(c.Crew.Agents))
 	return errors.Join(
-		unless(c.Crew.Processes >= 0, "--processes: %d is negative", c.Crew.Processes),
-		unless(c.Crew.Processes == 0 || len(c.Crew.Agents) == 0, "--processes: agents are either named with --agents or started"),
-		unless(len(slices.Compact(doubled)) == len(c.Crew.Agents), "--agents: one is named twice"),
-		unless(n <= max(perTopic, 0) || n == 0, "--agents: %d cannot share %d clients a topic: each must have as many on every topic", n, perTopic),
-		unless(n == 0 || c.Dialect == client.Pubsubd, "--agents: only the dialect pubsubd has positions, by which messages of several processes are compared"),
-		unless(n == 0 || c.Subscriptions == 1, "--agents: clients have one topic each"),
+		unless(c.Crew.Processes >= 0, "--processes: must not be negative; got %d", c.Crew.Processes),
+		unless(c.Crew.Processes == 0 || len(c.Crew.Agents) == 0, "--processes: does not work with --agents: use one of them"),
+		unless(len(slices.Compact(doubled)) == len(c.Crew.Agents), "--agents: names an agent twice"),
+		unless(n <= max(perTopic, 0) || n == 0, "--agents: %d agents need at least %d clients on each topic; got %d", n, n, perTopic),
+		unless(n == 0 || c.Dialect == client.Pubsubd, "--agents: works only with --dialect pubsubd, whose positions tell messages of several processes apart"),
+		unless(n == 0 || c.Subscriptions == 1, "--agents: does not work with --subscriptions above 1"),
 	)
 }
 

@@ -300,34 +300,34 @@ func TestOrderWithoutPositionsIsThatOfAnswers(t *testing.T) {
 func TestABroadcastsClientsDoNotPublish(t *testing.T) {
 	c := smallBroadcast(&fakeServer{http: &httptest.Server{URL: "http://127.0.0.1:1"}})
 	onSockets(&c.Common, client.JSON)
-	require.ErrorContains(t, c.Check(), "--publish-on-socket: none of these")
+	require.ErrorContains(t, c.Check(), "--publish-on-socket: the clients of this test do not publish")
 }
 
 func TestDialectsAreCheckedBeforehand(t *testing.T) {
 	for want, set := range map[string]func(*Common){
-		`--dialect: "x"`:               func(c *Common) { c.Dialect = "x" },
-		"--target must name":           func(c *Common) { c.Dialect, c.Target, c.ServerCommand = "floor", "", []string{"x"} },
-		"--mode: is of the dialect":    func(c *Common) { c.Dialect, c.Mode = "floor", "stream" },
-		"--mode: is of polls":          func(c *Common) { c.Transport, c.Mode = client.SSE, "single" },
-		"--mode: single is not":        func(c *Common) { c.Transport, c.Mode = client.Streaming, "single" },
-		"--transport: longpoll is not": func(c *Common) { c.Transport, c.Mode = client.LongPoll, "stream" },
-		`--transport: "x"`:             func(c *Common) { c.Transport = "x" },
-		"--transport: is of":           func(c *Common) { c.Dialect, c.Transport = "floor", client.WebSocket },
-		"--stateless: is of polls":     func(c *Common) { c.Transport, c.Stateless = client.WebSocket, true },
-		`--format: "x"`:                func(c *Common) { c.Format = "x" },
-		"--format: is of":              func(c *Common) { c.Dialect, c.Format = "floor", client.CBOR },
-		"--format: events are JSON":    func(c *Common) { c.Transport, c.Format = client.SSE, client.CBOR },
-		"--publish-on-socket: is of":   func(c *Common) { c.Transport, c.Voices = client.SSE, true },
-		"--publish-on-socket: agents'": func(c *Common) { c.Transport, c.Voices, c.Crew.Processes = client.WebSocket, true, 2 },
-		"--stateless: is of the":       func(c *Common) { c.Dialect, c.Stateless = "floor", true },
-		"--subscriptions: 0":           func(c *Common) { c.Subscriptions = 0 },
-		"only a session of pubsubd":    func(c *Common) { c.Subscriptions, c.Stateless = 2, true },
-		"--subscribe-path: is needed":  func(c *Common) { c.Dialect, c.PublishPath = "sse", "/{topic}" },
-		"--publish-path: has no":       func(c *Common) { c.PublishPath = "/{topic}" },
-		"begin with a slash":           func(c *Common) { c.Dialect, c.PublishPath = "nchan-ws", "/topic" },
-		"--api-key: is empty":          func(c *Common) { c.Dialect, c.APIKey = "centrifugo-ws", "" },
-		"--token: is not plain":        func(c *Common) { c.Token = "a\r\nb" },
-		"--token: Mercure wants a JWT": func(c *Common) { c.Dialect = "mercure" },
+		`--dialect: "x"`:                                         func(c *Common) { c.Dialect = "x" },
+		"--dialect: floor needs --target":                        func(c *Common) { c.Dialect, c.Target, c.ServerCommand = "floor", "", []string{"x"} },
+		"--mode: works only with --dialect pubsubd":              func(c *Common) { c.Dialect, c.Mode = "floor", "stream" },
+		"--mode: works only with polls":                          func(c *Common) { c.Transport, c.Mode = client.SSE, "single" },
+		"--mode: single does not work with --transport stream":   func(c *Common) { c.Transport, c.Mode = client.Streaming, "single" },
+		"--transport: longpoll does not work with --mode stream": func(c *Common) { c.Transport, c.Mode = client.LongPoll, "stream" },
+		`--transport: "x"`:                                       func(c *Common) { c.Transport = "x" },
+		"--transport: works only with --dialect pubsubd":         func(c *Common) { c.Dialect, c.Transport = "floor", client.WebSocket },
+		"--stateless: works only with polls":                     func(c *Common) { c.Transport, c.Stateless = client.WebSocket, true },
+		`--format: "x"`:                                          func(c *Common) { c.Format = "x" },
+		"--format: works only with --dialect pubsubd":            func(c *Common) { c.Dialect, c.Format = "floor", client.CBOR },
+		"--format: --transport sse supports only json":           func(c *Common) { c.Transport, c.Format = client.SSE, client.CBOR },
+		"--publish-on-socket: works only with":                   func(c *Common) { c.Transport, c.Voices = client.SSE, true },
+		"--publish-on-socket: does not work with agents":         func(c *Common) { c.Transport, c.Voices, c.Crew.Processes = client.WebSocket, true, 2 },
+		"--stateless: works only with --dialect pubsubd":         func(c *Common) { c.Dialect, c.Stateless = "floor", true },
+		"--subscriptions: must be at least 1; got 0":             func(c *Common) { c.Subscriptions = 0 },
+		"only sessions of pubsubd":                               func(c *Common) { c.Subscriptions, c.Stateless = 2, true },
+		"--subscribe-path: is missing":                           func(c *Common) { c.Dialect, c.PublishPath = "sse", "/{topic}" },
+		"--publish-path: has no effect":                          func(c *Common) { c.PublishPath = "/{topic}" },
+		"--publish-path: must begin with a slash":                func(c *Common) { c.Dialect, c.PublishPath = "nchan-ws", "/topic" },
+		"--api-key: must be printable":                           func(c *Common) { c.Dialect, c.APIKey = "centrifugo-ws", "" },
+		"--token: must be printable":                             func(c *Common) { c.Token = "a\r\nb" },
+		"--token: Mercure needs a JWT":                           func(c *Common) { c.Dialect = "mercure" },
 	} {
 		c := defaultCommon()
 		c.Target = "http://127.0.0.1:1"

@@ -95,12 +95,12 @@ func RunSearch(ctx context.Context, cfg SearchConfig, p Progress) (SearchResult,
 
 // Check returns a ConfigError of every fault, or nil.
 func (c *SearchConfig) Check() error {
-	fault := unless(len(c.Periods) > 0, "--period: name at least one")
+	fault := unless(len(c.Periods) > 0, "--period: name at least one period")
 	each := c.Broadcast
 	for _, period := range c.Periods {
 		each.Period = min(each.Period, period)
 	}
-	return asConfigError(fault, each.Check(), each.checkAlone("a search takes what one process may have open"))
+	return asConfigError(fault, each.Check(), each.checkAlone("a search does not work with agents"))
 }
 
 // check returns the most clients that open files allow.
@@ -115,7 +115,7 @@ func (c *SearchConfig) check() (int, error) {
 	if most := mostWithin(limit, max(c.Broadcast.Publishers, c.Broadcast.MaxPublishers)); most >= c.Broadcast.Topics {
 		return most, nil
 	}
-	return 0, ConfigError{fmt.Errorf("--topics: %d open files are too few for one client on each of %d topics", limit, c.Broadcast.Topics)}
+	return 0, ConfigError{fmt.Errorf("--topics: the limit of %d open files is too low for one client on each of %d topics", limit, c.Broadcast.Topics)}
 }
 
 // mostWithin returns how many clients a limit of open files leaves room for, in
@@ -202,9 +202,9 @@ func try(ctx context.Context, b BroadcastConfig, exploring, othersHeld bool, p P
 
 func (t *Trial) outcome() string {
 	if t.Held {
-		return fmt.Sprintf("held, the slowest burst complete after %.1f ms", t.CompletionMS)
+		return fmt.Sprintf("passed; the slowest burst was complete after %.1f ms", t.CompletionMS)
 	}
-	return "not held: " + t.Reason
+	return "did not pass: " + t.Reason
 }
 
 // A search finds the most clients for which a full trial is held: it doubles until
@@ -305,7 +305,7 @@ func (s *search) point(period time.Duration) SearchPoint {
 	switch {
 	case s.why == nil:
 		p.LimitedBy = LimitOpenFiles
-		p.Reason = fmt.Sprintf("more than %d clients would need more open files than the limit", s.most)
+		p.Reason = fmt.Sprintf("the limit of open files allows at most %d clients", s.most)
 	case s.why.GeneratorBound:
 		p.LimitedBy, p.Reason = LimitGenerator, s.why.Reason
 	default:

@@ -47,11 +47,11 @@ func (c *SteadyConfig) Check() error {
 		c.Common.check(),
 		checkClients(c.Topics, c.ClientsPerTopic),
 		c.checkCrew(c.ClientsPerTopic),
-		unless(c.Period > 0 && c.Period <= longestPeriod, "--period: %v is not between 0 and %v", c.Period, longestPeriod),
+		unless(c.Period > 0 && c.Period <= longestPeriod, "--period: must be positive and at most %v; got %v", longestPeriod, c.Period),
 		c.checkSpacing(),
-		unless(c.Warmup >= 0, "--warmup: %v is negative", c.Warmup),
-		unless(c.Duration > 0, "--duration: %v is not positive", c.Duration),
-		unless(c.Warmup+c.Duration <= longestSteady, "--duration: with --warmup at most %v", longestSteady),
+		unless(c.Warmup >= 0, "--warmup: must not be negative; got %v", c.Warmup),
+		unless(c.Duration > 0, "--duration: must be positive; got %v", c.Duration),
+		unless(c.Warmup+c.Duration <= longestSteady, "--duration: must be at most %v, with --warmup; got %v", longestSteady, c.Warmup+c.Duration),
 	)
 }
 
@@ -62,7 +62,8 @@ func (c *SteadyConfig) checkSpacing() error {
 		return nil
 	}
 	return unless(c.Period >= time.Duration(clients)*closestSteady,
-		"--period: %v is too short for %d clients, which publish at least %v apart", c.Period, clients, closestSteady)
+		"--period: must be at least %v for %d clients, %v for each; got %v",
+		time.Duration(clients)*closestSteady, clients, closestSteady, c.Period)
 }
 
 // RunSteady runs the scenario; see RunBroadcast.

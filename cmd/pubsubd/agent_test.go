@@ -84,7 +84,7 @@ func TestAgentsOfTheCommandLine(t *testing.T) {
 
 	r := run(t, []string{loadtest.AgentTokenVariable + "=a-guess"}, "loadtest", "broadcast", "--clients=4", agents)
 	require.Equal(t, exitRunTime, r.code)
-	require.Contains(t, r.stderr, "the token is not the agent's")
+	require.Contains(t, r.stderr, "wrong token")
 	require.NotContains(t, r.stderr, "a-guess")
 
 	file := filepath.Join(t.TempDir(), "result.json")

@@ -20,7 +20,7 @@ func TestASearchWritesTableJSONAndChart(t *testing.T) {
 		"--settle=0s", "--max-p99=1us", "--json", file, "--svg", svg)
 	require.Equal(t, loadtest.ExitMissed, r.code, "%s\n%s", r.stdout, r.stderr)
 	require.Contains(t, r.stdout, "limited by")
-	require.Contains(t, r.stderr, "period 100ms: 1 clients, 2 bursts: not held: p99")
+	require.Contains(t, r.stderr, "period 100ms: 1 clients, 2 bursts: did not pass: p99")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	var result loadtest.SearchResult

@@ -112,7 +112,7 @@ func TestLoadTestsExitAsTheyFound(t *testing.T) {
 		{"objective missed", append([]string{"broadcast", "--max-p99=1us"}, small...), loadtest.ExitMissed, "p99 of latency"},
 		{"nobody there", append([]string{"broadcast", "--target=http://127.0.0.1:1"}, small...), loadtest.ExitFailed, "connect to 127.0.0.1:1: connection refused"},
 		{"no such mode", []string{"broadcast", "--mode=fast"}, exitUsage, `--mode "fast": use single, batch, multiple, stream`},
-		{"a mode of no poll", []string{"broadcast", "--mode=single", "--transport=sse"}, exitUsage, "--mode: is of polls, not of --transport sse"},
+		{"a mode of no poll", []string{"broadcast", "--mode=single", "--transport=sse"}, exitUsage, "--mode: works only with polls, not with --transport sse"},
 		{"https", []string{"broadcast", "--target=https://127.0.0.1:1"}, exitUsage, "https cannot be measured yet"},
 		{"no port", []string{"broadcast", "--target=localhost"}, exitUsage, `--target "localhost": write host:port or http://host:port`},
 		{"no scheme", append([]string{"broadcast", "--target=127.0.0.1:1"}, small...), loadtest.ExitFailed, "connect to 127.0.0.1:1: connection refused"},

@@ -104,7 +104,7 @@ func parse(args []string, w io.Writer) (options, error) {
 		return o, err
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	o.serve = strings.Fields(serve)
 	o.hurry(f)
@@ -168,15 +168,15 @@ const mostVictims = 15_000
 func (o *options) check() error {
 	switch {
 	case runtime.GOOS != "linux":
-		return errors.New("victims and attackers need addresses of their own, and only Linux has all of 127/8")
+		return errors.New("this test needs Linux: victims and attackers have separate addresses in 127.0.0.0/8")
 	case o.count < 1 || o.count > mostVictims:
-		return fmt.Errorf("-victims: %d is not from 1 to %d", o.count, mostVictims)
+		return fmt.Errorf("-victims: must be 1 to %d; got %d", mostVictims, o.count)
 	case o.lasts < period || o.lasts%period != 0:
-		return fmt.Errorf("-lasts: %v is not whole seconds", o.lasts)
+		return fmt.Errorf("-lasts: must be whole seconds; got %v", o.lasts)
 	case o.settle < 0:
-		return fmt.Errorf("-settle: %v is negative", o.settle)
+		return fmt.Errorf("-settle: must not be negative; got %v", o.settle)
 	case o.memoryLimit < 1:
-		return fmt.Errorf("-memory-limit: %d is not positive", o.memoryLimit)
+		return fmt.Errorf("-memory-limit: must be at least 1; got %d", o.memoryLimit)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func main() {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return
 	case ctx.Err() != nil:
-		err = fmt.Errorf("%w: -resume goes on where this stopped", err)
+		err = fmt.Errorf("%w: to continue, add -resume", err)
 	}
 	fmt.Fprintln(os.Stderr, "compare:", err)
 	os.Exit(1)
@@ -54,8 +54,8 @@ func parse(args []string, w io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("compare", flag.ContinueOnError)
 	f.SetOutput(w)
-	f.StringVar(&o.out, "out", "", "folder for "+jsonName+" and "+markdownName+"; default loadtest/results, of a quick run that of -work")
-	f.StringVar(&o.work, "work", "", "folder for finished measurements; default .tools/compare, with -quick .tools/compare-quick")
+	f.StringVar(&o.out, "out", "", "folder for "+jsonName+" and "+markdownName+"; default: loadtest/results; of a quick run: the folder of -work")
+	f.StringVar(&o.work, "work", "", "folder for finished measurements; default: .tools/compare, with -quick .tools/compare-quick")
 	f.StringVar(&o.pubsubd, "pubsubd", filepath.Join("bin", "pubsubd"), "the pubsubd binary to measure, and to measure with")
 	f.StringVar(&o.baseline, "baseline", "", "an older pubsubd, to show what changed")
 	f.StringVar(&o.tools, "tools", ".tools", "folder where make peers puts servers")
@@ -68,10 +68,10 @@ func parse(args []string, w io.Writer) (options, error) {
 		return o, err
 	}
 	if f.NArg() > 0 {
-		return o, fmt.Errorf("%q is no flag", f.Arg(0))
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
 	if o.rounds < 1 {
-		return o, fmt.Errorf("-rounds: %d is not positive", o.rounds)
+		return o, fmt.Errorf("-rounds: must be at least 1; got %d", o.rounds)
 	}
 	if o.quick {
 		o.rounds = 1

@@ -59,10 +59,10 @@ func (c *Config) check() error {
 		unless(c.Target != "" || len(c.ServerCommand) > 0, "--target: name a server, or give a command that starts one"),
 		c.checkTarget(),
 		unless(c.Target != "" || c.ServerPID == 0, "--server-pid: needs --target; the test knows the process of a server that it starts"),
-		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
-		unless(c.Clients > 0 && c.Clients <= mostClients, "--clients: %d is not between 1 and %d", c.Clients, mostClients),
-		unless(c.Duration > 0 && c.Duration <= time.Hour, "--duration: %v is not between 0 and 1 h", c.Duration),
-		unless(c.Rounds > 0 && c.Rounds <= mostRounds, "--rounds: %d is not between 1 and %d", c.Rounds, mostRounds),
+		unless(c.ServerPID >= 0, "--server-pid: must not be negative; got %d", c.ServerPID),
+		unless(c.Clients > 0 && c.Clients <= mostClients, "--clients: must be 1 to %d; got %d", mostClients, c.Clients),
+		unless(c.Duration > 0 && c.Duration <= time.Hour, "--duration: must be positive and at most 1h; got %v", c.Duration),
+		unless(c.Rounds > 0 && c.Rounds <= mostRounds, "--rounds: must be 1 to %d; got %d", mostRounds, c.Rounds),
 		c.checkObjects(),
 	)
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *Config) checkObjects() error {
 	err := unless(len(c.Objects) > 0, "--objects: name at least one size")
 	for i, n := range c.Objects {
 		err = errors.Join(err,
-			unless(n > 0 && n <= mostObjects, "--objects: %d is not between 1 and %d", n, mostObjects),
+			unless(n > 0 && n <= mostObjects, "--objects: must be 1 to %d; got %d", mostObjects, n),
 			unless(!slices.Contains(c.Objects[:i], n), "--objects: %d is listed twice", n))
 	}
 	return err

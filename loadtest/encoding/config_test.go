@@ -17,7 +17,7 @@ func TestEveryFaultOfAConfigIsNamedByItsFlag(t *testing.T) {
 	err = cfg.check()
 	require.ErrorContains(t, err, "https")
 	require.ErrorContains(t, err, "20 is listed twice")
-	require.ErrorContains(t, err, "0 is not between")
+	require.ErrorContains(t, err, "--objects: must be 1 to 300; got 0")
 	cfg = Default()
 	cfg.ServerCommand = []string{"pubsubd", "serve"}
 	require.NoError(t, cfg.check())

@@ -37,7 +37,7 @@ func Parse(name string, text []byte) (*Suite, error) {
 	case len(parsed.Docs) == 0 || parsed.Docs[0].Body == nil:
 		r.faults = append(r.faults, fault{r.name, "the file", "is empty: want a title and runs"})
 	case len(parsed.Docs) > 1:
-		r.fail(parsed.Docs[1].Body, "the file", "has a second document: make it a file of its own")
+		r.fail(parsed.Docs[1].Body, "the file", "has a second document: write it to another file")
 	default:
 		r.suite(s, parsed.Docs[0].Body)
 	}
@@ -87,7 +87,7 @@ func (r *reading) entries(what string, n ast.Node) []entry {
 	for each := mapping.MapRange(); each.Next(); {
 		k := each.Key().GetToken()
 		if line, ok := lines[k.Value]; ok {
-			r.fail(each.Key(), k.Value, "is there already, in line %d", line)
+			r.fail(each.Key(), k.Value, "is set twice, first in line %d", line)
 			continue
 		}
 		lines[k.Value] = k.Position.Line
@@ -108,7 +108,7 @@ func (r *reading) text(e entry, into *string) {
 		return
 	}
 	if *into == "" {
-		r.fail(e.at, e.key, "is empty: want text, or leave it out")
+		r.fail(e.at, e.key, "is empty: want text, or omit it")
 	}
 }
 
@@ -187,7 +187,7 @@ func describe(n ast.Node) string {
 	case *ast.NullNode:
 		return "empty"
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode:
-		return "an anchor, an alias or a tag, which are not read here"
+		return "an anchor, an alias or a tag, which scenario files do not support"
 	case nil:
 		return "empty"
 	default:

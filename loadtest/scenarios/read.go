@@ -29,11 +29,11 @@ func (r *reading) suite(s *Suite, body ast.Node) {
 			runs = true
 			s.Runs = r.runs(e)
 		default:
-			r.fail(e.at, e.key, "is not known here: want title, source, about, theirs or runs")
+			r.fail(e.at, e.key, "unknown key: want title, source, about, theirs or runs")
 		}
 	}
 	if s.Title == "" && len(r.faults) == 0 {
-		r.fail(body, "title", "is missing: say what is measured")
+		r.fail(body, "title", "is missing: want text, which says what the file measures")
 	}
 	if !runs {
 		r.fail(body, "runs", "is missing: want a list of runs")
@@ -57,7 +57,7 @@ func (r *reading) runs(e entry) []*Run {
 			run.Name = fmt.Sprintf("run-%d", i+1)
 		}
 		if first, ok := names[run.Name]; ok {
-			r.fail(n, "name", "is %q, as the run at %s is called", run.Name, first)
+			r.fail(n, "name", "is %q, which is also the name of the run at %s", run.Name, first)
 		}
 		names[run.Name] = r.at(n)
 		runs = append(runs, run)
@@ -130,7 +130,7 @@ var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,40}$`)
 func (r *reading) runName(e entry, run *Run) {
 	r.text(e, &run.Name)
 	if run.Name != "" && !nameForm.MatchString(run.Name) {
-		r.fail(e.at, e.key, "is %q: want lower-case letters, digits, dots and dashes, since charts are files of that name", run.Name)
+		r.fail(e.at, e.key, "is %q: want lower-case letters, digits, dots and dashes, because charts get this file name", run.Name)
 	}
 }
 
@@ -162,7 +162,7 @@ func (r *reading) theirs(e entry, run *Run) {
 		case "words":
 			r.text(each, &run.Theirs.Words)
 		default:
-			r.fail(each.at, "theirs."+each.key, "is not known here: want mean, median, stdev (in ms), clients or words")
+			r.fail(each.at, "theirs."+each.key, "unknown key: want mean, median, stdev (in ms), clients or words")
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (r *reading) theirs(e entry, run *Run) {
 func (r *reading) key(e entry, run *Run) {
 	switch {
 	case run.flags.Lookup(e.key) == nil:
-		r.fail(e.at, e.key, "is not known in a run of kind %s: want name, series, course, theirs, %s", run.Kind, either(keys(run.flags)))
+		r.fail(e.at, e.key, "unknown key in a run of kind %s: want name, series, course, theirs, %s", run.Kind, either(keys(run.flags)))
 	case ofCommandLine(e.key):
 		r.fail(e.at, e.key, "is not for a file: give --%s on the command line", e.key)
 	default:

@@ -141,21 +141,21 @@ runs:
 	require.Error(t, err)
 	want := []string{
 		`mine.yaml:1: title: is "5": want text`,
-		`mine.yaml:2: colour: is not known here: want title, source, about, theirs or runs`,
-		`mine.yaml:6: topics: is there already, in line 5`,
+		`mine.yaml:2: colour: unknown key: want title, source, about, theirs or runs`,
+		`mine.yaml:6: topics: is set twice, first in line 5`,
 		`mine.yaml:5: topics: is "many": want a whole number`,
 		`mine.yaml:7: delay: is "3": want a duration, such as 250ms, 15s or 2m`,
 		`mine.yaml:8: stateless: is "yes please": want true or false`,
-		`mine.yaml:9: period: is not known in a run of kind collab: want name, series, course, theirs, clients-per-topic, connecting, `,
+		`mine.yaml:9: period: unknown key in a run of kind collab: want name, series, course, theirs, clients-per-topic, connecting, `,
 		`mine.yaml:10: target: is not for a file: give --target on the command line`,
 		`mine.yaml:14: mode: "fast": use single, batch, multiple or stream`,
-		`mine.yaml:15: publishers: 0 is not positive`,
-		`mine.yaml:13: topics: 10 clients are not as many on each of 3 topics`,
+		`mine.yaml:15: publishers: must be at least 1; got 0`,
+		`mine.yaml:13: topics: 10 clients cannot be spread evenly over 3 topics`,
 		`mine.yaml:16: kind: is "chaos": want broadcast, broadcast-search, collab or steady`,
 		`mine.yaml:17: kind: is missing: want broadcast, broadcast-search, collab or steady`,
 		`mine.yaml:19: name: is "Not A Name": want lower-case letters`,
 		`mine.yaml:20: mean: is "-1": want a number that is not negative`,
-		`mine.yaml:20: theirs.mode: is not known here: want mean, median, stdev (in ms), clients or words`,
+		`mine.yaml:20: theirs.mode: unknown key: want mean, median, stdev (in ms), clients or words`,
 		`mine.yaml:20: clients: is "x": want a number`,
 		`mine.yaml:21: course: is "1": want true or false`,
 		`mine.yaml:22: series: is a list: want text`,
@@ -183,7 +183,7 @@ func TestFilesThatAreNone(t *testing.T) {
 		"runs:\n  - kind: collab":           "title: is missing",
 		"title: ''\nruns: [{kind: collab}]": "f:1: title: is empty",
 		"title: x\nruns: [{kind: collab}]\n---\ntitle: y":                           "f:4: the file: has a second document",
-		"title: x\nruns:\n  - {kind: collab, name: a}\n  - {kind: steady, name: a}": `f:4: name: is "a", as the run at f:3 is called`,
+		"title: x\nruns:\n  - {kind: collab, name: a}\n  - {kind: steady, name: a}": `f:4: name: is "a", which is also the name of the run at f:3`,
 	} {
 		_, err := Parse("f", []byte(text))
 		require.ErrorContains(t, err, want, "%q", text)

@@ -63,7 +63,7 @@ func (r *Run) made(ctx context.Context, p loadtest.Progress) RunResult {
 		Changes: append([]Change{}, r.changes...), ExitCode: loadtest.ExitFailed,
 	}
 	if ctx.Err() != nil {
-		made.Error = "not begun: interrupted before"
+		made.Error = "not started: the test was interrupted"
 		return made
 	}
 	outcome, err := r.test.run(ctx, p)
@@ -115,7 +115,7 @@ func (s *Suite) Change(value string, keys ...string) error {
 		}
 	}
 	if !had {
-		return fmt.Errorf("--%s: no run of %s has such a parameter", keys[0], s.Name)
+		return fmt.Errorf("--%s: no run of %s has this parameter", keys[0], s.Name)
 	}
 	return nil
 }

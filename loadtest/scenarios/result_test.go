@@ -75,7 +75,7 @@ func TestAnInterruptedSuiteMakesNoMoreRuns(t *testing.T) {
 	ends := func() (Outcome, error) { cancel(); return judged(loadtest.Verdict{})() }
 	r, err := suiteOf(ends, judged(loadtest.Verdict{})).Run(ctx, nil)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, "not begun: interrupted before", r.Runs[1].Error)
+	require.Equal(t, "not started: the test was interrupted", r.Runs[1].Error)
 	require.Equal(t, []int{0, 1, 1}, codes(r))
 }
 
@@ -90,8 +90,8 @@ func TestWhatIsChangedIsRemembered(t *testing.T) {
 		r.Common().ServerCommand = []string{"serve"}
 	}
 	require.NoError(t, s.Check())
-	require.ErrorContains(t, s.Change("1s", "warmup"), "--warmup: no run of silverlight3 has such a parameter")
+	require.ErrorContains(t, s.Change("1s", "warmup"), "--warmup: no run of silverlight3 has this parameter")
 	require.ErrorContains(t, s.Change("five", "rounds"), `--rounds: "five": want a whole number`)
 	require.NoError(t, s.Change("0", "rounds"))
-	require.ErrorContains(t, s.Check(), "silverlight3: run collab-100x5-1s: --rounds: 0 is not between")
+	require.ErrorContains(t, s.Check(), "silverlight3: run collab-100x5-1s: --rounds: must be at least 1 and less than a million; got 0")
 }

@@ -67,14 +67,14 @@ var storeModes = []string{"always", "1s", "never"}
 func (c *Config) check() error {
 	err := errors.Join(
 		unless(len(c.ServerCommand) > 0, "no command that starts a server"),
-		unless(c.Duration > 0 && c.Duration <= 24*time.Hour, "--duration: %v is not between 0 and 24 h", c.Duration),
-		unless(c.Settle > 0, "--settle: %v is not positive", c.Settle),
-		unless(c.Topics > 0 && c.Topics <= mostTopics-eagerTopics, "--topics: %d is not between 1 and %d", c.Topics, mostTopics-eagerTopics),
-		unless(c.Subscribers > 0 && c.Subscribers <= mostSubscribers, "--subscribers: %d is not between 1 and %d", c.Subscribers, mostSubscribers),
-		unless(c.Publishers > 0 && c.Publishers < firstEager, "--publishers: %d is not between 1 and %d", c.Publishers, firstEager-1),
-		unless(c.Rate > 0 && c.Rate <= mostRate, "--rate: %v is not between 0 and %d a second", c.Rate, mostRate),
-		unless(c.Restart > 0, "--restart: %v is not positive", c.Restart),
-		unless(c.Store == "" || slices.Contains(storeModes, c.Store), "--store: %q is not one of %s", c.Store, strings.Join(storeModes, ", ")),
+		unless(c.Duration > 0 && c.Duration <= 24*time.Hour, "--duration: must be positive and at most 24h; got %v", c.Duration),
+		unless(c.Settle > 0, "--settle: must be positive; got %v", c.Settle),
+		unless(c.Topics > 0 && c.Topics <= mostTopics-eagerTopics, "--topics: must be 1 to %d; got %d", mostTopics-eagerTopics, c.Topics),
+		unless(c.Subscribers > 0 && c.Subscribers <= mostSubscribers, "--subscribers: must be 1 to %d; got %d", mostSubscribers, c.Subscribers),
+		unless(c.Publishers > 0 && c.Publishers < firstEager, "--publishers: must be 1 to %d; got %d", firstEager-1, c.Publishers),
+		unless(c.Rate > 0 && c.Rate <= mostRate, "--rate: must be positive and at most %d messages a second; got %v", mostRate, c.Rate),
+		unless(c.Restart > 0, "--restart: must be positive; got %v", c.Restart),
+		unless(c.Store == "" || slices.Contains(storeModes, c.Store), "--store: %q: use %s", c.Store, strings.Join(storeModes, ", ")),
 	)
 	if err != nil {
 		return ConfigError{err}

@@ -98,16 +98,16 @@ func (c *Config) check() error {
 	err := errors.Join(
 		c.checkTarget(),
 		c.checkSettings(),
-		unless(c.Users > 0 && c.Users <= mostUsers, "--users: %d is not between 1 and %d", c.Users, mostUsers),
+		unless(c.Users > 0 && c.Users <= mostUsers, "--users: must be 1 to %d; got %d", mostUsers, c.Users),
 		within("--duration", c.Duration), within("--call-time", c.CallTime), within("--wait", c.Wait), within("--tolerance", c.Tolerance),
-		unless(c.Think >= 0, "--think: %v is negative", c.Think),
+		unless(c.Think >= 0, "--think: must not be negative; got %v", c.Think),
 		unless(c.Step.Every <= mostDuration && c.Step.begin(c.Users-1) < c.Duration, "--step: the last of %d users would begin after --duration", c.Users),
-		unless(c.CallsPerSession >= 0, "--calls-per-session: %d is negative", c.CallsPerSession),
-		unless(c.BackendWorkers >= 0, "--backend-workers: %d is negative", c.BackendWorkers),
-		unless(c.PendingSessions > 0, "--pending-sessions: %d is not positive", c.PendingSessions),
-		unless(c.WaitingCalls > 0, "--waiting-calls: %d is not positive", c.WaitingCalls),
-		unless(c.MaxMean >= 0, "--max-mean: %v is negative", c.MaxMean),
-		unless(c.MaxP95 >= 0, "--max-p95: %v is negative", c.MaxP95),
+		unless(c.CallsPerSession >= 0, "--calls-per-session: must not be negative; got %d", c.CallsPerSession),
+		unless(c.BackendWorkers >= 0, "--backend-workers: must not be negative; got %d", c.BackendWorkers),
+		unless(c.PendingSessions > 0, "--pending-sessions: must be at least 1; got %d", c.PendingSessions),
+		unless(c.WaitingCalls > 0, "--waiting-calls: must be at least 1; got %d", c.WaitingCalls),
+		unless(c.MaxMean >= 0, "--max-mean: must not be negative; got %v", c.MaxMean),
+		unless(c.MaxP95 >= 0, "--max-p95: must not be negative; got %v", c.MaxP95),
 	)
 	if err != nil {
 		return ConfigError{err}
@@ -123,14 +123,14 @@ func (c *Config) checkTarget() error {
 		)
 	}
 	return errors.Join(loadtest.CheckTarget(c.Target),
-		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
-		unless(len(c.Settings) <= 1, "--settings: name the one setting of the --target"),
-		unless(len(c.Secret) >= leastSecret, "--target: %s in the environment has its hook's secret, of at least %d bytes", webhook.SecretVariable, leastSecret),
+		unless(c.ServerPID >= 0, "--server-pid: must not be negative; got %d", c.ServerPID),
+		unless(len(c.Settings) <= 1, "--settings: with --target, name only the setting that is in force there"),
+		unless(len(c.Secret) >= leastSecret, "--target: set %s in the environment to the secret of the target's hook, of at least %d bytes", webhook.SecretVariable, leastSecret),
 	)
 }
 
 func (c *Config) checkSettings() error {
-	err := unless(len(c.Settings) > 0, "--settings: name at least one")
+	err := unless(len(c.Settings) > 0, "--settings: name at least one setting")
 	for i, s := range c.Settings {
 		err = errors.Join(err, unless(!slices.Contains(c.Settings[:i], s), "--settings: %v is listed twice", s))
 	}
@@ -138,7 +138,7 @@ func (c *Config) checkSettings() error {
 }
 
 func within(flag string, d time.Duration) error {
-	return unless(d > 0 && d <= mostDuration, "%s: %v is not between 0 and %v", flag, d, mostDuration)
+	return unless(d > 0 && d <= mostDuration, "%s: must be positive and at most %v; got %v", flag, mostDuration, d)
 }
 
 func unless(ok bool, format string, args ...any) error {

@@ -22,7 +22,7 @@ func ParseSetting(text string) (Setting, error) {
 	s, err := strconv.Atoi(sessions)
 	c, err2 := strconv.Atoi(calls)
 	if err != nil || err2 != nil || s < 1 || c < 1 {
-		return Setting{}, fmt.Errorf("%q is not SESSIONS/CALLS, such as 10/16", text)
+		return Setting{}, fmt.Errorf("%q: write SESSIONS/CALLS, such as 10/16", text)
 	}
 	return Setting{Sessions: s, Calls: c}, nil
 }
@@ -51,7 +51,7 @@ func ParseStep(text string) (Step, error) {
 	n, err := strconv.Atoi(users)
 	d, err2 := time.ParseDuration(every)
 	if err != nil || err2 != nil || n < 1 || d <= 0 {
-		return Step{}, fmt.Errorf("%q is not USERS/DURATION, such as 10/5s", text)
+		return Step{}, fmt.Errorf("%q: write USERS/DURATION, such as 10/5s", text)
 	}
 	return Step{Users: n, Every: d}, nil
 }

@@ -65,10 +65,10 @@ func (c *Config) check() error {
 	err := errors.Join(
 		unless(c.Target != "" || len(c.ServerCommand) > 0, "--target: name a server, or give a command that starts one"),
 		c.checkTarget(),
-		unless(c.Clients > 0 && c.Clients <= mostClients, "--clients: %d is not between 1 and %d", c.Clients, mostClients),
-		unless(c.Messages > 0 && c.Messages <= mostMessages, "--messages: %d is not between 1 and %d", c.Messages, mostMessages),
-		unless(c.SingleMessages >= 0 && c.SingleMessages <= c.Messages, "--single-messages: %d is not between 0 and --messages, %d", c.SingleMessages, c.Messages),
-		unless(c.Repeats > 0 && c.Repeats <= mostRepeats, "--repeats: %d is not between 1 and %d", c.Repeats, mostRepeats),
+		unless(c.Clients > 0 && c.Clients <= mostClients, "--clients: must be 1 to %d; got %d", mostClients, c.Clients),
+		unless(c.Messages > 0 && c.Messages <= mostMessages, "--messages: must be 1 to %d; got %d", mostMessages, c.Messages),
+		unless(c.SingleMessages >= 0 && c.SingleMessages <= c.Messages, "--single-messages: must be 0 to --messages, %d; got %d", c.Messages, c.SingleMessages),
+		unless(c.Repeats > 0 && c.Repeats <= mostRepeats, "--repeats: must be 1 to %d; got %d", mostRepeats, c.Repeats),
 		among("--transports", c.Transports, Transports()),
 		among("--formats", c.Formats, Formats()),
 		among("--ways", c.Ways, Ways()),
@@ -91,7 +91,7 @@ func (c *Config) checkTarget() error {
 	}
 	return errors.Join(loadtest.CheckTarget(c.Target),
 		unless(c.TargetTCP != "" || !slices.Contains(c.Transports, TCP), "--target-tcp: name the target's TCP port, or leave tcp out of --transports"),
-		unless(c.ServerPID >= 0, "--server-pid: %d is negative", c.ServerPID),
+		unless(c.ServerPID >= 0, "--server-pid: must not be negative; got %d", c.ServerPID),
 	)
 }
 
