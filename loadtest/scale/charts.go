@@ -21,9 +21,9 @@ func charts(s series, points []Measured) []chartFile {
 		}}
 	}
 	return []chartFile{
-		of("cpu", "CPU of a delivery", "µs a delivery", false,
+		of("cpu", "CPU of a delivery", "µs per delivery", false,
 			lineOf("server's CPU", points, func(m *Measured) float64 { return m.CPUPerDeliveryUS })),
-		of("memory", "Resident memory of a session", "bytes a session", s.name == "subscriptions",
+		of("memory", "Resident memory of a session", "bytes per session", s.name == "subscriptions",
 			lineOf("all connected", points, (*Measured).residentPerSession),
 			lineOf("after the last message", points, (*Measured).residentEndPerSession)),
 		of("latency", "Latency", "ms", true,

@@ -51,10 +51,10 @@ func (o *options) folder() string {
 func main() {
 	var o options
 	flag.StringVar(&o.pubsubd, "pubsubd", "bin/pubsubd", "the binary to measure, and to measure with")
-	flag.StringVar(&o.out, "out", "", "folder for scale.json, scale.md and charts (default "+keptResults+", of -quick "+quickResults+")")
+	flag.StringVar(&o.out, "out", "", "folder for scale.json, scale.md and charts (default "+keptResults+"; of a quick run: "+quickResults+")")
 	flag.StringVar(&o.from, "from", "", "measure nothing: write the page again from this scale.json")
 	flag.BoolVar(&o.quick, "quick", false, "run few clients, for about a minute")
-	flag.DurationVar(&o.limit, "limit", 12*time.Minute, "time limit: leave out points that would exceed it in all")
+	flag.DurationVar(&o.limit, "limit", 12*time.Minute, "time limit of all points together; points that would exceed it are left out")
 	flag.Parse()
 	o.out = o.folder()
 	if flag.NArg() > 0 {

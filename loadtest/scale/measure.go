@@ -104,7 +104,7 @@ func (m *measurer) one(ctx context.Context, p Point) (Measured, loadtest.Result)
 	args := p.arguments()
 	measured := Measured{Point: p, Command: "pubsubd " + strings.Join(args, " ")}
 	if time.Until(m.deadline) < p.takes() {
-		measured.Status, measured.Reasons = NotRun, []string{"time was up"}
+		measured.Status, measured.Reasons = NotRun, []string{"the time limit was reached"}
 		return measured, loadtest.Result{}
 	}
 	ctx, cancel := context.WithDeadline(ctx, earlier(m.deadline, time.Now().Add(patience*p.takes())))

@@ -37,19 +37,20 @@ func writeHead(b *strings.Builder, m *Measurements) {
 	}
 	b.WriteString("# How it scales\n\nMade by `make scale` from [scale.json](scale.json); do not edit.\n\n")
 	if m.Quick {
-		b.WriteString("**A quick run with few clients, to see that everything works: no figures to rely on.**\n\n")
+		b.WriteString("**A quick run with few clients. It only shows that everything works; do not rely on its figures.**\n\n")
 	}
 	e := m.Environment
 	fmt.Fprintf(b, "%s, pubsubd %s, %s %s/%s, %d cores that the load generator shares with the server, over loopback. "+
-		"%d points in %.0f s: %s. Each has a server of its own.\n\n",
+		"%d points in %.0f s: %s. Each point has a new server.\n\n",
 		m.Started.Format("2 January 2006"), orUnknown(m.Build["version"]), e.GoVersion, e.OS, e.Arch, e.Cores,
 		len(m.Points), m.TookS, strings.Join(words, ", "))
-	b.WriteString("CPU is the server process', the kernel's work for it included, which over loopback is also what the\n" +
-		"receiving side's network stack does. Resident bytes are the process', less those before the first client,\n" +
-		"once all are connected and, in the second column, after the last message; the kernel's are not in them.\n" +
-		"Latency runs from the scheduled instant of a burst to each receiver. Points marked *generator-bound* have\n" +
-		"latencies that are the generator's, CPU and memory that are the server's; in the charts they are hollow.\n" +
-		"Points marked *missed* had late bursts or losses; those and *failed* ones are in no fit.\n")
+	b.WriteString("CPU is the CPU time of the server process, with what the kernel does for it. Over loopback, that includes the\n" +
+		"network stack of the receiving side. Resident bytes are those of the process, minus those before the first client.\n" +
+		"The first column is with all clients connected, the second after the last message. The kernel's memory does not\n" +
+		"count. Latency runs from the planned instant of a burst to each receiver. At points marked *generator-bound*, the\n" +
+		"latencies show the limit of the generator; CPU and memory are still those of the server. The charts show these\n" +
+		"points hollow. At points marked *missed*, bursts were late or messages were lost. *Missed* and *failed* points count\n" +
+		"in no fit.\n")
 }
 
 func orUnknown(version string) string {
@@ -61,7 +62,7 @@ func orUnknown(version string) string {
 
 func writeSeries(b *strings.Builder, s series, points []Measured, note string) {
 	fmt.Fprintf(b, "\n## %s\n\n%s %s\n\n", s.title, s.about, constants(points))
-	fmt.Fprintf(b, "| %s | CPU µs a delivery | resident bytes a session | at the end | median ms | p99 ms | bytes out a delivery | |\n|--:|--:|--:|--:|--:|--:|--:|---|\n", s.axis)
+	fmt.Fprintf(b, "| %s | CPU µs per delivery | resident bytes per session | at the end | median ms | p99 ms | bytes out per delivery | |\n|--:|--:|--:|--:|--:|--:|--:|---|\n", s.axis)
 	for i := range points {
 		writeRow(b, &points[i])
 	}
@@ -89,7 +90,7 @@ func constants(points []Measured) string {
 	if len(words) == 0 {
 		return ""
 	}
-	return "All with " + strings.Join(words, ", ") + "."
+	return "All points have " + strings.Join(words, ", ") + "."
 }
 
 func writeRow(b *strings.Builder, m *Measured) {
@@ -112,8 +113,8 @@ func mark(m *Measured) string {
 }
 
 func writeModel(b *strings.Builder, m model, note string) {
-	b.WriteString("\n## The model\n\nStraight lines through the points above: least squares of the residuals, each as a share of its figure.\n\n" +
-		"| what | line | points | residuals: root mean square | the worst |\n|---|---|--:|--:|--:|\n")
+	b.WriteString("\n## The model\n\nStraight lines through the points above, fitted by least squares of the relative residuals.\n\n" +
+		"| what | line | points | residuals: root mean square | largest |\n|---|---|--:|--:|--:|\n")
 	writeFit(b, "resident bytes, all connected, by clients", m.connected, "clients")
 	writeFit(b, "resident bytes, after the last message, by clients", m.memory, "clients")
 	writeFit(b, "resident bytes of a session, by its subscriptions", m.subscriptions, "subscriptions")
@@ -121,7 +122,7 @@ func writeModel(b *strings.Builder, m model, note string) {
 	writeFit(b, "CPU µs of a delivery, by bytes of payload", m.bytes, "bytes")
 	writeFit(b, "CPU µs of a burst to the same clients, by messages published in it", m.publishes, "messages")
 	if words := meaning(m); len(words) > 0 {
-		fmt.Fprintf(b, "\nSo %s.\n", strings.Join(words, "; "))
+		fmt.Fprintf(b, "\n%s\n", strings.Join(words, " "))
 	}
 	if note != "" {
 		fmt.Fprintf(b, "\n%s\n", note)
@@ -149,12 +150,12 @@ func meaning(m model) []string {
 			words = append(words, fmt.Sprintf(format, digits(f.slope*scale)+" "+unit))
 		}
 	}
-	say(m.connected, "one more client takes %s before the first message", "bytes", 1)
-	say(m.memory, "one more client takes %s after the last", "bytes", 1)
-	say(m.subscriptions, "one more subscription of a session, with its topic, %s", "bytes", 1)
-	say(m.topics, "one more topic that has subscribers %s", "bytes", 1)
-	say(m.bytes, "each KiB of payload adds %s to a delivery", "µs", 1024)
-	say(m.publishes, "each message published costs %s besides its deliveries", "µs", 1)
+	say(m.connected, "One more client takes %s before the first message.", "bytes", 1)
+	say(m.memory, "One more client takes %s after the last message.", "bytes", 1)
+	say(m.subscriptions, "One more subscription of a session takes %s, with its topic.", "bytes", 1)
+	say(m.topics, "One more topic with subscribers takes %s.", "bytes", 1)
+	say(m.bytes, "Each KiB of payload adds %s to a delivery.", "µs", 1024)
+	say(m.publishes, "Each published message costs %s, in addition to its deliveries.", "µs", 1)
 	return words
 }
 
@@ -163,21 +164,21 @@ func writePrediction(b *strings.Builder, m *model) {
 	n, ok := m.predict(load{million, 1})
 	b.WriteString("\n## What it predicts\n\n")
 	if !ok {
-		b.WriteString("Nothing: the series over clients was not measured.\n")
+		b.WriteString("Nothing, because the series over clients was not measured.\n")
 		return
 	}
 	r := m.reference
-	fmt.Fprintf(b, "For **1 million clients on one larger machine**, each with one message of 20 short strings a second:\n\n"+
-		"- memory: %s to %s GiB, of which %s GiB are the process' and the rest the kernel's sockets,\n"+
-		"- CPU: %s cores fully busy,\n"+
-		"- network: %s Gbit/s out, of %s bytes a delivery before TCP's and the network's own headers.\n\n",
+	fmt.Fprintf(b, "For **1 million clients on one larger machine**, each with one message of 20 short strings per second:\n\n"+
+		"- memory: %s to %s GiB; %s GiB of it for the process, the rest for sockets in the kernel\n"+
+		"- CPU: %s fully busy cores\n"+
+		"- network: %s Gbit/s out, with %s bytes per delivery, not counting the headers of TCP and of the network\n\n",
 		digits(n.memoryLow), digits(n.memoryHigh), digits(m.memory.at(million)/gibibyte), digits(n.cores), digits(n.gigabits), digits(m.bytesOut()))
-	fmt.Fprintf(b, "What is assumed:\n\n"+
-		"- A delivery costs what it did with %s clients (%s µs, %s), however many there are, and work spreads over cores without loss.\n"+
-		"- The process' memory after messages goes on along the line above, %s times beyond the last point.\n"+
-		"- The kernel holds %s to %s KB for a socket: measured before the first line (lab results, A. Memory), not here.\n"+
-		"- Every client takes its messages at once; a slow one has up to `session.unacked` frames kept besides.\n"+
-		"- A machine's cores are like this one's; TLS, if any, ends elsewhere.\n\n",
+	fmt.Fprintf(b, "Assumptions:\n\n"+
+		"- A delivery costs what it cost with %s clients (%s µs, %s), however many clients there are. The work spreads over the cores without loss.\n"+
+		"- The memory of the process after messages follows the line above, %s times beyond the last point.\n"+
+		"- The kernel takes %s to %s KB per socket. This is from an earlier measurement (lab results, A. Memory), not from this one.\n"+
+		"- Every client receives its messages at once. For a slow client, the server also keeps up to `session.unacked` frames.\n"+
+		"- The cores are like those of this machine. TLS, if any, ends elsewhere.\n\n",
 		thousands(r.X), digits(r.CPUPerDeliveryUS), r.Status, digits(million/r.X), thousands(kernelLow/1000), thousands(kernelHigh/1000))
 	writeSpread(b, m)
 }
@@ -185,8 +186,8 @@ func writePrediction(b *strings.Builder, m *model) {
 // writeSpread says how many machines a broadcast to ten million takes.
 func writeSpread(b *strings.Builder, m *model) {
 	on := largerMachine
-	fmt.Fprintf(b, "**A broadcast to 10 million clients** on machines with %.0f cores, %.0f GiB and %.0f Gbit/s, of which %s may be in use;\n"+
-		"between machines each message travels once for each machine, which is not counted:\n\n"+
+	fmt.Fprintf(b, "**A broadcast to 10 million clients** on machines with %.0f cores, %.0f GiB and %.0f Gbit/s, of which %s may be in use.\n"+
+		"Each message also travels once to each machine, which is not counted.\n\n"+
 		"| one message every | by memory | by cores | by network | machines | runs out first |\n|---|--:|--:|--:|--:|---|\n",
 		on.cores, on.gibibytes, on.gigabits, thousands(100*on.used)+" %")
 	for _, seconds := range []float64{1, 10} {

@@ -29,11 +29,11 @@ type series struct {
 
 // allSeries are in the order of the page.
 var allSeries = []series{
-	{"clients", "Clients", "clients", "One topic, 20 short strings to everyone in each burst."},
-	{"topics", "Topics", "topics", "The same clients, spread evenly; each burst is one message on every topic, so the deliveries stay the same and the publishes do not."},
-	{"subscriptions", "Subscriptions per session", "subscriptions per session", "One topic carries messages; the others of a session are quiet and have no other subscriber, so a subscription's memory includes its topic's."},
-	{"bytes", "Message size", "bytes of payload", "One topic; only the payload grows."},
-	{"rate", "Publish rate", "messages per second on one topic", "The same clients on one topic; only the period shrinks."},
+	{"clients", "Clients", "clients", "One topic. Each burst sends 20 short strings to every client."},
+	{"topics", "Topics", "topics", "The same clients, spread evenly over the topics. Each burst is one message on every topic, so the number of deliveries stays the same, and the number of publishes grows."},
+	{"subscriptions", "Subscriptions per session", "subscriptions per session", "One topic carries messages. The other topics of a session are quiet, and have no other subscriber, so the memory of a subscription includes that of its topic."},
+	{"bytes", "Message size", "bytes of payload", "One topic. Only the payload grows."},
+	{"rate", "Publish rate", "messages per second on one topic", "The same clients on one topic. Only the period shrinks."},
 }
 
 // fullPlan is what the page is made of; about nine minutes.
