@@ -13,7 +13,7 @@ func (c Comparison) render() string {
 	var b strings.Builder
 	b.WriteString("# pubsubd compared\n\n")
 	if c.Quick {
-		b.WriteString("**A quick run: it shows that everything works. Its figures mean nothing.**\n\n")
+		b.WriteString("**A quick run. It only shows that everything works; its figures mean nothing.**\n\n")
 	}
 	c.renderPreface(&b)
 	b.WriteString("\n## Targets\n\n")
@@ -26,9 +26,9 @@ func (c Comparison) render() string {
 
 func (c Comparison) renderPreface(b *strings.Builder) {
 	m := c.Machine
-	fmt.Fprintf(b, "Made by `make compare` on %s from source %s. `make compare ARGS=-render` writes these tables anew from `%s`, which holds every run's raw figures.\n\n",
+	fmt.Fprintf(b, "Made by `make compare` on %s from source %s. `make compare ARGS=-render` writes these tables again from `%s`, which has the raw figures of every run.\n\n",
 		c.Finished.Format("2006-01-02"), c.Source, jsonName)
-	fmt.Fprintf(b, "Machine: %d cores (%s), %.1f GiB, %s, kernel %s, at most %d open files a process. The load generator and the server share it.\n\n",
+	fmt.Fprintf(b, "Machine: %d cores (%s), %.1f GiB, %s, kernel %s, at most %d open files per process. The load generator and the server share the machine.\n\n",
 		m.Cores, m.CPU, float64(m.MemoryBytes)/(1<<30), m.System, m.Kernel, m.OpenFiles)
 	for _, product := range slices.Sorted(maps.Keys(c.Versions)) {
 		fmt.Fprintf(b, "- %s: %s\n", product, c.Versions[product])
@@ -41,19 +41,18 @@ func (c Comparison) renderPreface(b *strings.Builder) {
 
 // reading tells how to read the tables.
 const reading = `
-Each measurement has a server of its own, freshly started with its shipped
-settings, and a load generator of its own. Rounds are interleaved, and each begins
-with another server. The floor is the least that the work can cost: one thread
-that answers fixed bytes. Where the host gives time to others it is inside the CPU
-figures: read the ratios, which are those of medians over rounds, and of minima.
-Differences below about a tenth are noise. Bursts are those of all rounds taken
-together, latencies the medians of the rounds' figures. Runs that failed are in
-no figure. Where the load generator was bound, bursts and latencies are its own
-limits, and the CPU of the server is still the server's.
+Each measurement starts a new server, with its default settings, and a new load
+generator. Rounds are interleaved, and each begins with another server. The floor
+is the lowest possible cost: one thread that answers with fixed bytes. CPU time
+that the host gives to other machines counts in the CPU figures. So read the
+ratios: those of the medians of all rounds, and those of the minima. Differences
+below about 10 % are noise. Bursts are those of all rounds together. Latencies are
+medians of the rounds. Failed runs do not count. If the load generator was bound,
+bursts and latencies show its limits; the CPU time of the server is still valid.
 
-Messages are published by HTTP requests on connections of their own, to every
-server; only in pubsubd-ws-duplex each client publishes on its own WebSocket, with
-a command and its reply.
+Messages are published by HTTP requests on separate connections, to every server.
+Only in pubsubd-ws-duplex, each client publishes on its own WebSocket, with a
+command and its reply.
 `
 
 func (c Comparison) targetRows() [][]string {
