@@ -91,7 +91,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f := flag.NewFlagSet("abuse", flag.ContinueOnError)
 	f.SetOutput(w)
 	f.StringVar(&o.pubsubd, "pubsubd", filepath.Join("bin", "pubsubd"), "the daemon to attack")
-	f.StringVar(&o.out, "out", "", "folder for "+jsonName+" and "+textName+" (default "+keptResults+", of -quick "+quickResults+")")
+	f.StringVar(&o.out, "out", "", "folder for "+jsonName+" and "+textName+" (default "+keptResults+"; of a quick run: "+quickResults+")")
 	f.StringVar(&only, "only", "", "names of attacks, with commas between; all others are skipped")
 	f.IntVar(&o.count, "victims", 2000, "well-behaved clients")
 	f.DurationVar(&o.lasts, "lasts", 15*time.Second, "duration of each attack, on the sink and on the daemon; whole seconds")

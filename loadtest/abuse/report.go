@@ -15,11 +15,11 @@ import (
 func (r *Result) report() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pubsubd %s under attack, %d cores, %s\n", r.Build, r.Cores, r.Finished.Format(time.DateOnly))
-	fmt.Fprintf(&b, "%d victims, a message each second to all of them; each attack lasts %.0f s on a sink (\"sink\") and %.0f s on the daemon (\"live\")\n\n",
+	fmt.Fprintf(&b, "%d victims get a message every second. Each attack runs for %.0f s against a sink (\"sink\"), then for %.0f s against the daemon (\"live\").\n\n",
 		r.Victims, r.AttackS, r.AttackS)
-	r.table(&b, "what victims wait for, ms", r.latencies)
-	r.table(&b, "what attackers reach", r.raids)
-	r.table(&b, "what the daemon takes", r.servers)
+	r.table(&b, "latency of the victims, ms", r.latencies)
+	r.table(&b, "what the attackers achieved", r.raids)
+	r.table(&b, "what the daemon used", r.servers)
 	r.refusals(&b)
 	b.WriteString(r.instrument())
 	for _, v := range r.Verdicts {
@@ -40,7 +40,7 @@ func (r *Result) table(b *strings.Builder, title string, rows func() []string) {
 }
 
 func (r *Result) latencies() []string {
-	rows := []string{"attack\tp50 live\tsink\tp99 live\tsink\tmax live\tsink\tratio\tlost\ttwice\tsessions lost"}
+	rows := []string{"attack\tp50 live\tsink\tp99 live\tsink\tmax live\tsink\tratio\tlost\tduplicates\tsessions lost"}
 	for _, a := range r.Attacks {
 		live, sink := &a.Live.Victims, &a.Sink.Victims
 		rows = append(rows, fmt.Sprintf("%s\t%d\t%d\t%d", waits(a.Name, live.Latency, sink.Latency),
@@ -67,7 +67,7 @@ func (r *Result) raids() []string {
 }
 
 func (r *Result) servers() []string {
-	rows := []string{"attack\tCPU s live\tsink\tresident MiB\taccounted MiB\tkernel's sockets MiB live\tsink\tpressure"}
+	rows := []string{"attack\tCPU s live\tsink\tresident MiB\taccounted MiB\tkernel sockets MiB live\tsink\tpressure"}
 	for _, a := range r.Attacks {
 		live := a.Live.Server
 		rows = append(rows, fmt.Sprintf("%s\t%.2f\t%.2f\t%.0f\t%.1f\t%.0f\t%.0f\t%d", a.Name, live.CPUSeconds, a.Sink.Server.CPUSeconds,
@@ -89,13 +89,13 @@ func (r *Result) instrument() string {
 		}
 	}
 	measured := max(2*r.AttackS*float64(len(r.Attacks)), 1)
-	return fmt.Sprintf("the thread that measures worked %.1f %% of the time and waited %.1f %% for a core; messages were sent %.1f ms late at most\n\n",
+	return fmt.Sprintf("the measuring thread was busy %.1f %% of the time and waited %.1f %% for a core; messages were sent at most %.1f ms late\n\n",
 		100*worked.Seconds()/measured, 100*waited.Seconds()/measured, late.Summary().MaxMS)
 }
 
-// refusals says of each attack what it is and what was told to whom.
+// refusals describes each attack, and how the daemon answered it.
 func (r *Result) refusals(b *strings.Builder) {
-	b.WriteString("what attackers are told\n\n")
+	b.WriteString("how the daemon answered the attackers\n\n")
 	for _, a := range r.Attacks {
 		fmt.Fprintf(b, "  %s: %s\n", a.Name, a.What)
 		for _, line := range []struct {

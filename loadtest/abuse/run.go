@@ -55,7 +55,7 @@ func (a *Attacked) summary() string {
 	if faults == "" {
 		faults = "nothing lost"
 	}
-	return fmt.Sprintf("p99 %.1f ms, with the sink %.1f ms; %.0f operations/s, on the sink %.0f; %s",
+	return fmt.Sprintf("p99 %.1f ms, against the sink %.1f ms; %.0f operations/s, against the sink %.0f; %s",
 		a.Live.Victims.Latency.Summary().P99MS, a.Sink.Victims.Latency.Summary().P99MS, a.Live.Raid.PerSecond, a.Sink.Raid.PerSecond, faults)
 }
 

@@ -66,7 +66,7 @@ func (v *Victims) faults() string {
 		n    int64
 		what string
 	}{
-		{v.Lost, "lost"}, {v.Duplicates, "came twice"}, {v.Gaps, "gaps"}, {v.SessionsLost, "sessions lost"},
+		{v.Lost, "lost"}, {v.Duplicates, "duplicated"}, {v.Gaps, "gaps"}, {v.SessionsLost, "sessions lost"},
 	} {
 		if f.n > 0 {
 			all = append(all, fmt.Sprintf("%d %s", f.n, f.what))

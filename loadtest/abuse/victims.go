@@ -118,7 +118,7 @@ func (c *crowd) run(ctx context.Context) {
 // ask gives the loop an order, and waits until it is carried out.
 func (c *crowd) ask(o order) (any, error) {
 	if c.loop == nil {
-		return nil, errors.New("they are not open")
+		return nil, errors.New("the victims are not open")
 	}
 	done := make(chan outcome, 1)
 	select {
@@ -137,7 +137,7 @@ func (c *crowd) ask(o order) (any, error) {
 // prepare is for before the loop runs.
 func (c *crowd) prepare(o order) error {
 	if c.loop != nil {
-		return errors.New("they are open already")
+		return errors.New("the victims are open already")
 	}
 	target, err := net.ResolveTCPAddr("tcp", o.Target)
 	if err != nil {

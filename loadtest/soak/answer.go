@@ -111,7 +111,7 @@ func (h *handworker) takeLocked(s *stay, n uint64, c wire.Content) {
 	case s.isAdding(f.position.Topic):
 		s.pending = append(s.pending, arrived{c, time.Now()})
 	case !s.left[f.position.Topic]:
-		h.fault(Protocol, h.who, f.position.Topic, "%v, of a topic that is not subscribed to", f)
+		h.fault(Protocol, h.who, f.position.Topic, "%v arrived for a topic without a subscription", f)
 	}
 }
 

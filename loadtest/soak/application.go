@@ -95,7 +95,7 @@ func (a *application) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	id, err := a.hear(r.Header, body, time.Now())
 	if err != nil {
-		a.fault("the application was asked what it cannot be: %v", err)
+		a.fault("the application got an invalid request: %v", err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -121,7 +121,7 @@ func (a *application) hear(h http.Header, body []byte, now time.Time) (identity,
 		return 0, err
 	}
 	if err := json.Unmarshal(body, &q); err != nil || q.Type != wire.HookPublish {
-		return 0, fmt.Errorf("%.200q is no question (%w)", body, err)
+		return 0, fmt.Errorf("%.200q is not a request of the hook (%w)", body, err)
 	}
 	id, err := parseIdentity(payloadOf(&q.Message))
 	switch topic := id.topic(); {
@@ -134,7 +134,7 @@ func (a *application) hear(h http.Header, body []byte, now time.Time) (identity,
 	}
 	q.Message.Topic, q.Message.Client = q.Topic, nil
 	if got, want := encoded(q.Message), encoded(a.itemOf(id, a.ledger.payloads.offered(id))); got != want {
-		return 0, fmt.Errorf("%v was published as %.200q, and is asked about as %.200q", id, want, got)
+		return 0, fmt.Errorf("%v was published as %.200q, but the application was asked about %.200q", id, want, got)
 	}
 	return id, nil
 }
@@ -185,14 +185,14 @@ func (a *application) enter(id identity, now time.Time) (o opinion, thinks time.
 	was, again := a.asked[id]
 	switch {
 	case again && was.consented && now.Sub(was.last) < hookTimeout: // or it was too late to know of that
-		a.fault("the application consented to %v, and was asked again", id)
+		a.fault("the application allowed %v, and was asked again", id)
 	case again && o.again() != o:
 		o, thinks = o.again(), 0
 	}
 	a.asked[id] = question{now, was.consented || o.consents()}
 	// A daemon that has given a call up begins another before we have noticed.
 	if a.busy++; a.busy > 2*hookCalls {
-		a.fault("the application was asked about %d messages at a time, and may be about %d", a.busy, hookCalls)
+		a.fault("the application was asked about %d messages at a time; the limit is %d", a.busy, hookCalls)
 	}
 	return o, thinks
 }
@@ -229,9 +229,9 @@ func (a *application) judge() {
 	for _, topic := range a.ledger.hooked() {
 		for _, id := range a.ledger.taken(topic) {
 			if q, asked := a.asked[id]; !asked {
-				a.fault("%v was published, and the application was not asked", id)
+				a.fault("%v was published, but the application was not asked", id)
 			} else if !q.consented {
-				a.fault("%v was published, to which the application did not consent", id)
+				a.fault("%v was published, but the application did not allow it", id)
 			}
 		}
 	}

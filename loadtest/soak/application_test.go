@@ -115,7 +115,7 @@ func TestTheApplicationSaysWhatItThinks(t *testing.T) {
 }
 
 func TestWhatIsPublishedWithoutConsentIsAFault(t *testing.T) {
-	for o, what := range map[opinion]string{lets: "not asked", refuses: "did not consent", fails: "did not consent"} {
+	for o, what := range map[opinion]string{lets: "not asked", refuses: "did not allow it", fails: "did not allow it"} {
 		a := newOffice(t)
 		id := a.thought(o)
 		if o != lets {
@@ -138,11 +138,11 @@ func TestWrongQuestionsAreFaults(t *testing.T) {
 		body   []byte
 		what   string
 	}{
-		{webhook.NewSecret(), right, "signatures"},
-		{a.secret, bytes.Replace(right, []byte(`"publish"`), []byte(`"connect"`), 1), "no question"},
+		{webhook.NewSecret(), right, "no valid signature"},
+		{a.secret, bytes.Replace(right, []byte(`"publish"`), []byte(`"connect"`), 1), "not a request of the hook"},
 		{a.secret, bytes.Replace(right, []byte("t.4"), []byte("t.3"), 1), "not of the topic"},
 		{a.secret, other, "not for"},
-		{a.secret, bytes.Replace(right, []byte(`"message":{`), []byte(`"message":{"key":"k",`), 1), "is asked about as"},
+		{a.secret, bytes.Replace(right, []byte(`"message":{`), []byte(`"message":{"key":"k",`), 1), "was asked about"},
 		{a.secret, []byte(`{"type":"publish","topic":"t.4","message":{"data":7}}`), "name"},
 	} {
 		status, _ := a.ask(t, wrong.secret, wrong.body)

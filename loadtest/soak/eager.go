@@ -50,7 +50,7 @@ func (e *eager) rush(ctx context.Context, topic int) (err error) {
 	}
 	took := time.Since(began)
 	if most := mostOf(took); taken > most && e.world.reign.number.Load() == daemon {
-		e.fault(Limit, topic, "%d messages were taken within %v, and %d may be", taken, took, most)
+		e.fault(Limit, topic, "%d messages were accepted within %v; the limit is %d", taken, took, most)
 	}
 	return err
 }
@@ -65,7 +65,7 @@ func (p *publisher) insist(ctx context.Context, topic int, err error) {
 		wait := time.Duration(100+p.rng.IntN(400)) * time.Millisecond // nobody may be there
 		if problem, ok := errors.AsType[*wire.Problem](err); ok && isLimit(problem) {
 			if refusals++; refusals > mostRefusals {
-				p.fault(Limit, topic, "was refused %d times, each time after it had waited as told: %v", refusals, err)
+				p.fault(Limit, topic, "was refused %d times, each time after waiting as told: %v", refusals, err)
 				return
 			}
 			wait = p.told(topic, problem)
@@ -92,7 +92,7 @@ func (p *publisher) told(topic int, problem *wire.Problem) time.Duration {
 	}
 	counter.Add(1)
 	if problem.RetryAfterMS <= 0 {
-		p.fault(Limit, topic, "was refused, and not told when to come again: %v", problem)
+		p.fault(Limit, topic, "was refused without a time to retry: %v", problem)
 	}
 	return time.Duration(problem.RetryAfterMS) * time.Millisecond
 }

@@ -42,15 +42,15 @@ func askFeatures(ctx context.Context, address, topic string) (f features, err er
 // missing returns what is not staged.
 func (f *features) missing() (what []string) {
 	if !f.deletion {
-		what = append(what, "deletions of topics: there is no DELETE")
+		what = append(what, "deletions of topics: this server has no DELETE")
 	}
 	if !f.echo {
-		what = append(what, "echo=false: sessions do not know it")
+		what = append(what, "echo=false: this server does not support it")
 	}
 	if !f.patterns {
-		what = append(what, "patterns: sessions refuse them")
+		what = append(what, "patterns: this server does not support them")
 	}
-	return append(what, "max_rate and the policies of slow consumers: this soak does not know them yet")
+	return append(what, "max_rate and the policies for slow subscribers: the soak does not test them yet")
 }
 
 // request makes a request and returns the status that it is answered with.
@@ -98,6 +98,6 @@ func (w *world) eraseOne(ctx context.Context, rng *rand.Rand) {
 		deleted(now+int32(erasesEvery/time.Millisecond), false)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		w.fault(Protocol, "deleter", w.ledger.names[topic], "a deletion was not answered within %v", publishTimeout)
+		w.fault(Protocol, "deleter", w.ledger.names[topic], "no answer to a deletion within %v", publishTimeout)
 	}
 }

@@ -180,18 +180,18 @@ func (h *handworker) opening(starts []wire.Start) map[string]any {
 // adoptLocked begins the trails of topics that are new.
 func (h *handworker) adoptLocked(starts []wire.Start, positions []wire.Position) {
 	if len(starts) != len(positions) {
-		h.fault(Protocol, h.who, "", "asked for %d topics, and was told %d positions", len(starts), len(positions))
+		h.fault(Protocol, h.who, "", "asked for %d topics, but got %d positions", len(starts), len(positions))
 		return
 	}
 	for i, p := range positions {
 		switch t := h.trails[p.Topic]; {
 		case p.Topic != starts[i].Topic:
-			h.fault(Protocol, h.who, p.Topic, "asked for %v, and was told %v", starts[i], p)
+			h.fault(Protocol, h.who, p.Topic, "asked for %v, but got position %v", starts[i], p)
 		case t == nil:
 			h.trails[p.Topic] = h.follow(h.who, starts[i], p, h.own)
 		case h.beginsAnewLocked(t, p):
 		case t.position() != p:
-			h.fault(Protocol, h.who, p.Topic, "asked to go on after %v, and was told %v", t.position(), p)
+			h.fault(Protocol, h.who, p.Topic, "asked to resume after %v, but got position %v", t.position(), p)
 		}
 	}
 }
@@ -219,7 +219,7 @@ func (h *handworker) poll(line *connection, s *stay) error {
 		return h.refused(resp, s, k, impossible)
 	}
 	if impossible {
-		h.fault(Protocol, h.who, "", "ack=%d was taken, with %d frames acked before and %d had", k, s.window.acked, s.window.had())
+		h.fault(Protocol, h.who, "", "ack=%d was accepted, with %d frames acknowledged before and %d received", k, s.window.acked, s.window.had())
 		h.hangUp()
 		return h.cut(errNotOurs)
 	}
@@ -290,7 +290,7 @@ func (h *handworker) pollStateless(line *connection, starts []wire.Start) error 
 			t.frame(c, time.Now())
 			return
 		}
-		h.fault(Protocol, h.who, topic, "%v, of a topic that was not asked for, or before hello", frameOf(c))
+		h.fault(Protocol, h.who, topic, "%v arrived for a topic that was not asked for, or before hello", frameOf(c))
 	})
 }
 

@@ -78,10 +78,10 @@ func (j *judge) beginning(t *trail) {
 	for k := first; k < end; k++ {
 		switch {
 		case b.times[k] > t.told+slackMS:
-			t.fault(Loss, t.told, "was told to begin after %v, and %v was published later", t.start, b.ids[k])
+			t.fault(Loss, t.told, "began after %v, but missed %v, which was published later", t.start, b.ids[k])
 			return
 		case t.start.From == wire.FromOldest && j.past.lost(b, k, t.told) == 0:
-			t.fault(Loss, t.told, "asked for the oldest, was told to begin after offset %d, and %d was still held", t.from.offset(), b.offsets[k])
+			t.fault(Loss, t.told, "asked for the oldest message and began after offset %d, but history still had offset %d", t.from.offset(), b.offsets[k])
 			return
 		}
 	}
@@ -97,7 +97,7 @@ func (j *judge) undeleted(t *trail) {
 		for _, s := range t.steps {
 			b := j.books[s.to.epoch()]
 			if first, end := b.between(s.from.offset()-1, s.to.offset()); s.gap == "" && first < end && b.times[first] < d.from-slackMS {
-				t.fault(Undeleted, s.when, "%v, taken at %d ms, came after the topic was deleted at %d ms", b.ids[first], b.times[first], d.to)
+				t.fault(Undeleted, s.when, "%v, accepted at %d ms, arrived after the topic was deleted at %d ms", b.ids[first], b.times[first], d.to)
 				return
 			}
 		}
@@ -111,7 +111,7 @@ func (j *judge) hole(t *trail, at place, run step) {
 	}
 	b := j.books[at.epoch()]
 	if first, n := b.missing(at.offset(), run.from.offset()-1, t.own); n > 0 {
-		t.fault(Loss, run.when, "%d messages between offsets %d and %d never came, the first %v, taken at %d ms",
+		t.fault(Loss, run.when, "%d messages between offsets %d and %d never arrived; the first is %v, accepted at %d ms",
 			n, at.offset(), run.from.offset(), b.ids[first], b.times[first])
 	}
 }
@@ -121,12 +121,12 @@ func (j *judge) ending(t *trail, at place) {
 	b := j.books[j.newest]
 	if at.epoch() != j.newest {
 		if b != nil {
-			t.fault(NotRestarted, b.times[0], "is still at %v, and was never told of epoch %s", t.at, j.ledger.epochName(j.newest))
+			t.fault(NotRestarted, b.times[0], "is still at %v, and got no gap frame for epoch %s", t.at, j.ledger.epochName(j.newest))
 		}
 		return
 	}
 	if first, n := b.missing(at.offset(), math.MaxUint64, t.own); n > 0 {
-		t.fault(Loss, b.times[first], "the last %d messages never came: it is at %v", n, t.at)
+		t.fault(Loss, b.times[first], "the last %d messages never arrived; the subscriber is at %v", n, t.at)
 	}
 }
 
@@ -143,7 +143,7 @@ func (j *judge) gap(t *trail, s step) {
 	for k := first; k < end; k++ {
 		lost := j.past.lost(b, k, s.when)
 		if lost == 0 && s.gap != wire.GapConflated && b.ids[k].publisher() != t.own {
-			t.fault(NeedlessGap, s.when, "the gap %s covers offset %d, taken at %d ms, which the history still held", j.describe(s), b.offsets[k], b.times[k])
+			t.fault(NeedlessGap, s.when, "the gap %s covers offset %d, accepted at %d ms, which the history still had", j.describe(s), b.offsets[k], b.times[k])
 			return
 		}
 		why |= lost
@@ -198,11 +198,11 @@ func (j *judge) reason(t *trail, s step, b *book, first int, why cause) {
 		}
 	case wire.GapDeleted:
 		if !j.deletedBefore(s.when) {
-			t.fault(GapReason, s.when, "the gap %s, and nobody has deleted the topic", j.describe(s))
+			t.fault(GapReason, s.when, "the gap %s, but the topic was not deleted", j.describe(s))
 		}
 	case wire.GapSlow: // whoever reads late is slow
 	default:
-		t.fault(GapReason, s.when, "the gap %s has a reason that was not staged", j.describe(s))
+		t.fault(GapReason, s.when, "the gap %s has a reason that the soak did not cause", j.describe(s))
 	}
 }
 

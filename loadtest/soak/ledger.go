@@ -130,7 +130,7 @@ func (l *ledger) refusedBy(id identity) {
 	defer t.mu.Unlock()
 	t.refused[id] = struct{}{}
 	if at, seen := t.placed[id]; seen {
-		l.faults.add(Fault{Kind: Protocol, Who: "the publisher", Topic: l.names[id.topic()], Detail: fmt.Sprintf("%v was refused, and is at %d", id, at.offset())})
+		l.faults.add(Fault{Kind: Protocol, Who: "the publisher", Topic: l.names[id.topic()], Detail: fmt.Sprintf("%v was refused, but has offset %d", id, at.offset())})
 	}
 }
 
@@ -198,17 +198,17 @@ func (l *ledger) claim(who string, id identity, p wire.Position, unixMS int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, refused := t.refused[id]; refused {
-		fault(Protocol, "%v is at %v, and its publish was refused", id, p)
+		fault(Protocol, "%v has position %v, but its publish was refused", id, p)
 	}
 	e := t.numbering(epoch).at(p.Offset)
 	if was, seen := t.placed[id]; seen && was != newPlace(epoch, p.Offset) {
-		fault(Double, "%v is at %v, and at %s@%s:%d too", id, p, p.Topic, l.epochName(was.epoch()), was.offset())
+		fault(Double, "%v has position %v, and also %s@%s:%d", id, p, p.Topic, l.epochName(was.epoch()), was.offset())
 	}
 	switch {
 	case e.set && e.id != id:
-		fault(Payload, "%v holds %v, and was seen with %v", p, e.id, id)
+		fault(Payload, "%v is %v, but was also seen as %v", p, e.id, id)
 	case e.set && e.time != at:
-		fault(Payload, "%v has the time %d, and was seen with %d", p, e.time, at)
+		fault(Payload, "%v has the time %d, but was also seen with %d", p, e.time, at)
 	case !e.set:
 		*e = entry{id: id, time: at, set: true}
 		n := t.numbering(epoch)

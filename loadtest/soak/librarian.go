@@ -100,7 +100,7 @@ func (l *librarian) readUntil(ctx context.Context, sub *pubsub.Subscription) err
 		}
 		t := l.trails[item.Position().Topic]
 		if t == nil {
-			l.fault(Protocol, l.who, item.Position().Topic, "the client delivered %v, of a topic that is not subscribed to", item.Position())
+			l.fault(Protocol, l.who, item.Position().Topic, "the client delivered %v for a topic without a subscription", item.Position())
 			continue
 		}
 		t.frame(wire.Content{Message: item.Message, Gap: item.Gap}, time.Now())

@@ -81,11 +81,11 @@ func TestARateThatIsNotHeldIsAFault(t *testing.T) {
 	w := newPressed(t, func(int64) *wire.Problem { return nil })
 	require.NoError(t, w.eager(t).rush(t.Context(), 0))
 	require.Equal(t, map[Kind]int{Limit: 1}, w.ledger.faults.count, w.ledger.faults.kept)
-	require.Contains(t, w.ledger.faults.kept[0].Detail, "may be")
+	require.Contains(t, w.ledger.faults.kept[0].Detail, "the limit is 11")
 }
 
 func TestWhoHeedsARefusalAndIsNotServedIsAFault(t *testing.T) {
-	for after, want := range map[int64]string{1: "as told", 0: "not told when"} {
+	for after, want := range map[int64]string{1: "as told", 0: "without a time to retry"} {
 		w := newPressed(t, func(n int64) *wire.Problem {
 			if after == 0 && n > 1 {
 				return nil

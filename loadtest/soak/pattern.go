@@ -17,7 +17,7 @@ func (h *handworker) judgePattern(ctx context.Context) {
 	now, epoch := h.ledger.since(time.Now()), h.ledger.epoch(h.reign.epoch)
 	for topic, name := range h.ledger.names {
 		if h.trails[name] == nil && h.ledger.has(topic, epoch, now-joinMS) {
-			h.fault(Loss, h.who, name, "nothing came of a topic that the pattern %s matches", h.pattern)
+			h.fault(Loss, h.who, name, "nothing arrived of a topic that matches the pattern %s", h.pattern)
 		}
 	}
 }
@@ -34,7 +34,7 @@ func (h *handworker) adoptAllLocked(starts []wire.Start, positions []wire.Positi
 		return
 	}
 	if len(positions) < 1+len(starts) || positions[0].Topic != h.pattern {
-		h.fault(Protocol, h.who, h.pattern, "asked for the pattern and %d topics, and was told %v", len(starts), positions)
+		h.fault(Protocol, h.who, h.pattern, "asked for the pattern and %d topics, but got the positions %v", len(starts), positions)
 		return
 	}
 	clear(h.anew)
@@ -91,7 +91,7 @@ func (h *handworker) patternGapLocked(a arrival, c wire.Content) {
 	fault := func(kind Kind, format string, args ...any) { h.fault(kind, h.who, h.pattern, format, args...) }
 	switch g := c.Gap; {
 	case g == nil:
-		fault(Protocol, "a message is of the pattern itself: %v", c.Message.Position)
+		fault(Protocol, "a message has the pattern as its topic: %v", c.Message.Position)
 		return
 	case g.After.String() != h.told:
 		fault(GapRange, "the gap %s (%v, %v] does not begin where the subscriber is, at %s", g.Reason, g.After, g.Position, h.told)
@@ -100,7 +100,7 @@ func (h *handworker) patternGapLocked(a arrival, c wire.Content) {
 	case g.Reason == wire.GapEvicted && g.After.Epoch == g.Position.Epoch && g.After.Offset < g.Position.Offset:
 		h.evicted = true
 	case g.Reason != wire.GapRestarted:
-		fault(GapReason, "the gap %s (%v, %v] is none that a pattern can have", g.Reason, g.After, g.Position)
+		fault(GapReason, "a pattern cannot have the gap %s (%v, %v]", g.Reason, g.After, g.Position)
 	}
 	h.told = c.Gap.Position.String()
 	for t, p := range h.anew {

@@ -48,7 +48,7 @@ func (id identity) appendTo(dst []byte) []byte {
 	return append(dst, digits[:]...)
 }
 
-var errNoIdentity = errors.New("the payload does not begin with a message's name")
+var errNoIdentity = errors.New("the payload does not begin with the name of a message")
 
 func parseIdentity(b []byte) (identity, error) {
 	if len(b) < identityBytes {
@@ -175,7 +175,7 @@ func (p *payloads) read(m *wire.Message) (identity, error) {
 	}
 	f := p.formOf(id)
 	if m.Type != f.mediaType || !bytes.Equal(content[identityBytes:], f.filler) {
-		return id, fmt.Errorf("%v arrived as %q of %d bytes with other contents than it was published with (%q, %d bytes)",
+		return id, fmt.Errorf("%v arrived as %q with %d bytes, but was published with other contents (%q, %d bytes)",
 			id, m.Type, len(m.Data), f.mediaType, f.size)
 	}
 	return id, nil

@@ -134,7 +134,7 @@ func (p *proxy) serve(client *net.TCPConn, rng *rand.Rand) {
 func (p *proxy) dial() (*net.TCPConn, error) {
 	address := p.upstream.Load()
 	if address == nil || *address == "" {
-		return nil, errors.New("the daemon is away")
+		return nil, errors.New("the daemon does not run")
 	}
 	conn, err := net.DialTimeout("tcp", *address, time.Second)
 	if err != nil {

@@ -181,7 +181,7 @@ func (k *reign) change(ctx context.Context, how ending) error {
 	if how == killed || how == stillborn {
 		k.server.Kill()
 	} else if err := k.server.Stop(); err != nil {
-		k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.LastWords())
+		k.fault(Daemon, "after the signal to stop, the daemon ended with: %v%s", err, k.server.LastWords())
 	}
 	k.ports.lead(child.Addresses{})
 	k.listen()
@@ -193,15 +193,15 @@ func (k *reign) change(ctx context.Context, how ending) error {
 		k.killInStart(ctx)
 	}
 	if err := k.begin(ctx); err != nil {
-		k.fault(Daemon, "it did not start again: %v", err)
+		k.fault(Daemon, "the daemon did not start again: %v", err)
 		return err
 	}
 	k.staged[how]++
 	switch same := how == kept || k.store != ""; {
 	case same && k.epoch != before:
-		k.fault(Epoch, "the daemon was started with its state file or its log, and its epoch %s became %s", before, k.epoch)
+		k.fault(Epoch, "the daemon started with its state file or its log, but its epoch changed from %s to %s", before, k.epoch)
 	case !same && !olderEpoch(before, k.epoch):
-		k.fault(Epoch, "after epoch %s the daemon began anew and has epoch %s", before, k.epoch)
+		k.fault(Epoch, "the daemon started without its state, and its epoch changed from %s to %s, which is not newer", before, k.epoch)
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func (k *reign) killInStart(ctx context.Context) {
 	c := exec.CommandContext(ctx, args[0], args[1:]...)
 	c.Env = append(os.Environ(), k.secret)
 	if out, err := c.CombinedOutput(); ctx.Err() == nil {
-		k.fault(Daemon, "while it started, it ended by itself: %v: %.500s", err, out)
+		k.fault(Daemon, "the daemon ended by itself while it started: %v: %.500s", err, out)
 	}
 }
 
@@ -234,7 +234,7 @@ func (k *reign) fault(kind Kind, format string, args ...any) {
 func (k *reign) end() {
 	if k.server != nil && !k.server.IsGone() {
 		if err := k.server.Stop(); err != nil {
-			k.fault(Daemon, "told to stop, it ended with: %v%s", err, k.server.LastWords())
+			k.fault(Daemon, "after the signal to stop, the daemon ended with: %v%s", err, k.server.LastWords())
 		}
 		k.listen()
 	}
@@ -260,7 +260,7 @@ func askEpoch(ctx context.Context, address, topic string) (string, error) {
 		return "", err
 	}
 	if content.Hello == nil || len(content.Hello.Positions) != 1 {
-		return "", errors.New("it did not begin with hello")
+		return "", errors.New("the answer did not begin with hello")
 	}
 	return content.Hello.Positions[0].Epoch, nil
 }

@@ -63,7 +63,7 @@ func newTrail(l *ledger, who string, start wire.Start, answered wire.Position, t
 	}
 	t.from = t.place(answered)
 	if start.From == wire.FromPosition && start.Position() != answered {
-		t.fault(Protocol, t.told, "asked to go on after %v, and was told %v", start, answered)
+		t.fault(Protocol, t.told, "asked to resume after %v, but got position %v", start, answered)
 	}
 	return t
 }
@@ -87,7 +87,7 @@ func (t *trail) frame(c wire.Content, now time.Time) {
 	}
 	if id, ok := t.ledger.delivered(t.who, c.Message); ok {
 		if id.publisher() == t.own {
-			t.fault(Echo, t.ledger.since(now), "%v is its own, and came at %v", id, c.Message.Position)
+			t.fault(Echo, t.ledger.since(now), "%v is its own message, but arrived at %v", id, c.Message.Position)
 		}
 		t.message(c.Message.Position, t.ledger.since(now))
 	}
@@ -102,10 +102,10 @@ func (t *trail) message(p wire.Position, now int32) {
 		t.fault(NotRestarted, now, "%v follows %v without a gap", p, t.at)
 	case p.Offset > t.at.Offset:
 	case t.hadLocked(p):
-		t.fault(Double, now, "%v came again, after %v", p, t.at)
+		t.fault(Double, now, "%v arrived again, after %v", p, t.at)
 		return
 	default:
-		t.fault(Disorder, now, "%v came after %v", p, t.at)
+		t.fault(Disorder, now, "%v arrived after %v", p, t.at)
 		return
 	}
 	t.at = p
@@ -135,7 +135,7 @@ func (t *trail) gap(g *wire.Gap, now int32) {
 	was := t.at
 	switch {
 	case g.Reason == wire.GapRestarted && g.After.Epoch != was.Epoch && g.Position.Epoch == was.Epoch:
-		t.fault(RestartedMore, now, "the gap (%v, %v] comes once more, at %v", g.After, g.Position, was)
+		t.fault(RestartedMore, now, "the gap (%v, %v] arrived again, at %v", g.After, g.Position, was)
 		return
 	case g.Reason == wire.GapRestarted && g.Position.Epoch == was.Epoch:
 		t.fault(RestartedMore, now, "the gap (%v, %v] says restarted within one epoch", g.After, g.Position)
@@ -146,7 +146,7 @@ func (t *trail) gap(g *wire.Gap, now int32) {
 	case g.Position.Epoch != was.Epoch && !olderEpoch(was.Epoch, g.Position.Epoch):
 		t.fault(Epoch, now, "the gap (%v, %v] leads back to an older epoch", g.After, g.Position)
 	case g.Position.Epoch == was.Epoch && g.Position.Offset <= was.Offset:
-		t.fault(GapRange, now, "the gap %s (%v, %v] covers nothing, or leads back", g.Reason, g.After, g.Position)
+		t.fault(GapRange, now, "the gap %s (%v, %v] covers nothing, or goes back", g.Reason, g.After, g.Position)
 	}
 	t.steps = append(t.steps, step{gap: g.Reason, from: t.place(was), to: t.place(g.Position), when: now})
 	t.at = g.Position
@@ -158,7 +158,7 @@ func (t *trail) became(g *wire.Gap, now time.Time) {
 	defer t.mu.Unlock()
 	at := t.ledger.since(now)
 	if g.After.Epoch != g.Position.Epoch || g.After.Offset >= g.Position.Offset {
-		t.fault(GapRange, at, "the gap %s (%v, %v] covers nothing, or leads back", g.Reason, g.After, g.Position)
+		t.fault(GapRange, at, "the gap %s (%v, %v] covers nothing, or goes back", g.Reason, g.After, g.Position)
 	}
 	t.again = append(t.again, step{gap: g.Reason, from: t.place(g.After), to: t.place(g.Position), when: at})
 }

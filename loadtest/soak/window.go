@@ -52,7 +52,7 @@ const (
 // it cannot have that number.
 func (w *window) take(n uint64, f frame) (arrival, error) {
 	if n <= w.acked || n > w.had()+1 {
-		return again, fmt.Errorf("frame %d is %v, and %d frames were acked, and %d had", n, f, w.acked, w.had())
+		return again, fmt.Errorf("frame %d is %v, but %d frames were acknowledged and %d received", n, f, w.acked, w.had())
 	}
 	i := n - w.acked - 1
 	if i == uint64(len(w.frames)) {
@@ -67,7 +67,7 @@ func (w *window) take(n uint64, f frame) (arrival, error) {
 		w.frames[i] = f
 		return gone, nil
 	}
-	return again, fmt.Errorf("frame %d was %v and came again as %v", n, was, f)
+	return again, fmt.Errorf("frame %d was %v, but was repeated as %v", n, was, f)
 }
 
 // String is a frame as an error tells it.

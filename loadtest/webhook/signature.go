@@ -51,7 +51,7 @@ func Check(h http.Header, body, key []byte, now time.Time) error {
 	id, stamp := h.Get("webhook-id"), h.Get("webhook-timestamp")
 	seconds, err := strconv.ParseInt(stamp, 10, 64)
 	if id == "" || err != nil {
-		return fmt.Errorf("webhook-id %q or webhook-timestamp %q is none", id, stamp)
+		return fmt.Errorf("invalid webhook-id %q or webhook-timestamp %q", id, stamp)
 	}
 	if skew := now.Sub(time.Unix(seconds, 0)).Abs(); skew > mostSkew {
 		return fmt.Errorf("its webhook-timestamp is off by %v", skew)
@@ -64,5 +64,5 @@ func Check(h http.Header, body, key []byte, now time.Time) error {
 			return nil
 		}
 	}
-	return errors.New("none of its signatures fits")
+	return errors.New("no valid signature")
 }
