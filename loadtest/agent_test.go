@@ -68,8 +68,8 @@ func TestAnAgentRefusesWhatItCannotDo(t *testing.T) {
 		"--mode":                                  func(o *portionOrder) { o.Mode = "fast" },
 		"--bursts: must be at least 1; got 0":     func(o *portionOrder) { o.Broadcast.Bursts = 0 },
 		"--topics: must be at least 1; got 0":     func(o *portionOrder) { o.Topics = nil },
-		"a portion of 6 clients":                  func(o *portionOrder) { o.PerTopic = 6 },
-		"a portion of 0 clients":                  func(o *portionOrder) { o.PerTopic = 0 },
+		"6 clients per topic are not a portion":   func(o *portionOrder) { o.PerTopic = 6 },
+		"0 clients per topic are not a portion":   func(o *portionOrder) { o.PerTopic = 0 },
 		"neither a broadcast nor":                 func(o *portionOrder) { o.Broadcast = nil },
 		"--duration: must be positive; got 0s":    func(o *portionOrder) { o.Broadcast, o.Steady = nil, &steadyOrder{PerTopic: 2, Period: time.Second} },
 		"open files":                              func(o *portionOrder) { o.Broadcast.Clients, o.PerTopic = 9_000_000, 9_000_000 },
@@ -109,7 +109,7 @@ func TestAnAgentThatHearsNothingGivesUp(t *testing.T) {
 	case <-time.After(patience):
 		require.Fail(t, "it goes on")
 	}
-	require.Contains(t, a.portion.status.Load().Error, "the coordinator was not heard for 100ms")
+	require.Contains(t, a.portion.status.Load().Error, "the coordinator sent nothing for 100ms")
 }
 
 func TestAStartThatIsTooLateFails(t *testing.T) {

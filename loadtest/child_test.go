@@ -65,5 +65,5 @@ func TestAServerThatDiesIsQuoted(t *testing.T) {
 	c := smallBroadcast(&fakeServer{http: &httptest.Server{}})
 	c.ServerCommand = []string{os.Args[0]}
 	_, err := RunBroadcast(t.Context(), c, nil)
-	require.ErrorContains(t, err, "ended before it was ready: exit status 1; its last words:\n  history: the file is in use")
+	require.ErrorContains(t, err, "ended before it was ready: exit status 1; the end of its standard error:\n  history: the file is in use")
 }

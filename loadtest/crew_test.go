@@ -236,9 +236,9 @@ func TestAgentsThatCannotBeWorkedWith(t *testing.T) {
 	}{
 		"wrong token":   {func(c *CrewConfig) { c.Token = "guess" }, "wrong token: set the same $LOADTEST_AGENT_TOKEN on both sides"},
 		"no token":      {func(c *CrewConfig) { c.Token = "" }, "wrong token"},
-		"another build": {func(c *CrewConfig) { c.Version = "v2" }, `is build "v1", and this process "v2": use one build for both`},
-		"no agent":      {func(c *CrewConfig) { c.Agents[1] = strings.TrimPrefix(foreign.URL, "http://") }, "is none: it answered 404"},
-		"a newer one":   {func(c *CrewConfig) { c.Agents[1] = strings.TrimPrefix(newer.URL, "http://") }, "speaks version 2 of the control protocol, and this process version 1"},
+		"another build": {func(c *CrewConfig) { c.Version = "v2" }, `is build "v1"; this process is build "v2": use one build for both`},
+		"no agent":      {func(c *CrewConfig) { c.Agents[1] = strings.TrimPrefix(foreign.URL, "http://") }, "this is no agent of a load test: it answered 404"},
+		"a newer one":   {func(c *CrewConfig) { c.Agents[1] = strings.TrimPrefix(newer.URL, "http://") }, "has version 2 of the control protocol; this process has version 1"},
 		"nobody":        {func(c *CrewConfig) { c.Agents[1] = "127.0.0.1:1" }, "agent 127.0.0.1:1 cannot be reached"},
 		"no port":       {func(c *CrewConfig) { c.Agents[1] = "localhost" }, `--agents: "localhost": write host:port`},
 	} {
@@ -293,12 +293,12 @@ func TestEveryAgentIsJudged(t *testing.T) {
 	r.judge()
 	require.Equal(t, []string{
 		"the thread of agent b:1 was 50 % busy and 45 % waiting for a core",
-		"the clock of agent c:1 is known to ± 11.000 ms, above 10.000",
+		"the clock of agent c:1 is known only to ± 11.000 ms, above 10.000 ms",
 	}, r.Verdict.GeneratorBound)
 	require.Equal(t, ExitGeneratorBound, r.Verdict.ExitCode)
 	r.Bursts = &Bursts{Total: 2, InTime: 1}
 	r.judge()
-	require.Contains(t, r.Verdict.GeneratorBound, "bursts were late, and in them the thread of agent d:1 was 95 % busy and 0 % waiting for a core")
+	require.Contains(t, r.Verdict.GeneratorBound, "bursts were late, and during bursts the thread of agent d:1 was 95 % busy and 0 % waiting for a core")
 }
 
 // A crew's failure is the first, whoever fails after.

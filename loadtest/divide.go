@@ -105,7 +105,7 @@ func (o *portionOrder) scenario() (divided, Common, error) {
 		return divided{}, c, err
 	}
 	if most := sc.shape().perTopic; o.PerTopic < 1 || o.PerTopic > most {
-		return divided{}, c, fmt.Errorf("a portion of %d clients a topic is not one of %d", o.PerTopic, most)
+		return divided{}, c, fmt.Errorf("%d clients per topic are not a portion of %d", o.PerTopic, most)
 	}
 	return divided{sc, o.PerTopic}, c, nil
 }
@@ -147,7 +147,7 @@ func (b *broadcast) describe(o *portionOrder) {
 // absorb makes a burst as late as the last of all agents has it.
 func (b *broadcast) absorb(parts []burstPart) error {
 	if len(parts) != len(b.bursts) {
-		return fmt.Errorf("has %d bursts where there are %d", len(parts), len(b.bursts))
+		return fmt.Errorf("sent %d bursts instead of %d", len(parts), len(b.bursts))
 	}
 	for n, part := range parts {
 		burst := &b.bursts[n]

@@ -17,8 +17,8 @@ func checkOpenFiles(connections int) error {
 	}
 	if limit < needed {
 		return fmt.Errorf("the test needs %d open files (%d connections and %d others), but the limit in force is %d: "+
-			"raise it with `ulimit -n %d`, or LimitNOFILE=%d in a systemd unit, take fewer clients, "+
-			"or spread the clients of a broadcast or a steady run with --processes or --agents, on a --target that may open as many",
+			"raise it with `ulimit -n %d`, or LimitNOFILE=%d in a systemd unit; or use fewer clients; "+
+			"or distribute the clients of a broadcast or a steady run with --processes or --agents, if the --target may open as many files",
 			needed, connections, spareFiles, limit, needed, needed)
 	}
 	return nil

@@ -49,9 +49,9 @@ func (m *member) greet(ctx context.Context, version string) error {
 	}
 	switch h := &m.hello; {
 	case h.Control != controlVersion:
-		return fmt.Errorf("agent %s speaks version %d of the control protocol, and this process version %d: use one build for both", m.address, h.Control, controlVersion)
+		return fmt.Errorf("agent %s has version %d of the control protocol; this process has version %d: use one build for both", m.address, h.Control, controlVersion)
 	case h.Version != version:
-		return fmt.Errorf("agent %s is build %q, and this process %q: use one build for both", m.address, h.Version, version)
+		return fmt.Errorf("agent %s is build %q; this process is build %q: use one build for both", m.address, h.Version, version)
 	case h.Busy:
 		return fmt.Errorf("agent %s has another run: wait for its end, or start another agent", m.address)
 	}
@@ -117,7 +117,7 @@ func readControl(answered *http.Response, out any) error {
 	if answered.StatusCode >= http.StatusMultipleChoices {
 		var e controlError
 		if json.Unmarshal(text, &e) != nil || e.Error == "" {
-			return fmt.Errorf("is none: it answered %s %.80q", answered.Status, text)
+			return fmt.Errorf("this is no agent of a load test: it answered %s %.80q", answered.Status, text)
 		}
 		return errors.New(e.Error)
 	}

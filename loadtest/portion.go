@@ -93,7 +93,7 @@ func (s *portion) Due(now time.Duration) (next time.Duration, done bool) {
 		s.conclude(p, now)
 	}
 	if now-time.Duration(s.asked.Load()) > s.patience {
-		s.fatal = fmt.Errorf("the coordinator was not heard for %v", s.patience)
+		s.fatal = fmt.Errorf("the coordinator sent nothing for %v", s.patience)
 	}
 	s.tellStatus()
 	return min(next, now+look), s.fatal != nil || s.phase == over
@@ -125,7 +125,7 @@ func (s *portion) awaitStart(now time.Duration) time.Duration {
 	switch {
 	case at == 0:
 	case now >= at:
-		s.fatal = fmt.Errorf("was told to start %v too late", now-at)
+		s.fatal = fmt.Errorf("the order to start arrived %v too late", now-at)
 	default:
 		s.scenario.start(at)
 		s.verifier.foretold = true // not before: no message has an instant then
@@ -195,15 +195,15 @@ func (s *portion) account(p *portionPublished) {
 // check refuses what account would stumble over.
 func (p *portionPublished) check(s shape) error {
 	if len(p.Epochs) != s.topics || len(p.Offsets) != s.topics || len(p.Refused) != s.topics {
-		return fmt.Errorf("the account is not of %d topics", s.topics)
+		return fmt.Errorf("the account does not have %d topics", s.topics)
 	}
 	for topic := range s.topics {
 		if len(p.Offsets[topic]) > s.messages {
-			return fmt.Errorf("the account has %d messages of a topic, which has %d", len(p.Offsets[topic]), s.messages)
+			return fmt.Errorf("the account has %d messages of a topic; the topic has %d", len(p.Offsets[topic]), s.messages)
 		}
 		for _, sequence := range p.Refused[topic] {
 			if sequence < 0 || sequence >= s.messages {
-				return fmt.Errorf("the account refuses message %d of a topic, which has %d", sequence, s.messages)
+				return fmt.Errorf("the account has message %d of a topic as refused; the topic has %d messages", sequence, s.messages)
 			}
 		}
 	}

@@ -98,7 +98,7 @@ func TestWhatFollowsAnAnswerIsAFailure(t *testing.T) {
 	loop.machines[0].Connected(0)
 	p.publish(publication{})
 	next, err := loop.machines[0].Receive(0, []byte(publishTaken+publishTaken))
-	require.ErrorContains(t, err, "nothing asked for")
+	require.ErrorContains(t, err, "unexpected bytes")
 	require.Empty(t, next)
 	require.Equal(t, 1, answered, "the answer before it counts")
 	loop.machines[0].Closed(0, err)

@@ -27,7 +27,7 @@ func (c *crew) reap(r *run, early bool) error {
 		}
 	}
 	if err == nil && !early && expected != r.verifier.expected {
-		err = fmt.Errorf("the agents expected %d deliveries, and %d were to come", expected, r.verifier.expected)
+		err = fmt.Errorf("the agents expected %d deliveries instead of %d", expected, r.verifier.expected)
 	}
 	if early {
 		return nil // it has failed for another reason
@@ -38,7 +38,7 @@ func (c *crew) reap(r *run, early bool) error {
 // absorb adds what one agent found.
 func (r *run) absorb(m *member, part *portionResult, after clock) error {
 	if part.Latency == nil || part.Series == nil {
-		return errors.New("has sent no latencies")
+		return errors.New("sent no latencies")
 	}
 	r.latency.Merge(part.Latency)
 	r.series.Merge(part.Series)

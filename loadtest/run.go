@@ -170,7 +170,7 @@ func (r *run) impatient(now time.Duration, format string, args ...any) {
 	case r.phaseEnds == 0:
 		r.phaseEnds = now + connectPatience
 	case now >= r.phaseEnds:
-		r.fatal = fmt.Errorf(format+", and then none for %v", append(args, connectPatience)...)
+		r.fatal = fmt.Errorf(format+", and no other within %v", append(args, connectPatience)...)
 	}
 }
 
@@ -260,7 +260,7 @@ func (r *run) drain(now time.Duration) time.Duration {
 		return min(r.phaseEnds, now+look)
 	}
 	for range r.pool.unanswered() {
-		r.failures.add("publish unanswered", fmt.Errorf("nothing came until the drain time of %v was over", r.cfg.Drain))
+		r.failures.add("publish unanswered", fmt.Errorf("no answer before the drain time of %v was over", r.cfg.Drain))
 	}
 	r.watch.finish()
 	r.watch.delivered += r.seen
@@ -365,7 +365,7 @@ func (r *run) Closed(number int, err error) {
 	case r.phase == connecting:
 		r.fatal = fmt.Errorf("client %d of %d: %w", number+1, r.shape.clients(), err)
 	case r.alive == 0:
-		r.fatal = fmt.Errorf("every client's connection has ended, the last with: %w", err)
+		r.fatal = fmt.Errorf("the connections of all clients have ended; the last error: %w", err)
 	}
 }
 

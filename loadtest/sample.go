@@ -169,5 +169,5 @@ func metricsFault(begin, end sample, window Generator, began time.Duration) stri
 	if off.Seconds() <= imprecision*window.WindowS {
 		return ""
 	}
-	return fmt.Sprintf("its metrics were read up to %.1f s off the ends of a window of %.1f s", off.Seconds(), window.WindowS)
+	return fmt.Sprintf("the metrics were read up to %.1f s too early or too late for a window of %.1f s", off.Seconds(), window.WindowS)
 }

@@ -111,16 +111,16 @@ func (r *Result) missed() []string {
 			reasons = append(reasons, fmt.Sprintf(format, args...))
 		}
 	}
-	add(d.Lost > r.Parameters.MaxLoss, "%d of %d deliveries lost, %d allowed", d.Lost, d.Expected, r.Parameters.MaxLoss)
+	add(d.Lost > r.Parameters.MaxLoss, "%d of %d deliveries were lost; the limit is %d", d.Lost, d.Expected, r.Parameters.MaxLoss)
 	add(d.Surplus > 0, "%d deliveries of messages whose publish was refused", d.Surplus)
 	add(d.Duplicates > 0, "%d duplicates", d.Duplicates)
-	add(d.Disordered > 0, "%d out of order", d.Disordered)
-	add(d.EpochChanges > 0, "%d changes of epoch that no gap announced", d.EpochChanges)
+	add(d.Disordered > 0, "%d deliveries out of order", d.Disordered)
+	add(d.EpochChanges > 0, "%d changes of the epoch without a gap frame", d.EpochChanges)
 	if b := r.Bursts; b != nil {
-		add(b.InTime < b.Total, "%d of %d bursts in time", b.InTime, b.Total)
+		add(b.InTime < b.Total, "only %d of %d bursts in time", b.InTime, b.Total)
 	}
 	limit := r.Parameters.MaxP99MS
-	add(limit > 0 && r.Latency.P99MS > limit, "p99 of latency %.3f ms, %.3f allowed", r.Latency.P99MS, limit)
+	add(limit > 0 && r.Latency.P99MS > limit, "p99 of latency is %.3f ms; at most %.3f ms is allowed", r.Latency.P99MS, limit)
 	return reasons
 }
 
@@ -131,17 +131,17 @@ func (r *Result) bound() []string {
 	g := &r.Generator
 	reasons := []string{}
 	if t := g.Thread; t.Busy+t.Waited > busyThreshold {
-		reasons = append(reasons, fmt.Sprintf("its thread was %s", occupied(t.Busy, t.Waited)))
+		reasons = append(reasons, fmt.Sprintf("the generator's thread was %s", occupied(t.Busy, t.Waited)))
 	}
 	late := r.Bursts != nil && r.Bursts.InTime < r.Bursts.Total
 	if t := g.Thread; late && t.BusyInBursts+t.WaitedInBursts > busyThreshold {
-		reasons = append(reasons, fmt.Sprintf("bursts were late, and in them its thread was %s", occupied(t.BusyInBursts, t.WaitedInBursts)))
+		reasons = append(reasons, fmt.Sprintf("bursts were late, and during bursts the generator's thread was %s", occupied(t.BusyInBursts, t.WaitedInBursts)))
 	}
 	for i := range r.Agents {
 		reasons = append(reasons, r.Agents[i].bound(late, g.LagThresholdMS)...)
 	}
 	if g.ScheduleLag.P99MS > g.LagThresholdMS {
-		reasons = append(reasons, fmt.Sprintf("p99 of its schedule lag %.3f ms is above %.3f (%d publishes found no connection free)",
+		reasons = append(reasons, fmt.Sprintf("p99 of the schedule lag is %.3f ms, above %.3f ms (%d publishes waited for a connection)",
 			g.ScheduleLag.P99MS, g.LagThresholdMS, r.Publishes.Waited))
 	}
 	return reasons
@@ -156,10 +156,10 @@ func (a *AgentResult) bound(late bool, threshold float64) []string {
 		reasons = append(reasons, fmt.Sprintf("the thread of agent %s was %s", a.Address, occupied(t.Busy, t.Waited)))
 	}
 	if late && t.BusyInBursts+t.WaitedInBursts > busyThreshold {
-		reasons = append(reasons, fmt.Sprintf("bursts were late, and in them the thread of agent %s was %s", a.Address, occupied(t.BusyInBursts, t.WaitedInBursts)))
+		reasons = append(reasons, fmt.Sprintf("bursts were late, and during bursts the thread of agent %s was %s", a.Address, occupied(t.BusyInBursts, t.WaitedInBursts)))
 	}
 	if a.Clock.UncertaintyMS > threshold {
-		reasons = append(reasons, fmt.Sprintf("the clock of agent %s is known to ± %.3f ms, above %.3f", a.Address, a.Clock.UncertaintyMS, threshold))
+		reasons = append(reasons, fmt.Sprintf("the clock of agent %s is known only to ± %.3f ms, above %.3f ms", a.Address, a.Clock.UncertaintyMS, threshold))
 	}
 	return reasons
 }

@@ -27,7 +27,7 @@ type voice struct {
 	ended   bool // the connection
 }
 
-var errVoiceEnded = errors.New("the connection of the client that publishes has ended")
+var errVoiceEnded = errors.New("the connection of the publishing client has ended")
 
 // dial connects the next client.
 func (v *voices) dial(loop eventloop.Loop, m client.Speaker) {

@@ -160,7 +160,7 @@ func TestAnInterruptedLoadTestHasFailed(t *testing.T) {
 	require.Contains(t, text, "FAILED\n")
 	require.Contains(t, text, "interrupted")
 	require.NotContains(t, text, "MISSED")
-	require.NotContains(t, text, "name its admin listener")
+	require.NotContains(t, text, "name it with --admin")
 	kept, err := os.ReadFile(file)
 	require.NoError(t, err)
 	var result loadtest.Result

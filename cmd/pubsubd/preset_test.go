@@ -27,7 +27,7 @@ runs:
 	r := run(t, nil, "loadtest", "--scenario", file, "--rounds=3", "--duration=300ms", "--settle=10ms",
 		"--json", record, "--html", page, "--svg", charts)
 	require.Equal(t, loadtest.ExitMissed, r.code, "%s\n%s", r.stdout, r.stderr)
-	require.Contains(t, r.stdout, "CHANGED from what the scenario says: bursts 3 instead of 20 (1 of 3 runs); settle 10ms instead of 1s; rounds 3 instead")
+	require.Contains(t, r.stdout, "CHANGED from the scenario: bursts 3 instead of 20 (1 of 3 runs); settle 10ms instead of 1s; rounds 3 instead")
 	require.Contains(t, r.stdout, "498")
 	require.Contains(t, r.stdout, "too-slow: p99 of latency")
 	text, err := os.ReadFile(record)
@@ -74,11 +74,11 @@ func TestPresetsOfTheCommandLine(t *testing.T) {
 		{"no place for a page", []string{"--preset=example", "--html=/nowhere/x.html"}, exitUsage, []string{"--html"}},
 		{"no place for charts", []string{"--preset=example", "--svg=/dev/null/x"}, exitUsage, []string{"--svg"}},
 		{"below collab", []string{"collab", "--preset=example", "--target=http://127.0.0.1:1", "--quiet", "--rounds=3"}, exitRunTime,
-			[]string{"3 of 3 runs are not all well", "rounds 3 instead of 5"}},
+			[]string{"3 of 3 runs did not pass", "rounds 3 instead of 5"}},
 		{"below collab, with what it would ignore", []string{"collab", "--preset=silverlight3", "--topics=3", "--delay=1s"}, exitUsage,
 			[]string{"--delay, --topics: has no effect with --preset"}},
 		{"nobody there", []string{"--preset=example", "--target=http://127.0.0.1:1", "--quiet"}, exitRunTime,
-			[]string{"ours     broadcast: client ", "ours     steady: client ", "connection refused", "3 of 3 runs are not all well"}},
+			[]string{"ours     broadcast: client ", "ours     steady: client ", "connection refused", "3 of 3 runs did not pass"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := run(t, nil, append([]string{"loadtest"}, c.args...)...)

@@ -47,5 +47,5 @@ func (t *tail) quote() string {
 	if len(last) == 1 && last[0] == "" {
 		return "; it wrote nothing to its standard error"
 	}
-	return "; its last words:\n  " + strings.Join(last, "\n  ")
+	return "; the end of its standard error:\n  " + strings.Join(last, "\n  ")
 }

@@ -64,11 +64,11 @@ func (d *centrifugoDecoder) read(p centrifugoPush, b []byte) (push, error) {
 	case p.Connect != nil && len(p.Connect.Subs) == 1:
 		return push{kind: pushReady}, nil
 	case p.Disconnect != nil:
-		return push{}, fmt.Errorf("the server disconnects: %d %s", p.Disconnect.Code, p.Disconnect.Reason)
+		return push{}, fmt.Errorf("the server disconnected: %d %s", p.Disconnect.Code, p.Disconnect.Reason)
 	case string(b) == "{}":
 		return push{}, nil
 	}
-	return push{}, errors.New("is none that a subscriber expects")
+	return push{}, errors.New("is not what a subscriber expects")
 }
 
 func (d *centrifugoDecoder) payload(data json.RawMessage) ([]byte, error) {

@@ -94,7 +94,7 @@ func TestWhatDialectsDoNotTake(t *testing.T) {
 		"unknown field":       {"sse", eventsHead + chunked + chunk("dat: 1\n\n"), "unknown field"},
 		"handshake refused":   {"nchan-ws", "HTTP/1.1 404 Not Found\r\n\r\n", "refused"},
 		"another's handshake": {"nchan-ws", strings.Replace(switching, socketAccept, "x", 1), "lacks"},
-		"an extension":        {"nchan-ws", strings.Replace(switching, "\r\n\r\n", "\r\nSec-WebSocket-Extensions: x\r\n\r\n", 1), "nobody offered"},
+		"an extension":        {"nchan-ws", strings.Replace(switching, "\r\n\r\n", "\r\nSec-WebSocket-Extensions: x\r\n\r\n", 1), "did not offer"},
 		"masked frame":        {"nchan-ws", switching + "\x81\x81\x00\x00\x00\x00x", "masked"},
 		"fragment":            {"nchan-ws", switching + "\x01\x01x", "begins with"},
 		"long frame":          {"nchan-ws", switching + "\x81\x7f\x00\x00\x00\x00\xff\x00\x00\x00", "longer"},

@@ -59,7 +59,7 @@ func parseStatus(line string) (int, error) {
 	}
 	status, err := decimal(rest[:3])
 	if err != nil || status < 200 || status > 599 {
-		return 0, fmt.Errorf("has status %.3q, which no answer here may have", rest)
+		return 0, fmt.Errorf("has the unexpected status %.3q", rest)
 	}
 	return int(status), nil
 }
@@ -95,7 +95,7 @@ func (h *headers) add(line string) error {
 		return h.addType(value)
 	case "content-encoding":
 		if !h.gzip || value != "gzip" || h.compressed {
-			return fmt.Errorf("content coding %q: something between compresses what should come as it is", value)
+			return fmt.Errorf("unexpected content coding %q: a proxy compresses the answer", value)
 		}
 		h.compressed = true
 	case "last-modified":
@@ -114,7 +114,7 @@ func (h *headers) addConnection(value string) error {
 	case value == "close" && h.status >= 400:
 		h.closes = true
 	default:
-		return fmt.Errorf("connection: %s, where the test needs it kept", value)
+		return fmt.Errorf("connection: %s; the test needs keep-alive", value)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (h *headers) addConnection(value string) error {
 func (h *headers) addLength(value string) error {
 	n, err := decimal(value)
 	if err != nil || h.hasLength {
-		return fmt.Errorf("content length %q, doubled or not a number", value)
+		return fmt.Errorf("content length %q is repeated or not a number", value)
 	}
 	h.length, h.hasLength = n, true
 	return nil
@@ -130,7 +130,7 @@ func (h *headers) addLength(value string) error {
 
 func (h *headers) addCoding(value string) error {
 	if h.chunked || !strings.EqualFold(value, "chunked") {
-		return fmt.Errorf("transfer coding %q, doubled or not chunked", value)
+		return fmt.Errorf("transfer coding %q is repeated or not chunked", value)
 	}
 	h.chunked = true
 	return nil
@@ -149,15 +149,15 @@ func (h *headers) addType(value string) error {
 func (h *headers) head() (Head, error) {
 	switch {
 	case h.status == 304:
-		return Head{}, errors.New("is 304, which nothing here asks for")
+		return Head{}, errors.New("has status 304, but the test sends no conditional requests")
 	case h.status == 204 && (h.hasLength || h.chunked):
-		return Head{}, errors.New("is 204 with a body")
+		return Head{}, errors.New("has status 204 and a body")
 	case h.endless && !h.hasLength && !h.chunked:
 		// RFC 9112, section 6.3: "the message body length is determined by the number of
 		// octets received prior to the server closing the connection."
 		h.length = math.MaxInt64
 	case h.status != 204 && h.hasLength == h.chunked:
-		return Head{}, errors.New("has not exactly one of content length and chunked coding")
+		return Head{}, errors.New("must have either a content length or chunked coding")
 	}
 	return Head{
 		Status: h.status, ContentType: h.contentType, Chunked: h.chunked, Length: h.length, Closes: h.closes, Gzip: h.compressed,

@@ -97,7 +97,7 @@ func (c *itemCache) parse(item []byte) (*Frame, error) {
 		return nil, err
 	}
 	if n != len(item) {
-		return nil, fmt.Errorf("frame %.40x has %d more bytes behind it", item, len(item)-n)
+		return nil, fmt.Errorf("frame %.40x is followed by %d more bytes", item, len(item)-n)
 	}
 	c.item, c.frame = append(c.item, item...), frameOf(content)
 	return &c.frame, nil

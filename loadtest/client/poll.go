@@ -77,7 +77,7 @@ func (p *poller) Closed(_ time.Duration, err error) { p.events.Closed(p.number, 
 func (p *poller) Head(h Head) error {
 	p.head, p.body = h, p.body[:0]
 	if h.Status == http.StatusOK && p.shared.byIDs && (h.LastModified == "" || h.ETag == "") {
-		return fmt.Errorf("poll's answer has Last-Modified %q and Etag %q, without which the next may lose messages", h.LastModified, h.ETag)
+		return fmt.Errorf("the answer to a poll has Last-Modified %q and Etag %q; without both, the next poll may lose messages", h.LastModified, h.ETag)
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func (l *listener) frame(f *Frame, now time.Duration) error {
 func (l *listener) hello(h *wire.Hello) error {
 	begin, ok := l.kit.own(l.topic, h.Positions)
 	if !ok || l.ready {
-		return fmt.Errorf("hello names positions %v, where topic %q was asked for, or is the second", h.Positions, l.topic)
+		return fmt.Errorf("hello has positions %v instead of one of topic %q, or arrived twice", h.Positions, l.topic)
 	}
 	l.begin(begin)
 	return nil
@@ -139,4 +139,4 @@ func socketsOf(k *Kit, o Options) func(number int, topic string, events Events) 
 }
 
 // errUnasked is of a reply to nothing.
-var errUnasked = errors.New("a reply came, where nothing was commanded")
+var errUnasked = errors.New("a reply arrived, but no command was sent")

@@ -101,9 +101,9 @@ func TestWhatPushesOfPubsubdAreHeldTo(t *testing.T) {
 	}{
 		"a message before hello":      {SSE, events(messageEvent), "before hello"},
 		"another topic's":             {WebSocket, switching + text(helloLine) + text(otherLine), "not for a subscriber"},
-		"another topic's hello":       {WebSocket, switching + text(strings.Replace(helloLine, "t@", "u@", 1)), "hello names"},
-		"a hello of two topics":       {WebSocket, switching + text(strings.Replace(helloLine, `"]`, `","u@k3:4"]`, 1)), "hello names"},
-		"two hellos":                  {WebSocket, switching + text(helloLine) + text(helloLine), "second"},
+		"another topic's hello":       {WebSocket, switching + text(strings.Replace(helloLine, "t@", "u@", 1)), "hello has positions"},
+		"a hello of two topics":       {WebSocket, switching + text(strings.Replace(helloLine, `"]`, `","u@k3:4"]`, 1)), "hello has positions"},
+		"two hellos":                  {WebSocket, switching + text(helloLine) + text(helloLine), "arrived twice"},
 		"the end":                     {WebSocket, switching + text(helloLine) + text(endLine), "the server is draining"},
 		"the end of a stream":         {SSE, events(helloEvent, "event: end\nretry: 1\nid: t@k3:4\ndata: "+endLine+"\n\n"), "the server is draining"},
 		"an id of another":            {SSE, events(helloEvent, strings.Replace(messageEvent, "id: t@k3:5", "id: t@k3:6", 1)), "has id"},
@@ -113,7 +113,7 @@ func TestWhatPushesOfPubsubdAreHeldTo(t *testing.T) {
 		"a name that nobody knows":    {SSE, events(helloEvent, "event: x\n"+messageEvent), "has data"},
 		"no frame":                    {SSE, events(helloEvent, "id: t@k3:5\ndata: x\n\n"), "frame"},
 		"an answer of another format": {SSE, "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n" + chunked, "content type"},
-		"a reply to nothing":          {WebSocket, switching + text(helloLine) + text(`{"reply":{"ref":1}}`), "nothing was commanded"},
+		"a reply to nothing":          {WebSocket, switching + text(helloLine) + text(`{"reply":{"ref":1}}`), "no command was sent"},
 		"binary, where text is due":   {WebSocket, switching + binaryFrame(item(helloLine)), "begins with"},
 	} {
 		t.Run(name, func(t *testing.T) {

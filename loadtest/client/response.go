@@ -95,7 +95,7 @@ func (p *Parser) step(b []byte, r Receiver) (int, error) {
 // readHead takes bytes up to the empty line that ends the head.
 func (p *Parser) readHead(b []byte, r Receiver) (int, error) {
 	if p.expected == 0 {
-		return 0, fmt.Errorf("bytes that nothing asked for: %.80q", b)
+		return 0, fmt.Errorf("unexpected bytes: %.80q", b)
 	}
 	// Fast path: the very bytes of the last head. They end in its empty line, so
 	// the head ends there too.

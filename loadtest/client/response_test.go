@@ -128,10 +128,10 @@ func TestOddAnswersAreErrors(t *testing.T) {
 	}
 }
 
-// An answer that nothing asked for must not wait to be taken for the next one.
+// An answer that unexpected bytes must not wait to be taken for the next one.
 func TestUnaskedBytesAreAnError(t *testing.T) {
 	_, err := parseIn("H", 1, 0)
-	require.ErrorContains(t, err, "nothing asked for")
+	require.ErrorContains(t, err, "unexpected bytes")
 }
 
 // FuzzParser holds the Parser to itself in pieces, and to net/http: whatever it

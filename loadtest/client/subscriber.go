@@ -167,7 +167,7 @@ func (s *Subscriber) opened() error {
 	}
 	begin, ok := s.kit.own(s.Topic, o.Positions)
 	if o.Session == "" || !ok || !o.Ack {
-		return fmt.Errorf("opened session %.200q is not the one asked for", s.body)
+		return fmt.Errorf("opened session %.200q is not the requested one", s.body)
 	}
 	s.session = o.Session
 	s.body = nil
@@ -177,7 +177,7 @@ func (s *Subscriber) opened() error {
 
 func (s *Subscriber) polled() error {
 	if s.kit.mode == Stream {
-		return errors.New("the stream ended without saying why")
+		return errors.New("the stream ended without a reason")
 	}
 	return s.scanner.Finish()
 }
@@ -219,9 +219,9 @@ func (s *Subscriber) gap(g *wire.Gap) error {
 func (s *Subscriber) has(p wire.Position) error {
 	switch {
 	case p.Topic != s.Topic:
-		return fmt.Errorf("frame of topic %q came to a subscriber of %q", p.Topic, s.Topic)
+		return fmt.Errorf("a frame of topic %q arrived at a subscriber of %q", p.Topic, s.Topic)
 	case !s.ready:
-		return fmt.Errorf("frame %q came before hello", p)
+		return fmt.Errorf("frame %q arrived before hello", p)
 	}
 	s.position = p
 	s.frames++
@@ -231,7 +231,7 @@ func (s *Subscriber) has(p wire.Position) error {
 func (s *Subscriber) hello(h *wire.Hello) error {
 	begin, ok := s.kit.own(s.Topic, h.Positions)
 	if !ok {
-		return fmt.Errorf("hello names positions %v, where topic %q was asked for", h.Positions, s.Topic)
+		return fmt.Errorf("hello has positions %v instead of one of topic %q", h.Positions, s.Topic)
 	}
 	if !s.ready {
 		s.begin(begin)

@@ -122,7 +122,7 @@ func TestWhatASubscriberDoesNotTake(t *testing.T) {
 		"refused opening":   {Batch, false, [][]byte{answer("429 Too Many Requests", wire.ProblemType, `{"status":429,"code":"limited","detail":"full"}`)}, "answered 429: limited: full"},
 		"refused, no code":  {Batch, false, [][]byte{answer("502 Bad Gateway", "text/html", `<h1>`)}, `answered 502: "<h1>"`},
 		"odd opening":       {Batch, false, [][]byte{answer("201 Created", "application/json", `[]`)}, "opened session"},
-		"another's opening": {Batch, false, [][]byte{answer("201 Created", "application/json", strings.Replace(openedBody, "a@", "b@", 1))}, "not the one asked for"},
+		"another's opening": {Batch, false, [][]byte{answer("201 Created", "application/json", strings.Replace(openedBody, "a@", "b@", 1))}, "not the requested one"},
 		"opening with 200":  {Batch, false, [][]byte{answer("200 OK", "application/json", openedBody)}, "answered 200"},
 		"replaced poll":     {Batch, false, [][]byte{opened, answer("409 Conflict", wire.ProblemType, `{"status":409,"code":"poll_replaced"}`)}, "poll_replaced"},
 		"no content":        {Batch, false, [][]byte{opened, []byte("HTTP/1.1 204 No Content\r\n\r\n")}, "answered 204"},
@@ -130,9 +130,9 @@ func TestWhatASubscriberDoesNotTake(t *testing.T) {
 		"another topic":     {Batch, false, [][]byte{opened, ndjson(`{"position":"b@k3:5","time":1,"data":1}`)}, `topic "b"`},
 		"end frame":         {Batch, false, [][]byte{opened, ndjson(`{"end":{"status":503,"code":"draining"}}`)}, "draining"},
 		"cut-off line":      {Batch, false, [][]byte{opened, answer("200 OK", "application/x-ndjson", `{"pos`)}, "ends within"},
-		"two answers":       {Batch, false, [][]byte{opened, append(ndjson(""), ndjson("")...)}, "nothing asked for"},
+		"two answers":       {Batch, false, [][]byte{opened, append(ndjson(""), ndjson("")...)}, "unexpected bytes"},
 		"frame, no hello":   {Batch, true, [][]byte{ndjson(`{"position":"a@k3:5","time":1,"data":1}`)}, "before hello"},
-		"another's hello":   {Batch, true, [][]byte{ndjson(`{"hello":{"positions":["b@k3:4"]}}`)}, "hello names"},
+		"another's hello":   {Batch, true, [][]byte{ndjson(`{"hello":{"positions":["b@k3:4"]}}`)}, "hello has positions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewKit("h:1", c.mode, c.stateless).NewSubscriber(0, "a", &heard{})
@@ -175,7 +175,7 @@ func TestAPublisherPublishesOneAtATime(t *testing.T) {
 	require.ErrorContains(t, h.refusals[1], "answered 503: overloaded")
 
 	_, err = p.Receive(0, text)
-	require.ErrorContains(t, err, "nothing asked for")
+	require.ErrorContains(t, err, "unexpected bytes")
 	p.Publish(form, nil)
 	p.Closed(0, err)
 	require.ErrorContains(t, h.closed, "publish unanswered")
@@ -207,7 +207,7 @@ func TestAnAnswerCountsBeforeWhatIsWrongWithTheRest(t *testing.T) {
 	h.next = []byte("next")
 	p.Publish(NewPublishForm("h:1", "a", "text/plain"), nil)
 	next, err := p.Receive(0, append(answer("503 Service Unavailable", "text/plain", ""), "GARBAGE"...))
-	require.ErrorContains(t, err, "nothing asked for")
+	require.ErrorContains(t, err, "unexpected bytes")
 	require.Len(t, h.refusals, 1)
 	require.Empty(t, next)
 }

@@ -117,7 +117,7 @@ func CheckUpgraded(head string) error {
 			delete(missing, name)
 		}
 		if name == "sec-websocket-extensions" {
-			return fmt.Errorf("extension %q, which nobody offered", value)
+			return fmt.Errorf("has the extension %q, which the client did not offer", value)
 		}
 	}
 	if len(missing) > 0 {

@@ -66,10 +66,10 @@ func faulty(kind, format string, args ...any) error {
 }
 
 // errOpaque is of a server that passes on what it is to read and check.
-var errOpaque = errors.New("the server takes what is published for bytes of that type, and does not read it")
+var errOpaque = errors.New("the server treats messages of this type as bytes, and does not parse them")
 
 // errNotCompressed is what a server's answers are that does not compress them.
-var errNotCompressed = errors.New("the answer to a poll that takes gzip was not compressed")
+var errNotCompressed = errors.New("the answer to a poll that accepts gzip was not compressed")
 
 // newEchoer connects a client and opens its session.
 func newEchoer(ctx context.Context, c codec, address, authority, topic string, objects []Object) (*echoer, error) {
@@ -115,7 +115,7 @@ func (e *echoer) open() error {
 	}
 	var opened wire.SessionOpened
 	if err := json.Unmarshal(body, &opened); err != nil || opened.Session == "" || len(opened.Positions) != 1 {
-		return fmt.Errorf("opened session %.200q is not the one asked for", body)
+		return fmt.Errorf("opened session %.200q is not the requested one", body)
 	}
 	e.session, e.position = opened.Session, opened.Positions[0]
 	return nil
@@ -197,7 +197,7 @@ func (e *echoer) receive(want wire.Position) (parse time.Duration, err error) {
 	for {
 		head, body, err := e.poller.wanted("poll", http.StatusOK)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return 0, faulty(lost, "the message %v did not come in time", want)
+			return 0, faulty(lost, "the message %v did not arrive in time", want)
 		}
 		if err != nil {
 			return 0, err
@@ -253,7 +253,7 @@ func (e *echoer) check(frames []frame, want wire.Position) error {
 		case f.opaque != "" && f.opaque == e.codec.contentType:
 			return errOpaque
 		case f.other != "":
-			return fmt.Errorf("poll brought no message of ours but %s", f.other)
+			return fmt.Errorf("a poll delivered %s, not a message of this test", f.other)
 		case i > 0, f.position != want:
 			return e.misplaced(f.position, want)
 		case !slices.Equal(f.objects, e.objects):
@@ -269,9 +269,9 @@ func (e *echoer) check(frames []frame, want wire.Position) error {
 func (e *echoer) misplaced(got, want wire.Position) error {
 	switch {
 	case got == e.position:
-		return faulty(duplicate, "message %v came twice", got)
+		return faulty(duplicate, "message %v arrived twice", got)
 	case got.Topic == want.Topic && got.Epoch == want.Epoch && got.Offset > want.Offset:
-		return faulty(lost, "message %v came in place of %v", got, want)
+		return faulty(lost, "message %v arrived instead of %v", got, want)
 	}
-	return faulty(disorder, "message %v came where %v is next", got, want)
+	return faulty(disorder, "message %v arrived; %v is next", got, want)
 }

@@ -31,10 +31,10 @@ func onThroughput(r *Result, ratio *Ratio) string {
 	t := ratio.Throughput
 	text := fmt.Sprintf("%d objects: %s makes %s as many round trips as JSON (± %.2f)", ratio.Objects, ratio.Encoding, times(t.Mean), t.Stdev)
 	if ratio.Theirs > 0 {
-		text += fmt.Sprintf(", where theirs made %s", times(ratio.Theirs))
+		text += fmt.Sprintf(", compared with %s in the article", times(ratio.Theirs))
 	}
 	if r.Parameters.ServerCPU {
-		text += fmt.Sprintf("; by the CPU a trip of clients and server it is %s, and a server that had the machine to itself would make %s",
+		text += fmt.Sprintf(". By the CPU time of clients and server it is %s, and by the CPU time of the server alone %s",
 			times(ratio.AllCPU), times(ratio.ServerCPU))
 	}
 	return text + "."
@@ -49,13 +49,13 @@ func onWork(r *Result) []string {
 		}
 		s := row.All
 		used := s.Server + s.Client
-		all = append(all, fmt.Sprintf("%d objects in JSON: of the CPU time %s is the server's, and %s goes into making text of objects and objects of text, all of it in the clients: "+
-			"the server checks a message and passes it on, where theirs made objects of it and text of them.",
+		all = append(all, fmt.Sprintf("%d objects in JSON: the server takes %s of the CPU time. Encoding and parsing of objects takes %s, all of it in the clients. "+
+			"This server only checks a message and sends it on. The article's server parsed and encoded it.",
 			row.Objects, percent(s.Server/used), percent((s.Build+s.Parse)/used)))
 	}
 	if full := leastInUse(r); r.Parameters.ServerCPU && full < 0.9 {
-		all = append(all, fmt.Sprintf("The cores were not full: in one load clients and server used %s of them. Others were at work on the machine, "+
-			"or more --clients reach a higher peak; the ratios by CPU hold even so.", percent(full)))
+		all = append(all, fmt.Sprintf("The cores were not full: in one load, clients and server used %s of them. Other processes used the machine, "+
+			"or more --clients would reach a higher peak. The ratios by CPU time hold in both cases.", percent(full)))
 	}
 	return all
 }
@@ -70,7 +70,7 @@ func leastInUse(r *Result) float64 {
 
 func onBytes(shapes []Shape) string {
 	least, most := extremes(shapes, func(s *Shape) float64 { return sizeOf(s, CBOR, JSON) })
-	return fmt.Sprintf("Bytes: CBOR takes %s of JSON's for %s, and %s for %s.", percent(least.v), least.of, percent(most.v), most.of)
+	return fmt.Sprintf("Bytes: CBOR takes from %s of the bytes of JSON (%s) to %s (%s).", percent(least.v), least.of, percent(most.v), most.of)
 }
 
 // onCompressedText answers the article's readers' first question.
@@ -81,8 +81,8 @@ func onCompressedText(shapes []Shape) string {
 	for i := range shapes {
 		ratio += math.Log(sizeOf(&shapes[i], GzipCBOR, GzipJSON)) / float64(len(shapes))
 	}
-	return fmt.Sprintf("Compressed text against binary, which the article's readers asked for: gzip JSON is smaller than CBOR for %s, and larger for %s. "+
-		"Compressed, the two are alike: gzip CBOR takes %s of gzip JSON's bytes (geometric mean).", list(smaller, shapes), list(larger, shapes), percent(math.Exp(ratio)))
+	return fmt.Sprintf("Compressed text against binary, a question of the article's readers: gzip JSON is smaller than CBOR for %s, and larger for %s. "+
+		"Compressed, both are alike: gzip CBOR takes %s of the bytes of gzip JSON (geometric mean).", list(smaller, shapes), list(larger, shapes), percent(math.Exp(ratio)))
 }
 
 // onCompression answers the second: what compressing costs.
@@ -93,24 +93,24 @@ func onCompression(shapes []Shape) string {
 	}
 	cheaper := names(shapes, func(s *Shape) bool { return s.Form(GzipJSON).Both() <= (1-clear)*s.Form(CBOR).Both() })
 	least, most := extremes(shapes, cost)
-	return fmt.Sprintf("What it costs, which they asked, too: compressing text and decompressing it takes %s (%s) to %s (%s) the CPU time of all that is done "+
-		"to the same message in CBOR, encoding and decoding; the whole of gzip JSON is cheaper than CBOR for %s.",
+	return fmt.Sprintf("The cost of compression, their other question: to compress and decompress text takes from %s (%s) to %s (%s) the CPU time that it takes to "+
+		"encode and decode the same message in CBOR. In total, gzip JSON takes less CPU time than CBOR for %s.",
 		times(least.v), least.of, times(most.v), most.of, list(cheaper, shapes))
 }
 
 func onCPU(shapes []Shape) string {
 	least, most := extremes(shapes, cpuOfCBOR)
-	return fmt.Sprintf("CPU of encoding and decoding: CBOR takes %s of JSON's for %s, and %s for %s.", percent(least.v), least.of, percent(most.v), most.of)
+	return fmt.Sprintf("CPU time of encoding and decoding: CBOR takes from %s of the time of JSON (%s) to %s (%s).", percent(least.v), least.of, percent(most.v), most.of)
 }
 
 // whereNot says where binary does not pay.
 func whereNot(r *Result) []string {
 	bytes := names(r.Shapes, func(s *Shape) bool { return sizeOf(s, CBOR, JSON) > 1-clear })
 	cpu := names(r.Shapes, func(s *Shape) bool { return cpuOfCBOR(s) > 1-clear })
-	all := []string{fmt.Sprintf("Where binary does not pay: in bytes (not 5 %% fewer than JSON's) for %s; in CPU (not 5 %% less) for %s.", list(bytes, r.Shapes), list(cpu, r.Shapes))}
+	all := []string{fmt.Sprintf("CBOR saves less than 5 %% of the bytes for %s, and less than 5 %% of the CPU time for %s.", list(bytes, r.Shapes), list(cpu, r.Shapes))}
 	for i := range r.Ratios {
 		if t := r.Ratios[i].Throughput; r.Ratios[i].Encoding == CBOR && t.Mean-t.Stdev < 1+clear {
-			all = append(all, fmt.Sprintf("Nor in round trips of %d objects: %s ± %.2f is no clear gain.", r.Ratios[i].Objects, times(t.Mean), t.Stdev))
+			all = append(all, fmt.Sprintf("CBOR gains nothing clear in round trips of %d objects: %s ± %.2f.", r.Ratios[i].Objects, times(t.Mean), t.Stdev))
 		}
 	}
 	return all

@@ -138,7 +138,7 @@ func (w *work) prove(kind int) error {
 		return err
 	}
 	if !bytes.Equal(w.buffer.Bytes(), w.plain[kind]) || !same(back, w.shape.value) {
-		return fmt.Errorf("comes back as something else: %.200q", w.buffer.Bytes())
+		return fmt.Errorf("decodes to another value: %.200q", w.buffer.Bytes())
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pubsubd/pubsubd/loadtest/encoding"
 )
 
-const encodingTitle = "What an encoding costs the whole way"
+const encodingTitle = "The cost of an encoding from end to end"
 
 // EncodingTable writes a comparison of encodings as plain text. The error is the
 // writer's.
@@ -30,10 +30,11 @@ func EncodingTable(w io.Writer, r *encoding.Result) error {
 
 func encodingAbout(r *encoding.Result) string {
 	p := &r.Parameters
-	return fmt.Sprintf("%d clients in closed loops build an array of objects and publish it; the server checks it and sends it back to the same client's long poll "+
-		"(a session with acks, mode batch, keep-alive connections), which makes objects of it and compares them. %d rounds of %v for each encoding and size, "+
-		"in turns, %v before each left out; seed %d. JSON by encoding/json, CBOR by github.com/fxamacker/cbor/v2, the same Go type; gzip JSON is published "+
-		"as it is, and comes back compressed by the server, once for each message. One object of the arrays:",
+	return fmt.Sprintf("%d clients in closed loops build an array of objects and publish it. The server checks the array and sends it back to the same client "+
+		"by long poll (a session with acks, mode batch, keep-alive connections). The client parses it into objects and compares them. Each encoding and size "+
+		"has %d rounds of %v, in turns. The %v before each round do not count. The seed is %d. JSON is encoded with encoding/json, CBOR with "+
+		"github.com/fxamacker/cbor/v2, from the same Go type. Gzip JSON is published as it is, and comes back compressed by the server, once for each message. "+
+		"One object of the arrays:",
 		p.Clients, p.Rounds, milli(p.DurationMS), milli(p.WarmupMS), p.Seed)
 }
 
@@ -52,9 +53,10 @@ func writeTrips(b *strings.Builder, r *encoding.Result) {
 		rows = append(rows, tripsRow(r, row))
 	}
 	writeFilled(b, rows)
-	b.WriteString("(bytes of a round trip, with HTTP's; µs of CPU a round trip, and the share of all of it. build and parse are the clients', decompressing\n" +
-		"too; rest is all else of theirs: HTTP, sockets, comparing, and the garbage collector. The server's CPU and all of the clients' are by\n" +
-		"the kernel for the process, build and parse by the clock of the thread around each. % of the cores: what clients and server used)\n")
+	b.WriteString("(bytes: of a round trip, with HTTP; µs: CPU time of a round trip; %: its share of the CPU time. Clients build and parse, which\n" +
+		"includes decompression; rest is their other work: HTTP, sockets, comparison and the garbage collector. The kernel measures the CPU\n" +
+		"time of the server and of all clients; the CPU clock of the thread measures build and parse. % of the cores: what clients and\n" +
+		"server used)\n")
 }
 
 func tripsRow(r *encoding.Result, row *encoding.Row) []string {
@@ -88,9 +90,9 @@ func writeRatios(b *strings.Builder, r *encoding.Result) {
 		})
 	}
 	writeFilled(b, rows)
-	b.WriteString("(round trips: mean of each round's ratio; theirs: Silverlight 3's binary over text, a server saturated by ten machines of clients;\n" +
-		"by CPU: JSON's a trip over this one's. By all CPU it is the ratio of round trips on cores that are full; by server CPU that of a\n" +
-		"server saturated as theirs was)\n")
+	b.WriteString("(round trips: mean of the ratios of the rounds; theirs: binary ÷ text in Silverlight 3, with one server that ten machines of clients\n" +
+		"saturated; by CPU: the CPU time of a round trip in JSON ÷ the CPU time in this encoding. By all CPU is the ratio of round trips if\n" +
+		"the cores are full; by server CPU is the ratio for a server that is saturated, as theirs was)\n")
 }
 
 var sizeForms = []string{encoding.JSON, encoding.GzipJSON, encoding.CBOR, encoding.GzipCBOR}
@@ -135,8 +137,8 @@ func writeCosts(b *strings.Builder, shapes []encoding.Shape) {
 		fmt.Fprintln(t, strings.Join(cells, "\t")+"\t")
 	}
 	_ = t.Flush() // a Builder takes everything
-	b.WriteString("(a message, on one core; median of runs in turns, of the process' CPU, so that the garbage collector counts; gzip is compress/gzip's\n" +
-		"default level with the writer and the reader reused)\n")
+	b.WriteString("(for one message, on one core: the median of runs in turns. It is CPU time of the process, so it includes the garbage collector.\n" +
+		"gzip is the default level of compress/gzip, with writer and reader reused)\n")
 }
 
 // micros writes nanoseconds with three digits that say something.
@@ -150,16 +152,16 @@ func writeEncodingNotes(b *strings.Builder, r *encoding.Result) {
 	for _, f := range r.Findings {
 		writeParagraph(b, "ours      ", f)
 	}
-	writeParagraph(b, "theirs    ", "With 20 objects binary raised throughput by 24 %, with 100 by 71 %; a long string gained little in bytes, arrays and objects of "+
-		"many members the most. Compressed text and its cost were asked for, and not measured.")
+	writeParagraph(b, "theirs    ", "Binary raised the throughput by 24 % with 20 objects, and by 71 % with 100. It saved few bytes of a long string, and most of "+
+		"arrays and of objects with many members. Readers asked about compressed text and its cost, which the article did not measure.")
 	e := r.Environment
 	build := ""
 	if r.Parameters.Build != "" {
 		build = "; server build " + r.Parameters.Build
 	}
-	writeParagraph(b, "machine   ", fmt.Sprintf("%d cores, which clients and server share unless a target was named; GOMAXPROCS %d, %s %s/%s%s",
+	writeParagraph(b, "machine   ", fmt.Sprintf("%d cores, shared by clients and server unless there was a --target; GOMAXPROCS %d, %s %s/%s%s",
 		e.Cores, e.GOMAXPROCS, e.GoVersion, e.OS, e.Arch, build))
-	writeParagraph(b, "bound     ", "by the generator, as it is meant to be: the clients' share of the CPU is part of what is measured")
+	writeParagraph(b, "limit     ", "the generator, on purpose: the CPU time of the clients is part of the measurement")
 	for _, f := range r.Faults {
 		writeParagraph(b, "fault     ", f)
 	}
@@ -213,7 +215,7 @@ func EncodingHTML(w io.Writer, r *encoding.Result) error {
 	_ = EncodingTable(&table, r) // a Builder takes everything
 	return writePage(w, encodingTitle, r.Started, table.String(), []drawing{
 		EncodingBars(r),
-		shapeBars("Bytes of a message, of JSON's", r.Shapes, func(f encoding.Form) float64 { return float64(f.Bytes) }),
-		shapeBars("CPU of sender and receiver, of JSON's", r.Shapes, encoding.Form.Both),
+		shapeBars("Bytes of a message, in percent of JSON", r.Shapes, func(f encoding.Form) float64 { return float64(f.Bytes) }),
+		shapeBars("CPU time of sender and receiver, in percent of JSON", r.Shapes, encoding.Form.Both),
 	})
 }

@@ -85,8 +85,8 @@ func collab() loadtest.Result {
 		Generator: loadtest.Generator{WindowS: 1500, CPUS: 1420, Thread: loadtest.Thread{Busy: 0.95}, ScheduleLag: summary(100_000, 40), LagThresholdMS: 10},
 		Verdict: loadtest.Verdict{
 			Failed:         []string{"publish refused: 1, the first: publish: answered 503: overloaded"},
-			Missed:         []string{"15 of 200000 deliveries lost, 1 allowed", "2 duplicates"},
-			GeneratorBound: []string{"its thread was 95 % busy and 0 % waiting for a core"},
+			Missed:         []string{"15 of 200000 deliveries were lost; the limit is 1", "2 duplicates"},
+			GeneratorBound: []string{"the generator's thread was 95 % busy and 0 % waiting for a core"},
 			ExitCode:       loadtest.ExitFailed,
 		},
 	}
@@ -94,11 +94,11 @@ func collab() loadtest.Result {
 
 func TestHowTheServerIsSpokenTo(t *testing.T) {
 	for want, p := range map[string]loadtest.Parameters{
-		"mode batch, sessions":                                   {Mode: "batch", Subscriptions: 1},
-		"mode stream, stateless, cbor":                           {Mode: "stream", Stateless: true, Format: "cbor"},
-		"mode batch, sessions with 10 topics each":               {Mode: "batch", Subscriptions: 10},
-		"sse, 3 topics each":                                     {Mode: "sse", Subscriptions: 3},
-		"websocket, cbor, published on the clients' connections": {Mode: "websocket", Format: "cbor", OnSocket: true},
+		"mode batch, sessions":                                      {Mode: "batch", Subscriptions: 1},
+		"mode stream, stateless, cbor":                              {Mode: "stream", Stateless: true, Format: "cbor"},
+		"mode batch, sessions with 10 topics each":                  {Mode: "batch", Subscriptions: 10},
+		"sse, 3 topics each":                                        {Mode: "sse", Subscriptions: 3},
+		"websocket, cbor, clients publish on their own connections": {Mode: "websocket", Format: "cbor", OnSocket: true},
 	} {
 		p.Dialect = "pubsubd"
 		require.Equal(t, want, spoken(p))
@@ -117,7 +117,7 @@ func interrupted() loadtest.Result {
 // what it had refused.
 func imprecise() loadtest.Result {
 	r := broadcast()
-	r.Server.CPUSource, r.Server.CPUNote = "", "its metrics were read up to 1.3 s off the ends of a window of 1.8 s"
+	r.Server.CPUSource, r.Server.CPUNote = "", "the metrics were read up to 1.3 s too early or too late for a window of 1.8 s"
 	r.Deliveries.Surplus = 5
 	r.Parameters.Dialect, r.Parameters.Mode, r.Parameters.Subscriptions = "nchan-sse", "nchan-sse", 1
 	return r

@@ -23,15 +23,15 @@ var articleBroadcast = Line{
 func SearchTable(w io.Writer, r loadtest.SearchResult) error {
 	b := &strings.Builder{}
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, strings.Join([]string{"P s", "clients", "the article", "p99 ms", "slowest burst ms", "µs a delivery", "limited by", ""}, "\t"))
+	fmt.Fprintln(t, strings.Join([]string{"P s", "clients", "the article", "p99 ms", "slowest burst ms", "CPU µs/delivery", "limited by", ""}, "\t"))
 	for i := range r.Points {
 		fmt.Fprintln(t, strings.Join(searchRow(&r.Points[i]), "\t"))
 	}
 	_ = t.Flush() // a Builder takes everything
-	fmt.Fprintf(b, "(P period; clients: the most for which all of %d bursts were complete before the next was due,\n"+
-		"nothing lost or out of order, to %.0f %%; found with %d bursts, then confirmed. The article: 5000 at 10 s\n"+
-		"on 4 processors, \"Performance of HTTP polling duplex server-side channel in Microsoft Silverlight 3\")\n\n",
-		r.Bursts, 100*r.Precision, r.Exploring)
+	fmt.Fprintf(b, "(P: period; clients: the most clients, to %[2]s, for which each of %[1]d bursts was complete before the next one\n"+
+		"was due, with nothing lost or out of order, found with %[3]d bursts and confirmed with %[1]d; the article: 5000 at\n"+
+		"10 s on 4 processors, \"Performance of HTTP polling duplex server-side channel in Microsoft Silverlight 3\")\n\n",
+		r.Bursts, fmt.Sprintf("%.0f %%", 100*r.Precision), r.Exploring)
 	writeSearchDetails(b, &r)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -82,9 +82,9 @@ func writeSearchDetails(b *strings.Builder, r *loadtest.SearchResult) {
 func trials(all []loadtest.Trial) string {
 	words := make([]string, len(all))
 	for i, t := range all {
-		held := "no"
+		held := "failed"
 		if t.Held {
-			held = "held"
+			held = "passed"
 		}
 		words[i] = fmt.Sprintf("%d × %d %s", t.Clients, t.Bursts, held)
 	}
@@ -104,7 +104,7 @@ func SearchChart(r loadtest.SearchResult) Chart {
 	return Chart{
 		Title:  fmt.Sprintf("Clients that receive every burst in time, over %d bursts", r.Bursts),
 		X:      Axis{Label: "period between bursts, s", Log: true},
-		Y:      Axis{Label: "clients (hollow: not the server's limit)", Log: true},
+		Y:      Axis{Label: "clients (hollow: the server was not the limit)", Log: true},
 		Series: []Line{found, articleBroadcast},
 	}
 }

@@ -71,12 +71,12 @@ func changed(runs []scenarios.RunResult) string {
 			kinds[i] = fmt.Sprintf("%s (%d of %d runs)", text, n, len(runs))
 		}
 	}
-	return "CHANGED from what the scenario says: " + strings.Join(kinds, "; ") + "."
+	return "CHANGED from the scenario: " + strings.Join(kinds, "; ") + "."
 }
 
 var suiteHeads = []string{
 	"run", "T", "N", "clients", "D or P s", "mean ms", "theirs", "median ms", "theirs", "stdev ms", "theirs", "p99 ms",
-	"loss", "dup", "disorder", "µs CPU a delivery", "MiB", "Mbit/s", "exit", "",
+	"loss", "dup", "disorder", "CPU µs/delivery", "MiB", "Mbit/s", "exit", "",
 }
 
 func writeSuiteRuns(b *strings.Builder, runs []scenarios.RunResult) {
@@ -91,8 +91,8 @@ func writeSuiteRuns(b *strings.Builder, runs []scenarios.RunResult) {
 	}
 	b.WriteByte('\n')
 	writeFilled(b, append([][]string{suiteHeads}, rows...))
-	b.WriteString("(T topics, N clients a topic, D delay between rounds, P period; MiB resident at the end; Mbit/s in and out;\n" +
-		"exit 0 all well, 1 failed, 3 objective missed, 4 the generator was the limit)\n")
+	b.WriteString("(T: topics, N: clients per topic, D: delay between rounds, P: period, MiB: resident memory at the end, Mbit/s: in and out,\n" +
+		"exit: 0 ok, 1 failed, 3 objective missed, 4 the generator was the limit)\n")
 }
 
 // writeFilled writes rows of which the first are heads, without the columns that
@@ -159,7 +159,7 @@ func networkMbit(r *loadtest.Result) float64 {
 }
 
 func writeSuiteSearches(b *strings.Builder, runs []scenarios.RunResult) {
-	rows := [][]string{{"run", "P s", "clients", "theirs", "p99 ms", "slowest burst ms", "loss", "dup", "disorder", "µs CPU a delivery", "limited by", "exit", ""}}
+	rows := [][]string{{"run", "P s", "clients", "theirs", "p99 ms", "slowest burst ms", "loss", "dup", "disorder", "CPU µs/delivery", "limited by", "exit", ""}}
 	for i := range runs {
 		if runs[i].Kind == scenarios.BroadcastSearch {
 			rows = append(rows, suiteSearchRows(&runs[i])...)
@@ -170,7 +170,7 @@ func writeSuiteSearches(b *strings.Builder, runs []scenarios.RunResult) {
 	}
 	b.WriteByte('\n')
 	writeFilled(b, rows)
-	b.WriteString("(P period between bursts; clients: the most that had every burst before the next was due)\n")
+	b.WriteString("(P: period between bursts, clients: the most clients that got every burst before the next one was due)\n")
 }
 
 func suiteSearchRows(run *scenarios.RunResult) [][]string {
@@ -211,11 +211,11 @@ func writeSuiteNotes(b *strings.Builder, r *scenarios.Result) {
 		writeParagraph(b, "ours     ", note)
 	}
 	e := r.Environment
-	writeParagraph(b, "machine  ", fmt.Sprintf("%d cores, which generator and server share unless a target was named; GOMAXPROCS %d, %s %s/%s%s",
+	writeParagraph(b, "machine  ", fmt.Sprintf("%d cores, shared by generator and server unless there was a --target; GOMAXPROCS %d, %s %s/%s%s",
 		e.Cores, e.GOMAXPROCS, e.GoVersion, e.OS, e.Arch, build(r.Runs)))
 	verdict := "ok"
 	if n := faulty(r.Runs); n > 0 {
-		verdict = fmt.Sprintf("%d of %d runs are not all well", n, len(r.Runs))
+		verdict = fmt.Sprintf("%d of %d runs did not pass", n, len(r.Runs))
 	}
 	writeParagraph(b, "verdict  ", fmt.Sprintf("%s (exit code %d)", verdict, r.ExitCode))
 }
@@ -253,7 +253,7 @@ func notes(run *scenarios.RunResult) []string {
 	if s := run.Search; s != nil {
 		for i := range s.Points {
 			p := &s.Points[i]
-			note := fmt.Sprintf("P %g s is limited by %s: %s", p.PeriodMS/1000, p.LimitedBy, p.Reason)
+			note := fmt.Sprintf("at P %g s, limited by %s: %s", p.PeriodMS/1000, p.LimitedBy, p.Reason)
 			if len(p.Trials) > 0 {
 				note += "; tried " + trials(p.Trials)
 			}
@@ -272,11 +272,11 @@ func growth(runs []scenarios.RunResult) []string {
 		if first.Parameters.Clients == last.Parameters.Clients {
 			continue
 		}
-		note := fmt.Sprintf("%s: from %d to %d clients (× %s) mean latency grows × %s, its deviation × %s", name,
+		note := fmt.Sprintf("%s: from %d to %d clients, a factor of %s, the mean latency grows by a factor of %s, its standard deviation by %s", name,
 			first.Parameters.Clients, last.Parameters.Clients, times(float64(last.Parameters.Clients), float64(first.Parameters.Clients)),
 			times(last.Latency.MeanMS, first.Latency.MeanMS), times(last.Latency.StdevMS, first.Latency.StdevMS))
 		if first.Server != nil && last.Server != nil {
-			note += fmt.Sprintf(", memory × %s, network × %s", times(memoryMiB(last.Server), memoryMiB(first.Server)), times(networkMbit(last), networkMbit(first)))
+			note += fmt.Sprintf(", the memory by %s, the network use by %s", times(memoryMiB(last.Server), memoryMiB(first.Server)), times(networkMbit(last), networkMbit(first)))
 		}
 		all = append(all, note)
 	}

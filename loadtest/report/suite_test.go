@@ -33,7 +33,7 @@ func steady(clients int) *loadtest.Result {
 func suite() scenarios.Result {
 	missed, found := collab(), search()
 	bound := steady(400)
-	bound.Verdict = loadtest.Verdict{GeneratorBound: []string{"its thread was 95 % busy and 0 % waiting for a core"}, ExitCode: loadtest.ExitGeneratorBound}
+	bound.Verdict = loadtest.Verdict{GeneratorBound: []string{"the generator's thread was 95 % busy and 0 % waiting for a core"}, ExitCode: loadtest.ExitGeneratorBound}
 	found.Points = found.Points[2:]
 	shorter := []scenarios.Change{{Key: "rounds", From: "100", To: "5"}}
 	return scenarios.Result{

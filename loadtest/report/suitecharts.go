@@ -89,7 +89,7 @@ func againstClients(runs []scenarios.RunResult, ours func(*loadtest.Result) floa
 
 // course draws each second's mean and slowest.
 func course(run *scenarios.RunResult) NamedChart {
-	mean, slowest := Line{Name: "mean of a second"}, Line{Name: "slowest of a second", Loose: true}
+	mean, slowest := Line{Name: "mean of each second"}, Line{Name: "slowest of each second", Loose: true}
 	for _, p := range run.Result.LatencySeries {
 		if p.Count > 0 {
 			mean.Points = append(mean.Points, Dot{X: p.AtS, Y: p.MeanMS})
@@ -98,7 +98,7 @@ func course(run *scenarios.RunResult) NamedChart {
 	}
 	return NamedChart{"course-" + run.Name, Chart{
 		Title: fmt.Sprintf("%s: latency over the run, %d clients", run.Name, run.Result.Parameters.Clients),
-		X:     Axis{Label: "since the recorded part began, s"}, Y: Axis{Label: "latency, ms"},
+		X:     Axis{Label: "time since the start of the recorded part, s"}, Y: Axis{Label: "latency, ms"},
 		Series: []Line{mean, slowest},
 	}}
 }

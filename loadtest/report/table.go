@@ -42,14 +42,14 @@ func writeRows(b *strings.Builder, results []loadtest.Result) {
 		fmt.Fprintln(t, strings.Join(row(&results[i]), "\t"))
 	}
 	_ = t.Flush() // a Builder takes everything
-	fmt.Fprintf(b, "(T topics, N clients a topic, %s)\n", pauseMeaning(results))
+	fmt.Fprintf(b, "(T: topics, N: clients per topic, %s)\n", pauseMeaning(results))
 }
 
 func pauseMeaning(results []loadtest.Result) string {
 	if pauseHeading(results) == "D s" {
-		return "D delay between rounds"
+		return "D: delay between rounds"
 	}
-	return "P period"
+	return "P: period"
 }
 
 // pauseHeading is D, the articles' rest, or P, the period.
@@ -105,7 +105,7 @@ func writeDetails(b *strings.Builder, r *loadtest.Result) {
 
 type lineWriter func(name, format string, args ...any)
 
-// spoken says how the server is spoken to.
+// spoken describes how clients talk to the server.
 func spoken(p loadtest.Parameters) string {
 	if p.Dialect != client.Pubsubd {
 		return "dialect " + p.Dialect
@@ -122,7 +122,7 @@ func spoken(p loadtest.Parameters) string {
 		how += ", " + p.Format
 	}
 	if p.OnSocket {
-		how += ", published on the clients' connections"
+		how += ", clients publish on their own connections"
 	}
 	return how
 }
@@ -143,32 +143,32 @@ func startedText(started bool) string {
 
 func writeWork(r *loadtest.Result, line lineWriter) {
 	if b := r.Bursts; b != nil {
-		line("bursts", "%d of %d in time, %d incomplete; complete after %s", b.InTime, b.Total, b.Incomplete, spread(b.Completion))
+		line("bursts", "%d of %d in time, %d incomplete; time to complete: %s", b.InTime, b.Total, b.Incomplete, spread(b.Completion))
 	}
 	if n := r.Rounds; n != nil {
-		line("rounds", "%d of %d complete, %d given up", n.Complete, n.Total, n.TimedOut)
+		line("rounds", "%d of %d complete, %d timed out", n.Complete, n.Total, n.TimedOut)
 	}
 	d := r.Deliveries
 	line("deliveries", "%d of %d (%d late); latency of %d, %s", d.Delivered, d.Expected, d.Late, r.Latency.Count, leftOut(r))
 	if d.Surplus > 0 {
-		line("surplus", "%d of messages whose publish was refused", d.Surplus)
+		line("surplus", "%d deliveries of messages whose publish was refused", d.Surplus)
 	}
 	if len(d.Gaps) > 0 {
 		line("gaps", "%s", gaps(d.Gaps))
 	}
 	if d.EpochChanges > 0 {
-		line("epochs", "%d changes that no gap announced", d.EpochChanges)
+		line("epochs", "%d changes without a gap frame", d.EpochChanges)
 	}
 	p := r.Publishes
-	line("publishes", "%d, %d refused, %d waited for a connection; answered after %s", p.Sent, p.Refused, p.Waited, spread(p.Answer))
+	line("publishes", "%d, %d refused, %d waited for a connection; time to answer: %s", p.Sent, p.Refused, p.Waited, spread(p.Answer))
 }
 
 // leftOut is which deliveries have no latency.
 func leftOut(r *loadtest.Result) string {
 	if r.Scenario == "collab" {
-		return "publishers' own copies left out"
+		return "without the publishers' own copies"
 	}
-	return "warm-up left out"
+	return "without the warm-up"
 }
 
 func gaps(byReason map[string]int64) string {
@@ -182,7 +182,7 @@ func gaps(byReason map[string]int64) string {
 
 func spread(s stats.Summary) string {
 	if s.Count == 0 {
-		return "nothing recorded"
+		return "none recorded"
 	}
 	return fmt.Sprintf("median %s, p99 %s, max %s ms", milliseconds(s.MedianMS), milliseconds(s.P99MS), milliseconds(s.MaxMS))
 }
@@ -196,17 +196,17 @@ func writeServer(r *loadtest.Result, line lineWriter) {
 		line("server", "not measured: the test ended early")
 		return
 	case s == nil:
-		line("server", "not measured: name its admin listener or its process")
+		line("server", "not measured: name it with --admin or --server-pid")
 		return
 	}
 	if s.CPUSource != "" {
-		line("server CPU", "%.2f s, %.2f µs a delivery (by %s)", s.CPUS, s.CPUPerDeliveryUS, cpuSource(s.CPUSource))
+		line("server CPU", "%.2f s, %.2f µs per delivery (from %s)", s.CPUS, s.CPUPerDeliveryUS, cpuSource(s.CPUSource))
 	}
 	if s.CPUNote != "" {
 		line("server CPU", "not measured: %s", s.CPUNote)
 	}
 	if s.ResidentEndBytes > 0 {
-		line("server memory", "resident %.1f MiB before, %.1f with all clients (%.0f bytes a client), %.1f at the end",
+		line("server memory", "%.1f MiB resident before, %.1f MiB with all clients (%.0f bytes per client), %.1f MiB at the end",
 			float64(s.ResidentBeforeBytes)/mebibyte, float64(s.ResidentConnectedBytes)/mebibyte,
 			s.ResidentPerClientBytes, float64(s.ResidentEndBytes)/mebibyte)
 	}
@@ -233,11 +233,11 @@ func writeGenerator(r *loadtest.Result, line lineWriter) {
 	case len(r.Agents) > 0:
 		whose = fmt.Sprintf(", %d processes; the publisher's thread", len(r.Agents)+1)
 	case r.Bursts != nil:
-		inBursts = "; in bursts " + occupied(g.Thread.BusyInBursts, g.Thread.WaitedInBursts)
+		inBursts = "; during bursts " + occupied(g.Thread.BusyInBursts, g.Thread.WaitedInBursts)
 	}
-	line("generator", "%.2f s CPU in %.1f s%s %s%s", g.CPUS, g.WindowS, whose, occupied(g.Thread.Busy, g.Thread.Waited), inBursts)
+	line("generator", "%.2f s of CPU time in %.1f s%s %s%s", g.CPUS, g.WindowS, whose, occupied(g.Thread.Busy, g.Thread.Waited), inBursts)
 	writeAgents(r, line)
-	line("schedule lag", "%s (p99 above %s would be the generator's bound)", spread(g.ScheduleLag), milliseconds(g.LagThresholdMS))
+	line("schedule lag", "%s (above a p99 of %s ms the result is generator-bound)", spread(g.ScheduleLag), milliseconds(g.LagThresholdMS))
 }
 
 // writeAgents writes what each process had that had clients, if it was not one.
@@ -247,7 +247,7 @@ func writeAgents(r *loadtest.Result, line lineWriter) {
 		t := &a.Generator.Thread
 		inBursts := ""
 		if r.Bursts != nil {
-			inBursts = "; in bursts " + occupied(t.BusyInBursts, t.WaitedInBursts)
+			inBursts = "; during bursts " + occupied(t.BusyInBursts, t.WaitedInBursts)
 		}
 		line(fmt.Sprintf("agent %d", i+1), "%s, process %d: %d clients, mean %s ms; thread %s%s; %s",
 			a.Address, a.PID, a.Clients, milliseconds(a.Latency.MeanMS), occupied(t.Busy, t.Waited), inBursts, clockText(&a.Clock))
@@ -256,9 +256,9 @@ func writeAgents(r *loadtest.Result, line lineWriter) {
 
 func clockText(c *loadtest.AgentClock) string {
 	if c.Shared {
-		return fmt.Sprintf("this machine's clock, ± %s ms", milliseconds(c.UncertaintyMS))
+		return fmt.Sprintf("clock of this machine, ± %s ms", milliseconds(c.UncertaintyMS))
 	}
-	return fmt.Sprintf("its clock corrected, ± %s ms (drift %s)", milliseconds(c.UncertaintyMS), milliseconds(c.DriftMS))
+	return fmt.Sprintf("clock corrected, ± %s ms (drift %s ms)", milliseconds(c.UncertaintyMS), milliseconds(c.DriftMS))
 }
 
 func occupied(busy, waited float64) string {

@@ -24,7 +24,7 @@ func ThrottleTable(w io.Writer, r throttle.Result) error {
 
 var throttleHeads = []string{
 	"sessions/calls", "within", "theirs", "at most", "completed", "mean s", "theirs", "p95 s", "served s", "unfinished", "mean s with them",
-	"loss", "dup", "disorder", "gaps", "server CPU s", "our CPU s", "",
+	"loss", "dup", "disorder", "gaps", "server CPU s", "generator CPU s", "",
 }
 
 func writeThrottle(b *strings.Builder, r *throttle.Result) {
@@ -35,11 +35,11 @@ func writeThrottle(b *strings.Builder, r *throttle.Result) {
 	ideal := make([]string, len(throttleHeads))
 	ideal[0], ideal[1], ideal[4], ideal[5] = "ideal", fmt.Sprint(r.Ideal.Within), fmt.Sprint(r.Ideal.Completed), seconds(r.Ideal.MeanMS)
 	writeFilled(b, append(rows, ideal))
-	b.WriteString("(within: calls completed within the run; at most: what its limits let through; completed: with those under way at its\n" +
-		"end; mean and p95: of completed calls, from when the user wanted them; served: from when the back end was asked; unfinished:\n" +
-		"calls that were wanted and not completed, with how long they were until the run's end")
+	b.WriteString("(within: calls completed within the run; at most: calls that the limits allow; completed: with the calls in flight at its end;\n" +
+		"mean and p95: time of completed calls, from the user's first attempt; served: from the call of the back end; unfinished: calls\n" +
+		"that were not completed; mean with them: counts their time until the end of the run")
 	if slices.ContainsFunc(r.Rows, func(r throttle.Row) bool { return r.Theirs != nil }) {
-		b.WriteString("; theirs: \"WCF Instancing, Concurrency,\nand Throttling\", part 3")
+		b.WriteString("; theirs: \"WCF\nInstancing, Concurrency, and Throttling\", part 3")
 	}
 	b.WriteString(")\n\n")
 }
@@ -71,7 +71,7 @@ func seconds(ms float64) string {
 
 func writeThrottleWaits(b *strings.Builder, rows []throttle.Row) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "sessions/calls\tusers with a session\trefused openings\trefused calls\ttold after s\tat latest\tlongest silence s\tlate\tuntold\tback end at a time\tits lag ms\tat most\t")
+	fmt.Fprintln(t, "sessions/calls\tusers with a session\trefused openings\trefused calls\trefused after s\tat most\tlongest wait s\tlate\tno answer\tback end at a time\tits lag ms\tat most\t")
 	for i := range rows {
 		r := &rows[i]
 		fmt.Fprintf(t, "%v\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t\n", r.Setting, r.Users, r.Refused.Sessions, r.Refused.Calls,
@@ -79,8 +79,8 @@ func writeThrottleWaits(b *strings.Builder, rows []throttle.Row) {
 			r.Hook.Most, milliseconds(r.Hook.Late.MeanMS), milliseconds(r.Hook.Late.MaxMS))
 	}
 	_ = t.Flush() // a Builder takes everything
-	b.WriteString("(told: refusals, which say when to come again; silence: until a request was let in or refused; its lag: by how much the back end's\n" +
-		"own answers were late)\n\n")
+	b.WriteString("(refused after: time until a refusal, which names the time to retry; longest wait: until a request was admitted or refused; late:\n" +
+		"requests that waited longer than promised; no answer: users without answer or refusal; its lag: how late the back end answered)\n\n")
 }
 
 func writeThrottleDetails(b *strings.Builder, r *throttle.Result) {
@@ -104,13 +104,13 @@ func writeMachine(line lineWriter, e loadtest.Environment) {
 func throttleScenario(p *throttle.Parameters) string {
 	words := []string{fmt.Sprintf("%d users for %g s, calls of %g s", p.Users, p.DurationMS/1000, p.CallTimeMS/1000)}
 	if p.Step != "" {
-		words = append(words, p.Step+" more")
+		words = append(words, "started in steps of "+p.Step)
 	}
 	if p.ThinkMS > 0 {
 		words = append(words, fmt.Sprintf("pauses of %g s on average", p.ThinkMS/1000))
 	}
 	if p.CallsPerSession > 0 {
-		words = append(words, fmt.Sprintf("%d calls a session", p.CallsPerSession))
+		words = append(words, fmt.Sprintf("%d calls per session", p.CallsPerSession))
 	}
 	if p.BackendWorkers > 0 {
 		words = append(words, fmt.Sprintf("a back end that serves %d at a time", p.BackendWorkers))
@@ -119,7 +119,7 @@ func throttleScenario(p *throttle.Parameters) string {
 }
 
 func throttlePromise(p *throttle.Parameters) string {
-	return fmt.Sprintf("let in or told within %g s, and %g s of grace; %d openings and %d calls may wait",
+	return fmt.Sprintf("each request is admitted or refused within %g s (tolerance %g s); %d openings of sessions and %d calls may queue",
 		p.WaitMS/1000, p.ToleranceMS/1000, p.PendingSessions, p.WaitingCalls)
 }
 
@@ -127,7 +127,7 @@ func throttleTarget(p *throttle.Parameters) string {
 	if p.Target != "" {
 		return p.Target
 	}
-	return "a server of its own for each run, started for the test"
+	return "a new server for each run, started by the test"
 }
 
 func writeThrottleVerdict(line lineWriter, v *throttle.Verdict) {

@@ -74,7 +74,7 @@ func TestThrottleOfNothing(t *testing.T) {
 	}
 	require.NoError(t, ThrottleTable(&table, r))
 	require.Contains(t, table.String(), "FAILED")
-	require.Contains(t, table.String(), "1/1s more, pauses of 0.5 s on average, 1 calls a session, a back end that serves 2 at a time")
+	require.Contains(t, table.String(), "started in steps of 1/1s, pauses of 0.5 s on average, 1 calls per session, a back end that serves 2 at a time")
 	require.Contains(t, table.String(), "http://h:1")
 	require.NoError(t, ThrottleCharts(r).SVG(&charts))
 	wantXML(t, charts.Bytes())
@@ -90,7 +90,7 @@ func TestThrottleSearch(t *testing.T) {
 	p := throttled
 	p.BackendWorkers, p.MaxMeanMS, p.MaxP95MS = 8, 6000, 7000
 	missed := trial(16, 1.46, 10_000)
-	missed.Held, missed.Reason = false, "100/16: service of calls took 10000 ms on average, 6000 allowed"
+	missed.Held, missed.Reason = false, "100/16: the service of calls took 10000 ms on average; at most 6000 ms is allowed"
 	r := throttle.SearchResult{
 		Scenario: "throttle-search", Environment: environment, Parameters: p, Precision: 0.05, Calls: 8, TookS: 200,
 		Trials: []throttle.Trial{trial(4, 0.73, 5001), missed, trial(8, 1.46, 5002)},

@@ -31,9 +31,9 @@ func (c Charts) SVG(w io.Writer) error {
 // answered and by when they were wanted, and their mean time; the article's at the
 // end of its own.
 func ThrottleCharts(r throttle.Result) Charts {
-	ends := Chart{Title: "Calls completed", X: Axis{Label: "since the run began, s"}, Y: Axis{Label: "answered so far"}}
-	begins := Chart{Title: "Calls begun and completed", X: ends.X, Y: Axis{Label: "wanted so far"}}
-	means := Chart{Title: "Mean time of calls", X: ends.X, Y: Axis{Label: "s, by when they were answered"}}
+	ends := Chart{Title: "Calls completed", X: Axis{Label: "time since the start of the run, s"}, Y: Axis{Label: "answered so far"}}
+	begins := Chart{Title: "Calls begun and completed", X: ends.X, Y: Axis{Label: "begun so far"}}
+	means := Chart{Title: "Mean time of calls", X: ends.X, Y: Axis{Label: "s, by the time of the answer"}}
 	for i := range r.Rows {
 		row, interval := &r.Rows[i], r.Parameters.IntervalMS/1000
 		name := row.Setting.String()

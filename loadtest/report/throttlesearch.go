@@ -16,13 +16,13 @@ import (
 func ThrottleSearchTable(w io.Writer, r throttle.SearchResult) error {
 	b := &strings.Builder{}
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "limits.calls\tcalls/s\tserved s\tp95 s\tmean s\tp95 s\trefused\ttold at latest s\t\t")
+	fmt.Fprintln(t, "limits.calls\tcalls/s\tserved s\tp95 s\tmean s\tp95 s\trefused\trefused after s, at most\t\t")
 	for _, trial := range byCalls(r.Trials) {
 		fmt.Fprintln(t, strings.Join(throttleTrialCells(&trial, r.Calls), "\t"))
 	}
 	_ = t.Flush() // a Builder takes everything
-	fmt.Fprintf(b, "(calls/s: completed within the run; served: from when the back end was asked, which the objective is for; mean and p95: from\n"+
-		"when the user wanted the call; best: the fewest calls at a time with the best throughput, to %.0f %%)\n\n", 100*r.Precision)
+	fmt.Fprintf(b, "(calls/s: completed within the run; served: time from the call of the back end, which the objective limits; mean and p95: time\n"+
+		"from the user's first attempt; best: the lowest limit with the best throughput, to %.0f %%)\n\n", 100*r.Precision)
 	writeThrottleSearchDetails(b, &r)
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -31,8 +31,8 @@ func writeTransports(b *strings.Builder, rows []transports.Row) {
 		fmt.Fprintln(t, strings.Join(transportCells(&rows[i]), "\t"))
 	}
 	_ = t.Flush() // a Builder takes everything
-	b.WriteString("(µs of CPU and bytes are for each message; bytes in are those that the client receives; client busy is its share\n" +
-		"of the time that it could have had; * client-bound: the client's limit, not the server's)\n\n")
+	b.WriteString("(µs: CPU time per message; bytes: per message, in: received by the client; client busy: share of the available CPU time\n" +
+		"that the client used; *: client-bound, the client was the limit, not the server)\n\n")
 }
 
 func transportCells(r *transports.Row) []string {
@@ -63,8 +63,8 @@ func writeTransportRatios(b *strings.Builder, ratios []transports.Ratio) {
 		fmt.Fprintln(t, strings.Join(append(cells, orNothing(r.Theirs), orNothing(r.Want), remark(r), ""), "\t"))
 	}
 	_ = t.Flush() // a Builder takes everything
-	b.WriteString("(ours: of the means; stdev, min and max: of the rounds; theirs: \"Comparison of HTTP polling duplex and net.tcp\n" +
-		"performance in Silverlight 4 RC\", one client, two cores of 2.26 GHz)\n\n")
+	b.WriteString("(ours: ratio of the means; stdev, min and max: of the rounds; wanted: at least; theirs: \"Comparison of HTTP polling\n" +
+		"duplex and net.tcp performance in Silverlight 4 RC\", one client, two cores of 2.26 GHz)\n\n")
 }
 
 // orNothing is a figure, or nothing where there is none.
@@ -92,7 +92,7 @@ func writeTransportsDetails(b *strings.Builder, r *transports.Result) {
 		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	p := &r.Parameters
-	line("scenario", "transports: %d clients, %d messages each, %d where each takes a request; %d repeats",
+	line("scenario", "transports: %d clients, %d messages each, %d where each message needs a request; %d repeats",
 		p.Clients, p.Messages, p.SingleMessages, p.Repeats)
 	line("target", "%s%s", p.Target, startedText(p.StartedServer))
 	if len(p.ServerFlags) > 0 {
@@ -117,14 +117,14 @@ func writeTransportsDetails(b *strings.Builder, r *transports.Result) {
 	_ = t.Flush() // a Builder takes everything
 }
 
-// writeWhy says why ratios differ from the article's.
+// writeWhy explains why ratios differ from the article's.
 func writeWhy(r *transports.Result, line lineWriter) {
 	p := &r.Payload
-	line("why", "many ÷ one: there a poll crossed the browser's UI thread; here %s", pollCost(r.Rows))
-	line("", "bytes: there text was XML; here the strings themselves are %d of the message's %d bytes of JSON, and of its %d of CBOR", p.Text, p.JSON, p.CBOR)
-	line("", "binary ÷ text: a message is encoded once, whatever the format, so that sending it saves the bytes alone")
+	line("why", "many ÷ one: in the article, each poll crossed the browser's UI thread; here %s", pollCost(r.Rows))
+	line("", "bytes: in the article, text was XML; here the strings are %d of the %d bytes of a message in JSON, and of the %d bytes in CBOR", p.Text, p.JSON, p.CBOR)
+	line("", "binary ÷ text: the server encodes a message once in each format, so binary saves only the bytes to send")
 	if r.PublishPerSecond > 0 {
-		line("", "live: nobody is sent more than is published; with nobody subscribed %s messages/s were taken, 1000 with each request", Number(r.PublishPerSecond))
+		line("", "live: a client cannot receive more than is published; without subscribers, the server accepted %s messages/s, 1000 with each request", Number(r.PublishPerSecond))
 	}
 }
 
@@ -140,17 +140,17 @@ func pollCost(rows []transports.Row) string {
 	}
 	poll, loop := took(transports.Single), took(transports.BareLoop)
 	if poll == 0 || loop == 0 {
-		return "a request and its answer on an open connection are all that it takes"
+		return "a poll is only a request and its answer on an open connection"
 	}
-	return fmt.Sprintf("it takes %s µs, of which a bare request and answer take %s", Number(poll), Number(loop))
+	return fmt.Sprintf("a poll takes %s µs, of which a bare request and answer take %s", Number(poll), Number(loop))
 }
 
 // TransportsBars draws messages a second, a group of bars for each transport, over a
 // logarithmic axis as the article does.
 func TransportsBars(r transports.Result) Bars {
-	title := "Messages a second to one client"
+	title := "Messages per second to one client"
 	if n := r.Parameters.Clients; n > 1 {
-		title = fmt.Sprintf("Messages a second to %d clients together", n)
+		title = fmt.Sprintf("Messages per second to %d clients together", n)
 	}
 	bars := Bars{Title: title + ", of 20 short strings (logarithmic)", Unit: "/s", Log: true}
 	for _, way := range transports.Ways() {

@@ -116,7 +116,7 @@ func (b *backend) enter(h http.Header, body []byte, now time.Time) error {
 	signed := webhook.Check(h, body, b.key, now)
 	err := json.Unmarshal(body, &a)
 	if err == nil && (a.Type != wire.HookPublish || a.Message.Data.Number < 1) {
-		err = fmt.Errorf("the back end is asked %.200s, which no user published", body)
+		err = fmt.Errorf("the hook got %.200s, which no user published", body)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -81,7 +81,7 @@ func (b *book) quiet(what string, d time.Duration) {
 func (b *book) refusal(count *int64, took time.Duration) {
 	*count++
 	b.told.Record(took)
-	b.quiet("told", took)
+	b.quiet("refused", took)
 }
 
 // A finished is a call that was completed.

@@ -63,7 +63,7 @@ func (l *ledger) took() {
 func (l *ledger) message(m *wire.Message) error {
 	var c content
 	if err := json.Unmarshal(m.Data, &c); err != nil || m.Position.Topic != l.topic {
-		return fmt.Errorf("a message at %v that the user did not publish", m.Position)
+		return fmt.Errorf("the message at %v is none that the user published", m.Position)
 	}
 	defer l.tell()
 	l.mu.Lock()

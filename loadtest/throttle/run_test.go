@@ -149,7 +149,7 @@ func TestServersThatBreakTheirPromises(t *testing.T) {
 	}
 	tell := func(r func(w http.ResponseWriter, r *http.Request)) *fakeServer { return &fakeServer{refuse: r} }
 	// Which of several was the first is up to the machine.
-	const late, promptly = "heard nothing for more than 300ms, the first: ", 200 * time.Millisecond
+	const late, promptly = "neither admitted nor refused within 300ms, the first: ", 200 * time.Millisecond
 	for name, c := range map[string]struct {
 		server    *fakeServer
 		code      int
@@ -168,9 +168,9 @@ func TestServersThatBreakTheirPromises(t *testing.T) {
 		"opens late":          {&fakeServer{dawdleOpening: 400 * time.Millisecond}, loadtest.ExitMissed, late, promptly},
 		"promises less":       {&fakeServer{says: time.Second}, loadtest.ExitFailed, "set --wait to that time", 0},
 		"says not when":       {tell(func(w http.ResponseWriter, _ *http.Request) { refuse(w, 0) }), loadtest.ExitFailed, "answered 503", 0},
-		"passes the hook by":  {&fakeServer{asks: func() int { return 0 }}, loadtest.ExitMissed, "let pass 0 times", 0},
-		"asks the hook twice": {&fakeServer{asks: func() int { return 2 }}, loadtest.ExitMissed, "let pass 2 times", 0},
-		"signs badly":         {&fakeServer{unsigned: true}, loadtest.ExitFailed, "were not signed well", 0},
+		"passes the hook by":  {&fakeServer{asks: func() int { return 0 }}, loadtest.ExitMissed, "had allowed 0 times", 0},
+		"asks the hook twice": {&fakeServer{asks: func() int { return 2 }}, loadtest.ExitMissed, "had allowed 2 times", 0},
+		"signs badly":         {&fakeServer{unsigned: true}, loadtest.ExitFailed, "had no valid signature", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -93,7 +93,7 @@ func try(ctx context.Context, cfg *Config, calls int, p loadtest.Progress, measu
 	if err != nil {
 		return Trial{}, err
 	}
-	reasons := slices.Concat(row.verdict.Failed, row.verdict.Missed, row.objectives(cfg, "service of calls", row.Served))
+	reasons := slices.Concat(row.verdict.Failed, row.verdict.Missed, row.objectives(cfg, "the service of calls", row.Served))
 	t := Trial{Calls: calls, PerSecond: row.throughput(cfg), Held: len(reasons) == 0, Row: row}
 	if !t.Held {
 		t.Reason = reasons[0]
@@ -105,14 +105,14 @@ func (t *Trial) outcome() string {
 	if t.Held {
 		return fmt.Sprintf("%.2f/s, served in %.0f ms on average, p95 %.0f ms", t.PerSecond, t.Row.Served.MeanMS, t.Row.Served.P95MS)
 	}
-	return "not held: " + t.Reason
+	return "missed the objective: " + t.Reason
 }
 
 // conclude says what was found, and whether it can be believed.
 func (r *SearchResult) conclude(q *quest) {
 	best, _, found := q.best()
 	if !found {
-		r.Verdict.Missed = append(r.Verdict.Missed, "no limit of calls meets the objective: "+q.trials[len(q.trials)-1].Reason)
+		r.Verdict.Missed = append(r.Verdict.Missed, "no value of limits.calls meets the objective: "+q.trials[len(q.trials)-1].Reason)
 		r.Verdict.conclude()
 		return
 	}

@@ -59,7 +59,7 @@ func TestASearchForWhatCannotBe(t *testing.T) {
 	r := searching(t, 10, time.Second)
 	require.Zero(t, r.Calls)
 	require.Equal(t, loadtest.ExitMissed, r.Verdict.ExitCode)
-	require.Contains(t, r.Verdict.Missed[0], "service of calls took 5000 ms on average, 1000 allowed")
+	require.Contains(t, r.Verdict.Missed[0], "the service of calls took 5000 ms on average; at most 1000 ms is allowed")
 	require.Equal(t, 1, r.Trials[len(r.Trials)-1].Calls)
 }
 

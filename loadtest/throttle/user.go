@@ -114,7 +114,7 @@ func (u *user) open(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("open a session: answered %.300q", a.body)
 	}
 	if told := time.Duration(opened.Limits.WaitMS) * time.Millisecond; told > u.trial.cfg.Wait {
-		return false, fmt.Errorf("open a session: the server lets requests wait for %v: set --wait to that time", told)
+		return false, fmt.Errorf("open a session: requests queue for up to %v on this server: set --wait to that time", told)
 	}
 	u.ledger.opened(opened.Positions[0])
 	u.session, u.calls = opened.Session, 0
@@ -168,10 +168,10 @@ func (u *user) publish(ctx context.Context, number int, wanted time.Time) (bool,
 	u.calls++
 	at, times := u.trial.backend.passed(u.ledger.topic, number)
 	if times != 1 {
-		u.book.hook.note(fmt.Errorf("a message was taken that the hook had let pass %d times", times))
+		u.book.hook.note(fmt.Errorf("the server accepted a message that the hook had allowed %d times", times))
 		at = a.sent
 	}
-	u.book.quiet("let in", at.Sub(a.sent))
+	u.book.quiet("admitted", at.Sub(a.sent))
 	u.book.finish(finished{wanted, a.sent, at, a.had}, u.trial.begin, u.trial.end)
 	return true, nil
 }

@@ -52,7 +52,7 @@ func (r *Row) judge(t *trial, b *book) {
 	r.promises(t, b)
 	allowed := max(time.Duration(lateOfCall*float64(t.cfg.CallTime)), leastLate)
 	bound := &r.verdict.GeneratorBound
-	r.say(bound, r.Hook.Late.MeanMS > milliseconds(allowed), "the back end's own answers were late by %.1f ms on average, above %.1f: "+relief, r.Hook.Late.MeanMS, milliseconds(allowed))
+	r.say(bound, r.Hook.Late.MeanMS > milliseconds(allowed), "the back end of the test answered %.1f ms late on average; at most %.1f ms is allowed: "+relief, r.Hook.Late.MeanMS, milliseconds(allowed))
 	r.say(bound, r.Busy > busyThreshold, "the generator was %.0f %% busy: "+relief, 100*r.Busy)
 }
 
@@ -66,7 +66,7 @@ func (r *Row) say(to *[]string, holds bool, format string, args ...any) {
 func (r *Row) failures(b *book, strange faults) {
 	failed := &r.verdict.Failed
 	r.say(failed, b.failed.count > 0, "%d users failed, the first: %v", b.failed.count, b.failed.first)
-	r.say(failed, strange.count > 0, "%d strange calls of the hook, the first: %v", strange.count, strange.first)
+	r.say(failed, strange.count > 0, "%d unexpected calls of the hook, the first: %v", strange.count, strange.first)
 	r.say(failed, r.Completed.Count == 0, "no call was completed")
 }
 
@@ -75,15 +75,15 @@ func (r *Row) promises(t *trial, b *book) {
 	missed, d := &r.verdict.Missed, &r.Delivered
 	r.say(missed, d.accidents() > 0, "%d lost, %d duplicates, %d out of order, %d gaps, %d surplus", d.Lost, d.Duplicates, d.Disordered, d.Gaps, d.Surplus)
 	r.say(missed, r.Untold > 0, "%d users got neither answer nor refusal, the first: %v", r.Untold, b.untold.first)
-	r.say(missed, r.Late > 0, "%d requests heard nothing for more than %v, the first: %v", r.Late, b.promise, b.late.first)
-	r.say(missed, r.Hook.Unsigned > 0, "%d calls of the hook were not signed well, the first: %v", r.Hook.Unsigned, t.backend.unsigned.first)
-	r.say(missed, r.Hook.Bypassed > 0, "%d messages did not pass the hook once, the first: %v", r.Hook.Bypassed, b.hook.first)
+	r.say(missed, r.Late > 0, "%d requests were neither admitted nor refused within %v, the first: %v", r.Late, b.promise, b.late.first)
+	r.say(missed, r.Hook.Unsigned > 0, "%d calls of the hook had no valid signature, the first: %v", r.Hook.Unsigned, t.backend.unsigned.first)
+	r.say(missed, r.Hook.Bypassed > 0, "%d messages did not pass the hook exactly once, the first: %v", r.Hook.Bypassed, b.hook.first)
 }
 
 // objectives judges the time of calls.
 func (r *Row) objectives(c *Config, what string, got Times) []string {
 	missed := []string{}
-	r.say(&missed, c.MaxMean > 0 && got.MeanMS > milliseconds(c.MaxMean), "%s took %.0f ms on average, %.0f allowed", what, got.MeanMS, milliseconds(c.MaxMean))
-	r.say(&missed, c.MaxP95 > 0 && got.P95MS > milliseconds(c.MaxP95), "p95 of %s %.0f ms, %.0f allowed", what, got.P95MS, milliseconds(c.MaxP95))
+	r.say(&missed, c.MaxMean > 0 && got.MeanMS > milliseconds(c.MaxMean), "%s took %.0f ms on average; at most %.0f ms is allowed", what, got.MeanMS, milliseconds(c.MaxMean))
+	r.say(&missed, c.MaxP95 > 0 && got.P95MS > milliseconds(c.MaxP95), "p95 of %s is %.0f ms; at most %.0f ms is allowed", what, got.P95MS, milliseconds(c.MaxP95))
 	return missed
 }

@@ -24,7 +24,7 @@ func TestLateBackendsAreSaid(t *testing.T) {
 	require.Zero(t, judged(20*time.Millisecond, 0.5).ExitCode)
 	late := judged(40*time.Millisecond, 0.5)
 	require.Equal(t, loadtest.ExitGeneratorBound, late.ExitCode)
-	require.Equal(t, []string{"1/1: the back end's own answers were late by 40.0 ms on average, above 25.0: " + relief}, late.GeneratorBound)
+	require.Equal(t, []string{"1/1: the back end of the test answered 40.0 ms late on average; at most 25.0 ms is allowed: " + relief}, late.GeneratorBound)
 	require.Equal(t, []string{"1/1: the generator was 95 % busy: " + relief}, judged(0, 0.95).GeneratorBound)
 	cfg.CallTime = 100 * time.Millisecond
 	require.Zero(t, judged(9*time.Millisecond, 0).ExitCode, "of short calls no more is asked than timers do")

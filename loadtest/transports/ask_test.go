@@ -134,7 +134,7 @@ func TestAnswersThatAreNotWhatWasAskedFor(t *testing.T) {
 		{SSE, JSON, lengthAnswer(ndjson, sent(lines, 0)), "content type"},
 		{Batch, CBOR, lengthAnswer(ndjson, sent(lines, 0)), "content type"},
 		{Batch, JSON, lengthAnswer(ndjson, sent(lines, 0)[:30]), "within frame"},
-		{Batch, JSON, lengthAnswer(ndjson, sent(lines, 0)) + "HTTP/1.1", "nothing asked for"},
+		{Batch, JSON, lengthAnswer(ndjson, sent(lines, 0)) + "HTTP/1.1", "unexpected bytes"},
 		{Stream, JSON, chunked(ndjson, sent(lines, 0)) + "0\r\n\r\n", "1 messages missing"},
 		{WebSocket, JSON, refused, "handshake"},
 		{WebSocket, JSON, upgraded + framed(client.FinBinary, sent(items, 0)), "where a message begins"},

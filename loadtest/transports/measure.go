@@ -193,7 +193,7 @@ func (r *measurement) explain(failures []error) error {
 // asLoss makes of a client that waited in vain one that lost messages.
 func asLoss(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%w: none came for %v: %w", errLost, patience, err)
+		return fmt.Errorf("%w: none arrived for %v: %w", errLost, patience, err)
 	}
 	return err
 }

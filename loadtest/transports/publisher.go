@@ -133,7 +133,7 @@ func (p *publisher) result(line []byte) (*wire.Problem, error) {
 	}
 	var refused struct{ Problem *wire.Problem }
 	if err := json.Unmarshal(line, &refused); err != nil || refused.Problem == nil {
-		return nil, fmt.Errorf("result %.200q is none", line)
+		return nil, fmt.Errorf("invalid result %.200q", line)
 	}
 	if refused.Problem.Code != wire.CodeOverloaded {
 		return nil, refused.Problem
@@ -155,7 +155,7 @@ func (p *publisher) held() error {
 		return fmt.Errorf("the server holds %d of %d messages: raise its --history-messages, --history-bytes, --history-age and --memory-budget", state.Messages, p.messages)
 	}
 	if took := state.Position.Offset - state.Oldest.Offset; took != uint64(p.messages) {
-		return fmt.Errorf("%d messages took %d offsets, which nothing here can follow", p.messages, took)
+		return fmt.Errorf("%d messages took %d offsets; this test needs one offset for each", p.messages, took)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (p *publisher) forget() error {
 	return nil
 }
 
-var errNoSession = errors.New("is not the session that was asked for")
+var errNoSession = errors.New("this is not the requested session")
 
 // openSession opens a session for the topic from start on.
 func openSession(e *exchange, authority, start string) (string, error) {

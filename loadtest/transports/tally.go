@@ -41,7 +41,7 @@ func (t *tally) message(m seen) error {
 		return nil
 	}
 	if !set(t.sequences, m.sequence) {
-		return fmt.Errorf("message %d comes again at offset %d", m.sequence, m.offset)
+		return fmt.Errorf("message %d arrived again at offset %d", m.sequence, m.offset)
 	}
 	t.had++
 	if at < t.newest {

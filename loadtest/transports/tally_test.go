@@ -32,5 +32,5 @@ func TestMessagesThatWereNotPublished(t *testing.T) {
 	}
 	tally := newTally(7, 10)
 	require.NoError(t, tally.message(seen{offset: 8, sequence: 3}))
-	require.ErrorContains(t, tally.message(seen{offset: 9, sequence: 3}), "comes again")
+	require.ErrorContains(t, tally.message(seen{offset: 9, sequence: 3}), "arrived again")
 }
