@@ -21,13 +21,13 @@ func agentCommand() *cobra.Command {
 		Use:   "agent",
 		Short: "Run a share of the clients of load tests",
 		Long: `Run a share of the clients of load tests that another process coordinates, with
---agents. The agent serves one test after the other, until a signal. One process can
-open only some thousands of files, and so only as many clients; agents are more
-processes. An agent connects to any server that its coordinator names.
+--agents. The agent serves one test after the other, until SIGINT or SIGTERM. Each client
+needs an open file, and one process can open only some thousands, so agents are
+additional processes. An agent connects to any server that its coordinator names.
 
-Coordinators must send the token that is in $` + loadtest.AgentTokenVariable + `. Without a token, the agent
-accepts every process on this machine, and refuses to listen on other addresses.
-Nothing is encrypted: use agents only in a network of your own.
+Coordinators must send the token in $` + loadtest.AgentTokenVariable + `. Without a token, the
+agent accepts every process on this machine, and refuses to listen on other addresses.
+Nothing is encrypted: use agents only in a private network.
 
 Latencies of agents on one machine use one clock. For agents on several machines, the
 coordinator compares the clocks before and after the test, and corrects the

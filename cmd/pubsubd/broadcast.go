@@ -38,7 +38,7 @@ load generator was the limit at some period.`,
 	}
 	f := cmd.Flags()
 	loadtest.BindBroadcast(f, &b.cfg)
-	f.DurationSliceVar(&b.periods, "period", []time.Duration{b.cfg.Period}, "time from one burst to the next; with --search, a list")
+	f.DurationSliceVar(&b.periods, "period", []time.Duration{b.cfg.Period}, "time from one burst to the next; with --search, a list of `durations`")
 	f.BoolVar(&b.search, "search", false, "find the most clients for each period")
 	f.StringVar(&b.svg, "svg", "", "write the search as a chart to this file")
 	f.Lookup("clients").Usage += fmt.Sprintf(", %d by default", searchBegins)
@@ -74,7 +74,7 @@ func (b *broadcastTest) run() error {
 	case b.search:
 		return b.runSearch()
 	case len(b.periods) != 1:
-		return usageError{fmt.Errorf("--period: %d periods are only for --search", len(b.periods))}
+		return usageError{fmt.Errorf("--period: without --search, give one period; got %d", len(b.periods))}
 	case b.svg != "":
 		return usageError{errors.New("--svg: only --search makes a chart")}
 	}

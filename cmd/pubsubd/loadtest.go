@@ -65,7 +65,7 @@ func collabCommand() *cobra.Command {
 	var pattern, preset string
 	cmd := &cobra.Command{
 		Use:   "collab",
-		Short: "Measure many topics with few clients each, who publish to each other",
+		Short: "Measure many topics with few clients each, which publish to each other",
 		Long: `Measure many topics with few clients each.
 
 --pattern rounds: in every topic, one client publishes, in all topics at the same

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // version is set by the linker; see the Makefile.
@@ -86,26 +87,35 @@ func isClosedOutput(err error) bool {
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return seeHelp(cmd, wrongArgs(cmd, args, err))
+			return seeHelp(cmd, wrongArgs(cmd, args))
 		}
 		return nil
 	}
 }
 
-// wrongArgs names the argument that is missing or too much, as Use does. A command
-// without arguments keeps err.
-func wrongArgs(cmd *cobra.Command, args []string, err error) error {
+// wrongArgs names the argument that is missing or too much, as Use does.
+func wrongArgs(cmd *cobra.Command, args []string) error {
 	wanted := strings.Fields(cmd.Use)[1:]
 	whole := cmd.CommandPath() + " " + strings.Join(wanted, " ")
 	switch {
 	case cmd.HasAvailableSubCommands():
 		return unknownCommand(cmd, args[0])
 	case len(wanted) == 0:
-		return err
+		return fmt.Errorf("%q is one argument too many: %s takes none%s", args[0], cmd.CommandPath(), forFlag(cmd, args[0]))
 	case len(args) < len(wanted):
 		return fmt.Errorf("%s is missing in: %s", strings.TrimSuffix(wanted[len(args)], "..."), whole)
 	}
 	return fmt.Errorf("%q is one argument too many for: %s; put quotes around arguments with spaces", args[len(wanted)], whole)
+}
+
+// forFlag adds how to give an argument to a flag before it whose value is optional.
+func forFlag(cmd *cobra.Command, arg string) (hint string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if f.NoOptDefVal != "" && f.Value.Type() != "bool" {
+			hint = fmt.Sprintf("; did you mean --%s=%s?", f.Name, arg)
+		}
+	})
+	return hint
 }
 
 // seeHelp makes err a usage error that says where the usage is.

@@ -72,7 +72,7 @@ because the log does not know these limits. The daemon drops them when it starts
 
 // openStore returns what the folder of a log has now. It makes no folder.
 func openStore(dir string) (store.Snapshot, error) {
-	const remedy = "name the folder of the log: the daemon's store.dir"
+	const remedy = "name the folder that the daemon's setting store.dir names"
 	files, err := store.OpenSnapshot(dir)
 	switch {
 	case errors.Is(err, os.ErrPermission):

@@ -18,7 +18,17 @@ func flagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); len(args) > 0 && cmd.HasAvailableSubCommands() {
 		return seeHelp(cmd, unknownCommand(cmd, args[0]))
 	}
+	if wrong, ok := errors.AsType[*pflag.InvalidValueError](err); ok && wanted[wrong.GetFlag().Value.Type()] != "" {
+		return seeHelp(cmd, fmt.Errorf("--%s %q: want %s", wrong.GetFlag().Name, wrong.GetValue(), wanted[wrong.GetFlag().Value.Type()]))
+	}
 	return seeHelp(cmd, config.FlagError(cmd.Flags(), err))
+}
+
+// wanted has what the value of a flag must be, by the flag's type.
+var wanted = map[string]string{
+	"bool": "true or false", "int": "a whole number", "int64": "a whole number", "uint64": "a whole number, not negative",
+	"intSlice": "whole numbers, such as 20,100", "float64": "a number",
+	"duration": "a duration, such as 250ms, 90s or 2m", "durationSlice": "durations, such as 200ms,1s",
 }
 
 // unknownCommand returns the error for a name that no command below cmd has.

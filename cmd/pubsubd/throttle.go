@@ -32,8 +32,8 @@ that session for its own messages. A refused user retries when the refusal says 
 The test starts a server for each of --settings (limits.sessions/limits.calls). The table
 shows how many calls were completed within --duration, and with those in flight at its
 end. It shows how long calls took from the user's first attempt, waiting and refusals
-included, and how long the other calls waited in vain. After --duration, refused requests
-are not retried.
+included, and how long the unfinished calls had waited. After --duration, refused
+requests are not retried.
 
 The exit code is 3 if a request was neither admitted nor refused within --wait plus
 --tolerance, if a message was lost, duplicated, out of order or did not pass the hook, or
@@ -47,7 +47,7 @@ sessions, so that users share few of them.
 --max-p95 holds. In a search, both limit the time in service, from the call of the back
 end: the wait before it depends on the number of users. With --backend-workers, the back
 end serves that many calls at a time, as real ones do, and queues the others. Without
-it, throughput has no knee.
+it, a higher limit always gives more throughput.
 
 A --target must have one of --settings in force, and its hook at --backend-listen. Both
 sides need the same secret in the environment, PUBSUBD_HOOKS_PUBLISH_SECRET.`,
@@ -63,7 +63,7 @@ sides need the same secret in the environment, PUBSUBD_HOOKS_PUBLISH_SECRET.`,
 	f.DurationVar(&t.cfg.Duration, "duration", t.cfg.Duration, "time during which users begin calls")
 	f.DurationVar(&t.cfg.CallTime, "call-time", t.cfg.CallTime, "time of a call in the back end")
 	f.DurationVar(&t.cfg.Wait, "wait", t.cfg.Wait, "limits.wait: time within which a request is admitted or refused")
-	f.DurationVar(&t.cfg.Tolerance, "tolerance", t.cfg.Tolerance, "how late that may be")
+	f.DurationVar(&t.cfg.Tolerance, "tolerance", t.cfg.Tolerance, "time by which --wait may be exceeded")
 	f.IntVar(&t.cfg.PendingSessions, "pending-sessions", t.cfg.PendingSessions, "limits.pending_sessions")
 	f.IntVar(&t.cfg.WaitingCalls, "waiting-calls", t.cfg.WaitingCalls, "limits.waiting_calls")
 	f.DurationVar(&t.cfg.Think, "think", t.cfg.Think, "mean pause of a user between calls, exponentially distributed")

@@ -21,7 +21,7 @@ func TestEveryPresetCanBeRead(t *testing.T) {
 		}
 	}
 	_, err := Preset("silverlight5")
-	require.ErrorContains(t, err, `"silverlight5": there are example, laharsub, silverlight3`)
+	require.ErrorContains(t, err, `"silverlight5": use example, laharsub, silverlight3`)
 }
 
 // The articles' experiments: T, N, D and what they had.
@@ -82,7 +82,7 @@ func TestAFileBeforeAPresetOfThatName(t *testing.T) {
 	require.Equal(t, "Mine", s.Title)
 	require.Equal(t, []string{"run-1", "run-2"}, []string{s.Runs[0].Name, s.Runs[1].Name})
 	_, err = Load("examples")
-	require.ErrorContains(t, err, "neither a file nor one of example, ")
+	require.ErrorContains(t, err, "neither a file nor one of the presets example, ")
 	_, err = Load(filepath.Join("example", "x"))
 	require.Error(t, err)
 }

@@ -44,7 +44,7 @@ func Names() []string {
 // Text returns an embedded scenario file as it is.
 func Text(name string) ([]byte, error) {
 	if !slices.Contains(Names(), name) {
-		return nil, fmt.Errorf("no scenario is called %q: there are %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("no preset is called %q: use %s", name, strings.Join(Names(), ", "))
 	}
 	return embedded.ReadFile(name + ".yaml")
 }
@@ -68,7 +68,7 @@ func Load(fileOrName string) (*Suite, error) {
 	case slices.Contains(Names(), fileOrName):
 		return Preset(fileOrName)
 	case os.IsNotExist(err):
-		return nil, fmt.Errorf("%q is neither a file nor one of %s", fileOrName, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("%q is neither a file nor one of the presets %s", fileOrName, strings.Join(Names(), ", "))
 	}
 	return nil, err
 }
