@@ -142,7 +142,8 @@ function openTab(share = topic, options = {}) {
     }
   }
   const request = async (url, init) => {
-    if (tab.crashed || tab.frozen) return new Promise(() => {});
+    if (tab.crashed) return new Promise(() => {});
+    if (tab.frozen) await new Promise((thawed) => tab.inbox.push(thawed)); // the code of a frozen page does not run
     return fetch(url, init);
   };
   current.run(tab, () => (tab.client = new Client(daemon.url, { share, WebSocket: Socket, fetch: request, transports: ["websocket"], ...options })));
