@@ -25,6 +25,9 @@ const minStoreBytes = 64 << 20
 // storeDir is the setting that turns the write-ahead log on. Its flag is --store.
 const storeDir = "store.dir"
 
+// maxSampled is the most that log.access and tracing.sample may be.
+const maxSampled = 1_000_000_000
+
 // hookExample is the example of a hook's URL in errors.
 const hookExample = "http://127.0.0.1:9000/publish"
 
@@ -70,9 +73,9 @@ func settings(c *Config) []setting {
 		{"cors.origins", restart(origins(&c.Origins)), "Other origins whose pages may use the daemon. If the list is empty, it refuses all pages of other origins. In the file, put * in quotes."},
 		{"log.level", word(&c.Log.Level, "info", "debug", "warn", "error"), "Lowest level of log entries that are written."},
 		{"log.format", restart(word(&c.Log.Format, "json", "console")), "Format of log entries: json, or console for people."},
-		{"log.access", number{least: 1, word: "off"}.field(&c.Log.Access), "Log one of this many requests, chosen at random, after it was answered: method, route, topic, status, bytes, time and client, at every log.level. 1: all requests. off: none. The entries have no session ids, no credentials and no queries. Commands on WebSocket and TCP connections are not logged."},
+		{"log.access", number{least: 1, most: maxSampled, word: "off"}.field(&c.Log.Access), "Log one of this many requests, chosen at random, after it was answered: method, route, topic, status, bytes, time and client, at every log.level. 1: all requests. off: none. The entries have no session ids, no credentials and no queries. Commands on WebSocket and TCP connections are not logged."},
 		{"tracing.endpoint", restart(serverURL(&c.Tracing.Endpoint, "http://127.0.0.1:4318")), "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, to which the daemon sends traces (OTLP over HTTP). It traces at most 100 calls and deliveries in a second. The variables OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES apply. Not set: no traces."},
-		{"tracing.sample", restart(number{least: 1, word: "off"}.field(&c.Tracing.Sample)), "Trace one of this many publishes without the header traceparent, chosen at random. off: none. With the header, its sampled flag decides."},
+		{"tracing.sample", restart(number{least: 1, most: maxSampled, word: "off"}.field(&c.Tracing.Sample)), "Trace one of this many publishes without the header traceparent, chosen at random. off: none. With the header, its sampled flag decides."},
 		{"tracing.slow", restart(duration(&c.Tracing.Slow, 0)), "Trace deliveries that took at least this long, from the acceptance of the message to the write, to a poll or stream that waited for it. 0: none."},
 
 		{"history.messages", count(&b.HistoryMessages), "Messages that each topic retains."},

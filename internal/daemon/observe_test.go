@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gobwas/ws/wsutil"
 	"github.com/stretchr/testify/require"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
@@ -267,6 +268,39 @@ func TestATraceLeadsThroughTheHookToTheLog(t *testing.T) {
 				require.True(t, slices.ContainsFunc(calls, func(of *tracepb.Span) bool { return string(of.SpanId) == string(s.ParentSpanId) }))
 			}
 		})
+	}
+}
+
+// Commands that publish, and many messages in one request, are traced as one publish each.
+// The trace of the request that opened a WebSocket does not go on in its commands.
+func TestCommandsAndManyMessagesAreTraced(t *testing.T) {
+	for _, store := range []string{"", t.TempDir()} {
+		to := newCollector(t)
+		d := start(t, func(c *config.Config) {
+			c.Store.Dir, c.Tracing.Endpoint, c.Tracing.Sample, c.Tracing.Slow = store, to.URL, 1, 0
+		})
+		d.post("/v1/messages", `[{"topic":"a","data":1},{"topic":"b","data":2}]`)
+		c := dialRaw(t, d.PublicAddr(), aMinute)
+		head, _ := c.ask("GET /v1/ws?topic=c HTTP/1.1\r\nHost: h\r\ntraceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n" +
+			"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+		require.Contains(t, head, "101")
+		require.NoError(t, wsutil.WriteClientText(c.Conn, []byte(`{"publish":{"topic":"c","data":1},"ref":1}`)))
+		d.wantMetric(`pubsubd_calls_total{call="publish",way="command"}`, 1)
+		require.NoError(t, d.wait())
+		calls := to.named("publish")
+		require.Len(t, calls, 2)
+		require.Len(t, to.named("append"), 2)
+		require.Empty(t, calls[0].ParentSpanId)
+		require.Empty(t, calls[1].ParentSpanId)
+		var topics []string
+		for _, s := range calls {
+			for _, a := range s.Attributes {
+				if a.Key == "messaging.destination.name" {
+					topics = append(topics, a.Value.GetStringValue())
+				}
+			}
+		}
+		require.Equal(t, []string{"c"}, topics, "many messages have many topics")
 	}
 }
 
