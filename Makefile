@@ -191,7 +191,7 @@ scale: build ## measure how cost grows with clients, topics, bytes …, into loa
 abuse: build ## attack pubsubd in seventeen ways while 2000 clients listen, into loadtest/results, about 11 min; ARGS="-quick": 3 min, into bin/
 	$(GO) run ./loadtest/abuse -pubsubd bin/pubsubd $(ARGS)
 
-upgrade: ## replace the binary five times under load, with 5,000 subscribers, in each way of deploy/README.md, about 5 min
+upgrade: ## replace the binary five times under load, with 5,000 subscribers, in each way of deploy/README.md, about 1 min
 	UPGRADE_CLIENTS=5000 $(GO) test -count=1 -timeout 25m -v -run TestUpgradesRefuseNobody ./cmd/pubsubd
 
 clean: ## remove what was built, tools too
