@@ -96,7 +96,7 @@ func requestIDs() map[string]string {
 		"ids of polls":            get(pollPath, id+"r1") + pollZero + get(pollPath, "x-request-id:r2") + pollZero,
 		"ids of publishes":        post("1", id+"r1") + post("2") + post("3", id+"r2"),
 		"an id of a large answer": get("/v1/poll?topic=TOPIC.stateless@oldest", id+"r1", "Accept-Encoding: gzip") + get("/v1/poll?topic=TOPIC.stateless@oldest"),
-		"an id in gzip":           post(strings.Repeat(`"polled "`, 1)+strings.Repeat(" ", 2000), "Content-Type: application/json") + get("/v1/poll?topic=TOPIC.published@oldest", id+"r1", "Accept-Encoding: gzip"),
+		"an id in gzip":           post(`"`+strings.Repeat("gzip", 500)+`"`, "Content-Type: application/json") + get("/v1/poll?topic=TOPIC.published@oldest", id+"r1", "Accept-Encoding: gzip"),
 		"an id of a parked poll":  get("/v1/sessions/SESSION/poll?ack=2", id+"r1") + pollZero,
 		"an id of a stream":       get(pollPath+"&mode=stream", id+"r1"),
 		"an id of a refusal":      get("/v1/sessions/SESSION/poll?ack=9", id+"r1") + get("/v1/sessions/SESSION/poll?ack=9"),

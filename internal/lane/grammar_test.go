@@ -2,6 +2,7 @@ package lane
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"net/http"
 	"strings"
@@ -171,16 +172,16 @@ func TestBlocksOfFieldsAreShared(t *testing.T) {
 	require.Same(t, one.fields, two.fields)
 }
 
-// A block with an idempotency key belongs to one message. In the cache it would replace a
-// block that comes again.
-func TestBlocksWithAKeyAreNotCached(t *testing.T) {
+// A block with an idempotency key, the id of a request or its trace belongs to one request. In
+// the cache it would replace a block that comes again.
+func TestBlocksOfOneRequestAreNotCached(t *testing.T) {
 	p := newParser()
 	begin := "POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n"
 	var plain, keyed request
 	require.Equal(t, publishForm, p.read([]byte(begin+"\r\n"), &plain))
-	for range 2 {
-		require.Equal(t, publishForm, p.read([]byte(begin+"Idempotency-Key: k\r\n\r\n"), &keyed))
-		require.Equal(t, "k", keyed.fields.idempotencyKey)
+	for _, field := range []string{"Idempotency-Key", "Idempotency-Key", "X-Request-Id", "traceparent"} {
+		require.Equal(t, publishForm, p.read([]byte(begin+field+": k\r\n\r\n"), &keyed))
+		require.Equal(t, "k", cmp.Or(keyed.fields.idempotencyKey, keyed.fields.requestID, keyed.fields.traceparent))
 		require.Same(t, plain.fields, p.last)
 		require.NotSame(t, keyed.fields, p.lane.fields.slot(keyed.fields.block).Load())
 	}
