@@ -166,6 +166,9 @@ func (l *Lane) take(w http.ResponseWriter, r *http.Request, entry *observe.Entry
 		return false
 	}
 	c.origin, c.requestID, c.entry = l.cfg.Origins.Index(r.Header.Get("Origin")), w.Header().Get("X-Request-Id"), entry
+	if entry != nil {
+		entry.Way = "lane"
+	}
 	c.requests.strikes, c.who = nc.Strikes, c.counted.Who(r.Header["X-Forwarded-For"])
 	if r.Method == http.MethodPost {
 		c.requests.blanks = blanksBehindPost

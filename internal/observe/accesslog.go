@@ -109,7 +109,7 @@ type Entry struct {
 	Agent         string
 	RequestID     string
 	TraceID       string
-	Way           string // lane or net/http
+	Way           string // lane or net/http: which wrote the answer
 	Status        int    // 0: none
 
 	log   *AccessLog
