@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -171,6 +172,46 @@ func TestTheAccessLogOfOtherEnds(t *testing.T) {
 	sub.Close()
 	require.NoError(t, d.wait())
 	d.accessed(7)
+}
+
+// Behind a proxy, the client is the one that limits count. A request begins when it arrives, not
+// when the daemon has waited for its hook.
+func TestTheAccessLogNamesTheClientBehindAProxy(t *testing.T) {
+	const slow = 50 * time.Millisecond
+	app := newApplication(t, func(http.ResponseWriter, *http.Request) { time.Sleep(slow) })
+	d := start(t, func(c *config.Config) {
+		app.hooked(c)
+		c.Log.Access, c.Limit.TrustedProxies = 1, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	c := dialRaw(t, d.PublicAddr(), aMinute)
+	for range 2 { // by net/http, and by the lane
+		c.ask("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 192.0.2.7\r\nContent-Length: 1\r\n\r\n1")
+	}
+	require.NoError(t, d.wait())
+	entries := d.logged.FilterLoggerName("access").All()
+	require.Len(t, entries, 2)
+	for _, e := range entries {
+		m := e.ContextMap()
+		require.Equal(t, "192.0.2.7", m["client"])
+		require.GreaterOrEqual(t, m["took"], slow)
+		require.False(t, m["begun"].(time.Time).After(e.Time.Add(-slow)))
+	}
+}
+
+// The same entry, again and again, does not fill the disk. The access log has its own sample.
+func TestFloodsOfTheLogAreSampled(t *testing.T) {
+	d := start(t, func(c *config.Config) { c.Log.Access = 1 })
+	const floods = 1000
+	for range floods {
+		d.log.Warn("again")
+	}
+	require.Less(t, d.logged.FilterMessage("again").Len(), floods/2)
+	c := dialRaw(t, d.PublicAddr(), aMinute)
+	for range floods / 2 {
+		c.ask("POST /v1/topics/a/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n1")
+	}
+	require.NoError(t, d.wait())
+	require.Equal(t, floods/2, d.logged.FilterLoggerName("access").Len())
 }
 
 // A collector takes spans as OpenTelemetry's does.

@@ -94,6 +94,7 @@ func requestIDs() map[string]string {
 	const id = "X-Request-Id: "
 	return map[string]string{
 		"ids of polls":            get(pollPath, id+"r1") + pollZero + get(pollPath, "x-request-id:r2") + pollZero,
+		"ids of one frame":        get(pollPath+"&mode=single", id+"r1") + get("/v1/sessions/SESSION/poll?ack=1&mode=single"),
 		"ids of publishes":        post("1", id+"r1") + post("2") + post("3", id+"r2"),
 		"an id of a large answer": get("/v1/poll?topic=TOPIC.stateless@oldest", id+"r1", "Accept-Encoding: gzip") + get("/v1/poll?topic=TOPIC.stateless@oldest"),
 		"an id in gzip":           post(`"`+strings.Repeat("gzip", 500)+`"`, "Content-Type: application/json") + get("/v1/poll?topic=TOPIC.published@oldest", id+"r1", "Accept-Encoding: gzip"),

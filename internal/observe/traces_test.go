@@ -180,6 +180,35 @@ func TestSpansAreBoundedIfTheCollectorHangs(t *testing.T) {
 	require.Zero(t, testutil.ToFloat64(m.Spans.WithLabelValues(metrics.SpansSent)))
 }
 
+// Spans that were sent make room for others.
+func TestSpansThatWereSentDoNotCount(t *testing.T) {
+	m := metrics.New("test")
+	traces, spans := collect(TracesConfig{}, m)
+	traces.bound.SetLimit(1e9)
+	traces.bound.SetBurst(1e9)
+	for range 5 {
+		for range queuedSpans / 2 {
+			_, span := traces.Publish(Continue(t.Context(), sampled, ""), "a")
+			span.End(wire.Published{}, nil)
+		}
+		require.NoError(t, traces.provider.ForceFlush(t.Context()))
+	}
+	require.Len(t, spans(), 5*queuedSpans/2)
+	require.Zero(t, testutil.ToFloat64(m.Spans.WithLabelValues(metrics.SpansDropped)))
+}
+
+func TestACallThatFailsNamesTheCode(t *testing.T) {
+	traces, spans := collect(TracesConfig{Sample: 1}, metrics.New("test"))
+	ctx, span := traces.Publish(t.Context(), "a")
+	_, end := Call(ctx, "publish")
+	end(errors.New("secret"))
+	span.End(wire.Published{}, nil)
+	got := spans()[0]
+	require.Equal(t, "hook publish", got.Name)
+	require.Equal(t, "_OTHER", attributes(got)["error.type"])
+	require.NotContains(t, got.Status.Description, "secret")
+}
+
 func TestACollectorThatRefusesIsCountedAndLogged(t *testing.T) {
 	t.Setenv(headersVariable, "api-key=s%20ecret")
 	var key string
