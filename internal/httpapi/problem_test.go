@@ -3,9 +3,11 @@ package httpapi
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/session"
@@ -193,4 +197,20 @@ func TestABodyTimesOut(t *testing.T) {
 			conn.Close()
 		}
 	})
+}
+
+// The client does not see an internal error. The log has it, with the id of the request.
+func TestAnInternalErrorIsLoggedWithTheRequestID(t *testing.T) {
+	core, logged := observer.New(zap.InfoLevel)
+	p := newParts(settings{})
+	defer p.Broker.Close()
+	p.Log = zap.New(core)
+	api, answer := p.newAPI(), httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/v1/topics", nil)
+	w := api.response(answer, r)
+	w.Header().Set("X-Request-Id", "r1")
+	api.fail(w, r, errors.New("the disk melted"))
+	require.Equal(t, http.StatusInternalServerError, answer.Code)
+	require.NotContains(t, answer.Body.String(), "melted")
+	require.Equal(t, map[string]any{"method": "GET", "request_id": "r1", "error": "the disk melted"}, logged.All()[0].ContextMap())
 }
