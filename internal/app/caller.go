@@ -10,6 +10,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/auth"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/internal/session"
 	"github.com/pubsubd/pubsubd/internal/transport"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -216,7 +217,8 @@ func principalOf(g *auth.Grant) hook.Principal {
 type slot struct {
 	call limit.Call
 	held bool
-	err  error // of the last attempt: later ones do not wait again
+	err  error            // of the last attempt: later ones do not wait again
+	span *observe.Publish // of the publish; nil: it is not traced
 }
 
 // take waits for the slot, unless it is held.

@@ -181,11 +181,10 @@ func (c *commands) authenticate(s *session.Session, token string) (expiresMS int
 }
 
 func (c *commands) publish(ctx context.Context, item *wire.PublishItem, then Then) (published wire.Published, err error) {
-	ctx, span := c.app.cfg.Traces.Publish(ctx, item.Topic)
 	var s slot
 	defer s.end()
-	w := c.app.newPending(then, span)
-	defer func() { w.send(&s, err); endSpan(span, published, err) }()
+	w := c.app.newPending(then)
+	defer func() { w.send(&s, err) }()
 	published, err = c.app.publishItem(ctx, &c.caller, &s, w.route(c.app.cfg.Broker.Route(item.Topic)), item)
 	if err == nil {
 		c.app.cfg.Metrics.CommandPublishes.Inc()

@@ -14,6 +14,7 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/frame"
 	"github.com/pubsubd/pubsubd/internal/limit"
+	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 	"github.com/pubsubd/pubsubd/pkg/wire/cbor"
 )
@@ -41,9 +42,9 @@ type manyPublish struct {
 // answer with a result for each, in the format of the request. An error refuses the whole
 // request. A delayed refusal of one message delays the answer, which then holds no slot.
 func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(contentType string, parts iter.Seq[[]byte]) error) (err error) {
-	defer a.recovered(&err)
-	ctx, span := a.cfg.Traces.Publish(ctx, "")
+	var span *observe.Publish
 	defer func() { span.End(wire.Published{}, err) }()
+	defer a.recovered(&err)
 	if why := a.cfg.Sessions.Draining(); why != nil {
 		return why
 	}
@@ -66,6 +67,7 @@ func (a *App) PublishMany(ctx context.Context, c Caller, p Publish, answer func(
 	if err != nil {
 		return err
 	}
+	ctx, span = a.cfg.Traces.PublishMany(ctx)
 	m := &manyPublish{app: a, ctx: ctx, caller: c, results: make([]wire.PublishResult, len(items)), inLog: make([]int, len(items))}
 	defer m.slot.end()
 	if err := m.slot.take(ctx, a, &c); err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/pubsubd/pubsubd/internal/broker"
 	"github.com/pubsubd/pubsubd/internal/hook"
 	"github.com/pubsubd/pubsubd/internal/limit"
-	"github.com/pubsubd/pubsubd/internal/observe"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
@@ -63,11 +62,10 @@ func HeaderOf(values []string) Header {
 // Publish publishes one message.
 func (a *App) Publish(ctx context.Context, c Caller, p Publish) (published wire.Published, err error) {
 	defer a.recovered(&err)
-	ctx, span := a.cfg.Traces.Publish(ctx, p.Topic)
 	var s slot
 	defer s.end()
-	w := a.newPending(p.Then, span)
-	defer func() { w.send(&s, err); endSpan(span, published, err) }()
+	w := a.newPending(p.Then)
+	defer func() { w.send(&s, err) }()
 	to := w.route(a.cfg.Broker.Route(p.Topic))
 	key, _ := idOf(p.IdempotencyKey) // messageOf returns the error
 	return a.publish(ctx, &c, &s, to, p.Topic, key, func() (*message, []byte, error) {
@@ -91,25 +89,17 @@ type pending struct {
 }
 
 // newPending returns a pending for a publish that may wait for the log, or nil if then is nil.
-func (a *App) newPending(then Then, span *observe.Publish) *pending {
+func (a *App) newPending(then Then) *pending {
 	if then == nil {
 		return nil
 	}
 	w := &pending{}
 	w.commit = a.cfg.Broker.NewCommit(func(_ int, published wire.Published, err error) {
 		w.slot.end()
-		span.End(published, err)
+		w.slot.span.End(published, err)
 		then(published, err)
 	})
 	return w
-}
-
-// endSpan ends the span of a call that publishes, unless the publish waits for the log. A call
-// that would wait is made again, with another span.
-func endSpan(span *observe.Publish, published wire.Published, err error) {
-	if span != nil && !errors.Is(err, ErrPending) && !errors.Is(err, ErrWouldWait) {
-		span.End(published, err)
-	}
 }
 
 // route returns the route of the publish.
@@ -170,12 +160,20 @@ func (a *App) publish(ctx context.Context, c *Caller, s *slot, to broker.Route, 
 	if pending != nil {
 		defer pending.Add(-1)
 	}
-	if err := s.take(ctx, a, c); err != nil {
-		return wire.Published{}, err
+	ctx, s.span = a.cfg.Traces.Publish(ctx, topic)
+	var published wire.Published
+	if err = s.take(ctx, a, c); err == nil {
+		published, err = a.publishMessage(ctx, c.grant, to, m, body)
 	}
-	published, err := a.publishMessage(ctx, c.grant, to, m, body)
 	if mustNotWait {
 		err = orWouldWait(err)
+	}
+	switch {
+	case s.span == nil, errors.Is(err, ErrPending): // the span ends with w
+	case errors.Is(err, ErrWouldWait):
+		s.span = nil // the call is made again, with another span
+	default:
+		s.span.End(published, err)
 	}
 	return published, err
 }

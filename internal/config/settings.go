@@ -73,10 +73,10 @@ func settings(c *Config) []setting {
 		{"cors.origins", restart(origins(&c.Origins)), "Other origins whose pages may use the daemon. If the list is empty, it refuses all pages of other origins. In the file, put * in quotes."},
 		{"log.level", word(&c.Log.Level, "info", "debug", "warn", "error"), "Lowest level of log entries that are written."},
 		{"log.format", restart(word(&c.Log.Format, "json", "console")), "Format of log entries: json, or console for people."},
-		{"log.access", number{least: 1, most: maxSampled, word: "off"}.field(&c.Log.Access), "Log one of this many requests, chosen at random, after it was answered: method, route, topic, status, bytes, time and client, at every log.level. 1: all requests. off: none. The entries have no session ids, no credentials and no queries. Commands on WebSocket and TCP connections are not logged."},
-		{"tracing.endpoint", restart(serverURL(&c.Tracing.Endpoint, "http://127.0.0.1:4318")), "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, to which the daemon sends traces (OTLP over HTTP). It traces at most 100 calls and deliveries in a second. The variables OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES apply. Not set: no traces."},
-		{"tracing.sample", restart(number{least: 1, most: maxSampled, word: "off"}.field(&c.Tracing.Sample)), "Trace one of this many publishes without the header traceparent, chosen at random. off: none. With the header, its sampled flag decides."},
-		{"tracing.slow", restart(duration(&c.Tracing.Slow, 0)), "Trace deliveries that took at least this long, from the acceptance of the message to the write, to a poll or stream that waited for it. 0: none."},
+		{"log.access", number{least: 1, most: maxSampled, word: "off"}.field(&c.Log.Access), "Log one of this many requests of clients, chosen at random, after it was answered: method, route, topic, status, bytes, time and client. log.level does not matter. 1: all requests. off: none. The entries have no session ids, no credentials and no queries. Commands on WebSocket and TCP connections are not logged."},
+		{"tracing.endpoint", restart(serverURL(&c.Tracing.Endpoint, "http://127.0.0.1:4318")), "URL of an OpenTelemetry collector, such as http://127.0.0.1:4318, to which the daemon sends traces (OTLP over HTTP). It traces at most 100 publishes and 100 deliveries in a second. The variables OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES apply. Not set: no traces."},
+		{"tracing.sample", restart(number{least: 1, most: maxSampled, word: "off"}.field(&c.Tracing.Sample)), "Share of traced publishes: one of this many, chosen at random. off: none. If a request has the header traceparent, its sampled flag decides instead."},
+		{"tracing.slow", restart(duration(&c.Tracing.Slow, 0)), "Trace deliveries that took at least this long, from the acceptance of the message to the write, if a poll or stream waited for the message. 0: none."},
 
 		{"history.messages", count(&b.HistoryMessages), "Messages that each topic retains."},
 		{"history.bytes", size(&b.HistoryBytes), "Bytes that each topic retains. Must be at least message.bytes."},
@@ -201,7 +201,8 @@ func (s setting) isRate() bool { return strings.HasPrefix(s.key, ratesKey+".") }
 // all topics applies.
 func ruleSettings(r *broker.Rule, often *limit.Rate) []setting {
 	rows := []setting{
-		{"pattern", pattern(&r.Pattern), "Topics that the rule applies to. Required. No two rules may have the same pattern."}, {"history.messages", count(&r.HistoryMessages), "Messages that each of these topics retains. Default: history.messages."},
+		{"pattern", pattern(&r.Pattern), "Topics that the rule applies to. Required. No two rules may have the same pattern."},
+		{"history.messages", count(&r.HistoryMessages), "Messages that each of these topics retains. Default: history.messages."},
 		{"history.bytes", size(&r.HistoryBytes), "Bytes that each of these topics retains. Must be at least message.bytes. Default: history.bytes."},
 		{"history.age", duration(&r.HistoryAge, time.Millisecond), "How long each of these topics retains a message. Default: history.age."},
 		{"slow", word(&r.Slow, broker.Slows()...), "What a subscriber gets when it falls behind. resume, the default: all that the history holds. drop_oldest: the newest few messages. conflate: the newest message of each key. disconnect: the end of its session."},

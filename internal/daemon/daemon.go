@@ -97,7 +97,7 @@ func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err err
 	m := metrics.New(version)
 	traces, err := observe.NewTraces(cfg.Tracing, version, m, log)
 	if err != nil {
-		return nil, fmt.Errorf("tracing.endpoint: %w", err)
+		return nil, fmt.Errorf("tracing: %w", err)
 	}
 	defer func() {
 		if err != nil {

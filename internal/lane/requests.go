@@ -266,7 +266,7 @@ func (c *conn) answerRefusal() {
 // fail answers with the problem of err, or closes the connection if err has none. A client
 // that gets draining reconnects, and may reach another daemon.
 func (c *conn) fail(err error) {
-	p := c.lane.cfg.App.Problem(err)
+	p := c.lane.cfg.App.Problem(err, observe.RequestIDField(c.requestID))
 	if p == nil {
 		c.ending = closing
 		return

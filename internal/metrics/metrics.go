@@ -171,7 +171,7 @@ func New(version string) *Metrics {
 	}
 	m.Store = newStore(f)
 	m.AccessLogDropped = f.counter("access_log_dropped_total", "Entries of the access log that were dropped because the log is written too slowly.")
-	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not take them), dropped (too many traces began in a second, or too many spans waited).", "outcome")
+	m.Spans = f.counters("spans_total", "Spans of traces, by outcome: sent (to the collector), failed (the collector did not take them), dropped (too many spans waited; a trace that did not begin, because 100 had begun in that second, counts as one).", "outcome")
 	fromZero(m.Spans, []string{SpansSent, SpansFailed, SpansDropped})
 	m.TokensVerified = f.counter("tokens_verified_total", "Tokens that the daemon verified and accepted, without those found in the cache.")
 	m.TokenCacheHits = f.counter("token_cache_hits_total", "Tokens found in the cache of verified tokens.")

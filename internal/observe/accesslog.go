@@ -1,5 +1,5 @@
 // Package observe shows operators single requests: it writes the access log, reads request
-// ids, and makes traces. Whatever is off costs a comparison for each request.
+// ids, and makes traces. What is off allocates nothing for a request.
 package observe
 
 import (
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -19,8 +20,8 @@ import (
 )
 
 // An AccessLog logs requests that were answered: all of them, or a random sample. Entries
-// wait in a bounded queue, because event loops must not wait for the log's disk or pipe. If
-// the queue is full, entries are dropped and counted. All methods may be called
+// wait in a bounded queue, so that event loops do not wait for a slow disk or pipe because of
+// them. If the queue is full, entries are dropped and counted. All methods may be called
 // concurrently. A nil *AccessLog logs nothing.
 type AccessLog struct {
 	to      *zap.Logger // immutable, like dropped and queue
@@ -29,7 +30,7 @@ type AccessLog struct {
 	every   atomic.Uint32
 }
 
-// queuedEntries bounds the entries that wait: about 500 KB.
+// queuedEntries bounds the entries that wait: 1 MB at most.
 const queuedEntries = 1024
 
 // NewAccessLog returns an access log that writes to a logger. It needs Run.
@@ -76,7 +77,7 @@ func (l *AccessLog) write(e *Entry) {
 	fields := make([]zap.Field, 0, 16)
 	text := func(name, value string) {
 		if value != "" {
-			fields = append(fields, zap.String(name, strings.ToValidUTF8(value[:min(len(value), maxTextBytes)], "")))
+			fields = append(fields, zap.String(name, strings.Map(printable, value)))
 		}
 	}
 	text("method", e.Method)
@@ -95,8 +96,19 @@ func (l *AccessLog) write(e *Entry) {
 	l.to.Info("request", fields...)
 }
 
+// printable returns r, or -1 for what a terminal may obey, or show in another order.
+func printable(r rune) rune {
+	if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+		return -1
+	}
+	return r
+}
+
 // maxTextBytes bounds each text of an entry: clients choose some of them.
 const maxTextBytes = 256
+
+// cut returns the begin of a text that a client chose, without the head in which it stood.
+func cut(text string) string { return strings.Clone(text[:min(len(text), maxTextBytes)]) }
 
 // An Entry is one request in the access log. One goroutine at a time may use it. A nil
 // *Entry is valid, and logs nothing. The caller sets the exported fields after Begin. None of
@@ -140,6 +152,7 @@ func (e *Entry) End() {
 		return
 	}
 	e.took = time.Since(e.Begun)
+	e.Method, e.Topic, e.Agent, e.RequestID = cut(e.Method), cut(e.Topic), cut(e.Agent), cut(e.RequestID)
 	select {
 	case e.log.queue <- e:
 	default:

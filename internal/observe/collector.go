@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 
-	"go.opentelemetry.io/otel/baggage"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -33,16 +34,24 @@ const headersVariable = "OTEL_EXPORTER_OTLP_HEADERS"
 // newCollector returns a client of the collector at a base URL.
 func newCollector(base string) (*collector, error) {
 	network := http.DefaultTransport.(*http.Transport).Clone()
-	c := &collector{network: network, url: strings.TrimSuffix(base, "/"), header: http.Header{"Content-Type": {"application/x-protobuf"}, "User-Agent": {"pubsubd"}}}
-	if !strings.HasSuffix(c.url, tracesPath) {
-		c.url += tracesPath
-	}
-	headers, err := baggage.Parse(os.Getenv(headersVariable)) // its form (OpenTelemetry, "Protocol Exporter")
+	u, err := url.Parse(base)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be read; write name=value,name=value, percent-encoded", headersVariable) // err has the secret
+		return nil, err
 	}
-	for _, header := range headers.Members() {
-		c.header.Set(header.Key(), header.Value())
+	if !strings.HasSuffix(u.Path, tracesPath) {
+		u = u.JoinPath(tracesPath)
+	}
+	c := &collector{network: network, url: u.String(), header: http.Header{"Content-Type": {"application/x-protobuf"}, "User-Agent": {"pubsubd"}}}
+	for header := range strings.SplitSeq(os.Getenv(headersVariable), ",") {
+		if header = strings.TrimSpace(header); header == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(header, "=")
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if !ok || err != nil || !httpguts.ValidHeaderFieldName(strings.TrimSpace(name)) || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, fmt.Errorf("%s cannot be read: write name=value,name=value, with %%2C for a comma", headersVariable) // the text is secret
+		}
+		c.header.Set(strings.TrimSpace(name), value)
 	}
 	return c, nil
 }

@@ -39,25 +39,26 @@ type TracesConfig struct {
 
 // Traces sends spans of publishes and of slow deliveries to a collector:
 //
-//	publish            one call that publishes
+//	publish            one publish, or one request with many messages, once it is admitted
 //	├── hook publish   the call of the application, if the topic has a hook
-//	└── append         from the broker's call until the log has the message
+//	└── append         from the call of the broker until the log has the message; not for many
 //	deliver            a delivery that took at least TracesConfig.Slow; a trace of its own
 //
 // Callers choose whether they are traced by the sampled flag of traceparent, so the number
 // of traces a second is bounded. Spans wait for the collector in a bounded queue; nobody
 // waits for it. All methods may be called concurrently. A nil *Traces makes no spans.
 type Traces struct {
-	cfg      TracesConfig // immutable, like the next three
+	cfg      TracesConfig // immutable, like all fields
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 	exporter *exporter
-	bound    *rate.Limiter
+	calls    *rate.Limiter // traces of publishes
+	slow     *rate.Limiter // traces of deliveries
 }
 
 const (
-	// maxTraces is how many traces begin in a second at most: a span costs a few µs and about
-	// 2 KB, and any client can ask for one.
+	// maxTraces is how many publishes, and how many deliveries, are traced in a second at most: a
+	// span costs a few µs and about 2 KB, and every client that may publish can ask for traces.
 	maxTraces = 100
 
 	// queuedSpans bounds the spans that wait for the collector.
@@ -96,15 +97,22 @@ const scope = "github.com/pubsubd/pubsubd"
 
 func newTraces(cfg TracesConfig, to sdktrace.SpanExporter, of *resource.Resource, m *metrics.Metrics, log *zap.Logger) *Traces {
 	t := &Traces{
-		cfg: cfg, bound: rate.NewLimiter(maxTraces, maxTraces),
+		cfg: cfg, calls: rate.NewLimiter(maxTraces, maxTraces), slow: rate.NewLimiter(maxTraces, maxTraces),
 		exporter: &exporter{SpanExporter: to, metrics: m, log: log.Named("traces"), logged: rate.Sometimes{First: 1, Interval: time.Minute}},
 	}
 	batches := sdktrace.NewBatchSpanProcessor(t.exporter, sdktrace.WithMaxQueueSize(queuedSpans), sdktrace.WithExportTimeout(exportTimeout))
 	t.provider = sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.AlwaysSample()), // begins decides
-		sdktrace.WithResource(of), sdktrace.WithSpanProcessor(bounded{batches, t.exporter}))
+		sdktrace.WithRawSpanLimits(spanLimits()), sdktrace.WithResource(of), sdktrace.WithSpanProcessor(bounded{batches, t.exporter}))
 	t.tracer = t.provider.Tracer(scope)
 	return t
+}
+
+// spanLimits bounds the texts of spans, beside what the SDK bounds.
+func spanLimits() sdktrace.SpanLimits {
+	limits := sdktrace.NewSpanLimits()
+	limits.AttributeValueLengthLimit = 1024
+	return limits
 }
 
 // Close sends the spans that wait, and ends. A collector that does not answer does not delay
@@ -125,7 +133,7 @@ func (t *Traces) begins(caller trace.SpanContext) bool {
 	switch {
 	case caller.IsValid() && !caller.IsSampled(), !caller.IsValid() && (t.cfg.Sample < 1 || rand.IntN(t.cfg.Sample) > 0):
 		return false
-	case !t.bound.Allow():
+	case !t.calls.Allow():
 		t.exporter.metrics.Spans.WithLabelValues(metrics.SpansDropped).Inc()
 		return false
 	}
@@ -135,33 +143,53 @@ func (t *Traces) begins(caller trace.SpanContext) bool {
 // A Publish is the span of a call that publishes. A nil *Publish is valid.
 type Publish struct {
 	trace.Span
+	isMany    bool
 	appending trace.Span // nil: the call has not reached the broker
 }
 
 type publishKey struct{}
 
-// Publish begins the span of a call that publishes to a topic, or many messages if topic is
-// empty. It returns nil if the call is not traced; then it returns ctx as it is.
+// Publish begins the span of a publish to a topic, whose name was checked. It returns nil and
+// ctx as it is if the publish is not traced, or if it is one of many.
 func (t *Traces) Publish(ctx context.Context, topic string) (context.Context, *Publish) {
-	if t == nil || !t.begins(trace.SpanContextFromContext(ctx)) {
+	if t == nil {
 		return ctx, nil
 	}
+	if _, isOneOfMany := ctx.Value(publishKey{}).(*Publish); isOneOfMany || !t.begins(trace.SpanContextFromContext(ctx)) {
+		return ctx, nil
+	}
+	return t.publish(ctx, attribute.String("messaging.destination.name", topic))
+}
+
+// PublishMany begins the span of a call that publishes many messages, or returns nil. The
+// messages have no spans of their own, whether or not the call is traced.
+func (t *Traces) PublishMany(ctx context.Context) (context.Context, *Publish) {
+	if t == nil {
+		return ctx, nil
+	}
+	if !t.begins(trace.SpanContextFromContext(ctx)) {
+		return context.WithValue(ctx, publishKey{}, (*Publish)(nil)), nil
+	}
+	ctx, p := t.publish(ctx)
+	p.isMany = true
+	return ctx, p
+}
+
+func (t *Traces) publish(ctx context.Context, also ...attribute.KeyValue) (context.Context, *Publish) {
 	ctx, span := t.tracer.Start(ctx, "publish", trace.WithSpanKind(trace.SpanKindServer),
 		trace.WithAttributes(attribute.String("messaging.system", "pubsubd"), attribute.String("messaging.operation.name", "publish")))
-	if topic != "" {
-		span.SetAttributes(attribute.String("messaging.destination.name", topic))
-	}
+	span.SetAttributes(also...)
 	p := &Publish{Span: span}
 	return context.WithValue(ctx, publishKey{}, p), p
 }
 
-// Append notes that the broker gets the message of a traced call. The span append ends with
-// the call.
+// Append notes that the broker gets the message of a traced publish. The span append ends with
+// the publish.
 func (t *Traces) Append(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	if p, _ := ctx.Value(publishKey{}).(*Publish); p != nil && p.appending == nil {
+	if p, _ := ctx.Value(publishKey{}).(*Publish); p != nil && !p.isMany {
 		_, p.appending = t.tracer.Start(ctx, "append")
 	}
 }
@@ -203,7 +231,7 @@ func (t *Traces) Delivered(message wire.Position, accepted time.Time, transport 
 	if now.Sub(accepted) < t.cfg.Slow {
 		return
 	}
-	if !t.bound.AllowN(now, 1) {
+	if !t.slow.AllowN(now, 1) {
 		t.exporter.metrics.Spans.WithLabelValues(metrics.SpansDropped).Inc()
 		return
 	}

@@ -301,7 +301,8 @@ func (a *Answer) count(frames []*frame.Frame, n int, waited bool) {
 	if rand.Uint32()%latencySample == 0 {
 		a.meter.Waited(time.Since(frames[0].Accepted()))
 	}
-	if a.server.traces != nil {
+	// A message that was accepted before the poll or stream began came from the history.
+	if a.server.traces != nil && frames[0].Accepted().After(a.server.made.Add(a.begin)) {
 		a.server.traces.Delivered(frames[0].Position(), frames[0].Accepted(), a.meter.Name)
 	}
 }
