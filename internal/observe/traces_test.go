@@ -139,6 +139,22 @@ func TestOnlySlowDeliveriesAreTraced(t *testing.T) {
 	require.Empty(t, spans())
 }
 
+func TestTheSampleIsAShareOfThePublishes(t *testing.T) {
+	traces, spans := collect(TracesConfig{Sample: 10}, metrics.New("test"))
+	traces.calls.SetLimit(1e9)
+	traces.calls.SetBurst(1e9)
+	const publishes = 5000
+	traced := 0
+	for range publishes {
+		if _, span := traces.Publish(t.Context(), "a"); span != nil {
+			traced++
+			span.End(wire.Published{}, nil)
+		}
+	}
+	require.InDelta(t, publishes/10, traced, publishes/25)
+	require.Len(t, spans(), traced)
+}
+
 // Clients ask for traces as fast as they can.
 func TestTracesAreBounded(t *testing.T) {
 	m := metrics.New("test")
