@@ -36,9 +36,9 @@ import (
 // A Daemon is one pubsubd. Call New, Listen and Run once each, in this order.
 //
 // Run starts the log, the HTTP servers of both listeners and of connections that the lane
-// gives back, the TCP port, the sweeper, the memory watcher, and the access log. The API waits for its
-// requests, the lane for its connections, and the broker for its fan-outs. All have
-// ended when Run returns.
+// gives back, the TCP port, the sweeper, the memory watcher, and the access log. The API
+// waits for its requests, the lane for its connections, and the broker for its fan-outs. All
+// have ended when Run returns.
 type Daemon struct {
 	cfg      config.Config // at the start; see Config
 	log      *zap.Logger
@@ -87,7 +87,7 @@ type Daemon struct {
 // are this daemon's until Listen fails or Run returns.
 func New(cfg config.Config, log *zap.Logger, version string) (d *Daemon, err error) {
 	level := zap.NewAtomicLevelAt(levelOf(cfg))
-	all := log
+	all := log // for the access log, which has no level
 	log = log.WithOptions(zap.IncreaseLevel(level), zap.WrapCore(withoutFloods))
 	logWhoMay(log, cfg) // the first entry
 	certificate, clients, err := loadTLS(cfg.TLS)

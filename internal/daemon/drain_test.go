@@ -311,7 +311,7 @@ func TestAStopAnswersAFirstRequestThatArrivesSlowly(t *testing.T) {
 				}
 				return errors.Is(err, syscall.ECONNREFUSED)
 			}, surely, time.Millisecond, "the listener is closed")
-			time.Sleep(3 * silentGrace)
+			time.Sleep(3 * silentGrace) // the line is bad for longer than the daemon waits for a first byte
 			_, err = io.WriteString(client, "st: h\r\n\r\n")
 			require.NoError(t, err)
 			resp, err := http.ReadResponse(bufio.NewReader(client), nil)

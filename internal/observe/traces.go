@@ -37,18 +37,16 @@ type TracesConfig struct {
 	Slow time.Duration
 }
 
-// Traces sends spans of publishes and of slow deliveries to a collector:
+// Traces sends spans of publishes and of slow deliveries to a collector. The span publish has two
+// children: "hook publish", the call of the application, and append, which ends when the log has
+// the message. A request with many messages has one span publish, and no append. The span
+// deliver has a trace of its own.
 //
-//	publish            one publish, or one request with many messages, once it is admitted
-//	├── hook publish   the call of the application, if the topic has a hook
-//	└── append         from the call of the broker until the log has the message; not for many
-//	deliver            a delivery that took at least TracesConfig.Slow; a trace of its own
-//
-// Callers choose whether they are traced by the sampled flag of traceparent, so the number
-// of traces a second is bounded. Spans wait for the collector in a bounded queue; nobody
-// waits for it. All methods may be called concurrently. A nil *Traces makes no spans.
+// The sampled flag of traceparent lets clients choose what is traced, so the number of traces a
+// second is bounded. Spans wait for the collector in a bounded queue. No request waits for it. All methods may be called concurrently. A nil *Traces makes no spans.
 type Traces struct {
-	cfg      TracesConfig // immutable, like all fields
+	// immutable
+	cfg      TracesConfig
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 	exporter *exporter
