@@ -181,6 +181,7 @@ var bound = map[string]struct {
 }{
 	"Gap":               {of: wire.Gap{}},
 	"Hello":             {of: wire.Hello{}},
+	"Done":              {of: wire.Done{}},
 	"Limits":            {of: wire.Limits{}},
 	"Published":         {of: wire.Published{}},
 	"PublishItem":       {of: wire.PublishItem{}},
@@ -206,7 +207,7 @@ var bound = map[string]struct {
 
 // unbound are the object schemas without a struct to compare. Frames are validated with
 // the vectors. PublishResult, a choice of two schemas, is validated with answers.
-var unbound = []string{"PublishResult", "MessageFrame", "GapFrame", "HelloFrame", "EndFrame", "PacedStart", "PollRequest", "LogLevel"}
+var unbound = []string{"PublishResult", "MessageFrame", "GapFrame", "HelloFrame", "EndFrame", "DoneFrame", "PacedStart", "PollRequest", "LogLevel"}
 
 func TestTheOpenAPIDocumentHasEveryMember(t *testing.T) {
 	doc := document(t)

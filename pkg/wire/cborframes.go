@@ -17,6 +17,7 @@ const (
 	kindHello
 	kindEnd
 	kindReply
+	kindDone
 )
 
 // The least number of elements of these frames. Later versions may have more, never fewer.
@@ -240,7 +241,7 @@ func (f *frameReader) read(item []byte) (Content, error) {
 var errCBORFrame = errors.New("is not a frame")
 
 // fewestElements is how many elements a frame of each kind has at least.
-var fewestElements = [...]uint64{kindMessage: messageElements, kindGap: gapElements, kindHello: 2, kindEnd: 2, kindReply: 2}
+var fewestElements = [...]uint64{kindMessage: messageElements, kindGap: gapElements, kindHello: 2, kindEnd: 2, kindReply: 2, kindDone: 2}
 
 func (f *frameReader) content() (c Content) {
 	h, err := f.Head()
@@ -273,6 +274,8 @@ func (f *frameReader) content() (c Content) {
 		c.End = readValue[Problem](f)
 	case kindReply:
 		c.Reply = readValue[Reply](f)
+	case kindDone:
+		c.Done = readValue[Done](f)
 	}
 	return c
 }

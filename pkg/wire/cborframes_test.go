@@ -64,6 +64,7 @@ func cborAnswer() []byte {
 	b = appendGapCBOR(b, someGap(GapEvicted))
 	b = appendMessageCBOR(b, &Message{Position: someTopic, Type: "text/plain", Data: []byte("h\u00e9\n")})
 	b = appendReplyCBOR(b, &Reply{Ref: &ref, Position: &someTopic, Time: 5})
+	b = Content{Done: &Done{Position: someTopic, More: true}}.AppendCBOR(b)
 	return Content{End: NewProblem(CodeDraining, "", "")}.AppendCBOR(b)
 }
 
@@ -81,7 +82,7 @@ func readAllCBOR(d *CBORDecoder) ([]Content, error) {
 func TestCBORDecoderReadsInAnyPieces(t *testing.T) {
 	want, err := readAllCBOR(NewCBORDecoder(bytes.NewReader(cborAnswer())))
 	require.Equal(t, io.EOF, err)
-	require.Len(t, want, 7)
+	require.Len(t, want, 8)
 	require.NotNil(t, want[0].Hello)
 	require.NotNil(t, want[1].Message)
 	require.Equal(t, Content{}, want[2], "heartbeat")
@@ -89,7 +90,8 @@ func TestCBORDecoderReadsInAnyPieces(t *testing.T) {
 	require.Equal(t, "h\u00e9\n", string(want[4].Message.Data))
 	require.EqualValues(t, 7, *want[5].Reply.Ref)
 	require.False(t, want[5].Counts())
-	require.NotNil(t, want[6].End)
+	require.Equal(t, &Done{someTopic, true}, want[6].Done)
+	require.NotNil(t, want[7].End)
 
 	for name, pieces := range map[string]func(io.Reader) io.Reader{
 		"one byte": iotest.OneByteReader, "half": iotest.HalfReader, "error with the last": iotest.DataErrReader,

@@ -16,6 +16,7 @@ type Content struct {
 	Hello   *Hello   `json:"hello"`
 	End     *Problem `json:"end"`
 	Reply   *Reply   `json:"reply"`
+	Done    *Done    `json:"done"`
 }
 
 // Counts reports whether acks count the frame: a message or a gap.
@@ -34,6 +35,8 @@ func (c Content) AppendJSON(dst []byte) []byte {
 		return appendNamed(dst, "end", c.End)
 	case c.Reply != nil:
 		return appendReply(dst, c.Reply)
+	case c.Done != nil:
+		return appendNamed(dst, "done", c.Done)
 	}
 	return append(dst, '\n')
 }
@@ -51,6 +54,8 @@ func (c Content) AppendCBOR(dst []byte) []byte {
 		return appendValueCBOR(append(dst, cbor.Array|2, kindEnd), "end", c.End)
 	case c.Reply != nil:
 		return appendReplyCBOR(dst, c.Reply)
+	case c.Done != nil:
+		return appendValueCBOR(append(dst, cbor.Array|2, kindDone), "done", c.Done)
 	}
 	return append(dst, cbor.Null)
 }
@@ -107,6 +112,7 @@ func (c Content) check() error {
 	case c.Gap != nil:
 		return c.Gap.check()
 	case c.Hello != nil && hasNull(c.Hello.Positions),
+		c.Done != nil && c.Done.Position == Position{},
 		c.End != nil && hasNull(c.End.Positions),
 		c.Reply != nil && hasNull(c.Reply.Positions),
 		c.Reply != nil && c.Reply.Problem != nil && hasNull(c.Reply.Problem.Positions):
@@ -129,6 +135,10 @@ type Hello struct {
 	Session   string     `json:"session,omitempty"`
 	ExpiresMS int64      `json:"expires_ms,omitempty"` // milliseconds until the credentials expire; 0: they do not
 	Limits    *Limits    `json:"limits,omitempty"`
+
+	// Frames is how many messages and gaps follow in the same answer. Only stateless polls in the
+	// modes single and batch have it. With fewer frames, the answer was cut.
+	Frames *int `json:"frames,omitempty"`
 }
 
 // Limits are the daemon's timeouts and bounds that a client should know.
@@ -166,4 +176,10 @@ type Reply struct {
 	Time      int64      `json:"time,omitempty"`       // Unix milliseconds; with Position
 	ExpiresMS int64      `json:"expires_ms,omitempty"` // to an auth: until the token expires
 	Problem   *Problem   `json:"problem,omitempty"`
+}
+
+// A Done ends a history. A history without it was cut.
+type Done struct {
+	Position Position `json:"position"` // where the next request begins
+	More     bool     `json:"more"`     // whether the history held frames after Position
 }

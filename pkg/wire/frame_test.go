@@ -129,7 +129,7 @@ func TestReplyWithAnUnknownMember(t *testing.T) {
 // encoding/json reads null as the zero Position, which has no text.
 func TestPositionsAreNotNull(t *testing.T) {
 	for _, line := range []string{
-		`{"hello":{"positions":[null]}}`, `{"end":{"positions":["a.b@k3:18",null]}}`, `{"reply":{"positions":[null]}}`, `{"reply":{"problem":{"positions":[null]}}}`,
+		`{"hello":{"positions":[null]}}`, `{"end":{"positions":["a.b@k3:18",null]}}`, `{"reply":{"positions":[null]}}`, `{"done":{"position":null}}`, `{"reply":{"problem":{"positions":[null]}}}`,
 	} {
 		_, err := ParseLine([]byte(line))
 		require.ErrorContains(t, err, "a position is null", line)

@@ -172,13 +172,13 @@ func ParseLine(line []byte) (Content, error) {
 
 func (f *jsonFrame) content() (c Content, err error) {
 	kinds := 0
-	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Hello != nil, f.End != nil, f.Reply != nil} {
+	for _, present := range []bool{f.Position != nil, f.Gap != nil, f.Hello != nil, f.End != nil, f.Reply != nil, f.Done != nil} {
 		if present {
 			kinds++
 		}
 	}
 	if kinds != 1 {
-		return Content{}, errors.New("must be exactly one of message, gap, hello, end and reply")
+		return Content{}, errors.New("must be exactly one of message, gap, hello, end, reply and done")
 	}
 	if f.Position != nil {
 		f.Message, err = f.message()

@@ -43,6 +43,9 @@ type contentJSON struct {
 	Positions []positionJSON `json:"positions"`
 	Session   string         `json:"session"`
 	Limits    *Limits        `json:"limits"`
+	Frames    *int           `json:"frames"`
+
+	More bool `json:"more"`
 
 	Title        string `json:"title"`
 	Status       int    `json:"status"`
@@ -75,12 +78,14 @@ func (c *contentJSON) content(t *testing.T) Content {
 		c.After.Topic, c.Position.Topic = c.Topic, c.Topic
 		return Content{Gap: &Gap{Topic: c.Topic, Reason: c.Reason, After: c.After.position(), Position: c.Position.position()}}
 	case "hello":
-		return Content{Hello: &Hello{Positions: c.positions(), Session: c.Session, Limits: c.Limits}}
+		return Content{Hello: &Hello{Positions: c.positions(), Session: c.Session, Limits: c.Limits, Frames: c.Frames}}
 	case "end":
 		return Content{End: &Problem{
 			Title: c.Title, Status: c.Status, Code: c.Code, Detail: c.Detail, Remedy: c.Remedy,
 			RetryAfterMS: c.RetryAfterMS, Positions: c.positions(),
 		}}
+	case "done":
+		return Content{Done: &Done{Position: c.Position.position(), More: c.More}}
 	}
 	require.Equal(t, "heartbeat", c.Kind)
 	return Content{}
@@ -140,13 +145,14 @@ func TestFrameVectors(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.Equal(t, v.Content.content(t), c)
+			require.Equal(t, v.Content.Kind == "message" || v.Content.Kind == "gap", c.Counts())
 			if !v.DecodeOnly {
 				require.Equal(t, v.Line, string(v.Content.content(t).AppendJSON(nil)))
 			}
 			kinds[v.Content.Kind]++
 		})
 	}
-	for _, kind := range []string{"message", "gap", "hello", "end", "heartbeat", "refused"} {
+	for _, kind := range []string{"message", "gap", "hello", "end", "done", "heartbeat", "refused"} {
 		require.NotZero(t, kinds[kind], "no vector of %s", kind)
 	}
 }

@@ -139,9 +139,10 @@ export interface Refusal {
 
 /** Frames that are not items. */
 export interface Control {
-  hello?: { positions: string[]; session?: string; limits?: Limits };
+  hello?: { positions: string[]; session?: string; limits?: Limits; frames?: number };
   end?: Refusal;
   reply?: { ref?: number; position?: string; time?: number; positions?: string[]; problem?: Refusal };
+  done?: { position: string; more: boolean };
 }
 
 /** Undefined is a heartbeat. */
@@ -154,12 +155,13 @@ export function parseFrame(line: string): Frame {
   const valid = (ok: unknown) => {
     if (!ok) throw new Problem("invalid_frame", "unknown frame: " + quote(line));
   };
-  valid(["hello", "end", "reply", "gap", "position"].filter((kind) => f[kind]).length === 1);
+  valid(["hello", "end", "reply", "done", "gap", "position"].filter((kind) => f[kind]).length === 1);
   if (f.gap) {
     const { topic, reason, after, position } = f.gap;
     valid(reason && parsePosition(after).topic === topic && parsePosition(position).topic === topic);
     return { item: { gap: reason, topic, after, position } };
   }
+  if (f.done) parsePosition(f.done.position);
   if (!f.position) return f;
   const { base64, ...item } = f;
   item.topic = parsePosition(f.position).topic;

@@ -43,7 +43,7 @@ test("frames", async () => {
     else if (content.kind in (parseFrame(line) ?? {})) control(parseFrame(line)[content.kind], content, name);
     else assert.deepEqual(known(parseFrame(line)), wanted(content), name);
   }
-  assert.deepEqual([...seen].sort(), ["end", "gap", "heartbeat", "hello", "message", "refused"]);
+  assert.deepEqual([...seen].sort(), ["done", "end", "gap", "heartbeat", "hello", "message", "refused"]);
 });
 
 test("the numbers that JSON.parse does not keep are listed", async () => {
@@ -57,10 +57,12 @@ test("the numbers that JSON.parse does not keep are listed", async () => {
 
 const at = (topic, { epoch, offset }) => `${topic}@${epoch}:${offset}`;
 
-// Checks the known members of a hello or an end. Unknown ones may be there.
+// Checks the known members of a hello, an end or a done. Unknown ones may be there.
 function control(got, { kind, ...want }, name) {
+  assert.equal(got.frames, want.frames, name);
   for (const [member, value] of Object.entries(want)) {
-    assert.deepEqual(got[member], member === "positions" ? value.map((p) => at(p.topic, p)) : value, name);
+    const text = { positions: () => value.map((p) => at(p.topic, p)), position: () => at(value.topic, value) }[member];
+    assert.deepEqual(got[member], text ? text() : value, name);
   }
 }
 

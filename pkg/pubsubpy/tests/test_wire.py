@@ -67,7 +67,7 @@ def test_frame(vector: dict[str, Any], binary: bool) -> None:
             assert isinstance(frame, Problem)
             assert (frame.status, frame.code) == (want["status"], want["code"])
         case kind:
-            assert kind in ("heartbeat", "reply") and frame is None
+            assert kind in ("heartbeat", "reply", "done") and frame is None
 
 
 @pytest.mark.parametrize("vector", POSITIONS["positions"], ids=lambda v: v["text"][:40])

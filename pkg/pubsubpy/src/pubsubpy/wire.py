@@ -126,7 +126,7 @@ def decode(line: str | bytes) -> Message | Gap | Hello | Problem | None:
     """Reads a line of NDJSON. A Problem ends the answer; None (a heartbeat) says nothing."""
     try:
         frame = json.loads(line) if line.strip() else {"reply": {}}
-        (kind,) = {"position", "gap", "hello", "end", "reply"} & frame.keys()
+        (kind,) = {"position", "gap", "hello", "end", "reply", "done"} & frame.keys()
         if kind == "position":
             return _message(frame)
         inner = frame[kind]
@@ -137,6 +137,9 @@ def decode(line: str | bytes) -> Message | Gap | Hello | Problem | None:
             if not gap.topic == gap.after.topic == gap.position.topic:
                 raise ValueError("the gap is of two topics")
             return gap
+        if kind == "done":
+            Position(inner["position"])
+            return None
         problem = inner if kind == "end" else inner.get("problem")
         return problem and Problem.read(problem)
     except (Problem, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
