@@ -196,7 +196,7 @@ func TestPublishWithAKeyMayBeTriedAgain(t *testing.T) {
 	require.Contains(t, r.stderr, "idempotency_mismatch")
 	lines := []string{"publish", "b", "--lines", "--idempotency-key=k", "--server", s.public}
 	require.Equal(t, runReading(t, "1\n2\n", lines...).stdout, runReading(t, "1\n2\n", lines...).stdout)
-	require.Equal(t, 2, strings.Count(s.held("b"), "\n"))
+	require.Equal(t, 2, strings.Count(s.held("b"), `"data"`))
 }
 
 // A recorder is a server that answers every publish, and keeps what was asked.

@@ -153,32 +153,45 @@ func (a *App) DeleteTopic(ctx context.Context, c Caller, topic string, answer fu
 	})
 }
 
-// History calls answer with the frames of a topic's history, if any. Each piece is read
-// when answer asks for it.
+// History calls answer with the frames of a topic's history. The last is its done. Each
+// piece is read when answer asks for it.
 func (a *App) History(ctx context.Context, c Caller, topic, rawQuery string, accepts Accepts, answer func(pieces iter.Seq[[]*frame.Frame], format frame.Format) error) error {
 	q := parseQuery(rawQuery)
 	n, format, start := q.pageSize(), q.format(accepts), q.startOf(topic)
 	return a.readLong(ctx, &c, func() error { return cmp.Or(a.mayUse(&c, auth.History, topic), q.err) }, func() error {
-		if !a.cfg.Broker.Has(topic) {
+		frames, from := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
+		if from == (wire.Position{}) {
 			return topicUnknown(topic, toHaveIt)
 		}
-		return answer(a.history(start, n), format)
+		return answer(a.history(frames, from, n), format)
 	})
 }
 
 // PieceBytes is about the size of the pieces of a long answer. One frame may be larger.
 const PieceBytes = 64 << 10
 
-// history returns at most n frames of a topic.
-func (a *App) history(start wire.Start, n int) iter.Seq[[]*frame.Frame] {
+// history returns at most n frames of a topic, of which the first were read from a
+// position, and the done.
+func (a *App) history(first []*frame.Frame, from wire.Position, n int) iter.Seq[[]*frame.Frame] {
+	at := from // of the last frame
+	read := func(limit broker.Limit) []*frame.Frame {
+		frames, _ := a.cfg.Broker.ReadTopic(wire.StartAfter(at), limit, time.Now())
+		return frames
+	}
 	return func(yield func([]*frame.Frame) bool) {
-		for n > 0 {
-			frames, _ := a.cfg.Broker.ReadTopic(start, broker.Limit{Frames: n, Bytes: PieceBytes}, time.Now())
-			if len(frames) == 0 || !yield(frames) {
-				return
+		for frames := first; ; frames = read(broker.Limit{Frames: n, Bytes: PieceBytes}) {
+			if len(frames) > 0 {
+				at = frames[len(frames)-1].Position()
 			}
 			n -= len(frames)
-			start = wire.StartAfter(frames[len(frames)-1].Position())
+			more := len(read(broker.Limit{Frames: 1})) > 0
+			if n == 0 || !more {
+				yield(append(frames, frame.NewDone(wire.Done{Position: at, More: more})))
+				return
+			}
+			if !yield(frames) {
+				return
+			}
 		}
 	}
 }

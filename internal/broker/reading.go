@@ -183,19 +183,20 @@ func (r *reader) append(f *frame.Frame) {
 	r.at = r.had
 }
 
-// ReadTopic returns the messages and gaps of a topic from start, within limit. ok is false
-// if the topic does not exist. A start at now reads nothing.
-func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames []*frame.Frame, ok bool) {
+// ReadTopic returns the messages and gaps of a topic from start, within limit, and the
+// position from which it read; zero if the topic does not exist. A start at now reads
+// nothing.
+func (b *Broker) ReadTopic(start wire.Start, limit Limit, now time.Time) (frames []*frame.Frame, from wire.Position) {
 	t := b.find(start.Topic)
 	if t == nil {
-		return nil, false
+		return nil, wire.Position{}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j, restarted := t.settleLocked(start)
 	how := Reading{Had: j.Position, After: j.Cursor, Limit: limit, restarted: restarted, losses: t.partition.lost()}
 	frames, _ = t.history.read(frames, t.positionLocked(0), how, now)
-	return frames, true
+	return frames, j.Position
 }
 
 // Topic returns the state of a topic. ok is false if it does not exist.

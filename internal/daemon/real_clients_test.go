@@ -100,7 +100,7 @@ func (d *running) pollsAsCaptured(client *rawConn, c capture) {
 	d.post("/v1/topics/t/messages", "1")
 	d.post("/v1/topics/t/messages", `"two"`)
 	session := d.open(`"t@oldest"`).Session
-	_, held := d.get("http://" + d.PublicAddr() + "/v1/topics/t/messages")
+	held := d.held("t")
 	request := of(c.text, d.PublicAddr(), session)
 	d.wantSameAnswers(client, request, held)
 	d.wantCalls("poll", 1, again)
@@ -114,11 +114,20 @@ func (d *running) pollsAsCaptured(client *rawConn, c capture) {
 	d.wantCalls("poll", 1, again+1)
 }
 
+// held returns the frames of a topic's history, as a poll answers them.
+func (d *running) held(topic string) string {
+	d.Helper()
+	_, frames := d.get("http://" + d.PublicAddr() + "/v1/topics/" + topic + "/messages")
+	frames, _, isWhole := strings.Cut(frames, `{"done":`)
+	require.True(d, isWhole)
+	return frames
+}
+
 func (d *running) pollsWithoutSessionAsCaptured(client *rawConn, c capture) {
 	d.Helper()
 	d.post("/v1/topics/a/messages", "1")
 	d.post("/v1/topics/a/messages", `"two"`)
-	_, held := d.get("http://" + d.PublicAddr() + "/v1/topics/a/messages")
+	held := d.held("a")
 	_, epoch, _ := strings.Cut(held, "@")
 	epoch, _, _ = strings.Cut(epoch, ":")
 	gap := fmt.Sprintf(`{"gap":{"topic":"a","reason":"restarted","after":"a@k3:17","position":"a@%s:0"}}`+"\n", epoch)

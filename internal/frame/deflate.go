@@ -19,7 +19,7 @@ import (
 // a message of at least least bytes, and the block is a tenth smaller. With a negative
 // least it never pays. The caller must not change the block.
 func (f *Frame) Deflated(format Format, least int) (block []byte, pays bool) {
-	if f.gap != nil || least < 0 || len(f.Bytes(format)) < least {
+	if f.other != nil || least < 0 || len(f.Bytes(format)) < least {
 		return nil, false
 	}
 	form := form{format: format, deflated: true}

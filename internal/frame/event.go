@@ -59,7 +59,7 @@ var heartbeatEvent = []byte("event: heartbeat\ndata: {}\n\n")
 
 // AppendEvent appends the frame as an event with the given id.
 func (f *Frame) AppendEvent(dst, id []byte) []byte {
-	return Event{ID: id}.append(dst, wire.Content{Message: f.message, Gap: f.gap}, f.Bytes(NDJSON))
+	return Event{ID: id}.append(dst, f.content(), f.Bytes(NDJSON))
 }
 
 // Append appends the frame with content c as an event.

@@ -98,10 +98,10 @@ func (o form) encode(f *Frame) []byte {
 	case o.format != plain:
 		b := f.Bytes(plain)
 		return append(o.format.appendSocketHead(nil, 0, len(b)), b...)
-	case f.gap != nil:
-		return plain.encode(nil, wire.Content{Gap: f.gap})
+	case f.other != nil:
+		return plain.encode(nil, *f.other)
 	}
-	return plain.encode(make([]byte, 0, sizeHint(f.message)), wire.Content{Message: f.message})
+	return plain.encode(make([]byte, 0, sizeHint(f.message)), f.content())
 }
 
 // sizeHint is enough for the usual message in one allocation.

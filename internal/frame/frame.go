@@ -10,13 +10,13 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// A Frame is a message or a gap with its encodings, each made when it is first needed. So a
-// broadcast to ten thousand subscribers encodes once. All methods may be called
+// A Frame is a message, a gap, or the done of a history, with its encodings. Each is made when
+// it is first needed. So a broadcast to ten thousand subscribers encodes once. All methods may be called
 // concurrently. Nobody may change the bytes that they return.
 type Frame struct {
 	// Immutable.
-	message  *wire.Message   // nil for a gap
-	gap      *wire.Gap       // nil for a message
+	message  *wire.Message   // nil for any other
+	other    *wire.Content   // the gap or the done; nil for a message
 	accepted time.Time       // when the daemon accepted the message
 	ttl      time.Duration   // of the message; 0: as long as its history keeps it
 	account  *memory.Account // counts the memory; nil: not counted
@@ -38,15 +38,25 @@ func New(m *wire.Message, accepted time.Time, ttl time.Duration, account *memory
 }
 
 // NewGap returns the frame of a gap.
-func NewGap(g wire.Gap) *Frame { return &Frame{gap: &g} }
+func NewGap(g wire.Gap) *Frame { return &Frame{other: &wire.Content{Gap: &g}} }
 
-// Message returns the message, or nil if the frame is a gap.
+// NewDone returns the last frame of a history.
+func NewDone(d wire.Done) *Frame { return &Frame{other: &wire.Content{Done: &d}} }
+
+// Message returns the message, or nil if the frame has none.
 func (f *Frame) Message() *wire.Message { return f.message }
 
-// Gap returns the gap, or nil if the frame is a message.
-func (f *Frame) Gap() *wire.Gap { return f.gap }
+// Gap returns the gap, or nil if the frame has none.
+func (f *Frame) Gap() *wire.Gap { return f.content().Gap }
 
-// Accepted returns when the daemon accepted the message; zero for a gap.
+func (f *Frame) content() wire.Content {
+	if f.other != nil {
+		return *f.other
+	}
+	return wire.Content{Message: f.message}
+}
+
+// Accepted returns when the daemon accepted the message; zero without one.
 func (f *Frame) Accepted() time.Time { return f.accepted }
 
 // TTL returns how long after Accepted the message expires; 0: never.
@@ -54,24 +64,27 @@ func (f *Frame) TTL() time.Duration { return f.ttl }
 
 // Position returns where a subscriber is once it has the frame.
 func (f *Frame) Position() wire.Position {
-	if f.gap != nil {
-		return f.gap.Position
+	switch {
+	case f.message != nil:
+		return f.message.Position
+	case f.other.Gap != nil:
+		return f.other.Gap.Position
 	}
-	return f.message.Position
+	return f.other.Done.Position
 }
 
-// Expired reports whether the message has expired. A gap never does.
+// Expired reports whether the message has expired. Any other frame never does.
 func (f *Frame) Expired(now time.Time) bool {
 	return f.ttl > 0 && now.Sub(f.accepted) >= f.ttl
 }
 
-// gapSize is about how many bytes the frame of a gap takes.
-const gapSize = 160
+// otherSize is about how many bytes the frame of a gap or a done takes.
+const otherSize = 160
 
 // Size returns about how many bytes the frame takes in an answer and in memory.
 func (f *Frame) Size() int {
-	if f.gap != nil {
-		return gapSize
+	if f.other != nil {
+		return otherSize
 	}
 	return f.message.Size()
 }

@@ -49,7 +49,7 @@ type Answer struct {
 	limit  broker.Limit
 	begin  time.Duration // when the poll began, after server.made; saves reading the clock
 	until  time.Duration // after server.made; when a long poll ends empty or, once begun, an answer in parts ends
-	lead   []byte        // hello, which precedes the frames and does not wait for them
+	hello  *wire.Hello   // precedes the frames and does not wait for them; nil: none, or it was written
 }
 
 // Init makes a an Answer to sink. With park, sink is a Parking, and polls park on it; see
@@ -72,14 +72,12 @@ func (a *Answer) Begin(s *session.Session, r Request) error {
 		return err
 	}
 	cfg := a.server.config()
-	hello := r.Hello
-	if hello == nil && a.mode == Stream {
-		hello = &wire.Hello{Positions: a.poll.Hello(), Session: s.ID()}
+	a.hello = r.Hello
+	if a.hello == nil && a.mode == Stream {
+		a.hello = &wire.Hello{Positions: a.poll.Hello(), Session: s.ID()}
 	}
-	a.lead = nil
-	if hello != nil {
-		hello.Limits, hello.ExpiresMS = &cfg.limits, s.Grant().ExpiresMS(now)
-		a.lead = a.events.edge(a.format, wire.Content{Hello: hello})
+	if a.hello != nil {
+		a.hello.Limits, a.hello.ExpiresMS = &cfg.limits, s.Grant().ExpiresMS(now)
 	}
 	a.until = a.begin + cfg.PollTimeout
 	a.limit = cfg.limitOf(r)
@@ -185,7 +183,7 @@ func (a *Answer) continues(frames []*frame.Frame, n int) bool {
 // patience returns how long the poll waits for the next frames.
 func (a *Answer) patience(now time.Time) time.Duration {
 	switch {
-	case len(a.lead) > 0:
+	case a.hello != nil:
 		return 0
 	case a.mode == Stream:
 		return a.server.config().Heartbeat
@@ -197,8 +195,7 @@ func (a *Answer) patience(now time.Time) time.Duration {
 
 // write writes one answer, or one part of it.
 func (a *Answer) write(frames []*frame.Frame) (int, error) {
-	lead := a.lead
-	a.lead = nil
+	lead := a.takeHello(len(frames))
 	switch {
 	case a.mode == Stream && len(lead)+len(frames) == 0:
 		lead = a.events.heartbeat(a.format)
@@ -213,6 +210,20 @@ func (a *Answer) write(frames []*frame.Frame) (int, error) {
 		return a.to.Whole(lead, frames)
 	}
 	return a.events.send(a.to, lead, frames)
+}
+
+// takeHello returns the hello of an answer whose first part has n frames, or nil. A whole
+// answer has no other part. Its hello says so, because some clients cannot see a cut.
+func (a *Answer) takeHello(n int) []byte {
+	hello := a.hello
+	if hello == nil {
+		return nil
+	}
+	a.hello = nil
+	if a.mode == Single || a.mode == Batch {
+		hello.Frames = new(n)
+	}
+	return a.events.edge(a.format, wire.Content{Hello: hello})
 }
 
 // HandOver implements session.Outlet. The sink's owner handles a failed write.

@@ -38,19 +38,17 @@ func (w *world) readHistory(ctx context.Context, topic string) error {
 		return err
 	}
 	t := w.follow("the history", wire.Start{Topic: topic, From: wire.FromOldest}, state.Oldest, noOwn)
-	for {
-		n, err := readPage(ctx, fmt.Sprintf("%s/messages?limit=%d&after=%v", url, historyPage, t.position()), t)
-		if err != nil || n < historyPage {
-			return err
-		}
+	for more := true; more && err == nil; {
+		more, err = readPage(ctx, fmt.Sprintf("%s/messages?limit=%d&after=%v", url, historyPage, t.position()), t)
 	}
+	return err
 }
 
-// readPage has the trail see one page, and returns how many frames it has.
-func readPage(ctx context.Context, url string, t *trail) (n int, err error) {
+// readPage has the trail see one page, and reports whether another follows.
+func readPage(ctx context.Context, url string, t *trail) (more bool, err error) {
 	resp, err := get(ctx, url)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
 	defer resp.Body.Close()
 	frames := wire.NewDecoder(resp.Body)
@@ -58,12 +56,13 @@ func readPage(ctx context.Context, url string, t *trail) (n int, err error) {
 		c, err := frames.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return n, nil
+			return false, fmt.Errorf("a page was cut: %w", io.ErrUnexpectedEOF)
 		case err != nil:
-			return n, err
+			return false, err
+		case c.Done != nil:
+			return c.Done.More, nil
 		case c.Counts():
 			t.frame(c, time.Now())
-			n++
 		}
 	}
 }

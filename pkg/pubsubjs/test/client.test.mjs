@@ -264,7 +264,7 @@ test("follow loads first, delivers what comes after, and loads again on a gap", 
       await publish(6 + log.length * 10, 6 + log.length * 10); // comes after the position, and while it is loaded
       log.push(gap ? gap.gap : "begin");
       state = held.filter((f) => f.data).reduce((n, f) => n + f.data, 0);
-      return held.at(-1).position ?? held.at(-1).gap.position;
+      return held.at(-1).done.position;
     },
   });
   const first = (await followed.next()).value;
