@@ -11,6 +11,11 @@ export interface Request {
 }
 /** Waits. Returns early when the signal aborts. */
 export declare function sleep(ms: number, signal?: AbortSignal): Promise<void>;
+/**
+ * Milliseconds of a clock for durations. It goes by whichever of two clocks went further: the
+ * monotonic one does not count the time while a machine sleeps, and the other may be set back.
+ */
+export declare function now(): number;
 /** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said, but not above an hour. */
 export declare function backoff(attempt: number, error?: unknown): number;
 /** Reports whether a request that failed so may succeed when it is repeated. */

@@ -95,6 +95,7 @@ export interface Control {
         positions: string[];
         session?: string;
         limits?: Limits;
+        frames?: number;
     };
     end?: Refusal;
     reply?: {
@@ -103,6 +104,10 @@ export interface Control {
         time?: number;
         positions?: string[];
         problem?: Refusal;
+    };
+    done?: {
+        position: string;
+        more: boolean;
     };
 }
 /** Undefined is a heartbeat. */

@@ -29,6 +29,23 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   });
 }
 
+let base = Date.now() - performance.now();
+let ahead = 0;
+
+/**
+ * Milliseconds of a clock for durations. It goes by whichever of two clocks went further: the
+ * monotonic one does not count the time while a machine sleeps, and the other may be set back.
+ */
+export function now(): number {
+  const monotonic = performance.now();
+  const step = Date.now() - monotonic - base;
+  if (Math.abs(step) > 500) {
+    base += step;
+    ahead += Math.max(step, 0);
+  }
+  return monotonic + ahead;
+}
+
 /** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said, but not above an hour. */
 export function backoff(attempt: number, error?: unknown): number {
   const most = Math.min(10_000, 200 * 2 ** attempt);

@@ -1,7 +1,7 @@
 // Publishing: a bounded queue, sent in order, each message under an idempotency key, so
 // that a publish whose answer was lost can be repeated without publishing twice.
 
-import { backoff, Http, retryable, sleep, undone } from "./http.js";
+import { backoff, Http, now, retryable, sleep, undone } from "./http.js";
 import { Session } from "./session.js";
 import { encodeMessage, Item, Problem, problemOf } from "./wire.js";
 
@@ -27,7 +27,7 @@ export interface Published {
 interface Pending {
   body: Record<string, unknown>;
   size: number;
-  /** When a request with it was sent that had no answer, in Unix milliseconds. */
+  /** When a request with it was sent that had no answer, as now() tells it. */
   lost?: number | undefined;
   settle(result: Published | Problem): void;
 }
@@ -123,12 +123,12 @@ export class Publisher {
     const window = this.#window ?? windowMs;
     // A repetition must arrive before the server forgets the key.
     const timeout = Math.min(10_000, window / 2);
-    const now = Date.now();
-    for (const p of batch) if (p.lost && now - p.lost > window - timeout) p.settle(unknown());
+    const at = now();
+    for (const p of batch) if (p.lost && at - p.lost > window - timeout) p.settle(unknown());
     batch = batch.filter((p) => this.#queue.includes(p));
     if (error || !batch.length) return error;
     const first = batch.filter((p) => !p.lost);
-    for (const p of first) p.lost = now;
+    for (const p of first) p.lost = at;
     const results = await this.#request(batch, timeout).catch((e) => void (error = e));
     for (const [i, p] of batch.entries()) {
       const result = results?.[i];

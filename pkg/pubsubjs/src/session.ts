@@ -2,7 +2,7 @@
 // fetch, or long polls, whichever gets through. The session is resumed by its count of
 // frames; when that is not possible, it is opened anew from the positions.
 
-import { backoff, Http, retryable, sleep, undone } from "./http.js";
+import { backoff, Http, now, retryable, sleep, undone } from "./http.js";
 import { Control, covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
 
 export type Transport = "websocket" | "stream" | "poll";
@@ -102,10 +102,10 @@ const changed = new Error();
 
 /** Runs `silent` when `touch` was not called for so long. Looks each second. */
 function watchdog(ms: () => number, silent: () => void) {
-  let last = Date.now();
-  const touch = () => void (last = Date.now());
+  let last = now();
+  const touch = () => void (last = now());
   const timer = setInterval(() => {
-    if (Date.now() - last < ms()) return;
+    if (now() - last < ms()) return;
     touch();
     silent();
   }, 1000);
@@ -213,7 +213,7 @@ export class Session implements Feed {
     for (let attempt = 0; !this.#closed && !this.#paused && this.#needed(); ) {
       this.#wake = new AbortController();
       const before = this.#arrived;
-      const begun = Date.now();
+      const begun = now();
       try {
         this.#host.onState({ state: "connecting" });
         if (!this.#id) await this.#open();
@@ -223,7 +223,7 @@ export class Session implements Feed {
       } catch (e) {
         if (this.#wake.signal.aborted || e === changed) continue;
         this.#failed.clear();
-        if (this.#arrived > before || Date.now() - begun > livedMs) attempt = 0;
+        if (this.#arrived > before || now() - begun > livedMs) attempt = 0;
         const ms = this.#judge(e, attempt++);
         if (this.#closed || !this.#needed()) continue;
         this.#host.onState({ state: "waiting", waitMs: Math.round(ms), reason: (e as Error).message });
@@ -237,8 +237,8 @@ export class Session implements Feed {
 
   /** Reports whether the session is needed, or was so lately. */
   #needed(): boolean {
-    this.#idleSince = this.#names.length ? Infinity : Math.min(this.#idleSince, Date.now());
-    return Date.now() - this.#idleSince < lingerMs;
+    this.#idleSince = this.#names.length ? Infinity : Math.min(this.#idleSince, now());
+    return now() - this.#idleSince < lingerMs;
   }
 
   /** Takes note of an error, and returns how long to wait. Some errors close the session for good. */
@@ -340,13 +340,13 @@ export class Session implements Feed {
     clearTimeout(this.#renewal);
     if (!(ms! > 1000)) return; // soon the session says token_expired
     const id = this.#id!;
-    const end = Date.now() + ms!;
+    const end = now() + ms!;
     this.#renewal = setTimeout(async () => {
       try {
         await this.#http.bearer(await this.#http.bearer());
         await this.#patch(id);
       } catch {
-        if (id === this.#id) this.#renew(end - Date.now());
+        if (id === this.#id) this.#renew(end - now());
       }
     }, Math.min(ms! * (0.75 + Math.random() / 10), 1e9));
   }
@@ -377,7 +377,7 @@ export class Session implements Feed {
   /** The first transport that may get through, else the last. */
   #best(): Transport {
     const { transports } = this.#options;
-    return transports.find((t) => !this.#failed.has(t) && (this.#bad.get(t) ?? 0) < Date.now()) ?? transports.at(-1)!;
+    return transports.find((t) => !this.#failed.has(t) && (this.#bad.get(t) ?? 0) < now()) ?? transports.at(-1)!;
   }
 
   /** Runs one connection. Returns or throws when it has ended. */
@@ -387,7 +387,7 @@ export class Session implements Feed {
     const began = () => {
       if (open) return;
       open = true;
-      for (const t of this.#failed) this.#bad.set(t, Date.now() + badMs);
+      for (const t of this.#failed) this.#bad.set(t, now() + badMs);
       this.#failed.clear();
       this.#host.onState({ state: "open", transport });
     };

@@ -3,6 +3,7 @@
 // keeps its own pace, so that a slow reader delays nobody and loses nothing that
 // history holds.
 
+import { now } from "./http.js";
 import { Feed, resume, Want } from "./session.js";
 import { checkName, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem } from "./wire.js";
 
@@ -37,7 +38,7 @@ const mostQueued = 1000;
 
 /** The pace of one topic. */
 interface Lane {
-  next: number; // when items may be delivered again, in Unix milliseconds
+  next: number; // when items may be delivered again, as now() tells it
   last: string; // position of the newest item that came
   waiting: Item[];
   timer?: ReturnType<typeof setTimeout> | undefined;
@@ -306,7 +307,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     lane.last = position;
     lane.waiting.push(item);
     if (lane.waiting.length > mostQueued) lane.waiting = conflate(lane.waiting, this.#seen.get(topic));
-    const rest = lane.waiting.length > mostQueued ? 0 : lane.next - Date.now();
+    const rest = lane.waiting.length > mostQueued ? 0 : lane.next - now();
     if (rest > 0) lane.timer ??= setTimeout(() => this.#release(topic), rest);
     else this.#release(topic);
   }
@@ -317,7 +318,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     clearTimeout(lane.timer);
     lane.timer = undefined;
     lane.waiting = [];
-    lane.next = Date.now() + this.#every;
+    lane.next = now() + this.#every;
     for (const item of items) if (this.#lanes.get(topic) === lane) this.#push(item);
   }
 }

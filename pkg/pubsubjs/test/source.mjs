@@ -2,8 +2,8 @@
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
-/** Imports src/NAME.ts. */
-export async function source(name) {
+/** Imports src/NAME.ts, for each copy anew. */
+export async function source(name, copy = "") {
   const { outputFiles } = await build({
     entryPoints: [fileURLToPath(new URL(`../src/${name}.ts`, import.meta.url))],
     bundle: true,
@@ -11,5 +11,5 @@ export async function source(name) {
     write: false,
     logLevel: "error",
   });
-  return import("data:text/javascript;base64," + Buffer.from(outputFiles[0].contents).toString("base64"));
+  return import("data:text/javascript;base64," + Buffer.from(outputFiles[0].contents).toString("base64") + "#" + copy);
 }
