@@ -38,6 +38,13 @@ export interface FollowOptions {
   signal?: AbortSignal;
 }
 
+/** What the application does while pagehide is dispatched is no sign that the page lives on. */
+const enum Page {
+  here,
+  leaving,
+  left,
+}
+
 /**
  * A connection to a pubsubd server. It opens with the first subscription, reconnects by itself,
  * and closes ten seconds after the last subscription has ended. One client serves all of a page.
@@ -116,7 +123,7 @@ export class Client {
     const s = new Subscription<T>(this.#host, topics, options, callback);
     this.#subs.add(s);
     queueMicrotask(() => s.settle());
-    this.#feed.update();
+    this.#goOn();
     return s;
   }
 
@@ -169,6 +176,7 @@ export class Client {
    * repeat the publish safely; or what the server refuses.
    */
   publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published> {
+    if (this.#page === Page.left) this.#goOn();
     return this.#publisher.publish(topic, payload, options);
   }
 
@@ -206,6 +214,14 @@ export class Client {
 
   #life = new AbortController();
 
+  #page = Page.here;
+
+  #goOn(): void {
+    if (this.#page === Page.leaving) return;
+    this.#page = Page.here;
+    this.#feed.update();
+  }
+
   /** Looks after the connection when the page or the network changes. */
   #watchPage(): void {
     const global = globalThis as any;
@@ -214,7 +230,12 @@ export class Client {
     };
     const { document } = global;
     if (!document) return;
+    const live = () => {
+      this.#page = Page.here;
+      this.#feed.update();
+    };
     const look = () => {
+      live();
       this.#feed.check();
       this.#publisher.retry();
     };
@@ -222,8 +243,12 @@ export class Client {
     on(global.navigator?.connection, "change", look);
     on(document, "resume", look);
     on(document, "visibilitychange", () => document.hidden || look());
-    // A page that is left, perhaps for the back-forward cache, ends its session.
-    on(global, "pagehide", () => this.#feed.leave());
-    on(global, "pageshow", (e) => e.persisted && this.#feed.update());
+    // A page that is left, perhaps for the back-forward cache, ends its session. It may live on without a pageshow.
+    on(global, "pagehide", () => {
+      this.#page = Page.leaving;
+      this.#feed.leave();
+      setTimeout(() => this.#page === Page.leaving && (this.#page = Page.left));
+    });
+    on(global, "pageshow", live);
   }
 }

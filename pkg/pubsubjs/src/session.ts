@@ -232,7 +232,7 @@ export class Session implements Feed {
     }
     this.#running = false;
     this.#drop();
-    if (!this.#closed) this.#host.onState({ state: "idle" });
+    if (!this.#closed) this.#host.onState({ state: this.#names.length ? "waiting" : "idle" });
   }
 
   /** Reports whether the session is needed, or was so lately. */

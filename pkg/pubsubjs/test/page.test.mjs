@@ -76,3 +76,80 @@ test("a page that is shown again, wakes up or is online again tries at once, unt
     server.close();
   }
 });
+
+/** What the client uses of a page, in this process. `is(type)` dispatches an event. */
+function fakePage() {
+  const events = new EventTarget();
+  const document = new EventTarget();
+  const global = { document, addEventListener: events.addEventListener.bind(events) };
+  Object.assign(globalThis, global);
+  return {
+    is(type) {
+      if (type === "visible" || type === "hidden") {
+        document.hidden = type === "hidden";
+        document.dispatchEvent(new Event("visibilitychange"));
+      } else if (type === "resume") document.dispatchEvent(new Event(type));
+      else {
+        const [name, persisted] = type.split(" ");
+        events.dispatchEvent(Object.assign(new Event(name), { persisted: !!persisted }));
+      }
+    },
+    end: () => Object.keys(global).forEach((name) => delete globalThis[name]),
+  };
+}
+
+const lives = [
+  ["pagehide persisted", "pageshow persisted"],
+  ["pagehide", "pageshow"],
+  ["pagehide persisted", "pageshow"],
+  ["pagehide", "hidden", "visible"],
+  ["pagehide", "resume"],
+  ["pagehide", "online"],
+  ["pagehide", "subscribe"],
+  ["pagehide", "publish"],
+  ["pagehide subscribe", "pageshow"], // the application subscribes in pagehide
+  ["hidden", "visible"],
+  ["pagehide", "pagehide", "pageshow persisted"],
+  ["pageshow persisted"],
+];
+
+test("after any sign of life a page that was left goes on, without a hole", async (t) => {
+  const daemon = await Daemon.start();
+  try {
+    for (const transport of ["stream", "poll"]) {
+      for (const [i, life] of lives.entries()) {
+        await t.test(`${transport}: ${life.join(", ")}`, async () => {
+          const fake = fakePage();
+          const topic = `life.${transport}${i}`;
+          const client = new Client(daemon.url, { transports: [transport] });
+          const items = [];
+          const other = () => client.subscribe(topic + ".other", () => {});
+          if (life[0] === "pagehide subscribe") addEventListener("pagehide", other);
+          try {
+            await client.subscribe(topic, (m) => items.push(m.gap ?? m.data)).started;
+            await daemon.publish(topic, "before", topic + 1);
+            await until("before has come", () => items.length === 1, 5_000);
+            for (const sign of life) {
+              if (sign === "subscribe") other();
+              else if (sign === "publish") void client.publish(topic + ".other", 1);
+              else fake.is(sign.replace(" subscribe", ""));
+              if (!sign.startsWith("pagehide")) continue;
+              await noSession(daemon);
+              assert.equal(client.state.state, "waiting", "there is a subscription, so the client is not idle");
+              await daemon.publish(topic, "meanwhile", topic + 2);
+            }
+            await daemon.publish(topic, "after", topic + 3);
+            await until("after has come", () => items.at(-1) === "after", 5_000);
+            assert.deepEqual(items, ["before", ...(life[0].startsWith("pagehide") ? ["meanwhile"] : []), "after"]);
+          } finally {
+            client.close();
+            fake.end();
+            await noSession(daemon);
+          }
+        });
+      }
+    }
+  } finally {
+    await daemon.end();
+  }
+});
