@@ -91,6 +91,7 @@ export interface Refusal {
 }
 /** Frames that are not items. */
 export interface Control {
+    /** `frames`: so many messages and gaps follow in this answer, if its end is to be known. */
     hello?: {
         positions: string[];
         session?: string;

@@ -4,7 +4,7 @@ import { backoff, Http, retryable, sleep, Token } from "./http.js";
 import { Publisher, PublishOptions, Published } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
 import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
-import { checkTopic, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem } from "./wire.js";
+import { checkTopic, Control, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem } from "./wire.js";
 
 export { covered, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
@@ -197,7 +197,10 @@ export class Client {
     for (let attempt = 0; ; attempt++) {
       try {
         const text: string = await this.#http.request("POST", "/v1/poll?hello=true", { body: { topics: starts }, as: "text", signal, timeout: 30_000 });
-        return text.split("\n").map(parseFrame);
+        const frames = text.split("\n").map(parseFrame);
+        // Firefox and WebKit take some answers that were cut for whole ones.
+        if (frames.filter((f) => f && "item" in f).length === (frames[0] as Control)?.hello?.frames) return frames;
+        throw new TypeError("the answer was cut");
       } catch (e) {
         if (signal.aborted) return [];
         if (!retryable(e)) throw e;

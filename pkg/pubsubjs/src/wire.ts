@@ -139,6 +139,7 @@ export interface Refusal {
 
 /** Frames that are not items. */
 export interface Control {
+  /** `frames`: so many messages and gaps follow in this answer, if its end is to be known. */
   hello?: { positions: string[]; session?: string; limits?: Limits; frames?: number };
   end?: Refusal;
   reply?: { ref?: number; position?: string; time?: number; positions?: string[]; problem?: Refusal };
