@@ -1,5 +1,5 @@
 import { Http } from "./http.js";
-import { Control, Item, Limits, Problem } from "./wire.js";
+import { Item, Limits, Problem } from "./wire.js";
 export type Transport = "websocket" | "stream" | "poll";
 export interface State {
     /** `idle`: no subscription needs a connection. `waiting`: until the next attempt. `closed`: for good; make another client. */
@@ -63,7 +63,5 @@ export declare class Session implements Feed {
     check(): void;
     /** Ends the session. The request outlives the page. */
     leave(forGood?: boolean): void;
-    /** Sends a command on the WebSocket. Returns undefined if there is none. The promise is undefined if the connection ends before the reply. */
-    command(command: Record<string, unknown>): Promise<Control["reply"]> | undefined;
 }
 export {};

@@ -129,7 +129,9 @@ export class Publisher {
     if (error || !batch.length) return error;
     const first = batch.filter((p) => !p.lost);
     for (const p of first) p.lost = at;
-    const results = await this.#request(batch, timeout).catch((e) => void (error = e));
+    const results = await this.#http
+      .request("POST", "/v1/messages", { body: batch.map((p) => p.body), timeout, signal: this.#life.signal })
+      .catch((e) => void (error = e));
     for (const [i, p] of batch.entries()) {
       const result = results?.[i];
       const problem = result?.problem ? problemOf(result.problem) : error;
@@ -152,17 +154,6 @@ export class Publisher {
       limits = opened.limits;
     }
     if (limits) this.#window = limits.idempotency_ms ?? windowMs;
-  }
-
-  async #request(batch: Pending[], timeout: number): Promise<any[]> {
-    const socket = this.#http.token ? undefined : this.#session();
-    const replies = batch.map((p) => socket?.command({ publish: p.body }));
-    if (replies.every((r) => r)) {
-      const over = new AbortController();
-      const late = sleep(timeout, over.signal);
-      return Promise.all(replies.map((r) => Promise.race([r, late]))).finally(() => over.abort());
-    }
-    return this.#http.request("POST", "/v1/messages", { body: batch.map((p) => p.body), timeout, signal: this.#life.signal });
   }
 }
 

@@ -3,7 +3,7 @@
 // frames; when that is not possible, it is opened anew from the positions.
 
 import { backoff, Http, now, retryable, sleep, undone } from "./http.js";
-import { Control, covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
+import { covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
 
 export type Transport = "websocket" | "stream" | "poll";
 
@@ -136,9 +136,6 @@ export class Session implements Feed {
   #wake = new AbortController(); // ends a pause, or a connection that has to change
   #bad = new Map<Transport, number>(); // until when a transport is left alone
   #failed = new Set<Transport>(); // transports that did not begin since one did
-  #replies = new Map<number, (reply?: Control["reply"]) => void>();
-  #ref = 0;
-  #socket?: WebSocket | undefined;
   #probe?: (() => void) | undefined; // looks whether the connection is alive
 
   #http: Http;
@@ -180,15 +177,6 @@ export class Session implements Feed {
     this.#wake.abort();
     if (!path) return;
     if (!(globalThis as any).navigator?.sendBeacon?.(this.#http.base + path)) void this.#http.request("POST", path, { keepalive: true }).catch(() => {});
-  }
-
-  /** Sends a command on the WebSocket. Returns undefined if there is none. The promise is undefined if the connection ends before the reply. */
-  command(command: Record<string, unknown>): Promise<Control["reply"]> | undefined {
-    const socket = this.#socket;
-    if (socket?.readyState !== 1) return;
-    const ref = ++this.#ref;
-    socket.send(JSON.stringify({ ...command, ref }));
-    return new Promise((resolve) => this.#replies.set(ref, resolve));
   }
 
   /** Reports whether the topic is wanted, or the server delivers it still: it may be wanted again before that ends. */
@@ -402,9 +390,6 @@ export class Session implements Feed {
       throw e;
     } finally {
       this.#probe = undefined;
-      this.#socket = undefined;
-      for (const reply of this.#replies.values()) reply();
-      this.#replies.clear();
     }
   }
 
@@ -420,13 +405,7 @@ export class Session implements Feed {
       if (covered(position, before) || !this.#wanted(topic)) return;
       this.positions.set(topic, position);
       this.#host.onItem(f.item, before);
-    } else if (f.end) {
-      throw problemOf(f.end);
-    } else {
-      const ref = f.reply?.ref!;
-      this.#replies.get(ref)?.(f.reply);
-      this.#replies.delete(ref);
-    }
+    } else if (f.end) throw problemOf(f.end);
   }
 
   #path(mode: string): string {
@@ -505,7 +484,7 @@ export class Session implements Feed {
         if (pinged || !begun) return close();
         pinged = true;
         dog.touch();
-        socket.send(JSON.stringify({ ping: true, ref: ++this.#ref }));
+        socket.send(JSON.stringify({ ping: true, ref: 0 }));
       };
       const dog = watchdog(() => (!begun ? beginMs : pinged ? pingMs : this.limits!.heartbeat_ms), ping);
       this.#probe = () => void (!begun || pinged || ping());
@@ -518,7 +497,6 @@ export class Session implements Feed {
         begun = true;
         if (id !== this.#id || !this.#needed()) return close();
         began();
-        this.#socket = socket;
         try {
           this.#take(data);
         } catch (e) {
