@@ -20,7 +20,7 @@ const bounds = { client: 8704, share: 4096 };
 
 // Members that neither applications nor servers, other tabs or browsers see. They get a letter each, the same in all modules.
 const internal = ["as", "base", "bearer", "check", "feed", "isOwn", "iterate", "lapse", "leave", "lost", "offer", "onItem", "onLapse",
-  "onRefused", "onStart", "settle", "timer", "touch", "update", "waiting", "want"];
+  "onRefused", "onStart", "onTrouble", "retry", "settle", "stop", "timeout", "timer", "touch", "trouble", "update", "waiting", "want"];
 
 // Other clients in KiB, compressed with gzip -9, measured in November 2026.
 const others = { phoenix: 8.4, AnyCable: 10.3, "socket.io": 13.4, "Durable Streams": 13.9, pusher: 19.1, centrifuge: 23.8, Ably: 57.9 };

@@ -43,7 +43,7 @@ export declare class Client {
      * relative, and is the page's own origin by default. Throws a TypeError if it is not a URL.
      */
     constructor(url?: string, options?: ClientOptions);
-    /** What the connection does now. It is `idle` without subscriptions, even while messages are published. */
+    /** What the connection does now. It is `idle` without subscriptions, when nothing was published for ten seconds. */
     get state(): State;
     /** Calls `listener` with each new state. Returns a function that stops it. */
     onState: (listener: (state: State) => void) => (() => void);

@@ -1,5 +1,5 @@
 import { Http } from "./http.js";
-import { Session } from "./session.js";
+import { Session, State } from "./session.js";
 import { Item } from "./wire.js";
 export interface PublishOptions {
     /** The idempotency key, which subscribers see as `id`: 1 to 255 bytes of printable ASCII. Default: a new one. */
@@ -20,7 +20,9 @@ export interface Published {
 }
 export declare class Publisher {
     #private;
-    constructor(http: Http, session: () => Session | undefined);
+    constructor(http: Http, session: () => Session | undefined, 
+    /** Hears how publishing goes; undefined: nothing was published lately. */
+    onState: (state?: State) => void);
     publish(topic: string, payload: unknown, options?: PublishOptions): Promise<Published>;
     /** Reports whether this client published the message. */
     isOwn: (item: Item) => boolean;

@@ -11,6 +11,8 @@ export interface State {
     /** Why the client waits, or is closed, in words. */
     reason?: string;
 }
+/** The state after an error. */
+export declare const waiting: (ms: number, e: unknown) => State;
 /** What is wanted of a name: where it begins if the session never had it, and its rate. */
 export interface Want {
     from?: string[] | undefined;
@@ -40,6 +42,8 @@ export interface Host {
     onLapse(topic: string): void;
     /** The server refuses the names for good. */
     onRefused(names: string[], problem: Problem): void;
+    /** Something is wrong that waiting may not mend. The feed goes on. */
+    onTrouble(problem: Problem): void;
     onState(state: State): void;
 }
 /** What several want together: a name begins where all want it to, and has a rate if they agree on it. */
@@ -61,7 +65,6 @@ export declare class Session implements Feed {
     positions?: Map<string, string>);
     update(): void;
     check(): void;
-    /** Ends the session. The request outlives the page. */
     leave(forGood?: boolean): void;
 }
 export {};

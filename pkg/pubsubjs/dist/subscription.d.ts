@@ -12,7 +12,11 @@ export interface SubscribeOptions {
     echo?: boolean | undefined;
     /** Ends the subscription. */
     signal?: AbortSignal | undefined;
-    /** With a callback: the server refused the subscription, and it has ended. Default: console.error. An iteration throws instead. */
+    /**
+     * With a callback: the server refused the subscription, and it has ended; or, with the code
+     * `unexpected_answer`, a proxy seems to answer in the server's place, and the client goes on trying.
+     * Default: console.error. An iteration throws a refusal instead.
+     */
     onError?: ((problem: Problem) => void) | undefined;
 }
 /** Where a subscription lives. */
@@ -55,6 +59,8 @@ export declare class Subscription<T = any> implements AsyncIterable<Item<T>> {
     settle(): void;
     /** @internal Ends the subscription, with an error if the server refused it. */
     end(error?: Problem): void;
+    /** @internal Tells the application of an error. */
+    trouble(error: Problem): void;
 }
 /** Calls a function of the application. Its fault is reported as an unhandled rejection, and stops nothing else. */
 export declare const tell: <T>(listener: (about: T) => void, about: T) => Promise<void>;

@@ -1,6 +1,6 @@
 // The client: one connection for all subscriptions of a page, and publishing.
 
-import { backoff, Http, retryable, sleep, Token } from "./http.js";
+import { backoff, Http, isFinal, sleep, Token } from "./http.js";
 import { Publisher, PublishOptions, Published } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
 import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
@@ -57,6 +57,8 @@ export class Client {
   #publisher: Publisher;
   #listeners = new Set<(state: State) => void>();
   #now: State = { state: "idle" };
+  #feeding: State = this.#now; // the state of the feed
+  #publishing: State | undefined; // how the last publishes went
   #host: Host & Owner = {
     feed: () => this.#feed,
     read: (starts, signal) => this.#read(starts, signal),
@@ -67,7 +69,8 @@ export class Client {
     onStart: (granted, positions) => this.#subs.forEach((s) => s.start(granted, positions)),
     onLapse: (topic) => this.#subs.forEach((s) => s.lapse(topic)),
     onRefused: (names, problem) => this.#subs.forEach((s) => s.names.some((n) => names.includes(n)) && s.end(problem)),
-    onState: (state) => this.#changed(state),
+    onTrouble: (problem) => this.#subs.forEach((s) => s.trouble(problem)),
+    onState: (state) => this.#show((this.#feeding = state)),
   };
 
   /**
@@ -97,11 +100,14 @@ export class Client {
         ({ Shared }) => begin(new Shared(this.#http, options.share!, this.#host, open, (session) => (this.#session = session))),
       ).catch(() => begin((this.#session = open(this.#host)))); // no worse than without sharing
     }
-    this.#publisher = new Publisher(this.#http, () => this.#session);
+    this.#publisher = new Publisher(this.#http, () => this.#session, (state) => {
+      this.#publishing = state;
+      this.#show(this.#feeding);
+    });
     this.#watchPage();
   }
 
-  /** What the connection does now. It is `idle` without subscriptions, even while messages are published. */
+  /** What the connection does now. It is `idle` without subscriptions, when nothing was published for ten seconds. */
   get state(): State {
     return this.#now;
   }
@@ -186,7 +192,7 @@ export class Client {
     this.#subs.forEach((s) => s.close());
     this.#publisher.close();
     this.#life.abort();
-    this.#changed({ state: "closed", reason: "the client was closed" });
+    this.#show({ state: "closed", reason: "the client was closed" });
   }
 
   #wants(): Map<string, Want> {
@@ -203,13 +209,14 @@ export class Client {
         throw new TypeError("the answer was cut");
       } catch (e) {
         if (signal.aborted) return [];
-        if (!retryable(e)) throw e;
+        if (isFinal(e)) throw e;
         await sleep(backoff(attempt, e), signal);
       }
     }
   }
 
-  #changed(state: State): void {
+  #show(state: State): void {
+    if (state.state === "idle") state = this.#publishing ?? state;
     if (this.#now.state === "closed" || JSON.stringify(state) === JSON.stringify(this.#now)) return;
     this.#now = state;
     this.#listeners.forEach((l) => void tell(l, state));

@@ -46,16 +46,34 @@ export function now(): number {
   return monotonic + ahead;
 }
 
-/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, at random between half of it and all of it; at least what the server said, but not above an hour. */
+/** Back-off of attempt 0, 1, …: 200 ms doubled up to 10 s, or to 30 s after foreign answers, at random between half of it and all of it; at least what the server said, but not above an hour. */
 export function backoff(attempt: number, error?: unknown): number {
-  const most = Math.min(10_000, 200 * 2 ** attempt);
+  const most = Math.min(isForeign(error) ? 30_000 : 10_000, 200 * 2 ** attempt);
   return Math.max(most * (0.5 + Math.random() / 2), Math.min((error as Problem)?.retryAfterMs || 0, 3_600_000));
 }
+
+/** The error of an answer that is not the server's: it may pass, or it is the Problem `unexpected_answer`. */
+export function foreign(status: number, retryAfterMs?: number, what = status + " without pubsubd's error body"): Error {
+  const why = what + ": is a proxy in between, or is this another server?";
+  return status < 500 && ![408, 425, 429].includes(status)
+    ? new Problem("unexpected_answer", why, status, { retry_after_ms: retryAfterMs })
+    : Object.assign(new Error(why), { retryAfterMs });
+}
+
+/** Reports whether another program refused the request. */
+export const isForeign = (e: unknown) => (e as Problem)?.code === "unexpected_answer";
 
 /** Reports whether a request that failed so may succeed when it is repeated. */
 export function retryable(e: unknown): boolean {
   return !(e instanceof Problem) || e.status >= 500 || e.status === 429;
 }
+
+/** Reports whether the session cannot go on: a new one begins from the positions. */
+export const isLost = (e: unknown) =>
+  ["session_unknown", "session_ended", "stale_ack", "poll_replaced", "ack_beyond_sent", "draining", "invalid_frame"].includes((e as Problem).code);
+
+/** Reports whether the server will refuse the request again. What a proxy answers may pass: it answers 404 while the server is replaced. */
+export const isFinal = (e: unknown) => !retryable(e) && !isForeign(e) && !isLost(e);
 
 /** Reports whether the server itself refused the request for now: only then it is certain that nothing was done. */
 export function undone(e: unknown): boolean {
@@ -66,6 +84,10 @@ export class Http {
   readonly base: string;
   /** The token in use, as far as it is known. */
   #bearer?: string | undefined;
+  #asking?: Promise<string | undefined> | undefined; // for a new one
+
+  /** Why no request can be sent. */
+  #unusable?: Problem;
 
   #fetcher: typeof fetch;
 
@@ -75,45 +97,64 @@ export class Http {
     fetcher: typeof fetch,
   ) {
     this.#fetcher = fetcher;
-    this.base = new URL(url, (globalThis as any).location?.href).href.replace(/\/*([?#].*)?$/, "");
+    const { href, protocol, username } = new URL(url, (globalThis as any).location?.href);
+    this.base = href.replace(/\/*([?#].*)?$/, "");
+    if (!/^https?:/.test(protocol) || username) this.#unusable = new Problem("invalid_request", "the address must begin with https:// or http://, without a user");
   }
 
   /** The token in use, or a new one in the place of one that was refused. */
   async bearer(refused?: string): Promise<string | undefined> {
-    if (this.#bearer === refused) this.#bearer = typeof this.token === "function" ? await this.token() : this.token;
+    if (this.#bearer === refused) {
+      this.#asking ??= (async () => (typeof this.token === "function" ? this.token() : this.token))().finally(() => (this.#asking = undefined));
+      this.#bearer = await this.#asking;
+    }
     return this.#bearer;
   }
 
-  /** Sends a request. Throws a Problem for a refusal, and what fetch throws if no answer came. A refused token is asked for anew, once. */
+  /**
+   * Sends a request. Throws a Problem for a refusal, `unexpected_answer` if another program
+   * answered, and what fetch throws if no answer came. A refused token is asked for anew, once.
+   */
   async request(method: string, path: string, r: Request = {}): Promise<any> {
+    if (this.#unusable) throw this.#unusable;
     for (let bearer: string | undefined, fresh = false; ; fresh = true) {
       bearer = await this.bearer(bearer);
       const headers: Record<string, string> = {};
       if (bearer) headers.Authorization = "Bearer " + bearer;
       if (r.body) headers["Content-Type"] = "application/json";
-      // Node collects a signal of AbortSignal.timeout too early. A timer keeps this controller.
-      const late = new AbortController();
-      const timer = setTimeout(() => late.abort(), r.timeout ?? 10_000);
+      // WebKit collects the signals of AbortSignal.any, and Node those of AbortSignal.timeout, too early. A timer and a listener keep this controller.
+      const control = new AbortController();
+      const abort = () => control.abort();
+      const timer = setTimeout(abort, r.timeout ?? 10_000);
+      r.signal?.addEventListener("abort", abort, { signal: control.signal });
+      if (r.signal?.aborted) abort();
+      let streams;
       try {
         const answer = await this.#fetcher(this.base + path, {
           method,
           headers,
-          signal: AbortSignal.any([late.signal, r.signal ?? late.signal]),
+          signal: control.signal,
           keepalive: r.keepalive as boolean,
           body: JSON.stringify(r.body) as string, // undefined without a body
         });
-        if (answer.ok && r.as === "stream") return answer;
+        const { ok, status } = answer;
+        const ours = answer.headers.get("Content-Type")?.includes("json");
+        streams = ok && ours && r.as === "stream";
+        if (streams) return answer;
         const text = await answer.text();
-        if (answer.ok) return r.as === "text" ? text : text && JSON.parse(text);
-        if (answer.status === 401 && !fresh && bearer !== this.token) continue;
+        if (ok && ours && r.as) return text;
+        if (status === 401 && !fresh && bearer !== this.token) continue;
         let said: any;
         try {
           said = JSON.parse(text);
-        } catch {}
-        if (said?.code) throw problemOf(said, answer.status);
-        throw Object.assign(new Error(answer.status + " without pubsubd's error body: is this a pubsubd server?"), { retryAfterMs: Number(answer.headers.get("Retry-After")) * 1000 });
+        } catch (e) {
+          if (ok && (ours || !text)) throw e; // it was cut; of answers without content nobody waits for one
+        }
+        if (ok && ours) return said;
+        throw said?.code ? problemOf(said, status) : foreign(status, Number(answer.headers.get("Retry-After")) * 1000);
       } finally {
         clearTimeout(timer);
+        if (!streams) abort(); // takes the listener away
       }
     }
   }

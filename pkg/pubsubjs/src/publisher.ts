@@ -1,8 +1,8 @@
 // Publishing: a bounded queue, sent in order, each message under an idempotency key, so
 // that a publish whose answer was lost can be repeated without publishing twice.
 
-import { backoff, Http, now, retryable, sleep, undone } from "./http.js";
-import { Session } from "./session.js";
+import { backoff, foreign, Http, isForeign, now, retryable, sleep, undone } from "./http.js";
+import { Session, State, waiting } from "./session.js";
 import { encodeMessage, Item, Problem, problemOf } from "./wire.js";
 
 export interface PublishOptions {
@@ -39,6 +39,8 @@ const mostInBatch = 100;
 const batchChars = 250_000;
 /** The server's window, if it does not say it. */
 const windowMs = 120_000;
+/** For how long after a publish the client is not idle. */
+const calmMs = 10_000;
 
 export class Publisher {
   #queue: Pending[] = [];
@@ -49,16 +51,23 @@ export class Publisher {
   #life = new AbortController();
   #wake = new AbortController(); // ends a pause
   #window?: number; // how long the server remembers a key, in milliseconds
+  #most = mostInBatch; // messages in the next request: fewer after a proxy refused one
+
+  #calm?: ReturnType<typeof setTimeout>; // until this client has not published lately
 
   #http: Http;
   #session: () => Session | undefined;
+  #onState: (state?: State) => void;
 
   constructor(
     http: Http,
     session: () => Session | undefined,
+    /** Hears how publishing goes; undefined: nothing was published lately. */
+    onState: (state?: State) => void,
   ) {
     this.#http = http;
     this.#session = session;
+    this.#onState = onState;
   }
 
   publish(topic: string, payload: unknown, options: PublishOptions = {}): Promise<Published> {
@@ -71,7 +80,7 @@ export class Publisher {
         if (this.#given.size > mostQueued) this.#given.delete([...this.#given][0]!);
       }
       const body = encodeMessage(topic, payload, { ...options, id: options.id ?? this.#own + this.#count++ });
-      const abort = () => p.settle(maybe("aborted", "the publish was aborted"));
+      const abort = () => p.settle(maybe({ code: "aborted", message: "the publish was aborted" }));
       const p: Pending = {
         body,
         size: JSON.stringify(body).length,
@@ -106,14 +115,24 @@ export class Publisher {
 
   async #send(): Promise<void> {
     this.#sending = true;
+    clearTimeout(this.#calm);
     await Promise.resolve(); // messages that are published together are one request
     for (let attempt = 0; this.#queue.length; ) {
       let size = 0;
-      const error = await this.#attempt(this.#queue.slice(0, mostInBatch).filter((p, i) => (size += p.size) <= batchChars || !i));
-      if (!error) attempt = 0;
-      else await sleep(backoff(attempt++, error), this.#wake.signal);
+      const error = await this.#attempt(this.#queue.slice(0, this.#most).filter((p, i) => (size += p.size) <= batchChars || !i));
+      if (!error) {
+        attempt = 0;
+        this.#onState({ state: "open" });
+      } else if (this.#queue.length) {
+        // A request without the message that a proxy refuses may get through: it is found soon, but not in a rush.
+        const ms = backoff(isForeign(error) ? 1 : attempt++, error);
+        this.#onState(waiting(ms, error));
+        await sleep(ms, this.#wake.signal);
+      }
     }
     this.#sending = false;
+    this.#calm = setTimeout(this.#onState, calmMs);
+    (this.#calm as any).unref?.(); // lets Node end
   }
 
   /** Sends a batch, and settles what is certain. Returns why some of it has to be sent again. */
@@ -127,36 +146,49 @@ export class Publisher {
     for (const p of batch) if (p.lost && at - p.lost > window - timeout) p.settle(unknown());
     batch = batch.filter((p) => this.#queue.includes(p));
     if (error || !batch.length) return error;
-    const first = batch.filter((p) => !p.lost);
-    for (const p of first) p.lost = at;
+    for (const p of batch) p.lost ??= at; // at: this is the first attempt of which nothing is known
     const results = await this.#http
       .request("POST", "/v1/messages", { body: batch.map((p) => p.body), timeout, signal: this.#life.signal })
       .catch((e) => void (error = e));
+    if (!error && results?.length !== batch.length) error = foreign(200);
+    if (!error) this.#most = Math.min(this.#most + 1, mostInBatch);
+    else if (isForeign(error) && batch.length > 1) {
+      // Perhaps it refuses one of these, or their size: nothing of it was published.
+      for (const p of batch) if (p.lost === at) p.lost = undefined;
+      this.#most = batch.length >> 1;
+      return error;
+    }
     for (const [i, p] of batch.entries()) {
       const result = results?.[i];
       const problem = result?.problem ? problemOf(result.problem) : error;
       if (result?.position) p.settle({ position: result.position, time: result.time });
-      else if (problem && !retryable(problem)) p.settle(problem as Problem);
+      else if (problem && !retryable(problem)) p.settle(p.lost === at ? (problem as Problem) : maybe(problem as Problem));
       else {
-        if (undone(problem) && first.includes(p)) p.lost = undefined;
-        error ??= problem ?? true; // no reply
+        if (undone(problem) && p.lost === at) p.lost = undefined;
+        error ??= problem ?? foreign(200);
       }
     }
     return error;
   }
 
-  /** Asks for the server's window before anything is repeated: a session says it. */
+  /** Asks for the server's window before anything is repeated: a session says it. Throws if the server is still away. */
   async #learn(): Promise<void> {
     let limits = this.#session()?.limits;
     if (!limits && !this.#window) {
-      const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics: [] } });
-      void this.#http.request("DELETE", "/v1/sessions/" + opened.session).catch(() => {});
-      limits = opened.limits;
+      try {
+        const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics: [] } });
+        void this.#http.request("DELETE", "/v1/sessions/" + opened.session).catch(() => {});
+        limits = opened.limits;
+      } catch (e) {
+        // A refusal tells that something is back; the credentials may be those of a publisher only.
+        if (!(e instanceof Problem)) throw e;
+      }
     }
     if (limits) this.#window = limits.idempotency_ms ?? windowMs;
   }
 }
 
 const closed = () => new Problem("closed", "the client was closed");
-const maybe = (code: string, why: string) => new Problem(code, why + "; the message may have been published");
-const unknown = () => maybe("unknown", "no answer came in time");
+const maybe = ({ code, message, status }: { code: string; message: string; status?: number }) =>
+  new Problem(code, message + "; the message may have been published", status);
+const unknown = () => maybe({ code: "unknown", message: "no answer came in time" });

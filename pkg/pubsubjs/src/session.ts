@@ -2,7 +2,7 @@
 // fetch, or long polls, whichever gets through. The session is resumed by its count of
 // frames; when that is not possible, it is opened anew from the positions.
 
-import { backoff, Http, now, retryable, sleep, undone } from "./http.js";
+import { backoff, foreign, Http, isFinal, isForeign, isLost, now, sleep, undone } from "./http.js";
 import { covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
 
 export type Transport = "websocket" | "stream" | "poll";
@@ -17,6 +17,9 @@ export interface State {
   /** Why the client waits, or is closed, in words. */
   reason?: string;
 }
+
+/** The state after an error. */
+export const waiting = (ms: number, e: unknown): State => ({ state: "waiting", waitMs: Math.round(ms), reason: (e as Error).message });
 
 /** What is wanted of a name: where it begins if the session never had it, and its rate. */
 export interface Want {
@@ -49,6 +52,8 @@ export interface Host {
   onLapse(topic: string): void;
   /** The server refuses the names for good. */
   onRefused(names: string[], problem: Problem): void;
+  /** Something is wrong that waiting may not mend. The feed goes on. */
+  onTrouble(problem: Problem): void;
   onState(state: State): void;
 }
 
@@ -93,9 +98,7 @@ const lingerMs = 10_000; // how long a session without subscriptions is kept
 const badMs = 300_000; // how long a transport that did not get through is left alone
 const livedMs = 1_000; // a connection that lasted so long, or delivered something, ends a series of attempts
 
-// The session cannot go on: a new one begins from the positions.
-const gone = [404, 409, 410];
-const lost = ["ack_beyond_sent", "draining", "invalid_frame"];
+const quickMs = 100; // five polls in a row that took less, and brought nothing, were not answered by the server
 
 /** Ends a connection because it has to be another one, at once. */
 const changed = new Error();
@@ -127,7 +130,8 @@ export class Session implements Feed {
   #running = false;
   #changing = false;
   #atOnce = Infinity; // names in a request; one, to find the name that is refused
-  #arrived = 0; // messages and gaps of all sessions
+  #arrived = 0; // messages and gaps of all sessions that were new
+  #quick = 0; // polls in a row that brought nothing, at once
   #closed = false;
   #paused = false; // until the next update
   #refused = 0; // how often in a row a token was refused
@@ -168,15 +172,10 @@ export class Session implements Feed {
     else this.#wake.abort();
   }
 
-  /** Ends the session. The request outlives the page. */
   leave(forGood = false): void {
     this.#closed ||= forGood;
     this.#paused = true;
-    const path = this.#id && `/v1/sessions/${this.#id}/close`;
-    this.#forget();
-    this.#wake.abort();
-    if (!path) return;
-    if (!(globalThis as any).navigator?.sendBeacon?.(this.#http.base + path)) void this.#http.request("POST", path, { keepalive: true }).catch(() => {});
+    this.#reopen();
   }
 
   /** Reports whether the topic is wanted, or the server delivers it still: it may be wanted again before that ends. */
@@ -214,7 +213,7 @@ export class Session implements Feed {
         if (this.#arrived > before || now() - begun > livedMs) attempt = 0;
         const ms = this.#judge(e, attempt++);
         if (this.#closed || !this.#needed()) continue;
-        this.#host.onState({ state: "waiting", waitMs: Math.round(ms), reason: (e as Error).message });
+        this.#host.onState(waiting(ms, e));
         await sleep(ms, this.#wake.signal);
       }
     }
@@ -226,13 +225,13 @@ export class Session implements Feed {
   /** Reports whether the session is needed, or was so lately. */
   #needed(): boolean {
     this.#idleSince = this.#names.length ? Infinity : Math.min(this.#idleSince, now());
-    return now() - this.#idleSince < lingerMs;
+    return !!(this.#names.length || this.#id) && now() - this.#idleSince < lingerMs;
   }
 
   /** Takes note of an error, and returns how long to wait. Some errors close the session for good. */
   #judge(e: unknown, attempt: number): number {
-    if (lost.includes((e as Problem).code) || gone.includes((e as Problem).status)) this.#forget();
-    else if ((e as Problem).status === 401 ? this.#refused++ : !retryable(e)) {
+    if (isLost(e)) this.#forget();
+    else if (isFinal(e) && ((e as Problem).status !== 401 || this.#refused++)) {
       this.leave(true);
       this.#host.onRefused([...this.#host.wants().keys()], e as Problem);
       this.#host.onState({ state: "closed", reason: (e as Error).message });
@@ -248,6 +247,7 @@ export class Session implements Feed {
     await this.#accepted(names, async () => {
       const { granted, topics } = this.#plan(names, wants, true);
       const opened = await this.#http.request("POST", "/v1/sessions", { body: { topics } });
+      if (!opened.session) throw foreign(200);
       this.#id = opened.session;
       this.limits = opened.limits;
       this.#begin(granted, opened);
@@ -269,7 +269,7 @@ export class Session implements Feed {
     try {
       await request();
     } catch (e) {
-      if (retryable(e) || [401, ...gone].includes((e as Problem).status)) throw e;
+      if (!isFinal(e) || (e as Problem).status === 401) throw e;
       if (names.length > 1) this.#atOnce = 1;
       else this.#host.onRefused(names, e as Problem);
       throw changed;
@@ -351,10 +351,11 @@ export class Session implements Feed {
     this.#begin(granted, answer);
   }
 
-  /** Ends the session at the server; the next one begins from the positions. */
+  /** Ends the session at the server, also while the page is left; the next one begins from the positions. */
   #drop(): void {
-    if (this.#id) void this.#http.request("DELETE", "/v1/sessions/" + this.#id).catch(() => {});
+    const path = this.#id && `/v1/sessions/${this.#id}/close`;
     this.#forget();
+    if (path && !(globalThis as any).navigator?.sendBeacon?.(this.#http.base + path)) void this.#http.request("POST", path, { keepalive: true }).catch(() => {});
   }
 
   #reopen(): void {
@@ -383,7 +384,7 @@ export class Session implements Feed {
       await { websocket: () => this.#websocket(began), stream: () => this.#stream(began), poll: () => this.#poll(began) }[transport]();
     } catch (e) {
       // If it did not begin without a refusal, another may get through what is in between.
-      const again = !open && !(e instanceof Problem) && !this.#wake.signal.aborted && transport !== this.#options.transports.at(-1);
+      const again = !open && (isForeign(e) || !(e instanceof Problem)) && !this.#wake.signal.aborted && transport !== this.#options.transports.at(-1);
       if (again && this.#failed.add(transport)) throw changed;
       // A page cannot see why a WebSocket is refused: perhaps the server forgot the session.
       if (!open && transport === "websocket") this.#drop();
@@ -399,10 +400,11 @@ export class Session implements Feed {
     if (!f) return;
     if ("item" in f) {
       this.#frames++;
-      this.#arrived++;
       const { topic, position } = f.item;
       const before = this.positions.get(topic);
-      if (covered(position, before) || !this.#wanted(topic)) return;
+      if (covered(position, before)) return;
+      this.#arrived++;
+      if (!this.#wanted(topic)) return;
       this.positions.set(topic, position);
       this.#host.onItem(f.item, before);
     } else if (f.end) throw problemOf(f.end);
@@ -414,14 +416,23 @@ export class Session implements Feed {
 
   async #poll(began: () => void): Promise<void> {
     const id = this.#id;
-    this.#probe = () => this.#wake.abort();
     this.#host.onState({ state: "open", transport: "poll" }); // the session is open, and an answer may take long
     while (this.#needed() && this.#best() === "poll") {
-      const timeout = this.limits!.poll_timeout_ms + pingMs;
-      const text: string = await this.#http.request("GET", this.#path("batch"), { as: "text", signal: this.#wake.signal, timeout });
+      const most = this.limits!.poll_timeout_ms;
+      const before = this.#arrived;
+      const begun = now();
+      const text: string = await this.#http.request("GET", this.#path("batch"), { as: "text", signal: this.#wake.signal, timeout: most + pingMs });
       if (id !== this.#id) return;
       began();
       for (const line of text.split("\n")) this.#take(line);
+      if (this.#arrived > before || now() - begun >= Math.min(quickMs, most / 2)) this.#quick = 0;
+      else if (++this.#quick === 5) return this.#reopen(); // perhaps something answers for this session only
+      else if (this.#quick % 5 === 0) {
+        const again = this.#quick > 10;
+        const problem = foreign(0, again ? 30_000 : Math.random() * 10_000, "polls bring nothing, at once") as Problem;
+        if (again) this.#host.onTrouble(problem);
+        throw problem;
+      }
     }
   }
 
@@ -433,8 +444,9 @@ export class Session implements Feed {
     let begun = false;
     const dog = watchdog(() => (begun ? 2 * this.limits!.heartbeat_ms : beginMs), abort);
     this.#probe = () => {}; // two heartbeats tell
+    this.#wake.signal.addEventListener("abort", abort);
     try {
-      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: AbortSignal.any([silent.signal, this.#wake.signal]) });
+      const answer: Response = await this.#http.request("GET", this.#path("stream"), { as: "stream", signal: silent.signal });
       const reader = answer.body!.getReader();
       const text = new TextDecoder();
       for (let rest = ""; this.#needed(); ) {

@@ -106,8 +106,10 @@ export class Shared implements Feed {
     this.#tab = Math.random().toString(36).slice(2);
     this.#term = 0;
     this.#started.clear();
-    this.#channel = new BroadcastChannel(this.#name);
-    this.#channel.onmessage = ({ data }) => this.#hear(data);
+    try {
+      this.#channel = new BroadcastChannel(this.#name);
+      this.#channel.onmessage = ({ data }) => this.#hear(data);
+    } catch {} // Firefox without cookies: this tab connects by itself
     // The leader asks for this lock, and so learns of the end of this tab.
     await new Promise<void>((held) => {
       const hold = () => (held(), aborted(stop.signal));
@@ -258,6 +260,7 @@ export class Shared implements Feed {
         host.onStart(granted, positions);
       },
       onLapse: host.onLapse,
+      onTrouble: host.onTrouble,
       onRefused: (names, problem) => {
         // A tab that is frozen says only later that it wants them no more.
         for (const wants of this.#tabs.values()) names.forEach((name) => wants.delete(name));

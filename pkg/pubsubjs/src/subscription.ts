@@ -19,7 +19,11 @@ export interface SubscribeOptions {
   echo?: boolean | undefined;
   /** Ends the subscription. */
   signal?: AbortSignal | undefined;
-  /** With a callback: the server refused the subscription, and it has ended. Default: console.error. An iteration throws instead. */
+  /**
+   * With a callback: the server refused the subscription, and it has ended; or, with the code
+   * `unexpected_answer`, a proxy seems to answer in the server's place, and the client goes on trying.
+   * Default: console.error. An iteration throws a refusal instead.
+   */
   onError?: ((problem: Problem) => void) | undefined;
 }
 
@@ -173,7 +177,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     if (error) {
       this.#error = error;
       this.#failed(error);
-      if (this.#callback) void tell(this.#options.onError ?? console.error, error);
+      this.trouble(error);
     } else {
       this.#seen = new Map(this.positions.map((at) => [nameOf(at), at]));
       this.#queue = [];
@@ -183,6 +187,11 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     this.#owner.remove(this);
     this.#life.abort();
     this.#wake?.();
+  }
+
+  /** @internal Tells the application of an error. */
+  trouble(error: Problem): void {
+    if (this.#callback) void tell(this.#options.onError ?? console.error, error);
   }
 
   #given(): string[] {

@@ -424,6 +424,68 @@ test("follow refuses a position of another topic", async () => {
   await assert.rejects(followed.next(), { code: "invalid_position" });
 });
 
+/** A proxy that refuses some publishes with a page of its own. Returns how many requests it refused. */
+async function refusing(refuses, status) {
+  const p = { refused: 0 };
+  const server = await serve(async (req, body) => {
+    if (body && req.url === "/v1/messages" && refuses(JSON.stringify(body))) {
+      p.refused++;
+      return [status, "<h1>refused</h1>", { "Content-Type": "text/html" }];
+    }
+    const r = await fetch(daemon.url + req.url, { method: req.method, headers: { "Content-Type": "application/json" }, body: body && JSON.stringify(body) });
+    return [r.status, await r.text(), { "Content-Type": r.headers.get("content-type") ?? "" }];
+  });
+  return Object.assign(p, server);
+}
+
+const outcomes = (all) => Promise.all(all.map((p) => p.then(() => "published", (e) => e.code)));
+
+test("a proxy that refuses one message refuses no other: the batch is halved until it stands alone", async () => {
+  const proxy = await refusing((body) => /select \* from/i.test(body), 403);
+  const client = open({ transports: ["poll"] }, proxy.url);
+  const other = client.publish(topic + ".other", 0);
+  const all = range(1, 40).map((n) => client.publish(topic, n === 23 ? "SELECT * FROM users" : n));
+  const want = range(1, 40).map((n) => (n === 23 ? "unexpected_answer" : "published"));
+  assert.deepEqual(await outcomes(all), want);
+  await other;
+  assert.ok(proxy.refused <= 12, `${proxy.refused} requests were refused`);
+  const held = await fetch(`${daemon.url}/v1/topics/${topic}/messages`).then((r) => r.text());
+  assert.deepEqual([...held.matchAll(/"data":(\d+)/g)].map((m) => Number(m[1])), range(1, 40).filter((n) => n !== 23));
+  proxy.end();
+});
+
+test("small messages are published behind a proxy that takes only small requests", async () => {
+  const proxy = await refusing((body) => body.length > 1000, 413);
+  const client = open({ transports: ["poll"] }, proxy.url);
+  const all = range(1, 20).map((n) => client.publish(topic, "y".repeat(100) + n));
+  const large = client.publish(topic, "y".repeat(2000)).catch((e) => [e.code, e.status]);
+  assert.deepEqual(await outcomes(all), range(1, 20).map(() => "published"));
+  assert.deepEqual(await large, ["unexpected_answer", 413]);
+  proxy.end();
+});
+
+test("a proxy that refuses everything is not asked in a rush, and each publish fails", async () => {
+  const proxy = await refusing(() => true, 403);
+  const client = open({ transports: ["poll"] }, proxy.url);
+  const states = [];
+  client.onState((s) => states.push(s));
+  const all = range(1, 6).map((n) => client.publish(topic, n));
+  assert.deepEqual(await outcomes(all), range(1, 6).map(() => "unexpected_answer"));
+  assert.ok(proxy.refused <= 12, `${proxy.refused} requests were refused`);
+  assert.match(states[0].reason, /^403 without pubsubd's error body: is a proxy in between/);
+  proxy.end();
+});
+
+test("a refusal after a lost answer says that the message may have been published", async () => {
+  let requests = 0;
+  const server = await serve((req) => {
+    if (req.url !== "/v1/messages") return [403, { code: "forbidden", status: 403 }];
+    return ++requests === 1 ? [] : [401, { code: "unauthorized", status: 401, detail: "the key was revoked" }];
+  });
+  await assert.rejects(open({}, server.url).publish(topic, 1), { code: "unauthorized", status: 401, message: "the key was revoked; the message may have been published" });
+  server.end();
+});
+
 test("an answer to a reading of history that was cut is not its end", async () => {
   const last = await publish(1, 60);
   let reads = 0;
@@ -443,3 +505,50 @@ test("an answer to a reading of history that was cut is not its end", async () =
   assert.ok(reads >= 2, "an answer was cut");
   client.close();
 });
+
+test("an address that no request can be sent to is a final error, with the remedy", async () => {
+  for (const url of ["ws://127.0.0.1:1", "localhost:1", "http://user:pw@127.0.0.1:1"]) {
+    const client = open({}, url);
+    const expected = { code: "invalid_request", message: "the address must begin with https:// or http://, without a user" };
+    await assert.rejects(client.subscribe("a", { onError: () => {} }, () => {}).started, expected, url);
+    await assert.rejects(client.publish("a", 1), expected, url);
+  }
+  const client = open({}, daemon.url + "/v1");
+  await assert.rejects(client.subscribe("a", { onError: () => {} }, () => {}).started, { code: "not_found" });
+  await assert.rejects(client.publish("a", 1), { code: "not_found" });
+  client.close();
+});
+
+test("a client that publishes is not idle until ten seconds after", async (t) => {
+  const client = open();
+  assert.equal(client.state.state, "idle");
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const published = client.publish(topic, 1);
+  await published;
+  await new Promise(setImmediate);
+  assert.equal(client.state.state, "open");
+  t.mock.timers.tick(9_999);
+  assert.equal(client.state.state, "open");
+  t.mock.timers.tick(1);
+  assert.equal(client.state.state, "idle");
+});
+
+for (const transport of ["websocket", "stream", "poll"]) {
+  test(`${transport}: a connection that is cut before anything came loses nothing, twice`, async () => {
+    const cutter = await Cutter.start(daemon.port);
+    const client = open({ transports: [transport] }, cutter.url);
+    const own = collect(client, topic);
+    await own.subscription.started;
+    await until("it is open", () => client.state.state === "open");
+    cutter.break("reset");
+    await publish(1, 1);
+    await own.has(1);
+    await until("it is open", () => client.state.state === "open");
+    cutter.break("close");
+    await publish(2, 2);
+    await own.has(2);
+    assert.deepEqual(values(own.items), [1, 2]);
+    client.close();
+    await cutter.end();
+  });
+}

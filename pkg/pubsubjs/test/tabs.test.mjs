@@ -343,3 +343,54 @@ for (const kind of ["close", "crash", "freeze"]) {
     }
   });
 }
+
+test("where tabs may not speak to each other, each connects by itself", async () => {
+  const { request } = locks;
+  // Firefox without cookies.
+  const refuse = () => new DOMException("insecure", "SecurityError");
+  globalThis.BroadcastChannel = class {
+    constructor() {
+      throw refuse();
+    }
+  };
+  locks.request = () => Promise.reject(refuse());
+  try {
+    const all = [openTab(), openTab()].map((t) => t.subscribe(topic));
+    await Promise.all(all.map((s) => s.subscription.started));
+    await publish(1, 5);
+    for (const s of all) {
+      await s.has(5);
+      assert.deepEqual(values(s.items), range(1, 5));
+    }
+  } finally {
+    globalThis.BroadcastChannel = Channel;
+    locks.request = request;
+  }
+});
+
+test("a leading tab that gets pagehide and lives on gives the lead away, and loses nothing", async () => {
+  const page = new EventTarget();
+  Object.assign(globalThis, { document: new EventTarget(), addEventListener: page.addEventListener.bind(page) });
+  try {
+    const [a, b] = [openTab(), openTab()];
+    const all = [a, b].map((t) => t.subscribe(topic));
+    await Promise.all(all.map((s) => s.subscription.started));
+    await publish(1, 2);
+    for (const s of all) await s.has(2);
+    // Both tabs hear the events, one after the other.
+    for (const tab of [a, b]) current.run(tab, () => page.dispatchEvent(new Event("pagehide")));
+    await publish(3, 4);
+    await new Promise(setImmediate);
+    current.run(b, () => b.client.publish(topic + ".x", 1)); // only this tab says that it lives
+    await all[1].has(4);
+    current.run(a, () => page.dispatchEvent(new Event("pageshow")));
+    await publish(5, 6);
+    for (const s of all) {
+      await s.has(6);
+      assert.deepEqual(values(s.items), range(1, 6));
+    }
+  } finally {
+    delete globalThis.document;
+    delete globalThis.addEventListener;
+  }
+});
