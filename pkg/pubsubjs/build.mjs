@@ -19,7 +19,7 @@ const browsers = ["chrome120", "edge120", "firefox124", "safari17.4"];
 const bounds = { client: 8704, share: 4096 };
 
 // Members that neither applications nor servers, other tabs or browsers see. They get a letter each, the same in all modules.
-const internal = ["as", "base", "bearer", "check", "feed", "isOwn", "iterate", "lapse", "leave", "lost", "offer", "onItem", "onLapse",
+const internal = ["base", "bearer", "check", "feed", "isOwn", "iterate", "lapse", "leave", "lost", "offer", "onItem", "onLapse",
   "onRefused", "onStart", "onTrouble", "retry", "settle", "stop", "timeout", "timer", "touch", "trouble", "update", "waiting", "want"];
 
 // Other clients in KiB, compressed with gzip -9, measured in November 2026.

@@ -81,6 +81,8 @@ export declare function parsePosition(text: string): Position;
 export declare const nameOf: (start: string) => string;
 /** Reports whether position `a` is at or before `b`: both are of one epoch, and its offset is not larger. */
 export declare function covered(a: string, b: string | undefined): boolean;
+/** Reports whether an item repeats what came up to a position. That a topic is forbidden now is news, even if no message is lost. */
+export declare const repeats: (item: Item, at: string | undefined) => boolean;
 /** A problem as the server sends it. */
 export interface Refusal {
     code: string;

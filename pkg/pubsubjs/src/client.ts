@@ -4,7 +4,7 @@ import { backoff, Http, isFinal, sleep, Token } from "./http.js";
 import { Publisher, PublishOptions, Published } from "./publisher.js";
 import { Feed, Host, merge, Session, State, Transport, Want } from "./session.js";
 import { closing, Owner, SubscribeOptions, Subscription, tell } from "./subscription.js";
-import { checkTopic, Control, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem } from "./wire.js";
+import { checkTopic, Control, covered, Frame, Gap, GapReason, Item, Message, nameOf, parseFrame, Problem, repeats } from "./wire.js";
 
 export { covered, Problem, Subscription };
 export type { Gap, GapReason, Item, Message, Published, PublishOptions, State, SubscribeOptions, Token, Transport };
@@ -158,7 +158,7 @@ export class Client {
           }
           gap = undefined;
           for await (const item of s.iterate()) {
-            if (covered(item.position, at)) continue;
+            if (repeats(item, at)) continue;
             at = item.position;
             if (item.gap) {
               gap = item;

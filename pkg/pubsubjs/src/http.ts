@@ -97,9 +97,9 @@ export class Http {
     fetcher: typeof fetch,
   ) {
     this.#fetcher = fetcher;
-    const { href, protocol, username } = new URL(url, (globalThis as any).location?.href);
+    const { href } = new URL(url, (globalThis as any).location?.href);
     this.base = href.replace(/\/*([?#].*)?$/, "");
-    if (!/^https?:/.test(protocol) || username) this.#unusable = new Problem("invalid_request", "the address must begin with https:// or http://, without a user");
+    if (!/^https?:..[^@/]+(\/|$)/.test(this.base)) this.#unusable = new Problem("invalid_request", "the address must begin with https:// or http://, without a user");
   }
 
   /** The token in use, or a new one in the place of one that was refused. */
@@ -128,7 +128,6 @@ export class Http {
       const timer = setTimeout(abort, r.timeout ?? 10_000);
       r.signal?.addEventListener("abort", abort, { signal: control.signal });
       if (r.signal?.aborted) abort();
-      let streams;
       try {
         const answer = await this.#fetcher(this.base + path, {
           method,
@@ -138,23 +137,22 @@ export class Http {
           body: JSON.stringify(r.body) as string, // undefined without a body
         });
         const { ok, status } = answer;
-        const ours = answer.headers.get("Content-Type")?.includes("json");
-        streams = ok && ours && r.as === "stream";
-        if (streams) return answer;
+        const ours = ok && answer.headers.get("Content-Type")?.includes("json");
+        if (ours && r.as === "stream") return answer;
         const text = await answer.text();
-        if (ok && ours && r.as) return text;
+        if (ours && r.as) return text;
         if (status === 401 && !fresh && bearer !== this.token) continue;
         let said: any;
         try {
           said = JSON.parse(text);
         } catch (e) {
-          if (ok && (ours || !text)) throw e; // it was cut; of answers without content nobody waits for one
+          if (ours || (ok && !text)) throw e; // it was cut; of answers without content nobody waits for one
         }
-        if (ok && ours) return said;
-        throw said?.code ? problemOf(said, status) : foreign(status, Number(answer.headers.get("Retry-After")) * 1000);
+        if (ours) return said;
+        throw said?.code ? problemOf(said, status) : foreign(status, +answer.headers.get("Retry-After")! * 1000);
       } finally {
         clearTimeout(timer);
-        if (!streams) abort(); // takes the listener away
+        if (r.as !== "stream") abort(); // takes the listener away
       }
     }
   }

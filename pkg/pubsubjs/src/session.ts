@@ -3,7 +3,7 @@
 // frames; when that is not possible, it is opened anew from the positions.
 
 import { backoff, foreign, Http, isFinal, isForeign, isLost, now, sleep, undone } from "./http.js";
-import { covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf } from "./wire.js";
+import { covered, isPattern, Item, Limits, matches, nameOf, parseFrame, Problem, problemOf, repeats } from "./wire.js";
 
 export type Transport = "websocket" | "stream" | "poll";
 
@@ -402,7 +402,7 @@ export class Session implements Feed {
       this.#frames++;
       const { topic, position } = f.item;
       const before = this.positions.get(topic);
-      if (covered(position, before)) return;
+      if (repeats(f.item, before)) return;
       this.#arrived++;
       if (!this.#wanted(topic)) return;
       this.positions.set(topic, position);
@@ -429,7 +429,7 @@ export class Session implements Feed {
       else if (++this.#quick === 5) return this.#reopen(); // perhaps something answers for this session only
       else if (this.#quick % 5 === 0) {
         const again = this.#quick > 10;
-        const problem = foreign(0, again ? 30_000 : Math.random() * 10_000, "polls bring nothing, at once") as Problem;
+        const problem = foreign(0, again ? 30_000 : Math.random() * 10_000, "polls end at once") as Problem;
         if (again) this.#host.onTrouble(problem);
         throw problem;
       }

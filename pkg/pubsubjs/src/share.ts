@@ -6,7 +6,7 @@
 import { Problem } from "./client.js";
 import type { Http } from "./http.js";
 import { merge, type Feed, type Host, type Session, type State, type Want } from "./session.js";
-import { covered, isPattern, matches, nameOf, type Item } from "./wire.js";
+import { covered, isPattern, matches, nameOf, repeats, type Item } from "./wire.js";
 
 type Wants = [string, Want][];
 
@@ -201,7 +201,7 @@ export class Shared implements Feed {
   /** Takes an item of the leader. */
   #item(item: Item, before: string | undefined): void {
     const mine = this.positions.get(item.topic);
-    if (covered(item.position, mine)) return;
+    if (repeats(item, mine)) return;
     this.positions.set(item.topic, item.position);
     if ((before || mine) && !(before && covered(before, mine))) this.#host.onLapse(item.topic);
     else this.#host.onItem(item);

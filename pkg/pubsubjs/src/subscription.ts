@@ -5,7 +5,7 @@
 
 import { now } from "./http.js";
 import { Feed, resume, Want } from "./session.js";
-import { checkName, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem } from "./wire.js";
+import { checkName, covered, Frame, isPattern, Item, matches, nameOf, parsePosition, Problem, repeats } from "./wire.js";
 
 export interface SubscribeOptions {
   /**
@@ -281,7 +281,7 @@ export class Subscription<T = any> implements AsyncIterable<Item<T>> {
     const lane = this.#lanes.get(topic);
     const era = (at: string) => at.split(":", 1)[0]!;
     // After a restart was read in history, the feed may still have items from before it.
-    if (this.#life.signal.aborted || era(position) === this.#over.get(topic) || covered(position, this.#last(topic))) return;
+    if (this.#life.signal.aborted || era(position) === this.#over.get(topic) || repeats(item, this.#last(topic))) return;
     if (item.gap === "restarted" && era(item.after) !== era(position)) this.#over.set(topic, era(item.after));
     if (this.#options.echo === false && this.#owner.isOwn(item)) {
       if (!lane?.waiting.length) this.#seen.set(topic, position);

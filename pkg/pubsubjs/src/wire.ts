@@ -128,6 +128,9 @@ export function covered(a: string, b: string | undefined): boolean {
   return x.epoch === y.epoch && x.offset <= y.offset;
 }
 
+/** Reports whether an item repeats what came up to a position. That a topic is forbidden now is news, even if no message is lost. */
+export const repeats = (item: Item, at: string | undefined) => item.gap !== "forbidden" && covered(item.position, at);
+
 /** A problem as the server sends it. */
 export interface Refusal {
   code: string;

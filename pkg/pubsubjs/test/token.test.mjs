@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { after, before, beforeEach, test } from "node:test";
 import WebSocket from "ws";
 import { Client } from "../dist/client.js";
+import { Cutter } from "./cutter.mjs";
 import { noBrowser, openPage, servePage, startBrowser } from "./browser.mjs";
 import { Daemon, until } from "./daemon.mjs";
 
@@ -16,10 +17,10 @@ const secret = randomBytes(32);
 const operator = "key-of-operators-for-tests";
 const code = (value) => Buffer.from(value).toString("base64url");
 
-/** Returns a token for all topics, which is good for so many seconds. The issuer's clock may be ahead. */
-function token(sub, seconds, ahead = 0) {
+/** Returns a token for topics, all by default, which is good for so many seconds. The issuer's clock may be ahead. */
+function token(sub, seconds, ahead = 0, topics = [">"]) {
   const now = Date.now() / 1000 + ahead;
-  const claims = { sub, iat: now, exp: now + seconds, name: sub.toUpperCase(), pubsub: [{ topics: [">"], allow: ["subscribe", "publish"] }] };
+  const claims = { sub, iat: now, exp: now + seconds, name: sub.toUpperCase(), pubsub: [{ topics, allow: ["subscribe", "publish"] }] };
   const signed = `${code(JSON.stringify({ alg: "HS256", kid: "k" }))}.${code(JSON.stringify(claims))}`;
   return `${signed}.${createHmac("sha256", secret).update(signed).digest("base64url")}`;
 }
@@ -202,6 +203,68 @@ test("a session that was revoked is opened anew, with a new token, from the posi
   server.closeAllConnections();
   server.close();
 });
+
+for (const transport of ["websocket", "stream", "poll"]) {
+  test(`${transport}: a token is asked for once, and serves the connections after a cut`, async () => {
+    const cutter = await Cutter.start(daemon.port);
+    let asked = 0;
+    const source = async () => {
+      asked++;
+      await new Promise((done) => setTimeout(done, 50));
+      return token("ann", 3600);
+    };
+    const client = open({ transports: [transport], token: source }, cutter.url);
+    const published = client.publish(topic, 0); // needs the token at the same time
+    const a = collect(client, { from: "oldest" });
+    await published;
+    await until("it is open", () => client.state.state === "open" && client.state.transport === transport);
+    cutter.break("reset");
+    await client.publish(topic, 1);
+    await a.has(2);
+    assert.deepEqual([asked, a.items.map((m) => m.data)], [1, [0, 1]]);
+    client.close();
+    await cutter.end();
+  });
+
+  test(`${transport}: a source of tokens that is slow does not hold up deliveries`, async () => {
+    let asked = 0;
+    let give;
+    const source = () => (asked++ ? new Promise((done) => (give = () => done(token("ann", 3600)))) : token("ann", 4));
+    const client = open({ transports: [transport], token: source });
+    const a = collect(client);
+    await a.subscription.started;
+    await until("the source is asked again", () => give);
+    const other = open({ token: token("bob", 60) });
+    await other.publish(topic, 1);
+    await a.has(1);
+    give();
+    await other.publish(topic, 2);
+    await a.has(2);
+    assert.deepEqual([asked, a.items.map((m) => m.data)], [2, [1, 2]]);
+    client.close();
+  });
+
+  test(`${transport}: after a cut, a new token of lesser rights ends what it does not permit, and the rest goes on`, async () => {
+    const cutter = await Cutter.start(daemon.port);
+    let asked = 0;
+    const source = () => (asked++ ? token("ann", 3600, 0, [topic]) : token("ann", 3, 0, [topic, topic + ".secret"]));
+    const client = open({ transports: [transport], token: source }, cutter.url);
+    const refused = [];
+    const secret = [];
+    client.subscribe(topic + ".secret", { onError: (e) => refused.push(e.code) }, (m) => secret.push(m.gap ?? m.data));
+    const a = collect(client);
+    await a.subscription.started;
+    cutter.break("reset");
+    await until("the right is gone", () => refused.includes("forbidden") || secret.includes("forbidden"));
+    const other = open({ token: token("bob", 60) });
+    for (const n of [1, 2]) await other.publish(topic, n);
+    await other.publish(topic + ".secret", 1);
+    await a.has(2);
+    assert.deepEqual([a.items.map((m) => m.gap ?? m.data), secret.filter((x) => x !== "forbidden")], [[1, 2], []]);
+    client.close();
+    await cutter.end();
+  });
+}
 
 test("a browser's WebSocket carries a token among its subprotocols", { skip }, async () => {
   const context = await browser.newContext();
