@@ -120,10 +120,10 @@ export class Publisher {
     for (let attempt = 0; this.#queue.length; ) {
       let size = 0;
       const error = await this.#attempt(this.#queue.slice(0, this.#most).filter((p, i) => (size += p.size) <= batchChars || !i));
-      if (!error) {
+      if (!error || !this.#queue.length) {
         attempt = 0;
         this.#onState({ state: "open" });
-      } else if (this.#queue.length) {
+      } else {
         // A request without the message that a proxy refuses may get through: it is found soon, but not in a rush.
         const ms = backoff(isForeign(error) ? 1 : attempt++, error);
         this.#onState(waiting(ms, error));
