@@ -228,13 +228,18 @@ func (e EventStream) LastEvent() transport.EventID {
 }
 
 // lastEventID reads the id of the client's last event. An EventSource sends it in a header
-// when it reconnects. A page that makes a new EventSource puts it in the query, which
-// later reconnects repeat, so the header is newer. session=ID&ack=K in the query is the id
-// ~ID:K.
+// when it reconnects, and a polyfill in the query. A page that makes a new EventSource puts
+// it in the query as last_event_id, which later reconnects repeat, so both of the others
+// are newer. session=ID&ack=K in the query is the id ~ID:K.
 func (e EventStream) lastEventID(q *query) transport.EventID {
 	text, name := q.one("last_event_id"), q.one("session")
 	if name != "" && text == "" && q.values.Has("ack") {
 		text = string(transport.EventID{Session: name, Count: q.number("ack", 0, maxAck, 0)}.Append(nil))
+	}
+	for _, name := range polyfillEventIDs {
+		for _, id := range q.values[name] {
+			text = cmp.Or(id, text) // some append it to what they sent before
+		}
 	}
 	if len(e.LastEventID) > 0 && e.LastEventID[0] != "" {
 		header := query{values: url.Values{"Last-Event-ID": e.LastEventID}}
@@ -251,6 +256,10 @@ func (e EventStream) lastEventID(q *query) transport.EventID {
 	q.fail(problemOf(err, wire.CodeInvalidPosition, "send the id of an event of this stream, or no id"))
 	return id
 }
+
+// polyfillEventIDs are the parameters that polyfills of EventSource use, to avoid a preflight
+// request: event-source-polyfill (Yaffle), Mercure's clients (two), and eventsource-polyfill.
+var polyfillEventIDs = []string{"lastEventId", "Last-Event-ID", "lastEventID", "evs_last_event_id"}
 
 func (a *App) openEvents(ctx context.Context, c *Caller, e *eventRequest) (*session.Session, transport.Request, error) {
 	r := transport.Request{Mode: transport.Stream, Format: frame.EventStream}

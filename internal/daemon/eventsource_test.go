@@ -11,8 +11,8 @@ import (
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
 
-// nodeEvents are event streams that a third-party EventSource follows, the npm package
-// eventsource. Each stream has another kind of event ID.
+// nodeEvents are event streams that a third-party EventSource follows, an npm package. Each
+// stream has another kind of event ID.
 type nodeEvents struct {
 	*testing.T
 	lines <-chan []byte
@@ -21,13 +21,13 @@ type nodeEvents struct {
 }
 
 // followByNode follows the streams of these queries at address, from now on.
-func followByNode(t *testing.T, address string, queries ...string) *nodeEvents {
+func followByNode(t *testing.T, npm, address string, queries ...string) *nodeEvents {
 	t.Helper()
-	urls := make([]string, len(queries))
-	for i, q := range queries {
-		urls[i] = "http://" + address + "/v1/sse?" + q
+	arguments := []string{npm}
+	for _, q := range queries {
+		arguments = append(arguments, "http://"+address+"/v1/sse?"+q)
 	}
-	return &nodeEvents{T: t, lines: runNode(t, "events.mjs", urls...), words: map[int][]string{}, ids: map[int]string{}}
+	return &nodeEvents{T: t, lines: runNode(t, "events.mjs", arguments...), words: map[int][]string{}, ids: map[int]string{}}
 }
 
 // want waits until each stream got these words, in order and nothing else: "hello", "a1",
@@ -83,13 +83,21 @@ func (n *nodeEvents) read() {
 }
 
 // A third-party EventSource resumes after its last event when its connection was cut,
-// after a planned restart, and after a crash. Gaps announce what was lost.
+// after a planned restart, and after a crash. Gaps announce what was lost. The package
+// eventsource sends the id of the last event as a browser does, and event-source-polyfill
+// in the query.
 func TestAThirdPartyEventSourceReconnects(t *testing.T) {
+	for _, npm := range []string{"eventsource", "event-source-polyfill"} {
+		t.Run(npm, func(t *testing.T) { reconnects(t, npm) })
+	}
+}
+
+func reconnects(t *testing.T, npm string) {
 	r := newLine(t)
 	path := filepath.Join(t.TempDir(), "state")
 	d := start(t, keptIn(path))
 	r.passTo(d.PublicAddr())
-	n := followByNode(t, r.Addr().String(), "topic=a", "topic=a&topic=b", "topic=a&topic=b.>")
+	n := followByNode(t, npm, r.Addr().String(), "topic=a", "topic=a&topic=b", "topic=a&topic=b.>")
 	n.wantAll("hello")
 	d.published()
 	n.wantAll("a1")
@@ -127,5 +135,8 @@ func TestAThirdPartyEventSourceReconnects(t *testing.T) {
 	hello, err := transport.ParseEventID(n.ids[2])
 	require.NoError(t, err)
 	d.post("/v1/sessions/"+hello.Session+"/close", "")
-	n.want(map[int][]string{2: {"end(session_ended)", "stopped(204)"}})
+	n.want(map[int][]string{2: {"end(session_ended)"}})
+	if npm == "eventsource" { // the other fails at an answer without a body, and tries again
+		n.want(map[int][]string{2: {"stopped(204)"}})
+	}
 }

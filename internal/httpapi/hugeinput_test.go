@@ -42,7 +42,7 @@ func wantShort(t *testing.T, status int, answer, what string) {
 // A problem quotes only a few bytes of a huge input, wherever the request contains it.
 func TestNoProblemRepeatsAHugeRequest(t *testing.T) {
 	parameters := []string{
-		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "session", "limit", "after", "ttl", "key",
+		"topic", "ack", "mode", "format", "hello", "client", "echo", "max_rate", "last_event_id", "lastEventId", "session", "limit", "after", "ttl", "key",
 	}
 	step := exhaustive.Step(4)
 	for r, at := range routes(t, newParts(settings{}).newAPI().router) {

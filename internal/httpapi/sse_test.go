@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -122,6 +123,42 @@ func manyMore(n int) string {
 		fmt.Fprintf(&b, "&topic=t%d", i)
 	}
 	return b.String()
+}
+
+// A polyfill of EventSource sends the id of the last event in the query. Its id is newer than
+// the one that the page wrote there.
+func TestAnEventStreamContinuesForAPolyfill(t *testing.T) {
+	sseStory(t, settings{}, func(k *kit) {
+		k.speak("a", "a", "a", "a")
+		id := func(offset int) string { return fmt.Sprintf("a@%s:%d", k.cfg.Broker.Epoch("a"), offset) }
+		for _, c := range []struct {
+			query  url.Values
+			header string
+			next   string
+		}{
+			{url.Values{"lastEventId": {id(1)}}, "", "a2"},
+			{url.Values{"lastEventID": {id(1)}}, "", "a2"},
+			{url.Values{"Last-Event-ID": {id(1)}}, "", "a2"},
+			{url.Values{"evs_last_event_id": {id(1)}}, "", "a2"},
+			{url.Values{"lastEventId": {id(1), id(3), id(2)}}, "", "a3"}, // each reconnect has appended one
+			{url.Values{"lastEventId": {id(2), ""}}, "", "a3"},
+			{url.Values{"lastEventId": {""}}, "", "a1"},
+			{url.Values{"last_event_id": {id(1)}, "lastEventId": {id(2)}}, "", "a3"},
+			{url.Values{"last_event_id": {id(1)}, "lastEventId": {""}}, "", "a2"},
+			{url.Values{"lastEventId": {id(1)}}, id(3), "a4"},
+			{url.Values{"lasteventid": {id(1)}, "last-event-id": {"17"}}, "", "a1"}, // unknown parameters are ignored
+		} {
+			e := k.follow(ofOneTopic, "a@oldest")
+			maps.Copy(e.query, c.query)
+			e.lastID = c.header
+			e.want(c.next)
+			e.leave()
+		}
+		for _, name := range []string{"lastEventId", "Last-Event-ID"} {
+			k.wantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a&"+name+"=17", "")
+			k.wantProblem(wire.CodeInvalidPosition, "GET", "/v1/sse?topic=a&"+name+"="+id(1)+",", "")
+		}
+	})
 }
 
 // A client resumes each topic after its last event. The daemon ignores positions of
