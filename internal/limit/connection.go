@@ -67,7 +67,7 @@ func (c *Connection) Leave() {
 // Who returns the client that a request on the connection counts for. forwarded holds the
 // lines of X-Forwarded-For. If the peer is a trusted proxy, the client is the last
 // address in it that is not a trusted proxy. Otherwise, or if that address cannot be
-// read, it is the peer.
+// read, it is the peer. Nothing reads Forwarded (RFC 7239).
 func (c *Connection) Who(forwarded []string) Who {
 	if c == nil {
 		return Who{}
@@ -91,8 +91,11 @@ func (f *inForce) clientOf(forwarded []string) (last netip.Addr, ok bool) {
 	for _, rest := range slices.Backward(forwarded) {
 		for more := true; more; {
 			at := strings.LastIndexByte(rest, ',')
-			addr, err := parseAddress(strings.TrimSpace(rest[at+1:]))
-			rest, more = rest[:max(at, 0)], at >= 0
+			text := strings.TrimSpace(rest[at+1:])
+			if rest, more = rest[:max(at, 0)], at >= 0; text == "" {
+				continue // RFC 9110, section 5.6.1.2: ignore empty elements
+			}
+			addr, err := parseAddress(text)
 			if err != nil {
 				return last, ok
 			}
@@ -105,10 +108,13 @@ func (f *inForce) clientOf(forwarded []string) (last netip.Addr, ok bool) {
 	return last, ok
 }
 
-// parseAddress reads an address, which some proxies write with a port.
+// parseAddress reads an address, which some proxies write with a port, or in brackets.
 func parseAddress(text string) (netip.Addr, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return addr, nil
+	}
+	if strings.HasSuffix(text, "]") {
+		text += ":0"
 	}
 	at, err := netip.ParseAddrPort(text)
 	return at.Addr(), err

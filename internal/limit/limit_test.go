@@ -102,8 +102,14 @@ func TestForwardedForOfATrustedProxyIsUsed(t *testing.T) {
 	require.Same(t, client, who("10.0.0.1", "192.0.2.7:4711"))
 	require.Same(t, client, who("2001:db8:ffff::1", "192.0.2.7"))
 	require.Same(t, client, who("10.0.0.1", "nonsense, 192.0.2.7"))
+	for _, empty := range [][]string{{"192.0.2.7,"}, {"192.0.2.7, \t,,"}, {"192.0.2.7,, 10.1.2.3"}, {"192.0.2.7", ""}, {"8.8.8.8, 192.0.2.7", ", ", ","}} {
+		require.Same(t, client, who("10.0.0.1", empty...), "%q", empty)
+	}
+	for _, written := range []string{"2001:db8:1::7", "[2001:db8:1::7]", "[2001:db8:1::7]:4711", "2001:DB8:1::7%eth0", "8.8.8.8,\t[2001:db8:1::7]\t"} {
+		require.Same(t, l.WhoAt(at("2001:db8:1::7")).source, who("10.0.0.1", written), written)
+	}
 	require.Same(t, l.WhoAt(at("10.9.9.9")).source, who("10.0.0.1", "10.9.9.9"), "a call of the proxy itself")
-	for _, nothing := range [][]string{nil, {""}, {"nonsense"}, {"192.0.2.7, nonsense"}, {"192.0.2.7,"}} {
+	for _, nothing := range [][]string{nil, {""}, {"nonsense"}, {"192.0.2.7, nonsense"}, {",", " , "}} {
 		require.Same(t, l.WhoAt(at("10.0.0.1")).source, who("10.0.0.1", nothing...), "%q", nothing)
 	}
 	require.Same(t, l.WhoAt(at("203.0.113.1")).source, who("203.0.113.1", "192.0.2.7"), "the peer is not a trusted proxy")
