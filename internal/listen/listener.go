@@ -74,7 +74,7 @@ type Listener struct {
 	failing, full rate.Sometimes // limit how often the same warning is logged
 }
 
-// A socket is a *net.TCPListener or a *net.UnixListener.
+// A socket is a *net.TCPListener or a *net.UnixListener, or one in a type of this package.
 type socket interface {
 	net.Listener
 	SetDeadline(t time.Time) error

@@ -40,8 +40,7 @@ func TestAUnixSocketHasOneListener(t *testing.T) {
 	require.NoError(t, err)
 	_, err = bindUnix(path, OwnerOnly)
 	require.ErrorContains(t, err, "in use")
-	killed.SetUnlinkOnClose(false)
-	require.NoError(t, killed.Close())
+	require.NoError(t, killed.UnixListener.Close())
 	require.FileExists(t, path)
 	listeningOn(t, UnixPrefix+path, 1)
 
@@ -50,6 +49,36 @@ func TestAUnixSocketHasOneListener(t *testing.T) {
 	_, err = bindUnix(file, OwnerOnly)
 	require.ErrorContains(t, err, "not a socket")
 	require.FileExists(t, file)
+}
+
+// The script that starts a daemon may first remove the socket of the one that still runs. When
+// that one stops, the socket of the new daemon stays.
+func TestAListenerRemovesOnlyItsOwnUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "public.sock")
+	bind := func() *boundUnix {
+		l, err := bindUnix(path, OwnerOnly)
+		require.NoError(t, err)
+		return l
+	}
+	first := bind()
+	require.NoError(t, os.Remove(path))
+	second := bind()
+	require.NoError(t, first.Close())
+	c, err := net.Dial("unix", path)
+	require.NoError(t, err, "the second daemon listens")
+	require.NoError(t, c.Close())
+	require.NoError(t, second.Close())
+	require.NoFileExists(t, path)
+
+	gone := bind()
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, gone.Close())
+
+	replaced := bind()
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
+	require.NoError(t, replaced.Close())
+	require.FileExists(t, path)
 }
 
 // One connection too many over a Unix socket is closed without a word.
