@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pubsubd/pubsubd/internal/config"
 )
 
 // Where all commands that speak to a daemon learn whose certificates to trust, and which
@@ -66,7 +68,7 @@ func (a *authority) roots() (*x509.CertPool, error) {
 	if file == "" && !a.ca.flag.Changed {
 		return nil, nil
 	}
-	text, err := os.ReadFile(file)
+	text, err := config.ReadText(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}
@@ -89,7 +91,12 @@ func (a *authority) certificate() (*tls.Certificate, error) {
 	case cert == "":
 		return nil, fmt.Errorf("%s %s: also name its certificate, with --%s or %s", keyBy, key, certFlag, certEnv)
 	}
-	pair, err := tls.LoadX509KeyPair(cert, key)
+	text, err := config.ReadText(cert)
+	secret, err2 := config.ReadText(key)
+	var pair tls.Certificate
+	if err = cmp.Or(err, err2); err == nil {
+		pair, err = tls.X509KeyPair(text, secret)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s and %s %s: %w: name a certificate and its private key, both in PEM", certBy, cert, keyBy, key, err)
 	}

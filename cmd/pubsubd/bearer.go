@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -84,7 +85,7 @@ func readToken(file string) (string, error) {
 
 // oneToken returns the token in a text. Its errors do not quote the text.
 func oneToken(text, where string) (string, error) {
-	token := strings.TrimSpace(text)
+	token := strings.TrimSpace(strings.TrimPrefix(text, config.ByteOrderMark))
 	switch {
 	case token == "":
 		return "", fmt.Errorf("%s is empty: it must have a token or an API key", where)

@@ -45,7 +45,7 @@ func TestCommandsSendATokenOrAnAPIKey(t *testing.T) {
 		token   string
 		deletes int
 	}{"token": {i.token("ann", time.Now()), exitRunTime}, "API key": {key, 0}} {
-		file := writeToken(t, filepath.Join(dir, "token"), c.token)
+		file := writeToken(t, filepath.Join(dir, "token"), "\ufeff"+c.token+"\r\n")
 		for _, command := range append(commands, command{c.deletes, []string{"topics", "delete", "a"}}) {
 			byFile := run(t, server, append(command.args, "--token-file", file)...)
 			if command.args[0] == "topics" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
 )
@@ -32,7 +33,8 @@ position of the message. The data is JSON, unless --type names another media typ
 With --lines, publish each line of standard input as a message, in order, and print
 the number of messages at the end. Each line waits for the answer to the line before.
 The first line that fails, or SIGINT or SIGTERM, ends the command with exit code 1: all
-lines before are published, and none after. For JSON, empty lines are skipped.
+lines before are published, and none after. For JSON, empty lines are skipped. A line ends with LF or CR LF. A byte
+order mark before the first line is not part of it.
 
 With --idempotency-key, a publish that is repeated within two minutes gets the first
 answer again, and is not published twice. With --lines, the key of each line is KEY:N,
@@ -208,8 +210,9 @@ func (p *publishing) publishLines() error {
 	lines := make(chan []byte)
 	go func() { // a signal cannot end a read of standard input: this may last as long as the process
 		defer close(lines)
-		for scanner.Scan() {
-			lines <- bytes.Clone(scanner.Bytes())
+		skip := []byte(config.ByteOrderMark) // before the first line
+		for ; scanner.Scan(); skip = nil {
+			lines <- bytes.Clone(bytes.TrimPrefix(scanner.Bytes(), skip))
 		}
 	}()
 	number := 0

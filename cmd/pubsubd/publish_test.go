@@ -71,7 +71,7 @@ func TestPublishTakesDataFromTheCommandLineOrStandardInput(t *testing.T) {
 
 func TestPublishLinesPublishesEachInOrder(t *testing.T) {
 	s := serveProcess(t)
-	r := runReading(t, "1\n\n2\r\n3", "publish", "a", "--lines", "--server", s.public)
+	r := runReading(t, "\ufeff1\n\n2\r\n3", "publish", "a", "--lines", "--server", s.public)
 	require.Zero(t, r.code, r.stderr)
 	require.Equal(t, 3, strings.Count(r.stdout, "\n"))
 	require.Contains(t, r.stderr, "messages published: 3\n")
@@ -89,8 +89,10 @@ func TestPublishLinesPublishesEachInOrder(t *testing.T) {
 	require.Equal(t, exitRunTime, r.code)
 	require.Contains(t, r.stderr, "line 2 must have at most 8388608 bytes")
 
-	r = runReading(t, "seven\n\n", "publish", "text", "--lines", "--type=text/plain", "--server", s.public)
+	r = runReading(t, "\ufeffseven\r\n\n\ufeffeight", "publish", "text", "--lines", "--type=text/plain", "--server", s.public)
 	require.Zero(t, r.code, r.stderr)
+	require.Contains(t, s.held("text"), `"text":"seven"`, "without the byte order mark and the end of the line")
+	require.Contains(t, s.held("text"), "\"text\":\"\ufeffeight\"")
 	require.Contains(t, s.held("text"), `"text":""`, "an empty line is a text, too")
 }
 

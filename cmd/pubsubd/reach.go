@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/pubsubd/pubsubd/internal/config"
 	"github.com/pubsubd/pubsubd/loadtest"
 	"github.com/pubsubd/pubsubd/pkg/pubsub"
 	"github.com/pubsubd/pubsubd/pkg/wire"
@@ -96,7 +97,7 @@ func (a *address) authorize(r *http.Request) error {
 	if a.keyFile == nil || *a.keyFile == "" {
 		return nil
 	}
-	key, err := os.ReadFile(*a.keyFile)
+	key, err := config.ReadText(*a.keyFile)
 	if err != nil {
 		return usageError{fmt.Errorf("--admin-key-file: %w", err)}
 	}

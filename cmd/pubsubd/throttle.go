@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -132,7 +133,7 @@ func (t *throttleTest) complete() error {
 	if t.cfg.Target == "" {
 		t.cfg.ServerCommand = []string{self, "serve", "--log-level=warn"}
 	} else {
-		t.cfg.Secret = os.Getenv(webhook.SecretVariable)
+		t.cfg.Secret = strings.TrimRight(os.Getenv(webhook.SecretVariable), "\r\n") // as the daemon reads it
 	}
 	return errors.Join(append(faults, ofFlag("--step", err), selfErr)...)
 }

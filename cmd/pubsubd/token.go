@@ -142,7 +142,7 @@ func (i *issue) sign() (string, error) {
 	if i.Claims, err = parseClaims(i.claims); err != nil {
 		return "", err
 	}
-	key, err := os.ReadFile(i.key)
+	key, err := config.ReadText(i.key)
 	if err != nil {
 		return "", fmt.Errorf("--key: %w", err)
 	}
@@ -301,7 +301,8 @@ func (i *inspection) read() (string, error) {
 		i.in = f
 	}
 	text, err := io.ReadAll(io.LimitReader(i.in, maxTokenText))
-	token := strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(string(text)), "Bearer "))
+	token := strings.TrimSpace(strings.TrimPrefix(string(text), config.ByteOrderMark))
+	token = strings.TrimSpace(strings.TrimPrefix(token, "Bearer ")) // as in the header
 	if err == nil && token == "" {
 		err = usageError{errors.New("there is no token: write it to standard input, or name its file with --file")}
 	}

@@ -117,6 +117,22 @@ func TestHalfOfAKeyIsAnError(t *testing.T) {
 	wantAccepted(t, a, token(good()))
 }
 
+// An editor may begin a file with a byte order mark. The first key is read nevertheless.
+func TestFilesOfKeysMayBeginWithAByteOrderMark(t *testing.T) {
+	for _, keys := range []string{publicPEM(edKey()) + publicPEM(p256()), "{\"keys\":[" + jwkOf(edKey().Public()) + "," + jwkOf(p256().Public()) + "]}\r\n"} {
+		a, _, _ := watched(t, "\ufeff"+keys)
+		wantAccepted(t, a, token(good()))
+		wantAccepted(t, a, sign(jose.ES256, p256(), good()))
+	}
+	path := filepath.Join(t.TempDir(), "keys")
+	secret := addKey(t, path, "billing", mayPublish, time.Time{})
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	k, err := openAPIKeys(file(t, "\ufeff"+string(text)), start)
+	require.NoError(t, err)
+	require.NotNil(t, k.find(secret))
+}
+
 // A watched authority is one whose log is read.
 func watched(t *testing.T, text string) (a *Authority, path string, log *observer.ObservedLogs) {
 	core, log := observer.New(zap.DebugLevel)

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -64,7 +65,8 @@ func (f *watchedFile) changes(now time.Time) ([]byte, error) {
 	return text, nil
 }
 
-// readBounded reads a file that may have most bytes. The result is not nil.
+// readBounded reads a file that may have most bytes, without the byte order mark with which
+// certain editors begin a file. The result is not nil.
 func readBounded(path string, most int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -78,5 +80,5 @@ func readBounded(path string, most int64) ([]byte, error) {
 	case int64(len(text)) > most:
 		return nil, fmt.Errorf("%s has more than %d bytes, which is the most that it may have", path, most)
 	}
-	return text, nil
+	return bytes.TrimPrefix(text, []byte("\ufeff")), nil
 }

@@ -20,7 +20,7 @@ const (
 	maxAdminKey = 1024
 )
 
-// Key reads the key as it is now, without the white space around it; nil: none is set. The
+// Key reads the key as it is now, without a byte order mark and the white space around it; nil: none is set. The
 // error is an *Error, which does not tell what the file has.
 func (a Admin) Key() ([]byte, error) {
 	if a.KeyFile == "" {
@@ -38,7 +38,7 @@ func (a Admin) Key() ([]byte, error) {
 	if err != nil {
 		return fail("%s: name a file that the daemon may read", err)
 	}
-	key := bytes.TrimSpace(text)
+	key := bytes.TrimSpace(bytes.TrimPrefix(text, []byte(ByteOrderMark)))
 	if len(key) < minAdminKey || len(text) > maxAdminKey || bytes.ContainsAny(key, "\r\n") {
 		return fail("want one line of %d to %d bytes, such as the output of `openssl rand -base64 32`", minAdminKey, maxAdminKey)
 	}

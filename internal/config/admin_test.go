@@ -18,8 +18,8 @@ func TestTheKeyOfOperatorsIsReadAgain(t *testing.T) {
 
 	c.Admin.KeyFile = filepath.Join(t.TempDir(), "admin.key")
 	require.ErrorContains(t, c.Validate(), "admin.key_file is")
-	for _, want := range []string{strings.Repeat("k", minAdminKey), strings.Repeat("q", maxAdminKey-3)} {
-		require.NoError(t, os.WriteFile(c.Admin.KeyFile, []byte(" "+want+"\r\n"), 0o600))
+	for _, want := range []string{strings.Repeat("k", minAdminKey), strings.Repeat("q", maxAdminKey-6)} {
+		require.NoError(t, os.WriteFile(c.Admin.KeyFile, []byte("\ufeff "+want+"\r\n"), 0o600))
 		require.NoError(t, c.Validate())
 		key, err = c.Admin.Key()
 		require.NoError(t, err)

@@ -271,8 +271,9 @@ func pattern(to *string) *field {
 }
 
 func hookSecret(to *string) *field {
-	f := text(to, values[string]{
+	f := values[string]{
 		kind: "secret", allowed: "24 bytes or more: text, or whsec_ and base64, as `openssl rand -base64 32` makes it",
+		parse: func(s string) (string, error) { return withoutEdges(s), nil }, format: strings.Clone,
 		check: func(s string) error {
 			if s == "" {
 				return nil
@@ -280,9 +281,15 @@ func hookSecret(to *string) *field {
 			_, err := hook.KeyOf(s)
 			return err
 		},
-	})
+	}.field(to)
 	f.isSecret = true
 	return f
+}
+
+// withoutEdges returns a secret without what an editor adds to the file that it comes from: a
+// byte order mark at the beginning, and a line break at the end.
+func withoutEdges(secret string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(secret, ByteOrderMark), "\n"), "\r")
 }
 
 // list describes a list of comma-separated values.

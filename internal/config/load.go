@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -185,12 +186,21 @@ func (r *reading) readFile(flags *pflag.FlagSet, variables map[string]string) {
 		r.fail("", where, "is empty: name a file, or omit it")
 		return
 	}
-	text, err := os.ReadFile(name)
+	text, err := ReadText(name)
 	if err != nil {
 		r.fail(where, "configuration file", "cannot be read: %s", err)
 		return
 	}
 	r.readYAML(name, text)
+}
+
+// ByteOrderMark is what certain editors begin a file in UTF-8 with.
+const ByteOrderMark = "\ufeff"
+
+// ReadText reads a file, without its byte order mark.
+func ReadText(name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	return bytes.TrimPrefix(text, []byte(ByteOrderMark)), err
 }
 
 func (r *reading) readEnvironment(variables map[string]string) {

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,25 @@ func load(t *testing.T, yaml string, environ []string, args ...string) (Config, 
 	require.NoError(t, fs.Parse(args))
 	loaded, err := l.Load(environ)
 	return loaded.Config, err
+}
+
+// Editors begin a file with a byte order mark, or end it with a newline. Neither is part of a
+// secret that comes from such a file, nor of the first key of the configuration file.
+func TestWhatAnEditorAddsIsNotPartOfASecret(t *testing.T) {
+	const want = "24 bytes, more or a few more"
+	for _, text := range []string{want, want + "\n", want + "\r\n", want + "\r", "\ufeff" + want, "\ufeff" + want + "\r\n"} {
+		for _, hook := range []string{"publish", "authorize", "events"} {
+			c, err := load(t, "", []string{"PUBSUBD_HOOKS_" + strings.ToUpper(hook) + "_SECRET=" + text})
+			require.NoError(t, err)
+			flag, err := load(t, "", nil, "--hooks-"+hook+"-secret="+text)
+			require.NoError(t, err)
+			file, err := load(t, "\ufeffhooks:\r\n  "+hook+".secret: "+strconv.Quote(text)+"\r\n", nil)
+			require.NoError(t, err)
+			for _, c := range []Config{c, flag, file} {
+				require.Equal(t, want, c.PublishHook.Secret+c.AuthorizeHook.Secret+c.EventsHook.Secret, "%q", text)
+			}
+		}
+	}
 }
 
 // nested writes a dotted key as YAML levels.

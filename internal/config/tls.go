@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"os"
 
 	"github.com/pubsubd/pubsubd/internal/auth"
 )
@@ -33,7 +32,7 @@ func (t TLS) Load() (*tls.Certificate, error) {
 	}
 	var texts [2][]byte
 	for i, file := range []struct{ key, name string }{{"tls.cert", t.Cert}, {"tls.key", t.Key}} {
-		text, err := os.ReadFile(file.name)
+		text, err := ReadText(file.name)
 		if err != nil {
 			return nil, &Error{Key: file.key, Reason: fmt.Sprintf("is %q: %s: name a file that the daemon may read", file.name, err)}
 		}
@@ -53,7 +52,7 @@ func (t TLS) LoadClientCA() (authorities []*x509.Certificate, _ error) {
 	if t.ClientCA == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(t.ClientCA)
+	text, err := ReadText(t.ClientCA)
 	if err != nil {
 		return nil, &Error{Key: "tls.client_ca", Reason: fmt.Sprintf("is %q: %s: name a file that the daemon may read", t.ClientCA, err)}
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,25 @@ import (
 	"github.com/pubsubd/pubsubd/internal/acme"
 	"github.com/pubsubd/pubsubd/internal/config/certtest"
 )
+
+// An editor may begin a file with a byte order mark. The first block of PEM is read nevertheless.
+func TestFilesInPEMMayBeginWithAByteOrderMark(t *testing.T) {
+	pair, first, second := certtest.New(t), certtest.NewAuthority(t), certtest.NewAuthority(t)
+	two, err := os.ReadFile(second.File)
+	require.NoError(t, err)
+	for file, more := range map[string][]byte{pair.Cert: two, pair.Key: nil, first.File: two} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, slices.Concat([]byte("\ufeff"), text, more), 0o600))
+	}
+	files := TLS{Cert: pair.Cert, Key: pair.Key, ClientCA: first.File}
+	served, err := files.Load()
+	require.NoError(t, err)
+	require.Len(t, served.Certificate, 2)
+	authorities, err := files.LoadClientCA()
+	require.NoError(t, err)
+	require.Len(t, authorities, 2)
+}
 
 // Load reads the files each time, so that a certificate can be replaced at any time.
 func TestACertificateIsReadAgain(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Requests are signed as in Standard Webhooks
@@ -25,8 +26,12 @@ const minKey = 24
 const keyPrefix = "whsec_"
 
 // KeyOf returns the key of a secret: the base64 after whsec_, or without that prefix the
-// bytes of the secret. The error does not contain the secret.
+// bytes of the secret. It refuses what is hardly meant, and hard to see: white space around the
+// secret, and control characters. The error does not contain the secret.
 func KeyOf(secret string) ([]byte, error) {
+	if strings.TrimSpace(secret) != secret || strings.ContainsFunc(secret, unicode.IsControl) {
+		return nil, errors.New("it has white space at an end, or a control character, such as a line break")
+	}
 	key := []byte(secret)
 	if text, ok := strings.CutPrefix(secret, keyPrefix); ok {
 		var err error

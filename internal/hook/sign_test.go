@@ -54,6 +54,12 @@ func TestKeys(t *testing.T) {
 		"twenty-three bytes only":                         "",
 		"whsec_dHdlbnR5LXRocmVlIGJ5dGVzIG9ubHk=":          "",
 		"whsec_and then what is not base64, however long": "",
+		"whsec_dHdlbnR5LWZvdXIg\nYnl0ZXMgb2YgaXQu":        "", // RFC 4648, section 3.3
+		"whsec_dHdlbnR5LWZvdXIgYnl0ZXMgb2YgaXQu\r\n":      "",
+		"twenty-four bytes of it.\n":                      "",
+		" twenty-four bytes of it.":                       "",
+		"twenty-four bytes of it,\r\non two lines.":       "",
+		"twenty-four bytes of it,\x00 and then a zero":    "",
 	} {
 		key, err := KeyOf(secret)
 		require.Equal(t, want, string(key), "%s", secret)
