@@ -305,3 +305,13 @@ func TestADrainAnswersEveryPollInEveryProtocol(t *testing.T) {
 		require.ErrorIs(s, err, io.EOF, "it ends whole")
 	})
 }
+
+func TestAPathWithAnEscapeIsNotServedInAnyProtocol(t *testing.T) {
+	eachTongue(t, nil, func(s *spoken) {
+		for _, path := range []string{"/v1%2Ftopics%2Fa%2Fmessages", "/v1/topics/a/%6dessages"} {
+			status, text := s.ask(http.MethodPost, path, "1")
+			require.Equal(s, http.StatusNotFound, status, path)
+			require.Contains(s, text, "write the path without escapes")
+		}
+	})
+}

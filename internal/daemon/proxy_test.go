@@ -613,3 +613,53 @@ func TestNoProxyLogsASessionID(t *testing.T) {
 		require.NotContains(t, p.output.String(), "secret")
 	})
 }
+
+// raw sends the bytes of a request on a connection of its own, and returns the whole answer.
+func (p *proxied) raw(request string) string {
+	p.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	require.NoError(p, err)
+	defer conn.Close()
+	require.NoError(p, conn.SetDeadline(time.Now().Add(aMinute)))
+	_, err = io.WriteString(conn, request)
+	require.NoError(p, err)
+	answer, err := io.ReadAll(conn)
+	require.NoError(p, err)
+	return string(answer)
+}
+
+// However a client spells the path of a session, no proxy writes the id into its log, also while
+// the daemon is away. The daemon does not serve other spellings than its own.
+func TestNoProxyLogsASessionIDInAnySpelling(t *testing.T) {
+	behindEach(t, func(t *testing.T, kind proxyKind) {
+		d := start(t, nil)
+		p := startProxy(t, kind, asShipped, d)
+		id := p.open(`"a"`).Session
+		ask := func(target string) string {
+			return p.raw("GET " + target + " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+		}
+		for _, path := range []string{
+			"/v1/sessions/" + id + "/%70oll", "/v1/sessions%2F" + id + "/poll", "/v1%2Fsessions%2F" + id, "/v1/%73essions/" + id, "/%761/sessions/" + id,
+			"/v1/sessions/" + id + "%20", "/v1/sessions/%0A" + id, "/v1/sessions/x%0A/" + id, "/v1/sse%3Fsession=" + id, "/v1/sessions/x/" + id,
+			"/v1//sessions/" + id, "//v1/sessions/" + id, "/v1/sessions//" + id, "/v1/./sessions/" + id, "/v1/x/../sessions/" + id + "/polls", "/v1/sessions;" + id,
+			"/v1/topics/a/messages/" + id, "/V1/sessions/" + id, "/v2/sessions/" + id, "/sessions/" + id, `/v1\sessions\` + id,
+		} {
+			require.Regexp(t, `^HTTP/1\.[01] 40[04] `, ask(path), path)
+		}
+		ask("http://h/v1/sessions/" + id + "/poll?session=" + id)
+		ask("/v1/sessions/" + id + " HTTP/9") // no request line
+		ask("/v1/openapi.yaml")
+		require.NoError(t, d.wait())
+		for _, target := range []string{"/v1/sessions/" + id + "/poll?ack=0", "/v1/sse%3Fsession=" + id, "/v1/openapi.yaml"} {
+			ask(target)
+		}
+		require.Eventually(t, func() bool { // the proxy logs after the answer
+			return kind.logs == "" || len(regexp.MustCompile(`GET /v1/openapi\.yaml \d`).FindAllString(p.output.String(), -1)) == 2
+		}, surely, 10*time.Millisecond)
+		for line := range strings.Lines(p.output.String()) {
+			if !strings.Contains(line, " [error] ") { // nginx writes the request line beside its errors, as its example warns
+				require.NotContains(t, line, id)
+			}
+		}
+	})
+}

@@ -50,6 +50,8 @@ func NewAdmin(cfg AdminConfig) http.Handler {
 			writeProblem(w, wrongHost())
 		case r.Header["Origin"] != nil:
 			writeProblem(w, wire.NewProblem(wire.CodeForbidden, "use a client that is not a browser, such as curl", "web pages may not use the admin listener"))
+		case isEscaped(r):
+			writeProblem(w, errEscaped())
 		default:
 			router.ServeHTTP(w, r)
 		}

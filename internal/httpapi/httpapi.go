@@ -99,7 +99,20 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer a.serving.RUnlock()
 	closeIfFramedTwice(w, r)
+	if isEscaped(r) {
+		a.router.NotFoundHandler.ServeHTTP(w, r)
+		return
+	}
 	a.router.ServeHTTP(w, r)
+}
+
+// isEscaped reports whether the path has an escape of whatever character, or needs one. No valid
+// path does. Nothing is served there: a proxy does not know the path in all of its spellings (RFC 3986,
+// section 2.2), so its rules would be passed by, and its log would have the ids of sessions.
+func isEscaped(r *http.Request) bool { return strings.Contains(r.URL.EscapedPath(), "%") }
+
+func errEscaped() *wire.Problem {
+	return wire.NewProblem(wire.CodeNotFound, "write the path without escapes: names of topics and ids of sessions need none", "the path has an escape, or a character that needs one")
 }
 
 // Wait prevents further requests, and returns when the last has ended: http.Server.Close
@@ -183,6 +196,8 @@ func (a *API) serve(w *response, r *http.Request, serve handler) error {
 		return a.App.Reject(c, wrongHost())
 	case len(r.Header["Authorization"]) > 1:
 		return a.App.Reject(c, wire.NewProblem(wire.CodeInvalidRequest, "send one", "a request must have at most one Authorization header; got %d", len(r.Header["Authorization"])))
+	case isEscaped(r):
+		return a.App.Reject(c, errEscaped())
 	case isPreflight(r):
 		if err := a.App.Reject(c, nil); err != nil {
 			return err

@@ -102,7 +102,7 @@ func routes(t *testing.T, r *mux.Router) []string {
 
 func methodsOf(h http.Handler, path string) []string {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("BREW", path, nil))
+	h.ServeHTTP(w, httptest.NewRequest("BREW", strings.NewReplacer("{", "", "}", "").Replace(path), nil))
 	return strings.Split(w.Header().Get("Allow"), ", ")
 }
 

@@ -71,7 +71,7 @@ func TestProblemsOfBadRequestsHaveARemedy(t *testing.T) {
 			{wire.CodeMethodNotAllowed, "OPTIONS", messages, "", nil},
 
 			{wire.CodeInvalidTopic, "POST", "/v1/topics/a..b/messages", "1", []string{jsonType}},
-			{wire.CodeInvalidTopic, "POST", "/v1/topics/a%20b/messages", "1", []string{jsonType}},
+			{wire.CodeNotFound, "POST", "/v1/topics/a%20b/messages", "1", []string{jsonType}},
 			{wire.CodeReservedTopic, "POST", "/v1/topics/_a/messages", "1", []string{jsonType}},
 			{wire.CodeInvalidBody, "POST", messages, "", []string{jsonType}},
 			{wire.CodeInvalidBody, "POST", messages, "{", []string{jsonType}},

@@ -34,7 +34,7 @@ func eventStreamOf(r *http.Request) app.EventStream {
 // EventSource reconnects only after status 200, so such a refusal is sent with it.
 func mayReconnect(r *http.Request, p *wire.Problem) bool {
 	switch {
-	case r.Method != http.MethodGet, r.URL.Path != ssePath:
+	case r.Method != http.MethodGet, r.URL.Path != ssePath, isEscaped(r):
 		return false
 	case p.Status == http.StatusConflict, p.Status == http.StatusGone: // its session was replaced or ended just now
 		return !eventStreamOf(r).NamesSession()
