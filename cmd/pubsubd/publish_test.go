@@ -148,6 +148,7 @@ func TestPublishCommandLinesThatCannotBeObeyed(t *testing.T) {
 		"not JSON":          {[]string{"a", "closing bell"}, "--type text/plain"},
 		"no topic's name":   {[]string{"a..b", "1"}, "empty token"},
 		"no type":           {[]string{"a", "1", "--type=te xt"}, "text/plain"},
+		"half of a type":    {[]string{"a", "1", "--type=json"}, "text/plain"},
 		"no client":         {[]string{"a", "1", "--client=a b"}, "letters"},
 		"no key":            {[]string{"a", "1", "--idempotency-key=\n"}, "ASCII"},
 		"no whole seconds":  {[]string{"a", "1", "--ttl=1500ms"}, "30s"},

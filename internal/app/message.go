@@ -149,14 +149,15 @@ func mediaTypeOf(given Header) (mediaType string, isJSON bool, err error) {
 	case given.Count == 1 && given.Value == "application/json":
 		return "", true, nil // Fast path.
 	case given.Count > 1:
-		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send one", "a request must have at most one Content-Type header; got %d", given.Count)
+		return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send one", "a request must have at most one Content-Type header; got %d", given.Count)
 	case given.Count == 0 || strings.TrimSpace(given.Value) == "":
 		return "application/octet-stream", false, nil // RFC 9110, section 8.3
 	}
 	mediaType = strings.TrimSpace(given.Value)
 	base, params, err := mime.ParseMediaType(mediaType)
-	if err != nil || len(mediaType) > wire.MaxTypeBytes || !utf8.ValidString(mediaType) {
-		return "", false, wire.NewProblem(wire.CodeInvalidRequest, "send a media type such as text/plain", "Content-Type %s is not a valid media type", wire.Quote(mediaType))
+	// ParseMediaType also reads a disposition, which has no slash, and a range such as text/*.
+	if err != nil || !strings.Contains(base, "/") || strings.Contains(base, "*") || len(mediaType) > wire.MaxTypeBytes || !utf8.ValidString(mediaType) {
+		return "", false, wire.NewProblem(wire.CodeUnsupportedType, "send a media type such as text/plain", "Content-Type %s is not a valid media type", wire.Quote(mediaType))
 	}
 	switch base {
 	case "application/x-www-form-urlencoded":

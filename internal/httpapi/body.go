@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/pubsubd/pubsubd/internal/app"
@@ -63,9 +64,27 @@ func closeIfFramedTwice(w http.ResponseWriter, r *http.Request) {
 // hasBody reports whether r has a body. For HTTP/2, Body is never http.NoBody.
 func hasBody(r *http.Request) bool { return r.ContentLength != 0 }
 
+// checkWhole returns a problem if r's body stands for other bytes: it has a coding, which the
+// daemon would have to undo, or is a part of them. It reads nothing.
+func checkWhole(answer http.Header, r *http.Request) error {
+	for coding := range strings.SplitSeq(strings.Join(r.Header["Content-Encoding"], ","), ",") {
+		if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
+			answer.Set("Accept-Encoding", "identity") // RFC 9110, section 12.5.3
+			return wire.NewProblem(wire.CodeUnsupportedType, "send the body without a coding", "Content-Encoding %s is not supported", wire.Quote(coding))
+		}
+	}
+	if r.Header["Content-Range"] != nil { // RFC 9110, section 14.5
+		return wire.NewProblem(wire.CodeInvalidRequest, "send the whole body, without Content-Range", "a request must not send a part of a body")
+	}
+	return nil
+}
+
 // bodyOf returns a function that reads r's body.
 func bodyOf(w http.ResponseWriter, r *http.Request) app.Body {
 	return func(most int) ([]byte, error) {
+		if err := checkWhole(w.Header(), r); err != nil {
+			return nil, err
+		}
 		// ReadAll allocates as bytes arrive, whatever length was announced.
 		body, err := io.ReadAll(http.MaxBytesReader(w.(*response).ResponseWriter, r.Body, int64(most)))
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {

@@ -215,3 +215,43 @@ func (k *kit) compressed() (bytes [2]string) {
 	}
 	return bytes
 }
+
+// The server decodes no body. Subscribers would get the bytes of gzip as the text that they
+// stand for. Neither does it take a part of a body for the whole. It asks for neither body
+// (Expect), on a connection of the lane as well.
+func TestBodiesWithACodingAndPartsAreRefused(t *testing.T) {
+	onBothWays(t, func(t *testing.T, way lane.Way) {
+		k := newLaneKit(t, way)
+		session := k.openA()
+		for _, target := range []string{"POST /v1/topics/a/messages", "POST /v1/messages", "POST /v1/sessions", "POST /v1/poll", "PATCH /v1/sessions/" + session} {
+			refused := func(fields string, status int) (http.Header, string) {
+				t.Log(target, fields)
+				c := k.callOnLane()
+				c.send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" + fields + "\r\nExpect: 100-continue\r\n\r\n")
+				resp := c.answer()
+				defer resp.Body.Close()
+				require.Equal(t, status, resp.StatusCode, "before the body is asked for")
+				text, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				return resp.Header, string(text)
+			}
+			for _, coding := range []string{"gzip", "x-gzip", "deflate", "br", "zstd", "identity, gzip", ",gzip,", "gzip\r\nContent-Encoding: identity", "identity\r\ncontent-encoding: GZIP", "none", "gzip;q=0"} {
+				header, text := refused("Content-Encoding: "+coding, http.StatusUnsupportedMediaType)
+				require.Equal(t, "identity", header.Get("Accept-Encoding"))
+				require.Contains(t, text, `"code":"unsupported_type"`)
+			}
+			refused("Content-Range: bytes 0-1/4", http.StatusBadRequest)
+			c := k.callOnLane()
+			c.send(target + " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n[]")
+			c.wantAnswer(http.StatusUnsupportedMediaType)
+		}
+		for _, coding := range []string{"", "identity", "Identity", ",", " , identity,"} {
+			c := k.callOnLane()
+			c.send(strings.Replace(publishing("b", "1"), "Host: h\r\n", "Host: h\r\nContent-Encoding: "+coding+"\r\nContent-Transfer-Encoding: base64\r\n", 1))
+			c.wantPublished("b")
+		}
+		c := k.call()
+		c.send("GET /v1/topics/a HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\n\r\n")
+		require.Contains(t, c.wantAnswer(http.StatusOK), `"messages":0`)
+	})
+}
